@@ -1,0 +1,96 @@
+// Package owner is one member's state machine: it counts what the member owns and names who decides the rest.
+package owner
+
+import (
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// Key is the 128-bit digest of a counter: who is counted, by which kind of window. It says nothing of amounts, so a
+// changed limit meets the same count (decision 2).
+type Key [2]uint64
+
+// Op is what a question wants done. The numbers are part of the peer protocol.
+type Op uint8
+
+// The operations.
+const (
+	Take   Op = 0 // charge Hits in full and say whether they fitted
+	Peek   Op = 1 // say whether Hits would fit
+	Refund Op = 2 // give Hits back
+)
+
+// Mechanism is how a rule's hits are decided. The numbers are part of the peer protocol.
+type Mechanism uint8
+
+// ByOwner asks the key's one owner every time.
+const ByOwner Mechanism = 0
+
+// Degraded is what a rule answers when its key's owner cannot be reached in time (decision 14).
+type Degraded uint8
+
+// The degraded policies. The numbers are part of the peer protocol.
+const (
+	LocalShare Degraded = 0 // this member's share of the limit
+	FailOpen   Degraded = 1 // admit, up to LocalCap a member and window
+	FailClosed Degraded = 2 // this member's share of what the owner last said was left, then refuse
+)
+
+// Question asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
+type Question struct {
+	Key       Key
+	Owner     uint64 // ring position: Envoy's hash of the owner string (decision 1)
+	Domain    uint64 // hash of the domain, for memory quotas
+	Rules     uint64 // version of the rules it was matched by
+	Hits      uint64
+	Rule      limit.Rule
+	LocalCap  uint32 // of FailOpen; 0 means the limit
+	Op        Op
+	Mechanism Mechanism
+	Degraded  Degraded
+}
+
+// Kind says what to do with an Answer.
+type Kind uint8
+
+// The kinds.
+const (
+	Decided Kind = iota // the Decision stands
+	Ask                 // ask Member; this one does not own the key
+	Wait                // the answer comes later, under Ticket
+)
+
+// Authority is by what right a Decision was made (protocol F3). The numbers are part of the peer protocol.
+type Authority uint8
+
+// The authorities.
+const (
+	Full     Authority = 0 // the one owner, with the whole limit
+	Part     Authority = 1 // the owner inside a minority
+	Share    Authority = 2 // not the owner: this member's share
+	Open     Authority = 3 // fail_open: admitted on the local cap
+	Closed   Authority = 4 // fail_closed: from the quota snapshot, or refused
+	Overflow Authority = 5 // the owner, by the conservative sketch of a full table
+	Cached   Authority = 6 // refused from the deny cache
+)
+
+// Path is how an answer was reached, for metrics and the direct-hit ratio (decision 30).
+type Path uint8
+
+// The paths.
+const (
+	Local     Path = iota // decided where it was asked
+	Forwarded             // decided by the owner, one hop away
+	Leased                // decided from a lease
+	Fallback              // decided by the rule's degraded policy
+)
+
+// Answer answers one Question.
+type Answer struct {
+	limit.Decision
+	Member    ring.ID // whom to ask, with Ask
+	Ticket    uint64  // with Wait
+	Kind      Kind
+	Authority Authority
+	Path      Path
+}
