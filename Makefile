@@ -1,0 +1,71 @@
+# Keyward. `make help` lists what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO ?= go
+BIN := bin
+CACHE := .cache
+LINT := $(GO) tool -modfile=tools/go.mod golangci-lint
+ENVOY_VERSION ?= 1.40.0
+E2E_TIMEOUT ?= 25m
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/sidecar, bin/xds, bin/keyward and bin/ratelimit
+	@mkdir -p $(BIN)
+	$(GO) build -o $(BIN)/ ./cmd/sidecar ./cmd/xds ./cmd/keyward
+	@ln -sf sidecar $(BIN)/ratelimit
+
+.PHONY: demo
+demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch them limit (about a minute)
+	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
+
+.PHONY: test
+test: lint unit e2e ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
+
+.PHONY: lint
+lint: ## Formatting, go vet, go mod tidy, golangci-lint
+	@echo "== lint"
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) mod tidy -diff
+	$(LINT) run ./...
+
+.PHONY: unit
+unit: ## Unit, property and conformance tests with the race detector
+	@echo "== unit tests"
+	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v /test/e2e)
+
+.PHONY: e2e
+e2e: build ## End to end: real processes, real Envoys, mTLS
+	@echo "== end to end"
+	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" ENVOY_1_36="$$(scripts/envoy 1.36.4)" ENVOY_1_38="$$(scripts/envoy 1.38.3)" \
+	  $(GO) test -count=1 -timeout $(E2E_TIMEOUT) -v ./test/e2e/
+
+.PHONY: fuzz
+FUZZTIME ?= 30s
+fuzz: ## Run every fuzz target for FUZZTIME (30s each)
+	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
+	  echo "== $$p $$f"; $(GO) test -run xxx -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; done; done
+
+.PHONY: bench
+bench: build ## Compare CPU per decision with other rate limiters, side by side in one run (needs redis-server)
+	cd bench && $(GO) run . -bin ../$(BIN)
+
+.PHONY: microbench
+microbench: ## Go benchmarks of every layer
+	$(GO) test -run xxx -bench . -benchmem ./limit ./ring ./owner ./config ./peer ./envoy/...
+
+.PHONY: soak
+soak: build ## The long tests: an hour of churn and load, every Envoy version, a minute without DNS and xDS
+	KEYWARD_SOAK=1 ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" ENVOY_1_36="$$(scripts/envoy 1.36.4)" ENVOY_1_38="$$(scripts/envoy 1.38.3)" \
+	  $(GO) test -count=1 -timeout 3h -v ./test/e2e/
+
+.PHONY: compose
+compose: ## The same topology in containers, from images built of local files (needs dockerd)
+	scripts/compose
+
+.PHONY: clean
+clean: ## Remove what was built and downloaded
+	rm -rf $(BIN) $(CACHE)

@@ -1,0 +1,147 @@
+// Package keyward holds the tests of the whole repository's shape.
+package keyward
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/keyward/keyward/"
+
+// all allows every import of ours: for wiring only.
+var all = []string{"*"}
+
+// layers is the table of ARCHITECTURE.md: what each package may import of ours. A folder that is not here fails.
+var layers = map[string][]string{
+	"limit":             {},
+	"ring":              {},
+	"owner":             {"limit", "ring"},
+	"config":            {"limit"},
+	"config/source":     {"limit", "config", "certs"},
+	"certs":             {},
+	"cluster":           {"ring"},
+	"peer":              {"limit", "ring", "owner"},
+	"envoy/settings":    {},
+	"envoy/stats":       {},
+	"envoy/rls":         {"limit", "ring", "config", "owner", "envoy/stats"},
+	"envoy/xds":         {"ring", "config"},
+	"envoy/snippet":     {"ring", "config", "envoy/xds"},
+	"admin":             {"limit", "ring", "config", "owner"},
+	"lab":               {},
+	"cmd/internal/boot": all,
+	"cmd/sidecar":       all,
+	"cmd/xds":           all,
+	"cmd/keyward":       all,
+}
+
+// pure packages have no clock, no I/O, no goroutines and no global randomness; these imports would bring them in.
+var pure = []string{"limit", "ring", "owner", "config"}
+
+var impure = []string{"context", "net", "net/http", "os", "io/fs", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "os/exec", "syscall"}
+
+var clocks = []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
+
+// sources parses every package's files, tests left out, by folder.
+func sources(t *testing.T) (map[string][]*ast.File, *token.FileSet) {
+	t.Helper()
+	fset, files := token.NewFileSet(), map[string][]*ast.File{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if path != "." && (strings.HasPrefix(d.Name(), ".") || isModule(path)) || d.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err == nil {
+			dir := filepath.ToSlash(filepath.Dir(path))
+			files[dir] = append(files[dir], f)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files, fset
+}
+
+// isModule says whether a folder is a module of its own (tools, bench).
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+func TestImports(t *testing.T) {
+	files, fset := sources(t)
+	for _, dir := range slices.Sorted(maps.Keys(files)) {
+		allowed, ok := layers[dir]
+		if !ok {
+			t.Errorf("package %s is not in the table of layers", dir)
+			continue
+		}
+		for _, f := range files[dir] {
+			for _, imp := range f.Imports {
+				path, _ := strconv.Unquote(imp.Path.Value)
+				ours, found := strings.CutPrefix(path, module)
+				if found && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "*") {
+					t.Errorf("%s: %s may not import %s", fset.Position(imp.Pos()), dir, ours)
+				}
+				if slices.Contains(pure, dir) && slices.Contains(impure, path) {
+					t.Errorf("%s: %s is pure and may not import %s", fset.Position(imp.Pos()), dir, path)
+				}
+				if strings.HasPrefix(path, "github.com/hashicorp/memberlist") && dir != "cluster" {
+					t.Errorf("%s: only cluster imports memberlist", fset.Position(imp.Pos()))
+				}
+			}
+		}
+	}
+}
+
+func TestPureCoreHasNoClockAndNoGoroutine(t *testing.T) {
+	files, fset := sources(t)
+	for _, dir := range pure {
+		for _, f := range files[dir] {
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.GoStmt:
+					t.Errorf("%s: %s starts a goroutine", fset.Position(n.Pos()), dir)
+				case *ast.SelectorExpr:
+					if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, n.Sel.Name) {
+						t.Errorf("%s: %s reads the clock", fset.Position(n.Pos()), dir)
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+func TestEveryPackageSaysOnceWhatItIs(t *testing.T) {
+	files, _ := sources(t)
+	for _, dir := range slices.Sorted(maps.Keys(files)) {
+		docs := 0
+		for _, f := range files[dir] {
+			if f.Doc != nil {
+				docs++
+			}
+		}
+		if docs != 1 {
+			t.Errorf("package %s has %d package comments, not one", dir, docs)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+// Package boot turns flags and environment into running parts, for cmd/sidecar and cmd/xds.
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/keyward/keyward/certs"
+)
+
+// Flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment as KEYWARD_ and
+// its name in upper snake case; the command line wins.
+type Flags struct {
+	Node            string        // stable name: the member's hash_key on the ring
+	Gossip          string        // host:port to listen on for gossip, TCP and UDP
+	Peer            string        // host:port to listen on for the other members' questions
+	XDS             string        // host:port to serve xDS on; empty: none
+	Metrics         string        // host:port of /metrics, /cluster and the probes
+	Advertise       string        // address told to the others, when the listening ones are not reachable
+	Join            []string      // gossip addresses: host:port or dns+host:port
+	Cluster         string        // label: members of another label are refused, and count other keys
+	Expect          int           // members to wait for before deciding alone
+	RLSAdvertise    string        // host:port of the RLS for other pods' Envoys
+	RouteAdvertise  string        // host:port of this pod's Envoy, for ring-hash routes
+	RLSPlaintext    bool          // serve RLSAdvertise without TLS, where a mesh encrypts
+	DecisionTimeout time.Duration // a question's deadline when the caller sends none
+	Partition       string        // what a part of a cut cluster may admit
+	LostState       string        // what a key may admit after all who knew its count have died
+	RingCapacity    int           // C: one more than the most weight the ring can hold
+	NRefDecay       time.Duration // how long a dead member still counts for shares
+	Admin           string        // unix socket of the commands that change something
+	GossipKeyFile   string        // keys of the gossip, base64 one a line, the first encrypts
+	TLS             certs.Files   // this member's certificate, its key and the CA of the others
+	Insecure        bool          // no gossip key, no TLS between pods
+	MaxKeys         int           // counters kept exactly
+	Weight          uint32        // share of the ring
+	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
+	RouteHeader     string        // header that the ring-hash routes hash
+}
+
+// define describes every flag once. The texts are what --help teaches.
+func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
+	s.StringVar(&f.Node, "node", defaultNode(getenv), "stable name of this member, its place on the ring (default: POD_NAME, else the hostname)")
+	s.StringVar(&f.Gossip, "gossip", ":7946", "`host:port` to listen on for gossip, TCP and UDP")
+	s.StringVar(&f.Peer, "peer", ":7947", "`host:port` to listen on for the other members' questions")
+	s.StringVar(&f.XDS, "xds", "", "`host:port` to serve xDS on; empty: none")
+	s.StringVar(&f.Metrics, "metrics", ":9090", "`host:port` of /metrics, /cluster, /healthz and /readyz")
+	s.StringVar(&f.Advertise, "advertise", "", "`address` told to the others (default: POD_IP, else the listening address)")
+	s.StringSliceVar(&f.Join, "join", nil, "gossip addresses to join, host:port or dns+host:port, resolved again for ever; none: stand alone")
+	s.StringVar(&f.Cluster, "cluster", "keyward", "`label` of the cluster: members of another label are refused")
+	s.IntVar(&f.Expect, "expect", 0, "members to wait for at a cold start before deciding with the whole limit (at most 30 s)")
+	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate-limit questions of other pods' Envoys on, with mTLS")
+	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
+	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
+	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
+	s.StringVar(&f.Partition, "partition", "share", "what a part of a cut cluster admits; this release knows `share`")
+	s.StringVar(&f.LostState, "lost-state", "full", "what a key admits when every count of it was lost; this release knows `full`")
+	s.IntVar(&f.RingCapacity, "ring-capacity", 1024, "C: the members' weights sum to at most C-1; at most 8192")
+	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a dead member still counts when limits are shared out")
+	s.StringVar(&f.Admin, "admin", "unix:/run/keyward/admin.sock", "unix `socket` of commands that change something; not served in this release")
+	s.StringVar(&f.GossipKeyFile, "gossip-key-file", "", "`file` of gossip keys, base64, one a line; the first encrypts")
+	s.StringVar(&f.TLS.Cert, "tls-cert", "", "`file` of this member's certificate (read again when it changes)")
+	s.StringVar(&f.TLS.Key, "tls-key", "", "`file` of its key")
+	s.StringVar(&f.TLS.CA, "tls-ca", "", "`file` of the CA that signs the other members and the Envoys")
+	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
+	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
+	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
+	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
+	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "header that the ring-hash routes hash")
+}
+
+func defaultNode(getenv func(string) string) string {
+	if n := getenv("POD_NAME"); n != "" {
+		return n
+	}
+	n, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return n
+}
+
+// Parse reads the command line and the environment and reports every fault at once. pflag.ErrHelp is returned when help
+// was asked for and printed.
+func Parse(name, about string, args []string, getenv func(string) string) (Flags, error) {
+	var f Flags
+	s := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	s.SortFlags = false
+	f.define(s, getenv)
+	s.Usage = func() {
+		fmt.Fprintf(os.Stderr, "%s\n\nFlags, each also as environment (--node is KEYWARD_NODE):\n%s", about, s.FlagUsages())
+	}
+	if err := s.Parse(args); err != nil {
+		return f, err
+	}
+	var errs []error
+	if s.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected arguments: %s", strings.Join(s.Args(), " ")))
+	}
+	s.VisitAll(func(fl *pflag.Flag) {
+		env := "KEYWARD_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
+		if v := getenv(env); v != "" && !fl.Changed {
+			if err := s.Set(fl.Name, v); err != nil {
+				errs = append(errs, fmt.Errorf("%s=%q: %w", env, v, err))
+			}
+		}
+	})
+	return f, errors.Join(append(errs, f.validate())...)
+}
+
+func (f *Flags) validate() error {
+	var errs []error
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if f.Node == "" {
+		fail("--node is empty and the host has no name")
+	}
+	if len(f.Node) > 128 {
+		fail("--node is %d bytes long: Envoy's ring takes at most 128", len(f.Node))
+	}
+	for name, addr := range map[string]string{
+		"gossip": f.Gossip, "peer": f.Peer, "xds": f.XDS, "metrics": f.Metrics, "rls-advertise": f.RLSAdvertise,
+		"route-advertise": f.RouteAdvertise, "route-listener": f.RouteListener,
+	} {
+		if err := hostPort(addr); err != nil {
+			fail("--%s %q: %w", name, addr, err)
+		}
+	}
+	if f.Partition != "share" {
+		fail("--partition %q: this release knows share", f.Partition)
+	}
+	if f.LostState != "full" {
+		fail("--lost-state %q: this release knows full", f.LostState)
+	}
+	if f.RingCapacity < 2 || f.RingCapacity > 8192 || f.RingCapacity&(f.RingCapacity-1) != 0 {
+		fail("--ring-capacity %d: a power of two from 2 to 8192", f.RingCapacity)
+	}
+	if f.DecisionTimeout <= 0 {
+		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)
+	}
+	if f.MaxKeys <= 0 {
+		fail("--max-keys %d: must be positive", f.MaxKeys)
+	}
+	if f.Weight < 1 {
+		fail("--weight 0: must be at least 1")
+	}
+	return errors.Join(append(errs, f.validateSecurity())...)
+}
+
+// validateSecurity refuses every way to talk to other pods in the clear that was not asked for.
+func (f *Flags) validateSecurity() error {
+	var errs []error
+	set := 0
+	for _, file := range []string{f.TLS.Cert, f.TLS.Key, f.TLS.CA} {
+		if file != "" {
+			set++
+		}
+	}
+	if set != 0 && set != 3 {
+		errs = append(errs, errors.New("--tls-cert, --tls-key and --tls-ca belong together: give all three"))
+	}
+	if f.Insecure {
+		return errors.Join(errs...)
+	}
+	if len(f.Join) > 0 && f.GossipKeyFile == "" {
+		errs = append(errs, errors.New("--join needs --gossip-key-file, or --insecure on a laptop"))
+	}
+	if len(f.Join) > 0 && set == 0 {
+		errs = append(errs, errors.New("--join needs --tls-cert, --tls-key and --tls-ca, or --insecure on a laptop"))
+	}
+	if f.RLSAdvertise != "" && set == 0 && !f.RLSPlaintext && !loopback(f.RLSAdvertise) {
+		errs = append(errs, errors.New("--rls-advertise needs --tls-cert, --tls-key and --tls-ca, or --rls-plaintext where a mesh encrypts"))
+	}
+	return errors.Join(errs...)
+}
+
+func hostPort(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	i := strings.LastIndexByte(addr, ':')
+	if i < 0 {
+		return errors.New("want host:port")
+	}
+	if p, err := strconv.Atoi(addr[i+1:]); err != nil || p < 0 || p > 65535 {
+		return errors.New("the port is a number from 0 to 65535")
+	}
+	if host := addr[:i]; strings.Contains(host, ":") && !(strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")) {
+		return errors.New("write an IPv6 address in brackets: [::1]:7946")
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/lab"
+)
+
+const demoRules = `domain: demo
+descriptors:
+  - key: api_key                 # every API key may send 5 requests a second ...
+    rate_limit: {unit: second, requests_per_unit: 5}
+  - key: api_key
+    value: gold*                 # ... a gold customer's 20
+    rate_limit: {unit: second, requests_per_unit: 20}
+`
+
+// demoOptions are the flags of `keyward demo`.
+type demoOptions struct {
+	envoy    string
+	sidecars int
+	length   time.Duration
+	keep     string
+}
+
+func newDemo() *cobra.Command {
+	var o demoOptions
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Watch three sidecars, xDS and a real Envoy limit a dozen API keys on this machine",
+		Long: `Starts sidecars, an xDS server and Envoy as real processes on loopback, with mTLS between them, sends traffic for a
+dozen API keys through Envoy and shows which sidecar counts which key, what was allowed and denied against the limit,
+and how many questions Envoy sent straight to the owner. Ctrl-C stops everything.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return runDemo(ctx, cmd.OutOrStdout(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
+	f.IntVar(&o.sidecars, "sidecars", 3, "members of the cluster")
+	f.DurationVar(&o.length, "for", 30*time.Second, "how long to send traffic")
+	f.StringVar(&o.keep, "keep", "", "keep logs, certificates and Envoy's configuration in this directory")
+	return cmd
+}
+
+func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
+	if o.envoy == "" {
+		if o.envoy, err = exec.LookPath("envoy"); err != nil {
+			return errors.New("no Envoy: put one on PATH, set ENVOY_BIN, or run `make demo`, which fetches it")
+		}
+	}
+	dir := o.keep
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "keyward-demo-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	upstream, stopUpstream, err := startUpstream()
+	if err != nil {
+		return err
+	}
+	defer stopUpstream()
+	l, err := lab.New(lab.Options{
+		Dir: dir, Bin: filepath.Dir(self), Expect: o.sidecars,
+		Rules: map[string]string{"demo.yaml": demoRules},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		fmt.Fprintln(out, "\nstopping: Envoy, then the sidecars, which leave the ring one by one ...")
+		err = errors.Join(err, l.Stop())
+	}()
+	envoy, err := startDemoCluster(ctx, out, l, o, upstream)
+	if err != nil {
+		return err
+	}
+	return showDemo(ctx, out, l, envoy, o.length)
+}
+
+// startDemoCluster starts everything and says what it does.
+func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOptions, upstream string) (*lab.Envoy, error) {
+	fmt.Fprintf(out, `Keyward: global rate limits for Envoy, without Redis.
+
+   12 API keys ──▶ Envoy ──▶ your application
+                     │ "may this key pass?"  asked of the ONE sidecar that counts the key,
+                     ▼                       found by Envoy's own hash ring
+              %d sidecars  (gossip, mTLS, the YAML of envoyproxy/ratelimit)
+
+`, o.sidecars)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var names []string
+	for i := range o.sidecars {
+		name := fmt.Sprintf("sidecar-%c", 'a'+i)
+		names = append(names, name)
+		if _, err := l.AddSidecar(name); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(out, "  started %s\n", name)
+	}
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(out, "  started xds")
+	if err := l.AwaitRing(ctx, names...); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(out, "  the sidecars have found each other and agree on the ring")
+	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
+		Name: "envoy", Path: o.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := envoy.Await(ctx, "keyward", o.sidecars); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(out, "  started Envoy on http://%s (try: curl -i -H 'x-api-key: me' http://%s/)\n", envoy.Listener, envoy.Listener)
+	return envoy, nil
+}
+
+// startUpstream serves the application that Envoy protects.
+func startUpstream() (addr string, stop func(), err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("start the application: %w", err)
+	}
+	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello\n")
+	})}
+	go func() { _ = srv.Serve(ln) }()
+	return ln.Addr().String(), func() { srv.Close() }, nil
+}

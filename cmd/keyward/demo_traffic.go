@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// demoKey is one API key's traffic and what became of it.
+type demoKey struct {
+	name    string
+	rate    int // requests a second that its owner sends
+	limit   int // requests a second that the rules allow
+	allowed atomic.Int64
+	denied  atomic.Int64
+	failed  atomic.Int64
+}
+
+// demoKeys is a dozen customers: most are modest, some send far too much.
+func demoKeys() []*demoKey {
+	var keys []*demoKey
+	for _, k := range []struct {
+		name        string
+		rate, limit int
+	}{
+		{"alice", 3, 5}, {"bob", 4, 5}, {"carol", 8, 5}, {"dave", 2, 5}, {"erin", 25, 5}, {"frank", 5, 5},
+		{"grace", 12, 5}, {"heidi", 1, 5}, {"gold-ivan", 18, 20}, {"gold-judy", 40, 20}, {"gold-mallory", 60, 20}, {"oscar", 9, 5},
+	} {
+		keys = append(keys, &demoKey{name: k.name, rate: k.rate, limit: k.limit})
+	}
+	return keys
+}
+
+// send keeps every key's traffic flowing until the context ends, and returns when the last answer is in.
+func send(ctx context.Context, envoy string, keys []*demoKey) {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	defer client.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for _, k := range keys {
+		wg.Go(func() {
+			tick := time.NewTicker(time.Second / time.Duration(k.rate))
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+					wg.Go(func() { k.ask(client, envoy) })
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// ask sends one request through Envoy and counts the outcome.
+func (k *demoKey) ask(client *http.Client, envoy string) {
+	req, err := http.NewRequest(http.MethodGet, "http://"+envoy+"/", nil)
+	if err != nil {
+		k.failed.Add(1)
+		return
+	}
+	req.Header.Set("x-api-key", k.name)
+	res, err := client.Do(req)
+	if err != nil {
+		k.failed.Add(1)
+		return
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+		k.allowed.Add(1)
+	case http.StatusTooManyRequests:
+		k.denied.Add(1)
+	default:
+		k.failed.Add(1)
+	}
+}

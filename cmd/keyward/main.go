@@ -1,0 +1,51 @@
+// Command keyward is the operators' tool: it checks rules, explains the ring, prints Envoy's configuration, makes demo
+// certificates and shows the whole product at work on one machine.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker (-ldflags "-X main.version=v1.2.3").
+var version = "dev"
+
+// errFailed ends a command with exit code 1 when it has already said why.
+var errFailed = errors.New("failed")
+
+func main() {
+	root := newRoot()
+	if filepath.Base(os.Args[0]) == "ratelimit_config_check" {
+		root = newConfigCheck()
+	}
+	if err := root.Execute(); err != nil {
+		if !errors.Is(err, errFailed) {
+			fmt.Fprintln(os.Stderr, "keyward:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "keyward",
+		Short: "Global rate limits for Envoy, without Redis",
+		Long: `Keyward counts every rate-limit key on exactly one sidecar: the one that Envoy's own RING_HASH load balancer
+picks for it. This is the tool beside the sidecars.
+
+Start here:
+  keyward demo                         watch three sidecars and a real Envoy limit a dozen API keys
+  keyward check ./config               are my envoyproxy/ratelimit rules fine, and is anything suspicious?
+  keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
+  keyward ring owner --members a,b,c K which sidecar counts this key?`,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newRing(), newCheck(), newEnvoyConfig(), newCerts(), newDemo())
+	return root
+}

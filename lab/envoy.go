@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const sigCont = syscall.SIGCONT
+
+// Envoy is one started Envoy.
+type Envoy struct {
+	*Process
+	Listener, Admin string
+	Config          string // path of its bootstrap
+}
+
+// EnvoyOptions says how an Envoy is configured: what `keyward envoy-config` prints for Args, or Config as it stands.
+type EnvoyOptions struct {
+	Name        string
+	Path        string   // the binary
+	Shape       string   // owner-direct, routes or plain
+	XDS         string   // address of the xDS server
+	Upstream    string   // address of the application behind it
+	Args        []string // more arguments of `keyward envoy-config`
+	Concurrency int      // worker threads; 0 means 1
+	Config      string   // a whole bootstrap to use instead; @LISTENER@ and @ADMIN@ stand for its addresses
+}
+
+// AddEnvoy writes a bootstrap and starts an Envoy with it.
+func (l *Lab) AddEnvoy(o EnvoyOptions) (*Envoy, error) {
+	e := &Envoy{Config: l.path(o.Name + ".envoy.yaml")}
+	if err := l.ports.fill(&e.Listener, &e.Admin); err != nil {
+		return nil, err
+	}
+	text := strings.NewReplacer("@LISTENER@", e.Listener, "@ADMIN@", e.Admin).Replace(o.Config)
+	if o.Config == "" {
+		out, err := l.envoyConfig(e, o)
+		if err != nil {
+			return nil, err
+		}
+		text = out
+	}
+	if err := os.WriteFile(e.Config, []byte(text), 0o644); err != nil {
+		return nil, fmt.Errorf("configure Envoy: %w", err)
+	}
+	p, err := StartProcess(l.path("log"), Spec{Name: o.Name, Path: o.Path, Args: []string{
+		"--config-path", e.Config, "--disable-hot-restart", "--concurrency", strconv.Itoa(max(1, o.Concurrency)), "--log-level", "warning",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	e.Process = p
+	l.Envoys = append(l.Envoys, e)
+	return e, nil
+}
+
+// envoyConfig asks the operators' tool for the bootstrap, as a user would.
+func (l *Lab) envoyConfig(e *Envoy, o EnvoyOptions) (string, error) {
+	args := []string{
+		"envoy-config", "--shape", o.Shape, "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config"),
+		"--listen", e.Listener, "--envoy-admin", e.Admin, "--upstream", o.Upstream, "--xds", o.XDS,
+	}
+	if !l.Insecure {
+		args = append(args, "--tls-cert", l.CertFile("envoy", ".crt"), "--tls-key", l.CertFile("envoy", ".key"), "--tls-ca", l.CertFile("ca", ".crt"))
+	}
+	cmd := exec.Command(filepath.Join(l.Bin, "keyward"), append(args, o.Args...)...)
+	var warnings strings.Builder
+	cmd.Stderr = &warnings
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("keyward %s: %w\n%s", strings.Join(cmd.Args[1:], " "), err, warnings.String())
+	}
+	return string(out), nil
+}
+
+// Await waits until Envoy is live and, where the cluster is named, knows that many healthy hosts in it.
+func (e *Envoy) Await(ctx context.Context, cluster string, healthy int) error {
+	return Await(ctx, fmt.Sprintf("%d healthy hosts in %s of %s", healthy, cluster, e.Name), func(ctx context.Context) error {
+		if !e.Running() {
+			return fmt.Errorf("%s has ended: %s", e.Name, e.Tail(2000))
+		}
+		if _, err := Get(ctx, "http://"+e.Admin+"/ready"); err != nil {
+			return err
+		}
+		n, err := e.Stat(ctx, "cluster."+cluster+".membership_healthy")
+		if err != nil {
+			return err
+		}
+		if n != float64(healthy) {
+			return fmt.Errorf("%v healthy hosts", n)
+		}
+		return nil
+	})
+}
+
+// Stat reads one of Envoy's statistics; 0 when Envoy has none of that name.
+func (e *Envoy) Stat(ctx context.Context, name string) (float64, error) {
+	body, err := Get(ctx, "http://"+e.Admin+"/stats?filter=^"+strings.ReplaceAll(regexp.QuoteMeta(name), `\`, "%5C")+"$")
+	if err != nil {
+		return 0, err
+	}
+	_, value, ok := strings.Cut(strings.TrimSpace(string(body)), ": ")
+	if !ok {
+		return 0, nil
+	}
+	return strconv.ParseFloat(value, 64)
+}
+
+// Requests is the requests that Envoy has sent to each host of a cluster, by address, as its /clusters page counts them.
+func (e *Envoy) Requests(ctx context.Context, cluster string) (map[string]int, error) {
+	body, err := Get(ctx, "http://"+e.Admin+"/clusters")
+	if err != nil {
+		return nil, err
+	}
+	sent := map[string]int{}
+	for line := range strings.Lines(string(body)) {
+		f := strings.Split(strings.TrimSpace(line), "::")
+		if len(f) == 4 && f[0] == cluster && f[2] == "rq_total" {
+			n, err := strconv.Atoi(f[3])
+			if err != nil {
+				return nil, fmt.Errorf("read /clusters: %q: %w", line, err)
+			}
+			sent[f[1]] = n
+		}
+	}
+	return sent, nil
+}

@@ -1,0 +1,304 @@
+// Package lab runs a whole Keyward cluster on loopback: real sidecars, xDS and Envoys as processes, for the demo, the
+// end-to-end tests and the benchmarks.
+//
+// Everything is a black box here: programs are started with their documented flags and environment, and asked through
+// their documented endpoints.
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Options describes a Lab.
+type Options struct {
+	Dir      string            // working directory: logs, certificates, rules, Envoy's files
+	Bin      string            // directory of sidecar, xds and keyward
+	Rules    map[string]string // rule files by name
+	Insecure bool              // no mTLS and no gossip key
+	Expect   int               // members each sidecar waits for before it decides alone; 0: none
+	Env      []string          // more environment for every sidecar
+	Args     []string          // more flags for every sidecar
+}
+
+// Lab is a cluster of processes. Its methods are for one goroutine.
+type Lab struct {
+	Options
+	Sidecars []*Sidecar
+	XDS      []*XDS
+	Envoys   []*Envoy
+	ports    Ports
+	started  []*Process
+}
+
+// Sidecar is one started member and where it listens.
+type Sidecar struct {
+	*Process
+	RLS, Direct, HTTP, Debug, Metrics, Gossip, Peer, XDS, Route string
+	Runtime                                                     string // RUNTIME_ROOT
+}
+
+// XDS is one started xDS server.
+type XDS struct {
+	*Process
+	Addr, Metrics, Gossip string
+}
+
+// New makes the directory, certificates, gossip key and nothing else.
+func New(o Options) (*Lab, error) {
+	l := &Lab{Options: o}
+	for _, d := range []string{"log", "certs"} {
+		if err := os.MkdirAll(filepath.Join(o.Dir, d), 0o755); err != nil {
+			return nil, fmt.Errorf("prepare the lab: %w", err)
+		}
+	}
+	if o.Insecure {
+		return l, nil
+	}
+	out, err := exec.Command(filepath.Join(o.Bin, "keyward"), "certs", "--dir", l.path("certs")).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("prepare the lab: keyward certs: %w\n%s", err, out)
+	}
+	return l, nil
+}
+
+func (l *Lab) path(parts ...string) string {
+	return filepath.Join(append([]string{l.Dir}, parts...)...)
+}
+
+// CertFile is a file of the demo CA: of "sidecar", "xds" or "envoy", or "ca".
+func (l *Lab) CertFile(who, ext string) string { return l.path("certs", who+ext) }
+
+// security is the flags that make a process part of the cluster, safely or not.
+func (l *Lab) security(who string) []string {
+	if l.Insecure {
+		return []string{"--insecure"}
+	}
+	return []string{
+		"--tls-cert", l.CertFile(who, ".crt"), "--tls-key", l.CertFile(who, ".key"), "--tls-ca", l.CertFile("ca", ".crt"),
+		"--gossip-key-file", l.CertFile("gossip", ".key"),
+	}
+}
+
+// join lists the gossip addresses of everyone started so far.
+func (l *Lab) join(own string) string {
+	addrs := []string{own}
+	for _, s := range l.Sidecars {
+		addrs = append(addrs, s.Gossip)
+	}
+	return strings.Join(addrs, ",")
+}
+
+// AddSidecar starts one more member. Extra flags come after the lab's own.
+func (l *Lab) AddSidecar(name string, args ...string) (*Sidecar, error) {
+	s := &Sidecar{Runtime: l.path("runtime-" + name)}
+	if err := l.ports.fill(&s.RLS, &s.Direct, &s.HTTP, &s.Debug, &s.Metrics, &s.Gossip, &s.Peer, &s.XDS, &s.Route); err != nil {
+		return nil, err
+	}
+	if err := l.WriteRules(s, l.Rules); err != nil {
+		return nil, err
+	}
+	if err := l.startSidecar(s, name, args); err != nil {
+		return nil, err
+	}
+	l.Sidecars = append(l.Sidecars, s)
+	return s, nil
+}
+
+// Restart starts a member that has ended again, under the same name and addresses.
+func (l *Lab) Restart(s *Sidecar, args ...string) error { return l.startSidecar(s, s.Name, args) }
+
+func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
+	host, port, _ := strings.Cut(s.RLS, ":")
+	_, http, _ := strings.Cut(s.HTTP, ":")
+	_, debug, _ := strings.Cut(s.Debug, ":")
+	args := append([]string{
+		"--node", name, "--gossip", s.Gossip, "--peer", s.Peer, "--metrics", s.Metrics, "--xds", s.XDS,
+		"--rls-advertise", s.Direct, "--route-advertise", s.Route, "--join", l.join(s.Gossip), "--cluster", "lab",
+	}, l.security("sidecar")...)
+	if l.Expect > 0 {
+		args = append(args, "--expect", fmt.Sprint(l.Expect))
+	}
+	args = append(append(args, l.Args...), extra...)
+	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: filepath.Join(l.Bin, "sidecar"), Args: args, Env: append([]string{
+		"GRPC_HOST=" + host, "GRPC_PORT=" + port, "HOST=" + host, "PORT=" + http, "DEBUG_HOST=" + host, "DEBUG_PORT=" + debug,
+		"RUNTIME_ROOT=" + s.Runtime, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true",
+		"USE_STATSD=false", "USE_PROMETHEUS=true", "LOG_LEVEL=INFO",
+	}, l.Env...)})
+	if err != nil {
+		return err
+	}
+	s.Process = p
+	l.started = append(l.started, p)
+	return nil
+}
+
+// WriteRules replaces a member's rule files as a ConfigMap is replaced: written aside, then renamed.
+func (l *Lab) WriteRules(s *Sidecar, files map[string]string) error {
+	dir := filepath.Join(s.Runtime, "ratelimit", "config")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
+	for name, text := range files {
+		tmp := filepath.Join(s.Runtime, "."+name)
+		if err := errors.Join(os.WriteFile(tmp, []byte(text), 0o644), os.Rename(tmp, filepath.Join(dir, name))); err != nil {
+			return fmt.Errorf("write rules: %w", err)
+		}
+	}
+	return nil
+}
+
+// AddXDS starts a stand-alone xDS server that watches the members' gossip.
+func (l *Lab) AddXDS(name string, args ...string) (*XDS, error) {
+	x := &XDS{}
+	if err := l.ports.fill(&x.Addr, &x.Metrics, &x.Gossip); err != nil {
+		return nil, err
+	}
+	args = append(append([]string{
+		"--node", name, "--gossip", x.Gossip, "--xds", x.Addr, "--metrics", x.Metrics, "--join", l.join(x.Gossip), "--cluster", "lab",
+	}, l.security("xds")...), args...)
+	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: filepath.Join(l.Bin, "xds"), Args: args})
+	if err != nil {
+		return nil, err
+	}
+	x.Process = p
+	l.started = append(l.started, p)
+	l.XDS = append(l.XDS, x)
+	return x, nil
+}
+
+// Stop ends everything in the order it was started, Envoys first, and says what did not stop by itself.
+func (l *Lab) Stop() error {
+	var errs []error
+	for _, e := range l.Envoys {
+		errs = append(errs, e.Stop(5*time.Second))
+	}
+	for _, p := range l.started {
+		if p.Running() {
+			_ = p.Signal(sigCont) // a paused process cannot obey
+			errs = append(errs, p.Stop(15*time.Second))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ClusterView is what a member says at /cluster.
+type ClusterView struct {
+	Self   string `json:"self"`
+	Joined bool   `json:"joined"`
+	NRef   int    `json:"n_ref"`
+	Ring   struct {
+		Fingerprint  string   `json:"fingerprint"`
+		Members      []string `json:"members"`
+		Disagreement int      `json:"disagreement"`
+	} `json:"ring"`
+	Members []struct {
+		ID    string `json:"id"`
+		State string `json:"state"`
+		Role  string `json:"role"`
+	} `json:"members"`
+	Rules struct {
+		InForce      string `json:"in_force"`
+		Prepared     string `json:"prepared"`
+		Disagreement int    `json:"disagreement"`
+		Versions     []struct {
+			Hash string `json:"hash"`
+		} `json:"versions"`
+	} `json:"rules"`
+}
+
+// Cluster asks a member or xDS server, by its metrics address, for its view.
+func Cluster(ctx context.Context, metrics string) (ClusterView, error) {
+	var v ClusterView
+	body, err := Get(ctx, "http://"+metrics+"/cluster")
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(body, &v); err != nil {
+		return v, fmt.Errorf("read /cluster of %s: %w", metrics, err)
+	}
+	return v, nil
+}
+
+// Get fetches a page; any status but 200 is an error that carries the body.
+func Get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %.200s", url, res.Status, body)
+	}
+	return body, err
+}
+
+// Await polls a condition until it holds; its last error is the reason when it never does.
+func Await(ctx context.Context, what string, cond func(context.Context) error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cond(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// AwaitRing waits until every running member and xDS server holds the same ring of these members and the same rules.
+func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
+	return Await(ctx, fmt.Sprintf("a ring of %s", strings.Join(members, ", ")), func(ctx context.Context) error {
+		rules := ""
+		for _, s := range l.Sidecars {
+			if !s.Running() {
+				continue
+			}
+			v, err := Cluster(ctx, s.Metrics)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+			if got := strings.Join(v.Ring.Members, ","); got != strings.Join(members, ",") {
+				return fmt.Errorf("%s has a ring of %s", s.Name, got)
+			}
+			if !v.Joined || v.Ring.Disagreement > 0 || v.Rules.Disagreement > 0 {
+				return fmt.Errorf("%s: joined %v, %d members disagree on the ring, %d on the rules", s.Name, v.Joined, v.Ring.Disagreement, v.Rules.Disagreement)
+			}
+			if rules != "" && v.Rules.InForce != rules {
+				return fmt.Errorf("%s has rules %s in force, others %s", s.Name, v.Rules.InForce, rules)
+			}
+			rules = v.Rules.InForce
+		}
+		for _, x := range l.XDS {
+			if !x.Running() {
+				continue
+			}
+			v, err := Cluster(ctx, x.Metrics)
+			if err != nil {
+				return fmt.Errorf("%s: %w", x.Name, err)
+			}
+			if got := strings.Join(v.Ring.Members, ","); got != strings.Join(members, ",") {
+				return fmt.Errorf("%s has a ring of %s", x.Name, got)
+			}
+		}
+		return nil
+	})
+}

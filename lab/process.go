@@ -1,0 +1,156 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is one started program. Its output goes to a log file; Exited tells when it has ended.
+type Process struct {
+	Name   string
+	Log    string // path of the log file
+	cmd    *exec.Cmd
+	exited chan struct{}
+	mu     sync.Mutex
+	err    error // guarded by mu; set before exited is closed
+}
+
+// Spec says what to start.
+type Spec struct {
+	Name string
+	Path string   // the program
+	Args []string // its arguments
+	Env  []string // KEY=VALUE, added to a small clean environment
+	Dir  string   // working directory
+}
+
+// StartProcess starts a program with its output in logDir.
+func StartProcess(logDir string, s Spec) (*Process, error) {
+	p := &Process{Name: s.Name, Log: filepath.Join(logDir, s.Name+".log"), exited: make(chan struct{})}
+	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", s.Name, err)
+	}
+	p.cmd = exec.Command(s.Path, s.Args...)
+	p.cmd.Dir = s.Dir
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, s.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	// A terminal's Ctrl-C must reach only the lab, which then stops everything in order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		out.Close()
+		return nil, fmt.Errorf("start %s: %w", s.Name, err)
+	}
+	go func() {
+		err := p.cmd.Wait()
+		out.Close()
+		p.mu.Lock()
+		p.err = err
+		p.mu.Unlock()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Running says whether the process has not ended yet.
+func (p *Process) Running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// ExitCode is the process's exit code once it has ended; -1 while it runs or after a signal.
+func (p *Process) ExitCode() int {
+	if p.Running() {
+		return -1
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Signal sends a signal; to an ended process it is an error.
+func (p *Process) Signal(s syscall.Signal) error {
+	if !p.Running() {
+		return fmt.Errorf("%s has ended", p.Name)
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+// Stop asks the process to end and waits; after the grace period it is killed, which is an error.
+func (p *Process) Stop(grace time.Duration) error {
+	if !p.Running() {
+		return nil
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(grace):
+		p.Kill()
+		return fmt.Errorf("%s did not stop within %s and was killed: see %s", p.Name, grace, p.Log)
+	}
+}
+
+// Kill ends the process as a crash would, and waits for it.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// CPU is the processor time, user and system, that the process has used.
+func (p *Process) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/stat")
+	if err != nil {
+		return 0, fmt.Errorf("cpu time of %s: %w", p.Name, err)
+	}
+	// The name in parentheses may hold blanks; utime and stime are the 14th and 15th fields of proc_pid_stat(5).
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	u, err1 := strconv.ParseInt(f[11], 10, 64)
+	s, err2 := strconv.ParseInt(f[12], 10, 64)
+	const ticksPerSecond = 100 // USER_HZ, fixed on every Linux that Go runs on
+	return time.Duration(u+s) * time.Second / ticksPerSecond, errors.Join(err1, err2)
+}
+
+// RSS is the resident memory in bytes.
+func (p *Process) RSS() (int64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/statm")
+	if err != nil {
+		return 0, fmt.Errorf("memory of %s: %w", p.Name, err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// Tail is the end of the process's log, for error messages.
+func (p *Process) Tail(n int64) string {
+	f, err := os.Open(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if end, err := f.Seek(0, io.SeekEnd); err == nil && end > n {
+		_, _ = f.Seek(-n, io.SeekEnd)
+	} else {
+		_, _ = f.Seek(0, io.SeekStart)
+	}
+	b, _ := io.ReadAll(f)
+	return string(b)
+}
