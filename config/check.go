@@ -1,0 +1,230 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Fault is one thing that keeps files from being loaded.
+type Fault struct {
+	File string
+	Line int // 0 when unknown
+	Text string
+}
+
+// Error is the fault as envoyproxy/ratelimit words it.
+func (f Fault) Error() string { return f.File + ": " + f.Text }
+
+// Report is what Check found.
+type Report struct {
+	Rules  *Rules  // nil when there are faults
+	Faults []Fault // the one that envoyproxy/ratelimit would name is first
+}
+
+// Check reads files as Load does and tells every fault at once: those of the YAML of all files, then those of the
+// rules, then those of our own keys under metadata.keyward.
+func Check(files []File, o Options) Report {
+	var faults []Fault
+	var sources []source
+	for _, f := range files {
+		s, bad := parse(f)
+		faults = append(faults, bad...)
+		if len(bad) == 0 {
+			sources = append(sources, s)
+		}
+	}
+	return build(sources, o, faults)
+}
+
+// build makes rules of sources; faults are those of files that are no sources.
+func build(sources []source, o Options, faults []Fault) Report {
+	b := builder{rules: newRules(o), merge: o.MergeDomains, faults: faults}
+	for _, s := range sources {
+		b.source(s)
+	}
+	b.faults = append(b.faults, b.ours...)
+	if len(b.faults) > 0 {
+		return Report{Faults: b.faults}
+	}
+	b.rules.hash = b.rules.digestAll()
+	return Report{Rules: b.rules}
+}
+
+// Bounds that no honest file reaches: an alias can name a long text many times over.
+const (
+	maxNesting = 1000
+	maxText    = 512 << 20 // bytes of all full keys together
+)
+
+// builder turns sources into rules.
+type builder struct {
+	rules  *Rules
+	file   string
+	merge  bool
+	text   int // bytes of full keys so far
+	faults []Fault
+	ours   []Fault // of metadata.keyward: told last, since they keep nobody else from loading the file
+}
+
+func (b *builder) fault(at place, format string, args ...any) {
+	b.faults = append(b.faults, Fault{b.file, at.line(), fmt.Sprintf(format, args...)})
+}
+
+func (b *builder) source(s source) {
+	b.file = s.name
+	name := s.root.Domain
+	if name == "" {
+		b.fault(s.at, "config file cannot have empty domain")
+		return
+	}
+	if b.rules.domains[name] != nil && !b.merge {
+		b.fault(s.at.get("domain"), "duplicate domain '%s' in config file", name)
+		return
+	}
+	d := b.rules.domain(name)
+	up := ancestry{domain: name, text: name}
+	b.descriptors(&d.node, up, s.root.Descriptors, s.at.get("descriptors"))
+}
+
+// ancestry is the way down to a level.
+type ancestry struct {
+	domain string
+	text   string // domain and levels joined by dots
+	path   []*node
+}
+
+func (b *builder) descriptors(parent *node, up ancestry, list []yamlDescriptor, at place) {
+	if len(up.path) >= maxNesting && len(list) > 0 {
+		b.fault(at, "descriptors are nested deeper than %d levels", maxNesting)
+		return
+	}
+	for i := range list {
+		b.descriptor(parent, up, &list[i], at.index(i))
+	}
+}
+
+func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at place) {
+	if y.Key == "" {
+		b.fault(at, "descriptor has empty key")
+		return
+	}
+	n := newNode(y)
+	n.file, n.line = b.file, at.line()
+	full := up.text + "." + n.glued
+	if b.text += len(full); b.text > maxText {
+		if b.text-len(full) <= maxText {
+			b.fault(at, "the keys of all descriptors are longer than %d bytes together", maxText)
+		}
+		return
+	}
+	duplicate := parent.children[n.glued] != nil
+	if duplicate {
+		b.fault(at, "duplicate descriptor composite key '%s'", full)
+	}
+	// Cut the path's capacity: siblings must not share a tail.
+	down := ancestry{up.domain, full, append(up.path[:len(up.path):len(up.path)], n)}
+	if y.RateLimit != nil {
+		n.rule = b.rule(down, y, at)
+	}
+	if y.ShareThreshold && n.pattern == nil {
+		b.fault(at, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", n.glued)
+	}
+	b.metadata(n, down, y.Metadata, at)
+	if n.rule != nil {
+		b.finish(n.rule, n, down)
+	}
+	if !duplicate {
+		parent.add(n)
+	}
+	b.descriptors(n, down, y.Descriptors, at.get("descriptors"))
+}
+
+func newNode(y *yamlDescriptor) *node {
+	glued := y.Key
+	if y.Value != "" {
+		glued += "_" + y.Value
+	}
+	n := &node{glued: glued, pattern: newPattern(glued), shadow: y.ShadowMode, quota: y.QuotaMode, detailed: y.DetailedMetric}
+	n.level = Level{
+		Key: y.Key, Value: y.Value,
+		Variable:      y.Value == "" || n.pattern != nil,
+		Shared:        y.ShareThreshold,
+		ValueToMetric: y.ValueToMetric,
+	}
+	return n
+}
+
+func (n *node) add(child *node) {
+	if n.children == nil {
+		n.children = map[string]*node{}
+	}
+	n.children[child.glued] = child
+	n.list = append(n.list, child)
+	if child.pattern != nil {
+		n.wild.add(child)
+	}
+}
+
+// rule makes the rule of a descriptor that has a rate_limit.
+func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *Rule {
+	l := y.RateLimit
+	unit := unitOf(l.Unit)
+	switch {
+	case l.Unlimited && unit != UnitUnknown:
+		b.fault(at.get("rate_limit"), "should not specify rate limit unit when unlimited")
+	case !l.Unlimited && unit == UnitUnknown:
+		b.fault(at.get("rate_limit"), "invalid rate limit unit '%s'", l.Unit)
+	}
+	r := &Rule{
+		Domain: down.domain, FullKey: down.text, Name: l.Name, File: b.file, Line: at.line(),
+		Unit: unit, Unlimited: l.Unlimited, Shadow: y.ShadowMode, Quota: y.QuotaMode, DetailedMetric: y.DetailedMetric,
+	}
+	r.Limit.Limit, r.Limit.Window = l.RequestsPerUnit, unit.Window()
+	for i, e := range l.Replaces {
+		where := at.get("rate_limit").get("replaces").index(i)
+		switch e.Name {
+		case "":
+			b.fault(where, "should not have an empty replaces entry")
+		case l.Name:
+			b.fault(where, "replaces should not contain name of same descriptor")
+		}
+		r.Replaces = append(r.Replaces, e.Name)
+	}
+	return r
+}
+
+// metadata reads a descriptor's metadata and what is ours in it.
+func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, at place) {
+	plain := plainMap(raw)
+	whole, err := newMetadata(plain)
+	if err != nil {
+		b.fault(at.get("metadata"), "error parsing metadata: %s", err)
+		return
+	}
+	n.metadata = whole
+	extension, bad := parseExtension(plain, down.path)
+	if len(bad) > 0 {
+		where := at.get("metadata").get(extensionKey)
+		text := fmt.Sprintf("error in metadata.%s of '%s': %s", extensionKey, down.text, strings.Join(bad, "; "))
+		b.ours = append(b.ours, Fault{b.file, where.line(), text})
+		return
+	}
+	if n.rule != nil {
+		n.rule.Extension = extension
+		n.rule.Metadata = withoutExtension(whole)
+	}
+}
+
+// finish fills in what a rule takes from the levels above it, and lists it.
+func (b *builder) finish(r *Rule, n *node, down ancestry) {
+	r.path = down.path
+	r.Levels = make([]Level, len(down.path))
+	for i, p := range down.path {
+		r.Levels[i] = p.level
+		r.ValueToMetric = r.ValueToMetric || p.level.ValueToMetric
+		r.ShareThreshold = r.ShareThreshold || p.level.Shared
+	}
+	r.placeOwner()
+	r.Index = len(b.rules.rules)
+	b.rules.rules = append(b.rules.rules, r)
+}

@@ -1,0 +1,156 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// place is where something stands in a YAML file. It serves line numbers and the order of keys only; the zero place
+// knows neither, which is all that happens when the two YAML parsers disagree about a file.
+type place struct{ node *yamlv3.Node }
+
+func newPlace(content []byte) place {
+	doc, err := decodeNode(yamlv3.NewDecoder(bytes.NewReader(content)))
+	if err != nil || len(doc.Content) == 0 {
+		return place{}
+	}
+	return place{doc.Content[0]}
+}
+
+// secondDocument is the line of a file's second document, which is never loaded; 0 when there is none.
+func secondDocument(content []byte) int {
+	dec := yamlv3.NewDecoder(bytes.NewReader(content))
+	if _, err := decodeNode(dec); err != nil {
+		return 0
+	}
+	doc, err := decodeNode(dec)
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0
+	case err != nil: // something stands there, if only nonsense
+		return 1
+	case len(doc.Content) == 1 && doc.Content[0].Tag == "!!null":
+		return 0 // a trailing separator
+	}
+	return place{doc}.line()
+}
+
+func decodeNode(dec *yamlv3.Decoder) (n *yamlv3.Node, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("yaml: %v", v)
+		}
+	}()
+	n = new(yamlv3.Node)
+	return n, dec.Decode(n)
+}
+
+func (p place) line() int {
+	if p.node == nil {
+		return 0
+	}
+	return p.node.Line
+}
+
+func (p place) lineOr(line int) int {
+	if l := p.line(); l != 0 {
+		return l
+	}
+	return line
+}
+
+// resolve follows aliases.
+func (p place) resolve() place {
+	for p.node != nil && p.node.Kind == yamlv3.AliasNode {
+		p.node = p.node.Alias
+	}
+	return p
+}
+
+// get is the value of a mapping's key: of duplicates the last, as loaded, else that of the first merge that has it.
+func (p place) get(key string) place {
+	p = p.resolve()
+	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
+		return place{}
+	}
+	for i := len(p.node.Content) - 2; i >= 0; i -= 2 {
+		if p.node.Content[i].Value == key {
+			return place{p.node.Content[i+1]}
+		}
+	}
+	for i := 0; i < len(p.node.Content)-1; i += 2 {
+		if p.node.Content[i].Tag != "!!merge" {
+			continue
+		}
+		if found := (place{p.node.Content[i+1]}).merged(key); found.node != nil {
+			return found
+		}
+	}
+	return place{}
+}
+
+func (p place) merged(key string) place {
+	p = p.resolve()
+	if p.node == nil || p.node.Kind != yamlv3.SequenceNode {
+		return p.get(key)
+	}
+	for _, n := range p.node.Content {
+		if found := (place{n}).get(key); found.node != nil {
+			return found
+		}
+	}
+	return place{}
+}
+
+// index is a sequence's element.
+func (p place) index(i int) place {
+	p = p.resolve()
+	if p.node == nil || p.node.Kind != yamlv3.SequenceNode || i >= len(p.node.Content) {
+		return place{}
+	}
+	return place{p.node.Content[i]}
+}
+
+type keyPlace struct {
+	key  any
+	line int
+}
+
+// order lists m's keys as the file does; those of merges come after, sorted.
+func (p place) order(m map[interface{}]interface{}) []keyPlace {
+	lines := map[string]int{}
+	if at := p.resolve(); at.node != nil && at.node.Kind == yamlv3.MappingNode {
+		for i := 0; i < len(at.node.Content)-1; i += 2 {
+			if k := at.node.Content[i]; lines[k.Value] == 0 {
+				lines[k.Value] = k.Line
+			}
+		}
+	}
+	keys := make([]keyPlace, 0, len(m))
+	for k := range m {
+		keys = append(keys, keyPlace{k, lines[fmt.Sprint(k)]})
+	}
+	slices.SortFunc(keys, func(a, b keyPlace) int {
+		switch {
+		case a.line == b.line:
+			return strings.Compare(fmt.Sprint(a.key), fmt.Sprint(b.key))
+		case a.line == 0:
+			return 1
+		case b.line == 0:
+			return -1
+		}
+		return a.line - b.line
+	})
+	for i := range keys {
+		if keys[i].line == 0 {
+			keys[i].line = p.line()
+		}
+	}
+	return keys
+}

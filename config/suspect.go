@@ -1,0 +1,117 @@
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// Suspicion is something that loads and is probably not meant.
+type Suspicion struct {
+	File string
+	Line int // 0 when unknown
+	Text string
+}
+
+func (s Suspicion) String() string { return fmt.Sprintf("%s:%d: %s", s.File, s.Line, s.Text) }
+
+// Suspicions looks for what files, loaded as rules, hide from their author: parts that are never loaded, descriptors
+// that nothing reaches, limits that refuse everything, owners that will be busy.
+func Suspicions(files []File, rules *Rules) []Suspicion {
+	var s suspect
+	for _, f := range files {
+		if line := secondDocument(f.Content); line > 0 {
+			s.add(f.Name, line, "only the first YAML document of a file is loaded; this one is ignored")
+		}
+	}
+	for _, d := range rules.order {
+		s.level(d.name, &d.node)
+	}
+	names := map[string]bool{}
+	for _, r := range rules.rules {
+		names[r.Name] = true
+	}
+	for _, r := range rules.rules {
+		s.rule(r)
+		for _, name := range r.Replaces {
+			if !names[name] {
+				s.add(r.File, r.Line, "'%s' replaces '%s', which no rule is named", r.FullKey, name)
+			}
+		}
+	}
+	return s.all
+}
+
+type suspect struct{ all []Suspicion }
+
+func (s *suspect) add(file string, line int, format string, args ...any) {
+	s.all = append(s.all, Suspicion{file, line, fmt.Sprintf(format, args...)})
+}
+
+// busy is the hits a second that one member should not be given by a single owner string without thought.
+const busy = 1000
+
+func (s *suspect) rule(r *Rule) {
+	if r.Unlimited {
+		if r.Limit.Limit != 0 {
+			s.add(r.File, r.Line, "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
+		}
+		return
+	}
+	if r.Limit.Limit == 0 {
+		s.add(r.File, r.Line, "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
+	}
+	if r.Limit.Window > 24*time.Hour {
+		s.add(r.File, r.Line, "'%s' counts by the %s; counts are kept in memory and do not survive a restart of all members",
+			r.FullKey, r.Unit)
+	}
+	if r.oneOwner() && time.Duration(r.Limit.Limit) >= busy*r.Limit.Window/time.Second {
+		s.add(r.File, r.Line, "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
+			r.FullKey, r.Limit.Limit, r.Unit)
+	}
+	if r.Extension.LocalCap > 0 && r.Extension.Degraded != FailOpen {
+		s.add(r.File, r.Line, "'%s' has a local_cap, which only degraded: fail_open uses", r.FullKey)
+	}
+}
+
+// oneOwner says that the owner string is the same for every request.
+func (r *Rule) oneOwner() bool {
+	for _, i := range r.ownerAt {
+		if l := r.Levels[i]; l.Variable && !l.Shared {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *suspect) level(up string, parent *node) {
+	for i, n := range parent.list {
+		full := up + "." + n.glued
+		if by := shadowing(parent.list, i); by != nil {
+			s.add(n.file, n.line, "'%s' is never reached: '%s' takes all its values", full, by.glued)
+		}
+		if _, ours := n.metadata.GetFields()[extensionKey]; ours && (n.rule == nil || n.rule.Unlimited) {
+			s.add(n.file, n.line, "'%s' has metadata.%s and no limit that it could act on", full, extensionKey)
+		}
+		s.level(full, n)
+	}
+}
+
+// shadowing is the wildcard that leaves nothing for list[i]: an earlier one that covers a wildcard, or any that covers
+// all values of a bare key. A text without a * is looked up before any wildcard and cannot be hidden.
+func shadowing(list []*node, i int) *node {
+	n := list[i]
+	for j, other := range list {
+		switch {
+		case i == j || other.pattern == nil:
+		case n.pattern != nil:
+			if j < i && other.pattern.covers(n.glued) {
+				return other
+			}
+		case n.level.Value == "":
+			if other.pattern.covers(n.glued + "_*") {
+				return other
+			}
+		}
+	}
+	return nil
+}

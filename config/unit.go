@@ -1,0 +1,78 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Unit is the unit of a limit. Its numbers are those of RateLimitResponse.RateLimit.Unit.
+type Unit int32
+
+// The units. A month has 30 days and a year 365; windows begin at multiples of the unit since the Unix epoch.
+const (
+	UnitUnknown Unit = 0
+	Second      Unit = 1
+	Minute      Unit = 2
+	Hour        Unit = 3
+	Day         Unit = 4
+	Month       Unit = 5
+	Year        Unit = 6
+	Week        Unit = 7
+)
+
+// String is the unit's name in the RLS protocol.
+func (u Unit) String() string {
+	switch u {
+	case UnitUnknown:
+		return "UNKNOWN"
+	case Second:
+		return "SECOND"
+	case Minute:
+		return "MINUTE"
+	case Hour:
+		return "HOUR"
+	case Day:
+		return "DAY"
+	case Month:
+		return "MONTH"
+	case Year:
+		return "YEAR"
+	case Week:
+		return "WEEK"
+	}
+	return strconv.Itoa(int(u))
+}
+
+// Window is the unit's length; 0 when u names no window.
+func (u Unit) Window() time.Duration {
+	const day = 24 * time.Hour
+	switch u {
+	case Second:
+		return time.Second
+	case Minute:
+		return time.Minute
+	case Hour:
+		return time.Hour
+	case Day:
+		return day
+	case Week:
+		return 7 * day
+	case Month:
+		return 30 * day
+	case Year:
+		return 365 * day
+	}
+	return 0
+}
+
+// unitOf reads a unit in any case. UnitUnknown means that text names no window.
+func unitOf(text string) Unit {
+	text = strings.ToUpper(text)
+	for u := Second; u <= Week; u++ {
+		if u.String() == text {
+			return u
+		}
+	}
+	return UnitUnknown
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v2"
+)
+
+// The YAML of a file. yaml.v2 decodes it, as in envoyproxy/ratelimit, so that scalars mean the same.
+type yamlRoot struct {
+	Domain      string
+	Descriptors []yamlDescriptor
+}
+
+type yamlDescriptor struct {
+	Key            string
+	Value          string
+	RateLimit      *yamlRateLimit `yaml:"rate_limit"`
+	Descriptors    []yamlDescriptor
+	ShadowMode     bool `yaml:"shadow_mode"`
+	QuotaMode      bool `yaml:"quota_mode"`
+	DetailedMetric bool `yaml:"detailed_metric"`
+	ValueToMetric  bool `yaml:"value_to_metric"`
+	ShareThreshold bool `yaml:"share_threshold"`
+	Metadata       map[string]interface{}
+}
+
+type yamlRateLimit struct {
+	RequestsPerUnit uint32 `yaml:"requests_per_unit"`
+	Unit            string
+	Unlimited       bool
+	Name            string
+	Replaces        []yamlReplaces
+}
+
+type yamlReplaces struct{ Name string }
+
+// source is a parsed file, or a resource of the same content.
+type source struct {
+	name string
+	root yamlRoot
+	at   place
+}
+
+// parse reads one file. Its keys are checked on the generic form first: the key check is by name alone, wherever the
+// key stands.
+func parse(f File) (source, []Fault) {
+	s := source{name: f.Name}
+	generic := map[interface{}]interface{}{}
+	if err := unmarshal(f.Content, &generic); err != nil {
+		return s, []Fault{loadFault(f.Name, err)}
+	}
+	s.at = newPlace(f.Content)
+	c := keyChecker{file: f.Name}
+	c.check(generic, s.at)
+	if err := unmarshal(f.Content, &s.root); err != nil {
+		c.faults = append(c.faults, loadFault(f.Name, err))
+	}
+	return s, c.faults
+}
+
+// unmarshal is yaml.Unmarshal that turns a panic of the parser into an error.
+func unmarshal(content []byte, out any) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("yaml: %v", v)
+		}
+	}()
+	return yaml.Unmarshal(content, out)
+}
+
+func loadFault(file string, err error) Fault {
+	// The decoder names Go types; operators know them by the names envoyproxy/ratelimit gave them.
+	names := strings.NewReplacer(
+		"config.yamlRoot", "config.YamlRoot",
+		"config.yamlDescriptor", "config.YamlDescriptor",
+		"config.yamlRateLimit", "config.YamlRateLimit",
+	)
+	text := names.Replace(err.Error())
+	line := 0
+	if m := regexp.MustCompile(`\bline (\d+): `).FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+	}
+	return Fault{file, line, "error loading config file: " + text}
+}
+
+// keyChecker finds what stands where only a known key, or a plain value, may stand.
+type keyChecker struct {
+	file   string
+	faults []Fault
+}
+
+func (c *keyChecker) fault(line int, format string, args ...any) {
+	c.faults = append(c.faults, Fault{c.file, line, fmt.Sprintf(format, args...)})
+}
+
+func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
+	for _, k := range at.order(m) {
+		name, ok := k.key.(string)
+		switch {
+		case !ok:
+			c.fault(k.line, "config error, key is not of type string: %v", k.key)
+		case !validKey(name):
+			c.fault(k.line, "config error, unknown key '%s'", name)
+		case name != "metadata": // metadata is the user's own, whatever is in it
+			c.value(m[name], at.get(name), k.line)
+		}
+	}
+}
+
+func (c *keyChecker) value(v any, at place, line int) {
+	switch v := v.(type) {
+	case []interface{}:
+		for i, e := range v {
+			element, ok := e.(map[interface{}]interface{})
+			if !ok {
+				c.fault(at.index(i).lineOr(line), "config error, yaml file contains list of type other than map: %v", e)
+				continue
+			}
+			c.check(element, at.index(i))
+		}
+	case map[interface{}]interface{}:
+		c.check(v, at)
+	case string, int, bool, nil:
+	default: // floats, and whole numbers beyond int64
+		c.fault(line, "error checking config")
+	}
+}
+
+func validKey(k string) bool {
+	switch k {
+	case "domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode",
+		"quota_mode", "name", "replaces", "detailed_metric", "value_to_metric", "share_threshold", "metadata":
+		return true
+	}
+	return false
+}
