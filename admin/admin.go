@@ -1,0 +1,110 @@
+// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /healthz and /readyz. Nothing here changes anything.
+package admin
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Cluster is what /cluster shows: one member's view of everyone.
+type Cluster struct {
+	Self       string   `json:"self"`
+	Inst       string   `json:"inst"`
+	Label      string   `json:"cluster"`
+	Version    string   `json:"version"`
+	Joined     bool     `json:"joined"`
+	Standalone bool     `json:"standalone"`
+	NRef       int      `json:"n_ref"`
+	Ring       Ring     `json:"ring"`
+	Members    []Member `json:"members"`
+	Rules      Rules    `json:"rules"`
+	XDS        any      `json:"xds,omitempty"` // the served xDS clients: acknowledged versions, last NACK
+}
+
+// Ring is the adopted ring.
+type Ring struct {
+	Fingerprint  string   `json:"fingerprint"`
+	Members      []string `json:"members"`
+	Disagreement int      `json:"disagreement"` // live members that announce another fingerprint
+}
+
+// Member is one live member or observer.
+type Member struct {
+	ID     string `json:"id"`
+	Inst   string `json:"inst"`
+	State  string `json:"state"` // joining, active or leaving
+	Role   string `json:"role"`  // member or observer
+	Weight uint32 `json:"weight"`
+	Gossip string `json:"gossip,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+	RLS    string `json:"rls,omitempty"`
+	Route  string `json:"route,omitempty"`
+	Ring   string `json:"ring"` // fingerprint it announces
+	Rules  struct {
+		InForce  string `json:"in_force"`
+		Prepared string `json:"prepared"`
+	} `json:"rules"`
+}
+
+// Rules is the versions of the rules, newest first.
+type Rules struct {
+	InForce      string         `json:"in_force"`
+	Prepared     string         `json:"prepared"`
+	Disagreement int            `json:"disagreement"` // live members with other rules in force
+	LastError    string         `json:"last_error,omitempty"`
+	Versions     []RulesVersion `json:"versions"`
+}
+
+// RulesVersion is one of the last ten versions.
+type RulesVersion struct {
+	Hash     string    `json:"hash"`
+	Source   string    `json:"source"`
+	Prepared time.Time `json:"prepared"`
+	InForce  time.Time `json:"in_force,omitzero"`
+}
+
+// Options says what to serve. Every func may be called concurrently.
+type Options struct {
+	Gatherer    prometheus.Gatherer
+	MetricsPath string         // default /metrics
+	Cluster     func() Cluster // required
+	Ready       func() error   // why this process should get no traffic; nil when it may
+}
+
+// Handler serves the pages.
+func Handler(o Options) http.Handler {
+	if o.MetricsPath == "" {
+		o.MetricsPath = "/metrics"
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+o.MetricsPath, promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(o.Cluster()) // a client that went away is nobody's fault
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "OK\n")
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/healthz  the process runs\n/readyz   it may be sent questions\n")
+	})
+	return mux
+}
+
+// Server is an HTTP server for Handler with the time-outs that an open port needs.
+func Server(o Options) *http.Server {
+	return &http.Server{Handler: Handler(o), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
