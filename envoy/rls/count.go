@@ -1,0 +1,133 @@
+package rls
+
+import (
+	"math"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/owner"
+)
+
+// serviceCounts are envoyproxy/ratelimit's statistics that belong to no rule.
+type serviceCounts struct {
+	loadSuccess, loadError   *stats.Counter
+	globalShadow             *stats.Counter
+	serviceError, ownerError *stats.Counter
+	requests                 *stats.Counter // of gRPC
+	responseTime             *stats.Timer   // of gRPC
+}
+
+func newServiceCounts(st *stats.Store) serviceCounts {
+	return serviceCounts{
+		loadSuccess:  st.Counter("ratelimit.service.config_load_success"),
+		loadError:    st.Counter("ratelimit.service.config_load_error"),
+		globalShadow: st.Counter("ratelimit.service.global_shadow_mode"),
+		serviceError: st.Counter("ratelimit.service.call.should_rate_limit.service_error"),
+		// Here it means that a key's owner could not be reached: the nearest thing to a Redis that does not answer.
+		ownerError:   st.Counter("ratelimit.service.call.should_rate_limit.redis_error"),
+		requests:     st.Counter("ratelimit_server.ShouldRateLimit.total_requests"),
+		responseTime: st.Timer("ratelimit_server.ShouldRateLimit.response_time"),
+	}
+}
+
+// served counts one call of the gRPC server.
+func (n *serviceCounts) served(took time.Duration) {
+	n.requests.Add(1)
+	n.responseTime.Observe(took)
+}
+
+// count writes the statistics of every answer.
+func (s *Service) count(c *Call, v *view, from Caller) {
+	var key uint64
+	if from.Key != "" {
+		key = xxhash.Sum64String(from.Key)
+	}
+	degraded := false
+	for i := range c.slots {
+		l := &c.slots[i]
+		if !l.counted() {
+			continue
+		}
+		q, a := &c.questions[l.question], &c.answers[l.question]
+		r := l.match.Rule
+		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
+		s.metrics.decided(q, a, from.Key != "", key)
+		degraded = degraded || a.Path == owner.Fallback
+	}
+	if degraded {
+		s.counts.ownerError.Add(1)
+	}
+}
+
+// series is where the statistics of descriptor i are kept.
+func (s *Service) series(c *Call, v *view, i int) *stats.Rule {
+	m := &c.slots[i].match
+	if m.Static {
+		if at := v.series[m.Rule.Index].Load(); at != nil {
+			return at
+		}
+	}
+	c.text = v.rules.AppendStatKey(c.text[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, m)
+	at := s.store.RuleBytes(c.text)
+	if m.Static {
+		v.series[m.Rule.Index].Store(at)
+	}
+	return at
+}
+
+// countRule adds to one rule's statistics what envoyproxy/ratelimit would. An addend that crosses a threshold is split
+// over the statistics on both sides of it.
+func (s *Service) countRule(to *stats.Rule, q *owner.Question, a *owner.Answer, shadow bool) {
+	if q.Op == owner.Refund {
+		to.TotalNegativeHits.Add(q.Hits)
+		return
+	}
+	to.TotalHits.Add(q.Hits)
+	n := split(q, a, s.ratio)
+	add(&to.OverLimit, n.over)
+	add(&to.NearLimit, n.near)
+	add(&to.WithinLimit, n.within)
+	if a.Authority == owner.Cached {
+		add(&to.OverLimitWithLocalCache, q.Hits)
+	}
+	if shadow {
+		add(&to.ShadowMode, n.over)
+	}
+}
+
+func add(c *stats.Counter, n uint64) {
+	if n > 0 {
+		c.Add(n)
+	}
+}
+
+// parts is how an addend falls into the statistics.
+type parts struct{ over, near, within uint64 }
+
+func split(q *owner.Question, a *owner.Answer, ratio float32) parts {
+	limit := uint64(q.Rule.Limit)
+	near := uint64(math.Floor(float64(float32(limit) * ratio)))
+	before := a.Before
+	if a.After != math.MaxUint64 {
+		// In stop mode After may be a count without the hits; the statistics still speak of hits up to After, and may
+		// wrap below zero, as envoyproxy/ratelimit's do.
+		before = a.After - q.Hits
+	}
+	switch {
+	case !a.Over:
+		p := parts{within: q.Hits}
+		switch {
+		case a.After <= near:
+		case before >= near:
+			p.near = q.Hits
+		default:
+			p.near = a.After - near
+		}
+		return p
+	case a.Authority == owner.Cached, a.After <= limit, before >= limit:
+		return parts{over: q.Hits}
+	}
+	return parts{over: a.After - limit, near: limit - max(near, before)}
+}

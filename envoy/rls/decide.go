@@ -1,0 +1,193 @@
+package rls
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/owner"
+)
+
+// slot is what is known of one descriptor while its request is being answered.
+type slot struct {
+	match    config.Match
+	question int  // index in Call.questions, when it is counted
+	replaced bool // another descriptor's rule takes the place of its own
+}
+
+// counted says that the descriptor has a limit of its own to be held to.
+func (l *slot) counted() bool {
+	return !l.replaced && (l.match.Kind == config.Limited || l.match.Kind == config.Overridden)
+}
+
+// match finds the limit of every descriptor and drops those that another one replaces.
+func (s *Service) match(c *Call, v *view) {
+	req := &c.Request
+	c.slots = slices.Grow(c.slots[:0], len(req.Descriptors))[:len(req.Descriptors)]
+	replaces := false
+	var override config.Override
+	for i := range req.Descriptors {
+		d, l := &req.Descriptors[i], &c.slots[i]
+		with := (*config.Override)(nil)
+		if d.Override.Set {
+			override = config.Override{Limit: d.Override.Limit, Unit: config.Unit(d.Override.Unit)}
+			with = &override
+		}
+		l.replaced = false
+		v.rules.Match(req.Domain, d.Entries, with, &l.match)
+		replaces = replaces || l.match.Rule != nil && len(l.match.Rule.Replaces) > 0
+	}
+	if replaces {
+		replace(c.slots)
+	}
+	if c.slots[0].match.Kind == config.NoDomain {
+		s.store.DomainNotFound(req.Domain).Add(uint64(len(c.slots)))
+	}
+}
+
+// replace takes out every limit whose name a matched rule replaces: an unlimited one's and a replaced one's count too.
+func replace(slots []slot) {
+	for i := range slots {
+		l := &slots[i]
+		if l.match.Kind != config.Limited || l.match.Rule.Name == "" {
+			continue
+		}
+		l.replaced = slices.ContainsFunc(slots, func(by slot) bool {
+			return by.match.Rule != nil && slices.Contains(by.match.Rule.Replaces, l.match.Rule.Name)
+		})
+	}
+}
+
+// ask turns the counted slots into questions.
+func (s *Service) ask(c *Call, v *view) {
+	c.questions = c.questions[:0]
+	domain := domainHash(c.Request.Domain)
+	for i := range c.slots {
+		l := &c.slots[i]
+		if !l.counted() {
+			continue
+		}
+		l.question = len(c.questions)
+		q := owner.Question{
+			Key: owner.Key(l.match.Digest), Owner: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
+		}
+		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
+		if r := l.match.Rule; r != nil {
+			q.Degraded, q.LocalCap = owner.Degraded(r.Extension.Degraded), r.Extension.LocalCap
+		}
+		c.questions = append(c.questions, q)
+	}
+	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]
+	clear(c.answers)
+}
+
+// hits are a descriptor's own when it says so, 0 to look only, else the request's, where 0 means 1.
+func hits(r *Request, d *Descriptor) (uint64, owner.Op) {
+	n := uint64(max(1, r.HitsAddend))
+	if d.HasAddend {
+		n = d.Addend
+	}
+	switch {
+	case d.Refund:
+		return n, owner.Refund
+	case n == 0:
+		return 0, owner.Peek
+	}
+	return n, owner.Take
+}
+
+// tally is what the overall code and the headers are made of.
+type tally struct {
+	over, quotas, quotasOver int
+	bad                      bool
+	header                   int // index of the status told in the headers; -1 for none
+	least                    uint32
+}
+
+// respond makes the response of the slots and their answers.
+func (s *Service) respond(c *Call, v *view) error {
+	r := &c.Response
+	t := tally{header: -1, least: ^uint32(0)}
+	for i := range c.slots {
+		r.Statuses = append(r.Statuses, c.status(&c.slots[i]))
+		t.add(i, &c.slots[i], &r.Statuses[i], v.switches.Quota)
+	}
+	r.Code = OK
+	if t.over > 0 || (t.quotas > 0 && t.quotas == t.quotasOver) {
+		r.Code = OverLimit
+	}
+	if r.Code == OverLimit && v.switches.Shadow {
+		r.Code = OK
+		s.counts.globalShadow.Add(1)
+	}
+	if t.bad && r.Code == OK {
+		return errOverrideUnit // the rest was counted and holds: an error here lets nothing else through
+	}
+	if v.switches.Headers && t.header >= 0 {
+		r.addHeaders(&r.Statuses[t.header], &v.switches)
+	}
+	if v.switches.DynamicMetadata {
+		r.Metadata = c.metadata()
+	}
+	return nil
+}
+
+func (c *Call) status(l *slot) Status {
+	switch {
+	case l.match.Kind == config.BadUnit:
+		return Status{}
+	case l.match.Kind == config.Unlimited:
+		return Status{Code: OK, Remaining: ^uint32(0)}
+	case !l.counted():
+		return Status{Code: OK}
+	}
+	a := &c.answers[l.question]
+	st := Status{
+		Code: OK, HasLimit: true, Limit: l.match.Limit.Limit, Unit: l.match.Unit,
+		Remaining: a.Remaining, Reset: int64(a.Reset.Seconds()),
+	}
+	r := l.match.Rule
+	if r != nil {
+		st.Name = r.Name
+	}
+	if a.Over {
+		st.Remaining = 0
+		if r == nil || !r.Shadow {
+			st.Code = OverLimit
+		}
+	}
+	return st
+}
+
+func (t *tally) add(i int, l *slot, st *Status, allQuota bool) {
+	if st.HasLimit && st.Remaining < t.least {
+		t.header, t.least = i, st.Remaining
+	}
+	switch l.match.Kind {
+	case config.BadUnit:
+		t.bad = true
+	case config.Unlimited:
+		return
+	}
+	quota := allQuota || (l.match.Kind == config.Limited && !l.replaced && l.match.Rule.Quota)
+	if quota {
+		t.quotas++
+	}
+	if st.Code != OverLimit {
+		return
+	}
+	if quota {
+		t.quotasOver++
+		return
+	}
+	t.over++
+	t.header, t.least = i, 0
+}
+
+func (r *Response) addHeaders(st *Status, sw *Switches) {
+	r.Headers = append(r.Headers,
+		Header{sw.LimitHeader, strconv.FormatUint(uint64(st.Limit), 10)},
+		Header{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
+		Header{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
+	)
+}

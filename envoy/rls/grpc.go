@@ -1,0 +1,125 @@
+package rls
+
+import (
+	"context"
+	"crypto/tls"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec of all other services
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+)
+
+// KeyHeader is the metadata that tells a call's owner string; it is the header that Envoy's ring hashes.
+const KeyHeader = "x-keyward-key"
+
+// maxReceive is how large a message gRPC takes in, in bytes. Up to here what exceeds the Bounds is answered OVER_LIMIT;
+// beyond, gRPC itself fails the call with RESOURCE_EXHAUSTED before anything of ours sees it. Envoy takes at most 8 MiB
+// of headers (60 KiB unless told otherwise), so only a route that repeats such headers over many descriptors gets there.
+const maxReceive = 16 << 20
+
+// maxStreams is how many calls may be open on one connection. Envoy queues what exceeds it, so it is far above what
+// Envoy's own circuit breakers (1024 by default) let through.
+const maxStreams = 1 << 14
+
+// GRPCOptions make a gRPC server for the service.
+type GRPCOptions struct {
+	TLS               *tls.Config   // nil for plaintext
+	ConnectionAge     time.Duration // GRPC_MAX_CONNECTION_AGE; 0 for ever
+	ConnectionAgeMore time.Duration // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
+}
+
+// NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
+func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{s, encoding.GetCodecV2("proto")}),
+		grpc.MaxRecvMsgSize(maxReceive),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeMore,
+		}),
+		// A client that pings often must not be cut off: its calls in flight would be let through uncounted.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond, PermitWithoutStream: true}),
+	}
+	if o.TLS != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(o.TLS)))
+	}
+	g := grpc.NewServer(opts...)
+	g.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "envoy.service.ratelimit.v3.RateLimitService",
+		HandlerType: (*any)(nil),
+		Methods:     []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: shouldRateLimit}},
+		Metadata:    "envoy/service/ratelimit/v3/rls.proto",
+	}, s)
+	return g
+}
+
+// shouldRateLimit answers one call. The Call it returns goes back to the pool when the codec has written it.
+func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	s := srv.(*Service)
+	begin := time.Now()
+	c := s.NewCall()
+	if err := decode(c); err != nil {
+		s.Release(c)
+		return nil, err
+	}
+	var from Caller
+	if keys := metadata.ValueFromIncomingContext(ctx, KeyHeader); len(keys) > 0 {
+		from.Key = keys[0]
+	}
+	if d, ok := ctx.Deadline(); ok {
+		from.Timeout = max(d.Sub(begin), 1)
+	}
+	s.Decide(c, from)
+	s.counts.served(time.Since(begin))
+	if err := c.Err; err != nil {
+		s.Release(c)
+		return nil, err // any error that is no gRPC status has the code UNKNOWN
+	}
+	return c, nil
+}
+
+// codec decodes and encodes Calls by hand and leaves all other messages to rest.
+type codec struct {
+	service *Service
+	rest    encoding.CodecV2
+}
+
+func (codec) Name() string { return "proto" }
+
+func (k codec) Unmarshal(data mem.BufferSlice, v any) error {
+	c, ok := v.(*Call)
+	if !ok {
+		return k.rest.Unmarshal(data, v)
+	}
+	n := data.Len()
+	if cap(c.wire) < n {
+		c.wire = make([]byte, n)
+	}
+	c.wire = c.wire[:n]
+	data.CopyTo(c.wire)
+	return c.Request.Decode(c.wire, k.service.bounds)
+}
+
+// message is an encoded response in one allocation, as long as it is of the usual size.
+type message struct {
+	slice [1]mem.Buffer
+	bytes [112]byte
+}
+
+func (k codec) Marshal(v any) (mem.BufferSlice, error) {
+	c, ok := v.(*Call)
+	if !ok {
+		return k.rest.Marshal(v)
+	}
+	m := new(message)
+	m.slice[0] = mem.SliceBuffer(c.Response.Append(m.bytes[:0]))
+	k.service.Release(c)
+	return m.slice[:], nil
+}

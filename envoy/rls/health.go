@@ -1,0 +1,73 @@
+package rls
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// healthName is the service whose gRPC health follows Health; "" is always SERVING, and any other is not found.
+const healthName = "ratelimit"
+
+// Health is healthy while every one of its parts is. It answers GET /healthcheck and gRPC's health service. Make it with
+// NewHealth.
+type Health struct {
+	grpc *health.Server
+
+	mu      sync.Mutex
+	failing []string // guarded by mu
+}
+
+// NewHealth waits for the named parts: each fails until Set says otherwise.
+func NewHealth(parts ...string) *Health {
+	h := &Health{grpc: health.NewServer(), failing: slices.Clone(parts)}
+	h.tellLocked()
+	return h
+}
+
+// Set says how one part is: the cluster joined, rules with at least one domain, no SIGTERM.
+func (h *Health) Set(part string, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.Index(h.failing, part)
+	switch {
+	case ok && i >= 0:
+		h.failing = slices.Delete(h.failing, i, i+1)
+	case !ok && i < 0:
+		h.failing = append(h.failing, part)
+	default:
+		return
+	}
+	h.tellLocked()
+}
+
+// Failing are the parts that fail now; none when healthy.
+func (h *Health) Failing() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.failing)
+}
+
+// ServeHTTP answers 200 "OK" or 500.
+func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	if len(h.Failing()) > 0 {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write([]byte("OK"))
+}
+
+// Register puts gRPC's health service on g.
+func (h *Health) Register(g *grpc.Server) { healthpb.RegisterHealthServer(g, h.grpc) }
+
+func (h *Health) tellLocked() {
+	status := healthpb.HealthCheckResponse_SERVING
+	if len(h.failing) > 0 {
+		status = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	h.grpc.SetServingStatus(healthName, status)
+}

@@ -1,0 +1,105 @@
+package rls
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// path is the path label: how an answer was reached.
+type path uint8
+
+const (
+	direct    path = iota // decided here, and the call carried a key: Envoy chose this member
+	local                 // decided here
+	forwarded             // decided by the owner, one hop away
+	leased                // decided from a lease
+	degraded              // decided by the rule's degraded policy
+	paths
+)
+
+// metrics are resolved once: no label is looked up while a request waits.
+type metrics struct {
+	decisions [paths][2]prometheus.Counter // the second index is 1 when over
+	direct    prometheus.Counter
+	misrouted [2]prometheus.Counter // cause ring, cause key
+	degraded  [3]prometheus.Counter // by owner.Degraded
+	oversize  [excesses]prometheus.Counter
+	duration  prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		direct: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_direct_total",
+			Help: "Questions of calls with a key (x-keyward-key) that were decided where Envoy sent them.",
+		}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "keyward_decision_duration_seconds",
+			Help:    "Time from a decoded request to its response, forwarding included.",
+			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2, 5e-2, 0.1, 1},
+		}),
+	}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		if reg != nil {
+			reg.MustRegister(v)
+		}
+		return v
+	}
+	decisions := vec("keyward_decisions_total", "Questions decided, by decision and by how the answer was reached.", "decision", "path")
+	for p, name := range [paths]string{"direct", "local", "forwarded", "lease", "degraded"} {
+		m.decisions[p] = [2]prometheus.Counter{decisions.WithLabelValues("ok", name), decisions.WithLabelValues("over", name)}
+	}
+	misrouted := vec("keyward_misrouted_total", "Questions of calls with a key that had to be forwarded: Envoy's ring differs (ring), "+
+		"or the key is not this descriptor's (key).", "cause")
+	m.misrouted = [2]prometheus.Counter{misrouted.WithLabelValues("ring"), misrouted.WithLabelValues("key")}
+	policies := vec("keyward_degraded_total", "Questions answered by their rule's degraded policy.", "policy")
+	for i, name := range [...]string{"local_share", "fail_open", "fail_closed"} {
+		m.degraded[i] = policies.WithLabelValues(name)
+	}
+	oversize := vec("keyward_oversize_total", "Requests beyond a bound, answered over limit without being counted.", "bound")
+	for e := Within + 1; e < excesses; e++ {
+		m.oversize[e] = oversize.WithLabelValues(e.String())
+	}
+	if reg != nil {
+		reg.MustRegister(m.direct, m.duration)
+	}
+	return m
+}
+
+func (m *metrics) took(d time.Duration) { m.duration.Observe(d.Seconds()) }
+
+// decided counts one answer. key is the hash of the key that the call carried, if it did.
+func (m *metrics) decided(q *owner.Question, a *owner.Answer, keyed bool, key uint64) {
+	p := local
+	switch a.Path {
+	case owner.Local:
+		if keyed {
+			p = direct
+			m.direct.Inc()
+		}
+	case owner.Forwarded:
+		p = forwarded
+		if keyed {
+			m.misrouted[b2i(key != q.Owner)].Inc()
+		}
+	case owner.Leased:
+		p = leased
+	case owner.Fallback:
+		p = degraded
+		if int(q.Degraded) < len(m.degraded) {
+			m.degraded[q.Degraded].Inc()
+		}
+	}
+	m.decisions[p][b2i(a.Over)].Inc()
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

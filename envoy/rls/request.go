@@ -1,0 +1,262 @@
+package rls
+
+import (
+	"errors"
+	"unsafe"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/keyward/keyward/config"
+)
+
+// Bounds are the sizes up to which a request is answered by its rules. What exceeds one is answered OVER_LIMIT and
+// counted: an error would make Envoy let the request through. A zero field means its default.
+type Bounds struct {
+	Message     int // bytes of a whole request; default 1 MiB
+	Value       int // bytes of a domain, key or value; default 64 KiB
+	Descriptors int // default 256
+	Entries     int // of one descriptor; default 64
+}
+
+func (b Bounds) withDefaults() Bounds {
+	or := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	or(&b.Message, 1<<20)
+	or(&b.Value, 64<<10)
+	or(&b.Descriptors, 256)
+	or(&b.Entries, 64)
+	return b
+}
+
+// Excess names the bound that a request exceeded.
+type Excess uint8
+
+// The excesses.
+const (
+	Within Excess = iota // none
+	ExcessMessage
+	ExcessValue
+	ExcessDescriptors
+	ExcessEntries
+	excesses
+)
+
+func (e Excess) String() string {
+	return [excesses]string{"", "message", "value", "descriptors", "entries"}[e]
+}
+
+// Override is the limit that a descriptor brings along in place of its rule's.
+type Override struct {
+	Limit      uint32
+	Unit       int32 // envoy.type.v3.RateLimitUnit
+	Multiplier uint32
+	Set        bool // the descriptor has a limit
+	Multiplied bool // the limit has a unit_multiplier
+}
+
+// Descriptor is one descriptor of a Request.
+type Descriptor struct {
+	Entries   []config.Entry
+	Override  Override
+	Addend    uint64 // of this descriptor alone
+	HasAddend bool   // Addend stands, 0 too, in place of the request's
+	Refund    bool   // is_negative_hits: the addend is given back
+
+	first int // of Entries in the Request's
+}
+
+// Request is an envoy.service.ratelimit.v3.RateLimitRequest. Strings are bytes as they came, UTF-8 or not, and point
+// into the message that was decoded: the Request is good while that is left alone.
+type Request struct {
+	Domain      string
+	Descriptors []Descriptor
+	HitsAddend  uint32
+	Excess      Excess // the first bound exceeded; what is beyond it is not kept
+
+	entries []config.Entry // of all descriptors, in order
+}
+
+var errMalformed = errors.New("malformed rate limit request")
+
+// Decode reads a request in protobuf's wire format. It reads what proto.Unmarshal reads, except that strings need not be
+// UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission.
+func (r *Request) Decode(b []byte, bounds Bounds) error {
+	r.Domain, r.HitsAddend, r.Excess = "", 0, Within
+	r.Descriptors, r.entries = r.Descriptors[:0], r.entries[:0]
+	if len(b) > bounds.Message {
+		r.exceed(ExcessMessage)
+	}
+	for len(b) > 0 {
+		f, rest, ok := nextField(b)
+		if !ok {
+			return errMalformed
+		}
+		b = rest
+		switch {
+		case f.num == 1 && f.typ == protowire.BytesType:
+			r.Domain = r.text(f.bytes, bounds)
+		case f.num == 2 && f.typ == protowire.BytesType:
+			if !r.descriptor(f.bytes, bounds) {
+				return errMalformed
+			}
+		case f.num == 3 && f.typ == protowire.VarintType:
+			r.HitsAddend = uint32(f.varint)
+		}
+	}
+	r.link()
+	return nil
+}
+
+// link gives every descriptor its part of the entries, which may have moved while they grew.
+func (r *Request) link() {
+	end := len(r.entries)
+	for i := len(r.Descriptors) - 1; i >= 0; i-- {
+		d := &r.Descriptors[i]
+		d.Entries = r.entries[d.first:end:end]
+		end = d.first
+	}
+}
+
+func (r *Request) descriptor(b []byte, bounds Bounds) bool {
+	d := Descriptor{first: len(r.entries)}
+	keep := len(r.Descriptors) < bounds.Descriptors
+	if !keep {
+		r.exceed(ExcessDescriptors)
+	}
+	for len(b) > 0 {
+		f, rest, ok := nextField(b)
+		if !ok {
+			return false
+		}
+		b = rest
+		switch {
+		case f.num == 1 && f.typ == protowire.BytesType:
+			ok = r.entry(f.bytes, bounds, keep, d.first)
+		case f.num == 2 && f.typ == protowire.BytesType:
+			ok = d.Override.decode(f.bytes)
+		case f.num == 3 && f.typ == protowire.BytesType:
+			d.HasAddend = true
+			ok = decodeWrapper(f.bytes, &d.Addend)
+		case f.num == 4 && f.typ == protowire.VarintType:
+			d.Refund = protowire.DecodeBool(f.varint)
+		}
+		if !ok {
+			return false
+		}
+	}
+	if keep {
+		r.Descriptors = append(r.Descriptors, d)
+	}
+	return true
+}
+
+func (r *Request) entry(b []byte, bounds Bounds, keep bool, first int) bool {
+	var e config.Entry
+	for len(b) > 0 {
+		f, rest, ok := nextField(b)
+		if !ok {
+			return false
+		}
+		b = rest
+		switch {
+		case f.num == 1 && f.typ == protowire.BytesType:
+			e.Key = r.text(f.bytes, bounds)
+		case f.num == 2 && f.typ == protowire.BytesType:
+			e.Value = r.text(f.bytes, bounds)
+		}
+	}
+	switch {
+	case !keep:
+	case len(r.entries)-first >= bounds.Entries:
+		r.exceed(ExcessEntries)
+	default:
+		r.entries = append(r.entries, e)
+	}
+	return true
+}
+
+func (r *Request) text(b []byte, bounds Bounds) string {
+	if len(b) > bounds.Value {
+		r.exceed(ExcessValue)
+		return ""
+	}
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
+
+func (r *Request) exceed(e Excess) {
+	if r.Excess == Within {
+		r.Excess = e
+	}
+}
+
+func (o *Override) decode(b []byte) bool {
+	o.Set = true
+	for len(b) > 0 {
+		f, rest, ok := nextField(b)
+		if !ok {
+			return false
+		}
+		b = rest
+		switch {
+		case f.num == 1 && f.typ == protowire.VarintType:
+			o.Limit = uint32(f.varint)
+		case f.num == 2 && f.typ == protowire.VarintType:
+			o.Unit = int32(f.varint)
+		case f.num == 3 && f.typ == protowire.BytesType:
+			v := uint64(o.Multiplier)
+			if !decodeWrapper(f.bytes, &v) {
+				return false
+			}
+			o.Multiplied, o.Multiplier = true, uint32(v)
+		}
+	}
+	return true
+}
+
+// decodeWrapper reads a google.protobuf.UInt64Value or UInt32Value into v, which stays as it is when the value is left
+// out: a message that comes twice is merged.
+func decodeWrapper(b []byte, v *uint64) bool {
+	for len(b) > 0 {
+		f, rest, ok := nextField(b)
+		if !ok {
+			return false
+		}
+		b = rest
+		if f.num == 1 && f.typ == protowire.VarintType {
+			*v = f.varint
+		}
+	}
+	return true
+}
+
+// field is one field as it stands on the wire: a varint, bytes, or something that is skipped.
+type field struct {
+	bytes  []byte
+	varint uint64
+	num    protowire.Number
+	typ    protowire.Type
+}
+
+func nextField(b []byte) (f field, rest []byte, ok bool) {
+	num, typ, n := protowire.ConsumeTag(b)
+	if n < 0 || num > protowire.MaxValidNumber {
+		return field{}, nil, false
+	}
+	f.num, f.typ = num, typ
+	b = b[n:]
+	switch typ {
+	case protowire.VarintType:
+		f.varint, n = protowire.ConsumeVarint(b)
+	case protowire.BytesType:
+		f.bytes, n = protowire.ConsumeBytes(b)
+	default:
+		n = protowire.ConsumeFieldValue(num, typ, b)
+	}
+	if n < 0 {
+		return field{}, nil, false
+	}
+	return f, b[n:], true
+}

@@ -1,0 +1,130 @@
+package rls
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/keyward/keyward/config"
+)
+
+// Code is an envoy.service.ratelimit.v3.RateLimitResponse.Code.
+type Code uint8
+
+// The codes that are given.
+const (
+	OK        Code = 1
+	OverLimit Code = 2
+)
+
+// Status is what is said of one descriptor.
+type Status struct {
+	Name      string // of the rule
+	Reset     int64  // seconds until the window ends
+	Limit     uint32
+	Remaining uint32
+	Unit      config.Unit
+	Code      Code
+	HasLimit  bool // Limit, Unit, Name and Reset stand
+}
+
+// Header is a header for Envoy to add to its answer.
+type Header struct{ Key, Value string }
+
+// Response is an envoy.service.ratelimit.v3.RateLimitResponse.
+type Response struct {
+	Statuses []Status // one a descriptor, in order
+	Headers  []Header
+	Metadata []byte // a google.protobuf.Struct in wire format; nil for none
+	Code     Code
+}
+
+func (r *Response) reset() {
+	clear(r.Statuses) // names belong to rules, which must not be kept alive
+	r.Statuses, r.Headers, r.Metadata, r.Code = r.Statuses[:0], r.Headers[:0], nil, 0
+}
+
+// Append appends r in protobuf's wire format.
+func (r *Response) Append(b []byte) []byte {
+	b = appendVarint(b, 1, uint64(r.Code))
+	for i := range r.Statuses {
+		s := &r.Statuses[i]
+		b = appendLen(b, 2, s.size())
+		b = s.append(b)
+	}
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		b = appendLen(b, 3, sizeString(h.Key)+sizeString(h.Value))
+		b = appendString(b, 1, h.Key)
+		b = appendString(b, 2, h.Value)
+	}
+	if r.Metadata != nil {
+		b = appendLen(b, 6, len(r.Metadata))
+		b = append(b, r.Metadata...)
+	}
+	return b
+}
+
+func (s *Status) append(b []byte) []byte {
+	b = appendVarint(b, 1, uint64(s.Code))
+	if s.HasLimit {
+		b = appendLen(b, 2, s.limitSize())
+		b = appendVarint(b, 1, uint64(s.Limit))
+		b = appendVarint(b, 2, uint64(s.Unit))
+		b = appendString(b, 3, s.Name)
+	}
+	b = appendVarint(b, 3, uint64(s.Remaining))
+	if s.HasLimit {
+		b = appendLen(b, 4, sizeVarint(uint64(s.Reset)))
+		b = appendVarint(b, 1, uint64(s.Reset))
+	}
+	return b
+}
+
+func (s *Status) size() int {
+	n := sizeVarint(uint64(s.Code)) + sizeVarint(uint64(s.Remaining))
+	if s.HasLimit {
+		n += 1 + protowire.SizeBytes(s.limitSize())
+		n += 1 + protowire.SizeBytes(sizeVarint(uint64(s.Reset)))
+	}
+	return n
+}
+
+func (s *Status) limitSize() int {
+	return sizeVarint(uint64(s.Limit)) + sizeVarint(uint64(s.Unit)) + sizeString(s.Name)
+}
+
+// The helpers below write fields numbered under 16, whose tags take one byte, and leave out zero values, as proto3 does.
+
+func appendLen(b []byte, num protowire.Number, n int) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(n))
+}
+
+func appendVarint(b []byte, num protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	b = protowire.AppendTag(b, num, protowire.VarintType)
+	return protowire.AppendVarint(b, v)
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	b = appendLen(b, num, len(s))
+	return append(b, s...)
+}
+
+func sizeVarint(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(v)
+}
+
+func sizeString(s string) int {
+	if s == "" {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(len(s))
+}

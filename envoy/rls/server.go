@@ -1,0 +1,174 @@
+package rls
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Door is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
+type Door struct {
+	Address string      // host:port, or a path with Unix
+	TLS     *tls.Config // nil for plaintext
+	Unix    bool        // Address is the path of a socket
+	Bare    bool        // rate limiting only, no health service
+}
+
+// ServerOptions make a Server.
+type ServerOptions struct {
+	Service *Service
+	Health  *Health
+	Logger  *slog.Logger // nil for none
+	Doors   []Door
+	HTTP    string      // host:port of /json and /healthcheck; "" for none
+	Debug   string      // host:port of the debug port; "" for none
+	GRPC    GRPCOptions // of all doors; TLS is each door's own
+}
+
+// Server listens for rate limit requests.
+type Server struct {
+	log       *slog.Logger
+	grpc      []*grpc.Server
+	http      []*http.Server
+	listeners []net.Listener
+	done      sync.WaitGroup
+}
+
+// Start opens every listener, or none, and serves on them.
+func Start(o ServerOptions) (*Server, error) {
+	s := &Server{log: o.Logger}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	listeners, err := o.listen()
+	if err != nil {
+		return nil, err
+	}
+	s.listeners = listeners
+	for i, d := range o.Doors {
+		opts := o.GRPC
+		opts.TLS = d.TLS
+		g := o.Service.NewGRPC(opts)
+		if !d.Bare {
+			o.Health.Register(g)
+		}
+		s.grpc = append(s.grpc, g)
+		s.serve("gRPC", listeners[i], g.Serve)
+	}
+	rest := listeners[len(o.Doors):]
+	if o.HTTP != "" {
+		s.serveHTTP("HTTP", rest[0], o.Service.HTTP(o.Health), 30*time.Second)
+		rest = rest[1:]
+	}
+	if o.Debug != "" {
+		s.serveHTTP("debug", rest[0], o.Service.Debug(), 0) // a profile takes as long as it was asked to
+	}
+	return s, nil
+}
+
+// listen opens the listeners of all doors, then those of HTTP and Debug.
+func (o *ServerOptions) listen() (all []net.Listener, err error) {
+	var faults []error
+	open := func(name, network, address string) {
+		l, err := net.Listen(network, address)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("listen for %s: %w", name, err))
+			return
+		}
+		all = append(all, l)
+	}
+	for _, d := range o.Doors {
+		network := "tcp"
+		if d.Unix {
+			network = "unix"
+			removeStale(d.Address)
+		}
+		open("gRPC", network, d.Address)
+	}
+	if o.HTTP != "" {
+		open("HTTP", "tcp", o.HTTP)
+	}
+	if o.Debug != "" {
+		open("debug", "tcp", o.Debug)
+	}
+	if len(faults) == 0 {
+		return all, nil
+	}
+	for _, l := range all {
+		_ = l.Close()
+	}
+	return nil, errors.Join(faults...)
+}
+
+// removeStale removes a unix socket that nobody listens on any more: its owner died without closing it.
+func removeStale(path string) {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		_ = os.Remove(path)
+		return
+	}
+	_ = conn.Close()
+}
+
+func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) error) {
+	s.log.Info("listening", "for", name, "address", l.Addr().String())
+	s.done.Go(func() {
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			s.log.Error("listener failed", "for", name, "err", err)
+		}
+	})
+}
+
+func (s *Server) serveHTTP(name string, l net.Listener, h http.Handler, write time.Duration) {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: write,
+		IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.http = append(s.http, srv)
+	s.serve(name, l, srv.Serve)
+}
+
+// Addrs are the addresses listened on: the doors' in order, then HTTP's and the debug port's if they are open.
+func (s *Server) Addrs() []net.Addr {
+	var as []net.Addr
+	for _, l := range s.listeners {
+		as = append(as, l.Addr())
+	}
+	return as
+}
+
+// Stop takes no new calls, lets those in flight end until ctx is done, then cuts them off.
+func (s *Server) Stop(ctx context.Context) {
+	var stopping sync.WaitGroup
+	for _, g := range s.grpc {
+		stopping.Go(func() { stopGRPC(ctx, g) })
+	}
+	for _, h := range s.http {
+		stopping.Go(func() {
+			if h.Shutdown(ctx) != nil {
+				_ = h.Close()
+			}
+		})
+	}
+	stopping.Wait()
+	s.done.Wait()
+}
+
+func stopGRPC(ctx context.Context, g *grpc.Server) {
+	cut := context.AfterFunc(ctx, g.Stop)
+	defer cut()
+	g.GracefulStop()
+}
