@@ -18,6 +18,10 @@ const (
 	Take   Op = 0 // charge Hits in full and say whether they fitted
 	Peek   Op = 1 // say whether Hits would fit
 	Refund Op = 2 // give Hits back
+	// Look charges nothing and answers for the count as it stands, the way stop mode answers for descriptors that
+	// another one kept from being charged: After is the count, and Before is After-Hits, which may wrap below 0.
+	// Statistics made of Before, After and Hits then come out as envoyproxy/ratelimit's do.
+	Look Op = 3
 )
 
 // Mechanism is how a rule's hits are decided. The numbers are part of the peer protocol.
@@ -56,7 +60,7 @@ type Kind uint8
 // The kinds.
 const (
 	Decided Kind = iota // the Decision stands
-	Ask                 // ask Member; this one does not own the key
+	Ask                 // ask Member; this one does not decide the key. No Member: nobody better is known
 	Wait                // the answer comes later, under Ticket
 )
 

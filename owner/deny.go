@@ -1,0 +1,74 @@
+package owner
+
+import "time"
+
+// remember keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
+// stays over until its window ends, a refund lifts that. As in envoyproxy/ratelimit it is the first answer over the
+// limit that puts a key there.
+func (n *Node) remember(s *shard, h *hit, a *Answer) {
+	if n.options.DenyCache <= 0 {
+		return
+	}
+	t := &s.tables[denied]
+	if h.Op == Refund {
+		t.remove(h.hash, h.Key)
+		return
+	}
+	if !a.Over || h.standing(a) < uint64(h.rule.Limit) {
+		return
+	}
+	e := t.find(h.hash, h.Key)
+	if e == nil {
+		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots)); e == nil {
+			return
+		}
+	}
+	// By the clock that says less: the owner's may be ahead of this one.
+	end := min(h.rule.End(h.rule.Index(h.now)), h.now+int64(a.Reset))
+	if e.end != end || e.epoch != s.view.epoch {
+		e.limit = 0
+	}
+	e.end, e.epoch, e.limit = end, s.view.epoch, max(e.limit, h.rule.Limit)
+}
+
+// cachedLocked answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
+func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) bool {
+	if n.options.DenyCache <= 0 {
+		return false
+	}
+	t := &s.tables[denied]
+	if q.Op == Refund {
+		t.remove(hash, q.Key)
+	}
+	if q.Op != Take || q.Hits == 0 {
+		return false
+	}
+	now = s.clock(now)
+	e := t.find(hash, q.Key)
+	if e == nil || e.end <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit {
+		s.counts.denyMisses++
+		return false
+	}
+	s.counts.denyHits++
+	s.counts.decided[Cached]++
+	a.Kind, a.Path, a.Authority = Decided, Local, Cached
+	a.Before, a.After, a.Over = uint64(q.Rule.Limit), saturatingAdd(uint64(q.Rule.Limit), q.Hits), true
+	a.Reset = (time.Duration(e.end-now) + time.Second - 1).Truncate(time.Second)
+	return true
+}
+
+// cachedAll empties the answers and fills in those of the deny cache, before anything is charged.
+func (n *Node) cachedAll(now int64, qs []Question, as []Answer) bool {
+	clear(as)
+	if n.options.DenyCache <= 0 {
+		return false
+	}
+	any := false
+	for i := range qs {
+		s, h := n.shard(qs[i].Key)
+		s.mu.Lock()
+		any = n.cachedLocked(s, h, now, &qs[i], &as[i]) || any
+		s.mu.Unlock()
+	}
+	return any
+}

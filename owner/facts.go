@@ -1,0 +1,135 @@
+package owner
+
+// Facts are what a Node knows of itself. All but the bounds and keys only rise.
+type Facts struct {
+	Keys       int // counters this member owns or owned, their windows not over or not yet swept
+	ShareKeys  int // counters of degraded answers: local_share
+	OpenKeys   int // fail_open
+	ClosedKeys int // quota snapshots of fail_closed
+	DenyKeys   int // keys remembered as over
+
+	Decided  [Cached + 1]uint64 // answers given, by Authority
+	Admitted [Cached + 1]uint64 // hits admitted under Share, Open and Closed
+	Asked    uint64             // questions for which another member was named
+
+	OverflowKeys    uint64 // keys that were new to the sketch when they were sent there; an underestimate
+	OverflowCharges uint64 // charges counted by the sketch
+	Sketches        int    // sketches now in memory, 64 KiB each
+	RefundsDropped  uint64 // refunds that could not be applied: under a degraded policy, or counted by the sketch
+
+	DenyHits   uint64 // questions answered by the deny cache
+	DenyMisses uint64 // questions that it did not know
+
+	// Moved bounds the hits that this member, as the owner, admits beyond a limit because counts do not move with
+	// ownership: the highest limit among the keys charged here in a window of which another member may have owned a
+	// part. It falls to 0 when those windows end. Seen as such are windows that began before a change that brought the
+	// key here, or less than Options.Settle after it, and all windows while the ring is smaller than N_ref, since the
+	// missing may stand on a ring of their own. A first ring of this member alone is not a change: what an earlier life
+	// of it admitted is not known here.
+	Moved uint64
+	// Share bounds the hits admitted here under SHARE and from quota snapshots that the key's owner does not know of
+	// (Phi): the largest sum of one key in its present window.
+	Share uint64
+	// Open is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
+	Open uint64
+}
+
+// Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
+// apart. A cluster's bound is the sum of its members'.
+func (f Facts) Bound() uint64 { return saturatingAdd(f.Moved, f.Share) }
+
+// counts are a shard's part of the Facts.
+type counts struct {
+	decided, admitted             [Cached + 1]uint64
+	asked                         uint64
+	overflowKeys, overflowCharges uint64
+	refundsDropped                uint64
+	denyHits, denyMisses          uint64
+}
+
+// Facts sums up the shards.
+func (n *Node) Facts(now int64) Facts {
+	f := Facts{
+		Keys:       int(n.ledgers[owned].keys.Load()),
+		ShareKeys:  int(n.ledgers[shared].keys.Load()),
+		OpenKeys:   int(n.ledgers[opened].keys.Load()),
+		ClosedKeys: int(n.ledgers[quoted].keys.Load()),
+		DenyKeys:   int(n.ledgers[denied].keys.Load()),
+	}
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		f.add(&s.counts)
+		f.Sketches += len(s.sketches)
+		f.Moved = max(f.Moved, s.peaks[movedPeak].at(now))
+		f.Share = max(f.Share, s.peaks[sharePeak].at(now))
+		f.Open = max(f.Open, s.peaks[openPeak].at(now))
+		s.mu.Unlock()
+	}
+	return f
+}
+
+func (f *Facts) add(c *counts) {
+	for i := range c.decided {
+		f.Decided[i] += c.decided[i]
+		f.Admitted[i] += c.admitted[i]
+	}
+	f.Asked += c.asked
+	f.OverflowKeys += c.overflowKeys
+	f.OverflowCharges += c.overflowCharges
+	f.RefundsDropped += c.refundsDropped
+	f.DenyHits += c.denyHits
+	f.DenyMisses += c.denyMisses
+}
+
+// The bounds that are tracked.
+const (
+	movedPeak = iota
+	sharePeak
+	openPeak
+	peaks
+)
+
+func peakOf(k kind) int {
+	if k == opened {
+		return openPeak
+	}
+	return sharePeak
+}
+
+// peak is the maximum of amounts that each lapse at a time of their own. It keeps the few that none outlives and
+// outweighs; when there are too many, two are joined and the result is above both.
+type peak [8]struct {
+	end int64
+	n   uint64
+}
+
+// push adds n until end.
+func (p *peak) push(now, end int64, n uint64) {
+	least := 0
+	for i := range p {
+		x := &p[i]
+		if x.end <= now || x.end <= end && x.n <= n {
+			x.end, x.n = 0, 0
+		}
+		if x.n >= n && x.end >= end {
+			return
+		}
+		if x.n < p[least].n {
+			least = i
+		}
+	}
+	x := &p[least]
+	x.end, x.n = max(x.end, end), max(x.n, n)
+}
+
+// at is the maximum at time now.
+func (p *peak) at(now int64) uint64 {
+	n := uint64(0)
+	for _, x := range p {
+		if x.end > now {
+			n = max(n, x.n)
+		}
+	}
+	return n
+}

@@ -1,0 +1,98 @@
+package owner
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+)
+
+const (
+	sketchRows    = 4
+	sketchBits    = 12
+	sketchColumns = 1 << sketchBits // of one shard; 2^18 over all of them
+	maxSketches   = 8
+	minSketchAge  = 10 * time.Second
+)
+
+// sketch is a conservative count-min of hits in windows of one length, for keys that found no place in a table. An
+// estimate is never below the truth, so it never admits too much. Guarded by the shard's mu.
+type sketch struct {
+	window time.Duration // 0: shared by all lengths that found no sketch of their own
+	end    int64         // when all that it counts has passed
+	cells  []uint32      // rows one after another; saturating
+}
+
+// sketchFor is the sketch that counts rule r at now, emptied if its window has passed. Without grow it may be nil.
+func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
+	var k *sketch
+	for i := range s.sketches {
+		if w := s.sketches[i].window; w == r.Window || w == 0 {
+			k = &s.sketches[i]
+			break
+		}
+	}
+	if k == nil {
+		if !grow {
+			return nil
+		}
+		w := r.Window
+		if len(s.sketches) == maxSketches-1 {
+			w = 0
+		}
+		s.sketches = append(s.sketches, sketch{window: w, end: now, cells: make([]uint32, sketchRows*sketchColumns)})
+		k = &s.sketches[len(s.sketches)-1]
+	}
+	if k.end <= now {
+		clear(k.cells)
+		k.end = now
+	}
+	if grow {
+		k.end = max(k.end, r.End(r.Index(now)))
+	}
+	return k
+}
+
+// sketchHash tells kinds and windows of one key apart.
+func sketchHash(h uint64, k kind, window int64) uint64 {
+	return finish(h ^ uint64(k+1)*0xD6E8FEB86659FD93 ^ finish(uint64(window)))
+}
+
+func cell(h uint64, row int) int {
+	return row*sketchColumns + int((uint32(h)+uint32(row)*uint32(h>>32|1))>>(32-sketchBits))
+}
+
+// estimate is at least the hits counted for h. Cells that are full say nothing but "more".
+func (k *sketch) estimate(h uint64) uint64 {
+	if k == nil || len(k.cells) == 0 {
+		return 0
+	}
+	least := uint32(math.MaxUint32)
+	for row := range sketchRows {
+		least = min(least, k.cells[cell(h, row)])
+	}
+	if least == math.MaxUint32 {
+		return math.MaxUint64
+	}
+	return uint64(least)
+}
+
+// add counts hits for h and raises no cell further than h's own estimate needs.
+func (k *sketch) add(h, hits uint64) {
+	sum := k.estimate(h)
+	if sum += hits; sum < hits || sum > math.MaxUint32 {
+		sum = math.MaxUint32
+	}
+	for row := range sketchRows {
+		c := &k.cells[cell(h, row)]
+		*c = max(*c, uint32(sum))
+	}
+}
+
+// dropSketches lets go of the sketches that a whole window has not needed.
+func (s *shard) dropSketches(now int64) {
+	s.sketches = slices.DeleteFunc(s.sketches, func(k sketch) bool {
+		return k.end+int64(max(k.window, minSketchAge)) <= now
+	})
+}

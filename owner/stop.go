@@ -1,0 +1,94 @@
+package owner
+
+// Stop rewrites the questions of one request for the second round of stop mode, given the answers to the first, in
+// which all were asked as Peek. If any would go over, the others become Look, and are not charged; if one is over by a
+// deny cache, it is not asked again and all others become Look.
+func Stop(qs []Question, peeked []Answer) {
+	over, cached := false, false
+	for i := range qs {
+		over = over || peeked[i].Over
+		cached = cached || peeked[i].Authority == Cached
+	}
+	for i := range qs {
+		if qs[i].Op == Take && (cached || over && !peeked[i].Over) {
+			qs[i].Op = Look
+		}
+	}
+}
+
+// stopAll answers a request in stop mode. Both phases run under the locks of all shards involved, so no other request
+// comes between them. As in envoyproxy/ratelimit every question is looked at as if it were the only one, and two on one
+// key are charged one after the other.
+func (n *Node) stopAll(now int64, serve bool, qs []Question, as []Answer) {
+	mask := n.involved(qs)
+	n.lockAll(mask)
+	defer n.unlockAll(mask)
+	if !n.ownsAllLocked(now, serve, qs, as) {
+		return
+	}
+	over := false
+	for i := range qs {
+		q := qs[i]
+		if q.Op != Take {
+			continue
+		}
+		q.Op = Peek
+		n.againLocked(now, &q, &as[i])
+		over = over || as[i].Over
+	}
+	for i := range qs {
+		q := qs[i]
+		if q.Op == Take && over && !as[i].Over {
+			q.Op = Look
+		}
+		n.againLocked(now, &q, &as[i])
+	}
+}
+
+// againLocked answers q, of which this member decides, under the locks already held.
+func (n *Node) againLocked(now int64, q *Question, a *Answer) {
+	*a = Answer{}
+	s, h := n.shard(q.Key)
+	n.takeLocked(s, h, now, q, a)
+}
+
+// ownsAllLocked says whether this member decides all questions. If not, every answer is Ask, or comes from this member's
+// share when it may not use whole limits and nobody asked it as the owner.
+func (n *Node) ownsAllLocked(now int64, serve bool, qs []Question, as []Answer) bool {
+	all, fenced := true, false
+	for i := range qs {
+		s, _ := n.shard(qs[i].Key)
+		v := s.view
+		as[i] = Answer{Kind: Ask}
+		if n.fenced(now, v) {
+			fenced = true
+			continue
+		}
+		o := v.ring.Owner(qs[i].Owner)
+		as[i].Member = v.ring.At(o).ID
+		all = all && o == v.self
+	}
+	if fenced {
+		for i := range qs {
+			as[i] = Answer{Kind: Ask}
+			if s, h := n.shard(qs[i].Key); !serve {
+				n.shareLocked(s, h, now, &qs[i], &as[i])
+			}
+		}
+	}
+	return all && !fenced
+}
+
+// lookAll answers a request of which a key is over by the deny cache: nothing is charged.
+func (n *Node) lookAll(now int64, qs []Question, as []Answer) {
+	for i := range qs {
+		if as[i].Authority == Cached {
+			continue
+		}
+		q := qs[i]
+		if q.Op == Take {
+			q.Op = Look
+		}
+		n.take(now, &q, &as[i])
+	}
+}
