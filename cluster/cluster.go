@@ -1,0 +1,319 @@
+// Package cluster finds the other members by gossip and keeps an immutable View of them.
+//
+// Memberlist's callbacks leave what they see in a table; one goroutine reads it, asks the passive machine what follows,
+// announces what self has become, and hands the View to whoever asked for it. A second one joins addresses for ever.
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Cluster is this member's part in the cluster.
+type Cluster struct {
+	o       Options
+	log     *slog.Logger
+	metrics *metrics
+	table   *table
+	machine *machine
+	gossip  *gossip // nil when standalone
+	joiner  *joiner // nil when standalone
+	view    atomic.Pointer[View]
+
+	fatal    chan error
+	released chan struct{} // closed when all others have dropped a leaving self from their rings
+	cancel   context.CancelFunc
+	done     sync.WaitGroup
+	stop     sync.Once
+
+	// Of the run goroutine alone.
+	sent    string // last announcement
+	sentAt  time.Time
+	problem string
+
+	dueling atomic.Bool // a rival is being looked into
+}
+
+// Start makes this member part of the cluster, or of nothing but itself without Options.Join. It does not wait until it
+// has joined: the View says when.
+func Start(o Options) (*Cluster, error) {
+	o.fill()
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	self := o.member(newInst(), now)
+	if n := self.largest(); n > maxMeta {
+		return nil, fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta)
+	}
+	c := &Cluster{
+		o: o, log: o.Logger, metrics: newMetrics(o.Registerer), table: newTable(self),
+		fatal: make(chan error, 1), released: make(chan struct{}),
+	}
+	c.machine = &machine{
+		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, timing: o.Timing, start: now,
+		nref: reference{decay: o.NRefDecay},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	if err := c.open(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
+	wake := c.look(ctx, now)
+	c.done.Go(func() { c.run(ctx, wake) })
+	if c.joiner != nil {
+		c.done.Go(func() { c.joiner.run(ctx) })
+	}
+	return c, nil
+}
+
+// open starts gossip, if there is to be any.
+func (c *Cluster) open(ctx context.Context) (err error) {
+	if len(c.o.Join) == 0 {
+		c.log.Warn("standalone: no --join, so this member counts alone; run no second one beside it")
+		return nil
+	}
+	if c.o.KeyFile == "" {
+		c.log.Warn("insecure: gossip is in the clear; anyone who reaches the gossip port can add and remove members")
+	}
+	if c.joiner, err = newJoiner(c, c.o.Join); err != nil {
+		return err
+	}
+	c.gossip, err = listen(ctx, &c.o, c.table, c.log)
+	return err
+}
+
+func newInst() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:]) | 1
+}
+
+// View is the cluster as of now; never nil.
+func (c *Cluster) View() *View { return c.view.Load() }
+
+// Fatal yields the error that this member cannot live with: another live member has its name. It should stop then.
+func (c *Cluster) Fatal() <-chan error { return c.fatal }
+
+// Gossip is the address told to the others; empty when standalone.
+func (c *Cluster) Gossip() string {
+	if c.gossip == nil {
+		return ""
+	}
+	return c.gossip.addr.String()
+}
+
+// SetRules announces by which rules this member answers, and which it is ready to switch to.
+func (c *Cluster) SetRules(inForce, prepared uint64) {
+	c.table.update(func(self *Member) { self.InForce, self.Prepared = inForce, prepared })
+}
+
+// Drain announces that this member is leaving: the others drop it from their rings, and it forwards what still comes.
+func (c *Cluster) Drain() {
+	c.table.update(func(self *Member) { self.State = Leaving })
+}
+
+// Leave drains, waits for the others to drop this member from their rings, says farewell and closes. Each part is
+// bounded, all of them together by ctx, too.
+func (c *Cluster) Leave(ctx context.Context) {
+	c.Drain()
+	if c.gossip != nil {
+		wait := time.NewTimer(c.o.Timing.Release)
+		select {
+		case <-c.released:
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+	farewell := 500 * time.Millisecond
+	if end, ok := ctx.Deadline(); ok {
+		farewell = min(farewell, time.Until(end))
+	}
+	c.shut(farewell)
+}
+
+// Close stops at once and says nothing: to the others this member has crashed.
+func (c *Cluster) Close() { c.shut(0) }
+
+func (c *Cluster) shut(farewell time.Duration) {
+	c.stop.Do(func() {
+		if c.gossip != nil && farewell > 0 {
+			if err := c.gossip.list.Leave(farewell); err != nil {
+				c.log.Debug("farewell not confirmed", "error", err)
+			}
+		}
+		c.cancel()
+		if c.gossip != nil {
+			if err := c.gossip.list.Shutdown(); err != nil {
+				c.log.Warn("close gossip", "error", err)
+			}
+		}
+	})
+	c.done.Wait()
+}
+
+// run looks whenever something is new, and from time to time.
+func (c *Cluster) run(ctx context.Context, wake time.Duration) {
+	tick := time.NewTicker(c.o.Timing.Tick)
+	defer tick.Stop()
+	soon := time.NewTimer(wake)
+	defer soon.Stop()
+	if wake == 0 {
+		soon.Stop()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.table.changed:
+		case <-tick.C:
+		case <-soon.C:
+		}
+		if wake := c.look(ctx, time.Now()); wake > 0 {
+			soon.Reset(wake)
+		}
+	}
+}
+
+// look takes one step: what was seen, what follows, what is told to whom.
+func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) {
+	s := c.table.look()
+	o := c.machine.step(now, s)
+	for id, f := range s.gone {
+		c.log.Info("member gone", "member", string(id), "address", f.gossip, "graceful", f.graceful)
+		if !f.graceful && c.joiner != nil {
+			c.joiner.miss(f.gossip, now)
+		}
+	}
+	c.announce(now, &o)
+	c.contest(ctx, o.rival, &s.self)
+	if o.reform {
+		c.metrics.ringChanges.Inc()
+		c.metrics.deaths.Add(float64(o.died))
+		c.log.Info("ring changed", "members", o.view.Ring.Len(), "n_ref", o.view.NRef)
+	}
+	if o.view.Problem != c.problem {
+		if c.problem = o.view.Problem; c.problem != "" {
+			c.log.Error("this member stays off the ring", "reason", c.problem)
+		}
+	}
+	if c.gossip != nil {
+		c.metrics.health.Set(float64(c.gossip.list.GetHealthScore()))
+		c.metrics.refused.Set(float64(c.table.refusals()))
+	}
+	if o.fresh {
+		c.metrics.show(o.view)
+		c.view.Store(o.view)
+		c.o.OnView(o.view)
+	}
+	c.release(o.view)
+	return o.wake
+}
+
+// announce writes down what self has become, and has memberlist spread it. An announcement that memberlist dropped,
+// because it was just answering an accusation with the old one, is repeated.
+func (c *Cluster) announce(now time.Time, o *outcome) {
+	c.table.mu.Lock()
+	self := &c.table.self
+	if self.State != Leaving {
+		self.State = o.state
+	}
+	self.Ring, self.NRef = o.view.Ring.Fingerprint(), c.machine.nref.peak
+	b, announced := string(self.encode()), c.table.announced
+	c.table.mu.Unlock()
+	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {
+		return
+	}
+	c.sent, c.sentAt = b, now
+	// It spreads in the background; waiting for that would keep us from hearing others.
+	_ = c.gossip.list.UpdateNode(time.Nanosecond)
+}
+
+// release notes when every other member on the ring goes by the same ring as a leaving self.
+func (c *Cluster) release(v *View) {
+	select {
+	case <-c.released:
+		return
+	default:
+	}
+	if v.Me().State == Leaving && v.Ring.Index(v.Self) < 0 && v.RingsDiffer() == 0 {
+		close(c.released)
+	}
+}
+
+// contest looks into another boot of self's name. It may be one whose death is not yet known: then it falls silent and
+// goes away. If it answers, this one, being the newcomer, has to stop.
+func (c *Cluster) contest(ctx context.Context, rival, self *Member) {
+	if rival == nil || c.gossip == nil || !c.dueling.CompareAndSwap(false, true) {
+		return
+	}
+	c.metrics.rivals.Inc()
+	c.log.Warn("another member has this one's name", "member", string(self.ID), "other", rival.Gossip, "this", self.Gossip)
+	who, me := *rival, *self
+	c.done.Go(func() {
+		if c.duel(ctx, &who) {
+			c.fail(lost(&who, &me))
+			return // and stays lost: the flag is not lowered
+		}
+		c.dueling.Store(false)
+		c.table.signal()
+	})
+}
+
+// duel asks the rival until it answers or was silent for too long, which loses, or is gone, which wins.
+func (c *Cluster) duel(ctx context.Context, rival *Member) (isLost bool) {
+	end := time.NewTimer(c.o.Timing.Rival)
+	defer end.Stop()
+	again := time.NewTicker(c.o.Timing.Probe)
+	defer again.Stop()
+	for !c.gossip.ping(rival) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-end.C:
+			return true
+		case <-again.C:
+		}
+		if !c.table.has(rival.Name) {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func lost(rival, me *Member) error {
+	if sameHome(rival, me) {
+		return fmt.Errorf("a newer boot of %q, at %s, has replaced this one, at %s", me.ID, rival.Gossip, me.Gossip)
+	}
+	return fmt.Errorf("two live members are called %q: one at %s, and this one, the newcomer, at %s; give each its own --node",
+		me.ID, rival.Gossip, me.Gossip)
+}
+
+func (c *Cluster) fail(err error) {
+	select {
+	case c.fatal <- err:
+	default:
+	}
+}
+
+// renewKeys re-reads the key file.
+func (c *Cluster) renewKeys() {
+	if c.gossip.keys == nil {
+		return
+	}
+	changed, err := renew(c.gossip.keys, c.o.KeyFile)
+	switch {
+	case err != nil:
+		c.log.Warn("gossip keys stay as they are", "error", err)
+	case changed:
+		c.log.Info("gossip keys changed", "keys", len(c.gossip.keys.GetKeys()))
+	}
+}

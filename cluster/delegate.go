@@ -1,0 +1,163 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// table is where memberlist's callbacks leave what they saw. They are called under memberlist's locks, so they copy,
+// never block and never call back; the cluster's one goroutine picks up.
+type table struct {
+	changed chan struct{} // has room for one: something is new
+
+	mu        sync.Mutex // guards all below; nothing else is locked under it
+	self      Member
+	nodes     map[string]Member // live boots of others, by memberlist name
+	gone      map[ring.ID]farewell
+	announced string // what memberlist last took as self's metadata
+	refused   uint64 // announcements not let in
+	contact   contact
+}
+
+func newTable(self Member) *table {
+	return &table{
+		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), gone: make(map[ring.ID]farewell),
+	}
+}
+
+func (t *table) signal() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// update changes self.
+func (t *table) update(change func(self *Member)) {
+	t.mu.Lock()
+	change(&t.self)
+	t.mu.Unlock()
+	t.signal()
+}
+
+// touch lets the join loop say what it knows.
+func (t *table) touch(c contact) {
+	t.mu.Lock()
+	t.contact = c
+	t.mu.Unlock()
+	t.signal()
+}
+
+// look takes a copy of everything; farewells are handed out once.
+func (t *table) look() sight {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := sight{self: t.self, gone: t.gone, contact: t.contact, others: slices.Collect(maps.Values(t.nodes))}
+	t.gone = make(map[ring.ID]farewell)
+	return s
+}
+
+// others are the live boots of all members but self.
+func (t *table) others() []Member {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.nodes))
+}
+
+func (t *table) has(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.nodes[name]
+	return ok
+}
+
+func (t *table) refusals() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refused
+}
+
+// read is a memberlist node as a Member.
+func read(n *memberlist.Node) (Member, error) {
+	if len(n.Addr) != net.IPv4len && len(n.Addr) != net.IPv6len {
+		return Member{}, errors.New("an address of no known family")
+	}
+	m, err := decode(n.Meta)
+	if err != nil {
+		return m, err
+	}
+	m.Name, m.Gossip = n.Name, net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
+	return m, nil
+}
+
+// NotifyAlive refuses, before memberlist believes in it, whatever is not a Keyward member that we can talk with.
+func (t *table) NotifyAlive(n *memberlist.Node) error {
+	m, err := read(n)
+	if err == nil && !m.speaks() {
+		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, ProtocolMin, ProtocolMax)
+	}
+	if err != nil {
+		t.mu.Lock()
+		t.refused++
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// NotifyJoin notes a boot that became alive.
+func (t *table) NotifyJoin(n *memberlist.Node) { t.NotifyUpdate(n) }
+
+// NotifyUpdate notes what a boot says of itself now.
+func (t *table) NotifyUpdate(n *memberlist.Node) {
+	m, err := read(n)
+	if err != nil {
+		return // NotifyAlive has refused it
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.Name == t.self.Name {
+		t.announced = string(n.Meta)
+		return
+	}
+	t.nodes[n.Name] = m
+	t.signal()
+}
+
+// NotifyLeave notes a boot that left or died. Memberlist does not say here which; whoever means to go says so first.
+func (t *table) NotifyLeave(n *memberlist.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m, ok := t.nodes[n.Name]; ok {
+		delete(t.nodes, n.Name)
+		t.gone[m.ID] = farewell{graceful: m.State == Leaving, gossip: m.Gossip}
+		t.signal()
+	}
+}
+
+// NodeMeta is self's announcement.
+func (t *table) NodeMeta(int) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.self.encode()
+}
+
+// NotifyMsg ignores user messages: gossip carries membership only.
+func (t *table) NotifyMsg([]byte) {}
+
+// GetBroadcasts has nothing to add.
+func (t *table) GetBroadcasts(int, int) [][]byte { return nil }
+
+// LocalState has nothing to add.
+func (t *table) LocalState(bool) []byte { return nil }
+
+// MergeRemoteState ignores it.
+func (t *table) MergeRemoteState([]byte, bool) {}

@@ -1,0 +1,299 @@
+package cluster
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"golang.org/x/time/rate"
+)
+
+// gossip is the running memberlist of one boot.
+type gossip struct {
+	list *memberlist.Memberlist
+	keys *memberlist.Keyring // nil with Insecure
+	addr netip.AddrPort      // told to the others
+	own  map[netip.AddrPort]bool
+}
+
+// listen opens the gossip port and starts memberlist on it. The context ends all streams it dials.
+func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*gossip, error) {
+	host, port, err := splitAddr(o.Bind, defaultPort)
+	if err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	if host, err = bindHost(ctx, o.Resolver, host); err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	ring, err := keyring(o)
+	if err != nil {
+		return nil, err
+	}
+	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20)}, "", 0)
+	transport, err := openTransport(host, port, out)
+	if err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	g := &gossip{keys: ring}
+	if err := g.place(ctx, o, host, uint16(transport.GetAutoBindPort())); err != nil {
+		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
+	}
+	t.update(func(self *Member) {
+		self.Gossip = g.addr.String()
+		self.Name = string(self.ID) + "/" + hex.EncodeToString(inst(self.Inst))
+	})
+	conf := config(o, t, g)
+	conf.Logger, conf.Name = out, t.look().self.Name
+	conf.BindAddr, conf.BindPort = host, transport.GetAutoBindPort()
+	conf.Transport = &stoppable{NodeAwareTransport: transport, ctx: ctx}
+	if o.wrap != nil {
+		conf.Transport = o.wrap(conf.Transport.(memberlist.NodeAwareTransport))
+	}
+	if g.list, err = memberlist.Create(conf); err != nil {
+		return nil, errors.Join(fmt.Errorf("gossip: %w", err), transport.Shutdown())
+	}
+	return g, nil
+}
+
+// config is memberlist's, tuned to find a death within some 3 s among few members and 10 s among many.
+func config(o *Options, t *table, g *gossip) *memberlist.Config {
+	conf := memberlist.DefaultLANConfig()
+	conf.Label = o.Cluster
+	conf.AdvertiseAddr, conf.AdvertisePort = g.addr.Addr().String(), int(g.addr.Port())
+	conf.ProbeInterval, conf.ProbeTimeout = o.Timing.Probe, o.Timing.ProbeTimeout
+	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = 4, 3
+	conf.GossipInterval, conf.GossipNodes = o.Timing.Gossip, 4
+	conf.GossipToTheDeadTime, conf.PushPullInterval = o.Timing.Dead, o.Timing.PushPull
+	conf.TCPTimeout = o.Timing.Stream
+	conf.Keyring = g.keys
+	conf.Delegate, conf.Events, conf.Alive = t, t, t
+	conf.RequireNodeNames = false
+	return conf
+}
+
+func inst(n uint64) []byte {
+	return []byte{byte(n >> 56), byte(n >> 48), byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
+}
+
+// openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
+func openTransport(host string, port uint16, out *log.Logger) (*memberlist.NetTransport, error) {
+	conf := &memberlist.NetTransportConfig{BindAddrs: []string{host}, BindPort: int(port), Logger: out}
+	for try := 0; ; try++ {
+		t, err := memberlist.NewNetTransport(conf)
+		if err == nil || port != 0 || try == 9 {
+			return t, err
+		}
+	}
+}
+
+// bindHost is host as an IP address; empty means every address.
+func bindHost(ctx context.Context, r Resolver, host string) (string, error) {
+	if host == "" {
+		return "", nil
+	}
+	ip, err := lookupOne(ctx, r, host)
+	if err != nil {
+		return "", err
+	}
+	return ip.String(), nil
+}
+
+// lookupOne is one IP address of host, an IPv4 one if there is a choice.
+func lookupOne(ctx context.Context, r Resolver, host string) (netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	ips, err := r.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("look up %s: %w", host, err)
+	}
+	for _, ip := range ips {
+		if ip.Unmap().Is4() {
+			return ip.Unmap(), nil
+		}
+	}
+	if len(ips) == 0 {
+		return netip.Addr{}, fmt.Errorf("look up %s: no address", host)
+	}
+	return ips[0], nil
+}
+
+// place finds the address told to the others, and all that mean this member.
+func (g *gossip) place(ctx context.Context, o *Options, host string, port uint16) error {
+	bound, _ := netip.ParseAddr(host) // the zero Addr for every address
+	local := localAddrs()
+	ip, told := bound, port
+	switch {
+	case o.Advertise != "":
+		name, p, err := splitAddr(o.Advertise, port)
+		if err != nil {
+			return err
+		}
+		if ip, err = lookupOne(ctx, o.Resolver, name); err != nil {
+			return err
+		}
+		if p != 0 {
+			told = p
+		}
+	case !bound.IsValid() || bound.IsUnspecified():
+		if ip = bestAddr(local, bound.Is4()); !ip.IsValid() {
+			return errors.New("this machine has no address to tell the others; give one")
+		}
+	}
+	g.addr = netip.AddrPortFrom(ip, told)
+	g.own = map[netip.AddrPort]bool{g.addr: true}
+	if bound.IsValid() && !bound.IsUnspecified() {
+		g.own[netip.AddrPortFrom(bound, port)] = true
+		return nil
+	}
+	for _, a := range local {
+		g.own[netip.AddrPortFrom(a, port)] = true
+	}
+	return nil
+}
+
+func localAddrs() []netip.Addr {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out
+}
+
+// bestAddr picks what other members most likely reach: private before public, IPv4 before IPv6, loopback last.
+func bestAddr(all []netip.Addr, only4 bool) netip.Addr {
+	var best netip.Addr
+	bestRank := 0
+	for _, a := range all {
+		if only4 && !a.Is4() || a.IsLinkLocalUnicast() || a.IsMulticast() {
+			continue
+		}
+		rank := 1
+		if !a.IsLoopback() {
+			rank += 8
+		}
+		if a.IsPrivate() {
+			rank += 4
+		}
+		if a.Is4() {
+			rank += 2
+		}
+		if rank > bestRank {
+			best, bestRank = a, rank
+		}
+	}
+	return best
+}
+
+// stoppable ends the streams it dialled when its context does, so that a stop waits for no silent peer.
+type stoppable struct {
+	memberlist.NodeAwareTransport
+	ctx context.Context
+}
+
+// DialTimeout implements memberlist.Transport.
+func (s *stoppable) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return s.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+}
+
+// DialAddressTimeout implements memberlist.NodeAwareTransport.
+func (s *stoppable) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: min(timeout, dialTimeout)}
+	conn, err := d.DialContext(s.ctx, "tcp", a.Addr)
+	if err != nil {
+		return nil, err
+	}
+	return &stoppableConn{Conn: conn, stop: context.AfterFunc(s.ctx, func() { _ = conn.Close() })}, nil
+}
+
+type stoppableConn struct {
+	net.Conn
+	stop func() bool
+}
+
+// Close closes the stream.
+func (c *stoppableConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+// CloseWrite says that no more will be written.
+func (c *stoppableConn) CloseWrite() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return tcp.CloseWrite()
+	}
+	return nil
+}
+
+const (
+	dialTimeout   = 2 * time.Second
+	lookupTimeout = 3 * time.Second
+)
+
+// jittered is d, up to a fifth more or less, so that members do not do things in step.
+func jittered(d time.Duration) time.Duration {
+	return d*4/5 + time.Duration(rand.Int64N(int64(d)*2/5+1))
+}
+
+// lines turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
+// can cause such lines.
+type lines struct {
+	logger *slog.Logger
+	limit  *rate.Limiter
+}
+
+var _ io.Writer = (*lines)(nil)
+
+// Write logs one line.
+func (l *lines) Write(p []byte) (int, error) {
+	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
+	if rest, ok := strings.CutPrefix(text, "["); ok {
+		if tag, msg, ok := strings.Cut(rest, "] "); ok {
+			text = strings.TrimPrefix(msg, "memberlist: ")
+			switch tag {
+			case "WARN", "ERR", "ERROR":
+				level = slog.LevelWarn
+			}
+		}
+	}
+	if !l.logger.Enabled(context.Background(), level) || !l.limit.Allow() {
+		return len(p), nil
+	}
+	l.logger.Log(context.Background(), level, "gossip", "event", text)
+	return len(p), nil
+}
+
+// ping says whether that boot answers.
+func (g *gossip) ping(m *Member) bool {
+	at, err := netip.ParseAddrPort(m.Gossip)
+	if err != nil {
+		return false
+	}
+	_, err = g.list.Ping(m.Name, net.UDPAddrFromAddrPort(at))
+	return err == nil
+}
+
+// join exchanges everything with the member at addr.
+func (g *gossip) join(addr netip.AddrPort) error {
+	_, err := g.list.Join([]string{net.JoinHostPort(addr.Addr().String(), strconv.Itoa(int(addr.Port())))})
+	return err
+}

@@ -1,0 +1,245 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// entry is one item of Options.Join.
+type entry struct {
+	host string
+	port uint16
+}
+
+// parseEntry reads host:port or dns+host:port. Both resolve to all addresses of host, each time anew.
+func parseEntry(s string, port uint16) (entry, error) {
+	rest := strings.TrimPrefix(s, "dns+")
+	if strings.ContainsAny(rest, "+/ ") {
+		return entry{}, fmt.Errorf("%q is neither host:port nor dns+host:port", s)
+	}
+	host, port, err := splitAddr(rest, port)
+	if err != nil {
+		return entry{}, err
+	}
+	if host == "" || port == 0 {
+		return entry{}, fmt.Errorf("%q lacks a host or a port", s)
+	}
+	return entry{host, port}, nil
+}
+
+// joiner keeps the cluster whole: it joins every address that should be a member and is none, for ever, since memberlist
+// forgets the other half of a split after a while and never looks for it.
+type joiner struct {
+	c       *Cluster
+	entries []entry
+	kick    chan struct{} // has room for one: a member was lost
+
+	// Of the join loop alone.
+	rounds  int
+	known   map[entry][]netip.AddrPort // last good answer
+	failing map[string]bool            // names and addresses whose failure was logged
+
+	mu   sync.Mutex
+	lost map[netip.AddrPort]time.Time // guarded by mu: addresses of members that died, since when
+}
+
+// maxLost bounds the addresses of the dead that are still tried.
+const maxLost = 1024
+
+func newJoiner(c *Cluster, join []string) (*joiner, error) {
+	j := &joiner{
+		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort),
+		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
+	}
+	for _, s := range join {
+		e, err := parseEntry(s, defaultPort)
+		if err != nil {
+			return nil, fmt.Errorf("join: %w", err)
+		}
+		j.entries = append(j.entries, e)
+	}
+	return j, nil
+}
+
+// miss remembers where a dead member was, and looks there soon.
+func (j *joiner) miss(gossip string, now time.Time) {
+	at, err := netip.ParseAddrPort(gossip)
+	if err != nil {
+		return
+	}
+	j.mu.Lock()
+	if len(j.lost) < maxLost {
+		j.lost[at] = now
+	}
+	j.mu.Unlock()
+	select {
+	case j.kick <- struct{}{}:
+	default:
+	}
+}
+
+// missed are the addresses of the dead that are still worth a try: for as long as memberlist remembers them.
+func (j *joiner) missed(now time.Time) []netip.AddrPort {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	maps.DeleteFunc(j.lost, func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > j.c.o.Timing.Dead })
+	return slices.Collect(maps.Keys(j.lost))
+}
+
+func (j *joiner) found(a netip.AddrPort) {
+	j.mu.Lock()
+	delete(j.lost, a)
+	j.mu.Unlock()
+}
+
+// run joins until the context ends.
+func (j *joiner) run(ctx context.Context) {
+	for {
+		wait := j.c.o.Timing.JoinIdle
+		if missing := j.round(ctx); missing {
+			wait = j.c.o.Timing.JoinRetry
+		}
+		if !j.c.View().Joined {
+			wait = min(j.c.o.Timing.JoinRetry, time.Second)
+		}
+		timer := time.NewTimer(jittered(wait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-j.kick:
+			timer.Stop()
+		}
+		j.c.renewKeys()
+	}
+}
+
+// round resolves everything, joins what is no live member, and says whether something is still missing.
+func (j *joiner) round(ctx context.Context) (missing bool) {
+	targets := j.resolve(ctx)
+	live := j.live()
+	var try []netip.AddrPort
+	for _, a := range targets {
+		if !live[a] {
+			try = append(try, a)
+		}
+	}
+	for _, a := range j.missed(time.Now()) {
+		switch {
+		case live[a]:
+			j.found(a)
+		case !slices.Contains(try, a):
+			try = append(try, a)
+		}
+	}
+	ok := j.joinAll(ctx, try)
+	if ctx.Err() != nil {
+		return true
+	}
+	j.rounds++
+	c := contact{rounds: j.rounds, listed: len(targets) + 1}
+	for _, a := range targets {
+		c.others = append(c.others, a.String())
+		if live[a] || ok[a] {
+			c.reached = append(c.reached, a.String())
+		}
+	}
+	j.c.table.touch(c)
+	return len(ok) < len(try)
+}
+
+// live are the gossip addresses of all live members.
+func (j *joiner) live() map[netip.AddrPort]bool {
+	out := make(map[netip.AddrPort]bool)
+	for _, m := range j.c.table.others() {
+		if at, err := netip.ParseAddrPort(m.Gossip); err == nil {
+			out[at] = true
+		}
+	}
+	return out
+}
+
+// resolve is every address the entries stand for now, without self's. A name that cannot be looked up keeps the
+// addresses it had: a dead DNS changes nothing for a live cluster.
+func (j *joiner) resolve(ctx context.Context) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, e := range j.entries {
+		ips, err := j.lookup(ctx, e.host)
+		if j.report(ctx, failedLookup, e.host, err) {
+			j.known[e] = atPort(ips, e.port)
+		}
+		for _, a := range j.known[e] {
+			if !j.c.gossip.own[a] && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+func atPort(ips []netip.Addr, port uint16) []netip.AddrPort {
+	out := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		out[i] = netip.AddrPortFrom(ip.Unmap(), port)
+	}
+	return out
+}
+
+func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{ip}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	ips, err := j.c.o.Resolver.LookupNetIP(ctx, "ip", host)
+	if err == nil && len(ips) == 0 {
+		err = fmt.Errorf("look up %s: no address", host)
+	}
+	return ips, err
+}
+
+// report counts a failure and logs it when it begins and when it ends. It returns whether there was none.
+func (j *joiner) report(ctx context.Context, reason, what string, err error) bool {
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		j.c.metrics.joinFailures.WithLabelValues(reason).Inc()
+		if !j.failing[what] && len(j.failing) < 2*maxLost {
+			j.failing[what] = true
+			j.c.log.Warn("cannot "+reason+", trying on", "what", what, "error", err)
+		}
+	case j.failing[what]:
+		delete(j.failing, what)
+		j.c.log.Info("can "+reason+" again", "what", what)
+	}
+	return err == nil
+}
+
+// joinAll joins all of try, several at a time, and returns those that answered.
+func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.AddrPort]bool {
+	errs := make([]error, len(try))
+	slots := make(chan struct{}, 8)
+	var wg sync.WaitGroup
+	for i, a := range try {
+		slots <- struct{}{}
+		wg.Go(func() {
+			errs[i] = j.c.gossip.join(a)
+			<-slots
+		})
+	}
+	wg.Wait()
+	ok := make(map[netip.AddrPort]bool)
+	for i, a := range try {
+		if j.report(ctx, failedJoin, a.String(), errs[i]) {
+			ok[a] = true
+		}
+	}
+	return ok
+}

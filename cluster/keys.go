@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// readKeys reads a gossip key file: one key a line, the first encrypts, all decrypt; empty lines and those that begin
+// with # are skipped. A key is 16, 24 or 32 bytes (AES-128, -192, -256) in hex, in base64, or as they are; tried in
+// that order. A file that is not text and has one of these lengths is one key.
+//
+// To change the key without a gap, bring files to all members three times, each time waiting until all have re-read
+// them: with the new key as second line, as first line, and without the old.
+func readKeys(file string) ([][]byte, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("gossip-key-file: %w", err)
+	}
+	keys, err := parseKeys(b)
+	if err != nil {
+		return nil, fmt.Errorf("gossip-key-file %s: %w", file, err)
+	}
+	return keys, nil
+}
+
+func parseKeys(b []byte) ([][]byte, error) {
+	if keySize(len(b)) && !text(b) {
+		return [][]byte{b}, nil
+	}
+	var keys [][]byte
+	for i, line := range bytes.Split(b, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		key := parseKey(line)
+		if key == nil {
+			return nil, fmt.Errorf("line %d: not a key of 16, 24 or 32 bytes in hex, base64 or raw", i+1)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("no key in it")
+	}
+	return keys, nil
+}
+
+func text(b []byte) bool {
+	for _, c := range b {
+		if c > '~' || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}
+
+func keySize(n int) bool { return n == 16 || n == 24 || n == 32 }
+
+func parseKey(line []byte) []byte {
+	if key, err := hex.DecodeString(string(line)); err == nil && keySize(len(key)) {
+		return key
+	}
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding} {
+		if key, err := enc.DecodeString(string(line)); err == nil && keySize(len(key)) {
+			return key
+		}
+	}
+	if keySize(len(line)) {
+		return bytes.Clone(line)
+	}
+	return nil
+}
+
+// keyring is nil without a key file.
+func keyring(o *Options) (*memberlist.Keyring, error) {
+	if o.KeyFile == "" {
+		return nil, nil
+	}
+	keys, err := readKeys(o.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return memberlist.NewKeyring(keys, keys[0])
+}
+
+// renew brings the ring of keys to what the file says now; what it cannot read changes nothing.
+func renew(ring *memberlist.Keyring, file string) (changed bool, err error) {
+	keys, err := readKeys(file)
+	if err != nil {
+		return false, err
+	}
+	have := ring.GetKeys()
+	for _, k := range keys {
+		if !contains(have, k) {
+			changed = true
+			if err := ring.AddKey(k); err != nil {
+				return changed, err
+			}
+		}
+	}
+	if !bytes.Equal(ring.GetPrimaryKey(), keys[0]) {
+		changed = true
+		if err := ring.UseKey(keys[0]); err != nil {
+			return changed, err
+		}
+	}
+	for _, k := range have {
+		if !contains(keys, k) {
+			changed = true
+			if err := ring.RemoveKey(k); err != nil {
+				return changed, err
+			}
+		}
+	}
+	return changed, nil
+}
+
+func contains(keys [][]byte, key []byte) bool {
+	for _, k := range keys {
+		if bytes.Equal(k, key) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,190 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Resolver looks names up; *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Options say who this member is and how it finds the others. Only Node is always needed; with Join, also Bind and
+// either KeyFile or Insecure.
+type Options struct {
+	Node   string // this member's stable name: the hash_key on the ring, at most MaxID bytes
+	PodUID string // of the pod it runs in: tells a restart from a second member of the same name
+	Role   Role
+	Weight uint32 // places on the ring; 0 means 1
+
+	Bind      string   // host:port of gossip, UDP and TCP; port 0 picks one; an empty host is every address
+	Advertise string   // host or host:port told to the others; default: Bind, or the first private address of this machine
+	Join      []string // host:port or dns+host:port, own address allowed; empty means standalone
+	Cluster   string   // label: members of other labels are not heard; at most 255 bytes
+	KeyFile   string   // gossip keys, see readKeys; re-read when it changes
+	Insecure  bool     // allows gossip in the clear
+
+	RLS, Peer, Route, Page string // addresses told to the others, host:port or empty
+
+	// Expect is how many members a cold start waits for, 0 if unknown. A member has joined when it sees that many, or
+	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after
+	// Timing.ColdStart. With no Expect and nothing but itself resolvable, it is alone after Timing.Alone. The first
+	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered.
+	Expect    int
+	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
+	NRefDecay time.Duration // after the last death; 0 means 60 s
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers nothing
+	Resolver   Resolver              // nil means the system's
+	Timing     Timing
+
+	// OnView is told every View, one at a time, the first before Start returns. It holds up the next View only.
+	OnView func(*View)
+
+	// wrap may put faults between memberlist and the network, in tests.
+	wrap func(memberlist.NodeAwareTransport) memberlist.NodeAwareTransport
+}
+
+// Timing is how long things take. Zero fields take the default.
+type Timing struct {
+	Probe        time.Duration // between two probes; 500 ms
+	ProbeTimeout time.Duration // of a direct probe; 200 ms
+	Gossip       time.Duration // between two rounds; 100 ms
+	PushPull     time.Duration // between full exchanges with a random member; 15 s
+	Stream       time.Duration // of one full exchange; 5 s
+	Dead         time.Duration // how long the dead are gossiped to, so that they can object; 10 min
+	JoinRetry    time.Duration // between joins while a member is missing; 3 s, and at most 1 s before having joined
+	JoinIdle     time.Duration // between joins while none is missing; 15 s
+	JoinDelay    time.Duration // that a ring waits for more joins; 100 ms
+	ColdStart    time.Duration // after which a member counts as joined; 30 s
+	Alone        time.Duration // after which it does with nobody resolvable and no Expect; 3 s
+	Rival        time.Duration // after which a silent member of the same name counts as alive; 15 s
+	Release      time.Duration // that Leave waits for the others to drop this member from their rings; 1 s
+	Tick         time.Duration // between looks at the clock; 200 ms
+}
+
+func orElse(d *time.Duration, def time.Duration) {
+	if *d <= 0 {
+		*d = def
+	}
+}
+
+func (t *Timing) fill() {
+	orElse(&t.Probe, 500*time.Millisecond)
+	orElse(&t.ProbeTimeout, 200*time.Millisecond)
+	orElse(&t.Gossip, 100*time.Millisecond)
+	orElse(&t.PushPull, 15*time.Second)
+	orElse(&t.Stream, 5*time.Second)
+	orElse(&t.Dead, 10*time.Minute)
+	orElse(&t.JoinRetry, 3*time.Second)
+	orElse(&t.JoinIdle, 15*time.Second)
+	orElse(&t.JoinDelay, 100*time.Millisecond)
+	orElse(&t.ColdStart, 30*time.Second)
+	orElse(&t.Alone, 3*time.Second)
+	orElse(&t.Rival, 15*time.Second)
+	orElse(&t.Release, time.Second)
+	orElse(&t.Tick, 200*time.Millisecond)
+}
+
+const (
+	defaultCapacity = 1024
+	maxCapacity     = MaxWeight + 1
+	maxLabel        = memberlist.LabelMaxSize
+)
+
+func (o *Options) fill() {
+	o.Timing.fill()
+	orElse(&o.NRefDecay, time.Minute)
+	o.Weight = max(1, o.Weight)
+	if o.Capacity == 0 {
+		o.Capacity = defaultCapacity
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	if o.OnView == nil {
+		o.OnView = func(*View) {}
+	}
+}
+
+// check reports every fault of o at once.
+func (o *Options) check() error {
+	var faults []error
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	fault(o.Node == "", "node: a name is needed")
+	fault(len(o.Node) > MaxID, "node: %d bytes, at most %d", len(o.Node), MaxID)
+	fault(o.Role > Observer, "role: %d is none", o.Role)
+	fault(o.Capacity < 2 || o.Capacity > maxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, maxCapacity)
+	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
+	fault(o.Expect < 0 || o.Expect > maxCapacity, "expect: %d is not within 0 to %d", o.Expect, maxCapacity)
+	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
+	for _, a := range [...]struct{ name, addr string }{{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page}} {
+		fault(len(a.addr) > MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), MaxAddress)
+	}
+	if len(o.Join) == 0 {
+		return errors.Join(faults...)
+	}
+	fault(o.KeyFile == "" && !o.Insecure, "join: gossip needs a key: give --gossip-key-file, or --insecure to do without")
+	for _, j := range o.Join {
+		_, err := parseEntry(j, defaultPort)
+		fault(err != nil, "join: %w", err)
+	}
+	if _, _, err := splitAddr(o.Bind, defaultPort); err != nil {
+		faults = append(faults, fmt.Errorf("gossip: %w", err))
+	}
+	return errors.Join(faults...)
+}
+
+const defaultPort = 7946
+
+// splitAddr takes host:port, or a host alone, apart.
+func splitAddr(addr string, port uint16) (string, uint16, error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		bare := strings.TrimSuffix(strings.TrimPrefix(addr, "["), "]")
+		if _, ipErr := netip.ParseAddr(bare); ipErr != nil && strings.Contains(addr, ":") {
+			return "", 0, fmt.Errorf("%q is not host:port", addr)
+		}
+		return bare, port, nil
+	}
+	if text == "" {
+		return host, port, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q has no valid port", addr)
+	}
+	return host, uint16(n), nil
+}
+
+func (o *Options) member(inst uint64, now time.Time) Member {
+	m := Member{
+		ID: ring.ID(o.Node), Inst: inst, Ver: 1, Weight: o.Weight, Role: o.Role, Boot: now.UnixMilli(), Expect: o.Expect,
+		RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page, ProtocolMin: ProtocolMin, ProtocolMax: ProtocolMax,
+	}
+	if o.PodUID != "" {
+		m.Pod = ring.Hash(o.PodUID) | 1 // never 0, which means unknown
+	}
+	return m
+}

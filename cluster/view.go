@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// View is the cluster as one member sees it at one moment. It is immutable; a changed cluster is a new View.
+type View struct {
+	Self       ring.ID
+	Members    []Member   // live ones, self included, by ID; observers after the counting members
+	Ring       *ring.Ring // of the active members; the same pointer as long as the ring is the same
+	NRef       int        // members that shares of a limit are divided by: the largest ring remembered, also by others
+	Joined     bool       // false while a cold start may still have clusters that have not met
+	Standalone bool       // no gossip at all
+	Problem    string     // why self stays off the ring; empty when nothing is wrong
+}
+
+// Find is the live member of that ID.
+func (v *View) Find(id ring.ID) (Member, bool) {
+	for i := range v.Members {
+		if v.Members[i].ID == id && v.Members[i].Role == Counter {
+			return v.Members[i], true
+		}
+	}
+	return Member{}, false
+}
+
+// Me is self as the others see it.
+func (v *View) Me() Member {
+	for i := range v.Members {
+		if v.Members[i].ID == v.Self {
+			return v.Members[i]
+		}
+	}
+	return Member{ID: v.Self}
+}
+
+// Prepared says whether every live member that counts is ready for the rules of that version, or goes by them already.
+// Members on their way out are not waited for.
+func (v *View) Prepared(version uint64) bool {
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == Counter && m.State != Leaving && m.Prepared != version && m.InForce != version {
+			return false
+		}
+	}
+	return true
+}
+
+// RulesDiffer is the number of members that answer by other rules than self.
+func (v *View) RulesDiffer() int {
+	me, n := v.Me(), 0
+	for i := range v.Members {
+		if m := &v.Members[i]; m.Role == Counter && me.Role == Counter && m.InForce != me.InForce {
+			n++
+		}
+	}
+	return n
+}
+
+// RingsDiffer is the number of members on the ring that go by another ring than self.
+func (v *View) RingsDiffer() int {
+	n, mine := 0, v.Ring.Fingerprint()
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.ID != v.Self && m.Role == Counter && m.State == Active && m.Ring != mine {
+			n++
+		}
+	}
+	return n
+}
+
+// same says whether two views would tell their readers the same.
+func (v *View) same(o *View) bool {
+	return o != nil && v.Ring == o.Ring && v.NRef == o.NRef && v.Joined == o.Joined && v.Problem == o.Problem &&
+		slices.Equal(v.Members, o.Members)
+}
+
+// sameHome says whether two boots ran at the same place, so that the newer must have replaced the older.
+func sameHome(a, b *Member) bool {
+	return a.Pod != 0 && a.Pod == b.Pod || a.Gossip != "" && a.Gossip == b.Gossip
+}
+
+// outranks says which of two boots of one ID stands. At the same place the newer one does: it is a restart. Else both
+// may be alive, and whoever already counts stays, then the older; the clocks of two machines decide only between equals.
+func outranks(a, b *Member) bool {
+	if sameHome(a, b) {
+		return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Inst, b.Inst)) > 0
+	}
+	if x, y := a.State != Joining, b.State != Joining; x != y {
+		return x
+	}
+	return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Inst, b.Inst)) < 0
+}
+
+// settle picks one boot an ID out of all, and orders them: counting members by ID, then observers. The rival is
+// the boot that stands in self's place, if any.
+func settle(self *Member, others []Member) (members []Member, rival *Member) {
+	all := append(slices.Clone(others), *self)
+	slices.SortFunc(all, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Inst, b.Inst))
+	})
+	for _, m := range all {
+		last := len(members) - 1
+		if last < 0 || members[last].ID != m.ID || members[last].Role != m.Role {
+			members = append(members, m)
+		} else if outranks(&m, &members[last]) {
+			members[last] = m
+		}
+	}
+	for i := range members {
+		if m := &members[i]; self.Role == Counter && m.Role == Counter && m.ID == self.ID && m.Inst != self.Inst {
+			rival = m
+		}
+	}
+	return members, rival
+}
+
+// places is the ring that members ask for: the active ones, and of those, should joins have raced past the capacity,
+// the oldest that fit. All members compute the same from the same announcements.
+func places(members []Member, capacity int) []ring.Member {
+	active := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Role != Counter || m.State != Active })
+	slices.SortFunc(active, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.ID, b.ID)) })
+	room := capacity - 1 // one place stays with the void locality
+	var out []ring.Member
+	for i := range active {
+		if room -= int(active[i].Weight); room < 0 {
+			break
+		}
+		out = append(out, active[i].place())
+	}
+	slices.SortFunc(out, func(a, b ring.Member) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
