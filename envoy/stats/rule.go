@@ -1,0 +1,234 @@
+package stats
+
+import (
+	"bytes"
+	"hash/maphash"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Rule is the statistics of one rule, or of one key of it. It fills one cache line and holds no pointer: a question
+// touches two or three of the counters, and no other rule's.
+type Rule struct {
+	TotalHits               Counter
+	OverLimit               Counter
+	NearLimit               Counter
+	OverLimitWithLocalCache Counter
+	WithinLimit             Counter
+	ShadowMode              Counter
+	TotalNegativeHits       Counter
+	_                       [8]byte
+}
+
+// each visits the counters that are not zero.
+func (r *Rule) each(base string, visit func(c *Counter, base, suffix string)) {
+	show := func(c *Counter, suffix string) {
+		if c.Value() != 0 {
+			visit(c, base, suffix)
+		}
+	}
+	show(&r.TotalHits, ".total_hits")
+	show(&r.OverLimit, ".over_limit")
+	show(&r.NearLimit, ".near_limit")
+	show(&r.OverLimitWithLocalCache, ".over_limit_with_local_cache")
+	show(&r.WithinLimit, ".within_limit")
+	show(&r.ShadowMode, ".shadow_mode")
+	show(&r.TotalNegativeHits, ".total_negative_hits")
+}
+
+const (
+	prefix = "ratelimit.service.rate_limit."
+
+	// other stands for all keys beyond the budget. It must not begin with two underscores: ".__" begins a tag in the
+	// statsd dialect of envoyproxy/ratelimit.
+	other = "_other_"
+
+	// keyBytes is the longest key that gets a series of its own; a value may be 64 KiB long.
+	keyBytes = 1024
+
+	shards = 64
+)
+
+// table finds the statistics of a key. Keys are spread over shards so that cores do not meet at one lock.
+type table struct {
+	seed    maphash.Seed
+	clean   *cleaner
+	metrics *metrics
+	budget  int64
+	used    atomic.Int64 // dynamic series
+	shards  [shards]shard
+
+	mu     sync.RWMutex
+	series map[string]*Rule // by full name; guarded by mu
+}
+
+type shard struct {
+	mu   sync.RWMutex
+	keys map[string]*Rule // by the key as it came; guarded by mu
+	_    [64]byte         // keeps neighbours' locks apart
+}
+
+func newTable(budget int, m *metrics) *table {
+	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget), series: map[string]*Rule{}}
+	for i := range t.shards {
+		t.shards[i].keys = map[string]*Rule{}
+	}
+	return t
+}
+
+// fixed is the statistics of a configured key.
+func (t *table) fixed(key string) *Rule {
+	s := &t.shards[maphash.String(t.seed, key)%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.keys[key]; ok {
+		return r
+	}
+	r := t.named(prefix + t.clean.name(key))
+	s.keys[strings.Clone(key)] = r
+	return r
+}
+
+// dynamic is the statistics of a key that came with a request.
+func (t *table) dynamic(key []byte) *Rule {
+	if len(key) > keyBytes {
+		return t.overflow(key)
+	}
+	s := &t.shards[maphash.Bytes(t.seed, key)%shards]
+	s.mu.RLock()
+	r, ok := s.keys[string(key)]
+	s.mu.RUnlock()
+	if ok {
+		return r
+	}
+	if t.used.Load() >= t.budget {
+		return t.overflow(key)
+	}
+	return t.admit(s, string(key))
+}
+
+func (t *table) admit(s *shard, key string) *Rule {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.keys[key]; ok {
+		return r
+	}
+	if t.used.Add(1) > t.budget {
+		t.used.Add(-1)
+		return t.overflow([]byte(key))
+	}
+	r := t.named(prefix + t.clean.name(key))
+	s.keys[key] = r
+	t.metrics.series.Set(float64(t.used.Load()))
+	return r
+}
+
+// overflow is what the keys of one domain share. A rule's domain comes from the configuration, so these are few.
+func (t *table) overflow(key []byte) *Rule {
+	t.metrics.overflow.Inc()
+	domain := key
+	if i := bytes.IndexByte(key, '.'); i >= 0 {
+		domain = key[:i]
+	}
+	var room [len(prefix) + 256 + len(other) + 1]byte
+	if len(domain) > 256 {
+		domain = domain[:256]
+	}
+	name := append(room[:0], prefix...)
+	name = append(name, domain...)
+	name = append(append(name, '.'), other...)
+	for i := len(prefix); i < len(name); i++ {
+		if name[i] == ':' || name[i] == '|' {
+			name[i] = '_'
+		}
+	}
+	t.mu.RLock()
+	r, ok := t.series[string(name)]
+	t.mu.RUnlock()
+	if ok {
+		return r
+	}
+	return t.named(string(name))
+}
+
+// named is the series of a full name. Two keys that differ only in what a name cannot hold share it, as they do in
+// envoyproxy/ratelimit.
+func (t *table) named(name string) *Rule {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return entry(t.series, name)
+}
+
+func (t *table) each(visit func(c *Counter, base, suffix string)) {
+	type named struct {
+		name string
+		rule *Rule
+	}
+	t.mu.RLock()
+	all := make([]named, 0, len(t.series))
+	for name, r := range t.series {
+		all = append(all, named{name, r})
+	}
+	t.mu.RUnlock()
+	for _, n := range all {
+		n.rule.each(n.name, visit)
+	}
+}
+
+// names are the counters of unknown domains, within a budget.
+type names struct {
+	clean  *cleaner
+	budget int
+
+	mu sync.RWMutex
+	at map[string]*Counter // by the domain as it came; guarded by mu
+}
+
+func newNames(budget int) *names {
+	return &names{clean: newCleaner(), budget: budget, at: map[string]*Counter{}}
+}
+
+func (n *names) counter(domain string, s *Store) *Counter {
+	n.mu.RLock()
+	c, ok := n.at[domain]
+	full := len(n.at) >= n.budget
+	n.mu.RUnlock()
+	if ok {
+		return c
+	}
+	if full || len(domain) > keyBytes {
+		s.metrics.overflow.Inc()
+		return s.Counter(prefix + other + ".domain_not_found")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c, ok := n.at[domain]; ok {
+		return c
+	}
+	c = s.Counter(prefix + n.clean.name(domain) + ".domain_not_found")
+	n.at[strings.Clone(domain)] = c
+	return c
+}
+
+// cleaner makes names of keys.
+type cleaner struct {
+	marks *strings.Replacer
+	ipv4  *regexp.Regexp
+}
+
+func newCleaner() *cleaner {
+	return &cleaner{
+		marks: strings.NewReplacer(":", "_", "|", "_"),
+		ipv4:  regexp.MustCompile(`[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}`),
+	}
+}
+
+// name replaces what would be read as part of a statsd line, and the dots of IPv4 addresses, which would be read as
+// levels.
+func (c *cleaner) name(key string) string {
+	return c.ipv4.ReplaceAllStringFunc(c.marks.Replace(key), func(ip string) string {
+		return strings.ReplaceAll(ip, ".", "_")
+	})
+}
