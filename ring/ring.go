@@ -1,20 +1,21 @@
 // Package ring maps keys to members exactly as Envoy's RING_HASH load balancer does, and says what moves between two
-// rings.
+// rings. Members become points, points become one sorted table, and a key's hash falls to the first point at or after it.
 package ring
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
-	"sort"
-	"strconv"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 )
 
-// PointsPerWeight is K, the points a member of weight 1 has on the ring.
+// PointsPerWeight is K, the points a member of weight 1 has on the ring. It is a power of two, so that Envoy's
+// arithmetic in doubles gives every member exactly K points for each unit of weight.
 const PointsPerWeight = 1024
 
-// ID is a member's stable name: its hash_key on Envoy's ring, at most 128 bytes.
+// ID is a member's stable name: its hash_key on Envoy's ring, at most MaxID bytes.
 type ID string
 
 // Member is one place on the ring.
@@ -22,35 +23,66 @@ type Member struct {
 	ID     ID
 	Inst   uint64 // instance: new at every boot of the member
 	Ver    uint64 // rises each time the instance joins anew
-	Weight uint32 // 0 counts as 1
+	Weight uint32 // 0 counts as 1; above MaxCapacity-1 counts as that
 }
 
-// Ring is an immutable map from hashes to members, safe for concurrent use.
+// points is the number of points the member has.
+func (m Member) points() int { return PointsPerWeight * int(m.Weight) }
+
+// Ring is an immutable map from hashes to members, safe for concurrent use. The zero value is a ring without members.
 type Ring struct {
-	members     []Member // sorted by ID
-	points      []point  // sorted by hash
+	members     []Member // sorted by ID, weights as they count
+	table       table
 	fingerprint uint64
 }
 
-type point struct {
-	hash   uint64
-	member int32
+// New builds the fixed-points ring of members, in any order: each has PointsPerWeight points for each unit of weight,
+// so that a join moves keys to the joiner alone and a leave from the leaver alone. Of members with the same ID only the
+// one with the highest (Inst, Ver) is placed; Validate refuses them.
+func New(members []Member) *Ring {
+	r := &Ring{members: canonical(members)}
+	total := 0
+	for _, m := range r.members {
+		total += m.points()
+	}
+	points := make([]point, 0, total)
+	var name []byte
+	for i, m := range r.members {
+		name = append(append(name[:0], m.ID...), '_')
+		points = appendPoints(points, name, int32(i), uint64(m.points()), xxhash.Sum64)
+	}
+	r.table = newTable(points, len(r.members))
+	r.fingerprint = fingerprint(r.members)
+	return r
 }
 
-// Hash is Envoy's hash of one header value, and so of an owner string.
-func Hash(s string) uint64 { return xxhash.Sum64String(s) }
-
-// New builds the fixed-points ring of members, in any order.
-func New(members []Member) *Ring {
-	r := &Ring{members: slices.Clone(members)}
-	slices.SortFunc(r.members, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
-	for i, m := range r.members {
-		for p := range PointsPerWeight * max(1, int(m.Weight)) {
-			r.points = append(r.points, point{xxhash.Sum64String(string(m.ID) + "_" + strconv.Itoa(p)), int32(i)})
-		}
+// canonical sorts members by ID, keeps one of each, and makes the weights what they count for.
+func canonical(members []Member) []Member {
+	out := slices.Clone(members)
+	for i := range out {
+		out[i].Weight = min(max(out[i].Weight, 1), MaxCapacity-1)
 	}
-	slices.SortFunc(r.points, func(a, b point) int { return cmp.Compare(a.hash, b.hash) })
-	return r
+	slices.SortFunc(out, func(a, b Member) int {
+		return cmp.Or(strings.Compare(string(a.ID), string(b.ID)),
+			cmp.Compare(b.Inst, a.Inst), cmp.Compare(b.Ver, a.Ver), cmp.Compare(b.Weight, a.Weight))
+	})
+	return slices.CompactFunc(out, func(a, b Member) bool { return a.ID == b.ID })
+}
+
+// fingerprint digests canonical members; IDs are length-prefixed, so no two lists of members give the same bytes.
+func fingerprint(members []Member) uint64 {
+	if len(members) == 0 {
+		return 0
+	}
+	b := []byte("keyward/ring/1")
+	for _, m := range members {
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(m.ID)))
+		b = append(b, m.ID...)
+		b = binary.LittleEndian.AppendUint64(b, m.Inst)
+		b = binary.LittleEndian.AppendUint64(b, m.Ver)
+		b = binary.LittleEndian.AppendUint32(b, m.Weight)
+	}
+	return xxhash.Sum64(b)
 }
 
 // Len is the number of members.
@@ -61,24 +93,57 @@ func (r *Ring) At(i int) Member { return r.members[i] }
 
 // Index finds a member by its ID; -1 if it is not on the ring.
 func (r *Ring) Index(id ID) int {
-	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id ID) int { return cmp.Compare(m.ID, id) })
+	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id ID) int {
+		return strings.Compare(string(m.ID), string(id))
+	})
 	if !ok {
 		return -1
 	}
 	return i
 }
 
-// Owner is the index of the member that owns hash h; -1 on an empty ring.
-func (r *Ring) Owner(h uint64) int {
-	if len(r.points) == 0 {
-		return -1
+// Weight is the sum of the members' weights. On Envoy's side the void locality has what is left of the capacity.
+func (r *Ring) Weight() uint64 {
+	var sum uint64
+	for _, m := range r.members {
+		sum += uint64(m.Weight)
 	}
-	i := sort.Search(len(r.points), func(i int) bool { return r.points[i].hash >= h })
-	if i == len(r.points) {
-		i = 0
-	}
-	return int(r.points[i].member)
+	return sum
 }
 
-// Fingerprint tells two rings apart: it covers every member's (ID, Inst, Ver, Weight).
+// Owner is the index of the member that owns hash h; -1 on an empty ring.
+func (r *Ring) Owner(h uint64) int { return r.table.owner(h) }
+
+// Heir is the index of the member that would own h if its owner left, and the one that Envoy's retry goes to: the next
+// distinct member on the ring. It is -1 when there are fewer than two members.
+func (r *Ring) Heir(h uint64) int { return r.table.heir(h) }
+
+// Order appends all members to dst in the order in which they inherit h: the owner, its heir, and so on. It
+// allocates nothing when dst has the capacity.
+func (r *Ring) Order(h uint64, dst []int) []int {
+	r.table.walk(h, func(i int32) bool {
+		dst = append(dst, int(i))
+		return true
+	})
+	return dst
+}
+
+// Rank is the place of member i in Order(h): 0 for the owner, 1 for the heir; -1 if there is no such member.
+func (r *Ring) Rank(h uint64, i int) int {
+	rank := 0
+	found := r.table.walk(h, func(m int32) bool {
+		if int(m) == i {
+			return false
+		}
+		rank++
+		return true
+	})
+	if !found {
+		return -1
+	}
+	return rank
+}
+
+// Fingerprint tells two rings apart: it covers every member's (ID, Inst, Ver, Weight), and not their order. It is 0 for
+// a ring without members.
 func (r *Ring) Fingerprint() uint64 { return r.fingerprint }

@@ -1,0 +1,51 @@
+package ring
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The limits of the fixed-points ring.
+const (
+	// DefaultCapacity is C, the weight of the whole ring: what the members leave of it is the void locality's.
+	DefaultCapacity = 1024
+	// MaxCapacity is the largest C: PointsPerWeight x C is Envoy's largest ring, 8388608.
+	MaxCapacity = 8192
+	// MaxID is the longest ID in bytes; Envoy can crash on host names of 192 bytes.
+	MaxID = 128
+)
+
+// Validate says everything that keeps members from being placed on a ring of this capacity, both here and in Envoy: no
+// ID, a long one, one used twice, or weights that leave the void locality nothing. Capacity 0 is DefaultCapacity.
+func Validate(members []Member, capacity int) error {
+	var faults []error
+	if capacity == 0 {
+		capacity = DefaultCapacity
+	}
+	if capacity < 2 || capacity > MaxCapacity {
+		faults = append(faults, fmt.Errorf("ring capacity %d: must be 2 to %d", capacity, MaxCapacity))
+	}
+	uses := make(map[ID]int, len(members))
+	var weight uint64
+	for i, m := range members {
+		uses[m.ID]++
+		weight += uint64(max(m.Weight, 1))
+		switch {
+		case m.ID == "":
+			faults = append(faults, fmt.Errorf("member %d: has no name", i))
+		case len(m.ID) > MaxID:
+			faults = append(faults, fmt.Errorf("member %q...: its name has %d bytes, at most %d are allowed", m.ID[:32], len(m.ID), MaxID))
+		}
+	}
+	for _, m := range members {
+		if n := uses[m.ID]; n > 1 && m.ID != "" {
+			faults = append(faults, fmt.Errorf("member %q: its name is used %d times", m.ID[:min(len(m.ID), MaxID)], n))
+			uses[m.ID] = 0
+		}
+	}
+	if weight > uint64(max(capacity-1, 0)) {
+		faults = append(faults, fmt.Errorf("weights add up to %d: a ring of capacity %d holds at most %d", weight, capacity, capacity-1))
+	}
+	return errors.Join(slices.Clip(faults)...)
+}
