@@ -1,0 +1,179 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// material is what one reading of the files gave. It is immutable.
+type material struct {
+	raw   [3][]byte        // what the files held: certificate, key, CA
+	cert  *tls.Certificate // nil without a certificate file
+	roots *x509.CertPool   // nil without a CA file
+}
+
+// store holds the newest usable material. A handshake never waits for another one's look at the files.
+type store struct {
+	files  Files
+	reload Reload
+	server func(*material) *tls.Config // set by Server, before the first handshake
+
+	cur    atomic.Pointer[material]
+	config atomic.Pointer[served]
+
+	mu      sync.Mutex
+	looked  time.Time // guarded by mu
+	refused string    // the last failure that was reported; guarded by mu
+}
+
+// served is the server's configuration for one material.
+type served struct {
+	of     *material
+	config *tls.Config
+}
+
+func open(f Files, r Reload) (*store, error) {
+	if (f.Cert == "") != (f.Key == "") {
+		return nil, fmt.Errorf("a certificate and its key come together: certificate %q, key %q", f.Cert, f.Key)
+	}
+	if r.Interval <= 0 {
+		r.Interval = time.Second
+	}
+	if r.Logger == nil {
+		r.Logger = slog.New(slog.DiscardHandler)
+	}
+	if r.OnReload == nil {
+		r.OnReload = func(error) {}
+	}
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	s := &store{files: f, reload: r}
+	m, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	s.cur.Store(m)
+	s.looked = r.Now()
+	if m.expired(s.looked) {
+		r.Logger.Warn("certificate has expired", "file", f.Cert, "not_after", m.cert.Leaf.NotAfter)
+	}
+	return s, nil
+}
+
+func (s *store) now() time.Time { return s.reload.Now() }
+
+// current is the newest usable material, after a look at the files if the last one is long ago.
+func (s *store) current() *material {
+	if s.mu.TryLock() {
+		defer s.mu.Unlock()
+		if now := s.now(); now.Sub(s.looked) >= s.reload.Interval || now.Before(s.looked) {
+			s.looked = now
+			s.lookLocked(now)
+		}
+	}
+	return s.cur.Load()
+}
+
+// currentServer is the server's configuration for the current material, built once for each.
+func (s *store) currentServer() *tls.Config {
+	m := s.current()
+	if c := s.config.Load(); c != nil && c.of == m {
+		return c.config
+	}
+	c := &served{m, s.server(m)}
+	s.config.Store(c)
+	return c.config
+}
+
+// lookLocked compares contents, not times: files that are swapped within a clock tick, by a symlink or in place, are
+// all noticed, and three small reads a second cost nothing beside a handshake.
+func (s *store) lookLocked(now time.Time) {
+	old := s.cur.Load()
+	raw, err := s.files.read()
+	if err == nil && same(raw, old.raw) {
+		s.refused = ""
+		return
+	}
+	var m *material
+	if err == nil {
+		m, err = s.files.parse(raw)
+	}
+	if err == nil && m.expired(now) && !old.expired(now) {
+		err = fmt.Errorf("%s: expired on %s", s.files.Cert, m.cert.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if err != nil {
+		s.refuseLocked(err)
+		return
+	}
+	s.cur.Store(m)
+	s.refused = ""
+	s.reload.Logger.Info("certificates reloaded", "cert", s.files.Cert, "ca", s.files.CA)
+	s.reload.OnReload(nil)
+}
+
+func (s *store) refuseLocked(err error) {
+	if err.Error() == s.refused {
+		return
+	}
+	s.refused = err.Error()
+	s.reload.Logger.Error("certificates not reloaded, the old ones stay", "error", err)
+	s.reload.OnReload(err)
+}
+
+func (f Files) load() (*material, error) {
+	raw, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	return f.parse(raw)
+}
+
+func (f Files) read() (raw [3][]byte, err error) {
+	var faults []error
+	for i, name := range []string{f.Cert, f.Key, f.CA} {
+		if name == "" {
+			continue
+		}
+		if raw[i], err = os.ReadFile(name); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return raw, errors.Join(faults...)
+}
+
+func (f Files) parse(raw [3][]byte) (*material, error) {
+	m := &material{raw: raw}
+	var faults []error
+	if f.Cert != "" {
+		pair, err := tls.X509KeyPair(raw[0], raw[1])
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s with key %s: %w", f.Cert, f.Key, err))
+		}
+		m.cert = &pair
+	}
+	if f.CA != "" {
+		m.roots = x509.NewCertPool()
+		if !m.roots.AppendCertsFromPEM(raw[2]) {
+			faults = append(faults, fmt.Errorf("%s: no PEM certificate in it", f.CA))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return m, nil
+}
+
+func (m *material) expired(now time.Time) bool { return m.cert != nil && now.After(m.cert.Leaf.NotAfter) }
+
+func same(a, b [3][]byte) bool {
+	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])
+}
