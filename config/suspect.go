@@ -64,7 +64,7 @@ func (s *suspect) rule(r *Rule) {
 		s.add(r.File, r.Line, "'%s' counts by the %s; counts are kept in memory and do not survive a restart of all members",
 			r.FullKey, r.Unit)
 	}
-	if r.oneOwner() && time.Duration(r.Limit.Limit) >= busy*r.Limit.Window/time.Second {
+	if r.oneOwner() && time.Duration(r.Limit.Limit)/(r.Limit.Window/time.Second) >= busy {
 		s.add(r.File, r.Line, "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
 			r.FullKey, r.Limit.Limit, r.Unit)
 	}
