@@ -18,7 +18,7 @@ const FixedWindow Algorithm = 0
 
 // Rule is one limit: at most Limit hits in a Window. It is comparable and immutable.
 type Rule struct {
-	Window    time.Duration // length of a window; must be positive
+	Window    time.Duration // length of a window; one that is not positive counts as a second
 	Limit     uint32        // hits a window; 0 refuses everything
 	Burst     uint32        // reserved for the bucket algorithms
 	Algorithm Algorithm
@@ -33,8 +33,14 @@ type State struct {
 	Refunded uint64 // hits given back; at most Charged
 }
 
-// Count is the hits that stand against the limit in s's own window.
-func (s State) Count() uint64 { return s.Charged - s.Refunded }
+// Count is the hits that stand against the limit in s's own window. Charges that have reached the ceiling may hide
+// others, so no refund lowers them any more.
+func (s State) Count() uint64 {
+	if s.Charged == math.MaxUint64 {
+		return math.MaxUint64
+	}
+	return s.Charged - s.Refunded
+}
 
 // Decision is the answer to one question.
 type Decision struct {
@@ -45,9 +51,16 @@ type Decision struct {
 	Over      bool          // After exceeds the limit
 }
 
+func (r Rule) width() int64 {
+	if r.Window <= 0 {
+		return int64(time.Second)
+	}
+	return int64(r.Window)
+}
+
 // Index is the window that now lies in.
 func (r Rule) Index(now int64) int64 {
-	w := int64(r.Window)
+	w := r.width()
 	i := now / w
 	if now%w < 0 {
 		i--
@@ -56,11 +69,14 @@ func (r Rule) Index(now int64) int64 {
 }
 
 // End is the first instant after window index, in Unix nanoseconds.
-func (r Rule) End(index int64) int64 { return (index + 1) * int64(r.Window) }
+func (r Rule) End(index int64) int64 { return (index + 1) * r.width() }
 
 // At is s as it stands at now: empty once its window has passed. A window ahead of now is kept, so that a clock that
 // steps back never forgets charges (decision 16).
 func (r Rule) At(s State, now int64) State {
+	if w := r.width(); uint64(now-s.Window*w) < uint64(w) {
+		return s // the same window, without a division
+	}
 	if i := r.Index(now); i > s.Window || s == (State{}) {
 		return State{Window: i}
 	}
@@ -84,16 +100,23 @@ func (r Rule) Peek(s State, now int64, hits uint64) Decision {
 func (r Rule) Refund(s State, now int64, hits uint64) (State, Decision) {
 	s = r.At(s, now)
 	before := s.Count()
-	s.Refunded += min(hits, before)
+	if s.Charged < math.MaxUint64 {
+		s.Refunded += min(hits, before)
+	}
 	d := r.decide(s, now, 0)
 	d.Before, d.Over = before, false
 	return s, d
 }
 
-// Merge joins what two holders know of one writer's counter. It is commutative and idempotent, and never
-// under-charges: of two windows the newer stands, within one each number is the larger.
+// Merge joins what two holders know of one writer's counter. It is commutative, associative and idempotent, and never
+// under-charges: of two windows the newer stands, within one each number is the larger, so that of two states of one
+// history the later one comes out.
 func (r Rule) Merge(a, b State) State {
 	switch {
+	case a == State{}:
+		return b
+	case b == State{}:
+		return a
 	case a.Window > b.Window:
 		return a
 	case a.Window < b.Window:
@@ -110,8 +133,9 @@ func (r Rule) decide(s State, now int64, hits uint64) Decision {
 	if !d.Over {
 		d.Remaining = uint32(uint64(r.Limit) - d.After)
 	}
-	left := time.Duration(r.End(s.Window) - now)
-	d.Reset = (left + time.Second - 1).Truncate(time.Second)
+	// Windows far from now come only of broken clocks; the clamp keeps their Reset positive.
+	left := min(max(1, r.End(s.Window)-now), math.MaxInt64-int64(time.Second))
+	d.Reset = (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 	return d
 }
 
