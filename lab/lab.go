@@ -28,6 +28,7 @@ type Options struct {
 	Expect   int               // members each sidecar waits for before it decides alone; 0: none
 	Env      []string          // more environment for every sidecar
 	Args     []string          // more flags for every sidecar
+	Resolv   string            // a resolv.conf that the sidecars see in place of the machine's; needs root
 }
 
 // Lab is a cluster of processes. Its methods are for one goroutine.
@@ -129,7 +130,12 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 		args = append(args, "--expect", fmt.Sprint(l.Expect))
 	}
 	args = append(append(args, l.Args...), extra...)
-	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: filepath.Join(l.Bin, "sidecar"), Args: args, Env: append([]string{
+	path := filepath.Join(l.Bin, "sidecar")
+	if l.Resolv != "" { // in a mount namespace of its own; exec keeps the process id
+		args = append([]string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, l.Resolv, path}, args...)
+		path = "unshare"
+	}
+	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: path, Args: args, Env: append([]string{
 		"GRPC_HOST=" + host, "GRPC_PORT=" + port, "HOST=" + host, "PORT=" + http, "DEBUG_HOST=" + host, "DEBUG_PORT=" + debug,
 		"RUNTIME_ROOT=" + s.Runtime, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true",
 		"USE_STATSD=false", "USE_PROMETHEUS=true", "LOG_LEVEL=INFO",

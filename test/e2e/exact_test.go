@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// exactLimits are the limits of the exactness rules, each under a descriptor key of its own.
+var exactLimits = []uint32{1, 2, 7, 50, 999, 10_000, 100_000}
+
+func exactRules(unit string) string {
+	rules := "domain: app\ndescriptors:\n"
+	for _, l := range exactLimits {
+		rules += fmt.Sprintf("  - key: k%d\n    rate_limit: {unit: %s, requests_per_unit: %d}\n", l, unit, l)
+	}
+	return rules + "  - key: api_key\n    rate_limit: {unit: " + unit + ", requests_per_unit: 200}\n"
+}
+
+// TestExactness asks from many clients at all sidecars at once, and through Envoy, and compares what was admitted with
+// the limits: in a window nothing was degraded in, exactly the limit is admitted.
+func TestExactness(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": exactRules("hour")}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	members := names(3)
+	start(t, l, members...)
+	up := startUpstream(t)
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := addEnvoy(t, l, lab.EnvoyOptions{
+		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
+	}, "keyward", 3)
+
+	type counter struct{ admitted, offered atomic.Uint64 }
+	counters := map[string]*counter{}
+	type question struct {
+		key, value string
+		limit      uint32
+	}
+	var questions []question
+	const values = 3
+	for _, limit := range exactLimits {
+		for v := range values {
+			q := question{fmt.Sprintf("k%d", limit), fmt.Sprintf("value-%d", v), limit}
+			questions = append(questions, q)
+			counters[q.key+q.value] = &counter{}
+		}
+	}
+	hourBefore := time.Now().Truncate(time.Hour)
+	var wg sync.WaitGroup
+	for i := range 24 { // plain RLS, at all sidecars at once
+		client := dial(t, l.Sidecars[i%3].RLS, nil)
+		rng := rand.New(rand.NewPCG(uint64(i), 1))
+		wg.Go(func() {
+			for range 1500 {
+				q := questions[rng.IntN(len(questions))]
+				// Addends of every size, so that limits of 100,000 are reached by a machine of two cores. Uneven ones would
+				// leave a gap below the limit that no later hit fits in, so hits come last as ones, see below.
+				hits := 1 + rng.Uint32N(max(1, q.limit/50))
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				res, err := client.ShouldRateLimit(ctx, request("app", hits, q.key, q.value))
+				cancel()
+				if err != nil {
+					t.Errorf("%v: %v", q, err)
+					return
+				}
+				c := counters[q.key+q.value]
+				c.offered.Add(uint64(hits))
+				if res.OverallCode == rlsv3.RateLimitResponse_OK {
+					c.admitted.Add(uint64(hits))
+				}
+			}
+		})
+	}
+	var viaEnvoy [10]counter // through Envoy: ten keys, limit 200, each hit is one
+	for i := range 8 {
+		wg.Go(func() {
+			client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+			defer client.CloseIdleConnections()
+			rng := rand.New(rand.NewPCG(uint64(i), 2))
+			for range 500 {
+				k := rng.IntN(len(viaEnvoy))
+				switch a := send(client, e.Listener, fmt.Sprintf("envoy-%d", k)); a.status {
+				case 200:
+					viaEnvoy[k].admitted.Add(1)
+				case 429:
+				default:
+					t.Errorf("through Envoy: %+v", a)
+				}
+				viaEnvoy[k].offered.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if hourBefore != time.Now().Truncate(time.Hour) {
+		t.Skip("the hour ended during the run")
+	}
+	if degraded, all := sum(t, l, "keyward_degraded_total"), sum(t, l, "keyward_decisions_total"); degraded > all/100 {
+		t.Fatalf("%v of %v answers were degraded: more than 1 %%", degraded, all)
+	} else if degraded > 0 {
+		t.Logf("%v of %v answers were degraded", degraded, all)
+	}
+	bound := sum(t, l, "keyward_overadmission_bound")
+	for i := range viaEnvoy {
+		got := viaEnvoy[i].admitted.Load()
+		if want := min(200, viaEnvoy[i].offered.Load()); got < want || float64(got) > float64(want)+bound {
+			t.Errorf("through Envoy: %d admitted of %d offered, want %d (bound %v)", got, viaEnvoy[i].offered.Load(), want, bound)
+		}
+	}
+	for _, q := range questions {
+		c := counters[q.key+q.value]
+		got := c.admitted.Load()
+		if float64(got) > float64(q.limit)+bound {
+			t.Errorf("%s %s: %d admitted, limit %d, bound %v", q.key, q.value, got, q.limit, bound)
+		}
+		// Every addend is charged in full, so the first refusal ends the window: what was admitted is the limit less
+		// at most the addend that did not fit.
+		if c.offered.Load() >= uint64(q.limit) && got < uint64(q.limit)-uint64(max(1, q.limit/50))+1 {
+			t.Errorf("%s %s: only %d admitted of limit %d, %d offered", q.key, q.value, got, q.limit, c.offered.Load())
+		}
+	}
+}
+
+// TestExactPerSecond runs over several one-second windows: each whole one admits exactly its limit.
+func TestExactPerSecond(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": exactRules("second")}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	start(t, l, names(3)...)
+	const limit = 50
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	// A response does not name its window, but remaining does within one: in a window of exact counting every value
+	// from limit-1 down to 0 is handed out once. Between two windows remaining starts again, so over w whole windows each
+	// value is handed out w times, and in the two partial ones at most once more each.
+	var handed [limit]atomic.Int64
+	var admitted, offered atomic.Int64
+	first := time.Now().Unix()
+	var wg sync.WaitGroup
+	for i := range 12 {
+		client := dial(t, l.Sidecars[i%3].RLS, nil)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				c, stop := context.WithTimeout(context.Background(), 5*time.Second)
+				res, err := client.ShouldRateLimit(c, request("app", 1, "k50", "x"))
+				stop()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				offered.Add(1)
+				if res.OverallCode == rlsv3.RateLimitResponse_OK {
+					admitted.Add(1)
+					handed[res.Statuses[0].LimitRemaining].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	windows := time.Now().Unix() - first + 1 // touched, the two partial ones included
+	if degraded := sum(t, l, "keyward_degraded_total"); degraded > 0 {
+		t.Fatalf("%v answers were degraded", degraded)
+	}
+	t.Logf("%d windows, %d offered, %d admitted, limit %d a window", windows, offered.Load(), admitted.Load(), limit)
+	if a := admitted.Load(); a > windows*limit || a < (windows-2)*limit {
+		t.Errorf("%d admitted over %d windows of %d", a, windows, limit)
+	}
+	for r := range handed {
+		if n := handed[r].Load(); n > windows || n < windows-2 {
+			t.Errorf("remaining %d was handed out %d times in %d windows", r, n, windows)
+		}
+	}
+}

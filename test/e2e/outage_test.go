@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/miekg/dns"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// startNameServer answers every name with 127.0.0.1, and returns how to stop it and how often it was asked. A resolv.conf
+// has no place for a port, so it takes port 53 of a loopback address of its own.
+func startNameServer(t *testing.T) (resolv string, asked *atomic.Int64, stop func()) {
+	t.Helper()
+	const addr = "127.0.0.177"
+	pc, err := net.ListenPacket("udp", addr+":53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = &atomic.Int64{}
+	srv := &dns.Server{PacketConn: pc, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		asked.Add(1)
+		m := new(dns.Msg)
+		m.SetReply(r)
+		for _, q := range r.Question {
+			if q.Qtype == dns.TypeA {
+				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.IPv4(127, 0, 0, 1)})
+			}
+		}
+		_ = w.WriteMsg(m)
+	})}
+	go func() { _ = srv.ActivateAndServe() }()
+	t.Cleanup(func() { _ = srv.Shutdown() })
+	resolv = filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("nameserver "+addr+"\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return resolv, asked, func() { _ = srv.Shutdown() }
+}
+
+// TestNameServiceAndXDSOutage stops the name server by which the members find each other, and xDS, for a minute under
+// load: nothing changes for anyone.
+func TestNameServiceAndXDSOutage(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to give the members a name server of their own")
+	}
+	resolv, asked, stopNames := startNameServer(t)
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3, Resolv: resolv})
+	members := names(3)
+	for i, n := range members {
+		var args []string
+		if i > 0 {
+			args = []string{"--join", "dns+keyward.test:" + port(l.Sidecars[0].Gossip)}
+		}
+		if _, err := l.AddSidecar(n, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	up := startUpstream(t)
+	e := addEnvoy(t, l, lab.EnvoyOptions{
+		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
+	}, "keyward", 3)
+	if asked.Load() == 0 {
+		t.Error("the members joined without asking the name server")
+	}
+	stopNames()
+	outage := time.Minute
+	if err := xds.Stop(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(outage)
+	sent := 0
+	for round := 0; time.Now().Before(until); round++ {
+		keys := distinctKeys(fmt.Sprintf("round-%d", round), 500)
+		if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
+			t.Fatalf("without xDS, round %d: answers by status %v", round, got)
+		}
+		sent += len(keys)
+	}
+	if m := sum(t, l, "keyward_misrouted_total"); m != 0 {
+		t.Errorf("%v questions were misrouted", m)
+	}
+	if d := sum(t, l, "keyward_degraded_total"); d != 0 {
+		t.Errorf("%v answers were degraded", d)
+	}
+	if d := sum(t, l, "keyward_direct_total"); d != float64(sent) {
+		t.Errorf("%v direct of %d", d, sent)
+	}
+}
+
+func port(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+
+const degradedRules = `domain: app
+descriptors:
+  - key: share
+    rate_limit: {unit: hour, requests_per_unit: 30}
+  - key: open
+    rate_limit: {unit: hour, requests_per_unit: 30}
+    metadata: {keyward: {degraded: fail_open, local_cap: 12}}
+  - key: closed
+    rate_limit: {unit: hour, requests_per_unit: 30}
+    metadata: {keyward: {degraded: fail_closed}}
+`
+
+// TestSilentOwner stops an owner's process without ending it: the others must answer by each rule's degraded policy, in
+// time, and count that they did.
+func TestSilentOwner(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": degradedRules}, Expect: 3})
+	members := names(3)
+	start(t, l, members...)
+	victim := l.Sidecars[0]
+	var keys []string
+	for k, o := range owners(t, l, members, distinctKeys("k", 60)) {
+		if o == victim.Name {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) < 6 {
+		t.Fatalf("only %d keys of %s", len(keys), victim.Name)
+	}
+	asked := dial(t, l.Sidecars[1].RLS, nil)
+	admitted := func(rule, key string, n int) (ok int) {
+		for range n {
+			if ask(t, asked, request("app", 1, rule, key)).OverallCode == rlsv3.RateLimitResponse_OK {
+				ok++
+			}
+		}
+		return ok
+	}
+	// While the owner answers, six hits leave 24 of 30, which the asked member remembers for the closed rule.
+	if n := admitted("closed", keys[2], 6); n != 6 {
+		t.Fatalf("%d of 6 admitted before", n)
+	}
+	if err := victim.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if n := admitted("share", keys[0], 40); n != 10 {
+		t.Errorf("local_share admitted %d of 40 hits, its share of 30 among 3 is 10", n)
+	}
+	if n := admitted("open", keys[1], 40); n != 12 {
+		t.Errorf("fail_open admitted %d of 40 hits, its cap is 12", n)
+	}
+	if n := admitted("closed", keys[2], 40); n != 8 {
+		t.Errorf("fail_closed admitted %d of 40 hits, its share of the 24 that were left is 8", n)
+	}
+	if n := admitted("closed", keys[3], 5); n != 0 {
+		t.Errorf("fail_closed admitted %d hits on a key that nobody has told it of", n)
+	}
+	t.Logf("125 questions about a silent owner took %s", time.Since(begin).Round(time.Millisecond))
+	fam := metrics(t, l.Sidecars[1].Metrics)
+	if d := value(fam, "keyward_degraded_total"); d != 125 {
+		t.Errorf("%v degraded answers were counted, not 125", d)
+	}
+	if b := value(fam, "keyward_overadmission_bound"); b < 10 {
+		t.Errorf("the exported bound is %v although a share of 10 was spent", b)
+	}
+	if err := victim.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	before := value(metrics(t, l.Sidecars[1].Metrics), "keyward_degraded_total")
+	if err := lab.Await(ctx, "the owner to be asked again", func(context.Context) error {
+		ask(t, asked, request("app", 0, "share", keys[4]))
+		after := value(metrics(t, l.Sidecars[1].Metrics), "keyward_degraded_total")
+		if after != before {
+			before = after
+			return fmt.Errorf("still degraded")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKilledOwnerThroughEnvoy kills an owner: Envoy's retry reaches the heir, so no question goes unanswered.
+func TestKilledOwnerThroughEnvoy(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	members := names(3)
+	start(t, l, members...)
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	up := startUpstream(t)
+	e := addEnvoy(t, l, lab.EnvoyOptions{
+		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny"},
+	}, "keyward", 3)
+	keys := distinctKeys("warm", 300)
+	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
+		t.Fatalf("before: %v", got)
+	}
+	var stop atomic.Bool
+	done := make(chan map[int]int, 1)
+	go func() {
+		total := map[int]int{}
+		for round := 0; !stop.Load(); round++ {
+			for s, n := range tally(sendKeys(e.Listener, distinctKeys(fmt.Sprintf("r%d", round), 200), 4)) {
+				total[s] += n
+			}
+		}
+		done <- total
+	}()
+	l.Sidecars[0].Kill()
+	awaitRing(t, l, members[1:]...)
+	awaitEnvoy(t, e, "keyward", 2)
+	stop.Store(true)
+	got := <-done
+	t.Logf("answers while an owner was killed: %v", got)
+	all := 0
+	for _, n := range got {
+		all += n
+	}
+	// Calls that were in flight on the dead connections may fail; keys asked afterwards may not.
+	if failed := all - got[200]; failed > 8 {
+		t.Errorf("%d of %d requests failed", failed, all)
+	}
+	if got := tally(sendKeys(e.Listener, distinctKeys("after", 300), 4)); got[200] != 300 {
+		t.Errorf("after: %v", got)
+	}
+}
