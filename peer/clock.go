@@ -1,0 +1,58 @@
+package peer
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxStep is how far a member's clock may be from the wall's before it jumps there.
+	maxStep = time.Second
+	// maxSlew is how fast a smaller difference is worked off: 500 parts per million.
+	maxSlew = 500e-6
+)
+
+// clock tells Unix nanoseconds that follow the wall clock without its jumps: they run on the monotonic clock and drift
+// towards the wall at no more than maxSlew, so a window neither ends early nor begins twice when NTP corrects the host.
+// Only a difference above maxStep is taken in one step.
+type clock struct {
+	start time.Time
+	line  atomic.Pointer[timeline]
+}
+
+// timeline maps monotonic to told time. It is immutable; a new one begins where the last one stands.
+type timeline struct {
+	mono, wall int64
+	slew       float64
+}
+
+func newClock(start time.Time) *clock {
+	c := &clock{start: start}
+	c.line.Store(&timeline{wall: start.UnixNano()})
+	return c
+}
+
+// mono is nanoseconds since the clock was made. It never steps.
+func (c *clock) mono() int64 { return int64(time.Since(c.start)) }
+
+// now is Unix nanoseconds.
+func (c *clock) now() int64 { return c.line.Load().at(c.mono()) }
+
+// follow steers towards the wall time that was read at mono, to be there in a time of about horizon, and returns the
+// step if it took one. It is called by one goroutine.
+func (c *clock) follow(mono, wall int64, horizon time.Duration) (step time.Duration) {
+	told := c.line.Load().at(mono)
+	off := wall - told
+	if time.Duration(off).Abs() > maxStep {
+		c.line.Store(&timeline{mono: mono, wall: wall})
+		return time.Duration(off)
+	}
+	slew := min(max(float64(off)/float64(horizon), -maxSlew), maxSlew)
+	c.line.Store(&timeline{mono: mono, wall: told, slew: slew})
+	return 0
+}
+
+func (l *timeline) at(mono int64) int64 {
+	d := mono - l.mono
+	return l.wall + d + int64(float64(d)*l.slew)
+}

@@ -1,0 +1,182 @@
+package peer
+
+import (
+	"time"
+
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// Decide answers every question, by the deadline: from this member's own counts, from the owners of the other keys, or,
+// where an owner cannot be reached in time, by the rule's degraded policy. as must be as long as qs, and every answer
+// has Kind Decided afterwards. A question is charged by one member at most, unless its owner was lost after the question
+// had left: then the owner and this member's share may both be charged, which refuses more and never admits more.
+//
+// With stop, one question that would go over its limit keeps the others from being charged. That is exact if one
+// member owns all keys; else all owners are asked first whether anything would go over, and charged after that.
+func (p *Peer) Decide(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
+	as = as[:len(qs)]
+	if stop {
+		p.decideStop(deadline, qs, as)
+		return
+	}
+	p.decide(deadline, qs, as)
+}
+
+func (p *Peer) decide(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	p.o.Node.TakeAll(p.clock.now(), false, qs, as)
+	if asks(as) {
+		p.forward(deadline, qs, as)
+	}
+}
+
+func asks(as []owner.Answer) bool {
+	for i := range as {
+		if as[i].Kind != owner.Decided {
+			return true
+		}
+	}
+	return false
+}
+
+// forward asks other members for the answers that are still Ask.
+func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	c := p.begin(deadline, qs, as)
+	for i := range as {
+		if as[i].Kind != owner.Decided {
+			p.assign(c, i, as[i].Member, false)
+		}
+	}
+	p.send(c, false)
+	for c.open > 0 && c.wait() {
+		for g := range c.groups {
+			if c.completed(g) {
+				p.settle(c, g)
+			}
+		}
+		p.send(c, false) // what was re-routed
+	}
+	p.finish(c)
+}
+
+func (p *Peer) begin(deadline time.Time, qs []owner.Question, as []owner.Answer) *call {
+	c := p.calls.Get().(*call)
+	c.begin(p.clock.mono(), int64(deadline.Sub(p.clock.start)), qs, as)
+	return c
+}
+
+// assign puts question i into a group for member to, or answers it if there is nobody to ask.
+func (p *Peer) assign(c *call, i int, to ring.ID, second bool) {
+	if to == "" || to == p.o.Self || i > int(^uint16(0)) {
+		p.m.questions[unreachable].Inc()
+		c.as[i] = p.fallback(&c.qs[i])
+		return
+	}
+	c.add(to, i, second)
+}
+
+// send sends the groups that were assigned since the last time. One that cannot be sent is settled at once.
+func (p *Peer) send(c *call, stop bool) {
+	links := *p.links.Load()
+	for ; c.round < len(c.groups); c.round++ {
+		g := c.round
+		if r := p.sendGroup(links, c, g, stop); r != pending {
+			c.mu.Lock()
+			c.groups[g].state = r
+			c.mu.Unlock()
+			p.settle(c, g)
+		}
+	}
+}
+
+func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int, stop bool) result {
+	a := &c.groups[g]
+	if a.link = links[a.to]; a.link == nil {
+		return unreachable
+	}
+	if a.sent = p.clock.mono(); a.sent >= c.end {
+		return timeout // the answer could not be waited for, and the charge would stand
+	}
+	return a.link.send(c, g, stop)
+}
+
+// settle takes the answers of a completed group: it re-routes, once, what was asked of a member that is not the owner,
+// and falls back for a group without an answer. Only a definite "not the owner" lets a question be asked again: any
+// other failure leaves open whether it was charged.
+func (p *Peer) settle(c *call, g int) {
+	a := &c.groups[g]
+	a.settled = true
+	c.open--
+	if a.took > 0 {
+		p.m.duration.Observe(a.took.Seconds())
+	}
+	answered := a.state == ok || a.state == notOwner
+	if !answered {
+		p.m.questions[a.state].Add(float64(len(a.index)))
+	}
+	// Re-routing appends groups, so a is not used after it.
+	index, second, asked := a.index, a.second, a.to
+	served := 0
+	for _, i := range index {
+		q, answer := &c.qs[i], &c.as[i]
+		switch {
+		case !answered:
+			*answer = p.fallback(q)
+		case answer.Kind == owner.Decided:
+			served++
+			p.o.Node.Observe(p.clock.now(), q, answer)
+		case second:
+			*answer = p.fallback(q)
+		default:
+			p.reroute(c, int(i), asked)
+		}
+	}
+	if answered {
+		p.m.questions[ok].Add(float64(served))
+		p.m.questions[notOwner].Add(float64(len(index) - served))
+	}
+}
+
+// reroute asks again after a member said that it does not own the key: the owner by the present ring, and if that
+// is the same member, the one that it named, which has seen a newer ring.
+func (p *Peer) reroute(c *call, i int, asked ring.ID) {
+	named := c.as[i].Member
+	c.as[i] = p.o.Node.Take(p.clock.now(), &c.qs[i])
+	if c.as[i].Kind == owner.Decided {
+		return
+	}
+	to := c.as[i].Member
+	if to == asked {
+		to = named
+	}
+	if to == asked {
+		to = ""
+	}
+	p.assign(c, i, to, true)
+}
+
+// finish gives up what has not been answered and returns c to its pool.
+func (p *Peer) finish(c *call) {
+	c.finish()
+	for g := range c.groups {
+		a := &c.groups[g]
+		if a.settled {
+			continue
+		}
+		if a.state == pending {
+			a.link.withdraw(a.ticket)
+			a.state = timeout
+		}
+		a.second = true // there is no time left to ask again
+		p.settle(c, g)
+	}
+	c.reset()
+	p.calls.Put(c)
+}
+
+// fallback answers by the rule's degraded policy.
+func (p *Peer) fallback(q *owner.Question) owner.Answer {
+	a := p.o.Node.Degrade(p.clock.now(), q)
+	a.Kind, a.Path = owner.Decided, owner.Fallback
+	return a
+}

@@ -1,0 +1,98 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// dial opens a stream to a member: TCP, TLS unless insecure, and the handshake.
+func (p *Peer) dial(ctx context.Context, l *link) (net.Conn, uint16, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*dialTime)
+	defer cancel()
+	d := net.Dialer{Timeout: dialTime}
+	conn, err := d.DialContext(ctx, "tcp", l.addr.HostPort)
+	if err != nil {
+		return nil, 0, err
+	}
+	conn, version, err := p.greet(ctx, conn, l)
+	if err != nil {
+		conn.Close()
+		return nil, 0, err
+	}
+	return conn, version, nil
+}
+
+// greet makes conn a stream. It returns the connection to close also with an error.
+func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link) (net.Conn, uint16, error) {
+	raw := conn
+	defer context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })()
+	if p.o.ClientTLS != nil {
+		secure := tls.Client(conn, clientTLS(p.o.ClientTLS, l.addr.HostPort))
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return conn, 0, fmt.Errorf("tls: %w", err)
+		}
+		conn = secure
+	}
+	h := p.hello
+	h.to, h.toInst = l.to, l.addr.Inst
+	if _, err := conn.Write(appendHello(nil, h)); err != nil {
+		return conn, 0, fmt.Errorf("handshake: %w", err)
+	}
+	payload, err := readHandshake(conn, frameWelcome)
+	if err != nil {
+		return conn, 0, fmt.Errorf("handshake: %w", err)
+	}
+	w, err := parseWelcome(payload)
+	if err != nil {
+		return conn, 0, fmt.Errorf("handshake: %w", err)
+	}
+	if w.refusal != refusedNot {
+		return conn, 0, refusalError(w, h)
+	}
+	if h.versions.common(versions{w.version, w.version}) == 0 {
+		return conn, 0, fmt.Errorf("handshake: it chose version %d", w.version)
+	}
+	return conn, w.version, nil
+}
+
+// refusalError says what an operator needs to see why two members do not talk.
+func refusalError(w welcome, h hello) error {
+	if w.refusal == refusedVersion {
+		return fmt.Errorf("refused: %v: it speaks %d to %d, this member %d to %d",
+			w.refusal, w.versions.min, w.versions.max, h.versions.min, h.versions.max)
+	}
+	return fmt.Errorf("refused: %v", w.refusal)
+}
+
+// clientTLS fits a configuration to one address: TLS 1.3 at least, and the host's name where no other was given.
+func clientTLS(base *tls.Config, hostPort string) *tls.Config {
+	c := base.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.DynamicRecordSizingDisabled = true // a batch is one write
+	if c.ServerName == "" && !c.InsecureSkipVerify {
+		c.ServerName, _, _ = net.SplitHostPort(hostPort)
+	}
+	return c
+}
+
+func serverTLS(base *tls.Config) *tls.Config {
+	c := base.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.DynamicRecordSizingDisabled = true
+	return c
+}
+
+// mutual makes sure that both sides were proved, whatever the configuration that GetConfigForClient chose.
+func mutual(s tls.ConnectionState) error {
+	if s.Version < tls.VersionTLS13 {
+		return errors.New("older than TLS 1.3")
+	}
+	if len(s.PeerCertificates) == 0 {
+		return errors.New("no client certificate")
+	}
+	return nil
+}

@@ -1,0 +1,323 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	beat        = 500 * time.Millisecond // between pings
+	silentBeats = 3                      // beats without a byte after which a member counts as silent: 1.5 s
+	dialTime    = time.Second            // for TCP, and again for TLS and the handshake
+	linger      = time.Second            // a member that left the view may answer what it was asked before
+	minBackoff  = 50 * time.Millisecond
+	maxBackoff  = 2 * time.Second
+
+	// A member that let so many groups in a row time out, and has not been heard for so long, is asked nothing until it
+	// is heard again. It keeps a stopped member from costing every question its whole deadline until it is known silent.
+	doubtAfter = 16
+	doubtQuiet = 250 * time.Millisecond
+)
+
+var errSilent = errors.New("silent")
+
+// link is this member's stream to one other: it is dialled ahead of time and again whenever it breaks.
+type link struct {
+	to     ring.ID
+	addr   Addr
+	dial   func(context.Context, *link) (net.Conn, uint16, error)
+	clock  *clock
+	m      *metrics
+	log    *slog.Logger
+	bounds queueBounds
+
+	kick    chan struct{} // holds a token to dial without waiting
+	wake    chan struct{} // holds a token when out is no longer empty
+	retired atomic.Bool   // do not dial again
+	stop    context.CancelFunc
+
+	heard    atomic.Int64 // when bytes last came, by the monotonic clock
+	timeouts atomic.Int32 // groups that timed out since
+
+	mu      sync.Mutex
+	live    bool    // guarded by mu
+	version uint16  // guarded by mu: spoken on the live stream
+	down    string  // guarded by mu: why there is no live stream
+	out     []byte  // guarded by mu: frames to write
+	queued  int     // guarded by mu: questions in out
+	tickets tickets // guarded by mu: groups that wait for an answer
+}
+
+// queueBounds limit what waits for one member.
+type queueBounds struct {
+	bytes  int // encoded and not written
+	groups int // without an answer
+}
+
+// send queues group g of c. A result other than pending says why it did not: then no byte has left.
+func (l *link) send(c *call, g int, stop bool) result {
+	a := &c.groups[g]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.live || l.doubtful(a.sent) {
+		return unreachable
+	}
+	size := frameHead + askHead + len(a.index)*(recordHead+questionSize)
+	if len(l.out)+size > l.bounds.bytes || l.tickets.len() >= l.bounds.groups {
+		return queueFull
+	}
+	// c.gen is only written by the goroutine we are on.
+	a.ticket = l.tickets.put(ticket{call: c, gen: c.gen, group: g})
+	l.push(func(b []byte) []byte {
+		return appendAsk(b, group{
+			id: a.ticket, sent: a.sent, ttl: time.Duration(c.end - a.sent), stop: stop, count: len(a.index),
+		}, c.qs, a.index)
+	})
+	l.queued += len(a.index)
+	return pending
+}
+
+// push appends a frame to what the writer will write next. It is called with mu held.
+func (l *link) push(encode func([]byte) []byte) {
+	if len(l.out) == 0 {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+	l.out = encode(l.out)
+}
+
+func appendAsk(b []byte, g group, qs []owner.Question, index []uint16) []byte {
+	b, at := beginFrame(b, frameAsk)
+	b = appendAskHead(b, g)
+	for _, i := range index {
+		b = appendQuestion(b, &qs[i])
+	}
+	endFrame(b, at)
+	return b
+}
+
+func (l *link) doubtful(now int64) bool {
+	return l.timeouts.Load() >= doubtAfter && now-l.heard.Load() > int64(doubtQuiet)
+}
+
+// withdraw forgets a group whose caller has waited long enough.
+func (l *link) withdraw(id uint64) {
+	l.timeouts.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickets.take(id)
+}
+
+// run keeps the link up until ctx ends.
+func (l *link) run(ctx context.Context) {
+	backoff := minBackoff
+	for ctx.Err() == nil && !l.retired.Load() {
+		conn, version, err := l.dial(ctx, l)
+		if err == nil {
+			backoff = minBackoff
+			err = l.stream(ctx, conn, version)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		l.report(err)
+		t := time.NewTimer(backoff/2 + rand.N(backoff))
+		select {
+		case <-t.C:
+			backoff = min(2*backoff, maxBackoff)
+		case <-l.kick:
+			backoff = minBackoff
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// report logs why the stream is down when that is news.
+func (l *link) report(err error) {
+	why := err.Error()
+	l.mu.Lock()
+	news := l.down != why
+	l.down = why
+	l.mu.Unlock()
+	if news {
+		l.log.Warn("member cannot be asked", "member", l.to, "address", l.addr.HostPort, "error", err)
+	}
+}
+
+// stream carries questions over conn until it breaks, falls silent or ctx ends. No goroutine of it is left then.
+func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error {
+	l.heard.Store(l.clock.mono())
+	l.timeouts.Store(0)
+	l.up(version)
+	l.log.Info("member connected", "member", l.to, "address", l.addr.HostPort, "version", version)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { cancel(l.read(conn)) })
+	wg.Go(func() { cancel(l.write(ctx, conn)) })
+	cancel(l.watch(ctx))
+	conn.Close()
+	l.fall()
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+func (l *link) up(version uint16) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.live, l.version, l.down = true, version, ""
+	l.out, l.queued = l.out[:0], 0
+	l.m.connected.Inc()
+}
+
+// fall takes the link down and completes what was out, so that nobody waits for a stream that is gone.
+func (l *link) fall() {
+	l.mu.Lock()
+	l.live = false
+	lost := l.tickets.drain()
+	l.mu.Unlock()
+	l.m.connected.Dec()
+	for _, t := range lost {
+		t.call.fail(t.gen, t.group, broken)
+	}
+}
+
+// watch pings until the member is silent or ctx ends. It counts beats and not time, because after a pause of this very
+// process the answers may be there, unread.
+func (l *link) watch(ctx context.Context) error {
+	t := time.NewTicker(beat)
+	defer t.Stop()
+	last, missed := l.heard.Load(), 0
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+		if h := l.heard.Load(); h != last {
+			last, missed = h, 0
+		} else if missed++; missed >= silentBeats {
+			return fmt.Errorf("%w for %v", errSilent, time.Duration(l.clock.mono()-h).Round(beat/10))
+		}
+		l.ping()
+	}
+}
+
+func (l *link) ping() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.out) == 0 { // otherwise what waits will be answered as well
+		l.push(func(b []byte) []byte { return appendPing(b, framePing, uint64(l.clock.mono())) })
+	}
+}
+
+func appendPing(b []byte, typ byte, token uint64) []byte {
+	b, at := beginFrame(b, typ)
+	b = le.AppendUint64(b, token)
+	endFrame(b, at)
+	return b
+}
+
+// write writes what gathered while the last write was under way: batches form by themselves, and an idle stream adds
+// no delay.
+func (l *link) write(ctx context.Context, conn net.Conn) error {
+	var spare []byte
+	for {
+		l.mu.Lock()
+		batch, questions := l.out, l.queued
+		l.out, l.queued = spare[:0], 0
+		l.mu.Unlock()
+		spare = batch
+		if len(batch) == 0 {
+			select {
+			case <-l.wake:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		if questions > 0 {
+			l.m.batch.Observe(float64(questions))
+		}
+		if _, err := conn.Write(batch); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+}
+
+// read completes groups as their answers come.
+func (l *link) read(conn net.Conn) error {
+	in := frames{src: conn}
+	for {
+		if err := in.fill(); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		now := l.clock.mono()
+		l.heard.Store(now)
+		l.timeouts.Store(0)
+		for {
+			typ, payload, whole, err := in.next()
+			if err != nil {
+				return err
+			}
+			if !whole {
+				break
+			}
+			if typ != frameAnswer {
+				continue // a pong was heard above; other types are of later versions
+			}
+			if err := l.complete(now, payload); err != nil {
+				return fmt.Errorf("answer: %w", err)
+			}
+		}
+	}
+}
+
+func (l *link) complete(now int64, payload []byte) error {
+	id, outcome, count, records, err := parseAnswerHead(payload)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	t, known := l.tickets.take(id)
+	l.mu.Unlock()
+	if !known {
+		return nil // its caller has given up
+	}
+	return t.call.answer(t.gen, t.group, now, outcome, count, records)
+}
+
+// hurry ends the wait before the next attempt: a new view may have made the member reachable.
+func (l *link) hurry() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// retire ends the link after linger.
+func (l *link) retire() {
+	l.retired.Store(true)
+	time.AfterFunc(linger, l.stop)
+}
+
+func (l *link) state() Link {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Link{
+		Member: l.to, Addr: l.addr, Live: l.live, Version: l.version, Error: l.down, Waiting: l.tickets.len(),
+	}
+}

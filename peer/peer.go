@@ -1,0 +1,286 @@
+// Package peer runs an owner.Node: it gives it time and carries its questions to the members that own their keys.
+//
+// A question that another member owns is appended to that member's link, leaves with whatever else gathered while the
+// link's last write was under way, is served there on the goroutine that reads the stream, and comes back the same way.
+// Whoever cannot answer before the deadline is answered for by the rule's degraded policy. PROTOCOL.md holds the layout
+// of what travels.
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// Options configure a Peer. Node and Self are required.
+type Options struct {
+	Node *owner.Node
+	Self ring.ID
+	Inst uint64 // this boot of Self; 0 is accepted by everyone
+
+	// Cluster is the label that all members share. A member with another one is refused.
+	Cluster string
+	// Algorithms is the bit set (1 << limit.Algorithm) that the rules here may use; default: fixed windows only. A
+	// member that does not know one of them refuses to be asked.
+	Algorithms uint64
+
+	// Listen is the host:port where other members ask; empty: nowhere.
+	Listen string
+	// ServerTLS and ClientTLS secure the streams, both ways proved; both nil: in the clear.
+	ServerTLS, ClientTLS *tls.Config
+
+	// QueueBytes bounds what waits to be written to one member; default 1 MiB.
+	QueueBytes int
+	// QueueGroups bounds the groups without an answer from one member; default 8192.
+	QueueGroups int
+	// MaxStreams bounds the members that ask here at a time; default 1024.
+	MaxStreams int
+
+	// TickEvery is the time between two Ticks of Node; default 250 ms, and it must stay well below owner's T_own.
+	TickEvery time.Duration
+
+	Logger     *slog.Logger          // default: none
+	Registerer prometheus.Registerer // default: none
+}
+
+func (o *Options) setDefaults() {
+	setDefault(&o.Algorithms, knownAlgorithm)
+	setDefault(&o.QueueBytes, 1<<20)
+	setDefault(&o.QueueGroups, 8192)
+	setDefault(&o.MaxStreams, 1024)
+	setDefault(&o.TickEvery, 250*time.Millisecond)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	if o.Node == nil {
+		errs = append(errs, errors.New("no node"))
+	}
+	if o.Self == "" || len(o.Self) > maxID {
+		errs = append(errs, fmt.Errorf("member name %q: must have 1 to %d bytes", o.Self, maxID))
+	}
+	if (o.ServerTLS == nil) != (o.ClientTLS == nil) {
+		errs = append(errs, errors.New("tls is for both directions or for none"))
+	}
+	return errors.Join(errs...)
+}
+
+// Addr is where a member is asked.
+type Addr struct {
+	HostPort string // with an IPv6 host in brackets
+	Inst     uint64 // the boot that is meant; 0: whichever answers
+}
+
+// Peer drives one owner.Node. It is safe for concurrent use.
+type Peer struct {
+	o         Options
+	log       *slog.Logger
+	m         *metrics
+	clock     *clock
+	hello     hello // as sent, but for the target
+	serverTLS *tls.Config
+	listener  net.Listener // nil: none
+	calls     sync.Pool    // of *call
+	scratches sync.Pool    // of *scratch
+
+	ctx  context.Context // of everything that runs in the background
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced whole
+	view  sync.Mutex                        // serialises SetView
+
+	serial sync.Mutex // Node.SetRing, Tick and Facts, which are serial among themselves
+
+	greeting, serving atomic.Int64
+	lastRefusal       atomic.Int64
+}
+
+// New listens and starts to drive o.Node. It asks nobody before SetView.
+func New(o Options) (*Peer, error) {
+	o.setDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("peer: %w", err)
+	}
+	p := &Peer{
+		o:     o,
+		log:   o.Logger,
+		clock: newClock(time.Now()),
+		calls: sync.Pool{New: newCall}, scratches: sync.Pool{New: newScratch},
+		hello: hello{
+			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
+			algorithms: o.Algorithms, from: o.Self, fromInst: o.Inst,
+		},
+	}
+	p.links.Store(&map[ring.ID]*link{})
+	if o.Listen != "" {
+		ln, err := net.Listen("tcp", o.Listen)
+		if err != nil {
+			return nil, fmt.Errorf("peer: %w", err)
+		}
+		p.listener = ln
+	}
+	if o.ServerTLS != nil {
+		p.serverTLS = serverTLS(o.ServerTLS)
+	}
+	p.m = newMetrics(o.Registerer)
+	p.start()
+	return p, nil
+}
+
+func (p *Peer) start() {
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.tick(p.clock.mono())
+	p.wg.Go(p.ticks)
+	if p.listener != nil {
+		p.wg.Go(func() { p.accept(p.ctx) })
+	}
+}
+
+// Addr is where this member listens; nil if nowhere.
+func (p *Peer) Addr() net.Addr {
+	if p.listener == nil {
+		return nil
+	}
+	return p.listener.Addr()
+}
+
+// Close stops asking and answering. Decide still works: every question of another owner is answered by its rule's
+// degraded policy.
+func (p *Peer) Close() error {
+	p.view.Lock() // SetView starts no link from here on
+	p.stop()
+	p.view.Unlock()
+	var err error
+	if p.listener != nil {
+		err = p.listener.Close()
+	}
+	p.wg.Wait()
+	return err
+}
+
+// Now is this member's clock, in Unix nanoseconds.
+func (p *Peer) Now() int64 { return p.clock.now() }
+
+// Facts is what Node knows of itself.
+func (p *Peer) Facts() owner.Facts {
+	p.serial.Lock()
+	defer p.serial.Unlock()
+	return p.o.Node.Facts(p.clock.now())
+}
+
+func (p *Peer) ticks() {
+	t := time.NewTicker(p.o.TickEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			p.tick(p.clock.mono())
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *Peer) tick(mono int64) {
+	if step := p.clock.follow(mono, time.Now().UnixNano(), p.o.TickEvery); step != 0 {
+		p.m.steps.Inc()
+		p.log.Warn("the wall clock jumped; windows follow it", "step", step)
+	}
+	p.serial.Lock()
+	defer p.serial.Unlock()
+	p.o.Node.Tick(p.clock.now())
+}
+
+// SetView tells who owns what and where the members are asked. Members are dialled ahead of time, so addrs may hold
+// more than the ring does. What was asked of a member that has gone may still be answered for a moment.
+func (p *Peer) SetView(r *ring.Ring, s owner.Standing, addrs map[ring.ID]Addr) {
+	p.view.Lock()
+	defer p.view.Unlock()
+	p.relink(addrs)
+	p.serial.Lock()
+	defer p.serial.Unlock()
+	p.o.Node.SetRing(p.clock.now(), r, s)
+}
+
+// relink is called with view held.
+func (p *Peer) relink(addrs map[ring.ID]Addr) {
+	old := *p.links.Load()
+	links := make(map[ring.ID]*link, len(addrs))
+	for id, a := range addrs {
+		l := old[id]
+		if id == p.o.Self || p.ctx.Err() != nil {
+			continue
+		}
+		if l == nil || l.addr != a {
+			l = p.newLink(id, a)
+		} else {
+			l.hurry()
+		}
+		links[id] = l
+	}
+	p.links.Store(&links)
+	for id, l := range old {
+		if links[id] != l {
+			l.retire()
+		}
+	}
+}
+
+func (p *Peer) newLink(id ring.ID, a Addr) *link {
+	l := &link{
+		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log,
+		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups},
+		kick:   make(chan struct{}, 1),
+		wake:   make(chan struct{}, 1),
+	}
+	ctx, stop := context.WithCancel(p.ctx)
+	l.stop = stop
+	p.wg.Go(func() { l.run(ctx) })
+	return l
+}
+
+// Link is the state of the stream to one member.
+type Link struct {
+	Member  ring.ID
+	Addr    Addr
+	Live    bool
+	Version uint16 // of the protocol, when live
+	Error   string // why it is not live
+	Waiting int    // groups without an answer
+}
+
+// Links lists the members that are dialled, in the order of their names.
+func (p *Peer) Links() []Link {
+	links := slices.Collect(maps.Values(*p.links.Load()))
+	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(string(a.to), string(b.to)) })
+	out := make([]Link, 0, len(links))
+	for _, l := range links {
+		out = append(out, l.state())
+	}
+	return out
+}

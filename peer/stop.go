@@ -1,0 +1,147 @@
+package peer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// scratch holds the questions of a request as they are put in one of its rounds.
+type scratch struct {
+	qs   []owner.Question
+	lost []bool // no owner answered in the first round
+}
+
+func newScratch() any { return new(scratch) }
+
+// decideStop decides a request in stop mode.
+func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	p.o.Node.TakeAll(p.clock.now(), true, qs, as)
+	if !asks(as) {
+		return
+	}
+	s := p.scratches.Get().(*scratch)
+	defer p.scratches.Put(s)
+	if slices.ContainsFunc(as, cached) {
+		s.qs = append(s.qs[:0], qs...)
+		owner.Stop(s.qs, as)
+		p.forward(deadline, s.qs, as)
+		return
+	}
+	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxQuestions {
+		switch p.askStop(deadline, to, qs, as) {
+		case ok:
+			return
+		case notOwner: // nothing was charged, and the others may name several owners
+		default:
+			p.degradeStop(s, qs, as)
+			return
+		}
+	}
+	p.decideRounds(deadline, s, qs, as)
+}
+
+func cached(a owner.Answer) bool { return a.Authority == owner.Cached }
+
+// soleOwner is the one member that all questions are to be asked of, if there is one.
+func soleOwner(as []owner.Answer) (ring.ID, bool) {
+	to := as[0].Member
+	for i := range as {
+		if as[i].Kind != owner.Ask || as[i].Member != to {
+			return "", false
+		}
+	}
+	return to, to != ""
+}
+
+// askStop asks one member for the whole request, which it decides under its own locks.
+func (p *Peer) askStop(deadline time.Time, to ring.ID, qs []owner.Question, as []owner.Answer) result {
+	c := p.begin(deadline, qs, as)
+	for i := range qs {
+		c.add(to, i, false)
+	}
+	r := p.sendGroup(*p.links.Load(), c, 0, true)
+	if r == pending {
+		for !c.completed(0) && c.wait() {
+		}
+	}
+	c.finish()
+	a := &c.groups[0]
+	if r == pending {
+		r = a.state
+	}
+	if r == pending {
+		a.link.withdraw(a.ticket)
+		r = timeout
+	}
+	if a.took > 0 {
+		p.m.duration.Observe(a.took.Seconds())
+	}
+	p.m.questions[r].Add(float64(len(qs)))
+	if r == ok {
+		for i := range qs {
+			p.o.Node.Observe(p.clock.now(), &qs[i], &as[i])
+		}
+	}
+	c.reset()
+	p.calls.Put(c)
+	return r
+}
+
+// decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.
+// Between the two another request may be charged, as between the two commands of envoyproxy/ratelimit. The first round
+// has half of the time.
+func (p *Peer) decideRounds(deadline time.Time, s *scratch, qs []owner.Question, as []owner.Answer) {
+	left := time.Until(deadline)
+	s.first(qs)
+	p.decide(deadline.Add(-left/2), s.qs, as)
+	s.lost = s.lost[:0]
+	for i := range as {
+		s.lost = append(s.lost, as[i].Path == owner.Fallback)
+	}
+	s.second(qs, as)
+	p.o.Node.TakeAll(p.clock.now(), false, s.qs, as)
+	for i := range as {
+		if as[i].Kind != owner.Decided && s.lost[i] {
+			as[i] = p.fallback(&s.qs[i]) // its owner would let the rest of the time pass as well
+		}
+	}
+	if asks(as) {
+		p.forward(deadline, s.qs, as)
+	}
+}
+
+// degradeStop is both rounds by the rules' degraded policies.
+func (p *Peer) degradeStop(s *scratch, qs []owner.Question, as []owner.Answer) {
+	s.first(qs)
+	for i := range qs {
+		as[i] = p.fallback(&s.qs[i])
+	}
+	s.second(qs, as)
+	for i := range qs {
+		as[i] = p.fallback(&s.qs[i])
+	}
+}
+
+// first makes the questions of the first round: nothing is charged.
+func (s *scratch) first(qs []owner.Question) {
+	s.qs = append(s.qs[:0], qs...)
+	for i := range s.qs {
+		if s.qs[i].Op == owner.Take {
+			s.qs[i].Op = owner.Peek
+		} else {
+			s.qs[i].Op = owner.Look
+		}
+	}
+}
+
+// second makes those of the second round from the answers to the first. Only charges stop each other.
+func (s *scratch) second(qs []owner.Question, as []owner.Answer) {
+	for i := range qs {
+		as[i].Over = as[i].Over && qs[i].Op == owner.Take
+	}
+	s.qs = append(s.qs[:0], qs...)
+	owner.Stop(s.qs, as)
+}

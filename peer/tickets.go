@@ -1,0 +1,64 @@
+package peer
+
+// ticket is where the answer to a group belongs.
+type ticket struct {
+	call  *call
+	gen   uint64
+	group int
+}
+
+// tickets numbers the groups that are out on one stream. A number is used once: it holds the slot's generation, so a
+// late answer never meets the slot's next group. The zero value is empty.
+type tickets struct {
+	slots []ticketSlot
+	free  []uint32
+}
+
+type ticketSlot struct {
+	ticket
+	gen uint32
+}
+
+func (t *tickets) len() int { return len(t.slots) - len(t.free) }
+
+func (t *tickets) put(k ticket) (id uint64) {
+	var i uint32
+	if n := len(t.free); n > 0 {
+		i, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		i = uint32(len(t.slots))
+		t.slots = append(t.slots, ticketSlot{})
+	}
+	s := &t.slots[i]
+	s.gen++
+	s.ticket = k
+	return uint64(s.gen)<<32 | uint64(i)
+}
+
+func (t *tickets) take(id uint64) (ticket, bool) {
+	i := uint32(id)
+	if uint64(i) >= uint64(len(t.slots)) {
+		return ticket{}, false
+	}
+	s := &t.slots[i]
+	if s.call == nil || s.gen != uint32(id>>32) {
+		return ticket{}, false
+	}
+	k := s.ticket
+	s.ticket = ticket{}
+	t.free = append(t.free, i)
+	return k, true
+}
+
+// drain takes all of them.
+func (t *tickets) drain() []ticket {
+	var out []ticket
+	for i := range t.slots {
+		if s := &t.slots[i]; s.call != nil {
+			out = append(out, s.ticket)
+			s.ticket = ticket{}
+			t.free = append(t.free, uint32(i))
+		}
+	}
+	return out
+}
