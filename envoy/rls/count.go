@@ -15,8 +15,7 @@ type serviceCounts struct {
 	loadSuccess, loadError   *stats.Counter
 	globalShadow             *stats.Counter
 	serviceError, ownerError *stats.Counter
-	requests                 *stats.Counter // of gRPC
-	responseTime             *stats.Timer   // of gRPC
+	call                     stats.Method // of gRPC
 }
 
 func newServiceCounts(st *stats.Store) serviceCounts {
@@ -26,16 +25,15 @@ func newServiceCounts(st *stats.Store) serviceCounts {
 		globalShadow: st.Counter("ratelimit.service.global_shadow_mode"),
 		serviceError: st.Counter("ratelimit.service.call.should_rate_limit.service_error"),
 		// Here it means that a key's owner could not be reached: the nearest thing to a Redis that does not answer.
-		ownerError:   st.Counter("ratelimit.service.call.should_rate_limit.redis_error"),
-		requests:     st.Counter("ratelimit_server.ShouldRateLimit.total_requests"),
-		responseTime: st.Timer("ratelimit_server.ShouldRateLimit.response_time"),
+		ownerError: st.Counter("ratelimit.service.call.should_rate_limit.redis_error"),
+		call:       st.Method("ShouldRateLimit"),
 	}
 }
 
 // served counts one call of the gRPC server.
 func (n *serviceCounts) served(took time.Duration) {
-	n.requests.Add(1)
-	n.responseTime.Observe(took)
+	n.call.TotalRequests.Add(1)
+	n.call.ResponseTime.Observe(took)
 }
 
 // count writes the statistics of every answer.
@@ -64,14 +62,13 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 // series is where the statistics of descriptor i are kept.
 func (s *Service) series(c *Call, v *view, i int) *stats.Rule {
 	m := &c.slots[i].match
-	if m.Static {
-		if at := v.series[m.Rule.Index].Load(); at != nil {
-			return at
-		}
+	if !m.Static {
+		c.text = v.rules.AppendStatKey(c.text[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, m)
+		return s.store.RuleBytes(c.text)
 	}
-	c.text = v.rules.AppendStatKey(c.text[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, m)
-	at := s.store.RuleBytes(c.text)
-	if m.Static {
+	at := v.series[m.Rule.Index].Load()
+	if at == nil {
+		at = s.store.Rule(m.Rule.FullKey)
 		v.series[m.Rule.Index].Store(at)
 	}
 	return at
