@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -25,6 +26,24 @@ func HashLines(lines ...string) (h uint64, ok bool) {
 		h = d.Sum64()
 	}
 	return h, len(lines) > 0
+}
+
+// HashHeader is HashLines for the header of this name. Envoy keeps some headers on one line: it joins their values with
+// commas in the order sent.
+func HashHeader(name string, lines ...string) (h uint64, ok bool) {
+	if len(lines) > 1 && inline(strings.ToLower(name)) {
+		return Hash(strings.Join(lines, ",")), true
+	}
+	return HashLines(lines...)
+}
+
+// inline says whether Envoy keeps a header on one line; the name is in lower case.
+func inline(name string) bool {
+	switch name {
+	case "authorization", "host", ":authority":
+		return true
+	}
+	return false
 }
 
 // Combine adds the hash of the next hash_policy to that of the ones before it. A policy that gives no hash is left out.

@@ -17,7 +17,7 @@ type point struct {
 // table is a sorted circle of points with a first-level index: hashes are uniform, so the top bits of one lead to within
 // a point or two of its place.
 type table struct {
-	points []point  // sorted by (hash, owner)
+	points []point  // sorted by hash
 	index  []uint32 // index[t] = the first point whose hash has top bits >= t
 	shift  uint     // 64 - the number of top bits
 	owners int      // owners are 0..owners-1
@@ -37,8 +37,8 @@ func appendPoints(points []point, name []byte, owner int32, n uint64, hash func(
 	return points
 }
 
-// newTable sorts points, which come owner by owner in rising order, by counting their top bits: the counts are the
-// index. Equal hashes fall to the lower owner.
+// newTable sorts points by counting their top bits: the counts are the index. Points of equal hash keep their order, so a
+// key falls to the one that came first.
 func newTable(unsorted []point, owners int) table {
 	if len(unsorted) == 0 {
 		return table{owners: owners}

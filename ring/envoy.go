@@ -1,0 +1,274 @@
+package ring
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Envoy's limits and defaults of a RING_HASH cluster.
+const (
+	defaultMinimumRing = 1024
+	maximumRing        = 8388608
+	highestPriority    = 128
+)
+
+// Cluster is an Envoy cluster with a RING_HASH policy, as its users wrote it.
+type Cluster struct {
+	MinimumRingSize  uint64 // points at least; 0 means 1024
+	MaximumRingSize  uint64 // points at most; 0 means 8388608
+	HashFunction     HashFunction
+	UseHostname      bool     // use_hostname_for_hashing
+	LocalityWeighted bool     // locality_weighted_lb_config is present
+	PanicThreshold   *float64 // healthy_panic_threshold in percent; nil means 50
+	Overprovisioning uint32   // overprovisioning_factor in percent; 0 means 140
+	Local            Locality // Envoy's own locality, which it takes first; only the order of hosts depends on it
+	Hosts            []Host   // in the order of the load assignment
+}
+
+// HashFunction makes points of hash keys. The hash of a request is XXHash with either.
+type HashFunction uint8
+
+// The hash functions.
+const (
+	XXHash HashFunction = iota
+	Murmur2
+)
+
+// Host is one endpoint of a Cluster.
+type Host struct {
+	HashKey        string // metadata envoy.lb hash_key, where it is a string
+	Hostname       string
+	Address        string // IP:port as Envoy prints it, or the path of a unix socket
+	Weight         uint32 // 0 counts as 1
+	Health         Health
+	Priority       uint32
+	Locality       Locality
+	LocalityWeight uint32 // of the whole locality; 0 keeps it out when the cluster is LocalityWeighted
+}
+
+// Health is a host's health_status, with the numbers of the Envoy API.
+type Health uint8
+
+// The health statuses.
+const (
+	Unknown Health = iota // counts as healthy
+	Healthy
+	Unhealthy
+	Draining
+	Timeout
+	Degraded
+)
+
+func (h Health) in() bool { return h == Unknown || h == Healthy }
+
+// Locality is where a host runs.
+type Locality struct{ Region, Zone, SubZone string }
+
+func (l Locality) compare(o Locality) int {
+	return cmp.Or(cmp.Compare(l.Region, o.Region), cmp.Compare(l.Zone, o.Zone), cmp.Compare(l.SubZone, o.SubZone))
+}
+
+// hashKey is what the points of h are hashes of. A host without the hostname that is asked for has an empty one: Envoy
+// does not fall back to the address.
+func (h *Host) hashKey(useHostname bool) string {
+	if h.HashKey == "" && useHostname {
+		return h.Hostname
+	}
+	return cmp.Or(h.HashKey, h.Address)
+}
+
+// Gauges are Envoy's cluster.NAME.ring_hash_lb.* gauges.
+type Gauges struct{ Size, MinHashesPerHost, MaxHashesPerHost uint64 }
+
+// EnvoyRing is what Envoy builds of a Cluster: immutable, safe for concurrent use.
+type EnvoyRing struct {
+	levels []table // by priority
+	load   loads
+	hosts  []int
+	gauges Gauges
+}
+
+// Build computes the ring exactly as Envoy 1.40 on x86-64 does, or says everything for which Envoy would refuse the cluster.
+// Where two hosts share a hash key Envoy's choice is undefined; here it is the one that Envoy orders first.
+func (c Cluster) Build() (*EnvoyRing, error) {
+	c.MinimumRingSize = cmp.Or(c.MinimumRingSize, defaultMinimumRing)
+	c.MaximumRingSize = cmp.Or(c.MaximumRingSize, maximumRing)
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	levels := c.byPriority()
+	load, panics := c.distribute(levels)
+	r := &EnvoyRing{levels: make([]table, len(levels)), load: load}
+	for p, hosts := range levels {
+		if !panics[p] {
+			hosts = slices.DeleteFunc(slices.Clone(hosts), func(i int) bool { return !c.Hosts[i].Health.in() })
+		}
+		weights := c.normalize(hosts, levels[p])
+		if len(weights) == 0 {
+			continue
+		}
+		r.levels[p], r.gauges = c.place(weights)
+		for _, w := range weights {
+			r.hosts = append(r.hosts, w.host)
+		}
+	}
+	slices.Sort(r.hosts)
+	return r, nil
+}
+
+func (c *Cluster) validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.MaximumRingSize > maximumRing {
+		fault("maximum_ring_size %d: at most %d is allowed", c.MaximumRingSize, maximumRing)
+	}
+	if c.MinimumRingSize > c.MaximumRingSize {
+		fault("minimum_ring_size %d: above maximum_ring_size %d", c.MinimumRingSize, c.MaximumRingSize)
+	}
+	if c.HashFunction > Murmur2 {
+		fault("hash_function %d: unknown", c.HashFunction)
+	}
+	if t := c.PanicThreshold; t != nil && !(*t >= 0 && *t <= 100) {
+		fault("healthy_panic_threshold %v: must be 0 to 100", *t)
+	}
+	sums := map[uint32]uint64{}
+	for i := range c.Hosts {
+		h := &c.Hosts[i]
+		if h.HashKey == "" && h.Address == "" && !c.UseHostname {
+			fault("host %d: has neither hash key nor address", i)
+		}
+		if h.Health > Degraded {
+			fault("host %d: unknown health status %d", i, h.Health)
+		}
+		if h.Priority > highestPriority {
+			fault("host %d: priority %d, at most %d is allowed", i, h.Priority, highestPriority)
+		}
+		sums[h.Priority] += uint64(max(h.Weight, 1))
+		if s := sums[h.Priority]; s > math.MaxUint32 && s-uint64(max(h.Weight, 1)) <= math.MaxUint32 {
+			fault("host %d: weights of priority %d add up to more than %d", i, h.Priority, uint32(math.MaxUint32))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// byPriority gives the indices of the hosts of each priority, in their order.
+func (c *Cluster) byPriority() [][]int {
+	levels := make([][]int, 1)
+	for i := range c.Hosts {
+		for uint32(len(levels)) <= c.Hosts[i].Priority {
+			levels = append(levels, nil)
+		}
+		levels[c.Hosts[i].Priority] = append(levels[c.Hosts[i].Priority], i)
+	}
+	return levels
+}
+
+// weighted is a host's part of its ring.
+type weighted struct {
+	host   int
+	weight float64
+}
+
+// normalize gives the hosts that go into the ring of a priority their parts of it. The weights of the localities are
+// those of all, with or without a host that goes in.
+func (c *Cluster) normalize(in, all []int) []weighted {
+	if !c.LocalityWeighted {
+		return c.share(nil, in, 1)
+	}
+	weights := map[Locality]uint64{}
+	for _, i := range all {
+		weights[c.Hosts[i].Locality] = uint64(c.Hosts[i].LocalityWeight)
+	}
+	sum, order := uint64(0), make([]Locality, 0, len(weights))
+	for l, w := range weights {
+		sum, order = sum+w, append(order, l)
+	}
+	slices.SortFunc(order, func(a, b Locality) int {
+		return cmp.Or(c.foreign(a)-c.foreign(b), a.compare(b))
+	})
+	members := map[Locality][]int{}
+	for _, i := range in {
+		members[c.Hosts[i].Locality] = append(members[c.Hosts[i].Locality], i)
+	}
+	var out []weighted
+	for _, l := range order {
+		if w := weights[l]; w != 0 {
+			out = c.share(out, members[l], float64(w)/float64(sum))
+		}
+	}
+	return out
+}
+
+// foreign is 0 for Envoy's own locality, which it takes first, and 1 for the others.
+func (c *Cluster) foreign(l Locality) int {
+	if c.Local != (Locality{}) && l == c.Local {
+		return 0
+	}
+	return 1
+}
+
+// share divides a part of the ring among hosts by weight.
+func (c *Cluster) share(out []weighted, hosts []int, part float64) []weighted {
+	sum := uint64(0)
+	for _, i := range hosts {
+		sum += uint64(max(c.Hosts[i].Weight, 1))
+	}
+	for _, i := range hosts {
+		out = append(out, weighted{i, float64(max(c.Hosts[i].Weight, 1)) * part / float64(sum)})
+	}
+	return out
+}
+
+// place makes the points of one priority's ring. The host of least weight gets a whole number of points; running sums in
+// doubles, in this very order, decide how many the others get.
+func (c *Cluster) place(weights []weighted) (table, Gauges) {
+	least := 1.0
+	for _, w := range weights {
+		least = min(least, w.weight)
+	}
+	// The conversions forbid fused multiply-add, which Envoy's x86-64 builds do not have.
+	scale := min(math.Ceil(float64(least*float64(c.MinimumRingSize)))/least, float64(c.MaximumRingSize))
+	hash := xxhash.Sum64
+	if c.HashFunction == Murmur2 {
+		hash = murmur2
+	}
+	g := Gauges{Size: uint64(math.Ceil(scale)), MinHashesPerHost: uint64(math.Ceil(scale))}
+	points := make([]point, 0, g.Size+1)
+	current, target := 0.0, 0.0
+	for _, w := range weights {
+		target += float64(scale * w.weight)
+		n := uint64(0)
+		for current < target {
+			current++
+			n++
+		}
+		name := append([]byte(c.Hosts[w.host].hashKey(c.UseHostname)), '_')
+		points = appendPoints(points, name, int32(w.host), n, hash)
+		g.MinHashesPerHost, g.MaxHashesPerHost = min(g.MinHashesPerHost, n), max(g.MaxHashesPerHost, n)
+	}
+	return newTable(points, len(c.Hosts)), g
+}
+
+// Owner is the index in Hosts of the host that Envoy sends a request of hash h to; -1 when it answers 503.
+func (r *EnvoyRing) Owner(h uint64) int {
+	t := &r.levels[r.load.priority(h)]
+	return t.owner(h)
+}
+
+// Heir is the index of the host that a retry with previous_hosts goes to, the next distinct one on the same ring; -1
+// if there is none.
+func (r *EnvoyRing) Heir(h uint64) int {
+	t := &r.levels[r.load.priority(h)]
+	return t.heir(h)
+}
+
+// Hosts lists the indices of the hosts on the rings of all priorities, in rising order.
+func (r *EnvoyRing) Hosts() []int { return slices.Clone(r.hosts) }
+
+// Gauges are those of the last priority that has a ring, as in Envoy, where all priorities write the same ones.
+func (r *EnvoyRing) Gauges() Gauges { return r.gauges }
