@@ -1,13 +1,17 @@
 package rls
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/keyward/keyward/envoy/stats"
 )
 
 // healthName is the service whose gRPC health follows Health; "" is always SERVING, and any other is not found.
@@ -61,8 +65,23 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// Register puts gRPC's health service on g.
-func (h *Health) Register(g *grpc.Server) { healthpb.RegisterHealthServer(g, h.grpc) }
+// Register puts gRPC's health service on g. Its checks are counted in st, as every method's calls are.
+func (h *Health) Register(g *grpc.Server, st *stats.Store) {
+	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st.Method("Check")})
+}
+
+type countedHealth struct {
+	*health.Server
+	method stats.Method
+}
+
+func (c countedHealth) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	begin := time.Now()
+	resp, err := c.Server.Check(ctx, r)
+	c.method.TotalRequests.Add(1)
+	c.method.ResponseTime.Observe(time.Since(begin))
+	return resp, err
+}
 
 func (h *Health) tellLocked() {
 	status := healthpb.HealthCheckResponse_SERVING

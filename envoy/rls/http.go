@@ -63,6 +63,7 @@ func (s *Service) decodeJSON(c *Call, body io.Reader) error {
 	if err != nil {
 		return err
 	}
+	b, hidden := hideOpaque(b)
 	var req pb.RateLimitRequest
 	if err := protojson.Unmarshal(b, &req); err != nil {
 		return err
@@ -71,7 +72,13 @@ func (s *Service) decodeJSON(c *Call, body io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return s.Decode(c, message)
+	if err := s.Decode(c, message); err != nil {
+		return err
+	}
+	if hidden {
+		c.Request.showOpaque()
+	}
+	return nil
 }
 
 func badRequest(w http.ResponseWriter) {

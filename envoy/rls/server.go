@@ -59,7 +59,7 @@ func Start(o ServerOptions) (*Server, error) {
 		opts.TLS = d.TLS
 		g := o.Service.NewGRPC(opts)
 		if !d.Bare {
-			o.Health.Register(g)
+			o.Health.Register(g, o.Service.store)
 		}
 		s.grpc = append(s.grpc, g)
 		s.serve("gRPC", listeners[i], g.Serve)

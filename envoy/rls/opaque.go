@@ -1,0 +1,53 @@
+package rls
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// JSON cannot carry a byte that is not UTF-8, and its parser refuses one. So that such a caller is counted like any other,
+// each odd byte travels through the parser as a rune of a private plane. Runes of that range that were sent as such
+// travel as their own four bytes, which keeps different values different.
+const privateRunes rune = 0x10FF00
+
+func private(r rune) bool { return r >= privateRunes && r <= privateRunes+0xff }
+
+// hideOpaque makes b valid UTF-8; hidden says that it was not.
+func hideOpaque(b []byte) (out []byte, hidden bool) {
+	if utf8.Valid(b) {
+		return b, false
+	}
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r != utf8.RuneError && !private(r) || r == utf8.RuneError && n > 1 {
+			out = append(out, b[:n]...)
+		} else {
+			for _, odd := range b[:n] {
+				out = utf8.AppendRune(out, privateRunes+rune(odd))
+			}
+		}
+		b = b[n:]
+	}
+	return out, true
+}
+
+// showOpaque gives s its own bytes back.
+func showOpaque(s string) string {
+	var out strings.Builder
+	for _, r := range s {
+		if private(r) {
+			out.WriteByte(byte(r - privateRunes))
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
+
+func (r *Request) showOpaque() {
+	r.Domain = showOpaque(r.Domain)
+	for i := range r.entries {
+		e := &r.entries[i]
+		e.Key, e.Value = showOpaque(e.Key), showOpaque(e.Value)
+	}
+}

@@ -1,0 +1,478 @@
+package rls
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/owner"
+)
+
+// start serves the rig on sockets of its own until the test ends, and checks that nothing runs on after that.
+func (r *rig) start(t testing.TB, h *Health, change ...func(*ServerOptions)) *Server {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	o := ServerOptions{Service: r.Service, Health: h, Doors: []Door{{Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
+	for _, c := range change {
+		c(&o)
+	}
+	s, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		s.Stop(ctx)
+		goleak.VerifyNone(t, before)
+	})
+	return s
+}
+
+func dial(t testing.TB, target string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// opaque is a client's codec that sends bytes as they are.
+type opaque struct{}
+
+func (opaque) Name() string { return "proto" }
+func (opaque) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+func (opaque) Unmarshal(b mem.BufferSlice, v any) error {
+	return proto.Unmarshal(b.Materialize(), v.(proto.Message))
+}
+
+// send calls ShouldRateLimit with a message that may be anything.
+func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateLimitResponse, error) {
+	resp := new(pb.RateLimitResponse)
+	err := conn.Invoke(ctx, pb.RateLimitService_ShouldRateLimit_FullMethodName, message, resp, grpc.ForceCodecV2(opaque{}))
+	return resp, err
+}
+
+func TestGRPC(t *testing.T) {
+	r := newRig(t, basic)
+	s := r.start(t, NewHealth())
+	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
+	ctx := t.Context()
+	for i := range 3 {
+		resp, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "alice"), descriptor("free", "v")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := brief(resp), fmt.Sprintf("OK OK:%d OK", 49-i); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for want, req := range map[string]*pb.RateLimitRequest{
+		"rate limit domain must not be empty":          request("", descriptor("k", "v")),
+		"rate limit descriptor list must not be empty": request("basic"),
+	} {
+		_, err := client.ShouldRateLimit(ctx, req)
+		if st := status.Convert(err); st.Code() != codes.Unknown || st.Message() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	keyed := metadata.AppendToOutgoingContext(ctx, KeyHeader, "alice")
+	if _, err := client.ShouldRateLimit(keyed, request("basic", descriptor("key1", "alice"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.metric(t, "keyward_direct_total"); got != 1 {
+		t.Errorf("keyward_direct_total %v", got)
+	}
+	if got := r.stats.Counter("ratelimit_server.ShouldRateLimit.total_requests").Value(); got != 6 {
+		t.Errorf("%d requests counted", got)
+	}
+}
+
+func TestCallTimeout(t *testing.T) {
+	r := newRig(t, basic)
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if _, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "v"))); err != nil {
+		t.Fatal(err)
+	}
+	got := time.Unix(0, r.lone.deadline.Load())
+	if low, high := begin.Add(35*time.Minute), time.Now().Add(36*time.Minute+time.Second); got.Before(low) || got.After(high) {
+		t.Errorf("deadline %v is not 60 %% of the caller's hour from %v", got, begin)
+	}
+}
+
+// What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
+func TestHostile(t *testing.T) {
+	r := newRig(t, basic)
+	conn := dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil)
+	one := func(value string) []byte {
+		b := wire(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
+		return bytes.Replace(b, bytes.Repeat([]byte("x"), len(value)), []byte(value), 1)
+	}
+	flood, heavy := request("basic"), request("basic")
+	for range 10_000 {
+		flood.Descriptors = append(flood.Descriptors, descriptor("one", "v"))
+	}
+	for range 200 {
+		heavy.Descriptors = append(heavy.Descriptors, descriptor("one", strings.Repeat("v", 64<<10)))
+	}
+	sum := request("basic", addend(descriptor("one", "sum"), math.MaxUint64-1), addend(descriptor("one", "sum"), math.MaxUint64-1))
+	for _, tt := range []struct {
+		name    string
+		message []byte
+		want    string // of the second time
+	}{
+		{"bytes that are no UTF-8", one("a\xff\xfeb"), "OVER OVER:0"},
+		{"a value of 64 KiB", one(strings.Repeat("v", 64<<10)), "OVER OVER:0"},
+		{"a value beyond", one(strings.Repeat("v", 64<<10+1)), "OVER OVER"},
+		{"10,000 descriptors", wire(t, flood), "OVER" + strings.Repeat(" OVER", 256)},
+		{"13 MB", wire(t, heavy), "OVER" + strings.Repeat(" OVER", 200)},
+		{"the largest addend", wire(t, request("basic", addend(descriptor("one", "max"), math.MaxUint64))), "OVER OVER:0"},
+		{"addends beyond 64 bits", wire(t, sum), "OVER OVER:0 OVER:0"},
+		{"an entry of nothing", wire(t, request("basic", descriptor("", ""), descriptor("one", ""))), "OVER OK OVER:0"},
+		{"garbage", bytes.Repeat([]byte{0xfe}, 100), codes.Internal.String()},
+		{"nothing", nil, codes.Unknown.String()},
+		{"cut short", one("v")[:10], codes.Internal.String()},
+		{"no unit", wire(t, request("basic", override(descriptor("one", "u"), 1, typev3.RateLimitUnit_UNKNOWN))), codes.Unknown.String()},
+		{"beyond what gRPC takes in", make([]byte, 17<<20), codes.ResourceExhausted.String()},
+	} {
+		var got string
+		for range 2 {
+			resp, err := send(t.Context(), conn, tt.message)
+			got = brief(resp)
+			if err != nil {
+				got = status.Code(err).String()
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestExactUnderConcurrency(t *testing.T) {
+	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
+	addr := r.start(t, NewHealth()).Addrs()[0].String()
+	var admitted [4]int
+	var callers sync.WaitGroup
+	for i := range admitted {
+		client := pb.NewRateLimitServiceClient(dial(t, addr, nil))
+		callers.Go(func() {
+			for range 100 {
+				resp, err := client.ShouldRateLimit(t.Context(), request("d", descriptor("k", "v")))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if resp.OverallCode == pb.RateLimitResponse_OK {
+					admitted[i]++
+				}
+			}
+		})
+	}
+	callers.Wait()
+	sum := 0
+	for _, n := range admitted {
+		sum += n
+	}
+	if sum != 300 {
+		t.Errorf("admitted %d of a limit of 300", sum)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	h := NewHealth("cluster", "config")
+	s := newRig(t, basic).start(t, h)
+	client := healthpb.NewHealthClient(dial(t, s.Addrs()[0].String(), nil))
+	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{"": healthpb.HealthCheckResponse_SERVING, "ratelimit": want} {
+			resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+			if err != nil || resp.Status != want {
+				t.Errorf("service %q: %v, %v; want %v", service, resp.GetStatus(), err, want)
+			}
+		}
+		code, body := get(t, s.Addrs()[1], "/healthcheck")
+		if healthy := want == healthpb.HealthCheckResponse_SERVING; healthy != (code == 200 && body == "OK") || !healthy && code != 500 {
+			t.Errorf("/healthcheck: %d %q", code, body)
+		}
+	}
+	check(healthpb.HealthCheckResponse_NOT_SERVING)
+	h.Set("cluster", true)
+	check(healthpb.HealthCheckResponse_NOT_SERVING)
+	h.Set("config", true)
+	check(healthpb.HealthCheckResponse_SERVING)
+	h.Set("sigterm", false)
+	check(healthpb.HealthCheckResponse_NOT_SERVING)
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+		t.Errorf("another service: %v", err)
+	}
+}
+
+func get(t testing.TB, a net.Addr, path string) (int, string) {
+	t.Helper()
+	return do(t, http.MethodGet, a, path, "")
+}
+
+func do(t testing.TB, method string, a net.Addr, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+a.String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestJSON(t *testing.T) {
+	r := newRig(t, basic)
+	a := r.start(t, NewHealth()).Addrs()[1]
+	const one = `{"domain":"basic","descriptors":[{"entries":[{"key":"one","value":"v"}]}]}`
+	for _, tt := range []struct {
+		name, method, body string
+		code               int
+		want               string // brief of the response, or the body
+	}{
+		{"first", "POST", one, 200, "OK OK:0"},
+		{"second", "PUT", one, 429, "OVER OVER:0"},
+		{"snake case", "POST", `{"domain":"basic","hits_addend":3,"descriptors":[{"entries":[{"key":"key1"}]}]}`, 200, "OK OK:47"},
+		{"camel case", "POST", `{"domain":"basic","hitsAddend":3,"descriptors":[{"entries":[{"key":"key1"}]}]}`, 200, "OK OK:44"},
+		{"own addend", "POST", `{"domain":"basic","descriptors":[{"hitsAddend":"0","entries":[{"key":"key1"}]}]}`, 200, "OK OK:44"},
+		{"unlimited", "POST", `{"domain":"basic","descriptors":[{"entries":[{"key":"free"}]}]}`, 200, "OK OK"},
+		{"empty", "GET", "", 400, "Bad Request\n"},
+		{"malformed", "POST", "}", 400, "Bad Request\n"},
+		{"unknown field", "POST", `{"domain":"basic","nonsense":1}`, 400, "Bad Request\n"},
+		{"no domain", "POST", `{"descriptors":[{"entries":[{"key":"one"}]}]}`, 400, "Bad Request\n"},
+		{"no descriptors", "POST", `{"domain":"basic"}`, 400, "Bad Request\n"},
+		{"bytes that are no UTF-8", "POST", strings.Replace(one, `"v"`, "\"\xff\xfe\"", 1), 200, "OK OK:0"},
+		{"the same again", "POST", strings.Replace(one, `"v"`, "\"\xff\xfe\"", 1), 429, "OVER OVER:0"},
+		{"other bytes", "POST", strings.Replace(one, `"v"`, "\"\xff\xfd\"", 1), 200, "OK OK:0"},
+		{"giant", "POST", strings.Repeat(" ", 17<<20) + one, 429, "OVER"},
+	} {
+		code, body := do(t, tt.method, a, "/json", tt.body)
+		got := body
+		if code != 400 {
+			var resp pb.RateLimitResponse
+			if err := protojson.Unmarshal([]byte(body), &resp); err != nil {
+				t.Errorf("%s: %v in %s", tt.name, err, body)
+			}
+			got = brief(&resp)
+		}
+		if code != tt.code || got != tt.want {
+			t.Errorf("%s: %d %s, want %d %s", tt.name, code, got, tt.code, tt.want)
+		}
+	}
+}
+
+func TestDebug(t *testing.T) {
+	r := newRig(t, basic)
+	a := r.start(t, NewHealth()).Addrs()[2]
+	for path, want := range map[string]string{
+		"/":                             "/rlconfig: print out",
+		"/rlconfig":                     "basic.shadow: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false\n",
+		"/stats":                        "memstats: {",
+		"/debug/pprof/":                 "goroutine",
+		"/debug/pprof/cmdline":          "rls.test",
+		"/debug/pprof/heap?debug=1":     "heap profile",
+		"/debug/pprof/trace?seconds=.1": "go ",
+	} {
+		if code, body := get(t, a, path); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d without %q: %.200s", path, code, want, body)
+		}
+	}
+	if code, body := get(t, newRig(t, "").start(t, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
+		t.Errorf("/rlconfig without rules: %d %q", code, body)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rls.sock")
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	_ = stale.Close()
+	only := func(o *ServerOptions) { o.Doors, o.HTTP, o.Debug = []Door{{Address: path, Unix: true}}, "", "" }
+	r := newRig(t, basic)
+	r.start(t, NewHealth(), only)
+	client := pb.NewRateLimitServiceClient(dial(t, "unix:"+path, nil))
+	if _, err := client.ShouldRateLimit(t.Context(), request("basic", descriptor("key1", "v"))); err != nil {
+		t.Error(err)
+	}
+	o := ServerOptions{Service: r.Service, Health: NewHealth()}
+	only(&o)
+	if _, err := Start(o); err == nil {
+		t.Error("took a socket from one who listens on it")
+	}
+}
+
+func TestStartReportsAllFaults(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	a := busy.Addr().String()
+	_, err = Start(ServerOptions{Service: New(Options{Stats: newRig(t, "").stats}), Health: NewHealth(), Doors: []Door{{Address: a}}, HTTP: a, Debug: "nonsense"})
+	for _, want := range []string{"listen for gRPC", "listen for HTTP", "listen for debug"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v lacks %q", err, want)
+		}
+	}
+}
+
+// Two doors: plaintext with everything, and one with mTLS for rate limiting alone.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	server, err := certs.Server(certs.DemoFiles(dir, "sidecar"), certs.ServerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, basic)
+	s := r.start(t, NewHealth(), func(o *ServerOptions) {
+		o.Doors = append(o.Doors, Door{Address: "127.0.0.1:0", TLS: server, Bare: true})
+	})
+	secure := s.Addrs()[1].String()
+	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nameless, err := certs.Client(certs.Files{CA: filepath.Join(dir, "ca.crt")}, certs.ClientOptions{ServerName: "localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		creds credentials.TransportCredentials
+		want  codes.Code
+	}{
+		{"a certificate", credentials.NewTLS(trusted), codes.OK},
+		{"no certificate", credentials.NewTLS(nameless), codes.Unavailable},
+		{"no TLS", nil, codes.Unavailable},
+	} {
+		conn := dial(t, secure, tt.creds)
+		if _, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("basic", descriptor("key1", "v"))); status.Code(err) != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+	health := healthpb.NewHealthClient(dial(t, secure, credentials.NewTLS(trusted)))
+	if _, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("health on the bare door: %v", err)
+	}
+}
+
+// A call in flight ends well when the server stops; one that hangs is cut off.
+func TestStop(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		r := newRig(t, basic)
+		in, out := make(chan bool), make(chan bool)
+		r.lone.after = func([]owner.Question, []owner.Answer) { in <- true; <-out }
+		s := r.start(t, NewHealth())
+		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
+		result := make(chan error)
+		go func() {
+			_, err := client.ShouldRateLimit(context.Background(), request("basic", descriptor("key1", "v")))
+			result <- err
+		}()
+		<-in
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan bool)
+		go func() { s.Stop(ctx); close(stopped) }()
+		if hangs {
+			cancel()
+			if err := <-result; err == nil {
+				t.Error("a call that was cut off succeeded")
+			}
+			close(out)
+		} else {
+			close(out)
+			if err := <-result; err != nil {
+				t.Error(err)
+			}
+		}
+		<-stopped
+		cancel()
+	}
+}
+
+// Fuzz: whatever comes, the whole service answers or errs, and answers to every descriptor.
+func FuzzService(f *testing.F) {
+	for _, b := range decodeSeeds(f) {
+		f.Add(b, "key")
+	}
+	r := newRig(f, basic, func(o *Options, sw *Switches) {
+		sw.DynamicMetadata, sw.Headers = true, true
+		o.Bounds = Bounds{Message: 1 << 10, Value: 64, Descriptors: 8, Entries: 4}
+	})
+	for _, req := range []*pb.RateLimitRequest{
+		request("basic", descriptor("key1", "v"), descriptor("free", ""), addend(descriptor("zero", "v"), math.MaxUint64)),
+		request("basic", override(descriptor("one", "v"), 3, typev3.RateLimitUnit_YEAR), override(descriptor("one", "v"), 3, 0)),
+	} {
+		f.Add(wire(f, req), "")
+	}
+	f.Fuzz(func(t *testing.T, message []byte, key string) {
+		resp, err := r.tryWire(t, message, Caller{Key: key})
+		var req Request
+		switch bad := req.Decode(message, r.bounds); {
+		case bad != nil:
+			if !errors.Is(err, errMalformed) {
+				t.Errorf("malformed: %v", err)
+			}
+		case err != nil:
+			if req.Excess != Within {
+				t.Errorf("an error for a request beyond the bounds: %v", err)
+			}
+		case len(resp.Statuses) != len(req.Descriptors):
+			t.Errorf("%d statuses for %d descriptors", len(resp.Statuses), len(req.Descriptors))
+		case req.Excess != Within && resp.OverallCode != pb.RateLimitResponse_OVER_LIMIT:
+			t.Errorf("a request beyond the bounds is let through")
+		}
+	})
+}
