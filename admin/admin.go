@@ -107,4 +107,3 @@ func Handler(o Options) http.Handler {
 func Server(o Options) *http.Server {
 	return &http.Server{Handler: Handler(o), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 }
-

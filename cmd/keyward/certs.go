@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/certs"
+)
+
+func newCerts() *cobra.Command {
+	var dir string
+	var o certs.DemoOptions
+	cmd := &cobra.Command{
+		Use:   "certs",
+		Short: "Make a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
+		Long: `Writes ca.crt, ca.key, a certificate and key each for sidecar, xds and envoy, and gossip.key. For demos and tests: the
+CA's key lies in the same directory. In production let cert-manager, SPIFFE or your own CA issue them; sidecars share a URI
+or DNS name, by which they know each other.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := certs.MakeDemo(dir, o); err != nil {
+				return err
+			}
+			if err := makeGossipKey(filepath.Join(dir, "gossip.key")); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "certificates and gossip key are in %s\n", dir)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&dir, "dir", "certs", "`directory` to write to")
+	f.StringSliceVar(&o.Hosts, "host", nil, "host names and addresses beside localhost, 127.0.0.1 and ::1")
+	f.BoolVar(&o.Renew, "renew", false, "keep the CA that is there and make new certificates")
+	f.BoolVar(&o.Overwrite, "overwrite", false, "replace the CA that is there: everything it has signed becomes worthless")
+	return cmd
+}
+
+// makeGossipKey writes a new AES-256 key, unless there is one: replacing it would cut a running cluster in two.
+func makeGossipKey(file string) error {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make a gossip key: %w", err)
+	}
+	_, err = fmt.Fprintln(f, base64.StdEncoding.EncodeToString(key))
+	return errors.Join(err, f.Close())
+}

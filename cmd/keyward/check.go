@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/config"
+)
+
+func newCheck() *cobra.Command {
+	var o config.Options
+	cmd := &cobra.Command{
+		Use:   "check DIR",
+		Short: "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
+		Long: `Loads every file of the directory as the service does. Exit code 0: the rules load; what looks suspicious is
+printed as warnings. Exit code 1: they do not; all faults are printed, the one that the service would log first.`,
+		Example: "  keyward check ./config",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return check(cmd.OutOrStdout(), args[0], o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	return cmd
+}
+
+// newConfigCheck is what the program does when it is called ratelimit_config_check.
+func newConfigCheck() *cobra.Command {
+	var dir string
+	var o config.Options
+	cmd := &cobra.Command{
+		Use:           "ratelimit_config_check",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return check(cmd.OutOrStdout(), dir, o) },
+	}
+	cmd.Flags().StringVar(&dir, "config_dir", "", "path to directory containing rate limit configs")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge_domain_configs", false, "whether to merge configurations, referencing the same domain")
+	// Its flags have one dash, and `-flag value` and `-flag=value` mean the same.
+	args := make([]string, 0, len(os.Args))
+	for _, a := range os.Args[1:] {
+		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
+			a = "-" + a
+		}
+		args = append(args, a)
+	}
+	cmd.SetArgs(args)
+	return cmd
+}
+
+func check(out io.Writer, dir string, o config.Options) error {
+	files, err := readRules(dir)
+	if err != nil {
+		return err
+	}
+	report := config.Check(files, o)
+	for _, f := range report.Faults {
+		fmt.Fprintln(out, faultText(f))
+	}
+	for _, s := range config.Suspicions(files, report.Rules) {
+		fmt.Fprintf(out, "warning: %s\n", s)
+	}
+	if len(report.Faults) > 0 {
+		return errFailed
+	}
+	fmt.Fprintln(out, "all rate limit configs ok")
+	return nil
+}
+
+// faultText begins with the service's own words; the line comes last, where it is known.
+func faultText(f config.Fault) string {
+	if f.Line > 0 {
+		return fmt.Sprintf("%s (line %d)", f.Error(), f.Line)
+	}
+	return f.Error()
+}
+
+// readRules reads every file of a directory, whatever its suffix, and goes into no folder, as the service does.
+func readRules(dir string) ([]config.File, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	var files []config.File
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path) // follows the links of a mounted ConfigMap
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if info.IsDir() {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		files = append(files, config.File{Name: e.Name(), Content: b})
+	}
+	return files, errors.Join(errs...)
+}
