@@ -66,28 +66,21 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	o := outcome{rival: rival}
 	var problem string
 	o.state, problem = m.stand(&s.self, members, rival)
-	if i := slices.IndexFunc(members, func(x Member) bool { return x.Inst == s.self.Inst && x.ID == s.self.ID }); i >= 0 {
+	if i := slices.IndexFunc(members, func(x Member) bool { return x.Inst == s.self.Inst }); i >= 0 {
 		members[i].State = o.state
 	}
 	o.died = m.adopt(now, &o, members, s.gone)
-	self, confirmed := &s.self, 0
-	for i := range members {
-		x := &members[i]
-		if mine := x.ID == self.ID && x.Inst == self.Inst; mine {
-			x.Ring = m.ring.Fingerprint()
-		}
-		if x.Role == Counter && x.State == Active && x.Ring == m.ring.Fingerprint() && m.ring.Index(x.ID) >= 0 {
-			confirmed++
-		}
+	self := &s.self
+	mine := slices.IndexFunc(members, func(x Member) bool { return x.Inst == self.Inst })
+	if mine >= 0 {
+		members[mine].Ring = m.ring.Fingerprint()
 	}
-	m.nref.settle(now, m.ring.Len(), confirmed)
-	for i := range members {
-		if x := &members[i]; x.ID == self.ID && x.Inst == self.Inst {
-			x.NRef = m.nref.peak
-		}
+	m.nref.settle(now, m.ring.Len(), m.confirmed(members))
+	if mine >= 0 {
+		members[mine].NRef = m.nref.peak
 	}
 	v := &View{
-		Self: self.ID, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.joined,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.joined,
 		Standalone: m.standalone, Problem: problem,
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
@@ -95,6 +88,18 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	}
 	o.view = m.view
 	return o
+}
+
+// confirmed is how many members on the ring go by it.
+func (m *machine) confirmed(members []Member) int {
+	n := 0
+	for i := range members {
+		x := &members[i]
+		if x.Role == Counter && x.State == Active && x.Ring == m.ring.Fingerprint() && m.ring.Index(x.ID) >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // stand says which state self should have, and what is wrong if it has to stay off the ring.

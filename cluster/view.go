@@ -16,6 +16,7 @@ type View struct {
 	Joined     bool       // false while a cold start may still have clusters that have not met
 	Standalone bool       // no gossip at all
 	Problem    string     // why self stays off the ring; empty when nothing is wrong
+	Inst       uint64     // self's boot
 }
 
 // Find is the live member of that ID.
@@ -31,11 +32,11 @@ func (v *View) Find(id ring.ID) (Member, bool) {
 // Me is self as the others see it.
 func (v *View) Me() Member {
 	for i := range v.Members {
-		if v.Members[i].ID == v.Self {
+		if v.Members[i].Inst == v.Inst {
 			return v.Members[i]
 		}
 	}
-	return Member{ID: v.Self}
+	return Member{ID: v.Self, Inst: v.Inst} // a rival stands in its place
 }
 
 // Prepared says whether every live member that counts is ready for the rules of that version, or goes by them already.
@@ -66,7 +67,7 @@ func (v *View) RingsDiffer() int {
 	n, mine := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.ID != v.Self && m.Role == Counter && m.State == Active && m.Ring != mine {
+		if m.Inst != v.Inst && m.Role == Counter && m.State == Active && m.Ring != mine {
 			n++
 		}
 	}

@@ -1,0 +1,628 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/keyward/keyward/ring"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quickly is a timing for clusters on loopback.
+func quickly() Timing {
+	return Timing{
+		Probe: 200 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
+		PushPull: 2 * time.Second, Stream: time.Second, JoinRetry: 200 * time.Millisecond, JoinIdle: 500 * time.Millisecond,
+		JoinDelay: 20 * time.Millisecond, ColdStart: 20 * time.Second, Alone: 300 * time.Millisecond,
+		Rival: 5 * time.Second, Tick: 20 * time.Millisecond,
+	}
+}
+
+// options are those of a member on loopback that joins the others.
+func options(name string, join ...string) Options {
+	if len(join) == 0 {
+		join = []string{"127.0.0.1:1"} // nobody
+	}
+	return Options{Node: name, Bind: "127.0.0.1:0", Insecure: true, Join: join, Cluster: "test", Timing: quickly()}
+}
+
+// up starts a member that is closed with the test.
+func up(t *testing.T, o Options) *Cluster {
+	t.Helper()
+	c, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// three are the members a, b and c.
+func three(t *testing.T, change func(*Options)) []*Cluster {
+	t.Helper()
+	var all []*Cluster
+	for _, name := range []string{"a", "b", "c"} {
+		o := options(name)
+		if len(all) > 0 {
+			o.Join = []string{all[0].Gossip()}
+		} else {
+			o.Node = "a-0" // begins at once
+		}
+		if change != nil {
+			change(&o)
+		}
+		all = append(all, up(t, o))
+	}
+	eventually(t, "three on one ring", func() bool { return whole(all...) })
+	return all
+}
+
+// whole says whether all are on one ring, of all of them alone, and know of each other that they are.
+func whole(all ...*Cluster) bool {
+	want := all[0].View().Ring.Fingerprint()
+	for _, c := range all {
+		v := c.View()
+		if v.Ring.Len() != len(all) || v.Ring.Fingerprint() != want || v.RingsDiffer() != 0 || !v.Joined {
+			return false
+		}
+	}
+	return true
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	end := time.NewTimer(30 * time.Second)
+	defer end.Stop()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for !ok() {
+		select {
+		case <-end.C:
+			t.Fatalf("never: %s", what)
+		case <-again.C:
+		}
+	}
+}
+
+// throughout checks ok for as long as it takes until done.
+func throughout(t *testing.T, what string, ok, done func() bool) {
+	t.Helper()
+	eventually(t, what+" to be over", func() bool {
+		if !ok() {
+			t.Fatalf("not %s", what)
+		}
+		return done()
+	})
+}
+
+// rounds is done after c's join loop has gone round n more times.
+func rounds(c *Cluster, n int) func() bool {
+	first := c.table.look().contact.rounds
+	return func() bool { return c.table.look().contact.rounds >= first+n }
+}
+
+func TestStandalone(t *testing.T) {
+	var views []*View
+	reg := prometheus.NewPedanticRegistry()
+	var log strings.Builder
+	c, err := Start(Options{
+		Node: "alone", Peer: "[::1]:7947", Registerer: reg, OnView: func(v *View) { views = append(views, v) },
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := c.View()
+	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.Me().Peer != "[::1]:7947" || v.Me().State != Active {
+		t.Errorf("view %+v", v)
+	}
+	if len(views) != 1 || views[0] != v {
+		t.Error("the first view should be told before Start returns")
+	}
+	c.SetRules(3, 4)
+	eventually(t, "rules in the view", func() bool { return c.View().Me().InForce == 3 && c.View().Prepared(4) })
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("metrics: %v %v", problems, err)
+	}
+	if got := testutil.ToFloat64(c.metrics.standalone); got != 1 {
+		t.Errorf("keyward_standalone %v", got)
+	}
+	c.Leave(context.Background())
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "standalone") {
+		t.Errorf("want one loud warning:\n%s", log.String())
+	}
+	if v := c.View(); v.Ring.Len() != 1 && v.Me().State != Leaving {
+		t.Errorf("after leaving: %+v", v)
+	}
+}
+
+func TestMembersFindEachOther(t *testing.T) {
+	var mu sync.Mutex
+	inside := 0
+	all := three(t, func(o *Options) {
+		o.RLS, o.Peer, o.Route, o.Page = o.Node+":1", o.Node+":2", o.Node+":3", o.Node+":4"
+		o.PodUID, o.Weight, o.Expect = "uid-"+o.Node, 2, 3
+		busy := false
+		o.OnView = func(*View) {
+			mu.Lock()
+			defer mu.Unlock()
+			if busy {
+				inside++
+			}
+			busy = true
+			mu.Unlock()
+			mu.Lock()
+			busy = false
+		}
+	})
+	for _, c := range all {
+		v := c.View()
+		for _, id := range []ring.ID{"a-0", "b", "c"} {
+			m, ok := v.Find(id)
+			if !ok || m.RLS != string(id)+":1" || m.Peer != string(id)+":2" || m.Route != string(id)+":3" || m.Page != string(id)+":4" ||
+				m.Weight != 2 || m.Expect != 3 || m.State != Active || m.Pod == 0 || m.Inst == 0 || m.Gossip == "" {
+				t.Errorf("%s sees %s as %+v", v.Self, id, m)
+			}
+		}
+		if v.NRef != 3 || v.Standalone {
+			t.Errorf("%s: N_ref %d", v.Self, v.NRef)
+		}
+		if !strings.HasPrefix(v.Me().Name, string(v.Self)+"/") {
+			t.Errorf("memberlist name %q", v.Me().Name)
+		}
+		if got := testutil.ToFloat64(c.metrics.ringMembers); got != 3 {
+			t.Errorf("keyward_ring_members %v", got)
+		}
+	}
+	if inside > 0 {
+		t.Error("two OnView calls at a time")
+	}
+}
+
+func TestRulesTravel(t *testing.T) {
+	all := three(t, nil)
+	for i, c := range all {
+		if c.View().Prepared(9) {
+			t.Fatal("prepared before anybody said so")
+		}
+		c.SetRules(1, 9)
+		_ = i
+	}
+	for _, c := range all {
+		eventually(t, "all prepared", func() bool { return c.View().Prepared(9) })
+	}
+	all[0].SetRules(9, 9)
+	for _, c := range all[1:] {
+		eventually(t, "one ahead", func() bool { return c.View().RulesDiffer() == 1 && c.View().Prepared(9) })
+	}
+	// Many changes in a row: the last one is what stays.
+	for i := range uint64(200) {
+		all[1].SetRules(i, i+1000)
+	}
+	for _, c := range all {
+		eventually(t, "the last of many", func() bool { m, _ := c.View().Find("b"); return m.InForce == 199 && m.Prepared == 1199 })
+	}
+}
+
+func TestGracefulLeave(t *testing.T) {
+	all := three(t, nil)
+	all[2].Drain()
+	for _, c := range all[:2] {
+		eventually(t, "draining: off the ring, still known, N_ref less one", func() bool {
+			v := c.View()
+			m, ok := v.Find("c")
+			return v.Ring.Len() == 2 && ok && m.State == Leaving && v.NRef == 2
+		})
+	}
+	eventually(t, "the leaver knows that all have dropped it", func() bool {
+		select {
+		case <-all[2].released:
+			return true
+		default:
+			return false
+		}
+	})
+	if v := all[2].View(); v.Ring.Len() != 2 || v.Me().State != Leaving {
+		t.Errorf("the leaver's own view: ring of %d, %v", v.Ring.Len(), v.Me().State)
+	}
+	all[2].Leave(t.Context())
+	for _, c := range all[:2] {
+		eventually(t, "gone", func() bool { return len(c.View().Members) == 2 && c.View().NRef == 2 })
+		if got := testutil.ToFloat64(c.metrics.deaths); got != 0 {
+			t.Errorf("a graceful leave counted as %v deaths", got)
+		}
+	}
+	all[2].Leave(t.Context()) // once more does nothing
+	all[2].Close()
+}
+
+func TestAllLeaveTogether(t *testing.T) {
+	all := three(t, nil)
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, c := range all {
+		wg.Go(func() { c.Leave(ctx) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		t.Error("they wait for each other")
+	}
+}
+
+func TestCrashAndRestart(t *testing.T) {
+	all := three(t, nil)
+	at := all[2].Gossip()
+	all[2].Close()
+	for _, c := range all[:2] {
+		eventually(t, "dead, and two of three confirm it", func() bool { return c.View().Ring.Len() == 2 && c.View().NRef == 2 })
+		if got := testutil.ToFloat64(c.metrics.deaths); got != 1 {
+			t.Errorf("%v deaths", got)
+		}
+	}
+	o := options("c", all[0].Gossip())
+	o.Bind = at
+	all[2] = up(t, o)
+	eventually(t, "back", func() bool { return whole(all...) })
+
+	// Again, and back before anybody has noticed: the newer boot stands at once.
+	old := all[2].View().Me().Inst
+	all[2].Close()
+	all[2] = up(t, o)
+	eventually(t, "the new boot on all rings", func() bool {
+		m, ok := all[0].View().Find("c")
+		return ok && m.Inst != old && whole(all...)
+	})
+	select {
+	case err := <-all[2].Fatal():
+		t.Errorf("took its own former boot for a rival: %v", err)
+	default:
+	}
+}
+
+func TestColdStartWaitsForTheExpected(t *testing.T) {
+	expect := func(o Options) Options { o.Expect = 3; return o }
+	a := up(t, expect(options("a")))
+	b := up(t, expect(options("b", a.Gossip(), "127.0.0.1:1")))
+	eventually(t, "two that know each other", func() bool { return len(a.View().Members) == 2 && len(b.View().Members) == 2 })
+	throughout(t, "off the ring", func() bool {
+		v, w := a.View(), b.View()
+		return !v.Joined && !w.Joined && v.Ring.Len() == 0 && w.Ring.Len() == 0 && v.NRef == 3 && w.NRef == 3
+	}, rounds(a, 3))
+	c := up(t, expect(options("c", a.Gossip(), "127.0.0.1:1")))
+	eventually(t, "the third makes them a cluster", func() bool { return whole(a, b, c) })
+}
+
+func TestAloneWhenNobodyIsResolvable(t *testing.T) {
+	o := options("a", "dns+nobody.invalid:7946")
+	o.Resolver = resolver(t, newZone(t))
+	c := up(t, o)
+	if c.View().Joined {
+		t.Error("joined before it has tried")
+	}
+	eventually(t, "alone", func() bool { return c.View().Joined && c.View().Ring.Len() == 1 && c.View().NRef == 1 })
+	if got := testutil.ToFloat64(c.metrics.joinFailures.WithLabelValues(failedLookup)); got < 1 {
+		t.Error("the failed lookup is not counted")
+	}
+}
+
+func TestObserverWatches(t *testing.T) {
+	all := three(t, nil)
+	o := options("xds", all[0].Gossip())
+	o.Role = Observer
+	x := up(t, o)
+	eventually(t, "the observer sees the ring", func() bool {
+		v := x.View()
+		return v.Joined && v.Ring.Fingerprint() == all[0].View().Ring.Fingerprint() && v.NRef == 3 && len(v.Members) == 4
+	})
+	eventually(t, "and is seen, but not counted", func() bool {
+		v := all[1].View()
+		return len(v.Members) == 4 && v.Ring.Len() == 3 && v.NRef == 3 && v.Prepared(0)
+	})
+	x.Close()
+	eventually(t, "gone without a trace", func() bool { return len(all[1].View().Members) == 3 && all[1].View().NRef == 3 })
+	if got := testutil.ToFloat64(all[1].metrics.deaths); got != 0 {
+		t.Errorf("%v deaths", got)
+	}
+}
+
+func TestNameCollision(t *testing.T) {
+	all := three(t, nil)
+	before := all[1].View().Ring.Fingerprint()
+	c := up(t, options("b", all[0].Gossip()))
+	var err error
+	eventually(t, "the newcomer gives up", func() bool {
+		select {
+		case err = <-c.Fatal():
+			return true
+		default:
+			return false
+		}
+	})
+	for _, want := range []string{`"b"`, c.Gossip(), all[1].Gossip()} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %s in %q", want, err)
+		}
+	}
+	if v := c.View(); v.Problem == "" || v.Me().Gossip != "" {
+		t.Errorf("the newcomer's view: problem %q, me %+v", v.Problem, v.Me())
+	}
+	for _, m := range all {
+		if m.View().Ring.Fingerprint() != before || !whole(all...) {
+			t.Errorf("%s moved to another ring", m.View().Self)
+		}
+		select {
+		case err := <-m.Fatal():
+			t.Errorf("%s, an older one, stops: %v", m.View().Self, err)
+		default:
+		}
+	}
+}
+
+func TestANameWhoseBearerJustDied(t *testing.T) {
+	all := three(t, nil)
+	all[1].Close() // the others do not know yet
+	c := up(t, options("b", all[0].Gossip()))
+	all[1] = c
+	eventually(t, "the name goes on elsewhere", func() bool { return whole(all...) })
+	select {
+	case err := <-c.Fatal():
+		t.Errorf("stopped because of a dead member: %v", err)
+	default:
+	}
+}
+
+func TestAboveCapacity(t *testing.T) {
+	all := three(t, func(o *Options) { o.Capacity = 4 })
+	o := options("d", all[0].Gossip())
+	o.Capacity = 4
+	d := up(t, o)
+	eventually(t, "a clear problem", func() bool { return strings.Contains(d.View().Problem, "ring is full") })
+	if !whole(all...) || d.View().Me().State != Joining {
+		t.Errorf("ring of %d, newcomer %v", all[0].View().Ring.Len(), d.View().Me().State)
+	}
+	all[1].Leave(t.Context())
+	all[1] = d
+	eventually(t, "room for it", func() bool { return whole(all...) && d.View().Problem == "" })
+}
+
+func TestIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("no IPv6 here")
+	} else if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := options("a-0")
+	o.Bind = "[::1]:0"
+	a := up(t, o)
+	o = options("b", a.Gossip())
+	o.Bind = "[::1]:0"
+	b := up(t, o)
+	eventually(t, "a cluster over IPv6", func() bool { return whole(a, b) })
+	if m, _ := a.View().Find("b"); m.Gossip != b.Gossip() || !strings.HasPrefix(m.Gossip, "[::1]:") {
+		t.Errorf("gossip at %q", m.Gossip)
+	}
+}
+
+func TestEveryAddress(t *testing.T) {
+	o := options("a-0")
+	o.Bind, o.Advertise = ":0", "localhost"
+	a := up(t, o)
+	host, _, err := net.SplitHostPort(a.Gossip())
+	if err != nil || !net.ParseIP(host).IsLoopback() {
+		t.Fatalf("advertises %q", a.Gossip())
+	}
+	b := up(t, options("b", a.Gossip()))
+	eventually(t, "joined through the advertised address", func() bool { return whole(a, b) })
+}
+
+func TestOwnAddressMayBeAmongThoseToJoin(t *testing.T) {
+	// One list for all, as in a StatefulSet's template; ports are found first, since each must be known to all.
+	var list []string
+	var held []net.Listener
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, l)
+		list = append(list, l.Addr().String())
+	}
+	for _, l := range held {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []*Cluster
+	for i, at := range list {
+		o := options(fmt.Sprint("n", i), list...)
+		o.Bind = at
+		all = append(all, up(t, o))
+	}
+	eventually(t, "all joined", func() bool { return whole(all...) })
+	for _, c := range all {
+		if len(c.table.look().contact.others) != 2 {
+			t.Errorf("others: %v", c.table.look().contact.others)
+		}
+	}
+}
+
+func TestGossipKeys(t *testing.T) {
+	dir := t.TempDir()
+	keys := func(name string, lines ...string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	k1, k2 := strings.Repeat("1", 32), strings.Repeat("2", 32)
+	all := three(t, func(o *Options) { o.Insecure, o.KeyFile = false, keys(o.Node, k1) })
+	for name, o := range map[string]Options{
+		"wrong key":   {KeyFile: keys("wrong", k2), Cluster: "test"},
+		"no key":      {Insecure: true, Cluster: "test"},
+		"wrong label": {KeyFile: keys("label", k1), Cluster: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			full := options("x", all[0].Gossip())
+			full.KeyFile, full.Insecure, full.Cluster = o.KeyFile, o.Insecure, o.Cluster
+			x := up(t, full)
+			throughout(t, "kept out", func() bool { return whole(all...) && len(x.View().Members) == 1 && !x.View().Joined }, rounds(x, 3))
+			if got := testutil.ToFloat64(x.metrics.joinFailures.WithLabelValues(failedJoin)); got < 1 {
+				t.Error("the failed join is not counted")
+			}
+		})
+	}
+	// A new key, in three steps, without losing anybody.
+	for _, step := range [][]string{{k1, k2}, {k2, k1}, {k2}} {
+		for _, c := range all {
+			keys(c.o.Node, step...)
+		}
+		for _, c := range all {
+			throughout(t, "whole", func() bool { return whole(all...) }, func() bool {
+				return string(c.gossip.keys.GetPrimaryKey()) == string(parseKey([]byte(step[0]))) && len(c.gossip.keys.GetKeys()) == len(step)
+			})
+		}
+	}
+	late := options("late", all[1].Gossip())
+	late.Insecure, late.KeyFile = false, keys("late", k2)
+	eventually(t, "a member with the new key alone", func() func() bool {
+		c := up(t, late)
+		return func() bool { return whole(append([]*Cluster{c}, all...)...) }
+	}())
+}
+
+// faults is a network in which addresses can be cut off, and datagrams lost.
+type faults struct {
+	mu  sync.Mutex
+	cut map[string]bool // guarded by mu
+	udp atomic.Bool     // all datagrams are lost
+}
+
+func (f *faults) drops(addr string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cut[addr]
+}
+
+func (f *faults) set(addrs ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut = make(map[string]bool)
+	for _, a := range addrs {
+		f.cut[a] = true
+	}
+}
+
+type faulty struct {
+	memberlist.NodeAwareTransport
+	*faults
+}
+
+func (f *faults) wrap(t memberlist.NodeAwareTransport) memberlist.NodeAwareTransport {
+	return faulty{t, f}
+}
+
+func (f faulty) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	if f.udp.Load() || f.drops(a.Addr) {
+		return time.Now(), nil
+	}
+	return f.NodeAwareTransport.WriteToAddress(b, a)
+}
+
+func (f faulty) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Conn, error) {
+	if f.drops(a.Addr) {
+		return nil, errors.New("cut off")
+	}
+	return f.NodeAwareTransport.DialAddressTimeout(a, d)
+}
+
+func TestSplitHeals(t *testing.T) {
+	nets := map[string]*faults{}
+	all := three(t, func(o *Options) {
+		nets[o.Node] = &faults{}
+		o.wrap, o.Timing.Dead = nets[o.Node].wrap, time.Second
+	})
+	c := all[2]
+	nets["a-0"].set(c.Gossip())
+	nets["b"].set(c.Gossip())
+	nets["c"].set(all[0].Gossip(), all[1].Gossip())
+	eventually(t, "split", func() bool {
+		return all[0].View().Ring.Len() == 2 && all[1].View().Ring.Len() == 2 && c.View().Ring.Len() == 1
+	})
+	if v := all[0].View(); v.NRef != 2 && v.NRef != 3 {
+		t.Errorf("the majority's N_ref is %d", v.NRef)
+	}
+	if v := c.View(); v.NRef != 3 || !v.Joined {
+		t.Errorf("the minority's N_ref is %d, joined %v; want 3 and true", v.NRef, v.Joined)
+	}
+	eventually(t, "both halves have forgotten each other", func() bool {
+		return len(all[0].joiner.missed(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 && len(c.joiner.missed(time.Now())) == 0
+	})
+	for _, f := range nets {
+		f.set()
+	}
+	eventually(t, "healed by joining again", func() bool { return whole(all...) })
+	for _, m := range all {
+		eventually(t, "N_ref is the ring", func() bool { return m.View().NRef == 3 })
+	}
+}
+
+func TestLostDatagramsLoseNobody(t *testing.T) {
+	var nets []*faults
+	all := three(t, func(o *Options) {
+		f := &faults{}
+		nets = append(nets, f)
+		o.wrap = f.wrap
+		o.Timing.PushPull = 300 * time.Millisecond
+	})
+	for _, f := range nets {
+		f.udp.Store(true)
+	}
+	throughout(t, "whole", func() bool { return whole(all...) }, rounds(all[0], 5))
+	// News still travels, by full exchanges.
+	all[1].SetRules(5, 6)
+	eventually(t, "news without datagrams", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 5 })
+	o := options("d", all[0].Gossip())
+	f := &faults{}
+	f.udp.Store(true)
+	o.wrap, o.Timing.PushPull = f.wrap, 300*time.Millisecond
+	d := up(t, o)
+	eventually(t, "a join without datagrams", func() bool { return whole(append([]*Cluster{d}, all...)...) })
+}
+
+func TestCloseWaitsForNoSilentPeer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	o := options("a", l.Addr().String())
+	o.Timing.Stream = time.Hour
+	c, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.Accept() // it is joining now
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	c.Close()
+}

@@ -1,0 +1,422 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+var epoch = time.Unix(1750000000, 0)
+
+// bench is a machine under test with the cluster it sees.
+type testbed struct {
+	*machine
+	sight
+	now time.Time
+}
+
+func newBed(expect int) *testbed {
+	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: reference{decay: time.Minute}}}
+	b.timing.fill()
+	b.self = boot("me-1", 1)
+	b.gone = map[ring.ID]farewell{}
+	return b
+}
+
+// boot is a joining member.
+func boot(id ring.ID, inst uint64) Member {
+	return Member{
+		ID: id, Inst: inst, Ver: 1, Weight: 1, Boot: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
+		ProtocolMin: 1, ProtocolMax: 1,
+	}
+}
+
+// look takes one step after d, and adopts what it says of self as the cluster would.
+func (b *testbed) look(d time.Duration) outcome {
+	b.now = b.now.Add(d)
+	o := b.step(b.now, b.sight)
+	b.self.State, b.self.Ring, b.self.NRef = o.state, o.view.Ring.Fingerprint(), b.nref.peak
+	b.gone = map[ring.ID]farewell{}
+	return o
+}
+
+// others brings up n active members that agree with our ring, whatever it is.
+func (b *testbed) fill(n int) {
+	for i := range n {
+		m := boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10))
+		m.State = Active
+		b.others = append(b.others, m)
+	}
+	b.contact = contact{rounds: 1, listed: n + 1}
+	for _, m := range b.others {
+		b.contact.others = append(b.contact.others, m.Gossip)
+	}
+}
+
+func (b *testbed) agree() {
+	for i := range b.others {
+		b.others[i].Ring = b.ring.Fingerprint()
+	}
+}
+
+func (b *testbed) lose(i int, graceful bool) {
+	m := b.others[i]
+	b.others = slices.Delete(slices.Clone(b.others), i, i+1)
+	b.gone[m.ID] = farewell{graceful: graceful, gossip: m.Gossip}
+}
+
+func TestColdStart(t *testing.T) {
+	joining, active := boot("other", 2), boot("other", 2)
+	active.State = Active
+	observer := boot("xds", 3)
+	observer.Role, observer.State = Observer, Active
+	one := contact{rounds: 1, listed: 2, others: []string{"10.0.0.2:7946"}}
+	two := contact{rounds: 1, listed: 3, others: []string{"10.0.0.2:7946", "10.0.0.9:7946"}}
+	cases := []struct {
+		name    string
+		id      ring.ID
+		expect  int
+		after   time.Duration
+		contact contact
+		others  []Member
+		joined  bool
+		nref    int
+	}{
+		{"nothing tried yet", "me-1", 0, 5 * time.Second, contact{}, nil, false, 1},
+		{"nobody resolvable, soon", "me-1", 0, 2 * time.Second, contact{rounds: 1, listed: 1}, nil, false, 1},
+		{"nobody resolvable, 3 s", "me-1", 0, 3 * time.Second, contact{rounds: 3, listed: 1}, nil, true, 1},
+		{"nobody resolvable but expected", "me-1", 3, 29 * time.Second, contact{rounds: 9, listed: 1}, nil, false, 3},
+		{"expected in vain", "me-1", 3, 30 * time.Second, contact{rounds: 9, listed: 1}, nil, true, 1},
+		{"silent address", "me-1", 0, 29 * time.Second, one, nil, false, 2},
+		{"more resolved than expected", "me-1", 2, 0, two, nil, false, 3},
+		{"first of a set, nobody tried", "me-0", 3, 0, contact{}, nil, false, 3},
+		{"first of a set, nobody answers", "me-0", 3, 0, two, nil, true, 1},
+		{"first of a set, somebody answers", "me-0", 3, 0, two, []Member{joining}, false, 3},
+		{"all resolved joined", "me-1", 0, 0, one, []Member{joining}, true, 1},
+		{"some resolved joined, none runs", "me-1", 0, 0, two, []Member{joining}, false, 3},
+		{"some resolved joined, one runs", "me-1", 0, 0, two, []Member{active}, true, 1},
+		{"expected seen", "me-1", 2, 0, contact{}, []Member{joining}, true, 1},
+		{"observers are not expected", "me-1", 2, 0, contact{}, []Member{observer}, false, 2},
+		{"answer of an address that is only self", "me-1", 0, 0,
+			contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, nil, false, 2},
+		{"answer through a shared address", "me-1", 0, 0,
+			contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, []Member{joining}, true, 1},
+	}
+	for _, c := range cases {
+		b := newBed(c.expect)
+		b.self.ID, b.contact, b.others = c.id, c.contact, c.others
+		v := b.look(c.after).view
+		if v.Joined != c.joined {
+			t.Errorf("%s: joined %v, want %v", c.name, v.Joined, c.joined)
+		}
+		if (v.Ring.Index(c.id) >= 0) != c.joined {
+			t.Errorf("%s: on the ring %v", c.name, v.Ring.Index(c.id) >= 0)
+		}
+		if want := max(c.nref, v.Ring.Len()); v.NRef != want {
+			t.Errorf("%s: N_ref %d, want %d", c.name, v.NRef, want)
+		}
+	}
+}
+
+func TestJoinedIsForEver(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	if !b.look(0).view.Joined {
+		t.Fatal("not joined")
+	}
+	b.others, b.contact = nil, contact{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946"}}
+	if !b.look(time.Second).view.Joined {
+		t.Error("joined no more after a cut")
+	}
+}
+
+func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	if o := b.look(0); o.view.Ring.Len() != 3 || !o.reform {
+		t.Fatalf("first ring has %d members", o.view.Ring.Len())
+	}
+	late := boot("late", 7)
+	late.State = Active
+	b.others = append(b.others, late)
+	o := b.look(0)
+	if o.view.Ring.Len() != 3 || o.wake != b.timing.JoinDelay {
+		t.Errorf("a join: %d members, wake %v; want 3 and the join delay", o.view.Ring.Len(), o.wake)
+	}
+	if _, ok := o.view.Find("late"); !ok {
+		t.Error("a member not on the ring yet should be known already")
+	}
+	if o = b.look(b.timing.JoinDelay); o.view.Ring.Len() != 4 || o.wake != 0 {
+		t.Errorf("after the join delay: %d members, wake %v", o.view.Ring.Len(), o.wake)
+	}
+	later := boot("later", 8)
+	later.State = Active
+	b.others = append(b.others, later)
+	b.lose(0, false)
+	if o = b.look(0); o.view.Ring.Len() != 4 || o.died != 1 || o.view.Ring.Index("later") < 0 {
+		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), o.died)
+	}
+}
+
+func TestRestartReplacesAtOnce(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.look(0)
+	again := b.others[0]
+	again.Inst, again.Boot = 99, 99 // same address, newer boot; the old one is not known dead
+	b.others = append(b.others, again)
+	o := b.look(0)
+	if i := o.view.Ring.Index(again.ID); i < 0 || o.view.Ring.At(i).Inst != 99 {
+		t.Errorf("the old boot is still on the ring")
+	}
+	if len(o.view.Members) != 3 || o.view.NRef != 3 {
+		t.Errorf("%d members, N_ref %d; want 3 and 3", len(o.view.Members), o.view.NRef)
+	}
+}
+
+func TestNRef(t *testing.T) {
+	start := func(n int) *testbed {
+		b := newBed(0)
+		b.fill(n - 1)
+		b.look(0)
+		b.agree()
+		b.look(0)
+		return b
+	}
+	check := func(t *testing.T, b *testbed, what string, want int) {
+		t.Helper()
+		if got := b.look(0).view.NRef; got != want {
+			t.Errorf("%s: N_ref %d, want %d", what, got, want)
+		}
+	}
+	t.Run("death confirmed by a majority", func(t *testing.T) {
+		b := start(5)
+		check(t, b, "whole", 5)
+		b.lose(0, false)
+		check(t, b, "not confirmed", 5)
+		b.agree()
+		check(t, b, "confirmed by 4 of 5", 4)
+	})
+	t.Run("minority", func(t *testing.T) {
+		b := start(5)
+		for range 3 {
+			b.lose(0, false)
+		}
+		b.look(0)
+		b.agree()
+		check(t, b, "2 of 5", 5)
+		b.look(59 * time.Second)
+		check(t, b, "before the decay", 5)
+		b.look(time.Second)
+		check(t, b, "after the decay", 2)
+	})
+	t.Run("exact half is no majority", func(t *testing.T) {
+		b := start(2)
+		b.lose(0, false)
+		check(t, b, "1 of 2", 2)
+		b.look(time.Minute)
+		check(t, b, "after the decay", 1)
+	})
+	t.Run("leave", func(t *testing.T) {
+		b := start(5)
+		b.others[0].State = Leaving
+		check(t, b, "leaving", 4)
+		b.lose(0, true)
+		check(t, b, "left", 4)
+		b.others[0].State = Leaving
+		b.lose(0, true)
+		check(t, b, "left between two looks", 3)
+	})
+	t.Run("leave during a cut", func(t *testing.T) {
+		b := start(5)
+		for range 3 {
+			b.lose(0, false)
+		}
+		b.look(0)
+		b.others[0].State = Leaving
+		check(t, b, "one of our two leaves", 4)
+	})
+	t.Run("heard, but no echo", func(t *testing.T) {
+		b := start(3)
+		b.others[0].NRef = 9
+		check(t, b, "heard", 9)
+		if b.nref.peak != 3 {
+			t.Errorf("announces %d, has seen 3", b.nref.peak)
+		}
+		b.others[0].NRef = 3
+		check(t, b, "unheard", 3)
+		b.others[0].NRef, b.others[0].State = 9, Leaving
+		check(t, b, "of a leaver", 2)
+		watcher := boot("xds", 50)
+		watcher.Role, watcher.NRef = Observer, 12
+		b.others = append(b.others, watcher)
+		check(t, b, "of an observer", 2)
+	})
+}
+
+// TestNRefNeverBelowTheLiveRing: whatever happens, N_ref covers every member that may answer.
+func TestNRefNeverBelowTheLiveRing(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		b := newBed(r.IntN(4))
+		next := uint64(100)
+		for range 60 {
+			switch r.IntN(4) {
+			case 0:
+				m := boot(ring.ID(fmt.Sprint("m", next)), next)
+				m.State, next = State(r.IntN(3)), next+1
+				b.others = append(b.others, m)
+			case 1:
+				if len(b.others) > 0 {
+					b.lose(r.IntN(len(b.others)), r.IntN(2) == 0)
+				}
+			case 2:
+				if len(b.others) > 0 {
+					b.others[r.IntN(len(b.others))].State = State(r.IntN(3))
+				}
+			default:
+				b.agree()
+			}
+			v := b.look(time.Duration(r.IntN(20)) * time.Second).view
+			if v.NRef < v.Ring.Len() || v.NRef < 1 {
+				t.Fatalf("N_ref %d for a ring of %d", v.NRef, v.Ring.Len())
+			}
+			if !slices.IsSortedFunc(v.Members, func(a, b Member) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
+				t.Fatalf("members out of order: %v", v.Members)
+			}
+		}
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	b := newBed(0)
+	b.capacity = 4
+	b.fill(3)
+	b.self.Boot = 100
+	o := b.look(0)
+	if o.state != Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
+		t.Errorf("above capacity: %v, ring of %d, problem %q", o.state, o.view.Ring.Len(), o.view.Problem)
+	}
+	b.lose(0, true)
+	if o = b.look(time.Second); o.state != Active || o.view.Problem != "" {
+		t.Errorf("with room again: %v, problem %q", o.state, o.view.Problem)
+	}
+	// Two joins that raced: all agree on whom the ring has room for, and the youngest steps back.
+	b.look(time.Second)
+	early := boot("early", 3)
+	early.State = Active
+	b.others = append(b.others, early)
+	o = b.look(time.Second)
+	if o.state != Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
+		t.Errorf("after a race: %v, early at %d, self at %d", o.state, o.view.Ring.Index("early"), o.view.Ring.Index("me-1"))
+	}
+}
+
+func TestOfTwoBootsOneStands(t *testing.T) {
+	mk := func(inst uint64, s State, at string, pod uint64) Member {
+		m := boot("x", inst)
+		m.State, m.Gossip, m.Pod = s, at, pod
+		return m
+	}
+	cases := []struct {
+		name   string
+		a, b   Member
+		stands uint64
+	}{
+		{"restart at the same address", mk(1, Active, "a:1", 0), mk(2, Joining, "a:1", 0), 2},
+		{"restart in the same pod", mk(1, Active, "a:1", 7), mk(2, Joining, "b:1", 7), 2},
+		{"newcomer elsewhere", mk(1, Active, "a:1", 7), mk(2, Joining, "b:1", 8), 1},
+		{"newcomer whose clock is behind", mk(9, Active, "a:1", 7), mk(2, Joining, "b:1", 8), 9},
+		{"two that began apart", mk(1, Active, "a:1", 7), mk(2, Active, "b:1", 8), 1},
+		{"two that begin together", mk(1, Joining, "a:1", 0), mk(2, Joining, "b:1", 0), 1},
+		{"unknown pods are not the same", mk(1, Active, "a:1", 0), mk(2, Active, "b:1", 0), 1},
+	}
+	for _, c := range cases {
+		for _, order := range [][2]Member{{c.a, c.b}, {c.b, c.a}} {
+			self := boot("me-1", 55)
+			got, rival := settle(&self, order[:])
+			if len(got) != 2 || got[1].Inst != c.stands || rival != nil {
+				t.Errorf("%s: %+v stands", c.name, got)
+			}
+			_, rival = settle(&order[0], order[1:])
+			if isLost := order[0].Inst != c.stands; isLost != (rival != nil) {
+				t.Errorf("%s: boot %d sees rival %+v", c.name, order[0].Inst, rival)
+			}
+		}
+	}
+}
+
+func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.others[0].ID = "me-1"
+	o := b.look(0)
+	if o.state != Joining || o.rival == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
+		t.Errorf("%v, rival %v, problem %q", o.state, o.rival, o.view.Problem)
+	}
+	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).Inst != 10 {
+		t.Error("the older boot should be on the ring")
+	}
+	b.lose(0, false)
+	if o = b.look(time.Second); o.rival != nil || o.state != Active {
+		t.Errorf("after it died: %v, rival %v", o.state, o.rival)
+	}
+}
+
+func TestObserver(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.self.Role = Observer
+	v := b.look(0).view
+	if v.Ring.Len() != 2 || !v.Joined || v.NRef != 2 || v.Me().Role != Observer {
+		t.Errorf("as self: ring of %d, joined %v, N_ref %d", v.Ring.Len(), v.Joined, v.NRef)
+	}
+	c := newBed(0)
+	c.fill(2)
+	c.others[1].Role, c.others[1].InForce = Observer, 77
+	v = c.look(0).view
+	if v.Ring.Len() != 2 || v.NRef != 2 || !v.Prepared(0) || v.RulesDiffer() != 0 {
+		t.Errorf("as another: ring of %d, N_ref %d, prepared %v", v.Ring.Len(), v.NRef, v.Prepared(0))
+	}
+	c.others[1].ID = "me-1" // an observer's name is no rival's
+	if o := c.look(time.Second); o.rival != nil || o.view.Me().Role != Counter {
+		t.Errorf("rival %+v", o.rival)
+	}
+}
+
+func TestViewIsTheSameUntilSomethingChanges(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.look(0)
+	b.agree()
+	first := b.look(time.Second)
+	second := b.look(time.Second)
+	if second.fresh || second.view != first.view {
+		t.Error("a new view of the same cluster")
+	}
+	b.others[0].InForce = 4
+	third := b.look(time.Second)
+	if !third.fresh || third.view.Ring != first.view.Ring || third.view.RulesDiffer() != 1 {
+		t.Errorf("after new rules: fresh %v, differ %d", third.fresh, third.view.RulesDiffer())
+	}
+}
+
+func TestPrepared(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.self.InForce, b.self.Prepared = 1, 2
+	b.others[0].InForce, b.others[0].Prepared = 2, 2
+	b.others[1].InForce, b.others[1].Prepared = 1, 0
+	if b.look(0).view.Prepared(2) {
+		t.Error("one is not prepared")
+	}
+	b.others[1].State = Leaving
+	if !b.look(time.Second).view.Prepared(2) {
+		t.Error("the one not prepared is leaving")
+	}
+}

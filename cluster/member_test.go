@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/quick"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// full has a value in every announced field.
+func full() Member {
+	return Member{
+		ID: "pod-1", Inst: 0x0102030405060708, Ver: 3, Weight: 2, Role: Counter, State: Active, Boot: 1750000000000,
+		Pod: 9, Expect: 3, NRef: 5, InForce: 1 << 63, Prepared: 12, Ring: 99, RLS: "[fd00::1]:8081", Peer: "10.0.0.1:7947",
+		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2,
+	}
+}
+
+func TestAnnouncementGolden(t *testing.T) {
+	// Members of other builds read these bytes: they may grow at the end, never change.
+	const want = "4b0105706f642d310209888e98a8c0e0808101030103040102060101070680b883a1f7320801090901030a01050b0a80808080808080808001" +
+		"0c010c0d01630e0e5b666430303a3a315d3a383038310f0d31302e302e302e313a37393437100d31302e302e302e313a38303030110d31302e302e302e313a39303930" +
+		"120101130102"
+	m := full()
+	if got := hex.EncodeToString(m.encode()); got != want {
+		t.Errorf("encode:\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestAnnouncementRoundTrip(t *testing.T) {
+	law := func(inst, ver, pod, force, prep, fp uint64, weight, state uint8, boot int64, nref uint16, id [9]byte, addr [20]byte) bool {
+		m := full()
+		m.ID, m.Inst, m.Ver, m.Pod = ring.ID(id[:]), inst, ver, pod
+		m.InForce, m.Prepared, m.Ring = force, prep, fp
+		m.Weight, m.State, m.Boot, m.NRef = max(1, uint32(weight)), State(state%3), max(0, boot), int(nref)
+		m.Peer = string(addr[:])
+		got, err := decode(m.encode())
+		return err == nil && reflect.DeepEqual(got, m)
+	}
+	if err := quick.Check(law, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnnouncementOfALaterVersion(t *testing.T) {
+	m := full()
+	b := m.encode()
+	b = appendText(b, tagProtocolMax+1, "something new")
+	b = appendNumber(b, 1<<40, 7)
+	got, err := decode(b)
+	if err != nil || !reflect.DeepEqual(got, m) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	later := full()
+	later.Role, later.State = 7, 9
+	got, err = decode(later.encode())
+	if err != nil || got.Role != Observer || got.State != Joining {
+		t.Errorf("unknown role and state: got %v %v, %v; want what never counts", got.Role, got.State, err)
+	}
+}
+
+func TestAnnouncementRefused(t *testing.T) {
+	with := func(change func(*Member)) []byte {
+		m := full()
+		change(&m)
+		return m.encode()
+	}
+	good := with(func(*Member) {})
+	cut := map[string][]byte{}
+	for i := range good[:len(good)-6] {
+		cut["cut at "+string(rune('0'+i%10))] = good[:i]
+	}
+	for name, b := range map[string][]byte{
+		"empty":             nil,
+		"another format":    append([]byte{0x4c}, good[1:]...),
+		"no name":           with(func(m *Member) { m.ID = "" }),
+		"a long name":       with(func(m *Member) { m.ID = ring.ID(strings.Repeat("x", MaxID+1)) }),
+		"a long address":    with(func(m *Member) { m.RLS = strings.Repeat("x", MaxAddress+1) }),
+		"too heavy":         with(func(m *Member) { m.Weight = MaxWeight + 1 }),
+		"no protocol":       with(func(m *Member) { m.ProtocolMin = 0 }),
+		"protocol inverted": with(func(m *Member) { m.ProtocolMin = 5 }),
+		"too large":         appendText(good, 99, strings.Repeat("x", maxMeta)),
+		"huge length":       append(good[:len(good):len(good)], 99, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
+		"bad number":        appendText(good, tagInst, "\xff\xff"),
+		"trailing in field": appendText(good, tagInst, "\x01\x01"),
+	} {
+		if m, err := decode(b); err == nil {
+			t.Errorf("%s: accepted as %+v", name, m)
+		}
+	}
+	for name, b := range cut {
+		if _, err := decode(b); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
+	m := full()
+	m.ID = ring.ID(strings.Repeat("n", MaxID))
+	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
+		*a = "[2001:0db8:0000:0000:0000:0000:0000:ffff]:65535"
+	}
+	bound := m.largest()
+	if bound > maxMeta {
+		t.Errorf("IPv6 addresses and the longest name need %d bytes, memberlist takes %d", bound, maxMeta)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		m.Inst, m.Pod, m.InForce, m.Prepared, m.Ring = r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64()
+		m.NRef, m.State = r.IntN(1<<20), State(r.IntN(3))
+		if n := len(m.encode()); n > bound {
+			t.Fatalf("%d bytes, above %d", n, bound)
+		}
+	}
+}
+
+// FuzzDecode: no bytes make decode panic, and what it takes is fit to be a member and survives another round.
+func FuzzDecode(f *testing.F) {
+	m := full()
+	f.Add(m.encode())
+	f.Add([]byte{metaFormat})
+	f.Add([]byte{metaFormat, 1, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Add(appendText(m.encode(), 200, "later"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decode(b)
+		if err != nil {
+			return
+		}
+		if m.ID == "" || len(m.ID) > MaxID || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > Observer {
+			t.Fatalf("accepted %+v", m)
+		}
+		again, err := decode(m.encode())
+		if err != nil || again != m {
+			t.Fatalf("second round: %+v, %v; first %+v", again, err, m)
+		}
+	})
+}
