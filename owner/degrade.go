@@ -72,7 +72,7 @@ func (s *shard) spent(h *hit, in kind) uint64 {
 		case e.end <= h.now:
 			return 0
 		case in == owned:
-			return e.charged - e.refunded
+			return e.count()
 		}
 		return e.refunded
 	}

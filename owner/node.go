@@ -162,13 +162,16 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 
 // noteMoved records that hits were admitted here in a window in which another member may have admitted some too.
 func (n *Node) noteMoved(s *shard, h *hit, end int64) {
-	if s.view.touched(h.Owner, end-int64(h.rule.Window), int64(n.options.Settle)) {
+	if s.view.touched(h.Owner, end-h.rule.End(0), int64(n.options.Settle)) {
 		s.peaks[movedPeak].push(h.now, end, uint64(h.rule.Limit))
 	}
 }
 
 // SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
 func (n *Node) SetRing(now int64, r *ring.Ring, st Standing) {
+	if r == nil {
+		r = ring.New(nil)
+	}
 	n.ticked.Store(now)
 	n.view = n.view.next(now, r, n.options.Self, st)
 	for i := range n.shards {

@@ -27,8 +27,9 @@ type sketch struct {
 // sketchFor is the sketch that counts rule r at now, emptied if its window has passed. Without grow it may be nil.
 func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
 	var k *sketch
+	window := time.Duration(r.End(0))
 	for i := range s.sketches {
-		if w := s.sketches[i].window; w == r.Window || w == 0 {
+		if w := s.sketches[i].window; w == window || w == 0 {
 			k = &s.sketches[i]
 			break
 		}
@@ -37,11 +38,10 @@ func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
 		if !grow {
 			return nil
 		}
-		w := r.Window
 		if len(s.sketches) == maxSketches-1 {
-			w = 0
+			window = 0
 		}
-		s.sketches = append(s.sketches, sketch{window: w, end: now, cells: make([]uint32, sketchRows*sketchColumns)})
+		s.sketches = append(s.sketches, sketch{window: window, end: now, cells: make([]uint32, sketchRows*sketchColumns)})
 		k = &s.sketches[len(s.sketches)-1]
 	}
 	if k.end <= now {

@@ -35,17 +35,10 @@ func (v *view) alone() bool { return v.ring.Len() == 1 && v.self == 0 && v.NRef 
 func (v *view) share(limit uint32, h uint64) uint32 {
 	n := uint64(v.n())
 	part, rest := uint64(limit)/n, uint64(limit)%n
-	if rest > 0 && v.self >= 0 && uint64(v.rank(h)) < rest {
+	if rest > 0 && v.self >= 0 && uint64(v.ring.Rank(h, v.self)) < rest {
 		part++
 	}
 	return uint32(part)
-}
-
-func (v *view) rank(h uint64) int {
-	if r, ok := any(v.ring).(interface{ Rank(h uint64, i int) int }); ok {
-		return r.Rank(h, v.self)
-	}
-	return v.n() - 1
 }
 
 // touched says that somebody else may have admitted hits on the key at h in the window that began at start, although

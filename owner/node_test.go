@@ -1,0 +1,218 @@
+package owner
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+func TestTakeCounts(t *testing.T) {
+	n := alone(Options{})
+	for i, want := range []struct {
+		hits, after uint64
+		over        bool
+		remaining   uint32
+	}{{2, 2, false, 1}, {2, 4, true, 0}, {0, 4, true, 0}, {math.MaxUint64, math.MaxUint64, true, 0}, {1, math.MaxUint64, true, 0}} {
+		a := take(n, t0+int64(i), ask(1, 3, time.Minute, want.hits))
+		if a.Kind != Decided || a.Authority != Full || a.Path != Local || a.After != want.after || a.Over != want.over || a.Remaining != want.remaining {
+			t.Errorf("hit %d: %+v", i, a)
+		}
+	}
+	if a := take(n, t0+60*second, ask(1, 3, time.Minute, 3)); a.Over || a.Before != 0 {
+		t.Errorf("the next window: %+v", a)
+	}
+}
+
+func TestPeekLookAndRefund(t *testing.T) {
+	n := alone(Options{})
+	q := ask(1, 10, time.Minute, 4)
+	if a := take(n, t0, q.op(Peek)); a.After != 4 || a.Remaining != 6 || n.Facts(t0).Keys != 0 {
+		t.Errorf("peek at nothing: %+v", a)
+	}
+	take(n, t0, q)
+	if a := take(n, t0, q.op(Peek)); a.Before != 4 || a.After != 8 {
+		t.Errorf("peek: %+v", a)
+	}
+	if a := take(n, t0, ask(1, 10, time.Minute, 7).op(Look)); a.After != 4 || a.Before != a.After-7 || a.Over || a.Remaining != 6 {
+		t.Errorf("look: %+v", a)
+	}
+	if a := take(n, t0, ask(1, 10, time.Minute, 9).op(Refund)); a.Before != 4 || a.After != 0 || a.Over {
+		t.Errorf("refund: %+v", a)
+	}
+	if a := take(n, t0, q); a.Before != 0 {
+		t.Errorf("take after the refund: %+v", a)
+	}
+	if a := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); a.After != 0 || a.Over || n.Facts(t0).RefundsDropped != 0 {
+		t.Errorf("refund of nothing: %+v", a)
+	}
+}
+
+// An amount changed in mid-window meets the same count.
+func TestChangedLimit(t *testing.T) {
+	n := alone(Options{})
+	take(n, t0, ask(1, 10, time.Minute, 8))
+	if a := take(n, t0, ask(1, 5, time.Minute, 1)); !a.Over || a.Before != 8 {
+		t.Errorf("lowered: %+v", a)
+	}
+	if a := take(n, t0, ask(1, 100, time.Minute, 1)); a.Over || a.Remaining != 90 {
+		t.Errorf("raised: %+v", a)
+	}
+}
+
+func TestOthersAreAsked(t *testing.T) {
+	ids := []ring.ID{"a", "b", "c"}
+	r := ringOf(ids...)
+	n := member(Options{Self: "b"}, t0, ids...)
+	for i := range 300 {
+		q := ask(i, 10, time.Minute, 1)
+		want := r.At(r.Owner(q.Owner)).ID
+		a := n.Take(t0, &q)
+		if mine := want == "b"; mine != (a.Kind == Decided) || !mine && (a.Kind != Ask || a.Member != want) {
+			t.Fatalf("key %d of %s: %+v", i, want, a)
+		}
+		as := make([]Answer, 1)
+		n.Serve(t0, "a", false, []Question{q}, as)
+		if (want == "b") != (as[0].Kind == Decided) {
+			t.Fatalf("key %d of %s served: %+v", i, want, as[0])
+		}
+	}
+}
+
+// A key that comes back to a former owner meets the charges it left there.
+func TestChargesOutlastOwnership(t *testing.T) {
+	n := member(Options{Self: "a"}, t0, "a")
+	one, two := ringOf("a"), ringOf("a", "b")
+	i := ownedBy(t, two, "b", 0)
+	take(n, t0, ask(i, 10, time.Hour, 10))
+	n.SetRing(t0+second, two, Standing{NRef: 2, Joined: true})
+	if a := take(n, t0+second, ask(i, 10, time.Hour, 1)); a.Kind != Ask || a.Member != "b" {
+		t.Fatalf("moved: %+v", a)
+	}
+	n.SetRing(t0+2*second, one, Standing{NRef: 1, Joined: true})
+	if a := take(n, t0+2*second, ask(i, 10, time.Hour, 1)); !a.Over || a.Before != 10 {
+		t.Fatalf("back: %+v", a)
+	}
+}
+
+func TestRepeatedQuestionsAreHitsInARow(t *testing.T) {
+	n := alone(Options{})
+	q := ask(1, 3, time.Minute, 1)
+	as := make([]Answer, 2)
+	n.TakeAll(t0, false, []Question{q, q}, as)
+	if as[0].Remaining != 2 || as[1].Remaining != 1 {
+		t.Errorf("%+v", as)
+	}
+}
+
+// A hit whose time was read before another's is not counted in a window that is already closed, nor is a closed
+// window's count forgotten for it.
+func TestLateHit(t *testing.T) {
+	n := alone(Options{})
+	end := t0 + 60*second
+	take(n, end-1, ask(1, 2, time.Minute, 2))
+	n.Tick(end)
+	if a := take(n, end-1, ask(1, 2, time.Minute, 1)); a.Over || a.Before != 0 {
+		t.Errorf("late hit: %+v", a)
+	}
+	if a := take(n, end, ask(1, 2, time.Minute, 1)); a.Before != 1 {
+		t.Errorf("the late hit is not in the new window: %+v", a)
+	}
+}
+
+func TestPauseFencesTheOwner(t *testing.T) {
+	ids := []ring.ID{"a", "b"}
+	n := member(Options{Self: "a"}, t0, ids...)
+	i := ownedBy(t, ringOf(ids...), "a", 0)
+	if a := take(n, t0+1400*1e6, ask(i, 10, time.Hour, 2)); a.Authority != Full {
+		t.Fatalf("before: %+v", a)
+	}
+	now := t0 + 1600*1e6
+	if a := take(n, now, ask(i, 10, time.Hour, 2)); a.Authority != Share || a.Path != Fallback || a.Over || a.Remaining != 1 {
+		t.Errorf("paused: %+v", a) // half of 10, of which 2 are spent with full authority
+	}
+	if a := take(n, now, ask(i, 10, time.Hour, 2)); !a.Over {
+		t.Errorf("paused, share spent: %+v", a)
+	}
+	as := make([]Answer, 1)
+	n.Serve(now, "b", false, []Question{ask(i, 10, time.Hour, 2)}, as)
+	if as[0].Kind != Ask || as[0].Member != "" {
+		t.Errorf("paused, asked as the owner: %+v", as[0])
+	}
+	n.Tick(now)
+	// Of the share's 4 hits 2 were admitted; they count here, the refused ones do not.
+	if a := take(n, now, ask(i, 10, time.Hour, 1)); a.Authority != Full || a.Before != 4 {
+		t.Errorf("awake: %+v", a)
+	}
+	if f := n.Facts(now); f.Share != 2 || f.Admitted[Share] != 2 {
+		t.Errorf("facts: %+v", f)
+	}
+}
+
+func TestPauseChangesNothingAlone(t *testing.T) {
+	n, m := alone(Options{}), alone(Options{})
+	rnd := random(5)
+	for now := t0; now < t0+100*second; now += second / 2 {
+		m.Tick(now)
+		q := ask(rnd.IntN(3), 5, 10*time.Second, rnd.Uint64N(4)).op(Op(rnd.IntN(3)))
+		if a, b := take(n, now, q), take(m, now, q); a != b {
+			t.Fatalf("without ticks %+v, with %+v", a, b)
+		}
+	}
+}
+
+func TestShareUntilJoined(t *testing.T) {
+	n := New(Options{Self: "a"})
+	if a := take(n, t0, ask(1, 5, time.Minute, 6)); a.Authority != Share || !a.Over {
+		t.Errorf("no ring: %+v", a)
+	}
+	n.SetRing(t0, ringOf("a"), Standing{NRef: 4})
+	for i := range 5 {
+		if a := take(n, t0, ask(2, 16, time.Minute, 1)); a.Authority != Share || a.Over != (i >= 4) {
+			t.Errorf("hit %d, not joined: %+v", i, a)
+		}
+	}
+	n.SetRing(t0, nil, Standing{Joined: true})
+	if a := take(n, t0, ask(3, 5, time.Minute, 1)); a.Authority != Share {
+		t.Errorf("empty ring: %+v", a)
+	}
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	n := member(Options{Self: "a", DenyCache: 100}, t0, "a", "b")
+	r := ringOf("a", "b")
+	mine, theirs := ownedBy(t, r, "a", 0), ownedBy(t, r, "b", 0)
+	q, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(FailClosed)
+	qs := []Question{q, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), q}
+	as := make([]Answer, len(qs))
+	seen := Answer{Kind: Decided}
+	for name, f := range map[string]func(){
+		"Take":          func() { n.Take(t0, &q) },
+		"Take, asked":   func() { n.Take(t0, &other) },
+		"TakeAll":       func() { n.TakeAll(t0, false, qs, as) },
+		"TakeAll, stop": func() { n.TakeAll(t0, true, qs, as) },
+		"Serve":         func() { n.Serve(t0, "b", false, qs, as) },
+		"Serve, stop":   func() { n.Serve(t0, "b", true, qs, as) },
+		"Degrade":       func() { n.Degrade(t0, &q) },
+		"Observe":       func() { n.Observe(t0, &other, &seen) },
+		"Tick":          func() { n.Tick(t0) },
+	} {
+		if got := testing.AllocsPerRun(100, f); got != 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	n := member(Options{Self: "a", Seed: [2]uint64{1, 2}}, t0, "a", "b", "c")
+	var qs []Question
+	for i := range 1000 {
+		i = ownedBy(b, ringOf("a", "b", "c"), "a", i*10)
+		qs = append(qs, ask(i, 1e6, time.Minute, 1))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		n.Take(t0, &qs[i%len(qs)])
+	}
+}

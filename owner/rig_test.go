@@ -1,0 +1,88 @@
+package owner
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+const second = int64(time.Second)
+
+// t0 is the beginning of an hour.
+var t0 = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
+
+func ringOf(ids ...ring.ID) *ring.Ring {
+	var ms []ring.Member
+	for _, id := range ids {
+		ms = append(ms, ring.Member{ID: id, Inst: 1, Ver: 1, Weight: 1})
+	}
+	return ring.New(ms)
+}
+
+// member is a ready Node on a ring of ids.
+func member(o Options, now int64, ids ...ring.ID) *Node {
+	n := New(o)
+	n.SetRing(now, ringOf(ids...), Standing{NRef: len(ids), Joined: true})
+	return n
+}
+
+func alone(o Options) *Node {
+	o.Self = "a"
+	return member(o, t0, "a")
+}
+
+func key(i int) Key {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(i))
+	h := fnv.New128a()
+	h.Write(b[:])
+	s := h.Sum(nil)
+	return Key{finish(binary.LittleEndian.Uint64(s)), finish(binary.LittleEndian.Uint64(s[8:]))}
+}
+
+// ask is a question for hits on key i.
+func ask(i int, lim uint32, window time.Duration, hits uint64) Question {
+	k := key(i)
+	return Question{Key: k, Owner: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
+}
+
+func (q Question) op(op Op) Question {
+	q.Op = op
+	return q
+}
+
+func (q Question) degraded(d Degraded) Question {
+	q.Degraded = d
+	return q
+}
+
+// ownedBy is the number of a key, from on, whose owner on r is id.
+func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
+	t.Helper()
+	for i := from; i < from+10_000; i++ {
+		q := ask(i, 1, time.Second, 1)
+		if r.At(r.Owner(q.Owner)).ID == id {
+			return i
+		}
+	}
+	t.Fatalf("%s owns nothing", id)
+	return 0
+}
+
+func take(n *Node, now int64, q Question) Answer { return n.Take(now, &q) }
+
+func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }
+
+// twin counts what was admitted, by key and window, the dumb way.
+type twin map[[3]uint64]uint64
+
+func (w twin) admit(now int64, q *Question) uint64 {
+	at := [3]uint64{q.Key[0], q.Key[1], uint64(q.Rule.Index(now))}
+	w[at] += q.Hits
+	return w[at]
+}

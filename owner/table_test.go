@@ -1,0 +1,133 @@
+package owner
+
+import (
+	"testing"
+	"unsafe"
+)
+
+func TestEntrySize(t *testing.T) {
+	if s := unsafe.Sizeof(entry{}); s > 56 {
+		t.Errorf("an entry takes %d bytes, more than 56", s)
+	}
+}
+
+// The table against a map, through growth, shrinking, expiry and removal.
+func TestTableAgainstMap(t *testing.T) {
+	for seed := range uint64(40) {
+		rnd := random(seed)
+		l := &ledger{max: 1 << 20}
+		tab := &table{seed: [2]uint64{rnd.Uint64(), rnd.Uint64()}, ledger: l}
+		type mark struct {
+			end   int64
+			count uint64
+		}
+		twin := map[Key]mark{}
+		now := int64(0)
+		for step := range 20_000 {
+			if step%5000 < 2500 { // a busy half, then a quiet one
+				now += rnd.Int64N(2)
+			} else {
+				now += rnd.Int64N(60)
+			}
+			k := key(rnd.IntN(4000))
+			h := hash(tab.seed, k)
+			e, m := tab.find(h, k), twin[k]
+			if m.end > now && (e == nil || e.charged != m.count || e.end != m.end) {
+				t.Fatalf("seed %d, step %d: entry %+v, want %+v", seed, step, e, m)
+			}
+			if e != nil && e.end > now && m.end != e.end {
+				t.Fatalf("seed %d, step %d: %+v should not be there", seed, step, e)
+			}
+			switch rnd.IntN(12) {
+			case 0:
+				tab.remove(h, k)
+				delete(twin, k)
+			case 1:
+				tab.sweep(now, 0, 200)
+				tab.shrink()
+			default:
+				if e == nil {
+					e = tab.insert(now, h, k, 3)
+				}
+				e.charged++
+				e.end = now + 1 + rnd.Int64N(3000)
+				twin[k] = mark{e.end, e.charged}
+			}
+			if int(l.keys.Load()) != tab.n || len(tab.slots) > 0 && tab.n >= len(tab.slots) {
+				t.Fatalf("seed %d, step %d: %d in the ledger, %d counted, %d slots", seed, step, l.keys.Load(), tab.n, len(tab.slots))
+			}
+		}
+		for range 1000 {
+			tab.sweep(now+10_000, 0, 1000)
+			tab.shrink()
+		}
+		if tab.n != 0 || len(tab.slots) != 0 {
+			t.Fatalf("seed %d: %d entries and %d slots left when all has expired", seed, tab.n, len(tab.slots))
+		}
+	}
+}
+
+// Growth never moves more than a few slots at once.
+func TestTableGrowsInSteps(t *testing.T) {
+	tab := &table{ledger: &ledger{max: 1 << 20}}
+	for i := range 50_000 {
+		was := tab.cursor
+		old := len(tab.old)
+		k := key(i)
+		if tab.insert(0, hash(tab.seed, k), k, 0).end = 1; tab.old != nil && len(tab.old) == old && tab.cursor-was > migrateStep {
+			t.Fatalf("insertion %d moved %d slots", i, tab.cursor-was)
+		}
+		if tab.n*4 > len(tab.slots)*3+4 {
+			t.Fatalf("%d entries in %d slots", tab.n, len(tab.slots))
+		}
+	}
+	for i := range 50_000 {
+		if k := key(i); tab.find(hash(tab.seed, k), k) == nil {
+			t.Fatalf("key %d is lost", i)
+		}
+	}
+}
+
+func TestExpiredEntriesMakeRoom(t *testing.T) {
+	l := &ledger{max: 10, quota: 6, domains: &New(Options{}).domains}
+	tab := &table{ledger: l}
+	put := func(now int64, i int, domain uint16) bool {
+		k := key(i)
+		e := tab.insert(now, hash(tab.seed, k), k, domain)
+		if e != nil {
+			e.end = now + 100
+		}
+		return e != nil
+	}
+	for i := range 8 {
+		if got, want := put(0, i, 1), i < 6; got != want {
+			t.Fatalf("key %d of a domain with a quota of 6: %v", i, got)
+		}
+	}
+	for i := range 6 {
+		if got, want := put(0, 10+i, 2), i < 4; got != want {
+			t.Fatalf("key %d above %d: %v", i, 6, got)
+		}
+	}
+	for i := range 5 {
+		if !put(100, 20+i, 3) {
+			t.Fatalf("expired entries stay: key %d refused", i)
+		}
+	}
+	if l.domains[3].Load() != 5 || l.keys.Load() > 10 {
+		t.Fatalf("ledger: %d keys, %d of domain 3", l.keys.Load(), l.domains[3].Load())
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	tab := &table{ledger: &ledger{max: 1 << 20}}
+	for i := range 8000 {
+		k := key(i)
+		tab.insert(0, hash(tab.seed, k), k, 0).end = 1
+	}
+	k := key(4711)
+	h := hash(tab.seed, k)
+	for b.Loop() {
+		tab.find(h, k)
+	}
+}
