@@ -2,6 +2,9 @@ package config
 
 import (
 	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -103,25 +106,36 @@ func readUnknown(d *rlsconf.RateLimitDescriptor, y *yamlDescriptor) error {
 	return nil
 }
 
-// ToProto makes one RateLimitConfig a domain, named after it, for an xDS server to serve. The protocol has no
-// value_to_metric and no share_threshold: lost names each descriptor that loses one.
+// ToProto makes one RateLimitConfig a domain, named after it, for an xDS server to serve. lost names what the protocol
+// cannot say: value_to_metric, share_threshold, and texts that are not UTF-8.
 func (r *Rules) ToProto() (resources []*rlsconf.RateLimitConfig, lost []string) {
+	w := protoWriter{}
 	for _, d := range r.order {
-		w := protoWriter{}
+		if !utf8.ValidString(d.name) {
+			w.lose("all of", d.name)
+			continue
+		}
 		resources = append(resources, &rlsconf.RateLimitConfig{
 			Name: d.name, Domain: d.name, Descriptors: w.descriptors(d.name, d.list),
 		})
-		lost = append(lost, w.lost...)
 	}
-	return resources, lost
+	return resources, w.lost
 }
 
 type protoWriter struct{ lost []string }
+
+func (w *protoWriter) lose(what, of string) {
+	w.lost = append(w.lost, fmt.Sprintf("%s '%s'", what, strings.ToValidUTF8(of, "?")))
+}
 
 func (w *protoWriter) descriptors(up string, list []*node) []*rlsconf.RateLimitDescriptor {
 	var all []*rlsconf.RateLimitDescriptor
 	for _, n := range list {
 		full := up + "." + n.glued
+		if !utf8.ValidString(n.glued) || n.rule != nil && !n.rule.validNames() {
+			w.lose("all of", full)
+			continue
+		}
 		d := &rlsconf.RateLimitDescriptor{
 			Key: n.level.Key, Value: n.level.Value, ShadowMode: n.shadow, DetailedMetric: n.detailed,
 			RateLimit: policyOf(n.rule), Descriptors: w.descriptors(full, n.list),
@@ -130,14 +144,19 @@ func (w *protoWriter) descriptors(up string, list []*node) []*rlsconf.RateLimitD
 			d.ProtoReflect().SetUnknown(unknown)
 		}
 		if n.level.Shared {
-			w.lost = append(w.lost, fmt.Sprintf("share_threshold of '%s'", full))
+			w.lose("share_threshold of", full)
 		}
 		if n.level.ValueToMetric {
-			w.lost = append(w.lost, fmt.Sprintf("value_to_metric of '%s'", full))
+			w.lose("value_to_metric of", full)
 		}
 		all = append(all, d)
 	}
 	return all
+}
+
+// validNames says that the rule's names can be sent.
+func (r *Rule) validNames() bool {
+	return utf8.ValidString(r.Name) && !slices.ContainsFunc(r.Replaces, func(name string) bool { return !utf8.ValidString(name) })
 }
 
 func policyOf(r *Rule) *rlsconf.RateLimitPolicy {
