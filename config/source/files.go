@@ -115,7 +115,7 @@ type fileWatch struct {
 	prefix  string
 	sink    func(Event)
 	notify  *fsnotify.Watcher // nil without notifications
-	root    os.FileInfo       // what Root was when it was last read
+	root    place             // what Root was when it was last read
 	content [sha256.Size]byte // of the last attempt; zero when files could not be read
 	fault   string            // why files could not be read, if so
 	warned  map[string]string // files that were left out: why
@@ -132,8 +132,7 @@ func (w *fileWatch) concerns(e fsnotify.Event) bool {
 // poll finds what no notification told of: a directory that appeared later, a network file system, a full queue.
 func (w *fileWatch) poll() {
 	if w.o.WatchRoot && w.fault == "" {
-		now, err := os.Stat(w.o.Root)
-		if err == nil && os.SameFile(now, w.root) {
+		if placeOf(w.o.Root).same(w.root) {
 			return
 		}
 	}
@@ -141,7 +140,7 @@ func (w *fileWatch) poll() {
 }
 
 func (w *fileWatch) load() {
-	w.root, _ = os.Stat(w.o.Root) // an error shows below
+	w.root = placeOf(w.o.Root)
 	w.watch(w.watched()...)
 	files, dirs, err := w.read()
 	e := Event{Source: FromFiles, Detail: w.dir}
@@ -221,6 +220,22 @@ func contentOf(files []config.File, o config.Options) (sum [sha256.Size]byte) {
 	}
 	h.Sum(sum[:0])
 	return sum
+}
+
+// place is where a path leads: the text of the symlink, if it is one, and the directory behind it.
+type place struct {
+	link string
+	info os.FileInfo
+}
+
+func placeOf(path string) (p place) {
+	p.link, _ = os.Readlink(path) // no symlink: no text
+	p.info, _ = os.Stat(path)     // nowhere: nil
+	return p
+}
+
+func (p place) same(q place) bool {
+	return p.link == q.link && p.info != nil && q.info != nil && os.SameFile(p.info, q.info)
 }
 
 func dotted(path string) string { return strings.ReplaceAll(filepath.ToSlash(path), "/", ".") }
