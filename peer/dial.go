@@ -68,21 +68,38 @@ func refusalError(w welcome, h hello) error {
 	return fmt.Errorf("refused: %v", w.refusal)
 }
 
-// clientTLS fits a configuration to one address: TLS 1.3 at least, and the host's name where no other was given.
+// alpn keeps a peer stream from being taken for anything else that the same certificates secure.
+const alpn = "keyward-peer"
+
+// clientTLS fits a configuration to one address.
 func clientTLS(base *tls.Config, hostPort string) *tls.Config {
-	c := base.Clone()
-	c.MinVersion = tls.VersionTLS13
-	c.DynamicRecordSizingDisabled = true // a batch is one write
-	if c.ServerName == "" && !c.InsecureSkipVerify {
+	c := peerTLS(base)
+	if c.ServerName == "" {
 		c.ServerName, _, _ = net.SplitHostPort(hostPort)
 	}
 	return c
 }
 
+// serverTLS also covers the configuration that base may choose for a client.
 func serverTLS(base *tls.Config) *tls.Config {
+	c := peerTLS(base)
+	if choose := base.GetConfigForClient; choose != nil {
+		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(h)
+			if chosen == nil || err != nil {
+				return nil, err
+			}
+			return peerTLS(chosen), nil
+		}
+	}
+	return c
+}
+
+func peerTLS(base *tls.Config) *tls.Config {
 	c := base.Clone()
 	c.MinVersion = tls.VersionTLS13
-	c.DynamicRecordSizingDisabled = true
+	c.NextProtos = []string{alpn}
+	c.DynamicRecordSizingDisabled = true // a batch is one write
 	return c
 }
 

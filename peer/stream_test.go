@@ -1,0 +1,416 @@
+package peer
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// discard is a connection that takes everything.
+type discard struct{ net.Conn }
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// dialRaw opens a connection to m and sends b.
+func dialRaw(t *testing.T, m *member, b []byte) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", m.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// shake opens a stream to m by hand.
+func shake(t *testing.T, m *member) net.Conn {
+	t.Helper()
+	h := m.hello
+	h.from, h.to, h.toInst = "raw", m.id, instOf(m.id)
+	conn := dialRaw(t, m, appendHello(nil, h))
+	payload, err := readHandshake(conn, frameWelcome)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err := parseWelcome(payload); err != nil || w.refusal != refusedNot {
+		t.Fatal(w, err)
+	}
+	return conn
+}
+
+// alone makes m the owner of everything.
+func (m *member) alone() *member {
+	m.SetView(ringOf(m.id), owner.Standing{NRef: 1, Joined: true}, nil)
+	return m
+}
+
+// nextAnswer reads frames until an answer comes.
+func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.Answer) {
+	t.Helper()
+	for {
+		typ, payload, whole, err := in.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !whole {
+			if err := in.fill(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if typ != frameAnswer {
+			continue
+		}
+		id, outcome, count, records, err := parseAnswerHead(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as = make([]owner.Answer, count)
+		for i := range as {
+			record, rest, err := nextRecord(records)
+			if err == nil {
+				err = parseAnswer(record, &as[i])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			records = rest
+		}
+		return id, outcome, as
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		change       func(*hello)
+		dialler, log string
+	}{
+		{"label", func(h *hello) { h.label = labelDigest("other") }, "another cluster label", "another cluster label"},
+		{"scheme", func(h *hello) { h.scheme++ }, "another key scheme", "another key scheme"},
+		{"version", func(h *hello) { h.versions = versions{2, 3} }, "it speaks 1 to 1, this member 2 to 3", "no common protocol version"},
+		{"algorithm", func(h *hello) { h.algorithms |= 1 << 40 }, "unknown algorithm", "unknown algorithm"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := newMember(t, "m0"), newMember(t, "m1")
+			tt.change(&a.hello)
+			a.know([]*member{a, b})
+			await(t, "the refusal to be logged on both sides", func() bool { return a.logged(tt.dialler) && b.logged(tt.log) })
+			if !b.logged("m0") {
+				t.Error("the log does not name who was refused")
+			}
+			if n := testutil.ToFloat64(b.m.refusals.WithLabelValues("refused")); n < 1 {
+				t.Errorf("%v refusals counted", n)
+			}
+			if l := a.Links()[0]; l.Live || !strings.Contains(l.Error, tt.dialler) {
+				t.Errorf("%+v", l)
+			}
+		})
+	}
+}
+
+// An address that another member, or another boot of the same one, has taken over is found out.
+func TestWrongTarget(t *testing.T) {
+	a, b := newMember(t, "m0"), newMember(t, "m1")
+	for _, tt := range []struct {
+		to   ring.ID
+		inst uint64
+		want string
+	}{
+		{"m2", instOf("m1"), "meant for another member"},
+		{"m1", 12345, "meant for another instance"},
+	} {
+		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), Inst: tt.inst}}
+		a.SetView(ringOf("m0", tt.to), owner.Standing{NRef: 2, Joined: true}, addrs)
+		await(t, tt.want, func() bool { return a.logged(tt.want) })
+	}
+	a.know([]*member{a, b}) // and the right one is reached then
+	a.awaitLinks(t, 1)
+}
+
+// Members of neighbouring versions work together in both directions.
+func TestNeighbouringVersions(t *testing.T) {
+	older, newer := newMember(t, "m0"), newMember(t, "m1")
+	newer.hello.versions = versions{1, 2}
+	both := []*member{older, newer}
+	for _, m := range both {
+		m.know(both)
+	}
+	for i, m := range both {
+		m.awaitLinks(t, 1)
+		if v := m.Links()[0].Version; v != 1 {
+			t.Errorf("%s speaks version %d", m.id, v)
+		}
+		name := ownedBy(ringOf("m0", "m1"), both[1-i].id, 1)[0]
+		if a := m.ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+			t.Errorf("%s asks: %+v", m.id, a)
+		}
+	}
+}
+
+// A later version's longer records and new frame types are skipped.
+func TestLaterVersionsFields(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	conn := shake(t, m)
+	b, at := beginFrame(nil, 200)
+	b = append(b, "a message of a later version"...)
+	endFrame(b, at)
+	b, at = beginFrame(b, frameAsk)
+	b = appendAskHead(b, group{id: 5, ttl: time.Hour, count: 2})
+	for i := range 2 {
+		q := question(fmt.Sprint("later ", i), 10, uint64(1+i))
+		record, _, _ := nextRecord(appendQuestion(nil, &q))
+		b = le.AppendUint16(b, uint16(len(record)+9))
+		b = append(append(b, record...), "new field"...)
+	}
+	endFrame(b, at)
+	conn.Write(b)
+	id, outcome, as := nextAnswer(t, &frames{src: conn})
+	if id != 5 || outcome != groupServed || len(as) != 2 || as[0].After != 1 || as[1].After != 2 {
+		t.Errorf("%d, %d, %+v", id, outcome, as)
+	}
+}
+
+// Groups that lay about for longer than their asker waits are not charged; nor are those that make no sense.
+func TestNotCharged(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	conn := shake(t, m)
+	in := &frames{src: conn}
+	q := question("late", 10, 1)
+	send := func(sent time.Duration, q owner.Question) (byte, []owner.Answer) {
+		t.Helper()
+		g := group{id: 1, sent: int64(time.Hour + sent), ttl: 10 * time.Millisecond, count: 1}
+		conn.Write(appendAsk(nil, g, []owner.Question{q}, []uint16{0}))
+		_, outcome, as := nextAnswer(t, in)
+		return outcome, as
+	}
+	if o, as := send(0, q); o != groupServed || as[0].After != 1 {
+		t.Fatalf("prompt: %d, %+v", o, as)
+	}
+	if o, _ := send(-time.Minute, q); o != groupLate {
+		t.Errorf("a minute late: %d", o)
+	}
+	odd := q
+	odd.Rule.Window = 0
+	if o, _ := send(0, odd); o != groupMalformed {
+		t.Errorf("no window: %d", o)
+	}
+	odd = q
+	odd.Rule.Algorithm = 77
+	if o, _ := send(0, odd); o != groupUnknownAlgorithm {
+		t.Errorf("unknown algorithm: %d", o)
+	}
+	q.Op = owner.Peek
+	if _, as := send(0, q); as[0].Before != 1 {
+		t.Errorf("%d charged, want 1", as[0].Before)
+	}
+}
+
+// What an owner will not answer is answered by the degraded policy, without waiting.
+func TestRefusedQuestions(t *testing.T) {
+	ms := newCluster(t, 2)
+	q := question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)
+	q.Mechanism = 9
+	if a := ms[0].ask(time.Hour, q); a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+	if n := ms[0].counted(refused); n != 1 {
+		t.Errorf("%v refused, want 1", n)
+	}
+}
+
+// Garbage, before and after the handshake, ends its own connection and disturbs nobody.
+func TestGarbage(t *testing.T) {
+	ms := newCluster(t, 2)
+	r := rand.New(rand.NewPCG(3, 4))
+	noise := make([]byte, 100<<10)
+	for i := range noise {
+		noise[i] = byte(r.Uint32())
+	}
+	huge := le.AppendUint32(nil, math.MaxUint32)
+	for name, b := range map[string][]byte{
+		"noise": noise, "http": []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"long hello": append([]byte(magic), append(huge, frameHello)...),
+		"wrong type": append([]byte(magic), 4, 0, 0, 0, 9, 1, 2, 3),
+		"no sender":  appendHello(nil, hello{versions: versions{1, 1}}),
+	} {
+		conn := dialRaw(t, ms[1], nil)
+		conn.Write(b) // the other side may have closed already
+		if n, err := io.Copy(io.Discard, conn); n != 0 {
+			t.Errorf("%s: answered with %d bytes, %v", name, n, err)
+		}
+	}
+	if n := testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("garbage")); n != 5 {
+		t.Errorf("%v counted as garbage, want 5", n)
+	}
+	for name, b := range map[string][]byte{
+		"noise": noise, "huge": huge, "empty frame": {0, 0, 0, 0},
+		"no questions": {24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+	} {
+		conn := shake(t, ms[1])
+		conn.Write(b)
+		if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
+			t.Errorf("%s: the stream stays open", name)
+		}
+	}
+	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
+	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+		t.Errorf("after garbage: %+v", a)
+	}
+}
+
+// A client that asks and never reads is held up alone.
+func TestSlowReader(t *testing.T) {
+	ms := newCluster(t, 2)
+	conn := shake(t, ms[1])
+	conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+	q := question("slow", 10, 1)
+	batch := appendAsk(nil, group{ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0})
+	for range 10 {
+		batch = append(batch, batch...)
+	}
+	for {
+		if _, err := conn.Write(batch); err != nil {
+			break // both buffers are full
+		}
+	}
+	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
+	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestMaxStreams(t *testing.T) {
+	m := newMember(t, "m0", func(o *Options) { o.MaxStreams = 2 }).alone()
+	shake(t, m)
+	shake(t, m)
+	await(t, "two streams", func() bool { return m.serving.Load() == 2 })
+	conn := dialRaw(t, m, nil)
+	if n, _ := io.Copy(io.Discard, conn); n != 0 {
+		t.Errorf("%d bytes", n)
+	}
+	if n := testutil.ToFloat64(m.m.refusals.WithLabelValues("too_many")); n != 1 {
+		t.Errorf("%v turned away, want 1", n)
+	}
+}
+
+// tlsOptions are both configurations of a role of a demo CA in dir.
+func tlsOptions(t testing.TB, dir, role string) func(*Options) {
+	t.Helper()
+	f := certs.DemoFiles(dir, role)
+	server, err := certs.Server(f, certs.ServerOptions{ClientSANs: []string{certs.DemoSAN("sidecar")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := certs.Client(f, certs.ClientOptions{ServerSANs: []string{certs.DemoSAN("sidecar")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *Options) { o.ServerTLS, o.ClientTLS = server, client }
+}
+
+func demoCA(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestTLS(t *testing.T) {
+	dir := demoCA(t)
+	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"))
+	names := ownedBy(ringOf("m0", "m1"), "m1", maxQuestions)
+	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+	for i := range qs {
+		qs[i] = question(names[i], 10, 1)
+	}
+	for range 20 {
+		ms[0].Decide(time.Now().Add(patience), false, qs, as)
+	}
+	for i := range as {
+		if as[i].Path != owner.Forwarded || as[i].After != 20 {
+			t.Fatalf("%+v", as[i])
+		}
+	}
+}
+
+// Who cannot prove to be a member is not answered, and members do not ask who cannot.
+func TestTLSRefused(t *testing.T) {
+	dir, other := demoCA(t), demoCA(t)
+	good := newMember(t, "m0", tlsOptions(t, dir, "sidecar"))
+	for i, tt := range []struct {
+		name   string
+		adjust func(*Options)
+	}{
+		{"in the clear", func(*Options) {}},
+		{"an Envoy's certificate", tlsOptions(t, dir, "envoy")},
+		{"another CA's certificate", tlsOptions(t, other, "sidecar")},
+		{"no certificate", func(o *Options) {
+			tlsOptions(t, dir, "sidecar")(o)
+			o.ClientTLS = &tls.Config{InsecureSkipVerify: true}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bad := newMember(t, ring.ID(fmt.Sprint("bad", i)), tt.adjust)
+			before := testutil.ToFloat64(good.m.refusals.WithLabelValues("tls"))
+			bad.know([]*member{bad, good})
+			await(t, "the refusal", func() bool {
+				return testutil.ToFloat64(good.m.refusals.WithLabelValues("tls")) > before && bad.logged("cannot be asked")
+			})
+			if bad.liveLinks() != 0 || good.serving.Load() != 0 {
+				t.Error("connected")
+			}
+		})
+	}
+	t.Run("asking a stranger", func(t *testing.T) {
+		stranger := newMember(t, "stranger", tlsOptions(t, other, "sidecar"))
+		good.know([]*member{good, stranger})
+		await(t, "the failure", func() bool { return good.logged("cannot be asked") })
+		if good.liveLinks() != 0 {
+			t.Error("connected")
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	_, err := New(Options{ServerTLS: &tls.Config{}})
+	for _, want := range []string{"no node", "member name", "tls is for both directions"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	n := owner.New(owner.Options{Self: "a"})
+	if _, err := New(Options{Node: n, Self: "a", Listen: "256.0.0.1:x"}); err == nil {
+		t.Error("an impossible address was listened on")
+	}
+}
+
+func TestIPv6(t *testing.T) {
+	ln, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here:", err)
+	}
+	ln.Close()
+	ms := newCluster(t, 2, func(o *Options) { o.Listen = "[::1]:0" })
+	if a := ms[0].ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+		t.Errorf("%+v", a)
+	}
+}
