@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,11 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -197,12 +194,11 @@ func TestMembersFindEachOther(t *testing.T) {
 
 func TestRulesTravel(t *testing.T) {
 	all := three(t, nil)
-	for i, c := range all {
+	for _, c := range all {
 		if c.View().Prepared(9) {
 			t.Fatal("prepared before anybody said so")
 		}
 		c.SetRules(1, 9)
-		_ = i
 	}
 	for _, c := range all {
 		eventually(t, "all prepared", func() bool { return c.View().Prepared(9) })
@@ -506,123 +502,4 @@ func TestGossipKeys(t *testing.T) {
 		c := up(t, late)
 		return func() bool { return whole(append([]*Cluster{c}, all...)...) }
 	}())
-}
-
-// faults is a network in which addresses can be cut off, and datagrams lost.
-type faults struct {
-	mu  sync.Mutex
-	cut map[string]bool // guarded by mu
-	udp atomic.Bool     // all datagrams are lost
-}
-
-func (f *faults) drops(addr string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.cut[addr]
-}
-
-func (f *faults) set(addrs ...string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.cut = make(map[string]bool)
-	for _, a := range addrs {
-		f.cut[a] = true
-	}
-}
-
-type faulty struct {
-	memberlist.NodeAwareTransport
-	*faults
-}
-
-func (f *faults) wrap(t memberlist.NodeAwareTransport) memberlist.NodeAwareTransport {
-	return faulty{t, f}
-}
-
-func (f faulty) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	if f.udp.Load() || f.drops(a.Addr) {
-		return time.Now(), nil
-	}
-	return f.NodeAwareTransport.WriteToAddress(b, a)
-}
-
-func (f faulty) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Conn, error) {
-	if f.drops(a.Addr) {
-		return nil, errors.New("cut off")
-	}
-	return f.NodeAwareTransport.DialAddressTimeout(a, d)
-}
-
-func TestSplitHeals(t *testing.T) {
-	nets := map[string]*faults{}
-	all := three(t, func(o *Options) {
-		nets[o.Node] = &faults{}
-		o.wrap, o.Timing.Dead = nets[o.Node].wrap, time.Second
-	})
-	c := all[2]
-	nets["a-0"].set(c.Gossip())
-	nets["b"].set(c.Gossip())
-	nets["c"].set(all[0].Gossip(), all[1].Gossip())
-	eventually(t, "split", func() bool {
-		return all[0].View().Ring.Len() == 2 && all[1].View().Ring.Len() == 2 && c.View().Ring.Len() == 1
-	})
-	if v := all[0].View(); v.NRef != 2 && v.NRef != 3 {
-		t.Errorf("the majority's N_ref is %d", v.NRef)
-	}
-	if v := c.View(); v.NRef != 3 || !v.Joined {
-		t.Errorf("the minority's N_ref is %d, joined %v; want 3 and true", v.NRef, v.Joined)
-	}
-	eventually(t, "both halves have forgotten each other", func() bool {
-		return len(all[0].joiner.missed(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 && len(c.joiner.missed(time.Now())) == 0
-	})
-	for _, f := range nets {
-		f.set()
-	}
-	eventually(t, "healed by joining again", func() bool { return whole(all...) })
-	for _, m := range all {
-		eventually(t, "N_ref is the ring", func() bool { return m.View().NRef == 3 })
-	}
-}
-
-func TestLostDatagramsLoseNobody(t *testing.T) {
-	var nets []*faults
-	all := three(t, func(o *Options) {
-		f := &faults{}
-		nets = append(nets, f)
-		o.wrap = f.wrap
-		o.Timing.PushPull = 300 * time.Millisecond
-	})
-	for _, f := range nets {
-		f.udp.Store(true)
-	}
-	throughout(t, "whole", func() bool { return whole(all...) }, rounds(all[0], 5))
-	// News still travels, by full exchanges.
-	all[1].SetRules(5, 6)
-	eventually(t, "news without datagrams", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 5 })
-	o := options("d", all[0].Gossip())
-	f := &faults{}
-	f.udp.Store(true)
-	o.wrap, o.Timing.PushPull = f.wrap, 300*time.Millisecond
-	d := up(t, o)
-	eventually(t, "a join without datagrams", func() bool { return whole(append([]*Cluster{d}, all...)...) })
-}
-
-func TestCloseWaitsForNoSilentPeer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	o := options("a", l.Addr().String())
-	o.Timing.Stream = time.Hour
-	c, err := Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := l.Accept() // it is joining now
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	c.Close()
 }

@@ -143,6 +143,8 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	if ctx.Err() != nil {
 		return true
 	}
+	j.c.metrics.missing.Set(float64(len(try) - len(ok)))
+	j.forget(try)
 	j.rounds++
 	c := contact{rounds: j.rounds, listed: len(targets) + 1}
 	for _, a := range targets {
@@ -153,6 +155,14 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	}
 	j.c.table.touch(c)
 	return len(ok) < len(try)
+}
+
+// forget drops the failures of what is not tried any more.
+func (j *joiner) forget(tried []netip.AddrPort) {
+	maps.DeleteFunc(j.failing, func(what string, _ bool) bool {
+		return !slices.ContainsFunc(j.entries, func(e entry) bool { return e.host == what }) &&
+			!slices.ContainsFunc(tried, func(a netip.AddrPort) bool { return a.String() == what })
+	})
 }
 
 // live are the gossip addresses of all live members.
@@ -211,7 +221,7 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 	case ctx.Err() != nil:
 	case err != nil:
 		j.c.metrics.joinFailures.WithLabelValues(reason).Inc()
-		if !j.failing[what] && len(j.failing) < 2*maxLost {
+		if !j.failing[what] {
 			j.failing[what] = true
 			j.c.log.Warn("cannot "+reason+", trying on", "what", what, "error", err)
 		}

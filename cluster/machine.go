@@ -165,7 +165,7 @@ func (m *machine) met(now time.Time, s *sight, members []Member) bool {
 		return true
 	case s.contact.rounds == 0:
 		return false
-	case reached > 0 && (reached == all || active > 0):
+	case active > 0, reached > 0 && reached == all:
 		return true
 	case reached == 0 && s.self.Role == Counter && strings.HasSuffix(string(s.self.ID), "-0"):
 		return true
@@ -201,13 +201,21 @@ func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[ri
 // losses compares the ring with the one wanted: members that left gracefully, that are lost, and that are there with
 // another boot or weight. A boot that a newer one replaced has crashed, but N_ref is about members, and that one lives.
 func (m *machine) losses(want []ring.Member, members []Member, gone map[ring.ID]farewell) (left, died, changed int) {
+	wanted := make(map[ring.ID]ring.Member, len(want))
+	for _, w := range want {
+		wanted[w.ID] = w
+	}
+	live := make(map[ring.ID]bool, len(members))
+	for i := range members {
+		live[members[i].ID] = live[members[i].ID] || members[i].Role == Counter
+	}
 	for _, seat := range m.seats {
-		i := slices.IndexFunc(want, func(w ring.Member) bool { return w.ID == seat.ID })
+		w, ok := wanted[seat.ID]
 		switch {
-		case i >= 0 && want[i] == seat:
-		case i >= 0:
+		case ok && w == seat:
+		case ok:
 			changed++
-		case gone[seat.ID].graceful || slices.ContainsFunc(members, func(x Member) bool { return x.ID == seat.ID && x.Role == Counter }):
+		case gone[seat.ID].graceful, live[seat.ID]:
 			left++ // leaving, or off the ring by its own will
 		default:
 			died++

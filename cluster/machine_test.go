@@ -13,7 +13,7 @@ import (
 
 var epoch = time.Unix(1750000000, 0)
 
-// bench is a machine under test with the cluster it sees.
+// testbed is a machine under test with the cluster it sees.
 type testbed struct {
 	*machine
 	sight
@@ -45,7 +45,7 @@ func (b *testbed) look(d time.Duration) outcome {
 	return o
 }
 
-// others brings up n active members that agree with our ring, whatever it is.
+// fill brings up n active members.
 func (b *testbed) fill(n int) {
 	for i := range n {
 		m := boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10))
@@ -100,6 +100,7 @@ func TestColdStart(t *testing.T) {
 		{"all resolved joined", "me-1", 0, 0, one, []Member{joining}, true, 1},
 		{"some resolved joined, none runs", "me-1", 0, 0, two, []Member{joining}, false, 3},
 		{"some resolved joined, one runs", "me-1", 0, 0, two, []Member{active}, true, 1},
+		{"found by a running cluster", "me-1", 0, 0, contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}}, []Member{active}, true, 1},
 		{"expected seen", "me-1", 2, 0, contact{}, []Member{joining}, true, 1},
 		{"observers are not expected", "me-1", 2, 0, contact{}, []Member{observer}, false, 2},
 		{"answer of an address that is only self", "me-1", 0, 0,

@@ -14,6 +14,7 @@ type metrics struct {
 	nref         prometheus.Gauge
 	joined       prometheus.Gauge
 	standalone   prometheus.Gauge
+	missing      prometheus.Gauge
 	joinFailures *prometheus.CounterVec
 	ringChanges  prometheus.Counter
 	deaths       prometheus.Counter
@@ -46,6 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		nref:         gauge("keyward_n_ref", "Members that a limit is divided by when a key's owner cannot be asked."),
 		joined:       gauge("keyward_cluster_joined", "1 once this member has met the cluster, 0 during a cold start."),
 		standalone:   gauge("keyward_standalone", "1 if this member runs without a cluster."),
+		missing:      gauge("keyward_cluster_missing", "Addresses that should be members, by name or by memory, and do not answer."),
 		joinFailures: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_join_failures_total", Help: "Names that could not be looked up and addresses that could not be joined.",
 		}, []string{"reason"}),
