@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	series   prometheus.Gauge
 	overflow prometheus.Counter
+	unshown  prometheus.Counter
 	failures prometheus.Counter
 }
 
@@ -19,13 +20,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_stats_overflow_total",
 			Help: "Times a key or an unknown domain had to share a series because the budget was spent.",
 		}),
+		unshown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_stats_unshown_total",
+			Help: "Statistics that Prometheus is not shown because a mapping gives them a name that is taken or not allowed.",
+		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_statsd_failures_total",
 			Help: "Failed connections and writes to statsd.",
 		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.series, m.overflow, m.failures)
+		reg.MustRegister(m.series, m.overflow, m.unshown, m.failures)
 	}
 	return m
 }

@@ -51,7 +51,8 @@ const (
 	shards = 64
 )
 
-// table finds the statistics of a key. Keys are spread over shards so that cores do not meet at one lock.
+// table finds the statistics of a key. Keys are spread over shards so that cores do not meet at one lock. A shard's lock
+// is taken before the table's.
 type table struct {
 	seed    maphash.Seed
 	clean   *cleaner

@@ -69,12 +69,16 @@ type Store struct {
 	rules   *table
 	domains *names
 
+	// A listener is called under timing and may take a lock of its own, under which mu is taken: so timing comes first,
+	// then the listener's, then mu.
+	timing    sync.Mutex
+	timers    map[string]*Timer            // guarded by timing
+	listeners []func(name string) observer // guarded by timing
+
 	mu         sync.Mutex
 	counters   map[string]*Counter // guarded by mu
 	gauges     map[string]*Gauge   // guarded by mu
-	timers     map[string]*Timer   // guarded by mu
 	generators []func()            // guarded by mu
-	listeners  []func(name string) observer
 }
 
 // New makes an empty Store.
@@ -110,8 +114,8 @@ func (s *Store) Gauge(name string) *Gauge {
 
 // Timer is the timer of that name.
 func (s *Store) Timer(name string) *Timer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.timing.Lock()
+	defer s.timing.Unlock()
 	if t, ok := s.timers[name]; ok {
 		return t
 	}
@@ -149,8 +153,8 @@ func (s *Store) Generate(f func()) {
 
 // listen has every timer, those to come included, tell an observer. An observer that is nil is left out.
 func (s *Store) listen(f func(name string) observer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.timing.Lock()
+	defer s.timing.Unlock()
 	s.listeners = append(s.listeners, f)
 	for name, t := range s.timers {
 		t.add(f(name))

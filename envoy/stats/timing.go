@@ -1,0 +1,99 @@
+package stats
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
+)
+
+// timing shows a timer to Prometheus as a histogram or summary.
+type timing struct {
+	metric prometheus.Metric
+	to     prometheus.Observer
+	scale  float64     // of milliseconds
+	seen   atomic.Bool // whether there is something to show
+}
+
+func (t *timing) observe(d time.Duration) {
+	t.to.Observe(float64(d) / float64(time.Millisecond) * t.scale)
+	if !t.seen.Load() {
+		t.seen.Store(true)
+	}
+}
+
+// timer finds where a timer is shown; nil if it is not. Timers that map to one series share its histogram.
+func (c *Collector) timer(name string) observer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, shown, labels := c.resolve(name, mapper.MetricTypeObserver)
+	if m == nil {
+		return nil
+	}
+	kind := c.observerKind(m)
+	f, ok := c.claim(shown, kind, m.HelpText)
+	if !ok {
+		c.store.metrics.unshown.Inc()
+		return nil
+	}
+	id := identity(shown, labels)
+	if t, ok := c.timings[id]; ok {
+		return t
+	}
+	t := &timing{scale: 1}
+	if m.Scale.Set {
+		t.scale = m.Scale.Val
+	}
+	if kind == kindHistogram {
+		h := prometheus.NewHistogram(c.histogram(m, shown, f.help, labels))
+		t.metric, t.to = h, h
+	} else {
+		s := prometheus.NewSummary(c.summary(m, shown, f.help, labels))
+		t.metric, t.to = s, s
+	}
+	c.timings[id] = t
+	return t
+}
+
+func (c *Collector) observerKind(m *mapper.MetricMapping) string {
+	kind := m.ObserverType
+	if kind == mapper.ObserverTypeDefault {
+		kind = c.mapper.Defaults.ObserverType
+	}
+	if kind == mapper.ObserverTypeHistogram {
+		return kindHistogram
+	}
+	return kindSummary
+}
+
+func (c *Collector) histogram(m *mapper.MetricMapping, name, help string, labels map[string]string) prometheus.HistogramOpts {
+	o := prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: c.mapper.Defaults.HistogramOptions.Buckets}
+	if h := m.HistogramOptions; h != nil {
+		if len(h.Buckets) > 0 {
+			o.Buckets = h.Buckets
+		}
+		// Native buckets cost several times a classic one: only for those who ask.
+		o.NativeHistogramBucketFactor = h.NativeHistogramBucketFactor
+		o.NativeHistogramMaxBucketNumber = h.NativeHistogramMaxBuckets
+	}
+	return o
+}
+
+func (c *Collector) summary(m *mapper.MetricMapping, name, help string, labels map[string]string) prometheus.SummaryOpts {
+	so := c.mapper.Defaults.SummaryOptions
+	if m.SummaryOptions != nil {
+		so = *m.SummaryOptions
+	}
+	if len(so.Quantiles) == 0 {
+		so.Quantiles = c.mapper.Defaults.SummaryOptions.Quantiles
+	}
+	objectives := map[float64]float64{}
+	for _, q := range so.Quantiles {
+		objectives[q.Quantile] = q.Error
+	}
+	return prometheus.SummaryOpts{
+		Name: name, Help: help, ConstLabels: labels, Objectives: objectives,
+		MaxAge: so.MaxAge, AgeBuckets: so.AgeBuckets, BufCap: so.BufCap,
+	}
+}
