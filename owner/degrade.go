@@ -60,7 +60,7 @@ func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	s.answerPart(&h, e.charged, a)
 	if h.charges() && !a.Over {
 		e.charged = saturatingAdd(e.charged, h.Hits)
-		s.peaks[sharePeak].push(h.now, e.end, e.charged)
+		s.peaks[closedPeak].push(h.now, e.end, e.charged)
 	}
 }
 

@@ -27,16 +27,18 @@ type Facts struct {
 	// missing may stand on a ring of their own. A first ring of this member alone is not a change: what an earlier life
 	// of it admitted is not known here.
 	Moved uint64
-	// Share bounds the hits admitted here under SHARE and from quota snapshots that the key's owner does not know of
-	// (Phi): the largest sum of one key in its present window.
+	// Share bounds the hits admitted here under SHARE that the key's owner does not know of (Phi): the largest sum of
+	// one key in its present window.
 	Share uint64
+	// Closed is the same of hits admitted from quota snapshots.
+	Closed uint64
 	// Open is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
 	Open uint64
 }
 
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
 // apart. A cluster's bound is the sum of its members'.
-func (f Facts) Bound() uint64 { return saturatingAdd(f.Moved, f.Share) }
+func (f Facts) Bound() uint64 { return saturatingAdd(f.Moved, saturatingAdd(f.Share, f.Closed)) }
 
 // counts are a shard's part of the Facts.
 type counts struct {
@@ -63,6 +65,7 @@ func (n *Node) Facts(now int64) Facts {
 		f.Sketches += len(s.sketches)
 		f.Moved = max(f.Moved, s.peaks[movedPeak].at(now))
 		f.Share = max(f.Share, s.peaks[sharePeak].at(now))
+		f.Closed = max(f.Closed, s.peaks[closedPeak].at(now))
 		f.Open = max(f.Open, s.peaks[openPeak].at(now))
 		s.mu.Unlock()
 	}
@@ -86,6 +89,7 @@ func (f *Facts) add(c *counts) {
 const (
 	movedPeak = iota
 	sharePeak
+	closedPeak
 	openPeak
 	peaks
 )

@@ -1,0 +1,218 @@
+package owner
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+func names(n int) (ids []ring.ID) {
+	for i := range n {
+		ids = append(ids, ring.ID(fmt.Sprintf("pod-%d", i)))
+	}
+	return ids
+}
+
+// The shares of all members sum to the limit, whatever it is.
+func TestSharesSumToTheLimit(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5, 7} {
+		r := ringOf(names(n)...)
+		for i := range 50 {
+			for _, lim := range []uint32{0, 1, 2, 3, 10, 101, math.MaxUint32} {
+				sum, most, least := uint64(0), uint32(0), uint32(math.MaxUint32)
+				for m := range n {
+					v := &view{ring: r, self: m, Standing: Standing{NRef: n, Joined: true}}
+					s := v.share(lim, finish(uint64(i)))
+					sum += uint64(s)
+					most, least = max(most, s), min(least, s)
+				}
+				if sum != uint64(lim) || most-least > 1 {
+					t.Fatalf("%d members share %d as %d, from %d to %d", n, lim, sum, least, most)
+				}
+			}
+		}
+	}
+}
+
+// Members that are missing keep their part, and one that is not on the ring has no part of the rest.
+func TestSharesOfAPartOfTheCluster(t *testing.T) {
+	r := ringOf(names(3)...)
+	for i := range 50 {
+		sum := uint32(0)
+		for m := range 3 {
+			sum += (&view{ring: r, self: m, Standing: Standing{NRef: 5}}).share(13, finish(uint64(i)))
+		}
+		if sum != 9 { // 2 each, and 3 that stand first of 5 for the rest of 3
+			t.Fatalf("key %d: three of five have %d of 13", i, sum)
+		}
+	}
+	if s := (&view{ring: r, self: -1, Standing: Standing{NRef: 5}}).share(14, 1); s != 2 {
+		t.Errorf("off the ring: %d", s)
+	}
+}
+
+// Degraded answers of all members together admit the limit, no more.
+func TestLocalShare(t *testing.T) {
+	ids := names(3)
+	admitted := 0
+	for _, id := range ids {
+		n := member(Options{Self: id}, t0, ids...)
+		for range 20 {
+			q := ask(1, 10, time.Hour, 1)
+			if a := n.Degrade(t0, &q); !a.Over {
+				admitted++
+			} else if a.Authority != Share || a.Path != Fallback || a.Kind != Decided {
+				t.Fatalf("%+v", a)
+			}
+		}
+	}
+	if admitted != 10 {
+		t.Errorf("admitted %d of 10", admitted)
+	}
+}
+
+func TestFailOpen(t *testing.T) {
+	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 10}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
+		n := member(Options{Self: "a"}, t0, "a", "b")
+		q := ask(1, c.limit, time.Minute, 1).degraded(FailOpen)
+		q.LocalCap = c.localCap
+		for _, now := range []int64{t0, t0 + 60*second} {
+			admitted := uint32(0)
+			for range 40 {
+				a := n.Degrade(now, &q)
+				if a.Authority != Open || a.Over != (a.After > uint64(c.limit)) {
+					t.Fatalf("%+v: %+v", c, a)
+				}
+				if !a.Over {
+					admitted++
+					if a.Remaining != c.want-admitted {
+						t.Fatalf("%+v: %+v after %d", c, a, admitted)
+					}
+				}
+			}
+			if admitted != c.want {
+				t.Errorf("%+v: admitted %d", c, admitted)
+			}
+			if f := n.Facts(now); f.Open != uint64(c.want) || f.Bound() != 0 {
+				t.Errorf("%+v: facts %+v", c, f)
+			}
+		}
+		if f := n.Facts(t0 + 120*second); f.Open != 0 {
+			t.Errorf("%+v: open %d after the windows", c, f.Open)
+		}
+	}
+}
+
+func TestFailClosed(t *testing.T) {
+	n := member(Options{Self: "a"}, t0, "a", "b")
+	q := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(FailClosed)
+	if a := n.Degrade(t0, &q); a.Authority != Closed || !a.Over || a.Remaining != 0 || a.Reset != time.Hour {
+		t.Errorf("nothing known: %+v", a)
+	}
+	if p := q.op(Peek); !n.Degrade(t0, &p).Over {
+		t.Error("nothing known: a peek passes")
+	}
+	r := limit.Rule{Window: time.Hour, Limit: 100}
+	_, d := r.Take(limit.State{}, t0, 80)
+	n.Observe(t0, &q, &Answer{Decision: d, Kind: Decided, Authority: Share})
+	if a := n.Degrade(t0, &q); !a.Over {
+		t.Errorf("learnt from a degraded answer: %+v", a)
+	}
+	n.Observe(t0, &q, &Answer{Decision: d, Kind: Decided})
+	admitted := 0
+	for range 30 {
+		a := n.Degrade(t0+59*second, &q)
+		if a.Over != (a.After > 100) {
+			t.Fatalf("%+v", a)
+		}
+		if !a.Over {
+			admitted++
+		}
+	}
+	if admitted != 10 {
+		t.Errorf("admitted %d, half of the 20 that are left", admitted)
+	}
+	if f := n.Facts(t0 + 59*second); f.Closed != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
+		t.Errorf("facts: %+v", f)
+	}
+	// A new report does not know what was spent here meanwhile.
+	n.Observe(t0+59*second, &q, &Answer{Decision: d, Kind: Decided})
+	if a := n.Degrade(t0+59*second, &q); !a.Over {
+		t.Errorf("spent twice: %+v", a)
+	}
+	_, d = r.Take(limit.State{}, t0, 20)
+	n.Observe(t0+60*second, &q, &Answer{Decision: d, Kind: Decided})
+	if a := n.Degrade(t0+60*second, &q); a.Over || a.Remaining != 29 {
+		t.Errorf("80 left: %+v", a)
+	}
+	if a := n.Degrade(t0+121*second, &q); !a.Over {
+		t.Errorf("too old: %+v", a)
+	}
+	n.Observe(t0+3599*second, &q, &Answer{Decision: d, Kind: Decided})
+	if a := n.Degrade(t0+3600*second, &q); !a.Over {
+		t.Errorf("of another window: %+v", a)
+	}
+}
+
+func TestDegradedRefundsAreDropped(t *testing.T) {
+	n := member(Options{Self: "a"}, t0, "a", "b")
+	for i, d := range []Degraded{LocalShare, FailOpen, FailClosed, 77} {
+		q := ask(i, 10, time.Hour, 3).degraded(d)
+		n.Degrade(t0, &q)
+		back := q.op(Refund)
+		if a := n.Degrade(t0, &back); a.Over || a.Before != a.After {
+			t.Errorf("policy %d: %+v", d, a)
+		}
+		p := q.op(Peek)
+		p.Hits = 0
+		if a := n.Degrade(t0, &p); d != FailClosed && (a.Over || a.After != a.Before) {
+			t.Errorf("policy %d, peek: %+v", d, a)
+		}
+		if f := n.Facts(t0); f.RefundsDropped != uint64(i+1) {
+			t.Errorf("policy %d: %d dropped", d, f.RefundsDropped)
+		}
+	}
+}
+
+// A former owner that knows the limit to be spent admits nothing from its share.
+func TestShareKnowsOwnCharges(t *testing.T) {
+	n := member(Options{Self: "a"}, t0, "a")
+	q := ask(1, 10, time.Hour, 10)
+	n.Take(t0, &q)
+	n.SetRing(t0, ringOf("a", "b"), Standing{NRef: 2, Joined: true})
+	q.Hits = 1
+	if a := n.Degrade(t0, &q); !a.Over {
+		t.Errorf("%+v", a)
+	}
+}
+
+// Statistics are made of Before, After, Hits and the limit: they must agree with Over, by every policy.
+func TestDegradedDecisionsAreConsistent(t *testing.T) {
+	rnd := random(3)
+	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b", "c")
+	for now := t0; now < t0+1000*second; now += rnd.Int64N(second) {
+		q := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(Degraded(rnd.IntN(3)))
+		q.LocalCap = rnd.Uint32N(30)
+		if rnd.IntN(9) == 0 {
+			q.Hits = math.MaxUint64 - rnd.Uint64N(3)
+		}
+		if rnd.IntN(4) == 0 {
+			_, d := q.Rule.Take(limit.State{}, now, rnd.Uint64N(20))
+			n.Observe(now, &q, &Answer{Decision: d, Kind: Decided})
+		}
+		a := n.Degrade(now, &q)
+		if a.Kind != Decided || a.Reset < time.Second || a.Reset > 30*time.Second || a.Over && a.Remaining > 0 {
+			t.Fatalf("%+v: %+v", q, a)
+		}
+		if q.Op != Refund && a.Over != (a.After > uint64(q.Rule.Limit)) {
+			t.Fatalf("%+v: %+v", q, a)
+		}
+		if q.Op == Take && a.After < a.Before {
+			t.Fatalf("%+v: %+v", q, a)
+		}
+	}
+}

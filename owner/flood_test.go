@@ -1,0 +1,113 @@
+package owner
+
+import (
+	"testing"
+	"time"
+)
+
+// Under a flood of keys, with table and quotas full, with windows of several lengths, sweeps and refunds: no key is
+// ever admitted beyond its limit, and the caps hold.
+func TestFloodNeverAdmitsTooMuch(t *testing.T) {
+	for seed := range uint64(12) {
+		rnd := random(seed)
+		n := alone(Options{MaxKeys: 300, DomainQuota: 200, Seed: [2]uint64{seed, ^seed}, DenyCache: int(seed%2) * 50})
+		windows := []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour}
+		admitted := twin{}
+		now, tick := t0, t0
+		overflowed := false
+		for range 60_000 {
+			now += rnd.Int64N(second / 200)
+			if now-tick > second {
+				n.Tick(now)
+				tick = now
+			}
+			i := rnd.IntN(40)
+			if rnd.IntN(4) > 0 {
+				i = rnd.IntN(3000)
+			}
+			q := ask(i, uint32(i%23), windows[i%len(windows)], rnd.Uint64N(4))
+			q.Domain = uint64(i % 3 / 2)
+			a := n.Take(now, &q)
+			overflowed = overflowed || a.Authority == Overflow
+			if q.Hits == 0 || a.Over {
+				continue
+			}
+			if sum := admitted.admit(now, &q); sum > uint64(q.Rule.Limit) {
+				t.Fatalf("seed %d: key %d admitted %d of %d, last by %+v", seed, i, sum, q.Rule.Limit, a)
+			}
+			if uint64(a.Remaining)+admitted.admit(now, &Question{Key: q.Key, Rule: q.Rule}) > uint64(q.Rule.Limit) {
+				t.Fatalf("seed %d: promises more than is left: %+v", seed, a)
+			}
+		}
+		f := n.Facts(now)
+		if !overflowed || f.OverflowCharges == 0 || f.OverflowKeys == 0 {
+			t.Errorf("seed %d: no flood: %+v", seed, f)
+		}
+		if f.Keys > 300 || n.domains[0].Load() > 200 || f.Sketches > shards*maxSketches {
+			t.Errorf("seed %d: caps: %+v", seed, f)
+		}
+		if f.Bound() != 0 {
+			t.Errorf("seed %d: bound %d", seed, f.Bound())
+		}
+	}
+}
+
+// A key that counts in the table is not touched by a flood.
+func TestFloodForgetsNothing(t *testing.T) {
+	n := alone(Options{MaxKeys: 100})
+	take(n, t0, ask(1, 10, time.Hour, 10))
+	for i := range 20_000 {
+		take(n, t0, ask(100+i, 10, time.Hour, 1))
+	}
+	if a := take(n, t0, ask(1, 10, time.Hour, 1)); !a.Over || a.Authority != Full || a.After != 11 {
+		t.Errorf("%+v", a)
+	}
+	n.Tick(t0 + 3600*second)
+	for range 10 {
+		n.Tick(t0 + 3600*second)
+	}
+	if f := n.Facts(t0 + 3600*second); f.Keys != 0 {
+		t.Errorf("%d keys after their windows", f.Keys)
+	}
+}
+
+// A key that was in the sketch and then finds a place keeps its count.
+func TestKeyReturnsFromTheSketch(t *testing.T) {
+	n := alone(Options{MaxKeys: 2, DomainQuota: 2})
+	take(n, t0, ask(1, 10, time.Second, 1))
+	take(n, t0, ask(2, 10, time.Second, 1))
+	if a := take(n, t0, ask(3, 10, time.Hour, 7)); a.Authority != Overflow || a.Remaining != 3 {
+		t.Fatalf("first: %+v", a)
+	}
+	back := ask(3, 10, time.Hour, 7).op(Refund)
+	if a := take(n, t0, back); a.Over || a.After != 7 || n.Facts(t0).RefundsDropped != 1 {
+		t.Fatalf("refund: %+v", a)
+	}
+	for range 8 {
+		n.Tick(t0 + second)
+	}
+	if a := take(n, t0+second, ask(3, 10, time.Hour, 4)); a.Authority != Full || !a.Over || a.Before < 7 {
+		t.Fatalf("with a place of its own: %+v", a)
+	}
+}
+
+// Degraded answers keep their promise in a flood, too.
+func TestFloodOfShares(t *testing.T) {
+	rnd := random(8)
+	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b")
+	admitted := twin{}
+	for now := t0; now < t0+20*second; now += second / 1000 {
+		q := ask(rnd.IntN(500), 9, 5*time.Second, 1+rnd.Uint64N(2))
+		if a := n.Degrade(now, &q); a.Over {
+			continue
+		}
+		if sum := admitted.admit(now, &q); sum > 5 {
+			t.Fatalf("share of 9 over 2: admitted %d", sum)
+		} else if f := n.Facts(now); f.Share < sum {
+			t.Fatalf("admitted %d, bound %d", sum, f.Share)
+		}
+	}
+	if f := n.Facts(t0 + 20*second); f.ShareKeys > 20 || f.OverflowCharges == 0 {
+		t.Errorf("%+v", f)
+	}
+}

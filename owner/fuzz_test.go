@@ -1,0 +1,66 @@
+package owner
+
+import (
+	"testing"
+	"time"
+)
+
+// FuzzNode plays bytes as a script of questions, ticks, pauses and rings on one member, and checks that what it decides
+// with full authority stays within every limit and agrees with a list of all hits as long as nothing overflows.
+func FuzzNode(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 0, 1, 2, 60, 0, 0, 1, 3, 0}, uint64(1))
+	f.Add([]byte("the quick brown fox jumps over the lazy dog, and again, and again"), uint64(7))
+	f.Add([]byte{5, 200, 13, 0, 1, 255, 2, 1, 9, 4, 2, 2, 3, 1, 1}, uint64(1)<<63)
+	one, two := ringOf("a"), ringOf("a", "b")
+	f.Fuzz(func(t *testing.T, script []byte, seed uint64) {
+		n := New(Options{Self: "a", Seed: [2]uint64{seed, 5}, MaxKeys: 12, DomainQuota: 9, DenyCache: int(seed % 4)})
+		n.SetRing(t0, one, Standing{NRef: 1, Joined: true})
+		now := t0
+		admitted := twin{}
+		for ; len(script) >= 3; script = script[3:] {
+			op, arg, hits := script[0], script[1], uint64(script[2])
+			if hits > 250 {
+				hits = 1<<64 - 256 + hits
+			}
+			now += int64(op>>4) * second / 7
+			q := ask(int(arg%24), uint32(arg%7), time.Duration(1+arg%3)*time.Second, hits)
+			q.Op, q.Degraded, q.Domain = Op(op%4), Degraded(arg%4), uint64(arg%2)
+			switch op % 16 {
+			case 13:
+				n.Tick(now)
+				continue
+			case 14:
+				n.SetRing(now, one, Standing{NRef: 1, Joined: true})
+				continue
+			case 15:
+				n.SetRing(now, two, Standing{NRef: 2, Joined: arg%4 > 0})
+				continue
+			case 12:
+				a := n.Degrade(now, &q)
+				n.Observe(now, &q, &a)
+				continue
+			}
+			a := n.Take(now, &q)
+			if q.Op == Refund && a.Kind == Decided {
+				admitted = twin{} // what may be admitted again is not followed
+				n = New(n.options)
+				n.SetRing(now, one, Standing{NRef: 1, Joined: true})
+				continue
+			}
+			if q.Op != Take || q.Hits == 0 || a.Kind != Decided || a.Authority != Full && a.Authority != Overflow {
+				continue
+			}
+			if a.Reset < time.Second || a.Over && a.Remaining > 0 || a.Over != (a.After > uint64(q.Rule.Limit)) {
+				t.Fatalf("%+v: %+v", q, a)
+			}
+			if !a.Over {
+				if sum := admitted.admit(now, &q); sum > uint64(q.Rule.Limit) {
+					t.Fatalf("admitted %d of %d: %+v", sum, q.Rule.Limit, a)
+				}
+			}
+			if keys := n.Facts(now).Keys; keys > 12 {
+				t.Fatalf("%d keys", keys)
+			}
+		}
+	})
+}

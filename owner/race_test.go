@@ -1,0 +1,122 @@
+package owner
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Many at once: what is admitted is the limit, exactly.
+func TestExactUnderConcurrency(t *testing.T) {
+	for _, c := range []struct {
+		limit uint32
+		hits  uint64
+		want  uint64 // admitted hits
+	}{{1, 1, 1}, {7, 1, 7}, {100, 3, 99}, {1000, 1, 1000}, {5000, 7, 4998}, {10, 11, 0}, {0, 1, 0}} {
+		n := alone(Options{})
+		var admitted atomic.Uint64
+		run(8, func(int) {
+			for range 1000 {
+				q := ask(1, c.limit, time.Hour, c.hits)
+				if a := n.Take(t0, &q); !a.Over {
+					admitted.Add(c.hits)
+				}
+			}
+		})
+		if got := admitted.Load(); got != c.want {
+			t.Errorf("limit %d by %d: admitted %d, want %d", c.limit, c.hits, got, c.want)
+		}
+		if a := take(n, t0, ask(1, c.limit, time.Hour, 0)); a.After != 8000*c.hits {
+			t.Errorf("limit %d by %d: %d counted", c.limit, c.hits, a.After)
+		}
+	}
+}
+
+// In stop mode requests that share keys in any order neither deadlock nor charge one key without the other: a request
+// is charged on both keys when both have room, and on the fuller one alone otherwise.
+func TestStopModeUnderConcurrency(t *testing.T) {
+	n := alone(Options{Seed: [2]uint64{3, 4}})
+	var passed atomic.Uint64
+	run(8, func(g int) {
+		as := make([]Answer, 2)
+		for i := range 500 {
+			qs := []Question{ask(1, 300, time.Hour, 1), ask(2+i%3, 200, time.Hour, 1)}
+			if g%2 == 0 {
+				qs[0], qs[1] = qs[1], qs[0]
+			}
+			n.TakeAll(t0, true, qs, as)
+			if !as[0].Over && !as[1].Over {
+				passed.Add(1)
+			}
+		}
+	})
+	if passed.Load() != 300 {
+		t.Errorf("%d requests passed, want 300", passed.Load())
+	}
+	others := uint64(0)
+	for i := range 3 {
+		others += take(n, t0, ask(2+i, 200, time.Hour, 0)).After
+	}
+	if others != 300 {
+		t.Errorf("the other keys were charged %d times for 300 requests that passed", others)
+	}
+}
+
+// Everything at once, with rings that come and go: no race, no deadlock, no answer by a ring that SetRing has replaced,
+// and on every member at most the limit with full authority.
+func TestRingChangesDuringTakes(t *testing.T) {
+	one, two := ringOf("a"), ringOf("a", "b")
+	n := member(Options{Self: "a", DenyCache: 50, MaxKeys: 60}, t0, "a")
+	mine := ownedBy(t, two, "a", 0)
+	theirs := ownedBy(t, two, "b", 0)
+	var admitted atomic.Uint64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r := []*ring.Ring{one, two}[i%2]
+			n.SetRing(t0, r, Standing{NRef: r.Len(), Joined: true})
+			q := ask(theirs, 10, time.Hour, 0)
+			if a := n.Take(t0, &q); (a.Kind == Ask) != (r.Len() == 2) {
+				t.Errorf("ring of %d: %+v", r.Len(), a)
+			}
+			n.Tick(t0)
+			n.Facts(t0)
+		}
+	})
+	run(6, func(g int) {
+		as := make([]Answer, 3)
+		for i := range 2000 {
+			q := ask(mine, 500, time.Hour, 1)
+			qs := []Question{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(FailClosed)}
+			n.TakeAll(t0, g == 0, qs[:1+i%3], as)
+			if g > 0 && as[0].Kind == Decided && as[0].Authority == Full && !as[0].Over {
+				admitted.Add(1)
+			}
+			n.Degrade(t0, &qs[2])
+			n.Observe(t0, &qs[2], &as[0])
+			n.Serve(t0, "b", g == 1, qs[1:], as)
+		}
+	})
+	close(stop)
+	wg.Wait()
+	if admitted.Load() > 500 {
+		t.Errorf("admitted %d of 500", admitted.Load())
+	}
+}
+
+func run(goroutines int, f func(g int)) {
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() { f(g) })
+	}
+	wg.Wait()
+}
