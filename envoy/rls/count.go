@@ -4,10 +4,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
 )
 
 // serviceCounts are envoyproxy/ratelimit's statistics that belong to no rule.
@@ -40,7 +39,7 @@ func (n *serviceCounts) served(took time.Duration) {
 func (s *Service) count(c *Call, v *view, from Caller) {
 	var key uint64
 	if from.Key != "" {
-		key = xxhash.Sum64String(from.Key)
+		key = ring.Hash(from.Key)
 	}
 	degraded := false
 	for i := range c.slots {

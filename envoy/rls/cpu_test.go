@@ -65,7 +65,7 @@ func serveBench(kind string) {
 		g = r.NewGRPC(GRPCOptions{})
 	}
 	go func() { _ = g.Serve(l) }()
-	fmt.Println(l.Addr())
+	fmt.Fprintln(os.Stdout, l.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 

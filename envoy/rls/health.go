@@ -33,7 +33,8 @@ func NewHealth(parts ...string) *Health {
 	return h
 }
 
-// Set says how one part is: the cluster joined, rules with at least one domain, no SIGTERM.
+// Set says how one part is: no SIGTERM yet, the cluster joined, rules with at least one domain in force (where
+// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED asks for it).
 func (h *Health) Set(part string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -90,7 +90,7 @@ func decodeSeeds(t testing.TB) [][]byte {
 	full.Descriptors[0].Limit.UnitMultiplier = wrapperspb.UInt32(30)
 	full.Descriptors[1].IsNegativeHits = true
 	group := protowire.AppendTag(nil, 9, protowire.StartGroupType)
-	group = append(protowire.AppendVarint(protowire.AppendTag(group, 1, protowire.VarintType), 5))
+	group = protowire.AppendVarint(protowire.AppendTag(group, 1, protowire.VarintType), 5)
 	group = protowire.AppendTag(group, 9, protowire.EndGroupType)
 	twice := append(wire(t, &common.RateLimitDescriptor{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}}),
 		wire(t, override(addend(descriptor(), 0), 0, typev3.RateLimitUnit_DAY))...)

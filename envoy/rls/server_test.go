@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/http"
@@ -26,7 +25,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/certs"
@@ -241,90 +239,6 @@ func TestHealth(t *testing.T) {
 	check(healthpb.HealthCheckResponse_NOT_SERVING)
 	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
 		t.Errorf("another service: %v", err)
-	}
-}
-
-func get(t testing.TB, a net.Addr, path string) (int, string) {
-	t.Helper()
-	return do(t, http.MethodGet, a, path, "")
-}
-
-func do(t testing.TB, method string, a net.Addr, path, body string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+a.String()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
-}
-
-func TestJSON(t *testing.T) {
-	r := newRig(t, basic)
-	a := r.start(t, NewHealth()).Addrs()[1]
-	const one = `{"domain":"basic","descriptors":[{"entries":[{"key":"one","value":"v"}]}]}`
-	for _, tt := range []struct {
-		name, method, body string
-		code               int
-		want               string // brief of the response, or the body
-	}{
-		{"first", "POST", one, 200, "OK OK:0"},
-		{"second", "PUT", one, 429, "OVER OVER:0"},
-		{"snake case", "POST", `{"domain":"basic","hits_addend":3,"descriptors":[{"entries":[{"key":"key1"}]}]}`, 200, "OK OK:47"},
-		{"camel case", "POST", `{"domain":"basic","hitsAddend":3,"descriptors":[{"entries":[{"key":"key1"}]}]}`, 200, "OK OK:44"},
-		{"own addend", "POST", `{"domain":"basic","descriptors":[{"hitsAddend":"0","entries":[{"key":"key1"}]}]}`, 200, "OK OK:44"},
-		{"unlimited", "POST", `{"domain":"basic","descriptors":[{"entries":[{"key":"free"}]}]}`, 200, "OK OK"},
-		{"empty", "GET", "", 400, "Bad Request\n"},
-		{"malformed", "POST", "}", 400, "Bad Request\n"},
-		{"unknown field", "POST", `{"domain":"basic","nonsense":1}`, 400, "Bad Request\n"},
-		{"no domain", "POST", `{"descriptors":[{"entries":[{"key":"one"}]}]}`, 400, "Bad Request\n"},
-		{"no descriptors", "POST", `{"domain":"basic"}`, 400, "Bad Request\n"},
-		{"bytes that are no UTF-8", "POST", strings.Replace(one, `"v"`, "\"\xff\xfe\"", 1), 200, "OK OK:0"},
-		{"the same again", "POST", strings.Replace(one, `"v"`, "\"\xff\xfe\"", 1), 429, "OVER OVER:0"},
-		{"other bytes", "POST", strings.Replace(one, `"v"`, "\"\xff\xfd\"", 1), 200, "OK OK:0"},
-		{"giant", "POST", strings.Repeat(" ", 17<<20) + one, 429, "OVER"},
-	} {
-		code, body := do(t, tt.method, a, "/json", tt.body)
-		got := body
-		if code != 400 {
-			var resp pb.RateLimitResponse
-			if err := protojson.Unmarshal([]byte(body), &resp); err != nil {
-				t.Errorf("%s: %v in %s", tt.name, err, body)
-			}
-			got = brief(&resp)
-		}
-		if code != tt.code || got != tt.want {
-			t.Errorf("%s: %d %s, want %d %s", tt.name, code, got, tt.code, tt.want)
-		}
-	}
-}
-
-func TestDebug(t *testing.T) {
-	r := newRig(t, basic)
-	a := r.start(t, NewHealth()).Addrs()[2]
-	for path, want := range map[string]string{
-		"/":                             "/rlconfig: print out",
-		"/rlconfig":                     "basic.shadow: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false\n",
-		"/stats":                        "memstats: {",
-		"/debug/pprof/":                 "goroutine",
-		"/debug/pprof/cmdline":          "rls.test",
-		"/debug/pprof/heap?debug=1":     "heap profile",
-		"/debug/pprof/trace?seconds=.1": "go ",
-	} {
-		if code, body := get(t, a, path); code != 200 || !strings.Contains(body, want) {
-			t.Errorf("%s: %d without %q: %.200s", path, code, want, body)
-		}
-	}
-	if code, body := get(t, newRig(t, "").start(t, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
-		t.Errorf("/rlconfig without rules: %d %q", code, body)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/config"
@@ -93,7 +92,8 @@ func New(o Options) *Service {
 	return s
 }
 
-// SetRules puts a version of the rules in force, whole, for the requests that come after it.
+// SetRules puts a version of the rules in force, whole, for the requests that come after it. It must not run
+// concurrently with itself.
 func (s *Service) SetRules(r *config.Rules, sw Switches) {
 	if old := s.current.Load(); old != nil && old.switches.Headers && !sw.Headers {
 		o := old.switches
@@ -232,6 +232,3 @@ func (s *Service) refuseExcess(c *Call, v *view) {
 		s.counts.globalShadow.Add(1)
 	}
 }
-
-// domainHash stands for a domain in the quotas of memory.
-func domainHash(domain string) uint64 { return xxhash.Sum64String(domain) }

@@ -1,0 +1,33 @@
+//go:build !race
+
+package rls
+
+import (
+	"testing"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+)
+
+// A decided request costs no allocation, up to the encoding of the response.
+func TestServiceAllocs(t *testing.T) {
+	r := newRig(t, basic+"  - {key: detail, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 9}}\n")
+	for name, req := range map[string]*pb.RateLimitRequest{
+		"one":      request("basic", descriptor("key1", "foo")),
+		"several":  request("basic", descriptor("key1", "foo"), descriptor("one", "foo"), descriptor("nothing", "x")),
+		"detailed": request("basic", descriptor("detail", "foo")),
+		"override": request("basic", override(descriptor("key1", "foo"), 5, typev3.RateLimitUnit_MINUTE)),
+		"unknown":  request("other", descriptor("key1", "foo")),
+	} {
+		message, out := wire(t, req), make([]byte, 0, 1000)
+		if n := testing.AllocsPerRun(100, func() {
+			c := r.NewCall()
+			_ = r.Decode(c, message)
+			r.Decide(c, Caller{Key: "foo"})
+			out = c.Response.Append(out[:0])
+			r.Release(c)
+		}); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
