@@ -38,7 +38,11 @@ func Check(files []File, o Options) Report {
 
 // build makes rules of sources; faults are those of files that are no sources.
 func build(sources []source, o Options, faults []Fault) Report {
-	b := builder{rules: newRules(o), merge: o.MergeDomains, faults: faults}
+	b := builder{rules: newRules(o), merge: o.MergeDomains, room: maxText, faults: faults}
+	return b.build(sources)
+}
+
+func (b *builder) build(sources []source) Report {
 	for _, s := range sources {
 		b.source(s)
 	}
@@ -53,7 +57,7 @@ func build(sources []source, o Options, faults []Fault) Report {
 // Bounds that no honest file reaches: an alias can name a long text many times over.
 const (
 	maxNesting = 1000
-	maxText    = 512 << 20 // bytes of all full keys together
+	maxText    = 256 << 20 // bytes of all full keys together
 )
 
 // builder turns sources into rules.
@@ -61,7 +65,7 @@ type builder struct {
 	rules  *Rules
 	file   string
 	merge  bool
-	text   int // bytes of full keys so far
+	room   int // bytes of full keys still allowed
 	faults []Fault
 	ours   []Fault // of metadata.keyward: told last, since they keep nobody else from loading the file
 }
@@ -111,9 +115,9 @@ func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at pl
 	n := newNode(y)
 	n.file, n.line = b.file, at.line()
 	full := up.text + "." + n.glued
-	if b.text += len(full); b.text > maxText {
-		if b.text-len(full) <= maxText {
-			b.fault(at, "the keys of all descriptors are longer than %d bytes together", maxText)
+	if b.room -= len(full); b.room < 0 {
+		if b.room+len(full) >= 0 {
+			b.fault(at, "the keys of all descriptors together are too long")
 		}
 		return
 	}

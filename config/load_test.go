@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -106,6 +107,7 @@ descriptors:
     value: 1.5
     nope: 1
   - value: x
+    rate_limit: {requests_per_unit: -1}
 `, `domain: e
 descriptors:
   - value: x
@@ -124,6 +126,7 @@ descriptors:
 	want := []Fault{
 		{"f0.yaml", 4, "error checking config"},
 		{"f0.yaml", 5, "config error, unknown key 'nope'"},
+		{"f0.yaml", 7, "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32"},
 		{"f1.yaml", 3, "descriptor has empty key"},
 		{"f1.yaml", 6, "invalid rate limit unit 'fortnight'"},
 		{"f1.yaml", 8, "should not have an empty replaces entry"},
@@ -224,5 +227,46 @@ func TestHostileFiles(t *testing.T) {
 				t.Error("loaded")
 			}
 		})
+	}
+}
+
+func TestRoomForKeys(t *testing.T) {
+	s, faults := parse(filesOf("domain: d\ndescriptors: [{key: abcdef}, {key: ghijkl}, {key: mnopqr}, {key: stuvwx}]\n")[0])
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for room, want := range map[int]int{32: 0, 31: 1, 10: 1, 0: 1} {
+		b := builder{rules: newRules(Options{}), room: room}
+		if got := b.build([]source{s}).Faults; len(got) != want {
+			t.Errorf("room for %d bytes: %v", room, got)
+		}
+	}
+}
+
+func TestDomains(t *testing.T) {
+	r := load(t, Options{MergeDomains: true}, "domain: b", "domain: a", "domain: b")
+	if got := r.Domains(); !slices.Equal(got, []string{"b", "a"}) {
+		t.Error(got)
+	}
+}
+
+// TestLines holds that faults are placed where they stand, also behind aliases and merges.
+func TestLines(t *testing.T) {
+	for _, row := range []struct {
+		yaml string
+		line int
+	}{
+		{"domain: d\nmetadata:\n  x: &x\n  - value: v\ndescriptors: *x\n", 4},
+		{"domain: d\nmetadata: &m\n  descriptors:\n  - key: k\n  - value: v\n<<: *m\n", 5},
+		{"domain: d\nmetadata: &m\n  descriptors:\n  - value: v\n<<: [{}, *m]\n", 4},
+		{"domain: d\ndescriptors: [{key: a}]\ndescriptors:\n- value: v\n", 4},
+		{"domain: d\ndescriptors:\n- key: k\n\n- key: l\n  rate_limit:\n    requests_per_unit: x\n", 7},
+		{"domain: d\n\ndescriptors: [\n", 3},
+		{"domain: d\ndescriptors:\n- a\n", 3},
+	} {
+		report := Check(filesOf(row.yaml), Options{})
+		if len(report.Faults) != 1 || report.Faults[0].Line != row.line {
+			t.Errorf("want line %d: %+v\n%s", row.line, report.Faults, row.yaml)
+		}
 	}
 }

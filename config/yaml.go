@@ -1,8 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,9 +58,34 @@ func parse(f File) (source, []Fault) {
 	c := keyChecker{file: f.Name}
 	c.check(generic, s.at)
 	if err := unmarshal(f.Content, &s.root); err != nil {
-		c.faults = append(c.faults, loadFault(f.Name, err))
+		c.typeFault(err)
 	}
 	return s, c.faults
+}
+
+// typeFault adds what the decoder says of types, but not again of lines whose keys were found bad.
+func (c *keyChecker) typeFault(err error) {
+	if types := (*yaml.TypeError)(nil); errors.As(err, &types) {
+		fresh := slices.DeleteFunc(slices.Clone(types.Errors), func(text string) bool {
+			return slices.ContainsFunc(c.faults, func(f Fault) bool { return f.Line == lineIn(text) })
+		})
+		if len(fresh) == 0 {
+			return
+		}
+		err = &yaml.TypeError{Errors: fresh}
+	}
+	c.faults = append(c.faults, loadFault(c.file, err))
+}
+
+// lineIn is the first line that a text of the decoder names; 0 without one.
+func lineIn(text string) int {
+	_, rest, found := strings.Cut(text, "line ")
+	number, _, colon := strings.Cut(rest, ":")
+	line, err := strconv.Atoi(number)
+	if !found || !colon || err != nil {
+		return 0
+	}
+	return line
 }
 
 // unmarshal is yaml.Unmarshal that turns a panic of the parser into an error.
@@ -80,11 +106,7 @@ func loadFault(file string, err error) Fault {
 		"config.yamlRateLimit", "config.YamlRateLimit",
 	)
 	text := names.Replace(err.Error())
-	line := 0
-	if m := regexp.MustCompile(`\bline (\d+): `).FindStringSubmatch(text); m != nil {
-		line, _ = strconv.Atoi(m[1])
-	}
-	return Fault{file, line, "error loading config file: " + text}
+	return Fault{file, lineIn(text), "error loading config file: " + text}
 }
 
 // keyChecker finds what stands where only a known key, or a plain value, may stand.

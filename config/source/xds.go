@@ -134,10 +134,7 @@ func WatchXDS(ctx context.Context, o XDSOptions, sink func(Event)) error {
 			wait = o.Backoff.after(failures, chance())
 		}
 		o.Logger.Warn("xDS stream of the rules has ended, what is loaded stays", "server", o.Server, "error", err, "again_in", wait)
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		pause(ctx, wait)
 	}
 	return nil
 }
@@ -151,6 +148,15 @@ type xdsWatch struct {
 	client  discovery.AggregatedDiscoveryServiceClient
 	sink    func(Event)
 	version string // of the last answer that was acknowledged
+	refused refusal
+}
+
+// refusal is the last answer that was refused. Common servers send an answer again the moment it is refused: without
+// a wait the two would do nothing else.
+type refusal struct {
+	version string
+	fault   string // empty: the last answer was acknowledged
+	times   int
 }
 
 // stream serves one stream to its end and says how many answers came.
@@ -177,21 +183,39 @@ func (w *xdsWatch) stream(ctx context.Context) (answers int, err error) {
 		}
 		answers++
 		request = w.take(answer)
+		if again := w.refused.times - 1; again > 0 {
+			pause(ctx, Backoff{Initial: time.Second, Max: 16 * time.Second}.withDefaults().after(again, chance()))
+		}
 	}
 }
 
-// take loads an answer and returns what to say to it.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// take loads an answer and returns what to say to it. A fault that the server sends again is no new Event.
 func (w *xdsWatch) take(answer *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
 	e := Event{Source: FromXDS, Detail: w.o.Server}
 	e.Rules, e.Err = w.load(answer)
 	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, ResponseNonce: answer.GetNonce()}
 	if e.Err == nil {
-		w.version = answer.GetVersionInfo()
+		w.version, w.refused = answer.GetVersionInfo(), refusal{}
+		w.sink(e)
 	} else {
-		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: e.Err.Error()}
+		now := refusal{version: answer.GetVersionInfo(), fault: e.Err.Error()}
+		if now.version == w.refused.version && now.fault == w.refused.fault {
+			now.times = w.refused.times
+		} else {
+			w.sink(e)
+		}
+		now.times++
+		w.refused = now
+		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: now.fault}
 	}
 	r.VersionInfo = w.version
-	w.sink(e)
 	return r
 }
 
