@@ -211,8 +211,11 @@ func compareRule(r *Rule, want *upstream.RateLimit, fail func(string, any, any))
 // TestOracle compares thousands of made-up configurations, good and bad, and questions about the good ones.
 func TestOracle(t *testing.T) {
 	o := newOracle()
-	loaded, matched := 0, map[Kind]int{}
-	for seed := range uint64(20000) {
+	cases, loaded, matched := 20000, 0, map[Kind]int{}
+	if testing.Short() {
+		cases = 2000
+	}
+	for seed := range uint64(cases) {
 		g := generator{rand: rand.New(rand.NewPCG(seed, 1)), metadata: o.metadata, middle: o.middle}
 		files := g.files()
 		opts := Options{MergeDomains: g.one(3)}
@@ -229,8 +232,8 @@ func TestOracle(t *testing.T) {
 			matched[m.Kind]++
 		}
 	}
-	t.Logf("oracle: metadata %t, middle wildcards %t; loaded %d of 20000; kinds %v", o.metadata, o.middle, loaded, matched)
-	if loaded < 8000 || loaded > 18000 || matched[Limited] < 20000 || matched[NoRule] < 20000 || matched[Unlimited] < 500 {
+	t.Logf("oracle: metadata %t, middle wildcards %t; loaded %d of %d; kinds %v", o.metadata, o.middle, loaded, cases, matched)
+	if loaded < cases/2 || loaded > cases*9/10 || matched[Limited] < cases || matched[NoRule] < cases || matched[Unlimited] < cases/10 {
 		t.Error("the generator no longer makes a useful mixture")
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -114,4 +115,36 @@ func shadowing(list []*node, i int) *node {
 		}
 	}
 	return nil
+}
+
+// Restarts lists the limits whose counts begin anew when rules take the place of old ones: in the window of the change
+// as many hits as both limits together may pass. A changed amount is none of them; it applies to the count as it is.
+func Restarts(old, rules *Rules) []Suspicion {
+	before := make(map[string]*Rule, len(old.rules))
+	for _, r := range old.rules {
+		before[r.FullKey] = r
+	}
+	var s suspect
+	for _, r := range rules.rules {
+		was := before[r.FullKey]
+		if was == nil || was.Unlimited || r.Unlimited {
+			continue
+		}
+		for _, what := range []struct {
+			name    string
+			changed bool
+		}{
+			{"unit", was.Limit.Window != r.Limit.Window},
+			{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
+			{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, func(a, b Level) bool { return a.Shared == b.Shared })},
+			{"owner", was.ownerText != r.ownerText || !slices.Equal(was.ownerAt, r.ownerAt)},
+		} {
+			if what.changed {
+				s.add(r.File, r.Line, "'%s' counts anew, for its %s is another: up to %d hits may pass in the window of the change",
+					r.FullKey, what.name, uint64(was.Limit.Limit)+uint64(r.Limit.Limit))
+				break
+			}
+		}
+	}
+	return s.all
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -63,6 +64,23 @@ func TestUnits(t *testing.T) {
 		}
 		if back := unitOf(u.String()); (seconds[u] > 0) != (back == u && u != UnitUnknown) {
 			t.Errorf("%s reads as %s", u, back)
+		}
+	}
+}
+
+func TestRestarts(t *testing.T) {
+	const text = "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: b, value: 'x*', rate_limit: {unit: day, requests_per_unit: 5}}\n"
+	old := load(t, Options{}, text)
+	for change, want := range map[[2]string]string{
+		{"unit: 5", "unit: 6"}:                           "",
+		{"'x*'", "'y*'"}:                                 "",
+		{"day", "hour"}:                                  "unit",
+		{"'x*'", "'x*', share_threshold: true"}:          "share_threshold",
+		{"}}", "}, metadata: {keyward: {shard_by: b}}}"}: "owner",
+	} {
+		got := Restarts(old, load(t, Options{}, strings.Replace(text, change[0], change[1], 1)))
+		if (len(got) == 1) != (want != "") || want != "" && !strings.Contains(got[0].Text, "for its "+want+" is another: up to 10 hits") {
+			t.Errorf("%v: %v, want %q", change, got, want)
 		}
 	}
 }
