@@ -26,11 +26,11 @@ func Moved(moves []Move) float64 {
 func Moves(a, b *Ring) []Move {
 	var moves []Move
 	ca, cb := cursor{table: &a.table}, cursor{table: &b.table}
-	same := matching(a, b)
+	inB := matching(a, b)
 	for first := uint64(0); ; {
 		last := min(ca.last(), cb.last())
 		oa, ob := ca.owner(), cb.owner()
-		if oa != ob && (oa < 0 || same[oa] != ob) {
+		if oa >= 0 && inB[oa] != ob || oa < 0 && ob >= 0 {
 			moves = appendMove(moves, Move{first, last, a.id(oa), b.id(ob)})
 		}
 		if last == math.MaxUint64 {
@@ -53,11 +53,13 @@ func appendMove(moves []Move, m Move) []Move {
 	return append(moves, m)
 }
 
-// matching gives for each member of a its index in b, or -1.
+// matching gives for each member of a its index in b, or -2, which is not even nobody's.
 func matching(a, b *Ring) []int {
 	out := make([]int, a.Len())
 	for i, m := range a.members {
-		out[i] = b.Index(m.ID)
+		if out[i] = b.Index(m.ID); out[i] < 0 {
+			out[i] = -2
+		}
 	}
 	return out
 }

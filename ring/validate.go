@@ -3,7 +3,7 @@ package ring
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"math/bits"
 )
 
 // The limits of the fixed-points ring.
@@ -15,6 +15,16 @@ const (
 	// MaxID is the longest ID in bytes; Envoy can crash on host names of 192 bytes.
 	MaxID = 128
 )
+
+// EnvoyCapacity is the C that Envoy is given for a ring of this capacity, the next power of two: the weights of all
+// localities add up to it, and minimum_ring_size is PointsPerWeight times it. With another C the doubles in which Envoy
+// adds give some members one point too many or too few. Capacity 0 is DefaultCapacity.
+func EnvoyCapacity(capacity int) int {
+	if capacity <= 0 {
+		capacity = DefaultCapacity
+	}
+	return 1 << bits.Len(uint(min(capacity, MaxCapacity)-1))
+}
 
 // Validate says everything that keeps members from being placed on a ring of this capacity, both here and in Envoy: no
 // ID, a long one, one used twice, or weights that leave the void locality nothing. Capacity 0 is DefaultCapacity.
@@ -47,5 +57,5 @@ func Validate(members []Member, capacity int) error {
 	if weight > uint64(max(capacity-1, 0)) {
 		faults = append(faults, fmt.Errorf("weights add up to %d: a ring of capacity %d holds at most %d", weight, capacity, capacity-1))
 	}
-	return errors.Join(slices.Clip(faults)...)
+	return errors.Join(faults...)
 }

@@ -1,0 +1,480 @@
+package ring
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// fleet is n members m-0, m-1, ... with weights 1 to most.
+func fleet(rnd *rand.Rand, n, most int) []Member {
+	out := make([]Member, n)
+	for i := range out {
+		out[i] = Member{ID: ID(fmt.Sprintf("m-%d", i)), Inst: rnd.Uint64(), Ver: rnd.Uint64(), Weight: uint32(1 + rnd.IntN(most))}
+	}
+	return out
+}
+
+func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
+// without is members less the one of this ID.
+func without(members []Member, id ID) []Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == id })
+}
+
+// ownerID is who owns h, by name.
+func ownerID(r *Ring, h uint64) ID { return r.id(r.Owner(h)) }
+
+// twin is the ring in its plainest form: all points, sorted, and the search of ketama that Envoy uses.
+type twin []struct {
+	hash uint64
+	id   ID
+}
+
+func newTwin(members []Member) twin {
+	var t twin
+	for _, m := range members {
+		for i := range PointsPerWeight * int(max(m.Weight, 1)) {
+			t = append(t, struct {
+				hash uint64
+				id   ID
+			}{Hash(string(m.ID) + "_" + strconv.Itoa(i)), m.ID})
+		}
+	}
+	slices.SortFunc(t, func(a, b struct {
+		hash uint64
+		id   ID
+	},
+	) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.id, b.id))
+	})
+	return t
+}
+
+// at is where ketama's binary search ends: low, high and middle cross without finding the arc when it is point 0's.
+func (t twin) at(h uint64) int {
+	low, high := 0, len(t)
+	for {
+		mid := (low + high) / 2
+		if mid == len(t) {
+			return 0
+		}
+		before := uint64(0)
+		if mid > 0 {
+			before = t[mid-1].hash
+		}
+		switch {
+		case h <= t[mid].hash && h > before:
+			return mid
+		case t[mid].hash < h:
+			low = mid + 1
+		default:
+			high = mid - 1
+		}
+		if low > high {
+			return 0
+		}
+	}
+}
+
+// order is everybody, as they are met going round from h.
+func (t twin) order(h uint64) []ID {
+	var out []ID
+	for i := range t {
+		if id := t[(t.at(h)+i)%len(t)].id; !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func TestOwnerEqualsTwin(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 17} {
+		members := fleet(seeded(uint64(n)), n, 3)
+		r, plain := New(members), newTwin(members)
+		check := func(h uint64) {
+			if got, want := ownerID(r, h), plain[plain.at(h)].id; got != want {
+				t.Fatalf("%d members, hash %#x: %s, want %s", n, h, got, want)
+			}
+		}
+		for _, p := range plain {
+			check(p.hash - 1)
+			check(p.hash)
+			check(p.hash + 1)
+		}
+		rnd := seeded(9)
+		for range 10000 {
+			check(rnd.Uint64())
+		}
+		check(0)
+		check(math.MaxUint64)
+	}
+}
+
+func TestOrderEqualsTwin(t *testing.T) {
+	members := fleet(seeded(4), 9, 4)
+	r, plain, rnd := New(members), newTwin(members), seeded(5)
+	for range 50 {
+		h := rnd.Uint64()
+		want := plain.order(h)
+		var got []ID
+		for place, i := range r.Order(h, nil) {
+			got = append(got, r.At(i).ID)
+			if r.Rank(h, i) != place {
+				t.Fatalf("rank of %s: %d, want %d", r.At(i).ID, r.Rank(h, i), place)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("hash %#x: order %v, want %v", h, got, want)
+		}
+		if got[0] != ownerID(r, h) || got[1] != r.id(r.Heir(h)) {
+			t.Fatalf("hash %#x: order %v begins neither with owner nor heir", h, got)
+		}
+	}
+}
+
+// Whoever is removed, its keys go to the next of the order, and no other key moves.
+func TestLeaveMovesOnlyTheLeaversKeysToTheirHeirs(t *testing.T) {
+	rnd := seeded(1)
+	members := fleet(rnd, 12, 3)
+	r := New(members)
+	for _, gone := range members {
+		after := New(without(members, gone.ID))
+		for range 2000 {
+			h := rnd.Uint64()
+			want := ownerID(r, h)
+			if want == gone.ID {
+				want = r.id(r.Heir(h))
+			}
+			if got := ownerID(after, h); got != want {
+				t.Fatalf("without %s, hash %#x: %s, want %s", gone.ID, h, got, want)
+			}
+		}
+	}
+}
+
+func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
+	members := fleet(seeded(2), 12, 3)
+	joiner := Member{ID: "joiner", Weight: 2}
+	moves := Moves(New(members), New(append(slices.Clone(members), joiner)))
+	total := uint64(2)
+	for _, m := range members {
+		total += uint64(m.Weight)
+	}
+	for _, m := range moves {
+		if m.To != joiner.ID {
+			t.Fatalf("%+v goes to a member that did not join", m)
+		}
+	}
+	if share, fair := Moved(moves), 2/float64(total); math.Abs(share-fair) > fair/5 {
+		t.Errorf("moved %v of the keys, its fair share is %v", share, fair)
+	}
+}
+
+// checkMoves holds moves against the law: they are rising, do not touch where they could be one, and cover exactly the
+// hashes whose owner differs.
+func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
+	t.Helper()
+	inside := func(h uint64) *Move {
+		i, _ := slices.BinarySearchFunc(moves, h, func(m Move, h uint64) int { return cmp.Compare(m.Last, h) })
+		if i < len(moves) && moves[i].First <= h {
+			return &moves[i]
+		}
+		return nil
+	}
+	check := func(h uint64) {
+		from, to := ownerID(a, h), ownerID(b, h)
+		m := inside(h)
+		if (from != to) != (m != nil) || m != nil && (m.From != from || m.To != to) {
+			t.Fatalf("hash %#x goes from %q to %q, moves say %+v", h, from, to, m)
+		}
+	}
+	for i, m := range moves {
+		if m.First > m.Last || m.From == m.To {
+			t.Fatalf("move %d: %+v", i, m)
+		}
+		if i > 0 {
+			if p := moves[i-1]; p.Last >= m.First || p.Last+1 == m.First && p.From == m.From && p.To == m.To {
+				t.Fatalf("moves %d and %d: %+v, %+v", i-1, i, p, m)
+			}
+		}
+		for _, h := range []uint64{m.First - 1, m.First, m.Last, m.Last + 1} {
+			check(h)
+		}
+	}
+	for range 3000 {
+		check(rnd.Uint64())
+	}
+	for _, h := range []uint64{0, math.MaxUint64} {
+		check(h)
+	}
+}
+
+func TestMovesIsWhatOwnerSaysChanged(t *testing.T) {
+	rnd := seeded(3)
+	for range 20 {
+		pool := fleet(rnd, 8, 3)
+		pick := func() *Ring {
+			var some []Member
+			for _, m := range pool {
+				if rnd.IntN(3) > 0 {
+					m.Weight = uint32(1 + rnd.IntN(3))
+					some = append(some, m)
+				}
+			}
+			return New(some)
+		}
+		a, b := pick(), pick()
+		checkMoves(t, a, b, Moves(a, b), rnd)
+	}
+}
+
+func TestMovesToAndFromNobody(t *testing.T) {
+	r, empty := New(fleet(seeded(1), 3, 1)), &Ring{}
+	if m := Moves(empty, empty); m != nil {
+		t.Errorf("between empty rings: %v", m)
+	}
+	if m := Moves(r, New(slices.Clone(r.members))); m != nil {
+		t.Errorf("between equal rings: %d moves", len(m))
+	}
+	checkMoves(t, empty, r, Moves(empty, r), seeded(2))
+	checkMoves(t, r, empty, Moves(r, empty), seeded(2))
+	if share := Moved(Moves(empty, r)); math.Abs(share-1) > 1e-9 {
+		t.Errorf("all keys are %v of the keys", share)
+	}
+	one := New([]Member{{ID: "a"}})
+	if got, want := Moves(empty, one), (Move{0, math.MaxUint64, "", "a"}); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
+		t.Errorf("to one member: %+v", got)
+	}
+	again := New([]Member{{ID: "a", Inst: 7}})
+	if got := Moves(one, again); got != nil {
+		t.Errorf("a new instance moves %+v", got)
+	}
+}
+
+// The fixed-points ring is the one that Envoy builds of one locality a member and a void locality.
+func TestFixedPointsAreEnvoysRing(t *testing.T) {
+	rnd := seeded(6)
+	for _, capacity := range []int{8, 64, 100, 1000, DefaultCapacity} {
+		c := EnvoyCapacity(capacity)
+		members := fleet(rnd, min(7, c/4), 3)
+		r := New(members)
+		zero := 0.0
+		cluster := Cluster{LocalityWeighted: true, MinimumRingSize: PointsPerWeight * uint64(c), PanicThreshold: &zero}
+		for _, m := range members {
+			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: Locality{SubZone: "m-" + string(m.ID)}, LocalityWeight: m.Weight})
+		}
+		void := Host{Address: "127.0.0.1:1", Health: Unhealthy, Locality: Locality{SubZone: "void"}, LocalityWeight: uint32(c) - uint32(r.Weight())}
+		cluster.Hosts = append(cluster.Hosts, void)
+		envoy, err := cluster.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(envoy.levels[0].points), len(r.table.points); got != want {
+			t.Fatalf("capacity %d: envoy has %d points, we have %d", capacity, got, want)
+		}
+		for range 3000 {
+			h := rnd.Uint64()
+			if got, want := cluster.Hosts[envoy.Owner(h)].HashKey, string(ownerID(r, h)); got != want {
+				t.Fatalf("capacity %d, hash %#x: envoy's owner %s, ours %s", capacity, h, got, want)
+			}
+			if got, want := cluster.Hosts[envoy.Heir(h)].HashKey, string(r.id(r.Heir(h))); got != want {
+				t.Fatalf("capacity %d, hash %#x: envoy's heir %s, ours %s", capacity, h, got, want)
+			}
+		}
+	}
+}
+
+func TestSmallRings(t *testing.T) {
+	for name, r := range map[string]*Ring{"zero": {}, "empty": New(nil)} {
+		if r.Len() != 0 || r.Owner(1) != -1 || r.Heir(1) != -1 || r.Rank(1, 0) != -1 || r.Index("a") != -1 ||
+			len(r.Order(1, nil)) != 0 || r.Fingerprint() != 0 || r.Weight() != 0 {
+			t.Errorf("%s ring has somebody", name)
+		}
+	}
+	one := New([]Member{{ID: "a"}})
+	if one.Owner(1) != 0 || one.Heir(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
+		t.Error("a lone member is not alone")
+	}
+	if one.At(0).Weight != 1 || len(one.table.points) != PointsPerWeight {
+		t.Error("weight 0 does not count as 1")
+	}
+	if r := New([]Member{{ID: "a", Weight: math.MaxUint32}}); r.Weight() != MaxCapacity-1 {
+		t.Errorf("weight %d", r.Weight())
+	}
+}
+
+func TestNewKeepsTheNewestOfAName(t *testing.T) {
+	r := New([]Member{{ID: "a", Inst: 1, Ver: 9}, {ID: "b"}, {ID: "a", Inst: 2, Ver: 3}, {ID: "a", Inst: 2, Ver: 2}})
+	if r.Len() != 2 || r.At(0) != (Member{ID: "a", Inst: 2, Ver: 3, Weight: 1}) {
+		t.Errorf("members %+v", r.members)
+	}
+	if r.Index("a") != 0 || r.Index("b") != 1 || r.Index("") != -1 || r.Index("c") != -1 {
+		t.Error("index is wrong")
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	members := fleet(seeded(8), 5, 3)
+	seen := map[uint64]string{New(members).Fingerprint(): "itself"}
+	reversed := slices.Clone(members)
+	slices.Reverse(reversed)
+	if New(reversed).Fingerprint() != New(members).Fingerprint() {
+		t.Error("the order of members matters")
+	}
+	for name, change := range map[string]func(m *Member){
+		"id":     func(m *Member) { m.ID += "x" },
+		"inst":   func(m *Member) { m.Inst++ },
+		"ver":    func(m *Member) { m.Ver++ },
+		"weight": func(m *Member) { m.Weight++ },
+	} {
+		changed := slices.Clone(members)
+		change(&changed[2])
+		f := New(changed).Fingerprint()
+		if other, ok := seen[f]; ok {
+			t.Errorf("changed %s looks like %s", name, other)
+		}
+		seen[f] = name
+	}
+	if New([]Member{{ID: "a"}}).Fingerprint() != New([]Member{{ID: "a", Weight: 1}}).Fingerprint() {
+		t.Error("weights 0 and 1 are one ring with two fingerprints")
+	}
+}
+
+// Equal hashes fall to whoever came first, in small buckets and in wide ones.
+func TestEqualHashesFallToTheFirst(t *testing.T) {
+	for _, n := range []int{2, wide, wide + 1, 500} {
+		var points []point
+		for i := range n {
+			points = append(points, point{77, int32(i)}, point{uint64(i), int32(i)}, point{math.MaxUint64, int32(i)})
+		}
+		tab := newTable(points, n)
+		if !slices.IsSortedFunc(tab.points, func(a, b point) int { return cmp.Compare(a.hash, b.hash) }) {
+			t.Fatalf("%d: not sorted", n)
+		}
+		for h, want := range map[uint64]int{0: 0, math.MaxUint64: 0, 600: 0} {
+			if got := tab.owner(h); got != want {
+				t.Errorf("%d owners, hash %d: owner %d, want %d", n, h, got, want)
+			}
+		}
+		if got := tab.points[tab.find(uint64(min(n, 77)-1))+1].owner; n < 77 && got != 0 {
+			t.Errorf("%d owners: the first of the equal ones is %d", n, got)
+		}
+	}
+}
+
+func TestMoreOwnersThanCapacity(t *testing.T) {
+	var points []point
+	for i := range 2 * MaxCapacity {
+		points = append(points, point{Hash(strconv.Itoa(i)), int32(i)})
+	}
+	tab := newTable(points, 2*MaxCapacity)
+	seen := 0
+	tab.walk(0, func(int32) bool { seen++; return true })
+	if seen != 2*MaxCapacity {
+		t.Errorf("walked past %d owners", seen)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	long := ID(strings.Repeat("x", MaxID+1))
+	for _, c := range []struct {
+		name     string
+		members  []Member
+		capacity int
+		want     []string
+	}{
+		{"nobody", nil, 0, nil},
+		{"as many as fit", fleet(seeded(1), DefaultCapacity-1, 1), 0, nil},
+		{"longest name", []Member{{ID: long[1:]}}, 2, nil},
+		{"one too many", fleet(seeded(1), DefaultCapacity, 1), 0, []string{"add up to 1024", "capacity 1024 holds at most 1023"}},
+		{"all at once", []Member{{ID: "a"}, {}, {ID: "a", Weight: 3}, {ID: long}, {ID: "b", Weight: math.MaxUint32}}, 4, []string{
+			"member 1: has no name", "129 bytes", `member "a": its name is used 2 times`, "holds at most 3",
+		}},
+		{"capacity too small", nil, 1, []string{"ring capacity 1"}},
+		{"capacity negative", []Member{{ID: "a"}}, -5, []string{"ring capacity -5"}},
+		{"capacity too large", nil, MaxCapacity + 1, []string{"ring capacity 8193"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := Validate(c.members, c.capacity)
+			if (err != nil) != (c.want != nil) {
+				t.Fatalf("error %v", err)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestEnvoyCapacity(t *testing.T) {
+	for in, want := range map[int]int{-1: 1024, 0: 1024, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048, 8192: 8192, 9000: 8192} {
+		if got := EnvoyCapacity(in); got != want {
+			t.Errorf("capacity %d: %d, want %d", in, got, want)
+		}
+	}
+}
+
+func TestLookUpsDoNotAllocate(t *testing.T) {
+	r := New(fleet(seeded(1), 50, 2))
+	order, h := make([]int, 0, r.Len()), uint64(1)
+	for name, f := range map[string]func(){
+		"Owner": func() { r.Owner(h) },
+		"Heir":  func() { r.Heir(h) },
+		"Order": func() { order = r.Order(h, order[:0]) },
+		"Rank":  func() { r.Rank(h, 49) },
+		"Hash":  func() { h = Hash("some-key") },
+		"Index": func() { r.Index("m-7") },
+	} {
+		if n := testing.AllocsPerRun(1000, func() { h += 0x9e3779b97f4a7c15; f() }); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
+
+func BenchmarkOwner(b *testing.B) {
+	for _, n := range []int{3, 100, 1000} {
+		r := New(fleet(seeded(1), n, 1))
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			h := uint64(1)
+			for b.Loop() {
+				h += 0x9e3779b97f4a7c15
+				r.Owner(h)
+			}
+		})
+	}
+}
+
+func BenchmarkRank(b *testing.B) {
+	r, h := New(fleet(seeded(1), 100, 1)), uint64(1)
+	for b.Loop() {
+		h += 0x9e3779b97f4a7c15
+		r.Rank(h, 50)
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	for _, n := range []int{3, 100, 1000} {
+		members := fleet(seeded(1), n, 1)
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			for b.Loop() {
+				New(members)
+			}
+		})
+	}
+}
+
+func BenchmarkMoves(b *testing.B) {
+	members := fleet(seeded(1), 100, 1)
+	x, y := New(members), New(members[1:])
+	for b.Loop() {
+		Moves(x, y)
+	}
+}
