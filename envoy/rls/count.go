@@ -105,12 +105,9 @@ type parts struct{ over, near, within uint64 }
 func split(q *owner.Question, a *owner.Answer, ratio float32) parts {
 	limit := uint64(q.Rule.Limit)
 	near := uint64(math.Floor(float64(float32(limit) * ratio)))
+	// In stop mode After may be a count without the hits. Before is still that much less, and may wrap below zero: the
+	// statistics speak of hits that were asked for, as envoyproxy/ratelimit's do.
 	before := a.Before
-	if a.After != math.MaxUint64 {
-		// In stop mode After may be a count without the hits; the statistics still speak of hits up to After, and may
-		// wrap below zero, as envoyproxy/ratelimit's do.
-		before = a.After - q.Hits
-	}
 	switch {
 	case !a.Over:
 		p := parts{within: q.Hits}

@@ -74,6 +74,23 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// One client's odd bytes are one count, whichever door it takes.
+func TestJSONOpaque(t *testing.T) {
+	r := newRig(t, basic)
+	a := r.start(t, NewHealth()).Addrs()[1]
+	if code, body := do(t, "POST", a, "/json", "{\"domain\":\"basic\",\"descriptors\":[{\"entries\":[{\"key\":\"one\",\"value\":\"\xff\xfe\"}]}]}"); code != 200 {
+		t.Fatalf("%d %s", code, body)
+	}
+	message := strings.Replace(string(wire(t, request("basic", descriptor("one", "12")))), "12", "\xff\xfe", 1)
+	resp, err := r.tryWire(t, []byte(message))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := brief(resp); got != "OVER OVER:0" {
+		t.Errorf("the second hit: %s", got)
+	}
+}
+
 func TestDebug(t *testing.T) {
 	r := newRig(t, basic)
 	a := r.start(t, NewHealth()).Addrs()[2]
