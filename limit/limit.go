@@ -128,8 +128,7 @@ func (r Rule) Merge(a, b State) State {
 func (r Rule) decide(s State, now int64, hits uint64) Decision {
 	d := Decision{Before: s.Count()}
 	d.After = saturatingAdd(d.Before, hits)
-	// A count that has reached the ceiling may hide hits, so it is over whatever the limit.
-	d.Over = d.After > uint64(r.Limit) || d.After == math.MaxUint64
+	d.Over = d.After > uint64(r.Limit)
 	if !d.Over {
 		d.Remaining = uint32(uint64(r.Limit) - d.After)
 	}

@@ -169,6 +169,25 @@ func TestMovedBound(t *testing.T) {
 	}
 }
 
+// A look at a key in a new window does not hide that its first charge is still to be judged.
+func TestPeekBeforeMoved(t *testing.T) {
+	n := New(Options{Self: "a"})
+	n.SetRing(t0, ringOf("a"), Standing{NRef: 2, Joined: true})
+	q := ask(1, 50, time.Second, 1)
+	for now := t0; now < t0+5*second; now += second {
+		n.Tick(now)
+		take(n, now, q.op(Peek))
+		take(n, now, q.op(Refund))
+		if f := n.Facts(now); f.Moved != 0 {
+			t.Fatalf("nothing was charged: %+v", f)
+		}
+		take(n, now, q)
+		if f := n.Facts(now); f.Moved != 50 {
+			t.Fatalf("%+v", f)
+		}
+	}
+}
+
 func TestAloneOwesNothing(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0+second, ask(1, 50, time.Hour, 1))

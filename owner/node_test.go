@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -215,4 +216,14 @@ func BenchmarkTake(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		n.Take(t0, &qs[i%len(qs)])
 	}
+}
+
+func BenchmarkTakeParallel(b *testing.B) {
+	n := alone(Options{Seed: [2]uint64{1, 2}})
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i++ {
+			q := Question{Key: Key{finish(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
+			n.Take(t0, &q)
+		}
+	})
 }

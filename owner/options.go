@@ -12,7 +12,9 @@ type Options struct {
 	Self ring.ID
 	// Seed places keys in the tables. Draw it at random for every process, so that nobody can choose keys that collide.
 	Seed [2]uint64
-	// MaxKeys caps the counters this member owns; default 500 000. The tables of degraded answers hold half as many each.
+	// MaxKeys caps the counters this member owns; default 500 000, which take 60 MB. The tables of degraded answers (one
+	// a policy) hold half as many each, and are empty while nothing fails. Keys that find no place are counted by
+	// sketches: 4 MiB for each length of window, at most eight times that.
 	MaxKeys int
 	// DomainQuota caps the counters of one domain; default half of MaxKeys. Domains whose hashes agree in ten bits
 	// share one quota.

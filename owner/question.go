@@ -1,4 +1,9 @@
 // Package owner is one member's state machine: it counts what the member owns and names who decides the rest.
+//
+// A question's way: Node.Take hashes its key to a shard; under the shard's lock the ring says whether this member owns
+// the key; limit decides on the state in the shard's table, or, when the table is full, on a sketch that over-estimates.
+// For what others own the answer names the member to ask: there the question meets Serve, its answer meets Observe here,
+// and when no answer comes in time, Degrade decides. Nothing here reads a clock, waits, or starts anything.
 package owner
 
 import (

@@ -39,6 +39,9 @@ func TestSketchSaturates(t *testing.T) {
 	if e := k.estimate(1); e != math.MaxUint32-1 {
 		t.Errorf("estimate %d", e)
 	}
+	if k.add(2, 1<<40); k.estimate(2) != math.MaxUint64 {
+		t.Errorf("estimate %d of 2^40", k.estimate(2))
+	}
 	for _, n := range []uint64{1, math.MaxUint64, 1 << 63} {
 		if k.add(1, n); k.estimate(1) != math.MaxUint64 {
 			t.Errorf("estimate %d of a full cell", k.estimate(1))
@@ -69,6 +72,9 @@ func TestManyWindowsShareASketch(t *testing.T) {
 	s := &shard{}
 	const lengths = 40
 	for i := range lengths {
+		if i >= maxSketches-1 {
+			i = lengths + maxSketches - 2 - i // the longest first
+		}
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
 		s.sketchFor(r, t0, true).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
 	}
