@@ -175,7 +175,7 @@ func TestPeekBeforeMoved(t *testing.T) {
 	n.SetRing(t0, ringOf("a"), Standing{NRef: 2, Joined: true})
 	q := ask(1, 50, time.Second, 1)
 	for now := t0; now < t0+5*second; now += second {
-		n.Tick(now)
+		n.Tick(now - 1) // the last window's entry is still there
 		take(n, now, q.op(Peek))
 		take(n, now, q.op(Refund))
 		if f := n.Facts(now); f.Moved != 0 {
