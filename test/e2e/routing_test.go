@@ -43,7 +43,7 @@ func phase(t *testing.T, l *lab.Lab, e *lab.Envoy, cluster string, members []str
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	direct, misrouted, counted := sum(t, l, "keyward_direct_total"), sum(t, l, "keyward_misrouted_total"), sum(t, l, "keyward_keys")
+	direct, misrouted, counted := sum(t, l, "keyward_direct_total"), sum(t, l, "keyward_misrouted_total"), sum(t, l, "keyward_keys", "table", "owned")
 	sentBefore, err := e.Requests(ctx, cluster)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func phase(t *testing.T, l *lab.Lab, e *lab.Envoy, cluster string, members []str
 	if d != float64(len(keys)) || m != 0 {
 		t.Errorf("direct-hit ratio is not 100 %%: %v direct, %v misrouted of %d", d, m, len(keys))
 	}
-	if n := sum(t, l, "keyward_keys") - counted; n != float64(len(keys)) {
+	if n := sum(t, l, "keyward_keys", "table", "owned") - counted; n != float64(len(keys)) {
 		t.Errorf("%v counters were made for %d keys: not one sidecar a key", n, len(keys))
 	}
 	want := map[string]int{}

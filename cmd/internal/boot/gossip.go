@@ -1,0 +1,50 @@
+package boot
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/peer"
+	"github.com/keyward/keyward/ring"
+)
+
+// gossip is the options of this process's part in the cluster.
+func (f *Flags) gossip(role cluster.Role, getenv func(string) string, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+	ip := f.advertised(getenv)
+	o := cluster.Options{
+		Node: f.Node, PodUID: getenv("POD_UID"), Role: role, Weight: f.Weight,
+		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
+		Expect: f.Expect, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
+		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
+	}
+	if role == cluster.Counter {
+		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)
+	}
+	return o
+}
+
+// advertised is the host told to the others.
+func (f *Flags) advertised(getenv func(string) string) string {
+	if f.Advertise != "" {
+		return f.Advertise
+	}
+	return getenv("POD_IP")
+}
+
+// standing is what a view says about shares.
+func standing(v *cluster.View) owner.Standing { return owner.Standing{NRef: v.NRef, Joined: v.Joined} }
+
+// peers is where a view's other members are asked.
+func peers(v *cluster.View) map[ring.ID]peer.Addr {
+	addrs := map[ring.ID]peer.Addr{}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == cluster.Counter && m.ID != v.Self && m.Peer != "" {
+			addrs[m.ID] = peer.Addr{HostPort: m.Peer, Inst: m.Inst}
+		}
+	}
+	return addrs
+}

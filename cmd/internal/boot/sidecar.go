@@ -1,0 +1,375 @@
+package boot
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/envoy/settings"
+	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/peer"
+	"github.com/keyward/keyward/ring"
+)
+
+// The parts that must be well before Envoy may ask.
+const (
+	partRunning = "running" // no SIGTERM yet
+	partCluster = "cluster" // joined
+	partRules   = "rules"   // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED: a domain is loaded
+)
+
+// Sidecar is one running member.
+type Sidecar struct {
+	flags    Flags
+	settings settings.Settings
+	getenv   settings.Getenv
+	log      *slog.Logger
+	reg      *prometheus.Registry
+
+	stats    *stats.Store
+	node     *owner.Node
+	peer     *peer.Peer
+	service  *rls.Service
+	health   *rls.Health
+	versions *source.Versions
+	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
+	xds      *xdsServer // nil without --xds
+	server   *rls.Server
+	page     *http.Server
+	pages    []net.Listener
+
+	background context.CancelFunc // ends the rules' source and the sinks of statistics
+}
+
+// RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
+func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
+	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry()}
+	for _, w := range s.Warnings() {
+		log.Warn(w)
+	}
+	if err := m.start(); err != nil {
+		m.stop(context.Background())
+		return err
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		log.Info("leaving")
+	case err = <-m.cluster.Load().Fatal():
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	m.stop(bounded)
+	return err
+}
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "keyward_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": Version}})
+	build.Set(1)
+	reg.MustRegister(build)
+	return reg
+}
+
+// start brings the parts up, the innermost first: a part that is told something has everything it needs.
+func (m *Sidecar) start() error {
+	if m.flags.Insecure {
+		m.log.Warn("insecure: no gossip key and no TLS between members are asked for; on a laptop only")
+	}
+	background, cancel := context.WithCancel(context.Background())
+	m.background = cancel
+	m.stats = stats.New(stats.Options{Registerer: m.reg})
+	if err := m.startCounting(); err != nil {
+		return err
+	}
+	m.startService()
+	if err := m.startPage(); err != nil {
+		return err
+	}
+	if err := m.startXDS(); err != nil {
+		return err
+	}
+	if err := m.startCluster(); err != nil {
+		return err
+	}
+	if err := m.startRules(background); err != nil {
+		return err
+	}
+	if err := m.startStats(background); err != nil {
+		return err
+	}
+	return m.startDoors()
+}
+
+// startCounting makes the counters and listens for other members.
+func (m *Sidecar) startCounting() error {
+	var seed [16]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	o := owner.Options{
+		Self: ring.ID(m.flags.Node), MaxKeys: m.flags.MaxKeys,
+		Seed: [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
+	}
+	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
+	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {
+		o.DenyCache = max(1, b/64)
+	}
+	m.node = owner.New(o)
+	serverTLS, clientTLS, err := m.flags.peerTLS(m.log)
+	if err != nil {
+		return err
+	}
+	po := peer.Options{
+		Node: m.node, Self: ring.ID(m.flags.Node), Cluster: m.flags.Cluster, ServerTLS: serverTLS, ClientTLS: clientTLS,
+		Logger: m.log, Registerer: m.reg,
+	}
+	if len(m.flags.Join) > 0 {
+		po.Listen = m.flags.Peer
+	}
+	if m.peer, err = peer.New(po); err != nil {
+		return err
+	}
+	m.reg.MustRegister(admin.NewFacts(m.peer.Facts))
+	return nil
+}
+
+func (m *Sidecar) startService() {
+	b := m.settings.Behaviour
+	m.service = rls.New(rls.Options{
+		Decider: m.peer, Stats: m.stats, Registerer: m.reg,
+		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
+	})
+	parts := []string{partRunning, partCluster}
+	if b.HealthyWithRulesOnly {
+		parts = append(parts, partRules)
+	}
+	m.health = rls.NewHealth(parts...)
+	m.versions = source.NewVersions(source.VersionsOptions{
+		Self: m.flags.Node, OnSwitch: m.useRules, Registerer: m.reg, Logger: m.log,
+		Announce: func(inForce, prepared uint64) {
+			m.cluster.Load().SetRules(inForce, prepared) // rules are read only after gossip has started
+		},
+	})
+}
+
+// useRules puts a version in force in the service and in xDS.
+func (m *Sidecar) useRules(r *config.Rules) {
+	sw, err := settings.ReadSwitches(m.getenv)
+	if err != nil {
+		m.log.Error("switches not read, defaults are in force", "error", err)
+	}
+	m.service.SetRules(r, rls.Switches{
+		Shadow: sw.Shadow, Quota: sw.Quota, DynamicMetadata: sw.DynamicMetadata,
+		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
+	})
+	if m.settings.Behaviour.HealthyWithRulesOnly {
+		m.health.Set(partRules, !r.Empty())
+	}
+	if m.xds != nil {
+		m.xds.setRules(r)
+	}
+}
+
+func (m *Sidecar) startCluster() error {
+	o := m.flags.gossip(cluster.Counter, m.env, m.reg, m.log)
+	o.OnView = m.onView
+	c, err := cluster.Start(o)
+	if err != nil {
+		return err
+	}
+	m.cluster.Store(c)
+	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
+	return nil
+}
+
+func (m *Sidecar) env(name string) string {
+	v, _ := m.getenv(name)
+	return v
+}
+
+// onView tells every part of a changed cluster: first who counts what, then Envoy.
+func (m *Sidecar) onView(v *cluster.View) {
+	m.peer.SetView(v.Ring, standing(v), peers(v))
+	m.health.Set(partCluster, v.Joined)
+	m.versions.SetMembers(agreement(v))
+	if m.xds != nil {
+		m.xds.setView(v)
+	}
+}
+
+// startRules reads the rules once before the doors open, and again whenever they change.
+func (m *Sidecar) startRules(ctx context.Context) error {
+	offer := func(e source.Event) {
+		m.service.CountLoad(e.Err)
+		m.versions.Offer(e)
+	}
+	if err := watchRules(ctx, m.settings.Config, m.ruleOptions, m.log, offer); err != nil {
+		return err
+	}
+	if m.settings.Config.StartWithoutRules {
+		return nil
+	}
+	first := time.NewTimer(30 * time.Second)
+	defer first.Stop()
+	select {
+	case <-m.versions.Read():
+	case <-first.C:
+		m.log.Warn("no rules yet: questions are answered with an error until there are")
+	}
+	return nil
+}
+
+// ruleOptions are read anew for each load.
+func (m *Sidecar) ruleOptions() config.Options {
+	sw, _ := settings.ReadSwitches(m.getenv) // a fault is said when the rules come into force
+	return config.Options{MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster}
+}
+
+// startDoors opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
+func (m *Sidecar) startDoors() error {
+	s := m.settings.Server
+	o := rls.ServerOptions{
+		Service: m.service, Health: m.health, Logger: m.log,
+		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
+		GRPC: rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
+	}
+	own := rls.Door{Address: join(s.GRPCHost, s.GRPCPort)}
+	if s.GRPCSocket != "" {
+		own = rls.Door{Address: s.GRPCSocket, Unix: true}
+	}
+	var err error
+	if own.TLS, err = ownDoorTLS(s, m.log); err != nil {
+		return err
+	}
+	o.Doors = append(o.Doors, own)
+	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
+		d := rls.Door{Address: m.flags.RLSAdvertise, Bare: true}
+		if !m.flags.RLSPlaintext {
+			if d.TLS, err = m.flags.doorTLS(m.log); err != nil {
+				return err
+			}
+		}
+		o.Doors = append(o.Doors, d)
+	}
+	if m.server, err = rls.Start(o); err != nil {
+		return err
+	}
+	m.health.Set(partRunning, true)
+	return nil
+}
+
+func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// stop leaves: unhealthy first, so that nobody sends more; then off the others' rings, still answering; then closed.
+func (m *Sidecar) stop(ctx context.Context) {
+	if m.health != nil {
+		m.health.Set(partRunning, false)
+	}
+	if c := m.cluster.Load(); c != nil {
+		c.Leave(ctx)
+	}
+	if m.server != nil {
+		m.server.Stop(ctx)
+	}
+	if m.xds != nil {
+		m.xds.stop()
+	}
+	if m.peer != nil {
+		if err := m.peer.Close(); err != nil {
+			m.log.Warn("closing the peers' port", "error", err)
+		}
+	}
+	if m.versions != nil {
+		m.versions.Close()
+	}
+	if m.background != nil {
+		m.background()
+	}
+	if m.page != nil {
+		_ = m.page.Close() // whoever reads /metrics now is cut off on purpose
+	}
+}
+
+// startPage serves /metrics and /cluster.
+func (m *Sidecar) startPage() error {
+	page, err := servePage(m.pageAddrs(), admin.Options{
+		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
+	}, m.log)
+	m.page = page
+	return err
+}
+
+// pageAddrs are --metrics and, when the original's variable asks for another one, that too.
+func (m *Sidecar) pageAddrs() []string {
+	addrs := []string{m.flags.Metrics}
+	if p := m.settings.Stats.PrometheusAddr; m.settings.Set("PROMETHEUS_ADDR") && p != m.flags.Metrics {
+		addrs = append(addrs, p)
+	}
+	return addrs
+}
+
+func (m *Sidecar) clusterPage() admin.Cluster {
+	gossip := m.cluster.Load()
+	if gossip == nil {
+		return admin.Cluster{Self: m.flags.Node}
+	}
+	c := page(m.flags.Cluster, gossip.View(), m.versions.Status())
+	if m.xds != nil {
+		c.XDS = m.xds.status()
+	}
+	return c
+}
+
+func (m *Sidecar) ready() error {
+	if parts := m.health.Failing(); len(parts) > 0 {
+		return fmt.Errorf("not ready: %v", parts)
+	}
+	return nil
+}
+
+// servePage opens the pages' listeners, all or none.
+func servePage(addrs []string, o admin.Options, log *slog.Logger) (*http.Server, error) {
+	srv := admin.Server(o)
+	var open []net.Listener
+	var errs []error
+	for _, a := range addrs {
+		ln, err := net.Listen("tcp", a)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listen for metrics: %w", err))
+			continue
+		}
+		open = append(open, ln)
+	}
+	if err := errors.Join(errs...); err != nil {
+		for _, ln := range open {
+			ln.Close()
+		}
+		return nil, err
+	}
+	for _, ln := range open {
+		log.Info("listening", "for", "metrics", "address", ln.Addr().String())
+		go func() {
+			if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("listener failed", "for", "metrics", "error", err)
+			}
+		}()
+	}
+	return srv, nil
+}

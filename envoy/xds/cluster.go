@@ -1,0 +1,161 @@
+package xds
+
+import (
+	"strings"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	lbcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/common/v3"
+	ringhash "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// pack wraps a message as Any in one canonical form, so that equal contents have equal versions.
+func pack(m proto.Message) *anypb.Any {
+	a := &anypb.Any{}
+	// A message of generated code can always be marshalled.
+	if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err != nil {
+		panic(err)
+	}
+	return a
+}
+
+// OwnerDirect is the cluster whose ring sends a rate-limit call to the owner of its x-keyward-key header: the load
+// balancer hashes the call's own header, since a route's hash policy does not reach Envoy's internal calls.
+func (s *State) OwnerDirect() *cluster.Cluster {
+	s.fill()
+	c := s.ringCluster(OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(KeyHeader)}})
+	c.ConnectTimeout = durationpb.New(s.Connect)
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &core.Http2ProtocolOptions{}},
+		}},
+	})}
+	if s.TLS {
+		c.TransportSocket = &core.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(s.upstreamTLS())}}
+	}
+	return c
+}
+
+// Routed is the cluster of the pods themselves; the route's own hash policy feeds the ring.
+func (s *State) Routed() *cluster.Cluster {
+	s.fill()
+	return s.ringCluster(RouteCluster, nil)
+}
+
+// ringCluster is a cluster whose ring has the same fixed points for each member whatever the others do. The panic
+// threshold must be 0: in panic the void endpoint would get nearly everything.
+func (s *State) ringCluster(name string, hashing *lbcommon.ConsistentHashingLbConfig) *cluster.Cluster {
+	// A circuit breaker that opens would let requests through uncounted.
+	most := wrapperspb.UInt32(1 << 20)
+	return &cluster.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS},
+		EdsClusterConfig:     &cluster.Cluster_EdsClusterConfig{EdsConfig: viaADS()},
+		CommonLbConfig: &cluster.Cluster_CommonLbConfig{
+			HealthyPanicThreshold: &typev3.Percent{Value: 0},
+			UpdateMergeWindow:     durationpb.New(0),
+		},
+		CircuitBreakers: &cluster.CircuitBreakers{Thresholds: []*cluster.CircuitBreakers_Thresholds{
+			{MaxConnections: most, MaxPendingRequests: most, MaxRequests: most, MaxRetries: most},
+		}},
+		IgnoreHealthOnHostRemoval: true,
+		LoadBalancingPolicy: &cluster.LoadBalancingPolicy{Policies: []*cluster.LoadBalancingPolicy_Policy{{
+			TypedExtensionConfig: &core.TypedExtensionConfig{
+				Name: "envoy.load_balancing_policies.ring_hash",
+				TypedConfig: pack(&ringhash.RingHash{
+					MinimumRingSize:           wrapperspb.UInt64(uint64(ring.PointsPerWeight * s.Capacity)),
+					MaximumRingSize:           wrapperspb.UInt64(ring.PointsPerWeight * ring.MaxCapacity),
+					ConsistentHashingLbConfig: hashing,
+					LocalityWeightedLbConfig:  &lbcommon.LocalityLbConfig_LocalityWeightedLbConfig{},
+				}),
+			},
+		}}},
+	}
+}
+
+func headerPolicy(name string) *route.RouteAction_HashPolicy {
+	return &route.RouteAction_HashPolicy{PolicySpecifier: &route.RouteAction_HashPolicy_Header_{
+		Header: &route.RouteAction_HashPolicy_Header{HeaderName: name},
+	}}
+}
+
+func viaADS() *core.ConfigSource {
+	return &core.ConfigSource{ResourceApiVersion: core.ApiVersion_V3, ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}}}
+}
+
+// upstreamTLS trusts the CA that the Envoy's bootstrap names, and shows the certificate that it names.
+func (s *State) upstreamTLS() *tlsv3.UpstreamTlsContext {
+	var names []*tlsv3.SubjectAltNameMatcher
+	for _, n := range s.ServerNames {
+		kind := tlsv3.SubjectAltNameMatcher_DNS
+		if strings.Contains(n, "://") {
+			kind = tlsv3.SubjectAltNameMatcher_URI
+		}
+		names = append(names, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: n}}})
+	}
+	return &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		AlpnProtocols:                  []string{"h2"},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: ClientSecret}},
+		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: names},
+			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: CASecret},
+		}},
+	}}
+}
+
+// endpoints is the fixed-points load assignment: a locality a member, and the void, which holds the rest of the weight so
+// that the sum never changes.
+func (s *State) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAssignment {
+	la := &endpoint.ClusterLoadAssignment{ClusterName: cluster}
+	left := s.Capacity
+	for _, h := range hosts {
+		status := core.HealthStatus_HEALTHY
+		if h.Draining {
+			status = core.HealthStatus_DRAINING
+		}
+		e := lbEndpoint(h.addr.String(), uint32(h.port), status)
+		e.Metadata = &core.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": {
+			Fields: map[string]*structpb.Value{"hash_key": structpb.NewStringValue(string(h.ID))},
+		}}}
+		la.Endpoints = append(la.Endpoints, &endpoint.LocalityLbEndpoints{
+			// Envoy keeps statistics by zone, so the name goes into the sub-zone.
+			Locality:            &core.Locality{SubZone: string(h.ID)},
+			LoadBalancingWeight: wrapperspb.UInt32(h.Weight),
+			LbEndpoints:         []*endpoint.LbEndpoint{e},
+		})
+		left -= int(h.Weight)
+	}
+	la.Endpoints = append(la.Endpoints, &endpoint.LocalityLbEndpoints{
+		Locality:            &core.Locality{Region: "void"}, // no member has a region, so none has this locality
+		LoadBalancingWeight: wrapperspb.UInt32(uint32(max(1, left))),
+		LbEndpoints:         []*endpoint.LbEndpoint{lbEndpoint("127.0.0.1", 1, core.HealthStatus_UNHEALTHY)},
+	})
+	return la
+}
+
+func lbEndpoint(ip string, port uint32, status core.HealthStatus) *endpoint.LbEndpoint {
+	return &endpoint.LbEndpoint{
+		HealthStatus:   status,
+		HostIdentifier: &endpoint.LbEndpoint_Endpoint{Endpoint: &endpoint.Endpoint{Address: socket(ip, port)}},
+	}
+}
+
+func socket(ip string, port uint32) *core.Address {
+	return &core.Address{Address: &core.Address_SocketAddress{SocketAddress: &core.SocketAddress{
+		Address: ip, PortSpecifier: &core.SocketAddress_PortValue{PortValue: port},
+	}}}
+}

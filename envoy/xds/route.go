@@ -1,0 +1,58 @@
+package xds
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// routes sends every request to the pod whose sidecar owns the request's key. A request without the header goes to any pod,
+// whose sidecar forwards its question.
+func (s *State) routes() *route.RouteConfiguration {
+	return &route.RouteConfiguration{
+		Name: RouteConfig,
+		VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: []*route.Route{{
+			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &route.Route_Route{Route: &route.RouteAction{
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
+				HashPolicy:       []*route.RouteAction_HashPolicy{headerPolicy(s.RouteHeader)},
+				Timeout:          durationpb.New(15 * time.Second),
+			}},
+		}}}},
+	}
+}
+
+func (s *State) listener() (*listener.Listener, error) {
+	host, port, err := net.SplitHostPort(s.RouteAddress)
+	if err != nil {
+		return nil, fmt.Errorf("the routes' listener: %w", err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("the routes' listener: port %q", port)
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	manager := &hcm.HttpConnectionManager{
+		StatPrefix:     RouteListen,
+		RouteSpecifier: &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: RouteConfig}},
+		HttpFilters: []*hcm.HttpFilter{{
+			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
+		}},
+	}
+	return &listener.Listener{
+		Name:    RouteListen,
+		Address: socket(host, uint32(n)),
+		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
+			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},
+		}}}},
+	}, nil
+}

@@ -1,0 +1,206 @@
+// Package xds serves Envoy the ring of members: CDS, EDS, LDS, RDS and RateLimitConfig.
+//
+// A [State] is turned into resources, each type's version is a hash of its content, and a snapshot of all types is
+// swapped whole: a change of membership changes endpoints only, so no call in flight is ever reset, and servers that see
+// the same members serve the same versions.
+package xds
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	clusterservice "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	listenerservice "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	routeservice "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	xdsserver "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	rlsconfservice "github.com/envoyproxy/go-control-plane/ratelimit/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Options make a Server.
+type Options struct {
+	Logger     *slog.Logger          // default: none
+	Registerer prometheus.Registerer // default: none
+}
+
+// Server serves one State to every client. It is safe for concurrent use.
+type Server struct {
+	log     *slog.Logger
+	metrics *metrics
+	cache   cache.SnapshotCache
+	server  xdsserver.Server
+	clients *clients
+
+	mu       sync.Mutex
+	versions map[string]string // by type URL; guarded by mu
+	omitted  string            // members last logged as unreachable; guarded by mu
+}
+
+// everyone is the one node all clients share: what is served depends on no client.
+const everyone = "all"
+
+type sameNode struct{}
+
+func (sameNode) ID(*core.Node) string { return everyone }
+
+// New makes a server that serves nothing until Set. The streams end with ctx.
+func New(ctx context.Context, o Options) *Server {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{log: o.Logger, metrics: newMetrics(o.Registerer), versions: map[string]string{}}
+	s.cache = cache.NewSnapshotCache(false, sameNode{}, nil)
+	s.clients = newClients(s.log, s.metrics)
+	s.server = xdsserver.NewServer(ctx, patient{s.cache, s.version}, s.clients.callbacks())
+	return s
+}
+
+// Register puts every discovery service on g: aggregated and separate, state of the world and incremental.
+func (s *Server) Register(g *grpc.Server) {
+	discovery.RegisterAggregatedDiscoveryServiceServer(g, s.server)
+	clusterservice.RegisterClusterDiscoveryServiceServer(g, s.server)
+	endpointservice.RegisterEndpointDiscoveryServiceServer(g, s.server)
+	listenerservice.RegisterListenerDiscoveryServiceServer(g, s.server)
+	routeservice.RegisterRouteDiscoveryServiceServer(g, s.server)
+	rlsconfservice.RegisterRateLimitConfigDiscoveryServiceServer(g, s.server)
+}
+
+// Set serves another state from now on. On an error the state before stays.
+func (s *Server) Set(state State) error {
+	state.fill()
+	resources, omitted, err := state.resources()
+	if err != nil {
+		return fmt.Errorf("serve xDS: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot := &cache.Snapshot{}
+	for typeURL, list := range resources {
+		version, err := versionOf(list)
+		if err != nil {
+			return fmt.Errorf("serve xDS: %w", err)
+		}
+		s.versions[typeURL] = version
+		snapshot.Resources[cache.GetResponseType(typeURL)] = cache.NewResources(version, list)
+	}
+	if names := fmt.Sprint(omitted); names != s.omitted && len(omitted) > 0 {
+		s.log.Warn("members without an address that Envoys elsewhere can reach are left out of the ring served to Envoy; their keys are forwarded", "members", omitted)
+		s.omitted = names
+	}
+	return s.cache.SetSnapshot(context.Background(), everyone, snapshot)
+}
+
+// resources lists what is served, by type URL.
+func (s *State) resources() (map[string][]types.Resource, []ring.ID, error) {
+	owners, omitted := s.hosts(func(m Member) string { return m.RLS })
+	pods, _ := s.hosts(func(m Member) string { return m.Route })
+	out := map[string][]types.Resource{
+		resource.ClusterType:         {s.OwnerDirect(), s.Routed()},
+		resource.EndpointType:        {s.endpoints(OwnerCluster, owners), s.endpoints(RouteCluster, pods)},
+		resource.ListenerType:        {},
+		resource.RouteType:           {s.routes()},
+		resource.RateLimitConfigType: {},
+	}
+	for _, r := range s.Rules {
+		out[resource.RateLimitConfigType] = append(out[resource.RateLimitConfigType], r)
+	}
+	if s.RouteAddress != "" {
+		l, err := s.listener()
+		if err != nil {
+			return nil, nil, err
+		}
+		out[resource.ListenerType] = []types.Resource{l}
+	}
+	return out, omitted, errors.Join(s.faults(owners)...)
+}
+
+// faults are what would make Envoy refuse the whole ring.
+func (s *State) faults(hosts []host) []error {
+	members := make([]ring.Member, len(hosts))
+	for i, h := range hosts {
+		members[i] = ring.Member{ID: h.ID, Weight: h.Weight}
+	}
+	if err := ring.Validate(members, s.Capacity); err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
+// versionOf is a hash of what the resources hold, whatever their order.
+func versionOf(list []types.Resource) (string, error) {
+	sorted := slices.Clone(list)
+	slices.SortFunc(sorted, func(a, b types.Resource) int { return cmp.Compare(cache.GetResourceName(a), cache.GetResourceName(b)) })
+	h := fnv.New128a()
+	for _, r := range sorted {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%d:", len(b))
+		_, _ = h.Write(b) // a hash never fails
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// version is what is served of a type now.
+func (s *Server) version(typeURL string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.versions[typeURL]
+}
+
+// Status is who is served what.
+type Status struct {
+	Versions map[string]string `json:"versions"` // by the type's short name
+	Clients  []Client          `json:"clients"`
+}
+
+// Status is a copy of what is known now.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	versions := maps.Clone(s.versions)
+	s.mu.Unlock()
+	st := Status{Versions: map[string]string{}, Clients: s.clients.list()}
+	for t, v := range versions {
+		st.Versions[short(t)] = v
+	}
+	return st
+}
+
+// short is a type's name without the packages it is in.
+func short(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
+
+// patient is a cache that does not send a client again what it has just refused: the library compares the version that
+// the client goes by with its own, and a refusing client goes by the one before.
+type patient struct {
+	cache.SnapshotCache
+	version func(typeURL string) string
+}
+
+// CreateWatch implements cache.ConfigWatcher.
+func (p patient) CreateWatch(r *cache.Request, sub cache.Subscription, out chan cache.Response) (func(), error) {
+	if r.GetErrorDetail() != nil {
+		r = proto.Clone(r).(*cache.Request)
+		r.VersionInfo = p.version(r.GetTypeUrl())
+	}
+	return p.SnapshotCache.CreateWatch(r, sub, out)
+}
