@@ -11,7 +11,7 @@ import (
 // admitted on a key in a window is at most the limit and the sum of the bounds the members report.
 func TestAdmittedWithinTheReportedBound(t *testing.T) {
 	exceeded := 0
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		exceeded += runCluster(t, seed)
 	}
 	if exceeded == 0 {

@@ -13,7 +13,7 @@ func TestEntrySize(t *testing.T) {
 
 // The table against a map, through growth, shrinking, expiry and removal.
 func TestTableAgainstMap(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		rnd := random(seed)
 		l := &ledger{max: 1 << 20}
 		tab := &table{seed: [2]uint64{rnd.Uint64(), rnd.Uint64()}, ledger: l}
