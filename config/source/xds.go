@@ -73,7 +73,8 @@ func (o XDSOptions) dial() (*grpc.ClientConn, error) {
 		co := certs.ClientOptions{ServerName: o.ServerName, Reload: certs.Reload{Logger: o.Logger}}
 		if co.ServerName == "" {
 			// An IP address must be named here: TLS does not tell the verification what was dialled.
-			if host, _, err := net.SplitHostPort(o.Server); err == nil && net.ParseIP(host) != nil {
+			address := o.Server[strings.LastIndexByte(o.Server, '/')+1:] // without a resolver's name
+			if host, _, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) != nil {
 				co.ServerName = host
 			}
 		}
