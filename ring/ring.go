@@ -46,7 +46,7 @@ func New(members []Member) *Ring {
 		total += m.points()
 	}
 	points := make([]point, 0, total)
-	var name []byte
+	name := make([]byte, 0, 2*MaxID)
 	for i, m := range r.members {
 		name = append(append(name[:0], m.ID...), '_')
 		points = appendPoints(points, name, int32(i), uint64(m.points()), xxhash.Sum64)

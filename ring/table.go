@@ -30,6 +30,7 @@ const wide = 24
 // appendPoints appends n points of one owner: the hashes of name followed by 0, 1, 2, ... in decimal.
 func appendPoints(points []point, name []byte, owner int32, n uint64, hash func([]byte) uint64) []point {
 	end := len(name)
+	name = slices.Grow(name, 20) // the digits of a uint64
 	for i := range n {
 		name = strconv.AppendUint(name[:end], i, 10)
 		points = append(points, point{hash(name), owner})

@@ -1,0 +1,95 @@
+package ring
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// goldenPlacement names the owner (a to g) of key-0 to key-999 among seven members of different weights. Members of
+// one cluster may run different versions of this program: if they disagree about owners, each key is counted twice. So
+// these figures never change.
+const goldenPlacement = "" +
+	"gcfdffffcfcccgaffcefdgfbfecgafccececfafcfgdfdddeaecddfcaeagccdcfcfaegcdccaeacbdeccddcgffdaagfdccdbac" +
+	"dfbfcbggcgfgdacfafaggfdfcbdfbddfddcaaafgcabfbafbcbeefefefecbcgfaebfgddgacggdefbcceaefbgdffcdceddggab" +
+	"adacabebdcacdcgffcccfaadgfgfgdeffcefeebdfcefefbfeecagfefgcegfcgfdcdffddgfcgeebbdcfabeecdcbfgfecgebgc" +
+	"fgcddbcfagffcdaacceccfffcafffgafbcfffcbacecgaeafgfcffcbdfgbafcdffbccbfcgfcedcegedbfceegbadfdcdfbbaac" +
+	"cdacagedfffcfgfaebgcbffeegbccfcdcfeggfbcdfccgebedgbegcaffcebfbcgcccedgecfgcgfgfacggfbeeeddcbdgbcccea" +
+	"faccggdeegccadcfbabdcbggccedadgbdbddbfgfcfacagdcbdefdgbfdfcdfcbcaeccbbccagggafeacafgccffffcbegfccfgg" +
+	"fbadcbefbgcdfffcfbabdggeefacaefegecaafcgafcbabcgccccdecebecagaegacedbfffaagbaecfgeggdfcfcgcbcefbcecc" +
+	"cffdfedcecbceacdcfcdfccgcedfegcgbccgbeacafefeebfccfdfbabfcafcbgeefcfdeeebbfcbcegggeffaefcegfafagfacf" +
+	"fgeacdfecdeeadfffbgcfbecbadcfagbfacefgfcbdcbfcffgcfffbfbedeegaeecaccedcddfeccdfgccbeecgedcffcdgfefga" +
+	"eadeddgedegcfeadcegbcfffeaefcffdffeaffccbgggdcfgabfecdcfgfcbfefcfefbcbfdedgffffaffffccagcbfefgaaaceg"
+
+const goldenFingerprint = 0x142cdf9d28122550
+
+func goldenRing() *Ring {
+	var members []Member
+	for i := range 7 {
+		members = append(members, Member{ID: ID(fmt.Sprintf("keyward-%c", 'a'+i)), Inst: uint64(i) << 40, Ver: 3, Weight: uint32(i % 3)})
+	}
+	return New(members)
+}
+
+func TestGoldenPlacement(t *testing.T) {
+	r := goldenRing()
+	var got strings.Builder
+	for i := range 1000 {
+		id := r.At(r.Owner(Hash(fmt.Sprintf("key-%d", i)))).ID
+		got.WriteByte(id[len(id)-1])
+	}
+	if got.String() != goldenPlacement {
+		t.Errorf("the placement of keys has changed:\n%s", got.String())
+	}
+}
+
+func TestGoldenFingerprint(t *testing.T) {
+	if f := goldenRing().Fingerprint(); f != goldenFingerprint {
+		t.Errorf("the fingerprint of rings has changed: %#x", f)
+	}
+}
+
+// The first figures are XXH64's own.
+func TestGoldenHashes(t *testing.T) {
+	for _, c := range []struct {
+		got, want uint64
+	}{
+		{Hash(""), 0xef46db3751d8e999},
+		{Hash("a"), 0xd24ec4f1a98c6e5b},
+		{Hash("abc"), 0x44bc2cf5ad770999},
+		{Combine(1<<63, 2), 3},
+	} {
+		if c.got != c.want {
+			t.Errorf("%#x, want %#x", c.got, c.want)
+		}
+	}
+}
+
+func TestHashLines(t *testing.T) {
+	hash := func(name string, lines ...string) uint64 {
+		h, ok := HashHeader(name, lines...)
+		if !ok {
+			t.Fatalf("%q has no hash", lines)
+		}
+		return h
+	}
+	if h, ok := HashLines(); ok || h != 0 {
+		t.Error("an absent header has a hash")
+	}
+	if hash("x", "") != Hash("") || hash("x", "k") != Hash("k") {
+		t.Error("one line is not hashed as itself")
+	}
+	lines := []string{"b", "a", "c"}
+	if hash("x", lines...) != hash("x", "a", "b", "c") || lines[0] != "b" {
+		t.Error("lines are not sorted, or sorted in place")
+	}
+	if hash("x", "a", "b") == hash("x", "b") || hash("x", "a", "b") == Hash("ab") || hash("x", "a", "b") == Hash("a,b") {
+		t.Error("lines are not chained")
+	}
+	if hash("Authorization", "b", "a") != Hash("b,a") {
+		t.Error("inline headers are not joined as sent")
+	}
+	if n := testing.AllocsPerRun(100, func() { HashHeader("x", "a", "b") }); n != 0 {
+		t.Errorf("hashing sorted lines allocates %v times", n)
+	}
+}
