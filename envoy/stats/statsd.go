@@ -90,7 +90,7 @@ func StartStatsd(s *Store, o StatsdOptions) (*Statsd, error) {
 	return d, nil
 }
 
-// Close sends what is left, if the server takes it within a second, and stops.
+// Close sends what is left, if the server is there, and stops: within dialTimeout + writeTimeout.
 func (d *Statsd) Close() {
 	d.cancel()
 	<-d.done
@@ -130,15 +130,11 @@ func (d *Statsd) run(ctx context.Context) {
 	}
 }
 
-// serve connects and flushes until a fault, or until ctx is done, which is no fault. After a fault it has sent at once
-// when it is called again.
-func (d *Statsd) serve(ctx context.Context, sent func()) error {
-	dial := net.Dialer{Timeout: dialTimeout}
-	conn, err := dial.DialContext(ctx, d.o.Network, d.o.Address)
+// serve connects and flushes until a fault, or until ctx is done, which is no fault. It reports every flush that went well.
+func (d *Statsd) serve(ctx context.Context, flushed func()) error {
+	// Close does not interrupt the dialling: what was counted until now still has to go out.
+	conn, err := net.DialTimeout(d.o.Network, d.o.Address, dialTimeout)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	defer func() { _ = conn.Close() }()
@@ -157,7 +153,7 @@ func (d *Statsd) serve(ctx context.Context, sent func()) error {
 		if last {
 			return nil
 		}
-		sent()
+		flushed()
 	}
 }
 
