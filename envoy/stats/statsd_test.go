@@ -319,3 +319,30 @@ func TestMogrify(t *testing.T) {
 		}
 	}
 }
+
+// When a write breaks off, the counters whose lines went out whole are not told again, and all others are.
+func TestBrokenWrite(t *testing.T) {
+	s := New(Options{})
+	for i := range 10 {
+		s.Counter(fmt.Sprintf("c%d", i)).Add(1)
+	}
+	d := &Statsd{store: s, format: &format{mogrifiers: &mogrifiers{}}, counters: map[*Counter]*sent{}, gauges: map[*Gauge]label{}}
+	d.buffer.limit = 22 // three lines of seven bytes
+	got := ""
+	for cut := 0; cut < 70 && len(got) < 70; cut += 9 {
+		ours, theirs := net.Pipe()
+		done := make(chan error, 1)
+		go func() { done <- d.flush(ours); _ = ours.Close() }()
+		part := make([]byte, cut)
+		n, _ := io.ReadFull(theirs, part)
+		_ = theirs.Close()
+		<-done
+		whole := strings.LastIndexByte(string(part[:n]), '\n') + 1
+		got += string(part[:whole])
+	}
+	lines := strings.Split(strings.TrimSpace(got), "\n")
+	slices.Sort(lines)
+	if want := "c0:1|c c1:1|c c2:1|c c3:1|c c4:1|c c5:1|c c6:1|c c7:1|c c8:1|c c9:1|c"; strings.Join(lines, " ") != want {
+		t.Errorf("got %s", lines)
+	}
+}
