@@ -2,8 +2,9 @@ package peer
 
 import (
 	"fmt"
-	"math"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -127,155 +128,6 @@ func TestStopMode(t *testing.T) {
 	}
 }
 
-// A member that has died is answered for at once; its share of the keys is admitted by the others' shares.
-func TestOwnerDies(t *testing.T) {
-	ms := newCluster(t, 3)
-	name := ownedBy(ringOf("m0", "m1", "m2"), "m2", 1)[0]
-	const lim = 90
-	q := question(name, lim, 1)
-	if a := ms[0].ask(patience, q); a.Path != owner.Forwarded {
-		t.Fatalf("before: %+v", a)
-	}
-	ms[2].Close()
-	ms[0].awaitLinks(t, 1)
-	ms[1].awaitLinks(t, 1)
-	admitted := 0
-	for range lim {
-		for _, m := range ms[:2] {
-			a := m.ask(patience, q)
-			if a.Path != owner.Fallback || a.Authority != owner.Share {
-				t.Fatalf("after: %+v", a)
-			}
-			if !a.Over {
-				admitted++
-			}
-		}
-	}
-	if admitted != 2*lim/3 {
-		t.Errorf("%d admitted by two shares of three, want %d", admitted, 2*lim/3)
-	}
-	if n := ms[0].counted(unreachable); n != lim {
-		t.Errorf("%v questions to an unreachable member, want %d", n, lim)
-	}
-}
-
-// Questions that are out when a stream breaks do not wait for their deadline.
-func TestStreamBreaks(t *testing.T) {
-	s := newStub(t, func(conn net.Conn) {
-		in := frames{src: conn}
-		for {
-			if in.fill() != nil {
-				return
-			}
-			if typ, _, whole, _ := in.next(); whole && typ == frameAsk {
-				return // having read the question
-			}
-		}
-	})
-	m, r := withStub(t, s)
-	m.awaitLinks(t, 1)
-	// Were it to wait, the test would time out.
-	a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1))
-	if a.Path != owner.Fallback {
-		t.Errorf("%+v", a)
-	}
-	if n := m.counted(broken); n != 1 {
-		t.Errorf("%v questions broken, want 1", n)
-	}
-}
-
-// A member that is silent costs a few questions their deadline; the others are answered without it at once, and when it
-// speaks again it is asked again.
-func TestSilentMember(t *testing.T) {
-	var speak atomic.Bool
-	backend := newMember(t, "stub")
-	backend.SetView(ringOf("m0", "stub"), owner.Standing{NRef: 2, Joined: true}, nil)
-	s := newStub(t, func(conn net.Conn) {
-		if !speak.Load() {
-			swallow(conn)
-			return
-		}
-		srv := server{node: backend.node, clock: backend.clock, conn: conn, in: frames{src: conn}, from: "m0"}
-		srv.run()
-	})
-	m, r := withStub(t, s)
-	m.awaitLinks(t, 1)
-	q := question(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
-	await(t, "questions not to be sent any more", func() bool {
-		if a := m.ask(5*time.Millisecond, q); a.Path != owner.Fallback {
-			t.Fatalf("%+v", a)
-		}
-		return m.counted(unreachable) > 0
-	})
-	if m.counted(timeout) < doubtAfter {
-		t.Errorf("given up after %v timeouts", m.counted(timeout))
-	}
-	await(t, "the silent stream to be closed", func() bool { return m.logged("silent for") })
-	speak.Store(true)
-	await(t, "the member to be asked again", func() bool { return m.ask(patience, q).Path == owner.Forwarded })
-}
-
-// A port that accepts and never shakes hands is never waited for.
-func TestSilentPort(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	m, r := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
-	if a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Fallback {
-		t.Errorf("%+v", a)
-	}
-}
-
-func TestQueueFull(t *testing.T) {
-	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueGroups = 4 })
-	m.awaitLinks(t, 1)
-	q := question(ownedBy(r, "stub", 1)[0], 10, 1)
-	var wg sync.WaitGroup
-	for range 10 {
-		wg.Go(func() { m.ask(time.Hour, q) })
-	}
-	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull) == 6 })
-	if w := m.Links()[0].Waiting; w != 4 {
-		t.Errorf("%d groups waiting, want 4", w)
-	}
-	m.Close() // breaks the stream
-	wg.Wait()
-	if n := m.counted(broken); n != 4 {
-		t.Errorf("%v questions broken, want 4", n)
-	}
-}
-
-// What waits to be written is bounded in bytes as well.
-func TestQueueBytes(t *testing.T) {
-	hold := make(chan struct{})
-	s := newStub(t, func(conn net.Conn) { <-hold })
-	defer close(hold)
-	m, r := withStub(t, s, func(o *Options) { o.QueueBytes = 32 << 10; o.QueueGroups = 1 << 20 })
-	m.awaitLinks(t, 1)
-	names := ownedBy(r, "stub", maxQuestions)
-	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
-	for i := range qs {
-		qs[i] = question(names[i], 10, 1)
-	}
-	await(t, "the queue to be full", func() bool {
-		m.Decide(time.Now().Add(time.Millisecond), false, qs, as)
-		return m.counted(queueFull) > 0 || !m.Links()[0].Live
-	})
-}
-
-func TestDeadlinePassed(t *testing.T) {
-	ms := newCluster(t, 2)
-	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
-	if a := ms[0].ask(-time.Second, question(name, 10, 1)); a.Path != owner.Fallback {
-		t.Errorf("%+v", a)
-	}
-	if a := ms[1].ask(patience, question(name, 10, 0)); a.Before != 0 {
-		t.Errorf("the owner was charged %d for a question without time", a.Before)
-	}
-}
-
 // A member that no longer owns a key names the one that does, and that one is asked.
 func TestReroute(t *testing.T) {
 	ms := newCluster(t, 3)
@@ -311,20 +163,28 @@ func TestReroute(t *testing.T) {
 	}
 }
 
-// Two members that each think the other owns a key do not send it back and forth.
+// Members that each think another owns a key do not send it around.
 func TestNoLoop(t *testing.T) {
-	ms := newCluster(t, 2)
-	ms[0].SetView(ringOf("m1"), owner.Standing{NRef: 2, Joined: true}, addrsOf(ms))
-	ms[1].SetView(ringOf("m0"), owner.Standing{NRef: 2, Joined: true}, addrsOf(ms))
+	ms := newCluster(t, 3)
+	for i, owns := range []ring.ID{"m1", "m2", "m1"} {
+		ms[i].SetView(ringOf(owns), owner.Standing{NRef: 3, Joined: true}, addrsOf(ms))
+	}
 	for _, stop := range []bool{false, true} {
+		before := ms[0].counted(notOwner)
 		as := make([]owner.Answer, 1)
-		ms[0].Decide(time.Now().Add(time.Hour), stop, []owner.Question{question("any", 10, 1)}, as)
+		ms[0].Decide(time.Now().Add(patience), stop, []owner.Question{question("any", 10, 1)}, as)
 		if as[0].Path != owner.Fallback || as[0].Kind != owner.Decided {
 			t.Errorf("stop %v: %+v", stop, as[0])
 		}
+		// In stop mode the request is asked for as a whole first, then each round of it.
+		if n := ms[0].counted(notOwner) - before; n < 2 || n > 5 || !stop && n != 2 {
+			t.Errorf("stop %v: asked %v times", stop, n)
+		}
 	}
-	if n := ms[1].counted(ok) + ms[1].counted(notOwner); n != 0 {
-		t.Errorf("the asked member asked %v questions itself", n)
+	for _, m := range ms[1:] {
+		if n := m.counted(ok) + m.counted(notOwner); n != 0 {
+			t.Errorf("%s, which was asked, asked %v questions itself", m.id, n)
+		}
 	}
 }
 
@@ -395,6 +255,71 @@ func TestChurn(t *testing.T) {
 	for k := range admitted {
 		if n := admitted[k].Load(); n > 3*lim+lim {
 			t.Errorf("key %d: %d admitted", k, n)
+		}
+	}
+}
+
+// An answer that comes when its caller has gone changes nothing, not even for the next user of the pooled call.
+func TestLateAnswer(t *testing.T) {
+	c := newCall().(*call)
+	late := appendAnswer(nil, &owner.Answer{Kind: owner.Decided, Authority: owner.Cached})
+	as := make([]owner.Answer, 1)
+	start := func() (gen uint64) {
+		c.begin(0, int64(time.Hour), make([]owner.Question, 1), as)
+		c.add("x", 0, false)
+		return c.gen
+	}
+	gen := start()
+	c.finish()
+	c.reset()
+	start()
+	if err := c.answer(gen, 0, 1, groupServed, 1, late); err != nil {
+		t.Error(err)
+	}
+	c.fail(gen, 0, broken)
+	if as[0] != (owner.Answer{}) || c.completed(0) || len(c.wake) != 0 {
+		t.Errorf("answers %+v, completed %v, woken %v", as, c.completed(0), len(c.wake))
+	}
+	if err := c.answer(c.gen, 0, 1, groupServed, 1, late); err != nil || !c.completed(0) || as[0].Authority != owner.Cached {
+		t.Errorf("the present generation: %+v, %v", as, err)
+	}
+	c.finish()
+}
+
+// A failure that lasts is logged once, however often the member is dialled.
+func TestLogsOnce(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dialled atomic.Int32
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			readHandshake(conn, frameHello)
+			conn.Close()
+			dialled.Add(1)
+		}
+	})
+	m, _ := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
+	await(t, "some attempts", func() bool { return dialled.Load() > 3 })
+	m.Close()
+	ln.Close()
+	wg.Wait()
+	if n := strings.Count(m.log.String(), "cannot be asked"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, m.log)
+	}
+	var text string
+	for port := range 3 {
+		err := fmt.Errorf("handshake: %w", &net.OpError{Op: "read", Source: &net.TCPAddr{Port: port}, Err: os.ErrDeadlineExceeded})
+		if k := kindOf(err); text != "" && k != text {
+			t.Errorf("%q and %q", k, text)
+		} else {
+			text = k
 		}
 	}
 }

@@ -49,13 +49,14 @@ type link struct {
 	heard    atomic.Int64 // when bytes last came, by the monotonic clock
 	timeouts atomic.Int32 // groups that timed out since
 
-	mu      sync.Mutex
-	live    bool    // guarded by mu
-	version uint16  // guarded by mu: spoken on the live stream
-	down    string  // guarded by mu: why there is no live stream
-	out     []byte  // guarded by mu: frames to write
-	queued  int     // guarded by mu: questions in out
-	tickets tickets // guarded by mu: groups that wait for an answer
+	mu       sync.Mutex
+	live     bool    // guarded by mu
+	version  uint16  // guarded by mu: spoken on the live stream
+	down     string  // guarded by mu: why there is no live stream
+	downKind string  // guarded by mu: what of it has been logged
+	out      []byte  // guarded by mu: frames to write
+	queued   int     // guarded by mu: questions in out
+	tickets  tickets // guarded by mu: groups that wait for an answer
 }
 
 // queueBounds limit what waits for one member.
@@ -147,14 +148,25 @@ func (l *link) run(ctx context.Context) {
 
 // report logs why the stream is down when that is news.
 func (l *link) report(err error) {
-	why := err.Error()
+	kind := kindOf(err)
 	l.mu.Lock()
-	news := l.down != why
-	l.down = why
+	news := l.downKind != kind
+	l.down, l.downKind = err.Error(), kind
 	l.mu.Unlock()
 	if news {
 		l.log.Warn("member cannot be asked", "member", l.to, "address", l.addr.HostPort, "error", err)
 	}
+}
+
+// kindOf is err without what differs at every attempt, such as the port it was made from.
+func kindOf(err error) string {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Op + ": " + op.Err.Error()
+	}
+	if errors.Is(err, errSilent) {
+		return errSilent.Error()
+	}
+	return err.Error()
 }
 
 // stream carries questions over conn until it breaks, falls silent or ctx ends. No goroutine of it is left then.
@@ -178,7 +190,7 @@ func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error 
 func (l *link) up(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.live, l.version, l.down = true, version, ""
+	l.live, l.version, l.down, l.downKind = true, version, "", ""
 	l.out, l.queued = l.out[:0], 0
 	l.m.connected.Inc()
 }

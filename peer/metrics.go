@@ -30,6 +30,7 @@ type metrics struct {
 	questions [results]prometheus.Counter
 	duration  prometheus.Histogram
 	batch     prometheus.Histogram
+	members   prometheus.Gauge
 	connected prometheus.Gauge
 	inbound   prometheus.Gauge
 	refusals  *prometheus.CounterVec
@@ -51,6 +52,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name:    "keyward_peer_batch_size",
 			Help:    "Questions sent to another member in one write.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 12),
+		}),
+		members: f.NewGauge(prometheus.GaugeOpts{
+			Name: "keyward_peer_members",
+			Help: "Other members that are dialled; all should be connected.",
 		}),
 		connected: f.NewGauge(prometheus.GaugeOpts{
 			Name: "keyward_peer_connected",

@@ -244,6 +244,7 @@ func (p *Peer) relink(addrs map[ring.ID]Addr) {
 		links[id] = l
 	}
 	p.links.Store(&links)
+	p.m.members.Set(float64(len(links)))
 	for id, l := range old {
 		if links[id] != l {
 			l.retire()

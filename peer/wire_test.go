@@ -139,6 +139,24 @@ func TestAnswerRoundTrip(t *testing.T) {
 	}
 }
 
+// Cut off anywhere, a record is an error.
+func TestTruncated(t *testing.T) {
+	for _, a := range []owner.Answer{{Kind: owner.Decided}, {Kind: owner.Ask, Member: "pod-1"}} {
+		record := appendAnswer(nil, &a)[recordHead:]
+		for n := range record {
+			if err := parseAnswer(record[:n:n], new(owner.Answer)); err == nil {
+				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
+			}
+		}
+	}
+	q := appendQuestion(nil, &owner.Question{})[recordHead:]
+	for n := range q {
+		if _, err := parseQuestion(q[:n:n], new(owner.Question)); err == nil {
+			t.Errorf("%d of %d bytes of a question were read", n, len(q))
+		}
+	}
+}
+
 func TestHandshakeRoundTrip(t *testing.T) {
 	h := hello{
 		versions: versions{3, 9}, scheme: 5, label: labelDigest("x"), algorithms: 1 << 63,

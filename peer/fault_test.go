@@ -1,0 +1,164 @@
+package peer
+
+import (
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// A member that has died is answered for at once; its share of the keys is admitted by the others' shares.
+func TestOwnerDies(t *testing.T) {
+	ms := newCluster(t, 3)
+	name := ownedBy(ringOf("m0", "m1", "m2"), "m2", 1)[0]
+	const lim = 90
+	q := question(name, lim, 1)
+	if a := ms[0].ask(patience, q); a.Path != owner.Forwarded {
+		t.Fatalf("before: %+v", a)
+	}
+	ms[2].Close()
+	ms[0].awaitLinks(t, 1)
+	ms[1].awaitLinks(t, 1)
+	admitted := 0
+	for range lim {
+		for _, m := range ms[:2] {
+			a := m.ask(patience, q)
+			if a.Path != owner.Fallback || a.Authority != owner.Share {
+				t.Fatalf("after: %+v", a)
+			}
+			if !a.Over {
+				admitted++
+			}
+		}
+	}
+	if admitted != 2*lim/3 {
+		t.Errorf("%d admitted by two shares of three, want %d", admitted, 2*lim/3)
+	}
+	if n := ms[0].counted(unreachable); n != lim {
+		t.Errorf("%v questions to an unreachable member, want %d", n, lim)
+	}
+}
+
+// Questions that are out when a stream breaks do not wait for their deadline.
+func TestStreamBreaks(t *testing.T) {
+	s := newStub(t, func(conn net.Conn) {
+		in := frames{src: conn}
+		for {
+			if in.fill() != nil {
+				return
+			}
+			if typ, _, whole, _ := in.next(); whole && typ == frameAsk {
+				return // having read the question
+			}
+		}
+	})
+	m, r := withStub(t, s)
+	m.awaitLinks(t, 1)
+	// Were it to wait, the test would time out.
+	a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1))
+	if a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+	if n := m.counted(broken); n != 1 {
+		t.Errorf("%v questions broken, want 1", n)
+	}
+}
+
+// A member that is silent costs a few questions their deadline; the others are answered without it at once, and when it
+// speaks again it is asked again.
+func TestSilentMember(t *testing.T) {
+	var speak atomic.Bool
+	backend := newMember(t, "stub")
+	backend.SetView(ringOf("m0", "stub"), owner.Standing{NRef: 2, Joined: true}, nil)
+	s := newStub(t, func(conn net.Conn) {
+		if !speak.Load() {
+			swallow(conn)
+			return
+		}
+		srv := server{node: backend.node, clock: backend.clock, conn: conn, in: frames{src: conn}, from: "m0"}
+		srv.run()
+	})
+	m, r := withStub(t, s)
+	m.awaitLinks(t, 1)
+	q := question(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
+	live := func() bool { return m.Links()[0].Live }
+	await(t, "questions not to be sent although the stream stands", func() bool {
+		before, stood := m.counted(unreachable), live()
+		if a := m.ask(5*time.Millisecond, q); a.Path != owner.Fallback {
+			t.Fatalf("%+v", a)
+		}
+		return m.counted(unreachable) > before && stood && live()
+	})
+	if n := m.Links()[0].Waiting; n != 0 {
+		t.Errorf("%d groups still wait after their callers have gone", n)
+	}
+	if m.counted(timeout) < doubtAfter {
+		t.Errorf("given up after %v timeouts", m.counted(timeout))
+	}
+	await(t, "the silent stream to be closed", func() bool { return m.logged("silent for") })
+	speak.Store(true)
+	await(t, "the member to be asked again", func() bool { return m.ask(patience, q).Path == owner.Forwarded })
+}
+
+// A port that accepts and never shakes hands is never waited for.
+func TestSilentPort(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	m, r := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
+	if a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestQueueFull(t *testing.T) {
+	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueGroups = 4 })
+	m.awaitLinks(t, 1)
+	q := question(ownedBy(r, "stub", 1)[0], 10, 1)
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() { m.ask(time.Hour, q) })
+	}
+	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull) == 6 })
+	if w := m.Links()[0].Waiting; w != 4 {
+		t.Errorf("%d groups waiting, want 4", w)
+	}
+	m.Close() // breaks the stream
+	wg.Wait()
+	if n := m.counted(broken); n != 4 {
+		t.Errorf("%v questions broken, want 4", n)
+	}
+}
+
+// What waits to be written is bounded in bytes as well.
+func TestQueueBytes(t *testing.T) {
+	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueBytes = 10 << 10 })
+	m.awaitLinks(t, 1)
+	names := ownedBy(r, "stub", maxQuestions)
+	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+	for i := range qs {
+		qs[i] = question(names[i], 10, 1)
+	}
+	m.Decide(time.Now().Add(time.Hour), false, qs, as)
+	if n := m.counted(queueFull); n != maxQuestions {
+		t.Errorf("%v questions turned back, want %d", n, maxQuestions)
+	}
+}
+
+func TestDeadlinePassed(t *testing.T) {
+	ms := newCluster(t, 2)
+	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
+	if a := ms[0].ask(-time.Second, question(name, 10, 1)); a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+	// Streams keep their order, so that a charge sent before would be seen.
+	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
+		t.Errorf("after a question without time: %+v", a)
+	}
+}
