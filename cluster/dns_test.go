@@ -99,7 +99,7 @@ func TestJoinByName(t *testing.T) {
 	const name = "keyward-gossip.test"
 	z := newZone(t)
 	first := options("a", "127.0.0.1:1")
-	first.Resolver = resolver(t, z)
+	first.Resolver, first.Timing.Dead = resolver(t, z), time.Second
 	first.Join = []string{"dns+" + name + ":7946"}
 	z.set(name, "127.0.0.1")
 	// The port must be one that is free on all addresses: the first member picks it.
@@ -127,7 +127,9 @@ func TestJoinByName(t *testing.T) {
 
 	// A member that comes back while DNS is dead is found by the address it had.
 	c.Close()
-	eventually(t, "one dead", func() bool { return whole(a, b) })
+	eventually(t, "one dead, and forgotten", func() bool {
+		return whole(a, b) && len(a.joiner.missed(time.Now())) == 0 && len(b.joiner.missed(time.Now())) == 0
+	})
 	d := options("d", "127.0.0.1:1")
 	d.Bind, d.Join = net.JoinHostPort("127.0.0.3", port), []string{"127.0.0.250:1"}
 	e := up(t, d)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -127,5 +128,64 @@ func TestCloseWaitsForNoSilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	c.Close()
+	if _, err := io.ReadFull(conn, make([]byte, 20)); err != nil { // it says who it is
+		t.Fatal(err)
+	}
+	c.Close() // and would wait for an answer
+}
+
+// TestReleaseNeedsTheOthers: a leaver that cannot tell the others must not believe that they know.
+func TestReleaseNeedsTheOthers(t *testing.T) {
+	nets := map[string]*faults{}
+	all := three(t, func(o *Options) {
+		nets[o.Node] = &faults{}
+		o.wrap = nets[o.Node].wrap
+	})
+	c := all[2]
+	nets["a-0"].set(c.Gossip())
+	nets["b"].set(c.Gossip())
+	nets["c"].set(all[0].Gossip(), all[1].Gossip())
+	c.Drain()
+	released := func() bool {
+		select {
+		case <-c.released:
+			return true
+		default:
+			return false
+		}
+	}
+	throughout(t, "held", func() bool {
+		return !released() || len(c.View().Members) == 1 // released before the others are gone
+	}, released)
+}
+
+// TestAnAnnouncementThatGotLostIsRepeated: memberlist drops one if it answers an accusation at the same moment, and then
+// keeps on announcing what was.
+func TestAnAnnouncementThatGotLostIsRepeated(t *testing.T) {
+	o := options("a-0")
+	o.Timing.Tick, o.Timing.JoinRetry = time.Hour, time.Hour // looks only when signalled
+	c := up(t, o)
+	announced := func() bool {
+		c.table.mu.Lock()
+		defer c.table.mu.Unlock()
+		return c.table.announced == string(c.table.self.encode())
+	}
+	pretend := func(rules uint64) {
+		c.table.mu.Lock()
+		defer c.table.mu.Unlock()
+		c.table.self.InForce = rules
+	}
+	eventually(t, "up", func() bool { return whole(c) && announced() })
+	pretend(7)
+	if err := c.gossip.list.UpdateNode(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	pretend(0)
+	if announced() {
+		t.Fatal("memberlist should announce rules 7")
+	}
+	eventually(t, "repeated", func() bool {
+		c.table.signal()
+		return announced()
+	})
 }
