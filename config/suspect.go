@@ -24,6 +24,9 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 			s.add(f.Name, line, "only the first YAML document of a file is loaded; this one is ignored")
 		}
 	}
+	if rules == nil {
+		return s.all
+	}
 	for _, d := range rules.order {
 		s.level(d.name, &d.node)
 	}

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -345,6 +346,13 @@ func request(domain string, hits uint32, kv ...string) *rlsv3.RateLimitRequest {
 		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: kv[i], Value: kv[i+1]})
 	}
 	return &rlsv3.RateLimitRequest{Domain: domain, HitsAddend: hits, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}
+}
+
+// peek asks how a counter stands, and charges nothing.
+func peek(domain string, kv ...string) *rlsv3.RateLimitRequest {
+	r := request(domain, 0, kv...)
+	r.Descriptors[0].HitsAddend = wrapperspb.UInt64(0) // 0 on the request itself would mean one hit
+	return r
 }
 
 // ask asks and fails the test on an error.

@@ -70,7 +70,7 @@ func TestHostileQuestions(t *testing.T) {
 			t.Errorf("%v: answered %v", r, res)
 		}
 	}
-	if res := ask(t, client, request("app", 0, "k", "honest")); res.Statuses[0].LimitRemaining != 2 {
+	if res := ask(t, client, peek("app", "k", "honest")); res.Statuses[0].LimitRemaining != 2 {
 		t.Errorf("the honest counter has %d left, not 2", res.Statuses[0].LimitRemaining)
 	}
 	for _, body := range []string{"", "}", "{", `{"domain":5}`, strings.Repeat("[", 1<<20), "\x00\xff"} {
@@ -147,7 +147,7 @@ func TestGarbageOnEveryPort(t *testing.T) {
 		_, _ = u.Write(noise[i : i+1+i%1400])
 	}
 	awaitRing(t, l, members...)
-	if res := ask(t, client, request("app", 0, "api_key", "before")); res.Statuses[0].LimitRemaining != 95 {
+	if res := ask(t, client, peek("app", "api_key", "before")); res.Statuses[0].LimitRemaining != 95 {
 		t.Errorf("the counter has %d left, not 95", res.Statuses[0].LimitRemaining)
 	}
 	for _, s := range l.Sidecars {

@@ -180,7 +180,7 @@ func TestSilentOwner(t *testing.T) {
 	defer cancel()
 	before := value(metrics(t, l.Sidecars[1].Metrics), "keyward_degraded_total")
 	if err := lab.Await(ctx, "the owner to be asked again", func(context.Context) error {
-		ask(t, asked, request("app", 0, "share", keys[4]))
+		ask(t, asked, peek("app", "share", keys[4]))
 		after := value(metrics(t, l.Sidecars[1].Metrics), "keyward_degraded_total")
 		if after != before {
 			before = after

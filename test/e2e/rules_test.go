@@ -22,7 +22,7 @@ func TestRulesSwitchTogether(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Expect: 3})
 	start(t, l, names(3)...)
 	limit := func(i int) uint32 {
-		return ask(t, dial(t, l.Sidecars[i].RLS, nil), request("app", 0, "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit()
+		return ask(t, dial(t, l.Sidecars[i].RLS, nil), peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
@@ -95,7 +95,7 @@ func TestBadRulesKeepTheOld(t *testing.T) {
 		if err != nil {
 			t.Fatalf("bad file %d: %v", i, err)
 		}
-		if got := ask(t, client, request("app", 0, "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit(); got != 10 {
+		if got := ask(t, client, peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit(); got != 10 {
 			t.Errorf("bad file %d: the limit is now %d", i, got)
 		}
 	}
@@ -105,7 +105,7 @@ func TestBadRulesKeepTheOld(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	if err := lab.Await(ctx, "the mended file", func(context.Context) error {
-		if got := ask(t, client, request("app", 0, "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit(); got != 33 {
+		if got := ask(t, client, peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit(); got != 33 {
 			return fmt.Errorf("the limit is %d", got)
 		}
 		return nil
@@ -142,8 +142,8 @@ func TestCheck(t *testing.T) {
 	if out, code := check(two); code != 0 || !strings.Contains(out, "document") {
 		t.Errorf("two documents: exit %d, %s", code, out)
 	}
-	hot := map[string]string{"a.yaml": "domain: x\ndescriptors:\n  - key: generic_key\n    value: all\n    rate_limit: {unit: year, requests_per_unit: 4000000000}\n"}
-	if out, code := check(hot); code != 0 || !strings.Contains(out, "one member") || !strings.Contains(out, "day") {
+	hot := map[string]string{"a.yaml": "domain: x\ndescriptors:\n  - key: generic_key\n    value: all\n    rate_limit: {unit: year, requests_per_unit: 4000000000}\n  - key: generic_key\n    value: busy\n    rate_limit: {unit: second, requests_per_unit: 5000}\n"}
+	if out, code := check(hot); code != 0 || !strings.Contains(out, "one member") || !strings.Contains(out, "restart") {
 		t.Errorf("one hot owner and a year: exit %d, %s", code, out)
 	}
 }

@@ -43,6 +43,7 @@ type Flags struct {
 	Weight          uint32        // share of the ring
 	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
 	RouteHeader     string        // header that the ring-hash routes hash
+	EnvoyConnect    time.Duration // connect timeout of the owner cluster in the served Envoys
 }
 
 // define describes every flag once. The texts are what --help teaches.
@@ -74,6 +75,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
 	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
+	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond, "how long a served Envoy waits for a connection to an owner before it asks the heir")
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "header that the ring-hash routes hash")
 }
 

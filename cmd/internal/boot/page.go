@@ -15,8 +15,8 @@ func hex(h uint64) string {
 	return fmt.Sprintf("%016x", h)
 }
 
-// page is the view of the cluster as /cluster shows it.
-func page(label string, v *cluster.View, rules source.Status) admin.Cluster {
+// pageOf is the view of the cluster as /cluster shows it.
+func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	me := v.Me()
 	c := admin.Cluster{
 		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Standalone: v.Standalone, NRef: v.NRef,
@@ -40,7 +40,7 @@ func page(label string, v *cluster.View, rules source.Status) admin.Cluster {
 func rulesPage(s source.Status, disagree int) admin.Rules {
 	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: disagree, LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
-		r.Versions = append(r.Versions, admin.RulesVersion{Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, Prepared: v.Loaded, InForce: v.InForce})
+		r.Versions = append(r.Versions, admin.RulesVersion{Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, Prepared: v.Loaded, InForce: v.Since})
 	}
 	return r
 }

@@ -50,10 +50,9 @@ type Sidecar struct {
 	health   *rls.Health
 	versions *source.Versions
 	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
-	xds      *xdsServer // nil without --xds
+	xds      *xdsServer                      // nil without --xds
 	server   *rls.Server
 	page     *http.Server
-	pages    []net.Listener
 
 	background context.CancelFunc // ends the rules' source and the sinks of statistics
 }
@@ -104,8 +103,12 @@ func (m *Sidecar) start() error {
 	if err := m.startPage(); err != nil {
 		return err
 	}
-	if err := m.startXDS(); err != nil {
-		return err
+	if m.flags.XDS != "" {
+		x, err := startXDS(m.flags.XDS, &m.flags, m.reg, m.log)
+		if err != nil {
+			return err
+		}
+		m.xds = x
 	}
 	if err := m.startCluster(); err != nil {
 		return err
@@ -330,7 +333,7 @@ func (m *Sidecar) clusterPage() admin.Cluster {
 	if gossip == nil {
 		return admin.Cluster{Self: m.flags.Node}
 	}
-	c := page(m.flags.Cluster, gossip.View(), m.versions.Status())
+	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
 	if m.xds != nil {
 		c.XDS = m.xds.status()
 	}

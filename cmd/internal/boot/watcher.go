@@ -1,0 +1,70 @@
+package boot
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/envoy/settings"
+)
+
+// RunXDS serves Envoys the ring of members that it watches by gossip, being none itself, until ctx ends. Rules that the
+// environment names are served as RateLimitConfig.
+func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
+	if f.XDS == "" {
+		f.XDS = ":18000"
+	}
+	reg := newRegistry()
+	x, err := startXDS(f.XDS, &f, reg, log)
+	if err != nil {
+		return err
+	}
+	defer x.stop()
+	versions := source.NewVersions(source.VersionsOptions{Self: f.Node, OnSwitch: x.setRules, Registerer: reg, Logger: log})
+	defer versions.Close()
+	background, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if s.Config.Type != "FILE" || s.Set("RUNTIME_ROOT") {
+		options := func() config.Options {
+			return config.Options{MergeDomains: s.Switches.MergeDomains, Cluster: f.Cluster}
+		}
+		if err := watchRules(background, s.Config, options, log, versions.Offer); err != nil {
+			return err
+		}
+	}
+	o := f.gossip(cluster.Observer, func(name string) string { v, _ := getenv(name); return v }, reg, log)
+	o.OnView = func(v *cluster.View) {
+		versions.SetMembers(agreement(v))
+		x.setView(v)
+	}
+	c, err := cluster.Start(o)
+	if err != nil {
+		return err
+	}
+	page, err := servePage([]string{f.Metrics}, admin.Options{
+		Gatherer: reg,
+		Cluster: func() admin.Cluster {
+			p := pageOf(f.Cluster, c.View(), versions.Status())
+			p.XDS = x.status()
+			return p
+		},
+		Ready: func() error { return nil }, // what is known is served, and an Envoy keeps what it has
+	}, log)
+	if err != nil {
+		c.Close()
+		return err
+	}
+	defer page.Close()
+	select {
+	case <-ctx.Done():
+	case err = <-c.Fatal():
+	}
+	bounded, cancelLeave := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancelLeave()
+	c.Leave(bounded)
+	return err
+}
