@@ -117,7 +117,7 @@ func xdsTable() []Variable {
 func behaviourTable() []Variable {
 	return []Variable{
 		{"NEAR_LIMIT_RATIO", "0.8", Honoured, "Part of a limit from which hits count as near_limit.", func(s *Settings) any { return &s.Behaviour.NearLimitRatio }},
-		{"LOCAL_CACHE_SIZE_IN_BYTES", "0", Honoured, "Above 0, a member that is not the owner remembers what is over its limit; its size is ours to choose.", func(s *Settings) any { return &s.Behaviour.LocalCacheBytes }},
+		{"LOCAL_CACHE_SIZE_IN_BYTES", "0", Honoured, "Above 0, a member that is not the owner remembers what is over its limit until the window ends; one key takes about 64 bytes.", func(s *Settings) any { return &s.Behaviour.LocalCacheBytes }},
 		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Honoured, "When one descriptor of a request is over, the others are not charged.", func(s *Settings) any { return &s.Behaviour.StopWhenOver }},
 		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", Honoured, "Not healthy while no domain is loaded.", func(s *Settings) any { return &s.Behaviour.HealthyWithRulesOnly }},
 		{"CACHE_KEY_PREFIX", "", Honoured, "Part of every counter's key, so that clusters of other prefixes never share a count.", func(s *Settings) any { return &s.Behaviour.KeyPrefix }},
