@@ -46,6 +46,7 @@ func TestWhoIsInTheRing(t *testing.T) {
 		{"but is in once in panic", nil, []Health{Healthy, Draining, Unhealthy, Unhealthy}, []int{0, 1, 2, 3}},
 		{"all draining", nil, []Health{Draining, Draining}, []int{0, 1}},
 		{"degraded hosts keep from panic", nil, []Health{Healthy, Degraded, Degraded, Degraded}, []int{0}},
+		{"healthy and degraded make half", nil, []Health{Healthy, Degraded, Unhealthy, Unhealthy}, []int{0}},
 		{"all degraded", nil, []Health{Degraded, Degraded}, nil},
 		{"overprovisioned enough", percent(100), []Health{Healthy, Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},
 		{"not enough", percent(100), []Health{Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},

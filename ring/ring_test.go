@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -176,87 +175,6 @@ func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
 	}
 }
 
-// checkMoves holds moves against the law: they are rising, do not touch where they could be one, and cover exactly the
-// hashes whose owner differs.
-func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
-	t.Helper()
-	inside := func(h uint64) *Move {
-		i, _ := slices.BinarySearchFunc(moves, h, func(m Move, h uint64) int { return cmp.Compare(m.Last, h) })
-		if i < len(moves) && moves[i].First <= h {
-			return &moves[i]
-		}
-		return nil
-	}
-	check := func(h uint64) {
-		from, to := ownerID(a, h), ownerID(b, h)
-		m := inside(h)
-		if (from != to) != (m != nil) || m != nil && (m.From != from || m.To != to) {
-			t.Fatalf("hash %#x goes from %q to %q, moves say %+v", h, from, to, m)
-		}
-	}
-	for i, m := range moves {
-		if m.First > m.Last || m.From == m.To {
-			t.Fatalf("move %d: %+v", i, m)
-		}
-		if i > 0 {
-			if p := moves[i-1]; p.Last >= m.First || p.Last+1 == m.First && p.From == m.From && p.To == m.To {
-				t.Fatalf("moves %d and %d: %+v, %+v", i-1, i, p, m)
-			}
-		}
-		for _, h := range []uint64{m.First - 1, m.First, m.Last, m.Last + 1} {
-			check(h)
-		}
-	}
-	for range 3000 {
-		check(rnd.Uint64())
-	}
-	for _, h := range []uint64{0, math.MaxUint64} {
-		check(h)
-	}
-}
-
-func TestMovesIsWhatOwnerSaysChanged(t *testing.T) {
-	rnd := seeded(3)
-	for range 20 {
-		pool := fleet(rnd, 8, 3)
-		pick := func() *Ring {
-			var some []Member
-			for _, m := range pool {
-				if rnd.IntN(3) > 0 {
-					m.Weight = uint32(1 + rnd.IntN(3))
-					some = append(some, m)
-				}
-			}
-			return New(some)
-		}
-		a, b := pick(), pick()
-		checkMoves(t, a, b, Moves(a, b), rnd)
-	}
-}
-
-func TestMovesToAndFromNobody(t *testing.T) {
-	r, empty := New(fleet(seeded(1), 3, 1)), &Ring{}
-	if m := Moves(empty, empty); m != nil {
-		t.Errorf("between empty rings: %v", m)
-	}
-	if m := Moves(r, New(slices.Clone(r.members))); m != nil {
-		t.Errorf("between equal rings: %d moves", len(m))
-	}
-	checkMoves(t, empty, r, Moves(empty, r), seeded(2))
-	checkMoves(t, r, empty, Moves(r, empty), seeded(2))
-	if share := Moved(Moves(empty, r)); math.Abs(share-1) > 1e-9 {
-		t.Errorf("all keys are %v of the keys", share)
-	}
-	one := New([]Member{{ID: "a"}})
-	if got, want := Moves(empty, one), (Move{0, math.MaxUint64, "", "a"}); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
-		t.Errorf("to one member: %+v", got)
-	}
-	again := New([]Member{{ID: "a", Inst: 7}})
-	if got := Moves(one, again); got != nil {
-		t.Errorf("a new instance moves %+v", got)
-	}
-}
-
 // The fixed-points ring is the one that Envoy builds of one locality a member and a void locality.
 func TestFixedPointsAreEnvoysRing(t *testing.T) {
 	rnd := seeded(6)
@@ -381,47 +299,6 @@ func TestMoreOwnersThanCapacity(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
-	long := ID(strings.Repeat("x", MaxID+1))
-	for _, c := range []struct {
-		name     string
-		members  []Member
-		capacity int
-		want     []string
-	}{
-		{"nobody", nil, 0, nil},
-		{"as many as fit", fleet(seeded(1), DefaultCapacity-1, 1), 0, nil},
-		{"longest name", []Member{{ID: long[1:]}}, 2, nil},
-		{"one too many", fleet(seeded(1), DefaultCapacity, 1), 0, []string{"add up to 1024", "capacity 1024 holds at most 1023"}},
-		{"all at once", []Member{{ID: "a"}, {}, {ID: "a", Weight: 3}, {ID: long}, {ID: "b", Weight: math.MaxUint32}}, 4, []string{
-			"member 1: has no name", "129 bytes", `member "a": its name is used 2 times`, "holds at most 3",
-		}},
-		{"capacity too small", nil, 1, []string{"ring capacity 1"}},
-		{"capacity negative", []Member{{ID: "a"}}, -5, []string{"ring capacity -5"}},
-		{"capacity too large", nil, MaxCapacity + 1, []string{"ring capacity 8193"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			err := Validate(c.members, c.capacity)
-			if (err != nil) != (c.want != nil) {
-				t.Fatalf("error %v", err)
-			}
-			for _, part := range c.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
-				}
-			}
-		})
-	}
-}
-
-func TestEnvoyCapacity(t *testing.T) {
-	for in, want := range map[int]int{-1: 1024, 0: 1024, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048, 8192: 8192, 9000: 8192} {
-		if got := EnvoyCapacity(in); got != want {
-			t.Errorf("capacity %d: %d, want %d", in, got, want)
-		}
-	}
-}
-
 func TestLookUpsDoNotAllocate(t *testing.T) {
 	r := New(fleet(seeded(1), 50, 2))
 	order, h := make([]int, 0, r.Len()), uint64(1)
@@ -468,13 +345,5 @@ func BenchmarkNew(b *testing.B) {
 				New(members)
 			}
 		})
-	}
-}
-
-func BenchmarkMoves(b *testing.B) {
-	members := fleet(seeded(1), 100, 1)
-	x, y := New(members), New(members[1:])
-	for b.Loop() {
-		Moves(x, y)
 	}
 }
