@@ -205,3 +205,27 @@ func TestVersionsTogether(t *testing.T) {
 		}
 	})
 }
+
+// A callback that brings the next change about is over before the next callback begins.
+func TestVersionsCallbacksInOrder(t *testing.T) {
+	var said []string
+	var v *Versions
+	one, two := rules(t, 1), rules(t, 2)
+	v = NewVersions(VersionsOptions{
+		OnSwitch: func(r *config.Rules) {
+			said = append(said, "switch "+Hex(r.Hash()))
+			if r == one {
+				v.Offer(Event{Rules: two})
+			}
+			said = append(said, "done "+Hex(r.Hash()))
+		},
+		Announce: func(f, _ uint64) { said = append(said, "announce "+Hex(f)) },
+	})
+	defer v.Close()
+	v.Offer(Event{Rules: one})
+	a, b := Hex(one.Hash()), Hex(two.Hash())
+	want := []string{"switch " + a, "done " + a, "announce " + a, "switch " + b, "done " + b, "announce " + b}
+	if fmt.Sprint(said) != fmt.Sprint(want) {
+		t.Errorf("callbacks %v, want %v", said, want)
+	}
+}

@@ -195,13 +195,16 @@ func TestWatchPolls(t *testing.T) {
 			if e := <-events; !errors.Is(e.Err, os.ErrNotExist) || !strings.Contains(e.Err.Error(), root) {
 				t.Errorf("no directory: %v", outcome(e))
 			}
-			put(t, filepath.Join(root, "config", "a"), yamlOf("a", 1))
-			until(t, events, "a")
-			if err := os.RemoveAll(root); err != nil {
-				t.Fatal(err)
+			// Whole directories appear at once: with WatchRoot nothing is read again while one fills up.
+			for _, domain := range []string{"a", "b"} {
+				made := filepath.Join(base, domain)
+				put(t, filepath.Join(made, "config", "rules"), yamlOf(domain, 1))
+				err := errors.Join(os.MkdirAll(filepath.Dir(root), 0o755), os.RemoveAll(root), os.Rename(made, root))
+				if err != nil {
+					t.Fatal(err)
+				}
+				until(t, events, domain)
 			}
-			put(t, filepath.Join(root, "config", "b"), yamlOf("b", 1))
-			until(t, events, "b")
 		})
 	}
 }

@@ -214,10 +214,17 @@ func (w *xdsWatch) take(answer *discovery.DiscoveryResponse) *discovery.Discover
 		}
 		now.times++
 		w.refused = now
-		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: now.fault}
+		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: utterable(now.fault)}
 	}
 	r.VersionInfo = w.version
 	return r
+}
+
+// utterable is a fault's text that fits into an answer whatever the rules hold: a text that is no UTF-8 would end the
+// stream, and the server would not learn of the fault.
+func utterable(fault string) string {
+	const most = 4096
+	return strings.ToValidUTF8(fault[:min(len(fault), most)], "?")
 }
 
 func (w *xdsWatch) load(answer *discovery.DiscoveryResponse) (*config.Rules, error) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -415,4 +416,35 @@ func mustAny(t *testing.T, m proto.Message) *anypb.Any {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// Whatever a server answers is acknowledged or refused, and never both nor neither.
+func FuzzTakeAnswer(f *testing.F) {
+	f.Add("1", RateLimitConfigType, RateLimitConfigType, []byte{})
+	raw, err := proto.Marshal(resourceOf("r", "a", 1))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("2", RateLimitConfigType, RateLimitConfigType, raw)
+	f.Add("3", RateLimitConfigType, resource.ClusterType, raw)
+	f.Fuzz(func(t *testing.T, version, typeURL, inner string, value []byte) {
+		var events []Event
+		w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e Event) { events = append(events, e) }, version: "old"}
+		answer := &discovery.DiscoveryResponse{VersionInfo: version, TypeUrl: typeURL, Nonce: "n"}
+		answer.Resources = []*anypb.Any{{TypeUrl: inner, Value: value}}
+		r := w.take(answer)
+		if len(events) != 1 || (events[0].Rules == nil) != (events[0].Err != nil) {
+			t.Fatalf("events: %+v", events)
+		}
+		want := version
+		if events[0].Err != nil {
+			want = "old"
+		}
+		if (r.GetErrorDetail() == nil) != (events[0].Err == nil) || r.GetVersionInfo() != want || r.GetResponseNonce() != "n" {
+			t.Fatalf("said %v to %+v", r, events[0])
+		}
+		if _, err := proto.Marshal(r); err != nil && utf8.ValidString(version) {
+			t.Fatalf("cannot be said: %v", err)
+		}
+	})
 }
