@@ -185,9 +185,6 @@ func (m *Sidecar) useRules(r *config.Rules) {
 	if m.settings.Behaviour.HealthyWithRulesOnly {
 		m.health.Set(partRules, !r.Empty())
 	}
-	if m.xds != nil {
-		m.xds.setRules(r)
-	}
 }
 
 func (m *Sidecar) startCluster() error {
@@ -221,6 +218,10 @@ func (m *Sidecar) onView(v *cluster.View) {
 func (m *Sidecar) startRules(ctx context.Context) error {
 	offer := func(e source.Event) {
 		m.service.CountLoad(e.Err)
+		if e.Err == nil && m.xds != nil {
+			// At once, not when they come into force: members that take their rules from here must be able to prepare them.
+			m.xds.setRules(e.Rules)
+		}
 		m.versions.Offer(e)
 	}
 	if err := watchRules(ctx, m.settings.Config, m.ruleOptions, m.log, offer); err != nil {

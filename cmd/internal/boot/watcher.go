@@ -24,6 +24,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		return err
 	}
 	defer x.stop()
+	// It answers no questions, so what it reads is in force here at once; those who take rules from here agree among themselves.
 	versions := source.NewVersions(source.VersionsOptions{Self: f.Node, OnSwitch: x.setRules, Registerer: reg, Logger: log})
 	defer versions.Close()
 	background, cancel := context.WithCancel(context.Background())
@@ -37,10 +38,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		}
 	}
 	o := f.gossip(cluster.Observer, func(name string) string { v, _ := getenv(name); return v }, reg, log)
-	o.OnView = func(v *cluster.View) {
-		versions.SetMembers(agreement(v))
-		x.setView(v)
-	}
+	o.OnView = x.setView
 	c, err := cluster.Start(o)
 	if err != nil {
 		return err

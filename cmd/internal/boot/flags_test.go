@@ -1,0 +1,77 @@
+package boot
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func env(kv ...string) func(string) string {
+	m := map[string]string{}
+	for i := 0; i < len(kv); i += 2 {
+		m[kv[i]] = kv[i+1]
+	}
+	return func(k string) string { return m[k] }
+}
+
+func TestParse(t *testing.T) {
+	f, err := Parse("sidecar", "", []string{"--node", "a", "--insecure", "--join", "x:1,dns+y:2"},
+		env("KEYWARD_NODE", "b", "KEYWARD_EXPECT", "3", "KEYWARD_DECISION_TIMEOUT", "7ms", "POD_NAME", "c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Node != "a" || f.Expect != 3 || f.DecisionTimeout.String() != "7ms" || len(f.Join) != 2 || f.Join[1] != "dns+y:2" {
+		t.Errorf("%+v", f)
+	}
+	if f, err = Parse("sidecar", "", nil, env("POD_NAME", "c")); err != nil || f.Node != "c" {
+		t.Errorf("POD_NAME: %q, %v", f.Node, err)
+	}
+	if _, err := Parse("sidecar", "", []string{"--help"}, env()); !errors.Is(err, pflag.ErrHelp) {
+		t.Errorf("--help: %v", err)
+	}
+}
+
+func TestParseNamesEveryFault(t *testing.T) {
+	_, err := Parse("sidecar", "", []string{
+		"stray", "--gossip", "nowhere", "--ring-capacity", "1000", "--partition", "maybe", "--join", "x:1", "--tls-cert", "a",
+		"--weight", "0", "--peer", "::1:7947",
+	}, env("KEYWARD_EXPECT", "many", "POD_NAME", strings.Repeat("n", 129)))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		"stray", "--gossip", "--ring-capacity 1000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "brackets",
+		"KEYWARD_EXPECT", "129 bytes",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not speak of %q:\n%v", want, err)
+		}
+	}
+}
+
+// Every flag that the manual names is there by that name, and has an environment variable.
+func TestFlagNames(t *testing.T) {
+	s := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(Flags).define(s, env())
+	for _, name := range []string{
+		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "rls-advertise", "decision-timeout", "partition",
+		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext",
+	} {
+		if s.Lookup(name) == nil {
+			t.Errorf("no flag --%s", name)
+		}
+	}
+}
+
+func TestReachable(t *testing.T) {
+	for _, c := range []struct{ listen, advertise, want string }{
+		{":7947", "10.0.0.1", "10.0.0.1:7947"}, {"0.0.0.0:7947", "10.0.0.1", "10.0.0.1:7947"}, {"[::]:7947", "fd00::1", "[fd00::1]:7947"},
+		{"127.0.0.1:7947", "10.0.0.1", "127.0.0.1:7947"}, {":7947", "", ""}, {"", "10.0.0.1", ""},
+	} {
+		if got := reachable(c.listen, c.advertise); got != c.want {
+			t.Errorf("reachable(%q, %q) = %q, want %q", c.listen, c.advertise, got, c.want)
+		}
+	}
+}
