@@ -172,7 +172,9 @@ func (f Files) parse(raw [3][]byte) (*material, error) {
 	return m, nil
 }
 
-func (m *material) expired(now time.Time) bool { return m.cert != nil && now.After(m.cert.Leaf.NotAfter) }
+func (m *material) expired(now time.Time) bool {
+	return m.cert != nil && now.After(m.cert.Leaf.NotAfter)
+}
 
 func same(a, b [3][]byte) bool {
 	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])

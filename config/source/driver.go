@@ -66,7 +66,7 @@ func NewVersions(o VersionsOptions) *Versions {
 // Current are the rules in force; nil before the first.
 func (v *Versions) Current() *config.Rules { return v.current.Load() }
 
-// Read is closed once the source has made its first attempt, whatever came of it.
+// Read is closed once the source has made its first attempt, whatever came of it, and OnSwitch was told.
 func (v *Versions) Read() <-chan struct{} { return v.read }
 
 // Offer takes what a source has read, or why it could not.
@@ -81,8 +81,8 @@ func (v *Versions) Offer(e Event) {
 		v.failure = ""
 		v.loadLocked(e, now)
 	}
+	v.calls = append(v.calls, func() { v.once.Do(func() { close(v.read) }) }) // after OnSwitch, whoever performs it
 	v.unlockAndCall()
-	v.once.Do(func() { close(v.read) })
 }
 
 func (v *Versions) loadLocked(e Event, now time.Time) {
