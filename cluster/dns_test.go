@@ -137,3 +137,14 @@ func TestJoinByName(t *testing.T) {
 	z.die(false)
 	throughout(t, "whole with DNS again", func() bool { return whole(a, b, e) }, rounds(a, 3))
 }
+
+func TestTheFirstOfASetDoesNotBeginBlindly(t *testing.T) {
+	z := newZone(t)
+	z.die(true)
+	o := options("a-0", "dns+keyward-gossip.test:7946")
+	o.Resolver, o.Expect = resolver(t, z), 3
+	c := up(t, o)
+	throughout(t, "waiting", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
+	z.die(false) // now the name is known not to exist
+	eventually(t, "alone", func() bool { return whole(c) })
+}

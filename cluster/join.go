@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -123,7 +125,7 @@ func (j *joiner) run(ctx context.Context) {
 
 // round resolves everything, joins what is no live member, and says whether something is still missing.
 func (j *joiner) round(ctx context.Context) (missing bool) {
-	targets := j.resolve(ctx)
+	targets, blind := j.resolve(ctx)
 	live := j.live()
 	var try []netip.AddrPort
 	for _, a := range targets {
@@ -146,7 +148,7 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	j.c.metrics.missing.Set(float64(len(try) - len(ok)))
 	j.forget(try)
 	j.rounds++
-	c := contact{rounds: j.rounds, listed: len(targets) + 1}
+	c := contact{rounds: j.rounds, listed: len(targets) + 1, blind: blind}
 	for _, a := range targets {
 		c.others = append(c.others, a.String())
 		if live[a] || ok[a] {
@@ -177,13 +179,16 @@ func (j *joiner) live() map[netip.AddrPort]bool {
 }
 
 // resolve is every address the entries stand for now, without self's. A name that cannot be looked up keeps the
-// addresses it had: a dead DNS changes nothing for a live cluster.
-func (j *joiner) resolve(ctx context.Context) []netip.AddrPort {
-	var out []netip.AddrPort
+// addresses it had: a dead DNS changes nothing for a live cluster. It is blind if a name had none and may have some.
+func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort, blind bool) {
 	for _, e := range j.entries {
 		ips, err := j.lookup(ctx, e.host)
 		if j.report(ctx, failedLookup, e.host, err) {
 			j.known[e] = atPort(ips, e.port)
+		}
+		var dns *net.DNSError
+		if isUnknown := errors.As(err, &dns) && dns.IsNotFound; err != nil && !isUnknown && len(j.known[e]) == 0 {
+			blind = true
 		}
 		for _, a := range j.known[e] {
 			if !j.c.gossip.own[a] && !slices.Contains(out, a) {
@@ -191,7 +196,7 @@ func (j *joiner) resolve(ctx context.Context) []netip.AddrPort {
 			}
 		}
 	}
-	return out
+	return out, blind
 }
 
 func atPort(ips []netip.Addr, port uint16) []netip.AddrPort {

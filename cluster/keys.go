@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 
@@ -45,7 +46,7 @@ func parseKeys(b []byte) ([][]byte, error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("no key in it")
+		return nil, errors.New("no key in it")
 	}
 	return keys, nil
 }

@@ -46,6 +46,7 @@ type contact struct {
 	listed  int      // addresses resolved, self's own counted whether it is among them or not
 	others  []string // addresses resolved that are not self's
 	reached []string // of these, those that have answered
+	blind   bool     // names could not be looked up, which is not to say that there is nobody
 }
 
 // outcome is what follows from a sight.
@@ -167,7 +168,7 @@ func (m *machine) met(now time.Time, s *sight, members []Member) bool {
 		return false
 	case active > 0, reached > 0 && reached == all:
 		return true
-	case reached == 0 && s.self.Role == Counter && strings.HasSuffix(string(s.self.ID), "-0"):
+	case reached == 0 && !s.contact.blind && s.self.Role == Counter && strings.HasSuffix(string(s.self.ID), "-0"):
 		return true
 	default:
 		return m.expect == 0 && all == 0 && now.Sub(m.start) >= m.timing.Alone

@@ -96,6 +96,7 @@ func TestColdStart(t *testing.T) {
 		{"more resolved than expected", "me-1", 2, 0, two, nil, false, 3},
 		{"first of a set, nobody tried", "me-0", 3, 0, contact{}, nil, false, 3},
 		{"first of a set, nobody answers", "me-0", 3, 0, two, nil, true, 1},
+		{"first of a set, no DNS", "me-0", 3, 0, contact{rounds: 1, listed: 1, blind: true}, nil, false, 3},
 		{"first of a set, somebody answers", "me-0", 3, 0, two, []Member{joining}, false, 3},
 		{"all resolved joined", "me-1", 0, 0, one, []Member{joining}, true, 1},
 		{"some resolved joined, none runs", "me-1", 0, 0, two, []Member{joining}, false, 3},

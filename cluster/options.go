@@ -42,7 +42,7 @@ type Options struct {
 	// Expect is how many members a cold start waits for, 0 if unknown. A member has joined when it sees that many, or
 	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after
 	// Timing.ColdStart. With no Expect and nothing but itself resolvable, it is alone after Timing.Alone. The first
-	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered.
+	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered, unless names cannot be looked up.
 	Expect    int
 	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
 	NRefDecay time.Duration // after the last death; 0 means 60 s
