@@ -48,7 +48,10 @@ func Start(o Options) (*Cluster, error) {
 		return nil, err
 	}
 	now := time.Now()
-	self := o.member(newInst(), now)
+	if o.Inst == 0 {
+		o.Inst = newInst()
+	}
+	self := o.member(o.Inst, now)
 	if n := self.largest(); n > maxMeta {
 		return nil, fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta)
 	}

@@ -26,6 +26,7 @@ type Resolver interface {
 // either KeyFile or Insecure.
 type Options struct {
 	Node   string // this member's stable name: the hash_key on the ring, at most MaxID bytes
+	Inst   uint64 // this boot; 0: drawn at random
 	PodUID string // of the pod it runs in: tells a restart from a second member of the same name
 	Role   Role
 	Weight uint32 // places on the ring; 0 means 1

@@ -30,11 +30,14 @@ func main() {
 	os.Exit(p.Main(os.Args[1:]))
 }
 
-// podOnly keeps the ports that need no certificate within the pod unless the environment says otherwise.
+// podOnly sends statistics to statsd only where that was asked for, and keeps the ports that need no certificate within the pod unless the environment says otherwise.
 func podOnly(s *settings.Settings) {
 	for name, host := range map[string]*string{"GRPC_HOST": &s.Server.GRPCHost, "HOST": &s.Server.Host, "DEBUG_HOST": &s.Server.DebugHost} {
 		if !s.Set(name) {
 			*host = "127.0.0.1"
 		}
+	}
+	if !s.Set("USE_STATSD") {
+		s.Stats.Statsd = false // nobody listens at the original's default in most pods; Prometheus is always served
 	}
 }

@@ -141,8 +141,8 @@ func (f *Flags) validate() error {
 	if f.LostState != "full" {
 		fail("--lost-state %q: this release knows full", f.LostState)
 	}
-	if f.RingCapacity < 2 || f.RingCapacity > 8192 || f.RingCapacity&(f.RingCapacity-1) != 0 {
-		fail("--ring-capacity %d: a power of two from 2 to 8192", f.RingCapacity)
+	if f.RingCapacity < 2 || f.RingCapacity > 8192 {
+		fail("--ring-capacity %d: want 2 to 8192", f.RingCapacity)
 	}
 	if f.DecisionTimeout <= 0 {
 		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)

@@ -12,10 +12,10 @@ import (
 )
 
 // gossip is the options of this process's part in the cluster.
-func (f *Flags) gossip(role cluster.Role, getenv func(string) string, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+func (f *Flags) gossip(role cluster.Role, inst uint64, getenv func(string) string, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
 	ip := f.advertised(getenv)
 	o := cluster.Options{
-		Node: f.Node, PodUID: getenv("POD_UID"), Role: role, Weight: f.Weight,
+		Node: f.Node, Inst: inst, PodUID: getenv("POD_UID"), Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
 		Expect: f.Expect, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,

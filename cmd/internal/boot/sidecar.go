@@ -43,6 +43,7 @@ type Sidecar struct {
 	log      *slog.Logger
 	reg      *prometheus.Registry
 
+	inst     uint64 // this boot
 	stats    *stats.Store
 	node     *owner.Node
 	peer     *peer.Peer
@@ -54,7 +55,8 @@ type Sidecar struct {
 	server   *rls.Server
 	page     *http.Server
 
-	background context.CancelFunc // ends the rules' source and the sinks of statistics
+	background context.CancelFunc // ends the rules' source
+	statsd     *stats.Statsd      // nil: none
 }
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
@@ -116,7 +118,7 @@ func (m *Sidecar) start() error {
 	if err := m.startRules(background); err != nil {
 		return err
 	}
-	if err := m.startStats(background); err != nil {
+	if err := m.startStats(); err != nil {
 		return err
 	}
 	return m.startDoors()
@@ -124,12 +126,13 @@ func (m *Sidecar) start() error {
 
 // startCounting makes the counters and listens for other members.
 func (m *Sidecar) startCounting() error {
-	var seed [16]byte
+	var seed [24]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	o := owner.Options{
 		Self: ring.ID(m.flags.Node), MaxKeys: m.flags.MaxKeys,
 		Seed: [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 	}
+	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 1 // 0 would be no boot in particular
 	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
 	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -140,7 +143,7 @@ func (m *Sidecar) startCounting() error {
 		return err
 	}
 	po := peer.Options{
-		Node: m.node, Self: ring.ID(m.flags.Node), Cluster: m.flags.Cluster, ServerTLS: serverTLS, ClientTLS: clientTLS,
+		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster, ServerTLS: serverTLS, ClientTLS: clientTLS,
 		Logger: m.log, Registerer: m.reg,
 	}
 	if len(m.flags.Join) > 0 {
@@ -188,7 +191,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 }
 
 func (m *Sidecar) startCluster() error {
-	o := m.flags.gossip(cluster.Counter, m.env, m.reg, m.log)
+	o := m.flags.gossip(cluster.Counter, m.inst, m.env, m.reg, m.log)
 	o.OnView = m.onView
 	c, err := cluster.Start(o)
 	if err != nil {
@@ -305,6 +308,9 @@ func (m *Sidecar) stop(ctx context.Context) {
 	}
 	if m.background != nil {
 		m.background()
+	}
+	if m.statsd != nil {
+		m.statsd.Close() // flushes
 	}
 	if m.page != nil {
 		_ = m.page.Close() // whoever reads /metrics now is cut off on purpose

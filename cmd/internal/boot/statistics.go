@@ -1,15 +1,15 @@
 package boot
 
 import (
-	"context"
-
 	"github.com/keyward/keyward/envoy/settings"
 	"github.com/keyward/keyward/envoy/stats"
 )
 
 // startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
-func (m *Sidecar) startStats(ctx context.Context) error {
+func (m *Sidecar) startStats() error {
 	s := m.settings.Stats
+	m.stats.Runtime()
+	m.stats.Generate(m.denyCacheStats())
 	c, err := stats.NewCollector(m.stats, stats.CollectorOptions{MapperFile: s.MapperFile, Milliseconds: s.Milliseconds, Tags: s.Tags})
 	if err != nil {
 		return err
@@ -20,15 +20,25 @@ func (m *Sidecar) startStats(ctx context.Context) error {
 	if s.Disabled || !s.Statsd && !s.DogStatsd {
 		return nil
 	}
-	sink, err := stats.StartStatsd(m.stats, stats.StatsdOptions{
+	m.statsd, err = stats.StartStatsd(m.stats, stats.StatsdOptions{
 		Address: join(s.Host, s.Port), Network: s.Network, Dog: s.DogStatsd, Interval: s.FlushInterval,
 		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: mogrifiers(s.Mogrifiers), Logger: m.log,
 	})
-	if err != nil {
-		return err
+	return err
+}
+
+// denyCacheStats tells of the cache of refusals by the names of the original's local cache. Those that speak of a
+// particular implementation's evictions stay at zero, and so are not shown.
+func (m *Sidecar) denyCacheStats() func() {
+	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
+	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")
+	return func() {
+		f := m.peer.Facts()
+		hits.Set(f.DenyHits)
+		misses.Set(f.DenyMisses)
+		lookups.Set(f.DenyHits + f.DenyMisses)
+		entries.Set(uint64(f.DenyKeys))
 	}
-	context.AfterFunc(ctx, sink.Close)
-	return nil
 }
 
 func mogrifiers(ms []settings.Mogrifier) []stats.Mogrifier {
