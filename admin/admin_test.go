@@ -15,7 +15,7 @@ import (
 func TestPages(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "keyward_x", Help: "x"}, func() float64 { return 7 }))
-	ready := error(errors.New("not joined yet"))
+	var ready error = errors.New("not joined yet")
 	srv := httptest.NewServer(Handler(Options{
 		Gatherer: reg,
 		Cluster:  func() Cluster { return Cluster{Self: "a", Ring: Ring{Members: []string{"a", "b"}}} },

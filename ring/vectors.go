@@ -98,7 +98,7 @@ func joinSome(faults []error) error {
 func locate(data []byte, err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	offset := int64(len(data))
+	var offset int64
 	switch {
 	case errors.As(err, &syntax):
 		offset = syntax.Offset

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -112,7 +113,7 @@ func TestCloseSendsWhatIsLeft(t *testing.T) {
 	if got := read(); got != "a:1|c" {
 		t.Errorf("got %s", got)
 	}
-	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the connection stays: %v", err)
 	}
 }

@@ -33,9 +33,6 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-// soak says that there is time: `make soak`.
-var soak = os.Getenv("KEYWARD_SOAK") != ""
-
 // bin is where the binaries are; `make build` put them there.
 func bin(t testing.TB) string {
 	t.Helper()

@@ -123,14 +123,12 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out, err := exec.Command(filepath.Join(bin(t), "keyward"), "check", dir).CombinedOutput()
-		code := 0
-		if exit, ok := err.(*exec.ExitError); ok {
-			code = exit.ExitCode()
-		} else if err != nil {
+		cmd := exec.Command(filepath.Join(bin(t), "keyward"), "check", dir)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
-		return string(out), code
+		return string(out), cmd.ProcessState.ExitCode()
 	}
 	if out, code := check(rulesWithLimit(3)); code != 0 || !strings.Contains(out, "all rate limit configs ok") {
 		t.Errorf("good rules: exit %d, %s", code, out)
