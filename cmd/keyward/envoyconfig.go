@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/envoy/snippet"
+	"github.com/keyward/keyward/ring"
+)
+
+// envoyConfigFlags are the flags that are no field of snippet.Options as they stand.
+type envoyConfigFlags struct {
+	shape, part, rules, envoy string
+	from, members             []string
+	merge                     bool
+}
+
+func newEnvoyConfig() *cobra.Command {
+	var o snippet.Options
+	var f envoyConfigFlags
+	cmd := &cobra.Command{
+		Use:   "envoy-config",
+		Short: "Print the Envoy configuration that asks each key's owner, made from your rules",
+		Long: `Prints a whole bootstrap, or with --part what to put into your own: the rate-limit filters, the clusters.
+
+Three shapes:
+  owner-direct  Envoy's own rate-limit call lands on the sidecar that owns the key. The fastest, and the default.
+  routes        an edge Envoy routes the request itself to the pod whose sidecar owns the key.
+  plain         Envoy asks any one sidecar, which forwards what it does not own. Always right, one hop more.
+
+The rules say what is counted. --from says where in a request each descriptor key's value is, so that the filter's actions
+and the header that finds the owner cannot drift apart:
+  --from api_key=header:x-api-key      --from plan=metadata:envoy.filters.http.jwt_authn:claims:plan
+  --from user=query:user               --from remote_address=remote_address
+or --envoy FILE reads it from the rate_limits of the Envoy configuration that you have. Warnings go to standard error.`,
+		Example: `  keyward envoy-config --rules ./config --from api_key=header:x-api-key --xds keyward-xds:18000 --upstream app:8080
+  keyward envoy-config --part filter --rules ./config --envoy ./my-envoy.yaml
+  keyward envoy-config --shape plain --sidecar 127.0.0.1:8081 --rules ./config --from api_key=header:x-api-key`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.fill(&o); err != nil {
+				return err
+			}
+			text, warnings, err := snippet.Generate(o)
+			for _, w := range warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	f.define(cmd, &o)
+	return cmd
+}
+
+func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVar(&f.shape, "shape", "owner-direct", "owner-direct, routes or plain")
+	s.StringVar(&f.part, "part", "bootstrap", "bootstrap, filter, cluster, or sds (the file that --sds names)")
+	s.StringVar(&f.rules, "rules", "", "`directory` of the rate-limit rules")
+	s.BoolVar(&f.merge, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE`: where a descriptor key's value is in a request; again for every key")
+	s.StringVar(&f.envoy, "envoy", "", "`file` of your own Envoy configuration, whose rate_limits say the same")
+	s.StringVar(&o.Key, "key", "", "descriptor `key` whose owner is asked, when rules of a domain differ (default: the first rule's)")
+	s.StringVar(&o.RouteHeader, "route-header", "", "shape routes: `header` whose value places the request (default: what the rules say, else x-api-key)")
+	s.StringVar(&o.Listen, "listen", "0.0.0.0:10000", "`host:port` of Envoy's listener")
+	s.StringVar(&o.Admin, "envoy-admin", "127.0.0.1:9901", "`host:port` of Envoy's admin page")
+	s.StringVar(&o.Upstream, "upstream", "127.0.0.1:8000", "`host:port` of the application")
+	s.StringVar(&o.XDS, "xds", "", "`host:port` of the xDS server: cmd/xds, or a sidecar with --xds")
+	s.StringVar(&o.ADS, "ads", "delta", "how the xDS server is asked: delta or sotw")
+	s.StringArrayVar(&f.members, "member", nil, "`NAME=host:port` of a sidecar, instead of --xds; again for every one")
+	s.IntVar(&o.Capacity, "ring-capacity", ring.DefaultCapacity, "the sidecars' --ring-capacity, with --member or --sds")
+	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shape plain: `host:port` of the rate-limit service")
+	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: the sidecar wants mTLS by the --tls-* files, too")
+	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "refuse requests whose question failed, instead of letting them pass uncounted")
+	s.DurationVar(&o.Timeout, "timeout", 0, "for a question; an owner has 0.4 of it before its heir is asked (default 100ms)")
+	s.DurationVar(&o.Connect, "connect-timeout", 0, "to connect to an owner, with --member or --sds; xDS says its own (default 25ms)")
+	s.StringVar(&o.TLSCert, "tls-cert", "", "this Envoy's certificate, a `file` as Envoy sees it")
+	s.StringVar(&o.TLSKey, "tls-key", "", "its private key, a `file` as Envoy sees it")
+	s.StringVar(&o.TLSCA, "tls-ca", "", "CA of the sidecars and the xDS server, a `file` as Envoy sees it")
+	s.StringArrayVar(&o.XDSNames, "xds-san", nil, "URI or DNS `name` that the xDS server's certificate must carry (default: any of the CA's)")
+	s.StringArrayVar(&o.ServerNames, "tls-peer-name", nil, "URI or DNS `name` that a sidecar's certificate must carry, with --member or --sds")
+	s.StringVar(&o.SDS, "sds", "", "`path`, as Envoy sees it, of a file of --part sds: rotated certificates are used without a restart")
+	s.StringVar(&o.EnvoyVersion, "envoy-version", "1.36", "oldest Envoy that must accept it; from 1.40 on Retry-After is sent")
+}
+
+// fill reads what the flags name.
+func (f *envoyConfigFlags) fill(o *snippet.Options) error {
+	var faults []error
+	o.Shape, o.Part = snippet.Shape(f.shape), snippet.Part(f.part)
+	o.From = map[string]string{}
+	for _, text := range f.from {
+		key, source, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			faults = append(faults, fmt.Errorf("--from %s: want KEY=SOURCE", text))
+		}
+		o.From[key] = source
+	}
+	for _, text := range f.members {
+		name, address, ok := strings.Cut(text, "=")
+		if !ok {
+			faults = append(faults, fmt.Errorf("--member %s: want NAME=host:port", text))
+		}
+		o.Members = append(o.Members, snippet.Member{ID: ring.ID(name), Address: address})
+	}
+	if f.envoy != "" {
+		b, err := os.ReadFile(f.envoy)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("read --envoy: %w", err))
+		}
+		o.Envoy = b
+	}
+	if f.rules == "" {
+		return errors.Join(faults...)
+	}
+	files, err := readRules(f.rules)
+	if err == nil {
+		o.Rules, err = config.Load(files, config.Options{MergeDomains: f.merge})
+	}
+	return errors.Join(append(faults, err)...)
+}

@@ -1,0 +1,227 @@
+package snippet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/keyward/keyward/config"
+)
+
+// domain is one filter: Envoy asks about one domain a filter.
+type domain struct {
+	Name        string
+	Descriptors []descriptor
+	Key         expr
+	Notes       []string // comments of the header's line
+}
+
+// descriptor is one element of rate_limits.
+type descriptor struct {
+	Actions []string // YAML flow mappings without their braces
+	Rules   []string // that it is for
+}
+
+// plan makes the domains out of the rules.
+func (g *generator) plan() (faults []error) {
+	if g.Rules != nil {
+		for _, name := range g.Rules.Domains() {
+			if d := g.planDomain(name); len(d.Descriptors) > 0 {
+				g.Domains = append(g.Domains, d)
+			}
+		}
+	}
+	if g.Shape == Routes {
+		g.planRoutes()
+		return nil
+	}
+	if len(g.Domains) == 0 && g.Part != Cluster && g.Part != SDS {
+		for _, w := range g.warnings {
+			faults = append(faults, errors.New(w))
+		}
+		return append(faults, errors.New("no question is left to ask: there are no rules, or none whose values Envoy can find"))
+	}
+	return nil
+}
+
+// planDomain takes each rule's levels as the entries of a descriptor.
+func (g *generator) planDomain(name string) domain {
+	d := domain{Name: name}
+	var owners []ruleOwner
+	for _, r := range g.Rules.Rules() {
+		if r.Domain != name {
+			continue
+		}
+		sources, err := g.levels(r)
+		if err != nil {
+			g.warn("%v", err)
+			continue
+		}
+		d.add(r, sources)
+		if !r.Unlimited {
+			owners = append(owners, ruleOwner{r, ownerOf(r, sources)})
+		}
+	}
+	if g.Shape != Plain {
+		g.choose(&d, owners)
+	}
+	return d
+}
+
+// levels finds the source of each of the rule's entries.
+func (g *generator) levels(r *config.Rule) ([]source, error) {
+	sources := make([]source, len(r.Levels))
+	for i, l := range r.Levels {
+		s, ok := g.from[l.Key]
+		if !ok {
+			s = fixedSource(l.Key)
+		}
+		if s.kind == unknownSource && !l.Variable {
+			s = source{kind: constant, Name: l.Value}
+			if l.Key != "generic_key" {
+				g.warn("domain %s: every request is asked about with %s=%s, since nothing says where %s is: --from %s=header:NAME", r.Domain, l.Key, l.Value, l.Key, l.Key)
+			}
+		}
+		if s.kind == unknownSource {
+			return nil, fmt.Errorf("domain %s: nothing says where %s is, so %s is never asked about: --from %s=header:NAME", r.Domain, l.Key, r.FullKey, l.Key)
+		}
+		sources[i] = s
+	}
+	return sources, nil
+}
+
+func (d *domain) add(r *config.Rule, sources []source) {
+	var x descriptor
+	for i, s := range sources {
+		x.Actions = append(x.Actions, s.action(r.Levels[i].Key))
+	}
+	for i := range d.Descriptors {
+		if slices.Equal(d.Descriptors[i].Actions, x.Actions) {
+			d.Descriptors[i].Rules = append(d.Descriptors[i].Rules, r.FullKey)
+			return
+		}
+	}
+	x.Rules = []string{r.FullKey}
+	d.Descriptors = append(d.Descriptors, x)
+}
+
+// ruleOwner is a rule with the format of its owner string.
+type ruleOwner struct {
+	rule *config.Rule
+	expr expr
+}
+
+// ownerOf is the format of a rule's owner string: the values of its owner levels joined by |, or the rule itself.
+func ownerOf(r *config.Rule, sources []source) expr {
+	at := r.OwnerLevels()
+	if len(at) == 0 {
+		text := r.Domain
+		for _, l := range r.Levels {
+			text += "|" + l.Key + "=" + l.Value
+		}
+		return expr{Format: literal(text), What: "the rule itself"}
+	}
+	parts := make([]expr, len(at))
+	for n, i := range at {
+		parts[n] = sources[i].expr(r.Levels[i].Key)
+		if r.Levels[i].Shared {
+			parts[n] = expr{Format: literal(r.Levels[i].Value), What: r.Levels[i].Key}
+		}
+	}
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	var formats, keys []string
+	for _, p := range parts {
+		if p.Format == "" {
+			return expr{What: p.What}
+		}
+		formats, keys = append(formats, p.Format), append(keys, p.What)
+	}
+	return expr{Format: strings.Join(formats, "|"), What: strings.Join(keys, "|")}
+}
+
+// choose picks the one owner that a question is sent to; Envoy asks about all descriptors of a domain at once. A question
+// about what another member owns is forwarded, so the choice is one of speed alone.
+func (g *generator) choose(d *domain, owners []ruleOwner) {
+	d.Key = g.pick(owners)
+	if d.Key.Format == "" {
+		if len(owners) > 0 {
+			g.warn("domain %s: Envoy can tell the owner of no rule, so any member is asked and forwards", d.Name)
+		}
+		return
+	}
+	var second *expr
+	for i := range owners {
+		o := &owners[i]
+		switch {
+		case o.expr.Format == d.Key.Format:
+		case d.Key.Header != "" && o.expr.Header != "" && (second == nil || second.Header == o.expr.Header):
+			second = &o.expr
+			g.warn("domain %s: a request with both %s and %s goes to the owner of %s; %s is forwarded then", d.Name, d.Key.Header, o.expr.Header, d.Key.Header, o.rule.FullKey)
+		default:
+			g.warn("domain %s: questions go to the owner of %s; %s is placed by %s, so it is forwarded%s", d.Name, d.Key.What, o.rule.FullKey, o.expr.What, o.hint(d))
+		}
+	}
+	if second != nil {
+		d.Key.Format = "%REQ(" + d.Key.Header + "?" + second.Header + ")%"
+	}
+}
+
+// hint tells how a rule with fixed values could share the owner of the others.
+func (o *ruleOwner) hint(d *domain) string {
+	if len(o.rule.OwnerLevels()) > 0 || d.Key.What == "" {
+		return ""
+	}
+	for _, l := range o.rule.Levels {
+		if l.Key == d.Key.What {
+			return fmt.Sprintf(" (unless its metadata says keyward: {shard_by: %s})", l.Key)
+		}
+	}
+	return ""
+}
+
+// pick prefers what was asked for, then owners that differ between requests, then the order of the files.
+func (g *generator) pick(owners []ruleOwner) expr {
+	for _, o := range owners {
+		if g.Key != "" && o.expr.What == g.Key && o.expr.Format != "" {
+			return o.expr
+		}
+	}
+	if g.Key != "" {
+		g.warn("no rule is placed by %s", g.Key)
+	}
+	for _, o := range owners {
+		if len(o.rule.OwnerLevels()) > 0 && o.expr.Format != "" {
+			return o.expr
+		}
+	}
+	for _, o := range owners {
+		if o.expr.Format != "" {
+			return o.expr
+		}
+	}
+	return expr{}
+}
+
+// planRoutes finds what the edge's routes hash. A request is sent to one pod, so one domain decides.
+func (g *generator) planRoutes() {
+	if g.RouteHeader != "" {
+		g.RouteOwner = source{kind: header, Name: strings.ToLower(g.RouteHeader)}.expr("")
+		return
+	}
+	for _, d := range g.Domains {
+		if s := d.Key.Source; s.kind == header || s.kind == query || s.kind == remoteAddress {
+			g.RouteOwner = d.Key
+			break
+		}
+	}
+	if g.RouteOwner.Format == "" {
+		g.RouteOwner = source{kind: header, Name: defaultRouteHeader}.expr("")
+		g.warn("the rules do not say which header places a request, so it is %s", defaultRouteHeader)
+	}
+}
+
+// defaultRouteHeader is the one that xDS serves, too.
+const defaultRouteHeader = "x-api-key"

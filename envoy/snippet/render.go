@@ -1,0 +1,239 @@
+package snippet
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/ring"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// render prints the part that was asked for.
+func (g *generator) render() ([]byte, error) {
+	t := template.New("")
+	t.Funcs(template.FuncMap{
+		"quote": quote, "join": strings.Join, "seconds": seconds, "address": address,
+		"include": func(name string, indent int, data any) (string, error) {
+			var b bytes.Buffer
+			err := t.ExecuteTemplate(&b, name+".yaml", data)
+			return indented(b.String(), indent), err
+		},
+		"of": func(d domain) struct {
+			*generator
+			Domain domain
+		} {
+			return struct {
+				*generator
+				Domain domain
+			}{g, d}
+		},
+	})
+	if _, err := t.ParseFS(templates, "templates/*.yaml"); err != nil {
+		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
+	}
+	name := string(g.Part)
+	if g.Part == Filter && g.Shape == Routes {
+		name = "route"
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, name+".yaml", g); err != nil {
+		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// indented shifts all lines but the first, and drops the last line's end.
+func indented(text string, by int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 1; i < len(lines); i++ {
+		if lines[i] != "" {
+			lines[i] = strings.Repeat(" ", by) + lines[i]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// plain are texts that YAML, in and out of flow mappings, takes for the strings that they are.
+var plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
+
+// quote writes a string as a YAML scalar.
+func quote(v any) string {
+	text := fmt.Sprint(v)
+	switch strings.ToLower(text) {
+	case "true", "false", "yes", "no", "on", "off", "null", "y", "n":
+	default:
+		if plain.MatchString(text) {
+			return text
+		}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // a string can always be written
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// seconds writes a duration as protobuf's JSON does.
+func seconds(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+}
+
+// address writes host:port as Envoy's Address.
+func address(a string) (string, error) {
+	host, port, err := splitAddress(a)
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	return fmt.Sprintf("{socket_address: {address: %s, port_value: %d}}", quote(host), port), err
+}
+
+// The rest of the file is what the templates ask.
+
+// TLS says that secrets are given.
+func (g *generator) TLS() bool { return g.TLSCert != "" }
+
+// RetryAfter says that every Envoy it is for can write Retry-After.
+func (g *generator) RetryAfter() bool { return g.minor >= 40 }
+
+// PerTry is how long one owner may take, so that its heir has as long and something is left for the way.
+func (g *generator) PerTry() time.Duration { return g.Timeout * 4 / 10 }
+
+// RingSize is the sum of all points, the void's included, which never changes.
+func (g *generator) RingSize() int { return ring.PointsPerWeight * g.Capacity }
+
+// MaxRingSize is Envoy's own limit.
+func (g *generator) MaxRingSize() int { return ring.PointsPerWeight * ring.MaxCapacity }
+
+// Void is the weight that no member has.
+func (g *generator) Void() int { return g.Capacity - len(g.Members) }
+
+// Owners is the name of the cluster of rate-limit services.
+func (g *generator) Owners() string { return xds.OwnerCluster }
+
+// Pods is the name of the cluster of the pods' Envoys.
+func (g *generator) Pods() string { return xds.RouteCluster }
+
+// KeyHeader carries the owner string.
+func (g *generator) KeyHeader() string { return xds.KeyHeader }
+
+// ClientSecret and CASecret are the names under which the owners' cluster looks for secrets.
+func (g *generator) ClientSecret() string { return xds.ClientSecret }
+
+// CASecret is the other one.
+func (g *generator) CASecret() string { return xds.CASecret }
+
+// OwnClusters says that the cluster of owners stands here and does not come from xDS.
+func (g *generator) OwnClusters() bool { return g.XDS == "" || g.SDS != "" && g.Shape == OwnerDirect }
+
+// FromEDS says that members come from xDS although the cluster stands here.
+func (g *generator) FromEDS() bool { return g.XDS != "" }
+
+// DiscoveryType is the kind of a cluster with one address.
+func (g *generator) DiscoveryType(addresses ...string) string {
+	for _, a := range addresses {
+		if host, _, _ := splitAddress(a); !isIP(host) {
+			return "STRICT_DNS"
+		}
+	}
+	return "STATIC"
+}
+
+// MembersType is the kind of the members' cluster.
+func (g *generator) MembersType() string {
+	all := make([]string, len(g.Members))
+	for i, m := range g.Members {
+		all[i] = m.Address
+	}
+	return g.DiscoveryType(all...)
+}
+
+// FilterName tells the filters of several domains apart.
+func (g *generator) FilterName(d domain) string {
+	if len(g.Domains) > 1 {
+		return "envoy.filters.http.ratelimit/" + d.Name
+	}
+	return "envoy.filters.http.ratelimit"
+}
+
+// ADSType is the API of the aggregated stream.
+func (g *generator) ADSType() string {
+	if g.ADS == "sotw" {
+		return "GRPC"
+	}
+	return "DELTA_GRPC"
+}
+
+// SANs are matchers of a certificate's names.
+func (g *generator) SANs(names []string) string {
+	if len(names) == 0 {
+		return "{}"
+	}
+	all := make([]string, len(names))
+	for i, n := range names {
+		kind := "DNS"
+		if strings.Contains(n, "://") {
+			kind = "URI"
+		}
+		all[i] = fmt.Sprintf("{san_type: %s, matcher: {exact: %s}}", kind, quote(n))
+	}
+	return "{match_typed_subject_alt_names: [" + strings.Join(all, ", ") + "]}"
+}
+
+// trust is what the TLS template sees.
+type trust struct {
+	*generator
+	Names []string
+}
+
+// Trust is the TLS of a cluster whose certificates carry one of names.
+func (g *generator) Trust(names []string) trust { return trust{g, names} }
+
+// Secret refers to a secret: static, or in the file of secrets.
+func (g *generator) Secret(name string) string {
+	if g.SDS == "" {
+		return "{name: " + name + "}"
+	}
+	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name, quote(g.SDS))
+}
+
+// UsesTLS says that some cluster wants the secrets.
+func (g *generator) UsesTLS() bool { return g.Shape != Plain || g.XDS != "" || g.SidecarTLS }
+
+// RingCluster is the cluster of the shape's ring.
+func (g *generator) RingCluster() string {
+	if g.Shape == Routes {
+		return xds.RouteCluster
+	}
+	return xds.OwnerCluster
+}
+
+// RouteKind is what the edge's routes hash.
+func (g *generator) RouteKind() string {
+	switch g.RouteOwner.Source.kind {
+	case header:
+		return "header"
+	case query:
+		return "query"
+	}
+	return "address"
+}
+
+// Minor is the version the output is for.
+func (g *generator) Minor() int { return g.minor }
+
+// Dir is the directory of a file as Envoy sees it.
+func (g *generator) Dir(file string) string { return path.Dir(file) }
+
+// NodeID names this Envoy to the xDS server.
+func (g *generator) NodeID() string { return "envoy-" + string(g.Shape) }

@@ -1,0 +1,236 @@
+// Package snippet prints the Envoy configuration that sends each question to its owner.
+//
+// The rules say what is counted and by which entry a counter's owner is found; [Options.From] says where in a request
+// each entry's value is. From both a plan is made for every domain: the actions that build its descriptors, and the format
+// of the header x-keyward-key that places the question on the ring. Templates turn plans into YAML.
+package snippet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/ring"
+)
+
+// Shape is a way to put Envoy and the sidecars together.
+type Shape string
+
+// The shapes.
+const (
+	OwnerDirect Shape = "owner-direct" // Envoy's own call goes to the sidecar that owns the key
+	Routes      Shape = "routes"       // an edge Envoy routes the request itself to the owner's pod
+	Plain       Shape = "plain"        // Envoy asks one sidecar, which forwards what it does not own
+)
+
+// Part is how much is printed.
+type Part string
+
+// The parts.
+const (
+	Bootstrap Part = "bootstrap" // a whole file for envoy --config-path
+	Filter    Part = "filter"    // the HTTP filters; in shape routes the route
+	Cluster   Part = "cluster"   // the clusters that the filter or the route names
+	SDS       Part = "sds"       // the file that Options.SDS names
+)
+
+// Member is a sidecar whose address is written into the configuration.
+type Member struct {
+	ID      ring.ID // its --node, which places it on the ring
+	Address string  // host:port of its rate-limit service; in shape routes of its pod's Envoy
+}
+
+// Options say what is printed. Addresses are host:port, files are named as Envoy sees them.
+type Options struct {
+	Shape Shape         // default OwnerDirect
+	Part  Part          // default Bootstrap
+	Rules *config.Rules // what is limited; not needed in shape routes when RouteHeader is given
+
+	From  map[string]string // where a descriptor key's value is in the request, by key: see ParseSource
+	Key   string            // descriptor key whose owner is asked when rules of a domain differ; default: the first rule's
+	Envoy []byte            // YAML of the user's own Envoy, whose rate_limits say where values are; From goes first
+
+	Listen   string // of the listener; default 0.0.0.0:10000
+	Admin    string // of Envoy's admin page; default 127.0.0.1:9901
+	Upstream string // the application; default 127.0.0.1:8000
+	XDS      string // the xDS server; none: Members are written into the configuration
+	Sidecar  string // shape plain: the rate-limit service; default 127.0.0.1:8081
+	Members  []Member
+	Capacity int    // C of the ring of Members; 0 means ring.DefaultCapacity
+	ADS      string // delta (default) or sotw
+
+	FailureModeDeny bool          // refuse a request whose question failed; Envoy's default lets it through uncounted
+	Timeout         time.Duration // of a question; default 100 ms, of which an owner has 0.4 before its heir is asked
+	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS the server says it.
+	RouteHeader     string        // shape routes: header whose value places the request; default: what the rules and From say
+
+	TLSCert, TLSKey, TLSCA string   // mTLS to the xDS server and to the owners; none: everything in the clear
+	XDSNames               []string // names, one of which the xDS server's certificate carries; none: any of the CA's
+	ServerNames            []string // the same for the sidecars, when they are not told by xDS
+	SidecarTLS             bool     // shape plain: the files are for the sidecar, too, which is on loopback otherwise
+	SDS                    string   // path of the file of Part SDS; Envoy then takes rotated certificates without a restart
+
+	EnvoyVersion string // oldest Envoy that must accept the output, as 1.36 or 1.40.0; default 1.36
+}
+
+// Generate prints the configuration. The warnings say what works, but not as well as it could.
+func Generate(o Options) (yaml []byte, warnings []string, err error) {
+	o.fill()
+	g := &generator{Options: o}
+	if err := g.prepare(); err != nil {
+		return nil, nil, err
+	}
+	text, err := g.render()
+	return text, g.warnings, err
+}
+
+func (o *Options) fill() {
+	setDefault(&o.Shape, OwnerDirect)
+	setDefault(&o.Part, Bootstrap)
+	setDefault(&o.Listen, "0.0.0.0:10000")
+	setDefault(&o.Admin, "127.0.0.1:9901")
+	setDefault(&o.Upstream, "127.0.0.1:8000")
+	setDefault(&o.Sidecar, "127.0.0.1:8081")
+	setDefault(&o.Capacity, ring.DefaultCapacity)
+	setDefault(&o.ADS, "delta")
+	setDefault(&o.Timeout, 100*time.Millisecond)
+	setDefault(&o.Connect, 25*time.Millisecond)
+	setDefault(&o.EnvoyVersion, "1.36")
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// generator is what the templates see.
+type generator struct {
+	Options
+	Domains    []domain // one filter each
+	RouteOwner expr     // shape routes
+	warnings   []string
+	minor      int // of EnvoyVersion
+	from       map[string]source
+}
+
+func (g *generator) warn(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(g.warnings, text) {
+		g.warnings = append(g.warnings, text)
+	}
+}
+
+// prepare finds every fault before anything is printed.
+func (g *generator) prepare() error {
+	faults := g.faults()
+	var err error
+	if g.from, err = g.sources(); err != nil {
+		faults = append(faults, err)
+	}
+	if len(faults) == 0 {
+		faults = append(faults, g.plan()...)
+	}
+	return errors.Join(faults...)
+}
+
+func (g *generator) faults() (faults []error) {
+	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
+		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
+	}
+	if !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDS}, g.Part) {
+		fail("part %q: want %s, %s, %s or %s", g.Part, Bootstrap, Filter, Cluster, SDS)
+	}
+	if g.ADS != "delta" && g.ADS != "sotw" {
+		fail("ads %q: want delta or sotw", g.ADS)
+	}
+	for what, a := range map[string]string{"listen": g.Listen, "Envoy's admin": g.Admin, "upstream": g.Upstream, "xDS": g.XDS, "sidecar": g.Sidecar} {
+		if a == "" {
+			continue
+		}
+		if _, _, err := splitAddress(a); err != nil {
+			fail("%s address: %w", what, err)
+		}
+	}
+	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != Filter && g.Part != SDS {
+		fail("shape %s needs the address of an xDS server, or members", g.Shape)
+	}
+	if g.Timeout < time.Millisecond {
+		fail("timeout %v: less than a millisecond", g.Timeout)
+	}
+	var err error
+	if g.minor, err = minorVersion(g.EnvoyVersion); err != nil {
+		faults = append(faults, err)
+	}
+	return append(append(faults, g.tlsFaults()...), g.memberFaults()...)
+}
+
+func (g *generator) tlsFaults() (faults []error) {
+	if (g.TLSCert == "") != (g.TLSKey == "") {
+		faults = append(faults, errors.New("a TLS certificate and its key are given together or not at all"))
+	}
+	if (g.TLSCert == "") != (g.TLSCA == "") {
+		faults = append(faults, errors.New("mTLS needs a certificate, a key and the CA"))
+	}
+	if g.TLSCert == "" && (g.SDS != "" || g.Part == SDS || g.SidecarTLS) {
+		faults = append(faults, errors.New("secrets need the TLS files"))
+	}
+	return faults
+}
+
+func (g *generator) memberFaults() (faults []error) {
+	members := make([]ring.Member, len(g.Members))
+	for i, m := range g.Members {
+		members[i] = ring.Member{ID: m.ID, Weight: 1}
+		if _, _, err := splitAddress(m.Address); err != nil {
+			faults = append(faults, fmt.Errorf("member %s: %w", m.ID, err))
+		}
+	}
+	if err := ring.Validate(members, g.Capacity); err != nil {
+		faults = append(faults, err)
+	}
+	return faults
+}
+
+func splitAddress(a string) (host string, port uint16, err error) {
+	host, text, err := net.SplitHostPort(a)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("address %s: invalid port", a)
+	}
+	return host, uint16(n), nil
+}
+
+// minorVersion is 40 for 1.40, 1.40.0 and v1.40.0-dev.
+func minorVersion(v string) (int, error) {
+	parts := strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3)
+	if len(parts) >= 2 && parts[0] == "1" {
+		text, _, _ := strings.Cut(parts[1], "-")
+		if n, err := strconv.Atoi(text); err == nil && n >= 0 {
+			if n < oldestMinor {
+				return 0, fmt.Errorf("envoy version %s: the oldest that can do this is 1.%d", v, oldestMinor)
+			}
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("envoy version %q: want something like 1.40.0", v)
+}
+
+// oldestMinor is the oldest Envoy that the recipe was tested with.
+const oldestMinor = 36
+
+// isIP says whether an address needs no DNS.
+func isIP(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}

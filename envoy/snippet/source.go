@@ -1,0 +1,167 @@
+package snippet
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// source is where in a request the value of a descriptor's entry is.
+type source struct {
+	kind sourceKind
+	Name string   // header, query parameter, metadata namespace or the constant
+	path []string // within the metadata
+	// given says that somebody named it, so that it is no guess.
+	given bool
+}
+
+type sourceKind uint8
+
+const (
+	unknownSource sourceKind = iota
+	header
+	query
+	constant
+	metadata
+	remoteAddress
+	maskedAddress
+	sourceCluster
+	destinationCluster
+)
+
+// sourceHelp is the grammar of --from.
+const sourceHelp = "header:NAME, query:NAME, metadata:NAMESPACE:KEY[:KEY...], value:TEXT, remote_address, masked_remote_address, source_cluster or destination_cluster"
+
+// parseSource reads where the value of key is.
+func parseSource(key, text string) (source, error) {
+	kind, rest, _ := strings.Cut(text, ":")
+	s := source{Name: rest, given: true}
+	switch kind {
+	case "header":
+		s.kind, s.Name = header, strings.ToLower(rest)
+		if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(rest, ":")) {
+			return s, fmt.Errorf("from %s: %q is no header name", key, rest)
+		}
+	case "query":
+		s.kind = query
+		if rest == "" || strings.ContainsAny(rest, "%()") {
+			return s, fmt.Errorf("from %s: %q is no name of a query parameter", key, rest)
+		}
+	case "value":
+		s.kind = constant
+		if rest == "" {
+			return s, fmt.Errorf("from %s: an empty value", key)
+		}
+	case "metadata":
+		s.kind, s.path = metadata, strings.Split(rest, ":")
+		s.Name, s.path = s.path[0], s.path[1:]
+		if s.Name == "" || len(s.path) == 0 || slices.Contains(s.path, "") || strings.ContainsAny(rest, "%()") {
+			return s, fmt.Errorf("from %s: want metadata:NAMESPACE:KEY, not %q", key, text)
+		}
+	default:
+		s = fixedSource(text)
+		s.given = true
+		if s.kind == unknownSource {
+			return s, fmt.Errorf("from %s: %q is none of %s", key, text, sourceHelp)
+		}
+		if key != text {
+			return s, fmt.Errorf("from %s: Envoy calls the entry that holds it %s, so the rules must, too", key, text)
+		}
+	}
+	return s, nil
+}
+
+// fixedSource is the source of an entry whose key Envoy itself decides.
+func fixedSource(key string) source {
+	switch key {
+	case "remote_address":
+		return source{kind: remoteAddress}
+	case "masked_remote_address":
+		return source{kind: maskedAddress}
+	case "source_cluster":
+		return source{kind: sourceCluster}
+	case "destination_cluster":
+		return source{kind: destinationCluster}
+	}
+	return source{}
+}
+
+// sources joins what From and the user's own Envoy say.
+func (g *generator) sources() (map[string]source, error) {
+	all := map[string]source{}
+	var faults []error
+	if len(g.Envoy) > 0 {
+		own, err := g.ownSources(g.Envoy)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		maps.Copy(all, own)
+	}
+	for _, key := range slices.Sorted(maps.Keys(g.From)) {
+		s, err := parseSource(key, g.From[key])
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		all[key] = s
+	}
+	return all, errors.Join(faults...)
+}
+
+// action is the entry of a rate_limits list, as a YAML flow mapping, that adds key and the source's value.
+func (s source) action(key string) string {
+	switch s.kind {
+	case header:
+		return fmt.Sprintf("request_headers: {header_name: %s, descriptor_key: %s}", quote(s.Name), quote(key))
+	case query:
+		return fmt.Sprintf("query_parameters: {query_parameter_name: %s, descriptor_key: %s}", quote(s.Name), quote(key))
+	case constant:
+		if key == "generic_key" {
+			return fmt.Sprintf("generic_key: {descriptor_value: %s}", quote(s.Name))
+		}
+		return fmt.Sprintf("generic_key: {descriptor_key: %s, descriptor_value: %s}", quote(key), quote(s.Name))
+	case metadata:
+		path := make([]string, len(s.path))
+		for i, p := range s.path {
+			path[i] = "{key: " + quote(p) + "}"
+		}
+		return fmt.Sprintf("metadata: {descriptor_key: %s, metadata_key: {key: %s, path: [%s]}}", quote(key), quote(s.Name), strings.Join(path, ", "))
+	case remoteAddress, maskedAddress, sourceCluster, destinationCluster:
+		return key + ": {}"
+	}
+	return ""
+}
+
+// expr is the owner string of a rule, as a format that Envoy evaluates for each request.
+type expr struct {
+	Format string // empty: Envoy has no format for it
+	Header string // the one header whose bare value it is
+	Source source // of a single part
+	What   string // for people: the entries' keys
+}
+
+// expr is the format of the source's value.
+func (s source) expr(key string) expr {
+	e := expr{Source: s, What: key}
+	switch s.kind {
+	case header:
+		e.Format, e.Header = "%REQ("+s.Name+")%", s.Name
+	case query:
+		e.Format = "%QUERY_PARAM(" + s.Name + ")%"
+	case constant:
+		e.Format = literal(s.Name)
+	case metadata:
+		e.Format = "%DYNAMIC_METADATA(" + strings.Join(append([]string{s.Name}, s.path...), ":") + ")%"
+	case remoteAddress:
+		e.Format = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+	}
+	return e
+}
+
+// literal is a text in which Envoy finds no command.
+func literal(text string) string { return strings.ReplaceAll(text, "%", "%%") }
+
