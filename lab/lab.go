@@ -172,6 +172,9 @@ func (l *Lab) AddXDS(name string, args ...string) (*XDS, error) {
 	args = append(append([]string{
 		"--node", name, "--gossip", x.Gossip, "--xds", x.Addr, "--metrics", x.Metrics, "--join", l.join(x.Gossip), "--cluster", "lab",
 	}, l.security("xds")...), args...)
+	if !l.Insecure {
+		args = append(args, "--tls-peer-names", "spiffe://keyward.demo/sidecar")
+	}
 	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: filepath.Join(l.Bin, "xds"), Args: args})
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.TLS.Cert, "tls-cert", "", "`file` of this member's certificate (read again when it changes)")
 	s.StringVar(&f.TLS.Key, "tls-key", "", "`file` of its key")
 	s.StringVar(&f.TLS.CA, "tls-ca", "", "`file` of the CA that signs the other members and the Envoys")
-	s.StringSliceVar(&f.TLSPeerNames, "tls-peer-names", nil, "URI or DNS `names`, one of which another member's certificate must carry (default: those of --tls-cert)")
+	s.StringSliceVar(&f.TLSPeerNames, "tls-peer-names", nil, "URI or DNS `names`, one of which another member's certificate must carry (default: those of --tls-cert; for xds, which has a certificate of another kind: any)")
 	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")

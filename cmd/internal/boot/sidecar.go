@@ -106,7 +106,11 @@ func (m *Sidecar) start() error {
 		return err
 	}
 	if m.flags.XDS != "" {
-		x, err := startXDS(m.flags.XDS, &m.flags, m.reg, m.log)
+		names, err := m.flags.peerNames()
+		if err != nil {
+			return err
+		}
+		x, err := startXDS(m.flags.XDS, names, &m.flags, m.reg, m.log)
 		if err != nil {
 			return err
 		}

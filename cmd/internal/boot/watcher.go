@@ -19,7 +19,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		f.XDS = ":18000"
 	}
 	reg := newRegistry()
-	x, err := startXDS(f.XDS, &f, reg, log)
+	x, err := startXDS(f.XDS, f.TLSPeerNames, &f, reg, log)
 	if err != nil {
 		return err
 	}
