@@ -44,15 +44,22 @@ func TestExactness(t *testing.T) {
 
 	type counter struct{ admitted, offered atomic.Uint64 }
 	counters := map[string]*counter{}
+	// Of each limit one key is asked for one hit at a time or for as many as divide the limit, so that the last hit that
+	// fits fills it: exactly the limit is admitted. The other's addends are of every size.
 	type question struct {
 		key, value string
 		limit      uint32
+		step       uint32 // hits of every question; 0: any number up to most
+		most       uint32
 	}
 	var questions []question
-	const values = 3
 	for _, limit := range exactLimits {
-		for v := range values {
-			q := question{fmt.Sprintf("k%d", limit), fmt.Sprintf("value-%d", v), limit}
+		step := max(1, limit/100)
+		for limit%step != 0 {
+			step--
+		}
+		for v, st := range []uint32{step, 0, step} {
+			q := question{fmt.Sprintf("k%d", limit), fmt.Sprintf("value-%d", v), limit, st, max(1, limit/50)}
 			questions = append(questions, q)
 			counters[q.key+q.value] = &counter{}
 		}
@@ -63,11 +70,12 @@ func TestExactness(t *testing.T) {
 		client := dial(t, l.Sidecars[i%3].RLS, nil)
 		rng := rand.New(rand.NewPCG(uint64(i), 1))
 		wg.Go(func() {
-			for range 1500 {
+			for range 3000 {
 				q := questions[rng.IntN(len(questions))]
-				// Addends of every size, so that limits of 100,000 are reached by a machine of two cores. Uneven ones would
-				// leave a gap below the limit that no later hit fits in, so hits come last as ones, see below.
-				hits := 1 + rng.Uint32N(max(1, q.limit/50))
+				hits := q.step
+				if hits == 0 {
+					hits = 1 + rng.Uint32N(q.most)
+				}
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				res, err := client.ShouldRateLimit(ctx, request("app", hits, q.key, q.value))
 				cancel()
@@ -124,9 +132,14 @@ func TestExactness(t *testing.T) {
 		if float64(got) > float64(q.limit)+bound {
 			t.Errorf("%s %s: %d admitted, limit %d, bound %v", q.key, q.value, got, q.limit, bound)
 		}
-		// Every addend is charged in full, so the first refusal ends the window: what was admitted is the limit less
-		// at most the addend that did not fit.
-		if c.offered.Load() >= uint64(q.limit) && got < uint64(q.limit)-uint64(max(1, q.limit/50))+1 {
+		least := uint64(q.limit)
+		if q.step == 0 {
+			// An addend that does not fit is charged all the same and ends the window: it may be missing from the limit.
+			least -= uint64(q.most) - 1
+		}
+		if c.offered.Load() < uint64(q.limit) {
+			t.Errorf("%s %s: only %d offered of limit %d: the test is too short", q.key, q.value, c.offered.Load(), q.limit)
+		} else if got < least {
 			t.Errorf("%s %s: only %d admitted of limit %d, %d offered", q.key, q.value, got, q.limit, c.offered.Load())
 		}
 	}
