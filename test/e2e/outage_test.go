@@ -240,3 +240,64 @@ func TestKilledOwnerThroughEnvoy(t *testing.T) {
 		t.Errorf("after: %v", got)
 	}
 }
+
+// TestSilentOwnerThroughEnvoy stops an owner without ending it: Envoy's retry asks the heir, which answers in the owner's
+// place, so that no question is let through uncounted.
+func TestSilentOwnerThroughEnvoy(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	members := names(3)
+	start(t, l, members...)
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	up := startUpstream(t)
+	e := addEnvoy(t, l, lab.EnvoyOptions{
+		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
+	}, "keyward", 3)
+	keys := distinctKeys("warm", 200)
+	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
+		t.Fatalf("before: %v", got)
+	}
+	victim := l.Sidecars[2]
+	if err := victim.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = victim.Signal(syscall.SIGCONT) })
+	keys = distinctKeys("silent", 200)
+	got := tally(sendKeys(e.Listener, keys, 4))
+	his := 0
+	for _, o := range owners(t, l, members, keys) {
+		if o == victim.Name {
+			his++
+		}
+	}
+	t.Logf("answers while the owner of %d of 200 keys was silent: %v", his, got)
+	if got[200] != len(keys) {
+		t.Errorf("answers by status: %v, want %d times 200", got, len(keys))
+	}
+}
+
+// TestNameCollision starts a second member under a name that is taken: the newcomer ends and names both addresses, the
+// other never notices.
+func TestNameCollision(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}})
+	start(t, l, "pod-a")
+	first := l.Sidecars[0]
+	second, err := l.AddSidecar("pod-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-second.Exited():
+	case <-time.After(30 * time.Second):
+		t.Fatal("two members of one name live side by side")
+	}
+	if said := second.Tail(4000); second.ExitCode() != 1 || !strings.Contains(said, first.Gossip) || !strings.Contains(said, second.Gossip) {
+		t.Errorf("exit code %d, and not both %s and %s are named:\n%s", second.ExitCode(), first.Gossip, second.Gossip, said)
+	}
+	awaitRing(t, l, "pod-a")
+	ask(t, dial(t, first.RLS, nil), request("app", 1, "api_key", "x"))
+}
