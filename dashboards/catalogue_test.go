@@ -1,0 +1,188 @@
+package dashboards
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/peer"
+)
+
+// catalogue is every metric that the code has, with the labels it can carry.
+type catalogue map[string][]string
+
+// has finds a metric, also by the names of a histogram's parts.
+func (c catalogue) has(name string) bool { return c.labels(name) != nil }
+
+func (c catalogue) labels(name string) []string {
+	if l, ok := c[name]; ok {
+		return l
+	}
+	for _, part := range []string{"_bucket", "_sum", "_count"} {
+		if base, ok := strings.CutSuffix(name, part); ok && c[base] != nil {
+			return append([]string{"le"}, c[base]...)
+		}
+	}
+	return nil
+}
+
+// recorder is a Registerer that only listens: descriptions name metrics that have no value yet, too.
+type recorder struct {
+	mu  sync.Mutex
+	all catalogue // guarded by mu
+}
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	ch := make(chan *prometheus.Desc)
+	go func() { c.Describe(ch); close(ch) }()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for d := range ch {
+		if m := description.FindStringSubmatch(d.String()); m != nil {
+			labels := []string{}
+			for l := range strings.SplitSeq(m[2], ",") {
+				if l = strings.TrimSpace(l); l != "" {
+					labels = append(labels, l)
+				}
+			}
+			r.all[m[1]] = labels
+		}
+	}
+	return nil
+}
+
+func (r *recorder) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		_ = r.Register(c)
+	}
+}
+
+func (r *recorder) Unregister(prometheus.Collector) bool { return false }
+
+var description = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+
+// metricsOfTheCode builds every part that has metrics and writes down what it registers.
+func metricsOfTheCode(t *testing.T) catalogue {
+	t.Helper()
+	r := &recorder{all: catalogue{}}
+	node := owner.New(owner.Options{Self: "a"})
+	p, err := peer.New(peer.Options{Node: node, Self: "a", Registerer: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(cluster.Options{Node: "a", Bind: "127.0.0.1:0", Registerer: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := source.NewVersions(source.VersionsOptions{Self: "a", Registerer: r})
+	t.Cleanup(func() { c.Close(); v.Close(); _ = p.Close() })
+	rls.New(rls.Options{Decider: p, Stats: stats.New(stats.Options{Registerer: r}), Registerer: r, DecisionTimeout: time.Second})
+	xds.New(t.Context(), xds.Options{Registerer: r})
+	r.MustRegister(admin.NewFacts(p.Facts), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	maps.Copy(r.all, statistics(t))
+	r.all["keyward_build_info"] = []string{"version"} // the programs' own
+	if len(r.all) < 60 {
+		t.Fatalf("only %d metrics found: a part is missing here", len(r.all))
+	}
+	return r.all
+}
+
+var (
+	mappedName  = regexp.MustCompile(`(?m)^- match: '?(.+?)'?$\n(?:  .*\n)*?  name: (\S+)\n((?:  .*\n)*)`)
+	mappedLabel = regexp.MustCompile(`(?m)^    (\w+): \$`)
+	choices     = regexp.MustCompile(`\(([a-z_|]+)\)\$$`)
+)
+
+// statistics are the names under which Prometheus sees the statistics of envoyproxy/ratelimit.
+func statistics(t *testing.T) catalogue {
+	t.Helper()
+	mapping, err := os.ReadFile("../envoy/stats/mapping.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := catalogue{}
+	for _, m := range mappedName.FindAllStringSubmatch(string(mapping), -1) {
+		labels := []string{}
+		for _, l := range mappedLabel.FindAllStringSubmatch(m[3], -1) {
+			labels = append(labels, l[1])
+		}
+		names := []string{m[2]}
+		if i := strings.IndexByte(m[2], '$'); i >= 0 {
+			names = nil
+			for c := range strings.SplitSeq(choices.FindStringSubmatch(m[1])[1], "|") {
+				names = append(names, m[2][:i]+c)
+			}
+		}
+		for _, n := range names {
+			if len(labels) >= len(all[n]) {
+				all[n] = labels
+			}
+		}
+	}
+	return all
+}
+
+// outside are metrics that others make, and labels that Prometheus adds.
+var (
+	outside       = []string{"up"}
+	outsideLabels = []string{"cluster", "instance", "job", "le"}
+)
+
+var (
+	quoted   = regexp.MustCompile(`"[^"]*"`)
+	metric   = regexp.MustCompile(`\b((?:keyward|ratelimit|process|go)_[a-z0-9_]+)`)
+	selector = regexp.MustCompile(`[{,]\s*([a-z_0-9]+)\s*(?:=~|!~|!=|=)`)
+	grouping = regexp.MustCompile(`\b(?:by|without) \(([^)]*)\)`)
+)
+
+// faults are the metrics and labels of an expression that the code does not have.
+func (c catalogue) faults(expr string) []string {
+	bare := quoted.ReplaceAllString(expr, `""`)
+	var out []string
+	known := slices.Clone(outsideLabels)
+	for _, l := range countValues.FindAllStringSubmatch(expr, -1) {
+		known = append(known, l[1])
+	}
+	names := metric.FindAllString(bare, -1)
+	if len(names) == 0 {
+		out = append(out, "no metric of ours")
+	}
+	for _, n := range names {
+		if !c.has(n) && !slices.Contains(outside, n) {
+			out = append(out, "no such metric: "+n)
+		}
+		known = append(known, c.labels(n)...)
+	}
+	var used []string
+	for _, m := range selector.FindAllStringSubmatch(bare, -1) {
+		used = append(used, m[1])
+	}
+	for _, m := range grouping.FindAllStringSubmatch(bare, -1) {
+		for l := range strings.SplitSeq(m[1], ",") {
+			used = append(used, strings.TrimSpace(l))
+		}
+	}
+	for _, l := range used {
+		if !slices.Contains(known, l) {
+			out = append(out, "no such label: "+l)
+		}
+	}
+	return out
+}
+
+var countValues = regexp.MustCompile(`count_values\("([a-z_]+)"`)
