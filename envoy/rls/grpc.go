@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"math"
+	"strconv"
 	"runtime"
 	"time"
 
@@ -18,6 +19,10 @@ import (
 
 // KeyHeader is the metadata that tells a call's owner string; it is the header that Envoy's ring hashes.
 const KeyHeader = "x-keyward-key"
+
+// tryHeader is how long Envoy waits for this try, in milliseconds. Its grpc-timeout is that of all tries together, also on
+// the second one: whoever went by that would answer for a silent owner when nobody waits any more.
+const tryHeader = "x-envoy-expected-rq-timeout-ms"
 
 // maxReceive is how large a message gRPC takes in, in bytes. Up to here what exceeds the Bounds is answered OVER_LIMIT;
 // beyond, gRPC itself fails the call with RESOURCE_EXHAUSTED before anything of ours sees it. Envoy takes at most 8 MiB
@@ -79,6 +84,9 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}
+	if tries := metadata.ValueFromIncomingContext(ctx, tryHeader); len(tries) > 0 {
+		from.Timeout = shorter(from.Timeout, tries[0])
+	}
 	s.Decide(c, from)
 	s.counts.served(time.Since(begin))
 	if err := c.Err; err != nil {
@@ -86,6 +94,18 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 		return nil, err // any error that is no gRPC status has the code UNKNOWN
 	}
 	return c, nil
+}
+
+// shorter is the lesser of a timeout, 0 for none, and a number of milliseconds in text.
+func shorter(timeout time.Duration, millis string) time.Duration {
+	n, err := strconv.ParseInt(millis, 10, 32)
+	if err != nil || n <= 0 {
+		return timeout
+	}
+	if d := time.Duration(n) * time.Millisecond; timeout <= 0 || d < timeout {
+		return d
+	}
+	return timeout
 }
 
 // codec decodes and encodes Calls by hand and leaves all other messages to rest.

@@ -134,6 +134,32 @@ func TestCallTimeout(t *testing.T) {
 	}
 }
 
+// Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
+func TestTryTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		timeout time.Duration
+		millis  string
+		want    time.Duration
+	}{
+		{time.Second, "400", 400 * time.Millisecond}, {time.Second, "4000", time.Second}, {0, "40", 40 * time.Millisecond},
+		{time.Second, "", time.Second}, {time.Second, "-1", time.Second}, {time.Second, "0", time.Second}, {0, "1e9", 0},
+	} {
+		if got := shorter(tt.timeout, tt.millis); got != tt.want {
+			t.Errorf("shorter(%v, %q) = %v, want %v", tt.timeout, tt.millis, got, tt.want)
+		}
+	}
+	r := newRig(t, basic)
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), tryHeader, "60000"), time.Hour)
+	defer cancel()
+	if _, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "v"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Unix(0, r.lone.deadline.Load()); got.After(time.Now().Add(36 * time.Second)) {
+		t.Errorf("deadline %v is not 60 %% of the try's minute", got)
+	}
+}
+
 // What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
 func TestHostile(t *testing.T) {
 	r := newRig(t, basic)
