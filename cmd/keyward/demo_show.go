@@ -19,6 +19,9 @@ import (
 // showDemo sends traffic and draws the table twice a second on a terminal, every five seconds elsewhere.
 func showDemo(ctx context.Context, out io.Writer, l *lab.Lab, envoy *lab.Envoy, length time.Duration) error {
 	keys := demoKeys()
+	if err := nextSecond(ctx); err != nil {
+		return err
+	}
 	start := time.Now()
 	sending, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -51,6 +54,19 @@ func showDemo(ctx context.Context, out io.Writer, l *lab.Lab, envoy *lab.Envoy, 
 			draw()
 			return verdict(out, l, keys, start)
 		}
+	}
+}
+
+// nextSecond waits for a window to begin, so that the first one counts in full.
+func nextSecond(ctx context.Context) error {
+	now := time.Now()
+	t := time.NewTimer(now.Truncate(time.Second).Add(time.Second).Sub(now))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
