@@ -82,6 +82,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shape plain: `host:port` of the rate-limit service")
 	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: the sidecar wants mTLS by the --tls-* files, too")
 	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "refuse requests whose question failed, instead of letting them pass uncounted")
+	s.BoolVar(&o.Routed, "routed", false, "shape plain: an edge Envoy's ring-hash routes bring the requests here, so tell the sidecar the key, which then counts direct hits")
 	s.DurationVar(&o.Timeout, "timeout", 0, "for a question; an owner has 0.4 of it before its heir is asked (default 100ms)")
 	s.DurationVar(&o.Connect, "connect-timeout", 0, "to connect to an owner, with --member or --sds; xDS says its own (default 25ms)")
 	s.StringVar(&o.TLSCert, "tls-cert", "", "this Envoy's certificate, a `file` as Envoy sees it")

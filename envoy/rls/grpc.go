@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"math"
-	"strconv"
 	"runtime"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"

@@ -63,7 +63,7 @@ func (g *generator) planDomain(name string) domain {
 			owners = append(owners, ruleOwner{r, ownerOf(r, sources)})
 		}
 	}
-	if g.Shape != Plain {
+	if g.SaysKey() {
 		g.choose(&d, owners)
 	}
 	return d

@@ -127,6 +127,10 @@ func (g *generator) Pods() string { return xds.RouteCluster }
 // KeyHeader carries the owner string.
 func (g *generator) KeyHeader() string { return xds.KeyHeader }
 
+// SaysKey is whether the question carries the key it was sent by: by the ring of this Envoy, or by that of the one in
+// front which routed the request here. Any other plain question says nothing, or it would count as misrouted.
+func (g *generator) SaysKey() bool { return g.Shape != Plain || g.Routed }
+
 // ClientSecret and CASecret are the names under which the owners' cluster looks for secrets.
 func (g *generator) ClientSecret() string { return xds.ClientSecret }
 

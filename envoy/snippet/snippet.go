@@ -66,6 +66,7 @@ type Options struct {
 	ADS      string // delta (default) or sotw
 
 	FailureModeDeny bool          // refuse a request whose question failed; Envoy's default lets it through uncounted
+	Routed          bool          // shape plain: requests get here by ring-hash routes, so the sidecar is the key's owner; it is told the key
 	Timeout         time.Duration // of a question; default 100 ms, of which an owner has 0.4 before its heir is asked
 	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS the server says it.
 	RouteHeader     string        // shape routes: header whose value places the request; default: what the rules and From say
