@@ -26,9 +26,9 @@ func (n *Node) remember(s *shard, h *hit, a *Answer) {
 	// By the clock that says less: the owner's may be ahead of this one.
 	end := min(h.rule.End(h.rule.Index(h.now)), h.now+int64(a.Reset))
 	if e.end != end || e.epoch != s.view.epoch {
-		e.limit = 0
+		e.limit, e.charged = 0, 0
 	}
-	e.end, e.epoch, e.limit = end, s.view.epoch, max(e.limit, h.rule.Limit)
+	e.end, e.epoch, e.limit, e.charged = end, s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, h.standing(a))
 }
 
 // cachedLocked answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
@@ -40,12 +40,13 @@ func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	if q.Op == Refund {
 		t.remove(hash, q.Key)
 	}
-	if q.Op != Take || q.Hits == 0 {
+	if q.Op != Take {
 		return false
 	}
 	now = s.clock(now)
 	e := t.find(hash, q.Key)
-	if e == nil || e.end <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit {
+	// No hits are over only where the count is above the limit already, not at it.
+	if e == nil || e.end <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit || q.Hits == 0 && e.charged <= uint64(q.Rule.Limit) {
 		s.counts.denyMisses++
 		return false
 	}

@@ -23,7 +23,7 @@ func TestDenyCacheOfOwnKeys(t *testing.T) {
 	if f := n.Facts(t0); f.DenyHits != 4 || f.DenyMisses != 21 || f.DenyKeys != 1 || f.Decided[Cached] != 4 {
 		t.Errorf("facts: %+v", f)
 	}
-	if a := take(n, t0, ask(1, 20, time.Minute, 0)); a.Authority != Full || a.After != 21 {
+	if a := take(n, t0, ask(1, 20, time.Minute, 0)); a.Authority != Cached || !a.Over || a.Remaining != 0 {
 		t.Errorf("check: %+v", a)
 	}
 	if a := take(n, t0, ask(1, 15, time.Minute, 1)); a.Authority != Cached {
@@ -83,6 +83,29 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 		n.SetRing(t0, ringOf("a", "b", "c"), Standing{NRef: 3, Joined: true})
 		if a := take(n, t0, q); a.Authority == Cached {
 			t.Errorf("%s, after a ring change: %+v", name, a)
+		}
+	}
+}
+
+// A key that stands at its limit, no further, is over for hits only: a check of it goes to its owner.
+func TestDenyCacheAtTheLimit(t *testing.T) {
+	ids := []ring.ID{"a", "b"}
+	q := ask(ownedBy(t, ringOf(ids...), "b", 0), 5, time.Minute, 3)
+	check := q
+	check.Hits = 0
+	n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
+	for _, c := range []struct {
+		standing uint64
+		cached   bool
+	}{{5, false}, {6, true}, {5, true}} {
+		peeked := q.op(Peek)
+		d := q.Rule.Peek(limit.State{Window: q.Rule.Index(t0), Charged: c.standing}, t0, 3)
+		n.Observe(t0, &peeked, &Answer{Decision: d, Kind: Decided, Authority: Full})
+		if a := take(n, t0, check); (a.Authority == Cached) != c.cached {
+			t.Errorf("standing at %d: %+v", c.standing, a)
+		}
+		if a := take(n, t0, q); a.Authority != Cached {
+			t.Errorf("standing at %d, hits: %+v", c.standing, a)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestRingChangesDuringTakes(t *testing.T) {
 			}
 			r := []*ring.Ring{one, two}[i%2]
 			n.SetRing(t0, r, Standing{NRef: r.Len(), Joined: true})
-			q := ask(theirs, 10, time.Hour, 0)
+			q := ask(theirs, 10, time.Hour, 0).op(Peek)
 			if a := n.Take(t0, &q); (a.Kind == Ask) != (r.Len() == 2) {
 				t.Errorf("ring of %d: %+v", r.Len(), a)
 			}

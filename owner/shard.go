@@ -15,7 +15,7 @@ const (
 	shared             // charges under SHARE; refunded is the admitted part of them
 	opened             // charges under fail_open; refunded is the admitted part of them
 	quoted             // what owners said was left (limit) and when (refunded); charged is what was spent of it since
-	denied             // keys that are over their limit; nothing is counted
+	denied             // keys that are over their limit; charged is what they stood at, at least
 	kinds
 )
 

@@ -51,6 +51,36 @@ func TestStopModeRepeatedKey(t *testing.T) {
 	}
 }
 
+// A question of 0 hits stops the others as well when its key stands over the limit.
+func TestStopModeOverWithoutHits(t *testing.T) {
+	n := alone(Options{})
+	take(n, t0, ask(1, 5, time.Hour, 6))
+	qs := []Question{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	as := make([]Answer, 2)
+	n.TakeAll(t0, true, qs, as)
+	if as[0].After != 0 || as[0].Over || as[0].Remaining != 9 || !as[1].Over || as[1].After != 6 {
+		t.Errorf("%+v", as)
+	}
+	take(n, t0, ask(2, 9, time.Hour, 8))
+	n.TakeAll(t0, true, qs, as)
+	if as[0].After != 11 || !as[0].Over || !as[1].Over {
+		t.Errorf("both over: %+v", as)
+	}
+}
+
+// With a deny cache nothing at all is charged then, not even what would go over.
+func TestStopModeCachedWithoutHits(t *testing.T) {
+	n := alone(Options{DenyCache: 10})
+	take(n, t0, ask(1, 5, time.Hour, 6))
+	take(n, t0, ask(2, 9, time.Hour, 8))
+	qs := []Question{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	as := make([]Answer, 2)
+	n.TakeAll(t0, true, qs, as)
+	if as[0].After != 8 || as[0].Over || as[0].Remaining != 1 || !as[1].Over || as[1].Authority != Cached {
+		t.Errorf("%+v", as)
+	}
+}
+
 func TestStopModeWithCachedKey(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 9))

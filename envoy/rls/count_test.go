@@ -74,6 +74,24 @@ descriptors:
 	}
 }
 
+// A descriptor of 0 hits whose key is over keeps the others from being charged like any other.
+func TestStopByCheck(t *testing.T) {
+	r := newRig(t, `
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: b, rate_limit: {unit: hour, requests_per_unit: 9}}`, func(o *Options, _ *Switches) { o.Stop = true })
+	r.ask(t, request("d", addend(descriptor("a", "v"), 3)))
+	for range 2 {
+		if got := brief(r.ask(t, request("d", addend(descriptor("a", "v"), 0), descriptor("b", "v")))); got != "OVER OVER:0 OK:9" {
+			t.Error(got)
+		}
+	}
+	if a, b := r.counts("d.a"), r.counts("d.b"); a != [7]uint64{3, 1, 1} || b != [7]uint64{2, 0, 0, 2} {
+		t.Errorf("statistics %v and %v", a, b)
+	}
+}
+
 func TestRefund(t *testing.T) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 10}}]}")
 	back := func(n uint64) *common.RateLimitDescriptor {

@@ -83,17 +83,15 @@ func (s *Service) ask(c *Call, v *view) {
 	clear(c.answers)
 }
 
-// hits are a descriptor's own when it says so, 0 to look only, else the request's, where 0 means 1.
+// hits are a descriptor's own when it says so, else the request's, where 0 means 1. Of a descriptor 0 charges nothing and
+// is no Peek for all that: in stop mode a key that is over keeps the others from being charged, with hits or without.
 func hits(r *Request, d *Descriptor) (uint64, owner.Op) {
 	n := uint64(max(1, r.HitsAddend))
 	if d.HasAddend {
 		n = d.Addend
 	}
-	switch {
-	case d.Refund:
+	if d.Refund {
 		return n, owner.Refund
-	case n == 0:
-		return 0, owner.Peek
 	}
 	return n, owner.Take
 }
