@@ -65,7 +65,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	s.StringVar(&f.shape, "shape", "owner-direct", "owner-direct, routes or plain")
-	s.StringVar(&f.part, "part", "bootstrap", "bootstrap, filter, cluster, or sds (the file that --sds names)")
+	s.StringVar(&f.part, "part", "bootstrap", "bootstrap, filter, cluster, sds-client or sds-ca")
 	s.StringVar(&f.rules, "rules", "", "`directory` of the rate-limit rules")
 	s.BoolVar(&f.merge, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE`: where a descriptor key's value is in a request; again for every key")
@@ -90,7 +90,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&o.TLSCA, "tls-ca", "", "CA of the sidecars and the xDS server, a `file` as Envoy sees it")
 	s.StringArrayVar(&o.XDSNames, "xds-san", nil, "URI or DNS `name` that the xDS server's certificate must carry (default: any of the CA's)")
 	s.StringArrayVar(&o.ServerNames, "tls-peer-name", nil, "URI or DNS `name` that a sidecar's certificate must carry, with --member or --sds")
-	s.StringVar(&o.SDS, "sds", "", "`path`, as Envoy sees it, of a file of --part sds: rotated certificates are used without a restart")
+	s.StringVar(&o.SDS, "sds", "", "`directory`, as Envoy sees it, of keyward_client.yaml and keyward_ca.yaml, which --part sds-client and sds-ca print: rotated certificates are used without a restart")
 	s.StringVar(&o.EnvoyVersion, "envoy-version", "1.36", "oldest Envoy that must accept it; from 1.40 on Retry-After is sent")
 }
 

@@ -36,7 +36,7 @@ func (g *generator) plan() (faults []error) {
 		g.planRoutes()
 		return nil
 	}
-	if len(g.Domains) == 0 && g.Part != Cluster && g.Part != SDS {
+	if len(g.Domains) == 0 && g.Part != Cluster && !g.secrets() {
 		for _, w := range g.warnings {
 			faults = append(faults, errors.New(w))
 		}

@@ -50,7 +50,7 @@ func (g *generator) render() ([]byte, error) {
 	if err := t.ExecuteTemplate(&b, name+".yaml", g); err != nil {
 		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
 	}
-	return b.Bytes(), nil
+	return append(bytes.Trim(b.Bytes(), "\n"), '\n'), nil
 }
 
 // indented shifts all lines but the first, and drops the last line's end.
@@ -208,7 +208,7 @@ func (g *generator) Secret(name string) string {
 	if g.SDS == "" {
 		return "{name: " + name + "}"
 	}
-	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name, quote(g.SDS))
+	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name, quote(path.Join(g.SDS, name+".yaml")))
 }
 
 // UsesTLS says that some cluster wants the secrets.

@@ -34,10 +34,11 @@ type Part string
 
 // The parts.
 const (
-	Bootstrap Part = "bootstrap" // a whole file for envoy --config-path
-	Filter    Part = "filter"    // the HTTP filters; in shape routes the route
-	Cluster   Part = "cluster"   // the clusters that the filter or the route names
-	SDS       Part = "sds"       // the file that Options.SDS names
+	Bootstrap Part = "bootstrap"  // a whole file for envoy --config-path
+	Filter    Part = "filter"     // the HTTP filters; in shape routes the route
+	Cluster   Part = "cluster"    // the clusters that the filter or the route names
+	SDSClient Part = "sds-client" // the file keyward_client.yaml of the directory Options.SDS
+	SDSCA     Part = "sds-ca"     // the file keyward_ca.yaml of the directory Options.SDS
 )
 
 // Member is a sidecar whose address is written into the configuration.
@@ -75,7 +76,7 @@ type Options struct {
 	XDSNames               []string // names, one of which the xDS server's certificate carries; none: any of the CA's
 	ServerNames            []string // the same for the sidecars, when they are not told by xDS
 	SidecarTLS             bool     // shape plain: the files are for the sidecar, too, which is on loopback otherwise
-	SDS                    string   // path of the file of Part SDS; Envoy then takes rotated certificates without a restart
+	SDS                    string   // directory of the files of SDSClient and SDSCA: Envoy then takes rotated certificates without a restart
 
 	EnvoyVersion string // oldest Envoy that must accept the output, as 1.36 or 1.40.0; default 1.36
 }
@@ -146,8 +147,8 @@ func (g *generator) faults() (faults []error) {
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
 		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
 	}
-	if !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDS}, g.Part) {
-		fail("part %q: want %s, %s, %s or %s", g.Part, Bootstrap, Filter, Cluster, SDS)
+	if !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDSClient, SDSCA}, g.Part) {
+		fail("part %q: want %s, %s, %s, %s or %s", g.Part, Bootstrap, Filter, Cluster, SDSClient, SDSCA)
 	}
 	if g.ADS != "delta" && g.ADS != "sotw" {
 		fail("ads %q: want delta or sotw", g.ADS)
@@ -160,7 +161,7 @@ func (g *generator) faults() (faults []error) {
 			fail("%s address: %w", what, err)
 		}
 	}
-	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != Filter && g.Part != SDS {
+	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != Filter && !g.secrets() {
 		fail("shape %s needs the address of an xDS server, or members", g.Shape)
 	}
 	if g.Timeout < time.Millisecond {
@@ -180,7 +181,7 @@ func (g *generator) tlsFaults() (faults []error) {
 	if (g.TLSCert == "") != (g.TLSCA == "") {
 		faults = append(faults, errors.New("mTLS needs a certificate, a key and the CA"))
 	}
-	if g.TLSCert == "" && (g.SDS != "" || g.Part == SDS || g.SidecarTLS) {
+	if g.TLSCert == "" && (g.SDS != "" || g.secrets() || g.SidecarTLS) {
 		faults = append(faults, errors.New("secrets need the TLS files"))
 	}
 	return faults
@@ -199,6 +200,9 @@ func (g *generator) memberFaults() (faults []error) {
 	}
 	return faults
 }
+
+// secrets says that the part is a file of secrets.
+func (g *generator) secrets() bool { return g.Part == SDSClient || g.Part == SDSCA }
 
 func splitAddress(a string) (host string, port uint16, err error) {
 	host, text, err := net.SplitHostPort(a)

@@ -164,4 +164,3 @@ func (s source) expr(key string) expr {
 
 // literal is a text in which Envoy finds no command.
 func literal(text string) string { return strings.ReplaceAll(text, "%", "%%") }
-

@@ -30,15 +30,20 @@ type Type struct {
 	Why       string    `json:"why,omitempty"`     // in its own words
 	RefusedAt time.Time `json:"refused_at,omitzero"`
 
-	sentAt time.Time
+	nonce    string // of the response sent last
+	refusing bool   // that one
+	sentAt   time.Time
 }
 
 // clients follows every stream.
 type clients struct {
 	log     *slog.Logger
 	metrics *metrics
-	mu      sync.Mutex
-	open    map[stream]*Client // guarded by mu
+	// upToDate is the version of a type that a client with these versions of resources needs nothing of.
+	upToDate func(typeURL string, has map[string]string) string
+
+	mu   sync.Mutex
+	open map[stream]*Client // guarded by mu
 }
 
 // stream identifies one: the two protocols number theirs apart.
@@ -47,8 +52,8 @@ type stream struct {
 	delta bool
 }
 
-func newClients(log *slog.Logger, m *metrics) *clients {
-	return &clients{log: log, metrics: m, open: map[stream]*Client{}}
+func newClients(log *slog.Logger, m *metrics, upToDate func(string, map[string]string) string) *clients {
+	return &clients{log: log, metrics: m, upToDate: upToDate, open: map[stream]*Client{}}
 }
 
 func (c *clients) callbacks() xdsserver.Callbacks {
@@ -58,18 +63,26 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 		DeltaStreamOpenFunc:   func(_ context.Context, id int64, _ string) error { return c.opened(stream{id, true}) },
 		DeltaStreamClosedFunc: func(id int64, _ *core.Node) { c.closed(stream{id, true}) },
 		StreamRequestFunc: func(id int64, r *discovery.DiscoveryRequest) error {
-			c.heard(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			refused := c.heard(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			if refused != "" {
+				// The library sends what it has when its version is not the one the client goes by. A client that
+				// refuses goes by the version before, so it would be sent the same again at once, for ever.
+				r.VersionInfo = refused
+			}
 			return nil
 		},
 		StreamDeltaRequestFunc: func(id int64, r *discovery.DeltaDiscoveryRequest) error {
 			c.heard(stream{id, true}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			if has := r.GetInitialResourceVersions(); len(has) > 0 {
+				c.resumed(stream{id, true}, r.GetTypeUrl(), has)
+			}
 			return nil
 		},
 		StreamResponseFunc: func(_ context.Context, id int64, _ *discovery.DiscoveryRequest, r *discovery.DiscoveryResponse) {
-			c.sent(stream{id, false}, r.GetTypeUrl(), r.GetVersionInfo())
+			c.sent(stream{id, false}, r.GetTypeUrl(), r.GetVersionInfo(), r.GetNonce())
 		},
 		StreamDeltaResponseFunc: func(id int64, _ *discovery.DeltaDiscoveryRequest, r *discovery.DeltaDiscoveryResponse) {
-			c.sent(stream{id, true}, r.GetTypeUrl(), r.GetSystemVersionInfo())
+			c.sent(stream{id, true}, r.GetTypeUrl(), r.GetSystemVersionInfo(), r.GetNonce())
 		},
 	}
 }
@@ -89,39 +102,73 @@ func (c *clients) closed(id stream) {
 	c.metrics.streams.Dec()
 }
 
-// heard is a request: the first of its type, an acknowledgement, or a refusal.
-func (c *clients) heard(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) {
+// heard is a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later response. It
+// returns the version that the client refuses, as long as it was sent no other.
+func (c *clients) heard(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := c.open[id]
 	if cl == nil {
-		return
+		return ""
 	}
 	if n := node.GetId(); n != "" {
-		cl.Node = n
+		cl.Node = strings.ToValidUTF8(n[:min(len(n), maxNode)], "")
 	}
-	name := short(typeURL)
+	name, known := short(typeURL)
+	if !known {
+		return ""
+	}
 	t := cl.Types[name]
 	switch {
+	case nonce == "" || nonce != t.nonce:
 	case refusal != nil:
-		t.Refused, t.Why, t.RefusedAt = t.Sent, refusal.GetMessage(), time.Now()
+		t.refusing, t.Refused, t.Why, t.RefusedAt = true, t.Sent, refusal.GetMessage(), time.Now()
+		t.Why = strings.ToValidUTF8(t.Why[:min(len(t.Why), maxWhy)], "")
 		c.metrics.nacks.WithLabelValues(name).Inc()
 		c.log.Error("an xDS client refused what it was sent, and keeps what it had", "node", cl.Node, "type", name, "version", t.Sent, "why", t.Why)
-	case nonce != "" && t.Sent != t.Accepted:
+	case !t.refusing && t.Sent != t.Accepted:
 		t.Accepted = t.Sent
 		c.metrics.ack.Observe(time.Since(t.sentAt).Seconds())
 	}
 	cl.Types[name] = t
+	if t.refusing {
+		return t.Sent
+	}
+	return ""
 }
 
-func (c *clients) sent(id stream, typeURL, version string) {
+// What a client says of itself is kept up to these lengths.
+const (
+	maxNode = 256
+	maxWhy  = 4096
+)
+
+// resumed is the first request of a client that was here before, or at another server of the same members.
+func (c *clients) resumed(id stream, typeURL string, has map[string]string) {
+	version := c.upToDate(typeURL, has)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := short(typeURL)
+	cl := c.open[id]
+	name, known := short(typeURL)
+	if cl == nil || !known || version == "" {
+		return
+	}
+	t := cl.Types[name]
+	t.Accepted = version
+	cl.Types[name] = t
+}
+
+func (c *clients) sent(id stream, typeURL, version, nonce string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name, known := short(typeURL)
+	if !known {
+		return
+	}
 	c.metrics.pushes.WithLabelValues(name).Inc()
 	if cl := c.open[id]; cl != nil {
 		t := cl.Types[name]
-		t.Sent, t.sentAt = version, time.Now()
+		t.Sent, t.nonce, t.refusing, t.sentAt = version, nonce, false, time.Now()
 		cl.Types[name] = t
 	}
 }

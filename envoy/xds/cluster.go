@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"encoding/hex"
+	"hash/fnv"
 	"strings"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -46,13 +48,22 @@ func (s *State) OwnerDirect() *cluster.Cluster {
 	if s.TLS {
 		c.TransportSocket = &core.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(s.upstreamTLS())}}
 	}
-	return c
+	return named(c)
 }
 
 // Routed is the cluster of the pods themselves; the route's own hash policy feeds the ring.
 func (s *State) Routed() *cluster.Cluster {
 	s.fill()
-	return s.ringCluster(RouteCluster, nil)
+	return named(s.ringCluster(RouteCluster, nil))
+}
+
+// named gives the cluster's endpoints a name that tells its content. An Envoy whose cluster changes would otherwise wait
+// 15 s for endpoints that nobody sends again, since they are the same, and meanwhile use new weights in the old ring.
+func named(c *cluster.Cluster) *cluster.Cluster {
+	h := fnv.New64a()
+	_, _ = h.Write(pack(c).GetValue()) // a hash never fails
+	c.EdsClusterConfig.ServiceName = c.GetName() + "@" + hex.EncodeToString(h.Sum(nil))
+	return c
 }
 
 // ringCluster is a cluster whose ring has the same fixed points for each member whatever the others do. The panic
@@ -127,7 +138,7 @@ func (s *State) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAss
 		if h.Draining {
 			status = core.HealthStatus_DRAINING
 		}
-		e := lbEndpoint(h.addr.String(), uint32(h.port), status)
+		e := lbEndpoint(h.addr.Addr().String(), uint32(h.addr.Port()), status)
 		e.Metadata = &core.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": {
 			Fields: map[string]*structpb.Value{"hash_key": structpb.NewStringValue(string(h.ID))},
 		}}}

@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"time"
 
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // routes sends every request to the pod whose sidecar owns the request's key. A request without the header goes to any pod,
@@ -23,7 +22,6 @@ func (s *State) routes() *route.RouteConfiguration {
 			Action: &route.Route_Route{Route: &route.RouteAction{
 				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
 				HashPolicy:       []*route.RouteAction_HashPolicy{headerPolicy(s.RouteHeader)},
-				Timeout:          durationpb.New(15 * time.Second),
 			}},
 		}}}},
 	}
@@ -42,8 +40,9 @@ func (s *State) listener() (*listener.Listener, error) {
 		host = "0.0.0.0"
 	}
 	manager := &hcm.HttpConnectionManager{
-		StatPrefix:     RouteListen,
-		RouteSpecifier: &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: RouteConfig}},
+		StatPrefix:       RouteListen,
+		UseRemoteAddress: wrapperspb.Bool(true), // what clients say in x-forwarded-for is not believed
+		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: RouteConfig}},
 		HttpFilters: []*hcm.HttpFilter{{
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
 		}},

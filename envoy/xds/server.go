@@ -52,7 +52,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	versions map[string]string // by type URL; guarded by mu
-	omitted  string            // members last logged as unreachable; guarded by mu
+	snapshot *cache.Snapshot   // guarded by mu
+	omitted  []omission        // last logged; guarded by mu
 }
 
 // everyone is the one node all clients share: what is served depends on no client.
@@ -69,8 +70,8 @@ func New(ctx context.Context, o Options) *Server {
 	}
 	s := &Server{log: o.Logger, metrics: newMetrics(o.Registerer), versions: map[string]string{}}
 	s.cache = cache.NewSnapshotCache(false, sameNode{}, nil)
-	s.clients = newClients(s.log, s.metrics)
-	s.server = xdsserver.NewServer(ctx, patient{s.cache, s.version}, s.clients.callbacks())
+	s.clients = newClients(s.log, s.metrics, s.upToDate)
+	s.server = xdsserver.NewServer(ctx, s.cache, s.clients.callbacks())
 	return s
 }
 
@@ -91,34 +92,49 @@ func (s *Server) Set(state State) error {
 	if err != nil {
 		return fmt.Errorf("serve xDS: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	snapshot := &cache.Snapshot{}
+	snapshot, versions := &cache.Snapshot{}, map[string]string{}
 	for typeURL, list := range resources {
 		version, err := versionOf(list)
 		if err != nil {
 			return fmt.Errorf("serve xDS: %w", err)
 		}
-		s.versions[typeURL] = version
+		versions[typeURL] = version
 		snapshot.Resources[cache.GetResponseType(typeURL)] = cache.NewResources(version, list)
 	}
-	if names := fmt.Sprint(omitted); names != s.omitted && len(omitted) > 0 {
-		s.log.Warn("members without an address that Envoys elsewhere can reach are left out of the ring served to Envoy; their keys are forwarded", "members", omitted)
-		s.omitted = names
+	if err := snapshot.ConstructVersionMap(); err != nil {
+		return fmt.Errorf("serve xDS: %w", err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(omitted, s.omitted) {
+		s.omitted = omitted
+		for _, o := range omitted {
+			s.log.Warn("a member is left out of the ring that Envoy is served: its keys are asked elsewhere and forwarded", "member", o.id, "cluster", o.cluster, "why", o.why)
+		}
+	}
+	s.versions, s.snapshot = versions, snapshot
 	return s.cache.SetSnapshot(context.Background(), everyone, snapshot)
 }
 
 // resources lists what is served, by type URL.
-func (s *State) resources() (map[string][]types.Resource, []ring.ID, error) {
-	owners, omitted := s.hosts(func(m Member) string { return m.RLS })
-	pods, _ := s.hosts(func(m Member) string { return m.Route })
+func (s *State) resources() (map[string][]types.Resource, []omission, error) {
+	owners, omitted := s.hosts(OwnerCluster, func(m Member) string { return m.RLS })
+	pods, others := s.hosts(RouteCluster, func(m Member) string { return m.Route })
+	if len(pods) > 0 { // nobody has such an address where nobody wants it
+		omitted = append(omitted, others...)
+	}
+	direct, routed := s.OwnerDirect(), s.Routed()
 	out := map[string][]types.Resource{
-		resource.ClusterType:         {s.OwnerDirect(), s.Routed()},
-		resource.EndpointType:        {s.endpoints(OwnerCluster, owners), s.endpoints(RouteCluster, pods)},
-		resource.ListenerType:        {},
-		resource.RouteType:           {s.routes()},
-		resource.RateLimitConfigType: {},
+		resource.ClusterType: {direct, routed},
+		resource.EndpointType: {
+			s.endpoints(OwnerCluster, owners), s.endpoints(direct.GetEdsClusterConfig().GetServiceName(), owners),
+			s.endpoints(RouteCluster, pods), s.endpoints(routed.GetEdsClusterConfig().GetServiceName(), pods),
+		},
+		resource.ListenerType: {},
+		resource.RouteType:    {s.routes()},
+	}
+	if s.Rules != nil {
+		out[resource.RateLimitConfigType] = []types.Resource{}
 	}
 	for _, r := range s.Rules {
 		out[resource.RateLimitConfigType] = append(out[resource.RateLimitConfigType], r)
@@ -130,19 +146,16 @@ func (s *State) resources() (map[string][]types.Resource, []ring.ID, error) {
 		}
 		out[resource.ListenerType] = []types.Resource{l}
 	}
-	return out, omitted, errors.Join(s.faults(owners)...)
+	return out, omitted, errors.Join(s.faults(owners), s.faults(pods))
 }
 
-// faults are what would make Envoy refuse the whole ring.
-func (s *State) faults(hosts []host) []error {
+// faults are what would make Envoy refuse the whole ring, or crash.
+func (s *State) faults(hosts []host) error {
 	members := make([]ring.Member, len(hosts))
 	for i, h := range hosts {
 		members[i] = ring.Member{ID: h.ID, Weight: h.Weight}
 	}
-	if err := ring.Validate(members, s.Capacity); err != nil {
-		return []error{err}
-	}
-	return nil
+	return ring.Validate(members, s.Capacity)
 }
 
 // versionOf is a hash of what the resources hold, whatever their order.
@@ -161,10 +174,20 @@ func versionOf(list []types.Resource) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// version is what is served of a type now.
-func (s *Server) version(typeURL string) string {
+// upToDate is the version that is served of a type if a client that comes back already has just that, resource by
+// resource: the library then sends it nothing.
+func (s *Server) upToDate(typeURL string, has map[string]string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.snapshot == nil || len(has) == 0 {
+		return ""
+	}
+	served := s.snapshot.GetVersionMap(typeURL)
+	for name, version := range has {
+		if served[name] != version {
+			return ""
+		}
+	}
 	return s.versions[typeURL]
 }
 
@@ -181,26 +204,18 @@ func (s *Server) Status() Status {
 	s.mu.Unlock()
 	st := Status{Versions: map[string]string{}, Clients: s.clients.list()}
 	for t, v := range versions {
-		st.Versions[short(t)] = v
+		name, _ := short(t)
+		st.Versions[name] = v
 	}
 	return st
 }
 
-// short is a type's name without the packages it is in.
-func short(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
-
-// patient is a cache that does not send a client again what it has just refused: the library compares the version that
-// the client goes by with its own, and a refusing client goes by the one before.
-type patient struct {
-	cache.SnapshotCache
-	version func(typeURL string) string
-}
-
-// CreateWatch implements cache.ConfigWatcher.
-func (p patient) CreateWatch(r *cache.Request, sub cache.Subscription, out chan cache.Response) (func(), error) {
-	if r.GetErrorDetail() != nil {
-		r = proto.Clone(r).(*cache.Request)
-		r.VersionInfo = p.version(r.GetTypeUrl())
+// short is the name of a served type without the packages it is in. Clients may ask for whatever they like, but are
+// followed in what is served only.
+func short(typeURL string) (name string, served bool) {
+	switch typeURL {
+	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType:
+		return typeURL[strings.LastIndexByte(typeURL, '.')+1:], true
 	}
-	return p.SnapshotCache.CreateWatch(r, sub, out)
+	return "", false
 }

@@ -1,10 +1,8 @@
 package xds
 
 import (
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -48,7 +46,7 @@ type State struct {
 	RouteAddress string // host:port of the ring-hash routes' listener; empty: no listener and no route
 	RouteHeader  string // header that the routes hash; default x-api-key
 
-	Rules []*rlsconf.RateLimitConfig
+	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so nobody is told that there are none
 }
 
 func (s *State) fill() {
@@ -71,35 +69,76 @@ func (s *State) fill() {
 // host is a member with the address that one cluster uses.
 type host struct {
 	Member
-	addr netip.Addr
-	port uint16
+	addr netip.AddrPort
+}
+
+// omission is a member that is not in a cluster, and why.
+type omission struct {
+	id      ring.ID
+	cluster string
+	why     string
 }
 
 // hosts picks the members that an Envoy elsewhere can reach, and names the others. EDS takes IP addresses only. A loopback
-// address is reachable when everything is on one machine, which is when nobody offers another kind.
-func (s *State) hosts(address func(Member) string) (in []host, unreachable []ring.ID) {
-	local := 0
+// address is reachable when everything is on one machine, which is when nobody offers another kind. Envoy knows a host by
+// its address: of several members with the same one, the first that stays is taken.
+func (s *State) hosts(cluster string, address func(Member) string) (in []host, out []omission) {
+	omit := func(m Member, why string) { out = append(out, omission{m.ID, cluster, why}) }
+	remote := false
 	for _, m := range s.Members {
-		h, port, err := net.SplitHostPort(address(m))
-		ip, err2 := netip.ParseAddr(h)
-		n, err3 := strconv.ParseUint(port, 10, 16)
-		if err != nil || err2 != nil || err3 != nil || ip.IsUnspecified() {
-			unreachable = append(unreachable, m.ID)
+		addr, why := parseAddress(address(m))
+		if why != "" {
+			omit(m, why)
 			continue
 		}
-		if ip.IsLoopback() {
-			local++
-		}
-		in = append(in, host{m, ip, uint16(n)})
+		remote = remote || !addr.Addr().IsLoopback()
+		in = append(in, host{m, addr})
 	}
-	if local == len(in) {
-		return in, unreachable
-	}
-	in = slices.DeleteFunc(in, func(h host) bool {
-		if h.addr.IsLoopback() {
-			unreachable = append(unreachable, h.ID)
+	taken := map[netip.AddrPort]ring.ID{}
+	for _, h := range in {
+		if _, found := taken[h.addr]; !found && !h.Draining {
+			taken[h.addr] = h.ID
 		}
-		return h.addr.IsLoopback()
-	})
-	return in, unreachable
+	}
+	kept := in[:0]
+	for _, h := range in {
+		other, found := taken[h.addr]
+		switch {
+		case remote && h.addr.Addr().IsLoopback():
+			omit(h.Member, "its address is a loopback one, others' are not")
+		case found && other != h.ID:
+			omit(h.Member, "it has the address of "+string(other))
+		default:
+			taken[h.addr] = h.ID
+			kept = append(kept, h)
+		}
+	}
+	return s.fit(kept), out
+}
+
+// fit leaves out leaving members when there is no place for them on the ring: they only keep their connections a bit longer.
+func (s *State) fit(hosts []host) []host {
+	sum := 0
+	for _, h := range hosts {
+		sum += int(h.Weight)
+	}
+	if sum < s.Capacity {
+		return hosts
+	}
+	return slices.DeleteFunc(hosts, func(h host) bool { return h.Draining })
+}
+
+// parseAddress reads an IP address and port; why is empty when it is one that Envoy can be told.
+func parseAddress(text string) (addr netip.AddrPort, why string) {
+	if text == "" {
+		return addr, "it has no such address"
+	}
+	addr, err := netip.ParseAddrPort(text)
+	switch {
+	case err != nil:
+		return addr, "its address is no IP address and port"
+	case addr.Addr().IsUnspecified() || addr.Addr().Zone() != "" || addr.Port() == 0:
+		return addr, "its address is none that others can reach"
+	}
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), ""
 }
