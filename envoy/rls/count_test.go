@@ -51,6 +51,22 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
+func TestNearLimitRatio(t *testing.T) {
+	for _, tt := range []struct {
+		ratio float32
+		near  uint64
+	}{{0, 10}, {0.333, 7}, {1, 0}, {1.5, 0}} {
+		r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 10}}]}",
+			func(o *Options, _ *Switches) { o.NearLimitRatio = tt.ratio })
+		for range 10 {
+			r.ask(t, request("d", descriptor("k", "v")))
+		}
+		if got := r.counts("d.k"); got != [7]uint64{10, 0, tt.near, 10} {
+			t.Errorf("ratio %v: %v", tt.ratio, got)
+		}
+	}
+}
+
 func TestStatisticsStop(t *testing.T) {
 	r := newRig(t, `
 domain: d

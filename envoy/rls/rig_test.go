@@ -55,7 +55,7 @@ type rig struct {
 func newRig(t testing.TB, yaml string, change ...func(*Options, *Switches)) *rig {
 	t.Helper()
 	r := &rig{lone: newLone(clock), stats: stats.New(stats.Options{}), reg: prometheus.NewRegistry()}
-	o := Options{Decider: r.lone, Stats: r.stats, Registerer: r.reg}
+	o := Options{Decider: r.lone, Stats: r.stats, Registerer: r.reg, NearLimitRatio: 0.8}
 	var sw Switches
 	for _, c := range change {
 		c(&o, &sw)

@@ -39,7 +39,7 @@ type Options struct {
 	Stats      *stats.Store
 	Registerer prometheus.Registerer // of the keyward_* metrics; nil registers none
 
-	NearLimitRatio  float32       // NEAR_LIMIT_RATIO; default 0.8
+	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: the part of a limit above which hits are near it; 0 for all of them
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for a call that has no timeout of its own; default 12 ms, under Envoy's default of 20
 	Bounds          Bounds
@@ -80,9 +80,6 @@ func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, store: o.Stats, metrics: newMetrics(o.Registerer),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, bounds: o.Bounds.withDefaults(),
-	}
-	if s.ratio == 0 {
-		s.ratio = 0.8
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
