@@ -17,8 +17,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // counting answers as the constant server does, but every third call is over the limit and every seventh fails.
@@ -39,7 +42,7 @@ func (c *counting) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest
 	return res, err
 }
 
-func serve(t *testing.T, s pb.RateLimitServiceServer) string {
+func serve(t *testing.T, s pb.RateLimitServiceServer) target {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,10 +52,10 @@ func serve(t *testing.T, s pb.RateLimitServiceServer) string {
 	pb.RegisterRateLimitServiceServer(g, s)
 	go func() { _ = g.Serve(ln) }()
 	t.Cleanup(g.Stop)
-	return ln.Addr().String()
+	return target{addr: ln.Addr().String()}
 }
 
-func loadFor(t *testing.T, targets ...string) *load {
+func loadFor(t *testing.T, targets ...target) *load {
 	t.Helper()
 	l, err := newLoad(options{inflight: 5, conns: 2, keys: 10}, targets)
 	if err != nil {
@@ -84,7 +87,7 @@ func TestLoadCountsEveryCall(t *testing.T) {
 
 func TestLoadAsksAllTargets(t *testing.T) {
 	var servers [3]counting
-	var targets []string
+	var targets []target
 	for i := range servers {
 		targets = append(targets, serve(t, &servers[i]))
 	}
@@ -95,6 +98,44 @@ func TestLoadAsksAllTargets(t *testing.T) {
 	for i := range servers {
 		if servers[i].calls.Load() == 0 {
 			t.Errorf("target %d was not asked", i)
+		}
+	}
+}
+
+// placed fails calls that arrive where their key is not owned.
+type placed struct {
+	constant
+	ring  *ring.Ring
+	self  int
+	calls atomic.Int64
+}
+
+func (p *placed) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	p.calls.Add(1)
+	key := req.GetDescriptors()[0].GetEntries()[1].GetValue()
+	if told := metadata.ValueFromIncomingContext(ctx, "x-keyward-key"); len(told) != 1 || told[0] != key || p.ring.Owner(ring.Hash(key)) != p.self {
+		return nil, status.Errorf(codes.InvalidArgument, "key %s, told %q, is not of member %d", key, told, p.self)
+	}
+	return p.constant.ShouldRateLimit(ctx, req)
+}
+
+func TestLoadAsksTheOwner(t *testing.T) {
+	r := ring.New([]ring.Member{{ID: "a", Weight: 1}, {ID: "b", Weight: 1}, {ID: "c", Weight: 1}})
+	var targets []target
+	var servers []*placed
+	for i := range r.Len() {
+		s := &placed{ring: r, self: i}
+		to := serve(t, s)
+		to.member = r.At(i).ID
+		servers, targets = append(servers, s), append(targets, to)
+	}
+	m := loadFor(t, targets[1], targets[2], targets[0]).run(t.Context(), 100*time.Millisecond, 0)
+	if m.Errors > 0 || m.OK == 0 {
+		t.Errorf("%d ok, %d at another member: %v", m.OK, m.Errors, m.err)
+	}
+	for i, s := range servers {
+		if s.calls.Load() == 0 {
+			t.Errorf("member %d was not asked", i)
 		}
 	}
 }
@@ -189,8 +230,8 @@ func TestChoose(t *testing.T) {
 		chosen, left int
 		err          string
 	}{
-		{"", true, 5, 0, ""},
-		{"", false, 3, 2, ""},
+		{"", true, 6, 0, ""},
+		{"", false, 4, 2, ""},
 		{"keyward-1, constant", false, 2, 0, ""},
 		{"ratelimit", false, 0, 1, ""},
 		{"constant,x,gubernator", true, 1, 0, `["gubernator" "x"]`},

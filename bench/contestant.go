@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/keyward/keyward/certs"
 	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/ring"
 )
 
 // limitPerYear is a limit that no run reaches, in a window that hardly any run sees the end of.
@@ -38,6 +41,7 @@ const (
 	nameConstant  = "constant"
 	nameOne       = "keyward-1"
 	nameThree     = "keyward-3"
+	nameDirect    = "keyward-3-direct"
 	nameRatelimit = "ratelimit"
 )
 
@@ -50,10 +54,11 @@ func contestants() []contestant {
 		{Name: nameThree, Title: "Keyward, three nodes, asked anywhere", start: func(ctx context.Context, a *arena, r *running) error {
 			return startKeyward(ctx, a, r, "a", "b", "c")
 		}},
+		{Name: nameDirect, Title: "Keyward, three nodes, asked at the owner", start: startDirect},
 		{Name: nameRatelimit, Title: "envoyproxy/ratelimit + Redis", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
 			return startRatelimit(ctx, a, r)
 		}},
-		{Name: nameRatelimit + "-piped", Title: "the same, REDIS_PIPELINE_WINDOW=150us", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
+		{Name: nameRatelimit + "-piped", Title: "envoyproxy/ratelimit + Redis, piped 150us", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
 			return startRatelimit(ctx, a, r, "REDIS_PIPELINE_WINDOW=150us")
 		}},
 	}
@@ -67,10 +72,17 @@ func names() []string {
 	return all
 }
 
+// target is one server of a contestant.
+type target struct {
+	addr   string
+	member ring.ID     // with it, a key is asked of the member that counts it, as Envoy does in the shape owner-direct
+	tls    *tls.Config // nil: in the clear
+}
+
 // running is a started contestant.
 type running struct {
 	contestant
-	targets   []string       // where it is asked
+	targets   []target       // where it is asked
 	processes []*lab.Process // whose CPU is counted
 	metrics   []string       // of Keyward: where /metrics is
 	debug     []string       // where /debug/pprof is
@@ -151,11 +163,12 @@ func (r *running) process(s lab.Spec) error {
 }
 
 func startConstant(_ context.Context, a *arena, r *running) error {
-	var err error
-	if r.targets, err = r.addrs(1); err != nil {
+	addrs, err := r.addrs(1)
+	if err != nil {
 		return err
 	}
-	return r.process(lab.Spec{Name: "constant", Path: a.self, Args: []string{constantCommand, r.targets[0]}})
+	r.targets = []target{{addr: addrs[0]}}
+	return r.process(lab.Spec{Name: "constant", Path: a.self, Args: []string{constantCommand, addrs[0]}})
 }
 
 // startKeyward starts members as users do: with mTLS between them. The door that is asked is the plain one, as the
@@ -171,7 +184,7 @@ func startKeyward(ctx context.Context, a *arena, r *running, members ...string) 
 		if err != nil {
 			return err
 		}
-		r.targets = append(r.targets, s.RLS)
+		r.targets = append(r.targets, target{addr: s.RLS})
 		r.processes = append(r.processes, s.Process)
 		r.metrics = append(r.metrics, s.Metrics)
 		r.debug = append(r.debug, s.Debug)
@@ -179,6 +192,21 @@ func startKeyward(ctx context.Context, a *arena, r *running, members ...string) 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return r.lab.AwaitRing(ctx, members...)
+}
+
+// startDirect starts three members and asks at the doors that they open to other pods' Envoys, with mTLS.
+func startDirect(ctx context.Context, a *arena, r *running) error {
+	if err := startKeyward(ctx, a, r, "a", "b", "c"); err != nil {
+		return err
+	}
+	conf, err := certs.Client(certs.DemoFiles(filepath.Join(r.dir, "certs"), "envoy"), certs.ClientOptions{ServerSANs: []string{certs.DemoSAN("sidecar")}})
+	if err != nil {
+		return err
+	}
+	for i, s := range r.lab.Sidecars {
+		r.targets[i] = target{addr: s.Direct, member: ring.ID(s.Name), tls: conf}
+	}
+	return nil
 }
 
 // startRatelimit starts a Redis without persistence and the service over it, with the same metrics on as Keyward has.
@@ -208,7 +236,7 @@ func startRatelimit(ctx context.Context, a *arena, r *running, env ...string) er
 	if err := awaitTCP(ctx, addrs[0]); err != nil { // the service gives up when there is no Redis
 		return err
 	}
-	r.targets, r.debug = addrs[1:2], addrs[3:4]
+	r.targets, r.debug = []target{{addr: addrs[1]}}, addrs[3:4]
 	return r.process(lab.Spec{Name: "ratelimit", Path: path, Env: append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + port[1], "HOST=127.0.0.1", "PORT=" + port[2], "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + port[3],
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + addrs[0], "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=" + addrs[4],

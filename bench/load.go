@@ -13,12 +13,15 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/ring"
 )
 
 // callTimeout is long: a call that a busy machine delays must be answered, not degraded, or it would look cheaper.
@@ -27,19 +30,29 @@ const callTimeout = time.Second
 // load asks one contestant.
 type load struct {
 	conns    []*grpc.ClientConn
-	messages [][]byte // one encoded request a key
+	messages [][]byte      // one encoded request a key
+	headers  []metadata.MD // one a key: its name, as Envoy tells it; nil: not told
+	owners   []int         // one a key: the target that owns it; nil: any target is asked
+	targets  int           // conns[i] is to target i % targets
 	inflight int
 }
 
 // newLoad connects to all targets alike.
-func newLoad(o options, targets []string) (*load, error) {
-	l := &load{inflight: o.inflight}
-	for i := range max(o.conns, len(targets)) {
-		conn, err := grpc.NewClient("passthrough:///"+targets[i%len(targets)], grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return nil, err
+func newLoad(o options, targets []target) (*load, error) {
+	l := &load{inflight: o.inflight, targets: len(targets)}
+	each := (o.conns + len(targets) - 1) / len(targets)
+	for range each {
+		for _, t := range targets {
+			secure := insecure.NewCredentials()
+			if t.tls != nil {
+				secure = credentials.NewTLS(t.tls)
+			}
+			conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(secure))
+			if err != nil {
+				return nil, err
+			}
+			l.conns = append(l.conns, conn)
 		}
-		l.conns = append(l.conns, conn)
 	}
 	for i := range o.keys {
 		m, err := proto.Marshal(request(i))
@@ -48,12 +61,32 @@ func newLoad(o options, targets []string) (*load, error) {
 		}
 		l.messages = append(l.messages, m)
 	}
+	if targets[0].member != "" {
+		l.place(targets)
+	}
 	return l, nil
 }
 
+// place finds the owner of every key on Envoy's ring.
+func (l *load) place(targets []target) {
+	index := map[ring.ID]int{}
+	var members []ring.Member
+	for i, t := range targets {
+		index[t.member] = i
+		members = append(members, ring.Member{ID: t.member, Weight: 1})
+	}
+	r := ring.New(members)
+	for i := range l.messages {
+		l.owners = append(l.owners, index[r.At(r.Owner(ring.Hash(keyName(i)))).ID])
+		l.headers = append(l.headers, metadata.Pairs("x-keyward-key", keyName(i)))
+	}
+}
+
+func keyName(key int) string { return fmt.Sprintf("client-%06d", key) }
+
 func request(key int) *pb.RateLimitRequest {
 	return &pb.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
-		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "route", Value: "search"}, {Key: "api_key", Value: fmt.Sprintf("client-%06d", key)}},
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "route", Value: "search"}, {Key: "api_key", Value: keyName(key)}},
 	}}}
 }
 
@@ -114,7 +147,7 @@ func (l *load) run(ctx context.Context, length time.Duration, rate float64) meas
 	begin := time.Now()
 	var workers sync.WaitGroup
 	for i := range parts {
-		w := worker{load: l, conn: l.conns[i%len(l.conns)], end: begin.Add(length), random: rand.New(rand.NewPCG(1, uint64(i)))}
+		w := worker{load: l, number: i, end: begin.Add(length), random: rand.New(rand.NewPCG(1, uint64(i)))}
 		if rate > 0 {
 			w.every = time.Duration(float64(l.inflight) / rate * float64(time.Second))
 			w.next = begin.Add(w.every / time.Duration(l.inflight) * time.Duration(i))
@@ -146,7 +179,7 @@ func (m *measurement) answered() int { return m.OK + m.Over }
 // worker has one call in flight at a time.
 type worker struct {
 	load   *load
-	conn   *grpc.ClientConn
+	number int
 	end    time.Time
 	random *rand.Rand
 	every  time.Duration // 0: without a pause
@@ -193,9 +226,15 @@ func (w *worker) wait() time.Time {
 func (w *worker) call(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout) // Envoy, too, tells its timeout with every call
 	defer cancel()
-	message := w.load.messages[w.random.IntN(len(w.load.messages))]
+	l := w.load
+	key := w.random.IntN(len(l.messages))
+	conn := l.conns[w.number%len(l.conns)]
+	if l.owners != nil {
+		ctx = metadata.NewOutgoingContext(ctx, l.headers[key])
+		conn = l.conns[w.number%(len(l.conns)/l.targets)*l.targets+l.owners[key]]
+	}
 	var code uint64
-	err := w.conn.Invoke(ctx, pb.RateLimitService_ShouldRateLimit_FullMethodName, message, &code, grpc.ForceCodecV2(lean{}))
+	err := conn.Invoke(ctx, pb.RateLimitService_ShouldRateLimit_FullMethodName, l.messages[key], &code, grpc.ForceCodecV2(lean{}))
 	return code, err
 }
 

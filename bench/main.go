@@ -42,7 +42,7 @@ type options struct {
 
 func (o *options) define(f *flag.FlagSet) {
 	f.StringVar(&o.bin, "bin", "../bin", "`directory` of sidecar and keyward (make build); the competitor is built into its folder bench")
-	f.Float64Var(&o.seconds, "seconds", 5, "how long each contestant is measured in each round, and half as long again at -rate")
+	f.Float64Var(&o.seconds, "seconds", 5, "how long each contestant is measured in each round, and as long again at -rate")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant is measured")
 	f.IntVar(&o.inflight, "inflight", 64, "calls in flight")
 	f.IntVar(&o.conns, "conns", 6, "connections they are spread over")

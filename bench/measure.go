@@ -52,7 +52,7 @@ func rounds(ctx context.Context, out io.Writer, o options, all []*running, rep *
 			}
 			s.Round = round + 1
 			rep.add(r, s)
-			fmt.Fprintf(out, "round %d/%d  %-38s %6.1f us CPU/decision  %7.0f decisions/s  p99 %6.2f ms  load average %.1f\n",
+			fmt.Fprintf(out, "round %d/%d  %-42s %6.1f us CPU/decision  %7.0f decisions/s  p99 %6.2f ms  load average %.1f\n",
 				s.Round, o.rounds, r.Title, s.Full.CPU, s.Full.Throughput, s.Full.P99/1000, s.Machine)
 		}
 	}
@@ -71,7 +71,7 @@ func (r *running) measure(ctx context.Context, o options) (s Sample, err error) 
 		return s, err
 	}
 	if o.rate > 0 {
-		if s.Paced, err = r.figures(ctx, length/2, o.rate); err != nil {
+		if s.Paced, err = r.figures(ctx, length, o.rate); err != nil {
 			return s, err
 		}
 	}

@@ -181,7 +181,7 @@ func (rep *Report) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "\n%s\tCPU us/decision (min..max)\tx constant\tdecisions/s\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms\tRSS MB\t\n", rep.left("as fast as answers come"))
 	for _, r := range rep.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%.0f\t%s\t%.0f\t\n", rep.left(r.Title), r.CPU, r.Ratio, r.Throughput.Median, r.Latency, float64(r.RSS)/1e6)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f\t%s\t%.0f\t\n", rep.left(r.Title), r.CPU, times(r.Ratio), r.Throughput.Median, r.Latency, float64(r.RSS)/1e6)
 	}
 	if rep.Rate > 0 {
 		fmt.Fprintf(w, "\t\t\t\t\t\t\t\t\t\n%s\tCPU us/decision (min..max)\t\t\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms\t\t\n", rep.left(fmt.Sprintf("at %g calls a second", rep.Rate)))
@@ -209,6 +209,13 @@ func (rep *Report) left(title string) string {
 	return fmt.Sprintf("%-*s", width, title)
 }
 
+func times(ratio float64) string {
+	if ratio == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", ratio)
+}
+
 func (s Spread) String() string {
 	return fmt.Sprintf("%.1f (%.1f..%.1f)", s.Median, s.Min, s.Max)
 }
@@ -234,7 +241,7 @@ func (r *Row) remarks() string {
 	if r.Uncounted != nil {
 		parts = append(parts, fmt.Sprintf("%d answered and not counted", *r.Uncounted))
 	}
-	if r.Forwarded > 0 || r.Degraded > 0 {
+	if strings.HasPrefix(r.Name, "keyward") {
 		parts = append(parts, fmt.Sprintf("%.1f %% forwarded, %.2f %% degraded", 100*r.Forwarded, 100*r.Degraded))
 	}
 	return strings.Join(parts, "; ")
