@@ -30,7 +30,7 @@ type EnvoyOptions struct {
 	Upstream    string   // address of the application behind it
 	Args        []string // more arguments of `keyward envoy-config`
 	Concurrency int      // worker threads; 0 means 1
-	Config      string   // a whole bootstrap to use instead; @LISTENER@ and @ADMIN@ stand for its addresses
+	Config      string   // a whole bootstrap to use instead; @HOST@, @PORT@, @ADMINHOST@ and @ADMINPORT@ stand for its addresses
 }
 
 // AddEnvoy writes a bootstrap and starts an Envoy with it.
@@ -39,7 +39,9 @@ func (l *Lab) AddEnvoy(o EnvoyOptions) (*Envoy, error) {
 	if err := l.ports.fill(&e.Listener, &e.Admin); err != nil {
 		return nil, err
 	}
-	text := strings.NewReplacer("@LISTENER@", e.Listener, "@ADMIN@", e.Admin).Replace(o.Config)
+	host, port, _ := strings.Cut(e.Listener, ":")
+	adminHost, adminPort, _ := strings.Cut(e.Admin, ":")
+	text := strings.NewReplacer("@HOST@", host, "@PORT@", port, "@ADMINHOST@", adminHost, "@ADMINPORT@", adminPort).Replace(o.Config)
 	if o.Config == "" {
 		out, err := l.envoyConfig(e, o)
 		if err != nil {

@@ -148,14 +148,7 @@ func TestRoutes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-				defer cancel()
-				if err := lab.Await(ctx, pod.Name, func(ctx context.Context) error {
-					_, err := lab.Get(ctx, "http://"+pod.Admin+"/ready")
-					return err
-				}); err != nil {
-					t.Fatal(err)
-				}
+				awaitReady(t, pod)
 			}
 			edge := addEnvoy(t, l, lab.EnvoyOptions{
 				Name: "edge", Shape: "routes", XDS: xds.Addr, Upstream: up.addr,
