@@ -338,3 +338,19 @@ func TestPathDecides(t *testing.T) {
 		t.Errorf("nothing was counted: %+v", got)
 	}
 }
+
+// Ratios are taken within a round: a round in which the machine was busy must not be set against one in which it was not.
+func TestRatioIsOfRounds(t *testing.T) {
+	s := func(cpu ...float64) (samples []Sample) {
+		for _, us := range cpu {
+			samples = append(samples, Sample{Full: Figures{CPU: us}})
+		}
+		return samples
+	}
+	if got := ratio(s(20, 90, 50), s(10, 90, 10)); got != 2 {
+		t.Errorf("%v, want 2", got)
+	}
+	if got := ratio(s(20), nil); got != 0 {
+		t.Errorf("to nothing: %v", got)
+	}
+}

@@ -93,10 +93,10 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	}
 	debug.SetGCPercent(400) // the load's own collector competes with the servers for the same cores
 	a, done, err := newArena(o)
+	defer done()
 	if err != nil {
 		return err
 	}
-	defer done()
 	chosen, left, err := choose(o.only, a.redis != "")
 	if err != nil {
 		return err
@@ -147,8 +147,12 @@ func newArena(o options) (*arena, func(), error) {
 	}
 	a.bin, err2 = filepath.Abs(o.bin)
 	a.self, err3 = os.Executable()
+	_, err4 := os.Stat(filepath.Join(a.bin, "sidecar"))
+	if err4 != nil {
+		err4 = fmt.Errorf("run make build first: %w", err4)
+	}
 	a.redis, _ = exec.LookPath("redis-server")
-	return a, done, errors.Join(err1, err2, err3)
+	return a, done, errors.Join(err1, err2, err3, err4)
 }
 
 // choose picks the contestants that are asked for and can be had; left says, in whole sentences, which cannot.
