@@ -281,11 +281,12 @@ func TestMergeLaws(t *testing.T) {
 			m := r.Merge(anyState(w1, c1, r1), anyState(w2, c2, r2))
 			return m.Refunded <= m.Charged
 		},
-		// One writer's history: however its states are repeated and reordered on the way, the last one comes out.
+		// One writer's history: however its states are repeated and reordered on the way, the last one comes out. Not so
+		// in the window that began in 1970, whose empty State is the zero State, which is no counter at all.
 		"last of a history": func(seed uint64) bool {
 			rnd := rand.New(rand.NewPCG(seed, 2))
 			history := []State{{}}
-			s, now := State{}, -int64(2*time.Minute)
+			s, now := State{}, t0-int64(2*time.Minute)
 			for range 40 {
 				now += rnd.Int64N(int64(10 * time.Second))
 				if rnd.IntN(3) == 0 {
