@@ -87,7 +87,7 @@ func (s *State) ringCluster(name string, hashing *lbcommon.ConsistentHashingLbCo
 			TypedExtensionConfig: &core.TypedExtensionConfig{
 				Name: "envoy.load_balancing_policies.ring_hash",
 				TypedConfig: pack(&ringhash.RingHash{
-					MinimumRingSize:           wrapperspb.UInt64(uint64(ring.PointsPerWeight * s.Capacity)),
+					MinimumRingSize:           wrapperspb.UInt64(uint64(ring.PointsPerWeight * ring.EnvoyCapacity(s.Capacity))),
 					MaximumRingSize:           wrapperspb.UInt64(ring.PointsPerWeight * ring.MaxCapacity),
 					ConsistentHashingLbConfig: hashing,
 					LocalityWeightedLbConfig:  &lbcommon.LocalityLbConfig_LocalityWeightedLbConfig{},
@@ -132,7 +132,7 @@ func (s *State) upstreamTLS() *tlsv3.UpstreamTlsContext {
 // that the sum never changes.
 func (s *State) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAssignment {
 	la := &endpoint.ClusterLoadAssignment{ClusterName: cluster}
-	left := s.Capacity
+	left := ring.EnvoyCapacity(s.Capacity)
 	for _, h := range hosts {
 		status := core.HealthStatus_HEALTHY
 		if h.Draining {

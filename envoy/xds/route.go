@@ -2,8 +2,8 @@ package xds
 
 import (
 	"fmt"
-	"net"
-	"strconv"
+	"net/netip"
+	"strings"
 
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -28,16 +28,13 @@ func (s *State) routes() *route.RouteConfiguration {
 }
 
 func (s *State) listener() (*listener.Listener, error) {
-	host, port, err := net.SplitHostPort(s.RouteAddress)
-	if err != nil {
-		return nil, fmt.Errorf("the routes' listener: %w", err)
+	text := s.RouteAddress
+	if strings.HasPrefix(text, ":") {
+		text = "0.0.0.0" + text
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("the routes' listener: port %q", port)
-	}
-	if host == "" {
-		host = "0.0.0.0"
+	address, err := netip.ParseAddrPort(text)
+	if err != nil || address.Addr().Zone() != "" {
+		return nil, fmt.Errorf("the routes' listener: %q is no IP address and port", s.RouteAddress)
 	}
 	manager := &hcm.HttpConnectionManager{
 		StatPrefix:       RouteListen,
@@ -49,7 +46,7 @@ func (s *State) listener() (*listener.Listener, error) {
 	}
 	return &listener.Listener{
 		Name:    RouteListen,
-		Address: socket(host, uint32(n)),
+		Address: socket(address.Addr().String(), uint32(address.Port())),
 		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
 			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},
 		}}}},

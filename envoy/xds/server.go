@@ -118,6 +118,9 @@ func (s *Server) Set(state State) error {
 
 // resources lists what is served, by type URL.
 func (s *State) resources() (map[string][]types.Resource, []omission, error) {
+	if err := errors.Join(s.faults()...); err != nil {
+		return nil, nil, err
+	}
 	owners, omitted := s.hosts(OwnerCluster, func(m Member) string { return m.RLS })
 	pods, others := s.hosts(RouteCluster, func(m Member) string { return m.Route })
 	if len(pods) > 0 { // nobody has such an address where nobody wants it
@@ -146,11 +149,11 @@ func (s *State) resources() (map[string][]types.Resource, []omission, error) {
 		}
 		out[resource.ListenerType] = []types.Resource{l}
 	}
-	return out, omitted, errors.Join(s.faults(owners), s.faults(pods))
+	return out, omitted, errors.Join(s.fits(owners), s.fits(pods))
 }
 
-// faults are what would make Envoy refuse the whole ring, or crash.
-func (s *State) faults(hosts []host) error {
+// fits says what would make Envoy build another ring than the members.
+func (s *State) fits(hosts []host) error {
 	members := make([]ring.Member, len(hosts))
 	for i, h := range hosts {
 		members[i] = ring.Member{ID: h.ID, Weight: h.Weight}

@@ -1,12 +1,15 @@
 package xds
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/keyward/keyward/ring"
 )
@@ -87,6 +90,9 @@ func (s *State) hosts(cluster string, address func(Member) string) (in []host, o
 	remote := false
 	for _, m := range s.Members {
 		addr, why := parseAddress(address(m))
+		if !utf8.ValidString(string(m.ID)) || m.ID == "" || len(m.ID) > ring.MaxID {
+			why = "its name is none for the ring"
+		}
 		if why != "" {
 			omit(m, why)
 			continue
@@ -114,6 +120,22 @@ func (s *State) hosts(cluster string, address func(Member) string) (in []host, o
 		}
 	}
 	return s.fit(kept), out
+}
+
+// faults are what no Envoy would accept, whoever the members are.
+func (s *State) faults() (faults []error) {
+	for _, n := range s.ServerNames {
+		if n == "" || !utf8.ValidString(n) || strings.ContainsAny(n, "\x00\r\n") {
+			faults = append(faults, fmt.Errorf("server name %q: a certificate carries no such name", n))
+		}
+	}
+	if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(s.RouteHeader, ":")) {
+		faults = append(faults, fmt.Errorf("the routes' header: %q is no header name", s.RouteHeader))
+	}
+	if s.Connect < 0 {
+		faults = append(faults, fmt.Errorf("connect timeout %v: is negative", s.Connect))
+	}
+	return append(faults, ring.Validate(nil, s.Capacity))
 }
 
 // fit leaves out leaving members when there is no place for them on the ring: they only keep their connections a bit longer.

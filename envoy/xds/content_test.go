@@ -1,0 +1,352 @@
+package xds
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	ringhash "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/keyward/keyward/ring"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// full is a state with something in every field.
+func full() State {
+	m := members(4)
+	m[1].Weight = 3
+	m[2].Draining = true
+	m[3] = Member{ID: "pod-v6", RLS: "[2001:db8::1]:8082", Route: "[2001:db8::1]:10000"}
+	return State{
+		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
+		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
+	}
+}
+
+func mustResources(t testing.TB, s State) map[string][]types.Resource {
+	t.Helper()
+	s.fill()
+	res, _, err := s.resources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// TestGolden shows each resource as Envoy is sent it.
+func TestGolden(t *testing.T) {
+	for typeURL, list := range mustResources(t, full()) {
+		name, _ := short(typeURL)
+		var got bytes.Buffer
+		for _, r := range list {
+			raw, err := protojson.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// protojson varies its blanks on purpose; this drops them.
+			if err := json.Indent(&got, raw, "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			got.WriteByte('\n')
+		}
+		file := filepath.Join("testdata", name+".json")
+		if *update {
+			if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("%s differs from its golden file (-update writes it):\n%s", file, got.String())
+		}
+	}
+}
+
+// validate checks a message and every message packed into it by the constraints of Envoy's API.
+func validate(m proto.Message) error {
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return err
+		}
+	}
+	var fault error
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		each := func(v protoreflect.Value) bool {
+			inner := v.Message().Interface()
+			if a, ok := inner.(*anypb.Any); ok {
+				if inner, fault = a.UnmarshalNew(); fault != nil {
+					return false
+				}
+			}
+			fault = validate(inner)
+			return fault == nil
+		}
+		switch {
+		case f.IsMap() && f.MapValue().Message() != nil:
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { return each(v) })
+		case f.IsList() && f.Message() != nil:
+			for i := range v.List().Len() {
+				if !each(v.List().Get(i)) {
+					break
+				}
+			}
+		case !f.IsMap() && !f.IsList() && f.Message() != nil:
+			each(v)
+		}
+		return fault == nil
+	})
+	return fault
+}
+
+func TestEnvoyAcceptsEverything(t *testing.T) {
+	for name, s := range map[string]State{
+		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
+		"smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
+	} {
+		for _, list := range mustResources(t, s) {
+			names := map[string]bool{}
+			for _, r := range list {
+				if err := validate(r); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if n := cache.GetResourceName(r); n == "" || names[n] {
+					t.Errorf("%s: the name %q is used twice or empty", name, n)
+				} else {
+					names[n] = true
+				}
+			}
+		}
+	}
+	if err := validate(&endpoint.ClusterLoadAssignment{}); err == nil {
+		t.Error("the check itself finds nothing")
+	}
+}
+
+// assignment finds the endpoints of a cluster.
+func assignment(t testing.TB, res map[string][]types.Resource, name string) *endpoint.ClusterLoadAssignment {
+	t.Helper()
+	for _, r := range res[resource.EndpointType] {
+		if cache.GetResourceName(r) == name {
+			return r.(*endpoint.ClusterLoadAssignment)
+		}
+	}
+	t.Fatalf("no endpoints of %s", name)
+	return nil
+}
+
+// asEnvoy builds the ring that an Envoy makes of what it is sent.
+func asEnvoy(t testing.TB, s *State, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
+	t.Helper()
+	var policy ringhash.RingHash
+	if err := s.OwnerDirect().GetLoadBalancingPolicy().GetPolicies()[0].GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(&policy); err != nil {
+		t.Fatal(err)
+	}
+	none := 0.0
+	c := ring.Cluster{
+		MinimumRingSize: policy.GetMinimumRingSize().GetValue(), MaximumRingSize: policy.GetMaximumRingSize().GetValue(),
+		LocalityWeighted: policy.GetLocalityWeightedLbConfig() != nil, PanicThreshold: &none,
+	}
+	if got := s.OwnerDirect().GetCommonLbConfig().GetHealthyPanicThreshold(); got == nil || got.GetValue() != 0 {
+		t.Fatalf("panic threshold %v", got)
+	}
+	for _, l := range la.GetEndpoints() {
+		for _, e := range l.GetLbEndpoints() {
+			a := e.GetEndpoint().GetAddress().GetSocketAddress()
+			c.Hosts = append(c.Hosts, ring.Host{
+				HashKey: e.GetMetadata().GetFilterMetadata()["envoy.lb"].GetFields()["hash_key"].GetStringValue(),
+				Address: netip.AddrPortFrom(netip.MustParseAddr(a.GetAddress()), uint16(a.GetPortValue())).String(),
+				Health:  ring.Health(e.GetHealthStatus()), LocalityWeight: l.GetLoadBalancingWeight().GetValue(),
+				Locality: ring.Locality{Region: l.GetLocality().GetRegion(), Zone: l.GetLocality().GetZone(), SubZone: l.GetLocality().GetSubZone()},
+			})
+		}
+	}
+	r, err := c.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, c.Hosts
+}
+
+// TestEnvoysRingIsOurs: from what is served, Envoy's algorithm makes the very ring that the members use, whoever of them is
+// leaving, has another weight, or has the last places.
+func TestEnvoysRingIsOurs(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range 25 {
+		capacity := []int{0, 2, 27, 100, 1024}[i%5]
+		s := State{Members: members(min(1+rnd.IntN(25), ring.EnvoyCapacity(capacity)-1)), Capacity: capacity}
+		if capacity == 2 {
+			s.Members = s.Members[:1]
+		}
+		for n := range s.Members {
+			if capacity == 1024 {
+				s.Members[n].Weight = rnd.Uint32N(5)
+			}
+			s.Members[n].Draining = n > 0 && rnd.IntN(4) == 0
+		}
+		var on []ring.Member
+		for _, m := range s.Members {
+			if !m.Draining {
+				on = append(on, ring.Member{ID: m.ID, Weight: m.Weight})
+			}
+		}
+		res := mustResources(t, s)
+		s.fill()
+		name := s.OwnerDirect().GetEdsClusterConfig().GetServiceName()
+		la := assignment(t, res, name)
+		if !slices.EqualFunc(la.GetEndpoints(), assignment(t, res, OwnerCluster).GetEndpoints(), func(a, b *endpoint.LocalityLbEndpoints) bool { return proto.Equal(a, b) }) {
+			t.Errorf("the endpoints of %s and %s differ", name, OwnerCluster)
+		}
+		theirs, hosts := asEnvoy(t, &s, la)
+		ours := ring.New(on)
+		for k := range 500 {
+			h := ring.Hash(fmt.Sprint("key-", i, "-", k))
+			if got, want := hosts[theirs.Owner(h)].HashKey, string(ours.At(ours.Owner(h)).ID); got != want {
+				t.Fatalf("capacity %d, %d members of which %d stay: Envoy asks %q, the owner is %q", capacity, len(s.Members), len(on), got, want)
+			}
+			if len(on) > 1 {
+				if got, want := hosts[theirs.Heir(h)].HashKey, string(ours.At(ours.Heir(h)).ID); got != want {
+					t.Fatalf("capacity %d, %d members: Envoy retries at %q, the heir is %q", capacity, len(on), got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestWhoIsServed(t *testing.T) {
+	cases := []struct {
+		name    string
+		members []Member
+		want    string // id=address, ! when draining
+		omitted string
+	}{
+		{"all on one machine", []Member{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "[::1]:1"}}, "a=127.0.0.1:1 b=[::1]:1", ""},
+		{"one of them is not", []Member{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
+		{"no address", []Member{{ID: "a"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
+		{"no address that Envoy takes", []Member{
+			{ID: "a", RLS: "host:1"}, {ID: "b", RLS: "0.0.0.0:1"}, {ID: "c", RLS: "[::]:1"}, {ID: "d", RLS: "10.0.0.1"}, {ID: "e", RLS: "10.0.0.1:0"},
+			{ID: "f", RLS: "[fe80::1%eth0]:1"}, {ID: "g", RLS: "10.0.0.1:99999"}, {ID: "h", RLS: ":1"},
+		}, "", "a b c d e f g h"},
+		{"no name for a ring", []Member{
+			{ID: "", RLS: "10.0.0.1:1"}, {ID: "a\xff", RLS: "10.0.0.2:1"}, {ID: ring.ID(strings.Repeat("x", 192)), RLS: "10.0.0.3:1"}, {ID: "b", RLS: "10.0.0.4:1"},
+		}, "b=10.0.0.4:1", " a\xff " + strings.Repeat("x", 192)},
+		{"mapped", []Member{{ID: "a", RLS: "[::ffff:10.0.0.1]:1"}}, "a=10.0.0.1:1", ""},
+		{"leaving", []Member{{ID: "a", RLS: "10.0.0.1:1", Draining: true}, {ID: "b", RLS: "10.0.0.2:1"}}, "a=10.0.0.1:1! b=10.0.0.2:1", ""},
+		{"one address, another name", []Member{{ID: "new", RLS: "10.0.0.1:1"}, {ID: "a-old", RLS: "10.0.0.1:1", Draining: true}}, "new=10.0.0.1:1", "a-old"},
+		{"one address, both stay", []Member{{ID: "b", RLS: "10.0.0.1:1"}, {ID: "a", RLS: "10.0.0.1:1"}}, "a=10.0.0.1:1", "b"},
+		{"one address, both go", []Member{{ID: "b", RLS: "10.0.0.1:1", Draining: true}, {ID: "a", RLS: "10.0.0.1:1", Draining: true}}, "a=10.0.0.1:1!", "b"},
+	}
+	for _, c := range cases {
+		s := State{Members: c.members}
+		s.fill()
+		in, out := s.hosts(OwnerCluster, func(m Member) string { return m.RLS })
+		var got, omitted []string
+		for _, h := range in {
+			text := fmt.Sprintf("%s=%s", h.ID, h.addr)
+			if h.Draining {
+				text += "!"
+			}
+			got = append(got, text)
+		}
+		for _, o := range out {
+			omitted = append(omitted, string(o.id))
+		}
+		if strings.Join(got, " ") != c.want || strings.Join(omitted, " ") != c.omitted {
+			t.Errorf("%s: %v without %v, want %s without %s", c.name, got, omitted, c.want, c.omitted)
+		}
+	}
+}
+
+// TestFullRing: those who leave make room, and more than fit change nothing.
+func TestFullRing(t *testing.T) {
+	r := newRig(t)
+	m := members(4)
+	m[1].Draining = true
+	r.set(t, State{Members: m, Capacity: 4})
+	served := r.Status().Versions["ClusterLoadAssignment"]
+	m[1].Draining = false
+	if err := r.Set(State{Members: m, Capacity: 4}); err == nil || !strings.Contains(err.Error(), "at most 3") {
+		t.Errorf("4 members on a ring of capacity 4: %v", err)
+	}
+	err := r.Set(State{Members: m, RouteAddress: "nonsense", Capacity: 1})
+	if err == nil || !strings.Contains(err.Error(), "capacity 1") {
+		t.Errorf("a bad capacity: %v", err)
+	}
+	err = r.Set(State{Members: m, RouteHeader: "x y", ServerNames: []string{"a\xff"}, Connect: -1})
+	for _, want := range []string{"x y", `a\xff`, "-1ns"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("not all faults are said: no %s in %v", want, err)
+		}
+	}
+	if err := r.Set(State{Members: m, RouteAddress: "nonsense"}); err == nil {
+		t.Error("a listener without a port is served")
+	}
+	if got := r.Status().Versions["ClusterLoadAssignment"]; got != served {
+		t.Error("what was served did not stay")
+	}
+}
+
+func TestOmissionsAreSaidOnce(t *testing.T) {
+	r := newRig(t)
+	m := members(3)
+	m[1].RLS = "127.0.0.1:8082"
+	for range 3 {
+		r.set(t, State{Members: m})
+	}
+	if n := strings.Count(r.log.String(), "pod-b"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, r.log)
+	}
+	r.set(t, State{Members: members(3)})
+	r.set(t, State{Members: m})
+	if n := strings.Count(r.log.String(), "pod-b"); n != 2 {
+		t.Errorf("when it came back: said %d times", n)
+	}
+}
+
+func FuzzSet(f *testing.F) {
+	f.Add("pod-a", "10.0.0.1:1", "pod-b", "[::1]:65535", uint32(1), 0, "x-api-key", "name", "0.0.0.0:1")
+	f.Add("", "", "", "", uint32(0), -1, "", "", "")
+	f.Add("a\xff", "1.1.1.1:1", "a", "1.1.1.1:1", uint32(1<<31), 1<<40, "x\n", "spiffe://\x00", "\xff:1")
+	f.Fuzz(func(t *testing.T, id1, a1, id2, a2 string, weight uint32, capacity int, header, san, listen string) {
+		s := State{
+			Members:  []Member{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
+			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
+		}
+		s.fill()
+		res, _, err := s.resources()
+		if err != nil {
+			return
+		}
+		for _, list := range res {
+			if _, err := versionOf(list); err != nil {
+				t.Fatalf("served, but cannot be encoded: %v", err)
+			}
+			for _, r := range list {
+				if err := validate(r); err != nil {
+					t.Fatalf("served, but refused by every Envoy: %v", err)
+				}
+			}
+		}
+	})
+}
