@@ -66,22 +66,30 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// Register puts gRPC's health service on g. Its checks are counted in st, as every method's calls are.
+// Register puts gRPC's health service on g. Its calls are counted in st, as every method's are.
 func (h *Health) Register(g *grpc.Server, st *stats.Store) {
-	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st.Method("Check")})
+	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
 }
 
 type countedHealth struct {
 	*health.Server
-	method stats.Method
+	stats *stats.Store
 }
 
 func (c countedHealth) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	begin := time.Now()
-	resp, err := c.Server.Check(ctx, r)
-	c.method.TotalRequests.Add(1)
-	c.method.ResponseTime.Observe(time.Since(begin))
-	return resp, err
+	defer c.count("Check", time.Now())
+	return c.Server.Check(ctx, r)
+}
+
+func (c countedHealth) List(ctx context.Context, r *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
+	defer c.count("List", time.Now())
+	return c.Server.List(ctx, r)
+}
+
+func (c countedHealth) count(method string, begin time.Time) {
+	m := c.stats.Method(method)
+	m.TotalRequests.Add(1)
+	m.ResponseTime.Observe(time.Since(begin))
 }
 
 func (h *Health) tellLocked() {

@@ -239,6 +239,23 @@ func TestExactUnderConcurrency(t *testing.T) {
 	}
 }
 
+// Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
+func TestHealthIsCounted(t *testing.T) {
+	r := newRig(t, basic)
+	client := healthpb.NewHealthClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	for range 2 {
+		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
+	}
+	if _, err := client.List(t.Context(), &healthpb.HealthListRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for method, want := range map[string]uint64{"Check": 2, "List": 1} {
+		if got := r.stats.Method(method).TotalRequests.Value(); got != want {
+			t.Errorf("%s: %d calls, want %d", method, got, want)
+		}
+	}
+}
+
 func TestHealth(t *testing.T) {
 	h := NewHealth("cluster", "config")
 	s := newRig(t, basic).start(t, h)
