@@ -52,9 +52,6 @@ func Start(o Options) (*Cluster, error) {
 		o.Inst = newInst()
 	}
 	self := o.member(o.Inst, now)
-	if n := self.largest(); n > maxMeta {
-		return nil, fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta)
-	}
 	c := &Cluster{
 		o: o, log: o.Logger, metrics: newMetrics(o.Registerer), table: newTable(self),
 		fatal: make(chan error, 1), released: make(chan struct{}),

@@ -51,10 +51,15 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	}
 	t.update(func(self *Member) {
 		self.Gossip = g.addr.String()
+		self.locate(g.addr.Addr())
 		self.Name = string(self.ID) + "/" + hex.EncodeToString(inst(self.Inst))
 	})
+	self := t.look().self
+	if n := self.largest(); n > maxMeta {
+		return nil, errors.Join(fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta), transport.Shutdown())
+	}
 	conf := config(o, t, g)
-	conf.Logger, conf.Name = out, t.look().self.Name
+	conf.Logger, conf.Name = out, self.Name
 	conf.BindAddr, conf.BindPort = host, transport.GetAutoBindPort()
 	conf.Transport = &stoppable{NodeAwareTransport: transport, ctx: ctx}
 	if o.wrap != nil {

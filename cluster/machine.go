@@ -18,7 +18,8 @@ type machine struct {
 	timing     Timing
 	start      time.Time
 
-	joined  bool
+	joined  bool // may take a place on the ring
+	settled bool // and has seen everyone take theirs, so that it may trust its own
 	ring    *ring.Ring
 	seats   []ring.Member // of ring, by ID
 	waiting time.Time     // since when a mere join waits to be adopted; zero if none does
@@ -76,12 +77,13 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	if mine >= 0 {
 		members[mine].Ring = m.ring.Fingerprint()
 	}
+	m.settled = m.settled || m.joined && (m.complete(members) || now.Sub(m.start) >= m.timing.ColdStart)
 	m.nref.settle(now, m.ring.Len(), m.confirmed(members))
 	if mine >= 0 {
 		members[mine].NRef = m.nref.peak
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.joined,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.settled,
 		Standalone: m.standalone, Problem: problem,
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
@@ -89,6 +91,14 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	}
 	o.view = m.view
 	return o
+}
+
+// complete says whether all live members are on the ring. Members that start together go onto it one after the other; the
+// first must not take itself for the owner of everything meanwhile.
+func (m *machine) complete(members []Member) bool {
+	return !slices.ContainsFunc(members, func(x Member) bool {
+		return x.Role == Counter && x.State != Leaving && m.ring.Index(x.ID) < 0
+	})
 }
 
 // confirmed is how many members on the ring go by it.
@@ -233,7 +243,7 @@ func (m *machine) reckon(s *sight, members []Member) int {
 			n = max(n, x.NRef)
 		}
 	}
-	if !m.joined {
+	if !m.settled {
 		n = max(n, m.expect, s.contact.listed)
 	}
 	return n

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
 	"github.com/keyward/keyward/ring"
 )
@@ -91,6 +93,15 @@ type Member struct {
 
 	Gossip string // where memberlist reaches it; not announced, but seen
 	Name   string // memberlist's name for this boot; not announced, but seen
+}
+
+// locate completes announced addresses that have a port alone: they are where gossip is.
+func (m *Member) locate(ip netip.Addr) {
+	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
+		if host, port, err := net.SplitHostPort(*a); err == nil && host == "" {
+			*a = net.JoinHostPort(ip.String(), port)
+		}
+	}
 }
 
 // place is the member's place on the ring.

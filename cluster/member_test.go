@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/hex"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -139,4 +140,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("second round: %+v, %v; first %+v", again, err, m)
 		}
 	})
+}
+
+func TestLocate(t *testing.T) {
+	m := Member{RLS: ":8082", Peer: "10.0.0.1:7947", Route: ""}
+	m.locate(netip.MustParseAddr("fd00::1"))
+	if m.RLS != "[fd00::1]:8082" || m.Peer != "10.0.0.1:7947" || m.Route != "" || m.Page != "" {
+		t.Errorf("%+v", m)
+	}
 }

@@ -38,7 +38,7 @@ type Options struct {
 	KeyFile   string   // gossip keys, see readKeys; re-read when it changes
 	Insecure  bool     // allows gossip in the clear
 
-	RLS, Peer, Route, Page string // addresses told to the others, host:port or empty
+	RLS, Peer, Route, Page string // addresses told to the others, host:port or empty; :port is at the host told for gossip
 
 	// Expect is how many members a cold start waits for, 0 if unknown. A member has joined when it sees that many, or
 	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after

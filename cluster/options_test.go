@@ -31,7 +31,7 @@ func TestStartFaults(t *testing.T) {
 		"capacity":            {Node: "a", Capacity: 8193},
 		"no key":              {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}},
 		"key file missing":    {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, KeyFile: "/nonexistent"},
-		"too much to gossip":  {Node: "a", RLS: long, Peer: long, Route: long, Page: long},
+		"too much to gossip":  {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true, RLS: long, Peer: long, Route: long, Page: long},
 		"address not ours":    {Node: "a", Bind: "192.0.2.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true},
 		"advertised nonsense": {Node: "a", Bind: "127.0.0.1:0", Advertise: "a:b:c", Join: []string{"127.0.0.1:1"}, Insecure: true},
 	} {

@@ -13,7 +13,7 @@ type View struct {
 	Members    []Member   // live ones, self included, by ID; observers after the counting members
 	Ring       *ring.Ring // of the active members; the same pointer as long as the ring is the same
 	NRef       int        // members that shares of a limit are divided by: the largest ring remembered, also by others
-	Joined     bool       // false while a cold start may still have clusters that have not met
+	Joined     bool       // false while a cold start may still have clusters that have not met, or members without their place
 	Standalone bool       // no gossip at all
 	Problem    string     // why self stays off the ring; empty when nothing is wrong
 	Inst       uint64     // self's boot

@@ -18,7 +18,8 @@ func loopback(addr string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// reachable is the address that others use for a listening one: a wildcard host is replaced by the advertised address.
+// reachable is the address that others use for a listening one: a wildcard host is replaced by the advertised one, and
+// left open where none is given, for gossip to fill in.
 func reachable(listen, advertise string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -26,9 +27,9 @@ func reachable(listen, advertise string) string {
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = advertise
-	}
-	if host == "" {
-		return ""
+		if h, _, err := net.SplitHostPort(advertise); err == nil {
+			host = h // the port is that of gossip
+		}
 	}
 	return net.JoinHostPort(host, port)
 }

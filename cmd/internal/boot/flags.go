@@ -40,6 +40,7 @@ type Flags struct {
 	TLSPeerNames    []string      // names, one of which another member's certificate carries
 	Insecure        bool          // no gossip key, no TLS between pods
 	MaxKeys         int           // counters kept exactly
+	DomainQuota     int           // of them, for one domain; 0: half
 	Weight          uint32        // share of the ring
 	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
 	RouteHeader     string        // header that the ring-hash routes hash
@@ -73,6 +74,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringSliceVar(&f.TLSPeerNames, "tls-peer-names", nil, "URI or DNS `names`, one of which another member's certificate must carry (default: those of --tls-cert; for xds, which has a certificate of another kind: any)")
 	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
+	s.IntVar(&f.DomainQuota, "domain-quota", 0, "of them, at most so many for one domain (default: half)")
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
 	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond, "how long a served Envoy waits for a connection to an owner before it asks the heir")
@@ -149,6 +151,9 @@ func (f *Flags) validate() error {
 	}
 	if f.MaxKeys <= 0 {
 		fail("--max-keys %d: must be positive", f.MaxKeys)
+	}
+	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
+		fail("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)
 	}
 	if f.Weight < 1 {
 		fail("--weight 0: must be at least 1")

@@ -68,7 +68,7 @@ func TestFlagNames(t *testing.T) {
 func TestReachable(t *testing.T) {
 	for _, c := range []struct{ listen, advertise, want string }{
 		{":7947", "10.0.0.1", "10.0.0.1:7947"}, {"0.0.0.0:7947", "10.0.0.1", "10.0.0.1:7947"}, {"[::]:7947", "fd00::1", "[fd00::1]:7947"},
-		{"127.0.0.1:7947", "10.0.0.1", "127.0.0.1:7947"}, {":7947", "", ""}, {"", "10.0.0.1", ""},
+		{"127.0.0.1:7947", "10.0.0.1", "127.0.0.1:7947"}, {":7947", "", ":7947"}, {"0.0.0.0:7947", "10.0.0.1:9", "10.0.0.1:7947"}, {"", "10.0.0.1", ""},
 	} {
 		if got := reachable(c.listen, c.advertise); got != c.want {
 			t.Errorf("reachable(%q, %q) = %q, want %q", c.listen, c.advertise, got, c.want)

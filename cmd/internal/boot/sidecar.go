@@ -133,7 +133,7 @@ func (m *Sidecar) startCounting() error {
 	var seed [24]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	o := owner.Options{
-		Self: ring.ID(m.flags.Node), MaxKeys: m.flags.MaxKeys,
+		Self: ring.ID(m.flags.Node), MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
 		Seed: [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 	}
 	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 1 // 0 would be no boot in particular
