@@ -14,17 +14,20 @@ import (
 
 func newCheck() *cobra.Command {
 	var o config.Options
+	var against string
 	cmd := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
 		Long: `Loads every file of the directory as the service does. Exit code 0: the rules load; what looks suspicious is
 printed as warnings. Exit code 1: they do not; all faults are printed, the one that the service would log first.`,
-		Example: "  keyward check ./config",
+		Example: `  keyward check ./config
+  keyward check ./new --against ./config   # which counts would begin anew in the middle of their windows?`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return check(cmd.OutOrStdout(), args[0], o)
+			return errors.Join(check(cmd.OutOrStdout(), args[0], o), compare(cmd.OutOrStdout(), against, args[0], o))
 		},
 	}
+	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: name the limits whose counts begin anew")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	return cmd
 }
@@ -70,6 +73,27 @@ func check(out io.Writer, dir string, o config.Options) error {
 		return errFailed
 	}
 	fmt.Fprintln(out, "all rate limit configs ok")
+	return nil
+}
+
+// compare says what a change of rules does to the counts that stand.
+func compare(out io.Writer, old, dir string, o config.Options) error {
+	if old == "" {
+		return nil
+	}
+	var rules [2]*config.Rules
+	for i, d := range []string{old, dir} {
+		files, err := readRules(d)
+		if err != nil {
+			return err
+		}
+		if rules[i], err = config.Load(files, o); err != nil {
+			return fmt.Errorf("compare with %s: %w", old, err)
+		}
+	}
+	for _, r := range config.Restarts(rules[0], rules[1]) {
+		fmt.Fprintf(out, "warning: %v\n", r)
+	}
 	return nil
 }
 

@@ -114,6 +114,26 @@ func TestBadRulesKeepTheOld(t *testing.T) {
 	}
 }
 
+// TestCheckAgainst: a changed amount meets the count, a changed unit begins a new one.
+func TestCheckAgainst(t *testing.T) {
+	dirs := make([]string, 3)
+	for i, rule := range []string{"{unit: hour, requests_per_unit: 5}", "{unit: hour, requests_per_unit: 6}", "{unit: day, requests_per_unit: 5}"} {
+		dirs[i] = t.TempDir()
+		if err := os.WriteFile(filepath.Join(dirs[i], "a.yaml"), []byte("domain: x\ndescriptors:\n  - key: k\n    rate_limit: "+rule+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		dir  string
+		warn bool
+	}{{dirs[1], false}, {dirs[2], true}} {
+		out, err := exec.Command(filepath.Join(bin(t), "keyward"), "check", c.dir, "--against", dirs[0]).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "warning: ") != c.warn {
+			t.Errorf("%v, %s", err, out)
+		}
+	}
+}
+
 // TestCheck runs `keyward check` as ratelimit_config_check is run.
 func TestCheck(t *testing.T) {
 	check := func(files map[string]string) (string, int) {
