@@ -62,8 +62,8 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
-	s.StringVar(&f.Partition, "partition", "share", "what a part of a cut cluster admits; this release knows `share`")
-	s.StringVar(&f.LostState, "lost-state", "full", "what a key admits when every count of it was lost; this release knows `full`")
+	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster; none is in this release yet: each part counts with the whole limit")
+	s.StringVar(&f.LostState, "lost-state", "full", "what a key admits when every count of it was lost: `full`, the whole limit again")
 	s.IntVar(&f.RingCapacity, "ring-capacity", 1024, "C: the members' weights sum to at most C-1; at most 8192")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a dead member still counts when limits are shared out")
 	s.StringVar(&f.Admin, "admin", "unix:/run/keyward/admin.sock", "unix `socket` of commands that change something; not served in this release")
@@ -138,7 +138,7 @@ func (f *Flags) validate() error {
 		}
 	}
 	if f.Partition != "share" {
-		fail("--partition %q: this release knows share", f.Partition)
+		fail("--partition %q: only the default, share, is accepted until there are policies", f.Partition)
 	}
 	if f.LostState != "full" {
 		fail("--lost-state %q: this release knows full", f.LostState)
