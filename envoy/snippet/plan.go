@@ -73,9 +73,9 @@ func (g *generator) planDomain(name string) domain {
 func (g *generator) levels(r *config.Rule) ([]source, error) {
 	sources := make([]source, len(r.Levels))
 	for i, l := range r.Levels {
-		s, ok := g.from[l.Key]
-		if !ok {
-			s = fixedSource(l.Key)
+		s := g.sourceOf(l)
+		if s.kind == unknownSource && len(g.from[l.Key]) > 0 {
+			return nil, fmt.Errorf("domain %s: your Envoy never says %s=%s, so %s is never asked about", r.Domain, l.Key, l.Value, r.FullKey)
 		}
 		if s.kind == unknownSource && !l.Variable {
 			s = source{kind: constant, Name: l.Value}
@@ -89,6 +89,25 @@ func (g *generator) levels(r *config.Rule) ([]source, error) {
 		sources[i] = s
 	}
 	return sources, nil
+}
+
+// sourceOf prefers, for a fixed value, the constant that is that value: several actions may share a key.
+func (g *generator) sourceOf(l config.Level) source {
+	all := g.from[l.Key]
+	if len(all) == 0 {
+		return fixedSource(l.Key)
+	}
+	for _, s := range all {
+		if !l.Variable && s.kind == constant && s.Name == l.Value {
+			return s
+		}
+	}
+	for _, s := range all {
+		if l.Variable || s.kind != constant || len(g.Envoy) == 0 {
+			return s
+		}
+	}
+	return source{}
 }
 
 func (d *domain) add(r *config.Rule, sources []source) {

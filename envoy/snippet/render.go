@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/ring"
@@ -23,7 +25,7 @@ var templates embed.FS
 func (g *generator) render() ([]byte, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"quote": quote, "join": strings.Join, "seconds": seconds, "address": address,
+		"quote": quote, "comment": comment, "seconds": seconds, "address": address,
 		"include": func(name string, indent int, data any) (string, error) {
 			var b bytes.Buffer
 			err := t.ExecuteTemplate(&b, name+".yaml", data)
@@ -81,7 +83,29 @@ func quote(v any) string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(text) // a string can always be written
-	return strings.TrimSuffix(b.String(), "\n")
+	var out strings.Builder
+	for _, r := range strings.TrimSuffix(b.String(), "\n") {
+		if r < utf8.RuneSelf && r != 0x7f || unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		if r > 0xffff { // JSON may hold what YAML may not
+			fmt.Fprintf(&out, `\U%08x`, r)
+		} else {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String()
+}
+
+// comment writes names so that they stay on one line.
+func comment(names []string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.Join(names, ", "))
 }
 
 // seconds writes a duration as protobuf's JSON does.
@@ -103,20 +127,26 @@ func address(a string) (string, error) {
 // TLS says that secrets are given.
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
+// KeepActions says that the user's own routes go on saying what is asked.
+func (g *generator) KeepActions() bool { return g.keepActions && g.Part == Filter }
+
 // RetryAfter says that every Envoy it is for can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }
 
 // PerTry is how long one owner may take, so that its heir has as long and something is left for the way.
 func (g *generator) PerTry() time.Duration { return g.Timeout * 4 / 10 }
 
+// Places is the sum of all weights, the void's included.
+func (g *generator) Places() int { return ring.EnvoyCapacity(g.Capacity) }
+
 // RingSize is the sum of all points, the void's included, which never changes.
-func (g *generator) RingSize() int { return ring.PointsPerWeight * g.Capacity }
+func (g *generator) RingSize() int { return ring.PointsPerWeight * g.Places() }
 
 // MaxRingSize is Envoy's own limit.
 func (g *generator) MaxRingSize() int { return ring.PointsPerWeight * ring.MaxCapacity }
 
 // Void is the weight that no member has.
-func (g *generator) Void() int { return g.Capacity - len(g.Members) }
+func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners is the name of the cluster of rate-limit services.
 func (g *generator) Owners() string { return xds.OwnerCluster }

@@ -120,7 +120,9 @@ type generator struct {
 	RouteOwner expr     // shape routes
 	warnings   []string
 	minor      int // of EnvoyVersion
-	from       map[string]source
+	from       map[string][]source
+
+	keepActions bool // the user's own routes have rate_limits
 }
 
 func (g *generator) warn(format string, args ...any) {
@@ -153,11 +155,16 @@ func (g *generator) faults() (faults []error) {
 	if g.ADS != "delta" && g.ADS != "sotw" {
 		fail("ads %q: want delta or sotw", g.ADS)
 	}
-	for what, a := range map[string]string{"listen": g.Listen, "Envoy's admin": g.Admin, "upstream": g.Upstream, "xDS": g.XDS, "sidecar": g.Sidecar} {
+	for what, a := range map[string]string{"listen": g.Listen, "Envoy's admin": g.Admin} {
+		if _, _, err := splitAddress(a); err != nil {
+			fail("%s address: %w", what, err)
+		}
+	}
+	for what, a := range map[string]string{"upstream": g.Upstream, "xDS": g.XDS, "sidecar": g.Sidecar} {
 		if a == "" {
 			continue
 		}
-		if _, _, err := splitAddress(a); err != nil {
+		if err := target(a); err != nil {
 			fail("%s address: %w", what, err)
 		}
 	}
@@ -191,7 +198,7 @@ func (g *generator) memberFaults() (faults []error) {
 	members := make([]ring.Member, len(g.Members))
 	for i, m := range g.Members {
 		members[i] = ring.Member{ID: m.ID, Weight: 1}
-		if _, _, err := splitAddress(m.Address); err != nil {
+		if err := target(m.Address); err != nil {
 			faults = append(faults, fmt.Errorf("member %s: %w", m.ID, err))
 		}
 	}
@@ -214,6 +221,18 @@ func splitAddress(a string) (host string, port uint16, err error) {
 		return "", 0, fmt.Errorf("address %s: invalid port", a)
 	}
 	return host, uint16(n), nil
+}
+
+// target says what keeps an address from being called.
+func target(a string) error {
+	host, port, err := splitAddress(a)
+	if err != nil {
+		return err
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && (ip.IsUnspecified() || ip.Zone() != "") {
+		return fmt.Errorf("address %s: nobody can be called there", a)
+	}
+	return nil
 }
 
 // minorVersion is 40 for 1.40, 1.40.0 and v1.40.0-dev.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -15,8 +16,16 @@ type source struct {
 	kind sourceKind
 	Name string   // header, query parameter, metadata namespace or the constant
 	path []string // within the metadata
+	// written is the action as the user wrote it, where it says more than kind, Name and path.
+	written string
 	// given says that somebody named it, so that it is no guess.
-	given bool
+	given  bool
+	v4, v6 string // lengths of masks
+}
+
+// same says that both read the same place.
+func (s source) same(t source) bool {
+	return s.kind == t.kind && s.Name == t.Name && slices.Equal(s.path, t.path)
 }
 
 type sourceKind uint8
@@ -31,10 +40,11 @@ const (
 	maskedAddress
 	sourceCluster
 	destinationCluster
+	written // an action of the user's that has no other kind
 )
 
 // sourceHelp is the grammar of --from.
-const sourceHelp = "header:NAME, query:NAME, metadata:NAMESPACE:KEY[:KEY...], value:TEXT, remote_address, masked_remote_address, source_cluster or destination_cluster"
+const sourceHelp = "header:NAME, query:NAME, metadata:NAMESPACE:KEY[:KEY...], value:TEXT, remote_address, masked_remote_address[:BITS4/BITS6], source_cluster or destination_cluster"
 
 // parseSource reads where the value of key is.
 func parseSource(key, text string) (source, error) {
@@ -63,13 +73,28 @@ func parseSource(key, text string) (source, error) {
 			return s, fmt.Errorf("from %s: want metadata:NAMESPACE:KEY, not %q", key, text)
 		}
 	default:
-		s = fixedSource(text)
-		s.given = true
-		if s.kind == unknownSource {
-			return s, fmt.Errorf("from %s: %q is none of %s", key, text, sourceHelp)
-		}
-		if key != text {
-			return s, fmt.Errorf("from %s: Envoy calls the entry that holds it %s, so the rules must, too", key, text)
+		return parseFixed(key, kind, rest)
+	}
+	return s, nil
+}
+
+// parseFixed reads a source whose entry has a key that Envoy decides.
+func parseFixed(key, kind, rest string) (source, error) {
+	s := fixedSource(kind)
+	s.given = true
+	if s.kind == unknownSource || s.kind != maskedAddress && rest != "" {
+		return s, fmt.Errorf("from %s: %q is none of %s", key, kind+":"+rest, sourceHelp)
+	}
+	if key != kind {
+		return s, fmt.Errorf("from %s: Envoy calls the entry that holds it %s, so the rules must, too", key, kind)
+	}
+	if rest == "" {
+		return s, nil
+	}
+	s.v4, s.v6, _ = strings.Cut(rest, "/")
+	for text, most := range map[string]uint64{s.v4: 32, s.v6: 128} {
+		if n, err := strconv.ParseUint(text, 10, 8); text != "" && (err != nil || n > most) {
+			return s, fmt.Errorf("from %s: want masked_remote_address:24/64, not %q", key, rest)
 		}
 	}
 	return s, nil
@@ -90,9 +115,9 @@ func fixedSource(key string) source {
 	return source{}
 }
 
-// sources joins what From and the user's own Envoy say.
-func (g *generator) sources() (map[string]source, error) {
-	all := map[string]source{}
+// sources joins what From and the user's own Envoy say; the first of a key goes first.
+func (g *generator) sources() (map[string][]source, error) {
+	all := map[string][]source{}
 	var faults []error
 	if len(g.Envoy) > 0 {
 		own, err := g.ownSources(g.Envoy)
@@ -107,13 +132,16 @@ func (g *generator) sources() (map[string]source, error) {
 			faults = append(faults, err)
 			continue
 		}
-		all[key] = s
+		all[key] = []source{s}
 	}
 	return all, errors.Join(faults...)
 }
 
 // action is the entry of a rate_limits list, as a YAML flow mapping, that adds key and the source's value.
 func (s source) action(key string) string {
+	if s.written != "" {
+		return s.written
+	}
 	switch s.kind {
 	case header:
 		return fmt.Sprintf("request_headers: {header_name: %s, descriptor_key: %s}", quote(s.Name), quote(key))
@@ -130,10 +158,23 @@ func (s source) action(key string) string {
 			path[i] = "{key: " + quote(p) + "}"
 		}
 		return fmt.Sprintf("metadata: {descriptor_key: %s, metadata_key: {key: %s, path: [%s]}}", quote(key), quote(s.Name), strings.Join(path, ", "))
-	case remoteAddress, maskedAddress, sourceCluster, destinationCluster:
+	case maskedAddress:
+		return "masked_remote_address: {" + s.masks() + "}"
+	case remoteAddress, sourceCluster, destinationCluster:
 		return key + ": {}"
 	}
 	return ""
+}
+
+func (s source) masks() string {
+	var m []string
+	if s.v4 != "" {
+		m = append(m, "v4_prefix_mask_len: "+s.v4)
+	}
+	if s.v6 != "" {
+		m = append(m, "v6_prefix_mask_len: "+s.v6)
+	}
+	return strings.Join(m, ", ")
 }
 
 // expr is the owner string of a rule, as a format that Envoy evaluates for each request.

@@ -23,7 +23,9 @@ const (
 	KeyHeader    = "x-keyward-key"  // what the owner cluster's ring hashes
 
 	// ClientSecret and CASecret are static secrets that an Envoy's bootstrap has to define when the sidecars want mTLS:
-	// its own certificate, and the CA of the sidecars. So every Envoy is served the same cluster.
+	// its own certificate, and the CA of the sidecars. So every Envoy is served the same cluster, wherever its files are. Envoy
+	// reads static secrets once. One whose certificates are rotated without a restart has the cluster in its bootstrap, with
+	// the secrets in files that it watches, and takes the endpoints alone from here: the name OwnerCluster is for it.
 	ClientSecret = "keyward_client"
 	CASecret     = "keyward_ca"
 )

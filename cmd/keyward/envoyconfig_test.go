@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func envoyConfig(t *testing.T, args ...string) (out, warnings string, err error) {
+	t.Helper()
+	var o, e bytes.Buffer
+	root := newRoot()
+	root.SetOut(&o)
+	root.SetErr(&e)
+	root.SetArgs(append([]string{"envoy-config"}, args...))
+	err = root.Execute()
+	return o.String(), e.String(), err
+}
+
+func TestEnvoyConfig(t *testing.T) {
+	dir := t.TempDir()
+	rules := filepath.Join(dir, "rules")
+	if err := os.MkdirAll(rules, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(dir, "envoy.yaml")
+	for file, text := range map[string]string{
+		filepath.Join(rules, "app.yaml"): "domain: app\ndescriptors:\n- {key: api_key, rate_limit: {unit: hour, requests_per_unit: 1}}\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 1}}\n",
+		own:                              "rate_limits: [{actions: [{request_headers: {header_name: x-own, descriptor_key: api_key}}]}]",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := []struct {
+		args, out, warnings []string
+	}{
+		{[]string{"--rules", rules, "--from", "api_key=header:x-api-key", "--from", "user=query:user", "--key", "user", "--xds", "10.0.0.1:18000", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2", "--timeout", "1s", "--failure-mode-deny"},
+			[]string{"%QUERY_PARAM(user)%", "port_value: 2}", "timeout: 1s", "max_interval: 0.4s", "failure_mode_deny: true", "DELTA_GRPC", `address: "10.0.0.1", port_value: 18000`},
+			[]string{"app.api_key is placed by api_key"}},
+		{[]string{"--rules", rules, "--envoy", own, "--member", "pod-a=10.0.0.1:8082", "--connect-timeout", "50ms", "--ads", "sotw", "--envoy-version", "1.40.0"},
+			[]string{"%REQ(x-own)%", "hash_key: pod-a", "connect_timeout: 0.05s", "enable_retry_after_header"}, []string{"nothing says where user is"}},
+		{[]string{"--shape", "routes", "--route-header", "x-user", "--xds", "[::1]:18000", "--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"},
+			[]string{"header_name: x-user", "filename: /c", `address: "::1"`}, nil},
+		{[]string{"--part", "sds-client", "--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"}, []string{"filename: /k"}, nil},
+	}
+	for _, c := range cases {
+		out, warnings, err := envoyConfig(t, c.args...)
+		if err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		for _, want := range c.out {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q: no %s in\n%s", c.args, want, out)
+			}
+		}
+		for _, want := range c.warnings {
+			if !strings.Contains(warnings, want) {
+				t.Errorf("%q: no %s in the warnings %q", c.args, want, warnings)
+			}
+		}
+		if len(c.warnings) == 0 && warnings != "" {
+			t.Errorf("%q: warnings %q", c.args, warnings)
+		}
+	}
+
+	out, _, err := envoyConfig(t, "--rules", filepath.Join(dir, "none"), "--envoy", filepath.Join(dir, "none"), "--from", "x", "--member", "y")
+	if err == nil || out != "" {
+		t.Fatalf("printed %q", out)
+	}
+	for _, want := range []string{"--from x", "--member y", "read --envoy", "read rules"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not said in %v", want, err)
+		}
+	}
+}

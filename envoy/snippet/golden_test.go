@@ -1,0 +1,328 @@
+package snippet
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	yamlv3 "go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/envoy/xds"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func load(t testing.TB, yaml ...string) *config.Rules {
+	t.Helper()
+	var files []config.File
+	for i, text := range yaml {
+		files = append(files, config.File{Name: string(rune('a'+i)) + ".yaml", Content: []byte(text)})
+	}
+	r, err := config.Load(files, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const (
+	simple = `domain: app
+descriptors:
+- key: api_key
+  rate_limit: {unit: hour, requests_per_unit: 100}
+`
+	rich = `domain: shop
+descriptors:
+- key: api_key
+  rate_limit: {unit: hour, requests_per_unit: 100}
+  descriptors:
+  - key: path
+    value: /login*
+    rate_limit: {unit: minute, requests_per_unit: 5}
+- key: session
+  rate_limit: {unit: hour, requests_per_unit: 100}
+- key: remote_address
+  rate_limit: {unit: second, requests_per_unit: 20}
+- key: generic_key
+  value: all
+  rate_limit: {unit: second, requests_per_unit: 10000}
+`
+	other = `domain: "it's: other"
+descriptors:
+- key: remote_address
+  rate_limit: {unit: second, requests_per_unit: 20}
+`
+	ownEnvoy = `static_resources:
+  listeners:
+  - filter_chains:
+    - filters:
+      - typed_config:
+          route_config:
+            virtual_hosts:
+            - routes:
+              - route:
+                  cluster: app
+                  rate_limits:
+                  - actions:
+                    - request_headers: {header_name: X-Api-Key, descriptor_key: api_key, skip_if_absent: true}
+                    - request_headers: {header_name: ":path", descriptor_key: path}
+                  - actions:
+                    - genericKey: {descriptorValue: all}
+              rateLimits:
+              - actions:
+                - remote_address: {}
+                - header_value_match: {descriptor_value: bot, headers: [{name: user-agent, string_match: {contains: bot}}]}
+---
+other: document
+`
+)
+
+// files are where the certificates are, for Envoy.
+func withTLS(o Options) Options {
+	o.TLSCert, o.TLSKey, o.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
+	return o
+}
+
+// goldens is every shape and part, in the clear and with mTLS.
+func goldens(t testing.TB) map[string]Options {
+	key := map[string]string{"api_key": "header:x-api-key"}
+	all := map[string]string{"api_key": "header:x-api-key", "session": "header:x-session", "path": "header::path"}
+	a, b, ip := load(t, simple), load(t, rich, other), load(t, other)
+	members := []Member{{"pod-a", "10.0.0.1:8082"}, {"pod-b", "[2001:db8::2]:8082"}}
+	return map[string]Options{
+		"owner-direct":          {Rules: a, From: key, XDS: "127.0.0.1:18000"},
+		"owner-direct-tls":      withTLS(Options{Rules: a, From: key, XDS: "keyward-xds.prod.svc:18000", FailureModeDeny: true, EnvoyVersion: "1.40.0", XDSNames: []string{"keyward-xds.prod.svc", "spiffe://example.org/xds"}, Upstream: "app:8080", ADS: "sotw"}),
+		"owner-direct-sds":      withTLS(Options{Rules: a, From: key, XDS: "127.0.0.1:18000", SDS: "/etc/keyward/sds", ServerNames: []string{"spiffe://example.org/keyward"}, Capacity: 100}),
+		"owner-direct-rich":     {Rules: b, From: all, XDS: "127.0.0.1:18000"},
+		"owner-direct-own":      {Rules: b, Envoy: []byte(ownEnvoy), From: map[string]string{"session": "query:session"}, XDS: "127.0.0.1:18000"},
+		"owner-direct-members":  withTLS(Options{Rules: a, From: key, Members: members, ServerNames: []string{"spiffe://example.org/keyward"}}),
+		"routes":                {Shape: Routes, Rules: a, From: key, XDS: "127.0.0.1:18000"},
+		"routes-tls":            withTLS(Options{Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"}),
+		"routes-address":        {Shape: Routes, Rules: ip, XDS: "127.0.0.1:18000"},
+		"routes-members":        {Shape: Routes, Rules: a, From: map[string]string{"api_key": "query:key"}, Members: members},
+		"plain":                 {Shape: Plain, Rules: a, From: key},
+		"plain-tls":             withTLS(Options{Shape: Plain, Rules: b, From: all, Sidecar: "ratelimit.prod.svc:8081", SidecarTLS: true, EnvoyVersion: "1.40"}),
+		"part-filter":           {Part: Filter, Rules: a, From: key},
+		"part-filter-own":       {Part: Filter, Rules: b, Envoy: []byte(ownEnvoy)},
+		"part-filter-routes":    {Part: Filter, Shape: Routes, Rules: a, From: key},
+		"part-cluster-sds":      withTLS(Options{Part: Cluster, XDS: "127.0.0.1:18000", SDS: "/etc/keyward/sds"}),
+		"part-cluster-routes":   {Part: Cluster, Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"},
+		"part-sds-client":       withTLS(Options{Part: SDSClient, SDS: "/etc/keyward/sds"}),
+		"part-sds-ca":           withTLS(Options{Part: SDSCA, SDS: "/etc/keyward/sds"}),
+		"part-cluster-of-plain": {Part: Cluster, Shape: Plain},
+	}
+}
+
+// toJSON turns YAML into what protojson reads.
+func toJSON(t testing.TB, text []byte) []byte {
+	t.Helper()
+	var v any
+	if err := yamlv3.Unmarshal(text, &v); err != nil {
+		t.Fatalf("not YAML: %v\n%s", err, text)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// parse reads a part as the message that Envoy makes of it; fields that Envoy does not know are faults.
+func parse(t testing.TB, part Part, shape Shape, text []byte) proto.Message {
+	t.Helper()
+	b := toJSON(t, text)
+	var m proto.Message
+	switch {
+	case part == Filter && shape == Routes:
+		m, b = &route.VirtualHost{}, wrap("routes", b)
+	case part == Filter:
+		m, b = &hcm.HttpConnectionManager{}, wrap("http_filters", b)
+	case part == Cluster:
+		m, b = &bootstrap.Bootstrap_StaticResources{}, wrap("clusters", b)
+	case part == SDSClient || part == SDSCA:
+		m = &discovery.DiscoveryResponse{}
+	default:
+		m = &bootstrap.Bootstrap{}
+	}
+	if err := protojson.Unmarshal(b, m); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return m
+}
+
+func wrap(field string, list []byte) []byte {
+	return append(append([]byte(`{"`+field+`":`), list...), '}')
+}
+
+func TestGolden(t *testing.T) {
+	for name, o := range goldens(t) {
+		text, warnings, err := Generate(o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		m := parse(t, o.Part, o.Shape, text)
+		if err := validateAll(m); err != nil && o.Part != Filter { // which is only a piece of a message
+			t.Errorf("%s: %v", name, err)
+		}
+		for n, line := range bytes.Split(text, []byte("\n")) {
+			if len(bytes.TrimRight(line, " ")) != len(line) {
+				t.Errorf("%s:%d ends in blanks", name, n+1)
+			}
+		}
+		got := text
+		for _, w := range warnings {
+			got = append(got, "# warning: "+w+"\n"...)
+		}
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s differs from its golden file (-update writes it):\n%s", file, got)
+		}
+	}
+}
+
+// validateAll checks a message and all that is packed into it.
+func validateAll(m proto.Message) error {
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return err
+		}
+	}
+	var fault error
+	each := func(v protoreflect.Value) bool {
+		inner := v.Message().Interface()
+		if a, ok := inner.(*anypb.Any); ok {
+			if inner, fault = a.UnmarshalNew(); fault != nil {
+				return false
+			}
+		}
+		fault = validateAll(inner)
+		return fault == nil
+	}
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Message() == nil:
+		case f.IsList():
+			for i := range v.List().Len() {
+				if !each(v.List().Get(i)) {
+					break
+				}
+			}
+		case f.IsMap():
+			if f.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { return each(v) })
+			}
+		default:
+			each(v)
+		}
+		return fault == nil
+	})
+	return fault
+}
+
+// TestClustersAreThoseOfXDS: a cluster that is written into the configuration is the one that xDS would have said, but for
+// where members and secrets come from.
+func TestClustersAreThoseOfXDS(t *testing.T) {
+	names := []string{"spiffe://example.org/keyward", "keyward.prod.svc"}
+	for what, c := range map[string]struct {
+		o    Options
+		want *cluster.Cluster
+	}{
+		"owners in the clear": {Options{}, (&xds.State{}).OwnerDirect()},
+		"owners":              {withTLS(Options{SDS: "/sds", ServerNames: names}), (&xds.State{TLS: true, ServerNames: names}).OwnerDirect()},
+		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.State{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
+		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.State{Capacity: 8192}).Routed()},
+	} {
+		c.o.Part, c.o.XDS = Cluster, "127.0.0.1:1"
+		text, _, err := Generate(c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := parse(t, Cluster, c.o.Shape, text).(*bootstrap.Bootstrap_StaticResources).GetClusters()
+		if len(got) != 1 {
+			t.Fatalf("%s: %d clusters", what, len(got))
+		}
+		c.want.EdsClusterConfig.ServiceName = ""
+		dropSecretSources(t, got[0])
+		unpack := protojson.MarshalOptions{Multiline: true}
+		if g, w := canonicalJSON(t, unpack, got[0]), canonicalJSON(t, unpack, c.want); g != w {
+			t.Errorf("%s:\n%s\nxDS says:\n%s", what, g, w)
+		}
+	}
+}
+
+func dropSecretSources(t testing.TB, c *cluster.Cluster) {
+	t.Helper()
+	if c.GetTransportSocket() == nil {
+		return
+	}
+	var u tlsv3.UpstreamTlsContext
+	if err := c.GetTransportSocket().GetTypedConfig().UnmarshalTo(&u); err != nil {
+		t.Fatal(err)
+	}
+	u.CommonTlsContext.TlsCertificateSdsSecretConfigs[0].SdsConfig = nil
+	u.CommonTlsContext.GetCombinedValidationContext().ValidationContextSdsSecretConfig.SdsConfig = nil
+	if err := c.GetTransportSocket().GetTypedConfig().MarshalFrom(&u); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func canonicalJSON(t testing.TB, o protojson.MarshalOptions, m proto.Message) string {
+	t.Helper()
+	b, err := o.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	b, err = json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestVersions: what an older Envoy does not know is not printed for it, since it would refuse the whole.
+func TestVersions(t *testing.T) {
+	o := Options{Rules: load(t, simple), From: map[string]string{"api_key": "header:x-api-key"}, XDS: "127.0.0.1:1"}
+	for version, want := range map[string]bool{"": false, "1.36.4": false, "1.39.9": false, "1.40.0": true, "v1.41.0-dev": true, "1.40": true} {
+		o.EnvoyVersion = version
+		text, _, err := Generate(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(text), "enable_retry_after_header"); got != want {
+			t.Errorf("envoy %s: Retry-After %v, want %v", version, got, want)
+		}
+	}
+}
