@@ -64,6 +64,10 @@ func TestNearLimitRatio(t *testing.T) {
 		if got := r.counts("d.k"); got != [7]uint64{10, 0, tt.near, 10} {
 			t.Errorf("ratio %v: %v", tt.ratio, got)
 		}
+		r.ask(t, request("d", addend(descriptor("k", "w"), 11))) // crosses both thresholds
+		if got := r.counts("d.k"); got != [7]uint64{21, 1, 2 * tt.near, 10} {
+			t.Errorf("ratio %v, at once: %v", tt.ratio, got)
+		}
 	}
 }
 
