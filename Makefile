@@ -30,12 +30,14 @@ lint: ## Formatting, go vet, go mod tidy, golangci-lint
 	@echo "== lint"
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) mod tidy -diff
+	cd bench && $(GO) mod tidy -diff
 	$(LINT) run ./...
 
 .PHONY: unit
 unit: ## Unit, property and conformance tests with the race detector
 	@echo "== unit tests"
 	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v /test/e2e)
+	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 .PHONY: e2e
 e2e: build ## End to end: real processes, real Envoys, mTLS

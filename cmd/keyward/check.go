@@ -22,7 +22,7 @@ func newCheck() *cobra.Command {
 printed as warnings. Exit code 1: they do not; all faults are printed, the one that the service would log first.`,
 		Example: `  keyward check ./config
   keyward check ./new --against ./config   # which counts would begin anew in the middle of their windows?`,
-		Args:    cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return errors.Join(check(cmd.OutOrStdout(), args[0], o), compare(cmd.OutOrStdout(), against, args[0], o))
 		},
