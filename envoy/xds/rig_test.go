@@ -89,7 +89,6 @@ const patience = 20 * time.Second
 type sotw struct {
 	t      testing.TB
 	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-	first  bool
 	last   map[string]*discovery.DiscoveryResponse // by type
 	going  map[string]string                       // version that the client goes by
 }
