@@ -145,20 +145,22 @@ func ownerOf(r *config.Rule, sources []source) expr {
 	for n, i := range at {
 		parts[n] = sources[i].expr(r.Levels[i].Key)
 		if r.Levels[i].Shared {
-			parts[n] = expr{Format: literal(r.Levels[i].Value), What: r.Levels[i].Key}
+			parts[n] = expr{Format: literal(r.Levels[i].Value), What: r.Levels[i].Key} // all its values count as one
 		}
 	}
 	if len(parts) == 1 {
 		return parts[0]
 	}
 	var formats, keys []string
+	varies := false
 	for _, p := range parts {
+		varies = varies || p.Varies
 		if p.Format == "" {
 			return expr{What: p.What}
 		}
 		formats, keys = append(formats, p.Format), append(keys, p.What)
 	}
-	return expr{Format: strings.Join(formats, "|"), What: strings.Join(keys, "|")}
+	return expr{Format: strings.Join(formats, "|"), What: strings.Join(keys, "|"), Varies: varies}
 }
 
 // choose picks the one owner that a question is sent to; Envoy asks about all descriptors of a domain at once. A question
@@ -212,7 +214,7 @@ func (g *generator) pick(owners []ruleOwner) expr {
 		g.warn("no rule is placed by %s", g.Key)
 	}
 	for _, o := range owners {
-		if len(o.rule.OwnerLevels()) > 0 && o.expr.Format != "" {
+		if o.expr.Varies && o.expr.Format != "" {
 			return o.expr
 		}
 	}

@@ -125,6 +125,8 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 		{"two headers, the second asked for", "- key: api_key\n  " + limit + "\n- key: tenant\n  " + limit, "tenant", []string{"app.api_key"}, "%REQ(x-tenant?x-api-key)%"},
 		{"three headers", "- key: api_key\n  " + limit + "\n- key: tenant\n  " + limit + "\n- key: path\n  " + limit, "", []string{"app.tenant", "app.path"}, "%REQ(x-api-key?x-tenant)%"},
 		{"header and address", "- key: api_key\n  " + limit + "\n- key: remote_address\n  " + limit, "", []string{"app.remote_address"}, "%REQ(x-api-key)%"},
+		{"what varies goes first", "- key: generic_key\n  value: all\n  " + limit + "\n- key: api_key\n  " + limit, "", []string{"app.generic_key_all"}, "%REQ(x-api-key)%"},
+		{"also before what is shared", "- key: path\n  value: /a*\n  share_threshold: true\n  " + limit + "\n- key: api_key\n  " + limit, "", []string{"app.path_/a*"}, "%REQ(x-api-key)%"},
 		{"no owner for an unlimited one", "- key: tenant\n  rate_limit: {unlimited: true}\n- key: api_key\n  " + limit, "", nil, "%REQ(x-api-key)%"},
 	}
 	values := []string{"alice", "vip", "", "/a/b", "/c", "100%", "\u00fc", "a|b"}

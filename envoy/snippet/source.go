@@ -183,11 +183,12 @@ type expr struct {
 	Header string // the one header whose bare value it is
 	Source source // of a single part
 	What   string // for people: the entries' keys
+	Varies bool   // between requests
 }
 
 // expr is the format of the source's value.
 func (s source) expr(key string) expr {
-	e := expr{Source: s, What: key}
+	e := expr{Source: s, What: key, Varies: s.kind != constant}
 	switch s.kind {
 	case header:
 		e.Format, e.Header = "%REQ("+s.Name+")%", s.Name
