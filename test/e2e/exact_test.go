@@ -32,15 +32,7 @@ func TestExactness(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": exactRules("hour")}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	members := names(3)
 	start(t, l, members...)
-	up := startUpstream(t)
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
-	}, "keyward", 3)
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
 
 	type counter struct{ admitted, offered atomic.Uint64 }
 	counters := map[string]*counter{}

@@ -208,6 +208,24 @@ func addEnvoy(t testing.TB, l *lab.Lab, o lab.EnvoyOptions, cluster string, memb
 	return e
 }
 
+// ownerDirect starts xDS and an Envoy that asks each key's owner, for the lab's sidecars.
+func ownerDirect(t testing.TB, l *lab.Lab, envoy string, args ...string) (*lab.XDS, *lab.Envoy) {
+	t.Helper()
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := make([]string, len(l.Sidecars))
+	for i, s := range l.Sidecars {
+		members[i] = s.Name
+	}
+	awaitRing(t, l, members...)
+	return xds, addEnvoy(t, l, lab.EnvoyOptions{
+		Path: envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: startUpstream(t).addr,
+		Args: append([]string{"--from", "api_key=header:x-api-key"}, args...),
+	}, "keyward", len(members))
+}
+
 func awaitEnvoy(t testing.TB, e *lab.Envoy, cluster string, members int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

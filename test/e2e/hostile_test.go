@@ -92,16 +92,7 @@ func TestValuesAreBytes(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": "domain: app\ndescriptors:\n  - key: api_key\n    rate_limit: {unit: hour, requests_per_unit: 3}\n"}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitRing(t, l, members...)
-	up := startUpstream(t)
-	e := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr, // fails open, as Envoy does unless told otherwise
-		Args: []string{"--from", "api_key=header:x-api-key", "--timeout", "1s"},
-	}, "keyward", 3)
+	_, e := ownerDirect(t, l, "", "--timeout", "1s")
 	for _, key := range []string{"a\xff\xfeb", "\x80", "caf\xe9", "\xf0\x28\x8c\x28"} {
 		got := tally(sendKeys(e.Listener, []string{key, key, key, key, key, key, key, key}, 2))
 		if got[200] != 3 || got[429] != 5 {

@@ -67,16 +67,7 @@ func TestNameServiceAndXDSOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitRing(t, l, members...)
-	up := startUpstream(t)
-	e := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
-	}, "keyward", 3)
+	xds, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
 	if asked.Load() == 0 {
 		t.Error("the members joined without asking the name server")
 	}
@@ -197,16 +188,7 @@ func TestKilledOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitRing(t, l, members...)
-	up := startUpstream(t)
-	e := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny"},
-	}, "keyward", 3)
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny")
 	keys := distinctKeys("warm", 300)
 	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
 		t.Fatalf("before: %v", got)
@@ -247,16 +229,7 @@ func TestSilentOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitRing(t, l, members...)
-	up := startUpstream(t)
-	e := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
-	}, "keyward", 3)
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
 	keys := distinctKeys("warm", 200)
 	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
 		t.Fatalf("before: %v", got)

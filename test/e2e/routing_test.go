@@ -92,16 +92,7 @@ func TestOwnerDirect(t *testing.T) {
 				l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: n})
 				members := names(n)
 				start(t, l, members...)
-				xds, err := l.AddXDS("xds")
-				if err != nil {
-					t.Fatal(err)
-				}
-				awaitRing(t, l, members...)
-				up := startUpstream(t)
-				e := addEnvoy(t, l, lab.EnvoyOptions{
-					Path: v.path, Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
-					Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"},
-				}, "keyward", n)
+				_, e := ownerDirect(t, l, v.path, "--failure-mode-deny", "--timeout", "1s")
 				phase(t, l, e, "keyward", members, distinctKeys("steady", 10_000))
 				if n == 5 {
 					return

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -319,71 +317,4 @@ func (m *Sidecar) stop(ctx context.Context) {
 	if m.page != nil {
 		_ = m.page.Close() // whoever reads /metrics now is cut off on purpose
 	}
-}
-
-// startPage serves /metrics and /cluster.
-func (m *Sidecar) startPage() error {
-	page, err := servePage(m.pageAddrs(), admin.Options{
-		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
-	}, m.log)
-	m.page = page
-	return err
-}
-
-// pageAddrs are --metrics and, when the original's variable asks for another one, that too.
-func (m *Sidecar) pageAddrs() []string {
-	addrs := []string{m.flags.Metrics}
-	if p := m.settings.Stats.PrometheusAddr; m.settings.Set("PROMETHEUS_ADDR") && p != m.flags.Metrics {
-		addrs = append(addrs, p)
-	}
-	return addrs
-}
-
-func (m *Sidecar) clusterPage() admin.Cluster {
-	gossip := m.cluster.Load()
-	if gossip == nil {
-		return admin.Cluster{Self: m.flags.Node}
-	}
-	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
-	if m.xds != nil {
-		c.XDS = m.xds.status()
-	}
-	return c
-}
-
-func (m *Sidecar) ready() error {
-	if parts := m.health.Failing(); len(parts) > 0 {
-		return fmt.Errorf("not ready: %v", parts)
-	}
-	return nil
-}
-
-// servePage opens the pages' listeners, all or none.
-func servePage(addrs []string, o admin.Options, log *slog.Logger) (*http.Server, error) {
-	srv := admin.Server(o)
-	var open []net.Listener
-	var errs []error
-	for _, a := range addrs {
-		ln, err := net.Listen("tcp", a)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("listen for metrics: %w", err))
-			continue
-		}
-		open = append(open, ln)
-	}
-	if err := errors.Join(errs...); err != nil {
-		for _, ln := range open {
-			ln.Close()
-		}
-		return nil, err
-	}
-	for _, ln := range open {
-		log.Info("listening", "for", "metrics", "address", ln.Addr().String())
-		go func() {
-			if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-				log.Error("listener failed", "for", "metrics", "error", err)
-			}
-		}()
-	}
-	return srv, nil
 }
