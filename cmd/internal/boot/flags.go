@@ -4,6 +4,7 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -136,6 +137,9 @@ func (f *Flags) validate() error {
 		if err := hostPort(addr); err != nil {
 			fail("--%s %q: %w", name, addr, err)
 		}
+	}
+	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
+		fail("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
 	}
 	if f.Partition != "share" {
 		fail("--partition %q: only the default, share, is accepted until there are policies", f.Partition)
