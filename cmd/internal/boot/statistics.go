@@ -9,7 +9,9 @@ import (
 func (m *Sidecar) startStats() error {
 	s := m.settings.Stats
 	m.stats.Runtime()
-	m.stats.Generate(m.denyCacheStats())
+	if m.settings.Behaviour.LocalCacheBytes > 0 {
+		m.stats.Generate(m.denyCacheStats())
+	}
 	c, err := stats.NewCollector(m.stats, stats.CollectorOptions{MapperFile: s.MapperFile, Milliseconds: s.Milliseconds, Tags: s.Tags})
 	if err != nil {
 		return err
