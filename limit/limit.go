@@ -25,7 +25,7 @@ type Rule struct {
 }
 
 // State is what one writer knows of one counter: two monotone numbers of one window. Their difference is the count,
-// so that a refund can travel and be merged without ever un-counting somebody else's charge (decision 10).
+// so that a refund can travel and be merged without ever un-counting somebody else's charge.
 // The zero State is an empty counter.
 type State struct {
 	Window   int64  // index of the window: Unix time divided by the rule's Window
@@ -72,7 +72,7 @@ func (r Rule) Index(now int64) int64 {
 func (r Rule) End(index int64) int64 { return (index + 1) * r.width() }
 
 // At is s as it stands at now: empty once its window has passed. A window ahead of now is kept, so that a clock that
-// steps back never forgets charges (decision 16).
+// steps back never forgets charges.
 func (r Rule) At(s State, now int64) State {
 	if w := r.width(); uint64(now-s.Window*w) < uint64(w) {
 		return s // the same window, without a division
@@ -83,7 +83,7 @@ func (r Rule) At(s State, now int64) State {
 	return s
 }
 
-// Take charges hits in full, also past the limit (decision 9), and says whether they fitted. Taking 0 hits is a Peek.
+// Take charges hits in full, also past the limit, and says whether they fitted. Taking 0 hits is a Peek.
 func (r Rule) Take(s State, now int64, hits uint64) (State, Decision) {
 	s = r.At(s, now)
 	d := r.decide(s, now, hits)

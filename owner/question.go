@@ -12,7 +12,7 @@ import (
 )
 
 // Key is the 128-bit digest of a counter: who is counted, by which kind of window. It says nothing of amounts, so a
-// changed limit meets the same count (decision 2).
+// changed limit meets the same count.
 type Key [2]uint64
 
 // Op is what a question wants done. The numbers are part of the peer protocol.
@@ -35,7 +35,7 @@ type Mechanism uint8
 // ByOwner asks the key's one owner every time.
 const ByOwner Mechanism = 0
 
-// Degraded is what a rule answers when its key's owner cannot be reached in time (decision 14).
+// Degraded is what a rule answers when its key's owner cannot be reached in time.
 type Degraded uint8
 
 // The degraded policies. The numbers are part of the peer protocol.
@@ -48,7 +48,7 @@ const (
 // Question asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
 type Question struct {
 	Key       Key
-	Owner     uint64 // ring position: Envoy's hash of the owner string (decision 1)
+	Owner     uint64 // ring position: Envoy's hash of the owner string
 	Domain    uint64 // hash of the domain, for memory quotas
 	Rules     uint64 // version of the rules it was matched by
 	Hits      uint64
@@ -69,7 +69,7 @@ const (
 	Wait                // the answer comes later, under Ticket
 )
 
-// Authority is by what right a Decision was made (protocol F3). The numbers are part of the peer protocol.
+// Authority is by what right a Decision was made. The numbers are part of the peer protocol.
 type Authority uint8
 
 // The authorities.
@@ -83,7 +83,7 @@ const (
 	Cached   Authority = 6 // refused from the deny cache
 )
 
-// Path is how an answer was reached, for metrics and the direct-hit ratio (decision 30).
+// Path is how an answer was reached, for metrics and the direct-hit ratio.
 type Path uint8
 
 // The paths.
