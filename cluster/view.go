@@ -39,29 +39,6 @@ func (v *View) Me() Member {
 	return Member{ID: v.Self, Inst: v.Inst} // a rival stands in its place
 }
 
-// Prepared says whether every live member that counts is ready for the rules of that version, or goes by them already.
-// Members on their way out are not waited for.
-func (v *View) Prepared(version uint64) bool {
-	for i := range v.Members {
-		m := &v.Members[i]
-		if m.Role == Counter && m.State != Leaving && m.Prepared != version && m.InForce != version {
-			return false
-		}
-	}
-	return true
-}
-
-// RulesDiffer is the number of members that answer by other rules than self.
-func (v *View) RulesDiffer() int {
-	me, n := v.Me(), 0
-	for i := range v.Members {
-		if m := &v.Members[i]; m.Role == Counter && me.Role == Counter && m.InForce != me.InForce {
-			n++
-		}
-	}
-	return n
-}
-
 // RingsDiffer is the number of members on the ring that go by another ring than self.
 func (v *View) RingsDiffer() int {
 	n, mine := 0, v.Ring.Fingerprint()

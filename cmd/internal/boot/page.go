@@ -25,7 +25,7 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	c := admin.Cluster{
 		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Standalone: v.Standalone, NRef: v.NRef,
 		Ring:  admin.Ring{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
-		Rules: rulesPage(rules, v.RulesDiffer()),
+		Rules: rulesPage(rules),
 	}
 	for i := range v.Ring.Len() {
 		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
@@ -41,8 +41,8 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	return c
 }
 
-func rulesPage(s source.Status, disagree int) admin.Rules {
-	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: disagree, LastError: s.Failure, Versions: []admin.RulesVersion{}}
+func rulesPage(s source.Status) admin.Rules {
+	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
 		r.Versions = append(r.Versions, admin.RulesVersion{Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, Prepared: v.Loaded, InForce: v.Since})
 	}
