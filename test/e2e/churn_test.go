@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// TestChurnStaysWithinTheBound joins, stops and kills members under load. Counts do not move with their keys yet, so
+// limits are exceeded, and the members say by how much at most: no key is admitted more than its limit and the sum of what
+// every member, living or dead, has told.
+func TestChurnStaysWithinTheBound(t *testing.T) {
+	const keys, limit = 30, 100 // of hourRules
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	members := names(3)
+	start(t, l, members...)
+	hour := time.Now().Truncate(time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	var admitted [keys]atomic.Int64
+	var asked atomic.Int64
+	var load sync.WaitGroup
+	for range 4 {
+		client := dial(t, l.Sidecars[2].RLS, nil) // the one that nothing happens to
+		load.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				c, stop := context.WithTimeout(context.Background(), 5*time.Second)
+				res, err := client.ShouldRateLimit(c, request("app", 1, "api_key", fmt.Sprint(n%keys)))
+				stop()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				asked.Add(1)
+				if res.OverallCode == rlsv3.RateLimitResponse_OK {
+					admitted[n%keys].Add(1)
+				}
+			}
+		})
+	}
+	told := map[string]float64{} // bound by member, the last that it told
+	scrape := func() {
+		for _, s := range l.Sidecars {
+			if s.Running() {
+				told[s.Name] = max(told[s.Name], value(metrics(t, s.Metrics), "keyward_overadmission_bound"))
+			}
+		}
+	}
+	settle := func(members ...string) {
+		awaitRing(t, l, members...)
+		calm, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		defer stop()
+		<-calm.Done()
+		scrape()
+	}
+	settle(members...)
+	for k := range admitted {
+		if n := admitted[k].Load(); n != limit {
+			t.Errorf("before anything happened: key %d: %d admitted", k, n)
+		}
+	}
+	if _, err := l.AddSidecar("pod-d"); err != nil {
+		t.Fatal(err)
+	}
+	settle("pod-a", "pod-b", "pod-c", "pod-d")
+	if err := l.Sidecars[0].Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	settle("pod-b", "pod-c", "pod-d")
+	l.Sidecars[1].Kill()
+	settle("pod-c", "pod-d")
+	cancel()
+	load.Wait()
+	if hour != time.Now().Truncate(time.Hour) {
+		t.Skip("the hour ended during the run")
+	}
+	bound, most := 0.0, int64(0)
+	for _, b := range told {
+		bound += b
+	}
+	for k := range admitted {
+		n := admitted[k].Load()
+		most = max(most, n)
+		if float64(n) > limit+bound {
+			t.Errorf("key %d: %d admitted, limit %d, bound %v", k, n, limit, bound)
+		}
+	}
+	t.Logf("%d questions, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, told)
+	if most == limit {
+		t.Error("nothing was exceeded: does the test do anything?")
+	}
+}
