@@ -150,3 +150,47 @@ func TestGarbageOnEveryPort(t *testing.T) {
 		}
 	}
 }
+
+// TestFlood asks about far more keys than fit in memory: memory stays bounded, a spent key stays spent, and keys that no
+// longer fit are admitted no more than their limit.
+func TestFlood(t *testing.T) {
+	l := newLab(t, lab.Options{
+		Rules: map[string]string{"app.yaml": "domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n"},
+		Args:  []string{"--max-keys", "20000"},
+	})
+	start(t, l, "pod-a")
+	s := l.Sidecars[0]
+	client := dial(t, s.RLS, nil)
+	spend := func(key string) (admitted int) {
+		for range 8 {
+			if ask(t, client, request("app", 1, "k", key)).OverallCode == rlsv3.RateLimitResponse_OK {
+				admitted++
+			}
+		}
+		return admitted
+	}
+	if n := spend("before"); n != 5 {
+		t.Fatalf("%d admitted of a limit of 5", n)
+	}
+	const each, requests = 250, 1600 // 400,000 keys
+	for i := range requests {
+		flood := &rlsv3.RateLimitRequest{Domain: "app"}
+		for j := range each {
+			flood.Descriptors = append(flood.Descriptors, request("app", 1, "k", fmt.Sprintf("flood-%d-%d", i, j)).Descriptors[0])
+		}
+		ask(t, client, flood)
+	}
+	if n := spend("before"); n != 0 {
+		t.Errorf("a spent key was admitted %d times after the flood", n)
+	}
+	if n := spend("after"); n > 5 {
+		t.Errorf("a key that does not fit was admitted %d times, limit 5", n)
+	}
+	fam := metrics(t, s.Metrics)
+	kept, overflow := value(fam, "keyward_keys", "table", "owned"), value(fam, "keyward_overflow_keys_total")
+	rss, err := s.RSS()
+	t.Logf("%v keys kept, at least %v in the sketch, %d MiB", kept, overflow, rss>>20)
+	if kept > 20_000 || overflow == 0 || err != nil || rss > 200<<20 {
+		t.Errorf("%v keys kept of at most 20,000, %v in the sketch, %d MiB, %v", kept, overflow, rss>>20, err)
+	}
+}
