@@ -17,7 +17,7 @@ import (
 // no more than the limit and what they say themselves that they may have added.
 func TestColdStart(t *testing.T) {
 	const keys = 20
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	for _, n := range members {
 		if _, err := l.AddSidecar(n); err != nil {
@@ -55,7 +55,7 @@ func TestColdStart(t *testing.T) {
 	t.Logf("%d questions during the start, bound %v, degraded %v", asked.Load(), bound, sum(t, l, "keyward_degraded_total"))
 	var most int64
 	for k := range admitted {
-		// hourRules allow 100.
+		// longRules allow 100.
 		n := admitted[k].Load()
 		most = max(most, n)
 		if float64(n) > 100+bound || n < 100 {

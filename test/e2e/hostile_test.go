@@ -106,7 +106,7 @@ func TestValuesAreBytes(t *testing.T) {
 
 // TestGarbageOnEveryPort writes noise to all ports of a member; the cluster must not notice.
 func TestGarbageOnEveryPort(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	members := names(3)
 	start(t, l, members...)
 	s := l.Sidecars[1]

@@ -56,7 +56,7 @@ func TestNameServiceAndXDSOutage(t *testing.T) {
 		t.Skip("needs root, to give the members a name server of their own")
 	}
 	resolv, asked, stopNames := startNameServer(t)
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3, Resolv: resolv})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Resolv: resolv})
 	members := names(3)
 	for i, n := range members {
 		var args []string
@@ -185,7 +185,7 @@ func TestSilentOwner(t *testing.T) {
 
 // TestKilledOwnerThroughEnvoy kills an owner: Envoy's retry reaches the heir, so no question goes unanswered.
 func TestKilledOwnerThroughEnvoy(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
 	_, e := ownerDirect(t, l, "", "--failure-mode-deny")
@@ -226,7 +226,7 @@ func TestKilledOwnerThroughEnvoy(t *testing.T) {
 // TestSilentOwnerThroughEnvoy stops an owner without ending it: Envoy's retry asks the heir, which answers in the owner's
 // place, so that no question is let through uncounted.
 func TestSilentOwnerThroughEnvoy(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
 	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
@@ -256,7 +256,7 @@ func TestSilentOwnerThroughEnvoy(t *testing.T) {
 // TestNameCollision starts a second member under a name that is taken: the newcomer ends and names both addresses, the
 // other never notices.
 func TestNameCollision(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}})
 	start(t, l, "pod-a")
 	first := l.Sidecars[0]
 	second, err := l.AddSidecar("pod-a")

@@ -53,8 +53,8 @@ static_resources:
 // TestUsersOwnRing puts an edge with a ring of its own in front: most requests reach a pod whose sidecar does not own the
 // key, which forwards the question. The limits hold all the same.
 func TestUsersOwnRing(t *testing.T) {
-	const limit = 100 // of hourRules
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	const limit = 100 // of longRules
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	members := names(3)
 	start(t, l, members...)
 	up := startUpstream(t)

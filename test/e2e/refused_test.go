@@ -15,7 +15,7 @@ import (
 // TestRefusedByEnvoy serves a cluster to an Envoy that lacks the certificate which the cluster names: Envoy refuses it. The
 // refusal is counted, shown in Envoy's words, and not provoked again and again.
 func TestRefusedByEnvoy(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	start(t, l, names(3)...)
 	xds, err := l.AddXDS("xds")
 	if err != nil {

@@ -14,10 +14,11 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-const hourRules = `domain: app
+// longRules have windows that no test lives to see the end of.
+const longRules = `domain: app
 descriptors:
   - key: api_key
-    rate_limit: {unit: hour, requests_per_unit: 100}
+    rate_limit: {unit: year, requests_per_unit: 100}
 `
 
 // distinctKeys is n keys of many shapes that a header can carry.
@@ -89,7 +90,7 @@ func TestOwnerDirect(t *testing.T) {
 				continue // the older Envoys are tried with three members
 			}
 			t.Run(fmt.Sprintf("%d members, Envoy %s", n, v.name), func(t *testing.T) {
-				l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: n})
+				l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: n})
 				members := names(n)
 				start(t, l, members...)
 				_, e := ownerDirect(t, l, v.path, "--failure-mode-deny", "--timeout", "1s")
@@ -121,7 +122,7 @@ func TestOwnerDirect(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d members", n), func(t *testing.T) {
-			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: n})
+			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: n})
 			members := names(n)
 			start(t, l, members...)
 			xds, err := l.AddXDS("xds")
@@ -154,7 +155,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestStrangersAreRefused(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	start(t, l, names(3)...)
 	s := l.Sidecars[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -26,7 +26,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatalf("KEYWARD_SOAK: %v", err)
 	}
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	members := names(5)
 	start(t, l, members...)
 	ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -82,7 +82,7 @@ func TestSoak(t *testing.T) {
 // soakExact asks all members for new keys and wants exactly their limits.
 func soakExact(t *testing.T, l *lab.Lab, prefix string) {
 	t.Helper()
-	const limit = 100 // of hourRules
+	const limit = 100 // of longRules
 	var admitted [5]int
 	for _, s := range l.Sidecars {
 		client := dial(t, s.RLS, nil)

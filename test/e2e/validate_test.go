@@ -14,7 +14,7 @@ import (
 func TestEnvoyAcceptsWhatIsPrinted(t *testing.T) {
 	l := newLab(t, lab.Options{})
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "app.yaml"), []byte(hourRules), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "app.yaml"), []byte(longRules), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	tls := []string{"--tls-cert", l.CertFile("envoy", ".crt"), "--tls-key", l.CertFile("envoy", ".key"), "--tls-ca", l.CertFile("ca", ".crt")}
