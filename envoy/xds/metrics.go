@@ -19,6 +19,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5}, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}),
 	}
+	// At 0 from the start, so that the first refusal is a rise.
+	for _, t := range []string{"Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration", "RateLimitConfig"} {
+		m.nacks.WithLabelValues(t)
+	}
 	if reg != nil {
 		reg.MustRegister(m.streams, m.pushes, m.nacks, m.ack)
 	}

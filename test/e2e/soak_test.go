@@ -79,10 +79,12 @@ func TestSoak(t *testing.T) {
 	load.Wait()
 }
 
-// soakExact asks all members for new keys and wants exactly their limits.
+// soakExact asks all members for new keys and wants exactly their limits. A member that has only just been reached again
+// may be answered for once or twice; each such answer may add a hit, and is counted.
 func soakExact(t *testing.T, l *lab.Lab, prefix string) {
 	t.Helper()
 	const limit = 100 // of longRules
+	degraded := sum(t, l, "keyward_degraded_total")
 	var admitted [5]int
 	for _, s := range l.Sidecars {
 		client := dial(t, s.RLS, nil)
@@ -94,9 +96,10 @@ func soakExact(t *testing.T, l *lab.Lab, prefix string) {
 			}
 		}
 	}
+	degraded = sum(t, l, "keyward_degraded_total") - degraded
 	for k, n := range admitted {
-		if n != limit {
-			t.Errorf("%s-%d: %d admitted, limit %d", prefix, k, n, limit)
+		if n < limit || float64(n) > limit+degraded {
+			t.Errorf("%s-%d: %d admitted, limit %d, %v answers were degraded", prefix, k, n, limit, degraded)
 		}
 	}
 }
