@@ -171,6 +171,7 @@ func (l *Lab) AddXDS(name string, args ...string) (*XDS, error) {
 	}
 	args = append(append([]string{
 		"--node", name, "--gossip", x.Gossip, "--xds", x.Addr, "--metrics", x.Metrics, "--join", l.join(x.Gossip), "--cluster", "lab",
+		"--envoy-connect-timeout", "250ms", // everything shares one machine's few cores
 	}, l.security("xds")...), args...)
 	if !l.Insecure {
 		args = append(args, "--tls-peer-names", "spiffe://keyward.demo/sidecar")

@@ -188,7 +188,7 @@ func TestKilledOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	_, e := ownerDirect(t, l, "", "--failure-mode-deny")
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
 	keys := distinctKeys("warm", 300)
 	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
 		t.Fatalf("before: %v", got)
