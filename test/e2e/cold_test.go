@@ -46,9 +46,16 @@ func TestColdStart(t *testing.T) {
 		})
 	}
 	awaitRing(t, l, members...)
-	settled, stop := context.WithTimeout(t.Context(), time.Second)
+	enough, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	<-settled.Done()
+	if err := lab.Await(enough, "twice the limit to be asked for", func(context.Context) error {
+		if n := asked.Load(); n < 2*100*keys {
+			return fmt.Errorf("%d questions", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 	cancel()
 	wg.Wait()
 	bound := sum(t, l, "keyward_overadmission_bound")
