@@ -53,9 +53,17 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 	}
 	settle := func(members ...string) {
 		awaitRing(t, l, members...)
-		calm, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		begin, before := time.Now(), asked.Load()
+		enough, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		<-calm.Done()
+		if err := lab.Await(enough, "every key to be asked for more than its limit", func(context.Context) error {
+			if n := asked.Load() - before; n < 2*limit*keys || time.Since(begin) < 2*time.Second {
+				return fmt.Errorf("%d questions", n)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
 		scrape()
 	}
 	settle(members...)
