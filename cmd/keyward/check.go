@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
 )
 
 func newCheck() *cobra.Command {
@@ -58,7 +58,7 @@ func newConfigCheck() *cobra.Command {
 }
 
 func check(out io.Writer, dir string, o config.Options) error {
-	files, err := readRules(dir)
+	files, err := source.ReadDir(dir)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func compare(out io.Writer, old, dir string, o config.Options) error {
 	}
 	var rules [2]*config.Rules
 	for i, d := range []string{old, dir} {
-		files, err := readRules(d)
+		files, err := source.ReadDir(d)
 		if err != nil {
 			return err
 		}
@@ -103,32 +103,4 @@ func faultText(f config.Fault) string {
 		return fmt.Sprintf("%s (line %d)", f.Error(), f.Line)
 	}
 	return f.Error()
-}
-
-// readRules reads every file of a directory, whatever its suffix, and goes into no folder, as the service does.
-func readRules(dir string) ([]config.File, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read rules: %w", err)
-	}
-	var files []config.File
-	var errs []error
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path) // follows the links of a mounted ConfigMap
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if info.IsDir() {
-			continue
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		files = append(files, config.File{Name: e.Name(), Content: b})
-	}
-	return files, errors.Join(errs...)
 }

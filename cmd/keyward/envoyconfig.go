@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
 	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/ring"
 )
@@ -123,7 +124,7 @@ func (f *envoyConfigFlags) fill(o *snippet.Options) error {
 	if f.rules == "" {
 		return errors.Join(faults...)
 	}
-	files, err := readRules(f.rules)
+	files, err := source.ReadDir(f.rules)
 	if err == nil {
 		o.Rules, err = config.Load(files, config.Options{MergeDomains: f.merge})
 	}

@@ -133,7 +133,7 @@ func readRegular(path string, most int64) (content []byte, why string, err error
 func ReadDir(dir string) ([]config.File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read rules: %w", err)
 	}
 	var files []config.File
 	var faults []error
