@@ -18,10 +18,10 @@ const (
 
 // Limits of what a member may announce.
 const (
-	MaxID      = 128  // bytes of an ID: longer hash keys can crash Envoy
-	MaxAddress = 128  // bytes of an announced address
-	MaxWeight  = 8191 // one less than the largest ring capacity
-	maxMeta    = 512  // bytes of memberlist's node metadata
+	MaxID      = ring.MaxID           // bytes of an ID
+	MaxAddress = 128                  // bytes of an announced address
+	MaxWeight  = ring.MaxCapacity - 1 // one place stays with the void locality
+	maxMeta    = 512                  // bytes of memberlist's node metadata
 )
 
 // Role says what a member is in the cluster for. The numbers are part of the gossip format.

@@ -101,18 +101,14 @@ func (t *Timing) fill() {
 	orElse(&t.Tick, 200*time.Millisecond)
 }
 
-const (
-	defaultCapacity = 1024
-	maxCapacity     = MaxWeight + 1
-	maxLabel        = memberlist.LabelMaxSize
-)
+const maxLabel = memberlist.LabelMaxSize
 
 func (o *Options) fill() {
 	o.Timing.fill()
 	orElse(&o.NRefDecay, time.Minute)
 	o.Weight = max(1, o.Weight)
 	if o.Capacity == 0 {
-		o.Capacity = defaultCapacity
+		o.Capacity = ring.DefaultCapacity
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -136,9 +132,9 @@ func (o *Options) check() error {
 	fault(o.Node == "", "node: a name is needed")
 	fault(len(o.Node) > MaxID, "node: %d bytes, at most %d", len(o.Node), MaxID)
 	fault(o.Role > Observer, "role: %d is none", o.Role)
-	fault(o.Capacity < 2 || o.Capacity > maxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, maxCapacity)
+	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
-	fault(o.Expect < 0 || o.Expect > maxCapacity, "expect: %d is not within 0 to %d", o.Expect, maxCapacity)
+	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
 	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
 	for _, a := range [...]struct{ name, addr string }{{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page}} {
 		fault(len(a.addr) > MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), MaxAddress)

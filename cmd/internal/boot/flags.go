@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/ring"
 )
 
 // Flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment as KEYWARD_ and
@@ -65,7 +66,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
 	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster; none is in this release yet: each part counts with the whole limit")
 	s.StringVar(&f.LostState, "lost-state", "full", "what a key admits when every count of it was lost: `full`, the whole limit again")
-	s.IntVar(&f.RingCapacity, "ring-capacity", 1024, "C: the members' weights sum to at most C-1; at most 8192")
+	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a dead member still counts when limits are shared out")
 	s.StringVar(&f.Admin, "admin", "unix:/run/keyward/admin.sock", "unix `socket` of commands that change something; not served in this release")
 	s.StringVar(&f.GossipKeyFile, "gossip-key-file", "", "`file` of gossip keys, base64, one a line; the first encrypts")
@@ -127,15 +128,15 @@ func (f *Flags) validate() error {
 	if f.Node == "" {
 		fail("--node is empty and the host has no name")
 	}
-	if len(f.Node) > 128 {
-		fail("--node is %d bytes long: Envoy's ring takes at most 128", len(f.Node))
+	if len(f.Node) > ring.MaxID {
+		fail("--node is %d bytes long: Envoy's ring takes at most %d", len(f.Node), ring.MaxID)
 	}
-	for name, addr := range map[string]string{
-		"gossip": f.Gossip, "peer": f.Peer, "xds": f.XDS, "metrics": f.Metrics, "rls-advertise": f.RLSAdvertise,
-		"route-advertise": f.RouteAdvertise, "route-listener": f.RouteListener,
+	for _, a := range [...]struct{ name, addr string }{
+		{"gossip", f.Gossip}, {"peer", f.Peer}, {"xds", f.XDS}, {"metrics", f.Metrics}, {"rls-advertise", f.RLSAdvertise},
+		{"route-advertise", f.RouteAdvertise}, {"route-listener", f.RouteListener},
 	} {
-		if err := hostPort(addr); err != nil {
-			fail("--%s %q: %w", name, addr, err)
+		if err := hostPort(a.addr); err != nil {
+			fail("--%s %q: %w", a.name, a.addr, err)
 		}
 	}
 	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
@@ -147,8 +148,8 @@ func (f *Flags) validate() error {
 	if f.LostState != "full" {
 		fail("--lost-state %q: this release knows full", f.LostState)
 	}
-	if f.RingCapacity < 2 || f.RingCapacity > 8192 {
-		fail("--ring-capacity %d: want 2 to 8192", f.RingCapacity)
+	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
+		fail("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
 	}
 	if f.DecisionTimeout <= 0 {
 		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)

@@ -16,7 +16,7 @@ func hex(h uint64) string {
 	if h == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%016x", h)
+	return source.Hex(h)
 }
 
 // pageOf is the view of the cluster as /cluster shows it.
