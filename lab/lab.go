@@ -282,12 +282,9 @@ func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
 			if !s.Running() {
 				continue
 			}
-			v, err := Cluster(ctx, s.Metrics)
+			v, err := onRing(ctx, s.Process, s.Metrics, members)
 			if err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
-			if got := strings.Join(v.Ring.Members, ","); got != strings.Join(members, ",") {
-				return fmt.Errorf("%s has a ring of %s", s.Name, got)
+				return err
 			}
 			if !v.Joined || v.Ring.Disagreement > 0 || v.Rules.Disagreement > 0 {
 				return fmt.Errorf("%s: joined %v, %d members disagree on the ring, %d on the rules", s.Name, v.Joined, v.Ring.Disagreement, v.Rules.Disagreement)
@@ -301,14 +298,22 @@ func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
 			if !x.Running() {
 				continue
 			}
-			v, err := Cluster(ctx, x.Metrics)
-			if err != nil {
-				return fmt.Errorf("%s: %w", x.Name, err)
-			}
-			if got := strings.Join(v.Ring.Members, ","); got != strings.Join(members, ",") {
-				return fmt.Errorf("%s has a ring of %s", x.Name, got)
+			if _, err := onRing(ctx, x.Process, x.Metrics, members); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// onRing is what a process says at /cluster; an error unless its ring is of these members.
+func onRing(ctx context.Context, p *Process, metrics string, members []string) (ClusterView, error) {
+	v, err := Cluster(ctx, metrics)
+	if err != nil {
+		return v, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	if got := strings.Join(v.Ring.Members, ","); got != strings.Join(members, ",") {
+		return v, fmt.Errorf("%s has a ring of %s", p.Name, got)
+	}
+	return v, nil
 }
