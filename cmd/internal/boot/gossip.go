@@ -6,16 +6,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/envoy/settings"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
 )
 
 // gossip is the options of this process's part in the cluster.
-func (f *Flags) gossip(role cluster.Role, inst uint64, getenv func(string) string, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+	uid, _ := getenv("POD_UID")
 	ip := f.advertised(getenv)
 	o := cluster.Options{
-		Node: f.Node, Inst: inst, PodUID: getenv("POD_UID"), Role: role, Weight: f.Weight,
+		Node: f.Node, Inst: inst, PodUID: uid, Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
 		Expect: f.Expect, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
@@ -27,11 +29,12 @@ func (f *Flags) gossip(role cluster.Role, inst uint64, getenv func(string) strin
 }
 
 // advertised is the host told to the others.
-func (f *Flags) advertised(getenv func(string) string) string {
+func (f *Flags) advertised(getenv settings.Getenv) string {
 	if f.Advertise != "" {
 		return f.Advertise
 	}
-	return getenv("POD_IP")
+	ip, _ := getenv("POD_IP")
+	return ip
 }
 
 // standing is what a view says about shares.

@@ -177,7 +177,7 @@ func (m *Sidecar) startService() {
 	})
 }
 
-// useRules puts a version in force in the service and in xDS.
+// useRules puts a version in force in the service, with the switches as they stand now.
 func (m *Sidecar) useRules(r *config.Rules) {
 	sw, err := settings.ReadSwitches(m.getenv)
 	if err != nil {
@@ -193,7 +193,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 }
 
 func (m *Sidecar) startCluster() error {
-	o := m.flags.gossip(cluster.Counter, m.inst, m.env, m.reg, m.log)
+	o := m.flags.gossip(cluster.Counter, m.inst, m.getenv, m.reg, m.log)
 	o.OnView = m.onView
 	c, err := cluster.Start(o)
 	if err != nil {
@@ -202,11 +202,6 @@ func (m *Sidecar) startCluster() error {
 	m.cluster.Store(c)
 	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
 	return nil
-}
-
-func (m *Sidecar) env(name string) string {
-	v, _ := m.getenv(name)
-	return v
 }
 
 // onView tells every part of a changed cluster: first who counts what, then Envoy.

@@ -37,7 +37,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 			return err
 		}
 	}
-	o := f.gossip(cluster.Observer, 0, func(name string) string { v, _ := getenv(name); return v }, reg, log)
+	o := f.gossip(cluster.Observer, 0, getenv, reg, log)
 	o.OnView = x.setView
 	c, err := cluster.Start(o)
 	if err != nil {
