@@ -1,0 +1,383 @@
+package handoff
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	beat     = int64(500 * time.Millisecond) // between two pings
+	resend   = int64(time.Second)            // an Ack that has not arrived by then is repeated with all before it
+	memories = 8                             // rings that are remembered
+)
+
+// Machine keeps one member's tokens. It is passive: it is given the time and what arrives, and returns what to send. It
+// is not safe for concurrent use; its Views are.
+type Machine struct {
+	o        Options
+	standing Standing
+	view     *View
+
+	adopted  int64 // when the present ring was
+	seq      uint64
+	epoch    uint16
+	virgin   bool  // never held a token
+	none     bool  // nobody confirmed self at the last Tick
+	fenced   int64 // no member that was lost can be using its tokens any more from then on
+	nextPing int64
+	pings    uint64
+
+	history   []*ring.Ring // the newest first, the present one too
+	peers     map[ring.ID]*peer
+	confirmed map[boot]int64 // when self last confirmed each boot of each member
+}
+
+// boot is one life of one member.
+type boot struct {
+	id   ring.ID
+	inst uint64
+}
+
+// peer is what is known of a live member.
+type peer struct {
+	Peer
+	heard   bool   // the fields below were heard from it
+	ring    uint64 // by its last Ping
+	seq     uint64
+	virgin  bool
+	owed    bool  // it lacks an Ack from self
+	confirm int64 // latest of self's pings that it confirmed, by self's clock; 0: none
+	new     bool  // it was not on the ring before this one
+
+	acked  bool // for the present ring and seq
+	warmed bool // it has sent all of its Shadow copies
+	in     incoming
+	out    outgoing
+}
+
+// NewMachine is a Machine without a ring.
+func NewMachine(o Options) *Machine {
+	if o.Own <= 0 {
+		o.Own = 1500 * time.Millisecond
+	}
+	if o.Fence <= 0 {
+		o.Fence = 2 * time.Second
+	}
+	m := &Machine{o: o, virgin: true, peers: map[ring.ID]*peer{}, confirmed: map[boot]int64{}}
+	m.view = &View{ring: ring.New(nil), self: -1, baseSelf: -1}
+	return m
+}
+
+// View is what holds now.
+func (m *Machine) View() *View { return m.view }
+
+// SetRing adopts r, and what membership says beside it.
+func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
+	if r == nil {
+		r = ring.New(nil)
+	}
+	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
+	m.standing = s
+	if same {
+		r = m.view.ring
+	}
+	m.meet(now, r, s.Peers)
+	if same {
+		m.publish(now)
+		m.settle(now)
+		return m.ping(now)
+	}
+	m.adopt(now, r)
+	m.settle(now)
+	return m.ping(now)
+}
+
+// meet replaces the members that are live.
+func (m *Machine) meet(now int64, r *ring.Ring, peers []Peer) {
+	next := make(map[ring.ID]*peer, len(peers))
+	for _, p := range peers {
+		old := m.peers[p.ID]
+		if old == nil || old.Inst != p.Inst {
+			old = &peer{}
+		}
+		old.Peer = p
+		next[p.ID] = old
+	}
+	m.peers = next
+}
+
+// adopt makes r the present ring. Tokens stay where they are.
+func (m *Machine) adopt(now int64, r *ring.Ring) {
+	v := *m.view
+	before := v.ring
+	v.ring, v.self = r, r.Index(m.o.Self)
+	m.adopted = now
+	m.history = append([]*ring.Ring{r}, m.history...)
+	m.history = m.history[:min(len(m.history), memories)]
+	v.history = m.history[1:]
+	v.steps = append(slices.Clone(v.steps), step{ring: r, self: v.self, released: make([]bool, r.Len())})
+	if len(v.steps) > maxSteps {
+		v.steps, v.base, v.baseSelf = v.steps[len(v.steps)-1:], nil, -1
+	}
+	m.fenced = 0
+	m.seq++
+	for id, p := range m.peers {
+		i := before.Index(id)
+		p.new = i < 0 || before.At(i).Inst != p.Inst || p.new && !p.out.done
+		p.acked, p.in, p.owed = false, incoming{}, true
+		p.out.restart(r.Index(id) >= 0)
+		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
+		if p.new && r.Index(id) >= 0 && (m.virgin || p.virgin && p.heard) {
+			p.confirm = max(p.confirm, now)
+		}
+		if i := r.Index(id); i >= 0 && p.Old {
+			v.steps[len(v.steps)-1].released[i] = true // it takes its keys over without being asked
+		}
+	}
+	m.view = &v
+	m.publish(now)
+}
+
+// publish makes a new View of the same tokens.
+func (m *Machine) publish(now int64) *View {
+	v := *m.view
+	if m.epoch++; m.epoch == 0 {
+		m.epoch = 1
+	}
+	v.epoch, v.seq, v.nref, v.joined = m.epoch, m.seq, m.standing.NRef, m.standing.Joined
+	v.steps = slices.Clone(v.steps)
+	if n := len(v.steps); n > 0 && v.steps[n-1].epoch == 0 {
+		v.steps[n-1].epoch = m.epoch
+	}
+	v.live = make(map[ring.ID]bool, len(m.peers))
+	for id := range m.peers {
+		v.live[id] = true
+	}
+	v.reach = m.reach(&v)
+	m.view = &v
+	return &v
+}
+
+// reach collects who confirms self.
+func (m *Machine) reach(v *View) reach {
+	r := reach{nref: v.NRef(), policy: m.o.Policy}
+	for i := range v.ring.Len() {
+		x := v.ring.At(i)
+		if x.ID == m.o.Self {
+			continue
+		}
+		r.others++
+		p := m.peers[x.ID]
+		switch {
+		case p == nil:
+		case p.Old:
+			r.old++
+		case p.confirm > 0:
+			r.until = append(r.until, p.confirm+int64(m.o.Own))
+		}
+	}
+	slices.SortFunc(r.until, func(a, b int64) int { return int(min(1, max(-1, b-a))) })
+	return r
+}
+
+// ping is the heartbeat to every live member.
+func (m *Machine) ping(now int64) []Out {
+	// A fifth more or less, so that members which start together do not beat together; the mix needs no randomness.
+	m.pings++
+	x := (m.o.Inst + m.pings) * 0x9E3779B97F4A7C15 >> 40
+	m.nextPing = now + beat - beat/5 + int64(x)%(beat*2/5)
+	outs := make([]Out, 0, len(m.peers))
+	for _, id := range m.ids() {
+		if p := m.peers[id]; !p.Old {
+			outs = append(outs, Out{id, m.beat(now, p)})
+		}
+	}
+	return outs
+}
+
+func (m *Machine) beat(now int64, p *peer) Msg {
+	msg := Msg{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
+	if m.owed(p) {
+		msg.Flags |= Owed
+	}
+	if m.virgin {
+		msg.Flags |= Virgin
+	}
+	return msg
+}
+
+// owed says whether p has something for self that has not come yet.
+func (m *Machine) owed(p *peer) bool {
+	if m.view.self < 0 {
+		return !p.warmed && p.State == Active && !m.standing.Leaving
+	}
+	return !p.acked
+}
+
+// ids are the live members in order, so that equal histories give equal traces.
+func (m *Machine) ids() []ring.ID {
+	ids := make([]ring.ID, 0, len(m.peers))
+	for id := range m.peers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or SealReq.
+func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
+	p := m.peers[from]
+	if p == nil || p.Inst != inst {
+		return nil
+	}
+	switch msg.Kind {
+	case Ping:
+		return m.pinged(now, p, msg)
+	case Pong:
+		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirm {
+			p.confirm = msg.Sent
+			m.confirm()
+		}
+	case SealReq:
+		// It tells by which ring its sender goes, as a Ping does.
+		p.heard, p.ring, p.seq = true, msg.Ring, msg.Seq
+		m.release(now, p)
+	case Chunk:
+		p.in.chunk(m, msg)
+	case Ack:
+		if p.in.complete(m, msg) {
+			m.acked(now, p, msg)
+			return []Out{{p.ID, m.beat(now, p)}} // says that it came
+		}
+	}
+	return nil
+}
+
+// confirm publishes a longer reach. Nothing else has changed, so the epoch stays.
+func (m *Machine) confirm() {
+	v := *m.view
+	v.reach = m.reach(&v)
+	m.view = &v
+}
+
+func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {
+	if p.heard && msg.Seq < p.seq {
+		return nil // overtaken by a later one
+	}
+	fresh := !p.heard || p.ring != msg.Ring || p.seq != msg.Seq
+	p.heard, p.ring, p.seq, p.virgin = true, msg.Ring, msg.Seq, msg.Flags&Virgin != 0
+	p.owed = msg.Flags&Owed != 0
+	if !fresh {
+		m.received(now, p)
+	}
+	m.release(now, p)
+	m.settle(now)
+	pong := Msg{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
+	if m.confirms(p) {
+		pong.Flags |= Confirmed
+		m.confirmed[boot{p.ID, p.Inst}] = now
+	}
+	outs := []Out{{p.ID, pong}}
+	if fresh && p.ring == m.view.ring.Fingerprint() && p.confirm+beat < now {
+		outs = append(outs, Out{p.ID, m.beat(now, p)}) // it can confirm self from now on
+	}
+	return outs
+}
+
+// confirms says whether p may use its tokens as far as self is concerned: it has its place, and, coming back after
+// others may have decided its keys, it has been told what they know.
+func (m *Machine) confirms(p *peer) bool {
+	i := m.view.ring.Index(p.ID)
+	if i < 0 {
+		return p.State == Leaving
+	}
+	if m.view.ring.At(i).Inst != p.Inst {
+		return false
+	}
+	return !p.new || p.virgin || m.virgin || m.view.Steady() || p.out.done
+}
+
+// acked takes p's word that all of self's keys which it held are self's.
+func (m *Machine) acked(now int64, p *peer, msg *Msg) {
+	if msg.Flags&Shadow != 0 {
+		p.warmed = true
+		return
+	}
+	if p.acked {
+		return
+	}
+	p.acked, p.warmed = true, true
+	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
+	if x := m.remembered(msg.Base); x != nil {
+		if i := x.Index(p.ID); i >= 0 && x.At(i).Inst == p.Inst {
+			p.in.proof = proof{x, i}
+		}
+	}
+	m.settle(now)
+}
+
+func (m *Machine) remembered(fingerprint uint64) *ring.Ring {
+	if fingerprint == 0 {
+		return nil
+	}
+	for _, r := range m.history {
+		if r.Fingerprint() == fingerprint {
+			return r
+		}
+	}
+	return nil
+}
+
+// Tick lets time pass.
+func (m *Machine) Tick(now int64) []Out {
+	if was := m.none; m.isolated(now) && !was {
+		return m.Void(now)
+	}
+	for _, id := range m.ids() {
+		m.release(now, m.peers[id])
+	}
+	m.settle(now)
+	m.forget(now)
+	if m.seq > 0 && now >= m.nextPing {
+		return m.ping(now)
+	}
+	return nil
+}
+
+// isolated says whether others may have made self's tokens anew, because nobody has confirmed it for Own.
+func (m *Machine) isolated(now int64) bool {
+	right, _, _ := m.view.Reach(now)
+	m.none = right == None && (m.view.self >= 0 || !m.virgin)
+	return m.none
+}
+
+// Gained says that a token of a single key has come (Sealed with Given).
+func (m *Machine) Gained() { m.virgin = false }
+
+// Void gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
+// clock has jumped, and by Tick when self was cut off or stopped for long.
+func (m *Machine) Void(now int64) []Out {
+	v := *m.view
+	v.base, v.baseSelf = nil, -1
+	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
+	m.view = &v
+	m.seq++
+	m.adopted, m.fenced = now, 0
+	for id, p := range m.peers {
+		p.acked, p.in, p.confirm = false, incoming{}, 0
+		p.out.restart(v.ring.Index(id) >= 0)
+	}
+	m.publish(now)
+	return m.ping(now)
+}
+
+// forget drops confirmations that no longer matter.
+func (m *Machine) forget(now int64) {
+	for b, t := range m.confirmed {
+		if p := m.peers[b.id]; (p == nil || p.Inst != b.inst) && now-t > 2*int64(m.o.Fence) {
+			delete(m.confirmed, b)
+		}
+	}
+}

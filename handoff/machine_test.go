@@ -1,0 +1,304 @@
+package handoff
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+const ms = int64(time.Millisecond)
+
+// cluster is a few Machines whose messages are delivered at once, or when the test says so. Counters are not sent:
+// transfers are over as soon as they begin.
+type cluster struct {
+	t        testing.TB
+	now      int64
+	machines map[ring.ID]*Machine
+	insts    map[ring.ID]uint64
+	states   map[ring.ID]State
+	queue    []envelope
+	cut      func(from, to ring.ID) bool
+	nref     int
+	left     []ring.ID
+}
+
+type envelope struct {
+	from ring.ID
+	inst uint64
+	Out
+}
+
+func newCluster(t testing.TB, ids ...ring.ID) *cluster {
+	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, insts: map[ring.ID]uint64{}, states: map[ring.ID]State{}}
+	for _, id := range ids {
+		c.boot(id, Active)
+	}
+	c.nref = len(ids)
+	c.adoptAll()
+	c.run(3 * time.Second)
+	return c
+}
+
+func (c *cluster) boot(id ring.ID, s State) {
+	c.insts[id] += 2
+	inst := c.insts[id]<<8 | 1
+	c.machines[id], c.states[id] = NewMachine(Options{Self: id, Inst: inst}), s
+}
+
+func (c *cluster) inst(id ring.ID) uint64 { return c.insts[id]<<8 | 1 }
+
+func (c *cluster) ids() []ring.ID {
+	var ids []ring.ID
+	for id := range c.machines {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (c *cluster) ring() *ring.Ring {
+	var ms []ring.Member
+	for _, id := range c.ids() {
+		if c.states[id] == Active {
+			ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
+		}
+	}
+	return ring.New(ms)
+}
+
+func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
+	s := Standing{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == Leaving, Left: c.left}
+	for _, p := range c.ids() {
+		if p != id {
+			s.Peers = append(s.Peers, Peer{ID: p, Inst: c.inst(p), State: c.states[p], Weight: 1})
+		}
+	}
+	c.send(id, c.machines[id].SetRing(c.now, r, s))
+}
+
+func (c *cluster) adoptAll() {
+	r := c.ring()
+	for _, id := range c.ids() {
+		c.adopt(id, r)
+	}
+}
+
+func (c *cluster) send(from ring.ID, outs []Out) {
+	for _, o := range outs {
+		c.queue = append(c.queue, envelope{from, c.inst(from), o})
+	}
+}
+
+// pump delivers everything, and ends all transfers.
+func (c *cluster) pump() {
+	for range 10_000 {
+		if len(c.queue) == 0 && !c.transfer() {
+			return
+		}
+		if len(c.queue) == 0 {
+			continue
+		}
+		e := c.queue[0]
+		c.queue = c.queue[1:]
+		if m := c.machines[e.To]; m != nil && (c.cut == nil || !c.cut(e.from, e.To)) {
+			c.send(e.To, m.Step(c.now, e.from, e.inst, &e.Msg))
+		}
+	}
+	c.t.Fatal("messages without end")
+}
+
+func (c *cluster) transfer() (any bool) {
+	for _, id := range c.ids() {
+		m := c.machines[id]
+		for _, t := range m.Transfers() {
+			if t.Extra {
+				m.Finished(t)
+				continue
+			}
+			if msg, ok := m.Finish(c.now, t, 0); ok {
+				c.send(id, []Out{{t.To, msg}})
+				any = true
+			}
+		}
+	}
+	return any
+}
+
+func (c *cluster) run(d time.Duration) {
+	for end := c.now + int64(d); c.now < end; c.now += 100 * ms {
+		c.pump()
+		for _, id := range c.ids() {
+			c.send(id, c.machines[id].Tick(c.now))
+		}
+		c.pump()
+	}
+}
+
+// holders are the members that would decide h now.
+func (c *cluster) holders(h uint64) (ids []ring.ID) {
+	for _, id := range c.ids() {
+		v := c.machines[id].View()
+		if right, _, _ := v.Reach(c.now); right != None && v.Hold(h, 0).Reason == Mine {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (c *cluster) check(want int) {
+	c.t.Helper()
+	for h := range uint64(200) {
+		h *= 0x9E3779B97F4A7C15
+		if got := c.holders(h); len(got) > 1 || len(got) < want {
+			c.t.Fatalf("key %x is held by %v", h, got)
+		}
+	}
+}
+
+func (c *cluster) steady() {
+	c.t.Helper()
+	c.check(1)
+	for _, id := range c.ids() {
+		if p := c.machines[id].Progress(); c.states[id] == Active && !p.Complete {
+			c.t.Fatalf("%s: %+v", id, p)
+		}
+	}
+}
+
+func TestJoinAndLeave(t *testing.T) {
+	c := newCluster(t, "a", "b", "c")
+	c.steady()
+	c.boot("d", Joining)
+	c.adoptAll()
+	c.run(time.Second)
+	c.check(1)
+	if p := c.machines["d"].Progress(); !p.Warm {
+		t.Fatalf("the joiner is not warm: %+v", p)
+	}
+	c.states["d"] = Active
+	r := c.ring()
+	for _, id := range []ring.ID{"d", "a", "c", "b"} { // one after the other, as gossip spreads
+		c.adopt(id, r)
+		c.pump()
+		c.check(1)
+	}
+	c.run(2 * time.Second)
+	c.steady()
+	c.states["b"] = Leaving
+	r = c.ring()
+	for _, id := range []ring.ID{"b", "d", "c", "a"} {
+		c.adopt(id, r)
+		c.pump()
+		c.check(1)
+	}
+	c.run(2 * time.Second)
+	if p := c.machines["b"].Progress(); !p.HandedOver {
+		t.Fatalf("the leaver is not done: %+v", p)
+	}
+	delete(c.machines, "b")
+	c.left, c.nref = []ring.ID{"b"}, 3
+	c.adoptAll()
+	c.run(time.Second)
+	c.steady()
+}
+
+func TestCrashIsTakenOver(t *testing.T) {
+	c := newCluster(t, "a", "b", "c")
+	delete(c.machines, "b")
+	c.run(3 * time.Second)
+	c.adoptAll()
+	c.run(500 * time.Millisecond)
+	c.steady() // nobody has confirmed b for 3 s, so nothing has to be waited for
+	for h := range uint64(50) {
+		h *= 0x9E3779B97F4A7C15
+		for _, id := range c.ids() {
+			if _, lost := c.machines[id].View().Lost(h); lost {
+				t.Fatal("the heir knows the key, so nothing is lost")
+			}
+		}
+	}
+}
+
+func TestStoppedMemberLosesItsTokens(t *testing.T) {
+	c := newCluster(t, "a", "b", "c")
+	whole := c.ring()
+	b, inst := c.machines["b"], c.inst("b")
+	delete(c.machines, "b")
+	c.run(3 * time.Second)
+	c.adoptAll()
+	c.run(3 * time.Second)
+	c.steady()
+	c.machines["b"] = b
+	_ = inst
+	c.check(1) // it is awake, and has not looked at anything yet
+	c.send("b", b.Tick(c.now))
+	c.pump()
+	c.check(1)
+	for _, id := range []ring.ID{"a", "c"} {
+		c.adopt(id, whole)
+		c.pump()
+		c.check(0)
+	}
+	c.run(2 * time.Second)
+	c.steady()
+}
+
+// Whatever the order in which members adopt rings and hear each other, no two of them hold one key, as long as none is lost.
+func TestNoTwoHolders(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			c := newCluster(t, "a", "b", "c", "d")
+			rings := []*ring.Ring{c.ring()}
+			for range 60 {
+				ids := c.ids()
+				id := ids[rnd.IntN(len(ids))]
+				switch rnd.IntN(10) {
+				case 0:
+					c.states[id] = Active + Leaving - c.states[id]
+					rings = append(rings, c.ring())
+				case 1, 2, 3:
+					c.adopt(id, rings[rnd.IntN(len(rings))])
+				case 4:
+					c.adopt(id, rings[len(rings)-1])
+				case 5:
+					c.now += 100 * ms
+					for _, id := range c.ids() {
+						c.send(id, c.machines[id].Tick(c.now))
+					}
+				default:
+					c.deliver(rnd)
+				}
+				c.check(0)
+			}
+			for _, id := range c.ids() {
+				c.states[id] = Active
+			}
+			c.adoptAll()
+			c.run(4 * time.Second)
+			c.steady()
+		})
+	}
+}
+
+// deliver hands over some message, loses or doubles it, or ends some transfer.
+func (c *cluster) deliver(rnd *rand.Rand) {
+	if rnd.IntN(3) == 0 {
+		c.transfer()
+	}
+	if len(c.queue) == 0 {
+		return
+	}
+	i := rnd.IntN(len(c.queue))
+	e := c.queue[i]
+	if rnd.IntN(10) > 0 {
+		c.queue = slices.Delete(c.queue, i, i+1)
+	}
+	if m := c.machines[e.To]; m != nil && rnd.IntN(10) > 0 {
+		c.send(e.To, m.Step(c.now, e.from, e.inst, &e.Msg))
+	}
+}

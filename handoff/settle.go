@@ -1,0 +1,175 @@
+package handoff
+
+import (
+	"slices"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// settle draws what follows from the acknowledgements: arcs that have come, keys that nobody else can hold any more, and
+// at last a complete ring.
+func (m *Machine) settle(now int64) {
+	v := m.view
+	if m.seq == 0 || !m.standing.Joined {
+		return
+	}
+	if v.self < 0 && m.virgin {
+		m.rest(now) // nothing to take over, nothing to give
+		return
+	}
+	n := len(v.steps)
+	if n == 0 {
+		return
+	}
+	if v.self >= 0 && !v.steps[n-1].whole {
+		m.prove(now)
+		if m.whole(now) {
+			m.takeOver(now)
+		}
+	}
+	if m.view.self >= 0 && m.view.steps[n-1].whole && m.pending() == 0 {
+		m.rest(now)
+	}
+}
+
+// rest makes the present ring the base.
+func (m *Machine) rest(now int64) {
+	if m.view.Steady() {
+		return
+	}
+	v := m.publish(now)
+	v.base, v.baseSelf, v.steps = v.ring, v.self, nil
+	m.virgin = m.virgin && v.self < 0
+}
+
+// prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
+// that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
+func (m *Machine) prove(now int64) {
+	last := &m.view.steps[len(m.view.steps)-1]
+	for _, id := range m.ids() {
+		p := m.peers[id]
+		if !p.acked || p.in.proof.ring == nil || slices.Contains(last.proofs, p.in.proof) || !m.closed(p.in.proof.ring) {
+			continue
+		}
+		v := m.publish(now)
+		last = &v.steps[len(v.steps)-1]
+		last.proofs = append(slices.Clone(last.proofs), p.in.proof)
+		m.virgin = false
+	}
+}
+
+// closed says whether all members on the present ring that are not on x have acknowledged.
+func (m *Machine) closed(x *ring.Ring) bool {
+	r := m.view.ring
+	for i := range r.Len() {
+		a := r.At(i)
+		if a.ID == m.o.Self {
+			continue
+		}
+		if j := x.Index(a.ID); j >= 0 && x.At(j).Inst == a.Inst {
+			continue
+		}
+		if p := m.peers[a.ID]; p == nil || !p.acked {
+			return false
+		}
+	}
+	return true
+}
+
+// whole says whether nobody else can hold a token of self's keys: all that live have released theirs, and those that
+// are lost have had no confirmation for so long that they do not use theirs.
+func (m *Machine) whole(now int64) bool {
+	for id, p := range m.peers {
+		switch {
+		case p.Old:
+			if now < m.adopted+int64(m.o.Fence) {
+				return false
+			}
+		case p.State == Joining && !m.placed(id):
+		case !p.acked:
+			return false
+		}
+	}
+	if now < m.fenced {
+		return false
+	}
+	for b, t := range m.confirmed {
+		if m.isLost(b) && now < t+int64(m.o.Fence) {
+			return false
+		}
+	}
+	return true
+}
+
+// placed says whether member id is on one of the rings since the base.
+func (m *Machine) placed(id ring.ID) bool {
+	if m.view.base != nil && m.view.base.Index(id) >= 0 {
+		return true
+	}
+	return slices.ContainsFunc(m.view.steps, func(s step) bool { return s.ring.Index(id) >= 0 })
+}
+
+// takeOver makes all of self's keys on the present ring self's.
+func (m *Machine) takeOver(now int64) {
+	base := m.view.base
+	v := m.publish(now)
+	v.steps[len(v.steps)-1].whole = true
+	m.virgin = false
+	if base == nil {
+		return
+	}
+	dead, any := make([]bool, base.Len()), false
+	for i := range base.Len() {
+		a := base.At(i)
+		p := m.peers[a.ID]
+		gone := p == nil || p.Inst != a.Inst
+		dead[i] = gone && a.ID != m.o.Self && !slices.Contains(m.standing.Left, a.ID)
+		any = any || dead[i]
+	}
+	if any {
+		v.lost = &loss{at: now, ring: base, dead: dead}
+	}
+}
+
+// pending is the number of members on the ring that have not said that they have what self owes them.
+func (m *Machine) pending() int {
+	n := 0
+	for id, p := range m.peers {
+		if m.view.ring.Index(id) >= 0 && !p.Old && !p.out.done {
+			n++
+		}
+	}
+	return n
+}
+
+// Progress is how far a change of the ring has come.
+type Progress struct {
+	Ring       uint64 // fingerprint of the ring adopted last
+	Complete   bool   // every key that is self's on it is held, and everything else was given away
+	Warm       bool   // a joiner has the copies of all active members
+	HandedOver bool   // a leaver holds nothing any more
+	Incomplete int    // members that have not confirmed what was sent to them
+	Missing    int    // members whose acknowledgement is missing
+}
+
+// Progress is how far self is.
+func (m *Machine) Progress() Progress {
+	v := m.view
+	p := Progress{Ring: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Incomplete: m.pending(), Warm: true}
+	for _, x := range m.peers {
+		if x.Old || x.State == Joining {
+			continue
+		}
+		if !x.acked && v.self >= 0 {
+			p.Missing++
+		}
+		if x.State == Active && !x.warmed {
+			p.Warm = false
+		}
+	}
+	if v.Steady() {
+		p.Incomplete = 0
+	}
+	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0)
+	return p
+}

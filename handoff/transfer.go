@@ -1,0 +1,224 @@
+package handoff
+
+import (
+	"math"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Transfer is what is to be sent to one member, as a stream of its own: the counters whose owner on Ring it is and on
+// Pushed was not, as Chunks, then what Finish returns; after that, as Extra Chunks, the counters that self owns and whose
+// heir on Ring it is and on Copied was neither owner nor heir, then Finished. A transfer that is no longer listed is off.
+type Transfer struct {
+	To     ring.ID
+	Ring   *ring.Ring
+	Pushed *ring.Ring // nil: it has nothing yet
+	Copied *ring.Ring // nil: it has no copies yet
+	Seq    uint64     // for Msg.Seq
+	Began  int64      // for Msg.Sent; tells one attempt from the next
+	Extra  bool       // the Ack has been sent, copies remain
+	Shadow bool       // nothing but Chunks and the Ack, all with that flag
+}
+
+type stage uint8
+
+const (
+	idle    stage = iota
+	running       // counters that it owns
+	copying       // the Ack is out; copies for an heir
+	sent
+)
+
+// outgoing is the transfer to one member.
+type outgoing struct {
+	stage  stage
+	seq    uint64 // the member's adoption that it answers
+	began  int64
+	acked  int64 // when the Ack was sent
+	shadow bool
+	done   bool       // the member says that it has the Ack
+	pushed *ring.Ring // for which it has everything it owns
+	copied *ring.Ring
+}
+
+// restart begins anew for another ring, on which the member is or is not.
+func (o *outgoing) restart(on bool) {
+	if !o.done || !on {
+		o.pushed = nil
+	}
+	if o.stage != sent || !on {
+		o.copied = nil
+	}
+	o.stage, o.seq, o.done, o.shadow = idle, 0, false, false
+}
+
+func (o *outgoing) begin(now int64, seq uint64, shadow bool) {
+	// Attempts must differ, also within one reading of the clock.
+	o.stage, o.seq, o.began, o.shadow, o.done = running, seq, max(now, o.began+1), shadow, false
+}
+
+// release gives p all of its keys that are held here, if p goes by the same ring, and begins to send what is known of
+// them. From the View that this publishes on, self does not decide them any more.
+func (m *Machine) release(now int64, p *peer) {
+	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 {
+		return
+	}
+	i := m.view.ring.Index(p.ID)
+	if i < 0 || m.view.ring.At(i).Inst != p.Inst {
+		m.acknowledge(now, p)
+		return
+	}
+	if n := len(m.view.steps); n > 0 && !m.view.steps[n-1].released[i] {
+		v := m.publish(now)
+		s := &v.steps[n-1]
+		released := make([]bool, len(s.released))
+		copy(released, s.released)
+		released[i] = true
+		s.released = released
+	}
+	if p.out.stage == idle || p.out.seq != p.seq {
+		p.out.begin(now, p.seq, false)
+	}
+}
+
+// acknowledge sends what a member without a place on the ring waits for: a joiner its copies.
+func (m *Machine) acknowledge(now int64, p *peer) {
+	if p.State == Joining && p.owed && m.view.self >= 0 && (p.out.stage == idle || p.out.seq != p.seq) {
+		p.out.begin(now, p.seq, true)
+	}
+}
+
+// received looks at whether p has got the Ack that was sent.
+func (m *Machine) received(now int64, p *peer) {
+	o := &p.out
+	if o.seq != p.seq || o.stage != copying && o.stage != sent {
+		return
+	}
+	switch {
+	case !p.owed && !o.done:
+		o.done = true
+		if !o.shadow {
+			o.pushed = m.view.ring
+		}
+	case p.owed && now-o.acked > resend:
+		o.begin(now, p.seq, o.shadow)
+	}
+}
+
+// Transfers lists what is to be sent now, in the order of the members' names.
+func (m *Machine) Transfers() []Transfer {
+	var out []Transfer
+	for _, id := range m.ids() {
+		o := &m.peers[id].out
+		if o.stage != running && o.stage != copying {
+			continue
+		}
+		t := Transfer{To: id, Ring: m.view.ring, Pushed: o.pushed, Copied: o.copied, Seq: o.seq, Began: o.began, Extra: o.stage == copying, Shadow: o.shadow}
+		if o.shadow {
+			t.Ring, t.Pushed = m.with(m.peers[id]), nil
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// with is the ring with joiner p on it.
+func (m *Machine) with(p *peer) *ring.Ring {
+	r := m.view.ring
+	members := make([]ring.Member, 0, r.Len()+1)
+	for i := range r.Len() {
+		members = append(members, r.At(i))
+	}
+	return ring.New(append(members, ring.Member{ID: p.ID, Inst: p.Inst, Ver: 1, Weight: p.Weight}))
+}
+
+// Finish is the Ack that ends transfer t after parts Chunks; false if it is off.
+func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Msg, bool) {
+	p := m.peers[t.To]
+	if p == nil || p.out.stage != running || p.out.began != t.Began {
+		return Msg{}, false
+	}
+	o := &p.out
+	o.stage, o.acked = copying, now
+	msg := Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began, Base: m.untouched(), Quiet: m.quiet(now)}
+	if o.shadow {
+		o.stage = sent
+		msg.Flags, msg.Base = Shadow, 0
+	}
+	return msg, true
+}
+
+// Finished says that all copies of transfer t have been sent.
+func (m *Machine) Finished(t Transfer) {
+	if p := m.peers[t.To]; p != nil && p.out.stage == copying && p.out.began == t.Began {
+		p.out.stage, p.out.copied = sent, t.Ring
+	}
+}
+
+// untouched is the fingerprint of the base, if all tokens of it were here when the present ring was adopted.
+func (m *Machine) untouched() uint64 {
+	v := m.view
+	if v.base == nil {
+		return 0
+	}
+	for i := 0; i < len(v.steps)-1; i++ {
+		for _, r := range v.steps[i].released {
+			if r {
+				return 0
+			}
+		}
+	}
+	return v.base.Fingerprint()
+}
+
+// quiet is the time since self last confirmed a member that is lost.
+func (m *Machine) quiet(now int64) int64 {
+	q := int64(math.MaxInt64 / 4)
+	for b, t := range m.confirmed {
+		if m.isLost(b) {
+			q = min(q, max(0, now-t))
+		}
+	}
+	return q
+}
+
+// isLost says whether b may still be alive, and out of reach: it neither is live here, nor left, nor was replaced by a
+// later boot of the same member, which would not be let in beside it.
+func (m *Machine) isLost(b boot) bool {
+	if m.peers[b.id] != nil || b.id == m.o.Self {
+		return false
+	}
+	for _, id := range m.standing.Left {
+		if id == b.id {
+			return false
+		}
+	}
+	return true
+}
+
+// incoming is the transfer from one member.
+type incoming struct {
+	began int64
+	next  uint32
+	proof proof // of its Ack; no ring: none
+}
+
+func (in *incoming) chunk(m *Machine, msg *Msg) {
+	switch {
+	case msg.Ring != m.view.ring.Fingerprint() || msg.Seq != m.seq || msg.Flags&Extra != 0:
+	case msg.Part == 0:
+		in.began, in.next = msg.Sent, 1
+	case msg.Sent == in.began && msg.Part == in.next:
+		in.next++
+	default:
+		in.began, in.next = 0, 0 // a gap: the Ack must not count
+	}
+}
+
+// complete says whether msg ends a transfer of which every part has come, for the ring as adopted here.
+func (in *incoming) complete(m *Machine, msg *Msg) bool {
+	if msg.Ring != m.view.ring.Fingerprint() || msg.Seq != m.seq {
+		return false
+	}
+	return msg.Part == 0 || msg.Sent == in.began && msg.Part == in.next
+}

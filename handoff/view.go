@@ -1,0 +1,268 @@
+package handoff
+
+import (
+	"slices"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// maxSteps is how many rings may be adopted without one of them becoming complete. Beyond, all tokens are given up and
+// come back when everybody has acknowledged the present ring.
+const maxSteps = 8
+
+// View is what decisions need of a Machine at one moment. It is immutable, so it may be read without a lock.
+type View struct {
+	ring   *ring.Ring
+	self   int // index on ring; -1: not on it
+	epoch  uint16
+	seq    uint64
+	nref   int
+	joined bool
+
+	base     *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
+	baseSelf int
+	steps    []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
+	lost     *loss  // state that went with its holders; nil: none
+	live     map[ring.ID]bool
+	reach    reach
+	history  []*ring.Ring // rings before this one, the newest first
+}
+
+// step is one adopted ring and what became of the tokens while it was the present one.
+type step struct {
+	ring     *ring.Ring
+	self     int
+	epoch    uint16
+	released []bool  // by index on ring: that member was given all of its keys that were held here
+	proofs   []proof // arcs that their holders have given to self
+	whole    bool    // all of self's keys on ring were given, or their holders are gone
+}
+
+// proof says that all keys owned by member from on ring were released to self.
+type proof struct {
+	ring *ring.Ring
+	from int
+}
+
+// loss tells for which keys nobody is left who knew them.
+type loss struct {
+	at   int64
+	ring *ring.Ring
+	dead []bool // by index on ring
+}
+
+// Reason says what a Hold is.
+type Reason uint8
+
+// The reasons.
+const (
+	Mine     Reason = iota // decide: the token is here
+	Other                  // ask Member, the owner by the ring; no Member: nobody better is known
+	Unsealed               // the ring names self, but the token is with Member; no Member: wait for acknowledgements
+)
+
+// Hold is who decides a key.
+type Hold struct {
+	Reason Reason
+	Member ring.ID
+}
+
+// Ring is the ring that was adopted last.
+func (v *View) Ring() *ring.Ring { return v.ring }
+
+// Self is this member's index on Ring; -1: it is not on it.
+func (v *View) Self() int { return v.self }
+
+// Epoch numbers views with different tokens, rings or standings; never 0. It comes round after 65,535 of them.
+func (v *View) Epoch() uint16 { return v.epoch }
+
+// Seq is the number of this member's adoption of Ring.
+func (v *View) Seq() uint64 { return v.seq }
+
+// NRef is the number of members that a limit is shared over.
+func (v *View) NRef() int { return max(1, v.nref, v.ring.Len()) }
+
+// Joined says whether this member takes part.
+func (v *View) Joined() bool { return v.joined }
+
+// Steady says that tokens are exactly what the ring says.
+func (v *View) Steady() bool { return len(v.steps) == 0 && v.base == v.ring }
+
+// Share is this member's part of limit for the key at h: floor(limit/N), and one more for the first limit mod N
+// members in the key's ring order. Over all members it sums to limit.
+func (v *View) Share(limit uint32, h uint64) uint32 {
+	n := uint64(v.NRef())
+	part, rest := uint64(limit)/n, uint64(limit)%n
+	if rest > 0 && v.self >= 0 && uint64(v.ring.Rank(h, v.self)) < rest {
+		part++
+	}
+	return uint32(part)
+}
+
+// Hold says who decides the key at h. gained is the epoch of a view in which the token of this very key was here, be it
+// that it was received alone (Sealed with Given) or that Hold said Mine; 0 is never.
+func (v *View) Hold(h uint64, gained uint16) Hold {
+	o := v.ring.Owner(h)
+	switch {
+	case !v.joined || o < 0:
+		return Hold{Reason: Other}
+	case v.Steady():
+		if o == v.self {
+			return Hold{Reason: Mine}
+		}
+	case v.holds(h, gained, len(v.steps)):
+		return Hold{Reason: Mine}
+	case o == v.self:
+		return Hold{Unsealed, v.holder(h)}
+	}
+	return Hold{Other, v.ring.At(o).ID}
+}
+
+// holds says whether the token of the key at h is here, given the first n steps.
+func (v *View) holds(h uint64, gained uint16, n int) bool {
+	has := v.base != nil && v.baseSelf >= 0 && v.base.Owner(h) == v.baseSelf
+	first := 0
+	for i := n - 1; i >= 0 && gained != 0; i-- {
+		if int16(gained-v.steps[i].epoch) >= 0 { // the step during which it was here
+			has, first = true, i
+			break
+		}
+	}
+	for i := first; i < n; i++ {
+		has = v.steps[i].after(h, has)
+	}
+	return has
+}
+
+// after is whether the token is here after the step, had being whether it was before.
+func (s *step) after(h uint64, had bool) bool {
+	o := s.ring.Owner(h)
+	switch {
+	case o < 0:
+		return had
+	case o != s.self:
+		return had && !s.released[o]
+	case had || s.whole:
+		return true
+	}
+	return slices.ContainsFunc(s.proofs, func(p proof) bool { return p.ring.Owner(h) == p.from })
+}
+
+// holder is the live member that was the last, as far as is known here, to hold the token of the key at h.
+func (v *View) holder(h uint64) ring.ID {
+	if v.base != nil && v.base != v.ring {
+		if id := v.alive(v.base, h); id != "" {
+			return id
+		}
+	}
+	for _, r := range v.history {
+		if id := v.alive(r, h); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+func (v *View) alive(r *ring.Ring, h uint64) ring.ID {
+	o := r.Owner(h)
+	if o < 0 {
+		return ""
+	}
+	if id := r.At(o).ID; v.live[id] {
+		return id
+	}
+	return ""
+}
+
+// Answer says what to answer a member that asks, by the ring with that fingerprint, for the token of the key at h: Given
+// needs that the Machine has seen the request first, so that all keys of that member are released.
+func (v *View) Answer(h uint64, gained uint16, asker ring.ID, fingerprint uint64) (Status, ring.ID) {
+	if v.Hold(h, gained).Reason == Mine {
+		return Kept, ""
+	}
+	if fingerprint != v.ring.Fingerprint() {
+		return Refused, ""
+	}
+	o := v.ring.Owner(h)
+	if o < 0 || v.ring.At(o).ID != asker {
+		return Refused, ""
+	}
+	// Released to the asker a moment ago, while the transfer may still be on its way: it may have this key ahead of it.
+	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.holds(h, gained, n-1) {
+		return Given, ""
+	}
+	for i := len(v.steps) - 2; i >= 0; i-- {
+		if s := &v.steps[i]; v.holds(h, gained, i) && !v.holds(h, gained, i+1) {
+			return Gone, s.ring.At(s.ring.Owner(h)).ID
+		}
+	}
+	return Unknown, ""
+}
+
+// Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
+func (v *View) Lost(h uint64) (at int64, lost bool) {
+	if v.lost == nil {
+		return 0, false
+	}
+	o, e := v.lost.ring.Owner(h), v.lost.ring.Heir(h)
+	if o < 0 || !v.lost.dead[o] || e >= 0 && !v.lost.dead[e] {
+		return 0, false
+	}
+	return v.lost.at, true
+}
+
+// Right is by what right a member decides the keys whose tokens it holds.
+type Right uint8
+
+// The rights.
+const (
+	None Right = iota // nobody confirms this member: only its share
+	Part              // limit * Num / Den
+	Full              // the limit
+)
+
+// reach is who confirms this member, and until when.
+type reach struct {
+	until  []int64 // ends of the confirmations by other members, latest first
+	others int     // members on the ring beside self
+	nref   int
+	policy Policy
+	old    int // members that always count, because they cannot confirm
+}
+
+// Reach is the right to decide at now, and with Part the fraction of the limit.
+func (v *View) Reach(now int64) (r Right, num, den uint32) { return v.reach.at(now) }
+
+func (r *reach) at(now int64) (Right, uint32, uint32) {
+	if r.others > 0 && r.old == 0 && (len(r.until) == 0 || r.until[0] < now) {
+		return None, 0, 1
+	}
+	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.old
+	if need <= 0 || need <= len(r.until) && r.until[need-1] >= now {
+		return Full, 1, 1
+	}
+	n := 1 + r.old
+	for _, u := range r.until {
+		if u >= now {
+			n++
+		}
+	}
+	switch r.policy {
+	case Available:
+		return Full, 1, 1
+	case Quorum:
+		if 2*n > r.nref {
+			return Full, 1, 1
+		}
+		return Part, 0, 1
+	}
+	return Part, uint32(n), uint32(r.nref)
+}
+
+// tolerated is f, how many members a full right may miss.
+func tolerated(nref int) int {
+	if nref >= 3 {
+		return 1
+	}
+	return 0
+}
