@@ -10,9 +10,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // Cluster is this member's part in the cluster.
@@ -27,7 +30,7 @@ type Cluster struct {
 	view    atomic.Pointer[View]
 
 	fatal    chan error
-	released chan struct{} // closed when all others have dropped a leaving self from their rings
+	released chan struct{} // see Drained
 	cancel   context.CancelFunc
 	done     sync.WaitGroup
 	stop     sync.Once
@@ -35,6 +38,7 @@ type Cluster struct {
 	// Of the run goroutine alone.
 	sent    string // last announcement
 	sentAt  time.Time
+	state   State // as last logged
 	problem string
 
 	dueling atomic.Bool // a rival is being looked into
@@ -57,8 +61,8 @@ func Start(o Options) (*Cluster, error) {
 		fatal: make(chan error, 1), released: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, timing: o.Timing, start: now,
-		nref: reference{decay: o.NRefDecay},
+		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
+		nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
@@ -115,13 +119,25 @@ func (c *Cluster) SetRules(inForce, prepared uint64) {
 	c.table.update(func(self *Member) { self.InForce, self.Prepared = inForce, prepared })
 }
 
-// Drain announces that this member is leaving: the others drop it from their rings, and it forwards what still comes.
-func (c *Cluster) Drain() {
-	c.table.update(func(self *Member) { self.State = Leaving })
+// SetComplete announces the last ring of which this member has taken over all that is its own.
+func (c *Cluster) SetComplete(fingerprint uint64) {
+	c.table.tell(func(t *told) { t.complete = fingerprint })
 }
 
-// Leave drains, waits for the others to drop this member from their rings, says farewell and closes. Each part is
-// bounded, all of them together by ctx, too.
+// SetWarm says whether this member, joining, has copies of all that it is to own.
+func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = warm }) }
+
+// SetHandedOver says that this member is leaving and others have all that it knew.
+func (c *Cluster) SetHandedOver() { c.table.tell(func(t *told) { t.handed = true }) }
+
+// Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
+// others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.
+func (c *Cluster) Drain() { c.table.tell(func(t *told) { t.drain = true }) }
+
+// Drained is closed when this member has drained: all others have dropped it, and all is handed over.
+func (c *Cluster) Drained() <-chan struct{} { return c.released }
+
+// Leave drains, says farewell and closes. Each part is bounded, all of them together by ctx, too.
 func (c *Cluster) Leave(ctx context.Context) {
 	c.Drain()
 	if c.gossip != nil {
@@ -136,6 +152,10 @@ func (c *Cluster) Leave(ctx context.Context) {
 	farewell := 500 * time.Millisecond
 	if end, ok := ctx.Deadline(); ok {
 		farewell = min(farewell, time.Until(end))
+	}
+	if c.gossip != nil && farewell > 0 {
+		// Memberlist's farewell says nothing of how we went, and may overtake the announcement that does.
+		_ = c.gossip.list.UpdateNode(farewell)
 	}
 	c.shut(farewell)
 }
@@ -187,24 +207,15 @@ func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) {
 	s := c.table.look()
 	o := c.machine.step(now, s)
-	for id, f := range s.gone {
-		c.log.Info("member gone", "member", string(id), "address", f.gossip, "graceful", f.graceful)
+	for _, f := range s.gone {
+		c.log.Info("member gone", "member", string(f.id), "address", f.gossip, "graceful", f.graceful, "handed_over", f.handed)
 		if !f.graceful && c.joiner != nil {
 			c.joiner.miss(f.gossip, now)
 		}
 	}
 	c.announce(now, &o)
 	c.contest(ctx, o.rival, &s.self)
-	if o.reform {
-		c.metrics.ringChanges.Inc()
-		c.metrics.deaths.Add(float64(o.died))
-		c.log.Info("ring changed", "members", o.view.Ring.Len(), "n_ref", o.view.NRef)
-	}
-	if o.view.Problem != c.problem {
-		if c.problem = o.view.Problem; c.problem != "" {
-			c.log.Error("this member stays off the ring", "reason", c.problem)
-		}
-	}
+	c.report(&o)
 	if c.gossip != nil {
 		c.metrics.health.Set(float64(c.gossip.list.GetHealthScore()))
 		c.metrics.refused.Set(float64(c.table.refusals()))
@@ -214,8 +225,40 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.view.Store(o.view)
 		c.o.OnView(o.view)
 	}
-	c.release(o.view)
+	c.release(&o, &s.told)
 	return o.wake
+}
+
+// report logs what a person needs to follow a change of the ring from one member to the next.
+func (c *Cluster) report(o *outcome) {
+	if o.reform {
+		c.metrics.ringChanges.Inc()
+		c.metrics.deaths.Add(float64(o.change.crashed))
+		r := o.view.Ring
+		c.log.Info("ring adopted", "ring", fmt.Sprintf("%016x", r.Fingerprint()), "members", r.Len(), "n_ref", o.view.NRef,
+			"joined", names(o.change.joined), "left", names(o.change.left), "died", names(o.change.died), "renewed", names(o.change.renewed))
+	}
+	if o.self.State != c.state {
+		c.state = o.self.State
+		c.log.Info("this member is "+c.state.String(), "ring", fmt.Sprintf("%016x", o.self.Ring))
+	}
+	if o.view.Problem != c.problem {
+		if c.problem = o.view.Problem; c.problem != "" {
+			c.log.Error("this member stays off the ring", "reason", c.problem)
+		}
+	}
+}
+
+// names lists members in a log line.
+func names(ids []ring.ID) string {
+	var b strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(string(id))
+	}
+	return b.String()
 }
 
 // announce writes down what self has become, and has memberlist spread it. An announcement that memberlist dropped,
@@ -223,10 +266,8 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
 	self := &c.table.self
-	if self.State != Leaving {
-		self.State = o.state
-	}
-	self.Ring, self.NRef = o.view.Ring.Fingerprint(), c.machine.nref.peak
+	self.State, self.Ring, self.NRef, self.Complete = o.self.State, o.self.Ring, o.self.NRef, o.self.Complete
+	self.Settled, self.Waits, self.Handed = o.self.Settled, o.self.Waits, o.self.Handed
 	b, announced := string(self.encode()), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {
@@ -237,14 +278,16 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	_ = c.gossip.list.UpdateNode(time.Nanosecond)
 }
 
-// release notes when every other member on the ring goes by the same ring as a leaving self.
-func (c *Cluster) release(v *View) {
+// release notes when every other member on the ring goes by the same ring as a leaving self, and has all of its counters.
+func (c *Cluster) release(o *outcome, t *told) {
 	select {
 	case <-c.released:
 		return
 	default:
 	}
-	if v.Me().State == Leaving && v.Ring.Index(v.Self) < 0 && v.RingsDiffer() == 0 {
+	v := o.view
+	dropped := o.self.State == Leaving && v.Ring.Index(v.Self) < 0 && v.RingsDiffer() == 0
+	if t.drain && v.Standalone || dropped && (o.self.Handed || v.Ring.Len() == 0) {
 		close(c.released)
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"sync"
 
 	"github.com/hashicorp/memberlist"
-
-	"github.com/keyward/keyward/ring"
 )
 
 // table is where memberlist's callbacks leave what they saw. They are called under memberlist's locks, so they copy,
@@ -22,15 +20,16 @@ type table struct {
 	mu        sync.Mutex // guards all below; nothing else is locked under it
 	self      Member
 	nodes     map[string]Member // live boots of others, by memberlist name
-	gone      map[ring.ID]farewell
-	announced string // what memberlist last took as self's metadata
-	refused   uint64 // announcements not let in
+	told      told
+	gone      map[uint64]farewell // by instance
+	announced string              // what memberlist last took as self's metadata
+	refused   uint64              // announcements not let in
 	contact   contact
 }
 
 func newTable(self Member) *table {
 	return &table{
-		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), gone: make(map[ring.ID]farewell),
+		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), gone: make(map[uint64]farewell),
 	}
 }
 
@@ -49,6 +48,14 @@ func (t *table) update(change func(self *Member)) {
 	t.signal()
 }
 
+// tell changes what the caller said.
+func (t *table) tell(change func(*told)) {
+	t.mu.Lock()
+	change(&t.told)
+	t.mu.Unlock()
+	t.signal()
+}
+
 // touch lets the join loop say what it knows.
 func (t *table) touch(c contact) {
 	t.mu.Lock()
@@ -61,8 +68,8 @@ func (t *table) touch(c contact) {
 func (t *table) look() sight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := sight{self: t.self, gone: t.gone, contact: t.contact, others: slices.Collect(maps.Values(t.nodes))}
-	t.gone = make(map[ring.ID]farewell)
+	s := sight{self: t.self, told: t.told, gone: t.gone, contact: t.contact, others: slices.Collect(maps.Values(t.nodes))}
+	t.gone = make(map[uint64]farewell)
 	return s
 }
 
@@ -138,7 +145,10 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 	defer t.mu.Unlock()
 	if m, ok := t.nodes[n.Name]; ok {
 		delete(t.nodes, n.Name)
-		t.gone[m.ID] = farewell{graceful: m.State == Leaving, gossip: m.Gossip}
+		t.gone[m.Inst] = farewell{
+			id: m.ID, gossip: m.Gossip, graceful: m.State == Leaving,
+			handed: m.State == Leaving && (m.Handed || !m.handsOver()),
+		}
 		t.signal()
 	}
 }

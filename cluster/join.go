@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -100,8 +101,9 @@ func (j *joiner) found(a netip.AddrPort) {
 	j.mu.Unlock()
 }
 
-// run joins until the context ends.
+// run joins until the context ends. It begins and, after a loss, begins again at a moment of its own, lest all do at once.
 func (j *joiner) run(ctx context.Context) {
+	rest(ctx, rand.N(j.c.o.Timing.JoinDelay))
 	for {
 		wait := j.c.o.Timing.JoinIdle
 		if missing := j.round(ctx); missing {
@@ -118,8 +120,19 @@ func (j *joiner) run(ctx context.Context) {
 		case <-timer.C:
 		case <-j.kick:
 			timer.Stop()
+			rest(ctx, rand.N(j.c.o.Timing.JoinDelay))
 		}
 		j.c.renewKeys()
+	}
+}
+
+// rest waits for d, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,30 +16,40 @@ type machine struct {
 	capacity   int
 	expect     int
 	standalone bool
+	handOver   bool // see Options
 	timing     Timing
 	start      time.Time
 
-	joined  bool // may take a place on the ring
-	settled bool // and has seen everyone take theirs, so that it may trust its own
-	ring    *ring.Ring
-	seats   []ring.Member // of ring, by ID
-	waiting time.Time     // since when a mere join waits to be adopted; zero if none does
-	nref    reference
-	view    *View
+	joined   bool      // may take a place on the ring
+	met      time.Time // when it might for the first time, or again after it was held back
+	settled  bool      // and others count, or it has seen everyone take their places, so that it may trust its own
+	ready    time.Time // since when self waits for its turn; zero if it does not
+	drained  time.Time // since when self is to leave; zero if it is not
+	flaps    flaps
+	ring     *ring.Ring
+	reformed time.Time     // when ring was adopted
+	seats    []ring.Member // of ring, by ID
+	waiting  time.Time     // since when a mere join waits to be adopted; zero if none does
+	nref     reference
+	left     map[ring.ID]time.Time // who went having handed over, and when
+	view     *View
 }
 
 // sight is what is known at one moment.
 type sight struct {
 	self    Member
-	others  []Member             // live boots of all members but self
-	gone    map[ring.ID]farewell // who went since the last sight
+	told    told
+	others  []Member            // live boots of all members but self
+	gone    map[uint64]farewell // who went since the last sight, by instance
 	contact contact
 }
 
-// farewell is how a member went, and from where.
+// farewell is how a boot went, and from where.
 type farewell struct {
-	graceful bool
+	id       ring.ID
 	gossip   string
+	graceful bool
+	handed   bool // and others have all that it knew
 }
 
 // contact is what the join loop knows of the addresses it was given.
@@ -50,47 +61,82 @@ type contact struct {
 	blind   bool     // names could not be looked up, which is not to say that there is nobody
 }
 
-// outcome is what follows from a sight.
+// outcome is what follows from a sight. Of self, Member holds what the machine decides: State, Ring, NRef, Complete and
+// the three flags.
 type outcome struct {
 	view   *View
-	fresh  bool          // view differs from the last one
-	state  State         // self's new state
-	rival  *Member       // the boot that stands in self's place
-	reform bool          // the ring is another
-	died   int           // members the ring lost without a farewell
+	fresh  bool    // view differs from the last one
+	self   Member  // as it is to be announced
+	rival  *Member // the boot that stands in self's place
+	reform bool    // the ring is another
+	change change
 	wake   time.Duration // when to look again although nothing happens; 0 if not needed
 }
 
-// step looks at s. The state it returns is self's; everything else of self is the caller's.
+// later asks for another look after d, if d is not 0.
+func (o *outcome) later(d time.Duration) {
+	if d > 0 && (o.wake == 0 || d < o.wake) {
+		o.wake = d
+	}
+}
+
+// step looks at s.
 func (m *machine) step(now time.Time, s sight) outcome {
 	members, rival := settle(&s.self, s.others)
-	m.joined = m.joined || m.met(now, &s, members)
-	o := outcome{rival: rival}
-	var problem string
-	o.state, problem = m.stand(&s.self, members, rival)
-	if i := slices.IndexFunc(members, func(x Member) bool { return x.Inst == s.self.Inst }); i >= 0 {
-		members[i].State = o.state
+	if !m.joined && m.mayJoin(now, &s, members) {
+		m.joined, m.met = true, now
 	}
-	o.died = m.adopt(now, &o, members, s.gone)
-	self := &s.self
+	m.settled = m.settled || m.joined && running(&s.self, members)
+	m.flaps.meet(now, &s.self, members, m.timing.Hold)
+	m.remember(now, s.gone)
+	o := outcome{rival: rival, self: s.self}
+	self := &o.self
+	var problem string
+	self.State, problem = m.stand(now, &s, members, rival, &o)
+	if self.State != Joining || problem != "" {
+		m.ready = time.Time{}
+	}
 	mine := slices.IndexFunc(members, func(x Member) bool { return x.Inst == self.Inst })
 	if mine >= 0 {
-		members[mine].Ring = m.ring.Fingerprint()
+		members[mine].State = self.State
 	}
+	m.adopt(now, &o, members, s.gone)
 	m.settled = m.settled || m.joined && (m.complete(members) || now.Sub(m.start) >= m.timing.ColdStart)
-	m.nref.settle(now, m.ring.Len(), m.confirmed(members))
+	m.nref.settle(now, m.ring.Len())
+	m.describe(self, &s.told)
 	if mine >= 0 {
-		members[mine].NRef = m.nref.peak
+		members[mine] = *self
 	}
 	v := &View{
 		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.settled,
-		Standalone: m.standalone, Problem: problem,
+		Standalone: m.standalone, Problem: problem, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
 		m.view = v
 	}
 	o.view = m.view
 	return o
+}
+
+// describe fills in what self is to announce of the ring and of itself.
+func (m *machine) describe(self *Member, t *told) {
+	self.Ring, self.NRef, self.Settled, self.Waits = m.ring.Fingerprint(), m.nref.peak, m.settled, !m.ready.IsZero()
+	self.Complete, self.Handed = t.complete, self.State == Leaving && (t.handed || !m.handOver)
+	if !m.handOver {
+		self.Complete = self.Ring
+	}
+}
+
+// remember notes who went gracefully, for as long as others may still go by a ring with them on it.
+func (m *machine) remember(now time.Time, gone map[uint64]farewell) {
+	maps.DeleteFunc(m.left, func(_ ring.ID, at time.Time) bool { return now.Sub(at) >= m.timing.Left })
+	for _, f := range gone {
+		if f.handed {
+			m.left[f.id] = now
+		} else {
+			delete(m.left, f.id) // a later boot, which has not
+		}
+	}
 }
 
 // complete says whether all live members are on the ring. Members that start together go onto it one after the other; the
@@ -101,22 +147,13 @@ func (m *machine) complete(members []Member) bool {
 	})
 }
 
-// confirmed is how many members on the ring go by it.
-func (m *machine) confirmed(members []Member) int {
-	n := 0
-	for i := range members {
-		x := &members[i]
-		if x.Role == Counter && x.State == Active && x.Ring == m.ring.Fingerprint() && m.ring.Index(x.ID) >= 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // stand says which state self should have, and what is wrong if it has to stay off the ring.
-func (m *machine) stand(self *Member, members []Member, rival *Member) (State, string) {
+func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, o *outcome) (State, string) {
+	self := &s.self
 	switch {
 	case self.State == Leaving:
+		return Leaving, ""
+	case s.told.drain && !m.standalone && m.mayLeave(now, self, members):
 		return Leaving, ""
 	case rival != nil:
 		return Joining, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)
@@ -124,11 +161,21 @@ func (m *machine) stand(self *Member, members []Member, rival *Member) (State, s
 		return Active, ""
 	case !m.joined:
 		return Joining, ""
+	case now.Before(m.flaps.until):
+		m.met = now // copies that came before are old
+		o.later(m.flaps.until.Sub(now))
+		return Joining, "lost all others and met them again: off their ring for a moment"
 	case self.State == Joining && !m.fits(self, members), self.State == Active && !seated(self, members, m.capacity):
 		return Joining, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)
-	default:
+	case self.State == Active:
 		return Active, ""
 	}
+	goes, wait := m.turn(now, s, members)
+	o.later(wait)
+	if goes {
+		return Active, ""
+	}
+	return Joining, ""
 }
 
 // fits says whether the ring has room for self.
@@ -147,8 +194,8 @@ func seated(self *Member, members []Member, capacity int) bool {
 	return slices.Contains(places(members, capacity), self.place())
 }
 
-// met says whether self may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
-func (m *machine) met(now time.Time, s *sight, members []Member) bool {
+// mayJoin says whether self may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
+func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
 	if m.standalone || now.Sub(m.start) >= m.timing.ColdStart {
 		return true
 	}
@@ -187,52 +234,73 @@ func (m *machine) met(now time.Time, s *sight, members []Member) bool {
 
 // adopt moves to the ring that members ask for. Losses count at once, for a key whose owner is gone has none; mere
 // joins wait a little, so that members which start together make one new ring and not many.
-func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[ring.ID]farewell) (died int) {
+func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[uint64]farewell) {
 	want := places(members, m.capacity)
 	if m.ring != nil && slices.Equal(want, m.seats) {
 		m.waiting = time.Time{}
-		return 0
+		return
 	}
-	left, died, restarted := m.losses(want, members, gone)
-	if m.ring != nil && len(m.seats) > 0 && left+died+restarted == 0 {
+	c := m.compare(want, members, gone)
+	if m.ring != nil && len(m.seats) > 0 && c.joins() {
 		if m.waiting.IsZero() {
 			m.waiting = now
 		}
 		if rest := m.timing.JoinDelay - now.Sub(m.waiting); rest > 0 {
-			o.wake = rest
-			return 0
+			o.later(rest)
+			return
 		}
 	}
 	m.waiting = time.Time{}
-	m.seats, m.ring, o.reform = want, ring.New(want), true
-	m.nref.change(now, len(want), left, died)
-	return died
+	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.Inst
+	m.seats, m.ring, m.reformed, o.reform, o.change = want, ring.New(want), now, true, c
+	m.nref.change(now, len(want), len(c.left), len(c.died))
+	for _, id := range c.died {
+		delete(m.left, id)
+	}
 }
 
-// losses compares the ring with the one wanted: members that left gracefully, that are lost, and that are there with
-// another boot or weight. A boot that a newer one replaced has crashed, but N_ref is about members, and that one lives.
-func (m *machine) losses(want []ring.Member, members []Member, gone map[ring.ID]farewell) (left, died, changed int) {
+// change is what makes one ring of another.
+type change struct {
+	joined, left, died []ring.ID
+	renewed            []ring.ID // there as before, but as another boot or with another weight
+	crashed            int       // boots that went without a farewell, those with a successor included
+}
+
+// joins says that the change brings members and takes none away.
+func (c *change) joins() bool { return len(c.left)+len(c.died)+len(c.renewed) == 0 }
+
+// compare compares the ring with the one wanted. A boot that a newer one replaced has crashed if it said no farewell,
+// but N_ref is about members, so one that is on the ring again has not died.
+func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]farewell) (c change) {
 	wanted := make(map[ring.ID]ring.Member, len(want))
 	for _, w := range want {
 		wanted[w.ID] = w
 	}
-	live := make(map[ring.ID]bool, len(members))
+	live := make(map[uint64]bool, len(members))
 	for i := range members {
-		live[members[i].ID] = live[members[i].ID] || members[i].Role == Counter
+		live[members[i].Inst] = members[i].Role == Counter
 	}
 	for _, seat := range m.seats {
 		w, ok := wanted[seat.ID]
+		delete(wanted, seat.ID)
+		if ok && w == seat {
+			continue
+		}
+		graceful := live[seat.Inst] || gone[seat.Inst].graceful // leaving, or off the ring by its own will
+		if !graceful {
+			c.crashed++
+		}
 		switch {
-		case ok && w == seat:
 		case ok:
-			changed++
-		case gone[seat.ID].graceful, live[seat.ID]:
-			left++ // leaving, or off the ring by its own will
+			c.renewed = append(c.renewed, seat.ID)
+		case graceful:
+			c.left = append(c.left, seat.ID)
 		default:
-			died++
+			c.died = append(c.died, seat.ID)
 		}
 	}
-	return left, died, changed
+	c.joined = slices.Sorted(maps.Keys(wanted))
+	return c
 }
 
 // reckon is N_ref: the largest ring that self or any live member remembers; in a cold start also all that may exist.

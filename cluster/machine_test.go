@@ -21,10 +21,10 @@ type testbed struct {
 }
 
 func newBed(expect int) *testbed {
-	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: reference{decay: time.Minute}}}
+	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: reference{decay: time.Minute}, left: map[ring.ID]time.Time{}}}
 	b.timing.fill()
 	b.self = boot("me-1", 1)
-	b.gone = map[ring.ID]farewell{}
+	b.gone = map[uint64]farewell{}
 	return b
 }
 
@@ -32,7 +32,7 @@ func newBed(expect int) *testbed {
 func boot(id ring.ID, inst uint64) Member {
 	return Member{
 		ID: id, Inst: inst, Ver: 1, Weight: 1, Boot: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
-		ProtocolMin: 1, ProtocolMax: 1,
+		ProtocolMin: 1, ProtocolMax: 2,
 	}
 }
 
@@ -40,8 +40,8 @@ func boot(id ring.ID, inst uint64) Member {
 func (b *testbed) look(d time.Duration) outcome {
 	b.now = b.now.Add(d)
 	o := b.step(b.now, b.sight)
-	b.self.State, b.self.Ring, b.self.NRef = o.state, o.view.Ring.Fingerprint(), b.nref.peak
-	b.gone = map[ring.ID]farewell{}
+	b.self = o.self
+	b.gone = map[uint64]farewell{}
 	return o
 }
 
@@ -67,7 +67,7 @@ func (b *testbed) agree() {
 func (b *testbed) lose(i int, graceful bool) {
 	m := b.others[i]
 	b.others = slices.Delete(slices.Clone(b.others), i, i+1)
-	b.gone[m.ID] = farewell{graceful: graceful, gossip: m.Gossip}
+	b.gone[m.Inst] = farewell{id: m.ID, gossip: m.Gossip, graceful: graceful, handed: graceful}
 }
 
 func TestColdStart(t *testing.T) {
@@ -194,8 +194,8 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 	later.State = Active
 	b.others = append(b.others, later)
 	b.lose(0, false)
-	if o = b.look(0); o.view.Ring.Len() != 4 || o.died != 1 || o.view.Ring.Index("later") < 0 {
-		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), o.died)
+	if o = b.look(0); o.view.Ring.Len() != 4 || len(o.change.died) != 1 || o.view.Ring.Index("later") < 0 {
+		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), len(o.change.died))
 	}
 }
 
@@ -230,13 +230,17 @@ func TestNRef(t *testing.T) {
 			t.Errorf("%s: N_ref %d, want %d", what, got, want)
 		}
 	}
-	t.Run("death confirmed by a majority", func(t *testing.T) {
+	t.Run("a death that all others agree about", func(t *testing.T) {
 		b := start(5)
 		check(t, b, "whole", 5)
 		b.lose(0, false)
-		check(t, b, "not confirmed", 5)
+		b.look(0)
 		b.agree()
-		check(t, b, "confirmed by 4 of 5", 4)
+		check(t, b, "the two of a part of five may divide by five still", 5)
+		b.look(59 * time.Second)
+		check(t, b, "before the decay", 5)
+		b.look(time.Second)
+		check(t, b, "after the decay", 4)
 	})
 	t.Run("minority", func(t *testing.T) {
 		b := start(5)
@@ -335,12 +339,12 @@ func TestCapacity(t *testing.T) {
 	b.fill(3)
 	b.self.Boot = 100
 	o := b.look(0)
-	if o.state != Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
-		t.Errorf("above capacity: %v, ring of %d, problem %q", o.state, o.view.Ring.Len(), o.view.Problem)
+	if o.self.State != Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
+		t.Errorf("above capacity: %v, ring of %d, problem %q", o.self.State, o.view.Ring.Len(), o.view.Problem)
 	}
 	b.lose(0, true)
-	if o = b.look(time.Second); o.state != Active || o.view.Problem != "" {
-		t.Errorf("with room again: %v, problem %q", o.state, o.view.Problem)
+	if o = b.look(time.Second); o.self.State != Active || o.view.Problem != "" {
+		t.Errorf("with room again: %v, problem %q", o.self.State, o.view.Problem)
 	}
 	// Two joins that raced: all agree on whom the ring has room for, and the youngest steps back.
 	b.look(time.Second)
@@ -348,8 +352,8 @@ func TestCapacity(t *testing.T) {
 	early.State = Active
 	b.others = append(b.others, early)
 	o = b.look(time.Second)
-	if o.state != Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
-		t.Errorf("after a race: %v, early at %d, self at %d", o.state, o.view.Ring.Index("early"), o.view.Ring.Index("me-1"))
+	if o.self.State != Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
+		t.Errorf("after a race: %v, early at %d, self at %d", o.self.State, o.view.Ring.Index("early"), o.view.Ring.Index("me-1"))
 	}
 }
 
@@ -392,15 +396,15 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	b.fill(2)
 	b.others[0].ID = "me-1"
 	o := b.look(0)
-	if o.state != Joining || o.rival == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
-		t.Errorf("%v, rival %v, problem %q", o.state, o.rival, o.view.Problem)
+	if o.self.State != Joining || o.rival == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
+		t.Errorf("%v, rival %v, problem %q", o.self.State, o.rival, o.view.Problem)
 	}
 	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).Inst != 10 {
 		t.Error("the older boot should be on the ring")
 	}
 	b.lose(0, false)
-	if o = b.look(time.Second); o.rival != nil || o.state != Active {
-		t.Errorf("after it died: %v, rival %v", o.state, o.rival)
+	if o = b.look(time.Second); o.rival != nil || o.self.State != Active {
+		t.Errorf("after it died: %v, rival %v", o.self.State, o.rival)
 	}
 }
 

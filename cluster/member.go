@@ -13,7 +13,9 @@ import (
 // The protocol versions this build speaks between members; two members need one in common.
 const (
 	ProtocolMin = 1
-	ProtocolMax = 1
+	ProtocolMax = 2
+
+	protocolHandover = 2 // the first in which counters move with their keys
 )
 
 // Limits of what a member may announce.
@@ -84,6 +86,10 @@ type Member struct {
 	InForce  uint64 // version of the rules it answers by
 	Prepared uint64 // version of the rules it is ready to switch to
 	Ring     uint64 // fingerprint of the ring it goes by
+	Complete uint64 // fingerprint of the last ring of which it has taken over all that is its own
+	Settled  bool   // it trusts its place: its cold start is over
+	Waits    bool   // joining, and ready to go onto the ring as soon as it is its turn
+	Handed   bool   // leaving, and all that it knew has been handed over
 	RLS      string // rate-limit service, for Envoys in other pods
 	Peer     string // questions of other members
 	Route    string // where ring-hash routes send users' requests
@@ -134,7 +140,29 @@ const (
 	tagPage
 	tagProtocolMin
 	tagProtocolMax
+	tagComplete
+	tagFlags
+	tagEnd // the first that is not known
 )
+
+// Bits of tagFlags.
+const (
+	flagSettled = 1 << iota
+	flagWaits
+	flagHanded
+)
+
+func (m *Member) flags() (f uint64) {
+	for _, x := range [...]struct {
+		set bool
+		bit uint64
+	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}} {
+		if x.set {
+			f |= x.bit
+		}
+	}
+	return f
+}
 
 // encode is m as it is gossiped.
 func (m *Member) encode() []byte {
@@ -158,7 +186,9 @@ func (m *Member) encode() []byte {
 	b = appendText(b, tagRoute, m.Route)
 	b = appendText(b, tagPage, m.Page)
 	b = appendNumber(b, tagProtocolMin, uint64(m.ProtocolMin))
-	return appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
+	b = appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
+	b = appendNumber(b, tagComplete, m.Complete)
+	return appendNumber(b, tagFlags, m.flags())
 }
 
 func appendText(b []byte, tag uint64, s string) []byte {
@@ -227,7 +257,7 @@ func (m *Member) setField(tag uint64, value []byte) bool {
 	case tagPage:
 		return setText(&m.Page, value)
 	}
-	if tag > tagProtocolMax {
+	if tag >= tagEnd {
 		return true
 	}
 	v, n := binary.Uvarint(value)
@@ -272,6 +302,10 @@ func (m *Member) setNumber(tag, v uint64) bool {
 		m.ProtocolMin = uint32(min(v, small))
 	case tagProtocolMax:
 		m.ProtocolMax = uint32(min(v, small))
+	case tagComplete:
+		m.Complete = v
+	case tagFlags:
+		m.Settled, m.Waits, m.Handed = v&flagSettled != 0, v&flagWaits != 0, v&flagHanded != 0
 	}
 	return true
 }
@@ -295,6 +329,9 @@ func (m *Member) check() error {
 // speaks says whether m and this build have a protocol version in common.
 func (m *Member) speaks() bool { return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin }
 
+// handsOver says whether counters move with their keys when m is one of the two.
+func (m *Member) handsOver() bool { return m.ProtocolMax >= protocolHandover }
+
 // largest is the size m's announcement can grow to.
 func (m *Member) largest() int {
 	w := *m
@@ -302,6 +339,7 @@ func (m *Member) largest() int {
 	w.Boot = 1<<63 - 1
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
+	w.Complete, w.Settled, w.Waits, w.Handed = 1<<64-1, true, true, true
 	w.Role, w.State = Observer, Leaving
 	return len(w.encode())
 }

@@ -10,6 +10,7 @@ type metrics struct {
 	ringMembers  prometheus.Gauge
 	fingerprint  prometheus.Gauge
 	disagreement prometheus.Gauge
+	incomplete   prometheus.Gauge
 	health       prometheus.Gauge
 	nref         prometheus.Gauge
 	joined       prometheus.Gauge
@@ -43,6 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ringMembers:  gauge("keyward_ring_members", "Members on the ring this one goes by."),
 		fingerprint:  gauge("keyward_ring_fingerprint", "Low 53 bits of the ring's fingerprint: equal on all members that go by the same ring."),
 		disagreement: gauge("keyward_ring_disagreement", "Members on the ring that announce another ring than this one's."),
+		incomplete:   gauge("keyward_ring_incomplete", "Members on the ring that have not taken over all that is theirs on it."),
 		health:       gauge("keyward_gossip_health_score", "How late this member is with its own gossip; 0 is healthy."),
 		nref:         gauge("keyward_n_ref", "Members that a limit is divided by when a key's owner cannot be asked."),
 		joined:       gauge("keyward_cluster_joined", "1 once this member has met the cluster, 0 during a cold start."),
@@ -77,6 +79,7 @@ func (m *metrics) show(v *View) {
 	m.ringMembers.Set(float64(v.Ring.Len()))
 	m.fingerprint.Set(float64(v.Ring.Fingerprint() & (1<<53 - 1))) // a float holds no more
 	m.disagreement.Set(float64(v.RingsDiffer()))
+	m.incomplete.Set(float64(v.Incomplete()))
 	m.nref.Set(float64(v.NRef))
 	m.joined.Set(number(v.Joined))
 	m.standalone.Set(number(v.Standalone))

@@ -6,10 +6,9 @@ import "time"
 // It must not shrink just because others fell silent: they may be alive behind a cut, with shares of their own. So it
 // falls only by
 //   - a graceful leave, at once: the leaver gave its share up;
-//   - a death that more than half of N_ref have confirmed, at once: the rest, alive or not, is a minority, and divides
-//     by the old N_ref as long as it cannot see us. Confirmed by a member means that it announces the ring without the
-//     dead, so nothing more has to be gossiped;
-//   - time: decay after the last death.
+//   - time: decay after the last death. However many agree about a death, those behind a cut divide by the old N_ref
+//     as long as they cannot see us: of five cut into 3 and 2, three with the whole limit and two with 2/5 of it would
+//     be too many.
 //
 // A member announces only what it has seen itself, never what it heard, so a number cannot live on by echo.
 type reference struct {
@@ -26,9 +25,9 @@ func (r *reference) change(now time.Time, size, left, died int) {
 	}
 }
 
-// settle lets the memory fall to the ring's size if it may. confirmed is how many members of that ring announce it.
-func (r *reference) settle(now time.Time, size, confirmed int) {
-	if r.peak > size && (2*confirmed > r.peak || now.Sub(r.lastDeath) >= r.decay) {
+// settle lets the memory fall to the ring's size if it may.
+func (r *reference) settle(now time.Time, size int) {
+	if r.peak > size && now.Sub(r.lastDeath) >= r.decay {
 		r.peak = size
 	}
 }

@@ -48,6 +48,10 @@ type Options struct {
 	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
 	NRefDecay time.Duration // after the last death; 0 means 60 s
 
+	// HandOver says that SetComplete, SetWarm and SetHandedOver will be called, and has planned changes wait for them. Without,
+	// this member takes over and hands over nothing that would have to be waited for.
+	HandOver bool
+
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers nothing
 	Resolver   Resolver              // nil means the system's
@@ -74,8 +78,14 @@ type Timing struct {
 	ColdStart    time.Duration // after which a member counts as joined; 30 s
 	Alone        time.Duration // after which it does with nobody resolvable and no Expect; 3 s
 	Rival        time.Duration // after which a silent member of the same name counts as alive; 15 s
-	Release      time.Duration // that Leave waits for the others to drop this member from their rings; 1 s
+	Release      time.Duration // that Leave waits for the others to drop this member from their rings, and for its counters to be handed over; 12 s
 	Tick         time.Duration // between looks at the clock; 200 ms
+
+	Warm   time.Duration // after which a joiner without all copies goes on; 10 s
+	Turn   time.Duration // that a joiner waits for the change before its own, from the last change on; 10 s, in all six times that
+	Settle time.Duration // that a leaver waits for the change before its own; 2 s
+	Hold   time.Duration // that a member which had lost all others stays off their ring; 2 s, doubling up to 60 s
+	Left   time.Duration // how long a graceful leave is remembered; 60 s
 }
 
 func orElse(d *time.Duration, def time.Duration) {
@@ -97,8 +107,13 @@ func (t *Timing) fill() {
 	orElse(&t.ColdStart, 30*time.Second)
 	orElse(&t.Alone, 3*time.Second)
 	orElse(&t.Rival, 15*time.Second)
-	orElse(&t.Release, time.Second)
+	orElse(&t.Release, 12*time.Second)
 	orElse(&t.Tick, 200*time.Millisecond)
+	orElse(&t.Warm, 10*time.Second)
+	orElse(&t.Turn, 10*time.Second)
+	orElse(&t.Settle, 2*time.Second)
+	orElse(&t.Hold, 2*time.Second)
+	orElse(&t.Left, time.Minute)
 }
 
 const maxLabel = memberlist.LabelMaxSize

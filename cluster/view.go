@@ -17,6 +17,7 @@ type View struct {
 	Standalone bool       // no gossip at all
 	Problem    string     // why self stays off the ring; empty when nothing is wrong
 	Inst       uint64     // self's boot
+	Left       []ring.ID  // members that went a short while ago having handed all over, by ID; a new boot of one may be live
 }
 
 // Find is the live member of that ID.
@@ -51,10 +52,22 @@ func (v *View) RingsDiffer() int {
 	return n
 }
 
+// Incomplete is the number of members on the ring that have not taken over all that is theirs on it, as far as they tell.
+func (v *View) Incomplete() int {
+	n, mine := 0, v.Ring.Fingerprint()
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == Counter && m.State == Active && m.handsOver() && m.Complete != mine {
+			n++
+		}
+	}
+	return n
+}
+
 // same says whether two views would tell their readers the same.
 func (v *View) same(o *View) bool {
 	return o != nil && v.Ring == o.Ring && v.NRef == o.NRef && v.Joined == o.Joined && v.Problem == o.Problem &&
-		slices.Equal(v.Members, o.Members)
+		slices.Equal(v.Members, o.Members) && slices.Equal(v.Left, o.Left)
 }
 
 // sameHome says whether two boots ran at the same place, so that the newer must have replaced the older.
