@@ -1,10 +1,14 @@
 // Package limit decides whether hits fit a limit.
 //
-// Everything here is a value: a [Rule] looks at a [State] and a time and returns the next State with a [Decision].
-// There is no clock, no lock and no I/O; times are nanoseconds since the Unix epoch and come from the caller.
+// Everything here is a value: a [Rule] looks at a [State] and a time and returns a [Decision] and what the State has
+// become; a [Tally] is the short form of the State of a fixed window that one member alone counts. States of several
+// members merge. There is no clock, no lock and no I/O; times are nanoseconds since the Unix epoch and come from the
+// caller.
 package limit
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"time"
 )
@@ -13,42 +17,87 @@ import (
 // counter's key, so they never change.
 type Algorithm uint8
 
-// FixedWindow counts hits in windows aligned to the Unix epoch, as envoyproxy/ratelimit does.
-const FixedWindow Algorithm = 0
+// The algorithms.
+const (
+	// FixedWindow counts hits in windows aligned to the Unix epoch, as envoyproxy/ratelimit does.
+	FixedWindow Algorithm = 0
+	// SlidingWindow adds to the window's count the part of the one before that a window ending now still overlaps.
+	SlidingWindow Algorithm = 1
+	// SlidingLog counts the hits of the last Window one by one, or in 64ths of the Window when there are many.
+	SlidingLog Algorithm = 2
+	// TokenBucket refills Limit hits a Window, continuously, and holds Burst of them.
+	TokenBucket Algorithm = 3
+	// LeakyBucket drains Limit hits a Window, continuously, and overflows above Burst. As nothing waits in it, it
+	// decides as a TokenBucket does.
+	LeakyBucket Algorithm = 4
 
-// Rule is one limit: at most Limit hits in a Window. It is comparable and immutable.
+	algorithms = 5
+)
+
+// Ahead is how far the clocks of two members may differ: what a merged State says of that much of the future counts.
+const Ahead = 250 * time.Millisecond
+
+var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
+
+// String is a's name in rules.
+func (a Algorithm) String() string {
+	if int(a) < len(names) {
+		return names[a]
+	}
+	return fmt.Sprintf("algorithm %d", uint8(a))
+}
+
+// ParseAlgorithm is the algorithm of that name.
+func ParseAlgorithm(name string) (a Algorithm, ok bool) {
+	for i, n := range names {
+		if n == name {
+			return Algorithm(i), true
+		}
+	}
+	return 0, false
+}
+
+// Bucket says that a keeps a level that drains, instead of counts of windows.
+func (a Algorithm) Bucket() bool { return a == TokenBucket || a == LeakyBucket }
+
+// Rule is one limit: at most Limit hits in a Window. It is comparable and immutable. An unknown Algorithm counts as a
+// FixedWindow.
 type Rule struct {
 	Window    time.Duration // length of a window; one that is not positive counts as a second
 	Limit     uint32        // hits a window; 0 refuses everything
-	Burst     uint32        // reserved for the bucket algorithms
+	Burst     uint32        // hits that a bucket holds; 0 means Limit; windows do not look at it
 	Algorithm Algorithm
 }
 
-// State is what one writer knows of one counter: two monotone numbers of one window. Their difference is the count,
-// so that a refund can travel and be merged without ever un-counting somebody else's charge.
-// The zero State is an empty counter.
-type State struct {
-	Window   int64  // index of the window: Unix time divided by the rule's Window
-	Charged  uint64 // hits charged in it, saturating
-	Refunded uint64 // hits given back; at most Charged
+// Valid is an error if r cannot be decided as it says.
+func (r Rule) Valid() error {
+	switch {
+	case r.Algorithm >= algorithms:
+		return fmt.Errorf("unknown %v", r.Algorithm)
+	case r.Window <= 0:
+		return errors.New("window is not positive")
+	}
+	return nil
 }
 
-// Count is the hits that stand against the limit in s's own window. Charges that have reached the ceiling may hide
-// others, so no refund lowers them any more.
-func (s State) Count() uint64 {
-	if s.Charged == math.MaxUint64 {
-		return math.MaxUint64
+// Depth is the count up to which hits fit: the Limit, for buckets the Burst. A Decision is Over when After exceeds it.
+func (r Rule) Depth() uint32 {
+	if r.Algorithm.Bucket() && r.Burst > 0 && r.Limit > 0 {
+		return r.Burst
 	}
-	return s.Charged - s.Refunded
+	return r.Limit
 }
 
 // Decision is the answer to one question.
 type Decision struct {
-	Before    uint64        // count before the hits
-	After     uint64        // count with the hits, saturating at math.MaxUint64
-	Reset     time.Duration // until the window ends, in whole seconds, rounded up; at least one
-	Remaining uint32        // hits left; 0 when over
-	Over      bool          // After exceeds the limit
+	Before uint64 // count before the hits; of a bucket its level in hits, rounded up
+	After  uint64 // count with the hits, saturating at math.MaxUint64
+	// Reset is in whole seconds, rounded up; at least one. For a FixedWindow it is the time until the window ends. For
+	// the others, when Over: until one more hit fits, if nobody asks before; else until the limit is whole again
+	// (buckets), the oldest count leaves (SlidingLog) or the window that the older count weighs on ends (SlidingWindow).
+	Reset     time.Duration
+	Remaining uint32 // hits left; 0 when over
+	Over      bool   // After exceeds the rule's Depth
 }
 
 func (r Rule) width() int64 {
@@ -71,71 +120,33 @@ func (r Rule) Index(now int64) int64 {
 // End is the first instant after window index, in Unix nanoseconds.
 func (r Rule) End(index int64) int64 { return (index + 1) * r.width() }
 
-// At is s as it stands at now: empty once its window has passed. A window ahead of now is kept, so that a clock that
-// steps back never forgets charges.
-func (r Rule) At(s State, now int64) State {
-	if w := r.width(); uint64(now-s.Window*w) < uint64(w) {
-		return s // the same window, without a division
+// start is the first instant of window index, saturating.
+func (r Rule) start(index int64) int64 {
+	w := r.width()
+	switch most := math.MaxInt64 / w; {
+	case index > most:
+		return math.MaxInt64
+	case index < -most:
+		return math.MinInt64
 	}
-	if i := r.Index(now); i > s.Window || s == (State{}) {
-		return State{Window: i}
-	}
-	return s
+	return index * w
 }
 
-// Take charges hits in full, also past the limit, and says whether they fitted. Taking 0 hits is a Peek.
-func (r Rule) Take(s State, now int64, hits uint64) (State, Decision) {
-	s = r.At(s, now)
-	d := r.decide(s, now, hits)
-	s.Charged = saturatingAdd(s.Charged, hits)
-	return s, d
-}
-
-// Peek answers as Take would, and charges nothing.
-func (r Rule) Peek(s State, now int64, hits uint64) Decision {
-	return r.decide(r.At(s, now), now, hits)
-}
-
-// Refund gives hits back, never more than were charged, and is never over.
-func (r Rule) Refund(s State, now int64, hits uint64) (State, Decision) {
-	s = r.At(s, now)
-	before := s.Count()
-	if s.Charged < math.MaxUint64 {
-		s.Refunded += min(hits, before)
+// fits is the answer to hits at count before, without its Reset.
+func (r Rule) fits(before, hits uint64) Decision {
+	d := Decision{Before: before, After: saturatingAdd(before, hits)}
+	depth := uint64(r.Depth())
+	if d.Over = d.After > depth; !d.Over {
+		d.Remaining = uint32(depth - d.After)
 	}
-	d := r.decide(s, now, 0)
-	d.Before, d.Over = before, false
-	return s, d
-}
-
-// Merge joins what two holders know of one writer's counter. It is commutative, associative and idempotent, and never
-// under-charges: of two windows the newer stands, within one each number is the larger, so that of two states of one
-// history the later one comes out.
-func (r Rule) Merge(a, b State) State {
-	switch {
-	case a == State{}:
-		return b
-	case b == State{}:
-		return a
-	case a.Window > b.Window:
-		return a
-	case a.Window < b.Window:
-		return b
-	}
-	return State{a.Window, max(a.Charged, b.Charged), max(a.Refunded, b.Refunded)}
-}
-
-func (r Rule) decide(s State, now int64, hits uint64) Decision {
-	d := Decision{Before: s.Count()}
-	d.After = saturatingAdd(d.Before, hits)
-	d.Over = d.After > uint64(r.Limit)
-	if !d.Over {
-		d.Remaining = uint32(uint64(r.Limit) - d.After)
-	}
-	// Windows far from now come only of broken clocks; the clamp keeps their Reset positive.
-	left := min(max(1, r.End(s.Window)-now), math.MaxInt64-int64(time.Second))
-	d.Reset = (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 	return d
+}
+
+// seconds is left in whole seconds, rounded up, at least one. Times far from now come only of broken clocks; the clamp
+// keeps them positive.
+func seconds(left int64) time.Duration {
+	left = min(max(1, left), math.MaxInt64-int64(time.Second))
+	return (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 }
 
 func saturatingAdd(a, b uint64) uint64 {
@@ -143,4 +154,31 @@ func saturatingAdd(a, b uint64) uint64 {
 		return s
 	}
 	return math.MaxUint64
+}
+
+// later is t + d, saturating; d is not negative.
+func later(t, d int64) int64 {
+	if s := t + d; s >= t {
+		return s
+	}
+	return math.MaxInt64
+}
+
+// earlier is t - d, saturating; d is not negative.
+func earlier(t, d int64) int64 {
+	if s := t - d; s <= t {
+		return s
+	}
+	return math.MinInt64
+}
+
+// between is to - from, 0 if that is negative, saturating.
+func between(from, to int64) int64 {
+	if to <= from {
+		return 0
+	}
+	if d := to - from; d > 0 {
+		return d
+	}
+	return math.MaxInt64
 }

@@ -118,11 +118,11 @@ func (s *shard) spend(h *hit, a *Answer) {
 
 // answerPart answers h against a part of its limit, of which charged is used up in h's table.
 func (s *shard) answerPart(h *hit, charged uint64, a *Answer) {
-	st := limit.State{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.extra)}
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.extra)}
 	d := &a.Decision
 	if h.Op == Refund {
 		s.counts.refundsDropped++
-		*d = h.rule.Peek(st, h.now, 0)
+		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Over = false
 	} else {
 		h.answer(st, d)
@@ -149,8 +149,8 @@ func shift(x uint64, part, whole uint32) uint64 {
 // refuse answers a question of which nothing is known.
 func (s *shard) refuse(h *hit, a *Answer) {
 	n := uint64(h.rule.Limit)
-	st := limit.State{Window: h.rule.Index(h.now), Charged: n}
-	a.Decision = h.rule.Peek(st, h.now, max(1, h.Hits))
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: n}
+	a.Decision = h.rule.PeekTally(st, h.now, max(1, h.Hits))
 	if h.Op == Refund {
 		s.counts.refundsDropped++
 		a.Over, a.After = false, a.Before

@@ -117,7 +117,7 @@ func TestFailClosed(t *testing.T) {
 		t.Error("nothing known: a peek passes")
 	}
 	r := limit.Rule{Window: time.Hour, Limit: 100}
-	_, d := r.Take(limit.State{}, t0, 80)
+	_, d := r.TakeTally(limit.Tally{}, t0, 80)
 	n.Observe(t0, &q, &Answer{Decision: d, Kind: Decided, Authority: Share})
 	if a := n.Degrade(t0, &q); !a.Over {
 		t.Errorf("learnt from a degraded answer: %+v", a)
@@ -144,7 +144,7 @@ func TestFailClosed(t *testing.T) {
 	if a := n.Degrade(t0+59*second, &q); !a.Over {
 		t.Errorf("spent twice: %+v", a)
 	}
-	_, d = r.Take(limit.State{}, t0, 20)
+	_, d = r.TakeTally(limit.Tally{}, t0, 20)
 	n.Observe(t0+60*second, &q, &Answer{Decision: d, Kind: Decided})
 	if a := n.Degrade(t0+60*second, &q); a.Over || a.Remaining != 29 {
 		t.Errorf("80 left: %+v", a)
@@ -201,7 +201,7 @@ func TestDegradedDecisionsAreConsistent(t *testing.T) {
 			q.Hits = math.MaxUint64 - rnd.Uint64N(3)
 		}
 		if rnd.IntN(4) == 0 {
-			_, d := q.Rule.Take(limit.State{}, now, rnd.Uint64N(20))
+			_, d := q.Rule.TakeTally(limit.Tally{}, now, rnd.Uint64N(20))
 			n.Observe(now, &q, &Answer{Decision: d, Kind: Decided})
 		}
 		a := n.Degrade(now, &q)

@@ -63,7 +63,7 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 	} {
 		n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
 		asked := q.op(c.op)
-		_, d := q.Rule.Take(limit.State{Window: q.Rule.Index(t0), Charged: c.state}, t0, 3)
+		_, d := q.Rule.TakeTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.state}, t0, 3)
 		n.Observe(t0, &asked, &Answer{Decision: d, Kind: Decided, Authority: c.auth})
 		if a := take(n, t0, q); (a.Authority == Cached) != c.cached || !c.cached && a.Kind != Ask {
 			t.Errorf("%s: %+v", name, a)
@@ -99,7 +99,7 @@ func TestDenyCacheAtTheLimit(t *testing.T) {
 		cached   bool
 	}{{5, false}, {6, true}, {5, true}} {
 		peeked := q.op(Peek)
-		d := q.Rule.Peek(limit.State{Window: q.Rule.Index(t0), Charged: c.standing}, t0, 3)
+		d := q.Rule.PeekTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.standing}, t0, 3)
 		n.Observe(t0, &peeked, &Answer{Decision: d, Kind: Decided, Authority: Full})
 		if a := take(n, t0, check); (a.Authority == Cached) != c.cached {
 			t.Errorf("standing at %d: %+v", c.standing, a)

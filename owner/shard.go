@@ -75,7 +75,7 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 	if e == nil || !h.charges() && e.end <= h.now {
 		return nil, s.countNothing(h, d)
 	}
-	st := h.rule.At(e.state(h.rule), h.now)
+	st := h.rule.TallyAt(e.state(h.rule), h.now)
 	if h.extra == 0 {
 		st = h.answer(st, d)
 	} else {
@@ -94,10 +94,10 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
 	w := h.rule.Index(h.now)
 	est := s.sketchFor(h.rule, h.now, false).estimate(sketchHash(h.hash, h.kind, w))
-	st := limit.State{Window: w, Charged: saturatingAdd(est, h.extra)}
+	st := limit.Tally{Window: w, Charged: saturatingAdd(est, h.extra)}
 	if h.Op == Refund && est > 0 {
 		s.counts.refundsDropped++
-		*d = h.rule.Peek(st, h.now, 0)
+		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Over = false
 		return true
 	}
@@ -106,19 +106,19 @@ func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
 }
 
 // answer decides h on state st.
-func (h *hit) answer(st limit.State, d *limit.Decision) limit.State {
+func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	switch h.Op {
 	case Take:
-		st, *d = h.rule.Take(st, h.now, h.Hits)
+		st, *d = h.rule.TakeTally(st, h.now, h.Hits)
 	case Refund:
-		st, *d = h.rule.Refund(st, h.now, h.Hits)
+		st, *d = h.rule.RefundTally(st, h.now, h.Hits)
 	case Look:
-		*d = h.rule.Peek(st, h.now, 0)
+		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Before = d.After - h.Hits
-		st = h.rule.At(st, h.now)
+		st = h.rule.TallyAt(st, h.now)
 	default:
-		*d = h.rule.Peek(st, h.now, h.Hits)
-		st = h.rule.At(st, h.now)
+		*d = h.rule.PeekTally(st, h.now, h.Hits)
+		st = h.rule.TallyAt(st, h.now)
 	}
 	return st
 }
@@ -144,7 +144,7 @@ func (s *shard) countInSketch(h *hit, d *limit.Decision) {
 	at := sketchHash(h.hash, h.kind, w)
 	est := k.estimate(at)
 	s.countOverflow(est)
-	h.answer(limit.State{Window: w, Charged: saturatingAdd(est, h.extra)}, d)
+	h.answer(limit.Tally{Window: w, Charged: saturatingAdd(est, h.extra)}, d)
 	k.add(at, h.Hits)
 }
 

@@ -30,13 +30,13 @@ const (
 )
 
 // state is e as limit knows it.
-func (e *entry) state(r limit.Rule) limit.State {
-	return limit.State{Window: r.Index(e.end - 1), Charged: e.charged, Refunded: e.refunded}
+func (e *entry) state(r limit.Rule) limit.Tally {
+	return limit.Tally{Window: r.Index(e.end - 1), Charged: e.charged, Refunded: e.refunded}
 }
 
 // count is the hits that stand in e's window.
 func (e *entry) count() uint64 {
-	return limit.State{Charged: e.charged, Refunded: e.refunded}.Count()
+	return limit.Tally{Charged: e.charged, Refunded: e.refunded}.Count()
 }
 
 // ledger counts the keys of all shards' tables of one kind against their cap, and each domain's against its quota.

@@ -43,11 +43,11 @@ func TestTakeAnswersAsTheOriginal(t *testing.T) {
 		{math.MaxUint32, time.Second, 0, math.MaxUint64, math.MaxUint64, true, 0},
 	} {
 		r := Rule{Window: c.window, Limit: c.limit}
-		s, _ := r.Take(State{}, t0, c.before)
-		if p := r.Peek(s, t0, c.hits); p.Before != c.before || p.After != c.after || p.Over != c.over || p.Remaining != c.wantRemaining {
+		s, _ := r.TakeTally(Tally{}, t0, c.before)
+		if p := r.PeekTally(s, t0, c.hits); p.Before != c.before || p.After != c.after || p.Over != c.over || p.Remaining != c.wantRemaining {
 			t.Errorf("%+v: peek says %+v", c, p)
 		}
-		s, d := r.Take(s, t0, c.hits)
+		s, d := r.TakeTally(s, t0, c.hits)
 		if d.Before != c.before || d.After != c.after || d.Over != c.over || d.Remaining != c.wantRemaining {
 			t.Errorf("%+v: take says %+v", c, d)
 		}
@@ -59,22 +59,22 @@ func TestTakeAnswersAsTheOriginal(t *testing.T) {
 
 func TestHitsAreChargedPastTheLimit(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 3}
-	s, d := r.Take(State{}, t0, 2)
+	s, d := r.TakeTally(Tally{}, t0, 2)
 	if d.Over || d.Remaining != 1 {
 		t.Fatalf("first 2 of 3: %+v", d)
 	}
-	s, d = r.Take(s, t0, 2)
+	s, d = r.TakeTally(s, t0, 2)
 	if !d.Over || d.After != 4 {
 		t.Fatalf("2 more: %+v", d)
 	}
-	if d := r.Peek(s, t0, 0); !d.Over || d.After != 4 {
+	if d := r.PeekTally(s, t0, 0); !d.Over || d.After != 4 {
 		t.Fatalf("check afterwards: %+v", d)
 	}
 }
 
 func TestRefund(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 10}
-	s, _ := r.Take(State{}, t0, 7)
+	s, _ := r.TakeTally(Tally{}, t0, 7)
 	for _, c := range []struct {
 		hits, before, after uint64
 		remaining           uint32
@@ -85,16 +85,16 @@ func TestRefund(t *testing.T) {
 		{math.MaxUint64, 0, 0, 10},
 	} {
 		var d Decision
-		s, d = r.Refund(s, t0, c.hits)
+		s, d = r.RefundTally(s, t0, c.hits)
 		if d.Before != c.before || d.After != c.after || d.Remaining != c.remaining || d.Over {
 			t.Errorf("refund of %d: %+v", c.hits, d)
 		}
 	}
-	s, _ = r.Take(s, t0, 12)
-	if _, d := r.Refund(s, t0, 1); d.Over || d.After != 11 {
+	s, _ = r.TakeTally(s, t0, 12)
+	if _, d := r.RefundTally(s, t0, 1); d.Over || d.After != 11 {
 		t.Errorf("a refund that leaves the key over: %+v", d)
 	}
-	if _, d := r.Refund(s, t0+int64(time.Minute), 5); d.Before != 0 || d.After != 0 {
+	if _, d := r.RefundTally(s, t0+int64(time.Minute), 5); d.Before != 0 || d.After != 0 {
 		t.Errorf("a refund in the next window: %+v", d)
 	}
 }
@@ -102,12 +102,12 @@ func TestRefund(t *testing.T) {
 // After the ceiling is reached nothing is given back: what lies above it was not counted.
 func TestSaturation(t *testing.T) {
 	r := Rule{Window: time.Hour, Limit: math.MaxUint32}
-	s, _ := r.Take(State{}, t0, math.MaxUint64-2)
-	s, _ = r.Refund(s, t0, math.MaxUint64-3)
+	s, _ := r.TakeTally(Tally{}, t0, math.MaxUint64-2)
+	s, _ = r.RefundTally(s, t0, math.MaxUint64-3)
 	if s.Count() != 1 {
 		t.Fatalf("count %d, want 1", s.Count())
 	}
-	s, d := r.Take(s, t0, 10)
+	s, d := r.TakeTally(s, t0, 10)
 	if d.After != 11 || d.Over {
 		t.Fatalf("take 10: %+v", d)
 	}
@@ -115,14 +115,14 @@ func TestSaturation(t *testing.T) {
 		t.Fatalf("count %d, below the truth", s.Count())
 	}
 	refunded := s.Refunded
-	s, d = r.Refund(s, t0, math.MaxUint64)
+	s, d = r.RefundTally(s, t0, math.MaxUint64)
 	if s.Count() < 11 || s.Refunded != refunded || d.Over {
 		t.Fatalf("refund at the ceiling: %+v, %+v", s, d)
 	}
-	if _, d = r.Take(s, t0, 1); !d.Over || d.After != math.MaxUint64 {
+	if _, d = r.TakeTally(s, t0, 1); !d.Over || d.After != math.MaxUint64 {
 		t.Fatalf("take at the ceiling: %+v", d)
 	}
-	if s, d = r.Take(s, t0+int64(time.Hour), 1); d.Over || s.Count() != 1 {
+	if s, d = r.TakeTally(s, t0+int64(time.Hour), 1); d.Over || s.Count() != 1 {
 		t.Fatalf("the next window: %+v", d)
 	}
 }
@@ -155,7 +155,7 @@ func TestWindows(t *testing.T) {
 		if i := r.Index(c.now); i != c.index {
 			t.Errorf("window %v at %d: index %d, want %d", c.window, c.now, i, c.index)
 		}
-		s, d := r.Take(State{}, c.now, 3)
+		s, d := r.TakeTally(Tally{}, c.now, 3)
 		if s.Window != c.index || d.After != 3 || d.Over {
 			t.Errorf("window %v at %d: %+v, %+v", c.window, c.now, s, d)
 		}
@@ -167,8 +167,8 @@ func TestWindows(t *testing.T) {
 
 func TestClockStepsBack(t *testing.T) {
 	r := Rule{Window: time.Second, Limit: 2}
-	s, _ := r.Take(State{}, t0, 2)
-	s, d := r.Take(s, t0-int64(time.Second), 1)
+	s, _ := r.TakeTally(Tally{}, t0, 2)
+	s, d := r.TakeTally(s, t0-int64(time.Second), 1)
 	if !d.Over || s.Window != r.Index(t0) {
 		t.Fatalf("a second earlier: %+v, %+v", s, d)
 	}
@@ -218,7 +218,7 @@ func TestAgainstEveryHit(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		r := Rule{Window: []time.Duration{time.Second, time.Minute, year, 250 * time.Millisecond}[rnd.IntN(4)], Limit: rnd.Uint32N(60)}
 		w := &twin{rule: r}
-		var s State
+		var s Tally
 		now := rnd.Int64N(4e18) - 2e18
 		admitted := map[int64]uint64{}
 		for range 200 {
@@ -228,17 +228,17 @@ func TestAgainstEveryHit(t *testing.T) {
 			switch rnd.IntN(5) {
 			case 0:
 				w.refund(now, n)
-				s, d = r.Refund(s, now, n)
+				s, d = r.RefundTally(s, now, n)
 				if d.Over {
 					t.Fatalf("seed %d: a refund is over", seed)
 				}
 			case 1:
-				if d, want := r.Peek(s, now, n), w.count(now)+n; d.After != want || d.Over != (want > uint64(r.Limit)) {
+				if d, want := r.PeekTally(s, now, n), w.count(now)+n; d.After != want || d.Over != (want > uint64(r.Limit)) {
 					t.Fatalf("seed %d: peek %d: %+v, want after %d", seed, n, d, want)
 				}
 			default:
 				over := w.take(now, n)
-				s, d = r.Take(s, now, n)
+				s, d = r.TakeTally(s, now, n)
 				if d.Over != over {
 					t.Fatalf("seed %d: over %v, want %v", seed, d.Over, over)
 				}
@@ -246,7 +246,7 @@ func TestAgainstEveryHit(t *testing.T) {
 					admitted[r.Index(now)] = w.count(now)
 				}
 			}
-			if got := r.At(s, now).Count(); got != w.count(now) {
+			if got := r.TallyAt(s, now).Count(); got != w.count(now) {
 				t.Fatalf("seed %d: count %d, want %d", seed, got, w.count(now))
 			}
 		}
@@ -258,47 +258,47 @@ func TestAgainstEveryHit(t *testing.T) {
 	}
 }
 
-func anyState(window int8, charged, refunded uint64) State {
-	return State{int64(window % 3), charged, refunded % max(1, charged)}
+func anyTally(window int8, charged, refunded uint64) Tally {
+	return Tally{int64(window % 3), charged, refunded % max(1, charged)}
 }
 
 func TestMergeLaws(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 10}
 	laws := map[string]any{
 		"commutative": func(w1 int8, c1, r1 uint64, w2 int8, c2, r2 uint64) bool {
-			a, b := anyState(w1, c1, r1), anyState(w2, c2, r2)
-			return r.Merge(a, b) == r.Merge(b, a)
+			a, b := anyTally(w1, c1, r1), anyTally(w2, c2, r2)
+			return r.MergeTally(a, b) == r.MergeTally(b, a)
 		},
 		"idempotent": func(w1 int8, c1, r1 uint64) bool {
-			a := anyState(w1, c1, r1)
-			return r.Merge(a, a) == a && r.Merge(a, State{}) == a && r.Merge(State{}, a) == a
+			a := anyTally(w1, c1, r1)
+			return r.MergeTally(a, a) == a && r.MergeTally(a, Tally{}) == a && r.MergeTally(Tally{}, a) == a
 		},
 		"associative": func(w1 int8, c1, r1 uint64, w2 int8, c2, r2 uint64, w3 int8, c3, r3 uint64) bool {
-			a, b, c := anyState(w1, c1, r1), anyState(w2, c2, r2), anyState(w3, c3, r3)
-			return r.Merge(r.Merge(a, b), c) == r.Merge(a, r.Merge(b, c))
+			a, b, c := anyTally(w1, c1, r1), anyTally(w2, c2, r2), anyTally(w3, c3, r3)
+			return r.MergeTally(r.MergeTally(a, b), c) == r.MergeTally(a, r.MergeTally(b, c))
 		},
 		"refunded stays within charged": func(w1 int8, c1, r1 uint64, w2 int8, c2, r2 uint64) bool {
-			m := r.Merge(anyState(w1, c1, r1), anyState(w2, c2, r2))
+			m := r.MergeTally(anyTally(w1, c1, r1), anyTally(w2, c2, r2))
 			return m.Refunded <= m.Charged
 		},
 		// One writer's history: however its states are repeated and reordered on the way, the last one comes out. Not so
-		// in the window that began in 1970, whose empty State is the zero State, which is no counter at all.
+		// in the window that began in 1970, whose empty Tally is the zero Tally, which is no counter at all.
 		"last of a history": func(seed uint64) bool {
 			rnd := rand.New(rand.NewPCG(seed, 2))
-			history := []State{{}}
-			s, now := State{}, t0-int64(2*time.Minute)
+			history := []Tally{{}}
+			s, now := Tally{}, t0-int64(2*time.Minute)
 			for range 40 {
 				now += rnd.Int64N(int64(10 * time.Second))
 				if rnd.IntN(3) == 0 {
-					s, _ = r.Refund(s, now, rnd.Uint64N(9))
+					s, _ = r.RefundTally(s, now, rnd.Uint64N(9))
 				} else {
-					s, _ = r.Take(s, now, rnd.Uint64N(9))
+					s, _ = r.TakeTally(s, now, rnd.Uint64N(9))
 				}
 				history = append(history, s)
 			}
 			m := s
 			for range 80 {
-				m = r.Merge(history[rnd.IntN(len(history))], m)
+				m = r.MergeTally(history[rnd.IntN(len(history))], m)
 			}
 			return m == s
 		},
@@ -310,14 +310,14 @@ func TestMergeLaws(t *testing.T) {
 	}
 }
 
-func FuzzRule(f *testing.F) {
+func FuzzTally(f *testing.F) {
 	f.Add(int64(time.Second), uint32(10), t0, t0+1, uint64(3), uint64(4), uint64(1))
 	f.Add(int64(year), uint32(0), int64(-1), int64(math.MaxInt64), uint64(1<<63), uint64(1<<63), uint64(math.MaxUint64))
 	f.Add(int64(0), uint32(math.MaxUint32), int64(math.MinInt64), int64(math.MaxInt64), uint64(math.MaxUint64), uint64(1), uint64(2))
 	f.Add(int64(math.MaxInt64), uint32(1), int64(math.MaxInt64), int64(math.MinInt64), uint64(0), uint64(1), uint64(2))
 	f.Fuzz(func(t *testing.T, window int64, limit uint32, t1, t2 int64, n1, n2, back uint64) {
 		r := Rule{Window: time.Duration(window), Limit: limit}
-		s, d := r.Take(State{}, t1, n1)
+		s, d := r.TakeTally(Tally{}, t1, n1)
 		check := func(d Decision, refund bool) {
 			if d.Reset < time.Second {
 				t.Fatalf("reset %v", d.Reset)
@@ -333,21 +333,21 @@ func FuzzRule(f *testing.F) {
 		if d.Before != 0 || d.After != n1 {
 			t.Fatalf("first take: %+v", d)
 		}
-		if p, q := r.Peek(s, t2, n2), s; p.After < p.Before || q != s {
+		if p, q := r.PeekTally(s, t2, n2), s; p.After < p.Before || q != s {
 			t.Fatalf("peek: %+v", p)
 		}
-		s, d = r.Take(s, t2, n2)
+		s, d = r.TakeTally(s, t2, n2)
 		check(d, false)
 		if s.Count() < d.After {
 			t.Fatalf("under-charged: %+v after %+v", s, d)
 		}
 		before := s
-		s, d = r.Refund(s, t2, back)
+		s, d = r.RefundTally(s, t2, back)
 		check(d, true)
 		if d.After > d.Before || before.Charged != s.Charged {
 			t.Fatalf("refund charges: %+v", d)
 		}
-		if m := r.Merge(before, s); m != s || r.Merge(s, before) != s {
+		if m := r.MergeTally(before, s); m != s || r.MergeTally(s, before) != s {
 			t.Fatalf("merge of %+v and %+v is %+v", before, s, m)
 		}
 	})
@@ -355,16 +355,16 @@ func FuzzRule(f *testing.F) {
 
 func TestNothingIsAllocated(t *testing.T) {
 	r := Rule{Window: time.Second, Limit: 100}
-	var s State
-	if n := testing.AllocsPerRun(100, func() { s, _ = r.Take(s, t0, 1) }); n != 0 {
+	var s Tally
+	if n := testing.AllocsPerRun(100, func() { s, _ = r.TakeTally(s, t0, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func BenchmarkTake(b *testing.B) {
+func BenchmarkTakeTally(b *testing.B) {
 	r := Rule{Window: time.Second, Limit: 100}
-	var s State
+	var s Tally
 	for i := int64(0); b.Loop(); i++ {
-		s, _ = r.Take(s, t0+i, 1)
+		s, _ = r.TakeTally(s, t0+i, 1)
 	}
 }

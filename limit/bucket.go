@@ -1,0 +1,157 @@
+package limit
+
+import (
+	"math"
+	"slices"
+)
+
+// Buckets follow the generic cell rate algorithm. One hit takes interval nanoseconds to drain, and TAT is when all
+// that was charged will have drained, so the level at now is TAT - now.
+//
+// TAT alone cannot be merged: the larger of two forgets what the other was charged. So each writer's slot says how
+// much it charged in all, in nanoseconds, and when last; what another State lacks of that is added to its TAT as if
+// it had all come with the last charge. As a later charge never ends earlier, neither sum is below the truth, so the
+// smaller one is taken. A refund lowers TAT only: it ran in the same State as the charges it gives back, the other
+// States' sums are at most too high.
+//
+// A new slot begins to count at its time (Refunded: what had drained by then). TAT was never behind a writer's
+// Charged but for refunds, and a slot is kept until both have passed, so a writer that begins anew is never below what
+// old copies say of it.
+
+// interval is the nanoseconds that a hit takes to drain, rounded up: a bucket lets through at most Limit hits a
+// Window, and too few by one in 10^9 for each hit a second.
+func (r Rule) interval() int64 {
+	w, n := r.width(), int64(max(1, r.Limit))
+	return (w-1)/n + 1
+}
+
+// spanOf is how long hits take to drain, saturating.
+func (r Rule) spanOf(hits uint64) int64 {
+	t := r.interval()
+	if hits > uint64(math.MaxInt64/t) {
+		return math.MaxInt64
+	}
+	return int64(hits) * t
+}
+
+// level is the nanoseconds that the bucket still drains.
+func (s *State) level(now int64) int64 {
+	if len(s.Slots) == 0 {
+		return 0
+	}
+	return between(now, s.TAT)
+}
+
+func (r Rule) usedBucket(s *State, now int64) uint64 {
+	t := uint64(r.interval())
+	return (uint64(s.level(now)) + t - 1) / t
+}
+
+func (r Rule) chargeBucket(s *State, now int64, writer, hits uint64) {
+	drained := s.level(now) == 0
+	if drained {
+		r.trimBucket(s, now)
+	}
+	f := s.by(writer, now)
+	if drained {
+		f.Refunded = f.Charged
+		s.TAT = now
+	}
+	d := r.spanOf(hits)
+	f.Charged = saturatingAdd(f.Charged, uint64(d))
+	f.At = max(f.At, now)
+	s.TAT = later(s.TAT, d)
+	s.sort()
+}
+
+// by is writer's slot, made if there is none.
+func (s *State) by(writer uint64, now int64) *Slot {
+	for i := range s.Slots {
+		if s.Slots[i].Writer == writer {
+			return &s.Slots[i]
+		}
+	}
+	base := uint64(max(0, now))
+	s.Slots = append(s.Slots, Slot{Writer: writer, At: now, Charged: base, Refunded: base})
+	return &s.Slots[len(s.Slots)-1]
+}
+
+// sort puts the slots of buckets in order, whose times change.
+func (s *State) sort() { slices.SortFunc(s.Slots, order) }
+
+func (r Rule) refundBucket(s *State, now int64, hits uint64) {
+	if level := s.level(now); level > 0 && s.TAT < math.MaxInt64 {
+		s.TAT -= min(level, r.spanOf(hits))
+	}
+}
+
+// mergeBuckets is not associative to the nanosecond: in another order more may come out.
+func (r Rule) mergeBuckets(into, from *State) {
+	switch {
+	case len(from.Slots) == 0:
+		return
+	case len(into.Slots) == 0:
+		into.TAT = from.TAT
+	default:
+		into.TAT = min(into.fold(from), from.fold(into))
+	}
+	for _, g := range from.Slots {
+		f := into.by(g.Writer, g.At)
+		f.At = max(f.At, g.At)
+		f.raise(g)
+	}
+	into.sort()
+}
+
+// fold is s's TAT with all that o has and s lacks, oldest first. It is an upper bound of what one counter's would be.
+func (s *State) fold(o *State) int64 {
+	tat := s.TAT
+	for _, g := range o.Slots {
+		from := g.Refunded
+		for i := range s.Slots {
+			if f := &s.Slots[i]; f.Writer == g.Writer {
+				from = max(from, f.Charged)
+			}
+		}
+		if g.Charged > from {
+			tat = later(max(tat, g.At), int64(min(g.Charged-from, math.MaxInt64)))
+		}
+	}
+	return tat
+}
+
+func (r Rule) expiresBucket(s *State) int64 {
+	at := s.TAT
+	for _, f := range s.Slots {
+		at = max(at, int64(min(f.Charged, math.MaxInt64)))
+	}
+	return at
+}
+
+func (r Rule) trimBucket(s *State, now int64) {
+	if s.level(now) > 0 {
+		return
+	}
+	kept := s.Slots[:0]
+	for _, f := range s.Slots {
+		if int64(min(f.Charged, math.MaxInt64)) > earlier(now, int64(Ahead)) {
+			kept = append(kept, f)
+		}
+	}
+	if s.Slots = kept; len(kept) == 0 {
+		s.TAT = 0
+	}
+}
+
+// resetBucket is when a hit fits, or if there is room, when the bucket is whole again.
+func (r Rule) resetBucket(s *State, now int64, over bool) int64 {
+	switch {
+	case over && r.Depth() == 0:
+		return later(now, r.width())
+	case over && len(s.Slots) > 0:
+		return earlier(s.TAT, r.spanOf(uint64(r.Depth())-1))
+	case len(s.Slots) > 0:
+		return s.TAT
+	}
+	return now
+}

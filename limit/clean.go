@@ -1,0 +1,75 @@
+package limit
+
+import (
+	"math"
+	"slices"
+)
+
+// Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that no member
+// should speak of at now. It says how many it dropped: windows other than the present one, the one before and the one
+// after, and times of a log that are over or too far ahead. Times of buckets are never refused, they are cut to what
+// is possible.
+func (r Rule) Clean(s *State, now int64) (dropped int) {
+	before := len(s.Slots)
+	soon := later(now, int64(Ahead))
+	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
+		return f.Charged|f.Refunded == 0 || !r.timely(f.At, now)
+	})
+	dropped = before - len(s.Slots)
+	if r.Algorithm.Bucket() {
+		for i := range s.Slots {
+			f := &s.Slots[i]
+			f.At = min(f.At, soon)
+			f.Refunded = min(f.Refunded, f.Charged)
+		}
+		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer })
+		s.TAT = min(s.TAT, s.most())
+	} else {
+		s.TAT = 0
+		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer && a.At == b.At })
+	}
+	return dropped
+}
+
+// timely says that a member may speak at now of slots at that time.
+func (r Rule) timely(at, now int64) bool {
+	switch r.Algorithm {
+	case SlidingLog:
+		ahead := later(later(now, int64(Ahead)), r.step())
+		return at > earlier(now, r.width()) && at <= ahead
+	case TokenBucket, LeakyBucket:
+		return true
+	}
+	w := r.Index(now)
+	return at >= earlier(w, 1) && (at <= later(w, 1) || r.start(at) <= later(now, int64(Ahead)))
+}
+
+// unite sorts the slots and makes one of those that are the same.
+func (s *State) unite(same func(a, b Slot) bool) {
+	slices.SortFunc(s.Slots, order)
+	kept := s.Slots[:0]
+	for _, f := range s.Slots {
+		i := slices.IndexFunc(kept, func(g Slot) bool { return same(f, g) })
+		if i < 0 {
+			kept = append(kept, f)
+			continue
+		}
+		kept[i].raise(f)
+		kept[i].At = f.At
+	}
+	s.Slots = kept
+	s.sort()
+}
+
+// most is the latest that a bucket's TAT can be: all that has not drained came with the last charge.
+func (s *State) most() int64 {
+	at, d := int64(math.MinInt64), uint64(0)
+	for _, f := range s.Slots {
+		at = max(at, f.At)
+		d = saturatingAdd(d, f.Charged-f.Refunded)
+	}
+	if len(s.Slots) == 0 {
+		return 0
+	}
+	return later(at, int64(min(d, math.MaxInt64)))
+}

@@ -1,0 +1,65 @@
+package limit
+
+// ghostSteps is the number of parts in which a log's ghost leaves.
+const ghostSteps = 8
+
+// Ghost charges for a State that is lost, so that what may be admitted until it would have mattered no more is the
+// limit's share of the time that is left: as if the limit had been used up evenly until now. A bucket is full. It does
+// nothing where a ghost stands already. Slots grow by at most ghostSteps.
+func (r Rule) Ghost(s *State, now int64) {
+	if r.haunted(s, now) || r.Limit == 0 {
+		return
+	}
+	limit := uint64(r.Limit)
+	w := r.current(s, now)
+	switch r.Algorithm {
+	case SlidingLog:
+		for i := range uint64(ghostSteps) {
+			at := earlier(now, int64(mulDivUp(uint64(r.width()), i, ghostSteps)))
+			r.slotAt(s, at).raise(Slot{Charged: limit*(i+1)/ghostSteps - limit*i/ghostSteps})
+		}
+	case TokenBucket, LeakyBucket:
+		r.fill(s, now)
+	case SlidingWindow:
+		s.slot(earlier(w, 1), GhostWriter).raise(Slot{Charged: limit})
+		fallthrough
+	default:
+		left := mulDivUp(limit, r.left(w, now), uint64(r.width()))
+		s.slot(w, GhostWriter).raise(Slot{Charged: limit - min(limit, left)})
+	}
+}
+
+// haunted says that a ghost still counts at now.
+func (r Rule) haunted(s *State, now int64) bool {
+	for _, f := range s.Slots {
+		if f.Writer != GhostWriter || f.Charged == f.Refunded {
+			continue
+		}
+		if ghost := (State{TAT: s.TAT, Slots: []Slot{f}}); r.Used(&ghost, now) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// slotAt is the ghost's slot of a log for time t.
+func (r Rule) slotAt(s *State, t int64) *Slot {
+	if end := r.bucket(t); s.joined(end, GhostWriter) {
+		t = end
+	}
+	return s.slot(t, GhostWriter)
+}
+
+// fill raises a bucket's level to its depth.
+func (r Rule) fill(s *State, now int64) {
+	full := r.spanOf(uint64(r.Depth()))
+	level := s.level(now)
+	if level >= full {
+		return
+	}
+	f := s.by(GhostWriter, now)
+	f.Charged = saturatingAdd(f.Charged, uint64(full-level))
+	f.At = max(f.At, now)
+	s.TAT = later(now, full)
+	s.sort()
+}

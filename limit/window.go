@@ -1,0 +1,119 @@
+package limit
+
+import (
+	"math"
+	"math/bits"
+)
+
+// current is the window that counts at now: the one that now lies in, or the newest that has begun within Ahead, which
+// a member with a faster clock has opened. Slots further ahead stay and wait for their time.
+func (r Rule) current(s *State, now int64) int64 {
+	w := r.Index(now)
+	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At > w; i-- {
+		if r.start(s.Slots[i].At) <= later(now, int64(Ahead)) {
+			return s.Slots[i].At
+		}
+	}
+	return w
+}
+
+// standing is the hits that stand in window w.
+func (s *State) standing(w int64) uint64 {
+	var charged, refunded uint64
+	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= w; i-- {
+		if f := &s.Slots[i]; f.At == w {
+			charged = saturatingAdd(charged, f.Charged)
+			refunded = saturatingAdd(refunded, f.Refunded)
+		}
+	}
+	return net(charged, refunded)
+}
+
+func (r Rule) usedWindows(s *State, now int64) uint64 {
+	w := r.current(s, now)
+	used := s.standing(w)
+	if r.Algorithm == SlidingWindow {
+		used = saturatingAdd(used, r.weigh(s.standing(earlier(w, 1)), r.left(w, now)))
+	}
+	return used
+}
+
+// left is how much of window w is to come, all of it if it has not begun.
+func (r Rule) left(w, now int64) uint64 {
+	return uint64(r.width() - min(between(r.start(w), now), r.width()))
+}
+
+// weigh is the part of n that overlaps left of the window after it, rounded up.
+func (r Rule) weigh(n, left uint64) uint64 {
+	if n == math.MaxUint64 && left > 0 {
+		return n
+	}
+	return mulDivUp(n, left, uint64(r.width()))
+}
+
+// mulDivUp is a * b / c, rounded up; b <= c.
+func mulDivUp(a, b, c uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	q, rem := bits.Div64(hi, lo, c)
+	if rem > 0 {
+		q++
+	}
+	return q
+}
+
+func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
+	w := r.current(s, now)
+	if _, ok := s.find(w, writer); !ok {
+		r.Trim(s, now)
+	}
+	f := s.slot(w, writer)
+	f.Charged = saturatingAdd(f.Charged, hits)
+}
+
+// refundWindows gives back from the current window, then, if that still counts, from the one before.
+func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
+	w := r.current(s, now)
+	hits -= s.refund(w, writer, hits)
+	if r.Algorithm == SlidingWindow && r.left(w, now) > 0 {
+		s.refund(earlier(w, 1), writer, hits)
+	}
+}
+
+// refund gives back up to hits of those that stand in window w, and says how many.
+func (s *State) refund(w int64, writer, hits uint64) uint64 {
+	v := s.standing(w)
+	back := min(hits, v)
+	if back == 0 || v == math.MaxUint64 {
+		return 0
+	}
+	f := s.slot(w, writer)
+	f.Refunded = saturatingAdd(f.Refunded, back)
+	return back
+}
+
+// resetWindows is when the limit is whole again, or for a sliding window that is over, when a hit fits.
+func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
+	w := r.current(s, now)
+	end := r.start(later(w, 1))
+	if r.Algorithm != SlidingWindow || !over || r.Limit == 0 {
+		return end
+	}
+	room := uint64(r.Limit) - 1
+	if v := s.standing(w); v > room {
+		// Not before this window's count weighs little enough on the next one.
+		return earlier(r.start(later(w, 2)), r.weighs(v, room))
+	} else if before := s.standing(earlier(w, 1)); before > room-v {
+		return earlier(end, r.weighs(before, room-v))
+	}
+	return now
+}
+
+// weighs is how much of the next window may be to come for n to weigh room at most; n > room.
+func (r Rule) weighs(n, room uint64) int64 {
+	if n == math.MaxUint64 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(r.width()), room)
+	q, _ := bits.Div64(hi, lo, n)
+	return int64(q)
+}
