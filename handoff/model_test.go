@@ -1,0 +1,237 @@
+package handoff
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// The model is two Machines, one key, and three changes of the ring that move the key from a to b, back, and to b again:
+// the first ring and the third have one fingerprint. Each member adopts them when it likes. A message, once sent, may be
+// delivered never, or any number of times, at any later moment. Every state that can be reached is visited.
+type model struct {
+	rings [2]*ring.Ring // the key is a's on the first, b's on the second
+	key   uint64
+	// deliver is what becomes of a message on its way, for the broken variants.
+	deliver func(to *Machine, msg Msg) (Msg, bool)
+	changes int
+}
+
+// world is one state of the model.
+type world struct {
+	machines [2]*Machine
+	at       [2]int // the ring each goes by: 0 to changes
+	soup     map[string]letter
+}
+
+type letter struct {
+	from, to int
+	msg      Msg
+}
+
+var names = []ring.ID{"a", "b"}
+
+const modelNow = int64(1_000_000_000_000)
+
+func newModel(changes int) *model {
+	a, b := ring.Member{ID: "a", Inst: 1, Ver: 1, Weight: 1}, ring.Member{ID: "b", Inst: 3, Ver: 1, Weight: 1}
+	mo := &model{rings: [2]*ring.Ring{ring.New([]ring.Member{a, b}), ring.New([]ring.Member{b})}, changes: changes}
+	for mo.rings[0].At(mo.rings[0].Owner(mo.key)).ID != "a" {
+		mo.key += 0x9E3779B97F4A7C15
+	}
+	mo.deliver = func(_ *Machine, msg Msg) (Msg, bool) { return msg, true }
+	return mo
+}
+
+// start is both members on the first ring, at rest.
+func (mo *model) start() *world {
+	w := &world{soup: map[string]letter{}}
+	for i, id := range names {
+		w.machines[i] = NewMachine(Options{Self: id, Inst: uint64(1 + 2*i)})
+	}
+	var queue []letter
+	push := func(from int, outs []Out) {
+		for _, o := range outs {
+			queue = append(queue, letter{from, 1 - from, o.Msg})
+		}
+	}
+	for i := range names {
+		push(i, mo.setRing(w, i))
+	}
+	for range 100 {
+		for len(queue) > 0 {
+			l := queue[0]
+			queue = queue[1:]
+			push(l.to, w.machines[l.to].Step(modelNow, names[l.from], uint64(1+2*l.from), &l.msg))
+		}
+		for i, m := range w.machines {
+			for _, t := range m.Transfers() {
+				if msg, ok := m.Finish(modelNow, t, 0); ok {
+					push(i, []Out{{t.To, msg}})
+				}
+				m.Finished(t)
+			}
+		}
+	}
+	return w
+}
+
+func (mo *model) setRing(w *world, i int) []Out {
+	n := w.at[i] % 2
+	s := Standing{NRef: 2, Joined: true, Leaving: n == 1 && i == 0}
+	other := Peer{ID: names[1-i], Inst: uint64(1 + 2*(1-i)), State: Active, Weight: 1}
+	if n == 1 && i == 1 {
+		other.State = Leaving
+	}
+	s.Peers = []Peer{other}
+	return w.machines[i].SetRing(modelNow, mo.rings[n], s)
+}
+
+func (w *world) clone() *world {
+	c := &world{at: w.at, soup: maps.Clone(w.soup)}
+	for i, m := range w.machines {
+		n := *m
+		n.peers = make(map[ring.ID]*peer, len(m.peers))
+		for id, p := range m.peers {
+			q := *p
+			n.peers[id] = &q
+		}
+		n.confirmed = maps.Clone(m.confirmed)
+		c.machines[i] = &n
+	}
+	return c
+}
+
+// send puts messages into the soup. What nobody can tell apart is one message.
+func (w *world) send(from int, outs []Out) {
+	for _, o := range outs {
+		if o.Msg.Kind == Pong {
+			continue // time stands still, so no confirmation runs out
+		}
+		w.soup[fmt.Sprint(from, o.Msg)] = letter{from, 1 - from, o.Msg}
+	}
+}
+
+func fp(r *ring.Ring) uint64 {
+	if r == nil {
+		return 0
+	}
+	return r.Fingerprint() % 1000
+}
+
+// String tells two worlds apart by all that matters for what can happen.
+func (w *world) String() string {
+	var b strings.Builder
+	for i, m := range w.machines {
+		v := m.view
+		fmt.Fprint(&b, i, w.at[i], m.seq, m.virgin, m.none, fp(v.base), v.baseSelf)
+		for _, s := range v.steps {
+			fmt.Fprint(&b, fp(s.ring), s.released, s.whole, len(s.proofs))
+			for _, p := range s.proofs {
+				fmt.Fprint(&b, fp(p.ring), p.from)
+			}
+		}
+		for id, p := range m.peers {
+			fmt.Fprint(&b, id, p.State, p.heard, p.ring%1000, p.seq, p.virgin, p.owed, p.confirm, p.new, p.acked, p.warmed,
+				p.in.began, p.in.next, fp(p.in.proof.ring), p.out.stage, p.out.seq, p.out.began, p.out.done, fp(p.out.pushed))
+		}
+		for _, r := range m.history {
+			fmt.Fprint(&b, " ", fp(r))
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(w.soup)) {
+		b.WriteString(k)
+	}
+	return b.String()
+}
+
+// next are the worlds one event later.
+func (mo *model) next(w *world) (out []*world) {
+	for i := range names {
+		if w.at[i] < mo.changes {
+			c := w.clone()
+			c.at[i]++
+			c.send(i, mo.setRing(c, i))
+			out = append(out, c)
+		}
+		for _, t := range w.machines[i].Transfers() {
+			c := w.clone()
+			if msg, ok := c.machines[i].Finish(modelNow, t, 0); ok {
+				c.send(i, []Out{{t.To, msg}})
+			} else {
+				c.machines[i].Finished(t)
+			}
+			out = append(out, c)
+		}
+	}
+	for _, l := range w.soup {
+		c := w.clone()
+		if msg, ok := mo.deliver(c.machines[l.to], l.msg); ok {
+			c.send(l.to, c.machines[l.to].Step(modelNow, names[l.from], uint64(1+2*l.from), &msg))
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// explore visits all worlds and returns how many there are, and whether in one of them both members hold the key.
+func (mo *model) explore(most int) (visited int, both bool) {
+	first := mo.start()
+	seen := map[string]bool{first.String(): true}
+	for queue := []*world{first}; len(queue) > 0 && visited < most; visited++ {
+		w := queue[0]
+		queue = queue[1:]
+		if w.machines[0].View().Hold(mo.key, 0).Reason == Mine && w.machines[1].View().Hold(mo.key, 0).Reason == Mine {
+			return visited, true
+		}
+		for _, c := range mo.next(w) {
+			if s := c.String(); !seen[s] {
+				seen[s] = true
+				queue = append(queue, c)
+			}
+		}
+	}
+	return visited, false
+}
+
+func TestEveryOrderOfEvents(t *testing.T) {
+	const most, changes = 400_000, 3
+	n, both := newModel(changes).explore(most)
+	if both || n == most {
+		t.Fatalf("%d states, both hold the key: %v", n, both)
+	}
+	t.Logf("%d states", n)
+	broken := map[string]func(m *Machine, msg Msg) (Msg, bool){
+		"an Ack counts for whatever ring": func(m *Machine, msg Msg) (Msg, bool) {
+			if msg.Kind == Ack {
+				msg.Ring, msg.Seq = m.view.ring.Fingerprint(), m.seq
+			}
+			return msg, true
+		},
+		"an Ack counts for whatever adoption": func(m *Machine, msg Msg) (Msg, bool) {
+			if msg.Kind == Ack {
+				msg.Seq = m.seq
+			}
+			return msg, true
+		},
+		"an Ack is not waited for": func(m *Machine, msg Msg) (Msg, bool) {
+			if msg.Kind == Ping {
+				return Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Quiet: 1 << 60}, true
+			}
+			return msg, true
+		},
+	}
+	for name, deliver := range broken {
+		t.Run(name, func(t *testing.T) {
+			mo := newModel(changes)
+			mo.deliver = deliver
+			if n, both := mo.explore(most); !both {
+				t.Fatalf("not found in %d states", n)
+			}
+		})
+	}
+}
