@@ -214,8 +214,20 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 		return
 	}
 	if n.rule != nil {
-		n.rule.Extension = extension
+		n.rule.extend(extension)
 		n.rule.Metadata = withoutExtension(whole)
+	}
+}
+
+// extend applies x. An unlimited rule has nothing to count by.
+func (r *Rule) extend(x Extension) {
+	r.Extension = x
+	if r.Unlimited {
+		return
+	}
+	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
+	if x.Window > 0 {
+		r.Limit.Window = x.Window
 	}
 }
 
@@ -228,6 +240,7 @@ func (b *builder) finish(r *Rule, n *node, down ancestry) {
 		r.ValueToMetric = r.ValueToMetric || p.level.ValueToMetric
 		r.ShareThreshold = r.ShareThreshold || p.level.Shared
 	}
+	r.told, r.times = tell(r.Limit.Window, r.Unit)
 	r.placeOwner()
 	r.Index = len(b.rules.rules)
 	b.rules.rules = append(b.rules.rules, r)

@@ -80,7 +80,7 @@ type Rule struct {
 	File           string // where it was read
 	Line           int    // of its descriptor; 0 when unknown
 	Limit          limit.Rule
-	Unit           Unit // UnitUnknown when Unlimited
+	Unit           Unit // as written; UnitUnknown when Unlimited. Limit.Window is what counts
 	Unlimited      bool
 	Shadow         bool
 	Quota          bool
@@ -93,6 +93,8 @@ type Rule struct {
 	Extension      Extension
 
 	path      []*node
+	told      Unit // with times: how an answer spells the window
+	times     uint32
 	ownerAt   []int  // levels whose values make the owner string
 	ownerText string // the owner string when ownerAt is empty
 	ownerHash uint64 // of ownerText

@@ -5,7 +5,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
+	"time"
+
+	"github.com/keyward/keyward/limit"
 )
 
 // extensionKey is the key of a descriptor's metadata that holds what envoyproxy/ratelimit has no word for.
@@ -37,10 +39,17 @@ func (d Degraded) String() string {
 
 // Extension is what a descriptor's metadata.keyward says. The zero value is the default.
 type Extension struct {
-	ShardBy  []string // entry keys whose values make the owner string; none: the first variable entry
-	LocalCap uint32   // of FailOpen; 0 means the limit
-	Degraded Degraded
+	ShardBy   []string      // entry keys whose values make the owner string; none: the first variable entry
+	Window    time.Duration // in which the limit may be spent, in place of the unit's length; 0 means the unit's
+	Burst     uint32        // depth of a bucket; 0 means the limit
+	LocalCap  uint32        // of FailOpen; 0 means the limit
+	Algorithm limit.Algorithm
+	Degraded  Degraded
+	Strict    bool // durability: a charge is answered when a second member has it
 }
+
+// maxWindow is the longest window, which is that of the longest unit.
+const maxWindow = 365 * 24 * time.Hour
 
 // parseExtension reads the extension out of a descriptor's metadata. The faults are all there are.
 func parseExtension(metadata map[string]any, path []*node) (Extension, []string) {
@@ -59,6 +68,9 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []string)
 			faults = append(faults, fault)
 		}
 	}
+	if len(faults) == 0 && x.Burst > 0 && !x.Algorithm.Bucket() {
+		faults = append(faults, fmt.Sprintf("burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm))
+	}
 	return x, faults
 }
 
@@ -70,15 +82,19 @@ func (x *Extension) set(k string, v any, path []*node) (fault string) {
 	case "degraded":
 		x.Degraded, fault = parseDegraded(v)
 	case "local_cap":
-		x.LocalCap, fault = parseCap(v)
+		x.LocalCap, fault = parseWhole(k, v)
 	case "algorithm":
-		fault = only(k, v, "fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket")
-	case "mechanism":
-		fault = only(k, v, "owner", "lease", "approximate")
+		x.Algorithm, fault = parseAlgorithm(v)
+	case "window":
+		x.Window, fault = parseWindow(v)
+	case "burst":
+		x.Burst, fault = parseWhole(k, v)
 	case "durability":
-		fault = only(k, v, "async", "strict")
-	case "burst", "window", "epsilon", "identity", "lease_min", "lease_max", "ttl", "low_watermark", "sync_interval",
-		"hot_factor", "sub_keys", "weight", "reclaim", "dedicated":
+		x.Strict, fault = parseDurability(v)
+	case "mechanism":
+		fault = parseMechanism(v)
+	case "epsilon", "identity", "lease_min", "lease_max", "ttl", "low_watermark", "sync_interval", "hot_factor", "sub_keys",
+		"weight", "reclaim", "dedicated":
 		fault = fmt.Sprintf("%s is not supported yet", k)
 	default:
 		fault = fmt.Sprintf("unknown key '%s'", k)
@@ -86,17 +102,43 @@ func (x *Extension) set(k string, v any, path []*node) (fault string) {
 	return fault
 }
 
-// only accepts the one value that is built; the others are known, and said to be.
-func only(k string, v any, built string, planned ...string) string {
-	s, ok := v.(string)
-	switch {
-	case ok && s == built:
+// parseMechanism accepts the one value that is built; the others are known, and said to be.
+func parseMechanism(v any) string {
+	switch v {
+	case "owner":
 		return ""
-	case ok && slices.Contains(planned, s):
-		return fmt.Sprintf("%s '%s' is not supported yet", k, s)
+	case "lease", "approximate":
+		return fmt.Sprintf("mechanism '%v' is not supported yet", v)
 	}
-	all := append([]string{built}, planned...)
-	return fmt.Sprintf("%s must be one of %s, not '%v'", k, strings.Join(all, ", "), v)
+	return fmt.Sprintf("mechanism must be one of owner, lease, approximate, not '%v'", v)
+}
+
+func parseAlgorithm(v any) (limit.Algorithm, string) {
+	if s, ok := v.(string); ok {
+		if a, known := limit.ParseAlgorithm(s); known {
+			return a, ""
+		}
+	}
+	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not '%v'", v)
+}
+
+func parseWindow(v any) (time.Duration, string) {
+	s, _ := v.(string)
+	w, err := time.ParseDuration(s)
+	if err != nil || w <= 0 || w > maxWindow {
+		return 0, fmt.Sprintf("window must be a duration like 10s or 1h30m, above 0 and at most %.0fh, not '%v'", maxWindow.Hours(), v)
+	}
+	return w, ""
+}
+
+func parseDurability(v any) (strict bool, fault string) {
+	switch v {
+	case "async":
+		return false, ""
+	case "strict":
+		return true, ""
+	}
+	return false, fmt.Sprintf("durability must be one of async, strict, not '%v'", v)
 }
 
 func parseDegraded(v any) (Degraded, string) {
@@ -108,10 +150,10 @@ func parseDegraded(v any) (Degraded, string) {
 	return 0, fmt.Sprintf("degraded must be one of local_share, fail_open, fail_closed, not '%v'", v)
 }
 
-func parseCap(v any) (uint32, string) {
+func parseWhole(name string, v any) (uint32, string) {
 	f, ok := number(v)
 	if !ok || f < 1 || f > math.MaxUint32 || f != math.Trunc(f) {
-		return 0, fmt.Sprintf("local_cap must be a whole number from 1 to %d, not '%v'", uint32(math.MaxUint32), v)
+		return 0, fmt.Sprintf("%s must be a whole number from 1 to %d, not '%v'", name, uint32(math.MaxUint32), v)
 	}
 	return uint32(f), ""
 }

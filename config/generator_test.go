@@ -101,7 +101,8 @@ func (g *generator) flags(b *strings.Builder, indent string) {
 			"shadow_mode: 'true'", "descriptors: 5", "value: 18446744073709551615", "unit: {unit: 7, nope: 1, never: 2}"))
 	}
 	if g.metadata && g.one(4) {
-		fmt.Fprintf(b, "%smetadata: %s\n", indent, g.pick("{a: b}", "{a: {b: [1, 2.5, {c: ~}]}, 5: x}", "{}", "~", "{yes: !!binary aGk=}"))
+		fmt.Fprintf(b, "%smetadata: %s\n", indent, g.pick("{a: b}", "{a: {b: [1, 2.5, {c: ~}]}, 5: x}", "{}", "~", "{yes: !!binary aGk=}",
+			"{keyward: {algorithm: sliding_log, window: 90s, durability: strict}}", "{a: b, keyward: {algorithm: token_bucket, burst: 7, window: 500ms}}"))
 	}
 	if g.metadata && g.fault() {
 		fmt.Fprintf(b, "%smetadata: %s\n", indent, g.pick("{a: !!binary //8=}", "[a]", "text", "{keyward: 5}"))

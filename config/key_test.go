@@ -140,7 +140,26 @@ func TestDigestIdentity(t *testing.T) {
 			t.Errorf("another %s must not be another counter", name)
 		}
 	}
+	same := strings.Replace(base, "{key: k", "{key: k, metadata: {keyward: {window: 1m, algorithm: fixed_window, durability: strict}}", 1)
+	if digestOf(load(t, Options{}, same), "d", kv) != want {
+		t.Error("the unit's own length, written as a window, must not be another counter")
+	}
+	extended := func(unit, extension string) [2]uint64 {
+		text := strings.Replace(strings.Replace(base, "minute", unit, 1), "{key: k", "{key: k, metadata: {keyward: {"+extension+"}}", 1)
+		return digestOf(load(t, Options{}, text), "d", kv)
+	}
+	if extended("hour", "window: 10s") != extended("second", "window: 10000ms") {
+		t.Error("windows of one length must be one counter, whatever the unit")
+	}
+	if extended("hour", "algorithm: token_bucket, burst: 1") != extended("hour", "algorithm: token_bucket, burst: 2") {
+		t.Error("another burst must not be another counter")
+	}
 	different := map[string][2]uint64{
+		"window":  extended("minute", "window: 61s"),
+		"log":     extended("minute", "algorithm: sliding_log"),
+		"sliding": extended("minute", "algorithm: sliding_window"),
+		"bucket":  extended("minute", "algorithm: token_bucket"),
+		"leaky":   extended("minute", "algorithm: leaky_bucket"),
 		"":        want,
 		"unit":    digestOf(load(t, Options{}, strings.Replace(base, "minute", "hour", 1)), "d", kv),
 		"domain":  digestOf(load(t, Options{}, strings.Replace(base, "domain: d", "domain: e", 1)), "e", kv),
@@ -231,11 +250,25 @@ func TestExtension(t *testing.T) {
 		{"5", "is not a map"},
 		{"~", "is not a map"},
 		{"[a]", "is not a map"},
-		{"{window: 10s}", "window is not supported yet"},
-		{"{algorithm: token_bucket}", "algorithm 'token_bucket' is not supported yet"},
+		{"{algorithm: sliding_log, window: 10s, durability: strict}", ""},
+		{"{algorithm: leaky_bucket, window: 1h30m, burst: 4294967295}", ""},
+		{"{algorithm: token_bucket, burst: 0}", "burst must be a whole number from 1 to 4294967295, not '0'"},
+		{"{burst: 5}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window"},
+		{"{burst: 5, algorithm: sliding_log}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is sliding_log"},
+		{"{burst: 5, algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not 'magic'"},
+		{"{algorithm: 3}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not '3'"},
+		{"{window: 8760h}", ""},
+		{"{window: 1ns}", ""},
+		{"{window: 8760h1ns}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '8760h1ns'"},
+		{"{window: 0s}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '0s'"},
+		{"{window: -10s}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '-10s'"},
+		{"{window: 10}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '10'"},
+		{"{window: day}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'day'"},
+		{"{mechanism: lease}", "mechanism 'lease' is not supported yet"},
+		{"{epsilon: 0.1, identity: known, ttl: 10s}", "epsilon is not supported yet; identity is not supported yet; ttl is not supported yet"},
 		{"{algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not 'magic'"},
 		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, not '5'"},
-		{"{durability: strict}", "durability 'strict' is not supported yet"},
+		{"{durability: [a]}", "durability must be one of async, strict, not '[a]'"},
 		{"{degraded: never}", "degraded must be one of local_share, fail_open, fail_closed, not 'never'"},
 		{"{degraded: [a]}", "degraded must be one of local_share, fail_open, fail_closed, not '[a]'"},
 		{"{local_cap: 0}", "local_cap must be a whole number from 1 to 4294967295, not '0'"},
@@ -247,7 +280,7 @@ func TestExtension(t *testing.T) {
 		{"{shard_by: []}", "shard_by must name an entry key"},
 		{"{shard_by: [5]}", "shard_by must be entry keys, not '5'"},
 		{"{shard_by: {a: b}}", "shard_by must be an entry key or a list of them, not 'map[a:b]'"},
-		{"{zebra: 1, apple: 2, burst: 3}", "unknown key 'apple'; burst is not supported yet; unknown key 'zebra'"},
+		{"{zebra: 1, apple: 2, weight: 3}", "unknown key 'apple'; weight is not supported yet; unknown key 'zebra'"},
 	} {
 		text := "domain: d\ndescriptors:\n- key: a\n  value: v\n  descriptors:\n  - key: k\n    rate_limit: {unit: day}\n    metadata: {keyward: " + row.yaml + "}\n"
 		_, err := Load(filesOf(text), Options{})

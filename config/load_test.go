@@ -121,7 +121,7 @@ descriptors:
     share_threshold: true
   - key: k
     metadata:
-      keyward: {algorithm: sliding_log, color: red}
+      keyward: {algorithm: sliding_log, burst: 5, window: soon, color: red}
 `, `domain: e`), Options{})
 	want := []Fault{
 		{"f0.yaml", 4, "error checking config"},
@@ -133,7 +133,7 @@ descriptors:
 		{"f1.yaml", 9, "share_threshold can only be used with wildcard values (containing '*'), but found key 'k_v'"},
 		{"f1.yaml", 12, "duplicate descriptor composite key 'e.k'"},
 		{"f2.yaml", 1, "duplicate domain 'e' in config file"},
-		{"f1.yaml", 14, "error in metadata.keyward of 'e.k': algorithm 'sliding_log' is not supported yet; unknown key 'color'"},
+		{"f1.yaml", 14, "error in metadata.keyward of 'e.k': unknown key 'color'; window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'soon'"},
 	}
 	if len(report.Faults) != len(want) || report.Rules != nil {
 		t.Errorf("%d faults, want %d", len(report.Faults), len(want))
@@ -188,6 +188,8 @@ func TestLoads(t *testing.T) {
 			"d.k_0x1F.yes_2026-11-21: unit=DAY requests_per_unit=0"},
 		{"timestamp in metadata", "domain: d\ndescriptors:\n- {key: k, metadata: {t: !!timestamp 2026-11-21}, rate_limit: {unit: day}}\n", "d.k: unit=DAY requests_per_unit=0"},
 		{"second document", limitYAML("{unit: day}") + "---\ndomain: [\n", "d.k: unit=DAY requests_per_unit=0"},
+		{"a way to count", "domain: d\ndescriptors:\n- {key: a, metadata: {keyward: {algorithm: token_bucket, window: 90s, burst: 7, durability: strict}}, rate_limit: {unit: day}}\n- {key: b, rate_limit: {unit: day}}\n",
+			"d.a: unit=DAY requests_per_unit=0, shadow_mode: false, quota_mode: false, algorithm: token_bucket, window: 1m30s, burst: 7, durability: strict\nd.b: unit=DAY requests_per_unit=0"},
 		{"no descriptors", "domain: d\n", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {

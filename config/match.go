@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"strings"
 
 	"github.com/keyward/keyward/limit"
@@ -31,7 +32,8 @@ type Match struct {
 	Digest [2]uint64  // of the counter: who is counted, by which windows; never of amounts
 	Owner  uint64     // ring position of the counter: Envoy's hash of the owner string
 	Limit  limit.Rule // what to count by
-	Unit   Unit
+	Unit   Unit       // with Times: what an answer says of the window; UnitUnknown when no whole seconds make it up
+	Times  uint32     // units in the window
 	Kind   Kind
 	Static bool // the statistics' key is Rule.FullKey; else see AppendStatKey
 
@@ -59,13 +61,10 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 	}
 	switch {
 	case override != nil:
-		window := override.Unit.Window()
-		if window == 0 {
+		if !m.override(override) {
 			m.Kind = BadUnit
 			return
 		}
-		m.Kind, m.Unit = Overridden, override.Unit
-		m.Limit = limit.Rule{Window: window, Limit: override.Limit}
 	case m.placed == nil:
 		return
 	case m.placed.Unlimited:
@@ -73,11 +72,43 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 		m.Static = static && !m.Rule.DetailedMetric
 		return
 	default:
-		m.Kind, m.Rule, m.Unit, m.Limit = Limited, m.placed, m.placed.Unit, m.placed.Limit
+		m.Kind, m.Rule, m.Limit = Limited, m.placed, m.placed.Limit
+		m.Unit, m.Times = m.placed.told, m.placed.times
 		m.Static = static && !m.Rule.DetailedMetric
 	}
 	m.Digest = r.digest(d, entries, m)
 	m.Owner = ownerHash(domain, entries, m)
+}
+
+// override takes o's amount and unit. What metadata.keyward of the rule that it hides says goes on to hold: the algorithm
+// and, in the unit of that rule, its window, so that both meet in one count; a burst grows and shrinks with the amount.
+func (m *Match) override(o *Override) (ok bool) {
+	m.Kind, m.Unit, m.Times = Overridden, o.Unit, 1
+	m.Limit = limit.Rule{Window: o.Unit.Window(), Limit: o.Limit}
+	if hidden := m.placed; hidden != nil && !hidden.Unlimited {
+		m.Limit.Algorithm, m.Limit.Burst = hidden.Limit.Algorithm, hidden.burst(o.Limit)
+		if o.Unit == hidden.Unit {
+			m.Limit.Window, m.Unit, m.Times = hidden.Limit.Window, hidden.told, hidden.times
+		}
+	}
+	return m.Limit.Window > 0
+}
+
+// burst is r's, for another limit than its own, in proportion.
+func (r *Rule) burst(of uint32) uint32 {
+	if r.Limit.Burst == 0 || r.Limit.Limit == 0 {
+		return r.Limit.Burst
+	}
+	n := uint64(r.Limit.Burst) * uint64(of) / uint64(r.Limit.Limit)
+	return uint32(min(max(1, n), math.MaxUint32))
+}
+
+// Extension is what metadata.keyward says of the counter: that of the rule, also of one that an override hides.
+func (m *Match) Extension() Extension {
+	if m.placed == nil {
+		return Extension{}
+	}
+	return m.placed.Extension
 }
 
 // find walks down the levels: the glued text, else the first wildcard that matches it, else the bare key; what is

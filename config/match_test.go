@@ -3,10 +3,14 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
 )
 
 func fixture(t testing.TB, names ...string) *Rules {
@@ -295,5 +299,51 @@ func BenchmarkManyRules(b *testing.B) {
 				rules.Match("d", entries, nil, &m)
 			}
 		})
+	}
+}
+
+// TestOverrideOfAWay holds that an override takes the place of an amount and a unit, and of nothing that metadata.keyward
+// says: in the rule's own unit both meet in one count.
+func TestOverrideOfAWay(t *testing.T) {
+	const text = `domain: d
+descriptors:
+- key: k
+  rate_limit: {unit: minute, requests_per_unit: 10}
+  metadata: {keyward: {algorithm: token_bucket, window: 20s, burst: 25, durability: strict, degraded: fail_closed}}
+- key: l
+  rate_limit: {unlimited: true}
+  metadata: {keyward: {algorithm: token_bucket, window: 20s, burst: 25, durability: strict}}
+`
+	rules := load(t, Options{}, text)
+	bucket := func(n, burst uint32, w time.Duration) limit.Rule {
+		return limit.Rule{Window: w, Limit: n, Burst: burst, Algorithm: limit.TokenBucket}
+	}
+	for _, row := range []struct {
+		key      string
+		override *Override
+		want     limit.Rule
+		unit     Unit
+		times    uint32
+		same     bool // counter as the rule's
+	}{
+		{"k", nil, bucket(10, 25, 20*time.Second), Second, 20, true},
+		{"k", &Override{100, Minute}, bucket(100, 250, 20*time.Second), Second, 20, true},
+		{"k", &Override{1, Minute}, bucket(1, 2, 20*time.Second), Second, 20, true},
+		{"k", &Override{0, Minute}, bucket(0, 1, 20*time.Second), Second, 20, true},
+		{"k", &Override{math.MaxUint32, Minute}, bucket(math.MaxUint32, math.MaxUint32, 20*time.Second), Second, 20, true},
+		{"k", &Override{10, Hour}, bucket(10, 25, time.Hour), Hour, 1, false},
+		{"l", &Override{10, Hour}, limit.Rule{Window: time.Hour, Limit: 10}, Hour, 1, false},
+		{"m", &Override{10, Hour}, limit.Rule{Window: time.Hour, Limit: 10}, Hour, 1, false},
+	} {
+		var plain, m Match
+		entries := []Entry{{row.key, "v"}}
+		rules.Match("d", entries, nil, &plain)
+		rules.Match("d", entries, row.override, &m)
+		if m.Limit != row.want || m.Unit != row.unit || m.Times != row.times || (m.Digest == plain.Digest) != row.same {
+			t.Errorf("%s under %v: %+v by %d %v, same counter %t", row.key, row.override, m.Limit, m.Times, m.Unit, m.Digest == plain.Digest)
+		}
+		if x := m.Extension(); x.Strict != (row.key != "m") || (x.Degraded == FailClosed) != (row.key == "k") {
+			t.Errorf("%s under %v: %+v", row.key, row.override, x)
+		}
 	}
 }

@@ -2,12 +2,16 @@ package config
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/limit"
 )
 
 // wire sends resources over the wire.
@@ -31,7 +35,7 @@ func wire(t *testing.T, resources []*rlsconf.RateLimitConfig) []*rlsconf.RateLim
 func TestProtoRoundTrip(t *testing.T) {
 	const text = "domain: shop\ndescriptors:\n- key: a\n  quota_mode: true\n  shadow_mode: true\n  detailed_metric: true\n" +
 		"  rate_limit: {unit: week, requests_per_unit: 5, name: n, replaces: [{name: x}, {name: y}]}\n" +
-		"  metadata: {team: [1, {a: ~}], keyward: {degraded: fail_open, local_cap: 3, shard_by: a}}\n" +
+		"  metadata: {team: [1, {a: ~}], keyward: {degraded: fail_open, local_cap: 3, shard_by: a, algorithm: leaky_bucket, window: 90s, burst: 9, durability: strict}}\n" +
 		"- {key: b, value: 'x*', rate_limit: {unlimited: true}, descriptors: [{key: c}]}\n"
 	rules := load(t, Options{}, text, "domain: other\n")
 	resources, lost := rules.ToProto()
@@ -46,6 +50,10 @@ func TestProtoRoundTrip(t *testing.T) {
 		t.Errorf("\n got %s\nwant %s", back, rules)
 	}
 	r := back.Rules()[0]
+	x := Extension{[]string{"a"}, 90 * time.Second, 9, 3, limit.LeakyBucket, FailOpen, true}
+	if want := (limit.Rule{Window: 90 * time.Second, Limit: 5, Burst: 9, Algorithm: limit.LeakyBucket}); r.Limit != want || !reflect.DeepEqual(r.Extension, x) {
+		t.Errorf("%+v", r)
+	}
 	if !r.Quota || r.Extension.LocalCap != 3 || !slices.Equal(r.Extension.ShardBy, []string{"a"}) || len(r.Metadata.AsMap()) != 1 {
 		t.Errorf("%+v", r)
 	}

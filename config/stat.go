@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/keyward/keyward/limit"
 )
 
 // AppendStatKey appends the key under which a descriptor's statistics are kept: domain and levels joined by dots, not
@@ -98,14 +100,33 @@ func appendOverrideKey(dst []byte, domain string, entries []Entry) []byte {
 	return dst
 }
 
-// Dump lists the limits as /rlconfig does, one line each, in the order of the files.
+// Dump lists the limits as /rlconfig does, one line each, in the order of the files. What envoyproxy/ratelimit has no
+// word for comes last.
 func (r *Rules) Dump() []string {
 	lines := make([]string, len(r.rules))
 	for i, rule := range r.rules {
 		lines[i] = fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
-			rule.FullKey, rule.Unit, rule.Limit.Limit, rule.Shadow, rule.Quota)
+			rule.FullKey, rule.Unit, rule.Limit.Limit, rule.Shadow, rule.Quota) + rule.way()
 	}
 	return lines
+}
+
+// way is how r counts, where that differs from the default.
+func (r *Rule) way() string {
+	x, text := &r.Extension, ""
+	if x.Algorithm != limit.FixedWindow {
+		text += ", algorithm: " + x.Algorithm.String()
+	}
+	if x.Window > 0 {
+		text += ", window: " + x.Window.String()
+	}
+	if x.Burst > 0 {
+		text += fmt.Sprintf(", burst: %d", x.Burst)
+	}
+	if x.Strict {
+		text += ", durability: strict"
+	}
+	return text
 }
 
 // String is the dump as one text.

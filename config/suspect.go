@@ -64,17 +64,40 @@ func (s *suspect) rule(r *Rule) {
 	if r.Limit.Limit == 0 {
 		s.add(r.File, r.Line, "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
 	}
-	if r.Limit.Window > 24*time.Hour {
+	switch {
+	case r.Limit.Window > 24*time.Hour:
 		s.add(r.File, r.Line, "'%s' counts by the %s; counts are kept in memory and do not survive a restart of all members",
-			r.FullKey, r.Unit)
+			r.FullKey, r.span())
+	case r.Limit.Window < shortest:
+		s.add(r.File, r.Line, "'%s' counts by the %s: clocks and the way between members make windows below %s inexact, and answers tell times in whole seconds",
+			r.FullKey, r.span(), shortest)
 	}
-	if r.oneOwner() && time.Duration(r.Limit.Limit)/(r.Limit.Window/time.Second) >= busy {
+	if r.oneOwner() && float64(r.Limit.Limit)/r.Limit.Window.Seconds() >= busy {
 		s.add(r.File, r.Line, "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
-			r.FullKey, r.Limit.Limit, r.Unit)
+			r.FullKey, r.Limit.Limit, r.span())
 	}
 	if r.Extension.LocalCap > 0 && r.Extension.Degraded != FailOpen {
 		s.add(r.File, r.Line, "'%s' has a local_cap, which only degraded: fail_open uses", r.FullKey)
 	}
+}
+
+// shortest is the window below which skew and delay between members are a large part of it.
+const shortest = 100 * time.Millisecond
+
+// span names the window: the unit, or the duration in its place.
+func (r *Rule) span() string {
+	if r.Limit.Window == r.Unit.Window() {
+		return r.Unit.String()
+	}
+	return r.Limit.Window.String()
+}
+
+// most is the hits that the limit lets through in the time of one window: a bucket its depth on top of what flows in.
+func (r *Rule) most() uint64 {
+	if r.Limit.Algorithm.Bucket() {
+		return uint64(r.Limit.Limit) + uint64(r.Limit.Depth())
+	}
+	return uint64(r.Limit.Limit)
 }
 
 // oneOwner says that the owner string is the same for every request.
@@ -137,14 +160,16 @@ func Restarts(old, rules *Rules) []Suspicion {
 			name    string
 			changed bool
 		}{
-			{"unit", was.Limit.Window != r.Limit.Window},
+			{"unit", was.Limit.Window != r.Limit.Window && was.Unit != r.Unit},
+			{"window", was.Limit.Window != r.Limit.Window},
 			{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
 			{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, func(a, b Level) bool { return a.Shared == b.Shared })},
+			{"shard_by", !slices.Equal(was.Extension.ShardBy, r.Extension.ShardBy) && !slices.Equal(was.ownerAt, r.ownerAt)},
 			{"owner", was.ownerText != r.ownerText || !slices.Equal(was.ownerAt, r.ownerAt)},
 		} {
 			if what.changed {
 				s.add(r.File, r.Line, "'%s' counts anew, for its %s is another: up to %d hits may pass in the window of the change",
-					r.FullKey, what.name, uint64(was.Limit.Limit)+uint64(r.Limit.Limit))
+					r.FullKey, what.name, was.most()+r.most())
 				break
 			}
 		}

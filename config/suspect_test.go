@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestSuspicions(t *testing.T) {
@@ -32,6 +33,13 @@ func TestSuspicions(t *testing.T) {
 		{"one owner, seldom", "domain: d\ndescriptors:\n- {key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 59999}}\n", nil},
 		{"constant shard_by", "domain: d\ndescriptors:\n- key: c\n  value: v\n  descriptors:\n  - {key: k, rate_limit: {unit: second, requests_per_unit: 1000}, metadata: {keyward: {shard_by: c}}}\n",
 			[]string{"f0.yaml:6: 'd.c_v.k' has one owner for all its requests, up to 1000 a SECOND: one member counts them all"}},
+		{"window in memory", extendedYAML("window: 36h"),
+			[]string{"f0.yaml:3: 'd.k' counts by the 36h0m0s; counts are kept in memory and do not survive a restart of all members"}},
+		{"window of a day", extendedYAML("window: 24h"), nil},
+		{"short window", extendedYAML("window: 50ms"),
+			[]string{"f0.yaml:3: 'd.k' counts by the 50ms: clocks and the way between members make windows below 100ms inexact, and answers tell times in whole seconds"}},
+		{"one owner, by windows", "domain: d\ndescriptors:\n- {key: k, value: v, metadata: {keyward: {window: 500ms}}, rate_limit: {unit: day, requests_per_unit: 500}}\n",
+			[]string{"f0.yaml:3: 'd.k_v' has one owner for all its requests, up to 500 a 500ms: one member counts them all"}},
 		{"shared", "domain: d\ndescriptors:\n- {key: k, value: 'v*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1000}}\n",
 			[]string{"f0.yaml:3: 'd.k_v*' has one owner for all its requests, up to 1000 a SECOND: one member counts them all"}},
 		{"idle extension", "domain: d\ndescriptors:\n- {key: k, metadata: {keyward: {degraded: fail_open}}}\n",
@@ -56,6 +64,37 @@ func TestSuspicions(t *testing.T) {
 	}
 }
 
+// extendedYAML is a file with one rule, of which only our own keys differ.
+func extendedYAML(extension string) string {
+	return "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {" + extension + "}}}\n"
+}
+
+func TestTell(t *testing.T) {
+	for _, row := range []struct {
+		window time.Duration
+		unit   Unit
+		told   Unit
+		times  uint32
+	}{
+		{time.Minute, Minute, Minute, 1},
+		{time.Minute, Hour, Minute, 1},
+		{time.Minute, Second, Second, 60},
+		{10 * time.Second, Minute, Second, 10},
+		{90 * time.Minute, Day, Minute, 90},
+		{48 * time.Hour, Second, Second, 172800},
+		{48 * time.Hour, Week, Day, 2},
+		{14 * 24 * time.Hour, Week, Week, 2},
+		{maxWindow, Second, Second, 31536000},
+		{500 * time.Millisecond, Second, UnitUnknown, 0},
+		{1500 * time.Millisecond, Second, UnitUnknown, 0},
+		{0, UnitUnknown, UnitUnknown, 0},
+	} {
+		if told, times := tell(row.window, row.unit); told != row.told || times != row.times {
+			t.Errorf("%v by the %v: %d %v", row.window, row.unit, times, told)
+		}
+	}
+}
+
 func TestUnits(t *testing.T) {
 	seconds := map[Unit]int{Second: 1, Minute: 60, Hour: 3600, Day: 86400, Week: 604800, Month: 30 * 86400, Year: 365 * 86400}
 	for u := Unit(-1); u < 10; u++ {
@@ -68,6 +107,23 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestRestartsOfWays holds that another way to count is a new counter, and the same one in other words is not.
+func TestRestartsOfWays(t *testing.T) {
+	for _, row := range []struct{ old, fresh, want string }{
+		{"window: 24h", "durability: strict", ""},
+		{"algorithm: token_bucket, burst: 5", "algorithm: token_bucket, burst: 50", ""},
+		{"window: 10s", "window: 20s", "for its window is another: up to 10 hits"},
+		{"algorithm: sliding_log", "algorithm: fixed_window", "for its algorithm is another: up to 10 hits"},
+		{"algorithm: token_bucket, burst: 7", "algorithm: leaky_bucket", "for its algorithm is another: up to 22 hits"},
+		{"shard_by: k", "window: 24h", ""}, // it is placed by k anyway
+	} {
+		got := Restarts(load(t, Options{}, extendedYAML(row.old)), load(t, Options{}, extendedYAML(row.fresh)))
+		if (len(got) == 1) != (row.want != "") || row.want != "" && !strings.Contains(got[0].Text, row.want) {
+			t.Errorf("from {%s} to {%s}: %v", row.old, row.fresh, got)
+		}
+	}
+}
+
 func TestRestarts(t *testing.T) {
 	const text = "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: b, value: 'x*', rate_limit: {unit: day, requests_per_unit: 5}}\n"
 	old := load(t, Options{}, text)
@@ -76,7 +132,7 @@ func TestRestarts(t *testing.T) {
 		{"'x*'", "'y*'"}:                                 "",
 		{"day", "hour"}:                                  "unit",
 		{"'x*'", "'x*', share_threshold: true"}:          "share_threshold",
-		{"}}", "}, metadata: {keyward: {shard_by: b}}}"}: "owner",
+		{"}}", "}, metadata: {keyward: {shard_by: b}}}"}: "shard_by",
 	} {
 		got := Restarts(old, load(t, Options{}, strings.Replace(text, change[0], change[1], 1)))
 		if (len(got) == 1) != (want != "") || want != "" && !strings.Contains(got[0].Text, "for its "+want+" is another: up to 10 hits") {

@@ -76,3 +76,15 @@ func unitOf(text string) Unit {
 	}
 	return UnitUnknown
 }
+
+// tell spells a window for an answer: times units. The unit as written stands where it divides the window, else the
+// longest that does. A window that is no whole number of seconds is UnitUnknown, which says nothing rather than
+// something else.
+func tell(window time.Duration, written Unit) (u Unit, times uint32) {
+	for _, u := range [...]Unit{written, Day, Hour, Minute, Second} {
+		if n := window / max(1, u.Window()); u.Window() > 0 && n > 0 && window%u.Window() == 0 {
+			return u, uint32(n)
+		}
+	}
+	return UnitUnknown, 0
+}

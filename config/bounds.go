@@ -1,0 +1,274 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+)
+
+// Partition is what the parts of a cluster that a cut divides may admit. The names are those of --partition.
+type Partition string
+
+// The partition policies.
+const (
+	PartShare     Partition = "share"     // each part its members' share of the limit
+	PartAvailable Partition = "available" // each part the whole limit
+	PartQuorum    Partition = "quorum"    // the part of more than half the members the whole limit, others nothing
+)
+
+// Cluster is what a bound depends on beside the rule.
+type Cluster struct {
+	Members   int // N, at least 1
+	Partition Partition
+	Rate      float64 // hits a second that one key may get; 0: unknown
+}
+
+// Times that the bounds are made of.
+const (
+	confirmed = 1500 * time.Millisecond // an owner that nobody confirms any more goes on for so long
+	inFlight  = 12 * time.Millisecond   // a question is answered within it
+)
+
+// Term is a part of a bound that depends on the traffic: Rate times For, at most Most.
+type Term struct {
+	For  time.Duration
+	Most uint64
+}
+
+// Bound says how far an event may take what one key admits in one window from what the rule says.
+type Bound struct {
+	Event     string
+	Over      uint64 // hits beyond the limit, at most
+	OverIs    string // its formula
+	Traffic   *Term  // on top of Over; nil: none, or in Over, since the rate is known
+	Under     uint64 // hits of the limit that may be refused, at most
+	UnderIs   string
+	UnderTime string // how long; empty when Under is 0
+}
+
+// Bounds are all bounds of one rule, in hits of one key in one window. A bucket's window is any time of that length.
+type Bounds struct {
+	Rule      *Rule
+	Limit     uint64 // L
+	Depth     uint64 // b, of buckets; else 0
+	Unacked   uint64 // U: charges that are answered before a second member has them
+	Tolerated int    // f: members that an owner with the whole limit may miss
+	Share     uint64 // the least share of a member
+	Phi       uint64 // charges made under shares that the owner does not know, at most
+	Skew      uint64 // S: hits by which clocks may differ, when a counter moves; 0 of fixed windows
+	Bounds    []Bound
+}
+
+// Bounds computes what r promises in a cluster. An unlimited rule promises nothing: all is zero.
+func (r *Rule) Bounds(c Cluster) Bounds {
+	b := Bounds{Rule: r}
+	if r.Unlimited {
+		return b
+	}
+	c.Members = max(1, c.Members)
+	n := uint64(c.Members)
+	b.Limit = uint64(r.Limit.Limit)
+	if c.Members >= 3 {
+		b.Tolerated = 1
+	}
+	if n > 1 && !r.Extension.Strict {
+		b.Unacked = min(b.Limit, max(1, b.Limit/100))
+	}
+	b.Share, b.Phi = b.Limit/n, shares(b.Limit, n)
+	if r.Limit.Algorithm.Bucket() {
+		b.Depth = uint64(r.Limit.Depth())
+		b.Share += min(b.Depth, max(1, b.Depth/n))
+		b.Phi += max(shares(b.Depth, n), min(b.Depth*(n-1), n-1))
+	}
+	if r.Limit.Algorithm != limit.FixedWindow && n > 1 {
+		b.Skew = min(r.most(), uint64(math.Ceil(float64(b.Limit)*float64(limit.Ahead)/float64(r.Limit.Window))))
+	}
+	w := boundsWriter{Bounds: &b, cluster: c, most: r.most(), all: "L"}
+	if b.Depth > 0 {
+		w.all = "(b + L)"
+	}
+	w.write()
+	return b
+}
+
+// shares is the most that all members but one get when limit is shared over n.
+func shares(limit, n uint64) uint64 { return (n-1)*(limit/n) + min(n-1, limit%n) }
+
+// boundsWriter writes the table of one rule.
+type boundsWriter struct {
+	*Bounds
+	cluster Cluster
+	most    uint64 // what a window's time admits: L, and b on top of it for a bucket
+	all     string // its symbol
+}
+
+func (w *boundsWriter) write() {
+	w.add(Bound{Event: "nothing fails", OverIs: "0", UnderIs: "0"})
+	w.add(w.over("join, leave, rolling restart", nil, part{"0", 0}))
+	if w.cluster.Members > 1 {
+		away := w.over("the owner crashes", nil, part{"U", w.Unacked}, part{"Phi", w.Phi})
+		w.add(w.alone(away, "up to 6 s"))
+		paused := w.over("the owner pauses, a one-way cut", w.traffic(inFlight), part{"U", w.Unacked}, part{"Phi", w.Phi})
+		w.add(w.alone(paused, "up to 6 s after it begins"))
+		w.add(w.partition())
+		w.bothDie()
+		silent := Bound{Event: "a silent owner, asked by Envoy directly", Over: w.Phi, OverIs: "Phi", UnderIs: "0"}
+		w.add(w.alone(silent, "until Envoy hears that it is gone"))
+		w.add(w.degraded())
+	}
+	w.restart()
+}
+
+func (w *boundsWriter) add(b Bound) { w.Bounds.Bounds = append(w.Bounds.Bounds, b) }
+
+// part is one summand of a formula.
+type part struct {
+	is string
+	n  uint64
+}
+
+// over is the Bound of an event in which counters move, and clocks with them.
+func (w *boundsWriter) over(event string, traffic *Term, parts ...part) Bound {
+	b := Bound{Event: event, UnderIs: "0", Traffic: traffic}
+	if w.Skew > 0 {
+		parts = append(parts, part{"S", w.Skew})
+	}
+	for _, p := range parts {
+		b.Over = saturatingAdd(b.Over, p.n)
+		switch {
+		case b.OverIs == "" || b.OverIs == "0":
+			b.OverIs = p.is
+		default:
+			b.OverIs += " + " + p.is
+		}
+	}
+	if traffic == nil {
+		return b
+	}
+	b.OverIs += fmt.Sprintf(" + rate x %v", traffic.For)
+	if w.cluster.Rate > 0 {
+		hits := min(float64(traffic.Most), math.Ceil(w.cluster.Rate*traffic.For.Seconds()))
+		b.Over, b.Traffic = saturatingAdd(b.Over, uint64(hits)), nil
+	}
+	return b
+}
+
+func (w *boundsWriter) traffic(t time.Duration) *Term {
+	if w.most == 0 {
+		return nil
+	}
+	return &Term{t, w.most}
+}
+
+// alone fills in what is refused to a caller whose questions all come to one member, which has its share only.
+func (w *boundsWriter) alone(b Bound, during string) Bound {
+	if b.Under = w.most - min(w.most, w.Share); b.Under > 0 {
+		b.UnderIs, b.UnderTime = w.all+" - share", during
+	}
+	return b
+}
+
+func (w *boundsWriter) partition() Bound {
+	const until = "in the smaller part, until it heals"
+	event := fmt.Sprintf("the cluster is cut in two (%s)", w.cluster.Partition)
+	u, phi := part{"U", w.Unacked}, part{"Phi", w.Phi}
+	switch w.cluster.Partition {
+	case PartAvailable:
+		return w.over(event, nil, part{w.all, w.most}, phi)
+	case PartQuorum:
+		b := w.over(event, w.traffic(confirmed), u, phi)
+		if b.Under = w.most; b.Under > 0 {
+			b.UnderIs, b.UnderTime = w.all, until
+		}
+		return b
+	}
+	missed := part{w.all + " x f/N", ceilShare(w.most, uint64(w.Tolerated), uint64(w.cluster.Members))}
+	return w.alone(w.over(event, w.traffic(confirmed), missed, u, phi), until)
+}
+
+// ceilShare is x * num / den, rounded up; num is below den.
+func ceilShare(x, num, den uint64) uint64 {
+	hi, lo := bits.Mul64(x, num)
+	q, rest := bits.Div64(hi, lo, den)
+	if rest > 0 {
+		q++
+	}
+	return q
+}
+
+// bothDie is the loss of the owner and its heir, which only a third member can notice.
+func (w *boundsWriter) bothDie() {
+	if w.cluster.Members < 3 {
+		return
+	}
+	const event = "owner and heir die together"
+	if w.Depth > 0 {
+		b := w.over(event, nil, part{"Phi", w.Phi}) // the bucket begins anew, and empty
+		b.Under, b.UnderIs, b.UnderTime = w.Depth, "b", "until the bucket has filled again"
+		w.add(b)
+		return
+	}
+	b := w.over(event, nil, part{"L x left/W", w.Limit}, part{"Phi", w.Phi})
+	if b.Under = w.Limit; b.Under > 0 {
+		b.UnderIs, b.UnderTime = "L x gone/W", "until the window ends"
+	}
+	w.add(b)
+}
+
+// restart are the events after which nobody knows what was counted.
+func (w *boundsWriter) restart() {
+	again := part{"L", w.Limit}
+	if w.Depth > 0 {
+		again = part{"b", w.Depth}
+	}
+	w.add(Bound{Event: "all members restart", Over: again.n, OverIs: again.is, UnderIs: "0"})
+	w.add(Bound{Event: "m clusters that never met (here 2)", Over: w.most, OverIs: "(m - 1) x " + w.all, UnderIs: "0"})
+}
+
+// degraded is each window in which the owner cannot be asked.
+func (w *boundsWriter) degraded() Bound {
+	x := &w.Rule.Extension
+	event := fmt.Sprintf("the owner cannot be asked (%s)", x.Degraded)
+	const during = "while it cannot"
+	b := Bound{Event: event, Over: w.Phi, OverIs: "Phi", UnderIs: "0"}
+	switch x.Degraded {
+	case FailClosed:
+		if b.Under = w.most; b.Under > 0 {
+			b.UnderIs, b.UnderTime = w.all, during
+		}
+		return b
+	case FailOpen:
+		most, is := w.openCap()
+		b.Over, b.OverIs = uint64(w.cluster.Members)*most, "N x "+is+", each window"
+		if b.Under = w.most - min(w.most, most); b.Under > 0 {
+			b.UnderIs, b.UnderTime = w.all+" - "+is, during
+		}
+		return b
+	}
+	return w.alone(b, during)
+}
+
+// openCap is what one member admits in a window under fail_open.
+func (w *boundsWriter) openCap() (most uint64, is string) {
+	local := w.Limit
+	if n := w.Rule.Extension.LocalCap; n > 0 {
+		local = uint64(n)
+	}
+	switch {
+	case w.Depth == 0:
+		return local, "local_cap"
+	case w.Rule.Limit.Burst > 0:
+		return local + w.Depth, "(b + local_cap)"
+	}
+	return 2 * local, "2 x local_cap"
+}
+
+func saturatingAdd(a, b uint64) uint64 {
+	if s := a + b; s >= a {
+		return s
+	}
+	return math.MaxUint64
+}
