@@ -24,12 +24,13 @@ var all = []string{"*"}
 var layers = map[string][]string{
 	"limit":             {},
 	"ring":              {},
-	"owner":             {"limit", "ring"},
+	"handoff":           {"limit", "ring"},
+	"owner":             {"limit", "ring", "handoff"},
 	"config":            {"limit"},
 	"config/source":     {"limit", "config", "certs"},
 	"certs":             {},
 	"cluster":           {"ring"},
-	"peer":              {"limit", "ring", "owner"},
+	"peer":              {"limit", "ring", "handoff", "owner"},
 	"envoy/settings":    {},
 	"envoy/stats":       {},
 	"envoy/rls":         {"limit", "ring", "config", "owner", "envoy/stats"},
@@ -37,6 +38,7 @@ var layers = map[string][]string{
 	"envoy/snippet":     {"ring", "config", "envoy/xds"},
 	"admin":             {"limit", "ring", "config", "owner"},
 	"lab":               {},
+	"test/sim":          {"limit", "ring", "handoff", "owner"},
 	"cmd/internal/boot": all,
 	"cmd/sidecar":       all,
 	"cmd/xds":           all,
@@ -44,7 +46,7 @@ var layers = map[string][]string{
 }
 
 // pure packages have no clock, no I/O, no goroutines and no global randomness; these imports would bring them in.
-var pure = []string{"limit", "ring", "owner", "config"}
+var pure = []string{"limit", "ring", "handoff", "owner", "config"}
 
 var impure = []string{"context", "net", "net/http", "os", "io/fs", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "os/exec", "syscall"}
 
