@@ -103,7 +103,7 @@ func add(c *stats.Counter, n uint64) {
 type parts struct{ over, near, within uint64 }
 
 func split(q *owner.Question, a *owner.Answer, ratio float32) parts {
-	limit := uint64(q.Rule.Limit)
+	limit := uint64(q.Rule.Depth())                                       // a bucket is full at its burst
 	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio)))) // rounding, or a ratio above 1, may exceed the limit
 	// In stop mode After may be a count without the hits. Before is still that much less, and may wrap below zero: the
 	// statistics speak of hits that were asked for, as envoyproxy/ratelimit's do.

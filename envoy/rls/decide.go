@@ -74,9 +74,8 @@ func (s *Service) ask(c *Call, v *view) {
 			Key: owner.Key(l.match.Digest), Owner: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
-		if r := l.match.Rule; r != nil {
-			q.Degraded, q.LocalCap = owner.Degraded(r.Extension.Degraded), r.Extension.LocalCap
-		}
+		x := l.match.Extension()
+		q.Degraded, q.LocalCap = owner.Degraded(x.Degraded), x.LocalCap
 		c.questions = append(c.questions, q)
 	}
 	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]
@@ -143,8 +142,11 @@ func (c *Call) status(l *slot) Status {
 	}
 	a := &c.answers[l.question]
 	st := Status{
-		Code: OK, HasLimit: true, Limit: l.match.Limit.Limit, Unit: l.match.Unit,
+		Code: OK, HasLimit: true, Limit: l.match.Limit.Limit, Unit: l.match.Unit, Times: l.match.Times,
 		Remaining: a.Remaining, Reset: int64(a.Reset.Seconds()),
+	}
+	if deep := l.match.Limit.Depth(); deep != st.Limit {
+		st.Burst = deep
 	}
 	r := l.match.Rule
 	if r != nil {
@@ -186,7 +188,7 @@ func (t *tally) add(i int, l *slot, st *Status, allQuota bool) {
 
 func (r *Response) addHeaders(st *Status, sw *Switches) {
 	r.Headers = append(r.Headers,
-		Header{sw.LimitHeader, strconv.FormatUint(uint64(st.Limit), 10)},
+		Header{sw.LimitHeader, string(st.appendPolicy(nil))},
 		Header{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
 		Header{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
 	)

@@ -1,6 +1,9 @@
 package rls
 
 import (
+	"strconv"
+	"time"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/keyward/keyward/config"
@@ -18,12 +21,14 @@ const (
 // Status is what is said of one descriptor.
 type Status struct {
 	Name      string // of the rule
-	Reset     int64  // seconds until the window ends
+	Reset     int64  // seconds; 0 is said with a limit only
 	Limit     uint32
+	Burst     uint32 // depth of a bucket that is not as deep as Limit; else 0
 	Remaining uint32
-	Unit      config.Unit
+	Unit      config.Unit // with Times: the window; unknown when no whole seconds make it up
+	Times     uint32      // units in the window
 	Code      Code
-	HasLimit  bool // Limit, Unit, Name and Reset stand
+	HasLimit  bool // Limit, Unit and Name stand
 }
 
 // Header is a header for Envoy to add to its answer.
@@ -70,9 +75,13 @@ func (s *Status) append(b []byte) []byte {
 		b = appendVarint(b, 1, uint64(s.Limit))
 		b = appendVarint(b, 2, uint64(s.Unit))
 		b = appendString(b, 3, s.Name)
+		if n := s.multiplier(); n > 0 {
+			b = appendLen(b, 4, sizeVarint(n))
+			b = appendVarint(b, 1, n)
+		}
 	}
 	b = appendVarint(b, 3, uint64(s.Remaining))
-	if s.HasLimit {
+	if s.timed() {
 		b = appendLen(b, 4, sizeVarint(uint64(s.Reset)))
 		b = appendVarint(b, 1, uint64(s.Reset))
 	}
@@ -83,13 +92,49 @@ func (s *Status) size() int {
 	n := sizeVarint(uint64(s.Code)) + sizeVarint(uint64(s.Remaining))
 	if s.HasLimit {
 		n += 1 + protowire.SizeBytes(s.limitSize())
+	}
+	if s.timed() {
 		n += 1 + protowire.SizeBytes(sizeVarint(uint64(s.Reset)))
 	}
 	return n
 }
 
 func (s *Status) limitSize() int {
-	return sizeVarint(uint64(s.Limit)) + sizeVarint(uint64(s.Unit)) + sizeString(s.Name)
+	n := sizeVarint(uint64(s.Limit)) + sizeVarint(uint64(s.Unit)) + sizeString(s.Name)
+	if m := s.multiplier(); m > 0 {
+		n += 1 + protowire.SizeBytes(sizeVarint(m))
+	}
+	return n
+}
+
+// timed says that Reset is told.
+func (s *Status) timed() bool { return s.HasLimit || s.Reset > 0 }
+
+// multiplier is the limit's unit_multiplier; 0 is not said. Envoy takes its absence for 1.
+func (s *Status) multiplier() uint64 {
+	if s.Times > 1 {
+		return uint64(s.Times)
+	}
+	return 0
+}
+
+// appendPolicy appends the limit header's value: the limit, and where its unit alone does not say it all, how it is
+// counted, as in "10, 10;w=30;burst=20".
+func (s *Status) appendPolicy(b []byte) []byte {
+	b = strconv.AppendUint(b, uint64(s.Limit), 10)
+	window := int64(s.Unit.Window()/time.Second) * int64(s.Times)
+	if window == 0 || s.Times == 1 && s.Burst == 0 {
+		return b
+	}
+	b = append(b, ", "...)
+	b = strconv.AppendUint(b, uint64(s.Limit), 10)
+	b = append(b, ";w="...)
+	b = strconv.AppendInt(b, window, 10)
+	if s.Burst > 0 {
+		b = append(b, ";burst="...)
+		b = strconv.AppendUint(b, uint64(s.Burst), 10)
+	}
+	return b
 }
 
 // The helpers below write fields numbered under 16, whose tags take one byte, and leave out zero values, as proto3 does.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/keyward/keyward/config"
 )
@@ -22,6 +23,11 @@ func (r *Response) message(t testing.TB) *pb.RateLimitResponse {
 			st.CurrentLimit = &pb.RateLimitResponse_RateLimit{
 				Name: s.Name, RequestsPerUnit: s.Limit, Unit: pb.RateLimitResponse_RateLimit_Unit(s.Unit),
 			}
+			if s.Times > 1 {
+				st.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(s.Times)
+			}
+		}
+		if s.HasLimit || s.Reset > 0 {
 			st.DurationUntilReset = &durationpb.Duration{Seconds: s.Reset}
 		}
 		m.Statuses = append(m.Statuses, st)
@@ -40,14 +46,14 @@ func (r *Response) message(t testing.TB) *pb.RateLimitResponse {
 
 // Property: what Append writes, protobuf reads as the same response.
 func FuzzAppend(f *testing.F) {
-	f.Add(uint8(1), uint32(50), uint32(49), int64(1), uint8(1), "", "RateLimit-Limit", "50", false)
-	f.Add(uint8(2), uint32(1<<31), uint32(0), int64(31_536_000), uint8(7), string(make([]byte, 300)), "", "", true)
-	f.Add(uint8(0), uint32(0), uint32(1<<32-1), int64(0), uint8(0), "n", "k", "v", true)
-	f.Fuzz(func(t *testing.T, code uint8, limit, remaining uint32, reset int64, unit uint8, name, key, value string, metadata bool) {
+	f.Add(uint8(1), uint32(50), uint32(49), int64(1), uint8(1), "", "RateLimit-Limit", "50", false, uint32(10))
+	f.Add(uint8(2), uint32(1<<31), uint32(0), int64(31_536_000), uint8(7), string(make([]byte, 300)), "", "", true, uint32(1))
+	f.Add(uint8(0), uint32(0), uint32(1<<32-1), int64(0), uint8(0), "n", "k", "v", true, uint32(1<<32-1))
+	f.Fuzz(func(t *testing.T, code uint8, limit, remaining uint32, reset int64, unit uint8, name, key, value string, metadata bool, times uint32) {
 		r := Response{Code: Code(code % 3), Headers: []Header{{key, value}}}
 		for _, has := range []bool{true, false, true} {
 			r.Statuses = append(r.Statuses, Status{
-				Code: Code(code % 3), HasLimit: has, Limit: limit, Remaining: remaining, Reset: max(reset, 0), Unit: config.Unit(unit % 8), Name: name,
+				Code: Code(code % 3), HasLimit: has, Limit: limit, Remaining: remaining, Reset: max(reset, 0), Unit: config.Unit(unit % 8), Name: name, Times: times,
 			})
 		}
 		if metadata {

@@ -221,7 +221,7 @@ func (s *Service) budget(from Caller) time.Duration {
 func (s *Service) refuseExcess(c *Call, v *view) {
 	s.metrics.oversize[c.Request.Excess].Inc()
 	for range c.Request.Descriptors {
-		c.Response.Statuses = append(c.Response.Statuses, Status{Code: OverLimit})
+		c.Response.Statuses = append(c.Response.Statuses, Status{Code: OverLimit, Reset: 1})
 	}
 	c.Response.Code = OverLimit
 	if v != nil && v.switches.Shadow {
