@@ -46,6 +46,7 @@ type Sidecar struct {
 	*Process
 	RLS, Direct, HTTP, Debug, Metrics, Gossip, Peer, XDS, Route string
 	Runtime                                                     string // RUNTIME_ROOT
+	namespace                                                   string // network namespace it runs in; empty: the machine's
 }
 
 // XDS is one started xDS server.
@@ -134,6 +135,10 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 	if l.Resolv != "" { // in a mount namespace of its own; exec keeps the process id
 		args = append([]string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, l.Resolv, path}, args...)
 		path = "unshare"
+	}
+	if s.namespace != "" {
+		args = append([]string{"netns", "exec", s.namespace, path}, args...)
+		path = "ip"
 	}
 	p, err := StartProcess(l.path("log"), Spec{Name: name, Path: path, Args: args, Env: append([]string{
 		"GRPC_HOST=" + host, "GRPC_PORT=" + port, "HOST=" + host, "PORT=" + http, "DEBUG_HOST=" + host, "DEBUG_PORT=" + debug,

@@ -65,7 +65,7 @@ func TestHandoverRolling(t *testing.T) {
 	}
 	stopWatching()
 	ld.finish()
-	ld.audit(0, true)
+	ld.audit(ld.accounts(), nothing, true)
 	ld.conserved()
 }
 
