@@ -1,14 +1,16 @@
-// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /healthz and /readyz. Nothing here changes anything.
+// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /v1/counters, /healthz and /readyz, which
+// change nothing, and a unix socket for what does: /drain.
 package admin
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/keyward/keyward/config"
 )
 
 // Cluster is what /cluster shows: one member's view of everyone.
@@ -45,7 +47,9 @@ type Member struct {
 	RLS    string `json:"rls,omitempty"`
 	Route  string `json:"route,omitempty"`
 	Ring   string `json:"ring"` // fingerprint it announces
-	Rules  struct {
+	// Complete is the last ring of which it has taken over all that is its own.
+	Complete string `json:"complete,omitempty"`
+	Rules    struct {
 		InForce  string `json:"in_force"`
 		Prepared string `json:"prepared"`
 	} `json:"rules"`
@@ -74,6 +78,8 @@ type Options struct {
 	MetricsPath string         // default /metrics
 	Cluster     func() Cluster // required
 	Ready       func() error   // why this process should get no traffic; nil when it may
+	// Counters is how the key of a descriptor stands; nil serves no /v1/counters.
+	Counters func(domain string, entries []config.Entry) (Counter, error)
 }
 
 // Handler serves the pages.
@@ -83,12 +89,10 @@ func Handler(o Options) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+o.MetricsPath, promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(o.Cluster()) // a client that went away is nobody's fault
-	})
+	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Cluster()) })
+	if o.Counters != nil {
+		mux.HandleFunc("GET /v1/counters", counters(o.Counters))
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
@@ -98,7 +102,7 @@ func Handler(o Options) http.Handler {
 		_, _ = io.WriteString(w, "OK\n")
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/healthz  the process runs\n/readyz   it may be sent questions\n")
+		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/v1/counters?domain=D&key=NAME=VALUE  how a key stands\n/healthz  the process runs\n/readyz   it may be sent questions\n")
 	})
 	return mux
 }

@@ -127,12 +127,19 @@ func (c *Cluster) SetComplete(fingerprint uint64) {
 // SetWarm says whether this member, joining, has copies of all that it is to own.
 func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = warm }) }
 
-// SetHandedOver says that this member is leaving and others have all that it knew.
-func (c *Cluster) SetHandedOver() { c.table.tell(func(t *told) { t.handed = true }) }
+// SetHandedOver says whether this member, being off the ring, has nothing that others lack.
+func (c *Cluster) SetHandedOver(handed bool) { c.table.tell(func(t *told) { t.handed = handed }) }
 
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
 // others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.
-func (c *Cluster) Drain() { c.table.tell(func(t *told) { t.drain = true }) }
+func (c *Cluster) Drain() {
+	now := time.Now()
+	c.table.tell(func(t *told) {
+		if !t.drain {
+			t.drain, t.since = true, now
+		}
+	})
+}
 
 // Drained is closed when this member has drained: all others have dropped it, and all is handed over.
 func (c *Cluster) Drained() <-chan struct{} { return c.released }
@@ -141,7 +148,7 @@ func (c *Cluster) Drained() <-chan struct{} { return c.released }
 func (c *Cluster) Leave(ctx context.Context) {
 	c.Drain()
 	if c.gossip != nil {
-		wait := time.NewTimer(c.o.Timing.Release)
+		wait := time.NewTimer(c.o.Timing.Release - time.Since(c.table.draining()))
 		select {
 		case <-c.released:
 		case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 )
@@ -85,6 +86,13 @@ func (t *table) has(name string) bool {
 	defer t.mu.Unlock()
 	_, ok := t.nodes[name]
 	return ok
+}
+
+// draining is when self was first told to leave.
+func (t *table) draining() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.told.since
 }
 
 func (t *table) refusals() uint64 {

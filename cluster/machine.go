@@ -24,7 +24,6 @@ type machine struct {
 	met      time.Time // when it might for the first time, or again after it was held back
 	settled  bool      // and others count, or it has seen everyone take their places, so that it may trust its own
 	ready    time.Time // since when self waits for its turn; zero if it does not
-	drained  time.Time // since when self is to leave; zero if it is not
 	flaps    flaps
 	ring     *ring.Ring
 	reformed time.Time     // when ring was adopted
@@ -153,7 +152,7 @@ func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member
 	switch {
 	case self.State == Leaving:
 		return Leaving, ""
-	case s.told.drain && !m.standalone && m.mayLeave(now, self, members):
+	case s.told.drain && !m.standalone && m.mayLeave(now, &s.told, self, members):
 		return Leaving, ""
 	case rival != nil:
 		return Joining, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)

@@ -78,7 +78,7 @@ type Timing struct {
 	ColdStart    time.Duration // after which a member counts as joined; 30 s
 	Alone        time.Duration // after which it does with nobody resolvable and no Expect; 3 s
 	Rival        time.Duration // after which a silent member of the same name counts as alive; 15 s
-	Release      time.Duration // that Leave waits for the others to drop this member from their rings, and for its counters to be handed over; 12 s
+	Release      time.Duration // from Drain on, that Leave waits for the others to drop this member and to have its counters; 12 s
 	Tick         time.Duration // between looks at the clock; 200 ms
 
 	Warm   time.Duration // after which a joiner without all copies goes on; 10 s

@@ -16,6 +16,7 @@ type told struct {
 	complete uint64 // fingerprint of the last ring of which self has taken over all that is its own
 	handed   bool   // self is leaving, and others have all it knew
 	drain    bool   // self is to leave
+	since    time.Time
 }
 
 // running says whether any other member counts already. Where nobody does there is nothing to take over: members that
@@ -75,11 +76,8 @@ func earlier(a, b *Member) bool {
 }
 
 // mayLeave says whether self, which is told to, leaves now.
-func (m *machine) mayLeave(now time.Time, self *Member, members []Member) bool {
-	if m.drained.IsZero() {
-		m.drained = now
-	}
-	return self.Role == Observer || self.State != Active || m.quiet(members) || now.Sub(m.drained) >= m.timing.Settle
+func (m *machine) mayLeave(now time.Time, t *told, self *Member, members []Member) bool {
+	return self.Role == Observer || self.State != Active || m.quiet(members) || now.Sub(t.since) >= m.timing.Settle
 }
 
 // flaps holds a member back that loses all others and meets them again, again and again: each time keys would move twice.

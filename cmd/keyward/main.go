@@ -40,12 +40,14 @@ picks for it. This is the tool beside the sidecars.
 Start here:
   keyward demo                         watch three sidecars and a real Envoy limit a dozen API keys
   keyward check ./config               are my envoyproxy/ratelimit rules fine, and is anything suspicious?
+  keyward bounds ./config --members 5  what may a crash or a partition add to each limit?
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
-  keyward ring owner --members a,b,c K which sidecar counts this key?`,
+  keyward ring owner --members a,b,c K which sidecar counts this key?
+  keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRing(), newCheck(), newEnvoyConfig(), newCerts(), newDemo())
+	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain())
 	return root
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -64,11 +66,11 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
-	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster; none is in this release yet: each part counts with the whole limit")
-	s.StringVar(&f.LostState, "lost-state", "full", "what a key admits when every count of it was lost: `full`, the whole limit again")
+	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster: share (its members' part of each limit), available (the whole limit) or quorum (the whole limit in a majority, else nothing)")
+	s.StringVar(&f.LostState, "lost-state", "prorata", "what a key admits after all who knew its count have died: `prorata`, the limit's part of the time left in its window, or full, the whole limit again")
 	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a dead member still counts when limits are shared out")
-	s.StringVar(&f.Admin, "admin", "unix:/run/keyward/admin.sock", "unix `socket` of commands that change something; not served in this release")
+	s.StringVar(&f.Admin, "admin", DefaultAdmin, "unix `socket` of commands that change something, unix:PATH; empty: none")
 	s.StringVar(&f.GossipKeyFile, "gossip-key-file", "", "`file` of gossip keys, base64, one a line; the first encrypts")
 	s.StringVar(&f.TLS.Cert, "tls-cert", "", "`file` of this member's certificate (read again when it changes)")
 	s.StringVar(&f.TLS.Key, "tls-key", "", "`file` of its key")
@@ -142,11 +144,16 @@ func (f *Flags) validate() error {
 	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
 		fail("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
 	}
-	if f.Partition != "share" {
-		fail("--partition %q: only the default, share, is accepted until there are policies", f.Partition)
+	if _, ok := policies()[f.Partition]; !ok {
+		fail("--partition %q: want share, available or quorum", f.Partition)
 	}
-	if f.LostState != "full" {
-		fail("--lost-state %q: this release knows full", f.LostState)
+	if f.LostState != "prorata" && f.LostState != "full" {
+		fail("--lost-state %q: want prorata or full", f.LostState)
+	}
+	if f.Admin != "" {
+		if _, err := admin.SocketPath(f.Admin); err != nil {
+			fail("--admin %q: %w", f.Admin, err)
+		}
 	}
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		fail("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
@@ -191,6 +198,11 @@ func (f *Flags) validateSecurity() error {
 		errs = append(errs, errors.New("--rls-advertise needs --tls-cert, --tls-key and --tls-ca, or --rls-plaintext where a mesh encrypts"))
 	}
 	return errors.Join(errs...)
+}
+
+// policies are the values of --partition.
+func policies() map[string]handoff.Policy {
+	return map[string]handoff.Policy{"share": handoff.ShareOut, "available": handoff.Available, "quorum": handoff.Quorum}
 }
 
 func hostPort(addr string) error {

@@ -49,8 +49,16 @@ func (p Program) Main(args []string) int {
 		p.Defaults(&s)
 	}
 	log := logger(os.Stderr, s.Server)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // gives the second signal its usual effect
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		log.Info("told to end", "signal", (<-signals).String())
+		cancel()
+		log.Error("told to end a second time: ending at once", "signal", (<-signals).String())
+		os.Exit(1)
+	}()
 	if err := p.Run(ctx, f, s, os.LookupEnv, log); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
 		return 1

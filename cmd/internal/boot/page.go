@@ -33,7 +33,7 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	for _, m := range v.Members {
 		a := admin.Member{
 			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
-			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Ring: hex(m.Ring),
+			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Ring: hex(m.Ring), Complete: hex(m.Complete),
 		}
 		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
 		c.Members = append(c.Members, a)
@@ -64,6 +64,7 @@ func agreement(v *cluster.View) []source.MemberRules {
 func (m *Sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
+		Counters: m.counter,
 	}, m.log)
 	m.page = page
 	return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/cluster"
@@ -29,7 +30,7 @@ import (
 // The parts that must be well before Envoy may ask.
 const (
 	partRunning = "running" // no SIGTERM yet
-	partCluster = "cluster" // joined
+	partCluster = "cluster" // joined, warm and on the ring
 	partRules   = "rules"   // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED: a domain is loaded
 )
 
@@ -52,6 +53,11 @@ type Sidecar struct {
 	xds      *xdsServer                      // nil without --xds
 	server   *rls.Server
 	page     *http.Server
+	socket   *http.Server // nil: none
+
+	drain      *drain
+	incomplete prometheus.Counter
+	ended      chan struct{} // closed when the process is about to end
 
 	background context.CancelFunc // ends the rules' source
 	statsd     *stats.Statsd      // nil: none
@@ -59,7 +65,10 @@ type Sidecar struct {
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
 func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
-	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry()}
+	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), drain: newDrain(), ended: make(chan struct{})}
+	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
+		Name: "keyward_drains_incomplete_total", Help: "Times this member left before others had all of its counters.",
+	})
 	for _, w := range s.Warnings() {
 		log.Warn(w)
 	}
@@ -67,16 +76,17 @@ func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settin
 		m.stop(context.Background())
 		return err
 	}
-	var err error
 	select {
 	case <-ctx.Done():
 		log.Info("leaving")
-	case err = <-m.cluster.Load().Fatal():
+		m.leave()
+		return nil
+	case err := <-m.cluster.Load().Fatal():
+		bounded, cancel := context.WithTimeout(context.Background(), stopBound)
+		defer cancel()
+		m.stop(bounded)
+		return err
 	}
-	bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	m.stop(bounded)
-	return err
 }
 
 func newRegistry() *prometheus.Registry {
@@ -123,7 +133,10 @@ func (m *Sidecar) start() error {
 	if err := m.startStats(); err != nil {
 		return err
 	}
-	return m.startDoors()
+	if err := m.startDoors(); err != nil {
+		return err
+	}
+	return m.startSocket()
 }
 
 // startCounting makes the counters and listens for other members.
@@ -207,7 +220,7 @@ func (m *Sidecar) startCluster() error {
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
 func (m *Sidecar) onView(v *cluster.View) {
 	m.peer.SetView(v.Ring, standing(v), peers(v))
-	m.health.Set(partCluster, v.Joined)
+	m.health.Set(partCluster, v.Joined && v.Me().State != cluster.Joining)
 	m.versions.SetMembers(agreement(v))
 	if m.xds != nil {
 		m.xds.setView(v)
@@ -281,8 +294,9 @@ func (m *Sidecar) startDoors() error {
 
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// stop leaves: unhealthy first, so that nobody sends more; then off the others' rings, still answering; then closed.
+// stop closes everything, the outermost first.
 func (m *Sidecar) stop(ctx context.Context) {
+	close(m.ended)
 	if m.health != nil {
 		m.health.Set(partRunning, false)
 	}
@@ -309,7 +323,9 @@ func (m *Sidecar) stop(ctx context.Context) {
 	if m.statsd != nil {
 		m.statsd.Close() // flushes
 	}
-	if m.page != nil {
-		_ = m.page.Close() // whoever reads /metrics now is cut off on purpose
+	for _, s := range []*http.Server{m.page, m.socket} {
+		if s != nil {
+			_ = s.Close() // whoever reads now is cut off on purpose
+		}
 	}
 }

@@ -1,0 +1,51 @@
+package boot
+
+import (
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// lookBound is how long /v1/counters waits for a key's owner.
+const lookBound = time.Second
+
+// counter asks the owner of a descriptor's key how it stands, and charges nothing.
+func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter, error) {
+	rules := m.service.Rules()
+	if rules == nil {
+		return admin.Counter{}, admin.ErrNoCounter
+	}
+	var found config.Match
+	rules.Match(domain, entries, nil, &found)
+	if found.Kind != config.Limited {
+		return admin.Counter{}, admin.ErrNoCounter
+	}
+	q := owner.Question{
+		Key: owner.Key(found.Digest), Owner: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
+		Op: owner.Look, Degraded: owner.Degraded(found.Rule.Extension.Degraded), LocalCap: found.Rule.Extension.LocalCap,
+	}
+	var a [1]owner.Answer
+	m.peer.Decide(time.Now().Add(lookBound), false, []owner.Question{q}, a[:])
+	return admin.Counter{
+		Count: a[0].After, Limit: uint64(q.Rule.Limit), Remaining: uint64(a[0].Remaining), Reset: a[0].Reset.Seconds(),
+		Owner: string(m.ownerOf(q.Owner)), Authority: admin.AuthorityName(a[0].Authority), Window: q.Rule.Window.String(),
+	}, nil
+}
+
+// ownerOf is who owns the keys at h; empty while there is no ring.
+func (m *Sidecar) ownerOf(h uint64) ring.ID {
+	c := m.cluster.Load()
+	if c == nil {
+		return ""
+	}
+	r := c.View().Ring
+	if i := r.Owner(h); i >= 0 {
+		return r.At(i).ID
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+package boot
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/keyward/keyward/admin"
+)
+
+// DefaultAdmin is where the commands that change something are taken when nothing else is said.
+const DefaultAdmin = "unix:/run/keyward/admin.sock"
+
+// startSocket opens the admin socket. Where its default place does not exist the member runs without.
+func (m *Sidecar) startSocket() error {
+	if m.flags.Admin == "" {
+		return nil
+	}
+	path, err := admin.SocketPath(m.flags.Admin)
+	if err != nil {
+		return err
+	}
+	l, err := admin.ListenSocket(path)
+	if err != nil && m.flags.Admin == DefaultAdmin {
+		m.log.Warn("no admin socket: `keyward drain` will not reach this member", "reason", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m.log.Info("listening", "for", "admin", "address", m.flags.Admin)
+	m.socket = &http.Server{
+		Handler: admin.SocketHandler(admin.SocketOptions{
+			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
+		}),
+		ReadHeaderTimeout: 5 * time.Second,
+	}
+	go func() {
+		if err := m.socket.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			m.log.Error("listener failed", "for", "admin", "error", err)
+		}
+	}()
+	return nil
+}
+
+func (m *Sidecar) status() admin.Status {
+	s := admin.Status{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
+	s.Ready = len(s.NotReady) == 0
+	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
+		s.Drain = &p
+	}
+	return s
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+)
+
+func newDrain() *cobra.Command {
+	socket, timeout := "unix:/run/keyward/admin.sock", 30*time.Second
+	if s := os.Getenv("KEYWARD_ADMIN"); s != "" {
+		socket = s
+	}
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Have the sidecar beside this command leave the ring and hand its counters over",
+		Long: `Has the sidecar leave the ring: it turns unready, the other members take its keys over with their counts, and it goes
+on answering by asking them, until it is ended. The command waits for that. Use it as a pod's preStop:
+
+  lifecycle: {preStop: {exec: {command: [/bin/keyward, drain]}}}
+
+The exit code is 0 when all counters were handed over.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return drain(ctx, cmd.OutOrStdout(), socket)
+		},
+	}
+	cmd.Flags().StringVar(&socket, "admin", socket, "the sidecar's admin `socket`, also KEYWARD_ADMIN")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	return cmd
+}
+
+// drain tells the sidecar behind socket to leave, and prints how far it is until it has.
+func drain(ctx context.Context, out io.Writer, socket string) error {
+	path, err := admin.SocketPath(socket)
+	if err != nil {
+		return fmt.Errorf("--admin %q: %w", socket, err)
+	}
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sidecar/drain", http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the sidecar: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the sidecar answers %s", res.Status)
+	}
+	return follow(ctx, out, res.Body)
+}
+
+// follow prints lines of progress until the last.
+func follow(ctx context.Context, out io.Writer, body io.Reader) error {
+	lines := json.NewDecoder(body)
+	var p admin.Drain
+	for {
+		if err := lines.Decode(&p); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("not drained in time; the sidecar goes on: %w", ctx.Err())
+			}
+			return fmt.Errorf("the sidecar went away before it had drained: %w", err)
+		}
+		if p.Done {
+			break
+		}
+		fmt.Fprintf(out, "%5.1f s  %s, %d counters handed over, %d members to go\n", p.Seconds, p.State, p.HandedOver, p.Incomplete)
+	}
+	if !p.Complete {
+		return errors.New("given up: others do not have all counters; what they lack counts from their replicas")
+	}
+	fmt.Fprintf(out, "drained in %.1f s, %d counters handed over\n", p.Seconds, p.HandedOver)
+	return nil
+}
