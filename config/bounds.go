@@ -58,6 +58,7 @@ type Bounds struct {
 	Tolerated int    // f: members that an owner with the whole limit may miss
 	Share     uint64 // the least share of a member
 	Phi       uint64 // charges made under shares that the owner does not know, at most
+	Open      uint64 // what all members admit under fail_open in a window without the owner; 0 of other policies
 	Skew      uint64 // S: hits by which clocks may differ, when a counter moves; 0 of fixed windows
 	Bounds    []Bound
 }
@@ -86,9 +87,15 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 	if r.Limit.Algorithm != limit.FixedWindow && n > 1 {
 		b.Skew = min(r.most(), uint64(math.Ceil(float64(b.Limit)*float64(limit.Ahead)/float64(r.Limit.Window))))
 	}
-	w := boundsWriter{Bounds: &b, cluster: c, most: r.most(), all: "L"}
+	w := boundsWriter{Bounds: &b, cluster: c, most: r.most(), least: b.Share, all: "L"}
 	if b.Depth > 0 {
 		w.all = "(b + L)"
+	}
+	switch open := r.openCap(); {
+	case r.Extension.Degraded == FailClosed:
+		w.least = 0 // without a snapshot it refuses all
+	case r.Extension.Degraded == FailOpen && n > 1:
+		b.Open, w.least = n*open, min(w.least, open)
 	}
 	w.write()
 	return b
@@ -102,21 +109,20 @@ type boundsWriter struct {
 	*Bounds
 	cluster Cluster
 	most    uint64 // what a window's time admits: L, and b on top of it for a bucket
-	all     string // its symbol
+	least   uint64 // what a member without the owner admits, at least
+	all     string // symbol of most
 }
 
 func (w *boundsWriter) write() {
 	w.add(Bound{Event: "nothing fails", OverIs: "0", UnderIs: "0"})
 	w.add(w.over("join, leave, rolling restart", nil, part{"0", 0}))
 	if w.cluster.Members > 1 {
-		away := w.over("the owner crashes", nil, part{"U", w.Unacked}, part{"Phi", w.Phi})
-		w.add(w.alone(away, "up to 6 s"))
-		paused := w.over("the owner pauses, a one-way cut", w.traffic(inFlight), part{"U", w.Unacked}, part{"Phi", w.Phi})
-		w.add(w.alone(paused, "up to 6 s after it begins"))
+		u := part{"U", w.Unacked}
+		w.add(w.alone(w.over("the owner crashes", nil, w.away(u)...), "up to 6 s"))
+		w.add(w.alone(w.over("the owner pauses, a one-way cut", w.traffic(inFlight), w.away(u)...), "up to 6 s"))
 		w.add(w.partition())
 		w.bothDie()
-		silent := Bound{Event: "a silent owner, asked by Envoy directly", Over: w.Phi, OverIs: "Phi", UnderIs: "0"}
-		w.add(w.alone(silent, "until Envoy hears that it is gone"))
+		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.away()...), "until Envoy hears that it is gone"))
 		w.add(w.degraded())
 	}
 	w.restart()
@@ -130,12 +136,18 @@ type part struct {
 	n  uint64
 }
 
-// over is the Bound of an event in which counters move, and clocks with them.
-func (w *boundsWriter) over(event string, traffic *Term, parts ...part) Bound {
-	b := Bound{Event: event, UnderIs: "0", Traffic: traffic}
-	if w.Skew > 0 {
-		parts = append(parts, part{"S", w.Skew})
+// away adds to parts what is admitted without the owner.
+func (w *boundsWriter) away(parts ...part) []part {
+	parts = append(parts, part{"Phi", w.Phi})
+	if w.Open > 0 {
+		parts = append(parts, part{"open", w.Open})
 	}
+	return parts
+}
+
+// sum is a Bound of parts.
+func sum(event string, parts ...part) Bound {
+	b := Bound{Event: event, UnderIs: "0"}
 	for _, p := range parts {
 		b.Over = saturatingAdd(b.Over, p.n)
 		switch {
@@ -145,6 +157,16 @@ func (w *boundsWriter) over(event string, traffic *Term, parts ...part) Bound {
 			b.OverIs += " + " + p.is
 		}
 	}
+	return b
+}
+
+// over is the Bound of an event in which counters move, and clocks with them.
+func (w *boundsWriter) over(event string, traffic *Term, parts ...part) Bound {
+	if w.Skew > 0 {
+		parts = append(parts, part{"S", w.Skew})
+	}
+	b := sum(event, parts...)
+	b.Traffic = traffic
 	if traffic == nil {
 		return b
 	}
@@ -163,30 +185,39 @@ func (w *boundsWriter) traffic(t time.Duration) *Term {
 	return &Term{t, w.most}
 }
 
-// alone fills in what is refused to a caller whose questions all come to one member, which has its share only.
+// alone fills in what is refused to a caller whose questions all come to one member, which answers without the owner.
 func (w *boundsWriter) alone(b Bound, during string) Bound {
-	if b.Under = w.most - min(w.most, w.Share); b.Under > 0 {
-		b.UnderIs, b.UnderTime = w.all+" - share", during
+	b.Under = w.most - min(w.most, w.least)
+	switch {
+	case b.Under == 0:
+		return b
+	case w.least == 0:
+		b.UnderIs = w.all
+	case w.least < w.Share:
+		b.UnderIs = w.all + " - open/N"
+	default:
+		b.UnderIs = w.all + " - share"
 	}
+	b.UnderTime = during
 	return b
 }
 
 func (w *boundsWriter) partition() Bound {
 	const until = "in the smaller part, until it heals"
 	event := fmt.Sprintf("the cluster is cut in two (%s)", w.cluster.Partition)
-	u, phi := part{"U", w.Unacked}, part{"Phi", w.Phi}
+	u := part{"U", w.Unacked}
 	switch w.cluster.Partition {
 	case PartAvailable:
-		return w.over(event, nil, part{w.all, w.most}, phi)
+		return w.over(event, nil, w.away(part{w.all, w.most})...)
 	case PartQuorum:
-		b := w.over(event, w.traffic(confirmed), u, phi)
+		b := w.over(event, w.traffic(confirmed), w.away(u)...)
 		if b.Under = w.most; b.Under > 0 {
 			b.UnderIs, b.UnderTime = w.all, until
 		}
 		return b
 	}
 	missed := part{w.all + " x f/N", ceilShare(w.most, uint64(w.Tolerated), uint64(w.cluster.Members))}
-	return w.alone(w.over(event, w.traffic(confirmed), missed, u, phi), until)
+	return w.alone(w.over(event, w.traffic(confirmed), w.away(missed, u)...), until)
 }
 
 // ceilShare is x * num / den, rounded up; num is below den.
@@ -206,12 +237,12 @@ func (w *boundsWriter) bothDie() {
 	}
 	const event = "owner and heir die together"
 	if w.Depth > 0 {
-		b := w.over(event, nil, part{"Phi", w.Phi}) // the bucket begins anew, and empty
+		b := w.over(event, nil, w.away()...) // the bucket begins anew, and empty
 		b.Under, b.UnderIs, b.UnderTime = w.Depth, "b", "until the bucket has filled again"
 		w.add(b)
 		return
 	}
-	b := w.over(event, nil, part{"L x left/W", w.Limit}, part{"Phi", w.Phi})
+	b := w.over(event, nil, w.away(part{"L x left/W", w.Limit})...)
 	if b.Under = w.Limit; b.Under > 0 {
 		b.UnderIs, b.UnderTime = "L x gone/W", "until the window ends"
 	}
@@ -230,40 +261,26 @@ func (w *boundsWriter) restart() {
 
 // degraded is each window in which the owner cannot be asked.
 func (w *boundsWriter) degraded() Bound {
-	x := &w.Rule.Extension
-	event := fmt.Sprintf("the owner cannot be asked (%s)", x.Degraded)
-	const during = "while it cannot"
-	b := Bound{Event: event, Over: w.Phi, OverIs: "Phi", UnderIs: "0"}
-	switch x.Degraded {
-	case FailClosed:
-		if b.Under = w.most; b.Under > 0 {
-			b.UnderIs, b.UnderTime = w.all, during
-		}
-		return b
-	case FailOpen:
-		most, is := w.openCap()
-		b.Over, b.OverIs = uint64(w.cluster.Members)*most, "N x "+is+", each window"
-		if b.Under = w.most - min(w.most, most); b.Under > 0 {
-			b.UnderIs, b.UnderTime = w.all+" - "+is, during
-		}
-		return b
+	event := fmt.Sprintf("each window without an owner (%s)", w.Rule.Extension.Degraded)
+	if w.Open > 0 {
+		return w.alone(sum(event, part{"open", w.Open}), "while there is none")
 	}
-	return w.alone(b, during)
+	return w.alone(sum(event, part{"Phi", w.Phi}), "while there is none")
 }
 
 // openCap is what one member admits in a window under fail_open.
-func (w *boundsWriter) openCap() (most uint64, is string) {
-	local := w.Limit
-	if n := w.Rule.Extension.LocalCap; n > 0 {
-		local = uint64(n)
+func (r *Rule) openCap() uint64 {
+	local := uint64(r.Limit.Limit)
+	if r.Extension.LocalCap > 0 {
+		local = uint64(r.Extension.LocalCap)
 	}
 	switch {
-	case w.Depth == 0:
-		return local, "local_cap"
-	case w.Rule.Limit.Burst > 0:
-		return local + w.Depth, "(b + local_cap)"
+	case !r.Limit.Algorithm.Bucket():
+		return local
+	case r.Limit.Burst > 0:
+		return local + uint64(r.Limit.Burst)
 	}
-	return 2 * local, "2 x local_cap"
+	return 2 * local // its bucket is as deep as its cap
 }
 
 func saturatingAdd(a, b uint64) uint64 {

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/ring"
+)
+
+func newBounds() *cobra.Command {
+	var o config.Options
+	c := config.Cluster{}
+	var policy, output string
+	cmd := &cobra.Command{
+		Use:   "bounds RULES --members N",
+		Short: "How far may a fault take each limit, in hits?",
+		Long: `Prints for every rule of a directory (or file) what each kind of event may add to its limit, and what it may refuse of
+it, in hits of one key in one window: worst cases as numbers, with their formulas. While nothing fails, and through
+every join, graceful leave and rolling restart, both are 0.
+
+  L      the limit: requests_per_unit, in each window W
+  b      the depth of a bucket, which holds b at once and gains L in a window's time
+  U      charges that are answered before a second member has them: 1 % of L, at least 1; 0 with durability: strict
+  N, f   the members; those that an owner may miss and still have the whole limit: 1 from N = 3 on
+  share  what a member admits of a key whose owner it cannot reach: L/N, and of a bucket b/N
+  Phi    what all members but one may admit so before the owner knows of it
+  open   with degraded: fail_open, N x local_cap instead (and b on top, of a bucket), which no limit bounds
+  S      what clocks that differ by 250 ms let through when a counter moves: not of fixed windows
+
+"rate x 1.5s" is what one key gets in that time: a number once --rate says how much that can be. The metric
+keyward_overadmission_bound shows what of all this a running cluster has really incurred.`,
+		Example: `  keyward bounds ./config --members 5
+  keyward bounds ./config --members 5 --policy quorum --rate 200
+  keyward bounds ./config --members 3 -o json | jq '.rules[].bounds[] | select(.event == "the owner crashes") | .over'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Partition = config.Partition(policy)
+			rules, err := boundsOf(args[0], o, c, output)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return writeBoundsJSON(cmd.OutOrStdout(), c, rules)
+			}
+			return writeBounds(cmd.OutOrStdout(), c, rules)
+		},
+	}
+	cmd.Flags().IntVar(&c.Members, "members", 0, "`N`, the members of the cluster")
+	cmd.Flags().StringVar(&policy, "policy", string(config.PartShare), "the members' --partition: share, available or quorum")
+	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "most `hits` a second that one key gets (default: unknown)")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	_ = cmd.MarkFlagRequired("members") // the flag exists
+	return cmd
+}
+
+// boundsOf checks the flags, all at once, and computes.
+func boundsOf(path string, o config.Options, c config.Cluster, output string) ([]config.Bounds, error) {
+	var faults []error
+	if c.Members < 1 || c.Members > ring.MaxCapacity {
+		faults = append(faults, fmt.Errorf("--members %d: want 1 to %d", c.Members, ring.MaxCapacity))
+	}
+	switch c.Partition {
+	case config.PartShare, config.PartAvailable, config.PartQuorum:
+	default:
+		faults = append(faults, fmt.Errorf("--policy %s: want share, available or quorum", c.Partition))
+	}
+	if !(c.Rate >= 0) {
+		faults = append(faults, fmt.Errorf("--rate %v: want hits a second", c.Rate))
+	}
+	if output != "text" && output != "json" {
+		faults = append(faults, fmt.Errorf("-o %s: want text or json", output))
+	}
+	rules, err := loadPath(path, o)
+	if err = errors.Join(append(faults, err)...); err != nil {
+		return nil, err
+	}
+	bounds := make([]config.Bounds, len(rules.Rules()))
+	for i, r := range rules.Rules() {
+		bounds[i] = r.Bounds(c)
+	}
+	return bounds, nil
+}
+
+// loadPath loads a directory of rules, or one file.
+func loadPath(path string, o config.Options) (*config.Rules, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		files, err := source.ReadDir(path)
+		if err != nil {
+			return nil, err
+		}
+		return config.Load(files, o)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	return config.Load([]config.File{{Name: path, Content: content}}, o)
+}
+
+func writeBounds(out io.Writer, c config.Cluster, rules []config.Bounds) error {
+	fmt.Fprintf(out, "Members: %d. Partition policy: %s. Hits of one key in one window, at most.\n", c.Members, c.Partition)
+	for i := range rules {
+		b := &rules[i]
+		fmt.Fprintf(out, "\n%s (%s:%d)\n", b.Rule.FullKey, b.Rule.File, b.Rule.Line)
+		if b.Rule.Unlimited {
+			fmt.Fprintln(out, "unlimited: nothing to exceed")
+			continue
+		}
+		fmt.Fprintln(out, wayOf(b))
+		fmt.Fprintln(out, symbols(b))
+		var table strings.Builder
+		w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "  event\tover\t\tunder\t\t")
+		for _, x := range b.Bounds {
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%d\t%s\t%s\n", x.Event, overText(x), known(x.OverIs), x.Under, known(x.UnderIs), x.UnderTime)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		for line := range strings.Lines(table.String()) {
+			fmt.Fprintln(out, strings.TrimRight(line, " \n"))
+		}
+	}
+	return nil
+}
+
+// known is the formula of a bound that is not plainly 0.
+func known(formula string) string {
+	if formula == "0" {
+		return ""
+	}
+	return "= " + formula
+}
+
+func overText(b config.Bound) string {
+	if b.Traffic == nil {
+		return fmt.Sprint(b.Over)
+	}
+	return fmt.Sprintf("%d + rate x %v", b.Over, b.Traffic.For)
+}
+
+// wayOf says in words how the rule counts.
+func wayOf(b *config.Bounds) string {
+	r, x := b.Rule, &b.Rule.Extension
+	window := r.Unit.String()
+	if x.Window > 0 {
+		window = x.Window.String()
+	}
+	parts := []string{fmt.Sprintf("%d hits a %s", b.Limit, window), r.Limit.Algorithm.String()}
+	if b.Depth > 0 {
+		parts = append(parts, fmt.Sprintf("burst %d", b.Depth))
+	}
+	if x.Strict {
+		parts = append(parts, "durability strict")
+	}
+	parts = append(parts, "degraded "+x.Degraded.String())
+	if x.Degraded == config.FailOpen && x.LocalCap > 0 {
+		parts = append(parts, fmt.Sprintf("local_cap %d", x.LocalCap))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func symbols(b *config.Bounds) string {
+	text := fmt.Sprintf("L = %d", b.Limit)
+	if b.Depth > 0 {
+		text += fmt.Sprintf(", b = %d", b.Depth)
+	}
+	text += fmt.Sprintf(", U = %d, f = %d, share = %d, Phi = %d", b.Unacked, b.Tolerated, b.Share, b.Phi)
+	if b.Open > 0 {
+		text += fmt.Sprintf(", open = %d", b.Open)
+	}
+	if b.Skew > 0 {
+		text += fmt.Sprintf(", S = %d", b.Skew)
+	}
+	return text
+}
+
+// The JSON of the command. Fields are only ever added.
+type (
+	boundsJSON struct {
+		Members int              `json:"members"`
+		Policy  config.Partition `json:"policy"`
+		Rate    float64          `json:"rate,omitempty"`
+		Rules   []ruleBoundsJSON `json:"rules"`
+	}
+	ruleBoundsJSON struct {
+		Rule      string      `json:"rule"`
+		File      string      `json:"file"`
+		Line      int         `json:"line"`
+		Unlimited bool        `json:"unlimited,omitempty"`
+		Algorithm string      `json:"algorithm"`
+		Window    string      `json:"window"`
+		Strict    bool        `json:"strict"`
+		Degraded  string      `json:"degraded"`
+		L         uint64      `json:"L"`
+		Depth     uint64      `json:"b,omitempty"`
+		Unacked   uint64      `json:"U"`
+		Tolerated int         `json:"f"`
+		Share     uint64      `json:"share"`
+		Phi       uint64      `json:"phi"`
+		Open      uint64      `json:"open"`
+		Skew      uint64      `json:"S"`
+		Bounds    []boundJSON `json:"bounds"`
+	}
+	boundJSON struct {
+		Event     string       `json:"event"`
+		Over      uint64       `json:"over"`
+		OverIs    string       `json:"over_is"`
+		Traffic   *trafficJSON `json:"over_traffic,omitempty"` // on top of over: the rate times seconds, at most most
+		Under     uint64       `json:"under"`
+		UnderIs   string       `json:"under_is"`
+		UnderTime string       `json:"under_time,omitempty"`
+	}
+	trafficJSON struct {
+		Seconds float64 `json:"seconds"`
+		Most    uint64  `json:"most"`
+	}
+)
+
+func writeBoundsJSON(out io.Writer, c config.Cluster, rules []config.Bounds) error {
+	doc := boundsJSON{c.Members, c.Partition, c.Rate, make([]ruleBoundsJSON, len(rules))}
+	for i := range rules {
+		b := &rules[i]
+		r, x := b.Rule, &b.Rule.Extension
+		doc.Rules[i] = ruleBoundsJSON{
+			Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited,
+			Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(), Strict: x.Strict, Degraded: x.Degraded.String(),
+			L: b.Limit, Depth: b.Depth, Unacked: b.Unacked, Tolerated: b.Tolerated, Share: b.Share, Phi: b.Phi, Open: b.Open, Skew: b.Skew,
+			Bounds: make([]boundJSON, len(b.Bounds)),
+		}
+		for j, y := range b.Bounds {
+			line := boundJSON{y.Event, y.Over, y.OverIs, nil, y.Under, y.UnderIs, y.UnderTime}
+			if y.Traffic != nil {
+				line.Traffic = &trafficJSON{y.Traffic.For.Seconds(), y.Traffic.Most}
+			}
+			doc.Rules[i].Bounds[j] = line
+		}
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(doc)
+}
