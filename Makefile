@@ -39,6 +39,11 @@ unit: ## Unit, property and conformance tests with the race detector
 	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v /test/e2e)
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
+.PHONY: sim
+SEEDS ?= 5000
+sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound
+	$(GO) run ./test/sim/main -seeds $(SEEDS)
+
 .PHONY: e2e
 e2e: build ## End to end: real processes, real Envoys, mTLS
 	@echo "== end to end"

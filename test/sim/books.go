@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+func (t trouble) String() string {
+	var s []string
+	for i, name := range troubles {
+		if t&(1<<i) != 0 {
+			s = append(s, name)
+		}
+	}
+	if s == nil {
+		return "planned only"
+	}
+	return strings.Join(s, "+")
+}
+
+func (x *span) String() string {
+	var by []string
+	for _, m := range x.deciders {
+		by = append(by, m.name())
+	}
+	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.troubles, x.phi, x.losses, x.ghost, x.extra, x.split, by)
+}
+
+// unseen notes that a question may have been decided without anybody seeing how.
+func (o *oracle) unseen(q *question, m *member) {
+	if o.probing || q.q.Op == owner.Peek || q.q.Op == owner.Look {
+		return
+	}
+	a := o.account(q)
+	// It may be any window of now.
+	o.current(func(b *account, x *span) {
+		if a != b {
+			return
+		}
+		x.missing++
+		if q.q.Op == owner.Refund {
+			x.refunds = true
+			x.refunded += q.q.Hits
+		}
+	})
+	if q.q.Op == owner.Refund {
+		a.credit += float64(q.q.Hits)
+	}
+}
+
+// adopted sees a member go by another ring or standing.
+func (o *oracle) adopted(m *member) {
+	if n := m.stand.NRef; n >= 3 {
+		o.leastN = min(o.leastN, n)
+	}
+}
+
+// decayed sees N_ref forget a member that may be alive.
+func (o *oracle) decayed() {
+	o.decays++
+	o.w.stats.count("transition: N_ref decayed")
+}
+
+// disturbed sees that a fault has begun or ended: parts of the cluster may now be without anybody who knew a counter.
+func (o *oracle) disturbed(kind trouble) {
+	for i := range o.last {
+		if kind&(1<<i) != 0 {
+			o.last[i] = o.w.now
+		}
+	}
+	part, n := o.w.parts()
+	o.current(func(a *account, x *span) {
+		x.troubles |= kind
+		x.split += uint64(max(0, n-1))
+		if x.last == nil {
+			return
+		}
+		for c := range n {
+			if !within(x.last, part, c) && !within(x.heir, part, c) {
+				x.ghost += o.forgiven(a, x)
+				return
+			}
+		}
+	})
+}
+
+// within says whether m is in part c.
+func within(m *member, part [maxSlots]int, c int) bool {
+	return m != nil && !m.gone && !m.paused && part[m.slot] == c
+}
+
+// forgiven is what those who know nothing of x may admit in it.
+func (o *oracle) forgiven(a *account, x *span) uint64 {
+	switch {
+	case o.w.o.Full:
+		return x.limit
+	case a.rule.Algorithm.Bucket():
+		return 0
+	}
+	rest := float64(x.end-o.w.now+int64(o.w.o.Skew)) / float64(a.rule.Window)
+	return uint64(float64(x.limit)*min(1, max(0, rest))) + 1
+}
+
+// crashed sees a member die: what it has charged and nobody else knows is gone.
+func (o *oracle) crashed(m *member) {
+	part, _ := o.w.parts()
+	alone := m.ring == nil || m.ring.Len() <= 1
+	if p := part[m.slot]; p >= 0 {
+		n := 0
+		for _, q := range part {
+			if q == p {
+				n++
+			}
+		}
+		alone = alone || n == 1
+	}
+	o.current(func(_ *account, x *span) {
+		if slices.Contains(x.deciders, m) {
+			x.losses++
+			if alone {
+				x.extra += x.limit
+			}
+		}
+	})
+}
+
+// cutOff sees a member lose some or all of the others, who may go on without what it has not told them.
+func (o *oracle) cutOff(m *member) {
+	o.current(func(_ *account, x *span) {
+		if slices.Contains(x.deciders, m) {
+			x.losses++
+		}
+	})
+}
+
+// stepped sees a clock set: windows of that member's are others now.
+func (o *oracle) stepped(m *member) {
+	o.current(func(_ *account, x *span) {
+		if slices.Contains(x.deciders, m) {
+			x.extra += x.limit
+		}
+	})
+}
+
+// left sees a member go that has handed over: others know all that it knew.
+func (o *oracle) left(m *member) {
+	for _, other := range o.w.running() {
+		if other == m || other.ring == nil || other.ring.Len() == 0 {
+			continue
+		}
+		o.current(func(a *account, x *span) {
+			if x.last == m || x.heir == m {
+				o.inherit(a, x, other)
+			}
+		})
+		return
+	}
+}
+
+// inherit notes who knows x after a farewell, by the ring of a member.
+func (o *oracle) inherit(a *account, x *span, m *member) {
+	for v := len(o.w.rules) - 1; v >= 0; v-- {
+		for _, r := range o.w.rules[v] {
+			if r.digest != a.key {
+				continue
+			}
+			x.last = o.w.slots[slotOf(m.ring.At(m.ring.Owner(r.owner)).ID)].now
+			if i := m.ring.Heir(r.owner); i >= 0 {
+				x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+			}
+			return
+		}
+	}
+}
+
+// sent sees a message leave: a slot is its writer's alone, and only grows (I1).
+func (o *oracle) sent(m *member, msg *handoff.Msg) {
+	if msg.Kind == handoff.SealReq {
+		return
+	}
+	self := inst(m.slot, m.boot)
+	for i := range msg.Counters {
+		c := &msg.Counters[i]
+		if c.Rule.Algorithm != limit.FixedWindow && c.Rule.Algorithm != limit.SlidingWindow {
+			continue
+		}
+		for _, s := range c.State.Slots {
+			if s.Writer == limit.GhostWriter {
+				continue
+			}
+			at := writing{c.Key, s.Writer, s.At}
+			known := o.written[at]
+			if s.Writer != self && s.Writer != self&^1 {
+				if s.Charged > known.Charged || s.Refunded > known.Refunded {
+					o.w.fail("I1: %s says that %x charged %d-%d in window %d of %04x, which has said %d-%d", m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
+				}
+				continue
+			}
+			if s.Charged < known.Charged || s.Refunded < known.Refunded {
+				o.w.fail("I1: %s lowers its own slot in window %d of %04x from %d-%d to %d-%d", m.name(), s.At, c.Key[0]>>48, known.Charged, known.Refunded, s.Charged, s.Refunded)
+			}
+			o.written[at] = s
+		}
+	}
+}
+
+// probed looks at the answers of the liveness phase (I9).
+func (o *oracle) probed(probes []*question) {
+	holder := map[owner.Key]*member{}
+	for _, q := range probes {
+		v := q.verdict
+		switch {
+		case !q.done || v == nil:
+			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.q.Key[0]>>48)
+		case v.a.Authority != owner.Full:
+			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.a.Authority, q.q.Key[0]>>48, v.by.name())
+		case holder[q.q.Key] != nil && holder[q.q.Key] != v.by:
+			o.w.fail("I9: %s and %s both decide %04x", holder[q.q.Key].name(), v.by.name(), q.q.Key[0]>>48)
+		}
+		if v != nil {
+			holder[q.q.Key] = v.by
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// key is what somebody is limited by; its rule may change.
+type key struct {
+	name   string
+	weight int // of the questions
+}
+
+// rule is a key's rule in one version of the rules.
+type rule struct {
+	limit  limit.Rule
+	shard  int // which shard_by
+	strict bool
+	digest owner.Key
+	owner  uint64
+}
+
+// question is one question on its way.
+type question struct {
+	id       uint64
+	q        owner.Question
+	from     *member
+	at       int64 // when it was asked
+	took     int64 // when a node began to decide it
+	deadline int64
+	hops     int
+	done     bool
+	verdict  *verdict
+	ticket   uint64 // under which from's own node decides; 0: none
+}
+
+// pending is a question that waits under a ticket, and when the node was asked.
+type pending struct {
+	q    *question
+	took int64
+}
+
+// verdict is what a node decided.
+type verdict struct {
+	a     owner.Answer
+	by    *member
+	since int64 // the first and the last reading of by's clock by which it may have been decided
+	until int64
+}
+
+// invent makes keys and their first rules.
+func (w *World) invent() {
+	rules := make([]rule, w.o.Keys)
+	for i := range w.o.Keys {
+		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", i), weight: 1 + w.rnd.IntN(4)})
+		r := &rules[i]
+		r.limit.Algorithm = w.o.Algorithms[w.rnd.IntN(len(w.o.Algorithms))]
+		r.limit.Window = w.window()
+		r.limit.Limit = w.amount()
+		r.strict = w.chance(w.o.Strict)
+		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
+			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
+		}
+		r.name(w.keys[i].name)
+	}
+	w.rules = append(w.rules, rules)
+}
+
+func (w *World) window() time.Duration {
+	return []time.Duration{2, 4, 5, 10, 30, 60}[w.rnd.IntN(6)] * time.Second
+}
+
+func (w *World) amount() uint32 {
+	n := []uint32{1, 4, 10, 30, 60, 150, 300, 1000}[w.rnd.IntN(8)]
+	if w.o.Addends {
+		n *= 8
+	}
+	return n
+}
+
+// name gives a rule its counter: other algorithms, windows and shard_by are other counters.
+func (r *rule) name(key string) {
+	h := ring.Hash(fmt.Sprintf("%s|%v|%v|%d", key, r.limit.Algorithm, r.limit.Window, r.shard))
+	r.digest = owner.Key{h, h * 0x9E3779B97F4A7C15}
+	r.owner = ring.Hash(fmt.Sprintf("%s-%d", key, r.shard))
+}
+
+// amend makes another version of the rules, and members turn to it one by one.
+func (w *World) amend() {
+	next := append([]rule(nil), w.rules[len(w.rules)-1]...)
+	i := w.rnd.IntN(len(next))
+	r := &next[i]
+	kind := w.rnd.IntN(4)
+	switch kind {
+	case 0:
+		r.limit.Limit, r.limit.Burst = w.amount(), 0
+	case 1:
+		r.limit.Window = w.window()
+	case 2:
+		r.limit.Algorithm = w.o.Algorithms[w.rnd.IntN(len(w.o.Algorithms))]
+		r.limit.Burst = 0
+	case 3:
+		r.shard++
+	}
+	r.name(w.keys[i].name)
+	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by"}[kind] + " changed")
+	w.rules = append(w.rules, next)
+	version := len(w.rules) - 1
+	w.trace("rules %d: %s is now %+v", version, w.keys[i].name, *r)
+	for _, m := range w.running() {
+		w.after(w.upto(500*time.Millisecond), m, func() { m.version = max(m.version, version) })
+	}
+}
+
+// ask asks a question at a random time-out, of a member that the client picks.
+func (w *World) ask() {
+	k := w.pickKey()
+	m := w.pick()
+	if w.chance(w.o.Direct) && m != nil {
+		if d := w.direct(w.rules[len(w.rules)-1][k].owner); d != nil {
+			m = d // and if nobody listens there, any other
+		}
+	}
+	if m == nil {
+		return
+	}
+	w.asked++
+	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(12*time.Millisecond+w.upto(w.o.Deadline-12*time.Millisecond))}
+	q.q = owner.Question{Hits: 1}
+	if w.o.Addends && w.rnd.IntN(2) == 0 {
+		q.q.Hits = 1 + w.rnd.Uint64N(20)
+	}
+	switch {
+	case w.o.Refunds && w.rnd.IntN(12) == 0:
+		q.q.Op = owner.Refund
+	case w.rnd.IntN(30) == 0:
+		q.q.Op = owner.Peek
+	}
+	w.after(w.upto(time.Millisecond), m, func() {
+		r := &w.rules[m.version][k]
+		q.q.Key, q.q.Owner, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
+		if w.verbose {
+			w.trace("%s is asked #%d: op %d hits %d key %04x", m.name(), q.id, q.q.Op, q.q.Hits, q.q.Key[0]>>48)
+		}
+		w.after(time.Duration(q.deadline-w.now), m, q.expire)
+		q.take()
+	})
+}
+
+// pick is the member that a client asks: any, or the owner by a ring that may be old; what does not listen is passed over.
+func (w *World) pick() *member {
+	ms := w.running()
+	if len(ms) == 0 {
+		return nil
+	}
+	return ms[w.rnd.IntN(len(ms))]
+}
+
+func (w *World) pickKey() int {
+	sum := 0
+	for _, k := range w.keys {
+		sum += k.weight
+	}
+	n := w.rnd.IntN(sum)
+	for i, k := range w.keys {
+		if n -= k.weight; n < 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// direct is the member that a stale ring says owns hash h; nil: nobody there.
+func (w *World) direct(h uint64) *member {
+	server := w.pick()
+	then := w.now - int64(w.upto(w.o.Stale))
+	var r *ring.Ring
+	for i := len(server.past) - 1; i >= 0; i-- {
+		if r = server.past[i].ring; server.past[i].at <= then {
+			break
+		}
+	}
+	if r == nil || r.Len() == 0 {
+		return nil
+	}
+	return w.slots[slotOf(r.At(r.Owner(h)).ID)].now
+}
+
+// take asks the member's own node.
+func (q *question) take() {
+	q.took = q.from.clock()
+	q.handle(q.from.node.Take(q.took, &q.q))
+}
+
+// handle is what the asked member does with an answer of its own node.
+func (q *question) handle(a owner.Answer) {
+	m := q.from
+	switch a.Kind {
+	case owner.Wait:
+		m.w.stats.count("answer: Wait")
+		q.ticket = a.Ticket
+		m.waiting[a.Ticket] = pending{q, q.took}
+	case owner.Ask:
+		m.w.stats.count("answer: Ask")
+		q.forward(a.Member)
+	default:
+		v := verdict{a, m, q.took, m.clock()}
+		m.w.oracle.decided(q, &v)
+		q.answer(&v)
+	}
+}
+
+// resolved gives a ticket its answer.
+func (m *member) resolved(ticket uint64, a owner.Answer) {
+	p, ok := m.waiting[ticket]
+	delete(m.waiting, ticket)
+	if !ok {
+		return
+	}
+	q := p.q
+	m.w.stats.count("answer: Resolved")
+	if q.from == m {
+		q.ticket = 0
+		q.handle(a)
+		return
+	}
+	q.reply(m, a, p.took)
+}
+
+// forward asks another member; one that is not the owner may name a better one, once.
+func (q *question) forward(to ring.ID) {
+	m, w := q.from, q.from.w
+	if q.done {
+		return
+	}
+	if to == "" || q.hops >= 2 {
+		q.degrade()
+		return
+	}
+	q.hops++
+	if w.verbose {
+		w.trace("%s -> %s  question #%d", m.name(), to, q.id)
+	}
+	if to == w.slots[m.slot].id {
+		q.take()
+		return
+	}
+	if !w.calm && w.chance(w.o.Loss) {
+		return
+	}
+	w.carry(m, slotOf(to), w.delay(), func(there *member) { there.serve(q) })
+}
+
+// serve asks this member's node for another.
+func (m *member) serve(q *question) {
+	qs, as := [1]owner.Question{q.q}, [1]owner.Answer{}
+	took := m.clock()
+	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
+	a := as[0]
+	if a.Kind != owner.Wait {
+		q.reply(m, a, took)
+		return
+	}
+	m.w.stats.count("answer: Wait")
+	m.waiting[a.Ticket] = pending{q, took}
+	m.w.after(time.Duration(max(0, q.deadline-m.w.now)), m, func() {
+		if m.waiting[a.Ticket].q == q {
+			m.node.Cancel(a.Ticket)
+			m.w.oracle.unseen(q, m)
+			delete(m.waiting, a.Ticket)
+			m.w.stats.count("answer: Cancelled")
+		}
+	})
+}
+
+// reply takes m's answer back to where q was asked.
+func (q *question) reply(m *member, a owner.Answer, took int64) {
+	v := verdict{a, m, took, m.clock()}
+	if a.Kind == owner.Decided {
+		m.w.oracle.decided(q, &v)
+	}
+	if m.w.verbose {
+		m.w.trace("%s -> %s  answer #%d: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
+	}
+	m.w.carry(m, q.from.slot, m.w.delay(), func(there *member) {
+		if there != q.from || q.done {
+			return
+		}
+		if a.Kind == owner.Decided {
+			there.node.Observe(there.clock(), &q.q, &v.a)
+			q.answer(&v)
+			return
+		}
+		m.w.stats.count("answer: not the owner")
+		q.forward(a.Member)
+	})
+}
+
+// expire is the end of q's time.
+func (q *question) expire() {
+	if q.done {
+		return
+	}
+	if q.ticket != 0 {
+		delete(q.from.waiting, q.ticket)
+		q.from.node.Cancel(q.ticket)
+		q.from.w.oracle.unseen(q, q.from)
+		q.from.w.stats.count("answer: Cancelled")
+	}
+	q.degrade()
+}
+
+// degrade answers by the rule's degraded policy.
+func (q *question) degrade() {
+	q.took = q.from.clock()
+	v := verdict{q.from.node.Degrade(q.took, &q.q), q.from, q.took, q.took}
+	q.from.w.oracle.decided(q, &v)
+	q.answer(&v)
+}
+
+// answer is what the client gets.
+func (q *question) answer(v *verdict) {
+	if q.done {
+		return
+	}
+	q.done, q.verdict = true, v
+	w := q.from.w
+	w.stats.authority(v.a.Authority)
+	w.note(q.id, uint64(v.by.slot), uint64(v.a.Authority), v.a.Before, v.a.After)
+	if w.verbose {
+		w.trace("%s answers #%d: by %s authority %d, %d->%d over %v", q.from.name(), q.id, v.by.name(), v.a.Authority, v.a.Before, v.a.After, v.a.Over)
+	}
+	w.oracle.answered(q, v)
+}

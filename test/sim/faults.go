@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// plan lays out the safety phase: what is asked, what is changed, and what goes wrong, each at a random time.
+func (w *World) plan() {
+	for range w.o.Questions {
+		at := w.upto(w.o.Length)
+		if w.rnd.IntN(4) == 0 {
+			at = at.Truncate(w.o.Length / 12) // bursts
+		}
+		w.after(at, nil, w.ask)
+	}
+	some := func(n int, fn func()) {
+		for range n {
+			w.after(w.upto(w.o.Length*8/10), nil, fn)
+		}
+	}
+	some(w.o.Leaves, w.leaveSome)
+	some(w.o.Joins, w.joinSome)
+	some(w.o.Rules, w.amend)
+	for range w.o.Rolls {
+		w.after(w.upto(w.o.Length/4), nil, func() { w.roll(slices.Clone(w.running())) })
+	}
+	some(w.o.Crashes, w.crashSome)
+	some(w.o.Pauses, w.pauseSome)
+	some(w.o.Cuts, func() { w.cutSome(true) })
+	some(w.o.OneWay, func() { w.cutSome(false) })
+	some(w.o.Partitions, w.divide)
+	some(w.o.Steps, w.stepSome)
+}
+
+// leaveSome has a member leave; two stay in any case.
+func (w *World) leaveSome() {
+	ms := w.running()
+	if len(ms) > 2 {
+		m := ms[w.rnd.IntN(len(ms))]
+		w.after(0, m, m.leave)
+	}
+}
+
+func (w *World) joinSome() {
+	for i := range w.slots {
+		if w.slots[i].now == nil && w.slots[i].boots < 30 {
+			w.boot(i, false)
+			return
+		}
+	}
+}
+
+// roll restarts one after the other, each when the one before is in its place again.
+func (w *World) roll(rest []*member) {
+	if len(rest) == 0 || w.calm {
+		return
+	}
+	m := rest[0]
+	if !m.gone && m.since == 0 {
+		w.after(0, m, m.leave)
+	}
+	w.stats.count("plan: rolled")
+	var next func()
+	next = func() {
+		if w.calm {
+			return
+		}
+		s := &w.slots[m.slot]
+		switch {
+		case s.now == m:
+		case s.now == nil && s.boots < 30:
+			w.boot(m.slot, false)
+		case s.now == nil || s.now.table[m.slot].state == active:
+			w.roll(rest[1:])
+			return
+		}
+		w.after(200*time.Millisecond, nil, next)
+	}
+	w.after(300*time.Millisecond, nil, next)
+}
+
+// crash ends a boot without a word.
+func (w *World) crash(m *member) {
+	w.trace("%s crashes", m.name())
+	w.note(1, uint64(m.slot))
+	w.oracle.crashed(m)
+	m.end()
+	w.oracle.disturbed(crashTrouble)
+}
+
+func (w *World) some() *member {
+	ms := w.running()
+	if len(ms) == 0 {
+		return nil
+	}
+	return ms[w.rnd.IntN(len(ms))]
+}
+
+// crashSome kills a member, which as a rule comes again under the same name.
+func (w *World) crashSome() {
+	m := w.some()
+	if m == nil || len(w.running()) < 2 {
+		return
+	}
+	w.stats.count("fault: crash")
+	w.crash(m)
+	if w.rnd.IntN(3) > 0 {
+		w.after(w.upto(6*time.Second), nil, func() {
+			if s := &w.slots[m.slot]; s.now == nil && s.boots < 30 {
+				w.boot(m.slot, false)
+			}
+		})
+	}
+}
+
+// pauseSome stops a member for up to ten seconds; what comes for it waits.
+func (w *World) pauseSome() {
+	m := w.some()
+	if m == nil || m.paused {
+		return
+	}
+	d := 50*time.Millisecond + w.upto(4*time.Second)
+	if w.rnd.IntN(3) == 0 {
+		d += w.upto(6 * time.Second)
+	}
+	w.trace("%s pauses for %v", m.name(), d)
+	w.stats.count("fault: pause")
+	w.oracle.cutOff(m)
+	m.paused = true
+	w.oracle.disturbed(pauseTrouble)
+	w.after(d, nil, m.wake)
+}
+
+func (m *member) wake() {
+	if !m.paused || m.gone {
+		return
+	}
+	m.w.trace("%s wakes", m.name())
+	m.paused = false
+	m.w.oracle.disturbed(pauseTrouble)
+	late := m.backlog
+	m.backlog = nil
+	for _, fn := range late {
+		if m.gone {
+			return
+		}
+		m.do(fn)
+	}
+}
+
+// cutSome cuts a link, both ways or one, for a while.
+func (w *World) cutSome(both bool) {
+	i, j := w.rnd.IntN(len(w.slots)), w.rnd.IntN(len(w.slots))
+	if i == j || w.cut[i][j] {
+		return
+	}
+	w.stats.count(map[bool]string{true: "fault: link cut", false: "fault: link cut one way"}[both])
+	w.link(i, j, true, both)
+	w.after(200*time.Millisecond+w.upto(8*time.Second), nil, func() { w.link(i, j, false, both) })
+}
+
+func (w *World) link(i, j int, cut, both bool) {
+	w.trace("link %s-%s: cut %v, both ways %v", slotID(i), slotID(j), cut, both)
+	for _, s := range []int{i, j} {
+		if m := w.slots[s].now; m != nil && cut {
+			w.oracle.cutOff(m)
+		}
+	}
+	w.cut[i][j] = cut
+	if both {
+		w.cut[j][i] = cut
+	}
+	w.oracle.disturbed(cutTrouble)
+}
+
+// divide parts the cluster in two for a while.
+func (w *World) divide() {
+	side := [maxSlots]bool{}
+	for i := range w.slots {
+		side[i] = w.rnd.IntN(2) == 0
+	}
+	w.stats.count("fault: partition")
+	set := func(cut bool) {
+		w.trace("partition %v: %v", side[:len(w.slots)], cut)
+		for i := range w.slots {
+			if m := w.slots[i].now; m != nil && cut {
+				w.oracle.cutOff(m)
+			}
+			for j := range w.slots {
+				if side[i] != side[j] {
+					w.cut[i][j] = cut
+				}
+			}
+		}
+		w.oracle.disturbed(cutTrouble)
+	}
+	set(true)
+	w.after(500*time.Millisecond+w.upto(10*time.Second), nil, func() { set(false) })
+}
+
+// stepSome sets a member's clock, which its driver notices at once.
+func (w *World) stepSome() {
+	m := w.some()
+	if m == nil {
+		return
+	}
+	w.stats.count("fault: clock step")
+	w.oracle.cutOff(m)
+	w.oracle.stepped(m)
+	w.after(0, m, func() {
+		m.skew = -m.skew + int64(1100*time.Millisecond)*int64(1-2*w.rnd.IntN(2))
+		w.trace("%s's clock steps", m.name())
+		m.apply(m.node.Fence(m.clock()))
+	})
+	w.oracle.disturbed(stepTrouble)
+}
+
+// heal ends all faults.
+func (w *World) heal() {
+	if w.failure != "" {
+		return
+	}
+	w.calm = true
+	w.cut = [maxSlots][maxSlots]bool{}
+	w.trace("all faults end")
+	for _, m := range w.running() {
+		m.wake()
+	}
+	w.oracle.disturbed(0)
+}
+
+// probe is the liveness phase: one ring, and every key decided by one member, whoever is asked.
+func (w *World) probe() {
+	if w.failure != "" {
+		return
+	}
+	ms := w.running()
+	for _, m := range ms {
+		if m.ring.Fingerprint() != ms[0].ring.Fingerprint() {
+			w.fail("I9: %v after the last fault %s goes by %s and %s by %s", settling, m.name(), names(m.ring), ms[0].name(), names(ms[0].ring))
+			return
+		}
+	}
+	for _, m := range ms {
+		if st := m.table[m.slot].state; st == active && !m.node.Progress().Complete {
+			w.fail("I9: %v after the last fault %s has not completed %s: %+v", settling, m.name(), names(m.ring), m.node.Progress())
+			return
+		}
+	}
+	var probes []*question
+	for k := range w.keys {
+		r := &w.rules[len(w.rules)-1][k]
+		for _, m := range ms {
+			q := &question{from: m, at: w.now, deadline: w.now + int64(time.Second)}
+			q.q = owner.Question{Key: r.digest, Owner: r.owner, Rule: r.limit, Op: owner.Look}
+			probes = append(probes, q)
+			w.after(time.Duration(q.deadline-w.now), m, q.expire)
+			w.after(0, m, q.take)
+		}
+	}
+	w.oracle.probing = true
+	w.run(1500 * time.Millisecond)
+	w.oracle.probed(probes)
+}

@@ -1,0 +1,197 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	gossipEvery = 200 * time.Millisecond
+	deadAfter   = int64(3200 * time.Millisecond) // silence
+	leftFor     = int64(30 * time.Second)        // a farewell is remembered
+)
+
+// state is where a member stands in its life, as it tells the others.
+type state uint8
+
+const (
+	joining state = iota
+	active
+	leaving
+	left
+)
+
+// entry is what one member knows of the newest boot in a slot.
+type entry struct {
+	boot     int // 0: nothing known
+	state    state
+	beat     uint32 // the boot's own count of its words
+	complete uint64 // the ring that it has taken over completely
+	peak     int    // its N_ref
+	heard    int64  // when beat rose, by true time
+}
+
+// newer says that e is a later word than o of the same slot.
+func (e entry) newer(o entry) bool {
+	return e.boot > o.boot || e.boot == o.boot && (e.beat > o.beat || e.state > o.state)
+}
+
+// tell is one round of gossip: to two slots at random, whoever is there.
+func (m *member) tell() {
+	me := &m.table[m.slot]
+	me.beat++
+	me.heard = m.w.now
+	if gap := m.w.now - m.told; gap > int64(time.Second) {
+		// A stop of its own is not the others' silence.
+		for i := range m.table {
+			m.table[i].heard += gap
+		}
+	}
+	m.told = m.w.now
+	for range 2 {
+		m.whisper(m.w.rnd.IntN(len(m.w.slots)))
+	}
+	m.look()
+	m.w.after(gossipEvery-20*time.Millisecond+m.w.upto(40*time.Millisecond), m, m.tell)
+}
+
+func (m *member) whisper(to int) {
+	if to == m.slot || !m.w.calm && m.w.chance(m.w.o.Deaf) {
+		return
+	}
+	table := m.table
+	m.w.carry(m, to, m.w.delay(), func(there *member) { there.hear(&table) })
+}
+
+// cry tells everybody at once, as a leaving member does.
+func (m *member) cry() {
+	m.table[m.slot].beat++
+	for i := range m.w.slots {
+		m.whisper(i)
+	}
+}
+
+func (m *member) hear(table *[maxSlots]entry) {
+	for i := range table {
+		in, mine := table[i], &m.table[i]
+		if i == m.slot || !in.newer(*mine) {
+			continue
+		}
+		if in.boot > mine.boot && mine.boot > 0 && mine.state != left {
+			delete(m.farewell, i) // the boot between went without one
+		}
+		in.heard = m.w.now
+		if in.state == left && (mine.state != left || mine.boot != in.boot) {
+			m.farewell[i] = m.w.now
+		}
+		*mine = in
+	}
+	m.look()
+}
+
+// live says whether the boot in slot i counts as running.
+func (m *member) live(i int) bool {
+	e := &m.table[i]
+	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heard < deadAfter)
+}
+
+// look adopts what follows from the table.
+func (m *member) look() {
+	if m.gone {
+		return
+	}
+	var boots [maxSlots]int
+	for i := range m.w.slots {
+		if m.live(i) && m.table[i].state == active {
+			boots[i] = m.table[i].boot
+		}
+	}
+	s := m.standing(&boots)
+	if boots == m.seats && m.ring != nil && sameStanding(&s, &m.stand) {
+		return
+	}
+	m.mourn(&boots)
+	s = m.standing(&boots)
+	if boots != m.seats || m.ring == nil {
+		m.seats, m.ring = boots, m.w.rings.of(boots)
+		m.past = append(m.past, eds{m.w.now, m.ring})
+		m.w.stats.count("transition: ring adopted")
+	}
+	m.stand = s
+	m.w.note(uint64(m.slot), m.ring.Fingerprint(), uint64(s.NRef))
+	m.w.trace("%s adopts %s, %s", m.name(), names(m.ring), standingText(s))
+	m.w.oracle.adopted(m)
+	m.apply(m.node.SetRing(m.clock(), m.ring, s))
+	m.w.sabotageAdoption(m)
+	m.serveTransfers()
+}
+
+// mourn counts those that the ring loses without a farewell: they may be admitting elsewhere until N_ref decays.
+func (m *member) mourn(boots *[maxSlots]int) {
+	for i, old := range m.seats {
+		if old > 0 && boots[i] == 0 && i != m.slot && m.table[i].state != left && m.table[i].state != leaving {
+			m.lost[i] = m.w.now
+			delete(m.farewell, i)
+			m.w.stats.count("transition: member lost")
+		}
+	}
+}
+
+// reference is N_ref by this member's own memory.
+func (m *member) reference(boots *[maxSlots]int) int {
+	n := 0
+	for i := range m.w.slots {
+		at, lost := m.lost[i]
+		switch {
+		case boots[i] > 0:
+			delete(m.lost, i)
+			n++
+		case !lost:
+		case m.table[i].state == left || m.w.now-at > int64(m.w.o.Decay):
+			if m.table[i].state != left {
+				m.w.oracle.decayed()
+			}
+			delete(m.lost, i)
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+func (m *member) standing(boots *[maxSlots]int) handoff.Standing {
+	peak := m.reference(boots)
+	m.table[m.slot].peak = peak
+	me := &m.table[m.slot]
+	s := handoff.Standing{NRef: max(1, peak), Joined: m.joined, Leaving: me.state == leaving}
+	for i := range m.w.slots {
+		if i == m.slot {
+			continue
+		}
+		e := &m.table[i]
+		if m.live(i) {
+			s.NRef = max(s.NRef, e.peak)
+			s.Peers = append(s.Peers, handoff.Peer{ID: slotID(i), Inst: inst(i, e.boot), State: handoff.State(e.state), Weight: weight(i)})
+		}
+		if at, ok := m.farewell[i]; ok && m.w.now-at < leftFor {
+			s.Left = append(s.Left, slotID(i))
+		}
+	}
+	if !m.joined {
+		s.NRef = max(s.NRef, m.w.o.Members)
+	}
+	return s
+}
+
+func sameStanding(a, b *handoff.Standing) bool {
+	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Left, b.Left)
+}
+
+// eds is a ring that a member served to clients from a time on.
+type eds struct {
+	at   int64
+	ring *ring.Ring
+}

@@ -1,0 +1,81 @@
+// Command main runs the simulator over many seeds, shows its progress, and prints what it saw.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/test/sim"
+)
+
+func main() {
+	seeds := flag.Uint64("seeds", 5000, "how many seeds")
+	first := flag.Uint64("first", 1, "the first one")
+	one := flag.Uint64("seed", 0, "run this seed alone and print its trace")
+	bug := flag.String("bug", "", "make a deliberate mistake: its name, or list")
+	all := flag.Bool("all", false, "go on after a failure")
+	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
+	flag.Parse()
+	if *bug == "list" {
+		for name := range sim.Bugs {
+			fmt.Println(name)
+		}
+		return
+	}
+	made, known := sim.Bugs[*bug]
+	if *bug != "" && !known {
+		fmt.Fprintf(os.Stderr, "there is no bug %q\n", *bug)
+		os.Exit(2)
+	}
+	if *one > 0 {
+		r := sim.Run(sim.Expand(*one), made, &sim.Rings{}, sim.NewStats(), true)
+		report(r)
+		if r.Failure != "" {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, All: *all, Twice: 50}))
+}
+
+func report(r sim.Result) {
+	for _, line := range r.Trace {
+		fmt.Println(line)
+	}
+	fmt.Printf("\n%v\nhash %016x, %d decisions, %d events\n", r.Options, r.Hash, r.Decisions, r.Events)
+	if r.Failure != "" {
+		fmt.Printf("FAILED: %s\n", r.Failure)
+	}
+}
+
+func search(s *sim.Search) int {
+	begin, failures := time.Now(), 0
+	var last atomic.Int64
+	s.Done = func(n uint64) {
+		t := int64(time.Since(begin) / time.Second)
+		if n < s.Seeds && !last.CompareAndSwap(t-1, t) {
+			last.CompareAndSwap(last.Load(), max(last.Load(), t-1))
+			return
+		}
+		rate := float64(n) / time.Since(begin).Seconds()
+		fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %.0f seeds/s, %v left   ", n, s.Seeds, rate, time.Duration(float64(s.Seeds-n)/rate*1e9).Round(time.Second))
+	}
+	s.Failed = func(r sim.Result) {
+		if failures++; !s.All {
+			report(r)
+		}
+		fmt.Printf("seed %d FAILED: %s\n", r.Options.Seed, r.Failure)
+	}
+	stats := s.Run()
+	fmt.Fprintln(os.Stderr)
+	stats.Print(os.Stdout)
+	fmt.Printf("\n%d violations in %v\n", failures, time.Since(begin).Round(time.Second))
+	if failures > 0 {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,303 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	flushEvery  = 5 * time.Millisecond
+	leaveWithin = 10 * time.Second
+	joinWithin  = 4 * time.Second // a joiner waits for warmth and order no longer than this
+	lingering   = 500 * time.Millisecond
+)
+
+// member is one boot of a slot, and drives its node as peer does.
+type member struct {
+	w       *World
+	slot    int
+	boot    int
+	node    *owner.Node
+	skew    int64
+	drift   float64
+	born    int64
+	gone    bool // crashed, or left
+	paused  bool
+	backlog []func() // what a paused member does when it wakes
+	busy    bool
+
+	// What gossip says.
+	joined   bool
+	table    [maxSlots]entry
+	told     int64
+	seats    [maxSlots]int
+	ring     *ring.Ring
+	stand    handoff.Standing
+	lost     map[int]int64 // slots that went without a farewell, and when
+	farewell map[int]int64 // slots that said farewell, and when
+	past     []eds         // rings adopted
+	seq      uint64        // of its last Ping
+	before   uint64        // fingerprint of the ring before the present one
+
+	version  int // of the rules
+	waiting  map[uint64]pending
+	flushing bool
+	streams  map[ring.ID]*stream
+	since    int64 // when it began to leave
+}
+
+// stream is the connection on which counters move to one member.
+type stream struct {
+	at     int64 // when the last message arrives
+	broken bool
+}
+
+// boot starts a member in a slot, on the ring at once or as a joiner.
+func (w *World) boot(i int, first bool) *member {
+	s := &w.slots[i]
+	s.boots++
+	m := &member{
+		w: w, slot: i, boot: s.boots, born: w.now, told: w.now, joined: first, version: len(w.rules) - 1,
+		lost: map[int]int64{}, farewell: map[int]int64{}, waiting: map[uint64]pending{}, streams: map[ring.ID]*stream{},
+	}
+	if w.o.Skew > 0 {
+		m.skew = w.rnd.Int64N(int64(w.o.Skew)) - int64(w.o.Skew)/2
+	}
+	m.drift = w.o.Drift * (2*w.rnd.Float64() - 1)
+	m.node = owner.New(owner.Options{
+		Self: s.id, Inst: inst(i, s.boots), MaxKeys: 1024, Policy: w.o.Policy, ProRata: !w.o.Full,
+	})
+	s.now = m
+	m.table[i] = entry{boot: m.boot, state: joining, heard: w.now}
+	w.trace("%s starts", m.name())
+	w.stats.count("transition: started")
+	w.after(w.upto(100*time.Millisecond), m, m.tick)
+	w.after(w.upto(50*time.Millisecond), m, m.tell)
+	if first {
+		// A cluster that starts together: each knows how many to wait for.
+		m.joined = false
+		w.after(100*time.Millisecond, m, m.coldStart)
+	} else {
+		w.after(300*time.Millisecond, m, m.join)
+	}
+	return m
+}
+
+func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].id, m.boot) }
+
+// clock is the member's own time.
+func (m *member) clock() int64 {
+	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.born))
+}
+
+// do runs what happens at this member, and then performs what follows.
+func (m *member) do(fn func()) {
+	fn()
+	if m.gone {
+		return
+	}
+	if m.node.Urgent() {
+		m.apply(m.node.Flush(m.clock()))
+	}
+	if m.node.Dirty() && !m.flushing {
+		m.flushing = true
+		m.w.after(flushEvery, m, func() {
+			m.flushing = false
+			m.apply(m.node.Flush(m.clock()))
+		})
+	}
+}
+
+func (m *member) apply(e owner.Effects) {
+	for i := range e.Out {
+		if e.Out[i].Msg.Kind == handoff.Ping {
+			m.seq = e.Out[i].Msg.Seq
+		}
+		m.w.send(m, &e.Out[i])
+	}
+	for i := range e.Done {
+		m.resolved(e.Done[i].Ticket, e.Done[i].Answer)
+	}
+}
+
+// tick lets the node's time pass.
+func (m *member) tick() {
+	m.apply(m.node.Tick(m.clock()))
+	m.serveTransfers()
+	m.progress()
+	m.w.after(100*time.Millisecond+m.w.upto(150*time.Millisecond), m, m.tick)
+}
+
+func (m *member) receive(from *member, msg *handoff.Msg) {
+	m.w.sabotage(m, msg)
+	m.w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
+	m.apply(m.node.Step(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
+	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.SealReq {
+		m.serveTransfers()
+	}
+}
+
+// serveTransfers starts a stream to everybody whom counters are to be sent to.
+func (m *member) serveTransfers() {
+	for _, to := range m.node.Transfers() {
+		if m.streams[to] == nil {
+			s := &stream{}
+			m.streams[to] = s
+			m.pump(to, s)
+		}
+	}
+}
+
+// pump sends the next part of a transfer; parts arrive in order, until the connection breaks.
+func (m *member) pump(to ring.ID, s *stream) {
+	msg, ok := m.node.Pull(m.clock(), to, nil)
+	if !ok || s.broken {
+		delete(m.streams, to)
+		return
+	}
+	w := m.w
+	w.stats.count(kindName(&msg))
+	w.oracle.sent(m, &msg)
+	if w.verbose {
+		w.trace("%s => %s  %s", m.name(), to, msgText(&msg))
+	}
+	if !w.calm && w.chance(w.o.Breaks) || !w.reaches(m.slot, slotOf(to)) {
+		w.stats.count("fault: broken stream")
+		w.trace("%s => %s  breaks", m.name(), to)
+		s.broken = true
+	} else {
+		s.at = max(s.at+1, w.now+int64(w.delay()))
+		copied := copyOf(&msg)
+		w.carry(m, slotOf(to), time.Duration(s.at-w.now), func(there *member) {
+			if !s.broken {
+				there.receive(m, copied)
+			}
+		})
+	}
+	w.after(50*time.Microsecond+w.upto(time.Millisecond), m, func() { m.pump(to, s) })
+}
+
+// coldStart takes a place once all that start together are known.
+func (m *member) coldStart() {
+	known := 0
+	for i := range m.w.slots {
+		if m.live(i) {
+			known++
+		}
+	}
+	if known < m.w.o.Members && m.w.now-m.born < int64(2500*time.Millisecond) {
+		m.w.after(100*time.Millisecond, m, m.coldStart)
+		return
+	}
+	m.become(active)
+	m.joined = true
+	m.look()
+}
+
+// join takes a place on the ring when its turn has come.
+func (m *member) join() {
+	others := false
+	for i := range m.w.slots {
+		others = others || i != m.slot && m.live(i)
+	}
+	if !m.joined && others {
+		m.joined = true
+		m.look()
+	}
+	waited := m.w.now - m.born
+	if waited < int64(joinWithin) && (!others || !m.node.Progress().Warm && !m.w.hurried() || !m.myTurn(joining)) {
+		m.w.after(100*time.Millisecond, m, m.join)
+		return
+	}
+	m.joined = true
+	m.become(active)
+	m.look()
+}
+
+// hurried says that changes do not wait for each other.
+func (w *World) hurried() bool { return !w.o.Serial }
+
+// myTurn says that everybody has completed the present ring, and no other member in state s comes before this one.
+func (m *member) myTurn(s state) bool {
+	if m.w.hurried() {
+		return true
+	}
+	for i := range m.w.slots {
+		if i == m.slot || !m.live(i) {
+			continue
+		}
+		e := &m.table[i]
+		if e.state == active && e.complete != m.ring.Fingerprint() || i < m.slot && e.state == s || e.state == leaving {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *member) become(s state) {
+	m.table[m.slot].state = s
+	m.w.stats.count([]string{"", "transition: joining to active", "transition: active to leaving", "transition: leaving to left"}[s])
+	m.cry()
+}
+
+// leave begins to leave, when its turn has come or after two seconds.
+func (m *member) leave() {
+	if m.since == 0 {
+		m.since = m.w.now
+	}
+	if m.table[m.slot].state != active || !m.myTurn(leaving) && m.w.now-m.since < int64(2*time.Second) {
+		if m.w.now-m.since < int64(leaveWithin) {
+			m.w.after(100*time.Millisecond, m, m.leave)
+		}
+		return
+	}
+	m.w.trace("%s leaves", m.name())
+	m.since = m.w.now
+	m.become(leaving)
+	m.look()
+	m.handOver()
+}
+
+// handOver waits until everything is handed over, lingers, and goes.
+func (m *member) handOver() {
+	switch {
+	case m.node.Progress().HandedOver:
+		m.w.after(lingering, m, func() {
+			if !m.node.Progress().HandedOver {
+				m.handOver()
+				return
+			}
+			m.farewellToAll()
+		})
+	case m.w.now-m.since > int64(leaveWithin):
+		m.w.trace("%s has not handed over in time", m.name())
+		m.w.stats.count("fault: incomplete hand-over")
+		m.w.crash(m)
+	default:
+		m.w.after(20*time.Millisecond, m, m.handOver)
+	}
+}
+
+func (m *member) farewellToAll() {
+	m.become(left)
+	m.w.trace("%s has left", m.name())
+	m.w.oracle.left(m)
+	m.end()
+}
+
+// end ends the process.
+func (m *member) end() {
+	m.gone = true
+	m.w.slots[m.slot].now = nil
+}
+
+// progress tells the others, by gossip, that the ring is complete here.
+func (m *member) progress() {
+	if p := m.node.Progress(); p.Complete && m.ring != nil {
+		m.table[m.slot].complete = p.Ring
+	}
+}

@@ -1,0 +1,128 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+)
+
+// delay is how long a message takes.
+func (w *World) delay() time.Duration {
+	d := 50*time.Microsecond + w.upto(w.o.Delay)
+	if !w.calm && w.chance(w.o.Reorder) {
+		d += w.upto(time.Second)
+	}
+	return d
+}
+
+// reaches says whether from's messages get to the slot to.
+func (w *World) reaches(from, to int) bool { return !w.cut[from][to] }
+
+// carry takes something from m to the boot that now runs in a slot, if it gets there.
+func (w *World) carry(m *member, to int, d time.Duration, fn func(*member)) {
+	there := w.slots[to].now
+	if there == nil || !w.reaches(m.slot, to) {
+		return
+	}
+	w.after(d, there, func() {
+		if w.reaches(m.slot, to) {
+			fn(there)
+		}
+	})
+}
+
+// send takes a message of the core to another member: with loss, repetition and reordering.
+func (w *World) send(m *member, o *handoff.Out) {
+	to := slotOf(o.To)
+	w.stats.count(kindName(&o.Msg))
+	w.oracle.sent(m, &o.Msg)
+	if to < 0 || to >= len(w.slots) {
+		w.fail("a message to %q, who does not exist", o.To)
+		return
+	}
+	if w.verbose {
+		w.trace("%s -> %s  %s", m.name(), o.To, msgText(&o.Msg))
+	}
+	if w.sabotageSend(m, w.slots[to].now, &o.Msg) {
+		return
+	}
+	if !w.calm && w.chance(w.o.Loss) {
+		w.stats.count("fault: lost message")
+		return
+	}
+	times := 1
+	if !w.calm && w.chance(w.o.Double) {
+		w.stats.count("fault: repeated message")
+		times = 2
+	}
+	for range times {
+		msg := copyOf(&o.Msg)
+		w.carry(m, to, w.delay(), func(there *member) { there.receive(m, msg) })
+	}
+}
+
+// slotOf is the slot of a member; -1: there is none of that name.
+func slotOf[T ~string](id T) int {
+	if len(id) != 2 {
+		return -1
+	}
+	return int(id[1] - 'a')
+}
+
+// copyOf is a message as it travels: nobody else's memory is in it.
+func copyOf(m *handoff.Msg) *handoff.Msg {
+	c := *m
+	c.Counters = slices.Clone(m.Counters)
+	for i := range c.Counters {
+		c.Counters[i].State.Slots = slices.Clone(c.Counters[i].State.Slots)
+	}
+	return &c
+}
+
+var kinds = [...]string{"?", "Ping", "Pong", "Chunk", "Ack", "Replica", "Got", "SealReq", "Sealed"}
+
+var statuses = [...]string{"Given", "Kept", "Gone", "Unknown", "Refused"}
+
+func kindName(m *handoff.Msg) string {
+	name := "message: " + kinds[min(int(m.Kind), len(kinds)-1)]
+	switch {
+	case m.Kind == handoff.Sealed:
+		return name + " " + statuses[min(int(m.Status), len(statuses)-1)]
+	case m.Kind == handoff.Pong && m.Flags&handoff.Confirmed != 0:
+		return name + " Confirmed"
+	case m.Kind == handoff.Ping && m.Flags&handoff.Owed != 0:
+		return name + " Owed"
+	case m.Flags&handoff.Shadow != 0:
+		return name + " Shadow"
+	case m.Flags&handoff.Extra != 0:
+		return name + " Extra"
+	}
+	return name
+}
+
+func msgText(m *handoff.Msg) string {
+	s := fmt.Sprintf("%s ring %04x seq %d", kindName(m)[9:], m.Ring>>48, m.Seq)
+	if m.Flags != 0 {
+		s += fmt.Sprintf(" flags %02x", m.Flags)
+	}
+	if m.Kind == handoff.Ack {
+		s += fmt.Sprintf(" base %04x parts %d quiet %v", m.Base>>48, m.Part, time.Duration(m.Quiet))
+	}
+	if m.Member != "" {
+		s += " member " + string(m.Member)
+	}
+	for i := range m.Counters {
+		c := &m.Counters[i]
+		s += fmt.Sprintf(" {%04x", c.Key[0]>>48)
+		if c.State.TAT != 0 {
+			s += fmt.Sprintf(" tat %d", c.State.TAT)
+		}
+		for _, x := range c.State.Slots {
+			s += fmt.Sprintf(" %x@%d:%d-%d", x.Writer, x.At, x.Charged, x.Refunded)
+		}
+		s += "}"
+	}
+	return s
+}

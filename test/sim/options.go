@@ -1,0 +1,113 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+)
+
+// Options are what a seed expands to. Each seed enables a random part of them, so that faults meet in many combinations
+// and also stay apart.
+type Options struct {
+	Seed      uint64
+	Members   int           // at the start
+	Slots     int           // names that there are; those beyond Members may join
+	Keys      int           // and each has one rule
+	Length    time.Duration // of the safety phase
+	Questions int           // asked in it
+	Policy    handoff.Policy
+	Full      bool // lost state is forgiven: the full limit again, not pro rata
+
+	Algorithms []limit.Algorithm // which the rules choose from
+	Skew       time.Duration     // of clocks, at most, either way
+	Drift      float64           // of clocks, at most, either way
+	Deadline   time.Duration     // of a question, at most
+	Strict     float64           // part of the rules with strict durability
+	Addends    bool              // questions of more than one hit
+	Refunds    bool
+	Direct     float64       // part of the questions that go to the owner by a ring that may be old
+	Stale      time.Duration // how old, at most
+
+	Delay   time.Duration // of a message, usually at most
+	Reorder float64       // part of the messages that take up to a second
+	Loss    float64       // of messages between members
+	Double  float64       // part of the messages that come twice
+	Breaks  float64       // part of the messages of a transfer after which its connection is gone
+	Deaf    float64       // loss of gossip
+
+	Leaves, Joins, Rolls int           // planned changes; a roll restarts every member
+	Serial               bool          // planned changes wait for the ring to be complete
+	Rules                int           // changes of rules
+	Crashes, Pauses      int           // of members
+	Cuts, OneWay         int           // of links
+	Partitions           int           // of the cluster
+	Steps                int           // of clocks, by more than a second
+	Decay                time.Duration // of N_ref
+}
+
+// Expand is the set of options of a seed.
+func Expand(seed uint64) Options {
+	r := rand.New(rand.NewPCG(seed, 0x5eed))
+	o := Options{
+		Seed: seed, Members: 3 + r.IntN(4), Keys: 3 + r.IntN(6), Length: time.Duration(10+r.IntN(10)) * time.Second,
+		Questions: 1100 + r.IntN(400), Delay: time.Duration(1+r.IntN(8)) * time.Millisecond / 2, Decay: time.Minute,
+		Deadline: []time.Duration{12, 12, 50, 250, 1000}[r.IntN(5)] * time.Millisecond,
+		Serial:   r.IntN(4) > 0,
+	}
+	if r.IntN(8) == 0 {
+		o.Members = 7 + r.IntN(3)
+	}
+	o.Slots = min(o.Members+2, maxSlots)
+	maybe := func(p float64, set func()) {
+		if r.Float64() < p {
+			set()
+		}
+	}
+	all := []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket}
+	o.Algorithms = all[:1]
+	maybe(0.5, func() { o.Algorithms = all })
+	maybe(0.15, func() { o.Algorithms = all[3:] })
+	maybe(0.5, func() { o.Skew = time.Duration(r.IntN(200)) * time.Millisecond })
+	maybe(0.3, func() { o.Drift = r.Float64() * 2e-4 })
+	maybe(0.3, func() { o.Strict = 0.5 })
+	maybe(0.4, func() { o.Addends = true })
+	maybe(0.3, func() { o.Refunds = true })
+	maybe(0.4, func() { o.Direct, o.Stale = 0.8, time.Duration(r.IntN(5000))*time.Millisecond })
+	maybe(0.6, func() { o.Leaves, o.Joins = r.IntN(3), r.IntN(3) })
+	maybe(0.25, func() { o.Rolls = 1 })
+	maybe(0.25, func() { o.Rules = 1 + r.IntN(4) })
+	maybe(0.3, func() { o.Reorder = 0.02 + 0.1*r.Float64() })
+	maybe(0.3, func() { o.Double = 0.1 })
+	maybe(0.2, func() { o.Loss = 0.02 + 0.15*r.Float64() })
+	maybe(0.25, func() { o.Breaks = 0.05 + 0.2*r.Float64() })
+	maybe(0.3, func() { o.Deaf = 0.3 * r.Float64() })
+	if r.IntN(3) > 0 {
+		o.disturb(r, maybe)
+	}
+	if r.IntN(4) == 0 {
+		o.Policy = []handoff.Policy{handoff.Available, handoff.Quorum}[r.IntN(2)]
+	}
+	maybe(0.2, func() { o.Full = true })
+	return o
+}
+
+// disturb enables what no plan foresees.
+func (o *Options) disturb(r *rand.Rand, maybe func(float64, func())) {
+	maybe(0.4, func() { o.Crashes = 1 + r.IntN(2) })
+	maybe(0.35, func() { o.Pauses = 1 + r.IntN(2) })
+	maybe(0.3, func() { o.Cuts = 1 + r.IntN(2) })
+	maybe(0.3, func() { o.OneWay = 1 + r.IntN(2) })
+	maybe(0.3, func() { o.Partitions = 1 })
+	maybe(0.1, func() { o.Steps = 1 })
+	maybe(0.15, func() { o.Decay = time.Duration(4+r.IntN(5)) * time.Second })
+}
+
+// Planned says that nothing happens which no plan foresees.
+func (o Options) Planned() bool {
+	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps == 0
+}
+
+func (o Options) String() string { return fmt.Sprintf("%+v", struct{ Options }{o})[len("{Options:"):] }

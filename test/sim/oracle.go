@@ -1,0 +1,424 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// trouble is a kind of fault. A window is clean when none has touched it.
+type trouble uint8
+
+const (
+	crashTrouble trouble = 1 << iota
+	pauseTrouble
+	cutTrouble
+	stepTrouble
+)
+
+var troubles = [...]string{"crash", "pause", "cut", "clock step"}
+
+const aftermath = int64(8 * time.Second) // a fault may show this long after its end
+
+// oracle holds what members decide against what they may. It sees every decision when it is made, every answer when a
+// client gets it, and every fault; a bound is made of the faults that touched the window that it is for.
+type oracle struct {
+	w        *World
+	accounts map[owner.Key]*account
+	ordered  []*account
+	written  map[writing]limit.Slot // what each writer has told of its own slots
+	last     [len(troubles)]int64   // end of the last fault of each kind
+	decays   int                    // members whose N_ref has forgotten somebody
+	leastN   int                    // of N_ref, from 3 on
+	probing  bool
+}
+
+// writing names a slot.
+type writing struct {
+	key    [2]uint64
+	writer uint64
+	at     int64
+}
+
+func (o *oracle) init(w *World) {
+	*o = oracle{w: w, accounts: map[owner.Key]*account{}, written: map[writing]limit.Slot{}, leastN: w.o.Slots}
+	for i := range o.last {
+		o.last[i] = math.MinInt64 / 2
+	}
+}
+
+// account is all that is known of one counter.
+type account struct {
+	key    owner.Key
+	rule   limit.Rule
+	strict bool
+	spans  []*span // windows, the newest last; of a bucket the one busy period
+	level  float64 // of a bucket, in hits
+	credit float64 // of a bucket: hits given back
+	at     int64   // of level, by the decider's clock
+	by     *member
+	skew   float64 // hits that other clocks let through
+	log    []hit   // of a log
+}
+
+// hit is an admission, by the decider's clock.
+type hit struct {
+	at   int64
+	n    uint64
+	slop int64 // it may have been this much earlier
+}
+
+// span is a window, or a busy period of a bucket, and what may have gone wrong in it.
+type span struct {
+	index    int64
+	start    int64 // by true time, when first seen
+	end      int64 // by the decider's clock; of a bucket never
+	limit    uint64
+	admitted uint64
+	refunded uint64
+	phi      uint64 // admitted under SHARE
+	losses   uint64 // members lost that had decided in it
+	ghost    uint64 // what may be admitted for lost state
+	extra    uint64
+	split    uint64 // parts of the cluster beside the first
+	troubles trouble
+	deciders []*member
+	last     *member // the last of them
+	heir     *member // the heir of that one
+	refunds  bool
+	left     map[uint64]uint64 // counts at which a decision was made: the question
+	balance  map[uint64]int    // decisions that lead away from a count, less those that lead to it
+	missing  int               // decisions that nobody has seen
+}
+
+func (o *oracle) account(q *question) *account {
+	a := o.accounts[q.q.Key]
+	if a == nil {
+		a = &account{key: q.q.Key, rule: q.q.Rule, strict: q.q.Strict}
+		o.accounts[q.q.Key] = a
+		o.ordered = append(o.ordered, a)
+	}
+	return a
+}
+
+// span finds the window of a decision.
+func (o *oracle) span(a *account, v *verdict) *span {
+	index := int64(0)
+	if !a.rule.Algorithm.Bucket() {
+		index = a.index(v)
+	}
+	for i := len(a.spans) - 1; i >= 0; i-- {
+		if a.spans[i].index == index {
+			o.touch(a.spans[i])
+			return a.spans[i]
+		}
+	}
+	x := &span{index: index, start: o.w.now, end: math.MaxInt64, left: map[uint64]uint64{}, balance: map[uint64]int{}}
+	if !a.rule.Algorithm.Bucket() {
+		x.end = a.rule.End(index)
+	}
+	a.spans = append(a.spans, x)
+	o.touch(x)
+	if x.troubles != 0 {
+		_, n := o.w.parts()
+		x.split = uint64(max(0, n-1))
+	}
+	return x
+}
+
+// index is the window that v was decided in. A decider may use the next one a little early, when another clock is ahead;
+// of a fixed window, Reset tells.
+func (a *account) index(v *verdict) int64 {
+	i := a.rule.Index(v.until)
+	if a.rule.Algorithm != limit.FixedWindow {
+		return i
+	}
+	for _, c := range []int64{a.rule.Index(v.since), i, i + 1} {
+		most, least := wholeSeconds(a.rule.End(c)-v.since), wholeSeconds(a.rule.End(c)-v.until)
+		if least <= v.a.Reset && v.a.Reset <= most {
+			return c
+		}
+	}
+	return i
+}
+
+func wholeSeconds(d int64) time.Duration {
+	return max(time.Second, (time.Duration(d) + time.Second - 1).Truncate(time.Second))
+}
+
+// touch notes the faults that are near.
+func (o *oracle) touch(x *span) {
+	for i, at := range o.last {
+		if o.w.now-at < aftermath {
+			x.troubles |= 1 << i
+		}
+	}
+	for i := range o.w.slots {
+		if m := o.w.slots[i].now; m != nil && m.paused {
+			x.troubles |= pauseTrouble
+		}
+		for j := range o.w.slots {
+			if o.w.cut[i][j] {
+				x.troubles |= cutTrouble
+			}
+		}
+	}
+}
+
+// current calls fn for every span that is not over.
+func (o *oracle) current(fn func(*account, *span)) {
+	for _, a := range o.ordered {
+		for _, x := range a.spans {
+			if x.end > o.w.now-int64(2*time.Second) {
+				fn(a, x)
+			}
+		}
+	}
+}
+
+// slack is U.
+func (a *account) slack(l uint64) uint64 {
+	if a.strict {
+		return 0
+	}
+	return max(1, l/100)
+}
+
+// bound is what may be admitted in x beyond its limit.
+func (o *oracle) bound(a *account, x *span) uint64 {
+	b := x.phi + x.losses*a.slack(x.limit) + x.ghost + x.extra
+	if x.troubles == 0 {
+		return b
+	}
+	most := float64(x.limit)
+	if a.rule.Algorithm.Bucket() {
+		most += a.rate() * float64(o.w.now-x.start)
+	}
+	if n := o.leastN; n >= 3 && o.w.o.Policy == handoff.ShareOut {
+		b += uint64(math.Ceil(most / float64(n)))
+	}
+	if o.w.o.Policy == handoff.Available || o.decays > 0 {
+		b += uint64(math.Ceil(most)) * x.split
+	}
+	return b
+}
+
+// rate is the hits that a bucket drains in a nanosecond.
+func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule.Window) }
+
+// decided sees a decision when it is made.
+func (o *oracle) decided(q *question, v *verdict) {
+	if o.probing {
+		return
+	}
+	a := o.account(q)
+	x := o.span(a, v)
+	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
+	whole := v.a.Authority == owner.Full || v.a.Authority == owner.Part
+	if whole && !slices.Contains(x.deciders, v.by) {
+		x.deciders = append(x.deciders, v.by)
+	}
+	if whole {
+		o.holds(x, v.by, q.q.Owner)
+	}
+	switch {
+	case q.q.Op == owner.Refund && whole:
+		x.refunds = true
+		x.refunded += v.a.Before - min(v.a.Before, v.a.After)
+		a.credit = min(a.credit+float64(q.q.Hits), float64(x.limit))
+	case q.q.Op != owner.Take || q.q.Hits == 0:
+		return
+	case v.a.Authority == owner.Full && v.a.Over != (v.a.After > uint64(q.q.Rule.Depth())):
+		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.q.Hits, v.a.Before, v.a.Over, q.q.Rule.Depth())
+	}
+	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow {
+		o.link(a, x, q, v)
+	}
+	if q.q.Op == owner.Take && !v.a.Over && v.a.Authority != owner.Cached {
+		o.flow(a, x, q, v)
+	}
+}
+
+// holds notes who decides, and who would know if that one were gone.
+func (o *oracle) holds(x *span, m *member, h uint64) {
+	x.last, x.heir = m, nil
+	if i := m.ring.Owner(h); i >= 0 && m.ring.At(i).ID != slotID(m.slot) {
+		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+	} else if i := m.ring.Heir(h); i >= 0 {
+		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+	}
+}
+
+// link holds the decisions on a counter to be one chain: each leads from a count to the next, and no count is left twice.
+func (o *oracle) link(a *account, x *span, q *question, v *verdict) {
+	x.balance[v.a.Before]++
+	x.balance[v.a.After]--
+	if q.q.Op != owner.Take {
+		return
+	}
+	if other, twice := x.left[v.a.Before]; twice && x.troubles == 0 && !x.refunds {
+		o.w.fail("I3, I6: questions #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.a.Before, v.by.name())
+	}
+	x.left[v.a.Before] = q.id
+}
+
+// flow holds logs and buckets to what they admit in any time.
+func (o *oracle) flow(a *account, x *span, q *question, v *verdict) {
+	switch {
+	case a.rule.Algorithm.Bucket():
+		o.pour(a, x, q, v)
+	case a.rule.Algorithm == limit.SlidingLog:
+		a.log = append(a.log, hit{v.until, q.q.Hits, v.until - v.since})
+	}
+}
+
+// pour is a bucket that nothing is lost from.
+func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
+	if v.a.Authority == owner.Share {
+		x.phi += q.q.Hits
+	}
+	t := v.until
+	if a.by != nil && a.by != v.by {
+		ahead := (v.by.clock() - o.w.now) - (a.by.clock() - o.w.now)
+		a.skew += a.rate() * math.Abs(float64(ahead))
+	}
+	a.by = v.by
+	if dt := t - a.at; dt > 0 {
+		a.level -= a.rate() * float64(dt)
+		a.at = t
+	}
+	if a.level <= 0 {
+		a.level, a.skew = 0, 0
+		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, heir: x.heir, deciders: x.deciders[:0], left: x.left, balance: x.balance}
+		o.touch(x)
+		if v.a.Authority == owner.Share {
+			x.phi = q.q.Hits
+		} else {
+			x.deciders = append(x.deciders, v.by)
+		}
+	}
+	hits := float64(q.q.Hits)
+	free := min(a.credit, hits)
+	a.credit -= free
+	a.level += hits - free
+	a.skew = max(a.skew, a.rate()*float64(v.until-v.since))
+	// A bucket charges in full when at least one hit fits: the last one may go beyond. Its answer was over then.
+	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
+		o.w.fail("I8: question #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
+			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew, x)
+	}
+	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
+}
+
+// answered sees what a client is told.
+func (o *oracle) answered(q *question, v *verdict) {
+	if o.probing {
+		return
+	}
+	if q.q.Op != owner.Take || v.a.Over || q.q.Hits == 0 {
+		return
+	}
+	a := o.account(q)
+	if a.rule.Algorithm.Bucket() {
+		return
+	}
+	x := o.span(a, v)
+	x.admitted += q.q.Hits
+	if v.a.Authority == owner.Share {
+		x.phi += q.q.Hits
+	}
+	b := o.bound(a, x)
+	o.w.stats.approach(x, float64(x.admitted)-float64(x.refunded), float64(x.limit), float64(b))
+	switch a.rule.Algorithm {
+	case limit.FixedWindow:
+		if x.admitted > x.limit+x.refunded+b {
+			o.w.fail("I4, I5: question #%d on %04x (%v): %d admitted in window %d, limit %d, refunded %d, bound %d: %s",
+				q.id, a.key[0]>>48, a.rule.Window, x.admitted, x.index, x.limit, x.refunded, b, x)
+		}
+	case limit.SlidingLog:
+		o.slide(a, x, q, v)
+	case limit.SlidingWindow:
+		o.weigh(a, x, q, v)
+	}
+}
+
+// before is the window before x; nil: nothing was decided in it.
+func (a *account) before(x *span) *span {
+	for _, y := range a.spans {
+		if y.index == x.index-1 {
+			return y
+		}
+	}
+	return nil
+}
+
+// ease is how far clocks may disagree about the time of a decision.
+func (o *oracle) ease(x, y *span) int64 {
+	d := int64(2 * time.Millisecond)
+	if y != nil && (len(y.deciders) > 1 || len(x.deciders) > 1 || y.last != x.last) || x.phi > 0 || y != nil && y.phi > 0 {
+		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+warming)))
+	}
+	return d
+}
+
+// slide holds a log to its limit in the Window that ends now.
+func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
+	y := a.before(x)
+	from := v.until - int64(a.rule.Window) + o.ease(x, y)
+	sum, kept := uint64(0), a.log[:0]
+	for _, h := range a.log {
+		if h.at > v.until-3*int64(a.rule.Window) {
+			kept = append(kept, h)
+		}
+		if h.at-h.slop > from && h.at <= v.until {
+			sum += h.n
+		}
+	}
+	a.log = kept
+	most := x.limit + x.refunded + o.bound(a, x)
+	if y != nil {
+		most += y.refunded + o.bound(a, y)
+	}
+	if sum > most {
+		o.w.fail("I8: question #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
+	}
+}
+
+// weigh holds two windows, the older one weighed, to their limit.
+func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
+	y := a.before(x)
+	sum, most := float64(x.admitted), float64(x.limit+x.refunded+o.bound(a, x))
+	ease := float64(o.ease(x, y)) / float64(a.rule.Window)
+	if y != nil {
+		part := float64(x.end-v.until) / float64(a.rule.Window)
+		sum += float64(y.admitted) * (part - ease)
+		most += float64(y.refunded + o.bound(a, y))
+	}
+	// Which of two windows a question falls into is uncertain for as long as clocks differ.
+	if sum > most+ease*float64(x.limit) {
+		o.w.fail("I8: question #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-float64(x.limit), x)
+	}
+}
+
+// finish closes the books: what was decided in clean windows is one chain from 0.
+func (o *oracle) finish() {
+	for _, a := range o.ordered {
+		for _, x := range a.spans {
+			o.w.stats.window(x)
+			if x.troubles != 0 || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
+				continue
+			}
+			starts := 0
+			for _, n := range x.balance {
+				starts += max(0, n)
+			}
+			if starts > 1+x.missing+int(x.phi) {
+				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one; %d are unknown", x.index, a.key[0]>>48, starts, x.missing)
+			}
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Search runs seeds on several workers and stops early when a law is broken.
+type Search struct {
+	First, Seeds uint64
+	Workers      int
+	Bug          Bug
+	All          bool           // go on after a failure
+	Twice        uint64         // every so many seeds run twice; 0: none
+	Done         func(n uint64) // called after each seed
+	Stop         func() bool    // asked before each seed; nil: never
+	Failed       func(r Result) // called for each failure, one at a time
+	expand       func(seed uint64) Options
+}
+
+// Run runs them, and returns what they came to.
+func (s *Search) Run() *Stats {
+	total := NewStats()
+	var mu sync.Mutex
+	var next, done atomic.Uint64
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range max(1, s.Workers) {
+		wg.Go(func() {
+			rings := &Rings{}
+			for {
+				i := next.Add(1) - 1
+				if i >= s.Seeds || stop.Load() || s.Stop != nil && s.Stop() {
+					return
+				}
+				stats := NewStats()
+				r := s.one(s.First+i, i, rings, stats)
+				mu.Lock()
+				total.Add(stats)
+				if r.Failure != "" {
+					stop.Store(stop.Load() || !s.All)
+					if s.Failed != nil {
+						s.Failed(r)
+					}
+				}
+				mu.Unlock()
+				if n := done.Add(1); s.Done != nil {
+					s.Done(n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return total
+}
+
+func (s *Search) one(seed, i uint64, rings *Rings, stats *Stats) Result {
+	o := Expand(seed)
+	r := Run(o, s.Bug, rings, stats, false)
+	stats.Seeds, stats.Decisions, stats.Events, stats.Fewest = 1, r.Decisions, r.Events, r.Decisions
+	switch {
+	case r.Failure != "":
+		// The same again, with a trace.
+		r = Run(o, s.Bug, rings, NewStats(), true)
+	case s.Twice > 0 && i%s.Twice == 0:
+		if again := Run(o, s.Bug, &Rings{}, NewStats(), false); again.Hash != r.Hash {
+			r.Failure = "the same seed gave another run"
+		}
+	}
+	return r
+}

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+)
+
+// Bug is a deliberate mistake, made on the way between the members, that the oracle has to find.
+type Bug uint8
+
+// The bugs.
+const (
+	NoBug          Bug = iota
+	LooseSeal          // the fingerprint of seals and acknowledgements is not looked at
+	SkippedAck         // a joiner does not wait for one of its acknowledgements
+	LargestTAT         // states of buckets merge by the larger TAT
+	GrantFirst         // answers do not wait for the replica
+	PlainRefund        // a refund subtracts from the charge
+	CappedSlots        // a hand-over carries one slot of a counter
+	CappedCounters     // a hand-over carries one counter of a chunk
+)
+
+// Bugs are all of them, by name.
+var Bugs = map[string]Bug{
+	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
+	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
+	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
+}
+
+// sabotage changes a message that m is about to take in.
+func (w *World) sabotage(m *member, msg *handoff.Msg) {
+	switch {
+	case w.bug == NoBug:
+	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed || msg.Kind == handoff.Chunk):
+		msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq
+	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:
+		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
+	}
+	for i := range msg.Counters {
+		c := &msg.Counters[i]
+		switch {
+		case w.bug == LargestTAT && c.Rule.Algorithm.Bucket():
+			c.State.Slots = nil
+		case w.bug == CappedSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.Sealed):
+			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
+		case w.bug == PlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
+			for j := range c.State.Slots {
+				s := &c.State.Slots[j]
+				s.Charged, s.Refunded = s.Charged-min(s.Charged, s.Refunded), 0
+			}
+		}
+	}
+}
+
+// sabotageAdoption forges what m waits for when it has adopted a ring.
+func (w *World) sabotageAdoption(m *member) {
+	fp := m.ring.Fingerprint()
+	before := m.before
+	m.before = fp
+	if w.bug != SkippedAck || before == fp || before == 0 {
+		return
+	}
+	for i := range m.ring.Len() {
+		p := w.slots[slotOf(m.ring.At(i).ID)].now
+		if p != nil && p != m && p.boot == m.seats[p.slot] {
+			ack := &handoff.Msg{Kind: handoff.Ack, Ring: fp, Seq: m.seq, Base: before, Sent: m.clock(), Quiet: int64(3600e9)}
+			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
+			return
+		}
+	}
+}
+
+// sabotageSend answers replicas at once, and loses them.
+func (w *World) sabotageSend(m *member, to *member, msg *handoff.Msg) bool {
+	if w.bug != GrantFirst || msg.Kind != handoff.Replica || to == nil {
+		return false
+	}
+	got := &handoff.Msg{Kind: handoff.Got, Ring: msg.Ring, Seq: msg.Seq}
+	w.after(0, m, func() { m.apply(m.node.Step(m.clock(), slotID(to.slot), inst(to.slot, to.boot), got)) })
+	return true
+}

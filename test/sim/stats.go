@@ -1,0 +1,129 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// Stats are what many runs have in common: how often each thing happened, and how near the bounds came.
+type Stats struct {
+	Seeds, Decisions, Events int
+	Fewest                   int // decisions of a seed
+	Counts                   map[string]int
+	Near                     map[trouble]nearness
+}
+
+// nearness is how near one kind of windows came to its bound.
+type nearness struct {
+	spans, over int
+	excess      float64 // the most admitted beyond a limit
+	room        float64 // the least that remained up to the bound, where the limit was exceeded
+	part        float64 // the largest part of a bound that was used
+}
+
+// NewStats is empty.
+func NewStats() *Stats {
+	s := &Stats{Counts: map[string]int{}, Near: map[trouble]nearness{}}
+	for _, name := range wanted() {
+		s.Counts[name] = 0
+	}
+	return s
+}
+
+// wanted is what a long enough series of runs must have seen.
+func wanted() []string {
+	names := []string{
+		"message: Ping", "message: Ping Owed", "message: Pong", "message: Pong Confirmed", "message: Chunk", "message: Chunk Shadow", "message: Chunk Extra",
+		"message: Ack", "message: Ack Shadow", "message: Replica", "message: Got", "message: SealReq",
+		"answer: Ask", "answer: Wait", "answer: Resolved", "answer: Cancelled", "answer: not the owner",
+		"authority: full", "authority: part", "authority: share",
+		"transition: started", "transition: joining to active", "transition: active to leaving", "transition: leaving to left",
+		"transition: ring adopted", "transition: member lost", "transition: N_ref decayed",
+		"fault: lost message", "fault: repeated message", "fault: broken stream", "fault: crash", "fault: pause", "fault: link cut",
+		"fault: link cut one way", "fault: partition", "fault: clock step",
+		"rules: amount changed", "rules: window changed", "rules: algorithm changed", "rules: shard_by changed", "plan: rolled",
+	}
+	for _, s := range statuses {
+		names = append(names, "message: Sealed "+s)
+	}
+	return names
+}
+
+func (s *Stats) count(name string) { s.Counts[name]++ }
+
+func (s *Stats) authority(a owner.Authority) {
+	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached"}[a]]++
+}
+
+// window counts a span that is over.
+func (s *Stats) window(x *span) {
+	n := s.Near[x.troubles]
+	n.spans++
+	s.Near[x.troubles] = n
+}
+
+// approach notes how near admitted came to limit and bound.
+func (s *Stats) approach(x *span, admitted, limit, bound float64) {
+	over := admitted - limit
+	if over <= 0 {
+		return
+	}
+	n := s.Near[x.troubles]
+	if n.over == 0 || bound-over < n.room {
+		n.room = bound - over
+	}
+	n.over++
+	n.excess = max(n.excess, over)
+	if bound > 0 {
+		n.part = max(n.part, over/bound)
+	}
+	s.Near[x.troubles] = n
+}
+
+// Add adds what one run, or one worker's runs, came to.
+func (s *Stats) Add(o *Stats) {
+	if s.Seeds == 0 || o.Fewest < s.Fewest {
+		s.Fewest = o.Fewest
+	}
+	s.Seeds, s.Decisions, s.Events = s.Seeds+o.Seeds, s.Decisions+o.Decisions, s.Events+o.Events
+	for k, n := range o.Counts {
+		s.Counts[k] += n
+	}
+	for t, b := range o.Near {
+		a := s.Near[t]
+		if b.over > 0 && (a.over == 0 || b.room < a.room) {
+			a.room = b.room
+		}
+		a.spans, a.over = a.spans+b.spans, a.over+b.over
+		a.excess, a.part = max(a.excess, b.excess), max(a.part, b.part)
+		s.Near[t] = a
+	}
+}
+
+// Rare are the things that happened fewer than n times.
+func (s *Stats) Rare(n int) []string {
+	var rare []string
+	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {
+		if s.Counts[name] < n {
+			rare = append(rare, fmt.Sprintf("%s: %d", name, s.Counts[name]))
+		}
+	}
+	return rare
+}
+
+// Print prints the tables.
+func (s *Stats) Print(w io.Writer) {
+	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest, s.Events)
+	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {
+		fmt.Fprintf(w, "%12d  %s\n", s.Counts[name], name)
+	}
+	fmt.Fprintf(w, "\n%10s %10s %12s %12s %12s  touched by\n", "windows", "over limit", "most over", "least room", "most of bound")
+	for _, t := range slices.Sorted(maps.Keys(s.Near)) {
+		n := s.Near[t]
+		fmt.Fprintf(w, "%10d %10d %12.1f %12.1f %11.0f %%  %v\n", n.spans, n.over, n.excess, n.room, 100*n.part, t)
+	}
+}
