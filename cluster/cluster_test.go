@@ -503,3 +503,64 @@ func TestGossipKeys(t *testing.T) {
 		return func() bool { return whole(append([]*Cluster{c}, all...)...) }
 	}())
 }
+
+// complete has all of them say that they have taken over what is theirs on the ring they go by.
+func complete(all ...*Cluster) {
+	for _, c := range all {
+		c.SetComplete(c.View().Ring.Fingerprint())
+	}
+}
+
+func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
+	all := three(t, func(o *Options) {
+		o.HandOver, o.Timing.Warm, o.Timing.Turn = true, 50*time.Millisecond, 50*time.Millisecond
+	})
+	o := options("d", all[0].Gossip())
+	o.HandOver = true
+	d := up(t, o)
+	eventually(t, "joined, and not on the ring", func() bool {
+		m, ok := all[1].View().Find("d")
+		return d.View().Joined && ok && m.State == Joining && !m.Waits
+	})
+	d.SetWarm(true)
+	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.Waits })
+	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().Me().State == Joining }, rounds(d, 2))
+	complete(all...)
+	all = append(all, d)
+	eventually(t, "its turn", func() bool { return whole(all...) })
+	if n := all[0].View().Incomplete(); n != 4 {
+		t.Errorf("%d members are not complete, want all 4", n)
+	}
+	complete(all...)
+	eventually(t, "the others know", func() bool { return all[0].View().Incomplete() == 0 && d.View().Incomplete() == 0 })
+
+	d.Drain()
+	eventually(t, "dropped", func() bool { return whole(all[:3]...) && d.View().RingsDiffer() == 0 && d.View().Ring.Len() == 3 })
+	select {
+	case <-d.Drained():
+		t.Fatal("drained with counters that nobody else has")
+	default:
+	}
+	d.SetHandedOver(true)
+	eventually(t, "drained", func() bool {
+		select {
+		case <-d.Drained():
+			return true
+		default:
+			return false
+		}
+	})
+	d.Leave(t.Context())
+	for _, c := range all[:3] {
+		eventually(t, "known to have handed over", func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
+	}
+	all[2].Drain()
+	eventually(t, "leaving", func() bool { return all[2].View().Me().State == Leaving })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	all[2].Leave(ctx) // with its counters
+	eventually(t, "gone, as if it had crashed", func() bool { return len(all[0].View().Members) == 2 })
+	if left := all[0].View().Left; len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -81,6 +81,9 @@ func (o *outcome) later(d time.Duration) {
 
 // step looks at s.
 func (m *machine) step(now time.Time, s sight) outcome {
+	if m.ring != nil {
+		m.describe(&s.self, &s.told)
+	}
 	members, rival := settle(&s.self, s.others)
 	if !m.joined && m.mayJoin(now, &s, members) {
 		m.joined, m.met = true, now

@@ -1,0 +1,355 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// late is a bed whose self comes to n members that count already.
+func late(n int) *testbed {
+	b := newBed(0)
+	b.handOver = true
+	b.fill(n)
+	for i := range b.others {
+		b.others[i].Settled = true
+	}
+	b.look(0)
+	b.finish()
+	return b
+}
+
+// finish has all others go by the ring of b, and be done with it.
+func (b *testbed) finish() {
+	b.agree()
+	for i := range b.others {
+		b.others[i].Complete = b.ring.Fingerprint()
+	}
+}
+
+func TestAJoinerWaitsForItsCopies(t *testing.T) {
+	b := late(2)
+	o := b.look(9 * time.Second)
+	if o.self.State != Joining || o.self.Waits || !o.view.Joined || o.view.Ring.Len() != 2 {
+		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.Waits, o.view.Joined, o.view.Ring.Len())
+	}
+	b.told.warm = true
+	if o = b.look(0); o.self.State != Joining || !o.self.Waits || o.wake != b.timing.JoinDelay {
+		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.Waits, o.wake)
+	}
+	if o = b.look(o.wake); o.self.State != Active || o.self.Waits {
+		t.Fatalf("its turn: %v, waits %v", o.self.State, o.self.Waits)
+	}
+	if o = b.look(o.wake); o.view.Ring.Len() != 3 {
+		t.Fatalf("ring of %d", o.view.Ring.Len())
+	}
+}
+
+func TestAJoinerWaitsForItsTurn(t *testing.T) {
+	first, second := boot("first", 1), boot("second", 99)
+	first.ID, first.Waits, second.Waits = "a-first", true, true // self is of boot 1, too, and "me-1"
+	cases := []struct {
+		name  string
+		upset func(b *testbed)
+		waits bool
+	}{
+		{"nothing else goes on", func(*testbed) {}, false},
+		{"one is not complete", func(b *testbed) { b.others[1].Complete = 5 }, true},
+		{"one goes by another ring", func(b *testbed) { b.others[1].Ring = 5 }, true},
+		{"one of a version that hands nothing over", func(b *testbed) { b.others[1].Complete, b.others[1].ProtocolMax = 0, 1 }, false},
+		{"another came before", func(b *testbed) { b.others = append(b.others, first) }, true},
+		{"another comes after", func(b *testbed) { b.others = append(b.others, second) }, false},
+		{"another came before and is not ready", func(b *testbed) { first := first; first.Waits = false; b.others = append(b.others, first) }, false},
+		{"a change is about to be adopted", func(b *testbed) { m := boot("x", 50); m.State = Active; b.others = append(b.others, m) }, true},
+	}
+	for _, c := range cases {
+		b := late(2)
+		b.told.warm = true
+		b.look(0)
+		b.look(b.timing.JoinDelay - time.Millisecond)
+		c.upset(b)
+		o := b.look(time.Millisecond)
+		if (o.self.State == Joining) != c.waits {
+			t.Errorf("%s: %v", c.name, o.self.State)
+		}
+	}
+}
+
+func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
+	stuck := func() *testbed {
+		b := late(2)
+		b.others[0].Complete = 5
+		return b
+	}
+	b := stuck()
+	b.look(b.timing.Warm) // no copies came
+	if o := b.look(b.timing.Turn - time.Millisecond); o.self.State != Joining {
+		t.Errorf("before the bound: %v", o.self.State)
+	}
+	if o := b.look(time.Millisecond); o.self.State != Active {
+		t.Errorf("after the bounds: %v", o.self.State)
+	}
+	// A queue that moves has more time, but not for ever.
+	b = stuck()
+	b.told.warm = true
+	b.look(0)
+	for i := range 60 {
+		m := boot(ring.ID(fmt.Sprint("q", i)), uint64(200+i))
+		m.State = Active
+		b.others = append(b.others, m)
+		o := b.look(time.Second)
+		if b.look(time.Second / 2); o.self.State == Active {
+			if i < 30 {
+				t.Errorf("went after %d changes", i)
+			}
+			return
+		}
+	}
+	t.Error("waits for ever")
+}
+
+func TestALeaverWaitsForTheLastChange(t *testing.T) {
+	b := late(2)
+	b.told.warm = true
+	b.look(0)
+	b.look(b.timing.JoinDelay)
+	if o := b.look(b.timing.JoinDelay); o.view.Ring.Len() != 3 {
+		t.Fatal("not on the ring")
+	}
+	b.told.drain, b.told.since = true, b.now
+	if o := b.look(b.timing.Settle - time.Millisecond); o.self.State != Active {
+		t.Errorf("others have not taken over: %v", o.self.State)
+	}
+	if o := b.look(time.Millisecond); o.self.State != Leaving || o.self.Handed || o.view.Ring.Len() != 2 || o.view.Me().State != Leaving {
+		t.Errorf("after the bound: %v, ring of %d", o.self.State, o.view.Ring.Len())
+	}
+	b.told.handed = true
+	if o := b.look(0); !o.self.Handed || o.self.State != Leaving {
+		t.Error("handed over, but does not say so")
+	}
+
+	b = late(2)
+	b.told.warm = true
+	b.look(0)
+	b.look(b.timing.JoinDelay)
+	b.look(b.timing.JoinDelay)
+	b.told.complete = b.ring.Fingerprint()
+	b.finish()
+	b.look(0)
+	b.told.drain, b.told.since = true, b.now
+	if o := b.look(0); o.self.State != Leaving {
+		t.Errorf("nothing goes on: %v", o.self.State)
+	}
+}
+
+func TestLeftRemembersWhoHandedOver(t *testing.T) {
+	start := func() *testbed {
+		b := newBed(0)
+		b.fill(3)
+		b.look(0)
+		return b
+	}
+	b := start()
+	b.others[0].State = Leaving
+	b.look(0)
+	b.lose(0, true)
+	if v := b.look(0).view; !slices.Equal(v.Left, []ring.ID{"other-0"}) || v.NRef != 3 {
+		t.Errorf("left: %v, N_ref %d", v.Left, v.NRef)
+	}
+	if v := b.look(b.timing.Left - time.Second).view; len(v.Left) != 1 {
+		t.Errorf("forgotten early")
+	}
+	if o := b.look(time.Second); len(o.view.Left) != 0 || !o.fresh {
+		t.Errorf("remembered for ever: %v", o.view.Left)
+	}
+
+	b = start()
+	m := b.others[0]
+	b.others[0].State = Leaving
+	b.look(0)
+	b.lose(0, true)
+	b.look(0)
+	m.Inst, m.Boot, m.State = 90, 90, Active // comes again
+	b.others = append(b.others, m)
+	b.look(time.Second)
+	if v := b.look(time.Second).view; v.Ring.Index(m.ID) < 0 || len(v.Left) != 1 {
+		t.Errorf("with a new boot of it: %v", v.Left)
+	}
+	b.lose(len(b.others)-1, false)
+	if v := b.look(0).view; len(v.Left) != 0 {
+		t.Errorf("the new boot crashed: %v", v.Left)
+	}
+
+	b = start()
+	b.others[0].State = Leaving // and ends without having handed over
+	b.look(0)
+	b.gone[b.others[0].Inst] = farewell{id: b.others[0].ID, graceful: true}
+	b.others = b.others[1:]
+	if v := b.look(0).view; len(v.Left) != 0 {
+		t.Errorf("left: %v", v.Left)
+	}
+}
+
+func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
+	b := newBed(0)
+	b.fill(3)
+	b.look(0)
+	again := b.others[0]
+	again.Inst, again.Boot, again.State = 90, 90, Joining // at the same place
+	b.others = append(b.others, again)
+	o := b.look(0)
+	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.change.crashed != 1 || len(o.change.left) != 0 {
+		t.Errorf("ring of %d, N_ref %d, %+v", o.view.Ring.Len(), o.view.NRef, o.change)
+	}
+	b.gone[b.others[0].Inst] = farewell{id: again.ID} // memberlist finds out at last
+	b.others = b.others[1:]
+	if o = b.look(time.Second); o.reform || o.view.NRef != 4 {
+		t.Errorf("once more: reform %v, N_ref %d", o.reform, o.view.NRef)
+	}
+}
+
+func TestFlapping(t *testing.T) {
+	b := newBed(0)
+	b.fill(2)
+	b.look(0)
+	cluster := slices.Clone(b.others)
+	flap := func(company int) outcome {
+		b.agree()
+		b.look(time.Second)
+		for len(b.others) > 0 {
+			b.lose(0, false)
+		}
+		b.look(time.Second)
+		b.others = slices.Clone(cluster[:company])
+		for i := range b.others {
+			b.others[i].Ring = 4711
+		}
+		return b.look(time.Second)
+	}
+	var before time.Duration
+	for i := range 8 {
+		o := flap(2)
+		if o.self.State != Joining || o.view.Problem == "" || o.view.Ring.Index("me-1") >= 0 {
+			t.Fatalf("flap %d: %v, problem %q", i, o.self.State, o.view.Problem)
+		}
+		least := min(b.timing.Hold<<i, maxHold) * 4 / 5
+		if o.wake < least || o.wake > least*3/2 || o.wake < before {
+			t.Errorf("flap %d: held for %v, before for %v", i, o.wake, before)
+		}
+		before = o.wake
+		if o = b.look(o.wake); o.self.State != Active {
+			t.Fatalf("flap %d: %v after being held", i, o.self.State)
+		}
+	}
+	b.look(calm + maxHold)
+	if o := flap(2); o.wake > b.timing.Hold*6/5 {
+		t.Errorf("after a calm while held for %v", o.wake)
+	}
+	b.look(time.Minute)
+	if o := flap(1); o.self.State != Active {
+		t.Errorf("two that lost each other: %v; both would wait", o.self.State)
+	}
+}
+
+// TestChangesComeOneAfterTheOther: members that see each other's announcements late join and leave at random. All get
+// where they want, and hardly ever does one go while another change is on.
+func TestChangesComeOneAfterTheOther(t *testing.T) {
+	const step = 20 * time.Millisecond
+	changes, overlaps := 0, 0
+	for seed := range uint64(12) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		w := &world{now: epoch}
+		w.add("m-0") // begins alone
+		w.run(50)
+		for i := range 6 {
+			w.add(ring.ID(fmt.Sprint("j-", i)))
+		}
+		for range 40 {
+			w.run(r.IntN(20))
+			if i := 1 + r.IntN(6); r.IntN(3) == 0 && !w.beds[i].told.drain {
+				w.beds[i].told.drain, w.beds[i].told.since = true, w.now
+			}
+		}
+		w.run(int(20 * time.Second / step))
+		for _, b := range w.beds {
+			want := Active
+			if b.told.drain {
+				want = Leaving
+			}
+			if b.self.State != want || b.ring.Fingerprint() != w.beds[0].ring.Fingerprint() {
+				t.Fatalf("seed %d: %s is %v, want %v", seed, b.self.ID, b.self.State, want)
+			}
+		}
+		changes, overlaps = changes+w.changes, overlaps+w.overlaps
+	}
+	if changes < 80 || overlaps*10 > changes {
+		t.Errorf("%d of %d changes began while another was on", overlaps, changes)
+	}
+	t.Logf("%d of %d changes began while another was on", overlaps, changes)
+}
+
+// world is several machines that see each other three steps late, and complete a ring ten steps after they adopted it.
+type world struct {
+	now               time.Time
+	beds              []*testbed
+	past              [][]Member // what all announced, the newest last
+	changes, overlaps int
+}
+
+func (w *world) add(id ring.ID) {
+	b := newBed(0)
+	b.handOver, b.start, b.now = true, w.now, w.now
+	b.self = boot(id, uint64(len(w.beds)+1))
+	b.self.Boot = w.now.UnixMilli()
+	if len(w.beds) == 0 {
+		b.self.ID = "m-0"
+	}
+	w.beds = append(w.beds, b)
+}
+
+func (w *world) run(steps int) {
+	for range steps {
+		w.now = w.now.Add(20 * time.Millisecond)
+		var seen []Member
+		if n := len(w.past); n > 3 {
+			seen = w.past[n-4]
+		}
+		var all []Member
+		for _, b := range w.beds {
+			b.others = slices.DeleteFunc(slices.Clone(seen), func(m Member) bool { return m.Inst == b.self.Inst })
+			b.contact = contact{rounds: 1, listed: 1 + len(b.others)}
+			for _, m := range b.others {
+				b.contact.others = append(b.contact.others, m.Gossip)
+			}
+			b.told.warm = w.now.Sub(b.start) > 300*time.Millisecond
+			if b.ring != nil && w.now.Sub(b.reformed) >= 200*time.Millisecond {
+				b.told.complete = b.ring.Fingerprint()
+			}
+			before, busy := b.self.State, w.busy()
+			b.now = w.now
+			o := b.look(0)
+			if o.self.State != before {
+				w.changes++
+				if busy && o.self.State != Joining {
+					w.overlaps++
+				}
+			}
+			all = append(all, b.self)
+		}
+		w.past = append(w.past, all)
+	}
+}
+
+// busy says whether any member on the ring is not done with it, in truth.
+func (w *world) busy() bool {
+	for _, b := range w.beds {
+		if b.self.State == Active && b.ring != nil && b.self.Complete != b.ring.Fingerprint() {
+			return true
+		}
+	}
+	return false
+}
