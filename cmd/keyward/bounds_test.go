@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/config"
+)
+
+var update = flag.Bool("update", false, "write golden files and the example in docs/bounds.md")
+
+func runBounds(args ...string) (string, error) {
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(append([]string{"bounds"}, args...))
+	err := root.Execute()
+	return out.String(), err
+}
+
+// golden compares got with a file of testdata.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test ./cmd/keyward -update):\n%s", file, got)
+	}
+}
+
+func TestBoundsGolden(t *testing.T) {
+	t.Chdir("testdata")
+	for file, args := range map[string][]string{
+		"bounds.share.txt":     {"shop.yaml", "--members", "5"},
+		"bounds.available.txt": {"shop.yaml", "--members", "4", "--policy", "available", "--rate", "200"},
+		"bounds.quorum.txt":    {"shop.yaml", "--members", "2", "--policy", "quorum"},
+		"bounds.alone.txt":     {"shop.yaml", "--members", "1"},
+		"bounds.json":          {"shop.yaml", "--members", "5", "-o", "json"},
+	} {
+		out, err := runBounds(args...)
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+		golden(t, file, out)
+	}
+}
+
+// TestBoundsOfDirectory holds that a directory is read as the service reads it.
+func TestBoundsOfDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.yaml", "b.yaml"} {
+		text := "domain: " + name[:1] + "\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := runBounds(dir, "--members", "3", "-o", "json")
+	var doc boundsJSON
+	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc.Rules) != 2 || doc.Rules[1].Rule != "b.k" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestBoundsFaults(t *testing.T) {
+	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1", "-o", "xml")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "-o xml", "read rules"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not said in %v", want, err)
+		}
+	}
+	if _, err := runBounds("testdata/shop.yaml"); err == nil {
+		t.Error("--members is not asked for")
+	}
+}
+
+// TestBoundsManual holds docs/bounds.md against the command: its example is the command's output, and its table has every
+// event with its formulas.
+func TestBoundsManual(t *testing.T) {
+	const file, begin = "../../docs/bounds.md", "```text\n"
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/bounds.share.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(page), begin)
+	got, after, found := strings.Cut(rest, "```")
+	if *update && found {
+		got = string(want)
+		if err := os.WriteFile(file, []byte(before+begin+got+"```"+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got != string(want) {
+		t.Errorf("the example in %s is not what the command prints (go test ./cmd/keyward -update)", file)
+	}
+	rules, err := loadPath("testdata/shop.yaml", config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, policy := range []config.Partition{config.PartShare, config.PartAvailable, config.PartQuorum} {
+		for _, r := range rules.Rules() {
+			for _, b := range r.Bounds(config.Cluster{Members: 5, Partition: policy}).Bounds {
+				row := rowOf(before, b.Event)
+				for _, formula := range []string{plain(b.OverIs), plain(b.UnderIs)} {
+					if !strings.Contains(row, "`"+formula+"`") {
+						t.Errorf("%s: the row of %q has no `%s`: %s", r.FullKey, b.Event, formula, row)
+					}
+				}
+			}
+		}
+	}
+}
+
+// rowOf is the row of the page's table whose first cell is the event.
+func rowOf(page, event string) string {
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "| "+event+" |") {
+			return line
+		}
+	}
+	return ""
+}
+
+// plain is a formula without what every row may have on top: S of what is no fixed window, and open of fail_open.
+func plain(formula string) string {
+	formula = strings.ReplaceAll(formula, " + S", "")
+	if formula == "S" {
+		formula = "0"
+	}
+	return strings.ReplaceAll(formula, " + open", "")
+}
