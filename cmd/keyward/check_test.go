@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// rulesDir is a directory of one file with one rule, whose metadata.keyward is given.
+func rulesDir(t *testing.T, extension string) string {
+	t.Helper()
+	dir := t.TempDir()
+	text := "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: 5}\n  metadata:\n    keyward: {" + extension + "}\n"
+	if err := os.WriteFile(filepath.Join(dir, "d.yaml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestCheckAgainst holds that a person who changes how a rule counts is told so before the change.
+func TestCheckAgainst(t *testing.T) {
+	for _, row := range []struct{ old, fresh, want string }{
+		{"", "window: 60s", ""},
+		{"window: 10s", "window: 10s, durability: strict", ""},
+		{"window: 10s", "window: 36h", "for its window is another"},
+		{"", "algorithm: token_bucket", "for its algorithm is another: up to 15 hits"},
+		{"", "window: 36h", "do not survive a restart"},
+		{"", "burst: 5", "d.yaml: error in metadata.keyward of 'd.k': burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window (line 6)"},
+		{"", "mechanism: lease", "mechanism 'lease' is not supported yet (line 6)"},
+	} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs([]string{"check", rulesDir(t, row.fresh), "--against", rulesDir(t, row.old)})
+		err := root.Execute()
+		if failed := strings.Contains(row.want, "(line"); failed != (err != nil) {
+			t.Errorf("{%s}: %v", row.fresh, err)
+		}
+		if row.want == "" && out.String() != "all rate limit configs ok\n" || !strings.Contains(out.String(), row.want) {
+			t.Errorf("from {%s} to {%s}: %q is not said in\n%s", row.old, row.fresh, row.want, out.String())
+		}
+	}
+}
