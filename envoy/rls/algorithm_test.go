@@ -62,6 +62,9 @@ func TestAlgorithms(t *testing.T) {
 			{0, 11, "OK 10, 10;w=20;burst=20; 9; 22"}, {0, 10, "OVER 10, 10;w=20;burst=20; 0; 4"},
 		}},
 		{"minute", "algorithm: token_bucket, burst: 5", []step{{0, 5, "OK 10, 10;w=60;burst=5; 0; 30"}, {0, 1, "OVER 10, 10;w=60;burst=5; 0; 6"}}},
+		{"minute", "algorithm: sliding_window, window: 20s", []step{ // the clock is 2 s into a window
+			{0, 10, "OK 10, 10;w=20; 0; 18"}, {18 * time.Second, 1, "OVER 10, 10;w=20; 0; 4"}, {10 * time.Second, 1, "OK 10, 10;w=20; 3; 10"},
+		}},
 		{"minute", "algorithm: sliding_log", []step{
 			{0, 10, "OK 10; 0; 60"}, {30 * time.Second, 1, "OVER 10; 0; 30"}, {30 * time.Second, 1, "OK 10; 8; 30"}, // what was over counts, too
 		}},
