@@ -11,12 +11,15 @@ import (
 // TAT alone cannot be merged: the larger of two forgets what the other was charged. So each writer's slot says how
 // much it charged in all, in nanoseconds, and when last; what another State lacks of that is added to its TAT as if
 // it had all come with the last charge. As a later charge never ends earlier, neither sum is below the truth, so the
-// smaller one is taken. A refund lowers TAT only: it ran in the same State as the charges it gives back, the other
+// smaller one is taken. A refund lowers TAT only: it ran in the same State as the charges it gives back, and other
 // States' sums are at most too high.
 //
-// A new slot begins to count at its time (Refunded: what had drained by then). TAT was never behind a writer's
-// Charged but for refunds, and a slot is kept until both have passed, so a writer that begins anew is never below what
-// old copies say of it.
+// Two members that both decided for long owe each other more than a bucket holds. What is older than one Window is
+// forgiven, as windows do: a merged level exceeds the two together by a Window at most.
+//
+// A new slot begins to count at its time (Refunded: what had drained by then). TAT is behind a writer's Charged by
+// refunds at most, and a slot is kept until both have passed, so a writer that begins anew is never below what old
+// copies say of it.
 
 // interval is the nanoseconds that a hit takes to drain, rounded up: a bucket lets through at most Limit hits a
 // Window, and too few by one in 10^9 for each hit a second.
@@ -48,35 +51,39 @@ func (r Rule) usedBucket(s *State, now int64) uint64 {
 }
 
 func (r Rule) chargeBucket(s *State, now int64, writer, hits uint64) {
-	drained := s.level(now) == 0
-	if drained {
+	if s.level(now) == 0 {
 		r.trimBucket(s, now)
-	}
-	f := s.by(writer, now)
-	if drained {
-		f.Refunded = f.Charged
 		s.TAT = now
 	}
-	d := r.spanOf(hits)
+	s.draw(writer, now, r.spanOf(hits))
+}
+
+// draw charges d nanoseconds on top of TAT, which is not before now.
+func (s *State) draw(writer uint64, now, d int64) {
+	i := s.by(writer)
+	if i < 0 {
+		i = len(s.Slots)
+		base := uint64(max(0, now))
+		s.Slots = append(s.Slots, Slot{Writer: writer, At: now, Charged: base, Refunded: base})
+	}
+	f := &s.Slots[i]
 	f.Charged = saturatingAdd(f.Charged, uint64(d))
 	f.At = max(f.At, now)
 	s.TAT = later(s.TAT, d)
 	s.sort()
 }
 
-// by is writer's slot, made if there is none.
-func (s *State) by(writer uint64, now int64) *Slot {
+// by is the index of writer's slot, negative if there is none.
+func (s *State) by(writer uint64) int {
 	for i := range s.Slots {
 		if s.Slots[i].Writer == writer {
-			return &s.Slots[i]
+			return i
 		}
 	}
-	base := uint64(max(0, now))
-	s.Slots = append(s.Slots, Slot{Writer: writer, At: now, Charged: base, Refunded: base})
-	return &s.Slots[len(s.Slots)-1]
+	return -1
 }
 
-// sort puts the slots of buckets in order, whose times change.
+// sort puts the slots in order.
 func (s *State) sort() { slices.SortFunc(s.Slots, order) }
 
 func (r Rule) refundBucket(s *State, now int64, hits uint64) {
@@ -93,12 +100,15 @@ func (r Rule) mergeBuckets(into, from *State) {
 	case len(into.Slots) == 0:
 		into.TAT = from.TAT
 	default:
-		into.TAT = min(into.fold(from), from.fold(into))
+		into.TAT = min(into.fold(from), from.fold(into), r.owed(into, from))
 	}
 	for _, g := range from.Slots {
-		f := into.by(g.Writer, g.At)
-		f.At = max(f.At, g.At)
-		f.raise(g)
+		if i := into.by(g.Writer); i < 0 {
+			into.Slots = append(into.Slots, g)
+		} else {
+			into.Slots[i].At = max(into.Slots[i].At, g.At)
+			into.Slots[i].raise(g)
+		}
 	}
 	into.sort()
 }
@@ -108,16 +118,20 @@ func (s *State) fold(o *State) int64 {
 	tat := s.TAT
 	for _, g := range o.Slots {
 		from := g.Refunded
-		for i := range s.Slots {
-			if f := &s.Slots[i]; f.Writer == g.Writer {
-				from = max(from, f.Charged)
-			}
+		if i := s.by(g.Writer); i >= 0 {
+			from = max(from, s.Slots[i].Charged)
 		}
 		if g.Charged > from {
 			tat = later(max(tat, g.At), int64(min(g.Charged-from, math.MaxInt64)))
 		}
 	}
 	return tat
+}
+
+// owed is the most that both together may owe: their levels at the last charge, and a Window.
+func (r Rule) owed(a, b *State) int64 {
+	last := max(a.Slots[len(a.Slots)-1].At, b.Slots[len(b.Slots)-1].At)
+	return later(later(later(last, a.level(last)), b.level(last)), r.width())
 }
 
 func (r Rule) expiresBucket(s *State) int64 {
@@ -128,17 +142,15 @@ func (r Rule) expiresBucket(s *State) int64 {
 	return at
 }
 
+// trimBucket keeps for a Window what other copies may lack.
 func (r Rule) trimBucket(s *State, now int64) {
 	if s.level(now) > 0 {
 		return
 	}
-	kept := s.Slots[:0]
-	for _, f := range s.Slots {
-		if int64(min(f.Charged, math.MaxInt64)) > earlier(now, int64(Ahead)) {
-			kept = append(kept, f)
-		}
-	}
-	if s.Slots = kept; len(kept) == 0 {
+	soon := uint64(max(0, earlier(now, int64(Ahead))))
+	past := earlier(now, max(int64(Ahead), r.width()))
+	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Charged <= soon && f.At <= past })
+	if len(s.Slots) == 0 {
 		s.TAT = 0
 	}
 }

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -22,10 +23,13 @@ func (r Rule) Clean(s *State, now int64) (dropped int) {
 			f.At = min(f.At, soon)
 			f.Refunded = min(f.Refunded, f.Charged)
 		}
+		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), order(a, b)) })
 		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer })
+		s.sort()
 		s.TAT = min(s.TAT, s.most())
 	} else {
 		s.TAT = 0
+		s.sort()
 		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer && a.At == b.At })
 	}
 	return dropped
@@ -44,21 +48,18 @@ func (r Rule) timely(at, now int64) bool {
 	return at >= earlier(w, 1) && (at <= later(w, 1) || r.start(at) <= later(now, int64(Ahead)))
 }
 
-// unite sorts the slots and makes one of those that are the same.
+// unite makes one slot of neighbours that are the same.
 func (s *State) unite(same func(a, b Slot) bool) {
-	slices.SortFunc(s.Slots, order)
 	kept := s.Slots[:0]
 	for _, f := range s.Slots {
-		i := slices.IndexFunc(kept, func(g Slot) bool { return same(f, g) })
-		if i < 0 {
+		if n := len(kept); n > 0 && same(kept[n-1], f) {
+			f.raise(kept[n-1])
+			kept[n-1] = f
+		} else {
 			kept = append(kept, f)
-			continue
 		}
-		kept[i].raise(f)
-		kept[i].At = f.At
 	}
 	s.Slots = kept
-	s.sort()
 }
 
 // most is the latest that a bucket's TAT can be: all that has not drained came with the last charge.

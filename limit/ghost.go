@@ -4,10 +4,10 @@ package limit
 const ghostSteps = 8
 
 // Ghost charges for a State that is lost, so that what may be admitted until it would have mattered no more is the
-// limit's share of the time that is left: as if the limit had been used up evenly until now. A bucket is full. It does
-// nothing where a ghost stands already. Slots grow by at most ghostSteps.
+// limit's share of the time that is left: as if the limit had been used up evenly until now. A bucket is full. A second
+// call with the same now changes nothing; a later one may charge more. Slots grow by at most ghostSteps.
 func (r Rule) Ghost(s *State, now int64) {
-	if r.haunted(s, now) || r.Limit == 0 {
+	if r.Limit == 0 {
 		return
 	}
 	limit := uint64(r.Limit)
@@ -24,22 +24,11 @@ func (r Rule) Ghost(s *State, now int64) {
 		s.slot(earlier(w, 1), GhostWriter).raise(Slot{Charged: limit})
 		fallthrough
 	default:
-		left := mulDivUp(limit, r.left(w, now), uint64(r.width()))
-		s.slot(w, GhostWriter).raise(Slot{Charged: limit - min(limit, left)})
-	}
-}
-
-// haunted says that a ghost still counts at now.
-func (r Rule) haunted(s *State, now int64) bool {
-	for _, f := range s.Slots {
-		if f.Writer != GhostWriter || f.Charged == f.Refunded {
-			continue
-		}
-		if ghost := (State{TAT: s.TAT, Slots: []Slot{f}}); r.Used(&ghost, now) > 0 {
-			return true
+		gone := uint64(r.width()) - r.left(w, now)
+		if n := mulDivUp(limit, gone, uint64(r.width())); n > 0 {
+			s.slot(w, GhostWriter).raise(Slot{Charged: n})
 		}
 	}
-	return false
 }
 
 // slotAt is the ghost's slot of a log for time t.
@@ -57,9 +46,8 @@ func (r Rule) fill(s *State, now int64) {
 	if level >= full {
 		return
 	}
-	f := s.by(GhostWriter, now)
-	f.Charged = saturatingAdd(f.Charged, uint64(full-level))
-	f.At = max(f.At, now)
-	s.TAT = later(now, full)
-	s.sort()
+	if level == 0 {
+		s.TAT = now
+	}
+	s.draw(GhostWriter, now, full-level)
 }

@@ -1,0 +1,248 @@
+package limit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+const me = 7 // a writer
+
+var all = []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket}
+
+// every keeps every hit and every refund, and counts again each time.
+type every struct {
+	rule   Rule
+	events []event
+}
+
+type event struct {
+	at   int64
+	hits uint64 // charged
+	back uint64 // of hits; for buckets nanoseconds given back at that time
+}
+
+func (w *every) used(now int64) uint64 {
+	switch w.rule.Algorithm {
+	case FixedWindow:
+		return w.in(w.rule.Index(now))
+	case SlidingWindow:
+		i, width := w.rule.Index(now), uint64(w.rule.Window)
+		gone := uint64(now) - uint64(i)*width
+		before := w.in(i-1) * (width - gone)
+		return w.in(i) + (before+width-1)/width
+	case SlidingLog:
+		return w.since(now - int64(w.rule.Window))
+	}
+	t := w.interval()
+	return uint64((w.level(now) + t - 1) / t)
+}
+
+func (w *every) in(window int64) (n uint64) {
+	for _, e := range w.events {
+		if w.rule.Index(e.at) == window {
+			n += e.hits - e.back
+		}
+	}
+	return n
+}
+
+func (w *every) since(at int64) (n uint64) {
+	for _, e := range w.events {
+		if e.at > at {
+			n += e.hits - e.back
+		}
+	}
+	return n
+}
+
+func (w *every) interval() int64 {
+	return (int64(w.rule.Window) + int64(w.rule.Limit) - 1) / int64(w.rule.Limit)
+}
+
+// level pours every hit into a bucket that leaks a nanosecond a nanosecond.
+func (w *every) level(now int64) (level int64) {
+	var last int64
+	for i, e := range append(w.events, event{at: now}) {
+		if i > 0 {
+			level = max(0, level-(e.at-last))
+		}
+		last = e.at
+		level += int64(e.hits)*w.interval() - int64(e.back)
+	}
+	return level
+}
+
+func (w *every) take(now int64, n uint64) Decision {
+	before := w.used(now)
+	d := Decision{Before: before, After: before + n, Over: before+n > uint64(w.rule.Depth())}
+	if !d.Over {
+		d.Remaining = uint32(uint64(w.rule.Depth()) - d.After)
+	}
+	if !w.rule.Algorithm.Bucket() || before < uint64(w.rule.Depth()) {
+		w.events = append(w.events, event{at: now, hits: n})
+	}
+	return d
+}
+
+func (w *every) refund(now int64, n uint64) {
+	if w.rule.Algorithm.Bucket() {
+		w.events = append(w.events, event{at: now, back: uint64(min(w.level(now), int64(n)*w.interval()))})
+		return
+	}
+	i := w.rule.Index(now)
+	for k := len(w.events) - 1; k >= 0; k-- {
+		e := &w.events[k]
+		if w.rule.Algorithm == FixedWindow && w.rule.Index(e.at) != i ||
+			w.rule.Algorithm == SlidingWindow && w.rule.Index(e.at) < i-1 ||
+			w.rule.Algorithm == SlidingLog && e.at <= now-int64(w.rule.Window) {
+			return
+		}
+		back := min(n, e.hits-e.back)
+		e.back += back
+		n -= back
+	}
+}
+
+func anyRule(rnd *rand.Rand, a Algorithm) Rule {
+	r := Rule{Window: []time.Duration{time.Second, time.Minute, 250 * time.Millisecond}[rnd.IntN(3)], Limit: 1 + rnd.Uint32N(30), Algorithm: a}
+	if a.Bucket() {
+		r.Burst = rnd.Uint32N(40)
+	}
+	return r
+}
+
+// One member's counter decides as one that keeps every hit, with hits few enough for a log to be exact.
+func TestStateAgainstEveryHit(t *testing.T) {
+	for seed := range uint64(400) {
+		for _, a := range all {
+			rnd := rand.New(rand.NewPCG(seed, uint64(a)))
+			r := anyRule(rnd, a)
+			w := &every{rule: r}
+			var s State
+			now := t0 + rnd.Int64N(1e12)
+			for i := range 120 {
+				now += rnd.Int64N(int64(r.Window) / 16)
+				if rnd.IntN(12) == 0 {
+					now += rnd.Int64N(3 * int64(r.Window))
+				}
+				n := rnd.Uint64N(7)
+				where := fmt.Sprintf("seed %d, %v %+v, step %d", seed, a, r, i)
+				switch rnd.IntN(6) {
+				case 0:
+					before := w.used(now)
+					w.refund(now, n)
+					if d := r.Refund(&s, now, me, n); d.Over || d.Before != before || d.After != w.used(now) {
+						t.Fatalf("%s: refund of %d: %+v, want %d -> %d", where, n, d, before, w.used(now))
+					}
+				case 1:
+					if d, want := r.Peek(&s, now, n), w.used(now)+n; d.After != want || d.Over != (want > uint64(r.Depth())) {
+						t.Fatalf("%s: peek %d: %+v, want after %d", where, n, d, want)
+					}
+				default:
+					want := w.take(now, n)
+					d := r.Take(&s, now, me, n)
+					if d.Reset < time.Second {
+						t.Fatalf("%s: reset %v", where, d.Reset)
+					}
+					if want.Reset = d.Reset; d != want {
+						t.Fatalf("%s: take %d: %+v, want %+v", where, n, d, want)
+					}
+				}
+				if rnd.IntN(4) == 0 {
+					r.Trim(&s, now)
+				}
+				if got := r.Used(&s, now); got != w.used(now) {
+					t.Fatalf("%s: used %d, want %d", where, got, w.used(now))
+				}
+				if end := r.Expires(&s); len(s.Slots) > 0 && r.Used(&s, max(now, end)) != 0 {
+					t.Fatalf("%s: %d used at expiry", where, r.Used(&s, max(now, end)))
+				}
+				check(t, &s)
+			}
+		}
+	}
+}
+
+// A log of many hits never counts fewer than there are, and none that is a bucket too old.
+func TestLongLog(t *testing.T) {
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 99))
+		r := Rule{Window: time.Minute, Limit: 500, Algorithm: SlidingLog}
+		w := &every{rule: r}
+		var s State
+		now := t0
+		for range 2500 {
+			now += rnd.Int64N(int64(r.Window) / 300)
+			w.take(now, 1)
+			r.Take(&s, now, 3+2*uint64(now/int64(20*time.Second)%3), 1)
+			got, least, most := r.Used(&s, now), w.used(now), w.since(now-int64(r.Window)-r.step())
+			if got < least || got > most {
+				t.Fatalf("seed %d: used %d, want %d to %d", seed, got, least, most)
+			}
+			if len(s.Slots) > 3*(logSlots+3) {
+				t.Fatalf("seed %d: %d slots", seed, len(s.Slots))
+			}
+			check(t, &s)
+		}
+		r.Trim(&s, now+int64(r.Window)+r.step())
+		if len(s.Slots) != 0 {
+			t.Fatalf("%d slots after a window", len(s.Slots))
+		}
+	}
+}
+
+// What a bucket admits in any time is at most its depth and Limit hits a Window.
+func TestBucketEnvelope(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 5))
+		r := anyRule(rnd, TokenBucket)
+		r.Limit = 1 + rnd.Uint32N(1000)
+		var s State
+		var admitted []event
+		for now := t0; len(admitted) < 200; now += rnd.Int64N(3 * int64(r.Window) / int64(r.Limit)) {
+			n := 1 + rnd.Uint64N(uint64(min(4, r.Depth())))
+			if d := r.Take(&s, now, me, n); !d.Over {
+				admitted = append(admitted, event{at: now, hits: n})
+			}
+		}
+		for i := range admitted {
+			var sum uint64
+			for _, e := range admitted[i:] {
+				sum += e.hits
+				// sum <= depth + limit * (time between) / window
+				if time := uint64(e.at - admitted[i].at); (sum-min(sum, uint64(r.Depth())))*uint64(r.Window) > uint64(r.Limit)*time {
+					t.Fatalf("seed %d, %+v: %d hits in %d ns", seed, r, sum, time)
+				}
+			}
+		}
+	}
+}
+
+// Whoever asks for one hit again and again gets the whole rate, whatever is denied in between.
+func TestDenialsDoNotStarve(t *testing.T) {
+	for _, a := range []Algorithm{TokenBucket, LeakyBucket} {
+		r := Rule{Window: time.Second, Limit: 10, Burst: 3, Algorithm: a}
+		var s State
+		var admitted int
+		for now := t0; now < t0+int64(10*time.Second); now += int64(time.Millisecond) {
+			if !r.Take(&s, now, me, 1).Over {
+				admitted++
+			}
+		}
+		if admitted != 102 {
+			t.Errorf("%v: %d admitted in 10 s, want 3 and 99", a, admitted)
+		}
+	}
+}
+
+// check is what every State must be.
+func check(t *testing.T, s *State) {
+	t.Helper()
+	for i := range s.Slots {
+		if i > 0 && order(s.Slots[i-1], s.Slots[i]) >= 0 {
+			t.Fatalf("slots out of order: %+v", s.Slots)
+		}
+	}
+}
