@@ -27,21 +27,27 @@ func (n *Node) Degrade(now int64, q *Question) Answer {
 	return a
 }
 
-// shareLocked answers from this member's share of the limit. Its own charges as the owner count against the share, so
-// a former owner that knows the limit to be spent admits nothing.
+// shareLocked answers from this member's share of the limit. Its own charges as the owner count against the share, and
+// whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
+// admits nothing. What is admitted is told to the owner.
 func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
 	h := hit{Question: q, now: s.clock(now), hash: hash, kind: shared, rule: q.Rule}
-	h.rule.Limit = s.view.share(q.Rule.Limit, q.Owner)
-	h.extra = s.spent(&h, owned)
+	h.rule.Limit = s.view.Share(q.Rule.Limit, q.Owner)
+	if q.Rule.Burst > 0 {
+		h.rule.Burst = s.view.Share(q.Rule.Burst, q.Owner)
+	}
+	h.extra = s.known(&h)
 	a.Authority = Share
-	s.spend(&h, a)
+	if s.spend(&h, a) {
+		n.tell(s, &h)
+	}
 }
 
 // openLocked admits up to the rule's local cap a window, whatever others admit.
 func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
 	h := hit{Question: q, now: s.clock(now), hash: hash, kind: opened, rule: q.Rule}
 	if q.LocalCap > 0 {
-		h.rule.Limit = q.LocalCap
+		h.rule.Limit, h.rule.Burst = q.LocalCap, 0
 	}
 	a.Authority = Open
 	s.spend(&h, a)
@@ -50,13 +56,14 @@ func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Question, a *Answ
 // closedLocked admits this member's share of what the owner last said was left in this window, then refuses.
 func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
 	h := hit{Question: q, now: s.clock(now), hash: hash, kind: quoted, rule: q.Rule}
+	h.rule = h.flat()
 	e := s.tables[quoted].find(hash, q.Key)
 	a.Authority = Closed
-	if e == nil || e.end <= h.now || h.now-int64(e.refunded) > int64(n.options.SnapshotAge) {
+	if e == nil || e.end <= h.now || h.now-int64(e.note) > int64(n.options.SnapshotAge) {
 		s.refuse(&h, a)
 		return
 	}
-	h.rule.Limit = s.view.share(e.limit, q.Owner)
+	h.rule.Limit = s.view.Share(e.limit, q.Owner)
 	s.answerPart(&h, e.charged, a)
 	if h.charges() && !a.Over {
 		e.charged = saturatingAdd(e.charged, h.Hits)
@@ -64,55 +71,133 @@ func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	}
 }
 
-// spent is the hits of h's key in this window that stand in another table: all of those charged as the owner, the
-// admitted part of those charged under SHARE.
-func (s *shard) spent(h *hit, in kind) uint64 {
-	if e := s.tables[in].find(h.hash, h.Key); e != nil {
-		switch {
-		case e.end <= h.now:
-			return 0
-		case in == owned:
-			return e.count()
-		}
-		return e.refunded
+// known is what counts against the share of h's key, of all that stands in the owned table: this member's own charges,
+// or as much of everybody's as the whole limit has no room for beside the share.
+func (s *shard) known(h *hit) uint64 {
+	e := s.tables[owned].find(h.hash, h.Key)
+	if e == nil {
+		g := *h
+		g.kind = owned
+		return s.estimate(&g)
 	}
-	if len(s.sketches) == 0 {
+	if e.end <= h.now {
 		return 0
 	}
-	return s.sketchFor(h.rule, h.now, false).estimate(sketchHash(h.hash, in, h.rule.Index(h.now)))
+	r := h.Question.Rule
+	if r.Algorithm != limit.FixedWindow {
+		s.load(e, r, &s.state)
+		if r.Peek(&s.state, h.now, max(1, h.Hits)).Over {
+			return math.MaxUint64
+		}
+		return 0
+	}
+	t := s.tally(e, r)
+	all, mine := t.Count(), e.charged
+	if x := s.slab.find(e, t.Window, s.inst); x != nil {
+		mine = saturatingSub(saturatingAdd(mine, x.charged), x.refunded)
+	}
+	if x := s.slab.find(e, t.Window, s.share()); x != nil {
+		all = saturatingSub(all, x.charged) // what the share's own count has, too
+	}
+	return max(mine, saturatingSub(all, uint64(r.Limit-h.rule.Limit)))
 }
 
-// spend answers h from a table whose entries remember what was charged, and how much of it was admitted.
-func (s *shard) spend(h *hit, a *Answer) {
-	e := s.tables[h.kind].find(h.hash, h.Key)
-	if e != nil && e.end <= h.now {
-		e.charged, e.refunded, e.end = 0, 0, h.rule.End(h.rule.Index(h.now))
-	}
-	if e == nil && h.charges() {
-		if e = s.insert(h); e != nil {
-			e.refunded = e.charged // what the sketch counted may all have been admitted
+// unabsorbed is what was admitted under SHARE of h's key and stands in no entry of the owned table.
+func (s *shard) unabsorbed(h *hit) uint64 {
+	if e := s.tables[shared].find(h.hash, h.Key); e != nil {
+		if e.end <= h.now {
+			return 0
 		}
+		return uint64(e.limit)
 	}
-	if e != nil {
-		s.answerPart(h, e.charged, a)
-		if h.charges() {
-			e.charged = saturatingAdd(e.charged, h.Hits)
-			if !a.Over {
-				e.refunded = saturatingAdd(e.refunded, h.Hits)
-				s.peaks[peakOf(h.kind)].push(h.now, e.end, e.refunded)
-			}
-		}
+	g := *h
+	g.kind = shared
+	return s.estimate(&g)
+}
+
+// tell puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
+func (n *Node) tell(s *shard, h *hit) {
+	e := s.tables[owned].find(h.hash, h.Key)
+	if e == nil {
+		g := *h
+		g.kind, g.rule = owned, h.Question.Rule
+		e = s.insert(&g, true)
+	}
+	if e != nil && s.admit(h, e, h.Question.Rule, h.Hits) && n.indebt(s, e, h.Question, h.Hits) != nil {
 		return
 	}
-	w := h.rule.Index(h.now)
-	at := sketchHash(h.hash, h.kind, w)
-	k := s.sketchFor(h.rule, h.now, h.charges())
-	est := k.estimate(at)
-	s.answerPart(h, est, a)
+	s.counts.untold += h.Hits
+	if x := s.tables[shared].find(h.hash, h.Key); x != nil {
+		x.limit = uint32(min(uint64(x.limit)+h.Hits, math.MaxUint32))
+	}
+}
+
+// spend answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
+// h was charged and admitted.
+func (s *shard) spend(h *hit, a *Answer) bool {
+	e := s.tables[h.kind].find(h.hash, h.Key)
+	if e != nil && e.end <= h.now {
+		s.renew(e, h.rule, h.now)
+		e.note, e.limit = 0, 0
+	}
+	if e == nil && h.charges() {
+		est := s.estimate(h)
+		if e = s.insert(h, false); e != nil { // what the sketch counted may all have been admitted
+			e.note, e.limit = est, uint32(min(est, math.MaxUint32))
+		}
+	}
+	switch {
+	case e != nil && h.rule.Algorithm != limit.FixedWindow:
+		s.spendState(h, e, a)
+	case e != nil:
+		if s.answerPart(h, e.charged, a); h.charges() {
+			e.charged = saturatingAdd(e.charged, h.Hits)
+		}
+	default:
+		s.spendSketch(h, a)
+		return false // the sketch's count is told by nobody
+	}
+	if !h.charges() || a.Over {
+		return false
+	}
+	e.note = saturatingAdd(e.note, h.Hits)
+	s.peaks[peakOf(h.kind)].push(h.now, e.end, e.note)
+	return true
+}
+
+// spendState is spend for what does not fit in an entry alone.
+func (s *shard) spendState(h *hit, e *entry, a *Answer) {
+	st := &s.state
+	s.load(e, h.rule, st)
+	if h.Op == Refund || h.extra == math.MaxUint64 {
+		g := *h
+		g.rule = h.flat()
+		s.answerPart(&g, h.rule.Used(st, h.now), a)
+		return
+	}
+	h.decide(st, s.inst, &a.Decision)
 	if h.charges() {
-		k.add(at, h.Hits)
-		s.countOverflow(est)
-		s.peaks[peakOf(h.kind)].push(h.now, h.rule.End(w), uint64(h.rule.Limit))
+		h.rule.Trim(st, h.now)
+		if end := e.end; !s.store(e, h.rule, st) {
+			s.counts.refused++
+			h.overflow(&a.Decision)
+		} else {
+			e.end = max(e.end, end)
+		}
+	}
+	shiftAnswer(h, a)
+	s.decidedPart(h, a)
+}
+
+// spendSketch is spend for a key that found no place.
+func (s *shard) spendSketch(h *hit, a *Answer) {
+	est := s.estimate(h)
+	flat := *h
+	flat.rule = h.flat()
+	s.answerPart(&flat, est, a)
+	if h.charges() {
+		s.addToSketch(h, est)
+		s.peaks[peakOf(h.kind)].push(h.now, h.rule.End(h.rule.Index(h.now)), uint64(h.rule.Limit))
 	}
 }
 
@@ -127,12 +212,17 @@ func (s *shard) answerPart(h *hit, charged uint64, a *Answer) {
 	} else {
 		h.answer(st, d)
 	}
-	whole := h.Question.Rule.Limit
-	d.After = shift(d.After, h.rule.Limit, whole)
-	if d.Before = shift(d.Before, h.rule.Limit, whole); h.Op == Look {
-		d.Before = d.After - h.Hits
-	}
+	shiftAnswer(h, a)
 	s.decidedPart(h, a)
+}
+
+// shiftAnswer moves the counts of an answer by a part of the limit to where they would stand in the whole.
+func shiftAnswer(h *hit, a *Answer) {
+	part, whole := h.rule.Depth(), h.Question.Rule.Depth()
+	a.After = shift(a.After, part, whole)
+	if a.Before = shift(a.Before, part, whole); h.Op == Look {
+		a.Before = a.After - h.Hits
+	}
 }
 
 // shift moves count x of a part of a limit to where it would stand in the whole: part goes to whole.
@@ -148,8 +238,9 @@ func shift(x uint64, part, whole uint32) uint64 {
 
 // refuse answers a question of which nothing is known.
 func (s *shard) refuse(h *hit, a *Answer) {
-	n := uint64(h.rule.Limit)
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: n}
+	whole := h.Question.Rule.Depth()
+	h.rule.Limit = whole
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: uint64(whole)}
 	a.Decision = h.rule.PeekTally(st, h.now, max(1, h.Hits))
 	if h.Op == Refund {
 		s.counts.refundsDropped++
@@ -198,7 +289,7 @@ func (s *shard) observe(h *hit, a *Answer) {
 	t := &s.tables[quoted]
 	e := t.find(h.hash, h.Key)
 	if e == nil {
-		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots)); e == nil {
+		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), false); e == nil {
 			return
 		}
 	}
@@ -206,5 +297,6 @@ func (s *shard) observe(h *hit, a *Answer) {
 		e.end, e.charged = end, 0
 	}
 	v := h.standing(a)
-	e.limit, e.refunded = h.rule.Limit-uint32(min(v, uint64(h.rule.Limit))), uint64(h.now)
+	depth := h.rule.Depth()
+	e.limit, e.note = depth-uint32(min(v, uint64(depth))), uint64(h.now)
 }

@@ -1,25 +1,29 @@
 package owner
 
-import "time"
+import (
+	"time"
+
+	"github.com/keyward/keyward/limit"
+)
 
 // remember keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
 // stays over until its window ends, a refund lifts that. As in envoyproxy/ratelimit it is the first answer over the
 // limit that puts a key there.
 func (n *Node) remember(s *shard, h *hit, a *Answer) {
-	if n.options.DenyCache <= 0 {
-		return
+	if n.options.DenyCache <= 0 || h.rule.Algorithm != limit.FixedWindow {
+		return // only a window that is over stays over until it ends
 	}
 	t := &s.tables[denied]
 	if h.Op == Refund {
 		t.remove(h.hash, h.Key)
 		return
 	}
-	if !a.Over || h.standing(a) < uint64(h.rule.Limit) {
+	if !a.Over || a.Authority == Part || h.standing(a) < uint64(h.rule.Limit) {
 		return
 	}
 	e := t.find(h.hash, h.Key)
 	if e == nil {
-		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots)); e == nil {
+		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), false); e == nil {
 			return
 		}
 	}

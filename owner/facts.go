@@ -20,13 +20,30 @@ type Facts struct {
 	DenyHits   uint64 // questions answered by the deny cache
 	DenyMisses uint64 // questions that it did not know
 
-	// Moved bounds the hits that this member, as the owner, admits beyond a limit because counts do not move with
-	// ownership: the highest limit among the keys charged here in a window of which another member may have owned a
-	// part. It falls to 0 when those windows end. Seen as such are windows that began before a change that brought the
-	// key here, or less than Options.Settle after it, and all windows while the ring is smaller than N_ref, since the
-	// missing may stand on a ring of their own. A first ring of this member alone is not a change: what an earlier life
-	// of it admitted is not known here.
+	Replicas       int    // counters held for others: copies, and what was handed over
+	CopiesDropped  uint64 // counters of other members that found no place
+	CopiesMerged   uint64 // those taken in
+	SlotsRefused   uint64 // counters, slots and messages that no member should have sent
+	Refused        uint64 // charges refused because what they need to be remembered found no place
+	Unreplicated   uint64 // hits that no other member knows of: the most of one key
+	UnreplicatedIn uint64 // and all of them
+	ShareUntold    uint64 // hits admitted under SHARE that will never be told to the owner, for want of room
+	Waiting        int    // questions that wait for tokens and copies
+	WaitsRefused   uint64 // those for which there was no room
+	Transfers      int    // members to whom counters are being sent
+
+	// Moved bounds the hits that this member, as the owner, admits beyond a limit because members of an old version do not
+	// hand their counts over: the highest limit among the keys charged here in a window of which such a member may have
+	// owned a part. It falls to 0 when those windows end. Seen as such are windows that began before a change that
+	// brought the key here, or less than Options.Settle after it. A first ring of this member alone is not a change:
+	// what an earlier life of it admitted is not known here.
 	Moved uint64
+	// Crashed is the same of owners that crashed: what they had admitted and told nobody (U), or where the heir went with
+	// them, the limit.
+	Crashed uint64
+	// Parted is the part of a limit that members missing from the ring may admit on a ring of their own, while this one
+	// admits the whole.
+	Parted uint64
 	// Share bounds the hits admitted here under SHARE that the key's owner does not know of (Phi): the largest sum of
 	// one key in its present window.
 	Share uint64
@@ -38,7 +55,10 @@ type Facts struct {
 
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
 // apart. A cluster's bound is the sum of its members'.
-func (f Facts) Bound() uint64 { return saturatingAdd(f.Moved, saturatingAdd(f.Share, f.Closed)) }
+func (f Facts) Bound() uint64 {
+	sum := saturatingAdd(f.Moved, saturatingAdd(f.Share, f.Closed))
+	return saturatingAdd(sum, saturatingAdd(f.Crashed, f.Parted))
+}
 
 // counts are a shard's part of the Facts.
 type counts struct {
@@ -47,23 +67,35 @@ type counts struct {
 	overflowKeys, overflowCharges uint64
 	refundsDropped                uint64
 	denyHits, denyMisses          uint64
+	refused, untold, waitsRefused uint64
 }
 
 // Facts sums up the shards.
 func (n *Node) Facts(now int64) Facts {
 	f := Facts{
+		Replicas:   int(n.copies.keys.Load()),
+		Waiting:    int(n.waiting.Load()),
 		Keys:       int(n.ledgers[owned].keys.Load()),
 		ShareKeys:  int(n.ledgers[shared].keys.Load()),
 		OpenKeys:   int(n.ledgers[opened].keys.Load()),
 		ClosedKeys: int(n.ledgers[quoted].keys.Load()),
 		DenyKeys:   int(n.ledgers[denied].keys.Load()),
 	}
+	n.serial.Lock()
+	c := n.serial.counts
+	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
+	f.Transfers = len(n.serial.transfers)
+	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		f.add(&s.counts)
+		most, sum := s.slab.owed()
+		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
 		f.Sketches += len(s.sketches)
 		f.Moved = max(f.Moved, s.peaks[movedPeak].at(now))
+		f.Crashed = max(f.Crashed, s.peaks[crashPeak].at(now))
+		f.Parted = max(f.Parted, s.peaks[partPeak].at(now))
 		f.Share = max(f.Share, s.peaks[sharePeak].at(now))
 		f.Closed = max(f.Closed, s.peaks[closedPeak].at(now))
 		f.Open = max(f.Open, s.peaks[openPeak].at(now))
@@ -83,11 +115,16 @@ func (f *Facts) add(c *counts) {
 	f.RefundsDropped += c.refundsDropped
 	f.DenyHits += c.denyHits
 	f.DenyMisses += c.denyMisses
+	f.Refused += c.refused
+	f.ShareUntold += c.untold
+	f.WaitsRefused += c.waitsRefused
 }
 
 // The bounds that are tracked.
 const (
 	movedPeak = iota
+	crashPeak
+	partPeak
 	sharePeak
 	closedPeak
 	openPeak

@@ -2,36 +2,60 @@ package owner
 
 import (
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
 
-// Node counts the keys one member owns and answers for the rest when it must. Take, TakeAll, Serve, Degrade and
-// Observe may run concurrently; SetRing, Tick and Facts must not run concurrently with each other.
+// Node counts the keys one member owns and answers for the rest when it must. All of its methods may run concurrently;
+// those that return Effects run one after the other.
 type Node struct {
 	options Options
 	ticked  atomic.Int64 // time of the last Tick or SetRing
-	view    *view        // of SetRing; shards hold it too
 	ledgers [kinds]ledger
+	copies  ledger // keys in the owned tables that are others'
 	domains [domainSlots]atomic.Int64
 	shards  [shards]shard
+	waiting atomic.Int64 // tickets
+	dirty   atomic.Bool  // something waits for Flush
+	urgent  atomic.Bool  // and somebody waits for that
+
+	serial struct {
+		sync.Mutex // taken before any shard's mu
+		machine    *handoff.Machine
+		view       *view
+		peers      map[ring.ID]handoff.Peer
+		transfers  []handoff.Transfer
+		copier     copier
+		counts     messageCounts
+	}
+	inflight atomic.Int64 // batches of copies that are not confirmed
+	scans    scans
 }
 
 // New is a Node that has no ring yet: until SetRing it answers every question from its share.
 func New(o Options) *Node {
-	n := &Node{options: o.withDefaults()}
-	n.view = &view{ring: ring.New(nil), self: -1}
+	o = o.withDefaults()
+	n := &Node{options: o}
+	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, Inst: o.Inst, Own: o.Fence, Fence: o.Takeover, Policy: o.Policy})
+	n.serial.view = newView(n.serial.machine.View(), nil, nil)
+	n.serial.copier.batches = map[uint64]*batch{}
 	for k := range kinds {
-		n.ledgers[k].max = int64(max(1, n.options.MaxKeys/2))
+		n.ledgers[k].max = int64(max(1, o.MaxKeys/2))
 	}
-	n.ledgers[owned] = ledger{max: int64(n.options.MaxKeys), quota: int64(n.options.DomainQuota), domains: &n.domains}
-	n.ledgers[denied].max = int64(n.options.DenyCache)
+	n.ledgers[owned] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
+	n.ledgers[denied].max = int64(o.DenyCache)
+	n.copies.max = int64(o.MaxKeys)
 	for i := range n.shards {
 		s := &n.shards[i]
-		s.view = n.view
+		s.view, s.inst = n.serial.view, o.Inst
+		s.slab.max = pageRecords * (1 + 3*o.MaxKeys/(shards*pageRecords))
 		for k := range s.tables {
-			s.tables[k].seed, s.tables[k].ledger = o.Seed, &n.ledgers[k]
+			t := &s.tables[k]
+			t.seed, t.ledger, t.copies, t.slab = o.Seed, &n.ledgers[k], &n.copies, &s.slab
 		}
 	}
 	return n
@@ -42,13 +66,14 @@ func (n *Node) shard(k Key) (*shard, uint64) {
 	return &n.shards[h>>(64-shardBits)], h
 }
 
-// Take answers one question: it decides what this member owns and names the owner of the rest.
+// Take answers one question: it decides what this member holds and names the owner of the rest. An answer that has to
+// wait, for the key's token or for copies of what was charged, comes in the Effects of a later call, under its ticket.
 func (n *Node) Take(now int64, q *Question) Answer {
 	var a Answer
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	if !n.cachedLocked(s, h, now, q, &a) {
-		n.takeLocked(s, h, now, q, &a)
+		n.takeLocked(s, h, now, q, false, &a)
 	}
 	s.mu.Unlock()
 	return a
@@ -91,11 +116,7 @@ func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Question, as []Answer
 		*a = Answer{}
 		s, h := n.shard(q.Key)
 		s.mu.Lock()
-		if n.fenced(now, s.view) {
-			a.Kind = Ask
-		} else {
-			n.takeLocked(s, h, now, q, a)
-		}
+		n.takeLocked(s, h, now, q, true, a)
 		s.mu.Unlock()
 	}
 }
@@ -104,42 +125,86 @@ func (n *Node) take(now int64, q *Question, a *Answer) {
 	*a = Answer{}
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
-	n.takeLocked(s, h, now, q, a)
+	n.takeLocked(s, h, now, q, false, a)
 	s.mu.Unlock()
 }
 
-// fenced says that this member may not use whole limits now: it has no ring, has not joined, or was stopped for so long
-// that others may have taken over.
-func (n *Node) fenced(now int64, v *view) bool {
-	return !v.Joined || v.ring.Len() == 0 || now-n.ticked.Load() > int64(n.options.Fence) && !v.alone()
+// right is by what right this member decides now. It has none when it has no ring, has not joined, or was cut off or
+// stopped for so long that others may have taken over.
+func (n *Node) right(now int64, v *view) (r handoff.Right, num, den uint32) {
+	if v.alone && v.Joined() {
+		return handoff.Full, 1, 1
+	}
+	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.Fence) {
+		return handoff.None, 0, 1
+	}
+	return v.Reach(now)
 }
 
-// takeLocked answers q, whose shard is s, locked, and whose hash is h.
-func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, a *Answer) {
-	if n.fenced(now, s.view) {
-		n.shareLocked(s, h, now, q, a)
+// takeLocked answers q, whose shard is s, locked, and whose hash is h. A question that was served gets no answer from
+// this member's share.
+func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool, a *Answer) {
+	v := s.view
+	right, num, den := n.right(now, v)
+	if right == handoff.None {
+		if a.Kind = Ask; !serve {
+			n.shareLocked(s, h, now, q, a)
+		}
 		return
 	}
 	e := s.tables[owned].find(h, q.Key)
-	if e == nil || e.epoch != s.view.epoch || e.owner != q.Owner {
-		i := s.view.ring.Owner(q.Owner)
-		if i != s.view.self {
-			a.Kind, a.Member = Ask, s.view.ring.At(i).ID
+	if e == nil || e.epoch != v.epoch || e.note != q.Owner {
+		switch hold := v.Hold(q.Owner, e.gained(q.Owner)); hold.Reason {
+		case handoff.Other:
+			a.Kind, a.Member = Ask, hold.Member
 			s.counts.asked++
+			return
+		case handoff.Unsealed:
+			n.awaitToken(s, h, now, q, hold.Member, a)
 			return
 		}
 	}
-	n.decideLocked(s, h, now, q, e, a)
+	if right == handoff.Full {
+		den = 0
+	}
+	n.decideLocked(s, h, now, q, e, part{num, den}, 0, a)
 }
 
-// decideLocked answers q with the whole limit; e is its entry, or nil.
-func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, a *Answer) {
+// gained is the epoch of a view in which the token of e's key was here.
+func (e *entry) gained(owner uint64) uint16 {
+	if e == nil || e.note != owner {
+		return 0
+	}
+	return e.epoch
+}
+
+// part is the part of a limit that a member may use: num/den; den 0 is the whole.
+type part struct{ num, den uint32 }
+
+func (p part) of(x uint32) uint32 {
+	if p.den == 0 {
+		return x
+	}
+	return uint32(uint64(x) * uint64(p.num) / uint64(p.den))
+}
+
+// decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
+// under ticket, or under a new one if that is 0.
+func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, p part, ticket uint64, a *Answer) {
 	ht := hit{Question: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
+	if p.den != 0 {
+		ht.rule.Limit, ht.rule.Burst = p.of(q.Rule.Limit), p.of(q.Rule.Burst)
+	}
 	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
-		ht.extra = s.spent(&ht, shared)
+		ht.extra = s.unabsorbed(&ht)
+	}
+	known := e != nil && e.epoch == s.view.epoch && e.limit >= q.Rule.Limit
+	if !known {
+		if at, lost := s.view.Lost(q.Owner); lost {
+			e = n.mourn(s, &ht, e, at)
+		}
 	}
 	var end int64
-	known := e != nil && e.epoch == s.view.epoch && e.limit >= q.Rule.Limit
 	if known {
 		end = e.end
 	}
@@ -147,56 +212,89 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 	switch {
 	case !ht.charges():
 	case overflow:
-		n.noteMoved(s, &ht, q.Rule.End(q.Rule.Index(ht.now)))
+		n.note(s, &ht, q.Rule.End(q.Rule.Index(ht.now)))
 	case !known || e.end != end:
-		e.owner, e.epoch, e.limit = q.Owner, s.view.epoch, max(e.limit, q.Rule.Limit)
-		n.noteMoved(s, &ht, e.end)
+		s.own(&ht, e)
+		n.note(s, &ht, e.end)
 	}
 	a.Kind, a.Path, a.Authority = Decided, Local, Full
-	if overflow {
+	switch {
+	case overflow:
 		a.Authority = Overflow
+	case p.den != 0:
+		a.Authority = Part
+		shiftAnswer(&ht, a)
 	}
 	s.counts.decided[a.Authority]++
 	n.remember(s, &ht, a)
-}
-
-// noteMoved records that hits were admitted here in a window in which another member may have admitted some too.
-func (n *Node) noteMoved(s *shard, h *hit, end int64) {
-	if s.view.touched(h.Owner, end-h.rule.End(0), int64(n.options.Settle)) {
-		s.peaks[movedPeak].push(h.now, end, uint64(h.rule.Limit))
+	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && e != nil {
+		n.owe(s, &ht, e, ticket, a)
 	}
 }
 
-// SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
-func (n *Node) SetRing(now int64, r *ring.Ring, st Standing) {
-	if r == nil {
-		r = ring.New(nil)
+// own marks e as this member's.
+func (s *shard) own(h *hit, e *entry) {
+	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Question.Rule.Limit)
+	if shape, ok := s.shape(h.Question.Rule); ok {
+		e.shape = shape
 	}
-	n.ticked.Store(now)
-	n.view = n.view.next(now, r, n.options.Self, st)
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		s.view = n.view
-		s.mu.Unlock()
-	}
+	s.tables[owned].adopt(e)
 }
 
-// Tick lets time pass: it renews this member's trust in its ownership and drops a part of what has expired. Call it
-// about once a second.
-func (n *Node) Tick(now int64) {
-	n.ticked.Store(now)
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		at := s.clock(now)
-		for k := range s.tables {
-			t := &s.tables[k]
-			t.sweep(at, s.view.epoch, max(256, len(t.slots)/8))
-			t.shrink()
+// mourn charges the key of h, whose counts were lost at that time, for what is not known of it.
+func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
+	if e != nil && e.end <= at {
+		return e
+	}
+	r := h.Question.Rule
+	if !n.options.ProRata {
+		if h.charges() && r.Index(at) == r.Index(h.now) {
+			s.peaks[crashPeak].push(h.now, r.End(r.Index(h.now)), uint64(r.Depth()))
 		}
-		s.dropSketches(at)
-		s.mu.Unlock()
+		return e
+	}
+	if e == nil {
+		if r.End(r.Index(at)+1) <= h.now && windowed(r) {
+			return nil
+		}
+		if e = s.insert(h, false); e == nil {
+			return nil
+		}
+	}
+	s.load(e, r, &s.state)
+	r.Ghost(&s.state, at)
+	r.Trim(&s.state, h.now)
+	if end := e.end; s.store(e, r, &s.state) {
+		e.end = max(e.end, end)
+	}
+	return e
+}
+
+// note records what others may have admitted in the window that ends then.
+func (n *Node) note(s *shard, h *hit, end int64) {
+	v := s.view
+	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
+		return
+	}
+	r := h.Question.Rule
+	if missing := v.NRef() - v.Ring().Len(); missing > 0 && h.rule.Limit == r.Limit {
+		// They may have their part of the limit on a ring of their own.
+		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
+		if n.options.Policy == handoff.Available {
+			x = uint64(r.Depth()) * uint64(missing)
+		}
+		s.peaks[partPeak].push(h.now, end, x)
+	}
+	width := r.End(0)
+	if r.Algorithm != limit.FixedWindow {
+		width *= 2
+	}
+	moved, crashed := v.touched(h.Owner, end-width)
+	if moved {
+		s.peaks[movedPeak].push(h.now, end, uint64(r.Depth()))
+	}
+	if crashed {
+		s.peaks[crashPeak].push(h.now, end, tolerance(h.Question))
 	}
 }
 

@@ -3,39 +3,62 @@ package owner
 import (
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
 )
 
-// Options are a Node's settings. The zero value of every field but Self works.
+// Options are a Node's settings. The zero value of every field but Self works for a member that stands alone; others
+// need Inst.
 type Options struct {
 	// Self is this member's name on the ring.
 	Self ring.ID
+	// Inst is this boot of the member, odd and above 1; default 3. Charges are told apart by the Inst of who made them.
+	Inst uint64
 	// Seed places keys in the tables. Draw it at random for every process, so that nobody can choose keys that collide.
 	Seed [2]uint64
-	// MaxKeys caps the counters this member owns; default 500 000, which take 60 MB. The tables of degraded answers (one
-	// a policy) hold half as many each, and are empty while nothing fails. Keys that find no place are counted by
-	// sketches: 4 MiB for each length of window, at most eight times that.
+	// MaxKeys caps the counters this member owns; default 500 000, which take 60 MB. As many again may be kept for others
+	// (copies, and what was handed over), and three times as many records of what does not fit in a counter of one
+	// writer. The tables of degraded answers (one a policy) hold half as many each, and are empty while nothing fails.
+	// Keys that find no place are counted by sketches: 4 MiB for each length of window, at most eight times that.
 	MaxKeys int
 	// DomainQuota caps the counters of one domain; default half of MaxKeys. Domains whose hashes agree in ten bits
 	// share one quota.
 	DomainQuota int
 	// DenyCache caps the keys remembered as over their limit; default 0, no such memory.
 	DenyCache int
-	// Fence is the age of the last Tick from which on this member no longer trusts its ownership; default 1.5 s.
+	// Policy is what a part of a divided cluster may admit.
+	Policy handoff.Policy
+	// ProRata gives a key whose counts are lost, with its owner and its heir, only the part of its limit that is left of
+	// the window under way.
+	ProRata bool
+	// Fence (T_own) is the age of the last Tick, and of other members' confirmations, from which on this member no
+	// longer trusts its ownership; default 1.5 s.
 	Fence time.Duration
+	// Takeover (T_take) is how long after its last confirmation a lost member's keys are taken over; default Fence + 0.5 s.
+	Takeover time.Duration
 	// SnapshotAge is how long what an owner said of a FailClosed key may be spent from; default 60 s.
 	SnapshotAge time.Duration
-	// Settle is how long after a ring change other members may still act on the ring before it; default 2 s. A window
-	// that begins in that time counts as touched by the change.
+	// Settle is how long after a ring change members that cannot hand over may still act on the ring before it; default
+	// 2 s. A window that begins in that time counts as touched by the change.
 	Settle time.Duration
+	// Resend is how long another member has to confirm copies before a further one is sent them; default 10 ms.
+	Resend time.Duration
+	// MaxWaiting caps the questions that wait for tokens and copies; default 8192.
+	MaxWaiting int
 }
 
 func (o Options) withDefaults() Options {
 	set(&o.MaxKeys, 500_000)
 	set(&o.DomainQuota, max(1, o.MaxKeys/2))
 	set(&o.Fence, 1500*time.Millisecond)
+	set(&o.Takeover, o.Fence+500*time.Millisecond)
 	set(&o.SnapshotAge, time.Minute)
 	set(&o.Settle, 2*time.Second)
+	set(&o.Resend, 10*time.Millisecond)
+	set(&o.MaxWaiting, 8192)
+	if o.Inst <= 1 {
+		o.Inst = 3
+	}
 	return o
 }
 

@@ -1,9 +1,11 @@
 // Package owner is one member's state machine: it counts what the member owns and names who decides the rest.
 //
-// A question's way: Node.Take hashes its key to a shard; under the shard's lock the ring says whether this member owns
-// the key; limit decides on the state in the shard's table, or, when the table is full, on a sketch that over-estimates.
-// For what others own the answer names the member to ask: there the question meets Serve, its answer meets Observe here,
-// and when no answer comes in time, Degrade decides. Nothing here reads a clock, waits, or starts anything.
+// A question's way: Node.Take hashes its key to a shard; under the shard's lock handoff's view says whether the key's
+// token is here; limit decides on the state in the shard's table, or, when the table is full, on a sketch that
+// over-estimates. For what others hold the answer names the member to ask: there the question meets Serve, its answer
+// meets Observe here, and when no answer comes in time, Degrade decides. What was charged goes to the key's heir with
+// Flush, what changes its owner with Pull; messages of other members come in by Step. Nothing here reads a clock, waits,
+// or starts anything.
 package owner
 
 import (
@@ -57,6 +59,8 @@ type Question struct {
 	Op        Op
 	Mechanism Mechanism
 	Degraded  Degraded
+	// Strict wants no charge admitted that only this member knows of (durability: strict).
+	Strict bool
 }
 
 // Kind says what to do with an Answer.

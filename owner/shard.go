@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"math"
 	"sync"
 
 	"github.com/keyward/keyward/limit"
@@ -11,10 +10,10 @@ import (
 type kind uint8
 
 const (
-	owned  kind = iota // charges with the whole limit, by their key's owner; refunded is what was given back
-	shared             // charges under SHARE; refunded is the admitted part of them
-	opened             // charges under fail_open; refunded is the admitted part of them
-	quoted             // what owners said was left (limit) and when (refunded); charged is what was spent of it since
+	owned  kind = iota // all that is known of what members charged and admitted, for this member's keys and others'
+	shared             // charges under SHARE; limit is the admitted hits that owned had no room for
+	opened             // charges under fail_open
+	quoted             // what owners said was left (limit); charged is what was spent of it since
 	denied             // keys that are over their limit; charged is what they stood at, at least
 	kinds
 )
@@ -33,12 +32,23 @@ type shard struct {
 	mu       sync.Mutex
 	now      int64
 	view     *view
+	inst     uint64
 	tables   [kinds]table
+	slab     slab
+	shapes   []limit.Rule // by entry.shape
+	state    limit.State  // scratch
+	other    limit.State  // scratch
 	sketches []sketch
+	queue    queue  // keys of which others are to be told
+	debts    uint32 // made so far
+	waits    waits
 	counts   counts
 	peaks    [peaks]peak
 	_        [128]byte // keeps neighbours' mutexes off this cache line
 }
+
+// share is the writer of what this instance admits under SHARE.
+func (s *shard) share() uint64 { return s.inst &^ 1 }
 
 // clock is now, never before what the shard has seen, save for a real step back.
 func (s *shard) clock(now int64) int64 {
@@ -67,7 +77,7 @@ func (h *hit) charges() bool { return h.Op == Take && h.Hits > 0 }
 // and charges as h.Op says. It returns the entry charged, and whether the sketch answered.
 func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow bool) {
 	if e == nil && h.charges() {
-		if e = s.insert(h); e == nil {
+		if e = s.insert(h, false); e == nil {
 			s.countInSketch(h, d)
 			return nil, true
 		}
@@ -75,34 +85,132 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 	if e == nil || !h.charges() && e.end <= h.now {
 		return nil, s.countNothing(h, d)
 	}
-	st := h.rule.TallyAt(e.state(h.rule), h.now)
-	if h.extra == 0 {
-		st = h.answer(st, d)
-	} else {
-		sum := st
-		sum.Charged = saturatingAdd(st.Charged, h.extra)
-		sum = h.answer(sum, d)
-		if st.Refunded = min(sum.Refunded, st.Charged); h.charges() {
-			st.Charged = saturatingAdd(st.Charged, h.Hits)
+	if h.extra > 0 {
+		s.absorb(h, e)
+	}
+	if h.rule.Algorithm != limit.FixedWindow || e.end-h.rule.End(0) > h.now+int64(limit.Ahead) {
+		return e, !s.countState(h, e, d)
+	}
+	if e.end <= h.now {
+		s.renew(e, h.rule, h.now)
+	}
+	st := s.tally(e, h.rule)
+	sum := st
+	sum.Charged = saturatingAdd(st.Charged, h.extra)
+	back := sum.Refunded
+	if sum = h.answer(sum, d); h.charges() {
+		e.charged = saturatingAdd(e.charged, h.Hits)
+	} else if back = sum.Refunded - back; back > 0 && !s.giveBack(e, st.Window, back) {
+		*d = h.rule.PeekTally(st, h.now, 0)
+		d.Over = false
+	}
+	return e, false
+}
+
+// giveBack remembers that hits of window w were given back.
+func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {
+	x := s.slab.find(e, w, s.inst)
+	if x == nil {
+		if x = s.slab.add(e, w, s.inst); x == nil {
+			s.counts.refundsDropped++
+			return false
 		}
 	}
-	e.end, e.charged, e.refunded = h.rule.End(st.Window), st.Charged, st.Refunded
-	return e, false
+	x.refunded = saturatingAdd(x.refunded, hits)
+	return true
+}
+
+// absorb makes h.extra, which this member admitted under SHARE, a part of e.
+func (s *shard) absorb(h *hit, e *entry) {
+	if !s.admit(h, e, h.Question.Rule, h.extra) {
+		return
+	}
+	h.extra = 0
+	if x := s.tables[shared].find(h.hash, h.Key); x != nil {
+		x.limit = 0
+	}
+}
+
+// admit charges hits to e as admitted under SHARE; false if there is no room.
+func (s *shard) admit(h *hit, e *entry, r limit.Rule, hits uint64) bool {
+	s.load(e, r, &s.state)
+	r.Take(&s.state, h.now, s.share(), hits)
+	r.Trim(&s.state, h.now)
+	return s.store(e, r, &s.state)
+}
+
+// countState is count for what does not fit in an entry alone; false if there is no room, and h was refused then.
+func (s *shard) countState(h *hit, e *entry, d *limit.Decision) bool {
+	st := &s.state
+	s.load(e, h.rule, st)
+	h.decide(st, s.inst, d)
+	if h.Op != Refund && !h.charges() {
+		return true
+	}
+	h.rule.Trim(st, h.now)
+	if s.store(e, h.rule, st) {
+		return true
+	}
+	if h.Op == Refund {
+		s.counts.refundsDropped++
+		s.load(e, h.rule, st)
+		*d = h.rule.Peek(st, h.now, 0)
+		d.Over = false
+		return true
+	}
+	s.counts.refused++
+	h.overflow(d)
+	return false
+}
+
+// decide answers h on state st, and charges it to writer.
+func (h *hit) decide(st *limit.State, writer uint64, d *limit.Decision) {
+	switch h.Op {
+	case Take:
+		*d = h.rule.Take(st, h.now, writer, h.Hits)
+	case Refund:
+		*d = h.rule.Refund(st, h.now, writer, h.Hits)
+	case Look:
+		*d = h.rule.Peek(st, h.now, 0)
+		d.Before = d.After - h.Hits
+	default:
+		*d = h.rule.Peek(st, h.now, h.Hits)
+	}
+}
+
+// overflow makes d, an answer that cannot be kept in mind, a refusal.
+func (h *hit) overflow(d *limit.Decision) {
+	depth := uint64(h.rule.Depth())
+	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
+	d.After = saturatingAdd(d.Before, max(1, h.Hits))
 }
 
 // countNothing answers h for a key that has no entry, and charges nothing.
 func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
-	w := h.rule.Index(h.now)
-	est := s.sketchFor(h.rule, h.now, false).estimate(sketchHash(h.hash, h.kind, w))
-	st := limit.Tally{Window: w, Charged: saturatingAdd(est, h.extra)}
+	est := s.estimate(h)
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}
+	r := h.flat()
 	if h.Op == Refund && est > 0 {
 		s.counts.refundsDropped++
-		*d = h.rule.PeekTally(st, h.now, 0)
+		*d = r.PeekTally(st, h.now, 0)
 		d.Over = false
 		return true
 	}
+	if st.Charged == 0 && h.rule.Algorithm != limit.FixedWindow {
+		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+		h.decide(&s.state, s.inst, d)
+		return false
+	}
+	h.rule = r
 	h.answer(st, d)
 	return est > 0
+}
+
+// flat is h's rule as fixed windows that admit no more: the count is that of two windows, the limit not above the depth.
+func (h *hit) flat() limit.Rule {
+	r := h.rule
+	r.Limit, r.Algorithm = min(r.Limit, r.Depth()), limit.FixedWindow
+	return r
 }
 
 // answer decides h on state st.
@@ -123,42 +231,31 @@ func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	return st
 }
 
-// insert makes an entry that starts with what the sketch may have counted for it in this window.
-func (s *shard) insert(h *hit) *entry {
-	t := &s.tables[h.kind]
-	e := t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots))
+// insert makes an entry that starts with what the sketch may have counted for it.
+func (s *shard) insert(h *hit, copied bool) *entry {
+	shape, ok := s.shape(h.rule)
+	if !ok {
+		return nil
+	}
+	est := s.estimate(h)
+	e := s.tables[h.kind].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
 	if e == nil {
 		return nil
 	}
-	w := h.rule.Index(h.now)
-	e.owner, e.end, e.limit = h.Owner, h.rule.End(w), h.rule.Limit
-	if k := s.sketchFor(h.rule, h.now, false); k != nil {
-		e.charged = k.estimate(sketchHash(h.hash, h.kind, w))
+	e.note, e.shape, e.limit = h.Owner, shape, h.Question.Rule.Limit
+	if h.kind != owned {
+		e.note, e.limit = 0, 0
+	}
+	e.end = h.rule.End(h.rule.Index(h.now))
+	switch {
+	case h.rule.Algorithm == limit.FixedWindow:
+		e.charged = est
+	case est > 0:
+		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+		h.rule.Take(&s.state, h.now, s.inst, est)
+		s.store(e, h.rule, &s.state)
+	case h.rule.Algorithm == limit.SlidingWindow:
+		e.end = h.rule.End(h.rule.Index(h.now) + 1)
 	}
 	return e
-}
-
-func (s *shard) countInSketch(h *hit, d *limit.Decision) {
-	k := s.sketchFor(h.rule, h.now, true)
-	w := h.rule.Index(h.now)
-	at := sketchHash(h.hash, h.kind, w)
-	est := k.estimate(at)
-	s.countOverflow(est)
-	h.answer(limit.Tally{Window: w, Charged: saturatingAdd(est, h.extra)}, d)
-	k.add(at, h.Hits)
-}
-
-// countOverflow counts a charge to the sketch of a key with estimate est.
-func (s *shard) countOverflow(est uint64) {
-	if est == 0 {
-		s.counts.overflowKeys++
-	}
-	s.counts.overflowCharges++
-}
-
-func saturatingAdd(a, b uint64) uint64 {
-	if s := a + b; s >= a {
-		return s
-	}
-	return math.MaxUint64
 }

@@ -20,17 +20,27 @@ const (
 // estimate is never below the truth, so it never admits too much. Guarded by the shard's mu.
 type sketch struct {
 	window time.Duration // 0: shared by all lengths that found no sketch of their own
+	turn   int8          // of windows whose counts outlast them by one: 1 and 2 in turn; else 0
 	end    int64         // when all that it counts has passed
 	cells  []uint32      // rows one after another; saturating
 }
 
-// sketchFor is the sketch that counts rule r at now, emptied if its window has passed. Without grow it may be nil.
-func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
+// turn is which of its sketches counts window w of rule r, and when they end.
+func turn(r limit.Rule, w int64) (n int8, end int64) {
+	if r.Algorithm == limit.FixedWindow {
+		return 0, r.End(w)
+	}
+	return int8(1 + w&1), r.End(w + 1)
+}
+
+// sketchFor is the sketch that counts window w of rule r, emptied if its own has passed. Without grow it may be nil.
+func (s *shard) sketchFor(r limit.Rule, w, now int64, grow bool) *sketch {
 	var k *sketch
 	window := time.Duration(r.End(0))
+	n, end := turn(r, w)
 	for i := range s.sketches {
-		if w := s.sketches[i].window; w == window || w == 0 {
-			k = &s.sketches[i]
+		if x := &s.sketches[i]; x.window == window && x.turn == n || x.window == 0 {
+			k = x
 			break
 		}
 	}
@@ -41,7 +51,7 @@ func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
 		if len(s.sketches) == maxSketches-1 {
 			window = 0
 		}
-		s.sketches = append(s.sketches, sketch{window: window, end: now, cells: make([]uint32, sketchRows*sketchColumns)})
+		s.sketches = append(s.sketches, sketch{window: window, turn: n, end: now, cells: make([]uint32, sketchRows*sketchColumns)})
 		k = &s.sketches[len(s.sketches)-1]
 	}
 	if k.end <= now {
@@ -49,9 +59,41 @@ func (s *shard) sketchFor(r limit.Rule, now int64, grow bool) *sketch {
 		k.end = now
 	}
 	if grow {
-		k.end = max(k.end, r.End(r.Index(now)))
+		k.end = max(k.end, end)
 	}
 	return k
+}
+
+// estimate is at least the hits of h's key that a sketch has counted and that still weigh.
+func (s *shard) estimate(h *hit) uint64 {
+	if len(s.sketches) == 0 {
+		return 0
+	}
+	w := h.rule.Index(h.now)
+	est := s.sketchFor(h.rule, w, h.now, false).estimate(sketchHash(h.hash, h.kind, w))
+	if h.rule.Algorithm != limit.FixedWindow {
+		est = saturatingAdd(est, s.sketchFor(h.rule, w-1, h.now, false).estimate(sketchHash(h.hash, h.kind, w-1)))
+	}
+	return est
+}
+
+// countInSketch answers h and charges it to the sketch.
+func (s *shard) countInSketch(h *hit, d *limit.Decision) {
+	est := s.estimate(h)
+	s.addToSketch(h, est)
+	flat := *h
+	flat.rule = h.flat()
+	flat.answer(limit.Tally{Window: flat.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}, d)
+}
+
+// addToSketch charges h, whose key has estimate est.
+func (s *shard) addToSketch(h *hit, est uint64) {
+	w := h.rule.Index(h.now)
+	s.sketchFor(h.rule, w, h.now, true).add(sketchHash(h.hash, h.kind, w), h.Hits)
+	if est == 0 {
+		s.counts.overflowKeys++
+	}
+	s.counts.overflowCharges++
 }
 
 // sketchHash tells kinds and windows of one key apart.

@@ -1,5 +1,7 @@
 package owner
 
+import "github.com/keyward/keyward/handoff"
+
 // Stop rewrites the questions of one request for the second round of stop mode, given the answers to the first, in
 // which all were asked as Peek. If any would go over, the others become Look, and are not charged; if one is over by a
 // deny cache, it is not asked again and all others become Look.
@@ -33,7 +35,7 @@ func (n *Node) stopAll(now int64, serve bool, qs []Question, as []Answer) {
 			continue
 		}
 		q.Op = Peek
-		n.againLocked(now, &q, &as[i])
+		n.againLocked(now, serve, &q, &as[i])
 		over = over || as[i].Over
 	}
 	for i := range qs {
@@ -41,15 +43,15 @@ func (n *Node) stopAll(now int64, serve bool, qs []Question, as []Answer) {
 		if q.Op == Take && over && !as[i].Over {
 			q.Op = Look
 		}
-		n.againLocked(now, &q, &as[i])
+		n.againLocked(now, serve, &q, &as[i])
 	}
 }
 
 // againLocked answers q, of which this member decides, under the locks already held.
-func (n *Node) againLocked(now int64, q *Question, a *Answer) {
+func (n *Node) againLocked(now int64, serve bool, q *Question, a *Answer) {
 	*a = Answer{}
 	s, h := n.shard(q.Key)
-	n.takeLocked(s, h, now, q, a)
+	n.takeLocked(s, h, now, q, serve, a)
 }
 
 // ownsAllLocked says whether this member decides all questions. If not, every answer is Ask, or comes from this member's
@@ -57,16 +59,19 @@ func (n *Node) againLocked(now int64, q *Question, a *Answer) {
 func (n *Node) ownsAllLocked(now int64, serve bool, qs []Question, as []Answer) bool {
 	all, fenced := true, false
 	for i := range qs {
-		s, _ := n.shard(qs[i].Key)
+		s, h := n.shard(qs[i].Key)
 		v := s.view
 		as[i] = Answer{Kind: Ask}
-		if n.fenced(now, v) {
+		if r, _, _ := n.right(now, v); r == handoff.None {
 			fenced = true
 			continue
 		}
-		o := v.ring.Owner(qs[i].Owner)
-		as[i].Member = v.ring.At(o).ID
-		all = all && o == v.self
+		e := s.tables[owned].find(h, qs[i].Key)
+		hold := v.Hold(qs[i].Owner, e.gained(qs[i].Owner))
+		if as[i].Member = hold.Member; hold.Reason != handoff.Other {
+			as[i].Member = n.options.Self
+		}
+		all = all && hold.Reason == handoff.Mine
 	}
 	if fenced {
 		for i := range qs {

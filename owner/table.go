@@ -3,41 +3,34 @@ package owner
 import (
 	"math/bits"
 	"sync/atomic"
-
-	"github.com/keyward/keyward/limit"
 )
 
-// entry is one counter: the inline state of one writer in one window. It holds no pointers, so the collector never
-// looks into a table.
+// entry is one counter. It holds no pointers, so the collector never looks into a table.
 type entry struct {
-	key      Key
-	owner    uint64 // ring position
-	end      int64  // first instant after the window, Unix nanoseconds
-	charged  uint64
-	refunded uint64 // what else the entry counts, by table: see the kinds
-	limit    uint32
-	epoch    uint16 // the view that made this member the key's owner; 0 is none
-	mark     uint16 // 0 is an empty slot, moved one that has left an old array, else the domain's slot + 1
+	key     Key
+	note    uint64 // by table: owned, the ring position; shared and opened, the admitted part; quoted, when it was said
+	end     int64  // when it has no effect any more, Unix nanoseconds
+	charged uint64 // see load
+	limit   uint32
+	more    uint32 // first of its records; 0 is none
+	shape   uint16 // the rule it counts by, apart from the limit
+	epoch   uint16 // a view in which this member decided the key; 0 is none
+	mark    uint16 // 0 is an empty slot, moved one that has left an old array, else the domain's slot + 1, and copyBit
 }
 
 const (
 	moved       = 0xFFFF
+	copyBit     = 1 << 14 // the key is another member's, as far as the ledgers are concerned
 	domainSlots = 1024
 	minSlots    = 16
 	// migrateStep slots leave the old array with every insertion. The new array takes at least half of its old size in
 	// insertions before it is full, so the old one is empty long before.
 	migrateStep = 16
+	oldEpochs   = 1 << 14
 )
 
-// state is e as limit knows it.
-func (e *entry) state(r limit.Rule) limit.Tally {
-	return limit.Tally{Window: r.Index(e.end - 1), Charged: e.charged, Refunded: e.refunded}
-}
-
-// count is the hits that stand in e's window.
-func (e *entry) count() uint64 {
-	return limit.Tally{Charged: e.charged, Refunded: e.refunded}.Count()
-}
+// domain is the slot of e's domain.
+func (e *entry) domain() uint16 { return e.mark&^copyBit - 1 }
 
 // ledger counts the keys of all shards' tables of one kind against their cap, and each domain's against its quota.
 type ledger struct {
@@ -77,6 +70,48 @@ type table struct {
 	n      int // live entries in both arrays
 	seed   [2]uint64
 	ledger *ledger
+	copies *ledger // of entries with copyBit
+	slab   *slab
+	turn   uint32 // rises when entries move other than from old to slots
+	held   int64  // not swept before then: a transfer is reading it
+}
+
+// forget gives back what e holds elsewhere. Its slot stays.
+func (t *table) forget(e *entry) {
+	if e.mark&copyBit != 0 {
+		t.copies.release(0)
+	} else {
+		t.ledger.release(e.domain())
+	}
+	if e.more != 0 {
+		t.slab.drop(e.more)
+		e.more = 0
+	}
+	t.n--
+}
+
+// reserve makes room for one key.
+func (t *table) reserve(domain uint16, copied bool) bool {
+	if copied {
+		return t.copies.reserve(0)
+	}
+	return t.ledger.reserve(domain)
+}
+
+// adopt moves e from the copies to what this member owns, if its quota allows.
+func (t *table) adopt(e *entry) {
+	if d := e.domain(); e.mark&copyBit != 0 && t.ledger.reserve(d) {
+		t.copies.release(0)
+		e.mark = d + 1
+	}
+}
+
+// disown does the opposite.
+func (t *table) disown(e *entry) {
+	if d := e.domain(); e.mark&copyBit == 0 && t.copies.reserve(0) {
+		t.ledger.release(d)
+		e.mark |= copyBit
+	}
 }
 
 // hash places key; the seed is secret, so nobody can aim at one chain or shard.
@@ -137,12 +172,14 @@ func (t *table) place(h uint64, e *entry) *entry {
 
 // insert makes an entry for key k, which must not be there. It takes the place of an expired entry of the same chain
 // if there is one, else a new one if cap and quota allow; otherwise it is nil.
-func (t *table) insert(now int64, h uint64, k Key, domain uint16) *entry {
+func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *entry {
 	fresh := entry{key: k, mark: domain + 1}
+	if copied {
+		fresh.mark |= copyBit
+	}
 	if e := t.expired(now, h); e != nil {
-		t.ledger.release(e.mark - 1)
-		t.n--
-		if !t.ledger.reserve(domain) {
+		t.forget(e)
+		if !t.reserve(domain, copied) {
 			t.drop(e)
 			return nil
 		}
@@ -150,8 +187,8 @@ func (t *table) insert(now int64, h uint64, k Key, domain uint16) *entry {
 		*e = fresh
 		return e
 	}
-	if !t.ledger.reserve(domain) {
-		if t.sweep(now, 0, migrateStep/2); !t.ledger.reserve(domain) {
+	if !t.reserve(domain, copied) {
+		if t.sweep(now, 0, migrateStep/2); !t.reserve(domain, copied) {
 			return nil
 		}
 	}
@@ -185,6 +222,7 @@ func (t *table) grow() {
 }
 
 func (t *table) resize(size int) {
+	t.turn++
 	t.old, t.slots = t.slots, make([]entry, size)
 	t.cursor, t.swept = 0, 0
 }
@@ -202,8 +240,7 @@ func (t *table) migrate(now int64, step int) {
 			continue
 		}
 		if e.end <= now {
-			t.ledger.release(e.mark - 1)
-			t.n--
+			t.forget(e)
 		} else {
 			t.place(hash(t.seed, e.key), e)
 		}
@@ -211,10 +248,13 @@ func (t *table) migrate(now int64, step int) {
 	}
 }
 
-// sweep visits up to step slots, drops the expired entries among them, and forgets ownership that another view than
-// epoch gave (0 keeps it), so that a number used again after many views cannot be mistaken for the old one.
+// sweep visits up to step slots, drops the expired entries among them, and forgets epochs long before the given one (0
+// keeps them), so that a number used again after many views cannot be mistaken for the old one.
 func (t *table) sweep(now int64, epoch uint16, step int) {
 	t.migrate(now, step)
+	if now < t.held {
+		return
+	}
 	for ; step > 0 && len(t.slots) > 0; step-- {
 		if t.swept >= len(t.slots) {
 			t.swept = 0
@@ -222,12 +262,11 @@ func (t *table) sweep(now int64, epoch uint16, step int) {
 		}
 		e := &t.slots[t.swept]
 		if e.mark != 0 && e.end <= now {
-			t.ledger.release(e.mark - 1)
-			t.n--
+			t.forget(e)
 			t.drop(e)
 			continue // what moved up is looked at next
 		}
-		if epoch != 0 && e.epoch != epoch {
+		if epoch != 0 && epoch-e.epoch > oldEpochs {
 			e.epoch = 0
 		}
 		t.swept++
@@ -235,10 +274,12 @@ func (t *table) sweep(now int64, epoch uint16, step int) {
 }
 
 // shrink starts to halve a table that is nearly empty, and lets an empty one go.
-func (t *table) shrink() {
+func (t *table) shrink(now int64) {
 	switch {
+	case now < t.held:
 	case t.n == 0:
 		t.slots, t.old, t.cursor, t.swept = nil, nil, 0, 0
+		t.turn++
 	case t.old == nil && len(t.slots) > 4*minSlots && t.n < len(t.slots)/8:
 		t.resize(len(t.slots) / 2)
 	}
@@ -246,6 +287,7 @@ func (t *table) shrink() {
 
 // drop empties e's slot and closes the gap in its chain.
 func (t *table) drop(e *entry) {
+	t.turn++
 	mask := uint64(len(t.slots) - 1)
 	gap := hash(t.seed, e.key) & mask
 	for &t.slots[gap] != e {
@@ -264,8 +306,7 @@ func (t *table) drop(e *entry) {
 // remove forgets key k.
 func (t *table) remove(h uint64, k Key) {
 	if e := t.find(h, k); e != nil {
-		t.ledger.release(e.mark - 1)
-		t.n--
+		t.forget(e)
 		t.drop(e)
 	}
 }

@@ -1,93 +1,61 @@
 package owner
 
 import (
+	"slices"
+
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
 )
 
-// Standing is what membership says of this member's weight in decisions.
-type Standing struct {
-	NRef   int  // N_ref: the members that may be admitting, the lost ones included until their death is sure
-	Joined bool // this member has joined its cluster, or stands alone on purpose
-}
+// maxChanges is how many changes of the ring are remembered.
+const maxChanges = 8
 
-// maxViews is how many rings are remembered; windows older than that count as touched by a change.
-const maxViews = 8
-
-// view is one immutable state of membership, swapped whole, shard by shard.
+// view is one immutable state of membership and tokens, swapped whole, shard by shard.
 type view struct {
-	Standing
-	ring  *ring.Ring
-	self  int    // index on the ring; -1 is not on it
-	epoch uint16 // 0 only before the first ring
-	at    int64  // when the ring came
-	prev  *view  // the ring before; nil: none, or forgotten
-	first bool   // no ring came before this one
+	*handoff.View
+	epoch   uint16
+	alone   bool // nobody else can be admitting, so that a pause changes nothing
+	copies  bool // another member of the ring may hold copies, so charges must be told
+	changes []change
 }
 
-// n is the number of members a limit is shared over.
-func (v *view) n() int { return max(1, v.NRef, v.ring.Len()) }
-
-// alone says that nobody else can be admitting, so that a pause changes nothing.
-func (v *view) alone() bool { return v.ring.Len() == 1 && v.self == 0 && v.NRef <= 1 }
-
-// share is this member's part of limit for the key at h: floor(limit/N), and one more for the first limit mod N
-// members in the key's ring order. Over all members it sums to limit.
-func (v *view) share(limit uint32, h uint64) uint32 {
-	n := uint64(v.n())
-	part, rest := uint64(limit)/n, uint64(limit)%n
-	if rest > 0 && v.self >= 0 && uint64(v.ring.Rank(h, v.self)) < rest {
-		part++
-	}
-	return uint32(part)
+// change is one change of the ring, the newest first, for the bounds that it may have cost.
+type change struct {
+	at      int64
+	settled int64      // windows that begin from then on are untouched by it
+	ring    *ring.Ring // the ring before, or the first one
+	self    int
+	first   bool
+	old     []bool // by index on ring: it did not hand over, since it speaks no version of the protocol that can
+	dead    []bool // by index on ring: it crashed
 }
 
-// touched says that somebody else may have admitted hits on the key at h in the window that began at start, although
-// this member owns the key now: another member owned it on a ring of that window, or members are missing who may
-// stand on a ring of their own.
-func (v *view) touched(h uint64, start, settle int64) bool {
-	if v.ring.Len() < v.NRef {
-		return true
-	}
-	for ; start < v.at+settle; v = v.prev {
-		if v.first {
-			// Who starts alone has the whole limit; who joins others takes keys over from them.
-			return v.ring.Len() > 1
-		}
-		if v.prev == nil {
-			return true
-		}
-		if p := v.prev; p.self < 0 || p.ring.Owner(h) != p.self {
-			return true
+func newView(v *handoff.View, changes []change, old map[ring.ID]bool) *view {
+	r := v.Ring()
+	n := &view{View: v, epoch: v.Epoch(), changes: changes}
+	n.alone = r.Len() == 1 && v.Self() == 0 && v.NRef() <= 1
+	for i := range r.Len() {
+		if i != v.Self() && !old[r.At(i).ID] {
+			n.copies = true
 		}
 	}
-	return false
-}
-
-// next is the view after v, with ring r from now on.
-func (v *view) next(now int64, r *ring.Ring, self ring.ID, s Standing) *view {
-	n := &view{Standing: s, ring: r, self: r.Index(self), epoch: v.epoch + 1, at: now, prev: v}
-	if n.epoch == 0 {
-		n.epoch = 1
-	}
-	switch {
-	case v.epoch == 0:
-		n.prev, n.first = nil, true
-	case v.ring == r || r.Fingerprint() != 0 && v.ring.Fingerprint() == r.Fingerprint():
-		n.at, n.prev, n.first = v.at, v.prev, v.first
-	}
-	n.trim()
 	return n
 }
 
-// trim forgets the oldest rings. Views are shared with readers, so the ones kept are copied.
-func (v *view) trim() {
-	p := v
-	for range maxViews - 1 {
-		if p.prev == nil {
-			return
+// touched says of the key at h, in the window that began at start: whether others may have admitted hits of which
+// nothing came here, and whether its owner crashed.
+func (v *view) touched(h uint64, start int64) (lost, crashed bool) {
+	for i := range v.changes {
+		c := &v.changes[i]
+		if start >= c.settled {
+			continue
 		}
-		c := *p.prev
-		p.prev, p = &c, &c
+		o := c.ring.Owner(h)
+		if o < 0 || o == c.self && !c.first {
+			continue
+		}
+		lost = lost || c.old[o] || c.first && slices.Contains(c.old, true)
+		crashed = crashed || c.dead[o]
 	}
-	p.prev = nil
+	return lost, crashed
 }

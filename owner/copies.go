@@ -1,0 +1,360 @@
+package owner
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	maxBatch   = 512                    // counters of one batch
+	maxBytes   = 96 << 10               // of one message, roughly
+	maxFlight  = 64                     // batches that others have time to confirm
+	maxBatches = 4 * maxFlight          // the late ones included
+	impatient  = 16                     // after so many attempts in a row only every Tick brings one
+	batchAge   = int64(2 * time.Second) // after that a batch is not confirmed any more
+)
+
+// tolerance is U, how many admitted hits of one key this member alone may know of.
+func tolerance(q *Question) uint64 {
+	if q.Strict {
+		return 0
+	}
+	return uint64(max(1, q.Rule.Limit/100))
+}
+
+// queue holds keys in order. Each is in it once, as its debt's queuedBit says.
+type queue struct {
+	keys []Key
+	head int
+}
+
+func (q *queue) len() int { return len(q.keys) - q.head }
+
+func (q *queue) push(k Key) {
+	if q.head > 0 && len(q.keys) == cap(q.keys) {
+		q.keys = q.keys[:copy(q.keys, q.keys[q.head:])]
+		q.head = 0
+	}
+	q.keys = append(q.keys, k)
+}
+
+func (q *queue) pop() Key {
+	k := q.keys[q.head]
+	if q.head++; q.head == len(q.keys) {
+		q.keys, q.head = q.keys[:0], 0
+	}
+	return k
+}
+
+// owe remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
+// be known to this member alone.
+func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Answer) {
+	hits := uint64(0)
+	if h.Op == Take {
+		if h.Hits == 0 || a.Before >= uint64(h.Question.Rule.Depth()) {
+			return // a later charge than the one that crossed the limit changes no decision
+		}
+		hits = h.Hits
+	}
+	d := n.indebt(s, e, h.Question, hits)
+	switch {
+	case d == nil && !a.Over:
+		s.counts.refused++
+		h.overflow(&a.Decision)
+		a.Authority = Overflow
+	case d == nil || hits == 0 || a.Over:
+	case d.owed() > tolerance(h.Question):
+		turn, upto := d.turn(), d.charged-tolerance(h.Question)
+		if w := n.await(s, h.now, h.hash, ticket, h.Question, a); w != nil {
+			w.turn, w.upto = turn, upto
+			s.waits.copies[h.Key] = append(s.waits.copies[h.Key], a.Ticket)
+		}
+	}
+}
+
+// indebt adds hits to the debt of e and queues its key; nil when there is no room for the debt.
+func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
+	d := s.slab.debt(e.more)
+	if d == nil {
+		i := s.slab.take()
+		if i == 0 {
+			return nil
+		}
+		d = s.slab.at(i)
+		d.at, d.next, e.more = math.MinInt64, e.more, i
+	}
+	at := int64(0)
+	if q.Rule.Algorithm == limit.FixedWindow {
+		at = q.Rule.Index(e.end - 1)
+	}
+	if d.at != at {
+		s.debts++
+		d.at, d.charged, d.refunded = at, 0, 0
+		d.bits = d.bits&queuedBit | s.debts<<attemptsBits&^queuedBit
+	}
+	d.charged = saturatingAdd(d.charged, hits)
+	if d.bits&queuedBit == 0 {
+		d.bits |= queuedBit
+		s.queue.push(q.Key)
+		if !n.dirty.Load() {
+			n.dirty.Store(true)
+		}
+	}
+	return d
+}
+
+// copier sends copies. Guarded by the Node's serial.
+type copier struct {
+	next    uint64
+	batches map[uint64]*batch
+	order   []uint64 // of batches, the oldest first
+	silent  map[ring.ID]int64
+	places  []int // scratch
+}
+
+// batch is a Replica message that is not confirmed.
+type batch struct {
+	to   ring.ID
+	at   int64
+	late bool // sent again, elsewhere
+	refs []ref
+}
+
+// ref is a key in a batch: how much of its debt the batch covers.
+type ref struct {
+	key  Key
+	turn uint32
+	upto uint64
+}
+
+// gathering is the batch being filled for one member.
+type gathering struct {
+	to    ring.ID
+	msg   handoff.Msg
+	refs  []ref
+	bytes int
+}
+
+// replicate sends what the shards have queued.
+func (n *Node) replicate(now int64, fx *Effects) {
+	var open []*gathering
+	for i := range n.shards {
+		s := &n.shards[i]
+		if n.inflight.Load() >= maxFlight {
+			n.dirty.Store(true)
+			break
+		}
+		open = n.gather(s, now, open, fx)
+	}
+	for _, g := range open {
+		n.dispatch(now, g, fx)
+	}
+}
+
+// gather takes what one shard has queued.
+func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) []*gathering {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for left := s.queue.len(); left > 0; left-- {
+		if n.inflight.Load() >= maxFlight {
+			n.dirty.Store(true)
+			return open
+		}
+		k := s.queue.pop()
+		_, h := n.shard(k)
+		e := s.tables[owned].find(h, k)
+		if e == nil {
+			continue
+		}
+		d := s.slab.debt(e.more)
+		if d == nil {
+			continue
+		}
+		to := n.copyTo(s.view, e, int(d.bits&attemptsMask))
+		if to == "" || e.end <= now {
+			n.unpaid(s, e, d, k, e.end <= now, fx)
+			continue
+		}
+		d.bits &^= queuedBit
+		g := gatheringFor(&open, to)
+		g.refs = append(g.refs, ref{k, d.turn(), d.charged})
+		c := s.export(e)
+		g.bytes += sizeOf(&c)
+		g.msg.Counters = append(g.msg.Counters, c)
+		if len(g.refs) == maxBatch || g.bytes > maxBytes {
+			n.dispatch(now, g, fx)
+		}
+	}
+	return open
+}
+
+// unpaid deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
+func (n *Node) unpaid(s *shard, e *entry, d *record, k Key, over bool, fx *Effects) {
+	if !over && s.view.copies {
+		s.queue.push(k) // until the next Tick
+		return
+	}
+	n.confirmed(s, k, d.turn(), d.charged, fx)
+	if over || s.view.Ring().Len() > 0 && s.view.Joined() {
+		next := d.next
+		s.slab.give(e.more)
+		e.more = next
+		return
+	}
+	s.queue.push(k)
+}
+
+func gatheringFor(open *[]*gathering, to ring.ID) *gathering {
+	for _, g := range *open {
+		if g.to == to {
+			return g
+		}
+	}
+	g := &gathering{to: to}
+	*open = append(*open, g)
+	return g
+}
+
+// dispatch sends what was gathered, as one batch.
+func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
+	if len(g.refs) == 0 {
+		return
+	}
+	c := &n.serial.copier
+	c.next++
+	c.batches[c.next] = &batch{to: g.to, at: now, refs: g.refs}
+	c.order = append(c.order, c.next)
+	n.inflight.Add(1)
+	g.msg.Kind, g.msg.Seq, g.msg.Ring = handoff.Replica, c.next, n.serial.view.Ring().Fingerprint()
+	fx.Out = append(fx.Out, handoff.Out{To: g.to, Msg: g.msg})
+	*g = gathering{to: g.to}
+}
+
+// copyTo is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
+// next in the ring's order. Charges under SHARE are for the owner alone.
+func (n *Node) copyTo(v *view, e *entry, attempts int) ring.ID {
+	r, c := v.Ring(), &n.serial.copier
+	c.places = r.Order(e.note, c.places[:0])
+	if len(c.places) == 0 {
+		return ""
+	}
+	if v.Hold(e.note, e.epoch).Reason != handoff.Mine && c.places[0] != v.Self() {
+		c.places = c.places[:1]
+	}
+	could := c.places[:0]
+	for _, i := range c.places {
+		id := r.At(i).ID
+		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.Old {
+			continue
+		}
+		if _, silent := c.silent[id]; !silent {
+			return id
+		}
+		could = append(could, i)
+	}
+	if len(could) == 0 {
+		return ""
+	}
+	return r.At(could[attempts%len(could)]).ID
+}
+
+// late sends again what was not confirmed in time, to somebody else.
+func (n *Node) late(now int64) {
+	c := &n.serial.copier
+	kept := c.order[:0]
+	for _, seq := range c.order {
+		b := c.batches[seq]
+		switch {
+		case b == nil:
+			continue
+		case !b.late && now-b.at >= int64(n.options.Resend):
+			b.late = true
+			n.inflight.Add(-1)
+			if c.silent == nil {
+				c.silent = map[ring.ID]int64{}
+			}
+			c.silent[b.to] = now
+			n.requeue(b)
+		case now-b.at > batchAge:
+			delete(c.batches, seq)
+			continue
+		}
+		kept = append(kept, seq)
+	}
+	for len(kept) > maxBatches {
+		if b := c.batches[kept[0]]; !b.late {
+			n.inflight.Add(-1)
+			n.requeue(b)
+		}
+		delete(c.batches, kept[0])
+		kept = kept[1:]
+	}
+	c.order = kept
+}
+
+// requeue queues what b covers and nobody has confirmed meanwhile.
+func (n *Node) requeue(b *batch) {
+	for _, r := range b.refs {
+		s, h := n.shard(r.key)
+		s.mu.Lock()
+		if e := s.tables[owned].find(h, r.key); e != nil {
+			if d := s.slab.debt(e.more); d != nil && d.turn() == r.turn && (d.refunded < r.upto || r.upto == 0) {
+				if d.bits&attemptsMask < attemptsMask {
+					d.bits++
+				}
+				if d.bits&queuedBit == 0 {
+					d.bits |= queuedBit
+					s.queue.push(r.key)
+					if d.bits&attemptsMask < impatient {
+						n.dirty.Store(true)
+					}
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// got takes in that a batch has arrived.
+func (n *Node) got(seq uint64, from ring.ID, fx *Effects) {
+	c := &n.serial.copier
+	b := c.batches[seq]
+	if b == nil || b.to != from {
+		return
+	}
+	delete(c.batches, seq)
+	if !b.late {
+		n.inflight.Add(-1)
+	}
+	for _, r := range b.refs {
+		s, h := n.shard(r.key)
+		s.mu.Lock()
+		if s.pay(s.tables[owned].find(h, r.key), r) {
+			n.confirmed(s, r.key, r.turn, r.upto, fx)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// pay lowers e's debt by what r covers; false if e has a later debt.
+func (s *shard) pay(e *entry, r ref) bool {
+	if e == nil {
+		return true
+	}
+	d := s.slab.debt(e.more)
+	if d == nil || d.turn() != r.turn {
+		return d == nil
+	}
+	d.refunded = min(d.charged, max(d.refunded, r.upto))
+	d.bits &^= attemptsMask
+	if d.owed() == 0 && d.bits&queuedBit == 0 {
+		next := d.next
+		s.slab.give(e.more)
+		e.more = next
+	}
+	return true
+}

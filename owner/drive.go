@@ -1,0 +1,311 @@
+package owner
+
+import (
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+// SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
+func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Standing) (fx Effects) {
+	if r == nil {
+		r = ring.New(nil)
+	}
+	n.ticked.Store(now)
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	before := n.serial.machine.View()
+	first := before.Seq() == 0
+	old := n.oldMembers()
+	peers := make(map[ring.ID]handoff.Peer, len(st.Peers))
+	for _, p := range st.Peers {
+		peers[p.ID] = p
+	}
+	n.serial.peers = peers
+	fx.Out = n.serial.machine.SetRing(now, r, st)
+	c := change{at: now, settled: now + int64(n.options.Settle), ring: before.Ring(), self: before.Self()}
+	if first {
+		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.oldMembers()
+	}
+	if first || before.Ring().Fingerprint() != r.Fingerprint() {
+		n.remind(c, old, st, now)
+	}
+	n.publish(now, &fx)
+	return fx
+}
+
+// oldMembers are those that cannot hand over.
+func (n *Node) oldMembers() map[ring.ID]bool {
+	old := map[ring.ID]bool{}
+	for id, p := range n.serial.peers {
+		if p.Old {
+			old[id] = true
+		}
+	}
+	return old
+}
+
+// remind keeps change c in mind if it may have cost something.
+func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Standing, now int64) {
+	left := map[ring.ID]bool{n.options.Self: true}
+	for _, id := range st.Left {
+		left[id] = true
+	}
+	c.old, c.dead = make([]bool, c.ring.Len()), make([]bool, c.ring.Len())
+	cost := false
+	for i := range c.ring.Len() {
+		m := c.ring.At(i)
+		p, live := n.serial.peers[m.ID]
+		c.old[i] = old[m.ID]
+		c.dead[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.Inst != m.Inst)
+		if c.dead[i] {
+			c.settled = max(c.settled, now+int64(n.options.Fence+n.options.Takeover))
+		}
+		cost = cost || c.old[i] || c.dead[i]
+	}
+	if !cost {
+		return
+	}
+	was := n.serial.view.changes
+	next := append([]change{c}, was[:min(len(was), maxChanges-1)]...)
+	n.serial.view = &view{View: n.serial.view.View, epoch: n.serial.view.epoch, changes: next}
+}
+
+// publish gives all shards the machine's view, if it is a new one, and decides what waited for it.
+func (n *Node) publish(now int64, fx *Effects) {
+	m := n.serial.machine
+	n.serial.transfers = m.Transfers()
+	was := n.serial.view
+	v := m.View()
+	if was.View == v && n.shards[0].view == was {
+		return
+	}
+	n.serial.view = newView(v, was.changes, n.oldMembers())
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		fresh := s.view.epoch != n.serial.view.epoch
+		s.view = n.serial.view
+		if fresh && len(s.waits.tokens) > 0 {
+			n.reviewTokens(s, s.clock(now), fx)
+		}
+		s.mu.Unlock()
+	}
+	if n.waiting.Load() > 0 {
+		n.requestTokens(now, fx)
+	}
+}
+
+// Tick lets time pass: it renews this member's trust in its ownership, keeps up its confirmations and drops a part of
+// what has expired. Call it several times a second.
+func (n *Node) Tick(now int64) (fx Effects) {
+	n.ticked.Store(now)
+	n.serial.Lock()
+	fx.Out = n.serial.machine.Tick(now)
+	n.publish(now, &fx)
+	n.flush(now, &fx)
+	n.serial.Unlock()
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		at := s.clock(now)
+		for k := range s.tables {
+			t := &s.tables[k]
+			t.sweep(at, s.view.epoch, max(256, len(t.slots)/8))
+			t.shrink(at)
+		}
+		s.dropSketches(at)
+		if s.slab.live == 0 && s.tables[owned].n == 0 {
+			s.queue = queue{}
+		}
+		if len(s.waits.tickets) > 0 {
+			n.overdue(s, at, &fx)
+		}
+		s.mu.Unlock()
+	}
+	return fx
+}
+
+// Flush sends what Take and Serve have left to be sent: requests for tokens, and copies. Call it at once when Urgent,
+// else every few milliseconds while Dirty.
+func (n *Node) Flush(now int64) (fx Effects) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	n.flush(now, &fx)
+	return fx
+}
+
+func (n *Node) flush(now int64, fx *Effects) {
+	n.urgent.Store(false)
+	n.dirty.Store(false)
+	if len(n.serial.copier.order) > 0 {
+		n.late(now)
+	}
+	if n.waiting.Load() > 0 {
+		n.requestTokens(now, fx)
+	}
+	n.replicate(now, fx)
+}
+
+// Dirty says that Flush has something to do.
+func (n *Node) Dirty() bool {
+	return n.dirty.Load() || n.inflight.Load() > 0 || n.waiting.Load() > 0
+}
+
+// Urgent says that somebody waits for what Flush has to do.
+func (n *Node) Urgent() bool { return n.urgent.Load() }
+
+// Fence gives up all tokens, because the clock has jumped; they come back.
+func (n *Node) Fence(now int64) (fx Effects) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	fx.Out = n.serial.machine.Void(now)
+	n.publish(now, &fx)
+	return fx
+}
+
+// Progress is how far a change of the ring has come.
+func (n *Node) Progress() handoff.Progress {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	return n.serial.machine.Progress()
+}
+
+// messageCounts count what came from other members. Guarded by the Node's serial.
+type messageCounts struct {
+	refused uint64 // counters and slots that no member should have sent
+	dropped uint64 // counters that found no place
+	merged  uint64 // counters taken in
+}
+
+// Step takes in a message that boot inst of member from has sent. Messages of members that are not known to live are
+// refused.
+func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx Effects) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	if p, ok := n.serial.peers[from]; !ok || p.Inst != inst {
+		n.serial.counts.refused++
+		return fx
+	}
+	delete(n.serial.copier.silent, from)
+	m := n.serial.machine
+	switch msg.Kind {
+	case handoff.Chunk:
+		n.merge(now, msg.Counters)
+		fx.Out = m.Step(now, from, inst, msg)
+	case handoff.Replica:
+		n.merge(now, msg.Counters)
+		fx.Out = append(fx.Out, handoff.Out{To: from, Msg: handoff.Msg{Kind: handoff.Got, Seq: msg.Seq, Ring: msg.Ring}})
+	case handoff.Got:
+		n.got(msg.Seq, from, &fx)
+		return fx
+	case handoff.SealReq:
+		fx.Out = m.Step(now, from, inst, msg)
+		n.publish(now, &fx)
+		n.giveTokens(now, from, msg, &fx)
+	case handoff.Sealed:
+		n.takeTokens(now, from, msg, &fx)
+	default:
+		fx.Out = m.Step(now, from, inst, msg)
+	}
+	n.publish(now, &fx)
+	return fx
+}
+
+const askAgain = int64(25 * time.Millisecond)
+
+// requestTokens asks for the tokens that questions wait for.
+func (n *Node) requestTokens(now int64, fx *Effects) {
+	v := n.serial.view
+	var out []handoff.Out
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		for _, k := range s.waits.keys() {
+			t := s.waits.tokens[k]
+			if t.holder == "" || t.holder == n.options.Self || t.asked != 0 && now-t.asked < askAgain {
+				continue
+			}
+			t.asked = now
+			m := messageTo(&out, t.holder, handoff.SealReq, handoff.Given, "")
+			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
+			m.Counters = append(m.Counters, handoff.Counter{Key: k, Owner: t.owner})
+		}
+		s.mu.Unlock()
+	}
+	fx.Out = append(fx.Out, out...)
+}
+
+// messageTo is a message of out with room for a counter, made if there is none.
+func messageTo(out *[]handoff.Out, to ring.ID, k handoff.Kind, st handoff.Status, member ring.ID) *handoff.Msg {
+	for i := range *out {
+		o := &(*out)[i]
+		if m := &o.Msg; o.To == to && m.Status == st && m.Member == member && len(m.Counters) < maxBatch && bytesOf(m) < maxBytes {
+			return m
+		}
+	}
+	*out = append(*out, handoff.Out{To: to, Msg: handoff.Msg{Kind: k, Status: st, Member: member}})
+	return &(*out)[len(*out)-1].Msg
+}
+
+// giveTokens answers a request for tokens. The machine has seen it, so what is given is decided here no more.
+func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects) {
+	if len(msg.Counters) > maxBatch {
+		n.serial.counts.refused++
+		return
+	}
+	var out []handoff.Out
+	for i := range msg.Counters {
+		c := &msg.Counters[i]
+		s, h := n.shard(c.Key)
+		s.mu.Lock()
+		e := s.tables[owned].find(h, c.Key)
+		st, member := s.view.Answer(c.Owner, e.gained(c.Owner), from, msg.Ring)
+		m := messageTo(&out, from, handoff.Sealed, st, member)
+		m.Ring, m.Seq = msg.Ring, msg.Seq
+		switch {
+		case st == handoff.Given && e != nil && e.note == c.Owner && e.end+int64(ahead) > now:
+			m.Counters = append(m.Counters, s.export(e))
+		default:
+			m.Counters = append(m.Counters, handoff.Counter{Key: c.Key, Owner: c.Owner})
+		}
+		s.mu.Unlock()
+	}
+	fx.Out = append(fx.Out, out...)
+}
+
+// takeTokens takes in the answer to a request for tokens.
+func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects) {
+	v := n.serial.view
+	given := msg.Status == handoff.Given
+	if given {
+		n.merge(now, msg.Counters)
+	}
+	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > maxBatch {
+		return
+	}
+	if given {
+		n.serial.machine.Gained()
+	}
+	for i := range msg.Counters {
+		c := &msg.Counters[i]
+		s, h := n.shard(c.Key)
+		s.mu.Lock()
+		t := s.waits.tokens[c.Key]
+		at := s.clock(now)
+		switch {
+		case given && v.Ring().Owner(c.Owner) == v.Self() && v.Self() >= 0:
+			if e := s.tables[owned].find(h, c.Key); e != nil && e.note == c.Owner {
+				e.epoch = v.epoch
+			}
+			n.decideWaiting(s, at, c.Key, fx)
+		case t == nil || t.holder != from:
+		case msg.Status == handoff.Kept:
+			n.askAll(s, c.Key, from, fx)
+		case msg.Status == handoff.Gone && msg.Member != n.options.Self:
+			n.askAll(s, c.Key, msg.Member, fx)
+		}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,142 @@
+package owner
+
+import (
+	"slices"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+)
+
+const (
+	ahead    = limit.Ahead
+	maxSlots = 4096 // of one counter
+)
+
+// sizeOf is about the bytes that c takes in a message.
+func sizeOf(c *handoff.Counter) int { return 96 + 40*len(c.State.Slots) }
+
+func bytesOf(m *handoff.Msg) (n int) {
+	for i := range m.Counters {
+		n += sizeOf(&m.Counters[i])
+	}
+	return n
+}
+
+// export is all that is known of e.
+func (s *shard) export(e *entry) handoff.Counter {
+	var c handoff.Counter
+	s.exportTo(e, &c)
+	return c
+}
+
+// exportTo is export into a counter whose slots may be used again.
+func (s *shard) exportTo(e *entry, c *handoff.Counter) {
+	r := s.rule(e)
+	slots := c.State.Slots[:0]
+	s.load(e, r, &s.state)
+	*c = handoff.Counter{Key: e.key, Owner: e.note, Domain: uint64(e.domain()), Rule: r, End: e.end}
+	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
+}
+
+// merge takes in what another member knows of some counters.
+func (n *Node) merge(now int64, cs []handoff.Counter) {
+	k := &n.serial.counts
+	if len(cs) > maxBatch {
+		k.refused += uint64(len(cs))
+		return
+	}
+	for i := range cs {
+		c := &cs[i]
+		if len(c.State.Slots) == 0 {
+			continue
+		}
+		if c.Rule.Valid() != nil || len(c.State.Slots) > maxSlots {
+			k.refused++
+			continue
+		}
+		s, h := n.shard(c.Key)
+		s.mu.Lock()
+		ok, refused := n.mergeOne(s, h, s.clock(now), c)
+		s.mu.Unlock()
+		k.refused += uint64(refused)
+		if ok {
+			k.merged++
+		} else {
+			k.dropped++
+		}
+	}
+}
+
+// mergeOne takes in one counter; false if there is no room for it. It says how many slots it refused.
+func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (ok bool, refused int) {
+	r := c.Rule
+	in := &s.other
+	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
+	refused = r.Clean(in, now)
+	e := s.tables[owned].find(hash, c.Key)
+	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.Owner) {
+		if e.end > now {
+			return true, refused + 1 // another window under this key, or another owner: no member agrees with itself here
+		}
+		s.renew(e, r, now)
+		e.note, e.epoch = c.Owner, 0
+	}
+	if e != nil {
+		s.load(e, r, &s.state)
+	} else {
+		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+	}
+	s.guard(in)
+	if len(in.Slots) == 0 {
+		return true, refused
+	}
+	if e == nil {
+		h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
+		if e = s.insert(&h, true); e == nil {
+			return false, refused
+		}
+		s.load(e, r, &s.state)
+	}
+	mine := s.view.Hold(c.Owner, e.gained(c.Owner)).Reason == handoff.Mine
+	r.Merge(&s.state, in)
+	r.Trim(&s.state, now)
+	end := e.end
+	if !s.store(e, r, &s.state) {
+		return false, refused
+	}
+	if e.end = max(e.end, min(end, now)); !mine {
+		e.limit = r.Limit
+		if shape, ok := s.shape(r); ok {
+			e.shape = shape
+		}
+	} else if s.view.copies {
+		// The heir is to know, too.
+		n.indebt(s, e, &Question{Key: c.Key, Rule: r}, 0)
+	}
+	return true, refused
+}
+
+// sameCount says whether two rules count alike.
+func sameCount(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Window == b.Window }
+
+// guard keeps from in what only this member can know: its own slots never change by what others say of them. Of a
+// key of which it has no slot of its own, as after it was forgotten, the others' word is taken.
+func (s *shard) guard(in *limit.State) {
+	for _, writer := range [2]uint64{s.inst, s.share()} {
+		if !slices.ContainsFunc(s.state.Slots, func(f limit.Slot) bool { return f.Writer == writer }) {
+			continue
+		}
+		kept := in.Slots[:0]
+		for _, f := range in.Slots {
+			if f.Writer == writer {
+				i := slices.IndexFunc(s.state.Slots, func(g limit.Slot) bool { return g.Writer == writer && g.At == f.At })
+				if i < 0 {
+					continue
+				}
+				f.Charged, f.Refunded = min(f.Charged, s.state.Slots[i].Charged), min(f.Refunded, s.state.Slots[i].Refunded)
+			}
+			kept = append(kept, f)
+		}
+		in.Slots = kept
+	}
+}

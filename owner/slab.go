@@ -1,0 +1,144 @@
+package owner
+
+const (
+	pageBits    = 7
+	pageRecords = 1 << pageBits
+)
+
+// record is what does not fit in an entry: the slot of another writer or another time, or the entry's debt. It holds no
+// pointers; an entry's records are chained by their numbers.
+type record struct {
+	writer   uint64 // 0: this is a debt
+	at       int64
+	charged  uint64
+	refunded uint64
+	next     uint32
+	bits     uint32
+}
+
+// A debt is the first record of its entry's chain. It says what other members do not know yet: charged is the hits to
+// tell of since it was made, refunded those of them that somebody else has; at is the window of both, 0 without windows.
+const (
+	queuedBit    = 1 << 31 // its key waits in the shard's queue
+	attemptsBits = 8
+	attemptsMask = 1<<attemptsBits - 1 // how often in a row nobody confirmed in time
+)
+
+// turn tells a debt from the key's earlier ones.
+func (d *record) turn() uint32 { return d.bits &^ queuedBit >> attemptsBits }
+
+// owed is the hits that no other member is known to have.
+func (d *record) owed() uint64 { return d.charged - d.refunded }
+
+// slab holds the records of one shard, in pages so that it never moves what it holds. Guarded by the shard's mu.
+type slab struct {
+	pages [][]record
+	used  uint32 // records ever taken from the pages
+	free  uint32 // first of those given back
+	live  int
+	max   int // cap of live records
+}
+
+// at is record i, from 1.
+func (s *slab) at(i uint32) *record {
+	i--
+	return &s.pages[i>>pageBits][i&(pageRecords-1)]
+}
+
+func (s *slab) room() int { return s.max - s.live }
+
+// take is the number of an empty record; 0 when all are taken.
+func (s *slab) take() uint32 {
+	if s.live >= s.max {
+		return 0
+	}
+	s.live++
+	if i := s.free; i != 0 {
+		r := s.at(i)
+		s.free = r.next
+		*r = record{}
+		return i
+	}
+	if s.used&(pageRecords-1) == 0 {
+		s.pages = append(s.pages, make([]record, pageRecords))
+	}
+	s.used++
+	return s.used
+}
+
+func (s *slab) give(i uint32) {
+	if s.live--; s.live == 0 {
+		s.pages, s.used, s.free = nil, 0, 0
+		return
+	}
+	*s.at(i) = record{next: s.free}
+	s.free = i
+}
+
+// drop gives back the chain that begins at i.
+func (s *slab) drop(i uint32) {
+	for i != 0 {
+		next := s.at(i).next
+		s.give(i)
+		i = next
+	}
+}
+
+// debt is the debt of the chain that begins at i; nil if there is none.
+func (s *slab) debt(i uint32) *record {
+	if i == 0 {
+		return nil
+	}
+	if r := s.at(i); r.writer == 0 {
+		return r
+	}
+	return nil
+}
+
+// slots is the first record of the chain that is a slot.
+func (s *slab) slots(i uint32) uint32 {
+	if r := s.debt(i); r != nil {
+		return r.next
+	}
+	return i
+}
+
+// add puts a slot in the chain of e; nil when there is no room.
+func (s *slab) add(e *entry, at int64, writer uint64) *record {
+	i := s.take()
+	if i == 0 {
+		return nil
+	}
+	r := s.at(i)
+	r.at, r.writer = at, writer
+	if d := s.debt(e.more); d != nil {
+		r.next, d.next = d.next, i
+	} else {
+		r.next, e.more = e.more, i
+	}
+	return r
+}
+
+// find is the slot of (at, writer) in the chain of e.
+func (s *slab) find(e *entry, at int64, writer uint64) *record {
+	for i := s.slots(e.more); i != 0; {
+		r := s.at(i)
+		if r.at == at && r.writer == writer {
+			return r
+		}
+		i = r.next
+	}
+	return nil
+}
+
+// owed is the most of one debt, and the sum of all.
+func (s *slab) owed() (most, sum uint64) {
+	for i := range s.pages {
+		for j := range s.pages[i] {
+			if r := &s.pages[i][j]; r.writer == 0 && r.bits != 0 {
+				most, sum = max(most, r.owed()), saturatingAdd(sum, r.owed())
+			}
+		}
+	}
+	return most, sum
+}

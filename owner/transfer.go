@@ -1,0 +1,208 @@
+package owner
+
+import (
+	"sync"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	chunkKeys  = 256
+	chunkSlots = 4096 // of a table, looked at for one Chunk
+	lockSlots  = 512  // of them under one lock
+	holdScan   = int64(5e9)
+)
+
+// scans are the transfers under way.
+type scans struct {
+	mu sync.Mutex
+	to map[ring.ID]*scan
+}
+
+// scan is how far one transfer has come.
+type scan struct {
+	sync.Mutex // one Pull at a time; taken before the Node's serial and any shard's mu
+	t          handoff.Transfer
+	parts      uint32
+	shard      int
+	old        bool // it is in the table's old array
+	at         int
+	turn       uint32 // of the table, when the shard's scan began
+	begun      bool   // with this shard
+}
+
+// Transfers are the members that Pull has something for.
+func (n *Node) Transfers() []ring.ID {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	var ids []ring.ID
+	for _, t := range n.serial.transfers {
+		ids = append(ids, t.To)
+	}
+	return ids
+}
+
+func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	for _, t := range n.serial.transfers {
+		if t.To == to {
+			return t, true
+		}
+	}
+	return handoff.Transfer{}, false
+}
+
+// Pull is the next message of the transfer to a member; false when there is none for now. It uses buf, and the slots in
+// it, for the message's counters.
+func (n *Node) Pull(now int64, to ring.ID, buf []handoff.Counter) (handoff.Msg, bool) {
+	t, ok := n.transfer(to)
+	if !ok {
+		n.scans.mu.Lock()
+		delete(n.scans.to, to)
+		n.scans.mu.Unlock()
+		return handoff.Msg{}, false
+	}
+	c := n.scan(to)
+	c.Lock()
+	defer c.Unlock()
+	if c.t.Began != t.Began || c.t.Extra != t.Extra || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
+		c.t, c.parts, c.shard, c.begun = t, 0, 0, false
+	}
+	msg := handoff.Msg{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.Began, Part: c.parts}
+	switch {
+	case t.Extra:
+		msg.Flags = handoff.Extra
+	case t.Shadow:
+		msg.Flags = handoff.Shadow
+	}
+	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < shards {
+		c.parts++
+		return msg, true
+	}
+	return n.finish(now, c)
+}
+
+// finish ends the chunks of a transfer.
+func (n *Node) finish(now int64, c *scan) (handoff.Msg, bool) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	m := n.serial.machine
+	defer func() { n.serial.transfers = m.Transfers() }()
+	if c.t.Extra {
+		m.Finished(c.t)
+		return handoff.Msg{}, false
+	}
+	return m.Finish(now, c.t, c.parts)
+}
+
+func (n *Node) scan(to ring.ID) *scan {
+	n.scans.mu.Lock()
+	defer n.scans.mu.Unlock()
+	c := n.scans.to[to]
+	if c == nil {
+		c = &scan{}
+		if n.scans.to == nil {
+			n.scans.to = map[ring.ID]*scan{}
+		}
+		n.scans.to[to] = c
+	}
+	return c
+}
+
+// fill appends the next counters of transfer c to buf.
+func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter {
+	p := newPicker(&c.t, n.options.Self)
+	bytes := 0
+	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
+		had := len(buf)
+		s := &n.shards[c.shard]
+		s.mu.Lock()
+		buf = c.read(s, s.clock(now), p, buf)
+		s.mu.Unlock()
+		for i := had; i < len(buf); i++ {
+			bytes += sizeOf(&buf[i])
+		}
+	}
+	return buf
+}
+
+// read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
+// reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
+func (c *scan) read(s *shard, now int64, p picker, buf []handoff.Counter) []handoff.Counter {
+	t := &s.tables[owned]
+	if !c.begun || c.turn != t.turn {
+		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
+	}
+	t.held = now + holdScan
+	if c.old && t.old == nil {
+		c.old, c.at = false, 0
+	}
+	slots := t.slots
+	if c.old {
+		slots = t.old
+	}
+	bytes := 0
+	for end := min(len(slots), c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
+		e := &slots[c.at]
+		if e.mark == 0 || e.mark == moved || e.end+int64(ahead) <= now || !p.picks(e.note) {
+			continue
+		}
+		if p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine {
+			t.disown(e)
+		}
+		buf = extend(buf)
+		s.exportTo(e, &buf[len(buf)-1])
+		bytes += sizeOf(&buf[len(buf)-1])
+	}
+	switch {
+	case c.at < len(slots):
+	case c.old:
+		c.old, c.at = false, 0
+	default:
+		t.held = 0
+		c.shard++
+		c.begun = false
+	}
+	return buf
+}
+
+// extend makes buf one longer, and keeps what slots the new one has from earlier use.
+func extend(buf []handoff.Counter) []handoff.Counter {
+	if len(buf) < cap(buf) {
+		return buf[:len(buf)+1]
+	}
+	return append(buf, handoff.Counter{})
+}
+
+// picker says which keys a transfer is about.
+type picker struct {
+	ring, before       *ring.Ring
+	to, toBefore, self int
+	extra, away        bool
+}
+
+func newPicker(t *handoff.Transfer, self ring.ID) picker {
+	p := picker{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.Extra, away: !t.Extra && !t.Shadow, before: t.Pushed}
+	if t.Extra {
+		p.before = t.Copied
+	}
+	if p.before != nil {
+		p.toBefore = p.before.Index(t.To)
+	}
+	return p
+}
+
+func (p *picker) picks(owner uint64) bool {
+	if p.to < 0 {
+		return false
+	}
+	if !p.extra {
+		return p.ring.Owner(owner) == p.to && (p.before == nil || p.before.Owner(owner) != p.toBefore || p.toBefore < 0)
+	}
+	if p.ring.Owner(owner) != p.self || p.self < 0 || p.ring.Heir(owner) != p.to {
+		return false
+	}
+	return p.before == nil || p.toBefore < 0 || p.before.Owner(owner) != p.toBefore && p.before.Heir(owner) != p.toBefore
+}

@@ -1,0 +1,234 @@
+package owner
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+// maxWait is how long a question waits at most, in case its caller forgot it.
+const maxWait = int64(10 * time.Second)
+
+// Done resolves a ticket. An answer of Kind Ask with no Member is none: the question is to be degraded.
+type Done struct {
+	Ticket uint64
+	Answer Answer
+}
+
+// Effects are what is to be done after a call: messages to send, and tickets that are resolved.
+type Effects struct {
+	Out  []handoff.Out
+	Done []Done
+}
+
+// waits are the questions of one shard that wait. Guarded by its mu.
+type waits struct {
+	next    uint64
+	tickets map[uint64]*wait
+	copies  map[Key][]uint64 // tickets that wait for copies, the oldest first
+	tokens  map[Key]*tokenWait
+}
+
+// wait is one question that waits.
+type wait struct {
+	question Question
+	hash     uint64
+	since    int64
+	answer   Answer // given already, if it waits for copies
+	turn     uint32 // of the debt
+	upto     uint64 // as many of its hits have to be confirmed
+}
+
+// tokenWait is one key whose token was asked for.
+type tokenWait struct {
+	owner   uint64
+	holder  ring.ID
+	asked   int64 // 0: not yet
+	tickets []uint64
+}
+
+// await makes q a question that waits; nil when too many do.
+func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Question, a *Answer) *wait {
+	w := s.waits.tickets[ticket]
+	if w == nil {
+		if n.waiting.Add(1) > int64(n.options.MaxWaiting) {
+			n.waiting.Add(-1)
+			s.counts.waitsRefused++
+			*a = Answer{Kind: Ask}
+			return nil
+		}
+		s.waits.next++
+		ticket = s.waits.next<<shardBits | hash>>(64-shardBits)
+		w = &wait{question: *q, hash: hash, since: now}
+		if s.waits.tickets == nil {
+			s.waits.tickets, s.waits.copies, s.waits.tokens = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*tokenWait{}
+		}
+		s.waits.tickets[ticket] = w
+	}
+	w.answer = *a
+	*a = Answer{Kind: Wait, Ticket: ticket}
+	n.dirty.Store(true)
+	n.urgent.Store(true)
+	return w
+}
+
+// awaitToken lets q wait for its key's token, which holder is asked for.
+func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Question, holder ring.ID, a *Answer) {
+	if n.await(s, now, h, 0, q, a) == nil {
+		return
+	}
+	t := s.waits.tokens[q.Key]
+	if t == nil {
+		t = &tokenWait{owner: q.Owner, holder: holder}
+		s.waits.tokens[q.Key] = t
+	}
+	t.tickets = append(t.tickets, a.Ticket)
+}
+
+// Cancel gives up a ticket; false when it was resolved before: then its answer stands.
+func (n *Node) Cancel(ticket uint64) bool {
+	s := &n.shards[ticket&(shards-1)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return n.dropWait(s, ticket)
+}
+
+// dropWait forgets a ticket. Lists of tickets may name it still.
+func (n *Node) dropWait(s *shard, ticket uint64) bool {
+	w := s.waits.tickets[ticket]
+	if w == nil {
+		return false
+	}
+	delete(s.waits.tickets, ticket)
+	n.waiting.Add(-1)
+	k := w.question.Key
+	if t := s.waits.tokens[k]; t != nil && !s.anyWaits(t.tickets) {
+		delete(s.waits.tokens, k)
+	}
+	if l := s.waits.copies[k]; l != nil && !s.anyWaits(l) {
+		delete(s.waits.copies, k)
+	}
+	return true
+}
+
+func (s *shard) anyWaits(tickets []uint64) bool {
+	for _, t := range tickets {
+		if s.waits.tickets[t] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// resolve answers a ticket.
+func (n *Node) resolve(s *shard, ticket uint64, a Answer, fx *Effects) {
+	if n.dropWait(s, ticket) {
+		fx.Done = append(fx.Done, Done{ticket, a})
+	}
+}
+
+// decideWaiting decides the questions that wait for the token of key k, which is here now.
+func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
+	t := s.waits.tokens[k]
+	if t == nil {
+		return
+	}
+	delete(s.waits.tokens, k)
+	right, num, den := n.right(now, s.view)
+	if right == handoff.Full {
+		den = 0
+	}
+	for _, ticket := range t.tickets {
+		w := s.waits.tickets[ticket]
+		if w == nil {
+			continue
+		}
+		a := Answer{Kind: Ask}
+		if right != handoff.None {
+			e := s.tables[owned].find(w.hash, k)
+			n.decideLocked(s, w.hash, now, &w.question, e, part{num, den}, ticket, &a)
+		}
+		if a.Kind != Wait {
+			n.resolve(s, ticket, a, fx)
+		}
+	}
+}
+
+// askAll resolves the questions that wait for the token of key k: member decides it.
+func (n *Node) askAll(s *shard, k Key, member ring.ID, fx *Effects) {
+	t := s.waits.tokens[k]
+	if t == nil {
+		return
+	}
+	delete(s.waits.tokens, k)
+	for _, ticket := range t.tickets {
+		n.resolve(s, ticket, Answer{Kind: Ask, Member: member}, fx)
+	}
+}
+
+// keys are the keys whose tokens are waited for, in an order that is the same for equal histories.
+func (w *waits) keys() []Key {
+	if len(w.tokens) == 0 {
+		return nil
+	}
+	ks := make([]Key, 0, len(w.tokens))
+	for k := range w.tokens {
+		ks = append(ks, k)
+	}
+	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	return ks
+}
+
+// reviewTokens looks at all keys whose token is waited for, by a view that is new.
+func (n *Node) reviewTokens(s *shard, now int64, fx *Effects) {
+	for _, k := range s.waits.keys() {
+		t := s.waits.tokens[k]
+		_, h := n.shard(k)
+		switch hold := s.view.Hold(t.owner, s.tables[owned].find(h, k).gained(t.owner)); {
+		case hold.Reason == handoff.Mine:
+			n.decideWaiting(s, now, k, fx)
+		case hold.Reason == handoff.Other:
+			n.askAll(s, k, hold.Member, fx)
+		case hold.Member != t.holder:
+			t.holder, t.asked = hold.Member, 0
+		}
+	}
+}
+
+// confirmed resolves the questions on key k that wait for copies, of the present debt as far as upto hits of it are
+// known to others.
+func (n *Node) confirmed(s *shard, k Key, turn uint32, upto uint64, fx *Effects) {
+	l := s.waits.copies[k]
+	for len(l) > 0 {
+		w := s.waits.tickets[l[0]]
+		if w != nil && w.turn == turn && w.upto > upto {
+			break
+		}
+		ticket := l[0]
+		l = l[1:]
+		s.waits.copies[k] = l
+		if w != nil {
+			n.resolve(s, ticket, w.answer, fx)
+		}
+	}
+	if len(l) == 0 {
+		delete(s.waits.copies, k)
+	}
+}
+
+// overdue resolves what has waited far longer than any caller.
+func (n *Node) overdue(s *shard, now int64, fx *Effects) {
+	var old []uint64
+	for ticket, w := range s.waits.tickets {
+		if now-w.since > maxWait {
+			old = append(old, ticket)
+		}
+	}
+	slices.Sort(old)
+	for _, ticket := range old {
+		n.resolve(s, ticket, Answer{Kind: Ask}, fx)
+	}
+}
