@@ -27,6 +27,17 @@ type call struct {
 	gen    uint64         // guarded by mu
 	as     []owner.Answer // elements of sent groups are guarded by mu until the group is settled
 	groups []ask          // the header and state are guarded by mu; only the caller appends
+	later  []later        // guarded by mu, but for what is settled; only the caller appends
+}
+
+// later is an answer that this member's Node gives later.
+type later struct {
+	ticket  uint64
+	index   uint16 // of its question in the call
+	second  bool   // it has been re-routed once
+	there   bool   // answer is
+	settled bool
+	answer  owner.Answer
 }
 
 // ask is a group of a call's questions on its way to one member.
@@ -72,6 +83,32 @@ func (c *call) add(to ring.ID, i int, second bool) {
 	}
 	c.groups[n] = ask{to: to, index: append(c.groups[n].index[:0], uint16(i)), second: second}
 	c.open++
+}
+
+// expect appends a later answer and returns its number.
+func (c *call) expect(ticket uint64, i int, second bool) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.later = append(c.later, later{ticket: ticket, index: uint16(i), second: second})
+	c.open++
+	return len(c.later) - 1
+}
+
+// resolve implements waiter.
+func (c *call) resolve(gen uint64, n int, a *owner.Answer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gen == gen && !c.later[n].there {
+		c.later[n].answer, c.later[n].there = *a, true
+		c.signal()
+	}
+}
+
+// arrived says whether later answer n is there and was not settled yet.
+func (c *call) arrived(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.later[n].there && !c.later[n].settled
 }
 
 // wait returns true when a group may have been completed, false at the deadline.
@@ -168,5 +205,6 @@ func (c *call) reset() {
 	for g := range c.groups {
 		c.groups[g] = ask{index: c.groups[g].index[:0]}
 	}
-	c.groups, c.qs, c.as = c.groups[:0], nil, nil
+	clear(c.later)
+	c.groups, c.later, c.qs, c.as = c.groups[:0], c.later[:0], nil, nil
 }

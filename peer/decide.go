@@ -24,13 +24,22 @@ func (p *Peer) Decide(deadline time.Time, stop bool, qs []owner.Question, as []o
 }
 
 func (p *Peer) decide(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	p.decides()
 	p.o.Node.TakeAll(p.clock.now(), false, qs, as)
-	if asks(as) {
+	if undecided(as) {
 		p.forward(deadline, qs, as)
+	}
+	p.nudge()
+}
+
+// decides notes that there is a decision to make.
+func (p *Peer) decides() {
+	if !p.busy.Load() { // mostly it is set already, and is only read
+		p.busy.Store(true)
 	}
 }
 
-func asks(as []owner.Answer) bool {
+func undecided(as []owner.Answer) bool {
 	for i := range as {
 		if as[i].Kind != owner.Decided {
 			return true
@@ -39,24 +48,76 @@ func asks(as []owner.Answer) bool {
 	return false
 }
 
-// forward asks other members for the answers that are still Ask.
+// forward gets the answers that are not Decided: from other members, or from Node itself, later.
 func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
 	c := p.begin(deadline, qs, as)
 	for i := range as {
-		if as[i].Kind != owner.Decided {
-			p.assign(c, i, as[i].Member, false)
-		}
+		p.follow(c, i, false)
 	}
 	p.send(c, false)
+	p.nudge()
 	for c.open > 0 && c.wait() {
-		for g := range c.groups {
-			if c.completed(g) {
-				p.settle(c, g)
-			}
-		}
+		p.collect(c)
 		p.send(c, false) // what was re-routed
 	}
 	p.finish(c)
+}
+
+// follow goes where the answer to question i points.
+func (p *Peer) follow(c *call, i int, second bool) {
+	switch a := &c.as[i]; a.Kind {
+	case owner.Ask:
+		p.assign(c, i, a.Member, second)
+	case owner.Wait:
+		p.await(c, i, second)
+	}
+}
+
+// await expects the answer to question i from Node.
+func (p *Peer) await(c *call, i int, second bool) {
+	ticket := c.as[i].Ticket
+	if p.waits.full() || i > int(^uint16(0)) {
+		p.m.waits[overflow].Inc()
+		p.drop(ticket)
+		c.as[i] = p.fallback(&c.qs[i])
+		return
+	}
+	n := c.expect(ticket, i, second)
+	// c.gen is only written by the goroutine we are on.
+	if early := p.waits.expect(ticket, c, c.gen, n); early != nil {
+		c.resolve(c.gen, n, early)
+	}
+}
+
+// collect settles what has come.
+func (p *Peer) collect(c *call) {
+	for g := range c.groups {
+		if c.completed(g) {
+			p.settle(c, g)
+		}
+	}
+	for n := range c.later {
+		if c.arrived(n) {
+			p.settleLater(c, n)
+		}
+	}
+}
+
+// settleLater takes answer n, which has come. One that names a member counts as a re-route.
+func (p *Peer) settleLater(c *call, n int) {
+	w := &c.later[n]
+	w.settled = true
+	c.open--
+	p.m.waits[resolved].Inc()
+	i := int(w.index)
+	c.as[i] = w.answer
+	switch {
+	case w.answer.Kind == owner.Decided:
+	case w.answer.Kind == owner.Ask && !w.second:
+		p.assign(c, i, w.answer.Member, true)
+	default:
+		c.as[i] = p.fallback(&c.qs[i])
+	}
 }
 
 func (p *Peer) begin(deadline time.Time, qs []owner.Question, as []owner.Answer) *call {
@@ -142,7 +203,8 @@ func (p *Peer) settle(c *call, g int) {
 func (p *Peer) reroute(c *call, i int, asked ring.ID) {
 	named := c.as[i].Member
 	c.as[i] = p.o.Node.Take(p.clock.now(), &c.qs[i])
-	if c.as[i].Kind == owner.Decided {
+	if c.as[i].Kind != owner.Ask {
+		p.follow(c, i, true)
 		return
 	}
 	to := c.as[i].Member
@@ -157,6 +219,7 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID) {
 
 // finish gives up what has not been answered and returns c to its pool.
 func (p *Peer) finish(c *call) {
+	p.abandon(c)
 	c.finish()
 	for g := range c.groups {
 		a := &c.groups[g]
@@ -172,6 +235,57 @@ func (p *Peer) finish(c *call) {
 	}
 	c.reset()
 	p.calls.Put(c)
+}
+
+// resolveTime is how long an answer that Node has given may take to come through.
+const resolveTime = 20 * time.Millisecond
+
+// abandon gives up the later answers that have not come. One that cannot be cancelled is on its way and is waited for.
+func (p *Peer) abandon(c *call) {
+	coming := 0
+	for n := range c.later {
+		w := &c.later[n]
+		if w.settled {
+			continue
+		}
+		w.second = true // there is no time left to ask again
+		if !c.arrived(n) && p.o.Node.Cancel(w.ticket) {
+			p.waits.forget(w.ticket)
+			p.expire(c, n)
+		} else {
+			coming++
+		}
+	}
+	if coming == 0 {
+		return
+	}
+	c.timer.Reset(resolveTime)
+	for more := true; ; more = c.wait() {
+		coming = 0
+		for n := range c.later {
+			switch w := &c.later[n]; {
+			case w.settled:
+			case c.arrived(n):
+				p.settleLater(c, n)
+			case !more:
+				p.waits.abandon(w.ticket)
+				p.expire(c, n)
+			default:
+				coming++
+			}
+		}
+		if coming == 0 {
+			return
+		}
+	}
+}
+
+func (p *Peer) expire(c *call, n int) {
+	w := &c.later[n]
+	w.settled = true
+	c.open--
+	p.m.waits[expired].Inc()
+	c.as[w.index] = p.fallback(&c.qs[w.index])
 }
 
 // fallback answers by the rule's degraded policy.

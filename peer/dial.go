@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// dial opens a stream to a member: TCP, TLS unless insecure, and the handshake.
-func (p *Peer) dial(ctx context.Context, l *link) (net.Conn, uint16, error) {
+// dial opens a stream for f to a member: TCP, TLS unless insecure, and the handshake.
+func (p *Peer) dial(ctx context.Context, l *link, f purpose) (net.Conn, uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*dialTime)
 	defer cancel()
 	d := net.Dialer{Timeout: dialTime}
@@ -18,7 +18,7 @@ func (p *Peer) dial(ctx context.Context, l *link) (net.Conn, uint16, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	conn, version, err := p.greet(ctx, conn, l)
+	conn, version, err := p.greet(ctx, conn, l, f)
 	if err != nil {
 		conn.Close()
 		return nil, 0, err
@@ -27,7 +27,7 @@ func (p *Peer) dial(ctx context.Context, l *link) (net.Conn, uint16, error) {
 }
 
 // greet makes conn a stream. It returns the connection to close also with an error.
-func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link) (net.Conn, uint16, error) {
+func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (net.Conn, uint16, error) {
 	raw := conn
 	defer context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })()
 	if p.o.ClientTLS != nil {
@@ -38,7 +38,7 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link) (net.Conn, uin
 		conn = secure
 	}
 	h := p.hello
-	h.to, h.toInst = l.to, l.addr.Inst
+	h.to, h.toInst, h.purpose = l.to, l.addr.Inst, f
 	if _, err := conn.Write(appendHello(nil, h)); err != nil {
 		return conn, 0, fmt.Errorf("handshake: %w", err)
 	}

@@ -20,7 +20,10 @@ const keyScheme = 1
 // The protocol versions that this build speaks.
 const (
 	minVersion = 1
-	maxVersion = 1
+	maxVersion = 2
+
+	// handoffVersion is the first that carries messages of the hand-over.
+	handoffVersion = 2
 )
 
 // maxHello bounds a handshake message of any later version.
@@ -59,6 +62,14 @@ func (r refusal) String() string {
 	return fmt.Sprintf("unknown reason %d", uint8(r))
 }
 
+// purpose says what a stream is for.
+type purpose uint8
+
+const (
+	forQuestions purpose = 0 // and for messages that are as urgent
+	forTransfer  purpose = 1 // Chunks and their Ack, which may take their time
+)
+
 // versions is a range of protocol versions.
 type versions struct{ min, max uint16 }
 
@@ -81,6 +92,7 @@ type hello struct {
 	fromInst   uint64
 	to         ring.ID
 	toInst     uint64 // 0: any
+	purpose    purpose
 }
 
 // welcome is the answer to it.
@@ -109,6 +121,9 @@ func appendHello(b []byte, h hello) []byte {
 	b = le.AppendUint64(b, h.toInst)
 	b = append(append(b, byte(len(h.from))), h.from...)
 	b = append(append(b, byte(len(h.to))), h.to...)
+	if h.purpose != forQuestions {
+		b = append(b, byte(h.purpose))
+	}
 	endFrame(b, at)
 	return b
 }
@@ -132,7 +147,9 @@ func parseHello(b []byte) (h hello, err error) {
 	if h.from == "" {
 		return h, errors.New("no sender")
 	}
-	h.to, _, err = parseID(b)
+	if h.to, b, err = parseID(b); err == nil && len(b) > 0 {
+		h.purpose = purpose(b[0])
+	}
 	return h, err
 }
 

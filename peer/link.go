@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -35,7 +36,7 @@ var errSilent = errors.New("silent")
 type link struct {
 	to     ring.ID
 	addr   Addr
-	dial   func(context.Context, *link) (net.Conn, uint16, error)
+	dial   func(context.Context, *link, purpose) (net.Conn, uint16, error)
 	clock  *clock
 	m      *metrics
 	log    *slog.Logger
@@ -46,17 +47,19 @@ type link struct {
 	retired atomic.Bool   // do not dial again
 	stop    context.CancelFunc
 
-	heard    atomic.Int64 // when bytes last came, by the monotonic clock
-	timeouts atomic.Int32 // groups that timed out since
+	heard    atomic.Int64  // when bytes last came, by the monotonic clock
+	timeouts atomic.Int32  // groups that timed out since
+	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
 
 	mu       sync.Mutex
-	live     bool    // guarded by mu
-	version  uint16  // guarded by mu: spoken on the live stream
-	down     string  // guarded by mu: why there is no live stream
-	downKind string  // guarded by mu: what of it has been logged
-	out      []byte  // guarded by mu: frames to write
-	queued   int     // guarded by mu: questions in out
-	tickets  tickets // guarded by mu: groups that wait for an answer
+	live     bool        // guarded by mu
+	version  uint16      // guarded by mu: spoken on the live stream
+	down     string      // guarded by mu: why there is no live stream
+	downKind string      // guarded by mu: what of it has been logged
+	out      []byte      // guarded by mu: frames to write
+	queued   int         // guarded by mu: questions in out
+	tickets  tickets     // guarded by mu: groups that wait for an answer
+	writers  writerTable // guarded by mu: scratch
 }
 
 // queueBounds limit what waits for one member.
@@ -73,7 +76,7 @@ func (l *link) send(c *call, g int, stop bool) result {
 	if !l.live || l.doubtful(a.sent) {
 		return unreachable
 	}
-	size := frameHead + askHead + len(a.index)*(recordHead+questionSize)
+	size := frameHead + askHead + len(a.index)*(recordHead+questionSize+1)
 	if len(l.out)+size > l.bounds.bytes || l.tickets.len() >= l.bounds.groups {
 		return queueFull
 	}
@@ -91,12 +94,41 @@ func (l *link) send(c *call, g int, stop bool) result {
 // push appends a frame to what the writer will write next. It is called with mu held.
 func (l *link) push(encode func([]byte) []byte) {
 	if len(l.out) == 0 {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		wake(l.wake)
 	}
 	l.out = encode(l.out)
+}
+
+// post queues message m. Copies of counters have half of the room, so that they leave some for questions, and the other
+// messages twice as much, because they are few and everything waits for them. A result other than pending says why
+// it was not queued.
+func (l *link) post(m *handoff.Msg) result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.live || l.version < handoffVersion {
+		return unreachable
+	}
+	room := 2 * l.bounds.bytes
+	if m.Kind == handoff.Replica {
+		room = l.bounds.bytes / 2
+	}
+	if len(l.out) > room {
+		return queueFull
+	}
+	stamped := *m
+	if stamped.Now == 0 {
+		stamped.Now = l.clock.now()
+	}
+	out, err := appendMsg(l.out, &stamped, &l.writers)
+	if err != nil {
+		l.log.Error("message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
+		return refused
+	}
+	if len(l.out) == 0 {
+		wake(l.wake)
+	}
+	l.out = out
+	return pending
 }
 
 func appendAsk(b []byte, g group, qs []owner.Question, index []uint16) []byte {
@@ -125,7 +157,7 @@ func (l *link) withdraw(id uint64) {
 func (l *link) run(ctx context.Context) {
 	backoff := minBackoff
 	for ctx.Err() == nil && !l.retired.Load() {
-		conn, version, err := l.dial(ctx, l)
+		conn, version, err := l.dial(ctx, l, forQuestions)
 		if err == nil {
 			backoff = minBackoff
 			err = l.stream(ctx, conn, version)
@@ -191,6 +223,7 @@ func (l *link) up(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.live, l.version, l.down, l.downKind = true, version, "", ""
+	l.spoke.Store(uint32(version))
 	l.out, l.queued = l.out[:0], 0
 	l.m.connected.Inc()
 }
@@ -314,10 +347,7 @@ func (l *link) complete(now int64, payload []byte) error {
 
 // hurry ends the wait before the next attempt: a new view may have made the member reachable.
 func (l *link) hurry() {
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
+	wake(l.kick)
 }
 
 // retire ends the link after linger.

@@ -35,6 +35,73 @@ type metrics struct {
 	inbound   prometheus.Gauge
 	refusals  *prometheus.CounterVec
 	steps     prometheus.Counter
+	waits     [waitResults]prometheus.Counter
+
+	handoffMetrics
+}
+
+// handoffMetrics are of the messages between members.
+type handoffMetrics struct {
+	keysSent, keysReceived prometheus.Counter
+	handoff                prometheus.Histogram
+	incomplete             prometheus.Counter
+	batches                *prometheus.CounterVec
+	refused                *prometheus.CounterVec
+	skew                   *prometheus.GaugeVec
+}
+
+// waitResult says what became of an answer that had to wait.
+type waitResult uint8
+
+const (
+	resolved waitResult = iota
+	expired             // its asker's deadline came first
+	overflow            // too many were waited for
+	waitResults
+)
+
+func (r waitResult) String() string { return [waitResults]string{"resolved", "expired", "overflow"}[r] }
+
+// replicas counts a batch of copies: queued, refused by the queue, or acknowledged.
+func (m *handoffMetrics) replicas(r result) prometheus.Counter {
+	switch r {
+	case pending:
+		return m.batches.WithLabelValues("sent")
+	case ok:
+		return m.batches.WithLabelValues("acknowledged")
+	}
+	return m.batches.WithLabelValues(r.String())
+}
+
+func newHandoffMetrics(f promauto.Factory) handoffMetrics {
+	keys := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "keyward_handoff_keys_total",
+		Help: "Counters that were moved to their next owners, copies apart, by direction.",
+	}, []string{"direction"})
+	return handoffMetrics{
+		keysSent: keys.WithLabelValues("sent"), keysReceived: keys.WithLabelValues("received"),
+		handoff: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "keyward_handoff_seconds",
+			Help:    "Time from connecting to a member to its last counter being sent.",
+			Buckets: prometheus.ExponentialBuckets(.001, 2, 16),
+		}),
+		incomplete: f.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_handoff_incomplete_total",
+			Help: "Transfers that broke off; what is still owed is sent anew.",
+		}),
+		batches: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "keyward_replica_batches_total",
+			Help: "Batches of counters' copies for their heirs, by result.",
+		}, []string{"result"}),
+		refused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "keyward_peer_messages_refused_total",
+			Help: "Messages from other members that changed nothing, by reason.",
+		}, []string{"reason"}),
+		skew: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "keyward_peer_skew_seconds",
+			Help: "Another member's clock less this one's, measured by heartbeats.",
+		}, []string{"member"}),
+	}
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -81,5 +148,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for r := ok; r < results; r++ {
 		m.questions[r] = questions.WithLabelValues(r.String())
 	}
+	waits := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "keyward_answers_waited_total",
+		Help: "Answers that had to wait until another member had a copy of the charge or had handed the key over, by result.",
+	}, []string{"result"})
+	for r := range waitResults {
+		m.waits[r] = waits.WithLabelValues(r.String())
+	}
+	m.handoffMetrics = newHandoffMetrics(f)
 	return m
 }

@@ -1,9 +1,10 @@
-// Package peer runs an owner.Node: it gives it time and carries its questions to the members that own their keys.
+// Package peer runs an owner.Node: it gives it time and carries its questions and messages to the other members.
 //
 // A question that another member owns is appended to that member's link, leaves with whatever else gathered while the
 // link's last write was under way, is served there on the goroutine that reads the stream, and comes back the same way.
-// Whoever cannot answer before the deadline is answered for by the rule's degraded policy. PROTOCOL.md holds the layout
-// of what travels.
+// Whoever cannot answer before the deadline is answered for by the rule's degraded policy. Messages between the members'
+// Nodes go over the same links, and counters that move to a new owner over a connection of their own. PROTOCOL.md holds
+// the layout of what travels.
 package peer
 
 import (
@@ -22,6 +23,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -50,19 +52,22 @@ type Options struct {
 	// MaxStreams bounds the members that ask here at a time; default 1024.
 	MaxStreams int
 
-	// TickEvery is the time between two Ticks of Node; default 250 ms, and it must stay well below owner's T_own.
+	// TickEvery is the time between two Ticks of Node; default 100 ms, and it must stay well below owner's T_own.
 	TickEvery time.Duration
+
+	// OnProgress is told, one call after the other, when it changes how far a ring change has come; default: nobody.
+	OnProgress func(Progress)
 
 	Logger     *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 }
 
 func (o *Options) setDefaults() {
-	setDefault(&o.Algorithms, knownAlgorithm)
+	setDefault(&o.Algorithms, fixedWindows)
 	setDefault(&o.QueueBytes, 1<<20)
 	setDefault(&o.QueueGroups, 8192)
 	setDefault(&o.MaxStreams, 1024)
-	setDefault(&o.TickEvery, 250*time.Millisecond)
+	setDefault(&o.TickEvery, 100*time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -106,6 +111,7 @@ type Peer struct {
 	listener  net.Listener // nil: none
 	calls     sync.Pool    // of *call
 	scratches sync.Pool    // of *scratch
+	parked    sync.Pool    // of *parked
 
 	ctx  context.Context // of everything that runs in the background
 	stop context.CancelFunc
@@ -114,7 +120,23 @@ type Peer struct {
 	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced whole
 	view  sync.Mutex                        // serialises SetView
 
-	serial sync.Mutex // Node.SetRing, Tick and Facts, which are serial among themselves
+	ring     *ring.Ring       // guarded by view; nil: none yet
+	standing handoff.Standing // guarded by view
+	old      []ring.ID        // guarded by view: members that Node takes for old
+
+	waits waits
+	skews skews
+	sends struct {
+		mu     sync.Mutex
+		m      map[ring.ID]*sending // guarded by mu
+		closed bool                 // guarded by mu: start none any more
+		active atomic.Int64
+	}
+
+	dirty    chan struct{} // holds a token when Node is to be flushed
+	moved    chan struct{} // holds a token when Node's Progress may have changed
+	flushing atomic.Bool   // Node is being flushed until it is clean
+	busy     atomic.Bool   // something was decided
 
 	greeting, serving atomic.Int64
 	lastRefusal       atomic.Int64
@@ -131,11 +153,14 @@ func New(o Options) (*Peer, error) {
 		log:   o.Logger,
 		clock: newClock(time.Now()),
 		calls: sync.Pool{New: newCall}, scratches: sync.Pool{New: newScratch},
+		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		hello: hello{
 			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
 			algorithms: o.Algorithms, from: o.Self, fromInst: o.Inst,
 		},
 	}
+	p.parked.New = p.newParked
+	p.sends.m = map[ring.ID]*sending{}
 	p.links.Store(&map[ring.ID]*link{})
 	if o.Listen != "" {
 		ln, err := net.Listen("tcp", o.Listen)
@@ -148,6 +173,7 @@ func New(o Options) (*Peer, error) {
 		p.serverTLS = serverTLS(o.ServerTLS)
 	}
 	p.m = newMetrics(o.Registerer)
+	p.skews.gauge, p.skews.m = p.m.skew, map[ring.ID]*skew{}
 	p.start()
 	return p, nil
 }
@@ -156,6 +182,8 @@ func (p *Peer) start() {
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.tick(p.clock.mono())
 	p.wg.Go(p.ticks)
+	p.wg.Go(p.flushes)
+	p.wg.Go(p.reports)
 	if p.listener != nil {
 		p.wg.Go(func() { p.accept(p.ctx) })
 	}
@@ -175,6 +203,9 @@ func (p *Peer) Close() error {
 	p.view.Lock() // SetView starts no link from here on
 	p.stop()
 	p.view.Unlock()
+	p.sends.mu.Lock()
+	p.sends.closed = true
+	p.sends.mu.Unlock()
 	var err error
 	if p.listener != nil {
 		err = p.listener.Close()
@@ -187,45 +218,7 @@ func (p *Peer) Close() error {
 func (p *Peer) Now() int64 { return p.clock.now() }
 
 // Facts is what Node knows of itself.
-func (p *Peer) Facts() owner.Facts {
-	p.serial.Lock()
-	defer p.serial.Unlock()
-	return p.o.Node.Facts(p.clock.now())
-}
-
-func (p *Peer) ticks() {
-	t := time.NewTicker(p.o.TickEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			p.tick(p.clock.mono())
-		case <-p.ctx.Done():
-			return
-		}
-	}
-}
-
-func (p *Peer) tick(mono int64) {
-	if step := p.clock.follow(mono, time.Now().UnixNano(), p.o.TickEvery); step != 0 {
-		p.m.steps.Inc()
-		p.log.Warn("the wall clock jumped; windows follow it", "step", step)
-	}
-	p.serial.Lock()
-	defer p.serial.Unlock()
-	p.o.Node.Tick(p.clock.now())
-}
-
-// SetView tells who owns what and where the members are asked. Members are dialled ahead of time, so addrs may hold
-// more than the ring does. What was asked of a member that has gone may still be answered for a moment.
-func (p *Peer) SetView(r *ring.Ring, s owner.Standing, addrs map[ring.ID]Addr) {
-	p.view.Lock()
-	defer p.view.Unlock()
-	p.relink(addrs)
-	p.serial.Lock()
-	defer p.serial.Unlock()
-	p.o.Node.SetRing(p.clock.now(), r, s)
-}
+func (p *Peer) Facts() owner.Facts { return p.o.Node.Facts(p.clock.now()) }
 
 // relink is called with view held.
 func (p *Peer) relink(addrs map[ring.ID]Addr) {
@@ -244,6 +237,7 @@ func (p *Peer) relink(addrs map[ring.ID]Addr) {
 		links[id] = l
 	}
 	p.links.Store(&links)
+	p.skews.keep(links)
 	p.m.members.Set(float64(len(links)))
 	for id, l := range old {
 		if links[id] != l {

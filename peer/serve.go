@@ -14,13 +14,12 @@ import (
 )
 
 const (
-	handshakeTime  = 5 * time.Second
-	idleTime       = 10 * time.Second // without a ping, an asker has gone
-	maxHandshakes  = 256              // connections that have not proved themselves yet
-	flushAt        = 64 << 10         // bytes of answers that are written before more questions are read
-	acceptBackoff  = 50 * time.Millisecond
-	refusalLogGap  = time.Second
-	knownAlgorithm = 1 << 0 // limit.FixedWindow
+	handshakeTime = 5 * time.Second
+	idleTime      = 10 * time.Second // without a ping, an asker has gone
+	maxHandshakes = 256              // connections that have not proved themselves yet
+	flushAt       = 64 << 10         // bytes of answers that are written before more questions are read
+	acceptBackoff = 50 * time.Millisecond
+	refusalLogGap = time.Second
 )
 
 // accept serves connections until the listener closes.
@@ -72,7 +71,8 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	defer p.serving.Add(-1)
 	p.m.inbound.Inc()
 	defer p.m.inbound.Dec()
-	s := server{node: p.o.Node, clock: p.clock, conn: stream, in: frames{src: stream}, from: h.from}
+	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, inst: h.fromInst, toInst: h.toInst}
+	defer s.stopLate()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		p.log.Info("asking member disconnected", "member", h.from, "error", err)
 	}
@@ -122,7 +122,7 @@ func (p *Peer) judge(h hello) welcome {
 		w.refusal = refusedTarget
 	case h.toInst != 0 && own.fromInst != 0 && h.toInst != own.fromInst:
 		w.refusal = refusedInstance
-	case h.algorithms&^knownAlgorithm != 0:
+	case h.algorithms&^knownAlgorithms != 0:
 		w.refusal = refusedAlgorithm
 	}
 	if w.refusal != refusedNot {
@@ -149,29 +149,36 @@ func (p *Peer) turnedAway(reason string, conn net.Conn, err error) {
 // server answers one stream. Everything happens on its one goroutine, so a slow asker holds up only itself, and what it
 // does not read keeps it from asking more.
 type server struct {
-	node     *owner.Node
-	clock    *clock
+	p        *Peer
 	conn     net.Conn
 	in       frames
 	from     ring.ID
+	inst     uint64 // boot of from
+	toInst   uint64 // boot of this member that from means
 	out      []byte
 	qs       []owner.Question
 	as       []owner.Answer
 	delay    delay
 	extended int64 // when the deadline was last moved, by the monotonic clock
+	messages msgReader
+	late     late
+
+	keys  int   // of the transfer that is being received
+	began int64 // and when it began, by the monotonic clock
 }
 
 func (s *server) run() error {
-	s.extend(s.clock.mono(), true)
+	s.extend(s.p.clock.mono(), true)
 	for {
 		if err := s.in.fill(); err != nil {
 			return err
 		}
-		mono := s.clock.mono()
+		mono := s.p.clock.mono()
 		s.extend(mono, false)
-		if err := s.drain(mono, s.clock.now()); err != nil {
+		if err := s.drain(mono, s.p.clock.now()); err != nil {
 			return err
 		}
+		s.p.nudge()
 		if err := s.flush(); err != nil {
 			return err
 		}
@@ -199,6 +206,10 @@ func (s *server) drain(mono, now int64) error {
 		case framePing:
 			if len(payload) >= 8 {
 				s.out = appendPing(s.out, framePong, le.Uint64(payload))
+			}
+		default:
+			if k, known := msgKind(typ); known {
+				s.receive(now, k, payload)
 			}
 		}
 		if err == nil && len(s.out) >= flushAt {
@@ -243,7 +254,12 @@ func (s *server) serve(mono, now int64, payload []byte) error {
 		outcome = groupLate
 	}
 	if outcome == groupServed {
-		s.node.Serve(now, s.from, g.stop, s.qs, s.as)
+		s.p.decides()
+		s.p.o.Node.Serve(now, s.from, g.stop, s.qs, s.as)
+		if waiting(s.as) {
+			s.park(g, mono)
+			return nil
+		}
 	}
 	s.answer(g.id, outcome)
 	return nil
@@ -257,15 +273,22 @@ func (s *server) grow(n int) {
 }
 
 func (s *server) answer(id uint64, outcome byte) {
-	b, at := beginFrame(s.out, frameAnswer)
-	if outcome != groupServed {
-		b = appendAnswerHead(b, id, outcome, 0)
-	} else {
-		b = appendAnswerHead(b, id, outcome, len(s.as))
-		for i := range s.as {
-			b = appendAnswer(b, &s.as[i])
-		}
+	if outcome == groupServed {
+		s.out = appendAnswers(s.out, id, s.as)
+		return
 	}
+	b, at := beginFrame(s.out, frameAnswer)
+	b = appendAnswerHead(b, id, outcome, 0)
 	endFrame(b, at)
 	s.out = b
+}
+
+func appendAnswers(b []byte, id uint64, as []owner.Answer) []byte {
+	b, at := beginFrame(b, frameAnswer)
+	b = appendAnswerHead(b, id, groupServed, len(as))
+	for i := range as {
+		b = appendAnswer(b, &as[i])
+	}
+	endFrame(b, at)
+	return b
 }

@@ -18,8 +18,14 @@ func newScratch() any { return new(scratch) }
 
 // decideStop decides a request in stop mode.
 func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	p.decides()
 	p.o.Node.TakeAll(p.clock.now(), true, qs, as)
-	if !asks(as) {
+	defer p.nudge()
+	if !undecided(as) {
+		return
+	}
+	if !slices.ContainsFunc(as, asks) {
+		p.forward(deadline, qs, as) // all is charged that will be
 		return
 	}
 	s := p.scratches.Get().(*scratch)
@@ -29,6 +35,11 @@ func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.An
 		owner.Stop(s.qs, as)
 		p.forward(deadline, s.qs, as)
 		return
+	}
+	for i := range as {
+		if as[i].Kind == owner.Wait {
+			p.drop(as[i].Ticket)
+		}
 	}
 	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxQuestions {
 		switch p.askStop(deadline, to, qs, as) {
@@ -42,6 +53,8 @@ func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.An
 	}
 	p.decideRounds(deadline, s, qs, as)
 }
+
+func asks(a owner.Answer) bool { return a.Kind == owner.Ask }
 
 func cached(a owner.Answer) bool { return a.Authority == owner.Cached }
 
@@ -104,11 +117,11 @@ func (p *Peer) decideRounds(deadline time.Time, s *scratch, qs []owner.Question,
 	s.second(qs, as)
 	p.o.Node.TakeAll(p.clock.now(), false, s.qs, as)
 	for i := range as {
-		if as[i].Kind != owner.Decided && s.lost[i] {
+		if as[i].Kind == owner.Ask && s.lost[i] {
 			as[i] = p.fallback(&s.qs[i]) // its owner would let the rest of the time pass as well
 		}
 	}
-	if asks(as) {
+	if undecided(as) {
 		p.forward(deadline, s.qs, as)
 	}
 }

@@ -49,7 +49,7 @@ const (
 	frameHead    = 5 // length, type
 	askHead      = 23
 	answerHead   = 11
-	questionSize = 72
+	questionSize = 72 // a flags byte follows when one is set
 	answerSize   = 32
 	recordHead   = 2
 )
@@ -57,8 +57,17 @@ const (
 // flagStop marks a group whose questions are charged all or, when some would go over, only those.
 const flagStop = 1
 
+// flagStrict marks a question that is answered only when its charge is in two members' memory.
+const flagStrict = 1
+
 // flagOver marks the answer to a question whose hits do not fit.
 const flagOver = 1
+
+// knownAlgorithms is the bit set of what this build decides; fixedWindows is what version 1 did.
+const (
+	fixedWindows    = 1 << limit.FixedWindow
+	knownAlgorithms = 1<<limit.FixedWindow | 1<<limit.SlidingWindow | 1<<limit.SlidingLog | 1<<limit.TokenBucket | 1<<limit.LeakyBucket
+)
 
 var (
 	errShort    = errors.New("truncated")
@@ -141,7 +150,11 @@ func parseAskHead(b []byte) (g group, records []byte, err error) {
 }
 
 func appendQuestion(b []byte, q *owner.Question) []byte {
-	b = le.AppendUint16(b, questionSize)
+	size := uint16(questionSize)
+	if q.Strict {
+		size++
+	}
+	b = le.AppendUint16(b, size)
 	b = le.AppendUint64(b, q.Key[0])
 	b = le.AppendUint64(b, q.Key[1])
 	b = le.AppendUint64(b, q.Owner)
@@ -152,7 +165,11 @@ func appendQuestion(b []byte, q *owner.Question) []byte {
 	b = le.AppendUint32(b, q.Rule.Limit)
 	b = le.AppendUint32(b, q.Rule.Burst)
 	b = le.AppendUint32(b, q.LocalCap)
-	return append(b, byte(q.Rule.Algorithm), byte(q.Op), byte(q.Mechanism), byte(q.Degraded))
+	b = append(b, byte(q.Rule.Algorithm), byte(q.Op), byte(q.Mechanism), byte(q.Degraded))
+	if q.Strict {
+		b = append(b, flagStrict)
+	}
+	return b
 }
 
 // parseQuestion reads one record into q, and says with what the group is to be answered if it cannot be served.
@@ -176,6 +193,7 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 		Op:        owner.Op(b[69]),
 		Mechanism: owner.Mechanism(b[70]),
 		Degraded:  owner.Degraded(b[71]),
+		Strict:    len(b) > questionSize && b[questionSize]&flagStrict != 0,
 	}
 	if !known(q) {
 		return groupUnknownAlgorithm, nil
@@ -188,7 +206,7 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 
 // known says whether this version can decide q at all.
 func known(q *owner.Question) bool {
-	return q.Rule.Algorithm == limit.FixedWindow && q.Op <= owner.Look && q.Mechanism == owner.ByOwner
+	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Look && q.Mechanism == owner.ByOwner
 }
 
 func appendAnswerHead(b []byte, id uint64, outcome byte, count int) []byte {

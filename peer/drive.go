@@ -1,0 +1,155 @@
+package peer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// flushEvery is how long charges gather before they are sent to their heirs when no answer waits for that.
+const flushEvery = 5 * time.Millisecond
+
+// apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
+// queue bounds them and keeps their order.
+func (p *Peer) apply(e owner.Effects) {
+	links := *p.links.Load()
+	for i := range e.Out {
+		p.post(links[e.Out[i].To], &e.Out[i].Msg)
+	}
+	for i := range e.Done {
+		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Answer)
+	}
+	p.nudge()
+}
+
+// post sends m over l, or drops it: every message is repeated by what follows from its absence.
+func (p *Peer) post(l *link, m *handoff.Msg) {
+	r := unreachable
+	if l != nil {
+		r = l.post(m)
+	}
+	if m.Kind == handoff.Replica {
+		p.m.replicas(r).Inc()
+	}
+	if m.Kind == handoff.Sealed && m.Status == handoff.Given && r == pending {
+		p.m.keysSent.Add(float64(len(m.Counters)))
+	}
+}
+
+// nudge has Node flushed: at once when an answer waits for it, else soon. It costs next to nothing when nothing waits.
+func (p *Peer) nudge() {
+	if n := p.o.Node; n.Urgent() || n.Dirty() && !p.flushing.Load() {
+		wake(p.dirty)
+	}
+}
+
+// wake leaves a token in c unless there is one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// flushes drains what decisions left to be sent.
+func (p *Peer) flushes() {
+	t := time.NewTimer(flushEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.dirty:
+		case <-p.ctx.Done():
+			return
+		}
+		p.flushing.Store(true)
+		for n, again := p.o.Node, false; n.Dirty() || n.Urgent(); again = true {
+			if again || !n.Urgent() {
+				t.Reset(flushEvery)
+				select {
+				case <-t.C:
+				case <-p.dirty: // something urgent came
+				case <-p.ctx.Done():
+					return
+				}
+			}
+			p.apply(n.Flush(p.clock.now()))
+		}
+		p.flushing.Store(false)
+		p.nudge() // what became dirty between the last look and now
+	}
+}
+
+func (p *Peer) ticks() {
+	t := time.NewTicker(p.o.TickEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			p.tick(p.clock.mono())
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *Peer) tick(mono int64) {
+	if step := p.clock.follow(mono, time.Now().UnixNano(), p.o.TickEvery); step != 0 {
+		p.m.steps.Inc()
+		p.log.Warn("the wall clock jumped; windows follow it, tokens are void until the others confirm them", "step", step)
+		p.skews.reset()
+		p.apply(p.o.Node.Fence(p.clock.now()))
+	}
+	p.apply(p.o.Node.Tick(p.clock.now()))
+	p.reconsider()
+	p.transfers()
+	wake(p.moved)
+}
+
+// SetView tells who owns what, what membership says beside that, and where the members are asked. Members are dialled
+// ahead of time, so addrs may hold more than the ring does. What was asked of a member that has gone may still be
+// answered for a moment. Peer.Old is filled in here.
+func (p *Peer) SetView(r *ring.Ring, s handoff.Standing, addrs map[ring.ID]Addr) {
+	p.view.Lock()
+	defer p.view.Unlock()
+	p.relink(addrs)
+	p.ring, p.standing = r, s
+	p.adopt(p.oldMembers())
+}
+
+// adopt is called with view held.
+func (p *Peer) adopt(old []ring.ID) {
+	p.old = old
+	s := p.standing
+	s.Peers = slices.Clone(s.Peers)
+	for i := range s.Peers {
+		s.Peers[i].Old = slices.Contains(old, s.Peers[i].ID)
+	}
+	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, s))
+	p.transfers()
+	wake(p.moved)
+}
+
+// reconsider tells Node when a member turned out to speak another version than was thought.
+func (p *Peer) reconsider() {
+	old := p.oldMembers()
+	p.view.Lock()
+	defer p.view.Unlock()
+	if p.ring != nil && !slices.Equal(old, p.old) {
+		p.log.Info("members without hand-over", "members", old)
+		p.adopt(old)
+	}
+}
+
+// oldMembers are those that spoke a version without hand-over when they were last connected.
+func (p *Peer) oldMembers() (old []ring.ID) {
+	for id, l := range *p.links.Load() {
+		if v := l.spoke.Load(); v != 0 && v < handoffVersion {
+			old = append(old, id)
+		}
+	}
+	slices.Sort(old)
+	return old
+}

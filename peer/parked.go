@@ -1,0 +1,215 @@
+package peer
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// maxParked is the longest time for which a group is kept, whatever its asker says.
+const maxParked = 10 * time.Second
+
+// parked is a served group of which some answers come later. It is answered as a whole, when the last one has come;
+// groups behind it are not held up. One whose asker has given up is dropped. It is pooled, and gen tells its lives apart.
+//
+// Lock order: a parked group's mu, then a server's late.mu.
+type parked struct {
+	p     *Peer
+	timer *time.Timer
+
+	mu      sync.Mutex
+	gen     uint64         // guarded by mu, as all below
+	s       *server        // whose stream the answer goes to
+	id      uint64         // of the group
+	end     int64          // when the asker gives up, by the monotonic clock
+	as      []owner.Answer // Kind Wait: not known yet
+	open    int            // of those
+	running bool           // set up, and not answered yet
+}
+
+func (p *Peer) newParked() any {
+	k := &parked{p: p}
+	k.timer = time.AfterFunc(time.Hour, k.expire)
+	k.timer.Stop()
+	return k
+}
+
+func waiting(as []owner.Answer) bool {
+	for i := range as {
+		if as[i].Kind == owner.Wait {
+			return true
+		}
+	}
+	return false
+}
+
+// park keeps the group that s has just served until its last answer comes. Beyond maxWaits nothing is kept: what is
+// not known yet becomes "not the owner".
+func (s *server) park(g group, mono int64) {
+	s.startLate()
+	k := s.p.parked.Get().(*parked)
+	ttl := min(g.ttl, maxParked)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.s, k.id, k.end, k.open, k.running = s, g.id, mono+int64(ttl), 0, true
+	k.as = append(k.as[:0], s.as...)
+	for i := range k.as {
+		if a := &k.as[i]; a.Kind == owner.Wait {
+			k.expect(i, a)
+		}
+	}
+	if k.open == 0 {
+		k.finish()
+		return
+	}
+	k.timer.Reset(ttl)
+}
+
+// expect is called with mu held.
+func (k *parked) expect(i int, a *owner.Answer) {
+	w := &k.p.waits
+	if w.full() {
+		k.p.m.waits[overflow].Inc()
+		k.p.drop(a.Ticket)
+		*a = owner.Answer{Kind: owner.Ask}
+		return
+	}
+	if early := w.expect(a.Ticket, k, k.gen, i); early != nil {
+		k.take(a, early)
+		return
+	}
+	k.open++
+}
+
+// take puts the answer that came in its place.
+func (k *parked) take(to, from *owner.Answer) {
+	k.p.m.waits[resolved].Inc()
+	*to = *from
+	if to.Kind == owner.Wait { // no Node does this
+		*to = owner.Answer{Kind: owner.Ask}
+	}
+}
+
+// resolve implements waiter.
+func (k *parked) resolve(gen uint64, i int, a *owner.Answer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.running || k.gen != gen || k.as[i].Kind != owner.Wait {
+		return
+	}
+	k.take(&k.as[i], a)
+	if k.open--; k.open == 0 {
+		k.finish()
+	}
+}
+
+// expire drops the group. The asker has answered by its degraded policy.
+func (k *parked) expire() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.running || k.p.clock.mono() < k.end {
+		return // of an earlier life
+	}
+	for i := range k.as {
+		if k.as[i].Kind == owner.Wait {
+			k.p.m.waits[expired].Inc()
+			k.p.giveUp(k.as[i].Ticket)
+		}
+	}
+	k.as = k.as[:0]
+	k.finish()
+}
+
+// finish answers the group, if it has answers, and gives k back. It is called with mu held.
+func (k *parked) finish() {
+	if len(k.as) > 0 {
+		k.s.answerLate(k.id, k.as)
+	}
+	k.timer.Stop()
+	k.gen++
+	k.running, k.s, k.as = false, nil, slices.Delete(k.as, 0, len(k.as))
+	k.p.parked.Put(k)
+}
+
+// giveUp cancels an expected ticket; one that was resolved meanwhile is dropped.
+func (p *Peer) giveUp(ticket uint64) {
+	if p.o.Node.Cancel(ticket) {
+		p.waits.forget(ticket)
+	} else {
+		p.waits.abandon(ticket)
+	}
+}
+
+// drop cancels a ticket that nobody expects.
+func (p *Peer) drop(ticket uint64) {
+	if !p.o.Node.Cancel(ticket) {
+		p.waits.discard(ticket)
+	}
+}
+
+// late carries the answers of parked groups. They are written by a goroutine of their own, so that whoever resolves the
+// last ticket of a group never waits for a slow asker; an asker that reads too little loses them.
+type late struct {
+	started bool // only of interest to the stream's own goroutine; wake and done are there from then on
+	wake    chan struct{}
+	done    chan struct{}
+
+	mu  sync.Mutex
+	out []byte // guarded by mu
+}
+
+// maxLate bounds the bytes of late answers that wait to be written on one stream.
+const maxLate = 1 << 20
+
+// startLate is called by the stream's own goroutine.
+func (s *server) startLate() {
+	l := &s.late
+	if l.started {
+		return
+	}
+	l.started, l.wake, l.done = true, make(chan struct{}, 1), make(chan struct{})
+	s.p.wg.Go(func() { s.writeLate(l.done) })
+}
+
+func (s *server) answerLate(id uint64, as []owner.Answer) {
+	s.late.mu.Lock()
+	defer s.late.mu.Unlock()
+	if len(s.late.out) > maxLate {
+		return
+	}
+	s.late.out = appendAnswers(s.late.out, id, as)
+	wake(s.late.wake)
+}
+
+func (s *server) writeLate(done chan struct{}) {
+	var spare []byte
+	for {
+		s.late.mu.Lock()
+		batch := s.late.out
+		s.late.out = spare[:0]
+		s.late.mu.Unlock()
+		spare = batch
+		if len(batch) == 0 {
+			select {
+			case <-s.late.wake:
+			case <-done:
+				return
+			}
+			continue
+		}
+		if _, err := s.conn.Write(batch); err != nil {
+			s.conn.Close()
+			<-done
+			return
+		}
+	}
+}
+
+// stopLate is called by the stream's own goroutine, when the connection is closed.
+func (s *server) stopLate() {
+	if s.late.started {
+		close(s.late.done)
+	}
+}

@@ -1,0 +1,66 @@
+package peer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+)
+
+// Progress is how far the last change of the ring has come at this member.
+type Progress struct {
+	Complete   uint64 // fingerprint of the last ring of which this member holds all of its keys and no other; 0: none, or not any more
+	Warm       bool   // a joiner has the copies of all active members
+	HandedOver bool   // a leaver holds nothing any more
+	Incomplete int    // members that have not confirmed what was sent to them
+}
+
+// progress follows one ring change after the other.
+type progress struct {
+	told    Progress
+	ring    uint64
+	adopted int64 // by the monotonic clock
+	void    bool  // tokens of ring were here and are not any more
+	first   bool
+}
+
+// reports tells the log and OnProgress what has changed. It has a goroutine of its own, so that OnProgress may call back.
+func (p *Peer) reports() {
+	g := progress{first: true}
+	for {
+		select {
+		case <-p.moved:
+		case <-p.ctx.Done():
+			return
+		}
+		p.report(&g, p.o.Node.Progress(), p.clock.mono())
+	}
+}
+
+func (p *Peer) report(g *progress, h handoff.Progress, mono int64) {
+	if h.Ring != g.ring {
+		g.ring, g.adopted, g.void = h.Ring, mono, false
+	}
+	next := Progress{Complete: g.told.Complete, Warm: h.Warm, HandedOver: h.HandedOver, Incomplete: h.Incomplete}
+	switch {
+	case h.Complete && next.Complete != h.Ring:
+		next.Complete = h.Ring
+		what := "ring complete"
+		if g.void {
+			what = "tokens regained"
+		}
+		g.void = false
+		p.log.Info(what, "ring", hex(h.Ring), "seconds", time.Duration(mono-g.adopted).Seconds())
+	case !h.Complete && next.Complete == h.Ring && h.Ring != 0:
+		next.Complete, g.void, g.adopted = 0, true, mono
+		p.log.Warn("tokens void: others may have taken over", "ring", hex(h.Ring), "missing", h.Missing)
+	}
+	changed := g.first || next != g.told
+	g.told, g.first = next, false
+	if changed && p.o.OnProgress != nil {
+		p.o.OnProgress(next)
+	}
+}
+
+// hex is how a ring's fingerprint stands in logs.
+func hex(fingerprint uint64) string { return fmt.Sprintf("%016x", fingerprint) }
