@@ -67,7 +67,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
 	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster: share (its members' part of each limit), available (the whole limit) or quorum (the whole limit in a majority, else nothing)")
-	s.StringVar(&f.LostState, "lost-state", "prorata", "what a key admits after all who knew its count have died: `prorata`, the limit's part of the time left in its window, or full, the whole limit again")
+	s.StringVar(&f.LostState, "lost-state", "prorata", "`policy` of a key when all who knew its count have died: prorata (the limit's part of the time left in its window) or full (the whole limit again)")
 	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a dead member still counts when limits are shared out")
 	s.StringVar(&f.Admin, "admin", DefaultAdmin, "unix `socket` of commands that change something, unix:PATH; empty: none")
