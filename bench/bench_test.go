@@ -230,8 +230,8 @@ func TestChoose(t *testing.T) {
 		chosen, left int
 		err          string
 	}{
-		{"", true, 6, 0, ""},
-		{"", false, 4, 2, ""},
+		{"", true, 7, 0, ""},
+		{"", false, 5, 2, ""},
 		{"keyward-1, constant", false, 2, 0, ""},
 		{"ratelimit", false, 0, 1, ""},
 		{"constant,x,gubernator", true, 1, 0, `["gubernator" "x"]`},

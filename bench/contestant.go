@@ -42,6 +42,7 @@ const (
 	nameOne       = "keyward-1"
 	nameThree     = "keyward-3"
 	nameDirect    = "keyward-3-direct"
+	nameAlone     = "keyward-3-alone"
 	nameRatelimit = "ratelimit"
 )
 
@@ -55,6 +56,7 @@ func contestants() []contestant {
 			return startKeyward(ctx, a, r, "a", "b", "c")
 		}},
 		{Name: nameDirect, Title: "Keyward, three nodes, asked at the owner", start: startDirect},
+		{Name: nameAlone, Title: "Keyward, three nodes, each alone", start: startAlone},
 		{Name: nameRatelimit, Title: "envoyproxy/ratelimit + Redis", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
 			return startRatelimit(ctx, a, r)
 		}},
@@ -92,7 +94,7 @@ type running struct {
 	failed    int // calls since of which nobody knows whether they were counted
 
 	dir   string
-	lab   *lab.Lab
+	labs  []*lab.Lab
 	ports lab.Ports
 }
 
@@ -132,8 +134,11 @@ func (r *running) close() error {
 	if r.load != nil {
 		r.load.close()
 	}
-	if r.lab != nil {
-		return r.lab.Stop()
+	for _, l := range r.labs {
+		errs = append(errs, l.Stop())
+	}
+	if r.labs != nil {
+		return errors.Join(errs...)
 	}
 	for i := len(r.processes) - 1; i >= 0; i-- {
 		errs = append(errs, r.processes[i].Stop(10*time.Second))
@@ -174,15 +179,21 @@ func startConstant(_ context.Context, a *arena, r *running) error {
 // startKeyward starts members as users do: with mTLS between them. The door that is asked is the plain one, as the
 // competitors' are.
 func startKeyward(ctx context.Context, a *arena, r *running, members ...string) error {
-	var err error
-	r.lab, err = lab.New(lab.Options{Dir: r.dir, Bin: a.bin, Expect: len(members), Rules: map[string]string{"bench.yaml": rules}})
+	_, err := startCluster(ctx, a, r, r.dir, members...)
+	return err
+}
+
+// startCluster starts members that know each other, and no others.
+func startCluster(ctx context.Context, a *arena, r *running, dir string, members ...string) (*lab.Lab, error) {
+	l, err := lab.New(lab.Options{Dir: dir, Bin: a.bin, Expect: len(members), Rules: map[string]string{"bench.yaml": rules}})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	r.labs = append(r.labs, l)
 	for _, m := range members {
-		s, err := r.lab.AddSidecar(m)
+		s, err := l.AddSidecar(m)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r.targets = append(r.targets, target{addr: s.RLS})
 		r.processes = append(r.processes, s.Process)
@@ -191,20 +202,45 @@ func startKeyward(ctx context.Context, a *arena, r *running, members ...string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return r.lab.AwaitRing(ctx, members...)
+	return l, l.AwaitRing(ctx, members...)
 }
 
-// startDirect starts three members and asks at the doors that they open to other pods' Envoys, with mTLS.
-func startDirect(ctx context.Context, a *arena, r *running) error {
-	if err := startKeyward(ctx, a, r, "a", "b", "c"); err != nil {
-		return err
-	}
-	conf, err := certs.Client(certs.DemoFiles(filepath.Join(r.dir, "certs"), "envoy"), certs.ClientOptions{ServerSANs: []string{certs.DemoSAN("sidecar")}})
+// askDirectly has a lab's members asked at the doors that they open to other pods' Envoys, with mTLS.
+func askDirectly(l *lab.Lab, targets []target) error {
+	conf, err := certs.Client(certs.DemoFiles(filepath.Join(l.Dir, "certs"), "envoy"), certs.ClientOptions{ServerSANs: []string{certs.DemoSAN("sidecar")}})
 	if err != nil {
 		return err
 	}
-	for i, s := range r.lab.Sidecars {
-		r.targets[i] = target{addr: s.Direct, member: ring.ID(s.Name), tls: conf}
+	for i, s := range l.Sidecars {
+		targets[i] = target{addr: s.Direct, member: ring.ID(s.Name), tls: conf}
+	}
+	return nil
+}
+
+// startDirect starts three members, each to be asked for the keys that it owns.
+func startDirect(ctx context.Context, a *arena, r *running) error {
+	l, err := startCluster(ctx, a, r, r.dir, "a", "b", "c")
+	if err != nil {
+		return err
+	}
+	return askDirectly(l, r.targets)
+}
+
+// startAlone starts three clusters of one member, asked for the same keys as the members of one cluster of three would be:
+// what is missing is that they tell each other anything.
+func startAlone(ctx context.Context, a *arena, r *running) error {
+	for i, m := range []string{"a", "b", "c"} {
+		dir := filepath.Join(r.dir, m)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		l, err := startCluster(ctx, a, r, dir, m)
+		if err != nil {
+			return err
+		}
+		if err := askDirectly(l, r.targets[i:]); err != nil {
+			return err
+		}
 	}
 	return nil
 }

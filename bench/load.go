@@ -124,7 +124,11 @@ func (l *load) ask(ctx context.Context, c *grpc.ClientConn, key int) (*pb.RateLi
 func (l *load) counted(ctx context.Context) (int, error) {
 	sum := 0
 	for key := range l.messages {
-		res, err := l.ask(ctx, l.conns[key%len(l.conns)], key)
+		conn := l.conns[key%len(l.conns)]
+		if l.owners != nil {
+			conn = l.conns[l.owners[key]]
+		}
+		res, err := l.ask(ctx, conn, key)
 		if err != nil {
 			return 0, err
 		}

@@ -38,6 +38,7 @@ type options struct {
 	profile  string
 	keep     string
 	micro    bool
+	move     int
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -52,10 +53,14 @@ func (o *options) define(f *flag.FlagSet) {
 	f.StringVar(&o.out, "o", "report/bench.json", "`file` for the report as JSON; empty: none")
 	f.StringVar(&o.profile, "profile", "", "`directory` for CPU profiles, taken in one more round that is not measured")
 	f.StringVar(&o.keep, "keep", "", "keep logs and configuration in this `directory`")
+	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
 func (o *options) validate() error {
+	if o.move < 0 {
+		return errors.New("-move must not be negative")
+	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.inflight <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -inflight, -conns and -keys must be positive, -rate not negative")
 	}
@@ -74,6 +79,10 @@ func main() {
 	defer stop()
 	if o.micro {
 		fail(microbench(os.Stdout))
+		return
+	}
+	if o.move > 0 {
+		fail(move(ctx, os.Stdout, o))
 		return
 	}
 	fail(run(ctx, os.Stdout, o))

@@ -19,6 +19,7 @@ import (
 const (
 	aimConstant  = 1.3     // at most this many times the constant server's
 	aimRatelimit = 1.0 / 3 // at most this part of envoyproxy/ratelimit's with Redis
+	aimTogether  = 1.15    // three members that replicate: at most this many times three that do not know each other
 )
 
 // Report is a whole run.
@@ -151,6 +152,15 @@ func ratio(of, to []Sample) float64 {
 	return spread(of, func(s *Sample) float64 { i++; return s.Full.CPU / to[i-1].Full.CPU }).Median
 }
 
+// pacedRatio is ratio at the fixed pace.
+func pacedRatio(of, to []Sample) float64 {
+	if len(to) != len(of) {
+		return 0
+	}
+	i := 0
+	return spread(of, func(s *Sample) float64 { i++; return s.Paced.CPU / to[i-1].Paced.CPU }).Median
+}
+
 func spread(samples []Sample, f func(*Sample) float64) Spread {
 	var v []float64
 	for i := range samples {
@@ -248,6 +258,15 @@ func (r *Row) remarks() string {
 }
 
 func (rep *Report) printAims(out io.Writer) {
+	if on, off := rep.row(nameDirect), rep.row(nameAlone); on != nil && off != nil {
+		full := ratio(on.Samples, off.Samples)
+		fmt.Fprintf(out, "aim: replication and heartbeats add at most 15 %% CPU: %.2f x as fast as answers come, %s", full, met(full, aimTogether))
+		if rep.Rate > 0 {
+			paced := pacedRatio(on.Samples, off.Samples)
+			fmt.Fprintf(out, "; %.2f x at %g calls a second, %s", paced, rep.Rate, met(paced, aimTogether))
+		}
+		fmt.Fprintln(out)
+	}
 	one, ratelimit := rep.row(nameOne), rep.row(nameRatelimit)
 	if one == nil {
 		return

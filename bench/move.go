@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/ring"
+)
+
+// aimMove is how many times their CPU decisions may cost while counters are moved.
+const aimMove = 1.2
+
+// newcomerWeight gives the newcomer nearly all keys of a member of weight 1.
+const newcomerWeight = 100
+
+// moved is what one move was like.
+type moved struct {
+	Counters float64       // that the newcomer got
+	Took     time.Duration // from the first that was sent to the last
+	Giver    time.Duration // CPU that the giver spent meanwhile
+	Taker    time.Duration // CPU that the newcomer spent meanwhile
+	Before   paced         // decisions of the giver's own keys before
+	During   paced         // and meanwhile
+}
+
+// paced is decisions over a time.
+type paced struct {
+	decisions float64
+	cpu       time.Duration
+	latencies []time.Duration // sorted
+}
+
+func (p paced) each() float64 {
+	if p.decisions == 0 {
+		return 0
+	}
+	return float64(p.cpu) / p.decisions / float64(time.Microsecond)
+}
+
+func (p paced) String() string {
+	ms := func(q float64) float64 { return float64(quantile(p.latencies, q)) / float64(time.Millisecond) }
+	return fmt.Sprintf("%6.1f us CPU/decision, p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms", p.each(), ms(0.5), ms(0.99), ms(0.999))
+}
+
+// move has counters moved twice: with nothing else to do, which says what the move itself costs, and under load on keys
+// that stay, whose decisions must hardly cost more.
+func move(ctx context.Context, out io.Writer, o options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	if o.rate <= 0 {
+		return errors.New("-move needs a -rate")
+	}
+	a, done, err := newArena(o)
+	defer done()
+	if err != nil {
+		return err
+	}
+	idle, err := moveOnce(ctx, a, "idle", 0)
+	if err != nil {
+		return fmt.Errorf("without load: %w", err)
+	}
+	loaded, err := moveOnce(ctx, a, "loaded", o.rate)
+	if err != nil {
+		return fmt.Errorf("under load: %w", err)
+	}
+	printMoves(out, o.rate, idle, loaded)
+	return nil
+}
+
+func printMoves(out io.Writer, rate float64, idle, loaded moved) {
+	for _, m := range []struct {
+		what string
+		moved
+	}{{"without load", idle}, {fmt.Sprintf("at %g calls a second", rate), loaded}} {
+		fmt.Fprintf(out, "%s: %.0f counters in %.2f s; CPU %.2f s of the giver, %.2f s of the newcomer\n", m.what, m.Counters, m.Took.Seconds(), m.Giver.Seconds(), m.Taker.Seconds())
+	}
+	net := loaded.During
+	net.cpu -= time.Duration(float64(idle.Giver) * loaded.Counters / max(1, idle.Counters))
+	fmt.Fprintf(out, "before the move:  %v\nduring the move:  %v\n", loaded.Before, loaded.During)
+	r := net.each() / loaded.Before.each()
+	fmt.Fprintf(out, "aim: decisions during the move cost at most %.1f x their CPU, the cost of the move without load apart: %.2f x (%.1f us), %s; with it %.2f x\n",
+		aimMove, r, net.each(), met(r, aimMove), loaded.During.each()/loaded.Before.each())
+}
+
+// moveOnce fills a member, has another join that takes nearly all of its keys, and watches.
+func moveOnce(ctx context.Context, a *arena, name string, rate float64) (m moved, err error) {
+	l, err := lab.New(lab.Options{
+		Dir: filepath.Join(a.dir, name), Bin: a.bin, Rules: map[string]string{"bench.yaml": rules},
+		Args: []string{"--max-keys", strconv.Itoa(3 * a.move), "--domain-quota", strconv.Itoa(3 * a.move)},
+	})
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, l.Stop()) }()
+	giver, err := l.AddSidecar("a")
+	if err != nil {
+		return m, err
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := l.AwaitRing(ready, "a"); err != nil {
+		return m, err
+	}
+	ld, err := stayingLoad(a.options, giver.RLS)
+	if err != nil {
+		return m, err
+	}
+	defer ld.close()
+	if err := fill(ctx, ld, a.move+a.move/newcomerWeight); err != nil {
+		return m, err
+	}
+	var driven driver
+	if rate > 0 {
+		driven.start(ctx, ld, rate)
+		defer driven.stop()
+	}
+	if m.Before, err = driven.over(ctx, giver, time.Duration(a.seconds*float64(time.Second))); err != nil {
+		return m, err
+	}
+	taker, err := l.AddSidecar("b", "--weight", strconv.Itoa(newcomerWeight))
+	if err != nil {
+		return m, err
+	}
+	return m, m.watch(ctx, giver, taker, &driven, 0.97*float64(a.move))
+}
+
+// stayingLoad asks for keys that the giver owns before and after.
+func stayingLoad(o options, addr string) (*load, error) {
+	few := o
+	few.keys = 1
+	l, err := newLoad(few, []target{{addr: addr}})
+	if err != nil {
+		return nil, err
+	}
+	r := ring.New([]ring.Member{{ID: "a", Weight: 1}, {ID: "b", Weight: newcomerWeight}})
+	l.messages = nil
+	for i := 0; len(l.messages) < o.keys; i++ {
+		if r.At(r.Owner(ring.Hash(keyName(i)))).ID != "a" {
+			continue
+		}
+		m, err := proto.Marshal(request(i))
+		if err != nil {
+			return nil, err
+		}
+		l.messages = append(l.messages, m)
+	}
+	return l, nil
+}
+
+// fill charges n keys once each, many in a request.
+func fill(ctx context.Context, l *load, n int) error {
+	const each = 100
+	client := pb.NewRateLimitServiceClient(l.conns[0])
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for w := range errs {
+		wg.Go(func() {
+			for first := w * each; first < n && errs[w] == nil; first += each * len(errs) {
+				req := &pb.RateLimitRequest{Domain: "bench"}
+				for i := range each {
+					req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+						{Key: "route", Value: "search"}, {Key: "api_key", Value: fmt.Sprintf("moving-%08d", first+i)},
+					}})
+				}
+				c, cancel := context.WithTimeout(ctx, 10*time.Second)
+				_, errs[w] = client.ShouldRateLimit(c, req)
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// driver asks all the time and keeps the latencies by when they were seen.
+type driver struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu    sync.Mutex
+	parts []part // guarded by mu
+}
+
+type part struct {
+	begin, end time.Time
+	latencies  []time.Duration
+}
+
+func (d *driver) start(ctx context.Context, l *load, rate float64) {
+	ctx, d.cancel = context.WithCancel(ctx)
+	d.done.Go(func() {
+		for ctx.Err() == nil {
+			p := part{begin: time.Now()}
+			p.latencies = l.run(ctx, 250*time.Millisecond, rate).latencies
+			p.end = time.Now()
+			d.mu.Lock()
+			d.parts = append(d.parts, p)
+			d.mu.Unlock()
+		}
+	})
+}
+
+func (d *driver) stop() {
+	d.cancel()
+	d.done.Wait()
+}
+
+// between is the latencies of the parts that lie wholly in a time, sorted.
+func (d *driver) between(begin, end time.Time) (all []time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.parts {
+		if !p.begin.Before(begin) && !p.end.After(end) {
+			all = append(all, p.latencies...)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// over accounts for a time in which nothing else happens.
+func (d *driver) over(ctx context.Context, s *lab.Sidecar, length time.Duration) (paced, error) {
+	if d.cancel == nil {
+		return paced{}, nil
+	}
+	begin, err1 := account(ctx, s)
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+	end, err2 := account(ctx, s)
+	return d.since(begin, end), errors.Join(err1, err2, ctx.Err())
+}
+
+// since is the decisions between two accounts.
+func (d *driver) since(begin, end accounted) paced {
+	return paced{decisions: end.decisions - begin.decisions, cpu: end.cpu - begin.cpu, latencies: d.between(begin.at, end.at)}
+}
+
+// accounted is a process at an instant.
+type accounted struct {
+	at              time.Time
+	cpu             time.Duration
+	decisions, sent float64
+	owned           float64
+}
+
+func account(ctx context.Context, s *lab.Sidecar) (a accounted, err error) {
+	body, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
+	if err != nil {
+		return a, err
+	}
+	a.at = time.Now()
+	a.decisions = series(body, "keyward_decisions_total{")
+	a.sent = series(body, `keyward_handoff_keys_total{direction="sent"`)
+	a.owned = series(body, `keyward_keys{table="owned"`)
+	a.cpu, err = s.CPU()
+	return a, err
+}
+
+// series adds up the series of a scrape that begin so.
+func series(scrape []byte, prefix string) (sum float64) {
+	for line := range strings.Lines(string(scrape)) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		if _, text, ok := strings.Cut(strings.TrimSpace(line), "} "); ok {
+			if v, err := strconv.ParseFloat(text, 64); err == nil {
+				sum += v
+			}
+		}
+	}
+	return sum
+}
+
+// watch follows the move from the first counter that is sent until none is any more and the newcomer has enough.
+func (m *moved) watch(ctx context.Context, giver, taker *lab.Sidecar, d *driver, enough float64) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	var begin, end accounted // of the giver
+	var took, given accounted
+	err := lab.Await(ctx, fmt.Sprintf("%.0f counters to be moved", enough), func(ctx context.Context) error {
+		g, err1 := account(ctx, giver)
+		t, err2 := account(ctx, taker)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if begin.at.IsZero() || g.sent == 0 {
+			begin, end, took = g, g, t
+		}
+		if g.sent > end.sent {
+			end, given = g, t
+		}
+		if t.owned < enough || g.at.Sub(end.at) < time.Second {
+			return fmt.Errorf("%.0f sent, the newcomer owns %.0f", g.sent, t.owned)
+		}
+		m.Counters = t.owned
+		return nil
+	})
+	m.Took, m.Giver, m.Taker = end.at.Sub(begin.at), end.cpu-begin.cpu, given.cpu-took.cpu
+	m.During = d.since(begin, end)
+	return err
+}
