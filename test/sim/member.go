@@ -200,22 +200,33 @@ func (m *member) coldStart() {
 
 // join takes a place on the ring when its turn has come.
 func (m *member) join() {
-	others := false
-	for i := range m.w.slots {
-		others = others || i != m.slot && m.live(i)
-	}
-	if !m.joined && others {
+	met := m.met()
+	if !m.joined && met {
 		m.joined = true
 		m.look()
 	}
-	waited := m.w.now - m.born
-	if waited < int64(joinWithin) && (!others || !m.node.Progress().Warm && !m.w.hurried() || !m.myTurn(joining)) {
+	ready := met && (m.node.Progress().Warm || m.w.hurried()) && m.myTurn(joining)
+	if !ready && (!met || m.w.now-m.born < int64(joinWithin)) {
 		m.w.after(100*time.Millisecond, m, m.join)
 		return
 	}
-	m.joined = true
 	m.become(active)
 	m.look()
+}
+
+// met says whether m knows somebody on the ring, or everybody that runs: nobody begins a cluster beside another.
+func (m *member) met() bool {
+	all := true
+	for i := range m.w.slots {
+		if i == m.slot {
+			continue
+		}
+		if m.live(i) && m.table[i].state == active {
+			return true
+		}
+		all = all && (m.w.slots[i].now == nil || m.live(i))
+	}
+	return all
 }
 
 // hurried says that changes do not wait for each other.
