@@ -66,7 +66,8 @@ microbench: ## Go benchmarks of every layer
 
 .PHONY: soak
 SOAK ?= 30m
-soak: build ## The long test: members restarted, killed and stopped under load for SOAK (30m)
+soak: build ## The long test: twenty rounds of rolling updates, then members restarted, killed and stopped for SOAK (30m)
+	KEYWARD_ROUNDS=20 $(GO) test -count=1 -timeout 6h -v -run TestHandoverRolling ./test/e2e/
 	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run TestSoak ./test/e2e/
 
 .PHONY: compose
