@@ -268,19 +268,16 @@ func (w *boundsWriter) degraded() Bound {
 	return w.alone(sum(event, part{"Phi", w.Phi}), "while there is none")
 }
 
-// openCap is what one member admits in a window under fail_open.
+// openCap is what one member admits in a window under fail_open. A bucket with a cap is as deep as its cap.
 func (r *Rule) openCap() uint64 {
-	local := uint64(r.Limit.Limit)
-	if r.Extension.LocalCap > 0 {
-		local = uint64(r.Extension.LocalCap)
-	}
+	local := uint64(r.Extension.LocalCap)
 	switch {
-	case !r.Limit.Algorithm.Bucket():
-		return local
-	case r.Limit.Burst > 0:
-		return local + uint64(r.Limit.Burst)
+	case local == 0:
+		return r.most()
+	case r.Limit.Algorithm.Bucket():
+		return 2 * local
 	}
-	return 2 * local // its bucket is as deep as its cap
+	return local
 }
 
 func saturatingAdd(a, b uint64) uint64 {

@@ -57,7 +57,8 @@ func TestBounds(t *testing.T) {
 		{token, Extension{}, Cluster{5, PartShare, 0}, "owner and heir", 520 + 3, 50, "Phi + S"},
 		{token, Extension{}, Cluster{5, PartShare, 0}, "all members", 50, 0, "b"},
 		{token, Extension{}, Cluster{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
-		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Cluster{5, PartShare, 0}, "each window", 5 * 60, 590, "open"},
+		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Cluster{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
+		{token, Extension{Degraded: FailOpen}, Cluster{5, PartShare, 0}, "each window", 5 * 650, 520, "open"},
 	} {
 		r := Rule{Limit: row.rule, Extension: row.x}
 		got := bound(t, r.Bounds(row.c), row.event)

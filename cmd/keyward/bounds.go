@@ -33,7 +33,7 @@ every join, graceful leave and rolling restart, both are 0.
   N, f   the members; those that an owner may miss and still have the whole limit: 1 from N = 3 on
   share  what a member admits of a key whose owner it cannot reach: L/N, and of a bucket b/N
   Phi    what all members but one may admit so before the owner knows of it
-  open   with degraded: fail_open, N x local_cap instead (and b on top, of a bucket), which no limit bounds
+  open   with degraded: fail_open, N x local_cap (of a bucket twice that), which no limit bounds
   S      what clocks that differ by 250 ms let through when a counter moves: not of fixed windows
 
 "rate x 1.5s" is what one key gets in that time: a number once --rate says how much that can be. The metric

@@ -69,24 +69,29 @@ func TestAlgorithms(t *testing.T) {
 			{0, 10, "OK 10; 0; 60"}, {30 * time.Second, 1, "OVER 10; 0; 30"}, {30 * time.Second, 1, "OK 10; 8; 30"}, // what was over counts, too
 		}},
 	} {
-		r, c := newCounting(t, rule(tt.unit, tt.extension))
+		yaml := rule(tt.unit, tt.extension)
+		byLimit, c := newCounting(t, yaml)
+		byOwner := newRig(t, yaml, func(_ *Options, sw *Switches) { sw.Headers = true })
 		for i, s := range tt.steps {
 			c.now = c.now.Add(s.wait)
-			resp := r.ask(t, request("d", addend(descriptor("k", "v"), s.hits)))
-			code := "OK "
-			if resp.OverallCode != 1 {
-				code = "OVER "
-			}
-			var values []string
-			for _, h := range resp.ResponseHeadersToAdd {
-				values = append(values, h.Value)
-			}
-			if got := code + strings.Join(values, "; "); got != s.want {
-				t.Errorf("%s {%s}, step %d: %s, want %s", tt.unit, tt.extension, i, got, s.want)
-			}
-			st := resp.Statuses[0]
-			if told := fmt.Sprint(st.DurationUntilReset.GetSeconds()); told != values[2] {
-				t.Errorf("%s {%s}, step %d: reset %s in the status, %s in the header", tt.unit, tt.extension, i, told, values[2])
+			byOwner.lone.advance(s.wait)
+			for name, r := range map[string]*rig{"limit": byLimit, "owner": byOwner} {
+				resp := r.ask(t, request("d", addend(descriptor("k", "v"), s.hits)))
+				code := "OK "
+				if resp.OverallCode != 1 {
+					code = "OVER "
+				}
+				var values []string
+				for _, h := range resp.ResponseHeadersToAdd {
+					values = append(values, h.Value)
+				}
+				if got := code + strings.Join(values, "; "); got != s.want {
+					t.Errorf("%s: %s {%s}, step %d: %s, want %s", name, tt.unit, tt.extension, i, got, s.want)
+				}
+				st := resp.Statuses[0]
+				if told := fmt.Sprint(st.DurationUntilReset.GetSeconds()); told != values[2] {
+					t.Errorf("%s: %s {%s}, step %d: reset %s in the status, %s in the header", name, tt.unit, tt.extension, i, told, values[2])
+				}
 			}
 		}
 	}
@@ -144,18 +149,18 @@ func TestBucketStatistics(t *testing.T) {
 // TestExtensionAsked holds that questions carry what metadata.keyward says, also under an override.
 func TestExtensionAsked(t *testing.T) {
 	var asked []owner.Question
-	r := newRig(t, rule("minute", "algorithm: leaky_bucket, burst: 30, degraded: fail_open, local_cap: 7"))
+	r := newRig(t, rule("minute", "algorithm: leaky_bucket, burst: 30, degraded: fail_open, local_cap: 7, durability: strict"))
 	r.lone.after = func(qs []owner.Question, _ []owner.Answer) { asked = append(asked, qs...) }
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	want := limit.Rule{Window: time.Minute, Limit: 10, Burst: 30, Algorithm: limit.LeakyBucket}
-	if q := asked[0]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 {
+	if q := asked[0]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || !q.Strict {
 		t.Errorf("the rule's: %+v", q)
 	}
 	want.Limit, want.Burst = 20, 60
-	if q := asked[1]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || q.Key != asked[0].Key {
+	if q := asked[1]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || !q.Strict || q.Key != asked[0].Key {
 		t.Errorf("an override of it: %+v", q)
 	}
-	if q := asked[2]; q.Rule != (limit.Rule{Window: time.Minute, Limit: 20}) || q.Degraded != 0 || q.LocalCap != 0 {
+	if q := asked[2]; q.Rule != (limit.Rule{Window: time.Minute, Limit: 20}) || q.Degraded != 0 || q.LocalCap != 0 || q.Strict {
 		t.Errorf("an override without a rule: %+v", q)
 	}
 }

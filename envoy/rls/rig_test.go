@@ -11,6 +11,7 @@ import (
 
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -27,7 +28,7 @@ func newLone(at time.Time) *lone {
 	l := &lone{node: owner.New(owner.Options{Self: "a"})}
 	l.now.Store(at.UnixNano())
 	l.node.Tick(at.UnixNano())
-	l.node.SetRing(at.UnixNano(), ring.New([]ring.Member{{ID: "a"}}), owner.Standing{NRef: 1, Joined: true})
+	l.node.SetRing(at.UnixNano(), ring.New([]ring.Member{{ID: "a"}}), handoff.Standing{NRef: 1, Joined: true})
 	return l
 }
 
