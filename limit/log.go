@@ -68,7 +68,8 @@ func (r Rule) usedLog(s *State, now int64) (used uint64) {
 func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 	at, end := now, r.bucket(now)
 	if len(s.Slots) >= logSlots {
-		if r.trimLog(s, now); len(s.Slots) >= logSlots {
+		r.drop(s, now)
+		if from, to := r.counted(s, now); to-from >= logSlots {
 			r.join(s)
 			at = end
 		}
@@ -99,11 +100,16 @@ func (r Rule) refundLog(s *State, now int64, writer, hits uint64) {
 }
 
 func (r Rule) trimLog(s *State, now int64) {
-	if gone := s.after(earlier(now, r.width())); gone > 0 {
-		s.Slots = slices.Delete(s.Slots, 0, gone)
-	}
-	if len(s.Slots) > logSlots {
+	r.drop(s, now)
+	if from, to := r.counted(s, now); to-from > logSlots {
 		r.join(s)
+	}
+}
+
+// drop forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
+func (r Rule) drop(s *State, now int64) {
+	if gone := s.after(earlier(r.bucket(earlier(now, r.width())), r.step())); gone > 0 {
+		s.Slots = slices.Delete(s.Slots, 0, gone)
 	}
 }
 

@@ -1,0 +1,460 @@
+package limit
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// counter is the part of Rule that histories run on, so that broken ones can take its place.
+type counter struct {
+	take   func(r Rule, s *State, now int64, writer, hits uint64)
+	refund func(r Rule, s *State, now int64, writer, hits uint64)
+	merge  func(r Rule, into, from *State)
+}
+
+var sound = counter{
+	take:   func(r Rule, s *State, now int64, w, n uint64) { r.Take(s, now, w, n) },
+	refund: func(r Rule, s *State, now int64, w, n uint64) { r.Refund(s, now, w, n) },
+	merge:  func(r Rule, into, from *State) { r.Merge(into, from) },
+}
+
+func (s State) clone() State { return State{TAT: s.TAT, Slots: slices.Clone(s.Slots)} }
+
+func same(a, b *State) bool { return a.TAT == b.TAT && slices.Equal(a.Slots, b.Slots) }
+
+// truth is what all members together charged and gave back, in one counter that sees everything at once.
+type truth struct {
+	rule   Rule
+	events []event // in the order of time
+}
+
+// used is the count at now; of a bucket the level in nanoseconds.
+func (w *truth) used(now int64) uint64 {
+	e := every{rule: w.rule, events: w.events}
+	if w.rule.Algorithm.Bucket() {
+		return uint64(e.level(now))
+	}
+	return e.used(now)
+}
+
+// charged records what a take by a member whose count was before has charged.
+func (w *truth) charged(now int64, before, hits uint64) {
+	if !w.rule.Algorithm.Bucket() || before < uint64(w.rule.Depth()) {
+		w.events = append(w.events, event{at: now, hits: hits})
+	}
+}
+
+// most is the count at now that is not too much for a long log, which may keep a hit for one of its buckets longer,
+// and may lose a refund of another member's hit in a bucket of which only a part is joined.
+func (w *truth) most(now int64) (n uint64) {
+	for _, e := range w.events {
+		if e.at > now-int64(w.rule.Window)-w.rule.step() {
+			n += e.hits
+		}
+	}
+	return n
+}
+
+// refunded gives back hits, the newest first, as a member that knows everything would.
+func (w *truth) refunded(now int64, hits uint64) {
+	e := every{rule: w.rule, events: w.events}
+	e.refund(now, hits)
+	w.events = e.events
+}
+
+// stands is s's count in the unit of truth.used.
+func stands(r Rule, s *State, now int64) uint64 {
+	if r.Algorithm.Bucket() {
+		return uint64(s.level(now))
+	}
+	return r.Used(s, now)
+}
+
+// history runs members that charge what they like, copy their states to each other late, twice and out of order, and
+// says what is wrong with what they know in the end. With handOff one member at a time charges and refunds, and the
+// next begins with its state: then all must be exact.
+type history struct {
+	rule    Rule
+	code    counter
+	handOff bool
+	long    bool // so many hits that a log is joined
+	keep    bool // nothing is given back
+	rnd     *rand.Rand
+	now     int64
+	truth   truth
+	states  []State
+	copies  []State // of states, at some time
+}
+
+func newHistory(seed uint64, r Rule, code counter, handOff bool) *history {
+	rnd := rand.New(rand.NewPCG(seed, 17))
+	h := &history{rule: r, code: code, handOff: handOff, rnd: rnd, truth: truth{rule: r}}
+	h.now = t0 + rnd.Int64N(int64(time.Hour))
+	h.states = make([]State, 2+rnd.IntN(2))
+	return h
+}
+
+func (h *history) run() error {
+	holder := 0
+	steps, pace := 5+h.rnd.IntN(20), int64(24)
+	if h.long {
+		steps, pace = 400, 200
+	}
+	for range steps {
+		h.now += h.rnd.Int64N(int64(h.rule.Window) / pace)
+		if !h.handOff {
+			holder = h.rnd.IntN(len(h.states))
+		}
+		switch h.rnd.IntN(5) {
+		case 0: // a late copy, perhaps for the second time
+			if len(h.copies) > 0 && !h.handOff {
+				h.code.merge(h.rule, &h.states[holder], &h.copies[h.rnd.IntN(len(h.copies))])
+			}
+		case 1:
+			next := h.rnd.IntN(len(h.states))
+			if err := h.move(holder, next); err != nil {
+				return err
+			}
+			if h.handOff {
+				holder = next
+			}
+		default:
+			h.charge(holder)
+		}
+		if !h.long || h.rnd.IntN(20) == 0 {
+			h.copies = append(h.copies, h.states[holder].clone())
+		}
+	}
+	return h.end()
+}
+
+func (h *history) charge(i int) {
+	s, n := &h.states[i], 1+h.rnd.Uint64N(5)
+	writer := uint64(2*i + 3)
+	if h.handOff && !h.keep && h.rnd.IntN(3) == 0 {
+		h.code.refund(h.rule, s, h.now, writer, n)
+		h.truth.refunded(h.now, n)
+		return
+	}
+	if h.rule.Algorithm.Bucket() && h.rnd.IntN(4) == 0 { // each gives back what it knows of
+		before := s.level(h.now)
+		h.code.refund(h.rule, s, h.now, writer, n)
+		h.truth.events = append(h.truth.events, event{at: h.now, back: uint64(before - s.level(h.now))})
+		return
+	}
+	h.truth.charged(h.now, h.rule.Used(s, h.now), n)
+	h.code.take(h.rule, s, h.now, writer, n)
+}
+
+// move merges i's state into that of j, then old copies, which must not matter.
+func (h *history) move(i, j int) error {
+	h.code.merge(h.rule, &h.states[j], &h.states[i])
+	if !h.handOff {
+		return nil
+	}
+	for range h.rnd.IntN(3) {
+		if len(h.copies) > 0 {
+			h.code.merge(h.rule, &h.states[j], &h.copies[h.rnd.IntN(len(h.copies))])
+		}
+	}
+	return h.compare("handed over", &h.states[j], h.now)
+}
+
+// end brings everything together, in any order.
+func (h *history) end() error {
+	parts := append(slices.Clone(h.copies), h.states...)
+	h.rnd.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+	var sum State
+	for i := range parts {
+		h.code.merge(h.rule, &sum, &parts[i])
+	}
+	for _, later := range []int64{0, int64(h.rule.Window) / 7, int64(h.rule.Window) * 2 / 3} {
+		now := h.now + later
+		if err := h.compare("in the end", &sum, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare is an error if s says less than the truth, or more where it need not.
+func (h *history) compare(what string, s *State, now int64) error {
+	got, least, most := stands(h.rule, s, now), h.truth.used(now), h.truth.used(now)
+	if h.long {
+		most = h.truth.most(now)
+	}
+	if h.rule.Algorithm.Bucket() && !h.handOff {
+		most = math.MaxUint64
+	}
+	if got < least || got > most {
+		return fmt.Errorf("%s %d stand, want %d to %d", what, got, least, most)
+	}
+	return nil
+}
+
+func historyRule(rnd *rand.Rand, a Algorithm) Rule {
+	r := Rule{Window: time.Minute, Limit: 1 + rnd.Uint32N(60), Algorithm: a}
+	if a.Bucket() && rnd.IntN(2) == 0 {
+		r.Burst = 1 + rnd.Uint32N(60)
+	}
+	return r
+}
+
+// run is how many of n histories go wrong, and what was wrong with the first.
+func run(n int, a Algorithm, code counter, handOff bool) (wrong int, first error) {
+	for seed := range uint64(n) {
+		r := historyRule(rand.New(rand.NewPCG(seed, 18)), a)
+		if err := newHistory(seed, r, code, handOff).run(); err != nil {
+			if wrong++; first == nil {
+				first = fmt.Errorf("seed %d, %+v: %w", seed, r, err)
+			}
+		}
+	}
+	return wrong, first
+}
+
+func TestHistories(t *testing.T) {
+	n := 20000
+	if testing.Short() {
+		n = 2000
+	}
+	for _, a := range all {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, handOff := range []bool{false, true} {
+				if wrong, err := run(n, a, sound, handOff); wrong > 0 {
+					t.Errorf("hand-off %v: %d of %d histories: %v", handOff, wrong, n, err)
+				}
+			}
+		})
+	}
+}
+
+func TestLongLogHistories(t *testing.T) {
+	for seed := range uint64(300) {
+		r := Rule{Window: time.Minute, Limit: 500, Algorithm: SlidingLog}
+		for i := range 4 {
+			h := newHistory(seed, r, sound, i%2 == 0)
+			h.long, h.keep = true, i < 2
+			if err := h.run(); err != nil {
+				t.Fatalf("seed %d, hand-off %v, no refunds %v: %v", seed, h.handOff, h.keep, err)
+			}
+		}
+	}
+}
+
+// Members that both decided for long forgive each other what is older than a Window.
+func TestOldDebtsAreForgiven(t *testing.T) {
+	r := Rule{Window: time.Minute, Limit: 60, Burst: 5, Algorithm: TokenBucket}
+	var a, b State
+	now := t0
+	for ; now < t0+int64(time.Hour); now += int64(900 * time.Millisecond) {
+		r.Take(&a, now, 3, 1)
+		r.Take(&b, now, 5, 1)
+	}
+	now -= int64(900 * time.Millisecond)
+	levels := a.level(now) + b.level(now)
+	r.Merge(&a, &b)
+	if got, most := a.level(now), levels+int64(r.Window); got > most || got < most-int64(time.Minute) {
+		t.Errorf("level %v, want at most %v", time.Duration(got), time.Duration(most))
+	}
+}
+
+// The larger TAT of two, instead of what both were charged.
+func mergeByLargerTAT(r Rule, into, from *State) {
+	tat := max(into.TAT, from.TAT)
+	if r.Merge(into, from); r.Algorithm.Bucket() {
+		into.TAT = tat
+	}
+}
+
+// Slots added up instead of the larger number taken.
+func mergeBySum(_ Rule, into, from *State) {
+	for _, f := range from.Slots {
+		into.slot(f.At, f.Writer).add(f)
+	}
+}
+
+// A refund that takes back its writer's charge.
+func refundBySubtraction(r Rule, s *State, now int64, writer, hits uint64) {
+	before := s.clone()
+	r.Refund(s, now, writer, hits)
+	if r.Algorithm.Bucket() {
+		if i := s.by(writer); i >= 0 {
+			s.Slots[i].Charged -= min(s.Slots[i].Charged, uint64(before.level(now)-s.level(now)))
+		}
+		return
+	}
+	for i := range s.Slots {
+		f := &s.Slots[i]
+		back := f.Refunded
+		if k, ok := before.find(f.At, f.Writer); ok {
+			back -= before.Slots[k].Refunded
+		}
+		f.Charged -= min(f.Charged, back)
+		f.Refunded -= back
+	}
+}
+
+// The histories find what is known to be wrong.
+func TestHistoriesFindBugs(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		code    counter
+		in      []Algorithm
+		handOff bool
+	}{
+		{"larger TAT", counter{sound.take, sound.refund, mergeByLargerTAT}, []Algorithm{TokenBucket, LeakyBucket}, false},
+		{"sum of slots", counter{sound.take, sound.refund, mergeBySum}, []Algorithm{FixedWindow, SlidingWindow, SlidingLog}, false},
+		{"refund by subtraction", counter{sound.take, refundBySubtraction, sound.merge}, all, true},
+	} {
+		for _, a := range c.in {
+			wrong, err := run(1000, a, c.code, c.handOff)
+			if wrong == 0 {
+				t.Errorf("%s, %v: not found", c.name, a)
+			}
+			t.Logf("%s, %v: %d of 1000 histories: %v", c.name, a, wrong, err)
+		}
+	}
+}
+
+// step is what may happen in the small model.
+type step struct {
+	member int
+	merge  bool // with the other's state; else a charge
+	hits   uint64
+	wait   int64 // in hits' time
+}
+
+// TestEveryBucketHistory visits every history of two members up to a length, with every interleaving of charges,
+// merges and pauses, and merges in the end what they know.
+func TestEveryBucketHistory(t *testing.T) {
+	length := 6
+	if testing.Short() {
+		length = 5
+	}
+	seen, first := everyHistory(length, sound)
+	if first != nil {
+		t.Error(first)
+	}
+	t.Logf("%d histories", seen)
+	if _, err := everyHistory(4, counter{sound.take, sound.refund, mergeByLargerTAT}); err == nil {
+		t.Error("the larger TAT: not found")
+	}
+}
+
+func everyHistory(length int, code counter) (seen int, wrong error) {
+	r := Rule{Window: 16, Limit: 16, Burst: 3, Algorithm: TokenBucket} // a hit drains in a nanosecond
+	var steps []step
+	for m := range 2 {
+		steps = append(steps,
+			step{member: m, hits: 1}, step{member: m, hits: 3}, step{member: m, hits: 2, wait: 1},
+			step{member: m, hits: 1, wait: 4}, step{member: m, merge: true})
+	}
+	var visit func(h history, left int)
+	visit = func(h history, left int) {
+		if wrong != nil {
+			return
+		}
+		if left == 0 {
+			seen++
+			wrong = h.together()
+			return
+		}
+		for _, st := range steps {
+			next := h
+			next.states = []State{h.states[0].clone(), h.states[1].clone()}
+			next.truth.events = slices.Clip(h.truth.events)
+			next.step(st)
+			visit(next, left-1)
+		}
+	}
+	visit(history{rule: r, code: code, now: t0, truth: truth{rule: r}, states: make([]State, 2)}, length)
+	return seen, wrong
+}
+
+func (h *history) step(st step) {
+	h.now += st.wait
+	s := &h.states[st.member]
+	if st.merge {
+		h.code.merge(h.rule, s, &h.states[1-st.member])
+		return
+	}
+	h.truth.charged(h.now, h.rule.Used(s, h.now), st.hits)
+	h.code.take(h.rule, s, h.now, uint64(2*st.member+3), st.hits)
+}
+
+// together merges both ways, which must come out the same and not below the truth.
+func (h *history) together() error {
+	a, b := h.states[0].clone(), h.states[1].clone()
+	h.code.merge(h.rule, &a, &h.states[1])
+	h.code.merge(h.rule, &b, &h.states[0])
+	if !same(&a, &b) {
+		return fmt.Errorf("not commutative: %+v and %+v from %+v", a, b, h.states)
+	}
+	if got, want := stands(h.rule, &a, h.now), h.truth.used(h.now); got < want {
+		return fmt.Errorf("%d stand, want %d: %+v from %+v after %+v", got, want, a, h.states, h.truth.events)
+	}
+	again := a.clone()
+	h.code.merge(h.rule, &again, &h.states[0])
+	h.code.merge(h.rule, &again, &a)
+	if !same(&again, &a) {
+		return fmt.Errorf("not idempotent: %+v, then %+v", a, again)
+	}
+	return nil
+}
+
+// anyState is a state as a poisonous peer might make it, in order.
+func anyState(rnd *rand.Rand, r Rule, now int64) State {
+	s := State{TAT: now + rnd.Int64N(3*int64(r.width())) - int64(r.width())}
+	for range rnd.IntN(9) {
+		at := now - rnd.Int64N(2*int64(r.width())) + int64(r.width())/2
+		if r.Algorithm == FixedWindow || r.Algorithm == SlidingWindow {
+			at = r.Index(now) - rnd.Int64N(3) + 1
+		}
+		f := Slot{Writer: rnd.Uint64N(3), At: at, Charged: rnd.Uint64N(40)}
+		if rnd.IntN(20) == 0 {
+			f.Charged = math.MaxUint64 - rnd.Uint64N(3)
+		}
+		f.Refunded = rnd.Uint64N(f.Charged/2 + 1)
+		s.Slots = append(s.Slots, f)
+	}
+	r.Clean(&s, now)
+	return s
+}
+
+func TestMergeIsALattice(t *testing.T) {
+	for seed := range uint64(3000) {
+		for _, a := range all {
+			rnd := rand.New(rand.NewPCG(seed, 23))
+			r := historyRule(rnd, a)
+			x, y, z := anyState(rnd, r, t0), anyState(rnd, r, t0), anyState(rnd, r, t0)
+			merged := func(states ...State) State {
+				m := states[0].clone()
+				for i := range states[1:] {
+					r.Merge(&m, &states[i+1])
+					check(t, &m)
+				}
+				return m
+			}
+			xy, yx := merged(x, y), merged(y, x)
+			if !same(&xy, &yx) {
+				t.Fatalf("seed %d, %v: %+v and %+v: %+v or %+v", seed, a, x, y, xy, yx)
+			}
+			if got := merged(xy, y, x, xy); !same(&got, &xy) {
+				t.Fatalf("seed %d, %v: %+v, then %+v", seed, a, xy, got)
+			}
+			if empty := merged(State{}, x); len(x.Slots) > 0 && !same(&empty, &x) {
+				t.Fatalf("seed %d, %v: %+v from %+v alone", seed, a, empty, x)
+			}
+			left, right := merged(xy, z), merged(x, merged(y, z))
+			if (a == FixedWindow || a == SlidingWindow) && !same(&left, &right) {
+				t.Fatalf("seed %d, %v: %+v or %+v", seed, a, left, right)
+			}
+		}
+	}
+}
