@@ -129,7 +129,7 @@ func (w *World) ask() {
 		return
 	}
 	w.asked++
-	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(12*time.Millisecond+w.upto(w.o.Deadline-12*time.Millisecond))}
+	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(w.o.Deadline-w.upto(w.o.Deadline/2))}
 	q.q = owner.Question{Hits: 1}
 	if w.o.Addends && w.rnd.IntN(2) == 0 {
 		q.q.Hits = 1 + w.rnd.Uint64N(20)
@@ -284,7 +284,7 @@ func (q *question) reply(m *member, a owner.Answer, took int64) {
 		m.w.oracle.decided(q, &v)
 	}
 	if m.w.verbose {
-		m.w.trace("%s -> %s  answer #%d: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
+		m.w.trace("%s -> %s  answer #%d key %04x: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, q.q.Key[0]>>48, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
 	}
 	m.w.carry(m, q.from.slot, m.w.delay(), func(there *member) {
 		if there != q.from || q.done {
@@ -332,7 +332,7 @@ func (q *question) answer(v *verdict) {
 	w.stats.authority(v.a.Authority)
 	w.note(q.id, uint64(v.by.slot), uint64(v.a.Authority), v.a.Before, v.a.After)
 	if w.verbose {
-		w.trace("%s answers #%d: by %s authority %d, %d->%d over %v", q.from.name(), q.id, v.by.name(), v.a.Authority, v.a.Before, v.a.After, v.a.Over)
+		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.q.Key[0]>>48, v.by.name(), v.a.Authority, v.a.Before, v.a.After, v.a.Over)
 	}
 	w.oracle.answered(q, v)
 }

@@ -165,7 +165,8 @@ func (m *member) pump(to ring.ID, s *stream) {
 	if w.verbose {
 		w.trace("%s => %s  %s", m.name(), to, msgText(&msg))
 	}
-	if !w.calm && w.chance(w.o.Breaks) || !w.reaches(m.slot, slotOf(to)) {
+	empty := msg.Kind == handoff.Chunk && len(msg.Counters) == 0
+	if !empty && !w.calm && w.chance(w.o.Breaks) || !w.reaches(m.slot, slotOf(to)) {
 		w.stats.count("fault: broken stream")
 		w.trace("%s => %s  breaks", m.name(), to)
 		s.broken = true
@@ -178,7 +179,11 @@ func (m *member) pump(to ring.ID, s *stream) {
 			}
 		})
 	}
-	w.after(50*time.Microsecond+w.upto(time.Millisecond), m, func() { m.pump(to, s) })
+	pace := 50*time.Microsecond + w.upto(time.Millisecond)
+	if empty {
+		pace = time.Microsecond
+	}
+	w.after(pace, m, func() { m.pump(to, s) })
 }
 
 // coldStart takes a place once all that start together are known.

@@ -110,4 +110,7 @@ func (o Options) Planned() bool {
 	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps == 0
 }
 
-func (o Options) String() string { return fmt.Sprintf("%+v", struct{ Options }{o})[len("{Options:"):] }
+// plain has no methods.
+type plain Options
+
+func (o Options) String() string { return fmt.Sprintf("%+v", plain(o)) }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -35,6 +36,7 @@ type oracle struct {
 	decays   int                    // members whose N_ref has forgotten somebody
 	leastN   int                    // of N_ref, from 3 on
 	probing  bool
+	exact    bool // nothing hinders anybody, so every answer is by full authority
 }
 
 // writing names a slot.
@@ -49,6 +51,8 @@ func (o *oracle) init(w *World) {
 	for i := range o.last {
 		o.last[i] = math.MinInt64 / 2
 	}
+	p := &w.o
+	o.exact = p.Planned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 && p.Deadline >= 250*time.Millisecond
 }
 
 // account is all that is known of one counter.
@@ -90,6 +94,7 @@ type span struct {
 	last     *member // the last of them
 	heir     *member // the heir of that one
 	refunds  bool
+	scaled   bool              // some of it was decided by a part of the limit
 	left     map[uint64]uint64 // counts at which a decision was made: the question
 	balance  map[uint64]int    // decisions that lead away from a count, less those that lead to it
 	missing  int               // decisions that nobody has seen
@@ -225,6 +230,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	if whole {
 		o.holds(x, v.by, q.q.Owner)
 	}
+	x.scaled = x.scaled || v.a.Authority == owner.Part
 	switch {
 	case q.q.Op == owner.Refund && whole:
 		x.refunds = true
@@ -319,6 +325,9 @@ func (o *oracle) answered(q *question, v *verdict) {
 	if o.probing {
 		return
 	}
+	if o.exact && v.a.Authority != owner.Full {
+		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.a.Authority)
+	}
 	if q.q.Op != owner.Take || v.a.Over || q.q.Hits == 0 {
 		return
 	}
@@ -409,15 +418,17 @@ func (o *oracle) finish() {
 	for _, a := range o.ordered {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
-			if x.troubles != 0 || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
+			if x.troubles != 0 || x.scaled || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
 				continue
 			}
-			starts := 0
-			for _, n := range x.balance {
-				starts += max(0, n)
+			starts, from := 0, []uint64(nil)
+			for _, count := range slices.Sorted(maps.Keys(x.balance)) {
+				if n := x.balance[count]; n > 0 {
+					starts, from = starts+n, append(from, count)
+				}
 			}
 			if starts > 1+x.missing+int(x.phi) {
-				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one; %d are unknown", x.index, a.key[0]>>48, starts, x.missing)
+				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one, from %v; %d are unknown", x.index, a.key[0]>>48, starts, from, x.missing)
 			}
 		}
 	}

@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	maxSlots  = 12
-	epoch     = int64(1_700_000_000e9)
-	warming   = 3 * time.Second  // from the start to the first question
-	settling  = 10 * time.Second // from the last fault to the liveness phase
-	maxTraced = 400
+	maxSlots = 12
+	epoch    = int64(1_700_000_000e9)
+	warming  = 3 * time.Second  // from the start to the first question
+	settling = 10 * time.Second // from the last fault to the liveness phase
 )
 
 // World is one run.
@@ -97,7 +96,7 @@ type Result struct {
 	Decisions int
 	Events    int
 	Failure   string   // the law that was broken; empty: none
-	Trace     []string // the last lines, of verbose runs
+	Trace     []string // of verbose runs
 }
 
 // Run runs the world of o.
@@ -149,9 +148,6 @@ func (w *World) trace(format string, args ...any) {
 	}
 	at := float64(w.now-epoch) / 1e9
 	w.lines = append(w.lines, fmt.Sprintf("%11.4f  ", at)+fmt.Sprintf(format, args...))
-	if len(w.lines) > 2*maxTraced {
-		w.lines = append(w.lines[:0], w.lines[len(w.lines)-maxTraced:]...)
-	}
 }
 
 // chance is true with probability p; it draws only when that is open.

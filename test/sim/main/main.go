@@ -33,7 +33,7 @@ func main() {
 	}
 	if *one > 0 {
 		r := sim.Run(sim.Expand(*one), made, &sim.Rings{}, sim.NewStats(), true)
-		report(r)
+		report(r, len(r.Trace))
 		if r.Failure != "" {
 			os.Exit(1)
 		}
@@ -42,8 +42,9 @@ func main() {
 	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, All: *all, Twice: 50}))
 }
 
-func report(r sim.Result) {
-	for _, line := range r.Trace {
+// report prints a run, with the last lines of its trace.
+func report(r sim.Result, lines int) {
+	for _, line := range r.Trace[max(0, len(r.Trace)-lines):] {
 		fmt.Println(line)
 	}
 	fmt.Printf("\n%v\nhash %016x, %d decisions, %d events\n", r.Options, r.Hash, r.Decisions, r.Events)
@@ -66,7 +67,7 @@ func search(s *sim.Search) int {
 	}
 	s.Failed = func(r sim.Result) {
 		if failures++; !s.All {
-			report(r)
+			report(r, 100)
 		}
 		fmt.Printf("seed %d FAILED: %s\n", r.Options.Seed, r.Failure)
 	}
