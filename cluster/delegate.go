@@ -155,7 +155,7 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 		delete(t.nodes, n.Name)
 		t.gone[m.Inst] = farewell{
 			id: m.ID, gossip: m.Gossip, graceful: m.State == Leaving,
-			handed: m.State == Leaving && (m.Handed || !m.handsOver()),
+			handed: m.State == Leaving && (m.Handed || !m.HandsOver()),
 		}
 		t.signal()
 	}

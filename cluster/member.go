@@ -329,8 +329,8 @@ func (m *Member) check() error {
 // speaks says whether m and this build have a protocol version in common.
 func (m *Member) speaks() bool { return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin }
 
-// handsOver says whether counters move with their keys when m is one of the two.
-func (m *Member) handsOver() bool { return m.ProtocolMax >= protocolHandover }
+// HandsOver says whether counters move with their keys when m is one of the two.
+func (m *Member) HandsOver() bool { return m.ProtocolMax >= protocolHandover }
 
 // largest is the size m's announcement can grow to.
 func (m *Member) largest() int {

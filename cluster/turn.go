@@ -34,7 +34,7 @@ func (m *machine) quiet(members []Member) bool {
 	}
 	fingerprint := m.ring.Fingerprint()
 	return !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == Counter && x.State == Active && x.handsOver() && (x.Complete != fingerprint || x.Ring != fingerprint)
+		return x.Role == Counter && x.State == Active && x.HandsOver() && (x.Complete != fingerprint || x.Ring != fingerprint)
 	})
 }
 
@@ -44,6 +44,7 @@ func (m *machine) turn(now time.Time, s *sight, members []Member) (bool, time.Du
 		return true, 0
 	}
 	if !m.warm(now, s) {
+		m.ready = time.Time{}
 		return false, 0
 	}
 	if m.ready.IsZero() {

@@ -57,7 +57,7 @@ func (v *View) Incomplete() int {
 	n, mine := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == Counter && m.State == Active && m.handsOver() && m.Complete != mine {
+		if m.Role == Counter && m.State == Active && m.HandsOver() && m.Complete != mine {
 			n++
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/keyward/keyward/cluster"
 	"github.com/keyward/keyward/envoy/settings"
-	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
 )
@@ -19,7 +19,8 @@ func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, r
 	o := cluster.Options{
 		Node: f.Node, Inst: inst, PodUID: uid, Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
-		Expect: f.Expect, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
+		HandOver: role == cluster.Counter,
+		Expect:   f.Expect, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
 	}
 	if role == cluster.Counter {
@@ -37,8 +38,29 @@ func (f *Flags) advertised(getenv settings.Getenv) string {
 	return ip
 }
 
-// standing is what a view says about shares.
-func standing(v *cluster.View) owner.Standing { return owner.Standing{NRef: v.NRef, Joined: v.Joined} }
+// standing is what a view says beside the ring.
+func standing(v *cluster.View) handoff.Standing {
+	s := handoff.Standing{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == cluster.Counter && m.ID != v.Self {
+			s.Peers = append(s.Peers, handoff.Peer{ID: m.ID, Inst: m.Inst, State: stateOf(m.State), Weight: m.Weight, Old: !m.HandsOver()})
+		}
+	}
+	return s
+}
+
+// stateOf is handoff's name of a state.
+func stateOf(s cluster.State) handoff.State {
+	switch s {
+	case cluster.Active:
+		return handoff.Active
+	case cluster.Leaving:
+		return handoff.Leaving
+	default:
+		return handoff.Joining
+	}
+}
 
 // peers is where a view's other members are asked.
 func peers(v *cluster.View) map[ring.ID]peer.Addr {

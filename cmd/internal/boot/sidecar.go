@@ -56,6 +56,7 @@ type Sidecar struct {
 	socket   *http.Server // nil: none
 
 	drain      *drain
+	progress   progress
 	incomplete prometheus.Counter
 	ended      chan struct{} // closed when the process is about to end
 
@@ -142,12 +143,13 @@ func (m *Sidecar) start() error {
 // startCounting makes the counters and listens for other members.
 func (m *Sidecar) startCounting() error {
 	var seed [24]byte
-	_, _ = rand.Read(seed[:]) // never fails
+	_, _ = rand.Read(seed[:])                          // never fails
+	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 3 // odd, and above 1
 	o := owner.Options{
-		Self: ring.ID(m.flags.Node), MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
+		Self: ring.ID(m.flags.Node), Inst: m.inst, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
+		Policy: policies()[m.flags.Partition], ProRata: m.flags.LostState == "prorata",
 		Seed: [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 	}
-	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 1 // 0 would be no boot in particular
 	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
 	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -159,7 +161,7 @@ func (m *Sidecar) startCounting() error {
 	}
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster, ServerTLS: serverTLS, ClientTLS: clientTLS,
-		Logger: m.log, Registerer: m.reg,
+		OnProgress: m.onProgress, Logger: m.log, Registerer: m.reg,
 	}
 	if len(m.flags.Join) > 0 {
 		po.Listen = m.flags.Peer
@@ -213,6 +215,7 @@ func (m *Sidecar) startCluster() error {
 		return err
 	}
 	m.cluster.Store(c)
+	m.repeatProgress()
 	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
 	return nil
 }
