@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -50,15 +52,16 @@ func (l *logBuffer) String() string {
 func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	t.Helper()
 	m := &member{id: id, log: &logBuffer{}}
-	m.node = owner.New(owner.Options{Self: id, Seed: [2]uint64{1, 2}})
 	o := Options{
-		Node: m.node, Self: id, Inst: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
+		Self: id, Inst: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
 		Logger:     slog.New(slog.NewTextHandler(m.log, nil)),
 		Registerer: prometheus.NewRegistry(),
 	}
 	for _, f := range adjust {
 		f(&o)
 	}
+	m.node = owner.New(owner.Options{Self: id, Inst: o.Inst, Seed: [2]uint64{1, 2}})
+	o.Node = m.node
 	var err error
 	if m.Peer, err = New(o); err != nil {
 		t.Fatal(err)
@@ -67,9 +70,9 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	return m
 }
 
-func instOf(id ring.ID) uint64 { return ring.Hash("inst " + string(id)) }
+func instOf(id ring.ID) uint64 { return ring.Hash("inst "+string(id)) | 1 }
 
-// newCluster starts n members that know each other and waits until all are connected.
+// newCluster starts n members that know each other and waits until each holds its keys.
 func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
 	t.Helper()
 	var ms []*member
@@ -80,20 +83,58 @@ func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
 		m.know(ms)
 	}
 	for _, m := range ms {
-		m.awaitLinks(t, n-1)
+		m.awaitComplete(t, ms)
 	}
 	return ms
 }
 
-// know tells m that the cluster consists of ms.
-func (m *member) know(ms []*member) {
-	var on []ring.ID
-	addrs := map[ring.ID]Addr{}
-	for _, o := range ms {
-		on = append(on, o.id)
-		addrs[o.id] = Addr{HostPort: o.Addr().String(), Inst: instOf(o.id)}
+func ids(ms []*member) (out []ring.ID) {
+	for _, m := range ms {
+		out = append(out, m.id)
 	}
-	m.SetView(ringOf(on...), owner.Standing{NRef: len(ms), Joined: true}, addrs)
+	return out
+}
+
+func addrsOf(ms []*member) map[ring.ID]Addr {
+	addrs := map[ring.ID]Addr{}
+	for _, m := range ms {
+		addrs[m.id] = Addr{HostPort: m.Addr().String(), Inst: instOf(m.id)}
+	}
+	return addrs
+}
+
+// standing is that of a member with the others around it, of which those not on the ring leave.
+func standing(self ring.ID, on, others []ring.ID) handoff.Standing {
+	s := handoff.Standing{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
+	for _, id := range others {
+		if id == self {
+			continue
+		}
+		p := handoff.Peer{ID: id, Inst: instOf(id), State: handoff.Active, Weight: 1}
+		if !slices.Contains(on, id) {
+			p.State = handoff.Leaving
+		}
+		s.Peers = append(s.Peers, p)
+	}
+	return s
+}
+
+// know tells m that the cluster consists of ms.
+func (m *member) know(ms []*member) { m.adoptRing(ms, ms) }
+
+// adoptRing tells m that on are on the ring, and the rest of ms leaves.
+func (m *member) adoptRing(on, ms []*member) {
+	m.SetView(ringOf(ids(on)...), standing(m.id, ids(on), ids(ms)), addrsOf(ms))
+}
+
+// awaitComplete waits until m holds all of its keys on the ring of ms.
+func (m *member) awaitComplete(t testing.TB, ms []*member) {
+	t.Helper()
+	want := ringOf(ids(ms)...).Fingerprint()
+	await(t, fmt.Sprintf("%s to hold its keys", m.id), func() bool {
+		p := m.node.Progress()
+		return p.Complete && p.Ring == want && m.liveLinks() == len(ms)-1
+	})
 }
 
 func ringOf(ids ...ring.ID) *ring.Ring {
@@ -200,6 +241,16 @@ func newStub(t testing.TB, serve func(net.Conn)) *stub {
 	return s
 }
 
+// awaitOld waits until m knows that member id speaks a version without hand-over.
+func (m *member) awaitOld(t testing.TB, id ring.ID) {
+	t.Helper()
+	await(t, fmt.Sprintf("%s to be known as old", id), func() bool {
+		m.view.Lock()
+		defer m.view.Unlock()
+		return slices.Contains(m.Peer.old, id)
+	})
+}
+
 // swallow reads and says nothing, like a stopped process whose kernel still takes bytes.
 func swallow(conn net.Conn) {
 	b := make([]byte, 4096)
@@ -215,6 +266,6 @@ func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.R
 	t.Helper()
 	m := newMember(t, "m0", adjust...)
 	r := ringOf("m0", "stub")
-	m.SetView(r, owner.Standing{NRef: 2, Joined: true}, map[ring.ID]Addr{"stub": s.addr})
+	m.SetView(r, standing("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
 	return m, r
 }

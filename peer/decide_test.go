@@ -140,8 +140,11 @@ func TestReroute(t *testing.T) {
 		}
 	}
 	for _, m := range ms[1:] {
-		m.SetView(after, owner.Standing{NRef: 3, Joined: true}, nil)
+		m.adoptRing([]*member{ms[0], ms[2]}, ms)
 	}
+	look := question(name, 10, 0)
+	look.Op = owner.Look
+	await(t, "the key to be handed over", func() bool { return ms[2].ask(patience, look).Path == owner.Local })
 	if a := ms[0].ask(patience, question(name, 10, 4)); a.Path != owner.Forwarded || a.After != 4 {
 		t.Errorf("%+v", a)
 	}
@@ -165,9 +168,21 @@ func TestReroute(t *testing.T) {
 
 // Members that each think another owns a key do not send it around.
 func TestNoLoop(t *testing.T) {
-	ms := newCluster(t, 3)
+	var ms []*member
+	for i := range 3 {
+		ms = append(ms, newMember(t, ring.ID(fmt.Sprintf("m%d", i))))
+	}
+	all := ids(ms)
+	q := question("any", 10, 1)
 	for i, owns := range []ring.ID{"m1", "m2", "m1"} {
-		ms[i].SetView(ringOf(owns), owner.Standing{NRef: 3, Joined: true}, addrsOf(ms))
+		ms[i].SetView(ringOf(owns), standing(all[i], nil, all), addrsOf(ms))
+	}
+	for _, m := range ms {
+		m.awaitLinks(t, 2)
+		await(t, "the others to trust "+string(m.id), func() bool {
+			a := m.node.Take(m.Now(), &q)
+			return a.Kind == owner.Ask && a.Member != ""
+		})
 	}
 	for _, stop := range []bool{false, true} {
 		before := ms[0].counted(notOwner)
@@ -188,19 +203,11 @@ func TestNoLoop(t *testing.T) {
 	}
 }
 
-func addrsOf(ms []*member) map[ring.ID]Addr {
-	addrs := map[ring.ID]Addr{}
-	for _, m := range ms {
-		addrs[m.id] = Addr{HostPort: m.Addr().String(), Inst: instOf(m.id)}
-	}
-	return addrs
-}
-
 func TestClosed(t *testing.T) {
 	ms := newCluster(t, 2)
 	r := ringOf("m0", "m1")
 	ms[0].Close()
-	ms[0].SetView(r, owner.Standing{NRef: 2, Joined: true}, addrsOf(ms)) // starts nothing
+	ms[0].know(ms) // starts nothing
 	if a := ms[0].ask(patience, question(ownedBy(r, "m1", 1)[0], 10, 1)); a.Path != owner.Fallback || a.Kind != owner.Decided {
 		t.Errorf("%+v", a)
 	}
@@ -209,8 +216,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Rings change while questions are asked: every question is answered, and what is admitted of a key stays below its
-// limit for each member that has owned it.
+// Rings change while questions are asked: every question is answered, and what the holders of its token admit of a key
+// stays within its limit.
 func TestChurn(t *testing.T) {
 	ms := newCluster(t, 3)
 	const keys, lim = 20, 30
@@ -218,15 +225,14 @@ func TestChurn(t *testing.T) {
 	done := make(chan struct{})
 	var wg, churn sync.WaitGroup
 	churn.Go(func() {
-		rings := []*ring.Ring{ringOf("m0", "m1"), ringOf("m0", "m1", "m2"), ringOf("m1", "m2")}
+		rings := [][]*member{ms[:2], ms, ms[1:]}
 		for i := 0; ; i++ {
 			select {
 			case <-done:
 				return
 			default:
 			}
-			m := ms[i%3]
-			m.SetView(rings[i%len(rings)], owner.Standing{NRef: 3, Joined: true}, addrsOf(ms))
+			ms[i%3].adoptRing(rings[i/5%3], ms)
 		}
 	})
 	for _, m := range ms {
@@ -237,12 +243,12 @@ func TestChurn(t *testing.T) {
 			}
 			for i := range 60 {
 				clear(as)
-				m.Decide(time.Now().Add(patience), i%2 == 0, qs, as)
+				m.Decide(time.Now().Add(time.Second), i%2 == 0, qs, as)
 				for k := range as {
 					if as[k].Kind != owner.Decided {
 						t.Errorf("undecided: %+v", as[k])
 					}
-					if !as[k].Over {
+					if i%2 != 0 && !as[k].Over && as[k].Authority != owner.Share {
 						admitted[k].Add(1)
 					}
 				}
@@ -253,8 +259,8 @@ func TestChurn(t *testing.T) {
 	close(done)
 	churn.Wait()
 	for k := range admitted {
-		if n := admitted[k].Load(); n > 3*lim+lim {
-			t.Errorf("key %d: %d admitted", k, n)
+		if n := admitted[k].Load(); n > lim {
+			t.Errorf("key %d: %d admitted by its holders", k, n)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestStreamBreaks(t *testing.T) {
 		}
 	})
 	m, r := withStub(t, s)
-	m.awaitLinks(t, 1)
+	m.awaitOld(t, "stub")
 	// Were it to wait, the test would time out.
 	a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1))
 	if a.Path != owner.Fallback {
@@ -73,17 +73,17 @@ func TestStreamBreaks(t *testing.T) {
 func TestSilentMember(t *testing.T) {
 	var speak atomic.Bool
 	backend := newMember(t, "stub")
-	backend.SetView(ringOf("m0", "stub"), owner.Standing{NRef: 2, Joined: true}, nil)
+	backend.alone()
 	s := newStub(t, func(conn net.Conn) {
 		if !speak.Load() {
 			swallow(conn)
 			return
 		}
-		srv := server{node: backend.node, clock: backend.clock, conn: conn, in: frames{src: conn}, from: "m0"}
+		srv := server{p: backend.Peer, conn: conn, in: frames{src: conn}, from: "m0"}
 		srv.run()
 	})
 	m, r := withStub(t, s)
-	m.awaitLinks(t, 1)
+	m.awaitOld(t, "stub")
 	q := question(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
 	live := func() bool { return m.Links()[0].Live }
 	await(t, "questions not to be sent although the stream stands", func() bool {
@@ -119,7 +119,7 @@ func TestSilentPort(t *testing.T) {
 
 func TestQueueFull(t *testing.T) {
 	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueGroups = 4 })
-	m.awaitLinks(t, 1)
+	m.awaitOld(t, "stub")
 	q := question(ownedBy(r, "stub", 1)[0], 10, 1)
 	var wg sync.WaitGroup
 	for range 10 {
@@ -139,7 +139,7 @@ func TestQueueFull(t *testing.T) {
 // What waits to be written is bounded in bytes as well.
 func TestQueueBytes(t *testing.T) {
 	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueBytes = 10 << 10 })
-	m.awaitLinks(t, 1)
+	m.awaitOld(t, "stub")
 	names := ownedBy(r, "stub", maxQuestions)
 	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
 	for i := range qs {

@@ -52,14 +52,15 @@ type link struct {
 	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
 
 	mu       sync.Mutex
-	live     bool        // guarded by mu
-	version  uint16      // guarded by mu: spoken on the live stream
-	down     string      // guarded by mu: why there is no live stream
-	downKind string      // guarded by mu: what of it has been logged
-	out      []byte      // guarded by mu: frames to write
-	queued   int         // guarded by mu: questions in out
-	tickets  tickets     // guarded by mu: groups that wait for an answer
-	writers  writerTable // guarded by mu: scratch
+	live     bool           // guarded by mu
+	version  uint16         // guarded by mu: spoken on the live stream
+	down     string         // guarded by mu: why there is no live stream
+	downKind string         // guarded by mu: what of it has been logged
+	out      []byte         // guarded by mu: frames to write
+	queued   int            // guarded by mu: questions in out
+	tickets  tickets        // guarded by mu: groups that wait for an answer
+	writers  writerTable    // guarded by mu: scratch
+	held     [2]handoff.Msg // guarded by mu: the last Ping and Pong that found no stream; they open the next
 }
 
 // queueBounds limit what waits for one member.
@@ -106,8 +107,16 @@ func (l *link) post(m *handoff.Msg) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.live || l.version < handoffVersion {
+		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
+			l.held[m.Kind-handoff.Ping] = *m
+		}
 		return unreachable
 	}
+	return l.encode(m)
+}
+
+// encode is called with mu held.
+func (l *link) encode(m *handoff.Msg) result {
 	room := 2 * l.bounds.bytes
 	if m.Kind == handoff.Replica {
 		room = l.bounds.bytes / 2
@@ -226,6 +235,12 @@ func (l *link) up(version uint16) {
 	l.spoke.Store(uint32(version))
 	l.out, l.queued = l.out[:0], 0
 	l.m.connected.Inc()
+	for i, m := range l.held {
+		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(beat) {
+			l.encode(&m)
+		}
+		l.held[i] = handoff.Msg{}
+	}
 }
 
 // fall takes the link down and completes what was out, so that nobody waits for a stream that is gone.

@@ -49,7 +49,7 @@ type Options struct {
 	QueueBytes int
 	// QueueGroups bounds the groups without an answer from one member; default 8192.
 	QueueGroups int
-	// MaxStreams bounds the members that ask here at a time; default 1024.
+	// MaxStreams bounds the connections of other members, of which each has one or two; default 2048.
 	MaxStreams int
 
 	// TickEvery is the time between two Ticks of Node; default 100 ms, and it must stay well below owner's T_own.
@@ -66,7 +66,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.Algorithms, fixedWindows)
 	setDefault(&o.QueueBytes, 1<<20)
 	setDefault(&o.QueueGroups, 8192)
-	setDefault(&o.MaxStreams, 1024)
+	setDefault(&o.MaxStreams, 2048)
 	setDefault(&o.TickEvery, 100*time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -50,10 +50,10 @@ func (p *Peer) report(g *progress, h handoff.Progress, mono int64) {
 			what = "tokens regained"
 		}
 		g.void = false
-		p.log.Info(what, "ring", hex(h.Ring), "seconds", time.Duration(mono-g.adopted).Seconds())
+		p.log.Info(what, "ring", fingerprint(h.Ring), "seconds", time.Duration(mono-g.adopted).Seconds())
 	case !h.Complete && next.Complete == h.Ring && h.Ring != 0:
 		next.Complete, g.void, g.adopted = 0, true, mono
-		p.log.Warn("tokens void: others may have taken over", "ring", hex(h.Ring), "missing", h.Missing)
+		p.log.Warn("tokens void: others may have taken over", "ring", fingerprint(h.Ring), "missing", h.Missing)
 	}
 	changed := g.first || next != g.told
 	g.told, g.first = next, false
@@ -62,5 +62,5 @@ func (p *Peer) report(g *progress, h handoff.Progress, mono int64) {
 	}
 }
 
-// hex is how a ring's fingerprint stands in logs.
-func hex(fingerprint uint64) string { return fmt.Sprintf("%016x", fingerprint) }
+// fingerprint is how a ring's fingerprint stands in logs.
+func fingerprint(f uint64) string { return fmt.Sprintf("%016x", f) }

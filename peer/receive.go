@@ -72,7 +72,7 @@ func (s *server) note(now int64, m *handoff.Msg) {
 		}
 	case handoff.Chunk:
 		if m.Part == 0 && m.Flags == 0 {
-			s.p.log.Info("transfer from another member begins", "member", s.from, "ring", hex(m.Ring))
+			s.p.log.Info("transfer from another member begins", "member", s.from, "ring", fingerprint(m.Ring))
 			s.keys, s.began = 0, s.p.clock.mono()
 		}
 		if m.Flags == 0 {
@@ -85,7 +85,7 @@ func (s *server) note(now int64, m *handoff.Msg) {
 			if m.Part > 0 {
 				seconds = float64(s.p.clock.mono()-s.began) / 1e9
 			}
-			s.p.log.Info("transfer from another member received", "member", s.from, "ring", hex(m.Ring), "keys", s.keys, "seconds", seconds)
+			s.p.log.Info("transfer from another member received", "member", s.from, "ring", fingerprint(m.Ring), "keys", s.keys, "seconds", seconds)
 			s.keys = 0
 		}
 	}

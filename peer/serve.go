@@ -69,12 +69,14 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	}
 	p.serving.Add(1)
 	defer p.serving.Add(-1)
-	p.m.inbound.Inc()
-	defer p.m.inbound.Dec()
+	if h.purpose == forQuestions {
+		p.m.inbound.Inc()
+		defer p.m.inbound.Dec()
+	}
 	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, inst: h.fromInst, toInst: h.toInst}
 	defer s.stopLate()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
-		p.log.Info("asking member disconnected", "member", h.from, "error", err)
+		p.log.Info("member disconnected", "member", h.from, "transfer", h.purpose == forTransfer, "error", err)
 	}
 }
 

@@ -55,7 +55,7 @@ func shake(t *testing.T, m *member) net.Conn {
 
 // alone makes m the owner of everything.
 func (m *member) alone() *member {
-	m.SetView(ringOf(m.id), owner.Standing{NRef: 1, Joined: true}, nil)
+	m.SetView(ringOf(m.id), standing(m.id, []ring.ID{m.id}, nil), nil)
 	return m
 }
 
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"label", func(h *hello) { h.label = labelDigest("other") }, "another cluster label", "another cluster label"},
 		{"scheme", func(h *hello) { h.scheme++ }, "another key scheme", "another key scheme"},
-		{"version", func(h *hello) { h.versions = versions{2, 3} }, "it speaks 1 to 1, this member 2 to 3", "no common protocol version"},
+		{"version", func(h *hello) { h.versions = versions{3, 4} }, "it speaks 1 to 2, this member 3 to 4", "no common protocol version"},
 		{"algorithm", func(h *hello) { h.algorithms |= 1 << 40 }, "unknown algorithm", "unknown algorithm"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestWrongTarget(t *testing.T) {
 		{"m1", 12345, "meant for another instance"},
 	} {
 		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), Inst: tt.inst}}
-		a.SetView(ringOf("m0", tt.to), owner.Standing{NRef: 2, Joined: true}, addrs)
+		a.SetView(ringOf("m0", tt.to), standing("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}
 	a.know([]*member{a, b}) // and the right one is reached then
@@ -146,7 +146,7 @@ func TestWrongTarget(t *testing.T) {
 // Members of neighbouring versions work together in both directions.
 func TestNeighbouringVersions(t *testing.T) {
 	older, newer := newMember(t, "m0"), newMember(t, "m1")
-	newer.hello.versions = versions{1, 2}
+	older.hello.versions = versions{1, 1}
 	both := []*member{older, newer}
 	for _, m := range both {
 		m.know(both)

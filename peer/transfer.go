@@ -148,7 +148,7 @@ func (t *transfer) note(m *handoff.Msg) {
 	case handoff.Chunk:
 		if m.Part == 0 {
 			t.keys = 0
-			t.p.log.Info("transfer to another member begins", "member", t.to, "ring", hex(m.Ring), "shadow", shadow)
+			t.p.log.Info("transfer to another member begins", "member", t.to, "ring", fingerprint(m.Ring), "shadow", shadow)
 		}
 		t.keys += len(m.Counters)
 		if !shadow {
@@ -157,7 +157,7 @@ func (t *transfer) note(m *handoff.Msg) {
 	case handoff.Ack:
 		took := time.Duration(t.p.clock.mono() - t.began).Seconds()
 		t.p.m.handoff.Observe(took)
-		t.p.log.Info("transfer to another member sent", "member", t.to, "ring", hex(m.Ring), "shadow", shadow, "keys", t.keys, "seconds", took)
+		t.p.log.Info("transfer to another member sent", "member", t.to, "ring", fingerprint(m.Ring), "shadow", shadow, "keys", t.keys, "seconds", took)
 	}
 }
 

@@ -160,7 +160,7 @@ func TestTruncated(t *testing.T) {
 func TestHandshakeRoundTrip(t *testing.T) {
 	h := hello{
 		versions: versions{3, 9}, scheme: 5, label: labelDigest("x"), algorithms: 1 << 63,
-		from: "a", fromInst: 1, to: ring.ID(strings.Repeat("y", maxID)), toInst: math.MaxUint64,
+		from: "a", fromInst: 1, to: ring.ID(strings.Repeat("y", maxID)), toInst: math.MaxUint64, purpose: forTransfer,
 	}
 	payload, err := readHandshake(bytes.NewReader(appendHello(nil, h)), frameHello)
 	if err != nil {
@@ -357,10 +357,9 @@ func FuzzServer(f *testing.F) {
 	for _, name := range []string{"ask", "ping", "answer"} {
 		f.Add(samples()[name])
 	}
-	n := owner.New(owner.Options{Self: "m0", MaxKeys: 1000})
-	n.SetRing(0, ringOf("m0"), owner.Standing{NRef: 1, Joined: true})
+	m := newMember(f, "m0").alone()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := server{node: n, in: frames{src: bytes.NewReader(b)}, conn: discard{}}
+		s := server{p: m.Peer, from: "m1", inst: instOf("m1"), toInst: instOf("m0"), in: frames{src: bytes.NewReader(b)}, conn: discard{}}
 		for s.in.fill() == nil {
 			if s.drain(1, 1) != nil {
 				return
