@@ -116,7 +116,7 @@ func (w *World) amend() {
 	}
 }
 
-// ask asks a question at a random time-out, of a member that the client picks.
+// ask asks a question: of any member, or of the owner by a ring that may be old.
 func (w *World) ask() {
 	k := w.pickKey()
 	m := w.pick()
@@ -151,14 +151,22 @@ func (w *World) ask() {
 	})
 }
 
-// pick is the member that a client asks: any, or the owner by a ring that may be old; what does not listen is passed over.
+// pick is a member that a client may ask: one that is ready.
 func (w *World) pick() *member {
-	ms := w.running()
-	if len(ms) == 0 {
+	var ready []*member
+	for _, m := range w.running() {
+		if m.ready() {
+			ready = append(ready, m)
+		}
+	}
+	if len(ready) == 0 {
 		return nil
 	}
-	return ms[w.rnd.IntN(len(ms))]
+	return ready[w.rnd.IntN(len(ready))]
 }
+
+// ready says that m is on the ring, or was and still answers.
+func (m *member) ready() bool { return m.joined && m.table[m.slot].state != joining }
 
 func (w *World) pickKey() int {
 	sum := 0
@@ -177,6 +185,9 @@ func (w *World) pickKey() int {
 // direct is the member that a stale ring says owns hash h; nil: nobody there.
 func (w *World) direct(h uint64) *member {
 	server := w.pick()
+	if server == nil {
+		return nil
+	}
 	then := w.now - int64(w.upto(w.o.Stale))
 	var r *ring.Ring
 	for i := len(server.past) - 1; i >= 0; i-- {
@@ -187,7 +198,10 @@ func (w *World) direct(h uint64) *member {
 	if r == nil || r.Len() == 0 {
 		return nil
 	}
-	return w.slots[slotOf(r.At(r.Owner(h)).ID)].now
+	if m := w.slots[slotOf(r.At(r.Owner(h)).ID)].now; m != nil && m.ready() {
+		return m
+	}
+	return nil
 }
 
 // take asks the member's own node.

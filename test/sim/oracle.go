@@ -235,7 +235,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	case q.q.Op == owner.Refund && whole:
 		x.refunds = true
 		x.refunded += v.a.Before - min(v.a.Before, v.a.After)
-		a.credit = min(a.credit+float64(q.q.Hits), float64(x.limit))
+		a.credit += float64(q.q.Hits)
 	case q.q.Op != owner.Take || q.q.Hits == 0:
 		return
 	case v.a.Authority == owner.Full && v.a.Over != (v.a.After > uint64(q.q.Rule.Depth())):
