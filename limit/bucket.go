@@ -45,7 +45,11 @@ func (s *State) level(now int64) int64 {
 	return between(now, s.TAT)
 }
 
+// usedBucket is the level in hits, rounded up. A TAT at the ceiling may hide charges, so nothing fits any more.
 func (r Rule) usedBucket(s *State, now int64) uint64 {
+	if len(s.Slots) > 0 && s.TAT == math.MaxInt64 {
+		return math.MaxUint64
+	}
 	t := uint64(r.interval())
 	return (uint64(s.level(now)) + t - 1) / t
 }

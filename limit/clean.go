@@ -26,7 +26,9 @@ func (r Rule) Clean(s *State, now int64) (dropped int) {
 		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), order(a, b)) })
 		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer })
 		s.sort()
-		s.TAT = min(s.TAT, s.most())
+		if s.TAT = min(s.TAT, s.most()); len(s.Slots) == 0 {
+			s.TAT = 0
+		}
 	} else {
 		s.TAT = 0
 		s.sort()
@@ -68,9 +70,6 @@ func (s *State) most() int64 {
 	for _, f := range s.Slots {
 		at = max(at, f.At)
 		d = saturatingAdd(d, f.Charged-f.Refunded)
-	}
-	if len(s.Slots) == 0 {
-		return 0
 	}
 	return later(at, int64(min(d, math.MaxInt64)))
 }

@@ -37,6 +37,9 @@ const (
 // Ahead is how far the clocks of two members may differ: what a merged State says of that much of the future counts.
 const Ahead = 250 * time.Millisecond
 
+// deepest is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.
+const deepest = int64(100 * 365 * 24 * time.Hour)
+
 var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
 
 // String is a's name in rules.
@@ -76,6 +79,8 @@ func (r Rule) Valid() error {
 		return fmt.Errorf("unknown %v", r.Algorithm)
 	case r.Window <= 0:
 		return errors.New("window is not positive")
+	case r.Algorithm.Bucket() && r.spanOf(uint64(r.Depth())) > deepest:
+		return errors.New("a full bucket takes more than a century to drain")
 	}
 	return nil
 }

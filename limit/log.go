@@ -77,8 +77,7 @@ func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 	if _, joined := s.find(end, writer); joined {
 		at = end
 	}
-	f := s.slot(at, writer)
-	f.Charged = saturatingAdd(f.Charged, hits)
+	s.charge(at, writer, hits)
 }
 
 // refundLog gives back the newest hits, each at its own time, so that what is given back leaves with the hit.

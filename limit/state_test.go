@@ -24,7 +24,8 @@ func TestAlgorithmNames(t *testing.T) {
 	if a, ok := ParseAlgorithm("Fixed_Window"); ok || a != 0 {
 		t.Error("names are exact")
 	}
-	for _, r := range []Rule{{Window: 1, Algorithm: 5}, {Algorithm: 255, Window: 1}, {}, {Window: -1}} {
+	for _, r := range []Rule{{Window: 1, Algorithm: 5}, {Algorithm: 255, Window: 1}, {}, {Window: -1},
+		{Window: 24 * time.Hour, Limit: 1, Burst: 40000, Algorithm: TokenBucket}} {
 		if r.Valid() == nil {
 			t.Errorf("%+v is valid", r)
 		}

@@ -18,15 +18,27 @@ func (r Rule) current(s *State, now int64) int64 {
 }
 
 // standing is the hits that stand in window w.
-func (s *State) standing(w int64) uint64 {
-	var charged, refunded uint64
-	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= w; i-- {
-		if f := &s.Slots[i]; f.At == w {
+func (s *State) standing(w int64) uint64 { return net(s.sums(w)) }
+
+// sums is what all writers did at one time.
+func (s *State) sums(at int64) (charged, refunded uint64) {
+	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= at; i-- {
+		if f := &s.Slots[i]; f.At == at {
 			charged = saturatingAdd(charged, f.Charged)
 			refunded = saturatingAdd(refunded, f.Refunded)
 		}
 	}
-	return net(charged, refunded)
+	return charged, refunded
+}
+
+// charge adds hits at one time. Refunds of charges that are not known here, or that two members gave back, must not
+// pay for these hits: they are charged on top.
+func (s *State) charge(at int64, writer, hits uint64) {
+	if charged, refunded := s.sums(at); refunded > charged {
+		hits = saturatingAdd(hits, refunded-charged)
+	}
+	f := s.slot(at, writer)
+	f.Charged = saturatingAdd(f.Charged, hits)
 }
 
 func (r Rule) usedWindows(s *State, now int64) uint64 {
@@ -66,8 +78,7 @@ func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
 	if _, ok := s.find(w, writer); !ok {
 		r.Trim(s, now)
 	}
-	f := s.slot(w, writer)
-	f.Charged = saturatingAdd(f.Charged, hits)
+	s.charge(w, writer, hits)
 }
 
 // refundWindows gives back from the current window, then, if that still counts, from the one before.
