@@ -214,6 +214,16 @@ func trio(t *testing.T) []*process {
 	return all
 }
 
+// counter is how p says that a key stands.
+func (p *process) counter(t *testing.T, key string) (c admin.Counter) {
+	t.Helper()
+	code, b := p.get("/v1/counters?domain=d&key=k=" + key)
+	if err := json.Unmarshal(b, &c); code != http.StatusOK || err != nil {
+		t.Fatalf("%s: %d %s %v", p.name, code, b, err)
+	}
+	return c
+}
+
 func TestCountersAreTheOwners(t *testing.T) {
 	all := trio(t)
 	for i := range 6 {
@@ -221,11 +231,7 @@ func TestCountersAreTheOwners(t *testing.T) {
 		all[i%3].hit(t, key, 5)
 		var first admin.Counter
 		for j, p := range all {
-			code, b := p.get("/v1/counters?domain=d&key=k=" + key)
-			var c admin.Counter
-			if err := json.Unmarshal(b, &c); code != http.StatusOK || err != nil {
-				t.Fatalf("%s: %d %s %v", p.name, code, b, err)
-			}
+			c := p.counter(t, key)
 			if j == 0 {
 				first = c
 			}
@@ -265,6 +271,20 @@ func TestDrainThenEnd(t *testing.T) {
 	all := trio(t)
 	c := all[2]
 	c.hit(t, "x", 1)
+	const keys = 20
+	for i := range keys {
+		all[i%3].hit(t, fmt.Sprint("z", i), uint32(i+1))
+	}
+	counted := func(when string, by ...*process) {
+		t.Helper()
+		for i := range keys {
+			p := by[i%len(by)]
+			if got := p.counter(t, fmt.Sprint("z", i)); got.Count != uint64(i+1) || got.Authority != "full" {
+				t.Errorf("%s: %s counts %+v, want %d", when, p.name, got, i+1)
+			}
+		}
+	}
+	counted("before", all...)
 	if info, err := os.Stat(c.socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v %v", info, err)
 	}
@@ -277,6 +297,7 @@ func TestDrainThenEnd(t *testing.T) {
 	for _, p := range all {
 		eventually(t, "two on the ring", func() bool { return slices.Equal(p.ring(t), []string{"a-0", "b-1"}) })
 	}
+	counted("drained", all...)
 	for i := range 10 {
 		if r := c.hit(t, fmt.Sprint("y", i), 1); r.OverallCode != pb.RateLimitResponse_OK || r.Statuses[0].LimitRemaining != 999 {
 			t.Errorf("forwarded: %v", r)
@@ -297,10 +318,12 @@ func TestDrainThenEnd(t *testing.T) {
 			t.Errorf("to %s it has died", p.name)
 		}
 	}
+	counted("ended", all[:2]...)
 	all[1].signal(t)
 	if code := all[1].end(t); code != 0 {
 		t.Errorf("exit code %d without a drain before", code)
 	}
+	counted("the last", all[0])
 	if s := all[1].log.String(); !strings.Contains(s, "msg=drained") {
 		t.Error("ended without a drain")
 	}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/admin"
+)
+
+// sidecar answers on an admin socket.
+func sidecar(t *testing.T, progress ...admin.Drain) (socket string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.sock")
+	l, err := admin.ListenSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := make(chan struct{})
+	srv := http.Server{Handler: admin.SocketHandler(admin.SocketOptions{
+		Drain: func() <-chan struct{} { return never },
+		Progress: func() admin.Drain { // of one request only
+			p := progress[0]
+			if len(progress) > 1 {
+				progress = progress[1:]
+			}
+			return p
+		},
+		Every: time.Millisecond,
+	}), ReadHeaderTimeout: time.Second}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return "unix:" + path
+}
+
+func TestDrain(t *testing.T) {
+	leaving := admin.Drain{State: "leaving", HandedOver: 3, Incomplete: 2, Seconds: 0.5}
+	var out strings.Builder
+	socket := sidecar(t, leaving, admin.Drain{Done: true, Complete: true, HandedOver: 7, Seconds: 0.7})
+	if err := drain(t.Context(), &out, socket); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); !strings.Contains(got, "leaving, 3 counters handed over, 2 members to go") || !strings.Contains(got, "drained in 0.7 s, 7 counters") {
+		t.Errorf("prints %q", got)
+	}
+	if err := drain(t.Context(), &out, sidecar(t, admin.Drain{Done: true})); err == nil || !strings.Contains(err.Error(), "given up") {
+		t.Errorf("not handed over: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := drain(ctx, &out, sidecar(t, leaving)); err == nil || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("too slow: %v", err)
+	}
+	for _, bad := range []string{"/no/prefix", "unix:" + filepath.Join(t.TempDir(), "nobody")} {
+		if err := drain(t.Context(), &out, bad); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
