@@ -14,6 +14,7 @@ const (
 	maxBytes   = 96 << 10               // of one message, roughly
 	maxFlight  = 64                     // batches that others have time to confirm
 	maxBatches = 4 * maxFlight          // the late ones included
+	quiet      = int64(time.Second)     // who was not heard for that long, is asked last
 	impatient  = 16                     // after so many attempts in a row only every Tick brings one
 	batchAge   = int64(2 * time.Second) // after that a batch is not confirmed any more
 )
@@ -112,8 +113,9 @@ type copier struct {
 	next    uint64
 	batches map[uint64]*batch
 	order   []uint64 // of batches, the oldest first
-	silent  map[ring.ID]int64
+	heard   map[ring.ID]int64 // when each member last was
 	places  []int // scratch
+	mute    []int // scratch
 }
 
 // batch is a Replica message that is not confirmed.
@@ -174,7 +176,7 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) []*ga
 		if d == nil {
 			continue
 		}
-		to := n.copyTo(s.view, e, int(d.bits&attemptsMask))
+		to := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
 		if to == "" || e.end <= now {
 			n.unpaid(s, e, d, k, e.end <= now, fx)
 			continue
@@ -236,7 +238,7 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 
 // copyTo is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
 // next in the ring's order. Charges under SHARE are for the owner alone.
-func (n *Node) copyTo(v *view, e *entry, attempts int) ring.ID {
+func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) ring.ID {
 	r, c := v.Ring(), &n.serial.copier
 	c.places = r.Order(e.note, c.places[:0])
 	if len(c.places) == 0 {
@@ -245,21 +247,26 @@ func (n *Node) copyTo(v *view, e *entry, attempts int) ring.ID {
 	if v.Hold(e.note, e.epoch).Reason != handoff.Mine && c.places[0] != v.Self() {
 		c.places = c.places[:1]
 	}
-	could := c.places[:0]
+	heard, mute := c.places[:0], c.mute[:0]
 	for _, i := range c.places {
 		id := r.At(i).ID
 		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.Old {
 			continue
 		}
-		if _, silent := c.silent[id]; !silent {
-			return id
+		if t, known := c.heard[id]; !known || t > now-quiet {
+			heard = append(heard, i)
+		} else {
+			mute = append(mute, i)
 		}
-		could = append(could, i)
 	}
-	if len(could) == 0 {
-		return ""
+	c.mute = mute
+	switch {
+	case len(heard) > 0:
+		return r.At(heard[attempts%len(heard)]).ID
+	case len(mute) > 0:
+		return r.At(mute[attempts%len(mute)]).ID
 	}
-	return r.At(could[attempts%len(could)]).ID
+	return ""
 }
 
 // late sends again what was not confirmed in time, to somebody else.
@@ -274,10 +281,9 @@ func (n *Node) late(now int64) {
 		case !b.late && now-b.at >= int64(n.options.Resend):
 			b.late = true
 			n.inflight.Add(-1)
-			if c.silent == nil {
-				c.silent = map[ring.ID]int64{}
+			if c.heard[b.to] <= b.at {
+				c.heard[b.to] = now - quiet // until it is heard again
 			}
-			c.silent[b.to] = now
 			n.requeue(b)
 		case now-b.at > batchAge:
 			delete(c.batches, seq)

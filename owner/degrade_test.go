@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
@@ -25,8 +26,8 @@ func TestSharesSumToTheLimit(t *testing.T) {
 			for _, lim := range []uint32{0, 1, 2, 3, 10, 101, math.MaxUint32} {
 				sum, most, least := uint64(0), uint32(0), uint32(math.MaxUint32)
 				for m := range n {
-					v := &view{ring: r, self: m, Standing: Standing{NRef: n, Joined: true}}
-					s := v.share(lim, finish(uint64(i)))
+					v := viewOf(r, m, n)
+					s := v.Share(lim, finish(uint64(i)))
 					sum += uint64(s)
 					most, least = max(most, s), min(least, s)
 				}
@@ -44,15 +45,26 @@ func TestSharesOfAPartOfTheCluster(t *testing.T) {
 	for i := range 50 {
 		sum := uint32(0)
 		for m := range 3 {
-			sum += (&view{ring: r, self: m, Standing: Standing{NRef: 5}}).share(13, finish(uint64(i)))
+			sum += viewOf(r, m, 5).Share(13, finish(uint64(i)))
 		}
 		if sum != 9 { // 2 each, and 3 that stand first of 5 for the rest of 3
 			t.Fatalf("key %d: three of five have %d of 13", i, sum)
 		}
 	}
-	if s := (&view{ring: r, self: -1, Standing: Standing{NRef: 5}}).share(14, 1); s != 2 {
+	if s := viewOf(r, -1, 5).Share(14, 1); s != 2 {
 		t.Errorf("off the ring: %d", s)
 	}
+}
+
+// viewOf is the view of the member at that index of r.
+func viewOf(r *ring.Ring, self, nref int) *handoff.View {
+	id := ring.ID("none of them")
+	if self >= 0 {
+		id = r.At(self).ID
+	}
+	m := handoff.NewMachine(handoff.Options{Self: id, Inst: 3})
+	m.SetRing(t0, r, handoff.Standing{NRef: nref, Joined: true})
+	return m.View()
 }
 
 // Degraded answers of all members together admit the limit, no more.
@@ -183,7 +195,7 @@ func TestShareKnowsOwnCharges(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	q := ask(1, 10, time.Hour, 10)
 	n.Take(t0, &q)
-	n.SetRing(t0, ringOf("a", "b"), Standing{NRef: 2, Joined: true})
+	move(n, t0, "a", "b")
 	q.Hits = 1
 	if a := n.Degrade(t0, &q); !a.Over {
 		t.Errorf("%+v", a)

@@ -80,7 +80,7 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 			t.Errorf("%s, after a refund: %+v", name, a)
 		}
 		n.Observe(t0, &asked, &Answer{Decision: d, Kind: Decided, Authority: c.auth})
-		n.SetRing(t0, ringOf("a", "b", "c"), Standing{NRef: 3, Joined: true})
+		move(n, t0, "a", "b", "c")
 		if a := take(n, t0, q); a.Authority == Cached {
 			t.Errorf("%s, after a ring change: %+v", name, a)
 		}

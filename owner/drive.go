@@ -22,6 +22,11 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Standing) (fx Effects
 	for _, p := range st.Peers {
 		peers[p.ID] = p
 	}
+	for id := range n.serial.copier.heard {
+		if _, live := peers[id]; !live {
+			delete(n.serial.copier.heard, id)
+		}
+	}
 	n.serial.peers = peers
 	fx.Out = n.serial.machine.SetRing(now, r, st)
 	c := change{at: now, settled: now + int64(n.options.Settle), ring: before.Ring(), self: before.Self()}
@@ -69,7 +74,9 @@ func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Standing, now i
 	}
 	was := n.serial.view.changes
 	next := append([]change{c}, was[:min(len(was), maxChanges-1)]...)
-	n.serial.view = &view{View: n.serial.view.View, epoch: n.serial.view.epoch, changes: next}
+	v := *n.serial.view
+	v.changes = next
+	n.serial.view = &v
 }
 
 // publish gives all shards the machine's view, if it is a new one, and decides what waited for it.
@@ -188,7 +195,7 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx 
 		n.serial.counts.refused++
 		return fx
 	}
-	delete(n.serial.copier.silent, from)
+	n.serial.copier.heard[from] = now
 	m := n.serial.machine
 	switch msg.Kind {
 	case handoff.Chunk:

@@ -14,7 +14,7 @@ func FuzzNode(f *testing.F) {
 	one, two := ringOf("a"), ringOf("a", "b")
 	f.Fuzz(func(t *testing.T, script []byte, seed uint64) {
 		n := New(Options{Self: "a", Seed: [2]uint64{seed, 5}, MaxKeys: 12, DomainQuota: 9, DenyCache: int(seed % 4)})
-		n.SetRing(t0, one, Standing{NRef: 1, Joined: true})
+		n.SetRing(t0, one, standing("a", "a"))
 		now := t0
 		admitted := twin{}
 		for ; len(script) >= 3; script = script[3:] {
@@ -30,10 +30,12 @@ func FuzzNode(f *testing.F) {
 				n.Tick(now)
 				continue
 			case 14:
-				n.SetRing(now, one, Standing{NRef: 1, Joined: true})
+				n.SetRing(now, one, standing("a", "a"))
 				continue
 			case 15:
-				n.SetRing(now, two, Standing{NRef: 2, Joined: arg%4 > 0})
+				st := standing("a", "a", "b")
+				st.Joined = arg%4 > 0
+				n.SetRing(now, two, st)
 				continue
 			case 12:
 				a := n.Degrade(now, &q)
@@ -44,7 +46,7 @@ func FuzzNode(f *testing.F) {
 			if q.Op == Refund && a.Kind == Decided {
 				admitted = twin{} // what may be admitted again is not followed
 				n = New(n.options)
-				n.SetRing(now, one, Standing{NRef: 1, Joined: true})
+				n.SetRing(now, one, standing("a", "a"))
 				continue
 			}
 			if q.Op != Take || q.Hits == 0 || a.Kind != Decided || a.Authority != Full && a.Authority != Overflow {

@@ -42,7 +42,7 @@ func New(o Options) *Node {
 	n := &Node{options: o}
 	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, Inst: o.Inst, Own: o.Fence, Fence: o.Takeover, Policy: o.Policy})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
-	n.serial.copier.batches = map[uint64]*batch{}
+	n.serial.copier = copier{batches: map[uint64]*batch{}, heard: map[ring.ID]int64{}}
 	for k := range kinds {
 		n.ledgers[k].max = int64(max(1, o.MaxKeys/2))
 	}
@@ -160,6 +160,11 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool
 			s.counts.asked++
 			return
 		case handoff.Unsealed:
+			if v.old[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
+				a.Kind, a.Member = Ask, hold.Member
+				s.counts.asked++
+				return
+			}
 			n.awaitToken(s, h, now, q, hold.Member, a)
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
@@ -84,14 +85,14 @@ func TestOthersAreAsked(t *testing.T) {
 // A key that comes back to a former owner meets the charges it left there.
 func TestChargesOutlastOwnership(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
-	one, two := ringOf("a"), ringOf("a", "b")
+	two := ringOf("a", "b")
 	i := ownedBy(t, two, "b", 0)
 	take(n, t0, ask(i, 10, time.Hour, 10))
-	n.SetRing(t0+second, two, Standing{NRef: 2, Joined: true})
+	move(n, t0+second, "a", "b")
 	if a := take(n, t0+second, ask(i, 10, time.Hour, 1)); a.Kind != Ask || a.Member != "b" {
 		t.Fatalf("moved: %+v", a)
 	}
-	n.SetRing(t0+2*second, one, Standing{NRef: 1, Joined: true})
+	move(n, t0+2*second, "a")
 	if a := take(n, t0+2*second, ask(i, 10, time.Hour, 1)); !a.Over || a.Before != 10 {
 		t.Fatalf("back: %+v", a)
 	}
@@ -168,13 +169,13 @@ func TestShareUntilJoined(t *testing.T) {
 	if a := take(n, t0, ask(1, 5, time.Minute, 6)); a.Authority != Share || !a.Over {
 		t.Errorf("no ring: %+v", a)
 	}
-	n.SetRing(t0, ringOf("a"), Standing{NRef: 4})
+	n.SetRing(t0, ringOf("a"), handoff.Standing{NRef: 4})
 	for i := range 5 {
 		if a := take(n, t0, ask(2, 16, time.Minute, 1)); a.Authority != Share || a.Over != (i >= 4) {
 			t.Errorf("hit %d, not joined: %+v", i, a)
 		}
 	}
-	n.SetRing(t0, nil, Standing{Joined: true})
+	n.SetRing(t0, nil, handoff.Standing{Joined: true})
 	if a := take(n, t0, ask(3, 5, time.Minute, 1)); a.Authority != Share {
 		t.Errorf("empty ring: %+v", a)
 	}
@@ -197,7 +198,6 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		"Serve, stop":   func() { n.Serve(t0, "b", true, qs, as) },
 		"Degrade":       func() { n.Degrade(t0, &q) },
 		"Observe":       func() { n.Observe(t0, &other, &seen) },
-		"Tick":          func() { n.Tick(t0) },
 	} {
 		if got := testing.AllocsPerRun(100, f); got != 0 {
 			t.Errorf("%s: %v allocations", name, got)

@@ -83,7 +83,7 @@ func TestRingChangesDuringTakes(t *testing.T) {
 			default:
 			}
 			r := []*ring.Ring{one, two}[i%2]
-			n.SetRing(t0, r, Standing{NRef: r.Len(), Joined: true})
+			n.SetRing(t0, r, standing("a", []ring.ID{"a", "b"}[:r.Len()]...))
 			q := ask(theirs, 10, time.Hour, 0).op(Peek)
 			if a := n.Take(t0, &q); (a.Kind == Ask) != (r.Len() == 2) {
 				t.Errorf("ring of %d: %+v", r.Len(), a)

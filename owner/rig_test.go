@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
@@ -24,11 +25,31 @@ func ringOf(ids ...ring.ID) *ring.Ring {
 	return ring.New(ms)
 }
 
-// member is a ready Node on a ring of ids.
+// standing is that of member self, joined, of members that speak no version with hand-over, so that rings alone say who
+// owns what.
+func standing(self ring.ID, ids ...ring.ID) handoff.Standing {
+	st := handoff.Standing{NRef: len(ids), Joined: true}
+	for _, id := range ids {
+		if id != self {
+			st.Peers = append(st.Peers, handoff.Peer{ID: id, Inst: 1, State: handoff.Active, Weight: 1, Old: true})
+		}
+	}
+	return st
+}
+
+// member is a Node that has been ready on a ring of ids for a while, the others being of an old version.
 func member(o Options, now int64, ids ...ring.ID) *Node {
 	n := New(o)
-	n.SetRing(now, ringOf(ids...), Standing{NRef: len(ids), Joined: true})
+	move(n, now-int64(time.Hour), ids...)
+	n.Tick(now)
 	return n
+}
+
+// move gives n a ring of ids, and what was others' is its own once they must have noticed.
+func move(n *Node, now int64, ids ...ring.ID) {
+	n.SetRing(now, ringOf(ids...), standing(n.options.Self, ids...))
+	n.Tick(now + int64(n.options.Takeover))
+	n.Tick(now)
 }
 
 func alone(o Options) *Node {

@@ -12,7 +12,7 @@ func TestSketchNeverUnderestimates(t *testing.T) {
 	rnd := random(1)
 	s := &shard{}
 	r := limit.Rule{Window: time.Minute, Limit: 10}
-	k := s.sketchFor(r, t0, true)
+	k := s.sketchFor(r, r.Index(t0), t0, true)
 	truth := map[uint64]uint64{}
 	for range 100_000 {
 		h := finish(rnd.Uint64N(30_000))
@@ -52,11 +52,11 @@ func TestSketchSaturates(t *testing.T) {
 func TestSketchesEndWithTheirWindow(t *testing.T) {
 	s := &shard{}
 	r := limit.Rule{Window: time.Minute}
-	s.sketchFor(r, t0, true).add(5, 3)
-	if e := s.sketchFor(r, t0+59*second, false).estimate(5); e != 3 {
+	s.sketchFor(r, r.Index(t0), t0, true).add(5, 3)
+	if e := s.sketchFor(r, r.Index(t0+59*second), t0+59*second, false).estimate(5); e != 3 {
 		t.Errorf("estimate %d within the window", e)
 	}
-	if e := s.sketchFor(r, t0+60*second, false).estimate(5); e != 0 {
+	if e := s.sketchFor(r, r.Index(t0+60*second), t0+60*second, false).estimate(5); e != 0 {
 		t.Errorf("estimate %d after the window", e)
 	}
 	if s.dropSketches(t0 + 60*second); len(s.sketches) != 1 {
@@ -76,7 +76,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 			i = lengths + maxSketches - 2 - i // the longest first
 		}
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
-		s.sketchFor(r, t0, true).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
+		s.sketchFor(r, r.Index(t0), t0, true).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
 	}
 	if len(s.sketches) != maxSketches {
 		t.Fatalf("%d sketches", len(s.sketches))
@@ -84,7 +84,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 	for i := range lengths {
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
 		last := r.End(r.Index(t0)) - 1
-		if e := s.sketchFor(r, last, false).estimate(sketchHash(uint64(i), owned, r.Index(last))); e < 2 {
+		if e := s.sketchFor(r, r.Index(last), last, false).estimate(sketchHash(uint64(i), owned, r.Index(last))); e < 2 {
 			t.Errorf("%v: estimate %d at the window's last instant", r.Window, e)
 		}
 	}

@@ -115,12 +115,13 @@ func (s *shard) resizeChain(e *entry, n int) bool {
 
 // renew makes e an empty counter of the fixed window that now lies in.
 func (s *shard) renew(e *entry, r limit.Rule, now int64) {
-	s.slab.drop(s.slab.slots(e.more))
+	slots := s.slab.slots(e.more)
 	if d := s.slab.debt(e.more); d != nil {
 		d.next = 0
 	} else {
 		e.more = 0
 	}
+	s.slab.drop(slots)
 	e.charged, e.end = 0, r.End(r.Index(now))
 }
 

@@ -44,10 +44,10 @@ func TestTableAgainstMap(t *testing.T) {
 				delete(twin, k)
 			case 1:
 				tab.sweep(now, 0, 200)
-				tab.shrink()
+				tab.shrink(now)
 			default:
 				if e == nil {
-					e = tab.insert(now, h, k, 3)
+					e = tab.insert(now, h, k, 3, false)
 				}
 				e.charged++
 				e.end = now + 1 + rnd.Int64N(3000)
@@ -59,7 +59,7 @@ func TestTableAgainstMap(t *testing.T) {
 		}
 		for range 1000 {
 			tab.sweep(now+10_000, 0, 1000)
-			tab.shrink()
+			tab.shrink(now)
 		}
 		if tab.n != 0 || len(tab.slots) != 0 {
 			t.Fatalf("seed %d: %d entries and %d slots left when all has expired", seed, tab.n, len(tab.slots))
@@ -74,7 +74,7 @@ func TestTableGrowsInSteps(t *testing.T) {
 		was := tab.cursor
 		old := len(tab.old)
 		k := key(i)
-		if tab.insert(0, hash(tab.seed, k), k, 0).end = 1; tab.old != nil && len(tab.old) == old && tab.cursor-was > migrateStep {
+		if tab.insert(0, hash(tab.seed, k), k, 0, false).end = 1; tab.old != nil && len(tab.old) == old && tab.cursor-was > migrateStep {
 			t.Fatalf("insertion %d moved %d slots", i, tab.cursor-was)
 		}
 		if tab.n*4 > len(tab.slots)*3+4 {
@@ -93,7 +93,7 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 	tab := &table{ledger: l}
 	put := func(now int64, i int, domain uint16) bool {
 		k := key(i)
-		e := tab.insert(now, hash(tab.seed, k), k, domain)
+		e := tab.insert(now, hash(tab.seed, k), k, domain, false)
 		if e != nil {
 			e.end = now + 100
 		}
@@ -123,7 +123,7 @@ func BenchmarkFind(b *testing.B) {
 	tab := &table{ledger: &ledger{max: 1 << 20}}
 	for i := range 8000 {
 		k := key(i)
-		tab.insert(0, hash(tab.seed, k), k, 0).end = 1
+		tab.insert(0, hash(tab.seed, k), k, 0, false).end = 1
 	}
 	k := key(4711)
 	h := hash(tab.seed, k)

@@ -14,8 +14,9 @@ const maxChanges = 8
 type view struct {
 	*handoff.View
 	epoch   uint16
-	alone   bool // nobody else can be admitting, so that a pause changes nothing
-	copies  bool // another member of the ring may hold copies, so charges must be told
+	alone   bool             // nobody else can be admitting, so that a pause changes nothing
+	copies  bool             // another member of the ring may hold copies, so charges must be told
+	old     map[ring.ID]bool // members that cannot hand over
 	changes []change
 }
 
@@ -32,7 +33,7 @@ type change struct {
 
 func newView(v *handoff.View, changes []change, old map[ring.ID]bool) *view {
 	r := v.Ring()
-	n := &view{View: v, epoch: v.Epoch(), changes: changes}
+	n := &view{View: v, epoch: v.Epoch(), old: old, changes: changes}
 	n.alone = r.Len() == 1 && v.Self() == 0 && v.NRef() <= 1
 	for i := range r.Len() {
 		if i != v.Self() && !old[r.At(i).ID] {

@@ -1,0 +1,174 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+var algorithms = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket}
+
+// Members join and leave while all of them are asked, in every order of messages: what is admitted is the limit, not a
+// hit more and not one less.
+func TestPlannedChangesAreExact(t *testing.T) {
+	for seed := range uint64(12) {
+		w := newNetwork(t, seed, Options{}, "a", "b")
+		const keys, lim = 60, 20
+		admitted := make([]int, keys)
+		load := func(times int) {
+			for range times {
+				i := w.rnd.IntN(keys)
+				ids := w.ids()
+				q := ask(i, lim, time.Hour, 1)
+				q.Strict = i%3 == 0
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+					if !a.Over {
+						admitted[i]++
+					}
+					if a.Authority != Full {
+						t.Errorf("seed %d: key %d: %+v", seed, i, a)
+					}
+				})
+				w.step(true)
+				if w.rnd.IntN(10) == 0 {
+					w.run(2 * time.Millisecond)
+				}
+			}
+		}
+		load(300)
+		w.boot("c", handoff.Joining)
+		w.adopt()
+		w.run(time.Second)
+		w.states["c"] = handoff.Active
+		for _, id := range w.ids() { // everybody learns it in his own time
+			w.adoptAt(id, w.ring())
+			load(30)
+		}
+		load(200)
+		w.run(3 * time.Second)
+		w.states["a"] = handoff.Leaving
+		for _, id := range w.ids() {
+			w.adoptAt(id, w.ring())
+			load(30)
+		}
+		load(100)
+		for range 50 {
+			if w.nodes["a"].Progress().HandedOver {
+				break
+			}
+			w.run(100 * time.Millisecond)
+		}
+		if p := w.nodes["a"].Progress(); !p.HandedOver {
+			t.Fatalf("seed %d: the leaver still has keys: %+v", seed, p)
+		}
+		delete(w.nodes, "a")
+		w.left, w.nref = []ring.ID{"a"}, 2
+		w.adopt()
+		w.run(time.Second)
+		load(3000)
+		for i, n := range admitted {
+			if n != lim {
+				t.Errorf("seed %d: key %d: %d of %d admitted", seed, i, n, lim)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// Every algorithm's counters move: what was spent before is spent after.
+func TestAllAlgorithmsMove(t *testing.T) {
+	for _, alg := range algorithms {
+		w := newNetwork(t, 5, Options{}, "a", "b")
+		q := func(i int, hits uint64) Question {
+			q := ask(i, 10, time.Hour, hits)
+			q.Rule.Algorithm = alg
+			return q
+		}
+		for i := range 40 {
+			w.ask("a", q(i, 7), func(a Answer) {
+				if a.Over || a.Authority != Full {
+					t.Errorf("%v: key %d: %+v", alg, i, a)
+				}
+			})
+		}
+		w.run(100 * time.Millisecond)
+		w.boot("c", handoff.Active)
+		w.nref = 3
+		w.adopt()
+		w.run(3 * time.Second)
+		for _, gone := range []ring.ID{"a", "b"} {
+			w.states[gone] = handoff.Leaving
+			w.adopt()
+			w.run(2 * time.Second)
+			if p := w.nodes[gone].Progress(); !p.HandedOver {
+				t.Fatalf("%v: %s: %+v", alg, gone, p)
+			}
+			delete(w.nodes, gone)
+			w.left = append(w.left, gone)
+			w.nref--
+			w.adopt()
+			w.run(3 * time.Second)
+		}
+		for i := range 40 {
+			w.ask("c", q(i, 4), func(a Answer) {
+				if !a.Over || a.Before < 7 || a.Authority != Full {
+					t.Errorf("%v: key %d after the move: %+v", alg, i, a)
+				}
+			})
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// After a crash the heir knows all but U of what was admitted.
+func TestCrashCostsNoMoreThanU(t *testing.T) {
+	for seed := range uint64(8) {
+		w := newNetwork(t, seed, Options{}, "a", "b", "c")
+		const keys, lim = 30, 300
+		admitted := make([]uint64, keys)
+		load := func(n int) {
+			for range n {
+				i := w.rnd.IntN(keys)
+				q := ask(i, lim, time.Hour, 1+w.rnd.Uint64N(2))
+				q.Strict = i%2 == 0
+				ids := w.ids()
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+					if !a.Over {
+						admitted[i] += q.Hits
+					}
+				})
+				w.step(true)
+			}
+		}
+		load(1500)
+		delete(w.nodes, "b") // its messages under way still arrive
+		w.run(300 * time.Millisecond)
+		w.adopt()
+		w.run(6 * time.Second)
+		for _, id := range w.ids() {
+			if p := w.nodes[id].Progress(); !p.Complete {
+				t.Fatalf("seed %d: %s: %+v", seed, id, p)
+			}
+		}
+		load(9000)
+		for i, n := range admitted {
+			u := tolerance(&Question{Rule: limit.Rule{Limit: lim}})
+			if i%2 == 0 {
+				u = 0
+			}
+			if n > lim+u || n < lim-1-u {
+				t.Errorf("seed %d: key %d: %d of %d admitted", seed, i, n, lim)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package owner
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+const milli = int64(time.Millisecond)
+
+// network is a few Nodes of the present version. Their messages wait in a queue until they are delivered, in order or
+// not; transfers are pulled as the test goes on.
+type network struct {
+	t      testing.TB
+	now    int64
+	rnd    *rand.Rand
+	nodes  map[ring.ID]*Node
+	states map[ring.ID]handoff.State
+	insts  map[ring.ID]uint64
+	boots  uint64
+	left   []ring.ID
+	nref   int
+	queue  []envelope
+	done   map[ring.ID]map[uint64]Answer
+	cut    func(from, to ring.ID) bool
+	o      Options
+}
+
+type envelope struct {
+	from, to ring.ID
+	inst     uint64
+	msg      handoff.Msg
+}
+
+func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Answer{}, o: o}
+	for _, id := range ids {
+		w.boot(id, handoff.Active)
+	}
+	w.nref = len(ids)
+	w.adopt()
+	w.run(3 * time.Second)
+	for _, id := range ids {
+		if !w.nodes[id].Progress().Complete {
+			t.Fatalf("%s: %+v", id, w.nodes[id].Progress())
+		}
+	}
+	return w
+}
+
+func (w *network) boot(id ring.ID, st handoff.State) {
+	w.boots += 0x100
+	w.insts[id] = w.boots
+	o := w.o
+	o.Self, o.Inst, o.Seed = id, w.insts[id]|1, [2]uint64{7, uint64(len(w.insts))}
+	w.nodes[id], w.states[id], w.done[id] = New(o), st, map[uint64]Answer{}
+}
+
+func (w *network) ids() (ids []ring.ID) {
+	for id := range w.nodes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (w *network) ring() *ring.Ring {
+	var ms []ring.Member
+	for _, id := range w.ids() {
+		if w.states[id] == handoff.Active {
+			ms = append(ms, ring.Member{ID: id, Inst: w.insts[id] | 1, Ver: 1, Weight: 1})
+		}
+	}
+	return ring.New(ms)
+}
+
+// adopt tells everybody of the present members.
+func (w *network) adopt() {
+	for _, id := range w.ids() {
+		w.adoptAt(id, w.ring())
+	}
+}
+
+func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
+	st := handoff.Standing{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == handoff.Leaving, Left: w.left}
+	for _, p := range w.ids() {
+		if p != id {
+			st.Peers = append(st.Peers, handoff.Peer{ID: p, Inst: w.insts[p] | 1, State: w.states[p], Weight: 1})
+		}
+	}
+	w.effects(id, w.nodes[id].SetRing(w.now, r, st))
+}
+
+func (w *network) effects(id ring.ID, fx Effects) {
+	for _, o := range fx.Out {
+		w.queue = append(w.queue, envelope{id, o.To, w.insts[id] | 1, o.Msg})
+	}
+	for _, d := range fx.Done {
+		if _, twice := w.done[id][d.Ticket]; twice {
+			w.t.Fatalf("ticket %d of %s is resolved twice", d.Ticket, id)
+		}
+		w.done[id][d.Ticket] = d.Answer
+	}
+}
+
+// step does one thing: delivers a message, pulls a chunk, flushes or ticks somebody.
+func (w *network) step(reorder bool) {
+	for _, id := range w.ids() {
+		n := w.nodes[id]
+		if n.Urgent() || n.Dirty() && w.rnd.IntN(3) == 0 {
+			w.effects(id, n.Flush(w.now))
+		}
+		for _, to := range n.Transfers() {
+			if w.rnd.IntN(2) == 0 {
+				if msg, ok := n.Pull(w.now, to, nil); ok {
+					w.queue = append(w.queue, envelope{id, to, w.insts[id] | 1, msg})
+				}
+			}
+		}
+	}
+	if len(w.queue) == 0 {
+		return
+	}
+	i := 0
+	if reorder {
+		i = w.rnd.IntN(min(4, len(w.queue)))
+		for k := range i { // a transfer's own messages keep their order
+			if e, f := &w.queue[k], &w.queue[i]; e.from == f.from && e.to == f.to && e.msg.Kind == f.msg.Kind || e.msg.Kind == handoff.Chunk && w.queue[i].msg.Kind == handoff.Ack {
+				i = 0
+				break
+			}
+		}
+	}
+	e := w.queue[i]
+	w.queue = slices.Delete(w.queue, i, i+1)
+	if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {
+		w.effects(e.to, n.Step(w.now, e.from, e.inst, &e.msg))
+	}
+}
+
+// run lets time pass, with all that it brings.
+func (w *network) run(d time.Duration) {
+	for end := w.now + int64(d); w.now < end; w.now += 2 * milli {
+		if w.now/(100*milli) != (w.now-2*milli)/(100*milli) {
+			for _, id := range w.ids() {
+				w.effects(id, w.nodes[id].Tick(w.now))
+			}
+		}
+		for range 12 {
+			w.step(false)
+		}
+	}
+}
+
+// pending is one question on its way.
+type pending struct {
+	at     ring.ID // asked there
+	by     ring.ID // and waiting there
+	ticket uint64
+	q      Question
+	hops   int
+	until  int64
+}
+
+// ask asks member at; the answer may come later. decided gets it.
+func (w *network) ask(at ring.ID, q Question, decided func(Answer)) {
+	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Take(w.now, &q), decided)
+}
+
+func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
+	for a.Kind == Ask && a.Member != "" && p.hops < 3 {
+		p.hops++
+		n := w.nodes[a.Member]
+		if n == nil || w.cut != nil && (w.cut(p.at, a.Member) || w.cut(a.Member, p.at)) {
+			break
+		}
+		as := make([]Answer, 1)
+		p.by = a.Member
+		n.Serve(w.now, p.at, false, []Question{p.q}, as)
+		a = as[0]
+	}
+	if a.Kind == Wait {
+		p.ticket = a.Ticket
+		w.wait(p, decided)
+		return
+	}
+	if a.Kind != Decided {
+		a = w.nodes[p.at].Degrade(w.now, &p.q)
+	}
+	decided(a)
+}
+
+// wait steps on until the ticket is resolved, or the question's time is over.
+func (w *network) wait(p *pending, decided func(Answer)) {
+	for i := 0; ; i++ {
+		if a, ok := w.done[p.by][p.ticket]; ok {
+			delete(w.done[p.by], p.ticket)
+			w.follow(p, a, decided)
+			return
+		}
+		n := w.nodes[p.by]
+		if n == nil || w.now > p.until {
+			if n != nil && !n.Cancel(p.ticket) {
+				continue
+			}
+			decided(w.nodes[p.at].Degrade(w.now, &p.q))
+			return
+		}
+		w.step(true)
+		if i%8 == 7 {
+			w.now += milli
+		}
+	}
+}

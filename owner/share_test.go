@@ -1,0 +1,181 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// What a member admits from its share comes to the owner's knowledge, once, whoever the owner is by then.
+func TestSharesAreTold(t *testing.T) {
+	for _, alg := range algorithms {
+		w := newNetwork(t, 3, Options{}, "a", "b", "c")
+		key := ownedBy(t, w.ring(), "b", 0)
+		q := func(hits uint64) Question {
+			q := ask(key, 30, time.Hour, hits)
+			q.Rule.Algorithm = alg
+			return q
+		}
+		w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" || from == "b" && to == "a" }
+		w.ask("c", q(5), func(a Answer) {
+			if a.Authority != Full || a.After != 5 {
+				t.Errorf("%v: by the owner: %+v", alg, a)
+			}
+		})
+		w.ask("a", q(4), func(a Answer) {
+			if a.Authority != Share || a.Over {
+				t.Errorf("%v: by share: %+v", alg, a)
+			}
+		})
+		w.run(100 * time.Millisecond)
+		w.cut = nil
+		w.run(300 * time.Millisecond)
+		w.ask("c", q(0), func(a Answer) {
+			if a.Authority != Full || a.Before != 9 {
+				t.Errorf("%v: the owner was not told: %+v", alg, a)
+			}
+		})
+		// The one that answered becomes the owner.
+		w.states["b"], w.states["c"], w.nref = handoff.Leaving, handoff.Leaving, 1
+		w.adopt()
+		w.run(3 * time.Second)
+		w.ask("a", q(0), func(a Answer) {
+			if a.Authority != Full || a.Before != 9 {
+				t.Errorf("%v: at the new owner: %+v", alg, a)
+			}
+		})
+		if f := w.nodes["a"].Facts(w.now); f.Share != 4 || f.ShareUntold != 0 {
+			t.Errorf("%v: %+v", alg, f)
+		}
+	}
+}
+
+// A divided cluster admits no more than the limit and what the parts were allowed, and one part alone can go on.
+func TestPartition(t *testing.T) {
+	for _, c := range []struct {
+		policy handoff.Policy
+		part   uint64 // admitted by the part of two of five
+	}{{handoff.ShareOut, 40}, {handoff.Available, 100}, {handoff.Quorum, 0}} {
+		w := newNetwork(t, 3, Options{Policy: c.policy}, "a", "b", "c", "d", "e")
+		side := func(id ring.ID) bool { return id == "a" || id == "b" }
+		w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
+		w.run(2 * time.Second)
+		key := ownedBy(t, w.ring(), "a", 0)
+		admitted := uint64(0)
+		for range 150 {
+			w.ask("b", ask(key, 100, time.Hour, 1), func(a Answer) {
+				if a.Authority == Share {
+					t.Fatalf("policy %d: %+v", c.policy, a)
+				}
+				if !a.Over {
+					admitted++
+				}
+				if a.Over != (a.After > 100) {
+					t.Fatalf("policy %d: %+v", c.policy, a)
+				}
+			})
+			w.run(4 * time.Millisecond)
+		}
+		if admitted != c.part {
+			t.Errorf("policy %d: %d admitted, want %d", c.policy, admitted, c.part)
+		}
+	}
+}
+
+// A member that nobody confirms answers from its share, and decides again when it is heard.
+func TestCutOffMemberFallsToItsShare(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b", "c")
+	key := ownedBy(t, w.ring(), "a", 0)
+	w.cut = func(from, to ring.ID) bool { return from == "a" || to == "a" }
+	w.run(2 * time.Second)
+	w.ask("a", ask(key, 30, time.Hour, 1), func(a Answer) {
+		if a.Authority != Share {
+			t.Errorf("cut off: %+v", a)
+		}
+	})
+	w.cut = nil
+	w.run(5 * time.Second)
+	w.ask("b", ask(key, 30, time.Hour, 0), func(a Answer) {
+		if a.Authority != Full || a.Before != 1 {
+			t.Errorf("healed: %+v", a)
+		}
+	})
+}
+
+// With copies that nobody confirms, no more than U is admitted with full right; a strict question waits from the first.
+func TestUnconfirmedChargesWait(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b", "c")
+	n := w.nodes["a"]
+	key := ownedBy(t, w.ring(), "a", 0)
+	q := ask(key, 1000, time.Hour, 4)
+	for i, want := range []Kind{Decided, Decided, Wait, Wait} { // U is 10
+		if a := take(n, w.now, q); a.Kind != want {
+			t.Fatalf("hit %d: %+v", i, a)
+		}
+	}
+	if f := n.Facts(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Waiting != 2 {
+		t.Errorf("%+v", f)
+	}
+	if a := take(n, w.now, q.op(Peek)); a.Kind != Decided || a.Before != 16 {
+		t.Errorf("a peek waits: %+v", a)
+	}
+	w.run(20 * time.Millisecond)
+	if f := n.Facts(w.now); f.Unreplicated != 0 || f.Waiting != 0 || len(w.done["a"]) != 2 {
+		t.Errorf("%+v, %v", f, w.done["a"])
+	}
+	strict := ask(key, 1000, time.Hour, 1)
+	strict.Strict = true
+	a := take(n, w.now, strict)
+	if a.Kind != Wait || !n.Cancel(a.Ticket) || n.Cancel(a.Ticket) {
+		t.Errorf("strict: %+v", a)
+	}
+	over := ask(key, 10, time.Hour, 1)
+	if a := take(n, w.now, over); a.Kind != Decided || !a.Over {
+		t.Errorf("a denial waits: %+v", a)
+	}
+}
+
+// Of a key that went with its owner and its heir only what is left of the window is given out.
+func TestLostStateIsProRata(t *testing.T) {
+	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket} {
+		for _, proRata := range []bool{true, false} {
+			w := newNetwork(t, 3, Options{ProRata: proRata}, "a", "b", "c")
+			r := w.ring()
+			key := 0
+			for i := 0; key == 0; i++ {
+				o := ask(i, 1, time.Hour, 1).Owner
+				if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
+					key = i
+				}
+			}
+			q := ask(key, 100, 20*time.Second, 1)
+			q.Rule.Algorithm = alg
+			for range 100 {
+				w.ask("a", q, func(Answer) {})
+			}
+			delete(w.nodes, "a")
+			delete(w.nodes, "b")
+			w.adopt()
+			w.run(6 * time.Second) // nine of the window's twenty seconds have passed
+			w.nref = 1
+			w.adopt()
+			w.run(100 * time.Millisecond)
+			q.Hits = 0
+			w.ask("c", q, func(a Answer) {
+				low, high := uint64(20), uint64(60)
+				if alg == limit.TokenBucket {
+					low, high = 60, 100 // full when it was taken over, drained since
+				}
+				if !proRata {
+					low, high = 0, 0
+				}
+				if a.Authority != Full || a.Before < low || a.Before > high {
+					t.Errorf("%v, pro rata %v: %+v", alg, proRata, a)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package owner
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// FuzzStep gives one member arbitrary messages between questions: nothing panics, memory stays bounded, and what its
+// slots say of itself is never changed by others.
+func FuzzStep(f *testing.F) {
+	f.Add([]byte("the quick brown fox jumps over the lazy dog, once and again, until the member has had enough of it"))
+	f.Add([]byte{5, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21})
+	f.Add([]byte{8, 1, 1, 0, 255, 255, 255, 255, 255, 255, 255, 127, 3, 3, 3, 3, 3, 3, 3, 3, 7, 2, 1, 0, 4, 4, 4, 4})
+	ids := []ring.ID{"a", "b", "c"}
+	var ms []ring.Member
+	for i, id := range ids {
+		ms = append(ms, ring.Member{ID: id, Inst: uint64(i)*0x100 + 0x101, Ver: 1, Weight: 1})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := New(Options{Self: "a", Inst: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
+		st := handoff.Standing{NRef: 3, Joined: true}
+		for i, id := range ids[1:] {
+			st.Peers = append(st.Peers, handoff.Peer{ID: id, Inst: uint64(i+1)*0x100 + 0x101, State: handoff.Active, Weight: 1})
+		}
+		now := t0
+		r := ring.New(ms)
+		n.SetRing(now, r, st)
+		for _, p := range st.Peers { // both confirm it, and have nothing for it
+			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Virgin, Sent: now, Now: now})
+			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
+			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, Quiet: 1e18})
+		}
+		g := &generator{data: data}
+		for len(g.data) > 0 {
+			before := n.ownSlots()
+			p := st.Peers[g.byte()%2]
+			msg := g.message(now, n, r)
+			if op := g.byte(); op%4 == 0 {
+				q := g.question()
+				if a := n.Take(now, &q); a.Kind == Wait && op%8 == 0 {
+					n.Cancel(a.Ticket)
+				}
+				continue
+			} else if op%32 == 1 {
+				now += int64(g.byte()) * int64(time.Millisecond)
+				n.Tick(now)
+				continue
+			} else if op%32 == 2 {
+				n.Pull(now, p.ID, nil)
+				continue
+			} else if op%32 == 3 {
+				n.Flush(now)
+				continue
+			}
+			fx := n.Step(now, p.ID, p.Inst, &msg)
+			if len(fx.Done) == 0 { // else questions that waited were charged
+				for k, was := range before {
+					if is, ok := n.ownSlots()[k]; ok && is != was {
+						t.Fatalf("%+v\nmade own slot %v %d of %d", msg, k, is, was)
+					}
+				}
+			}
+			if f := n.Facts(now); f.Keys > 8 || f.Replicas > 8 || f.Waiting > 16 {
+				t.Fatalf("%+v", f)
+			}
+		}
+	})
+}
+
+type ownSlot struct {
+	key    Key
+	writer uint64
+	at     int64
+}
+
+// ownSlots are the charges of n's own slots, of those counters that are not buckets: their slots' times change.
+func (n *Node) ownSlots() map[ownSlot]uint64 {
+	out := map[ownSlot]uint64{}
+	for i := range n.shards {
+		s := &n.shards[i]
+		for j := range s.tables[owned].slots {
+			e := &s.tables[owned].slots[j]
+			if e.mark == 0 || e.mark == moved || s.rule(e).Algorithm.Bucket() {
+				continue
+			}
+			for _, f := range s.export(e).State.Slots {
+				if f.Writer&^1 == s.inst&^1 {
+					out[ownSlot{e.key, f.Writer, f.At}] = f.Charged
+				}
+			}
+		}
+	}
+	return out
+}
+
+// generator makes things of bytes.
+type generator struct{ data []byte }
+
+func (g *generator) byte() byte {
+	if len(g.data) == 0 {
+		return 0
+	}
+	b := g.data[0]
+	g.data = g.data[1:]
+	return b
+}
+
+func (g *generator) number() uint64 {
+	switch b := g.byte(); {
+	case b < 200:
+		return uint64(b % 8)
+	default:
+		var x [8]byte
+		for i := range x {
+			x[i] = g.byte()
+		}
+		return binary.LittleEndian.Uint64(x[:])
+	}
+}
+
+func (g *generator) question() Question {
+	q := ask(int(g.byte()%12), uint32(g.byte()%16), time.Minute, uint64(g.byte()%5))
+	q.Op, q.Rule.Algorithm, q.Strict = Op(g.byte()%4), limit.Algorithm(g.byte()%5), g.byte()%3 == 0
+	return q
+}
+
+func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Msg {
+	m := handoff.Msg{
+		Kind: handoff.Kind(g.byte() % 10), Flags: handoff.Flags(g.byte()), Status: handoff.Status(g.byte() % 6),
+		Ring: r.Fingerprint(), Seq: g.number(), Base: r.Fingerprint(), Part: uint32(g.number()), Sent: now, Now: int64(g.number()), Quiet: int64(g.number()),
+		Member: []ring.ID{"", "a", "b", "x"}[g.byte()%4],
+	}
+	if g.byte()%8 == 0 {
+		m.Ring, m.Sent = g.number(), int64(g.number())
+	}
+	for range g.byte() % 4 {
+		q := g.question()
+		c := handoff.Counter{Key: q.Key, Owner: q.Owner, Domain: g.number(), Rule: q.Rule}
+		if g.byte()%16 == 0 {
+			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())
+		}
+		for range g.byte() % 5 {
+			at := now
+			switch {
+			case q.Rule.Algorithm <= limit.SlidingWindow:
+				at = q.Rule.Index(now) + int64(g.byte()%5) - 2
+			case g.byte()%4 == 0:
+				at = int64(g.number())
+			}
+			c.State.Slots = append(c.State.Slots, limit.Slot{Writer: []uint64{1, 0x101, 0x100, 0x201, 0x301, g.number()}[g.byte()%6], At: at, Charged: g.number(), Refunded: g.number()})
+		}
+		c.State.TAT = now + int64(g.number())
+		m.Counters = append(m.Counters, c)
+	}
+	return m
+}
