@@ -19,9 +19,10 @@ type call struct {
 
 	// The caller's alone.
 	qs    []owner.Question
-	end   int64 // deadline by the monotonic clock
-	round int   // first group that has not been sent
-	open  int   // groups that have not been settled
+	end   int64         // deadline by the monotonic clock
+	rest  time.Duration // before what was re-routed is sent
+	round int           // first group that has not been sent
+	open  int           // groups that have not been settled
 
 	mu     sync.Mutex
 	gen    uint64         // guarded by mu
@@ -34,7 +35,7 @@ type call struct {
 type later struct {
 	ticket  uint64
 	index   uint16 // of its question in the call
-	second  bool   // it has been re-routed once
+	hop     uint8  // how often it was asked before
 	there   bool   // answer is
 	settled bool
 	answer  owner.Answer
@@ -49,7 +50,7 @@ type ask struct {
 	sent    int64    // by the monotonic clock
 	took    time.Duration
 	state   result
-	second  bool // it has been re-routed once
+	hop     uint8 // how often its questions were asked before
 	settled bool
 }
 
@@ -61,14 +62,14 @@ func newCall() any {
 
 // begin starts a generation at now that ends at end, by the monotonic clock.
 func (c *call) begin(now, end int64, qs []owner.Question, as []owner.Answer) {
-	c.qs, c.as, c.end, c.round, c.open = qs, as, end, 0, 0
+	c.qs, c.as, c.end, c.rest, c.round, c.open = qs, as, end, 0, 0, 0
 	c.timer.Reset(time.Duration(end - now))
 }
 
 // add puts question i into this round's group for member to.
-func (c *call) add(to ring.ID, i int, second bool) {
+func (c *call) add(to ring.ID, i int, hop uint8) {
 	for g := c.round; g < len(c.groups); g++ {
-		if c.groups[g].to == to && len(c.groups[g].index) < maxQuestions {
+		if a := &c.groups[g]; a.to == to && a.hop == hop && len(a.index) < maxQuestions {
 			c.groups[g].index = append(c.groups[g].index, uint16(i))
 			return
 		}
@@ -81,15 +82,15 @@ func (c *call) add(to ring.ID, i int, second bool) {
 	} else {
 		c.groups = append(c.groups, ask{})
 	}
-	c.groups[n] = ask{to: to, index: append(c.groups[n].index[:0], uint16(i)), second: second}
+	c.groups[n] = ask{to: to, index: append(c.groups[n].index[:0], uint16(i)), hop: hop}
 	c.open++
 }
 
 // expect appends a later answer and returns its number.
-func (c *call) expect(ticket uint64, i int, second bool) int {
+func (c *call) expect(ticket uint64, i int, hop uint8) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.later = append(c.later, later{ticket: ticket, index: uint16(i), second: second})
+	c.later = append(c.later, later{ticket: ticket, index: uint16(i), hop: hop})
 	c.open++
 	return len(c.later) - 1
 }

@@ -52,29 +52,30 @@ func undecided(as []owner.Answer) bool {
 func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
 	c := p.begin(deadline, qs, as)
 	for i := range as {
-		p.follow(c, i, false)
+		p.follow(c, i, 0)
 	}
 	p.send(c, false)
 	p.nudge()
 	for c.open > 0 && c.wait() {
 		p.collect(c)
+		p.rest(c)
 		p.send(c, false) // what was re-routed
 	}
 	p.finish(c)
 }
 
 // follow goes where the answer to question i points.
-func (p *Peer) follow(c *call, i int, second bool) {
+func (p *Peer) follow(c *call, i int, hop uint8) {
 	switch a := &c.as[i]; a.Kind {
 	case owner.Ask:
-		p.assign(c, i, a.Member, second)
+		p.assign(c, i, a.Member, hop)
 	case owner.Wait:
-		p.await(c, i, second)
+		p.await(c, i, hop)
 	}
 }
 
 // await expects the answer to question i from Node.
-func (p *Peer) await(c *call, i int, second bool) {
+func (p *Peer) await(c *call, i int, hop uint8) {
 	ticket := c.as[i].Ticket
 	if p.waits.full() || i > int(^uint16(0)) {
 		p.m.waits[overflow].Inc()
@@ -82,7 +83,7 @@ func (p *Peer) await(c *call, i int, second bool) {
 		c.as[i] = p.fallback(&c.qs[i])
 		return
 	}
-	n := c.expect(ticket, i, second)
+	n := c.expect(ticket, i, hop)
 	// c.gen is only written by the goroutine we are on.
 	if early := p.waits.expect(ticket, c, c.gen, n); early != nil {
 		c.resolve(c.gen, n, early)
@@ -113,8 +114,8 @@ func (p *Peer) settleLater(c *call, n int) {
 	c.as[i] = w.answer
 	switch {
 	case w.answer.Kind == owner.Decided:
-	case w.answer.Kind == owner.Ask && !w.second:
-		p.assign(c, i, w.answer.Member, true)
+	case w.answer.Kind == owner.Ask && w.hop+1 < maxHops:
+		p.assign(c, i, w.answer.Member, w.hop+1)
 	default:
 		c.as[i] = p.fallback(&c.qs[i])
 	}
@@ -127,13 +128,13 @@ func (p *Peer) begin(deadline time.Time, qs []owner.Question, as []owner.Answer)
 }
 
 // assign puts question i into a group for member to, or answers it if there is nobody to ask.
-func (p *Peer) assign(c *call, i int, to ring.ID, second bool) {
+func (p *Peer) assign(c *call, i int, to ring.ID, hop uint8) {
 	if to == "" || to == p.o.Self || i > int(^uint16(0)) {
 		p.m.questions[unreachable].Inc()
 		c.as[i] = p.fallback(&c.qs[i])
 		return
 	}
-	c.add(to, i, second)
+	c.add(to, i, hop)
 }
 
 // send sends the groups that were assigned since the last time. One that cannot be sent is settled at once.
@@ -161,7 +162,7 @@ func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int, stop bool) res
 	return a.link.send(c, g, stop)
 }
 
-// settle takes the answers of a completed group: it re-routes, once, what was asked of a member that is not the owner,
+// settle takes the answers of a completed group: it re-routes what was asked of a member that is not the owner,
 // and falls back for a group without an answer. Only a definite "not the owner" lets a question be asked again: any
 // other failure leaves open whether it was charged.
 func (p *Peer) settle(c *call, g int) {
@@ -176,7 +177,7 @@ func (p *Peer) settle(c *call, g int) {
 		p.m.questions[a.state].Add(float64(len(a.index)))
 	}
 	// Re-routing appends groups, so a is not used after it.
-	index, second, asked := a.index, a.second, a.to
+	index, hop, asked := a.index, a.hop, a.to
 	served := 0
 	for _, i := range index {
 		q, answer := &c.qs[i], &c.as[i]
@@ -186,10 +187,10 @@ func (p *Peer) settle(c *call, g int) {
 		case answer.Kind == owner.Decided:
 			served++
 			p.o.Node.Observe(p.clock.now(), q, answer)
-		case second:
+		case hop+1 >= maxHops:
 			*answer = p.fallback(q)
 		default:
-			p.reroute(c, int(i), asked)
+			p.reroute(c, int(i), asked, hop+1)
 		}
 	}
 	if answered {
@@ -198,23 +199,42 @@ func (p *Peer) settle(c *call, g int) {
 	}
 }
 
+// maxHops is how often a question is asked at most, because a key may move on while it is looked for. The rests before
+// the third and all further times double from leastHop.
+const (
+	maxHops  = 8
+	leastHop = time.Millisecond
+)
+
 // reroute asks again after a member said that it does not own the key: the owner by the present ring, and if that
 // is the same member, the one that it named, which has seen a newer ring.
-func (p *Peer) reroute(c *call, i int, asked ring.ID) {
+func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	named := c.as[i].Member
 	c.as[i] = p.o.Node.Take(p.clock.now(), &c.qs[i])
 	if c.as[i].Kind != owner.Ask {
-		p.follow(c, i, true)
+		p.follow(c, i, hop)
 		return
 	}
 	to := c.as[i].Member
-	if to == asked {
+	switch {
+	case to != asked:
+	case named == "":
+		to = "" // it does not know better, or may not decide now
+	case named != p.o.Self:
 		to = named
 	}
-	if to == asked {
-		to = ""
+	if hop > 1 || to == asked {
+		c.rest = max(c.rest, leastHop<<(max(hop, 2)-2))
 	}
-	p.assign(c, i, to, true)
+	p.assign(c, i, to, hop)
+}
+
+// rest lets a moment pass before a key is looked for again where it was not found.
+func (p *Peer) rest(c *call) {
+	if d := min(c.rest, time.Duration(c.end-p.clock.mono())); d > 0 {
+		pause(p.ctx, d)
+	}
+	c.rest = 0
 }
 
 // finish gives up what has not been answered and returns c to its pool.
@@ -230,7 +250,7 @@ func (p *Peer) finish(c *call) {
 			a.link.withdraw(a.ticket)
 			a.state = timeout
 		}
-		a.second = true // there is no time left to ask again
+		a.hop = maxHops // there is no time left to ask again
 		p.settle(c, g)
 	}
 	c.reset()
@@ -248,7 +268,7 @@ func (p *Peer) abandon(c *call) {
 		if w.settled {
 			continue
 		}
-		w.second = true // there is no time left to ask again
+		w.hop = maxHops // there is no time left to ask again
 		if !c.arrived(n) && p.o.Node.Cancel(w.ticket) {
 			p.waits.forget(w.ticket)
 			p.expire(c, n)

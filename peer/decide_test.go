@@ -192,7 +192,7 @@ func TestNoLoop(t *testing.T) {
 			t.Errorf("stop %v: %+v", stop, as[0])
 		}
 		// In stop mode the request is asked for as a whole first, then each round of it.
-		if n := ms[0].counted(notOwner) - before; n < 2 || n > 5 || !stop && n != 2 {
+		if n := ms[0].counted(notOwner) - before; n < maxHops || n > 1+2*maxHops || !stop && n != maxHops {
 			t.Errorf("stop %v: asked %v times", stop, n)
 		}
 	}
@@ -272,7 +272,7 @@ func TestLateAnswer(t *testing.T) {
 	as := make([]owner.Answer, 1)
 	start := func() (gen uint64) {
 		c.begin(0, int64(time.Hour), make([]owner.Question, 1), as)
-		c.add("x", 0, false)
+		c.add("x", 0, 0)
 		return c.gen
 	}
 	gen := start()

@@ -73,7 +73,7 @@ func soleOwner(as []owner.Answer) (ring.ID, bool) {
 func (p *Peer) askStop(deadline time.Time, to ring.ID, qs []owner.Question, as []owner.Answer) result {
 	c := p.begin(deadline, qs, as)
 	for i := range qs {
-		c.add(to, i, false)
+		c.add(to, i, 0)
 	}
 	r := p.sendGroup(*p.links.Load(), c, 0, true)
 	if r == pending {

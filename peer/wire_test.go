@@ -311,8 +311,8 @@ func FuzzAnswer(f *testing.F) {
 		as := make([]owner.Answer, 2)
 		c.begin(0, int64(time.Hour), make([]owner.Question, 2), as)
 		defer c.finish()
-		c.add("x", 0, false)
-		c.add("x", 1, false)
+		c.add("x", 0, 0)
+		c.add("x", 1, 0)
 		_, outcome, count, records, err := parseAnswerHead(b)
 		if err != nil {
 			return
