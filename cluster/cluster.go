@@ -144,36 +144,43 @@ func (c *Cluster) Drain() {
 // Drained is closed when this member has drained: all others have dropped it, and all is handed over.
 func (c *Cluster) Drained() <-chan struct{} { return c.released }
 
+// partingBound is how long the farewell may take.
+const partingBound = 500 * time.Millisecond
+
 // Leave drains, says farewell and closes. Each part is bounded, all of them together by ctx, too.
 func (c *Cluster) Leave(ctx context.Context) {
 	c.Drain()
+	rest := partingBound
 	if c.gossip != nil {
-		wait := time.NewTimer(c.o.Timing.Release - time.Since(c.table.draining()))
+		bound := c.o.Timing.Release - time.Since(c.table.draining())
+		if end, ok := ctx.Deadline(); ok {
+			bound = min(bound, time.Until(end)-partingBound)
+		}
+		wait := time.NewTimer(max(0, bound))
 		select {
 		case <-c.released:
 		case <-ctx.Done():
 		case <-wait.C:
 		}
 		wait.Stop()
+		if end, ok := ctx.Deadline(); ok {
+			rest = min(rest, time.Until(end))
+		}
+		if rest > 0 {
+			// Memberlist's farewell says nothing of how we went, and may overtake the announcement that does.
+			_ = c.gossip.list.UpdateNode(rest / 2)
+		}
 	}
-	farewell := 500 * time.Millisecond
-	if end, ok := ctx.Deadline(); ok {
-		farewell = min(farewell, time.Until(end))
-	}
-	if c.gossip != nil && farewell > 0 {
-		// Memberlist's farewell says nothing of how we went, and may overtake the announcement that does.
-		_ = c.gossip.list.UpdateNode(farewell)
-	}
-	c.shut(farewell)
+	c.shut(rest)
 }
 
 // Close stops at once and says nothing: to the others this member has crashed.
 func (c *Cluster) Close() { c.shut(0) }
 
-func (c *Cluster) shut(farewell time.Duration) {
+func (c *Cluster) shut(bound time.Duration) {
 	c.stop.Do(func() {
-		if c.gossip != nil && farewell > 0 {
-			if err := c.gossip.list.Leave(farewell); err != nil {
+		if c.gossip != nil && bound > 0 {
+			if err := c.gossip.list.Leave(bound); err != nil {
 				c.log.Debug("farewell not confirmed", "error", err)
 			}
 		}
@@ -294,7 +301,8 @@ func (c *Cluster) release(o *outcome, t *told) {
 	}
 	v := o.view
 	dropped := o.self.State == Leaving && v.Ring.Index(v.Self) < 0 && v.RingsDiffer() == 0
-	if t.drain && v.Standalone || dropped && (o.self.Handed || v.Ring.Len() == 0) {
+	nothing := v.Standalone || o.self.Role == Observer || o.rival != nil // to hand over, or nobody who would wait for it
+	if t.drain && nothing || dropped && (o.self.Handed || v.Ring.Len() == 0) {
 		close(c.released)
 	}
 }

@@ -356,7 +356,7 @@ func TestNameCollision(t *testing.T) {
 			t.Errorf("no %s in %q", want, err)
 		}
 	}
-	if v := c.View(); v.Problem == "" || v.Me().Gossip != "" {
+	if v := c.View(); v.Problem == "" || v.Me().Gossip != "" || v.Joined {
 		t.Errorf("the newcomer's view: problem %q, me %+v", v.Problem, v.Me())
 	}
 	for _, m := range all {

@@ -110,7 +110,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		members[mine] = *self
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.settled,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.settled && rival == nil,
 		Standalone: m.standalone, Problem: problem, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
