@@ -95,6 +95,9 @@ func (w *World) amend() {
 	i := w.rnd.IntN(len(next))
 	r := &next[i]
 	kind := w.rnd.IntN(4)
+	if kind == 0 && r.limit.Algorithm.Bucket() {
+		kind = 1 // a level in hits means something else at another rate
+	}
 	switch kind {
 	case 0:
 		r.limit.Limit, r.limit.Burst = w.amount(), 0
@@ -245,13 +248,13 @@ func (m *member) resolved(ticket uint64, a owner.Answer) {
 	q.reply(m, a, p.took)
 }
 
-// forward asks another member; one that is not the owner may name a better one, once.
+// forward asks another member; one that is not the owner may name a better one, twice.
 func (q *question) forward(to ring.ID) {
 	m, w := q.from, q.from.w
 	if q.done {
 		return
 	}
-	if to == "" || q.hops >= 2 {
+	if to == "" || q.hops >= 3 {
 		q.degrade()
 		return
 	}

@@ -211,6 +211,7 @@ func (w *World) stepSome() {
 	w.oracle.cutOff(m)
 	w.oracle.stepped(m)
 	w.after(0, m, func() {
+		m.stepped = true
 		m.skew = -m.skew + int64(1100*time.Millisecond)*int64(1-2*w.rnd.IntN(2))
 		w.trace("%s's clock steps", m.name())
 		m.apply(m.node.Fence(m.clock()))

@@ -28,7 +28,7 @@ type member struct {
 	gone    bool // crashed, or left
 	paused  bool
 	backlog []func() // what a paused member does when it wakes
-	busy    bool
+	stepped bool     // its clock was set
 
 	// What gossip says.
 	joined   bool
