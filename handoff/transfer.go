@@ -60,7 +60,7 @@ func (o *outgoing) begin(now int64, seq uint64, shadow bool) {
 // release gives p all of its keys that are held here, if p goes by the same ring, and begins to send what is known of
 // them. From the View that this publishes on, self does not decide them any more.
 func (m *Machine) release(now int64, p *peer) {
-	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 {
+	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.virgin {
 		return
 	}
 	i := m.view.ring.Index(p.ID)
@@ -205,7 +205,7 @@ type incoming struct {
 
 func (in *incoming) chunk(m *Machine, msg *Msg) {
 	switch {
-	case msg.Ring != m.view.ring.Fingerprint() || msg.Seq != m.seq || msg.Flags&Extra != 0:
+	case !m.meant(msg) || msg.Flags&Extra != 0:
 	case msg.Part == 0:
 		in.began, in.next = msg.Sent, 1
 	case msg.Sent == in.began && msg.Part == in.next:
@@ -217,8 +217,14 @@ func (in *incoming) chunk(m *Machine, msg *Msg) {
 
 // complete says whether msg ends a transfer of which every part has come, for the ring as adopted here.
 func (in *incoming) complete(m *Machine, msg *Msg) bool {
-	if msg.Ring != m.view.ring.Fingerprint() || msg.Seq != m.seq {
+	if !m.meant(msg) {
 		return false
 	}
 	return msg.Part == 0 || msg.Sent == in.began && msg.Part == in.next
+}
+
+// meant says whether msg answers self's adoption of the present ring. Copies ahead of a joiner's place are for a ring that
+// nobody goes by yet.
+func (m *Machine) meant(msg *Msg) bool {
+	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Shadow != 0)
 }
