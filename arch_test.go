@@ -39,6 +39,7 @@ var layers = map[string][]string{
 	"admin":             {"limit", "ring", "config", "owner"},
 	"lab":               {},
 	"test/sim":          {"limit", "ring", "handoff", "owner"},
+	"test/sim/main":     {"test/sim"},
 	"cmd/internal/boot": all,
 	"cmd/sidecar":       all,
 	"cmd/xds":           all,
