@@ -2,9 +2,15 @@ package lab
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"sync"
 )
+
+// The range that ports are taken from: below the one that systems take a client's port from, or a member that restarts
+// could find its own taken by whoever made a connection meanwhile.
+const lowestPort, highestPort = 10_000, 32_000
 
 // Ports hands out loopback ports that nothing listens on, each at most once. The zero value is ready.
 type Ports struct {
@@ -17,11 +23,12 @@ func (p *Ports) Addr() (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 200 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port := lowestPort + rand.IntN(highestPort-lowestPort)
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			return "", fmt.Errorf("find a free port: %w", err)
+			continue
 		}
-		addr, port := l.Addr().String(), l.Addr().(*net.TCPAddr).Port
 		u, err := net.ListenPacket("udp", addr)
 		l.Close()
 		if err != nil {
