@@ -313,6 +313,9 @@ func (m *Sidecar) stop(ctx context.Context) {
 		m.xds.stop()
 	}
 	if m.peer != nil {
+		d := m.peer.Facts().Decided
+		m.log.Info("done counting", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
+			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached])
 		if err := m.peer.Close(); err != nil {
 			m.log.Warn("closing the peers' port", "error", err)
 		}
