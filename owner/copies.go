@@ -10,6 +10,7 @@ import (
 )
 
 const (
+	lockKeys   = 128                    // copied under one lock
 	maxBatch   = 512                    // counters of one batch
 	maxBytes   = 96 << 10               // of one message, roughly
 	maxFlight  = 64                     // batches that others have time to confirm
@@ -112,10 +113,10 @@ func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
 type copier struct {
 	next    uint64
 	batches map[uint64]*batch
-	order   []uint64 // of batches, the oldest first
+	order   []uint64          // of batches, the oldest first
 	heard   map[ring.ID]int64 // when each member last was
-	places  []int // scratch
-	mute    []int // scratch
+	places  []int             // scratch
+	mute    []int             // scratch
 }
 
 // batch is a Replica message that is not confirmed.
@@ -150,21 +151,27 @@ func (n *Node) replicate(now int64, fx *Effects) {
 			n.dirty.Store(true)
 			break
 		}
-		open = n.gather(s, now, open, fx)
+		for more := true; more && n.inflight.Load() < maxFlight; {
+			open, more = n.gather(s, now, open, fx)
+		}
 	}
 	for _, g := range open {
 		n.dispatch(now, g, fx)
 	}
 }
 
-// gather takes what one shard has queued.
-func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) []*gathering {
+// gather takes some of what one shard has queued, and says whether there is more.
+func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []*gathering, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for left := s.queue.len(); left > 0; left-- {
+	unpaid := 0
+	for range lockKeys {
+		if s.queue.len() == unpaid {
+			return open, false
+		}
 		if n.inflight.Load() >= maxFlight {
 			n.dirty.Store(true)
-			return open
+			return open, false
 		}
 		k := s.queue.pop()
 		_, h := n.shard(k)
@@ -178,7 +185,9 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) []*ga
 		}
 		to := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
 		if to == "" || e.end <= now {
+			was := s.queue.len()
 			n.unpaid(s, e, d, k, e.end <= now, fx)
+			unpaid += s.queue.len() - was
 			continue
 		}
 		d.bits &^= queuedBit
@@ -191,7 +200,7 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) []*ga
 			n.dispatch(now, g, fx)
 		}
 	}
-	return open
+	return open, unpaid == 0 && s.queue.len() > 0
 }
 
 // unpaid deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.

@@ -27,6 +27,9 @@ type network struct {
 	queue  []envelope
 	done   map[ring.ID]map[uint64]Answer
 	cut    func(from, to ring.ID) bool
+	seen   [handoff.Sealed + 1]int // messages by kind, and
+	given  int                     // keys of which the token came alone
+	still  bool                    // no transfer goes on
 	o      Options
 }
 
@@ -115,7 +118,7 @@ func (w *network) step(reorder bool) {
 			w.effects(id, n.Flush(w.now))
 		}
 		for _, to := range n.Transfers() {
-			if w.rnd.IntN(2) == 0 {
+			if w.rnd.IntN(2) == 0 && !w.still {
 				if msg, ok := n.Pull(w.now, to, nil); ok {
 					w.queue = append(w.queue, envelope{id, to, w.insts[id] | 1, msg})
 				}
@@ -137,6 +140,10 @@ func (w *network) step(reorder bool) {
 	}
 	e := w.queue[i]
 	w.queue = slices.Delete(w.queue, i, i+1)
+	w.seen[e.msg.Kind]++
+	if e.msg.Kind == handoff.Sealed && e.msg.Status == handoff.Given {
+		w.given += len(e.msg.Counters)
+	}
 	if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {
 		w.effects(e.to, n.Step(w.now, e.from, e.inst, &e.msg))
 	}

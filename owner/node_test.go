@@ -205,6 +205,93 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
+// What is charged in a cluster is remembered for its heir without allocating.
+func TestChargesWithCopiesAllocateNothing(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a", "b", "c")
+	n := w.nodes["a"]
+	q := ask(ownedBy(t, w.ring(), "a", 0), 4e9, time.Hour, 1)
+	log := ask(ownedBy(t, w.ring(), "a", 100), 4e9, time.Hour, 1)
+	log.Rule.Algorithm = limit.TokenBucket
+	for _, q := range []*Question{&q, &log} {
+		n.Take(w.now, q)
+		if got := testing.AllocsPerRun(100, func() {
+			if a := n.Take(w.now, q); a.Kind != Decided || a.Authority != Full {
+				t.Fatalf("%+v", a)
+			}
+		}); got != 0 {
+			t.Errorf("%v: %v allocations", q.Rule.Algorithm, got)
+		}
+	}
+}
+
+// The cost of a decision with the copies of what it charged, made, sent, taken in and confirmed every 5 ms.
+func BenchmarkTakeWithCopies(b *testing.B) {
+	w := newNetwork(b, 1, Options{}, "a", "b")
+	n := w.nodes["a"]
+	var qs []Question
+	for i := range 1000 {
+		qs = append(qs, ask(ownedBy(b, w.ring(), "a", i*10), 1e6, time.Minute, 1))
+	}
+	w.queue = nil
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		n.Take(w.now, &qs[i%len(qs)])
+		if i%5000 == 4999 { // as at a million decisions a second
+			fx := n.Flush(w.now)
+			for _, o := range fx.Out {
+				for _, back := range w.nodes["b"].Step(w.now, "a", w.insts["a"]|1, &o.Msg).Out {
+					n.Step(w.now, "b", w.insts["b"]|1, &back.Msg)
+				}
+			}
+		}
+	}
+}
+
+// Moving counters: nanoseconds a counter to read, and to merge, and the longest that a lock was held for either.
+func BenchmarkMove(b *testing.B) {
+	const keys = 300_000
+	w := newNetwork(b, 1, Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys}, "a")
+	n := w.nodes["a"]
+	for i := range keys {
+		q := ask(i, 100, time.Hour, 1)
+		n.Take(w.now, &q)
+	}
+	w.boot("b", handoff.Active)
+	to, into := w.ring(), w.nodes["b"]
+	p := newPicker(&handoff.Transfer{To: "b", Ring: to}, "a")
+	var longestRead, longestMerge time.Duration
+	long := 0 // locks held for more than 200 us, those included that the scheduler took the CPU from
+	for b.Loop() {
+		var read, merged time.Duration
+		var buf []handoff.Counter
+		moved := 0
+		for c := (&scan{}); c.shard < shards; {
+			s := &n.shards[c.shard]
+			begin := time.Now()
+			buf = c.read(s, w.now, p, buf[:0])
+			took := time.Since(begin)
+			read, longestRead = read+took, max(longestRead, took)
+			for i := range buf {
+				s, h := into.shard(buf[i].Key)
+				begin := time.Now()
+				into.mergeOne(s, h, w.now, &buf[i])
+				took := time.Since(begin)
+				merged, longestMerge = merged+took, max(longestMerge, took)
+				if took > 200*time.Microsecond {
+					long++
+				}
+			}
+			moved += len(buf)
+		}
+		b.ReportMetric(float64(read)/float64(moved), "read-ns/key")
+		b.ReportMetric(float64(merged)/float64(moved), "merge-ns/key")
+		b.ReportMetric(float64(moved), "keys")
+	}
+	b.ReportMetric(float64(long), "merges-over-200us")
+	b.ReportMetric(float64(longestRead.Microseconds()), "longest-read-us")
+	b.ReportMetric(float64(longestMerge.Microseconds()), "longest-merge-us")
+}
+
 func BenchmarkTake(b *testing.B) {
 	n := member(Options{Self: "a", Seed: [2]uint64{1, 2}}, t0, "a", "b", "c")
 	var qs []Question

@@ -1,0 +1,239 @@
+package owner
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// A key that is asked for before its transfer comes gets its token, and its counter with it, at once.
+func TestTokensComeOnDemand(t *testing.T) {
+	w := newNetwork(t, 2, Options{}, "a")
+	for i := range 40 {
+		w.ask("a", ask(i, 10, time.Hour, 6), func(Answer) {})
+	}
+	w.still = true
+	w.boot("b", handoff.Joining)
+	w.adopt()
+	w.run(50 * time.Millisecond)
+	w.states["b"], w.nref = handoff.Active, 2
+	w.adopt()
+	w.run(50 * time.Millisecond)
+	moved := 0
+	for i := range 80 { // the last forty were never charged
+		w.ask("b", ask(i, 10, time.Hour, 1), func(a Answer) {
+			want := uint64(6)
+			if i >= 40 {
+				want = 0
+			}
+			if a.Authority != Full || a.Before != want {
+				t.Errorf("key %d: %+v", i, a)
+			}
+		})
+		if r := w.ring(); r.At(r.Owner(ask(i, 1, 1, 1).Owner)).ID == "b" {
+			moved++
+		}
+	}
+	if w.given != moved || moved < 20 {
+		t.Errorf("%d keys moved, %d tokens came", moved, w.given)
+	}
+	w.still = false
+	w.run(3 * time.Second)
+	if p := w.nodes["b"].Progress(); !p.Complete {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A question waits no longer than its caller: when the holder is silent it is given up, and answered from the share.
+func TestTokenThatDoesNotCome(t *testing.T) {
+	w := newNetwork(t, 2, Options{}, "a")
+	w.still = true
+	w.boot("b", handoff.Joining)
+	w.adopt()
+	w.run(50 * time.Millisecond)
+	w.states["b"], w.nref = handoff.Active, 2
+	w.adopt()
+	w.cut = func(_, _ ring.ID) bool { return true }
+	q := ask(ownedBy(t, w.ring(), "b", 0), 10, time.Hour, 1)
+	w.ask("b", q, func(a Answer) {
+		if a.Authority != Share {
+			t.Errorf("%+v", a)
+		}
+	})
+	if f := w.nodes["b"].Facts(w.now); f.Waiting != 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// pairOf is a member "a" alone on the ring with full right, that knows "b", and a message to it.
+func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects) {
+	t.Helper()
+	o.Self, o.Inst = "a", 0x101
+	n := New(o)
+	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", Inst: 0x101}}), handoff.Standing{NRef: 1, Joined: true, Peers: []handoff.Peer{{ID: "b", Inst: 0x201}}})
+	return n, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects {
+		return n.Step(now, "b", 0x201, &handoff.Msg{Kind: k, Seq: 1, Counters: cs})
+	}
+}
+
+func counterOf(q Question, slots ...limit.Slot) handoff.Counter {
+	return handoff.Counter{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
+}
+
+func TestMergedSlots(t *testing.T) {
+	q := ask(1, 100, time.Minute, 0)
+	w := q.Rule.Index(t0)
+	for _, c := range []struct {
+		name    string
+		slots   []limit.Slot
+		want    uint64 // of 5 own hits and those
+		refused uint64
+	}{
+		{"another writer's", []limit.Slot{{Writer: 0x201, At: w, Charged: 7, Refunded: 2}}, 10, 0},
+		{"two writers'", []limit.Slot{{Writer: 0x201, At: w, Charged: 7}, {Writer: 0x301, At: w, Charged: 1}}, 13, 0},
+		{"own, raised", []limit.Slot{{Writer: 0x101, At: w, Charged: 1 << 40}}, 5, 0},
+		{"own, refunded", []limit.Slot{{Writer: 0x101, At: w, Charged: 5, Refunded: 5}}, 5, 0},
+		{"own, of another window", []limit.Slot{{Writer: 0x101, At: w + 1, Charged: 5}}, 5, 0},
+		{"any value", []limit.Slot{{Writer: 0x201, At: w, Charged: math.MaxUint64}}, math.MaxUint64, 0},
+		{"the window before", []limit.Slot{{Writer: 0x201, At: w - 1, Charged: 9}}, 5, 0},
+		{"the window after", []limit.Slot{{Writer: 0x201, At: w + 1, Charged: 9}}, 5, 0},
+		{"far windows", []limit.Slot{{Writer: 0x201, At: w + 2, Charged: 9}, {Writer: 0x201, At: w - 2, Charged: 9}}, 5, 2},
+		{"the end of time", []limit.Slot{{Writer: 0x201, At: math.MaxInt64, Charged: 9}}, 5, 1},
+	} {
+		n, send := pairOf(t, Options{})
+		take(n, t0, ask(1, 100, time.Minute, 5))
+		fx := send(t0, handoff.Replica, counterOf(q, c.slots...))
+		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.Got || fx.Out[0].Msg.Seq != 1 {
+			t.Errorf("%s: %+v", c.name, fx.Out)
+		}
+		if a := take(n, t0+1, q.op(Peek)); a.Before != c.want || a.Reset > time.Minute {
+			t.Errorf("%s: %+v, want %d", c.name, a, c.want)
+		}
+		if f := n.Facts(t0); f.SlotsRefused != c.refused {
+			t.Errorf("%s: %d refused", c.name, f.SlotsRefused)
+		}
+	}
+}
+
+// What a faster clock has counted in the next window counts when that comes.
+func TestWindowAheadIsKept(t *testing.T) {
+	n, send := pairOf(t, Options{})
+	q := ask(1, 100, time.Minute, 5)
+	w := q.Rule.Index(t0)
+	take(n, t0, q)
+	send(t0+second, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x201, At: w + 1, Charged: 30}))
+	for _, c := range []struct {
+		at   int64
+		want uint64
+	}{{2 * second, 5}, {59 * second, 10}, {60*second - 200*milli, 30}, {61 * second, 35}, {121 * second, 0}} {
+		if a := take(n, t0+c.at, q); a.Before != c.want {
+			t.Errorf("after %v: %+v, want %d", time.Duration(c.at), a, c.want)
+		}
+	}
+}
+
+func TestRefusedCounters(t *testing.T) {
+	n, send := pairOf(t, Options{MaxKeys: 4})
+	q := ask(1, 100, time.Minute, 0)
+	w := q.Rule.Index(t0)
+	slot := limit.Slot{Writer: 0x201, At: w, Charged: 7}
+	bad := []handoff.Counter{counterOf(q, slot), counterOf(q, slot), counterOf(q, make([]limit.Slot, maxSlots+1)...)}
+	bad[0].Rule.Algorithm = 99
+	bad[1].Rule.Window = -1
+	send(t0, handoff.Chunk, bad...)
+	n.Step(t0, "b", 0x203, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
+	n.Step(t0, "x", 0x201, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
+	if f := n.Facts(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
+		t.Errorf("%+v", f)
+	}
+	for i := range 10 {
+		send(t0, handoff.Replica, counterOf(ask(i, 100, time.Minute, 0), slot))
+	}
+	if f := n.Facts(t0); f.Replicas != 4 || f.CopiesDropped != 6 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// A confirmation that is late says nothing of charges that were made after what it confirms was confirmed by others.
+func TestLateConfirmation(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b", "c")
+	n := w.nodes["a"]
+	q := ask(ownedBy(t, w.ring(), "a", 0), 1000, time.Hour, 5)
+	w.queue = nil
+	take(n, w.now, q)
+	first := n.Flush(w.now).Out[0]
+	w.now += 11 * milli
+	second := n.Flush(w.now).Out[0]
+	if first.To == second.To {
+		t.Fatalf("both went to %s", first.To)
+	}
+	got := func(o handoff.Out) {
+		n.Step(w.now, o.To, w.insts[o.To]|1, &handoff.Msg{Kind: handoff.Got, Seq: o.Msg.Seq})
+	}
+	got(second)
+	if f := n.Facts(w.now); f.UnreplicatedIn != 0 {
+		t.Fatalf("%+v", f)
+	}
+	take(n, w.now, q)
+	got(first)
+	if f := n.Facts(w.now); f.UnreplicatedIn != 5 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// What was admitted under SHARE while the table was full counts when there is room.
+func TestShareWithoutRoom(t *testing.T) {
+	n, send := pairOf(t, Options{MaxKeys: 2, DomainQuota: 2})
+	for i := range 2 {
+		send(t0, handoff.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
+	}
+	q := ask(1, 10, time.Hour, 4)
+	if a := n.Degrade(t0, &q); a.Over {
+		t.Fatalf("%+v", a)
+	}
+	if f := n.Facts(t0); f.ShareUntold != 4 {
+		t.Errorf("%+v", f)
+	}
+	if a := take(n, t0, q); a.Before != 4 || a.Over {
+		t.Errorf("%+v", a)
+	}
+	if a := take(n, t0, q); a.Before != 8 || !a.Over {
+		t.Errorf("%+v", a)
+	}
+}
+
+// A table that grows, is swept and loses keys while it is read is read whole.
+func TestScanOfAChangingTable(t *testing.T) {
+	n := alone(Options{})
+	const kept = 6000
+	for i := range kept {
+		take(n, t0, ask(i, 100, time.Hour, 1))
+		take(n, t0, ask(100_000+i, 100, time.Second, 1)) // these end
+	}
+	seen := map[Key]bool{}
+	p := newPicker(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
+	now, more := t0, 0
+	for c := (&scan{}); c.shard < shards; {
+		s := &n.shards[c.shard]
+		for _, x := range c.read(s, s.clock(now), p, nil) {
+			seen[x.Key] = true
+		}
+		now += milli / 4
+		for range 3 {
+			take(n, now, ask(200_000+more, 100, time.Hour, 1))
+			more++
+		}
+		if more%50 == 0 {
+			n.Tick(now)
+		}
+	}
+	for i := range kept {
+		if !seen[key(i)] {
+			t.Fatalf("key %d was missed; %d of %d seen", i, len(seen), kept)
+		}
+	}
+}
