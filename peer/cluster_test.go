@@ -210,8 +210,13 @@ type stub struct {
 	addr Addr
 }
 
-// newStub serves each stream that was shaken hands on.
+// newStub speaks version 1 and serves each stream that was shaken hands on.
 func newStub(t testing.TB, serve func(net.Conn)) *stub {
+	t.Helper()
+	return newStubOf(t, 1, func(conn net.Conn, _ hello) { serve(conn) })
+}
+
+func newStubOf(t testing.TB, version uint16, serve func(net.Conn, hello)) *stub {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -228,12 +233,17 @@ func newStub(t testing.TB, serve func(net.Conn)) *stub {
 			}
 			wg.Go(func() {
 				defer conn.Close()
-				if _, err := readHandshake(conn, frameHello); err != nil {
+				payload, err := readHandshake(conn, frameHello)
+				if err != nil {
 					return
 				}
-				conn.Write(appendWelcome(nil, welcome{version: 1, versions: versions{1, 1}}))
+				h, err := parseHello(payload)
+				if err != nil {
+					return
+				}
+				conn.Write(appendWelcome(nil, welcome{version: version, versions: versions{1, version}}))
 				go func() { <-done; conn.Close() }()
-				serve(conn)
+				serve(conn, h)
 			})
 		}
 	})

@@ -1,0 +1,360 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// sampleMsg is a message of kind k with every field distinct.
+func sampleMsg(k handoff.Kind) handoff.Msg {
+	return handoff.Msg{
+		Kind: k, Flags: handoff.Owed | handoff.Extra, Status: handoff.Gone, Part: 0x01020304,
+		Ring: 0x1112131415161718, Seq: 0x2122232425262728, Base: 0x3132333435363738,
+		Sent: 0x4142434445464748, Now: 0x5152535455565758, Quiet: 0x6162636465666768, Member: "pod-3",
+		Counters: []handoff.Counter{
+			{
+				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, Owner: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
+				Rule: limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4, Algorithm: limit.SlidingLog},
+				End:  0x5556575859505152, State: limit.State{TAT: -7, Slots: []limit.Slot{
+					{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}, {Writer: 5, At: 400, Charged: math.MaxUint64},
+				}},
+			},
+			{Key: owner.Key{1, 2}, Owner: 3},
+		},
+	}
+}
+
+// strictAsk is a question that only version 2 knows.
+func strictAsk() []byte {
+	q := owner.Question{
+		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
+	}
+	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Question{q}, []uint16{0})
+}
+
+// The layout of what version 2 added never changes, either.
+func TestGoldenMessages(t *testing.T) {
+	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromInst: 3, to: "pod-1", toInst: 5, purpose: forTransfer}
+	samples := map[string][]byte{"strict": strictAsk(), "transfer-hello": appendHello(nil, h)}
+	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+		m := sampleMsg(k)
+		b, err := appendMsg(nil, &m, new(writerTable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples[fmt.Sprintf("message-%d", k)] = b
+	}
+	for name, b := range samples {
+		file := filepath.Join("testdata", "v2-"+name+".hex")
+		if *update {
+			if err := os.WriteFile(file, []byte(hex.Dump(b)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hex.Dump(b); got != string(want) {
+			t.Errorf("%s is now\n%swant\n%s", name, got, want)
+		}
+	}
+}
+
+func TestStrictRoundTrip(t *testing.T) {
+	_, payload, _, _, _ := nextFrame(strictAsk())
+	_, records, err := parseAskHead(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, _, _ := nextRecord(records)
+	var q owner.Question
+	if o, err := parseQuestion(record, &q); err != nil || o != groupServed || !q.Strict {
+		t.Errorf("%+v, %d, %v", q, o, err)
+	}
+	// A member of version 1 reads as much as it knows.
+	if o, err := parseQuestion(record[:questionSize], &q); err != nil || o != groupServed || q.Strict {
+		t.Errorf("%+v, %d, %v", q, o, err)
+	}
+}
+
+func payloadOf(t testing.TB, m *handoff.Msg) (handoff.Kind, []byte) {
+	t.Helper()
+	b, err := appendMsg([]byte("before"), m, new(writerTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	typ, payload, rest, whole, err := nextFrame(b[len("before"):])
+	k, known := msgKind(typ)
+	if err != nil || !whole || len(rest) != 0 || !known || k != m.Kind {
+		t.Fatal(typ, rest, whole, err)
+	}
+	return k, payload
+}
+
+func TestMessageRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var reader msgReader
+	for range 500 {
+		m := sampleMsg(handoff.Kind(1 + r.IntN(8)))
+		for c := range m.Counters[:1+r.IntN(2)] {
+			slots := m.Counters[c].State.Slots[:0:0]
+			at := int64(math.MinInt64 / 2)
+			for range r.IntN(50) {
+				at += 1 + int64(r.Uint64()>>(8+r.IntN(50)))
+				slots = append(slots, limit.Slot{Writer: r.Uint64(), At: at, Charged: r.Uint64() >> r.IntN(64), Refunded: r.Uint64() >> r.IntN(64)})
+			}
+			if m.Counters[c].State.Slots = slots; len(slots) > 0 {
+				m.Counters[c].Rule.Window = time.Second
+			}
+		}
+		k, payload := payloadOf(t, &m)
+		got, err := reader.parse(k, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.Counters {
+			if len(m.Counters[i].State.Slots) == 0 {
+				m.Counters[i].State.Slots = nil
+			}
+		}
+		if !reflect.DeepEqual(*got, m) {
+			t.Fatalf("got  %+v\nwant %+v", *got, m)
+		}
+	}
+}
+
+// As much as a Node sends at once fits a frame.
+func TestFullMessage(t *testing.T) {
+	now := time.Now().UnixNano()
+	m := handoff.Msg{Kind: handoff.Chunk, Counters: []handoff.Counter{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
+	slots := make([]limit.Slot, maxSlots)
+	for i := range slots {
+		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second), Charged: math.MaxUint64, Refunded: uint64(i)}
+	}
+	m.Counters[0].State.Slots = slots
+	k, payload := payloadOf(t, &m)
+	got, err := new(msgReader).parse(k, payload)
+	if err != nil || !reflect.DeepEqual(got.Counters, m.Counters) {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		change func()
+		want   error
+	}{
+		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, errSlots},
+		"counters": {func() { m.Counters = make([]handoff.Counter, maxCounters+1) }, errCounters},
+		"bytes": {func() {
+			m.Counters = make([]handoff.Counter, maxCounters)
+			for i := range m.Counters {
+				m.Counters[i].State.Slots = slots[:100]
+			}
+		}, errTooLong},
+	} {
+		tt.change()
+		if b, err := appendMsg([]byte("kept"), &m, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Cut off anywhere, or with counts that do not fit, a message is an error; with more behind its parts, it is not.
+func TestMessageMalformed(t *testing.T) {
+	m := sampleMsg(handoff.Replica)
+	k, whole := payloadOf(t, &m)
+	var r msgReader
+	for n := range whole {
+		if _, err := r.parse(k, whole[:n:n]); err == nil {
+			t.Errorf("%d of %d bytes were read", n, len(whole))
+		}
+	}
+	if _, err := r.parse(k, append(bytes.Clone(whole), "of a later version"...)); err != nil {
+		t.Error(err)
+	}
+	head := int(le.Uint16(whole)) + 2
+	record := head + 2 + 8*2
+	for name, change := range map[string]func(b []byte) []byte{
+		"too many counters": func(b []byte) []byte { le.PutUint16(b[4:], maxCounters+1); return b },
+		"too many slots":    func(b []byte) []byte { le.PutUint16(b[record+4+64:], maxSlots+1); return b },
+		"long name":         func(b []byte) []byte { b[2+56] = 200; return b },
+		"window":            func(b []byte) []byte { le.PutUint64(b[record+4+32:], 0); return b },
+		"algorithm":         func(b []byte) []byte { b[record+4+66] = 99; return b },
+		"writer":            func(b []byte) []byte { b[record+4+counterSize] = 7; return b },
+		"order":             func(b []byte) []byte { b[record+4+counterSize] = 1; return b },
+	} {
+		if _, err := r.parse(k, change(bytes.Clone(whole))); err == nil {
+			t.Errorf("%s: read", name)
+		}
+	}
+	later := bytes.Clone(whole[:record])
+	later = le.AppendUint32(later, le.Uint32(whole[record:])+3)
+	n := int(le.Uint32(whole[record:]))
+	later = append(append(append(later, whole[record+4:record+4+n]...), "new"...), whole[record+4+n:]...)
+	if got, err := r.parse(k, later); err != nil || !reflect.DeepEqual(*got, m) {
+		t.Errorf("with a later version's field: %v", err)
+	}
+}
+
+// What can be read is written to the same message again, and nothing panics.
+func FuzzMessage(f *testing.F) {
+	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+		m := sampleMsg(k)
+		_, payload := payloadOf(f, &m)
+		f.Add(byte(k), payload)
+	}
+	f.Add(byte(handoff.Ping), []byte{})
+	f.Fuzz(func(t *testing.T, k byte, b []byte) {
+		var r, again msgReader
+		m, err := r.parse(handoff.Kind(k), b)
+		if err != nil {
+			return
+		}
+		if len(m.Counters) > maxCounters || len(m.Member) > maxID {
+			t.Fatalf("%d counters, name %q", len(m.Counters), m.Member)
+		}
+		written, err := appendMsg(nil, m, new(writerTable))
+		if err != nil {
+			return // what was packed tighter than we do
+		}
+		if got, err := again.parse(m.Kind, written[frameHead:]); err != nil || !reflect.DeepEqual(got, m) {
+			t.Fatalf("%+v became %+v, %v", m, got, err)
+		}
+	})
+}
+
+// Messages change nothing unless they come from the boot that is a member, mean this boot, and are young.
+func TestMessageRefused(t *testing.T) {
+	ms := newCluster(t, 2)
+	m, other := ms[1], ms[0]
+	before := m.Facts()
+	counter := sampleMsg(handoff.Replica).Counters[:1]
+	now := m.Now()
+	for _, tt := range []struct {
+		name       string
+		from       ring.ID
+		inst, to   uint64
+		sent       int64
+		garbage    bool
+		want       string
+		wantMerged bool
+	}{
+		{name: "unknown", from: "m9", inst: 3, to: instOf("m1"), want: refusedUnknown},
+		{name: "another boot", from: "m0", inst: instOf("m0") + 2, to: instOf("m1"), want: refusedBoot},
+		{name: "no boot", from: "m0", to: instOf("m1"), want: refusedBoot},
+		{name: "any boot of this", from: "m0", inst: instOf("m0"), to: 0, want: refusedBoot},
+		{name: "old", from: "m0", inst: instOf("m0"), to: instOf("m1"), sent: -61 * int64(time.Second), want: refusedOld},
+		{name: "garbage", from: "m0", inst: instOf("m0"), to: instOf("m1"), garbage: true, want: refusedMalformed},
+		{name: "good", from: "m0", inst: instOf("m0"), to: instOf("m1")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := server{p: m.Peer, from: tt.from, inst: tt.inst, toInst: tt.to}
+			msg := handoff.Msg{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
+			k, payload := payloadOf(t, &msg)
+			if tt.garbage {
+				payload = payload[:len(payload)-1]
+			}
+			s.receive(m.Now(), k, payload)
+			if tt.want != "" {
+				if n := testutil.ToFloat64(m.m.refused.WithLabelValues(tt.want)); n < 1 {
+					t.Errorf("not refused as %s", tt.want)
+				}
+				if f := m.Facts(); f.Keys != before.Keys || !reflect.DeepEqual(f.Decided, before.Decided) {
+					t.Errorf("%+v became %+v", before, f)
+				}
+			} else if n := testutil.CollectAndCount(m.m.refused); n != 4 {
+				t.Errorf("%d reasons counted, want 4", n)
+			}
+		})
+	}
+	if a := other.ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestSkews(t *testing.T) {
+	m := newMember(t, "m0")
+	s := &m.skews
+	const sec = int64(time.Second)
+	// The quickest answer tells best.
+	s.pong("m1", 100*sec, 103*sec+50, 100*sec+100)
+	s.pong("m1", 200*sec, 209*sec, 201*sec)
+	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got-3) > 1e-6 {
+		t.Errorf("skew %v, want 3", got)
+	}
+	// Old ones are forgotten, and impossible ones are not taken.
+	s.pong("m1", 300*sec, 0, 299*sec)
+	for i := range int64(skewSamples) {
+		s.pong("m1", (300+i)*sec, (298+i)*sec+sec/2, (301+i)*sec)
+	}
+	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got+2) > 1e-6 {
+		t.Errorf("skew %v, want -2", got)
+	}
+	if s.old("m1", 1000*sec, 1062*sec-1) || !s.old("m1", 1000*sec, 1062*sec+1) || s.old("m2", 0, 1e18) {
+		t.Error("age is not judged by the member's own clock")
+	}
+	s.reset()
+	if s.old("m1", 0, 1e18) {
+		t.Error("a skew outlives the clock's jump")
+	}
+	m.alone()
+	if s.pong("m1", 1, 1, 2); testutil.CollectAndCount(m.m.skew) != 1 {
+		t.Error("no gauge")
+	}
+	if m.alone(); testutil.CollectAndCount(m.m.skew) != 0 {
+		t.Error("a gauge of a member that has gone")
+	}
+}
+
+// A stream that speaks version 1 carries no messages, and its questions are as they were, byte for byte.
+func TestOldAsker(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	golden := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join("testdata", "v1-"+name+".hex"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []byte
+		for line := range strings.Lines(string(b)) {
+			if len(line) < 10 {
+				continue
+			}
+			text, _, _ := strings.Cut(line[10:], "|")
+			part, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, part...)
+		}
+		return out
+	}
+	h := hello{versions: versions{1, 1}, scheme: keyScheme, label: labelDigest("test"), algorithms: 1, from: "old", to: "m0"}
+	conn := dialRaw(t, m, appendHello(nil, h))
+	payload, err := readHandshake(conn, frameWelcome)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err := parseWelcome(payload); err != nil || w.version != 1 {
+		t.Fatal(w, err)
+	}
+	conn.Write(golden("ask"))
+	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
+		t.Errorf("%d, %d, %+v", id, outcome, as)
+	}
+}

@@ -1,0 +1,206 @@
+package peer
+
+import (
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// heard keeps what it was told.
+type heard struct{ answers []string }
+
+func (h *heard) resolve(gen uint64, i int, a *owner.Answer) {
+	h.answers = append(h.answers, fmt.Sprint(gen, " ", i, " ", a.After))
+}
+
+func (w *waits) remembered() (n int) {
+	for i := range w.shards {
+		n += len(w.shards[i].m)
+	}
+	return n
+}
+
+// Whatever the order in which a ticket is expected, resolved and given up, it is told once at most and then forgotten.
+func TestWaits(t *testing.T) {
+	answer := owner.Answer{}
+	answer.After = 3
+	for _, tt := range []struct {
+		name  string
+		steps string
+		told  int
+	}{
+		{"expected, resolved", "er", 1},
+		{"resolved before it was expected", "re", 1},
+		{"cancelled", "ef", 0},
+		{"resolved while it was given up", "ear", 0},
+		{"given up after it was resolved", "era", 1},
+		{"not wanted, then resolved", "dr", 0},
+		{"resolved, then not wanted", "rd", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var w waits
+			var h heard
+			for _, ticket := range []uint64{1, 2, 1 << 40} {
+				for _, s := range tt.steps {
+					switch s {
+					case 'e':
+						if early := w.expect(ticket, &h, 7, 9); early != nil {
+							h.resolve(7, 9, early)
+						}
+					case 'r':
+						w.resolve(ticket, answer)
+					case 'f':
+						w.forget(ticket)
+					case 'a':
+						w.abandon(ticket)
+					case 'd':
+						w.discard(ticket)
+					}
+				}
+			}
+			if len(h.answers) != 3*tt.told || tt.told > 0 && h.answers[0] != "7 9 3" {
+				t.Errorf("told %q", h.answers)
+			}
+			if w.remembered() != 0 || w.n.Load() != 0 {
+				t.Errorf("%d remembered, %d counted", w.remembered(), w.n.Load())
+			}
+		})
+	}
+}
+
+// orphan is a member whose heir has just gone, so that strict questions wait.
+func orphan(t *testing.T) (m *member, q owner.Question) {
+	t.Helper()
+	ms := newCluster(t, 2)
+	ms[1].Close()
+	ms[0].awaitLinks(t, 0)
+	q = question(ownedBy(ringOf("m0", "m1"), "m0", 1)[0], 100, 1)
+	return ms[0], q
+}
+
+// A served group that waits holds up none behind it, and is dropped when its asker has given up.
+func TestParked(t *testing.T) {
+	m, q := orphan(t)
+	conn := shake(t, m)
+	strict := question(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
+	strict.Strict = true
+	b := appendAsk(nil, group{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Question{q, strict}, []uint16{0, 1})
+	q.Op = owner.Look
+	b = appendAsk(b, group{id: 2, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0})
+	conn.Write(b)
+	in := &frames{src: conn}
+	if id, outcome, as := nextAnswer(t, in); id != 2 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
+		t.Errorf("%d, %d, %+v", id, outcome, as)
+	}
+	await(t, "the group to be dropped", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
+	if n := testutil.ToFloat64(m.m.waits[expired]); n < 1 {
+		t.Errorf("%v expired", n)
+	}
+	q.Op = owner.Peek
+	conn.Write(appendAsk(nil, group{id: 3, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0}))
+	if id, _, _ := nextAnswer(t, in); id != 3 {
+		t.Errorf("group %d was answered after it was dropped", id)
+	}
+}
+
+// Beyond the bound nobody waits: questions are degraded here, and sent back to who asked.
+func TestTooManyWaits(t *testing.T) {
+	m, q := orphan(t)
+	q.Strict = true
+	m.waits.n.Store(maxWaits)
+	if a := m.ask(time.Hour, q); a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+	conn := shake(t, m)
+	conn.Write(appendAsk(nil, group{id: 1, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0}))
+	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || as[0].Kind != owner.Ask || as[0].Member != "" {
+		t.Errorf("%d, %d, %+v", id, outcome, as)
+	}
+	if n := testutil.ToFloat64(m.m.waits[overflow]); n != 2 || m.waits.remembered() != 0 {
+		t.Errorf("%v over the bound, %d remembered", n, m.waits.remembered())
+	}
+}
+
+// owed makes a member that has keys keys and a stub on its ring that waits for its own, and serves it by serve.
+func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
+	t.Helper()
+	s := newStubOf(t, 2, serve)
+	m := newMember(t, "m0").alone()
+	await(t, "its keys", func() bool { return m.node.Progress().Complete })
+	for i := range keys {
+		q := question(fmt.Sprint("many ", i), 10, 1)
+		m.node.Take(m.Now(), &q)
+	}
+	on := []ring.ID{"m0", "stub"}
+	r := ringOf(on...)
+	m.SetView(r, standing("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, Inst: instOf("stub")}})
+	m.awaitLinks(t, 1)
+	hello := m.hello
+	hello.from, hello.fromInst, hello.to, hello.toInst = "stub", instOf("stub"), "m0", instOf("m0")
+	conn := dialRaw(t, m, appendHello(nil, hello))
+	ping := handoff.Msg{Kind: handoff.Ping, Flags: handoff.Owed, Ring: r.Fingerprint(), Seq: 1, Sent: m.Now(), Now: m.Now()}
+	b, err := appendMsg(nil, &ping, new(writerTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Write(b)
+	return m
+}
+
+// A receiver that reads nothing stops its transfer, and that only.
+func TestTransferBlocks(t *testing.T) {
+	var transfers atomic.Int32
+	block := make(chan struct{})
+	m := owed(t, 300_000, func(conn net.Conn, h hello) {
+		if h.purpose == forTransfer {
+			conn.(*net.TCPConn).SetReadBuffer(4096)
+			transfers.Add(1)
+			<-block
+			return
+		}
+		swallow(conn)
+	})
+	defer close(block)
+	sent := func() float64 { return testutil.ToFloat64(m.m.keysSent) }
+	await(t, "the transfer to begin", func() bool { return transfers.Load() == 1 && sent() > 0 })
+	last := -1.0
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	await(t, "the transfer to stop", func() bool {
+		<-tick.C
+		was := last
+		last = sent()
+		return was == last
+	})
+	if m.node.Progress().Incomplete == 0 || len(m.node.Transfers()) != 1 {
+		t.Errorf("after %v counters the transfer is done", last)
+	}
+	m.Close() // does not wait for the receiver
+}
+
+// A transfer that breaks begins anew.
+func TestTransferBreaks(t *testing.T) {
+	var transfers atomic.Int32
+	m := owed(t, 2000, func(conn net.Conn, h hello) {
+		if h.purpose == forTransfer {
+			transfers.Add(1)
+			return
+		}
+		swallow(conn)
+	})
+	await(t, "another attempt", func() bool { return transfers.Load() > 1 })
+	if n := testutil.ToFloat64(m.m.incomplete); n < 1 {
+		t.Errorf("%v counted", n)
+	}
+	if !m.logged("transfer broke off") {
+		t.Error("not logged")
+	}
+}
