@@ -60,6 +60,20 @@ func (o *oracle) adopted(m *member) {
 	}
 }
 
+// grown sees a member take a place while parts of the cluster may go without each other: a part that grows counts
+// itself for more of the cluster than it was when the others were lost.
+func (o *oracle) grown() {
+	for i := range o.last {
+		if o.w.now-o.last[i] < aftermath {
+			o.joins++
+			return
+		}
+	}
+	if _, n := o.w.parts(); n > 1 {
+		o.joins++
+	}
+}
+
 // decayed sees N_ref forget a member that may be alive.
 func (o *oracle) decayed() {
 	o.decays++
@@ -140,8 +154,8 @@ func (o *oracle) cutOff(m *member) {
 
 // stepped sees a clock set: windows of that member's are others now.
 func (o *oracle) stepped(m *member) {
-	o.current(func(_ *account, x *span) {
-		if slices.Contains(x.deciders, m) {
+	o.current(func(a *account, x *span) {
+		if slices.Contains(x.deciders, m) || a.rule.Algorithm.Bucket() {
 			x.extra += x.limit
 		}
 	})
@@ -211,6 +225,15 @@ func (o *oracle) sent(m *member, msg *handoff.Msg) {
 	}
 }
 
+// bereft says that more members are lost to m than a full right may miss. They count until N_ref forgets them.
+func (m *member) bereft() bool {
+	n := m.stand.NRef
+	if n >= 3 {
+		n--
+	}
+	return m.ring.Len() < n
+}
+
 // probed looks at the answers of the liveness phase (I9).
 func (o *oracle) probed(probes []*question) {
 	holder := map[owner.Key]*member{}
@@ -219,7 +242,7 @@ func (o *oracle) probed(probes []*question) {
 		switch {
 		case !q.done || v == nil:
 			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.q.Key[0]>>48)
-		case v.a.Authority != owner.Full && (v.a.Authority != owner.Part || v.by.ring.Len() >= v.by.stand.NRef-1):
+		case v.a.Authority != owner.Full && (v.a.Authority != owner.Part || !v.by.bereft()):
 			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.a.Authority, q.q.Key[0]>>48, v.by.name())
 		case holder[q.q.Key] != nil && holder[q.q.Key] != v.by:
 			o.w.fail("I9: %s and %s both decide %04x", holder[q.q.Key].name(), v.by.name(), q.q.Key[0]>>48)

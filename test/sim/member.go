@@ -215,6 +215,7 @@ func (m *member) join() {
 		m.w.after(100*time.Millisecond, m, m.join)
 		return
 	}
+	m.w.oracle.grown()
 	m.become(active)
 	m.look()
 }

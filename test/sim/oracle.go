@@ -34,6 +34,7 @@ type oracle struct {
 	written  map[writing]limit.Slot // what each writer has told of its own slots
 	last     [len(troubles)]int64   // end of the last fault of each kind
 	decays   int                    // members whose N_ref has forgotten somebody
+	joins    int                    // places taken while members were lost
 	leastN   int                    // of N_ref, from 3 on
 	probing  bool
 	exact    bool // nothing hinders anybody, so every answer is by full authority
@@ -206,7 +207,7 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	if n := o.leastN; n >= 3 && o.w.o.Policy == handoff.ShareOut {
 		b += uint64(math.Ceil(most / float64(n)))
 	}
-	if o.w.o.Policy == handoff.Available || o.decays > 0 {
+	if o.w.o.Policy == handoff.Available || o.decays+o.joins > 0 {
 		b += uint64(math.Ceil(most)) * x.split
 	}
 	return b
