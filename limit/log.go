@@ -67,15 +67,14 @@ func (r Rule) usedLog(s *State, now int64) (used uint64) {
 
 func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 	at, end := now, r.bucket(now)
-	if len(s.Slots) >= logSlots {
+	if s.joined(end, writer) {
+		at = end
+	} else if len(s.Slots) >= logSlots {
 		r.drop(s, now)
 		if from, to := r.counted(s, now); to-from >= logSlots {
 			r.join(s)
 			at = end
 		}
-	}
-	if _, joined := s.find(end, writer); joined {
-		at = end
 	}
 	s.charge(at, writer, hits)
 }

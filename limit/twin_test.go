@@ -193,6 +193,27 @@ func TestLongLog(t *testing.T) {
 	}
 }
 
+// Of a bucket of which a part has left, an old copy brings nothing back that was refunded.
+func TestLogLeavesByBuckets(t *testing.T) {
+	r := Rule{Window: time.Minute, Limit: 500, Algorithm: SlidingLog}
+	first := r.bucket(t0) + 1
+	second := first + r.step()/2
+	var s State
+	r.Take(&s, first, 3, 1)
+	r.Take(&s, second, 3, 1)
+	old := s.clone()
+	r.Refund(&s, second, 3, 2)
+	now := first + int64(r.Window) // the first has left
+	r.Trim(&s, now)
+	for i := range int64(logSlots) {
+		r.Take(&s, now+i, 3, 1)
+	}
+	r.Merge(&s, &old)
+	if got := r.Used(&s, now+logSlots); got != logSlots {
+		t.Errorf("%d used, want %d", got, logSlots)
+	}
+}
+
 // What a bucket admits in any time is at most its depth and Limit hits a Window.
 func TestBucketEnvelope(t *testing.T) {
 	for seed := range uint64(100) {
