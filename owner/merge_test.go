@@ -187,32 +187,35 @@ func TestLateConfirmation(t *testing.T) {
 
 // What was admitted under SHARE while the table was full counts when there is room.
 func TestShareWithoutRoom(t *testing.T) {
-	n, send := pairOf(t, Options{MaxKeys: 2, DomainQuota: 2})
-	for i := range 2 {
-		send(t0, handoff.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
-	}
-	q := ask(1, 10, time.Hour, 4)
-	if a := n.Degrade(t0, &q); a.Over {
-		t.Fatalf("%+v", a)
-	}
-	if f := n.Facts(t0); f.ShareUntold != 4 {
-		t.Errorf("%+v", f)
-	}
-	if a := take(n, t0, q); a.Before != 4 || a.Over {
-		t.Errorf("%+v", a)
-	}
-	if a := take(n, t0, q); a.Before != 8 || !a.Over {
-		t.Errorf("%+v", a)
+	for _, alg := range algorithms {
+		n, send := pairOf(t, Options{MaxKeys: 2, DomainQuota: 2})
+		for i := range 2 {
+			send(t0, handoff.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
+		}
+		q := ask(1, 10, time.Hour, 4)
+		q.Rule.Algorithm = alg
+		if a := n.Degrade(t0, &q); a.Over {
+			t.Fatalf("%v: %+v", alg, a)
+		}
+		if f := n.Facts(t0); f.ShareUntold != 4 {
+			t.Errorf("%v: %+v", alg, f)
+		}
+		if a := take(n, t0, q); a.Before != 4 || a.Over {
+			t.Errorf("%v: %+v", alg, a)
+		}
+		if a := take(n, t0, q); a.Before != 8 || !a.Over {
+			t.Errorf("%v: %+v", alg, a)
+		}
 	}
 }
 
 // A table that grows, is swept and loses keys while it is read is read whole.
 func TestScanOfAChangingTable(t *testing.T) {
 	n := alone(Options{})
-	const kept = 6000
+	const kept = 30_000
 	for i := range kept {
 		take(n, t0, ask(i, 100, time.Hour, 1))
-		take(n, t0, ask(100_000+i, 100, time.Second, 1)) // these end
+		take(n, t0, ask(100_000+i, 100, 20*time.Millisecond, 1)) // these end
 	}
 	seen := map[Key]bool{}
 	p := newPicker(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
@@ -223,13 +226,11 @@ func TestScanOfAChangingTable(t *testing.T) {
 			seen[x.Key] = true
 		}
 		now += milli / 4
-		for range 3 {
+		for range 150 {
 			take(n, now, ask(200_000+more, 100, time.Hour, 1))
 			more++
 		}
-		if more%50 == 0 {
-			n.Tick(now)
-		}
+		n.Tick(now)
 	}
 	for i := range kept {
 		if !seen[key(i)] {
