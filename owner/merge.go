@@ -69,25 +69,22 @@ func (n *Node) merge(now int64, cs []handoff.Counter) {
 
 // mergeOne takes in one counter; false if there is no room for it. It says how many slots it refused.
 func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (ok bool, refused int) {
-	r := c.Rule
-	in := &s.other
+	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
 	e := s.tables[owned].find(hash, c.Key)
 	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.Owner) {
 		if e.end > now {
-			return true, refused + 1 // another window under this key, or another owner: no member agrees with itself here
+			return true, refused + 1 // another window under this key, or another place: members never disagree on these
 		}
 		s.renew(e, r, now)
 		e.note, e.epoch = c.Owner, 0
 	}
+	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil {
 		s.load(e, r, &s.state)
-	} else {
-		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	}
-	s.guard(in)
-	if len(in.Slots) == 0 {
+	if s.guard(in); len(in.Slots) == 0 {
 		return true, refused
 	}
 	if e == nil {
@@ -95,25 +92,29 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (o
 		if e = s.insert(&h, true); e == nil {
 			return false, refused
 		}
-		s.load(e, r, &s.state)
+		s.load(e, r, &s.state) // what a sketch counted
 	}
-	mine := s.view.Hold(c.Owner, e.gained(c.Owner)).Reason == handoff.Mine
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
-	end := e.end
 	if !s.store(e, r, &s.state) {
 		return false, refused
 	}
-	if e.end = max(e.end, min(end, now)); !mine {
-		e.limit = r.Limit
-		if shape, ok := s.shape(r); ok {
-			e.shape = shape
-		}
-	} else if s.view.copies {
-		// The heir is to know, too.
-		n.indebt(s, e, &Question{Key: c.Key, Rule: r}, 0)
-	}
+	n.merged(s, e, r)
 	return true, refused
+}
+
+// merged follows up on a merge into e by rule r.
+func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
+	if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
+		if s.view.copies { // the heir is to know, too
+			n.indebt(s, e, &Question{Key: e.key, Rule: r}, 0)
+		}
+		return
+	}
+	e.limit = r.Limit
+	if shape, ok := s.shape(r); ok {
+		e.shape = shape
+	}
 }
 
 // sameCount says whether two rules count alike.

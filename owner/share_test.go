@@ -179,3 +179,22 @@ func TestLostStateIsProRata(t *testing.T) {
 		}
 	}
 }
+
+// A share is spent in full as long as the whole limit, as far as is known, has room for it.
+func TestShareBesideWhatIsKnown(t *testing.T) {
+	for known, want := range map[uint64]int{0: 5, 3: 5, 5: 5, 7: 3, 10: 0} {
+		n := member(Options{Self: "a"}, t0, "a", "b")
+		q := ask(1, 10, time.Hour, 1)
+		slot := limit.Slot{Writer: 0x201, At: q.Rule.Index(t0), Charged: known}
+		n.Step(t0, "b", 1, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
+		admitted := 0
+		for range 10 {
+			if a := n.Degrade(t0, &q); !a.Over {
+				admitted++
+			}
+		}
+		if admitted != want {
+			t.Errorf("%d of 10 known to be spent: %d of a share of 5 admitted, want %d", known, admitted, want)
+		}
+	}
+}
