@@ -309,7 +309,8 @@ func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]
 func (m *machine) reckon(s *sight, members []Member) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
-		if x := &members[i]; x.Role == Counter && x.State != Leaving && x.Inst != s.self.Inst {
+		// Whoever goes by another ring may not have seen the leave that self has.
+		if x := &members[i]; x.Role == Counter && x.State != Leaving && x.Inst != s.self.Inst && x.Ring == m.ring.Fingerprint() {
 			n = max(n, x.NRef)
 		}
 	}
