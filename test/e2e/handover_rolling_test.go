@@ -81,6 +81,7 @@ func watchCounts(t testing.TB, ld *load) (stop func()) {
 		type seen struct {
 			window int64
 			count  uint64
+			owner  string
 		}
 		last := map[*account]seen{}
 		for ctx.Err() == nil {
@@ -104,10 +105,10 @@ func watchCounts(t testing.TB, ld *load) (stop func()) {
 			reads++
 			if l := last[a]; l.window == w && c.Count < l.count {
 				if falls++; falls <= 5 {
-					t.Errorf("count of %s fell from %d to %d (asked %s, owner %s, authority %s)", a, l.count, c.Count, d.name, c.Owner, c.Authority)
+					t.Errorf("%s: count of %s fell from %d (owner %s) to %d (asked %s, owner %s, authority %s)", time.Now().UTC().Format(time.StampMilli), a, l.count, l.owner, c.Count, d.name, c.Owner, c.Authority)
 				}
 			}
-			last[a] = seen{w, c.Count}
+			last[a] = seen{w, c.Count, c.Owner}
 		}
 	})
 	stopped := sync.OnceFunc(func() {

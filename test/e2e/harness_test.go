@@ -79,7 +79,7 @@ func newLab(t testing.TB, o lab.Options) *lab.Lab {
 			if bytes.Contains(b, []byte("panic:")) || bytes.Contains(b, []byte("DATA RACE")) || bytes.Contains(b, []byte("fatal error:")) {
 				t.Errorf("%s panicked:\n%s", filepath.Base(f), tail(b, 6000))
 			} else if t.Failed() {
-				t.Logf("%s:\n%s", filepath.Base(f), tail(b, 2500))
+				t.Logf("%s:\n%s", filepath.Base(f), tail(b, 12000))
 			}
 		}
 	})
