@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
@@ -48,7 +49,7 @@ func newPath(keys int) (*path, error) {
 	if p.peer, err = peer.New(peer.Options{Node: p.node, Self: "a"}); err != nil {
 		return nil, err
 	}
-	p.peer.SetView(ring.New([]ring.Member{{ID: "a", Weight: 1}}), owner.Standing{NRef: 1, Joined: true}, nil)
+	p.peer.SetView(ring.New([]ring.Member{{ID: "a", Weight: 1}}), handoff.Standing{NRef: 1, Joined: true}, nil)
 	p.service = rls.New(rls.Options{Decider: p.peer, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry()})
 	p.service.SetRules(p.rules, rls.Switches{})
 	for i := range keys {

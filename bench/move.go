@@ -293,6 +293,7 @@ func (m *moved) watch(ctx context.Context, giver, taker *lab.Sidecar, d *driver,
 	defer cancel()
 	var begin, end accounted // of the giver
 	var took, given accounted
+	last := "nothing was seen"
 	err := lab.Await(ctx, fmt.Sprintf("%.0f counters to be moved", enough), func(ctx context.Context) error {
 		g, err1 := account(ctx, giver)
 		t, err2 := account(ctx, taker)
@@ -306,12 +307,16 @@ func (m *moved) watch(ctx context.Context, giver, taker *lab.Sidecar, d *driver,
 			end, given = g, t
 		}
 		if t.owned < enough || g.at.Sub(end.at) < time.Second {
-			return fmt.Errorf("%.0f sent, the newcomer owns %.0f", g.sent, t.owned)
+			last = fmt.Sprintf("%.0f sent, the newcomer owns %.0f, the giver %.0f", g.sent, t.owned, g.owned)
+			return errors.New(last)
 		}
 		m.Counters = t.owned
 		return nil
 	})
 	m.Took, m.Giver, m.Taker = end.at.Sub(begin.at), end.cpu-begin.cpu, given.cpu-took.cpu
 	m.During = d.since(begin, end)
-	return err
+	if err != nil {
+		return fmt.Errorf("%w; at last %s", err, last)
+	}
+	return nil
 }
