@@ -253,10 +253,10 @@ func (d *driver) since(begin, end accounted) paced {
 
 // accounted is a process at an instant.
 type accounted struct {
-	at              time.Time
-	cpu             time.Duration
-	decisions, sent float64
-	owned           float64
+	at             time.Time
+	cpu            time.Duration
+	decisions      float64
+	sent, received float64 // counters, copies ahead of the change included
 }
 
 func account(ctx context.Context, s *lab.Sidecar) (a accounted, err error) {
@@ -267,7 +267,7 @@ func account(ctx context.Context, s *lab.Sidecar) (a accounted, err error) {
 	a.at = time.Now()
 	a.decisions = series(body, "keyward_decisions_total{")
 	a.sent = series(body, `keyward_handoff_keys_total{direction="sent"`)
-	a.owned = series(body, `keyward_keys{table="owned"`)
+	a.received = series(body, `keyward_handoff_keys_total{direction="received"`)
 	a.cpu, err = s.CPU()
 	return a, err
 }
@@ -306,11 +306,11 @@ func (m *moved) watch(ctx context.Context, giver, taker *lab.Sidecar, d *driver,
 		if g.sent > end.sent {
 			end, given = g, t
 		}
-		if t.owned < enough || g.at.Sub(end.at) < time.Second {
-			last = fmt.Sprintf("%.0f sent, the newcomer owns %.0f, the giver %.0f", g.sent, t.owned, g.owned)
+		if t.received < enough || g.at.Sub(end.at) < time.Second {
+			last = fmt.Sprintf("%.0f sent, %.0f received", g.sent, t.received)
 			return errors.New(last)
 		}
-		m.Counters = t.owned
+		m.Counters = t.received
 		return nil
 	})
 	m.Took, m.Giver, m.Taker = end.at.Sub(begin.at), end.cpu-begin.cpu, given.cpu-took.cpu
