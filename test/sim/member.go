@@ -261,12 +261,12 @@ func (m *member) become(s state) {
 	m.cry()
 }
 
-// leave begins to leave, when its turn has come or after two seconds.
+// leave begins to leave, when its turn has come or after two seconds. The last one stays: it could hand over to nobody.
 func (m *member) leave() {
 	if m.since == 0 {
 		m.since = m.w.now
 	}
-	if m.table[m.slot].state != active || !m.myTurn(leaving) && m.w.now-m.since < int64(2*time.Second) {
+	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) && m.w.now-m.since < int64(2*time.Second) {
 		if m.w.now-m.since < int64(leaveWithin) {
 			m.w.after(100*time.Millisecond, m, m.leave)
 		}

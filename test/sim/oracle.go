@@ -82,6 +82,7 @@ type span struct {
 	index    int64
 	start    int64 // by true time, when first seen
 	end      int64 // by the decider's clock; of a bucket never
+	latest   int64 // decision in it, by the decider's clock
 	limit    uint64
 	admitted uint64
 	refunded uint64
@@ -129,10 +130,6 @@ func (o *oracle) span(a *account, v *verdict) *span {
 	}
 	a.spans = append(a.spans, x)
 	o.touch(x)
-	if x.troubles != 0 {
-		_, n := o.w.parts()
-		x.split = uint64(max(0, n-1))
-	}
 	return x
 }
 
@@ -172,6 +169,10 @@ func (o *oracle) touch(x *span) {
 				x.troubles |= cutTrouble
 			}
 		}
+	}
+	if x.troubles != 0 && x.split == 0 {
+		_, n := o.w.parts()
+		x.split = uint64(max(0, n-1))
 	}
 }
 
@@ -404,7 +405,8 @@ func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
 	sum, most := float64(x.admitted), float64(x.limit+x.refunded+o.bound(a, x))
 	ease := float64(o.ease(x, y)) / float64(a.rule.Window)
 	if y != nil {
-		part := float64(x.end-v.until) / float64(a.rule.Window)
+		x.latest = max(x.latest, v.until) // answers overtake each other
+		part := float64(x.end-x.latest) / float64(a.rule.Window)
 		sum += float64(y.admitted) * (part - ease)
 		most += float64(y.refunded + o.bound(a, y))
 	}
