@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +14,6 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // load asks members for hits on the same keys, without pause, until it is stopped.
@@ -69,36 +69,47 @@ func (l *load) some(t *testing.T) {
 	await(t, "decisions", func() bool { return l.decided.Load() > from+20 })
 }
 
-// A member joins, and another leaves, while all are asked: no charge is lost and none counts twice.
+// settle gives members ms the ring of on, and waits until nothing is owed any more.
+func settle(t *testing.T, on, ms []*member) {
+	t.Helper()
+	want := ringOf(ids(on)...).Fingerprint()
+	for _, m := range ms {
+		m.adoptRing(on, ms)
+	}
+	for _, m := range ms {
+		await(t, fmt.Sprintf("%s to be done with the ring of %v", m.id, ids(on)), func() bool {
+			p := m.node.Progress()
+			return p.Ring == want && p.Incomplete == 0 && (p.Complete || p.HandedOver)
+		})
+	}
+}
+
+// joining tells everybody that m joins, and waits until it has its copies.
+func joining(t *testing.T, m *member, ms []*member) {
+	t.Helper()
+	all := append(slices.Clone(ms), m)
+	for _, o := range all {
+		s := standing(o.id, ids(ms), ids(all))
+		if s.Leaving = false; o != m {
+			s.Peers[len(s.Peers)-1].State = handoff.Joining
+		}
+		o.SetView(ringOf(ids(ms)...), s, addrsOf(all))
+	}
+	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Warm })
+}
+
+// A member joins, and others leave and come back, while all are asked: no charge is lost and none counts twice.
 func TestHandOver(t *testing.T) {
-	var all []*member
-	for i := range 4 {
-		all = append(all, newMember(t, ring.ID(fmt.Sprintf("m%d", i))))
-	}
-	change := func(on ...*member) {
-		for _, m := range all {
-			m.adoptRing(on, all)
-		}
-		for _, m := range on {
-			want := ringOf(ids(on)...).Fingerprint()
-			await(t, fmt.Sprintf("%s to hold its keys", m.id), func() bool {
-				p := m.node.Progress()
-				return p.Complete && p.Ring == want
-			})
-		}
-		for _, m := range all {
-			await(t, fmt.Sprintf("%s to have given its keys away", m.id), func() bool {
-				p := m.node.Progress()
-				return p.Incomplete == 0
-			})
-		}
-	}
-	a, b, c, d := all[0], all[1], all[2], all[3]
-	change(a, b, c)
+	all := newCluster(t, 3)
+	d := newMember(t, "m3")
+	all = append(all, d)
+	a, b, c := all[0], all[1], all[2]
 	l := loadOf([]*member{a, b, c}, 40, 10_000_000, limit.FixedWindow)
-	for _, on := range [][]*member{{a, b, c, d}, {a, b, d}, {b, c, d}, {a, b, c, d}, {a, b, c}} {
+	l.some(t)
+	joining(t, d, all[:3])
+	for _, on := range [][]*member{all, {a, b, d}, {b, c, d}, all, {a, b, c}} {
 		l.some(t)
-		change(on...)
+		settle(t, on, all)
 	}
 	l.some(t)
 	close(l.done)
