@@ -39,7 +39,7 @@ func (e entry) newer(o entry) bool {
 	return e.boot > o.boot || e.boot == o.boot && (e.beat > o.beat || e.state > o.state)
 }
 
-// tell is one round of gossip: to two slots at random, whoever is there.
+// tell is one round of gossip: to one that is known to live, and to one slot at random, whoever is there.
 func (m *member) tell() {
 	me := &m.table[m.slot]
 	me.beat++
@@ -51,8 +51,13 @@ func (m *member) tell() {
 		}
 	}
 	m.told = m.w.now
-	for range 2 {
-		m.whisper(m.w.rnd.IntN(len(m.w.slots)))
+	n := len(m.w.slots)
+	m.whisper(m.w.rnd.IntN(n))
+	for i, first := 0, m.w.rnd.IntN(n); i < n; i++ {
+		if j := (first + i) % n; j != m.slot && m.live(j) {
+			m.whisper(j)
+			break
+		}
 	}
 	m.look()
 	m.w.after(gossipEvery-20*time.Millisecond+m.w.upto(40*time.Millisecond), m, m.tell)

@@ -87,6 +87,8 @@ type span struct {
 	admitted uint64
 	refunded uint64
 	phi      uint64 // admitted under SHARE
+	shares   map[*member]uint64
+	share    uint64 // of one member, at most
 	losses   uint64 // members lost that had decided in it
 	ghost    uint64 // what may be admitted for lost state
 	extra    uint64
@@ -134,10 +136,10 @@ func (o *oracle) span(a *account, v *verdict) *span {
 }
 
 // index is the window that v was decided in. A decider may use the next one a little early, when another clock is ahead;
-// of a fixed window, Reset tells.
+// where Reset is the end of the window, it tells.
 func (a *account) index(v *verdict) int64 {
 	i := a.rule.Index(v.until)
-	if a.rule.Algorithm != limit.FixedWindow {
+	if a.rule.Algorithm != limit.FixedWindow && (a.rule.Algorithm != limit.SlidingWindow || v.a.Over) {
 		return i
 	}
 	for _, c := range []int64{a.rule.Index(v.since), i, i + 1} {
@@ -340,7 +342,7 @@ func (o *oracle) answered(q *question, v *verdict) {
 	x := o.span(a, v)
 	x.admitted += q.q.Hits
 	if v.a.Authority == owner.Share {
-		x.phi += q.q.Hits
+		o.shared(a, x, q, v)
 	}
 	b := o.bound(a, x)
 	o.w.stats.approach(x, float64(x.admitted)-float64(x.refunded), float64(x.limit), float64(b))
@@ -354,6 +356,22 @@ func (o *oracle) answered(q *question, v *verdict) {
 		o.slide(a, x, q, v)
 	case limit.SlidingWindow:
 		o.weigh(a, x, q, v)
+	}
+}
+
+// shared sees hits admitted under SHARE: of one member no more than its part of the limit.
+func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
+	x.phi += q.q.Hits
+	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped {
+		return
+	}
+	if x.shares == nil {
+		x.shares = map[*member]uint64{}
+	}
+	x.shares[v.by] += q.q.Hits
+	x.share = max(x.share, x.limit/uint64(max(1, v.by.stand.NRef))+1)
+	if n := x.shares[v.by]; n > x.share {
+		o.w.fail("I5: question #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
 	}
 }
 
