@@ -33,9 +33,7 @@ func (n *Node) Degrade(now int64, q *Question) Answer {
 func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
 	h := hit{Question: q, now: s.clock(now), hash: hash, kind: shared, rule: q.Rule}
 	h.rule.Limit = s.view.Share(q.Rule.Limit, q.Owner)
-	if q.Rule.Burst > 0 {
-		h.rule.Burst = s.view.Share(q.Rule.Burst, q.Owner)
-	}
+	h.rule.Limit, h.rule.Burst = parts(q.Rule, h.rule.Limit, s.view.Share(q.Rule.Burst, q.Owner))
 	h.extra = s.known(&h)
 	a.Authority = Share
 	if s.spend(&h, a) {

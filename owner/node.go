@@ -193,12 +193,21 @@ func (p part) of(x uint32) uint32 {
 	return uint32(uint64(x) * uint64(p.num) / uint64(p.den))
 }
 
+// parts are the limit and burst of a part of rule r. A bucket of whose limit or burst nothing is left admits nothing: a burst
+// of 0 would stand for the limit.
+func parts(r limit.Rule, limit, burst uint32) (uint32, uint32) {
+	if r.Burst > 0 && (burst == 0 || limit == 0) {
+		return 0, 0
+	}
+	return limit, burst
+}
+
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
 func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, p part, ticket uint64, a *Answer) {
 	ht := hit{Question: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
 	if p.den != 0 {
-		ht.rule.Limit, ht.rule.Burst = p.of(q.Rule.Limit), p.of(q.Rule.Burst)
+		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
 	}
 	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
 		ht.extra = s.unabsorbed(&ht)
