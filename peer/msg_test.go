@@ -358,3 +358,62 @@ func TestOldAsker(t *testing.T) {
 		t.Errorf("%d, %d, %+v", id, outcome, as)
 	}
 }
+
+// The last heartbeat that found no stream opens the next one, if it is young and the member understands it.
+func TestHeldHeartbeat(t *testing.T) {
+	m := newMember(t, "m0")
+	for _, tt := range []struct {
+		name    string
+		version uint16
+		age     time.Duration
+		want    []handoff.Kind
+	}{
+		{"young", 2, 0, []handoff.Kind{handoff.Ping, handoff.Pong}},
+		{"old", 2, 2 * beat, nil},
+		{"version 1", 1, 0, nil},
+	} {
+		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
+		sent := m.Now() - int64(tt.age)
+		for _, k := range []handoff.Kind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
+			if r := l.post(&handoff.Msg{Kind: k, Sent: sent}); r != unreachable {
+				t.Fatalf("posted without a stream: %v", r)
+			}
+		}
+		for range 2 { // and not the one after that
+			l.up(tt.version)
+			var got []handoff.Kind
+			for b := l.out; ; {
+				typ, _, rest, whole, err := nextFrame(b)
+				if err != nil || !whole {
+					break
+				}
+				k, _ := msgKind(typ)
+				got, b = append(got, k), rest
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%s: the stream opens with %v, want %v", tt.name, got, tt.want)
+			}
+			tt.want = nil
+			l.fall()
+		}
+	}
+}
+
+// Copies leave room for questions in a link's queue; what everything waits for has more of it.
+func TestPostBounds(t *testing.T) {
+	m := newMember(t, "m0")
+	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
+	l.up(2)
+	defer l.fall()
+	fill := func(k handoff.Kind) int {
+		for l.post(&handoff.Msg{Kind: k}) == pending {
+		}
+		return len(l.out)
+	}
+	if n := fill(handoff.Replica); n < 2000 || n > 2200 {
+		t.Errorf("%d bytes of copies", n)
+	}
+	if n := fill(handoff.Sealed); n < 8000 || n > 8200 {
+		t.Errorf("%d bytes of messages", n)
+	}
+}

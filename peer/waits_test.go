@@ -23,7 +23,10 @@ func (h *heard) resolve(gen uint64, i int, a *owner.Answer) {
 
 func (w *waits) remembered() (n int) {
 	for i := range w.shards {
-		n += len(w.shards[i].m)
+		s := &w.shards[i]
+		s.mu.Lock()
+		n += len(s.m)
+		s.mu.Unlock()
 	}
 	return n
 }
