@@ -13,22 +13,59 @@ import (
 func TestFacts(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewFacts(func() owner.Facts {
-		f := owner.Facts{Keys: 3, Moved: 5, Share: 2, Open: 9}
+		f := owner.Facts{Moved: 5, Share: 2, Crashed: 3, Parted: 11, Closed: 4, Open: 9}
+		f.Keys, f.Replicas, f.Mine = 3, 40, 21 // most of them came from others and have not been asked for since
+		f.Unreplicated, f.UnreplicatedIn, f.Reach, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
 		return f
 	}))
 	const want = `
 # HELP keyward_overadmission_bound Most hits that this member may have added to one key's present window above its limit, fail_open apart; the cluster's bound is the sum.
 # TYPE keyward_overadmission_bound gauge
-keyward_overadmission_bound 7
+keyward_overadmission_bound 25
+# HELP keyward_overadmission_bound_by_cause The parts that keyward_overadmission_bound is the sum of.
+# TYPE keyward_overadmission_bound_by_cause gauge
+keyward_overadmission_bound_by_cause{cause="crash"} 3
+keyward_overadmission_bound_by_cause{cause="fail_closed"} 4
+keyward_overadmission_bound_by_cause{cause="old_version"} 5
+keyward_overadmission_bound_by_cause{cause="partition"} 11
+keyward_overadmission_bound_by_cause{cause="share"} 2
+# HELP keyward_handoff_unconfirmed_members Members that have not confirmed that they have what this one owes them.
+# TYPE keyward_handoff_unconfirmed_members gauge
+keyward_handoff_unconfirmed_members 2
+# HELP keyward_keys Counters in memory, by table: owned, that this member decides by the present ring; replica, of others'; or of answers given for an owner that could not be reached.
+# TYPE keyward_keys gauge
+keyward_keys{table="deny"} 0
+keyward_keys{table="fail_closed"} 0
+keyward_keys{table="fail_open"} 0
+keyward_keys{table="owned"} 21
+keyward_keys{table="replica"} 22
+keyward_keys{table="share"} 0
+# HELP keyward_reach Members of the ring that confirm this one, itself included; 0 while it is not on the ring.
+# TYPE keyward_reach gauge
+keyward_reach 3
+# HELP keyward_ring_acks_missing Members whose acknowledgement of the ring this one waits for.
+# TYPE keyward_ring_acks_missing gauge
+keyward_ring_acks_missing 1
+# HELP keyward_unreplicated_hits Charges that no other member has a copy of: the most of one key, and of all keys.
+# TYPE keyward_unreplicated_hits gauge
+keyward_unreplicated_hits{of="all"} 6
+keyward_unreplicated_hits{of="key"} 2
 # HELP keyward_degraded_admitted_hits_total Hits admitted for owners that could not be reached.
 # TYPE keyward_degraded_admitted_hits_total counter
 keyward_degraded_admitted_hits_total{authority="fail_closed"} 0
 keyward_degraded_admitted_hits_total{authority="fail_open"} 0
 keyward_degraded_admitted_hits_total{authority="share"} 8
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "keyward_overadmission_bound", "keyward_degraded_admitted_hits_total"); err != nil {
+	names := []string{
+		"keyward_overadmission_bound", "keyward_overadmission_bound_by_cause", "keyward_degraded_admitted_hits_total", "keyward_keys",
+		"keyward_unreplicated_hits", "keyward_reach", "keyward_ring_acks_missing", "keyward_handoff_unconfirmed_members",
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
+	}
+	if x := (owner.Facts{Moved: 1, Share: 2, Crashed: 4, Parted: 8, Closed: 16}); sum(causes(&x)) != x.Bound() {
+		t.Errorf("the causes %v are not all of the bound %d", causes(&x), x.Bound())
 	}
 	if len(authorities()) != len(owner.Facts{}.Decided) {
 		t.Errorf("%d names for %d authorities", len(authorities()), len(owner.Facts{}.Decided))
@@ -36,4 +73,11 @@ keyward_degraded_admitted_hits_total{authority="share"} 8
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
+}
+
+func sum(m map[string]uint64) (n uint64) {
+	for _, x := range m {
+		n += x
+	}
+	return n
 }

@@ -221,6 +221,14 @@ const (
 	Full              // the limit
 )
 
+// Confirmed is how many members of the ring stand by this one at now, itself included; 0: it is not on the ring.
+func (v *View) Confirmed(now int64) int {
+	if v.self < 0 {
+		return 0
+	}
+	return v.reach.members(now)
+}
+
 // reach is who confirms this member, and until when.
 type reach struct {
 	until  []int64 // ends of the confirmations by other members, latest first
@@ -241,12 +249,7 @@ func (r *reach) at(now int64) (Right, uint32, uint32) {
 	if need <= 0 || need <= len(r.until) && r.until[need-1] >= now {
 		return Full, 1, 1
 	}
-	n := 1 + r.old
-	for _, u := range r.until {
-		if u >= now {
-			n++
-		}
-	}
+	n := r.members(now)
 	switch r.policy {
 	case Available:
 		return Full, 1, 1
@@ -257,6 +260,17 @@ func (r *reach) at(now int64) (Right, uint32, uint32) {
 		return Part, 0, 1
 	}
 	return Part, uint32(n), uint32(r.nref)
+}
+
+// members is how many there are, self included.
+func (r *reach) members(now int64) int {
+	n := 1 + r.old
+	for _, u := range r.until {
+		if u >= now {
+			n++
+		}
+	}
+	return n
 }
 
 // tolerated is f, how many members a full right may miss.

@@ -1,8 +1,10 @@
 package owner
 
-// Facts are what a Node knows of itself. All but the bounds and keys only rise.
+import "github.com/keyward/keyward/handoff"
+
+// Facts are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
 type Facts struct {
-	Keys       int // counters this member owns or owned, their windows not over or not yet swept
+	Keys       int // counters that take a place among those this member owns; they are swept after their windows
 	ShareKeys  int // counters of degraded answers: local_share
 	OpenKeys   int // fail_open
 	ClosedKeys int // quota snapshots of fail_closed
@@ -20,7 +22,12 @@ type Facts struct {
 	DenyHits   uint64 // questions answered by the deny cache
 	DenyMisses uint64 // questions that it did not know
 
-	Replicas       int    // counters held for others: copies, and what was handed over
+	Mine        int // counters whose tokens are here, whatever place they take; a count of slots read one after the other
+	Reach       int // members of the ring that confirm this one, itself included; 0: it is not on the ring
+	AcksMissing int // members that have not acknowledged the ring to this one, while it is incomplete
+	Unconfirmed int // members that have not said that they have what this one owes them
+
+	Replicas       int    // counters that take a place among others': copies, and what was handed over here
 	CopiesDropped  uint64 // counters of other members that found no place
 	CopiesMerged   uint64 // those taken in
 	SlotsRefused   uint64 // counters, slots and messages that no member should have sent
@@ -85,6 +92,7 @@ func (n *Node) Facts(now int64) Facts {
 	c := n.serial.counts
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
 	f.Transfers = len(n.serial.transfers)
+	f.progress(n.serial.machine, now)
 	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -100,8 +108,39 @@ func (n *Node) Facts(now int64) Facts {
 		f.Closed = max(f.Closed, s.peaks[closedPeak].at(now))
 		f.Open = max(f.Open, s.peaks[openPeak].at(now))
 		s.mu.Unlock()
+		f.Mine += s.mine()
 	}
 	return f
+}
+
+// progress is how far the last change of the ring has come.
+func (f *Facts) progress(m *handoff.Machine, now int64) {
+	p := m.Progress()
+	f.Reach, f.Unconfirmed = m.View().Confirmed(now), p.Incomplete
+	if !p.Complete {
+		f.AcksMissing = p.Missing
+	}
+}
+
+// mine counts the counters whose tokens are here. Decisions come in between, so it may miss some that move meanwhile.
+func (s *shard) mine() (n int) {
+	for at, more := 0, true; more; at += lockSlots {
+		s.mu.Lock()
+		t := &s.tables[owned]
+		more = at+lockSlots < max(len(t.slots), len(t.old))
+		n += s.mineAmong(t.slots, at) + s.mineAmong(t.old, at)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+func (s *shard) mineAmong(slots []entry, at int) (n int) {
+	for i := min(at, len(slots)); i < min(at+lockSlots, len(slots)); i++ {
+		if e := &slots[i]; e.mark != 0 && e.mark != moved && s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
+			n++
+		}
+	}
+	return n
 }
 
 func (f *Facts) add(c *counts) {

@@ -1,0 +1,57 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/ring"
+)
+
+// Whoever decides a key counts it as its own, whether it has been asked for it since it came or not, and all members
+// together count each key once.
+func TestFactsCountWhatIsDecidedHere(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b")
+	const keys = 2000
+	for i := range keys {
+		w.ask("a", ask(i, 10, time.Hour, 1), func(Answer) {})
+	}
+	w.run(time.Second)
+	check := func(when string, missing int) {
+		t.Helper()
+		sum := 0
+		for _, id := range w.ids() {
+			n, r, want := w.nodes[id], w.ring(), 0
+			f, self := n.Facts(w.now), r.Index(id)
+			for i := range keys {
+				if q := ask(i, 1, time.Hour, 1); r.Owner(q.Owner) == self {
+					want++
+				}
+			}
+			if f.Mine != want || f.Mine > f.Keys+f.Replicas {
+				t.Errorf("%s: %s counts %d of its %d keys among %d and %d", when, id, f.Mine, want, f.Keys, f.Replicas)
+			}
+			if self >= 0 && f.Reach != r.Len() || f.AcksMissing != missing || f.Unconfirmed != missing {
+				t.Errorf("%s: %s is confirmed by %d of %d, misses %d acknowledgements, %d confirmations", when, id, f.Reach, r.Len(), f.AcksMissing, f.Unconfirmed)
+			}
+			sum += f.Mine
+		}
+		if sum != keys {
+			t.Errorf("%s: %d keys are counted, of %d", when, sum, keys)
+		}
+	}
+	check("before", 0)
+	w.boot("c", handoff.Active)
+	w.nref = 3
+	w.adopt()
+	if f := w.nodes["c"].Facts(w.now); f.AcksMissing != 2 || f.Mine != 0 {
+		t.Errorf("a newcomer that has heard nobody misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Mine)
+	}
+	w.run(3 * time.Second)
+	check("after a join", 0)
+	w.cut = func(from, to ring.ID) bool { return from == "c" || to == "c" }
+	w.run(3 * time.Second)
+	if f := w.nodes["c"].Facts(w.now); f.Reach != 1 || f.Mine != 0 || f.AcksMissing != 2 {
+		t.Errorf("cut off, it is confirmed by %d, decides %d keys and misses %d acknowledgements", f.Reach, f.Mine, f.AcksMissing)
+	}
+}
