@@ -14,12 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // sampleMsg is a message of kind k with every field distinct.
@@ -237,89 +234,6 @@ func FuzzMessage(f *testing.F) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
 		}
 	})
-}
-
-// Messages change nothing unless they come from the boot that is a member, mean this boot, and are young.
-func TestMessageRefused(t *testing.T) {
-	ms := newCluster(t, 2)
-	m, other := ms[1], ms[0]
-	before := m.Facts()
-	counter := sampleMsg(handoff.Replica).Counters[:1]
-	now := m.Now()
-	for _, tt := range []struct {
-		name       string
-		from       ring.ID
-		inst, to   uint64
-		sent       int64
-		garbage    bool
-		want       string
-		wantMerged bool
-	}{
-		{name: "unknown", from: "m9", inst: 3, to: instOf("m1"), want: refusedUnknown},
-		{name: "another boot", from: "m0", inst: instOf("m0") + 2, to: instOf("m1"), want: refusedBoot},
-		{name: "no boot", from: "m0", to: instOf("m1"), want: refusedBoot},
-		{name: "any boot of this", from: "m0", inst: instOf("m0"), to: 0, want: refusedBoot},
-		{name: "old", from: "m0", inst: instOf("m0"), to: instOf("m1"), sent: -61 * int64(time.Second), want: refusedOld},
-		{name: "garbage", from: "m0", inst: instOf("m0"), to: instOf("m1"), garbage: true, want: refusedMalformed},
-		{name: "good", from: "m0", inst: instOf("m0"), to: instOf("m1")},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := server{p: m.Peer, from: tt.from, inst: tt.inst, toInst: tt.to}
-			msg := handoff.Msg{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
-			k, payload := payloadOf(t, &msg)
-			if tt.garbage {
-				payload = payload[:len(payload)-1]
-			}
-			s.receive(m.Now(), k, payload)
-			if tt.want != "" {
-				if n := testutil.ToFloat64(m.m.refused.WithLabelValues(tt.want)); n < 1 {
-					t.Errorf("not refused as %s", tt.want)
-				}
-				if f := m.Facts(); f.Keys != before.Keys || !reflect.DeepEqual(f.Decided, before.Decided) {
-					t.Errorf("%+v became %+v", before, f)
-				}
-			} else if n := testutil.CollectAndCount(m.m.refused); n != 4 {
-				t.Errorf("%d reasons counted, want 4", n)
-			}
-		})
-	}
-	if a := other.ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
-		t.Errorf("%+v", a)
-	}
-}
-
-func TestSkews(t *testing.T) {
-	m := newMember(t, "m0")
-	s := &m.skews
-	const sec = int64(time.Second)
-	// The quickest answer tells best.
-	s.pong("m1", 100*sec, 103*sec+50, 100*sec+100)
-	s.pong("m1", 200*sec, 209*sec, 201*sec)
-	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got-3) > 1e-6 {
-		t.Errorf("skew %v, want 3", got)
-	}
-	// Old ones are forgotten, and impossible ones are not taken.
-	s.pong("m1", 300*sec, 0, 299*sec)
-	for i := range int64(skewSamples) {
-		s.pong("m1", (300+i)*sec, (298+i)*sec+sec/2, (301+i)*sec)
-	}
-	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got+2) > 1e-6 {
-		t.Errorf("skew %v, want -2", got)
-	}
-	if s.old("m1", 1000*sec, 1062*sec-1) || !s.old("m1", 1000*sec, 1062*sec+1) || s.old("m2", 0, 1e18) {
-		t.Error("age is not judged by the member's own clock")
-	}
-	s.reset()
-	if s.old("m1", 0, 1e18) {
-		t.Error("a skew outlives the clock's jump")
-	}
-	m.alone()
-	if s.pong("m1", 1, 1, 2); testutil.CollectAndCount(m.m.skew) != 1 {
-		t.Error("no gauge")
-	}
-	if m.alone(); testutil.CollectAndCount(m.m.skew) != 0 {
-		t.Error("a gauge of a member that has gone")
-	}
 }
 
 // A stream that speaks version 1 carries no messages, and its questions are as they were, byte for byte.
