@@ -85,7 +85,7 @@ func (m *Machine) whole(now int64) bool {
 			if now < m.adopted+int64(m.o.Fence) {
 				return false
 			}
-		case p.State == Joining && !m.placed(id):
+		case !m.placed(id) && (p.State == Joining || p.heard && p.virgin): // it has no place, and never held a token
 		case !p.acked:
 			return false
 		}
