@@ -88,6 +88,10 @@ func (o *oracle) disturbed(kind trouble) {
 		}
 	}
 	part, n := o.w.parts()
+	if n > 1 || o.split > 1 {
+		o.divided = o.w.now
+	}
+	o.split = n
 	o.current(func(a *account, x *span) {
 		x.troubles |= kind
 		x.split += uint64(max(0, n-1))

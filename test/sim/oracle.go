@@ -34,6 +34,8 @@ type oracle struct {
 	written  map[writing]limit.Slot // what each writer has told of its own slots
 	last     [len(troubles)]int64   // end of the last fault of each kind
 	decays   int                    // members whose N_ref has forgotten somebody
+	split    int                    // parts at the last fault
+	divided  int64                  // when there were parts last
 	joins    int                    // places taken while members were lost
 	leastN   int                    // of N_ref, from 3 on
 	probing  bool
@@ -49,6 +51,7 @@ type writing struct {
 
 func (o *oracle) init(w *World) {
 	*o = oracle{w: w, accounts: map[owner.Key]*account{}, written: map[writing]limit.Slot{}, leastN: w.o.Slots}
+	o.divided = math.MinInt64 / 2
 	for i := range o.last {
 		o.last[i] = math.MinInt64 / 2
 	}
@@ -173,8 +176,11 @@ func (o *oracle) touch(x *span) {
 		}
 	}
 	if x.troubles != 0 && x.split == 0 {
+		// After a heal, parts go on by themselves until they meet.
 		_, n := o.w.parts()
-		x.split = uint64(max(0, n-1))
+		if x.split = uint64(max(0, n-1)); o.w.now-o.divided < aftermath {
+			x.split = max(1, x.split)
+		}
 	}
 }
 
@@ -362,8 +368,11 @@ func (o *oracle) answered(q *question, v *verdict) {
 // shared sees hits admitted under SHARE: of one member no more than its part of the limit.
 func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 	x.phi += q.q.Hits
-	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped {
-		return
+	near := func(t int64) bool {
+		return t-a.rule.End(x.index-1) < int64(limit.Ahead) || x.end-t < int64(limit.Ahead)
+	}
+	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.until) {
+		return // which of two windows it fell into is uncertain
 	}
 	if x.shares == nil {
 		x.shares = map[*member]uint64{}

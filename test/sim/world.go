@@ -114,7 +114,9 @@ func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
 	for i := range o.Members {
 		w.boot(i, true)
 	}
+	w.calm = true // who starts together meets in any case
 	w.run(warming)
+	w.calm = false
 	w.plan()
 	w.run(o.Length)
 	w.heal()
