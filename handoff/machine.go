@@ -118,7 +118,7 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	m.history = m.history[:min(len(m.history), memories)]
 	v.history = m.history[1:]
 	v.steps = append(slices.Clone(v.steps), step{ring: r, self: v.self, released: make([]bool, r.Len())})
-	if len(v.steps) > maxSteps {
+	if len(v.steps) > maxSteps || m.meets(before, r) {
 		v.steps, v.base, v.baseSelf = v.steps[len(v.steps)-1:], nil, -1
 	}
 	m.fenced = 0
@@ -138,6 +138,24 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	}
 	m.view = &v
 	m.publish(now)
+}
+
+// meets says whether self comes out of the smaller part of a divided cluster: the tokens that it made anew there are
+// those that the larger part has, too, and go on using until it has heard of the new ring. Self's have to yield.
+func (m *Machine) meets(before, r *ring.Ring) bool {
+	if before.Len() == 0 || 2*before.Len() > m.view.nref {
+		return false
+	}
+	for i := range r.Len() {
+		a := r.At(i)
+		if j := before.Index(a.ID); a.ID == m.o.Self || j >= 0 && before.At(j).Inst == a.Inst {
+			continue
+		}
+		if p := m.peers[a.ID]; p == nil || !p.heard || !p.virgin {
+			return true
+		}
+	}
+	return false
 }
 
 // publish makes a new View of the same tokens.
@@ -175,6 +193,14 @@ func (m *Machine) reach(v *View) reach {
 		case p.Old:
 			r.old++
 		case p.confirm > 0:
+			r.until = append(r.until, p.confirm+int64(m.o.Own))
+		}
+	}
+	// N_ref may still count members that leave.
+	missing := r.nref - v.ring.Len()
+	for _, id := range m.ids() {
+		if p := m.peers[id]; missing > 0 && p.State == Leaving && v.ring.Index(id) < 0 && p.confirm > 0 {
+			missing--
 			r.until = append(r.until, p.confirm+int64(m.o.Own))
 		}
 	}
