@@ -167,6 +167,12 @@ func (n *Node) Urgent() bool { return n.urgent.Load() }
 func (n *Node) Fence(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		s.now = now
+		s.mu.Unlock()
+	}
 	fx.Out = n.serial.machine.Void(now)
 	n.publish(now, &fx)
 	return fx

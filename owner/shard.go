@@ -21,9 +21,6 @@ const (
 const (
 	shardBits = 6 // a mask of shards fits a uint64
 	shards    = 1 << shardBits
-	// stepBack is the largest difference between two readings of one clock that is taken for concurrency or slewing:
-	// a shard then stays at the later reading, so that no hit is counted in a window that was already closed.
-	stepBack = 1e9
 )
 
 // shard is a part of all tables, with its own lock. Everything in it is guarded by mu. No lock is taken under mu but
@@ -50,13 +47,11 @@ type shard struct {
 // share is the writer of what this instance admits under SHARE.
 func (s *shard) share() uint64 { return s.inst &^ 1 }
 
-// clock is now, never before what the shard has seen, save for a real step back.
+// clock is now, never before what the shard has seen: who was stopped between reading the clock and getting here must
+// not count in a window that was closed meanwhile. A clock that was set back is told by Node.Fence.
 func (s *shard) clock(now int64) int64 {
-	if back := s.now - now; back > 0 && back <= stepBack {
-		return s.now
-	}
-	s.now = now
-	return now
+	s.now = max(s.now, now)
+	return s.now
 }
 
 // hit is one question on its way through a shard.
