@@ -324,9 +324,9 @@ func TestHistoriesFindBugs(t *testing.T) {
 
 // anyState is a state as a poisonous peer might make it, in order.
 func anyState(rnd *rand.Rand, r Rule, now int64) State {
-	s := State{TAT: now + rnd.Int64N(3*int64(r.width())) - int64(r.width())}
+	s := State{TAT: now + rnd.Int64N(3*r.width()) - r.width()}
 	for range rnd.IntN(9) {
-		at := now - rnd.Int64N(2*int64(r.width())) + int64(r.width())/2
+		at := now - rnd.Int64N(2*r.width()) + r.width()/2
 		if r.Algorithm == FixedWindow || r.Algorithm == SlidingWindow {
 			at = r.Index(now) - rnd.Int64N(3) + 1
 		}

@@ -140,10 +140,10 @@ func (f *fleet) retire(s *lab.Sidecar) {
 		if !s.Running() {
 			return nil
 		}
-		if _, err := lab.Get(ctx, "http://"+s.Metrics+"/readyz"); err != nil {
-			return nil
+		if _, err := lab.Get(ctx, "http://"+s.Metrics+"/readyz"); err == nil {
+			return errors.New("it is ready")
 		}
-		return errors.New("it is ready")
+		return nil
 	}); err != nil {
 		f.t.Error(err)
 	}

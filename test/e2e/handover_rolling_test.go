@@ -106,6 +106,10 @@ func watchCounts(t testing.TB, ld *load) (stop func()) {
 			if l := last[a]; l.window == w && c.Count < l.count {
 				if falls++; falls <= 5 {
 					t.Errorf("%s: count of %s fell from %d (owner %s) to %d (asked %s, owner %s, authority %s)", time.Now().UTC().Format(time.StampMilli), a, l.count, l.owner, c.Count, d.name, c.Owner, c.Authority)
+					for _, d := range *ld.f.doors.Load() {
+						c, err := lab.CounterOf(ctx, d.page, "app", a.rule, a.value)
+						t.Logf("%s: %s now says %d (owner %s, authority %s) %v", time.Now().UTC().Format(time.StampMilli), d.name, c.Count, c.Owner, c.Authority, err)
+					}
 				}
 			}
 			last[a] = seen{w, c.Count, c.Owner}
