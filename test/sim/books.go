@@ -156,13 +156,9 @@ func (o *oracle) cutOff(m *member) {
 	})
 }
 
-// stepped sees a clock set: windows of that member's are others now.
-func (o *oracle) stepped(m *member) {
-	o.current(func(a *account, x *span) {
-		if slices.Contains(x.deciders, m) || a.rule.Algorithm.Bucket() {
-			x.extra += x.limit
-		}
-	})
+// stepped sees a clock set: a member that goes back into a window may have forgotten it.
+func (o *oracle) stepped() {
+	o.current(func(_ *account, x *span) { x.extra += x.limit })
 }
 
 // left sees a member go that has handed over: others know all that it knew.

@@ -56,7 +56,7 @@ func (a *agenda) pop() event {
 
 // after runs fn in d. If who is given: not once that boot is gone, and not while it is paused.
 func (w *World) after(d time.Duration, who *member, fn func()) {
-	w.agenda.push(w.now+int64(d), who, fn)
+	w.agenda.push(w.now+int64(max(0, d)), who, fn)
 }
 
 // run lets d pass, or less when a law is broken.

@@ -209,7 +209,7 @@ func (w *World) stepSome() {
 	}
 	w.stats.count("fault: clock step")
 	w.oracle.cutOff(m)
-	w.oracle.stepped(m)
+	w.oracle.stepped()
 	w.after(0, m, func() {
 		m.stepped = true
 		m.skew = -m.skew + int64(1100*time.Millisecond)*int64(1-2*w.rnd.IntN(2))

@@ -47,7 +47,7 @@ func (m *member) tell() {
 	if gap := m.w.now - m.told; gap > int64(time.Second) {
 		// A stop of its own is not the others' silence.
 		for i := range m.table {
-			m.table[i].heard += gap
+			m.table[i].heard = min(m.w.now, m.table[i].heard+gap)
 		}
 	}
 	m.told = m.w.now
