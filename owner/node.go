@@ -206,7 +206,7 @@ func parts(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 // under ticket, or under a new one if that is 0.
 func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, p part, ticket uint64, a *Answer) {
 	ht := hit{Question: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
-	if p.den != 0 {
+	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
 		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
 	}
 	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
