@@ -152,6 +152,16 @@ type Progress struct {
 	Missing    int    // members whose acknowledgement is missing
 }
 
+// copying says whether heirs still lack copies.
+func (m *Machine) copying() bool {
+	for _, p := range m.peers {
+		if p.out.stage == copying {
+			return true
+		}
+	}
+	return false
+}
+
 // Progress is how far self is.
 func (m *Machine) Progress() Progress {
 	v := m.view
@@ -170,6 +180,6 @@ func (m *Machine) Progress() Progress {
 	if v.Steady() {
 		p.Incomplete = 0
 	}
-	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0)
+	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying())
 	return p
 }
