@@ -121,6 +121,7 @@ func (m *member) look() {
 	m.mourn(&boots)
 	s = m.standing(&boots)
 	if boots != m.seats || m.ring == nil {
+		m.w.haunt(m)
 		m.seats, m.ring = boots, m.w.rings.of(boots)
 		m.past = append(m.past, eds{m.w.now, m.ring})
 		m.w.stats.count("transition: ring adopted")

@@ -173,6 +173,9 @@ func (m *member) pump(to ring.ID, s *stream) {
 	} else {
 		s.at = max(s.at+1, w.now+int64(w.delay()))
 		copied := copyOf(&msg)
+		if !w.calm && w.chance(3*w.o.Double) {
+			w.echo(m, slotOf(to), &msg)
+		}
 		w.carry(m, slotOf(to), time.Duration(s.at-w.now), func(there *member) {
 			if !s.broken {
 				there.receive(m, copied)
@@ -292,7 +295,7 @@ func (m *member) handOver() {
 		})
 	case m.w.now-m.since > int64(leaveWithin):
 		m.w.trace("%s has not handed over in time", m.name())
-		m.w.stats.count("fault: incomplete hand-over")
+		m.w.stats.count("transition: left with hand-over incomplete")
 		m.w.crash(m)
 	default:
 		m.w.after(20*time.Millisecond, m, m.handOver)

@@ -56,11 +56,41 @@ func (w *World) send(m *member, o *handoff.Out) {
 	if !w.calm && w.chance(w.o.Double) {
 		w.stats.count("fault: repeated message")
 		times = 2
+		w.echo(m, to, &o.Msg)
 	}
 	for range times {
 		msg := copyOf(&o.Msg)
 		w.carry(m, to, w.delay(), func(there *member) { there.receive(m, msg) })
 	}
+}
+
+// echo keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
+// when it may be taken for what it is not.
+func (w *World) echo(m *member, to int, msg *handoff.Msg) {
+	late := copyOf(msg)
+	again := func(there *member) { there.receive(m, late) }
+	if w.rnd.IntN(2) == 0 {
+		w.carry(m, to, w.upto(8*time.Second), again)
+	}
+	if msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed {
+		w.kept[to] = append(w.kept[to], held{m, w.slots[to].now, again})
+	}
+}
+
+// held is a message that the network has kept.
+type held struct {
+	from, to *member
+	again    func(*member)
+}
+
+// haunt brings back old messages to a member that has just adopted a ring.
+func (w *World) haunt(m *member) {
+	for _, h := range w.kept[m.slot] {
+		if h.to == m && !w.calm && w.rnd.IntN(2) == 0 {
+			w.carry(h.from, m.slot, w.upto(20*time.Millisecond), h.again)
+		}
+	}
+	w.kept[m.slot] = w.kept[m.slot][:0]
 }
 
 // slotOf is the slot of a member; -1: there is none of that name.

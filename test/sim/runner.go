@@ -15,7 +15,6 @@ type Search struct {
 	Done         func(n uint64) // called after each seed
 	Stop         func() bool    // asked before each seed; nil: never
 	Failed       func(r Result) // called for each failure, one at a time
-	expand       func(seed uint64) Options
 }
 
 // Run runs them, and returns what they came to.
@@ -57,7 +56,10 @@ func (s *Search) Run() *Stats {
 func (s *Search) one(seed, i uint64, rings *Rings, stats *Stats) Result {
 	o := Expand(seed)
 	r := Run(o, s.Bug, rings, stats, false)
-	stats.Seeds, stats.Decisions, stats.Events, stats.Fewest = 1, r.Decisions, r.Events, r.Decisions
+	stats.Seeds, stats.Decisions, stats.Events = 1, r.Decisions, r.Events
+	if r.Failure == "" {
+		stats.Fewest = r.Decisions
+	}
 	switch {
 	case r.Failure != "":
 		// The same again, with a trace.

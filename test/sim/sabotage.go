@@ -32,7 +32,9 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 	switch {
 	case w.bug == NoBug:
 	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed || msg.Kind == handoff.Chunk):
-		msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq
+		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
+			msg.Part = 0 // of which transfer it is the end does not matter either
+		}
 	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}

@@ -12,7 +12,7 @@ import (
 // Stats are what many runs have in common: how often each thing happened, and how near the bounds came.
 type Stats struct {
 	Seeds, Decisions, Events int
-	Fewest                   int // decisions of a seed
+	Fewest                   int // decisions of a seed that broke no law
 	Counts                   map[string]int
 	Near                     map[trouble]nearness
 }
@@ -86,7 +86,7 @@ func (s *Stats) approach(x *span, admitted, limit, bound float64) {
 
 // Add adds what one run, or one worker's runs, came to.
 func (s *Stats) Add(o *Stats) {
-	if s.Seeds == 0 || o.Fewest < s.Fewest {
+	if o.Fewest > 0 && (s.Fewest == 0 || o.Fewest < s.Fewest) {
 		s.Fewest = o.Fewest
 	}
 	s.Seeds, s.Decisions, s.Events = s.Seeds+o.Seeds, s.Decisions+o.Decisions, s.Events+o.Events
@@ -104,10 +104,10 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-// Rare are the things that happened fewer than n times.
+// Rare are the things that should have happened at least n times and did not.
 func (s *Stats) Rare(n int) []string {
 	var rare []string
-	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {
+	for _, name := range wanted() {
 		if s.Counts[name] < n {
 			rare = append(rare, fmt.Sprintf("%s: %d", name, s.Counts[name]))
 		}

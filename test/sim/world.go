@@ -36,6 +36,7 @@ type World struct {
 
 	slots   []slot
 	cut     [maxSlots][maxSlots]bool // of the direction from, to
+	kept    [maxSlots][]held
 	keys    []*key
 	rules   [][]rule // by version, by key
 	asked   uint64

@@ -58,9 +58,8 @@ func search(s *sim.Search) int {
 	var last atomic.Int64
 	s.Done = func(n uint64) {
 		t := int64(time.Since(begin) / time.Second)
-		if n < s.Seeds && !last.CompareAndSwap(t-1, t) {
-			last.CompareAndSwap(last.Load(), max(last.Load(), t-1))
-			return
+		if n < s.Seeds && last.Swap(t) == t {
+			return // once a second
 		}
 		rate := float64(n) / time.Since(begin).Seconds()
 		fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %.0f seeds/s, %v left   ", n, s.Seeds, rate, time.Duration(float64(s.Seeds-n)/rate*1e9).Round(time.Second))
