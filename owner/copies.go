@@ -12,6 +12,7 @@ import (
 const (
 	lockKeys   = 128                    // copied under one lock
 	maxBatch   = 512                    // counters of one batch
+	usualBatch = 64                     // counters that a batch has room for at first
 	maxBytes   = 96 << 10               // of one message, roughly
 	maxFlight  = 64                     // batches that others have time to confirm
 	maxBatches = 4 * maxFlight          // the late ones included
@@ -139,7 +140,27 @@ type gathering struct {
 	to    ring.ID
 	msg   handoff.Msg
 	refs  []ref
+	slots []limit.Slot // of msg's counters, one after another
 	bytes int
+}
+
+// add puts what is known of e into the batch.
+func (g *gathering) add(s *shard, e *entry) {
+	if g.refs == nil {
+		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.Counter, 0, usualBatch)
+	}
+	if cap(g.slots)-len(g.slots) < 4 {
+		g.slots = make([]limit.Slot, 0, 2*usualBatch)
+	}
+	var c handoff.Counter
+	c.State.Slots = g.slots[len(g.slots):]
+	s.exportTo(e, &c)
+	if n := len(g.slots) + len(c.State.Slots); n <= cap(g.slots) {
+		g.slots = g.slots[:n]
+		c.State.Slots = c.State.Slots[:len(c.State.Slots):len(c.State.Slots)]
+	}
+	g.bytes += sizeOf(&c)
+	g.msg.Counters = append(g.msg.Counters, c)
 }
 
 // replicate sends what the shards have queued.
@@ -192,10 +213,9 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		}
 		d.bits &^= queuedBit
 		g := gatheringFor(&open, to)
-		g.refs = append(g.refs, ref{k, d.turn(), d.charged})
-		c := s.export(e)
-		g.bytes += sizeOf(&c)
-		g.msg.Counters = append(g.msg.Counters, c)
+		turn, charged := d.turn(), d.charged
+		g.add(s, e)
+		g.refs = append(g.refs, ref{k, turn, charged})
 		if len(g.refs) == maxBatch || g.bytes > maxBytes {
 			n.dispatch(now, g, fx)
 		}

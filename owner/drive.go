@@ -160,6 +160,9 @@ func (n *Node) Dirty() bool {
 	return n.dirty.Load() || n.inflight.Load() > 0 || n.waiting.Load() > 0
 }
 
+// Waiting says that answers wait for what other members say.
+func (n *Node) Waiting() bool { return n.waiting.Load() > 0 }
+
 // Urgent says that somebody waits for what Flush has to do.
 func (n *Node) Urgent() bool { return n.urgent.Load() }
 

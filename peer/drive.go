@@ -9,8 +9,12 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// flushEvery is how long charges gather before they are sent to their heirs when no answer waits for that.
-const flushEvery = 5 * time.Millisecond
+// flushEvery is how long charges gather before they are sent to their heirs when no answer waits for that. It bounds no
+// loss: an answer that would let more than U be known to one member alone waits, and what it waits for is sent at once.
+const flushEvery = 20 * time.Millisecond
+
+// lookEvery is how often Node is looked at while answers wait: what was not confirmed in time is then sent elsewhere.
+const lookEvery = 5 * time.Millisecond
 
 // apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
 // queue bounds them and keeps their order.
@@ -67,7 +71,7 @@ func (p *Peer) flushes() {
 		p.flushing.Store(true)
 		for n, again := p.o.Node, false; n.Dirty() || n.Urgent(); again = true {
 			if again || !n.Urgent() {
-				t.Reset(flushEvery)
+				t.Reset(p.pause())
 				select {
 				case <-t.C:
 				case <-p.dirty: // something urgent came
@@ -80,6 +84,14 @@ func (p *Peer) flushes() {
 		p.flushing.Store(false)
 		p.nudge() // what became dirty between the last look and now
 	}
+}
+
+// pause is the time until the next flush.
+func (p *Peer) pause() time.Duration {
+	if p.o.Node.Waiting() {
+		return lookEvery
+	}
+	return flushEvery
 }
 
 func (p *Peer) ticks() {
