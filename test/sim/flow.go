@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// flow holds logs and buckets to what they admit in any time.
+func (o *oracle) flow(a *account, x *span, q *question, v *verdict) {
+	switch {
+	case a.rule.Algorithm.Bucket():
+		o.pour(a, x, q, v)
+	case a.rule.Algorithm == limit.SlidingLog:
+		a.log = append(a.log, hit{v.until, q.q.Hits, v.until - v.since})
+	}
+}
+
+// pour is a bucket that nothing is lost from.
+func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
+	if v.a.Authority == owner.Share {
+		x.phi += q.q.Hits
+	}
+	t := v.until
+	if a.by != nil && a.by != v.by {
+		ahead := (v.by.clock() - o.w.now) - (a.by.clock() - o.w.now)
+		a.skew += a.rate() * math.Abs(float64(ahead))
+	}
+	a.by = v.by
+	if dt := t - a.at; dt > 0 {
+		a.level -= a.rate() * float64(dt)
+		a.at = t
+	}
+	if a.level <= 0 {
+		a.level, a.skew = 0, 0
+		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, heir: x.heir, deciders: x.deciders[:0], left: x.left, balance: x.balance}
+		o.touch(x)
+		if v.a.Authority == owner.Share {
+			x.phi = q.q.Hits
+		} else {
+			x.deciders = append(x.deciders, v.by)
+		}
+	}
+	hits := float64(q.q.Hits)
+	free := min(a.credit, hits)
+	a.credit -= free
+	a.level += hits - free
+	a.skew = max(a.skew, a.rate()*float64(v.until-v.since))
+	// A bucket charges in full when at least one hit fits: the last one may go beyond. Its answer was over then.
+	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
+		o.w.fail("I8: question #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
+			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew, x)
+	}
+	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
+}
+
+// before is the window before x; nil: nothing was decided in it.
+func (a *account) before(x *span) *span {
+	for _, y := range a.spans {
+		if y.index == x.index-1 {
+			return y
+		}
+	}
+	return nil
+}
+
+// ease is how far clocks may disagree about the time of a decision.
+func (o *oracle) ease(x, y *span) int64 {
+	d := int64(2 * time.Millisecond)
+	if y != nil && (len(y.deciders) > 1 || len(x.deciders) > 1 || y.last != x.last) || x.phi > 0 || y != nil && y.phi > 0 {
+		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+warming)))
+	}
+	return d
+}
+
+// slide holds a log to its limit in the Window that ends now.
+func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
+	y := a.before(x)
+	from := v.until - int64(a.rule.Window) + o.ease(x, y)
+	sum, kept := uint64(0), a.log[:0]
+	for _, h := range a.log {
+		if h.at > v.until-3*int64(a.rule.Window) {
+			kept = append(kept, h)
+		}
+		if h.at-h.slop > from && h.at <= v.until {
+			sum += h.n
+		}
+	}
+	a.log = kept
+	most := x.limit + x.refunded + o.bound(a, x)
+	if y != nil {
+		most += y.refunded + o.bound(a, y)
+	}
+	if sum > most {
+		o.w.fail("I8: question #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
+	}
+}
+
+// weigh holds two windows, the older one weighed, to their limit.
+func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
+	y := a.before(x)
+	sum, most := float64(x.admitted), float64(x.limit+x.refunded+o.bound(a, x))
+	ease := float64(o.ease(x, y)) / float64(a.rule.Window)
+	if y != nil {
+		x.latest = max(x.latest, v.until) // answers overtake each other
+		part := float64(x.end-x.latest) / float64(a.rule.Window)
+		sum += float64(y.admitted) * (part - ease)
+		most += float64(y.refunded + o.bound(a, y))
+	}
+	// Which of two windows a question falls into is uncertain for as long as clocks differ.
+	if sum > most+ease*float64(x.limit) {
+		o.w.fail("I8: question #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-float64(x.limit), x)
+	}
+}
