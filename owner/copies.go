@@ -205,9 +205,9 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 			continue
 		}
 		to := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
-		if to == "" || e.end <= now {
+		if to == "" || e.over(now) {
 			was := s.queue.len()
-			n.unpaid(s, e, d, k, e.end <= now, fx)
+			n.unpaid(s, e, d, k, e.over(now), fx)
 			unpaid += s.queue.len() - was
 			continue
 		}

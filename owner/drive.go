@@ -281,7 +281,7 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		m := messageTo(&out, from, handoff.Sealed, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
 		switch {
-		case st == handoff.Given && e != nil && e.note == c.Owner && e.end+int64(ahead) > now:
+		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
 			m.Counters = append(m.Counters, s.export(e))
 		default:
 			m.Counters = append(m.Counters, handoff.Counter{Key: c.Key, Owner: c.Owner})

@@ -29,6 +29,9 @@ const (
 	oldEpochs   = 1 << 14
 )
 
+// over says that e has no effect any more, also on members whose clocks are behind.
+func (e *entry) over(now int64) bool { return e.end+int64(ahead) <= now }
+
 // domain is the slot of e's domain.
 func (e *entry) domain() uint16 { return e.mark&^copyBit - 1 }
 
@@ -205,7 +208,7 @@ func (t *table) expired(now int64, h uint64) *entry {
 	}
 	mask := uint64(len(t.slots) - 1)
 	for i := h & mask; t.slots[i].mark != 0; i = (i + 1) & mask {
-		if t.slots[i].end <= now {
+		if t.slots[i].over(now) {
 			return &t.slots[i]
 		}
 	}
@@ -239,7 +242,7 @@ func (t *table) migrate(now int64, step int) {
 		if e.mark == 0 || e.mark == moved {
 			continue
 		}
-		if e.end <= now {
+		if e.over(now) {
 			t.forget(e)
 		} else {
 			t.place(hash(t.seed, e.key), e)
@@ -261,7 +264,7 @@ func (t *table) sweep(now int64, epoch uint16, step int) {
 			return
 		}
 		e := &t.slots[t.swept]
-		if e.mark != 0 && e.end <= now {
+		if e.mark != 0 && e.over(now) {
 			t.forget(e)
 			t.drop(e)
 			continue // what moved up is looked at next

@@ -58,7 +58,7 @@ func TestTableAgainstMap(t *testing.T) {
 			}
 		}
 		for range 1000 {
-			tab.sweep(now+10_000, 0, 1000)
+			tab.sweep(now+10_000+int64(ahead), 0, 1000)
 			tab.shrink(now)
 		}
 		if tab.n != 0 || len(tab.slots) != 0 {
@@ -110,7 +110,7 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		if !put(100, 20+i, 3) {
+		if !put(100+int64(ahead), 20+i, 3) {
 			t.Fatalf("expired entries stay: key %d refused", i)
 		}
 	}

@@ -146,7 +146,7 @@ func (c *scan) read(s *shard, now int64, p picker, buf []handoff.Counter) []hand
 	bytes := 0
 	for end := min(len(slots), c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
 		e := &slots[c.at]
-		if e.mark == 0 || e.mark == moved || e.end+int64(ahead) <= now || !p.picks(e.note) {
+		if e.mark == 0 || e.mark == moved || e.over(now) || !p.picks(e.note) {
 			continue
 		}
 		if p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine {
