@@ -149,11 +149,20 @@ func (o *oracle) crashed(m *member) {
 
 // cutOff sees a member lose some or all of the others, who may go on without what it has not told them.
 func (o *oracle) cutOff(m *member) {
+	o.severed[m.slot] = o.w.now
 	o.current(func(_ *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
 		}
 	})
+}
+
+// unaware notes hits that a member admits with the whole limit after it was cut off and before it can know: its copies
+// go to those on its side, and the others, when they take over, may not have them.
+func (o *oracle) unaware(x *span, v *verdict, hits uint64) {
+	if v.a.Authority == owner.Full && o.w.now-o.severed[v.by.slot] < int64(aware) {
+		x.extra += hits
+	}
 }
 
 // stepped sees a clock set: a member that goes back into a window may have forgotten it.

@@ -43,6 +43,7 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 			x.deciders = append(x.deciders, v.by)
 		}
 	}
+	o.unaware(x, v, q.q.Hits)
 	hits := float64(q.q.Hits)
 	free := min(a.credit, hits)
 	a.credit -= free
@@ -91,7 +92,7 @@ func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
 	a.log = kept
 	most := x.limit + x.refunded + o.bound(a, x)
 	if y != nil {
-		most += y.refunded + o.bound(a, y)
+		most += max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y)
 	}
 	if sum > most {
 		o.w.fail("I8: question #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
@@ -107,7 +108,7 @@ func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
 		x.latest = max(x.latest, v.until) // answers overtake each other
 		part := float64(x.end-x.latest) / float64(a.rule.Window)
 		sum += float64(y.admitted) * (part - ease)
-		most += float64(y.refunded + o.bound(a, y))
+		most += float64(max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y))
 	}
 	// Which of two windows a question falls into is uncertain for as long as clocks differ.
 	if sum > most+ease*float64(x.limit) {

@@ -23,6 +23,9 @@ const (
 
 var troubles = [...]string{"crash", "pause", "cut", "clock step"}
 
+// aware is how long after a cut a member may go on with the whole limit: T_own, from the last ping that was answered.
+const aware = 2100 * time.Millisecond
+
 const aftermath = int64(8 * time.Second) // a fault may show this long after its end
 
 // oracle holds what members decide against what they may. It sees every decision when it is made, every answer when a
@@ -35,6 +38,7 @@ type oracle struct {
 	last     [len(troubles)]int64   // end of the last fault of each kind
 	decays   int                    // members whose N_ref has forgotten somebody
 	split    int                    // parts at the last fault
+	severed  [maxSlots]int64        // when each member was last cut off from others
 	divided  int64                  // when there were parts last
 	joins    int                    // places taken while members were lost
 	leastN   int                    // of N_ref, from 3 on
@@ -302,6 +306,7 @@ func (o *oracle) answered(q *question, v *verdict) {
 	if v.a.Authority == owner.Share {
 		o.shared(a, x, q, v)
 	}
+	o.unaware(x, v, q.q.Hits)
 	b := o.bound(a, x)
 	o.w.stats.approach(x, float64(x.admitted)-float64(x.refunded), float64(x.limit), float64(b))
 	switch a.rule.Algorithm {
