@@ -37,7 +37,8 @@ func (o *oracle) unseen(q *question, m *member) {
 		return
 	}
 	a := o.account(q)
-	// It may be any window of now.
+	a.unseen = append(a.unseen, o.w.now)
+	// It may be any window of now, or one that nobody has seen yet.
 	o.current(func(b *account, x *span) {
 		if a != b {
 			return

@@ -68,6 +68,7 @@ type account struct {
 	key    owner.Key
 	rule   limit.Rule
 	strict bool
+	unseen []int64 // when decisions were given up that may have been made
 	spans  []*span // windows, the newest last; of a bucket the one busy period
 	level  float64 // of a bucket, in hits
 	credit float64 // of a bucket: hits given back
@@ -360,6 +361,11 @@ func (o *oracle) finish() {
 			for _, y := range a.spans {
 				if d := y.index - x.index; d == 1 || d == -1 {
 					known += y.phi
+				}
+			}
+			for _, t := range a.unseen {
+				if d := x.start - t; d > 0 && d < int64(time.Second) {
+					x.missing++
 				}
 			}
 			if starts > 1+x.missing+int(known) {
