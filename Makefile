@@ -36,7 +36,10 @@ lint: ## Formatting, go vet, go mod tidy, golangci-lint
 .PHONY: unit
 unit: ## Unit, property and conformance tests with the race detector
 	@echo "== unit tests"
-	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v /test/e2e)
+	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /test/e2e -e /test/sim)
+	$(GO) test -race -short -timeout 20m ./test/sim/...
+	@echo "== virtual clusters"
+	$(GO) test -v -timeout 20m ./test/sim
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 .PHONY: sim
