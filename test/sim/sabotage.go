@@ -30,7 +30,7 @@ var Bugs = map[string]Bug{
 // sabotage changes a message that m is about to take in.
 func (w *World) sabotage(m *member, msg *handoff.Msg) {
 	switch {
-	case w.bug == NoBug:
+	case w.bug == NoBug || m.ring == nil:
 	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed || msg.Kind == handoff.Chunk):
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.Part = 0 // of which transfer it is the end does not matter either
