@@ -193,14 +193,26 @@ func (p part) of(x uint32) uint32 {
 	return uint32(uint64(x) * uint64(p.num) / uint64(p.den))
 }
 
-// parts are the limit and burst of a part of rule r. A bucket of whose limit or burst nothing is left admits nothing: a burst
-// of 0 would stand for the limit.
+// parts are the limit and burst of a part of rule r: not more than drains in the time in which the whole drains, for what
+// was charged by the whole rule stands in nanoseconds. Nothing left of either admits nothing: a burst of 0 would stand for
+// the limit.
 func parts(r limit.Rule, limit, burst uint32) (uint32, uint32) {
-	if r.Burst > 0 && (burst == 0 || limit == 0) {
+	if !r.Algorithm.Bucket() || limit == 0 {
+		return limit, 0
+	}
+	if r.Burst == 0 {
+		burst = limit
+	}
+	width := uint64(r.End(0))
+	whole := uint64(r.Depth()) * drain(width, r.Limit)
+	if burst = uint32(min(uint64(burst), whole/drain(width, limit))); burst == 0 {
 		return 0, 0
 	}
 	return limit, burst
 }
+
+// drain is the nanoseconds that one hit takes to drain from a bucket.
+func drain(width uint64, limit uint32) uint64 { return (width-1)/uint64(max(1, limit)) + 1 }
 
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
