@@ -49,6 +49,10 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	a.credit -= free
 	a.level += hits - free
 	a.skew = max(a.skew, a.rate()*float64(v.until-v.since))
+	if x.troubles&stepTrouble != 0 {
+		// A member whose clock was set back takes a copy for one of the future, and no later than it can be.
+		a.skew = max(a.skew, a.rate()*1.1e9)
+	}
 	// A bucket charges in full when at least one hit fits: the last one may go beyond. Its answer was over then.
 	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
 		o.w.fail("I8: question #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
