@@ -129,6 +129,7 @@ func (w *World) ask() {
 		}
 	}
 	if m == nil {
+		w.after(100*time.Millisecond, nil, w.ask) // nobody is ready
 		return
 	}
 	w.asked++
