@@ -23,9 +23,10 @@ type Machine struct {
 	adopted  int64 // when the present ring was
 	seq      uint64
 	epoch    uint16
-	virgin   bool  // never held a token
-	none     bool  // nobody confirmed self at the last Tick
-	fenced   int64 // no member that was lost can be using its tokens any more from then on
+	virgin   bool       // never held a token
+	none     bool       // nobody confirmed self at the last Tick
+	dropped  *ring.Ring // the last base that was given up; nil: none since a ring was complete
+	fenced   int64      // no member that was lost can be using its tokens any more from then on
 	nextPing int64
 	pings    uint64
 
@@ -119,7 +120,8 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	v.history = m.history[1:]
 	v.steps = append(slices.Clone(v.steps), step{ring: r, self: v.self, released: make([]bool, r.Len())})
 	if len(v.steps) > maxSteps || m.meets(before, r) {
-		v.steps, v.base, v.baseSelf = v.steps[len(v.steps)-1:], nil, -1
+		m.drop(&v)
+		v.steps = v.steps[len(v.steps)-1:]
 	}
 	m.fenced = 0
 	m.seq++
@@ -129,7 +131,7 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 		p.acked, p.in, p.owed = false, incoming{}, true
 		p.out.restart(r.Index(id) >= 0)
 		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
-		if p.new && r.Index(id) >= 0 && (m.virgin || p.virgin && p.heard) {
+		if r.Index(id) >= 0 && (m.virgin || p.new && p.virgin && p.heard) {
 			p.confirm = max(p.confirm, now)
 		}
 		if i := r.Index(id); i >= 0 && p.Old {
@@ -386,7 +388,7 @@ func (m *Machine) Gained() { m.virgin = false }
 // clock has jumped, and by Tick when self was cut off or stopped for long.
 func (m *Machine) Void(now int64) []Out {
 	v := *m.view
-	v.base, v.baseSelf = nil, -1
+	m.drop(&v)
 	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
 	m.view = &v
 	m.seq++
@@ -397,6 +399,14 @@ func (m *Machine) Void(now int64) []Out {
 	}
 	m.publish(now)
 	return m.ping(now)
+}
+
+// drop gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.
+func (m *Machine) drop(v *View) {
+	if v.base != nil {
+		m.dropped = v.base
+	}
+	v.base, v.baseSelf = nil, -1
 }
 
 // forget drops confirmations that no longer matter.

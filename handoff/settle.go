@@ -39,6 +39,7 @@ func (m *Machine) rest(now int64) {
 	}
 	v := m.publish(now)
 	v.base, v.baseSelf, v.steps = v.ring, v.self, nil
+	m.dropped = nil
 	m.virgin = m.virgin && v.self < 0
 }
 
@@ -112,6 +113,9 @@ func (m *Machine) placed(id ring.ID) bool {
 // takeOver makes all of self's keys on the present ring self's.
 func (m *Machine) takeOver(now int64) {
 	base := m.view.base
+	if base == nil {
+		base = m.dropped
+	}
 	v := m.publish(now)
 	v.steps[len(v.steps)-1].whole = true
 	m.virgin = false
@@ -152,6 +156,16 @@ type Progress struct {
 	Missing    int    // members whose acknowledgement is missing
 }
 
+// joined says whether somebody is about to take a place on the ring.
+func (m *Machine) joined() bool {
+	for _, p := range m.peers {
+		if p.State == Joining {
+			return true
+		}
+	}
+	return false
+}
+
 // copying says whether heirs still lack copies.
 func (m *Machine) copying() bool {
 	for _, p := range m.peers {
@@ -180,6 +194,6 @@ func (m *Machine) Progress() Progress {
 	if v.Steady() {
 		p.Incomplete = 0
 	}
-	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying())
+	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying() && (v.ring.Len() > 0 || !m.joined()))
 	return p
 }

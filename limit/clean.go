@@ -4,7 +4,12 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 )
+
+// astray is how far the time of a bucket's charge may be ahead. Cutting it takes from what was charged, so it is far more
+// than clocks differ by, but for one that was just set.
+const astray = 10 * time.Second
 
 // Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that no member
 // should speak of at now. It says how many it dropped: windows other than the present one, the one before and the one
@@ -12,7 +17,7 @@ import (
 // is possible.
 func (r Rule) Clean(s *State, now int64) (dropped int) {
 	before := len(s.Slots)
-	soon := later(now, int64(Ahead))
+	soon := later(now, int64(astray))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
 		return f.Charged|f.Refunded == 0 || !r.timely(f.At, now)
 	})

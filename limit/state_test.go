@@ -227,7 +227,7 @@ func TestClean(t *testing.T) {
 		}}, State{Slots: []Slot{{3, base - 5, 1, 0}, {3, base + 1, 1, 0}}}, 2},
 		{"bucket", Rule{Window: time.Minute, Limit: 60, Algorithm: TokenBucket}, State{TAT: math.MaxInt64, Slots: []Slot{
 			{3, math.MaxInt64, 100, 90}, {5, base - 4, 30, 40}, {3, base, 110, 80},
-		}}, State{TAT: base + int64(Ahead) + 20, Slots: []Slot{{5, base - 4, 30, 30}, {3, base + int64(Ahead), 110, 90}}}, 0},
+		}}, State{TAT: base + int64(astray) + 20, Slots: []Slot{{5, base - 4, 30, 30}, {3, base + int64(astray), 110, 90}}}, 0},
 	} {
 		if n := c.rule.Clean(&c.in, base); n != c.dropped || !same(&c.in, &c.want) {
 			t.Errorf("%s: %d dropped, %+v, want %d, %+v", c.name, n, c.in, c.dropped, c.want)
