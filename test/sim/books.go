@@ -138,12 +138,20 @@ func (o *oracle) crashed(m *member) {
 		}
 		alone = alone || n == 1
 	}
+	// When none is left that stays, the cluster will start again, with the whole limit.
+	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
+		return p != m && p.ring != nil && p.ring.Index(slotID(p.slot)) >= 0
+	})
 	o.current(func(_ *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
 			if alone {
 				x.extra += x.limit
+				return
 			}
+		}
+		if last {
+			x.extra += x.limit
 		}
 	})
 }
