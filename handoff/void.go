@@ -1,0 +1,45 @@
+package handoff
+
+// isolated says whether others may have made self's tokens anew, because nobody has confirmed it for Own.
+func (m *Machine) isolated(now int64) bool {
+	right, _, _ := m.view.Reach(now)
+	m.none = right == None && (m.view.self >= 0 || !m.virgin)
+	return m.none
+}
+
+// Gained says that a token of a single key has come (Sealed with Given).
+func (m *Machine) Gained() { m.virgin = false }
+
+// Void gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
+// clock has jumped, and by Tick when self was cut off or stopped for long.
+func (m *Machine) Void(now int64) []Out {
+	v := *m.view
+	m.drop(&v)
+	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
+	m.view = &v
+	m.seq++
+	m.adopted, m.fenced = now, 0
+	for id, p := range m.peers {
+		p.acked, p.in, p.confirm = false, incoming{}, 0
+		p.out.restart(v.ring.Index(id) >= 0)
+	}
+	m.publish(now)
+	return m.ping(now)
+}
+
+// drop gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.
+func (m *Machine) drop(v *View) {
+	if v.base != nil {
+		m.dropped = v.base
+	}
+	v.base, v.baseSelf = nil, -1
+}
+
+// forget drops confirmations that no longer matter.
+func (m *Machine) forget(now int64) {
+	for b, t := range m.confirmed {
+		if p := m.peers[b.id]; (p == nil || p.Inst != b.inst) && now-t > 2*int64(m.o.Fence) {
+			delete(m.confirmed, b)
+		}
+	}
+}
