@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/lab"
 )
 
 // asSidecar in the environment makes the test binary a sidecar.
@@ -64,16 +65,16 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
-// addresses are free ones on loopback.
+// addresses are free ones on loopback, which no client is given.
 func addresses(t *testing.T, n int) (out []string) {
 	t.Helper()
+	var ports lab.Ports
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		a, err := ports.Addr()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		out = append(out, l.Addr().String())
+		out = append(out, a)
 	}
 	return out
 }
