@@ -115,11 +115,10 @@ func (n *Node) scan(to ring.ID) *scan {
 func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter {
 	p := newPicker(&c.t, n.options.Self)
 	bytes := 0
-	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; {
+	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
 		had := len(buf)
 		s := &n.shards[c.shard]
 		s.mu.Lock()
-		looked += min(lockSlots, minSlots+len(s.tables[owned].old)+len(s.tables[owned].slots))
 		buf = c.read(s, s.clock(now), p, buf)
 		s.mu.Unlock()
 		for i := had; i < len(buf); i++ {
