@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -81,22 +82,18 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 	}
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
 	m.standing = s
+	m.meet(s.Peers)
 	if same {
-		r = m.view.ring
+		m.publish()
+	} else {
+		m.adopt(now, r)
 	}
-	m.meet(now, r, s.Peers)
-	if same {
-		m.publish(now)
-		m.settle(now)
-		return m.ping(now)
-	}
-	m.adopt(now, r)
 	m.settle(now)
 	return m.ping(now)
 }
 
 // meet replaces the members that are live.
-func (m *Machine) meet(now int64, r *ring.Ring, peers []Peer) {
+func (m *Machine) meet(peers []Peer) {
 	next := make(map[ring.ID]*peer, len(peers))
 	for _, p := range peers {
 		old := m.peers[p.ID]
@@ -126,20 +123,29 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	m.fenced = 0
 	m.seq++
 	for id, p := range m.peers {
-		i := before.Index(id)
-		p.new = i < 0 || before.At(i).Inst != p.Inst || p.new && !p.out.done
+		i := r.Index(id)
+		p.new = seat(before, id, p.Inst) < 0 || p.new && !p.out.done
 		p.acked, p.in, p.owed = false, incoming{}, true
-		p.out.restart(r.Index(id) >= 0)
+		p.out.restart(i >= 0)
 		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
-		if r.Index(id) >= 0 && (m.virgin || p.new && p.virgin && p.heard) {
+		if i >= 0 && (m.virgin || p.new && p.virgin && p.heard) {
 			p.confirm = max(p.confirm, now)
 		}
-		if i := r.Index(id); i >= 0 && p.Old {
+		if i >= 0 && p.Old {
 			v.steps[len(v.steps)-1].released[i] = true // it takes its keys over without being asked
 		}
 	}
 	m.view = &v
-	m.publish(now)
+	m.publish()
+}
+
+// seat is the place of a boot of a member on r; -1 if that boot has none.
+func seat(r *ring.Ring, id ring.ID, inst uint64) int {
+	i := r.Index(id)
+	if i >= 0 && r.At(i).Inst != inst {
+		return -1
+	}
+	return i
 }
 
 // meets says whether self comes out of the smaller part of a divided cluster: the tokens that it made anew there are
@@ -150,7 +156,7 @@ func (m *Machine) meets(before, r *ring.Ring) bool {
 	}
 	for i := range r.Len() {
 		a := r.At(i)
-		if j := before.Index(a.ID); a.ID == m.o.Self || j >= 0 && before.At(j).Inst == a.Inst {
+		if a.ID == m.o.Self || seat(before, a.ID, a.Inst) >= 0 {
 			continue
 		}
 		if p := m.peers[a.ID]; p == nil || !p.heard || !p.virgin {
@@ -161,7 +167,7 @@ func (m *Machine) meets(before, r *ring.Ring) bool {
 }
 
 // publish makes a new View of the same tokens.
-func (m *Machine) publish(now int64) *View {
+func (m *Machine) publish() *View {
 	v := *m.view
 	if m.epoch++; m.epoch == 0 {
 		m.epoch = 1
@@ -206,7 +212,7 @@ func (m *Machine) reach(v *View) reach {
 			r.until = append(r.until, p.confirm+int64(m.o.Own))
 		}
 	}
-	slices.SortFunc(r.until, func(a, b int64) int { return int(min(1, max(-1, b-a))) })
+	slices.SortFunc(r.until, func(a, b int64) int { return cmp.Compare(b, a) })
 	return r
 }
 
@@ -339,7 +345,7 @@ func (m *Machine) acked(now int64, p *peer, msg *Msg) {
 	p.acked, p.warmed = true, true
 	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
 	if x := m.remembered(msg.Base); x != nil {
-		if i := x.Index(p.ID); i >= 0 && x.At(i).Inst == p.Inst {
+		if i := seat(x, p.ID, p.Inst); i >= 0 {
 			p.in.proof = proof{x, i}
 		}
 	}

@@ -226,14 +226,13 @@ func TestCrashIsTakenOver(t *testing.T) {
 func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	whole := c.ring()
-	b, inst := c.machines["b"], c.inst("b")
+	b := c.machines["b"]
 	delete(c.machines, "b")
 	c.run(3 * time.Second)
 	c.adoptAll()
 	c.run(3 * time.Second)
 	c.steady()
 	c.machines["b"] = b
-	_ = inst
 	c.check(1) // it is awake, and has not looked at anything yet
 	c.send("b", b.Tick(c.now))
 	c.pump()

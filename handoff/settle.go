@@ -14,7 +14,7 @@ func (m *Machine) settle(now int64) {
 		return
 	}
 	if v.self < 0 && m.virgin {
-		m.rest(now) // nothing to take over, nothing to give
+		m.rest() // nothing to take over, nothing to give
 		return
 	}
 	n := len(v.steps)
@@ -22,22 +22,22 @@ func (m *Machine) settle(now int64) {
 		return
 	}
 	if v.self >= 0 && !v.steps[n-1].whole {
-		m.prove(now)
+		m.prove()
 		if m.whole(now) {
 			m.takeOver(now)
 		}
 	}
 	if m.view.self >= 0 && m.view.steps[n-1].whole && m.pending() == 0 {
-		m.rest(now)
+		m.rest()
 	}
 }
 
 // rest makes the present ring the base.
-func (m *Machine) rest(now int64) {
+func (m *Machine) rest() {
 	if m.view.Steady() {
 		return
 	}
-	v := m.publish(now)
+	v := m.publish()
 	v.base, v.baseSelf, v.steps = v.ring, v.self, nil
 	m.dropped = nil
 	m.virgin = m.virgin && v.self < 0
@@ -45,14 +45,14 @@ func (m *Machine) rest(now int64) {
 
 // prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
 // that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
-func (m *Machine) prove(now int64) {
+func (m *Machine) prove() {
 	last := &m.view.steps[len(m.view.steps)-1]
 	for _, id := range m.ids() {
 		p := m.peers[id]
 		if !p.acked || p.in.proof.ring == nil || slices.Contains(last.proofs, p.in.proof) || !m.closed(p.in.proof.ring) {
 			continue
 		}
-		v := m.publish(now)
+		v := m.publish()
 		last = &v.steps[len(v.steps)-1]
 		last.proofs = append(slices.Clone(last.proofs), p.in.proof)
 		m.virgin = false
@@ -67,7 +67,7 @@ func (m *Machine) closed(x *ring.Ring) bool {
 		if a.ID == m.o.Self {
 			continue
 		}
-		if j := x.Index(a.ID); j >= 0 && x.At(j).Inst == a.Inst {
+		if seat(x, a.ID, a.Inst) >= 0 {
 			continue
 		}
 		if p := m.peers[a.ID]; p == nil || !p.acked {
@@ -116,7 +116,7 @@ func (m *Machine) takeOver(now int64) {
 	if base == nil {
 		base = m.dropped
 	}
-	v := m.publish(now)
+	v := m.publish()
 	v.steps[len(v.steps)-1].whole = true
 	m.virgin = false
 	if base == nil {
@@ -156,8 +156,8 @@ type Progress struct {
 	Missing    int    // members whose acknowledgement is missing
 }
 
-// joined says whether somebody is about to take a place on the ring.
-func (m *Machine) joined() bool {
+// awaited says whether somebody is about to take a place on the ring.
+func (m *Machine) awaited() bool {
 	for _, p := range m.peers {
 		if p.State == Joining {
 			return true
@@ -194,6 +194,6 @@ func (m *Machine) Progress() Progress {
 	if v.Steady() {
 		p.Incomplete = 0
 	}
-	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying() && (v.ring.Len() > 0 || !m.joined()))
+	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
 	return p
 }

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"math"
+	"slices"
 
 	"github.com/keyward/keyward/ring"
 )
@@ -36,6 +37,7 @@ type outgoing struct {
 	began  int64
 	acked  int64 // when the Ack was sent
 	shadow bool
+	ahead  *ring.Ring // with shadow: the ring with the member on it
 	done   bool       // the member says that it has the Ack
 	pushed *ring.Ring // for which it has everything it owns
 	copied *ring.Ring
@@ -63,18 +65,16 @@ func (m *Machine) release(now int64, p *peer) {
 	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.virgin {
 		return
 	}
-	i := m.view.ring.Index(p.ID)
-	if i < 0 || m.view.ring.At(i).Inst != p.Inst {
+	i := seat(m.view.ring, p.ID, p.Inst)
+	if i < 0 {
 		m.acknowledge(now, p)
 		return
 	}
 	if n := len(m.view.steps); n > 0 && !m.view.steps[n-1].released[i] {
-		v := m.publish(now)
+		v := m.publish()
 		s := &v.steps[n-1]
-		released := make([]bool, len(s.released))
-		copy(released, s.released)
-		released[i] = true
-		s.released = released
+		s.released = slices.Clone(s.released)
+		s.released[i] = true
 	}
 	if p.out.stage == idle || p.out.seq != p.seq {
 		p.out.begin(now, p.seq, false)
@@ -84,6 +84,7 @@ func (m *Machine) release(now int64, p *peer) {
 // acknowledge sends what a member without a place on the ring waits for: a joiner its copies.
 func (m *Machine) acknowledge(now int64, p *peer) {
 	if p.State == Joining && p.owed && m.view.self >= 0 && (p.out.stage == idle || p.out.seq != p.seq) {
+		p.out.ahead = m.with(p)
 		p.out.begin(now, p.seq, true)
 	}
 }
@@ -115,7 +116,7 @@ func (m *Machine) Transfers() []Transfer {
 		}
 		t := Transfer{To: id, Ring: m.view.ring, Pushed: o.pushed, Copied: o.copied, Seq: o.seq, Began: o.began, Extra: o.stage == copying, Shadow: o.shadow}
 		if o.shadow {
-			t.Ring, t.Pushed = m.with(m.peers[id]), nil
+			t.Ring, t.Pushed = o.ahead, nil
 		}
 		out = append(out, t)
 	}
@@ -188,12 +189,7 @@ func (m *Machine) isLost(b boot) bool {
 	if m.peers[b.id] != nil || b.id == m.o.Self {
 		return false
 	}
-	for _, id := range m.standing.Left {
-		if id == b.id {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(m.standing.Left, b.id)
 }
 
 // incoming is the transfer from one member.

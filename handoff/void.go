@@ -23,7 +23,7 @@ func (m *Machine) Void(now int64) []Out {
 		p.acked, p.in, p.confirm = false, incoming{}, 0
 		p.out.restart(v.ring.Index(id) >= 0)
 	}
-	m.publish(now)
+	m.publish()
 	return m.ping(now)
 }
 
