@@ -204,16 +204,31 @@ func (m *Machine) reach(v *View) reach {
 			r.until = append(r.until, p.confirm+int64(m.o.Own))
 		}
 	}
-	// N_ref may still count members that leave.
-	missing := r.nref - v.ring.Len()
-	for _, id := range m.ids() {
-		if p := m.peers[id]; missing > 0 && p.State == Leaving && v.ring.Index(id) < 0 && p.confirm > 0 {
+	// N_ref may still count members that leave. When it exceeds the ring by more than those, somebody is lost, and then it
+	// cannot be told whether it counts them.
+	leaving, missing := m.leaving(v.ring), r.nref-v.ring.Len()
+	if missing > len(leaving) {
+		missing = 0
+	}
+	for _, p := range leaving {
+		if missing > 0 && p.confirm > 0 {
 			missing--
 			r.until = append(r.until, p.confirm+int64(m.o.Own))
 		}
 	}
 	slices.SortFunc(r.until, func(a, b int64) int { return cmp.Compare(b, a) })
 	return r
+}
+
+// leaving are the live members that have left r.
+func (m *Machine) leaving(r *ring.Ring) []*peer {
+	var ps []*peer
+	for _, id := range m.ids() {
+		if p := m.peers[id]; p.State == Leaving && r.Index(id) < 0 {
+			ps = append(ps, p)
+		}
+	}
+	return ps
 }
 
 // ping is the heartbeat to every live member.

@@ -80,13 +80,13 @@ func (m *Machine) closed(x *ring.Ring) bool {
 // whole says whether nobody else can hold a token of self's keys: all that live have released theirs, and those that
 // are lost have had no confirmation for so long that they do not use theirs.
 func (m *Machine) whole(now int64) bool {
-	for id, p := range m.peers {
+	for _, p := range m.peers {
 		switch {
 		case p.Old:
 			if now < m.adopted+int64(m.o.Fence) {
 				return false
 			}
-		case !m.placed(id) && (p.State == Joining || p.heard && p.virgin): // it has no place, and never held a token
+		case !m.placed(p) && (p.State == Joining || p.heard && p.virgin): // it has no place, and never held a token
 		case !p.acked:
 			return false
 		}
@@ -102,12 +102,13 @@ func (m *Machine) whole(now int64) bool {
 	return true
 }
 
-// placed says whether member id is on one of the rings since the base.
-func (m *Machine) placed(id ring.ID) bool {
-	if m.view.base != nil && m.view.base.Index(id) >= 0 {
+// placed says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
+// p never held its tokens.
+func (m *Machine) placed(p *peer) bool {
+	if m.view.base != nil && seat(m.view.base, p.ID, p.Inst) >= 0 {
 		return true
 	}
-	return slices.ContainsFunc(m.view.steps, func(s step) bool { return s.ring.Index(id) >= 0 })
+	return slices.ContainsFunc(m.view.steps, func(s step) bool { return seat(s.ring, p.ID, p.Inst) >= 0 })
 }
 
 // takeOver makes all of self's keys on the present ring self's.

@@ -179,10 +179,16 @@ func (o *oracle) stepped() {
 	o.current(func(_ *account, x *span) { x.extra += x.limit })
 }
 
-// left sees a member go that has handed over: others know all that it knew.
+// left sees a member go that has handed over: others know all that it knew. When there are no others, whoever starts
+// next starts a cluster with the whole limit.
 func (o *oracle) left(m *member) {
+	alone := true
 	for _, other := range o.w.running() {
-		if other == m || other.ring == nil || other.ring.Len() == 0 {
+		if other == m || other.ring == nil {
+			continue
+		}
+		alone = alone && other.ring.Len() == 0 && other.table[other.slot].state == joining
+		if other.ring.Len() == 0 {
 			continue
 		}
 		o.current(func(a *account, x *span) {
@@ -191,6 +197,9 @@ func (o *oracle) left(m *member) {
 			}
 		})
 		return
+	}
+	if alone {
+		o.current(func(_ *account, x *span) { x.extra += x.limit })
 	}
 }
 
@@ -243,7 +252,7 @@ func (o *oracle) sent(m *member, msg *handoff.Msg) {
 	}
 }
 
-// bereft says that more members are lost to m than a full right may miss. They count until N_ref forgets them.
+// bereft says that more members are lost to m now than a full right may miss. They count until N_ref forgets them.
 func (m *member) bereft() bool {
 	n := m.stand.NRef
 	if n >= 3 {
@@ -260,7 +269,7 @@ func (o *oracle) probed(probes []*question) {
 		switch {
 		case !q.done || v == nil:
 			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.q.Key[0]>>48)
-		case v.a.Authority != owner.Full && (v.a.Authority != owner.Part || !v.by.bereft()):
+		case v.a.Authority != owner.Full && (v.a.Authority != owner.Part || !v.bereft):
 			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.a.Authority, q.q.Key[0]>>48, v.by.name())
 		case holder[q.q.Key] != nil && holder[q.q.Key] != v.by:
 			o.w.fail("I9: %s and %s both decide %04x", holder[q.q.Key].name(), v.by.name(), q.q.Key[0]>>48)

@@ -50,6 +50,8 @@ type verdict struct {
 	by    *member
 	since int64 // the first and the last reading of by's clock by which it may have been decided
 	until int64
+
+	bereft bool // of a probe: by was, when it decided
 }
 
 // invent makes keys and their first rules.
@@ -226,7 +228,7 @@ func (q *question) handle(a owner.Answer) {
 		m.w.stats.count("answer: Ask")
 		q.forward(a.Member)
 	default:
-		v := verdict{a, m, q.took, m.clock()}
+		v := verdict{a: a, by: m, since: q.took, until: m.clock()}
 		m.w.oracle.decided(q, &v)
 		q.answer(&v)
 	}
@@ -297,7 +299,7 @@ func (m *member) serve(q *question) {
 
 // reply takes m's answer back to where q was asked.
 func (q *question) reply(m *member, a owner.Answer, took int64) {
-	v := verdict{a, m, took, m.clock()}
+	v := verdict{a: a, by: m, since: took, until: m.clock()}
 	if a.Kind == owner.Decided {
 		m.w.oracle.decided(q, &v)
 	}
@@ -335,7 +337,7 @@ func (q *question) expire() {
 // degrade answers by the rule's degraded policy.
 func (q *question) degrade() {
 	q.took = q.from.clock()
-	v := verdict{q.from.node.Degrade(q.took, &q.q), q.from, q.took, q.took}
+	v := verdict{a: q.from.node.Degrade(q.took, &q.q), by: q.from, since: q.took, until: q.took}
 	q.from.w.oracle.decided(q, &v)
 	q.answer(&v)
 }

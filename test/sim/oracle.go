@@ -233,6 +233,7 @@ func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule
 // decided sees a decision when it is made.
 func (o *oracle) decided(q *question, v *verdict) {
 	if o.probing {
+		v.bereft = v.by.bereft()
 		return
 	}
 	a := o.account(q)
