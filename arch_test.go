@@ -24,21 +24,24 @@ var all = []string{"*"}
 var layers = map[string][]string{
 	"limit":             {},
 	"ring":              {},
+	"hotkey":            {"ring"},
+	"lease":             {"limit", "ring"},
+	"lease/leasetest":   {"limit", "ring", "lease"},
 	"handoff":           {"limit", "ring"},
-	"owner":             {"limit", "ring", "handoff"},
-	"config":            {"limit"},
+	"owner":             {"limit", "ring", "hotkey", "lease", "handoff"},
+	"config":            {"limit", "lease"},
 	"config/source":     {"limit", "config", "certs"},
 	"certs":             {},
-	"cluster":           {"ring"},
-	"peer":              {"limit", "ring", "handoff", "owner"},
+	"cluster":           {"ring", "hotkey"},
+	"peer":              {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"envoy/settings":    {},
 	"envoy/stats":       {},
-	"envoy/rls":         {"limit", "ring", "config", "owner", "envoy/stats"},
-	"envoy/xds":         {"ring", "config"},
+	"envoy/rls":         {"limit", "ring", "lease", "config", "owner", "envoy/stats"},
+	"envoy/xds":         {"ring", "hotkey", "config"},
 	"envoy/snippet":     {"ring", "config", "envoy/xds"},
-	"admin":             {"limit", "ring", "config", "owner"},
+	"admin":             {"limit", "ring", "hotkey", "config", "owner"},
 	"lab":               {},
-	"test/sim":          {"limit", "ring", "handoff", "owner"},
+	"test/sim":          {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":     {"test/sim"},
 	"cmd/internal/boot": all,
 	"cmd/sidecar":       all,
@@ -47,7 +50,7 @@ var layers = map[string][]string{
 }
 
 // pure packages have no clock, no I/O, no goroutines and no global randomness; these imports would bring them in.
-var pure = []string{"limit", "ring", "handoff", "owner", "config"}
+var pure = []string{"limit", "ring", "hotkey", "lease", "handoff", "owner", "config"}
 
 var impure = []string{"context", "net", "net/http", "os", "io/fs", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "os/exec", "syscall"}
 

@@ -9,6 +9,7 @@
 package owner
 
 import (
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
@@ -34,8 +35,12 @@ const (
 // Mechanism is how a rule's hits are decided. The numbers are part of the peer protocol.
 type Mechanism uint8
 
-// ByOwner asks the key's one owner every time.
-const ByOwner Mechanism = 0
+// The mechanisms.
+const (
+	ByOwner     Mechanism = 0 // asks the key's one owner every time, unless the key is hot
+	ByLease     Mechanism = 1 // from parts of the limit that the owner lends, always
+	Approximate Mechanism = 2 // locally, known to the owner some time later, with a bound on what is not known to it yet
+)
 
 // Degraded is what a rule answers when its key's owner cannot be reached in time.
 type Degraded uint8
@@ -55,7 +60,10 @@ type Question struct {
 	Rules     uint64 // version of the rules it was matched by
 	Hits      uint64
 	Rule      limit.Rule
+	// Knobs are what the rule says of leases; nil is all defaults. They do not travel with a question.
+	Knobs     *lease.Knobs
 	LocalCap  uint32 // of FailOpen; 0 means the limit
+	HotFactor uint16 // a key is hot above so many times the mean rate; 0 means 10
 	Op        Op
 	Mechanism Mechanism
 	Degraded  Degraded
@@ -94,7 +102,7 @@ type Path uint8
 const (
 	Local     Path = iota // decided where it was asked
 	Forwarded             // decided by the owner, one hop away
-	Leased                // decided from a lease
+	Leased                // decided from a lease, or what stands in for one
 	Fallback              // decided by the rule's degraded policy
 )
 
@@ -106,4 +114,5 @@ type Answer struct {
 	Kind      Kind
 	Authority Authority
 	Path      Path
+	Hot       bool // the key is hot or leased: who knows its name should tell it with Name
 }

@@ -1,0 +1,44 @@
+// Package hotkey finds the few keys that take most hits, in fixed memory, and says where their sub-keys go.
+//
+// Owned keys have exact decayed rates, kept only for those that were asked for often within a second; keys that are
+// merely forwarded are counted by a sketch. Nothing here reads a clock or locks.
+package hotkey
+
+import "github.com/keyward/keyward/ring"
+
+// Key is a counter's 128-bit digest.
+type Key [2]uint64
+
+// Mode is what is done about a hot key. The numbers are part of the gossiped form.
+type Mode uint8
+
+// The modes, the steps of the ladder.
+const (
+	Auto      Mode = 0 // as the ladder says; by hand: what was said by hand is cleared
+	Cap       Mode = 1 // Envoy refuses locally what is certainly over
+	Dedicated Mode = 2 // all requests go to one overflow member
+	Spread    Mode = 3 // requests go to sub-keys on several members
+	Never     Mode = 4 // by hand: nothing is done about it
+)
+
+// Route tells every xDS server and every member what is done about one hot key's requests. Of two for the same Domain
+// and Owner the one with the greater Ver counts. It is gossiped, refreshed while it holds, and forgotten 15 s after its
+// last refresh.
+type Route struct {
+	Domain string
+	Name   string // the descriptor, for people: k=v,k2=v2
+	Owner  string // owner string: the header's value that Envoy matches
+	Mode   Mode
+	Manual bool     // said by hand
+	By     ring.ID  // who says it
+	Ver    int64    // Unix nanoseconds of the first saying
+	Limit  uint32   // of the rule, for Cap
+	Window int64    // nanoseconds, for Cap
+	Subs   []SubKey // Dedicated: one; Spread: several
+}
+
+// SubKey is an owner string that the ring puts on a certain member.
+type SubKey struct {
+	Key    string // Owner, '#' and a number
+	Member ring.ID
+}
