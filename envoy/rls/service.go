@@ -53,6 +53,7 @@ type Service struct {
 	counts  serviceCounts
 	current atomic.Pointer[view]
 	calls   sync.Pool
+	taps    taps
 	ratio   float32
 	stop    bool
 	timeout time.Duration
@@ -204,7 +205,11 @@ func (s *Service) decide(c *Call, from Caller, now time.Time) error {
 		s.decider.Decide(now.Add(s.budget(from)), s.stop, c.questions, c.answers)
 	}
 	s.count(c, v, from)
-	return s.respond(c, v)
+	if err := s.respond(c, v); err != nil {
+		return err
+	}
+	s.taps.show(c, now)
+	return nil
 }
 
 // budget is the part of the caller's timeout in which the answer must be found: the rest is for its way back. Past its

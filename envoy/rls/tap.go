@@ -1,0 +1,156 @@
+package rls
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/owner"
+)
+
+// TapOptions choose the decisions that a tap is shown. The zero value of a field chooses all.
+type TapOptions struct {
+	Domain string  // of this domain
+	Text   string  // whose descriptor, as in Sample, has this in it
+	Over   bool    // that are over the limit
+	Rate   float64 // the most a second; default 10
+}
+
+// Sample is one decision about one descriptor.
+type Sample struct {
+	Time       time.Time // when its request came
+	Domain     string
+	Descriptor string // k=v,k2=v2; of long ones the first 1 KiB
+	Rule       string // full key of the rule that it met; empty when it met none or brought its limit along
+	Hits       uint64
+	Limit      uint32
+	Remaining  uint32
+	Owner      uint64 // ring position
+	Code       Code
+	Op         owner.Op
+	Path       owner.Path
+	Authority  owner.Authority
+	Counted    bool // a limit holds for it; without one all numbers but Hits are 0
+}
+
+// maxSampleText bounds a descriptor in a Sample, in bytes.
+const maxSampleText = 1 << 10
+
+// Tap has see shown some of the decisions until stop is called; see may be called concurrently and must not wait. At
+// most so many a second are shown, chosen at random times. While nobody listens a request pays for one atomic load.
+func (s *Service) Tap(o TapOptions, see func(Sample)) (stop func()) {
+	if o.Rate <= 0 {
+		o.Rate = 10
+	}
+	t := &tap{o: o, gap: int64(float64(time.Second) / o.Rate), see: see}
+	s.taps.change(func(list []*tap) []*tap { return append(list, t) })
+	return func() {
+		s.taps.change(func(list []*tap) []*tap { return slices.DeleteFunc(list, func(x *tap) bool { return x == t }) })
+	}
+}
+
+// taps are those who listen.
+type taps struct {
+	mu   sync.Mutex             // of change
+	list atomic.Pointer[[]*tap] // nil: nobody; what it points to never changes
+}
+
+func (t *taps) change(f func([]*tap) []*tap) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []*tap
+	if old := t.list.Load(); old != nil {
+		list = slices.Clone(*old)
+	}
+	if list = f(list); len(list) == 0 {
+		t.list.Store(nil)
+		return
+	}
+	t.list.Store(&list)
+}
+
+// show shows a request that was answered to those who listen.
+func (t *taps) show(c *Call, now time.Time) {
+	list := t.list.Load()
+	if list == nil {
+		return
+	}
+	for _, one := range *list {
+		one.show(c, now)
+	}
+}
+
+// tap is one who listens.
+type tap struct {
+	o    TapOptions
+	gap  int64 // ns between two samples, in the mean
+	next atomic.Int64
+	see  func(Sample)
+}
+
+func (t *tap) show(c *Call, now time.Time) {
+	at, next := now.UnixNano(), t.next.Load()
+	if at < next || len(c.slots) == 0 {
+		return
+	}
+	// Always beginning with the first descriptor would never show the second; even gaps would fall in step with traffic.
+	first := rand.IntN(len(c.slots))
+	for n := range c.slots {
+		i := (first + n) % len(c.slots)
+		if !t.wants(c, i) {
+			continue
+		}
+		if t.next.CompareAndSwap(next, at+t.gap/2+rand.Int64N(t.gap+1)) {
+			t.see(c.sample(i, now))
+		}
+		return
+	}
+}
+
+func (t *tap) wants(c *Call, i int) bool {
+	if t.o.Domain != "" && t.o.Domain != c.Request.Domain || t.o.Over && c.Response.Statuses[i].Code != OverLimit {
+		return false
+	}
+	if t.o.Text == "" {
+		return true
+	}
+	c.text = appendDescriptor(c.text[:0], c.Request.Descriptors[i].Entries)
+	return bytes.Contains(c.text, []byte(t.o.Text))
+}
+
+// sample copies all it takes: the request's memory serves the next one.
+func (c *Call) sample(i int, now time.Time) Sample {
+	c.text = appendDescriptor(c.text[:0], c.Request.Descriptors[i].Entries)
+	s := Sample{
+		Time: now, Domain: strings.Clone(c.Request.Domain), Descriptor: string(c.text[:min(len(c.text), maxSampleText)]),
+		Code: c.Response.Statuses[i].Code,
+	}
+	s.Hits, s.Op = hits(&c.Request, &c.Request.Descriptors[i])
+	l := &c.slots[i]
+	if r := l.match.Rule; r != nil {
+		s.Rule = r.FullKey
+	}
+	if !l.counted() {
+		return s
+	}
+	a := &c.answers[l.question]
+	s.Counted, s.Limit, s.Remaining, s.Owner = true, l.match.Limit.Limit, c.Response.Statuses[i].Remaining, l.match.Owner
+	s.Path, s.Authority = a.Path, a.Authority
+	return s
+}
+
+// appendDescriptor appends a descriptor as people read it: k=v,k2=v2. Two descriptors may read alike.
+func appendDescriptor(dst []byte, entries []config.Entry) []byte {
+	for i := range entries {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(append(append(dst, entries[i].Key...), '='), entries[i].Value...)
+	}
+	return dst
+}
