@@ -58,6 +58,41 @@ type Facts struct {
 	Closed uint64
 	// Open is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
 	Open uint64
+
+	Lease LeaseFacts
+}
+
+// LeaseFacts are what a Node has lent, borrowed and found to be hot.
+type LeaseFacts struct {
+	HotKeys int // keys of this member that are hot now
+
+	// As a holder.
+	Held        int    // keys of which this member has a lease now
+	HeldHits    uint64 // hits of all of them that are not spent
+	LocalHits   uint64 // hits admitted from leases
+	LocalDenied uint64 // questions refused by what a grantor had said
+	Granted     uint64 // requests answered with hits
+	Empty       uint64 // requests answered with none
+	Timeouts    uint64 // requests not answered in time
+	GrantedHits uint64 // over Granted, the mean size of a grant
+	Stranded    uint64 // hits that were held when their window ended
+	NoRoom      uint64 // keys that found no place among the leases
+
+	// As a grantor.
+	Books       int       // keys of which parts are lent now
+	Holders     int       // members that hold leases, summed over keys
+	Outstanding uint64    // hits lent now that may not be spent
+	Lent        uint64    // hits lent
+	Credited    uint64    // hits that came back
+	Reclaimed   uint64    // hits taken back of holders that were silent
+	Refused     uint64    // requests that were stale, or came from no live member
+	Unreachable int       // holders with hits that have not been heard for 3 s
+	Violations  [5]uint64 // of the conditions C1 to C5, each of which was prevented
+
+	// Of approximate rules.
+	Reconciled   uint64 // reports that were merged, here or by the owner
+	Unsynced     uint64 // hits admitted here now that owners do not know of
+	Approximated uint64 // hits admitted locally
 }
 
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open

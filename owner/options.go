@@ -45,6 +45,13 @@ type Options struct {
 	Resend time.Duration
 	// MaxWaiting caps the questions that wait for tokens and copies; default 8192.
 	MaxWaiting int
+	// HotRate (H_abs) is the rate, in questions a second, below which no key is hot; default 5 % of what SetLoad says that
+	// this machine could decide.
+	HotRate float64
+	// NoHot turns the detection of hot keys off. Rules that say so, and routes, still lease.
+	NoHot bool
+	// MaxHoldings caps the keys of which this member holds leases; default 1024.
+	MaxHoldings int
 }
 
 func (o Options) withDefaults() Options {
@@ -56,6 +63,7 @@ func (o Options) withDefaults() Options {
 	set(&o.Settle, 2*time.Second)
 	set(&o.Resend, 10*time.Millisecond)
 	set(&o.MaxWaiting, 8192)
+	set(&o.MaxHoldings, 1024)
 	if o.Inst <= 1 {
 		o.Inst = 3
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -20,8 +21,9 @@ type Done struct {
 
 // Effects are what is to be done after a call: messages to send, and tickets that are resolved.
 type Effects struct {
-	Out  []handoff.Out
-	Done []Done
+	Out    []handoff.Out
+	Done   []Done
+	Leases []lease.Out
 }
 
 // waits are the questions of one shard that wait. Guarded by its mu.
