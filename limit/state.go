@@ -85,18 +85,28 @@ func (r Rule) Used(s *State, now int64) uint64 {
 	return r.usedWindows(s, now)
 }
 
+// Room is how long it takes until one more hit fits, if nobody asks before; 0 when one fits at now.
+func (r Rule) Room(s *State, now int64) time.Duration {
+	if r.Used(s, now) < uint64(r.Depth()) {
+		return 0
+	}
+	return time.Duration(between(now, r.resetAt(s, now, true)))
+}
+
 // reset is the Decision's.
 func (r Rule) reset(s *State, now int64, over bool) (left time.Duration) {
-	var at int64
+	return seconds(between(now, r.resetAt(s, now, over)))
+}
+
+// resetAt is the instant at which reset is over.
+func (r Rule) resetAt(s *State, now int64, over bool) int64 {
 	switch r.Algorithm {
 	case SlidingLog:
-		at = r.resetLog(s, now, over)
+		return r.resetLog(s, now, over)
 	case TokenBucket, LeakyBucket:
-		at = r.resetBucket(s, now, over)
-	default:
-		at = r.resetWindows(s, now, over)
+		return r.resetBucket(s, now, over)
 	}
-	return seconds(between(now, at))
+	return r.resetWindows(s, now, over)
 }
 
 // Merge makes into what both know. It is commutative and idempotent, and never under-charges: the count is at least

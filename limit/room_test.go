@@ -1,0 +1,26 @@
+package limit
+
+import (
+	"testing"
+	"time"
+)
+
+// Room is exact: a hit fits then and not a nanosecond earlier, unless it is 0.
+func TestRoomIsWhenAHitFits(t *testing.T) {
+	for a := range Algorithm(algorithms) {
+		r := Rule{Window: 7 * time.Second, Limit: 30, Burst: 11, Algorithm: a}
+		now := int64(1_000_003 * time.Second)
+		var s State
+		if got := r.Room(&s, now); got != 0 {
+			t.Errorf("%v: %v of an empty counter", a, got)
+		}
+		for range r.Depth() {
+			now += int64(13 * time.Millisecond)
+			r.Take(&s, now, 3, 1)
+		}
+		left := int64(r.Room(&s, now))
+		if left <= 0 || r.Peek(&s, now+left, 1).Over || !r.Peek(&s, now+left-1, 1).Over {
+			t.Errorf("%v: a hit does not begin to fit after %v", a, time.Duration(left))
+		}
+	}
+}
