@@ -1,5 +1,6 @@
-// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /v1/counters, /healthz and /readyz, which
-// change nothing, and a unix socket for what does: /drain.
+// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /v1/counters, /v1/hotkeys, /v1/leases,
+// /healthz and /readyz, which change nothing, and a unix socket for what does, /drain and /hot, and for what shows
+// callers' values: /v1/tap.
 package admin
 
 import (
@@ -80,6 +81,8 @@ type Options struct {
 	Ready       func() error   // why this process should get no traffic; nil when it may
 	// Counters is how the key of a descriptor stands; nil serves no /v1/counters.
 	Counters func(domain string, entries []config.Entry) (Counter, error)
+	HotKeys  func() HotKeys // nil serves no /v1/hotkeys
+	Leases   func() Leases  // nil serves no /v1/leases
 }
 
 // Handler serves the pages.
@@ -93,6 +96,12 @@ func Handler(o Options) http.Handler {
 	if o.Counters != nil {
 		mux.HandleFunc("GET /v1/counters", counters(o.Counters))
 	}
+	if o.HotKeys != nil {
+		mux.HandleFunc("GET /v1/hotkeys", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.HotKeys()) })
+	}
+	if o.Leases != nil {
+		mux.HandleFunc("GET /v1/leases", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Leases()) })
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
@@ -102,7 +111,7 @@ func Handler(o Options) http.Handler {
 		_, _ = io.WriteString(w, "OK\n")
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/v1/counters?domain=D&key=NAME=VALUE  how a key stands\n/healthz  the process runs\n/readyz   it may be sent questions\n")
+		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/v1/counters?domain=D&key=NAME=VALUE  how a key stands\n/v1/hotkeys  hot keys that this member counts, and what is done about them\n/v1/leases  what this member holds of others' keys\n/healthz  the process runs\n/readyz   it may be sent questions\n")
 	})
 	return mux
 }

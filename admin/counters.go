@@ -14,7 +14,9 @@ import (
 
 // Counter is how one key stands with its owner.
 type Counter struct {
-	Count     uint64  `json:"count"` // hits counted in the present window; of a bucket, its level
+	Count uint64 `json:"count"` // hits counted in the present window, with all that is lent; of a bucket, its level
+	// Lent is how many of these members hold that may not have spent them. Only the owner of a leased key knows it.
+	Lent      *uint64 `json:"lent,omitempty"`
 	Limit     uint64  `json:"limit"`
 	Remaining uint64  `json:"remaining"`
 	Reset     float64 `json:"reset_seconds"`

@@ -41,16 +41,32 @@ type SocketOptions struct {
 	Progress func() Drain
 	// Every is the time between two lines of progress; default 500 ms.
 	Every time.Duration
+	// Tap shows decisions until stop is called; see may be called concurrently. nil serves no /v1/tap.
+	Tap func(q TapQuery, see func(Decision)) (stop func())
+	// Hot carries an order out and returns what is announced; ErrNoCounter when no rule limits what it is about. nil
+	// takes no orders.
+	Hot func(HotOrder) (HotRoute, error)
+	// HotKeys is as in Options.
+	HotKeys func() HotKeys
 }
 
-// SocketHandler serves GET /status and POST /drain. The latter's answer is one line of JSON after the other until the
-// member has drained; whoever goes away before does not stop it.
+// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, POST /hot and POST /drain. The last one's answer is one line
+// of JSON after the other until the member has drained; whoever goes away before does not stop it.
 func SocketHandler(o SocketOptions) http.Handler {
 	if o.Every <= 0 {
 		o.Every = 500 * time.Millisecond
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Status()) })
+	if o.HotKeys != nil {
+		mux.HandleFunc("GET /v1/hotkeys", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.HotKeys()) })
+	}
+	if o.Tap != nil {
+		mux.HandleFunc("GET /v1/tap", tap(o.Tap))
+	}
+	if o.Hot != nil {
+		mux.HandleFunc("POST /hot", hotOrder(o.Hot))
+	}
 	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) {
 		done := o.Drain()
 		again := time.NewTicker(o.Every)

@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/hotkey"
+)
+
+func TestHotOrders(t *testing.T) {
+	var got []HotOrder
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Hot: func(o HotOrder) (HotRoute, error) {
+		got = append(got, o)
+		switch o.OwnerString {
+		case "unknown":
+			return HotRoute{}, fmt.Errorf("%s: %w", o.Domain, ErrNoCounter)
+		case "impossible":
+			return HotRoute{}, fmt.Errorf("no members")
+		}
+		return HotRoute{Domain: o.Domain, Mode: *o.Mode, Manual: true, SubKeys: []SubKey{{Key: "k#0", Member: "a"}}}, nil
+	}}))
+	defer srv.Close()
+	post := func(body string) (int, string) {
+		t.Helper()
+		res, err := http.Post(srv.URL+"/hot", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(b)
+	}
+	code, body := post(`{"domain":"d","descriptor":{"entries":[{"key":"k","value":"v"}]},"mode":"split","members":3}`)
+	var route HotRoute
+	if err := json.Unmarshal([]byte(body), &route); code != 200 || err != nil || hotkey.Mode(route.Mode) != hotkey.Spread || route.SubKeys[0].Member != "a" {
+		t.Errorf("split: %d %s %v", code, body, err)
+	}
+	if len(got) != 1 || got[0].Members != 3 || len(got[0].Descriptor.Config()) != 1 || got[0].Descriptor.Config()[0].Value != "v" {
+		t.Errorf("split: %+v", got)
+	}
+	for mode, want := range map[string]hotkey.Mode{"clear": hotkey.Auto, "cap": hotkey.Cap, "pin": hotkey.Dedicated, "never": hotkey.Never} {
+		if code, body := post(`{"domain":"d","owner_string":"o","mode":"` + mode + `"}`); code != 200 || hotkey.Mode(*got[len(got)-1].Mode) != want {
+			t.Errorf("%s: %d %s", mode, code, body)
+		}
+	}
+	taken := len(got)
+	for body, why := range map[string]string{
+		`{"owner_string":"o","mode":"pin"}`:                                                "domain is missing",
+		`{"domain":"d","owner_string":"o"}`:                                                "mode is missing",
+		`{"domain":"d","owner_string":"o","mode":"hot"}`:                                   "want one of",
+		`{"domain":"d","mode":"pin"}`:                                                      "name the key",
+		`{"domain":"d","owner_string":"o","descriptor":{"entries":[]},"mode":"pin"}`:       "name the key",
+		`{"domain":"d","descriptor":{"entries":[]},"mode":"pin"}`:                          "0 entries",
+		`{"domain":"d","owner_string":"o","mode":"pin","members":2}`:                       "of a split only",
+		`{"domain":"d","owner_string":"o","mode":"split","members":1}`:                     "want 2 to 16",
+		`{"domain":"d","owner_string":"o","mode":"split","members":17}`:                    "want 2 to 16",
+		`{"domain":"d","owner_string":"o","mode":"split","memebrs":4}`:                     "memebrs",
+		`{"domain":"d","owner_string":"` + strings.Repeat("o", 70<<10) + `","mode":"pin"}`: "too large",
+		`split it`: "invalid",
+	} {
+		if code, said := post(body); code != http.StatusBadRequest || !strings.Contains(said, why) {
+			t.Errorf("%.80s: %d %s, want %s", body, code, said, why)
+		}
+	}
+	if len(got) != taken {
+		t.Errorf("%d bad orders were carried out", len(got)-taken)
+	}
+	for owner, want := range map[string]int{"unknown": http.StatusNotFound, "impossible": http.StatusConflict} {
+		if code, said := post(`{"domain":"d","owner_string":"` + owner + `","mode":"pin"}`); code != want {
+			t.Errorf("%s: %d %s", owner, code, said)
+		}
+	}
+	if res, err := http.Get(srv.URL + "/hot"); err != nil || res.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET /hot: %v %v", res.Status, err)
+	}
+}
+
+func TestHotKeysAreOnPageAndSocket(t *testing.T) {
+	keys := func() HotKeys { return HotKeys{Member: "a", Keys: []HotKey{{Name: "k=v", Lent: 5}}} }
+	page := httptest.NewServer(Handler(Options{HotKeys: keys, Leases: func() Leases {
+		return Leases{Member: "a", Keys: []Lease{{Name: "k=w", Left: 3}}}
+	}}))
+	defer page.Close()
+	socket := httptest.NewServer(SocketHandler(SocketOptions{HotKeys: keys}))
+	defer socket.Close()
+	for _, at := range []string{page.URL, socket.URL} {
+		var got HotKeys
+		fetch(t, at+"/v1/hotkeys", &got)
+		if got.Member != "a" || len(got.Keys) != 1 || got.Keys[0].Lent != 5 {
+			t.Errorf("%+v", got)
+		}
+	}
+	var held Leases
+	fetch(t, page.URL+"/v1/leases", &held)
+	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {
+		t.Errorf("%+v", held)
+	}
+	for _, path := range []string{"/v1/tap", "/hot"} { // what shows values or changes something
+		if res, err := http.Get(page.URL + path); err != nil || res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s on the page: %v %v", path, res.Status, err)
+		}
+	}
+}
+
+func fetch(t *testing.T, url string, into any) {
+	t.Helper()
+	res, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(into); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %v", url, res.Status, err)
+	}
+}
