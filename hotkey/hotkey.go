@@ -22,8 +22,8 @@ const (
 )
 
 // Route tells every xDS server and every member what is done about one hot key's requests. Of two for the same Domain
-// and Owner the one with the greater Ver counts. It is gossiped, refreshed while it holds, and forgotten 15 s after its
-// last refresh.
+// and Owner one said by hand counts before others, and then the one with the greater Ver. It is gossiped, refreshed while
+// it holds, and forgotten 15 s after its last refresh.
 type Route struct {
 	Domain string
 	Name   string // the descriptor, for people: k=v,k2=v2
@@ -31,9 +31,9 @@ type Route struct {
 	Mode   Mode
 	Manual bool     // said by hand
 	By     ring.ID  // who says it
-	Ver    int64    // Unix nanoseconds of the first saying
-	Limit  uint32   // of the rule, for Cap
-	Window int64    // nanoseconds, for Cap
+	Ver    int64    // Unix nanoseconds since when By says it like this
+	Limit  uint32   // of the rule, when Capped: in every mode
+	Window int64    // nanoseconds, when Capped
 	Subs   []SubKey // Dedicated: one; Spread: several
 }
 

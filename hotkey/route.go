@@ -1,0 +1,200 @@
+package hotkey
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	// MaxRoute is the longest encoded Route in bytes, so that one fits into a packet of gossip.
+	MaxRoute = 1024
+	// MaxText is the most bytes in a Route's Domain, Name and Owner each.
+	MaxText = 256
+
+	routeFormat = 1
+	flagManual  = 1
+)
+
+// Capped says that Envoy refuses locally what is certainly over. Besides routes of mode Cap, Dedicated and Spread ones
+// can be capped, too.
+func (r *Route) Capped() bool { return r.Limit > 0 && r.Window > 0 }
+
+// Valid says everything that keeps r from being acted on. What comes from other members must pass it.
+func (r *Route) Valid() error {
+	faults := []error{
+		some("domain", r.Domain), some("owner", r.Owner), text("name", r.Name),
+		member("by", r.By), r.validSubs(),
+	}
+	if r.Owner != strings.Trim(r.Owner, " \t") {
+		faults = append(faults, fmt.Errorf("owner %q: no header's value begins or ends with blanks", r.Owner))
+	}
+	if r.Mode > Never {
+		faults = append(faults, fmt.Errorf("mode %d: unknown", r.Mode))
+	}
+	if (r.Mode == Auto || r.Mode == Never) && !r.Manual {
+		faults = append(faults, fmt.Errorf("mode %d: only by hand", r.Mode))
+	}
+	if r.Ver <= 0 || r.Window < 0 {
+		faults = append(faults, fmt.Errorf("ver %d, window %d: out of range", r.Ver, r.Window))
+	}
+	if (r.Limit > 0) != (r.Window > 0) || r.Mode == Cap && !r.Capped() {
+		faults = append(faults, fmt.Errorf("limit %d in %d ns: a cap needs both", r.Limit, r.Window))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	if n := r.size(); n > MaxRoute {
+		return fmt.Errorf("has %d bytes, at most %d are allowed", n, MaxRoute)
+	}
+	return nil
+}
+
+// validSubs checks that there are as many sub-keys as the mode needs, each of its own member and of this owner string.
+func (r *Route) validSubs() error {
+	least, most := 0, 0
+	switch r.Mode {
+	case Dedicated:
+		least, most = 1, 1
+	case Spread:
+		least, most = 1, MaxSubKeys
+	}
+	if n := len(r.Subs); n < least || n > most {
+		return fmt.Errorf("%d sub-keys: mode %d has %d to %d", n, r.Mode, least, most)
+	}
+	for i, s := range r.Subs {
+		if err := member("sub-key", s.Member); err != nil {
+			return err
+		}
+		if _, ok := r.number(s); !ok {
+			return fmt.Errorf("sub-key %q: is not %q, '#' and a number", s.Key, r.Owner)
+		}
+		for _, other := range r.Subs[:i] {
+			if other.Member == s.Member || other.Key == s.Key {
+				return fmt.Errorf("sub-key %q at %q: is there twice", s.Key, s.Member)
+			}
+		}
+	}
+	return nil
+}
+
+// number is the number in a sub-key.
+func (r *Route) number(s SubKey) (n uint64, ok bool) {
+	digits, found := strings.CutPrefix(s.Key, r.Owner+"#")
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, found && err == nil && s.Key == subKey(r.Owner, n)
+}
+
+// some checks a text that must not be empty.
+func some(field, s string) error {
+	if s == "" {
+		return fmt.Errorf("%s: missing", field)
+	}
+	return text(field, s)
+}
+
+// text checks what people read on terminals and Envoy compares with headers.
+func text(field, s string) error {
+	switch {
+	case len(s) > MaxText:
+		return fmt.Errorf("%s: has %d bytes, at most %d are allowed", field, len(s), MaxText)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%s %q: is not UTF-8", field, s)
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return fmt.Errorf("%s %q: has control characters", field, s)
+	}
+	return nil
+}
+
+func member(field string, id ring.ID) error {
+	if id == "" || len(id) > ring.MaxID {
+		return fmt.Errorf("%s: a member's name has 1 to %d bytes, not %d", field, ring.MaxID, len(id))
+	}
+	return nil
+}
+
+// AppendRoute appends the gossiped form of a valid r to dst: a format byte, the fields in their order, varints for
+// numbers, a length before each string, and of sub-keys only the number and the member. Later versions append fields.
+func AppendRoute(dst []byte, r *Route) []byte {
+	flags := byte(0)
+	if r.Manual {
+		flags |= flagManual
+	}
+	dst = append(dst, routeFormat, byte(r.Mode), flags)
+	for _, s := range [...]string{r.Domain, r.Name, r.Owner, string(r.By)} {
+		dst = appendString(dst, s)
+	}
+	for _, v := range [...]uint64{uint64(r.Ver), uint64(r.Limit), uint64(r.Window), uint64(len(r.Subs))} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	for _, s := range r.Subs {
+		n, _ := r.number(s)
+		dst = appendString(binary.AppendUvarint(dst, n), string(s.Member))
+	}
+	return dst
+}
+
+func appendString(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// size is the length of r's gossiped form.
+func (r *Route) size() int { return len(AppendRoute(nil, r)) }
+
+// ParseRoute reads what AppendRoute wrote, or a later version's. A route without error is Valid, and holds nothing of b.
+func ParseRoute(b []byte) (Route, error) {
+	if len(b) < 3 || b[0] != routeFormat || len(b) > MaxRoute {
+		return Route{}, errRoute
+	}
+	p := parser{rest: b[3:]}
+	r := Route{Mode: Mode(b[1]), Manual: b[2]&flagManual != 0}
+	r.Domain, r.Name, r.Owner, r.By = p.text(MaxText), p.text(MaxText), p.text(MaxText), ring.ID(p.text(ring.MaxID))
+	r.Ver, r.Limit, r.Window = int64(p.number(math.MaxInt64)), uint32(p.number(math.MaxUint32)), int64(p.number(math.MaxInt64))
+	for range p.number(MaxSubKeys) {
+		key := subKey(r.Owner, p.number(math.MaxUint64))
+		r.Subs = append(r.Subs, SubKey{key, ring.ID(p.text(ring.MaxID))})
+	}
+	if p.bad {
+		return Route{}, errRoute
+	}
+	if err := r.Valid(); err != nil {
+		return Route{}, err
+	}
+	return r, nil
+}
+
+var errRoute = errors.New("not a route's encoding")
+
+// parser reads fields one after another; after the first that is not there everything is empty.
+type parser struct {
+	rest []byte
+	bad  bool
+}
+
+func (p *parser) number(most uint64) uint64 {
+	v, n := binary.Uvarint(p.rest)
+	if p.bad || n <= 0 || v > most {
+		p.bad = true
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return v
+}
+
+func (p *parser) text(most uint64) string {
+	n := p.number(most)
+	if n > uint64(len(p.rest)) {
+		p.bad = true
+		return ""
+	}
+	s := string(p.rest[:n])
+	p.rest = p.rest[n:]
+	return s
+}

@@ -1,0 +1,128 @@
+package hotkey
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	sketchRows    = 2
+	sketchColumns = 4096
+	sketchBase    = 1.08
+	sketchTurn    = int64(5 * time.Second)
+)
+
+// Sketch estimates how often each of any number of keys is added, in 128 KiB. It is HeavyKeeper (Yang et al.,
+// "HeavyKeeper: An Accurate Algorithm for Finding Top-k Elephant Flows", USENIX ATC 2018) with 2 rows of 4096 buckets:
+// a bucket belongs to one key at a time, and another key takes one off a count of C only with probability 1.08^-C. So
+// what is added often keeps its bucket, whatever flood of rare keys there is, and no estimate is above the truth but where
+// two keys agree in 32 bits. Two of them, in turn for 5 s each, make the estimate follow the last 5 s.
+//
+// The chance is drawn from the seed: the same calls give the same answers. Guarded by the caller.
+type Sketch struct {
+	seed, random uint64
+	born         int64
+	start        int64 // of now's turn
+	now, before  *tally
+	decay        [256]uint32 // by count, the probability in 2^-32 that it goes down; above, none worth drawing
+}
+
+// tally counts for one turn: 64 KiB.
+type tally struct {
+	total   uint64
+	buckets [sketchRows][sketchColumns]bucket
+}
+
+type bucket struct{ print, count uint32 }
+
+// NewSketch makes an empty sketch. The seed should differ from process to process, so that nobody outside can choose keys
+// that share buckets.
+func NewSketch(seed uint64) *Sketch {
+	s := &Sketch{seed: mix(seed), random: seed, born: math.MinInt64, now: new(tally), before: new(tally)}
+	p := float64(math.MaxUint32)
+	for i := range s.decay {
+		s.decay[i] = uint32(p)
+		p /= sketchBase
+	}
+	return s
+}
+
+// Add counts k once at now, in Unix nanoseconds, and estimates how often a second it was added over the last 5 s; before
+// a sketch is as old, over its life, of at least 1 s.
+func (s *Sketch) Add(now int64, k Key) (perSecond float64) {
+	s.turn(now)
+	h := mix(mix(k[0]^s.seed) + k[1])
+	at := [sketchRows]uint64{h % sketchColumns, h / sketchColumns % sketchColumns}
+	print := uint32(h >> 32)
+	s.now.total++
+	var count, last uint32
+	for row, column := range at {
+		count = max(count, s.hit(&s.now.buckets[row][column], print))
+		if b := &s.before.buckets[row][column]; b.print == print {
+			last = max(last, b.count)
+		}
+	}
+	return s.blend(now, float64(count), float64(last))
+}
+
+// Total is how often a second anything was added, over the same time as Add's estimates.
+func (s *Sketch) Total(now int64) (perSecond float64) {
+	s.turn(now)
+	return s.blend(now, float64(s.now.total), float64(s.before.total))
+}
+
+// hit counts print in b, or takes one off the count of whoever has b. It gives the count of print.
+func (s *Sketch) hit(b *bucket, print uint32) uint32 {
+	if b.count > 0 && b.print != print {
+		if b.count >= uint32(len(s.decay)) || uint32(s.draw()>>32) >= s.decay[b.count] {
+			return 0
+		}
+		if b.count--; b.count > 0 {
+			return 0
+		}
+	}
+	b.print = print
+	if b.count < math.MaxUint32 {
+		b.count++
+	}
+	return b.count
+}
+
+// blend weighs the last turn's count with the part of it that is not 5 s ago.
+func (s *Sketch) blend(now int64, count, last float64) float64 {
+	rest := float64(sketchTurn-(now-s.start)) / float64(sketchTurn)
+	span := min(max(now-s.born, int64(time.Second)), sketchTurn)
+	return (count + last*rest) * float64(time.Second) / float64(span)
+}
+
+// turn begins a new turn when this one has lasted 5 s. After a step of the clock it begins anew.
+func (s *Sketch) turn(now int64) {
+	age := now - s.start
+	if s.born != math.MinInt64 && age >= 0 && age < sketchTurn {
+		return
+	}
+	if s.born == math.MinInt64 || age < 0 {
+		s.born, s.start = now, now
+		*s.now, *s.before = tally{}, tally{}
+		return
+	}
+	s.now, s.before = s.before, s.now
+	*s.now = tally{}
+	if age >= 2*sketchTurn {
+		*s.before = tally{}
+	}
+	s.start = now - age%sketchTurn
+}
+
+// draw is the next number of splitmix64.
+func (s *Sketch) draw() uint64 {
+	s.random += 0x9E3779B97F4A7C15
+	return mix(s.random)
+}
+
+// mix is the finisher of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
