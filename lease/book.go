@@ -1,0 +1,225 @@
+package lease
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// MaxHolders is how many holders a Book knows; to more nothing is lent, and they ask question by question.
+const MaxHolders = 256
+
+const (
+	recent = 3 * time.Second // a busy holder says something every second, so one silent for so long has no demand
+	gone   = 10 * time.Second
+	// Slice is how long what was lent of a bucket lives at its holder, by the holder's clock from its request on.
+	Slice = 100 * time.Millisecond
+	// margin is how much later than its holder the grantor takes a silent holder's balance for given up.
+	margin = time.Second
+)
+
+// Line is what a grantor knows of one holder of a key. It is kept until the holder has been silent for a while.
+type Line struct {
+	Holder  ring.ID
+	Inst    uint64 // the holder's boot
+	Seq     uint64 // of the newest request seen
+	Window  int64  // that the amounts are of
+	Granted uint64 // what the holder has of Window when the newest grant reaches it
+	Out     uint64 // of these, what may be unspent
+	Demand  float64
+	Weight  float64
+	Asked   int64 // when the newest request came
+
+	// lent is the part of Granted that this Book had charged, the most that may ever be credited: what a holder says it
+	// has from other grantors, or what an old message claims, cannot become a credit.
+	lent    uint64
+	sized   uint64        // what Size allowed and Lend has not used
+	ends    int64         // of Window
+	reclaim time.Duration // silent for so long, it has given up; 0: never
+	exact   bool          // nothing but this Book's grants can be in Granted
+}
+
+// Book is a grantor's account of what it lent of one key. The caller guards it, charges the counter, and drops the Book
+// when it stops deciding the key: a Book must have seen every decision since it was new (C4). The zero Book is empty.
+type Book struct {
+	lines  []Line // in the order of Holder
+	window int64  // the newest
+	broken Violations
+}
+
+// Receive takes in a request, window being the grantor's present one. What the holder gave back of window, and what was
+// granted and lost, is credit: hits to give back to the counter before anything else is decided, counted once. Not ok is
+// a request that gets no answer: older than one seen before, against a condition, or of a holder too many.
+func (b *Book) Receive(now int64, holder ring.ID, inst uint64, r *Request, window int64) (credit uint64, ok bool) {
+	if window < b.window {
+		b.broken[C3]++
+		return 0, false
+	}
+	b.window = window
+	l := b.line(now, holder)
+	switch {
+	case l == nil:
+		return 0, false
+	case l.Seq == 0 && l.Inst == 0 || l.Inst != inst:
+		*l = Line{Holder: holder, Inst: inst, Window: window}
+	case r.Seq <= l.Seq: // C2
+		return 0, false
+	case l.Window != window:
+		*l = Line{Holder: holder, Inst: inst, Window: window, exact: true}
+	}
+	l.Seq, l.Asked = r.Seq, now
+	l.Demand, l.Weight = float64(r.Demand)/1000, float64(max(1, r.Knobs.Weight))
+	l.reclaim, l.sized = 0, 0
+	if r.Knobs.Reclaim {
+		l.reclaim = r.Knobs.ttl()
+	}
+	return b.settle(now, l, r)
+}
+
+// settle makes the line what the holder says, and credits the difference (C2, C4).
+func (b *Book) settle(now int64, l *Line, r *Request) (credit uint64, ok bool) {
+	have, left := r.Have, r.Left
+	switch {
+	case r.Window > l.Window: // of another grantor with a faster clock: here is nothing for it yet
+		return 0, false
+	case r.Left > r.Have:
+		b.broken[C2]++
+		return 0, false
+	case r.Window < l.Window:
+		have, left = 0, 0
+		if r.Window == 0 { // a holder that has forgotten may have spent all that it was granted
+			l.Granted, l.lent, l.exact = 0, 0, false
+		}
+	}
+	if have > l.Granted && l.exact {
+		b.broken[C4]++
+		return 0, false
+	}
+	if have < l.Granted {
+		credit = min(l.Granted-have, l.lent)
+	}
+	l.lent -= credit
+	l.Granted, l.Out = have, left
+	l.ends = ends(now, r.Rule, l.Window)
+	return credit, true
+}
+
+// ends is when nothing of window can be spent any more, by the grantor's clock.
+func ends(now int64, r limit.Rule, window int64) int64 {
+	if r.Algorithm.Bucket() {
+		return now + 2*int64(Slice)
+	}
+	return r.End(window)
+}
+
+// Lend notes that n hits were charged for the holder's newest request (C1), and returns what it has of window with them,
+// for the Grant. A Lend that no Size allowed is refused with 0, which no holder accepts once it has something.
+func (b *Book) Lend(now int64, holder ring.ID, window int64, n uint64) (total uint64) {
+	i, found := b.find(holder)
+	if !found {
+		b.broken[C1]++
+		return 0
+	}
+	l := &b.lines[i]
+	if l.Window != window || n > l.sized {
+		b.broken[C1]++
+		return 0
+	}
+	l.sized = 0 // one grant a request
+	l.Granted, l.lent, l.Out = add(l.Granted, n), add(l.lent, n), add(l.Out, n)
+	return l.Granted
+}
+
+// Out is what holders may have of the present window and have not spent.
+func (b *Book) Out(now int64) (n uint64) {
+	for i := range b.lines {
+		if l := &b.lines[i]; now < l.ends {
+			n = add(n, l.Out)
+		}
+	}
+	return n
+}
+
+// Demand is the hits a second that holders were offered of late, denials included.
+func (b *Book) Demand(now int64) (perSecond float64) {
+	for i := range b.lines {
+		if l := &b.lines[i]; now-l.Asked < int64(recent) {
+			perSecond += l.Demand
+		}
+	}
+	return perSecond
+}
+
+// Holders are those who asked of late or may have something, in the order of their names.
+func (b *Book) Holders(now int64) []Line {
+	var ls []Line
+	for _, l := range b.lines {
+		if now-l.Asked >= int64(gone) && (l.Out == 0 || now >= l.ends) {
+			continue
+		}
+		if now >= l.ends {
+			l.Out = 0
+		}
+		ls = append(ls, l)
+	}
+	return ls
+}
+
+// Idle says that nothing is out and nobody has asked for a while: the Book may be dropped.
+func (b *Book) Idle(now int64) bool {
+	return !slices.ContainsFunc(b.lines, func(l Line) bool { return !l.over(now) })
+}
+
+// over says that l need not be known any more.
+func (l *Line) over(now int64) bool { return now >= l.ends && now-l.Asked >= int64(gone) }
+
+// Reclaim is what holders of rules with Knobs.Reclaim have given up by being silent for the TTL: hits of window to give
+// back to the counter. What such a holder spent after its last request and before it gave up is admitted twice.
+func (b *Book) Reclaim(now int64, window int64) (credit uint64) {
+	for i := range b.lines {
+		l := &b.lines[i]
+		if l.Window != window || l.reclaim == 0 || l.Out == 0 || now-l.Asked < int64(l.reclaim+margin) {
+			continue
+		}
+		n := min(l.Out, l.lent)
+		l.Granted, l.lent, l.Out, l.exact = l.Granted-min(l.Granted, n), l.lent-n, 0, false
+		credit = add(credit, n)
+	}
+	return credit
+}
+
+// Lately is what was refused since the last call, by the condition it was against.
+func (b *Book) Lately() Violations {
+	v := b.broken
+	b.broken = Violations{}
+	return v
+}
+
+// line is the holder's line, made if there is none; nil if there are too many.
+func (b *Book) line(now int64, holder ring.ID) *Line {
+	i, found := b.find(holder)
+	if !found {
+		if len(b.lines) >= MaxHolders {
+			b.lines = slices.DeleteFunc(b.lines, func(l Line) bool { return l.over(now) })
+			if i, _ = b.find(holder); len(b.lines) >= MaxHolders {
+				return nil
+			}
+		}
+		b.lines = slices.Insert(b.lines, i, Line{Holder: holder})
+	}
+	return &b.lines[i]
+}
+
+func (b *Book) find(holder ring.ID) (int, bool) {
+	return slices.BinarySearchFunc(b.lines, holder, func(l Line, id ring.ID) int { return cmp.Compare(l.Holder, id) })
+}
+
+func add(a, b uint64) uint64 {
+	if s := a + b; s >= a {
+		return s
+	}
+	return 1<<64 - 1
+}
