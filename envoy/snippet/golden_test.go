@@ -12,9 +12,12 @@ import (
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -118,6 +121,10 @@ func goldens(t testing.TB) map[string]Options {
 		"routes-tls":            withTLS(Options{Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"}),
 		"routes-address":        {Shape: Routes, Rules: ip, XDS: "127.0.0.1:18000"},
 		"routes-members":        {Shape: Routes, Rules: a, From: map[string]string{"api_key": "query:key"}, Members: members},
+		"owner-direct-hot":      withTLS(Options{Rules: load(t, rich, simple), From: all, XDS: "127.0.0.1:18000", HotRoutes: true}),
+		"routes-hot":            {Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000", HotRoutes: true},
+		"plain-hot":             {Shape: Plain, Rules: a, From: key, Routed: true, HotRoutes: true},
+		"part-filter-hot":       {Part: Filter, Rules: load(t, rich), Envoy: []byte(ownEnvoy), HotRoutes: true},
 		"plain":                 {Shape: Plain, Rules: a, From: key},
 		"plain-tls":             withTLS(Options{Shape: Plain, Rules: b, From: all, Sidecar: "ratelimit.prod.svc:8081", SidecarTLS: true, EnvoyVersion: "1.40"}),
 		"part-filter":           {Part: Filter, Rules: a, From: key},

@@ -34,7 +34,7 @@ func (g *generator) plan() (faults []error) {
 	}
 	if g.Shape == Routes {
 		g.planRoutes()
-		return nil
+		return g.planHot()
 	}
 	if len(g.Domains) == 0 && g.Part != Cluster && !g.secrets() {
 		for _, w := range g.warnings {
@@ -42,7 +42,7 @@ func (g *generator) plan() (faults []error) {
 		}
 		return append(faults, errors.New("no question is left to ask: there are no rules, or none whose values Envoy can find"))
 	}
-	return nil
+	return g.planHot()
 }
 
 // planDomain takes each rule's levels as the entries of a descriptor.

@@ -25,7 +25,7 @@ var templates embed.FS
 func (g *generator) render() ([]byte, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"quote": quote, "comment": comment, "seconds": seconds, "address": address,
+		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address,
 		"include": func(name string, indent int, data any) (string, error) {
 			var b bytes.Buffer
 			err := t.ExecuteTemplate(&b, name+".yaml", data)
@@ -108,6 +108,11 @@ func comment(names []string) string {
 	}, strings.Join(names, ", "))
 }
 
+// commented makes every line a comment.
+func commented(text string) string {
+	return "# " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n# ")
+}
+
 // seconds writes a duration as protobuf's JSON does.
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
@@ -127,8 +132,8 @@ func address(a string) (string, error) {
 // TLS says that secrets are given.
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
-// KeepActions says that the user's own routes go on saying what is asked.
-func (g *generator) KeepActions() bool { return g.keepActions && g.Part == Filter }
+// KeepActions says that the user's own routes go on saying what is asked. Those of xDS say nothing.
+func (g *generator) KeepActions() bool { return g.keepActions && g.Part == Filter && !g.HotRoutes }
 
 // RetryAfter says that every Envoy it is for can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }

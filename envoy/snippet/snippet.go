@@ -70,7 +70,8 @@ type Options struct {
 	Routed          bool          // shape plain: requests get here by ring-hash routes, so the sidecar is the key's owner; it is told the key
 	Timeout         time.Duration // of a question; default 100 ms, of which an owner has 0.4 before its heir is asked
 	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS the server says it.
-	RouteHeader     string        // shape routes: header whose value places the request; default: what the rules and From say
+	RouteHeader     string        // shape routes, and HotRoutes: header whose value places the request; default: what the rules and From say
+	HotRoutes       bool          // the listener's routes come from XDS, which puts those of hot keys in front; shape plain: its requests do, see Routed
 
 	TLSCert, TLSKey, TLSCA string   // mTLS to the xDS server and to the owners; none: everything in the clear
 	XDSNames               []string // names, one of which the xDS server's certificate carries; none: any of the CA's
@@ -178,6 +179,7 @@ func (g *generator) faults() (faults []error) {
 	if g.minor, err = minorVersion(g.EnvoyVersion); err != nil {
 		faults = append(faults, err)
 	}
+	faults = append(faults, g.hotFaults()...)
 	return append(append(faults, g.tlsFaults()...), g.memberFaults()...)
 }
 

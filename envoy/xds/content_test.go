@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	ringhash "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -38,7 +40,20 @@ func full() State {
 	return State{
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
+		Upstream: "application", Hot: []hotkey.Route{
+			{Domain: "app", Name: "user=busy", Owner: "busy", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Ver: 1},
+			{Domain: "web", Name: "user=busy", Owner: "busy", Mode: hotkey.Spread, Subs: subs("busy", 2), Ver: 2},
+			{Domain: "app", Name: "user=100%", Owner: "100%", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Ver: 3},
+		},
 	}
+}
+
+// subs is n sub-keys of a key.
+func subs(key string, n int) (s []hotkey.SubKey) {
+	for i := range n {
+		s = append(s, hotkey.SubKey{Key: fmt.Sprint(key, "#", i), Member: ring.ID(fmt.Sprint("pod-", i))})
+	}
+	return s
 }
 
 func mustResources(t testing.TB, s State) map[string][]types.Resource {
@@ -123,7 +138,7 @@ func validate(m proto.Message) error {
 func TestEnvoyAcceptsEverything(t *testing.T) {
 	for name, s := range map[string]State{
 		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
-		"smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
+		"many hot keys": {Members: members(2), Hot: manyHot(2 * maxHot)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
 	} {
 		for _, list := range mustResources(t, s) {
 			names := map[string]bool{}
@@ -332,6 +347,10 @@ func FuzzSet(f *testing.F) {
 		s := State{
 			Members:  []Member{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
 			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
+			Upstream: header, Hot: []hotkey.Route{
+				{Name: "k=" + id1, Owner: id1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},
+				{Owner: id2, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: id2 + "#" + san}}},
+			},
 		}
 		s.fill()
 		res, _, err := s.resources()

@@ -12,19 +12,50 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// routes sends every request to the pod whose sidecar owns the request's key. A request without the header goes to any pod,
-// whose sidecar forwards its question.
-func (s *State) routes() *route.RouteConfiguration {
-	return &route.RouteConfiguration{
-		Name: RouteConfig,
-		VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: []*route.Route{{
-			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
-			Action: &route.Route_Route{Route: &route.RouteAction{
-				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
-				HashPolicy:       []*route.RouteAction_HashPolicy{headerPolicy(s.RouteHeader)},
-			}},
-		}}}},
+// routes sends every request to the pod whose sidecar owns the request's key, and a hot key's to its sub-keys' pods. A request
+// without the header goes to any pod, whose sidecar forwards its question.
+func (s *State) routes(hot []hotKey) *route.RouteConfiguration {
+	by := func(header string) *route.RouteAction {
+		return &route.RouteAction{
+			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
+			HashPolicy:       []*route.RouteAction_HashPolicy{headerPolicy(header)},
+		}
 	}
+	var routes []*route.Route
+	for i := range hot {
+		header := s.RouteHeader
+		if len(hot[i].subs) > 0 {
+			header = SubHeader
+		}
+		routes = append(routes, hot[i].route(s.RouteHeader, by(header)))
+	}
+	return routeConfiguration(RouteConfig, append(routes, everything(by(s.RouteHeader))))
+}
+
+// directRoutes sends every request to the application. A hot key's sub-key only tells the rate-limit filter whom to ask, and
+// is taken off before the application sees it.
+func (s *State) directRoutes(hot []hotKey) *route.RouteConfiguration {
+	upstream := func() *route.RouteAction {
+		return &route.RouteAction{ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Upstream}}
+	}
+	var routes []*route.Route
+	for i := range hot {
+		routes = append(routes, hot[i].route(s.RouteHeader, upstream()))
+	}
+	c := routeConfiguration(DirectConfig, append(routes, everything(upstream())))
+	c.RequestHeadersToRemove = []string{SubHeader}
+	return c
+}
+
+func everything(to *route.RouteAction) *route.Route {
+	return &route.Route{
+		Match:  &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
+		Action: &route.Route_Route{Route: to},
+	}
+}
+
+func routeConfiguration(name string, routes []*route.Route) *route.RouteConfiguration {
+	return &route.RouteConfiguration{Name: name, VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: routes}}}
 }
 
 func (s *State) listener() (*listener.Listener, error) {
@@ -44,6 +75,7 @@ func (s *State) listener() (*listener.Listener, error) {
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
 		}},
 	}
+	forHot(manager)
 	return &listener.Listener{
 		Name:    RouteListen,
 		Address: socket(address.Addr().String(), uint32(address.Port())),

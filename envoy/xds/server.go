@@ -126,7 +126,7 @@ func (s *State) resources() (map[string][]types.Resource, []omission, error) {
 	if len(pods) > 0 { // nobody has such an address where nobody wants it
 		omitted = append(omitted, others...)
 	}
-	direct, routed := s.OwnerDirect(), s.Routed()
+	direct, routed, hot := s.OwnerDirect(), s.Routed(), s.hotKeys()
 	out := map[string][]types.Resource{
 		resource.ClusterType: {direct, routed},
 		resource.EndpointType: {
@@ -134,7 +134,7 @@ func (s *State) resources() (map[string][]types.Resource, []omission, error) {
 			s.endpoints(RouteCluster, pods), s.endpoints(routed.GetEdsClusterConfig().GetServiceName(), pods),
 		},
 		resource.ListenerType: {},
-		resource.RouteType:    {s.routes()},
+		resource.RouteType:    {s.routes(hot), s.directRoutes(hot)},
 	}
 	if s.Rules != nil {
 		out[resource.RateLimitConfigType] = []types.Resource{}

@@ -11,6 +11,7 @@ import (
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -19,6 +20,7 @@ const (
 	OwnerCluster = "keyward"        // the sidecars' rate-limit services, for owner-direct questions
 	RouteCluster = "keyward-routes" // the pods, for ring-hash routes
 	RouteConfig  = "keyward-routes" // RDS
+	DirectConfig = "keyward-direct" // RDS, for an Envoy that asks owners directly and wants hot keys spread
 	RouteListen  = "keyward-routes" // LDS
 	KeyHeader    = "x-keyward-key"  // what the owner cluster's ring hashes
 
@@ -49,7 +51,10 @@ type State struct {
 	Connect     time.Duration // connect timeout of the owner cluster; 0 means 25 ms
 
 	RouteAddress string // host:port of the ring-hash routes' listener; empty: no listener and no route
-	RouteHeader  string // header that the routes hash; default x-api-key
+	RouteHeader  string // header that the routes hash, and by which they know hot keys; default x-api-key
+	Upstream     string // cluster that DirectConfig routes to, of the Envoy's own; default upstream
+
+	Hot []hotkey.Route // what is done about hot keys, in any order; the header's value is the owner string
 
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so nobody is told that there are none
 }
@@ -63,6 +68,9 @@ func (s *State) fill() {
 	}
 	if s.RouteHeader == "" {
 		s.RouteHeader = "x-api-key"
+	}
+	if s.Upstream == "" {
+		s.Upstream = "upstream"
 	}
 	s.Members = slices.Clone(s.Members)
 	slices.SortFunc(s.Members, func(a, b Member) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -133,6 +141,9 @@ func (s *State) faults() (faults []error) {
 	}
 	if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(s.RouteHeader, ":")) {
 		faults = append(faults, fmt.Errorf("the routes' header: %q is no header name", s.RouteHeader))
+	}
+	if !matchable(s.Upstream) {
+		faults = append(faults, fmt.Errorf("the routes' cluster: %q is no name", s.Upstream))
 	}
 	if s.Connect < 0 {
 		faults = append(faults, fmt.Errorf("connect timeout %v: is negative", s.Connect))

@@ -48,6 +48,7 @@ type Flags struct {
 	Weight          uint32        // share of the ring
 	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
 	RouteHeader     string        // header that the ring-hash routes hash
+	RouteCluster    string        // the application's cluster in Envoys that ask owners directly and take hot keys' routes
 	EnvoyConnect    time.Duration // connect timeout of the owner cluster in the served Envoys
 }
 
@@ -83,6 +84,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond, "how long a served Envoy waits for a connection to an owner before it asks the heir")
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "header that the ring-hash routes hash")
+	s.StringVar(&f.RouteCluster, "route-cluster", "upstream", "`name` of the application's cluster in Envoys that ask owners directly and take their routes, with those of hot keys, from xDS")
 }
 
 func defaultNode(getenv func(string) string) string {

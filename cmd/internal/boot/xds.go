@@ -45,7 +45,7 @@ func startXDS(addr string, names []string, f *Flags, reg prometheus.Registerer, 
 	x := &xdsServer{log: log, server: xds.New(ctx, xds.Options{Logger: log, Registerer: reg}), end: end}
 	x.state = xds.State{
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
-		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader,
+		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}
 	opts := []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(1 << 14),

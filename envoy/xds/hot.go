@@ -1,0 +1,180 @@
+package xds
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	mutation "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	headers "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	local "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	early "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/keyward/keyward/hotkey"
+)
+
+// Names of what an Envoy with hot keys' routes needs.
+const (
+	SubHeader    = "x-keyward-sub"  // a hot key's sub-key, which the ring hashes in the key's place; a client's own is stripped
+	SpreadFilter = "keyward-spread" // header mutation: a hot key's route sets SubHeader
+	CapFilter    = "keyward-cap"    // local rate limit: a hot key's route refuses what is over its limit for certain
+)
+
+const (
+	maxHot     = 100                   // keys with a route of their own: every request is matched against each
+	maxMatched = 4096                  // bytes of a header value that is matched or set
+	minFill    = 50 * time.Millisecond // Envoy refuses a bucket that is filled more often
+)
+
+// hotKey is what the routes do about one value of the header.
+type hotKey struct {
+	owner  string
+	subs   []hotkey.SubKey     // where its requests go; none: its owner
+	bucket *typev3.TokenBucket // cap; nil: none
+}
+
+// hotKeys joins what is said of each owner string, by hand first and then the older first, whatever the order of s.Hot. What
+// no request's header can be equal to is left out.
+func (s *State) hotKeys() []hotKey {
+	said := slices.Clone(s.Hot)
+	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
+		if a.Manual != b.Manual {
+			return cmp.Compare(b2i(b.Manual), b2i(a.Manual))
+		}
+		return cmp.Or(cmp.Compare(a.Ver, b.Ver), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.By, b.By))
+	})
+	var keys []hotKey
+	for i := range said {
+		subs, bucket := subKeys(&said[i]), capOf(&said[i])
+		if !matchable(said[i].Owner) || subs == nil && bucket == nil {
+			continue
+		}
+		at := slices.IndexFunc(keys, func(k hotKey) bool { return k.owner == said[i].Owner })
+		if at < 0 {
+			if len(keys) == maxHot {
+				continue
+			}
+			at, keys = len(keys), append(keys, hotKey{owner: said[i].Owner})
+		}
+		k := &keys[at]
+		if k.subs == nil {
+			k.subs = subs
+		}
+		if k.bucket == nil {
+			k.bucket = bucket
+		}
+	}
+	slices.SortFunc(keys, func(a, b hotKey) int { return strings.Compare(a.owner, b.owner) })
+	return keys
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// matchable says whether a header can have this value, and Envoy can be told it.
+func matchable(text string) bool {
+	return text != "" && len(text) <= maxMatched && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// subKeys are where a key's requests go instead of to its owner.
+func subKeys(r *hotkey.Route) []hotkey.SubKey {
+	if r.Mode != hotkey.Dedicated && r.Mode != hotkey.Spread || slices.ContainsFunc(r.Subs, func(s hotkey.SubKey) bool { return !matchable(s.Key) }) {
+		return nil
+	}
+	return r.Subs
+}
+
+// capOf is the token bucket of a key that is to be capped: 2 L at first, L more in each window. From the last time it was
+// full to a refusal, t later, Envoy has let pass 2 L + L t/W requests: all that the windows since then, at most t/W + 2,
+// could ever admit. Only the limit of the very header value is Envoy's to keep: a descriptor with more entries counts fewer
+// requests than have the header.
+func capOf(r *hotkey.Route) *typev3.TokenBucket {
+	_, value, _ := strings.Cut(r.Name, "=")
+	if r.Mode != hotkey.Cap || value != r.Owner || r.Limit == 0 || r.Window < int64(minFill) {
+		return nil
+	}
+	return &typev3.TokenBucket{
+		MaxTokens:     uint32(min(2*uint64(r.Limit), math.MaxUint32)),
+		TokensPerFill: wrapperspb.UInt32(r.Limit),
+		FillInterval:  durationpb.New(time.Duration(r.Window)),
+	}
+}
+
+// route sends the requests of a hot key to its sub-keys, each as many as any other. They are the parts of one route, so that
+// all of them draw from one bucket.
+func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
+	r := &route.Route{
+		Match: &route.RouteMatch{
+			PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"},
+			Headers: []*route.HeaderMatcher{{Name: header, HeaderMatchSpecifier: &route.HeaderMatcher_StringMatch{
+				StringMatch: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: k.owner}},
+			}}},
+		},
+		Action: &route.Route_Route{Route: to},
+	}
+	if k.bucket != nil {
+		r.TypedPerFilterConfig = map[string]*anypb.Any{CapFilter: pack(capFilter(k.bucket))}
+	}
+	if len(k.subs) == 0 {
+		return r
+	}
+	parts := &route.WeightedCluster{}
+	for _, s := range k.subs {
+		parts.Clusters = append(parts.Clusters, &route.WeightedCluster_ClusterWeight{
+			Name: to.GetCluster(), Weight: wrapperspb.UInt32(1),
+			TypedPerFilterConfig: map[string]*anypb.Any{SpreadFilter: pack(setSub(s.Key))},
+		})
+	}
+	to.ClusterSpecifier = &route.RouteAction_WeightedClusters{WeightedClusters: parts}
+	return r
+}
+
+// setSub tells the ring a sub-key. Header values are formats, in which %% stands for %.
+func setSub(key string) *headers.HeaderMutationPerRoute {
+	return &headers.HeaderMutationPerRoute{Mutations: &headers.Mutations{RequestMutations: []*mutation.HeaderMutation{{
+		Action: &mutation.HeaderMutation_Append{Append: &core.HeaderValueOption{
+			Header:       &core.HeaderValue{Key: SubHeader, Value: strings.ReplaceAll(key, "%", "%%")},
+			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}},
+	}}}}
+}
+
+// capFilter refuses what finds the bucket empty; without a bucket, nothing.
+func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
+	l := &local.LocalRateLimit{StatPrefix: "keyward_cap", TokenBucket: bucket}
+	if bucket != nil {
+		always := &core.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}}
+		l.FilterEnabled, l.FilterEnforced = always, always
+	}
+	return l
+}
+
+// forHot makes a connection manager fit for hot keys' routes, in front of the filters that it has.
+func forHot(m *hcm.HttpConnectionManager) {
+	m.EarlyHeaderMutationExtensions = []*core.TypedExtensionConfig{{
+		Name: "keyward-strip",
+		TypedConfig: pack(&early.HeaderMutation{Mutations: []*mutation.HeaderMutation{{
+			Action: &mutation.HeaderMutation_Remove{Remove: SubHeader},
+		}}}),
+	}}
+	m.HttpFilters = append([]*hcm.HttpFilter{
+		{Name: CapFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(capFilter(nil))}},
+		{Name: SpreadFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&headers.HeaderMutation{})}},
+	}, m.HttpFilters...)
+}

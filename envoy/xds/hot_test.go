@@ -1,0 +1,150 @@
+package xds
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"github.com/keyward/keyward/hotkey"
+)
+
+func manyHot(n int) (hot []hotkey.Route) {
+	for i := range n {
+		key := fmt.Sprintf("key-%03d", i)
+		hot = append(hot, hotkey.Route{Domain: "app", Owner: key, Mode: hotkey.Spread, Subs: subs(key, 4), Ver: int64(i), Manual: i%50 == 49})
+	}
+	return hot
+}
+
+// hotRoutes lists the hot keys' routes of a route configuration, as "key>sub,sub max/fill/interval".
+func hotRoutes(t testing.TB, s State, name string) (list []string) {
+	t.Helper()
+	var all []*route.Route
+	for _, r := range mustResources(t, s)[resource.RouteType] {
+		if c := r.(*route.RouteConfiguration); c.GetName() == name {
+			all = c.GetVirtualHosts()[0].GetRoutes()
+		}
+	}
+	if len(all) == 0 || len(all[len(all)-1].GetMatch().GetHeaders()) > 0 {
+		t.Fatalf("%s: the last route does not take everything", name)
+	}
+	s.fill()
+	for _, k := range s.hotKeys() {
+		text := k.owner + ">"
+		for _, sub := range k.subs {
+			text += sub.Key + ","
+		}
+		if b := k.bucket; b != nil {
+			text += fmt.Sprintf(" %d/%d/%v", b.GetMaxTokens(), b.GetTokensPerFill().GetValue(), b.GetFillInterval().AsDuration())
+		}
+		list = append(list, text)
+	}
+	if len(all) != len(list)+1 {
+		t.Fatalf("%s: %d routes for %d hot keys", name, len(all), len(list))
+	}
+	for i, text := range list {
+		if got := all[i].GetMatch().GetHeaders()[0].GetStringMatch().GetExact(); !strings.HasPrefix(text, got+">") {
+			t.Errorf("%s: route %d is of %s, want %s", name, i, got, text)
+		}
+	}
+	return list
+}
+
+func TestHotKeys(t *testing.T) {
+	minute := int64(time.Minute)
+	limited := func(r hotkey.Route) hotkey.Route {
+		r.Mode, r.Limit, r.Window = hotkey.Cap, 10, minute
+		return r
+	}
+	cases := map[string]struct {
+		hot  []hotkey.Route
+		want string
+	}{
+		"nothing": {nil, ""},
+		"spread":  {[]hotkey.Route{{Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2)}}, "a>a#0,a#1,"},
+		"dedicated and spread, by name": {[]hotkey.Route{
+			{Owner: "b", Mode: hotkey.Dedicated, Subs: subs("b", 1)}, {Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2)},
+		}, "a>a#0,a#1, b>b#0,"},
+		"capped":                    {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a"})}, "a> 20/10/1m0s"},
+		"two domains, capped too":   {[]hotkey.Route{limited(hotkey.Route{Domain: "x", Owner: "a", Name: "user=a"}), {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1)}}, "a>a#0, 20/10/1m0s"},
+		"the older of two":          {[]hotkey.Route{{Domain: "x", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2), Ver: 2}, {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1), Ver: 1}}, "a>a#0,"},
+		"by hand before older":      {[]hotkey.Route{{Domain: "x", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2), Ver: 2, Manual: true}, {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1), Ver: 1}}, "a>a#0,a#1,"},
+		"nothing is to be done":     {[]hotkey.Route{{Owner: "a", Mode: hotkey.Never, Subs: subs("a", 2)}, {Owner: "b", Mode: hotkey.Auto}, {Owner: "c", Mode: hotkey.Spread}}, ""},
+		"a cap of a part":           {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a,path=/"})}, ""},
+		"a cap of another's value":  {[]hotkey.Route{limited(hotkey.Route{Owner: "a|b", Name: "user=a"})}, ""},
+		"no header has this value":  {[]hotkey.Route{{Owner: "a\n", Mode: hotkey.Spread, Subs: subs("a", 1)}, {Owner: "\xff", Mode: hotkey.Spread, Subs: subs("a", 1)}, {Owner: "", Mode: hotkey.Spread, Subs: subs("a", 1)}}, ""},
+		"nor can this one be set":   {[]hotkey.Route{{Owner: "a", Mode: hotkey.Spread, Subs: subs("a\n", 1)}}, ""},
+		"no limit to cap at":        {[]hotkey.Route{{Owner: "a", Name: "user=a", Mode: hotkey.Cap, Window: minute}, {Owner: "b", Name: "user=b", Mode: hotkey.Cap, Limit: 1, Window: int64(minFill) - 1}}, ""},
+		"a limit beyond the bucket": {[]hotkey.Route{{Owner: "a", Name: "user=a", Mode: hotkey.Cap, Limit: math.MaxUint32, Window: minute}}, "a> 4294967295/4294967295/1m0s"},
+	}
+	for name, c := range cases {
+		s := State{Members: members(2), Hot: c.hot}
+		for _, rds := range []string{RouteConfig, DirectConfig} {
+			if got := strings.Join(hotRoutes(t, s, rds), " "); got != c.want {
+				t.Errorf("%s, %s: %s, want %s", name, rds, got, c.want)
+			}
+		}
+	}
+}
+
+// TestHotKeysAreFew: each request is matched against every hot key's route, so there are at most 100, those said by hand
+// among them.
+func TestHotKeysAreFew(t *testing.T) {
+	got := strings.Join(hotRoutes(t, State{Members: members(2), Hot: manyHot(3 * maxHot)}, RouteConfig), " ")
+	if n := strings.Count(got, "#0"); n != maxHot {
+		t.Errorf("%d routes", n)
+	}
+	for _, want := range []string{"key-299>", "key-000>", "key-093>"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no route of %s", want)
+		}
+	}
+}
+
+// TestHotKeysAnywhereTheSame: every server serves the same versions, in whatever order it heard of hot keys; and routes are
+// all that a hot key changes.
+func TestHotKeysAnywhereTheSame(t *testing.T) {
+	r := newRig(t)
+	s := full()
+	s.Hot = manyHot(2 * maxHot)
+	r.set(t, s)
+	first := r.Status().Versions
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 10 {
+		rnd.Shuffle(len(s.Hot), func(i, j int) { s.Hot[i], s.Hot[j] = s.Hot[j], s.Hot[i] })
+		r.set(t, s)
+		if got := r.Status().Versions; fmt.Sprint(got) != fmt.Sprint(first) {
+			t.Fatalf("versions %v, want %v", got, first)
+		}
+	}
+	s.Hot = nil
+	r.set(t, s)
+	for name, version := range r.Status().Versions {
+		if same := version == first[name]; same == (name == "RouteConfiguration") {
+			t.Errorf("without hot keys, %s: the same %v", name, same)
+		}
+	}
+}
+
+// TestSubKeysAreHashed: the ring of the pods is asked by what the route sets.
+func TestSubKeysAreHashed(t *testing.T) {
+	s := full()
+	s.fill()
+	for i, r := range s.routes(s.hotKeys()).GetVirtualHosts()[0].GetRoutes() {
+		want := []string{SubHeader, SubHeader, "x-user"}[i]
+		if got := r.GetRoute().GetHashPolicy()[0].GetHeader().GetHeaderName(); got != want {
+			t.Errorf("route %d hashes %s, want %s", i, got, want)
+		}
+	}
+	for i, r := range s.directRoutes(s.hotKeys()).GetVirtualHosts()[0].GetRoutes() {
+		if len(r.GetRoute().GetHashPolicy()) > 0 {
+			t.Errorf("owner-direct route %d changes how the application's cluster balances", i)
+		}
+	}
+}
