@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,10 +15,8 @@ import (
 )
 
 func newDrain() *cobra.Command {
-	socket, timeout := "unix:/run/keyward/admin.sock", 30*time.Second
-	if s := os.Getenv("KEYWARD_ADMIN"); s != "" {
-		socket = s
-	}
+	var socket *string
+	timeout := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Have the sidecar beside this command leave the ring and hand its counters over",
@@ -34,38 +30,21 @@ The exit code is 0 when all counters were handed over.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return drain(ctx, cmd.OutOrStdout(), socket)
+			return drain(ctx, cmd.OutOrStdout(), *socket)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "admin", socket, "the sidecar's admin `socket`, also KEYWARD_ADMIN")
+	socket = socketFlag(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	return cmd
 }
 
 // drain tells the sidecar behind socket to leave, and prints how far it is until it has.
 func drain(ctx context.Context, out io.Writer, socket string) error {
-	path, err := admin.SocketPath(socket)
-	if err != nil {
-		return fmt.Errorf("--admin %q: %w", socket, err)
-	}
-	client := http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		},
-	}}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sidecar/drain", http.NoBody)
+	res, err := overSocket(ctx, socket, http.MethodPost, "/drain", nil)
 	if err != nil {
 		return err
 	}
-	res, err := client.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask the sidecar: %w", err)
-	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the sidecar answers %s", res.Status)
-	}
 	return follow(ctx, out, res.Body)
 }
 

@@ -43,11 +43,14 @@ Start here:
   keyward bounds ./config --members 5  what may a crash or a partition add to each limit?
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
   keyward ring owner --members a,b,c K which sidecar counts this key?
+  keyward top                          which keys are hot, and what is done about them?
+  keyward tap --over                   who is refused right now?
+  keyward hot --help                   split, pin or cap a key by hand
   keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain())
+	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	return root
 }

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/hotkey"
+)
+
+func newHot() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "hot",
+		Short: "Say by hand what is done about a hot key: split, pin, cap, never, clear; or list what is done",
+		Long: `A key that one customer makes hot is dealt with by itself, step by step, and let go when it cools:
+  1. cap    Envoy refuses locally what is certainly over the limit
+  2. pin    all its requests go to one other member, away from the neighbours of the key's owner
+  3. split  its requests are spread over sub-keys on several members, which spend parts of the one limit
+In every step the limit is held exactly, and /v1/counters shows one number. These commands take the place of the measured
+step for one key, whether it is hot or not, until "keyward hot clear". The sidecar that is told announces it to all
+others; 15 s after that one has ended it is forgotten. Steps 1 to 3 need Envoys that get their routes from Keyward's xDS;
+what members do among themselves needs nothing.`,
+		Example: `  keyward hot list                                   what is done, and by whom
+  keyward hot split edge api_key=alice               spread over as many members as the rule's sub_keys says (4)
+  keyward hot split edge api_key=alice --members 8
+  keyward hot pin edge api_key=alice                 one member for it alone
+  keyward hot never edge api_key=alice               leave it with its owner, however hot
+  keyward hot clear edge api_key=alice               back to what is measured
+  keyward hot pin edge --owner-string alice          by the header's value, when the descriptor is not known
+In a pod: kubectl exec POD -c keyward -- keyward hot list`,
+	}
+	socket := socketFlag(cmd.PersistentFlags())
+	cmd.AddCommand(
+		newHotList(socket),
+		newHotOrder(socket, hotkey.Spread, "split", "Spread the key's requests over sub-keys on several members"),
+		newHotOrder(socket, hotkey.Dedicated, "pin", "Send all of the key's requests to the least loaded member"),
+		newHotOrder(socket, hotkey.Cap, "cap", "Have Envoy refuse locally what is certainly over the key's limit"),
+		newHotOrder(socket, hotkey.Never, "never", "Do nothing about the key, however hot it is"),
+		newHotOrder(socket, hotkey.Auto, "clear", "Take back what was said by hand"),
+	)
+	return cmd
+}
+
+func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Command {
+	said := admin.HotMode(mode)
+	o := admin.HotOrder{Mode: &said}
+	cmd := &cobra.Command{
+		Use:     name + " DOMAIN KEY=VALUE...",
+		Short:   short,
+		Long:    short + ".\n\nKEY=VALUE is each entry of the descriptor, in its order; in its place --owner-string names the key.",
+		Example: "  keyward hot " + name + " edge api_key=alice",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Domain, o.Descriptor = args[0], nil
+			for _, pair := range args[1:] {
+				k, v, ok := strings.Cut(pair, "=")
+				if !ok {
+					return fmt.Errorf("%q: want KEY=VALUE", pair)
+				}
+				if o.Descriptor == nil {
+					o.Descriptor = new(admin.Descriptor)
+				}
+				o.Descriptor.Entries = append(o.Descriptor.Entries, admin.Entry{Key: k, Value: v})
+			}
+			if err := o.Validate(); err != nil {
+				return err
+			}
+			return giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, &o)
+		},
+	}
+	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key")
+	if mode == hotkey.Spread {
+		cmd.Flags().IntVar(&o.Members, "members", 0, "sub-keys, each on a member of its own, 2 to 16 (default as the rule says)")
+	}
+	return cmd
+}
+
+func giveOrder(ctx context.Context, out io.Writer, socket string, o *admin.HotOrder) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	res, err := overSocket(ctx, socket, http.MethodPost, "/hot", o)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	var r admin.HotRoute
+	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
+		return fmt.Errorf("read the sidecar's answer: %w", err)
+	}
+	fmt.Fprintf(out, "%s: %s; %s announces it\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By))
+	return nil
+}
+
+// keyName is a key for people: its domain and descriptor, or what else is known of it.
+func keyName(domain, name, ownerString string) string {
+	if name == "" {
+		name = ownerString
+	}
+	if name == "" {
+		return "(name not known yet)"
+	}
+	return printable(domain) + " " + printable(name)
+}
+
+// routeText is what is done about a key.
+func routeText(r *admin.HotRoute) string {
+	var to []string
+	for _, s := range r.SubKeys {
+		to = append(to, printable(s.Member))
+	}
+	text := r.Mode.String()
+	switch hotkey.Mode(r.Mode) {
+	case hotkey.Auto:
+		return "as measured"
+	case hotkey.Cap:
+		text = "capped by Envoy"
+	case hotkey.Dedicated:
+		text = "pinned to " + strings.Join(to, " ")
+	case hotkey.Spread:
+		text = "split over " + strings.Join(to, " ")
+	case hotkey.Never:
+		text = "left alone"
+	}
+	if r.Manual {
+		text += ", by hand"
+	}
+	return text
+}
+
+func newHotList(socket *string) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List what is done about hot keys anywhere, and the hot keys that this sidecar counts",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return listHot(cmd.Context(), cmd.OutOrStdout(), *socket, output)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func listHot(ctx context.Context, out io.Writer, socket, output string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	res, err := overSocket(ctx, socket, http.MethodGet, "/v1/hotkeys", nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	switch output {
+	case "json":
+		_, err := io.Copy(out, res.Body)
+		return err
+	case "text":
+	default:
+		return fmt.Errorf("--output %q: want text or json", output)
+	}
+	var h admin.HotKeys
+	if err := json.NewDecoder(res.Body).Decode(&h); err != nil {
+		return fmt.Errorf("read the sidecar's answer: %w", err)
+	}
+	return printHot(out, &h)
+}
+
+func printHot(out io.Writer, h *admin.HotKeys) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(h.Routes) == 0 {
+		fmt.Fprintln(t, "Nothing is done about any key.")
+	} else {
+		fmt.Fprintln(t, "KEY\tDONE\tANNOUNCED BY\tSINCE")
+	}
+	for _, r := range h.Routes {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By), r.Since.Local().Format(time.DateTime))
+	}
+	hot := 0
+	for _, k := range h.Keys {
+		if !k.Hot {
+			continue
+		}
+		if hot++; hot == 1 {
+			fmt.Fprintf(t, "\nHOT AT %s\tRATE/s\tLIMIT\tUSED\n", printable(h.Member))
+		}
+		fmt.Fprintf(t, "%s\t%.0f\t%s\t%s\n", keyName(k.Domain, k.Name, k.OwnerString), k.Rate, limitText(k.Limit, k.Window), share(k.Used, k.Limit))
+	}
+	if hot == 0 {
+		fmt.Fprintf(t, "\nNo key that %s counts is hot.\n", printable(h.Member))
+	}
+	return t.Flush()
+}

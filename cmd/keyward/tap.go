@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+)
+
+// tapOptions are the flags of `keyward tap`.
+type tapOptions struct {
+	socket *string
+	domain string
+	key    string
+	over   bool
+	rate   float64
+	n      int
+	output string
+}
+
+func newTap() *cobra.Command {
+	var o tapOptions
+	cmd := &cobra.Command{
+		Use:   "tap",
+		Short: "Watch some of the decisions that the sidecar beside this command gives",
+		Long: `Prints decisions as the sidecar answers them: what was asked, what was answered, and how the answer was found.
+  path       local      counted here                      forwarded  counted by the key's owner, one hop away
+             lease      from hits that the owner lent     degraded   by the rule's degraded policy, the owner being out of reach
+  authority  full       by the one owner of the count     others     see keyward_authority_total in docs/operating.md
+
+These are samples, taken at random times, never more than --rate a second; the filters choose before that, so rare
+refusals are found in any traffic. The sidecar pays for it only while somebody taps. Values are shown as callers sent
+them: that is why this goes over the admin socket, not over a port.`,
+		Example: `  keyward tap                                  ten decisions a second
+  keyward tap --over --domain edge             who is refused?
+  keyward tap --key api_key=alice -n 20        twenty decisions about one key
+  keyward tap --rate 1000 -o json | jq -r .path | sort | uniq -c`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return runTap(ctx, cmd.OutOrStdout(), &o)
+		},
+	}
+	f := cmd.Flags()
+	o.socket = socketFlag(f)
+	f.StringVar(&o.domain, "domain", "", "decisions of this domain only")
+	f.StringVar(&o.key, "key", "", "only descriptors with this `text` in them, as they are printed: k=v,k2=v2")
+	f.BoolVar(&o.over, "over", false, "only what is over its limit")
+	f.Float64Var(&o.rate, "rate", 10, "at most so many a second, up to 1000")
+	f.IntVarP(&o.n, "number", "n", 0, "end after so many; 0: go on until Ctrl-C")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json, one decision a line")
+	return cmd
+}
+
+func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
+	show := printDecision
+	switch o.output {
+	case "text":
+	case "json":
+		lines := json.NewEncoder(out)
+		show = func(_ io.Writer, d *admin.Decision) { _ = lines.Encode(d) }
+	default:
+		return fmt.Errorf("--output %q: want text or json", o.output)
+	}
+	q := url.Values{"domain": {o.domain}, "key": {o.key}, "over": {strconv.FormatBool(o.over)}, "rate": {fmt.Sprint(o.rate)}, "n": {strconv.Itoa(o.n)}}
+	res, err := overSocket(ctx, *o.socket, http.MethodGet, "/v1/tap?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	for lines := json.NewDecoder(res.Body); ; {
+		var d admin.Decision
+		switch err := lines.Decode(&d); {
+		case err == nil:
+			show(out, &d)
+		case errors.Is(err, io.EOF) || ctx.Err() != nil:
+			return nil
+		default:
+			return fmt.Errorf("the sidecar went away: %w", err)
+		}
+	}
+}
+
+func printDecision(out io.Writer, d *admin.Decision) {
+	code := "ok  "
+	if d.Code != "OK" {
+		code = "OVER"
+	}
+	fmt.Fprintf(out, "%s %s %s %s hits=%d", d.Time.Local().Format("15:04:05.000"), code, printable(d.Domain), printable(d.Descriptor), d.Hits)
+	if d.Limit == nil {
+		fmt.Fprintln(out, " no limit")
+		return
+	}
+	fmt.Fprintf(out, " left=%d/%d %s", *d.Remaining, *d.Limit, d.Path)
+	if d.Path != "local" || d.Owner != d.Member {
+		fmt.Fprintf(out, " owner=%s", printable(d.Owner))
+	}
+	if d.Authority != "full" {
+		fmt.Fprintf(out, " authority=%s", d.Authority)
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// topOptions are the flags of `keyward top`.
+type topOptions struct {
+	addrs   []string
+	once    bool
+	output  string
+	every   time.Duration
+	holders bool
+}
+
+func newTop() *cobra.Command {
+	var o topOptions
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch hot keys: their rates, how much of the limit is used and lent, who holds it, what is done",
+		Long: `Shows every key that is hot or leased anywhere in the cluster, the busiest first:
+  RATE/s   questions about it, wherever they were asked
+  USED     hits that stand against the limit in the present window, with all that is lent
+  LENT     of these, hits that members hold and may not have spent
+  DONE     what is done about it: leased to so many members, split, pinned, capped; "by hand" after "keyward hot"
+Name one member: the others are found in its /cluster, at the same port of their own address. Name all of them where
+ports differ. On a terminal h shows and hides the holders, q ends.`,
+		Example: `  keyward top --addr 10.0.0.7:9090
+  keyward top --addr localhost:9090,localhost:9091    (after kubectl port-forward of two pods)
+  keyward top --once -o json | jq '.keys[] | select(.hot) | .name'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return runTop(ctx, cmd.OutOrStdout(), &o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.addrs, "addr", []string{"localhost:9090"}, "host:port of the members' pages (--metrics); of one, and the others are found")
+	f.BoolVar(&o.once, "once", false, "show it once")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json (one object each time)")
+	f.DurationVar(&o.every, "every", time.Second, "time between two looks")
+	f.BoolVar(&o.holders, "holders", false, "show the holders of each key")
+	return cmd
+}
+
+func runTop(ctx context.Context, out io.Writer, o *topOptions) error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("--output %q: want text or json", o.output)
+	}
+	if o.every <= 0 {
+		return fmt.Errorf("--every %v: want more than 0", o.every)
+	}
+	screen, ok := out.(*os.File)
+	if !ok || o.once || o.output == "json" || !term.IsTerminal(int(screen.Fd())) {
+		return printTop(ctx, out, o)
+	}
+	return drawTop(ctx, screen, o)
+}
+
+// printTop prints frames one below the other.
+func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
+	again := time.NewTicker(o.every)
+	defer again.Stop()
+	for {
+		f := look(ctx, o.addrs)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case o.once && len(f.Members) == 0:
+			return fmt.Errorf("no member answers: %v", f.Silent)
+		case o.output == "json":
+			if err := json.NewEncoder(out).Encode(f); err != nil {
+				return err
+			}
+		default:
+			f.draw(out, size{}, o.holders)
+		}
+		if o.once {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// drawTop redraws a terminal until q is pressed.
+func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
+	keys := make(chan byte)
+	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
+		before, err := term.MakeRaw(in)
+		if err != nil {
+			return fmt.Errorf("read keys from the terminal: %w", err)
+		}
+		defer func() { _ = term.Restore(in, before) }()
+		go readKeys(keys) // ends with the process: a read of a terminal cannot be called off
+	}
+	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l")       // another screen, without a cursor
+	defer fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l") // the old one
+	again := time.NewTicker(o.every)
+	defer again.Stop()
+	f := look(ctx, o.addrs)
+	for {
+		var b bytes.Buffer
+		width, height, err := term.GetSize(int(screen.Fd()))
+		if err != nil {
+			width, height = 80, 24
+		}
+		f.draw(&b, size{width, height}, o.holders)
+		// A raw terminal needs the carriage return; \x1b[K clears what an older, longer line left.
+		text := bytes.ReplaceAll(bytes.TrimRight(b.Bytes(), "\n"), []byte("\n"), []byte("\x1b[K\r\n"))
+		fmt.Fprintf(screen, "\x1b[H%s\x1b[K\x1b[J", text)
+		select {
+		case k := <-keys:
+			switch k {
+			case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
+				return nil
+			case 'h':
+				o.holders = !o.holders
+			}
+		case <-again.C:
+			f = look(ctx, o.addrs)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func readKeys(to chan<- byte) {
+	var b [1]byte
+	for {
+		if n, err := os.Stdin.Read(b[:]); err != nil {
+			return
+		} else if n > 0 {
+			to <- b[0]
+		}
+	}
+}
