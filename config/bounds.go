@@ -60,6 +60,8 @@ type Bounds struct {
 	Phi       uint64 // charges made under shares that the owner does not know, at most
 	Open      uint64 // what all members admit under fail_open in a window without the owner; 0 of other policies
 	Skew      uint64 // S: hits by which clocks may differ, when a counter moves; 0 of fixed windows
+	Lent      uint64 // hits that may be out at holders of leases at once; 0 of what is never lent
+	Drift     uint64 // E: hits that all members together may admit before the owner knows of them; 0 but with approximate
 	Bounds    []Bound
 }
 
@@ -87,6 +89,9 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 	if r.Limit.Algorithm != limit.FixedWindow && n > 1 {
 		b.Skew = min(r.most(), uint64(math.Ceil(float64(b.Limit)*float64(limit.Ahead)/float64(r.Limit.Window))))
 	}
+	if n > 1 {
+		b.Lent, b.Drift = r.lent(1), r.drift()
+	}
 	w := boundsWriter{Bounds: &b, cluster: c, most: r.most(), least: b.Share, all: "L"}
 	if b.Depth > 0 {
 		w.all = "(b + L)"
@@ -104,6 +109,38 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 // shares is the most that all members but one get when limit is shared over n.
 func shares(limit, n uint64) uint64 { return (n-1)*(limit/n) + min(n-1, limit%n) }
 
+// slice is how long what a bucket lends is good for.
+const slice = 100 * time.Millisecond
+
+// lent is what may be out at once when a key is leased to so many holders: 5 % of the limit. Of a bucket it is what flows
+// in during two slices, one that is out and one by which the owner makes the bucket less deep meanwhile. 0: too little
+// to lend, or of a kind that is never lent.
+func (r *Rule) lent(holders uint64) uint64 {
+	switch {
+	case r.Extension.Mechanism == Approximate, r.Limit.Algorithm == limit.SlidingLog:
+		return 0
+	case r.Limit.Algorithm.Bucket():
+		depth := uint64(r.Limit.Depth())
+		if depth < 2*holders {
+			return 0
+		}
+		out := uint64(float64(r.Limit.Limit) * float64(slice) / float64(r.Limit.Window))
+		return 2 * min(depth/2, out)
+	}
+	if out := uint64(r.Limit.Limit) / 20; out >= holders {
+		return out
+	}
+	return 0
+}
+
+// drift is what all members together may admit unseen: of N each floor(epsilon x L / N).
+func (r *Rule) drift() uint64 {
+	if r.Extension.Mechanism != Approximate {
+		return 0
+	}
+	return uint64(r.Extension.Knobs.Slack)
+}
+
 // boundsWriter writes the table of one rule.
 type boundsWriter struct {
 	*Bounds
@@ -116,11 +153,17 @@ type boundsWriter struct {
 func (w *boundsWriter) write() {
 	w.add(Bound{Event: "nothing fails", OverIs: "0", UnderIs: "0"})
 	w.add(w.over("join, leave, rolling restart", nil, part{"0", 0}))
+	if w.Lent > 0 {
+		w.lease()
+	}
+	if w.Drift > 0 {
+		w.add(sum("a member that counts by itself restarts", part{"E/N", w.Drift / uint64(w.cluster.Members)}))
+	}
 	if w.cluster.Members > 1 {
 		u := part{"U", w.Unacked}
 		w.add(w.alone(w.over("the owner crashes", nil, w.away(u)...), "up to 6 s"))
 		w.add(w.alone(w.over("the owner pauses, a one-way cut", w.traffic(inFlight), w.away(u)...), "up to 6 s"))
-		w.add(w.partition())
+		w.addApart(w.partition())
 		w.bothDie()
 		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.away()...), "until Envoy hears that it is gone"))
 		w.add(w.degraded())
@@ -128,7 +171,34 @@ func (w *boundsWriter) write() {
 	w.restart()
 }
 
-func (w *boundsWriter) add(b Bound) { w.Bounds.Bounds = append(w.Bounds.Bounds, b) }
+// add lists b. What members have not told the owner yet comes on top of every event.
+func (w *boundsWriter) add(b Bound) { w.drifted(b, part{"E", w.Drift}) }
+
+// addApart lists an event after which two counts know nothing of each other; what drifts, drifts from both.
+func (w *boundsWriter) addApart(b Bound) { w.drifted(b, part{"2 E", saturatingAdd(w.Drift, w.Drift)}) }
+
+func (w *boundsWriter) drifted(b Bound, by part) {
+	if w.Drift > 0 {
+		all := sum("", part{b.OverIs, b.Over}, by)
+		b.Over, b.OverIs = all.Over, all.OverIs
+	}
+	w.Bounds.Bounds = append(w.Bounds.Bounds, b)
+}
+
+// lease is what lending costs: never a hit too many while the owner takes back nothing but what a holder gives.
+func (w *boundsWriter) lease() {
+	until, over := "until the window ends", part{"0", 0}
+	if w.Depth > 0 {
+		until = "for 200 ms"
+	} else if k := w.Rule.Extension.Knobs; k != nil && k.Reclaim {
+		until, over = "until ttl has passed", part{"lent", w.Lent}
+	}
+	held := Bound{Event: "a key is lent (mechanism lease, or hot)", OverIs: "0", Under: w.Lent, UnderIs: "lent", UnderTime: "while its holders have it"}
+	gone := sum("a holder of a lent key dies, or its owner changes", over)
+	gone.Under, gone.UnderIs, gone.UnderTime = w.Lent, "lent", until
+	w.add(held)
+	w.add(gone)
+}
 
 // part is one summand of a formula.
 type part struct {
@@ -239,14 +309,14 @@ func (w *boundsWriter) bothDie() {
 	if w.Depth > 0 {
 		b := w.over(event, nil, w.away()...) // the bucket begins anew, and empty
 		b.Under, b.UnderIs, b.UnderTime = w.Depth, "b", "until the bucket has filled again"
-		w.add(b)
+		w.addApart(b)
 		return
 	}
 	b := w.over(event, nil, w.away(part{"L x left/W", w.Limit})...)
 	if b.Under = w.Limit; b.Under > 0 {
 		b.UnderIs, b.UnderTime = "L x gone/W", "until the window ends"
 	}
-	w.add(b)
+	w.addApart(b)
 }
 
 // restart are the events after which nobody knows what was counted.
@@ -255,8 +325,8 @@ func (w *boundsWriter) restart() {
 	if w.Depth > 0 {
 		again = part{"b", w.Depth}
 	}
-	w.add(Bound{Event: "all members restart", Over: again.n, OverIs: again.is, UnderIs: "0"})
-	w.add(Bound{Event: "m clusters that never met (here 2)", Over: w.most, OverIs: "(m - 1) x " + w.all, UnderIs: "0"})
+	w.addApart(Bound{Event: "all members restart", Over: again.n, OverIs: again.is, UnderIs: "0"})
+	w.addApart(Bound{Event: "m clusters that never met (here 2)", Over: w.most, OverIs: "(m - 1) x " + w.all, UnderIs: "0"})
 }
 
 // degraded is each window in which the owner cannot be asked.

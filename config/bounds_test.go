@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 )
 
@@ -23,6 +24,7 @@ func bound(t *testing.T, b Bounds, event string) Bound {
 func TestBounds(t *testing.T) {
 	window := limit.Rule{Window: time.Minute, Limit: 1000}
 	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
+	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Knobs: &lease.Knobs{Slack: 20}}
 	for _, row := range []struct {
 		rule        limit.Rule
 		x           Extension
@@ -59,6 +61,17 @@ func TestBounds(t *testing.T) {
 		{token, Extension{}, Cluster{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
 		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Cluster{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
 		{token, Extension{Degraded: FailOpen}, Cluster{5, PartShare, 0}, "each window", 5 * 650, 520, "open"},
+		{window, Extension{}, Cluster{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, Extension{}, Cluster{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
+		{window, Extension{Mechanism: ByLease, Knobs: &lease.Knobs{Reclaim: true}}, Cluster{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
+		{token, Extension{Knobs: &lease.Knobs{Reclaim: true}}, Cluster{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
+		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, Extension{}, Cluster{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, drifting, Cluster{10, PartShare, 0}, "nothing", 20, 0, "E"},
+		{window, drifting, Cluster{1, PartShare, 0}, "nothing", 0, 0, "0"},
+		{window, drifting, Cluster{10, PartShare, 0}, "a member that counts", 22, 0, "E/N + E"},
+		{window, drifting, Cluster{10, PartShare, 0}, "the owner crashes", 10 + 900 + 20, 900, "U + Phi + E"},
+		{window, drifting, Cluster{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900 + 40, 0, "L + Phi + 2 E"},
+		{window, drifting, Cluster{10, PartShare, 0}, "all members", 1040, 0, "L + 2 E"},
 	} {
 		r := Rule{Limit: row.rule, Extension: row.x}
 		got := bound(t, r.Bounds(row.c), row.event)
@@ -82,6 +95,9 @@ func TestBoundsLaws(t *testing.T) {
 		}
 		r.Extension.Degraded, r.Extension.LocalCap = Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
 		c := Cluster{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
+		if rnd.IntN(4) == 0 {
+			r.Extension.Mechanism, r.Extension.Knobs = Approximate, &lease.Knobs{Slack: r.Limit.Limit / 2}
+		}
 		async := r.Bounds(c)
 		r.Extension.Strict = true
 		strict := r.Bounds(c)
@@ -97,11 +113,14 @@ func TestBoundsLaws(t *testing.T) {
 				t.Fatalf("%+v, %+v: traffic %+v", r, c, a)
 			}
 		}
-		if join := bound(t, async, "join"); join.Under != 0 || r.Limit.Algorithm == limit.FixedWindow && join.Over != 0 {
+		if join := bound(t, async, "join"); join.Under != 0 || r.Limit.Algorithm == limit.FixedWindow && join.Over != async.Drift {
 			t.Fatalf("%+v, %+v: a planned change costs %+v", r, c, join)
 		}
 		if c.Members == 1 && (async.Phi > 0 || async.Unacked > 0 || len(async.Bounds) != 4) {
 			t.Fatalf("%+v alone: %+v", r, async)
+		}
+		if none := bound(t, async, "nothing"); none.Over != async.Drift || async.Drift > 0 && async.Lent > 0 || async.Lent > r.most() {
+			t.Fatalf("%+v, %+v: lent %d, drift %d, over %d while nothing fails", r, c, async.Lent, async.Drift, none.Over)
 		}
 		if async.Unacked > async.Limit || !r.Limit.Algorithm.Bucket() && async.Phi > async.Limit {
 			t.Fatalf("%+v, %+v: %+v", r, c, async)

@@ -207,28 +207,31 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	}
 	n.metadata = whole
 	extension, bad := parseExtension(plain, down.path)
+	if n.rule != nil && len(bad) == 0 {
+		bad = n.rule.extend(extension, b.rules.members)
+		n.rule.Metadata = withoutExtension(whole)
+	}
 	if len(bad) > 0 {
 		where := at.get("metadata").get(extensionKey)
 		text := fmt.Sprintf("error in metadata.%s of '%s': %s", extensionKey, down.text, strings.Join(bad, "; "))
 		b.ours = append(b.ours, Fault{b.file, where.line(), text})
-		return
-	}
-	if n.rule != nil {
-		n.rule.extend(extension)
-		n.rule.Metadata = withoutExtension(whole)
 	}
 }
 
 // extend applies x. An unlimited rule has nothing to count by.
-func (r *Rule) extend(x Extension) {
+func (r *Rule) extend(x Extension, members int) (faults []string) {
 	r.Extension = x
 	if r.Unlimited {
-		return
+		return nil
+	}
+	if fault := r.Extension.compile(r.Limit.Limit, members); fault != "" {
+		faults = append(faults, fault)
 	}
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
 	if x.Window > 0 {
 		r.Limit.Window = x.Window
 	}
+	return faults
 }
 
 // finish fills in what a rule takes from the levels above it, and lists it.

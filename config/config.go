@@ -27,6 +27,7 @@ type Options struct {
 	MergeDomains bool   // let later files add to a domain of earlier ones
 	KeyPrefix    string // namespace of the counters (CACHE_KEY_PREFIX)
 	Cluster      string // label of the cluster; counters of different labels never meet
+	Members      int    // expected; a rule whose drift leaves one of them nothing is refused. 0 means 1
 }
 
 // Rules are the rules of all files together. They are immutable and safe for concurrent use.
@@ -37,6 +38,7 @@ type Rules struct {
 	prefix  string
 	k0, k1  uint64 // of the counters' digests
 	hash    uint64
+	members int // expected, at least 1
 }
 
 // domain is the root of one domain's tree.
@@ -139,6 +141,7 @@ func newRules(o Options) *Rules {
 	key := sha256.Sum256([]byte("keyward/1" + o.Cluster))
 	return &Rules{
 		domains: map[string]*domain{},
+		members: max(1, o.Members),
 		prefix:  o.KeyPrefix,
 		k0:      binary.LittleEndian.Uint64(key[0:]),
 		k1:      binary.LittleEndian.Uint64(key[8:]),

@@ -3,10 +3,10 @@ package config
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 )
 
@@ -37,6 +37,29 @@ func (d Degraded) String() string {
 	return fmt.Sprintf("degraded(%d)", uint8(d))
 }
 
+// Mechanism is how a rule's hits are decided. The numbers are those of the peer protocol.
+type Mechanism uint8
+
+// The mechanisms.
+const (
+	ByOwner     Mechanism = 0 // asks the key's one owner every time, unless the key is hot
+	ByLease     Mechanism = 1 // from parts of the limit that the owner lends, always
+	Approximate Mechanism = 2 // locally, known to the owner some time later, with a bound on what is not known to it yet
+)
+
+// String is the mechanism as a file writes it.
+func (m Mechanism) String() string {
+	switch m {
+	case ByOwner:
+		return "owner"
+	case ByLease:
+		return "lease"
+	case Approximate:
+		return "approximate"
+	}
+	return fmt.Sprintf("mechanism(%d)", uint8(m))
+}
+
 // Extension is what a descriptor's metadata.keyward says. The zero value is the default.
 type Extension struct {
 	ShardBy   []string      // entry keys whose values make the owner string; none: the first variable entry
@@ -45,7 +68,12 @@ type Extension struct {
 	LocalCap  uint32        // of FailOpen; 0 means the limit
 	Algorithm limit.Algorithm
 	Degraded  Degraded
-	Strict    bool // durability: a charge is answered when a second member has it
+	Mechanism Mechanism
+	Strict    bool         // durability: a charge is answered when a second member has it
+	Unknown   bool         // identity: of Approximate, a quarter of the slack
+	HotFactor uint16       // a key is hot above so many times the mean rate; 0 means 10
+	Epsilon   float64      // of Approximate: the part of the limit that all members together may admit on top of it
+	Knobs     *lease.Knobs // what leases and Approximate go by; nil means all defaults. Shared and immutable
 }
 
 // maxWindow is the longest window, which is that of the longest unit.
@@ -63,54 +91,29 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []string)
 		return x, []string{"is not a map"}
 	}
 	var faults []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if fault := x.set(k, m[k], path); fault != "" {
+	known := knobs()
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		fault := fmt.Sprintf("unknown key '%s'", key)
+		if i := slices.IndexFunc(known, func(k knob) bool { return k.key == key }); i >= 0 {
+			fault = known[i].set(&x, m[key], path)
+		}
+		if fault != "" {
 			faults = append(faults, fault)
 		}
 	}
-	if len(faults) == 0 && x.Burst > 0 && !x.Algorithm.Bucket() {
-		faults = append(faults, fmt.Sprintf("burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm))
+	if len(faults) == 0 {
+		faults = x.conflicts()
 	}
 	return x, faults
 }
 
-// set takes one key; the fault is empty when all is well.
-func (x *Extension) set(k string, v any, path []*node) (fault string) {
-	switch k {
-	case "shard_by":
-		x.ShardBy, fault = parseShardBy(v, path)
-	case "degraded":
-		x.Degraded, fault = parseDegraded(v)
-	case "local_cap":
-		x.LocalCap, fault = parseWhole(k, v)
-	case "algorithm":
-		x.Algorithm, fault = parseAlgorithm(v)
-	case "window":
-		x.Window, fault = parseWindow(v)
-	case "burst":
-		x.Burst, fault = parseWhole(k, v)
-	case "durability":
-		x.Strict, fault = parseDurability(v)
-	case "mechanism":
-		fault = parseMechanism(v)
-	case "epsilon", "identity", "lease_min", "lease_max", "ttl", "low_watermark", "sync_interval", "hot_factor", "sub_keys",
-		"weight", "reclaim", "dedicated":
-		fault = fmt.Sprintf("%s is not supported yet", k)
-	default:
-		fault = fmt.Sprintf("unknown key '%s'", k)
+func parseMechanism(v any) (Mechanism, string) {
+	for m := ByOwner; m <= Approximate; m++ {
+		if v == m.String() {
+			return m, ""
+		}
 	}
-	return fault
-}
-
-// parseMechanism accepts the one value that is built; the others are known, and said to be.
-func parseMechanism(v any) string {
-	switch v {
-	case "owner":
-		return ""
-	case "lease", "approximate":
-		return fmt.Sprintf("mechanism '%v' is not supported yet", v)
-	}
-	return fmt.Sprintf("mechanism must be one of owner, lease, approximate, not '%v'", v)
+	return 0, fmt.Sprintf("mechanism must be one of owner, lease, approximate, not '%v'", v)
 }
 
 func parseAlgorithm(v any) (limit.Algorithm, string) {
@@ -131,16 +134,6 @@ func parseWindow(v any) (time.Duration, string) {
 	return w, ""
 }
 
-func parseDurability(v any) (strict bool, fault string) {
-	switch v {
-	case "async":
-		return false, ""
-	case "strict":
-		return true, ""
-	}
-	return false, fmt.Sprintf("durability must be one of async, strict, not '%v'", v)
-}
-
 func parseDegraded(v any) (Degraded, string) {
 	for d := LocalShare; d <= FailClosed; d++ {
 		if v == d.String() {
@@ -148,14 +141,6 @@ func parseDegraded(v any) (Degraded, string) {
 		}
 	}
 	return 0, fmt.Sprintf("degraded must be one of local_share, fail_open, fail_closed, not '%v'", v)
-}
-
-func parseWhole(name string, v any) (uint32, string) {
-	f, ok := number(v)
-	if !ok || f < 1 || f > math.MaxUint32 || f != math.Trunc(f) {
-		return 0, fmt.Sprintf("%s must be a whole number from 1 to %d, not '%v'", name, uint32(math.MaxUint32), v)
-	}
-	return uint32(f), ""
 }
 
 // number is v's value; YAML gives int, uint64 or float64, a RateLimitConfig resource always float64.

@@ -264,8 +264,8 @@ func TestExtension(t *testing.T) {
 		{"{window: -10s}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '-10s'"},
 		{"{window: 10}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '10'"},
 		{"{window: day}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'day'"},
-		{"{mechanism: lease}", "mechanism 'lease' is not supported yet"},
-		{"{epsilon: 0.1, identity: known, ttl: 10s}", "epsilon is not supported yet; identity is not supported yet; ttl is not supported yet"},
+		{"{mechanism: lease, burst: 5, algorithm: sliding_log}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is sliding_log; " +
+			"mechanism: lease cannot lend a sliding_log, whose hits have their times; sliding_window can be lent"},
 		{"{algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not 'magic'"},
 		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, not '5'"},
 		{"{durability: [a]}", "durability must be one of async, strict, not '[a]'"},
@@ -280,7 +280,7 @@ func TestExtension(t *testing.T) {
 		{"{shard_by: []}", "shard_by must name an entry key"},
 		{"{shard_by: [5]}", "shard_by must be entry keys, not '5'"},
 		{"{shard_by: {a: b}}", "shard_by must be an entry key or a list of them, not 'map[a:b]'"},
-		{"{zebra: 1, apple: 2, weight: 3}", "unknown key 'apple'; weight is not supported yet; unknown key 'zebra'"},
+		{"{zebra: 1, apple: 2, weight: 0}", "unknown key 'apple'; weight must be a whole number from 1 to 4294967295, not '0'; unknown key 'zebra'"},
 	} {
 		text := "domain: d\ndescriptors:\n- key: a\n  value: v\n  descriptors:\n  - key: k\n    rate_limit: {unit: day}\n    metadata: {keyward: " + row.yaml + "}\n"
 		_, err := Load(filesOf(text), Options{})

@@ -103,12 +103,17 @@ func (r *Rule) burst(of uint32) uint32 {
 	return uint32(min(max(1, n), math.MaxUint32))
 }
 
-// Extension is what metadata.keyward says of the counter: that of the rule, also of one that an override hides.
+// Extension is what metadata.keyward says of the counter: that of the rule, also of one that an override hides. What may
+// drift is a part of the rule's limit, too much for a lower one: hits on that are decided by the owner.
 func (m *Match) Extension() Extension {
 	if m.placed == nil {
 		return Extension{}
 	}
-	return m.placed.Extension
+	x := m.placed.Extension
+	if x.Mechanism == Approximate && m.Limit.Limit < m.placed.Limit.Limit {
+		x.Mechanism = ByOwner
+	}
+	return x
 }
 
 // find walks down the levels: the glued text, else the first wildcard that matches it, else the bare key; what is

@@ -11,6 +11,7 @@ import (
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 )
 
@@ -35,7 +36,8 @@ func wire(t *testing.T, resources []*rlsconf.RateLimitConfig) []*rlsconf.RateLim
 func TestProtoRoundTrip(t *testing.T) {
 	const text = "domain: shop\ndescriptors:\n- key: a\n  quota_mode: true\n  shadow_mode: true\n  detailed_metric: true\n" +
 		"  rate_limit: {unit: week, requests_per_unit: 5, name: n, replaces: [{name: x}, {name: y}]}\n" +
-		"  metadata: {team: [1, {a: ~}], keyward: {degraded: fail_open, local_cap: 3, shard_by: a, algorithm: leaky_bucket, window: 90s, burst: 9, durability: strict}}\n" +
+		"  metadata: {team: [1, {a: ~}], keyward: {degraded: fail_open, local_cap: 3, shard_by: a, algorithm: leaky_bucket, window: 90s, burst: 9, durability: strict,\n" +
+		"      mechanism: lease, lease_min: 5, lease_max: 50, ttl: 3s, weight: 2, reclaim: ttl, hot_factor: 7, sub_keys: 3, dedicated: true, audit: true}}\n" +
 		"- {key: b, value: 'x*', rate_limit: {unlimited: true}, descriptors: [{key: c}]}\n"
 	rules := load(t, Options{}, text, "domain: other\n")
 	resources, lost := rules.ToProto()
@@ -50,7 +52,11 @@ func TestProtoRoundTrip(t *testing.T) {
 		t.Errorf("\n got %s\nwant %s", back, rules)
 	}
 	r := back.Rules()[0]
-	x := Extension{[]string{"a"}, 90 * time.Second, 9, 3, limit.LeakyBucket, FailOpen, true}
+	x := Extension{
+		ShardBy: []string{"a"}, Window: 90 * time.Second, Burst: 9, LocalCap: 3, Algorithm: limit.LeakyBucket, Degraded: FailOpen,
+		Mechanism: ByLease, Strict: true, HotFactor: 7,
+		Knobs: &lease.Knobs{Min: 5, Max: 50, TTL: 3 * time.Second, Weight: 2, SubKeys: 3, Dedicated: true, Reclaim: true, Audit: true},
+	}
 	if want := (limit.Rule{Window: 90 * time.Second, Limit: 5, Burst: 9, Algorithm: limit.LeakyBucket}); r.Limit != want || !reflect.DeepEqual(r.Extension, x) {
 		t.Errorf("%+v", r)
 	}

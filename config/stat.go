@@ -126,6 +126,12 @@ func (r *Rule) way() string {
 	if x.Strict {
 		text += ", durability: strict"
 	}
+	if x.Mechanism != ByOwner {
+		text += ", mechanism: " + x.Mechanism.String()
+	}
+	if x.Epsilon > 0 {
+		text += ", epsilon: " + percent(x.Epsilon)
+	}
 	return text
 }
 

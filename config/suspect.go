@@ -35,7 +35,7 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 		names[r.Name] = true
 	}
 	for _, r := range rules.rules {
-		s.rule(r)
+		s.rule(r, max(1, rules.members-1))
 		for _, name := range r.Replaces {
 			if !names[name] {
 				s.add(r.File, r.Line, "'%s' replaces '%s', which no rule is named", r.FullKey, name)
@@ -54,7 +54,7 @@ func (s *suspect) add(file string, line int, format string, args ...any) {
 // busy is the hits a second that one member should not be given by a single owner string without thought.
 const busy = 1000
 
-func (s *suspect) rule(r *Rule) {
+func (s *suspect) rule(r *Rule, holders int) {
 	if r.Unlimited {
 		if r.Limit.Limit != 0 {
 			s.add(r.File, r.Line, "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
@@ -76,8 +76,8 @@ func (s *suspect) rule(r *Rule) {
 		s.add(r.File, r.Line, "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
 			r.FullKey, r.Limit.Limit, r.span())
 	}
-	if r.Extension.LocalCap > 0 && r.Extension.Degraded != FailOpen {
-		s.add(r.File, r.Line, "'%s' has a local_cap, which only degraded: fail_open uses", r.FullKey)
+	if r.Extension.Mechanism == ByLease && r.lent(uint64(holders)) == 0 {
+		s.add(r.File, r.Line, "'%s' lets too little through to lend parts of it: its owner decides every question", r.FullKey)
 	}
 }
 
@@ -118,6 +118,11 @@ func (s *suspect) level(up string, parent *node) {
 		}
 		if _, ours := n.metadata.GetFields()[extensionKey]; ours && (n.rule == nil || n.rule.Unlimited) {
 			s.add(n.file, n.line, "'%s' has metadata.%s and no limit that it could act on", full, extensionKey)
+		}
+		if n.rule != nil && !n.rule.Unlimited {
+			for _, reason := range n.rule.idle(n.metadata.GetFields()[extensionKey].GetStructValue().GetFields()) {
+				s.add(n.file, n.line, "'%s' has %s", full, reason)
+			}
 		}
 		s.level(full, n)
 	}

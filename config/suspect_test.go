@@ -45,7 +45,36 @@ func TestSuspicions(t *testing.T) {
 		{"idle extension", "domain: d\ndescriptors:\n- {key: k, metadata: {keyward: {degraded: fail_open}}}\n",
 			[]string{"f0.yaml:3: 'd.k' has metadata.keyward and no limit that it could act on"}},
 		{"idle cap", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {local_cap: 5}}}\n",
-			[]string{"f0.yaml:3: 'd.k' has a local_cap, which only degraded: fail_open uses"}},
+			[]string{"f0.yaml:3: 'd.k' has local_cap, which degraded: local_share does not use"}},
+		{"used cap", extendedYAML("local_cap: 5, degraded: fail_open"), nil},
+		{"idle knobs", extendedYAML("epsilon: 1%, identity: known, low_watermark: 1%, sync_interval: 1s, ttl: 1s, reclaim: none, weight: 1, lease_min: 1, lease_max: 2, hot_factor: 9, audit: true"),
+			[]string{
+				"f0.yaml:3: 'd.k' has epsilon, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has identity, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has low_watermark, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has sync_interval, which mechanism: owner does not use",
+			}},
+		{"idle knobs of approximate", extendedYAML("mechanism: approximate, epsilon: 30%, weight: 2, ttl: 5s, sync_interval: 1s, low_watermark: 5%"),
+			[]string{
+				"f0.yaml:3: 'd.k' has ttl, which mechanism: approximate does not use",
+				"f0.yaml:3: 'd.k' has weight, which mechanism: approximate does not use",
+			}},
+		{"idle knobs of a bucket", extendedYAML("algorithm: leaky_bucket, reclaim: ttl, ttl: 1s, lease_max: 100"),
+			[]string{
+				"f0.yaml:3: 'd.k' has ttl, which algorithm: leaky_bucket does not use",
+				"f0.yaml:3: 'd.k' has reclaim, which algorithm: leaky_bucket does not use",
+			}},
+		{"idle knobs of a log", extendedYAML("algorithm: sliding_log, weight: 1"),
+			[]string{"f0.yaml:3: 'd.k' has weight, which algorithm: sliding_log does not use"}},
+		{"idle sub-keys", extendedYAML("dedicated: true, sub_keys: 3"),
+			[]string{"f0.yaml:3: 'd.k' has sub_keys, which dedicated: true does not use"}},
+		{"sub-keys", extendedYAML("dedicated: false, sub_keys: 3"), nil},
+		{"too little to lend", extendedYAML("mechanism: lease"),
+			[]string{"f0.yaml:3: 'd.k' lets too little through to lend parts of it: its owner decides every question"}},
+		{"just enough to lend", strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 20", 1), nil},
+		{"a bucket to lend", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1s"), "unit: 5", "unit: 20", 1), nil},
+		{"a slow bucket", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1m"), "unit: 5", "unit: 20", 1),
+			[]string{"f0.yaml:3: 'd.k' lets too little through to lend parts of it: its owner decides every question"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			files := filesOf(row.yaml)
@@ -137,6 +166,20 @@ func TestRestarts(t *testing.T) {
 		got := Restarts(old, load(t, Options{}, strings.Replace(text, change[0], change[1], 1)))
 		if (len(got) == 1) != (want != "") || want != "" && !strings.Contains(got[0].Text, "for its "+want+" is another: up to 10 hits") {
 			t.Errorf("%v: %v, want %q", change, got, want)
+		}
+	}
+}
+
+// TestTooLittleForSoMany holds that a limit is measured by the holders that the cluster may have.
+func TestTooLittleForSoMany(t *testing.T) {
+	files := filesOf(strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 80", 1))
+	for members, want := range map[int]int{0: 0, 5: 0, 6: 1} {
+		rules, err := Load(files, Options{Members: members})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Suspicions(files, rules); len(got) != want {
+			t.Errorf("%d members: %v", members, got)
 		}
 	}
 }
