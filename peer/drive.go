@@ -23,6 +23,11 @@ func (p *Peer) apply(e owner.Effects) {
 	for i := range e.Out {
 		p.post(links[e.Out[i].To], &e.Out[i].Msg)
 	}
+	for i := range e.Leases {
+		if l := links[e.Leases[i].To]; l != nil {
+			l.postLease(&e.Leases[i].Msg) // one that is dropped is asked for again
+		}
+	}
 	for i := range e.Done {
 		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Answer)
 	}

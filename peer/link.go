@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -77,7 +78,7 @@ func (l *link) send(c *call, g int, stop bool) result {
 	if !l.live || l.doubtful(a.sent) {
 		return unreachable
 	}
-	size := frameHead + askHead + len(a.index)*(recordHead+questionSize+1)
+	size := frameHead + askHead + len(a.index)*(recordHead+questionSize+questionMore)
 	if len(l.out)+size > l.bounds.bytes || l.tickets.len() >= l.bounds.groups {
 		return queueFull
 	}
@@ -131,6 +132,37 @@ func (l *link) encode(m *handoff.Msg) result {
 	out, err := appendMsg(l.out, &stamped, &l.writers)
 	if err != nil {
 		l.log.Error("message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
+		return refused
+	}
+	if len(l.out) == 0 {
+		wake(l.wake)
+	}
+	l.out = out
+	return pending
+}
+
+// postLease queues lease message m, in as many frames as it takes. Such messages are few, and each saves many questions,
+// so they have as much room as those that everything waits for.
+func (l *link) postLease(m *lease.Msg) result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.live || l.version < handoffVersion {
+		return unreachable
+	}
+	if len(l.out) > 2*l.bounds.bytes {
+		return queueFull
+	}
+	return l.encodeLease(m)
+}
+
+// encodeLease is called with mu held.
+func (l *link) encodeLease(m *lease.Msg) result {
+	out, err := appendLease(l.out, m, l.clock.now(), &l.writers)
+	if a, b, two := halves(m); two && (errors.Is(err, errLeases) || errors.Is(err, errTooLong)) {
+		return max(l.encodeLease(&a), l.encodeLease(&b))
+	}
+	if err != nil {
+		l.log.Error("lease message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
 		return refused
 	}
 	if len(l.out) == 0 {

@@ -41,13 +41,26 @@ type writerTable []uint64
 func (t writerTable) of(counters []handoff.Counter) writerTable {
 	t = t[:0]
 	for i := range counters {
-		for _, s := range counters[i].State.Slots {
-			if at, known := slices.BinarySearch(t, s.Writer); !known {
-				t = slices.Insert(t, at, s.Writer)
-			}
+		t = t.with(counters[i].State.Slots)
+	}
+	return t
+}
+
+func (t writerTable) with(slots []limit.Slot) writerTable {
+	for _, s := range slots {
+		if at, known := slices.BinarySearch(t, s.Writer); !known {
+			t = slices.Insert(t, at, s.Writer)
 		}
 	}
 	return t
+}
+
+func (t writerTable) append(b []byte) []byte {
+	b = le.AppendUint16(b, uint16(len(t)))
+	for _, w := range t {
+		b = le.AppendUint64(b, w)
+	}
+	return b
 }
 
 // appendMsg appends m as one frame. On an error b is returned as it was.
@@ -58,10 +71,7 @@ func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
 	*writers = writers.of(m.Counters)
 	out, at := beginFrame(b, frameMsg+byte(m.Kind))
 	out = appendMsgHead(out, m)
-	out = le.AppendUint16(out, uint16(len(*writers)))
-	for _, w := range *writers {
-		out = le.AppendUint64(out, w)
-	}
+	out = writers.append(out)
 	for i := range m.Counters {
 		if len(m.Counters[i].State.Slots) > maxSlots {
 			return b, errSlots
@@ -104,8 +114,14 @@ func appendCounter(b []byte, c *handoff.Counter, writers writerTable) []byte {
 	b = le.AppendUint64(b, uint64(c.State.TAT))
 	b = le.AppendUint16(b, uint16(len(c.State.Slots)))
 	b = append(b, byte(c.Rule.Algorithm), 0)
+	b = appendSlots(b, c.State.Slots, writers)
+	le.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b
+}
+
+func appendSlots(b []byte, slots []limit.Slot, writers writerTable) []byte {
 	last := int64(0)
-	for _, s := range c.State.Slots {
+	for _, s := range slots {
 		w, _ := slices.BinarySearch(writers, s.Writer)
 		b = binary.AppendUvarint(b, uint64(w))
 		b = binary.AppendVarint(b, s.At-last)
@@ -113,16 +129,20 @@ func appendCounter(b []byte, c *handoff.Counter, writers writerTable) []byte {
 		b = binary.AppendUvarint(b, s.Refunded)
 		last = s.At
 	}
-	le.PutUint32(b[at:], uint32(len(b)-at-4))
 	return b
 }
 
 // msgReader reads messages into memory of its own, which the next message takes over.
 type msgReader struct {
+	slotReader
 	msg      handoff.Msg
 	counters []handoff.Counter
-	slots    []limit.Slot
-	writers  writerTable
+}
+
+// slotReader reads the parts of messages that hold counters' slots.
+type slotReader struct {
+	slots   []limit.Slot
+	writers writerTable
 }
 
 // parse reads the payload of a frame that carries a message of kind k. What it returns is void after the next call.
@@ -135,21 +155,29 @@ func (r *msgReader) parse(k handoff.Kind, b []byte) (*handoff.Msg, error) {
 	if b, err = r.parseWriters(b); err != nil {
 		return nil, err
 	}
-	for range count {
-		if len(b) < 4 {
-			return nil, errShort
-		}
-		n := le.Uint32(b)
-		if b = b[4:]; uint64(n) > uint64(len(b)) {
-			return nil, errShort
-		}
-		if err := r.parseCounter(b[:n]); err != nil {
-			return nil, err
-		}
-		b = b[n:]
+	if err := eachRecord(b, count, r.parseCounter); err != nil {
+		return nil, err
 	}
 	r.msg.Counters = r.counters
 	return &r.msg, nil
+}
+
+// eachRecord has the first count records of b read.
+func eachRecord(b []byte, count int, parse func([]byte) error) error {
+	for range count {
+		if len(b) < 4 {
+			return errShort
+		}
+		n := le.Uint32(b)
+		if b = b[4:]; uint64(n) > uint64(len(b)) {
+			return errShort
+		}
+		if err := parse(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
 }
 
 func (r *msgReader) parseHead(k handoff.Kind, b []byte) (count int, rest []byte, err error) {
@@ -175,7 +203,7 @@ func (r *msgReader) parseHead(k handoff.Kind, b []byte) (count int, rest []byte,
 	return count, rest, nil
 }
 
-func (r *msgReader) parseWriters(b []byte) ([]byte, error) {
+func (r *slotReader) parseWriters(b []byte) ([]byte, error) {
 	if len(b) < 2 {
 		return nil, errShort
 	}
@@ -202,51 +230,50 @@ func (r *msgReader) parseCounter(b []byte) error {
 		End: int64(le.Uint64(b[48:])), State: limit.State{TAT: int64(le.Uint64(b[56:]))},
 	}
 	n := int(le.Uint16(b[64:]))
-	switch {
-	case n > maxSlots:
-		return errSlots
-	case n > 0: // without slots nothing is said but the key
+	if n > 0 { // without slots nothing is said but the key
 		if err := c.Rule.Valid(); err != nil {
 			return err
 		}
 	}
-	b = b[counterSize:]
-	if len(b) < n*leastSlot {
-		return errShort
-	}
-	from := len(r.slots)
-	if err := r.parseSlots(b, n); err != nil {
+	var err error
+	if c.State.Slots, err = r.parseSlots(b[counterSize:], n); err != nil {
 		return err
-	}
-	if c.State.Slots = r.slots[from:len(r.slots):len(r.slots)]; n == 0 {
-		c.State.Slots = nil
 	}
 	r.counters = append(r.counters, c)
 	return nil
 }
 
-func (r *msgReader) parseSlots(b []byte, n int) error {
-	at := int64(0)
+// parseSlots reads n slots; nil for none.
+func (r *slotReader) parseSlots(b []byte, n int) ([]limit.Slot, error) {
+	switch {
+	case n == 0:
+		return nil, nil
+	case n > maxSlots:
+		return nil, errSlots
+	case len(b) < n*leastSlot:
+		return nil, errShort
+	}
+	from, at := len(r.slots), int64(0)
 	for i := range n {
 		var f [4]uint64 // writer, time, charged, refunded
 		for j := range f {
 			v, size := binary.Uvarint(b)
 			if size <= 0 {
-				return errShort
+				return nil, errShort
 			}
 			f[j], b = v, b[size:]
 		}
 		if f[0] >= uint64(len(r.writers)) {
-			return errors.New("unknown writer")
+			return nil, errors.New("unknown writer")
 		}
 		at += int64(f[1]>>1) ^ -int64(f[1]&1) // as binary.Varint
 		s := limit.Slot{Writer: r.writers[f[0]], At: at, Charged: f[2], Refunded: f[3]}
 		if i > 0 && !before(r.slots[len(r.slots)-1], s) {
-			return errUnsorted
+			return nil, errUnsorted
 		}
 		r.slots = append(r.slots, s)
 	}
-	return nil
+	return r.slots[from:len(r.slots):len(r.slots)], nil
 }
 
 // before says whether slot a comes before b, as a State wants them.

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
 )
 
 // Reasons to refuse a message.
@@ -19,17 +20,13 @@ const (
 // it are as good as before.
 func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
-	reason := ""
-	switch {
-	case errors.Is(err, errCounters) || errors.Is(err, errSlots):
-		reason = refusedTooLarge
-	case err != nil:
-		reason = refusedMalformed
-	default:
-		reason = s.refuses(now, m)
+	if err != nil {
+		s.refused(unreadable(err))
+		return
 	}
-	if reason != "" {
-		s.p.m.refused.WithLabelValues(reason).Inc()
+	heartbeat := k == handoff.Ping || k == handoff.Pong // no better for being young; they tell how far the clocks are apart
+	if reason := s.refuses(now, m.Now, heartbeat); reason != "" {
+		s.refused(reason)
 		return
 	}
 	s.note(now, m)
@@ -43,17 +40,42 @@ func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
 	}
 }
 
-// refuses says why m must not be taken in: it is not between the two boots that are members now, or has been on its way
-// for so long that what it speaks of may have been forgotten here. Heartbeats may be old; they are no better for it,
-// and tell how far the clocks are apart.
-func (s *server) refuses(now int64, m *handoff.Msg) string {
+// receiveLease does the same with a lease message.
+func (s *server) receiveLease(now int64, k lease.Kind, payload []byte) {
+	m, sent, err := s.leases.parse(k, payload)
+	if err != nil {
+		s.refused(unreadable(err))
+		return
+	}
+	if reason := s.refuses(now, sent, false); reason != "" {
+		s.refused(reason)
+		return
+	}
+	s.p.apply(s.p.o.Node.StepLease(now, s.from, s.inst, m))
+}
+
+func (s *server) refused(reason string) { s.p.m.refused.WithLabelValues(reason).Inc() }
+
+// unreadable is the reason to refuse a message that could not be read.
+func unreadable(err error) string {
+	for _, e := range []error{errCounters, errSlots, errLeases, errName} {
+		if errors.Is(err, e) {
+			return refusedTooLarge
+		}
+	}
+	return refusedMalformed
+}
+
+// refuses says why a message that was sent at sent, by its sender's clock, must not be taken in: it is not between the
+// two boots that are members now, or has been on its way for so long that what it speaks of may have been forgotten here.
+func (s *server) refuses(now, sent int64, ageless bool) string {
 	l := (*s.p.links.Load())[s.from]
 	switch {
 	case l == nil:
 		return refusedUnknown
 	case s.inst == 0 || s.toInst != s.p.o.Inst || l.addr.Inst != s.inst:
 		return refusedBoot
-	case m.Kind != handoff.Ping && m.Kind != handoff.Pong && s.p.skews.old(s.from, m.Now, now):
+	case !ageless && s.p.skews.old(s.from, sent, now):
 		return refusedOld
 	}
 	return ""

@@ -163,6 +163,7 @@ type server struct {
 	delay    delay
 	extended int64 // when the deadline was last moved, by the monotonic clock
 	messages msgReader
+	leases   leaseReader
 	late     late
 
 	keys  int   // of the transfer that is being received
@@ -212,6 +213,8 @@ func (s *server) drain(mono, now int64) error {
 		default:
 			if k, known := msgKind(typ); known {
 				s.receive(now, k, payload)
+			} else if k, known := leaseKind(typ); known {
+				s.receiveLease(now, k, payload)
 			}
 		}
 		if err == nil && len(s.out) >= flushAt {

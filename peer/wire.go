@@ -49,7 +49,8 @@ const (
 	frameHead    = 5 // length, type
 	askHead      = 23
 	answerHead   = 11
-	questionSize = 72 // a flags byte follows when one is set
+	questionSize = 72 // a flags byte follows when one is set, and a hot factor when the rule has one
+	questionMore = 3  // bytes of these
 	answerSize   = 32
 	recordHead   = 2
 )
@@ -57,11 +58,19 @@ const (
 // flagStop marks a group whose questions are charged all or, when some would go over, only those.
 const flagStop = 1
 
-// flagStrict marks a question that is answered only when its charge is in two members' memory.
-const flagStrict = 1
+// Flags of a question. The mechanisms are flags, and not numbers in the field that version 1 has for them, because an
+// owner that knows none but its own decides such questions as rightly as all others.
+const (
+	flagStrict      = 1 // answered only when its charge is in two members' memory
+	flagByLease     = 2
+	flagApproximate = 4
+)
 
-// flagOver marks the answer to a question whose hits do not fit.
-const flagOver = 1
+// Flags of an answer.
+const (
+	flagOver = 1 // the hits do not fit
+	flagHot  = 2 // the key is hot or leased
+)
 
 // knownAlgorithms is the bit set of what this build decides; fixedWindows is what version 1 did.
 const (
@@ -150,11 +159,15 @@ func parseAskHead(b []byte) (g group, records []byte, err error) {
 }
 
 func appendQuestion(b []byte, q *owner.Question) []byte {
-	size := uint16(questionSize)
-	if q.Strict {
+	flags, mechanism := questionFlags(q)
+	size := questionSize
+	switch {
+	case q.HotFactor > 0:
+		size += questionMore
+	case flags != 0:
 		size++
 	}
-	b = le.AppendUint16(b, size)
+	b = le.AppendUint16(b, uint16(size))
 	b = le.AppendUint64(b, q.Key[0])
 	b = le.AppendUint64(b, q.Key[1])
 	b = le.AppendUint64(b, q.Owner)
@@ -165,11 +178,30 @@ func appendQuestion(b []byte, q *owner.Question) []byte {
 	b = le.AppendUint32(b, q.Rule.Limit)
 	b = le.AppendUint32(b, q.Rule.Burst)
 	b = le.AppendUint32(b, q.LocalCap)
-	b = append(b, byte(q.Rule.Algorithm), byte(q.Op), byte(q.Mechanism), byte(q.Degraded))
-	if q.Strict {
-		b = append(b, flagStrict)
+	b = append(b, byte(q.Rule.Algorithm), byte(q.Op), mechanism, byte(q.Degraded))
+	if size > questionSize {
+		b = append(b, flags)
+	}
+	if q.HotFactor > 0 {
+		b = le.AppendUint16(b, q.HotFactor)
 	}
 	return b
+}
+
+func questionFlags(q *owner.Question) (flags, mechanism byte) {
+	if q.Strict {
+		flags = flagStrict
+	}
+	switch q.Mechanism {
+	case owner.ByOwner:
+	case owner.ByLease:
+		flags |= flagByLease
+	case owner.Approximate:
+		flags |= flagApproximate
+	default:
+		mechanism = byte(q.Mechanism)
+	}
+	return flags, mechanism
 }
 
 // parseQuestion reads one record into q, and says with what the group is to be answered if it cannot be served.
@@ -193,18 +225,35 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 		Op:        owner.Op(b[69]),
 		Mechanism: owner.Mechanism(b[70]),
 		Degraded:  owner.Degraded(b[71]),
-		Strict:    len(b) > questionSize && b[questionSize]&flagStrict != 0,
 	}
 	if !known(q) {
 		return groupUnknownAlgorithm, nil
 	}
+	parseMore(b[questionSize:], q)
 	if q.Rule.Window <= 0 {
 		return groupMalformed, nil
 	}
 	return groupServed, nil
 }
 
-// known says whether this version can decide q at all.
+// parseMore reads what version 2 appended to a question's record, as far as it is there.
+func parseMore(b []byte, q *owner.Question) {
+	if len(b) == 0 {
+		return
+	}
+	q.Strict = b[0]&flagStrict != 0
+	switch {
+	case b[0]&flagByLease != 0:
+		q.Mechanism = owner.ByLease
+	case b[0]&flagApproximate != 0:
+		q.Mechanism = owner.Approximate
+	}
+	if len(b) >= questionMore {
+		q.HotFactor = le.Uint16(b[1:])
+	}
+}
+
+// known says whether this version can decide q at all, of which the fields of version 1 have been read.
 func known(q *owner.Question) bool {
 	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Look && q.Mechanism == owner.ByOwner
 }
@@ -238,6 +287,9 @@ func appendAnswer(b []byte, a *owner.Answer) []byte {
 	if a.Over {
 		flags |= flagOver
 	}
+	if a.Hot {
+		flags |= flagHot
+	}
 	b = le.AppendUint16(b, answerSize)
 	b = append(b, statusDecided, byte(a.Authority), flags, 0)
 	b = le.AppendUint64(b, a.Before)
@@ -266,6 +318,7 @@ func parseAnswer(b []byte, a *owner.Answer) error {
 			Authority: authority(b[1]),
 			Kind:      owner.Decided,
 			Path:      owner.Forwarded,
+			Hot:       b[2]&flagHot != 0,
 		}
 		return nil
 	case statusNotOwner:

@@ -78,15 +78,19 @@ func TestQuestionRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}},
 		{Key: owner.Key{1, 2}, Owner: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Look, Degraded: owner.FailOpen,
 			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
+		{Rule: limit.Rule{Window: 1}, Mechanism: owner.ByLease},
+		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},
+		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
 	} {
 		b := appendQuestion(nil, &q)
 		record, rest, err := nextRecord(append(b, "next"...))
 		if err != nil || string(rest) != "next" {
 			t.Fatalf("rest %q, %v", rest, err)
 		}
-		for _, later := range [][]byte{nil, []byte("fields of a later version")} {
+		whole := append(bytes.Clone(record), make([]byte, questionSize+questionMore-len(record))...)
+		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
 			var got owner.Question
-			o, err := parseQuestion(append(bytes.Clone(record), later...), &got)
+			o, err := parseQuestion(record, &got)
 			if err != nil || o != groupServed || got != q {
 				t.Errorf("got %+v, %d, %v, want %+v", got, o, err, q)
 			}
@@ -122,6 +126,7 @@ func TestAnswerRoundTrip(t *testing.T) {
 	long := ring.ID(strings.Repeat("x", maxID))
 	for _, a := range []owner.Answer{
 		{Kind: owner.Decided, Path: owner.Forwarded},
+		{Kind: owner.Decided, Path: owner.Forwarded, Hot: true},
 		{Kind: owner.Decided, Path: owner.Forwarded, Authority: owner.Overflow, Decision: limit.Decision{
 			Before: math.MaxUint64, After: 3, Reset: time.Hour, Remaining: math.MaxUint32, Over: true}},
 		{Kind: owner.Ask},
