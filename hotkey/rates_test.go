@@ -1,0 +1,246 @@
+package hotkey
+
+import (
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// repeat is n times rate.
+func repeat(rate float64, n int) []float64 { return slices.Repeat([]float64{rate}, n) }
+
+func TestHotAndNotHot(t *testing.T) {
+	load := Load{Mean: 10, Absolute: 1000}
+	for name, c := range map[string]struct {
+		load   Load
+		factor uint16
+		rates  []float64 // one a tick
+		want   []int     // ticks from 0 at which it becomes hot and not hot in turn
+	}{
+		"above in one tick":          {load, 0, []float64{1500, 900, 1500, 900}, nil},
+		"above in two ticks":         {load, 0, []float64{900, 1001, 1001}, []int{2}},
+		"at the bound":               {load, 0, repeat(1000, 5), nil},
+		"twice the bound":            {load, 0, []float64{2000, 900}, nil},
+		"above twice the bound":      {load, 0, []float64{2001}, []int{0}},
+		"relative: at the bound":     {Load{Mean: 200, Absolute: 1000}, 0, repeat(2000, 3), nil},
+		"relative: above":            {Load{Mean: 200, Absolute: 1000}, 0, repeat(2001, 2), []int{1}},
+		"relative: twice Absolute":   {Load{Mean: 200, Absolute: 1000}, 0, []float64{3999, 0}, nil},
+		"relative: above twice":      {Load{Mean: 200, Absolute: 1000}, 0, []float64{4001}, []int{0}},
+		"factor of the rule":         {Load{Mean: 200, Absolute: 1000}, 6, repeat(1201, 2), []int{1}},
+		"factor below Absolute":      {Load{Mean: 200, Absolute: 1000}, 1, repeat(999, 3), nil},
+		"half the bound keeps it":    {load, 0, append([]float64{3000}, repeat(500, 100)...), []int{0}},
+		"29 s below half keep it":    {load, 0, append([]float64{3000}, repeat(499, 30)...), []int{0}},
+		"30 s below half":            {load, 0, append([]float64{3000}, repeat(499, 31)...), []int{0, 31}},
+		"a tick at half begins anew": {load, 0, slices.Concat([]float64{3000}, repeat(499, 30), []float64{500}, repeat(499, 31)), []int{0, 62}},
+		"hot again as at first":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{1500, 1500}), []int{0, 31, 33}},
+		"no capacity known":          {Load{}, 0, repeat(1e9, 10), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r Rates
+			var got []int
+			k, now := testKey(1), int64(0)
+			r.Consider(now, k, 0, c.factor)
+			for i, rate := range c.rates {
+				now += second
+				r.Report(now, k, 1, rate) // says a rate exactly
+				r.Consider(now, k, 0, c.factor)
+				for _, ch := range r.Tick(now, c.load) {
+					if ch.Key != k || ch.Rate != rate || ch.Hot != (len(got)%2 == 0) || r.Hot(k) != ch.Hot {
+						t.Errorf("tick %d: %+v", i, ch)
+					}
+					got = append(got, i)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("changes at %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestColdKeysAreLetGo(t *testing.T) {
+	var r Rates
+	r.Consider(0, testKey(1), 124, 0)
+	r.Consider(0, testKey(2), 126, 0)
+	r.Consider(0, testKey(3), 5000, 0)
+	r.Tick(0, Load{Absolute: 1000})
+	if r.Len() != 2 || r.Rate(0, testKey(1)) != 0 || !r.Hot(testKey(3)) {
+		t.Errorf("%d keys, the third hot: %v", r.Len(), r.Hot(testKey(3)))
+	}
+	for now := range int64(40) {
+		r.Tick(now*second, Load{Absolute: 1000})
+	}
+	if r.Len() != 0 {
+		t.Errorf("%d keys after 40 s without a question", r.Len())
+	}
+	if r.Count(testKey(3), 41*second, 1) {
+		t.Error("counts a key that is not followed")
+	}
+}
+
+// twin keeps every event there was of every followed key.
+type twin map[Key]*twinKey
+
+type twinKey struct {
+	at      []int64
+	n       []float64
+	reports map[uint64]report
+	hot     bool
+}
+
+func (k *twinKey) rate(now int64) float64 {
+	sum := 0.0
+	for i, at := range k.at {
+		sum += k.n[i] * math.Exp(-float64(now-at)/1e9)
+	}
+	for _, p := range k.reports {
+		if now-p.at < 3*second {
+			sum += p.rate
+		}
+	}
+	return sum
+}
+
+// follow is nil when there is no place.
+func (w twin) follow(now int64, k Key, rate float64) *twinKey {
+	if w[k] == nil && len(w) == MaxTracked {
+		var out *Key
+		for _, other := range slices.SortedFunc(maps.Keys(w), func(a, b Key) int { return 2*b2i(w[a].rate(now) > w[b].rate(now)) - 1 }) {
+			if !w[other].hot {
+				out = &other
+				break
+			}
+		}
+		if out == nil || w[*out].rate(now) >= rate {
+			return nil
+		}
+		delete(w, *out)
+	}
+	if w[k] == nil {
+		w[k] = &twinKey{reports: map[uint64]report{}}
+	}
+	return w[k]
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestRatesAgainstTwin(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var r Rates
+		w, now, load := twin{}, 1_700_000_000*second, Load{Mean: 5, Absolute: 400}
+		for range 3000 {
+			now += rnd.Int64N(second / 20)
+			k, rate := testKey(rnd.Uint64N(100)), 1000*rnd.Float64()
+			switch rnd.IntN(8) {
+			case 0:
+				known := w[k] != nil
+				x := w.follow(now, k, rate)
+				if r.Consider(now, k, rate, 0) != (x != nil) {
+					t.Fatalf("seed %d: considered: %v", seed, x == nil)
+				}
+				if x != nil && !known {
+					x.at, x.n = append(x.at, now), append(x.n, rate)
+				}
+			case 1:
+				if x, who := w[k], rnd.Uint64N(4); x != nil { // one that a report brings in may tie with others at 0
+					x.reports[who] = report{who, now, rate}
+					r.Report(now, k, who, rate)
+				}
+			case 2:
+				if rnd.IntN(10) == 0 {
+					for _, c := range r.Tick(now, load) {
+						w[c.Key].hot = c.Hot
+					}
+					maps.DeleteFunc(w, func(_ Key, x *twinKey) bool { return !x.hot && x.rate(now) < load.Absolute/8 })
+				}
+			default:
+				x := w[k]
+				if r.Count(k, now, 3) != (x != nil) {
+					t.Fatalf("seed %d: counted: %v", seed, x == nil)
+				}
+				if x != nil {
+					x.at, x.n = append(x.at, now), append(x.n, 3)
+				}
+			}
+			compare(t, &r, w, now)
+		}
+	}
+}
+
+func compare(t *testing.T, r *Rates, w twin, now int64) {
+	t.Helper()
+	seen := 0
+	r.All(now, func(k Key, rate float64, hot bool) {
+		seen++
+		x := w[k]
+		if x == nil || x.hot != hot || r.Hot(k) != hot || rate != r.Rate(now, k) || math.Abs(rate-x.rate(now)) > 1e-6*(1+rate) {
+			t.Fatalf("key %x: %v a second, hot %v; twin %+v", k, rate, hot, x)
+		}
+	})
+	if seen != len(w) || r.Len() != seen {
+		t.Fatalf("%d keys, %d are followed, the twin has %d", r.Len(), seen, len(w))
+	}
+}
+
+func TestReportBringsItsKeyIn(t *testing.T) {
+	var r Rates
+	k := testKey(1)
+	r.Report(0, k, 1, 3000)
+	r.Report(0, k, 2, 500)
+	r.Report(second, k, 2, 400) // instead of the 500
+	if got := r.Rate(second, k); got != 3400 {
+		t.Errorf("%v a second", got)
+	}
+	if got := r.Rate(3*second, k); got != 400 {
+		t.Errorf("%v a second when the first report is 3 s old", got)
+	}
+}
+
+func TestReportsAreBounded(t *testing.T) {
+	var r Rates
+	k := testKey(1)
+	for who := range uint64(10_000) {
+		r.Report(0, k, who, 1)
+	}
+	if got := r.Rate(0, k); got != maxReports {
+		t.Errorf("%v a second reported, want %d", got, maxReports)
+	}
+}
+
+func TestCountAllocatesNothing(t *testing.T) {
+	var r Rates
+	r.Consider(0, testKey(1), 100, 0)
+	now := int64(0)
+	if n := testing.AllocsPerRun(1000, func() { now += 1000; r.Count(testKey(1), now, 1); r.Hot(testKey(2)) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkRatesCount(b *testing.B) {
+	for name, n := range map[string]uint64{"none": 0, "1": 1, "64": 64} {
+		b.Run(name, func(b *testing.B) {
+			var r Rates
+			keys := make([]Key, 64)
+			for i := range keys {
+				keys[i] = testKey(uint64(i))
+				if uint64(i) < n {
+					r.Consider(0, keys[i], 1e6, 0)
+				}
+			}
+			now := int64(0)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				now += 1000
+				r.Count(keys[i&63], now, 1)
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package hotkey
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+const second = int64(time.Second)
+
+// testKey is the digest of the i-th key.
+func testKey(i uint64) Key { return Key{mix(i + 1), mix(i ^ 0xABCDEF)} }
+
+// stream draws keys: most by a law that a test is about.
+type stream func() uint64
+
+func zipf(r *rand.Rand) stream { return rand.NewZipf(r, 1.1, 1, 1<<20-1).Uint64 }
+
+// attack gives each of 5 keys 0.2 % of all questions and asks for every other key once.
+func attack(r *rand.Rand) stream {
+	fresh := uint64(1000)
+	return func() uint64 {
+		if r.IntN(100) == 0 {
+			return r.Uint64N(5)
+		}
+		fresh++
+		return fresh
+	}
+}
+
+func TestSketchFindsHeavyKeysAndNoOthers(t *testing.T) {
+	for name, law := range map[string]func(*rand.Rand) stream{"zipf": zipf, "random keys": attack} {
+		t.Run(name, func(t *testing.T) {
+			const n = 1_000_000
+			next, s, truth := law(rand.New(rand.NewPCG(1, 2))), NewSketch(7), map[uint64]int{}
+			for i := range int64(n) {
+				k, now := next(), i*5*second/n
+				truth[k]++
+				got, most := s.Add(now, testKey(k)), float64(truth[k])/max(float64(now)/1e9, 1)
+				if got > most*1.000001 {
+					t.Fatalf("key %d: %v a second, more than %v", k, got, most)
+				}
+			}
+			heavy, now := 0, 5*second-1
+			for k, count := range truth {
+				if count < n/1000 {
+					continue
+				}
+				heavy++
+				want := float64(count+1) / 5
+				if got := s.Add(now, testKey(k)); math.Abs(got-want) > want/1000+1 {
+					t.Errorf("key %d: %v a second, want %v within 0.1 %%", k, got, want)
+				}
+			}
+			if heavy < 5 {
+				t.Errorf("%d heavy keys: the stream tests nothing", heavy)
+			}
+		})
+	}
+}
+
+// exactly is what a sketch that never runs out of buckets answers: the turns are those since the first question.
+func exactly(events []int64, born, now int64) float64 {
+	turn := (now - born) / sketchTurn
+	sum, rest := 0.0, 1-float64((now-born)%sketchTurn)/float64(sketchTurn)
+	for _, at := range events {
+		switch (at - born) / sketchTurn {
+		case turn:
+			sum++
+		case turn - 1:
+			sum += rest
+		}
+	}
+	return sum / min(max(float64(now-born)/1e9, 1), 5)
+}
+
+func TestSketchFollowsTheLastSeconds(t *testing.T) {
+	r, s := rand.New(rand.NewPCG(3, 4)), NewSketch(1)
+	const born = 1_700_000_000 * second
+	now, events, all := int64(born), map[uint64][]int64{}, []int64(nil)
+	for range 3000 {
+		k := r.Uint64N(3)
+		events[k], all = append(events[k], now), append(all, now)
+		got, want := s.Add(now, testKey(k)), exactly(events[k], born, now)
+		if math.Abs(got-want) > 1e-6*want {
+			t.Fatalf("%v after birth key %d has %v a second, want %v", time.Duration(now-born), k, got, want)
+		}
+		if got, want := s.Total(now), exactly(all, born, now); math.Abs(got-want) > 1e-6*want {
+			t.Fatalf("%v after birth all have %v a second, want %v", time.Duration(now-born), got, want)
+		}
+		now += r.Int64N(second / 50)
+		if r.IntN(500) == 0 {
+			now += r.Int64N(15 * second)
+		}
+	}
+}
+
+func TestSketchBeginsAnewWhenTheClockGoesBack(t *testing.T) {
+	s := NewSketch(1)
+	for i := range int64(1000) {
+		s.Add(100*second+i*second/1000, testKey(1))
+	}
+	if got := s.Add(50*second, testKey(1)); got != 1 {
+		t.Errorf("%v a second after the step, want 1", got)
+	}
+}
+
+func TestSketchIsDeterministic(t *testing.T) {
+	a, b, other := NewSketch(1), NewSketch(1), NewSketch(2)
+	next, same := attack(rand.New(rand.NewPCG(5, 6))), true
+	for i := range int64(300_000) {
+		k, now := testKey(next()), i*20_000
+		x, y := a.Add(now, k), b.Add(now, k)
+		if x != y {
+			t.Fatalf("%v and %v from the same seed", x, y)
+		}
+		same = same && x == other.Add(now, k)
+	}
+	if same {
+		t.Error("another seed makes no difference")
+	}
+}
+
+func TestSketchAllocatesNothing(t *testing.T) {
+	s, i := NewSketch(1), uint64(0)
+	if n := testing.AllocsPerRun(10_000, func() { i++; s.Add(int64(i)*second/100, testKey(i)) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkSketchAdd(b *testing.B) {
+	for name, law := range map[string]func(*rand.Rand) stream{"zipf": zipf, "random": attack} {
+		b.Run(name, func(b *testing.B) {
+			next, keys := law(rand.New(rand.NewPCG(1, 2))), make([]Key, 1<<16)
+			for i := range keys {
+				keys[i] = testKey(next())
+			}
+			s, now := NewSketch(1), int64(0)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				now += 1000
+				s.Add(now, keys[i&(1<<16-1)])
+			}
+		})
+	}
+}
