@@ -76,6 +76,7 @@ type Request struct {
 	Have   uint64 // hits granted in Window and not given back
 	Left   uint64 // of these, not spent
 	Want   bool   // more is wanted; otherwise this is a return or a report
+	Always bool   // the rule says to lease, whether the key is hot or not
 	Demand uint64 // offered hits in 1000 s, denials included
 	// State is, for Approximate, what this member has admitted: its own slots, charged by its own writer.
 	State limit.State

@@ -28,6 +28,7 @@ const (
 	requestDedicated = 2
 	requestReclaim   = 4
 	requestAudit     = 8
+	requestAlways    = 16
 )
 
 var (
@@ -139,6 +140,7 @@ func requestFlags(r *lease.Request) (flags byte) {
 		bit byte
 	}{
 		{r.Want, requestWant}, {r.Knobs.Dedicated, requestDedicated}, {r.Knobs.Reclaim, requestReclaim}, {r.Knobs.Audit, requestAudit},
+		{r.Always, requestAlways},
 	} {
 		if f.set {
 			flags |= f.bit
@@ -235,7 +237,7 @@ func (r *leaseReader) parseRequest(b []byte) error {
 		Rule: limit.Rule{
 			Window: time.Duration(le.Uint64(b[80:])), Limit: le.Uint32(b[88:]), Burst: le.Uint32(b[92:]), Algorithm: limit.Algorithm(b[128]),
 		},
-		Knobs: parseKnobs(b[96:], flags), Want: flags&requestWant != 0,
+		Knobs: parseKnobs(b[96:], flags), Want: flags&requestWant != 0, Always: flags&requestAlways != 0,
 		State: limit.State{TAT: int64(le.Uint64(b[72:]))},
 	}
 	q.Knobs.Watermark, q.Knobs.SubKeys = b[130], b[131]
