@@ -104,12 +104,16 @@ func (c circle) Sum64(b []byte) uint64 { return ring.Hash(string(c) + "\x00" + s
 
 // pick chooses n of the candidates: each sub-key goes to the next member on the circle that has none yet.
 func pick(from []candidate, owner string, n int) []ring.ID {
+	if n == 0 {
+		return nil
+	}
 	members := make([]consistent.Member, len(from))
 	for i, c := range from {
 		members[i] = c
 	}
 	// As many partitions as members and load 1 make the bound one partition a member. Two points a member are enough
-	// for it; the library looks at all points but one for a free member.
+	// for it, as the library looks at all points but one for a free member, and no two members share one, as they
+	// could with numbers of two digits: a point is a name and a number.
 	c := consistent.New(members, consistent.Config{
 		Hasher: circle(owner), PartitionCount: len(from), ReplicationFactor: 2, Load: 1,
 	})
