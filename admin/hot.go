@@ -139,9 +139,6 @@ func (d *Descriptor) Config() []config.Entry {
 	return out
 }
 
-// maxSubKeys is the most members that a key is split over.
-const maxSubKeys = 16
-
 // Validate says all that is wrong with o.
 func (o *HotOrder) Validate() error {
 	var errs []error
@@ -158,7 +155,7 @@ func (o *HotOrder) Validate() error {
 	}
 	split := o.Mode != nil && hotkey.Mode(*o.Mode) == hotkey.Spread
 	fault(o.Members != 0 && !split, "members are of a split only")
-	fault(o.Members < 0 || o.Members == 1 || o.Members > maxSubKeys, "%d members, want 2 to %d", o.Members, maxSubKeys)
+	fault(o.Members < 0 || o.Members == 1 || o.Members > hotkey.MaxSubKeys, "%d members, want 2 to %d", o.Members, hotkey.MaxSubKeys)
 	return errors.Join(errs...)
 }
 
