@@ -67,6 +67,18 @@ func appendPair(dst []byte, key, value string) []byte {
 	return append(dst, value...)
 }
 
+// AppendName appends what people call the counter: k=v,k2=v2, with the patterns that values count as. Two counters may
+// have one name. m is what Match found for the entries.
+func (m *Match) AppendName(dst []byte, entries []Entry) []byte {
+	for i := range entries {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(append(append(dst, entries[i].Key...), '='), m.counted(i, &entries[i])...)
+	}
+	return dst
+}
+
 // AppendOwnerString appends the text whose hash is m.Owner: what Envoy must send as x-keyward-key so that its question
 // arrives at the counter's owner. m is what Match found for the same domain and entries.
 func (r *Rules) AppendOwnerString(dst []byte, domain string, entries []Entry, m *Match) []byte {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
 )
@@ -162,6 +163,35 @@ func TestExtensionAsked(t *testing.T) {
 	}
 	if q := asked[2]; q.Rule != (limit.Rule{Window: time.Minute, Limit: 20}) || q.Degraded != 0 || q.LocalCap != 0 || q.Strict {
 		t.Errorf("an override without a rule: %+v", q)
+	}
+}
+
+// TestMechanismAsked holds that questions carry the mechanism and one set of knobs a rule, and that responses carry none.
+func TestMechanismAsked(t *testing.T) {
+	var asked []owner.Question
+	r := newRig(t, rule("minute", "mechanism: lease, ttl: 3s, weight: 2, hot_factor: 7"), func(_ *Options, sw *Switches) { sw.DynamicMetadata = true })
+	r.lone.after = func(qs []owner.Question, _ []owner.Answer) { asked = append(asked, qs...) }
+	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
+	for i, q := range asked[:3] {
+		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.Knobs != asked[0].Knobs || *q.Knobs != (lease.Knobs{TTL: 3 * time.Second, Weight: 2}) {
+			t.Errorf("question %d: %+v, %+v", i, q, q.Knobs)
+		}
+	}
+	if q := asked[3]; q.Mechanism != owner.ByOwner || q.HotFactor != 0 || q.Knobs != nil {
+		t.Errorf("an override without a rule: %+v", q)
+	}
+	if text := resp.String(); strings.Contains(text, "mechanism") || strings.Contains(text, "keyward") {
+		t.Errorf("told to the caller: %s", text)
+	}
+
+	asked = nil
+	r.SetRules(load(t, rule("minute", "mechanism: approximate, epsilon: 50%")), Switches{})
+	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 9, 2)))
+	if q := asked[0]; q.Mechanism != owner.Approximate || q.Knobs.Slack != 5 {
+		t.Errorf("approximate: %+v", q)
+	}
+	if q := asked[1]; q.Mechanism != owner.ByOwner {
+		t.Errorf("a lower limit than the rule's: %+v", q)
 	}
 }
 

@@ -7,6 +7,9 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/owner"
 )
 
 // A decided request costs no allocation, up to the encoding of the response.
@@ -29,5 +32,26 @@ func TestServiceAllocs(t *testing.T) {
 		}); n > 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// nobody is a Namer that forgets.
+type nobody struct{}
+
+func (nobody) Name(owner.Key, string, string, string, *lease.Knobs) {}
+
+// Nor does a question about a hot key whose name was told lately.
+func TestHotAllocs(t *testing.T) {
+	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Namer = nobody{} })
+	r.lone.after = heat
+	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
+	if n := testing.AllocsPerRun(100, func() {
+		c := r.NewCall()
+		_ = r.Decode(c, message)
+		r.Decide(c, Caller{Key: "foo#3"})
+		out = c.Response.Append(out[:0])
+		r.Release(c)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // serviceCounts are envoyproxy/ratelimit's statistics that belong to no rule.
@@ -35,12 +34,9 @@ func (n *serviceCounts) served(took time.Duration) {
 	n.call.ResponseTime.Observe(took)
 }
 
-// count writes the statistics of every answer.
-func (s *Service) count(c *Call, v *view, from Caller) {
-	var key uint64
-	if from.Key != "" {
-		key = ring.Hash(from.Key)
-	}
+// count writes the statistics of every answer, and tells the names of hot keys.
+func (s *Service) count(c *Call, v *view, from Caller, now time.Time) {
+	key := newCallKey(from.Key)
 	degraded := false
 	for i := range c.slots {
 		l := &c.slots[i]
@@ -50,7 +46,10 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 		q, a := &c.questions[l.question], &c.answers[l.question]
 		r := l.match.Rule
 		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
-		s.metrics.decided(q, a, from.Key != "", key)
+		s.metrics.decided(q, a, &key)
+		if a.Hot {
+			s.name(c, v, i, now)
+		}
 		degraded = degraded || a.Path == owner.Fallback
 	}
 	if degraded {

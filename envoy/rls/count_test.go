@@ -222,6 +222,38 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestSubKeys holds that a call which a hot key's route sent to one of its members is no call gone astray.
+func TestSubKeys(t *testing.T) {
+	for _, row := range []struct {
+		path                        owner.Path
+		key, value                  string
+		counted                     string
+		direct, wrongRing, wrongKey float64
+	}{
+		{owner.Leased, "alice#3", "alice", "lease", 0, 0, 0},
+		{owner.Local, "alice#3", "alice", "lease", 0, 0, 0},
+		{owner.Forwarded, "alice#12", "alice", "forwarded", 0, 0, 0},
+		{owner.Forwarded, "alice#", "alice", "forwarded", 0, 0, 1},
+		{owner.Forwarded, "alice#3x", "alice", "forwarded", 0, 0, 1},
+		{owner.Forwarded, "#3", "alice", "forwarded", 0, 0, 1},
+		{owner.Forwarded, "bob#3", "alice", "forwarded", 0, 0, 1},
+		{owner.Forwarded, "order#3", "order#3", "forwarded", 0, 1, 0}, // a value that only looks like one
+		{owner.Local, "order#3", "order#3", "direct", 1, 0, 0},
+		{owner.Forwarded, "order#3#1", "order#3", "forwarded", 0, 0, 0},
+	} {
+		r := newRig(t, basic)
+		r.lone.after = func(_ []owner.Question, as []owner.Answer) { as[0].Path = row.path }
+		r.ask(t, request("basic", descriptor("key1", row.value)), Caller{Key: row.key})
+		if got := r.metric(t, "keyward_decisions_total", "ok", row.counted); got != 1 {
+			t.Errorf("%+v: path %s counted %v", row, row.counted, got)
+		}
+		ring, key := r.metric(t, "keyward_misrouted_total", "ring"), r.metric(t, "keyward_misrouted_total", "key")
+		if direct := r.metric(t, "keyward_direct_total"); direct != row.direct || ring != row.wrongRing || key != row.wrongKey {
+			t.Errorf("%+v: direct %v, misrouted %v and %v", row, direct, ring, key)
+		}
+	}
+}
+
 func TestCached(t *testing.T) {
 	r := newRig(t, basic)
 	r.lone.after = func(_ []owner.Question, as []owner.Answer) {

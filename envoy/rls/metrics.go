@@ -1,11 +1,13 @@
 package rls
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
 )
 
 // path is the path label: how an answer was reached.
@@ -15,7 +17,7 @@ const (
 	direct    path = iota // decided here, and the call carried a key: Envoy chose this member
 	local                 // decided here
 	forwarded             // decided by the owner, one hop away
-	leased                // decided from a lease
+	leased                // decided from a lease, or where the route of a hot key leads
 	degraded              // decided by the rule's degraded policy
 	paths
 )
@@ -72,19 +74,44 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 func (m *metrics) took(d time.Duration) { m.duration.Observe(d.Seconds()) }
 
-// decided counts one answer. key is the hash of the key that the call carried, if it did.
-func (m *metrics) decided(q *owner.Question, a *owner.Answer, keyed bool, key uint64) {
+// callKey is what the key of a call, x-keyward-key, says of the way that Envoy chose.
+type callKey struct {
+	hash, base uint64 // of the key; of the owner string that it is a sub-key of
+	given, sub bool
+}
+
+func newCallKey(key string) callKey {
+	if key == "" {
+		return callKey{}
+	}
+	k := callKey{hash: ring.Hash(key), given: true}
+	if i := strings.LastIndexByte(key, '#'); i >= 0 && i < len(key)-1 && strings.Trim(key[i+1:], "0123456789") == "" {
+		k.sub, k.base = true, ring.Hash(key[:i])
+	}
+	return k
+}
+
+// spread says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
+func (k *callKey) spread(q *owner.Question) bool {
+	return k.sub && k.base == q.Owner && k.hash != q.Owner
+}
+
+// decided counts one answer to a call with the given key.
+func (m *metrics) decided(q *owner.Question, a *owner.Answer, key *callKey) {
 	p := local
 	switch a.Path {
 	case owner.Local:
-		if keyed {
+		switch {
+		case key.spread(q):
+			p = leased
+		case key.given:
 			p = direct
 			m.direct.Inc()
 		}
 	case owner.Forwarded:
 		p = forwarded
-		if keyed {
-			m.misrouted[b2i(key != q.Owner)].Inc()
+		if key.given && !key.spread(q) {
+			m.misrouted[b2i(key.hash != q.Owner)].Inc()
 		}
 	case owner.Leased:
 		p = leased

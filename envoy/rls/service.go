@@ -36,6 +36,7 @@ type Switches struct {
 // Options make a Service.
 type Options struct {
 	Decider    Decider
+	Namer      Namer // nil for none
 	Stats      *stats.Store
 	Registerer prometheus.Registerer // of the keyward_* metrics; nil registers none
 
@@ -48,6 +49,8 @@ type Options struct {
 // Service answers rate limit requests. It is safe for concurrent use.
 type Service struct {
 	decider Decider
+	namer   Namer
+	named   namings
 	store   *stats.Store
 	metrics *metrics
 	counts  serviceCounts
@@ -79,7 +82,7 @@ var (
 // New makes a Service without rules: until SetRules it answers every request with an error.
 func New(o Options) *Service {
 	s := &Service{
-		decider: o.Decider, store: o.Stats, metrics: newMetrics(o.Registerer),
+		decider: o.Decider, namer: o.Namer, store: o.Stats, metrics: newMetrics(o.Registerer),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, bounds: o.Bounds.withDefaults(),
 	}
 	if s.timeout <= 0 {
@@ -204,7 +207,7 @@ func (s *Service) decide(c *Call, from Caller, now time.Time) error {
 	if len(c.questions) > 0 {
 		s.decider.Decide(now.Add(s.budget(from)), s.stop, c.questions, c.answers)
 	}
-	s.count(c, v, from)
+	s.count(c, v, from, now)
 	if err := s.respond(c, v); err != nil {
 		return err
 	}

@@ -1,0 +1,66 @@
+package rls
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/owner"
+)
+
+// Namer is told what hot keys are called: owners count by digests and know no names. *owner.Node is one.
+type Namer interface {
+	// Name tells a key's domain, its descriptor for people (k=v,k2=v2), and the owner string by which Envoy finds it, which
+	// is empty when it is too long for a route. It is called concurrently, for one key about once a second.
+	Name(k owner.Key, domain, name, ownerString string, knobs *lease.Knobs)
+}
+
+// maxName bounds each text of a name, in bytes; routes of hot keys carry no longer ones.
+const maxName = 256
+
+// name tells the Namer what the key of descriptor i is called, if that is due.
+func (s *Service) name(c *Call, v *view, i int, now time.Time) {
+	l, req := &c.slots[i], &c.Request
+	q := &c.questions[l.question]
+	if s.namer == nil || len(req.Domain) > maxName || !s.named.due(q.Key, now) {
+		return
+	}
+	entries := req.Descriptors[i].Entries
+	c.text = l.match.AppendName(c.text[:0], entries)
+	end := len(c.text)
+	c.text = v.rules.AppendOwnerString(c.text, req.Domain, entries, &l.match)
+	text := string(c.text)
+	name, place := text[:end], text[end:]
+	if len(place) > maxName {
+		place = ""
+	}
+	s.namer.Name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.Knobs)
+}
+
+// shorten cuts s to maxName bytes, between runes.
+func shorten(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	end := maxName
+	for end > maxName-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}
+
+// namings remember which keys were named lately: 32 bits of the key and the time, in ms, at a place that the key's other
+// bits choose. Few keys are hot, so few share a place; those that do make each other due ten times a second.
+type namings [1024]atomic.Uint64
+
+func (n *namings) due(k owner.Key, now time.Time) bool {
+	at, tag, ms := &n[k[0]%uint64(len(n))], k[1]>>32, uint32(now.UnixMilli())
+	old := at.Load()
+	since := ms - uint32(old) // also over the wrap
+	if since < 100 || since < 1000 && old>>32 == tag {
+		return false
+	}
+	return at.CompareAndSwap(old, tag<<32|uint64(ms))
+}
