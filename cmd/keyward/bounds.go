@@ -35,6 +35,8 @@ every join, graceful leave and rolling restart, both are 0.
   Phi    what all members but one may admit so before the owner knows of it
   open   with degraded: fail_open, N x local_cap (of a bucket twice that), which no limit bounds
   S      what clocks that differ by 250 ms let through when a counter moves: not of fixed windows
+  lent   what may be out at holders of leases at once: 5 % of L; of a bucket what flows in during 200 ms, at most b
+  E      with mechanism: approximate, epsilon x L: what members may admit before the owner knows of it, each E/N
 
 "rate x 1.5s" is what one key gets in that time: a number once --rate says how much that can be. The metric
 keyward_overadmission_bound shows what of all this a running cluster has really incurred.`,
@@ -43,7 +45,7 @@ keyward_overadmission_bound shows what of all this a running cluster has really 
   keyward bounds ./config --members 3 -o json | jq '.rules[].bounds[] | select(.event == "the owner crashes") | .over'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Partition = config.Partition(policy)
+			c.Partition, o.Members = config.Partition(policy), c.Members
 			rules, err := boundsOf(args[0], o, c, output)
 			if err != nil {
 				return err
@@ -167,6 +169,12 @@ func wayOf(b *config.Bounds) string {
 	if x.Strict {
 		parts = append(parts, "durability strict")
 	}
+	if x.Mechanism != config.ByOwner {
+		parts = append(parts, "mechanism "+x.Mechanism.String())
+	}
+	if x.Knobs != nil && x.Knobs.Reclaim {
+		parts = append(parts, "reclaim ttl")
+	}
 	parts = append(parts, "degraded "+x.Degraded.String())
 	if x.Degraded == config.FailOpen && x.LocalCap > 0 {
 		parts = append(parts, fmt.Sprintf("local_cap %d", x.LocalCap))
@@ -185,6 +193,12 @@ func symbols(b *config.Bounds) string {
 	}
 	if b.Skew > 0 {
 		text += fmt.Sprintf(", S = %d", b.Skew)
+	}
+	if b.Lent > 0 {
+		text += fmt.Sprintf(", lent = %d", b.Lent)
+	}
+	if b.Drift > 0 {
+		text += fmt.Sprintf(", E = %d", b.Drift)
 	}
 	return text
 }
@@ -214,6 +228,9 @@ type (
 		Phi       uint64      `json:"phi"`
 		Open      uint64      `json:"open"`
 		Skew      uint64      `json:"S"`
+		Mechanism string      `json:"mechanism"`
+		Lent      uint64      `json:"lent"`
+		Drift     uint64      `json:"E"`
 		Bounds    []boundJSON `json:"bounds"`
 	}
 	boundJSON struct {
@@ -240,6 +257,7 @@ func writeBoundsJSON(out io.Writer, c config.Cluster, rules []config.Bounds) err
 			Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited,
 			Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(), Strict: x.Strict, Degraded: x.Degraded.String(),
 			L: b.Limit, Depth: b.Depth, Unacked: b.Unacked, Tolerated: b.Tolerated, Share: b.Share, Phi: b.Phi, Open: b.Open, Skew: b.Skew,
+			Mechanism: x.Mechanism.String(), Lent: b.Lent, Drift: b.Drift,
 			Bounds: make([]boundJSON, len(b.Bounds)),
 		}
 		for j, y := range b.Bounds {

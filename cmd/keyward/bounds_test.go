@@ -140,11 +140,14 @@ func rowOf(page, event string) string {
 	return ""
 }
 
-// plain is a formula without what every row may have on top: S of what is no fixed window, and open of fail_open.
+// plain is a formula without what every row may have on top: S of what is no fixed window, open of fail_open, E of what is
+// approximate.
 func plain(formula string) string {
-	formula = strings.ReplaceAll(formula, " + S", "")
-	if formula == "S" {
+	for _, more := range []string{" + S", " + open", " + E", " + 2 E"} {
+		formula = strings.TrimSuffix(strings.ReplaceAll(formula, more+" + ", " + "), more)
+	}
+	if formula == "S" || formula == "E" {
 		formula = "0"
 	}
-	return strings.ReplaceAll(formula, " + open", "")
+	return formula
 }

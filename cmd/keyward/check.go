@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/ring"
 )
 
 func newCheck() *cobra.Command {
@@ -21,13 +22,18 @@ func newCheck() *cobra.Command {
 		Long: `Loads every file of the directory as the service does. Exit code 0: the rules load; what looks suspicious is
 printed as warnings. Exit code 1: they do not; all faults are printed, the one that the service would log first.`,
 		Example: `  keyward check ./config
+  keyward check ./config --members 5       # is every epsilon enough for five members?
   keyward check ./new --against ./config   # which counts would begin anew in the middle of their windows?`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Members < 0 || o.Members > ring.MaxCapacity {
+				return fmt.Errorf("--members %d: want 1 to %d", o.Members, ring.MaxCapacity)
+			}
 			return errors.Join(check(cmd.OutOrStdout(), args[0], o), compare(cmd.OutOrStdout(), against, args[0], o))
 		},
 	}
 	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: name the limits whose counts begin anew")
+	cmd.Flags().IntVar(&o.Members, "members", 0, "`N`, the members of the cluster, as --expect tells the service (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	return cmd
 }

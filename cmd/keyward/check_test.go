@@ -28,7 +28,9 @@ func TestCheckAgainst(t *testing.T) {
 		{"", "algorithm: token_bucket", "for its algorithm is another: up to 15 hits"},
 		{"", "window: 36h", "do not survive a restart"},
 		{"", "burst: 5", "d.yaml: error in metadata.keyward of 'd.k': burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window (line 6)"},
-		{"", "mechanism: lease", "mechanism 'lease' is not supported yet (line 6)"},
+		{"", "mechanism: lease", "lets too little through to lend parts of it"},
+		{"", "mechanism: approximate, epsilon: 20%", ""},
+		{"", "mechanism: approximate, epsilon: 19%", "epsilon 19% of 5 hits is less than one hit: raise epsilon, or use mechanism: lease (line 6)"},
 	} {
 		var out bytes.Buffer
 		root := newRoot()
@@ -41,6 +43,28 @@ func TestCheckAgainst(t *testing.T) {
 		}
 		if row.want == "" && out.String() != "all rate limit configs ok\n" || !strings.Contains(out.String(), row.want) {
 			t.Errorf("from {%s} to {%s}: %q is not said in\n%s", row.old, row.fresh, row.want, out.String())
+		}
+	}
+}
+
+// TestCheckMembers holds that a person can ask before the cluster has so many members.
+func TestCheckMembers(t *testing.T) {
+	dir := rulesDir(t, "mechanism: approximate, epsilon: 60%")
+	for members, want := range map[string]string{
+		"3": "all rate limit configs ok", "4": "epsilon 60% of 5 hits is 3, less than one for each of 4 members", "-1": "--members -1: want 1 to",
+	} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs([]string{"check", dir, "--members", members})
+		err := root.Execute()
+		text := out.String()
+		if err != nil {
+			text += err.Error()
+		}
+		if (err == nil) != (members == "3") || !strings.Contains(text, want) {
+			t.Errorf("--members %s: %v\n%s", members, err, text)
 		}
 	}
 }
