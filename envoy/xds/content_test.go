@@ -41,9 +41,9 @@ func full() State {
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
 		Upstream: "application", Hot: []hotkey.Route{
-			{Domain: "app", Name: "user=busy", Owner: "busy", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Ver: 1},
-			{Domain: "web", Name: "user=busy", Owner: "busy", Mode: hotkey.Spread, Subs: subs("busy", 2), Ver: 2},
-			{Domain: "app", Name: "user=100%", Owner: "100%", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Ver: 3},
+			{Domain: "app", Name: "user=busy", Owner: "busy", By: "pod-a", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Ver: 1},
+			{Domain: "web", Name: "user=busy", Owner: "busy", By: "pod-b", Mode: hotkey.Spread, Subs: subs("busy", 2), Ver: 2},
+			{Domain: "app", Name: "user=100%", Owner: "100%", By: "pod-b", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Ver: 3},
 		},
 	}
 }
@@ -138,7 +138,7 @@ func validate(m proto.Message) error {
 func TestEnvoyAcceptsEverything(t *testing.T) {
 	for name, s := range map[string]State{
 		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
-		"many hot keys": {Members: members(2), Hot: manyHot(2 * maxHot)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
+		"many hot keys": {Members: members(2), Hot: manyHot(2 * hotkey.MaxRoutes)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
 	} {
 		for _, list := range mustResources(t, s) {
 			names := map[string]bool{}
@@ -348,8 +348,8 @@ func FuzzSet(f *testing.F) {
 			Members:  []Member{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
 			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
 			Upstream: header, Hot: []hotkey.Route{
-				{Name: "k=" + id1, Owner: id1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},
-				{Owner: id2, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: id2 + "#" + san}}},
+				{Domain: "d", Name: "k=" + id1, Owner: id1, By: "a", Ver: 1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},
+				{Domain: san, Owner: header, By: ring.ID(id1), Ver: 1, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: header + "#1", Member: "a"}}},
 			},
 		}
 		s.fill()

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	mutation "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,11 +30,8 @@ const (
 	CapFilter    = "keyward-cap"    // local rate limit: a hot key's route refuses what is over its limit for certain
 )
 
-const (
-	maxHot     = 100                   // keys with a route of their own: every request is matched against each
-	maxMatched = 4096                  // bytes of a header value that is matched or set
-	minFill    = 50 * time.Millisecond // Envoy refuses a bucket that is filled more often
-)
+// minFill is how often a bucket is filled at most; Envoy refuses one that would be more often.
+const minFill = 50 * time.Millisecond
 
 // hotKey is what the routes do about one value of the header.
 type hotKey struct {
@@ -45,8 +40,8 @@ type hotKey struct {
 	bucket *typev3.TokenBucket // cap; nil: none
 }
 
-// hotKeys joins what is said of each owner string, by hand first and then the older first, whatever the order of s.Hot. What
-// no request's header can be equal to is left out.
+// hotKeys joins what is said of each owner string in several domains, by hand first and then the older first, whatever the
+// order of s.Hot. Every request is matched against each, so they are at most hotkey.MaxRoutes.
 func (s *State) hotKeys() []hotKey {
 	said := slices.Clone(s.Hot)
 	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
@@ -58,12 +53,12 @@ func (s *State) hotKeys() []hotKey {
 	var keys []hotKey
 	for i := range said {
 		subs, bucket := subKeys(&said[i]), capOf(&said[i])
-		if !matchable(said[i].Owner) || subs == nil && bucket == nil {
+		if said[i].Valid() != nil || subs == nil && bucket == nil {
 			continue
 		}
 		at := slices.IndexFunc(keys, func(k hotKey) bool { return k.owner == said[i].Owner })
 		if at < 0 {
-			if len(keys) == maxHot {
+			if len(keys) == hotkey.MaxRoutes {
 				continue
 			}
 			at, keys = len(keys), append(keys, hotKey{owner: said[i].Owner})
@@ -87,14 +82,9 @@ func b2i(b bool) int {
 	return 0
 }
 
-// matchable says whether a header can have this value, and Envoy can be told it.
-func matchable(text string) bool {
-	return text != "" && len(text) <= maxMatched && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
-}
-
 // subKeys are where a key's requests go instead of to its owner.
 func subKeys(r *hotkey.Route) []hotkey.SubKey {
-	if r.Mode != hotkey.Dedicated && r.Mode != hotkey.Spread || slices.ContainsFunc(r.Subs, func(s hotkey.SubKey) bool { return !matchable(s.Key) }) {
+	if r.Mode != hotkey.Dedicated && r.Mode != hotkey.Spread {
 		return nil
 	}
 	return r.Subs
@@ -102,11 +92,11 @@ func subKeys(r *hotkey.Route) []hotkey.SubKey {
 
 // capOf is the token bucket of a key that is to be capped: 2 L at first, L more in each window. From the last time it was
 // full to a refusal, t later, Envoy has let pass 2 L + L t/W requests: all that the windows since then, at most t/W + 2,
-// could ever admit. Only the limit of the very header value is Envoy's to keep: a descriptor with more entries counts fewer
-// requests than have the header.
+// could ever admit. Without being told so by hand, Envoy keeps a limit of the very header value only: a descriptor with more
+// entries counts fewer requests than have the header.
 func capOf(r *hotkey.Route) *typev3.TokenBucket {
 	_, value, _ := strings.Cut(r.Name, "=")
-	if r.Mode != hotkey.Cap || value != r.Owner || r.Limit == 0 || r.Window < int64(minFill) {
+	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || !r.Manual && value != r.Owner || r.Window < int64(minFill) {
 		return nil
 	}
 	return &typev3.TokenBucket{

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,7 +18,7 @@ import (
 func manyHot(n int) (hot []hotkey.Route) {
 	for i := range n {
 		key := fmt.Sprintf("key-%03d", i)
-		hot = append(hot, hotkey.Route{Domain: "app", Owner: key, Mode: hotkey.Spread, Subs: subs(key, 4), Ver: int64(i), Manual: i%50 == 49})
+		hot = append(hot, hotkey.Route{Domain: "app", Owner: key, By: "pod-a", Mode: hotkey.Spread, Subs: subs(key, 4), Ver: int64(i + 1), Manual: i%50 == 49})
 	}
 	return hot
 }
@@ -62,28 +63,37 @@ func TestHotKeys(t *testing.T) {
 		r.Mode, r.Limit, r.Window = hotkey.Cap, 10, minute
 		return r
 	}
+	spread := func(r hotkey.Route, n int) hotkey.Route {
+		r.Mode, r.Subs = hotkey.Spread, subs(r.Owner, n)
+		return r
+	}
 	cases := map[string]struct {
 		hot  []hotkey.Route
 		want string
 	}{
 		"nothing": {nil, ""},
-		"spread":  {[]hotkey.Route{{Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2)}}, "a>a#0,a#1,"},
+		"spread":  {[]hotkey.Route{spread(hotkey.Route{Owner: "a"}, 2)}, "a>a#0,a#1,"},
 		"dedicated and spread, by name": {[]hotkey.Route{
-			{Owner: "b", Mode: hotkey.Dedicated, Subs: subs("b", 1)}, {Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2)},
+			{Owner: "b", Mode: hotkey.Dedicated, Subs: subs("b", 1)}, spread(hotkey.Route{Owner: "a"}, 2),
 		}, "a>a#0,a#1, b>b#0,"},
-		"capped":                    {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a"})}, "a> 20/10/1m0s"},
-		"two domains, capped too":   {[]hotkey.Route{limited(hotkey.Route{Domain: "x", Owner: "a", Name: "user=a"}), {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1)}}, "a>a#0, 20/10/1m0s"},
-		"the older of two":          {[]hotkey.Route{{Domain: "x", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2), Ver: 2}, {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1), Ver: 1}}, "a>a#0,"},
-		"by hand before older":      {[]hotkey.Route{{Domain: "x", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 2), Ver: 2, Manual: true}, {Domain: "y", Owner: "a", Mode: hotkey.Spread, Subs: subs("a", 1), Ver: 1}}, "a>a#0,a#1,"},
-		"nothing is to be done":     {[]hotkey.Route{{Owner: "a", Mode: hotkey.Never, Subs: subs("a", 2)}, {Owner: "b", Mode: hotkey.Auto}, {Owner: "c", Mode: hotkey.Spread}}, ""},
-		"a cap of a part":           {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a,path=/"})}, ""},
-		"a cap of another's value":  {[]hotkey.Route{limited(hotkey.Route{Owner: "a|b", Name: "user=a"})}, ""},
-		"no header has this value":  {[]hotkey.Route{{Owner: "a\n", Mode: hotkey.Spread, Subs: subs("a", 1)}, {Owner: "\xff", Mode: hotkey.Spread, Subs: subs("a", 1)}, {Owner: "", Mode: hotkey.Spread, Subs: subs("a", 1)}}, ""},
-		"nor can this one be set":   {[]hotkey.Route{{Owner: "a", Mode: hotkey.Spread, Subs: subs("a\n", 1)}}, ""},
-		"no limit to cap at":        {[]hotkey.Route{{Owner: "a", Name: "user=a", Mode: hotkey.Cap, Window: minute}, {Owner: "b", Name: "user=b", Mode: hotkey.Cap, Limit: 1, Window: int64(minFill) - 1}}, ""},
-		"a limit beyond the bucket": {[]hotkey.Route{{Owner: "a", Name: "user=a", Mode: hotkey.Cap, Limit: math.MaxUint32, Window: minute}}, "a> 4294967295/4294967295/1m0s"},
+		"capped":                   {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a"})}, "a> 20/10/1m0s"},
+		"two domains, one capped":  {[]hotkey.Route{limited(hotkey.Route{Domain: "x", Owner: "a", Name: "user=a"}), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0, 20/10/1m0s"},
+		"spread and capped":        {[]hotkey.Route{spread(hotkey.Route{Owner: "a", Name: "user=a", Limit: 10, Window: minute}, 1)}, "a>a#0, 20/10/1m0s"},
+		"the older of two":         {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Ver: 2}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,"},
+		"by hand before older":     {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Ver: 2, Manual: true}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,a#1,"},
+		"nothing is to be done":    {[]hotkey.Route{{Owner: "a", Mode: hotkey.Never, Manual: true, Limit: 1, Window: minute}, {Owner: "b", Mode: hotkey.Auto, Manual: true, Limit: 1, Window: minute}}, ""},
+		"a cap of a part":          {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a,path=/"})}, ""},
+		"a cap by hand":            {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Manual: true})}, "a> 20/10/1m0s"},
+		"a cap of another's value": {[]hotkey.Route{limited(hotkey.Route{Owner: "a|b", Name: "user=a"})}, ""},
+		"no header has this value": {[]hotkey.Route{spread(hotkey.Route{Owner: "a\n"}, 1), spread(hotkey.Route{Owner: "\xff"}, 1), spread(hotkey.Route{Owner: ""}, 1)}, ""},
+		"too short a window":       {[]hotkey.Route{{Owner: "b", Name: "user=b", Mode: hotkey.Cap, Limit: 1, Window: int64(minFill) - 1}}, ""},
+		"beyond the bucket":        {[]hotkey.Route{{Owner: "a", Name: "user=a", Mode: hotkey.Cap, Limit: math.MaxUint32, Window: minute}}, "a> 4294967295/4294967295/1m0s"},
 	}
 	for name, c := range cases {
+		for i := range c.hot {
+			r := &c.hot[i]
+			r.Domain, r.By, r.Ver = cmp.Or(r.Domain, "app"), "pod-a", max(r.Ver, 1)
+		}
 		s := State{Members: members(2), Hot: c.hot}
 		for _, rds := range []string{RouteConfig, DirectConfig} {
 			if got := strings.Join(hotRoutes(t, s, rds), " "); got != c.want {
@@ -96,8 +106,8 @@ func TestHotKeys(t *testing.T) {
 // TestHotKeysAreFew: each request is matched against every hot key's route, so there are at most 100, those said by hand
 // among them.
 func TestHotKeysAreFew(t *testing.T) {
-	got := strings.Join(hotRoutes(t, State{Members: members(2), Hot: manyHot(3 * maxHot)}, RouteConfig), " ")
-	if n := strings.Count(got, "#0"); n != maxHot {
+	got := strings.Join(hotRoutes(t, State{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, RouteConfig), " ")
+	if n := strings.Count(got, "#0"); n != hotkey.MaxRoutes {
 		t.Errorf("%d routes", n)
 	}
 	for _, want := range []string{"key-299>", "key-000>", "key-093>"} {
@@ -112,7 +122,7 @@ func TestHotKeysAreFew(t *testing.T) {
 func TestHotKeysAnywhereTheSame(t *testing.T) {
 	r := newRig(t)
 	s := full()
-	s.Hot = manyHot(2 * maxHot)
+	s.Hot = manyHot(2 * hotkey.MaxRoutes)
 	r.set(t, s)
 	first := r.Status().Versions
 	rnd := rand.New(rand.NewPCG(3, 4))

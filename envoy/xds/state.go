@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -142,7 +143,7 @@ func (s *State) faults() (faults []error) {
 	if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(s.RouteHeader, ":")) {
 		faults = append(faults, fmt.Errorf("the routes' header: %q is no header name", s.RouteHeader))
 	}
-	if !matchable(s.Upstream) {
+	if !utf8.ValidString(s.Upstream) || strings.ContainsFunc(s.Upstream, unicode.IsControl) {
 		faults = append(faults, fmt.Errorf("the routes' cluster: %q is no name", s.Upstream))
 	}
 	if s.Connect < 0 {

@@ -23,6 +23,9 @@ func TestEnvoyAcceptsWhatIsPrinted(t *testing.T) {
 		"owner-direct by mTLS":        append([]string{"--shape", "owner-direct", "--xds", "127.0.0.1:18000", "--ads", "sotw"}, tls...),
 		"owner-direct, fixed members": append([]string{"--shape", "owner-direct", "--member", "a=127.0.0.1:1", "--member", "b=[::1]:2"}, tls...),
 		"routes":                      append([]string{"--shape", "routes", "--xds", "127.0.0.1:18000"}, tls...),
+		"owner-direct, hot routes":    append([]string{"--shape", "owner-direct", "--xds", "127.0.0.1:18000", "--hot-routes"}, tls...),
+		"routes, hot routes":          {"--shape", "routes", "--xds", "127.0.0.1:18000", "--hot-routes"},
+		"plain, hot routes":           {"--shape", "plain", "--sidecar", "127.0.0.1:8081", "--routed", "--hot-routes"},
 		"plain":                       {"--shape", "plain", "--sidecar", "127.0.0.1:8081"},
 		"plain, routed":               {"--shape", "plain", "--sidecar", "127.0.0.1:8081", "--routed", "--failure-mode-deny"},
 	} {

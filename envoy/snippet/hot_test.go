@@ -1,0 +1,50 @@
+package snippet
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestHotRoutes: hot routes are refused where they cannot work, and where they do less than one could think it is said.
+func TestHotRoutes(t *testing.T) {
+	header := map[string]string{"api_key": "header:x-api-key"}
+	both := map[string]string{"api_key": "header:x-api-key", "session": "header:X-Session", "path": "header::path"}
+	cases := map[string]struct {
+		o                    Options
+		fault, warning, text string // parts of them; no fault and no warning: none
+	}{
+		"the usual":          {Options{From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
+		"another header":     {Options{From: map[string]string{"api_key": "header:X-User"}}, "", "--route-header x-user", "%REQ(x-keyward-sub?x-user)%"},
+		"one of two headers": {Options{Rules: load(t, rich), From: both, Key: "session"}, "", "one header to place a question by, x-session", "%REQ(x-keyward-sub?x-session)%"},
+		"one of two domains": {Options{Rules: load(t, simple, other), From: header}, "", "domain it's: other: hot routes do nothing for it", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
+		"said by hand":       {Options{Rules: load(t, simple), From: header, RouteHeader: "X-Other"}, "no question is placed by one", "", ""},
+		"no header":          {Options{Rules: load(t, other)}, "no question is placed by one", "", ""},
+		"no server":          {Options{From: header, Members: []Member{{"a", "10.0.0.1:1"}}, XDS: "-"}, "an xDS server", "", ""},
+		"plain":              {Options{Shape: Plain, From: header}, "routed", "", ""},
+		"plain, routed":      {Options{Shape: Plain, Routed: true, From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
+		"routes":             {Options{Shape: Routes, From: header}, "", "", "route_config_name: keyward-routes"},
+		"routes by address":  {Options{Shape: Routes, Rules: load(t, other)}, "no question is placed by one", "", ""},
+		"a single route":     {Options{Shape: Routes, Part: Filter, From: header}, "no single route", "", ""},
+		"only filters":       {Options{Part: Filter, From: header, XDS: "-"}, "", "", "# rds:"},
+	}
+	for name, c := range cases {
+		c.o.HotRoutes = true
+		if c.o.Rules == nil {
+			c.o.Rules = load(t, simple)
+		}
+		if c.o.XDS == "" {
+			c.o.XDS = "127.0.0.1:18000"
+		}
+		c.o.XDS = strings.Trim(c.o.XDS, "-")
+		text, warnings, err := Generate(c.o)
+		if (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%s: %v, want %q", name, err, c.fault)
+		}
+		if all := strings.Join(warnings, "\n"); c.fault == "" && !strings.Contains(all, c.warning) || c.warning == "" && all != "" && err == nil {
+			t.Errorf("%s: warnings %q, want %q", name, all, c.warning)
+		}
+		if !strings.Contains(string(text), c.text) {
+			t.Errorf("%s: no %s in\n%s", name, c.text, text)
+		}
+	}
+}
