@@ -164,7 +164,7 @@ func parseEpsilon(v any) (float64, string) {
 	if !ok || !(f*grains >= 1 && f <= 1) {
 		return 0, fmt.Sprintf("epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%v'", v)
 	}
-	return math.Round(f*grains) / grains, ""
+	return f, ""
 }
 
 func parseWatermark(v any) (uint8, string) {

@@ -60,6 +60,7 @@ func TestKnobs(t *testing.T) {
 		{approximate + "0.01", 12345, drift(123, nil)},
 		{approximate + "1.0%, identity: unknown", 12399, drift(30, func(x *Extension) { x.Unknown = true })},
 		{approximate + "29%", 100, drift(29, func(x *Extension) { x.Epsilon = 0.29 })},
+		{approximate + "0.013%", 1e6, drift(130, func(x *Extension) { x.Epsilon = 0.013 / 100 })},
 		{approximate + "1", 4294967295, drift(4294967295, func(x *Extension) { x.Epsilon = 1 })},
 		{approximate + "0.000000001", 1e9, drift(1, func(x *Extension) { x.Epsilon = 1e-9 })},
 		{approximate + "1%, low_watermark: 30%, algorithm: token_bucket", 100, drift(1, func(x *Extension) {

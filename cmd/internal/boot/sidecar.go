@@ -55,6 +55,7 @@ type Sidecar struct {
 	page     *http.Server
 	socket   *http.Server // nil: none
 
+	byHand     byHand
 	drain      *drain
 	progress   progress
 	incomplete prometheus.Counter
@@ -209,7 +210,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 
 func (m *Sidecar) startCluster() error {
 	o := m.flags.gossip(cluster.Counter, m.inst, m.getenv, m.reg, m.log)
-	o.OnView = m.onView
+	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
 	if err != nil {
 		return err
@@ -223,6 +224,7 @@ func (m *Sidecar) startCluster() error {
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
 func (m *Sidecar) onView(v *cluster.View) {
 	m.peer.SetView(v.Ring, standing(v), peers(v))
+	m.resettle(v.Ring)
 	m.health.Set(partCluster, v.Joined && v.Me().State != cluster.Joining)
 	m.versions.SetMembers(agreement(v))
 	if m.xds != nil {
@@ -259,7 +261,9 @@ func (m *Sidecar) startRules(ctx context.Context) error {
 // ruleOptions are read anew for each load.
 func (m *Sidecar) ruleOptions() config.Options {
 	sw, _ := settings.ReadSwitches(m.getenv) // a fault is said when the rules come into force
-	return config.Options{MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster}
+	return config.Options{
+		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
+	}
 }
 
 // startDoors opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
