@@ -261,11 +261,14 @@ func (n *Node) Observe(now int64, q *Question, a *Answer) {
 	if a.Kind != Decided || a.Authority != Full && a.Authority != Part && a.Authority != Overflow {
 		return
 	}
-	if q.Degraded != FailClosed && n.options.DenyCache <= 0 {
+	if q.Degraded != FailClosed && n.options.DenyCache <= 0 && !a.Hot {
 		return
 	}
 	s, hash := n.shard(q.Key)
 	s.mu.Lock()
+	if a.Hot {
+		n.heardHot(s, now, q)
+	}
 	h := hit{Question: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == FailClosed {
 		h.kind = quoted

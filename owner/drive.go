@@ -97,6 +97,9 @@ func (n *Node) publish(now int64, fx *Effects) {
 		if fresh && len(s.waits.tokens) > 0 {
 			n.reviewTokens(s, s.clock(now), fx)
 		}
+		if fresh {
+			s.closeBooks(n)
+		}
 		s.mu.Unlock()
 	}
 	if n.waiting.Load() > 0 {
@@ -111,6 +114,8 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	n.serial.Lock()
 	fx.Out = n.serial.machine.Tick(now)
 	n.publish(now, &fx)
+	n.judge(now, &fx)
+	n.tend(now)
 	n.flush(now, &fx)
 	n.serial.Unlock()
 	for i := range n.shards {
@@ -153,6 +158,38 @@ func (n *Node) flush(now int64, fx *Effects) {
 		n.requestTokens(now, fx)
 	}
 	n.replicate(now, fx)
+	if n.talking.Swap(false) {
+		n.converse(now, fx)
+	}
+}
+
+// converse sends what holders and grantors have to say.
+func (n *Node) converse(now int64, fx *Effects) {
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		if len(s.due) > 0 {
+			n.request(s, now, fx)
+		}
+		if len(s.told) > 0 {
+			n.notify(s, now, fx)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// tend lets time pass for leases.
+func (n *Node) tend(now int64) {
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		if at := s.clock(now); len(s.books)+len(s.holdings)+len(s.names) > 0 {
+			n.tendBooks(s, at)
+			n.tendHoldings(s, at)
+			s.forgetNames()
+		}
+		s.mu.Unlock()
+	}
 }
 
 // Dirty says that Flush has something to do.
@@ -174,6 +211,7 @@ func (n *Node) Fence(now int64) (fx Effects) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		s.now = now
+		s.dropLeases(now)
 		s.mu.Unlock()
 	}
 	fx.Out = n.serial.machine.Void(now)

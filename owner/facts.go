@@ -1,6 +1,10 @@
 package owner
 
-import "github.com/keyward/keyward/handoff"
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/lease"
+)
 
 // Facts are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
 type Facts struct {
@@ -79,15 +83,15 @@ type LeaseFacts struct {
 	NoRoom      uint64 // keys that found no place among the leases
 
 	// As a grantor.
-	Books       int       // keys of which parts are lent now
-	Holders     int       // members that hold leases, summed over keys
-	Outstanding uint64    // hits lent now that may not be spent
-	Lent        uint64    // hits lent
-	Credited    uint64    // hits that came back
-	Reclaimed   uint64    // hits taken back of holders that were silent
-	Refused     uint64    // requests that were stale, or came from no live member
-	Unreachable int       // holders with hits that have not been heard for 3 s
-	Violations  [5]uint64 // of the conditions C1 to C5, each of which was prevented
+	Books       int              // keys of which parts are lent now
+	Holders     int              // members that hold leases, summed over keys
+	Outstanding uint64           // hits lent now that may not be spent
+	Lent        uint64           // hits lent
+	Credited    uint64           // hits that came back
+	Reclaimed   uint64           // hits taken back of holders that were silent
+	Refused     uint64           // requests that were stale, or came from no live member
+	Unreachable int              // holders with hits that have not been heard for 3 s
+	Violations  lease.Violations // prevented breaches of the conditions
 
 	// Of approximate rules.
 	Reconciled   uint64 // reports that were merged, here or by the owner
@@ -110,6 +114,15 @@ type counts struct {
 	refundsDropped                uint64
 	denyHits, denyMisses          uint64
 	refused, untold, waitsRefused uint64
+	lease                         LeaseFacts // what only rises
+}
+
+func (c *counts) violate(v lease.Violations) { c.lease.Violations.Add(v) }
+
+func (c *counts) heldStats(x lease.Stats) {
+	c.lease.Timeouts += x.Timeouts
+	c.lease.Stranded += x.Stranded
+	c.violate(x.Violations)
 }
 
 // Facts sums up the shards.
@@ -142,10 +155,60 @@ func (n *Node) Facts(now int64) Facts {
 		f.Share = max(f.Share, s.peaks[sharePeak].at(now))
 		f.Closed = max(f.Closed, s.peaks[closedPeak].at(now))
 		f.Open = max(f.Open, s.peaks[openPeak].at(now))
+		s.leaseFacts(now, &f.Lease)
 		s.mu.Unlock()
 		f.Mine += s.mine()
 	}
 	return f
+}
+
+// leaseFacts adds what a shard knows of leases.
+func (s *shard) leaseFacts(now int64, f *LeaseFacts) {
+	for _, x := range s.holdings {
+		s.counts.heldStats(x.Lately())
+		if x.by == Approximate {
+			f.Unsynced += x.drift.unsynced
+			continue
+		}
+		f.Held++
+		f.HeldHits += x.Left(now)
+	}
+	for _, b := range s.books {
+		s.counts.violate(b.Lately())
+		f.Books++
+		f.Outstanding += b.Out(now)
+		for _, l := range b.Holders(now) {
+			f.Holders++
+			if l.Out > 0 && now-l.Asked > deafFor {
+				f.Unreachable++
+			}
+		}
+	}
+	s.temper.rates.All(now, func(_ hotkey.Key, _ float64, hot bool) {
+		if hot {
+			f.HotKeys++
+		}
+	})
+	f.add(&s.counts.lease)
+}
+
+// add adds what only rises.
+func (f *LeaseFacts) add(c *LeaseFacts) {
+	f.LocalHits += c.LocalHits
+	f.LocalDenied += c.LocalDenied
+	f.Granted += c.Granted
+	f.Empty += c.Empty
+	f.Timeouts += c.Timeouts
+	f.GrantedHits += c.GrantedHits
+	f.Stranded += c.Stranded
+	f.NoRoom += c.NoRoom
+	f.Lent += c.Lent
+	f.Credited += c.Credited
+	f.Reclaimed += c.Reclaimed
+	f.Refused += c.Refused
+	f.Violations.Add(c.Violations)
+	f.Reconciled += c.Reconciled
+	f.Approximated += c.Approximated
 }
 
 // progress is how far the last change of the ring has come.

@@ -1,12 +1,421 @@
 package owner
 
 import (
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
+
+const (
+	maxItems  = 512                           // of one message about leases
+	bookLife  = int64(30 * time.Second)       // without requests
+	maxBooks  = 64                            // of one shard
+	deafFor   = int64(3 * time.Second)        // a holder with hits that says nothing for so long cannot be reached
+	leastDeny = 20 * time.Millisecond         // refusals of what frees up bit by bit; meanwhile more than a hit gathers
+	tellDeny  = int64(100 * time.Millisecond) // a refusal that is shorter is told only to those who ask
+)
+
+// book is what this member, the owner, has lent of one key.
+type book struct {
+	lease.Book
+	owner  uint64 // ring position
+	rule   limit.Rule
+	knobs  lease.Knobs
+	always bool  // the rule says to lease
+	asked  int64 // when the last request came
+
+	// What holders know of the counter, to be told when it changes.
+	window int64
+	tide   tide
+	queued bool
+	lift   bool
+}
+
+// tide is how much of a limit is used up.
+type tide uint8
+
+const (
+	ample  tide = iota
+	scarce      // little is left: holders give back, and ask the owner
+	gone        // nothing is: holders refuse
+)
+
+// pendingGrant is a Grant that waits until its charge is known to the key's heir.
+type pendingGrant struct {
+	to    ring.ID
+	grant lease.Grant
+}
 
 // StepLease takes in a message about leases that boot inst of member from has sent. Messages of members that are not
 // known to live are refused.
 func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Msg) (fx Effects) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	p, ok := n.serial.peers[from]
+	if !ok || p.Inst != inst || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
+		n.serial.counts.refused++
+		return fx
+	}
+	switch m.Kind {
+	case lease.Ask:
+		for i := range m.Requests {
+			n.lend(now, from, inst, &m.Requests[i], &fx)
+		}
+	case lease.Lend:
+		for i := range m.Grants {
+			n.granted(now, from, &m.Grants[i])
+		}
+	case lease.Bulk:
+		for i := range m.Notices {
+			n.noticed(now, from, &m.Notices[i])
+		}
+	}
 	return fx
+}
+
+// leaseTo is the message of that kind to a member, made if there is none with room.
+func leaseTo(out *[]lease.Out, to ring.ID, k lease.Kind) *lease.Msg {
+	for i := range *out {
+		m := &(*out)[i].Msg
+		if (*out)[i].To == to && m.Kind == k && len(m.Requests)+len(m.Grants)+len(m.Notices) < maxItems {
+			return m
+		}
+	}
+	*out = append(*out, lease.Out{To: to, Msg: lease.Msg{Kind: k}})
+	return &(*out)[len(*out)-1].Msg
+}
+
+// lending is one Request on its way through a shard.
+type lending struct {
+	*lease.Request
+	from   ring.ID
+	inst   uint64
+	q      Question
+	hit    hit
+	window int64
+}
+
+// lend answers a request for a part of a limit, if this member is the one to lend it.
+func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.Request, fx *Effects) {
+	s, h := n.shard(r.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.tables[owned].find(h, r.Key)
+	right, _, _ := n.right(now, s.view)
+	if right != handoff.Full || r.Rule.Valid() != nil || s.view.Hold(r.Owner, e.gained(r.Owner)).Reason != handoff.Mine {
+		s.counts.lease.Refused++
+		return
+	}
+	l := lending{Request: r, from: from, inst: inst}
+	l.q = Question{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: Peek, Strict: true}
+	l.hit = hit{Question: &l.q, now: s.clock(now), hash: h, kind: owned, rule: r.Rule}
+	if r.Knobs.Slack > 0 {
+		n.reconcile(s, &l, fx)
+		return
+	}
+	b := s.book(&l)
+	if b == nil {
+		s.counts.lease.Refused++
+		return
+	}
+	if e, used, ok := n.receive(s, b, &l, e); ok {
+		n.answer(s, b, &l, e, used, fx)
+	}
+}
+
+// book is the book of l's key, made if there is none; nil if there are too many.
+func (s *shard) book(l *lending) *book {
+	b := s.books[l.Key]
+	if b == nil {
+		if len(s.books) >= maxBooks {
+			return nil
+		}
+		if s.books == nil {
+			s.books = map[Key]*book{}
+		}
+		b = &book{owner: l.Owner, rule: l.Rule}
+		s.books[l.Key] = b
+	}
+	b.asked, b.always, b.knobs = l.hit.now, l.Always, l.Knobs
+	s.hear(l.Key, l.Name, &l.Knobs)
+	return b
+}
+
+// receive takes in what the holder gave back, and says what stands against the limit then.
+func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used uint64, ok bool) {
+	h := &l.hit
+	var a Answer
+	n.charge(s, h, e, part{}, &a)
+	e = s.tables[owned].find(h.hash, h.Key)
+	if l.window = windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
+		l.window = h.now // of a slice, which never comes again
+	}
+	credit, ok := b.Receive(h.now, l.from, l.inst, l.Request, l.window)
+	if !ok {
+		s.counts.lease.Refused++
+		return e, 0, false
+	}
+	if credit > 0 && e != nil && !h.rule.Algorithm.Bucket() {
+		n.credit(s, h, e, l.window, credit)
+		n.charge(s, h, e, part{}, &a)
+	}
+	if !n.options.NoHot {
+		if s.temper.rates.Report(h.now, hotkey.Key(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
+			e.heat |= heatTracked
+		}
+	}
+	return e, a.Before, true
+}
+
+// windowOf is the window that a charge at now counts in.
+func windowOf(e *entry, r limit.Rule, now int64) int64 {
+	w := r.Index(now)
+	if e != nil && windowed(r) {
+		if x := e.newest(r); x > w && r.End(x-1) <= now+int64(ahead) {
+			return x
+		}
+	}
+	return w
+}
+
+// credit gives hits of window back that were lent and not spent (C4).
+func (n *Node) credit(s *shard, h *hit, e *entry, window int64, hits uint64) {
+	st := &s.state
+	s.load(e, h.rule, st)
+	standing := uint64(0)
+	for _, f := range st.Slots {
+		if f.At == window {
+			standing = saturatingSub(saturatingAdd(standing, f.Charged), f.Refunded)
+		}
+	}
+	h.rule.Refund(st, h.now, s.inst, min(hits, standing))
+	h.rule.Trim(st, h.now)
+	if !s.store(e, h.rule, st) {
+		s.counts.refundsDropped++
+		return
+	}
+	s.counts.lease.Credited += hits
+	if s.view.copies {
+		n.indebt(s, e, h.Question, 0)
+	}
+}
+
+// answer lends what can be lent, of which used stands against the limit, and answers.
+func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *Effects) {
+	h := &l.hit
+	r, at := h.rule, h.now
+	depth := r.Depth()
+	if r.Algorithm.Bucket() {
+		used = max(used, refill(r))
+	}
+	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: l.window, Total: l.Have, Limit: depth, Left: lifetime(r, l.window, at)}
+	if l.Window != l.window {
+		g.Total = 0
+	}
+	hot := (b.always || n.hot(s, h.Key, h.Owner)) && n.decree(h.Owner) != hotkey.Never
+	size, last := uint64(0), false
+	if hot {
+		g.Flags |= lease.Hot
+		size, last = b.Size(at, l.from, l.Request, depth, used)
+	}
+	if s.names[h.Key] != nil {
+		g.Flags |= lease.Named
+	}
+	if last {
+		g.Flags |= lease.Last
+	}
+	var a Answer
+	if size > 0 {
+		if e, size = n.lendOut(s, b, l, e, size, &a); size > 0 {
+			g.Total = b.Lend(at, l.from, l.window, size)
+		}
+	}
+	if g.Used = saturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {
+		g.Flags |= lease.Denied
+		g.Left = s.room(e, r, at)
+	}
+	if len(s.books) > 0 && e != nil {
+		n.ebb(s, b, h.Key, r, l.window, g.Used, false)
+	}
+	n.sendGrant(s, l, e, &a, pendingGrant{l.from, g}, size, fx)
+}
+
+// refill is the hits that a bucket drains in the life of a slice. What is lent of a bucket is charged as if all of it
+// were spent at the end of its life: then the level here is never below what it would be had every hit been charged when
+// it was spent, whoever decides the key by then, so the bucket admits not a hit more than without leases.
+func refill(r limit.Rule) uint64 {
+	return uint64(lease.Slice)*uint64(r.Limit)/uint64(r.End(0)) + 1
+}
+
+// lifetime is how long what is lent in window lives.
+func lifetime(r limit.Rule, window, now int64) time.Duration {
+	if r.Algorithm.Bucket() {
+		return lease.Slice
+	}
+	return time.Duration(min(r.End(window)-now, r.End(0)))
+}
+
+// room is how long a holder may refuse, given that nothing fits into e.
+func (s *shard) room(e *entry, r limit.Rule, now int64) time.Duration {
+	if e == nil {
+		return 0
+	}
+	s.load(e, r, &s.state)
+	left := r.Room(&s.state, now)
+	if r.Algorithm != limit.FixedWindow && left > 0 {
+		left = max(left, leastDeny)
+	}
+	return left
+}
+
+// lendOut charges size hits (C1); 0 if that is not possible.
+func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *Answer) (*entry, uint64) {
+	h := &l.hit
+	if e == nil {
+		if e = s.insert(h, false); e == nil {
+			return nil, 0 // never from a sketch
+		}
+	}
+	l.q.Op, l.q.Hits = Take, size
+	if h.rule.Algorithm.Bucket() {
+		h.now += int64(lease.Slice)
+	}
+	e, overflow := n.charge(s, h, e, part{}, a)
+	if overflow || a.Over {
+		s.counts.lease.Violations[lease.C1]++
+		return e, 0
+	}
+	s.counts.lease.Lent += size
+	return e, size
+}
+
+// sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
+func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Answer, g pendingGrant, size uint64, fx *Effects) {
+	if size > 0 && s.view.copies {
+		n.owe(s, &l.hit, e, 0, a)
+		if a.Kind == Wait {
+			s.waits.tickets[a.Ticket].grant = &g
+			return
+		}
+		if a.Kind != Decided || a.Authority != Full {
+			return // it finds no room to be told: the holder asks again, and gets it back then
+		}
+	}
+	g.send(fx)
+}
+
+func (g *pendingGrant) send(fx *Effects) {
+	m := leaseTo(&fx.Leases, g.to, lease.Lend)
+	m.Grants = append(m.Grants, g.grant)
+}
+
+// heed tells holders of a key what a decision on it means for them.
+func (n *Node) heed(s *shard, h *hit, e *entry, a *Answer) {
+	b := s.books[h.Key]
+	if b == nil || e == nil {
+		return
+	}
+	a.Hot = a.Hot || b.always
+	if h.Op == Take || h.Op == Refund {
+		n.ebb(s, b, h.Key, h.Question.Rule, windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
+	}
+}
+
+// ebb looks whether holders of key k are to be told something, now that count stands against rule r.
+func (n *Node) ebb(s *shard, b *book, k Key, r limit.Rule, window int64, count uint64, back bool) {
+	if r.Algorithm.Bucket() {
+		return
+	}
+	if window != b.window {
+		b.window, b.tide = window, ample
+	}
+	depth := uint64(r.Depth())
+	t := ample
+	switch left := saturatingSub(depth, count); {
+	case left == 0:
+		t = gone
+	case left <= depth/50:
+		t = scarce
+	}
+	b.lift = b.lift || t < b.tide && b.tide == gone && (back || r.Depth() > b.rule.Depth())
+	if (t > b.tide || b.lift) && !b.queued {
+		b.queued = true
+		s.told = append(s.told, k)
+		n.speak(true)
+	}
+	b.tide, b.rule = t, r
+}
+
+// notify tells holders what ebb has found.
+func (n *Node) notify(s *shard, now int64, fx *Effects) {
+	at := s.clock(now)
+	for _, k := range s.told {
+		b := s.books[k]
+		if b == nil {
+			continue
+		}
+		notice := lease.Notice{Window: b.window, Limit: b.rule.Depth(), What: lease.Recall}
+		switch {
+		case b.tide == gone:
+			_, h := n.shard(k)
+			notice.What, notice.Left = lease.Deny, s.room(s.tables[owned].find(h, k), b.rule, at)
+		case b.lift:
+			notice.What = lease.Lift
+		}
+		b.queued, b.lift = false, false
+		if notice.What != lease.Deny || notice.Left >= time.Duration(tellDeny) {
+			s.tellHolders(at, k, b, &notice, fx)
+		}
+	}
+	s.told = s.told[:0]
+}
+
+// tellHolders sends a notice to all holders of key k.
+func (s *shard) tellHolders(now int64, k Key, b *book, notice *lease.Notice, fx *Effects) {
+	notice.Key = k
+	for _, l := range b.Holders(now) {
+		m := leaseTo(&fx.Leases, l.Holder, lease.Bulk)
+		m.Notices = append(m.Notices, *notice)
+	}
+}
+
+// tendBooks takes back what silent holders have given up, and drops the books that nobody needs.
+func (n *Node) tendBooks(s *shard, now int64) {
+	for _, k := range sortedKeys(s.books) {
+		b := s.books[k]
+		s.counts.violate(b.Lately())
+		if now-b.asked > bookLife {
+			delete(s.books, k)
+			continue
+		}
+		if !b.knobs.Reclaim || b.rule.Algorithm.Bucket() {
+			continue
+		}
+		_, h := n.shard(k)
+		e := s.tables[owned].find(h, k)
+		if e == nil {
+			continue
+		}
+		q := Question{Key: k, Owner: b.owner, Rule: b.rule}
+		w := windowOf(e, b.rule, now)
+		if back := b.Reclaim(now, w); back > 0 {
+			n.credit(s, &hit{Question: &q, now: now, hash: h, kind: owned, rule: b.rule}, e, w, back)
+			s.counts.lease.Reclaimed += back
+		}
+	}
+}
+
+// closeBooks drops the books of keys that this member does not decide any more (C4).
+func (s *shard) closeBooks(n *Node) {
+	for k, b := range s.books {
+		_, h := n.shard(k)
+		if s.view.Hold(b.owner, s.tables[owned].find(h, k).gained(b.owner)).Reason != handoff.Mine {
+			s.counts.violate(b.Lately())
+			delete(s.books, k)
+		}
+	}
 }

@@ -1,6 +1,274 @@
 package owner
 
-import "github.com/keyward/keyward/ring"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// holding is what this member holds of one key that another one owns.
+type holding struct {
+	lease.Holding
+	key    Key
+	owner  uint64 // ring position
+	domain uint64
+	rule   limit.Rule
+	by     Mechanism
+	to     ring.ID // who was asked last
+	queued bool    // it is among the shard's due
+	named  bool    // the grantor knows the key's name
+	drift  drift   // of Approximate
+}
+
+// holdLocked answers q, which another member owns, from what this one holds; false when the owner is to be asked. With
+// live only a lease that is there already counts.
+func (n *Node) holdLocked(s *shard, now int64, q *Question, live bool, a *Answer) bool {
+	x := s.holdings[q.Key]
+	if q.Op == Refund && x != nil {
+		x.Hear(s.clock(now), &lease.Notice{What: lease.Lift, Window: 1<<63 - 1})
+	}
+	if q.Op != Take || q.Hits == 0 || x == nil && live {
+		return false
+	}
+	now = s.clock(now)
+	if x == nil {
+		if x = n.begin(s, now, q); x == nil {
+			return false
+		}
+	}
+	x.follow(q)
+	if x.by == Approximate {
+		return n.approximate(s, x, now, q, a)
+	}
+	d, verdict := x.Decide(now, q.Rule, q.Hits)
+	if !x.queued && x.Due(now) {
+		n.push(s, x, verdict == lease.Unknown)
+	}
+	switch verdict {
+	case lease.Admitted:
+		a.Authority = Full
+		s.counts.lease.LocalHits += q.Hits
+	case lease.Refused:
+		a.Authority = Cached
+		s.counts.lease.LocalDenied++
+	default:
+		return false
+	}
+	a.Decision, a.Kind, a.Path, a.Hot = d, Decided, Leased, true
+	s.counts.decided[a.Authority]++
+	return true
+}
+
+// begin makes a holding for q's key if there is reason for one.
+func (n *Node) begin(s *shard, now int64, q *Question) *holding {
+	switch mode := n.decree(q.Owner); {
+	case q.Mechanism == Approximate:
+	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != ByLease:
+		return nil
+	case q.Mechanism == ByLease, mode != hotkey.Auto:
+	case !n.heavy(s, now, q.Key):
+		return nil
+	}
+	return n.hold(s, q)
+}
+
+// hold makes a holding for q's key; nil if there are too many.
+func (n *Node) hold(s *shard, q *Question) *holding {
+	if n.held.Add(1) > int64(n.options.MaxHoldings) {
+		n.held.Add(-1)
+		s.counts.lease.NoRoom++
+		return nil
+	}
+	if s.holdings == nil {
+		s.holdings = map[Key]*holding{}
+	}
+	x := &holding{key: q.Key}
+	x.Salt = finish(q.Key[0] ^ n.options.Inst)
+	x.follow(q)
+	s.holdings[q.Key] = x
+	return x
+}
+
+// follow takes over what q's rule says.
+func (x *holding) follow(q *Question) {
+	x.owner, x.domain, x.rule, x.by = q.Owner, q.Domain, q.Rule, q.Mechanism
+	if q.Knobs != nil {
+		x.Knobs = *q.Knobs
+	}
+	if x.by == ByLease {
+		x.Warm()
+	}
+}
+
+// push lets x be asked for with the next Flush; urgent, at once.
+func (n *Node) push(s *shard, x *holding, urgent bool) {
+	if x.queued {
+		return
+	}
+	x.queued = true
+	s.due = append(s.due, x.key)
+	n.speak(urgent)
+}
+
+// speak lets the next Flush send what is due or told; urgent, at once.
+func (n *Node) speak(urgent bool) {
+	n.talking.Store(true)
+	n.dirty.Store(true)
+	if urgent {
+		n.urgent.Store(true)
+	}
+}
+
+// heardHot takes in that the owner calls q's key hot.
+func (n *Node) heardHot(s *shard, now int64, q *Question) {
+	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
+		return
+	}
+	x := s.holdings[q.Key]
+	if x == nil {
+		if x = n.hold(s, q); x == nil {
+			return
+		}
+	}
+	x.follow(q)
+	x.Warm()
+}
+
+// request sends what the shard's holdings have to say.
+func (n *Node) request(s *shard, now int64, fx *Effects) {
+	at := s.clock(now)
+	for _, k := range s.due {
+		x := s.holdings[k]
+		if x == nil {
+			continue
+		}
+		x.queued = false
+		_, h := n.shard(k)
+		hold := s.view.Hold(x.owner, s.tables[owned].find(h, k).gained(x.owner))
+		if p, live := n.serial.peers[hold.Member]; hold.Reason != handoff.Other || !live || p.Old {
+			continue
+		}
+		x.to = hold.Member
+		r := n.ask(s, x, at)
+		m := leaseTo(&fx.Leases, x.to, lease.Ask)
+		m.Requests = append(m.Requests, r)
+	}
+	s.due = s.due[:0]
+}
+
+func (n *Node) ask(s *shard, x *holding, now int64) lease.Request {
+	var r lease.Request
+	if x.by == Approximate {
+		r = n.report(s, x, now)
+	} else {
+		r = x.Request(now)
+	}
+	r.Key, r.Owner, r.Domain, r.Always = x.key, x.owner, x.domain, x.by == ByLease
+	if !x.named {
+		r.Name = s.names[x.key].wire()
+	}
+	return r
+}
+
+// granted takes in what a grantor has answered.
+func (n *Node) granted(now int64, from ring.ID, g *lease.Grant) {
+	s, _ := n.shard(g.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.holdings[g.Key]
+	if x == nil || x.to != from {
+		return
+	}
+	now = s.clock(now)
+	if x.by == Approximate {
+		n.synced(s, x, now, g)
+		return
+	}
+	had := x.Left(now)
+	if !x.Accept(now, g) {
+		return
+	}
+	if x.named = g.Flags&lease.Named != 0; x.by == ByLease {
+		x.Warm()
+	}
+	if got := saturatingSub(x.Left(now), had); got > 0 {
+		s.counts.lease.Granted++
+		s.counts.lease.GrantedHits += got
+	} else {
+		s.counts.lease.Empty++
+	}
+}
+
+// noticed takes in what a grantor tells.
+func (n *Node) noticed(now int64, from ring.ID, notice *lease.Notice) {
+	s, h := n.shard(notice.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.holdings[notice.Key]
+	if x == nil || x.to != from {
+		return
+	}
+	now = s.clock(now)
+	if x.Hear(now, notice); notice.What == lease.Lift {
+		s.tables[denied].remove(h, notice.Key)
+	}
+	if x.Due(now) {
+		n.push(s, x, false)
+	}
+}
+
+// tendHoldings says what time brings, and forgets what nobody asks for.
+func (n *Node) tendHoldings(s *shard, now int64) {
+	for _, k := range sortedKeys(s.holdings) {
+		x := s.holdings[k]
+		switch {
+		case x.by == Approximate:
+			if n.stale(s, x, now) {
+				n.push(s, x, false)
+			} else if x.drift.idle(now) {
+				n.let(s, x)
+			}
+		case x.Idle(now):
+			n.let(s, x)
+		case x.Due(now):
+			n.push(s, x, false)
+		}
+	}
+}
+
+// let forgets x.
+func (n *Node) let(s *shard, x *holding) {
+	s.counts.heldStats(x.Lately())
+	delete(s.holdings, x.key)
+	n.held.Add(-1)
+}
+
+// dropLeases gives up what times do not mean anything for any more, as the clock has stepped.
+func (s *shard) dropLeases(now int64) {
+	clear(s.books)
+	for _, x := range s.holdings {
+		x.Drop(now)
+		x.drift.under, x.drift.sent, x.drift.synced, x.drift.asked = false, now, now, now
+	}
+}
+
+// sortedKeys are the keys of m in an order that is the same for equal histories.
+func sortedKeys[T any](m map[Key]T) []Key {
+	if len(m) == 0 {
+		return nil
+	}
+	ks := make([]Key, 0, len(m))
+	for k := range m {
+		ks = append(ks, k)
+	}
+	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	return ks
+}
 
 // HeldKey is a key of another member of which this one has a lease.
 type HeldKey struct {
@@ -14,5 +282,21 @@ type HeldKey struct {
 	Mechanism           Mechanism
 }
 
-// Held are the keys of which this member has leases.
-func (n *Node) Held(now int64) []HeldKey { return nil }
+// Held are the keys of which this member has leases, in the order of their digests within a shard.
+func (n *Node) Held(now int64) []HeldKey {
+	var all []HeldKey
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		for _, k := range sortedKeys(s.holdings) {
+			x := s.holdings[k]
+			y := HeldKey{Key: k, Member: x.to, Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.Denied(), Expires: x.Expires(), Mechanism: x.by}
+			if m := s.names[k]; m != nil {
+				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner
+			}
+			all = append(all, y)
+		}
+		s.mu.Unlock()
+	}
+	return all
+}

@@ -1,30 +1,264 @@
 package owner
 
 import (
+	"cmp"
+	"math"
+	"slices"
+	"sync/atomic"
+
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 )
 
+// An entry's heat is, from the top: the tick of its last question, 1 to 31 (5 bits); whether the shard's Rates follow its
+// key; and the questions of that tick (10 bits). So a decision on a key that is not hot costs a comparison and a count.
+const (
+	heatTick    = 11
+	heatEpoch   = heatTick + 3
+	heatTracked = 1 << 10
+	heatCount   = heatTracked - 1
+	tickLength  = 30 // bits of nanoseconds: 1.07 s
+
+	defaultCapacity = 50_000 // questions a second, until SetLoad says more
+	hotPart         = 0.05   // of the capacity
+	heavyRate       = 200    // forwarded questions a second of one key, from which on this member asks for a lease unasked
+	heavyPart       = 0.02   // and this part of all it forwards
+)
+
+// heat is what the Node knows of its load.
+type heat struct {
+	capacity   atomic.Uint64 // float64 bits; questions a second
+	overloaded atomic.Bool
+	candidate  atomic.Uint32 // questions in a tick that make a key a candidate
+	heavy      atomic.Uint64 // float64 bits: forwarded questions a second of one key that are many
+	decrees    atomic.Pointer[map[uint64]hotkey.Mode]
+
+	// The rest is guarded by the Node's serial.
+	judged int64
+	epoch  uint16
+	mean   float64
+}
+
+// temper is a shard's part of it. Guarded by the shard's mu.
+type temper struct {
+	rates     hotkey.Rates
+	forwards  *hotkey.Sketch // of what other members own; nil until there is something
+	since     map[Key]int64  // when each hot key became so
+	questions uint64         // of this epoch of eight ticks
+	active    uint64         // keys asked for in it
+}
+
+// SetLoad says how many questions a second this machine could decide, and whether it has more to do than it can: then
+// keys are hot at half the rate. It may run concurrently.
+func (n *Node) SetLoad(capacity float64, overloaded bool) {
+	n.heat.capacity.Store(math.Float64bits(capacity))
+	n.heat.overloaded.Store(overloaded)
+	n.heat.candidate.Store(uint32(min(heatCount, max(1, n.absolute()/4))))
+}
+
+// absolute is H_abs, in questions a second.
+func (n *Node) absolute() float64 {
+	h := n.options.HotRate
+	if h <= 0 {
+		h = hotPart * math.Float64frombits(n.heat.capacity.Load())
+	}
+	if n.heat.overloaded.Load() {
+		h /= 2
+	}
+	return h
+}
+
+// SetRoutes makes the keys of the owner strings in rs hot, or never hot, by decree. hash is Envoy's. It may run
+// concurrently.
+func (n *Node) SetRoutes(rs []hotkey.Route, hash func(string) uint64) {
+	var decrees map[uint64]hotkey.Mode
+	for i := range rs {
+		if m := rs[i].Mode; m == hotkey.Spread || m == hotkey.Dedicated || m == hotkey.Never {
+			if decrees == nil {
+				decrees = map[uint64]hotkey.Mode{}
+			}
+			decrees[hash(rs[i].Owner)] = m
+		}
+	}
+	if decrees == nil {
+		n.heat.decrees.Store(nil)
+		return
+	}
+	n.heat.decrees.Store(&decrees)
+}
+
+// decree is what routes say of the keys at a ring position; Auto is nothing.
+func (n *Node) decree(owner uint64) hotkey.Mode {
+	if d := n.heat.decrees.Load(); d != nil {
+		return (*d)[owner]
+	}
+	return hotkey.Auto
+}
+
+// hot says whether key k, which is this member's, is to be leased because it is hot.
+func (n *Node) hot(s *shard, k Key, owner uint64) bool {
+	switch n.decree(owner) {
+	case hotkey.Spread, hotkey.Dedicated:
+		return true
+	case hotkey.Never:
+		return false
+	}
+	return s.temper.rates.Hot(hotkey.Key(k))
+}
+
+// warm counts a question that this member decided on entry e, and says whether its key is hot.
+func (n *Node) warm(s *shard, now int64, q *Question, e *entry) bool {
+	if !n.options.NoHot {
+		n.countHeat(s, now, q, e)
+	}
+	return n.hot(s, q.Key, q.Owner)
+}
+
+func (n *Node) countHeat(s *shard, now int64, q *Question, e *entry) {
+	t := &s.temper
+	t.questions++
+	tick := uint16(now>>tickLength%31+1) << heatTick
+	if was := e.heat &^ (heatTracked | heatCount); was != tick {
+		if was == 0 || was>>heatEpoch != tick>>heatEpoch {
+			t.active++
+		}
+		e.heat = tick | e.heat&heatTracked
+	}
+	if e.heat&heatTracked != 0 {
+		if t.rates.Count(hotkey.Key(q.Key), now, 1) {
+			return
+		}
+		e.heat &^= heatTracked
+	}
+	if e.heat++; uint32(e.heat&heatCount) < n.heat.candidate.Load() {
+		return
+	}
+	if e.heat &^= heatCount; t.rates.Consider(now, hotkey.Key(q.Key), float64(n.heat.candidate.Load()), q.HotFactor) {
+		e.heat |= heatTracked
+	}
+}
+
+// heavy counts a question that another member is to be asked, and says whether its key makes up so much of what is
+// forwarded that a lease is worth asking for.
+func (n *Node) heavy(s *shard, now int64, k Key) bool {
+	if n.options.NoHot {
+		return false
+	}
+	t := &s.temper
+	if t.forwards == nil {
+		t.forwards = hotkey.NewSketch(n.options.Seed[0] ^ n.options.Seed[1])
+	}
+	return t.forwards.Add(now, hotkey.Key(k)) > math.Float64frombits(n.heat.heavy.Load())
+}
+
+// judge says once a second which keys are hot.
+func (n *Node) judge(now int64, fx *Effects) {
+	if h := &n.heat; now-h.judged < int64(1e9) && now >= h.judged {
+		return
+	}
+	n.heat.judged = now
+	epoch := uint16(now >> tickLength % 31 / 8)
+	turned := epoch != n.heat.epoch
+	n.heat.epoch = epoch
+	load := hotkey.Load{Mean: n.heat.mean, Absolute: n.absolute()}
+	questions, active, forwarded := uint64(0), uint64(0), 0.0
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		t := &s.temper
+		if t.forwards != nil {
+			forwarded += t.forwards.Total(s.clock(now))
+		}
+		if turned {
+			questions, active = questions+t.questions, active+t.active
+			t.questions, t.active = 0, 0
+		}
+		if t.rates.Len() > 0 {
+			n.changed(s, now, t.rates.Tick(s.clock(now), load), fx)
+		}
+		s.mu.Unlock()
+	}
+	if turned && active > 0 {
+		n.heat.mean = float64(questions) / float64(active) / 8
+	}
+	n.heat.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*forwarded)))
+}
+
+// changed follows up on keys that became hot, or are not any more.
+func (n *Node) changed(s *shard, now int64, changes []hotkey.Change, fx *Effects) {
+	for _, c := range changes {
+		k := Key(c.Key)
+		if c.Hot {
+			if s.temper.since == nil {
+				s.temper.since = map[Key]int64{}
+			}
+			s.temper.since[k] = now
+			continue
+		}
+		delete(s.temper.since, k)
+		if b := s.books[k]; b != nil && !b.always && !n.hot(s, k, b.owner) {
+			s.tellHolders(now, k, b, &lease.Notice{What: lease.Cool}, fx)
+		}
+	}
+}
+
 // HotKey is a key that this member owns and that is hot or lent.
 type HotKey struct {
 	Key                 Key
-	Domain, Name, Owner string // empty until somebody has told them
-	Hash                uint64 // ring position
-	Rate                float64
+	Domain, Name, Owner string  // empty until somebody has told them
+	Hash                uint64  // ring position
+	Rate                float64 // questions a second, with those that holders decide
 	Hot                 bool
 	Since               int64 // when it became hot, Unix nanoseconds
 	Rule                limit.Rule
 	Knobs               lease.Knobs
 	Used, Lent          uint64 // hits that stand against the limit, and of these, hits that holders may not have spent
 	Splittable          bool   // the limit is large enough to be lent to all members
+	Holders             []lease.Line
 }
 
-// SetLoad says how many questions a second this machine could decide, and whether it has more to do than it can.
-func (n *Node) SetLoad(capacity float64, overloaded bool) {}
-
-// SetRoutes makes the keys of the owner strings in rs hot, or never hot, by decree. hash is Envoy's.
-func (n *Node) SetRoutes(rs []hotkey.Route, hash func(string) uint64) {}
+func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
+	y := HotKey{Key: k, Rate: rate, Since: s.temper.since[k]}
+	if m := s.names[k]; m != nil {
+		y.Domain, y.Name, y.Owner, y.Knobs = m.domain, m.name, m.owner, m.knobs
+	}
+	_, h := n.shard(k)
+	if e := s.tables[owned].find(h, k); e != nil {
+		y.Hash, y.Rule = e.note, s.rule(e)
+		s.load(e, y.Rule, &s.state)
+		y.Used = y.Rule.Used(&s.state, s.clock(now))
+	}
+	if b := s.books[k]; b != nil {
+		y.Hash, y.Rule, y.Knobs = b.owner, b.rule, b.knobs
+		y.Lent, y.Holders = b.Out(now), b.Holders(now)
+	}
+	y.Hot = n.hot(s, k, y.Hash)
+	most, _ := lease.Lendable(y.Rule)
+	y.Splittable = most >= uint64(s.view.Ring().Len())
+	return y
+}
 
 // HotKeys are the keys of this member that are hot or lent, the hottest first.
-func (n *Node) HotKeys(now int64) []HotKey { return nil }
+func (n *Node) HotKeys(now int64) []HotKey {
+	var all []HotKey
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		s.temper.rates.All(now, func(hk hotkey.Key, rate float64, hot bool) {
+			if k := Key(hk); hot || s.books[k] != nil {
+				all = append(all, n.hotKey(s, now, k, rate))
+			}
+		})
+		for k := range s.books {
+			if s.temper.rates.Rate(now, hotkey.Key(k)) == 0 {
+				all = append(all, n.hotKey(s, now, k, 0))
+			}
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b HotKey) int {
+		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Key[0], b.Key[0]), cmp.Compare(a.Key[1], b.Key[1]))
+	})
+	return all
+}

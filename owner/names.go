@@ -1,7 +1,88 @@
 package owner
 
-import "github.com/keyward/keyward/lease"
+import (
+	"strings"
+
+	"github.com/keyward/keyward/lease"
+)
+
+const (
+	maxNames = 256 // of one shard
+	maxName  = 256 // bytes of each part
+)
+
+// name is what people call a key.
+type name struct {
+	domain, name, owner string
+	knobs               lease.Knobs
+	at                  int64 // when it was last told
+}
 
 // Name tells what people call key k, what its rule says of leases, and the owner string that Envoy hashes. Only names of
 // hot and leased keys are kept. It may run concurrently, and costs little when the name is known.
-func (n *Node) Name(k Key, domain, name, ownerString string, knobs *lease.Knobs) {}
+func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Knobs) {
+	s, h := n.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.names[k]; x != nil {
+		x.at = s.now
+		return
+	}
+	if e := s.tables[owned].find(h, k); s.books[k] == nil && s.holdings[k] == nil && (e == nil || e.heat&heatTracked == 0) {
+		return
+	}
+	x := name{domain: clip(domain), name: clip(text), owner: ownerString}
+	if len(ownerString) > maxName {
+		x.owner = "" // half of it is another key's
+	}
+	if knobs != nil {
+		x.knobs = *knobs
+	}
+	s.learn(k, x)
+}
+
+// learn keeps x as k's name.
+func (s *shard) learn(k Key, x name) {
+	if len(s.names) >= maxNames {
+		return
+	}
+	if s.names == nil {
+		s.names = map[Key]*name{}
+	}
+	x.at = s.now
+	s.names[k] = &x
+}
+
+// clip shortens text, of which the wire's separator is no part.
+func clip(text string) string {
+	return strings.ReplaceAll(text[:min(len(text), maxName)], "\x00", "?")
+}
+
+// wire is x as a Request carries it.
+func (x *name) wire() string {
+	if x == nil {
+		return ""
+	}
+	return x.domain + "\x00" + x.name + "\x00" + x.owner
+}
+
+// hear keeps the name that a Request carries.
+func (s *shard) hear(k Key, wire string, knobs *lease.Knobs) {
+	parts := strings.SplitN(wire, "\x00", 3)
+	if len(parts) != 3 || s.names[k] != nil || len(parts[2]) > maxName {
+		return
+	}
+	s.learn(k, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
+}
+
+// forgetNames drops the names of keys that nobody speaks of any more.
+func (s *shard) forgetNames() {
+	for k, x := range s.names {
+		if s.books[k] == nil && s.holdings[k] == nil && s.now-x.at > nameLife {
+			delete(s.names, k)
+		}
+	}
+}
+
+// nameLife is how long a name is kept for a key that is not leased, in nanoseconds.
+const nameLife = int64(60e9)

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -20,8 +21,11 @@ type Node struct {
 	domains [domainSlots]atomic.Int64
 	shards  [shards]shard
 	waiting atomic.Int64 // tickets
+	held    atomic.Int64 // leases of other members' keys
 	dirty   atomic.Bool  // something waits for Flush
 	urgent  atomic.Bool  // and somebody waits for that
+	talking atomic.Bool  // and something about leases is among it
+	heat    heat
 
 	serial struct {
 		sync.Mutex // taken before any shard's mu
@@ -49,6 +53,8 @@ func New(o Options) *Node {
 	n.ledgers[owned] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
 	n.ledgers[denied].max = int64(o.DenyCache)
 	n.copies.max = int64(o.MaxKeys)
+	n.SetLoad(defaultCapacity, false)
+	n.heat.heavy.Store(math.Float64bits(heavyRate))
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.inst = n.serial.view, o.Inst
@@ -147,7 +153,8 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool
 	v := s.view
 	right, num, den := n.right(now, v)
 	if right == handoff.None {
-		if a.Kind = Ask; !serve {
+		// What was lent is charged, and valid by itself.
+		if a.Kind = Ask; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
 			n.shareLocked(s, h, now, q, a)
 		}
 		return
@@ -156,8 +163,10 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool
 	if e == nil || e.epoch != v.epoch || e.note != q.Owner {
 		switch hold := v.Hold(q.Owner, e.gained(q.Owner)); hold.Reason {
 		case handoff.Other:
-			a.Kind, a.Member = Ask, hold.Member
-			s.counts.asked++
+			if serve || !n.holdLocked(s, now, q, false, a) {
+				a.Kind, a.Member = Ask, hold.Member
+				s.counts.asked++
+			}
 			return
 		case handoff.Unsealed:
 			if v.old[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
@@ -221,27 +230,45 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
 		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
 	}
-	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
-		ht.extra = s.unabsorbed(&ht)
+	e, overflow := n.charge(s, &ht, e, p, a)
+	s.counts.decided[a.Authority]++
+	n.remember(s, &ht, a)
+	if e != nil {
+		a.Hot = n.warm(s, ht.now, q, e)
 	}
-	known := e != nil && e.epoch == s.view.epoch && e.limit >= q.Rule.Limit
+	if len(s.books) > 0 {
+		n.heed(s, &ht, e, a)
+	}
+	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && e != nil {
+		n.owe(s, &ht, e, ticket, a)
+	}
+}
+
+// charge decides h, whose token is here, and charges it to e, or to an entry that it makes. overflow says that a sketch
+// has counted it.
+func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry, overflow bool) {
+	r := ht.Question.Rule
+	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
+		ht.extra = s.unabsorbed(ht)
+	}
+	known := e != nil && e.epoch == s.view.epoch && e.limit >= r.Limit
 	if !known {
-		if at, lost := s.view.Lost(q.Owner); lost {
-			e = n.mourn(s, &ht, e, at)
+		if at, lost := s.view.Lost(ht.Owner); lost {
+			e = n.mourn(s, ht, e, at)
 		}
 	}
 	var end int64
 	if known {
 		end = e.end
 	}
-	e, overflow := s.count(&ht, e, &a.Decision)
+	e, overflow = s.count(ht, e, &a.Decision)
 	switch {
 	case !ht.charges():
 	case overflow:
-		n.note(s, &ht, q.Rule.End(q.Rule.Index(ht.now)))
+		n.note(s, ht, r.End(r.Index(ht.now)))
 	case !known || e.end != end:
-		s.own(&ht, e)
-		n.note(s, &ht, e.end)
+		s.own(ht, e)
+		n.note(s, ht, e.end)
 	}
 	a.Kind, a.Path, a.Authority = Decided, Local, Full
 	switch {
@@ -249,13 +276,9 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 		a.Authority = Overflow
 	case p.den != 0:
 		a.Authority = Part
-		shiftAnswer(&ht, a)
+		shiftAnswer(ht, a)
 	}
-	s.counts.decided[a.Authority]++
-	n.remember(s, &ht, a)
-	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && e != nil {
-		n.owe(s, &ht, e, ticket, a)
-	}
+	return e, overflow
 }
 
 // own marks e as this member's.

@@ -54,12 +54,12 @@ const (
 
 // Question asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
 type Question struct {
-	Key       Key
-	Owner     uint64 // ring position: Envoy's hash of the owner string
-	Domain    uint64 // hash of the domain, for memory quotas
-	Rules     uint64 // version of the rules it was matched by
-	Hits      uint64
-	Rule      limit.Rule
+	Key    Key
+	Owner  uint64 // ring position: Envoy's hash of the owner string
+	Domain uint64 // hash of the domain, for memory quotas
+	Rules  uint64 // version of the rules it was matched by
+	Hits   uint64
+	Rule   limit.Rule
 	// Knobs are what the rule says of leases; nil is all defaults. They do not travel with a question.
 	Knobs     *lease.Knobs
 	LocalCap  uint32 // of FailOpen; 0 means the limit

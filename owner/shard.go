@@ -39,6 +39,12 @@ type shard struct {
 	queue    queue  // keys of which others are to be told
 	debts    uint32 // made so far
 	waits    waits
+	temper   temper
+	books    map[Key]*book    // of keys of which parts are lent
+	told     []Key            // books whose holders are to be told something
+	holdings map[Key]*holding // leases of other members' keys
+	due      []Key            // those with something to say
+	names    map[Key]*name
 	counts   counts
 	peaks    [peaks]peak
 	_        [128]byte // keeps neighbours' mutexes off this cache line

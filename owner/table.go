@@ -15,6 +15,7 @@ type entry struct {
 	more    uint32 // first of its records; 0 is none
 	shape   uint16 // the rule it counts by, apart from the limit
 	epoch   uint16 // a view in which this member decided the key; 0 is none
+	heat    uint16 // how often its key is asked for, see hot.go
 	mark    uint16 // 0 is an empty slot, moved one that has left an old array, else the domain's slot + 1, and copyBit
 }
 

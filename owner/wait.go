@@ -39,9 +39,10 @@ type wait struct {
 	question Question
 	hash     uint64
 	since    int64
-	answer   Answer // given already, if it waits for copies
-	turn     uint32 // of the debt
-	upto     uint64 // as many of its hits have to be confirmed
+	answer   Answer        // given already, if it waits for copies
+	turn     uint32        // of the debt
+	upto     uint64        // as many of its hits have to be confirmed
+	grant    *pendingGrant // who waits is no question but a holder
 }
 
 // tokenWait is one key whose token was asked for.
@@ -127,8 +128,13 @@ func (s *shard) anyWaits(tickets []uint64) bool {
 
 // resolve answers a ticket.
 func (n *Node) resolve(s *shard, ticket uint64, a Answer, fx *Effects) {
-	if n.dropWait(s, ticket) {
+	w := s.waits.tickets[ticket]
+	switch {
+	case !n.dropWait(s, ticket):
+	case w.grant == nil:
 		fx.Done = append(fx.Done, Done{ticket, a})
+	case a.Kind == Decided:
+		w.grant.send(fx)
 	}
 }
 

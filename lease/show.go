@@ -1,0 +1,10 @@
+package lease
+
+// Have is what was granted of the present window and not given back.
+func (h *Holding) Have() uint64 { return h.have }
+
+// Expires is when the balance ends, in Unix nanoseconds.
+func (h *Holding) Expires() int64 { return h.expires }
+
+// Demand is the hits a second that are offered, denials included.
+func (h *Holding) Demand(now int64) (perSecond float64) { return h.demand.rate(now) }

@@ -1,0 +1,189 @@
+package owner
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+)
+
+// A rule that says approximate lets every member admit by its own copy of the counter, S hits of which the owner does not
+// know yet at most, S being the rule's slack divided by the members. What a member admits it charges to its own slot, the
+// one it uses under SHARE, too; a report sends that slot, which only grows, and brings back everybody's. So reports may be
+// lost and doubled, and the owner may change. As long as the owner's count is below the limit, everybody together has
+// admitted less than the limit and N x S; who reports after that learns it and admits nothing more. So the sum is below
+// L + N x S, whatever the clocks and the order of messages.
+
+const (
+	defaultSync      = 2 * time.Second
+	defaultWatermark = 20 // percent
+	reportAgain      = int64(100 * time.Millisecond)
+	reportSlowest    = 10 * reportAgain
+	driftLife        = int64(10 * time.Second)
+)
+
+// drift is how far this member's admissions of one key are ahead of what the owner knows.
+type drift struct {
+	unsynced uint64 // hits admitted here that the owner may not know of
+	flying   uint64 // of these, hits that are in the report under way
+	sent     int64  // when that was
+	under    bool   // a report is under way
+	seq      uint64
+	tries    int
+	since    uint64 // hits admitted since the last answer
+	synced   int64  // when the last answer came
+	asked    int64  // when the last question came
+}
+
+// idle says that the key needs no memory here.
+func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.asked > driftLife }
+
+// slack is S: the hits that this member may admit before the owner knows of them.
+func (s *shard) slack(x *holding) uint64 { return uint64(x.Knobs.Slack) / uint64(s.view.NRef()) }
+
+// approximate answers q from this member's copy of the counter; false when the owner is to be asked.
+func (n *Node) approximate(s *shard, x *holding, now int64, q *Question, a *Answer) bool {
+	d, room := &x.drift, s.slack(x)
+	d.asked = now
+	if room == 0 {
+		return false
+	}
+	_, h := n.shard(q.Key)
+	e := s.tables[owned].find(h, q.Key)
+	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+	if e != nil && !e.over(now) {
+		s.load(e, q.Rule, &s.state)
+	}
+	a.Decision = q.Rule.Peek(&s.state, now, q.Hits)
+	switch {
+	case a.Over:
+		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Cached, true
+		s.counts.lease.LocalDenied++
+	case !d.allows(q, a, room, x.Knobs.Watermark, uint64(s.view.NRef())) || !n.admitDrift(s, x, h, now, q, e):
+		*a = Answer{}
+	default:
+		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Full, true
+		s.counts.lease.Approximated += q.Hits
+	}
+	if n.stale(s, x, now) {
+		n.push(s, x, a.Kind != Decided)
+	}
+	if a.Kind != Decided || a.Path != Leased {
+		return false
+	}
+	s.counts.decided[a.Authority]++
+	return true
+}
+
+// allows says whether q, answered with a, may be admitted unseen.
+func (d *drift) allows(q *Question, a *Answer, room uint64, watermark uint8, members uint64) bool {
+	if watermark == 0 {
+		watermark = defaultWatermark
+	}
+	depth := uint64(q.Rule.Depth())
+	left := depth - min(depth, a.Before)
+	if left*100 <= depth*uint64(watermark) && d.since+q.Hits > min(room, left/(2*members)) {
+		return false
+	}
+	return d.unsynced+q.Hits <= room
+}
+
+// admitDrift charges q to this member's own slot; false when there is no room for it.
+func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Question, e *entry) bool {
+	h := hit{Question: q, now: now, hash: hash, kind: owned, rule: q.Rule}
+	if e == nil {
+		if e = s.insert(&h, true); e == nil {
+			return false
+		}
+	}
+	if !s.admit(&h, e, q.Rule, q.Hits) {
+		return false
+	}
+	x.drift.unsynced += q.Hits
+	x.drift.since += q.Hits
+	return true
+}
+
+// stale says that x is to be reported now.
+func (n *Node) stale(s *shard, x *holding, now int64) bool {
+	d := &x.drift
+	if d.under {
+		return now-d.sent >= min(reportSlowest, reportAgain<<min(d.tries, 4))
+	}
+	every := x.Knobs.Sync
+	if every <= 0 {
+		every = defaultSync
+	}
+	return d.unsynced > s.slack(x)/2 || now-d.synced >= int64(every) && (d.unsynced > 0 || d.asked > d.synced)
+}
+
+// report is what x has admitted.
+func (n *Node) report(s *shard, x *holding, now int64) lease.Request {
+	d := &x.drift
+	if d.under {
+		d.tries++
+		s.counts.lease.Timeouts++
+	}
+	d.seq = max(d.seq+1, uint64(max(0, now)))
+	d.under, d.sent, d.flying = true, now, d.unsynced
+	r := lease.Request{Rule: x.rule, Knobs: x.Knobs, Seq: d.seq, Left: d.unsynced}
+	_, h := n.shard(x.key)
+	if e := s.tables[owned].find(h, x.key); e != nil && !e.over(now) {
+		s.load(e, x.rule, &s.state)
+		r.State.TAT = s.state.TAT
+		for _, f := range s.state.Slots {
+			if f.Writer == s.share() {
+				r.State.Slots = append(r.State.Slots, f)
+			}
+		}
+	}
+	return r
+}
+
+// synced takes in the answer to a report.
+func (n *Node) synced(s *shard, x *holding, now int64, g *lease.Grant) {
+	d := &x.drift
+	if !d.under || g.Seq != d.seq {
+		return
+	}
+	d.under, d.tries, d.synced, d.since = false, 0, now, d.unsynced-d.flying
+	d.unsynced -= d.flying
+	d.flying = 0
+	x.named = g.Flags&lease.Named != 0
+	s.counts.lease.Reconciled++
+	n.mergeState(s, now, x.key, x.owner, x.domain, x.rule, &g.State)
+	if n.stale(s, x, now) {
+		n.push(s, x, false)
+	}
+}
+
+func (n *Node) mergeState(s *shard, now int64, k Key, owner, domain uint64, r limit.Rule, st *limit.State) {
+	if len(st.Slots) == 0 || len(st.Slots) > maxSlots {
+		return
+	}
+	_, h := n.shard(k)
+	n.mergeOne(s, h, now, &handoff.Counter{Key: k, Owner: owner, Domain: domain, Rule: r, State: *st})
+}
+
+// reconcile takes in a member's report, and answers with all that is known of the key.
+func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
+	h, share := &l.hit, l.inst&^1
+	in := l.State
+	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
+	n.mergeState(s, h.now, h.Key, h.Owner, h.Domain, h.rule, &in)
+	s.counts.lease.Reconciled++
+	var a Answer
+	e, _ := n.charge(s, h, s.tables[owned].find(h.hash, h.Key), part{}, &a)
+	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
+	s.hear(h.Key, l.Name, &l.Knobs)
+	if s.names[h.Key] != nil {
+		g.Flags |= lease.Named
+	}
+	if e != nil {
+		s.load(e, h.rule, &s.state)
+		g.State = limit.State{TAT: s.state.TAT, Slots: slices.Clone(s.state.Slots)}
+	}
+	(&pendingGrant{l.from, g}).send(fx)
+}
