@@ -32,9 +32,19 @@ func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter,
 	var a [1]owner.Answer
 	m.peer.Decide(time.Now().Add(lookBound), false, []owner.Question{q}, a[:])
 	return admin.Counter{
-		Count: a[0].After, Limit: uint64(q.Rule.Limit), Remaining: uint64(a[0].Remaining), Reset: a[0].Reset.Seconds(),
+		Count: a[0].After, Lent: m.lent(q.Key), Limit: uint64(q.Rule.Limit), Remaining: uint64(a[0].Remaining), Reset: a[0].Reset.Seconds(),
 		Owner: string(m.ownerOf(q.Owner)), Authority: admin.AuthorityName(a[0].Authority), Window: q.Rule.Window.String(),
 	}, nil
+}
+
+// lent is how many hits of k's count others hold; nil unless this member lends them.
+func (m *Sidecar) lent(k owner.Key) *uint64 {
+	for _, h := range m.node.HotKeys(time.Now().UnixNano()) {
+		if h.Key == k {
+			return &h.Lent
+		}
+	}
+	return nil
 }
 
 // ownerOf is who owns the keys at h; empty while there is no ring.

@@ -64,7 +64,7 @@ func agreement(v *cluster.View) []source.MemberRules {
 func (m *Sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
-		Counters: m.counter,
+		Counters: m.counter, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
 	}, m.log)
 	m.page = page
 	return err

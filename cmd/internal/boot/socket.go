@@ -22,7 +22,7 @@ func (m *Sidecar) startSocket() error {
 	}
 	l, err := admin.ListenSocket(path)
 	if err != nil && m.flags.Admin == DefaultAdmin {
-		m.log.Warn("no admin socket: `keyward drain` will not reach this member", "reason", err)
+		m.log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
 		return nil
 	}
 	if err != nil {
@@ -32,6 +32,7 @@ func (m *Sidecar) startSocket() error {
 	m.socket = &http.Server{
 		Handler: admin.SocketHandler(admin.SocketOptions{
 			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
+			Tap: m.tap, Hot: m.orderHot, HotKeys: m.hotKeysPage,
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 	}
