@@ -92,11 +92,11 @@ func subKeys(r *hotkey.Route) []hotkey.SubKey {
 
 // capOf is the token bucket of a key that is to be capped: 2 L at first, L more in each window. From the last time it was
 // full to a refusal, t later, Envoy has let pass 2 L + L t/W requests: all that the windows since then, at most t/W + 2,
-// could ever admit. Without being told so by hand, Envoy keeps a limit of the very header value only: a descriptor with more
-// entries counts fewer requests than have the header.
+// could ever admit. Only the limit of the very header value is Envoy's to keep: of a descriptor with more entries fewer
+// requests count than have the header.
 func capOf(r *hotkey.Route) *typev3.TokenBucket {
 	_, value, _ := strings.Cut(r.Name, "=")
-	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || !r.Manual && value != r.Owner || r.Window < int64(minFill) {
+	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || value != r.Owner || r.Window < int64(minFill) {
 		return nil
 	}
 	return &typev3.TokenBucket{
