@@ -33,7 +33,10 @@ func (b *byHand) routes() []hotkey.Route {
 }
 
 // onRoutes is told what is done about hot keys whenever that changes.
-func (m *Sidecar) onRoutes(rs []hotkey.Route) { m.byHand.known.Store(&rs) }
+func (m *Sidecar) onRoutes(rs []hotkey.Route) {
+	m.byHand.known.Store(&rs)
+	m.node.SetRoutes(rs, ring.Hash)
+}
 
 // orderHot carries out what POST /hot says.
 func (m *Sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {

@@ -177,7 +177,7 @@ func (m *Sidecar) startCounting() error {
 func (m *Sidecar) startService() {
 	b := m.settings.Behaviour
 	m.service = rls.New(rls.Options{
-		Decider: m.peer, Stats: m.stats, Registerer: m.reg,
+		Decider: m.peer, Namer: m.node, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
 	})
 	parts := []string{partRunning, partCluster}
