@@ -102,7 +102,8 @@ func (g *generator) flags(b *strings.Builder, indent string) {
 	}
 	if g.metadata && g.one(4) {
 		fmt.Fprintf(b, "%smetadata: %s\n", indent, g.pick("{a: b}", "{a: {b: [1, 2.5, {c: ~}]}, 5: x}", "{}", "~", "{yes: !!binary aGk=}",
-			"{keyward: {algorithm: sliding_log, window: 90s, durability: strict}}", "{a: b, keyward: {algorithm: token_bucket, burst: 7, window: 500ms}}"))
+			"{keyward: {algorithm: sliding_log, window: 90s, durability: strict}}", "{a: b, keyward: {algorithm: token_bucket, burst: 7, window: 500ms}}",
+			"{keyward: {mechanism: lease, ttl: 3s, weight: 2, reclaim: ttl}}", "{keyward: {mechanism: approximate, epsilon: 100%, low_watermark: 0.3}}"))
 	}
 	if g.metadata && g.fault() {
 		fmt.Fprintf(b, "%smetadata: %s\n", indent, g.pick("{a: !!binary //8=}", "[a]", "text", "{keyward: 5}"))

@@ -193,3 +193,35 @@ func TestKnobsManual(t *testing.T) {
 		}
 	}
 }
+
+// FuzzKnobs holds that no value of any key brings the loader down, and that what is taken makes sense.
+func FuzzKnobs(f *testing.F) {
+	all := knobs()
+	for i := range all {
+		for _, text := range []string{"ttl", "1%", "10s", "owner", "-1", "1e300%"} {
+			f.Add(uint8(i), text, 1.5, true, uint32(100), uint8(3))
+		}
+	}
+	f.Fuzz(func(t *testing.T, key uint8, text string, n float64, b bool, amount uint32, members uint8) {
+		path := []*node{{level: Level{Key: "k"}}}
+		for _, v := range []any{text, n, b, nil, []any{text}, map[string]any{text: n}} {
+			m := map[string]any{"mechanism": "approximate", "epsilon": 0.5, all[int(key)%len(all)].key: v}
+			x, faults := parseExtension(map[string]any{extensionKey: m}, path)
+			if len(faults) > 0 {
+				continue
+			}
+			fault := x.compile(amount, int(members))
+			k := x.Knobs
+			switch {
+			case k == nil:
+			case k.Watermark > 100, k.SubKeys > 16, k.TTL < 0 || k.TTL > time.Hour, k.Sync < 0 || k.Sync > time.Minute, k.Max > 0 && k.Min > k.Max:
+				t.Fatalf("%v: %+v", m, k)
+			case float64(k.Slack) > float64(amount)*x.Epsilon*(1+1e-9)+1e-9*float64(amount):
+				t.Fatalf("%v of %d: slack %d", m, amount, k.Slack)
+			}
+			if drifts := x.Mechanism == Approximate; (fault != "") != (drifts && k.Slack < uint32(members)) && members > 0 {
+				t.Fatalf("%v of %d at %d: %+v, %s", m, amount, members, k, fault)
+			}
+		}
+	})
+}
