@@ -36,6 +36,9 @@ func (b *byHand) routes() []hotkey.Route {
 func (m *Sidecar) onRoutes(rs []hotkey.Route) {
 	m.byHand.known.Store(&rs)
 	m.node.SetRoutes(rs, ring.Hash)
+	if m.xds != nil {
+		m.xds.setHot(rs)
+	}
 }
 
 // orderHot carries out what POST /hot says.

@@ -38,7 +38,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		}
 	}
 	o := f.gossip(cluster.Observer, 0, getenv, reg, log)
-	o.OnView = x.setView
+	o.OnView, o.OnRoutes = x.setView, x.setHot
 	c, err := cluster.Start(o)
 	if err != nil {
 		return err

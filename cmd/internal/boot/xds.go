@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/cluster"
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/hotkey"
 )
 
 // xdsServer serves Envoy what gossip and the rules say.
@@ -81,6 +82,14 @@ func (x *xdsServer) setView(v *cluster.View) {
 			})
 		}
 	}
+	x.serveLocked()
+}
+
+// setHot serves other routes of hot keys.
+func (x *xdsServer) setHot(rs []hotkey.Route) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Hot = rs
 	x.serveLocked()
 }
 
