@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -130,6 +131,30 @@ func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = war
 // SetHandedOver says whether this member, being off the ring, has nothing that others lack.
 func (c *Cluster) SetHandedOver(handed bool) { c.table.tell(func(t *told) { t.handed = handed }) }
 
+// Announce makes rs the routes of hot keys that this member stands for, until it says otherwise; only automatic ones that
+// name it as their author are taken. Every member hears of them within moments and forgets them 15 s after it last did.
+func (c *Cluster) Announce(rs []hotkey.Route) {
+	c.table.board.announce(rs)
+	c.table.signal()
+}
+
+// Order makes r, said by hand, count for its domain and owner string in the whole cluster, before all that was said
+// earlier (by r.Ver) and all that is automatic. It holds as long as this member lives and nobody says something later. With
+// mode Auto it takes back what was said by hand.
+func (c *Cluster) Order(r hotkey.Route) error {
+	if err := c.table.board.order(time.Now(), r); err != nil {
+		return fmt.Errorf("route: %w", err)
+	}
+	c.table.signal()
+	return nil
+}
+
+// SetLoad tells the others how many processors this member keeps busy.
+func (c *Cluster) SetLoad(processors float64) { c.table.board.setLoad(processors) }
+
+// Loads is how many processors the live members keep busy, as far as they have told.
+func (c *Cluster) Loads() map[ring.ID]float64 { return c.table.board.memberLoads() }
+
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
 // others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.
 func (c *Cluster) Drain() {
@@ -238,6 +263,10 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.metrics.show(o.view)
 		c.view.Store(o.view)
 		c.o.OnView(o.view)
+	}
+	if rs, changed := c.table.board.step(now, s.others); changed {
+		c.metrics.routes.Set(float64(len(rs)))
+		c.o.OnRoutes(rs)
 	}
 	c.release(&o, &s.told)
 	return o.wake

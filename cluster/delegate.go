@@ -17,6 +17,7 @@ import (
 // never block and never call back; the cluster's one goroutine picks up.
 type table struct {
 	changed chan struct{} // has room for one: something is new
+	board   *board
 
 	mu        sync.Mutex // guards all below; nothing else is locked under it
 	self      Member
@@ -24,14 +25,23 @@ type table struct {
 	told      told
 	gone      map[uint64]farewell // by instance
 	announced string              // what memberlist last took as self's metadata
-	refused   uint64              // announcements not let in
+	refused   uint64              // announcements and posts not let in
 	contact   contact
 }
 
 func newTable(self Member) *table {
-	return &table{
+	t := &table{
 		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), gone: make(map[uint64]farewell),
 	}
+	t.board = newBoard(&self, t.size)
+	return t
+}
+
+// size is the number of live boots, self included.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.nodes) + 1
 }
 
 func (t *table) signal() {
@@ -121,11 +131,15 @@ func (t *table) NotifyAlive(n *memberlist.Node) error {
 		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, ProtocolMin, ProtocolMax)
 	}
 	if err != nil {
-		t.mu.Lock()
-		t.refused++
-		t.mu.Unlock()
+		t.refuse()
 	}
 	return err
+}
+
+func (t *table) refuse() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused++
 }
 
 // NotifyJoin notes a boot that became alive.
@@ -168,11 +182,21 @@ func (t *table) NodeMeta(int) []byte {
 	return t.self.encode()
 }
 
-// NotifyMsg ignores user messages: gossip carries membership only.
-func (t *table) NotifyMsg([]byte) {}
+// NotifyMsg takes in what another member posts.
+func (t *table) NotifyMsg(msg []byte) {
+	news, err := t.board.hear(time.Now(), msg)
+	if err != nil {
+		t.refuse()
+	}
+	if news {
+		t.signal()
+	}
+}
 
-// GetBroadcasts has nothing to add.
-func (t *table) GetBroadcasts(int, int) [][]byte { return nil }
+// GetBroadcasts is what is to be posted and passed on.
+func (t *table) GetBroadcasts(overhead, limit int) [][]byte {
+	return t.board.out.take(overhead, limit)
+}
 
 // LocalState has nothing to add.
 func (t *table) LocalState(bool) []byte { return nil }

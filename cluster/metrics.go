@@ -21,6 +21,7 @@ type metrics struct {
 	deaths       prometheus.Counter
 	refused      prometheus.Gauge
 	rivals       prometheus.Counter
+	routes       prometheus.Gauge
 }
 
 // Reasons of keyward_join_failures_total.
@@ -55,8 +56,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		ringChanges: counter("keyward_ring_changes_total", "Times this member moved to another ring."),
 		deaths:      counter("keyward_cluster_deaths_total", "Members that the ring lost without a farewell."),
-		refused:     gauge("keyward_gossip_refused", "Announcements not let in so far: no member's, or of a protocol this one does not speak."),
+		refused:     gauge("keyward_gossip_refused", "Announcements not let in so far: no member's, of a protocol this one does not speak, or not their author's own."),
 		rivals:      counter("keyward_cluster_collisions_total", "Times another live member was seen under this one's name."),
+		routes:      gauge("keyward_hot_routes", "Hot keys for which this member knows of a route of their own."),
 	}
 	m.joinFailures.WithLabelValues(failedLookup)
 	m.joinFailures.WithLabelValues(failedJoin)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -59,6 +60,10 @@ type Options struct {
 
 	// OnView is told every View, one at a time, the first before Start returns. It holds up the next View only.
 	OnView func(*View)
+
+	// OnRoutes is told what is done about hot keys whenever that changes, one at a time and never while OnView is: one route
+	// for each domain and owner string, in their order. The routes are not to be changed.
+	OnRoutes func([]hotkey.Route)
 
 	// wrap may put faults between memberlist and the network, in tests.
 	wrap func(memberlist.NodeAwareTransport) memberlist.NodeAwareTransport
@@ -133,6 +138,9 @@ func (o *Options) fill() {
 	}
 	if o.OnView == nil {
 		o.OnView = func(*View) {}
+	}
+	if o.OnRoutes == nil {
+		o.OnRoutes = func([]hotkey.Route) {}
 	}
 }
 
