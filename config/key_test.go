@@ -265,7 +265,7 @@ func TestExtension(t *testing.T) {
 		{"{window: 10}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '10'"},
 		{"{window: day}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'day'"},
 		{"{mechanism: lease, burst: 5, algorithm: sliding_log}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is sliding_log; " +
-			"mechanism: lease cannot lend a sliding_log, whose hits have their times; sliding_window can be lent"},
+			"mechanism: lease does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
 		{"{algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not 'magic'"},
 		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, not '5'"},
 		{"{durability: [a]}", "durability must be one of async, strict, not '[a]'"},

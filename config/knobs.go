@@ -181,10 +181,10 @@ func (x *Extension) conflicts() (faults []string) {
 	if x.Burst > 0 && !x.Algorithm.Bucket() {
 		faults = append(faults, fmt.Sprintf("burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm))
 	}
-	switch {
-	case x.Mechanism == ByLease && x.Algorithm == limit.SlidingLog:
-		faults = append(faults, "mechanism: lease cannot lend a sliding_log, whose hits have their times; sliding_window can be lent")
-	case x.Mechanism == Approximate && x.Epsilon == 0:
+	if x.Mechanism != ByOwner && x.Algorithm == limit.SlidingLog {
+		faults = append(faults, fmt.Sprintf("mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism))
+	}
+	if x.Mechanism == Approximate && x.Epsilon == 0 {
 		faults = append(faults, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%")
 	}
 	if x.Mechanism == Approximate && x.Strict {

@@ -104,14 +104,14 @@ func (r *Rule) burst(of uint32) uint32 {
 }
 
 // Extension is what metadata.keyward says of the counter: that of the rule, also of one that an override hides. What may
-// drift is a part of the rule's limit, too much for a lower one: hits on that are decided by the owner.
+// drift is a part of the rule's limit, too much for a lower one: hits on that are decided by the owner, and its knobs are the defaults.
 func (m *Match) Extension() Extension {
 	if m.placed == nil {
 		return Extension{}
 	}
 	x := m.placed.Extension
 	if x.Mechanism == Approximate && m.Limit.Limit < m.placed.Limit.Limit {
-		x.Mechanism = ByOwner
+		x.Mechanism, x.Knobs = ByOwner, nil // knobs with a slack would still say: approximate
 	}
 	return x
 }
