@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -63,12 +62,12 @@ func (b *Book) Receive(now int64, holder ring.ID, inst uint64, r *Request, windo
 	switch {
 	case l == nil:
 		return 0, false
-	case l.Seq == 0 && l.Inst == 0 || l.Inst != inst:
-		*l = Line{Holder: holder, Inst: inst, Window: window}
-	case r.Seq <= l.Seq: // C2
+	case r.Seq <= l.Seq && (l.Inst == inst || now-l.Asked < int64(gone)): // C2; or of the boot before
 		return 0, false
+	case l.Inst != inst:
+		*l = Line{Holder: holder, Inst: inst, Window: window}
 	case l.Window != window:
-		*l = Line{Holder: holder, Inst: inst, Window: window, exact: true}
+		*l = Line{Holder: holder, Inst: inst, Window: window, exact: l.Window != 0}
 	}
 	l.Seq, l.Asked = r.Seq, now
 	l.Demand, l.Weight = float64(r.Demand)/1000, float64(max(1, r.Knobs.Weight))
@@ -103,16 +102,11 @@ func (b *Book) settle(now int64, l *Line, r *Request) (credit uint64, ok bool) {
 	}
 	l.lent -= credit
 	l.Granted, l.Out = have, left
-	l.ends = ends(now, r.Rule, l.Window)
-	return credit, true
-}
-
-// ends is when nothing of window can be spent any more, by the grantor's clock.
-func ends(now int64, r limit.Rule, window int64) int64 {
-	if r.Algorithm.Bucket() {
-		return now + 2*int64(Slice)
+	l.ends = r.Rule.End(l.Window)
+	if r.Rule.Algorithm.Bucket() { // the slice before can be spent until this one is there
+		l.Out, l.ends = r.Left, now+2*int64(Slice)
 	}
-	return r.End(window)
+	return credit, true
 }
 
 // Lend notes that n hits were charged for the holder's newest request (C1), and returns what it has of window with them,

@@ -64,6 +64,7 @@ type Holding struct {
 	seq    uint64 // of the newest request
 	sent   int64  // when it was
 	flying bool   // it may still be answered
+	wanted bool   // it wanted more
 	tries  uint8  // requests without an answer, in a row
 	empty  uint8  // wants that got nothing, in a row
 
@@ -137,18 +138,22 @@ func seconds(left int64) time.Duration {
 // expire drops what may not be spent any more (C3). What a holder gives up by Reclaim counts as given back, for the
 // grantor credits it by itself.
 func (h *Holding) expire(now int64) {
+	if now >= h.ends {
+		h.last = false
+	}
 	if now >= h.ends+int64(settled) {
 		h.window, h.have = 0, 0
 	}
-	if h.left == 0 || now < h.expires {
+	switch {
+	case h.left == 0 || now < h.expires:
 		return
-	}
-	if now < h.ends {
+	case now < h.ends:
 		h.have -= h.left
 		h.flying = false
+	default:
+		h.lately.Stranded += h.left
 	}
-	h.lately.Stranded += h.left
-	h.left, h.last = 0, false
+	h.left = 0
 }
 
 // Due says that a request is to be sent now.
@@ -204,7 +209,7 @@ func (h *Holding) Request(now int64) Request {
 		h.lately.Timeouts++
 		h.tries = min(h.tries+1, 8)
 	}
-	wants := h.wants(now)
+	h.wanted = h.wants(now)
 	back := h.spare(now)
 	h.left -= back
 	h.have -= back
@@ -212,7 +217,7 @@ func (h *Holding) Request(now int64) Request {
 	h.seq = max(h.seq+1, uint64(max(0, now)))
 	h.sent, h.flying, h.busy = now, true, false
 	return Request{
-		Rule: h.rule, Knobs: h.Knobs, Seq: h.seq, Window: h.window, Have: h.have, Left: h.left, Want: wants,
+		Rule: h.rule, Knobs: h.Knobs, Seq: h.seq, Window: h.window, Have: h.have, Left: h.left, Want: h.wanted,
 		Demand: uint64(min(h.demand.rate(now)*1000, 1<<62)),
 	}
 }
@@ -227,12 +232,11 @@ func (h *Holding) Accept(now int64, g *Grant) bool {
 		h.lately.Violations[c]++
 		return false
 	}
-	wanted := h.short || h.wants(now)
 	h.flying, h.tries, h.short = false, 0, false
 	h.cool = since(h.cool, g.Flags&Hot == 0, now)
 	h.last = g.Flags&Last != 0
 	gain := h.book(now, g)
-	h.hold(now, wanted && gain == 0)
+	h.hold(now, h.wanted, gain)
 	if g.Flags&Denied != 0 {
 		h.denied, h.refuse = h.sent+int64(g.Left), g.Limit
 	}
@@ -282,15 +286,15 @@ func (h *Holding) book(now int64, g *Grant) (gain uint64) {
 }
 
 // hold waits longer from one want that got nothing to the next, but not beyond the window's end.
-func (h *Holding) hold(now int64, nothing bool) {
+func (h *Holding) hold(now int64, wanted bool, gain uint64) {
 	switch {
+	case gain > 0:
+		h.pause, h.empty = 0, 0
 	case h.last:
 		h.pause = now + int64(slowest)
-	case nothing:
+	case wanted:
 		h.pause = now + h.wait(h.empty)
 		h.empty = min(h.empty+1, 8)
-	default:
-		h.pause, h.empty = 0, 0
 	}
 	if h.ends > now {
 		h.pause = min(h.pause, h.ends)
@@ -305,7 +309,7 @@ func (h *Holding) Hear(now int64, n *Notice) {
 	switch n.What {
 	case Recall:
 		h.last = true
-		h.hold(now, false)
+		h.hold(now, false, 0)
 	case Deny:
 		h.denied, h.refuse = now+int64(max(0, n.Left)), n.Limit
 	case Lift:

@@ -90,28 +90,35 @@ func (k Knobs) want(perSecond float64) uint64 {
 // without somebody with less for its weight getting less. Parts are whole, rounded down. ("Water-filling": Bertsekas and
 // Gallager, Data Networks, 6.5.2.)
 func fill(budget uint64, need []uint64, weight []float64, parts []uint64) {
-	rest, total := float64(budget), 0.0
-	for i := range weight {
-		total += weight[i]
+	for i := range parts {
 		parts[i] = unfilled
 	}
-	for again := true; again && total > 0; {
-		again = false
-		level := rest / total
+	rest, level := budget, 0.0
+	for again := true; again; {
+		again, level = false, float64(rest)/unmet(weight, parts)
 		for i, n := range need {
-			if parts[i] == unfilled && float64(n) <= level*weight[i] {
-				parts[i] = n
-				rest -= float64(n)
-				total -= weight[i]
-				again = true
+			if parts[i] == unfilled && n <= rest && float64(n) <= level*weight[i] {
+				parts[i], again = n, true
+				rest -= n
 			}
 		}
 	}
 	for i := range parts {
 		if parts[i] == unfilled {
-			parts[i] = uint64(max(0, rest/total*weight[i]+1e-6)) // what floats lose must not cost a whole hit
+			parts[i] = min(rest, uint64(level*weight[i]+1e-6)) // what floats lose must not cost a whole hit
+			rest -= parts[i]
 		}
 	}
+}
+
+// unmet is the weight of all whose part is not known yet.
+func unmet(weight []float64, parts []uint64) (sum float64) {
+	for i, w := range weight {
+		if parts[i] == unfilled {
+			sum += w
+		}
+	}
+	return sum
 }
 
 // unfilled marks a part that is not known yet.
