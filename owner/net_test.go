@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -25,11 +26,15 @@ type network struct {
 	left   []ring.ID
 	nref   int
 	queue  []envelope
+	order  []ring.ID // of nodes, as last asked for
 	done   map[ring.ID]map[uint64]Answer
 	cut    func(from, to ring.ID) bool
 	seen   [handoff.Sealed + 1]int // messages by kind, and
 	given  int                     // keys of which the token came alone
 	still  bool                    // no transfer goes on
+	skew   map[ring.ID]int64       // of clocks
+	lossy  float64                 // of messages about leases: so many are lost, and as many come twice
+	leased int                     // messages about leases
 	o      Options
 }
 
@@ -37,10 +42,14 @@ type envelope struct {
 	from, to ring.ID
 	inst     uint64
 	msg      handoff.Msg
+	lease    *lease.Msg // instead
 }
 
+// clock is the time by id's clock.
+func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
+
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Answer{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Answer{}, skew: map[ring.ID]int64{}, o: o}
 	for _, id := range ids {
 		w.boot(id, handoff.Active)
 	}
@@ -64,6 +73,10 @@ func (w *network) boot(id ring.ID, st handoff.State) {
 }
 
 func (w *network) ids() (ids []ring.ID) {
+	if len(w.order) == len(w.nodes) && !slices.ContainsFunc(w.order, func(id ring.ID) bool { return w.nodes[id] == nil }) {
+		return w.order
+	}
+	defer func() { w.order = ids }()
 	for id := range w.nodes {
 		ids = append(ids, id)
 	}
@@ -95,12 +108,22 @@ func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
 			st.Peers = append(st.Peers, handoff.Peer{ID: p, Inst: w.insts[p] | 1, State: w.states[p], Weight: 1})
 		}
 	}
-	w.effects(id, w.nodes[id].SetRing(w.now, r, st))
+	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, st))
 }
 
 func (w *network) effects(id ring.ID, fx Effects) {
 	for _, o := range fx.Out {
-		w.queue = append(w.queue, envelope{id, o.To, w.insts[id] | 1, o.Msg})
+		w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, msg: o.Msg})
+	}
+	for _, o := range fx.Leases {
+		w.leased++
+		copies := 1
+		if w.lossy > 0 {
+			copies = 1 - b2i(w.rnd.Float64() < w.lossy) + b2i(w.rnd.Float64() < w.lossy)
+		}
+		for range copies {
+			w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, lease: &o.Msg})
+		}
 	}
 	for _, d := range fx.Done {
 		if _, twice := w.done[id][d.Ticket]; twice {
@@ -115,12 +138,12 @@ func (w *network) step(reorder bool) {
 	for _, id := range w.ids() {
 		n := w.nodes[id]
 		if n.Urgent() || n.Dirty() && w.rnd.IntN(3) == 0 {
-			w.effects(id, n.Flush(w.now))
+			w.effects(id, n.Flush(w.clock(id)))
 		}
 		for _, to := range n.Transfers() {
 			if w.rnd.IntN(2) == 0 && !w.still {
-				if msg, ok := n.Pull(w.now, to, nil); ok {
-					w.queue = append(w.queue, envelope{id, to, w.insts[id] | 1, msg})
+				if msg, ok := n.Pull(w.clock(id), to, nil); ok {
+					w.queue = append(w.queue, envelope{from: id, to: to, inst: w.insts[id] | 1, msg: msg})
 				}
 			}
 		}
@@ -132,20 +155,30 @@ func (w *network) step(reorder bool) {
 	if reorder {
 		i = w.rnd.IntN(min(4, len(w.queue)))
 		for k := range i { // a transfer's own messages keep their order
-			if e, f := &w.queue[k], &w.queue[i]; e.from == f.from && e.to == f.to && e.msg.Kind == f.msg.Kind || e.msg.Kind == handoff.Chunk && w.queue[i].msg.Kind == handoff.Ack {
+			if e, f := &w.queue[k], &w.queue[i]; e.lease == nil && f.lease == nil && e.from == f.from && e.to == f.to && e.msg.Kind == f.msg.Kind || e.msg.Kind == handoff.Chunk && w.queue[i].msg.Kind == handoff.Ack {
 				i = 0
 				break
 			}
 		}
 	}
 	e := w.queue[i]
-	w.queue = slices.Delete(w.queue, i, i+1)
+	if i == 0 {
+		w.queue = w.queue[1:]
+	} else {
+		w.queue = slices.Delete(w.queue, i, i+1)
+	}
+	if e.lease != nil {
+		if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {
+			w.effects(e.to, n.StepLease(w.clock(e.to), e.from, e.inst, e.lease))
+		}
+		return
+	}
 	w.seen[e.msg.Kind]++
 	if e.msg.Kind == handoff.Sealed && e.msg.Status == handoff.Given {
 		w.given += len(e.msg.Counters)
 	}
 	if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {
-		w.effects(e.to, n.Step(w.now, e.from, e.inst, &e.msg))
+		w.effects(e.to, n.Step(w.clock(e.to), e.from, e.inst, &e.msg))
 	}
 }
 
@@ -154,10 +187,14 @@ func (w *network) run(d time.Duration) {
 	for end := w.now + int64(d); w.now < end; w.now += 2 * milli {
 		if w.now/(100*milli) != (w.now-2*milli)/(100*milli) {
 			for _, id := range w.ids() {
-				w.effects(id, w.nodes[id].Tick(w.now))
+				w.effects(id, w.nodes[id].Tick(w.clock(id)))
 			}
 		}
-		for range 12 {
+		steps := 12
+		if len(w.nodes) > 8 {
+			steps = max(steps, len(w.queue))
+		}
+		for range steps {
 			w.step(false)
 		}
 	}
@@ -175,7 +212,7 @@ type pending struct {
 
 // ask asks member at; the answer may come later. decided gets it.
 func (w *network) ask(at ring.ID, q Question, decided func(Answer)) {
-	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Take(w.now, &q), decided)
+	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Take(w.clock(at), &q), decided)
 }
 
 func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
@@ -187,8 +224,9 @@ func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
 		}
 		as := make([]Answer, 1)
 		p.by = a.Member
-		n.Serve(w.now, p.at, false, []Question{p.q}, as)
+		n.Serve(w.clock(a.Member), p.at, false, []Question{p.q}, as)
 		a = as[0]
+		w.observe(p, &a)
 	}
 	if a.Kind == Wait {
 		p.ticket = a.Ticket
@@ -196,9 +234,23 @@ func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
 		return
 	}
 	if a.Kind != Decided {
-		a = w.nodes[p.at].Degrade(w.now, &p.q)
+		a = w.nodes[p.at].Degrade(w.clock(p.at), &p.q)
 	}
 	decided(a)
+}
+
+// observe lets who asked learn from another member's answer.
+func (w *network) observe(p *pending, a *Answer) {
+	if p.by != p.at && a.Kind == Decided {
+		w.nodes[p.at].Observe(w.clock(p.at), &p.q, a)
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // wait steps on until the ticket is resolved, or the question's time is over.
@@ -206,6 +258,7 @@ func (w *network) wait(p *pending, decided func(Answer)) {
 	for i := 0; ; i++ {
 		if a, ok := w.done[p.by][p.ticket]; ok {
 			delete(w.done[p.by], p.ticket)
+			w.observe(p, &a)
 			w.follow(p, a, decided)
 			return
 		}
@@ -214,11 +267,11 @@ func (w *network) wait(p *pending, decided func(Answer)) {
 			if n != nil && !n.Cancel(p.ticket) {
 				continue
 			}
-			decided(w.nodes[p.at].Degrade(w.now, &p.q))
+			decided(w.nodes[p.at].Degrade(w.clock(p.at), &p.q))
 			return
 		}
 		w.step(true)
-		if i%8 == 7 {
+		if i%max(8, len(w.queue)) == 7 {
 			w.now += milli
 		}
 	}

@@ -1,0 +1,90 @@
+package owner
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+func many(n int) (ids []ring.ID) {
+	for i := range n {
+		ids = append(ids, ring.ID(fmt.Sprintf("m%02d", i)))
+	}
+	return ids
+}
+
+// leased is a question of a rule that says lease.
+func leased(i int, lim uint32, window time.Duration) Question {
+	q := ask(i, lim, window, 1)
+	q.Mechanism = ByLease
+	return q
+}
+
+// tally counts what was admitted, and how it was decided.
+type tally struct {
+	admitted, asked, local, fallback uint64
+}
+
+func (c *tally) count(q *Question) func(Answer) {
+	return func(a Answer) {
+		c.asked++
+		if a.Path == Leased {
+			c.local++
+		}
+		if a.Path == Fallback {
+			c.fallback++
+		}
+		if !a.Over {
+			c.admitted += q.Hits
+		}
+	}
+}
+
+// The limit is exactly what is admitted, by any number of members that hold leases.
+func TestLeasesAdmitTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		members int
+		limit   uint32
+		asks    int
+		over    time.Duration
+	}{
+		{2, 1000, 3000, time.Second}, {3, 5000, 8000, time.Second}, {10, 2000, 5000, 500 * time.Millisecond}, {50, 1000, 10_000, 100 * time.Millisecond},
+	} {
+		for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+			ids := many(c.members)
+			w := newNetwork(t, 1, Options{}, ids...)
+			w.now = t0 + int64(time.Hour)
+			w.run(3 * time.Second)
+			q := leased(1, c.limit, time.Minute)
+			q.Rule.Algorithm = algorithm
+			var sum tally
+			for i := range c.asks {
+				w.ask(ids[w.rnd.IntN(len(ids))], q, sum.count(&q))
+				if i%max(1, c.asks*2/int(c.over/time.Millisecond)) == 0 {
+					w.run(2 * time.Millisecond)
+				}
+			}
+			for range 3 * c.limit / 100 { // what was left over is given back and can be had
+				w.run(100 * time.Millisecond)
+				w.ask(ids[w.rnd.IntN(len(ids))], q, sum.count(&q))
+			}
+			t.Logf("%d members, %v, limit %d: %+v, %d messages, %+v", c.members, algorithm, c.limit, sum, w.leased, facts(w))
+			if sum.admitted != uint64(c.limit) {
+				t.Errorf("%d members, %v: %d admitted of %d", c.members, algorithm, sum.admitted, c.limit)
+			}
+		}
+	}
+}
+
+// facts sums up what all members know of leases.
+func facts(w *network) (f LeaseFacts) {
+	for id, n := range w.nodes {
+		g := n.Facts(w.clock(id)).Lease
+		f.add(&g)
+		f.Outstanding += g.Outstanding
+	}
+	return f
+}
