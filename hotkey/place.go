@@ -16,16 +16,16 @@ const (
 	// DefaultSubKeys is how many it has where its rule says nothing.
 	DefaultSubKeys = 4
 
-	likelyLoad    = 0.25 // of the mean load: members that differ by less count as equally loaded
+	equalLoad     = 0.1 // of the mean load: members that differ by less count as equally loaded
 	maxCandidates = 64
 	triesPerPoint = 64 // suffixes tried for each unit of weight on the ring: one is missed in e^64
 )
 
 // Place puts n sub-keys of an owner string on n distinct members, or on all when there are fewer. The members are the
 // least loaded, by load for each unit of weight, whatever load counts; a member without load has 0. Among those that
-// differ by less than a quarter of the mean load, consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, SODA 2018) picks,
-// with the bound of one sub-key a member, so that many hot keys do not all choose the same members. The owner of the key
-// itself takes one only when there are not enough others.
+// differ by less than a tenth of the mean load, consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam,
+// SODA 2018) picks, with the bound of one sub-key a member, so that many hot keys do not all choose the same members. The
+// owner of the key itself takes one only when there are not enough others.
 //
 // The sub-key of a member is the first of owner#0, owner#1, ... that the ring puts there; a member for which none is found
 // is left out. hash is Envoy's. The result depends on the arguments alone.
@@ -35,8 +35,7 @@ func Place(r *ring.Ring, hash func(string) uint64, owner string, n int, load map
 		return nil
 	}
 	self := r.At(r.Owner(hash(owner))).ID
-	others := min(n, r.Len()-1)
-	members := pick(candidates(r, self, owner, others, load), owner, others)
+	members := pick(r, self, owner, min(n, r.Len()-1), load)
 	if len(members) < n {
 		members = append(members, self)
 	}
@@ -73,9 +72,8 @@ type candidate struct {
 // String is the member's name on the circle.
 func (c candidate) String() string { return string(c.id) }
 
-// candidates are the n least loaded members other than self (so many there must be) and those that are hardly more
-// loaded, in the key's own order and at most maxCandidates.
-func candidates(r *ring.Ring, self ring.ID, owner string, n int, load map[ring.ID]float64) []candidate {
+// pick chooses n members other than self; so many there must be.
+func pick(r *ring.Ring, self ring.ID, owner string, n int, load map[ring.ID]float64) []ring.ID {
 	if n == 0 {
 		return nil
 	}
@@ -83,17 +81,18 @@ func candidates(r *ring.Ring, self ring.ID, owner string, n int, load map[ring.I
 	sum := 0.0
 	for i := range r.Len() {
 		if m := r.At(i); m.ID != self {
-			c := candidate{m.ID, load[m.ID] / float64(m.Weight), circle(owner).Sum64([]byte(m.ID))}
+			c := candidate{m.ID, max(load[m.ID], 0) / float64(m.Weight), circle(owner).Sum64([]byte(m.ID))}
 			all, sum = append(all, c), sum+c.load
 		}
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.load, b.load) })
-	bound := all[n-1].load + likelyLoad*sum/float64(len(all))
-	all = slices.DeleteFunc(all, func(c candidate) bool { return c.load > bound })
-	slices.SortFunc(all, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.id, b.id))
-	})
-	return all[:min(len(all), maxCandidates)]
+	last, near := all[n-1].load, equalLoad*sum/float64(len(all))
+	var picked []ring.ID
+	for all[0].load < last-near {
+		picked, all = append(picked, all[0].id), all[1:]
+	}
+	all = slices.DeleteFunc(all, func(c candidate) bool { return c.load > last+near })
+	return append(picked, bounded(all, owner, n-len(picked))...)
 }
 
 // circle hashes the points of one key's own circle of members. It is not Envoy's ring.
@@ -102,11 +101,12 @@ type circle string
 // Sum64 hashes b for this circle.
 func (c circle) Sum64(b []byte) uint64 { return ring.Hash(string(c) + "\x00" + string(b)) }
 
-// pick chooses n of the candidates: each sub-key goes to the next member on the circle that has none yet.
-func pick(from []candidate, owner string, n int) []ring.ID {
-	if n == 0 {
-		return nil
-	}
+// bounded chooses n of equally loaded candidates: each sub-key goes to the next member on the circle that has none yet.
+func bounded(from []candidate, owner string, n int) []ring.ID {
+	slices.SortFunc(from, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.id, b.id))
+	})
+	from = from[:min(len(from), maxCandidates)]
 	members := make([]consistent.Member, len(from))
 	for i, c := range from {
 		members[i] = c

@@ -35,6 +35,7 @@ func TestHotAndNotHot(t *testing.T) {
 		"30 s below half":            {load, 0, append([]float64{3000}, repeat(499, 31)...), []int{0, 31}},
 		"a tick at half begins anew": {load, 0, slices.Concat([]float64{3000}, repeat(499, 30), []float64{500}, repeat(499, 31)), []int{0, 62}},
 		"hot again as at first":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{1500, 1500}), []int{0, 31, 33}},
+		"cools as slowly again":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{3000}, repeat(499, 31)), []int{0, 31, 32, 63}},
 		"no capacity known":          {Load{}, 0, repeat(1e9, 10), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,6 +78,22 @@ func TestColdKeysAreLetGo(t *testing.T) {
 	}
 	if r.Count(testKey(3), 41*second, 1) {
 		t.Error("counts a key that is not followed")
+	}
+}
+
+func TestHotKeysKeepTheirPlace(t *testing.T) {
+	var r Rates
+	r.Consider(0, testKey(0), 5000, 0)
+	r.Tick(0, Load{Absolute: 1000})
+	now := 20 * second // it is the coldest by now
+	for i := range uint64(MaxTracked - 1) {
+		r.Consider(now, testKey(1+i), float64(100+i), 0)
+	}
+	if r.Consider(now, testKey(100), 99, 0) || !r.Consider(now, testKey(101), 101, 0) {
+		t.Error("the coldest does not give way to what is hotter alone")
+	}
+	if r.Len() != MaxTracked || !r.Hot(testKey(0)) || r.Rate(now, testKey(1)) != 0 {
+		t.Errorf("%d keys, hot: %v, the coldest other at %v a second", r.Len(), r.Hot(testKey(0)), r.Rate(now, testKey(1)))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -109,6 +110,19 @@ func makeHuge(r *Route) {
 	r.Subs = nil
 	for i := range MaxSubKeys {
 		r.Subs = append(r.Subs, SubKey{subKey(r.Owner, uint64(i)), ring.ID(fmt.Sprintf("%064d", i))})
+	}
+}
+
+func TestParseRouteRefusesNumbersThatDoNotFit(t *testing.T) {
+	r := busy()
+	r.Limit = math.MaxUint32
+	b := AppendRoute(nil, &r)
+	if _, err := ParseRoute(b); err != nil {
+		t.Fatal(err)
+	}
+	largest := []byte{0xff, 0xff, 0xff, 0xff, 0x0f}
+	if got, err := ParseRoute(bytes.Replace(b, largest, []byte{0xff, 0xff, 0xff, 0xff, 0x1f}, 1)); err == nil {
+		t.Errorf("limit 2^33-1 became %d", got.Limit)
 	}
 }
 

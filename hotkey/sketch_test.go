@@ -78,7 +78,7 @@ func exactly(events []int64, born, now int64) float64 {
 func TestSketchFollowsTheLastSeconds(t *testing.T) {
 	r, s := rand.New(rand.NewPCG(3, 4)), NewSketch(1)
 	const born = 1_700_000_000 * second
-	now, events, all := int64(born), map[uint64][]int64{}, []int64(nil)
+	now, events, all := born, map[uint64][]int64{}, []int64(nil)
 	for range 3000 {
 		k := r.Uint64N(3)
 		events[k], all = append(events[k], now), append(all, now)
