@@ -301,9 +301,9 @@ func (h *Holding) hold(now int64, wanted bool, gain uint64) {
 	}
 }
 
-// Hear takes in a notice. One of a window that is over here is old.
+// Hear takes in a notice. What it says of a window that is over here is old.
 func (h *Holding) Hear(now int64, n *Notice) {
-	if n.Window < h.window {
+	if n.Window < h.window && (n.What == Recall || n.What == Deny) {
 		return
 	}
 	switch n.What {

@@ -13,21 +13,17 @@ const (
 	tail        = 50 // with no more than one in so many left nothing is lent: 2 %
 )
 
-// Lendable is how many hits of r may be lent and unspent at a time, whoever holds them, and the depth that everything
-// is then decided against. For windows these are 5 % of the limit, and the limit. What is lent of a bucket may be spent
-// later than it was charged, so the bucket is decided against a depth that is less by all that can be out: at most what
-// refills in a Slice, and half of it. 0: r is never lent.
-func Lendable(r limit.Rule) (most uint64, depth uint32) {
-	depth = r.Depth()
+// Lendable is how many hits of r may be lent and unspent at a time, whoever holds them: for windows 5 % of the limit; for
+// buckets half the depth and what refills in a Slice at most. 0: r is never lent.
+func Lendable(r limit.Rule) (most uint64) {
 	switch {
 	case r.Algorithm == limit.SlidingLog:
-		return 0, depth
+		return 0
 	case !r.Algorithm.Bucket():
-		return uint64(depth) / outstanding, depth
+		return uint64(r.Depth()) / outstanding
 	}
 	refill := float64(r.Limit) * float64(Slice) / float64(max(1, r.Window))
-	most = uint64(min(float64(depth/2), refill))
-	return most, depth - uint32(most)
+	return uint64(min(float64(r.Depth()/2), refill))
 }
 
 // Size is how many hits to lend for the holder's newest request, when used of depth stand against the limit, with all
@@ -45,7 +41,7 @@ func (b *Book) Size(now int64, holder ring.ID, r *Request, depth uint32, used ui
 	if left <= reserve {
 		return 0, true
 	}
-	most, _ := Lendable(r.Rule)
+	most := Lendable(r.Rule)
 	if out := b.Out(now); r.Want && holders <= most && out < most {
 		left = min(left-left/tail, left-reserve)
 		n = share(lines, me, min(most, add(out, left)), r.Knobs)

@@ -234,7 +234,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		y.Lent, y.Holders = b.Out(now), b.Holders(now)
 	}
 	y.Hot = n.hot(s, k, y.Hash)
-	most, _ := lease.Lendable(y.Rule)
+	most := lease.Lendable(y.Rule)
 	y.Splittable = most >= uint64(s.view.Ring().Len())
 	return y
 }
