@@ -109,7 +109,7 @@ func TestPlaceCountsLoadByWeight(t *testing.T) {
 }
 
 func TestPlaceSpreadsKeysOverEquallyLoadedMembers(t *testing.T) {
-	for members, keys := range map[int]int{20: 500, 200: 5000} {
+	for members, keys := range map[int]int{20: 500, 100: 1500} {
 		r, at := ringOf(equal(members)...), map[ring.ID]int{}
 		for i := range keys {
 			for _, id := range membersOf(Place(r, ring.Hash, fmt.Sprint("customer-", i), 4, nil)) {
