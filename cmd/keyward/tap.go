@@ -77,6 +77,9 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 	q := url.Values{"domain": {o.domain}, "key": {o.key}, "over": {strconv.FormatBool(o.over)}, "rate": {fmt.Sprint(o.rate)}, "n": {strconv.Itoa(o.n)}}
 	res, err := overSocket(ctx, *o.socket, http.MethodGet, "/v1/tap?"+q.Encode(), nil)
 	if err != nil {
+		if ctx.Err() != nil { // Ctrl-C
+			err = nil
+		}
 		return err
 	}
 	defer res.Body.Close()

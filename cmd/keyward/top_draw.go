@@ -22,7 +22,7 @@ func (f *frame) draw(out io.Writer, to size, holders bool) {
 			hot++
 		}
 	}
-	fmt.Fprintf(&b, "keyward top  %s  %s, %s, %s\n", f.Time.Local().Format(time.TimeOnly),
+	fmt.Fprintf(&b, "keyward top  %s  %s, %s, %s\n", f.Time.Format(time.TimeOnly),
 		count(len(f.Members), "member"), count(hot, "hot key"), count(len(f.Routes), "route"))
 	for _, s := range f.Silent {
 		fmt.Fprintf(&b, "not shown: %s\n", printable(s))
