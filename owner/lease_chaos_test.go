@@ -1,0 +1,175 @@
+package owner
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// windows counts admissions by the window that they were charged in, as far as that can be seen from outside: those near
+// the edge of two windows may belong to either.
+type windows struct {
+	width, slack int64
+	sure, edge   map[int64]uint64 // edge: with the window before
+}
+
+func (c *windows) add(at int64, hits uint64) {
+	a, b := (at-c.slack)/c.width, (at+c.slack)/c.width
+	if a == b {
+		c.sure[a] += hits
+	} else {
+		c.edge[b] += hits
+	}
+}
+
+// most is the most of one window, with those at edges where they fit below limit, if they do.
+func (c *windows) most(limit uint64) (n uint64) {
+	ws := slices.Collect(maps.Keys(c.sure))
+	slices.Sort(ws)
+	room := uint64(0)
+	for _, w := range ws {
+		sum := c.sure[w] + saturatingSub(c.edge[w], room)
+		n, room = max(n, sum), saturatingSub(limit, sum)
+	}
+	return n
+}
+
+// Messages about leases are lost, doubled and overtaken, clocks differ, members come, leave and crash: never is more than
+// the limit admitted. What a member admits from its share is not counted; without the others' word it may.
+func TestLeasesNeverAdmitMore(t *testing.T) {
+	local, credited, lent := uint64(0), uint64(0), uint64(0)
+	for seed := range uint64(24) {
+		w := newNetwork(t, seed, Options{}, "a", "b", "c")
+		w.lossy = float64(seed%3) * 0.15
+		q := leased(int(seed), 3000, 2*time.Second)
+		q.Strict = true // so that a crash loses nothing
+		if seed%2 == 1 {
+			q.Rule.Algorithm = limit.SlidingWindow
+		}
+		for i, id := range w.ids() {
+			w.skew[id] = int64(i-1) * 60 * milli * int64(seed%2)
+		}
+		sum := windows{2 * second, 80 * milli, map[int64]uint64{}, map[int64]uint64{}}
+		load := func(times int) {
+			for range times {
+				ids := w.ids()
+				w.ask(ids[min(w.rnd.IntN(len(ids)), w.rnd.IntN(len(ids)))], q, func(a Answer) {
+					if !a.Over && a.Path != Fallback {
+						sum.add(w.now, 1)
+					}
+					if a.Path == Leased {
+						local++
+					}
+				})
+				w.step(true)
+				if w.rnd.IntN(4) == 0 {
+					w.run(2 * time.Millisecond)
+				}
+			}
+		}
+		load(4000)
+		w.boot("d", handoff.Joining)
+		w.adopt()
+		w.run(time.Second)
+		w.states["d"] = handoff.Active
+		for _, id := range w.ids() {
+			w.adoptAt(id, w.ring())
+			load(60)
+		}
+		load(4000)
+		owner := w.ring().At(w.ring().Owner(q.Owner)).ID
+		if seed%4 < 2 {
+			w.leave(t, owner, load)
+		} else {
+			delete(w.nodes, owner)
+			w.queue = slices.DeleteFunc(w.queue, func(e envelope) bool { return e.from == owner })
+			w.adopt()
+		}
+		load(6000)
+		f := facts(w)
+		credited, lent = credited+f.Credited, lent+f.Lent
+		if n := sum.most(3000); n > 3000 {
+			t.Errorf("seed %d: %d admitted of 3000", seed, n)
+		}
+		if f.Violations != [6]uint64{} {
+			t.Errorf("seed %d: violations %v", seed, f.Violations)
+		}
+	}
+	t.Logf("%d answers from leases, %d hits lent, %d credited", local, lent, credited)
+	if local == 0 || credited == 0 {
+		t.Error("nothing was tried")
+	}
+}
+
+// leave takes id off the ring and waits until it has handed over.
+func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
+	t.Helper()
+	w.states[id] = handoff.Leaving
+	for _, other := range w.ids() {
+		w.adoptAt(other, w.ring())
+		load(60)
+	}
+	for range 50 {
+		if w.nodes[id].Progress().HandedOver {
+			break
+		}
+		w.run(100 * time.Millisecond)
+	}
+	delete(w.nodes, id)
+	w.left = append(w.left, id)
+	w.nref = len(w.nodes)
+	w.adopt()
+}
+
+// However a bucket is lent and whoever owns it, no stretch of time sees more admitted than its depth and what drains.
+func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
+	local := 0
+	for seed := range uint64(16) {
+		w := newNetwork(t, seed, Options{}, "a", "b", "c")
+		w.lossy = float64(seed%3) * 0.15
+		q := leased(int(seed), 400, time.Second)
+		q.Rule.Algorithm, q.Rule.Burst, q.Strict = limit.TokenBucket, 100+uint32(seed%4)*100, true
+		var at []int64
+		load := func(times int) {
+			for range times {
+				ids := w.ids()
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+					if !a.Over && a.Path != Fallback {
+						at = append(at, w.now)
+					}
+					if a.Path == Leased && !a.Over {
+						local++
+					}
+				})
+				if w.rnd.IntN(3) == 0 {
+					w.run(2 * time.Millisecond)
+				}
+			}
+		}
+		for round := range 6 {
+			load(400)
+			w.run(time.Duration(w.rnd.IntN(300)) * time.Millisecond)
+			if round == 3 {
+				w.leave(t, w.ring().At(w.ring().Owner(q.Owner)).ID, func(int) { load(20) })
+			}
+		}
+		for i := range at {
+			for j := i; j < len(at); j++ {
+				if n, room := uint64(j-i+1), uint64(q.Rule.Burst)+uint64(at[j]-at[i])*400/uint64(second)+1; n > room {
+					t.Fatalf("seed %d: %d admitted in %v, not %d", seed, n, time.Duration(at[j]-at[i]), room)
+				}
+			}
+		}
+		if v := facts(w).Violations; v != [6]uint64{} {
+			t.Errorf("seed %d: violations %v", seed, v)
+		}
+	}
+	if t.Logf("%d admitted from leases", local); local == 0 {
+		t.Error("nothing was lent")
+	}
+}
