@@ -120,7 +120,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 		if err != nil {
 			width, height = 80, 24
 		}
-		f.draw(&b, size{width, height}, o.holders)
+		f.draw(&b, size{width - 1, height}, o.holders) // a full line would be wrapped by some terminals, or cut by \x1b[K
 		// A raw terminal needs the carriage return; \x1b[K clears what an older, longer line left.
 		text := bytes.ReplaceAll(bytes.TrimRight(b.Bytes(), "\n"), []byte("\n"), []byte("\x1b[K\r\n"))
 		fmt.Fprintf(screen, "\x1b[H%s\x1b[K\x1b[J", text)
