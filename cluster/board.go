@@ -18,7 +18,7 @@ const (
 	postLife  = 15 * time.Second // of a route after the last of them
 	loadEvery = 15 * time.Second // between two sendings of a load
 	loadLife  = 45 * time.Second
-	loadStep  = 0.5  // processors that make a load worth sending earlier
+	loadStep  = 0.25 // part of a load by which it must have changed to be sent earlier
 	maxPosts  = 1000 // routes that are kept
 )
 
@@ -163,7 +163,7 @@ func (b *board) speakLocked(now time.Time) {
 		}
 	}
 	p, said := b.loads[b.inst]
-	if quiet := now.Sub(p.at); !said || quiet >= loadEvery || quiet >= postEvery && math.Abs(p.load-b.load) > loadStep {
+	if quiet := now.Sub(p.at); !said || quiet >= loadEvery || quiet >= postEvery && math.Abs(p.load-b.load) > loadStep*p.load {
 		b.postLoadLocked(loadPost{b.nextLocked(now), b.load})
 	}
 }
@@ -184,9 +184,9 @@ func (b *board) postLoadLocked(p loadPost) {
 	b.out.add(p.inst, appendLoad(nil, p))
 }
 
-// newer says whether what a says counts, and not what b says of the same.
+// newer says whether what a says counts, and not what b says of the same: hotkey.Planner judges alike.
 func newer(a, b *hotkey.Route) bool {
-	return cmp.Or(cmp.Compare(a.Ver, b.Ver), cmp.Compare(a.By, b.By)) > 0
+	return cmp.Or(cmp.Compare(a.Ver, b.Ver), cmp.Compare(b.By, a.By)) > 0
 }
 
 // countedLocked are the routes that count, in the order of their domains and owner strings.

@@ -149,10 +149,10 @@ func (c *Cluster) Order(r hotkey.Route) error {
 	return nil
 }
 
-// SetLoad tells the others how many processors this member keeps busy.
-func (c *Cluster) SetLoad(processors float64) { c.table.board.setLoad(processors) }
+// SetLoad tells the others how loaded this member is, in questions a second.
+func (c *Cluster) SetLoad(load float64) { c.table.board.setLoad(load) }
 
-// Loads is how many processors the live members keep busy, as far as they have told.
+// Loads is how loaded the live members are, this one included, in questions a second, as far as they have told.
 func (c *Cluster) Loads() map[ring.ID]float64 { return c.table.board.memberLoads() }
 
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the

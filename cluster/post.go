@@ -58,7 +58,7 @@ func parsePost(b []byte) (p anyPost, err error) {
 }
 
 const (
-	maxLoad    = 1 << 20 // processors
+	maxLoad    = 1 << 40 // questions a second
 	postRepeat = 4       // transmissions of one sending by one member, times the logarithm of the members, as memberlist's own
 )
 

@@ -105,7 +105,11 @@ func (p *Peer) ticks() {
 	for {
 		select {
 		case <-t.C:
-			p.tick(p.clock.mono())
+			mono := p.clock.mono()
+			p.tick(mono)
+			if mono-p.meter.at >= int64(measureEvery) {
+				p.measure(mono)
+			}
 		case <-p.ctx.Done():
 			return
 		}

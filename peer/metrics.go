@@ -37,7 +37,14 @@ type metrics struct {
 	steps     prometheus.Counter
 	waits     [waitResults]prometheus.Counter
 
+	loadMetrics
 	handoffMetrics
+}
+
+// loadMetrics are of what this member has to do, and whether it can.
+type loadMetrics struct {
+	served                   prometheus.Counter
+	capacity, load, fallback prometheus.Gauge
 }
 
 // handoffMetrics are of the messages between members.
@@ -155,6 +162,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for r := range waitResults {
 		m.waits[r] = waits.WithLabelValues(r.String())
 	}
-	m.handoffMetrics = newHandoffMetrics(f)
+	m.loadMetrics, m.handoffMetrics = newLoadMetrics(f), newHandoffMetrics(f)
 	return m
+}
+
+func newLoadMetrics(f promauto.Factory) loadMetrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	return loadMetrics{
+		served: f.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_owner_requests_total",
+			Help: "Questions that other members asked this one as the keys' owner.",
+		}),
+		capacity: gauge("keyward_capacity_questions", "Questions a second that this machine could decide, by the processor time that they take."),
+		load:     gauge("keyward_load_questions", "Questions a second that this process's processor time would be worth."),
+		fallback: gauge("keyward_fallback_seconds", "For how long this member has answered by degraded policies without a break of 10 s."),
+	}
 }

@@ -137,6 +137,8 @@ type Peer struct {
 	moved    chan struct{} // holds a token when Node's Progress may have changed
 	flushing atomic.Bool   // Node is being flushed until it is clean
 	busy     atomic.Bool   // something was decided
+	meter    meter         // of the goroutine that ticks
+	load     atomic.Uint64 // bits of what Load says
 
 	greeting, serving atomic.Int64
 	lastRefusal       atomic.Int64

@@ -260,6 +260,7 @@ func (s *server) serve(mono, now int64, payload []byte) error {
 	}
 	if outcome == groupServed {
 		s.p.decides()
+		s.p.m.served.Add(float64(g.count))
 		s.p.o.Node.Serve(now, s.from, g.stop, s.qs, s.as)
 		if waiting(s.as) {
 			s.park(g, mono)
