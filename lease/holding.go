@@ -83,11 +83,11 @@ type Holding struct {
 // Decide answers a question for hits, which are more than 0, if that can be done here. Its counts are an estimate: what
 // stood against the limit at the last grant, less what is unspent here; never above the limit unless refused.
 func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, Verdict) {
-	h.demand.count(now, hits)
-	h.asked, h.busy = now, true
 	if r != h.rule {
 		h.adopt(now, r)
 	}
+	h.demand.count(now, hits)
+	h.asked, h.busy = now, true
 	h.expire(now)
 	switch {
 	case hits <= h.left && r.Depth() >= h.limit: // of a lowered limit only the owner knows what is left
@@ -103,7 +103,7 @@ func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, 
 
 // adopt goes on with a changed rule.
 func (h *Holding) adopt(now int64, r limit.Rule) {
-	if r.Algorithm != h.rule.Algorithm || r.Window != h.rule.Window {
+	if h.rule != (limit.Rule{}) && (r.Algorithm != h.rule.Algorithm || r.Window != h.rule.Window) {
 		h.Drop(now)
 	}
 	if r.Depth() > h.refuse {

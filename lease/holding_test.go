@@ -139,11 +139,19 @@ func TestAsksAheadAndGivesBack(t *testing.T) {
 func TestTheTail(t *testing.T) {
 	h := holds(t, second, 100, time.Minute)
 	h.Hear(second, &Notice{Window: 7, What: Recall})
-	if !h.Due(second) { // one hit a second for the rest of the window is not 100
+	if h.Due(second) {
+		t.Error("gives back what it needs at a hit a second")
+	}
+	if !h.Due(second + 100*ms) {
+		t.Error("keeps what nobody asks for")
+	}
+	h = holds(t, second, 200, time.Minute)
+	h.Hear(second, &Notice{Window: 7, What: Recall})
+	if !h.Due(second) {
 		t.Fatal("keeps what it does not need")
 	}
-	if r := h.Request(second); r.Want || r.Left < 59 || r.Left > 61 && r.Left < 99 {
-		t.Logf("%+v", r)
+	if r := h.Request(second); r.Want || r.Left != 61 || r.Have != 61 {
+		t.Errorf("%+v", r)
 	}
 	h = holds(t, second, 100, time.Minute)
 	for range 300 { // a lot for so little
