@@ -1,0 +1,25 @@
+package rls
+
+import "testing"
+
+// What a request pays for taps: nothing while nobody listens.
+func BenchmarkTap(b *testing.B) {
+	for name, rate := range map[string]float64{"nobody": 0, "10 a second": 10, "rare": -1} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(b, tapped)
+			switch {
+			case rate > 0:
+				defer r.Tap(TapOptions{Rate: rate}, func(Sample) {})()
+			case rate < 0: // a filter that nothing passes looks at every request
+				defer r.Tap(TapOptions{Text: "nobody"}, func(Sample) {})()
+			}
+			message := wire(b, request("d", descriptor("k", "al")))
+			for b.Loop() {
+				c := r.NewCall()
+				_ = r.Decode(c, message)
+				r.Decide(c, Caller{})
+				r.Release(c)
+			}
+		})
+	}
+}
