@@ -1,0 +1,5 @@
+package leasetest
+
+import "testing"
+
+func TestCounter(t *testing.T) { Run(t, func() Harness { return &Counter{} }) }
