@@ -4,6 +4,7 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -46,6 +47,8 @@ type Flags struct {
 	MaxKeys         int           // counters kept exactly
 	DomainQuota     int           // of them, for one domain; 0: half
 	Weight          uint32        // share of the ring
+	HotRate         float64       // questions a second below which no key is hot; 0: 5 % of what this machine could decide
+	NoHot           bool          // no key is found hot
 	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
 	RouteHeader     string        // header that the ring-hash routes hash
 	RouteCluster    string        // the application's cluster in Envoys that ask owners directly and take hot keys' routes
@@ -81,6 +84,8 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.IntVar(&f.DomainQuota, "domain-quota", 0, "of them, at most so many for one domain (default: half)")
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
+	s.Float64Var(&f.HotRate, "hot-rate", 0, "`questions` a second for one key below which it is never hot (default: 5 % of what this machine could decide, measured)")
+	s.BoolVar(&f.NoHot, "no-hot", false, "find no keys hot: only rules that say so, and orders by hand, have them leased or routed elsewhere")
 	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond, "how long a served Envoy waits for a connection to an owner before it asks the heir")
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "header that the ring-hash routes hash")
@@ -168,6 +173,9 @@ func (f *Flags) validate() error {
 	}
 	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
 		fail("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)
+	}
+	if !(f.HotRate >= 0) || math.IsInf(f.HotRate, 0) {
+		fail("--hot-rate %v: want questions a second, or 0", f.HotRate)
 	}
 	if f.Weight < 1 {
 		fail("--weight 0: must be at least 1")

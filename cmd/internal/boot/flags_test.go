@@ -36,13 +36,13 @@ func TestParse(t *testing.T) {
 func TestParseNamesEveryFault(t *testing.T) {
 	_, err := Parse("sidecar", "", []string{
 		"stray", "--gossip", "nowhere", "--ring-capacity", "10000", "--partition", "maybe", "--join", "x:1", "--tls-cert", "a",
-		"--weight", "0", "--peer", "::1:7947", "--route-listener", "edge:80",
+		"--weight", "0", "--peer", "::1:7947", "--route-listener", "edge:80", "--hot-rate", "NaN",
 	}, env("KEYWARD_EXPECT", "many", "POD_NAME", strings.Repeat("n", 129)))
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "brackets", "not on names",
+		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
 		"KEYWARD_EXPECT", "129 bytes",
 	} {
 		if !strings.Contains(err.Error(), want) {

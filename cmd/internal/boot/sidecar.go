@@ -129,6 +129,7 @@ func (m *Sidecar) start() error {
 	if err := m.startCluster(); err != nil {
 		return err
 	}
+	go m.plan(background)
 	if err := m.startRules(background); err != nil {
 		return err
 	}
@@ -149,7 +150,8 @@ func (m *Sidecar) startCounting() error {
 	o := owner.Options{
 		Self: ring.ID(m.flags.Node), Inst: m.inst, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
 		Policy: policies()[m.flags.Partition], ProRata: m.flags.LostState == "prorata",
-		Seed: [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
+		Seed:    [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
+		HotRate: m.flags.HotRate, NoHot: m.flags.NoHot,
 	}
 	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
 	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {
