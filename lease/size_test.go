@@ -149,3 +149,15 @@ func TestSharesFollowDemandAndWeight(t *testing.T) {
 		t.Errorf("b got %d", n)
 	}
 }
+
+// TestFiveOfAHundred: a newcomer's fair part is not lent as long as another one has it.
+func TestFiveOfAHundred(t *testing.T) {
+	var b Book
+	var used uint64
+	r := Request{Rule: perMinute, Knobs: Knobs{Max: 40}, Seq: 1, Want: true, Demand: 1e6}
+	b.asks(0, "a", &r, 1, perMinute.Limit, &used)
+	r.Knobs.Max = 0
+	if n, _ := b.asks(0, "b", &r, 1, perMinute.Limit, &used); n != 10 {
+		t.Errorf("%d beside 40 of 50", n)
+	}
+}

@@ -214,6 +214,7 @@ func otherGrantor(b *bench) {
 	g := b.ask(&holder{id: "b", inst: 1})
 	lent := b.used()
 	h.window, h.have, h.left = g.Window, 40, 40 // from whoever decided before
+	b.ask(h)
 	b.Lease(b.now, h.id, h.inst, b.giveBack(h))
 	b.want("used", b.used(), lent)
 }
