@@ -19,7 +19,8 @@ import (
 const (
 	defaultSync      = 2 * time.Second
 	defaultWatermark = 20 // percent
-	reportAgain      = int64(100 * time.Millisecond)
+	reportAgain      = int64(50 * time.Millisecond)
+	reportTail       = int64(5 * time.Millisecond) // the least between reports when little is left
 	reportSlowest    = 10 * reportAgain
 	driftLife        = int64(10 * time.Second)
 )
@@ -35,6 +36,7 @@ type drift struct {
 	since    uint64 // hits admitted since the last answer
 	synced   int64  // when the last answer came
 	asked    int64  // when the last question came
+	near     bool   // little is left, and half of what may be admitted before the next report is used up
 }
 
 // idle says that the key needs no memory here.
@@ -84,8 +86,12 @@ func (d *drift) allows(q *Question, a *Answer, room uint64, watermark uint8, mem
 	}
 	depth := uint64(q.Rule.Depth())
 	left := depth - min(depth, a.Before)
-	if left*100 <= depth*uint64(watermark) && d.since+q.Hits > min(room, left/(2*members)) {
-		return false
+	d.near = false
+	if left*100 <= depth*uint64(watermark) {
+		most := min(room, left/(2*members))
+		if d.near = d.since+q.Hits > most/2; d.since+q.Hits > most {
+			return false
+		}
 	}
 	return d.unsynced+q.Hits <= room
 }
@@ -115,6 +121,9 @@ func (n *Node) stale(s *shard, x *holding, now int64) bool {
 	every := x.Knobs.Sync
 	if every <= 0 {
 		every = defaultSync
+	}
+	if d.near && now-d.synced >= reportTail {
+		return true
 	}
 	return d.unsynced > s.slack(x)/2 || now-d.synced >= int64(every) && (d.unsynced > 0 || d.asked > d.synced)
 }

@@ -165,7 +165,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 	}
 	if !n.options.NoHot {
 		if s.temper.rates.Report(h.now, hotkey.Key(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
-			e.heat |= heatTracked
+			s.track(e)
 		}
 	}
 	return e, a.Before, true

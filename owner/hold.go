@@ -275,6 +275,7 @@ type HeldKey struct {
 	Key                 Key
 	Domain, Name, Owner string
 	Member              ring.ID // the grantor
+	Window              int64   // that they are of
 	Left, Have          uint64
 	Demand              float64 // hits a second
 	Denied              bool
@@ -290,7 +291,7 @@ func (n *Node) Held(now int64) []HeldKey {
 		s.mu.Lock()
 		for _, k := range sortedKeys(s.holdings) {
 			x := s.holdings[k]
-			y := HeldKey{Key: k, Member: x.to, Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.Denied(), Expires: x.Expires(), Mechanism: x.by}
+			y := HeldKey{Key: k, Member: x.to, Window: x.Window(), Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.Denied(), Expires: x.Expires(), Mechanism: x.by}
 			if m := s.names[k]; m != nil {
 				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner
 			}

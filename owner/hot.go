@@ -12,18 +12,22 @@ import (
 )
 
 // An entry's heat is, from the top: the tick of its last question, 1 to 31 (5 bits); whether the shard's Rates follow its
-// key; and the questions of that tick (10 bits). So a decision on a key that is not hot costs a comparison and a count.
+// key; and, while they do not, the questions of that tick (10 bits), while they do, the questions that they have not been
+// told of yet and whether the key is hot. So a decision costs a comparison and a count, and a look into the Rates only
+// once in a while.
 const (
 	heatTick    = 11
 	heatEpoch   = heatTick + 3
 	heatTracked = 1 << 10
 	heatCount   = heatTracked - 1
+	heatHot     = 1  // with heatTracked
 	tickLength  = 30 // bits of nanoseconds: 1.07 s
 
 	defaultCapacity = 50_000 // questions a second, until SetLoad says more
 	hotPart         = 0.05   // of the capacity
 	heavyRate       = 200    // forwarded questions a second of one key, from which on this member asks for a lease unasked
 	heavyPart       = 0.02   // and this part of all it forwards
+	sampled         = 4      // one forwarded question in so many is counted
 )
 
 // heat is what the Node knows of its load.
@@ -45,6 +49,7 @@ type temper struct {
 	rates     hotkey.Rates
 	forwards  *hotkey.Sketch // of what other members own; nil until there is something
 	since     map[Key]int64  // when each hot key became so
+	forwarded uint32         // questions for them
 	questions uint64         // of this epoch of eight ticks
 	active    uint64         // keys asked for in it
 }
@@ -98,13 +103,18 @@ func (n *Node) decree(owner uint64) hotkey.Mode {
 
 // hot says whether key k, which is this member's, is to be leased because it is hot.
 func (n *Node) hot(s *shard, k Key, owner uint64) bool {
+	return n.decreed(owner, s.temper.rates.Hot(hotkey.Key(k)))
+}
+
+// decreed is what routes say of the keys at a ring position, or else what was found out about one.
+func (n *Node) decreed(owner uint64, hot bool) bool {
 	switch n.decree(owner) {
 	case hotkey.Spread, hotkey.Dedicated:
 		return true
 	case hotkey.Never:
 		return false
 	}
-	return s.temper.rates.Hot(hotkey.Key(k))
+	return hot
 }
 
 // warm counts a question that this member decided on entry e, and says whether its key is hot.
@@ -112,7 +122,8 @@ func (n *Node) warm(s *shard, now int64, q *Question, e *entry) bool {
 	if !n.options.NoHot {
 		n.countHeat(s, now, q, e)
 	}
-	return n.hot(s, q.Key, q.Owner)
+	const is = heatTracked | heatHot
+	return n.decreed(q.Owner, e.heat&is == is)
 }
 
 func (n *Node) countHeat(s *shard, now int64, q *Question, e *entry) {
@@ -123,19 +134,37 @@ func (n *Node) countHeat(s *shard, now int64, q *Question, e *entry) {
 		if was == 0 || was>>heatEpoch != tick>>heatEpoch {
 			t.active++
 		}
-		e.heat = tick | e.heat&heatTracked
+		if e.heat = tick | e.heat&(heatTracked|heatCount); e.heat&heatTracked == 0 {
+			e.heat = tick
+		}
 	}
+	candidate := uint16(n.heat.candidate.Load())
 	if e.heat&heatTracked != 0 {
-		if t.rates.Count(hotkey.Key(q.Key), now, 1) {
+		e.heat += 2 * heatHot
+		untold := e.heat & heatCount / 2
+		if untold <= candidate/64 {
 			return
 		}
-		e.heat &^= heatTracked
+		if e.heat &^= heatCount &^ heatHot; t.rates.Count(hotkey.Key(q.Key), now, float64(untold)) {
+			return
+		}
+		e.heat = tick
 	}
-	if e.heat++; uint32(e.heat&heatCount) < n.heat.candidate.Load() {
+	if e.heat++; e.heat&heatCount < candidate {
 		return
 	}
-	if e.heat &^= heatCount; t.rates.Consider(now, hotkey.Key(q.Key), float64(n.heat.candidate.Load()), q.HotFactor) {
-		e.heat |= heatTracked
+	if e.heat = tick; t.rates.Consider(now, hotkey.Key(q.Key), float64(candidate), q.HotFactor) {
+		s.track(e)
+	}
+}
+
+// track notes in e that its key is followed.
+func (s *shard) track(e *entry) {
+	if e.heat&heatTracked == 0 {
+		e.heat = e.heat&^heatCount | heatTracked
+	}
+	if e.heat &^= heatHot; s.temper.rates.Hot(hotkey.Key(e.key)) {
+		e.heat |= heatHot
 	}
 }
 
@@ -146,10 +175,13 @@ func (n *Node) heavy(s *shard, now int64, k Key) bool {
 		return false
 	}
 	t := &s.temper
+	if t.forwarded++; t.forwarded%sampled != 0 {
+		return false
+	}
 	if t.forwards == nil {
 		t.forwards = hotkey.NewSketch(n.options.Seed[0] ^ n.options.Seed[1])
 	}
-	return t.forwards.Add(now, hotkey.Key(k)) > math.Float64frombits(n.heat.heavy.Load())
+	return sampled*t.forwards.Add(now, hotkey.Key(k)) > math.Float64frombits(n.heat.heavy.Load())
 }
 
 // judge says once a second which keys are hot.
@@ -168,7 +200,7 @@ func (n *Node) judge(now int64, fx *Effects) {
 		s.mu.Lock()
 		t := &s.temper
 		if t.forwards != nil {
-			forwarded += t.forwards.Total(s.clock(now))
+			forwarded += sampled * t.forwards.Total(s.clock(now))
 		}
 		if turned {
 			questions, active = questions+t.questions, active+t.active
@@ -189,6 +221,10 @@ func (n *Node) judge(now int64, fx *Effects) {
 func (n *Node) changed(s *shard, now int64, changes []hotkey.Change, fx *Effects) {
 	for _, c := range changes {
 		k := Key(c.Key)
+		_, h := n.shard(k)
+		if e := s.tables[owned].find(h, k); e != nil {
+			s.track(e)
+		}
 		if c.Hot {
 			if s.temper.since == nil {
 				s.temper.since = map[Key]int64{}

@@ -1,0 +1,64 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+)
+
+// Whatever is said about leases, nothing breaks, what stands against a limit never goes below what was taken of it
+// directly, and no more comes back than was lent.
+func FuzzStepLease(f *testing.F) {
+	f.Add([]byte{1, 0, 5, 3, 0, 1, 1, 9, 1, 0, 6, 3, 4, 2, 1, 9, 2, 7, 7, 1})
+	f.Add([]byte{1, 3, 200, 3, 0, 255, 255, 9, 3, 0, 6, 3, 4, 2, 1, 9, 2, 7, 7, 1, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := alone(Options{})
+		n.serial.peers["b"] = handoff.Peer{ID: "b", Inst: 1, State: handoff.Active, Weight: 1}
+		now, taken := t0, uint64(0)
+		next := func() byte {
+			if len(data) == 0 {
+				return 0
+			}
+			b := data[0]
+			data = data[1:]
+			return b
+		}
+		for len(data) > 0 {
+			now += int64(next()) * milli
+			i := next() % 5
+			q := ask(int(i), 1000, time.Hour, uint64(next()))
+			q.Rule.Algorithm = limit.Algorithm(i) // a key has one algorithm
+			q.Mechanism = Mechanism(next() % 3)
+			switch next() % 4 {
+			case 0:
+				a := take(n, now, q)
+				if q.Rule.Algorithm == limit.FixedWindow && q.Key == key(0) && !a.Over {
+					taken += q.Hits
+				}
+			case 1:
+				r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
+				if next()&1 == 0 {
+					r.Knobs.Slack = 100
+					r.State.Slots = []limit.Slot{{Writer: uint64(next()) % 8, At: r.Window, Charged: uint64(next())}}
+				}
+				n.StepLease(now, "b", uint64(next()%2), &lease.Msg{Kind: lease.Kind(next() % 4), Requests: []lease.Request{r}})
+			case 2:
+				g := lease.Grant{Key: q.Key, Seq: uint64(next()), Window: int64(next()), Total: uint64(next()), Left: time.Duration(next()) * time.Second, Flags: lease.Flags(next())}
+				n.StepLease(now, "b", 1, &lease.Msg{Kind: lease.Lend, Grants: []lease.Grant{g}})
+			default:
+				n.StepLease(now, "b", 1, &lease.Msg{Kind: lease.Bulk, Notices: []lease.Notice{{Key: q.Key, What: lease.What(next() % 6)}}})
+				n.Tick(now)
+			}
+		}
+		q := ask(0, 1000, time.Hour, 0)
+		if used := take(n, now, q.op(Look)).After; used < taken {
+			t.Errorf("%d stand against the limit after %d were taken", used, taken)
+		}
+		if l := n.Facts(now).Lease; l.Credited > l.Lent {
+			t.Errorf("%d came back of %d", l.Credited, l.Lent)
+		}
+	})
+}
