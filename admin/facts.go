@@ -14,6 +14,8 @@ type facts struct {
 
 	unreplicated, reach, acks, unconfirmed, transfers, waiting, waitsRefused *prometheus.Desc
 	copies, slotsRefused, charges, untold                                    *prometheus.Desc
+
+	leases leaseFacts
 }
 
 // NewFacts is a collector of a node's facts; read is called at every scrape.
@@ -23,6 +25,7 @@ func NewFacts(read func() owner.Facts) prometheus.Collector {
 	}
 	return &facts{
 		read:         read,
+		leases:       newLeaseFacts(),
 		keys:         desc("keys", "Counters in memory, by table: owned, that this member decides by the present ring; replica, of others'; or of answers given for an owner that could not be reached.", "table"),
 		bound:        desc("overadmission_bound", "Most hits that this member may have added to one key's present window above its limit, fail_open apart; the cluster's bound is the sum."),
 		causes:       desc("overadmission_bound_by_cause", "The parts that keyward_overadmission_bound is the sum of.", "cause"),
@@ -90,6 +93,7 @@ func (f *facts) Collect(ch chan<- prometheus.Metric) {
 	counter(f.deny, x.DenyHits, "hit")
 	counter(f.deny, x.DenyMisses, "miss")
 	f.handOver(&x, gauge, counter)
+	f.leases.collect(ch, &x.Lease)
 }
 
 // causes are the parts of a bound.

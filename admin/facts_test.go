@@ -17,6 +17,8 @@ func TestFacts(t *testing.T) {
 		f.Keys, f.Replicas, f.Mine = 3, 40, 21 // most of them came from others and have not been asked for since
 		f.Unreplicated, f.UnreplicatedIn, f.Reach, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
+		f.Lease = owner.LeaseFacts{LocalHits: 40, Granted: 4, GrantedHits: 50, Empty: 3, Timeouts: 2, NoRoom: 1, Outstanding: 12, Unreachable: 1}
+		f.Lease.Violations[2] = 7
 		return f
 	}))
 	const want = `
@@ -56,10 +58,41 @@ keyward_unreplicated_hits{of="key"} 2
 keyward_degraded_admitted_hits_total{authority="fail_closed"} 0
 keyward_degraded_admitted_hits_total{authority="fail_open"} 0
 keyward_degraded_admitted_hits_total{authority="share"} 8
+# HELP keyward_lease_failures_total Requests that were not answered in time or refused, and keys that found no room.
+# TYPE keyward_lease_failures_total counter
+keyward_lease_failures_total{reason="no_room"} 1
+keyward_lease_failures_total{reason="refused"} 0
+keyward_lease_failures_total{reason="timeout"} 2
+# HELP keyward_lease_local_hits_total Hits admitted from leases, without asking the owner.
+# TYPE keyward_lease_local_hits_total counter
+keyward_lease_local_hits_total 40
+# HELP keyward_lease_outstanding Hits that this member has lent and that may not be spent.
+# TYPE keyward_lease_outstanding gauge
+keyward_lease_outstanding 12
+# HELP keyward_lease_renewals_total Requests for hits that owners answered: with hits, or with none.
+# TYPE keyward_lease_renewals_total counter
+keyward_lease_renewals_total{result="empty"} 3
+keyward_lease_renewals_total{result="granted"} 4
+# HELP keyward_lease_size Hits of one grant to this member.
+# TYPE keyward_lease_size summary
+keyward_lease_size_sum 50
+keyward_lease_size_count 4
+# HELP keyward_lease_unreachable_holders Holders with hits that have not been heard for 3 s.
+# TYPE keyward_lease_unreachable_holders gauge
+keyward_lease_unreachable_holders 1
+# HELP keyward_lease_violations_total Breaches of the conditions that leases are safe by, each of which was prevented.
+# TYPE keyward_lease_violations_total counter
+keyward_lease_violations_total{condition="C1"} 0
+keyward_lease_violations_total{condition="C2"} 7
+keyward_lease_violations_total{condition="C3"} 0
+keyward_lease_violations_total{condition="C4"} 0
+keyward_lease_violations_total{condition="C5"} 0
 `
 	names := []string{
 		"keyward_overadmission_bound", "keyward_overadmission_bound_by_cause", "keyward_degraded_admitted_hits_total", "keyward_keys",
 		"keyward_unreplicated_hits", "keyward_reach", "keyward_ring_acks_missing", "keyward_handoff_unconfirmed_members",
+		"keyward_lease_failures_total", "keyward_lease_local_hits_total", "keyward_lease_outstanding", "keyward_lease_renewals_total", "keyward_lease_size",
+		"keyward_lease_unreachable_holders", "keyward_lease_violations_total",
 	}
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
