@@ -1,0 +1,149 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/ring"
+)
+
+// holderOf is a network in which a member that does not own q has a lease of it.
+func holderOf(t *testing.T, q Question, sum *tally) (w *network, holder, owner ring.ID) {
+	t.Helper()
+	w = newNetwork(t, 5, Options{}, "a", "b", "c")
+	owner = w.ring().At(w.ring().Owner(q.Owner)).ID
+	for _, id := range w.ids() {
+		if id != owner {
+			holder = id
+		}
+	}
+	for range 20 {
+		w.ask(holder, q, sum.count(&q))
+		w.run(2 * time.Millisecond)
+	}
+	held := w.nodes[holder].Held(w.now)
+	if len(held) != 1 || held[0].Left == 0 || held[0].Member != owner {
+		t.Fatalf("no lease: %+v", held)
+	}
+	return w, holder, owner
+}
+
+// What is lent stands in the one count that the owner shows, and is said to be lent.
+func TestUsageIsOneNumber(t *testing.T) {
+	var sum tally
+	q := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, q, &sum)
+	left := w.nodes[holder].Held(w.now)[0].Left
+	used := take(w.nodes[owner], w.now, q.op(Look)).After
+	hot := w.nodes[owner].HotKeys(w.now)
+	if used != sum.admitted+left || len(hot) != 1 || hot[0].Used != used || hot[0].Lent < left {
+		t.Errorf("%d admitted and %d left are %d at the owner: %+v", sum.admitted, left, used, hot)
+	}
+	w.run(3 * time.Second) // what is idle comes back
+	if used := take(w.nodes[owner], w.now, q.op(Look)).After; used != sum.admitted {
+		t.Errorf("%d admitted are %d at the owner", sum.admitted, used)
+	}
+}
+
+// A member that nobody confirms spends what it has, and not a hit more than its share beyond.
+func TestLeaseOutlivesTheConnection(t *testing.T) {
+	var sum tally
+	q := leased(1, 1000, time.Hour)
+	w, holder, _ := holderOf(t, q, &sum)
+	n := w.nodes[holder]
+	left := n.Held(w.now)[0].Left
+	later := w.now + int64(n.options.Fence) + second
+	for range left {
+		if a := take(n, later, q); a.Over || a.Path != Leased || a.Authority != Full {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if a := take(n, later, q); a.Authority != Share {
+		t.Errorf("beyond the lease: %+v", a)
+	}
+}
+
+// A clock that steps makes a holder and a grantor forget what times meant.
+func TestLeasesEndWithTheClock(t *testing.T) {
+	var sum tally
+	q := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, q, &sum)
+	w.effects(holder, w.nodes[holder].Fence(w.now-second))
+	w.effects(owner, w.nodes[owner].Fence(w.now-second))
+	if held := w.nodes[holder].Held(w.now); held[0].Left != 0 {
+		t.Errorf("still held: %+v", held)
+	}
+	if hot := w.nodes[owner].HotKeys(w.now); len(hot) != 0 {
+		t.Errorf("still lent: %+v", hot)
+	}
+}
+
+// Hits that are given back anywhere can be had again where all was refused.
+func TestRefundLiftsRefusals(t *testing.T) {
+	var sum tally
+	q := leased(1, 100, time.Hour)
+	w, holder, owner := holderOf(t, q, &sum)
+	for range 200 {
+		w.ask(holder, q, sum.count(&q))
+		w.run(2 * time.Millisecond)
+	}
+	if a := take(w.nodes[holder], w.now, q); a.Authority != Cached || sum.admitted != 100 {
+		t.Fatalf("not refused locally: %+v, %+v", a, sum)
+	}
+	back := q.op(Refund)
+	back.Hits = 10
+	w.ask(owner, back, func(Answer) {})
+	w.run(50 * time.Millisecond)
+	for range 50 {
+		w.ask(holder, q, sum.count(&q))
+		w.run(2 * time.Millisecond)
+	}
+	if sum.admitted != 110 {
+		t.Errorf("%d of 110 admitted", sum.admitted)
+	}
+}
+
+// What a silent holder was lent comes back after its TTL, if the rule says so; what it spent without having said so, too,
+// which is the option's price.
+func TestSilentHoldersLoseTheirLease(t *testing.T) {
+	var sum tally
+	q := leased(1, 1000, time.Hour)
+	q.Knobs = &lease.Knobs{Reclaim: true, TTL: 2 * time.Second}
+	w, holder, owner := holderOf(t, q, &sum)
+	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
+	before := take(w.nodes[owner], w.now, q.op(Look)).After
+	w.run(4 * time.Second)
+	used, back := take(w.nodes[owner], w.now, q.op(Look)).After, w.nodes[owner].Facts(w.now).Lease.Reclaimed
+	if back == 0 || used != before-back {
+		t.Errorf("%d of %d stand, %d came back", used, before, back)
+	}
+	if left := w.nodes[holder].Held(w.now); len(left) > 0 && left[0].Left > 0 {
+		t.Errorf("still held: %+v", left)
+	}
+}
+
+// Strangers and other boots are not heard, and nobody is lent anything by who does not own the key.
+func TestLeasesOfStrangersAreRefused(t *testing.T) {
+	var sum tally
+	q := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, q, &sum)
+	before := take(w.nodes[owner], w.now, q.op(Look)).After
+	r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
+	m := lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}}
+	for _, c := range []struct {
+		at, from ring.ID
+		inst     uint64
+	}{{owner, "x", 1}, {owner, holder, 12345}, {holder, owner, w.insts[owner] | 1}} {
+		n := w.nodes[c.at]
+		if fx := n.StepLease(w.now, c.from, c.inst, &m); len(fx.Leases)+len(fx.Out) > 0 {
+			t.Errorf("%+v: %+v", c, fx)
+		}
+	}
+	if after := take(w.nodes[owner], w.now, q.op(Look)).After; after != before {
+		t.Errorf("%d were charged", after-before)
+	}
+	if _, ok := w.nodes[owner].serial.peers["x"]; ok {
+		t.Error("x became known")
+	}
+}
