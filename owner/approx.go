@@ -194,5 +194,6 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 		s.load(e, h.rule, &s.state)
 		g.State = limit.State{TAT: s.state.TAT, Slots: slices.Clone(s.state.Slots)}
 	}
+	s.audit(l, l.Left, g.Used, fx)
 	(&pendingGrant{l.from, g}).send(fx)
 }

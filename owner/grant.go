@@ -11,12 +11,11 @@ import (
 )
 
 const (
-	maxItems  = 512                           // of one message about leases
-	bookLife  = int64(30 * time.Second)       // without requests
-	maxBooks  = 64                            // of one shard
-	deafFor   = int64(3 * time.Second)        // a holder with hits that says nothing for so long cannot be reached
-	leastDeny = 20 * time.Millisecond         // refusals of what frees up bit by bit; meanwhile more than a hit gathers
-	tellDeny  = int64(100 * time.Millisecond) // a refusal that is shorter is told only to those who ask
+	maxItems  = 512                     // of one message about leases
+	bookLife  = int64(30 * time.Second) // without requests
+	maxBooks  = 64                      // of one shard
+	deafFor   = int64(3 * time.Second)  // a holder with hits that says nothing for so long cannot be reached
+	leastDeny = 20 * time.Millisecond   // refusals of what frees up bit by bit; meanwhile more than a hit gathers
 )
 
 // book is what this member, the owner, has lent of one key.
@@ -34,15 +33,6 @@ type book struct {
 	queued bool
 	lift   bool
 }
-
-// tide is how much of a limit is used up.
-type tide uint8
-
-const (
-	ample  tide = iota
-	scarce      // little is left: holders give back, and ask the owner
-	gone        // nothing is: holders refuse
-)
 
 // pendingGrant is a Grant that waits until its charge is known to the key's heir.
 type pendingGrant struct {
@@ -238,10 +228,23 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 		g.Flags |= lease.Denied
 		g.Left = s.room(e, r, at)
 	}
-	if len(s.books) > 0 && e != nil {
+	if e != nil {
 		n.ebb(s, b, h.Key, r, l.window, g.Used, false)
 	}
+	s.audit(l, size, g.Used, fx)
 	n.sendGrant(s, l, e, &a, pendingGrant{l.from, g}, size, fx)
+}
+
+// audit keeps a record of l, if its rule wants one.
+func (s *shard) audit(l *lending, hits, count uint64, fx *Effects) {
+	if !l.Knobs.Audit {
+		return
+	}
+	x := Audit{Key: l.Key, Member: l.from, Reported: l.Knobs.Slack > 0, Hits: hits, Used: count, Limit: l.Rule.Depth()}
+	if m := s.names[l.Key]; m != nil {
+		x.Name = m.name
+	}
+	fx.Audits = append(fx.Audits, x)
 }
 
 // refill is the hits that a bucket drains in the life of a slice. What is lent of a bucket is charged as if all of it
@@ -311,76 +314,6 @@ func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Answer, g pendingGra
 func (g *pendingGrant) send(fx *Effects) {
 	m := leaseTo(&fx.Leases, g.to, lease.Lend)
 	m.Grants = append(m.Grants, g.grant)
-}
-
-// heed tells holders of a key what a decision on it means for them.
-func (n *Node) heed(s *shard, h *hit, e *entry, a *Answer) {
-	b := s.books[h.Key]
-	if b == nil || e == nil {
-		return
-	}
-	a.Hot = a.Hot || b.always
-	if h.Op == Take || h.Op == Refund {
-		n.ebb(s, b, h.Key, h.Question.Rule, windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
-	}
-}
-
-// ebb looks whether holders of key k are to be told something, now that count stands against rule r.
-func (n *Node) ebb(s *shard, b *book, k Key, r limit.Rule, window int64, count uint64, back bool) {
-	if r.Algorithm.Bucket() {
-		return
-	}
-	if window != b.window {
-		b.window, b.tide = window, ample
-	}
-	depth := uint64(r.Depth())
-	t := ample
-	switch left := saturatingSub(depth, count); {
-	case left == 0:
-		t = gone
-	case left <= depth/50:
-		t = scarce
-	}
-	b.lift = b.lift || t < b.tide && b.tide == gone && (back || r.Depth() > b.rule.Depth())
-	if (t > b.tide || b.lift) && !b.queued {
-		b.queued = true
-		s.told = append(s.told, k)
-		n.speak(true)
-	}
-	b.tide, b.rule = t, r
-}
-
-// notify tells holders what ebb has found.
-func (n *Node) notify(s *shard, now int64, fx *Effects) {
-	at := s.clock(now)
-	for _, k := range s.told {
-		b := s.books[k]
-		if b == nil {
-			continue
-		}
-		notice := lease.Notice{Window: b.window, Limit: b.rule.Depth(), What: lease.Recall}
-		switch {
-		case b.tide == gone:
-			_, h := n.shard(k)
-			notice.What, notice.Left = lease.Deny, s.room(s.tables[owned].find(h, k), b.rule, at)
-		case b.lift:
-			notice.What = lease.Lift
-		}
-		b.queued, b.lift = false, false
-		if notice.What != lease.Deny || notice.Left >= time.Duration(tellDeny) {
-			s.tellHolders(at, k, b, &notice, fx)
-		}
-	}
-	s.told = s.told[:0]
-}
-
-// tellHolders sends a notice to all holders of key k.
-func (s *shard) tellHolders(now int64, k Key, b *book, notice *lease.Notice, fx *Effects) {
-	notice.Key = k
-	for _, l := range b.Holders(now) {
-		m := leaseTo(&fx.Leases, l.Holder, lease.Bulk)
-		m.Notices = append(m.Notices, *notice)
-	}
 }
 
 // tendBooks takes back what silent holders have given up, and drops the books that nobody needs.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/ring"
 )
@@ -120,6 +121,25 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	}
 	if left := w.nodes[holder].Held(w.now); len(left) > 0 && left[0].Left > 0 {
 		t.Errorf("still held: %+v", left)
+	}
+}
+
+// Grants and reports of rules that want it are told for a log.
+func TestAuditTellsOfGrantsAndReports(t *testing.T) {
+	n := grantor{member(Options{Self: "a"}, t0, "a")}
+	n.Healthy(t0)
+	n.serial.peers["b"] = handoff.Peer{ID: "b", Inst: 5, State: handoff.Active, Weight: 1}
+	q := ask(1, 1000, time.Hour, 1)
+	r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
+	for _, c := range []struct {
+		knobs lease.Knobs
+		want  int
+	}{{lease.Knobs{}, 0}, {lease.Knobs{Audit: true}, 1}, {lease.Knobs{Audit: true, Slack: 5}, 1}} {
+		r.Knobs, r.Seq = c.knobs, r.Seq+1
+		fx := n.StepLease(t0, "b", 5, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}})
+		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name != "k=v" || fx.Audits[0].Reported != (c.knobs.Slack > 0)) {
+			t.Errorf("%+v: %+v", c.knobs, fx.Audits)
+		}
 	}
 }
 

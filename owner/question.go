@@ -4,8 +4,11 @@
 // token is here; limit decides on the state in the shard's table, or, when the table is full, on a sketch that
 // over-estimates. For what others hold the answer names the member to ask: there the question meets Serve, its answer
 // meets Observe here, and when no answer comes in time, Degrade decides. What was charged goes to the key's heir with
-// Flush, what changes its owner with Pull; messages of other members come in by Step. Nothing here reads a clock, waits,
-// or starts anything.
+// Flush, what changes its owner with Pull; messages of other members come in by Step.
+//
+// Of keys that are hot, or whose rule says so, the owner lends parts (grant.go) to members that are asked for them, which
+// decide from these (hold.go) or, for approximate rules, from their own copy (approx.go); what is said about that comes in
+// by StepLease. Nothing here reads a clock, waits, or starts anything.
 package owner
 
 import (

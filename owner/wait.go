@@ -24,6 +24,18 @@ type Effects struct {
 	Out    []handoff.Out
 	Done   []Done
 	Leases []lease.Out
+	Audits []Audit
+}
+
+// Audit is a grant, or a report that was taken in, of a rule that wants them logged.
+type Audit struct {
+	Key      Key
+	Name     string // for people; empty when nobody has told it
+	Member   ring.ID
+	Reported bool   // a report of an approximate rule; else a grant
+	Hits     uint64 // granted, or that the member had admitted and not reported
+	Used     uint64 // the count then
+	Limit    uint32
 }
 
 // waits are the questions of one shard that wait. Guarded by its mu.

@@ -28,6 +28,10 @@ func (p *Peer) apply(e owner.Effects) {
 			l.postLease(&e.Leases[i].Msg) // one that is dropped is asked for again
 		}
 	}
+	for i := range e.Audits {
+		a := &e.Audits[i]
+		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.Reported, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
+	}
 	for i := range e.Done {
 		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Answer)
 	}
