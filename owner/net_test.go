@@ -34,6 +34,7 @@ type network struct {
 	still  bool                    // no transfer goes on
 	skew   map[ring.ID]int64       // of clocks
 	lossy  float64                 // of messages about leases: so many are lost, and as many come twice
+	mute   bool                    // all of them are lost
 	leased int                     // messages about leases
 	o      Options
 }
@@ -116,7 +117,9 @@ func (w *network) effects(id ring.ID, fx Effects) {
 		w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, msg: o.Msg})
 	}
 	for _, o := range fx.Leases {
-		w.leased++
+		if w.leased++; w.mute {
+			continue
+		}
 		copies := 1
 		if w.lossy > 0 {
 			copies = 1 - b2i(w.rnd.Float64() < w.lossy) + b2i(w.rnd.Float64() < w.lossy)
