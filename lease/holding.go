@@ -13,6 +13,7 @@ const (
 	tailIdle = 100 * time.Millisecond // the same, when little is left of the limit
 	report   = time.Second            // a busy holder says something so often
 	settled  = time.Second            // after a window has ended by the holder's clock it has ended by everybody's
+	pressing = retry                  // what lasts for less is asked for at once
 	low      = 30                     // percent of what there was after the last grant: more is wanted
 )
 
@@ -165,6 +166,11 @@ func (h *Holding) Due(now int64) bool {
 	return h.spare(now) > 0 || h.wants(now) || h.busy && h.cool == 0 && now-h.sent >= int64(report)
 }
 
+// Pressing says that what is left will be spent before a request that waits for others is answered.
+func (h *Holding) Pressing(now int64) bool {
+	return h.short || float64(h.left) < h.demand.rate(now)*pressing.Seconds()
+}
+
 // wants says that more is wanted.
 func (h *Holding) wants(now int64) bool {
 	if h.cool != 0 || now < h.pause || now < h.denied || now-h.asked >= int64(idle) {
@@ -312,6 +318,9 @@ func (h *Holding) Hear(now int64, n *Notice) {
 		h.hold(now, false, 0)
 	case Deny:
 		h.denied, h.refuse = now+int64(max(0, n.Left)), n.Limit
+		if h.rule.Algorithm == limit.FixedWindow && h.rule.Window > 0 { // the notice was under way for a while
+			h.denied = min(h.denied, h.rule.End(n.Window))
+		}
 	case Lift:
 		h.denied, h.pause, h.last = 0, 0, false
 	case Cool:

@@ -271,3 +271,30 @@ func BenchmarkDecide(b *testing.B) {
 		h.Due(i % second * 10)
 	}
 }
+
+// A notice takes its time: what it says is left of a window must not reach into the next.
+func TestRefusalEndsWithItsWindow(t *testing.T) {
+	h := holds(t, 420*second, 10, 60*time.Second)
+	h.Hear(479*second+5*ms, &Notice{Window: 7, Limit: 1000, Left: time.Second, What: Deny}) // the window ends at 480 s
+	if _, v := h.Decide(480*second-1, perMinute, 11); v != Refused {
+		t.Errorf("in the window: %v", v)
+	}
+	if _, v := h.Decide(480*second, perMinute, 1); v != Unknown {
+		t.Errorf("in the next: %v", v)
+	}
+}
+
+// What lasts for long can be renewed with other things to send, what is nearly spent cannot.
+func TestPressing(t *testing.T) {
+	h := holds(t, second, 100, 30*time.Second)
+	h.Decide(second, perMinute, 1)
+	if h.Pressing(second) {
+		t.Error("a hundred hits at one a second")
+	}
+	for range 69 {
+		h.Decide(second, perMinute, 1)
+	}
+	if h.Decide(second, perMinute, 25); !h.Pressing(second) {
+		t.Error("five hits at a hundred a second")
+	}
+}

@@ -46,8 +46,11 @@ func (n *Node) holdLocked(s *shard, now int64, q *Question, live bool, a *Answer
 		return n.approximate(s, x, now, q, a)
 	}
 	d, verdict := x.Decide(now, q.Rule, q.Hits)
-	if !x.queued && x.Due(now) {
-		n.push(s, x, verdict == lease.Unknown)
+	switch urgent := verdict == lease.Unknown; {
+	case x.queued && urgent:
+		n.speak(true)
+	case !x.queued && x.Due(now):
+		n.push(s, x, urgent || x.Pressing(now))
 	}
 	switch verdict {
 	case lease.Admitted:
