@@ -208,7 +208,7 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	n.metadata = whole
 	extension, bad := parseExtension(plain, down.path)
 	if n.rule != nil && len(bad) == 0 {
-		bad = n.rule.extend(extension, b.rules.members)
+		bad = n.rule.extend(extension, b.rules.members, b.rules.lenient)
 		n.rule.Metadata = withoutExtension(whole)
 	}
 	if len(bad) > 0 {
@@ -219,13 +219,16 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 }
 
 // extend applies x. An unlimited rule has nothing to count by.
-func (r *Rule) extend(x Extension, members int) (faults []string) {
+func (r *Rule) extend(x Extension, members int, lenient bool) (faults []string) {
 	r.Extension = x
 	if r.Unlimited {
 		return nil
 	}
 	if fault := r.Extension.compile(r.Limit.Limit, members); fault != "" {
 		faults = append(faults, fault)
+	}
+	if lenient || r.Shadow || r.Quota {
+		r.Extension.knobs().Uncapped = true
 	}
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
 	if x.Window > 0 {

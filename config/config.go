@@ -28,6 +28,7 @@ type Options struct {
 	KeyPrefix    string // namespace of the counters (CACHE_KEY_PREFIX)
 	Cluster      string // label of the cluster; counters of different labels never meet
 	Members      int    // expected; a rule whose drift leaves one of them nothing is refused. 0 means 1
+	Lenient      bool   // no rule refuses anybody (SHADOW_MODE, QUOTA_MODE)
 }
 
 // Rules are the rules of all files together. They are immutable and safe for concurrent use.
@@ -38,7 +39,8 @@ type Rules struct {
 	prefix  string
 	k0, k1  uint64 // of the counters' digests
 	hash    uint64
-	members int // expected, at least 1
+	members int  // expected, at least 1
+	lenient bool // no rule refuses anybody
 }
 
 // domain is the root of one domain's tree.
@@ -141,10 +143,10 @@ func newRules(o Options) *Rules {
 	key := sha256.Sum256([]byte("keyward/1" + o.Cluster))
 	return &Rules{
 		domains: map[string]*domain{},
-		members: max(1, o.Members),
-		prefix:  o.KeyPrefix,
-		k0:      binary.LittleEndian.Uint64(key[0:]),
-		k1:      binary.LittleEndian.Uint64(key[8:]),
+		members: max(1, o.Members), lenient: o.Lenient,
+		prefix: o.KeyPrefix,
+		k0:     binary.LittleEndian.Uint64(key[0:]),
+		k1:     binary.LittleEndian.Uint64(key[8:]),
 	}
 }
 

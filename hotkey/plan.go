@@ -34,6 +34,7 @@ type Hot struct {
 
 	SubKeys    uint8 // what the rule says; 0: DefaultSubKeys
 	Dedicated  bool  // the rule wants one overflow member instead of sub-keys
+	Uncapped   bool  // the rule refuses nobody
 	Splittable bool  // others can decide it from leases: the algorithm lends, and the limit is large enough for all
 	Since      int64 // Unix nanoseconds
 }
@@ -178,7 +179,7 @@ func (p *Planner) climb(now int64, r *ring.Ring, hash func(string) uint64, h *Ho
 		return claim{}, false // no header has this value
 	}
 	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, By: p.self, Ver: now}}
-	if h.over() || had.Capped() && h.demand() >= float64(h.Limit) {
+	if !h.Uncapped && (h.over() || had.Capped() && h.demand() >= float64(h.Limit)) {
 		c.Mode, c.Limit, c.Window = Cap, h.Limit, h.Window
 		c.capped, c.rate = had.capped, had.rate
 		if had.capped == 0 || !had.Capped() {

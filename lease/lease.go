@@ -61,6 +61,7 @@ type Knobs struct {
 	SubKeys   uint8         // of a hot key; default 4
 	Dedicated bool          // a hot key goes to one other member, instead of sub-keys
 	Reclaim   bool          // reclaim: ttl
+	Uncapped  bool          // the rule refuses nobody (shadow and quota modes), so nobody else may
 	Audit     bool          // every grant and reconciliation is logged
 }
 

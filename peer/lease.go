@@ -29,6 +29,7 @@ const (
 	requestReclaim   = 4
 	requestAudit     = 8
 	requestAlways    = 16
+	requestUncapped  = 32
 )
 
 var (
@@ -140,7 +141,7 @@ func requestFlags(r *lease.Request) (flags byte) {
 		bit byte
 	}{
 		{r.Want, requestWant}, {r.Knobs.Dedicated, requestDedicated}, {r.Knobs.Reclaim, requestReclaim}, {r.Knobs.Audit, requestAudit},
-		{r.Always, requestAlways},
+		{r.Always, requestAlways}, {r.Knobs.Uncapped, requestUncapped},
 	} {
 		if f.set {
 			flags |= f.bit
@@ -264,6 +265,7 @@ func parseKnobs(b []byte, flags byte) lease.Knobs {
 	return lease.Knobs{
 		Min: le.Uint32(b), Max: le.Uint32(b[4:]), TTL: duration(b[8:]), Sync: duration(b[16:]), Weight: le.Uint32(b[24:]), Slack: le.Uint32(b[28:]),
 		Dedicated: flags&requestDedicated != 0, Reclaim: flags&requestReclaim != 0, Audit: flags&requestAudit != 0,
+		Uncapped: flags&requestUncapped != 0,
 	}
 }
 

@@ -35,7 +35,7 @@ func sampleLease(k lease.Kind) lease.Msg {
 				Rule: limit.Rule{Window: time.Hour, Limit: 0x91929394, Burst: 0xa1a2a3a4, Algorithm: limit.TokenBucket},
 				Knobs: lease.Knobs{
 					Min: 0xb1b2b3b4, Max: 0xc1c2c3c4, TTL: time.Minute, Sync: time.Second, Weight: 0xd1d2d3d4, Slack: 0xe1e2e3e4,
-					Watermark: 0xf1, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true,
+					Watermark: 0xf1, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true,
 				},
 			},
 			{Key: [2]uint64{1, 2}, Rule: limit.Rule{Window: time.Second, Limit: 3}},

@@ -29,16 +29,17 @@ func (m *Sidecar) plan(ctx context.Context) {
 	}
 }
 
-// routable are the keys that may get routes: hot ones that somebody has named.
+// routable are the keys that may get routes: named ones that were found to be hot. Since tells them from those that are only
+// hot by decree, which a route of ours is, too: by that it would never end.
 func routable(keys []owner.HotKey) (hot []hotkey.Hot) {
 	for i := range keys {
 		k := &keys[i]
-		if !k.Hot || k.Owner == "" {
+		if k.Since == 0 || !k.Hot || k.Owner == "" {
 			continue
 		}
 		hot = append(hot, hotkey.Hot{
-			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.Hash, Rate: k.Rate, Limit: k.Rule.Limit, Window: int64(k.Rule.Window),
-			SubKeys: k.Knobs.SubKeys, Dedicated: k.Knobs.Dedicated, Splittable: k.Splittable, Since: k.Since,
+			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.Hash, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
+			SubKeys: k.Knobs.SubKeys, Dedicated: k.Knobs.Dedicated, Uncapped: k.Knobs.Uncapped, Splittable: k.Splittable, Since: k.Since,
 		})
 	}
 	return hot

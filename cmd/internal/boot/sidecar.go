@@ -265,6 +265,7 @@ func (m *Sidecar) ruleOptions() config.Options {
 	sw, _ := settings.ReadSwitches(m.getenv) // a fault is said when the rules come into force
 	return config.Options{
 		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
+		Lenient: sw.Shadow || sw.Quota,
 	}
 }
 
