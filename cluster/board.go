@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -21,6 +22,30 @@ const (
 	loadStep  = 0.25 // part of a load by which it must have changed to be sent earlier
 	maxPosts  = 1000 // routes that are kept
 )
+
+// Announce makes rs the routes of hot keys that this member stands for, until it says otherwise; only automatic ones that
+// name it as their author are taken. Every member hears of them within moments and forgets them 15 s after it last did.
+func (c *Cluster) Announce(rs []hotkey.Route) {
+	c.table.board.announce(rs)
+	c.table.signal()
+}
+
+// Order makes r, said by hand, count for its domain and owner string in the whole cluster, before all that was said
+// earlier (by r.Ver) and all that is automatic. It holds as long as this member lives and nobody says something later. With
+// mode Auto it takes back what was said by hand.
+func (c *Cluster) Order(r hotkey.Route) error {
+	if err := c.table.board.order(time.Now(), r); err != nil {
+		return fmt.Errorf("route: %w", err)
+	}
+	c.table.signal()
+	return nil
+}
+
+// SetLoad tells the others how loaded this member is, in questions a second.
+func (c *Cluster) SetLoad(load float64) { c.table.board.setLoad(load) }
+
+// Loads is how loaded the live members are, this one included, in questions a second, as far as they have told.
+func (c *Cluster) Loads() map[ring.ID]float64 { return c.table.board.memberLoads() }
 
 // board is where members post what is not membership: the routes of hot keys, and how loaded each of them is. A post is
 // sent by gossip, again and again as long as its author means it, and passed on by everyone to whom that sending is new. It

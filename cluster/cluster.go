@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -130,30 +129,6 @@ func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = war
 
 // SetHandedOver says whether this member, being off the ring, has nothing that others lack.
 func (c *Cluster) SetHandedOver(handed bool) { c.table.tell(func(t *told) { t.handed = handed }) }
-
-// Announce makes rs the routes of hot keys that this member stands for, until it says otherwise; only automatic ones that
-// name it as their author are taken. Every member hears of them within moments and forgets them 15 s after it last did.
-func (c *Cluster) Announce(rs []hotkey.Route) {
-	c.table.board.announce(rs)
-	c.table.signal()
-}
-
-// Order makes r, said by hand, count for its domain and owner string in the whole cluster, before all that was said
-// earlier (by r.Ver) and all that is automatic. It holds as long as this member lives and nobody says something later. With
-// mode Auto it takes back what was said by hand.
-func (c *Cluster) Order(r hotkey.Route) error {
-	if err := c.table.board.order(time.Now(), r); err != nil {
-		return fmt.Errorf("route: %w", err)
-	}
-	c.table.signal()
-	return nil
-}
-
-// SetLoad tells the others how loaded this member is, in questions a second.
-func (c *Cluster) SetLoad(load float64) { c.table.board.setLoad(load) }
-
-// Loads is how loaded the live members are, this one included, in questions a second, as far as they have told.
-func (c *Cluster) Loads() map[ring.ID]float64 { return c.table.board.memberLoads() }
 
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
 // others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.

@@ -17,12 +17,12 @@ func env(kv ...string) func(string) string {
 }
 
 func TestParse(t *testing.T) {
-	f, err := Parse("sidecar", "", []string{"--node", "a", "--insecure", "--join", "x:1,dns+y:2"},
-		env("KEYWARD_NODE", "b", "KEYWARD_EXPECT", "3", "KEYWARD_DECISION_TIMEOUT", "7ms", "POD_NAME", "c"))
+	f, err := Parse("sidecar", "", []string{"--node", "a", "--insecure", "--join", "x:1,dns+y:2", "--no-hot"},
+		env("KEYWARD_HOT_RATE", "70.5", "KEYWARD_NODE", "b", "KEYWARD_EXPECT", "3", "KEYWARD_DECISION_TIMEOUT", "7ms", "POD_NAME", "c"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Node != "a" || f.Expect != 3 || f.DecisionTimeout.String() != "7ms" || len(f.Join) != 2 || f.Join[1] != "dns+y:2" {
+	if f.Node != "a" || f.Expect != 3 || f.DecisionTimeout.String() != "7ms" || len(f.Join) != 2 || f.Join[1] != "dns+y:2" || f.HotRate != 70.5 || !f.NoHot {
 		t.Errorf("%+v", f)
 	}
 	if f, err = Parse("sidecar", "", nil, env("POD_NAME", "c")); err != nil || f.Node != "c" {
