@@ -267,7 +267,7 @@ func (n *Node) Observe(now int64, q *Question, a *Answer) {
 	s, hash := n.shard(q.Key)
 	s.mu.Lock()
 	if a.Hot {
-		n.heardHot(s, now, q)
+		n.heardHot(s, s.clock(now), q, a)
 	}
 	h := hit{Question: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == FailClosed {

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/keyward/keyward/handoff"
@@ -30,7 +31,7 @@ type holding struct {
 func (n *Node) holdLocked(s *shard, now int64, q *Question, live bool, a *Answer) bool {
 	x := s.holdings[q.Key]
 	if q.Op == Refund && x != nil {
-		x.Hear(s.clock(now), &lease.Notice{What: lease.Lift, Window: 1<<63 - 1})
+		x.Hear(s.clock(now), &lease.Notice{What: lease.Lift, Window: math.MaxInt64})
 	}
 	if q.Op != Take || q.Hits == 0 || x == nil && live {
 		return false
@@ -127,8 +128,9 @@ func (n *Node) speak(urgent bool) {
 	}
 }
 
-// heardHot takes in that the owner calls q's key hot.
-func (n *Node) heardHot(s *shard, now int64, q *Question) {
+// heardHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
+// what frees up meanwhile, nothing is lost.
+func (n *Node) heardHot(s *shard, now int64, q *Question, a *Answer) {
 	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
 		return
 	}
@@ -140,6 +142,9 @@ func (n *Node) heardHot(s *shard, now int64, q *Question) {
 	}
 	x.follow(q)
 	x.Warm()
+	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.Denied() {
+		x.Hear(now, &lease.Notice{What: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
+	}
 }
 
 // request sends what the shard's holdings have to say.

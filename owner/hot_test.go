@@ -176,3 +176,30 @@ func BenchmarkHeat(b *testing.B) {
 		}
 	})
 }
+
+// A hot key of which more is asked for than its limit reaches its owner once for twenty questions at most, and its limit
+// is used up.
+func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
+	for _, members := range []int{3, 5} {
+		w := newNetwork(t, 3, Options{HotRate: 500}, many(members)...)
+		q := ask(1, 5000, time.Second, 1)
+		asked := func() (n uint64) {
+			for _, m := range w.nodes {
+				n += m.Facts(w.now).Asked
+			}
+			return n
+		}
+		var before, sum tally
+		w.pour(q, 8000, 2*time.Second, &before)
+		was, messages := asked(), w.leased
+		w.pour(q, 8000, 4*time.Second, &sum)
+		others := sum.asked * uint64(members-1) / uint64(members)
+		t.Logf("%d members: %+v, %d asked of the owner, %d messages", members, sum, asked()-was, w.leased-messages)
+		if n := asked() - was; n*20 > others {
+			t.Errorf("%d of %d questions reached the owner", n, others)
+		}
+		if sum.admitted > 4*5000 || sum.admitted < 4*5000*97/100 {
+			t.Errorf("%d of %d admitted", sum.admitted, 4*5000)
+		}
+	}
+}

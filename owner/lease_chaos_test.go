@@ -43,7 +43,7 @@ func (c *windows) most(limit uint64) (n uint64) {
 // the limit admitted. What a member admits from its share is not counted; without the others' word it may.
 func TestLeasesNeverAdmitMore(t *testing.T) {
 	local, credited, lent := uint64(0), uint64(0), uint64(0)
-	for seed := range uint64(24) {
+	for seed := range seeds(24) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c")
 		w.lossy = float64(seed%3) * 0.15
 		q := leased(int(seed), 3000, 2*time.Second)
@@ -129,7 +129,7 @@ func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
 // However a bucket is lent and whoever owns it, no stretch of time sees more admitted than its depth and what drains.
 func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	local := 0
-	for seed := range uint64(16) {
+	for seed := range seeds(16) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c")
 		w.lossy = float64(seed%3) * 0.15
 		q := leased(int(seed), 400, time.Second)
@@ -172,4 +172,12 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	if t.Logf("%d admitted from leases", local); local == 0 {
 		t.Error("nothing was lent")
 	}
+}
+
+// seeds is n, or a third of it when time is short.
+func seeds(n uint64) uint64 {
+	if testing.Short() {
+		return n / 3
+	}
+	return n
 }

@@ -53,6 +53,9 @@ func TestLeasesAdmitTheLimit(t *testing.T) {
 	}{
 		{2, 1000, 3000, time.Second}, {3, 5000, 8000, time.Second}, {10, 2000, 5000, 500 * time.Millisecond}, {50, 1000, 10_000, 100 * time.Millisecond},
 	} {
+		if c.members == 50 && testing.Short() {
+			continue
+		}
 		for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 			ids := many(c.members)
 			w := newNetwork(t, 1, Options{}, ids...)
