@@ -109,7 +109,7 @@ func (o *oracle) disturbed(kind trouble) {
 }
 
 // within says whether m is in part c.
-func within(m *member, part [maxSlots]int, c int) bool {
+func within(m *member, part []int, c int) bool {
 	return m != nil && !m.gone && !m.paused && part[m.slot] == c
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -22,6 +23,8 @@ type rule struct {
 	strict bool
 	digest owner.Key
 	owner  uint64
+	by     owner.Mechanism
+	knobs  lease.Knobs
 }
 
 // question is one question on its way.
@@ -52,6 +55,10 @@ type verdict struct {
 	until int64
 
 	bereft bool // of a probe: by was, when it decided
+
+	drawn  bool  // from a lease
+	window int64 // that it was granted for
+	copied bool  // by a copy of the counter that may be behind
 }
 
 // invent makes keys and their first rules.
@@ -59,14 +66,18 @@ func (w *World) invent() {
 	rules := make([]rule, w.o.Keys)
 	for i := range w.o.Keys {
 		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", i), weight: 1 + w.rnd.IntN(4)})
+		if i == 0 && w.o.Leases.HotRate > 0 {
+			w.keys[i].weight = 60
+		}
 		r := &rules[i]
 		r.limit.Algorithm = w.o.Algorithms[w.rnd.IntN(len(w.o.Algorithms))]
 		r.limit.Window = w.window()
-		r.limit.Limit = w.amount()
+		r.limit.Limit = w.amountIn(r.limit.Window)
 		r.strict = w.chance(w.o.Strict)
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}
+		w.mechanism(r)
 		r.name(w.keys[i].name)
 	}
 	w.rules = append(w.rules, rules)
@@ -88,21 +99,24 @@ func (w *World) amount() uint32 {
 func (r *rule) name(key string) {
 	h := ring.Hash(fmt.Sprintf("%s|%v|%v|%d", key, r.limit.Algorithm, r.limit.Window, r.shard))
 	r.digest = owner.Key{h, h * 0x9E3779B97F4A7C15}
-	r.owner = ring.Hash(fmt.Sprintf("%s-%d", key, r.shard))
+	r.owner = ring.Hash(r.place(key))
 }
+
+// place is what the ring places the counter by.
+func (r *rule) place(key string) string { return fmt.Sprintf("%s-%d", key, r.shard) }
 
 // amend makes another version of the rules, and members turn to it one by one.
 func (w *World) amend() {
 	next := append([]rule(nil), w.rules[len(w.rules)-1]...)
 	i := w.rnd.IntN(len(next))
 	r := &next[i]
-	kind := w.rnd.IntN(4)
+	kind := w.rnd.IntN(w.amendments())
 	if kind == 0 && r.limit.Algorithm.Bucket() {
 		kind = 1 // a level in hits means something else at another rate
 	}
 	switch kind {
 	case 0:
-		r.limit.Limit, r.limit.Burst = w.amount(), 0
+		r.limit.Limit, r.limit.Burst = w.amountIn(r.limit.Window), 0
 	case 1:
 		r.limit.Window = w.window()
 	case 2:
@@ -110,9 +124,11 @@ func (w *World) amend() {
 		r.limit.Burst = 0
 	case 3:
 		r.shard++
+	case 4:
+		w.mechanism(r)
 	}
 	r.name(w.keys[i].name)
-	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by"}[kind] + " changed")
+	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by", "mechanism"}[kind] + " changed")
 	w.rules = append(w.rules, next)
 	version := len(w.rules) - 1
 	w.trace("rules %d: %s is now %+v", version, w.keys[i].name, *r)
@@ -149,6 +165,10 @@ func (w *World) ask() {
 	w.after(w.upto(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
 		q.q.Key, q.q.Owner, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
+		if w.o.Leases.On {
+			q.q.Mechanism, q.q.Knobs, q.q.HotFactor = r.by, &r.knobs, 1
+			w.oracle.offered(q)
+		}
 		if w.verbose {
 			w.trace("%s is asked #%d: op %d hits %d key %04x", m.name(), q.id, q.q.Op, q.q.Hits, q.q.Key[0]>>48)
 		}
@@ -229,6 +249,7 @@ func (q *question) handle(a owner.Answer) {
 		q.forward(a.Member)
 	default:
 		v := verdict{a: a, by: m, since: q.took, until: m.clock()}
+		m.w.oracle.drawn(q, &v)
 		m.w.oracle.decided(q, &v)
 		q.answer(&v)
 	}
@@ -278,6 +299,7 @@ func (q *question) forward(to ring.ID) {
 // serve asks this member's node for another.
 func (m *member) serve(q *question) {
 	qs, as := [1]owner.Question{q.q}, [1]owner.Answer{}
+	qs[0].Knobs = nil // they do not travel
 	took := m.clock()
 	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
 	a := as[0]

@@ -33,6 +33,7 @@ func (w *World) plan() {
 	some(w.o.OneWay, func() { w.cutSome(false) })
 	some(w.o.Partitions, w.divide)
 	some(w.o.Steps, w.stepSome)
+	some(w.o.Leases.Decrees, w.decreeSome)
 }
 
 // leaveSome has a member leave; two stay in any case.
@@ -178,13 +179,13 @@ func (w *World) link(i, j int, cut, both bool) {
 
 // divide parts the cluster in two for a while.
 func (w *World) divide() {
-	side := [maxSlots]bool{}
+	side := make([]bool, len(w.slots))
 	for i := range w.slots {
 		side[i] = w.rnd.IntN(2) == 0
 	}
 	w.stats.count("fault: partition")
 	set := func(cut bool) {
-		w.trace("partition %v: %v", side[:len(w.slots)], cut)
+		w.trace("partition %v: %v", side, cut)
 		for i := range w.slots {
 			if m := w.slots[i].now; m != nil && cut {
 				w.oracle.cutOff(m)
@@ -225,7 +226,7 @@ func (w *World) heal() {
 		return
 	}
 	w.calm = true
-	w.cut = [maxSlots][maxSlots]bool{}
+	w.unlink()
 	w.trace("all faults end")
 	for _, m := range w.running() {
 		m.wake()

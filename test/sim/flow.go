@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/limit"
@@ -23,12 +24,14 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	if v.a.Authority == owner.Share {
 		x.phi += q.q.Hits
 	}
-	t := v.until
-	if a.by != nil && a.by != v.by {
-		ahead := (v.by.clock() - o.w.now) - (a.by.clock() - o.w.now)
-		a.skew += a.rate() * math.Abs(float64(ahead))
+	switch {
+	case !v.drawn && !v.copied:
+		o.turn(a, v.by)
+	case v.copied && a.by != nil:
+		a.skew = max(a.skew, a.rate()*math.Abs(float64(v.by.clock()-a.by.clock())))
+		v.since, v.until = a.by.clock(), a.by.clock()
 	}
-	a.by = v.by
+	t := v.until
 	if dt := t - a.at; dt > 0 {
 		a.level -= a.rate() * float64(dt)
 		a.at = t
@@ -39,11 +42,16 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 		o.touch(x)
 		if v.a.Authority == owner.Share {
 			x.phi = q.q.Hits
-		} else {
+		} else if !v.drawn && !v.copied {
 			x.deciders = append(x.deciders, v.by)
 		}
+		if v.copied {
+			o.copied(x, q, v)
+		}
 	}
-	o.unaware(x, v, q.q.Hits)
+	if !v.drawn && !v.copied {
+		o.unaware(x, v, q.q.Hits)
+	}
 	hits := float64(q.q.Hits)
 	free := min(a.credit, hits)
 	a.credit -= free
@@ -61,6 +69,14 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
 }
 
+// turn sees who decides a bucket, and by whose clock.
+func (o *oracle) turn(a *account, m *member) {
+	if a.by != nil && a.by != m {
+		a.skew += a.rate() * math.Abs(float64((m.clock()-o.w.now)-(a.by.clock()-o.w.now)))
+	}
+	a.by = m
+}
+
 // before is the window before x; nil: nothing was decided in it.
 func (a *account) before(x *span) *span {
 	for _, y := range a.spans {
@@ -71,10 +87,21 @@ func (a *account) before(x *span) *span {
 	return nil
 }
 
+// clocks is by how many members' clocks x was counted.
+func (x *span) clocks() int {
+	n := len(x.deciders)
+	for _, m := range x.lenders {
+		if !slices.Contains(x.deciders, m) {
+			n++
+		}
+	}
+	return n
+}
+
 // ease is how far clocks may disagree about the time of a decision.
 func (o *oracle) ease(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
-	if y != nil && (len(y.deciders) > 1 || len(x.deciders) > 1 || y.last != x.last) || x.phi > 0 || y != nil && y.phi > 0 {
+	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.phi+x.ahead > 0 || y != nil && y.phi+y.ahead > 0 {
 		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+warming)))
 	}
 	return d

@@ -67,8 +67,8 @@ func (m *member) whisper(to int) {
 	if to == m.slot || !m.w.calm && m.w.chance(m.w.o.Deaf) {
 		return
 	}
-	table := m.table
-	m.w.carry(m, to, m.w.delay(), func(there *member) { there.hear(&table) })
+	table := slices.Clone(m.table)
+	m.w.carry(m, to, m.w.delay(), func(there *member) { there.hear(table) })
 }
 
 // cry tells everybody at once, as a leaving member does.
@@ -79,7 +79,7 @@ func (m *member) cry() {
 	}
 }
 
-func (m *member) hear(table *[maxSlots]entry) {
+func (m *member) hear(table []entry) {
 	for i := range table {
 		in, mine := table[i], &m.table[i]
 		if i == m.slot || !in.newer(*mine) {
@@ -108,19 +108,19 @@ func (m *member) look() {
 	if m.gone {
 		return
 	}
-	var boots [maxSlots]int
+	boots := make([]int, len(m.w.slots))
 	for i := range m.w.slots {
 		if m.live(i) && m.table[i].state == active {
 			boots[i] = m.table[i].boot
 		}
 	}
-	s := m.standing(&boots)
-	if boots == m.seats && m.ring != nil && sameStanding(&s, &m.stand) {
+	s := m.standing(boots)
+	if slices.Equal(boots, m.seats) && m.ring != nil && sameStanding(&s, &m.stand) {
 		return
 	}
-	m.mourn(&boots)
-	s = m.standing(&boots)
-	if boots != m.seats || m.ring == nil {
+	m.mourn(boots)
+	s = m.standing(boots)
+	if !slices.Equal(boots, m.seats) || m.ring == nil {
 		m.w.haunt(m)
 		m.seats, m.ring = boots, m.w.rings.of(boots)
 		m.past = append(m.past, eds{m.w.now, m.ring})
@@ -136,7 +136,7 @@ func (m *member) look() {
 }
 
 // mourn counts those that the ring loses without a farewell: they may be admitting elsewhere until N_ref decays.
-func (m *member) mourn(boots *[maxSlots]int) {
+func (m *member) mourn(boots []int) {
 	for i, old := range m.seats {
 		if old > 0 && boots[i] == 0 && i != m.slot && m.table[i].state != left && m.table[i].state != leaving {
 			m.lost[i] = m.w.now
@@ -147,7 +147,7 @@ func (m *member) mourn(boots *[maxSlots]int) {
 }
 
 // reference is N_ref by this member's own memory.
-func (m *member) reference(boots *[maxSlots]int) int {
+func (m *member) reference(boots []int) int {
 	n := 0
 	for i := range m.w.slots {
 		at, lost := m.lost[i]
@@ -168,7 +168,7 @@ func (m *member) reference(boots *[maxSlots]int) int {
 	return n
 }
 
-func (m *member) standing(boots *[maxSlots]int) handoff.Standing {
+func (m *member) standing(boots []int) handoff.Standing {
 	peak := m.reference(boots)
 	m.table[m.slot].peak = peak
 	me := &m.table[m.slot]

@@ -32,9 +32,9 @@ type member struct {
 
 	// What gossip says.
 	joined   bool
-	table    [maxSlots]entry
+	table    []entry
 	told     int64
-	seats    [maxSlots]int
+	seats    []int
 	ring     *ring.Ring
 	stand    handoff.Standing
 	lost     map[int]int64 // slots that went without a farewell, and when
@@ -48,6 +48,9 @@ type member struct {
 	flushing bool
 	streams  map[ring.ID]*stream
 	since    int64 // when it began to leave
+
+	lending   bool   // it is taking in requests for leases
+	reclaimed uint64 // hits
 }
 
 // stream is the connection on which counters move to one member.
@@ -62,6 +65,7 @@ func (w *World) boot(i int, first bool) *member {
 	s.boots++
 	m := &member{
 		w: w, slot: i, boot: s.boots, born: w.now, told: w.now, joined: first, version: len(w.rules) - 1,
+		table: make([]entry, len(w.slots)), seats: make([]int, len(w.slots)),
 		lost: map[int]int64{}, farewell: map[int]int64{}, waiting: map[uint64]pending{}, streams: map[ring.ID]*stream{},
 	}
 	if w.o.Skew > 0 {
@@ -70,7 +74,9 @@ func (w *World) boot(i int, first bool) *member {
 	m.drift = w.o.Drift * (2*w.rnd.Float64() - 1)
 	m.node = owner.New(owner.Options{
 		Self: s.id, Inst: inst(i, s.boots), MaxKeys: 1024, Policy: w.o.Policy, ProRata: !w.o.Full,
+		HotRate: w.o.Leases.HotRate,
 	})
+	m.node.SetRoutes(w.decrees, ring.Hash)
 	s.now = m
 	m.table[i] = entry{boot: m.boot, state: joining, heard: w.now}
 	w.trace("%s starts", m.name())
@@ -103,6 +109,7 @@ func (m *member) do(fn func()) {
 	if m.node.Urgent() {
 		m.apply(m.node.Flush(m.clock()))
 	}
+	m.lending = false
 	if m.node.Dirty() && !m.flushing {
 		m.flushing = true
 		m.w.after(flushEvery, m, func() {
@@ -119,6 +126,9 @@ func (m *member) apply(e owner.Effects) {
 		}
 		m.w.send(m, &e.Out[i])
 	}
+	for i := range e.Leases {
+		m.w.sendLease(m, &e.Leases[i])
+	}
 	for i := range e.Done {
 		m.resolved(e.Done[i].Ticket, e.Done[i].Answer)
 	}
@@ -127,6 +137,7 @@ func (m *member) apply(e owner.Effects) {
 // tick lets the node's time pass.
 func (m *member) tick() {
 	m.apply(m.node.Tick(m.clock()))
+	m.w.oracle.reclaimed(m)
 	m.serveTransfers()
 	m.progress()
 	m.w.after(100*time.Millisecond+m.w.upto(150*time.Millisecond), m, m.tick)
@@ -134,6 +145,7 @@ func (m *member) tick() {
 
 func (m *member) receive(from *member, msg *handoff.Msg) {
 	m.w.sabotage(m, msg)
+	m.w.oracle.told(m, msg)
 	m.w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
 	m.apply(m.node.Step(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
 	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.SealReq {
@@ -174,7 +186,7 @@ func (m *member) pump(to ring.ID, s *stream) {
 		s.at = max(s.at+1, w.now+int64(w.delay()))
 		copied := copyOf(&msg)
 		if !w.calm && w.chance(3*w.o.Double) {
-			w.echo(m, slotOf(to), &msg)
+			w.echoMsg(m, slotOf(to), &msg)
 		}
 		w.carry(m, slotOf(to), time.Duration(s.at-w.now), func(there *member) {
 			if !s.broken {
@@ -191,6 +203,9 @@ func (m *member) pump(to ring.ID, s *stream) {
 
 // coldStart takes a place once all that start together are known.
 func (m *member) coldStart() {
+	if m.w.o.Leases.Wide {
+		m.acquaint()
+	}
 	known := 0
 	for i := range m.w.slots {
 		if m.live(i) {
@@ -311,6 +326,7 @@ func (m *member) farewellToAll() {
 
 // end ends the process.
 func (m *member) end() {
+	m.w.oracle.upheld(m)
 	m.gone = true
 	m.w.slots[m.slot].now = nil
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
@@ -56,7 +57,7 @@ func (w *World) send(m *member, o *handoff.Out) {
 	if !w.calm && w.chance(w.o.Double) {
 		w.stats.count("fault: repeated message")
 		times = 2
-		w.echo(m, to, &o.Msg)
+		w.echoMsg(m, to, &o.Msg)
 	}
 	for range times {
 		msg := copyOf(&o.Msg)
@@ -64,15 +65,18 @@ func (w *World) send(m *member, o *handoff.Out) {
 	}
 }
 
+func (w *World) echoMsg(m *member, to int, msg *handoff.Msg) {
+	late := copyOf(msg)
+	w.echo(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed, func(there *member) { there.receive(m, late) })
+}
+
 // echo keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
 // when it may be taken for what it is not.
-func (w *World) echo(m *member, to int, msg *handoff.Msg) {
-	late := copyOf(msg)
-	again := func(there *member) { there.receive(m, late) }
+func (w *World) echo(m *member, to int, haunts bool, again func(*member)) {
 	if w.rnd.IntN(2) == 0 {
 		w.carry(m, to, w.upto(8*time.Second), again)
 	}
-	if msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed {
+	if haunts {
 		w.kept[to] = append(w.kept[to], held{m, w.slots[to].now, again})
 	}
 }
@@ -98,7 +102,7 @@ func slotOf[T ~string](id T) int {
 	if len(id) != 2 {
 		return -1
 	}
-	return int(id[1] - 'a')
+	return strings.IndexByte(letters, id[1])
 }
 
 // copyOf is a message as it travels: nobody else's memory is in it.

@@ -46,6 +46,8 @@ type Options struct {
 	Partitions           int           // of the cluster
 	Steps                int           // of clocks, by more than a second
 	Decay                time.Duration // of N_ref
+
+	Leases Leases
 }
 
 // Expand is the set of options of a seed.

@@ -38,12 +38,15 @@ type oracle struct {
 	last     [len(troubles)]int64   // end of the last fault of each kind
 	decays   int                    // members whose N_ref has forgotten somebody
 	split    int                    // parts at the last fault
-	severed  [maxSlots]int64        // when each member was last cut off from others
+	severed  []int64                // when each member was last cut off from others
 	divided  int64                  // when there were parts last
 	joins    int                    // places taken while members were lost
 	leastN   int                    // of N_ref, from 3 on
 	probing  bool
-	exact    bool // nothing hinders anybody, so every answer is by full authority
+	loans    map[loan]*terms
+	known    map[writing]uint64 // charges of each writer that another member has been told
+	lent     map[writing]uint64 // what each grantor has lent
+	exact    bool               // nothing hinders anybody, so every answer is by full authority
 }
 
 // writing names a slot.
@@ -54,7 +57,7 @@ type writing struct {
 }
 
 func (o *oracle) init(w *World) {
-	*o = oracle{w: w, accounts: map[owner.Key]*account{}, written: map[writing]limit.Slot{}, leastN: w.o.Slots}
+	*o = oracle{w: w, accounts: map[owner.Key]*account{}, written: map[writing]limit.Slot{}, loans: map[loan]*terms{}, known: map[writing]uint64{}, lent: map[writing]uint64{}, leastN: w.o.Slots, severed: make([]int64, w.o.Slots)}
 	o.divided = math.MinInt64 / 2
 	for i := range o.last {
 		o.last[i] = math.MinInt64 / 2
@@ -76,6 +79,13 @@ type account struct {
 	by     *member
 	skew   float64 // hits that other clocks let through
 	log    []hit   // of a log
+
+	owner  uint64  // ring position
+	depth  uint64  // by the newest request for a lease
+	lends  bool    // somebody has asked for a lease, or reported
+	lender *member // the last one
+	until  int64   // that what it lent is good for
+	asked  []int64 // when, in calm runs
 }
 
 // hit is an admission, by the decider's clock.
@@ -110,6 +120,11 @@ type span struct {
 	left     map[uint64]uint64 // counts at which a decision was made: the question
 	balance  map[uint64]int    // decisions that lead away from a count, less those that lead to it
 	missing  int               // decisions that nobody has seen
+
+	own     uint64    // admitted by decisions on the counter
+	lenders []*member // of parts of it
+	copiers map[*member]uint64
+	ahead   uint64 // what copiers may have admitted unseen
 }
 
 func (o *oracle) account(q *question) *account {
@@ -124,10 +139,17 @@ func (o *oracle) account(q *question) *account {
 
 // span finds the window of a decision.
 func (o *oracle) span(a *account, v *verdict) *span {
-	index := int64(0)
-	if !a.rule.Algorithm.Bucket() {
-		index = a.index(v)
+	switch {
+	case a.rule.Algorithm.Bucket():
+		return o.at(a, 0)
+	case v.drawn:
+		return o.at(a, v.window)
 	}
+	return o.at(a, a.index(v))
+}
+
+// at is window index of a.
+func (o *oracle) at(a *account, index int64) *span {
 	for i := len(a.spans) - 1; i >= 0; i-- {
 		if a.spans[i].index == index {
 			o.touch(a.spans[i])
@@ -210,7 +232,7 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound is what may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.phi + x.losses*a.slack(x.limit) + x.ghost + x.extra
+	b := x.phi + x.losses*a.slack(x.limit) + x.ghost + x.extra + x.ahead
 	if x.troubles == 0 {
 		return b
 	}
@@ -239,7 +261,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
-	whole := v.a.Authority == owner.Full || v.a.Authority == owner.Part
+	whole := (v.a.Authority == owner.Full || v.a.Authority == owner.Part) && !v.drawn && !v.copied
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)
 	}
@@ -257,11 +279,20 @@ func (o *oracle) decided(q *question, v *verdict) {
 	case v.a.Authority == owner.Full && v.a.Over != (v.a.After > uint64(q.q.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.q.Hits, v.a.Before, v.a.Over, q.q.Rule.Depth())
 	}
-	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow {
+	if v.copied {
+		o.copied(x, q, v)
+	}
+	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.copied && !a.lends {
 		o.link(a, x, q, v)
 	}
 	if q.q.Op == owner.Take && !v.a.Over && v.a.Authority != owner.Cached {
 		o.flow(a, x, q, v)
+		if !v.drawn {
+			x.own += q.q.Hits
+		}
+		if whole && a.lends {
+			o.audit(v.by)
+		}
 	}
 }
 
@@ -293,7 +324,7 @@ func (o *oracle) answered(q *question, v *verdict) {
 	if o.probing {
 		return
 	}
-	if o.exact && v.a.Authority != owner.Full {
+	if o.exact && v.a.Authority != owner.Full && v.a.Path != owner.Leased {
 		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.a.Authority)
 	}
 	if q.q.Op != owner.Take || v.a.Over || q.q.Hits == 0 {
@@ -308,7 +339,9 @@ func (o *oracle) answered(q *question, v *verdict) {
 	if v.a.Authority == owner.Share {
 		o.shared(a, x, q, v)
 	}
-	o.unaware(x, v, q.q.Hits)
+	if !v.drawn && !v.copied {
+		o.unaware(x, v, q.q.Hits)
+	}
 	b := o.bound(a, x)
 	o.w.stats.approach(x, float64(x.admitted)-float64(x.refunded), float64(x.limit), float64(b))
 	switch a.rule.Algorithm {
@@ -345,10 +378,14 @@ func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 
 // finish closes the books: what was decided in clean windows is one chain from 0.
 func (o *oracle) finish() {
+	for _, m := range o.w.running() {
+		o.upheld(m)
+	}
 	for _, a := range o.ordered {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
-			if x.troubles != 0 || x.scaled || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
+			o.used(a, x)
+			if x.troubles != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
 				continue
 			}
 			starts, from := 0, []uint64(nil)

@@ -10,11 +10,12 @@ type Search struct {
 	First, Seeds uint64
 	Workers      int
 	Bug          Bug
-	All          bool           // go on after a failure
-	Twice        uint64         // every so many seeds run twice; 0: none
-	Done         func(n uint64) // called after each seed
-	Stop         func() bool    // asked before each seed; nil: never
-	Failed       func(r Result) // called for each failure, one at a time
+	Expand       func(seed uint64) Options // nil: Expand
+	All          bool                      // go on after a failure
+	Twice        uint64                    // every so many seeds run twice; 0: none
+	Done         func(n uint64)            // called after each seed
+	Stop         func() bool               // asked before each seed; nil: never
+	Failed       func(r Result)            // called for each failure, one at a time
 }
 
 // Run runs them, and returns what they came to.
@@ -54,7 +55,11 @@ func (s *Search) Run() *Stats {
 }
 
 func (s *Search) one(seed, i uint64, rings *Rings, stats *Stats) Result {
-	o := Expand(seed)
+	expand := s.Expand
+	if expand == nil {
+		expand = Expand
+	}
+	o := expand(seed)
 	r := Run(o, s.Bug, rings, stats, false)
 	stats.Seeds, stats.Decisions, stats.Events = 1, r.Decisions, r.Events
 	if r.Failure == "" {

@@ -74,7 +74,7 @@ func (w *World) sabotageAdoption(m *member) {
 
 // sabotageSend answers replicas at once, and loses them.
 func (w *World) sabotageSend(m *member, to *member, msg *handoff.Msg) bool {
-	if w.bug != GrantFirst || msg.Kind != handoff.Replica || to == nil {
+	if (w.bug != GrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
 		return false
 	}
 	got := &handoff.Msg{Kind: handoff.Got, Ring: msg.Ring, Seq: msg.Seq}

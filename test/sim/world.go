@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
 const (
-	maxSlots = 12
+	maxSlots = 12 // of most seeds
 	epoch    = int64(1_700_000_000e9)
 	warming  = 3 * time.Second  // from the start to the first question
 	settling = 10 * time.Second // from the last fault to the liveness phase
@@ -35,12 +36,14 @@ type World struct {
 	stats  *Stats
 
 	slots   []slot
-	cut     [maxSlots][maxSlots]bool // of the direction from, to
-	kept    [maxSlots][]held
+	cut     [][]bool // of the direction from, to
+	kept    [][]held
 	keys    []*key
 	rules   [][]rule // by version, by key
 	asked   uint64
-	calm    bool // the safety phase is over: no loss, no faults
+	decrees []hotkey.Route
+	planned int64 // when the safety phase began
+	calm    bool  // the safety phase is over: no loss, no faults
 	oracle  oracle
 	hash    uint64
 	verbose bool
@@ -57,18 +60,18 @@ type slot struct {
 
 // Rings remembers rings by their members, because building one takes longer than all else that a change does. It
 // serves one goroutine.
-type Rings struct{ made map[uint64]*ring.Ring }
+type Rings struct{ made map[string]*ring.Ring }
 
 // of is the ring of boots by slot; every call gives another pointer, as adopting a ring does.
-func (c *Rings) of(boots [maxSlots]int) *ring.Ring {
-	packed := uint64(0)
-	for _, b := range boots {
-		packed = packed<<5 | uint64(b&31)
+func (c *Rings) of(boots []int) *ring.Ring {
+	packed := make([]byte, len(boots))
+	for i, b := range boots {
+		packed[i] = byte(b)
 	}
 	if c.made == nil || len(c.made) > 800 {
-		c.made = map[uint64]*ring.Ring{}
+		c.made = map[string]*ring.Ring{}
 	}
-	r := c.made[packed]
+	r := c.made[string(packed)]
 	if r == nil {
 		var members []ring.Member
 		for i, b := range boots {
@@ -77,18 +80,21 @@ func (c *Rings) of(boots [maxSlots]int) *ring.Ring {
 			}
 		}
 		r = ring.New(members)
-		c.made[packed] = r
+		c.made[string(packed)] = r
 	}
 	again := *r
 	return &again
 }
 
-func slotID(i int) ring.ID { return ring.ID("n" + string(rune('a'+i))) }
+func slotID(i int) ring.ID { return ring.ID("n" + letters[i:i+1]) }
+
+// letters name slots.
+const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 // inst is the instance of a boot of a slot; instances are odd.
 func inst(i, boot int) uint64 { return uint64(i+1)<<16 | uint64(boot)<<1 | 1 }
 
-func weight(i int) uint32 { return 1 + uint32(i/6) }
+func weight(i int) uint32 { return 1 + uint32(i/6)%2 }
 
 // Result is what a run came to.
 type Result struct {
@@ -104,9 +110,10 @@ type Result struct {
 func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
 	w := &World{
 		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: rings, stats: stats, verbose: verbose,
-		slots: make([]slot, o.Slots), hash: 14695981039346656037,
+		slots: make([]slot, o.Slots), kept: make([][]held, o.Slots), hash: 14695981039346656037,
 	}
 	w.now += w.rnd.Int64N(3600e9)
+	w.unlink()
 	w.oracle.init(w)
 	w.invent()
 	for i := range w.slots {
@@ -118,6 +125,7 @@ func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
 	w.calm = true // who starts together meets in any case
 	w.run(warming)
 	w.calm = false
+	w.planned = w.now
 	w.plan()
 	w.run(o.Length)
 	w.heal()
@@ -164,6 +172,14 @@ func (w *World) upto(d time.Duration) time.Duration {
 	return time.Duration(w.rnd.Int64N(int64(d)))
 }
 
+// unlink ends all cuts.
+func (w *World) unlink() {
+	w.cut = make([][]bool, len(w.slots))
+	for i := range w.cut {
+		w.cut[i] = make([]bool, len(w.slots))
+	}
+}
+
 // running are the members that run, paused ones too.
 func (w *World) running() []*member {
 	var ms []*member
@@ -176,7 +192,8 @@ func (w *World) running() []*member {
 }
 
 // parts are the slots that reach each other both ways, over others if need be; a paused or absent member is in none.
-func (w *World) parts() (part [maxSlots]int, n int) {
+func (w *World) parts() (part []int, n int) {
+	part = make([]int, len(w.slots))
 	for i := range part {
 		part[i] = -1
 	}

@@ -17,29 +17,34 @@ func main() {
 	first := flag.Uint64("first", 1, "the first one")
 	one := flag.Uint64("seed", 0, "run this seed alone and print its trace")
 	bug := flag.String("bug", "", "make a deliberate mistake: its name, or list")
+	leases := flag.Bool("leases", false, "with leases")
 	all := flag.Bool("all", false, "go on after a failure")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
 	flag.Parse()
+	expand, bugs := sim.Expand, sim.Bugs
+	if *leases {
+		expand, bugs = sim.ExpandLeases, sim.LeaseBugs
+	}
 	if *bug == "list" {
-		for name := range sim.Bugs {
+		for name := range bugs {
 			fmt.Println(name)
 		}
 		return
 	}
-	made, known := sim.Bugs[*bug]
+	made, known := bugs[*bug]
 	if *bug != "" && !known {
 		fmt.Fprintf(os.Stderr, "there is no bug %q\n", *bug)
 		os.Exit(2)
 	}
 	if *one > 0 {
-		r := sim.Run(sim.Expand(*one), made, &sim.Rings{}, sim.NewStats(), true)
+		r := sim.Run(expand(*one), made, &sim.Rings{}, sim.NewStats(), true)
 		report(r, len(r.Trace))
 		if r.Failure != "" {
 			os.Exit(1)
 		}
 		return
 	}
-	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, All: *all, Twice: 50}))
+	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: expand, All: *all, Twice: 50}))
 }
 
 // report prints a run, with the last lines of its trace.

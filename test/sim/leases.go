@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// Leases are what a seed has of leases, of hot keys and of counting by copies.
+type Leases struct {
+	On          bool
+	Wide        bool          // 20 to 50 members, on the ring from the start
+	Calm        bool          // nothing goes wrong and nobody comes or goes
+	ByLease     float64       // part of the rules that always lease
+	Approximate float64       // part of the rules by which members admit unseen
+	HotRate     float64       // in questions/s, from which on a key is found to be hot
+	Decrees     int           // keys that are said to be hot, or never to be, for a while
+	Reclaim     bool          // what silent holders have is taken back
+	TTL         time.Duration // of a grant
+}
+
+// ExpandLeases is Expand for seeds with leases: fewer keys, asked for as often as their limits allow or more.
+func ExpandLeases(seed uint64) Options {
+	o := Expand(seed)
+	r := rand.New(rand.NewPCG(seed, 0x1ea5e))
+	o.Leases.On = true
+	o.Keys, o.Questions = 1+r.IntN(3), 1500+r.IntN(1500)
+	switch r.IntN(4) {
+	case 0:
+		o.Algorithms = []limit.Algorithm{limit.FixedWindow}
+	case 1:
+		o.Algorithms = []limit.Algorithm{limit.SlidingWindow}
+	}
+	o.Leases.mechanisms(r, &o)
+	switch x := r.IntN(40); {
+	case x == 0:
+		o.widen(r)
+	case x < 6:
+		o.calm()
+	case x < 11:
+		o.Members = 2
+	case x < 15:
+		o.Members = 10
+	}
+	if !o.Leases.Wide {
+		o.Slots = min(o.Members+2, maxSlots)
+	}
+	return o
+}
+
+func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
+	switch r.IntN(6) {
+	case 0, 1, 2:
+		l.ByLease = 1
+	case 3:
+		l.ByLease, l.Approximate = 0.5, 0.5
+	case 4:
+		l.Approximate = 1
+	case 5:
+		o.Keys, l.HotRate = 6+r.IntN(4), 5+10*r.Float64()
+	}
+	if r.IntN(3) == 0 {
+		l.Decrees = 1 + r.IntN(4)
+	}
+	if r.IntN(5) == 0 {
+		l.Reclaim = true
+	}
+	if l.Reclaim || r.IntN(4) == 0 {
+		l.TTL = time.Second + time.Duration(r.IntN(3000))*time.Millisecond
+	}
+}
+
+// widen makes it a short run of many members, of which one or two come or go.
+func (o *Options) widen(r *rand.Rand) {
+	o.Leases.Wide = true
+	o.Members = 20 + r.IntN(31)
+	o.Slots, o.Length = o.Members+1, 5*time.Second
+	o.Keys, o.Questions = 1, 4000
+	o.Leaves, o.Joins, o.Rolls = r.IntN(2), r.IntN(2), 0
+	o.Crashes, o.Pauses = min(o.Crashes, 1), min(o.Pauses, 1)
+	o.Cuts, o.OneWay, o.Partitions, o.Steps = min(o.Cuts, 1), 0, 0, 0
+}
+
+func (o *Options) calm() {
+	o.Leases.Calm, o.Leases.Approximate, o.Leases.ByLease = true, 0, 1
+	o.Leases.Decrees = 0
+	o.Algorithms = []limit.Algorithm{limit.FixedWindow}
+	o.Skew, o.Drift, o.Addends, o.Refunds, o.Serial = 0, 0, false, false, true
+	o.Leaves, o.Joins, o.Rolls, o.Rules = 0, 0, 0, 0
+	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf = 0, 0, 0, 0, 0
+	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps = 0, 0, 0, 0, 0, 0
+	o.Deadline = time.Second
+}
+
+// mechanism gives r one, and what goes with it.
+func (w *World) mechanism(r *rule) {
+	l := &w.o.Leases
+	if !l.On {
+		return
+	}
+	x := w.rnd.Float64()
+	r.by, r.knobs = owner.ByOwner, lease.Knobs{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
+	switch {
+	case x < l.ByLease:
+		r.by = owner.ByLease
+	case x < l.ByLease+l.Approximate:
+		r.by, r.strict = owner.Approximate, false
+		r.knobs.Slack = max(r.limit.Limit/20, uint32(w.o.Slots)*(1+w.rnd.Uint32N(3)))
+	}
+}
+
+// amendments is how many kinds of changes of rules there are.
+func (w *World) amendments() int {
+	if w.o.Leases.On {
+		return 5
+	}
+	return 4
+}
+
+// amountIn is a limit for a window of that length: with leases, from a tenth of what will be asked to a little more
+// than that.
+func (w *World) amountIn(window time.Duration) uint32 {
+	if !w.o.Leases.On {
+		return w.amount()
+	}
+	perSecond := float64(w.o.Questions) / w.o.Length.Seconds()
+	if w.o.Leases.HotRate == 0 {
+		perSecond /= float64(w.o.Keys)
+	}
+	if w.o.Addends {
+		perSecond *= 5.75
+	}
+	return uint32(max(20, perSecond*window.Seconds()*(0.1+1.1*w.rnd.Float64())))
+}
+
+// decreeSome says of a key, for a while, that it is hot, or that it never is.
+func (w *World) decreeSome() {
+	k := w.pickKey()
+	r := &w.rules[len(w.rules)-1][k]
+	route := hotkey.Route{Owner: r.place(w.keys[k].name), Mode: []hotkey.Mode{hotkey.Spread, hotkey.Spread, hotkey.Never}[w.rnd.IntN(3)]}
+	w.stats.count("lease: hot, or never hot, by decree")
+	w.trace("decree: %+v", route)
+	w.decrees = append(slices.Clone(w.decrees), route)
+	w.proclaim()
+	w.after(time.Second+w.upto(6*time.Second), nil, func() {
+		w.decrees = slices.DeleteFunc(slices.Clone(w.decrees), func(x hotkey.Route) bool { return x.Owner == route.Owner })
+		w.proclaim()
+	})
+}
+
+// proclaim tells everybody what is decreed.
+func (w *World) proclaim() {
+	decrees := w.decrees
+	for _, m := range w.running() {
+		w.after(w.upto(500*time.Millisecond), m, func() { m.node.SetRoutes(decrees, ring.Hash) })
+	}
+}
+
+// acquaint lets m know everybody from the start, for as one after the other became known to each, there would be very
+// many rings.
+func (m *member) acquaint() {
+	for i := range m.w.slots {
+		if p := m.w.slots[i].now; p != nil {
+			m.table[i] = entry{boot: p.boot, state: active, heard: m.w.now, beat: 1}
+		}
+	}
+}
+
+// sendLease takes a message about leases to another member, as send does.
+func (w *World) sendLease(m *member, o *lease.Out) {
+	to := slotOf(o.To)
+	if to < 0 || to >= len(w.slots) {
+		w.fail("a message about leases to %q, who does not exist", o.To)
+		return
+	}
+	if w.verbose {
+		w.trace("%s -> %s  %s", m.name(), o.To, leaseText(&o.Msg))
+	}
+	w.oracle.said(m, w.slots[to].now, &o.Msg)
+	if !w.calm && w.chance(w.o.Loss) {
+		w.stats.count("fault: lost message")
+		return
+	}
+	times := 1
+	if !w.calm && w.chance(w.o.Double) {
+		w.stats.count("fault: repeated message")
+		times = 2
+		late := copyOfLease(&o.Msg)
+		w.echo(m, to, true, func(there *member) { there.receiveLease(m, late) })
+	}
+	for range times {
+		msg := copyOfLease(&o.Msg)
+		w.carry(m, to, w.delay(), func(there *member) { there.receiveLease(m, msg) })
+	}
+}
+
+func (m *member) receiveLease(from *member, msg *lease.Msg) {
+	w := m.w
+	w.sabotageLease(m, msg)
+	w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
+	before := w.oracle.heard(m, from, msg)
+	credited := w.credited(m)
+	m.lending = msg.Kind == lease.Ask
+	m.apply(m.node.StepLease(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
+	if m.lending {
+		w.sabotageCredit(m, msg, before, w.credited(m)-credited)
+		w.oracle.audit(m)
+	}
+}
+
+// credited is what m has given back to counters, which only one of the bugs needs to know.
+func (w *World) credited(m *member) uint64 {
+	if w.bug != KeptBook {
+		return 0
+	}
+	return m.node.Facts(m.clock()).Lease.Credited
+}
+
+// copyOfLease is a message as it travels.
+func copyOfLease(m *lease.Msg) *lease.Msg {
+	c := lease.Msg{Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices)}
+	for i := range c.Requests {
+		c.Requests[i].State.Slots = slices.Clone(c.Requests[i].State.Slots)
+	}
+	for i := range c.Grants {
+		c.Grants[i].State.Slots = slices.Clone(c.Grants[i].State.Slots)
+	}
+	return &c
+}

@@ -1,0 +1,312 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// loan is one grantor and one holder of a key, each a boot.
+type loan struct {
+	key             owner.Key
+	grantor, holder *member
+}
+
+// terms are what both said last.
+type terms struct {
+	seq    uint64 // of the newest request that came
+	of     int64  // its window
+	have   uint64 // of that
+	window int64  // of the newest grant
+	total  uint64 // of that, or of a newer request
+}
+
+// offered sees a question before it is asked.
+func (o *oracle) offered(q *question) {
+	a := o.account(q)
+	a.owner = q.q.Owner
+	if o.w.o.Leases.Calm && q.q.Op == owner.Take {
+		a.asked = append(a.asked, o.w.now)
+	}
+}
+
+// said sees a message about leases leave.
+func (o *oracle) said(m, to *member, msg *lease.Msg) {
+	s := o.w.stats
+	for i := range msg.Requests {
+		r := &msg.Requests[i]
+		o.accounts[r.Key].lends = true
+		o.wrote(m, handoff.Counter{Key: r.Key, Rule: r.Rule, State: r.State})
+		switch {
+		case r.Knobs.Slack > 0:
+			s.count("approximate: report")
+		case r.Want:
+			s.count("lease: Ask for more")
+		default:
+			s.count("lease: Ask that returns or reports")
+		}
+	}
+	for i := range msg.Grants {
+		g := &msg.Grants[i]
+		o.wrote(m, handoff.Counter{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
+		for f, name := range map[lease.Flags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
+			if g.Flags&f != 0 {
+				s.count("lease: Lend says " + name)
+			}
+		}
+		if g.Total > 0 && to != nil {
+			o.granted(m, to, g)
+		}
+	}
+	for i := range msg.Notices {
+		s.count("lease: Bulk " + [...]string{"?", "Recall", "Deny", "Lift", "Cool"}[msg.Notices[i].What])
+	}
+}
+
+// wrote sees what m says of a counter.
+func (o *oracle) wrote(m *member, c handoff.Counter) {
+	o.sent(m, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{c}})
+}
+
+// granted sees a grant, or the confirmation of an older one, leave.
+func (o *oracle) granted(m, to *member, g *lease.Grant) {
+	a, t := o.accounts[g.Key], o.terms(loan{g.Key, m, to})
+	gain := g.Total
+	if t.of == g.Window {
+		gain -= min(gain, t.have)
+	}
+	t.window, t.total = g.Window, g.Total
+	if gain == 0 {
+		return
+	}
+	o.w.stats.count("lease: Lend of more")
+	if a.lender != nil && a.lender != m && o.w.now < a.until {
+		o.w.stats.count("lease: another owner, with leases out")
+	}
+	a.lender = m
+	if a.rule.Algorithm.Bucket() {
+		o.turn(a, m)
+		a.until = o.w.now + int64(lease.Slice)
+		return
+	}
+	x := o.at(a, g.Window)
+	x.limit = max(x.limit, uint64(g.Limit))
+	a.until = x.end
+	if !slices.Contains(x.lenders, m) {
+		x.lenders = append(x.lenders, m)
+	}
+	o.holds(x, m, a.owner)
+	o.copiedFirst(m, a, g, gain)
+	o.w.sabotageGrant(m, a, gain)
+}
+
+// told sees counters arrive.
+func (o *oracle) told(m *member, msg *handoff.Msg) {
+	if !o.w.o.Leases.On {
+		return
+	}
+	self := inst(m.slot, m.boot)
+	for i := range msg.Counters {
+		c := &msg.Counters[i]
+		for _, s := range c.State.Slots {
+			if s.Writer != self {
+				at := writing{c.Key, s.Writer, s.At}
+				o.known[at] = max(o.known[at], s.Charged)
+			}
+		}
+	}
+}
+
+// copiedFirst holds m to lend nothing that it has not charged and another member does not know to be charged (C1, C5).
+func (o *oracle) copiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
+	at := writing{g.Key, inst(m.slot, m.boot), g.Window}
+	if o.lent[at] += gain; m.ring.Len() > 1 && o.known[at] < o.lent[at] {
+		o.w.fail("C1, C5: %s has lent %d of window %d of %04x, and others know that it has charged %d", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
+	}
+}
+
+func (o *oracle) terms(l loan) *terms {
+	t := o.loans[l]
+	if t == nil {
+		t = &terms{window: math.MinInt64}
+		o.loans[l] = t
+	}
+	return t
+}
+
+// heard sees a message about leases arrive, and returns what was said before each request.
+func (o *oracle) heard(m, from *member, msg *lease.Msg) (before []terms) {
+	for i := range msg.Requests {
+		r := &msg.Requests[i]
+		o.accounts[r.Key].depth = uint64(r.Rule.Depth())
+		t := o.terms(loan{r.Key, m, from})
+		before = append(before, *t)
+		if r.Seq <= t.seq {
+			o.w.stats.count("lease: Ask that is old")
+			continue
+		}
+		if t.seq, t.of, t.have = r.Seq, r.Window, r.Have; r.Window != t.window {
+			continue
+		}
+		if r.Have < t.total {
+			o.w.stats.count("lease: credit")
+		}
+		t.total = r.Have
+	}
+	return before
+}
+
+// drawn looks how v was decided, if that was from a lease or by a copy of the counter.
+func (o *oracle) drawn(q *question, v *verdict) {
+	switch {
+	case v.a.Path != owner.Leased || o.probing:
+		return
+	case v.a.Authority != owner.Full:
+		o.w.stats.count("lease: refused by its holder")
+		return
+	case q.q.Mechanism == owner.Approximate:
+		o.w.stats.count("approximate: admitted by a copy")
+		v.copied = true
+		return
+	}
+	o.w.stats.count("lease: admitted by its holder")
+	a := o.account(q)
+	v.drawn = true
+	for _, h := range v.by.node.Held(v.until) {
+		if h.Key == q.q.Key {
+			v.window = h.Window
+		}
+	}
+	if !a.rule.Algorithm.Bucket() {
+		o.inTime(a, q, v)
+	}
+	if a.lender != nil { // what is lent stands in the counter by the grantor's clock
+		v.since, v.until = a.lender.clock(), a.lender.clock()
+	}
+}
+
+// inTime holds a holder to the end of the window that it draws from, by the clock of whoever lent of it (C3).
+func (o *oracle) inTime(a *account, q *question, v *verdict) {
+	x := o.at(a, v.window)
+	slow := int64(4 * o.w.o.Drift * float64(a.rule.Window))
+	for _, g := range x.lenders {
+		if g.stepped || v.by.stepped || g.clock() < x.end+slow {
+			return
+		}
+	}
+	o.w.fail("I7: question #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id, a.key[0]>>48, v.by.name(), v.window)
+}
+
+// copied sees hits admitted by a copy: each boot may be ahead of the owner by its part of the slack.
+func (o *oracle) copied(x *span, q *question, v *verdict) {
+	if x.copiers == nil {
+		x.copiers = map[*member]uint64{}
+	}
+	s := uint64(q.q.Knobs.Slack) / uint64(max(1, v.by.stand.NRef))
+	if was := x.copiers[v.by]; s > was {
+		x.copiers[v.by] = s
+		x.ahead += s - was
+	}
+}
+
+// audit holds what m has lent, and what was decided on the counter itself, to the limit (I7).
+func (o *oracle) audit(m *member) {
+	if m.gone || o.w.failure != "" {
+		return
+	}
+	for _, k := range m.node.HotKeys(m.clock()) {
+		a := o.accounts[k.Key]
+		if a == nil || a.rule.Algorithm.Bucket() {
+			continue
+		}
+		window, lent := int64(math.MinInt64), uint64(0)
+		for _, l := range k.Holders {
+			if l.Window > window {
+				window, lent = l.Window, 0
+			}
+			if l.Window == window {
+				lent += l.Granted
+			}
+		}
+		if lent == 0 {
+			continue
+		}
+		x := o.at(a, window)
+		x.limit = max(x.limit, a.depth)
+		if x.own+lent > x.limit+x.refunded+o.bound(a, x) {
+			o.w.fail("I7: %s has lent %d of window %d of %04x, where %d were decided by owners: limit %d, refunded %d, bound %d: %s",
+				m.name(), lent, window, a.key[0]>>48, x.own, x.limit, x.refunded, o.bound(a, x), x)
+		}
+	}
+}
+
+// reclaimed sees what m has taken back of silent holders, which those may have spent since they were heard last.
+func (o *oracle) reclaimed(m *member) {
+	if !o.w.o.Leases.Reclaim {
+		return
+	}
+	n := m.node.Facts(m.clock()).Lease.Reclaimed
+	if n == m.reclaimed {
+		return
+	}
+	o.w.stats.count("lease: reclaim")
+	o.current(func(a *account, x *span) {
+		if a.lends {
+			x.extra += n - m.reclaimed
+		}
+	})
+	m.reclaimed = n
+}
+
+// upheld looks whether m had to keep others from breaking a condition, which they do not as long as clocks do not step.
+func (o *oracle) upheld(m *member) {
+	if v := m.node.Facts(m.clock()).Lease.Violations; o.w.bug == NoBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
+		o.w.fail("C1-C5: %s has prevented breaches %v", m.name(), v)
+	}
+}
+
+// used holds a calm run to admit most of a limit that twice as much was asked of (liveness).
+func (o *oracle) used(a *account, x *span) {
+	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow || x.end > o.w.planned+int64(o.w.o.Length) {
+		return
+	}
+	from := x.end - int64(a.rule.Window)
+	n := uint64(0)
+	for _, t := range a.asked {
+		if t >= from && t < x.end {
+			n++
+		}
+	}
+	if from < o.w.planned || n < 2*x.limit {
+		return
+	}
+	o.w.stats.count("lease: calm windows used up")
+	if x.admitted*10 < 9*x.limit {
+		o.w.fail("liveness: %d admitted in window %d of %04x, limit %d, %d asked for", x.admitted, x.index, a.key[0]>>48, x.limit, n)
+	}
+}
+
+func leaseText(m *lease.Msg) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", [...]string{"?", "Ask", "Lend", "Bulk"}[min(int(m.Kind), 3)])
+	for i := range m.Requests {
+		r := &m.Requests[i]
+		fmt.Fprintf(&b, " {%04x seq %d window %d have %d left %d want %v always %v slack %d %v}", r.Key[0]>>48, r.Seq, r.Window, r.Have, r.Left, r.Want, r.Always, r.Knobs.Slack, r.State.Slots)
+	}
+	for i := range m.Grants {
+		g := &m.Grants[i]
+		fmt.Fprintf(&b, " {%04x seq %d window %d total %d used %d/%d left %v flags %x %v}", g.Key[0]>>48, g.Seq, g.Window, g.Total, g.Used, g.Limit, g.Left, g.Flags, g.State.Slots)
+	}
+	for i := range m.Notices {
+		n := &m.Notices[i]
+		fmt.Fprintf(&b, " {%04x %d window %d limit %d left %v}", n.Key[0]>>48, n.What, n.Window, n.Limit, time.Duration(n.Left))
+	}
+	return b.String()
+}

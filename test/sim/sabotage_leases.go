@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/owner"
+)
+
+// The bugs that leave out one of the conditions by which leases are safe.
+const (
+	UnchargedGrant Bug = 100 + iota // C1
+	OldReturn                       // C2
+	LongWindow                      // C3
+	LateReturn                      // C4, of a window that is over
+	KeptBook                        // C4, by a grantor that has lost the key meanwhile
+	EarlyGrant                      // C5
+)
+
+// LeaseBugs are all of them, by name.
+var LeaseBugs = map[string]Bug{
+	"C1: a grant is not charged": UnchargedGrant, "C2: an old return counts again": OldReturn,
+	"C3: a holder goes on after the window": LongWindow, "C4: a return counts in a later window": LateReturn,
+	"C4: a grantor that lost the key keeps its book": KeptBook, "C5: a grant does not wait for the heir": EarlyGrant,
+}
+
+// sabotageLease changes a message that m is about to take in.
+func (w *World) sabotageLease(m *member, msg *lease.Msg) {
+	if w.bug != LongWindow {
+		return
+	}
+	for i := range msg.Grants {
+		g := &msg.Grants[i]
+		if a := w.oracle.accounts[g.Key]; !a.rule.Algorithm.Bucket() && g.Flags&lease.Denied == 0 {
+			g.Left = a.rule.Window
+		}
+	}
+}
+
+// sabotageGrant sees a grant of n hits leave m.
+func (w *World) sabotageGrant(m *member, a *account, n uint64) {
+	if w.bug == UnchargedGrant {
+		m.uncharge(a, n)
+	}
+}
+
+// sabotageCredit sees what m has made of a message, before whose requests that was said.
+func (w *World) sabotageCredit(m *member, msg *lease.Msg, before []terms, credited uint64) {
+	for i := range msg.Requests {
+		r, t := &msg.Requests[i], &before[i]
+		a := w.oracle.accounts[r.Key]
+		if a.rule.Algorithm.Bucket() || r.Window != t.window || r.Have >= t.total {
+			continue
+		}
+		back, old, over := t.total-r.Have, r.Seq <= t.seq, r.Window < a.rule.Index(m.clock())
+		switch {
+		case w.bug == OldReturn && old && !over, w.bug == LateReturn && !old && over:
+			m.uncharge(a, back)
+		case w.bug == KeptBook && !old && !over && len(msg.Requests) == 1:
+			m.uncharge(a, back-min(back, credited))
+		}
+	}
+}
+
+// uncharge gives back n hits of a's counter at m, which nobody asked for.
+func (m *member) uncharge(a *account, n uint64) {
+	qs, as := [1]owner.Question{{Key: a.key, Owner: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund}}, [1]owner.Answer{}
+	m.node.Serve(m.clock(), slotID(m.slot), false, qs[:], as[:])
+}
+
+// sabotageReplica confirms, and loses, the copies of what m charges for grants.
+func (w *World) sabotageReplica(m *member, msg *handoff.Msg) bool {
+	return w.bug == EarlyGrant && m.lending && msg.Kind == handoff.Replica
+}
