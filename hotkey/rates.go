@@ -105,7 +105,7 @@ type Change struct {
 	Rate float64 // questions a second
 }
 
-// Tick judges all keys; it is to be called once a second. It lets go of keys that are neither hot nor near it.
+// Tick judges all keys; it is to be called twice a second. It lets go of keys that are neither hot nor near it.
 func (r *Rates) Tick(now int64, l Load) []Change {
 	if l.Absolute <= 0 {
 		l.Absolute = math.Inf(1)

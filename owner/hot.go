@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/lease"
@@ -22,6 +23,8 @@ const (
 	heatCount   = heatTracked - 1
 	heatHot     = 1  // with heatTracked
 	tickLength  = 30 // bits of nanoseconds: 1.07 s
+
+	judgeEvery = 500 * time.Millisecond
 
 	defaultCapacity = 50_000 // questions a second, until SetLoad says more
 	hotPart         = 0.05   // of the capacity
@@ -184,9 +187,9 @@ func (n *Node) heavy(s *shard, now int64, k Key) bool {
 	return sampled*t.forwards.Add(now, hotkey.Key(k)) > math.Float64frombits(n.heat.heavy.Load())
 }
 
-// judge says once a second which keys are hot.
+// judge says twice a second which keys are hot: one at twice the bound is so within two seconds.
 func (n *Node) judge(now int64, fx *Effects) {
-	if h := &n.heat; now-h.judged < int64(1e9) && now >= h.judged {
+	if h := &n.heat; now-h.judged < int64(judgeEvery) && now >= h.judged {
 		return
 	}
 	n.heat.judged = now
