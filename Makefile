@@ -44,8 +44,8 @@ unit: ## Unit, property and conformance tests with the race detector
 
 .PHONY: sim
 SEEDS ?= 5000
-sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound
-	$(GO) run ./test/sim/main -seeds $(SEEDS)
+sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound; LEASES=1: with leases
+	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(LEASES),-leases)
 
 .PHONY: e2e
 e2e: build ## End to end: real processes, real Envoys, mTLS

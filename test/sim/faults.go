@@ -14,6 +14,7 @@ func (w *World) plan() {
 		if w.rnd.IntN(4) == 0 {
 			at = at.Truncate(w.o.Length / 12) // bursts
 		}
+		at = w.lull(at)
 		w.after(at, nil, w.ask)
 	}
 	some := func(n int, fn func()) {

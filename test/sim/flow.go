@@ -102,7 +102,7 @@ func (x *span) clocks() int {
 func (o *oracle) ease(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
 	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.phi+x.ahead > 0 || y != nil && y.phi+y.ahead > 0 {
-		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+warming)))
+		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+warming)))
 	}
 	return d
 }

@@ -20,6 +20,7 @@ type Leases struct {
 	ByLease     float64       // part of the rules that always lease
 	Approximate float64       // part of the rules by which members admit unseen
 	HotRate     float64       // in questions/s, from which on a key is found to be hot
+	Lull        time.Duration // in the middle, with few questions, for keys to cool
 	Decrees     int           // keys that are said to be hot, or never to be, for a while
 	Reclaim     bool          // what silent holders have is taken back
 	TTL         time.Duration // of a grant
@@ -64,11 +65,14 @@ func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
 		l.Approximate = 1
 	case 5:
 		o.Keys, l.HotRate = 6+r.IntN(4), 5+10*r.Float64()
+		if r.IntN(3) == 0 {
+			l.Lull = 40 * time.Second
+		}
 	}
 	if r.IntN(3) == 0 {
 		l.Decrees = 1 + r.IntN(4)
 	}
-	if r.IntN(5) == 0 {
+	if r.IntN(3) == 0 {
 		l.Reclaim = true
 	}
 	if l.Reclaim || r.IntN(4) == 0 {
@@ -81,7 +85,7 @@ func (o *Options) widen(r *rand.Rand) {
 	o.Leases.Wide = true
 	o.Members = 20 + r.IntN(31)
 	o.Slots, o.Length = o.Members+1, 5*time.Second
-	o.Keys, o.Questions = 1, 4000
+	o.Keys, o.Questions, o.Leases.Lull, o.Leases.HotRate = 1, 4000, 0, 0
 	o.Leaves, o.Joins, o.Rolls = r.IntN(2), r.IntN(2), 0
 	o.Crashes, o.Pauses = min(o.Crashes, 1), min(o.Pauses, 1)
 	o.Cuts, o.OneWay, o.Partitions, o.Steps = min(o.Cuts, 1), 0, 0, 0
@@ -89,13 +93,27 @@ func (o *Options) widen(r *rand.Rand) {
 
 func (o *Options) calm() {
 	o.Leases.Calm, o.Leases.Approximate, o.Leases.ByLease = true, 0, 1
-	o.Leases.Decrees = 0
+	o.Leases.Decrees, o.Leases.Lull, o.Leases.HotRate = 0, 0, 0
+	o.Keys = min(o.Keys, 2)
 	o.Algorithms = []limit.Algorithm{limit.FixedWindow}
 	o.Skew, o.Drift, o.Addends, o.Refunds, o.Serial = 0, 0, false, false, true
 	o.Leaves, o.Joins, o.Rolls, o.Rules = 0, 0, 0, 0
 	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf = 0, 0, 0, 0, 0
 	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps = 0, 0, 0, 0, 0, 0
 	o.Deadline = time.Second
+}
+
+// lull is when a question is asked that would be asked at that time if there was no lull.
+func (w *World) lull(at time.Duration) time.Duration {
+	l := w.o.Leases.Lull
+	switch {
+	case l == 0:
+	case w.rnd.IntN(30) == 0:
+		return w.o.Length/2 + w.upto(l)
+	case at > w.o.Length/2:
+		return at + l
+	}
+	return at
 }
 
 // mechanism gives r one, and what goes with it.

@@ -21,11 +21,16 @@ type loan struct {
 
 // terms are what both said last.
 type terms struct {
-	seq    uint64 // of the newest request that came
-	of     int64  // its window
-	have   uint64 // of that
-	window int64  // of the newest grant
-	total  uint64 // of that, or of a newer request
+	seq    uint64         // of the newest request that came
+	asks   map[uint64]ask // by seq
+	window int64          // of the newest grant
+	total  uint64         // of that, or of a newer request
+}
+
+// ask is what a holder said that it has of a window.
+type ask struct {
+	window int64
+	have   uint64
 }
 
 // offered sees a question before it is asked.
@@ -79,8 +84,8 @@ func (o *oracle) wrote(m *member, c handoff.Counter) {
 func (o *oracle) granted(m, to *member, g *lease.Grant) {
 	a, t := o.accounts[g.Key], o.terms(loan{g.Key, m, to})
 	gain := g.Total
-	if t.of == g.Window {
-		gain -= min(gain, t.have)
+	if was := t.asks[g.Seq]; was.window == g.Window {
+		gain -= min(gain, was.have)
 	}
 	t.window, t.total = g.Window, g.Total
 	if gain == 0 {
@@ -135,7 +140,7 @@ func (o *oracle) copiedFirst(m *member, a *account, g *lease.Grant, gain uint64)
 func (o *oracle) terms(l loan) *terms {
 	t := o.loans[l]
 	if t == nil {
-		t = &terms{window: math.MinInt64}
+		t = &terms{window: math.MinInt64, asks: map[uint64]ask{}}
 		o.loans[l] = t
 	}
 	return t
@@ -148,11 +153,12 @@ func (o *oracle) heard(m, from *member, msg *lease.Msg) (before []terms) {
 		o.accounts[r.Key].depth = uint64(r.Rule.Depth())
 		t := o.terms(loan{r.Key, m, from})
 		before = append(before, *t)
+		t.asks[r.Seq] = ask{r.Window, r.Have}
 		if r.Seq <= t.seq {
 			o.w.stats.count("lease: Ask that is old")
 			continue
 		}
-		if t.seq, t.of, t.have = r.Seq, r.Window, r.Have; r.Window != t.window {
+		if t.seq = r.Seq; r.Window != t.window {
 			continue
 		}
 		if r.Have < t.total {

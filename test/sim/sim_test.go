@@ -37,14 +37,20 @@ func budget(t *testing.T) (time.Duration, uint64) {
 	case raceDetector:
 		return 60 * time.Second, 600
 	}
-	return 4 * time.Minute, 5000
+	return 3 * time.Minute, 3000
 }
 
-func TestSeeds(t *testing.T) {
+func TestSeeds(t *testing.T) { testSeeds(t, Expand) }
+
+// Parts of limits are lent, keys get hot and cool, and members count by copies.
+func TestLeaseSeeds(t *testing.T) { testSeeds(t, ExpandLeases) }
+
+func testSeeds(t *testing.T, expand func(uint64) Options) {
+	leases := expand(1).Leases.On
 	limit, seeds := budget(t)
 	begin := time.Now()
 	s := &Search{
-		First: 1, Seeds: seeds, Workers: runtime.GOMAXPROCS(0), Twice: 20, All: true,
+		First: 1, Seeds: seeds, Expand: expand, Workers: runtime.GOMAXPROCS(0), Twice: 20, All: true,
 		Stop:   func() bool { return t.Failed() || time.Since(begin) > limit },
 		Failed: func(r Result) { report(t, r) },
 	}
@@ -59,12 +65,12 @@ func TestSeeds(t *testing.T) {
 	if stats.Fewest < 1000 {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}
-	if rare := stats.Rare(100); len(rare) > 0 {
+	if rare := stats.Rare(100, leases); len(rare) > 0 {
 		t.Errorf("seen fewer than 100 times: %s", strings.Join(rare, ", "))
 	}
 }
 
-// Every seed that ever failed runs for ever.
+// Every seed that ever failed runs for ever; those that begin with an L are of ExpandLeases.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -77,11 +83,15 @@ func TestSeedsThatFailed(t *testing.T) {
 		if word == "" || word == "#" {
 			continue
 		}
+		expand := Expand
+		if rest, ok := strings.CutPrefix(word, "L"); ok {
+			word, expand = rest, ExpandLeases
+		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := Run(Expand(seed), NoBug, rings, NewStats(), true)
+		r := Run(expand(seed), NoBug, rings, NewStats(), true)
 		if r.Failure != "" {
 			report(t, r)
 		}
@@ -92,23 +102,30 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &Rings{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		a := Run(Expand(seed), NoBug, rings, NewStats(), false)
-		b := Run(Expand(seed), NoBug, &Rings{}, NewStats(), true)
-		if a.Hash != b.Hash || a.Events != b.Events {
-			t.Fatalf("seed %d: %x after %d events, then %x after %d", seed, a.Hash, a.Events, b.Hash, b.Events)
+		for _, o := range []Options{Expand(seed), ExpandLeases(seed)} {
+			a := Run(o, NoBug, rings, NewStats(), false)
+			b := Run(o, NoBug, &Rings{}, NewStats(), true)
+			if a.Hash != b.Hash || a.Events != b.Events {
+				t.Fatalf("seed %d: %x after %d events, then %x after %d", seed, a.Hash, a.Events, b.Hash, b.Events)
+			}
 		}
 	}
 }
 
 // Each deliberate mistake is found within 1,000 seeds.
-func TestBugsAreFound(t *testing.T) {
-	for _, name := range slices.Sorted(maps.Keys(Bugs)) {
+func TestBugsAreFound(t *testing.T) { findBugs(t, Bugs, Expand) }
+
+// So is each condition of leases that is left out.
+func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, LeaseBugs, ExpandLeases) }
+
+func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
+	for _, name := range slices.Sorted(maps.Keys(bugs)) {
 		t.Run(name, func(t *testing.T) {
 			found := atomic.Uint64{}
 			found.Store(1001)
 			failure := ""
 			s := &Search{
-				First: 1, Seeds: 1000, Workers: runtime.GOMAXPROCS(0), Bug: Bugs[name], All: true,
+				First: 1, Seeds: 1000, Workers: runtime.GOMAXPROCS(0), Bug: bugs[name], Expand: expand, All: true,
 				Stop: func() bool { return found.Load() <= 1000 },
 				Failed: func(r Result) {
 					if r.Options.Seed < found.Load() {

@@ -53,6 +53,18 @@ func wanted() []string {
 	return names
 }
 
+// wantedOfLeases is what series with leases must have seen besides.
+func wantedOfLeases() []string {
+	return []string{
+		"lease: Ask for more", "lease: Ask that returns or reports", "lease: Ask that is old",
+		"lease: Lend of more", "lease: Lend says last tokens", "lease: Lend says denial",
+		"lease: Bulk Recall", "lease: Bulk Deny", "lease: Bulk Lift", "lease: Bulk Cool",
+		"lease: admitted by its holder", "lease: refused by its holder", "lease: credit", "lease: reclaim",
+		"lease: another owner, with leases out", "lease: hot, or never hot, by decree", "lease: calm windows used up",
+		"approximate: report", "approximate: admitted by a copy", "rules: mechanism changed",
+	}
+}
+
 func (s *Stats) count(name string) { s.Counts[name]++ }
 
 func (s *Stats) authority(a owner.Authority) {
@@ -105,9 +117,13 @@ func (s *Stats) Add(o *Stats) {
 }
 
 // Rare are the things that should have happened at least n times and did not.
-func (s *Stats) Rare(n int) []string {
+func (s *Stats) Rare(n int, leases bool) []string {
+	names := wanted()
+	if leases {
+		names = append(names, wantedOfLeases()...)
+	}
 	var rare []string
-	for _, name := range wanted() {
+	for _, name := range names {
 		if s.Counts[name] < n {
 			rare = append(rare, fmt.Sprintf("%s: %d", name, s.Counts[name]))
 		}

@@ -108,6 +108,19 @@ type Result struct {
 
 // Run runs the world of o.
 func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
+	w := create(o, bug, rings, stats, verbose)
+	w.planned = w.now
+	w.plan()
+	w.run(o.Length + o.Leases.Lull)
+	w.heal()
+	w.run(settling)
+	w.probe()
+	w.oracle.finish()
+	return Result{o, w.hash, int(w.asked), w.events, w.failure, w.lines}
+}
+
+// create makes the world of o, up to the first question.
+func create(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) *World {
 	w := &World{
 		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: rings, stats: stats, verbose: verbose,
 		slots: make([]slot, o.Slots), kept: make([][]held, o.Slots), hash: 14695981039346656037,
@@ -125,14 +138,7 @@ func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
 	w.calm = true // who starts together meets in any case
 	w.run(warming)
 	w.calm = false
-	w.planned = w.now
-	w.plan()
-	w.run(o.Length)
-	w.heal()
-	w.run(settling)
-	w.probe()
-	w.oracle.finish()
-	return Result{o, w.hash, int(w.asked), w.events, w.failure, w.lines}
+	return w
 }
 
 // fail notes that a law is broken; the run ends.
