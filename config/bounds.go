@@ -78,7 +78,7 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 		b.Tolerated = 1
 	}
 	if n > 1 && !r.Extension.Strict {
-		b.Unacked = min(b.Limit, max(1, b.Limit/100))
+		b.Unacked = r.Limit.Unreplicated()
 	}
 	b.Share, b.Phi = b.Limit/n, shares(b.Limit, n)
 	if r.Limit.Algorithm.Bucket() {

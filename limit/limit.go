@@ -93,6 +93,9 @@ func (r Rule) Depth() uint32 {
 	return r.Limit
 }
 
+// Unreplicated (U) is how many admitted hits of one counter one member alone may know of: 1 % of the Limit, at least one.
+func (r Rule) Unreplicated() uint64 { return uint64(min(r.Limit, max(1, r.Limit/100))) }
+
 // Decision is the answer to one question.
 type Decision struct {
 	Before uint64 // count before the hits; of a bucket its level in hits, rounded up

@@ -26,7 +26,7 @@ func tolerance(q *Question) uint64 {
 	if q.Strict {
 		return 0
 	}
-	return uint64(max(1, q.Rule.Limit/100))
+	return q.Rule.Unreplicated()
 }
 
 // queue holds keys in order. Each is in it once, as its debt's queuedBit says.
