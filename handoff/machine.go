@@ -50,12 +50,15 @@ type peer struct {
 	seq     uint64
 	virgin  bool
 	owed    bool  // it lacks an Ack from self
+	bare    bool  // it lacks copies that follow it
 	confirm int64 // latest of self's pings that it confirmed, by self's clock; 0: none
 	new     bool  // it was not on the ring before this one
 
 	acked  bool // for the present ring and seq
 	warmed bool // it has sent all of its Shadow copies
+	copied bool // all of its Extra ones, for the present ring and seq
 	in     incoming
+	copies incoming // the Extra ones
 	out    outgoing
 }
 
@@ -125,7 +128,8 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	for id, p := range m.peers {
 		i := r.Index(id)
 		p.new = seat(before, id, p.Inst) < 0 || p.new && !p.out.done
-		p.acked, p.in, p.owed = false, incoming{}, true
+		p.restart()
+		p.owed = true
 		p.out.restart(i >= 0)
 		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
 		if i >= 0 && (m.virgin || p.new && p.virgin && p.heard) {
@@ -248,8 +252,11 @@ func (m *Machine) ping(now int64) []Out {
 
 func (m *Machine) beat(now int64, p *peer) Msg {
 	msg := Msg{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
-	if m.owed(p) {
+	switch {
+	case m.owed(p):
 		msg.Flags |= Owed
+	case p.acked && !p.copied:
+		msg.Flags |= Bare
 	}
 	if m.virgin {
 		msg.Flags |= Virgin
@@ -294,9 +301,9 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 		p.heard, p.ring, p.seq = true, msg.Ring, msg.Seq
 		m.release(now, p)
 	case Chunk:
-		p.in.chunk(m, msg)
+		p.incoming(msg).chunk(m, msg)
 	case Ack:
-		if p.in.complete(m, msg) {
+		if p.incoming(msg).complete(m, msg) {
 			m.acked(now, p, msg)
 			return []Out{{p.ID, m.beat(now, p)}} // says that it came
 		}
@@ -317,7 +324,7 @@ func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {
 	}
 	fresh := !p.heard || p.ring != msg.Ring || p.seq != msg.Seq
 	p.heard, p.ring, p.seq, p.virgin = true, msg.Ring, msg.Seq, msg.Flags&Virgin != 0
-	p.owed = msg.Flags&Owed != 0
+	p.owed, p.bare = msg.Flags&Owed != 0, msg.Flags&Bare != 0
 	if !fresh {
 		m.received(now, p)
 	}
@@ -346,37 +353,6 @@ func (m *Machine) confirms(p *peer) bool {
 		return false
 	}
 	return !p.new || p.virgin || m.virgin || m.view.Steady() || p.out.done
-}
-
-// acked takes p's word that all of self's keys which it held are self's.
-func (m *Machine) acked(now int64, p *peer, msg *Msg) {
-	if msg.Flags&Shadow != 0 {
-		p.warmed = true
-		return
-	}
-	if p.acked {
-		return
-	}
-	p.acked, p.warmed = true, true
-	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
-	if x := m.remembered(msg.Base); x != nil {
-		if i := seat(x, p.ID, p.Inst); i >= 0 {
-			p.in.proof = proof{x, i}
-		}
-	}
-	m.settle(now)
-}
-
-func (m *Machine) remembered(fingerprint uint64) *ring.Ring {
-	if fingerprint == 0 {
-		return nil
-	}
-	for _, r := range m.history {
-		if r.Fingerprint() == fingerprint {
-			return r
-		}
-	}
-	return nil
 }
 
 // Tick lets time pass.

@@ -22,6 +22,7 @@ type cluster struct {
 	states   map[ring.ID]State
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
+	lose     func(from ring.ID, t Transfer) bool // the Ack of a transfer
 	nref     int
 	left     []ring.ID
 }
@@ -115,14 +116,11 @@ func (c *cluster) transfer() (any bool) {
 	for _, id := range c.ids() {
 		m := c.machines[id]
 		for _, t := range m.Transfers() {
-			if t.Extra {
-				m.Finished(t)
-				continue
-			}
-			if msg, ok := m.Finish(c.now, t, 0); ok {
+			msg, ok := m.Finish(c.now, t, 0)
+			if ok && (c.lose == nil || !c.lose(id, t)) {
 				c.send(id, []Out{{t.To, msg}})
-				any = true
 			}
+			any = any || ok
 		}
 	}
 	return any

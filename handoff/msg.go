@@ -21,7 +21,7 @@ const (
 	Ping    Kind = 1 // heartbeat: by which ring the sender goes, and since which of its adoptions
 	Pong    Kind = 2 // its answer; with Confirmed it keeps the other's tokens valid
 	Chunk   Kind = 3 // counters of a transfer, in order
-	Ack     Kind = 4 // the end of a transfer: all that is the receiver's on Ring has been sent and released
+	Ack     Kind = 4 // the end of a transfer: all that is the receiver's on Ring has been sent and released; with Extra, all copies have been sent
 	Replica Kind = 5 // counters for the receiver to hold, or charges made under SHARE for the owner to know
 	Got     Kind = 6 // a Replica batch is in the receiver's memory
 	SealReq Kind = 7 // asks for the tokens of single keys
@@ -37,7 +37,8 @@ const (
 	Owed      Flags = 1 << 1 // Ping: the sender has no Ack for its ring from the receiver yet
 	Shadow    Flags = 1 << 2 // Chunk, Ack: a copy ahead of a joiner's place on the ring; no token moves
 	Virgin    Flags = 1 << 3 // Ping: the sender has held no token since it started
-	Extra     Flags = 1 << 4 // Chunk: copies for an heir, after the Ack
+	Extra     Flags = 1 << 4 // Chunk, Ack: copies for an heir, after the Ack; no token moves
+	Bare      Flags = 1 << 5 // Ping: the sender has the receiver's Ack for its ring, but not all copies that follow it
 )
 
 // Status answers a SealReq. The numbers are part of the peer protocol.

@@ -167,10 +167,10 @@ func (m *Machine) awaited() bool {
 	return false
 }
 
-// copying says whether heirs still lack copies.
+// copying says whether heirs may still lack copies.
 func (m *Machine) copying() bool {
 	for _, p := range m.peers {
-		if p.out.stage == copying {
+		if p.out.stage == copying || p.out.stage == sent && !p.out.shadow {
 			return true
 		}
 	}

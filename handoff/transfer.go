@@ -9,7 +9,7 @@ import (
 
 // Transfer is what is to be sent to one member, as a stream of its own: the counters whose owner on Ring it is and on
 // Pushed was not, as Chunks, then what Finish returns; after that, as Extra Chunks, the counters that self owns and whose
-// heir on Ring it is and on Copied was neither owner nor heir, then Finished. A transfer that is no longer listed is off.
+// heir on Ring it is and on Copied was neither owner nor heir, then Finish again. A transfer that is no longer listed is off.
 type Transfer struct {
 	To     ring.ID
 	Ring   *ring.Ring
@@ -28,6 +28,7 @@ const (
 	running       // counters that it owns
 	copying       // the Ack is out; copies for an heir
 	sent
+	arrived // the member has all of it
 )
 
 // outgoing is the transfer to one member.
@@ -35,12 +36,12 @@ type outgoing struct {
 	stage  stage
 	seq    uint64 // the member's adoption that it answers
 	began  int64
-	acked  int64 // when the Ack was sent
+	acked  int64 // when the last Ack was sent
 	shadow bool
 	ahead  *ring.Ring // with shadow: the ring with the member on it
 	done   bool       // the member says that it has the Ack
 	pushed *ring.Ring // for which it has everything it owns
-	copied *ring.Ring
+	copied *ring.Ring // for which it has all copies
 }
 
 // restart begins anew for another ring, on which the member is or is not.
@@ -48,7 +49,7 @@ func (o *outgoing) restart(on bool) {
 	if !o.done || !on {
 		o.pushed = nil
 	}
-	if o.stage != sent || !on {
+	if o.stage != arrived || !on {
 		o.copied = nil
 	}
 	o.stage, o.seq, o.done, o.shadow = idle, 0, false, false
@@ -89,20 +90,31 @@ func (m *Machine) acknowledge(now int64, p *peer) {
 	}
 }
 
-// received looks at whether p has got the Ack that was sent.
+// received looks at whether p has got what was sent.
 func (m *Machine) received(now int64, p *peer) {
 	o := &p.out
 	if o.seq != p.seq || o.stage != copying && o.stage != sent {
 		return
 	}
-	switch {
-	case !p.owed && !o.done:
+	late := now-o.acked > resend
+	if p.owed {
+		if late {
+			o.begin(now, p.seq, o.shadow)
+		}
+		return
+	}
+	if !o.done {
 		o.done = true
 		if !o.shadow {
 			o.pushed = m.view.ring
 		}
-	case p.owed && now-o.acked > resend:
-		o.begin(now, p.seq, o.shadow)
+	}
+	switch {
+	case o.shadow || o.stage != sent:
+	case !p.bare:
+		o.stage, o.copied = arrived, m.view.ring
+	case late:
+		o.stage, o.began = copying, max(now, o.began+1)
 	}
 }
 
@@ -133,27 +145,27 @@ func (m *Machine) with(p *peer) *ring.Ring {
 	return ring.New(append(members, ring.Member{ID: p.ID, Inst: p.Inst, Ver: 1, Weight: p.Weight}))
 }
 
-// Finish is the Ack that ends transfer t after parts Chunks; false if it is off.
+// Finish is the Ack that ends transfer t, or its copies, after parts Chunks; false if it is off.
 func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Msg, bool) {
-	p := m.peers[t.To]
-	if p == nil || p.out.stage != running || p.out.began != t.Began {
+	p, stage := m.peers[t.To], running
+	if t.Extra {
+		stage = copying
+	}
+	if p == nil || p.out.stage != stage || p.out.began != t.Began {
 		return Msg{}, false
 	}
 	o := &p.out
-	o.stage, o.acked = copying, now
-	msg := Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began, Base: m.untouched(), Quiet: m.quiet(now)}
-	if o.shadow {
-		o.stage = sent
-		msg.Flags, msg.Base = Shadow, 0
+	o.stage, o.acked = stage+1, now
+	msg := Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began}
+	switch {
+	case o.shadow:
+		o.stage, msg.Flags, msg.Quiet = sent, Shadow, m.quiet(now)
+	case t.Extra:
+		msg.Flags = Extra
+	default:
+		msg.Base, msg.Quiet = m.untouched(), m.quiet(now)
 	}
 	return msg, true
-}
-
-// Finished says that all copies of transfer t have been sent.
-func (m *Machine) Finished(t Transfer) {
-	if p := m.peers[t.To]; p != nil && p.out.stage == copying && p.out.began == t.Began {
-		p.out.stage, p.out.copied = sent, t.Ring
-	}
 }
 
 // untouched is the fingerprint of the base, if all tokens of it were here when the present ring was adopted.
@@ -199,9 +211,22 @@ type incoming struct {
 	proof proof // of its Ack; no ring: none
 }
 
+// restart forgets what came of p's transfer for an earlier adoption.
+func (p *peer) restart() {
+	p.acked, p.copied, p.in, p.copies = false, false, incoming{}, incoming{}
+}
+
+// incoming is the part of p's transfer that msg belongs to.
+func (p *peer) incoming(msg *Msg) *incoming {
+	if msg.Flags&Extra != 0 {
+		return &p.copies
+	}
+	return &p.in
+}
+
 func (in *incoming) chunk(m *Machine, msg *Msg) {
 	switch {
-	case !m.meant(msg) || msg.Flags&Extra != 0:
+	case !m.meant(msg):
 	case msg.Part == 0:
 		in.began, in.next = msg.Sent, 1
 	case msg.Sent == in.began && msg.Part == in.next:
@@ -223,4 +248,38 @@ func (in *incoming) complete(m *Machine, msg *Msg) bool {
 // nobody goes by yet.
 func (m *Machine) meant(msg *Msg) bool {
 	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Shadow != 0)
+}
+
+// acked takes p's word that all of self's keys which it held are self's.
+func (m *Machine) acked(now int64, p *peer, msg *Msg) {
+	switch {
+	case msg.Flags&Shadow != 0:
+		p.warmed = true
+		return
+	case msg.Flags&Extra != 0:
+		p.copied = true
+		return
+	case p.acked:
+		return
+	}
+	p.acked, p.warmed = true, true
+	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
+	if x := m.remembered(msg.Base); x != nil {
+		if i := seat(x, p.ID, p.Inst); i >= 0 {
+			p.in.proof = proof{x, i}
+		}
+	}
+	m.settle(now)
+}
+
+func (m *Machine) remembered(fingerprint uint64) *ring.Ring {
+	if fingerprint == 0 {
+		return nil
+	}
+	for _, r := range m.history {
+		if r.Fingerprint() == fingerprint {
+			return r
+		}
+	}
+	return nil
 }

@@ -20,7 +20,8 @@ func (m *Machine) Void(now int64) []Out {
 	m.seq++
 	m.adopted, m.fenced = now, 0
 	for id, p := range m.peers {
-		p.acked, p.in, p.confirm = false, incoming{}, 0
+		p.restart()
+		p.confirm = 0
 		p.out.restart(v.ring.Index(id) >= 0)
 	}
 	m.publish()

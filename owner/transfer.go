@@ -90,10 +90,6 @@ func (n *Node) finish(now int64, c *scan) (handoff.Msg, bool) {
 	defer n.serial.Unlock()
 	m := n.serial.machine
 	defer func() { n.serial.transfers = m.Transfers() }()
-	if c.t.Extra {
-		m.Finished(c.t)
-		return handoff.Msg{}, false
-	}
 	return m.Finish(now, c.t, c.parts)
 }
 
