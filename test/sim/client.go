@@ -77,6 +77,7 @@ func (w *World) invent() {
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}
+		w.shallow(r)
 		w.mechanism(r)
 		r.name(w.keys[i].name)
 	}

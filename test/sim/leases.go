@@ -116,6 +116,14 @@ func (w *World) lull(at time.Duration) time.Duration {
 	return at
 }
 
+// shallow gives some buckets, with leases, a burst that a moment's questions exceed, and a rate that they do not: such
+// ones are empty most of the time.
+func (w *World) shallow(r *rule) {
+	if w.o.Leases.On && r.limit.Algorithm.Bucket() && w.chance(0.6) {
+		r.limit.Limit, r.limit.Burst = 3*r.limit.Limit, 8+w.rnd.Uint32N(40)
+	}
+}
+
 // mechanism gives r one, and what goes with it.
 func (w *World) mechanism(r *rule) {
 	l := &w.o.Leases
