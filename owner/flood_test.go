@@ -71,6 +71,21 @@ func TestFloodForgetsNothing(t *testing.T) {
 	}
 }
 
+// Nor does a flood add to it: what a full sketch says of it was never its own.
+func TestFloodAddsNothing(t *testing.T) {
+	n := alone(Options{MaxKeys: 100})
+	take(n, t0, ask(1, 10, time.Hour, 7))
+	for i := range 2 * shards * sketchColumns {
+		take(n, t0, ask(100+i, 10, time.Hour, 5))
+	}
+	if a := take(n, t0, ask(2, 10, time.Hour, 5)); a.Authority != Overflow || a.Before == 0 {
+		t.Fatalf("no flood: %+v", a)
+	}
+	if a := take(n, t0, ask(1, 10, time.Hour, 3)); a.Over || a.Authority != Full || a.After != 10 {
+		t.Errorf("%+v", a)
+	}
+}
+
 // A key that was in the sketch and then finds a place keeps its count.
 func TestKeyReturnsFromTheSketch(t *testing.T) {
 	n := alone(Options{MaxKeys: 2, DomainQuota: 2})

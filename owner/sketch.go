@@ -22,6 +22,7 @@ type sketch struct {
 	window time.Duration // 0: shared by all lengths that found no sketch of their own
 	turn   int8          // of windows whose counts outlast them by one: 1 and 2 in turn; else 0
 	end    int64         // when all that it counts has passed
+	kinds  uint8         // whose hits it has counted, by kind: it knows nothing of others', however full it is
 	cells  []uint32      // rows one after another; saturating
 }
 
@@ -56,7 +57,7 @@ func (s *shard) sketchFor(r limit.Rule, w, now int64, grow bool) *sketch {
 	}
 	if k.end <= now {
 		clear(k.cells)
-		k.end = now
+		k.end, k.kinds = now, 0
 	}
 	if grow {
 		k.end = max(k.end, end)
@@ -70,9 +71,9 @@ func (s *shard) estimate(h *hit) uint64 {
 		return 0
 	}
 	w := h.rule.Index(h.now)
-	est := s.sketchFor(h.rule, w, h.now, false).estimate(sketchHash(h.hash, h.kind, w))
+	est := s.sketchFor(h.rule, w, h.now, false).of(h.kind).estimate(sketchHash(h.hash, h.kind, w))
 	if h.rule.Algorithm != limit.FixedWindow {
-		est = saturatingAdd(est, s.sketchFor(h.rule, w-1, h.now, false).estimate(sketchHash(h.hash, h.kind, w-1)))
+		est = saturatingAdd(est, s.sketchFor(h.rule, w-1, h.now, false).of(h.kind).estimate(sketchHash(h.hash, h.kind, w-1)))
 	}
 	return est
 }
@@ -89,7 +90,9 @@ func (s *shard) countInSketch(h *hit, d *limit.Decision) {
 // addToSketch charges h, whose key has estimate est.
 func (s *shard) addToSketch(h *hit, est uint64) {
 	w := h.rule.Index(h.now)
-	s.sketchFor(h.rule, w, h.now, true).add(sketchHash(h.hash, h.kind, w), h.Hits)
+	k := s.sketchFor(h.rule, w, h.now, true)
+	k.kinds |= 1 << h.kind
+	k.add(sketchHash(h.hash, h.kind, w), h.Hits)
 	if est == 0 {
 		s.counts.overflowKeys++
 	}
@@ -103,6 +106,14 @@ func sketchHash(h uint64, k kind, window int64) uint64 {
 
 func cell(h uint64, row int) int {
 	return row*sketchColumns + int((uint32(h)+uint32(row)*uint32(h>>32|1))>>(32-sketchBits))
+}
+
+// of is k if it has counted hits of that kind, else nil.
+func (k *sketch) of(x kind) *sketch {
+	if k == nil || k.kinds>>x&1 == 0 {
+		return nil
+	}
+	return k
 }
 
 // estimate is at least the hits counted for h. Cells that are full say nothing but "more".
