@@ -208,7 +208,7 @@ func (w *World) sendLease(m *member, o *lease.Out) {
 	if w.verbose {
 		w.trace("%s -> %s  %s", m.name(), o.To, leaseText(&o.Msg))
 	}
-	w.oracle.said(m, w.slots[to].now, &o.Msg)
+	w.oracle.said(m, to, &o.Msg)
 	if !w.calm && w.chance(w.o.Loss) {
 		w.stats.count("fault: lost message")
 		return
@@ -222,7 +222,7 @@ func (w *World) sendLease(m *member, o *lease.Out) {
 	}
 	for range times {
 		msg := copyOfLease(&o.Msg)
-		w.carry(m, to, w.delay(), func(there *member) { there.receiveLease(m, msg) })
+		w.carry(m, to, w.delay()+w.sabotageDelay(msg), func(there *member) { there.receiveLease(m, msg) })
 	}
 }
 

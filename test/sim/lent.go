@@ -13,10 +13,11 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// loan is one grantor and one holder of a key, each a boot.
+// loan is one grantor and one holder of a key.
 type loan struct {
-	key             owner.Key
-	grantor, holder *member
+	key     owner.Key
+	grantor *member
+	holder  int // its slot: an answer may find the next boot there
 }
 
 // terms are what both said last.
@@ -43,7 +44,7 @@ func (o *oracle) offered(q *question) {
 }
 
 // said sees a message about leases leave.
-func (o *oracle) said(m, to *member, msg *lease.Msg) {
+func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 	s := o.w.stats
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
@@ -66,7 +67,7 @@ func (o *oracle) said(m, to *member, msg *lease.Msg) {
 				s.count("lease: Lend says " + name)
 			}
 		}
-		if g.Total > 0 && to != nil {
+		if g.Total > 0 {
 			o.granted(m, to, g)
 		}
 	}
@@ -81,7 +82,7 @@ func (o *oracle) wrote(m *member, c handoff.Counter) {
 }
 
 // granted sees a grant, or the confirmation of an older one, leave.
-func (o *oracle) granted(m, to *member, g *lease.Grant) {
+func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	a, t := o.accounts[g.Key], o.terms(loan{g.Key, m, to})
 	gain := g.Total
 	if was := t.asks[g.Seq]; was.window == g.Window {
@@ -132,7 +133,8 @@ func (o *oracle) told(m *member, msg *handoff.Msg) {
 // copiedFirst holds m to lend nothing that it has not charged and another member does not know to be charged (C1, C5).
 func (o *oracle) copiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
 	at := writing{g.Key, inst(m.slot, m.boot), g.Window}
-	if o.lent[at] += gain; m.ring.Len() > 1 && o.known[at] < o.lent[at] {
+	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can be spent no more
+	if o.lent[at] += gain; !over && m.ring.Len() > 1 && o.known[at] < o.lent[at] {
 		o.w.fail("C1, C5: %s has lent %d of window %d of %04x, and others know that it has charged %d", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
 	}
 }
@@ -151,7 +153,7 @@ func (o *oracle) heard(m, from *member, msg *lease.Msg) (before []terms) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].depth = uint64(r.Rule.Depth())
-		t := o.terms(loan{r.Key, m, from})
+		t := o.terms(loan{r.Key, m, from.slot})
 		before = append(before, *t)
 		t.asks[r.Seq] = ask{r.Window, r.Have}
 		if r.Seq <= t.seq {

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/owner"
@@ -34,6 +36,14 @@ func (w *World) sabotageLease(m *member, msg *lease.Msg) {
 			g.Left = a.rule.Window
 		}
 	}
+}
+
+// sabotageDelay lets returns come late, for more of them to come after their window.
+func (w *World) sabotageDelay(msg *lease.Msg) time.Duration {
+	if w.bug != LateReturn || msg.Kind != lease.Ask {
+		return 0
+	}
+	return w.upto(300 * time.Millisecond)
 }
 
 // sabotageGrant sees a grant of n hits leave m.
