@@ -10,6 +10,9 @@ import (
 // Fifty members are asked for 10,000 hits within 100 ms, and for a few more after that, of a limit of 1,000: exactly
 // those are admitted.
 func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
 	o := Options{
 		Seed: 1, Members: 50, Slots: 50, Keys: 1, Length: time.Minute, Questions: 1, Deadline: time.Second,
 		Delay: time.Millisecond, Decay: time.Minute, Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},

@@ -61,6 +61,11 @@ type verdict struct {
 	copied bool  // by a copy of the counter that may be behind
 }
 
+// whole says that v was decided on the counter.
+func (v *verdict) whole() bool {
+	return (v.a.Authority == owner.Full || v.a.Authority == owner.Part) && !v.drawn && !v.copied
+}
+
 // invent makes keys and their first rules.
 func (w *World) invent() {
 	rules := make([]rule, w.o.Keys)

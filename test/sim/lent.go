@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/lease"
@@ -314,7 +313,7 @@ func leaseText(m *lease.Msg) string {
 	}
 	for i := range m.Notices {
 		n := &m.Notices[i]
-		fmt.Fprintf(&b, " {%04x %d window %d limit %d left %v}", n.Key[0]>>48, n.What, n.Window, n.Limit, time.Duration(n.Left))
+		fmt.Fprintf(&b, " {%04x %d window %d limit %d left %v}", n.Key[0]>>48, n.What, n.Window, n.Limit, n.Left)
 	}
 	return b.String()
 }

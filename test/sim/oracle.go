@@ -261,7 +261,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
-	whole := (v.a.Authority == owner.Full || v.a.Authority == owner.Part) && !v.drawn && !v.copied
+	whole := v.whole()
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)
 	}
@@ -354,25 +354,6 @@ func (o *oracle) answered(q *question, v *verdict) {
 		o.slide(a, x, q, v)
 	case limit.SlidingWindow:
 		o.weigh(a, x, q, v)
-	}
-}
-
-// shared sees hits admitted under SHARE: of one member no more than its part of the limit.
-func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
-	x.phi += q.q.Hits
-	near := func(t int64) bool {
-		return t-a.rule.End(x.index-1) < int64(limit.Ahead) || x.end-t < int64(limit.Ahead)
-	}
-	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.until) {
-		return // which of two windows it fell into is uncertain
-	}
-	if x.shares == nil {
-		x.shares = map[*member]uint64{}
-	}
-	x.shares[v.by] += q.q.Hits
-	x.share = max(x.share, x.limit/uint64(max(1, v.by.stand.NRef))+1)
-	if n := x.shares[v.by]; n > x.share {
-		o.w.fail("I5: question #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
 	}
 }
 

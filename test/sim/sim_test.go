@@ -116,7 +116,12 @@ func TestSameSeedSameRun(t *testing.T) {
 func TestBugsAreFound(t *testing.T) { findBugs(t, Bugs, Expand) }
 
 // So is each condition of leases that is left out.
-func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, LeaseBugs, ExpandLeases) }
+func TestLeaseBugsAreFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	findBugs(t, LeaseBugs, ExpandLeases)
+}
 
 func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 	for _, name := range slices.Sorted(maps.Keys(bugs)) {
