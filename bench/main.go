@@ -39,6 +39,7 @@ type options struct {
 	keep     string
 	micro    bool
 	move     int
+	hot      float64
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -54,12 +55,13 @@ func (o *options) define(f *flag.FlagSet) {
 	f.StringVar(&o.profile, "profile", "", "`directory` for CPU profiles, taken in one more round that is not measured")
 	f.StringVar(&o.keep, "keep", "", "keep logs and configuration in this `directory`")
 	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
+	f.Float64Var(&o.hot, "hot", 0, "ask so many times a second for one key, beside others of its owner at -rate, with leases and without, and measure nothing else")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
 func (o *options) validate() error {
-	if o.move < 0 {
-		return errors.New("-move must not be negative")
+	if o.move < 0 || o.hot < 0 {
+		return errors.New("-move and -hot must not be negative")
 	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.inflight <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -inflight, -conns and -keys must be positive, -rate not negative")
@@ -83,6 +85,10 @@ func main() {
 	}
 	if o.move > 0 {
 		fail(move(ctx, os.Stdout, o))
+		return
+	}
+	if o.hot > 0 {
+		fail(hot(ctx, os.Stdout, o))
 		return
 	}
 	fail(run(ctx, os.Stdout, o))

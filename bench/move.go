@@ -278,10 +278,9 @@ func series(scrape []byte, prefix string) (sum float64) {
 		if !strings.HasPrefix(line, prefix) {
 			continue
 		}
-		if _, text, ok := strings.Cut(strings.TrimSpace(line), "} "); ok {
-			if v, err := strconv.ParseFloat(text, 64); err == nil {
-				sum += v
-			}
+		text := strings.TrimSpace(line)
+		if v, err := strconv.ParseFloat(text[strings.LastIndexByte(text, ' ')+1:], 64); err == nil {
+			sum += v
 		}
 	}
 	return sum

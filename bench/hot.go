@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/ring"
+)
+
+// hotRules add a limit that a hot key reaches to the usual one.
+var hotRules = rules + "  - {key: hot, rate_limit: {unit: second, requests_per_unit: 5000}}\n"
+
+// hotHits are the hits a second of the hot key, however few questions carry them: on a machine that is full, other keys
+// wait for a processor, whoever it works for.
+const hotHits = 8000
+
+// aimNeighbours is how many times their p99 other keys of a hot key's owner may take.
+const aimNeighbours = 1.5
+
+// hotWarmUp is how long a key is asked for before it is measured: it is to be found hot, and lent.
+const hotWarmUp = 3 * time.Second
+
+// site is a cluster of three in which one key of the first member is hot.
+type site struct {
+	title  string
+	args   []string
+	aim    bool // its other keys have one
+	direct bool // the hot key, too, is asked of its owner alone
+	lab    *lab.Lab
+	others *load // keys of the first member, asked there
+	key    *load // the hot one, asked anywhere
+	rounds []hotRound
+}
+
+// hotRound is one round: without the hot key, with it, without it.
+type hotRound struct {
+	Before, During, After float64       // p99 of the other keys, microseconds
+	Hot                   float64       // p99 of the hot one
+	CPU                   time.Duration // of the owner in a second, above what it spends without the hot key
+	Reached               float64       // the owner, of the questions about the hot key, a second
+	Asked                 float64       // about it, a second
+	Failed                int           // calls without an answer
+}
+
+// hot has one key asked for far more often than all others, of all members, and reports what its owner spends on it and
+// how its neighbours fare there: when hot keys are leased, when none is found hot, and when Envoys that know no routes of
+// ours ask the owner directly. In the latter two the owner carries it.
+func hot(ctx context.Context, out io.Writer, o options) (err error) {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	a, done, err := newArena(o)
+	defer done()
+	if err != nil {
+		return err
+	}
+	sites := []*site{
+		{title: "hot keys are leased", args: []string{"--hot-rate", fmt.Sprint(o.hot / 4)}, aim: true},
+		{title: "no key is found hot", args: []string{"--no-hot"}},
+		{title: "only the owner is asked", direct: true},
+	}
+	defer func() {
+		for _, s := range sites {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for i, s := range sites {
+		if err := s.start(ctx, a, fmt.Sprint("site", i)); err != nil {
+			return err
+		}
+	}
+	for round := range o.rounds {
+		for i := range sites {
+			s := sites[(round+i)%len(sites)]
+			r, err := s.round(ctx, o)
+			if err != nil {
+				return err
+			}
+			s.rounds = append(s.rounds, r)
+			fmt.Fprintf(out, "round %d/%d  %-23s %v\n", round+1, o.rounds, s.title, r)
+		}
+	}
+	for _, s := range sites {
+		s.print(out)
+	}
+	return nil
+}
+
+func (r hotRound) String() string {
+	return fmt.Sprintf("%.0f asked a second, %.0f reached the owner, %.0f ms CPU a second; p99 of it %.2f ms, of the others %.2f, %.2f and %.2f ms; %d calls failed",
+		r.Asked, r.Reached, r.CPU.Seconds()*1000, r.Hot/1000, r.Before/1000, r.During/1000, r.After/1000, r.Failed)
+}
+
+func (s *site) start(ctx context.Context, a *arena, name string) (err error) {
+	members := []string{"a", "b", "c"}
+	if s.lab, err = lab.New(lab.Options{
+		Dir: filepath.Join(a.dir, name), Bin: a.bin, Expect: len(members), Rules: map[string]string{"bench.yaml": hotRules}, Args: s.args,
+	}); err != nil {
+		return err
+	}
+	var all []ring.Member
+	var targets []target
+	for _, m := range members {
+		c, err := s.lab.AddSidecar(m)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, target{addr: c.RLS})
+		all = append(all, ring.Member{ID: ring.ID(m), Weight: 1})
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.lab.AwaitRing(ready, members...); err != nil {
+		return err
+	}
+	r := ring.New(all)
+	if s.others, err = loadOf(a.options, targets[:1], r, a.keys, request); err != nil {
+		return err
+	}
+	if s.direct {
+		targets = targets[:1]
+	}
+	s.key, err = loadOf(a.options, targets, r, 1, func(i int) *pb.RateLimitRequest {
+		return &pb.RateLimitRequest{Domain: "bench", HitsAddend: uint32(max(1, hotHits/a.hot)), Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "hot", Value: keyName(i)}},
+		}}}
+	})
+	return err
+}
+
+// loadOf asks about the first n keys that the first member of the ring owns.
+func loadOf(o options, targets []target, r *ring.Ring, n int, about func(i int) *pb.RateLimitRequest) (*load, error) {
+	o.keys = 0
+	l, err := newLoad(o, targets)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; len(l.messages) < n; i++ {
+		if r.At(r.Owner(ring.Hash(keyName(i)))).ID != "a" {
+			continue
+		}
+		m, err := proto.Marshal(about(i))
+		if err != nil {
+			return nil, err
+		}
+		l.messages = append(l.messages, m)
+	}
+	return l, nil
+}
+
+func (s *site) close() error {
+	for _, l := range []*load{s.others, s.key} {
+		if l != nil {
+			l.close()
+		}
+	}
+	if s.lab == nil {
+		return nil
+	}
+	return s.lab.Stop()
+}
+
+// round measures once.
+func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
+	length := time.Duration(o.seconds * float64(time.Second))
+	s.others.run(ctx, time.Second, o.rate) // warm
+	before, err := s.watch(ctx, length, o.rate)
+	if err != nil {
+		return r, err
+	}
+	hot, finished := measurement{}, make(chan struct{})
+	go func() {
+		defer close(finished)
+		s.key.run(ctx, hotWarmUp, o.hot)
+		hot = s.key.run(ctx, length, o.hot)
+	}()
+	s.others.run(ctx, hotWarmUp, o.rate)
+	during, err1 := s.watch(ctx, length, o.rate)
+	<-finished
+	s.others.run(ctx, time.Second, o.rate)
+	after, err2 := s.watch(ctx, length, o.rate)
+	if err := errors.Join(err1, err2); err != nil {
+		return r, err
+	}
+	return hotRound{
+		Before: before.p99, During: during.p99, After: after.p99, Hot: microseconds(quantile(hot.latencies, 0.99)),
+		Failed: before.failed + during.failed + after.failed + hot.Errors,
+		CPU:    during.cpu - (before.cpu+after.cpu)/2, Reached: during.reached, Asked: float64(hot.answered()) / hot.Elapsed.Seconds(),
+	}, nil
+}
+
+// glance is the owner and its other keys over a time.
+type glance struct {
+	p99     float64       // of the other keys, microseconds
+	cpu     time.Duration // in a second
+	reached float64       // questions of members, a second
+	failed  int           // calls
+}
+
+func (s *site) watch(ctx context.Context, length time.Duration, rate float64) (glance, error) {
+	owner := s.lab.Sidecars[0]
+	cpu1, err1 := owner.CPU()
+	reached1, err2 := reached(ctx, owner)
+	m := s.others.run(ctx, length, rate)
+	cpu2, err3 := owner.CPU()
+	reached2, err4 := reached(ctx, owner)
+	err := errors.Join(err1, err2, err3, err4, ctx.Err())
+	if m.answered() == 0 {
+		err = errors.Join(err, fmt.Errorf("no call was answered, %d failed: %w", m.Errors, m.err))
+	}
+	took := m.Elapsed.Seconds()
+	return glance{microseconds(quantile(m.latencies, 0.99)), time.Duration(float64(cpu2-cpu1) / took), (reached2 - reached1) / took, m.Errors}, err
+}
+
+// reached is how many questions members have asked a member.
+func reached(ctx context.Context, s *lab.Sidecar) (float64, error) {
+	body, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
+	return series(body, "keyward_owner_requests_total "), err
+}
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// print reports the medians of the rounds.
+func (s *site) print(out io.Writer) {
+	of := func(what func(r hotRound) float64) float64 {
+		all := make([]float64, len(s.rounds))
+		for i, r := range s.rounds {
+			all[i] = what(r)
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	ratio := of(func(r hotRound) float64 { return r.During / ((r.Before + r.After) / 2) })
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s, medians: %.0f questions a second about the hot key, %.0f of them reach the owner, which spends %.0f ms CPU a second on it; its p99 %.2f ms\n", s.title,
+		of(func(r hotRound) float64 { return r.Asked }), of(func(r hotRound) float64 { return r.Reached }),
+		of(func(r hotRound) float64 { return r.CPU.Seconds() * 1000 }), of(func(r hotRound) float64 { return r.Hot / 1000 }))
+	fmt.Fprintf(&b, "p99 of the owner's other keys: %.2f ms before, %.2f ms meanwhile, %.2f ms after: %.2f x", of(func(r hotRound) float64 { return r.Before / 1000 }),
+		of(func(r hotRound) float64 { return r.During / 1000 }), of(func(r hotRound) float64 { return r.After / 1000 }), ratio)
+	if s.aim {
+		fmt.Fprintf(&b, " (aim: at most %.1f x), %s", aimNeighbours, met(ratio, aimNeighbours))
+	}
+	fmt.Fprintln(out, b.String())
+}
