@@ -6,7 +6,7 @@ BIN := bin
 CACHE := .cache
 LINT := $(GO) tool -modfile=tools/go.mod golangci-lint
 ENVOY_VERSION ?= 1.40.0
-E2E_TIMEOUT ?= 25m
+E2E_TIMEOUT ?= 40m
 
 .PHONY: help
 help: ## Show this help
