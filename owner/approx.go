@@ -107,9 +107,17 @@ func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Quest
 	if !s.admit(&h, e, q.Rule, q.Hits) {
 		return false
 	}
+	x.linger(e, now)
 	x.drift.unsynced += q.Hits
 	x.drift.since += q.Hits
 	return true
+}
+
+// linger keeps a bucket that has drained here until the owner knows what was charged: there it may be full.
+func (x *holding) linger(e *entry, now int64) {
+	if e != nil && x.rule.Algorithm.Bucket() {
+		e.end = max(e.end, now+driftLife)
+	}
 }
 
 // stale says that x is to be reported now.
@@ -163,6 +171,10 @@ func (n *Node) synced(s *shard, x *holding, now int64, g *lease.Grant) {
 	x.named = g.Flags&lease.Named != 0
 	s.counts.lease.Reconciled++
 	n.mergeState(s, now, x.key, x.owner, x.domain, x.rule, &g.State)
+	if d.unsynced > 0 {
+		_, h := n.shard(x.key)
+		x.linger(s.tables[owned].find(h, x.key), now)
+	}
 	if n.stale(s, x, now) {
 		n.push(s, x, false)
 	}
