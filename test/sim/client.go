@@ -82,6 +82,7 @@ func (w *World) invent() {
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}
+		w.fit(r)
 		w.shallow(r)
 		w.mechanism(r)
 		r.name(w.keys[i].name)
@@ -133,6 +134,7 @@ func (w *World) amend() {
 	case 4:
 		w.mechanism(r)
 	}
+	w.fit(r)
 	r.name(w.keys[i].name)
 	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by", "mechanism"}[kind] + " changed")
 	w.rules = append(w.rules, next)

@@ -27,7 +27,10 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	switch {
 	case !v.drawn && !v.copied:
 		o.turn(a, v.by)
-	case v.copied && a.by != nil:
+	case v.copied:
+		if a.by == nil {
+			a.by = o.keeper(a, v.by)
+		}
 		a.skew = max(a.skew, a.rate()*math.Abs(float64(v.by.clock()-a.by.clock())))
 		v.since, v.until = a.by.clock(), a.by.clock()
 	}
@@ -67,6 +70,16 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew, x)
 	}
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
+}
+
+// keeper is the owner of a's key by m's ring, or else m.
+func (o *oracle) keeper(a *account, m *member) *member {
+	if i := m.ring.Owner(a.owner); i >= 0 {
+		if p := o.w.slots[slotOf(m.ring.At(i).ID)].now; p != nil {
+			return p
+		}
+	}
+	return m
 }
 
 // turn sees who decides a bucket, and by whose clock.

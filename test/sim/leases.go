@@ -116,6 +116,13 @@ func (w *World) lull(at time.Duration) time.Duration {
 	return at
 }
 
+// fit keeps logs, with leases, to what finds room in tables of this size.
+func (w *World) fit(r *rule) {
+	if w.o.Leases.On && r.limit.Algorithm == limit.SlidingLog {
+		r.limit.Limit = min(r.limit.Limit, 300)
+	}
+}
+
 // shallow gives some buckets, with leases, a burst that a moment's questions exceed, and a rate that they do not: such
 // ones are empty most of the time.
 func (w *World) shallow(r *rule) {

@@ -72,8 +72,12 @@ func (w *World) boot(i int, first bool) *member {
 		m.skew = w.rnd.Int64N(int64(w.o.Skew)) - int64(w.o.Skew)/2
 	}
 	m.drift = w.o.Drift * (2*w.rnd.Float64() - 1)
+	keys := 1024
+	if w.o.Leases.On {
+		keys <<= 5 // for logs of many members
+	}
 	m.node = owner.New(owner.Options{
-		Self: s.id, Inst: inst(i, s.boots), MaxKeys: 1024, Policy: w.o.Policy, ProRata: !w.o.Full,
+		Self: s.id, Inst: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate,
 	})
 	m.node.SetRoutes(w.decrees, ring.Hash)
