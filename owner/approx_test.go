@@ -58,3 +58,28 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 		}
 	}
 }
+
+// A hit that has drained from a member's copy of a bucket is told all the same: the owner's bucket is full.
+func TestApproximateTellsWhatHasDrained(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
+	q := ask(1, 36_000, time.Hour, 1) // ten a second
+	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.Knobs = limit.TokenBucket, 100, Approximate, &lease.Knobs{Slack: 40}
+	owner := w.ring().At(w.ring().Owner(q.Owner)).ID
+	begin := w.now
+	for range 2 { // the first is reported at once, the second after two seconds
+		for _, id := range w.ids() {
+			if a := take(w.nodes[id], w.now, q); id != owner && a.Path != Leased {
+				t.Fatalf("%s: %+v", id, a)
+			}
+		}
+		w.run(100 * time.Millisecond)
+	}
+	for range 85 {
+		take(w.nodes[owner], w.now, q)
+	}
+	w.run(4 * time.Second)
+	want := 93 - uint64(time.Duration(w.now-begin)/(100*time.Millisecond))
+	if used := take(w.nodes[owner], w.now, q.op(Look)).After; used != want && used != want+1 {
+		t.Errorf("the owner's bucket has %d hits, not %d", used, want)
+	}
+}
