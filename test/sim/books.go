@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
@@ -125,6 +126,20 @@ func (o *oracle) forgiven(a *account, x *span) uint64 {
 	return uint64(float64(x.limit)*min(1, max(0, rest))) + 1
 }
 
+// copying is how long the first heir of a member that was alone may be without its copies: they are sent again a second
+// after they were lost.
+const copying = int64(1500 * time.Millisecond)
+
+// company says that m was alone on its ring until less than so long ago.
+func (m *member) company(within int64) bool {
+	for i := len(m.past) - 1; i > 0 && m.w.now-m.past[i].at < within; i-- {
+		if m.past[i-1].ring.Len() <= 1 && m.past[i].ring.Len() > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // crashed sees a member die: what it has charged and nobody else knows is gone.
 func (o *oracle) crashed(m *member) {
 	part, _ := o.w.parts()
@@ -142,12 +157,16 @@ func (o *oracle) crashed(m *member) {
 	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
 		return p != m && p.ring != nil && p.ring.Index(slotID(p.slot)) >= 0
 	})
-	o.current(func(_ *account, x *span) {
+	company := m.company(copying)
+	o.current(func(a *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
 			if alone {
 				x.extra += x.limit
 				return
+			}
+			if company {
+				x.ghost += o.forgiven(a, x)
 			}
 		}
 		if last {
