@@ -64,8 +64,8 @@ func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
 	case 4:
 		l.Approximate = 1
 	case 5:
-		o.Keys, l.HotRate = 6+r.IntN(4), 5+10*r.Float64()
-		if r.IntN(3) == 0 {
+		o.Keys, l.HotRate = 6+r.IntN(4), 10+10*r.Float64()
+		if r.IntN(3) > 0 {
 			l.Lull = 40 * time.Second
 		}
 	}
@@ -108,7 +108,7 @@ func (w *World) lull(at time.Duration) time.Duration {
 	l := w.o.Leases.Lull
 	switch {
 	case l == 0:
-	case w.rnd.IntN(30) == 0:
+	case w.rnd.IntN(40) == 0:
 		return w.o.Length/2 + w.upto(l)
 	case at > w.o.Length/2:
 		return at + l

@@ -65,8 +65,9 @@ func testSeeds(t *testing.T, expand func(uint64) Options) {
 	if stats.Fewest < 1000 {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}
-	if rare := stats.Rare(100, leases); len(rare) > 0 {
-		t.Errorf("seen fewer than 100 times: %s", strings.Join(rare, ", "))
+	often := min(100, 100*stats.Seeds/3000) // where a machine is too slow for all seeds
+	if rare := stats.Rare(often, leases); len(rare) > 0 {
+		t.Errorf("seen fewer than %d times: %s", often, strings.Join(rare, ", "))
 	}
 }
 
