@@ -65,9 +65,7 @@ func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
 		l.Approximate = 1
 	case 5:
 		o.Keys, l.HotRate = 6+r.IntN(4), 10+10*r.Float64()
-		if r.IntN(3) > 0 {
-			l.Lull = 40 * time.Second
-		}
+		l.Lull = 40 * time.Second
 	}
 	if r.IntN(3) == 0 {
 		l.Decrees = 1 + r.IntN(4)
@@ -108,7 +106,7 @@ func (w *World) lull(at time.Duration) time.Duration {
 	l := w.o.Leases.Lull
 	switch {
 	case l == 0:
-	case w.rnd.IntN(40) == 0:
+	case w.rnd.IntN(30) == 0:
 		return w.o.Length/2 + w.upto(l)
 	case at > w.o.Length/2:
 		return at + l
