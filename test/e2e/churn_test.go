@@ -96,7 +96,7 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 		}
 	}
 	t.Logf("%d questions, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, told)
-	if most == limit {
-		t.Error("nothing was exceeded: does the test do anything?")
+	if most < limit || bound == 0 { // what moves and what a heir takes over costs nothing, if all goes well
+		t.Error("no limit was spent, or nobody was lost: does the test do anything?")
 	}
 }
