@@ -236,21 +236,12 @@ func (m *member) receiveLease(from *member, msg *lease.Msg) {
 	w.sabotageLease(m, msg)
 	w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
 	before := w.oracle.heard(m, from, msg)
-	credited := w.credited(m)
 	m.lending = msg.Kind == lease.Ask
 	m.apply(m.node.StepLease(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
 	if m.lending {
-		w.sabotageCredit(m, msg, before, w.credited(m)-credited)
+		w.sabotageCredit(m, from, msg, before)
 		w.oracle.audit(m)
 	}
-}
-
-// credited is what m has given back to counters, which only one of the bugs needs to know.
-func (w *World) credited(m *member) uint64 {
-	if w.bug != KeptBook {
-		return 0
-	}
-	return m.node.Facts(m.clock()).Lease.Credited
 }
 
 // copyOfLease is a message as it travels.

@@ -25,6 +25,7 @@ type terms struct {
 	asks   map[uint64]ask // by seq
 	window int64          // of the newest grant
 	total  uint64         // of that, or of a newer request
+	most   uint64         // of the grants of that window
 }
 
 // ask is what a holder said that it has of a window.
@@ -87,7 +88,10 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	if was := t.asks[g.Seq]; was.window == g.Window {
 		gain -= min(gain, was.have)
 	}
-	t.window, t.total = g.Window, g.Total
+	if t.window != g.Window {
+		t.most = 0
+	}
+	t.window, t.total, t.most = g.Window, g.Total, max(t.most, g.Total)
 	if gain == 0 {
 		return
 	}

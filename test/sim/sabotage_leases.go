@@ -14,7 +14,7 @@ const (
 	OldReturn                       // C2
 	LongWindow                      // C3
 	LateReturn                      // C4, of a window that is over
-	KeptBook                        // C4, by a grantor that has lost the key meanwhile
+	OthersReturn                    // C4, by a grantor that has not decided the key ever since
 	EarlyGrant                      // C5
 )
 
@@ -22,7 +22,7 @@ const (
 var LeaseBugs = map[string]Bug{
 	"C1: a grant is not charged": UnchargedGrant, "C2: an old return counts again": OldReturn,
 	"C3: a holder goes on after the window": LongWindow, "C4: a return counts in a later window": LateReturn,
-	"C4: a grantor that lost the key keeps its book": KeptBook, "C5: a grant does not wait for the heir": EarlyGrant,
+	"C4: a return counts at a grantor that has not lent it": OthersReturn, "C5: a grant does not wait for the heir": EarlyGrant,
 }
 
 // sabotageLease changes a message that m is about to take in.
@@ -54,21 +54,32 @@ func (w *World) sabotageGrant(m *member, a *account, n uint64) {
 }
 
 // sabotageCredit sees what m has made of a message, before whose requests that was said.
-func (w *World) sabotageCredit(m *member, msg *lease.Msg, before []terms, credited uint64) {
+func (w *World) sabotageCredit(m, from *member, msg *lease.Msg, before []terms) {
 	for i := range msg.Requests {
 		r, t := &msg.Requests[i], &before[i]
 		a := w.oracle.accounts[r.Key]
-		if a.rule.Algorithm.Bucket() || r.Window != t.window || r.Have >= t.total {
+		if a.rule.Algorithm.Bucket() {
 			continue
 		}
-		back, old, over := t.total-r.Have, r.Seq <= t.seq, r.Window < a.rule.Index(m.clock())
+		old, over, known := r.Seq <= t.seq, r.Window < a.rule.Index(m.clock()), r.Window == t.window
 		switch {
-		case w.bug == OldReturn && old && !over, w.bug == LateReturn && !old && over:
-			m.uncharge(a, back)
-		case w.bug == KeptBook && !old && !over && len(msg.Requests) == 1:
-			m.uncharge(a, back-min(back, credited))
+		case w.bug == OldReturn && known && old && !over, w.bug == LateReturn && known && !old && over:
+			m.uncharge(a, t.total-min(t.total, r.Have))
+		case w.bug == OthersReturn && !known && !old && !over:
+			most := w.oracle.lentByOthers(m, from, r)
+			m.uncharge(a, most-min(most, r.Have))
 		}
 	}
+}
+
+// lentByOthers is the most that a grantor other than m said that a holder has of r's window.
+func (o *oracle) lentByOthers(m, from *member, r *lease.Request) (most uint64) {
+	for l, t := range o.loans {
+		if l.key == r.Key && l.holder == from.slot && l.grantor != m && t.window == r.Window {
+			most = max(most, t.most)
+		}
+	}
+	return most
 }
 
 // uncharge gives back n hits of a's counter at m, which nobody asked for.
