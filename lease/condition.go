@@ -13,7 +13,8 @@ const (
 )
 
 // Violations counts what was refused because it would have broken a condition, by Condition. All stay 0 as long as both
-// ends keep to the protocol and clocks do not step.
+// ends keep to the protocol, clocks do not step and no two grantors lend one key: after a cut has healed a holder may show
+// one what the other lent it, which then counts under C4 and costs nothing but the return.
 type Violations [6]uint64
 
 // Add adds what another counted.
