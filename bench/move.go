@@ -14,7 +14,6 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/lab"
 	"github.com/keyward/keyward/ring"
@@ -140,25 +139,8 @@ func moveOnce(ctx context.Context, a *arena, name string, rate float64) (m moved
 
 // stayingLoad asks for keys that the giver owns before and after.
 func stayingLoad(o options, addr string) (*load, error) {
-	few := o
-	few.keys = 1
-	l, err := newLoad(few, []target{{addr: addr}})
-	if err != nil {
-		return nil, err
-	}
 	r := ring.New([]ring.Member{{ID: "a", Weight: 1}, {ID: "b", Weight: newcomerWeight}})
-	l.messages = nil
-	for i := 0; len(l.messages) < o.keys; i++ {
-		if r.At(r.Owner(ring.Hash(keyName(i)))).ID != "a" {
-			continue
-		}
-		m, err := proto.Marshal(request(i))
-		if err != nil {
-			return nil, err
-		}
-		l.messages = append(l.messages, m)
-	}
-	return l, nil
+	return loadOf(o, []target{{addr: addr}}, r, o.keys, request)
 }
 
 // fill charges n keys once each, many in a request.

@@ -2,12 +2,9 @@ package peer
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -77,21 +74,7 @@ func TestGoldenLeases(t *testing.T) {
 		}
 		samples[fmt.Sprintf("lease-%d", k)] = b
 	}
-	for name, b := range samples {
-		file := filepath.Join("testdata", "v2-"+name+".hex")
-		if *update {
-			if err := os.WriteFile(file, []byte(hex.Dump(b)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hex.Dump(b); got != string(want) {
-			t.Errorf("%s is now\n%swant\n%s", name, got, want)
-		}
-	}
+	golden(t, samples)
 }
 
 // An owner of version 2 that knows nothing of leases decides such questions itself.
