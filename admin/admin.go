@@ -1,4 +1,4 @@
-// Package admin serves what people and Kubernetes look at: /metrics, /cluster, /v1/counters, /v1/hotkeys, /v1/leases,
+// Package admin serves what people and Kubernetes look at: /metrics, /cluster, the API below /v1/, the page at /ui/,
 // /healthz and /readyz, which change nothing, and a unix socket for what does, /drain and /hot, and for what shows
 // callers' values: /v1/tap.
 package admin
@@ -48,6 +48,8 @@ type Member struct {
 	RLS    string `json:"rls,omitempty"`
 	Route  string `json:"route,omitempty"`
 	Ring   string `json:"ring"` // fingerprint it announces
+	// Protocol is the versions that it speaks between members, as min-max.
+	Protocol string `json:"protocol,omitempty"`
 	// Complete is the last ring of which it has taken over all that is its own.
 	Complete string `json:"complete,omitempty"`
 	Rules    struct {
@@ -69,8 +71,11 @@ type Rules struct {
 type RulesVersion struct {
 	Hash     string    `json:"hash"`
 	Source   string    `json:"source"`
+	State    string    `json:"state"`            // prepared, in force, past, or replaced before it came into force
+	Reason   string    `json:"reason,omitempty"` // why it came into force: first, agreed or timeout
 	Prepared time.Time `json:"prepared"`
 	InForce  time.Time `json:"in_force,omitzero"`
+	Until    time.Time `json:"until,omitzero"` // when another one took its place
 }
 
 // Options says what to serve. Every func may be called concurrently.
@@ -83,7 +88,23 @@ type Options struct {
 	Counters func(domain string, entries []config.Entry) (Counter, error)
 	HotKeys  func() HotKeys // nil serves no /v1/hotkeys
 	Leases   func() Leases  // nil serves no /v1/leases
+
+	RingMap  func() RingMap  // nil serves no /v1/ring
+	RuleTree func() RuleTree // nil serves no /v1/rules
+	Timeline func() []Event  // newest first; nil serves no /v1/timeline
 }
+
+// endpoints is what GET / tells of, beside the metrics and the page.
+const endpoints = `/cluster  members, ring and rules as JSON
+/v1/ring  the ring, to draw it
+/v1/rules  rules and their versions
+/v1/counters?domain=D&key=NAME=VALUE  how a key stands
+/v1/hotkeys  hot keys that this member counts, and what is done about them
+/v1/leases  what this member holds of others' keys
+/v1/timeline  what this member has seen happen, newest first
+/healthz  the process runs
+/readyz   it may be sent questions
+`
 
 // Handler serves the pages.
 func Handler(o Options) http.Handler {
@@ -110,10 +131,9 @@ func Handler(o Options) http.Handler {
 		}
 		_, _ = io.WriteString(w, "OK\n")
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "Keyward\n\n"+o.MetricsPath+"  Prometheus metrics\n/cluster  members, ring and rules as JSON\n/v1/counters?domain=D&key=NAME=VALUE  how a key stands\n/v1/hotkeys  hot keys that this member counts, and what is done about them\n/v1/leases  what this member holds of others' keys\n/healthz  the process runs\n/readyz   it may be sent questions\n")
-	})
-	return mux
+	pageRoutes(mux, &o)
+	mux.HandleFunc("GET /{$}", front("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
+	return guard(mux)
 }
 
 // Server is an HTTP server for Handler with the time-outs that an open port needs.

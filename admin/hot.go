@@ -25,7 +25,8 @@ type HotKey struct {
 	Name        string     `json:"name"`         // the descriptor: k=v,k2=v2
 	OwnerString string     `json:"owner_string"` // x-keyward-key of its questions
 	Digest      string     `json:"digest"`
-	Rate        float64    `json:"rate"` // questions a second, wherever they were asked
+	Position    string     `json:"position"` // on the ring: the hash of its owner string
+	Rate        float64    `json:"rate"`     // questions a second, wherever they were asked
 	Hot         bool       `json:"hot"`
 	Since       *time.Time `json:"since,omitempty"` // hot since then
 	Limit       uint32     `json:"limit"`

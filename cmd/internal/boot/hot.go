@@ -39,6 +39,7 @@ func (m *Sidecar) onRoutes(rs []hotkey.Route) {
 	if m.xds != nil {
 		m.xds.setHot(rs)
 	}
+	m.timeline.hot(time.Now(), rs)
 }
 
 // orderHot carries out what POST /hot says.
@@ -144,7 +145,7 @@ func (m *Sidecar) hotKeysPage() admin.HotKeys {
 
 func hotKeyPage(k *owner.HotKey) admin.HotKey {
 	p := admin.HotKey{
-		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Rate: round(k.Rate), Hot: k.Hot,
+		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.Hash), Rate: round(k.Rate), Hot: k.Hot,
 		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
 	}
 	if k.Hot && k.Since > 0 {

@@ -6,10 +6,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"sync"
 
 	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/ring"
 )
 
 func hex(h uint64) string {
@@ -34,6 +38,7 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 		a := admin.Member{
 			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
 			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Ring: hex(m.Ring), Complete: hex(m.Complete),
+			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
 		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
 		c.Members = append(c.Members, a)
@@ -44,7 +49,9 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 func rulesPage(s source.Status) admin.Rules {
 	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
-		r.Versions = append(r.Versions, admin.RulesVersion{Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, Prepared: v.Loaded, InForce: v.Since})
+		r.Versions = append(r.Versions, admin.RulesVersion{
+			Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, State: v.State, Reason: v.Reason, Prepared: v.Loaded, InForce: v.Since, Until: v.Until,
+		})
 	}
 	return r
 }
@@ -65,6 +72,7 @@ func (m *Sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
 		Counters: m.counter, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
+		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
 	}, m.log)
 	m.page = page
 	return err
@@ -89,6 +97,48 @@ func (m *Sidecar) clusterPage() admin.Cluster {
 		c.XDS = m.xds.status()
 	}
 	return c
+}
+
+func (m *Sidecar) ringMap() admin.RingMap {
+	if gossip := m.cluster.Load(); gossip != nil {
+		return m.drawn.of(gossip.View())
+	}
+	return m.drawn.of(&cluster.View{Ring: &ring.Ring{}})
+}
+
+// drawn keeps the drawing of the last ring: to draw one walks all of its points.
+type drawn struct {
+	mu   sync.Mutex
+	ring *ring.Ring
+	last admin.RingMap
+}
+
+// of is v's ring, with the members' states as v knows them.
+func (d *drawn) of(v *cluster.View) admin.RingMap {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ring != v.Ring {
+		d.ring, d.last = v.Ring, admin.NewRingMap(v.Ring, hex(v.Ring.Fingerprint()))
+	}
+	out := d.last
+	out.Members = slices.Clone(d.last.Members)
+	for i := range out.Members {
+		out.Members[i].State = "lost" // gossip has given it up, and the ring follows
+		if m, ok := v.Find(ring.ID(out.Members[i].ID)); ok {
+			out.Members[i].State = m.State.String()
+		}
+	}
+	return out
+}
+
+func (m *Sidecar) ruleTree() admin.RuleTree {
+	return admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.Rule) *admin.RuleTotals {
+		if r.DetailedMetric || r.ValueToMetric {
+			return nil // there is one series for each value
+		}
+		s := m.stats.Rule(r.FullKey)
+		return &admin.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
+	})
 }
 
 func (m *Sidecar) ready() error {

@@ -2,6 +2,7 @@ package boot
 
 import (
 	"sync"
+	"time"
 
 	"github.com/keyward/keyward/peer"
 )
@@ -18,6 +19,7 @@ func (m *Sidecar) onProgress(p peer.Progress) {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	m.progress.Progress, m.progress.known = p, true
+	m.timeline.handoff(time.Now(), p)
 	m.tellProgressLocked()
 }
 

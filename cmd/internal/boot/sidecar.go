@@ -58,6 +58,8 @@ type Sidecar struct {
 	byHand     byHand
 	drain      *drain
 	progress   progress
+	timeline   timeline
+	drawn      drawn
 	incomplete prometheus.Counter
 	ended      chan struct{} // closed when the process is about to end
 
@@ -197,6 +199,7 @@ func (m *Sidecar) startService() {
 
 // useRules puts a version in force in the service, with the switches as they stand now.
 func (m *Sidecar) useRules(r *config.Rules) {
+	m.timeline.rulesInForce(time.Now(), r)
 	sw, err := settings.ReadSwitches(m.getenv)
 	if err != nil {
 		m.log.Error("switches not read, defaults are in force", "error", err)
@@ -232,12 +235,14 @@ func (m *Sidecar) onView(v *cluster.View) {
 	if m.xds != nil {
 		m.xds.setView(v)
 	}
+	m.timeline.view(time.Now(), v)
 }
 
 // startRules reads the rules once before the doors open, and again whenever they change.
 func (m *Sidecar) startRules(ctx context.Context) error {
 	offer := func(e source.Event) {
 		m.service.CountLoad(e.Err)
+		m.timeline.rulesRead(time.Now(), e)
 		if e.Err == nil && m.xds != nil {
 			// At once, not when they come into force: members that take their rules from here must be able to prepare them.
 			m.xds.setRules(e.Rules)

@@ -10,6 +10,7 @@ import (
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/config/source"
 	"github.com/keyward/keyward/envoy/settings"
+	"github.com/keyward/keyward/hotkey"
 )
 
 // RunXDS serves Envoys the ring of members that it watches by gossip, being none itself, until ctx ends. Rules that the
@@ -38,13 +39,24 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		}
 	}
 	o := f.gossip(cluster.Observer, 0, getenv, reg, log)
-	o.OnView, o.OnRoutes = x.setView, x.setHot
+	var seen timeline
+	o.OnView = func(v *cluster.View) {
+		seen.view(time.Now(), v)
+		x.setView(v)
+	}
+	o.OnRoutes = func(rs []hotkey.Route) {
+		seen.hot(time.Now(), rs)
+		x.setHot(rs)
+	}
 	c, err := cluster.Start(o)
 	if err != nil {
 		return err
 	}
+	var ringMap drawn
 	page, err := servePage([]string{f.Metrics}, admin.Options{
 		Gatherer: reg,
+		RingMap:  func() admin.RingMap { return ringMap.of(c.View()) },
+		Timeline: seen.Events,
 		Cluster: func() admin.Cluster {
 			p := pageOf(f.Cluster, c.View(), versions.Status())
 			p.XDS = x.status()

@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"embed"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+)
+
+// assets is the page: plain HTML, CSS and JavaScript modules, served as they are written.
+//
+//go:embed page
+var assets embed.FS
+
+// pagePolicy lets the page load what this port serves and nothing else, run no inline code, turn no text into markup and
+// stand in no frame.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// page serves the assets below /ui/.
+func page() http.Handler {
+	root, err := fs.Sub(assets, "page")
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	files := http.StripPrefix("/ui/", http.FileServerFS(root))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", pagePolicy)
+		files.ServeHTTP(w, r)
+	})
+}
+
+// guard has every answer be taken for what it says it is, kept by nobody and framed by nobody.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// front answers GET /: browsers are sent to the page, others told what there is.
+func front(list string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Vary", "Accept")
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
+			http.Redirect(w, r, "ui/", http.StatusFound) // relative: also behind a proxy that adds a prefix
+			return
+		}
+		_, _ = io.WriteString(w, list)
+	}
+}
+
+// pageRoutes adds what the page is made of, and what it alone asks for so far.
+func pageRoutes(mux *http.ServeMux, o *Options) {
+	mux.Handle("GET /ui/", page())
+	if o.RingMap != nil {
+		mux.HandleFunc("GET /v1/ring", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RingMap()) })
+	}
+	if o.RuleTree != nil {
+		mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RuleTree()) })
+	}
+	if o.Timeline != nil {
+		mux.HandleFunc("GET /v1/timeline", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, map[string][]Event{"events": o.Timeline()})
+		})
+	}
+}
