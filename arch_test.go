@@ -36,6 +36,7 @@ var layers = map[string][]string{
 	"peer":              {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"envoy/settings":    {},
 	"envoy/stats":       {},
+	"envoy/trace":       {"envoy/rls"},
 	"envoy/rls":         {"limit", "ring", "lease", "config", "owner", "envoy/stats"},
 	"envoy/xds":         {"ring", "hotkey", "config"},
 	"envoy/snippet":     {"ring", "config", "envoy/xds"},

@@ -87,13 +87,24 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	if tries := metadata.ValueFromIncomingContext(ctx, tryHeader); len(tries) > 0 {
 		from.Timeout = shorter(from.Timeout, tries[0])
 	}
+	if s.tracer != nil {
+		s.trace(c, func(name string) string { return first(metadata.ValueFromIncomingContext(ctx, name)) })
+	}
 	s.Decide(c, from)
+	s.traced(c)
 	s.counts.served(time.Since(begin))
 	if err := c.Err; err != nil {
 		s.Release(c)
 		return nil, err // any error that is no gRPC status has the code UNKNOWN
 	}
 	return c, nil
+}
+
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
 }
 
 // shorter is the lesser of a timeout, 0 for none, and a number of milliseconds in text.

@@ -29,7 +29,9 @@ func (s *Service) json(w http.ResponseWriter, r *http.Request) {
 		badRequest(w)
 		return
 	}
+	s.trace(c, r.Header.Get)
 	s.Decide(c, Caller{Key: r.Header.Get(KeyHeader)})
+	s.traced(c)
 	if c.Err != nil {
 		badRequest(w)
 		return

@@ -39,6 +39,9 @@ type Options struct {
 	Namer      Namer // nil for none
 	Stats      *stats.Store
 	Registerer prometheus.Registerer // of the keyward_* metrics; nil registers none
+	Tracer     Tracer                // nil for none
+	Denials    func(Denial)          // is told of some of the refusals, and must not wait; nil for none
+	DenialRate float64               // the most of them a second and rule; default 1
 
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: the part of a limit above which hits are near it; 0 for all of them
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
@@ -57,6 +60,8 @@ type Service struct {
 	current atomic.Pointer[view]
 	calls   sync.Pool
 	taps    taps
+	tracer  Tracer
+	denials *denials // nil: nobody is told
 	ratio   float32
 	stop    bool
 	timeout time.Duration
@@ -82,7 +87,7 @@ var (
 // New makes a Service without rules: until SetRules it answers every request with an error.
 func New(o Options) *Service {
 	s := &Service{
-		decider: o.Decider, namer: o.Namer, store: o.Stats, metrics: newMetrics(o.Registerer),
+		decider: o.Decider, namer: o.Namer, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, bounds: o.Bounds.withDefaults(),
 	}
 	if s.timeout <= 0 {
@@ -149,6 +154,7 @@ type Call struct {
 	slots     []slot
 	questions []owner.Question
 	answers   []owner.Answer
+	trace     *traced
 	text      []byte // scratch for names of statistics
 	wire      []byte // the door's copy of the message
 }
@@ -205,14 +211,26 @@ func (s *Service) decide(c *Call, from Caller, now time.Time) error {
 	s.match(c, v)
 	s.ask(c, v)
 	if len(c.questions) > 0 {
-		s.decider.Decide(now.Add(s.budget(from)), s.stop, c.questions, c.answers)
+		s.put(c, now.Add(s.budget(from)))
 	}
 	s.count(c, v, from, now)
 	if err := s.respond(c, v); err != nil {
 		return err
 	}
 	s.taps.show(c, now)
+	if s.denials != nil && c.Response.Code == OverLimit {
+		s.denials.see(c, now)
+	}
 	return nil
+}
+
+// put puts the questions to the Decider.
+func (s *Service) put(c *Call, deadline time.Time) {
+	if c.trace != nil {
+		c.trace.Decided = time.Now()
+		defer func() { c.trace.Found = time.Now() }()
+	}
+	s.decider.Decide(deadline, s.stop, c.questions, c.answers)
 }
 
 // budget is the part of the caller's timeout in which the answer must be found: the rest is for its way back. Past its

@@ -4,7 +4,6 @@ import "time"
 
 // Why variables have no effect.
 const (
-	noTraces   = "No traces are written yet."
 	noRedis    = "Counters live in the members; there is no Redis."
 	noMemcache = "Counters live in the members; there is no memcached."
 )
@@ -56,16 +55,5 @@ func memcacheTable() []Variable {
 		unused[string]("MEMCACHE_TLS_CLIENT_KEY", "", noMemcache),
 		unused[string]("MEMCACHE_TLS_CACERT", "", noMemcache),
 		unused[bool]("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "false", noMemcache),
-	}
-}
-
-func tracingTable() []Variable {
-	return []Variable{
-		unused[bool]("TRACING_ENABLED", "false", noTraces),
-		unused[string]("TRACING_SERVICE_NAME", "RateLimit", noTraces),
-		unused[string]("TRACING_SERVICE_NAMESPACE", "", noTraces),
-		unused[string]("TRACING_SERVICE_INSTANCE_ID", "", noTraces),
-		unused[string]("TRACING_EXPORTER_PROTOCOL", "http", noTraces),
-		unused[float64]("TRACING_SAMPLING_RATE", "1", noTraces),
 	}
 }

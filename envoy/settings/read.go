@@ -24,7 +24,7 @@ func Read(getenv Getenv) (Settings, error) {
 		faults = append(faults, v.read(&s, getenv))
 	}
 	faults = append(faults, s.others(getenv), s.settle(), s.check())
-	s.warn(getenv)
+	s.warn()
 	return s, errors.Join(faults...)
 }
 
@@ -236,22 +236,14 @@ func readMogrifier(prefix string, getenv Getenv) (Mogrifier, error) {
 }
 
 // warn writes one line for all variables of each kind that are set in vain.
-func (s *Settings) warn(getenv Getenv) {
-	var backend, tracing []string
+func (s *Settings) warn() {
+	var backend []string
 	for _, v := range Table() {
-		switch {
-		case v.Fate != Ignored || !s.set[v.Name]:
-		case strings.HasPrefix(v.Name, "TRACING_"):
-			tracing = append(tracing, v.Name)
-		default:
+		if v.Fate == Ignored && s.set[v.Name] {
 			backend = append(backend, v.Name)
 		}
 	}
 	if len(backend) > 0 {
 		s.warnings = append(s.warnings, "ignored, because counters live in the members and not in a backend: "+strings.Join(backend, ", "))
-	}
-	var on bool
-	if v, _ := getenv("TRACING_ENABLED"); parse(v, &on) == nil && on {
-		s.warnings = append(s.warnings, "ignored, because this release writes no traces: "+strings.Join(tracing, ", "))
 	}
 }

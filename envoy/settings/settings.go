@@ -14,6 +14,7 @@ type Settings struct {
 	Behaviour Behaviour
 	Switches  Switches
 	Stats     Stats
+	Tracing   Tracing
 
 	set      map[string]bool
 	warnings []string

@@ -238,7 +238,7 @@ func TestWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := s.Warnings()
-	if len(w) != 2 || !strings.Contains(w[0], "REDIS_URL, REDIS_AUTH, REDIS_PERSECOND, MEMCACHE_HOST_PORT") || !strings.Contains(w[1], "TRACING_ENABLED") {
+	if len(w) != 1 || !strings.Contains(w[0], "REDIS_URL, REDIS_AUTH, REDIS_PERSECOND, MEMCACHE_HOST_PORT") || !s.Tracing.Enabled {
 		t.Errorf("warnings %q", w)
 	}
 	if strings.Contains(strings.Join(w, ""), "hunter2") {

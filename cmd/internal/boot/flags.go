@@ -47,6 +47,7 @@ type Flags struct {
 	MaxKeys         int           // counters kept exactly
 	DomainQuota     int           // of them, for one domain; 0: half
 	Weight          uint32        // share of the ring
+	LogDenials      float64       // refusals logged a second and rule; 0: none
 	HotRate         float64       // questions a second below which no key is hot; 0: 5 % of what this machine could decide
 	NoHot           bool          // no key is found hot
 	RouteListener   string        // host:port of the ring-hash routes' listener in Envoys that ask for LDS
@@ -86,6 +87,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
 	s.Float64Var(&f.HotRate, "hot-rate", 0, "`questions` a second for one key below which it is never hot (default: 5 % of what this machine could decide, measured)")
 	s.BoolVar(&f.NoHot, "no-hot", false, "find no keys hot: only rules that say so, and orders by hand, have them leased or routed elsewhere")
+	s.Float64Var(&f.LogDenials, "log-denials", 1, "refusals to log a `second` for each rule, at LOG_LEVEL info, without callers' values; 0: none")
 	s.StringVar(&f.RouteListener, "route-listener", "0.0.0.0:10000", "`host:port` of the listener that xDS serves for ring-hash routes")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond, "how long a served Envoy waits for a connection to an owner before it asks the heir")
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "header that the ring-hash routes hash")
@@ -176,6 +178,9 @@ func (f *Flags) validate() error {
 	}
 	if !(f.HotRate >= 0) || math.IsInf(f.HotRate, 0) {
 		fail("--hot-rate %v: want questions a second, or 0", f.HotRate)
+	}
+	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
+		fail("--log-denials %v: want 0 to 1000 a second", f.LogDenials)
 	}
 	if f.Weight < 1 {
 		fail("--weight 0: must be at least 1")

@@ -84,6 +84,9 @@ domain: d
 descriptors:
   - key: k
     rate_limit: {unit: hour, requests_per_unit: 1000}
+  - key: lent
+    rate_limit: {unit: hour, requests_per_unit: 100000}
+    metadata: {keyward: {mechanism: lease, audit: true}}
 `
 
 // launch starts a sidecar that is ended with the test.
@@ -168,6 +171,11 @@ func (p *process) ring(t *testing.T) []string {
 // hit asks p by gRPC for n hits on a key.
 func (p *process) hit(t *testing.T, value string, n uint32) *pb.RateLimitResponse {
 	t.Helper()
+	return p.hitKey(t, "k", value, n)
+}
+
+func (p *process) hitKey(t *testing.T, key, value string, n uint32) *pb.RateLimitResponse {
+	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +183,7 @@ func (p *process) hit(t *testing.T, value string, n uint32) *pb.RateLimitRespons
 	defer conn.Close()
 	r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &pb.RateLimitRequest{
 		Domain: "d", HitsAddend: n,
-		Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "k", Value: value}}}},
+		Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
 	})
 	if err != nil {
 		t.Fatalf("%s: %v", p.name, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/envoy/settings"
 	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/envoy/trace"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
@@ -65,6 +66,7 @@ type Sidecar struct {
 
 	background context.CancelFunc // ends the rules' source
 	statsd     *stats.Statsd      // nil: none
+	tracer     *trace.Tracer      // nil: none
 }
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
@@ -111,6 +113,9 @@ func (m *Sidecar) start() error {
 	m.background = cancel
 	m.stats = stats.New(stats.Options{Registerer: m.reg})
 	if err := m.startCounting(); err != nil {
+		return err
+	}
+	if err := m.startTracing(); err != nil {
 		return err
 	}
 	m.startService()
@@ -180,10 +185,17 @@ func (m *Sidecar) startCounting() error {
 
 func (m *Sidecar) startService() {
 	b := m.settings.Behaviour
-	m.service = rls.New(rls.Options{
+	o := rls.Options{
 		Decider: m.peer, Namer: m.node, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
-	})
+	}
+	if m.tracer != nil {
+		o.Tracer = m.tracer
+	}
+	if m.flags.LogDenials > 0 && m.log.Enabled(context.Background(), slog.LevelInfo) {
+		o.Denials, o.DenialRate = m.logDenial, m.flags.LogDenials
+	}
+	m.service = rls.New(o)
 	parts := []string{partRunning, partCluster}
 	if b.HealthyWithRulesOnly {
 		parts = append(parts, partRules)
@@ -341,6 +353,7 @@ func (m *Sidecar) stop(ctx context.Context) {
 	if m.statsd != nil {
 		m.statsd.Close() // flushes
 	}
+	m.stopTracing()
 	for _, s := range []*http.Server{m.page, m.socket} {
 		if s != nil {
 			_ = s.Close() // whoever reads now is cut off on purpose

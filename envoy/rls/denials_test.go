@@ -1,0 +1,37 @@
+package rls
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/owner"
+)
+
+// TestDenialsAreSampled: a rule tells of one refusal a second and counts those it does not tell of; another rule is told of beside it.
+func TestDenialsAreSampled(t *testing.T) {
+	var told []Denial
+	d := newDenials(Options{Denials: func(x Denial) { told = append(told, x) }})
+	over := func(rule string, at time.Time) {
+		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.Rule{FullKey: rule}, Owner: 7}}}}
+		c.Request.Domain = "d"
+		c.Response.Statuses = []Status{{Code: OverLimit}}
+		c.answers = []owner.Answer{{Authority: owner.Share}}
+		d.see(c, at)
+	}
+	begin := time.Unix(1000, 0)
+	for i := range 100 {
+		over("d.user", begin.Add(time.Duration(i)*time.Millisecond))
+	}
+	over("d.path", begin)
+	over("d.user", begin.Add(time.Second))
+	if len(told) != 3 {
+		t.Fatalf("told %d times: %+v", len(told), told)
+	}
+	if x := told[0]; x.Rule != "d.user" || x.Missed != 0 || x.Owner != 7 || x.Domain != "d" || x.Authority != owner.Share {
+		t.Errorf("the first: %+v", x)
+	}
+	if told[1].Rule != "d.path" || told[2].Missed != 99 {
+		t.Errorf("then: %+v", told[1:])
+	}
+}

@@ -1,0 +1,47 @@
+package rls
+
+import "time"
+
+// Tracer is told of calls. Begin says that one has come, with a look at its headers, by lower-case name; done is nil when the call
+// is not to be recorded, else it is shown the answered call, whose memory is used again afterwards.
+type Tracer interface {
+	Begin(header func(name string) string) (done func(c *Call, t Traced))
+}
+
+// Traced is what is recorded of an answered call beside its request and response.
+type Traced struct {
+	Begin          time.Time
+	Decided, Found time.Time // the Decider was asked, and had answered; zero when nothing had to be counted
+	Samples        []Sample  // one for each descriptor
+}
+
+// traced is a call that is being recorded; nil records nothing.
+type traced struct {
+	Traced
+	done func(*Call, Traced)
+}
+
+// trace begins to record c when tracing is on and chooses it. Off, it costs one comparison.
+func (s *Service) trace(c *Call, header func(string) string) {
+	if s.tracer == nil {
+		return
+	}
+	if done := s.tracer.Begin(header); done != nil {
+		c.trace = &traced{Traced: Traced{Begin: time.Now()}, done: done}
+	}
+}
+
+// traced ends the recording of c, before it is released.
+func (s *Service) traced(c *Call) {
+	t := c.trace
+	if t == nil {
+		return
+	}
+	c.trace = nil
+	if c.Err == nil && c.Request.Excess == Within {
+		for i := range c.slots {
+			t.Samples = append(t.Samples, c.sample(i, t.Begin))
+		}
+	}
+	t.done(c, t.Traced)
+}

@@ -1,0 +1,156 @@
+// Package trace tells OpenTelemetry of the calls that Envoy makes: one span a call, one more for the time in which owners were asked.
+package trace
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/keyward/keyward/envoy/rls"
+)
+
+// Options say who writes traces, and how many. Where they go is in the variables of the OpenTelemetry SDK, such as
+// OTEL_EXPORTER_OTLP_ENDPOINT.
+type Options struct {
+	Service, Namespace, Instance string
+	Protocol                     string  // of the exporter: "http", or "grpc"
+	Rate                         float64 // part of the calls without a parent that begin a trace; one with a parent follows it
+	// Names turn what a sample says of a decision into text.
+	Path, Authority, Owner func(*rls.Sample) string
+
+	Log *slog.Logger // of what the exporter could not do; nil for none
+}
+
+// Tracer writes traces. It is safe for concurrent use.
+type Tracer struct {
+	o        Options
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	headers  propagation.TextMapPropagator
+}
+
+// Start begins to write traces. A collector that does not answer never delays a call: spans wait in a bounded queue, and are dropped
+// when it is full.
+func Start(ctx context.Context, o Options) (*Tracer, error) {
+	client := otlptracehttp.NewClient()
+	switch o.Protocol {
+	case "", "http":
+	case "grpc":
+		client = otlptracegrpc.NewClient()
+	default:
+		return nil, fmt.Errorf("TRACING_EXPORTER_PROTOCOL=%q: want http or grpc", o.Protocol)
+	}
+	exporter, err := otlptrace.New(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	if o.Log != nil {
+		otel.SetErrorHandler(quiet(o.Log))
+	}
+	about := resource.NewWithAttributes(semconv.SchemaURL, semconv.ServiceName(o.Service), semconv.ServiceNamespace(o.Namespace), semconv.ServiceInstanceID(o.Instance))
+	return newTracer(o, sdk.WithBatcher(exporter), sdk.WithResource(about)), nil
+}
+
+// quiet logs what the exporter could not do, at most once a minute: a collector may be away for long.
+func quiet(log *slog.Logger) otel.ErrorHandler {
+	var next atomic.Int64
+	return otel.ErrorHandlerFunc(func(err error) {
+		now := time.Now().UnixNano()
+		if at := next.Load(); now >= at && next.CompareAndSwap(at, now+int64(time.Minute)) {
+			log.Warn("traces are lost", "error", err)
+		}
+	})
+}
+
+func newTracer(o Options, more ...sdk.TracerProviderOption) *Tracer {
+	more = append(more, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Rate))))
+	p := sdk.NewTracerProvider(more...)
+	return &Tracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"), headers: propagation.TraceContext{}}
+}
+
+// Stop writes what waits, until ctx ends.
+func (t *Tracer) Stop(ctx context.Context) error { return t.provider.Shutdown(ctx) }
+
+// carrier lets the propagator look at a call's headers.
+type carrier func(string) string
+
+func (c carrier) Get(key string) string { return c(key) }
+func (carrier) Set(string, string)      {}
+func (carrier) Keys() []string          { return nil }
+
+// Begin implements rls.Tracer.
+func (t *Tracer) Begin(header func(string) string) func(*rls.Call, rls.Traced) {
+	ctx := t.headers.Extract(context.Background(), carrier(header))
+	if parent := trace.SpanContextFromContext(ctx); parent.IsValid() && !parent.IsSampled() {
+		return nil
+	}
+	ctx, span := t.tracer.Start(ctx, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", trace.WithSpanKind(trace.SpanKindServer))
+	if !span.IsRecording() {
+		return nil
+	}
+	return func(c *rls.Call, how rls.Traced) {
+		t.asked(ctx, &how)
+		t.finish(span, c, &how)
+	}
+}
+
+// asked adds the span in which questions were put to their owners.
+func (t *Tracer) asked(ctx context.Context, how *rls.Traced) {
+	if how.Decided.IsZero() {
+		return
+	}
+	_, span := t.tracer.Start(ctx, "decide", trace.WithTimestamp(how.Decided))
+	span.End(trace.WithTimestamp(how.Found))
+}
+
+// finish says how the call was answered. No value that a caller sent is in it: a key is told by its ring position.
+func (t *Tracer) finish(span trace.Span, c *rls.Call, how *rls.Traced) {
+	if c.Err != nil {
+		span.SetStatus(codes.Error, c.Err.Error())
+	}
+	span.SetAttributes(attribute.String("rl.domain", c.Request.Domain), attribute.String("rl.code", code(c.Response.Code)))
+	for i := range how.Samples {
+		span.AddEvent("descriptor", trace.WithAttributes(t.attributes(&how.Samples[i])...))
+	}
+	span.End()
+}
+
+// attributes are those of one descriptor. Where and how it was decided is known of a counted one only.
+func (t *Tracer) attributes(x *rls.Sample) []attribute.KeyValue {
+	as := []attribute.KeyValue{
+		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)), attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),
+	}
+	if !x.Counted {
+		return as
+	}
+	return append(as,
+		attribute.String("rl.path", t.o.Path(x)), attribute.String("rl.authority", t.o.Authority(x)), attribute.String("rl.owner", t.o.Owner(x)),
+		attribute.String("rl.key", fmt.Sprintf("%016x", x.Owner)), attribute.Int64("rl.limit", int64(x.Limit)), attribute.Int64("rl.remaining", int64(x.Remaining)),
+	)
+}
+
+func code(c rls.Code) string {
+	switch c {
+	case rls.OK:
+		return "ok"
+	case rls.OverLimit:
+		return "over_limit"
+	default:
+		return "unknown"
+	}
+}
