@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// Addresses inside the network namespace.
+const (
+	nodeIP      = "10.250.0.1" // the node's, and the cluster's name server's
+	podRange    = "10.244.0.0/24"
+	serviceNet  = "10.96.0.0/16"
+	apiAddress  = "https://127.0.0.1:16443"
+	etcdAddress = "http://127.0.0.1:12379"
+	etcdPeers   = "http://127.0.0.1:12380"
+	crSocket    = "/run/containerd/containerd.sock"
+	adminToken  = "admin-of-the-tests"
+)
+
+// servers is what runs, in the order of its start.
+var servers []*lab.Process
+
+// runTests starts the cluster, brings the images in and runs the tests.
+func runTests(m *testing.M) (code int, err error) {
+	begin := time.Now()
+	defer func() {
+		if code != 0 || err != nil {
+			fmt.Printf("test/kube: what the servers said is in %s\n", filepath.Join(work, "servers"))
+		}
+		stopServers()
+	}()
+	if err := startCluster(); err != nil {
+		return 1, err
+	}
+	fmt.Printf("test/kube: a cluster of one node was Ready after %.1f s\n", time.Since(begin).Seconds())
+	begin = time.Now()
+	if err := bringImages(); err != nil {
+		return 1, err
+	}
+	fmt.Printf("test/kube: images were imported in %.1f s\n", time.Since(begin).Seconds())
+	return m.Run(), nil
+}
+
+// stopServers ends them as a machine that is switched off would, but for containerd, which is to let go of its mounts.
+func stopServers() {
+	for _, p := range servers {
+		_ = p.Signal(syscall.SIGKILL)
+	}
+}
+
+func file(parts ...string) string { return filepath.Join(append([]string{work}, parts...)...) }
+
+// startCluster returns when the node is Ready.
+func startCluster() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	for _, step := range []func(context.Context) error{prepareNetwork, writeFiles, startServers, awaitReady} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareNetwork gives the node an address that is not loopback, which the kubelet insists on, and a route for what leaves pods.
+func prepareNetwork(ctx context.Context) error {
+	for _, line := range []string{
+		"ip link set lo up",
+		"ip link add br-node type bridge",
+		"ip addr add " + nodeIP + "/24 dev br-node",
+		"ip link set br-node up",
+		"ip route add default dev br-node",
+		"sysctl -qw net.ipv4.ip_forward=1",
+	} {
+		if _, err := run(ctx, strings.Fields(line)...); err != nil {
+			return err
+		}
+	}
+	_, err := os.Stat("/proc/sys/net/bridge")
+	if err == nil { // without it pods of one node reach each other past iptables, and no Service has an address there
+		_, err = run(ctx, "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1")
+	}
+	return err
+}
+
+// run runs a command to its end; its output is part of the error.
+func run(ctx context.Context, command ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w\n%s%s", strings.Join(command, " "), err, out, stderr.String())
+	}
+	return string(out), nil
+}
+
+func start(name, program string, args ...string) error {
+	p, err := lab.StartProcess(file("servers"), lab.Spec{Name: name, Path: program, Args: args, Env: []string{"KUBECONFIG=" + file("kubeconfig")}})
+	if err == nil {
+		servers = append(servers, p)
+	}
+	return err
+}
+
+func startServers(ctx context.Context) error {
+	kubeconfig := "--kubeconfig=" + file("kubeconfig")
+	begin := []func() error{
+		func() error { return start("containerd", "containerd", "--config", file("containerd.toml")) },
+		func() error {
+			return start("etcd", "etcd", "--data-dir", file("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcdAddress, "--advertise-client-urls", etcdAddress,
+				"--listen-peer-urls", etcdPeers, "--initial-advertise-peer-urls", etcdPeers, "--initial-cluster", "default="+etcdPeers)
+		},
+		func() error {
+			return start("kube-apiserver", tool("kube-apiserver"), "--etcd-servers="+etcdAddress, "--bind-address=0.0.0.0", "--advertise-address="+nodeIP, "--secure-port=16443",
+				"--cert-dir="+file("certs"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+file("accounts.key"),
+				"--service-account-signing-key-file="+file("accounts.key"), "--token-auth-file="+file("tokens.csv"), "--authorization-mode=RBAC",
+				"--service-cluster-ip-range="+serviceNet, "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP")
+		},
+		func() error { return await(ctx, "the API server", answersReady) },
+		func() error {
+			return start("kube-controller-manager", tool("kube-controller-manager"), kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
+				"--service-account-private-key-file="+file("accounts.key"), "--root-ca-file="+file("certs", "apiserver.crt"))
+		},
+		func() error {
+			return start("kube-scheduler", tool("kube-scheduler"), kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1")
+		},
+		func() error { // without --node-ip it would look its name up, in vain and for seconds, at every status it writes
+			return start("kubelet", tool("kubelet"), kubeconfig, "--config="+file("kubelet.yaml"), "--hostname-override=node", "--node-ip="+nodeIP)
+		},
+		func() error {
+			return start("kube-proxy", tool("kube-proxy"), kubeconfig, "--hostname-override=node", "--proxy-mode=iptables", "--cluster-cidr="+podRange,
+				"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+		},
+		func() error { return start("coredns", tool("coredns"), "-conf", file("Corefile")) },
+	}
+	for _, step := range begin {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func tool(name string) string { return filepath.Join(binaries, name) }
+
+func answersReady(ctx context.Context) error {
+	_, err := kubectl(ctx, "get", "--raw", "/readyz")
+	return err
+}
+
+// awaitReady waits for the node and for the account that pods need.
+func awaitReady(ctx context.Context) error {
+	return await(ctx, "the node", func(ctx context.Context) error {
+		if err := running(); err != nil {
+			return errors.Join(errEnded, err)
+		}
+		ready, err := kubectl(ctx, "get", "node", "node", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && ready != "True" {
+			err = fmt.Errorf("Ready is %q", ready)
+		}
+		if err == nil {
+			_, err = kubectl(ctx, "get", "serviceaccount", "default")
+		}
+		return err
+	})
+}
+
+var errEnded = errors.New("a server has ended")
+
+func running() error {
+	for _, p := range servers {
+		if !p.Running() {
+			return fmt.Errorf("%s ended: %s", p.Name, p.Tail(2000))
+		}
+	}
+	return nil
+}
+
+// await tries until it succeeds or the context ends.
+func await(ctx context.Context, what string, try func(context.Context) error) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil || errors.Is(err, errEnded) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w; at last: %w", what, ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// kubectl runs it as the administrator.
+func kubectl(ctx context.Context, args ...string) (string, error) {
+	return run(ctx, append([]string{tool("kubectl"), "--kubeconfig=" + file("kubeconfig")}, args...)...)
+}
+
+// httpClient opens a connection for each request, so that kube-proxy chooses a pod for each.
+func httpClient() *http.Client {
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+}
