@@ -47,7 +47,8 @@ type Member struct {
 	Peer   string `json:"peer,omitempty"`
 	RLS    string `json:"rls,omitempty"`
 	Route  string `json:"route,omitempty"`
-	Ring   string `json:"ring"` // fingerprint it announces
+	Page   string `json:"page,omitempty"` // where it serves this
+	Ring   string `json:"ring"`           // fingerprint it announces
 	// Protocol is the versions that it speaks between members, as min-max.
 	Protocol string `json:"protocol,omitempty"`
 	// Complete is the last ring of which it has taken over all that is its own.
@@ -86,8 +87,11 @@ type Options struct {
 	Ready       func() error   // why this process should get no traffic; nil when it may
 	// Counters is how the key of a descriptor stands; nil serves no /v1/counters.
 	Counters func(domain string, entries []config.Entry) (Counter, error)
-	HotKeys  func() HotKeys // nil serves no /v1/hotkeys
-	Leases   func() Leases  // nil serves no /v1/leases
+	// Explain is what becomes of one more hit on it, and why; nil serves no /v1/explain.
+	Explain func(domain string, entries []config.Entry) (Explain, error)
+	Self    func() Self    // nil serves no /v1/self
+	HotKeys func() HotKeys // nil serves no /v1/hotkeys
+	Leases  func() Leases  // nil serves no /v1/leases
 
 	RingMap  func() RingMap  // nil serves no /v1/ring
 	RuleTree func() RuleTree // nil serves no /v1/rules
@@ -99,6 +103,8 @@ const endpoints = `/cluster  members, ring and rules as JSON
 /v1/ring  the ring, to draw it
 /v1/rules  rules and their versions
 /v1/counters?domain=D&key=NAME=VALUE  how a key stands
+/v1/explain?domain=D&key=NAME=VALUE  which rule and which member decide about a key, and why
+/v1/self  what this member knows of itself: flags, certificates, clocks
 /v1/hotkeys  hot keys that this member counts, and what is done about them
 /v1/leases  what this member holds of others' keys
 /v1/timeline  what this member has seen happen, newest first
@@ -116,6 +122,12 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Cluster()) })
 	if o.Counters != nil {
 		mux.HandleFunc("GET /v1/counters", counters(o.Counters))
+	}
+	if o.Explain != nil {
+		mux.HandleFunc("GET /v1/explain", explain(o.Explain))
+	}
+	if o.Self != nil {
+		mux.HandleFunc("GET /v1/self", func(w http.ResponseWriter, _ *http.Request) { writeLive(w, o.Self()) })
 	}
 	if o.HotKeys != nil {
 		mux.HandleFunc("GET /v1/hotkeys", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.HotKeys()) })

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/config"
 )
 
 // Drain is how far a member has come that is to leave.
@@ -46,11 +48,13 @@ type SocketOptions struct {
 	// Hot carries an order out and returns what is announced; ErrNoCounter when no rule limits what it is about. nil
 	// takes no orders.
 	Hot func(HotOrder) (HotRoute, error)
+	// Reset gives a key's count back; ErrNoCounter when no rule limits it. nil resets nothing.
+	Reset func(domain string, entries []config.Entry) (ResetResult, error)
 	// HotKeys is as in Options.
 	HotKeys func() HotKeys
 }
 
-// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, POST /hot and POST /drain. The last one's answer is one line
+// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, POST /hot, /reset and /drain. The last one's answer is one line
 // of JSON after the other until the member has drained; whoever goes away before does not stop it.
 func SocketHandler(o SocketOptions) http.Handler {
 	if o.Every <= 0 {
@@ -66,6 +70,9 @@ func SocketHandler(o SocketOptions) http.Handler {
 	}
 	if o.Hot != nil {
 		mux.HandleFunc("POST /hot", hotOrder(o.Hot))
+	}
+	if o.Reset != nil {
+		mux.HandleFunc("POST /reset", resetKey(o.Reset))
 	}
 	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) {
 		done := o.Drain()

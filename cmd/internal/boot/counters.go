@@ -3,8 +3,6 @@ package boot
 import (
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/owner"
@@ -25,15 +23,10 @@ func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter,
 	if found.Kind != config.Limited {
 		return admin.Counter{}, admin.ErrNoCounter
 	}
-	q := owner.Question{
-		Key: owner.Key(found.Digest), Owner: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
-		Op: owner.Look, Degraded: owner.Degraded(found.Rule.Extension.Degraded), LocalCap: found.Rule.Extension.LocalCap,
-	}
-	var a [1]owner.Answer
-	m.peer.Decide(time.Now().Add(lookBound), false, []owner.Question{q}, a[:])
+	a := m.ask(domain, rules, &found, owner.Look, 0)
 	return admin.Counter{
-		Count: a[0].After, Lent: m.lent(q.Key), Limit: uint64(q.Rule.Limit), Remaining: uint64(a[0].Remaining), Reset: a[0].Reset.Seconds(),
-		Owner: string(m.ownerOf(q.Owner)), Authority: admin.AuthorityName(a[0].Authority), Window: q.Rule.Window.String(),
+		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
+		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, nil
 }
 

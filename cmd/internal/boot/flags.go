@@ -54,6 +54,8 @@ type Flags struct {
 	RouteHeader     string        // header that the ring-hash routes hash
 	RouteCluster    string        // the application's cluster in Envoys that ask owners directly and take hot keys' routes
 	EnvoyConnect    time.Duration // connect timeout of the owner cluster in the served Envoys
+
+	effective map[string]string // every flag's value by name
 }
 
 // define describes every flag once. The texts are what --help teaches.
@@ -108,7 +110,7 @@ func defaultNode(getenv func(string) string) string {
 // Parse reads the command line and the environment and reports every fault at once. pflag.ErrHelp is returned when help
 // was asked for and printed.
 func Parse(name, about string, args []string, getenv func(string) string) (Flags, error) {
-	var f Flags
+	f := Flags{effective: map[string]string{}}
 	s := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	s.SortFlags = false
 	f.define(s, getenv)
@@ -129,6 +131,7 @@ func Parse(name, about string, args []string, getenv func(string) string) (Flags
 				errs = append(errs, fmt.Errorf("%s=%q: %w", env, v, err))
 			}
 		}
+		f.effective[fl.Name] = fl.Value.String()
 	})
 	return f, errors.Join(append(errs, f.validate())...)
 }

@@ -37,7 +37,7 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	for _, m := range v.Members {
 		a := admin.Member{
 			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
-			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Ring: hex(m.Ring), Complete: hex(m.Complete),
+			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.Complete),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
 		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
@@ -71,7 +71,7 @@ func agreement(v *cluster.View) []source.MemberRules {
 func (m *Sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
-		Counters: m.counter, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
+		Counters: m.counter, Explain: m.explain, Self: m.selfPage, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
 	}, m.log)
 	m.page = page

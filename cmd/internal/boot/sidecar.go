@@ -44,6 +44,7 @@ type Sidecar struct {
 	reg      *prometheus.Registry
 
 	inst     uint64 // this boot
+	started  time.Time
 	stats    *stats.Store
 	node     *owner.Node
 	peer     *peer.Peer
@@ -71,7 +72,7 @@ type Sidecar struct {
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
 func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
-	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), drain: newDrain(), ended: make(chan struct{})}
+	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), started: time.Now(), drain: newDrain(), ended: make(chan struct{})}
 	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
 		Name: "keyward_drains_incomplete_total", Help: "Times this member left before others had all of its counters.",
 	})

@@ -32,7 +32,7 @@ func (m *Sidecar) startSocket() error {
 	m.socket = &http.Server{
 		Handler: admin.SocketHandler(admin.SocketOptions{
 			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
-			Tap: m.tap, Hot: m.orderHot, HotKeys: m.hotKeysPage,
+			Tap: m.tap, Hot: m.orderHot, Reset: m.reset, HotKeys: m.hotKeysPage,
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 	}

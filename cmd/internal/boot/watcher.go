@@ -19,7 +19,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 	if f.XDS == "" {
 		f.XDS = ":18000"
 	}
-	reg := newRegistry()
+	reg, started := newRegistry(), time.Now()
 	x, err := startXDS(f.XDS, f.TLSPeerNames, &f, reg, log)
 	if err != nil {
 		return err
@@ -62,6 +62,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 			p.XDS = x.status()
 			return p
 		},
+		Self:  func() admin.Self { return f.self(cluster.Observer, started, c) },
 		Ready: func() error { return nil }, // what is known is served, and an Envoy keeps what it has
 	}, log)
 	if err != nil {
