@@ -1,0 +1,47 @@
+package admin
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+)
+
+func TestTimelineForgetsTheOldestOfTheMostFrequentKind(t *testing.T) {
+	var l Timeline
+	l.Add(Event{Kind: RingEvent, Text: "first ring"})
+	for i := range Events + 50 {
+		l.Add(Event{Kind: HotEvent, Text: fmt.Sprint(i)})
+	}
+	l.Add(Event{Kind: RulesEvent, Text: "rules"})
+	got := l.Events()
+	if len(got) != Events || got[0].Text != "rules" || got[1].Text != fmt.Sprint(Events+49) {
+		t.Fatalf("%d events, newest %+v %+v", len(got), got[0], got[1])
+	}
+	if last := got[Events-1]; last.Text != "first ring" {
+		t.Errorf("the ring's event was forgotten: %+v", last)
+	}
+	if oldest := got[Events-2]; oldest.Text != "52" { // 250 keys, of which 198 have room beside the two others
+		t.Errorf("oldest key: %+v", oldest)
+	}
+	got[0].Text = "changed"
+	if l.Events()[0].Text != "rules" {
+		t.Error("what Events gave is the timeline's own")
+	}
+}
+
+func TestTimelineByMany(t *testing.T) {
+	var l Timeline
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				l.Add(Event{Kind: HotEvent})
+				l.Events()
+			}
+		})
+	}
+	all.Wait()
+	if n := len(l.Events()); n != Events {
+		t.Errorf("%d events", n)
+	}
+}
