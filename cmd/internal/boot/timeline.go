@@ -122,16 +122,22 @@ func ringEvent(now time.Time, old, adopted *ring.Ring) admin.Event {
 	// Four digits are more than a picture shows, and keep the JSON short.
 	e.Moved = math.Round(ring.Moved(ring.Moves(old, adopted))*1e4) / 1e4
 	e.Text = fmt.Sprintf("a ring of %d", adopted.Len())
-	if len(changes) > 8 {
-		changes = append(changes[:8], "...")
-	}
 	if len(changes) > 0 {
-		e.Text += ": " + strings.Join(changes, " ")
+		e.Text += ": " + few(changes, " ")
 	}
 	if old.Len() > 0 && adopted.Len() > 0 {
 		e.Text += fmt.Sprintf("; %.1f %% of the keys change their owner", 100*e.Moved)
 	}
 	return e
+}
+
+// few joins the first names of a list that may be long.
+func few(names []string, between string) string {
+	const most = 8
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], between), len(names)-most)
+	}
+	return strings.Join(names, between)
 }
 
 // handoff notes how far a change of the ring has come at this member.
@@ -158,7 +164,7 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 
 // rulesInForce notes that the service answers by r.
 func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
-	text := fmt.Sprintf("rules in force: %d in %d domains", len(r.Rules()), len(r.Domains()))
+	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), few(r.Domains(), ", "))
 	t.Add(admin.Event{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
@@ -205,7 +211,7 @@ func done(r *hotkey.Route) string {
 		members = append(members, string(s.Member))
 	}
 	if len(members) > 0 {
-		text += " to " + strings.Join(members, ", ")
+		text += " to " + few(members, ", ")
 	}
 	if r.Manual {
 		text += ", by hand"
