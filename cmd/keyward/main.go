@@ -52,5 +52,6 @@ Start here:
 		SilenceErrors: true,
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
+	root.AddCommand(newSimulate()) // moving over
 	return root
 }
