@@ -1,0 +1,134 @@
+{{/*
+The Keyward sidecar for the pods of your own chart. The release of the chart "keyward" in the same namespace
+(mode: sidecar) holds what all members share: rules, gossip key, certificates and the environment. So this needs little:
+
+  template:
+    metadata:
+      labels:
+        {{- include "keyward.sidecar.labels" (dict "release" "keyward") | nindent 8 }}
+    spec:
+      terminationGracePeriodSeconds: 60
+      initContainers:
+        {{- include "keyward.sidecar" (dict "release" "keyward") | nindent 8 }}
+        - name: envoy          # a native sidecar, after Keyward's: it starts later and ends earlier
+      volumes:
+        {{- include "keyward.sidecar.volumes" (dict "release" "keyward") | nindent 8 }}
+
+Each takes a dict:
+  release         full name of the release's objects            default keyward
+  image           image of the sidecar                          default ghcr.io/keyward/keyward:v<appVersion>
+  pullPolicy      its imagePullPolicy                           default IfNotPresent
+  resources       its resources                                 default 20m CPU and 64Mi requested, 256Mi memory at most
+  tls             false when the release has tls.mode off       default true
+  gossipSecret    Secret with gossip.key                        default <release>-gossip
+  tlsSecret       Secret with tls.crt, tls.key, ca.crt          default <release>-tls
+  rulesConfigMap  ConfigMap with the rules                      default <release>-rules
+  envoyAdmin      host:port of the pod's Envoy's admin page: it is told to drain when the pod ends
+  args            list of further flags of the sidecar
+  env             list of further variables
+  volumeMounts    list of further mounts
+*/}}
+{{- define "keyward.sidecar" -}}
+- name: keyward
+  restartPolicy: Always
+{{ include "keyward.container" . | indent 2 }}
+{{- end }}
+
+{{/* Labels of a pod with the sidecar: by the first the members find each other. */}}
+{{- define "keyward.sidecar.labels" -}}
+keyward.io/member: {{ .release | default "keyward" }}
+{{- end }}
+
+{{/* Volumes that the sidecar mounts. */}}
+{{- define "keyward.sidecar.volumes" -}}
+{{- $release := .release | default "keyward" -}}
+- name: keyward-rules
+  configMap: {name: {{ .rulesConfigMap | default (printf "%s-rules" $release) }}}
+- name: keyward-gossip
+  secret: {secretName: {{ .gossipSecret | default (printf "%s-gossip" $release) }}}
+{{- if ne .tls false }}
+- name: keyward-tls
+  secret: {secretName: {{ .tlsSecret | default (printf "%s-tls" $release) }}}
+{{- end }}
+- name: keyward-run # the admin socket, for keyward drain
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- end }}
+
+{{/* The container without its name: of a native sidecar, and of a pod of its own. */}}
+{{- define "keyward.container" -}}
+{{- $release := .release | default "keyward" -}}
+{{- $resources := .resources | default (dict "requests" (dict "cpu" "20m" "memory" "64Mi") "limits" (dict "memory" "256Mi")) -}}
+image: {{ .image | default (printf "ghcr.io/keyward/keyward:v%s" "0.1.0") }}
+imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}
+command: [/bin/sidecar]
+{{- with .args }}
+args:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+envFrom:
+  - configMapRef: {name: {{ $release }}-member}
+env:
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+  {{- with dig "limits" "memory" "" $resources }}
+  - {name: GOMEMLIMIT, value: {{ include "keyward.goMemLimit" . }}} # nine tenths of the container's limit
+  {{- end }}
+  {{- with .env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  {{- range .ports }}
+  - {{ toYaml . | nindent 4 | trim }}
+  {{- end }}
+  - {name: keyward-rls, containerPort: 8082}
+  - {name: keyward-gossip, containerPort: 7946}
+  - {name: keyward-udp, containerPort: 7946, protocol: UDP}
+  - {name: keyward-peer, containerPort: 7947}
+  - {name: keyward-metrics, containerPort: 9090}
+# Started once it is on the ring, or after 30 s without the others; what comes after it in the pod waits for that.
+startupProbe:
+  httpGet: {path: /readyz, port: 9090}
+  periodSeconds: 1
+  failureThreshold: 90
+readinessProbe:
+  httpGet: {path: /readyz, port: 9090}
+  periodSeconds: 2
+livenessProbe:
+  httpGet: {path: /healthz, port: 9090}
+  periodSeconds: 10
+  failureThreshold: 6
+lifecycle:
+  preStop: # its counters go to the others before Envoy ends; it answers until Envoy has ended
+    exec: {command: [/bin/keyward, drain{{ with .envoyAdmin }}, --envoy, "{{ . }}"{{ end }}]}
+resources:
+  {{- toYaml $resources | nindent 2 }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+  seccompProfile: {type: RuntimeDefault}
+volumeMounts:
+  - {name: keyward-rules, mountPath: /data/ratelimit/config, readOnly: true}
+  - {name: keyward-gossip, mountPath: /etc/keyward/gossip, readOnly: true}
+  {{- if ne .tls false }}
+  - {name: keyward-tls, mountPath: /etc/keyward/tls, readOnly: true}
+  {{- end }}
+  - {name: keyward-run, mountPath: /run/keyward}
+  {{- with .volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* Nine tenths of a memory limit, as Go's GOMEMLIMIT: the rest is for what the runtime does not count. */}}
+{{- define "keyward.goMemLimit" -}}
+{{- $text := toString . -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "K" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
+{{- $unit := trimPrefix $number $text -}}
+{{- if and $unit (not (hasKey $units $unit)) }}{{ fail (printf "memory limit %s: want a number with Ki, Mi or Gi" $text) }}{{ end -}}
+{{- printf "%dMiB" (int64 (divf (mulf (float64 $number) (get $units $unit | default 1) 0.9) 1048576)) -}}
+{{- end }}

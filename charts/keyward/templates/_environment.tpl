@@ -1,0 +1,50 @@
+{{/* Environment of members and xDS servers alike. */}}
+{{- define "keyward.clusterEnvironment" -}}
+KEYWARD_JOIN: dns+{{ include "keyward.fullname" . }}-gossip:7946
+KEYWARD_CLUSTER: {{ .Release.Namespace }}/{{ include "keyward.fullname" . }}
+KEYWARD_GOSSIP_KEY_FILE: /etc/keyward/gossip/gossip.key
+{{- if eq (include "keyward.tlsMode" .) "off" }}
+KEYWARD_INSECURE: "true"
+{{- else }}
+KEYWARD_TLS_CERT: /etc/keyward/tls/tls.crt
+KEYWARD_TLS_KEY: /etc/keyward/tls/tls.key
+KEYWARD_TLS_CA: /etc/keyward/tls/ca.crt
+{{- end }}
+LOG_LEVEL: INFO
+LOG_FORMAT: json
+{{- end }}
+
+{{/* Environment of members. */}}
+{{- define "keyward.environment" -}}
+{{- $env := fromYaml (include "keyward.clusterEnvironment" .) -}}
+{{- $_ := set $env "KEYWARD_RLS_ADVERTISE" ":8082" -}}
+{{- if not (and (eq .Values.mode "daemonset") (eq (int .Values.expect) 0)) -}}
+{{- $_ := set $env "KEYWARD_EXPECT" (include "keyward.expect" .) -}}
+{{- end -}}
+{{- $_ := set $env "RUNTIME_ROOT" "/data" -}}
+{{- $_ := set $env "RUNTIME_SUBDIRECTORY" "ratelimit" -}}
+{{- $_ := set $env "RUNTIME_WATCH_ROOT" "false" -}}
+{{- $_ := set $env "RUNTIME_IGNOREDOTFILES" "true" -}}
+{{- $_ := set $env "USE_STATSD" "false" -}}
+{{- if include "keyward.ownPods" . -}}
+{{- $_ := set $env "GRPC_HOST" "" -}}
+{{- $_ := set $env "HOST" "" -}}
+{{- if .Values.service.tls -}}
+{{- $_ := set $env "GRPC_SERVER_USE_TLS" "true" -}}
+{{- $_ := set $env "GRPC_SERVER_TLS_CERT" "/etc/keyward/tls/tls.crt" -}}
+{{- $_ := set $env "GRPC_SERVER_TLS_KEY" "/etc/keyward/tls/tls.key" -}}
+{{- if .Values.service.clientCertificates -}}
+{{- $_ := set $env "GRPC_CLIENT_TLS_CACERT" "/etc/keyward/tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $k, $v := .Values.environment -}}
+{{- $_ := set $env $k (toString $v) -}}
+{{- end -}}
+{{- toYaml $env -}}
+{{- end }}
+
+{{/* Changes when pods must be made anew: not with the number of members, which matters at a cold start only. */}}
+{{- define "keyward.environmentHash" -}}
+{{- omit (fromYaml (include "keyward.environment" .)) "KEYWARD_EXPECT" | toYaml | sha256sum | trunc 16 | quote -}}
+{{- end }}

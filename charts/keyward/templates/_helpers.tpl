@@ -1,0 +1,189 @@
+{{- define "keyward.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "keyward.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "keyward.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{/* metadata of an object: dict root, name, component, and perhaps labels and annotations. */}}
+{{- define "keyward.metadata" -}}
+{{- $root := .root -}}
+name: {{ .name }}
+namespace: {{ $root.Release.Namespace }}
+labels:
+  {{- include "keyward.selector" . | nindent 2 }}
+  app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+  helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version | replace "+" "_" }}
+  {{- with merge (dict) (.labels | default dict) $root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (.annotations | default dict) $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Labels that never change: dict root, component. */}}
+{{- define "keyward.selector" -}}
+app.kubernetes.io/name: {{ include "keyward.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "keyward.image" -}}
+{{- $i := .Values.image -}}
+{{- with $i.registry }}{{ . }}/{{ end }}{{ $i.repository }}
+{{- if $i.digest }}@{{ $i.digest }}{{ else }}:{{ $i.tag | default (printf "v%s" .Chart.AppVersion) }}{{ end -}}
+{{- end }}
+
+{{- define "keyward.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "keyward.fullname" .) -}}
+{{- end }}
+
+{{/* Name of the Service on whose port 8081 gateways ask. */}}
+{{- define "keyward.service" -}}
+{{- $byPreset := dict "envoy-ai-gateway" "envoy-ai-gateway-ratelimit" -}}
+{{- .Values.service.name | default (get $byPreset .Values.preset) | default (include "keyward.fullname" .) -}}
+{{- end }}
+
+{{/* "true" when the members are pods of this chart's own. With envoy-gateway the gateway runs them. */}}
+{{- define "keyward.ownPods" -}}
+{{- if and (ne .Values.mode "sidecar") (ne .Values.preset "envoy-gateway") }}true{{ end -}}
+{{- end }}
+
+{{/* "true" when xDS servers run. */}}
+{{- define "keyward.xds" -}}
+{{- if eq (toString .Values.xds.enabled) "auto" -}}
+{{- if not (has .Values.preset (list "envoy-ai-gateway" "contour" "kgateway")) }}true{{ end -}}
+{{- else if eq (toString .Values.xds.enabled) "true" }}true{{ end -}}
+{{- end }}
+
+{{- define "keyward.tlsMode" -}}
+{{- if ne .Values.tls.mode "auto" }}{{ .Values.tls.mode }}
+{{- else if .Capabilities.APIVersions.Has "cert-manager.io/v1" }}cert-manager
+{{- else }}generate{{ end -}}
+{{- end }}
+
+{{/* Name of a Secret with a certificate: dict root, of: member, xds or envoy. */}}
+{{- define "keyward.tlsSecret" -}}
+{{- $t := .root.Values.tls -}}
+{{- $full := include "keyward.fullname" .root -}}
+{{- if eq (include "keyward.tlsMode" .root) "secret" -}}
+{{- $given := get (dict "xds" $t.xdsSecret "envoy" $t.envoySecret) .of -}}
+{{- $given | default (required "tls.mode secret needs tls.existingSecret" $t.existingSecret) -}}
+{{- else if eq .of "member" }}{{ $full }}-tls
+{{- else }}{{ $full }}-{{ .of }}-tls{{ end -}}
+{{- end }}
+
+{{/* Name that all members' certificates carry. */}}
+{{- define "keyward.memberName" -}}
+{{ include "keyward.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{/* The names of a certificate: dict root, of. The first is told to others. */}}
+{{- define "keyward.dnsNames" -}}
+{{- $full := include "keyward.fullname" .root -}}
+{{- $ns := .root.Release.Namespace -}}
+{{- if eq .of "member" }}
+- {{ include "keyward.memberName" .root }}
+- {{ $full }}-gossip.{{ $ns }}.svc
+{{- $service := include "keyward.service" .root }}
+{{- if ne $service $full }}
+- {{ $service }}.{{ $ns }}.svc
+{{- end }}
+{{- else }}
+- {{ $full }}-{{ .of }}.{{ $ns }}.svc
+{{- end }}
+{{- end }}
+
+{{- define "keyward.gossipSecret" -}}
+{{- .Values.gossip.existingSecret | default (printf "%s-gossip" (include "keyward.fullname" .)) -}}
+{{- end }}
+
+{{- define "keyward.rulesConfigMap" -}}
+{{- .Values.rulesConfigMap | default (printf "%s-rules" (include "keyward.fullname" .)) -}}
+{{- end }}
+
+{{/* The rules' files, as YAML. */}}
+{{- define "keyward.rules" -}}
+{{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get "files/example.yaml"))) -}}
+{{- end }}
+
+{{/* Where another object's name is the same for sidecars in pods of others: what keyward-lib is told. */}}
+{{- define "keyward.libArguments" -}}
+release: {{ include "keyward.fullname" . }}
+image: {{ include "keyward.image" . }}
+pullPolicy: {{ .Values.image.pullPolicy }}
+tls: {{ ne (include "keyward.tlsMode" .) "off" }}
+gossipSecret: {{ include "keyward.gossipSecret" . }}
+tlsSecret: {{ include "keyward.tlsSecret" (dict "root" . "of" "member") }}
+rulesConfigMap: {{ include "keyward.rulesConfigMap" . }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+args:
+  {{- toYaml .Values.extraArgs | nindent 2 }}
+env:
+  {{- toYaml .Values.extraEnv | nindent 2 }}
+volumeMounts:
+  {{- toYaml .Values.extraVolumeMounts | nindent 2 }}
+{{- end }}
+
+{{- define "keyward.expect" -}}
+{{- .Values.expect | default (ternary .Values.autoscaling.minReplicas .Values.replicaCount .Values.autoscaling.enabled) -}}
+{{- end }}
+
+{{/* What every pod has: dict root, component. */}}
+{{- define "keyward.podSpec" -}}
+{{- with .root.Values }}
+serviceAccountName: {{ include "keyward.serviceAccount" $.root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if and .topologySpread.enabled (ne $.component "node") }}
+topologySpreadConstraints:
+  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - topologyKey: {{ . }}
+    maxSkew: 1
+    whenUnsatisfiable: {{ $.root.Values.topologySpread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "keyward.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
