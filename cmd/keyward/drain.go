@@ -16,6 +16,7 @@ import (
 
 func newDrain() *cobra.Command {
 	var socket *string
+	var envoy string
 	timeout := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "drain",
@@ -25,17 +26,45 @@ on answering by asking them, until it is ended. The command waits for that. Use 
 
   lifecycle: {preStop: {exec: {command: [/bin/keyward, drain]}}}
 
+With --envoy the pod's Envoy is told to drain first: it has its clients leave with their next answers, and goes on
+listening. Run that Envoy with --drain-strategy immediate, and it loses no request when the pod ends.
+
 The exit code is 0 when all counters were handed over.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
+			if envoy != "" {
+				if err := drainEnvoy(ctx, envoy); err != nil {
+					fmt.Fprintln(cmd.ErrOrStderr(), "keyward:", err) // the counters matter more
+				}
+			}
 			return drain(ctx, cmd.OutOrStdout(), *socket)
 		},
 	}
 	socket = socketFlag(cmd.Flags())
+	cmd.Flags().StringVar(&envoy, "envoy", "", "`host:port` of the admin page of an Envoy to drain, too")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	return cmd
+}
+
+// drainEnvoy has an Envoy send its clients away while it goes on listening. It does not wait until they have gone.
+func drainEnvoy(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/drain_listeners?graceful&skip_exit", nil)
+	if err != nil {
+		return fmt.Errorf("drain Envoy: %w", err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("drain Envoy: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("drain Envoy: %s says %s", address, res.Status)
+	}
+	return nil
 }
 
 // drain tells the sidecar behind socket to leave, and prints how far it is until it has.
