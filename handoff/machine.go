@@ -293,8 +293,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 		return m.pinged(now, p, msg)
 	case Pong:
 		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirm {
-			p.confirm = msg.Sent
-			m.confirm()
+			return m.confirmedBy(now, p, msg.Sent)
 		}
 	case SealReq:
 		// It tells by which ring its sender goes, as a Ping does.
@@ -311,11 +310,17 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 	return nil
 }
 
-// confirm publishes a longer reach. Nothing else has changed, so the epoch stays.
-func (m *Machine) confirm() {
+// confirmedBy takes p's confirmation of self's ping at sent. When p is one of those that self was apart from, what they
+// have made anew is valid, and self's tokens are not, even though self's ring has never changed.
+func (m *Machine) confirmedBy(now int64, p *peer, sent int64) []Out {
+	if m.lapsed(now, p) && m.apart(now) {
+		return m.Void(now)
+	}
+	p.confirm = sent
 	v := *m.view
 	v.reach = m.reach(&v)
-	m.view = &v
+	m.view = &v // only the reach is another, so the epoch stays
+	return nil
 }
 
 func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {

@@ -44,3 +44,46 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c.run(2 * time.Second)
 	c.reach("a", Part)
 }
+
+// Members of a part that never noticed it, because it ended before they missed the others, give up what the larger part
+// has made anew as they hear from one of that: else it could stand by two members that decide one key.
+func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
+	c := newCluster(t, "a", "b", "c", "d", "e")
+	whole := c.ring()
+	small := func(id ring.ID) bool { return id == "a" || id == "c" }
+	c.cut = func(from, to ring.ID) bool { return small(from) != small(to) }
+	c.run(2 * time.Second)
+	c.takeOver("b", "d", "e")
+	c.run(2 * time.Second)
+	c.reach("b", Part)
+	c.reach("c", Part)
+	c.cut = func(from, to ring.ID) bool { return small(from) && to == "b" || small(to) && from == "b" }
+	c.adopt("d", whole)
+	c.adopt("e", whole)
+	for range 20 { // d and e stand by b, too, which has not heard that a and c are back
+		c.run(100 * time.Millisecond)
+		c.reach("b", Part)
+		c.check(0)
+	}
+	c.cut = nil
+	c.adopt("b", whole)
+	c.run(2 * time.Second)
+	c.steady()
+}
+
+// takeOver lets ids alone see all others die.
+func (c *cluster) takeOver(ids ...ring.ID) {
+	var ms []ring.Member
+	for _, id := range ids {
+		ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
+	}
+	for _, id := range ids {
+		s := Standing{NRef: c.nref, Joined: true}
+		for _, m := range ms {
+			if m.ID != id {
+				s.Peers = append(s.Peers, Peer{ID: m.ID, Inst: m.Inst, State: Active, Weight: 1})
+			}
+		}
+		c.send(id, c.machines[id].SetRing(c.now, ring.New(ms), s))
+	}
+}

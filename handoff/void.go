@@ -7,11 +7,38 @@ func (m *Machine) isolated(now int64) bool {
 	return m.none
 }
 
+// apart says whether so many members have not confirmed self for Own that they may have made its tokens anew: half of
+// N_ref. Fewer can do no harm: as a smaller part they yield.
+func (m *Machine) apart(now int64) bool {
+	v := m.view
+	gone := v.NRef() - v.ring.Len()
+	for i := range v.ring.Len() {
+		if id := v.ring.At(i).ID; id != m.o.Self && m.lapsed(now, m.peers[id]) {
+			gone++
+		}
+	}
+	return 2*gone >= v.NRef()
+}
+
+// lapsed says that p has not confirmed self for Own, nor had reason to begin since.
+func (m *Machine) lapsed(now int64, p *peer) bool {
+	switch {
+	case p == nil:
+		return true
+	case p.Old:
+		return false
+	case p.confirm > 0:
+		return p.confirm+int64(m.o.Own) < now
+	}
+	return m.view.ring.Index(p.ID) >= 0 && m.adopted+int64(m.o.Own) < now
+}
+
 // Gained says that a token of a single key has come (Sealed with Given).
 func (m *Machine) Gained() { m.virgin = false }
 
 // Void gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
-// clock has jumped, and by Tick when self was cut off or stopped for long.
+// clock has jumped, by Tick when self was cut off or stopped for long, and when self hears again from the larger part
+// of a cluster that it was cut off from.
 func (m *Machine) Void(now int64) []Out {
 	v := *m.view
 	m.drop(&v)

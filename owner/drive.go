@@ -320,6 +320,7 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		m.Ring, m.Seq = msg.Ring, msg.Seq
 		switch {
 		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
+			n.mournEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:
 			m.Counters = append(m.Counters, handoff.Counter{Key: c.Key, Owner: c.Owner})

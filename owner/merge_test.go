@@ -222,7 +222,7 @@ func TestScanOfAChangingTable(t *testing.T) {
 	now, more := t0, 0
 	for c := (&scan{}); c.shard < shards; {
 		s := &n.shards[c.shard]
-		for _, x := range c.read(s, s.clock(now), p, nil) {
+		for _, x := range c.read(n, s, s.clock(now), p, nil) {
 			seen[x.Key] = true
 		}
 		now += milli / 4

@@ -319,6 +319,24 @@ func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
 	return e
 }
 
+// mournGiven charges e for what was lost of it, as its token goes with t to a member that knows of no loss.
+func (n *Node) mournGiven(s *shard, now int64, e *entry, t *handoff.Transfer) {
+	if _, lost := s.view.Lost(e.note); !lost {
+		return
+	}
+	if st, _ := s.view.Answer(e.note, e.gained(e.note), t.To, t.Ring.Fingerprint()); st == handoff.Given {
+		n.mournEntry(s, now, e)
+	}
+}
+
+// mournEntry is mourn for an entry that nobody asks for.
+func (n *Node) mournEntry(s *shard, now int64, e *entry) {
+	if at, lost := s.view.Lost(e.note); lost {
+		r := s.rule(e)
+		n.mourn(s, &hit{Question: &Question{Key: e.key, Owner: e.note, Rule: r}, now: now, kind: owned, rule: r}, e, at)
+	}
+}
+
 // note records what others may have admitted in the window that ends then.
 func (n *Node) note(s *shard, h *hit, end int64) {
 	v := s.view

@@ -268,7 +268,7 @@ func BenchmarkMove(b *testing.B) {
 		for c := (&scan{}); c.shard < shards; {
 			s := &n.shards[c.shard]
 			begin := time.Now()
-			buf = c.read(s, w.now, p, buf[:0])
+			buf = c.read(n, s, w.now, p, buf[:0])
 			took := time.Since(begin)
 			read, longestRead = read+took, max(longestRead, took)
 			for i := range buf {

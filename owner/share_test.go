@@ -180,6 +180,46 @@ func TestLostStateIsProRata(t *testing.T) {
 	}
 }
 
+// A key goes on to a third owner before the second, who knows that its state was lost, has decided it once.
+func TestLossGoesWithTheToken(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		w := newNetwork(t, 3, Options{ProRata: true}, "a", "b", "c")
+		r, next := w.ring(), ringOf("c", "d")
+		key := 0
+		for i := 0; key == 0; i++ {
+			o := ask(i, 1, time.Hour, 1).Owner
+			if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" && next.At(next.Owner(o)).ID == "d" {
+				key = i
+			}
+		}
+		q := ask(key, 100, 20*time.Second, 30)
+		q.Rule.Algorithm = limit.TokenBucket
+		delete(w.nodes, "a")
+		delete(w.nodes, "b")
+		w.run(2 * time.Second)
+		w.ask("c", q, func(a Answer) {
+			if a.Authority != Share || a.Over {
+				t.Fatalf("%+v", a)
+			}
+		})
+		w.adopt()
+		w.run(2500 * time.Millisecond)
+		w.nref = 1
+		w.still = alone // so that the token has to come by itself
+		w.boot("d", handoff.Joining)
+		w.adopt()
+		w.run(20 * time.Millisecond)
+		w.states["d"] = handoff.Active
+		w.adopt()
+		w.run(100 * time.Millisecond)
+		w.ask("d", q, func(a Answer) {
+			if a.Authority != Full || a.Before < 60 {
+				t.Errorf("alone %v: %+v", alone, a)
+			}
+		})
+	}
+}
+
 // A share is spent in full as long as the whole limit, as far as is known, has room for it.
 func TestShareBesideWhatIsKnown(t *testing.T) {
 	for known, want := range map[uint64]int{0: 5, 3: 5, 5: 5, 7: 3, 10: 0} {

@@ -115,7 +115,7 @@ func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter
 		had := len(buf)
 		s := &n.shards[c.shard]
 		s.mu.Lock()
-		buf = c.read(s, s.clock(now), p, buf)
+		buf = c.read(n, s, s.clock(now), p, buf)
 		s.mu.Unlock()
 		for i := had; i < len(buf); i++ {
 			bytes += sizeOf(&buf[i])
@@ -126,7 +126,7 @@ func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter
 
 // read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
 // reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
-func (c *scan) read(s *shard, now int64, p picker, buf []handoff.Counter) []handoff.Counter {
+func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counter) []handoff.Counter {
 	t := &s.tables[owned]
 	if !c.begun || c.turn != t.turn {
 		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
@@ -147,6 +147,7 @@ func (c *scan) read(s *shard, now int64, p picker, buf []handoff.Counter) []hand
 		}
 		if p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine {
 			t.disown(e)
+			n.mournGiven(s, now, e, &c.t)
 		}
 		buf = extend(buf)
 		s.exportTo(e, &buf[len(buf)-1])
