@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -142,7 +141,7 @@ func (o ClientOptions) verify(cs tls.ConnectionState, roots *x509.CertPool, now 
 }
 
 // hasSAN says whether the leaf carries one of the names: a DNS name (by the rules of X.509, wildcards included), an IP
-// address or a URI.
+// address or a URI, in whose path a * given here stands for any one segment.
 func hasSAN(certs []*x509.Certificate, names []string) error {
 	if len(certs) == 0 {
 		return errors.New("no certificate was shown")
@@ -153,16 +152,7 @@ func hasSAN(certs []*x509.Certificate, names []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the certificate is for %q, and none of these is %q", sansOf(leaf), names)
-}
-
-func hasURI(leaf *x509.Certificate, name string) bool {
-	for _, u := range leaf.URIs {
-		if u.String() == name {
-			return true
-		}
-	}
-	return false
+	return &NameError{Has: sansOf(leaf), Wants: names}
 }
 
 func sansOf(leaf *x509.Certificate) []string {

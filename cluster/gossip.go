@@ -5,14 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -40,7 +38,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	if err != nil {
 		return nil, err
 	}
-	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20)}, "", 0)
+	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused}, "", 0)
 	transport, err := openTransport(host, port, out)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
@@ -61,7 +59,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	conf := config(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
 	conf.BindAddr, conf.BindPort = host, transport.GetAutoBindPort()
-	conf.Transport = &stoppable{NodeAwareTransport: transport, ctx: ctx}
+	conf.Transport = &stoppable{NodeAwareTransport: transport, ctx: ctx, streams: admit(ctx, transport.StreamCh())}
 	if o.wrap != nil {
 		conf.Transport = o.wrap(conf.Transport.(memberlist.NodeAwareTransport))
 	}
@@ -209,46 +207,6 @@ func bestAddr(all []netip.Addr, only4 bool) netip.Addr {
 	return best
 }
 
-// stoppable ends the streams it dialled when its context does, so that a stop waits for no silent peer.
-type stoppable struct {
-	memberlist.NodeAwareTransport
-	ctx context.Context
-}
-
-// DialTimeout implements memberlist.Transport.
-func (s *stoppable) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return s.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
-}
-
-// DialAddressTimeout implements memberlist.NodeAwareTransport.
-func (s *stoppable) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: min(timeout, dialTimeout)}
-	conn, err := d.DialContext(s.ctx, "tcp", a.Addr)
-	if err != nil {
-		return nil, err
-	}
-	return &stoppableConn{Conn: conn, stop: context.AfterFunc(s.ctx, func() { _ = conn.Close() })}, nil
-}
-
-type stoppableConn struct {
-	net.Conn
-	stop func() bool
-}
-
-// Close closes the stream.
-func (c *stoppableConn) Close() error {
-	c.stop()
-	return c.Conn.Close()
-}
-
-// CloseWrite says that no more will be written.
-func (c *stoppableConn) CloseWrite() error {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		return tcp.CloseWrite()
-	}
-	return nil
-}
-
 const (
 	dialTimeout   = 2 * time.Second
 	lookupTimeout = 3 * time.Second
@@ -257,34 +215,6 @@ const (
 // jittered is d, up to a fifth more or less, so that members do not do things in step.
 func jittered(d time.Duration) time.Duration {
 	return d*4/5 + time.Duration(rand.Int64N(int64(d)*2/5+1))
-}
-
-// lines turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
-// can cause such lines.
-type lines struct {
-	logger *slog.Logger
-	limit  *rate.Limiter
-}
-
-var _ io.Writer = (*lines)(nil)
-
-// Write logs one line.
-func (l *lines) Write(p []byte) (int, error) {
-	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
-	if rest, ok := strings.CutPrefix(text, "["); ok {
-		if tag, msg, ok := strings.Cut(rest, "] "); ok {
-			text = strings.TrimPrefix(msg, "memberlist: ")
-			switch tag {
-			case "WARN", "ERR", "ERROR":
-				level = slog.LevelWarn
-			}
-		}
-	}
-	if !l.logger.Enabled(context.Background(), level) || !l.limit.Allow() {
-		return len(p), nil
-	}
-	l.logger.Log(context.Background(), level, "gossip", "event", text)
-	return len(p), nil
 }
 
 // ping says whether that boot answers.

@@ -65,6 +65,10 @@ type Options struct {
 	// for each domain and owner string, in their order. The routes are not to be changed.
 	OnRoutes func([]hotkey.Route)
 
+	// OnRefused is told of each packet and stream of gossip that is refused unread, by reason: key (of another key, or none),
+	// label, compressed (too large once unpacked), too_large or malformed. It must not block. nil: nobody.
+	OnRefused func(reason string)
+
 	// wrap may put faults between memberlist and the network, in tests.
 	wrap func(memberlist.NodeAwareTransport) memberlist.NodeAwareTransport
 }
@@ -138,6 +142,9 @@ func (o *Options) fill() {
 	}
 	if o.OnView == nil {
 		o.OnView = func(*View) {}
+	}
+	if o.OnRefused == nil {
+		o.OnRefused = func(string) {}
 	}
 	if o.OnRoutes == nil {
 		o.OnRoutes = func([]hotkey.Route) {}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // dial opens a stream for f to a member: TCP, TLS unless insecure, and the handshake.
@@ -36,6 +38,9 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 			return conn, 0, fmt.Errorf("tls: %w", err)
 		}
 		conn = secure
+	}
+	if err := p.proved(conn, l.to); err != nil {
+		return conn, 0, fmt.Errorf("tls: %w", err)
 	}
 	h := p.hello
 	h.to, h.toInst, h.purpose = l.to, l.addr.Inst, f
@@ -102,6 +107,18 @@ func peerTLS(base *tls.Config) *tls.Config {
 	c.DynamicRecordSizingDisabled = true // a batch is one write
 	return c
 }
+
+// proved says whether the other side of a stream is the member it is taken for. In the clear nothing can be proved.
+func (p *Peer) proved(conn net.Conn, id ring.ID) error {
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	return p.o.Proves(id, secure.ConnectionState().PeerCertificates)
+}
+
+// refusedTLS is the reason for the metric when nothing better is known.
+const refusedTLS = "tls"
 
 // mutual makes sure that both sides were proved, whatever the configuration that GetConfigForClient chose.
 func mutual(s tls.ConnectionState) error {

@@ -41,6 +41,7 @@ type link struct {
 	m      *metrics
 	log    *slog.Logger
 	bounds queueBounds
+	maxAge time.Duration // of a connection
 
 	kick    chan struct{} // holds a token to dial without waiting
 	wake    chan struct{} // holds a token when out is no longer empty
@@ -170,24 +171,6 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// stream carries questions over conn until it breaks, falls silent or ctx ends. No goroutine of it is left then.
-func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error {
-	l.heard.Store(l.clock.mono())
-	l.timeouts.Store(0)
-	l.up(version)
-	l.log.Info("member connected", "member", l.to, "address", l.addr.HostPort, "version", version)
-
-	ctx, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { cancel(l.read(conn)) })
-	wg.Go(func() { cancel(l.write(ctx, conn)) })
-	cancel(l.watch(ctx))
-	conn.Close()
-	l.fall()
-	wg.Wait()
-	return context.Cause(ctx)
-}
-
 func (l *link) up(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,6 +239,9 @@ func appendPing(b []byte, typ byte, token uint64) []byte {
 func (l *link) write(ctx context.Context, conn net.Conn) error {
 	var spare []byte
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		l.mu.Lock()
 		batch, questions := l.out, l.queued
 		l.out, l.queued = spare[:0], 0

@@ -10,6 +10,7 @@ package peer
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,6 +45,14 @@ type Options struct {
 	Listen string
 	// ServerTLS and ClientTLS secure the streams, both ways proved; both nil: in the clear.
 	ServerTLS, ClientTLS *tls.Config
+	// Proves says whether a verified certificate is that of the member that its bearer claims to be; nil for every member whose
+	// certificate TLS let pass.
+	Proves func(ring.ID, []*x509.Certificate) error
+	// TLSReason is why a handshake failed, in a word for the metric; default: tls.
+	TLSReason func(error) string
+	// MaxAge is how long a stream lives: its asker replaces it before, its owner cuts it then, so that whoever has lost the
+	// right to a certificate does not stay. Default 1 h.
+	MaxAge time.Duration
 
 	// QueueBytes bounds what waits to be written to one member; default 1 MiB.
 	QueueBytes int
@@ -68,6 +77,13 @@ func (o *Options) setDefaults() {
 	setDefault(&o.QueueGroups, 8192)
 	setDefault(&o.MaxStreams, 2048)
 	setDefault(&o.TickEvery, 100*time.Millisecond)
+	setDefault(&o.MaxAge, time.Hour)
+	if o.Proves == nil {
+		o.Proves = func(ring.ID, []*x509.Certificate) error { return nil }
+	}
+	if o.TLSReason == nil {
+		o.TLSReason = func(error) string { return refusedTLS }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -140,8 +156,9 @@ type Peer struct {
 	meter    meter         // of the goroutine that ticks
 	load     atomic.Uint64 // bits of what Load says
 
-	greeting, serving atomic.Int64
-	lastRefusal       atomic.Int64
+	greeting    greeting
+	serving     atomic.Int64
+	lastRefusal atomic.Int64
 }
 
 // New listens and starts to drive o.Node. It asks nobody before SetView.
@@ -251,9 +268,9 @@ func (p *Peer) relink(addrs map[ring.ID]Addr) {
 func (p *Peer) newLink(id ring.ID, a Addr) *link {
 	l := &link{
 		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log,
-		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups},
-		kick:   make(chan struct{}, 1),
-		wake:   make(chan struct{}, 1),
+		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
+		kick: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 	}
 	ctx, stop := context.WithCancel(p.ctx)
 	l.stop = stop

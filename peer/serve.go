@@ -37,12 +37,15 @@ func (p *Peer) accept(ctx context.Context) {
 			pause(ctx, acceptBackoff)
 			continue
 		}
-		if p.greeting.Load() >= maxHandshakes || p.serving.Load() >= int64(p.o.MaxStreams) {
+		if p.serving.Load() >= int64(p.o.MaxStreams) {
 			p.turnedAway("too_many", conn, errors.New("too many connections"))
 			conn.Close()
 			continue
 		}
-		p.greeting.Add(1)
+		if slow := p.greeting.begin(conn); slow != nil {
+			p.turnedAway("crowded_out", slow, errors.New("too many connections that have not proved themselves"))
+			slow.Close()
+		}
 		p.wg.Go(func() { p.serveConn(ctx, conn) })
 	}
 }
@@ -62,7 +65,7 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	conn.SetDeadline(time.Now().Add(handshakeTime))
 	stream, h, reason, err := p.welcome(ctx, conn)
-	p.greeting.Add(-1)
+	p.greeting.end(conn)
 	if err != nil {
 		p.turnedAway(reason, conn, err)
 		return
@@ -73,6 +76,10 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 		p.m.inbound.Inc()
 		defer p.m.inbound.Dec()
 	}
+	defer time.AfterFunc(p.o.MaxAge, func() {
+		p.m.refusals.WithLabelValues("too_old").Inc()
+		conn.Close()
+	}).Stop()
 	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, inst: h.fromInst, toInst: h.toInst}
 	defer s.stopLate()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
@@ -85,10 +92,10 @@ func (p *Peer) welcome(ctx context.Context, conn net.Conn) (_ net.Conn, h hello,
 	if p.serverTLS != nil {
 		secure := tls.Server(conn, p.serverTLS)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, h, "tls", fmt.Errorf("tls: %w", err)
+			return nil, h, p.o.TLSReason(err), fmt.Errorf("tls: %w", err)
 		}
 		if err := mutual(secure.ConnectionState()); err != nil {
-			return nil, h, "tls", fmt.Errorf("tls: %w", err)
+			return nil, h, refusedTLS, fmt.Errorf("tls: %w", err)
 		}
 		conn = secure
 	}
@@ -98,6 +105,9 @@ func (p *Peer) welcome(ctx context.Context, conn net.Conn) (_ net.Conn, h hello,
 	}
 	if h, err = parseHello(payload); err != nil {
 		return nil, h, "garbage", fmt.Errorf("handshake: %w", err)
+	}
+	if err := p.proved(conn, h.from); err != nil {
+		return nil, h, "name", fmt.Errorf("member %q: %w", h.from, err)
 	}
 	w := p.judge(h)
 	if _, err := conn.Write(appendWelcome(nil, w)); err != nil {

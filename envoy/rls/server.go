@@ -1,11 +1,13 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/keyward/keyward/gate"
 )
 
 // Door is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
@@ -21,6 +25,10 @@ type Door struct {
 	TLS     *tls.Config // nil for plaintext
 	Unix    bool        // Address is the path of a socket
 	Bare    bool        // rate limiting only, no health service
+	Name    string      // of its surface in metrics; default rls
+
+	// MaxAge is after how long a connection is asked to end; default GRPCOptions.ConnectionAge.
+	MaxAge time.Duration
 }
 
 // ServerOptions make a Server.
@@ -31,7 +39,9 @@ type ServerOptions struct {
 	Doors   []Door
 	HTTP    string      // host:port of /json and /healthcheck; "" for none
 	Debug   string      // host:port of the debug port; "" for none
-	GRPC    GRPCOptions // of all doors; TLS is each door's own
+	GRPC    GRPCOptions // of all doors; TLS and Gate are each door's own
+	Gates   *gate.Gates // nil for no bounds of connections, and no metrics of them
+	MaxConn int         // connections of each door; default 1024
 }
 
 // Server listens for rate limit requests.
@@ -57,6 +67,13 @@ func Start(o ServerOptions) (*Server, error) {
 	for i, d := range o.Doors {
 		opts := o.GRPC
 		opts.TLS = d.TLS
+		if d.MaxAge > 0 {
+			opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
+		}
+		if o.Gates != nil {
+			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
+		}
+		listeners[i] = opts.Gate.Listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
 		g := o.Service.NewGRPC(opts)
 		if !d.Bare {
 			o.Health.Register(g, o.Service.store)
@@ -66,13 +83,27 @@ func Start(o ServerOptions) (*Server, error) {
 	}
 	rest := listeners[len(o.Doors):]
 	if o.HTTP != "" {
-		s.serveHTTP("HTTP", rest[0], o.Service.HTTP(o.Health), 30*time.Second)
+		s.serveHTTP("http", rest[0], o.Gates, o.Service.HTTP(o.Health), 30*time.Second)
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
-		s.serveHTTP("debug", rest[0], o.Service.Debug(), 0) // a profile takes as long as it was asked to
+		s.serveHTTP("debug", rest[0], o.Gates, o.Service.Debug(), 0) // a profile takes as long as it was asked to
 	}
 	return s, nil
+}
+
+const (
+	maxConnections     = 1024 // of a door, unless told otherwise
+	maxHTTPConnections = 256
+	maxHTTPHeaders     = 64 << 10
+)
+
+// orMax is d, or for ever when d is 0.
+func orMax(d time.Duration) time.Duration {
+	if d <= 0 {
+		return math.MaxInt64
+	}
+	return d
 }
 
 // listen opens the listeners of all doors, then those of HTTP and Debug.
@@ -132,10 +163,15 @@ func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) err
 	})
 }
 
-func (s *Server) serveHTTP(name string, l net.Listener, h http.Handler, write time.Duration) {
+func (s *Server) serveHTTP(name string, l net.Listener, gates *gate.Gates, h http.Handler, write time.Duration) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: write,
-		IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHTTPHeaders, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if gates != nil {
+		surface := gates.Surface(name)
+		surface.Watch(srv)
+		l = surface.Listen(l, maxHTTPConnections)
 	}
 	s.http = append(s.http, srv)
 	s.serve(name, l, srv.Serve)

@@ -43,6 +43,10 @@ type Flags struct {
 	GossipKeyFile   string        // keys of the gossip, base64 one a line, the first encrypts
 	TLS             certs.Files   // this member's certificate, its key and the CA of the others
 	TLSPeerNames    []string      // names, one of which another member's certificate carries
+	TLSEnvoyNames   []string      // names, one of which an Envoy's certificate carries; none: any of the CA's
+	TLSBindName     string        // name with {node} in it that a member's certificate carries; empty: none
+	ConnectionAge   time.Duration // after which connections between pods are replaced
+	MaxConnections  int           // of each port for Envoys
 	Insecure        bool          // no gossip key, no TLS between pods
 	MaxKeys         int           // counters kept exactly
 	DomainQuota     int           // of them, for one domain; 0: half
@@ -83,6 +87,10 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.TLS.Key, "tls-key", "", "`file` of its key")
 	s.StringVar(&f.TLS.CA, "tls-ca", "", "`file` of the CA that signs the other members and the Envoys")
 	s.StringSliceVar(&f.TLSPeerNames, "tls-peer-names", nil, "URI or DNS `names`, one of which another member's certificate must carry (default: those of --tls-cert; for xds, which has a certificate of another kind: any)")
+	s.StringSliceVar(&f.TLSEnvoyNames, "tls-envoy-names", nil, "URI or DNS `names`, one of which the certificate of an Envoy must carry on --rls-advertise and --xds, unless it is a member's (default: any certificate of the CA)")
+	s.StringVar(&f.TLSBindName, "tls-bind-name", "", "`name` with {node} in it, which another member's certificate must carry with that member's own name there: spiffe://example.org/keyward/{node}")
+	s.DurationVar(&f.ConnectionAge, "connection-age", time.Hour, "how long a connection between pods lives, so that who loses the right to a certificate does not stay")
+	s.IntVar(&f.MaxConnections, "max-connections", 1024, "connections of each port for Envoys; one more takes the place of the one that was silent longest")
 	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.IntVar(&f.DomainQuota, "domain-quota", 0, "of them, at most so many for one domain (default: half)")
@@ -185,6 +193,12 @@ func (f *Flags) validate() error {
 	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
 		fail("--log-denials %v: want 0 to 1000 a second", f.LogDenials)
 	}
+	if f.ConnectionAge < time.Second {
+		fail("--connection-age %s: at least 1s", f.ConnectionAge)
+	}
+	if f.MaxConnections < 1 {
+		fail("--max-connections %d: must be positive", f.MaxConnections)
+	}
 	if f.Weight < 1 {
 		fail("--weight 0: must be at least 1")
 	}
@@ -199,6 +213,12 @@ func (f *Flags) validateSecurity() error {
 		if file != "" {
 			set++
 		}
+	}
+	if f.TLSBindName != "" && strings.Count(f.TLSBindName, nodePlace) != 1 {
+		errs = append(errs, fmt.Errorf("--tls-bind-name %q: want one %s in it", f.TLSBindName, nodePlace))
+	}
+	if set == 0 && (f.TLSBindName != "" || len(f.TLSEnvoyNames) > 0) {
+		errs = append(errs, errors.New("--tls-bind-name and --tls-envoy-names need --tls-cert, --tls-key and --tls-ca"))
 	}
 	if set != 0 && set != 3 {
 		errs = append(errs, errors.New("--tls-cert, --tls-key and --tls-ca belong together: give all three"))

@@ -3,7 +3,6 @@ package boot
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -73,7 +72,7 @@ func (m *Sidecar) startPage() error {
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
 		Counters: m.counter, Explain: m.explain, Self: m.selfPage, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
-	}, m.log)
+	}, m.security)
 	m.page = page
 	return err
 }
@@ -149,8 +148,10 @@ func (m *Sidecar) ready() error {
 }
 
 // servePage opens the pages' listeners, all or none.
-func servePage(addrs []string, o admin.Options, log *slog.Logger) (*http.Server, error) {
-	srv := admin.Server(o)
+func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
+	const most = 256 // connections
+	log, srv, gate := s.log, admin.Server(o), s.gates.Surface("metrics")
+	gate.Watch(srv)
 	var open []net.Listener
 	var errs []error
 	for _, a := range addrs {
@@ -170,7 +171,7 @@ func servePage(addrs []string, o admin.Options, log *slog.Logger) (*http.Server,
 	for _, ln := range open {
 		log.Info("listening", "for", "metrics", "address", ln.Addr().String())
 		go func() {
-			if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			if err := srv.Serve(gate.Listen(ln, most)); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("listener failed", "for", "metrics", "error", err)
 			}
 		}()

@@ -2,13 +2,20 @@ package boot
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/certs"
 	"github.com/keyward/keyward/envoy/settings"
+	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/peer"
+	"github.com/keyward/keyward/ring"
 )
 
 // peerNames are the names, one of which another member's certificate must carry: the given ones, else the URI and DNS
@@ -36,39 +43,90 @@ func (f *Flags) peerNames() ([]string, error) {
 	return names, nil
 }
 
-// peerTLS secures the members' streams; both are nil without certificates.
-func (f *Flags) peerTLS(log *slog.Logger) (server, client *tls.Config, err error) {
-	if f.TLS.Empty() {
-		return nil, nil, nil
+// nodePlace is where a member's own name stands in --tls-bind-name.
+const nodePlace = "{node}"
+
+// security is what this process knows of certificates and refusals.
+type security struct {
+	flags *Flags
+	log   *slog.Logger
+	gates *gate.Gates
+	certs *certs.Metrics
+}
+
+// newSecurity registers the metrics of certificates and refusals. rls is the certificate of the port that the original's
+// environment describes.
+func newSecurity(f *Flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
+	kinds := map[string]certs.Files{}
+	if !f.TLS.Empty() {
+		kinds["member"] = f.TLS
 	}
-	names, err := f.peerNames()
+	if !rls.Empty() {
+		kinds["rls"] = rls
+	}
+	return &security{f, log, gate.New(reg), certs.NewMetrics(reg, kinds)}
+}
+
+func (s *security) reload() certs.Reload {
+	return certs.Reload{Logger: s.log, OnReload: s.certs.OnReload}
+}
+
+// peer secures the members' streams, if there are certificates.
+func (s *security) peer(o *peer.Options) error {
+	o.MaxAge = s.flags.ConnectionAge
+	if s.flags.TLS.Empty() {
+		return nil
+	}
+	names, err := s.flags.peerNames()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	reload := certs.Reload{Logger: log}
-	server, err1 := certs.Server(f.TLS, certs.ServerOptions{ClientSANs: names, Reload: reload})
-	client, err2 := certs.Client(f.TLS, certs.ClientOptions{ServerSANs: names, Reload: reload})
-	return server, client, errors.Join(err1, err2)
+	server, err1 := certs.Server(s.flags.TLS, certs.ServerOptions{ClientSANs: names, Reload: s.reload()})
+	client, err2 := certs.Client(s.flags.TLS, certs.ClientOptions{ServerSANs: names, Reload: certs.Reload{Logger: s.log}})
+	o.ServerTLS, o.ClientTLS, o.TLSReason = server, client, certs.Reason
+	if bind := s.flags.TLSBindName; bind != "" {
+		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+			return certs.CheckName(chain, strings.Replace(bind, nodePlace, string(id), 1))
+		}
+	}
+	return errors.Join(err1, err2)
 }
 
-// doorTLS secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
-func (f *Flags) doorTLS(log *slog.Logger) (*tls.Config, error) {
+// door secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
+func (s *security) door() (*tls.Config, error) {
+	f := s.flags
 	if f.TLS.Empty() {
 		return nil, nil
 	}
-	return certs.Server(f.TLS, certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: certs.Reload{Logger: log}})
+	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: s.reload()}
+	if len(f.TLSEnvoyNames) > 0 {
+		members, err := f.peerNames() // members take their rules from xDS
+		if err != nil {
+			return nil, err
+		}
+		o.ClientSANs = slices.Concat(f.TLSEnvoyNames, members)
+	}
+	return certs.Server(f.TLS, o)
 }
 
-// ownDoorTLS secures the port that the original's environment describes; nil without GRPC_SERVER_USE_TLS.
-func ownDoorTLS(s settings.Server, log *slog.Logger) (*tls.Config, error) {
+// ownDoorFiles are those of the port that the original's environment describes.
+func ownDoorFiles(s settings.Server) certs.Files {
 	if !s.UseTLS {
+		return certs.Files{}
+	}
+	return certs.Files{Cert: s.TLSCert, Key: s.TLSKey, CA: s.ClientCA}
+}
+
+// ownDoor secures that port; nil without GRPC_SERVER_USE_TLS.
+func (s *security) ownDoor(server settings.Server) (*tls.Config, error) {
+	if !server.UseTLS {
 		return nil, nil
 	}
-	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: certs.Reload{Logger: log}}
-	if s.ClientSAN != "" {
-		o.ClientSANs = []string{s.ClientSAN}
+	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: s.reload()}
+	if server.ClientSAN != "" {
+		o.ClientSANs = []string{server.ClientSAN}
 	}
-	c, err := certs.Server(certs.Files{Cert: s.TLSCert, Key: s.TLSKey, CA: s.ClientCA}, o)
+	c, err := certs.Server(ownDoorFiles(server), o)
 	if err != nil {
 		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
 	}

@@ -42,6 +42,7 @@ type Sidecar struct {
 	getenv   settings.Getenv
 	log      *slog.Logger
 	reg      *prometheus.Registry
+	security *security
 
 	inst     uint64 // this boot
 	started  time.Time
@@ -76,6 +77,7 @@ func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settin
 	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
 		Name: "keyward_drains_incomplete_total", Help: "Times this member left before others had all of its counters.",
 	})
+	m.security = newSecurity(&m.flags, ownDoorFiles(s.Server), m.reg, log)
 	for _, w := range s.Warnings() {
 		log.Warn(w)
 	}
@@ -128,7 +130,7 @@ func (m *Sidecar) start() error {
 		if err != nil {
 			return err
 		}
-		x, err := startXDS(m.flags.XDS, names, &m.flags, m.reg, m.log)
+		x, err := startXDS(m.flags.XDS, names, m.security, m.reg)
 		if err != nil {
 			return err
 		}
@@ -166,13 +168,13 @@ func (m *Sidecar) startCounting() error {
 		o.DenyCache = max(1, b/64)
 	}
 	m.node = owner.New(o)
-	serverTLS, clientTLS, err := m.flags.peerTLS(m.log)
+	po := peer.Options{
+		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster,
+		OnProgress: m.onProgress, Logger: m.log, Registerer: m.reg,
+	}
+	err := m.security.peer(&po)
 	if err != nil {
 		return err
-	}
-	po := peer.Options{
-		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster, ServerTLS: serverTLS, ClientTLS: clientTLS,
-		OnProgress: m.onProgress, Logger: m.log, Registerer: m.reg,
 	}
 	if len(m.flags.Join) > 0 {
 		po.Listen = m.flags.Peer
@@ -180,7 +182,7 @@ func (m *Sidecar) startCounting() error {
 	if m.peer, err = peer.New(po); err != nil {
 		return err
 	}
-	m.reg.MustRegister(admin.NewFacts(m.peer.Facts))
+	m.reg.MustRegister(admin.NewFacts(m.peer.Facts), newTables(&m.flags))
 	return nil
 }
 
@@ -228,6 +230,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 
 func (m *Sidecar) startCluster() error {
 	o := m.flags.gossip(cluster.Counter, m.inst, m.getenv, m.reg, m.log)
+	o.OnRefused = m.security.gates.Surface("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
 	if err != nil {
@@ -293,21 +296,22 @@ func (m *Sidecar) startDoors() error {
 	o := rls.ServerOptions{
 		Service: m.service, Health: m.health, Logger: m.log,
 		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
-		GRPC: rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
+		GRPC:  rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
+		Gates: m.security.gates, MaxConn: m.flags.MaxConnections,
 	}
 	own := rls.Door{Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Door{Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
-	if own.TLS, err = ownDoorTLS(s, m.log); err != nil {
+	if own.TLS, err = m.security.ownDoor(s); err != nil {
 		return err
 	}
 	o.Doors = append(o.Doors, own)
 	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
-		d := rls.Door{Address: m.flags.RLSAdvertise, Bare: true}
+		d := rls.Door{Address: m.flags.RLSAdvertise, Bare: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
 		if !m.flags.RLSPlaintext {
-			if d.TLS, err = m.flags.doorTLS(m.log); err != nil {
+			if d.TLS, err = m.security.door(); err != nil {
 				return err
 			}
 		}

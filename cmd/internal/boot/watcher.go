@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/certs"
 	"github.com/keyward/keyward/cluster"
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/config/source"
@@ -20,7 +21,8 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		f.XDS = ":18000"
 	}
 	reg, started := newRegistry(), time.Now()
-	x, err := startXDS(f.XDS, f.TLSPeerNames, &f, reg, log)
+	safe := newSecurity(&f, certs.Files{}, reg, log)
+	x, err := startXDS(f.XDS, f.TLSPeerNames, safe, reg)
 	if err != nil {
 		return err
 	}
@@ -39,6 +41,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		}
 	}
 	o := f.gossip(cluster.Observer, 0, getenv, reg, log)
+	o.OnRefused = safe.gates.Surface("gossip").Refuse
 	var seen timeline
 	o.OnView = func(v *cluster.View) {
 		seen.view(time.Now(), v)
@@ -64,7 +67,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		},
 		Self:  func() admin.Self { return f.self(cluster.Observer, started, c) },
 		Ready: func() error { return nil }, // what is known is served, and an Envoy keeps what it has
-	}, log)
+	}, safe)
 	if err != nil {
 		c.Close()
 		return err

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/keyward/keyward/cluster"
@@ -33,8 +32,9 @@ type xdsServer struct {
 
 // startXDS listens for Envoys. One of the names must be in the certificates of the sidecars that Envoys ask; with none,
 // any certificate of the CA will do.
-func startXDS(addr string, names []string, f *Flags, reg prometheus.Registerer, log *slog.Logger) (*xdsServer, error) {
-	tls, err := f.doorTLS(log)
+func startXDS(addr string, names []string, s *security, reg prometheus.Registerer) (*xdsServer, error) {
+	f, log := s.flags, s.log
+	tls, err := s.door()
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +48,15 @@ func startXDS(addr string, names []string, f *Flags, reg prometheus.Registerer, 
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
 		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}
+	gate := s.gates.Surface("xds")
+	ln = gate.Listen(ln, f.MaxConnections)
 	opts := []grpc.ServerOption{
-		grpc.MaxConcurrentStreams(1 << 14),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 5 * time.Second}),
+		grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(64 << 10), grpc.ConnectionTimeout(5 * time.Second),
+		grpc.Creds(gate.Credentials(tls)),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: 30 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: f.ConnectionAge, MaxConnectionAgeGrace: time.Second,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-	}
-	if tls != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(tls)))
 	}
 	x.grpc = grpc.NewServer(opts...)
 	x.server.Register(x.grpc)

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+
+	"golang.org/x/time/rate"
+)
+
+// lines turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
+// can cause such lines. What memberlist refuses it tells by such a line alone, so they are counted here.
+type lines struct {
+	logger  *slog.Logger
+	limit   *rate.Limiter
+	refused func(reason string)
+}
+
+var _ io.Writer = (*lines)(nil)
+
+// Write logs one line.
+func (l *lines) Write(p []byte) (int, error) {
+	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
+	if rest, ok := strings.CutPrefix(text, "["); ok {
+		if tag, msg, ok := strings.Cut(rest, "] "); ok {
+			text = strings.TrimPrefix(msg, "memberlist: ")
+			switch tag {
+			case "WARN", "ERR", "ERROR":
+				level = slog.LevelWarn
+			}
+		}
+	}
+	if reason := refusal(text); reason != "" && level == slog.LevelWarn {
+		l.refused(reason)
+	}
+	if !l.logger.Enabled(context.Background(), level) || !l.limit.Allow() {
+		return len(p), nil
+	}
+	l.logger.Log(context.Background(), level, "gossip", "event", text)
+	return len(p), nil
+}
+
+// refusal is the reason that a line gives for not having read what came; empty when it speaks of something else.
+func refusal(text string) string {
+	lower := strings.ToLower(text)
+	if !strings.Contains(lower, "from=") { // of what this member sent itself
+		return ""
+	}
+	for _, r := range [...]struct{ has, reason string }{
+		{errTooMuch.Error(), "too_large"},
+		{"crypt", "key"},
+		{"encryption", "key"},
+		{"label", "label"},
+		{"larger than limit", "compressed"},
+		{"decompress", "compressed"},
+		{"failed to receive", "malformed"},
+		{"failed to read remote state", "malformed"},
+		{"decode", "malformed"},
+		{"checksum", "malformed"},
+		{"missing message type", "malformed"},
+		{"not supported", "malformed"},
+		{"invalid msgtype", "malformed"},
+		{"truncated messages", "malformed"},
+	} {
+		if strings.Contains(lower, r.has) {
+			return r.reason
+		}
+	}
+	return ""
+}

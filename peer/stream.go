@@ -1,0 +1,98 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// renewLinger is how long an answer may still come over a connection that has been replaced.
+const renewLinger = 5 * time.Second
+
+var errRenewed = errors.New("replaced by a new connection")
+
+// stream carries questions over conn, and over those that take its place before they grow too old, until one breaks, falls
+// silent or ctx ends. No goroutine of it is left then.
+func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error {
+	l.heard.Store(l.clock.mono())
+	l.timeouts.Store(0)
+	l.up(version)
+	l.log.Info("member connected", "member", l.to, "address", l.addr.HostPort, "version", version)
+
+	ctx, end := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer func() {
+		end() // closes every connection
+		l.fall()
+		readers.Wait()
+	}()
+	for {
+		next, version, err := l.carry(ctx, conn, &readers)
+		if next == nil {
+			return err
+		}
+		conn = next
+		l.mu.Lock()
+		l.version = version
+		l.mu.Unlock()
+		l.spoke.Store(uint32(version))
+	}
+}
+
+// carry writes to conn until it breaks, and next is nil, or a new connection is there to take its place. What was asked over
+// the old one is answered over it: tickets belong to the link, so its reader goes on for a while.
+func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup) (next net.Conn, version uint16, err error) {
+	forget := context.AfterFunc(ctx, func() { conn.Close() })
+	ctx, cancel := context.WithCancelCause(ctx)
+	readers.Go(func() { cancel(l.read(conn)) })
+	var wg sync.WaitGroup
+	wg.Go(func() { cancel(l.write(ctx, conn)) })
+	wg.Go(func() {
+		if next, version = l.renew(ctx); next != nil {
+			conn.SetWriteDeadline(time.Now().Add(renewLinger))
+			cancel(errRenewed)
+		}
+	})
+	cancel(l.watch(ctx))
+	err = context.Cause(ctx)
+	renewed := errors.Is(err, errRenewed)
+	if !renewed {
+		conn.Close()
+	}
+	wg.Wait()
+	if renewed {
+		time.AfterFunc(renewLinger, func() {
+			forget()
+			conn.Close()
+		})
+		return next, version, nil
+	}
+	forget()
+	if next != nil {
+		next.Close()
+	}
+	return nil, 0, err
+}
+
+// renew dials a new connection between half and three quarters of the age at which the owner cuts the old one; nil when ctx
+// ends before. An owner that does not want us any more is left alone until it does cut.
+func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
+	wait := l.maxAge/2 + rand.N(l.maxAge/4)
+	for {
+		pause(ctx, wait)
+		if ctx.Err() != nil {
+			return nil, 0
+		}
+		conn, version, err := l.dial(ctx, l, forQuestions)
+		if err == nil {
+			return conn, version
+		}
+		if ctx.Err() == nil {
+			l.log.Warn("connection to member not renewed", "member", l.to, "error", err)
+		}
+		wait = l.maxAge / 16
+	}
+}
