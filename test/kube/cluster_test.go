@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -208,9 +207,4 @@ func await(ctx context.Context, what string, try func(context.Context) error) er
 // kubectl runs it as the administrator.
 func kubectl(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, append([]string{tool("kubectl"), "--kubeconfig=" + file("kubeconfig")}, args...)...)
-}
-
-// httpClient opens a connection for each request, so that kube-proxy chooses a pod for each.
-func httpClient() *http.Client {
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 }

@@ -3,11 +3,13 @@
 //	pod pause                     does nothing until it is told to end; the infrastructure container of every pod
 //	pod serve [ADDRESS] [LINGER]  answers every request with its pod's name; told to end, it goes on for LINGER first
 //	pod ask N URL HEADER=VALUE    sends N requests, prints how often which status came, and ends, as a Job does
+//	pod get URL                   prints a page; the tests run it in the network namespace of a pod
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,6 +31,8 @@ func main() {
 		err = serve(stop, args[1], args[2])
 	case "ask":
 		err = ask(stop, args[1], args[2], args[3])
+	case "get":
+		err = get(stop, args[1])
 	default:
 		err = fmt.Errorf("unknown command %q", args[0])
 	}
@@ -85,4 +89,21 @@ func ask(stop context.Context, times, url, header string) error {
 	}
 	fmt.Println(statuses)
 	return nil
+}
+
+func get(stop context.Context, url string) error {
+	req, err := http.NewRequestWithContext(stop, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, res.Status)
+	}
+	_, err = io.Copy(os.Stdout, res.Body)
+	return err
 }

@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// limit is what testdata/values.yaml grants each key.
+const limit = 100
+
+// load is clients inside the cluster's network that send requests with keys to a Service at a steady pace.
+type load struct {
+	url    string
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu       sync.Mutex
+	keys     []string       // the newest last; guarded by mu
+	admitted map[string]int // by key; guarded by mu
+	refused  map[string]int // by key; guarded by mu
+	wrong    []string       // all that was neither admitted nor refused; guarded by mu
+	slowest  time.Duration  // guarded by mu
+}
+
+// startLoad sends rate requests a second. Half of the clients keep their connections and leave when Envoy tells them to, the others open
+// one for each request, for which kube-proxy chooses a pod.
+func startLoad(t *testing.T, url string, rate int) *load {
+	t.Helper()
+	const workers = 8
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &load{url: url, cancel: cancel, admitted: map[string]int{}, refused: map[string]int{}}
+	for i := range workers {
+		l.done.Go(func() {
+			client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: i%2 == 0}}
+			defer client.CloseIdleConnections()
+			tick := time.NewTicker(time.Second * workers / time.Duration(rate))
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				<-tick.C
+				if key := l.choose(); key != "" {
+					l.send(client, key)
+				}
+			}
+		})
+	}
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) stop() {
+	l.cancel()
+	l.done.Wait()
+}
+
+// begin adds keys that nobody has sent yet; most requests carry one of the newest.
+func (l *load) begin(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range 10 {
+		l.keys = append(l.keys, fmt.Sprintf("%s-%d", name, i))
+	}
+}
+
+func (l *load) choose() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch n := len(l.keys); {
+	case n == 0:
+		return ""
+	case rand.IntN(4) == 0:
+		return l.keys[rand.IntN(n)]
+	default:
+		return l.keys[n-1-rand.IntN(10)]
+	}
+}
+
+func (l *load) send(client *http.Client, key string) {
+	req, err := http.NewRequest(http.MethodGet, l.url, nil)
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("x-api-key", key)
+	begin := time.Now()
+	res, err := client.Do(req)
+	status := 0
+	if err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		status = res.StatusCode
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slowest = max(l.slowest, time.Since(begin))
+	switch {
+	case err == nil && status == http.StatusOK:
+		l.admitted[key]++
+	case err == nil && status == http.StatusTooManyRequests:
+		l.refused[key]++
+	default:
+		l.wrong = append(l.wrong, fmt.Sprintf("%s %s: status %d, %v", begin.UTC().Format(time.StampMilli), key, status, err))
+	}
+}
+
+// finish sends every key until it is refused.
+func (l *load) finish(t testing.TB) {
+	t.Helper()
+	l.stop()
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	for _, key := range l.keys {
+		for n := 0; l.refused[key] == 0; n++ {
+			if n > 2*limit {
+				t.Errorf("%s: never refused, %d admitted", key, l.admitted[key])
+				break
+			}
+			l.send(client, key)
+		}
+	}
+}
+
+// audit wants every request answered by 200 or 429, and each key admitted exactly its limit, or with a fault at most bound more.
+func (l *load) audit(t testing.TB, bound int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	admitted, refused, least, most := 0, 0, limit, limit
+	for _, key := range l.keys {
+		n := l.admitted[key]
+		admitted, refused = admitted+n, refused+l.refused[key]
+		least, most = min(least, n), max(most, n)
+		if n > limit+bound || bound == 0 && n < limit {
+			t.Errorf("%s: %d admitted of %d, bound %d", key, n, limit, bound)
+		}
+	}
+	t.Logf("%d keys of %d each: %d admitted, between %d and %d a key; %d refused, %d lost; the slowest answer took %s",
+		len(l.keys), limit, admitted, least, most, refused, len(l.wrong), l.slowest.Round(time.Millisecond))
+	for _, w := range l.wrong[:min(5, len(l.wrong))] {
+		t.Errorf("lost: %s", w)
+	}
+	if len(l.wrong) > 5 {
+		t.Errorf("and %d more", len(l.wrong)-5)
+	}
+}
