@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/keyward/keyward/lab"
 )
@@ -26,6 +27,9 @@ descriptors:
   - key: api_key
     value: gold*                 # ... a gold customer's 20
     rate_limit: {unit: second, requests_per_unit: 20}
+  - key: api_key
+    value: viral*
+    rate_limit: {unit: second, requests_per_unit: 200}
 `
 
 // demoOptions are the flags of `keyward demo`.
@@ -33,6 +37,7 @@ type demoOptions struct {
 	envoy    string
 	sidecars int
 	length   time.Duration
+	control  string
 	keep     string
 }
 
@@ -42,19 +47,30 @@ func newDemo() *cobra.Command {
 		Use:   "demo",
 		Short: "Watch three sidecars, xDS and a real Envoy limit a dozen API keys on this machine",
 		Long: `Starts sidecars, an xDS server and Envoy as real processes on loopback, with mTLS between them, sends traffic for a
-dozen API keys through Envoy and shows which sidecar counts which key, what was allowed and denied against the limit,
-and how many questions Envoy sent straight to the owner. Ctrl-C stops everything.`,
+dozen API keys through Envoy and shows which sidecar counts which key, what was admitted against the limit and what
+was denied, and how many questions Envoy sent straight to the owner.
+
+On a terminal, press a key and watch admitted / limit:
+  h  make a key hot: its requests are spread over sub-keys, and the sum stays the limit
+  k  kill the owner of the busiest key: its heir goes on, and what that may add at most stands beside what it did
+  r  roll all sidecars: counters move to the next owner before each one ends
+  q  end
+The same can be clicked on a page whose address is printed. Where there is no terminal, all three happen by themselves.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if o.length == 0 && !term.IsTerminal(int(os.Stdout.Fd())) {
+				o.length = 50 * time.Second
+			}
 			return runDemo(ctx, cmd.OutOrStdout(), o)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
 	f.IntVar(&o.sidecars, "sidecars", 3, "members of the cluster")
-	f.DurationVar(&o.length, "for", 30*time.Second, "how long to send traffic")
+	f.DurationVar(&o.length, "for", 0, "how long to send traffic (default: until q on a terminal, else 50 s)")
+	f.StringVar(&o.control, "control", "127.0.0.1:0", "host:port of the page on which the same can be clicked")
 	f.StringVar(&o.keep, "keep", "", "keep logs, certificates and Envoy's configuration in this directory")
 	return cmd
 }
@@ -84,6 +100,8 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
 	l, err := lab.New(lab.Options{
 		Dir: dir, Bin: filepath.Dir(self), Expect: o.sidecars,
 		Rules: map[string]string{"demo.yaml": demoRules},
+		// A laptop can decide so many questions that nothing a demo sends would be hot.
+		Args: []string{"--hot-rate", "100"},
 	})
 	if err != nil {
 		return err
@@ -96,7 +114,13 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	return showDemo(ctx, out, l, envoy, o.length)
+	s := newStage(l, envoy, o.length)
+	stopPage, err := s.page(out, o.control)
+	if err != nil {
+		return err
+	}
+	defer stopPage()
+	return showDemo(ctx, out, s)
 }
 
 // startDemoCluster starts everything and says what it does.
@@ -131,7 +155,7 @@ func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOpti
 	fmt.Fprintln(out, "  the sidecars have found each other and agree on the ring")
 	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: o.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny"},
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--hot-routes"},
 	})
 	if err != nil {
 		return nil, err

@@ -11,93 +11,187 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/term"
 
 	"github.com/keyward/keyward/lab"
-	"github.com/keyward/keyward/ring"
 )
 
-// showDemo sends traffic and draws the table twice a second on a terminal, every five seconds elsewhere.
-func showDemo(ctx context.Context, out io.Writer, l *lab.Lab, envoy *lab.Envoy, length time.Duration) error {
-	keys := demoKeys()
+// notesShown is how many of the notes fit under the table.
+const notesShown = 6
+
+// showDemo sends traffic, carries out what is asked for and draws: twice a second on a terminal, every five seconds
+// elsewhere, where the acts come by themselves.
+func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	if err := nextSecond(ctx); err != nil {
 		return err
 	}
-	start := time.Now()
-	sending, cancel := context.WithTimeout(ctx, length)
+	s.start = time.Now()
+	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
+	every, draw := 5*time.Second, func() { s.draw(out, "\n") }
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
+		restore, err := s.keyboard(cancel)
+		if err != nil {
+			return err
+		}
+		defer restore()
+		every, draw = 500*time.Millisecond, s.redraw(out)
+	} else {
+		go s.script(sending)
+	}
+	if s.until > 0 {
+		sending, cancel = context.WithTimeout(sending, s.until)
+		defer cancel()
+	}
+	acting := make(chan struct{})
+	go func() {
+		defer close(acting)
+		s.act(sending)
+	}()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		send(sending, envoy.Listener, keys)
+		send(sending, s.envoy.Listener, s.keys)
 	}()
-	every, redraw := 5*time.Second, false
-	if f, ok := out.(*os.File); ok && isTerminal(f) {
-		every, redraw = 500*time.Millisecond, true
-	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	lines := 0
-	draw := func() {
-		var b bytes.Buffer
-		drawTable(&b, l, keys, start, length)
-		if redraw && lines > 0 {
-			fmt.Fprintf(out, "\x1b[%dA\x1b[J", lines)
-		}
-		lines = bytes.Count(b.Bytes(), []byte("\n"))
-		_, _ = out.Write(b.Bytes())
-	}
 	for {
 		select {
 		case <-tick.C:
 			draw()
 		case <-done:
+			<-acting
 			draw()
-			return verdict(out, l, keys, start)
+			return s.verdict(out)
 		}
 	}
+}
+
+// keyboard takes single keys from the terminal: those of the acts, and q to end.
+func (s *stage) keyboard(quit func()) (restore func(), err error) {
+	in := int(os.Stdin.Fd())
+	before, err := term.MakeRaw(in)
+	if err != nil {
+		return nil, fmt.Errorf("read keys from the terminal: %w", err)
+	}
+	keys := make(chan byte)
+	go readKeys(keys) // ends with the process: a read of a terminal cannot be called off
+	go func() {
+		for k := range keys {
+			switch k {
+			case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
+				quit()
+				return
+			}
+			for _, a := range acts() {
+				if a.key == k {
+					s.ask(a)
+				}
+			}
+		}
+	}()
+	return func() { _ = term.Restore(in, before) }, nil
+}
+
+// script does everything once where nobody can press a key.
+func (s *stage) script(ctx context.Context) {
+	for _, a := range acts() {
+		select {
+		case s.queue <- a:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *stage) busy() (on bool) {
+	s.set(func() { on = s.now != "" })
+	return on
 }
 
 // nextSecond waits for a window to begin, so that the first one counts in full.
 func nextSecond(ctx context.Context) error {
 	now := time.Now()
-	t := time.NewTimer(now.Truncate(time.Second).Add(time.Second).Sub(now))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !pause(ctx, now.Truncate(time.Second).Add(time.Second).Sub(now)) {
 		return ctx.Err()
 	}
-}
-
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return nil
 }
 
 // windows is how many one-second windows the traffic has touched, the most that could each admit a full limit.
 func windows(start, now time.Time) int64 { return now.Unix() - start.Unix() + 1 }
 
-func drawTable(out io.Writer, l *lab.Lab, keys []*demoKey, start time.Time, length time.Duration) {
+// redraw draws over what was drawn before.
+func (s *stage) redraw(out io.Writer) func() {
+	lines := 0
+	return func() {
+		var b bytes.Buffer
+		s.draw(&b, "\r\n") // a raw terminal needs the carriage return
+		if lines > 0 {
+			fmt.Fprintf(out, "\x1b[%dA\x1b[J", lines)
+		}
+		lines = bytes.Count(b.Bytes(), []byte("\n"))
+		_, _ = out.Write(b.Bytes())
+	}
+}
+
+func (s *stage) draw(out io.Writer, newline string) {
+	var b strings.Builder
 	now := time.Now()
-	var members []ring.Member
-	for _, s := range l.Sidecars {
-		members = append(members, ring.Member{ID: ring.ID(s.Name)})
-	}
-	r := ring.New(members)
-	fmt.Fprintf(out, "\n  %-14s %-11s %8s %8s %9s %9s  %s\n", "API KEY", "COUNTED BY", "LIMIT/s", "SENT/s", "ALLOWED", "DENIED", "allowed against the most that the limit admits")
-	for _, k := range keys {
-		most := windows(start, now) * int64(k.limit)
+	r := s.at(context.Background())
+	fmt.Fprintf(&b, "\n  %-12s %-11s %7s  %-17s %7s  %s\n", "API KEY", "COUNTED BY", "SENT/s", "ADMITTED / LIMIT", "DENIED", "")
+	for _, k := range s.keys {
+		most := windows(s.start, now) * int64(k.limit)
 		allowed := k.allowed.Load()
-		fmt.Fprintf(out, "  %-14s %-11s %8d %8d %9d %9d  %s\n", k.name, r.At(r.Owner(ring.Hash(k.name))).ID, k.limit, k.rate, allowed, k.denied.Load(), bar(allowed, most))
+		fmt.Fprintf(&b, "  %-12s %-11s %7d  %17s %7d  %s\n", k.name, s.owner(r, k), k.rate+int(k.extra.Load()), fmt.Sprintf("%d / %d", allowed, most), k.denied.Load(), bar(allowed, most))
 	}
-	direct, misrouted := directHits(l)
-	fmt.Fprintf(out, "\n  %2.0f of %.0f s   questions Envoy sent straight to the key's owner: %s\n",
-		min(now.Sub(start), length).Seconds(), length.Seconds(), ratio(direct, misrouted))
+	direct, misrouted := s.directHits()
+	fmt.Fprintf(&b, "\n  %3.0f s  straight to the key's owner: %s   %s\n", now.Sub(s.start).Seconds(), ratio(direct, misrouted), s.above(now))
+	s.set(func() { s.footer(&b) })
+	_, _ = io.WriteString(out, strings.ReplaceAll(b.String(), "\n", newline))
+}
+
+// footer is the members, what was done and what can be done. It runs under s.mu.
+func (s *stage) footer(b *strings.Builder) {
+	b.WriteString("  ")
+	for _, name := range s.names {
+		mark, state := "●", s.state[name]
+		if state != "" {
+			mark, state = "○", " "+state
+		}
+		fmt.Fprintf(b, "%s %s%s   ", mark, name, state)
+	}
+	b.WriteString("\n")
+	for _, n := range s.notes[max(0, len(s.notes)-notesShown):] {
+		fmt.Fprintf(b, "  %s\n", n)
+	}
+	switch {
+	case s.now != "":
+		fmt.Fprintf(b, "  ... %s\n", s.now)
+	default:
+		b.WriteString("  ")
+		for _, a := range acts() {
+			fmt.Fprintf(b, "[%c] %s   ", a.key, a.what)
+		}
+		b.WriteString("[q] end\n")
+	}
+}
+
+// above is by how much limits were exceeded, and by how much the crashes so far may have exceeded them.
+func (s *stage) above(now time.Time) string {
+	var over, bound int64
+	for _, k := range s.keys {
+		over += k.over(s.start, now)
+	}
+	s.set(func() { bound = s.bound })
+	if bound == 0 {
+		return fmt.Sprintf("above any limit: %d", over)
+	}
+	return fmt.Sprintf("above any limit: %d (a crash may add %d)", over, bound)
 }
 
 func bar(part, whole int64) string {
-	const width = 40
+	const width = 24
 	n := int(min(width, part*width/max(1, whole)))
 	return strings.Repeat("█", n) + strings.Repeat("░", width-n)
 }
@@ -106,15 +200,15 @@ func ratio(direct, misrouted float64) string {
 	if direct+misrouted == 0 {
 		return "none yet"
 	}
-	return fmt.Sprintf("%.0f of %.0f (%.1f %%)", direct, direct+misrouted, 100*direct/(direct+misrouted))
+	return fmt.Sprintf("%.1f %%", 100*direct/(direct+misrouted))
 }
 
-// directHits adds up the members' counters of questions that came with a key.
-func directHits(l *lab.Lab) (direct, misrouted float64) {
+// directHits adds up the members' counters of questions that came with a key; those of a member end with it.
+func (s *stage) directHits() (direct, misrouted float64) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, s := range l.Sidecars {
-		body, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
+	for _, page := range s.pages {
+		body, err := lab.Get(ctx, "http://"+page+"/metrics")
 		if err != nil {
 			continue
 		}
@@ -134,22 +228,18 @@ func directHits(l *lab.Lab) (direct, misrouted float64) {
 }
 
 // verdict says in words what the figures mean; a failed check is an error.
-func verdict(out io.Writer, l *lab.Lab, keys []*demoKey, start time.Time) error {
+func (s *stage) verdict(out io.Writer) error {
 	var allowed, denied, failed, over int64
 	end := time.Now()
-	for _, k := range keys {
+	for _, k := range s.keys {
 		allowed += k.allowed.Load()
 		denied += k.denied.Load()
 		failed += k.failed.Load()
-		over += max(0, k.allowed.Load()-windows(start, end)*int64(k.limit))
+		over += k.over(s.start, end)
 	}
-	direct, misrouted := directHits(l)
-	fmt.Fprintf(out, `
-  %d requests allowed, %d denied, %d failed. Above any limit: %d.
-  Straight to the owner: %s. The others would have been forwarded once; none is ever guessed.
-`, allowed, denied, failed, over, ratio(direct, misrouted))
-	if over > 0 || failed > 0 {
-		return fmt.Errorf("the demo went wrong: %d requests failed, %d were admitted above their limit", failed, over)
+	fmt.Fprintf(out, "\r\n  %d requests allowed, %d denied, %d failed; %s.\r\n", allowed, denied, failed, s.above(end))
+	if over > s.bound || failed > 0 {
+		return fmt.Errorf("the demo went wrong: %d requests failed, %d were admitted above their limit where %d may be", failed, over, s.bound)
 	}
 	return nil
 }

@@ -12,11 +12,20 @@ import (
 // demoKey is one API key's traffic and what became of it.
 type demoKey struct {
 	name    string
-	rate    int // requests a second that its owner sends
-	limit   int // requests a second that the rules allow
+	rate    int          // requests a second that its owner sends
+	limit   int          // requests a second that the rules allow
+	extra   atomic.Int64 // requests a second that come on top
 	allowed atomic.Int64
 	denied  atomic.Int64
 	failed  atomic.Int64
+}
+
+// viralKey is the key that can be made hot.
+const viralKey = "viral"
+
+// over is how many requests were admitted above the limit, in all windows together.
+func (k *demoKey) over(start, now time.Time) int64 {
+	return max(0, k.allowed.Load()-windows(start, now)*int64(k.limit))
 }
 
 // demoKeys is a dozen customers: most are modest, some send far too much.
@@ -27,7 +36,7 @@ func demoKeys() []*demoKey {
 		rate, limit int
 	}{
 		{"alice", 3, 5}, {"bob", 4, 5}, {"carol", 8, 5}, {"dave", 2, 5}, {"erin", 25, 5}, {"frank", 5, 5},
-		{"grace", 12, 5}, {"heidi", 1, 5}, {"gold-ivan", 18, 20}, {"gold-judy", 40, 20}, {"gold-mallory", 60, 20}, {"oscar", 9, 5},
+		{"grace", 12, 5}, {"heidi", 1, 5}, {"gold-ivan", 18, 20}, {"gold-judy", 40, 20}, {"gold-mallory", 60, 20}, {"oscar", 9, 5}, {viralKey, 20, 200},
 	} {
 		keys = append(keys, &demoKey{name: k.name, rate: k.rate, limit: k.limit})
 	}
@@ -41,15 +50,8 @@ func send(ctx context.Context, envoy string, keys []*demoKey) {
 	var wg sync.WaitGroup
 	for _, k := range keys {
 		wg.Go(func() {
-			tick := time.NewTicker(time.Second / time.Duration(k.rate))
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-					wg.Go(func() { k.ask(client, envoy) })
-				}
+			for pause(ctx, time.Second/time.Duration(int64(k.rate)+k.extra.Load())) {
+				wg.Go(func() { k.ask(client, envoy) })
 			}
 		})
 	}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/ring"
+)
+
+// act is something that the audience may do to the running cluster.
+type act struct {
+	key  byte
+	name string
+	what string
+	do   func(*stage, context.Context) error
+}
+
+// acts are carried out one after the other, by a key, a click, or by themselves where there is no terminal.
+func acts() []act {
+	return []act{
+		{'h', "hot", "make a key hot", (*stage).hot},
+		{'k', "kill", "kill an owner", (*stage).kill},
+		{'r', "roll", "roll all sidecars", (*stage).roll},
+	}
+}
+
+// What happens in an act.
+const (
+	hotFor   = 8 * time.Second // traffic for the hot key
+	deadFor  = 5 * time.Second // a killed sidecar stays dead: longer than others need to take over
+	hotExtra = 300             // requests a second for the hot key
+	// A crash is felt in the window in which it happens and in those until the heirs have taken over.
+	crashWindows = 5
+)
+
+// stage is a running cluster, the traffic on it, and what the audience did to it.
+type stage struct {
+	lab   *lab.Lab
+	envoy *lab.Envoy
+	keys  []*demoKey
+	viral *demoKey
+	names []string // of the sidecars, fixed: the lab's own belong to the goroutine of the acts
+	pages []string // their metrics addresses
+	start time.Time
+	until time.Duration // 0: until told
+
+	queue chan act
+
+	mu    sync.Mutex
+	state map[string]string // of members that are not simply running
+	notes []string          // what was done, newest last
+	now   string            // the act that is on; empty: none
+	bound int64             // hits that the crashes so far may have admitted above limits, at most
+}
+
+func newStage(l *lab.Lab, envoy *lab.Envoy, length time.Duration) *stage {
+	s := &stage{lab: l, envoy: envoy, keys: demoKeys(), queue: make(chan act, 1), state: map[string]string{}, until: length}
+	for _, c := range l.Sidecars {
+		s.names, s.pages = append(s.names, c.Name), append(s.pages, c.Metrics)
+	}
+	for _, k := range s.keys {
+		if k.name == viralKey {
+			s.viral = k
+		}
+	}
+	return s
+}
+
+// ask has an act carried out. One that comes while another is on is not taken.
+func (s *stage) ask(a act) bool {
+	select {
+	case s.queue <- a:
+		return true
+	default:
+		return false
+	}
+}
+
+// act carries out what is asked for, until ctx ends.
+func (s *stage) act(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-s.queue:
+			s.set(func() { s.now = a.what })
+			if err := a.do(s, ctx); err != nil && ctx.Err() == nil {
+				s.note("%s went wrong: %v", a.name, err)
+			}
+			s.set(func() { s.now = "" })
+			pause(ctx, time.Second)
+		}
+	}
+}
+
+func (s *stage) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *stage) note(format string, a ...any) {
+	text := fmt.Sprintf("%4.0f s  ", time.Since(s.start).Seconds()) + fmt.Sprintf(format, a...)
+	s.set(func() { s.notes = append(s.notes, text) })
+}
+
+func (s *stage) mark(name, state string) { s.set(func() { s.state[name] = state }) }
+
+// at is the ring as the members that answer hold it.
+func (s *stage) at(ctx context.Context) *ring.Ring {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var members []ring.Member
+	for _, page := range s.pages {
+		if v, err := lab.Cluster(ctx, page); err == nil && len(v.Ring.Members) > 0 {
+			for _, id := range v.Ring.Members {
+				members = append(members, ring.Member{ID: ring.ID(id)})
+			}
+			return ring.New(members)
+		}
+	}
+	return nil
+}
+
+func (s *stage) owner(r *ring.Ring, k *demoKey) string {
+	if r == nil {
+		return "?"
+	}
+	return string(r.At(r.Owner(ring.Hash(k.name))).ID)
+}
+
+// kill ends the owner of the busiest key as a crash would, and starts it again.
+func (s *stage) kill(ctx context.Context) error {
+	r := s.at(ctx)
+	busiest := s.keys[0]
+	for _, k := range s.keys {
+		if k.rate > busiest.rate {
+			busiest = k
+		}
+	}
+	var victim *lab.Sidecar
+	for _, c := range s.lab.Sidecars {
+		if c.Name == s.owner(r, busiest) {
+			victim = c
+		}
+	}
+	if victim == nil {
+		return fmt.Errorf("nobody owns %s", busiest.name)
+	}
+	var theirs []string
+	for _, k := range s.keys {
+		if s.owner(r, k) == victim.Name {
+			theirs = append(theirs, k.name)
+			s.set(func() { s.bound += crashWindows * crashBound(k, len(s.names)) })
+		}
+	}
+	victim.Kill()
+	s.mark(victim.Name, "killed")
+	s.note("SIGKILL for %s, which counted %s: their heirs have copies and go on", victim.Name, strings.Join(theirs, ", "))
+	if !pause(ctx, deadFor) {
+		return nil
+	}
+	if err := s.restart(ctx, victim); err != nil {
+		return err
+	}
+	s.note("%s is back and counts again", victim.Name)
+	return nil
+}
+
+// crashBound is what the crash of its owner may add to one window of k: `keyward bounds` tells the same.
+func crashBound(k *demoKey, members int) int64 {
+	r := config.Rule{}
+	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
+	b := r.Bounds(config.Cluster{Members: members, Partition: config.PartShare})
+	return int64(b.Unacked + b.Phi)
+}
+
+// restart starts a member again and waits until all hold one ring.
+func (s *stage) restart(ctx context.Context, c *lab.Sidecar) error {
+	s.mark(c.Name, "starting")
+	if err := s.lab.Restart(c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := s.lab.AwaitRing(ctx, s.names...); err != nil {
+		return err
+	}
+	s.mark(c.Name, "")
+	return nil
+}
+
+// roll restarts every sidecar, one by one, as a rolling update does.
+func (s *stage) roll(ctx context.Context) error {
+	for _, c := range s.lab.Sidecars {
+		s.mark(c.Name, "leaving")
+		s.note("SIGTERM for %s: it hands its counters over, then ends", c.Name)
+		if err := c.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		select {
+		case <-c.Exited():
+		case <-ctx.Done():
+			return nil
+		}
+		if err := s.restart(ctx, c); err != nil {
+			return err
+		}
+	}
+	s.note("all sidecars were replaced; nothing was lost, and nothing admitted twice")
+	return nil
+}
+
+// hot sends far more for one key than for all others, and says what the cluster does about it.
+func (s *stage) hot(ctx context.Context) error {
+	s.note("%d requests a second more for %s, counted by %s", hotExtra, s.viral.name, s.owner(s.at(ctx), s.viral))
+	s.viral.extra.Store(hotExtra)
+	defer s.viral.extra.Store(0)
+	said := false
+	for end := time.Now().Add(hotFor); time.Now().Before(end); {
+		if text := s.heat(ctx); text != "" && !said {
+			said = true
+			s.note("%s", text)
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return nil
+		}
+	}
+	s.note("the traffic for %s is as before", s.viral.name)
+	return nil
+}
+
+// heat is what the members do about the hot key; empty while they do nothing.
+func (s *stage) heat(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for _, page := range s.pages {
+		var h admin.HotKeys
+		body, err := lab.Get(ctx, "http://"+page+"/v1/hotkeys")
+		if err != nil || json.Unmarshal(body, &h) != nil {
+			continue
+		}
+		for _, r := range h.Routes {
+			if r.OwnerString != s.viral.name {
+				continue
+			}
+			var by []string
+			for _, sub := range r.SubKeys {
+				by = append(by, sub.Member)
+			}
+			return fmt.Sprintf("%s is hot: Envoy spreads it over %s, which spend leases of the one limit", s.viral.name, strings.Join(by, ", "))
+		}
+	}
+	return ""
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,23 @@
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDemo: the demo makes a key hot, kills an owner and rolls all sidecars by itself, and ends well: no request failed, and nothing was
+// admitted above a limit but what a crash may add.
+func TestDemo(t *testing.T) {
+	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--for", "40s", "--envoy", envoyBinary(t))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"viral is hot: Envoy spreads it over", "SIGKILL for sidecar-", "is back and counts again", "all sidecars were replaced", ", 0 failed; above any limit: "} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("nothing of %q in\n%s", want, out)
+		}
+	}
+}
