@@ -44,6 +44,7 @@ Start here:
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
   keyward ring owner --members a,b,c K which sidecar counts this key?
   keyward top                          which keys are hot, and what is done about them?
+  keyward ask --help                   what does a rate-limit service answer to this question?
   keyward tap --over                   who is refused right now?
   keyward hot --help                   split, pin or cap a key by hand
   keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
@@ -53,5 +54,6 @@ Start here:
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newSimulate()) // moving over
+	root.AddCommand(newAsk())
 	return root
 }

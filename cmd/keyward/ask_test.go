@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/cmd/internal/boot"
+	"github.com/keyward/keyward/envoy/settings"
+)
+
+// startSidecar runs a sidecar that stands alone, with rules, and returns the address of its rate-limit service.
+func startSidecar(t *testing.T, rules string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_, port, _ := net.SplitHostPort(address)
+	l.Close()
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "config"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "config", "rules.yaml"), []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{
+		"RUNTIME_ROOT": root, "RUNTIME_WATCH_ROOT": "false", "USE_STATSD": "false",
+		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": port, "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0",
+	}
+	getenv := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	f, err := boot.Parse("sidecar", "", []string{"--node", "a", "--metrics", "127.0.0.1:0", "--admin", ""}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := settings.Read(getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- boot.RunSidecar(ctx, f, s, getenv, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return address
+}
+
+func runAsk(args ...string) (string, error) {
+	var out strings.Builder
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	root.SetArgs(append([]string{"ask"}, args...))
+	err := root.Execute()
+	return out.String(), err
+}
+
+func TestAsk(t *testing.T) {
+	address := startSidecar(t, "{domain: shop, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]}")
+	question := []string{address, "--domain", "shop", "--key", "user=alice"}
+
+	out, err := runAsk(append(question, "--hits", "0")...)
+	if err != nil || !strings.Contains(out, "2 of 2 per hour left") {
+		t.Errorf("a look: %v, %q", err, out)
+	}
+	if _, err := runAsk(append(question, "--times", "3", "--want", "ok,ok,over_limit")...); err != nil {
+		t.Error(err)
+	}
+	if _, err := runAsk(append(question, "--want", "ok")...); err == nil || !strings.Contains(err.Error(), "were over_limit, wanted ok") {
+		t.Errorf("another answer than wanted: %v", err)
+	}
+	if out, err := runAsk(address, "--domain", "shop", "--key", "other=x"); err != nil || !strings.Contains(out, "no limit") {
+		t.Errorf("without a rule: %v, %q", err, out)
+	}
+	out, err = runAsk(address, "--domain", "shop", "--key", "run=7", "--limit", "5/day", "-o", "json")
+	var answers []askAnswer
+	if err != nil || json.Unmarshal([]byte(out), &answers) != nil || len(answers) != 1 {
+		t.Fatalf("as JSON: %v, %s", err, out)
+	}
+	if s := answers[0].Statuses[0]; answers[0].Code != "ok" || *s.Limit != 5 || s.Unit != "day" || s.Remaining != 4 {
+		t.Errorf("an override: %s", out)
+	}
+	for _, bad := range [][]string{
+		{address, "--domain", "shop"}, {address, "--key", "k=v"}, {address, "--domain", "shop", "--key", "k"},
+		append(question, "--limit", "5/eon"), append(question, "--limit", "5"), append(question, "--times", "0"),
+		{"127.0.0.1:1", "--domain", "shop", "--key", "k=v", "--timeout", "50ms"},
+	} {
+		if out, err := runAsk(bad...); err == nil {
+			t.Errorf("%q: no error, %q", bad, out)
+		}
+	}
+}
