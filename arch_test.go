@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"dashboards":          {},
 	"dashboards/generate": {"dashboards"},
 	"tool/migrate":        {"limit", "config", "config/source", "envoy/settings"},
-	"tool/mirror":         {"envoy/rls"},
+	"tool/mirror":         {"config", "envoy/rls"},
 	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},
 	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":       {"test/sim"},
