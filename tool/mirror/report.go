@@ -1,0 +1,311 @@
+package mirror
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/status"
+)
+
+// reason is why a question was not compared.
+type reason string
+
+const (
+	tooMany    reason = "too_many_open" // the limit of questions that nobody waits for
+	oldFailed  reason = "old_failed"
+	newFailed  reason = "new_failed"
+	bothFailed reason = "both_failed"
+)
+
+func reasons() []reason { return []reason{tooMany, oldFailed, newFailed, bothFailed} }
+
+// report counts what is found, and logs some of it.
+type report struct {
+	metrics *metrics
+	started time.Time
+	front   string
+
+	mu      sync.Mutex
+	log     io.Writer     // guarded by mu; nil: nobody reads
+	lines   *rate.Limiter // has a lock of its own
+	counts  counts        // guarded by mu
+	lastErr [2]string     // guarded by mu; of the old and the new service
+}
+
+// counts are what the two services admitted of the questions that were compared.
+type counts struct{ oldOK, newOK, same uint64 }
+
+func newReport(o Options) *report {
+	if o.LogRate <= 0 {
+		o.LogRate = 10
+	}
+	front := "old"
+	if o.AnswerNew {
+		front = "new"
+	}
+	return &report{metrics: newMetrics(o.Registerer), started: time.Now(), front: front, log: o.Log, lines: rate.NewLimiter(rate.Limit(o.LogRate), max(1, int(o.LogRate)))}
+}
+
+func (r *report) answered(isNew bool, o *outcome) {
+	service, at := "old", 0
+	if isNew {
+		service, at = "new", 1
+	}
+	code := "error"
+	if o.err == nil {
+		code = "ok"
+		if decode(o.out.data).OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
+			code = "over_limit"
+		}
+	} else {
+		r.mu.Lock()
+		r.lastErr[at] = o.err.Error()
+		r.mu.Unlock()
+	}
+	r.metrics.requests.WithLabelValues(service, code).Inc()
+	r.metrics.seconds.WithLabelValues(service).Observe(o.took.Seconds())
+}
+
+func (r *report) notCompared(why reason) { r.metrics.notCompared.WithLabelValues(string(why)).Inc() }
+
+func (r *report) counted(a, b *rlsv3.RateLimitResponse) {
+	r.metrics.compared.Inc()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
+		r.counts.oldOK++
+	}
+	if b.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
+		r.counts.newOK++
+	}
+}
+
+func (r *report) agreed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.same++
+}
+
+// Difference is one line of the log. Fields are only ever added.
+type Difference struct {
+	Time        time.Time `json:"time"`
+	Class       Class     `json:"class"`
+	Known       string    `json:"known,omitempty"` // what of docs/differences.md it is
+	Fields      []string  `json:"fields"`
+	Domain      string    `json:"domain"`
+	Descriptors []string  `json:"descriptors"`
+	Hits        uint64    `json:"hits"`
+	Old         Answer    `json:"old"`
+	New         Answer    `json:"new"`
+}
+
+// Answer is what one service said.
+type Answer struct {
+	Code     string            `json:"code"`
+	Error    string            `json:"error,omitempty"`
+	Statuses []Status          `json:"statuses,omitempty"`
+	Headers  map[string]string `json:"headers,omitempty"`
+	Millis   float64           `json:"ms"`
+}
+
+// Status is what it said of one descriptor.
+type Status struct {
+	Code      string `json:"code"`
+	Limit     string `json:"limit,omitempty"` // amount/UNIT
+	Remaining uint32 `json:"remaining"`
+	Reset     int64  `json:"reset_seconds"`
+}
+
+func (r *report) difference(q *question, c Class, fields []string, old, new *outcome) {
+	r.metrics.differences.WithLabelValues(string(c)).Inc()
+	if c == other {
+		for _, f := range fields {
+			r.metrics.fields.WithLabelValues(f).Inc()
+		}
+	}
+	if r.log == nil || !r.lines.Allow() {
+		return
+	}
+	d := Difference{
+		Time: time.Unix(0, q.begin).UTC(), Class: c, Known: q.known, Fields: fields, Domain: q.request.Domain, Hits: q.hits,
+		Old: newAnswer(old), New: newAnswer(new),
+	}
+	for i := range q.request.Descriptors {
+		d.Descriptors = append(d.Descriptors, name(q, i))
+	}
+	line, err := json.Marshal(d)
+	if err != nil {
+		return // a Difference is plain data
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = r.log.Write(append(line, '\n')) // nobody could be told
+}
+
+// maxName bounds a descriptor in the log, in bytes.
+const maxName = 512
+
+func name(q *question, i int) string {
+	var b strings.Builder
+	for n, e := range q.request.Descriptors[i].Entries {
+		if n > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(e.Key + "=" + e.Value)
+	}
+	return strings.ToValidUTF8(b.String()[:min(maxName, b.Len())], "\uFFFD")
+}
+
+func newAnswer(o *outcome) Answer {
+	a := Answer{Millis: float64(o.took.Microseconds()) / 1000}
+	if o.err != nil {
+		a.Code, a.Error = status.Code(o.err).String(), o.err.Error()
+		return a
+	}
+	res := decode(o.out.data)
+	a.Code = res.OverallCode.String()
+	for _, s := range res.Statuses {
+		st := Status{Code: s.Code.String(), Remaining: s.LimitRemaining, Reset: s.DurationUntilReset.GetSeconds()}
+		if l := s.CurrentLimit; l != nil {
+			st.Limit = fmt.Sprintf("%d/%s", l.RequestsPerUnit, l.Unit)
+		}
+		a.Statuses = append(a.Statuses, st)
+	}
+	for _, h := range res.ResponseHeadersToAdd {
+		if a.Headers == nil {
+			a.Headers = map[string]string{}
+		}
+		a.Headers[h.Key] = h.Value
+	}
+	return a
+}
+
+// Summary is all that was found. Fields are only ever added.
+type Summary struct {
+	Since       time.Time         `json:"since"`
+	Answers     string            `json:"answers"` // whose verdicts callers get: old or new
+	Compared    uint64            `json:"compared"`
+	Same        uint64            `json:"same"`
+	Differences map[Class]uint64  `json:"differences"`
+	NotCompared map[reason]uint64 `json:"not_compared"`
+	FellBack    uint64            `json:"fallbacks"`
+	Old         Service           `json:"old"`
+	New         Service           `json:"new"`
+	Ratio       float64           `json:"ratio"` // admitted by the new service to admitted by the old, of what was compared
+	Verdict     string            `json:"verdict"`
+}
+
+// Service is how one of the two answered.
+type Service struct {
+	OK        uint64  `json:"ok"`
+	OverLimit uint64  `json:"over_limit"`
+	Errors    uint64  `json:"errors"`
+	LastError string  `json:"last_error,omitempty"`
+	Admitted  uint64  `json:"admitted"` // of the questions that were compared
+	P50       float64 `json:"p50_ms"`   // at most
+	P99       float64 `json:"p99_ms"`
+}
+
+// Summary sums up.
+func (m *Mirror) Summary() Summary { return m.report.summary() }
+
+func (r *report) summary() Summary {
+	s := Summary{
+		Since: r.started.UTC(), Answers: r.front, Compared: number(r.metrics.compared), FellBack: number(r.metrics.fellBack),
+		Differences: map[Class]uint64{}, NotCompared: map[reason]uint64{},
+	}
+	for _, c := range classes() {
+		s.Differences[c] = number(r.metrics.differences.WithLabelValues(string(c)))
+	}
+	for _, why := range reasons() {
+		s.NotCompared[why] = number(r.metrics.notCompared.WithLabelValues(string(why)))
+	}
+	s.Old, s.New = r.service("old"), r.service("new")
+	r.mu.Lock()
+	s.Same, s.Old.Admitted, s.New.Admitted = r.counts.same, r.counts.oldOK, r.counts.newOK
+	s.Old.LastError, s.New.LastError = r.lastErr[0], r.lastErr[1]
+	r.mu.Unlock()
+	if s.Old.Admitted > 0 {
+		s.Ratio = float64(s.New.Admitted) / float64(s.Old.Admitted)
+	}
+	s.Verdict = s.verdict()
+	return s
+}
+
+func (r *report) service(name string) Service {
+	n := func(code string) uint64 { return number(r.metrics.requests.WithLabelValues(name, code)) }
+	took, ok := r.metrics.seconds.WithLabelValues(name).(prometheus.Metric)
+	s := Service{OK: n("ok"), OverLimit: n("over_limit"), Errors: n("error")}
+	if ok {
+		s.P50, s.P99 = 1000*quantile(took, 0.5), 1000*quantile(took, 0.99)
+	}
+	return s
+}
+
+// verdict says in a sentence what to make of it.
+func (s *Summary) verdict() string {
+	switch lost := s.NotCompared[newFailed] + s.NotCompared[bothFailed]; {
+	case s.Compared == 0:
+		return "nothing was compared yet"
+	case s.Differences[other] > 0:
+		return fmt.Sprintf("%d differences that nothing explains: look at them before you go on", s.Differences[other])
+	case lost > 0:
+		return fmt.Sprintf("no difference is unexplained, but %d questions had no answer of the new service", lost)
+	case s.Differences[firstWindow] > s.Compared/2:
+		return "no difference is unexplained, but the windows that were under way at the start have not ended yet"
+	}
+	return "no difference is unexplained"
+}
+
+// Text writes the summary for people.
+func (s *Summary) Text(out io.Writer) error {
+	fmt.Fprintf(out, "Since %s: %s. Callers get the answers of the %s service.\n\n", s.Since.Format(time.RFC3339), s.Verdict, s.Answers)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\tOLD\tNEW")
+	row := func(name string, old, new any) { fmt.Fprintf(t, "%s\t%v\t%v\n", name, old, new) }
+	row("ok", s.Old.OK, s.New.OK)
+	row("over limit", s.Old.OverLimit, s.New.OverLimit)
+	row("errors", s.Old.Errors, s.New.Errors)
+	row("admitted, of those compared", s.Old.Admitted, s.New.Admitted)
+	row("median, at most", fmt.Sprintf("%.3g ms", s.Old.P50), fmt.Sprintf("%.3g ms", s.New.P50))
+	row("99th percentile, at most", fmt.Sprintf("%.3g ms", s.Old.P99), fmt.Sprintf("%.3g ms", s.New.P99))
+	fmt.Fprintf(t, "\nadmitted, new / old\t%.4f\n", s.Ratio)
+	fmt.Fprintf(t, "compared\t%d\n  the same\t%d\n", s.Compared, s.Same)
+	for _, c := range classes() {
+		fmt.Fprintf(t, "  differ: %s\t%d\t%s\n", strings.ReplaceAll(string(c), "_", " "), s.Differences[c], meanings()[c])
+	}
+	for _, why := range reasons() {
+		if n := s.NotCompared[why]; n > 0 {
+			fmt.Fprintf(t, "not compared: %s\t%d\n", strings.ReplaceAll(string(why), "_", " "), n)
+		}
+	}
+	if s.FellBack > 0 {
+		fmt.Fprintf(t, "answered by the old, as the new failed\t%d\n", s.FellBack)
+	}
+	if s.Old.LastError != "" {
+		fmt.Fprintf(t, "last error of the old\t%s\n", s.Old.LastError)
+	}
+	if s.New.LastError != "" {
+		fmt.Fprintf(t, "last error of the new\t%s\n", s.New.LastError)
+	}
+	return t.Flush()
+}
+
+func meanings() map[Class]string {
+	return map[Class]string{
+		known:       "listed in docs/differences.md",
+		firstWindow: "of windows that began before this did",
+		missed:      "of windows in which a question reached one service only",
+		windowEdge:  "asked as the window ended",
+		order:       "no more than the questions open at the same time",
+		other:       "unexplained",
+	}
+}
