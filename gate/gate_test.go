@@ -1,0 +1,290 @@
+package gate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// eventually waits for what another goroutine is about to do.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (s *Surface) count(reason string) float64 {
+	return testutil.ToFloat64(s.gates.refused.WithLabelValues(s.name, reason))
+}
+
+func listen(t *testing.T, s *Surface, most int) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Listen(l, most)
+}
+
+func dial(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// At the bound, the connection that talks stays and those that are silent go, the longest silent first.
+func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
+	s := New(prometheus.NewRegistry()).Surface("test")
+	l := listen(t, s, 3)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	busy := dial(t, l)
+	echo := func() error {
+		if _, err := busy.Write([]byte{1}); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(busy, make([]byte, 1))
+		return err
+	}
+	var idle []net.Conn
+	for i := range 20 {
+		idle = append(idle, dial(t, l))
+		eventually(t, "accepted", func() bool { return s.count(Crowded) == float64(max(0, i+2-3)) })
+		if err := echo(); err != nil {
+			t.Fatalf("the busy connection, after %d idle ones: %v", i+1, err)
+		}
+	}
+	if n := testutil.ToFloat64(s.gates.open.WithLabelValues("test")); n != 3 {
+		t.Errorf("%v open, not 3", n)
+	}
+	for i, c := range idle[:18] {
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("idle connection %d is open: %v", i, err)
+		}
+	}
+	for _, c := range append(idle, busy) {
+		c.Close()
+	}
+	eventually(t, "closed ones are forgotten", func() bool { return testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == 0 })
+}
+
+// serveGRPC serves health on a watched port.
+func serveGRPC(t *testing.T) (*Surface, net.Listener) {
+	t.Helper()
+	s := New(prometheus.NewRegistry()).Surface("test")
+	l := listen(t, s, 100)
+	g := grpc.NewServer(grpc.Creds(s.Credentials(nil)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
+	healthpb.RegisterHealthServer(g, health.NewServer())
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	return s, l
+}
+
+func TestHonestCallsAreNotCounted(t *testing.T) {
+	s, l := serveGRPC(t)
+	for range 3 {
+		c, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			if _, err := healthpb.NewHealthClient(c).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w, err := healthpb.NewHealthClient(c).Watch(ctx, &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = w.Recv()
+		}
+		cancel()
+		if err := errors.Join(err, c.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dial(t, l).Close() // a probe
+	eventually(t, "all closed", func() bool { return testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == 0 })
+	if n := testutil.CollectAndCount(s.gates.refused); n != 0 {
+		t.Errorf("%d kinds of refusals counted", n)
+	}
+}
+
+// speak opens HTTP/2 by hand.
+func speak(t *testing.T, l net.Listener) (net.Conn, *http2.Framer) {
+	t.Helper()
+	c := dial(t, l)
+	f := http2.NewFramer(c, c)
+	_, err := io.WriteString(c, http2.ClientPreface)
+	if err := errors.Join(err, f.WriteSettings()); err != nil {
+		t.Fatal(err)
+	}
+	return c, f
+}
+
+// block is the header block of a call, with n more headers.
+func block(n int) []byte {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/grpc.health.v1.Health/Watch"}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	for i := range n {
+		_ = e.WriteField(hpack.HeaderField{Name: fmt.Sprintf("x-%d", i), Value: strings.Repeat("v", 100)})
+	}
+	return b.Bytes()
+}
+
+func TestBrokenHTTP2IsCounted(t *testing.T) {
+	headers := func(f *http2.Framer, id uint32, b []byte) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b, EndHeaders: true})
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		do     func(net.Conn, *http2.Framer) error
+	}{
+		"headers too large": {"frame_size_error", func(_ net.Conn, f *http2.Framer) error { return headers(f, 1, block(60)) }},
+		"too many streams": {"refused_stream", func(_ net.Conn, f *http2.Framer) error {
+			var errs []error
+			for i := range 5 {
+				errs = append(errs, headers(f, uint32(2*i+1), block(0)))
+			}
+			return errors.Join(errs...)
+		}},
+		"pings": {"enhance_your_calm", func(_ net.Conn, f *http2.Framer) error {
+			for range 10 {
+				if err := f.WritePing(false, [8]byte{1}); err != nil {
+					return nil // cut off already
+				}
+			}
+			return nil
+		}},
+		"a continuation of nothing": {Cut, func(_ net.Conn, f *http2.Framer) error { return f.WriteContinuation(1, true, block(0)) }},
+		"no frames at all": {Cut, func(c net.Conn, _ *http2.Framer) error {
+			_, err := c.Write(bytes.Repeat([]byte{0xff}, 100))
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, l := serveGRPC(t)
+			c, f := speak(t, l)
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+			if err := tt.do(c, f); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "counted as "+tt.reason, func() bool { return s.count(tt.reason) >= 1 })
+		})
+	}
+}
+
+func TestNoPreface(t *testing.T) {
+	for name, text := range map[string]string{"another protocol": strings.Repeat("GET / HTTP/1.1\r\n", 3), "half a preface": "PRI * HTTP"} {
+		t.Run(name, func(t *testing.T) {
+			s, l := serveGRPC(t)
+			c := dial(t, l)
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Read(make([]byte, 100)); err == nil {
+				t.Error("it was answered")
+			}
+			eventually(t, "counted", func() bool { return s.count(NotHTTP2) == 1 })
+		})
+	}
+}
+
+// The scanner must find the same frames in whatever pieces they are written.
+func TestFramesInPieces(t *testing.T) {
+	var b bytes.Buffer
+	f := http2.NewFramer(&b, nil)
+	for i := range 20 {
+		_ = f.WriteData(1, false, make([]byte, i*7))
+		_ = f.WriteRSTStream(1, http2.ErrCode(i%3))
+		_ = f.WritePing(true, [8]byte{7, 7, 7, 7, 7, 7, 7, 7})
+		_ = f.WriteGoAway(5, http2.ErrCode(i%4), []byte("debug"))
+		_ = f.WriteSettings()
+	}
+	for _, piece := range []int{1, 2, 3, 8, 9, 10, 13, 100, b.Len()} {
+		var h heads
+		var got []string
+		for rest := b.Bytes(); len(rest) > 0; {
+			n := min(piece, len(rest))
+			h.scan(rest[:n], func(typ http2.FrameType, code http2.ErrCode) { got = append(got, fmt.Sprint(typ, code)) })
+			rest = rest[n:]
+		}
+		for i := range 20 {
+			if len(got) != 40 || got[2*i] != fmt.Sprint(http2.FrameRSTStream, http2.ErrCode(i%3)) || got[2*i+1] != fmt.Sprint(http2.FrameGoAway, http2.ErrCode(i%4)) {
+				t.Fatalf("in pieces of %d: %q", piece, got)
+			}
+		}
+	}
+}
+
+func TestHTTPRequestsThatNeverCameToBe(t *testing.T) {
+	s := New(prometheus.NewRegistry()).Surface("test")
+	srv := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),
+		ReadHeaderTimeout: 100 * time.Millisecond, MaxHeaderBytes: 1000,
+	}
+	s.Watch(srv)
+	l := listen(t, s, 100)
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	good := dial(t, l)
+	for range 3 { // on one connection
+		if _, err := io.WriteString(good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(good), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+	good.Close()
+	dial(t, l).Close()
+	for i, text := range []string{"GET / HTT", "GET /" + strings.Repeat("x", 10_000) + " HTTP/1.1\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01"} {
+		c := dial(t, l)
+		_, _ = io.WriteString(c, text)
+		_, _ = io.Copy(io.Discard, c) // until it is closed
+		eventually(t, "counted", func() bool { return s.count(Incomplete) == float64(i+1) })
+	}
+}
