@@ -53,7 +53,7 @@ Start here:
 		SilenceErrors: true,
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
-	root.AddCommand(newSimulate()) // moving over
+	root.AddCommand(newMirror(), newSimulate()) // moving over
 	root.AddCommand(newAsk())
 	return root
 }

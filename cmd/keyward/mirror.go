@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/tool/mirror"
+)
+
+// mirrorFlags are the flags of `keyward mirror`.
+type mirrorFlags struct {
+	listen, metrics, answer, log string
+	options                      mirror.Options
+	tls                          certs.Files
+	listenTLS, oldTLS, newTLS    bool
+	lasts                        time.Duration
+	format                       *string
+}
+
+func newMirror() *cobra.Command {
+	var f mirrorFlags
+	cmd := &cobra.Command{
+		Use:   "mirror --old HOST:PORT --new HOST:PORT",
+		Short: "Answer with the old rate limit service's verdicts, ask Keyward too, report every difference",
+		Long: `Stands between Envoy and envoyproxy/ratelimit while you move over. Every question goes to the old service, whose answer
+goes back byte for byte, and at the same time to the new one, for whose answer nobody waits: if it is slow, fails or is not
+there, callers do not notice. Health checks and all other calls go to the service that answers.
+
+Where the two answers differ, a JSON line says so (at most --log-rate a second), with why:
+
+  known         docs/differences.md lists it
+  first_window  the window began before this did, so the services have counted different hits; it goes away by itself
+  missed        in this window a question reached one of them only
+  window_edge   the question came as the window ended
+  order         no further apart than the questions that were open at the same time
+  other         unexplained: look at it
+
+http://METRICS/ shows the sum of it at any time (as JSON with Accept: application/json), /metrics has keyward_mirror_*, and
+/healthcheck answers 200 while the service that answers is healthy. At the end the sum is printed.
+
+When nothing is left unexplained, --answer new makes the new service's verdicts count, and the old one's only where the new
+one fails. Then point Envoy at Keyward. docs/migration.md has all the steps, with the way back from each.`,
+		Example: `  keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081
+  keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081 --answer new
+  keyward mirror --old 127.0.0.1:8081 --new 127.0.0.1:18081 --listen 127.0.0.1:28081 --for 10m -o json > found.json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return f.run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f.format = outputFlag(cmd)
+	f.define(cmd)
+	return cmd
+}
+
+func (f *mirrorFlags) define(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVar(&f.listen, "listen", ":8081", "`host:port` for Envoy's questions")
+	s.StringVar(&f.options.Old, "old", "", "`host:port` of envoyproxy/ratelimit, gRPC")
+	s.StringVar(&f.options.New, "new", "", "`host:port` of Keyward, gRPC")
+	s.StringVar(&f.answer, "answer", "old", "whose verdicts count: old, or new (then the old one's where the new one fails)")
+	s.StringVar(&f.metrics, "metrics", ":9090", "`host:port` of /metrics, /healthcheck and the sum at /; empty: none")
+	s.StringVar(&f.log, "log", "-", "`file` for the differences, one JSON line each; -: standard error; empty: none")
+	s.Float64Var(&f.options.LogRate, "log-rate", 10, "the most `lines` a second; all differences are counted")
+	s.DurationVar(&f.options.Timeout, "timeout", time.Second, "for the service that nobody waits for")
+	s.IntVar(&f.options.InFlight, "in-flight", 1024, "questions to it that may be open; more are not mirrored, and counted")
+	s.DurationVar(&f.lasts, "for", 0, "end after this time (default: at SIGTERM or SIGINT)")
+	s.BoolVar(&f.listenTLS, "listen-tls", false, "serve Envoy with TLS, by the --tls-* files")
+	s.BoolVar(&f.oldTLS, "old-tls", false, "ask the old service with TLS, by the --tls-* files")
+	s.BoolVar(&f.newTLS, "new-tls", false, "ask the new service with TLS, by the --tls-* files")
+	s.StringVar(&f.tls.Cert, "tls-cert", "", "`file` of a certificate (read again when it changes)")
+	s.StringVar(&f.tls.Key, "tls-key", "", "`file` of its key")
+	s.StringVar(&f.tls.CA, "tls-ca", "", "`file` of the CA of the other side")
+	for _, name := range []string{"old", "new"} {
+		_ = cmd.MarkFlagRequired(name) // the flag exists
+	}
+}
+
+func (f *mirrorFlags) run(ctx context.Context, out, messages io.Writer) (err error) {
+	if f.answer != "old" && f.answer != "new" {
+		return fmt.Errorf("--answer %s: want old or new", f.answer)
+	}
+	f.options.AnswerNew = f.answer == "new"
+	closeLog, err := f.openLog(messages)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	creds, err := f.credentials()
+	if err != nil {
+		return err
+	}
+	reg := prometheus.NewRegistry()
+	f.options.Registerer = reg
+	m, err := mirror.New(f.options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if f.lasts > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.lasts)
+		defer cancel()
+	}
+	if err := f.serve(ctx, m, m.NewServer(creds), reg); err != nil {
+		return err
+	}
+	sum := m.Summary()
+	return show(out, *f.format, &sum, sum.Text)
+}
+
+// serve serves until ctx ends or a port cannot be had.
+func (f *mirrorFlags) serve(ctx context.Context, m *mirror.Mirror, g *grpc.Server, reg *prometheus.Registry) error {
+	ln, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- g.Serve(ln) }()
+	if f.metrics != "" {
+		page, err := net.Listen("tcp", f.metrics)
+		if err != nil {
+			g.Stop()
+			return fmt.Errorf("--metrics: %w", err)
+		}
+		h := &http.Server{Handler: mirrorPage(m, reg), ReadHeaderTimeout: 10 * time.Second}
+		defer h.Close()
+		go func() { failed <- h.Serve(page) }()
+	}
+	select {
+	case err := <-failed:
+		g.Stop()
+		return err
+	case <-ctx.Done():
+	}
+	force := time.AfterFunc(10*time.Second, g.Stop)
+	defer force.Stop()
+	g.GracefulStop()
+	return nil
+}
+
+func mirrorPage(m *mirror.Mirror, reg *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthcheck", func(w http.ResponseWriter, r *http.Request) {
+		if err := m.Healthy(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, "OK") // the caller may have left
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		sum, format := m.Summary(), "text"
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if strings.Contains(r.Header.Get("Accept"), "application/json") {
+			format = "json"
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		_ = show(w, format, &sum, sum.Text) // the caller may have left
+	})
+	return mux
+}
+
+func (f *mirrorFlags) openLog(messages io.Writer) (closeLog func(), err error) {
+	switch f.log {
+	case "":
+		return func() {}, nil
+	case "-":
+		f.options.Log = messages
+		return func() {}, nil
+	}
+	file, err := os.OpenFile(f.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("--log: %w", err)
+	}
+	f.options.Log = file
+	return func() { file.Close() }, nil
+}
+
+// credentials are those of the door; the ones of the services go into the options.
+func (f *mirrorFlags) credentials() (door credentials.TransportCredentials, err error) {
+	if f.oldTLS || f.newTLS {
+		conf, err := certs.Client(f.tls, certs.ClientOptions{})
+		if err != nil {
+			return nil, err
+		}
+		if f.oldTLS {
+			f.options.OldTLS = credentials.NewTLS(conf)
+		}
+		if f.newTLS {
+			f.options.NewTLS = credentials.NewTLS(conf)
+		}
+	}
+	if !f.listenTLS {
+		return nil, nil
+	}
+	conf, err := certs.Server(f.tls, certs.ServerOptions{MinVersion: tls.VersionTLS12}) // Envoy offers no more unless told to
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(conf), nil
+}
