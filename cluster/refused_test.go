@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"bytes"
+	"compress/lzw"
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// reasons counts what members refuse.
+type reasons struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (r *reasons) add(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == nil {
+		r.n = map[string]int{}
+	}
+	r.n[reason]++
+}
+
+func (r *reasons) of(reason string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n[reason]
+}
+
+// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram.
+func bomb(t *testing.T) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	w := lzw.NewWriter(&packed, lzw.LSB, 8)
+	zeros := make([]byte, 1<<20)
+	for range 60 {
+		if _, err := w.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	if packed.Len() > 60_000 {
+		t.Fatalf("%d bytes do not fit a datagram", packed.Len())
+	}
+	const compressed = 9
+	b := append([]byte{compressed, 0x82, 0xa4}, "Algo\x00\xa3Buf\xdb"...)
+	return append(binary.BigEndian.AppendUint32(b, uint32(packed.Len())), packed.Bytes()...)
+}
+
+func datagram(t *testing.T, to string, b []byte) {
+	t.Helper()
+	c, err := net.Dial("udp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stream(t *testing.T, to string, b []byte) {
+	t.Helper()
+	c, err := net.Dial("tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() { _, _ = c.Write(b) }()
+	_, _ = io.Copy(io.Discard, c)
+}
+
+// TestRefusedGossipIsCounted knows memberlist's log lines: they are all that tells of what it refuses.
+func TestRefusedGossipIsCounted(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	labelled := func(label string, b []byte) []byte {
+		return append(append([]byte{244, byte(len(label))}, label...), b...)
+	}
+	long := append([]byte{10, 1, 0x30, 0, 0}, make([]byte, 16<<20)...) // encrypted, and says that 19 MiB follow
+	for _, tt := range []struct {
+		name, reason, keyFile string
+		do                    func(t *testing.T, to string)
+	}{
+		{"a datagram in the clear", "key", key, func(t *testing.T, to string) { datagram(t, to, labelled("test", []byte("\x06hello"))) }},
+		{"a stream in the clear", "key", key, func(t *testing.T, to string) { stream(t, to, labelled("test", []byte("\x06hello"))) }},
+		{"a member with another key", "key", key, func(t *testing.T, to string) { stranger(t, to, "test", strings.Repeat("x", 32)) }},
+		{"a member with another label", "label", key, func(t *testing.T, to string) { stranger(t, to, "other", strings.Repeat("k", 32)) }},
+		{"a datagram of another label", "label", "", func(t *testing.T, to string) { datagram(t, to, labelled("other", []byte("\x06hello"))) }},
+		{"a stream that never ends", "too_large", key, func(t *testing.T, to string) { stream(t, to, labelled("test", long)) }},
+		{"a compressed bomb as a datagram", "compressed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", bomb(t))) }},
+		{"a compressed bomb as a stream", "compressed", "", func(t *testing.T, to string) { stream(t, to, labelled("test", bomb(t))) }},
+		{"nonsense", "malformed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", []byte("\x63nonsense"))) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var refused reasons
+			all := three(t, func(o *Options) { o.KeyFile, o.OnRefused = tt.keyFile, refused.add })
+			if n := refused.of(tt.reason); n != 0 {
+				t.Fatalf("%d refused before", n)
+			}
+			tt.do(t, all[0].Gossip())
+			eventually(t, "counted as "+tt.reason, func() bool { return refused.of(tt.reason) > 0 })
+			if !whole(all...) || len(all[0].View().Members) != 3 {
+				t.Error("the cluster noticed")
+			}
+		})
+	}
+}
+
+// stranger tries to join with another key or label.
+func stranger(t *testing.T, to, label, key string) {
+	t.Helper()
+	conf := memberlist.DefaultLocalConfig()
+	conf.Name, conf.BindAddr, conf.BindPort, conf.Label = "stranger", "127.0.0.1", 0, label
+	conf.SecretKey, conf.LogOutput = []byte(key), io.Discard
+	list, err := memberlist.Create(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = list.Shutdown() }()
+	if n, err := list.Join([]string{to}); err == nil {
+		t.Errorf("let in: %d", n)
+	}
+}
+
+// TestSlowStreamsAreBounded: streams that say nothing are read so many at a time, and members come through when they are over.
+func TestSlowStreamsAreBounded(t *testing.T) {
+	all := three(t, func(o *Options) { o.Timing.Stream = 300 * time.Millisecond })
+	for range 3 * maxStreams {
+		c, err := net.Dial("tcp", all[0].Gossip())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	eventually(t, "joined in spite of them", func() bool { return all[1].gossip.join(all[0].gossip.addr) == nil })
+	if !whole(all...) {
+		t.Error("the cluster noticed")
+	}
+}
