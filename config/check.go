@@ -2,15 +2,27 @@ package config
 
 import (
 	"fmt"
-	"strings"
 )
 
 // Fault is one thing that keeps files from being loaded.
 type Fault struct {
-	File string
-	Line int // 0 when unknown
-	Text string
+	File   string
+	Line   int // 0 when unknown
+	Column int // in characters, from 1; 0 when only the line is known
+	Text   string
+	Hint   string // what may be meant; empty when nobody can tell
+	Kind   FaultKind
 }
+
+// FaultKind says what refuses a file.
+type FaultKind string
+
+// The kinds of faults.
+const (
+	BadYAML      FaultKind = "yaml"      // it is not the YAML of rules
+	BadRules     FaultKind = "rules"     // the rules contradict themselves or each other
+	BadExtension FaultKind = "extension" // what stands under metadata.keyward, which envoyproxy/ratelimit would not look at
+)
 
 // Error is the fault as envoyproxy/ratelimit words it.
 func (f Fault) Error() string { return f.File + ": " + f.Text }
@@ -71,7 +83,11 @@ type builder struct {
 }
 
 func (b *builder) fault(at place, format string, args ...any) {
-	b.faults = append(b.faults, Fault{b.file, at.line(), fmt.Sprintf(format, args...)})
+	b.hinted("", at, format, args...)
+}
+
+func (b *builder) hinted(hint string, at place, format string, args ...any) {
+	b.faults = append(b.faults, Fault{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
 }
 
 func (b *builder) source(s source) {
@@ -113,7 +129,7 @@ func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at pl
 		return
 	}
 	n := newNode(y)
-	n.file, n.line = b.file, at.line()
+	n.file, n.line, n.column = b.file, at.line(), at.column()
 	full := up.text + "." + n.glued
 	if b.room -= len(full); b.room < 0 {
 		if b.room+len(full) >= 0 {
@@ -177,10 +193,11 @@ func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *Rule {
 	case l.Unlimited && unit != UnitUnknown:
 		b.fault(at.get("rate_limit"), "should not specify rate limit unit when unlimited")
 	case !l.Unlimited && unit == UnitUnknown:
-		b.fault(at.get("rate_limit"), "invalid rate limit unit '%s'", l.Unit)
+		limit := at.get("rate_limit")
+		b.hinted(hintUnit(l.Unit), limit.get("unit").or(limit), "invalid rate limit unit '%s'", l.Unit)
 	}
 	r := &Rule{
-		Domain: down.domain, FullKey: down.text, Name: l.Name, File: b.file, Line: at.line(),
+		Domain: down.domain, FullKey: down.text, Name: l.Name, File: b.file, Line: at.line(), Column: at.column(),
 		Unit: unit, Unlimited: l.Unlimited, Shadow: y.ShadowMode, Quota: y.QuotaMode, DetailedMetric: y.DetailedMetric,
 	}
 	r.Limit.Limit, r.Limit.Window = l.RequestsPerUnit, unit.Window()
@@ -211,21 +228,24 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 		bad = n.rule.extend(extension, b.rules.members, b.rules.lenient)
 		n.rule.Metadata = withoutExtension(whole)
 	}
-	if len(bad) > 0 {
+	for _, f := range bad {
 		where := at.get("metadata").get(extensionKey)
-		text := fmt.Sprintf("error in metadata.%s of '%s': %s", extensionKey, down.text, strings.Join(bad, "; "))
-		b.ours = append(b.ours, Fault{b.file, where.line(), text})
+		where = where.keyOf(f.key).or(where)
+		b.ours = append(b.ours, Fault{
+			File: b.file, Line: where.line(), Column: where.column(), Hint: f.hint, Kind: BadExtension,
+			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", extensionKey, down.text, f.text),
+		})
 	}
 }
 
 // extend applies x. An unlimited rule has nothing to count by.
-func (r *Rule) extend(x Extension, members int, lenient bool) (faults []string) {
+func (r *Rule) extend(x Extension, members int, lenient bool) (faults []ownFault) {
 	r.Extension = x
 	if r.Unlimited {
 		return nil
 	}
 	if fault := r.Extension.compile(r.Limit.Limit, members); fault != "" {
-		faults = append(faults, fault)
+		faults = append(faults, ownFault{key: "epsilon", text: fault})
 	}
 	if lenient || r.Shadow || r.Quota {
 		r.Extension.knobs().Uncapped = true

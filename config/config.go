@@ -60,7 +60,8 @@ type node struct {
 	level    Level
 	glued    string
 	file     string
-	line     int     // 0 when unknown
+	line     int // 0 when unknown
+	column   int
 	pattern  pattern // of glued, when it holds a *
 	shadow   bool
 	quota    bool
@@ -83,6 +84,7 @@ type Rule struct {
 	Name           string // what others name to replace it
 	File           string // where it was read
 	Line           int    // of its descriptor; 0 when unknown
+	Column         int    // in characters, from 1; 0 when unknown
 	Limit          limit.Rule
 	Unit           Unit // as written; UnitUnknown when Unlimited. Limit.Window is what counts
 	Unlimited      bool

@@ -79,8 +79,11 @@ type Extension struct {
 // maxWindow is the longest window, which is that of the longest unit.
 const maxWindow = 365 * 24 * time.Hour
 
+// ownFault is something wrong with one of our own keys.
+type ownFault struct{ key, text, hint string }
+
 // parseExtension reads the extension out of a descriptor's metadata. The faults are all there are.
-func parseExtension(metadata map[string]any, path []*node) (Extension, []string) {
+func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFault) {
 	var x Extension
 	raw, ok := metadata[extensionKey]
 	if !ok {
@@ -88,17 +91,16 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []string)
 	}
 	m, ok := raw.(map[string]any)
 	if !ok {
-		return x, []string{"is not a map"}
+		return x, []ownFault{{text: "is not a map"}}
 	}
-	var faults []string
+	var faults []ownFault
 	known := knobs()
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		fault := fmt.Sprintf("unknown key '%s'", key)
-		if i := slices.IndexFunc(known, func(k knob) bool { return k.key == key }); i >= 0 {
-			fault = known[i].set(&x, m[key], path)
-		}
-		if fault != "" {
-			faults = append(faults, fault)
+		i := slices.IndexFunc(known, func(k knob) bool { return k.key == key })
+		if i < 0 {
+			faults = append(faults, ownFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, knobKeys())})
+		} else if fault := known[i].set(&x, m[key], path); fault != "" {
+			faults = append(faults, ownFault{key: key, text: fault})
 		}
 	}
 	if len(faults) == 0 {

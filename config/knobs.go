@@ -177,21 +177,24 @@ func parseWatermark(v any) (uint8, string) {
 }
 
 // conflicts are the keys that contradict each other.
-func (x *Extension) conflicts() (faults []string) {
+func (x *Extension) conflicts() (faults []ownFault) {
+	fault := func(key, format string, args ...any) {
+		faults = append(faults, ownFault{key: key, text: fmt.Sprintf(format, args...)})
+	}
 	if x.Burst > 0 && !x.Algorithm.Bucket() {
-		faults = append(faults, fmt.Sprintf("burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm))
+		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
 	}
 	if x.Mechanism != ByOwner && x.Algorithm == limit.SlidingLog {
-		faults = append(faults, fmt.Sprintf("mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism))
+		fault("mechanism", "mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism)
 	}
 	if x.Mechanism == Approximate && x.Epsilon == 0 {
-		faults = append(faults, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%")
+		fault("mechanism", "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%%")
 	}
 	if x.Mechanism == Approximate && x.Strict {
-		faults = append(faults, "durability: strict contradicts mechanism: approximate, which admits before another member knows")
+		fault("durability", "durability: strict contradicts mechanism: approximate, which admits before another member knows")
 	}
 	if k := x.Knobs; k != nil && k.Max > 0 && k.Min > k.Max {
-		faults = append(faults, fmt.Sprintf("lease_min %d is above lease_max %d", k.Min, k.Max))
+		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
 	}
 	return faults
 }

@@ -124,16 +124,17 @@ descriptors:
       keyward: {algorithm: sliding_log, burst: 5, window: soon, color: red}
 `, `domain: e`), Options{})
 	want := []Fault{
-		{"f0.yaml", 4, "error checking config"},
-		{"f0.yaml", 5, "config error, unknown key 'nope'"},
-		{"f0.yaml", 7, "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32"},
-		{"f1.yaml", 3, "descriptor has empty key"},
-		{"f1.yaml", 6, "invalid rate limit unit 'fortnight'"},
-		{"f1.yaml", 8, "should not have an empty replaces entry"},
-		{"f1.yaml", 9, "share_threshold can only be used with wildcard values (containing '*'), but found key 'k_v'"},
-		{"f1.yaml", 12, "duplicate descriptor composite key 'e.k'"},
-		{"f2.yaml", 1, "duplicate domain 'e' in config file"},
-		{"f1.yaml", 14, "error in metadata.keyward of 'e.k': unknown key 'color'; window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'soon'"},
+		{"f0.yaml", 4, 5, "error checking config", "want a text, a whole number, true or false", BadYAML},
+		{"f0.yaml", 5, 5, "config error, unknown key 'nope'", "", BadYAML},
+		{"f0.yaml", 7, 0, "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", "", BadYAML},
+		{"f1.yaml", 3, 5, "descriptor has empty key", "", BadRules},
+		{"f1.yaml", 6, 13, "invalid rate limit unit 'fortnight'", "want one of second, minute, hour, day, month, year, week", BadRules},
+		{"f1.yaml", 8, 11, "should not have an empty replaces entry", "", BadRules},
+		{"f1.yaml", 9, 5, "share_threshold can only be used with wildcard values (containing '*'), but found key 'k_v'", "", BadRules},
+		{"f1.yaml", 12, 5, "duplicate descriptor composite key 'e.k'", "", BadRules},
+		{"f2.yaml", 1, 9, "duplicate domain 'e' in config file", "", BadRules},
+		{"f1.yaml", 14, 65, "error in metadata.keyward of 'e.k': unknown key 'color'", "", BadExtension},
+		{"f1.yaml", 14, 51, "error in metadata.keyward of 'e.k': window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'soon'", "", BadExtension},
 	}
 	if len(report.Faults) != len(want) || report.Rules != nil {
 		t.Errorf("%d faults, want %d", len(report.Faults), len(want))

@@ -58,11 +58,28 @@ func (p place) line() int {
 	return p.node.Line
 }
 
-func (p place) lineOr(line int) int {
-	if l := p.line(); l != 0 {
-		return l
+// column counts characters, from 1; 0 when it is not known.
+func (p place) column() int {
+	if p.node == nil {
+		return 0
 	}
-	return line
+	return p.node.Column
+}
+
+// or is p, or another place when nothing is known of p.
+func (p place) or(other place) place {
+	if p.node == nil {
+		return other
+	}
+	return p
+}
+
+// orKey is where p is, or where the key before it is when nothing is known of p.
+func (p place) orKey(key keyPlace) keyPlace {
+	if p.node == nil {
+		return key
+	}
+	return keyPlace{line: p.node.Line, column: p.node.Column}
 }
 
 // resolve follows aliases.
@@ -95,6 +112,20 @@ func (p place) get(key string) place {
 	return place{}
 }
 
+// keyOf is a mapping's own key itself.
+func (p place) keyOf(key string) place {
+	p = p.resolve()
+	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
+		return place{}
+	}
+	for i := 0; i < len(p.node.Content)-1; i += 2 {
+		if p.node.Content[i].Value == key {
+			return place{p.node.Content[i]}
+		}
+	}
+	return place{}
+}
+
 func (p place) merged(key string) place {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.SequenceNode {
@@ -118,23 +149,24 @@ func (p place) index(i int) place {
 }
 
 type keyPlace struct {
-	key  any
-	line int
+	key          any
+	line, column int
 }
 
 // order lists m's keys as the file does; those of merges come after, sorted.
 func (p place) order(m map[interface{}]interface{}) []keyPlace {
-	lines := map[string]int{}
+	found := map[string]keyPlace{}
 	if at := p.resolve(); at.node != nil && at.node.Kind == yamlv3.MappingNode {
 		for i := 0; i < len(at.node.Content)-1; i += 2 {
-			if k := at.node.Content[i]; lines[k.Value] == 0 {
-				lines[k.Value] = k.Line
+			if k := at.node.Content[i]; found[k.Value].line == 0 {
+				found[k.Value] = keyPlace{line: k.Line, column: k.Column}
 			}
 		}
 	}
 	keys := make([]keyPlace, 0, len(m))
 	for k := range m {
-		keys = append(keys, keyPlace{k, lines[fmt.Sprint(k)]})
+		at := found[fmt.Sprint(k)]
+		keys = append(keys, keyPlace{k, at.line, at.column})
 	}
 	slices.SortFunc(keys, func(a, b keyPlace) int {
 		switch {
@@ -149,7 +181,7 @@ func (p place) order(m map[interface{}]interface{}) []keyPlace {
 	})
 	for i := range keys {
 		if keys[i].line == 0 {
-			keys[i].line = p.line()
+			keys[i].line, keys[i].column = p.line(), p.column()
 		}
 	}
 	return keys

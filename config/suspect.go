@@ -2,15 +2,19 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
 // Suspicion is something that loads and is probably not meant.
 type Suspicion struct {
-	File string
-	Line int // 0 when unknown
-	Text string
+	File   string
+	Line   int // 0 when unknown
+	Column int // in characters, from 1; 0 when only the line is known
+	Text   string
+	Kind   string // one word for all of its sort: unreachable, no-effect, ...
 }
 
 func (s Suspicion) String() string { return fmt.Sprintf("%s:%d: %s", s.File, s.Line, s.Text) }
@@ -21,7 +25,7 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 	var s suspect
 	for _, f := range files {
 		if line := secondDocument(f.Content); line > 0 {
-			s.add(f.Name, line, "only the first YAML document of a file is loaded; this one is ignored")
+			s.add("ignored-document", f.Name, line, 1, "only the first YAML document of a file is loaded; this one is ignored")
 		}
 	}
 	if rules == nil {
@@ -38,7 +42,7 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 		s.rule(r, max(1, rules.members-1))
 		for _, name := range r.Replaces {
 			if !names[name] {
-				s.add(r.File, r.Line, "'%s' replaces '%s', which no rule is named", r.FullKey, name)
+				s.of(r, "replaces-nothing", "'%s' replaces '%s', which no rule is named", r.FullKey, name)
 			}
 		}
 	}
@@ -47,8 +51,16 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 
 type suspect struct{ all []Suspicion }
 
-func (s *suspect) add(file string, line int, format string, args ...any) {
-	s.all = append(s.all, Suspicion{file, line, fmt.Sprintf(format, args...)})
+func (s *suspect) add(kind, file string, line, column int, format string, args ...any) {
+	s.all = append(s.all, Suspicion{file, line, column, fmt.Sprintf(format, args...), kind})
+}
+
+func (s *suspect) of(r *Rule, kind, format string, args ...any) {
+	s.add(kind, r.File, r.Line, r.Column, format, args...)
+}
+
+func (s *suspect) at(n *node, kind, format string, args ...any) {
+	s.add(kind, n.file, n.line, n.column, format, args...)
 }
 
 // busy is the hits a second that one member should not be given by a single owner string without thought.
@@ -57,27 +69,27 @@ const busy = 1000
 func (s *suspect) rule(r *Rule, holders int) {
 	if r.Unlimited {
 		if r.Limit.Limit != 0 {
-			s.add(r.File, r.Line, "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
+			s.of(r, "no-effect", "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
 		}
 		return
 	}
 	if r.Limit.Limit == 0 {
-		s.add(r.File, r.Line, "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
+		s.of(r, "refuses-all", "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
 	}
 	switch {
 	case r.Limit.Window > 24*time.Hour:
-		s.add(r.File, r.Line, "'%s' counts by the %s; counts are kept in memory and do not survive a restart of all members",
+		s.of(r, "long-window", "'%s' counts by the %s; counts are kept in memory and do not survive a restart of all members",
 			r.FullKey, r.span())
 	case r.Limit.Window < shortest:
-		s.add(r.File, r.Line, "'%s' counts by the %s: clocks and the way between members make windows below %s inexact, and answers tell times in whole seconds",
+		s.of(r, "short-window", "'%s' counts by the %s: clocks and the way between members make windows below %s inexact, and answers tell times in whole seconds",
 			r.FullKey, r.span(), shortest)
 	}
 	if r.oneOwner() && float64(r.Limit.Limit)/r.Limit.Window.Seconds() >= busy {
-		s.add(r.File, r.Line, "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
+		s.of(r, "one-owner", "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
 			r.FullKey, r.Limit.Limit, r.span())
 	}
 	if r.Extension.Mechanism == ByLease && r.lent(uint64(holders)) == 0 {
-		s.add(r.File, r.Line, "'%s' lets too little through to lend parts of it: its owner decides every question", r.FullKey)
+		s.of(r, "nothing-to-lend", "'%s' lets too little through to lend parts of it: its owner decides every question", r.FullKey)
 	}
 }
 
@@ -114,17 +126,31 @@ func (s *suspect) level(up string, parent *node) {
 	for i, n := range parent.list {
 		full := up + "." + n.glued
 		if by := shadowing(parent.list, i); by != nil {
-			s.add(n.file, n.line, "'%s' is never reached: '%s' takes all its values", full, by.glued)
+			s.at(n, "unreachable", "'%s' is never reached: '%s' takes all its values", full, by.glued)
 		}
 		if _, ours := n.metadata.GetFields()[extensionKey]; ours && (n.rule == nil || n.rule.Unlimited) {
-			s.add(n.file, n.line, "'%s' has metadata.%s and no limit that it could act on", full, extensionKey)
+			s.at(n, "no-effect", "'%s' has metadata.%s and no limit that it could act on", full, extensionKey)
 		}
 		if n.rule != nil && !n.rule.Unlimited {
 			for _, reason := range n.rule.idle(n.metadata.GetFields()[extensionKey].GetStructValue().GetFields()) {
-				s.add(n.file, n.line, "'%s' has %s", full, reason)
+				s.at(n, "no-effect", "'%s' has %s", full, reason)
 			}
 		}
+		s.metadata(full, n)
 		s.level(full, n)
+	}
+}
+
+// metadata looks for our own keys where nobody reads them.
+func (s *suspect) metadata(full string, n *node) {
+	for _, key := range slices.Sorted(maps.Keys(n.metadata.GetFields())) {
+		switch {
+		case key == extensionKey:
+		case slices.Contains(knobKeys(), key) && n.rule != nil:
+			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: Keyward's own keys stand under metadata.%s", full, key, extensionKey)
+		case distance(strings.ToLower(key), extensionKey) <= 2:
+			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: did you mean metadata.%s?", full, key, extensionKey)
+		}
 	}
 }
 
@@ -146,38 +172,4 @@ func shadowing(list []*node, i int) *node {
 		}
 	}
 	return nil
-}
-
-// Restarts lists the limits whose counts begin anew when rules take the place of old ones: in the window of the change
-// as many hits as both limits together may pass. A changed amount is none of them; it applies to the count as it is.
-func Restarts(old, rules *Rules) []Suspicion {
-	before := make(map[string]*Rule, len(old.rules))
-	for _, r := range old.rules {
-		before[r.FullKey] = r
-	}
-	var s suspect
-	for _, r := range rules.rules {
-		was := before[r.FullKey]
-		if was == nil || was.Unlimited || r.Unlimited {
-			continue
-		}
-		for _, what := range []struct {
-			name    string
-			changed bool
-		}{
-			{"unit", was.Limit.Window != r.Limit.Window && was.Unit != r.Unit},
-			{"window", was.Limit.Window != r.Limit.Window},
-			{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
-			{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, func(a, b Level) bool { return a.Shared == b.Shared })},
-			{"shard_by", !slices.Equal(was.Extension.ShardBy, r.Extension.ShardBy) && !slices.Equal(was.ownerAt, r.ownerAt)},
-			{"owner", was.ownerText != r.ownerText || !slices.Equal(was.ownerAt, r.ownerAt)},
-		} {
-			if what.changed {
-				s.add(r.File, r.Line, "'%s' counts anew, for its %s is another: up to %d hits may pass in the window of the change",
-					r.FullKey, what.name, was.most()+r.most())
-				break
-			}
-		}
-	}
-	return s.all
 }

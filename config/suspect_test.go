@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,10 @@ func TestSuspicions(t *testing.T) {
 		{"idle sub-keys", extendedYAML("dedicated: true, sub_keys: 3"),
 			[]string{"f0.yaml:3: 'd.k' has sub_keys, which dedicated: true does not use"}},
 		{"sub-keys", extendedYAML("dedicated: false, sub_keys: 3"), nil},
+		{"a word for ours", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keywrod: {weight: 2}, owner: me}}\n",
+			[]string{"f0.yaml:3: 'd.k' has metadata.keywrod, which nobody reads: did you mean metadata.keyward?"}},
+		{"our key one level too high", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {algorithm: token_bucket}}\n",
+			[]string{"f0.yaml:3: 'd.k' has metadata.algorithm, which nobody reads: Keyward's own keys stand under metadata.keyward"}},
 		{"too little to lend", extendedYAML("mechanism: lease"),
 			[]string{"f0.yaml:3: 'd.k' lets too little through to lend parts of it: its owner decides every question"}},
 		{"just enough to lend", strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 20", 1), nil},
@@ -136,6 +141,11 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// restarts are the changes that make counts begin anew.
+func restarts(old, rules *Rules) []Change {
+	return slices.DeleteFunc(Changes(old, rules), func(c Change) bool { return c.Kind != CountsAnew })
+}
+
 // TestRestartsOfWays holds that another way to count is a new counter, and the same one in other words is not.
 func TestRestartsOfWays(t *testing.T) {
 	for _, row := range []struct{ old, fresh, want string }{
@@ -146,7 +156,7 @@ func TestRestartsOfWays(t *testing.T) {
 		{"algorithm: token_bucket, burst: 7", "algorithm: leaky_bucket", "for its algorithm is another: up to 22 hits"},
 		{"shard_by: k", "window: 24h", ""}, // it is placed by k anyway
 	} {
-		got := Restarts(load(t, Options{}, extendedYAML(row.old)), load(t, Options{}, extendedYAML(row.fresh)))
+		got := restarts(load(t, Options{}, extendedYAML(row.old)), load(t, Options{}, extendedYAML(row.fresh)))
 		if (len(got) == 1) != (row.want != "") || row.want != "" && !strings.Contains(got[0].Text, row.want) {
 			t.Errorf("from {%s} to {%s}: %v", row.old, row.fresh, got)
 		}
@@ -163,10 +173,46 @@ func TestRestarts(t *testing.T) {
 		{"'x*'", "'x*', share_threshold: true"}:          "share_threshold",
 		{"}}", "}, metadata: {keyward: {shard_by: b}}}"}: "shard_by",
 	} {
-		got := Restarts(old, load(t, Options{}, strings.Replace(text, change[0], change[1], 1)))
+		got := restarts(old, load(t, Options{}, strings.Replace(text, change[0], change[1], 1)))
 		if (len(got) == 1) != (want != "") || want != "" && !strings.Contains(got[0].Text, "for its "+want+" is another: up to 10 hits") {
 			t.Errorf("%v: %v, want %q", change, got, want)
 		}
+	}
+}
+
+// TestChanges holds every sort of change but those that count anew.
+func TestChanges(t *testing.T) {
+	at := func(key, limit, metadata string) string {
+		return "- {key: " + key + ", rate_limit: {" + limit + "}, metadata: {keyward: {" + metadata + "}}}\n"
+	}
+	head := "domain: d\ndescriptors:\n"
+	old := load(t, Options{}, head+at("same", "unit: day, requests_per_unit: 5", "")+at("less", "unit: day, requests_per_unit: 5", "")+
+		at("gone", "unit: hour, requests_per_unit: 7", "")+at("open", "unit: day, requests_per_unit: 5", "")+
+		at("deep", "unit: day, requests_per_unit: 5", "algorithm: token_bucket")+at("way", "unit: day, requests_per_unit: 5", "durability: strict"))
+	fresh := load(t, Options{}, head+at("same", "unit: day, requests_per_unit: 5", "")+at("less", "unit: day, requests_per_unit: 4", "")+
+		at("new", "unit: second, requests_per_unit: 9", "")+at("open", "unlimited: true", "")+
+		at("deep", "unit: day, requests_per_unit: 5", "algorithm: token_bucket, burst: 9")+
+		"- {key: way, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {degraded: fail_open, mechanism: lease}}}\n")
+	var got []string
+	for _, c := range Changes(old, fresh) {
+		got = append(got, fmt.Sprintf("%s %d: %s", c.Kind, c.Line, c.Text))
+	}
+	want := []string{
+		"amount 4: 'd.less' lets through 4 hits per day, so far 5 hits per day; this meets what is counted already",
+		"added 5: 'd.new' is new: 9 hits per second",
+		"amount 6: 'd.open' lets through any number of hits, so far 5 hits per day; this meets what is counted already",
+		"amount 7: 'd.deep' lets through 5 hits per day, 9 at once, so far 5 hits per day; this meets what is counted already",
+		"way 8: 'd.way' has shadow_mode: true, so far false",
+		"way 8: 'd.way' has durability: strict: false, so far true",
+		"way 8: 'd.way' has degraded: fail_open, so far local_share",
+		"way 8: 'd.way' has mechanism: lease, so far owner",
+		"removed 5: 'd.gone' is gone (7 hits per hour): what it was about is limited by another rule, or by none",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if same := Changes(old, old); len(same) != 0 {
+		t.Errorf("nothing changed: %v", same)
 	}
 }
 

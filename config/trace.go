@@ -129,11 +129,11 @@ func (n *node) passing(taken *node, e *Entry) string {
 
 // why is the sentence about the walk that ended at n; nil when it ended before the last entry.
 func (t *Trace) why(n *node) string {
+	i := len(t.Steps) - 1
+	if i < 0 {
+		return "The descriptor is empty, so nothing limits it."
+	}
 	if n == nil {
-		i := len(t.Steps) - 1
-		if i < 0 {
-			return "The descriptor is empty, so nothing limits it."
-		}
 		e, under := t.Steps[i].Entry, "the domain"
 		if i > 0 {
 			up := t.Steps[i-1].Taken
@@ -155,7 +155,7 @@ func (t *Trace) why(n *node) string {
 // amount is the limit in words: 10 hits a minute, 5 hits in 10s.
 func (r *Rule) amount() string {
 	if r.Limit.Window == r.Unit.Window() {
-		return fmt.Sprintf("%d hits a %s", r.Limit.Limit, strings.ToLower(r.Unit.String()))
+		return fmt.Sprintf("%d hits per %s", r.Limit.Limit, strings.ToLower(r.Unit.String()))
 	}
 	return fmt.Sprintf("%d hits in %s", r.Limit.Limit, r.Limit.Window)
 }

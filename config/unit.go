@@ -44,6 +44,18 @@ func (u Unit) String() string {
 	return strconv.Itoa(int(u))
 }
 
+// hintUnit is the unit that may be meant by a text that is none.
+func hintUnit(text string) string {
+	var names []string
+	for u := Second; u <= Week; u++ {
+		names = append(names, strings.ToLower(u.String()))
+	}
+	if hint := hintWord(strings.ToLower(text), names); hint != "" {
+		return hint
+	}
+	return "want one of " + strings.Join(names, ", ")
+}
+
 // Window is the unit's length; 0 when u names no window.
 func (u Unit) Window() time.Duration {
 	const day = 24 * time.Hour

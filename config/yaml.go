@@ -106,7 +106,7 @@ func loadFault(file string, err error) Fault {
 		"config.yamlRateLimit", "config.YamlRateLimit",
 	)
 	text := names.Replace(err.Error())
-	return Fault{file, lineIn(text), "error loading config file: " + text}
+	return Fault{File: file, Line: lineIn(text), Text: "error loading config file: " + text, Kind: BadYAML}
 }
 
 // keyChecker finds what stands where only a known key, or a plain value, may stand.
@@ -115,8 +115,8 @@ type keyChecker struct {
 	faults []Fault
 }
 
-func (c *keyChecker) fault(line int, format string, args ...any) {
-	c.faults = append(c.faults, Fault{c.file, line, fmt.Sprintf(format, args...)})
+func (c *keyChecker) fault(at keyPlace, hint, format string, args ...any) {
+	c.faults = append(c.faults, Fault{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
 }
 
 func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
@@ -124,22 +124,22 @@ func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
 		name, ok := k.key.(string)
 		switch {
 		case !ok:
-			c.fault(k.line, "config error, key is not of type string: %v", k.key)
+			c.fault(k, "", "config error, key is not of type string: %v", k.key)
 		case !validKey(name):
-			c.fault(k.line, "config error, unknown key '%s'", name)
+			c.fault(k, hintKey(name), "config error, unknown key '%s'", name)
 		case name != "metadata": // metadata is the user's own, whatever is in it
-			c.value(m[name], at.get(name), k.line)
+			c.value(m[name], at.get(name), k)
 		}
 	}
 }
 
-func (c *keyChecker) value(v any, at place, line int) {
+func (c *keyChecker) value(v any, at place, key keyPlace) {
 	switch v := v.(type) {
 	case []interface{}:
 		for i, e := range v {
 			element, ok := e.(map[interface{}]interface{})
 			if !ok {
-				c.fault(at.index(i).lineOr(line), "config error, yaml file contains list of type other than map: %v", e)
+				c.fault(at.index(i).orKey(key), "", "config error, yaml file contains list of type other than map: %v", e)
 				continue
 			}
 			c.check(element, at.index(i))
@@ -148,15 +148,10 @@ func (c *keyChecker) value(v any, at place, line int) {
 		c.check(v, at)
 	case string, int, bool, nil:
 	default: // floats, and whole numbers beyond int64
-		c.fault(line, "error checking config")
+		c.fault(key, "want a text, a whole number, true or false", "error checking config")
 	}
 }
 
 func validKey(k string) bool {
-	switch k {
-	case "domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode",
-		"quota_mode", "name", "replaces", "detailed_metric", "value_to_metric", "share_threshold", "metadata":
-		return true
-	}
-	return false
+	return slices.Contains(validKeys(), k)
 }

@@ -1,25 +1,22 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/config/source"
 	"github.com/keyward/keyward/ring"
 )
 
 func newBounds() *cobra.Command {
 	var o config.Options
 	c := config.Cluster{}
-	var policy, output string
+	var policy string
 	cmd := &cobra.Command{
 		Use:   "bounds RULES --members N",
 		Short: "How far may a fault take each limit, in hits?",
@@ -44,29 +41,26 @@ keyward_overadmission_bound shows what of all this a running cluster has really 
   keyward bounds ./config --members 5 --policy quorum --rate 200
   keyward bounds ./config --members 3 -o json | jq '.rules[].bounds[] | select(.event == "the owner crashes") | .over'`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Partition, o.Members = config.Partition(policy), c.Members
-			rules, err := boundsOf(args[0], o, c, output)
-			if err != nil {
-				return err
-			}
-			if output == "json" {
-				return writeBoundsJSON(cmd.OutOrStdout(), c, rules)
-			}
-			return writeBounds(cmd.OutOrStdout(), c, rules)
-		},
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c.Partition, o.Members = config.Partition(policy), c.Members
+		rules, err := boundsOf(args[0], o, c)
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), *output, newBoundsJSON(c, rules), func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
 	cmd.Flags().IntVar(&c.Members, "members", 0, "`N`, the members of the cluster")
 	cmd.Flags().StringVar(&policy, "policy", string(config.PartShare), "the members' --partition: share, available or quorum")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "most `hits` a second that one key gets (default: unknown)")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
 }
 
 // boundsOf checks the flags, all at once, and computes.
-func boundsOf(path string, o config.Options, c config.Cluster, output string) ([]config.Bounds, error) {
+func boundsOf(path string, o config.Options, c config.Cluster) ([]config.Bounds, error) {
 	var faults []error
 	if c.Members < 1 || c.Members > ring.MaxCapacity {
 		faults = append(faults, fmt.Errorf("--members %d: want 1 to %d", c.Members, ring.MaxCapacity))
@@ -79,9 +73,6 @@ func boundsOf(path string, o config.Options, c config.Cluster, output string) ([
 	if !(c.Rate >= 0) {
 		faults = append(faults, fmt.Errorf("--rate %v: want hits a second", c.Rate))
 	}
-	if output != "text" && output != "json" {
-		faults = append(faults, fmt.Errorf("-o %s: want text or json", output))
-	}
 	rules, err := loadPath(path, o)
 	if err = errors.Join(append(faults, err)...); err != nil {
 		return nil, err
@@ -91,26 +82,6 @@ func boundsOf(path string, o config.Options, c config.Cluster, output string) ([
 		bounds[i] = r.Bounds(c)
 	}
 	return bounds, nil
-}
-
-// loadPath loads a directory of rules, or one file.
-func loadPath(path string, o config.Options) (*config.Rules, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("read rules: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		files, err := source.ReadDir(path)
-		if err != nil {
-			return nil, err
-		}
-		return config.Load(files, o)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read rules: %w", err)
-	}
-	return config.Load([]config.File{{Name: path, Content: content}}, o)
 }
 
 func writeBounds(out io.Writer, c config.Cluster, rules []config.Bounds) error {
@@ -248,7 +219,7 @@ type (
 	}
 )
 
-func writeBoundsJSON(out io.Writer, c config.Cluster, rules []config.Bounds) error {
+func newBoundsJSON(c config.Cluster, rules []config.Bounds) boundsJSON {
 	doc := boundsJSON{c.Members, c.Partition, c.Rate, make([]ruleBoundsJSON, len(rules))}
 	for i := range rules {
 		b := &rules[i]
@@ -268,7 +239,5 @@ func writeBoundsJSON(out io.Writer, c config.Cluster, rules []config.Bounds) err
 			doc.Rules[i].Bounds[j] = line
 		}
 	}
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(doc)
+	return doc
 }

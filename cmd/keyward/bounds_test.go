@@ -75,14 +75,17 @@ func TestBoundsOfDirectory(t *testing.T) {
 }
 
 func TestBoundsFaults(t *testing.T) {
-	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1", "-o", "xml")
+	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1")
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "-o xml", "read rules"} {
+	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "read rules"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not said in %v", want, err)
 		}
+	}
+	if _, err := runBounds("testdata/shop.yaml", "--members", "3", "-o", "xml"); err == nil || !strings.Contains(err.Error(), "want one of: text, json") {
+		t.Errorf("-o xml: %v", err)
 	}
 	if _, err := runBounds("testdata/shop.yaml"); err == nil {
 		t.Error("--members is not asked for")

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,25 +16,43 @@ import (
 func newCheck() *cobra.Command {
 	var o config.Options
 	var against string
+	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
-		Long: `Loads every file of the directory as the service does. Exit code 0: the rules load; what looks suspicious is
-printed as warnings. Exit code 1: they do not; all faults are printed, the one that the service would log first.`,
+		Long: `Loads every file of the directory (or the one file) as the service does, and shows where each fault stands:
+
+  error     the rules do not load; the first is the one that the service would log
+  warning   they load, and something in them is probably not meant: a rule that nothing reaches, a key that nobody reads
+  change    with --against: what the new rules change for those who are limited. "counts anew" means that in the window of
+            the change as many hits may pass as the old and the new limit together; a changed amount meets the count as it is
+
+Exit code 0: the rules load. 1: they do not, or could not be read; with --strict also when there is a warning.
+-o sarif is SARIF 2.1.0, which code hosts show beside the changed lines.`,
 		Example: `  keyward check ./config
   keyward check ./config --members 5       # is every epsilon enough for five members?
-  keyward check ./new --against ./config   # which counts would begin anew in the middle of their windows?`,
+  keyward check ./new --against ./config   # what changes for users?
+  keyward check ./config -o sarif > keyward.sarif`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.Members < 0 || o.Members > ring.MaxCapacity {
-				return fmt.Errorf("--members %d: want 1 to %d", o.Members, ring.MaxCapacity)
-			}
-			return errors.Join(check(cmd.OutOrStdout(), args[0], o), compare(cmd.OutOrStdout(), against, args[0], o))
-		},
 	}
-	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: name the limits whose counts begin anew")
+	output := outputFlagOf(cmd, "text", "json", "sarif")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.Members < 0 || o.Members > ring.MaxCapacity {
+			return fmt.Errorf("--members %d: want 1 to %d", o.Members, ring.MaxCapacity)
+		}
+		r, err := checkFiles(args[0], against, o)
+		if err == nil {
+			err = r.write(cmd.OutOrStdout(), *output)
+		}
+		if err == nil && (!r.OK || strict && len(r.Warnings) > 0) {
+			err = errFailed
+		}
+		return err
+	}
+	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: say what changes")
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`N`, the members of the cluster, as --expect tells the service (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 for warnings, too")
 	return cmd
 }
 
@@ -47,7 +65,16 @@ func newConfigCheck() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return check(cmd.OutOrStdout(), dir, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := checkFiles(dir, "", o)
+			if err == nil {
+				err = r.write(cmd.OutOrStdout(), "text")
+			}
+			if err == nil && !r.OK {
+				err = errFailed
+			}
+			return err
+		},
 	}
 	cmd.Flags().StringVar(&dir, "config_dir", "", "path to directory containing rate limit configs")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge_domain_configs", false, "whether to merge configurations, referencing the same domain")
@@ -63,50 +90,156 @@ func newConfigCheck() *cobra.Command {
 	return cmd
 }
 
-func check(out io.Writer, dir string, o config.Options) error {
-	files, err := source.ReadDir(dir)
+// The JSON of `keyward check`. Fields are only ever added.
+type (
+	checkReport struct {
+		OK       bool      `json:"ok"` // the rules load
+		Faults   []finding `json:"faults"`
+		Warnings []finding `json:"warnings"`
+		Changes  []finding `json:"changes,omitempty"`
+
+		lines map[string][]string // of the files, to show them
+	}
+	finding struct {
+		Kind   string `json:"kind"`
+		File   string `json:"file"`
+		Line   int    `json:"line"`   // 0 when unknown
+		Column int    `json:"column"` // in characters, from 1; 0 when only the line is known
+		Rule   string `json:"rule,omitempty"`
+		Text   string `json:"text"`
+		Hint   string `json:"hint,omitempty"`
+	}
+)
+
+// checkFiles checks the rules at path, and with another path says what changes from there.
+func checkFiles(path, old string, o config.Options) (*checkReport, error) {
+	files, err := readRules(path)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	r := &checkReport{Faults: []finding{}, Warnings: []finding{}, lines: map[string][]string{}}
+	for _, f := range files {
+		r.lines[f.Name] = strings.Split(string(f.Content), "\n")
 	}
 	report := config.Check(files, o)
+	r.OK = len(report.Faults) == 0
 	for _, f := range report.Faults {
-		fmt.Fprintln(out, faultText(f))
+		r.Faults = append(r.Faults, finding{Kind: string(f.Kind), File: f.File, Line: f.Line, Column: f.Column, Text: f.Text, Hint: f.Hint})
 	}
 	for _, s := range config.Suspicions(files, report.Rules) {
-		fmt.Fprintf(out, "warning: %s\n", s)
+		r.Warnings = append(r.Warnings, finding{Kind: s.Kind, File: s.File, Line: s.Line, Column: s.Column, Text: s.Text})
 	}
-	if len(report.Faults) > 0 {
-		return errFailed
+	if old == "" || report.Rules == nil {
+		return r, nil
 	}
-	fmt.Fprintln(out, "all rate limit configs ok")
-	return nil
+	before, err := loadPath(old, o)
+	if err != nil {
+		return nil, fmt.Errorf("compare with %s: %w", old, err)
+	}
+	for _, c := range config.Changes(before, report.Rules) {
+		r.Changes = append(r.Changes, finding{Kind: string(c.Kind), Rule: c.Rule, File: c.File, Line: c.Line, Column: c.Column, Text: c.Text})
+	}
+	return r, nil
 }
 
-// compare says what a change of rules does to the counts that stand.
-func compare(out io.Writer, old, dir string, o config.Options) error {
-	if old == "" {
-		return nil
+// readRules reads a directory of rules, or one file.
+func readRules(path string) ([]config.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
 	}
-	var rules [2]*config.Rules
-	for i, d := range []string{old, dir} {
-		files, err := source.ReadDir(d)
-		if err != nil {
-			return err
+	if !info.Mode().IsRegular() {
+		return source.ReadDir(path)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	return []config.File{{Name: path, Content: content}}, nil
+}
+
+func (r *checkReport) write(out io.Writer, format string) error {
+	if format == "sarif" {
+		return writeSARIF(out, r)
+	}
+	return show(out, format, r, func(out io.Writer) error {
+		var b strings.Builder
+		for _, f := range r.Faults {
+			fmt.Fprintln(&b, f.faultText())
+			r.source(&b, f)
 		}
-		if rules[i], err = config.Load(files, o); err != nil {
-			return fmt.Errorf("compare with %s: %w", old, err)
+		for _, w := range r.Warnings {
+			fmt.Fprintf(&b, "warning: %s:%d: %s\n", w.File, w.Line, w.Text)
+			r.source(&b, w)
 		}
-	}
-	for _, r := range config.Restarts(rules[0], rules[1]) {
-		fmt.Fprintf(out, "warning: %v\n", r)
-	}
-	return nil
+		for _, c := range r.Changes {
+			word := "change"
+			if c.Kind == string(config.CountsAnew) {
+				word = "warning"
+			}
+			fmt.Fprintf(&b, "%s: %s:%d: %s\n", word, c.File, c.Line, c.Text)
+		}
+		if r.OK {
+			fmt.Fprintln(&b, "all rate limit configs ok")
+		}
+		_, err := io.WriteString(out, b.String())
+		return err
+	})
 }
 
 // faultText begins with the service's own words; the line comes last, where it is known.
-func faultText(f config.Fault) string {
+func (f finding) faultText() string {
 	if f.Line > 0 {
-		return fmt.Sprintf("%s (line %d)", f.Error(), f.Line)
+		return fmt.Sprintf("%s: %s (line %d)", f.File, f.Text, f.Line)
 	}
-	return f.Error()
+	return fmt.Sprintf("%s: %s", f.File, f.Text)
+}
+
+// source shows the line that f is about, with a caret under the place, and what may be meant.
+func (r *checkReport) source(b *strings.Builder, f finding) {
+	if lines := r.lines[f.File]; f.Line > 0 && f.Line <= len(lines) {
+		line := strings.TrimSuffix(lines[f.Line-1], "\r")
+		number := fmt.Sprintf("%5d | ", f.Line)
+		fmt.Fprintf(b, "%s%s\n%s| %s^\n", number, cutText(visible(line), 200), strings.Repeat(" ", len(number)-2), indent(line, f.Column))
+	}
+	if f.Hint != "" {
+		fmt.Fprintf(b, "      = %s\n", f.Hint)
+	}
+}
+
+// visible is a line as a terminal may show it; tabs stay.
+func visible(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\t' && (r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0) {
+			return '?'
+		}
+		return r
+	}, line)
+}
+
+// indent is what stands before a column, all of it blank; without a column, before the first thing on the line.
+func indent(line string, column int) string {
+	if column == 0 {
+		column = 1 + len(line) - len(strings.TrimLeft(line, " \t-"))
+	}
+	var b strings.Builder
+	for _, r := range line {
+		if column--; column < 1 {
+			break
+		}
+		if r != '\t' {
+			r = ' '
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// loadPath loads a directory of rules, or one file.
+func loadPath(path string, o config.Options) (*config.Rules, error) {
+	files, err := readRules(path)
+	if err != nil {
+		return nil, err
+	}
+	return config.Load(files, o)
 }

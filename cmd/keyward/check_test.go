@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/keyward/keyward/config"
 )
 
 // rulesDir is a directory of one file with one rule, whose metadata.keyward is given.
@@ -23,13 +25,13 @@ func rulesDir(t *testing.T, extension string) string {
 func TestCheckAgainst(t *testing.T) {
 	for _, row := range []struct{ old, fresh, want string }{
 		{"", "window: 60s", ""},
-		{"window: 10s", "window: 10s, durability: strict", ""},
+		{"window: 10s", "window: 10s, durability: strict", "change: "},
 		{"window: 10s", "window: 36h", "for its window is another"},
 		{"", "algorithm: token_bucket", "for its algorithm is another: up to 15 hits"},
 		{"", "window: 36h", "do not survive a restart"},
 		{"", "burst: 5", "d.yaml: error in metadata.keyward of 'd.k': burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window (line 6)"},
 		{"", "mechanism: lease", "lets too little through to lend parts of it"},
-		{"", "mechanism: approximate, epsilon: 20%", ""},
+		{"", "mechanism: approximate, epsilon: 20%", "has mechanism: approximate, so far owner"},
 		{"", "mechanism: approximate, epsilon: 19%", "epsilon 19% of 5 hits is less than one hit: raise epsilon, or use mechanism: lease (line 6)"},
 	} {
 		var out bytes.Buffer
@@ -65,6 +67,79 @@ func TestCheckMembers(t *testing.T) {
 		}
 		if (err == nil) != (members == "3") || !strings.Contains(text, want) {
 			t.Errorf("--members %s: %v\n%s", members, err, text)
+		}
+	}
+}
+
+func runCheck(args ...string) (string, error) {
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(append([]string{"check"}, args...))
+	err := root.Execute()
+	return out.String(), err
+}
+
+// TestCheckGolden holds what a person, a script and a code host are shown.
+func TestCheckGolden(t *testing.T) {
+	t.Chdir("testdata/check")
+	for file, row := range map[string]struct {
+		args []string
+		fail bool
+	}{
+		"faulty.txt":       {[]string{"faulty"}, true},
+		"faulty.json":      {[]string{"faulty", "-o", "json"}, true},
+		"faulty.sarif":     {[]string{"faulty", "-o", "sarif"}, true},
+		"suspicious.txt":   {[]string{"suspicious"}, false},
+		"strict.txt":       {[]string{"suspicious/shop.yaml", "--strict"}, true},
+		"suspicious.sarif": {[]string{"suspicious", "-o", "sarif", "--against", "../shop.yaml"}, false},
+		"changes.txt":      {[]string{"suspicious", "--against", "../shop.yaml"}, false},
+	} {
+		out, err := runCheck(row.args...)
+		if (err != nil) != row.fail {
+			t.Errorf("%q: %v", row.args, err)
+		}
+		golden(t, file, out)
+	}
+}
+
+// TestSARIFKnowsEveryKind holds that a result names a rule that the log explains.
+func TestSARIFKnowsEveryKind(t *testing.T) {
+	for _, dir := range []string{"faulty", "suspicious"} {
+		r, err := checkFiles(filepath.Join("testdata/check", dir), "testdata/shop.yaml", config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := map[string]bool{}
+		for _, rule := range sarifRules() {
+			known[rule.ID] = true
+		}
+		for _, f := range append(append(r.Faults, r.Warnings...), r.Changes...) {
+			if !known[f.Kind] {
+				t.Errorf("%q has no rule: %s", f.Kind, f.Text)
+			}
+			if f.Line == 0 || f.Column == 0 {
+				t.Errorf("where is it? %+v", f)
+			}
+		}
+	}
+}
+
+// TestCaret holds that the caret stands under the place, whatever is before it.
+func TestCaret(t *testing.T) {
+	r := checkReport{lines: map[string][]string{"f": {"\t日本: x\r", "  - key: k", "\x1b[2Jk: v"}}}
+	for at, want := range map[[2]int]string{
+		{1, 6}: "    1 | \t日本: x\n      | \t    ^\n",
+		{2, 0}: "    2 |   - key: k\n      |     ^\n",
+		{2, 9}: "    2 |   - key: k\n      |         ^\n",
+		{3, 1}: "    3 | ?[2Jk: v\n      | ^\n",
+		{9, 1}: "",
+	} {
+		var b strings.Builder
+		r.source(&b, finding{File: "f", Line: at[0], Column: at[1]})
+		if b.String() != want {
+			t.Errorf("%v\n got %q\nwant %q", at, b.String(), want)
 		}
 	}
 }

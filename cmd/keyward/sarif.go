@@ -1,0 +1,125 @@
+package main
+
+import (
+	"io"
+	"net/url"
+	"path/filepath"
+	"slices"
+
+	"github.com/keyward/keyward/config"
+)
+
+// The parts of SARIF 2.1.0 (OASIS) that a check has something to say for.
+type (
+	sarifLog struct {
+		Version string     `json:"version"`
+		Schema  string     `json:"$schema"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool       sarifTool     `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
+	}
+	sarifTool struct {
+		Driver sarifDriver `json:"driver"`
+	}
+	sarifDriver struct {
+		Name    string      `json:"name"`
+		Version string      `json:"version,omitempty"`
+		URI     string      `json:"informationUri"`
+		Rules   []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID   string    `json:"id"`
+		Text sarifText `json:"shortDescription"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifResult struct {
+		Rule      string          `json:"ruleId"`
+		Index     int             `json:"ruleIndex"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations"`
+	}
+	sarifLocation struct {
+		Physical sarifPhysical `json:"physicalLocation"`
+	}
+	sarifPhysical struct {
+		Artifact sarifArtifact `json:"artifactLocation"`
+		Region   *sarifRegion  `json:"region,omitempty"`
+	}
+	sarifArtifact struct {
+		URI string `json:"uri"`
+	}
+	sarifRegion struct {
+		Line   int `json:"startLine"`
+		Column int `json:"startColumn,omitempty"`
+	}
+)
+
+// sarifRules is every kind of finding there is.
+func sarifRules() []sarifRule {
+	rule := func(id, text string) sarifRule { return sarifRule{id, sarifText{text}} }
+	return []sarifRule{
+		rule(string(config.BadYAML), "The file is not the YAML of rate-limit rules."),
+		rule(string(config.BadRules), "The rules contradict themselves or each other."),
+		rule(string(config.BadExtension), "What stands under metadata.keyward cannot be used."),
+		rule("ignored-document", "Only the first YAML document of a file is loaded."),
+		rule("unreachable", "No descriptor ever matches here."),
+		rule("no-effect", "Nobody reads this."),
+		rule("refuses-all", "Every request is over the limit."),
+		rule("long-window", "The window is longer than what memory can be trusted with."),
+		rule("short-window", "The window is too short for several members to agree about."),
+		rule("one-owner", "One member counts all of a busy rule."),
+		rule("nothing-to-lend", "The limit is too small for leases."),
+		rule("replaces-nothing", "No rule has the name that this one replaces."),
+		rule(string(config.RuleAdded), "A new rule."),
+		rule(string(config.RuleRemoved), "A rule is gone."),
+		rule(string(config.NewAmount), "Another amount, which meets the count as it is."),
+		rule(string(config.CountsAnew), "Counts begin anew in the middle of their windows."),
+		rule(string(config.NewWay), "The limit is the same, what comes of it is not."),
+	}
+}
+
+func writeSARIF(out io.Writer, r *checkReport) error {
+	rules := sarifRules()
+	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}, Tool: sarifTool{sarifDriver{
+		Name: "keyward check", Version: version, URI: "https://github.com/keyward/keyward", Rules: rules,
+	}}}
+	add := func(level string, findings []finding) {
+		for _, f := range findings {
+			text := f.Text
+			if f.Hint != "" {
+				text += " (" + f.Hint + ")"
+			}
+			if level == "note" && f.Kind == string(config.CountsAnew) {
+				level = "warning"
+			}
+			at := sarifPhysical{Artifact: sarifArtifact{fileURI(f.File)}}
+			if f.Line > 0 {
+				at.Region = &sarifRegion{f.Line, f.Column}
+			}
+			index := slices.IndexFunc(rules, func(r sarifRule) bool { return r.ID == f.Kind })
+			run.Results = append(run.Results, sarifResult{f.Kind, index, level, sarifText{text}, []sarifLocation{{at}}})
+		}
+	}
+	add("error", r.Faults)
+	add("warning", r.Warnings)
+	for _, c := range r.Changes {
+		add("note", []finding{c})
+	}
+	log := sarifLog{"2.1.0", "https://json.schemastore.org/sarif-2.1.0.json", []sarifRun{run}}
+	return show(out, "json", log, nil)
+}
+
+// fileURI is a file's path as SARIF names it: relative ones are relative to where the command ran.
+func fileURI(path string) string {
+	u := url.URL{Path: filepath.ToSlash(path)}
+	if filepath.IsAbs(path) {
+		u.Scheme = "file"
+	}
+	return u.String()
+}

@@ -1,0 +1,118 @@
+package config
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+const traced = `domain: shop
+descriptors:
+  - key: plan
+    descriptors:
+      - {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - key: plan
+    value: gold*
+    rate_limit: {unit: day, requests_per_unit: 7}
+  - key: plan
+    value: g*
+  - key: plan
+    value: golden
+    rate_limit: {unlimited: true}
+  - key: other
+`
+
+// TestTrace holds what a person is told about the walk: who took an entry, who did not and why, and where it ended.
+func TestTrace(t *testing.T) {
+	rules := load(t, Options{}, traced)
+	for _, row := range []struct{ domain, descriptor, want string }{
+		{"shop", "plan=silver user=bob", `plan=silver: plan@3 it takes any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
+user=bob: user@5 it takes any value
+The rule 'shop.plan.user' (f0.yaml:5) limits it: 10 hits per minute.`},
+		{"shop", "plan=gold-7", `plan=gold-7: plan=gold*@6 its wildcard matches; plan@3 it would take any value, but 'plan_gold*' is looked for first; plan=g*@9 its wildcard matches, but 'plan_gold*' stands before it; plan=golden@11 it has another value; +1
+The rule 'shop.plan_gold*' (f0.yaml:6) limits it: 7 hits per day.`},
+		{"shop", "plan=golden", `plan=golden: plan=golden@11 it has this value; plan@3 it would take any value, but 'plan_golden' is looked for first; plan=gold*@6 its wildcard matches, but 'plan_golden' has the very value, which is looked for first; plan=g*@9 its wildcard matches, but 'plan_golden' has the very value, which is looked for first; +1
+The rule 'shop.plan_golden' (f0.yaml:11) says that it is unlimited.`},
+		{"shop", "plan=gold user=bob", `plan=gold: plan=gold*@6 its wildcard matches; plan@3 it would take any value, but 'plan_gold*' is looked for first; plan=g*@9 its wildcard matches, but 'plan_gold*' stands before it; plan=golden@11 it has another value; +1
+user=bob: nobody
+No descriptor under 'plan=gold*' (f0.yaml:6) takes user=bob, so nothing limits it; what was taken before is never taken back.`},
+		{"shop", "plan=silver", `plan=silver: plan@3 it takes any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
+It ends at the descriptor 'plan' (f0.yaml:3), which has no rate_limit of its own: only a descriptor with more entries is limited there.`},
+		{"shop", "user=bob", `user=bob: nobody; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; +3
+No descriptor under the domain takes user=bob, so nothing limits it; what was taken before is never taken back.`},
+		{"shop", "", "The descriptor is empty, so nothing limits it."},
+		{"shoop", "user=bob", "No rules are configured for the domain 'shoop', so nothing limits it; there are rules for: shop."},
+	} {
+		if got := traceText(rules.Trace(row.domain, spokenEntries(row.descriptor))); got != row.want {
+			t.Errorf("%s %s\n got %s\nwant %s", row.domain, row.descriptor, got, row.want)
+		}
+	}
+}
+
+func spokenEntries(text string) (entries []Entry) {
+	for _, pair := range strings.Fields(text) {
+		k, v, _ := strings.Cut(pair, "=")
+		entries = append(entries, Entry{k, v})
+	}
+	return entries
+}
+
+func traceText(t Trace) string {
+	var b strings.Builder
+	for _, s := range t.Steps {
+		fmt.Fprintf(&b, "%s=%s: ", s.Entry.Key, s.Entry.Value)
+		if s.Taken == nil {
+			b.WriteString("nobody")
+		} else {
+			fmt.Fprintf(&b, "%s@%d %s", s.Taken, s.Taken.Line, s.Taken.Why)
+		}
+		for _, p := range s.Passed {
+			fmt.Fprintf(&b, "; %s@%d %s", p, p.Line, p.Why)
+		}
+		if s.More > 0 {
+			fmt.Fprintf(&b, "; +%d", s.More)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String() + t.Why
+}
+
+// TestTraceWalksAsMatch asks random descriptors of random rules: the last step took what Match found.
+func TestTraceWalksAsMatch(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 1))
+	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	found := 0
+	for range 2000 {
+		var b strings.Builder
+		b.WriteString("domain: d\ndescriptors:\n")
+		seen := map[string]bool{}
+		for range 1 + rng.IntN(6) {
+			key, value := pick("a", "b", "a_b"), pick("", "", "v", "v*", "*", "b_v", "w*v")
+			if seen[key+"/"+value] || seen[key+"_"+value] {
+				continue
+			}
+			seen[key+"/"+value], seen[key+"_"+value] = true, true
+			fmt.Fprintf(&b, "- {key: %s, value: '%s', rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: %s, rate_limit: {unit: hour, requests_per_unit: 2}}]}\n", key, value, pick("a", "b"))
+		}
+		rules, err := Load(filesOf(b.String()), Options{})
+		if err != nil {
+			continue // two ways to write one glued text
+		}
+		var entries []Entry
+		for range 1 + rng.IntN(2) {
+			entries = append(entries, Entry{pick("a", "b", "a_b"), pick("", "v", "vv", "wv", "b_v", "x")})
+		}
+		trace := rules.Trace("d", entries)
+		last := trace.Steps[len(trace.Steps)-1].Taken
+		if r := trace.Match.Rule; (r != nil) != (last != nil && len(trace.Steps) == len(entries)) || r != nil && r.Line != last.Line {
+			t.Fatalf("%v of\n%s\nMatch: %+v, trace:\n%s", entries, b.String(), r, traceText(trace))
+		}
+		if last != nil {
+			found++
+		}
+	}
+	if found < 300 {
+		t.Errorf("only %d descriptors matched", found)
+	}
+}
