@@ -30,6 +30,18 @@ type knob struct {
 	set                func(x *Extension, v any, path []*node) (fault string)
 }
 
+// Knob is one key of metadata.keyward in the manual's words, in Markdown.
+type Knob struct{ Key, Values, Default string }
+
+// Knobs lists the keys of metadata.keyward, for the manual.
+func Knobs() []Knob {
+	var ks []Knob
+	for _, k := range knobs() {
+		ks = append(ks, Knob{k.key, k.values, k.unset})
+	}
+	return ks
+}
+
 // knobs is every key there is. docs/rules.md has the same rows.
 func knobs() []knob {
 	number := "1 to 4294967295"

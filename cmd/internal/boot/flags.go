@@ -133,7 +133,7 @@ func Parse(name, about string, args []string, getenv func(string) string) (Flags
 		errs = append(errs, fmt.Errorf("unexpected arguments: %s", strings.Join(s.Args(), " ")))
 	}
 	s.VisitAll(func(fl *pflag.Flag) {
-		env := "KEYWARD_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
+		env := envName(fl.Name)
 		if v := getenv(env); v != "" && !fl.Changed {
 			if err := s.Set(fl.Name, v); err != nil {
 				errs = append(errs, fmt.Errorf("%s=%q: %w", env, v, err))

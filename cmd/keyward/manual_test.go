@@ -1,0 +1,83 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/cmd/internal/boot"
+	"github.com/keyward/keyward/config"
+)
+
+const manual = "../../docs/configuration.md"
+
+// TestManualIsUpToDate holds docs/configuration.md against the flags, the keys of rules and the commands that there are.
+func TestManualIsUpToDate(t *testing.T) {
+	want := configuration()
+	if *update {
+		if err := os.WriteFile(manual, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(manual); err != nil || string(got) != want {
+		t.Errorf("%s is out of date: go test ./cmd/keyward -update (%v)", manual, err)
+	}
+}
+
+// configuration is the page, from the code.
+func configuration() string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+All there is to set, as the programs themselves list it. The tests hold this page against the code.
+
+* [Flags of sidecar and xds](#flags-of-sidecar-and-xds), here
+* [Keys of rules](#keys-of-rules), here; what they mean: [rules.md](rules.md), [hot-keys.md](hot-keys.md)
+* [Commands](#commands) of the tool, here
+* Variables of envoyproxy/ratelimit, and what becomes of each: [environment.md](environment.md)
+* Values of the chart: [charts/keyward/README.md](../charts/keyward/README.md)
+* Metrics, endpoints and ports: [operating.md](operating.md)
+
+## Flags of sidecar and xds
+
+The command line wins over the environment. All faults are told at once, and nothing starts with one.
+
+| flag | variable | default | |
+|---|---|---|---|
+`)
+	for _, f := range boot.FlagRows() {
+		fmt.Fprintf(&b, "| `%s%s` | `%s` | %s | %s |\n", f.Name, strings.TrimRight(" "+f.Kind, " "), f.Env, codeSpan(f.Default), cell(f.Usage))
+	}
+	b.WriteString("\n## Keys of rules\n\nUnder `metadata.keyward` of a descriptor with a `rate_limit`. The rest of a rule is as in envoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
+	for _, k := range config.Knobs() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Key, k.Values, k.Default)
+	}
+	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` says more, with examples; `keyward completion` and `keyward man` make completions and manual pages.\n\n| command | |\n|---|---|\n")
+	commands(&b, newRoot())
+	return b.String()
+}
+
+func commands(b *strings.Builder, c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		if sub.Name() == "help" || sub.Name() == "completion" || sub.Hidden {
+			continue
+		}
+		if sub.Runnable() {
+			fmt.Fprintf(b, "| `%s` | %s |\n", cmp.Or(sub.CommandPath()+strings.TrimPrefix(strings.TrimSuffix(sub.Use, " [flags]"), sub.Name()), sub.Use), cell(sub.Short))
+		}
+		commands(b, sub)
+	}
+}
+
+func codeSpan(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
