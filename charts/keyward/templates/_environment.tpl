@@ -38,6 +38,11 @@ LOG_FORMAT: json
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if eq .Values.preset "envoy-ai-gateway" -}}
+{{- range $k, $v := fromYaml (include "keyward.aiGatewayEnvironment" .) -}}
+{{- $_ := set $env $k $v -}}
+{{- end -}}
+{{- end -}}
 {{- range $k, $v := .Values.environment -}}
 {{- $_ := set $env $k (toString $v) -}}
 {{- end -}}
@@ -47,4 +52,13 @@ LOG_FORMAT: json
 {{/* Changes when pods must be made anew: not with the number of members, which matters at a cold start only. */}}
 {{- define "keyward.environmentHash" -}}
 {{- omit (fromYaml (include "keyward.environment" .)) "KEYWARD_EXPECT" | toYaml | sha256sum | trunc 16 | quote -}}
+{{- end }}
+
+{{/* Where the rules come from with Envoy AI Gateway: its controller makes them of QuotaPolicies. */}}
+{{- define "keyward.aiGatewayEnvironment" -}}
+CONFIG_TYPE: GRPC_XDS_SOTW
+CONFIG_GRPC_XDS_NODE_ID: envoy-ai-gateway-ratelimit
+CONFIG_GRPC_XDS_SERVER_URL: ai-gateway-controller.envoy-ai-gateway-system.svc:18002
+FORCE_START_WITHOUT_INITIAL_CONFIG: "true"
+RESPONSE_DYNAMIC_METADATA: "true"
 {{- end }}

@@ -63,8 +63,13 @@ app.kubernetes.io/component: {{ . }}
 {{/* "true" when xDS servers run. */}}
 {{- define "keyward.xds" -}}
 {{- if eq (toString .Values.xds.enabled) "auto" -}}
-{{- if not (has .Values.preset (list "envoy-ai-gateway" "contour" "kgateway")) }}true{{ end -}}
+{{- if not (has .Values.preset (list "envoy-gateway" "envoy-ai-gateway" "contour" "kgateway")) }}true{{ end -}}
 {{- else if eq (toString .Values.xds.enabled) "true" }}true{{ end -}}
+{{- end }}
+
+{{/* "true" when rules come from a gateway's control plane, not from a ConfigMap. */}}
+{{- define "keyward.gatewayRules" -}}
+{{- if has .Values.preset (list "envoy-gateway" "envoy-ai-gateway") }}true{{ end -}}
 {{- end }}
 
 {{- define "keyward.tlsMode" -}}

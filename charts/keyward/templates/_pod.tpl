@@ -6,14 +6,11 @@ metadata:
   labels:
     {{- include "keyward.selector" . | nindent 4 }}
     {{- include "keyward.sidecar.labels" $lib | nindent 4 }}
-    {{- with merge (dict) $root.Values.podLabels $root.Values.commonLabels }}
+    {{- with merge (dict) $root.Values.podLabels $root.Values.commonLabels (fromYaml (include "keyward.presetLabels" $root)) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
     keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables, other pods; rules are read again as they are
-    {{- with include "keyward.presetAnnotations" $root }}
-    {{- . | nindent 4 }}
-    {{- end }}
     {{- with $root.Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -31,10 +28,10 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* Annotations by which a mesh leaves these pods alone: members have mTLS of their own, and gossip over UDP. */}}
-{{- define "keyward.presetAnnotations" -}}
+{{/* Labels by which a mesh leaves these pods alone: their ports have mTLS of their own, and gossip is UDP, too. */}}
+{{- define "keyward.presetLabels" -}}
 {{- if eq .Values.preset "istio" -}}
-traffic.sidecar.istio.io/excludeInboundPorts: "7946,7947"
-traffic.sidecar.istio.io/excludeOutboundPorts: "7946,7947"
+sidecar.istio.io/inject: "false"
+istio.io/dataplane-mode: none
 {{- end }}
 {{- end }}
