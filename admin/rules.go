@@ -12,6 +12,8 @@ const maxRules = 2000
 // RuleTree is what /v1/rules shows: the versions, and the rules in force with what was asked of them here.
 type RuleTree struct {
 	Rules
+	Requests uint64 `json:"requests"` // of Envoys, answered by this member since it started
+
 	Domains []RuleDomain `json:"domains"`
 	LeftOut int          `json:"left_out,omitempty"` // rules beyond the first 2000
 }

@@ -131,13 +131,15 @@ func (d *drawn) of(v *cluster.View) admin.RingMap {
 }
 
 func (m *Sidecar) ruleTree() admin.RuleTree {
-	return admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.Rule) *admin.RuleTotals {
+	t := admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.Rule) *admin.RuleTotals {
 		if r.DetailedMetric || r.ValueToMetric {
 			return nil // there is one series for each value
 		}
 		s := m.stats.Rule(r.FullKey)
 		return &admin.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
 	})
+	t.Requests = m.asked()
+	return t
 }
 
 func (m *Sidecar) ready() error {

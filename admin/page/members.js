@@ -1,0 +1,125 @@
+// The members and whether all is well with them.
+
+import { h, svg, put, attr, list, visible, percent, short, span, clock, chip, putChip, byId } from "./dom.js";
+import { colour } from "./colors.js";
+
+const remember = 10 * 60; // seconds that a member which is gone stays in the table
+
+const tones = { active: "good", joining: "info", leaving: "warn", left: "", lost: "bad" };
+
+/** gone are members that were here lately, from the time line: {id, state, since}. */
+export function gone(cluster, events) {
+  const live = new Set(cluster.members.filter((m) => m.role === "member").map((m) => m.id));
+  const seen = new Map();
+  for (const e of events) { // newest first
+    if (e.kind !== "member" || !e.state || seen.has(e.member)) continue;
+    seen.set(e.member, e);
+  }
+  return [...seen.values()]
+    .filter((e) => (e.state === "lost" || e.state === "left") && !live.has(e.member) && clock.now() - Date.parse(e.time) < 1000 * remember)
+    .map((e) => ({ id: e.member, role: "member", state: e.state, since: e.time }));
+}
+
+/** rows are the members as the table shows them. */
+function rows(state) {
+  const { cluster, ring, self, timeline } = state;
+  const shares = new Map((ring?.members ?? []).map((m) => [m.id, m.share]));
+  const all = [...cluster.members, ...gone(cluster, timeline?.events ?? [])];
+  return all.map((m) => ({
+    ...m, me: m.id === cluster.self && m.inst === cluster.inst, share: m.role === "member" ? shares.get(m.id) : undefined,
+    offset: self?.clock_offsets_seconds?.[m.id], version: m.id === cluster.self ? cluster.version : "",
+  })).sort((a, b) => (a.role === b.role ? a.id.localeCompare(b.id) : a.role === "member" ? -1 : 1));
+}
+
+/** drawMembers fills the table; pick is called with a member's name while it is pointed at, and with null after. */
+export function drawMembers(state, pick) {
+  list(byId("members"), rows(state), (m) => `${m.role} ${m.id} ${m.inst ?? "gone"}`, (m) => newRow(m, pick), (row, m) => updateRow(row, m, state.cluster));
+}
+
+function newRow(m, pick) {
+  const cells = {
+    name: h("bdi", { class: "name" }), you: h("span", { class: "muted small" }), state: chip(""), bar: svg("rect", { height: 6, rx: 3 }), share: h("span"),
+    ring: chip(""), rules: chip(""), offset: h("span"), protocol: h("span"),
+  };
+  cells.dot = h("span", { class: "swatch", "aria-hidden": "true" });
+  cells.meter = svg("svg", { class: "bar", viewBox: "0 0 60 6", width: 60, height: 6, "aria-hidden": "true" }, svg("rect", { class: "track", width: 60, height: 6, rx: 3 }), cells.bar);
+  const name = h("button", { type: "button", class: "member", on: { focus: () => pick(m.id), blur: () => pick(null) } }, cells.dot, cells.name);
+  const row = h("tr", { on: { pointerenter: () => pick(m.id), pointerleave: () => pick(null) } },
+    h("th", { scope: "row" }, name, cells.you), h("td", null, cells.state), h("td", { class: "share" }, cells.meter, cells.share),
+    h("td", null, cells.ring), h("td", null, cells.rules), h("td", { class: "num" }, cells.offset), h("td", { class: "num" }, cells.protocol));
+  row.cells_ = cells;
+  return row;
+}
+
+function updateRow(row, m, cluster) {
+  const c = row.cells_;
+  const counts = m.role === "member";
+  row.dataset.member = counts ? m.id : "";
+  const front = row.classList.contains("front") ? " front" : "";
+  attr(row, "class", (counts ? colour(m.id) : "observer") + front);
+  put(c.name, visible(m.id, 128));
+  attr(c.name, "title", m.peer ? `${visible(m.id, 128)} at ${m.peer}` : visible(m.id, 128));
+  put(c.you, m.me ? `this one, ${m.version || "no version"}` : "");
+  if (counts) putChip(c.state, m.since ? `${m.state} ${span((clock.now() - Date.parse(m.since)) / 1000)} ago` : m.state, tones[m.state]);
+  else putChip(c.state, "observer", "", "It watches, and counts nothing: an xDS server");
+  attr(c.bar, "width", 60 * (m.share ?? 0));
+  attr(c.meter, "class", m.share === undefined ? "bar none" : "bar");
+  put(c.share, m.share === undefined ? "\u2013" : percent(m.share));
+  agreement(c.ring, m.ring, cluster.ring.fingerprint, counts && m.state === "active", "ring");
+  agreement(c.rules, m.rules?.in_force, cluster.rules.in_force, counts && !m.since && m.state !== "leaving", "rules");
+  put(c.offset, m.me ? "0 ms" : offset(m.offset));
+  put(c.protocol, m.protocol?.replace(/^(\d+)-\1$/, "$1").replace("-", "\u2013") ?? "\u2013");
+}
+
+function offset(seconds) {
+  if (seconds === undefined) return "\u2013";
+  const ms = 1000 * seconds;
+  const sign = ms > 0 ? "+" : ms < 0 ? "\u2212" : "";
+  return Math.abs(ms) < 1000 ? `${sign}${Math.abs(ms).toFixed(Math.abs(ms) < 10 ? 1 : 0)} ms` : `${sign}${Math.abs(seconds).toFixed(1)} s`;
+}
+
+function agreement(node, theirs, ours, matters, what) {
+  if (!matters) putChip(node, theirs ? short(theirs) : "\u2013", "", theirs);
+  else if (theirs === ours) putChip(node, short(theirs), "good", `The same ${what} as this member's: ${theirs}`);
+  else putChip(node, theirs ? short(theirs) : "none", "warn", `Not this member's ${what}: ${theirs || "none"} there, ${ours || "none"} here`);
+}
+
+/** troubles are what is not well, worst first: {tone, text}. */
+export function troubles(state) {
+  const { cluster, self, timeline, errors } = state;
+  const out = [];
+  const say = (tone, text) => out.push({ tone, text });
+  const live = cluster.members.filter((m) => m.role === "member");
+  for (const g of gone(cluster, timeline?.events ?? [])) {
+    if (g.state === "lost") say("bad", `${visible(g.id, 60)} was lost ${span((clock.now() - Date.parse(g.since)) / 1000)} ago: nobody hears it any more.`);
+  }
+  if (cluster.rules.last_error) say("bad", "The last rules that were read are refused; those before stay in force.");
+  if (!cluster.rules.in_force && state.rules) say("bad", "There are no rules yet: questions are answered with an error.");
+  if (!cluster.joined && !cluster.standalone) say("warn", "This member has not joined the cluster yet.");
+  if (cluster.ring.disagreement > 0) say("warn", `Not all agree on the ring: ${members(cluster.ring.disagreement)} by another one than this member.`);
+  if (cluster.rules.disagreement > 0) say("warn", `Not all agree on the rules: ${members(cluster.rules.disagreement)} with others in force.`);
+  if (cluster.rules.prepared && cluster.rules.prepared !== cluster.rules.in_force) say("info", `Rules ${short(cluster.rules.prepared)} are read and wait for the other members.`);
+  const active = live.filter((m) => m.state === "active");
+  const moving = active.filter((m) => m.complete && m.complete !== cluster.ring.fingerprint);
+  if (moving.length > 0) say("info", `Counters are moving: ${members(moving.length)} not complete yet on ring ${short(cluster.ring.fingerprint)}.`);
+  for (const w of self?.warnings ?? []) say("warn", visible(w, 300));
+  for (const e of errors) say("warn", visible(e, 300));
+  return out;
+}
+
+const members = (n) => (n === 1 ? "1 member" : `${n} members`);
+
+/** drawHealth says in a sentence how things are. */
+export function drawHealth(state) {
+  const found = troubles(state);
+  const n = state.cluster.ring.members.length;
+  if (!found.some((t) => t.tone !== "info")) {
+    found.unshift({ tone: "good", text: state.cluster.standalone
+      ? "All is well: this member stands alone, and counts everything by itself."
+      : `All is well: ${n === 1 ? "one member is on the ring" : `${n} members agree on the ring and on the rules`}.` });
+  }
+  list(byId("health"), found.slice(0, 8), (t) => t.tone + t.text.replace(/\d+ (s|min|h|days) ago/, ""), () => h("p"), (node, t) => {
+    attr(node, "class", t.tone);
+    put(node, t.text);
+  });
+}

@@ -1,0 +1,9 @@
+// The chosen theme stands before anything is drawn. Without a choice the system's is used.
+(() => {
+  "use strict";
+  let chosen = "";
+  try {
+    chosen = localStorage.getItem("keyward-theme") ?? "";
+  } catch { /* storage is off: the system's theme it is */ }
+  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+})();
