@@ -43,6 +43,7 @@ Start here:
   keyward bounds ./config --members 5  what may a crash or a partition add to each limit?
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
   keyward ring owner --members a,b,c K which sidecar counts this key?
+  keyward explain edge api_key=alice   which rule limits this, who counts it, and what would Envoy answer?
   keyward top                          which keys are hot, and what is done about them?
   keyward ask --help                   what does a rate-limit service answer to this question?
   keyward tap --over                   who is refused right now?
@@ -55,5 +56,6 @@ Start here:
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newMirror(), newSimulate()) // moving over
 	root.AddCommand(newAsk())
+	root.AddCommand(newExplain(), newKeys(), newXDS(), newMan()) // asking a cluster
 	return root
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,16 @@ func newRing() *cobra.Command {
 		Use:   "ring",
 		Short: "Ask the hash ring: who owns a key, and is it still Envoy's?",
 	}
-	cmd.AddCommand(newRingOwner(), newRingCheck())
+	cmd.AddCommand(newRingOwner(), newRingShow(), newRingPlot(), newRingDiff(), newRingCheck())
 	return cmd
+}
+
+// keyOwner is a line of `keyward ring owner`.
+type keyOwner struct {
+	Key      string `json:"key"`
+	Position string `json:"position"`
+	Owner    string `json:"owner"`
+	Heir     string `json:"heir"`
 }
 
 func newRingOwner() *cobra.Command {
@@ -29,17 +38,27 @@ func newRingOwner() *cobra.Command {
 		Short: "Print KEY<tab>OWNER for every key; without keys, for every line of the input",
 		Example: `  keyward ring owner --members pod-0,pod-1,pod-2 alice bob
   cut -f1 keys.tsv | keyward ring owner --members pod-0,pod-1,pod-2`,
-		RunE: func(cmd *cobra.Command, keys []string) error {
-			r, err := ringOf(members)
-			if err != nil {
-				return err
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, keys []string) error {
+		r, err := ringOf(members)
+		if err != nil {
+			return err
+		}
+		out, lines := bufio.NewWriter(cmd.OutOrStdout()), []keyOwner{}
+		err = eachKey(cmd.InOrStdin(), keys, func(k string) {
+			h := ring.Hash(k)
+			line := keyOwner{k, fmt.Sprintf("%016x", h), memberAt(r, r.Owner(h)), memberAt(r, r.Heir(h))}
+			if *output == "json" {
+				lines = append(lines, line)
+				return
 			}
-			out := bufio.NewWriter(cmd.OutOrStdout())
-			err = eachKey(cmd.InOrStdin(), keys, func(k string) {
-				fmt.Fprintf(out, "%s\t%s\n", k, r.At(r.Owner(ring.Hash(k))).ID)
-			})
-			return errors.Join(err, out.Flush())
-		},
+			fmt.Fprintf(out, "%s\t%s\n", k, line.Owner)
+		})
+		if err == nil && *output == "json" {
+			err = show(out, *output, lines, nil)
+		}
+		return errors.Join(err, out.Flush())
 	}
 	cmd.Flags().StringSliceVar(&members, "members", nil, "names of the members, as `name` or name=weight")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
@@ -81,42 +100,75 @@ func eachKey(in io.Reader, keys []string, do func(string)) error {
 	return s.Err()
 }
 
+// ringChecked is the JSON of `keyward ring check`.
+type ringChecked struct {
+	Passed int          `json:"passed"`
+	Failed int          `json:"failed"`
+	Files  []ringVector `json:"files"`
+}
+
+// ringVector is one file of recorded answers.
+type ringVector struct {
+	File     string   `json:"file"`
+	Passed   int      `json:"passed"`
+	Failed   int      `json:"failed"`
+	Failures []string `json:"failures,omitempty"` // the first ones
+	Error    string   `json:"error,omitempty"`    // it could not be read
+}
+
 func newRingCheck() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Compare the ring with answers recorded from a real Envoy",
 		Long: `Builds the ring of every file's hosts and compares each recorded request's host with the one computed here. The last
 line counts requests: "N passed, N failed". The exit code is 1 if anything failed or could not be read.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, files []string) error { return checkVectors(cmd.OutOrStdout(), files) },
 	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, files []string) error {
+		r := checkVectors(files)
+		if err := show(cmd.OutOrStdout(), *output, r, r.write); err != nil {
+			return err
+		}
+		if r.Failed > 0 || slices.ContainsFunc(r.Files, func(v ringVector) bool { return v.Error != "" }) {
+			return errFailed
+		}
+		return nil
+	}
+	return cmd
 }
 
-func checkVectors(out io.Writer, files []string) error {
-	passed, failed, broken := 0, 0, false
+func checkVectors(files []string) *ringChecked {
+	all := &ringChecked{Files: []ringVector{}}
 	for _, f := range files {
+		line := ringVector{File: f}
 		b, err := os.ReadFile(f)
+		var v *ring.Vectors
+		if err == nil {
+			v, err = ring.ParseVectors(b)
+		}
 		if err != nil {
-			fmt.Fprintln(out, err)
-			broken = true
+			line.Error = err.Error()
+		} else {
+			r := v.Check()
+			line.Passed, line.Failed, line.Failures = r.Passed, r.Failed, r.Failures
+		}
+		all.Passed, all.Failed, all.Files = all.Passed+line.Passed, all.Failed+line.Failed, append(all.Files, line)
+	}
+	return all
+}
+
+func (r *ringChecked) write(out io.Writer) error {
+	for _, f := range r.Files {
+		if f.Error != "" {
+			fmt.Fprintf(out, "%s: %s\n", f.File, f.Error)
 			continue
 		}
-		v, err := ring.ParseVectors(b)
-		if err != nil {
-			fmt.Fprintf(out, "%s: %v\n", f, err)
-			broken = true
-			continue
-		}
-		r := v.Check()
-		passed, failed = passed+r.Passed, failed+r.Failed
-		fmt.Fprintf(out, "%-50s %6d passed %6d failed\n", f, r.Passed, r.Failed)
-		for _, why := range r.Failures {
+		fmt.Fprintf(out, "%-50s %6d passed %6d failed\n", f.File, f.Passed, f.Failed)
+		for _, why := range f.Failures {
 			fmt.Fprintf(out, "    %s\n", why)
 		}
 	}
-	fmt.Fprintf(out, "%d passed, %d failed\n", passed, failed)
-	if broken || failed > 0 {
-		return errFailed
-	}
-	return nil
+	_, err := fmt.Fprintf(out, "%d passed, %d failed\n", r.Passed, r.Failed)
+	return err
 }

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/ring"
+)
+
+func newExplain() *cobra.Command {
+	var o config.Options
+	var rules string
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "explain DOMAIN KEY=VALUE...",
+		Short: "Say which rule limits a descriptor and why, who counts it, how it stands and what Envoy would answer",
+		Long: `Follows one descriptor through the rules, entry by entry, in their order: which descriptor of the files took it, which
+ones did not and why. Then who owns the key, and from running members how its count stands and what one more hit gets.
+It charges nothing.
+
+  ok          one more hit fits               over_limit   it is refused
+  shadow      it is over, and let through     unlimited    a rule says so
+  no_rule     no rule is about it             limited      not asked: from files alone
+
+With --member a running member is asked, by the rules that it has in force. With --rules the files are, without any
+member; --members then says on whose ring the owner is looked up. An entry with = in its key is not for this command:
+GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes it.`,
+		Example: `  keyward explain shop plan=gold user=bob --member 10.0.0.7:9090
+  keyward explain shop plan=gold user=bob --rules ./config --members pod-0,pod-1,pod-2
+  keyward explain edge api_key=alice -o json | jq .verdict`,
+		Args: cobra.MinimumNArgs(2),
+	}
+	members, output := memberFlag(cmd), outputFlag(cmd)
+	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of rules, in place of a running member")
+	cmd.Flags().StringSliceVar(&names, "members", nil, "with --rules: names of the members, as `name` or name=weight")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		entries, err := parseEntries(args[1:])
+		if err != nil {
+			return err
+		}
+		var e admin.Explain
+		if rules != "" {
+			e, err = explainFiles(rules, o, names, args[0], entries)
+		} else {
+			e, err = askFirst[admin.Explain](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
+		}
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), *output, e, func(out io.Writer) error { return writeExplain(out, &e) })
+	}
+	return cmd
+}
+
+// parseEntries reads KEY=VALUE arguments.
+func parseEntries(args []string) (entries []config.Entry, err error) {
+	for _, pair := range args {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("%q: want KEY=VALUE", pair)
+		}
+		entries = append(entries, config.Entry{Key: k, Value: v})
+	}
+	return entries, nil
+}
+
+// descriptorQuery names a descriptor as /v1/counters and /v1/explain take it.
+func descriptorQuery(domain string, entries []config.Entry) string {
+	q := url.Values{"domain": {domain}}
+	for _, e := range entries {
+		q.Add("key", e.Key+"="+e.Value)
+	}
+	return q.Encode()
+}
+
+// askFirst asks the first of the members that answers.
+func askFirst[T any](ctx context.Context, members []string, path string) (v T, err error) {
+	urls, err := memberURLs(members)
+	if err != nil {
+		return v, err
+	}
+	var faults []error
+	for _, u := range urls {
+		if v, err = get[T](ctx, u+path); err == nil {
+			return v, nil
+		}
+		faults = append(faults, err)
+	}
+	return v, errors.Join(faults...)
+}
+
+// explainFiles is what files say of a descriptor, and the ring of the named members.
+func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (admin.Explain, error) {
+	rules, err := loadPath(path, o)
+	if err != nil {
+		return admin.Explain{}, err
+	}
+	e, found := admin.NewExplain(rules, domain, entries)
+	if len(names) == 0 || found.Kind != config.Limited {
+		return e, nil
+	}
+	r, err := ringOf(names)
+	if err != nil {
+		return e, err
+	}
+	e.Owner, e.Heir = memberAt(r, r.Owner(found.Owner)), memberAt(r, r.Heir(found.Owner))
+	return e, nil
+}
+
+func memberAt(r *ring.Ring, i int) string {
+	if i < 0 {
+		return ""
+	}
+	return string(r.At(i).ID)
+}
+
+func writeExplain(out io.Writer, e *admin.Explain) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	for _, s := range e.Steps {
+		writeStep(row, &s)
+	}
+	if r := e.Rule; r != nil {
+		text := ruleText(r)
+		row("rule", "%s (%s:%d): %s", printable(strings.Join(r.Path, " > ")), r.File, r.Line, text)
+	}
+	if e.Matched && !e.Rule.Unlimited {
+		row("owner", "%s", ownerText(e))
+	}
+	if c := e.Counter; c != nil {
+		row("count", "%d of %d, %d left, resets in %.0f s%s", c.Count, c.Limit, c.Remaining, c.Reset, lentText(c))
+	}
+	row("verdict", "%s", e.Verdict)
+	row("why", "%s", printable(e.Why))
+	for _, h := range slices.Sorted(maps.Keys(e.Headers)) {
+		row("header", "%s: %s", h, e.Headers[h])
+	}
+	return t.Flush()
+}
+
+func writeStep(row func(name, format string, args ...any), s *admin.ExplainStep) {
+	name := printable(s.Entry.Key + "=" + s.Entry.Value)
+	if s.Taken == nil {
+		row(name, "taken by no descriptor: the walk ends here")
+	} else {
+		row(name, "taken by %s (%s:%d): %s", s.Taken.Descriptor, s.Taken.File, s.Taken.Line, s.Taken.Why)
+	}
+	for _, p := range s.Passed {
+		row("", "not by %s (%s:%d): %s", p.Descriptor, p.File, p.Line, p.Why)
+	}
+	if s.More > 0 {
+		row("", "nor by %s of other keys or values", count(s.More, "descriptor"))
+	}
+}
+
+func ruleText(r *admin.ExplainRule) string {
+	if r.Unlimited {
+		return "unlimited"
+	}
+	parts := []string{fmt.Sprintf("%d in %s", r.Limit, r.Window), r.Algorithm}
+	if r.Burst > 0 {
+		parts = append(parts, fmt.Sprintf("burst %d", r.Burst))
+	}
+	if r.Mechanism != "owner" {
+		parts = append(parts, "mechanism "+r.Mechanism)
+	}
+	parts = append(parts, "degraded "+r.Degraded)
+	if r.Shadow {
+		parts = append(parts, "shadow_mode")
+	}
+	if r.Quota {
+		parts = append(parts, "quota_mode")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func ownerText(e *admin.Explain) string {
+	text := "not looked up: say --members"
+	if e.Owner != "" {
+		text = printable(e.Owner)
+	}
+	if e.Heir != "" && e.Heir != e.Owner {
+		text += ", its heir is " + printable(e.Heir)
+	}
+	return fmt.Sprintf("%s (owner string %s, position %s)", text, printable(e.OwnerString), e.Position)
+}
+
+func lentText(c *admin.Counter) string {
+	if c.Lent == nil || *c.Lent == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of them are lent to other members", *c.Lent)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+)
+
+func newKeys() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys",
+		Short: "Look at one key's count, or give it back",
+	}
+	cmd.AddCommand(newKeysGet(), newKeysReset())
+	return cmd
+}
+
+func newKeysGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get DOMAIN KEY=VALUE...",
+		Short: "Print how a key stands with its owner, whichever member is asked",
+		Long: `Prints the hits that stand against the key's limit in the present window (of a bucket: its level), those that are left,
+and who counts them. Authority "full" means that the owner itself has answered. Exit code 1 when no rule limits the key:
+"keyward explain" says why.`,
+		Example: `  keyward keys get edge api_key=alice --member 10.0.0.7:9090
+  keyward keys get edge api_key=alice -o json | jq .remaining`,
+		Args: cobra.MinimumNArgs(2),
+	}
+	members, output := memberFlag(cmd), outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		entries, err := parseEntries(args[1:])
+		if err != nil {
+			return err
+		}
+		c, err := askFirst[admin.Counter](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), *output, c, func(out io.Writer) error {
+			_, err := fmt.Fprintf(out, "%d of %d counted, %d left, resets in %.0f s; owner %s, authority %s%s\n",
+				c.Count, c.Limit, c.Remaining, c.Reset, printable(c.Owner), c.Authority, lentText(&c))
+			return err
+		})
+	}
+	return cmd
+}
+
+func newKeysReset() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reset DOMAIN KEY=VALUE...",
+		Short: "Give a key's count back, so that its caller has the whole limit again",
+		Long: `Has the sidecar behind the admin socket give back, at the key's owner, all hits that stand against its limit now. Any
+sidecar will do. What is counted while that happens stands, and so does what members hold of a lease: "after" is what is
+left of the count. The statistics do not change.`,
+		Example: `  keyward keys reset edge api_key=alice
+In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
+		Args: cobra.MinimumNArgs(2),
+	}
+	socket, output := socketFlag(cmd.Flags()), outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		entries, err := parseEntries(args[1:])
+		if err != nil {
+			return err
+		}
+		r, err := resetKey(cmd.Context(), *socket, args[0], entries)
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), *output, r, func(out io.Writer) error {
+			_, err := fmt.Fprintf(out, "%d hits given back at %s; %d stand now\n", r.Before-min(r.Before, r.After), printable(r.Owner), r.After)
+			return err
+		})
+	}
+	return cmd
+}
+
+func resetKey(ctx context.Context, socket, domain string, entries []config.Entry) (r admin.ResetResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	o := admin.ResetOrder{Domain: domain}
+	for _, e := range entries {
+		o.Descriptor.Entries = append(o.Descriptor.Entries, admin.Entry(e))
+	}
+	res, err := overSocket(ctx, socket, http.MethodPost, "/reset", o)
+	if err != nil {
+		return r, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
+		return r, fmt.Errorf("read the sidecar's answer: %w", err)
+	}
+	return r, nil
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/ring"
+)
+
+// ringFlags say which ring is meant: named members, or the one that running members go by.
+type ringFlags struct {
+	names   []string
+	members *[]string
+}
+
+func (f *ringFlags) define(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.names, "members", nil, "names of the members, as `name` or name=weight, in place of running ones")
+	f.members = memberFlag(cmd)
+}
+
+// ring is the ring that the flags mean.
+func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
+	if len(f.names) > 0 {
+		return ringOf(f.names)
+	}
+	c, err := askFirst[admin.Cluster](ctx, *f.members, "/cluster")
+	if err != nil {
+		return nil, err
+	}
+	return ringIn(&c)
+}
+
+// ringIn is the ring that a member says it goes by.
+func ringIn(c *admin.Cluster) (*ring.Ring, error) {
+	var names []string
+	for _, m := range c.Members {
+		if slices.Contains(c.Ring.Members, m.ID) {
+			names = append(names, fmt.Sprintf("%s=%d", m.ID, max(1, m.Weight)))
+		}
+	}
+	if len(names) == 0 || len(names) != len(c.Ring.Members) {
+		return nil, fmt.Errorf("%s is on no ring yet, or its ring names members that have gone: %s", c.Self, strings.Join(c.Ring.Members, ", "))
+	}
+	return ringOf(names)
+}
+
+// ringMember is one member's part of a ring.
+type ringMember struct {
+	ID     string  `json:"id"`
+	Weight uint32  `json:"weight"`
+	Share  float64 `json:"share"` // of the hash space, 0 to 1
+	Ideal  float64 `json:"ideal"` // by weight alone
+}
+
+// sharesOf is every member's part of r, by name.
+func sharesOf(r *ring.Ring) []ringMember {
+	all := make([]ringMember, r.Len())
+	at := map[ring.ID]int{}
+	for i := range all {
+		m := r.At(i)
+		at[m.ID] = i
+		all[i] = ringMember{ID: string(m.ID), Weight: m.Weight, Ideal: float64(m.Weight) / float64(r.Weight())}
+	}
+	for _, m := range ring.Moves(new(ring.Ring), r) {
+		all[at[m.To]].Share += m.Share()
+	}
+	return all
+}
+
+func newRingShow() *cobra.Command {
+	var f ringFlags
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Print each member's part of the ring",
+		Long: `Prints what part of all keys each member owns. IDEAL is its part by weight; Envoy's ring of 1024 points a member comes
+within about a tenth of it. Keys are not equally busy: "keyward top" shows those that are.`,
+		Example: `  keyward ring show --member 10.0.0.7:9090
+  keyward ring show --members pod-0,pod-1,pod-2=2`,
+		Args: cobra.NoArgs,
+	}
+	f.define(cmd)
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		r, err := f.ring(cmd.Context())
+		if err != nil {
+			return err
+		}
+		shares := sharesOf(r)
+		return show(cmd.OutOrStdout(), *output, shares, func(out io.Writer) error {
+			t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "MEMBER\tWEIGHT\tOWNS\tIDEAL")
+			for _, m := range shares {
+				fmt.Fprintf(t, "%s\t%d\t%.2f %%\t%.2f %%\n", printable(m.ID), m.Weight, 100*m.Share, 100*m.Ideal)
+			}
+			return t.Flush()
+		})
+	}
+	return cmd
+}
+
+// ringChange is what moves between two rings.
+type ringChange struct {
+	Moved   float64      `json:"moved"` // part of all keys that change their owner
+	Ideal   float64      `json:"ideal"` // the least that must, by weights
+	Arcs    int          `json:"arcs"`
+	Members []ringGained `json:"members"`
+}
+
+// ringGained is what one member takes over and gives away.
+type ringGained struct {
+	ID     string  `json:"id"`
+	Before float64 `json:"before"`
+	After  float64 `json:"after"`
+	Gets   float64 `json:"gets"`
+	Gives  float64 `json:"gives"`
+}
+
+// changeOf compares two rings.
+func changeOf(a, b *ring.Ring) ringChange {
+	moves := ring.Moves(a, b)
+	c := ringChange{Moved: ring.Moved(moves), Arcs: len(moves)}
+	at := map[string]*ringGained{}
+	member := func(id string) *ringGained {
+		if at[id] == nil {
+			at[id] = &ringGained{ID: id}
+		}
+		return at[id]
+	}
+	least := map[string]float64{}
+	for _, m := range sharesOf(a) {
+		member(m.ID).Before = m.Share
+		least[m.ID] -= m.Ideal
+	}
+	for _, m := range sharesOf(b) {
+		member(m.ID).After = m.Share
+		least[m.ID] += m.Ideal
+	}
+	for _, m := range moves {
+		member(string(m.From)).Gives += m.Share()
+		member(string(m.To)).Gets += m.Share()
+	}
+	for id, more := range least {
+		c.Ideal += math.Max(0, more)
+		c.Members = append(c.Members, *at[id])
+	}
+	slices.SortFunc(c.Members, func(a, b ringGained) int { return strings.Compare(a.ID, b.ID) })
+	return c
+}
+
+func newRingDiff() *cobra.Command {
+	var f ringFlags
+	var to []string
+	cmd := &cobra.Command{
+		Use:   "diff --to a,b,c,d",
+		Short: "Say what part of all keys changes its owner when members come or go",
+		Long: `Compares the ring of running members, or of --members, with that of --to. "moved" is the part of all keys that gets
+another owner, whose counters are handed over; "ideal" is the least that any way to place keys must move. A member that comes back
+under its own name moves nothing: only names and weights place keys.`,
+		Example: `  keyward ring diff --members pod-0,pod-1,pod-2 --to pod-0,pod-1,pod-2,pod-3   # one more
+  keyward ring diff --member 10.0.0.7:9090 --to pod-0,pod-1                   # what would go where, from what runs now`,
+		Args: cobra.NoArgs,
+	}
+	f.define(cmd)
+	output := outputFlag(cmd)
+	cmd.Flags().StringSliceVar(&to, "to", nil, "names of the members afterwards, as `name` or name=weight")
+	_ = cmd.MarkFlagRequired("to") // the flag exists
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		before, err := f.ring(cmd.Context())
+		if err != nil {
+			return err
+		}
+		after, err := ringOf(to)
+		if err != nil {
+			return err
+		}
+		c := changeOf(before, after)
+		return show(cmd.OutOrStdout(), *output, c, c.write)
+	}
+	return cmd
+}
+
+func (c *ringChange) write(out io.Writer) error {
+	fmt.Fprintf(out, "moved %.2f %% of all keys, ideal %.2f %%\n", 100*c.Moved, 100*c.Ideal)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "MEMBER\tOWNS\tWILL OWN\tGETS\tGIVES")
+	for _, m := range c.Members {
+		fmt.Fprintf(t, "%s\t%.2f %%\t%.2f %%\t%.2f %%\t%.2f %%\n", printable(m.ID), 100*m.Before, 100*m.After, 100*m.Gets, 100*m.Gives)
+	}
+	return t.Flush()
+}

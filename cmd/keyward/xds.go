@@ -1,0 +1,246 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/envoy/xds"
+)
+
+// xdsServed is who one xDS server serves, and what.
+type xdsServed struct {
+	Server string `json:"server"`
+	xds.Status
+}
+
+func newXDS() *cobra.Command {
+	cmd := &cobra.Command{Use: "xds", Short: "Ask the xDS servers who is served what"}
+	cmd.AddCommand(newXDSStatus())
+	return cmd
+}
+
+func newXDSStatus() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "List the clients of every xDS server: what each has accepted, what it refused and why",
+		Long: `Asks the named members, and those that they know of, which Envoys take their configuration from them:
+  in step   it has accepted the version that is served now
+  behind    it was sent that version and has not answered yet
+  REFUSED   it answered no (a NACK), in the words that stand below it; it goes on with the version before
+All servers of a cluster serve the same version of the same state: "differ" in the last line means that they do not see
+the same members. Exit code 1 when a client refuses what it was sent.`,
+		Example: `  keyward xds status --member 10.0.0.7:9090
+  keyward xds status -o json | jq '.[].clients[] | select(.types[].why)'`,
+		Args: cobra.NoArgs,
+	}
+	members, output := memberFlag(cmd), outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := discover(cmd.Context(), *members)
+		if err != nil {
+			return err
+		}
+		served := c.xds()
+		if len(served) == 0 {
+			return errors.New("none of the processes that answer serves xDS: give a sidecar --xds, or run cmd/xds")
+		}
+		err = show(cmd.OutOrStdout(), *output, served, func(out io.Writer) error { return writeXDS(out, served, time.Now()) })
+		if err == nil && refused(served) > 0 {
+			err = errFailed
+		}
+		return err
+	}
+	return cmd
+}
+
+// refused is how many clients go without what they were sent.
+func refused(served []xdsServed) (n int) {
+	for _, s := range served {
+		for _, c := range s.Clients {
+			for name := range c.Types {
+				if s.stateOf(&c, name) == stateRefused {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// The states of a client by one type of resource.
+const (
+	stateInStep  = "in step"
+	stateBehind  = "behind"
+	stateRefused = "REFUSED"
+)
+
+func (s *xdsServed) stateOf(c *xds.Client, name string) string {
+	t := c.Types[name]
+	switch {
+	case t.Refused != "" && t.Refused == t.Sent:
+		return stateRefused
+	case t.Accepted != "" && t.Accepted == cmp.Or(s.Versions[name], t.Accepted):
+		return stateInStep
+	default:
+		return stateBehind
+	}
+}
+
+func writeXDS(out io.Writer, served []xdsServed, now time.Time) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, s := range served {
+		fmt.Fprintf(t, "%s\t%s\n", printable(s.Server), count(len(s.Clients), "client"))
+		for _, c := range s.Clients {
+			kind := "sotw"
+			if c.Delta {
+				kind = "delta"
+			}
+			fmt.Fprintf(t, "  %s\t%s, for %v\n", printable(cmp.Or(c.Node, "(no name)")), kind, now.Sub(c.Since).Round(time.Second))
+			for _, name := range slices.Sorted(maps.Keys(c.Types)) {
+				state := s.stateOf(&c, name)
+				fmt.Fprintf(t, "    %s\t%s\taccepted %s\n", name, state, cmp.Or(c.Types[name].Accepted, "nothing"))
+				if state == stateRefused {
+					fmt.Fprintf(t, "    \t%s: %s\n", c.Types[name].RefusedAt.Format(time.DateTime), printable(c.Types[name].Why))
+				}
+			}
+		}
+	}
+	versions := "all servers serve the same versions"
+	if differ(served) {
+		versions = "the servers' versions differ"
+	}
+	fmt.Fprintln(t, versions)
+	return t.Flush()
+}
+
+// differ says that two servers serve another version of one type. Not all of them have rules to serve.
+func differ(served []xdsServed) bool {
+	versions := map[string]string{}
+	for _, s := range served {
+		for name, v := range s.Versions {
+			if v != "" && cmp.Or(versions[name], v) != v {
+				return true
+			}
+			versions[name] = v
+		}
+	}
+	return false
+}
+
+// xds is what the processes of c say of those that they serve.
+func (c *clusterSeen) xds() (served []xdsServed) {
+	for _, p := range c.procs {
+		if s, ok := xdsOf(&p.cluster); ok {
+			served = append(served, xdsServed{p.cluster.Self, s})
+		}
+	}
+	return served
+}
+
+// xdsOf reads what /cluster says of xDS.
+func xdsOf(c *admin.Cluster) (s xds.Status, ok bool) {
+	if c.XDS == nil {
+		return s, false
+	}
+	text, err := json.Marshal(c.XDS)
+	return s, err == nil && json.Unmarshal(text, &s) == nil
+}
+
+// clusterSeen is what the processes of a cluster say of themselves and of each other.
+type clusterSeen struct {
+	procs  []*process // that answered, by name
+	silent []silence
+}
+
+// process is one member or observer that was asked.
+type process struct {
+	url     string
+	cluster admin.Cluster
+	self    *admin.Self // nil: of a version that does not serve it
+	selfErr error
+	asked   time.Time // by the clock here, when it began to answer with self
+	took    time.Duration
+}
+
+// silence is a page that could not be asked.
+type silence struct {
+	Page string
+	Name string // as others call it; empty: it was named by its address
+	Err  error
+}
+
+// discover asks the named members and whomever they know of, each once. It fails when none answers.
+func discover(ctx context.Context, members []string) (*clusterSeen, error) {
+	urls, err := memberURLs(members)
+	if err != nil {
+		return nil, err
+	}
+	c := &clusterSeen{}
+	asked, names := map[string]bool{}, map[string]string{}
+	for len(urls) > 0 {
+		var next []string
+		for _, u := range urls {
+			if asked[u] {
+				continue
+			}
+			asked[u] = true
+			p, err := askProcess(ctx, u)
+			if err != nil {
+				c.silent = append(c.silent, silence{u, names[u], err})
+				continue
+			}
+			if slices.ContainsFunc(c.procs, func(o *process) bool { return o.cluster.Self == p.cluster.Self && o.cluster.Inst == p.cluster.Inst }) {
+				continue // the same one by another address
+			}
+			c.procs = append(c.procs, p)
+			for _, m := range p.cluster.Members {
+				if m.Page != "" && !c.knows(m.ID) {
+					next = append(next, "http://"+m.Page)
+					names["http://"+m.Page] = m.ID
+				}
+			}
+		}
+		urls = next
+	}
+	if len(c.procs) == 0 {
+		var faults []error
+		for _, s := range c.silent {
+			faults = append(faults, s.Err)
+		}
+		return nil, errors.Join(faults...)
+	}
+	slices.SortFunc(c.procs, func(a, b *process) int { return cmp.Compare(a.cluster.Self, b.cluster.Self) })
+	return c, nil
+}
+
+// knows says that the member of a name has answered.
+func (c *clusterSeen) knows(id string) bool {
+	return slices.ContainsFunc(c.procs, func(p *process) bool { return p.cluster.Self == id })
+}
+
+func askProcess(ctx context.Context, page string) (*process, error) {
+	p := &process{url: page}
+	var err error
+	if p.cluster, err = get[admin.Cluster](ctx, page+"/cluster"); err != nil {
+		return nil, err
+	}
+	p.asked = time.Now()
+	self, err := get[admin.Self](ctx, page+"/v1/self")
+	p.took = time.Since(p.asked)
+	if err != nil {
+		p.selfErr = err
+	} else {
+		p.self = &self
+	}
+	return p, nil
+}
