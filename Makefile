@@ -37,6 +37,10 @@ lint: ## Formatting, go vet, go mod tidy, golangci-lint
 PURE := ./limit ./lease ./handoff ./owner ./config
 SEARCHES := TestEveryOrder|TestEachCondition|TestNoTwoHolders|TestLongLog|TestOracle|TestLeasesAdmitTheLimit|TestAdmittedWithinTheReportedBound|TestLeasesNeverAdmitMore|TestHealTakesOverWhatIsFree|TestApproximateStaysWithinItsSlack
 
+.PHONY: chart
+chart: ## Write the chart's copies of alerts and boards, its README's table and its renderings (with Helm from make kube)
+	$(GO) test -count=1 ./charts -update
+
 .PHONY: unit
 unit: ## Unit, property and conformance tests with the race detector
 	@echo "== unit tests"

@@ -1,0 +1,390 @@
+package charts
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/envoy/snippet"
+)
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// same holds a file of the chart against what it is made from.
+func same(t *testing.T, file string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := os.ReadFile(file); !bytes.Equal(got, want) {
+		t.Errorf("%s is not up to date: make chart", file)
+	}
+}
+
+// TestCopies holds the chart's alerts and boards equal to those of dashboards/: Helm packs only what is in the chart.
+func TestCopies(t *testing.T) {
+	same(t, "keyward/files/alerts.yml", read(t, "../dashboards/alerts.yml"))
+	boards, _ := filepath.Glob("../dashboards/*.json")
+	if len(boards) == 0 {
+		t.Fatal("no boards")
+	}
+	for _, b := range boards {
+		same(t, filepath.Join("keyward/files/dashboards", filepath.Base(b)), read(t, b))
+	}
+	copies, _ := filepath.Glob("keyward/files/dashboards/*.json")
+	for _, c := range copies {
+		if _, err := os.Stat(filepath.Join("../dashboards", filepath.Base(c))); err != nil {
+			t.Errorf("%s: there is no such board any more", c)
+		}
+	}
+}
+
+// TestEnvoyFiles holds the demo's configuration equal to what keyward envoy-config prints for the example's rules. The chart puts
+// names of the release in the place of those that end in .invalid.
+func TestEnvoyFiles(t *testing.T) {
+	rules, err := config.Load([]config.File{{Name: "example.yaml", Content: read(t, "keyward/files/example.yaml")}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := snippet.Options{Rules: rules, From: map[string]string{"api_key": "header:x-api-key"}, Upstream: "127.0.0.1:8000", EnvoyVersion: "1.40"}
+	owners, secrets := base, base
+	owners.XDS = "xds.keyward.invalid:18000"
+	secrets = owners
+	secrets.TLSCert, secrets.TLSKey, secrets.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
+	secrets.SDS, secrets.XDSNames = "/etc/envoy", []string{"xds.keyward.invalid"}
+	client, ca, plain := secrets, secrets, base
+	client.Part, ca.Part = snippet.SDSClient, snippet.SDSCA
+	plain.Shape, plain.Sidecar = snippet.Plain, "rls.keyward.invalid:8081"
+	for name, o := range map[string]snippet.Options{
+		"owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,
+	} {
+		text, _, err := snippet.Generate(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "keyward/files/envoy/"+name+".yaml", text)
+	}
+}
+
+// TestSchema holds that the schema knows every value and no other, and that every value has a comment of its own or of its group.
+func TestSchema(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(read(t, "keyward/values.schema.json"), &schema); err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(read(t, "keyward/values.yaml"), &values); err != nil {
+		t.Fatal(err)
+	}
+	values["global"], values["keyward-lib"] = map[string]any{}, map[string]any{} // Helm's own
+	alike(t, "", schema, values)
+}
+
+func alike(t *testing.T, path string, schema, values map[string]any) {
+	t.Helper()
+	properties, _ := schema["properties"].(map[string]any)
+	if properties == nil {
+		return // a free map
+	}
+	if schema["additionalProperties"] != false {
+		t.Errorf("values%s: unknown fields are let in", path)
+	}
+	for k, v := range values {
+		s, ok := properties[k].(map[string]any)
+		if !ok {
+			t.Errorf("values%s.%s is not in the schema", path, k)
+		} else if m, ok := v.(map[string]any); ok {
+			alike(t, path+"."+k, s, m)
+		}
+	}
+	for k := range properties {
+		if _, ok := values[k]; !ok && path != "" && !optional[path] {
+			t.Errorf("values%s.%s is in the schema alone", path, k)
+		}
+	}
+}
+
+// optional are groups of which values.yaml need not have every field.
+var optional = map[string]bool{".resources": true, ".xds.resources": true, ".envoy.resources": true, ".tls.issuerRef": true}
+
+// TestREADME holds the table of values equal to values.yaml.
+func TestREADME(t *testing.T) {
+	const file, begin, end = "keyward/README.md", "<!-- values -->\n", "<!-- /values -->"
+	var doc yaml.Node
+	if err := yaml.Unmarshal(read(t, "keyward/values.yaml"), &doc); err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	table.WriteString("| value | default | |\n| --- | --- | --- |\n")
+	rows(&table, "", doc.Content[0])
+	text := string(read(t, file))
+	head, rest, ok1 := strings.Cut(text, begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		t.Fatalf("%s: no place for the values", file)
+	}
+	same(t, file, []byte(head+begin+table.String()+end+tail))
+}
+
+// rows writes a row for each value: its path, its default, and the comment before it that begins with --.
+func rows(out *strings.Builder, path string, m *yaml.Node) {
+	for i := 0; i < len(m.Content); i += 2 {
+		k, v := m.Content[i], m.Content[i+1]
+		name := path + k.Value
+		note := comment(k.HeadComment)
+		if v.Kind == yaml.MappingNode && len(v.Content) > 0 && v.Style != yaml.FlowStyle && note == "" {
+			rows(out, name+".", v)
+			continue
+		}
+		if v.Kind == yaml.MappingNode && len(v.Content) > 0 && v.Style != yaml.FlowStyle {
+			fmt.Fprintf(out, "| **`%s`** | | %s |\n", name, note)
+			rows(out, name+".", v)
+			continue
+		}
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		var value any
+		_ = v.Decode(&value)
+		_ = enc.Encode(value)
+		fmt.Fprintf(out, "| `%s` | `%s` | %s |\n", name, strings.TrimSpace(b.String()), note)
+	}
+}
+
+// comment is the text of a comment that begins with # --.
+func comment(text string) string {
+	_, text, ok := strings.Cut(text, "# -- ")
+	if !ok {
+		return ""
+	}
+	return strings.ReplaceAll(text, "\n# ", " ")
+}
+
+// TestVersions holds that the image's default, the library's and the chart's version are one.
+func TestVersions(t *testing.T) {
+	var chart, lib struct {
+		Version      string
+		AppVersion   string `yaml:"appVersion"`
+		Dependencies []struct{ Version string }
+		Annotations  map[string]string
+	}
+	for file, into := range map[string]any{"keyward/Chart.yaml": &chart, "keyward/charts/keyward-lib/Chart.yaml": &lib} {
+		if err := yaml.Unmarshal(read(t, file), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := chart.AppVersion
+	if chart.Version != v || lib.Version != v || lib.AppVersion != v || chart.Dependencies[0].Version != v {
+		t.Errorf("versions differ: %+v, %+v", chart, lib)
+	}
+	if image := "keyward/keyward:v" + v; !strings.Contains(chart.Annotations["artifacthub.io/images"], image+"\n") {
+		t.Errorf("the annotation does not name %s", image)
+	}
+	if text := read(t, "keyward/charts/keyward-lib/templates/_sidecar.tpl"); !bytes.Contains(text, []byte(`"`+v+`"`)) {
+		t.Errorf("the library's image is not %s", v)
+	}
+}
+
+// TestLint has Helm look at the chart.
+func TestLint(t *testing.T) {
+	for version, binary := range helms(t) {
+		if out, err := helm(t, binary, "lint", "--strict", "keyward"); err != nil {
+			t.Errorf("%s: %s", version, out)
+		}
+	}
+}
+
+// TestRefused holds that values which cannot work are refused, with a word on what to do.
+func TestRefused(t *testing.T) {
+	for _, set := range []string{
+		"mod=sidecar", "mode=deamonset", "replicaCount=0", "tls.mode=secret", "gossip.key=short", "rulesConfigMap=mine",
+		"resources.limits.memory=1Xi", "xds.enabled=maybe", "image.digest=abc",
+	} {
+		for version, binary := range helms(t) {
+			if out, err := render(t, binary, set); err == nil {
+				t.Errorf("%s renders with %s: %d bytes", set, version, len(out))
+			}
+		}
+	}
+}
+
+// TestGenerated holds that the certificates and the key that Helm makes are what members take.
+func TestGenerated(t *testing.T) {
+	for version, binary := range helms(t) {
+		out, err := render(t, binary, "tls.mode=generate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets := map[string]map[string][]byte{}
+		for _, d := range documents(t, version, out) {
+			var s struct {
+				Kind     string
+				Metadata struct{ Name string }
+				Data     map[string]string
+			}
+			b, _ := yaml.Marshal(d)
+			if err := yaml.Unmarshal(b, &s); err != nil {
+				t.Fatal(err)
+			}
+			if s.Kind == "Secret" {
+				secrets[s.Metadata.Name] = decoded(t, s.Data)
+			}
+		}
+		if key := decoded(t, map[string]string{"k": string(secrets["keyward-gossip"]["gossip.key"])})["k"]; len(key) != 32 {
+			t.Errorf("%s: a gossip key of %d bytes", version, len(key))
+		}
+		for name, dns := range map[string]string{"keyward-tls": "keyward.envoy-gateway-system.svc", "keyward-xds-tls": "keyward-xds.envoy-gateway-system.svc", "keyward-envoy-tls": "keyward-envoy.envoy-gateway-system.svc"} {
+			pool := x509.NewCertPool()
+			pool.AppendCertsFromPEM(secrets[name]["ca.crt"])
+			block, _ := pem.Decode(secrets[name]["tls.crt"])
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Verify(x509.VerifyOptions{Roots: pool, DNSName: dns, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+				t.Errorf("%s, %s: %v", version, name, err)
+			}
+		}
+	}
+}
+
+func decoded(t *testing.T, data map[string]string) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	for k, v := range data {
+		var b []byte
+		if err := json.Unmarshal([]byte(`"`+v+`"`), &b); err != nil {
+			t.Fatalf("%s: %v", k, err)
+		}
+		out[k] = b
+	}
+	return out
+}
+
+// TestCustomResources holds every rendering's custom resources against their projects' own definitions.
+func TestCustomResources(t *testing.T) {
+	all := loadSchemas(t)
+	seen := map[string]bool{}
+	for name := range renderings {
+		for _, d := range documents(t, name, read(t, filepath.Join("testdata", name+".yaml"))) {
+			seen[fmt.Sprint(d["kind"])] = true
+			if group, _, ok := strings.Cut(fmt.Sprint(d["apiVersion"]), "/"); ok && strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") {
+				for _, f := range all.check(d) {
+					t.Errorf("%s: %s", name, f)
+				}
+			}
+		}
+	}
+	for _, kind := range []string{"ExtensionService", "GatewayExtension", "Certificate", "Issuer", "PodMonitor", "ServiceMonitor"} {
+		if !seen[kind] {
+			t.Errorf("no rendering has a %s", kind)
+		}
+	}
+	holdEnvoyGateway(t, all)
+	rule := map[string]any{"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "spec": documents(t, "", read(t, "keyward/files/alerts.yml"))[0]}
+	for _, f := range all.check(rule) {
+		t.Error(f)
+	}
+}
+
+// holdEnvoyGateway judges the values for Envoy Gateway's chart. Its configuration file has no definition of its own, but
+// what it says of the deployment is of the same type as the Envoy deployment of an EnvoyProxy.
+func holdEnvoyGateway(t *testing.T, all schemas) {
+	t.Helper()
+	for _, d := range documents(t, "", read(t, "testdata/preset-envoy-gateway.yaml")) {
+		text, ok := at(d, "data", "values.yaml").(string)
+		if !ok {
+			continue
+		}
+		values := documents(t, "", []byte(text))[0]
+		deployment, _ := at(values, "config", "envoyGateway", "provider", "kubernetes", "rateLimitDeployment").(map[string]any)
+		proxy := map[string]any{
+			"apiVersion": "gateway.envoyproxy.io/v1alpha1", "kind": "EnvoyProxy",
+			"spec": map[string]any{"provider": map[string]any{"type": "Kubernetes", "kubernetes": map[string]any{"envoyDeployment": deployment}}},
+		}
+		if len(deployment) == 0 {
+			t.Error("no rateLimitDeployment")
+		}
+		for _, f := range all.check(proxy) {
+			t.Error(f)
+		}
+		return
+	}
+	t.Error("no values for Envoy Gateway")
+}
+
+// TestConform holds that what a definition does not allow is found.
+func TestConform(t *testing.T) {
+	all := loadSchemas(t)
+	extension := func(change func(spec map[string]any)) map[string]any {
+		d := documents(t, "", []byte(`{apiVersion: projectcontour.io/v1alpha1, kind: ExtensionService, spec: {protocol: h2c, services: [{name: a, port: 8081}]}}`))[0]
+		change(d["spec"].(map[string]any))
+		return d
+	}
+	if f := all.check(extension(func(map[string]any) {})); len(f) > 0 {
+		t.Error(f)
+	}
+	for what, change := range map[string]func(map[string]any){
+		"unknown":  func(s map[string]any) { s["protokoll"] = "h2c" },
+		"enum":     func(s map[string]any) { s["protocol"] = "http3" },
+		"type":     func(s map[string]any) { s["services"] = "a" },
+		"missing":  func(s map[string]any) { delete(s, "services") },
+		"minItems": func(s map[string]any) { s["services"] = []any{} },
+		"nested":   func(s map[string]any) { s["services"] = []any{map[string]any{"name": "a", "port": 0}} },
+	} {
+		if f := all.check(extension(change)); len(f) == 0 {
+			t.Errorf("%s: found no fault", what)
+		}
+	}
+}
+
+// block is an example of YAML in a document.
+var block = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// TestGatewayDocuments holds the objects in docs/gateways against their projects' definitions.
+func TestGatewayDocuments(t *testing.T) {
+	files, _ := filepath.Glob("../docs/gateways/*.md")
+	all, n := loadSchemas(t), 0
+	for _, f := range files {
+		for _, m := range block.FindAllSubmatch(read(t, f), -1) {
+			for _, d := range documents(t, f, m[1]) {
+				group, _, ok := strings.Cut(fmt.Sprint(d["apiVersion"]), "/")
+				if !ok || d["kind"] == "EnvoyGateway" || !strings.Contains(group, ".") {
+					continue
+				}
+				n++
+				for _, fault := range all.check(d) {
+					t.Errorf("%s: %s", f, fault)
+				}
+			}
+		}
+	}
+	for _, preset := range []string{"envoy", "envoy-gateway", "envoy-ai-gateway", "istio", "contour", "kgateway"} {
+		if !slices.Contains(files, "../docs/gateways/"+preset+".md") {
+			t.Errorf("no page about the preset %s", preset)
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d custom resources in the pages", n)
+	}
+}

@@ -1,0 +1,131 @@
+// Package charts holds the Helm chart, and the tests that render it and hold it against its documents and the real definitions
+// of what it writes.
+package charts
+
+import (
+	"bytes"
+	"flag"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the renderings, the chart's copies of other files, and its README's table")
+
+// given is what would be random: a gossip key, certificates.
+var given = []string{"gossip.key=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "tls.mode=secret", "tls.existingSecret=keyward-tls"}
+
+// renderings are the modes and presets that have a golden file: its values beside those of given.
+var renderings = map[string][]string{
+	"deployment":              nil,
+	"deployment-envoy":        {"workload=Deployment", "envoy.enabled=true", "envoy.shape=plain", "autoscaling.enabled=true"},
+	"sidecar":                 {"mode=sidecar"},
+	"sidecar-envoy":           {"mode=sidecar", "envoy.enabled=true", "networkPolicy.appPorts={10000}"},
+	"sidecar-insecure":        {"mode=sidecar", "envoy.enabled=true", "tls.mode=off", "workload=Deployment"},
+	"daemonset":               {"mode=daemonset"},
+	"cert-manager":            {"tls.mode=cert-manager", "service.tls=true", "service.clientCertificates=true"},
+	"monitoring":              {"podMonitor.enabled=true", "serviceMonitor.enabled=true"},
+	"custom":                  {"fullnameOverride=limits", "image.registry=registry.example", "image.digest=sha256:" + strings.Repeat("ab", 32), "imagePullSecrets={pull}", "rulesConfigMap=mine", "test.domain=shop", "commonLabels.team=edge", "extraEnv[0].name=X", "extraEnv[0].value=y", "environment.CACHE_KEY_PREFIX=p", "extraArgs={--partition=quorum}", "podAnnotations.a=b", "nodeSelector.pool=edge", "priorityClassName=high", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"},
+	"preset-envoy":            {"preset=envoy", "mode=sidecar"},
+	"preset-envoy-gateway":    {"preset=envoy-gateway"},
+	"preset-envoy-ai-gateway": {"preset=envoy-ai-gateway"},
+	"preset-istio":            {"preset=istio"},
+	"preset-contour":          {"preset=contour"},
+	"preset-contour-tls":      {"preset=contour", "service.tls=true"},
+	"preset-kgateway":         {"preset=kgateway"},
+}
+
+// helms are the versions of Helm to render with, by name: those in the folder KEYWARD_HELM (helm3 and helm4, made by
+// test/kube/tools/build), else what that has left in .cache. scripts/kube sets the variable, so that CI runs with both.
+func helms(t *testing.T) map[string]string {
+	t.Helper()
+	dir, found := os.Getenv("KEYWARD_HELM"), map[string]string{}
+	patterns := []string{filepath.Join("..", ".cache", "kube", "*")}
+	if dir != "" {
+		patterns = []string{dir}
+	}
+	for _, name := range []string{"helm3", "helm4"} {
+		for _, p := range patterns {
+			files, _ := filepath.Glob(filepath.Join(p, name))
+			for _, f := range files {
+				if path, err := filepath.Abs(f); err == nil {
+					found[name] = path
+				}
+			}
+		}
+	}
+	if len(found) < 2 && dir != "" {
+		t.Fatalf("KEYWARD_HELM=%s: no helm3 and helm4 there", dir)
+	}
+	if len(found) == 0 {
+		t.Skip("no Helm: test/kube/tools/build builds it, scripts/kube runs these tests then")
+	}
+	return found
+}
+
+// helm runs Helm without a cluster and without what this user has configured.
+func helm(t *testing.T, binary string, args ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Logf("%s %s: %s", filepath.Base(binary), strings.Join(args, " "), errs.Bytes())
+	}
+	return out, err
+}
+
+// render renders the chart as the release keyward.
+func render(t *testing.T, binary string, set ...string) ([]byte, error) {
+	t.Helper()
+	args := []string{"template", "keyward", "keyward", "--namespace", "envoy-gateway-system", "--kube-version", "1.34.0"}
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	return helm(t, binary, args...)
+}
+
+func TestRenderings(t *testing.T) {
+	for name, set := range renderings {
+		file := filepath.Join("testdata", name+".yaml")
+		found := helms(t)
+		for _, version := range slices.Sorted(maps.Keys(found)) {
+			binary := found[version]
+			out, err := render(t, binary, append(append([]string(nil), given...), set...)...)
+			if err != nil {
+				t.Errorf("%s, %s: %v", name, version, err)
+				continue
+			}
+			if *update && version == "helm3" {
+				if err := os.WriteFile(file, out, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(sorted(t, out), sorted(t, want)) {
+				t.Errorf("%s renders otherwise with %s: go test ./charts -update, and look at the difference", file, version)
+			}
+		}
+	}
+}
+
+// sorted is the documents in an order of their own: Helm 4 prints them in another than Helm 3.
+func sorted(t *testing.T, text []byte) []byte {
+	t.Helper()
+	docs := strings.Split(string(text), "\n---\n")
+	for i := range docs {
+		docs[i] = strings.TrimSpace(strings.TrimPrefix(docs[i], "---\n"))
+	}
+	slices.Sort(docs)
+	return []byte(strings.Join(docs, "\n---\n"))
+}
