@@ -53,7 +53,7 @@ Where the two answers differ, a JSON line says so (at most --log-rate a second),
   other         unexplained: look at it
 
 http://METRICS/ shows the sum of it at any time (as JSON with Accept: application/json), /metrics has keyward_mirror_*, and
-/healthcheck answers 200 while the service that answers is healthy. At the end the sum is printed.
+/healthcheck answers 200 while a service whose verdicts count is healthy. At the end the sum is printed.
 
 When nothing is left unexplained, --answer new makes the new service's verdicts count, and the old one's only where the new
 one fails. Then point Envoy at Keyward. docs/migration.md has all the steps, with the way back from each.`,

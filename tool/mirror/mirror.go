@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -71,7 +72,10 @@ func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
+	again := backoff.DefaultConfig
+	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, 2*time.Second // a service that is back is to be asked at once
 	return grpc.NewClient(addr, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 }
 
@@ -275,12 +279,15 @@ func copyFrames(receive, send func(any) error) error {
 	}
 }
 
-// Healthy is nil while the service that answers says that it is healthy.
+// Healthy is nil while a service whose verdict callers may get says that it is healthy.
 func (m *Mirror) Healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Timeout)
 	defer cancel()
-	front, _ := m.answers()
-	return healthy(ctx, front)
+	err := healthy(ctx, m.old)
+	if err != nil && m.o.AnswerNew {
+		err = healthy(ctx, m.new)
+	}
+	return err
 }
 
 // healthName is the service that envoyproxy/ratelimit and Keyward tell the health of.
