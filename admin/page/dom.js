@@ -136,8 +136,15 @@ export function seconds(text) {
   return sum;
 }
 
-/** window says a rule's window shortly: minute for 1m0s, 1m30s as it is. */
-export function windowName(text, unit) {
+/** per says how often a limit begins anew: an hour, a minute, in 1m30s. */
+export function per(text, unit) {
+  const name = windowName(text, unit);
+  if (!/^[a-z]+$/.test(name)) return `in ${name}`;
+  return name === "hour" ? "an hour" : `a ${name}`;
+}
+
+/** windowName says a rule's window shortly: minute for 1m0s, 1m30s as it is. */
+function windowName(text, unit) {
   const s = seconds(text);
   const names = { 1: "second", 60: "minute", 3600: "hour", 86400: "day", 604800: "week", 2592000: "month", 31536000: "year" };
   if (names[s]) return names[s];

@@ -1,6 +1,6 @@
 // What becomes of one key, and why.
 
-import { h, svg, put, attr, list, visible, putKey, count, span, chip, putChip, byId, windowName } from "./dom.js";
+import { h, svg, put, attr, list, visible, putKey, count, span, chip, putChip, byId, per } from "./dom.js";
 import { memberChip } from "./hot.js";
 import { get } from "./feed.js";
 
@@ -160,7 +160,7 @@ function updateAnswer(node, e) {
     attr(c.bar, "width", 300 * part);
     attr(c.lent, "x", 300 * (part - lent));
     attr(c.lent, "width", 300 * lent);
-    put(c.count, `${count(n.count)} of ${count(n.limit)} a ${windowName(n.window)}${n.lent ? `, ${count(n.lent)} of them lent` : ""}`);
+    put(c.count, `${count(n.count)} of ${count(n.limit)} ${per(n.window)}${n.lent ? `, ${count(n.lent)} of them lent` : ""}`);
     put(c.reset, ` \u00b7 resets in ${n.reset_seconds < 10 ? n.reset_seconds.toFixed(1) + " s" : span(n.reset_seconds)}${n.authority !== "full" ? ` \u00b7 authority ${n.authority}` : ""}`);
   }
   owners(c.owners, e);

@@ -1,6 +1,6 @@
 // Hot keys and leases.
 
-import { h, svg, put, attr, list, key, putKey, visible, rate, count, span, clock, chip, byId, windowName } from "./dom.js";
+import { h, svg, put, attr, list, key, putKey, visible, rate, count, span, clock, chip, byId, per } from "./dom.js";
 import { colour } from "./colors.js";
 
 /** parseName makes entries of a descriptor's name, k=v,k2=v2; what has commas of its own may need mending by hand. */
@@ -50,7 +50,7 @@ export function drawHot(state, open) {
   attr(byId("hot-box"), "hidden", all.length === 0 ? "" : null);
   list(byId("hot"), all.slice(0, 100), (k) => `${k.domain}\n${k.owner_string}\n${k.digest ?? ""}`, (k) => newRow(k, open), updateRow);
 
-  const held = leases?.keys ?? [];
+  const held = (leases?.keys ?? []).filter((l) => l.have > 0 || l.denied);
   attr(byId("leases-box"), "hidden", held.length === 0 ? "" : null);
   list(byId("leases"), held.slice(0, 100), (l) => l.digest, () => h("tr", null, h("th", { scope: "row" }), h("td"), h("td", { class: "num" }), h("td", { class: "num" }), h("td")), (row, l) => {
     const [name, owner, left, demand, ends] = row.children;
@@ -91,7 +91,7 @@ function updateRow(row, k) {
   attr(c.bar, "width", 60 * part);
   attr(c.lent, "x", 60 * (part - lent));
   attr(c.lent, "width", 60 * lent);
-  put(c.used, k.mine ? `${count(k.used)} of ${count(k.limit)} a ${windowName(k.window)}${k.lent ? `, ${count(k.lent)} lent` : ""}` : "counted elsewhere");
+  put(c.used, k.mine ? `${count(k.used)} of ${count(k.limit)} ${per(k.window)}${k.lent ? `, ${count(k.lent)} lent` : ""}` : "counted elsewhere");
   const stamp = JSON.stringify([k.route, k.holders?.map((l) => l.member), k.hot]);
   if (c.done.dataset.is !== stamp) c.done.replaceChildren(...done(k, k.route));
   c.done.dataset.is = stamp;

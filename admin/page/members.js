@@ -102,7 +102,7 @@ export function troubles(state) {
   const active = live.filter((m) => m.state === "active");
   const moving = active.filter((m) => m.complete && m.complete !== cluster.ring.fingerprint);
   if (moving.length > 0) say("info", `Counters are moving: ${members(moving.length)} not complete yet on ring ${short(cluster.ring.fingerprint)}.`);
-  for (const w of self?.warnings ?? []) say("warn", visible(w, 300));
+  for (const w of self?.warnings ?? []) out.push({ tone: "warn", text: visible(w, 300), own: true });
   for (const e of errors) say("warn", visible(e, 300));
   return out;
 }
@@ -113,7 +113,7 @@ const members = (n) => (n === 1 ? "1 member" : `${n} members`);
 export function drawHealth(state) {
   const found = troubles(state);
   const n = state.cluster.ring.members.length;
-  if (!found.some((t) => t.tone !== "info")) {
+  if (!found.some((t) => t.tone !== "info" && !t.own)) {
     found.unshift({ tone: "good", text: state.cluster.standalone
       ? "All is well: this member stands alone, and counts everything by itself."
       : `All is well: ${n === 1 ? "one member is on the ring" : `${n} members agree on the ring and on the rules`}.` });

@@ -1,6 +1,6 @@
 // Rules with what is asked of them here, and their versions.
 
-import { h, svg, put, attr, list, visible, putKey, count, rate, percent, putAgo, short, chip, putChip, byId, windowName } from "./dom.js";
+import { h, svg, put, attr, list, visible, putKey, count, rate, percent, putAgo, short, chip, putChip, byId, per } from "./dom.js";
 
 const most = 500; // rows that are drawn
 
@@ -118,7 +118,7 @@ function updateRule(row, r) {
     attr(row.firstChild, "title", `${r.key}\n${r.file}${r.line ? `:${r.line}` : ""}`);
     c.path.dataset.is = stamp;
   }
-  put(c.limit, r.unlimited ? "unlimited" : `${count(r.limit)} a ${windowName(r.window, r.unit)}`);
+  put(c.limit, r.unlimited ? "unlimited" : `${count(r.limit)} ${per(r.window, r.unit)}`);
   const how = chips(r);
   if (c.how.dataset.is !== JSON.stringify(how)) c.how.replaceChildren(...how.map(([text, tone, title]) => chip(text, tone, title)));
   c.how.dataset.is = JSON.stringify(how);

@@ -151,7 +151,7 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 	}
 	switch {
 	case p.Complete != 0 && p.Complete != old.Complete && t.last != nil && p.Complete == t.last.Ring.Fingerprint():
-		say(fmt.Sprintf("all counters of the ring are in place here, after %.1f s", now.Sub(t.adopted).Seconds()), p.Complete)
+		say(fmt.Sprintf("all counters of the ring are in place here, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.Complete)
 	case p.Complete != 0 && p.Complete != old.Complete:
 		say("all counters of the ring are in place here", p.Complete)
 	case p.Complete == 0 && old.Complete != 0:

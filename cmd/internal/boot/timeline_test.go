@@ -71,7 +71,7 @@ func TestTimelineOfACluster(t *testing.T) {
 			"member: a is here: active [a active]", "member: b is here: active [b active]", "ring: a ring of 2: +a +b", "member: a has joined the cluster",
 		}},
 		{"complete", func() { l.handoff(at(0.25), peer.Progress{Complete: two.Ring.Fingerprint()}) }, []string{
-			"handoff: all counters of the ring are in place here, after 0.2 s",
+			"handoff: all counters of the ring are in place here, after 250ms",
 		}},
 		{"the same again", func() { l.view(at(1), two); l.handoff(at(1), peer.Progress{Complete: two.Ring.Fingerprint()}) }, nil},
 		{"c comes", func() { l.view(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},

@@ -1,0 +1,298 @@
+package page
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/chromedp"
+
+	"github.com/keyward/keyward/lab"
+)
+
+//go:embed contrast.js
+var contrast string
+
+// hostile is a value that would be markup, turns what follows around, and hides a letter.
+const hostile = "<img src=x onerror=\"window.pwned=1\">\u202egnp.exe\u200b"
+
+// TestPage goes through the page once, in an order that leaves the cluster whole as long as it is needed.
+func TestPage(t *testing.T) {
+	l := startLab(t)
+	a := newAsker(t, l)
+	a.traffic(t)
+	b := open(t, l.Sidecars[0].Metrics)
+	b.view(1400, 1000, "light")
+	run := func(name string, test func(b *browser)) {
+		t.Run(name, func(t *testing.T) {
+			test(&browser{T: t, tab: b.tab})
+		})
+	}
+	run("ring", testRing)
+	run("explain", func(b *browser) { testExplain(b, l, a) })
+	run("hot keys", func(b *browser) { testHotKeys(t, b, l, a) })
+	run("rules", testRules)
+	run("still", testStill)
+	run("paused", testPaused)
+	run("looks", testLooks)
+	run("names", testNames)
+	run("lost member", func(b *browser) { testLost(b, l) })
+	run("quiet", func(b *browser) {
+		if f := b.takeFaults(); len(f) > 0 {
+			b.Errorf("console, policy or requests elsewhere:\n%s", strings.Join(f, "\n"))
+		}
+	})
+	run("unanswered", func(b *browser) {
+		l.Sidecars[0].Kill()
+		b.await("it says that nobody answers", `document.getElementById("live-text").textContent.startsWith("no answer") && document.body.classList.contains("stale")`)
+		if !strings.Contains(b.text("#members"), "shop-0") {
+			b.Error("what was known is gone")
+		}
+	})
+}
+
+func testRing(b *browser) {
+	b.await("three members", `document.querySelectorAll("#members tr").length === 3 && document.querySelectorAll(".owner").length === 3`)
+	var colours int
+	b.eval(`new Set([...document.querySelectorAll(".owner")].filter((g) => [...g.children].every((p) => p.getTotalLength() > 100)).map((g) => getComputedStyle(g).stroke)).size`, &colours)
+	if colours != 3 {
+		b.Errorf("%d colours on the ring", colours)
+	}
+	if s := b.text("#health"); !strings.Contains(s, "All is well: 3 members agree") {
+		b.Errorf("health: %s", s)
+	}
+	if s := b.text("#members"); strings.Count(s, "active") != 3 || strings.Count(s, "this one") != 1 {
+		b.Errorf("members: %s", s)
+	}
+	// The member under the pointer is named in the middle: the upper right of the inner band is the first member's.
+	var box struct{ X, Y, Width float64 }
+	b.eval(`(() => { const r = document.querySelector(".ring svg").getBoundingClientRect(); return {x: r.x, y: r.y, width: r.width}; })()`, &box)
+	b.run(chromedp.MouseEvent("mouseMoved", box.X+box.Width*(0.5+97.0/340*0.7), box.Y+box.Width*(0.5-97.0/340*0.7)))
+	b.await("the member that is pointed at", `document.querySelector(".middle").innerText.includes("shop-0") && document.querySelector(".middle").innerText.includes("%")`)
+	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
+	b.await("all of them again", `document.querySelector(".middle b").innerText === "3"`)
+	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 7, of api, shop") {
+		b.Errorf("time line: %s", s)
+	}
+}
+
+// ownerOf is what the served member says of a key of the domain api.
+func ownerOf(t *testing.T, l *lab.Lab, domain, key, value string) string {
+	t.Helper()
+	body, err := lab.Get(t.Context(), "http://"+l.Sidecars[0].Metrics+"/v1/counters?"+url.Values{"domain": {domain}, "key": {key + "=" + value}}.Encode())
+	var c struct{ Owner string }
+	if err != nil || json.Unmarshal(body, &c) != nil || c.Owner == "" {
+		t.Fatalf("owner of %s: %s %v", value, body, err)
+	}
+	return c.Owner
+}
+
+func testExplain(b *browser, l *lab.Lab, a *asker) {
+	if err := a.ask(b.Context(), 1, 1000, "shop", "plan", "free"); err != nil {
+		b.Fatal(err)
+	}
+	b.run(chromedp.SetValue("#key-domain", "shop", chromedp.ByQuery), chromedp.SendKeys(".entry-key", "plan", chromedp.ByQuery),
+		chromedp.SendKeys(".entry-value", "free\r", chromedp.ByQuery))
+	b.await("a refusal", `document.querySelector(".verdict")?.innerText.includes("refused")`)
+	s, owner := b.text("#explained"), ownerOf(b.T, l, "shop", "plan", "free")
+	if !strings.Contains(s, "1,000 of 1,000 an hour") || !strings.Contains(s, "Counted by") || !strings.Contains(s, "shop.yaml") {
+		b.Errorf("explained: %s", s)
+	}
+	if got := b.text("#explained .owners .who-chip"); got != owner {
+		b.Errorf("counted by %q, want %s", got, owner)
+	}
+	if got := b.text(".middle b"); got != owner {
+		b.Errorf("the ring says %q owns it, want %s", got, owner)
+	}
+	b.await("its place on the ring", `document.querySelectorAll(".ring .pin").length === 1`)
+	// What is in the address is explained, too, and what no rule limits is said to be so.
+	link := url.Values{"domain": {"shop"}, "descriptor": {`{"entries":[{"key":"plan","value":"silver"}]}`}}.Encode()
+	b.eval(fmt.Sprintf("location.hash = %q", link), nil)
+	b.await("no rule", `document.querySelector(".verdict")?.innerText.includes("no rule") && document.querySelector(".entry-value").value === "silver"`)
+	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
+	b.await("cleared", `document.querySelector("#explained").children.length === 0 && document.querySelectorAll(".ring .pin").length === 0`)
+}
+
+func testHotKeys(t *testing.T, b *browser, l *lab.Lab, a *asker) {
+	// A value that is this member's, so that it counts it, and is as hostile as it can be.
+	value := ""
+	for i := 0; value == ""; i++ {
+		if v := fmt.Sprint(hostile, i); ownerOf(b.T, l, "api", "tenant", v) == "shop-0" {
+			value = v
+		}
+	}
+	a.keepAsking(t, 2, 8*time.Millisecond, "api", "tenant", value)
+	b.await("the hot key", `[...document.querySelectorAll("#hot tr")].some((r) => r.innerText.includes("onerror") && r.innerText.includes("/s") && r.querySelector(".who-chip"))`)
+	s := b.text("#hot")
+	for _, part := range []string{`tenant=<img src=x onerror="window.pwned=1">⟨202E⟩gnp.exe⟨200B⟩`, "of 2,000,000 an hour"} {
+		if !strings.Contains(s, part) {
+			b.Errorf("%q is not in %s", part, s)
+		}
+	}
+	b.await("it on the ring", `document.querySelectorAll(".ring .hot").length >= 1`)
+	b.await("it on the time line", `[...document.querySelectorAll("#timeline .on-hot")].some((e) => e.innerText.includes("<img src=x"))`)
+	b.eval(`[...document.querySelectorAll("#hot tr")].find((r) => r.innerText.includes("onerror")).querySelector("button").click()`, nil)
+	b.await("it explained", `document.querySelector(".verdict")?.innerText.includes("passes") && document.querySelector("#explained").innerText.includes("onerror")`)
+	var found struct {
+		Pwned  bool
+		Images int
+		Value  string
+	}
+	b.eval(`({pwned: "pwned" in window, images: document.images.length, value: document.querySelector(".entry-value").value})`, &found)
+	if found.Pwned || found.Images != 1 || found.Value != value {
+		b.Errorf("a key became markup: %+v", found)
+	}
+	// A value of 2000 letters does not break the page.
+	b.eval(fmt.Sprintf("location.hash = %q", url.Values{"domain": {"api"}, "descriptor": {`{"entries":[{"key":"tenant","value":"` + strings.Repeat("long ", 400) + `"}]}`}}.Encode()), nil)
+	b.await("a long key", `document.querySelector("#explained").innerText.includes("long long")`)
+	b.shot("hot")
+	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
+}
+
+func testRules(b *browser) {
+	b.await("hits and refusals", `[...document.querySelectorAll("#rules tr.rule")].some((r) => r.innerText.includes("/login") && /\d+, \d+ %/.test(r.innerText))`)
+	if s := b.text("#rules"); !strings.Contains(s, "unlimited") || !strings.Contains(s, "shadow") || !strings.Contains(s, "token bucket") || !strings.Contains(s, "10 a minute") {
+		b.Errorf("rules: %s", s)
+	}
+	b.run(chromedp.SendKeys("#rule-filter", "search", chromedp.ByQuery))
+	b.await("one rule", `document.querySelectorAll("#rules tr.rule").length === 1`)
+	b.eval(`{ const f = document.getElementById("rule-filter"); f.value = ""; f.dispatchEvent(new Event("input")); }`, nil)
+	b.await("all rules again", `document.querySelectorAll("#rules tr.rule").length === 7`)
+	if s := b.text("#versions"); !strings.Contains(s, "in force") {
+		b.Errorf("versions: %s", s)
+	}
+}
+
+// What stands on the page stays the same element, and keeps the focus, while numbers change.
+func testStill(b *browser) {
+	b.eval(`(() => { window.kept = ["#members tr", "#rules tr.rule", ".owner", "#timeline li:last-child"].map((s) => document.querySelector(s)); document.querySelectorAll(".member")[1].focus(); })()`, nil)
+	from := b.requestsSoFar()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	if err := lab.Await(ctx, "three more rounds", func(context.Context) error {
+		if n := b.requestsSoFar() - from; n < 15 {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	var kept []bool
+	b.eval(`[...window.kept.map((n) => n.isConnected), document.activeElement === document.querySelectorAll(".member")[1]]`, &kept)
+	for i, k := range kept {
+		if !k {
+			b.Errorf("element %d was drawn anew: %v", i, kept)
+		}
+	}
+}
+
+func testPaused(b *browser) {
+	b.eval(`Object.defineProperty(document, "hidden", {configurable: true, get: () => true}); document.dispatchEvent(new Event("visibilitychange"))`, nil)
+	b.await("paused", `document.getElementById("live-text").textContent === "paused"`)
+	time.Sleep(500 * time.Millisecond) // what was under way ends
+	from := b.requestsSoFar()
+	time.Sleep(1500 * time.Millisecond)
+	if n := b.requestsSoFar() - from; n > 0 {
+		b.Errorf("%d requests while nobody looks", n)
+	}
+	b.eval(`delete document.hidden; document.dispatchEvent(new Event("visibilitychange"))`, nil)
+	b.await("live again", `document.getElementById("live-text").textContent === "live"`)
+	if b.requestsSoFar() == from {
+		b.Error("no request since it is live again")
+	}
+}
+
+// Both themes have contrast, by the system's choice and by the button; nothing is wider than the narrowest screen.
+func testLooks(b *browser) {
+	for _, theme := range []string{"light", "dark"} {
+		b.view(1400, 1000, theme)
+		b.hasContrast(theme)
+		b.shot(theme)
+	}
+	b.run(chromedp.Click("#theme", chromedp.ByQuery))
+	var background string
+	b.eval(`getComputedStyle(document.documentElement).backgroundColor`, &background)
+	if background != "rgb(244, 246, 249)" {
+		b.Errorf("the button left a background of %s", background)
+	}
+	b.hasContrast("light by choice")
+	b.run(chromedp.Click("#theme", chromedp.ByQuery))
+	b.view(360, 760, "dark")
+	var wide int
+	b.eval(`document.documentElement.scrollWidth`, &wide)
+	if wide > 360 {
+		b.Errorf("%d pixels wide on a screen of 360", wide)
+	}
+	b.shot("narrow")
+	b.view(1400, 1000, "light")
+	b.eval(`localStorage.clear(); delete document.documentElement.dataset.theme`, nil)
+}
+
+func (b *browser) hasContrast(theme string) {
+	b.Helper()
+	var found struct {
+		Seen int
+		Weak []string
+	}
+	b.eval(contrast, &found)
+	if found.Seen < 80 {
+		b.Errorf("%s: only %d texts and colours were measured", theme, found.Seen)
+	}
+	for _, w := range found.Weak {
+		b.Errorf("%s: %s", theme, w)
+	}
+}
+
+// testNames holds that whatever can be operated says what it is.
+func testNames(b *browser) {
+	operable := map[string]bool{"button": true, "link": true, "textbox": true, "searchbox": true, "combobox": true, "region": true, "img": true}
+	seen := 0
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		// Not accessibility.GetFullAXTree: it refuses property names that are newer than the module.
+		var tree struct {
+			Nodes []struct {
+				Ignored bool `json:"ignored"`
+				Role    struct {
+					Value string `json:"value"`
+				} `json:"role"`
+				Name struct {
+					Value string `json:"value"`
+				} `json:"name"`
+			} `json:"nodes"`
+		}
+		err := cdp.Execute(ctx, "Accessibility.getFullAXTree", nil, &tree)
+		for _, n := range tree.Nodes {
+			if n.Ignored || !operable[n.Role.Value] {
+				continue
+			}
+			seen++
+			if strings.TrimSpace(n.Name.Value) == "" {
+				b.Errorf("a %s without a name", n.Role.Value)
+			}
+		}
+		return err
+	}))
+	if seen < 20 {
+		b.Errorf("only %d elements have a role", seen)
+	}
+}
+
+func testLost(b *browser, l *lab.Lab) {
+	l.Sidecars[2].Kill()
+	b.await("the loss in words", `document.getElementById("health").innerText.includes("shop-2 was lost")`)
+	b.await("a ring of two", `document.querySelectorAll(".owner").length === 2 && document.querySelectorAll("#members tr").length === 3`)
+	if s := b.text("#members"); !strings.Contains(s, "lost") {
+		b.Errorf("members: %s", s)
+	}
+	b.await("the loss on the time line", `document.querySelector("#timeline .on-lost")?.innerText.includes("shop-2 is lost")`)
+	if s := b.text("#health"); strings.Contains(s, "All is well") {
+		b.Errorf("health: %s", s)
+	}
+	b.shot("lost")
+}
