@@ -29,11 +29,9 @@ Libraries of ` + "`envoyproxy/ratelimit`" + ` read some more:
 
 | variable | what becomes of it | |
 |---|---|---|
-| ` + "`DOG_STATSD_MOGRIFIER_<N>_PATTERN`, `_NAME`, `_TAGS`" + ` | honoured | For each N of USE_DOG_STATSD_MOGRIFIERS: a regular expression, the new name, and tags ` + "`name:value,...`; `$1` is a group" + `. |
-| ` + "`STATSD_PROTOCOL`" + ` | honoured | ` + "`tcp` (default) or `udp`" + `, for statsd. |
-| ` + "`DD_ENTITY_ID`, `DD_ENV`, `DD_SERVICE`, `DD_VERSION`" + ` | honoured | Tags of everything sent to DogStatsD. |
-| ` + "`GOSTATS_FLUSH_INTERVAL_SECONDS`, `GOSTATS_LOGGING_SINK_DISABLED`" + ` | ignored | STATS_FLUSH_INTERVAL counts; statistics are never printed. |
-| ` + "`OTEL_*`" + ` | ignored | No traces are written yet. |
 `)
+	for _, o := range Others() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", strings.Join(o.Names, "`, `"), o.Fate, o.Note)
+	}
 	return b.String()
 }
