@@ -44,10 +44,12 @@ Start here:
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
   keyward ring owner --members a,b,c K which sidecar counts this key?
   keyward explain edge api_key=alice   which rule limits this, who counts it, and what would Envoy answer?
+  keyward doctor                       what is wrong with the cluster, and what is to be done?
   keyward top                          which keys are hot, and what is done about them?
   keyward ask --help                   what does a rate-limit service answer to this question?
   keyward tap --over                   who is refused right now?
   keyward hot --help                   split, pin or cap a key by hand
+  keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
   keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
 		Version:       version,
 		SilenceUsage:  true,
@@ -55,7 +57,7 @@ Start here:
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newMirror(), newSimulate()) // moving over
-	root.AddCommand(newAsk())
-	root.AddCommand(newExplain(), newKeys(), newXDS(), newMan()) // asking a cluster
+	root.AddCommand(newAsk(), newInject())
+	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
 	return root
 }

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/tool/doctor"
+)
+
+func newDoctor() *cobra.Command {
+	var envoys []string
+	var rules string
+	var o config.Options
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Ask all members, and Envoys, what is wrong with the cluster, and say what to do",
+		Long: `Asks the named members and all that they know of, tries their ports, and compares what they say: who sees whom, gossip
+keys, certificates, clocks, rings, rules, settings, memory, who is asked directly, what xDS clients accepted. With --envoy
+it reads an Envoy's own configuration too: its timeout, retries, policy and endpoints. It changes nothing.
+
+  ok     this is well
+  warn   it works, and will not always, or not as meant
+  FAIL   limits are not held as configured, or soon will not be
+
+What to do stands below each finding. Exit code 0: nothing fails. 1: something does, or nobody could be asked; with --strict
+also when there is a warning. Members that cannot see each other do not know each other: name all of them.`,
+		Example: `  keyward doctor --member 10.0.0.7:9090
+  keyward doctor --member localhost:9090,localhost:9091 --envoy localhost:9901 --rules ./config
+In a pod: kubectl exec POD -c keyward -- keyward doctor`,
+		Args: cobra.NoArgs,
+	}
+	members, output := memberFlag(cmd), outputFlag(cmd)
+	strict := cmd.Flags().Bool("strict", false, "exit code 1 for warnings, too")
+	cmd.Flags().StringSliceVar(&envoys, "envoy", nil, "`host:port` of an Envoy's admin page, several with commas")
+	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of the rules that should be in force")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().StringVar(&o.KeyPrefix, "key-prefix", "", "with --rules: the members' CACHE_KEY_PREFIX")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f, err := gather(cmd.Context(), *members, envoys)
+		if err != nil {
+			return err
+		}
+		if rules != "" {
+			f.Rules = rulesHere(rules, o, f)
+		}
+		found := doctor.Examine(f)
+		err = show(cmd.OutOrStdout(), *output, found, func(out io.Writer) error { return writeFindings(out, found) })
+		if worst := doctor.Worst(found); err == nil && (worst == doctor.Fail || *strict && worst == doctor.Warn) {
+			err = errFailed
+		}
+		return err
+	}
+	return cmd
+}
+
+// rulesHere reads the rules that should be in force.
+func rulesHere(path string, o config.Options, f *doctor.Facts) *doctor.RulesHere {
+	h := &doctor.RulesHere{Path: path}
+	for i := range f.Members { // what the members go by is a part of the version
+		if c := f.Members[i].Cluster.Label; c != "" {
+			o.Cluster = c
+		}
+	}
+	rules, err := loadPath(path, o)
+	if err != nil {
+		h.Err = err
+		return h
+	}
+	h.Hash, h.Domains = source.Hex(rules.Hash()), rules.Domains()
+	return h
+}
+
+// gather asks everyone at once.
+func gather(ctx context.Context, members, envoys []string) (*doctor.Facts, error) {
+	c, err := discover(ctx, members)
+	if err != nil {
+		return nil, err
+	}
+	f := &doctor.Facts{Now: time.Now()}
+	for _, s := range c.silent {
+		f.Silent = append(f.Silent, doctor.Silent{Page: strings.TrimPrefix(s.Page, "http://"), Name: s.Name, Err: s.Err})
+	}
+	var asking sync.WaitGroup
+	f.Members = make([]doctor.Member, len(c.procs))
+	for i, p := range c.procs {
+		m := &f.Members[i]
+		*m = doctor.Member{Page: p.url, Cluster: p.cluster, Self: p.self, Within: p.took / 2}
+		if p.self != nil {
+			m.Ahead = time.Unix(0, p.self.Time).Sub(p.asked.Add(p.took / 2))
+		}
+		asking.Go(func() { m.Metrics = metricsOf(ctx, p.url) })
+	}
+	f.Envoys = make([]doctor.Envoy, len(envoys))
+	for i, e := range envoys {
+		asking.Go(func() { f.Envoys[i] = askEnvoy(ctx, e) })
+	}
+	f.Probes = probes(c)
+	for i := range f.Probes {
+		p := &f.Probes[i]
+		asking.Go(func() { p.Err = probe(ctx, p) })
+	}
+	asking.Wait()
+	return f, nil
+}
+
+// metricsOf is a member's metrics, empty where it serves them elsewhere.
+func metricsOf(ctx context.Context, page string) doctor.Metrics {
+	ctx, cancel := context.WithTimeout(ctx, getBound)
+	defer cancel()
+	text, err := getBytes(ctx, page+"/metrics")
+	if err != nil {
+		return nil
+	}
+	m, err := doctor.ParseMetrics(text)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func askEnvoy(ctx context.Context, addr string) doctor.Envoy {
+	ctx, cancel := context.WithTimeout(ctx, getBound)
+	defer cancel()
+	e := doctor.Envoy{Address: addr}
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	into := []*[]byte{&e.ServerInfo, &e.ConfigDump, &e.Clusters, &e.Stats}
+	for i, page := range doctor.Pages() {
+		body, err := getBytes(ctx, strings.TrimRight(addr, "/")+page)
+		if err != nil {
+			e.Err = err
+			return e
+		}
+		*into[i] = body
+	}
+	return e
+}
+
+// probes are the ports of all members that anybody knows of.
+func probes(c *clusterSeen) (all []doctor.Probe) {
+	seen := map[string]bool{}
+	add := func(member, what, address string) {
+		if address != "" && !seen[what+address] {
+			seen[what+address] = true
+			all = append(all, doctor.Probe{Member: member, What: what, Address: address})
+		}
+	}
+	for _, p := range c.procs {
+		if p.cluster.Standalone {
+			continue // it has no port for others
+		}
+		for _, m := range p.cluster.Members {
+			add(m.ID, "gossip/tcp", m.Gossip)
+			add(m.ID, "gossip/udp", m.Gossip)
+			add(m.ID, "peer/tcp", m.Peer)
+		}
+	}
+	return all
+}
+
+// probeBound is how long a port may take. A UDP port that is open answers nothing to somebody without the gossip key; one
+// that nobody listens on is refused.
+const (
+	probeBound = 2 * time.Second
+	udpBound   = 300 * time.Millisecond
+)
+
+func probe(ctx context.Context, p *doctor.Probe) error {
+	_, network, _ := strings.Cut(p.What, "/")
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, network, p.Address)
+	if err != nil {
+		return plainly(err)
+	}
+	defer conn.Close()
+	if network == "tcp" {
+		return nil
+	}
+	_ = conn.SetDeadline(time.Now().Add(udpBound))
+	if _, err := conn.Write(nil); err != nil {
+		return plainly(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, syscall.ECONNREFUSED) {
+		return plainly(err)
+	}
+	return nil
+}
+
+// plainly is what the system says, without the address, which is said anyway.
+func plainly(err error) error {
+	var sys *os.SyscallError
+	if errors.As(err, &sys) {
+		return sys.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+func writeFindings(out io.Writer, found []doctor.Finding) error {
+	counts := map[doctor.Level]int{}
+	var b strings.Builder
+	for _, f := range found {
+		counts[f.Level]++
+		level := string(f.Level)
+		if f.Level == doctor.Fail {
+			level = "FAIL"
+		}
+		fmt.Fprintf(&b, "%-4s  %-12s  %s\n", level, f.Check, printable(f.Text))
+		if f.Advice != "" && f.Level != doctor.OK {
+			fmt.Fprintf(&b, "%20s  -> %s\n", "", f.Advice)
+		}
+	}
+	fmt.Fprintf(&b, "\n%d ok, %s, %d failed\n", counts[doctor.OK], count(counts[doctor.Warn], "warning"), counts[doctor.Fail])
+	_, err := io.WriteString(out, b.String())
+	return err
+}
