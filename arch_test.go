@@ -45,6 +45,7 @@ var layers = map[string][]string{
 	"lab":                 {},
 	"dashboards":          {},
 	"dashboards/generate": {"dashboards"},
+	"tool/doctor":         {"admin"},
 	"tool/migrate":        {"limit", "config", "config/source", "envoy/settings"},
 	"tool/mirror":         {"config", "envoy/rls"},
 	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},
