@@ -1,0 +1,35 @@
+package charts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestDefinitions writes the projects' definitions into the folder KEYWARD_DEFINITIONS, for the API server of test/kube to judge by.
+func TestDefinitions(t *testing.T) {
+	dir := os.Getenv("KEYWARD_DEFINITIONS")
+	if dir == "" {
+		t.Skip("KEYWARD_DEFINITIONS is not set: scripts/kube does it")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range sources {
+		files, err := filepath.Glob(filepath.Join(module(t, s.module, s.sum), s.files))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: no %s", s.module, s.files)
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join(dir, fmt.Sprintf("%d-%s", i, filepath.Base(f)))
+			if err := os.WriteFile(name, templated.ReplaceAll(b, nil), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
