@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/snippet"
+	"github.com/keyward/keyward/tool/inject"
 )
 
 func read(t *testing.T, file string) []byte {
@@ -331,6 +333,36 @@ func holdEnvoyGateway(t *testing.T, all schemas) {
 		return
 	}
 	t.Error("no values for Envoy Gateway")
+}
+
+// TestInject holds that keyward inject adds what the library's template adds.
+func TestInject(t *testing.T) {
+	for _, d := range documents(t, "", read(t, "testdata/sidecar-envoy.yaml")) {
+		if d["kind"] != "StatefulSet" {
+			continue
+		}
+		spec := at(d, "spec", "template", "spec").(map[string]any)
+		want, volumes := spec["initContainers"].([]any)[0], spec["volumes"].([]any)
+		out, _, err := inject.Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: []}}"), inject.Options{
+			Image: "ghcr.io/keyward/keyward:v0.1.0", TLS: true, EnvoyAdmin: "127.0.0.1:9901", CPU: "50m", MemoryRequest: "128Mi", Memory: "512Mi",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := documents(t, "", out)[0]
+		got := at(pod, "spec", "initContainers").([]any)[0]
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("the container is\n%v\nthe library's\n%v", got, want)
+		}
+		if got := at(pod, "spec", "volumes").([]any); !reflect.DeepEqual(got, volumes[:len(got)]) {
+			t.Errorf("the volumes are %v, the library's %v", got, volumes)
+		}
+		if a, b := at(pod, "metadata", "labels", "keyward.io/member"), at(d, "spec", "template", "metadata", "labels", "keyward.io/member"); a != b {
+			t.Errorf("the label is %v, the library's %v", a, b)
+		}
+		return
+	}
+	t.Fatal("no StatefulSet")
 }
 
 // TestConform holds that what a definition does not allow is found.

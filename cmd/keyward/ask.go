@@ -51,7 +51,7 @@ With --want the exit code is 0 only when the answers were these: a smoke test.`,
   keyward ask keyward:8081 --domain shop --key test=$RANDOM --limit 2/day --times 3 --want ok,ok,over_limit`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			answers, err := ask(cmd.Context(), args[0], o)
+			answers, err := askService(cmd.Context(), args[0], o)
 			if err != nil {
 				return err
 			}
@@ -95,8 +95,8 @@ type askStatus struct {
 	ResetSeconds float64 `json:"reset_seconds"`
 }
 
-// ask asks o.times times over one connection.
-func ask(ctx context.Context, address string, o askOptions) ([]askAnswer, error) {
+// askService asks o.times times over one connection.
+func askService(ctx context.Context, address string, o askOptions) ([]askAnswer, error) {
 	req, err := o.request()
 	if err != nil {
 		return nil, err

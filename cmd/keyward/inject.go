@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/tool/inject"
+)
+
+func newInject() *cobra.Command {
+	o := inject.Options{Image: "ghcr.io/keyward/keyward:" + version}
+	var files []string
+	noTLS := false
+	cmd := &cobra.Command{
+		Use:   "inject -f FILE",
+		Short: "Add the sidecar to the pods of Kubernetes manifests",
+		Long: `Adds a native sidecar (an init container with restartPolicy: Always), its volumes, the label by which members find each
+other and time to end to every Deployment, StatefulSet, DaemonSet, Job, CronJob and Pod of a file, and prints the result:
+a filter before kubectl apply, or a step before a commit. Other documents pass byte by byte; comments and order stay.
+Doing it again changes nothing, or brings the sidecar up to date.
+
+The sidecar comes before all other init containers, so that it starts before Envoy and ends after it. The rules, the
+gossip key, certificates and what all members share are objects of the chart keyward in the same namespace:
+
+  helm install keyward charts/keyward --set mode=sidecar --set expect=N     N: how many pods will have a sidecar
+
+What may not work (a port that is taken) is told on standard error. Envoy asks the sidecar at 127.0.0.1:8081, or each
+key's owner: keyward envoy-config.`,
+		Example: `  keyward inject -f deploy.yaml | kubectl apply -f -
+  kubectl get deploy/shop -o yaml | keyward inject -f - --release limits | kubectl apply -f -
+  keyward inject -f deploy.yaml --envoy-admin 127.0.0.1:9901 --memory 512Mi > injected.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.TLS = !noTLS
+			for _, file := range files {
+				text, err := readManifest(cmd.InOrStdin(), file)
+				if err != nil {
+					return err
+				}
+				out, notes, err := inject.Inject(text, o)
+				if err != nil {
+					return fmt.Errorf("%s: %w", file, err)
+				}
+				for _, n := range notes {
+					fmt.Fprintln(cmd.ErrOrStderr(), n)
+				}
+				if len(notes) == 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "WARNING: %s: nothing in it has pods\n", file)
+				}
+				if _, err := cmd.OutOrStdout().Write(out); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringArrayVarP(&files, "filename", "f", nil, "`file` of manifests, - for standard input; again for more")
+	s.StringVar(&o.Release, "release", "keyward", "full `name` of the chart's objects: of the Service NAME-gossip without the end")
+	s.StringVar(&o.Image, "image", o.Image, "the sidecar's `image`")
+	s.StringVar(&o.PullPolicy, "pull-policy", "IfNotPresent", "its imagePullPolicy")
+	s.StringVar(&o.EnvoyAdmin, "envoy-admin", "", "`host:port` of the pod's Envoy's admin page: it is told to drain when the pod ends")
+	s.StringVar(&o.CPU, "cpu", "20m", "CPU requested")
+	s.StringVar(&o.MemoryRequest, "memory-request", "64Mi", "memory requested")
+	s.StringVar(&o.Memory, "memory", "256Mi", "memory at most; about 120 bytes a key, see --max-keys of the sidecar")
+	s.StringArrayVar(&o.Args, "arg", nil, "a further `flag` of the sidecar; again for more")
+	s.StringVar(&o.RulesConfigMap, "rules", "", "`ConfigMap` of the rules (default RELEASE-rules)")
+	s.StringVar(&o.GossipSecret, "gossip-secret", "", "`Secret` with gossip.key (default RELEASE-gossip)")
+	s.StringVar(&o.TLSSecret, "tls-secret", "", "`Secret` with tls.crt, tls.key and ca.crt (default RELEASE-tls)")
+	s.BoolVar(&noTLS, "no-tls", false, "the release has tls.mode: off")
+	s.IntVar(&o.Grace, "grace", 60, "seconds that a pod has to end, at least")
+	_ = cmd.MarkFlagRequired("filename") // the flag exists
+	return cmd
+}
+
+func readManifest(stdin io.Reader, file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(stdin)
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("no file %s", file)
+	}
+	return b, err
+}

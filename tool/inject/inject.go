@@ -1,0 +1,256 @@
+// Package inject puts a Keyward sidecar into the pods of Kubernetes manifests.
+//
+// What it adds is what the library chart keyward-lib adds: a native sidecar before all other init containers, its volumes, the
+// label by which members find each other, and time to end. Documents that have no pods are passed through byte by byte; the
+// others keep their order and their comments, and are written anew.
+package inject
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Options say what is added. The objects that it refers to are those of a release of the chart keyward, in mode sidecar.
+type Options struct {
+	Release    string // full name of the release's objects; default keyward
+	Image      string
+	PullPolicy string // default IfNotPresent
+	TLS        bool   // the release has certificates
+
+	GossipSecret, TLSSecret, RulesConfigMap string // default Release and -gossip, -tls, -rules
+
+	CPU, MemoryRequest, Memory string // requested, requested, at most; default 20m, 64Mi, 256Mi
+
+	EnvoyAdmin string   // host:port of the pod's Envoy's admin page, to have it drain when the pod ends; empty: not told
+	Args       []string // further flags of the sidecar
+	Grace      int      // seconds that a pod has to end, at least; default 60
+}
+
+// names in pods.
+const (
+	memberLabel   = "keyward.io/member"
+	containerName = "keyward"
+)
+
+// Inject changes every pod template of a file of YAML documents. The notes tell what was changed, and what may not work.
+// Doing it again changes nothing.
+func Inject(text []byte, o Options) (out []byte, notes []string, err error) {
+	if err := o.fill(); err != nil {
+		return nil, nil, err
+	}
+	in := &injector{Options: o}
+	var b bytes.Buffer
+	for i, doc := range split(text) {
+		changed, err := in.document(doc)
+		if err != nil {
+			return nil, nil, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		b.Write(changed)
+	}
+	return b.Bytes(), in.notes, nil
+}
+
+func (o *Options) fill() error {
+	for _, d := range []struct {
+		v  *string
+		or string
+	}{{&o.Release, "keyward"}, {&o.PullPolicy, "IfNotPresent"}, {&o.CPU, "20m"}, {&o.MemoryRequest, "64Mi"}, {&o.Memory, "256Mi"}} {
+		if *d.v == "" {
+			*d.v = d.or
+		}
+	}
+	for suffix, v := range map[string]*string{"-gossip": &o.GossipSecret, "-tls": &o.TLSSecret, "-rules": &o.RulesConfigMap} {
+		if *v == "" {
+			*v = o.Release + suffix
+		}
+	}
+	if o.Grace == 0 {
+		o.Grace = 60
+	}
+	if o.Image == "" {
+		return errors.New("no image is given")
+	}
+	_, err := o.GoMemLimit()
+	return err
+}
+
+// split cuts a file at its lines of ---, each of which belongs to the document after it.
+func split(text []byte) (docs [][]byte) {
+	start := 0
+	for at := 0; at < len(text); {
+		line := text[at:]
+		if i := bytes.IndexByte(line, '\n'); i >= 0 {
+			line = line[:i+1]
+		}
+		if at > start && bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || bytes.ContainsAny(line[3:4], " \t\r\n")) {
+			docs, start = append(docs, text[start:at]), at
+		}
+		at += len(line)
+	}
+	return append(docs, text[start:])
+}
+
+type injector struct {
+	Options
+	notes []string
+}
+
+func (in *injector) note(format string, args ...any) {
+	in.notes = append(in.notes, fmt.Sprintf(format, args...))
+}
+
+// document changes one document, or returns it as it is.
+func (in *injector) document(text []byte) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
+		return text, nil
+	} else if err != nil {
+		return nil, err
+	}
+	n, err := in.object(doc.Content[0])
+	if err != nil || n == 0 {
+		return text, err
+	}
+	var b bytes.Buffer
+	if bytes.HasPrefix(text, []byte("---")) {
+		b.WriteString("---\n")
+	}
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if compact(doc.Content[0]) {
+		enc.CompactSeqIndent()
+	}
+	err = enc.Encode(&doc)
+	return b.Bytes(), errors.Join(err, enc.Close())
+}
+
+// compact says that the file writes the dashes of a list below its key, not further in.
+func compact(n *yaml.Node) bool {
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 1 && c.Kind == yaml.SequenceNode && c.Style&yaml.FlowStyle == 0 && len(c.Content) > 0 && c.Line > 0 {
+			return c.Column == n.Content[i-1].Column
+		}
+		if compact(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// object changes one object and returns how many pod templates it has.
+func (in *injector) object(o *yaml.Node) (n int, err error) {
+	kind, name := text(get(o, "kind")), text(get(o, "metadata", "name"))
+	switch kind {
+	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job":
+		return in.template(get(o, "spec", "template"), kind+" "+name)
+	case "CronJob":
+		return in.template(get(o, "spec", "jobTemplate", "spec", "template"), kind+" "+name)
+	case "Pod":
+		return in.template(o, kind+" "+name)
+	case "List":
+		items := get(o, "items")
+		if items == nil {
+			return 0, nil
+		}
+		for _, item := range items.Content {
+			m, err := in.object(item)
+			if err != nil {
+				return 0, err
+			}
+			n += m
+		}
+	}
+	return n, nil
+}
+
+// template changes one pod template.
+func (in *injector) template(t *yaml.Node, what string) (int, error) {
+	spec := get(t, "spec")
+	if spec == nil || spec.Kind != yaml.MappingNode {
+		return 0, fmt.Errorf("%s has no pod spec", what)
+	}
+	container, err := in.parse("sidecar.yaml")
+	if err != nil {
+		return 0, err
+	}
+	volumes, err := in.parse("volumes.yaml")
+	if err != nil {
+		return 0, err
+	}
+	in.warn(spec, what)
+	set(child(child(t, "metadata", yaml.MappingNode), "labels", yaml.MappingNode), memberLabel, scalar(in.Release))
+	in.lengthen(spec, what)
+	first := child(spec, "initContainers", yaml.SequenceNode)
+	remove(first, containerName)
+	first.Content = slices.Insert(first.Content, 0, container)
+	first.Style &^= yaml.FlowStyle
+	last := child(spec, "volumes", yaml.SequenceNode)
+	for _, v := range volumes.Content {
+		remove(last, text(get(v, "name")))
+	}
+	last.Content, last.Style = append(last.Content, volumes.Content...), last.Style&^yaml.FlowStyle
+	in.note("%s: has the sidecar", what)
+	return 1, nil
+}
+
+// lengthen sees to it that a pod has the time to hand its counters over.
+func (in *injector) lengthen(spec *yaml.Node, what string) {
+	const key = "terminationGracePeriodSeconds"
+	old := get(spec, key)
+	if n, err := strconv.Atoi(text(old)); err == nil && n >= in.Grace {
+		return
+	}
+	if old != nil {
+		in.note("%s: %s is %d, no longer %s", what, key, in.Grace, old.Value)
+	}
+	set(spec, key, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(in.Grace)})
+}
+
+// ports are those that the sidecar listens on.
+var ports = map[string]string{
+	"8081": "the rate-limit service", "8080": "/json and health", "6070": "its debug port", "8082": "the rate-limit service for other pods",
+	"7946": "gossip", "7947": "members' questions", "9090": "metrics",
+}
+
+// warn tells what of the pod is in the sidecar's way.
+func (in *injector) warn(spec *yaml.Node, what string) {
+	if text(get(spec, "hostNetwork")) == "true" {
+		in.note("WARNING: %s: with hostNetwork only one such pod fits on a node, and its ports are the node's", what)
+	}
+	for _, list := range []string{"initContainers", "containers"} {
+		all := get(spec, list)
+		if all == nil {
+			continue
+		}
+		for _, c := range all.Content {
+			name, declared := text(get(c, "name")), get(c, "ports")
+			if name == containerName || declared == nil {
+				continue
+			}
+			for _, p := range declared.Content {
+				if port := text(get(p, "containerPort")); ports[port] != "" {
+					in.note("WARNING: %s: container %s listens on %s, where the sidecar has %s: move one of them", what, name, port, ports[port])
+				}
+			}
+		}
+	}
+}
+
+// GoMemLimit is nine tenths of the memory limit: the rest is for what Go's runtime does not count.
+func (o *Options) GoMemLimit() (string, error) {
+	units := map[string]float64{"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "k": 1e3, "M": 1e6, "G": 1e9}
+	number := strings.TrimRight(o.Memory, "KMGki")
+	n, err := strconv.ParseFloat(number, 64)
+	unit, ok := units[o.Memory[len(number):]]
+	if err != nil || !ok || n <= 0 {
+		return "", fmt.Errorf("memory %q: want a number with Ki, Mi or Gi", o.Memory)
+	}
+	return fmt.Sprintf("%dMiB", int64(n*unit*0.9/(1<<20))), nil
+}

@@ -1,0 +1,127 @@
+package inject
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "write the golden file")
+
+var options = Options{Image: "ghcr.io/keyward/keyward:v0.1.0", TLS: true, EnvoyAdmin: "127.0.0.1:9901"}
+
+func TestGolden(t *testing.T) {
+	in, err := os.ReadFile("testdata/many.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, notes, err := Inject(in, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/many.golden.yaml"
+	if *update {
+		if err := os.WriteFile(file, out, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(out, want) {
+		t.Errorf("%s differs (go test ./tool/inject -update):\n%s", file, out)
+	}
+	for _, want := range []string{
+		"Deployment shop: terminationGracePeriodSeconds is 60, no longer 30", "container app listens on 9090, where the sidecar has metrics",
+		"CronJob report: has the sidecar", "Pod lone: has the sidecar", "Pod lone: with hostNetwork",
+	} {
+		if !strings.Contains(strings.Join(notes, "\n"), want) {
+			t.Errorf("no note %q in %q", want, notes)
+		}
+	}
+
+	again, _, err := Inject(out, options)
+	if err != nil || !bytes.Equal(again, out) {
+		t.Errorf("the second time: %v\n%s", err, again)
+	}
+}
+
+// TestKept holds that documents without pods pass byte by byte, and that the comments of the others stay.
+func TestKept(t *testing.T) {
+	in, err := os.ReadFile("testdata/many.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := Inject(in, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, _, _ := bytes.Cut(in, []byte("\n---\n"))
+	if !bytes.HasPrefix(out, service) || !bytes.HasSuffix(out, []byte("# nothing but a comment\n")) {
+		t.Error("a document without pods was changed")
+	}
+	for _, comment := range []string{"# Envoy stands in front", "# one a zone", "# migrates the database", "# pinned by the pipeline"} {
+		if !bytes.Contains(out, []byte(comment)) {
+			t.Errorf("lost: %s", comment)
+		}
+	}
+	if a, b := bytes.Index(out, []byte("- name: keyward\n")), bytes.Index(out, []byte("- name: migrate")); a < 0 || a > b {
+		t.Error("the sidecar is not the first init container")
+	}
+}
+
+// TestUpdate holds that another image takes the place of the old one, and nothing else is added.
+func TestUpdate(t *testing.T) {
+	in, _ := os.ReadFile("testdata/many.golden.yaml")
+	o := options
+	o.Image = "ghcr.io/keyward/keyward:v0.2.0"
+	out, _, err := Inject(in, o)
+	if err != nil || !bytes.Equal(out, bytes.ReplaceAll(in, []byte("keyward:v0.1.0"), []byte("keyward:v0.2.0"))) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	deployment := "kind: Deployment\nmetadata: {name: a}\nspec: {template: {spec: {containers: []}}}\n"
+	for text, o := range map[string]Options{
+		"kind: Deployment\nmetadata: {name: a}\n": options,
+		"a: [":                  options,
+		"kind: Pod\nspec: text": options,
+		deployment:              {},
+		deployment + "# two":    {Image: "x", Memory: "many"},
+		deployment + "# three":  {Image: "x", Memory: "5Xi"},
+	} {
+		if out, _, err := Inject([]byte(text), o); err == nil {
+			t.Errorf("%q: no error, %s", text, out)
+		}
+	}
+	if out, notes, err := Inject([]byte("# nothing\n"), options); err != nil || len(notes) > 0 || string(out) != "# nothing\n" {
+		t.Errorf("an empty file: %q, %v, %v", out, notes, err)
+	}
+}
+
+// FuzzInject holds that whatever is YAML either fails or is injected once and for all.
+func FuzzInject(f *testing.F) {
+	in, _ := os.ReadFile("testdata/many.yaml")
+	f.Add(string(in))
+	f.Add("kind: Pod\nspec: {volumes: [a], initContainers: [[]]}\n--- # x\nkind: Job\nspec: {template: {metadata: {labels: 3}, spec: {}}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		once, _, err := Inject([]byte(text), options)
+		if err != nil {
+			return
+		}
+		twice, _, err := Inject(once, options)
+		if err != nil {
+			t.Fatalf("%v of\n%s", err, once)
+		}
+		var a, b yaml.Node
+		if yaml.Unmarshal(once, &a) != nil || yaml.Unmarshal(twice, &b) != nil {
+			t.Fatalf("no longer YAML:\n%s", twice)
+		}
+	})
+}
