@@ -46,6 +46,7 @@ var layers = map[string][]string{
 	"dashboards":          {},
 	"dashboards/generate": {"dashboards"},
 	"tool/doctor":         {"admin"},
+	"tool/inject":         {},
 	"tool/migrate":        {"limit", "config", "config/source", "envoy/settings"},
 	"tool/mirror":         {"config", "envoy/rls"},
 	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},

@@ -50,6 +50,7 @@ Start here:
   keyward tap --over                   who is refused right now?
   keyward hot --help                   split, pin or cap a key by hand
   keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
+  keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
   keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
 		Version:       version,
 		SilenceUsage:  true,
@@ -57,7 +58,7 @@ Start here:
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newMirror(), newSimulate()) // moving over
-	root.AddCommand(newAsk(), newInject())
+	root.AddCommand(newAsk(), newInject(), newInject())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
 	return root
 }
