@@ -23,7 +23,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
 .PHONY: test
-test: lint unit e2e ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
+test: lint unit e2e page ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
@@ -31,6 +31,7 @@ lint: ## Formatting, go vet, go mod tidy, golangci-lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) mod tidy -diff
 	cd bench && $(GO) mod tidy -diff
+	cd test/page && $(GO) mod tidy -diff && $(GO) vet ./...
 	$(LINT) run ./...
 
 # Searches of one goroutine in pure packages: the race detector finds nothing in them and takes five times as long.
@@ -61,6 +62,11 @@ e2e: build ## End to end: real processes, real Envoys, mTLS
 	@echo "== end to end"
 	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" ENVOY_1_36="$$(scripts/envoy 1.36.4)" ENVOY_1_38="$$(scripts/envoy 1.38.3)" \
 	  $(GO) test -count=1 -timeout $(E2E_TIMEOUT) -v ./test/e2e/
+
+.PHONY: page
+page: build ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
+	@echo "== page"
+	cd test/page && $(GO) test -count=1 -timeout 5m -v ./...
 
 .PHONY: fuzz
 FUZZTIME ?= 30s

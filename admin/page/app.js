@@ -78,7 +78,7 @@ function drawTiles() {
   spark(byId("spark-over"), speeds.rates("over"));
 }
 
-let drawn = null; // the ring that is drawn
+let drawn; // the ring that is drawn
 
 function draw() {
   const { cluster, rules, timeline } = state;
@@ -92,9 +92,9 @@ function draw() {
   drawHealth(state);
   drawTiles();
   drawMembers(state, (id) => ring.focus(id));
-  if (state.ring && state.ring !== drawn) {
+  if (state.ring !== drawn) {
     drawn = state.ring;
-    ring.draw(drawn);
+    ring.draw(drawn ?? { fingerprint: "", members: [], sectors: [] });
   }
   drawPins();
   drawHot(state, (domain, entries) => explainer.open(domain, entries));

@@ -60,7 +60,8 @@ const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u200b-\u200f
 /** visible is text as it can be shown: callers choose keys, and may mean to deceive who reads them. */
 export function visible(text, most = 400) {
   const all = Array.from(String(text));
-  const cut = all.length > most ? [...all.slice(0, most - 40), "\u2026", ...all.slice(-39)] : all;
+  const tail = Math.min(40, most >> 1); // the ends of pods' names are what differs
+  const cut = all.length > most ? [...all.slice(0, most - tail - 1), "\u2026", ...all.slice(-tail)] : all;
   return cut.join("").replace(unseen, (c) => `\u27e8${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 }
 

@@ -13,7 +13,7 @@ export function parseName(name) {
 
 /** memberChip is a member's name in its colour. */
 export function memberChip(id) {
-  return h("span", { class: `who-chip ${colour(id)}` }, h("span", { class: "swatch", "aria-hidden": "true" }), h("bdi", { title: visible(id, 128) }, visible(id, 40)));
+  return h("span", { class: `who-chip ${colour(id)}` }, h("span", { class: "swatch", "aria-hidden": "true" }), h("bdi", { title: visible(id, 128) }, visible(id, 28)));
 }
 
 const meanings = {
@@ -91,7 +91,7 @@ function updateRow(row, k) {
   attr(c.bar, "width", 60 * part);
   attr(c.lent, "x", 60 * (part - lent));
   attr(c.lent, "width", 60 * lent);
-  put(c.used, k.mine ? `${count(k.used)} of ${count(k.limit)} ${per(k.window)}${k.lent ? `, ${count(k.lent)} lent` : ""}` : "counted elsewhere");
+  put(c.used, k.mine ? `${count(k.used)} of ${count(k.limit)} ${per(k.window)}${k.lent ? `, ${count(k.lent)} lent` : ""}` : k.manual ? "counted elsewhere" : `counted by ${visible(k.by, 40)}`);
   const stamp = JSON.stringify([k.route, k.holders?.map((l) => l.member), k.hot]);
   if (c.done.dataset.is !== stamp) c.done.replaceChildren(...done(k, k.route));
   c.done.dataset.is = stamp;

@@ -28,12 +28,22 @@ function rows(state) {
   return all.map((m) => ({
     ...m, me: m.id === cluster.self && m.inst === cluster.inst, share: m.role === "member" ? shares.get(m.id) : undefined,
     offset: self?.clock_offsets_seconds?.[m.id], version: m.id === cluster.self ? cluster.version : "",
-  })).sort((a, b) => (a.role === b.role ? a.id.localeCompare(b.id) : a.role === "member" ? -1 : 1));
+  })).sort((a, b) => rank(a) - rank(b) || a.id.localeCompare(b.id));
+
+  // By name; in a long list what is not well comes first.
+  function rank(m) {
+    if (m.role !== "member") return 2;
+    const well = m.state === "active" && m.ring === cluster.ring.fingerprint && m.rules?.in_force === cluster.rules.in_force;
+    return all.length > 12 && !well ? 0 : 1;
+  }
 }
 
 /** drawMembers fills the table; pick is called with a member's name while it is pointed at, and with null after. */
 export function drawMembers(state, pick) {
-  list(byId("members"), rows(state), (m) => `${m.role} ${m.id} ${m.inst ?? "gone"}`, (m) => newRow(m, pick), (row, m) => updateRow(row, m, state.cluster));
+  const all = rows(state);
+  // Of many members each owns little: their bars are measured by the largest.
+  const most = all.length > 8 ? Math.max(...all.map((m) => m.share ?? 0)) : 1;
+  list(byId("members"), all, (m) => `${m.role} ${m.id} ${m.inst ?? "gone"}`, (m) => newRow(m, pick), (row, m) => updateRow(row, m, state.cluster, most));
 }
 
 function newRow(m, pick) {
@@ -51,7 +61,7 @@ function newRow(m, pick) {
   return row;
 }
 
-function updateRow(row, m, cluster) {
+function updateRow(row, m, cluster, most) {
   const c = row.cells_;
   const counts = m.role === "member";
   row.dataset.member = counts ? m.id : "";
@@ -62,7 +72,7 @@ function updateRow(row, m, cluster) {
   put(c.you, m.me ? `this one, ${m.version || "no version"}` : "");
   if (counts) putChip(c.state, m.since ? `${m.state} ${span((clock.now() - Date.parse(m.since)) / 1000)} ago` : m.state, tones[m.state]);
   else putChip(c.state, "observer", "", "It watches, and counts nothing: an xDS server");
-  attr(c.bar, "width", 60 * (m.share ?? 0));
+  attr(c.bar, "width", (60 * (m.share ?? 0)) / (most || 1));
   attr(c.meter, "class", m.share === undefined ? "bar none" : "bar");
   put(c.share, m.share === undefined ? "\u2013" : percent(m.share));
   agreement(c.ring, m.ring, cluster.ring.fingerprint, counts && m.state === "active", "ring");
@@ -96,18 +106,18 @@ export function troubles(state) {
   if (cluster.rules.last_error) say("bad", "The last rules that were read are refused; those before stay in force.");
   if (!cluster.rules.in_force && state.rules) say("bad", "There are no rules yet: questions are answered with an error.");
   if (!cluster.joined && !cluster.standalone) say("warn", "This member has not joined the cluster yet.");
-  if (cluster.ring.disagreement > 0) say("warn", `Not all agree on the ring: ${members(cluster.ring.disagreement)} by another one than this member.`);
-  if (cluster.rules.disagreement > 0) say("warn", `Not all agree on the rules: ${members(cluster.rules.disagreement)} with others in force.`);
+  if (cluster.ring.disagreement > 0) say("warn", `Not all agree on the ring: ${some(cluster.ring.disagreement, "goes", "go")} by another one than this member.`);
+  if (cluster.rules.disagreement > 0) say("warn", `Not all agree on the rules: ${some(cluster.rules.disagreement, "has", "have")} others in force than this member.`);
   if (cluster.rules.prepared && cluster.rules.prepared !== cluster.rules.in_force) say("info", `Rules ${short(cluster.rules.prepared)} are read and wait for the other members.`);
   const active = live.filter((m) => m.state === "active");
   const moving = active.filter((m) => m.complete && m.complete !== cluster.ring.fingerprint);
-  if (moving.length > 0) say("info", `Counters are moving: ${members(moving.length)} not complete yet on ring ${short(cluster.ring.fingerprint)}.`);
+  if (moving.length > 0) say("info", `Counters are moving: ${some(moving.length, "does", "do")} not have all of theirs on ring ${short(cluster.ring.fingerprint)} yet.`);
   for (const w of self?.warnings ?? []) out.push({ tone: "warn", text: visible(w, 300), own: true });
   for (const e of errors) say("warn", visible(e, 300));
   return out;
 }
 
-const members = (n) => (n === 1 ? "1 member" : `${n} members`);
+const some = (n, one, many) => (n === 1 ? `1 member ${one}` : `${n} members ${many}`);
 
 /** drawHealth says in a sentence how things are. */
 export function drawHealth(state) {

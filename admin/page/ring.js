@@ -106,7 +106,7 @@ export class Ring {
       this.text(visible(this.key.owner, 60), "owns this key", this.key.heir ? `then ${visible(this.key.heir, 40)}` : "nobody would follow");
     } else if (this.map) {
       const n = this.map.members.length;
-      this.text(n === 0 ? "Empty" : String(n), n === 1 ? "member" : "members", this.map.fingerprint ? `ring ${short(this.map.fingerprint)}` : "");
+      this.text(n === 0 ? "Empty" : String(n), n === 0 ? "nobody is on the ring" : n === 1 ? "member" : "members", this.map.fingerprint ? `ring ${short(this.map.fingerprint)}` : "");
       this.middle.classList.toggle("big", n > 0);
     }
   }
