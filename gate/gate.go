@@ -6,6 +6,8 @@
 package gate
 
 import (
+	"sync/atomic"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -15,6 +17,7 @@ const (
 	Crowded    = "crowded_out" // at the bound of connections, the one that was silent longest
 	NotHTTP2   = "preface"     // did not begin as HTTP/2 does, or not in time
 	Cut        = "cut"         // broke the rules of HTTP/2, or fell silent in its handshake
+	Unfinished = "unfinished"  // held too much of calls that are not whole
 	Incomplete = "incomplete"  // an HTTP request that was too slow, too large or malformed
 )
 
@@ -22,6 +25,8 @@ const (
 type Gates struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
+
+	unfinished atomic.Int64 // bytes of calls that are not whole, of all connections
 }
 
 // New registers the metrics; nil registers nothing.

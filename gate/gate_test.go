@@ -111,7 +111,7 @@ func serveGRPC(t *testing.T) (*Surface, net.Listener) {
 	t.Helper()
 	s := New(prometheus.NewRegistry()).Surface("test")
 	l := listen(t, s, 100)
-	g := grpc.NewServer(grpc.Creds(s.Credentials(nil)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
+	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, true)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)
@@ -242,11 +242,15 @@ func TestFramesInPieces(t *testing.T) {
 		_ = f.WriteSettings()
 	}
 	for _, piece := range []int{1, 2, 3, 8, 9, 10, 13, 100, b.Len()} {
-		var h heads
+		var h frames
 		var got []string
 		for rest := b.Bytes(); len(rest) > 0; {
 			n := min(piece, len(rest))
-			h.scan(rest[:n], func(typ http2.FrameType, code http2.ErrCode) { got = append(got, fmt.Sprint(typ, code)) })
+			h.scan(rest[:n], func(f *frame) {
+				if typ := f.typ(); typ == http2.FrameRSTStream || typ == http2.FrameGoAway {
+					got = append(got, fmt.Sprint(typ, f.code()))
+				}
+			})
 			rest = rest[n:]
 		}
 		for i := range 20 {
@@ -287,4 +291,38 @@ func TestHTTPRequestsThatNeverCameToBe(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until it is closed
 		eventually(t, "counted", func() bool { return s.count(Incomplete) == float64(i+1) })
 	}
+}
+
+// What connections hold of calls that do not end is bounded, and those that hold it are cut, not the one that asks honestly.
+func TestUnfinishedCallsAreBounded(t *testing.T) {
+	s, l := serveGRPC(t)
+	c, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ask := func() {
+		t.Helper()
+		if _, err := healthpb.NewHealthClient(c).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	s.gates.unfinished.Store(mostUnfinished) // as if others held it
+	conn, f := speak(t, l)
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	for i := 0; i < 100 && err == nil; i++ {
+		id := uint32(2*i + 1)
+		err = errors.Join(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(0), EndHeaders: true}), f.WriteRSTStream(id, http2.ErrCodeCancel))
+	}
+	for i := 100; i < 104 && err == nil; i++ {
+		id := uint32(2*i + 1)
+		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(0), EndHeaders: true})
+		for range 3 {
+			err = errors.Join(err, f.WriteData(id, false, append([]byte{0, 1, 0, 0, 0}, make([]byte, 16<<10-5)...)))
+		}
+	}
+	eventually(t, "cut", func() bool { return s.count(Unfinished) == 1 })
+	eventually(t, "let go", func() bool { return s.gates.unfinished.Load() == mostUnfinished })
+	ask()
 }

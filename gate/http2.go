@@ -3,7 +3,6 @@ package gate
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -19,9 +18,10 @@ import (
 
 // Credentials secure a gRPC server's connections with t, or leave them in the clear without, and count those that fail:
 // in the TLS handshake, in HTTP/2's preface, by a stream or a connection that the server ends because HTTP/2's rules or
-// bounds were broken. gRPC bounds the time of all handshakes together.
-func (s *Surface) Credentials(t *tls.Config) credentials.TransportCredentials {
-	c := &creds{surface: s}
+// bounds were broken. gRPC bounds the time of all handshakes together. Where all calls are unary, what comes of calls that
+// are not whole yet is bounded, too: see unfinished.
+func (s *Surface) Credentials(t *tls.Config, unary bool) credentials.TransportCredentials {
+	c := &creds{surface: s, unary: unary}
 	if t != nil {
 		c.TransportCredentials = credentials.NewTLS(t)
 	}
@@ -32,6 +32,7 @@ func (s *Surface) Credentials(t *tls.Config) credentials.TransportCredentials {
 type creds struct {
 	credentials.TransportCredentials // nil: in the clear
 	surface                          *Surface
+	unary                            bool
 }
 
 // ServerHandshake secures one connection and reads HTTP/2's preface from it.
@@ -52,7 +53,11 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		}
 		return nil, nil, errors.Join(errors.New("no HTTP/2 preface"), err)
 	}
-	return &watched{Conn: secure, surface: c.surface, head: head}, info, nil
+	w := &watched{Conn: secure, surface: c.surface, head: head}
+	if c.unary && c.surface != nil {
+		w.calls = &unfinished{of: &c.surface.gates.unfinished, streams: map[uint32]int{}}
+	}
+	return w, info, nil
 }
 
 // ClientHandshake is never called: these are a server's.
@@ -86,8 +91,9 @@ func (c *creds) OverrideServerName(string) error { return errors.New("credential
 type watched struct {
 	net.Conn
 	surface *Surface
-	head    []byte // of the preface, not read again yet
-	frames  heads
+	head    []byte      // of the preface, not read again yet
+	in, out frames      // of the one goroutine that reads, and of the one that writes
+	calls   *unfinished // nil: not bounded
 
 	ended  atomic.Bool // the other side has ended it, or it broke
 	parted atomic.Bool // the server has said that it will end it
@@ -105,17 +111,29 @@ func (w *watched) Read(b []byte) (int, error) {
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		w.ended.Store(true)
 	}
+	if w.calls == nil {
+		return n, err
+	}
+	if w.in.scan(b[:n], w.calls.received); w.calls.tooMuch() {
+		w.surface.Refuse(Unfinished)
+		w.ended.Store(true)
+		w.Conn.Close()
+		return 0, errUnfinished
+	}
 	return n, err
 }
 
 // Write writes. Only gRPC's one writing goroutine calls it.
 func (w *watched) Write(b []byte) (int, error) {
-	w.frames.scan(b, func(typ http2.FrameType, code http2.ErrCode) {
-		if typ == http2.FrameGoAway {
+	w.out.scan(b, func(f *frame) {
+		if f.typ() == http2.FrameGoAway {
 			w.parted.Store(true)
 		}
-		if code != http2.ErrCodeNo {
+		if code := f.code(); code != http2.ErrCodeNo {
 			w.surface.Refuse(strings.ToLower(code.String()))
+		}
+		if w.calls != nil {
+			w.calls.sent(f)
 		}
 	})
 	return w.Conn.Write(b)
@@ -123,63 +141,13 @@ func (w *watched) Write(b []byte) (int, error) {
 
 // Close closes. A server that closes a connection without a word has found it to break the rules.
 func (w *watched) Close() error {
-	if !w.closed.Swap(true) && !w.ended.Load() && !w.parted.Load() {
-		w.surface.Refuse(Cut)
+	if !w.closed.Swap(true) {
+		if !w.ended.Load() && !w.parted.Load() {
+			w.surface.Refuse(Cut)
+		}
+		if w.calls != nil {
+			w.calls.end()
+		}
 	}
 	return w.Conn.Close()
-}
-
-const (
-	frameHead = 9 // bytes of an HTTP/2 frame's head
-	codeEnd   = 8 // bytes of a GOAWAY's payload up to the end of its code; a RST_STREAM's has half
-)
-
-// heads finds the frames with error codes in a stream of frames that comes in pieces of any size.
-type heads struct {
-	part [frameHead + codeEnd]byte // what is needed of the frame at hand
-	have int                       // bytes of it so far
-	skip int                       // bytes of payload to pass over
-}
-
-// scan calls found for each RST_STREAM and GOAWAY.
-func (h *heads) scan(b []byte, found func(http2.FrameType, http2.ErrCode)) {
-	for len(b) > 0 {
-		if h.skip > 0 {
-			n := min(h.skip, len(b))
-			h.skip -= n
-			b = b[n:]
-			continue
-		}
-		n := copy(h.part[h.have:h.need()], b)
-		h.have += n
-		b = b[n:]
-		if h.have < frameHead || h.have < h.need() {
-			continue
-		}
-		if code := h.code(); code > 0 {
-			found(http2.FrameType(h.part[3]), http2.ErrCode(binary.BigEndian.Uint32(h.part[h.have-4:])))
-		}
-		h.skip, h.have = h.length()+frameHead-h.have, 0
-	}
-}
-
-func (h *heads) length() int { return int(h.part[0])<<16 | int(h.part[1])<<8 | int(h.part[2]) }
-
-// need is how much of the frame at hand has to be seen, as far as is known.
-func (h *heads) need() int {
-	if h.have < frameHead {
-		return frameHead
-	}
-	return frameHead + h.code()
-}
-
-// code is where in its payload the error code of the frame at hand ends; 0 when it has none.
-func (h *heads) code() int {
-	switch http2.FrameType(h.part[3]) {
-	case http2.FrameRSTStream:
-		return min(codeEnd/2, h.length())
-	case http2.FrameGoAway:
-		return min(codeEnd, h.length())
-	}
-	return 0
 }

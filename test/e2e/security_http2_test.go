@@ -1,0 +1,225 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// TestSecurityHTTP2 abuses HTTP/2 on the port of Envoys while an honest client asks on. Each abuse is refused and counted, memory
+// stays bounded, and the honest client is answered every time.
+func TestSecurityHTTP2(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": "domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 1000000}\n"}})
+	start(t, l, "pod-a")
+	s := l.Sidecars[0]
+	for _, attack := range []struct {
+		name, reason string
+		do           func(t *testing.T, addr string)
+	}{
+		{"header bombs", "frame_size_error", headerBombs},
+		{"a flood of continuations", "cut", continuations},
+		{"rapid resets", "question_canceled", rapidResets},
+		{"pings", "enhance_your_calm", pings},
+		{"half a preface", "preface", halfPrefaces},
+		{"10,000 idle connections", "crowded_out", idleConnections},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			client := honest(t, s)
+			rises(t, s.Metrics, attack.name, "keyward_refused_total", refusedBy("rls", attack.reason), func() { attack.do(t, s.RLS) })
+			client.finish(t)
+		})
+	}
+}
+
+// asker is an honest client that asks without a pause, and looks at the member's memory.
+type asker struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+	took []time.Duration
+	errs []error
+	rss  uint64
+
+	member *lab.Sidecar
+}
+
+func (a *asker) look() {
+	if rss, err := a.member.RSS(); err == nil {
+		a.rss = max(a.rss, uint64(rss))
+	}
+}
+
+func honest(t *testing.T, s *lab.Sidecar) *asker {
+	client := dial(t, s.RLS, nil)
+	ask(t, client, request("app", 1, "k", "honest"))
+	ctx, stop := context.WithCancel(t.Context())
+	a := &asker{stop: stop, member: s}
+	a.done.Go(func() {
+		for ctx.Err() == nil {
+			begin := time.Now()
+			call, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			res, err := client.ShouldRateLimit(call, request("app", 1, "k", "honest"))
+			cancel()
+			if err == nil && res.OverallCode != rlsv3.RateLimitResponse_OK {
+				err = errors.New(res.OverallCode.String())
+			}
+			if err != nil {
+				a.errs = append(a.errs, err)
+			}
+			a.took = append(a.took, time.Since(begin))
+			if len(a.took)%100 == 0 {
+				a.look()
+			}
+		}
+	})
+	return a
+}
+
+func (a *asker) finish(t *testing.T) {
+	t.Helper()
+	a.stop()
+	a.done.Wait()
+	a.look()
+	slices.Sort(a.took)
+	t.Logf("an honest client asked %d times meanwhile: p50 %v, p99 %v; %d MiB at most", len(a.took), a.took[len(a.took)/2], a.took[len(a.took)*99/100], a.rss>>20)
+	if len(a.errs) > 0 {
+		t.Errorf("%d of %d honest questions failed: %v", len(a.errs), len(a.took), a.errs[0])
+	}
+	if a.rss > 300<<20 {
+		t.Errorf("%d MiB", a.rss>>20)
+	}
+}
+
+// http2Conn opens HTTP/2 by hand.
+func http2Conn(t *testing.T, addr string) (net.Conn, *http2.Framer) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	f := http2.NewFramer(c, nil)
+	_, err = io.WriteString(c, http2.ClientPreface)
+	if err := errors.Join(err, f.WriteSettings()); err != nil {
+		t.Fatal(err)
+	}
+	return c, f
+}
+
+// callHeaders are the headers of a question. They use no dynamic table.
+func callHeaders() *bytes.Buffer {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	e.SetMaxDynamicTableSize(0)
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	return &b
+}
+
+// headerBombs sends blocks of 16 KiB that unpack to 60 MiB: one header of 4000 bytes, named again by a byte each time.
+func headerBombs(t *testing.T, addr string) {
+	for range 20 {
+		headerBomb(t, addr)
+	}
+}
+
+func headerBomb(t *testing.T, addr string) {
+	_, f := http2Conn(t, addr)
+	var first bytes.Buffer
+	e := hpack.NewEncoder(&first)
+	_ = e.WriteField(hpack.HeaderField{Name: "x-bomb", Value: strings.Repeat("v", 4000)})
+	again := bytes.Repeat([]byte{0x80 | 62}, 15<<10) // the newest entry of the dynamic table
+	for i := range 100 {
+		block := bytes.Clone(again)
+		if i == 0 {
+			block = append(first.Bytes(), again[:10<<10]...)
+		}
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true}); err != nil {
+			return // cut off
+		}
+	}
+}
+
+func continuations(t *testing.T, addr string) {
+	_, f := http2Conn(t, addr)
+	part := bytes.Repeat([]byte("\x00\x01a\x01b"), 3000)
+	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: callHeaders().Bytes()})
+	for i := 0; err == nil; i++ {
+		if i == 100_000 {
+			t.Fatal("1.5 GB of headers, and it still listens")
+		}
+		err = f.WriteContinuation(1, false, part)
+	}
+}
+
+func rapidResets(t *testing.T, addr string) {
+	_, f := http2Conn(t, addr)
+	headers := callHeaders().Bytes()
+	for i := range 50_000 {
+		id := uint32(2*i + 1)
+		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true})
+		if err := errors.Join(err, f.WriteRSTStream(id, http2.ErrCodeCancel)); err != nil {
+			return
+		}
+	}
+}
+
+func pings(t *testing.T, addr string) {
+	for range 20 {
+		_, f := http2Conn(t, addr)
+		for i := range 100_000 {
+			if err := f.WritePing(false, [8]byte{byte(i)}); err != nil {
+				break // cut off
+			}
+		}
+	}
+}
+
+func halfPrefaces(t *testing.T, addr string) {
+	for range 500 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, http2.ClientPreface[:10])
+	}
+	c, err := net.Dial("tcp", addr) // one slower than the others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
+		t.Errorf("a silent connection: %v", err)
+	}
+}
+
+func idleConnections(t *testing.T, addr string) {
+	for range 10_000 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	}
+}
