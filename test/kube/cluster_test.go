@@ -19,6 +19,7 @@ import (
 const (
 	nodeIP      = "10.250.0.1" // the node's, and the cluster's name server's
 	podRange    = "10.244.0.0/24"
+	podGateway  = "10.244.0.1"
 	serviceNet  = "10.96.0.0/16"
 	apiAddress  = "https://127.0.0.1:16443"
 	etcdAddress = "http://127.0.0.1:12379"
@@ -43,6 +44,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	fmt.Printf("test/kube: a cluster of one node was Ready after %.1f s\n", time.Since(begin).Seconds())
+	go keepLogs()
 	begin = time.Now()
 	if err := bringImages(); err != nil {
 		return 1, err
@@ -51,7 +53,24 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// stopServers ends them as a machine that is switched off would, but for containerd, which is to let go of its mounts.
+// keepLogs gives what pods say a second name under logs, for the kubelet deletes it with the pod.
+func keepLogs() {
+	const from = "log/pods"
+	for range time.Tick(500 * time.Millisecond) {
+		_ = filepath.WalkDir(file(from), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil //nolint:nilerr // the pod is gone
+			}
+			to := file("logs", strings.TrimPrefix(path, file(from)))
+			if os.MkdirAll(filepath.Dir(to), 0o755) == nil {
+				_ = os.Link(path, to)
+			}
+			return nil
+		})
+	}
+}
+
+// stopServers ends them; what they leave behind ends with the namespaces.
 func stopServers() {
 	for _, p := range servers {
 		_ = p.Signal(syscall.SIGKILL)
@@ -142,6 +161,9 @@ func startServers(ctx context.Context) error {
 			return start("kube-proxy", tool("kube-proxy"), kubeconfig, "--hostname-override=node", "--proxy-mode=iptables", "--cluster-cidr="+podRange,
 				"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 		},
+		func() error {
+			return start("events", "ctr", "--address", crSocket, "events") // for the tests to read when what started and ended
+		},
 		func() error { return start("coredns", tool("coredns"), "-conf", file("Corefile")) },
 	}
 	for _, step := range begin {
@@ -187,18 +209,22 @@ func running() error {
 	return nil
 }
 
-// await tries until it succeeds or the context ends.
+// await tries until it succeeds or the context ends; then the last error of a try that was not cut short is the reason.
 func await(ctx context.Context, what string, try func(context.Context) error) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := try(ctx)
 		if err == nil || errors.Is(err, errEnded) {
 			return err
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w; at last: %w", what, ctx.Err(), err)
+			return fmt.Errorf("waiting for %s: %w; at last: %w", what, ctx.Err(), last)
 		case <-tick.C:
 		}
 	}

@@ -30,6 +30,8 @@ var (
 	binaries = os.Getenv("KEYWARD_KUBE_BIN")
 	images   = os.Getenv("KEYWARD_KUBE_IMAGES")
 	work     = os.Getenv("KEYWARD_KUBE_WORK")
+
+	definitions = os.Getenv("KEYWARD_DEFINITIONS") // folder of the gateways' CustomResourceDefinitions
 )
 
 func TestMain(m *testing.M) {
