@@ -3,6 +3,8 @@ package dashboards
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +44,10 @@ func TestAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tests, err := os.ReadFile("testdata/alerts.test.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range readAlerts(t) {
 		if !strings.HasPrefix(a.Alert, "Keyward") {
 			t.Errorf("%s: alerts begin with Keyward", a.Alert)
@@ -58,6 +64,31 @@ func TestAlerts(t *testing.T) {
 		if !strings.Contains(string(page), "`"+a.Alert+"`") {
 			t.Errorf("docs/operating.md does not explain %s", a.Alert)
 		}
+		if fires := regexp.MustCompile(`alertname(: |=")` + a.Alert + `(\n +exp_alerts:\n|"}', value: [1-9])`); !fires.Match(tests) {
+			t.Errorf("no test has %s fire", a.Alert)
+		}
+		a.checkRunbook(t)
+	}
+	pages, err := filepath.Glob("../docs/runbooks/Keyward*.md")
+	if alerts := len(readAlerts(t)); err != nil || len(pages) != alerts {
+		t.Errorf("%d runbooks for %d alerts, %v", len(pages), alerts, err)
+	}
+}
+
+// checkRunbook wants the alert to name a page that says all that whoever is woken needs.
+func (a alertRule) checkRunbook(t *testing.T) {
+	t.Helper()
+	if a.Annotations["runbook_url"] != runbooks+a.Alert+".md" {
+		t.Errorf("%s: runbook_url is %q", a.Alert, a.Annotations["runbook_url"])
+	}
+	page, err := os.ReadFile("../docs/runbooks/" + a.Alert + ".md")
+	if err != nil {
+		t.Errorf("%s has no runbook: %v", a.Alert, err)
+	}
+	for _, part := range []string{"# " + a.Alert, "**" + a.Labels["severity"] + ".**", "## What it means", "## How bad", "## Look\n\n```sh\n", "## Do", "## Over when"} {
+		if !strings.Contains(string(page), part) {
+			t.Errorf("the runbook of %s lacks %q", a.Alert, part)
+		}
 	}
 }
 
@@ -65,7 +96,7 @@ func TestAlerts(t *testing.T) {
 func TestAlertsFire(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("promtool is not installed")
+		missing(t, "promtool")
 	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "testdata/alerts.test.yml"}} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {

@@ -1,0 +1,210 @@
+package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the boards' JSON anew")
+
+// TestCommitted wants the committed JSON to be what the code prints, and no other boards.
+func TestCommitted(t *testing.T) {
+	var names []string
+	for _, b := range All() {
+		text, err := b.JSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, b.File())
+		if *update {
+			if err := os.WriteFile(b.File(), text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(b.File()); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s is not what the code says (%v): go run ./dashboards/generate", b.File(), err)
+		}
+	}
+	files, err := filepath.Glob("*.json")
+	if slices.Sort(names); err != nil || !slices.Equal(files, names) {
+		t.Errorf("here are %v (%v), the boards are %v", files, err, names)
+	}
+}
+
+func TestEveryQueryAsksForWhatTheCodeHas(t *testing.T) {
+	metrics := metricsOfTheCode(t)
+	for _, b := range All() {
+		if n := len(b.queries()); n < 30 {
+			t.Errorf("%s: only %d queries", b.Title, n)
+		}
+		for _, q := range b.queries() {
+			for _, fault := range metrics.faults(written(q.Expr)) {
+				t.Errorf("%s: %s\n\t%s", q.where, fault, q.Expr)
+			}
+		}
+	}
+}
+
+// TestOriginalStatistics wants every Prometheus name of envoyproxy/ratelimit's statistics in a panel, so that whoever comes
+// from there sees what they saw.
+func TestOriginalStatistics(t *testing.T) {
+	var text strings.Builder
+	for _, b := range All() {
+		for _, q := range b.queries() {
+			text.WriteString(q.Expr + "\n")
+		}
+	}
+	names := statistics(t)
+	if len(names) < 10 {
+		t.Fatalf("only %d names", len(names))
+	}
+	for name := range names {
+		if name != "ratelimit_service_rate_limit_total_negative_hits" && !strings.Contains(text.String(), name) {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}
+
+// placed is what Grafana reads of a panel.
+type placed struct {
+	ID                       int
+	Type, Title, Description string
+	Datasource               struct{ UID string }
+	GridPos                  struct{ X, Y, W, H int }
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+	Links                    []struct{ URL string }
+	Targets                  []struct{ RefID, Expr, LegendFormat string }
+}
+
+func TestPanelsAreWellMade(t *testing.T) {
+	for _, b := range All() {
+		text, err := b.JSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board struct {
+			UID, Title, Description string
+			Panels                  []placed
+		}
+		if err := json.Unmarshal(text, &board); err != nil {
+			t.Fatal(err)
+		}
+		if board.UID == "" || board.Title == "" || board.Description == "" {
+			t.Errorf("%s: a board needs a uid, so that links to it last, a title, and a sentence", b.Title)
+		}
+		ids, taken := map[int]bool{}, map[[2]int]string{}
+		for _, p := range board.Panels {
+			if ids[p.ID] {
+				t.Errorf("%s: %q: id %d is taken", b.Title, p.Title, p.ID)
+			}
+			ids[p.ID] = true
+			p.cover(t, b.Title, taken)
+			if p.Type != "row" {
+				p.check(t, b.Title)
+			}
+		}
+	}
+}
+
+// cover marks the panel's place on the page.
+func (p placed) cover(t *testing.T, board string, taken map[[2]int]string) {
+	t.Helper()
+	for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+		for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+			if other, ok := taken[[2]int{x, y}]; ok {
+				t.Fatalf("%s: %q and %q overlap", board, p.Title, other)
+			}
+			taken[[2]int{x, y}] = p.Title
+		}
+	}
+	if p.GridPos.X+p.GridPos.W > 24 {
+		t.Errorf("%s: %q is wider than the page", board, p.Title)
+	}
+}
+
+func (p placed) check(t *testing.T, board string) {
+	t.Helper()
+	if p.Description == "" || p.FieldConfig.Defaults.Unit == "" {
+		t.Errorf("%s: %q: a panel says what is seen (%q), and in what unit (%q)", board, p.Title, p.Description, p.FieldConfig.Defaults.Unit)
+	}
+	if p.Datasource.UID != "${datasource}" {
+		t.Errorf("%s: %q does not use the variable datasource", board, p.Title)
+	}
+	if len(p.Targets) == 0 {
+		t.Errorf("%s: %q asks for nothing", board, p.Title)
+	}
+	for _, l := range p.Links {
+		if _, err := os.Stat(filepath.Join("../docs/runbooks", filepath.Base(l.URL))); err != nil {
+			t.Errorf("%s: %q: %v", board, p.Title, err)
+		}
+	}
+	for _, q := range p.Targets {
+		p.checkTarget(t, board, q.Expr, q.LegendFormat)
+	}
+}
+
+var placeholder = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
+// checkTarget wants every selector to follow the variables, nothing of the boards' own language to be left, and the legend to
+// use labels that the result has.
+func (p placed) checkTarget(t *testing.T, board, expr, legend string) {
+	t.Helper()
+	if n := strings.Count(expr, `cluster=~"$cluster"`); n == 0 || n != strings.Count(expr, "{") {
+		t.Errorf("%s: %q does not follow the variables everywhere: %s", board, p.Title, expr)
+	}
+	if strings.ContainsAny(expr, "@~") && strings.Contains(strings.ReplaceAll(expr, "=~", ""), "~") && !strings.Contains(expr, "!~") || strings.Contains(expr, "@") {
+		t.Errorf("%s: %q is not written out: %s", board, p.Title, expr)
+	}
+	var kept []string
+	for _, m := range grouping.FindAllStringSubmatch(expr, -1) {
+		for l := range strings.SplitSeq(m[1], ",") {
+			kept = append(kept, strings.TrimSpace(l))
+		}
+	}
+	for _, m := range placeholder.FindAllStringSubmatch(legend, -1) {
+		if len(kept) > 0 && !slices.Contains(kept, m[1]) {
+			t.Errorf("%s: %q: the legend names %s, which the query does not keep: %s", board, p.Title, m[1], expr)
+		}
+	}
+}
+
+func TestEveryMetricIsExplained(t *testing.T) {
+	page, err := os.ReadFile("../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range metricsOfTheCode(t) {
+		if strings.HasPrefix(name, "keyward_") && !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/operating.md does not explain %s", name)
+		}
+	}
+}
+
+var flagDefinition = regexp.MustCompile(`s\.\w+Var\(&[\w.]+, "([a-z0-9-]+)"`)
+
+func TestEveryFlagIsExplained(t *testing.T) {
+	page, err := os.ReadFile("../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("../cmd/internal/boot/flags.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := flagDefinition.FindAllStringSubmatch(string(source), -1)
+	if len(flags) < 20 {
+		t.Fatalf("only %d flags found in the source", len(flags))
+	}
+	for _, f := range flags {
+		if !strings.Contains(string(page), "| `--"+f[1]+"` |") {
+			t.Errorf("docs/operating.md does not explain --%s", f[1])
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package dashboards
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/lab"
+)
+
+// liveRules have one rule of every kind that a panel shows.
+const liveRules = `domain: app
+descriptors:
+- {key: api_key, rate_limit: {unit: minute, requests_per_unit: %d}}
+- {key: api_key, value: quiet, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+- {key: path, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 100}}
+- {key: api_key, value: capped, rate_limit: {unit: second, requests_per_unit: 2}}
+- {key: busy, rate_limit: {unit: minute, requests_per_unit: 100000}}
+- {key: address, rate_limit: {unit: minute, requests_per_unit: 30000}, metadata: {keyward: {mechanism: approximate, epsilon: 10%%, sync_interval: 1s}}}
+- {key: open, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_open}}}
+- {key: closed, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_closed}}}
+- {key: strict, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {durability: strict}}}
+- {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
+`
+
+// tables is the members' --max-keys: more than the load has keys, and less than the flood.
+const tables = 4000
+
+// town is a cluster that is asked all the time: four members, an xDS server, an Envoy that asks owners directly, and one
+// that asks a single member and lets pass what has no answer.
+type town struct {
+	*testing.T
+	*lab.Lab
+	edge, open *lab.Envoy
+	guest      *lab.Sidecar // leaves and comes back
+}
+
+func newTown(t *testing.T, envoy string) *town {
+	t.Helper()
+	bin, err := filepath.Abs("../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lab.New(lab.Options{
+		Dir: t.TempDir(), Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4,
+		Env:  []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000000"}, // remembers refusals
+		Args: []string{"--hot-rate", "20", "--max-keys", fmt.Sprint(tables), "--decision-timeout", "50ms", "--nref-decay", "10s"},
+	})
+	if err != nil {
+		t.Fatalf("%v: run `make build` first", err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &town{T: t, Lab: l}
+	t.Cleanup(func() { // Envoys and members that a fault ended did not stop by themselves
+		stop()
+		_ = l.Stop()
+		for _, s := range l.Sidecars {
+			if b := s.Tail(1 << 20); strings.Contains(b, "panic:") {
+				t.Errorf("%s panicked:\n%s", s.Name, s.Tail(4000))
+			}
+		}
+	})
+	for _, name := range []string{"pod-a", "pod-b", "pod-c", "pod-d"} {
+		c.guest, err = l.AddSidecar(name, "--admin", "unix:"+c.socket(name))
+		c.must(err)
+	}
+	xds, err := l.AddXDS("xds")
+	c.must(err)
+	c.agree("pod-a", "pod-b", "pod-c", "pod-d")
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	t.Cleanup(app.Close)
+	addr := app.Listener.Addr().String()
+	from := []string{"--from", "api_key=header:x-api-key"}
+	for _, other := range []string{"path", "busy", "address", "open", "closed", "strict", "flood"} {
+		from = append(from, "--from", other+"=header:x-"+other)
+	}
+	c.edge, err = l.AddEnvoy(lab.EnvoyOptions{
+		Name: "edge", Path: envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: addr, Args: append(from, "--key", "api_key", "--hot-routes"),
+	})
+	c.must(err)
+	c.open, err = l.AddEnvoy(lab.EnvoyOptions{
+		Name: "edge-open", Path: envoy, Shape: "plain", Upstream: addr, Args: append(from, "--sidecar", l.Sidecars[2].RLS, "--timeout", "50ms"),
+	})
+	c.must(err)
+	c.must(c.edge.Await(ctx, "keyward", 4))
+	c.load(ctx)
+	return c
+}
+
+func (c *town) socket(member string) string { return filepath.Join(c.Dir, member+".sock") }
+
+func (c *town) must(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *town) agree(members ...string) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), 60*time.Second)
+	defer cancel()
+	c.must(c.AwaitRing(ctx, members...))
+}
+
+// wait lets the load go on.
+func (c *town) wait(d time.Duration) {
+	select {
+	case <-c.Context().Done():
+	case <-time.After(d):
+	}
+}
+
+// targets are all that Prometheus scrapes.
+func (c *town) targets() []target {
+	all := []target{{"keyward-xds", "/metrics", "xds", c.XDS[0].Metrics}}
+	for _, s := range c.Sidecars {
+		all = append(all, target{"keyward", "/metrics", s.Name, s.Metrics})
+	}
+	for _, e := range c.Envoys {
+		all = append(all, target{"envoy", "/stats/prometheus", e.Name, e.Admin})
+	}
+	return all
+}
+
+// load asks through the Envoys and at every member, until the context ends.
+func (c *town) load(ctx context.Context) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 50}}
+	get := func(e *lab.Envoy, key string) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.Listener, nil)
+		if err != nil {
+			return
+		}
+		req.Header.Set("x-api-key", key)
+		if res, err := client.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}
+	every(ctx, 10*time.Millisecond, func() { get(c.edge, fmt.Sprintf("client-%d", rand.IntN(300))) })
+	every(ctx, 20*time.Millisecond, func() { get(c.edge, "busy-bee") }) // beside the others: hot
+	every(ctx, 50*time.Millisecond, func() { get(c.edge, "capped") })
+	every(ctx, 100*time.Millisecond, func() { get(c.edge, "quiet") })
+	every(ctx, 30*time.Millisecond, func() { get(c.open, fmt.Sprintf("client-%d", rand.IntN(300))) })
+	busy := c.keyOf("pod-a") // who is never killed: the holders of its leases are
+	for _, s := range c.Sidecars {
+		rls := c.dial(s.RLS, insecure.NewCredentials())
+		every(ctx, 10*time.Millisecond, func() { _ = say(ctx, rls, "busy", busy) })
+		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "path", fmt.Sprint(rand.IntN(20))) })
+		every(ctx, 25*time.Millisecond, func() { _ = say(ctx, rls, "address", fmt.Sprint(rand.IntN(20))) })
+		for _, key := range []string{"open", "closed", "strict"} {
+			every(ctx, 40*time.Millisecond, func() { _ = say(ctx, rls, key, fmt.Sprint(rand.IntN(20))) })
+		}
+	}
+}
+
+// keyOf is a value that the member owns.
+func (c *town) keyOf(member string) string {
+	c.Helper()
+	for i := range 100 {
+		out, err := c.tool("ring", "owner", "--members", "pod-a,pod-b,pod-c,pod-d", fmt.Sprint("busy-", i))
+		c.must(err)
+		if key, owner, _ := strings.Cut(strings.TrimSpace(out), "\t"); owner == member {
+			return key
+		}
+	}
+	c.Fatalf("%s owns none of a hundred keys", member)
+	return ""
+}
+
+// tool runs the operators' tool.
+func (c *town) tool(args ...string) (string, error) {
+	out, err := exec.Command(filepath.Join(c.Bin, "keyward"), args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("keyward %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// every calls f again and again, each time in its own goroutine, so that an answer that is late holds nothing up.
+func every(ctx context.Context, pause time.Duration, f func()) {
+	tick := time.NewTicker(pause)
+	go func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				go f()
+			}
+		}
+	}()
+}
+
+func (c *town) dial(addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	c.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	c.must(err)
+	c.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// say asks a member about one key.
+func say(ctx context.Context, conn *grpc.ClientConn, key, value string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{
+		Domain: "app", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
+	})
+	return err
+}
+
+// rules gives members other rules.
+func (c *town) rules(text string, to ...*lab.Sidecar) {
+	c.Helper()
+	for _, s := range to {
+		c.must(c.WriteRules(s, map[string]string{"app.yaml": text}))
+	}
+}
+
+// changes makes happen what is no fault: a member leaves in good order and comes back, the rules change, and Envoys are told
+// to refuse by themselves what goes beyond a key's limit.
+func (c *town) changes() {
+	c.Helper()
+	c.must(c.guest.Stop(20 * time.Second))
+	c.agree("pod-a", "pod-b", "pod-c")
+	c.must(c.Restart(c.guest, "--admin", "unix:"+c.socket("pod-d")))
+	c.agree("pod-a", "pod-b", "pod-c", "pod-d")
+	c.rules(fmt.Sprintf(liveRules, 305), c.Sidecars...)
+	_, err := c.tool("hot", "cap", "--admin", "unix:"+c.socket("pod-a"), "app", "api_key=capped")
+	c.must(err)
+}
+
+// faults makes happen what the panels of faults show, one after the other, and ends with a cluster that has mended itself.
+func (c *town) faults() {
+	c.Helper()
+	a, b, victim := c.Sidecars[0], c.Sidecars[1], c.Sidecars[2]
+	c.refusals(a)
+	c.flood(a)
+	c.rules("domain: app\ndescriptors: [", a) // unreadable, while the other has new ones and waits
+	c.rules(fmt.Sprintf(liveRules, 310), b)
+	victim.Kill() // as a crash: its keys are answered without it, the Envoy that asks it alone gets no answer
+	c.wait(7 * time.Second)
+	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may stay unheard
+	c.wait(6 * time.Second)
+	c.must(b.Signal(syscall.SIGCONT))
+	c.rules(fmt.Sprintf(liveRules, 320), victim)
+	c.must(c.Restart(victim)) // it begins with rules that nobody else has
+	c.wait(5 * time.Second)
+}
+
+// refusals sends what is refused: a message that is too long, noise on the peer port, and an update that a client of xDS
+// does not accept.
+func (c *town) refusals(s *lab.Sidecar) {
+	c.Helper()
+	if err := say(c.Context(), c.dial(s.RLS, insecure.NewCredentials()), "flood", strings.Repeat("x", 70<<10)); err != nil {
+		c.Errorf("a long value is answered, over the limit: %v", err)
+	}
+	noise, err := net.Dial("tcp", s.Peer)
+	c.must(err)
+	_, err = io.Copy(noise, bytes.NewReader([]byte("GET / HTTP/1.1\r\n\r\n")))
+	c.must(errors.Join(err, noise.Close()))
+
+	own, err := certs.Client(certs.DemoFiles(filepath.Join(c.Dir, "certs"), "envoy"), certs.ClientOptions{ServerName: "localhost"})
+	c.must(err)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(c.dial(c.XDS[0].Addr, credentials.NewTLS(own))).StreamAggregatedResources(c.Context())
+	c.must(err)
+	ask := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "sceptic"}, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
+	c.must(stream.Send(ask))
+	res, err := stream.Recv()
+	c.must(err)
+	ask.ResponseNonce, ask.ErrorDetail = res.GetNonce(), &status.Status{Code: 3, Message: "refused, to see it counted"}
+	c.must(errors.Join(stream.Send(ask), stream.CloseSend()))
+}
+
+// flood asks about more keys than fit.
+func (c *town) flood(s *lab.Sidecar) {
+	c.Helper()
+	conn := c.dial(s.RLS, insecure.NewCredentials())
+	for i := range 4 * tables {
+		if err := say(c.Context(), conn, "flood", fmt.Sprint(i)); err != nil {
+			c.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+// Command generate writes the dashboards' JSON: go run ./dashboards/generate, at the repository's root.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/keyward/keyward/dashboards"
+)
+
+func main() {
+	dir := flag.String("dir", "dashboards", "where to write to")
+	flag.Parse()
+	if err := write(*dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func write(dir string) error {
+	for _, b := range dashboards.All() {
+		text, err := b.JSON()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, b.File()), text, 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", b.Title, err)
+		}
+	}
+	return nil
+}
