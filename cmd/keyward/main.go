@@ -50,15 +50,14 @@ Start here:
   keyward tap --over                   who is refused right now?
   keyward hot --help                   split, pin or cap a key by hand
   keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
-  keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
   keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
-	root.AddCommand(newMirror(), newSimulate()) // moving over
-	root.AddCommand(newAsk(), newInject(), newInject())
+	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // moving over
+	root.AddCommand(newAsk(), newInject())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
 	return root
 }

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/ring"
+	"github.com/keyward/keyward/tool/migrate"
+)
+
+// migrateFlags are the flags of `keyward migrate`.
+type migrateFlags struct {
+	file, container, envFile, rules string
+	image, patch, values            string
+	replicas                        int
+	all, clean                      bool
+}
+
+func newMigrate() *cobra.Command {
+	var f migrateFlags
+	cmd := &cobra.Command{
+		Use:   "migrate [-f FILE] [--env-file FILE] [--rules DIR]",
+		Short: "Say what becomes of an envoyproxy/ratelimit deployment, and write what takes its place",
+		Long: `Reads a deployment of envoyproxy/ratelimit: a Kubernetes manifest, a compose file or a chart's values (-f), or an
+environment file (--env-file), and its rules (--rules, or the ConfigMaps in the manifest). It prints what means the same,
+what goes away and what differs, and the steps there, each with the way back. It changes nothing.
+
+  --patch FILE   the manifest with Keyward in it: the image; for more than one replica also a headless Service, KEYWARD_JOIN,
+                 ports and the Secret of certificates. Variables of the store stay, so that the way back is as short; with
+                 --clean they go.
+  --values FILE  values for charts/keyward that serve the same rules with the same settings
+
+FILE may be -, standard output. Exit code 1: the rules do not load.`,
+		Example: `  keyward migrate -f ratelimit.yaml
+  kubectl get deploy,configmap -o yaml | keyward migrate -f - --values values.yaml
+  keyward migrate -f ratelimit.yaml --replicas 3 --patch keyward.yaml && kubectl diff -f keyward.yaml
+  docker inspect -f '{{join .Config.Env "\n"}}' ratelimit > old.env && keyward migrate --env-file old.env --rules ./config --all`,
+		Args: cobra.NoArgs,
+	}
+	format := outputFlag(cmd)
+	f.define(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.run(cmd.InOrStdin(), cmd.OutOrStdout(), *format) }
+	return cmd
+}
+
+func (f *migrateFlags) define(cmd *cobra.Command) {
+	image := "ghcr.io/keyward/keyward:latest"
+	if version != "dev" {
+		image = "ghcr.io/keyward/keyward:" + version
+	}
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVarP(&f.file, "filename", "f", "", "YAML `file` of the deployment: objects of Kubernetes, compose, or a chart's values")
+	s.StringVar(&f.container, "container", "", "`name` of its container (default: the one whose image or command is ratelimit)")
+	s.StringVar(&f.envFile, "env-file", "", "`file` of NAME=VALUE lines, which go before those of -f")
+	s.StringVar(&f.rules, "rules", "", "`directory` of the rules (default: those in the file's ConfigMaps)")
+	s.IntVar(&f.replicas, "replicas", 0, "`N`, the replicas that there are to be (default: as many as there are)")
+	s.StringVar(&f.image, "image", image, "Keyward's image")
+	s.StringVar(&f.patch, "patch", "", "`file` to write the patched manifest to")
+	s.StringVar(&f.values, "values", "", "`file` to write values for charts/keyward to")
+	s.BoolVar(&f.clean, "clean", false, "with --patch: take out variables that have no effect any more")
+	s.BoolVar(&f.all, "all", false, "list every variable of envoyproxy/ratelimit, not only those that are set")
+}
+
+func (f *migrateFlags) run(stdin io.Reader, out io.Writer, format string) error {
+	d, err := f.read(stdin)
+	if err != nil {
+		return err
+	}
+	rep := d.Report(f.all) // before the patch, which changes the manifest
+	if err := f.write(d, out); err != nil {
+		return err
+	}
+	if f.patch != "-" && f.values != "-" {
+		if err := show(out, format, rep, func(w io.Writer) error { return printMigration(w, rep) }); err != nil {
+			return err
+		}
+	}
+	if len(rep.Rules.Faults) > 0 {
+		return fmt.Errorf("the rules do not load: %s", rep.Rules.Faults[0])
+	}
+	return nil
+}
+
+// read reads all that the flags name.
+func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
+	d := &migrate.Deployment{Image: f.image, File: f.file, RulesDir: f.rules, Replicas: 1}
+	if f.file == "" && f.envFile == "" && f.rules == "" {
+		return nil, errors.New("want -f, --env-file or --rules: what is to be moved?")
+	}
+	if f.patch != "" && f.file == "" {
+		return nil, errors.New("--patch wants -f: the manifest to patch")
+	}
+	if f.file != "" {
+		text, err := readFile(f.file, stdin)
+		if err != nil {
+			return nil, err
+		}
+		if d.Manifest, err = migrate.ParseManifest(text, f.container); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.file, err)
+		}
+		d.Env, d.Rules, d.Replicas = d.Manifest.Env, d.Manifest.Rules, d.Manifest.Replicas
+	}
+	if f.envFile != "" {
+		text, err := readFile(f.envFile, stdin)
+		if err != nil {
+			return nil, err
+		}
+		env, err := migrate.ParseEnvFile(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.envFile, err)
+		}
+		d.Env = append(d.Env, env...)
+	}
+	if f.rules != "" {
+		files, err := source.ReadDir(f.rules)
+		if err != nil {
+			return nil, err
+		}
+		d.Rules = files
+	}
+	if f.replicas != 0 {
+		d.Replicas = f.replicas
+	}
+	if d.Replicas < 0 || d.Replicas > ring.MaxCapacity {
+		return nil, fmt.Errorf("--replicas %d: want 1 to %d", d.Replicas, ring.MaxCapacity)
+	}
+	d.Replicas = max(1, d.Replicas) // one that is scaled to nothing
+	return d, nil
+}
+
+func readFile(name string, stdin io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(name)
+}
+
+func (f *migrateFlags) write(d *migrate.Deployment, out io.Writer) error {
+	put := func(name string, text []byte, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case name == "-":
+			_, err := out.Write(text)
+			return err
+		}
+		return os.WriteFile(name, text, 0o644)
+	}
+	if f.values != "" {
+		text, err := d.Values()
+		if err := put(f.values, text, err); err != nil {
+			return fmt.Errorf("--values: %w", err)
+		}
+	}
+	if f.patch != "" {
+		text, err := d.Manifest.Patched(f.image, d.Replicas, f.clean)
+		if err := put(f.patch, text, err); err != nil {
+			return fmt.Errorf("--patch: %w", err)
+		}
+	}
+	return nil
+}
+
+func printMigration(out io.Writer, r *migrate.Report) error {
+	if r.Workload != "" {
+		fmt.Fprintf(out, "%s, %d replicas: %s becomes %s\n", printable(r.Workload), r.Replicas, printable(r.OldImage), r.Image)
+	} else {
+		fmt.Fprintf(out, "%d replicas of %s\n", r.Replicas, r.Image)
+	}
+	printRules(out, &r.Rules)
+	fmt.Fprintln(out, "\nVARIABLES")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, v := range r.Variables {
+		value := v.Value
+		switch {
+		case v.From != "":
+			value = "(" + v.From + ")"
+		case !v.Set:
+			value = "default " + v.Default
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", v.Fate, printable(v.Name), printable(cutText(value, 40)), v.Note)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(r.Variables) == 0 {
+		fmt.Fprintln(out, "  none is set")
+	}
+	fmt.Fprintln(out, "\nWHAT DIFFERS HERE (all of it: docs/differences.md)")
+	for _, d := range r.Differences {
+		fmt.Fprintf(out, "  %s: %s\n", printable(d.Concerns), d.Text)
+	}
+	fmt.Fprintln(out, "\nTHE WAY (docs/migration.md)")
+	for i, s := range r.Steps {
+		fmt.Fprintf(out, "%d. %s\n", i+1, s.Title)
+		for _, line := range s.Do {
+			fmt.Fprintf(out, "     %s\n", line)
+		}
+		fmt.Fprintln(out, "   back:")
+		for _, line := range s.Back {
+			fmt.Fprintf(out, "     %s\n", line)
+		}
+	}
+	return nil
+}
+
+func printRules(out io.Writer, r *migrate.Rules) {
+	switch {
+	case r.Files == 0:
+		fmt.Fprintln(out, "No rules were read: --rules DIR names them.")
+	case len(r.Faults) > 0:
+		for _, f := range r.Faults {
+			fmt.Fprintln(out, "fault:", f)
+		}
+	default:
+		fmt.Fprintf(out, "%d rules of %d files stay as they are: domains %s\n", r.Rules, r.Files, strings.Join(r.Domains, ", "))
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintln(out, "warning:", w)
+	}
+}
