@@ -23,7 +23,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
 .PHONY: test
-test: lint unit e2e page ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
+test: lint unit e2e page boards ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
@@ -67,6 +67,11 @@ e2e: build ## End to end: real processes, real Envoys, mTLS
 page: build ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
 	@echo "== page"
 	cd test/page && $(GO) test -count=1 -timeout 5m -v ./...
+
+.PHONY: boards
+boards: build ## Dashboards and alerts: Grafana's schema, promtool, every query asked of a real cluster's Prometheus
+	@echo "== dashboards"
+	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(GO) test -count=1 -timeout 10m -v -run 'TestSchema|TestAlerts|TestLive' ./dashboards/
 
 .PHONY: fuzz
 FUZZTIME ?= 30s
