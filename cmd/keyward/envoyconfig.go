@@ -19,6 +19,8 @@ type envoyConfigFlags struct {
 	shape, part, rules, envoy string
 	from, members             []string
 	merge                     bool
+	gateway                   string
+	kube                      snippet.Kube
 }
 
 func newEnvoyConfig() *cobra.Command {
@@ -38,16 +40,23 @@ The rules say what is counted. --from says where in a request each descriptor ke
 and the header that finds the owner cannot drift apart:
   --from api_key=header:x-api-key      --from plan=metadata:envoy.filters.http.jwt_authn:claims:plan
   --from user=query:user               --from remote_address=remote_address
-or --envoy FILE reads it from the rate_limits of the Envoy configuration that you have. Warnings go to standard error.`,
+or --envoy FILE reads it from the rate_limits of the Envoy configuration that you have. Warnings go to standard error.
+
+With --for a gateway in Kubernetes is the asker, and its own resources are printed, for kubectl apply: istio (EnvoyFilters,
+owner-direct or plain), envoy-gateway (EnvoyProxy and EnvoyPatchPolicy, owner-direct; Envoy Gateway makes the rules, so --from
+says only by what clients are told apart), contour (ExtensionService, ContourConfiguration) and kgateway (GatewayExtension,
+TrafficPolicy), whose Envoys ask any member. The first lines of the output say what goes to owners directly and what is
+forwarded. --release and --namespace are those of the chart keyward; docs/gateways has a page for each.`,
 		Example: `  keyward envoy-config --rules ./config --from api_key=header:x-api-key --xds keyward-xds:18000 --upstream app:8080
   keyward envoy-config --part filter --rules ./config --envoy ./my-envoy.yaml
-  keyward envoy-config --shape plain --sidecar 127.0.0.1:8081 --rules ./config --from api_key=header:x-api-key`,
+  keyward envoy-config --shape plain --sidecar 127.0.0.1:8081 --rules ./config --from api_key=header:x-api-key
+  keyward envoy-config --for istio --rules ./config --from api_key=header:x-api-key --gateway-namespace istio-ingress | kubectl apply -f -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.fill(&o); err != nil {
 				return err
 			}
-			text, warnings, err := snippet.Generate(o)
+			text, warnings, err := f.generate(cmd, o)
 			for _, w := range warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 			}
@@ -65,6 +74,7 @@ or --envoy FILE reads it from the rate_limits of the Envoy configuration that yo
 func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s := cmd.Flags()
 	s.SortFlags = false
+	s.StringVar(&f.gateway, "for", "envoy", "`whose` configuration: envoy, istio, envoy-gateway, contour or kgateway")
 	s.StringVar(&f.shape, "shape", "owner-direct", "owner-direct, routes or plain")
 	s.StringVar(&f.part, "part", "bootstrap", "bootstrap, filter, cluster, sds-client or sds-ca")
 	s.StringVar(&f.rules, "rules", "", "`directory` of the rate-limit rules")
@@ -94,6 +104,30 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringArrayVar(&o.ServerNames, "tls-peer-name", nil, "URI or DNS `name` that a sidecar's certificate must carry, with --member or --sds")
 	s.StringVar(&o.SDS, "sds", "", "`directory`, as Envoy sees it, of keyward_client.yaml and keyward_ca.yaml, which --part sds-client and sds-ca print: rotated certificates are used without a restart")
 	s.StringVar(&o.EnvoyVersion, "envoy-version", "1.36", "oldest Envoy that must accept it; from 1.40 on Retry-After is sent")
+	s.StringVar(&f.kube.Release, "release", "keyward", "--for: full `name` of the chart's objects")
+	s.StringVar(&f.kube.Namespace, "namespace", "keyward", "--for: their `namespace`")
+	s.StringVar(&f.kube.Gateway, "gateway", "gateway", "--for envoy-gateway, kgateway: `name` of the Gateway")
+	s.StringVar(&f.kube.GatewayNamespace, "gateway-namespace", "", "--for: `namespace` of the gateway and of its resources (default: --namespace)")
+	s.StringVar(&f.kube.Listener, "listener", "", "--for envoy-gateway: `name` of Envoy's listener (default GATEWAY-NAMESPACE/GATEWAY/http)")
+	s.StringVar(&f.kube.Selector, "selector", "istio=ingressgateway", "--for istio: `label` of the gateway's pods")
+	s.BoolVar(&f.kube.Plaintext, "no-tls", false, "--for: the release has tls.mode: off")
+}
+
+// generate prints for an Envoy, or for a gateway.
+func (f *envoyConfigFlags) generate(cmd *cobra.Command, o snippet.Options) ([]byte, []string, error) {
+	if f.gateway == "envoy" {
+		return snippet.Generate(o)
+	}
+	if cmd.Flags().Changed("part") {
+		return nil, nil, errors.New("--part is of --for envoy")
+	}
+	if !cmd.Flags().Changed("shape") {
+		o.Shape = "" // the gateway's best
+	}
+	if !cmd.Flags().Changed("sidecar") {
+		o.Sidecar = ""
+	}
+	return snippet.GenerateFor(snippet.Gateway(f.gateway), f.kube, o)
 }
 
 // fill reads what the flags name.

@@ -44,6 +44,11 @@ func TestEnvoyConfig(t *testing.T) {
 			[]string{"%REQ(x-own)%", "hash_key: pod-a", "connect_timeout: 0.05s", "enable_retry_after_header"}, []string{"nothing says where user is"}},
 		{[]string{"--shape", "routes", "--route-header", "x-user", "--xds", "[::1]:18000", "--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"},
 			[]string{"header_name: x-user", "filename: /c", `address: "::1"`}, nil},
+		{[]string{"--for", "istio", "--rules", rules, "--from", "api_key=header:x-api-key", "--gateway-namespace", "edge", "--selector", "istio=edge"},
+			[]string{"kind: EnvoyFilter", "namespace: edge", "istio: edge", "keyward-xds.keyward.svc", "name: envoy.load_balancing_policies.ring_hash"}, []string{"nothing says where user is"}},
+		{[]string{"--for", "contour", "--rules", rules, "--from", "api_key=header:x-api-key", "--from", "user=header:x-user", "--release", "limits"},
+			[]string{"kind: ContourConfiguration", "{name: limits, port: 8081}", "headerName: x-user"}, nil},
+		{[]string{"--for", "envoy-gateway", "--from", "user=header:x-user", "--gateway", "eg", "--no-tls"}, []string{"kind: EnvoyPatchPolicy", "%REQ(x-user)%"}, nil},
 		{[]string{"--part", "sds-client", "--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"}, []string{"filename: /k"}, nil},
 	}
 	for _, c := range cases {
@@ -74,6 +79,20 @@ func TestEnvoyConfig(t *testing.T) {
 	for _, want := range []string{"--from x", "--member y", "read --envoy", "read rules"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said in %v", want, err)
+		}
+	}
+}
+
+func TestEnvoyConfigForFaults(t *testing.T) {
+	for want, args := range map[string][]string{
+		"want envoy, istio":  {"--for", "nginx"},
+		"--part is of":       {"--for", "istio", "--part", "filter"},
+		"members forward":    {"--for", "kgateway", "--shape", "owner-direct"},
+		"one --from KEY":     {"--for", "envoy-gateway"},
+		"no question is lef": {"--for", "contour"},
+	} {
+		if out, _, err := envoyConfig(t, args...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%q: %v, prints %q", args, err, out)
 		}
 	}
 }

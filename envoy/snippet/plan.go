@@ -20,11 +20,21 @@ type domain struct {
 // descriptor is one element of rate_limits.
 type descriptor struct {
 	Actions []string // YAML flow mappings without their braces
+	Entries []entry  // the same, for those who have words of their own
 	Rules   []string // that it is for
+}
+
+// entry is one entry of a descriptor: its key, and where its value is.
+type entry struct {
+	Key string
+	source
 }
 
 // plan makes the domains out of the rules.
 func (g *generator) plan() (faults []error) {
+	if g.Gateway == EnvoyGateway {
+		return g.planOwn()
+	}
 	if g.Rules != nil {
 		for _, name := range g.Rules.Domains() {
 			if d := g.planDomain(name); len(d.Descriptors) > 0 {
@@ -114,6 +124,7 @@ func (d *domain) add(r *config.Rule, sources []source) {
 	var x descriptor
 	for i, s := range sources {
 		x.Actions = append(x.Actions, s.action(r.Levels[i].Key))
+		x.Entries = append(x.Entries, entry{r.Levels[i].Key, s})
 	}
 	for i := range d.Descriptors {
 		if slices.Equal(d.Descriptors[i].Actions, x.Actions) {

@@ -25,7 +25,8 @@ var templates embed.FS
 func (g *generator) render() ([]byte, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address,
+		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address, "item": item, "indent": indented,
+		"duration": func(d time.Duration) string { return d.String() },
 		"include": func(name string, indent int, data any) (string, error) {
 			var b bytes.Buffer
 			err := t.ExecuteTemplate(&b, name+".yaml", data)
@@ -154,7 +155,12 @@ func (g *generator) MaxRingSize() int { return ring.PointsPerWeight * ring.MaxCa
 func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners is the name of the cluster of rate-limit services.
-func (g *generator) Owners() string { return xds.OwnerCluster }
+func (g *generator) Owners() string {
+	if g.Gateway == Istio && g.Shape == Plain { // Istio's own cluster of the Service
+		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
+	}
+	return xds.OwnerCluster
+}
 
 // Pods is the name of the cluster of the pods' Envoys.
 func (g *generator) Pods() string { return xds.RouteCluster }

@@ -124,6 +124,9 @@ type generator struct {
 	from       map[string][]source
 
 	keepActions bool // the user's own routes have rate_limits
+
+	Kube    Kube    // of GenerateFor
+	Gateway Gateway // empty in Generate
 }
 
 func (g *generator) warn(format string, args ...any) {
@@ -150,7 +153,7 @@ func (g *generator) faults() (faults []error) {
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
 		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
 	}
-	if !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDSClient, SDSCA}, g.Part) {
+	if g.Gateway == "" && !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDSClient, SDSCA}, g.Part) {
 		fail("part %q: want %s, %s, %s, %s or %s", g.Part, Bootstrap, Filter, Cluster, SDSClient, SDSCA)
 	}
 	if g.ADS != "delta" && g.ADS != "sotw" {

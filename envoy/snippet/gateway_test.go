@@ -1,0 +1,153 @@
+package snippet
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	yamlv3 "go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// forGateways are the golden files of GenerateFor. The tests of charts/ hold them against the gateways' own definitions.
+func forGateways(t testing.TB) map[string]struct {
+	gateway Gateway
+	kube    Kube
+	o       Options
+} {
+	all := map[string]string{"api_key": "header:x-api-key", "session": "header:session", "path": "header::path"}
+	key := map[string]string{"api_key": "header:x-api-key"}
+	type row = struct {
+		gateway Gateway
+		kube    Kube
+		o       Options
+	}
+	return map[string]row{
+		"for-istio":           {Istio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
+		"for-istio-plaintext": {Istio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
+		"for-istio-plain":     {Istio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway":   {EnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
+		"for-contour":         {Contour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-kgateway":        {KGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
+	}
+}
+
+func TestGatewayGolden(t *testing.T) {
+	for name, c := range forGateways(t) {
+		text, warnings, err := GenerateFor(c.gateway, c.kube, c.o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, w := range warnings {
+			text = append(text, "# warning: "+w+"\n"...)
+		}
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			if err := os.WriteFile(file, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(text, want) {
+			t.Errorf("%s differs from its golden file (-update writes it):\n%s", file, text)
+		}
+		for n, line := range bytes.Split(text, []byte("\n")) {
+			if len(bytes.TrimRight(line, " ")) != len(line) {
+				t.Errorf("%s:%d ends in blanks", name, n+1)
+			}
+		}
+		for _, d := range objects(t, text) {
+			holdPatches(t, name, d)
+		}
+	}
+}
+
+func objects(t *testing.T, text []byte) (all []map[string]any) {
+	t.Helper()
+	dec := yamlv3.NewDecoder(bytes.NewReader(text))
+	for {
+		var d map[string]any
+		if err := dec.Decode(&d); err != nil {
+			if err.Error() == "EOF" {
+				return all
+			}
+			t.Fatalf("%v\n%s", err, text)
+		}
+		all = append(all, d)
+	}
+}
+
+// holdPatches holds that what an object puts into Envoy's configuration is what Envoy knows.
+func holdPatches(t *testing.T, name string, d map[string]any) {
+	t.Helper()
+	spec, _ := d["spec"].(map[string]any)
+	hold := func(v any, m proto.Message) {
+		t.Helper()
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := protojson.Unmarshal(b, m); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, b)
+		} else if err := validateAll(m); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	patches, _ := spec["configPatches"].([]any)
+	for _, p := range patches {
+		p := p.(map[string]any)
+		value := p["patch"].(map[string]any)["value"]
+		switch p["applyTo"] {
+		case "CLUSTER":
+			hold(value, &cluster.Cluster{})
+		case "HTTP_FILTER":
+			hold(value, &hcm.HttpFilter{})
+		case "BOOTSTRAP":
+			hold(value, &bootstrap.Bootstrap{})
+		default:
+			t.Errorf("%s: a patch of %v", name, p["applyTo"])
+		}
+	}
+	if b, ok := spec["bootstrap"].(map[string]any); ok {
+		hold(b["jsonPatches"].([]any)[0].(map[string]any)["value"], &cluster.Cluster{})
+	}
+	if patches, _ := spec["jsonPatches"].([]any); len(patches) > 0 {
+		hold(patches[0].(map[string]any)["operation"].(map[string]any)["value"], &cluster.Cluster{})
+	}
+}
+
+// TestGatewayFaults holds that what a gateway cannot do is said, and is not printed.
+func TestGatewayFaults(t *testing.T) {
+	rules, key := load(t, simple), map[string]string{"api_key": "header:x-api-key"}
+	for want, c := range map[string]struct {
+		gateway Gateway
+		kube    Kube
+		o       Options
+	}{
+		"want envoy, istio":              {"nginx", Kube{}, Options{Rules: rules, From: key}},
+		"members forward":                {Contour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
+		"for an Envoy of your own":       {Istio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
+		"all it needs":                   {EnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
+		"one --from":                     {EnvoyGateway, Kube{}, Options{}},
+		"want KEY=VALUE":                 {Istio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
+		"so must the rules, not api_key": {KGateway, Kube{}, Options{Rules: rules, From: key}},
+		"no rule is left":                {Contour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
+		"no question is left":            {Istio, Kube{}, Options{Rules: rules}},
+	} {
+		text, _, err := GenerateFor(c.gateway, c.kube, c.o)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\n%s", want, err, text)
+		}
+	}
+}
