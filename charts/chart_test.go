@@ -73,7 +73,7 @@ func TestEnvoyFiles(t *testing.T) {
 	owners.XDS = "xds.keyward.invalid:18000"
 	secrets = owners
 	secrets.TLSCert, secrets.TLSKey, secrets.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
-	secrets.SDS, secrets.XDSNames = "/etc/envoy", []string{"xds.keyward.invalid"}
+	secrets.SDS, secrets.XDSNames = "/etc/keyward/sds", []string{"xds.keyward.invalid"}
 	client, ca, plain := secrets, secrets, base
 	client.Part, ca.Part = snippet.SDSClient, snippet.SDSCA
 	plain.Shape, plain.Sidecar = snippet.Plain, "rls.keyward.invalid:8081"
@@ -333,6 +333,63 @@ func holdEnvoyGateway(t *testing.T, all schemas) {
 		return
 	}
 	t.Error("no values for Envoy Gateway")
+}
+
+// TestGatewayConfigs holds what keyward envoy-config --for prints against the gateways' own definitions.
+func TestGatewayConfigs(t *testing.T) {
+	all := loadSchemas(t)
+	files, _ := filepath.Glob("../envoy/snippet/testdata/for-*.yaml")
+	if len(files) < 5 {
+		t.Fatalf("%d files", len(files))
+	}
+	for _, f := range files {
+		for _, d := range documents(t, f, read(t, f)) {
+			for _, fault := range all.check(d) {
+				t.Errorf("%s: %s", f, fault)
+			}
+		}
+	}
+}
+
+// TestPatchFinds holds that the filter which is patched for Envoy Gateway is there: in a listener that its own tests say it makes.
+func TestPatchFinds(t *testing.T) {
+	dir := module(t, sources[0].module, sources[0].sum)
+	var listeners any
+	if err := yaml.Unmarshal(read(t, filepath.Join(dir, "internal/xds/translator/testdata/out/xds-ir/ratelimit.listeners.yaml")), &listeners); err != nil {
+		t.Fatal(err)
+	}
+	var found []any
+	var walk func(v any)
+	walk = func(v any) {
+		switch x := v.(type) {
+		case []any:
+			for _, e := range x {
+				walk(e)
+			}
+		case map[string]any:
+			for _, filter := range list(x["httpFilters"]) {
+				if filter["name"] == "envoy.filters.http.ratelimit" {
+					found = append(found, at(filter, "typedConfig", "rateLimitService", "grpcService"))
+				}
+			}
+			for _, e := range x {
+				walk(e)
+			}
+		}
+	}
+	walk(listeners)
+	if len(found) == 0 || found[0] == nil {
+		t.Fatalf("found %v", found)
+	}
+	for _, d := range documents(t, "", read(t, "../envoy/snippet/testdata/for-envoy-gateway.yaml")) {
+		if d["kind"] != "EnvoyPatchPolicy" {
+			continue
+		}
+		const path = "..http_filters[?(@.name=='envoy.filters.http.ratelimit')].typed_config.rate_limit_service.grpc_service"
+		if p := list(at(d, "spec", "jsonPatches"))[1]; at(p, "operation", "jsonPath") != path {
+			t.Errorf("patches %v", at(p, "operation", "jsonPath"))
+		}
+	}
 }
 
 // TestInject holds that keyward inject adds what the library's template adds.
