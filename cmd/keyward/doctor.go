@@ -34,8 +34,9 @@ it reads an Envoy's own configuration too: its timeout, retries, policy and endp
   warn   it works, and will not always, or not as meant
   FAIL   limits are not held as configured, or soon will not be
 
-What to do stands below each finding. Exit code 0: nothing fails. 1: something does, or nobody could be asked; with --strict
-also when there is a warning. Members that cannot see each other do not know each other: name all of them.`,
+What to do stands below each finding. Ports are tried by opening them, which leaves a line in each member's log. Exit
+code 0: nothing fails. 1: something does, or nobody could be asked; with --strict also when there is a warning. Members
+that cannot see each other do not know each other: name all of them.`,
 		Example: `  keyward doctor --member 10.0.0.7:9090
   keyward doctor --member localhost:9090,localhost:9091 --envoy localhost:9901 --rules ./config
 In a pod: kubectl exec POD -c keyward -- keyward doctor`,
@@ -89,6 +90,9 @@ func gather(ctx context.Context, members, envoys []string) (*doctor.Facts, error
 		return nil, err
 	}
 	f := &doctor.Facts{Now: time.Now()}
+	if none, err := config.Load(nil, config.Options{}); err == nil {
+		f.NoRules = source.Hex(none.Hash())
+	}
 	for _, s := range c.silent {
 		f.Silent = append(f.Silent, doctor.Silent{Page: strings.TrimPrefix(s.Page, "http://"), Name: s.Name, Err: s.Err})
 	}

@@ -39,6 +39,7 @@ type Facts struct {
 	Probes  []Probe
 	Envoys  []Envoy
 	Rules   *RulesHere // nil: not given
+	NoRules string     // the version of rules without any domain
 }
 
 // Member is one process: what it says at /cluster, /v1/self and /metrics.
@@ -176,7 +177,11 @@ func told(by map[string][]string) string {
 
 // number is n of a thing, as people write it.
 func number(n int, thing string) string {
-	if n != 1 {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(thing, "s"):
+		thing += "es"
+	default:
 		thing += "s"
 	}
 	return fmt.Sprintf("%d %s", n, thing)

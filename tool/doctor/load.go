@@ -12,15 +12,20 @@ import (
 // direct holds that Envoys ask owners, not just anyone.
 func direct(f *Facts, r *report) {
 	var hidden []string
-	reached := 0
+	reached, routed := 0, false
 	for _, m := range f.counters() {
-		if me := m.sees(m.Name()); me != nil && me.RLS == "" && me.Route == "" && !m.Cluster.Standalone {
-			hidden = append(hidden, m.Name())
-		} else if me != nil {
+		me := m.sees(m.Name())
+		switch {
+		case me == nil || m.Cluster.Standalone:
+		case me.RLS != "":
 			reached++
+		default:
+			hidden = append(hidden, m.Name())
 		}
+		routed = routed || me != nil && me.Route != ""
 	}
 	switch {
+	case reached == 0 && routed: // Envoys route requests themselves
 	case len(hidden) > 0 && reached > 0:
 		r.fail("give every member --rls-advertise (in a pod: its own address and port 8083); until then xDS leaves it out, Envoys' rings differ from the members', and questions take a hop more",
 			"no Envoy of another pod can ask %s: no --rls-advertise", strings.Join(hidden, ", "))

@@ -265,7 +265,7 @@ func rules(f *Facts, r *report) {
 		if e := m.Cluster.Rules.LastError; e != "" {
 			r.fail("mend the file; `keyward check DIR` shows the place; until then the rules from before are in force", "%s could not read its rules: %s", m.Name(), e)
 		}
-		if m.Cluster.Rules.InForce == "" {
+		if v := m.Cluster.Rules.InForce; v == "" || v == f.NoRules {
 			r.fail("see that its rules' folder holds files with a domain (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)", "%s has no rules in force", m.Name())
 		}
 	}
