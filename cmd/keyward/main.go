@@ -42,6 +42,9 @@ Start here:
   keyward check ./config               are my envoyproxy/ratelimit rules fine, and is anything suspicious?
   keyward bounds ./config --members 5  what may a crash or a partition add to each limit?
   keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
+  keyward migrate --help               from envoyproxy/ratelimit to here: what maps, what goes away, the steps
+  keyward mirror --help                compare envoyproxy/ratelimit and Keyward on your own traffic first
+  keyward simulate --help              replay access logs: whom would new rules refuse?
   keyward ring owner --members a,b,c K which sidecar counts this key?
   keyward explain edge api_key=alice   which rule limits this, who counts it, and what would Envoy answer?
   keyward doctor                       what is wrong with the cluster, and what is to be done?

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -177,18 +176,8 @@ func printMigration(out io.Writer, r *migrate.Report) error {
 	}
 	printRules(out, &r.Rules)
 	fmt.Fprintln(out, "\nVARIABLES")
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, v := range r.Variables {
-		value := v.Value
-		switch {
-		case v.From != "":
-			value = "(" + v.From + ")"
-		case !v.Set:
-			value = "default " + v.Default
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", v.Fate, printable(v.Name), printable(cutText(value, 40)), v.Note)
-	}
-	if err := t.Flush(); err != nil {
+	err := table(out, func(t io.Writer) { printVariables(t, r.Variables) })
+	if err != nil {
 		return err
 	}
 	if len(r.Variables) == 0 {
@@ -210,6 +199,19 @@ func printMigration(out io.Writer, r *migrate.Report) error {
 		}
 	}
 	return nil
+}
+
+func printVariables(t io.Writer, list []migrate.Variable) {
+	for _, v := range list {
+		value := v.Value
+		switch {
+		case v.From != "":
+			value = strings.TrimSpace(v.Value + " (" + v.From + ")")
+		case !v.Set:
+			value = "default " + v.Default
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", v.Fate, printable(v.Name), printable(cutText(value, 40)), v.Note)
+	}
 }
 
 func printRules(out io.Writer, r *migrate.Rules) {

@@ -263,18 +263,8 @@ func printReport(out io.Writer, r *replay.Report, top int) error {
 		fmt.Fprintf(out, " %s of %s lines could not be read: %s", thousands(r.Skipped), thousands(r.Lines), printable(r.SkippedWhy))
 	}
 	fmt.Fprint(out, "\n\n")
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "REFUSED BY\tREQUESTS\t\t")
-	fmt.Fprintf(t, "the log itself\t%s\t%s\t\n", thousands(r.RefusedByLog), percent(r.RefusedByLog, r.Requests))
-	if r.Old != nil {
-		fmt.Fprintf(t, "old: %s\t%s\t%s\t\n", r.Old.Rules, thousands(r.Old.Refused), percent(r.Old.Refused, r.Requests))
-	}
-	fmt.Fprintf(t, "new: %s\t%s\t%s\t\n", r.New.Rules, thousands(r.New.Refused), percent(r.New.Refused, r.Requests))
-	if r.Old != nil {
-		fmt.Fprintf(t, "  new only\t%s\t%s\t\n", thousands(r.OnlyNew), percent(r.OnlyNew, r.Requests))
-		fmt.Fprintf(t, "  old only\t%s\t%s\t\n", thousands(r.OnlyOld), percent(r.OnlyOld, r.Requests))
-	}
-	if err := t.Flush(); err != nil {
+	err := table(out, func(t io.Writer) { printRefused(t, r) })
+	if err != nil {
 		return err
 	}
 	printChart(out, r)
@@ -286,34 +276,67 @@ func printReport(out io.Writer, r *replay.Report, top int) error {
 	return printOutcome(out, "NEW", &r.New, top)
 }
 
-func printOutcome(out io.Writer, which string, o *replay.Outcome, top int) error {
-	fmt.Fprintln(out)
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "%s RULE\tLIMIT\tASKED\tOVER\t\tKEYS OVER\tWORST MINUTE\n", which)
-	for _, r := range o.PerRule {
-		peak := ""
-		if r.Peak > 0 {
-			at, _ := time.Parse(time.RFC3339, r.PeakTime) // it is written so
-			peak = fmt.Sprintf("%s at %s", thousands(r.Peak), at.Format("01-02 15:04"))
-		}
-		if r.Shadow {
-			peak = strings.TrimSpace(peak + " (shadow: nobody is refused)")
-		}
-		fmt.Fprintf(t, "%s\t%d/%s\t%s\t%s\t%s\t%s\t%s\n", printable(r.Rule), r.Limit, r.Window, thousands(r.Asked), thousands(r.Over), percent(r.Over, r.Asked), thousands(r.Keys), peak)
-	}
-	if len(o.TopKeys) > 0 && top > 0 {
-		fmt.Fprintf(t, "\n%s KEY REFUSED MOST\tRULE\tASKED\tOVER\t\t\t\n", which)
-	}
-	for _, k := range o.TopKeys {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\t\n", printable(cutText(k.Key, 60)), printable(k.Rule), thousands(k.Asked), thousands(k.Over), percent(k.Over, k.Asked))
-	}
+// table lines up columns that fill separates by tabs, without blanks at the ends of lines.
+func table(out io.Writer, fill func(t io.Writer)) error {
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fill(t)
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(out, strings.TrimRight(line, " \n"))
+	}
+	return nil
+}
+
+func printRefused(t io.Writer, r *replay.Report) {
+	fmt.Fprintln(t, "REFUSED BY\tREQUESTS\t\t")
+	fmt.Fprintf(t, "the log itself\t%s\t%s\t\n", thousands(r.RefusedByLog), percent(r.RefusedByLog, r.Requests))
+	if r.Old != nil {
+		fmt.Fprintf(t, "old: %s\t%s\t%s\t\n", r.Old.Rules, thousands(r.Old.Refused), percent(r.Old.Refused, r.Requests))
+	}
+	fmt.Fprintf(t, "new: %s\t%s\t%s\t\n", r.New.Rules, thousands(r.New.Refused), percent(r.New.Refused, r.Requests))
+	if r.Old != nil {
+		fmt.Fprintf(t, "  new only\t%s\t%s\t\n", thousands(r.OnlyNew), percent(r.OnlyNew, r.Requests))
+		fmt.Fprintf(t, "  old only\t%s\t%s\t\n", thousands(r.OnlyOld), percent(r.OnlyOld, r.Requests))
+	}
+}
+
+func printOutcome(out io.Writer, which string, o *replay.Outcome, top int) error {
+	fmt.Fprintln(out)
+	err := table(out, func(t io.Writer) {
+		fmt.Fprintf(t, "%s RULE\tLIMIT\tASKED\tOVER\t\tKEYS OVER\tWORST MINUTE\n", which)
+		for _, r := range o.PerRule {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(r.Rule), limitText(r.Limit, r.Window), thousands(r.Asked), thousands(r.Over), percent(r.Over, r.Asked), thousands(r.Keys), worst(&r))
+		}
+	})
+	if err == nil && len(o.TopKeys) > 0 && top > 0 {
+		fmt.Fprintln(out)
+		err = table(out, func(t io.Writer) {
+			fmt.Fprintf(t, "%s KEY REFUSED MOST\tRULE\tASKED\tOVER\t\n", which)
+			for _, k := range o.TopKeys {
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", printable(cutText(k.Key, 60)), printable(k.Rule), thousands(k.Asked), thousands(k.Over), percent(k.Over, k.Asked))
+			}
+		})
 	}
 	for _, w := range o.Warnings {
 		fmt.Fprintf(out, "warning: %s\n", w)
 	}
-	return nil
+	return err
+}
+
+// worst is a rule's worst minute.
+func worst(r *replay.RuleResult) string {
+	text := ""
+	if r.Peak > 0 {
+		at, _ := time.Parse(time.RFC3339, r.PeakTime) // it is written so
+		text = fmt.Sprintf("%s at %s", thousands(r.Peak), at.Format("01-02 15:04"))
+	}
+	if r.Shadow {
+		text = strings.TrimSpace(text + " (shadow: nobody is refused)")
+	}
+	return text
 }
 
 // chartWidth is how many columns a chart has at most.

@@ -94,6 +94,9 @@ func (d *Deployment) differences() []Difference {
 		{"every deployment", "Counts live in the members' memory. When all members stop at once, all counts begin anew; one that stops hands its counts over."},
 		{"every deployment", "Where the owner of a key does not answer in time, the rule's degraded policy answers (by default from this member's share of the limit), instead of an error that Envoy lets through."},
 	}
+	if d.Manifest != nil && d.Manifest.Workload != "" {
+		list = append(list, Difference{"the change of the image", "While pods are exchanged, some count in the store and some in Keyward: in the windows of that time a key may get up to twice its limit. The mirror avoids that."})
+	}
 	add := func(is bool, concerns, text string) {
 		if is {
 			list = append(list, Difference{concerns, text})
@@ -125,7 +128,7 @@ func ruleDifferences(rules *config.Rules) []Difference {
 	}
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
-			list = append(list, Difference{r.FullKey, fmt.Sprintf("Its window is %v, and its count lives in memory only: a restart of all members at once begins it anew.", r.Limit.Window)})
+			list = append(list, Difference{r.FullKey, fmt.Sprintf("It counts by the %s, in memory only: a restart of all members at once begins it anew.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
 			list = append(list, Difference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the rest of a domain shares one."})
