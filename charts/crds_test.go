@@ -3,6 +3,7 @@ package charts
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -124,12 +125,10 @@ func (all schemas) check(d map[string]any) []string {
 	if schema == nil {
 		return []string{name + ": no definition"}
 	}
-	rest := map[string]any{}
-	for k, v := range d {
-		if k != "metadata" && k != "apiVersion" && k != "kind" { // the API server's own
-			rest[k] = v
-		}
-	}
+	rest := maps.Clone(d)
+	rest["metadata"] = map[string]any{} // what is in it is the API server's own matter
+	delete(rest, "apiVersion")
+	delete(rest, "kind")
 	return conform(schema, rest, fmt.Sprintf("%v/%v", d["kind"], at(d, "metadata", "name")), true)
 }
 
