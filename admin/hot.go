@@ -12,7 +12,8 @@ import (
 )
 
 // HotKeys is what /v1/hotkeys shows: the keys that are hot or leased at the one member that counts them, and what is
-// done about hot keys anywhere. This, /v1/leases and the admin socket are the only places where keys are shown as text.
+// done about hot keys anywhere. This, /v1/leases, /v1/timeline, the page made of them and the admin socket are the only places
+// where keys are shown to those who do not know them.
 type HotKeys struct {
 	Member string     `json:"member"`
 	Keys   []HotKey   `json:"keys"`

@@ -18,19 +18,24 @@ export class Speeds {
     const last = s.points.at(-1);
     if (last && value < last.value) s.points.length = 0; // the member has restarted
     if (!last || now - last.now > 400) {
-      if (s.points.length) s.rates.push((1000 * (value - s.points.at(-1).value)) / (now - s.points.at(-1).now));
       s.points.push({ value, now });
       if (s.points.length > 5) s.points.shift();
+      if (s.points.length > 1) s.rates.push(slope(s.points));
       if (s.rates.length > this.keep) s.rates.shift();
     }
-    const first = s.points[0];
-    return now > first.now ? (1000 * (value - first.value)) / (now - first.now) : 0;
+    return slope(s.points);
   }
 
   /** rates are the last ones, oldest first. */
   rates(name) {
     return this.at.get(name)?.rates ?? [];
   }
+}
+
+/** slope is what points rise by a second, from the first to the last. */
+function slope(points) {
+  const [first, last] = [points[0], points.at(-1)];
+  return last.now > first.now ? (1000 * (last.value - first.value)) / (last.now - first.now) : 0;
 }
 
 /** spark draws rates as a line with an area below it, in a box of 120 by 28. */

@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -73,7 +74,7 @@ func startLab(t *testing.T) *lab.Lab {
 		t.Fatal(err)
 	}
 	chromium(t) // before anything is started
-	l, err := lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Rules: rules, Insecure: true, Expect: 3})
+	l, err := lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Rules: rules, Expect: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,15 +308,22 @@ func (b *browser) view(width, height int64, theme string) {
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
 }
 
-// shot keeps a picture where KEYWARD_SHOTS says, for people.
+// shot keeps a picture of the page down to the rules where KEYWARD_SHOTS says, for people. What is below has the paths of
+// the machine on it.
 func (b *browser) shot(name string) {
 	b.Helper()
 	dir := os.Getenv("KEYWARD_SHOTS")
 	if dir == "" {
 		return
 	}
+	var end struct{ Width, Height float64 }
+	b.eval(`({width: innerWidth, height: document.querySelector("#versions").closest(".scroll").previousElementSibling.getBoundingClientRect().top + scrollY})`, &end)
 	var png []byte
-	b.run(chromedp.FullScreenshot(&png, 100))
+	b.run(chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		clip := &page.Viewport{Width: end.Width, Height: end.Height, Scale: 1}
+		png, err = page.CaptureScreenshot().WithClip(clip).WithCaptureBeyondViewport(true).Do(ctx)
+		return err
+	}))
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
 		b.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -151,7 +152,6 @@ func testHotKeys(t *testing.T, b *browser, l *lab.Lab, a *asker) {
 	// A value of 2000 letters does not break the page.
 	b.eval(fmt.Sprintf("location.hash = %q", url.Values{"domain": {"api"}, "descriptor": {`{"entries":[{"key":"tenant","value":"` + strings.Repeat("long ", 400) + `"}]}`}}.Encode()), nil)
 	b.await("a long key", `document.querySelector("#explained").innerText.includes("long long")`)
-	b.shot("hot")
 	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
 }
 
@@ -213,7 +213,6 @@ func testLooks(b *browser) {
 	for _, theme := range []string{"light", "dark"} {
 		b.view(1400, 1000, theme)
 		b.hasContrast(theme)
-		b.shot(theme)
 	}
 	b.run(chromedp.Click("#theme", chromedp.ByQuery))
 	var background string
@@ -229,7 +228,6 @@ func testLooks(b *browser) {
 	if wide > 360 {
 		b.Errorf("%d pixels wide on a screen of 360", wide)
 	}
-	b.shot("narrow")
 	b.view(1400, 1000, "light")
 	b.eval(`localStorage.clear(); delete document.documentElement.dataset.theme`, nil)
 }
@@ -294,5 +292,30 @@ func testLost(b *browser, l *lab.Lab) {
 	if s := b.text("#health"); strings.Contains(s, "All is well") {
 		b.Errorf("health: %s", s)
 	}
-	b.shot("lost")
+}
+
+// TestPictures draws the pictures of docs/pictures and some more, after a minute of traffic.
+func TestPictures(t *testing.T) {
+	if os.Getenv("KEYWARD_SHOTS") == "" {
+		t.Skip("KEYWARD_SHOTS=DIR keeps pictures")
+	}
+	l := startLab(t)
+	a := newAsker(t, l)
+	a.traffic(t)
+	b := open(t, l.Sidecars[1].Metrics) // which owns what is asked for most
+	b.eval(fmt.Sprintf("location.hash = %q", url.Values{"domain": {"api"}, "descriptor": {`{"entries":[{"key":"tenant","value":"acme"}]}`}}.Encode()), nil)
+	time.Sleep(time.Minute)
+	for _, x := range []struct {
+		name   string
+		width  int64
+		theme  string
+		killed bool
+	}{{"page-light", 1280, "light", false}, {"page-dark", 1280, "dark", false}, {"page-narrow", 390, "light", false}, {"page-lost", 1280, "light", true}} {
+		if x.killed {
+			l.Sidecars[2].Kill()
+			b.await("the loss", `document.getElementById("health").innerText.includes("shop-2 was lost")`)
+		}
+		b.view(x.width, 900, x.theme)
+		b.shot(x.name)
+	}
 }
