@@ -74,6 +74,7 @@ func Start(o Options) (*Cluster, error) {
 	c.done.Go(func() { c.run(ctx, wake) })
 	if c.joiner != nil {
 		c.done.Go(func() { c.joiner.run(ctx) })
+		c.done.Go(func() { c.watchKeys(ctx) })
 	}
 	return c, nil
 }
@@ -363,19 +364,5 @@ func (c *Cluster) fail(err error) {
 	select {
 	case c.fatal <- err:
 	default:
-	}
-}
-
-// renewKeys re-reads the key file.
-func (c *Cluster) renewKeys() {
-	if c.gossip.keys == nil {
-		return
-	}
-	changed, err := renew(c.gossip.keys, c.o.KeyFile)
-	switch {
-	case err != nil:
-		c.log.Warn("gossip keys stay as they are", "error", err)
-	case changed:
-		c.log.Info("gossip keys changed", "keys", len(c.gossip.keys.GetKeys()))
 	}
 }

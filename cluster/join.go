@@ -122,7 +122,6 @@ func (j *joiner) run(ctx context.Context) {
 			timer.Stop()
 			rest(ctx, rand.N(j.c.o.Timing.JoinDelay))
 		}
-		j.c.renewKeys()
 	}
 }
 

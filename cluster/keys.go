@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 )
@@ -128,4 +130,29 @@ func contains(keys [][]byte, key []byte) bool {
 		}
 	}
 	return false
+}
+
+// keysEvery is the time between two looks at the key file.
+const keysEvery = 2 * time.Second
+
+// watchKeys follows the key file until ctx ends.
+func (c *Cluster) watchKeys(ctx context.Context) {
+	for c.gossip.keys != nil && ctx.Err() == nil {
+		rest(ctx, keysEvery)
+		c.renewKeys()
+	}
+}
+
+// renewKeys re-reads the key file.
+func (c *Cluster) renewKeys() {
+	if c.gossip.keys == nil {
+		return
+	}
+	changed, err := renew(c.gossip.keys, c.o.KeyFile)
+	switch {
+	case err != nil:
+		c.log.Warn("gossip keys stay as they are", "error", err)
+	case changed:
+		c.log.Info("gossip keys changed", "keys", len(c.gossip.keys.GetKeys()))
+	}
 }

@@ -34,6 +34,7 @@ func TestSecurityHTTP2(t *testing.T) {
 		{"a flood of continuations", "cut", continuations},
 		{"rapid resets", "question_canceled", rapidResets},
 		{"pings", "enhance_your_calm", pings},
+		{"messages that do not end", "unfinished", endlessMessages},
 		{"half a preface", "preface", halfPrefaces},
 		{"10,000 idle connections", "crowded_out", idleConnections},
 	} {
@@ -178,6 +179,19 @@ func rapidResets(t *testing.T, addr string) {
 		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true})
 		if err := errors.Join(err, f.WriteRSTStream(id, http2.ErrCodeCancel)); err != nil {
 			return
+		}
+	}
+}
+
+// endlessMessages begins messages of 16 MiB, in as many calls as a connection may have, and ends none: 400 MB.
+func endlessMessages(t *testing.T, addr string) {
+	headers, part := callHeaders().Bytes(), append([]byte{0, 1, 0, 0, 0}, make([]byte, 16<<10-5)...)
+	for range 20 {
+		_, f := http2Conn(t, addr)
+		var err error
+		for i := 0; i < 1250 && err == nil; i++ {
+			id := uint32(2*i + 1)
+			err = errors.Join(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true}), f.WriteData(id, false, part))
 		}
 	}
 }
