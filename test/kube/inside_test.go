@@ -77,15 +77,11 @@ func (e *envoys) stop() {
 
 // look reads what it can: a pod may end, or not listen yet, meanwhile. What never can be read, audit misses.
 func (e *envoys) look(ctx context.Context) {
-	out, err := kubectl(ctx, "get", "pods", "--namespace", e.namespace, "--selector", "app.kubernetes.io/component=envoy", "--output=json")
+	list, err := allPods(ctx, e.namespace, "app.kubernetes.io/component=envoy")
 	if err != nil {
 		return
 	}
-	list, err := readPods(out)
-	if err != nil {
-		return
-	}
-	for _, p := range list { // those that are told to end, too
+	for _, p := range list {
 		page, err := inside(ctx, p, filepath.Join(images, "pod"), "get", `http://127.0.0.1:9901/stats?filter=\.ratelimit\.|cluster\.keyward\.upstream_rq_retry$`)
 		if err != nil {
 			continue

@@ -14,6 +14,9 @@ import (
 // limit is what testdata/values.yaml grants each key.
 const limit = 100
 
+// workers is how many clients there are.
+const workers = 8
+
 // load is clients inside the cluster's network that send requests with keys to a Service at a steady pace.
 type load struct {
 	url    string
@@ -24,6 +27,7 @@ type load struct {
 	keys     []string       // the newest last; guarded by mu
 	admitted map[string]int // by key; guarded by mu
 	refused  map[string]int // by key; guarded by mu
+	early    int            // refused before the limit could have been reached; guarded by mu
 	wrong    []string       // all that was neither admitted nor refused; guarded by mu
 	slowest  time.Duration  // guarded by mu
 }
@@ -32,7 +36,6 @@ type load struct {
 // one for each request, for which kube-proxy chooses a pod.
 func startLoad(t *testing.T, url string, rate int) *load {
 	t.Helper()
-	const workers = 8
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{url: url, cancel: cancel, admitted: map[string]int{}, refused: map[string]int{}}
 	for i := range workers {
@@ -102,19 +105,22 @@ func (l *load) send(client *http.Client, key string) {
 		l.admitted[key]++
 	case err == nil && status == http.StatusTooManyRequests:
 		l.refused[key]++
+		if l.admitted[key] < limit-workers { // each of the others may have an answer under way
+			l.early++
+		}
 	default:
 		l.wrong = append(l.wrong, fmt.Sprintf("%s %s: status %d, %v", begin.UTC().Format(time.StampMilli), key, status, err))
 	}
 }
 
-// finish sends every key until it is refused.
+// finish sends every key until it is refused, also one that was refused before.
 func (l *load) finish(t testing.TB) {
 	t.Helper()
 	l.stop()
 	client := &http.Client{Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
 	for _, key := range l.keys {
-		for n := 0; l.refused[key] == 0; n++ {
+		for n, before := 0, l.refused[key]; l.refused[key] == before; n++ {
 			if n > 2*limit {
 				t.Errorf("%s: never refused, %d admitted", key, l.admitted[key])
 				break
@@ -139,8 +145,8 @@ func (l *load) audit(t testing.TB, bound int) (missing int) {
 			t.Errorf("%s: %d admitted of %d, bound %d", key, n, limit, bound)
 		}
 	}
-	t.Logf("%d keys of %d each: %d admitted, between %d and %d a key; %d refused, %d lost; the slowest answer took %s",
-		len(l.keys), limit, admitted, least, most, refused, len(l.wrong), l.slowest.Round(time.Millisecond))
+	t.Logf("%d keys of %d each: %d admitted, between %d and %d a key; %d refused, of these %d early; %d lost; the slowest answer took %s",
+		len(l.keys), limit, admitted, least, most, refused, l.early, len(l.wrong), l.slowest.Round(time.Millisecond))
 	for _, w := range l.wrong[:min(5, len(l.wrong))] {
 		t.Errorf("lost: %s", w)
 	}
@@ -156,5 +162,8 @@ func exact(t testing.TB, l *load, e *envoys, seen int) {
 	missing, retries := l.audit(t, 0), e.audit(t, seen)
 	if missing > retries {
 		t.Errorf("%d hits of the limits are missing, Envoys asked again %d times", missing, retries)
+	}
+	if l.early > 0 {
+		t.Errorf("%d requests were refused though their limits were not reached", l.early)
 	}
 }

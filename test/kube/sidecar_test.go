@@ -11,7 +11,7 @@ func TestSidecar(t *testing.T) {
 	r := install(t, "helm4", "mode=sidecar")
 	r.agree(t, 3)
 	r.run(t, "test", "keyward", "--timeout", "1m")
-	t.Run("Changes", func(t *testing.T) { changes(t, r, "replicaCount=4") })
+	t.Run("Changes", func(t *testing.T) { changes(t, r, "replicaCount=4", 7) })
 	t.Run("Order", func(t *testing.T) { order(t, r) })
 	t.Run("Crash", func(t *testing.T) { crash(t, r) })
 	t.Run("Job", func(t *testing.T) { job(t, r) })
@@ -23,26 +23,28 @@ func TestDeployment(t *testing.T) {
 	r := install(t, "helm3", "mode=deployment", "workload=Deployment")
 	r.agree(t, 3)
 	r.run(t, "test", "keyward", "--timeout", "1m")
-	changes(t, r, "replicaCount=4")
+	changes(t, r, "replicaCount=4", 4)
 	r.uninstall(t)
 }
 
-// changes replaces all pods of a release and scales it up from three under load: no request is lost, and limits are exact.
-func changes(t *testing.T, r *release, scale string) {
+// changes replaces all members of a release and scales it up from three under load: no request is lost, and limits are exact. So many Envoys
+// are to be seen meanwhile.
+func changes(t *testing.T, r *release, scale string, seen int) {
+	const replaced = "resources.requests.cpu=60m" // in mode sidecar their Envoys are, too
 	e := watchEnvoys(t, r.namespace)
 	l := startLoad(t, "http://keyward-envoy."+r.namespace+".svc.cluster.local/", 60)
 	l.begin("first")
 	time.Sleep(2 * time.Second)
 	l.begin("rolled")
-	r.upgrade(t, "replacing all pods", "podAnnotations.round=second")
+	r.upgrade(t, "replacing three members", replaced)
 	r.agree(t, 3)
 	l.begin("scaled")
-	r.upgrade(t, "scaling from three to four", "podAnnotations.round=second", scale, "expect=3")
+	r.upgrade(t, "scaling from three to four", replaced, scale, "expect=3")
 	r.agree(t, 4)
 	l.begin("settled")
 	time.Sleep(2 * time.Second)
 	l.finish(t)
-	exact(t, l, e, 7)
+	exact(t, l, e, seen)
 }
 
 // order wants a pod's containers to start one after the other, the sidecar first, and to end in the opposite order.
