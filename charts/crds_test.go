@@ -126,9 +126,12 @@ func (all schemas) check(d map[string]any) []string {
 		return []string{name + ": no definition"}
 	}
 	rest := maps.Clone(d)
-	rest["metadata"] = map[string]any{} // what is in it is the API server's own matter
 	delete(rest, "apiVersion")
 	delete(rest, "kind")
+	delete(rest, "metadata") // what is in it is the API server's own matter
+	if at(schema, "properties", "metadata") != nil {
+		rest["metadata"] = map[string]any{}
+	}
 	return conform(schema, rest, fmt.Sprintf("%v/%v", d["kind"], at(d, "metadata", "name")), true)
 }
 
