@@ -23,7 +23,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
 .PHONY: test
-test: lint unit e2e page boards ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy
+test: lint unit kube-build e2e page boards kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
@@ -73,6 +73,14 @@ boards: build ## Dashboards and alerts: Grafana's schema, promtool, every query 
 	@echo "== dashboards"
 	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(GO) test -count=1 -timeout 10m -v -run 'TestSchema|TestAlerts|TestLive' ./dashboards/
 
+.PHONY: kube kube-build
+kube: ## The chart on a real Kubernetes of one node: rolling update, scale-up, Job, a pod cut off, server-side validation (needs root)
+	@echo "== a real cluster"
+	GO="$(GO)" scripts/kube
+
+kube-build: ## Build that Kubernetes, and Helm 3 and 4 (once)
+	GO="$(GO)" scripts/kube build
+
 .PHONY: fuzz
 FUZZTIME ?= 30s
 fuzz: ## Run every fuzz target for FUZZTIME (30s each)
@@ -86,6 +94,18 @@ bench: build ## Compare CPU per decision with other rate limiters, side by side 
 .PHONY: microbench
 microbench: ## Go benchmarks of every layer
 	$(GO) test -run xxx -bench . -benchmem ./limit ./ring ./owner ./config ./peer ./envoy/...
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities in what the programs call (needs vuln.go.dev; STRICT=1 fails without it)
+	scripts/vuln
+
+.PHONY: sbom
+sbom: build ## Bill of materials of the built programs, CycloneDX, in bin/sbom.cdx.json
+	scripts/sbom $(VERSION) > $(BIN)/sbom.cdx.json
+
+.PHONY: reproduce
+reproduce: ## Build the sidecar twice, in two folders, and compare the bytes
+	scripts/reproduce $(VERSION)
 
 .PHONY: soak
 SOAK ?= 30m
