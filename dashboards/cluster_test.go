@@ -1,7 +1,6 @@
 package dashboards
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +35,9 @@ descriptors:
 - {key: api_key, rate_limit: {unit: minute, requests_per_unit: %d}}
 - {key: api_key, value: quiet, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
 - {key: path, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 100}}
-- {key: api_key, value: capped, rate_limit: {unit: second, requests_per_unit: 2}}
+- {key: api_key, value: "cap*", rate_limit: {unit: second, requests_per_unit: 2}}
 - {key: busy, rate_limit: {unit: minute, requests_per_unit: 100000}}
+- {key: brisk, rate_limit: {unit: second, requests_per_unit: 2000}}
 - {key: address, rate_limit: {unit: minute, requests_per_unit: 30000}, metadata: {keyward: {mechanism: approximate, epsilon: 10%%, sync_interval: 1s}}}
 - {key: open, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_open}}}
 - {key: closed, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_closed}}}
@@ -93,7 +93,7 @@ func newTown(t *testing.T, envoy string) *town {
 	t.Cleanup(app.Close)
 	addr := app.Listener.Addr().String()
 	from := []string{"--from", "api_key=header:x-api-key"}
-	for _, other := range []string{"path", "busy", "address", "open", "closed", "strict", "flood"} {
+	for _, other := range []string{"path", "busy", "brisk", "address", "open", "closed", "strict", "flood"} {
 		from = append(from, "--from", other+"=header:x-"+other)
 	}
 	c.edge, err = l.AddEnvoy(lab.EnvoyOptions{
@@ -167,8 +167,9 @@ func (c *town) load(ctx context.Context) {
 	busy := c.keyOf("pod-a") // who is never killed: the holders of its leases are
 	for _, s := range c.Sidecars {
 		rls := c.dial(s.RLS, insecure.NewCredentials())
-		every(ctx, 10*time.Millisecond, func() { _ = say(ctx, rls, "busy", busy) })
-		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "path", fmt.Sprint(rand.IntN(20))) })
+		every(ctx, 15*time.Millisecond, func() { _ = say(ctx, rls, "busy", busy) })
+		every(ctx, 15*time.Millisecond, func() { _ = say(ctx, rls, "brisk", "one") })
+		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "path", fmt.Sprint(rand.IntN(3))) })
 		every(ctx, 25*time.Millisecond, func() { _ = say(ctx, rls, "address", fmt.Sprint(rand.IntN(20))) })
 		for _, key := range []string{"open", "closed", "strict"} {
 			every(ctx, 40*time.Millisecond, func() { _ = say(ctx, rls, key, fmt.Sprint(rand.IntN(20))) })
@@ -267,6 +268,7 @@ func (c *town) faults() {
 	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may stay unheard
 	c.wait(6 * time.Second)
 	c.must(b.Signal(syscall.SIGCONT))
+	c.noise(a) // again: Prometheus sees a rise only in a series that is there already
 	c.rules(fmt.Sprintf(liveRules, 320), victim)
 	c.must(c.Restart(victim)) // it begins with rules that nobody else has
 	c.wait(5 * time.Second)
@@ -279,11 +281,7 @@ func (c *town) refusals(s *lab.Sidecar) {
 	if err := say(c.Context(), c.dial(s.RLS, insecure.NewCredentials()), "flood", strings.Repeat("x", 70<<10)); err != nil {
 		c.Errorf("a long value is answered, over the limit: %v", err)
 	}
-	noise, err := net.Dial("tcp", s.Peer)
-	c.must(err)
-	_, err = io.Copy(noise, bytes.NewReader([]byte("GET / HTTP/1.1\r\n\r\n")))
-	c.must(errors.Join(err, noise.Close()))
-
+	c.noise(s)
 	own, err := certs.Client(certs.DemoFiles(filepath.Join(c.Dir, "certs"), "envoy"), certs.ClientOptions{ServerName: "localhost"})
 	c.must(err)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(c.dial(c.XDS[0].Addr, credentials.NewTLS(own))).StreamAggregatedResources(c.Context())
@@ -294,6 +292,15 @@ func (c *town) refusals(s *lab.Sidecar) {
 	c.must(err)
 	ask.ResponseNonce, ask.ErrorDetail = res.GetNonce(), &status.Status{Code: 3, Message: "refused, to see it counted"}
 	c.must(errors.Join(stream.Send(ask), stream.CloseSend()))
+}
+
+// noise says what no member says.
+func (c *town) noise(s *lab.Sidecar) {
+	c.Helper()
+	conn, err := net.Dial("tcp", s.Peer)
+	c.must(err)
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
+	c.must(errors.Join(err, conn.Close()))
 }
 
 // flood asks about more keys than fit.

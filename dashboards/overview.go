@@ -111,38 +111,38 @@ func limits() []Panel {
 	}
 	return []Panel{
 		{
-			Kind: Series, Title: "Hits", Unit: "count:hits/s", Width: 6,
+			Kind: Series, Title: "Hits", Unit: "count:hits/s", Width: 8,
 			About:   "Hits that rules were asked about, by domain and the rule's first key.",
 			Queries: []Query{ask(rate("total_hits"), "{{domain}} {{key1}}")},
 		}, {
-			Kind: Series, Title: "Within the limit", Unit: "count:hits/s", Width: 6,
+			Kind: Series, Title: "Within the limit", Unit: "count:hits/s", Width: 8,
 			About:   "Hits that were admitted.",
 			Queries: []Query{ask(rate("within_limit"), "{{domain}} {{key1}}")},
 		}, {
-			Kind: Series, Title: "Over the limit", Unit: "count:hits/s", Width: 6,
+			Kind: Series, Title: "Over the limit", Unit: "count:hits/s", Width: 8,
 			About:   "Hits that were refused; those of shadow rules were admitted all the same.",
 			Queries: []Query{ask(rate("over_limit"), "{{domain}} {{key1}}")},
 		}, {
-			Kind: Series, Title: "Shadow rules", Unit: "count:hits/s", Width: 6,
+			Kind: Series, Title: "Shadow rules", Unit: "count:hits/s", Width: 8,
 			About:   "Hits above the limit of a rule in shadow mode: what it would refuse.",
 			Queries: []Query{ask(rate("shadow_mode"), "{{domain}} {{key1}}")},
 		}, {
-			Kind: Series, Title: "Near the limit", Unit: "count:hits/s", Width: 6,
+			Kind: Series, Title: "Near the limit", Unit: "count:hits/s", Width: 8,
 			About:   "Hits admitted above NEAR_LIMIT_RATIO (80 %) of a limit: these callers are refused next.",
 			Queries: []Query{ask(rate("near_limit"), "{{domain}} {{key1}}")},
 		}, {
-			Kind: Series, Title: "Requests", Unit: "reqps", Width: 6,
+			Kind: Series, Title: "Requests", Unit: "reqps", Width: 8,
 			About: "Requests to the rate-limit service by method, and those that ended with an error.",
 			Queries: []Query{
 				ask(`sum by (grpc_method) (rate(ratelimit_service_total_requests{@}[~]))`, "{{grpc_method}}"),
 				ask(`sum by (err_type) (rate(ratelimit_service_should_rate_limit_error{@}[~]))`, "{{err_type}}"),
 			},
 		}, {
-			Kind: Series, Title: "Response time", Unit: "s", Width: 6,
+			Kind: Series, Title: "Response time", Unit: "s", Width: 12,
 			About:   "Of the rate-limit service, as envoyproxy/ratelimit measures it.",
 			Queries: quantiles(`ratelimit_service_response_time_seconds_bucket{@}`, "$__rate_interval", "0.5", "0.99"),
 		}, {
-			Kind: Series, Title: "Configuration loads", Unit: "short", Width: 6, Runbook: "KeywardRulesNotRead",
+			Kind: Series, Title: "Configuration loads", Unit: "short", Width: 12, Runbook: "KeywardRulesNotRead",
 			About: "Times that members read rules in the last five minutes, and the faults that they have found in rules since they started.",
 			Queries: []Query{
 				ask(`sum(increase(ratelimit_service_config_load_success{@}[5m]))`, "read"),
