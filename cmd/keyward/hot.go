@@ -58,23 +58,21 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 		Long:    short + ".\n\nKEY=VALUE is each entry of the descriptor, in its order; in its place --owner-string names the key.",
 		Example: "  keyward hot " + name + " edge api_key=alice",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Domain, o.Descriptor = args[0], nil
-			for _, pair := range args[1:] {
-				k, v, ok := strings.Cut(pair, "=")
-				if !ok {
-					return fmt.Errorf("%q: want KEY=VALUE", pair)
-				}
-				if o.Descriptor == nil {
-					o.Descriptor = new(admin.Descriptor)
-				}
-				o.Descriptor.Entries = append(o.Descriptor.Entries, admin.Entry{Key: k, Value: v})
-			}
-			if err := o.Validate(); err != nil {
-				return err
-			}
-			return giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, &o)
-		},
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		entries, err := parseEntries(args[1:])
+		if err != nil {
+			return err
+		}
+		o.Domain, o.Descriptor = args[0], nil
+		if len(entries) > 0 {
+			o.Descriptor = descriptorOf(entries)
+		}
+		if err := o.Validate(); err != nil {
+			return err
+		}
+		return giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, *output, &o)
 	}
 	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key")
 	if mode == hotkey.Spread {
@@ -83,7 +81,7 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 	return cmd
 }
 
-func giveOrder(ctx context.Context, out io.Writer, socket string, o *admin.HotOrder) error {
+func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *admin.HotOrder) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	res, err := overSocket(ctx, socket, http.MethodPost, "/hot", o)
@@ -95,8 +93,10 @@ func giveOrder(ctx context.Context, out io.Writer, socket string, o *admin.HotOr
 	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
 		return fmt.Errorf("read the sidecar's answer: %w", err)
 	}
-	fmt.Fprintf(out, "%s: %s; %s announces it\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By))
-	return nil
+	return show(out, output, r, func(out io.Writer) error {
+		_, err := fmt.Fprintf(out, "%s: %s; %s announces it\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By))
+		return err
+	})
 }
 
 // keyName is a key for people: its domain and descriptor, or what else is known of it.
@@ -136,16 +136,17 @@ func routeText(r *admin.HotRoute) string {
 }
 
 func newHotList(socket *string) *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List what is done about hot keys anywhere, and the hot keys that this sidecar counts",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return listHot(cmd.Context(), cmd.OutOrStdout(), *socket, output)
-		},
+		Example: `  keyward hot list
+  keyward hot list -o json | jq '.routes[] | select(.manual)'`,
+		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return listHot(cmd.Context(), cmd.OutOrStdout(), *socket, *output)
+	}
 	return cmd
 }
 
@@ -157,19 +158,11 @@ func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 		return err
 	}
 	defer res.Body.Close()
-	switch output {
-	case "json":
-		_, err := io.Copy(out, res.Body)
-		return err
-	case "text":
-	default:
-		return fmt.Errorf("--output %q: want text or json", output)
-	}
 	var h admin.HotKeys
 	if err := json.NewDecoder(res.Body).Decode(&h); err != nil {
 		return fmt.Errorf("read the sidecar's answer: %w", err)
 	}
-	return printHot(out, &h)
+	return show(out, output, h, func(out io.Writer) error { return printHot(out, &h) })
 }
 
 func printHot(out io.Writer, h *admin.HotKeys) error {

@@ -82,13 +82,19 @@ In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
 	return cmd
 }
 
+// descriptorOf is a descriptor as JSON has it.
+func descriptorOf(entries []config.Entry) *admin.Descriptor {
+	d := new(admin.Descriptor)
+	for _, e := range entries {
+		d.Entries = append(d.Entries, admin.Entry(e))
+	}
+	return d
+}
+
 func resetKey(ctx context.Context, socket, domain string, entries []config.Entry) (r admin.ResetResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	o := admin.ResetOrder{Domain: domain}
-	for _, e := range entries {
-		o.Descriptor.Entries = append(o.Descriptor.Entries, admin.Entry(e))
-	}
+	o := admin.ResetOrder{Domain: domain, Descriptor: *descriptorOf(entries)}
 	res, err := overSocket(ctx, socket, http.MethodPost, "/reset", o)
 	if err != nil {
 		return r, err

@@ -128,16 +128,16 @@ func getBytes(ctx context.Context, page string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", page, err)
 	}
-	switch res.StatusCode {
-	case http.StatusOK:
+	why := strings.TrimSpace(string(body))
+	switch {
+	case res.StatusCode == http.StatusOK:
 		return body, nil
-	case http.StatusNotFound:
+	case res.StatusCode == http.StatusNotFound && why == "404 page not found": // the mux of net/http
 		err = errNotServed
-	default:
+	case why == "":
 		err = errors.New(res.Status)
-	}
-	if why := strings.TrimSpace(string(body)); why != "" {
-		err = fmt.Errorf("%w: %s", err, printable(cutText(strings.ReplaceAll(why, "\n", "; "), 300)))
+	default:
+		err = fmt.Errorf("%s: %s", res.Status, printable(cutText(strings.ReplaceAll(why, "\n", "; "), 300)))
 	}
 	return nil, fmt.Errorf("ask %s: %w", page, err)
 }

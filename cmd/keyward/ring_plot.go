@@ -94,7 +94,7 @@ func ringSVG(r *ring.Ring) string {
 	shares, sectors := sharesOf(r), sectorsOf(r, ringSectors)
 	height := max(size, 40+24*len(shares))
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="system-ui, sans-serif" font-size="14">`+"\n", size+340, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="system-ui, sans-serif" font-size="14">`+"\n", size+260, height)
 	fmt.Fprintf(&b, "<title>Hash ring of %s</title>\n<style>text{fill:#222}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>\n", count(r.Len(), "member"))
 	for first := 0; first < len(sectors); {
 		last := first

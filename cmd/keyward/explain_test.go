@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/ring"
+)
+
+// TestExplainGolden holds what a person is told of a descriptor, from files alone.
+func TestExplainGolden(t *testing.T) {
+	t.Chdir("testdata/check")
+	for file, args := range map[string][]string{
+		"explain.rule.txt": {"shop", "plan=gold-7"},
+		"explain.none.txt": {"shop", "plan=gold-7", "user=bob"},
+		"explain.json":     {"shop", "tenant=acme", "-o", "json"},
+	} {
+		out, err := run(t, append([]string{"explain", "--rules", "suspicious", "--members", "pod-0,pod-1,pod-2"}, args...)...)
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+		golden(t, file, out)
+	}
+	for want, args := range map[string][]string{
+		"want KEY=VALUE":               {"explain", "shop", "plan", "--rules", "suspicious"},
+		"read rules":                   {"explain", "shop", "plan=x", "--rules", "nowhere"},
+		"the weight is a whole number": {"explain", "shop", "tenant=x", "--rules", "suspicious", "--members", "a=0"},
+	} {
+		if _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+// page serves one answer at one path.
+func page(t *testing.T, pages map[string]any) (addr string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	for path, v := range pages {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) })
+	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://")
+}
+
+// TestExplainLive asks a member that does not answer, then one that does.
+func TestExplainLive(t *testing.T) {
+	addr := page(t, map[string]any{"/v1/explain": admin.Explain{
+		Domain: "edge", Matched: true, Rule: &admin.ExplainRule{Path: []string{"edge", "api_key"}, File: "a.yaml", Line: 3, Limit: 5, Window: "1m0s", Algorithm: "fixed_window", Mechanism: "owner", Degraded: "local_share"},
+		OwnerString: "alice", Position: "00000000000000aa", Owner: "pod-1", Heir: "pod-2", Verdict: admin.VerdictOver, Why: "It \x1b[2Jis over.",
+		Counter: &admin.Counter{Count: 5, Limit: 5, Reset: 12, Owner: "pod-1", Authority: "full"}, Headers: map[string]string{"retry-after": "12"},
+	}})
+	out, err := run(t, "explain", "edge", "api_key=alice", "--member", "127.0.0.1:1,"+addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"edge > api_key (a.yaml:3): 5 in 1m0s", "pod-1, its heir is pod-2 (owner string alice", "5 of 5, 0 left, resets in 12 s", "over_limit", "retry-after: 12"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Errorf("writes to the screen: %q", out)
+	}
+	for want, addr := range map[string]string{"connection refused": "127.0.0.1:1", "not served there": page(t, nil), "want host:port": "nowhere"} {
+		if _, err := run(t, "explain", "edge", "api_key=alice", "--member", addr); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+// TestKeysReset sends what a person says to the socket of a sidecar.
+func TestKeysReset(t *testing.T) {
+	var got admin.ResetOrder
+	socket := serve(t, admin.SocketOptions{Reset: func(domain string, entries []config.Entry) (admin.ResetResult, error) {
+		got.Domain = domain
+		for _, e := range entries {
+			got.Descriptor.Entries = append(got.Descriptor.Entries, admin.Entry(e))
+		}
+		if domain == "none" {
+			return admin.ResetResult{}, admin.ErrNoCounter
+		}
+		return admin.ResetResult{Before: 9, After: 2, Owner: "pod-1"}, nil
+	}})
+	out, err := run(t, "keys", "reset", "edge", "plan=gold", "user=a=b", "--admin", socket)
+	if err != nil || out != "7 hits given back at pod-1; 2 stand now\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (admin.Entry{Key: "user", Value: "a=b"}) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := run(t, "keys", "reset", "none", "plan=gold", "--admin", socket); err == nil || !strings.Contains(err.Error(), "no rule limits this descriptor") {
+		t.Error(err)
+	}
+}
+
+// TestXDSStatus holds what is told of clients that are in step, behind, and that refuse.
+func TestXDSStatus(t *testing.T) {
+	since := time.Now().Add(-time.Hour)
+	served := []xdsServed{{"pod-0", xds.Status{
+		Versions: map[string]string{"Cluster": "c2", "Listener": "l2", "RouteConfiguration": "r1"},
+		Clients: []xds.Client{{Node: "envoy-1", Delta: true, Since: since, Types: map[string]xds.Type{
+			"Cluster":            {Accepted: "c2", Sent: "c2"},
+			"Listener":           {Accepted: "l1", Sent: "l2", Refused: "l2", Why: "address in use", RefusedAt: since},
+			"RouteConfiguration": {Accepted: "r0", Sent: "r1"},
+		}}},
+	}}, {"xds", xds.Status{Versions: map[string]string{"Cluster": "c2"}}}}
+	var b bytes.Buffer
+	if err := writeXDS(&b, served, since.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"pod-0 ", "1 client\n", "envoy-1", "delta, for 1h0m0s", "in step  accepted c2", "REFUSED  accepted l1", "address in use", "behind  accepted r0", "all servers serve the same versions"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+	if refused(served) != 1 {
+		t.Errorf("%d refuse", refused(served))
+	}
+	served[1].Versions["Cluster"] = "c3"
+	if !differ(served) {
+		t.Error("they differ")
+	}
+}
+
+// TestDiscover finds the others by what one member tells, asks each once, and names those that are silent.
+func TestDiscover(t *testing.T) {
+	b := page(t, map[string]any{"/cluster": admin.Cluster{Self: "b", Inst: "2"}, "/v1/self": admin.Self{Node: "b"}})
+	a := page(t, map[string]any{"/cluster": admin.Cluster{Self: "a", Inst: "1", Members: []admin.Member{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
+	c, err := discover(t.Context(), []string{a, a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.procs) != 2 || c.procs[0].cluster.Self != "a" || c.procs[0].self != nil || c.procs[1].self == nil {
+		t.Errorf("%+v", c.procs)
+	}
+	if len(c.silent) != 1 || c.silent[0].Name != "c" {
+		t.Errorf("%+v", c.silent)
+	}
+	if _, err := discover(t.Context(), []string{"127.0.0.1:1"}); err == nil {
+		t.Error("nobody answers, and no error")
+	}
+}
+
+// TestRingShares holds the figures of show, plot and diff against each other.
+func TestRingShares(t *testing.T) {
+	three, err1 := ringOf([]string{"a", "b", "c=2"})
+	four, err2 := ringOf([]string{"a", "b", "c=2", "d"})
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	sum := 0.0
+	for _, m := range sharesOf(three) {
+		sum += m.Share
+		if m.Share < 0.9*m.Ideal || m.Share > 1.1*m.Ideal {
+			t.Errorf("%+v", m)
+		}
+	}
+	if sum < 1-1e-9 || sum > 1+1e-9 {
+		t.Errorf("all own %v", sum)
+	}
+	c := changeOf(three, four)
+	d := c.Members[3]
+	if c.Ideal != 0.2 || d.ID != "d" || d.Before != 0 || d.Gives != 0 || d.Gets != d.After || d.Gets < c.Moved-1e-9 || c.Moved < 0.18 || c.Moved > 0.22 {
+		t.Errorf("%+v", c)
+	}
+	back := changeOf(four, three)
+	if back.Moved != c.Moved || back.Members[3].Gives < d.Gets-1e-9 {
+		t.Errorf("there and back: %+v, %+v", c, back)
+	}
+	if same := changeOf(three, three); same.Moved != 0 || same.Ideal != 0 {
+		t.Errorf("%+v", same)
+	}
+	for i, owner := range sectorsOf(three, 512) {
+		if h := uint64((float64(i) + 0.5) / 512 * (1 << 63) * 2); three.Owner(h) != owner {
+			t.Fatalf("sector %d", i)
+		}
+	}
+	if names := sharesOf(new(ring.Ring)); len(names) != 0 {
+		t.Errorf("%v", names)
+	}
+}
+
+// TestRingPlot holds that a picture names every member, closes its elements and has no name that is markup.
+func TestRingPlot(t *testing.T) {
+	out, err := run(t, "ring", "plot", "--members", "pod-0,<b>&,pod-2", "-o", "svg")
+	if err != nil || strings.Contains(out, "<b>") || !strings.Contains(out, "&lt;b&gt;&amp;") || strings.Count(out, "<path ") < 100 || !strings.HasSuffix(out, "</svg>\n") {
+		t.Errorf("%v\n%.500s", err, out)
+	}
+	out, err = run(t, "ring", "plot", "--members", "pod-0")
+	if err != nil || strings.Count(out, strings.Repeat("a", 64)) != 8 || !strings.Contains(out, "100.00 %  pod-0") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestMan holds that every command that can be called has a page, and that the page holds its examples.
+func TestMan(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := run(t, "man", "--dir", dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "keyward-ring-diff.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`.TH KEYWARD\-RING\-DIFF 1`, `\-\-to`, ".SH EXAMPLES", `pod\-0,pod\-1`, `.BR keyward\-ring (1)`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if got := roff("a\n.b 'c' -d\\"); got != "a\n\\&.b \\(aqc\\(aq \\-d\\e" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestEveryCommandTeaches holds the house's rule about --help: each command says what it is for, and what prints has an
+// example.
+func TestEveryCommandTeaches(t *testing.T) {
+	for _, c := range allCommands(newRoot()) {
+		if c.Short == "" || c.Runnable() && c.Long == "" && c.Example == "" {
+			t.Errorf("%s teaches nothing", c.CommandPath())
+		}
+	}
+}
+
+// allCommands is cmd and all commands below it, cobra's own left out.
+func allCommands(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, sub := range cmd.Commands() {
+		all = append(all, allCommands(sub)...)
+	}
+	return all
+}
