@@ -84,7 +84,7 @@ function updateRow(row, m, cluster, most) {
 function offset(seconds) {
   if (seconds === undefined) return "\u2013";
   const ms = 1000 * seconds;
-  const sign = ms > 0 ? "+" : ms < 0 ? "\u2212" : "";
+  const sign = ms >= 0.05 ? "+" : ms <= -0.05 ? "\u2212" : "";
   return Math.abs(ms) < 1000 ? `${sign}${Math.abs(ms).toFixed(Math.abs(ms) < 10 ? 1 : 0)} ms` : `${sign}${Math.abs(seconds).toFixed(1)} s`;
 }
 

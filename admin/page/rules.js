@@ -17,7 +17,7 @@ export class Speeds {
     this.at.set(name, s);
     const last = s.points.at(-1);
     if (last && value < last.value) s.points.length = 0; // the member has restarted
-    if (!last || now - last.now > 400) {
+    if (!s.points.length || now - last.now > 400) {
       s.points.push({ value, now });
       if (s.points.length > 5) s.points.shift();
       if (s.points.length > 1) s.rates.push(slope(s.points));

@@ -49,7 +49,10 @@ func TestPage(t *testing.T) {
 			b.Errorf("console, policy or requests elsewhere:\n%s", strings.Join(f, "\n"))
 		}
 	})
+	run("xDS server", func(b *browser) { testXDS(b, l) })
 	run("unanswered", func(b *browser) {
+		b.run(chromedp.Navigate(b.origin + "/ui/"))
+		b.await("it is live again", `document.getElementById("live-text").textContent === "live"`)
 		l.Sidecars[0].Kill()
 		b.await("it says that nobody answers", `document.getElementById("live-text").textContent.startsWith("no answer") && document.body.classList.contains("stale")`)
 		if !strings.Contains(b.text("#members"), "shop-0") {
@@ -278,6 +281,24 @@ func testNames(b *browser) {
 	}))
 	if seen < 20 {
 		b.Errorf("only %d elements have a role", seen)
+	}
+}
+
+// An xDS server has a ring and members, and neither keys nor rules: its page says so.
+func testXDS(b *browser, l *lab.Lab) {
+	x, err := l.AddXDS("xds-0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	if err := l.AwaitRing(ctx, "shop-0", "shop-1"); err != nil {
+		b.Fatal(err)
+	}
+	b.run(chromedp.Navigate("http://" + x.Metrics + "/"))
+	b.await("its ring", `document.getElementById("live-text").textContent === "live" && document.querySelectorAll(".owner").length === 2`)
+	if s := b.text("main"); !strings.Contains(s, "observer") || !strings.Contains(s, "a ring of 2") || !strings.Contains(s, "has no rules of its own") || !strings.Contains(s, "counts nothing") {
+		b.Errorf("the page says:\n%s", s)
 	}
 }
 
