@@ -47,7 +47,6 @@ var layers = map[string][]string{
 	"dashboards/generate": {"dashboards"},
 	"tool/doctor":         {"admin"},
 	"tool/inject":         {},
-	"tool/doctor":         {"admin"},
 	"tool/migrate":        {"limit", "config", "config/source", "envoy/settings"},
 	"tool/mirror":         {"config", "envoy/rls"},
 	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},
