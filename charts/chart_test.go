@@ -69,9 +69,9 @@ func TestEnvoyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := snippet.Options{Rules: rules, From: map[string]string{"api_key": "header:x-api-key"}, Upstream: "127.0.0.1:8000", EnvoyVersion: "1.40"}
-	owners, secrets := base, base
+	owners := base
 	owners.XDS = "xds.keyward.invalid:18000"
-	secrets = owners
+	secrets := owners
 	secrets.TLSCert, secrets.TLSKey, secrets.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
 	secrets.SDS, secrets.XDSNames = "/etc/keyward/sds", []string{"xds.keyward.invalid"}
 	client, ca, plain := secrets, secrets, base

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,5 +60,28 @@ func TestDrain(t *testing.T) {
 		if err := drain(t.Context(), &out, bad); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
+	}
+}
+
+// TestDrainEnvoy holds that Envoy is told to drain before the counters are handed over, and that an Envoy which does not answer does
+// not keep them back.
+func TestDrainEnvoy(t *testing.T) {
+	var asked []string
+	envoy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.String())
+	}))
+	defer envoy.Close()
+	for _, address := range []string{strings.TrimPrefix(envoy.URL, "http://"), "127.0.0.1:1"} {
+		socket := sidecar(t, admin.Drain{Done: true, Complete: true})
+		root := newRoot()
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		root.SetArgs([]string{"drain", "--admin", socket, "--envoy", address})
+		if err := root.Execute(); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if len(asked) != 1 || asked[0] != "POST /drain_listeners?graceful&skip_exit" {
+		t.Errorf("Envoy was asked %q", asked)
 	}
 }
