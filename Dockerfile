@@ -7,15 +7,17 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=dev
-RUN mkdir -p /out/bin /out/certs /out/run \
+RUN mkdir -p /out/bin /out/root /out/certs /out/run \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X main.version=$VERSION -X github.com/keyward/keyward/cmd/internal/boot.Version=$VERSION" \
       -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward \
  && ln -s sidecar /out/bin/ratelimit \
- && ln -s keyward /out/bin/ratelimit_config_check
+ && ln -s keyward /out/bin/ratelimit_config_check \
+ && for p in sidecar xds keyward; do ln -s /bin/$p /out/root/$p; done
 
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /out/bin/ /bin/
+COPY --from=build /out/root/ /
 # A new volume takes its owner from the folder it is mounted on.
 COPY --from=build --chown=65532:65532 /out/certs/ /certs/
 COPY --from=build --chown=65532:65532 /out/run/ /run/keyward/

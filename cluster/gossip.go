@@ -59,7 +59,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	conf := config(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
 	conf.BindAddr, conf.BindPort = host, transport.GetAutoBindPort()
-	conf.Transport = &stoppable{NodeAwareTransport: transport, ctx: ctx, streams: admit(ctx, transport.StreamCh())}
+	conf.Transport = newStoppable(ctx, transport, ring == nil, o.OnRefused)
 	if o.wrap != nil {
 		conf.Transport = o.wrap(conf.Transport.(memberlist.NodeAwareTransport))
 	}
@@ -80,6 +80,7 @@ func config(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf.GossipToTheDeadTime, conf.PushPullInterval = o.Timing.Dead, o.Timing.PushPull
 	conf.TCPTimeout = o.Timing.Stream
 	conf.Keyring = g.keys
+	conf.EnableCompression = false // what is said is short, and a member without a key takes in nothing compressed
 	conf.Delegate, conf.Events, conf.Alive = t, t, t
 	conf.RequireNodeNames = false
 	return conf

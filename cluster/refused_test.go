@@ -150,3 +150,49 @@ func TestSlowStreamsAreBounded(t *testing.T) {
 		t.Error("the cluster noticed")
 	}
 }
+
+// TestPackedIsFoundWhereverItHides: memberlist unpacks messages within messages.
+func TestPackedIsFoundWhereverItHides(t *testing.T) {
+	bomb, ping := []byte{typePacked, 1, 2}, []byte{0, 1, 2}
+	checked := func(b []byte) []byte { return append([]byte{typeChecked, 0, 0, 0, 0}, b...) }
+	compound := func(parts ...[]byte) []byte {
+		b := []byte{typeCompound, byte(len(parts))}
+		for _, p := range parts {
+			b = binary.BigEndian.AppendUint16(b, uint16(len(p)))
+		}
+		return append(b, bytes.Join(parts, nil)...)
+	}
+	labelled := func(b []byte) []byte { return append([]byte{typeLabelled, 4, 't', 'e', 's', 't'}, b...) }
+	for _, tt := range []struct {
+		b    []byte
+		want bool
+	}{
+		{nil, false},
+		{ping, false},
+		{labelled(ping), false},
+		{labelled(checked(compound(ping, ping))), false},
+		{[]byte{typeCompound, 200, 1}, false},
+		{bomb, true},
+		{labelled(bomb), true},
+		{labelled(checked(bomb)), true},
+		{labelled(checked(compound(ping, ping, bomb))), true},
+		{compound(ping, checked(bomb)), true},
+		{compound(compound(compound(compound(compound(ping))))), true}, // members never nest so deep
+	} {
+		if got := packed(tt.b, 4); got != tt.want {
+			t.Errorf("%v: %v", tt.b, got)
+		}
+		if len(tt.b) == 0 || tt.b[0] == typeChecked || tt.b[0] == typeCompound || bytes.Contains(tt.b, []byte{typeChecked}) || bytes.Contains(tt.b, []byte{typeCompound}) {
+			continue // datagrams only
+		}
+		for piece := 1; piece <= len(tt.b); piece++ {
+			o, got := opening{refused: func(string) {}}, false
+			for rest := tt.b; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+				got = o.packed(rest[:min(piece, len(rest))]) || got
+			}
+			if got != tt.want {
+				t.Errorf("%v in pieces of %d: %v", tt.b, piece, got)
+			}
+		}
+	}
+}

@@ -26,13 +26,30 @@ type stoppable struct {
 	memberlist.NodeAwareTransport
 	ctx     context.Context
 	streams <-chan net.Conn
+	packets <-chan *memberlist.Packet
 }
+
+// newStoppable wraps t. In the clear, what is compressed is refused unread: anybody could send it, and memberlist unpacks up to
+// 40 MiB of each packet before it looks at the next one.
+func newStoppable(ctx context.Context, t memberlist.NodeAwareTransport, clear bool, refused func(reason string)) *stoppable {
+	s := &stoppable{NodeAwareTransport: t, ctx: ctx, packets: t.PacketCh()}
+	var head func() *opening
+	if clear {
+		head = func() *opening { return &opening{refused: refused} }
+		s.packets = sift(ctx, t.PacketCh(), refused)
+	}
+	s.streams = admit(ctx, t.StreamCh(), head)
+	return s
+}
+
+// PacketCh implements memberlist.Transport.
+func (s *stoppable) PacketCh() <-chan *memberlist.Packet { return s.packets }
 
 // StreamCh implements memberlist.Transport.
 func (s *stoppable) StreamCh() <-chan net.Conn { return s.streams }
 
 // admit passes streams on, so many at once.
-func admit(ctx context.Context, in <-chan net.Conn) <-chan net.Conn {
+func admit(ctx context.Context, in <-chan net.Conn, head func() *opening) <-chan net.Conn {
 	out, slots := make(chan net.Conn), make(chan struct{}, maxStreams)
 	go func() {
 		for {
@@ -43,8 +60,12 @@ func admit(ctx context.Context, in <-chan net.Conn) <-chan net.Conn {
 			}
 			select {
 			case c := <-in:
+				b := &bounded{Conn: c, left: maxStreamBytes, done: sync.OnceFunc(func() { <-slots })}
+				if head != nil {
+					b.head = head()
+				}
 				select {
-				case out <- &bounded{Conn: c, left: maxStreamBytes, done: sync.OnceFunc(func() { <-slots })}:
+				case out <- b:
 				case <-ctx.Done():
 					_ = c.Close()
 				}
@@ -60,6 +81,7 @@ func admit(ctx context.Context, in <-chan net.Conn) <-chan net.Conn {
 type bounded struct {
 	net.Conn
 	left int
+	head *opening // nil: all may come in
 	done func()
 }
 
@@ -70,6 +92,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.Conn.Read(p[:min(len(p), b.left)])
 	b.left -= n
+	if b.head != nil && b.head.packed(p[:n]) {
+		return 0, errPacked
+	}
 	return n, err
 }
 

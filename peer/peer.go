@@ -50,6 +50,8 @@ type Options struct {
 	Proves func(ring.ID, []*x509.Certificate) error
 	// TLSReason is why a handshake failed, in a word for the metric; default: tls.
 	TLSReason func(error) string
+	// OnRefused is told of each connection that was turned away, by reason; default: nobody.
+	OnRefused func(reason string)
 	// MaxAge is how long a stream lives: its asker replaces it before, its owner cuts it then, so that whoever has lost the
 	// right to a certificate does not stay. Default 1 h.
 	MaxAge time.Duration
@@ -80,6 +82,9 @@ func (o *Options) setDefaults() {
 	setDefault(&o.MaxAge, time.Hour)
 	if o.Proves == nil {
 		o.Proves = func(ring.ID, []*x509.Certificate) error { return nil }
+	}
+	if o.OnRefused == nil {
+		o.OnRefused = func(string) {}
 	}
 	if o.TLSReason == nil {
 		o.TLSReason = func(error) string { return refusedTLS }

@@ -147,6 +147,7 @@ func (p *Peer) judge(h hello) welcome {
 // can reach the port must not be able to fill the log.
 func (p *Peer) turnedAway(reason string, conn net.Conn, err error) {
 	p.m.refusals.WithLabelValues(reason).Inc()
+	p.o.OnRefused(reason)
 	now, last := p.clock.mono(), p.lastRefusal.Load()
 	if (last != 0 && now-last < int64(refusalLogGap)) || !p.lastRefusal.CompareAndSwap(last, now) {
 		return

@@ -60,7 +60,7 @@ func TestSecurityGossip(t *testing.T) {
 				}
 			})
 			t.Logf("%d MiB at most", most)
-			if most > map[bool]int{true: 600, false: 200}[tt.insecure] { // memberlist unpacks up to 40 MiB of each before it refuses
+			if most > 200 {
 				t.Errorf("%d MiB", most)
 			}
 			awaitRing(t, l, names(2)...)

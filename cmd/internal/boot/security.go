@@ -73,7 +73,7 @@ func (s *security) reload() certs.Reload {
 
 // peer secures the members' streams, if there are certificates.
 func (s *security) peer(o *peer.Options) error {
-	o.MaxAge = s.flags.ConnectionAge
+	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Surface("peer").Refuse
 	if s.flags.TLS.Empty() {
 		return nil
 	}

@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// What memberlist's messages begin with, as far as it matters here.
+const (
+	typeCompound = 7 // u8 count, u16 length of each, the messages
+	typePacked   = 9
+	typeChecked  = 12  // u32 checksum, a message
+	typeLabelled = 244 // u8 length, label, a message
+)
+
+const refusedPacked = "compressed"
+
+var errPacked = errors.New("compressed, without a key")
+
+// sift passes on the packets in which nothing is compressed.
+func sift(ctx context.Context, in <-chan *memberlist.Packet, refused func(reason string)) <-chan *memberlist.Packet {
+	out := make(chan *memberlist.Packet)
+	go func() {
+		for {
+			select {
+			case p := <-in:
+				if packed(p.Buf, 4) {
+					refused(refusedPacked)
+					continue
+				}
+				select {
+				case out <- p:
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// packed says whether a message, or one in it, is compressed, or nested deeper than members nest them.
+func packed(b []byte, depth int) bool {
+	if len(b) == 0 || depth == 0 {
+		return len(b) > 0
+	}
+	switch b[0] {
+	case typePacked:
+		return true
+	case typeChecked:
+		return packed(b[min(5, len(b)):], depth-1)
+	case typeLabelled:
+		if len(b) > 1 {
+			return packed(b[min(2+int(b[1]), len(b)):], depth-1)
+		}
+	case typeCompound:
+		return compoundPacked(b[1:], depth-1)
+	}
+	return false
+}
+
+func compoundPacked(b []byte, depth int) bool {
+	if len(b) == 0 || len(b) < 1+2*int(b[0]) {
+		return false
+	}
+	n := int(b[0])
+	lengths, rest := b[1:1+2*n], b[1+2*n:]
+	for i := range n {
+		part := min(int(binary.BigEndian.Uint16(lengths[2*i:])), len(rest))
+		if packed(rest[:part], depth) {
+			return true
+		}
+		rest = rest[part:]
+	}
+	return false
+}
+
+// opening looks at the beginning of a stream, a label and the type of what follows, in pieces of any size.
+type opening struct {
+	refused func(reason string)
+	at      int // bytes seen; -1: the type has been seen
+	label   int // bytes of label, with its head
+}
+
+// packed says whether the stream turns out to be compressed with these bytes.
+func (o *opening) packed(b []byte) bool {
+	for _, c := range b {
+		switch {
+		case o.at < 0:
+			return false
+		case o.at == 0 && c == typeLabelled:
+			o.label = 2
+		case o.at == 1 && o.label == 2:
+			o.label += int(c)
+		case o.at >= o.label:
+			o.at = -1
+			if c == typePacked {
+				o.refused(refusedPacked)
+				return true
+			}
+			return false
+		}
+		o.at++
+	}
+	return false
+}
