@@ -90,7 +90,7 @@ func (f *migrateFlags) run(stdin io.Reader, out io.Writer, format string) error 
 
 // read reads all that the flags name.
 func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
-	d := &migrate.Deployment{Image: f.image, File: f.file, RulesDir: f.rules, Replicas: 1}
+	d := &migrate.Deployment{Image: f.image, File: f.file, EnvFile: f.envFile, RulesDir: f.rules, Replicas: 1}
 	if f.file == "" && f.envFile == "" && f.rules == "" {
 		return nil, errors.New("want -f, --env-file or --rules: what is to be moved?")
 	}

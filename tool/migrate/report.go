@@ -20,6 +20,7 @@ type Deployment struct {
 	RulesDir string    // where they were read; empty: not from a folder
 	Manifest *Manifest // nil: none was given
 	File     string    // its name
+	EnvFile  string    // name of the file with the environment; empty: none was given
 	Replicas int       // that there are to be
 	Image    string    // Keyward's
 }

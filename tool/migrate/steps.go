@@ -115,6 +115,9 @@ func (d *Deployment) source() string {
 	if d.File != "" {
 		flags = append(flags, "-f "+d.File)
 	}
+	if d.EnvFile != "" {
+		flags = append(flags, "--env-file "+d.EnvFile)
+	}
 	if d.RulesDir != "" {
 		flags = append(flags, "--rules "+d.RulesDir)
 	}
