@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,15 +78,53 @@ func (p *plant) await(t *testing.T, args ...string) {
 	}
 }
 
+const doctorRules = `domain: edge
+descriptors:
+  - key: api_key
+    rate_limit: {name: basic, unit: hour, requests_per_unit: 2}
+`
+
+// explainForetellsEnvoy asks, before each request through a real Envoy, what will become of it: the same code and headers.
+func explainForetellsEnvoy(t *testing.T, l *lab.Lab, e *lab.Envoy) {
+	for i, verdict := range []string{"ok", "ok", "over_limit"} {
+		out, code := tool(t.Context(), t, "explain", "edge", "api_key=carol", "-o", "json", "--member", l.Sidecars[i].Metrics)
+		var said struct {
+			Verdict, Owner string
+			Headers        map[string]string
+		}
+		if err := json.Unmarshal([]byte(out), &said); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v\n%s", code, err, out)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Listener, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("x-api-key", "carol")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if said.Verdict != verdict || (res.StatusCode == http.StatusTooManyRequests) != (verdict == "over_limit") {
+			t.Errorf("request %d: foretold %s, got %s", i+1, said.Verdict, res.Status)
+		}
+		for _, name := range []string{"x-ratelimit-limit", "x-ratelimit-remaining", "x-envoy-ratelimited"} {
+			if got := res.Header.Get(name); got != said.Headers[name] {
+				t.Errorf("request %d: %s is %q, foretold %q", i+1, name, got, said.Headers[name])
+			}
+		}
+	}
+}
+
 // TestDoctor runs doctor on a cluster with TLS, gossip keys, xDS and Envoy as the manual sets them up.
 // Then one after the other is planted what people get wrong, each in a real process, and doctor must find it.
 func TestDoctor(t *testing.T) {
 	l := newLab(t, lab.Options{
-		Expect: 3, Rules: map[string]string{"edge.yaml": leasedRules}, Env: []string{"GOMEMLIMIT=512MiB"},
+		Expect: 3, Rules: map[string]string{"edge.yaml": doctorRules}, Env: []string{"GOMEMLIMIT=512MiB"},
 		Args: []string{"--envoy-connect-timeout", "250ms"}, // as the lab's xDS server has it
 	})
 	start(t, l, names(3)...)
-	xds, e := ownerDirect(t, l, "", "--failure-mode-deny")
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny")
 	base := []string{"--member", l.Sidecars[0].Metrics, "--envoy", e.Admin, "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config")}
 	all, code := examine(t.Context(), t, base...)
 	if code != 0 {
@@ -99,7 +138,7 @@ func TestDoctor(t *testing.T) {
 	if out, code := tool(t.Context(), t, "xds", "status", "--member", l.Sidecars[0].Metrics); code != 0 || !strings.Contains(out, "in step") || !strings.Contains(out, "all servers serve the same") {
 		t.Errorf("xds status: %d\n%s", code, out)
 	}
-	_ = xds
+	t.Run("explain", func(t *testing.T) { explainForetellsEnvoy(t, l, e) })
 	t.Run("Envoy", func(t *testing.T) { doctorFindsEnvoys(t, l, e) })
 	t.Run("members", func(t *testing.T) { doctorFindsMembers(t, l) })
 	t.Run("rules", func(t *testing.T) {
