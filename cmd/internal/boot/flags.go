@@ -175,6 +175,13 @@ func (f *Flags) validate() error {
 			fail("--admin %q: %w", f.Admin, err)
 		}
 	}
+	return errors.Join(append(errs, f.validateAmounts(), f.validateSecurity())...)
+}
+
+// validateAmounts holds numbers and times to what makes sense.
+func (f *Flags) validateAmounts() error {
+	var errs []error
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		fail("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
 	}
@@ -193,16 +200,10 @@ func (f *Flags) validate() error {
 	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
 		fail("--log-denials %v: want 0 to 1000 a second", f.LogDenials)
 	}
-	if f.ConnectionAge < time.Second {
-		fail("--connection-age %s: at least 1s", f.ConnectionAge)
-	}
-	if f.MaxConnections < 1 {
-		fail("--max-connections %d: must be positive", f.MaxConnections)
-	}
 	if f.Weight < 1 {
 		fail("--weight 0: must be at least 1")
 	}
-	return errors.Join(append(errs, f.validateSecurity())...)
+	return errors.Join(errs...)
 }
 
 // validateSecurity refuses every way to talk to other pods in the clear that was not asked for.
@@ -213,6 +214,12 @@ func (f *Flags) validateSecurity() error {
 		if file != "" {
 			set++
 		}
+	}
+	if f.ConnectionAge < time.Second {
+		errs = append(errs, fmt.Errorf("--connection-age %s: at least 1s", f.ConnectionAge))
+	}
+	if f.MaxConnections < 1 {
+		errs = append(errs, fmt.Errorf("--max-connections %d: must be positive", f.MaxConnections))
 	}
 	if f.TLSBindName != "" && strings.Count(f.TLSBindName, nodePlace) != 1 {
 		errs = append(errs, fmt.Errorf("--tls-bind-name %q: want one %s in it", f.TLSBindName, nodePlace))
