@@ -53,7 +53,7 @@ type Mirror struct {
 	started      int64
 }
 
-// New makes a Mirror. It connects when it is first asked. Close ends it.
+// New makes a Mirror, which begins to connect at once: the first question is not to wait for that. Close ends it.
 func New(o Options) (*Mirror, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
@@ -65,7 +65,12 @@ func New(o Options) (*Mirror, error) {
 	var err1, err2 error
 	m.old, err1 = dial(o.Old, o.OldTLS)
 	m.new, err2 = dial(o.New, o.NewTLS)
-	return m, errors.Join(err1, err2)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	m.old.Connect()
+	m.new.Connect()
+	return m, nil
 }
 
 func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {

@@ -47,7 +47,7 @@ func (l lone) Decide(_ time.Time, stop bool, qs []owner.Question, as []owner.Ans
 }
 
 // keyward serves rules on loopback.
-func keyward(t *testing.T, yaml string) string {
+func keyward(t testing.TB, yaml string) string {
 	t.Helper()
 	parsed, err := config.Load([]config.File{{Name: "rules.yaml", Content: []byte(yaml)}}, config.Options{})
 	if err != nil {
@@ -65,7 +65,7 @@ func keyward(t *testing.T, yaml string) string {
 	return serve(t, g)
 }
 
-func serve(t *testing.T, g *grpc.Server) string {
+func serve(t testing.TB, g *grpc.Server) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -102,7 +102,7 @@ func (strict) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.
 }
 
 // start starts a mirror and connects to it.
-func start(t *testing.T, o Options) (*Mirror, *grpc.ClientConn) {
+func start(t testing.TB, o Options) (*Mirror, *grpc.ClientConn) {
 	t.Helper()
 	m, err := New(o)
 	if err != nil {
@@ -409,5 +409,41 @@ func TestHealthIsThatOfTheServiceThatAnswers(t *testing.T) {
 	}
 	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "nothing"}); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown service: %v", err)
+	}
+}
+
+// What a caller waits for: the old service alone, and through the mirror, with the new one answering and hanging.
+func BenchmarkAnswer(b *testing.B) {
+	in, err := proto.Marshal(about("alice"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	hang := make(chan struct{})
+	defer close(hang)
+	hangs := func() string {
+		g := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			select {
+			case <-hang:
+			case <-s.Context().Done():
+			}
+			return status.Error(codes.Unavailable, "late")
+		}))
+		return serve(b, g)
+	}
+	direct, err := dial(keyward(b, rules), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer direct.Close()
+	_, mirrored := start(b, Options{Old: keyward(b, rules), New: keyward(b, rules)})
+	_, hanging := start(b, Options{Old: keyward(b, rules), New: hangs(), InFlight: 64})
+	for name, c := range map[string]*grpc.ClientConn{"direct": direct, "mirrored": mirrored, "new hangs": hanging} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := c.Invoke(b.Context(), method, &frame{in}, new(frame), grpc.ForceCodecV2(codec{})); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
