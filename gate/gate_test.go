@@ -189,10 +189,9 @@ func TestBrokenHTTP2IsCounted(t *testing.T) {
 			return errors.Join(errs...)
 		}},
 		"pings": {"enhance_your_calm", func(_ net.Conn, f *http2.Framer) error {
-			for range 10 {
-				if err := f.WritePing(false, [8]byte{1}); err != nil {
-					return nil // cut off already
-				}
+			var err error
+			for i := 0; i < 10 && err == nil; i++ { // an error: cut off already
+				err = f.WritePing(false, [8]byte{1})
 			}
 			return nil
 		}},
