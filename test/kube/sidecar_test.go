@@ -11,7 +11,7 @@ func TestSidecar(t *testing.T) {
 	r := install(t, "helm4", "mode=sidecar")
 	r.agree(t, 3)
 	r.run(t, "test", "keyward", "--timeout", "1m")
-	t.Run("Changes", func(t *testing.T) { changes(t, r, "replicaCount=4", 7) })
+	t.Run("Changes", func(t *testing.T) { changes(t, r, "resources.requests.cpu=60m", 7) }) // of members, and so of their Envoys
 	t.Run("Order", func(t *testing.T) { order(t, r) })
 	t.Run("Crash", func(t *testing.T) { crash(t, r) })
 	t.Run("Job", func(t *testing.T) { job(t, r) })
@@ -23,23 +23,22 @@ func TestDeployment(t *testing.T) {
 	r := install(t, "helm3", "mode=deployment", "workload=Deployment")
 	r.agree(t, 3)
 	r.run(t, "test", "keyward", "--timeout", "1m")
-	changes(t, r, "replicaCount=4", 4)
+	changes(t, r, "resources.requests.cpu=60m,xds.resources.requests.cpu=15m", 4) // of members and of xDS servers, at the same time
 	r.uninstall(t)
 }
 
-// changes replaces all members of a release and scales it up from three under load: no request is lost, and limits are exact. So many Envoys
-// are to be seen meanwhile.
-func changes(t *testing.T, r *release, scale string, seen int) {
-	const replaced = "resources.requests.cpu=60m" // in mode sidecar their Envoys are, too
+// changes sets values that have pods replaced, all members among them, and scales up from three, under load: no request is lost, and limits
+// are exact. So many Envoys are to be seen meanwhile.
+func changes(t *testing.T, r *release, replacing string, seen int) {
 	e := watchEnvoys(t, r.namespace)
 	l := startLoad(t, "http://keyward-envoy."+r.namespace+".svc.cluster.local/", 60)
 	l.begin("first")
 	time.Sleep(2 * time.Second)
 	l.begin("rolled")
-	r.upgrade(t, "replacing three members", replaced)
+	r.upgrade(t, "replacing three members", replacing)
 	r.agree(t, 3)
 	l.begin("scaled")
-	r.upgrade(t, "scaling from three to four", replaced, scale, "expect=3")
+	r.upgrade(t, "scaling from three to four", replacing, "replicaCount=4", "expect=3")
 	r.agree(t, 4)
 	l.begin("settled")
 	time.Sleep(2 * time.Second)

@@ -17,6 +17,9 @@ func TestServerAccepts(t *testing.T) {
 	for _, name := range files(t, "../../charts/testdata/*.yaml") {
 		texts[filepath.Base(name)] = read(t, name)
 	}
+	for _, name := range files(t, "../../envoy/snippet/testdata/for-*.yaml") { // of keyward envoy-config --for
+		texts[filepath.Base(name)] = read(t, name)
+	}
 	for _, page := range files(t, "../../docs/gateways/*.md") {
 		if objects := examples(read(t, page)); objects != "" {
 			texts[filepath.Base(page)] = objects
@@ -26,10 +29,11 @@ func TestServerAccepts(t *testing.T) {
 	must(t, append([]string{"apply", "--server-side", "--force-conflicts"}, defining(t, texts)...)...)
 	must(t, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
 	t.Logf("definitions were there after %.1f s", time.Since(begin).Seconds())
-	const namespace = "envoy-gateway-system" // for which the chart's goldens are rendered
-	must(t, "create", "namespace", namespace)
-	for _, account := range []string{"keyward", "limits"} { // without these a pod is refused, and a dry run makes none
-		must(t, "create", "serviceaccount", account, "--namespace", namespace)
+	for _, namespace := range namespaces(texts) {
+		must(t, "create", "namespace", namespace)
+		for _, account := range []string{"keyward", "limits"} { // without these a pod is refused, and a dry run makes none
+			must(t, "create", "serviceaccount", account, "--namespace", namespace)
+		}
 	}
 	must(t, "create", "priorityclass", "high", "--value=1")
 	dir := t.TempDir()
@@ -39,7 +43,7 @@ func TestServerAccepts(t *testing.T) {
 			if err := os.WriteFile(file, []byte(texts[name]), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out := must(t, "apply", "--dry-run=server", "--validate=strict", "--namespace", namespace, "--filename", file)
+			out := must(t, "apply", "--dry-run=server", "--validate=strict", "--filename", file)
 			if n := strings.Count(out, "(server dry run)"); n == 0 {
 				t.Errorf("no object was judged: %s", out)
 			} else {
@@ -80,6 +84,18 @@ func examples(page string) string {
 		}
 	}
 	return strings.Join(objects, "\n---\n")
+}
+
+// namespaces are those that objects say they are in, but for the one that there is.
+func namespaces(texts map[string]string) []string {
+	found := map[string]string{}
+	for _, text := range texts {
+		for _, m := range regexp.MustCompile(`\bnamespace: ([a-z0-9-]+)`).FindAllStringSubmatch(text, -1) {
+			found[m[1]] = ""
+		}
+	}
+	delete(found, "default")
+	return sorted(found)
 }
 
 // kind matches that of an object; defined that of a definition.
