@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -168,8 +171,9 @@ func TestSecurityRotation(t *testing.T) {
 	}
 	awaitRing(t, l, members...)
 	sds := sdsFiles(t, l)
+	up := startUpstream(t)
 	envoy := addEnvoy(t, l, lab.EnvoyOptions{
-		Shape: "owner-direct", XDS: xds.Addr, Upstream: startUpstream(t).addr,
+		Shape: "owner-direct", XDS: xds.Addr, Upstream: up.addr,
 		Args: []string{"--from", "api_key=header:x-api-key", "--timeout", "1s", "--failure-mode-deny", "--sds", sds, "--tls-peer-name", certs.DemoSAN("sidecar")},
 	}, "keyward", 3)
 
@@ -183,6 +187,7 @@ func TestSecurityRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	nulStopsAtEnvoy(t, envoy, up)
 	traffic := startSteady(t, envoy.Listener, l.Sidecars[0].Direct, credentials.NewTLS(clientConf))
 	rotateCertificates(t, l, mount)
 	rotateGossipKey(t, l, mount)
@@ -200,6 +205,22 @@ func TestSecurityRotation(t *testing.T) {
 	rises(t, s.Metrics, "the old certificate", "keyward_peer_inbound_refused_total", []string{"reason", "authority"}, func() {
 		handshakeFails(t, s.Peer, credentialsOf(t, l, old, "sidecar", "keyward-peer"))
 	})
+}
+
+// nulStopsAtEnvoy sends a NUL in the key's header: Envoy refuses it itself, so nothing is let through uncounted.
+func nulStopsAtEnvoy(t *testing.T, e *lab.Envoy, up *upstream) {
+	t.Helper()
+	c, err := net.Dial("tcp", e.Listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nx-api-key: a\x00b\r\n\r\n")
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	if !strings.Contains(line, " 400 ") || up.calls.Load() != 0 {
+		t.Errorf("a key with NUL: %q, %d let through", line, up.calls.Load())
+	}
 }
 
 // sdsFiles writes the two files through which Envoy follows the certificates, and returns their folder.
