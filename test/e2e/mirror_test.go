@@ -134,7 +134,7 @@ func TestMirrorBetweenTheOriginalAndKeyward(t *testing.T) {
 	o.theirs(t)
 	l := newLab(t, lab.Options{Insecure: true, Expect: 3, Rules: map[string]string{"edge.yaml": mirroredRules}, Env: []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true"}})
 	start(t, l, names(3)...)
-	m := startMirror(t, "mirror", o.grpc, l.Sidecars[0].RLS)
+	m := startMirror(t, "mirror", o.grpc, l.Sidecars[0].RLS, "--timeout", "15s") // a busy machine is to change nothing
 	app := startUpstream(t)
 	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: envoyBinary(t), Shape: "plain", Upstream: app.addr,

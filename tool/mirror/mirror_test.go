@@ -104,6 +104,9 @@ func (strict) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.
 // start starts a mirror and connects to it.
 func start(t testing.TB, o Options) (*Mirror, *grpc.ClientConn) {
 	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute // a busy machine is to change nothing
+	}
 	m, err := New(o)
 	if err != nil {
 		t.Fatal(err)
