@@ -12,16 +12,20 @@ import (
 // could find its own taken by whoever made a connection meanwhile.
 const lowestPort, highestPort = 10_000, 32_000
 
-// Ports hands out loopback ports that nothing listens on, each at most once. The zero value is ready.
-type Ports struct {
+// given are the ports that this process has handed out. A member that restarts leaves its own free for a moment, in which another Lab must
+// not be given them.
+var given = struct {
 	mu    sync.Mutex
-	given map[int]bool // guarded by mu
-}
+	ports map[int]bool // guarded by mu
+}{ports: map[int]bool{}}
+
+// Ports hands out loopback ports that nothing listens on, each at most once in this process.
+type Ports struct{}
 
 // Addr finds a loopback address whose port is free for TCP and UDP.
-func (p *Ports) Addr() (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (Ports) Addr() (string, error) {
+	given.mu.Lock()
+	defer given.mu.Unlock()
 	for range 200 {
 		port := lowestPort + rand.IntN(highestPort-lowestPort)
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
@@ -35,20 +39,17 @@ func (p *Ports) Addr() (string, error) {
 			continue
 		}
 		u.Close()
-		if p.given[port] {
+		if given.ports[port] {
 			continue
 		}
-		if p.given == nil {
-			p.given = map[int]bool{}
-		}
-		p.given[port] = true
+		given.ports[port] = true
 		return addr, nil
 	}
 	return "", fmt.Errorf("find a free port: none in 200 tries")
 }
 
 // fill gives every pointed-to string an address.
-func (p *Ports) fill(addrs ...*string) error {
+func (p Ports) fill(addrs ...*string) error {
 	for _, a := range addrs {
 		addr, err := p.Addr()
 		if err != nil {

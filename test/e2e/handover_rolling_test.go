@@ -128,6 +128,7 @@ func stillAsked(f *fleet, d *door) bool { return slices.Contains(*f.doors.Load()
 
 // TestFourThenTen spends four of ten, replaces every member one by one, and has six left and no more.
 func TestFourThenTen(t *testing.T) {
+	t.Parallel()
 	styles := map[string]func(f *fleet, s *lab.Sidecar){
 		"StatefulSet": func(f *fleet, s *lab.Sidecar) { f.restart(s) },
 		"Deployment":  func(f *fleet, s *lab.Sidecar) { f.replace(s, "new-"+s.Name) },

@@ -52,6 +52,7 @@ func startNameServer(t *testing.T) (resolv string, asked *atomic.Int64, stop fun
 // TestNameServiceAndXDSOutage stops the name server by which the members find each other, and xDS, for a minute under
 // load: nothing changes for anyone.
 func TestNameServiceAndXDSOutage(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to give the members a name server of their own")
 	}

@@ -19,6 +19,7 @@ func rulesWithLimit(n int) map[string]string {
 
 // TestRulesSwitchTogether changes the files of three members seconds apart: nobody switches before all have prepared.
 func TestRulesSwitchTogether(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Expect: 3})
 	start(t, l, names(3)...)
 	limit := func(i int) uint32 {
