@@ -45,6 +45,24 @@ func newStoppable(ctx context.Context, t memberlist.NodeAwareTransport, clear bo
 // PacketCh implements memberlist.Transport.
 func (s *stoppable) PacketCh() <-chan *memberlist.Packet { return s.packets }
 
+// Shutdown implements memberlist.Transport. It waits for goroutines that pass on what comes, and nobody takes that any more.
+func (s *stoppable) Shutdown() error {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-s.NodeAwareTransport.PacketCh():
+			case c := <-s.NodeAwareTransport.StreamCh():
+				_ = c.Close()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return s.NodeAwareTransport.Shutdown()
+}
+
 // StreamCh implements memberlist.Transport.
 func (s *stoppable) StreamCh() <-chan net.Conn { return s.streams }
 

@@ -310,11 +310,14 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 	s.gates.unfinished.Store(mostUnfinished) // as if others held it
 	conn, f := speak(t, l)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
-	for i := 0; i < 100 && err == nil; i++ {
+	for i := 0; i < 100 && err == nil; i++ { // what is taken back is held no more
 		id := uint32(2*i + 1)
 		err = errors.Join(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(0), EndHeaders: true}), f.WriteRSTStream(id, http2.ErrCodeCancel))
 	}
-	for i := 100; i < 104 && err == nil; i++ {
+	ask()
+	conn2, f := speak(t, l)
+	go func() { _, _ = io.Copy(io.Discard, conn2) }()
+	for i := 0; i < 4 && err == nil; i++ {
 		id := uint32(2*i + 1)
 		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(0), EndHeaders: true})
 		for range 3 {
@@ -324,4 +327,29 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 	eventually(t, "cut", func() bool { return s.count(Unfinished) == 1 })
 	eventually(t, "let go", func() bool { return s.gates.unfinished.Load() == mostUnfinished })
 	ask()
+}
+
+// A connection that was served and pauses is not crowded out by any number of new ones that are not.
+func TestServedConnectionsStay(t *testing.T) {
+	s, l := serveGRPC(t) // bound: 100
+	c, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	client := healthpb.NewHealthClient(c)
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	dead := s.count(Crowded)
+	for i := 0; s.count(Crowded) < dead+300; i++ {
+		conn, _ := speak(t, l)
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		if i%32 == 31 {
+			time.Sleep(time.Millisecond) // the kernel drops what comes faster than it is accepted
+		}
+	}
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
 }

@@ -19,11 +19,12 @@ func (s *Surface) Watch(srv *http.Server) {
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(pendingKey{}).(*pending); ok {
 			p.begun.Store(false)
+			answered(p.conn)
 		}
 		next.ServeHTTP(w, r)
 	})
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		p := new(pending)
+		p := &pending{conn: c}
 		conns.Store(c, p)
 		return context.WithValue(ctx, pendingKey{}, p)
 	}
@@ -49,4 +50,7 @@ func (s *Surface) Watch(srv *http.Server) {
 type pendingKey struct{}
 
 // pending says of a connection whether a request has begun that no handler has seen.
-type pending struct{ begun atomic.Bool }
+type pending struct {
+	conn  net.Conn
+	begun atomic.Bool
+}

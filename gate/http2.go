@@ -53,7 +53,7 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		}
 		return nil, nil, errors.Join(errors.New("no HTTP/2 preface"), err)
 	}
-	w := &watched{Conn: secure, surface: c.surface, head: head}
+	w := &watched{Conn: secure, raw: raw, surface: c.surface, head: head}
 	if c.unary && c.surface != nil {
 		w.calls = &unfinished{of: &c.surface.gates.unfinished, streams: map[uint32]int{}}
 	}
@@ -90,6 +90,7 @@ func (c *creds) OverrideServerName(string) error { return errors.New("credential
 // at each call.
 type watched struct {
 	net.Conn
+	raw     net.Conn // below TLS
 	surface *Surface
 	head    []byte      // of the preface, not read again yet
 	in, out frames      // of the one goroutine that reads, and of the one that writes
@@ -126,8 +127,11 @@ func (w *watched) Read(b []byte) (int, error) {
 // Write writes. Only gRPC's one writing goroutine calls it.
 func (w *watched) Write(b []byte) (int, error) {
 	w.out.scan(b, func(f *frame) {
-		if f.typ() == http2.FrameGoAway {
+		switch f.typ() {
+		case http2.FrameGoAway:
 			w.parted.Store(true)
+		case http2.FrameData:
+			answered(w.raw)
 		}
 		if code := f.code(); code != http2.ErrCodeNo {
 			w.surface.Refuse(strings.ToLower(code.String()))

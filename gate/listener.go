@@ -9,8 +9,9 @@ import (
 )
 
 // Listen bounds the connections that l has open at once. At the bound a new connection takes the place of the one that
-// has been silent longest: whoever opens many and says nothing crowds out itself, and a busy client is not refused. A
-// client that is refused would let its requests through uncounted.
+// has been silent longest, of those that have not been answered anything if there are any: whoever opens many and says
+// nothing crowds out itself, and a busy client is not refused. A client that is refused would let its requests through
+// uncounted.
 func (s *Surface) Listen(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
@@ -53,10 +54,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// silentLocked is the connection that was heard longest ago.
+// silentLocked is the connection that was heard longest ago, one that was answered only if there is no other.
 func (l *listener) silentLocked() (silent *conn) {
 	for c := range l.open {
-		if silent == nil || c.heard.Load() < silent.heard.Load() {
+		if silent == nil || c.before(silent) {
 			silent = c
 		}
 	}
@@ -67,8 +68,24 @@ func (l *listener) silentLocked() (silent *conn) {
 // at the clock.
 type conn struct {
 	net.Conn
-	of    *listener
-	heard atomic.Int64
+	of     *listener
+	heard  atomic.Int64
+	served atomic.Bool // a request on it was answered
+}
+
+// before says whether c has to go before d.
+func (c *conn) before(d *conn) bool {
+	if s := c.served.Load(); s != d.served.Load() {
+		return !s
+	}
+	return c.heard.Load() < d.heard.Load()
+}
+
+// answered notes that a request on a connection was answered.
+func answered(c net.Conn) {
+	if c, ok := c.(*conn); ok && !c.served.Load() {
+		c.served.Store(true)
+	}
 }
 
 // Read reads.
