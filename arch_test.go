@@ -53,6 +53,7 @@ var layers = map[string][]string{
 	"test/kube/pod":       {},
 	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":       {"test/sim"},
+	"test/walk":           {},
 	"cmd/internal/boot":   all,
 	"cmd/sidecar":         all,
 	"cmd/xds":             all,

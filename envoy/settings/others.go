@@ -18,6 +18,6 @@ func Others() []Other {
 		{[]string{"STATSD_PROTOCOL"}, Honoured, "`tcp` (default) or `udp`, for statsd."},
 		{[]string{"DD_ENTITY_ID", "DD_ENV", "DD_SERVICE", "DD_VERSION"}, Honoured, "Tags of everything sent to DogStatsD."},
 		{[]string{"GOSTATS_FLUSH_INTERVAL_SECONDS", "GOSTATS_LOGGING_SINK_DISABLED"}, Unread, "STATS_FLUSH_INTERVAL counts; statistics are never printed."},
-		{[]string{"OTEL_*"}, Unread, "No traces are written yet."},
+		{[]string{"OTEL_*"}, Honoured, "With TRACING_ENABLED: where traces go, as the OpenTelemetry SDK reads them."},
 	}
 }
