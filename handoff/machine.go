@@ -90,6 +90,9 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 		m.publish()
 	} else {
 		m.adopt(now, r)
+		for _, id := range m.ids() { // some may have said before that they go by r
+			m.release(now, m.peers[id])
+		}
 	}
 	m.settle(now)
 	return m.ping(now)

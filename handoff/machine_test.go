@@ -204,6 +204,21 @@ func TestJoinAndLeave(t *testing.T) {
 	c.steady()
 }
 
+// Who adopts a ring last hands over at once what others have said before that they own on it, not with its next Tick: until
+// then nobody would decide what was given away on a ring between.
+func TestLastToAdoptReleasesAtOnce(t *testing.T) {
+	c := newCluster(t, "a", "b", "c")
+	c.boot("d", Joining)
+	c.adoptAll()
+	c.run(time.Second)
+	c.states["d"] = Active
+	for _, id := range []ring.ID{"d", "a", "b", "c"} {
+		c.adopt(id, c.ring())
+		c.pump()
+	}
+	c.steady()
+}
+
 func TestCrashIsTakenOver(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	delete(c.machines, "b")
