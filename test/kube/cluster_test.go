@@ -99,17 +99,22 @@ func prepareNetwork(ctx context.Context) error {
 		"ip addr add " + nodeIP + "/24 dev br-node",
 		"ip link set br-node up",
 		"ip route add default dev br-node",
-		"sysctl -qw net.ipv4.ip_forward=1",
 	} {
 		if _, err := run(ctx, strings.Fields(line)...); err != nil {
 			return err
 		}
 	}
-	_, err := os.Stat("/proc/sys/net/bridge")
-	if err == nil { // without it pods of one node reach each other past iptables, and no Service has an address there
-		_, err = run(ctx, "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1")
+	settings := []string{"/proc/sys/net/ipv4/ip_forward"}
+	// Without it pods of one node reach each other past iptables, and no Service has an address there. The kernel may not have it at all.
+	if bridged := "/proc/sys/net/bridge/bridge-nf-call-iptables"; exists(bridged) {
+		settings = append(settings, bridged)
 	}
-	return err
+	for _, s := range settings {
+		if err := os.WriteFile(s, []byte("1"), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run runs a command to its end; its output is part of the error.

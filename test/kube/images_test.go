@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -105,7 +106,7 @@ func writeArchive(w io.Writer, all []image) error {
 		sum := sha256.Sum256(layer.Bytes())
 		digest := hex.EncodeToString(sum[:])
 		config, err := json.Marshal(map[string]any{
-			"architecture": "amd64", "os": "linux",
+			"architecture": runtime.GOARCH, "os": "linux",
 			"config": map[string]any{"Entrypoint": img.entrypoint, "User": "65532:65532", "Env": []string{"PATH=/usr/local/bin:/usr/bin:/bin"}},
 			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest}},
 		})

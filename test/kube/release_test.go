@@ -56,9 +56,12 @@ func must(t testing.TB, args ...string) string {
 	return out
 }
 
-// keep writes what the namespace's pods said and how they are to the working directory, which stays when tests fail.
+// keep writes how the namespace's objects are to the working directory, which stays when tests fail; the first time counts.
 func keep(t *testing.T, namespace string) {
 	dir := file("failed", namespace)
+	if exists(dir) {
+		return
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Error(err)
 		return
