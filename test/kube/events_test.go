@@ -2,65 +2,13 @@ package kube
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func (p object) containers() []containerStatus {
-	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
-}
-
-func (p object) restarts(name string) int {
-	for _, c := range p.containers() {
-		if c.Name == name {
-			return c.RestartCount
-		}
-	}
-	return -1
-}
-
-func (p object) ready() bool {
-	return !slices.ContainsFunc(p.containers(), func(c containerStatus) bool { return !c.Ready })
-}
-
-// id is the container's name in containerd.
-func (c containerStatus) id() string { return strings.TrimPrefix(c.ContainerID, "containerd://") }
-
-// oneOf is a pod with these labels.
-func (r *release) oneOf(t testing.TB, labels string) object {
-	t.Helper()
-	list, err := pods(t.Context(), r.namespace, labels)
-	if err != nil || len(list) == 0 {
-		t.Fatalf("pods with %s: %d, %v", labels, len(list), err)
-	}
-	return list[0]
-}
-
-// eventually waits until a pod of the release is so.
-func (r *release) eventually(t testing.TB, what, name string, so func(object) bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	err := await(ctx, what, func(ctx context.Context) error {
-		list, err := pods(ctx, r.namespace, "")
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(list, func(p object) bool { return p.Metadata.Name == name && so(p) }) {
-			return fmt.Errorf("pods: %+v", list)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // event is the start or the end of a container.
 type event struct {

@@ -2,11 +2,7 @@ package kube
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,57 +169,6 @@ func (r *release) uninstall(t *testing.T) {
 	}
 }
 
-// object is what the tests read of a pod.
-type object struct {
-	Metadata struct {
-		Name              string
-		UID               string
-		DeletionTimestamp string
-		Labels            map[string]string
-	}
-	Status struct {
-		Phase                 string
-		PodIP                 string
-		InitContainerStatuses []containerStatus
-		ContainerStatuses     []containerStatus
-	}
-}
-
-type containerStatus struct {
-	Name         string
-	ContainerID  string // containerd://ID
-	RestartCount int
-	Ready        bool
-}
-
-// pods lists the namespace's pods with these labels (`a=b,c=d`) that run and are not told to end.
-func pods(ctx context.Context, namespace, labels string) ([]object, error) {
-	list, err := allPods(ctx, namespace, labels)
-	return slices.DeleteFunc(list, func(p object) bool { return p.Metadata.DeletionTimestamp != "" || p.Status.Phase != "Running" }), err
-}
-
-// apiClient asks the API server itself, many times a second, which would be a lot of work for kubectl.
-var apiClient = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-
-// allPods lists those that end, too.
-func allPods(ctx context.Context, namespace, labels string) ([]object, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, apiAddress+"/api/v1/namespaces/"+namespace+"/pods?labelSelector="+url.QueryEscape(labels), nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+adminToken)
-	res, err := apiClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	var list struct{ Items []object }
-	if err := json.NewDecoder(res.Body).Decode(&list); err != nil || res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read pods: %s, %w", res.Status, err)
-	}
-	return list.Items, nil
-}
-
 // members are the release's pods with a sidecar.
 func (r *release) members(ctx context.Context) ([]object, error) {
 	return pods(ctx, r.namespace, "keyward.io/member=keyward")
@@ -259,6 +204,36 @@ func (r *release) agree(t testing.TB, n int) {
 		}
 		if len(prints) != 1 {
 			return fmt.Errorf("%d rings", len(prints))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oneOf is a pod with these labels.
+func (r *release) oneOf(t testing.TB, labels string) object {
+	t.Helper()
+	list, err := pods(t.Context(), r.namespace, labels)
+	if err != nil || len(list) == 0 {
+		t.Fatalf("pods with %s: %d, %v", labels, len(list), err)
+	}
+	return list[0]
+}
+
+// eventually waits until a pod of the release is so.
+func (r *release) eventually(t testing.TB, what, name string, so func(object) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := await(ctx, what, func(ctx context.Context) error {
+		list, err := pods(ctx, r.namespace, "")
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list, func(p object) bool { return p.Metadata.Name == name && so(p) }) {
+			return fmt.Errorf("pods: %+v", list)
 		}
 		return nil
 	})
