@@ -195,6 +195,8 @@ func TestEveryMistake(t *testing.T) {
 		{"envoy", Fail, "has no rate-limit filter", envoy("ratelimit.v3.RateLimit", "other.v3.Other")},
 		{"envoy", Fail, "its timeout of 10ms is over before a member gives its degraded answer after 12ms", envoy(`"0.100s"`, `"0.010s"`)},
 		{"envoy", Fail, "questions about its keys fail", envoy(`"retry_policy"`, `"other"`)},
+		{"envoy", Fail, "the time of one try, is 100ms in a timeout of 100ms", envoy(`"0.040s"`, `"0.100s"`)},
+		{"envoy", Fail, "it retries on connect-failure only", envoy(`reset,connect-failure`, `connect-failure`)},
 		{"envoy", Warn, "does not retry on connect-failure", envoy(`reset,connect-failure`, `reset`)},
 		{"envoy", Warn, "no previous_hosts predicate", envoy(`"retry_host_predicate"`, `"other"`)},
 		{"envoy", Warn, "its policy is ROUND_ROBIN", envoy(`"lb_policy": "RING_HASH"`, `"lb_policy": "ROUND_ROBIN"`)},
