@@ -135,7 +135,7 @@ func limits() []Panel {
 			About: "Requests to the rate-limit service by method, and those that ended with an error.",
 			Queries: []Query{
 				ask(`sum by (grpc_method) (rate(ratelimit_service_total_requests{@}[~]))`, "{{grpc_method}}"),
-				ask(`sum by (err_type) (rate(ratelimit_service_should_rate_limit_error{@}[~]))`, "{{err_type}}"),
+				whenWrong(`sum by (err_type) (rate(ratelimit_service_should_rate_limit_error{@}[~]))`, "{{err_type}}"),
 			},
 		}, {
 			Kind: Series, Title: "Response time", Unit: "s", Width: 12,
