@@ -106,12 +106,12 @@ func TestRefusedGossipIsCounted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var refused reasons
-			all := three(t, func(o *Options) { o.KeyFile, o.OnRefused = tt.keyFile, refused.add })
-			if n := refused.of(tt.reason); n != 0 {
-				t.Fatalf("%d refused before", n)
-			}
+			all := three(t, func(o *Options) {
+				o.KeyFile, o.OnRefused, o.Timing.Stream = tt.keyFile, refused.add, 20*time.Second
+			})
+			before := refused.of(tt.reason) // a straggler of the test before may knock at a port that is used again
 			tt.do(t, all[0].Gossip())
-			eventually(t, "counted as "+tt.reason, func() bool { return refused.of(tt.reason) > 0 })
+			eventually(t, "counted as "+tt.reason, func() bool { return refused.of(tt.reason) > before })
 			if !whole(all...) || len(all[0].View().Members) != 3 {
 				t.Error("the cluster noticed")
 			}
