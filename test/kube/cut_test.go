@@ -1,11 +1,16 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/keyward/keyward/lab"
 )
 
 // TestCut cuts one pod of three off the others, though not off its clients: every request is answered, what is admitted stays within the bound
@@ -21,7 +26,10 @@ func TestCut(t *testing.T) {
 	p := r.oneOf(t, "app.kubernetes.io/component=envoy")
 	cut(t, p, "-A")
 	l.begin("during")
-	time.Sleep(8 * time.Second) // the others give it up after three
+	given := time.Now()
+	r.givenUp(t, p)
+	t.Logf("the others gave the pod up after %.1f s", time.Since(given).Seconds())
+	time.Sleep(3 * time.Second)
 	l.begin("parted")
 	time.Sleep(3 * time.Second)
 	cut(t, p, "-D")
@@ -40,6 +48,32 @@ func TestCut(t *testing.T) {
 		t.Errorf("after the cut %d hits of the limits are missing", missing)
 	}
 	r.uninstall(t)
+}
+
+// givenUp waits until the others' ring is without the pod, and wants the pod itself still to run.
+func (r *release) givenUp(t *testing.T, lost object) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err := await(ctx, "the others to give the pod up", func(ctx context.Context) error {
+		members, err := r.members(ctx)
+		if err != nil || len(members) != 3 {
+			return fmt.Errorf("%d members, %v", len(members), err)
+		}
+		for _, p := range members {
+			v, err := lab.Cluster(ctx, p.Status.PodIP+":9090")
+			if err != nil {
+				return err
+			}
+			if p.Metadata.UID != lost.Metadata.UID && slices.Contains(v.Ring.Members, lost.Metadata.Name) {
+				return fmt.Errorf("%s has a ring of %v", p.Metadata.Name, v.Ring.Members)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // cut adds (-A) or deletes (-D) the rules in the pod's network namespace that drop what comes from other pods and from Services; the node,

@@ -58,7 +58,7 @@ func allPods(ctx context.Context, namespace, labels string) ([]object, error) {
 	defer res.Body.Close()
 	var list struct{ Items []object }
 	if err := json.NewDecoder(res.Body).Decode(&list); err != nil || res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read pods: %s, %w", res.Status, err)
+		return nil, fmt.Errorf("read pods: %s, %v", res.Status, err)
 	}
 	return list.Items, nil
 }
