@@ -86,7 +86,7 @@ func TestEnvoyFiles(t *testing.T) {
 	}
 }
 
-// TestSchema holds that the schema knows every value and no other, and that every value has a comment of its own or of its group.
+// TestSchema holds that the schema knows every value and no other.
 func TestSchema(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(read(t, "keyward/values.schema.json"), &schema); err != nil {
@@ -281,7 +281,7 @@ func decoded(t *testing.T, data map[string]string) map[string][]byte {
 	return out
 }
 
-// TestCustomResources holds every rendering's custom resources against their projects' own definitions.
+// TestInject holds that keyward inject adds what the library's template adds.
 func TestInject(t *testing.T) {
 	for _, d := range documents(t, "", read(t, "testdata/sidecar-envoy.yaml")) {
 		if d["kind"] != "StatefulSet" {
@@ -310,5 +310,3 @@ func TestInject(t *testing.T) {
 	}
 	t.Fatal("no StatefulSet")
 }
-
-// TestConform holds that what a definition does not allow is found.

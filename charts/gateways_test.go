@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// TestCustomResources holds every rendering's custom resources against their projects' own definitions.
 func TestCustomResources(t *testing.T) {
 	all := loadSchemas(t)
 	seen := map[string]bool{}
@@ -119,7 +120,7 @@ func TestPatchFinds(t *testing.T) {
 	}
 }
 
-// TestInject holds that keyward inject adds what the library's template adds.
+// TestConform holds that what a definition does not allow is found.
 func TestConform(t *testing.T) {
 	all := loadSchemas(t)
 	extension := func(change func(spec map[string]any)) map[string]any {
