@@ -57,8 +57,11 @@ func (r *release) givenUp(t *testing.T, lost object) {
 	defer cancel()
 	err := await(ctx, "the others to give the pod up", func(ctx context.Context) error {
 		members, err := r.members(ctx)
-		if err != nil || len(members) != 3 {
-			return fmt.Errorf("%d members, %v", len(members), err)
+		if err != nil {
+			return err
+		}
+		if len(members) != 3 {
+			return fmt.Errorf("%d members run", len(members))
 		}
 		for _, p := range members {
 			v, err := lab.Cluster(ctx, p.Status.PodIP+":9090")

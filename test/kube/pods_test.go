@@ -57,10 +57,11 @@ func allPods(ctx context.Context, namespace, labels string) ([]object, error) {
 	}
 	defer res.Body.Close()
 	var list struct{ Items []object }
-	if err := json.NewDecoder(res.Body).Decode(&list); err != nil || res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read pods: %s, %v", res.Status, err)
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("read pods: %s", res.Status)
 	}
-	return list.Items, nil
+	err = json.NewDecoder(res.Body).Decode(&list)
+	return list.Items, err
 }
 
 func (p object) containers() []containerStatus {
