@@ -11,8 +11,8 @@ metadata:
     {{- end }}
   annotations:
     keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables, other pods; rules are read again as they are
-    {{- with $root.Values.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
+    {{- range $key, $value := $root.Values.podAnnotations }}
+    {{ $key }}: {{ $value | toString | quote }}
     {{- end }}
 spec:
   {{- include "keyward.podSpec" . | trim | nindent 2 }}

@@ -94,9 +94,11 @@ startupProbe:
 readinessProbe:
   httpGet: {path: /readyz, port: 9090}
   periodSeconds: 2
+  timeoutSeconds: 3 # a busy node is no reason
 livenessProbe:
   httpGet: {path: /healthz, port: 9090}
   periodSeconds: 10
+  timeoutSeconds: 3
   failureThreshold: 6
 lifecycle:
   preStop: # its counters go to the others before Envoy ends; it answers until Envoy has ended
