@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/certs"
 	"github.com/keyward/keyward/envoy/settings"
 	"github.com/keyward/keyward/envoy/stats"
 )
@@ -21,6 +22,7 @@ func TestLocalCacheStatistics(t *testing.T) {
 		}
 		defer ln.Close()
 		m := &Sidecar{flags: Flags{Node: "a"}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
+		m.security = newSecurity(&m.flags, certs.Files{}, m.reg, m.log)
 		m.settings.Behaviour.LocalCacheBytes = bytes
 		m.settings.Stats = settings.Stats{
 			Statsd: true, Host: "127.0.0.1", Port: ln.Addr().(*net.TCPAddr).Port, Network: "tcp", FlushInterval: 10 * time.Millisecond,
