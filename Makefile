@@ -23,7 +23,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
 .PHONY: test
-test: lint unit kube-build e2e page boards kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
+test: lint unit kube-build e2e page boards walk kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
@@ -72,6 +72,12 @@ page: build ## The page of a real cluster in a Chromium without a window; KEYWAR
 boards: build ## Dashboards and alerts: Grafana's schema, promtool, every query asked of a real cluster's Prometheus
 	@echo "== dashboards"
 	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(GO) test -count=1 -timeout 10m -v -run 'TestSchema|TestAlerts|TestLive' ./dashboards/
+
+.PHONY: walk
+walk: build ## Do what the quickstart and the migration guide say on this machine, command by command, and time it (needs redis-server)
+	@echo "== the manual"
+	$(GO) run ./test/walk docs/quickstart.md "On this machine"
+	$(GO) run ./test/walk docs/migration.md
 
 .PHONY: kube kube-build
 kube: ## The chart on a real Kubernetes of one node: rolling update, scale-up, Job, a pod cut off, server-side validation (needs root)
