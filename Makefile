@@ -23,7 +23,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
 .PHONY: test
-test: lint unit kube-build e2e page boards walk kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
+test: lint unit e2e page boards walk kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
