@@ -101,7 +101,8 @@ func (w *World) some() *member {
 	return ms[w.rnd.IntN(len(ms))]
 }
 
-// crashSome kills a member, which as a rule comes again under the same name.
+// crashSome kills a member, which as a rule comes again under the same name; if all others are leaving, in any case, for
+// somebody has to be asked.
 func (w *World) crashSome() {
 	m := w.some()
 	if m == nil || len(w.running()) < 2 {
@@ -109,7 +110,8 @@ func (w *World) crashSome() {
 	}
 	w.stats.count("fault: crash")
 	w.crash(m)
-	if w.rnd.IntN(3) > 0 {
+	stays := func(p *member) bool { return p.since == 0 }
+	if w.rnd.IntN(3) > 0 || !slices.ContainsFunc(w.running(), stays) {
 		w.after(w.upto(6*time.Second), nil, func() {
 			if s := &w.slots[m.slot]; s.now == nil && s.boots < 30 {
 				w.boot(m.slot, false)
