@@ -193,6 +193,15 @@ func (o *oracle) unaware(x *span, v *verdict, hits uint64) {
 	}
 }
 
+// astray notes hits that a member whose clock was set admits in a window that has been over for the others, or has not
+// begun, for longer than clocks may differ: they know nothing of it.
+func (o *oracle) astray(a *account, x *span, v *verdict, hits uint64) {
+	begin := a.rule.End(x.index - 1)
+	if v.by.stepped && (o.w.now-x.end > int64(limit.Ahead) || begin-o.w.now > int64(limit.Ahead)) {
+		x.extra += hits
+	}
+}
+
 // shared sees hits admitted under SHARE: of one member no more than its part of the limit.
 func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 	x.phi += q.q.Hits

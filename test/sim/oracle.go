@@ -341,6 +341,9 @@ func (o *oracle) answered(q *question, v *verdict) {
 	}
 	if !v.drawn && !v.copied {
 		o.unaware(x, v, q.q.Hits)
+		if v.a.Authority != owner.Share { // those are counted
+			o.astray(a, x, v, q.q.Hits)
+		}
 	}
 	b := o.bound(a, x)
 	o.w.stats.approach(x, float64(x.admitted)-float64(x.refunded), float64(x.limit), float64(b))
