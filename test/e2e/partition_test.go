@@ -41,7 +41,10 @@ func TestPartition(t *testing.T) {
 		{name: "three and two, quorum", policy: "quorum", deaf: 2, extra: noExtra},
 		{name: "three and two, available", policy: "available", deaf: 2, extra: func(limit float64) float64 { return limit }}, // (m-1) L
 	} {
-		t.Run(c.name, func(t *testing.T) { c.run(t) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait, each in namespaces of its own
+			c.run(t)
+		})
 	}
 }
 
