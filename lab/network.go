@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 )
 
 // Network is network namespaces on one bridge, that can be cut off from each other while this machine still reaches all.
@@ -16,11 +17,15 @@ type Network struct {
 	hosts  map[string]string
 }
 
+// networks is how many this process has made.
+var networks atomic.Int64
+
 // NewNetwork makes the bridge, in a namespace of its own where no rules of this machine's apply, and connects this machine.
 func NewNetwork() (*Network, error) {
-	id := fmt.Sprintf("kw%d", os.Getpid()%100_000)
+	count := int(networks.Add(1))
+	id := fmt.Sprintf("kw%dn%d", os.Getpid()%100_000, count%1000) // a device's name has at most 15 bytes
 	// 198.18.0.0/15 is set aside for benchmarks (RFC 2544): nothing else on the machine should use it.
-	n := &Network{id: id, subnet: fmt.Sprintf("198.18.%d.", os.Getpid()%250), hosts: map[string]string{}}
+	n := &Network{id: id, subnet: fmt.Sprintf("198.18.%d.", (os.Getpid()+count)%250), hosts: map[string]string{}}
 	err := commands(
 		"ip netns add "+id,
 		"ip -n "+id+" link add br0 type bridge",
