@@ -140,6 +140,7 @@ func steadily(d time.Duration) { <-time.After(d) }
 func TestHandoverKilled(t *testing.T) {
 	for _, c := range faultCases {
 		t.Run(c.rule, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3})
 			f := newFleet(t, l, names(3)...)
 			ld := startLoad(t, f, 600)
@@ -193,6 +194,7 @@ func shares(seen *observer, a *account, answering, all float64) float64 {
 func TestHandoverPaused(t *testing.T) {
 	for _, c := range faultCases {
 		t.Run(c.rule, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3})
 			f := newFleet(t, l, names(3)...)
 			ld := startLoad(t, f, 600)
