@@ -31,6 +31,7 @@ var flat = map[string]string{
 	"keyward_handoff_unconfirmed_members": moments,
 	"keyward_lease_unreachable_holders":   moments,
 	"keyward_rules_disagreement":          moments,
+	"keyward_waiting_questions":           moments,
 	"keyward_cluster_collisions_total":    "two members under one name end each other; cluster's tests have them",
 	"keyward_gossip_health_score":         "rises when packets get lost",
 	"keyward_gossip_refused":              "rises with announcements that only a foreign program sends",

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,8 +24,10 @@ exec %[1]s/helm4 --kubeconfig %[2]s "$@"`,
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() {
-		_, _ = kubectl(t.Context(), "delete", "namespace", "keyward", "--wait=false", "--ignore-not-found")
+	t.Cleanup(func() { // the page leaves the namespace that it made
+		if _, err := kubectl(context.Background(), "delete", "namespace", "keyward", "--timeout=60s", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
 	})
 	walk := exec.CommandContext(t.Context(), "go", "run", "./test/walk", "docs/quickstart.md", "In a cluster")
 	walk.Dir = filepath.Join("..", "..")
