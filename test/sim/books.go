@@ -90,13 +90,14 @@ func (o *oracle) disturbed(kind trouble) {
 		}
 	}
 	part, n := o.w.parts()
-	if n > 1 || o.split > 1 {
+	apart := o.apart(n)
+	if apart > 1 || o.split > 1 {
 		o.divided = o.w.now
 	}
-	o.split = n
+	o.split = apart
 	o.current(func(a *account, x *span) {
 		x.troubles |= kind
-		x.split += uint64(max(0, n-1))
+		x.split += uint64(max(0, apart-1))
 		if x.last == nil {
 			return
 		}
@@ -107,6 +108,20 @@ func (o *oracle) disturbed(kind trouble) {
 			}
 		}
 	})
+}
+
+// apart is how many go without each other, of n parts: with --partition available a stopped member that had the ring to itself is one
+// more, for it goes on with the whole limit when it wakes, until it has heard of those who took over.
+func (o *oracle) apart(n int) int {
+	if o.w.o.Policy != handoff.Available {
+		return n
+	}
+	for _, m := range o.w.running() {
+		if m.paused {
+			n++
+		}
+	}
+	return n
 }
 
 // within says whether m is in part c.

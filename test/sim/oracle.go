@@ -205,7 +205,7 @@ func (o *oracle) touch(x *span) {
 	if x.troubles != 0 && x.split == 0 {
 		// After a heal, parts go on by themselves until they meet.
 		_, n := o.w.parts()
-		if x.split = uint64(max(0, n-1)); o.w.now-o.divided < aftermath {
+		if x.split = uint64(max(0, o.apart(n)-1)); o.w.now-o.divided < aftermath {
 			x.split = max(1, x.split)
 		}
 	}
