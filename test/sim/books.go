@@ -217,6 +217,15 @@ func (o *oracle) astray(a *account, x *span, v *verdict, hits uint64) {
 	}
 }
 
+// apartInTime says that one who decided in x goes by a clock that was set further than clocks may differ: it ends windows, and forgets
+// what it refused in them, at times of its own.
+func (o *oracle) apartInTime(x *span) bool {
+	return slices.ContainsFunc(x.deciders, func(m *member) bool {
+		off := m.clock() - o.w.now
+		return m.stepped && max(off, -off) > int64(limit.Ahead)
+	})
+}
+
 // shared sees hits admitted under SHARE: of one member no more than its part of the limit.
 func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 	x.phi += q.q.Hits

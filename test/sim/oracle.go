@@ -313,7 +313,7 @@ func (o *oracle) link(a *account, x *span, q *question, v *verdict) {
 	if q.q.Op != owner.Take {
 		return
 	}
-	if other, twice := x.left[v.a.Before]; twice && x.troubles == 0 && !x.refunds {
+	if other, twice := x.left[v.a.Before]; twice && x.troubles == 0 && !x.refunds && !o.apartInTime(x) {
 		o.w.fail("I3, I6: questions #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.a.Before, v.by.name())
 	}
 	x.left[v.a.Before] = q.id
@@ -369,7 +369,7 @@ func (o *oracle) finish() {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
 			o.used(a, x)
-			if x.troubles != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" {
+			if x.troubles != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" || o.apartInTime(x) {
 				continue
 			}
 			starts, from := 0, []uint64(nil)
