@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -67,7 +66,7 @@ func commands(b *strings.Builder, c *cobra.Command) {
 			continue
 		}
 		if sub.Runnable() {
-			fmt.Fprintf(b, "| `%s` | %s |\n", cmp.Or(sub.CommandPath()+strings.TrimPrefix(strings.TrimSuffix(sub.Use, " [flags]"), sub.Name()), sub.Use), cell(sub.Short))
+			fmt.Fprintf(b, "| `%s` | %s |\n", sub.CommandPath()+strings.TrimPrefix(strings.TrimSuffix(sub.Use, " [flags]"), sub.Name()), cell(sub.Short))
 		}
 		commands(b, sub)
 	}

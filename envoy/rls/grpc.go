@@ -107,10 +107,7 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		o.Gate.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
-	var from Caller
-	if keys := metadata.ValueFromIncomingContext(ctx, KeyHeader); len(keys) > 0 {
-		from.Key = keys[0]
-	}
+	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader))}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}
