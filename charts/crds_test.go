@@ -55,7 +55,15 @@ func loadSchemas(t *testing.T) schemas {
 		return loaded
 	}
 	all := schemas{}
-	for _, s := range sources {
+	eachDefinition(t, func(_ int, f string, b []byte) { all.add(t, f, b) })
+	loaded = all
+	return all
+}
+
+// eachDefinition reads the files of all sources, by the source's number.
+func eachDefinition(t *testing.T, see func(source int, file string, content []byte)) {
+	t.Helper()
+	for i, s := range sources {
 		files, err := filepath.Glob(filepath.Join(module(t, s.module, s.sum), s.files))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: no %s", s.module, s.files)
@@ -65,11 +73,9 @@ func loadSchemas(t *testing.T) schemas {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all.add(t, f, b)
+			see(i, f, b)
 		}
 	}
-	loaded = all
-	return all
 }
 
 // templated are the lines of a definition that is a Helm template: conditions around it, no part of its schema.

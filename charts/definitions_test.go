@@ -16,20 +16,10 @@ func TestDefinitions(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for i, s := range sources {
-		files, err := filepath.Glob(filepath.Join(module(t, s.module, s.sum), s.files))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no %s", s.module, s.files)
+	eachDefinition(t, func(i int, f string, b []byte) {
+		name := filepath.Join(dir, fmt.Sprintf("%d-%s", i, filepath.Base(f)))
+		if err := os.WriteFile(name, templated.ReplaceAll(b, nil), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			name := filepath.Join(dir, fmt.Sprintf("%d-%s", i, filepath.Base(f)))
-			if err := os.WriteFile(name, templated.ReplaceAll(b, nil), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	})
 }
