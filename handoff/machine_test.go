@@ -236,6 +236,39 @@ func TestCrashIsTakenOver(t *testing.T) {
 	}
 }
 
+// A key that went with its owner and its heir is lost also after another loss, of which its new owner is the heir.
+func TestALossOutlivesTheNext(t *testing.T) {
+	c := newCluster(t, "a", "b", "c", "d")
+	r := c.ring()
+	for _, id := range []ring.ID{"b", "c"} {
+		delete(c.machines, id)
+	}
+	c.run(3 * time.Second)
+	c.adoptAll()
+	c.run(500 * time.Millisecond)
+	c.steady()
+	delete(c.machines, "d")
+	c.run(3 * time.Second)
+	c.adoptAll()
+	c.run(500 * time.Millisecond)
+	c.steady()
+	first := 0
+	for h := range uint64(200) {
+		h *= 0x9E3779B97F4A7C15
+		o, e := r.At(r.Owner(h)).ID, r.At(r.Heir(h)).ID
+		if o != "b" && o != "c" || e != "b" && e != "c" {
+			continue
+		}
+		first++
+		if _, lost := c.machines["a"].View().Lost(h); !lost {
+			t.Fatalf("the key of %s and %s begins anew", o, e)
+		}
+	}
+	if first == 0 {
+		t.Fatal("no key had both")
+	}
+}
+
 func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	whole := c.ring()

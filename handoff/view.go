@@ -22,7 +22,7 @@ type View struct {
 	base     *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
 	baseSelf int
 	steps    []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
-	lost     *loss  // state that went with its holders; nil: none
+	losses   []loss // state that went with its holders, the newest first, at most maxSteps
 	live     map[ring.ID]bool
 	reach    reach
 	history  []*ring.Ring // rings before this one, the newest first
@@ -201,14 +201,18 @@ func (v *View) Answer(h uint64, gained uint16, asker ring.ID, fingerprint uint64
 
 // Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
 func (v *View) Lost(h uint64) (at int64, lost bool) {
-	if v.lost == nil {
-		return 0, false
+	for i := range v.losses {
+		if l := &v.losses[i]; l.covers(h) {
+			return l.at, true
+		}
 	}
-	o, e := v.lost.ring.Owner(h), v.lost.ring.Heir(h)
-	if o < 0 || !v.lost.dead[o] || e >= 0 && !v.lost.dead[e] {
-		return 0, false
-	}
-	return v.lost.at, true
+	return 0, false
+}
+
+// covers says whether both that knew the key at h are dead.
+func (l *loss) covers(h uint64) bool {
+	o, e := l.ring.Owner(h), l.ring.Heir(h)
+	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
 }
 
 // Right is by what right a member decides the keys whose tokens it holds.

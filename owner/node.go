@@ -292,9 +292,6 @@ func (s *shard) own(h *hit, e *entry) {
 
 // mourn charges the key of h, whose counts were lost at that time, for what is not known of it.
 func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
-	if e != nil && e.end <= at {
-		return e
-	}
 	r := h.Question.Rule
 	if !n.options.ProRata {
 		if h.charges() && r.Index(at) == r.Index(h.now) {

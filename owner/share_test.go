@@ -180,6 +180,38 @@ func TestLostStateIsProRata(t *testing.T) {
 	}
 }
 
+// What the next owner had admitted by its share, and what has drained of it since, says nothing of what was lost.
+func TestLostStateBesideADrainedShare(t *testing.T) {
+	w := newNetwork(t, 3, Options{ProRata: true}, "a", "b", "c")
+	r := w.ring()
+	key := 0
+	for i := 0; key == 0; i++ {
+		o := ask(i, 1, time.Hour, 1).Owner
+		if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
+			key = i
+		}
+	}
+	q := ask(key, 100, 20*time.Second, 1) // five a second
+	q.Rule.Algorithm = limit.TokenBucket
+	delete(w.nodes, "a")
+	delete(w.nodes, "b")
+	w.run(3 * time.Second)
+	w.ask("c", q, func(a Answer) {
+		if a.Authority != Share || a.Over {
+			t.Fatalf("%+v", a)
+		}
+	})
+	w.run(400 * time.Millisecond) // it has drained, and is not forgotten
+	w.nref = 1
+	w.adopt()
+	w.run(100 * time.Millisecond)
+	w.ask("c", q, func(a Answer) {
+		if a.Authority != Full || a.Before < 60 {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
 // A key goes on to a third owner before the second, who knows that its state was lost, has decided it once.
 func TestLossGoesWithTheToken(t *testing.T) {
 	for _, alone := range []bool{true, false} {
