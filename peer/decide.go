@@ -200,11 +200,16 @@ func (p *Peer) settle(c *call, g int) {
 }
 
 // maxHops is how often a question is asked at most, because a key may move on while it is looked for. The rests before
-// the third and all further times double from leastHop.
+// the third and all further times double from leastHop to mostHop, so it is the deadline that ends the search: it takes a
+// second and more where the members of a busy machine do not come to adopt a ring.
 const (
-	maxHops  = 8
+	maxHops  = 255
 	leastHop = time.Millisecond
+	mostHop  = 32 * time.Millisecond
 )
+
+// hopRest is the rest before a question is asked for the time after hop.
+func hopRest(hop uint8) time.Duration { return min(mostHop, leastHop<<min(max(hop, 2)-2, 16)) }
 
 // reroute asks again after a member said that it does not own the key: the owner by the present ring, and if that
 // is the same member, the one that it named, which has seen a newer ring.
@@ -224,7 +229,7 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 		to = named
 	}
 	if hop > 1 || to == asked {
-		c.rest = max(c.rest, leastHop<<(max(hop, 2)-2))
+		c.rest = max(c.rest, hopRest(hop))
 	}
 	p.assign(c, i, to, hop)
 }
