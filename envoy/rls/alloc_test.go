@@ -55,3 +55,22 @@ func TestHotAllocs(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Nor does one that is decided later.
+func TestBeginAllocs(t *testing.T) {
+	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Decider = newLate(t, o.Decider.(*lone)) })
+	message, out, done := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000), make(catch, 1)
+	if n := testing.AllocsPerRun(100, func() {
+		c := r.NewCall()
+		_ = r.Decode(c, message)
+		if r.Begin(c, Caller{Key: "foo"}, done) {
+			t.Error("answered at once")
+			return
+		}
+		<-done
+		out = c.Response.Append(out[:0])
+		r.Release(c)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -35,7 +35,7 @@ func (n *serviceCounts) served(took time.Duration) {
 }
 
 // count writes the statistics of every answer, and tells the names of hot keys.
-func (s *Service) count(c *Call, v *view, from Caller, now time.Time) {
+func (s *Service) count(c *Call, v *view, from Caller) {
 	key := newCallKey(from.Key)
 	degraded := false
 	for i := range c.slots {
@@ -48,7 +48,7 @@ func (s *Service) count(c *Call, v *view, from Caller, now time.Time) {
 		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
 		s.metrics.decided(q, a, &key)
 		if a.Hot {
-			s.name(c, v, i, now)
+			s.name(c, v, i, from.Came)
 		}
 		degraded = degraded || a.Path == owner.Fallback
 	}

@@ -22,6 +22,15 @@ type Decider interface {
 	Decide(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer)
 }
 
+// Later is a Decider that need not keep its caller waiting.
+type Later interface {
+	Decider
+	// Begin decides what can be decided at once: true when every answer is there. Otherwise done.Decided is called exactly
+	// once, on any goroutine and perhaps before Begin returns, when all are: a moment after the deadline at the latest. Until
+	// then qs and as are the Decider's. Decided does not block.
+	Begin(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool
+}
+
 // Switches are the settings that are read anew with every version of the rules. The zero value switches all off.
 type Switches struct {
 	Shadow          bool // SHADOW_MODE: answer OK whatever was decided
@@ -52,6 +61,7 @@ type Options struct {
 // Service answers rate limit requests. It is safe for concurrent use.
 type Service struct {
 	decider Decider
+	later   Later // decider, where it is one; else nil
 	namer   Namer
 	named   namings
 	store   *stats.Store
@@ -93,6 +103,7 @@ func New(o Options) *Service {
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
 	}
+	s.later, _ = o.Decider.(Later)
 	s.counts = newServiceCounts(o.Stats)
 	s.calls.New = func() any { return new(Call) }
 	return s
@@ -143,17 +154,19 @@ func (sw Switches) withDefaults() Switches {
 type Caller struct {
 	Key     string        // x-keyward-key: the owner string by which Envoy chose this member; "" when it chose any
 	Timeout time.Duration // the caller's own, what is left of it; 0 for none
+	Came    time.Time     // when the call came; zero: now
 }
 
 // Call is one request being answered. It comes from a Service and goes back to it, with all the memory it grew.
 type Call struct {
 	Request  Request
 	Response Response
-	Err      error // set by Decide: the answer is this error
+	Err      error // set by Decide and Begin: the answer is this error
 
 	slots     []slot
 	questions []owner.Question
 	answers   []owner.Answer
+	asked     asked
 	trace     *traced
 	text      []byte // scratch for names of statistics
 	wire      []byte // the door's copy of the message
@@ -173,7 +186,7 @@ func (s *Service) Release(c *Call) {
 	c.Response.reset()
 	clear(c.slots)
 	clear(c.answers)
-	c.Err = nil
+	c.Err, c.asked = nil, asked{}
 	s.calls.Put(c)
 }
 
@@ -181,77 +194,4 @@ func (s *Service) Release(c *Call) {
 func (s *Service) Decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
 	return c.Request.Decode(c.wire, s.bounds)
-}
-
-// Decide answers c.Request in c.Response, or in c.Err.
-func (s *Service) Decide(c *Call, from Caller) {
-	begin := time.Now()
-	c.Response.reset()
-	if c.Err = s.decide(c, from, begin); c.Err != nil {
-		s.counts.serviceError.Add(1)
-		c.Response.reset()
-	}
-	s.metrics.took(time.Since(begin))
-}
-
-func (s *Service) decide(c *Call, from Caller, now time.Time) error {
-	req := &c.Request
-	v := s.current.Load()
-	switch {
-	case req.Excess != Within:
-		s.refuseExcess(c, v)
-		return nil
-	case req.Domain == "":
-		return errNoDomain
-	case len(req.Descriptors) == 0:
-		return errNoDescriptors
-	case v == nil:
-		return errNoRules
-	}
-	s.match(c, v)
-	s.ask(c, v)
-	if len(c.questions) > 0 {
-		s.put(c, now.Add(s.budget(from)))
-	}
-	s.count(c, v, from, now)
-	if err := s.respond(c, v); err != nil {
-		return err
-	}
-	s.taps.show(c, now)
-	if s.denials != nil && c.Response.Code == OverLimit {
-		s.denials.see(c, now)
-	}
-	return nil
-}
-
-// put puts the questions to the Decider.
-func (s *Service) put(c *Call, deadline time.Time) {
-	if c.trace != nil {
-		c.trace.Decided = time.Now()
-		defer func() { c.trace.Found = time.Now() }()
-	}
-	s.decider.Decide(deadline, s.stop, c.questions, c.answers)
-}
-
-// budget is the part of the caller's timeout in which the answer must be found: the rest is for its way back. Past its
-// own timeout Envoy lets the request through uncounted.
-func (s *Service) budget(from Caller) time.Duration {
-	if from.Timeout <= 0 {
-		return s.timeout
-	}
-	return from.Timeout / 10 * 6
-}
-
-// refuseExcess answers a request beyond the bounds. It is no error, which would be an admission, and no charge, which
-// would need a key.
-func (s *Service) refuseExcess(c *Call, v *view) {
-	s.metrics.oversize[c.Request.Excess].Inc()
-	for range c.Request.Descriptors {
-		c.Response.Statuses = append(c.Response.Statuses, Status{Code: OverLimit, Reset: 1})
-	}
-	c.Response.Code = OverLimit
-	if v != nil && v.switches.Shadow {
-		c.Response.Code = OK
-		s.counts.globalShadow.Add(1)
-	}
 }
