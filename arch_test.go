@@ -34,6 +34,7 @@ var layers = map[string][]string{
 	"certs":               {},
 	"cluster":             {"ring", "hotkey"},
 	"peer":                {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
+	"envoy/h2":            {},
 	"envoy/settings":      {},
 	"envoy/stats":         {},
 	"envoy/trace":         {"envoy/rls"},
