@@ -102,7 +102,7 @@ func (s *Service) answer(c *Call) {
 		s.counts.serviceError.Add(1)
 		c.Response.reset()
 	}
-	s.metrics.took(time.Since(from.Came))
+	s.metrics.duration.Observe(time.Since(from.Came))
 }
 
 // tell shows an answered call to those who listen.

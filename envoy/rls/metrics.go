@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -29,7 +30,7 @@ type metrics struct {
 	misrouted [2]prometheus.Counter // cause ring, cause key
 	degraded  [3]prometheus.Counter // by owner.Degraded
 	oversize  [excesses]prometheus.Counter
-	duration  prometheus.Histogram
+	duration  *stats.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -38,11 +39,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_direct_total",
 			Help: "Questions of calls with a key (x-keyward-key) that were decided where Envoy sent them.",
 		}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: stats.NewHistogram(prometheus.HistogramOpts{
 			Name:    "keyward_decision_duration_seconds",
 			Help:    "Time from a decoded request to its response, forwarding included.",
 			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2, 5e-2, 0.1, 1},
-		}),
+		}, time.Second),
 	}
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -71,8 +72,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	return m
 }
-
-func (m *metrics) took(d time.Duration) { m.duration.Observe(d.Seconds()) }
 
 // callKey is what the key of a call, x-keyward-key, says of the way that Envoy chose.
 type callKey struct {

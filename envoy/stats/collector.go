@@ -114,7 +114,7 @@ func (c *Collector) collect(now time.Time) []prometheus.Metric {
 	}
 	for _, t := range c.timings {
 		if t.seen.Load() {
-			out = append(out, t.metric)
+			out = append(out, t.show())
 		}
 	}
 	return out

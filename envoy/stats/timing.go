@@ -10,14 +10,13 @@ import (
 
 // timing shows a timer to Prometheus as a histogram or summary.
 type timing struct {
-	metric prometheus.Metric
-	to     prometheus.Observer
-	scale  float64     // of milliseconds
-	seen   atomic.Bool // whether there is something to show
+	show func() prometheus.Metric
+	to   func(time.Duration)
+	seen atomic.Bool // whether there is something to show
 }
 
 func (t *timing) observe(d time.Duration) {
-	t.to.Observe(float64(d) / float64(time.Millisecond) * t.scale)
+	t.to(d)
 	if !t.seen.Load() {
 		t.seen.Store(true)
 	}
@@ -41,19 +40,35 @@ func (c *Collector) timer(name string) observer {
 	if t, ok := c.timings[id]; ok {
 		return t
 	}
-	t := &timing{scale: 1}
+	scale := 1.0 // of milliseconds
 	if m.Scale.Set {
-		t.scale = m.Scale.Val
+		scale = m.Scale.Val
 	}
+	t := new(timing)
 	if kind == kindHistogram {
-		h := prometheus.NewHistogram(c.histogram(m, shown, f.help, labels))
-		t.metric, t.to = h, h
+		t.histogram(c.histogram(m, shown, f.help, labels), scale)
 	} else {
 		s := prometheus.NewSummary(c.summary(m, shown, f.help, labels))
-		t.metric, t.to = s, s
+		t.other(s, s, scale)
 	}
 	c.timings[id] = t
 	return t
+}
+
+func (t *timing) histogram(o prometheus.HistogramOpts, scale float64) {
+	if o.NativeHistogramBucketFactor > 1 || scale <= 0 {
+		h := prometheus.NewHistogram(o)
+		t.other(h, h, scale)
+		return
+	}
+	h := newHistogram(o, float64(time.Millisecond)/scale)
+	t.show, t.to = h.metric, h.Observe
+}
+
+// other shows the timer in a metric of Prometheus's own.
+func (t *timing) other(m prometheus.Metric, to prometheus.Observer, scale float64) {
+	t.show = func() prometheus.Metric { return m }
+	t.to = func(d time.Duration) { to.Observe(float64(d) / float64(time.Millisecond) * scale) }
 }
 
 func (c *Collector) observerKind(m *mapper.MetricMapping) string {
