@@ -36,7 +36,10 @@ func newClock(start time.Time) *clock {
 func (c *clock) mono() int64 { return int64(time.Since(c.start)) }
 
 // now is Unix nanoseconds.
-func (c *clock) now() int64 { return c.line.Load().at(c.mono()) }
+func (c *clock) now() int64 { return c.at(c.mono()) }
+
+// at is what now was when mono read mono.
+func (c *clock) at(mono int64) int64 { return c.line.Load().at(mono) }
 
 // follow steers towards the wall time that was read at mono, to be there in a time of about horizon, and returns the
 // step if it took one. It is called by one goroutine.

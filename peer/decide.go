@@ -23,14 +23,47 @@ func (p *Peer) Decide(deadline time.Time, stop bool, qs []owner.Question, as []o
 	p.decide(deadline, qs, as)
 }
 
-func (p *Peer) decide(deadline time.Time, qs []owner.Question, as []owner.Answer) {
-	p.decides()
-	p.o.Node.TakeAll(p.clock.now(), false, qs, as)
-	if undecided(as) {
-		p.forward(deadline, qs, as)
+// Begin is Decide for a caller that does not wait: it returns true when every answer is there. Otherwise done.Decided is
+// called once, when all are, a moment after the deadline at the latest, and perhaps before Begin returns; until then qs and
+// as are not the caller's. Decided runs on the goroutine that brought the last answer, which reads other members'
+// answers or messages, so it must not block.
+//
+// With stop, a request that is not decided here takes a goroutine: it may have to be put to owners one after the other.
+func (p *Peer) Begin(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
+	as = as[:len(qs)]
+	if stop {
+		if p.takeStop(qs, as) {
+			return true
+		}
+		go func() {
+			p.followStop(deadline, qs, as)
+			done.Decided()
+		}()
+		return false
 	}
+	p.decides()
+	mono := p.clock.mono()
+	p.o.Node.TakeAll(p.clock.at(mono), false, qs, as)
+	there := !undecided(as) || p.seek(mono, deadline, qs, as, done)
 	p.nudge()
+	return there
 }
+
+func (p *Peer) decide(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	s := p.sleepers.Get().(sleeper)
+	if !p.Begin(deadline, false, qs, as, s) {
+		<-s
+	}
+	p.sleepers.Put(s)
+}
+
+// sleeper waits for a call to end.
+type sleeper chan struct{}
+
+func newSleeper() any { return make(sleeper, 1) }
+
+// Decided implements asker.
+func (s sleeper) Decided() { s <- struct{}{} }
 
 // decides notes that there is a decision to make.
 func (p *Peer) decides() {
@@ -48,27 +81,32 @@ func undecided(as []owner.Answer) bool {
 	return false
 }
 
-// forward gets the answers that are not Decided: from other members, or from Node itself, later.
-func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
-	c := p.begin(deadline, qs, as)
+// seek gets the answers that are not Decided: from other members, or from Node itself, later. It returns as Begin does.
+func (p *Peer) seek(mono int64, deadline time.Time, qs []owner.Question, as []owner.Answer, done asker) bool {
+	c := p.calls.Get().(*call)
+	c.mu.Lock()
+	c.begin(mono, int64(deadline.Sub(p.clock.start)), qs, as, done)
 	for i := range as {
 		p.follow(c, i, 0)
 	}
-	p.send(c, false)
-	p.nudge()
-	for c.open > 0 && c.wait() {
-		p.collect(c)
-		p.rest(c)
-		p.send(c, false) // what was re-routed
+	return c.advance() != nil
+}
+
+// forward is seek for a caller that waits.
+func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	s := p.sleepers.Get().(sleeper)
+	if !p.seek(p.clock.mono(), deadline, qs, as, s) {
+		<-s
 	}
-	p.finish(c)
+	p.sleepers.Put(s)
+	p.nudge()
 }
 
 // follow goes where the answer to question i points.
 func (p *Peer) follow(c *call, i int, hop uint8) {
 	switch a := &c.as[i]; a.Kind {
 	case owner.Ask:
-		p.assign(c, i, a.Member, hop)
+		p.assign(c, i, a.Member, hop, c.now)
 	case owner.Wait:
 		p.await(c, i, hop)
 	}
@@ -84,117 +122,113 @@ func (p *Peer) await(c *call, i int, hop uint8) {
 		return
 	}
 	n := c.expect(ticket, i, hop)
-	// c.gen is only written by the goroutine we are on.
 	if early := p.waits.expect(ticket, c, c.gen, n); early != nil {
-		c.resolve(c.gen, n, early)
-	}
-}
-
-// collect settles what has come.
-func (p *Peer) collect(c *call) {
-	for g := range c.groups {
-		if c.completed(g) {
-			p.settle(c, g)
-		}
-	}
-	for n := range c.later {
-		if c.arrived(n) {
-			p.settleLater(c, n)
-		}
+		p.settleLater(c, n, early)
 	}
 }
 
 // settleLater takes answer n, which has come. One that names a member counts as a re-route.
-func (p *Peer) settleLater(c *call, n int) {
+func (p *Peer) settleLater(c *call, n int, a *owner.Answer) {
 	w := &c.later[n]
 	w.settled = true
 	c.open--
 	p.m.waits[resolved].Inc()
-	i := int(w.index)
-	c.as[i] = w.answer
+	i, hop := int(w.index), w.hop
+	c.as[i] = *a
 	switch {
-	case w.answer.Kind == owner.Decided:
-	case w.answer.Kind == owner.Ask && w.hop+1 < maxHops:
-		p.assign(c, i, w.answer.Member, w.hop+1)
+	case a.Kind == owner.Decided:
+	case a.Kind == owner.Ask && !c.over && hop+1 < maxHops:
+		p.assign(c, i, a.Member, hop+1, c.now)
 	default:
 		c.as[i] = p.fallback(&c.qs[i])
 	}
 }
 
-func (p *Peer) begin(deadline time.Time, qs []owner.Question, as []owner.Answer) *call {
-	c := p.calls.Get().(*call)
-	c.begin(p.clock.mono(), int64(deadline.Sub(p.clock.start)), qs, as)
-	return c
-}
-
-// assign puts question i into a group for member to, or answers it if there is nobody to ask.
-func (p *Peer) assign(c *call, i int, to ring.ID, hop uint8) {
+// assign puts question i into a group for member to that leaves at due, or answers it if there is nobody to ask.
+func (p *Peer) assign(c *call, i int, to ring.ID, hop uint8, due int64) {
 	if to == "" || to == p.o.Self || i > int(^uint16(0)) {
 		p.m.questions[unreachable].Inc()
 		c.as[i] = p.fallback(&c.qs[i])
 		return
 	}
-	c.add(to, i, hop)
+	c.add(to, i, hop, due)
 }
 
-// send sends the groups that were assigned since the last time. One that cannot be sent is settled at once.
-func (p *Peer) send(c *call, stop bool) {
+// send sends the groups that are due. One that cannot be sent is settled at once.
+func (p *Peer) send(c *call) {
+	if c.unsent == 0 {
+		return
+	}
 	links := *p.links.Load()
-	for ; c.round < len(c.groups); c.round++ {
-		g := c.round
-		if r := p.sendGroup(links, c, g, stop); r != pending {
-			c.mu.Lock()
-			c.groups[g].state = r
-			c.mu.Unlock()
-			p.settle(c, g)
+	for g := range c.groups {
+		a := &c.groups[g]
+		if a.stage != unsent || a.due > c.now {
+			continue
+		}
+		a.stage = sent
+		c.unsent--
+		if r := p.sendGroup(links, c, g); r != pending {
+			p.settle(c, g, r)
 		}
 	}
 }
 
-func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int, stop bool) result {
+func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int) result {
 	a := &c.groups[g]
 	if a.link = links[a.to]; a.link == nil {
 		return unreachable
 	}
-	if a.sent = p.clock.mono(); a.sent >= c.end {
+	if a.sent = c.now; a.sent >= c.end {
 		return timeout // the answer could not be waited for, and the charge would stand
 	}
-	return a.link.send(c, g, stop)
+	return a.link.send(c, g)
 }
 
-// settle takes the answers of a completed group: it re-routes what was asked of a member that is not the owner,
-// and falls back for a group without an answer. Only a definite "not the owner" lets a question be asked again: any
-// other failure leaves open whether it was charged.
-func (p *Peer) settle(c *call, g int) {
+// settle ends group g, which r became of.
+func (p *Peer) settle(c *call, g int, r result) {
 	a := &c.groups[g]
-	a.settled = true
+	a.stage = settled
 	c.open--
 	if a.took > 0 {
 		p.m.duration.Observe(a.took.Seconds())
 	}
-	answered := a.state == ok || a.state == notOwner
-	if !answered {
-		p.m.questions[a.state].Add(float64(len(a.index)))
+	if c.outcome != nil {
+		*c.outcome = r
 	}
-	// Re-routing appends groups, so a is not used after it.
-	index, hop, asked := a.index, a.hop, a.to
-	served := 0
+	if r == ok || r == notOwner {
+		p.sort(c, g)
+		return
+	}
+	p.m.questions[r].Add(float64(len(a.index)))
+	if c.outcome != nil {
+		return // it is degraded as a whole
+	}
+	for _, i := range a.index {
+		c.as[i] = p.fallback(&c.qs[i])
+	}
+}
+
+// sort takes the answers of group g and re-routes what was asked of a member that is not the owner. Only a definite "not the
+// owner" lets a question be asked again: any other failure leaves open whether it was charged.
+func (p *Peer) sort(c *call, g int) {
+	// Re-routing appends groups, so no pointer to this one is kept.
+	index, hop, asked := c.groups[g].index, c.groups[g].hop, c.groups[g].to
+	served, now := 0, p.clock.at(c.now)
 	for _, i := range index {
 		q, answer := &c.qs[i], &c.as[i]
 		switch {
-		case !answered:
-			*answer = p.fallback(q)
 		case answer.Kind == owner.Decided:
 			served++
-			p.o.Node.Observe(p.clock.now(), q, answer)
-		case hop+1 >= maxHops:
+			p.o.Node.Observe(now, q, answer)
+		case c.outcome != nil: // who asked for them all or none sees to it
+		case c.over || hop+1 >= maxHops:
 			*answer = p.fallback(q)
 		default:
 			p.reroute(c, int(i), asked, hop+1)
 		}
 	}
-	if answered {
-		p.m.questions[ok].Add(float64(served))
+	p.m.questions[ok].Add(float64(served))
+	if served < len(index) {
 		p.m.questions[notOwner].Add(float64(len(index) - served))
 	}
 }
@@ -215,7 +249,7 @@ func hopRest(hop uint8) time.Duration { return min(mostHop, leastHop<<min(max(ho
 // is the same member, the one that it named, which has seen a newer ring.
 func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	named := c.as[i].Member
-	c.as[i] = p.o.Node.Take(p.clock.now(), &c.qs[i])
+	c.as[i] = p.o.Node.Take(p.clock.at(c.now), &c.qs[i])
 	if c.as[i].Kind != owner.Ask {
 		p.follow(c, i, hop)
 		return
@@ -228,89 +262,48 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	case named != p.o.Self:
 		to = named
 	}
+	due := c.now
 	if hop > 1 || to == asked {
-		c.rest = max(c.rest, hopRest(hop))
+		due += int64(hopRest(hop))
 	}
-	p.assign(c, i, to, hop)
-}
-
-// rest lets a moment pass before a key is looked for again where it was not found.
-func (p *Peer) rest(c *call) {
-	if d := min(c.rest, time.Duration(c.end-p.clock.mono())); d > 0 {
-		pause(p.ctx, d)
-	}
-	c.rest = 0
-}
-
-// finish gives up what has not been answered and returns c to its pool.
-func (p *Peer) finish(c *call) {
-	p.abandon(c)
-	c.finish()
-	for g := range c.groups {
-		a := &c.groups[g]
-		if a.settled {
-			continue
-		}
-		if a.state == pending {
-			a.link.withdraw(a.ticket)
-			a.state = timeout
-		}
-		a.hop = maxHops // there is no time left to ask again
-		p.settle(c, g)
-	}
-	c.reset()
-	p.calls.Put(c)
+	p.assign(c, i, to, hop, due)
 }
 
 // resolveTime is how long an answer that Node has given may take to come through.
 const resolveTime = 20 * time.Millisecond
 
-// abandon gives up the later answers that have not come. One that cannot be cancelled is on its way and is waited for.
-func (p *Peer) abandon(c *call) {
-	coming := 0
+// expire gives up what has not been answered by the deadline. A later answer that cannot be cancelled is on its way and is
+// waited for once more.
+func (p *Peer) expire(c *call) {
+	for g := range c.groups {
+		switch a := &c.groups[g]; a.stage {
+		case settled:
+			continue
+		case sent:
+			a.link.withdraw(a.ticket)
+		case unsent:
+			c.unsent--
+		}
+		p.settle(c, g, timeout)
+	}
 	for n := range c.later {
 		w := &c.later[n]
-		if w.settled {
+		switch {
+		case w.settled:
+			continue
+		case c.over:
+			p.waits.abandon(w.ticket)
+		case p.o.Node.Cancel(w.ticket):
+			p.waits.forget(w.ticket)
+		default:
 			continue
 		}
-		w.hop = maxHops // there is no time left to ask again
-		if !c.arrived(n) && p.o.Node.Cancel(w.ticket) {
-			p.waits.forget(w.ticket)
-			p.expire(c, n)
-		} else {
-			coming++
-		}
+		w.settled = true
+		c.open--
+		p.m.waits[expired].Inc()
+		c.as[w.index] = p.fallback(&c.qs[w.index])
 	}
-	if coming == 0 {
-		return
-	}
-	c.timer.Reset(resolveTime)
-	for more := true; ; more = c.wait() {
-		coming = 0
-		for n := range c.later {
-			switch w := &c.later[n]; {
-			case w.settled:
-			case c.arrived(n):
-				p.settleLater(c, n)
-			case !more:
-				p.waits.abandon(w.ticket)
-				p.expire(c, n)
-			default:
-				coming++
-			}
-		}
-		if coming == 0 {
-			return
-		}
-	}
-}
-
-func (p *Peer) expire(c *call, n int) {
-	w := &c.later[n]
-	w.settled = true
-	c.open--
-	p.m.waits[expired].Inc()
-	c.as[w.index] = p.fallback(&c.qs[w.index])
+	c.over, c.end = true, c.now+int64(resolveTime)
 }
 
 // fallback answers by the rule's degraded policy.

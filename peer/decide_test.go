@@ -268,29 +268,34 @@ func TestChurn(t *testing.T) {
 
 // An answer that comes when its caller has gone changes nothing, not even for the next user of the pooled call.
 func TestLateAnswer(t *testing.T) {
-	c := newCall().(*call)
+	m := newMember(t, "m0").alone()
+	c := m.newCall().(*call)
 	late := appendAnswer(nil, &owner.Answer{Kind: owner.Decided, Authority: owner.Cached})
-	as := make([]owner.Answer, 1)
+	as, done := make([]owner.Answer, 1), newSleeper().(sleeper)
 	start := func() (gen uint64) {
-		c.begin(0, int64(time.Hour), make([]owner.Question, 1), as)
-		c.add("x", 0, 0)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.begin(0, int64(time.Hour), make([]owner.Question, 1), as, done)
+		c.add("x", 0, 0, 0)
+		c.groups[0].stage, c.unsent = sent, 0
 		return c.gen
 	}
 	gen := start()
+	c.mu.Lock()
 	c.finish()
-	c.reset()
+	c.mu.Unlock()
 	start()
 	if err := c.answer(gen, 0, 1, groupServed, 1, late); err != nil {
 		t.Error(err)
 	}
 	c.fail(gen, 0, broken)
-	if as[0] != (owner.Answer{}) || c.completed(0) || len(c.wake) != 0 {
-		t.Errorf("answers %+v, completed %v, woken %v", as, c.completed(0), len(c.wake))
+	c.resolve(gen, 0, &owner.Answer{})
+	if as[0] != (owner.Answer{}) || c.open != 1 || len(done) != 0 {
+		t.Errorf("answers %+v, %d open, told %d times", as, c.open, len(done))
 	}
-	if err := c.answer(c.gen, 0, 1, groupServed, 1, late); err != nil || !c.completed(0) || as[0].Authority != owner.Cached {
-		t.Errorf("the present generation: %+v, %v", as, err)
+	if err := c.answer(c.gen, 0, 1, groupServed, 1, late); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
+		t.Errorf("the present life: %+v, %v", as, err)
 	}
-	c.finish()
 }
 
 // A failure that lasts is logged once, however often the member is dialled.

@@ -70,8 +70,8 @@ type queueBounds struct {
 	groups int // without an answer
 }
 
-// send queues group g of c. A result other than pending says why it did not: then no byte has left.
-func (l *link) send(c *call, g int, stop bool) result {
+// send queues group g of c, whose mu is held. A result other than pending says why it did not: then no byte has left.
+func (l *link) send(c *call, g int) result {
 	a := &c.groups[g]
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,11 +82,10 @@ func (l *link) send(c *call, g int, stop bool) result {
 	if len(l.out)+size > l.bounds.bytes || l.tickets.len() >= l.bounds.groups {
 		return queueFull
 	}
-	// c.gen is only written by the goroutine we are on.
 	a.ticket = l.tickets.put(ticket{call: c, gen: c.gen, group: g})
 	l.push(func(b []byte) []byte {
 		return appendAsk(b, group{
-			id: a.ticket, sent: a.sent, ttl: time.Duration(c.end - a.sent), stop: stop, count: len(a.index),
+			id: a.ticket, sent: a.sent, ttl: time.Duration(c.end - a.sent), stop: c.outcome != nil, count: len(a.index),
 		}, c.qs, a.index)
 	})
 	l.queued += len(a.index)

@@ -131,6 +131,7 @@ type Peer struct {
 	serverTLS *tls.Config
 	listener  net.Listener // nil: none
 	calls     sync.Pool    // of *call
+	sleepers  sync.Pool    // of sleeper
 	scratches sync.Pool    // of *scratch
 	parked    sync.Pool    // of *parked
 
@@ -173,17 +174,17 @@ func New(o Options) (*Peer, error) {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	p := &Peer{
-		o:     o,
-		log:   o.Logger,
-		clock: newClock(time.Now()),
-		calls: sync.Pool{New: newCall}, scratches: sync.Pool{New: newScratch},
+		o:        o,
+		log:      o.Logger,
+		clock:    newClock(time.Now()),
+		sleepers: sync.Pool{New: newSleeper}, scratches: sync.Pool{New: newScratch},
 		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		hello: hello{
 			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
 			algorithms: o.Algorithms, from: o.Self, fromInst: o.Inst,
 		},
 	}
-	p.parked.New = p.newParked
+	p.calls.New, p.parked.New = p.newCall, p.newParked
 	p.sends.m = map[ring.ID]*sending{}
 	p.links.Store(&map[ring.ID]*link{})
 	if o.Listen != "" {

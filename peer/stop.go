@@ -10,20 +10,31 @@ import (
 
 // scratch holds the questions of a request as they are put in one of its rounds.
 type scratch struct {
-	qs   []owner.Question
-	lost []bool // no owner answered in the first round
+	qs      []owner.Question
+	lost    []bool // no owner answered in the first round
+	outcome result // of the one group that has them all
 }
 
 func newScratch() any { return new(scratch) }
 
 // decideStop decides a request in stop mode.
 func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+	if !p.takeStop(qs, as) {
+		p.followStop(deadline, qs, as)
+	}
+}
+
+// takeStop does what can be done here and says whether that is all.
+func (p *Peer) takeStop(qs []owner.Question, as []owner.Answer) bool {
 	p.decides()
 	p.o.Node.TakeAll(p.clock.now(), true, qs, as)
+	p.nudge()
+	return !undecided(as)
+}
+
+// followStop goes where the answers of takeStop point.
+func (p *Peer) followStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
 	defer p.nudge()
-	if !undecided(as) {
-		return
-	}
 	if !slices.ContainsFunc(as, asks) {
 		p.forward(deadline, qs, as) // all is charged that will be
 		return
@@ -42,7 +53,7 @@ func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.An
 		}
 	}
 	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxQuestions {
-		switch p.askStop(deadline, to, qs, as) {
+		switch p.askStop(deadline, s, to, qs, as) {
 		case ok:
 			return
 		case notOwner: // nothing was charged, and the others may name several owners
@@ -70,37 +81,20 @@ func soleOwner(as []owner.Answer) (ring.ID, bool) {
 }
 
 // askStop asks one member for the whole request, which it decides under its own locks.
-func (p *Peer) askStop(deadline time.Time, to ring.ID, qs []owner.Question, as []owner.Answer) result {
-	c := p.begin(deadline, qs, as)
+func (p *Peer) askStop(deadline time.Time, s *scratch, to ring.ID, qs []owner.Question, as []owner.Answer) result {
+	done := p.sleepers.Get().(sleeper)
+	c := p.calls.Get().(*call)
+	c.mu.Lock()
+	c.begin(p.clock.mono(), int64(deadline.Sub(p.clock.start)), qs, as, done)
+	c.outcome = &s.outcome
 	for i := range qs {
-		c.add(to, i, 0)
+		c.add(to, i, 0, c.now)
 	}
-	r := p.sendGroup(*p.links.Load(), c, 0, true)
-	if r == pending {
-		for !c.completed(0) && c.wait() {
-		}
+	if c.advance() == nil {
+		<-done
 	}
-	c.finish()
-	a := &c.groups[0]
-	if r == pending {
-		r = a.state
-	}
-	if r == pending {
-		a.link.withdraw(a.ticket)
-		r = timeout
-	}
-	if a.took > 0 {
-		p.m.duration.Observe(a.took.Seconds())
-	}
-	p.m.questions[r].Add(float64(len(qs)))
-	if r == ok {
-		for i := range qs {
-			p.o.Node.Observe(p.clock.now(), &qs[i], &as[i])
-		}
-	}
-	c.reset()
-	p.calls.Put(c)
-	return r
+	p.sleepers.Put(done)
+	return s.outcome
 }
 
 // decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.

@@ -312,21 +312,21 @@ func FuzzAnswer(f *testing.F) {
 		f.Add(samples()[name][frameHead:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c := newCall().(*call)
+		var c call
 		as := make([]owner.Answer, 2)
-		c.begin(0, int64(time.Hour), make([]owner.Question, 2), as)
-		defer c.finish()
-		c.add("x", 0, 0)
-		c.add("x", 1, 0)
+		c.begin(0, int64(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
+		c.add("x", 0, 0, 0)
+		c.add("x", 1, 0, 0)
 		_, outcome, count, records, err := parseAnswerHead(b)
 		if err != nil {
 			return
 		}
-		if err := c.answer(0, 0, 1, outcome, count, records); (err != nil) != (c.groups[0].state == broken) {
-			t.Fatalf("state %v, error %v", c.groups[0].state, err)
+		r, err := c.read(&c.groups[0], outcome, count, records)
+		if (err != nil) != (r == broken) {
+			t.Fatalf("%v, error %v", r, err)
 		}
 		for _, a := range as {
-			if c.groups[0].state == ok && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
+			if r == ok && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
 				t.Fatalf("%+v", a)
 			}
 		}
