@@ -19,7 +19,7 @@ func (s *Surface) Watch(srv *http.Server) {
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(pendingKey{}).(*pending); ok {
 			p.begun.Store(false)
-			answered(p.conn)
+			Answered(p.conn)
 		}
 		next.ServeHTTP(w, r)
 	})

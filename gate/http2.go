@@ -131,7 +131,7 @@ func (w *watched) Write(b []byte) (int, error) {
 		case http2.FrameGoAway:
 			w.parted.Store(true)
 		case http2.FrameData:
-			answered(w.raw)
+			Answered(w.raw)
 		}
 		if code := f.code(); code != http2.ErrCodeNo {
 			w.surface.Refuse(strings.ToLower(code.String()))

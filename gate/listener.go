@@ -81,8 +81,8 @@ func (c *conn) before(d *conn) bool {
 	return c.heard.Load() < d.heard.Load()
 }
 
-// answered notes that a request on a connection was answered.
-func answered(c net.Conn) {
+// Answered notes that a request was answered on a connection that a Listener of Listen has accepted; of others it notes nothing.
+func Answered(c net.Conn) {
 	if c, ok := c.(*conn); ok && !c.served.Load() {
 		c.served.Store(true)
 	}

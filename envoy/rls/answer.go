@@ -102,7 +102,8 @@ func (s *Service) answer(c *Call) {
 		s.counts.serviceError.Add(1)
 		c.Response.reset()
 	}
-	s.metrics.duration.Observe(time.Since(from.Came))
+	c.took = time.Since(from.Came)
+	s.metrics.duration.Observe(c.took)
 }
 
 // tell shows an answered call to those who listen.

@@ -107,7 +107,7 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		o.Gate.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
-	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader))}
+	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), Came: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}
@@ -119,7 +119,7 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 	}
 	s.Decide(c, from)
 	s.traced(c)
-	s.counts.served(time.Since(begin))
+	s.counts.served(c.took)
 	if err := c.Err; err != nil {
 		s.Release(c)
 		return nil, err // any error that is no gRPC status has the code UNKNOWN

@@ -36,7 +36,7 @@ func do(t testing.TB, method string, a net.Addr, path, body string) (int, string
 
 func TestJSON(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, NewHealth()).Addrs()[1]
+	a := r.start(t, GRPC, NewHealth()).Addrs()[1]
 	const one = `{"domain":"basic","descriptors":[{"entries":[{"key":"one","value":"v"}]}]}`
 	for _, tt := range []struct {
 		name, method, body string
@@ -77,7 +77,7 @@ func TestJSON(t *testing.T) {
 // One client's odd bytes are one count, whichever door it takes.
 func TestJSONOpaque(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, NewHealth()).Addrs()[1]
+	a := r.start(t, GRPC, NewHealth()).Addrs()[1]
 	if code, body := do(t, "POST", a, "/json", "{\"domain\":\"basic\",\"descriptors\":[{\"entries\":[{\"key\":\"one\",\"value\":\"\xff\xfe\"}]}]}"); code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -93,7 +93,7 @@ func TestJSONOpaque(t *testing.T) {
 
 func TestDebug(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, NewHealth()).Addrs()[2]
+	a := r.start(t, GRPC, NewHealth()).Addrs()[2]
 	for path, want := range map[string]string{
 		"/":                             "/rlconfig: print out",
 		"/rlconfig":                     "basic.shadow: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false\n",
@@ -107,7 +107,7 @@ func TestDebug(t *testing.T) {
 			t.Errorf("%s: %d without %q: %.200s", path, code, want, body)
 		}
 	}
-	if code, body := get(t, newRig(t, "").start(t, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
+	if code, body := get(t, newRig(t, "").start(t, GRPC, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
 		t.Errorf("/rlconfig without rules: %d %q", code, body)
 	}
 }

@@ -19,8 +19,18 @@ import (
 	"github.com/keyward/keyward/gate"
 )
 
+// Kind is whose HTTP/2 a door speaks.
+type Kind uint8
+
+// The kinds of doors. Both answer alike.
+const (
+	Lean Kind = iota // package h2's
+	GRPC             // grpc-go's
+)
+
 // Door is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
 type Door struct {
+	Kind    Kind
 	Address string      // host:port, or a path with Unix
 	TLS     *tls.Config // nil for plaintext
 	Unix    bool        // Address is the path of a socket
@@ -47,7 +57,7 @@ type ServerOptions struct {
 // Server listens for rate limit requests.
 type Server struct {
 	log       *slog.Logger
-	grpc      []*grpc.Server
+	doors     []door
 	http      []*http.Server
 	listeners []net.Listener
 	done      sync.WaitGroup
@@ -74,12 +84,9 @@ func Start(o ServerOptions) (*Server, error) {
 			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
 		}
 		listeners[i] = opts.Gate.Listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
-		g := o.Service.NewGRPC(opts)
-		if !d.Bare {
-			o.Health.Register(g, o.Service.store)
-		}
-		s.grpc = append(s.grpc, g)
-		s.serve("gRPC", listeners[i], g.Serve)
+		door := o.open(d, opts)
+		s.doors = append(s.doors, door)
+		s.serve("gRPC", listeners[i], door.Serve)
 	}
 	rest := listeners[len(o.Doors):]
 	if o.HTTP != "" {
@@ -90,6 +97,37 @@ func Start(o ServerOptions) (*Server, error) {
 		s.serveHTTP("debug", rest[0], o.Gates, o.Service.Debug(), 0) // a profile takes as long as it was asked to
 	}
 	return s, nil
+}
+
+// door serves the connections of a listener until it is shut down.
+type door interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context)
+}
+
+func (o *ServerOptions) open(d Door, opts GRPCOptions) door {
+	h := o.Health
+	if d.Bare {
+		h = nil
+	}
+	if d.Kind == Lean {
+		return o.Service.NewLean(opts, h)
+	}
+	g := o.Service.NewGRPC(opts)
+	if h != nil {
+		h.Register(g, o.Service.store)
+	}
+	return grpcDoor{g}
+}
+
+// grpcDoor is a server of grpc-go.
+type grpcDoor struct{ *grpc.Server }
+
+// Shutdown lets the calls in flight end until ctx is done, then cuts them off.
+func (d grpcDoor) Shutdown(ctx context.Context) {
+	cut := context.AfterFunc(ctx, d.Stop)
+	defer cut()
+	d.GracefulStop()
 }
 
 const (
@@ -189,8 +227,8 @@ func (s *Server) Addrs() []net.Addr {
 // Stop takes no new calls, lets those in flight end until ctx is done, then cuts them off.
 func (s *Server) Stop(ctx context.Context) {
 	var stopping sync.WaitGroup
-	for _, g := range s.grpc {
-		stopping.Go(func() { stopGRPC(ctx, g) })
+	for _, d := range s.doors {
+		stopping.Go(func() { d.Shutdown(ctx) })
 	}
 	for _, h := range s.http {
 		stopping.Go(func() {
@@ -201,10 +239,4 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 	stopping.Wait()
 	s.done.Wait()
-}
-
-func stopGRPC(ctx context.Context, g *grpc.Server) {
-	cut := context.AfterFunc(ctx, g.Stop)
-	defer cut()
-	g.GracefulStop()
 }

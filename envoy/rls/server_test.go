@@ -32,10 +32,10 @@ import (
 )
 
 // start serves the rig on sockets of its own until the test ends, and checks that nothing runs on after that.
-func (r *rig) start(t testing.TB, h *Health, change ...func(*ServerOptions)) *Server {
+func (r *rig) start(t testing.TB, kind Kind, h *Health, change ...func(*ServerOptions)) *Server {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	o := ServerOptions{Service: r.Service, Health: h, Doors: []Door{{Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
+	o := ServerOptions{Service: r.Service, Health: h, Doors: []Door{{Kind: kind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
 	for _, c := range change {
 		c(&o)
 	}
@@ -51,6 +51,13 @@ func (r *rig) start(t testing.TB, h *Health, change ...func(*ServerOptions)) *Se
 		goleak.VerifyNone(t, before)
 	})
 	return s
+}
+
+// eachDoor runs a test against every kind of door.
+func eachDoor(t *testing.T, test func(*testing.T, Kind)) {
+	for kind, name := range map[Kind]string{GRPC: "grpc-go"} {
+		t.Run(name, func(t *testing.T) { test(t, kind) })
+	}
 }
 
 func dial(t testing.TB, target string, creds credentials.TransportCredentials) *grpc.ClientConn {
@@ -84,9 +91,11 @@ func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateL
 	return resp, err
 }
 
-func TestGRPC(t *testing.T) {
+func TestGRPC(t *testing.T) { eachDoor(t, testGRPC) }
+
+func testGRPC(t *testing.T, kind Kind) {
 	r := newRig(t, basic)
-	s := r.start(t, NewHealth())
+	s := r.start(t, kind, NewHealth())
 	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
 	ctx := t.Context()
 	for i := range 3 {
@@ -119,9 +128,11 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-func TestCallTimeout(t *testing.T) {
+func TestCallTimeout(t *testing.T) { eachDoor(t, testCallTimeout) }
+
+func testCallTimeout(t *testing.T, kind Kind) {
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -135,7 +146,9 @@ func TestCallTimeout(t *testing.T) {
 }
 
 // Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
-func TestTryTimeout(t *testing.T) {
+func TestTryTimeout(t *testing.T) { eachDoor(t, testTryTimeout) }
+
+func testTryTimeout(t *testing.T, kind Kind) {
 	for _, tt := range []struct {
 		timeout time.Duration
 		millis  string
@@ -149,7 +162,7 @@ func TestTryTimeout(t *testing.T) {
 		}
 	}
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), tryHeader, "60000"), time.Hour)
 	defer cancel()
 	if _, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "v"))); err != nil {
@@ -161,9 +174,11 @@ func TestTryTimeout(t *testing.T) {
 }
 
 // What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
-func TestHostile(t *testing.T) {
+func TestHostile(t *testing.T) { eachDoor(t, testHostile) }
+
+func testHostile(t *testing.T, kind Kind) {
 	r := newRig(t, basic)
-	conn := dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil)
+	conn := dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil)
 	one := func(value string) []byte {
 		b := wire(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
 		return bytes.Replace(b, bytes.Repeat([]byte("x"), len(value)), []byte(value), 1)
@@ -209,9 +224,11 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-func TestExactUnderConcurrency(t *testing.T) {
+func TestExactUnderConcurrency(t *testing.T) { eachDoor(t, testExactUnderConcurrency) }
+
+func testExactUnderConcurrency(t *testing.T, kind Kind) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
-	addr := r.start(t, NewHealth()).Addrs()[0].String()
+	addr := r.start(t, kind, NewHealth()).Addrs()[0].String()
 	var admitted [4]int
 	var callers sync.WaitGroup
 	for i := range admitted {
@@ -240,9 +257,11 @@ func TestExactUnderConcurrency(t *testing.T) {
 }
 
 // Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
-func TestHealthIsCounted(t *testing.T) {
+func TestHealthIsCounted(t *testing.T) { eachDoor(t, testHealthIsCounted) }
+
+func testHealthIsCounted(t *testing.T, kind Kind) {
 	r := newRig(t, basic)
-	client := healthpb.NewHealthClient(dial(t, r.start(t, NewHealth()).Addrs()[0].String(), nil))
+	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
 	for range 2 {
 		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
 	}
@@ -256,9 +275,11 @@ func TestHealthIsCounted(t *testing.T) {
 	}
 }
 
-func TestHealth(t *testing.T) {
+func TestHealth(t *testing.T) { eachDoor(t, testHealth) }
+
+func testHealth(t *testing.T, kind Kind) {
 	h := NewHealth("cluster", "config")
-	s := newRig(t, basic).start(t, h)
+	s := newRig(t, basic).start(t, kind, h)
 	client := healthpb.NewHealthClient(dial(t, s.Addrs()[0].String(), nil))
 	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
@@ -285,7 +306,9 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-func TestUnixSocket(t *testing.T) {
+func TestUnixSocket(t *testing.T) { eachDoor(t, testUnixSocket) }
+
+func testUnixSocket(t *testing.T, kind Kind) {
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -293,9 +316,11 @@ func TestUnixSocket(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
-	only := func(o *ServerOptions) { o.Doors, o.HTTP, o.Debug = []Door{{Address: path, Unix: true}}, "", "" }
+	only := func(o *ServerOptions) {
+		o.Doors, o.HTTP, o.Debug = []Door{{Kind: kind, Address: path, Unix: true}}, "", ""
+	}
 	r := newRig(t, basic)
-	r.start(t, NewHealth(), only)
+	r.start(t, kind, NewHealth(), only)
 	client := pb.NewRateLimitServiceClient(dial(t, "unix:"+path, nil))
 	if _, err := client.ShouldRateLimit(t.Context(), request("basic", descriptor("key1", "v"))); err != nil {
 		t.Error(err)
@@ -323,7 +348,9 @@ func TestStartReportsAllFaults(t *testing.T) {
 }
 
 // Two doors: plaintext with everything, and one with mTLS for rate limiting alone.
-func TestTLS(t *testing.T) {
+func TestTLS(t *testing.T) { eachDoor(t, testTLS) }
+
+func testTLS(t *testing.T, kind Kind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
@@ -333,8 +360,8 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, basic)
-	s := r.start(t, NewHealth(), func(o *ServerOptions) {
-		o.Doors = append(o.Doors, Door{Address: "127.0.0.1:0", TLS: server, Bare: true})
+	s := r.start(t, kind, NewHealth(), func(o *ServerOptions) {
+		o.Doors = append(o.Doors, Door{Kind: kind, Address: "127.0.0.1:0", TLS: server, Bare: true})
 	})
 	secure := s.Addrs()[1].String()
 	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
@@ -366,12 +393,14 @@ func TestTLS(t *testing.T) {
 }
 
 // A call in flight ends well when the server stops; one that hangs is cut off.
-func TestStop(t *testing.T) {
+func TestStop(t *testing.T) { eachDoor(t, testStop) }
+
+func testStop(t *testing.T, kind Kind) {
 	for _, hangs := range []bool{false, true} {
 		r := newRig(t, basic)
 		in, out := make(chan bool), make(chan bool)
 		r.lone.after = func([]owner.Question, []owner.Answer) { in <- true; <-out }
-		s := r.start(t, NewHealth())
+		s := r.start(t, kind, NewHealth())
 		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
 		result := make(chan error)
 		go func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/envoy/h2"
 	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -168,8 +169,10 @@ type Call struct {
 	answers   []owner.Answer
 	asked     asked
 	trace     *traced
-	text      []byte // scratch for names of statistics
-	wire      []byte // the door's copy of the message
+	text      []byte   // scratch for names of statistics
+	wire      []byte   // the door's copy of the message
+	lean      *h2.Call // where the lean door answers; nil for other doors
+	took      time.Duration
 }
 
 // keepBytes is how much scratch a Call may bring back to the pool: a flood of giant requests must not stay in memory.
@@ -186,7 +189,7 @@ func (s *Service) Release(c *Call) {
 	c.Response.reset()
 	clear(c.slots)
 	clear(c.answers)
-	c.Err, c.asked = nil, asked{}
+	c.Err, c.asked, c.lean = nil, asked{}, nil
 	s.calls.Put(c)
 }
 

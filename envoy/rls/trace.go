@@ -5,6 +5,8 @@ import "time"
 // Tracer is told of calls. Begin says that one has come, with a look at its headers, by lower-case name; done is nil when the call
 // is not to be recorded, else it is shown the answered call, whose memory is used again afterwards.
 type Tracer interface {
+	// Headers are the names of all headers that Begin may look at.
+	Headers() []string
 	Begin(header func(name string) string) (done func(c *Call, t Traced))
 }
 

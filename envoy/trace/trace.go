@@ -93,6 +93,9 @@ func (c carrier) Get(key string) string { return c(key) }
 func (carrier) Set(string, string)      {}
 func (carrier) Keys() []string          { return nil }
 
+// Headers implements rls.Tracer.
+func (t *Tracer) Headers() []string { return t.headers.Fields() }
+
 // Begin implements rls.Tracer.
 func (t *Tracer) Begin(header func(string) string) func(*rls.Call, rls.Traced) {
 	ctx := t.headers.Extract(context.Background(), carrier(header))

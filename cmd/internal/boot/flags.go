@@ -15,6 +15,7 @@ import (
 
 	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
 )
@@ -33,6 +34,7 @@ type Flags struct {
 	Expect          int           // members to wait for before deciding alone
 	RLSAdvertise    string        // host:port of the RLS for other pods' Envoys
 	RouteAdvertise  string        // host:port of this pod's Envoy, for ring-hash routes
+	RLSDoor         string        // lean or grpc: whose HTTP/2 Envoys meet
 	RLSPlaintext    bool          // serve RLSAdvertise without TLS, where a mesh encrypts
 	DecisionTimeout time.Duration // a question's deadline when the caller sends none
 	Partition       string        // what a part of a cut cluster may admit
@@ -76,6 +78,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate-limit questions of other pods' Envoys on, with mTLS")
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
+	s.StringVar(&f.RLSDoor, "rls-door", "grpc", "`door` for rate-limit questions: lean, a loop made for them alone, or grpc, grpc-go's server, several times dearer")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
 	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster: share (its members' part of each limit), available (the whole limit) or quorum (the whole limit in a majority, else nothing)")
 	s.StringVar(&f.LostState, "lost-state", "prorata", "`policy` of a key when all who knew its count have died: prorata (the limit's part of the time left in its window) or full (the whole limit again)")
@@ -167,6 +170,9 @@ func (f *Flags) validate() error {
 	if _, ok := policies()[f.Partition]; !ok {
 		fail("--partition %q: want share, available or quorum", f.Partition)
 	}
+	if _, ok := doors()[f.RLSDoor]; !ok {
+		fail("--rls-door %q: want lean or grpc", f.RLSDoor)
+	}
 	if f.LostState != "prorata" && f.LostState != "full" {
 		fail("--lost-state %q: want prorata or full", f.LostState)
 	}
@@ -249,6 +255,9 @@ func (f *Flags) validateSecurity() error {
 func policies() map[string]handoff.Policy {
 	return map[string]handoff.Policy{"share": handoff.ShareOut, "available": handoff.Available, "quorum": handoff.Quorum}
 }
+
+// doors are the values of --rls-door.
+func doors() map[string]rls.Kind { return map[string]rls.Kind{"lean": rls.Lean, "grpc": rls.GRPC} }
 
 func hostPort(addr string) error {
 	if addr == "" {

@@ -37,14 +37,14 @@ func TestParseNamesEveryFault(t *testing.T) {
 	_, err := Parse("sidecar", "", []string{
 		"stray", "--gossip", "nowhere", "--ring-capacity", "10000", "--partition", "maybe", "--join", "x:1", "--tls-cert", "a",
 		"--weight", "0", "--peer", "::1:7947", "--route-listener", "edge:80", "--hot-rate", "NaN",
-		"--connection-age", "1ms", "--max-connections", "0", "--tls-bind-name", "no-place",
+		"--connection-age", "1ms", "--max-connections", "0", "--rls-door", "front", "--tls-bind-name", "no-place",
 	}, env("KEYWARD_EXPECT", "many", "POD_NAME", strings.Repeat("n", 129)))
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
 		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
-		"--connection-age", "--max-connections", "want one {node}",
+		"--connection-age", "--max-connections", "want one {node}", "want lean or grpc",
 		"KEYWARD_EXPECT", "129 bytes",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -59,7 +59,7 @@ func TestFlagNames(t *testing.T) {
 	new(Flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "rls-advertise", "decision-timeout", "partition",
-		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext",
+		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-door",
 	} {
 		if s.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

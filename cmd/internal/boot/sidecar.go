@@ -299,9 +299,10 @@ func (m *Sidecar) startDoors() error {
 		GRPC:  rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
 		Gates: m.security.gates, MaxConn: m.flags.MaxConnections,
 	}
-	own := rls.Door{Address: join(s.GRPCHost, s.GRPCPort)}
+	kind := doors()[m.flags.RLSDoor]
+	own := rls.Door{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
-		own = rls.Door{Address: s.GRPCSocket, Unix: true}
+		own = rls.Door{Kind: kind, Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
 	if own.TLS, err = m.security.ownDoor(s); err != nil {
@@ -309,7 +310,7 @@ func (m *Sidecar) startDoors() error {
 	}
 	o.Doors = append(o.Doors, own)
 	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
-		d := rls.Door{Address: m.flags.RLSAdvertise, Bare: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
+		d := rls.Door{Kind: kind, Address: m.flags.RLSAdvertise, Bare: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
 		if !m.flags.RLSPlaintext {
 			if d.TLS, err = m.security.door(); err != nil {
 				return err

@@ -1,0 +1,95 @@
+package rls
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/envoy/h2"
+	"github.com/keyward/keyward/gate"
+)
+
+// lean serves ShouldRateLimit where the connection's loop reads it: the request is decoded in place and the response built
+// in the connection's output. A call that waits for another member is answered from the goroutine that brings its answer.
+type lean struct {
+	service *Service
+	gate    *gate.Surface
+	traces  []string // headers that the Tracer looks at; they follow callHeaders
+}
+
+// callHeaders are the headers that a call is read for.
+const (
+	headerKey = iota
+	headerTry
+	callHeaders
+)
+
+// NewLean makes the lean door for s, and for h unless it is nil.
+func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
+	d := &lean{service: s, gate: o.Gate}
+	if s.tracer != nil {
+		d.traces = s.tracer.Headers()
+	}
+	methods := map[string]h2.Method{method: d}
+	if h != nil {
+		h.serve(methods, s.store)
+	}
+	return h2.NewServer(h2.Options{
+		Methods: methods,
+		Headers: slices.Concat([]string{headerKey: KeyHeader, headerTry: tryHeader}, d.traces),
+		Refuse:  o.Gate.Refuse, Served: gate.Answered,
+		TLS: o.TLS, TLSReason: certs.Reason,
+		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
+		Bounds: h2.Bounds{
+			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Handshake: handshakeTime, MessageTime: questionTime,
+		},
+	})
+}
+
+// Serve implements h2.Method.
+func (d *lean) Serve(k *h2.Call) {
+	s := d.service
+	c := s.NewCall()
+	if err := c.Request.Decode(k.Message(), s.bounds); err != nil {
+		s.Release(c)
+		d.gate.Refuse("question_internal")
+		k.Fail(codes.Internal, "grpc: error unmarshalling request: "+err.Error())
+		return
+	}
+	from := Caller{Key: k.Header(headerKey), Timeout: k.Timeout()}
+	if try := k.Header(headerTry); try != "" {
+		from.Timeout = shorter(from.Timeout, try)
+	}
+	if s.tracer != nil {
+		s.trace(c, func(name string) string { return d.traceHeader(k, name) })
+	}
+	c.lean = k
+	if s.Begin(c, from, d) {
+		d.Answered(c)
+	}
+}
+
+// traceHeader is a header for the Tracer, which may keep it.
+func (d *lean) traceHeader(k *h2.Call, name string) string {
+	for i, h := range d.traces {
+		if strings.EqualFold(h, name) {
+			return strings.Clone(k.Header(callHeaders + i))
+		}
+	}
+	return ""
+}
+
+// Answered sends the answer.
+func (d *lean) Answered(c *Call) {
+	s, k := d.service, c.lean
+	s.traced(c)
+	s.counts.served(c.took)
+	if c.Err != nil {
+		k.Fail(codes.Unknown, c.Err.Error())
+	} else {
+		k.Reply(&c.Response)
+	}
+	s.Release(c)
+}
