@@ -1,0 +1,289 @@
+package h2
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
+// call. All methods are called with mu held unless they say otherwise.
+type conn struct {
+	server *Server
+	raw    net.Conn // what the listener accepted
+	nc     net.Conn // raw, or the TLS on it
+	in     input    // of the loop alone
+	fr     *http2.Framer
+	now    time.Time // when the frames were read that the loop is at
+
+	mu sync.Mutex // guards all below
+
+	headers headers
+	streams map[uint32]*Call // calls that are open, by stream
+	top     uint32           // the highest stream that the client has opened
+	cast    cast             // streams that this side has ended before the client
+
+	greeted   bool  // the client's first SETTINGS have come
+	room      int64 // bytes of data that the client may send still, on all streams
+	held      int64 // bytes of calls that wait for the client
+	noted     int64 // held, as far as Server.held has it
+	abandoned int   // calls that the client gave up and whose methods have not answered
+	noise     noise
+	served    bool // a call was answered
+
+	output
+	clock clock
+	leave leave
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{server: s, raw: nc, nc: nc, streams: map[uint32]*Call{}, room: firstWindow}
+	c.wrote.L = &c.mu
+	c.output.window, c.output.first, c.output.maxFrame = firstWindow, firstWindow, minFrame
+	return c
+}
+
+const (
+	firstWindow = 1<<16 - 1 // of the connection and of streams, until a side says otherwise: RFC 9113, 6.9.2
+	minFrame    = 1 << 14   // the largest payload that every side has to take, and the largest that this one takes
+	mostWindow  = 1<<31 - 1
+
+	streamWindow = 1 << 20  // told to clients, so that a usual message never waits
+	connWindow   = 16 << 20 // the same for all streams of a connection
+
+	flushSize = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
+	partTime  = time.Second
+)
+
+// serve runs the connection to its end. Not with mu held.
+func (c *conn) serve() {
+	defer c.end()
+	if !c.greet() {
+		return
+	}
+	err := c.loop()
+	if fault := (fault{}); errors.As(err, &fault) {
+		c.part(fault)
+	}
+}
+
+// greet secures the connection, reads the preface and writes this side's settings. Not with mu held.
+func (c *conn) greet() bool {
+	if !c.beginGreeting() {
+		return false
+	}
+	if t := c.server.o.TLS; t != nil {
+		if err := c.secure(t); err != nil {
+			reason := "tls"
+			if c.server.o.TLSReason != nil {
+				reason = c.server.o.TLSReason(err)
+			}
+			c.server.refuse(reason)
+			return false
+		}
+	}
+	var head [len(http2.ClientPreface)]byte
+	if n, err := io.ReadFull(c.nc, head[:]); err != nil || string(head[:]) != http2.ClientPreface {
+		if n > 0 || !errors.Is(err, io.EOF) && !c.server.isDown() { // a probe that only connects is no harm
+			c.server.refuse(NotHTTP2)
+		}
+		return false
+	}
+	_ = c.raw.SetWriteDeadline(time.Time{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in.buf = make([]byte, smallInput)
+	c.fr = http2.NewFramer(nil, &c.in)
+	c.fr.SetReuseFrames()
+	c.fr.SetMaxReadFrameSize(minFrame)
+	c.headers.init(&c.server.o)
+	c.clock.start(c)
+	c.writeSettings()
+	return c.flush() == nil
+}
+
+// beginGreeting sets the time for it. False is that Shutdown came first. Not with mu held.
+func (c *conn) beginGreeting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = time.Now()
+	_ = c.raw.SetDeadline(c.now.Add(c.server.o.Bounds.Handshake))
+	return !c.leave.asked
+}
+
+// secure does the TLS handshake. Not with mu held.
+func (c *conn) secure(t *tls.Config) error {
+	nc := tls.Server(c.raw, t)
+	if err := nc.Handshake(); err != nil {
+		return err
+	}
+	if nc.ConnectionState().NegotiatedProtocol != "h2" {
+		nc.Close()
+		return errors.New("tls: the client did not ask for h2 by ALPN")
+	}
+	c.mu.Lock()
+	c.nc = nc
+	c.mu.Unlock()
+	return nil
+}
+
+// loop reads and serves until the connection ends. Not with mu held.
+func (c *conn) loop() error {
+	for {
+		_, err := c.in.fill(c.nc)
+		c.mu.Lock()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			c.now = time.Now()
+			err = c.overdue()
+		case err == nil:
+			c.now = time.Now()
+			err = c.batch()
+		}
+		if err == nil {
+			err = c.settle()
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// batch goes through all whole frames that have been read.
+func (c *conn) batch() error {
+	c.busy = true
+	defer func() { c.busy = false }()
+	for c.in.whole() {
+		h, err := c.fr.ReadFrameHeader()
+		if err == nil {
+			err = c.frame(h)
+		}
+		if err = c.pardon(err); err != nil {
+			return err
+		}
+		if len(c.out) >= flushSize {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settle writes what there is and takes stock, after the loop has changed something.
+func (c *conn) settle() error {
+	if err := c.flush(); err != nil {
+		return err
+	}
+	if c.held != c.noted {
+		all := c.server.held.Add(c.held - c.noted)
+		c.noted = c.held
+		if all > c.server.o.Bounds.Unfinished && c.held > c.server.o.Bounds.Fair {
+			c.server.refuse(Unfinished)
+			return errCut
+		}
+	}
+	if c.leave.asked && c.leave.stage == staying {
+		c.goAway()
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	if c.leave.done(c) {
+		return fault{code: http2.ErrCodeNo}
+	}
+	c.plan()
+	return nil
+}
+
+// errCut ends a connection without a word: it was said why already, or its client would not read it.
+var errCut = errors.New("cut")
+
+// fault is a reason to end a connection, RFC 9113, 5.4.1.
+type fault struct {
+	code http2.ErrCode
+	text string
+}
+
+func (f fault) Error() string { return fmt.Sprintf("%s: %s", f.code, f.text) }
+
+// pardon ends the stream that an error is about, if it is about one, and gives back what ends the connection.
+func (c *conn) pardon(err error) error {
+	if err == nil {
+		return nil
+	}
+	var stream http2.StreamError
+	var whole http2.ConnectionError
+	switch {
+	case errors.As(err, &stream):
+		c.reset(stream.StreamID, stream.Code)
+		return c.heard(1)
+	case errors.As(err, &whole):
+		return fault{http2.ErrCode(whole), fmt.Sprint(c.fr.ErrorDetail())}
+	case errors.Is(err, http2.ErrFrameTooLarge):
+		return fault{http2.ErrCodeFrameSize, "a frame of more than 16384 bytes"}
+	case errors.Is(err, io.ErrUnexpectedEOF): // from the Framer: a payload shorter than its fields
+		return fault{http2.ErrCodeFrameSize, "a frame too short for its fields"}
+	}
+	return err
+}
+
+// part says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
+// is reset, and the reason lost. Not with mu held.
+func (c *conn) part(f fault) {
+	c.server.o.Log.Debug("rls connection ended", "client", c.raw.RemoteAddr(), "reason", f.Error())
+	c.mu.Lock()
+	if f.code != http2.ErrCodeNo {
+		c.refused(f.code)
+		c.out = appendGoAway(c.out, c.top, f.code, f.text)
+	}
+	_ = c.raw.SetDeadline(time.Now().Add(partTime))
+	c.clock.written = never
+	if errors.Is(c.broken, f) { // nothing is broken but the rules
+		c.broken = nil
+	}
+	err := c.flush()
+	c.mu.Unlock()
+	if err != nil {
+		return
+	}
+	if w, ok := c.nc.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
+		for read := 0; read < connWindow; {
+			n, err := c.nc.Read(c.in.buf)
+			if read += n; err != nil {
+				return
+			}
+		}
+	}
+}
+
+// refused tells of a stream or connection ended by an error.
+func (c *conn) refused(code http2.ErrCode) { c.server.refuse(strings.ToLower(code.String())) }
+
+// end forgets the connection. Not with mu held.
+func (c *conn) end() {
+	c.nc.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = errCut
+	for _, k := range c.streams {
+		c.drop(k)
+	}
+	c.server.held.Add(-c.noted)
+	c.noted = 0
+	if c.late != nil {
+		close(c.late)
+		c.late = nil
+	}
+	c.out, c.spare = nil, nil
+	c.wrote.Broadcast()
+}

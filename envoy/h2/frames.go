@@ -1,0 +1,160 @@
+package h2
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/net/http2"
+)
+
+// frame takes in one frame whose head has been read. Frames of calls are read where they lie; the others, which are rare, by
+// the Framer, which allocates.
+func (c *conn) frame(h http2.FrameHeader) error {
+	n := int(h.Length)
+	if !c.greeted && (h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck)) {
+		return fault{http2.ErrCodeProtocol, "the first frame is no SETTINGS"}
+	}
+	switch h.Type {
+	case http2.FrameData:
+		return c.data(h, c.in.take(n))
+	case http2.FrameHeaders:
+		return c.openHeaders(h, c.in.take(n))
+	case http2.FrameContinuation:
+		return c.moreHeaders(h, c.in.take(n))
+	case http2.FrameWindowUpdate:
+		return c.windowUpdate(h, c.in.take(n))
+	case http2.FrameSettings, http2.FramePing, http2.FrameRSTStream, http2.FrameGoAway, http2.FramePriority:
+		f, err := c.fr.ReadFrameForHeader(h)
+		if err != nil {
+			return err
+		}
+		return c.control(f)
+	case http2.FramePushPromise:
+		return fault{http2.ErrCodeProtocol, "PUSH_PROMISE from a client"}
+	}
+	c.in.take(n) // RFC 9113, 5.5: types that are unknown are ignored
+	return c.heard(1)
+}
+
+// control takes in a frame that the Framer has read.
+func (c *conn) control(f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		return c.settings(f)
+	case *http2.PingFrame:
+		return c.ping(f)
+	case *http2.RSTStreamFrame:
+		return c.rst(f.StreamID)
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+		}
+	case *http2.GoAwayFrame: // the client opens no more streams, and ends the connection when it likes
+	}
+	return c.heard(1)
+}
+
+func (c *conn) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return c.heard(1)
+	}
+	for i := range f.NumSettings() {
+		if err := c.setting(f.Setting(i)); err != nil {
+			return err
+		}
+	}
+	if !c.greeted {
+		c.greeted = true
+		c.clock.due[dueGreeting] = never
+	}
+	c.out = appendHead(c.out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+	return c.heard(1 + f.NumSettings() + len(c.streams)/64)
+}
+
+func (c *conn) setting(s http2.Setting) error {
+	if err := s.Valid(); err != nil {
+		return err
+	}
+	switch s.ID {
+	case http2.SettingInitialWindowSize:
+		return c.setFirst(int64(s.Val))
+	case http2.SettingMaxFrameSize:
+		c.maxFrame = int64(s.Val)
+	case http2.SettingHeaderTableSize:
+		if s.Val < tableSize {
+			c.shrinkTable()
+		}
+	}
+	return nil
+}
+
+func (c *conn) ping(f *http2.PingFrame) error {
+	if f.IsAck() {
+		c.pong(f.Data)
+		return c.heard(1)
+	}
+	c.out = appendHead(c.out, len(f.Data), http2.FramePing, http2.FlagPingAck, 0)
+	c.out = append(c.out, f.Data[:]...)
+	return c.heard(1)
+}
+
+// rst takes in the end of a stream by the client.
+func (c *conn) rst(id uint32) error {
+	if c.idle(id) {
+		return fault{http2.ErrCodeProtocol, "RST_STREAM of an idle stream"}
+	}
+	if k := c.streams[id]; k != nil {
+		c.drop(k)
+	}
+	return c.heard(1)
+}
+
+// idle says that a stream has not been opened.
+func (c *conn) idle(id uint32) bool { return id%2 == 0 || id > c.top }
+
+// reset ends a stream with an error.
+func (c *conn) reset(id uint32, code http2.ErrCode) {
+	if k := c.streams[id]; k != nil {
+		c.drop(k)
+	}
+	c.refused(code)
+	c.out = appendReset(c.out, id, code)
+	c.cast.add(id)
+}
+
+// writeSettings tells the client what it may do.
+func (c *conn) writeSettings() {
+	settings := [...]http2.Setting{
+		{ID: http2.SettingMaxConcurrentStreams, Val: c.server.o.Bounds.Streams},
+		{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.server.o.Bounds.HeaderList)},
+	}
+	c.out = appendHead(c.out, 6*len(settings), http2.FrameSettings, 0, 0)
+	for _, s := range settings {
+		c.out = binary.BigEndian.AppendUint16(c.out, uint16(s.ID))
+		c.out = binary.BigEndian.AppendUint32(c.out, s.Val)
+	}
+	c.out = appendWindow(c.out, 0, connWindow-firstWindow)
+	c.room = connWindow
+}
+
+// cast are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC 9113, 5.1. It knows the last ones.
+type cast struct {
+	ids  [64]uint32
+	next int
+}
+
+func (s *cast) add(id uint32) {
+	if !s.has(id) {
+		s.ids[s.next] = id
+		s.next = (s.next + 1) % len(s.ids)
+	}
+}
+
+func (s *cast) has(id uint32) bool {
+	for _, other := range s.ids {
+		if other == id {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,240 @@
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// headers unpacks header blocks. Clients send the same block again and again, down to the byte; what it says is remembered as
+// long as the table has not changed.
+type headers struct {
+	of  *Options
+	dec *hpack.Decoder
+	now request // the one being unpacked
+
+	id    uint32 // of a block that has not ended; 0: there is none
+	flags http2.Flags
+	parts int
+	block []byte
+	self  bool // the stream depends on itself: RFC 7540, 5.3.1
+
+	known [knownBlocks]knownBlock
+	next  int // of known, the one to be forgotten next
+}
+
+type knownBlock struct {
+	block   []byte
+	request request
+}
+
+const (
+	knownBlocks    = 2
+	knownBlockSize = 512 // bytes of a block that is remembered at most
+)
+
+func (h *headers) init(o *Options) {
+	h.of = o
+	h.dec = hpack.NewDecoder(tableSize, nil)
+	h.dec.SetMaxStringLength(o.Bounds.HeaderList)
+	h.dec.SetEmitFunc(func(f hpack.HeaderField) {
+		if !h.now.add(f, o) {
+			h.dec.SetEmitEnabled(false) // the table is kept up to date all the same
+		}
+	})
+	h.now.values = make([]string, len(o.Headers))
+}
+
+// unpack gives what a block says. The request is valid until the next call.
+func (h *headers) unpack(block []byte) (*request, error) {
+	for i := range h.known {
+		if k := &h.known[i]; len(k.block) > 0 && bytes.Equal(k.block, block) {
+			return &k.request, nil
+		}
+	}
+	h.now.reset()
+	h.dec.SetEmitEnabled(true)
+	_, err := h.dec.Write(block)
+	if err == nil {
+		err = h.dec.Close()
+	}
+	if err != nil {
+		return nil, fault{http2.ErrCodeCompression, err.Error()}
+	}
+	h.now.judge()
+	switch {
+	case !leavesTable(block):
+		h.known[0].block, h.known[1].block = h.known[0].block[:0], h.known[1].block[:0]
+	case len(block) <= knownBlockSize:
+		k := &h.known[h.next]
+		h.next = (h.next + 1) % knownBlocks
+		k.block = append(k.block[:0], block...)
+		values := append(k.request.values[:0], h.now.values...)
+		k.request = h.now
+		k.request.values = values
+	}
+	return &h.now, nil
+}
+
+// leavesTable says that a valid block does not change the table: no field is put into it, nor is its size changed. RFC 7541, 6.
+func leavesTable(b []byte) bool {
+	for len(b) > 0 {
+		var n int
+		switch x := b[0]; {
+		case x >= 0x80: // a field of the table
+			n, b = integer(b, 7)
+			continue
+		case x >= 0x20: // a field to be put into it, or its size
+			return false
+		}
+		if n, b = integer(b, 4); n == 0 {
+			n, b = integer(b, 7)
+			b = b[min(n, len(b)):]
+		}
+		n, b = integer(b, 7)
+		b = b[min(n, len(b)):]
+	}
+	return true
+}
+
+// integer reads an integer whose first byte has so many bits of it: RFC 7541, 5.1.
+func integer(b []byte, bits uint) (int, []byte) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	most := 1<<bits - 1
+	n := int(b[0]) & most
+	b = b[1:]
+	if n < most {
+		return n, b
+	}
+	for shift := uint(0); len(b) > 0 && shift < 32; shift += 7 {
+		x := b[0]
+		b = b[1:]
+		n += int(x&127) << shift
+		if x < 128 {
+			break
+		}
+	}
+	return n, b
+}
+
+// openHeaders takes in HEADERS.
+func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
+	if h.StreamID == 0 {
+		return fault{http2.ErrCodeProtocol, "HEADERS of stream 0"}
+	}
+	if h.Flags.Has(http2.FlagHeadersPadded) {
+		var err error
+		if p, err = unpad(p); err != nil {
+			return err
+		}
+	}
+	if h.Flags.Has(http2.FlagHeadersPriority) {
+		if len(p) < 5 {
+			return fault{http2.ErrCodeFrameSize, "HEADERS too short for its priority"}
+		}
+		if binary.BigEndian.Uint32(p)&mostWindow == h.StreamID { // the block is to be unpacked all the same
+			c.headers.self = true
+		}
+		p = p[5:]
+	}
+	if h.Flags.Has(http2.FlagHeadersEndHeaders) {
+		return c.request(h.StreamID, h.Flags, p)
+	}
+	f := &c.headers
+	f.id, f.flags, f.parts, f.block = h.StreamID, h.Flags, 0, append(f.block[:0], p...)
+	return nil
+}
+
+// moreHeaders takes in CONTINUATION; the Framer has seen that it belongs where it is.
+func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
+	f := &c.headers
+	b := &c.server.o.Bounds
+	if f.parts++; f.parts > b.Continuations || len(f.block)+len(p) > b.HeaderList {
+		return fault{http2.ErrCodeEnhanceYourCalm, "a header block without end"}
+	}
+	f.block = append(f.block, p...)
+	if !h.Flags.Has(http2.FlagContinuationEndHeaders) {
+		return nil
+	}
+	block := f.block
+	if f.block = f.block[:0]; cap(f.block) > smallInput {
+		f.block = nil
+	}
+	return c.request(f.id, f.flags, block)
+}
+
+// request opens a stream, or ends its message by trailers.
+func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
+	self := c.headers.self
+	c.headers.self = false
+	r, err := c.headers.unpack(block)
+	if err != nil {
+		return err
+	}
+	ends := flags.Has(http2.FlagHeadersEndStream)
+	if k := c.streams[id]; k != nil {
+		return c.trailers(k, r, ends)
+	}
+	if c.cast.has(id) {
+		return c.heard(1)
+	}
+	switch {
+	case id%2 == 0:
+		return fault{http2.ErrCodeProtocol, "a stream of an even number"}
+	case id == c.top:
+		return fault{http2.ErrCodeStreamClosed, "HEADERS of a stream that has ended"}
+	case id < c.top:
+		return fault{http2.ErrCodeProtocol, "a stream of a lower number than the last"}
+	}
+	c.top = id
+	if c.leave.beyond(id) {
+		return c.heard(1) // the client has been told, and asks again elsewhere
+	}
+	if self {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	return c.open(id, r, ends)
+}
+
+// trailers end a message.
+func (c *conn) trailers(k *Call, r *request, ends bool) error {
+	switch {
+	case k.whole:
+		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeStreamClosed}
+	case !ends || r.badTrailers:
+		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
+	}
+	return c.finishRequest(k)
+}
+
+// open begins a call.
+func (c *conn) open(id uint32, r *request, ends bool) error {
+	v := &r.verdict
+	if v.reset != 0 {
+		return http2.StreamError{StreamID: id, Code: v.reset}
+	}
+	if len(c.streams)+c.abandoned >= int(c.server.o.Bounds.Streams) && (v.http == 0 || v.late) {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	if v.http != 0 {
+		c.appendFailure(id, v.http, v.code, v.message, v.more)
+		if !ends {
+			c.out = appendReset(c.out, id, http2.ErrCodeNo)
+			c.cast.add(id)
+		}
+		return c.heard(1)
+	}
+	k := c.newCall(id)
+	k.method, k.timeout, k.length = r.serve, r.timeout, r.length
+	copy(k.headers, r.values)
+	c.streams[id] = k
+	if ends {
+		return c.finishRequest(k)
+	}
+	c.charge(k, callSize)
+	return nil
+}

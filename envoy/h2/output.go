@@ -1,0 +1,262 @@
+package h2
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+)
+
+// output is what a connection has to say, and to whom of its streams the client listens. conn.mu guards it.
+type output struct {
+	out      []byte // frames to be written
+	spare    []byte // the memory of the last write
+	busy     bool   // the loop is at a batch, and will write
+	writing  bool   // one goroutine writes, without the lock, and looks at out again after that
+	wrote    sync.Cond
+	broken   error         // why nothing can be written any more
+	late     chan struct{} // wakes the goroutine that writes late answers; nil: there is none
+	table    table
+	window   int64   // bytes of data that the client takes still, on all streams
+	first    int64   // the same, of a stream that opens
+	maxFrame int64   // the largest payload that the client takes
+	queue    []*Call // those that wait for window alone, not for their own
+	waiting  int     // bytes of answers that wait for windows
+}
+
+// startLocked sends the headers of an answer.
+func (k *Call) startLocked() {
+	if !k.started {
+		k.started = true
+		k.conn.appendHeaders(k.id)
+	}
+}
+
+const prefix = 5 // bytes before a message: whether it is compressed, and its length
+
+// sendLocked sends a message, as far as there is window.
+func (k *Call) sendLocked(m Message) {
+	k.startLocked()
+	c := k.conn
+	at := len(c.out) + frameHead
+	c.out = append(c.out, zeros[:frameHead+prefix]...)
+	c.out = m.Append(c.out)
+	n := len(c.out) - at
+	binary.BigEndian.PutUint32(c.out[at+1:], uint32(n-prefix))
+	if len(k.rest) == 0 && int64(n) <= min(k.window, c.window, c.maxFrame) {
+		putHead(c.out[at-frameHead:], n, http2.FrameData, 0, k.id)
+		k.window -= int64(n)
+		c.window -= int64(n)
+		return
+	}
+	k.rest = append(k.rest, c.out[at:]...)
+	c.out = c.out[:at-frameHead]
+	c.waiting += n
+	k.since = time.Now()
+	c.push(k)
+	if c.waiting > c.server.o.Bounds.Output {
+		c.doom(http2.ErrCodeEnhanceYourCalm, "the answers that wait for windows are too many")
+	}
+}
+
+var zeros [frameHead + prefix]byte
+
+// endLocked ends an answer, now or after what waits of it: well, or with the fields of a status.
+func (k *Call) endLocked(status []byte) {
+	k.last, k.ends = status, true
+	if len(k.rest) == 0 {
+		k.sayEnd()
+	}
+}
+
+// sayEnd ends the answer on the wire.
+func (k *Call) sayEnd() {
+	if k.last == nil {
+		k.conn.appendOK(k.id)
+	} else {
+		k.conn.appendTrailers(k.id, k.last)
+	}
+}
+
+// failLocked ends an answer with a status.
+func (k *Call) failLocked(code codes.Code, message string) {
+	if k.started {
+		k.endLocked(appendStatus(nil, code, message))
+		return
+	}
+	k.conn.appendFailure(k.id, 200, code, message, "")
+}
+
+// push sends of what waits of an answer what the windows allow.
+func (c *conn) push(k *Call) {
+	for len(k.rest) > 0 {
+		n := int(min(int64(len(k.rest)), k.window, c.window, c.maxFrame))
+		if n <= 0 {
+			break
+		}
+		c.out = appendHead(c.out, n, http2.FrameData, 0, k.id)
+		c.out = append(c.out, k.rest[:n]...)
+		k.rest = k.rest[n:]
+		k.window -= int64(n)
+		c.window -= int64(n)
+		c.waiting -= n
+		k.since = c.now
+	}
+	switch {
+	case len(k.rest) > 0:
+		c.charge(k, callSize+cap(k.rest))
+		if k.window > 0 && !k.waits {
+			k.waits = true
+			c.queue = append(c.queue, k)
+		}
+		return
+	case k.ends:
+		k.sayEnd()
+	}
+	k.rest = nil
+	c.charge(k, 0)
+	if k.ends && !k.serving {
+		c.finish(k)
+	}
+}
+
+// pump sends what waits for the connection's window.
+func (c *conn) pump() {
+	for len(c.queue) > 0 && c.window > 0 {
+		k := c.queue[0]
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		k.waits = false
+		c.push(k)
+	}
+	if len(c.queue) == 0 {
+		c.queue = nil
+	}
+}
+
+// dequeue forgets that an answer waits.
+func (c *conn) dequeue(k *Call) {
+	c.waiting -= len(k.rest)
+	k.rest = nil
+	if k.waits {
+		k.waits = false
+		c.queue = slices.DeleteFunc(c.queue, func(other *Call) bool { return other == k })
+	}
+}
+
+// flush writes all there is, for the loop. It lets go of the lock meanwhile. While another goroutine writes, it only waits
+// when the output has become too long: a client that does not read is not read from.
+func (c *conn) flush() error {
+	for c.writing && len(c.out) >= flushSize && c.broken == nil {
+		c.wrote.Wait()
+	}
+	if !c.writing && len(c.out) > 0 {
+		c.writing = true
+		c.write()
+	}
+	return c.broken
+}
+
+// write writes until there is nothing more. It lets go of the lock meanwhile. Its caller has set writing.
+func (c *conn) write() {
+	for len(c.out) > 0 && c.broken == nil {
+		b := c.out
+		c.out, c.spare = c.spare[:0], nil
+		c.beforeWrite()
+		nc := c.nc
+		c.mu.Unlock()
+		_, err := nc.Write(b)
+		c.mu.Lock()
+		if cap(b) <= smallInput || len(b) > cap(b)/4 { // or it was a burst, and is not kept
+			c.spare = b[:0]
+		}
+		if err != nil && c.broken == nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				c.server.refuse(Cut)
+			}
+			c.broken = err
+			c.poke()
+		}
+	}
+	c.writing = false
+	c.wrote.Broadcast()
+	if c.leave.done(c) {
+		c.poke()
+	}
+}
+
+// wake sees to it that what was answered late is written.
+func (c *conn) wake() {
+	if c.busy || c.writing || len(c.out) == 0 || c.broken != nil {
+		return
+	}
+	c.writing = true
+	if c.late == nil {
+		c.late = make(chan struct{}, 1)
+		go c.writeLate(c.late)
+	}
+	c.late <- struct{}{} // there is room: writing was not set
+}
+
+// writeLate writes late answers. Not with mu held.
+func (c *conn) writeLate(wake chan struct{}) {
+	for range wake {
+		c.mu.Lock()
+		c.write()
+		c.mu.Unlock()
+	}
+}
+
+// setFirst takes in the window that the client gives to streams. It applies to those that are open, too, whose windows may
+// become negative by it: RFC 9113, 6.9.2.
+func (c *conn) setFirst(n int64) error {
+	more := n - c.first
+	c.first = n
+	for _, k := range c.streams {
+		if k.window += more; k.window > mostWindow {
+			return fault{http2.ErrCodeFlowControl, "a stream's window is too large"}
+		}
+		if more > 0 && len(k.rest) > 0 {
+			c.push(k)
+		}
+	}
+	return nil
+}
+
+// windowUpdate takes in that the client takes more.
+func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
+	if len(p) != 4 {
+		return fault{http2.ErrCodeFrameSize, "a WINDOW_UPDATE that is not of 4 bytes"}
+	}
+	more := int64(binary.BigEndian.Uint32(p) & mostWindow)
+	if h.StreamID == 0 {
+		if c.window += more; more == 0 {
+			return fault{http2.ErrCodeProtocol, "a WINDOW_UPDATE by nothing"}
+		} else if c.window > mostWindow {
+			return fault{http2.ErrCodeFlowControl, "the connection's window is too large"}
+		}
+		c.pump()
+		return c.heard(1)
+	}
+	k := c.streams[h.StreamID]
+	switch {
+	case k == nil && c.idle(h.StreamID):
+		return fault{http2.ErrCodeProtocol, "WINDOW_UPDATE of an idle stream"}
+	case more == 0 && (k != nil || !c.cast.has(h.StreamID)):
+		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeProtocol}
+	case k == nil:
+		return c.heard(1) // it has ended
+	}
+	if k.window += more; k.window > mostWindow {
+		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeFlowControl}
+	}
+	if len(k.rest) > 0 {
+		c.push(k)
+	}
+	return c.heard(1)
+}

@@ -1,0 +1,192 @@
+package h2
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+)
+
+// data takes in a part of a message. All windows are opened again as soon as half is used: what limits a client is not the
+// window but what it may leave unfinished.
+func (c *conn) data(h http2.FrameHeader, p []byte) error {
+	id, size := h.StreamID, int64(len(p))
+	if id == 0 {
+		return fault{http2.ErrCodeProtocol, "DATA of stream 0"}
+	}
+	if c.room -= size; c.room < 0 {
+		return fault{http2.ErrCodeFlowControl, "more DATA than the connection's window"}
+	}
+	if c.room < connWindow/2 {
+		c.out = appendWindow(c.out, 0, connWindow-c.room)
+		c.room = connWindow
+	}
+	if h.Flags.Has(http2.FlagDataPadded) {
+		var err error
+		if p, err = unpad(p); err != nil {
+			return err
+		}
+	}
+	k := c.streams[id]
+	switch {
+	case k == nil && c.idle(id):
+		return fault{http2.ErrCodeProtocol, "DATA of an idle stream"}
+	case k == nil && (c.cast.has(id) || c.leave.beyond(id)):
+		return c.heard(1)
+	case k == nil || k.whole:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
+	}
+	if k.credit -= size; k.credit < 0 {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeFlowControl}
+	}
+	k.read += int64(len(p))
+	ends := h.Flags.Has(http2.FlagDataEndStream)
+	if !ends && k.credit < streamWindow/2 {
+		c.out = appendWindow(c.out, id, streamWindow-k.credit)
+		k.credit = streamWindow
+	}
+	if !c.collect(k, p) {
+		return c.heard(1)
+	}
+	if ends {
+		return c.finishRequest(k)
+	}
+	c.charge(k, callSize+cap(k.message))
+	if len(p) < smallData {
+		return c.heard(1)
+	}
+	return nil
+}
+
+// smallData is how short a part of a message is noise, in bytes.
+const smallData = 16
+
+// unpad takes the padding off a payload, RFC 9113, 6.1.
+func unpad(p []byte) ([]byte, error) {
+	if len(p) == 0 {
+		return nil, fault{http2.ErrCodeFrameSize, "a padded frame without the length of its padding"}
+	}
+	n := int(p[0])
+	if p = p[1:]; n > len(p) {
+		return nil, fault{http2.ErrCodeProtocol, "a padding longer than its frame"}
+	}
+	return p[:len(p)-n], nil
+}
+
+// collect puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
+func (c *conn) collect(k *Call, p []byte) bool {
+	k.message = append(k.message, p...)
+	if len(k.message) < prefix {
+		return true
+	}
+	n := int64(binary.BigEndian.Uint32(k.message[1:]))
+	if most := c.server.o.Bounds.Message; n > int64(most) {
+		c.server.refuse(TooLarge)
+		c.fail(k, codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", n, most))
+		return false
+	}
+	if int64(len(k.message)) > prefix+n {
+		c.fail(k, codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+		return false
+	}
+	return true
+}
+
+// finishRequest serves a call of which all has come.
+func (c *conn) finishRequest(k *Call) error {
+	k.whole = true
+	c.charge(k, 0)
+	if k.length >= 0 && k.length != k.read { // RFC 9113, 8.1.1
+		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
+	}
+	switch n := len(k.message); {
+	case n == 0:
+		c.fail(k, codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+		return c.heard(1)
+	case n < prefix || n-prefix < int(binary.BigEndian.Uint32(k.message[1:])):
+		c.fail(k, codes.Internal, "unexpected EOF")
+		return c.heard(1)
+	case k.message[0] == 1:
+		c.fail(k, codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+		return c.heard(1)
+	case k.message[0] != 0:
+		c.fail(k, codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", k.message[0]))
+		return c.heard(1)
+	}
+	c.noise.call()
+	k.serving = true
+	c.mu.Unlock()
+	k.method.Serve(k)
+	c.mu.Lock()
+	return c.broken
+}
+
+// fail answers a call that no method has.
+func (c *conn) fail(k *Call, code codes.Code, message string) {
+	k.failLocked(code, message)
+	c.finish(k)
+}
+
+// finish forgets a call that is answered. A client that still sends is told not to: RFC 9113, 8.1.
+func (c *conn) finish(k *Call) {
+	if !k.whole {
+		c.out = appendReset(c.out, k.id, http2.ErrCodeNo)
+		c.cast.add(k.id)
+	}
+	c.charge(k, 0)
+	delete(c.streams, k.id)
+	if !c.served {
+		c.served = true
+		if f := c.server.o.Served; f != nil {
+			f(c.raw)
+		}
+	}
+	c.recycle(k)
+}
+
+// drop forgets a call for whose answer nobody waits.
+func (c *conn) drop(k *Call) {
+	c.dequeue(k)
+	c.charge(k, 0)
+	delete(c.streams, k.id)
+	k.over = true
+	if k.done != nil {
+		close(k.done)
+	}
+	if k.serving {
+		c.abandoned++
+	} else {
+		c.recycle(k)
+	}
+}
+
+// charge sets what a call holds, of what its client is to finish.
+func (c *conn) charge(k *Call, n int) {
+	c.held += int64(n - k.charged)
+	k.charged = n
+}
+
+// newCall takes a call from those that were answered.
+func (c *conn) newCall(id uint32) *Call {
+	k, ok := c.server.calls.Get().(*Call)
+	if !ok {
+		k = &Call{headers: make([]string, len(c.server.o.Headers))}
+	}
+	k.conn, k.id, k.began = c, id, c.now
+	k.credit, k.window = streamWindow, c.first
+	return k
+}
+
+// keepMessage is how large a message's memory is kept for the next, in bytes.
+const keepMessage = 4 << 10
+
+func (c *conn) recycle(k *Call) {
+	headers, message := k.headers, k.message[:0]
+	clear(headers)
+	if cap(message) > keepMessage {
+		message = nil
+	}
+	*k = Call{headers: headers, message: message}
+	c.server.calls.Put(k)
+}

@@ -1,0 +1,263 @@
+package h2
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+)
+
+// request is what a header block says.
+type request struct {
+	of          *Options
+	size        int   // of the list so far: RFC 9113, 6.5.2
+	pseudo      uint8 // pseudo-header fields so far
+	regular     bool  // a field has come that is none
+	malformed   bool  // RFC 9113, 8.1.1
+	badTrailers bool  // the same, were it trailers
+	connection  bool
+
+	verb, path  string
+	hosts, auth int
+	grpc        bool   // the content type is gRPC's
+	kind        string // the content type, if not
+	encoding    string
+	timeout     time.Duration
+	timed       bool
+	length      int64 // -1: not told
+	fault       string
+	values      []string // of Options.Headers
+
+	serve   Method
+	verdict verdict
+}
+
+// verdict is how a call is answered by its headers alone; zero: it is not.
+type verdict struct {
+	reset   http2.ErrCode
+	http    int
+	code    codes.Code
+	message string
+	more    string // fields beside
+	late    bool   // it counts as a call
+}
+
+// Pseudo-header fields, RFC 9113, 8.3.1.
+const (
+	hasMethod = 1 << iota
+	hasScheme
+	hasPath
+	hasAuthority
+)
+
+func (r *request) reset() {
+	values := r.values
+	clear(values)
+	*r = request{values: values, length: -1}
+}
+
+// add takes in a field. False is that the list is too large, and is to be called no more.
+func (r *request) add(f hpack.HeaderField, o *Options) bool {
+	r.of = o
+	if r.size += int(f.Size()); r.size > o.Bounds.HeaderList {
+		return false
+	}
+	if f.Name != "" && f.Name[0] == ':' {
+		r.addPseudo(f)
+		return true
+	}
+	r.regular = true
+	switch f.Name {
+	case "content-type":
+		if rest, ok := strings.CutPrefix(f.Value, "application/grpc"); ok && (rest == "" || rest[0] == '+' || rest[0] == ';') {
+			r.grpc = true
+		} else {
+			r.kind = f.Value
+		}
+	case "te":
+		r.malformed = r.malformed || f.Value != "trailers"
+	case "grpc-timeout":
+		r.timed = true
+		r.setTimeout(f.Value)
+	case "grpc-encoding":
+		r.encoding = f.Value
+	case "content-length":
+		n, err := strconv.ParseInt(f.Value, 10, 64)
+		r.length = n
+		r.malformed = r.malformed || err != nil || n < 0
+	case "host":
+		r.hosts++
+	case "connection", "proxy-connection", "keep-alive", "upgrade", "transfer-encoding":
+		r.connection = true
+	default:
+		r.addOther(f)
+	}
+	return true
+}
+
+// addPseudo takes in a field whose name begins with a colon.
+func (r *request) addPseudo(f hpack.HeaderField) {
+	var bit uint8
+	switch f.Name {
+	case ":method":
+		bit, r.verb = hasMethod, f.Value
+	case ":scheme":
+		bit = hasScheme
+	case ":path":
+		bit, r.path = hasPath, f.Value
+	case ":authority":
+		bit = hasAuthority
+		r.auth++
+	}
+	// More than one authority has an answer of its own below.
+	r.malformed = r.malformed || bit == 0 || r.regular || bit != hasAuthority && r.pseudo&bit != 0
+	r.pseudo |= bit
+}
+
+// addOther takes in a field that HTTP and gRPC leave to the method.
+func (r *request) addOther(f hpack.HeaderField) {
+	for i, name := range r.of.Headers {
+		if name == f.Name && r.values[i] == "" {
+			r.values[i] = f.Value
+		}
+	}
+	if !validName(f.Name) || !httpguts.ValidHeaderFieldValue(f.Value) {
+		r.malformed = true
+	}
+	if strings.HasSuffix(f.Name, "-bin") {
+		if err := checkBinary(f.Value); err != nil {
+			r.fault = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.Value, f.Name, err)
+		}
+	}
+}
+
+// validName says that a name is a token in lower case.
+func validName(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; 'A' <= c && c <= 'Z' || !httpguts.IsTokenRune(rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func checkBinary(s string) error {
+	enc := base64.RawStdEncoding
+	if len(s)%4 == 0 {
+		enc = base64.StdEncoding
+	}
+	_, err := enc.DecodeString(s)
+	return err
+}
+
+func (r *request) setTimeout(s string) {
+	d, err := parseTimeout(s)
+	if err != nil {
+		r.fault = fmt.Sprintf("malformed grpc-timeout: %v", err)
+	}
+	r.timeout = d
+}
+
+// parseTimeout reads grpc-timeout: up to 8 digits and a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	switch {
+	case len(s) < 2:
+		return 0, fmt.Errorf("transport: timeout string is too short: %q", s)
+	case len(s) > 9:
+		return 0, fmt.Errorf("transport: timeout string is too long: %q", s)
+	}
+	var unit time.Duration
+	switch s[len(s)-1] {
+	case 'H':
+		unit = time.Hour
+	case 'M':
+		unit = time.Minute
+	case 'S':
+		unit = time.Second
+	case 'm':
+		unit = time.Millisecond
+	case 'u':
+		unit = time.Microsecond
+	case 'n':
+		unit = time.Nanosecond
+	default:
+		return 0, fmt.Errorf("transport: timeout unit is not recognized: %q", s)
+	}
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64, nil
+	}
+	return time.Duration(n) * unit, nil
+}
+
+// judge says how the call is answered; the order and the wording are grpc-go's.
+func (r *request) judge() {
+	o := r.of
+	r.badTrailers = r.malformed || r.pseudo != 0 || r.connection
+	const needed = hasMethod | hasScheme | hasPath
+	v := &r.verdict
+	switch {
+	case o == nil: // no field at all
+		v.reset = http2.ErrCodeProtocol
+	case r.size > o.Bounds.HeaderList:
+		v.reset = http2.ErrCodeFrameSize
+	case r.malformed || r.connection || r.pseudo&needed != needed || r.path == "":
+		v.reset = http2.ErrCodeProtocol
+	case r.auth > 1 || r.hosts > 1:
+		r.refuse(400, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", r.auth, r.hosts)
+	case !r.grpc:
+		r.refuse(415, codes.InvalidArgument, "invalid gRPC request content-type %q", r.kind)
+	case r.fault != "":
+		r.refuse(400, codes.Internal, "%s", r.fault)
+	case r.auth+r.hosts == 0:
+		r.refuse(400, codes.Internal, "no host or :authority header present")
+	case r.verb != "POST":
+		r.refuse(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", r.verb)
+		v.late = true
+	case r.timed && r.timeout <= 0:
+		r.refuse(200, codes.DeadlineExceeded, "context deadline exceeded")
+		v.late = true
+	default:
+		v.late = true
+		r.find()
+	}
+}
+
+// find finds the method.
+func (r *request) find() {
+	if m, ok := r.of.Methods[r.path]; ok {
+		if r.encoding != "" && r.encoding != "identity" {
+			r.refuse(200, codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", r.encoding)
+			r.verdict.more = accepts
+		}
+		r.serve = m
+		return
+	}
+	path, ok := strings.CutPrefix(r.path, "/")
+	at := strings.LastIndexByte(path, '/')
+	if !ok || at < 0 {
+		r.refuse(200, codes.Unimplemented, "malformed method name: %q", r.path)
+		return
+	}
+	for known := range r.of.Methods {
+		if strings.HasPrefix(known, r.path[:at+2]) && strings.LastIndexByte(known, '/') == at+1 {
+			r.refuse(200, codes.Unimplemented, "unknown method %v for service %v", path[at+1:], path[:at])
+			return
+		}
+	}
+	r.refuse(200, codes.Unimplemented, "unknown service %v", path[:at])
+}
+
+func (r *request) refuse(http int, code codes.Code, format string, args ...any) {
+	r.verdict.http, r.verdict.code, r.verdict.message = http, code, fmt.Sprintf(format, args...)
+}
