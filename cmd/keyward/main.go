@@ -50,6 +50,7 @@ Start here:
   keyward doctor                       what is wrong with the cluster, and what is to be done?
   keyward top                          which keys are hot, and what is done about them?
   keyward ask --help                   what does a rate-limit service answer to this question?
+  keyward bench --help                 what does a decision cost, here and at another rate-limit service?
   keyward tap --over                   who is refused right now?
   keyward hot --help                   split, pin or cap a key by hand
   keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
@@ -61,6 +62,7 @@ Start here:
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // moving over
 	root.AddCommand(newAsk(), newInject())
+	root.AddCommand(newBench())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
 	return root
 }

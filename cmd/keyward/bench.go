@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/tool/bench"
+)
+
+// benchOptions are the flags of `keyward bench`.
+type benchOptions struct {
+	compare, descriptor, pids, names []string
+	domain                           string
+	keys, conns                      int
+	inflight                         []int
+	rate                             float64
+	plan                             bench.Plan
+	remote                           bool
+	tls                              certs.Files
+}
+
+// The most that is asked for: this is for comparing servers, not for wearing them out.
+const (
+	mostInflight = 1024
+	mostMinutes  = 30
+)
+
+func newBench() *cobra.Command {
+	var o benchOptions
+	var output *string
+	cmd := &cobra.Command{
+		Use:   "bench --compare ADDRESS,ADDRESS --domain D --descriptor NAME=VALUE",
+		Short: "Load rate-limit services in turns and compare CPU per decision, throughput and latency",
+		Long: `Asks any rate-limit services, Keyward or others, the same questions in turns, round after round, and prints what a decision
+costs at each. The first address is what the others are compared with; one alone is measured by itself.
+
+Every question counts like a user's: take a domain or keys that nobody uses. "{}" in a value stands for a number below --keys.
+
+  --inflight  so many questions are open all the time, as fast as answers come: what a server can do, and its CPU when busy
+  --rate      so many questions a second, however long answers take, each timed from when it was due: the latency that callers
+              see. The p99 of a server that cannot keep up grows with the length of the run
+
+CPU is that of the process that listens on the address, if it is on this machine and ours to see; name another with --pid
+ADDRESS=PID, again for several processes, as for a Redis behind the service. Look at the ratios first: both servers and this
+load share the machine, and whatever disturbs one round disturbs all of it. A ratio whose min..max includes 1 says nothing.
+
+Hosts other than this one are asked only with --yes-remote. docs/benchmarks.md tells more.`,
+		Example: `  keyward bench --compare 127.0.0.1:8081,127.0.0.1:18081 --domain shop --descriptor api_key=bench-{} --keys 1000
+  keyward bench --compare 127.0.0.1:8081,127.0.0.1:18081 --domain shop --descriptor api_key=bench --pid 127.0.0.1:18081=$(pidof redis-server)
+  keyward bench --compare 10.0.0.7:8081 --yes-remote --domain shop --descriptor api_key=bench-{} --inflight 16 --rate 2000 -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			rep, err := o.run(ctx, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), *output, rep, rep.Text)
+		},
+	}
+	o.define(cmd)
+	output = outputFlag(cmd)
+	return cmd
+}
+
+func (o *benchOptions) define(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringSliceVar(&o.compare, "compare", nil, "`addresses` of rate-limit services, host:port with commas")
+	s.StringVar(&o.domain, "domain", "", "`domain` of the rules")
+	s.StringArrayVar(&o.descriptor, "descriptor", nil, "`NAME=VALUE` of an entry of the descriptor; again for every entry, in order")
+	s.IntVar(&o.keys, "keys", 1000, "different numbers for {} in values, taken at random")
+	s.IntSliceVar(&o.inflight, "inflight", []int{1, 16, 64}, "questions that are open at a time; each `number` is measured apart")
+	s.Float64Var(&o.rate, "rate", 500, "and then so many questions a second; 0: none")
+	s.Float64Var(&o.plan.Seconds, "seconds", 2, "for each of these, each server and each round")
+	s.IntVar(&o.plan.Rounds, "rounds", 3, "how often everything is measured")
+	s.IntVar(&o.conns, "connections", 4, "that questions are spread over")
+	s.StringArrayVar(&o.pids, "pid", nil, "`ADDRESS=PID` of a process whose CPU counts (default: the one that listens there); again for each")
+	s.BoolVar(&o.remote, "yes-remote", false, "ask hosts other than this one, too")
+	s.StringVar(&o.tls.Cert, "tls-cert", "", "`file` of the certificate to show")
+	s.StringVar(&o.tls.Key, "tls-key", "", "`file` of its key")
+	s.StringVar(&o.tls.CA, "tls-ca", "", "`file` of the CA that signs the services")
+	s.StringSliceVar(&o.names, "tls-peer-name", nil, "URI or DNS `names`, one of which the services' certificates must carry (default: any of the CA's)")
+	for _, name := range []string{"compare", "domain", "descriptor"} {
+		_ = cmd.MarkFlagRequired(name) // the flag exists
+	}
+}
+
+// validate tells all faults at once.
+func (o *benchOptions) validate() error {
+	var faults []error
+	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	for _, a := range o.compare {
+		host, _, err := net.SplitHostPort(a)
+		if err != nil {
+			fail("--compare %s: want host:port", a)
+		} else if ip := net.ParseIP(host); !o.remote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			fail("--compare %s: this is a load test, of another host: confirm with --yes-remote", a)
+		}
+	}
+	for _, n := range o.inflight {
+		if n < 1 || n > mostInflight {
+			fail("--inflight %d: want 1 to %d", n, mostInflight)
+		}
+	}
+	if o.keys < 1 || o.keys > 1_000_000 || o.conns < 1 || o.conns > mostInflight || o.plan.Rounds < 1 || o.plan.Seconds <= 0 || o.rate < 0 {
+		fail("--keys (at most a million), --connections, --rounds and --seconds must be positive, --rate not negative")
+	}
+	if len(o.phases()) == 0 {
+		fail("--inflight or --rate: want something to measure")
+	}
+	if t := o.lasts(); t > mostMinutes*time.Minute {
+		fail("this would take %v: at most %d minutes", t, mostMinutes)
+	}
+	return errors.Join(faults...)
+}
+
+func (o *benchOptions) phases() []bench.Phase {
+	var all []bench.Phase
+	for _, n := range o.inflight {
+		all = append(all, bench.Phase{Inflight: n})
+	}
+	if o.rate > 0 {
+		all = append(all, bench.Phase{Rate: o.rate})
+	}
+	return all
+}
+
+// lasts is how long the whole comparison takes.
+func (o *benchOptions) lasts() time.Duration {
+	each := o.plan.Seconds*float64(len(o.phases())) + benchWarm
+	return time.Duration(each * float64(len(o.compare)*o.plan.Rounds) * float64(time.Second))
+}
+
+// benchWarm is the seconds before each server's turn that are not measured.
+const benchWarm = 0.5
+
+func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*bench.Report, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	calls, err := o.calls()
+	if err != nil {
+		return nil, err
+	}
+	var secure *tls.Config
+	if !o.tls.Empty() {
+		if secure, err = certs.Client(o.tls, certs.ClientOptions{ServerSANs: o.names}); err != nil {
+			return nil, err
+		}
+	}
+	processes, err := o.processes(messages)
+	if err != nil {
+		return nil, err
+	}
+	var all []*bench.Contender
+	for _, a := range o.compare {
+		l, err := bench.New(ctx, bench.Options{Service: bench.RLS(), Targets: []bench.Target{{Addr: a, TLS: secure}}, Calls: calls, Conns: o.conns})
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		if err := l.Once(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, &bench.Contender{Name: a, Load: l, CPU: cpuOf(processes[a])})
+	}
+	o.plan.Phases, o.plan.Warm = o.phases(), benchWarm
+	fmt.Fprintf(messages, "%d rounds, %v in all\n", o.plan.Rounds, o.lasts().Round(time.Second))
+	rows, err := bench.Compare(ctx, o.plan, all, func(round int, r *bench.Row, f bench.Figures) {
+		fmt.Fprintf(messages, "round %d/%d  %s  %v: %.0f calls/s, p99 %.2f ms\n", round, o.plan.Rounds, r.Name, r.Phase, f.Throughput, f.P99/1000)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return bench.NewReport(o.plan, rows), nil
+}
+
+// calls are the questions, one a key.
+func (o *benchOptions) calls() ([]bench.Call, error) {
+	n := 1
+	if strings.Contains(strings.Join(o.descriptor, ""), "{}") {
+		n = o.keys
+	}
+	calls := make([]bench.Call, n)
+	for i := range calls {
+		d := &common.RateLimitDescriptor{}
+		for _, text := range o.descriptor {
+			key, value, ok := strings.Cut(text, "=")
+			if !ok || key == "" {
+				return nil, fmt.Errorf("--descriptor %s: want NAME=VALUE", text)
+			}
+			d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: key, Value: strings.ReplaceAll(value, "{}", strconv.Itoa(i))})
+		}
+		m, err := proto.Marshal(&pb.RateLimitRequest{Domain: o.domain, Descriptors: []*common.RateLimitDescriptor{d}})
+		if err != nil {
+			return nil, fmt.Errorf("--descriptor: %w", err)
+		}
+		calls[i].Message = m
+	}
+	return calls, nil
+}
+
+// processes are those whose CPU counts, by address. Where nobody names one, whoever listens there is taken.
+func (o *benchOptions) processes(messages io.Writer) (map[string][]int, error) {
+	all := map[string][]int{}
+	for _, text := range o.pids {
+		i := strings.LastIndexByte(text, '=')
+		pid, err := strconv.Atoi(text[i+1:])
+		if i < 1 || err != nil || pid < 1 {
+			return nil, fmt.Errorf("--pid %s: want ADDRESS=PID", text)
+		}
+		if _, err := bench.CPUOf(pid); err != nil {
+			return nil, fmt.Errorf("--pid %s: %w", text, err)
+		}
+		all[text[:i]] = append(all[text[:i]], pid)
+	}
+	for _, a := range o.compare {
+		pid, err := bench.Listener(a)
+		switch host, _, _ := net.SplitHostPort(a); {
+		case host != "localhost" && !net.ParseIP(host).IsLoopback():
+		case err == nil:
+			all[a] = append(all[a], pid)
+		case all[a] == nil:
+			fmt.Fprintf(messages, "the CPU of %s is not known: %v\n", a, err)
+		}
+	}
+	return all, nil
+}
+
+// cpuOf adds the CPU time of processes up; nil of none.
+func cpuOf(pids []int) func() (time.Duration, error) {
+	if len(pids) == 0 {
+		return nil
+	}
+	return func() (sum time.Duration, err error) {
+		for _, pid := range pids {
+			d, e := bench.CPUOf(pid)
+			sum, err = sum+d, errors.Join(err, e)
+		}
+		return sum, err
+	}
+}
