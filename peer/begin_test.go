@@ -1,0 +1,191 @@
+package peer
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// begun is a request that was begun and how often it was told to be answered.
+type begun struct {
+	qs   []owner.Question
+	as   []owner.Answer
+	told atomic.Int32
+	all  *sync.WaitGroup
+}
+
+func (b *begun) Decided() {
+	if b.told.Add(1) == 1 {
+		b.all.Done()
+	}
+}
+
+// begin has m begin a request for qs.
+func (m *member) begin(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Question) *begun {
+	b := &begun{qs: qs, as: make([]owner.Answer, len(qs)), all: all}
+	all.Add(1)
+	if m.Begin(time.Now().Add(within), stop, b.qs, b.as, b) {
+		b.Decided()
+	}
+	return b
+}
+
+// Whatever becomes of a request, its caller is told of it once, and all of it is answered.
+func TestBegin(t *testing.T) {
+	ms := newCluster(t, 3)
+	r := ringOf("m0", "m1", "m2")
+	one, two, mine := ownedBy(r, "m1", 1)[0], ownedBy(r, "m2", 1)[0], ownedBy(r, "m0", 1)[0]
+	var all sync.WaitGroup
+	var begun []*begun
+	const rounds = 200
+	for i := range rounds {
+		for _, stop := range []bool{false, true} {
+			for _, within := range []time.Duration{patience, -time.Second, time.Millisecond} {
+				begun = append(begun, ms[0].begin(within, stop, &all, question(one, 10, 1), question(two, 10, 1), question(mine, 10, 1)))
+				if i == rounds/2 {
+					ms[2].Close()
+				}
+			}
+		}
+	}
+	all.Wait()
+	for _, b := range begun {
+		for i := range b.as {
+			if b.as[i].Kind != owner.Decided {
+				t.Fatalf("undecided: %+v", b.as[i])
+			}
+		}
+	}
+	ms[0].Close() // nothing comes any more
+	for _, b := range begun {
+		if n := b.told.Load(); n != 1 {
+			t.Fatalf("told %d times", n)
+		}
+	}
+}
+
+// A request that is decided here is answered before Begin returns, and its caller is not told.
+func TestBeginHere(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	for _, stop := range []bool{false, true} {
+		b := &begun{qs: []owner.Question{question("here", 10, 1)}, as: make([]owner.Answer, 1)}
+		if !m.Begin(time.Now().Add(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.told.Load() != 0 {
+			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.told.Load())
+		}
+	}
+}
+
+// What waits for Node is told when Node says so, or at the deadline.
+func TestBeginWaits(t *testing.T) {
+	m, q := orphan(t)
+	q.Strict = true
+	var all sync.WaitGroup
+	begun := m.begin(50*time.Millisecond, false, &all, q)
+	all.Wait()
+	if a := begun.as[0]; a.Path != owner.Fallback {
+		t.Errorf("%+v", a)
+	}
+	await(t, "the ticket to be forgotten", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
+}
+
+// A member that takes connections and does not read costs its own keys and no others, and no more memory than the
+// bounds of its queue. All is begun by one goroutine, which the stalled member must not stop.
+func TestStalledMember(t *testing.T) {
+	const bytes, rounds = 64 << 10, 4000
+	block := make(chan struct{})
+	stalled := newStub(t, func(conn net.Conn) {
+		conn.(*net.TCPConn).SetReadBuffer(4096)
+		<-block
+	})
+	defer close(block)
+	bounds := func(o *Options) { o.QueueBytes = bytes }
+	ms := []*member{newMember(t, "m0", bounds), newMember(t, "m1", bounds)}
+	on := []ring.ID{"m0", "m1", "stub"}
+	r := ringOf(on...)
+	for _, m := range ms {
+		addrs := addrsOf(ms)
+		addrs["stub"] = stalled.addr
+		m.SetView(r, standing(m.id, on, on), addrs)
+	}
+	ms[0].awaitOld(t, "stub")
+	well := ownedBy(r, "m1", 1)[0]
+	var sick []owner.Question
+	for _, name := range ownedBy(r, "stub", 32) {
+		sick = append(sick, question(name, math.MaxUint32, 1))
+	}
+	await(t, "the other member to answer", func() bool {
+		return ms[0].ask(patience, question(well, math.MaxUint32, 1)).Path == owner.Forwarded
+	})
+	var toWell, toSick sync.WaitGroup
+	for range rounds {
+		ms[0].begin(time.Hour, false, &toSick, sick...)
+		b := ms[0].begin(patience, false, &toWell, question(well, math.MaxUint32, 1))
+		toWell.Wait()
+		if b.as[0].Path != owner.Forwarded {
+			t.Fatalf("another member's key: %+v", b.as[0])
+		}
+		l := (*ms[0].links.Load())["stub"]
+		l.mu.Lock()
+		queued := len(l.out)
+		l.mu.Unlock()
+		if queued > bytes {
+			t.Fatalf("%d bytes wait", queued)
+		}
+	}
+	if ms[0].counted(queueFull) == 0 {
+		t.Error("the stalled member's queue was never full")
+	}
+	ms[0].Close()
+	toSick.Wait()
+}
+
+// Decided may begin the next request, on the goroutine that reads the answers.
+func TestBeginFromDecided(t *testing.T) {
+	ms := newCluster(t, 2)
+	names := ownedBy(ringOf("m0", "m1"), "m1", 8)
+	var all sync.WaitGroup
+	const calls = 500
+	all.Add(len(names) * calls)
+	for i, name := range names {
+		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Question{question(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Answer, 1)}
+		if i%2 == 0 {
+			c.stop = true
+		}
+		c.next()
+	}
+	all.Wait()
+	if n := ms[0].counted(ok); n != float64(len(names)*calls) {
+		t.Errorf("%v answers, want %d", n, len(names)*calls)
+	}
+}
+
+// chain begins its next request when it is told that the last one is answered.
+type chain struct {
+	m    *member
+	left int
+	stop bool
+	all  *sync.WaitGroup
+	qs   []owner.Question
+	as   []owner.Answer
+}
+
+func (c *chain) Decided() {
+	c.all.Done()
+	c.next()
+}
+
+func (c *chain) next() {
+	for ; c.left > 0; c.all.Done() {
+		c.left--
+		if !c.m.Begin(time.Now().Add(patience), c.stop, c.qs, c.as, c) {
+			return
+		}
+	}
+}
