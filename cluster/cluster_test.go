@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -189,6 +190,31 @@ func TestMembersFindEachOther(t *testing.T) {
 	}
 	if inside > 0 {
 		t.Error("two OnView calls at a time")
+	}
+}
+
+// What is told is told to the living, however many have died.
+func TestNewsIsNotSentToTheDead(t *testing.T) {
+	rarely := func(o *Options) { o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour } // so that it has to come by gossip
+	all := three(t, rarely)
+	var dying []*Cluster
+	for i := range 8 {
+		o := options(fmt.Sprintf("dying-%d", i), all[0].Gossip())
+		rarely(&o)
+		dying = append(dying, up(t, o))
+	}
+	eventually(t, "all on one ring", func() bool { return whole(append(slices.Clone(all), dying...)...) })
+	for _, c := range dying {
+		c.Close()
+	}
+	for _, c := range all {
+		eventually(t, "the deaths to be seen", func() bool { return c.View().Ring.Len() == len(all) })
+	}
+	for i := range uint64(10) {
+		all[0].SetRules(i+1, i+1)
+		for _, c := range all[1:] {
+			eventually(t, "the news", func() bool { m, _ := c.View().Find(all[0].View().Me().ID); return m.InForce == i+1 })
+		}
 	}
 }
 

@@ -77,7 +77,10 @@ func config(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf.ProbeInterval, conf.ProbeTimeout = o.Timing.Probe, o.Timing.ProbeTimeout
 	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = 4, 3
 	conf.GossipInterval, conf.GossipNodes = o.Timing.Gossip, 4
-	conf.GossipToTheDeadTime, conf.PushPullInterval = o.Timing.Dead, o.Timing.PushPull
+	// News goes out a few times in all, at first to random members, and memberlist would count the dead among them: after a few
+	// crashes all of it went to them, and the living heard of it with the next full exchange only. They learn that they are
+	// taken for dead from the join loop, which goes on looking for them.
+	conf.GossipToTheDeadTime, conf.PushPullInterval = 0, o.Timing.PushPull
 	conf.TCPTimeout = o.Timing.Stream
 	conf.Keyring = g.keys
 	conf.EnableCompression = false // what is said is short, and a member without a key takes in nothing compressed

@@ -80,7 +80,7 @@ type Timing struct {
 	Gossip       time.Duration // between two rounds; 100 ms
 	PushPull     time.Duration // between full exchanges with a random member; 15 s
 	Stream       time.Duration // of one full exchange; 5 s
-	Dead         time.Duration // how long the dead are gossiped to, so that they can object; 10 min
+	Dead         time.Duration // how long the dead are looked for, so that they can object; 10 min
 	JoinRetry    time.Duration // between joins while a member is missing; 3 s, and at most 1 s before having joined
 	JoinIdle     time.Duration // between joins while none is missing; 15 s
 	JoinDelay    time.Duration // that a ring waits for more joins; 100 ms
