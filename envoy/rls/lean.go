@@ -55,7 +55,7 @@ func (d *lean) Serve(k *h2.Call) {
 	if err := c.Request.Decode(k.Message(), s.bounds); err != nil {
 		s.Release(c)
 		d.gate.Refuse("question_internal")
-		k.Fail(codes.Internal, "grpc: error unmarshalling request: "+err.Error())
+		k.Fail(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
 		return
 	}
 	from := Caller{Key: k.Header(headerKey), Timeout: k.Timeout()}

@@ -46,7 +46,7 @@ func (f unary[R]) Serve(k *h2.Call) {
 func unmarshal(k *h2.Call, r proto.Message) bool {
 	err := proto.Unmarshal(k.Message(), r)
 	if err != nil {
-		k.Fail(codes.Internal, "grpc: error unmarshalling request: "+err.Error())
+		k.Fail(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
 	}
 	return err == nil
 }

@@ -55,7 +55,7 @@ func (r *rig) start(t testing.TB, kind Kind, h *Health, change ...func(*ServerOp
 
 // eachDoor runs a test against every kind of door.
 func eachDoor(t *testing.T, test func(*testing.T, Kind)) {
-	for kind, name := range map[Kind]string{GRPC: "grpc-go"} {
+	for kind, name := range map[Kind]string{Lean: "lean", GRPC: "grpc-go"} {
 		t.Run(name, func(t *testing.T) { test(t, kind) })
 	}
 }

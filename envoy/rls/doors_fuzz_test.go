@@ -1,0 +1,78 @@
+package rls
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+)
+
+// FuzzDoors asks both doors with the same call: any message, in DATA frames cut at random, with one header that is odd.
+func FuzzDoors(f *testing.F) {
+	for _, b := range decodeSeeds(f) {
+		f.Add(b, uint64(0), "", "")
+	}
+	message := wire(f, request("d", descriptor("k", "v"), descriptor("minute", "v")))
+	for shape := range uint64(shapes) {
+		f.Add(message, shape, "", "")
+		f.Add(message, shape+7*shapes, "x-odd", "\x80")
+	}
+	for _, h := range [][2]string{
+		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"te", ""}, {"grpc-timeout", "1m"}, {"grpc-encoding", "gzip"},
+		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {tryHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
+	} {
+		f.Add(message, uint64(0), h[0], h[1])
+	}
+	w := newTwins(f)
+	f.Fuzz(func(t *testing.T, message []byte, shape uint64, name, value string) {
+		call := shaped(message, shape)
+		if name != "" {
+			call = call.with(name, value)
+		}
+		if d := w.differ(t, call); d != "" {
+			t.Errorf("shape %d, %q: %q\n%s", shape, name, value, d)
+		}
+	})
+}
+
+// shapes are the ways in which shaped ends a call or breaks it.
+const shapes = 9
+
+// shaped is a call with the message, of a shape; what is left of the number seeds the cuts between its DATA frames.
+func shaped(message []byte, shape uint64) rawCall {
+	c, r := good(message), rand.New(rand.NewPCG(shape, 0))
+	switch shape % shapes {
+	case 1:
+		c.trailers = true
+	case 2:
+		c.open = true
+	case 3:
+		c.data[0] = c.data[0][:r.IntN(len(c.data[0])+1)] // cut short
+	case 4:
+		c.data[0] = append(c.data[0], framed(message)...) // twice
+	case 5:
+		c.data[0] = append(c.data[0], message...)
+	case 6:
+		c.data[0][r.IntN(5)] ^= 1 << r.IntN(8) // in the prefix
+	case 7:
+		c.data[0] = message // without a prefix
+	case 8:
+		c.padding = uint8(r.IntN(256))
+	}
+	if shape >= shapes {
+		c.cut(r)
+	}
+	return c
+}
+
+// cut spreads the data over frames of any size, 0 too.
+func (c *rawCall) cut(r *rand.Rand) {
+	b := bytes.Join(c.data, nil)
+	c.data = nil
+	for len(b) > 0 && len(c.data) < 50 {
+		n := r.IntN(min(len(b), 16<<10-256) + 1)
+		c.data, b = append(c.data, b[:n]), b[n:]
+	}
+	for ; len(b) > 0; b = b[min(len(b), 16<<10-256):] {
+		c.data = append(c.data, b[:min(len(b), 16<<10-256)])
+	}
+}
