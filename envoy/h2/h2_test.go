@@ -40,19 +40,20 @@ type method func(*Call)
 func (m method) Serve(c *Call) { m(c) }
 
 const (
-	echo   = "/test.Test/Echo"  // answers at once with what it was asked
-	late   = "/test.Test/Late"  // the same, on another goroutine
-	never_ = "/test.Test/Never" // when the call is given up
-	fails  = "/test.Test/Fails" // with a status whose message is the request
-	count  = "/test.Test/Count" // with as many messages as the request is long
-	big    = "/test.Test/Big"   // with the bytes whose number is asked for
+	echo  = "/test.Test/Echo"  // answers at once with what it was asked
+	late  = "/test.Test/Late"  // the same, on another goroutine
+	gives = "/test.Test/Gives" // when the call is given up
+	fails = "/test.Test/Fails" // with a status whose message is the request
+	count = "/test.Test/Count" // with as many messages as the request is long
+	huge  = "/test.Test/Huge"  // with as many bytes as it is asked for
+	size  = "/test.Test/Size"  // with the length of the request
 )
 
 func methods() map[string]Method {
 	return map[string]Method{
 		echo: method(func(c *Call) { c.Reply(text(c.Message())) }),
 		late: method(func(c *Call) { go func() { c.Reply(text(c.Message())) }() }),
-		never_: method(func(c *Call) {
+		gives: method(func(c *Call) {
 			go func() {
 				<-c.Done()
 				c.Fail(codes.Canceled, "given up")
@@ -69,7 +70,8 @@ func methods() map[string]Method {
 				c.End()
 			}()
 		}),
-		big: method(func(c *Call) {
+		size: method(func(c *Call) { c.Reply(text(fmt.Sprint(len(c.Message())))) }),
+		huge: method(func(c *Call) {
 			var n int
 			fmt.Sscan(string(c.Message()), &n)
 			c.Reply(text(strings.Repeat("x", n)))
@@ -158,7 +160,7 @@ func TestUnaryCalls(t *testing.T) {
 			_, l, _ := start(t, network, Options{})
 			c := client(t, l)
 			for _, m := range []string{echo, late} {
-				for _, in := range []string{"", "hello", strings.Repeat("long ", 10_000), strings.Repeat("12345678", 1<<20)} {
+				for _, in := range []string{"", "hello", strings.Repeat("long ", 10_000), strings.Repeat("12345678", 1<<18)} {
 					out, err := ask(t.Context(), c, m, in)
 					if err != nil || out != in {
 						t.Fatalf("%s of %d bytes: %d bytes, %v", m, len(in), len(out), err)
