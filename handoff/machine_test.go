@@ -269,6 +269,43 @@ func TestALossOutlivesTheNext(t *testing.T) {
 	}
 }
 
+// A loss goes along with the tokens: who got them from a survivor knows of it, although it was not there.
+func TestALossGoesWithTheTokens(t *testing.T) {
+	c := newCluster(t, "a", "b", "c")
+	r := c.ring()
+	delete(c.machines, "b")
+	delete(c.machines, "c")
+	c.run(3 * time.Second)
+	c.adoptAll()
+	c.run(500 * time.Millisecond)
+	c.nref = 1
+	c.boot("d", Joining)
+	c.adoptAll()
+	c.run(time.Second)
+	c.states["d"] = Active
+	c.adoptAll()
+	c.run(time.Second)
+	c.steady()
+	known := map[ring.ID]int{}
+	for h := range uint64(200) {
+		h *= 0x9E3779B97F4A7C15
+		o, e := r.At(r.Owner(h)).ID, r.At(r.Heir(h)).ID
+		for _, id := range c.ids() {
+			at, lost := c.machines[id].View().Lost(h)
+			first, _ := c.machines["a"].View().Lost(h)
+			if lost != (o != "a" && e != "a") || at != first {
+				t.Fatalf("%s: the key of %s and %s is lost: %v, at %d and not %d", id, o, e, lost, at, first)
+			}
+			if lost {
+				known[id]++
+			}
+		}
+	}
+	if known["a"] == 0 || known["d"] == 0 {
+		t.Fatalf("nothing is lost: %v", known)
+	}
+}
+
 func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	whole := c.ring()

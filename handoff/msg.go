@@ -72,6 +72,7 @@ type Msg struct {
 
 	Member   ring.ID   // Sealed with Gone
 	Counters []Counter // Chunk, Replica, Sealed; SealReq: Key and Owner only
+	Losses   []Loss    // Ack, and Sealed with Given: what the sender knows to be lost; not to be changed
 }
 
 // Counter is all that a member knows of one key.

@@ -136,14 +136,6 @@ func (m *Machine) takeOver(now int64) {
 	}
 }
 
-// mourned adds a loss. Those before it stay: a key that went with its holders may have had its place with a member that
-// died before it took the key over, and on the ring of that time its heir is one that never had a copy.
-func mourned(before []loss, l loss) []loss {
-	before = slices.Clone(before)
-	before = slices.DeleteFunc(before, func(b loss) bool { return b.ring == l.ring })
-	return slices.Insert(before[:min(len(before), maxSteps-1)], 0, l)
-}
-
 // pending is the number of members on the ring that have not said that they have what self owes them.
 func (m *Machine) pending() int {
 	n := 0

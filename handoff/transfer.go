@@ -163,7 +163,7 @@ func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Msg, bool) {
 	case t.Extra:
 		msg.Flags = Extra
 	default:
-		msg.Base, msg.Quiet = m.untouched(), m.quiet(now)
+		msg.Base, msg.Quiet, msg.Losses = m.untouched(), m.quiet(now), m.view.Losses()
 	}
 	return msg, true
 }
@@ -263,6 +263,7 @@ func (m *Machine) acked(now int64, p *peer, msg *Msg) {
 		return
 	}
 	p.acked, p.warmed = true, true
+	m.Mourn(msg.Losses)
 	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
 	if x := m.remembered(msg.Base); x != nil {
 		if i := seat(x, p.ID, p.Inst); i >= 0 {

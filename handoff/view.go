@@ -22,7 +22,7 @@ type View struct {
 	base     *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
 	baseSelf int
 	steps    []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
-	losses   []loss // state that went with its holders, the newest first, at most maxSteps
+	losses   []loss // state that went with its holders, the newest first
 	live     map[ring.ID]bool
 	reach    reach
 	history  []*ring.Ring // rings before this one, the newest first
@@ -42,13 +42,6 @@ type step struct {
 type proof struct {
 	ring *ring.Ring
 	from int
-}
-
-// loss tells for which keys nobody is left who knew them.
-type loss struct {
-	at   int64
-	ring *ring.Ring
-	dead []bool // by index on ring
 }
 
 // Reason says what a Hold is.
@@ -197,22 +190,6 @@ func (v *View) Answer(h uint64, gained uint16, asker ring.ID, fingerprint uint64
 		}
 	}
 	return Unknown, ""
-}
-
-// Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
-func (v *View) Lost(h uint64) (at int64, lost bool) {
-	for i := range v.losses {
-		if l := &v.losses[i]; l.covers(h) {
-			return l.at, true
-		}
-	}
-	return 0, false
-}
-
-// covers says whether both that knew the key at h are dead.
-func (l *loss) covers(h uint64) bool {
-	o, e := l.ring.Owner(h), l.ring.Heir(h)
-	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
 }
 
 // Right is by what right a member decides the keys whose tokens it holds.

@@ -318,6 +318,9 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		st, member := s.view.Answer(c.Owner, e.gained(c.Owner), from, msg.Ring)
 		m := messageTo(&out, from, handoff.Sealed, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
+		if st == handoff.Given && m.Losses == nil {
+			m.Losses = s.view.Losses()
+		}
 		switch {
 		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
 			n.mournEntry(s, s.clock(now), e)
@@ -342,6 +345,9 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 	}
 	if given {
 		n.serial.machine.Gained()
+		n.serial.machine.Mourn(msg.Losses)
+		n.publish(now, fx)
+		v = n.serial.view
 	}
 	for i := range msg.Counters {
 		c := &msg.Counters[i]

@@ -221,7 +221,7 @@ func (r *leaseReader) parse(k lease.Kind, b []byte) (m *lease.Msg, sent int64, e
 	case lease.Lend:
 		record = r.parseGrant
 	}
-	if err := eachRecord(b, count, record); err != nil {
+	if _, err := eachRecord(b, count, record); err != nil {
 		return nil, 0, err
 	}
 	return &r.msg, sent, nil

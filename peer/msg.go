@@ -78,6 +78,9 @@ func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
 		}
 		out = appendCounter(out, &m.Counters[i], *writers)
 	}
+	if m.Kind == handoff.Ack || m.Kind == handoff.Sealed {
+		out = appendLosses(out, m.Losses, at+4+maxFrame)
+	}
 	if n := len(out) - at - 4; n > maxFrame {
 		return b, fmt.Errorf("%w: %d bytes", errTooLong, n)
 	}
@@ -155,29 +158,34 @@ func (r *msgReader) parse(k handoff.Kind, b []byte) (*handoff.Msg, error) {
 	if b, err = r.parseWriters(b); err != nil {
 		return nil, err
 	}
-	if err := eachRecord(b, count, r.parseCounter); err != nil {
+	if b, err = eachRecord(b, count, r.parseCounter); err != nil {
 		return nil, err
+	}
+	if k == handoff.Ack || k == handoff.Sealed {
+		if r.msg.Losses, err = parseLosses(b); err != nil {
+			return nil, err
+		}
 	}
 	r.msg.Counters = r.counters
 	return &r.msg, nil
 }
 
-// eachRecord has the first count records of b read.
-func eachRecord(b []byte, count int, parse func([]byte) error) error {
+// eachRecord has the first count records of b read, and returns what follows them.
+func eachRecord(b []byte, count int, parse func([]byte) error) (rest []byte, err error) {
 	for range count {
 		if len(b) < 4 {
-			return errShort
+			return nil, errShort
 		}
 		n := le.Uint32(b)
 		if b = b[4:]; uint64(n) > uint64(len(b)) {
-			return errShort
+			return nil, errShort
 		}
 		if err := parse(b[:n]); err != nil {
-			return err
+			return nil, err
 		}
 		b = b[n:]
 	}
-	return nil
+	return b, nil
 }
 
 func (r *msgReader) parseHead(k handoff.Kind, b []byte) (count int, rest []byte, err error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
 )
 
 // sampleMsg is a message of kind k with every field distinct.
@@ -58,7 +59,70 @@ func TestGoldenMessages(t *testing.T) {
 		}
 		samples[fmt.Sprintf("message-%d", k)] = b
 	}
+	lost := handoff.Msg{Kind: handoff.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
+	b, err := appendMsg(nil, &lost, new(writerTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples["losses"] = b
 	golden(t, samples)
+}
+
+func sampleLosses() []handoff.Loss {
+	return []handoff.Loss{
+		{At: -5, Members: []ring.Member{{ID: "a", Inst: 1, Ver: 2, Weight: 3}, {ID: "b", Inst: 4, Ver: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
+		{At: 7, Members: []ring.Member{{ID: "c", Inst: 8, Ver: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
+	}
+}
+
+// Losses come as they were sent, as many as there is room for, and what no member sends is refused.
+func TestLosses(t *testing.T) {
+	send := func(losses []handoff.Loss) []handoff.Loss {
+		m := handoff.Msg{Kind: handoff.Ack, Losses: losses}
+		b, err := appendMsg(nil, &m, new(writerTable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := new(msgReader).parse(handoff.Ack, b[frameHead:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Losses
+	}
+	want := sampleLosses()
+	if got := send(want); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	many := make([]handoff.Loss, 12)
+	for i := range many {
+		many[i] = handoff.Loss{At: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
+	}
+	if got := send(many); len(got) != maxLosses || got[0].At != 0 {
+		t.Errorf("%d of %d losses came", len(got), len(many))
+	}
+	large := handoff.Loss{}
+	for i := range 3000 {
+		large.Members = append(large.Members, ring.Member{ID: ring.ID(fmt.Sprintf("member-%05d", i)), Weight: 1})
+	}
+	if got := send([]handoff.Loss{want[0], large, large, want[1]}); len(got) != 2 {
+		t.Errorf("%d losses came", len(got))
+	}
+	for name, bad := range map[string]handoff.Loss{
+		"order":  {Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
+		"twice":  {Members: []ring.Member{{ID: "a"}, {ID: "a"}}},
+		"name":   {Members: []ring.Member{{ID: ""}}},
+		"weight": {Members: []ring.Member{{ID: "a", Weight: mostLost + 1}}},
+	} {
+		b := appendLoss([]byte{1}, &bad)
+		if _, err := parseLosses(b); !errors.Is(err, errLosses) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for n := 1; n < len(b); n++ {
+			if _, err := parseLosses(b[:n]); err == nil {
+				t.Errorf("%s: %d of %d bytes are taken", name, n, len(b))
+			}
+		}
+	}
 }
 
 // golden wants every sample as its file has it.

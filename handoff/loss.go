@@ -1,0 +1,92 @@
+package handoff
+
+import (
+	"slices"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Loss says what went with its last holders: the state of all keys whose owner and heir on a ring are both dead. It goes
+// along with the tokens, for whoever gets the token of a key that nobody holds a counter of cannot know.
+type Loss struct {
+	At      int64 // when it was found, Unix nanoseconds by the finder's clock
+	Members []ring.Member
+	Dead    []ring.ID
+}
+
+// maxLosses is how many losses are remembered, the newest first.
+const maxLosses = 8
+
+// loss is a Loss in the form that is asked.
+type loss struct {
+	at   int64
+	ring *ring.Ring
+	dead []bool // by index on ring
+}
+
+// covers says whether both that knew the key at h are dead.
+func (l *loss) covers(h uint64) bool {
+	o, e := l.ring.Owner(h), l.ring.Heir(h)
+	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
+}
+
+// same says whether both speak of the same members.
+func (l *loss) same(b *loss) bool {
+	return l.ring.Fingerprint() == b.ring.Fingerprint() && slices.Equal(l.dead, b.dead)
+}
+
+// Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
+func (v *View) Lost(h uint64) (at int64, lost bool) {
+	for i := range v.losses {
+		if l := &v.losses[i]; l.covers(h) {
+			return l.at, true
+		}
+	}
+	return 0, false
+}
+
+// Losses is what is known to be lost, the newest first.
+func (v *View) Losses() []Loss {
+	var out []Loss
+	for _, l := range v.losses {
+		x := Loss{At: l.at}
+		for i := range l.ring.Len() {
+			m := l.ring.At(i)
+			if x.Members = append(x.Members, m); l.dead[i] {
+				x.Dead = append(x.Dead, m.ID)
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// mourned adds a loss. Those before it stay: a key that went with its holders may have had its place with a member that
+// died before it took the key over, and on the ring of that time its heir is one that never had a copy.
+func mourned(before []loss, l loss) []loss {
+	before = slices.DeleteFunc(slices.Clone(before), func(b loss) bool { return l.same(&b) })
+	i := slices.IndexFunc(before, func(b loss) bool { return b.at < l.at })
+	if i < 0 {
+		i = len(before)
+	}
+	after := slices.Insert(before, i, l)
+	return after[:min(len(after), maxLosses)]
+}
+
+// Mourn takes in what a member that gave tokens knows to be lost.
+func (m *Machine) Mourn(losses []Loss) {
+	list := m.view.losses
+	for _, x := range losses {
+		l := loss{at: x.At, ring: ring.New(x.Members)}
+		l.dead = make([]bool, l.ring.Len())
+		for i := range l.dead {
+			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)
+		}
+		if !slices.ContainsFunc(list, func(b loss) bool { return l.same(&b) && b.at >= l.at }) {
+			list = mourned(list, l)
+		}
+	}
+	if len(list) > 0 && !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
+		m.publish().losses = list
+	}
+}
