@@ -1,0 +1,37 @@
+//go:build !race
+
+package h2
+
+import (
+	"runtime"
+	"testing"
+)
+
+// In steady state a call must not allocate, whether it is answered on the loop or late, with a client that sends what Envoy does.
+func TestCallsDoNotAllocate(t *testing.T) {
+	calls := make(chan *Call, 1000)
+	defer close(calls)
+	go func() {
+		for c := range calls {
+			c.Reply(constant{})
+		}
+	}()
+	for name, m := range map[string]Method{"inline": constant{}, "late": method(func(c *Call) { calls <- c })} {
+		t.Run(name, func(t *testing.T) {
+			_, l, _ := start(t, "tcp", Options{Methods: map[string]Method{echo: m}})
+			c := newRawClient(t, l.Addr().String())
+			c.calls(t, 10_000, 64)
+			for _, flight := range []int{1, 64} {
+				const n = 10_000
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				c.calls(t, n, flight)
+				runtime.ReadMemStats(&after)
+				// What the garbage collection takes from pools is made again; the client makes its output once a run.
+				if got := float64(after.Mallocs-before.Mallocs) / n; got > 0.03 {
+					t.Errorf("%d in flight: %.3f allocations a call", flight, got)
+				}
+			}
+		})
+	}
+}
