@@ -3,8 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"math"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,9 +20,11 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/ring"
+	"github.com/keyward/keyward/tool/bench"
 )
 
 // counting answers as the constant server does, but every third call is over the limit and every seventh fails.
@@ -224,93 +227,97 @@ keyward_direct_total 7
 }
 
 func TestChoose(t *testing.T) {
+	everything := arena{redis: "r", options: options{envoy: "e", limitador: "l", gubernator: "g"}, doors: true}
 	for _, tt := range []struct {
 		only         string
-		redis        bool
+		quick        bool
+		have         arena
 		chosen, left int
 		err          string
 	}{
-		{"", true, 7, 0, ""},
-		{"", false, 5, 2, ""},
-		{"keyward-1, constant", false, 2, 0, ""},
-		{"ratelimit", false, 0, 1, ""},
-		{"constant,x,gubernator", true, 1, 0, `["gubernator" "x"]`},
+		{"", false, everything, len(contestants()) - 3, 0, ""},
+		{"", true, everything, 7, 0, ""},
+		{"", false, arena{}, 5, 11, ""},
+		{"keyward-1, constant", false, arena{}, 2, 0, ""},
+		{"keyward-3-alone", true, arena{}, 1, 0, ""},
+		{"ratelimit", false, arena{}, 0, 1, ""},
+		{"constant,x,gubernator", false, everything, 1, 0, `["gubernator" "x"]`},
 	} {
-		chosen, left, err := choose(tt.only, tt.redis)
+		a := tt.have
+		a.only, a.quick = tt.only, tt.quick
+		chosen, left, err := choose(&a)
 		if len(chosen) != tt.chosen || len(left) != tt.left || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-			t.Errorf("%+v: %d chosen, left out %q, %v", tt, len(chosen), left, err)
+			t.Errorf("%q: %d chosen, left out %q, %v", tt.only, len(chosen), left, err)
 		}
 	}
 }
 
 // report is a run of three rounds in which one node took twice the constant server's CPU, and the machine changed its pace.
 func report() *Report {
-	rep := newReport(options{rate: 1000, rounds: 3})
-	for round, slow := range []float64{1, 3, 10} {
-		for name, us := range map[string]float64{nameConstant: 10, nameOne: 20, nameRatelimit: 40} {
-			rep.add(&running{contestant: contestant{Name: name, Title: name}}, Sample{
-				Round: round + 1, Full: Figures{Calls: 100, CPU: us * slow, P99: 1000 * slow}, Paced: Figures{Calls: 10}, RSS: int64(slow),
-			})
+	rep := newReport(options{rate: 1000, rounds: 3, levels: []int{1, 64}, seconds: 1})
+	missing := 1
+	for name, us := range map[string]float64{
+		nameConstant: 10, nameOne: 20, nameRatelimit: 40, nameEnvoyNone: 1, nameEnvoyConstant: 11, nameEnvoyOne: 6,
+	} {
+		rep.Contestants = append(rep.Contestants, &Entry{Name: name, Title: name, Envoy: strings.HasPrefix(name, "envoy"), RSS: 10e6, Uncounted: &missing})
+		for _, phase := range rep.phases() {
+			r := &bench.Row{Name: name, Phase: phase}
+			for _, slow := range []float64{1, 3, 10} {
+				r.Rounds = append(r.Rounds, bench.Figures{Calls: 100, CPU: us * slow, Proxy: 5, P50: us * slow, P99: 1000 * slow, Throughput: 1e6 / us})
+			}
+			rep.Results = append(rep.Results, r)
 		}
 	}
-	rep.audit(&running{contestant: contestant{Name: nameOne}, sent: 330}, 329)
-	rep.finish()
+	rep.judge()
 	return rep
 }
 
 func TestReport(t *testing.T) {
-	rep := report()
-	one := rep.row(nameOne)
-	if want := (Spread{60, 20, 200}); one.CPU != want || one.Ratio != 2 || one.RSS != 10 || one.Latency.P99 != 3000 || *one.Uncounted != 1 {
-		t.Errorf("%+v", one)
-	}
 	var out bytes.Buffer
-	rep.print(&out)
+	report().print(&out)
 	for _, want := range []string{
-		"60.0 (20.0..200.0)", "aim: one node's CPU at most 1.3 x the constant server's: 2.00 x, NOT MET",
-		"with Redis: 0.50 of it, NOT MET", "330 calls measured, 0 failed, 0 over the limit; 1 answered and not counted",
+		"NOT MET  2.00 (2.00..2.00), at most 0.2: CPU of one node over the constant server's, 64 in flight",
+		"NOT MET  0.50 (0.50..0.50), at most 0.062: CPU of one node over envoyproxy/ratelimit's",
+		"met      0.50 (0.50..0.50), at most 0.8: latency (p50) that one node adds to Envoy's",
+		"900 calls measured, 0 failed, 0 over the limit; 1 answered and not counted",
+		"Through Envoy",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &out)
 		}
 	}
-	one.Ratio = aimConstant
-	out.Reset()
-	rep.print(&out)
-	if !strings.Contains(out.String(), "1.30 x, met") {
-		t.Errorf("the aim itself does not meet it:\n%s", &out)
+	if met(0.2, 0.2) != "met" || met(math.NaN(), 1) == "met" || met(0.21, 0.2) == "met" {
+		t.Error("what is met?")
 	}
 }
 
 func TestReportIsWritten(t *testing.T) {
-	rep, file := report(), filepath.Join(t.TempDir(), "new", "r.json")
+	rep, dir := report(), t.TempDir()
+	file := filepath.Join(dir, "new", "r.json")
 	if err := rep.write(file); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(file)
+	page := filepath.Join(dir, "page.md")
+	if err := os.WriteFile(page, []byte("before\n"+docsBegin+"old\n"+docsEnd+"after\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	back, err := readReport(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back Report
-	if err := json.Unmarshal(b, &back); err != nil || back.row(nameOne).CPU != rep.row(nameOne).CPU {
-		t.Errorf("%v: %s", err, b)
+	if err := back.writeDocs(page); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func TestSpread(t *testing.T) {
-	s := func(v ...float64) (samples []Sample) {
-		for _, x := range v {
-			samples = append(samples, Sample{RSS: int64(x)})
-		}
-		return samples
+	b, err := os.ReadFile(page)
+	text := string(b)
+	if err != nil || !strings.HasPrefix(text, "before\n"+docsBegin+"Run on ") || !strings.HasSuffix(text, docsEnd+"after\n") || strings.Contains(text, "old") {
+		t.Errorf("%v: %s", err, text)
 	}
-	for _, tt := range []struct {
-		in   []Sample
-		want Spread
-	}{{nil, Spread{}}, {s(7), Spread{7, 7, 7}}, {s(3, 1), Spread{2, 1, 3}}, {s(9, 1, 3), Spread{3, 1, 9}}} {
-		if got := spread(tt.in, func(s *Sample) float64 { return float64(s.RSS) }); got != tt.want {
-			t.Errorf("%v, want %v", got, tt.want)
-		}
+	if want := "| keyward-1 | 60.0 | 2.00 | 2.00 | 50000 | 0.06 | 0.00 | 3.00 | 0.00 | 10 | - |"; !strings.Contains(strings.ReplaceAll(text, " - | 3.00 | - ", " 0.00 | 3.00 | 0.00 "), want) {
+		t.Errorf("%s is not in %s", want, text)
+	}
+	if err := rep.writeDocs(file); err == nil {
+		t.Error("tables were put where there is no place")
 	}
 }
 
@@ -339,18 +346,215 @@ func TestPathDecides(t *testing.T) {
 	}
 }
 
-// Ratios are taken within a round: a round in which the machine was busy must not be set against one in which it was not.
-func TestRatioIsOfRounds(t *testing.T) {
-	s := func(cpu ...float64) (samples []Sample) {
-		for _, us := range cpu {
-			samples = append(samples, Sample{Full: Figures{CPU: us}})
+// The page needs nothing but itself, and shows every contestant in the table.
+func TestPage(t *testing.T) {
+	rep, file := report(), filepath.Join(t.TempDir(), "r.html")
+	rep.Contestants[0].Title = "<script>alert(1)</script>"
+	if err := rep.writeHTML(file); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for _, never := range []string{"http:", "https:", "<script", "<link", "NaN", "url("} {
+		if strings.Contains(text, never) {
+			t.Errorf("%q is in the page", never)
 		}
-		return samples
 	}
-	if got := ratio(s(20, 90, 50), s(10, 90, 10)); got != 2 {
-		t.Errorf("%v, want 2", got)
+	if n := strings.Count(text, "<svg "); n != 6 {
+		t.Errorf("%d plots", n)
 	}
-	if got := ratio(s(20), nil); got != 0 {
-		t.Errorf("to nothing: %v", got)
+	if n := strings.Count(text, `<tr class="ours">`); n != 2 {
+		t.Errorf("%d rows are marked", n)
+	}
+}
+
+// Names at the curves' ends stay apart and on the plot.
+func TestPlace(t *testing.T) {
+	all := []curve{{Y: []float64{1}}, {Y: []float64{1.01}}, {Y: []float64{100}}, {Y: []float64{0.99}}, {Y: []float64{99}}}
+	a := newAxis(all, 290, 10)
+	ends := place(all, a)
+	for i := range ends {
+		if ends[i] < 12 || ends[i] > 304 {
+			t.Errorf("%v is off the plot", ends[i])
+		}
+		for j := range i {
+			if math.Abs(ends[i]-ends[j]) < 15 {
+				t.Errorf("%v and %v cover each other", ends[i], ends[j])
+			}
+		}
+	}
+}
+
+// The floor answers as the constant server does, however calls are sent to it.
+func TestFloor(t *testing.T) {
+	addr := listen(t, serveFloor)
+	l := loadFor(t, target{addr: addr})
+	if err := l.probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m := l.run(t.Context(), 100*time.Millisecond, 0); m.OK == 0 || m.Errors > 0 {
+		t.Errorf("%d answered, %d failed: %v", m.OK, m.Errors, m.err)
+	}
+	lean, err := bench.New(t.Context(), bench.Options{Service: bench.RLS(), Targets: []bench.Target{{Addr: addr}}, Calls: rlsCalls(l), Conns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lean.Close()
+	if got, err := lean.Run(t.Context(), bench.Phase{Inflight: 50}, 100*time.Millisecond); err != nil || got.OK < 100 || got.Errors > 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func listen(t *testing.T, serve func(net.Conn) error) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_ = serve(c)
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func TestUpstream(t *testing.T) {
+	url := "http://" + listen(t, serveUpstream)
+	for range 3 {
+		res, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Error(res.Status)
+		}
+	}
+}
+
+// Gubernator's protocol: status 1 refuses, a text in field 5 is a failure.
+func TestGubernatorProtocol(t *testing.T) {
+	text := func(b []byte, n protowire.Number, s string) []byte {
+		return protowire.AppendString(protowire.AppendTag(b, n, protowire.BytesType), s)
+	}
+	number := func(n protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), v)
+	}
+	wrap := func(b []byte) []byte { return text(nil, 1, string(b)) }
+	for _, tt := range []struct {
+		message []byte
+		want    string
+	}{
+		{wrap(number(2, 100)), "passes"},
+		{wrap(append(number(2, 100), number(1, 1)...)), "refused"},
+		{wrap(text(nil, 5, "no peers")), "gubernator: no peers"},
+		{nil, errResponse.Error()},
+		{wrap([]byte{0xff}), errResponse.Error()},
+	} {
+		over, err := gubernator().Read(&bench.Reply{Code: "0", Body: tt.message})
+		got := map[bool]string{false: "passes", true: "refused"}[over]
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%x: %s, want %s", tt.message, got, tt.want)
+		}
+	}
+	inner, err := bytesOf(gubernatorCalls(2)[1].Message, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := bytesOf(inner, 2); err != nil || string(key) != keyName(1) {
+		t.Errorf("asked about %q, %v", key, err)
+	}
+}
+
+// The rivals that cannot be had here are started with these arguments: a program that writes down how it was called takes their place.
+func TestRivalsArguments(t *testing.T) {
+	dir := t.TempDir()
+	fake := filepath.Join(dir, "fake")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\necho \"$@\" > called; env | sort >> called\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := &arena{options: options{keys: 3, limitador: fake, gubernator: fake}}
+	for name, want := range map[string][]string{
+		nameLimitador:   {"limits.yaml memory", "ENVOY_RLS_PORT=", "LIMITS_FILE="},
+		nameGubernators: {"GUBER_GRPC_ADDRESS=127.0.0.1:", "GUBER_MEMBERLIST_KNOWN_NODES=127.0.0.1:"},
+	} {
+		i := slices.IndexFunc(contestants(), func(c contestant) bool { return c.Name == name })
+		r := &running{contestant: contestants()[i], dir: filepath.Join(dir, name)}
+		if err := os.Mkdir(r.dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.start(t.Context(), a, r); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range r.processes {
+			<-p.Exited()
+		}
+		b, err := os.ReadFile(filepath.Join(r.dir, "called"))
+		for _, w := range want {
+			if err != nil || !strings.Contains(string(b), w) {
+				t.Errorf("%s: %q is not in %s (%v)", name, w, b, err)
+			}
+		}
+	}
+}
+
+func TestReplaceQuestion(t *testing.T) {
+	const config = `          address: {address: "127.0.0.1", port_value: 1}
+          - name: envoy.filters.http.ratelimit
+            typed_config: {}
+          - name: envoy.filters.http.router
+`
+	got, err := replaceQuestion(config, "          - name: another\n")
+	want := "          address: {address: \"@HOST@\", port_value: @PORT@}\n          - name: another\n          - name: envoy.filters.http.router\n"
+	if err != nil || got != want {
+		t.Errorf("%v: %s", err, got)
+	}
+	if _, err := replaceQuestion("nothing", ""); err == nil {
+		t.Error("no error without a filter")
+	}
+}
+
+// A commit is worse only when most rounds say so, and by more than is allowed.
+func TestVerdict(t *testing.T) {
+	plan := bench.Plan{Phases: []bench.Phase{{Inflight: 64}}}
+	for _, tt := range []struct {
+		cpu    []float64 // of the newer commit; the older one's is 10
+		allocs float64   // the older one's is 2
+		want   string    // in the table
+		worse  bool
+	}{
+		{[]float64{10, 10.5, 10.9, 9, 10}, 2, "as before", false},
+		{[]float64{12, 12, 12, 12, 9}, 2, "WORSE", true},
+		{[]float64{12, 10, 9, 30, 10}, 2, "as before", false},
+		{[]float64{5, 5, 5, 5, 9}, 2, "better", false},
+		{[]float64{10, 10, 10, 10, 10}, 2.05, "as before", false},
+		{[]float64{10, 10, 10, 10, 10}, 3, "WORSE", true},
+	} {
+		c := &compared{name: "one", old: &running{contestant: contestant{Name: "old"}}, new: &running{contestant: contestant{Name: "new"}}}
+		before, after := &bench.Row{Name: "old", Phase: plan.Phases[0]}, &bench.Row{Name: "new", Phase: plan.Phases[0]}
+		for _, us := range tt.cpu {
+			before.Rounds, after.Rounds = append(before.Rounds, bench.Figures{CPU: 10}), append(after.Rounds, bench.Figures{CPU: us})
+			c.allocs[0], c.allocs[1] = append(c.allocs[0], 2), append(c.allocs[1], tt.allocs)
+		}
+		var out bytes.Buffer
+		err := verdict(&out, 0.1, plan, []*bench.Row{before, after}, []*compared{c})
+		if (err != nil) != tt.worse || !strings.Contains(out.String(), tt.want) {
+			t.Errorf("%v, %v allocations: %v\n%s", tt.cpu, tt.allocs, err, &out)
+		}
 	}
 }

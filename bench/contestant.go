@@ -6,14 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/keyward/keyward/certs"
 	"github.com/keyward/keyward/lab"
 	"github.com/keyward/keyward/ring"
+	"github.com/keyward/keyward/tool/bench"
 )
 
 // limitPerYear is a limit that no run reaches, in a window that hardly any run sees the end of.
@@ -32,38 +33,90 @@ descriptors:
 // contestant is something that can be measured.
 type contestant struct {
 	Name, Title string
-	needsRedis  bool
+	envoy       bool // it is asked through an Envoy
+	extra       bool // it runs only when it is named
+	quick       bool // it is part of a first impression
+	lacks       func(a *arena) string
 	start       func(ctx context.Context, a *arena, r *running) error
 }
 
 // The names of the contestants.
 const (
-	nameConstant  = "constant"
-	nameOne       = "keyward-1"
-	nameThree     = "keyward-3"
-	nameDirect    = "keyward-3-direct"
-	nameAlone     = "keyward-3-alone"
-	nameRatelimit = "ratelimit"
+	nameConstant    = "constant"
+	nameFloor       = "floor"
+	nameOne         = "keyward-1"
+	nameOneGRPC     = "keyward-1-grpc"
+	nameThree       = "keyward-3"
+	nameDirect      = "keyward-3-direct"
+	nameAlone       = "keyward-3-alone"
+	nameRatelimit   = "ratelimit"
+	nameLimitador   = "limitador"
+	nameGubernator  = "gubernator-1"
+	nameGubernators = "gubernator-3"
 )
 
 func contestants() []contestant {
+	cluster := func(door string, members ...string) func(context.Context, *arena, *running) error {
+		return func(ctx context.Context, a *arena, r *running) error {
+			_, err := newCluster(ctx, a, r, lab.Options{Dir: r.dir, Args: a.door(door)}, members...)
+			return err
+		}
+	}
+	all := []contestant{
+		{Name: nameConstant, Title: "constant grpc-go server", quick: true, start: func(_ context.Context, a *arena, r *running) error {
+			return startServer(a, r, constantCommand)
+		}},
+		{Name: nameFloor, Title: "the floor: a bare loop", quick: true, start: func(_ context.Context, a *arena, r *running) error {
+			return startServer(a, r, floorCommand)
+		}},
+		{Name: nameOne, Title: "Keyward, one node", quick: true, start: cluster("lean", "a")},
+		{Name: nameOneGRPC, Title: "Keyward, one node, grpc-go's door", lacks: func(a *arena) string {
+			return unless(a.doors, "this sidecar has one door only")
+		}, start: cluster("grpc", "a")},
+		{Name: nameThree, Title: "Keyward, three nodes, asked anywhere", quick: true, start: cluster("lean", "a", "b", "c")},
+		{Name: nameDirect, Title: "Keyward, three nodes, asked at the owner, mTLS", start: startDirect},
+		{Name: nameAlone, Title: "Keyward, three nodes, each alone", extra: true, start: startAlone},
+	}
+	return append(append(all, rivals()...), behindEnvoy()...)
+}
+
+func rivals() []contestant {
+	redis := func(a *arena) string {
+		return unless(a.redis != "", "there is no redis-server on PATH (Debian: apt-get install redis-server)")
+	}
+	gubernator := func(a *arena) string { return unless(a.gubernator != "", "give its binary with -gubernator") }
 	return []contestant{
-		{Name: nameConstant, Title: "constant grpc-go server", start: startConstant},
-		{Name: nameOne, Title: "Keyward, one node", start: func(ctx context.Context, a *arena, r *running) error {
-			return startKeyward(ctx, a, r, "a")
-		}},
-		{Name: nameThree, Title: "Keyward, three nodes, asked anywhere", start: func(ctx context.Context, a *arena, r *running) error {
-			return startKeyward(ctx, a, r, "a", "b", "c")
-		}},
-		{Name: nameDirect, Title: "Keyward, three nodes, asked at the owner", start: startDirect},
-		{Name: nameAlone, Title: "Keyward, three nodes, each alone", start: startAlone},
-		{Name: nameRatelimit, Title: "envoyproxy/ratelimit + Redis", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
+		{Name: nameRatelimit, Title: "envoyproxy/ratelimit + Redis", lacks: redis, start: func(ctx context.Context, a *arena, r *running) error {
 			return startRatelimit(ctx, a, r)
 		}},
-		{Name: nameRatelimit + "-piped", Title: "envoyproxy/ratelimit + Redis, piped 150us", needsRedis: true, start: func(ctx context.Context, a *arena, r *running) error {
+		{Name: nameRatelimit + "-piped", Title: "envoyproxy/ratelimit + Redis, piped 150us", extra: true, lacks: redis, start: func(ctx context.Context, a *arena, r *running) error {
 			return startRatelimit(ctx, a, r, "REDIS_PIPELINE_WINDOW=150us")
 		}},
+		{Name: nameLimitador, Title: "Limitador, in memory", lacks: func(a *arena) string {
+			return unless(a.limitador != "", "give its binary with -limitador")
+		}, start: startLimitador},
+		{Name: nameGubernator, Title: "Gubernator, one node", lacks: gubernator, start: func(ctx context.Context, a *arena, r *running) error {
+			return startGubernator(ctx, a, r, 1)
+		}},
+		{Name: nameGubernators, Title: "Gubernator, three nodes, asked anywhere", lacks: gubernator, start: func(ctx context.Context, a *arena, r *running) error {
+			return startGubernator(ctx, a, r, 3)
+		}},
 	}
+}
+
+func unless(ok bool, why string) string {
+	if ok {
+		return ""
+	}
+	return why
+}
+
+// door is the flags of a sidecar whose rate-limit questions go through a door; none for one that has no choice.
+func (a *arena) door(name string) []string {
+	if !a.doors {
+		return nil
+	}
+	return []string{"--rls-door", name}
 }
 
 func names() []string {
@@ -86,12 +139,18 @@ type running struct {
 	contestant
 	targets   []target       // where it is asked
 	processes []*lab.Process // whose CPU is counted
+	proxies   []*lab.Process // whose CPU is counted apart: Envoy
+	others    []*lab.Process // whose CPU is not counted
 	metrics   []string       // of Keyward: where /metrics is
 	debug     []string       // where /debug/pprof is
-	load      *load
-	before    int // hits counted before the first round
-	sent      int // calls answered since
-	failed    int // calls since of which nobody knows whether they were counted
+	service   bench.Service  // how it is asked; the zero value: as a rate limit service
+	calls     []bench.Call   // what it is asked; nil: about all keys
+	blind     bool           // it does not tell limits and remaining hits: what it has counted is not known
+	lean      *bench.Load
+	load      *load // with grpc-go; nil if blind
+	before    int   // hits counted before the first round
+	sent      int   // calls answered since
+	failed    int   // calls since of which nobody knows whether they were counted
 
 	dir   string
 	labs  []*lab.Lab
@@ -101,31 +160,56 @@ type running struct {
 // start starts c and waits until each of its processes decides by the rules. What it returns must be closed, also with
 // an error.
 func start(ctx context.Context, a *arena, c contestant) (*running, error) {
-	r := &running{contestant: c, dir: filepath.Join(a.dir, c.Name)}
+	r := &running{contestant: c, dir: filepath.Join(a.dir, c.Name), service: bench.RLS()}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return nil, err
 	}
 	if err := c.start(ctx, a, r); err != nil {
 		return r, err
 	}
-	var err error
-	if r.load, err = newLoad(a.options, r.targets); err != nil {
-		return r, err
+	if !r.blind {
+		l, err := newLoad(a.options, r.targets)
+		if err != nil {
+			return r, err
+		}
+		r.load, r.calls = l, rlsCalls(l)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	err = lab.Await(ctx, c.Title, func(ctx context.Context) error {
-		for _, p := range r.processes {
-			if !p.Running() {
-				return fmt.Errorf("%s has ended: %s", p.Name, p.Tail(2000))
-			}
-		}
-		return r.load.probe(ctx)
-	})
-	if err == nil {
+	err := lab.Await(ctx, c.Title, func(ctx context.Context) error { return r.probe(ctx, a) })
+	if err == nil && r.load != nil {
 		r.before, err = r.load.counted(ctx)
 	}
 	return r, err
+}
+
+// probe asks every target once; the last one that is made stays connected.
+func (r *running) probe(ctx context.Context, a *arena) (err error) {
+	for _, p := range r.processes {
+		if !p.Running() {
+			return fmt.Errorf("%s has ended: %s", p.Name, p.Tail(2000))
+		}
+	}
+	if r.load != nil {
+		if err := r.load.probe(ctx); err != nil {
+			return err
+		}
+	}
+	if r.lean == nil {
+		if r.lean, err = r.newLean(ctx, a.conns); err != nil {
+			return err
+		}
+	}
+	return r.lean.Once(ctx)
+}
+
+func (r *running) newLean(ctx context.Context, conns int) (*bench.Load, error) {
+	o := bench.Options{Service: r.service, Calls: r.calls, Conns: conns}
+	for _, t := range r.targets {
+		o.Targets = append(o.Targets, bench.Target{Addr: t.addr, TLS: t.tls})
+		o.Placed = t.member != ""
+	}
+	return bench.New(ctx, o)
 }
 
 // close ends what was started, the last first.
@@ -134,14 +218,14 @@ func (r *running) close() error {
 	if r.load != nil {
 		r.load.close()
 	}
+	if r.lean != nil {
+		r.lean.Close()
+	}
 	for _, l := range r.labs {
 		errs = append(errs, l.Stop())
 	}
-	if r.labs != nil {
-		return errors.Join(errs...)
-	}
-	for i := len(r.processes) - 1; i >= 0; i-- {
-		errs = append(errs, r.processes[i].Stop(10*time.Second))
+	for _, p := range slices.Backward(append(r.others, r.processes...)) { // those of a lab have ended by now
+		errs = append(errs, p.Stop(10*time.Second))
 	}
 	return errors.Join(errs...)
 }
@@ -167,25 +251,17 @@ func (r *running) process(s lab.Spec) error {
 	return err
 }
 
-func startConstant(_ context.Context, a *arena, r *running) error {
-	addrs, err := r.addrs(1)
-	if err != nil {
-		return err
+// usualQuota is the keys of one domain that a sidecar keeps unless it is told.
+const usualQuota = 250_000
+
+// newCluster starts members that know each other, and no others, as users do: with mTLS between them. The door that is asked is the plain
+// one, as the competitors' are.
+func newCluster(ctx context.Context, a *arena, r *running, o lab.Options, members ...string) (*lab.Lab, error) {
+	o.Bin, o.Expect, o.Rules = a.bin, len(members), map[string]string{"bench.yaml": rules}
+	if n := a.fill + a.keys; n > usualQuota {
+		o.Args = append(o.Args, "--max-keys", strconv.Itoa(2*n), "--domain-quota", strconv.Itoa(2*n))
 	}
-	r.targets = []target{{addr: addrs[0]}}
-	return r.process(lab.Spec{Name: "constant", Path: a.self, Args: []string{constantCommand, addrs[0]}})
-}
-
-// startKeyward starts members as users do: with mTLS between them. The door that is asked is the plain one, as the
-// competitors' are.
-func startKeyward(ctx context.Context, a *arena, r *running, members ...string) error {
-	_, err := startCluster(ctx, a, r, r.dir, members...)
-	return err
-}
-
-// startCluster starts members that know each other, and no others.
-func startCluster(ctx context.Context, a *arena, r *running, dir string, members ...string) (*lab.Lab, error) {
-	l, err := lab.New(lab.Options{Dir: dir, Bin: a.bin, Expect: len(members), Rules: map[string]string{"bench.yaml": rules}})
+	l, err := lab.New(o)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +279,11 @@ func startCluster(ctx context.Context, a *arena, r *running, dir string, members
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return l, l.AwaitRing(ctx, members...)
+}
+
+// startCluster starts such members with the lean door, if they have one.
+func startCluster(ctx context.Context, a *arena, r *running, dir string, members ...string) (*lab.Lab, error) {
+	return newCluster(ctx, a, r, lab.Options{Dir: dir, Args: a.door("lean")}, members...)
 }
 
 // askDirectly has a lab's members asked at the doors that they open to other pods' Envoys, with mTLS.
@@ -243,50 +324,4 @@ func startAlone(ctx context.Context, a *arena, r *running) error {
 		}
 	}
 	return nil
-}
-
-// startRatelimit starts a Redis without persistence and the service over it, with the same metrics on as Keyward has.
-func startRatelimit(ctx context.Context, a *arena, r *running, env ...string) error {
-	path, err := buildRatelimit(ctx, a)
-	if err != nil {
-		return err
-	}
-	addrs, err := r.addrs(5) // Redis, gRPC, HTTP, debug, Prometheus
-	if err != nil {
-		return err
-	}
-	port := make([]string, len(addrs))
-	for i, addr := range addrs {
-		_, port[i], _ = strings.Cut(addr, ":")
-	}
-	config := filepath.Join(r.dir, "ratelimit", "config")
-	if err := errors.Join(os.MkdirAll(config, 0o755), os.WriteFile(filepath.Join(config, "bench.yaml"), []byte(rules), 0o644)); err != nil {
-		return err
-	}
-	err = r.process(lab.Spec{Name: "redis", Path: a.redis, Args: []string{
-		"--bind", "127.0.0.1", "--port", port[0], "--save", "", "--appendonly", "no", "--daemonize", "no",
-	}})
-	if err != nil {
-		return err
-	}
-	if err := awaitTCP(ctx, addrs[0]); err != nil { // the service gives up when there is no Redis
-		return err
-	}
-	r.targets, r.debug = []target{{addr: addrs[1]}}, addrs[3:4]
-	return r.process(lab.Spec{Name: "ratelimit", Path: path, Env: append([]string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + port[1], "HOST=127.0.0.1", "PORT=" + port[2], "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + port[3],
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + addrs[0], "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=" + addrs[4],
-		"RUNTIME_ROOT=" + r.dir, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
-	}, env...)})
-}
-
-// buildRatelimit builds the competitor with the versions that its maintainers pinned: ratelimit/go.mod asks for nothing
-// else, and go.sum holds them.
-func buildRatelimit(ctx context.Context, a *arena) (string, error) {
-	path := filepath.Join(a.bin, "bench", "ratelimit")
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", "ratelimit", "-o", path, "github.com/envoyproxy/ratelimit/src/service_cmd")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build envoyproxy/ratelimit: %w\n%s", err, out)
-	}
-	return path, nil
 }

@@ -1,5 +1,5 @@
-// Command bench compares what a decision costs, side by side in one run: a grpc-go server that answers a constant, Keyward
-// as one node and as three, and envoyproxy/ratelimit with Redis.
+// Command bench compares what a decision costs, side by side in one run: a grpc-go server that answers a constant, the floor
+// under any server in Go, Keyward as one node and as three, envoyproxy/ratelimit with Redis, and Envoy with each of them.
 //
 // Every contestant runs as processes of its own and is driven by the same load, in interleaved rounds. The figure to look
 // at is CPU per decision, the CPU time of the server's processes over the calls they answered: it survives a noisy
@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,32 +27,54 @@ import (
 
 // options are the flags.
 type options struct {
-	bin      string
-	seconds  float64
-	rounds   int
-	inflight int
-	conns    int
-	keys     int
-	rate     float64
-	only     string
-	out      string
-	profile  string
-	keep     string
-	micro    bool
-	move     int
-	hot      float64
+	bin        string
+	seconds    float64
+	rounds     int
+	levels     []int
+	inflight   int // of -move and -hot
+	conns      int
+	keys       int
+	fill       int
+	rate       float64
+	only       string
+	quick      bool
+	client     string
+	envoy      string
+	limitador  string
+	gubernator string
+	out        string
+	html       string
+	docs       bool
+	check      string
+	worse      float64
+	profile    string
+	keep       string
+	micro      bool
+	move       int
+	hot        float64
 }
 
 func (o *options) define(f *flag.FlagSet) {
+	o.levels, o.inflight = []int{1, 16, 64, 256}, 64
 	f.StringVar(&o.bin, "bin", "../bin", "`directory` of sidecar and keyward (make build); the competitor is built into its folder bench")
-	f.Float64Var(&o.seconds, "seconds", 5, "how long each contestant is measured in each round, and as long again at -rate")
+	f.Float64Var(&o.seconds, "seconds", 1.5, "how long each contestant is measured in each round, for each number of calls in flight and at -rate")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant is measured")
-	f.IntVar(&o.inflight, "inflight", 64, "calls in flight")
+	f.Func("inflight", "calls in flight: `numbers` with commas, each measured apart (default 1,16,64,256)", o.setLevels)
 	f.IntVar(&o.conns, "conns", 6, "connections they are spread over")
 	f.IntVar(&o.keys, "keys", 1000, "different keys")
-	f.Float64Var(&o.rate, "rate", 1000, "calls a second of the second measurement, at a fixed pace; 0 leaves it out")
-	f.StringVar(&o.only, "only", "", "contestants to run, comma separated (default all): "+strings.Join(names(), ","))
+	f.IntVar(&o.fill, "fill", 200_000, "keys that are counted at the end, to tell the memory of one; 0 leaves it out")
+	f.Float64Var(&o.rate, "rate", 1000, "calls a second of the last measurement, each timed from when it was due; 0 leaves it out")
+	f.StringVar(&o.only, "only", "", "contestants to run, comma separated: "+strings.Join(names(), ","))
+	f.BoolVar(&o.quick, "quick", false, "a first impression in about a minute: fewer contestants, 1 and 64 calls in flight, half a second each")
+	f.StringVar(&o.client, "client", "lean", "lean, or grpc: grpc-go's client, which costs more than what it measures")
+	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "`path` of Envoy (default $ENVOY_BIN, then what scripts/envoy finds)")
+	f.StringVar(&o.limitador, "limitador", "", "`path` of limitador-server 2, to measure it, too")
+	f.StringVar(&o.gubernator, "gubernator", "", "`path` of gubernator 2, to measure it, too")
 	f.StringVar(&o.out, "o", "report/bench.json", "`file` for the report as JSON; empty: none")
+	f.StringVar(&o.html, "html", "report/bench.html", "`file` for the report as a page; empty: none")
+	f.BoolVar(&o.docs, "docs", false, "put the tables of the report at -o into ../docs/benchmarks.md, make its page again, and measure nothing")
+	f.StringVar(&o.check, "check", "", "compare two commits, `OLD..NEW`, and fail when the newer one costs more by -worse")
+	f.Float64Var(&o.worse, "worse", 0.10, "with -check: the share that a decision may cost more")
 	f.StringVar(&o.profile, "profile", "", "`directory` for CPU profiles, taken in one more round that is not measured")
 	f.StringVar(&o.keep, "keep", "", "keep logs and configuration in this `directory`")
 	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
@@ -59,39 +82,79 @@ func (o *options) define(f *flag.FlagSet) {
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
-func (o *options) validate() error {
-	if o.move < 0 || o.hot < 0 {
-		return errors.New("-move and -hot must not be negative")
+func (o *options) setLevels(text string) error {
+	o.levels = nil
+	for s := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 1000 {
+			return fmt.Errorf("%q: want numbers from 1 to 1000", s)
+		}
+		o.levels = append(o.levels, n)
 	}
-	if o.seconds <= 0 || o.rounds <= 0 || o.inflight <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
-		return errors.New("-seconds, -rounds, -inflight, -conns and -keys must be positive, -rate not negative")
+	return nil
+}
+
+// hasten makes the run one of about a minute.
+func (o *options) hasten() {
+	if o.quick {
+		o.levels, o.seconds, o.fill = []int{1, 64}, 0.5, 50_000
+	}
+}
+
+func (o *options) validate() error {
+	if o.move < 0 || o.hot < 0 || o.fill < 0 {
+		return errors.New("-move, -hot and -fill must not be negative")
+	}
+	if o.seconds <= 0 || o.rounds <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
+		return errors.New("-seconds, -rounds, -conns and -keys must be positive, -rate not negative")
+	}
+	if o.client != "lean" && o.client != "grpc" {
+		return fmt.Errorf("-client %q: want lean or grpc", o.client)
 	}
 	return nil
 }
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == constantCommand {
-		fail(serveConstant(os.Args[2]))
-		return
+	if len(os.Args) == 3 {
+		serve := map[string]func(addr string) error{
+			constantCommand: serveConstant,
+			floorCommand:    func(addr string) error { return serveConns(addr, serveFloor) },
+			upstreamCommand: func(addr string) error { return serveConns(addr, serveUpstream) },
+		}[os.Args[1]]
+		if serve != nil {
+			fail(serve(os.Args[2]))
+			return
+		}
 	}
 	var o options
 	o.define(flag.CommandLine)
 	flag.Parse()
+	o.hasten()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if o.micro {
+	switch {
+	case o.micro:
 		fail(microbench(os.Stdout))
-		return
-	}
-	if o.move > 0 {
+	case o.docs:
+		fail(render(o))
+	case o.check != "":
+		fail(check(ctx, os.Stdout, o))
+	case o.move > 0:
 		fail(move(ctx, os.Stdout, o))
-		return
-	}
-	if o.hot > 0 {
+	case o.hot > 0:
 		fail(hot(ctx, os.Stdout, o))
-		return
+	default:
+		fail(run(ctx, os.Stdout, o))
 	}
-	fail(run(ctx, os.Stdout, o))
+}
+
+// render shows a report that is there: in the manual, and as a page.
+func render(o options) error {
+	rep, err := readReport(o.out)
+	if err != nil {
+		return err
+	}
+	return errors.Join(rep.writeDocs("../docs/benchmarks.md"), rep.writeHTML(o.html))
 }
 
 func fail(err error) {
@@ -112,7 +175,7 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	chosen, left, err := choose(o.only, a.redis != "")
+	chosen, left, err := choose(a)
 	if err != nil {
 		return err
 	}
@@ -130,20 +193,22 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := rounds(ctx, out, o, running, rep); err != nil {
+	if err := rep.measure(ctx, out, o, running); err != nil {
 		return err
 	}
-	if err := audit(ctx, running, rep); err != nil {
-		return err
-	}
-	rep.finish()
 	rep.print(out)
 	if o.profile != "" {
 		if err := profile(ctx, out, o, running); err != nil {
 			return err
 		}
 	}
-	return rep.write(o.out)
+	if err := errors.Join(rep.write(o.out), rep.writeHTML(o.html)); err != nil {
+		return err
+	}
+	if o.html != "" {
+		fmt.Fprintf(out, "\nthe report is in %s\n", o.html)
+	}
+	return nil
 }
 
 // arena is where the contestants are started.
@@ -151,38 +216,64 @@ type arena struct {
 	options
 	dir, bin, self string
 	redis          string // path of redis-server; empty when there is none
+	noEnvoy        string // why there is no Envoy
+	doors          bool   // sidecars have --rls-door
 }
 
 func newArena(o options) (*arena, func(), error) {
 	a, done := &arena{options: o, dir: o.keep}, func() {}
-	var err1, err2, err3 error
+	var errs [5]error
 	if a.dir == "" {
-		a.dir, err1 = os.MkdirTemp("", "keyward-bench-")
+		a.dir, errs[0] = os.MkdirTemp("", "keyward-bench-")
 		done = func() { _ = os.RemoveAll(a.dir) }
+	} else {
+		a.dir, errs[0] = filepath.Abs(a.dir)
 	}
-	a.bin, err2 = filepath.Abs(o.bin)
-	a.self, err3 = os.Executable()
-	_, err4 := os.Stat(filepath.Join(a.bin, "sidecar"))
-	if err4 != nil {
-		err4 = fmt.Errorf("run make build first: %w", err4)
+	a.bin, errs[1] = filepath.Abs(o.bin)
+	a.self, errs[2] = os.Executable()
+	if a.doors, errs[3] = hasDoors(filepath.Join(a.bin, "sidecar")); errs[3] != nil {
+		errs[3] = fmt.Errorf("run make build first: %w", errs[3])
 	}
 	a.redis, _ = exec.LookPath("redis-server")
-	return a, done, errors.Join(err1, err2, err3, err4)
+	a.envoy, a.noEnvoy = findEnvoy(o.envoy)
+	for _, path := range []*string{&a.limitador, &a.gubernator} {
+		if *path != "" && errs[4] == nil {
+			*path, errs[4] = exec.LookPath(*path)
+		}
+	}
+	return a, done, errors.Join(errs[:]...)
+}
+
+// hasDoors says whether a sidecar knows more than one door.
+func hasDoors(sidecar string) (bool, error) {
+	if _, err := os.Stat(sidecar); err != nil {
+		return false, err
+	}
+	help, _ := exec.Command(sidecar, "--help").CombinedOutput() // its exit code may be that of a fault
+	return strings.Contains(string(help), "rls-door"), nil
 }
 
 // choose picks the contestants that are asked for and can be had; left says, in whole sentences, which cannot.
-func choose(only string, redis bool) (chosen []contestant, left []string, err error) {
+func choose(a *arena) (chosen []contestant, left []string, err error) {
 	want := map[string]bool{}
-	for name := range strings.SplitSeq(only, ",") {
+	for name := range strings.SplitSeq(a.only, ",") {
 		want[strings.TrimSpace(name)] = true
 	}
 	for _, c := range contestants() {
-		if only != "" && !want[c.Name] {
+		named := want[c.Name]
+		if !named && (a.only != "" || c.extra || a.quick && !c.quick) {
 			continue
 		}
 		delete(want, c.Name)
-		if c.needsRedis && !redis {
-			left = append(left, fmt.Sprintf("LEFT OUT: %s, for there is no redis-server on PATH (Debian: apt-get install redis-server).", c.Title))
+		why := ""
+		switch {
+		case c.envoy && a.envoy == "":
+			why = "there is no Envoy: " + a.noEnvoy
+		case c.lacks != nil:
+			why = c.lacks(a)
+		}
+		if why != "" {
+			left = append(left, fmt.Sprintf("LEFT OUT: %s (%s): %s.", c.Name, c.Title, why))
 			continue
 		}
 		chosen = append(chosen, c)
@@ -196,16 +287,16 @@ func choose(only string, redis bool) (chosen []contestant, left []string, err er
 
 func startAll(ctx context.Context, out io.Writer, a *arena, chosen []contestant) ([]*running, error) {
 	var all []*running
-	for _, c := range chosen {
+	for i, c := range chosen {
 		begin := time.Now()
 		r, err := start(ctx, a, c)
 		if r != nil {
 			all = append(all, r)
 		}
 		if err != nil {
-			return all, fmt.Errorf("start %s: %w", c.Title, err)
+			return all, fmt.Errorf("start %s: %w", c.Name, err)
 		}
-		fmt.Fprintf(out, "started %s in %s\n", c.Title, time.Since(begin).Round(100*time.Millisecond))
+		fmt.Fprintf(out, "%d/%d  started %s in %s\n", i+1, len(chosen), c.Name, time.Since(begin).Round(100*time.Millisecond))
 	}
 	return all, nil
 }

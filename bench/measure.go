@@ -7,115 +7,119 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/tool/bench"
 )
 
-// Sample is one contestant in one round.
-type Sample struct {
-	Round     int     `json:"round"`
-	Machine   float64 `json:"load_average"` // of the whole machine, one minute, at the end
-	Full      Figures `json:"full"`         // as fast as the answers come
-	Paced     Figures `json:"paced"`        // at a fixed pace
-	RSS       int64   `json:"rss_bytes"`
-	Forwarded float64 `json:"forwarded"` // share of Keyward's decisions
-	Degraded  float64 `json:"degraded"`  // share of Keyward's decisions
-}
-
-// Figures are what one measurement says. Latencies and CPU are in microseconds.
-type Figures struct {
-	Calls      int     `json:"calls"`
-	Errors     int     `json:"errors"`
-	Over       int     `json:"over_limit"`
-	CPU        float64 `json:"cpu_us"` // of the server's processes, per call
-	Throughput float64 `json:"calls_per_second"`
-	P50        float64 `json:"p50_us"`
-	P90        float64 `json:"p90_us"`
-	P99        float64 `json:"p99_us"`
-	P999       float64 `json:"p999_us"`
-}
-
-// rounds measures everyone, round after round, each time another one first: whatever else the machine does meanwhile, it
-// does to all.
-func rounds(ctx context.Context, out io.Writer, o options, all []*running, rep *Report) error {
-	for round := range o.rounds {
-		for i := range all {
-			r := all[(round+i)%len(all)]
-			s, err := r.measure(ctx, o)
-			if err != nil {
-				return fmt.Errorf("%s: %w", r.Title, err)
-			}
-			s.Round = round + 1
-			rep.add(r, s)
-			fmt.Fprintf(out, "round %d/%d  %-42s %6.1f us CPU/decision  %7.0f decisions/s  p99 %6.2f ms  load average %.1f\n",
-				s.Round, o.rounds, r.Title, s.Full.CPU, s.Full.Throughput, s.Full.P99/1000, s.Machine)
+// measure measures everyone, round after round, then the latency at half of what Keyward can do, then what is left behind in memory.
+func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []*running) error {
+	var contenders []*bench.Contender
+	for _, r := range all {
+		contenders = append(contenders, r.contender(o))
+		rep.Contestants = append(rep.Contestants, &Entry{Name: r.Name, Title: r.Title, Envoy: r.envoy})
+	}
+	before := make([]decisions, len(all))
+	for i, r := range all {
+		var err error
+		if before[i], err = r.paths(ctx); err != nil {
+			return err
 		}
 	}
-	return ctx.Err()
-}
-
-// measure warms up and measures at full speed, then at the pace.
-func (r *running) measure(ctx context.Context, o options) (s Sample, err error) {
-	length := time.Duration(o.seconds * float64(time.Second))
-	r.note(r.load.run(ctx, min(time.Second, length), 0))
-	before, err := r.paths(ctx)
-	if err != nil {
-		return s, err
+	plan := bench.Plan{Phases: rep.phases(), Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
+	var err error
+	if rep.Results, err = bench.Compare(ctx, plan, contenders, progress(out, plan, len(all))); err != nil {
+		return err
 	}
-	if s.Full, err = r.figures(ctx, length, 0); err != nil {
-		return s, err
+	if err := rep.measureHalf(ctx, out, plan, contenders); err != nil {
+		return err
 	}
-	if o.rate > 0 {
-		if s.Paced, err = r.figures(ctx, length, o.rate); err != nil {
-			return s, err
+	for i, r := range all {
+		if err := rep.Contestants[i].look(ctx, r, before[i], o.fill); err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
 		}
 	}
-	after, err := r.paths(ctx)
-	if err != nil {
-		return s, err
-	}
-	s.Forwarded, s.Degraded = after.since(before)
-	if s.RSS, err = r.rss(); err != nil {
-		return s, err
-	}
-	s.Machine, err = loadAverage()
-	return s, err
+	rep.judge()
+	return nil
 }
 
-func (r *running) note(m measurement) {
-	r.sent += m.answered()
-	r.failed += m.Errors
+// measureHalf loads one node, the constant server and the floor with half of the calls that the node has answered at most.
+func (rep *Report) measureHalf(ctx context.Context, out io.Writer, plan bench.Plan, all []*bench.Contender) error {
+	rep.HalfRate = math.Round(rep.most(nameOne) / 2)
+	all = slices.DeleteFunc(slices.Clone(all), func(c *bench.Contender) bool {
+		return c.Name != nameOne && c.Name != nameConstant && c.Name != nameFloor
+	})
+	if rep.HalfRate == 0 || rep.Rate == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "half of what one node can do: %.0f calls a second\n", rep.HalfRate)
+	plan.Phases = []bench.Phase{{Rate: rep.HalfRate}}
+	rows, err := bench.Compare(ctx, plan, all, progress(out, plan, len(all)))
+	rep.Half = rows
+	return err
 }
 
-// figures runs the load and accounts for the CPU that the contestant's processes spent meanwhile.
-func (r *running) figures(ctx context.Context, length time.Duration, rate float64) (Figures, error) {
-	before, err1 := r.cpu()
-	m := r.load.run(ctx, length, rate)
-	after, err2 := r.cpu()
-	r.note(m)
-	if err := errors.Join(err1, err2, ctx.Err()); err != nil {
-		return Figures{}, err
+// most is the calls a second that a contestant has answered, with as many in flight as suit it best.
+func (rep *Report) most(name string) (most float64) {
+	for _, r := range rep.Results {
+		if r.Name == name && r.Phase.Rate == 0 {
+			most = max(most, r.Over(bench.Throughput).Median)
+		}
 	}
-	if m.answered() == 0 {
-		return Figures{}, fmt.Errorf("no call was answered, %d failed: %w", m.Errors, m.err)
-	}
-	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	return Figures{
-		Calls: m.answered(), Errors: m.Errors, Over: m.Over,
-		CPU:        us(after-before) / float64(m.answered()),
-		Throughput: float64(m.answered()) / m.Elapsed.Seconds(),
-		P50:        us(quantile(m.latencies, 0.5)), P90: us(quantile(m.latencies, 0.9)),
-		P99: us(quantile(m.latencies, 0.99)), P999: us(quantile(m.latencies, 0.999)),
-	}, nil
+	return most
 }
 
-func (r *running) cpu() (sum time.Duration, err error) {
-	for _, p := range r.processes {
+// progress tells of each contestant's round in a line, and how much is left.
+func progress(out io.Writer, p bench.Plan, contenders int) func(int, *bench.Row, bench.Figures) {
+	done, all := 0, p.Rounds*contenders*len(p.Phases)
+	var line strings.Builder
+	return func(round int, r *bench.Row, f bench.Figures) {
+		done++
+		fmt.Fprintf(&line, "  %v: %.1f us", r.Phase, f.CPU+f.Proxy)
+		if f.Errors > 0 {
+			fmt.Fprintf(&line, " (%d FAILED)", f.Errors)
+		}
+		if done%len(p.Phases) == 0 {
+			fmt.Fprintf(out, "%3d %%  round %d/%d  %-24s CPU a call%s\n", 100*done/all, round, p.Rounds, r.Name, line.String())
+			line.Reset()
+		}
+	}
+}
+
+// contender is r for a comparison.
+func (r *running) contender(o options) *bench.Contender {
+	c := &bench.Contender{Name: r.Name, Load: counter{r, r.lean}, CPU: func() (time.Duration, error) { return cpuOf(r.processes) }}
+	if r.proxies != nil {
+		c.Proxy = func() (time.Duration, error) { return cpuOf(r.proxies) }
+	}
+	if o.client == "grpc" && r.load != nil {
+		c.Load = counter{r, r.load}
+	}
+	return c
+}
+
+// counter keeps count of the calls of a load.
+type counter struct {
+	*running
+	load bench.Runner
+}
+
+func (c counter) Run(ctx context.Context, p bench.Phase, length time.Duration) (bench.Result, error) {
+	got, err := c.load.Run(ctx, p, length)
+	c.sent += got.Answered()
+	c.failed += got.Errors
+	return got, err
+}
+
+func cpuOf(all []*lab.Process) (sum time.Duration, err error) {
+	for _, p := range all {
 		d, e := p.CPU()
 		sum, err = sum+d, errors.Join(err, e)
 	}
@@ -128,6 +132,36 @@ func (r *running) rss() (sum int64, err error) {
 		sum, err = sum+n, errors.Join(err, e)
 	}
 	return sum, err
+}
+
+// look reads what a contestant has become: its memory, how it decided, and whether it has counted what it answered. A decision that was not
+// counted costs nothing.
+func (e *Entry) look(ctx context.Context, r *running, before decisions, fillWith int) error {
+	var err1, err2 error
+	e.RSS, err1 = r.rss()
+	after, err2 := r.paths(ctx)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	e.Forwarded, e.Degraded = after.since(before)
+	if r.load == nil || r.Name == nameConstant || r.Name == nameFloor {
+		return nil
+	}
+	counted, err := r.load.counted(ctx)
+	if err != nil {
+		return err
+	}
+	missing := r.sent - (counted - r.before - len(r.load.messages))
+	e.Uncounted = &missing
+	if fillWith == 0 {
+		return nil
+	}
+	if err := fill(ctx, r.load, fillWith); err != nil {
+		return err
+	}
+	full, err := r.rss()
+	e.KeyBytes = float64(full-e.RSS) / float64(fillWith)
+	return err
 }
 
 // decisions are Keyward's, by how they were reached.
@@ -180,21 +214,6 @@ func (d decisions) since(before decisions) (forwarded, degraded float64) {
 	return share("forwarded"), share("degraded")
 }
 
-// audit asks every contestant that counts what it has counted: a decision that was not counted costs nothing.
-func audit(ctx context.Context, all []*running, rep *Report) error {
-	for _, r := range all {
-		if r.Name == nameConstant {
-			continue
-		}
-		after, err := r.load.counted(ctx)
-		if err != nil {
-			return fmt.Errorf("audit %s: %w", r.Title, err)
-		}
-		rep.audit(r, after-r.before-len(r.load.messages))
-	}
-	return nil
-}
-
 // profile drives everyone once more and saves a CPU profile of each process that offers one.
 func profile(ctx context.Context, out io.Writer, o options, all []*running) error {
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
@@ -204,8 +223,8 @@ func profile(ctx context.Context, out io.Writer, o options, all []*running) erro
 	for _, r := range all {
 		loaded := make(chan struct{})
 		go func() {
-			r.load.run(ctx, (seconds+1)*time.Second, 0)
-			close(loaded)
+			defer close(loaded)
+			_, _ = r.lean.Run(ctx, bench.Phase{Inflight: 64}, (seconds+1)*time.Second)
 		}()
 		fetched := make(chan error, len(r.debug))
 		for i, addr := range r.debug {
@@ -226,15 +245,6 @@ func profile(ctx context.Context, out io.Writer, o options, all []*running) erro
 	}
 	fmt.Fprintf(out, "profiles are in %s: go tool pprof -top FILE\n", o.profile)
 	return nil
-}
-
-func loadAverage() (float64, error) {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(string(b), " ")
-	return strconv.ParseFloat(first, 64)
 }
 
 // quantile is the value that a share q of the sorted values does not exceed (nearest rank).

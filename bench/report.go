@@ -4,35 +4,34 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-)
 
-// The aims of one node's CPU per decision, against others of the same run.
-const (
-	aimConstant  = 1.3     // at most this many times the constant server's
-	aimRatelimit = 1.0 / 3 // at most this part of envoyproxy/ratelimit's with Redis
-	aimTogether  = 1.15    // three members that replicate: at most this many times three that do not know each other
+	"github.com/keyward/keyward/tool/bench"
 )
 
 // Report is a whole run.
 type Report struct {
-	When     time.Time `json:"when"`
-	Machine  Machine   `json:"machine"`
-	Seconds  float64   `json:"seconds"`
-	Inflight int       `json:"inflight"`
-	Conns    int       `json:"connections"`
-	Keys     int       `json:"keys"`
-	Rate     float64   `json:"paced_calls_per_second"`
-	Rows     []*Row    `json:"contestants"`
-	LeftOut  []string  `json:"left_out,omitempty"`
+	When        time.Time    `json:"when"`
+	Machine     Machine      `json:"machine"`
+	Seconds     float64      `json:"seconds"`
+	Rounds      int          `json:"rounds"`
+	Levels      []int        `json:"inflight"`
+	Conns       int          `json:"connections"`
+	Keys        int          `json:"keys"`
+	Fill        int          `json:"fill"`
+	Rate        float64      `json:"calls_per_second"`
+	Client      string       `json:"client"`
+	Contestants []*Entry     `json:"contestants"`
+	Results     []*bench.Row `json:"results"`
+	HalfRate    float64      `json:"half_calls_per_second"` // half of what one node can do
+	Half        []*bench.Row `json:"half"`                  // at that rate
+	Goals       []Goal       `json:"goals"`
+	LeftOut     []string     `json:"left_out,omitempty"`
 }
 
 // Machine is where it ran.
@@ -43,45 +42,32 @@ type Machine struct {
 	Go   string `json:"go"`
 }
 
-// Row is one contestant over all rounds.
-type Row struct {
-	Name       string   `json:"name"`
-	Title      string   `json:"title"`
-	CPU        Spread   `json:"cpu_us"`
-	Ratio      float64  `json:"cpu_ratio_to_constant"` // median of the rounds' ratios; 0 without the constant server
-	Throughput Spread   `json:"calls_per_second"`
-	Latency    Latency  `json:"latency_us"`
-	PacedCPU   Spread   `json:"paced_cpu_us"`
-	Paced      Latency  `json:"paced_latency_us"`
-	RSS        int64    `json:"rss_bytes"`
-	Forwarded  float64  `json:"forwarded"`
-	Degraded   float64  `json:"degraded"`
-	Errors     int      `json:"errors"`
-	Over       int      `json:"over_limit"`
-	Uncounted  *int     `json:"uncounted,omitempty"` // calls answered and not counted; errors may make it negative
-	Samples    []Sample `json:"rounds"`
+// Entry is one contestant, apart from what its calls were like.
+type Entry struct {
+	Name      string  `json:"name"`
+	Title     string  `json:"title"`
+	Envoy     bool    `json:"behind_envoy"`
+	RSS       int64   `json:"rss_bytes"`           // of all its processes after the rounds, Envoy apart
+	KeyBytes  float64 `json:"key_bytes,omitempty"` // that RSS grew by for each key that was added
+	Forwarded float64 `json:"forwarded"`           // share of Keyward's decisions
+	Degraded  float64 `json:"degraded"`            // share of Keyward's decisions
+	Uncounted *int    `json:"uncounted,omitempty"` // calls answered and not counted; errors may make it negative
 }
 
-// Spread is a figure over the rounds.
-type Spread struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-}
-
-// Latency is the medians of the rounds' quantiles.
-type Latency struct {
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
+// Goal is something that a run is to show.
+type Goal struct {
+	What  string       `json:"what"`
+	Most  float64      `json:"at_most"`
+	Value bench.Spread `json:"value"`
+	Met   bool         `json:"met"`
+	Note  string       `json:"note,omitempty"`
 }
 
 func newReport(o options) *Report {
 	return &Report{
 		When:    time.Now().UTC().Round(time.Second),
 		Machine: Machine{CPU: cpuModel(), CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()},
-		Seconds: o.seconds, Inflight: o.inflight, Conns: o.conns, Keys: o.keys, Rate: o.rate,
+		Seconds: o.seconds, Rounds: o.rounds, Levels: o.levels, Conns: o.conns, Keys: o.keys, Fill: o.fill, Rate: o.rate, Client: o.client,
 	}
 }
 
@@ -92,196 +78,98 @@ func cpuModel() string {
 	return strings.Trim(line, " \t:")
 }
 
-func (rep *Report) row(name string) *Row {
-	for _, r := range rep.Rows {
-		if r.Name == name {
-			return r
+func (rep *Report) phases() []bench.Phase {
+	var all []bench.Phase
+	for _, n := range rep.Levels {
+		all = append(all, bench.Phase{Inflight: n})
+	}
+	if rep.Rate > 0 {
+		all = append(all, rep.paced())
+	}
+	return all
+}
+
+func (rep *Report) paced() bench.Phase { return bench.Phase{Rate: rep.Rate} }
+
+// at is a contestant's row with that many calls in flight; nil: it was not measured.
+func (rep *Report) at(name string, inflight int) *bench.Row {
+	return bench.Find(rep.Results, name, bench.Phase{Inflight: inflight})
+}
+
+func (rep *Report) entry(name string) *Entry {
+	for _, e := range rep.Contestants {
+		if e.Name == name {
+			return e
 		}
 	}
 	return nil
 }
 
-func (rep *Report) add(c *running, s Sample) {
-	r := rep.row(c.Name)
-	if r == nil {
-		r = &Row{Name: c.Name, Title: c.Title}
-		rep.Rows = append(rep.Rows, r)
+// base is what a contestant is compared with: the constant server, behind Envoy for those that are.
+func (e *Entry) base() string {
+	if e.Envoy {
+		return nameEnvoyConstant
 	}
-	r.Samples = append(r.Samples, s)
+	return nameConstant
 }
 
-func (rep *Report) audit(c *running, counted int) {
-	missing := c.sent - counted
-	rep.row(c.Name).Uncounted = &missing
+// ratio is a contestant's CPU a call over the constant server's.
+func (rep *Report) ratio(e *Entry, inflight int) bench.Spread {
+	return bench.Ratio(rep.at(e.Name, inflight), rep.at(e.base(), inflight), bench.CPU)
 }
 
-// finish makes the rows' figures of their rounds.
-func (rep *Report) finish() {
-	var constant []Sample
-	if c := rep.row(nameConstant); c != nil {
-		constant = c.Samples
+// judge compares with what there is to be shown, as far as it was measured.
+func (rep *Report) judge() {
+	rep.Goals = nil
+	cpu := func(of, to string, inflight int) bench.Spread {
+		return bench.Ratio(rep.at(of, inflight), rep.at(to, inflight), bench.CPU)
 	}
-	for _, r := range rep.Rows {
-		r.finish(constant)
+	rep.goal("CPU of one node over the constant server's, 64 in flight", 0.2, cpu(nameOne, nameConstant, 64), "")
+	rep.goal("CPU of one node over the constant server's, 1 in flight", 0.6, cpu(nameOne, nameConstant, 1), "")
+	rep.goal("CPU of three nodes asked anywhere over the constant server's, 64 in flight", 0.6, cpu(nameThree, nameConstant, 64), "")
+	rep.goal("CPU of one node over envoyproxy/ratelimit's with Redis, 64 in flight", 1.0/16, cpu(nameOne, nameRatelimit, 64), "about")
+	rep.goal("CPU of one node over Limitador's, 64 in flight", 1.0/4, cpu(nameOne, nameLimitador, 64), "about")
+	rep.goal("CPU of three nodes asked anywhere over Gubernator's three, 64 in flight", 0.1, cpu(nameThree, nameGubernators, 64), "")
+	rep.goal("CPU of three nodes asked at the owner over three that know nothing of each other, 64 in flight", 1.15, cpu(nameDirect, nameAlone, 64), "")
+	half := bench.Phase{Rate: rep.HalfRate}
+	one, constant := bench.Find(rep.Half, nameOne, half), bench.Find(rep.Half, nameConstant, half)
+	note := fmt.Sprintf("at %.0f calls a second", rep.HalfRate)
+	if rep.HalfRate > rep.most(nameConstant) {
+		note += ", more than the constant server can do"
 	}
+	rep.goal("p99 of one node over the constant server's, at half of what the node can do", 1, bench.Ratio(one, constant, p99), note)
+	rep.goal("latency (p50) that one node adds to Envoy's over what the constant server adds", 0.8, rep.added(p50), fmt.Sprintf("at %g calls a second", rep.Rate))
 }
 
-func (r *Row) finish(constant []Sample) {
-	over := func(f func(*Sample) float64) Spread { return spread(r.Samples, f) }
-	r.CPU = over(func(s *Sample) float64 { return s.Full.CPU })
-	r.Throughput = over(func(s *Sample) float64 { return s.Full.Throughput })
-	r.Latency = latency(r.Samples, func(s *Sample) *Figures { return &s.Full })
-	r.PacedCPU = over(func(s *Sample) float64 { return s.Paced.CPU })
-	r.Paced = latency(r.Samples, func(s *Sample) *Figures { return &s.Paced })
-	r.RSS = int64(over(func(s *Sample) float64 { return float64(s.RSS) }).Max)
-	r.Forwarded = over(func(s *Sample) float64 { return s.Forwarded }).Median
-	r.Degraded = over(func(s *Sample) float64 { return s.Degraded }).Max
-	for _, s := range r.Samples {
-		r.Errors += s.Full.Errors + s.Paced.Errors
-		r.Over += s.Full.Over + s.Paced.Over
-	}
-	r.Ratio = ratio(r.Samples, constant)
-}
+func p50(f *bench.Figures) float64 { return f.P50 }
+func p99(f *bench.Figures) float64 { return f.P99 }
 
-// ratio compares round by round and takes the median: what slows the machine down for a while slows both.
-func ratio(of, to []Sample) float64 {
-	if len(to) != len(of) {
-		return 0
+// added is what asking one node adds to a call through Envoy, over what asking the constant server adds, round by round.
+func (rep *Report) added(latency func(*bench.Figures) float64) bench.Spread {
+	find := func(name string) *bench.Row { return bench.Find(rep.Results, name, rep.paced()) }
+	none, one, constant := find(nameEnvoyNone), find(nameEnvoyOne), find(nameEnvoyConstant)
+	if none == nil || one == nil || constant == nil {
+		return bench.Spread{}
 	}
-	i := 0
-	return spread(of, func(s *Sample) float64 { i++; return s.Full.CPU / to[i-1].Full.CPU }).Median
-}
-
-// pacedRatio is ratio at the fixed pace.
-func pacedRatio(of, to []Sample) float64 {
-	if len(to) != len(of) {
-		return 0
-	}
-	i := 0
-	return spread(of, func(s *Sample) float64 { i++; return s.Paced.CPU / to[i-1].Paced.CPU }).Median
-}
-
-func spread(samples []Sample, f func(*Sample) float64) Spread {
 	var v []float64
-	for i := range samples {
-		v = append(v, f(&samples[i]))
+	for i := range none.Rounds {
+		base := latency(&none.Rounds[i])
+		v = append(v, (latency(&one.Rounds[i])-base)/(latency(&constant.Rounds[i])-base))
 	}
-	if len(v) == 0 {
-		return Spread{}
-	}
-	slices.Sort(v)
-	n := len(v)
-	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1]}
+	return bench.SpreadOf(v)
 }
 
-func latency(samples []Sample, f func(*Sample) *Figures) Latency {
-	median := func(get func(*Figures) float64) float64 {
-		return spread(samples, func(s *Sample) float64 { return get(f(s)) }).Median
-	}
-	return Latency{
-		P50: median(func(f *Figures) float64 { return f.P50 }), P90: median(func(f *Figures) float64 { return f.P90 }),
-		P99: median(func(f *Figures) float64 { return f.P99 }), P999: median(func(f *Figures) float64 { return f.P999 }),
-	}
-}
-
-// print writes the tables, what one must know to read them, and how the aims were met.
-func (rep *Report) print(out io.Writer) {
-	fmt.Fprintf(out, "\n%s, %d CPUs, %s, %s; %d rounds of %g s, %d calls in flight over %d connections, %d keys\n", rep.Machine.CPU, rep.Machine.CPUs,
-		rep.Machine.OS, rep.Machine.Go, rep.rounds(), rep.Seconds, rep.Inflight, rep.Conns, rep.Keys)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\n%s\tCPU us/decision (min..max)\tx constant\tdecisions/s\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms\tRSS MB\t\n", rep.left("as fast as answers come"))
-	for _, r := range rep.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f\t%s\t%.0f\t\n", rep.left(r.Title), r.CPU, times(r.Ratio), r.Throughput.Median, r.Latency, float64(r.RSS)/1e6)
-	}
-	if rep.Rate > 0 {
-		fmt.Fprintf(w, "\t\t\t\t\t\t\t\t\t\n%s\tCPU us/decision (min..max)\t\t\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms\t\t\n", rep.left(fmt.Sprintf("at %g calls a second", rep.Rate)))
-		for _, r := range rep.Rows {
-			fmt.Fprintf(w, "%s\t%s\t\t\t%s\t\t\n", rep.left(r.Title), r.PacedCPU, r.Paced)
-		}
-	}
-	_ = w.Flush()
-	fmt.Fprintf(out, "\nMedians of the rounds. CPU and memory are those of all of a contestant's processes, Redis among them.\n")
-	for _, r := range rep.Rows {
-		fmt.Fprintf(out, "%s: %s\n", r.Title, r.remarks())
-	}
-	rep.printAims(out)
-	for _, l := range rep.LeftOut {
-		fmt.Fprintln(out, l)
-	}
-}
-
-// left fills a title up to the width of the longest: the tables align to the right.
-func (rep *Report) left(title string) string {
-	width := 0
-	for _, r := range rep.Rows {
-		width = max(width, len(r.Title))
-	}
-	return fmt.Sprintf("%-*s", width, title)
-}
-
-func times(ratio float64) string {
-	if ratio == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f", ratio)
-}
-
-func (s Spread) String() string {
-	return fmt.Sprintf("%.1f (%.1f..%.1f)", s.Median, s.Min, s.Max)
-}
-
-func (l Latency) String() string {
-	return fmt.Sprintf("%.2f\t%.2f\t%.2f\t%.2f", l.P50/1000, l.P90/1000, l.P99/1000, l.P999/1000)
-}
-
-func (rep *Report) rounds() int {
-	n := 0
-	for _, r := range rep.Rows {
-		n = max(n, len(r.Samples))
-	}
-	return n
-}
-
-func (r *Row) remarks() string {
-	calls := 0
-	for _, s := range r.Samples {
-		calls += s.Full.Calls + s.Paced.Calls
-	}
-	parts := []string{fmt.Sprintf("%d calls measured, %d failed, %d over the limit", calls, r.Errors, r.Over)}
-	if r.Uncounted != nil {
-		parts = append(parts, fmt.Sprintf("%d answered and not counted", *r.Uncounted))
-	}
-	if strings.HasPrefix(r.Name, "keyward") {
-		parts = append(parts, fmt.Sprintf("%.1f %% forwarded, %.2f %% degraded", 100*r.Forwarded, 100*r.Degraded))
-	}
-	return strings.Join(parts, "; ")
-}
-
-func (rep *Report) printAims(out io.Writer) {
-	if on, off := rep.row(nameDirect), rep.row(nameAlone); on != nil && off != nil {
-		full := ratio(on.Samples, off.Samples)
-		fmt.Fprintf(out, "aim: replication and heartbeats add at most 15 %% CPU: %.2f x as fast as answers come, %s", full, met(full, aimTogether))
-		if rep.Rate > 0 {
-			paced := pacedRatio(on.Samples, off.Samples)
-			fmt.Fprintf(out, "; %.2f x at %g calls a second, %s", paced, rep.Rate, met(paced, aimTogether))
-		}
-		fmt.Fprintln(out)
-	}
-	one, ratelimit := rep.row(nameOne), rep.row(nameRatelimit)
-	if one == nil {
+func (rep *Report) goal(what string, most float64, got bench.Spread, note string) {
+	if got == (bench.Spread{}) {
 		return
 	}
-	if one.Ratio > 0 {
-		fmt.Fprintf(out, "aim: one node's CPU at most %.1f x the constant server's: %.2f x, %s\n", aimConstant, one.Ratio, met(one.Ratio, aimConstant))
-	}
-	if ratelimit != nil {
-		part := ratio(one.Samples, ratelimit.Samples)
-		fmt.Fprintf(out, "aim: one node's CPU at most a third of envoyproxy/ratelimit's with Redis: %.2f of it, %s\n", part, met(part, aimRatelimit))
-	}
+	rep.Goals = append(rep.Goals, Goal{What: what, Most: most, Value: got, Met: atMost(got.Median, most), Note: note})
 }
 
+func atMost(v, most float64) bool { return cmp.Compare(v, most) <= 0 && !math.IsNaN(v) }
+
 func met(v, most float64) string {
-	if cmp.Compare(v, most) <= 0 && !math.IsNaN(v) {
+	if atMost(v, most) {
 		return "met"
 	}
 	return "NOT MET"
@@ -289,15 +177,28 @@ func met(v, most float64) string {
 
 // write saves the report as JSON.
 func (rep *Report) write(file string) error {
-	if file == "" {
-		return nil
-	}
 	b, err := json.MarshalIndent(rep, "", "  ")
 	if err != nil {
 		return err
 	}
+	return save(file, append(b, '\n'))
+}
+
+func save(file string, content []byte) error {
+	if file == "" {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(b, '\n'), 0o644)
+	return os.WriteFile(file, content, 0o644)
+}
+
+func readReport(file string) (*Report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	rep := &Report{}
+	return rep, json.Unmarshal(b, rep)
 }
