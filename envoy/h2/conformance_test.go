@@ -96,6 +96,9 @@ func (k *talk) hear() string {
 				return err.Error()
 			}
 			s := fmt.Sprintf("HEADERS %d", f.StreamID)
+			if f.HeaderBlockFragment()[0] == 0x20 {
+				s += " table=0"
+			}
 			for _, h := range list {
 				if h.Name != "content-type" || h.Value != "application/grpc" {
 					s += " " + strings.TrimPrefix(strings.TrimPrefix(h.Name, "grpc-"), ":") + "=" + h.Value
