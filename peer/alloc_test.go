@@ -4,6 +4,7 @@ package peer
 
 import (
 	"math"
+	"runtime"
 	"testing"
 	"time"
 
@@ -40,6 +41,35 @@ func TestAllocsForwarded(t *testing.T) {
 			if n := testing.AllocsPerRun(1000, func() { ms[0].Decide(time.Now().Add(patience), stop, qs, as) }); n > tt.want {
 				t.Errorf("%s, stop %v: %v allocations, want %v", tt.name, stop, n, tt.want)
 			}
+		}
+	}
+}
+
+// Whoever does not wait has many requests in flight, and they cost no goroutine either.
+func TestAllocsBegun(t *testing.T) {
+	const flight = 64
+	for _, tt := range []struct {
+		name   string
+		adjust func(*Options)
+		want   float64 // a request; the members' own, such as copies for heirs, are some in hundreds of requests
+	}{
+		{"plain", func(*Options) {}, .2},
+		{"tls", tlsOptions(t, demoCA(t), "sidecar"), 2}, // crypto/tls: one for each record read, at worst of one request each
+	} {
+		ms := newCluster(t, 2, tt.adjust)
+		r := newRequests(ms[0], flight)
+		if n := testing.AllocsPerRun(200, r.all); n > tt.want*flight {
+			t.Errorf("%s: %v allocations in %d requests, want %v each at most", tt.name, n, flight, tt.want)
+		}
+		more := flight
+		for range 20 {
+			before := runtime.NumGoroutine()
+			r.begin()
+			more = min(more, runtime.NumGoroutine()-before)
+			r.await()
+		}
+		if more > 0 {
+			t.Errorf("%s: %d goroutines more with %d requests in flight", tt.name, more, flight)
 		}
 	}
 }

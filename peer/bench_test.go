@@ -50,6 +50,87 @@ func BenchmarkDecideForwarded(b *testing.B) {
 	}
 }
 
+// requests are in flight together, each for one key of m1.
+type requests struct {
+	m    *member
+	each []request
+	left atomic.Int64
+	done chan struct{} // a token when none is left
+}
+
+type request struct {
+	all *requests
+	qs  [1]owner.Question
+	as  [1]owner.Answer
+}
+
+func newRequests(m *member, flight int) *requests {
+	r := &requests{m: m, each: make([]request, flight), done: make(chan struct{}, 1)}
+	names := ownedBy(ringOf("m0", "m1"), "m1", 64)
+	for i := range r.each {
+		r.each[i].all, r.each[i].qs[0] = r, question(names[i%len(names)], math.MaxUint32, 1)
+	}
+	return r
+}
+
+// begin begins them all.
+func (r *requests) begin() {
+	r.left.Store(int64(len(r.each)))
+	deadline := time.Now().Add(patience)
+	for i := range r.each {
+		if q := &r.each[i]; r.m.Begin(deadline, false, q.qs[:], q.as[:], q) {
+			q.Decided()
+		}
+	}
+}
+
+func (q *request) Decided() {
+	if q.all.left.Add(-1) == 0 {
+		q.all.done <- struct{}{}
+	}
+}
+
+// await waits until they are answered.
+func (r *requests) await() { <-r.done }
+
+func (r *requests) all() {
+	r.begin()
+	r.await()
+}
+
+// BenchmarkForward is BenchmarkDecideForwarded by a caller that does not wait for one request before it begins the next, as
+// the lean door does. An op is one request.
+func BenchmarkForward(b *testing.B) {
+	dir := demoCA(b)
+	for _, secure := range []bool{false, true} {
+		var adjust []func(*Options)
+		name := "plain"
+		if secure {
+			adjust, name = append(adjust, tlsOptions(b, dir, "sidecar")), "tls"
+		}
+		for _, flight := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/flight=%d", name, flight), func(b *testing.B) {
+				ms := newCluster(b, 2, adjust...)
+				r := newRequests(ms[0], flight)
+				r.all()
+				b.ReportAllocs()
+				b.ResetTimer()
+				before := cpuTime(b)
+				for n := 0; n < b.N; n += flight {
+					r.all()
+				}
+				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+				b.StopTimer()
+				for i := range r.each {
+					if a := &r.each[i].as[0]; a.Path != owner.Forwarded {
+						b.Fatalf("%+v", a)
+					}
+				}
+			})
+		}
+	}
+}
+
 func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	var left atomic.Int64
 	left.Store(int64(b.N))

@@ -1,7 +1,8 @@
 // Package peer runs an owner.Node: it gives it time and carries its questions and messages to the other members.
 //
 // A question that another member owns is appended to that member's link, leaves with whatever else gathered while the
-// link's last write was under way, is served there on the goroutine that reads the stream, and comes back the same way.
+// link's last write was under way, is served there on the goroutine that reads the stream, and comes back the same way. No
+// goroutine waits for it: the one that reads its answer tells whoever asked.
 // Whoever cannot answer before the deadline is answered for by the rule's degraded policy. Messages between the members'
 // Nodes go over the same links, and counters that move to a new owner over a connection of their own. PROTOCOL.md holds
 // the layout of what travels.
