@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -106,10 +107,35 @@ func (f *fleet) admit(s *lab.Sidecar) *door {
 	}); err != nil {
 		f.t.Fatal(err)
 	}
+	f.settled(ctx, s)
 	d := &door{name: s.Name, page: s.Metrics, client: dial(f.t, s.RLS, nil)}
 	doors := append(slices.Clone(*f.doors.Load()), d)
 	f.doors.Store(&doors)
 	return d
+}
+
+// settled wants a member that says it is ready to have its keys: whoever asks it then need not wait for them.
+func (f *fleet) settled(ctx context.Context, s *lab.Sidecar) {
+	f.t.Helper()
+	body, err := lab.Get(ctx, "http://"+s.Metrics+"/cluster")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var page struct {
+		Ring    struct{ Members []string }
+		Members []struct{ ID, Complete string }
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil {
+		f.t.Fatal(err)
+	}
+	if !slices.Contains(page.Ring.Members, s.Name) {
+		f.t.Errorf("%s is ready without a place: %v", s.Name, page.Ring.Members)
+	}
+	for _, m := range page.Members {
+		if m.ID == s.Name && m.Complete == "" {
+			f.t.Errorf("%s is ready without its keys", s.Name)
+		}
+	}
 }
 
 // withdraw has a member asked no more.

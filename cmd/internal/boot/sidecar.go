@@ -31,7 +31,7 @@ import (
 // The parts that must be well before Envoy may ask.
 const (
 	partRunning = "running" // no SIGTERM yet
-	partCluster = "cluster" // joined, warm and on the ring
+	partCluster = "cluster" // joined, on the ring and in possession of its keys
 	partRules   = "rules"   // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED: a domain is loaded
 )
 
@@ -115,6 +115,11 @@ func (m *Sidecar) start() error {
 	background, cancel := context.WithCancel(context.Background())
 	m.background = cancel
 	m.stats = stats.New(stats.Options{Registerer: m.reg})
+	parts := []string{partRunning, partCluster}
+	if m.settings.Behaviour.HealthyWithRulesOnly {
+		parts = append(parts, partRules)
+	}
+	m.health = rls.NewHealth(parts...)
 	if err := m.startCounting(); err != nil {
 		return err
 	}
@@ -199,11 +204,6 @@ func (m *Sidecar) startService() {
 		o.Denials, o.DenialRate = m.logDenial, m.flags.LogDenials
 	}
 	m.service = rls.New(o)
-	parts := []string{partRunning, partCluster}
-	if b.HealthyWithRulesOnly {
-		parts = append(parts, partRules)
-	}
-	m.health = rls.NewHealth(parts...)
 	m.versions = source.NewVersions(source.VersionsOptions{
 		Self: m.flags.Node, OnSwitch: m.useRules, Registerer: m.reg, Logger: m.log,
 		Announce: func(inForce, prepared uint64) {
@@ -246,7 +246,7 @@ func (m *Sidecar) startCluster() error {
 func (m *Sidecar) onView(v *cluster.View) {
 	m.peer.SetView(v.Ring, standing(v), peers(v))
 	m.resettle(v.Ring)
-	m.health.Set(partCluster, v.Joined && v.Me().State != cluster.Joining)
+	m.seated(v.Joined && v.Me().State != cluster.Joining)
 	m.versions.SetMembers(agreement(v))
 	if m.xds != nil {
 		m.xds.setView(v)
