@@ -3,6 +3,7 @@ package h2
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
@@ -76,7 +77,7 @@ func unpad(p []byte) ([]byte, error) {
 
 // collect puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
 func (c *conn) collect(k *Call, p []byte) bool {
-	k.message = append(k.message, p...)
+	k.message = append(k.message, p...) // what was announced is believed only when half of it is there
 	if len(k.message) < prefix {
 		return true
 	}
@@ -89,6 +90,9 @@ func (c *conn) collect(k *Call, p []byte) bool {
 	if int64(len(k.message)) > prefix+n {
 		c.fail(k, codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
 		return false
+	}
+	if whole := int(prefix + n); cap(k.message) < whole && len(k.message) >= whole/2 {
+		k.message = slices.Grow(k.message, whole-len(k.message))
 	}
 	return true
 }

@@ -1,0 +1,337 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime/metrics"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// mostMemory is what the whole process may take in an attack, the attackers with it.
+const mostMemory = 64 << 20
+
+// memory is what this process has of the system in use: heap and stacks, garbage included.
+func memory() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64() + s[1].Value.Uint64() + s[2].Value.Uint64()
+}
+
+// watchMemory fails the test if memory rises above the bound before it ends.
+func watchMemory(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	var most uint64
+	done.Go(func() {
+		for ctx.Err() == nil {
+			most = max(most, memory())
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		done.Wait()
+		if t.Logf("%d MiB at most", most>>20); most > mostMemory && !raceEnabled {
+			t.Error("more than is allowed")
+		}
+	})
+}
+
+// callBlock is a call's header block that does not change the table.
+func callBlock(method string) []byte {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	for _, f := range append(fields{{":path", method}}, without(":path")...) {
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true})
+	}
+	return b.Bytes()
+}
+
+func headersFrame(id uint32, flags http2.Flags, block []byte) []byte {
+	return append(appendHead(nil, len(block), http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, id), block...)
+}
+
+// attack sends what next makes, up to most bytes, and reads what comes if it reads at all. It gives the last RST_STREAM or
+// GOAWAY error that it was sent.
+func attack(t *testing.T, l net.Listener, reads bool, most int, next func(i int) []byte) (code http2.ErrCode) {
+	t.Helper()
+	conn, f := speak(t, l)
+	defer conn.Close()
+	var done sync.WaitGroup
+	if reads {
+		done.Go(func() {
+			f.SetReuseFrames()
+			for {
+				frame, err := f.ReadFrame()
+				if err != nil {
+					return
+				}
+				switch frame := frame.(type) {
+				case *http2.GoAwayFrame:
+					code = frame.ErrCode
+				case *http2.RSTStreamFrame:
+					code = frame.ErrCode
+				}
+			}
+		})
+	}
+	var out []byte
+	for i, sent := 0, 0; sent < most; i++ {
+		if out = append(out, next(i)...); len(out) < 32<<10 {
+			continue
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		if _, err := conn.Write(out); err != nil {
+			if errors.Is(err, io.ErrShortWrite) {
+				t.Error(err)
+			}
+			break
+		}
+		sent += len(out)
+		out = out[:0]
+	}
+	if reads {
+		_ = conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+		done.Wait()
+	}
+	return code
+}
+
+// Whatever a client sends that brings no call further, without end: it is cut off.
+func TestFloods(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{})
+	watchMemory(t)
+	call := callBlock(echo)
+	raw := func(t http2.FrameType, flags http2.Flags, id uint32, p string) func(int) []byte {
+		b := append(appendHead(nil, len(p), t, flags, id), p...)
+		return func(int) []byte { return b }
+	}
+	after := func(first []byte, then func(int) []byte) func(int) []byte {
+		return func(i int) []byte {
+			if i == 0 {
+				return first
+			}
+			return then(i)
+		}
+	}
+	id := func(i int) uint32 { return uint32(2*i + 1) }
+	for name, next := range map[string]func(int) []byte{
+		"PING":          raw(http2.FramePing, 0, 0, "12345678"),
+		"PING answers":  raw(http2.FramePing, 1, 0, "12345678"),
+		"SETTINGS":      raw(http2.FrameSettings, 0, 0, "\x00\x04\x00\x00\x00\x01"),
+		"no SETTINGS":   raw(http2.FrameSettings, 0, 0, ""),
+		"SETTINGS acks": raw(http2.FrameSettings, 1, 0, ""),
+		"PRIORITY":      raw(http2.FramePriority, 0, 1, "\x00\x00\x00\x05\x01"),
+		"WINDOW_UPDATE": raw(http2.FrameWindowUpdate, 0, 0, "\x00\x00\x00\x01"),
+		"GOAWAY":        raw(http2.FrameGoAway, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00"),
+		"unknown":       raw(0xf0, 0, 0, ""),
+		"empty DATA":    after(headersFrame(1, 0, call), raw(http2.FrameData, 0, 1, "")),
+		"padding":       after(headersFrame(1, 0, call), raw(http2.FrameData, http2.FlagDataPadded, 1, "\x02\x00\x00")),
+		"CONTINUATION, empty": after(append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...),
+			raw(http2.FrameContinuation, 0, 1, "")),
+		"CONTINUATION, long": after(append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...),
+			raw(http2.FrameContinuation, 0, 1, string(bytes.Repeat([]byte{0x82}, 16000)))),
+		"resets":             func(i int) []byte { return appendReset(headersFrame(id(i), 0, call), id(i), http2.ErrCodeCancel) },
+		"calls without end":  func(i int) []byte { return headersFrame(id(i), 0, call) },
+		"unknown methods":    func(i int) []byte { return headersFrame(id(i), 1, callBlock("/a.B/C")) },
+		"malformed calls":    func(i int) []byte { return headersFrame(id(i), 1, []byte{0x82}) },
+		"no messages":        func(i int) []byte { return headersFrame(id(i), 1, call) },
+		"DATA after the end": after(headersFrame(1, 1, call), raw(http2.FrameData, 0, 1, "x")),
+	} {
+		before := r.of("enhance_your_calm")
+		if code := attack(t, l, true, 16<<20, next); code != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("%s: ended by %v", name, code)
+		}
+		if r.of("enhance_your_calm") == before {
+			t.Errorf("%s: not counted", name)
+		}
+	}
+}
+
+// A client that gives up what is being served, again and again, must not have more served at once than it may have open.
+func TestRapidReset(t *testing.T) {
+	var mu sync.Mutex
+	var calls []*Call
+	_, l, r := start(t, "tcp", Options{Bounds: Bounds{Streams: 100}, Methods: map[string]Method{late: method(func(c *Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, c)
+	})}})
+	watchMemory(t)
+	block := callBlock(late)
+	code := attack(t, l, true, 4<<20, func(i int) []byte {
+		id := uint32(2*i + 1)
+		b := headersFrame(id, 0, block)
+		b = append(appendHead(b, prefix, http2.FrameData, 1, id), 0, 0, 0, 0, 0)
+		return appendReset(b, id, http2.ErrCodeCancel)
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if len(calls) != 100 || code != http2.ErrCodeEnhanceYourCalm || r.of("refused_stream") == 0 {
+		t.Errorf("%d calls served, ended by %v, refused %v", len(calls), code, r.n)
+	}
+	for _, c := range calls {
+		c.Reply(text(""))
+	}
+}
+
+// A client that asks and does not read: what it may leave unread is bounded, and then the time.
+func TestUnreadAnswers(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{Bounds: Bounds{WriteTime: 300 * time.Millisecond}})
+	watchMemory(t)
+	for name, m := range map[string]string{"inline": echo, "late": late} {
+		block := callBlock(m)
+		before := r.of(Cut)
+		attack(t, l, false, 1<<30, func(i int) []byte {
+			id := uint32(2*i + 1)
+			b := appendWindow(headersFrame(id, 0, block), 0, 1<<11)
+			return append(appendHead(b, prefix+1000, http2.FrameData, 1, id), append([]byte{0, 0, 0, 1000 >> 8, 1000 & 255}, make([]byte, 1000)...)...)
+		})
+		eventually(t, name+": cut", func() bool { return r.of(Cut) > before })
+	}
+}
+
+// Header lists that unpack to much more than was sent: a field of 4000 bytes in the table, and pointed at 15,000 times.
+func TestHeaderBombs(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{})
+	watchMemory(t)
+	field := append(append([]byte{0x40}, "\x01a\x7f\xa1\x1e"...), bytes.Repeat([]byte{'x'}, 127+0xa1-128+0x1e<<7)...)
+	bomb := append(field, bytes.Repeat([]byte{0x80 | 62}, 12000)...)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			attack(t, l, true, 4<<20, func(i int) []byte { return headersFrame(uint32(2*i+1), 1, bomb) })
+		})
+	}
+	all.Wait()
+	if n := r.of("frame_size_error"); n < 1000 {
+		t.Errorf("%d refused: %v", n, r.n)
+	}
+}
+
+// Calls that do not come whole: all connections together hold a bounded lot, and who holds little is let be.
+func TestUnfinishedCalls(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{})
+	watchMemory(t)
+	c := client(t, l)
+	block := callBlock(echo)
+	part := append(appendHead(nil, 16<<10, http2.FrameData, 0, 0), make([]byte, 16<<10)...)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			attack(t, l, true, 64<<20, func(i int) []byte {
+				id := uint32(2*i + 1)
+				b := append(headersFrame(id, 0, block), part...)
+				putHead(b[len(b)-len(part):], 16<<10, http2.FrameData, 0, id)
+				copy(b[len(b)-16<<10:], "\x00\x00\x10\x00\x00")
+				return b
+			})
+		})
+	}
+	for range 100 {
+		if out, err := ask(t.Context(), c, echo, "honest"); err != nil || out != "honest" {
+			t.Error(out, err)
+		}
+	}
+	all.Wait()
+	if r.of(Unfinished) != 4 {
+		t.Errorf("%v", r.n)
+	}
+}
+
+func TestSlowMessage(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{Bounds: Bounds{MessageTime: 100 * time.Millisecond}})
+	conn, _ := speak(t, l)
+	k := &talk{t: t, conn: conn, Framer: http2.NewFramer(conn, conn), dec: hpack.NewDecoder(4096, nil)}
+	k.enc = hpack.NewEncoder(&k.block)
+	k.open(1, false, good)
+	k.message(1, false, "hi")
+	k.open(3, false, good)
+	k.call(5)
+	want := append(answered(5), failed(1, 200, 1, "context canceled"), "RST 1 NO_ERROR", failed(3, 200, 1, "context canceled"), "RST 3 NO_ERROR")
+	var got []string
+	for range want {
+		got = append(got, k.hear())
+	}
+	if !sameLines(got, want) || r.of(TooSlow) != 2 {
+		t.Errorf("%q, counted %v", got, r.n)
+	}
+	k.call(7)
+	if got := k.hear(); got != answered(7)[0] {
+		t.Errorf("after that: %s", got)
+	}
+}
+
+// sameLines says that two lists are the same but for the order of what streams are told.
+func sameLines(a, b []string) bool {
+	count := map[string]int{}
+	for _, s := range a {
+		count[s]++
+	}
+	for _, s := range b {
+		count[s]--
+	}
+	for _, n := range count {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Clients that give no window for what they asked: the answers wait for a time, and are bounded before that.
+func TestTinyWindows(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{Bounds: Bounds{MessageTime: 300 * time.Millisecond}})
+	watchMemory(t)
+	for name, size := range map[string]byte{"none": 0, "of one": 1} {
+		block := callBlock(huge)
+		before := r.of("enhance_your_calm")
+		first := append(appendHead(nil, 6, http2.FrameSettings, 0, 0), 0, 4, 0, 0, 0, size)
+		code := attack(t, l, true, 1<<20, func(i int) []byte {
+			id := uint32(2*i + 1)
+			b := append(first, headersFrame(id, 0, block)...)
+			first = nil
+			return append(appendHead(b, prefix+5, http2.FrameData, 1, id), "\x00\x00\x00\x00\x0550000"...)
+		})
+		if code != http2.ErrCodeEnhanceYourCalm || r.of("enhance_your_calm") == before {
+			t.Errorf("%s, much: ended by %v", name, code)
+		}
+		conn, f := speak(t, l)
+		_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(size)})
+		k := &talk{t: t, conn: conn, Framer: f, dec: hpack.NewDecoder(4096, nil)}
+		k.enc = hpack.NewEncoder(&k.block)
+		k.call(1)
+		_ = f.WriteWindowUpdate(0, 1)
+		got := k.hear()
+		for got == answered(1)[0] || got == `DATA 1 "\x00"` {
+			got = k.hear()
+		}
+		if got != "RST 1 CANCEL" {
+			t.Errorf("%s, little: %s", name, got)
+		}
+	}
+}
+
+func TestIdleConnectionsGo(t *testing.T) {
+	_, l, _ := start(t, "tcp", Options{Bounds: Bounds{Idle: 100 * time.Millisecond}})
+	conn, f := speak(t, l)
+	k := &talk{t: t, conn: conn, Framer: f}
+	want := []string{"GOAWAY NO_ERROR", "PING ack=false going"}
+	for _, w := range want {
+		if got := k.hear(); got != w {
+			t.Fatalf("%s, not %s", got, w)
+		}
+	}
+	_ = f.WritePing(true, leavePing)
+	if got := k.hear() + ", " + k.hear(); got != "GOAWAY NO_ERROR, end" {
+		t.Error(got)
+	}
+}
