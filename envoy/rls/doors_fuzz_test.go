@@ -19,9 +19,11 @@ func FuzzDoors(f *testing.F) {
 	for _, h := range [][2]string{
 		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"te", ""}, {"grpc-timeout", "1m"}, {"grpc-encoding", "gzip"},
 		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {tryHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
+		{"x-odd", "\n"}, {KeyHeader, "\x00"},
 	} {
 		f.Add(message, uint64(0), h[0], h[1])
 	}
+	f.Add([]byte("0"), 8*uint64(shapes)+2, "", "") // fails before its end
 	w := newTwins(f)
 	f.Fuzz(func(t *testing.T, message []byte, shape uint64, name, value string) {
 		call := shaped(message, shape)

@@ -78,7 +78,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate-limit questions of other pods' Envoys on, with mTLS")
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
-	s.StringVar(&f.RLSDoor, "rls-door", "grpc", "`door` for rate-limit questions: lean, a loop made for them alone, or grpc, grpc-go's server, several times dearer")
+	s.StringVar(&f.RLSDoor, "rls-door", "lean", "`door` for rate-limit questions: lean, a loop made for them alone, or grpc, grpc-go's server, several times dearer")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
 	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster: share (its members' part of each limit), available (the whole limit) or quorum (the whole limit in a majority, else nothing)")
 	s.StringVar(&f.LostState, "lost-state", "prorata", "`policy` of a key when all who knew its count have died: prorata (the limit's part of the time left in its window) or full (the whole limit again)")
