@@ -71,7 +71,7 @@ func (c *conn) serve() {
 	}
 	err := c.loop()
 	if fault := (fault{}); errors.As(err, &fault) {
-		c.part(fault)
+		c.sayWhy(fault)
 	}
 }
 
@@ -237,9 +237,9 @@ func (c *conn) pardon(err error) error {
 	return err
 }
 
-// part says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
+// sayWhy says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
 // is reset, and the reason lost. Not with mu held.
-func (c *conn) part(f fault) {
+func (c *conn) sayWhy(f fault) {
 	c.server.o.Log.Debug("rls connection ended", "client", c.raw.RemoteAddr(), "reason", f.Error())
 	c.mu.Lock()
 	if f.code != http2.ErrCodeNo {

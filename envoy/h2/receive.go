@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// data takes in a part of a message. All windows are opened again as soon as half is used: what limits a client is not the
-// window but what it may leave unfinished.
+// data takes in DATA. All windows are opened again as soon as half is used: what limits a client is not the window but what it
+// may leave unfinished.
 func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	id, size := h.StreamID, int64(len(p))
 	if id == 0 {
@@ -41,17 +41,21 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	if k.credit -= size; k.credit < 0 {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeFlowControl}
 	}
+	return c.part(k, p, h.Flags.Has(http2.FlagDataEndStream))
+}
+
+// part takes in a part of a message, maybe its end.
+func (c *conn) part(k *Call, p []byte, ends bool) error {
 	k.read += int64(len(p))
-	ends := h.Flags.Has(http2.FlagDataEndStream)
-	if !ends && k.credit < streamWindow/2 {
-		c.out = appendWindow(c.out, id, streamWindow-k.credit)
-		k.credit = streamWindow
-	}
-	if !c.collect(k, p) {
+	switch {
+	case !c.collect(k, p):
 		return c.heard(1)
-	}
-	if ends {
+	case ends:
 		return c.finishRequest(k)
+	}
+	if k.credit < streamWindow/2 {
+		c.out = appendWindow(c.out, k.id, streamWindow-k.credit)
+		k.credit = streamWindow
 	}
 	c.charge(k, callSize+cap(k.message))
 	if len(p) < smallData {
