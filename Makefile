@@ -94,12 +94,20 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s each)
 	  echo "== $$p $$f"; $(GO) test -run xxx -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; done; done
 
 .PHONY: bench
-bench: build ## Compare CPU per decision with other rate limiters, side by side in one run (needs redis-server)
-	cd bench && $(GO) run . -bin ../$(BIN)
+bench: build ## Compare decisions with other rate limiters and behind Envoy: bench/report/bench.html, in ten minutes; ARGS=-quick: in one
+	cd bench && ENVOY_BIN="$$(../scripts/envoy $(ENVOY_VERSION))" $(GO) run . -bin ../$(BIN) $(ARGS)
+
+.PHONY: bench-check
+OLD ?= HEAD~1
+NEW ?= HEAD
+WORSE ?= 0.10
+bench-check: build ## Compare two commits, OLD (HEAD~1) and NEW (HEAD), in one run; fails when a decision costs more by WORSE (0.10)
+	cd bench && $(GO) run . -bin ../$(BIN) -check "$(OLD)..$(NEW)" -worse $(WORSE) -rounds 5 $(ARGS)
 
 .PHONY: microbench
-microbench: ## Go benchmarks of every layer
-	$(GO) test -run xxx -bench . -benchmem ./limit ./ring ./owner ./config ./peer ./envoy/...
+BENCHTIME ?= 1s
+microbench: ## Go benchmarks of every layer, BENCHTIME (1s) each; 1x: only that they run
+	$(GO) test -run xxx -bench . -benchmem -benchtime $(BENCHTIME) ./limit ./ring ./hotkey ./lease ./handoff ./owner ./config ./peer ./envoy/...
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the programs call (needs vuln.go.dev; STRICT=1 fails without it)

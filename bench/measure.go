@@ -50,17 +50,22 @@ func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []
 	return nil
 }
 
-// measureHalf loads one node, the constant server and the floor with half of the calls that the node has answered at most.
+// measureHalf loads one node, the constant server and the floor with half of the calls that the node, and then the constant server, has
+// answered at most.
 func (rep *Report) measureHalf(ctx context.Context, out io.Writer, plan bench.Plan, all []*bench.Contender) error {
-	rep.HalfRate = math.Round(rep.most(nameOne) / 2)
+	plan.Phases = nil
+	for _, name := range []string{nameOne, nameConstant} {
+		if half := math.Round(rep.most(name) / 2); half > 0 && rep.Rate > 0 {
+			plan.Phases = append(plan.Phases, bench.Phase{Rate: half})
+		}
+	}
 	all = slices.DeleteFunc(slices.Clone(all), func(c *bench.Contender) bool {
 		return c.Name != nameOne && c.Name != nameConstant && c.Name != nameFloor
 	})
-	if rep.HalfRate == 0 || rep.Rate == 0 {
+	if len(plan.Phases) == 0 {
 		return nil
 	}
-	fmt.Fprintf(out, "half of what one node can do: %.0f calls a second\n", rep.HalfRate)
-	plan.Phases = []bench.Phase{{Rate: rep.HalfRate}}
+	fmt.Fprintln(out, "half of what one node, and the constant server, can do:", plan.Phases)
 	rows, err := bench.Compare(ctx, plan, all, progress(out, plan, len(all)))
 	rep.Half = rows
 	return err

@@ -28,8 +28,7 @@ type Report struct {
 	Client      string       `json:"client"`
 	Contestants []*Entry     `json:"contestants"`
 	Results     []*bench.Row `json:"results"`
-	HalfRate    float64      `json:"half_calls_per_second"` // half of what one node can do
-	Half        []*bench.Row `json:"half"`                  // at that rate
+	Half        []*bench.Row `json:"half"` // at half of what one node, and the constant server, can do
 	Goals       []Goal       `json:"goals"`
 	LeftOut     []string     `json:"left_out,omitempty"`
 }
@@ -131,14 +130,22 @@ func (rep *Report) judge() {
 	rep.goal("CPU of one node over Limitador's, 64 in flight", 1.0/4, cpu(nameOne, nameLimitador, 64), "about")
 	rep.goal("CPU of three nodes asked anywhere over Gubernator's three, 64 in flight", 0.1, cpu(nameThree, nameGubernators, 64), "")
 	rep.goal("CPU of three nodes asked at the owner over three that know nothing of each other, 64 in flight", 1.15, cpu(nameDirect, nameAlone, 64), "")
-	half := bench.Phase{Rate: rep.HalfRate}
-	one, constant := bench.Find(rep.Half, nameOne, half), bench.Find(rep.Half, nameConstant, half)
-	note := fmt.Sprintf("at %.0f calls a second", rep.HalfRate)
-	if rep.HalfRate > rep.most(nameConstant) {
-		note += ", more than the constant server can do"
-	}
-	rep.goal("p99 of one node over the constant server's, at half of what the node can do", 1, bench.Ratio(one, constant, p99), note)
+	rep.goalAtHalf("p99 of one node over the constant server's, at half of what the node can do", nameOne)
+	rep.goalAtHalf("p99 of one node over the constant server's, at half of what that can do", nameConstant)
 	rep.goal("latency (p50) that one node adds to Envoy's over what the constant server adds", 0.8, rep.added(p50), fmt.Sprintf("at %g calls a second", rep.Rate))
+}
+
+// goalAtHalf compares the latency at half of what one of the two can do.
+func (rep *Report) goalAtHalf(what, whose string) {
+	rate := math.Round(rep.most(whose) / 2)
+	one, constant := bench.Find(rep.Half, nameOne, bench.Phase{Rate: rate}), bench.Find(rep.Half, nameConstant, bench.Phase{Rate: rate})
+	note := fmt.Sprintf("at %.0f calls a second", rate)
+	if constant != nil {
+		if m := constant.Median(); m.Errors > 0 {
+			note += fmt.Sprintf(", of which the constant server failed %.0f %%", 100*float64(m.Errors)/float64(m.Errors+m.Calls))
+		}
+	}
+	rep.goal(what, 1, bench.Ratio(one, constant, p99), note)
 }
 
 func p50(f *bench.Figures) float64 { return f.P50 }

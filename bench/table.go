@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -111,14 +112,18 @@ func (rep *Report) notes() string {
 
 // remarks are what must be known of a contestant to believe its figures.
 func (rep *Report) remarks(e *Entry) string {
-	calls, errors, over := 0, 0, 0
+	calls, errors, over, why := 0, 0, 0, ""
 	for _, r := range slices.Concat(rep.Results, rep.Half) {
 		if r.Name == e.Name {
 			m := r.Median()
 			calls, errors, over = calls+m.Calls, errors+m.Errors, over+m.Over
+			why = cmp.Or(why, m.Error)
 		}
 	}
 	parts := []string{fmt.Sprintf("%d calls measured, %d failed, %d over the limit", calls, errors, over)}
+	if why != "" {
+		parts[0] += " (one failure: " + why + ")"
+	}
 	if e.Uncounted != nil {
 		parts = append(parts, fmt.Sprintf("%d answered and not counted", *e.Uncounted))
 	}

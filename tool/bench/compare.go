@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type Figures struct {
 	P90        float64 `json:"p90_us"`
 	P99        float64 `json:"p99_us"`
 	P999       float64 `json:"p999_us"`
+	Error      string  `json:"error,omitempty"` // one of the errors
 }
 
 // Spread is a figure over the rounds.
@@ -88,6 +90,7 @@ func (r *Row) Median() Figures {
 	}
 	for _, f := range r.Rounds {
 		sum.Calls, sum.Errors, sum.Over = sum.Calls+f.Calls, sum.Errors+f.Errors, sum.Over+f.Over
+		sum.Error = cmp.Or(sum.Error, f.Error)
 	}
 	return sum
 }
@@ -191,8 +194,12 @@ func (c *Contender) measure(ctx context.Context, p Phase, length time.Duration) 
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	q := func(q float64) float64 { return us(got.Latency.Quantile(q)) }
+	why := ""
+	if got.Err != nil {
+		why = got.Err.Error()
+	}
 	return Figures{
-		Calls: n, Errors: got.Errors, Over: got.Over,
+		Calls: n, Errors: got.Errors, Over: got.Over, Error: why,
 		CPU: us(after[0]-before[0]) / float64(n), Proxy: us(after[1]-before[1]) / float64(n),
 		Throughput: float64(n) / got.Elapsed.Seconds(), P50: q(0.5), P90: q(0.9), P99: q(0.99), P999: q(0.999),
 	}, nil

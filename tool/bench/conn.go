@@ -59,7 +59,7 @@ type conn struct {
 	most     int                // guarded by mu; streams that it lets us open
 	streams  map[uint32]*stream // guarded by mu
 	free     []*stream          // guarded by mu
-	waiting  []time.Time        // guarded by mu; beginnings of calls that cannot be sent yet
+	waiting  queue              // guarded by mu; beginnings of calls that cannot be sent yet
 	out      []byte             // guarded by mu; not written yet
 	random   *rand.Rand         // guarded by mu
 	round    *round             // guarded by mu; nil: between runs
@@ -72,6 +72,23 @@ type conn struct {
 	unacked  uint32             // reader's: bytes received since the last WINDOW_UPDATE
 	encoder  *hpack.Encoder     // guarded by mu; of literal
 	encoded  bytes.Buffer       // guarded by mu; of encoder
+}
+
+// queue is times in the order they came. It may grow long: a server that cannot keep up leaves nearly all calls here.
+type queue struct {
+	times []time.Time
+	first int
+}
+
+func (q *queue) len() int         { return len(q.times) - q.first }
+func (q *queue) push(t time.Time) { q.times = append(q.times, t) }
+
+func (q *queue) pop() time.Time {
+	t := q.times[q.first]
+	if q.first++; 2*q.first >= len(q.times) { // each time is moved once at most, on average
+		q.times, q.first = append(q.times[:0], q.times[q.first:]...), 0
+	}
+	return t
 }
 
 // stream is one open call.
@@ -128,7 +145,7 @@ func (c *conn) close() {
 func (c *conn) enter(r *round) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.round, c.result, c.waiting = r, Result{}, c.waiting[:0]
+	c.round, c.result, c.waiting = r, Result{}, queue{}
 }
 
 func (c *conn) exit() Result {
@@ -142,7 +159,7 @@ func (c *conn) exit() Result {
 func (c *conn) ask(begin time.Time, flush bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting = append(c.waiting, begin)
+	c.waiting.push(begin)
 	c.sendLocked()
 	if flush {
 		c.flushLocked()
@@ -161,26 +178,21 @@ func (c *conn) sendLocked() {
 		c.failLocked(errors.New("the connection has ended"))
 		return
 	}
-	sent := 0
-	for sent < len(c.waiting) && !c.draining && len(c.streams) < c.most {
+	for c.waiting.len() > 0 && !c.draining && len(c.streams) < c.most {
 		e := c.load.pick(c.target, c.random)
 		if c.window < int64(len(e.body)) {
-			break
+			return
 		}
 		s := &stream{}
 		if n := len(c.free); n > 0 {
 			s, c.free = c.free[n-1], c.free[:n-1]
 		}
-		s.begin, s.reply = c.waiting[sent], Reply{Body: s.reply.Body[:0]}
-		sent++
+		s.begin, s.reply = c.waiting.pop(), Reply{Body: s.reply.Body[:0]}
 		c.streams[c.next] = s
 		c.appendLocked(e)
 		c.window -= int64(len(e.body))
 		c.begun, c.next = true, c.next+2
 		c.draining = c.next > math.MaxInt32
-	}
-	if sent > 0 {
-		c.waiting = append(c.waiting[:0], c.waiting[sent:]...)
 	}
 }
 
@@ -228,9 +240,9 @@ func (c *conn) flushLocked() {
 
 // failLocked ends all calls of a connection that has ended.
 func (c *conn) failLocked(err error) {
-	lost := len(c.streams) + len(c.waiting)
+	lost := len(c.streams) + c.waiting.len()
 	clear(c.streams)
-	c.waiting = c.waiting[:0]
+	c.waiting = queue{}
 	if c.round == nil || lost == 0 {
 		return
 	}
@@ -276,7 +288,7 @@ var errDrained = errors.New("the server has ended the connection")
 func (c *conn) endLocked(socket net.Conn, err error) {
 	socket.Close()
 	c.net = nil
-	again := errors.Is(err, errDrained) && c.round != nil && len(c.waiting) > 0
+	again := errors.Is(err, errDrained) && c.round != nil && c.waiting.len() > 0
 	if !again {
 		c.failLocked(err)
 	}
@@ -444,7 +456,7 @@ func (c *conn) doneLocked(id uint32, s *stream, err error) {
 	case r.wander:
 		c.pass++
 	default:
-		c.waiting = append(c.waiting, now)
+		c.waiting.push(now)
 	}
 	c.sendLocked()
 }

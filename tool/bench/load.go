@@ -176,8 +176,8 @@ func (p Phase) String() string {
 	return fmt.Sprintf("%d in flight", p.Inflight)
 }
 
-// drainTime is how long the last calls of a run may take.
-const drainTime = 3 * time.Second
+// drainTime is how long the last calls of a run may take. A call's own timeout should end it long before.
+const drainTime = 10 * time.Second
 
 // Run asks for a time. An error is one of connecting; failed calls are in the Result.
 func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Result, error) {

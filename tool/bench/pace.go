@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// tick is the least that is slept: at rates beyond, a few calls begin together and a little late, rather than each with a system call.
+const tick = 50 * time.Microsecond
+
 // pace begins calls at even distances. A call begins when it is due, however late this or the server is: a server's slowness must not hide
 // behind fewer calls (coordinated omission).
 func (l *Load) pace(ctx context.Context, r *round, rate float64) {
@@ -24,7 +27,7 @@ func (l *Load) pace(ctx context.Context, r *round, rate float64) {
 			}
 			if wait := time.Until(due); wait > 0 {
 				l.flush(late)
-				sleep(wait)
+				sleep(max(wait, tick))
 			}
 			i := n % len(l.conns)
 			if l.Placed {

@@ -68,6 +68,11 @@ func (rep *Report) Text(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	for _, l := range rep.Lines {
+		if l.Error != "" {
+			fmt.Fprintf(out, "\n%s, %v: %d failed, one because: %s", l.Name, l.Phase, l.Errors, l.Error)
+		}
+	}
 	_, err := fmt.Fprintf(out, "\nMedians of %d rounds of %g s each. CPU is what the server's process spent on a call; \"-\": its process is not known, see --pid.\n"+
 		"\"x first\": as many times as much as the first server, in CPU and in p99, round by round.\n", rep.Rounds, rep.Seconds)
 	return err
