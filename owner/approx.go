@@ -116,7 +116,7 @@ func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Quest
 // linger keeps a bucket that has drained here until the owner knows what was charged: there it may be full.
 func (x *holding) linger(e *entry, now int64) {
 	if e != nil && x.rule.Algorithm.Bucket() {
-		e.end = max(e.end, now+driftLife)
+		e.prolong(now + driftLife)
 	}
 }
 
@@ -197,7 +197,7 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 	s.counts.lease.Reconciled++
 	var a Answer
 	e, _ := n.charge(s, h, s.tables[owned].find(h.hash, h.Key), part{}, &a)
-	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
+	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
 	s.hear(h.Key, l.Name, &l.Knobs)
 	if s.names[h.Key] != nil {
 		g.Flags |= lease.Named

@@ -92,7 +92,7 @@ func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
 	}
 	at := int64(0)
 	if q.Rule.Algorithm == limit.FixedWindow {
-		at = q.Rule.Index(e.end - 1)
+		at = s.newest(e, q.Rule)
 	}
 	if d.at != at {
 		s.debts++

@@ -57,15 +57,15 @@ func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	h.rule = h.flat()
 	e := s.tables[quoted].find(hash, q.Key)
 	a.Authority = Closed
-	if e == nil || e.end <= h.now || h.now-int64(e.note) > int64(n.options.SnapshotAge) {
+	if e == nil || s.end(e, h.rule) <= h.now || h.now-int64(e.note) > int64(n.options.SnapshotAge) {
 		s.refuse(&h, a)
 		return
 	}
 	h.rule.Limit = s.view.Share(e.limit, q.Owner)
-	s.answerPart(&h, e.charged, a)
+	s.answerPart(&h, uint64(e.charged), a)
 	if h.charges() && !a.Over {
-		e.charged = saturatingAdd(e.charged, h.Hits)
-		s.peaks[closedPeak].push(h.now, e.end, e.charged)
+		e.raise(h.Hits)
+		s.peaks[closedPeak].push(h.now, s.end(e, h.rule), uint64(e.charged))
 	}
 }
 
@@ -78,10 +78,10 @@ func (s *shard) known(h *hit) uint64 {
 		g.kind = owned
 		return s.estimate(&g)
 	}
-	if e.end <= h.now {
+	r := h.Question.Rule
+	if s.end(e, r) <= h.now {
 		return 0
 	}
-	r := h.Question.Rule
 	if r.Algorithm != limit.FixedWindow {
 		s.load(e, r, &s.state)
 		if r.Peek(&s.state, h.now, max(1, h.Hits)).Over {
@@ -89,8 +89,8 @@ func (s *shard) known(h *hit) uint64 {
 		}
 		return 0
 	}
-	t := s.tally(e, r)
-	all, mine := t.Count(), e.charged
+	t := s.tally(e, s.newest(e, r))
+	all, mine := t.Count(), uint64(e.charged)
 	if x := s.slab.find(e, t.Window, s.inst); x != nil {
 		mine = saturatingSub(saturatingAdd(mine, x.charged), x.refunded)
 	}
@@ -103,7 +103,7 @@ func (s *shard) known(h *hit) uint64 {
 // unabsorbed is what was admitted under SHARE of h's key and stands in no entry of the owned table.
 func (s *shard) unabsorbed(h *hit) uint64 {
 	if e := s.tables[shared].find(h.hash, h.Key); e != nil {
-		if e.end <= h.now {
+		if s.end(e, h.Question.Rule) <= h.now {
 			return 0
 		}
 		return uint64(e.limit)
@@ -134,7 +134,7 @@ func (n *Node) tell(s *shard, h *hit) {
 // h was charged and admitted.
 func (s *shard) spend(h *hit, a *Answer) bool {
 	e := s.tables[h.kind].find(h.hash, h.Key)
-	if e != nil && e.end <= h.now {
+	if e != nil && s.end(e, h.rule) <= h.now {
 		s.renew(e, h.rule, h.now)
 		e.note, e.limit = 0, 0
 	}
@@ -148,8 +148,8 @@ func (s *shard) spend(h *hit, a *Answer) bool {
 	case e != nil && h.rule.Algorithm != limit.FixedWindow:
 		s.spendState(h, e, a)
 	case e != nil:
-		if s.answerPart(h, e.charged, a); h.charges() {
-			e.charged = saturatingAdd(e.charged, h.Hits)
+		if s.answerPart(h, uint64(e.charged), a); h.charges() {
+			e.raise(h.Hits)
 		}
 	default:
 		s.spendSketch(h, a)
@@ -159,7 +159,7 @@ func (s *shard) spend(h *hit, a *Answer) bool {
 		return false
 	}
 	e.note = saturatingAdd(e.note, h.Hits)
-	s.peaks[peakOf(h.kind)].push(h.now, e.end, e.note)
+	s.peaks[peakOf(h.kind)].push(h.now, s.end(e, h.rule), e.note)
 	return true
 }
 
@@ -176,11 +176,11 @@ func (s *shard) spendState(h *hit, e *entry, a *Answer) {
 	h.decide(st, s.inst, &a.Decision)
 	if h.charges() {
 		h.rule.Trim(st, h.now)
-		if end := e.end; !s.store(e, h.rule, st) {
+		if until := e.until(); !s.store(e, h.rule, st) {
 			s.counts.refused++
 			h.overflow(&a.Decision)
 		} else {
-			e.end = max(e.end, end)
+			e.prolong(until)
 		}
 	}
 	shiftAnswer(h, a)
@@ -294,8 +294,9 @@ func (s *shard) observe(h *hit, a *Answer) {
 			return
 		}
 	}
-	if end := h.rule.End(h.rule.Index(h.now)); e.end != end {
-		e.end, e.charged = end, 0
+	was := e.until()
+	if e.setUntil(h.rule.End(h.rule.Index(h.now))); e.until() != was {
+		e.charged = 0
 	}
 	v := h.standing(a)
 	depth := h.rule.Depth()

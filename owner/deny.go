@@ -29,10 +29,11 @@ func (n *Node) remember(s *shard, h *hit, a *Answer) {
 	}
 	// By the clock that says less: the owner's may be ahead of this one.
 	end := min(h.rule.End(h.rule.Index(h.now)), h.now+int64(a.Reset))
-	if e.end != end || e.epoch != s.view.epoch {
+	if e.note != uint64(end) || e.epoch != s.view.epoch {
 		e.limit, e.charged = 0, 0
 	}
-	e.end, e.epoch, e.limit, e.charged = end, s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, h.standing(a))
+	e.setUntil(end)
+	e.note, e.epoch, e.limit, e.charged = uint64(end), s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, saturated(h.standing(a), 0))
 }
 
 // cachedLocked answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
@@ -50,7 +51,7 @@ func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	now = s.clock(now)
 	e := t.find(hash, q.Key)
 	// No hits are over only where the count is above the limit already, not at it.
-	if e == nil || e.end <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit || q.Hits == 0 && e.charged <= uint64(q.Rule.Limit) {
+	if e == nil || int64(e.note) <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit || q.Hits == 0 && e.charged <= q.Rule.Limit {
 		s.counts.denyMisses++
 		return false
 	}
@@ -58,7 +59,7 @@ func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 	s.counts.decided[Cached]++
 	a.Kind, a.Path, a.Authority = Decided, Local, Cached
 	a.Before, a.After, a.Over = uint64(q.Rule.Limit), saturatingAdd(uint64(q.Rule.Limit), q.Hits), true
-	a.Reset = (time.Duration(e.end-now) + time.Second - 1).Truncate(time.Second)
+	a.Reset = (time.Duration(int64(e.note)-now) + time.Second - 1).Truncate(time.Second)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
@@ -121,10 +122,12 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		at := s.clock(now)
+		at, large := s.clock(now), 0
 		for k := range s.tables {
 			t := &s.tables[k]
-			t.sweep(at, s.view.epoch, max(256, len(t.slots)/8))
+			if !t.sweep(at, s.view.epoch, sweepStep) {
+				large |= 1 << k
+			}
 			t.shrink(at)
 		}
 		s.dropSketches(at)
@@ -135,8 +138,25 @@ func (n *Node) Tick(now int64) (fx Effects) {
 			n.overdue(s, at, &fx)
 		}
 		s.mu.Unlock()
+		for ; large != 0; large &= large - 1 {
+			s.sweepOn(&s.tables[bits.TrailingZeros(uint(large))], now)
+		}
 	}
 	return fx
+}
+
+const (
+	sweepPart = 8   // of a table that a Tick looks at
+	sweepStep = 256 // slots of it under one lock
+)
+
+// sweepOn sweeps what is left of a Tick's part of t, letting questions in between.
+func (s *shard) sweepOn(t *table, now int64) {
+	for done, end := sweepStep, false; !end; done += sweepStep {
+		s.mu.Lock()
+		end = done >= t.slots.size/sweepPart || t.sweep(s.clock(now), s.view.epoch, sweepStep)
+		s.mu.Unlock()
+	}
 }
 
 // Flush sends what Take and Serve have left to be sent: requests for tokens, and copies. Call it at once when Urgent,

@@ -225,18 +225,15 @@ func (s *shard) mine() (n int) {
 	for at, more := 0, true; more; at += lockSlots {
 		s.mu.Lock()
 		t := &s.tables[owned]
-		more = at+lockSlots < max(len(t.slots), len(t.old))
-		n += s.mineAmong(t.slots, at) + s.mineAmong(t.old, at)
-		s.mu.Unlock()
-	}
-	return n
-}
-
-func (s *shard) mineAmong(slots []entry, at int) (n int) {
-	for i := min(at, len(slots)); i < min(at+lockSlots, len(slots)); i++ {
-		if e := &slots[i]; e.mark != 0 && e.mark != moved && s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
-			n++
+		more = at+lockSlots < max(t.slots.size, t.old.size)
+		count := func(e *entry) {
+			if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
+				n++
+			}
 		}
+		t.slots.each(at, at+lockSlots, count)
+		t.old.each(at, at+lockSlots, count)
+		s.mu.Unlock()
 	}
 	return n
 }

@@ -99,9 +99,9 @@ func TestKeyReturnsFromTheSketch(t *testing.T) {
 		t.Fatalf("refund: %+v", a)
 	}
 	for range 8 {
-		n.Tick(t0 + second + int64(ahead))
+		n.Tick(t0 + second + int64(ahead) + unit)
 	}
-	if a := take(n, t0+second+int64(ahead), ask(3, 10, time.Hour, 4)); a.Authority != Full || !a.Over || a.Before < 7 {
+	if a := take(n, t0+second+int64(ahead)+unit, ask(3, 10, time.Hour, 4)); a.Authority != Full || !a.Over || a.Before < 7 {
 		t.Fatalf("with a place of its own: %+v", a)
 	}
 }

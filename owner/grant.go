@@ -141,7 +141,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 	var a Answer
 	n.charge(s, h, e, part{}, &a)
 	e = s.tables[owned].find(h.hash, h.Key)
-	if l.window = windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
+	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
 		l.window = h.now // of a slice, which never comes again
 	}
 	credit, ok := b.Receive(h.now, l.from, l.inst, l.Request, l.window)
@@ -162,10 +162,10 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 }
 
 // windowOf is the window that a charge at now counts in.
-func windowOf(e *entry, r limit.Rule, now int64) int64 {
+func (s *shard) windowOf(e *entry, r limit.Rule, now int64) int64 {
 	w := r.Index(now)
 	if e != nil && windowed(r) {
-		if x := e.newest(r); x > w && r.End(x-1) <= now+int64(ahead) {
+		if x := s.newest(e, r); x > w && r.End(x-1) <= now+int64(ahead) {
 			return x
 		}
 	}
@@ -334,7 +334,7 @@ func (n *Node) tendBooks(s *shard, now int64) {
 			continue
 		}
 		q := Question{Key: k, Owner: b.owner, Rule: b.rule}
-		w := windowOf(e, b.rule, now)
+		w := s.windowOf(e, b.rule, now)
 		if back := b.Reclaim(now, w); back > 0 {
 			n.credit(s, &hit{Question: &q, now: now, hash: h, kind: owned, rule: b.rule}, e, w, back)
 			s.counts.lease.Reclaimed += back

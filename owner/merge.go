@@ -34,7 +34,7 @@ func (s *shard) exportTo(e *entry, c *handoff.Counter) {
 	r := s.rule(e)
 	slots := c.State.Slots[:0]
 	s.load(e, r, &s.state)
-	*c = handoff.Counter{Key: e.key, Owner: e.note, Domain: uint64(e.domain()), Rule: r, End: e.end}
+	*c = handoff.Counter{Key: e.key, Owner: e.note, Domain: uint64(e.domain()), Rule: r, End: s.end(e, r)}
 	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
@@ -74,7 +74,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (o
 	refused = r.Clean(in, now)
 	e := s.tables[owned].find(hash, c.Key)
 	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.Owner) {
-		if e.end > now {
+		if s.end(e, s.rule(e)) > now {
 			return true, refused + 1 // another window under this key, or another place: members never disagree on these
 		}
 		s.renew(e, r, now)
@@ -113,7 +113,7 @@ func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
 	}
 	e.limit = r.Limit
 	if shape, ok := s.shape(r); ok {
-		e.shape = shape
+		e.setShape(shape)
 	}
 }
 

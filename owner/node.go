@@ -257,18 +257,18 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 			e = n.mourn(s, ht, e, at)
 		}
 	}
-	var end int64
+	var until int64
 	if known {
-		end = e.end
+		until = e.until()
 	}
 	e, overflow = s.count(ht, e, &a.Decision)
 	switch {
 	case !ht.charges():
 	case overflow:
 		n.note(s, ht, r.End(r.Index(ht.now)))
-	case !known || e.end != end:
+	case !known || e.until() != until:
 		s.own(ht, e)
-		n.note(s, ht, e.end)
+		n.note(s, ht, s.end(e, r))
 	}
 	a.Kind, a.Path, a.Authority = Decided, Local, Full
 	switch {
@@ -285,7 +285,7 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 func (s *shard) own(h *hit, e *entry) {
 	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Question.Rule.Limit)
 	if shape, ok := s.shape(h.Question.Rule); ok {
-		e.shape = shape
+		e.setShape(shape)
 	}
 	s.tables[owned].adopt(e)
 }
@@ -310,8 +310,8 @@ func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
 	s.load(e, r, &s.state)
 	r.Ghost(&s.state, at)
 	r.Trim(&s.state, h.now)
-	if end := e.end; s.store(e, r, &s.state) {
-		e.end = max(e.end, end)
+	if until := e.until(); s.store(e, r, &s.state) {
+		e.prolong(until)
 	}
 	return e
 }
@@ -351,7 +351,7 @@ func (n *Node) note(s *shard, h *hit, end int64) {
 	}
 	width := r.End(0)
 	if r.Algorithm != limit.FixedWindow {
-		width *= 2
+		width = 2*width + unit
 	}
 	moved, crashed := v.touched(h.Owner, end-width)
 	if moved {

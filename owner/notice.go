@@ -27,7 +27,7 @@ func (n *Node) heed(s *shard, h *hit, e *entry, a *Answer) {
 	}
 	a.Hot = a.Hot || b.always
 	if h.Op == Take || h.Op == Refund {
-		n.ebb(s, b, h.Key, h.Question.Rule, windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
+		n.ebb(s, b, h.Key, h.Question.Rule, s.windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
 	}
 }
 

@@ -16,7 +16,7 @@ type Options struct {
 	Inst uint64
 	// Seed places keys in the tables. Draw it at random for every process, so that nobody can choose keys that collide.
 	Seed [2]uint64
-	// MaxKeys caps the counters this member owns; default 500 000, which take 60 MB. As many again may be kept for others
+	// MaxKeys caps the counters this member owns; default 500 000, which take 32 MB. As many again may be kept for others
 	// (copies, and what was handed over), and three times as many records of what does not fit in a counter of one
 	// writer. The tables of degraded answers (one a policy) hold half as many each, and are empty while nothing fails.
 	// Keys that find no place are counted by sketches: 4 MiB for each length of window, at most eight times that.

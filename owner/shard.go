@@ -83,29 +83,43 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 			return nil, true
 		}
 	}
-	if e == nil || !h.charges() && e.end <= h.now {
+	if e == nil || !h.charges() && s.end(e, h.rule) <= h.now {
 		return nil, s.countNothing(h, d)
 	}
 	if h.extra > 0 {
 		s.absorb(h, e)
 	}
-	if h.rule.Algorithm != limit.FixedWindow || e.end-h.rule.End(0) > h.now+int64(limit.Ahead) {
+	if h.rule.Algorithm != limit.FixedWindow {
 		return e, !s.countState(h, e, d)
 	}
-	if e.end <= h.now {
+	w := s.newest(e, h.rule)
+	switch end := h.rule.End(w); {
+	case end <= h.now:
 		s.renew(e, h.rule, h.now)
+		w = h.rule.Index(h.now)
+	case end-h.rule.End(0) > h.now+int64(limit.Ahead):
+		return e, !s.countState(h, e, d)
 	}
-	st := s.tally(e, h.rule)
+	return e, !s.countWindow(h, e, w, d)
+}
+
+// countWindow is count for the fixed window w of e, in which h counts; false if there is no room, and h was refused then.
+func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
+	st := s.tally(e, w)
 	sum := st
 	sum.Charged = saturatingAdd(st.Charged, h.extra)
 	back := sum.Refunded
 	if sum = h.answer(sum, d); h.charges() {
-		e.charged = saturatingAdd(e.charged, h.Hits)
-	} else if back = sum.Refunded - back; back > 0 && !s.giveBack(e, st.Window, back) {
+		if !s.charge(e, h.rule, w, h.Hits) {
+			s.counts.refused++
+			h.overflow(d)
+			return false
+		}
+	} else if back = sum.Refunded - back; back > 0 && !s.giveBack(e, w, back) {
 		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Over = false
 	}
-	return e, false
+	return true
 }
 
 // giveBack remembers that hits of window w were given back.
@@ -243,20 +257,26 @@ func (s *shard) insert(h *hit, copied bool) *entry {
 	if e == nil {
 		return nil
 	}
-	e.note, e.shape, e.limit = h.Owner, shape, h.Question.Rule.Limit
+	e.note, e.limit = h.Owner, h.Question.Rule.Limit
+	e.setShape(shape)
 	if h.kind != owned {
 		e.note, e.limit = 0, 0
 	}
-	e.end = h.rule.End(h.rule.Index(h.now))
+	w := h.rule.Index(h.now)
+	e.setUntil(h.rule.End(w))
 	switch {
+	case h.rule.Algorithm == limit.FixedWindow && h.kind == owned:
+		if est > 0 {
+			s.charge(e, h.rule, w, est)
+		}
 	case h.rule.Algorithm == limit.FixedWindow:
-		e.charged = est
+		e.raise(est)
 	case est > 0:
 		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 		h.rule.Take(&s.state, h.now, s.inst, est)
 		s.store(e, h.rule, &s.state)
 	case h.rule.Algorithm == limit.SlidingWindow:
-		e.end = h.rule.End(h.rule.Index(h.now) + 1)
+		e.setUntil(h.rule.End(w + 1))
 	}
 	return e
 }

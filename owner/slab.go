@@ -13,7 +13,7 @@ type record struct {
 	charged  uint64
 	refunded uint64
 	next     uint32
-	bits     uint32
+	bits     uint32 // of a debt, see below; of a bucket's first slot the high half of the TAT
 }
 
 // A debt is the first record of its entry's chain. It says what other members do not know yet: charged is the hits to

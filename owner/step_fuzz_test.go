@@ -83,17 +83,17 @@ func (n *Node) ownSlots() map[ownSlot]uint64 {
 	out := map[ownSlot]uint64{}
 	for i := range n.shards {
 		s := &n.shards[i]
-		for j := range s.tables[owned].slots {
-			e := &s.tables[owned].slots[j]
-			if e.mark == 0 || e.mark == moved || s.rule(e).Algorithm.Bucket() {
-				continue
+		t := &s.tables[owned]
+		t.slots.each(0, t.slots.size, func(e *entry) {
+			if s.rule(e).Algorithm.Bucket() {
+				return
 			}
 			for _, f := range s.export(e).State.Slots {
 				if f.Writer&^1 == s.inst&^1 {
 					out[ownSlot{e.key, f.Writer, f.At}] = f.Charged
 				}
 			}
-		}
+		})
 	}
 	return out
 }

@@ -1,40 +1,23 @@
 package owner
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 )
 
-// entry is one counter. It holds no pointers, so the collector never looks into a table.
-type entry struct {
-	key     Key
-	note    uint64 // by table: owned, the ring position; shared and opened, the admitted part; quoted, when it was said
-	end     int64  // when it has no effect any more, Unix nanoseconds
-	charged uint64 // see load
-	limit   uint32
-	more    uint32 // first of its records; 0 is none
-	shape   uint16 // the rule it counts by, apart from the limit
-	epoch   uint16 // a view in which this member decided the key; 0 is none
-	heat    uint16 // how often its key is asked for, see hot.go
-	mark    uint16 // 0 is an empty slot, moved one that has left an old array, else the domain's slot + 1, and copyBit
-}
-
 const (
-	moved       = 0xFFFF
-	copyBit     = 1 << 14 // the key is another member's, as far as the ledgers are concerned
-	domainSlots = 1024
-	minSlots    = 16
-	// migrateStep slots leave the old array with every insertion. The new array takes at least half of its old size in
-	// insertions before it is full, so the old one is empty long before.
+	minSlots = 16
+	// A table that is mostFull grows to firstFull, so that its slots take at most 64 bytes a key. One that is less than
+	// leastFull shrinks to firstFull, at most by half at a time.
+	mostFull  = 27.0 / 32
+	firstFull = 3.0 / 4
+	leastFull = 1.0 / 2
+	// migrateStep slots leave the old array with every insertion. The new one has room for more insertions than a tenth of the
+	// old one's slots, so the old one is empty long before.
 	migrateStep = 16
 	oldEpochs   = 1 << 14
 )
-
-// over says that e has no effect any more, also on members whose clocks are behind.
-func (e *entry) over(now int64) bool { return e.end+int64(ahead) <= now }
-
-// domain is the slot of e's domain.
-func (e *entry) domain() uint16 { return e.mark&^copyBit - 1 }
 
 // ledger counts the keys of all shards' tables of one kind against their cap, and each domain's against its quota.
 type ledger struct {
@@ -64,14 +47,17 @@ func (l *ledger) release(domain uint16) {
 	}
 }
 
-// table is one shard's open-addressing table of one kind of counters: linear probing, at most three quarters full. It
-// grows and shrinks a few slots at a time: while old is set, entries move from it to slots. Guarded by the shard's mu.
+// table is one shard's open-addressing table of one kind of counters. It grows and shrinks a few slots at a time: while
+// old has slots, entries move from it to slots in the order of their homes, beginning after an empty slot. So a key is in
+// slots if the cursor has passed its home in old, unless its chain goes on at the cursor. Guarded by the shard's mu.
 type table struct {
-	slots  []entry
-	old    []entry
-	cursor int // next slot of old to move
-	swept  int // next slot of slots to sweep
-	n      int // live entries in both arrays
+	slots  pages
+	old    pages
+	base   int     // first slot of old that moved
+	moved  int     // slots of old, from base on, that are empty for good; may exceed its size
+	spare  []entry // an empty page
+	swept  int     // next slot of slots to sweep
+	n      int     // live entries in both arrays
 	seed   [2]uint64
 	ledger *ledger
 	copies *ledger // of entries with copyBit
@@ -82,7 +68,7 @@ type table struct {
 
 // forget gives back what e holds elsewhere. Its slot stays.
 func (t *table) forget(e *entry) {
-	if e.mark&copyBit != 0 {
+	if e.copied() {
 		t.copies.release(0)
 	} else {
 		t.ledger.release(e.domain())
@@ -104,17 +90,17 @@ func (t *table) reserve(domain uint16, copied bool) bool {
 
 // adopt moves e from the copies to what this member owns, if its quota allows.
 func (t *table) adopt(e *entry) {
-	if d := e.domain(); e.mark&copyBit != 0 && t.ledger.reserve(d) {
+	if e.copied() && t.ledger.reserve(e.domain()) {
 		t.copies.release(0)
-		e.mark = d + 1
+		e.word &^= copyBit
 	}
 }
 
 // disown does the opposite.
 func (t *table) disown(e *entry) {
-	if d := e.domain(); e.mark&copyBit == 0 && t.copies.reserve(0) {
-		t.ledger.release(d)
-		e.mark |= copyBit
+	if !e.copied() && t.copies.reserve(0) {
+		t.ledger.release(e.domain())
+		e.word |= copyBit
 	}
 }
 
@@ -135,56 +121,38 @@ func (t *table) find(h uint64, k Key) *entry {
 	if t.n == 0 {
 		return nil
 	}
-	if e := probe(t.slots, h, k); e != nil {
+	if t.old.size == 0 {
+		return t.slots.probe(t.slots.home(h), k)
+	}
+	p, i := t.chain(h)
+	if e := p.probe(i, k); e != nil || p == &t.old {
 		return e
 	}
-	if t.old == nil {
-		return nil
-	}
-	e := probe(t.old, h, k)
-	if e == nil {
-		return nil
-	}
-	to := t.place(h, e)
-	e.mark = moved
-	return to
+	return t.old.probe(t.cursor(), k)
 }
 
-func probe(slots []entry, h uint64, k Key) *entry {
-	mask := uint64(len(slots) - 1)
-	for i := h & mask; ; i = (i + 1) & mask {
-		e := &slots[i]
-		if e.mark == 0 {
-			return nil
-		}
-		if e.key == k && e.mark != moved {
-			return e
+// chain is where an entry with hash h belongs now.
+func (t *table) chain(h uint64) (p *pages, from int) {
+	if t.old.size > 0 {
+		if i := t.old.home(h); (i-t.base+t.old.size)%t.old.size >= t.moved {
+			return &t.old, i
 		}
 	}
+	return &t.slots, t.slots.home(h)
 }
 
-// place copies e into the first empty slot of its chain.
-func (t *table) place(h uint64, e *entry) *entry {
-	mask := uint64(len(t.slots) - 1)
-	i := h & mask
-	for t.slots[i].mark != 0 {
-		i = (i + 1) & mask
-	}
-	t.slots[i] = *e
-	return &t.slots[i]
-}
+// cursor is the next slot of old to move.
+func (t *table) cursor() int { return (t.base + t.moved) % t.old.size }
 
 // insert makes an entry for key k, which must not be there. It takes the place of an expired entry of the same chain
 // if there is one, else a new one if cap and quota allow; otherwise it is nil.
 func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *entry {
-	fresh := entry{key: k, mark: domain + 1}
-	if copied {
-		fresh.mark |= copyBit
-	}
-	if e := t.expired(now, h); e != nil {
+	fresh := newEntry(k, domain, copied)
+	if p, i := t.expired(now, h); p != nil {
+		e := p.at(i)
 		t.forget(e)
 		if !t.reserve(domain, copied) {
-			t.drop(e)
+			t.empty(p, i)
 			return nil
 		}
 		t.n++
@@ -199,118 +167,158 @@ func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *
 	t.grow()
 	t.migrate(now, migrateStep)
 	t.n++
-	return t.place(h, &fresh)
+	p, i := t.chain(h)
+	return p.place(i, &fresh, &t.spare)
 }
 
-// expired is the first entry of h's chain whose window has passed.
-func (t *table) expired(now int64, h uint64) *entry {
-	if len(t.slots) == 0 {
-		return nil
+// expired is the first slot of h's chain whose entry's window has passed; nil if there is none.
+func (t *table) expired(now int64, h uint64) (*pages, int) {
+	if t.slots.size == 0 {
+		return nil, 0
 	}
-	mask := uint64(len(t.slots) - 1)
-	for i := h & mask; t.slots[i].mark != 0; i = (i + 1) & mask {
-		if t.slots[i].over(now) {
-			return &t.slots[i]
+	p, i := t.chain(h)
+	for e := p.full(i); e != nil; e = p.full(i) {
+		if e.over(now) {
+			return p, i
 		}
+		i = p.next(i)
 	}
-	return nil
+	return nil, 0
 }
 
 func (t *table) grow() {
-	switch {
-	case len(t.slots) == 0:
-		t.slots = make([]entry, minSlots)
-	case t.old == nil && t.n >= len(t.slots)/4*3:
-		t.resize(2 * len(t.slots))
+	switch size := t.slots.size; {
+	case size == 0:
+		t.slots = newPages(minSlots)
+	case t.old.size == 0 && float64(t.n) >= mostFull*float64(size):
+		t.resize(size + max(minSlots, size/8))
 	}
 }
 
 func (t *table) resize(size int) {
 	t.turn++
-	t.old, t.slots = t.slots, make([]entry, size)
-	t.cursor, t.swept = 0, 0
+	t.old, t.slots = t.slots, newPages(size)
+	t.base, t.moved, t.swept = 0, 0, 0
+	for t.old.full(t.base) != nil {
+		t.base++
+	}
 }
 
 // migrate moves up to step slots out of the old array, leaving expired entries behind.
 func (t *table) migrate(now int64, step int) {
-	for ; t.old != nil && step > 0; step-- {
-		if t.cursor == len(t.old) {
-			t.old = nil
+	for ; t.old.size > 0 && step > 0; step-- {
+		i := t.cursor()
+		e := t.old.full(i)
+		if e == nil && t.moved >= t.old.size {
+			t.old, t.spare = pages{}, nil
 			return
 		}
-		e := &t.old[t.cursor]
-		t.cursor++
-		if e.mark == 0 || e.mark == moved {
-			continue
+		if e != nil {
+			if e.over(now) {
+				t.forget(e)
+			} else {
+				t.slots.place(t.slots.home(hash(t.seed, e.key)), e, &t.spare)
+			}
+			*e = entry{}
 		}
-		if e.over(now) {
-			t.forget(e)
-		} else {
-			t.place(hash(t.seed, e.key), e)
+		if t.moved++; (i+1)&(pageSlots-1) == 0 {
+			if page := t.old.close(i >> slotBits); page != nil {
+				t.spare = page
+			}
 		}
-		e.mark = moved // an emptied slot would cut the chains through it
 	}
 }
 
-// sweep visits up to step slots, drops the expired entries among them, and forgets epochs long before the given one (0
-// keeps them), so that a number used again after many views cannot be mistaken for the old one.
-func (t *table) sweep(now int64, epoch uint16, step int) {
+// sweep visits about step slots, drops the expired entries among them, and forgets epochs long before the given one (0
+// keeps them), so that a number used again after many views cannot be mistaken for the old one. It says whether it has
+// come to the end of the slots.
+func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
 	t.migrate(now, step)
 	if now < t.held {
-		return
+		return true
 	}
-	for ; step > 0 && len(t.slots) > 0; step-- {
-		if t.swept >= len(t.slots) {
-			t.swept = 0
-			return
-		}
-		e := &t.slots[t.swept]
-		if e.mark != 0 && e.over(now) {
+	for step > 0 && t.swept < t.slots.size {
+		n := max(1, t.settle(&t.slots, t.swept, now, epoch))
+		step -= n
+		t.swept += n
+	}
+	if end = t.swept >= t.slots.size; end {
+		t.swept = 0
+	}
+	return end
+}
+
+// settle drops the expired entries from slot i to the end of its chain, and closes the gaps. It returns how many slots
+// it visited: a chain of a full table has about twenty, and one of a million has hardly ever more than a thousand.
+func (t *table) settle(p *pages, i int, now int64, epoch uint16) (visited int) {
+	gaps := false
+	for e := p.full(i); e != nil && visited < p.size; e = p.full(i) {
+		switch {
+		case e.over(now):
 			t.forget(e)
-			t.drop(e)
-			continue // what moved up is looked at next
+			*e = entry{}
+			gaps = true
+		case gaps:
+			e = t.again(p, e)
 		}
 		if epoch != 0 && epoch-e.epoch > oldEpochs {
 			e.epoch = 0
 		}
-		t.swept++
+		visited++
+		i = p.next(i)
+	}
+	if gaps {
+		t.turn++
+	}
+	return visited
+}
+
+// again puts e, in whose chain before it there may be gaps, where it belongs.
+func (t *table) again(p *pages, e *entry) *entry {
+	x := *e
+	*e = entry{}
+	h := hash(t.seed, x.key)
+	from := p.home(h)
+	if q, _ := t.chain(h); p == &t.old && q != p {
+		from = t.cursor()
+	}
+	return p.place(from, &x, &t.spare)
+}
+
+// empty empties slot i and closes the gap in its chain.
+func (t *table) empty(p *pages, i int) {
+	t.turn++
+	*p.at(i) = entry{}
+	for i = p.next(i); p.full(i) != nil; i = p.next(i) {
+		t.again(p, p.full(i))
 	}
 }
 
-// shrink starts to halve a table that is nearly empty, and lets an empty one go.
+// shrink starts to make a table smaller that is nearly empty, and lets an empty one go.
 func (t *table) shrink(now int64) {
-	switch {
+	switch size := t.slots.size; {
 	case now < t.held:
 	case t.n == 0:
-		t.slots, t.old, t.cursor, t.swept = nil, nil, 0, 0
+		t.slots, t.old, t.spare, t.swept = pages{}, pages{}, nil, 0
 		t.turn++
-	case t.old == nil && len(t.slots) > 4*minSlots && t.n < len(t.slots)/8:
-		t.resize(len(t.slots) / 2)
+	case t.old.size == 0 && size > 4*minSlots && float64(t.n) < leastFull*float64(size):
+		t.resize(max(size/2, int(math.Ceil(float64(t.n)/firstFull))))
 	}
-}
-
-// drop empties e's slot and closes the gap in its chain.
-func (t *table) drop(e *entry) {
-	t.turn++
-	mask := uint64(len(t.slots) - 1)
-	gap := hash(t.seed, e.key) & mask
-	for &t.slots[gap] != e {
-		gap = (gap + 1) & mask
-	}
-	for i := (gap + 1) & mask; t.slots[i].mark != 0; i = (i + 1) & mask {
-		home := hash(t.seed, t.slots[i].key) & mask
-		if (i-home)&mask >= (i-gap)&mask {
-			t.slots[gap] = t.slots[i]
-			gap = i
-		}
-	}
-	t.slots[gap] = entry{}
 }
 
 // remove forgets key k.
 func (t *table) remove(h uint64, k Key) {
-	if e := t.find(h, k); e != nil {
-		t.forget(e)
-		t.drop(e)
+	e := t.find(h, k)
+	if e == nil {
+		return
 	}
+	t.forget(e)
+	p, i := t.chain(h)
+	if p.probe(i, k) != e {
+		p, i = &t.old, t.cursor()
+	}
+	for p.at(i) != e {
+		i = p.next(i)
+	}
+	t.empty(p, i)
 }

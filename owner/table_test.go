@@ -6,8 +6,8 @@ import (
 )
 
 func TestEntrySize(t *testing.T) {
-	if s := unsafe.Sizeof(entry{}); s > 56 {
-		t.Errorf("an entry takes %d bytes, more than 56", s)
+	if s := unsafe.Sizeof(entry{}); s > 48 {
+		t.Errorf("an entry takes %d bytes, more than 48", s)
 	}
 }
 
@@ -19,23 +19,23 @@ func TestTableAgainstMap(t *testing.T) {
 		tab := &table{seed: [2]uint64{rnd.Uint64(), rnd.Uint64()}, ledger: l}
 		type mark struct {
 			end   int64
-			count uint64
+			count uint32
 		}
 		twin := map[Key]mark{}
 		now := int64(0)
 		for step := range 20_000 {
 			if step%5000 < 2500 { // a busy half, then a quiet one
-				now += rnd.Int64N(2)
+				now += rnd.Int64N(2) * unit
 			} else {
-				now += rnd.Int64N(60)
+				now += rnd.Int64N(60) * unit
 			}
 			k := key(rnd.IntN(4000))
 			h := hash(tab.seed, k)
 			e, m := tab.find(h, k), twin[k]
-			if m.end > now && (e == nil || e.charged != m.count || e.end != m.end) {
+			if m.end > now && (e == nil || e.charged != m.count || e.until() != m.end) {
 				t.Fatalf("seed %d, step %d: entry %+v, want %+v", seed, step, e, m)
 			}
-			if e != nil && e.end > now && m.end != e.end {
+			if e != nil && e.until() > now && m.end != e.until() {
 				t.Fatalf("seed %d, step %d: %+v should not be there", seed, step, e)
 			}
 			switch rnd.IntN(12) {
@@ -50,19 +50,19 @@ func TestTableAgainstMap(t *testing.T) {
 					e = tab.insert(now, h, k, 3, false)
 				}
 				e.charged++
-				e.end = now + 1 + rnd.Int64N(3000)
-				twin[k] = mark{e.end, e.charged}
+				e.setUntil(now + 1 + rnd.Int64N(3000*unit))
+				twin[k] = mark{e.until(), e.charged}
 			}
-			if int(l.keys.Load()) != tab.n || len(tab.slots) > 0 && tab.n >= len(tab.slots) {
-				t.Fatalf("seed %d, step %d: %d in the ledger, %d counted, %d slots", seed, step, l.keys.Load(), tab.n, len(tab.slots))
+			if int(l.keys.Load()) != tab.n || tab.n > 0 && tab.n >= tab.slots.size {
+				t.Fatalf("seed %d, step %d: %d in the ledger, %d counted, %d slots", seed, step, l.keys.Load(), tab.n, tab.slots.size)
 			}
 		}
 		for range 1000 {
-			tab.sweep(now+10_000+int64(ahead), 0, 1000)
+			tab.sweep(now+10_000*unit+int64(ahead), 0, 1000)
 			tab.shrink(now)
 		}
-		if tab.n != 0 || len(tab.slots) != 0 {
-			t.Fatalf("seed %d: %d entries and %d slots left when all has expired", seed, tab.n, len(tab.slots))
+		if tab.n != 0 || tab.slots.size != 0 {
+			t.Fatalf("seed %d: %d entries and %d slots left when all has expired", seed, tab.n, tab.slots.size)
 		}
 	}
 }
@@ -71,14 +71,13 @@ func TestTableAgainstMap(t *testing.T) {
 func TestTableGrowsInSteps(t *testing.T) {
 	tab := &table{ledger: &ledger{max: 1 << 20}}
 	for i := range 50_000 {
-		was := tab.cursor
-		old := len(tab.old)
+		was, old := tab.moved, tab.old.size
 		k := key(i)
-		if tab.insert(0, hash(tab.seed, k), k, 0, false).end = 1; tab.old != nil && len(tab.old) == old && tab.cursor-was > migrateStep {
-			t.Fatalf("insertion %d moved %d slots", i, tab.cursor-was)
+		if tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1); tab.old.size > 0 && tab.old.size == old && tab.moved-was > migrateStep {
+			t.Fatalf("insertion %d moved %d slots", i, tab.moved-was)
 		}
-		if tab.n*4 > len(tab.slots)*3+4 {
-			t.Fatalf("%d entries in %d slots", tab.n, len(tab.slots))
+		if fill := float64(tab.n-1) / float64(tab.slots.size); fill > mostFull {
+			t.Fatalf("%d entries in %d slots", tab.n, tab.slots.size)
 		}
 	}
 	for i := range 50_000 {
@@ -95,7 +94,7 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 		k := key(i)
 		e := tab.insert(now, hash(tab.seed, k), k, domain, false)
 		if e != nil {
-			e.end = now + 100
+			e.setUntil(now + 100)
 		}
 		return e != nil
 	}
@@ -110,7 +109,7 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		if !put(100+int64(ahead), 20+i, 3) {
+		if !put(unit+int64(ahead), 20+i, 3) {
 			t.Fatalf("expired entries stay: key %d refused", i)
 		}
 	}
@@ -123,7 +122,7 @@ func BenchmarkFind(b *testing.B) {
 	tab := &table{ledger: &ledger{max: 1 << 20}}
 	for i := range 8000 {
 		k := key(i)
-		tab.insert(0, hash(tab.seed, k), k, 0, false).end = 1
+		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1)
 	}
 	k := key(4711)
 	h := hash(tab.seed, k)

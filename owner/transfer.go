@@ -132,17 +132,17 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
 	}
 	t.held = now + holdScan
-	if c.old && t.old == nil {
+	if c.old && t.old.size == 0 {
 		c.old, c.at = false, 0
 	}
-	slots := t.slots
+	slots := &t.slots
 	if c.old {
-		slots = t.old
+		slots = &t.old
 	}
 	bytes := 0
-	for end := min(len(slots), c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
-		e := &slots[c.at]
-		if e.mark == 0 || e.mark == moved || e.over(now) || !p.picks(e.note) {
+	for end := min(slots.size, c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
+		e := slots.full(c.at)
+		if e == nil || e.over(now) || !p.picks(e.note) {
 			continue
 		}
 		if p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine {
@@ -154,7 +154,7 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 		bytes += sizeOf(&buf[len(buf)-1])
 	}
 	switch {
-	case c.at < len(slots):
+	case c.at < slots.size:
 	case c.old:
 		c.old, c.at = false, 0
 	default:
