@@ -55,6 +55,8 @@ var layers = map[string][]string{
 	"test/kube/pod":       {},
 	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":       {"test/sim"},
+	"test/scale":          {"ring"},
+	"test/scale/main":     {"limit", "ring", "handoff", "owner", "cluster", "peer", "envoy/xds", "test/scale"},
 	"test/walk":           {},
 	"cmd/internal/boot":   all,
 	"cmd/sidecar":         all,

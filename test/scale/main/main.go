@@ -1,0 +1,88 @@
+// Command main writes the tables and the plots of docs/scale.md, and measures what they need.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/test/scale"
+)
+
+func main() {
+	root := flag.String("root", ".", "the repository")
+	check := flag.Bool("check", false, "write nothing; fail if the page or a plot is not what is calculated")
+	measure := flag.String("measure", "", "measure these first, with commas: rings, envoys, pushes, gossips, meshes, handovers, or all; in a network namespace of its own")
+	machine := flag.String("machine", "", "the kind of machine that measures")
+	envoy := flag.String("envoy", "", "binary of Envoy, for envoys")
+	flag.Parse()
+	if err := run(*root, *check, *measure, *machine, *envoy); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, check bool, measure, machine, envoy string) error {
+	file := filepath.Join(root, "test/scale/testdata/measured.json")
+	m, err := scale.Load(file)
+	if err != nil && (measure == "" || !errors.Is(err, os.ErrNotExist)) {
+		return err
+	}
+	if measure != "" {
+		if err := takeMeasure(&m, file, measure, machine, envoy); err != nil {
+			return err
+		}
+	}
+	page, err := scale.NewPage(m)
+	if err != nil {
+		return err
+	}
+	if check {
+		return page.Check(root)
+	}
+	return page.Write(root)
+}
+
+// takeMeasure does what is named, and keeps each result at once.
+func takeMeasure(m *scale.Measured, file, what, machine, envoy string) error {
+	if err := alone(); err != nil {
+		return err
+	}
+	if machine != "" {
+		m.Machine = fmt.Sprintf("%s, %d cores, %s, %s", machine, runtime.NumCPU(), runtime.GOARCH, runtime.Version())
+	}
+	if m.Dates == nil {
+		m.Dates = map[string]string{}
+	}
+	all := []struct {
+		name string
+		run  func() error
+	}{
+		{"rings", func() error { return rings(m) }},
+		{"envoys", func() error { return envoys(m, envoy) }},
+		{"pushes", func() error { return pushes(m) }},
+		{"meshes", func() error { return meshes(m, []int{3, 10, 30}) }},
+		{"handovers", func() error { return handovers(m, []int{100_000, 500_000}) }},
+		{"gossips", func() error { return gossips(m, []int{10, 30, 50}) }},
+	}
+	names := strings.Split(what, ",")
+	for _, x := range all {
+		if what != "all" && !slices.Contains(names, x.name) {
+			continue
+		}
+		begin := time.Now()
+		err := x.run()
+		m.Dates[x.name] = time.Now().Format(time.DateOnly)
+		if err := errors.Join(err, m.Save(file)); err != nil {
+			return fmt.Errorf("%s: %w", x.name, err)
+		}
+		fmt.Fprintf(os.Stderr, "%s: %v\n", x.name, time.Since(begin).Round(time.Second))
+	}
+	return nil
+}

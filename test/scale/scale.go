@@ -1,0 +1,31 @@
+// Package scale says how Keyward grows from three members to two thousand: what is calculated with the real ring, what is
+// simulated from seeds, what was measured, and the page and the plots that show it.
+package scale
+
+import (
+	"fmt"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Sizes are the numbers of members that are looked at.
+var Sizes = []int{3, 10, 30, 100, 300, 1000, 2000}
+
+// Member is the i-th of a cluster's members.
+func Member(i int) ring.Member {
+	id := ring.ID(fmt.Sprintf("keyward-%d", i))
+	return ring.Member{ID: id, Inst: ring.Hash("boot of "+string(id)) | 1, Ver: 1, Weight: 1}
+}
+
+// Members are the first n.
+func Members(n int) []ring.Member {
+	out := make([]ring.Member, n)
+	for i := range out {
+		out[i] = Member(i)
+	}
+	return out
+}
+
+// Capacity is the least --ring-capacity for n members of weight 1 that costs Envoy no more than it must: a power of two, at
+// least the default.
+func Capacity(n int) int { return ring.EnvoyCapacity(max(ring.DefaultCapacity, n+1)) }
