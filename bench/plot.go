@@ -11,8 +11,8 @@ import (
 
 // The measures of all plots, in pixels of their own. They grow and shrink with the page.
 const (
-	plotWidth  = 760
-	labelWidth = 300
+	plotWidth  = 800
+	labelWidth = 335
 	rowHeight  = 26
 	barHeight  = 14
 )

@@ -131,7 +131,7 @@ func (rep *Report) judge() {
 	rep.goal("CPU of three nodes asked anywhere over Gubernator's three, 64 in flight", 0.1, cpu(nameThree, nameGubernators, 64), "")
 	rep.goal("CPU of three nodes asked at the owner over three that know nothing of each other, 64 in flight", 1.15, cpu(nameDirect, nameAlone, 64), "")
 	rep.goalAtHalf("p99 of one node over the constant server's, at half of what the node can do", nameOne)
-	rep.goalAtHalf("p99 of one node over the constant server's, at half of what that can do", nameConstant)
+	rep.goalAtHalf("p99 of one node over the constant server's, at half of what the constant server can do", nameConstant)
 	rep.goal("latency (p50) that one node adds to Envoy's over what the constant server adds", 0.8, rep.added(p50), fmt.Sprintf("at %g calls a second", rep.Rate))
 }
 

@@ -44,10 +44,10 @@ func (rep *Report) tables() []table {
 func (rep *Report) head(envoy bool) []string {
 	head := []string{"", fmt.Sprintf("CPU us at %d", rep.middle())}
 	for _, n := range rep.Levels {
-		head = append(head, fmt.Sprintf("x constant at %d", n))
+		head = append(head, fmt.Sprintf("x at %d", n))
 	}
 	if envoy {
-		head = append(head, "Envoy's CPU us")
+		head = append(head, "Envoy CPU us")
 	}
 	head = append(head, "calls/s")
 	if rep.Rate > 0 {
@@ -103,7 +103,7 @@ func (rep *Report) setting() string {
 }
 
 func (rep *Report) notes() string {
-	text := fmt.Sprintf("Medians of the rounds. CPU and memory are those of all of a contestant's processes, Redis among them, Envoy apart. calls/s: with %d in flight, as fast as answers come.", rep.middle())
+	text := fmt.Sprintf("Medians of the rounds. \"x at 16\": times the CPU of the constant server, with 16 calls in flight; through Envoy, of the one behind Envoy. CPU and memory are those of all of a contestant's processes, Redis among them, Envoy apart. calls/s: with %d in flight, as fast as answers come.", rep.middle())
 	if rep.Rate > 0 {
 		text += fmt.Sprintf(" Latencies: at %g calls a second, each from when it was due.", rep.Rate)
 	}
