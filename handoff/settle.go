@@ -46,31 +46,53 @@ func (m *Machine) rest() {
 // prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
 // that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
 func (m *Machine) prove() {
-	last := &m.view.steps[len(m.view.steps)-1]
 	for _, id := range m.ids() {
 		p := m.peers[id]
-		if !p.acked || p.in.proof.ring == nil || slices.Contains(last.proofs, p.in.proof) || !m.closed(p.in.proof.ring) {
+		if !p.acked || p.in.proof.ring == nil || !m.news(p.in.proof) || !m.closed(p.in.proof.ring) {
 			continue
 		}
 		v := m.publish()
-		last = &v.steps[len(v.steps)-1]
+		last := &v.steps[len(v.steps)-1]
 		last.proofs = append(slices.Clone(last.proofs), p.in.proof)
 		m.virgin = false
 	}
 }
 
-// closed says whether all members on the present ring that are not on x have acknowledged.
+// news says whether x can tell of arcs that have not come yet. Its sender may go by a ring that self has left and come back to:
+// then it repeats what it gave for the first time, and self may have passed that on since.
+func (m *Machine) news(x proof) bool {
+	v := m.view
+	known := v.base != nil && v.base.Fingerprint() == x.ring.Fingerprint()
+	for i := range v.steps {
+		s := &v.steps[i]
+		if slices.ContainsFunc(s.proofs, func(y proof) bool { return y.from == x.from && y.ring.Fingerprint() == x.ring.Fingerprint() }) {
+			return false
+		}
+		known = known || s.ring.Fingerprint() == x.ring.Fingerprint()
+	}
+	return known
+}
+
+// closed says whether all members that are not on x have acknowledged, of those that have a place on the present ring, or had
+// one since the base.
 func (m *Machine) closed(x *ring.Ring) bool {
-	r := m.view.ring
+	for i := range m.view.steps {
+		if !m.closedOn(m.view.steps[i].ring, x) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Machine) closedOn(r, x *ring.Ring) bool {
 	for i := range r.Len() {
 		a := r.At(i)
-		if a.ID == m.o.Self {
+		if a.ID == m.o.Self || seat(x, a.ID, a.Inst) >= 0 {
 			continue
 		}
-		if seat(x, a.ID, a.Inst) >= 0 {
-			continue
-		}
-		if p := m.peers[a.ID]; p == nil || !p.acked {
+		p := m.peers[a.ID]
+		gone := (p == nil || p.Inst != a.Inst) && slices.Contains(m.standing.Left, a.ID) // having handed over
+		if !gone && (p == nil || p.Inst != a.Inst || !p.acked) {
 			return false
 		}
 	}
