@@ -35,6 +35,9 @@ const (
 	partRules   = "rules"   // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED: a domain is loaded
 )
 
+// A door that does not wait asks a Decider that lets it.
+var _ rls.Later = (*peer.Peer)(nil)
+
 // Sidecar is one running member.
 type Sidecar struct {
 	flags    Flags
