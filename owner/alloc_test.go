@@ -1,0 +1,65 @@
+package owner
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Whatever counts, a decision allocates nothing: of one question and of several, with room and without, in every operation.
+func TestNoAlgorithmAllocates(t *testing.T) {
+	for _, algorithm := range algorithms {
+		for _, amount := range []uint32{3, 4e9} {
+			n := alone(Options{})
+			var qs []Question
+			for i := range 4 {
+				q := ask(i/2, amount, time.Hour, 1)
+				q.Rule.Algorithm = algorithm
+				qs = append(qs, q)
+			}
+			as := make([]Answer, len(qs))
+			now := t0
+			round := func(op Op, stop bool) func() {
+				return func() {
+					for i := range qs {
+						qs[i].Op = op
+					}
+					now += int64(time.Millisecond)
+					n.TakeAll(now, stop, qs, as)
+				}
+			}
+			for range 500 { // logs fill up
+				round(Take, false)()
+			}
+			for op, name := range []string{"take", "peek", "refund", "look"} {
+				for _, stop := range []bool{false, true} {
+					if got := testing.AllocsPerRun(100, round(Op(op), stop)); got != 0 {
+						t.Errorf("%v of %d, %s, stop %t: %v allocations", algorithm, amount, name, stop, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, algorithm := range algorithms {
+		for _, several := range []int{1, 3} {
+			b.Run(fmt.Sprintf("%v-%d", algorithm, several), func(b *testing.B) {
+				n := alone(Options{Seed: [2]uint64{1, 2}})
+				const keys = 1000
+				var qs []Question
+				for i := range keys + several {
+					q := ask(i, 1e6, time.Minute, 1)
+					q.Rule.Algorithm = algorithm
+					qs = append(qs, q)
+				}
+				as := make([]Answer, several)
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					n.TakeAll(t0+int64(i)*1000, false, qs[i%keys:i%keys+several], as)
+				}
+			})
+		}
+	}
+}
