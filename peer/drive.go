@@ -106,6 +106,7 @@ func (p *Peer) pause() time.Duration {
 func (p *Peer) ticks() {
 	t := time.NewTicker(p.o.TickEvery)
 	defer t.Stop()
+	beaten := int64(0) // when links were last looked at
 	for {
 		select {
 		case <-t.C:
@@ -113,6 +114,10 @@ func (p *Peer) ticks() {
 			p.tick(mono)
 			if mono-p.meter.at >= int64(measureEvery) {
 				p.measure(mono)
+			}
+			if mono-beaten >= int64(beat-p.o.TickEvery/2) {
+				beaten = mono
+				p.beats()
 			}
 		case <-p.ctx.Done():
 			return

@@ -2,14 +2,21 @@ package peer
 
 import "io"
 
-// frames reads frames off a stream through a buffer that grows to the largest frame and no further.
+// frames reads frames off a stream through a buffer that fits what comes: heartbeats need little of it, and most streams of a
+// large cluster carry nothing else. It grows as long as reads fill it, to the largest frame and no further, and becomes small
+// again when reads have been short for a while.
 type frames struct {
-	src  io.Reader
-	buf  []byte
-	r, w int // unread bytes are buf[r:w]
+	src   io.Reader
+	buf   []byte
+	r, w  int // unread bytes are buf[r:w]
+	short int // reads in a row that the first buffer would have held
 }
 
-const readBuffer = 16 << 10
+const (
+	firstBuffer = 512
+	readBuffer  = 16 << 10 // that reads alone make it grow to; beyond, only a frame does
+	shortReads  = 256      // in a row, after which it is made small
+)
 
 // fill blocks for more bytes. Payloads that next returned are void after it.
 func (f *frames) fill() error {
@@ -18,12 +25,11 @@ func (f *frames) fill() error {
 		f.r = 0
 	}
 	if f.w == len(f.buf) {
-		grown := make([]byte, min(max(readBuffer, 2*len(f.buf)), 4+maxFrame))
-		copy(grown, f.buf[:f.w])
-		f.buf = grown
+		f.resize(min(max(firstBuffer, 4*len(f.buf)), max(readBuffer, 2*len(f.buf)), 4+maxFrame))
 	}
 	n, err := f.src.Read(f.buf[f.w:])
 	f.w += n
+	f.fit()
 	if n > 0 {
 		return nil
 	}
@@ -31,6 +37,25 @@ func (f *frames) fill() error {
 		err = io.ErrNoProgress
 	}
 	return err
+}
+
+// fit makes room for more after a read that filled the buffer, and gives room back after many that did not need it.
+func (f *frames) fit() {
+	if f.short++; f.w > firstBuffer {
+		f.short = 0
+	}
+	switch {
+	case f.w == len(f.buf) && len(f.buf) < readBuffer:
+		f.resize(4 * len(f.buf))
+	case f.short >= shortReads && len(f.buf) > firstBuffer:
+		f.resize(firstBuffer)
+	}
+}
+
+func (f *frames) resize(n int) {
+	buf := make([]byte, n)
+	copy(buf, f.buf[:f.w])
+	f.buf = buf
 }
 
 // next is the next whole frame; ok is false when there is none yet.

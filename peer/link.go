@@ -17,12 +17,10 @@ import (
 )
 
 const (
-	beat        = 500 * time.Millisecond // between pings
-	silentBeats = 3                      // beats without a byte after which a member counts as silent: 1.5 s
-	dialTime    = time.Second            // for TCP, and again for TLS and the handshake
-	linger      = time.Second            // a member that left the view may answer what it was asked before
-	minBackoff  = 50 * time.Millisecond
-	maxBackoff  = 2 * time.Second
+	dialTime   = time.Second // for TCP, and again for TLS and the handshake
+	linger     = time.Second // a member that left the view may answer what it was asked before
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 2 * time.Second
 
 	// A member that let so many groups in a row time out, and has not been heard for so long, is asked nothing until it
 	// is heard again. It keeps a stopped member from costing every question its whole deadline until it is known silent.
@@ -48,7 +46,9 @@ type link struct {
 	retired atomic.Bool   // do not dial again
 	stop    context.CancelFunc
 
-	heard    atomic.Int64  // when bytes last came, by the monotonic clock
+	heard    atomic.Int64 // when bytes last came, by the monotonic clock
+	proved   atomic.Int64 // when the answer to a heartbeat last came, by the monotonic clock; 0: never
+	pulse    pulse
 	timeouts atomic.Int32  // groups that timed out since
 	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
 
@@ -197,31 +197,10 @@ func (l *link) fall() {
 	}
 }
 
-// watch pings until the member is silent or ctx ends. It counts beats and not time, because after a pause of this very
-// process the answers may be there, unread.
-func (l *link) watch(ctx context.Context) error {
-	t := time.NewTicker(beat)
-	defer t.Stop()
-	last, missed := l.heard.Load(), 0
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-t.C:
-		}
-		if h := l.heard.Load(); h != last {
-			last, missed = h, 0
-		} else if missed++; missed >= silentBeats {
-			return fmt.Errorf("%w for %v", errSilent, time.Duration(l.clock.mono()-h).Round(beat/10))
-		}
-		l.ping()
-	}
-}
-
 func (l *link) ping() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.out) == 0 { // otherwise what waits will be answered as well
+	if l.queued == 0 { // otherwise what waits will be answered as well
 		l.push(func(b []byte) []byte { return appendPing(b, framePing, uint64(l.clock.mono())) })
 	}
 }

@@ -33,7 +33,16 @@ func (p *Peer) reports() {
 		case <-p.ctx.Done():
 			return
 		}
-		p.report(&g, p.o.Node.Progress(), p.clock.mono())
+		h := p.o.Node.Progress()
+		p.settled.Store(h.Complete && h.Incomplete == 0)
+		p.report(&g, h, p.clock.mono())
+	}
+}
+
+// progressed has a change that is under way looked at.
+func (p *Peer) progressed() {
+	if !p.settled.Load() {
+		wake(p.moved)
 	}
 }
 

@@ -34,9 +34,9 @@ func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
 	switch k {
 	case handoff.Ping, handoff.Ack, handoff.SealReq:
 		s.p.transfers()
-		wake(s.p.moved)
+		s.p.progressed()
 	case handoff.Pong, handoff.Sealed:
-		wake(s.p.moved)
+		s.p.progressed()
 	}
 }
 
@@ -85,6 +85,9 @@ func (s *server) refuses(now, sent int64, ageless bool) string {
 func (s *server) note(now int64, m *handoff.Msg) {
 	switch m.Kind {
 	case handoff.Pong:
+		if l := (*s.p.links.Load())[s.from]; l != nil {
+			l.alive(m.Sent, now)
+		}
 		s.p.skews.pong(s.from, m.Sent, m.Now, now)
 	case handoff.Got:
 		s.p.m.replicas(ok).Inc()

@@ -50,13 +50,20 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 	readers.Go(func() { cancel(l.read(conn)) })
 	var wg sync.WaitGroup
 	wg.Go(func() { cancel(l.write(ctx, conn)) })
-	wg.Go(func() {
+	wg.Add(1)
+	renewal := time.AfterFunc(l.maxAge/2+rand.N(l.maxAge/4), func() {
+		defer wg.Done()
 		if next, version = l.renew(ctx); next != nil {
 			conn.SetWriteDeadline(time.Now().Add(renewLinger))
 			cancel(errRenewed)
 		}
 	})
-	cancel(l.watch(ctx))
+	l.pulse.begin(l.heard.Load(), cancel)
+	<-ctx.Done()
+	l.pulse.end()
+	if renewal.Stop() {
+		wg.Done()
+	}
 	err = context.Cause(ctx)
 	renewed := errors.Is(err, errRenewed)
 	if !renewed {
@@ -77,15 +84,10 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 	return nil, 0, err
 }
 
-// renew dials a new connection between half and three quarters of the age at which the owner cuts the old one; nil when ctx
-// ends before. An owner that does not want us any more is left alone until it does cut.
+// renew dials a new connection, which is due between half and three quarters of the age at which the owner cuts the old one;
+// nil when ctx ends before. An owner that does not want us any more is left alone until it does cut.
 func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
-	wait := l.maxAge/2 + rand.N(l.maxAge/4)
-	for {
-		pause(ctx, wait)
-		if ctx.Err() != nil {
-			return nil, 0
-		}
+	for ctx.Err() == nil {
 		conn, version, err := l.dial(ctx, l, forQuestions)
 		if err == nil {
 			return conn, version
@@ -93,6 +95,7 @@ func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
 		if ctx.Err() == nil {
 			l.log.Warn("connection to member not renewed", "member", l.to, "error", err)
 		}
-		wait = l.maxAge / 16
+		pause(ctx, l.maxAge/16)
 	}
+	return nil, 0
 }
