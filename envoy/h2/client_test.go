@@ -253,12 +253,11 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// The HTTP/2 client of x/net, whose frames and header blocks are not those of gRPC's clients.
-func TestNetTransport(t *testing.T) {
+// The HTTP/2 client of net/http, whose frames and header blocks are not those of gRPC's clients.
+func TestHTTPTransport(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{})
-	tr := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}}
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
 	for i := range 100 {
 		in := strings.Repeat("x", i*1000)

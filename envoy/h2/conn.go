@@ -256,12 +256,13 @@ func (c *conn) sayWhy(f fault) {
 	if err != nil {
 		return
 	}
-	if w, ok := c.nc.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
-		for read := 0; read < connWindow; {
-			n, err := c.nc.Read(c.in.buf)
-			if read += n; err != nil {
-				return
-			}
+	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+	for read := 0; read < connWindow; {
+		n, err := c.nc.Read(c.in.buf)
+		if read += n; err != nil {
+			return
 		}
 	}
 }

@@ -84,7 +84,7 @@ func leavesTable(b []byte) bool {
 		var n int
 		switch x := b[0]; {
 		case x >= 0x80: // a field of the table
-			n, b = integer(b, 7)
+			_, b = integer(b, 7)
 			continue
 		case x >= 0x20: // a field to be put into it, or its size
 			return false

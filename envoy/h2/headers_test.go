@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -48,5 +49,44 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 				t.Fatalf("seed %d: %x says %q, not %q", seed, b, r.values, want)
 			}
 		}
+	}
+}
+
+// BenchmarkUnpack is the header block of a call by Envoy: the same each time, and with a key that is another each time, which
+// Envoy puts into the table.
+func BenchmarkUnpack(b *testing.B) {
+	o := &Options{Headers: []string{"x-keyward-key"}, Bounds: Bounds{}.orDefault(), Methods: map[string]Method{echo: constant{}}}
+	for _, way := range []string{"same", "another key"} {
+		b.Run(way, func(b *testing.B) {
+			var h headers
+			h.init(o)
+			var out bytes.Buffer
+			enc := hpack.NewEncoder(&out)
+			pack := func(key string) []byte {
+				out.Reset()
+				for _, f := range envoyHeaders {
+					_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: f[0] == ":path"})
+				}
+				_ = enc.WriteField(hpack.HeaderField{Name: "x-keyward-key", Value: key})
+				return bytes.Clone(out.Bytes())
+			}
+			blocks := [][]byte{pack("key-0000")}
+			for i := range 1000 {
+				if way == "same" {
+					i = 0
+				}
+				blocks = append(blocks, pack(fmt.Sprintf("key-%04d", i)))
+			}
+			if _, err := h.unpack(blocks[0]); err != nil {
+				b.Fatal(err)
+			}
+			// From one round to the next the table has other places, but as many, and none that is needed is gone.
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := h.unpack(blocks[1+i%1000]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
