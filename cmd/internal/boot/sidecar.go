@@ -148,6 +148,7 @@ func (m *Sidecar) start() error {
 		return err
 	}
 	go m.plan(background)
+	go newCollector().tend(background)
 	if err := m.startRules(background); err != nil {
 		return err
 	}
