@@ -40,6 +40,7 @@ type Cluster struct {
 	sentAt  time.Time
 	state   State // as last logged
 	problem string
+	calm    bool // nothing is under way that a moment would bring to its end
 
 	dueling atomic.Bool // a rival is being looked into
 }
@@ -62,7 +63,7 @@ func Start(o Options) (*Cluster, error) {
 	}
 	c.machine = &machine{
 		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
-		nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
+		newRing: o.NewRing, nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
@@ -195,6 +196,10 @@ func (c *Cluster) shut(bound time.Duration) {
 	c.done.Wait()
 }
 
+// calmTicks is how many ticks pass between two looks while nothing is new and nothing under way. A look copies what is known of
+// all members, which is most of what gossip costs a large cluster at rest.
+const calmTicks = 5
+
 // run looks whenever something is new, and from time to time.
 func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 	tick := time.NewTicker(c.o.Timing.Tick)
@@ -204,14 +209,18 @@ func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 	if wake == 0 {
 		soon.Stop()
 	}
-	for {
+	for ticks := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.table.changed:
 		case <-tick.C:
+			if ticks++; c.calm && ticks < calmTicks {
+				continue
+			}
 		case <-soon.C:
 		}
+		ticks = 0
 		if wake := c.look(ctx, time.Now()); wake > 0 {
 			soon.Reset(wake)
 		}
@@ -245,6 +254,8 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.o.OnRoutes(rs)
 	}
 	c.release(&o, &s.told)
+	v := o.view
+	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0
 	return o.wake
 }
 

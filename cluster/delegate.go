@@ -79,7 +79,7 @@ func (t *table) touch(c contact) {
 func (t *table) look() sight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := sight{self: t.self, told: t.told, gone: t.gone, contact: t.contact, others: slices.Collect(maps.Values(t.nodes))}
+	s := sight{self: t.self, told: t.told, gone: t.gone, contact: t.contact, others: t.othersLocked()}
 	t.gone = make(map[uint64]farewell)
 	return s
 }
@@ -88,7 +88,11 @@ func (t *table) look() sight {
 func (t *table) others() []Member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Collect(maps.Values(t.nodes))
+	return t.othersLocked()
+}
+
+func (t *table) othersLocked() []Member {
+	return slices.AppendSeq(make([]Member, 0, len(t.nodes)), maps.Values(t.nodes))
 }
 
 func (t *table) has(name string) bool {

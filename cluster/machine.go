@@ -18,6 +18,7 @@ type machine struct {
 	standalone bool
 	handOver   bool // see Options
 	timing     Timing
+	newRing    func([]ring.Member) *ring.Ring
 	start      time.Time
 
 	joined   bool      // may take a place on the ring
@@ -254,7 +255,7 @@ func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[ui
 	}
 	m.waiting = time.Time{}
 	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.Inst
-	m.seats, m.ring, m.reformed, o.reform, o.change = want, ring.New(want), now, true, c
+	m.seats, m.ring, m.reformed, o.reform, o.change = want, m.newRing(want), now, true, c
 	m.nref.change(now, len(want), len(c.left), len(c.died))
 	for _, id := range c.died {
 		delete(m.left, id)

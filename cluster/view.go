@@ -90,10 +90,11 @@ func outranks(a, b *Member) bool {
 // settle picks one boot an ID out of all, and orders them: counting members by ID, then observers. The rival is
 // the boot that stands in self's place, if any.
 func settle(self *Member, others []Member) (members []Member, rival *Member) {
-	all := append(slices.Clone(others), *self)
+	all := append(append(make([]Member, 0, len(others)+1), others...), *self)
 	slices.SortFunc(all, func(a, b Member) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Inst, b.Inst))
 	})
+	members = make([]Member, 0, len(all))
 	for _, m := range all {
 		last := len(members) - 1
 		if last < 0 || members[last].ID != m.ID || members[last].Role != m.Role {
@@ -113,15 +114,20 @@ func settle(self *Member, others []Member) (members []Member, rival *Member) {
 // places is the ring that members ask for: the active ones, and of those, should joins have raced past the capacity,
 // the oldest that fit. All members compute the same from the same announcements.
 func places(members []Member, capacity int) []ring.Member {
-	active := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Role != Counter || m.State != Active })
-	slices.SortFunc(active, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.ID, b.ID)) })
+	active := make([]*Member, 0, len(members))
+	for i := range members {
+		if m := &members[i]; m.Role == Counter && m.State == Active {
+			active = append(active, m)
+		}
+	}
+	slices.SortFunc(active, func(a, b *Member) int { return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.ID, b.ID)) })
 	room := capacity - 1 // one place stays with the void locality
-	var out []ring.Member
-	for i := range active {
-		if room -= int(active[i].Weight); room < 0 {
+	out := make([]ring.Member, 0, len(active))
+	for _, m := range active {
+		if room -= int(m.Weight); room < 0 {
 			break
 		}
-		out = append(out, active[i].place())
+		out = append(out, m.place())
 	}
 	slices.SortFunc(out, func(a, b ring.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return out
