@@ -57,6 +57,10 @@ SEEDS ?= 5000
 sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound; LEASES=1: with leases
 	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(LEASES),-leases)
 
+.PHONY: idle
+idle: build ## What a sidecar costs that nobody asks: memory and processor time among 3, 100 and 300 members
+	$(GO) run ./test/idle
+
 .PHONY: e2e
 e2e: build ## End to end: real processes, real Envoys, mTLS
 	@echo "== end to end"
