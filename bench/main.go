@@ -181,9 +181,6 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	}
 	rep := newReport(o)
 	rep.LeftOut = left
-	for _, l := range left {
-		fmt.Fprintln(out, l)
-	}
 	running, err := startAll(ctx, out, a, chosen)
 	defer func() {
 		for _, r := range running {
@@ -202,13 +199,10 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(rep.write(o.out), rep.writeHTML(o.html)); err != nil {
-		return err
-	}
 	if o.html != "" {
-		fmt.Fprintf(out, "\nthe report is in %s\n", o.html)
+		fmt.Fprintf(out, "\nas a page: %s\n", o.html)
 	}
-	return nil
+	return errors.Join(rep.write(o.out), rep.writeHTML(o.html))
 }
 
 // arena is where the contestants are started.
