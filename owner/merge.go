@@ -112,9 +112,7 @@ func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
 		return
 	}
 	e.limit = r.Limit
-	if shape, ok := s.shape(r); ok {
-		e.setShape(shape)
-	}
+	s.reshape(e, r)
 }
 
 // sameCount says whether two rules count alike.

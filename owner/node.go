@@ -127,8 +127,8 @@ func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Question, as []Answer
 	}
 }
 
+// take answers q into a, which is empty.
 func (n *Node) take(now int64, q *Question, a *Answer) {
-	*a = Answer{}
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	n.takeLocked(s, h, now, q, false, a)
@@ -284,9 +284,7 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 // own marks e as this member's.
 func (s *shard) own(h *hit, e *entry) {
 	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Question.Rule.Limit)
-	if shape, ok := s.shape(h.Question.Rule); ok {
-		e.setShape(shape)
-	}
+	s.reshape(e, h.Question.Rule)
 	s.tables[owned].adopt(e)
 }
 

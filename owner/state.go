@@ -199,12 +199,28 @@ func (s *shard) tally(e *entry, w int64) limit.Tally {
 	return t
 }
 
-// shape is the number of rule r apart from its limit, for an entry to hold; false if there are too many shapes.
-func (s *shard) shape(r limit.Rule) (uint16, bool) {
+// reshape makes e count by rule r, apart from the limit, unless there are too many shapes.
+func (s *shard) reshape(e *entry, r limit.Rule) {
+	if s.shapes[e.shape()] == shapeOf(r) {
+		return
+	}
+	if n, ok := s.shape(r); ok {
+		e.setShape(n)
+	}
+}
+
+// shapeOf is r without what entries hold themselves.
+func shapeOf(r limit.Rule) limit.Rule {
 	r.Limit = 0
 	if !r.Algorithm.Bucket() {
 		r.Burst = 0
 	}
+	return r
+}
+
+// shape is the number of rule r apart from its limit, for an entry to hold; false if there are too many shapes.
+func (s *shard) shape(r limit.Rule) (uint16, bool) {
+	r = shapeOf(r)
 	if i := slices.Index(s.shapes, r); i >= 0 {
 		return uint16(i), true
 	}
