@@ -35,6 +35,19 @@ func (l *loss) same(b *loss) bool {
 	return l.ring.Fingerprint() == b.ring.Fingerprint() && slices.Equal(l.dead, b.dead)
 }
 
+// tells says whether l speaks of the same members as x, which are in the order of their names.
+func (l *loss) tells(x *Loss) bool {
+	if l.ring.Len() != len(x.Members) {
+		return false
+	}
+	for i, m := range x.Members {
+		if l.ring.At(i) != m || l.dead[i] != slices.Contains(x.Dead, m.ID) {
+			return false
+		}
+	}
+	return true
+}
+
 // Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
 func (v *View) Lost(h uint64) (at int64, lost bool) {
 	for i := range v.losses {
@@ -76,15 +89,17 @@ func mourned(before []loss, l loss) []loss {
 // Mourn takes in what a member that gave tokens knows to be lost.
 func (m *Machine) Mourn(losses []Loss) {
 	list := m.view.losses
-	for _, x := range losses {
+	for i := range losses {
+		x := &losses[i]
+		if slices.ContainsFunc(list, func(b loss) bool { return b.at >= x.At && b.tells(x) }) {
+			continue // mostly it is known: to make its ring would cost more than all else that an Ack does
+		}
 		l := loss{at: x.At, ring: ring.New(x.Members)}
 		l.dead = make([]bool, l.ring.Len())
 		for i := range l.dead {
 			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)
 		}
-		if !slices.ContainsFunc(list, func(b loss) bool { return l.same(&b) && b.at >= l.at }) {
-			list = mourned(list, l)
-		}
+		list = mourned(list, l)
 	}
 	if len(list) > 0 && !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
 		m.publish().losses = list

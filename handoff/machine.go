@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,6 +34,7 @@ type Machine struct {
 
 	history   []*ring.Ring // the newest first, the present one too
 	peers     map[ring.ID]*peer
+	order     []ring.ID      // their names in order
 	confirmed map[boot]int64 // when self last confirmed each boot of each member
 }
 
@@ -109,7 +111,7 @@ func (m *Machine) meet(peers []Peer) {
 		old.Peer = p
 		next[p.ID] = old
 	}
-	m.peers = next
+	m.peers, m.order = next, slices.Sorted(maps.Keys(next))
 }
 
 // adopt makes r the present ring. Tokens stay where they are.
@@ -275,15 +277,8 @@ func (m *Machine) owed(p *peer) bool {
 	return !p.acked
 }
 
-// ids are the live members in order, so that equal histories give equal traces.
-func (m *Machine) ids() []ring.ID {
-	ids := make([]ring.ID, 0, len(m.peers))
-	for id := range m.peers {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
+// ids are the live members in order, so that equal histories give equal traces. They are not to be changed.
+func (m *Machine) ids() []ring.ID { return m.order }
 
 // Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or SealReq.
 func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
