@@ -69,6 +69,7 @@ func (r *request) add(f hpack.HeaderField, o *Options) bool {
 	if r.size += int(f.Size()); r.size > o.Bounds.HeaderList {
 		return false
 	}
+	r.malformed = r.malformed || !httpguts.ValidHeaderFieldValue(f.Value)
 	if f.Name != "" && f.Name[0] == ':' {
 		r.addPseudo(f)
 		return true
@@ -128,9 +129,7 @@ func (r *request) addOther(f hpack.HeaderField) {
 			r.values[i] = f.Value
 		}
 	}
-	if !validName(f.Name) || !httpguts.ValidHeaderFieldValue(f.Value) {
-		r.malformed = true
-	}
+	r.malformed = r.malformed || !validName(f.Name)
 	if strings.HasSuffix(f.Name, "-bin") {
 		if err := checkBinary(f.Value); err != nil {
 			r.fault = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.Value, f.Name, err)

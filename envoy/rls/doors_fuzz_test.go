@@ -17,7 +17,7 @@ func FuzzDoors(f *testing.F) {
 		f.Add(message, shape+7*shapes, "x-odd", "\x80")
 	}
 	for _, h := range [][2]string{
-		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"te", ""}, {"grpc-timeout", "1m"}, {"grpc-encoding", "gzip"},
+		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"content-type", "\r"}, {"te", ""}, {"grpc-timeout", "1m"}, {"grpc-encoding", "gzip"},
 		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {tryHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
 		{"x-odd", "\n"}, {KeyHeader, "\x00"},
 	} {

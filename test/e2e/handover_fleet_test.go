@@ -125,7 +125,7 @@ func (f *fleet) settled(ctx context.Context, s *lab.Sidecar) {
 		Ring    struct{ Members []string }
 		Members []struct{ ID, Complete string }
 	}
-	if err := json.Unmarshal([]byte(body), &page); err != nil {
+	if err := json.Unmarshal(body, &page); err != nil {
 		f.t.Fatal(err)
 	}
 	if !slices.Contains(page.Ring.Members, s.Name) {
