@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
 	"strings"
@@ -109,6 +110,7 @@ func spread(i int) Key { return Key{finish(uint64(i) + 1), finish(^uint64(i))} }
 // resident is what the process takes, once what is free has been given back.
 func resident(t *testing.T) int {
 	t.Helper()
+	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		t.Skip(err)
