@@ -58,15 +58,41 @@ func (v *View) Lost(h uint64) (at int64, lost bool) {
 	return 0, false
 }
 
-// Losses is what is known to be lost, the newest first.
-func (v *View) Losses() []Loss {
+// missed is what is lost with those of the last base that are gone without a farewell; false when all are there.
+func (m *Machine) missed(now int64) (l loss, any bool) {
+	base := m.view.base
+	if base == nil {
+		base = m.dropped
+	}
+	if base == nil {
+		return l, false
+	}
+	l = loss{at: now, ring: base, dead: make([]bool, base.Len())}
+	for i := range l.dead {
+		a := base.At(i)
+		p := m.peers[a.ID]
+		gone := p == nil || p.Inst != a.Inst
+		l.dead[i] = gone && a.ID != m.o.Self && !slices.Contains(m.standing.Left, a.ID)
+		any = any || l.dead[i]
+	}
+	return l, any
+}
+
+// Losses is what a member that gets tokens from self has to know, the newest first: what was lost, and what is lost with those
+// that self misses now, even though self has not taken anything over from them yet.
+func (m *Machine) Losses(now int64) []Loss {
+	list := m.view.losses
+	if l, any := m.missed(now); any {
+		list = mourned(list, l)
+	}
 	var out []Loss
-	for _, l := range v.losses {
+	for i := range list {
+		l := &list[i]
 		x := Loss{At: l.at}
 		for i := range l.ring.Len() {
-			m := l.ring.At(i)
-			if x.Members = append(x.Members, m); l.dead[i] {
-				x.Dead = append(x.Dead, m.ID)
+			a := l.ring.At(i)
+			if x.Members = append(x.Members, a); l.dead[i] {
+				x.Dead = append(x.Dead, a.ID)
 			}
 		}
 		out = append(out, x)

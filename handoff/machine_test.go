@@ -306,6 +306,54 @@ func TestALossGoesWithTheTokens(t *testing.T) {
 	}
 }
 
+// Its owner and its heir crash, and the owner comes again while the heir is still taken for alive: the others, who cannot take
+// anything over yet, tell it whom they miss.
+func TestALossIsToldBeforeItIsFound(t *testing.T) {
+	c := newCluster(t, "a", "b", "c", "d")
+	whole := c.ring()
+	heir := whole.At(whole.Index("b"))
+	delete(c.machines, "a")
+	delete(c.machines, "b")
+	with := func() *ring.Ring { // the heir, who is dead
+		ms := []ring.Member{heir}
+		r := c.ring()
+		for i := range r.Len() {
+			ms = append(ms, r.At(i))
+		}
+		return ring.New(ms)
+	}
+	c.run(100 * time.Millisecond)
+	c.boot("a", Joining)
+	for _, s := range []State{Joining, Active} {
+		c.states["a"] = s
+		r := with()
+		for _, id := range c.ids() {
+			c.adopt(id, r)
+		}
+		c.run(time.Second)
+	}
+	c.adoptAll()
+	c.run(4 * time.Second)
+	c.steady()
+	lost := 0
+	for h := range uint64(200) {
+		h *= 0x9E3779B97F4A7C15
+		o, e := whole.At(whole.Owner(h)).ID, whole.At(whole.Heir(h)).ID
+		if o != "a" && o != "b" || e != "a" && e != "b" {
+			continue
+		}
+		lost++
+		for _, id := range c.ids() {
+			if _, known := c.machines[id].View().Lost(h); !known {
+				t.Fatalf("%s does not know that the key of %s and %s is lost", id, o, e)
+			}
+		}
+	}
+	if lost == 0 {
+		t.Fatal("no key had both")
+	}
+}
+
 // A member left a ring, gave keys away and came back to it. Who never left repeats then what it gave for that ring; it says nothing
 // of who has the keys now.
 func TestWhatIsRepeatedIsNoNews(t *testing.T) {

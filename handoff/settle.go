@@ -135,26 +135,12 @@ func (m *Machine) placed(p *peer) bool {
 
 // takeOver makes all of self's keys on the present ring self's.
 func (m *Machine) takeOver(now int64) {
-	base := m.view.base
-	if base == nil {
-		base = m.dropped
-	}
+	l, any := m.missed(now)
 	v := m.publish()
 	v.steps[len(v.steps)-1].whole = true
 	m.virgin = false
-	if base == nil {
-		return
-	}
-	dead, any := make([]bool, base.Len()), false
-	for i := range base.Len() {
-		a := base.At(i)
-		p := m.peers[a.ID]
-		gone := p == nil || p.Inst != a.Inst
-		dead[i] = gone && a.ID != m.o.Self && !slices.Contains(m.standing.Left, a.ID)
-		any = any || dead[i]
-	}
 	if any {
-		v.losses = mourned(v.losses, loss{at: now, ring: base, dead: dead})
+		v.losses = mourned(v.losses, l)
 	}
 }
 

@@ -163,7 +163,7 @@ func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Msg, bool) {
 	case t.Extra:
 		msg.Flags = Extra
 	default:
-		msg.Base, msg.Quiet, msg.Losses = m.untouched(), m.quiet(now), m.view.Losses()
+		msg.Base, msg.Quiet, msg.Losses = m.untouched(), m.quiet(now), m.Losses(now)
 	}
 	return msg, true
 }

@@ -339,7 +339,7 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		m := messageTo(&out, from, handoff.Sealed, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
 		if st == handoff.Given && m.Losses == nil {
-			m.Losses = s.view.Losses()
+			m.Losses = n.serial.machine.Losses(now)
 		}
 		switch {
 		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
