@@ -330,7 +330,7 @@ func TestALossIsToldBeforeItIsFound(t *testing.T) {
 		for _, id := range c.ids() {
 			c.adopt(id, r)
 		}
-		c.run(time.Second)
+		c.run(200 * time.Millisecond)
 	}
 	c.adoptAll()
 	c.run(4 * time.Second)
