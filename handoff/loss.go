@@ -112,6 +112,30 @@ func mourned(before []loss, l loss) []loss {
 	return after[:min(len(after), maxLosses)]
 }
 
+// unlost takes out of the losses who is live after all: those members bring what they know along.
+func (m *Machine) unlost(losses []loss) []loss {
+	var out []loss
+	for _, l := range losses {
+		l.dead = slices.Clone(l.dead)
+		for i := range l.dead {
+			l.dead[i] = l.dead[i] && !m.live(l.ring.At(i))
+		}
+		if slices.Contains(l.dead, true) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// live says whether that boot of a member is self, or a peer.
+func (m *Machine) live(a ring.Member) bool {
+	if a.ID == m.o.Self {
+		return a.Inst == m.o.Inst
+	}
+	p := m.peers[a.ID]
+	return p != nil && p.Inst == a.Inst
+}
+
 // Mourn takes in what a member that gave tokens knows to be lost.
 func (m *Machine) Mourn(losses []Loss) {
 	list := m.view.losses
@@ -127,7 +151,8 @@ func (m *Machine) Mourn(losses []Loss) {
 		}
 		list = mourned(list, l)
 	}
-	if len(list) > 0 && !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
+	list = m.unlost(list)
+	if !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
 		m.publish().losses = list
 	}
 }

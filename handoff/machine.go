@@ -88,6 +88,10 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
 	m.standing = s
 	m.meet(s.Peers)
+	if v := *m.view; len(v.losses) > 0 {
+		v.losses = m.unlost(v.losses)
+		m.view = &v
+	}
 	if same {
 		m.publish()
 	} else {

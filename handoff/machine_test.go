@@ -306,6 +306,58 @@ func TestALossGoesWithTheTokens(t *testing.T) {
 	}
 }
 
+// Two parts of a cluster go without each other and meet again: nothing is lost, for all are there.
+func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
+	c := newCluster(t, "a", "b", "c", "d", "e")
+	whole := c.ring()
+	part := func(ids ...ring.ID) *ring.Ring {
+		var ms []ring.Member
+		for _, id := range ids {
+			ms = append(ms, whole.At(whole.Index(id)))
+		}
+		return ring.New(ms)
+	}
+	one, two := part("a", "b", "c"), part("d", "e")
+	side := func(id ring.ID) *ring.Ring {
+		if one.Index(id) >= 0 {
+			return one
+		}
+		return two
+	}
+	c.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
+	c.run(3 * time.Second)
+	for _, id := range c.ids() {
+		s := Standing{NRef: 5, Joined: true}
+		for _, p := range c.ids() {
+			if p != id && side(p) == side(id) {
+				s.Peers = append(s.Peers, Peer{ID: p, Inst: c.inst(p), State: Active, Weight: 1})
+			}
+		}
+		c.send(id, c.machines[id].SetRing(c.now, side(id), s))
+	}
+	c.run(4 * time.Second)
+	known := func() (n int) {
+		for h := range uint64(200) {
+			for _, id := range c.ids() {
+				if _, lost := c.machines[id].View().Lost(h * 0x9E3779B97F4A7C15); lost {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if known() == 0 {
+		t.Fatal("nobody misses the others")
+	}
+	c.cut = nil
+	c.adoptAll()
+	c.run(4 * time.Second)
+	c.steady()
+	if n := known(); n > 0 {
+		t.Errorf("%d keys are taken for lost", n)
+	}
+}
+
 // Its owner and its heir crash, and the owner comes again while the heir is still taken for alive: the others, who cannot take
 // anything over yet, tell it whom they miss.
 func TestALossIsToldBeforeItIsFound(t *testing.T) {
