@@ -118,11 +118,6 @@ func (m *Sidecar) start() error {
 	background, cancel := context.WithCancel(context.Background())
 	m.background = cancel
 	m.stats = stats.New(stats.Options{Registerer: m.reg})
-	parts := []string{partRunning, partCluster}
-	if m.settings.Behaviour.HealthyWithRulesOnly {
-		parts = append(parts, partRules)
-	}
-	m.health = rls.NewHealth(parts...)
 	if err := m.startCounting(); err != nil {
 		return err
 	}
@@ -161,8 +156,13 @@ func (m *Sidecar) start() error {
 	return m.startSocket()
 }
 
-// startCounting makes the counters and listens for other members.
+// startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
 func (m *Sidecar) startCounting() error {
+	parts := []string{partRunning, partCluster}
+	if m.settings.Behaviour.HealthyWithRulesOnly {
+		parts = append(parts, partRules)
+	}
+	m.health = rls.NewHealth(parts...)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                          // never fails
 	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 3 // odd, and above 1
