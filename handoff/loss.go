@@ -70,9 +70,7 @@ func (m *Machine) missed(now int64) (l loss, any bool) {
 	l = loss{at: now, ring: base, dead: make([]bool, base.Len())}
 	for i := range l.dead {
 		a := base.At(i)
-		p := m.peers[a.ID]
-		gone := p == nil || p.Inst != a.Inst
-		l.dead[i] = gone && a.ID != m.o.Self && !slices.Contains(m.standing.Left, a.ID)
+		l.dead[i] = a.ID != m.o.Self && !m.live(a) && !slices.Contains(m.standing.Left, a.ID)
 		any = any || l.dead[i]
 	}
 	return l, any

@@ -252,20 +252,10 @@ func TestALossOutlivesTheNext(t *testing.T) {
 	c.adoptAll()
 	c.run(500 * time.Millisecond)
 	c.steady()
-	first := 0
-	for h := range uint64(200) {
-		h *= 0x9E3779B97F4A7C15
-		o, e := r.At(r.Owner(h)).ID, r.At(r.Heir(h)).ID
-		if o != "b" && o != "c" || e != "b" && e != "c" {
-			continue
-		}
-		first++
+	for _, h := range keysOf(t, r, "b", "c") {
 		if _, lost := c.machines["a"].View().Lost(h); !lost {
-			t.Fatalf("the key of %s and %s begins anew", o, e)
+			t.Fatalf("the key at %x begins anew", h)
 		}
-	}
-	if first == 0 {
-		t.Fatal("no key had both")
 	}
 }
 
@@ -387,23 +377,28 @@ func TestALossIsToldBeforeItIsFound(t *testing.T) {
 	c.adoptAll()
 	c.run(4 * time.Second)
 	c.steady()
-	lost := 0
-	for h := range uint64(200) {
-		h *= 0x9E3779B97F4A7C15
-		o, e := whole.At(whole.Owner(h)).ID, whole.At(whole.Heir(h)).ID
-		if o != "a" && o != "b" || e != "a" && e != "b" {
-			continue
-		}
-		lost++
+	for _, h := range keysOf(t, whole, "a", "b") {
 		for _, id := range c.ids() {
 			if _, known := c.machines[id].View().Lost(h); !known {
-				t.Fatalf("%s does not know that the key of %s and %s is lost", id, o, e)
+				t.Fatalf("%s does not know that the key at %x is lost", id, h)
 			}
 		}
 	}
-	if lost == 0 {
-		t.Fatal("no key had both")
+}
+
+// keysOf are keys whose owner and heir on r are both among ids; there are some.
+func keysOf(t *testing.T, r *ring.Ring, ids ...ring.ID) (keys []uint64) {
+	t.Helper()
+	for h := range uint64(200) {
+		h *= 0x9E3779B97F4A7C15
+		if slices.Contains(ids, r.At(r.Owner(h)).ID) && slices.Contains(ids, r.At(r.Heir(h)).ID) {
+			keys = append(keys, h)
+		}
 	}
+	if len(keys) == 0 {
+		t.Fatalf("no key has both of %v", ids)
+	}
+	return keys
 }
 
 // A member left a ring, gave keys away and came back to it. Who never left repeats then what it gave for that ring; it says nothing

@@ -87,12 +87,13 @@ func (m *Machine) closed(x *ring.Ring) bool {
 func (m *Machine) closedOn(r, x *ring.Ring) bool {
 	for i := range r.Len() {
 		a := r.At(i)
-		if a.ID == m.o.Self || seat(x, a.ID, a.Inst) >= 0 {
-			continue
-		}
-		p := m.peers[a.ID]
-		gone := (p == nil || p.Inst != a.Inst) && slices.Contains(m.standing.Left, a.ID) // having handed over
-		if !gone && (p == nil || p.Inst != a.Inst || !p.acked) {
+		switch {
+		case a.ID == m.o.Self || seat(x, a.ID, a.Inst) >= 0:
+		case m.live(a):
+			if !m.peers[a.ID].acked {
+				return false
+			}
+		case !slices.Contains(m.standing.Left, a.ID): // those have handed over
 			return false
 		}
 	}
