@@ -10,6 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/keyward/keyward/cmd/internal/boot"
 	"github.com/keyward/keyward/envoy/settings"
@@ -54,7 +60,24 @@ func startSidecar(t *testing.T, rules string) string {
 			t.Error(err)
 		}
 	})
+	awaitServing(t, address)
 	return address
+}
+
+// awaitServing returns once the sidecar there says that it is healthy: it listens from the time that its first ring is whole.
+func awaitServing(t *testing.T, address string) {
+	t.Helper()
+	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, MaxDelay: 50 * time.Millisecond, Multiplier: 1.6}}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(soon))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func runAsk(args ...string) (string, error) {
