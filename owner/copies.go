@@ -2,6 +2,7 @@ package owner
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
@@ -29,26 +30,37 @@ func tolerance(q *Question) uint64 {
 	return q.Rule.Unreplicated()
 }
 
+// queueChunk keys are added at a time. It happens under the shard's lock, so that they are few: 4 KiB.
+const queueChunk = 256
+
 // queue holds keys in order. Each is in it once, as its debt's queuedBit says.
 type queue struct {
-	keys []Key
-	head int
+	chunks [][]Key // as many as it needs, and at most one more
+	head   int     // the first key, in the first chunk
+	n      int
 }
 
-func (q *queue) len() int { return len(q.keys) - q.head }
+func (q *queue) len() int { return q.n }
 
 func (q *queue) push(k Key) {
-	if q.head > 0 && len(q.keys) == cap(q.keys) {
-		q.keys = q.keys[:copy(q.keys, q.keys[q.head:])]
-		q.head = 0
+	end := q.head + q.n
+	if end == len(q.chunks)*queueChunk {
+		q.chunks = append(q.chunks, make([]Key, queueChunk))
 	}
-	q.keys = append(q.keys, k)
+	q.chunks[end/queueChunk][end%queueChunk] = k
+	q.n++
 }
 
 func (q *queue) pop() Key {
-	k := q.keys[q.head]
-	if q.head++; q.head == len(q.keys) {
-		q.keys, q.head = q.keys[:0], 0
+	first := q.chunks[0]
+	k := first[q.head]
+	q.head++
+	q.n--
+	if q.head == queueChunk {
+		q.head, q.chunks = 0, slices.Delete(q.chunks, 0, 1)
+		if q.n > (len(q.chunks)-1)*queueChunk {
+			q.chunks = append(q.chunks, first) // to be filled again: a steady queue allocates nothing
+		}
 	}
 	return k
 }

@@ -260,8 +260,19 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// spin is the processor time of about as much work as a merge that touches no memory: what of it is long is the machine's.
+func spin() time.Duration {
+	begin := threadTime()
+	for range 600 {
+		spun = finish(spun + 1)
+	}
+	return threadTime() - begin
+}
+
+var spun uint64
+
 // Moving counters: nanoseconds a counter to read, and to merge, and the longest that a lock was held for either, in processor
-// time. None is to be held for more than 200 us; of merges a few in a million are, that make a page or find one to be made.
+// time: none is to be held for more than 200 us. spins show what the machine itself adds to anything.
 func BenchmarkMove(b *testing.B) {
 	const keys = 1_000_000
 	runtime.LockOSThread()
@@ -276,7 +287,7 @@ func BenchmarkMove(b *testing.B) {
 	to, into := w.ring(), w.nodes["b"]
 	p := newPicker(&handoff.Transfer{To: "b", Ring: to}, "a")
 	var longestRead, longestMerge time.Duration
-	long := 0
+	long, longSpins := 0, 0
 	for b.Loop() {
 		var read, merged time.Duration
 		var buf []handoff.Counter
@@ -296,6 +307,9 @@ func BenchmarkMove(b *testing.B) {
 				if took > 200*time.Microsecond {
 					long++
 				}
+				if spin() > 200*time.Microsecond {
+					longSpins++
+				}
 			}
 			moved += len(buf)
 		}
@@ -304,6 +318,7 @@ func BenchmarkMove(b *testing.B) {
 		b.ReportMetric(float64(moved), "keys")
 	}
 	b.ReportMetric(float64(long), "merges-over-200us")
+	b.ReportMetric(float64(longSpins), "spins-over-200us")
 	b.ReportMetric(float64(longestRead.Microseconds()), "longest-read-us")
 	b.ReportMetric(float64(longestMerge.Microseconds()), "longest-merge-us")
 }

@@ -3,8 +3,8 @@ package owner
 import "math/bits"
 
 const (
-	slotBits  = 10
-	pageSlots = 1 << slotBits // 48 KiB
+	slotBits  = 8
+	pageSlots = 1 << slotBits // 12 KiB: made under the shard's lock, so that it has to be quick
 )
 
 // pages are slots for entries, probed linearly and in a circle. Pages are made when they are first needed. A key's home

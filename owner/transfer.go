@@ -9,8 +9,8 @@ import (
 
 const (
 	chunkKeys  = 256
-	chunkSlots = 4096 // of a table, looked at for one Chunk
-	lockSlots  = 512  // of them under one lock
+	chunkSlots = 2048 // of a table, looked at for one Chunk
+	lockSlots  = 256  // of them under one lock
 	holdScan   = int64(5e9)
 )
 
