@@ -30,7 +30,7 @@ type Call struct {
 	headers []string
 	message []byte // with its prefix of 5 bytes
 	length  int64  // of all data, as content-length tells it; -1: it does not
-	read    int64  // of it so far
+	read    int64  // data so far, also what of a message is not kept
 	credit  int64  // bytes that the client may send still; see receive.go
 	whole   bool   // the client has sent all of it
 
@@ -50,7 +50,7 @@ type Call struct {
 // callSize is what a call takes beside its message and answer, in bytes.
 const callSize = 512
 
-// Message is the one message of the request. It is valid until the answer.
+// Message is the one message of the request, of which no more than Bounds.Keep is there. It is valid until the answer.
 func (k *Call) Message() []byte { return k.message[prefix:] }
 
 // Header is the value of Options.Headers[i], "" without. Of several it is the first.

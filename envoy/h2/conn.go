@@ -187,7 +187,7 @@ func (c *conn) settle() error {
 	if c.held != c.noted {
 		all := c.server.held.Add(c.held - c.noted)
 		c.noted = c.held
-		if all > c.server.o.Bounds.Unfinished && c.held > c.server.o.Bounds.Fair {
+		if all > c.server.o.Bounds.Unfinished && c.held > c.server.fair() {
 			c.server.refuse(Unfinished)
 			return errCut
 		}

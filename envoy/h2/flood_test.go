@@ -8,12 +8,15 @@ import (
 	"net"
 	"runtime"
 	"runtime/metrics"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // mostMemory is what the whole process may take in an attack, the attackers with it.
@@ -246,6 +249,63 @@ func TestUnfinishedCalls(t *testing.T) {
 	all.Wait()
 	if r.of(Unfinished) != 4 {
 		t.Errorf("%v", r.n)
+	}
+}
+
+// However many connections there are, each with less than its share, together they hold no more than twice the bound.
+func TestUnfinishedCallsOfManyConnections(t *testing.T) {
+	const bound = 1 << 20
+	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Unfinished: bound}})
+	most := int64(0)
+	for range 64 {
+		conn, f := speak(t, l)
+		b := append(headersFrame(1, 0, callBlock(echo)), appendHead(nil, 5, http2.FrameData, 0, 1)...)
+		b = append(b, 0, 0, 1, 0, 0)
+		for range 5 {
+			b = append(append(b, appendHead(nil, 10<<10, http2.FrameData, 0, 1)...), make([]byte, 10<<10)...)
+		}
+		_, _ = conn.Write(b) // which fails when it was cut already
+		_ = f.WritePing(false, [8]byte{1})
+		for answered := false; !answered; {
+			frame, err := f.ReadFrame()
+			ping, is := frame.(*http2.PingFrame)
+			answered = err != nil || is && ping.IsAck()
+		}
+		most = max(most, s.held.Load())
+	}
+	if t.Logf("%d bytes at most, %d connections cut", most, r.of(Unfinished)); most > 2*bound || r.of(Unfinished) == 0 {
+		t.Errorf("%d bytes held, %d connections cut", most, r.of(Unfinished))
+	}
+}
+
+// Of a long message only what may be used is kept; that it is whole, and no longer than it says, is looked after all the same.
+func TestKeep(t *testing.T) {
+	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Keep: 1000, Message: 1 << 20}})
+	c := client(t, l)
+	for n, want := range map[int]int{999: 999, 1000: 1000, 1001: 1000, 100_000: 1000, 1 << 20: 1000} {
+		if out, err := ask(t.Context(), c, echo, strings.Repeat("x", n)); err != nil || len(out) != want {
+			t.Errorf("%d bytes: %d, %v", n, len(out), err)
+		}
+	}
+	if _, err := ask(t.Context(), c, echo, strings.Repeat("x", 1<<20+1)); status.Code(err) != codes.ResourceExhausted || r.of(TooLarge) != 1 {
+		t.Error(err, r.n)
+	}
+	conn, _ := speak(t, l)
+	k := &talk{t: t, conn: conn, Framer: http2.NewFramer(conn, conn), dec: hpack.NewDecoder(4096, nil)}
+	k.enc = hpack.NewEncoder(&k.block)
+	for i, size := range []int{4999, 5001} {
+		id := uint32(2*i + 1)
+		k.open(id, false, good)
+		body := append([]byte{0, 0, 0, 5000 >> 8, 5000 & 255}, make([]byte, size)...)
+		if err := k.WriteData(id, true, body); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.hear(); !strings.Contains(got, "13") {
+			t.Errorf("%d of 5000 bytes: %s", size, got)
+		}
+	}
+	if held := s.held.Load(); held != 0 {
+		t.Errorf("%d bytes held", held)
 	}
 }
 

@@ -53,8 +53,9 @@ type Bounds struct {
 	Streams       uint32        // calls open on a connection; 4096
 	HeaderList    int           // a call's headers unpacked, with 32 more for each, in bytes; 128 KiB
 	Message       int           // a call's message, in bytes; 16 MiB
+	Keep          int           // what is kept of it, in bytes: the rest is counted and dropped; all
 	Unfinished    int64         // what all connections hold of calls that wait for their client, in bytes; 18 MiB
-	Fair          int64         // what a connection may hold of them whatever the others do; 128 KiB
+	Fair          int64         // what a connection may hold of them whatever the others do, but not above its part of Unfinished; 128 KiB
 	Output        int           // answers that wait for a client to read, a connection, in bytes; 4 MiB
 	Noise         int           // frames that bring no call further, before the connection ends; 1000, and 100 more a second
 	Handshake     time.Duration // for TLS, preface and settings; 5 s
@@ -68,6 +69,7 @@ func (b Bounds) orDefault() Bounds {
 	set(&b.Streams, 1<<12)
 	set(&b.HeaderList, 128<<10)
 	set(&b.Message, 16<<20)
+	set(&b.Keep, b.Message)
 	set(&b.Unfinished, 18<<20)
 	set(&b.Fair, 128<<10)
 	set(&b.Output, 4<<20)

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	smallInput = 4 << 10  // bytes that an idle connection keeps for reading
+	smallInput = 2 << 10  // bytes that an idle connection keeps for reading
 	largeInput = 64 << 10 // bytes that a busy one reads at once
 	fewReads   = 64       // reads of little after which the buffer is small again
 	frameHead  = 9

@@ -81,7 +81,8 @@ func unpad(p []byte) ([]byte, error) {
 
 // collect puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
 func (c *conn) collect(k *Call, p []byte) bool {
-	k.message = append(k.message, p...) // what was announced is believed only when half of it is there
+	keep := prefix + c.server.o.Bounds.Keep
+	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // what was announced is believed only when half of it is there
 	if len(k.message) < prefix {
 		return true
 	}
@@ -91,11 +92,11 @@ func (c *conn) collect(k *Call, p []byte) bool {
 		c.fail(k, codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", n, most))
 		return false
 	}
-	if int64(len(k.message)) > prefix+n {
+	if k.read > prefix+n {
 		c.fail(k, codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
 		return false
 	}
-	if whole := int(prefix + n); cap(k.message) < whole && len(k.message) >= whole/2 {
+	if whole := min(prefix+int(n), keep); cap(k.message) < whole && len(k.message) >= whole/2 {
 		k.message = slices.Grow(k.message, whole-len(k.message))
 	}
 	return true
@@ -108,11 +109,11 @@ func (c *conn) finishRequest(k *Call) error {
 	if k.length >= 0 && k.length != k.read { // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	}
-	switch n := len(k.message); {
+	switch n := k.read; {
 	case n == 0:
 		c.fail(k, codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
 		return c.heard(1)
-	case n < prefix || n-prefix < int(binary.BigEndian.Uint32(k.message[1:])):
+	case n < prefix || n-prefix < int64(binary.BigEndian.Uint32(k.message[1:])):
 		c.fail(k, codes.Internal, "unexpected EOF")
 		return c.heard(1)
 	case k.message[0] == 1:

@@ -15,6 +15,7 @@ type Server struct {
 	o     Options
 	calls sync.Pool    // of *Call
 	held  atomic.Int64 // bytes of calls that wait for their clients, of all connections
+	open  atomic.Int64 // connections
 
 	mu struct {
 		sync.Mutex
@@ -85,6 +86,13 @@ func (s *Server) isDown() bool {
 	return s.mu.down
 }
 
+// fair is what a connection may hold of calls that wait for their client, whatever the others do. However many there are, all
+// together hold no more than twice Unfinished.
+func (s *Server) fair() int64 {
+	b := &s.o.Bounds
+	return min(b.Fair, b.Unfinished/max(s.open.Load(), 1))
+}
+
 // start serves one connection on a goroutine of its own.
 func (s *Server) start(nc net.Conn) {
 	c := newConn(s, nc)
@@ -96,9 +104,11 @@ func (s *Server) start(nc net.Conn) {
 	}
 	s.mu.conns[c] = struct{}{}
 	s.gone.Add(1)
+	s.open.Add(1)
 	go func() {
 		defer s.gone.Done()
 		c.serve()
+		s.open.Add(-1)
 		s.mu.Lock()
 		delete(s.mu.conns, c)
 		s.mu.Unlock()

@@ -43,10 +43,15 @@ func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
 		TLS: o.TLS, TLSReason: certs.Reason,
 		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
 		Bounds: h2.Bounds{
-			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Handshake: handshakeTime, MessageTime: questionTime,
+			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Keep: s.bounds.Message + 1, Unfinished: maxUnfinished,
+			Handshake: handshakeTime, MessageTime: questionTime,
 		},
 	})
 }
+
+// maxUnfinished is what all calls that are not whole may hold, in bytes. As of a message only what may be used is kept, it is
+// enough for some.
+const maxUnfinished = 2 << 20
 
 // Serve implements h2.Method.
 func (d *lean) Serve(k *h2.Call) {

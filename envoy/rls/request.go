@@ -82,12 +82,14 @@ type Request struct {
 var errMalformed = errors.New("malformed rate limit request")
 
 // Decode reads a request in protobuf's wire format. It reads what proto.Unmarshal reads, except that strings need not be
-// UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission.
+// UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission. Of a message beyond the
+// bounds it reads nothing.
 func (r *Request) Decode(b []byte, bounds Bounds) error {
 	r.Domain, r.HitsAddend, r.Excess = "", 0, Within
 	r.Descriptors, r.entries = r.Descriptors[:0], r.entries[:0]
 	if len(b) > bounds.Message {
 		r.exceed(ExcessMessage)
+		return nil
 	}
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)

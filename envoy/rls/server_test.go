@@ -200,7 +200,7 @@ func testHostile(t *testing.T, kind Kind) {
 		{"a value of 64 KiB", one(strings.Repeat("v", 64<<10)), "OVER OVER:0"},
 		{"a value beyond", one(strings.Repeat("v", 64<<10+1)), "OVER OVER"},
 		{"10,000 descriptors", wire(t, flood), "OVER" + strings.Repeat(" OVER", 256)},
-		{"13 MB", wire(t, heavy), "OVER" + strings.Repeat(" OVER", 200)},
+		{"13 MB", wire(t, heavy), "OVER"},
 		{"the largest addend", wire(t, request("basic", addend(descriptor("one", "max"), math.MaxUint64))), "OVER OVER:0"},
 		{"addends beyond 64 bits", wire(t, sum), "OVER OVER:0 OVER:0"},
 		{"an entry of nothing", wire(t, request("basic", descriptor("", ""), descriptor("one", ""))), "OVER OK OVER:0"},

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	headroom    = 64 << 20               // bytes that a busy process may let the heap grow by before it is collected
-	mostPercent = 400                    // GOGC above which collecting more seldom saves little
+	headroom    = 16 << 20               // bytes that a busy process may let the heap grow by before it is collected
+	mostPercent = 200                    // GOGC above which collecting more seldom saves little
 	restPercent = 50                     // GOGC at rest, where collecting more often costs next to nothing
 	busyBytes   = 8 << 20                // allocated in a second by a busy process
 	busyTime    = 200 * time.Millisecond // of a processor, in a second

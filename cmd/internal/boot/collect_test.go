@@ -40,10 +40,10 @@ func TestCollector(t *testing.T) {
 		t.Errorf("memory was given back in seconds %v", at)
 	}
 	expect("at rest", restPercent)
-	second(busyBytes, 0, 8<<20)
+	second(busyBytes, 0, 4<<20)
 	expect("a small heap, busy", mostPercent)
-	second(0, busyTime, 32<<20)
-	expect("a larger heap, busy", 200)
+	second(0, busyTime, 10<<20)
+	expect("a larger heap, busy", 160)
 	second(0, busyTime, 1<<30)
 	expect("a large heap, busy", 100)
 	if at := given(restAfter - 1); at != nil {
