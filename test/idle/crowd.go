@@ -177,7 +177,7 @@ func (c *cluster) whole(ctx context.Context) error {
 	if len(v.Ring.Members) != c.n || !v.Joined {
 		return fmt.Errorf("%d of %d members are on the ring, joined %v:\n%s", len(v.Ring.Members), c.n, v.Joined, strings.TrimSpace(c.measured.Tail(2000)))
 	}
-	s, err := c.sample()
+	s, err := c.said()
 	if err == nil && (int(s.live) != c.n-1 || int(s.inbound) != c.n-1) {
 		err = fmt.Errorf("%v streams to others and %v from them", s.live, s.inbound)
 	}

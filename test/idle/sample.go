@@ -17,31 +17,61 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-// sample is what a process has used and holds, in bytes.
-type sample struct {
-	at                  time.Time
-	cpu                 time.Duration // user and system
-	rss, pss, anonymous float64
-	switches            float64 // voluntary, of all threads: as often a thread went to sleep
-	heap, stacks        float64 // in use
-	goroutines, mallocs float64
-	inbound, live       float64 // streams from others and to them
+// use is what a process holds, in bytes, and what it spends.
+type use struct {
+	rss, pss, anonymous float64 // on average
+	core                float64 // processor time, user and system, as a part of one processor's
+	switches            float64 // a second, voluntary, of all threads: as often a thread went to sleep
 }
 
-// sample measures the sidecar from outside, and by what it says of itself.
-func (c *cluster) sample() (s sample, err error) {
-	s.at = time.Now()
-	var errs [4]error
-	s.cpu, errs[0] = c.measured.CPU()
-	proc := "/proc/" + strconv.Itoa(c.measured.PID())
-	s.rss, s.pss, s.anonymous, errs[1] = memory(proc)
-	s.switches, errs[2] = switches(proc)
+// watch looks at a process from outside for so long. It asks nothing of it.
+func watch(p *lab.Process, over time.Duration) (u use, err error) {
+	const looks = 6
+	proc := "/proc/" + strconv.Itoa(p.PID())
+	began := time.Now()
+	before, err1 := p.CPU()
+	slept, err2 := switches(proc)
+	var errs []error
+	for range looks {
+		time.Sleep(over / looks)
+		rss, pss, anonymous, err := memory(proc)
+		u.rss, u.pss, u.anonymous = u.rss+rss/looks, u.pss+pss/looks, u.anonymous+anonymous/looks
+		errs = append(errs, err)
+	}
+	took := time.Since(began).Seconds()
+	after, err3 := p.CPU()
+	switched, err4 := switches(proc)
+	u.core, u.switches = (after-before).Seconds()/took, (switched-slept)/took
+	return u, errors.Join(append(errs, err1, err2, err3, err4)...)
+}
+
+// said is what a sidecar says of itself.
+type said struct {
+	heap, stacks  float64 // in use, bytes
+	goroutines    float64
+	mallocs       float64 // since its start, or a second
+	inbound, live float64 // streams from others and to them
+}
+
+// ask has the sidecar say what it is like, and how much it allocates a second over a time.
+func (c *cluster) ask(over time.Duration) (said, error) {
+	before, err := c.said()
+	if err != nil {
+		return before, err
+	}
+	time.Sleep(over)
+	after, err := c.said()
+	before.mallocs = (after.mallocs - before.mallocs) / over.Seconds()
+	return before, err
+}
+
+func (c *cluster) said() (said, error) {
 	m, err := c.metrics()
-	errs[3] = err
-	s.heap, s.stacks = m["go_memstats_heap_inuse_bytes"], m["go_memstats_stack_inuse_bytes"]
-	s.goroutines, s.mallocs = m["go_goroutines"], m["go_memstats_mallocs_total"]
-	s.inbound, s.live = m["keyward_peer_inbound"], m["keyward_peer_connected"]
-	return s, errors.Join(errs[:]...)
+	return said{
+		heap: m["go_memstats_heap_inuse_bytes"], stacks: m["go_memstats_stack_inuse_bytes"],
+		goroutines: m["go_goroutines"], mallocs: m["go_memstats_mallocs_total"],
+		inbound: m["keyward_peer_inbound"], live: m["keyward_peer_connected"],
+	}, err
 }
 
 // memory reads smaps_rollup, where a page that is shared with other processes counts in PSS by its share.
