@@ -74,29 +74,29 @@ func (r *Ring) id(i int) ID {
 // cursor goes over a table's arcs in the order of hashes.
 type cursor struct {
 	table *table
-	at    int // the point that ends the present arc; len(points) for the arc after the last one
+	at    int // the point that ends the present arc; len(hashes) for the arc after the last one
 }
 
 // last is the last hash of the present arc.
 func (c *cursor) last() uint64 {
-	if c.at == len(c.table.points) {
+	if c.at == len(c.table.hashes) {
 		return math.MaxUint64
 	}
-	return c.table.points[c.at].hash
+	return c.table.hashes[c.at]
 }
 
 // owner owns the present arc: the hashes after the last point belong to the first one.
 func (c *cursor) owner() int {
-	n := len(c.table.points)
+	n := len(c.table.hashes)
 	if n == 0 {
 		return -1
 	}
-	return int(c.table.points[c.at%n].owner)
+	return c.table.at(c.at % n)
 }
 
 // advance leaves all arcs that end at or before h behind.
 func (c *cursor) advance(h uint64) {
-	for c.at < len(c.table.points) && c.table.points[c.at].hash <= h {
+	for c.at < len(c.table.hashes) && c.table.hashes[c.at] <= h {
 		c.at++
 	}
 }

@@ -121,8 +121,8 @@ func (r *Ring) Heir(h uint64) int { return r.table.heir(h) }
 // Order appends all members to dst in the order in which they inherit h: the owner, its heir, and so on. It
 // allocates nothing when dst has the capacity.
 func (r *Ring) Order(h uint64, dst []int) []int {
-	r.table.walk(h, func(i int32) bool {
-		dst = append(dst, int(i))
+	r.table.walk(h, func(i int) bool {
+		dst = append(dst, i)
 		return true
 	})
 	return dst
@@ -131,8 +131,8 @@ func (r *Ring) Order(h uint64, dst []int) []int {
 // Rank is the place of member i in Order(h): 0 for the owner, 1 for the heir; -1 if there is no such member.
 func (r *Ring) Rank(h uint64, i int) int {
 	rank := 0
-	found := r.table.walk(h, func(m int32) bool {
-		if int(m) == i {
+	found := r.table.walk(h, func(m int) bool {
+		if m == i {
 			return false
 		}
 		rank++

@@ -193,7 +193,7 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := len(envoy.levels[0].points), len(r.table.points); got != want {
+		if got, want := len(envoy.levels[0].hashes), len(r.table.hashes); got != want {
 			t.Fatalf("capacity %d: envoy has %d points, we have %d", capacity, got, want)
 		}
 		for range 3000 {
@@ -219,7 +219,7 @@ func TestSmallRings(t *testing.T) {
 	if one.Owner(1) != 0 || one.Heir(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
 		t.Error("a lone member is not alone")
 	}
-	if one.At(0).Weight != 1 || len(one.table.points) != PointsPerWeight {
+	if one.At(0).Weight != 1 || len(one.table.hashes) != PointsPerWeight {
 		t.Error("weight 0 does not count as 1")
 	}
 	if r := New([]Member{{ID: "a", Weight: math.MaxUint32}}); r.Weight() != MaxCapacity-1 {
@@ -272,7 +272,7 @@ func TestEqualHashesFallToTheFirst(t *testing.T) {
 			points = append(points, point{77, int32(i)}, point{uint64(i), int32(i)}, point{math.MaxUint64, int32(i)})
 		}
 		tab := newTable(points, n)
-		if !slices.IsSortedFunc(tab.points, func(a, b point) int { return cmp.Compare(a.hash, b.hash) }) {
+		if !slices.IsSorted(tab.hashes) {
 			t.Fatalf("%d: not sorted", n)
 		}
 		for h, want := range map[uint64]int{0: 0, math.MaxUint64: 0, 600: 0} {
@@ -280,22 +280,30 @@ func TestEqualHashesFallToTheFirst(t *testing.T) {
 				t.Errorf("%d owners, hash %d: owner %d, want %d", n, h, got, want)
 			}
 		}
-		if got := tab.points[tab.find(uint64(min(n, 77)-1))+1].owner; n < 77 && got != 0 {
+		if got := tab.at(tab.find(uint64(min(n, 77)-1)) + 1); n < 77 && got != 0 {
 			t.Errorf("%d owners: the first of the equal ones is %d", n, got)
 		}
 	}
 }
 
+// Owners are counted with more than two bytes where two do not suffice.
 func TestMoreOwnersThanCapacity(t *testing.T) {
-	var points []point
-	for i := range 2 * MaxCapacity {
-		points = append(points, point{Hash(strconv.Itoa(i)), int32(i)})
-	}
-	tab := newTable(points, 2*MaxCapacity)
-	seen := 0
-	tab.walk(0, func(int32) bool { seen++; return true })
-	if seen != 2*MaxCapacity {
-		t.Errorf("walked past %d owners", seen)
+	for _, n := range []int{2 * MaxCapacity, math.MaxUint16 + 1, math.MaxUint16 + 2, 100_000} {
+		var points []point
+		for i := range n {
+			points = append(points, point{Hash(strconv.Itoa(i)), int32(i)})
+		}
+		tab := newTable(points, n)
+		seen := 0
+		tab.walk(0, func(int) bool { seen++; return true })
+		if seen != n {
+			t.Errorf("walked past %d owners of %d", seen, n)
+		}
+		for i, p := range points {
+			if o := tab.owner(p.hash); o != i {
+				t.Fatalf("%d owners: point %d is owner %d's", n, i, o)
+			}
+		}
 	}
 }
 

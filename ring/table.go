@@ -2,6 +2,7 @@ package ring
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -15,12 +16,32 @@ type point struct {
 }
 
 // table is a sorted circle of points with a first-level index: hashes are uniform, so the top bits of one lead to within
-// a point or two of its place.
+// a point or two of its place. A ring remembers several, so points are kept in two arrays, without padding: 10 bytes each,
+// and 2 to 4 of the index.
 type table struct {
-	points []point  // sorted by hash
+	hashes []uint64 // sorted
+	near   []uint16 // the point's owner; nil with more owners than that can tell apart
+	far    []uint32 // the same, instead of near
 	index  []uint32 // index[t] = the first point whose hash has top bits >= t
 	shift  uint     // 64 - the number of top bits
 	owners int      // owners are 0..owners-1
+}
+
+// at is the owner of point i.
+func (t *table) at(i int) int {
+	if t.near != nil {
+		return int(t.near[i])
+	}
+	return int(t.far[i])
+}
+
+func (t *table) set(i int, p point) {
+	t.hashes[i] = p.hash
+	if t.near != nil {
+		t.near[i] = uint16(p.owner)
+	} else {
+		t.far[i] = uint32(p.owner)
+	}
 }
 
 // wide is the number of points with the same top bits above which sorting and searching them one by one does not pay.
@@ -44,12 +65,17 @@ func newTable(unsorted []point, owners int) table {
 	if len(unsorted) == 0 {
 		return table{owners: owners}
 	}
-	width := bits.Len(uint(len(unsorted) - 1))
+	width := max(bits.Len(uint(len(unsorted)-1))-1, 0) // one or two points for each value of the top bits
 	t := table{
-		points: make([]point, len(unsorted)),
+		hashes: make([]uint64, len(unsorted)),
 		index:  make([]uint32, 1<<width+1),
 		shift:  uint(64 - width),
 		owners: owners,
+	}
+	if owners <= math.MaxUint16+1 {
+		t.near = make([]uint16, len(unsorted))
+	} else {
+		t.far = make([]uint32, len(unsorted))
 	}
 	for _, p := range unsorted {
 		t.index[p.hash>>t.shift+1]++
@@ -60,28 +86,39 @@ func newTable(unsorted []point, owners int) table {
 	// Filling a bucket moves its start to its end, which is the next one's start: shift the index back afterwards.
 	for _, p := range unsorted {
 		at := &t.index[p.hash>>t.shift]
-		t.points[*at] = p
+		t.set(int(*at), p)
 		*at++
 	}
 	copy(t.index[1:], t.index)
 	t.index[0] = 0
 	for i := range len(t.index) - 1 {
-		sortPoints(t.points[t.index[i]:t.index[i+1]])
+		t.sort(int(t.index[i]), int(t.index[i+1]))
 	}
 	return t
 }
 
-func sortPoints(ps []point) {
-	if len(ps) > wide {
+// sort sorts points lo to hi-1. Those of equal hash keep their order.
+func (t *table) sort(lo, hi int) {
+	if hi-lo > wide {
+		ps := make([]point, 0, hi-lo)
+		for i := lo; i < hi; i++ {
+			ps = append(ps, point{t.hashes[i], int32(t.at(i))})
+		}
 		slices.SortStableFunc(ps, func(a, b point) int { return cmp.Compare(a.hash, b.hash) })
+		for i, p := range ps {
+			t.set(lo+i, p)
+		}
 		return
 	}
-	for i := 1; i < len(ps); i++ {
-		p, j := ps[i], i
-		for ; j > 0 && ps[j-1].hash > p.hash; j-- {
-			ps[j] = ps[j-1]
+	for i := lo + 1; i < hi; i++ {
+		if t.hashes[i-1] <= t.hashes[i] {
+			continue
 		}
-		ps[j] = p
+		p, j := point{t.hashes[i], int32(t.at(i))}, i
+		for ; j > lo && t.hashes[j-1] > p.hash; j-- {
+			t.set(j, point{t.hashes[j-1], int32(t.at(j - 1))})
+		}
+		t.set(j, p)
 	}
 }
 
@@ -90,35 +127,35 @@ func (t *table) find(h uint64) int {
 	top := h >> t.shift
 	lo, hi := int(t.index[top]), int(t.index[top+1])
 	if hi-lo > wide {
-		lo += sort.Search(hi-lo, func(i int) bool { return t.points[lo+i].hash >= h })
+		lo += sort.Search(hi-lo, func(i int) bool { return t.hashes[lo+i] >= h })
 	} else {
-		for lo < hi && t.points[lo].hash < h {
+		for lo < hi && t.hashes[lo] < h {
 			lo++
 		}
 	}
-	if lo == len(t.points) {
+	if lo == len(t.hashes) {
 		return 0
 	}
 	return lo
 }
 
 func (t *table) owner(h uint64) int {
-	if len(t.points) == 0 {
+	if len(t.hashes) == 0 {
 		return -1
 	}
-	return int(t.points[t.find(h)].owner)
+	return t.at(t.find(h))
 }
 
 func (t *table) heir(h uint64) int {
-	if t.owners < 2 || len(t.points) == 0 {
+	if t.owners < 2 || len(t.hashes) == 0 {
 		return -1
 	}
 	start := t.find(h)
-	own := t.points[start].owner
-	for _, ps := range [2][]point{t.points[start:], t.points[:start]} {
-		for i := range ps {
-			if ps[i].owner != own {
-				return int(ps[i].owner)
+	own := t.at(start)
+	for _, arc := range t.round(start) {
+		for i := arc[0]; i < arc[1]; i++ {
+			if o := t.at(i); o != own {
+				return o
 			}
 		}
 	}
@@ -127,8 +164,8 @@ func (t *table) heir(h uint64) int {
 
 // walk calls visit for each owner once, in the order of their first points from h on, until visit returns false; it says
 // whether visit did.
-func (t *table) walk(h uint64, visit func(owner int32) bool) bool {
-	if len(t.points) == 0 {
+func (t *table) walk(h uint64, visit func(owner int) bool) bool {
+	if len(t.hashes) == 0 {
 		return false
 	}
 	var fixed [MaxCapacity / 64]uint64
@@ -136,15 +173,16 @@ func (t *table) walk(h uint64, visit func(owner int32) bool) bool {
 	if t.owners > MaxCapacity {
 		seen = make([]uint64, (t.owners+63)/64)
 	}
-	start, left := t.find(h), t.owners
-	for _, ps := range [2][]point{t.points[start:], t.points[:start]} {
-		for i := range ps {
-			word, bit := &seen[ps[i].owner>>6], uint64(1)<<(ps[i].owner&63)
+	left := t.owners
+	for _, arc := range t.round(t.find(h)) {
+		for i := arc[0]; i < arc[1]; i++ {
+			o := t.at(i)
+			word, bit := &seen[o>>6], uint64(1)<<(o&63)
 			if *word&bit != 0 {
 				continue
 			}
 			*word |= bit
-			if !visit(ps[i].owner) {
+			if !visit(o) {
 				return true
 			}
 			if left--; left == 0 {
@@ -154,3 +192,6 @@ func (t *table) walk(h uint64, visit func(owner int32) bool) bool {
 	}
 	return false
 }
+
+// round is all points from start on, as two ranges: to the last one, and from the first one on.
+func (t *table) round(start int) [2][2]int { return [2][2]int{{start, len(t.hashes)}, {0, start}} }
