@@ -39,12 +39,12 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 		return nil, err
 	}
 	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused}, "", 0)
-	transport, err := openTransport(host, port, out)
+	transport, err := openTransport(ctx, host, port, ring == nil, o.OnRefused, out)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
 	g := &gossip{keys: ring}
-	if err := g.place(ctx, o, host, uint16(transport.GetAutoBindPort())); err != nil {
+	if err := g.place(ctx, o, host, uint16(transport.port())); err != nil {
 		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
 	}
 	t.update(func(self *Member) {
@@ -58,10 +58,10 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	}
 	conf := config(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
-	conf.BindAddr, conf.BindPort = host, transport.GetAutoBindPort()
-	conf.Transport = newStoppable(ctx, transport, ring == nil, o.OnRefused)
+	conf.BindAddr, conf.BindPort = host, transport.port()
+	conf.Transport = transport
 	if o.wrap != nil {
-		conf.Transport = o.wrap(conf.Transport.(memberlist.NodeAwareTransport))
+		conf.Transport = o.wrap(transport)
 	}
 	if g.list, err = memberlist.Create(conf); err != nil {
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), transport.Shutdown())
@@ -91,17 +91,6 @@ func config(o *Options, t *table, g *gossip) *memberlist.Config {
 
 func inst(n uint64) []byte {
 	return []byte{byte(n >> 56), byte(n >> 48), byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
-}
-
-// openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
-func openTransport(host string, port uint16, out *log.Logger) (*memberlist.NetTransport, error) {
-	conf := &memberlist.NetTransportConfig{BindAddrs: []string{host}, BindPort: int(port), Logger: out}
-	for try := 0; ; try++ {
-		t, err := memberlist.NewNetTransport(conf)
-		if err == nil || port != 0 || try == 9 {
-			return t, err
-		}
-	}
 }
 
 // bindHost is host as an IP address; empty means every address.

@@ -1,11 +1,8 @@
 package cluster
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
-
-	"github.com/hashicorp/memberlist"
 )
 
 // What memberlist's messages begin with, as far as it matters here.
@@ -19,29 +16,6 @@ const (
 const refusedPacked = "compressed"
 
 var errPacked = errors.New("compressed, without a key")
-
-// sift passes on the packets in which nothing is compressed.
-func sift(ctx context.Context, in <-chan *memberlist.Packet, refused func(reason string)) <-chan *memberlist.Packet {
-	out := make(chan *memberlist.Packet)
-	go func() {
-		for {
-			select {
-			case p := <-in:
-				if packed(p.Buf, 4) {
-					refused(refusedPacked)
-					continue
-				}
-				select {
-				case out <- p:
-				case <-ctx.Done():
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
-}
 
 // packed says whether a message, or one in it, is compressed, or nested deeper than members nest them.
 func packed(b []byte, depth int) bool {

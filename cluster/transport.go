@@ -1,9 +1,14 @@
 package cluster
 
 import (
+	"bytes"
+
 	"context"
 	"errors"
+	"fmt"
+	"log"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -16,83 +21,176 @@ const (
 	maxStreams = 8
 	// maxStreamBytes is how much is read of one. What 8192 members say of themselves is half as much.
 	maxStreamBytes = 8 << 20
+
+	maxPacket     = 64 << 10               // a UDP packet is not larger
+	receiveBuffer = 2 << 20                // asked of the kernel for packets that have not been read yet; it may give less
+	errorPause    = 100 * time.Millisecond // after a failed read or accept
 )
 
 var errTooMuch = errors.New("stream too long")
 
-// stoppable ends the streams it dialled when its context does, so that a stop waits for no silent peer. Streams that are
-// dialled to it are bounded in number and size: without a key anybody may open one, and memberlist holds what it reads.
-type stoppable struct {
-	memberlist.NodeAwareTransport
+// transport is the gossip port, UDP and TCP at one address. It does what memberlist's NetTransport does, and beside that
+//   - keeps of a packet what came: NetTransport makes 64 KiB for each, which was most of what an idle member allocates,
+//   - ends the streams it dialled when its context does, so that a stop waits for no silent peer,
+//   - bounds streams that come in, in number and size: without a key anybody may open one, and memberlist holds what it reads,
+//   - in the clear, refuses unread what is compressed: anybody could send it, and memberlist unpacks up to 40 MiB of each packet
+//     before it looks at the next one.
+type transport struct {
 	ctx     context.Context
-	streams <-chan net.Conn
-	packets <-chan *memberlist.Packet
+	cancel  context.CancelFunc
+	tcp     *net.TCPListener
+	udp     *net.UDPConn
+	log     *log.Logger
+	clear   bool // nothing is encrypted
+	refused func(reason string)
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	done    sync.WaitGroup
 }
 
-// newStoppable wraps t. In the clear, what is compressed is refused unread: anybody could send it, and memberlist unpacks up to
-// 40 MiB of each packet before it looks at the next one.
-func newStoppable(ctx context.Context, t memberlist.NodeAwareTransport, clear bool, refused func(reason string)) *stoppable {
-	s := &stoppable{NodeAwareTransport: t, ctx: ctx, packets: t.PacketCh()}
-	var head func() *opening
-	if clear {
-		head = func() *opening { return &opening{refused: refused} }
-		s.packets = sift(ctx, t.PacketCh(), refused)
+// openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
+func openTransport(ctx context.Context, host string, port uint16, clear bool, refused func(string), out *log.Logger) (*transport, error) {
+	t := &transport{log: out, clear: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn)}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	for try := 0; ; try++ {
+		err := t.listen(net.ParseIP(host), int(port))
+		if err == nil {
+			break
+		}
+		if port != 0 || try == 9 {
+			t.cancel()
+			return nil, err
+		}
 	}
-	s.streams = admit(ctx, t.StreamCh(), head)
-	return s
+	for size := receiveBuffer; size > 0 && t.udp.SetReadBuffer(size) != nil; {
+		size /= 2
+	}
+	t.done.Go(t.receive)
+	t.done.Go(t.accept)
+	return t, nil
+}
+
+func (t *transport) listen(ip net.IP, port int) (err error) {
+	if t.tcp, err = net.ListenTCP("tcp", &net.TCPAddr{IP: ip, Port: port}); err != nil {
+		return err
+	}
+	if t.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: ip, Port: t.port()}); err != nil {
+		_ = t.tcp.Close()
+	}
+	return err
+}
+
+// port is the port that was bound.
+func (t *transport) port() int { return t.tcp.Addr().(*net.TCPAddr).Port }
+
+// receive passes packets on until the transport is shut down.
+func (t *transport) receive() {
+	buf := make([]byte, maxPacket)
+	for {
+		n, from, err := t.udp.ReadFromUDPAddrPort(buf)
+		at := time.Now()
+		switch {
+		case t.ctx.Err() != nil:
+			return
+		case err != nil:
+			t.log.Printf("[ERR] memberlist: Error reading UDP packet: %v", err)
+			t.pause()
+			continue
+		case n == 0:
+			continue
+		case t.clear && packed(buf[:n], 4):
+			t.refused(refusedPacked)
+			continue
+		}
+		select {
+		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: at}:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// accept passes streams on until the transport is shut down, so many at once.
+func (t *transport) accept() {
+	slots := make(chan struct{}, maxStreams)
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-t.ctx.Done():
+			return
+		}
+		conn, err := t.tcp.AcceptTCP()
+		if err != nil {
+			if t.ctx.Err() != nil {
+				return
+			}
+			t.log.Printf("[ERR] memberlist: Error accepting TCP connection: %v", err)
+			<-slots
+			t.pause()
+			continue
+		}
+		b := &bounded{Conn: conn, left: maxStreamBytes, done: sync.OnceFunc(func() { <-slots })}
+		if t.clear {
+			b.head = &opening{refused: t.refused}
+		}
+		select {
+		case t.streams <- b:
+		case <-t.ctx.Done():
+			_ = conn.Close()
+		}
+	}
+}
+
+// pause waits a moment after an error that may come again at once, as when there are no more file descriptors.
+func (t *transport) pause() {
+	select {
+	case <-time.After(errorPause):
+	case <-t.ctx.Done():
+	}
+}
+
+// Shutdown implements memberlist.Transport.
+func (t *transport) Shutdown() error {
+	t.cancel()
+	err := errors.Join(t.tcp.Close(), t.udp.Close())
+	t.done.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil // it was shut down before
+	}
+	return err
+}
+
+// FinalAdvertiseAddr implements memberlist.Transport: the address told to the others is found before memberlist starts.
+func (t *transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
+	a := net.ParseIP(ip)
+	if a == nil {
+		return nil, 0, fmt.Errorf("advertise address %q is no IP address", ip)
+	}
+	if four := a.To4(); four != nil {
+		a = four
+	}
+	return a, port, nil
 }
 
 // PacketCh implements memberlist.Transport.
-func (s *stoppable) PacketCh() <-chan *memberlist.Packet { return s.packets }
-
-// Shutdown implements memberlist.Transport. It waits for goroutines that pass on what comes, and nobody takes that any more.
-func (s *stoppable) Shutdown() error {
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case <-s.NodeAwareTransport.PacketCh():
-			case c := <-s.NodeAwareTransport.StreamCh():
-				_ = c.Close()
-			case <-done:
-				return
-			}
-		}
-	}()
-	return s.NodeAwareTransport.Shutdown()
-}
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
 // StreamCh implements memberlist.Transport.
-func (s *stoppable) StreamCh() <-chan net.Conn { return s.streams }
+func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
-// admit passes streams on, so many at once.
-func admit(ctx context.Context, in <-chan net.Conn, head func() *opening) <-chan net.Conn {
-	out, slots := make(chan net.Conn), make(chan struct{}, maxStreams)
-	go func() {
-		for {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-			select {
-			case c := <-in:
-				b := &bounded{Conn: c, left: maxStreamBytes, done: sync.OnceFunc(func() { <-slots })}
-				if head != nil {
-					b.head = head()
-				}
-				select {
-				case out <- b:
-				case <-ctx.Done():
-					_ = c.Close()
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+// WriteTo implements memberlist.Transport.
+func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+	to, err := netip.ParseAddrPort(addr) // members tell IP addresses
+	if err != nil {
+		return time.Time{}, err
+	}
+	_, err = t.udp.WriteToUDPAddrPort(b, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	return time.Now(), err
+}
+
+// WriteToAddress implements memberlist.NodeAwareTransport.
+func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return t.WriteTo(b, a.Addr)
 }
 
 // bounded is an incoming stream.
@@ -123,33 +221,33 @@ func (b *bounded) Close() error {
 }
 
 // DialTimeout implements memberlist.Transport.
-func (s *stoppable) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return s.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
 // DialAddressTimeout implements memberlist.NodeAwareTransport.
-func (s *stoppable) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: min(timeout, dialTimeout)}
-	conn, err := d.DialContext(s.ctx, "tcp", a.Addr)
+	conn, err := d.DialContext(t.ctx, "tcp", a.Addr)
 	if err != nil {
 		return nil, err
 	}
-	return &stoppableConn{Conn: conn, stop: context.AfterFunc(s.ctx, func() { _ = conn.Close() })}, nil
+	return &dialled{Conn: conn, stop: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
 }
 
-type stoppableConn struct {
+type dialled struct {
 	net.Conn
 	stop func() bool
 }
 
 // Close closes the stream.
-func (c *stoppableConn) Close() error {
+func (c *dialled) Close() error {
 	c.stop()
 	return c.Conn.Close()
 }
 
 // CloseWrite says that no more will be written.
-func (c *stoppableConn) CloseWrite() error {
+func (c *dialled) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()
 	}
