@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-
 	"context"
 	"errors"
 	"fmt"
