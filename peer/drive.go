@@ -18,10 +18,22 @@ const lookEvery = 5 * time.Millisecond
 
 // apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
 // queue bounds them and keeps their order.
-func (p *Peer) apply(e owner.Effects) {
+func (p *Peer) apply(e owner.Effects) { p.act(e, (*link).post) }
+
+// applyHere does the same for a caller that holds no lock: it writes heartbeats itself.
+func (p *Peer) applyHere(e owner.Effects) {
+	p.act(e, func(l *link, m *handoff.Msg) result {
+		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
+			return l.postHere(m)
+		}
+		return l.post(m)
+	})
+}
+
+func (p *Peer) act(e owner.Effects, post func(*link, *handoff.Msg) result) {
 	links := *p.links.Load()
 	for i := range e.Out {
-		p.post(links[e.Out[i].To], &e.Out[i].Msg)
+		p.post(links[e.Out[i].To], &e.Out[i].Msg, post)
 	}
 	for i := range e.Leases {
 		if l := links[e.Leases[i].To]; l != nil {
@@ -39,10 +51,10 @@ func (p *Peer) apply(e owner.Effects) {
 }
 
 // post sends m over l, or drops it: every message is repeated by what follows from its absence.
-func (p *Peer) post(l *link, m *handoff.Msg) {
+func (p *Peer) post(l *link, m *handoff.Msg, post func(*link, *handoff.Msg) result) {
 	r := unreachable
 	if l != nil {
-		r = l.post(m)
+		r = post(l, m)
 	}
 	if m.Kind == handoff.Replica {
 		p.m.replicas(r).Inc()
@@ -132,7 +144,7 @@ func (p *Peer) tick(mono int64) {
 		p.skews.reset()
 		p.apply(p.o.Node.Fence(p.clock.now()))
 	}
-	p.apply(p.o.Node.Tick(p.clock.now()))
+	p.applyHere(p.o.Node.Tick(p.clock.now()))
 	p.reconsider()
 	p.transfers()
 	wake(p.moved)

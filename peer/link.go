@@ -62,6 +62,10 @@ type link struct {
 	tickets  tickets        // guarded by mu: groups that wait for an answer
 	writers  writerTable    // guarded by mu: scratch
 	held     [2]handoff.Msg // guarded by mu: the last Ping and Pong that found no stream; they open the next
+	spare    []byte         // guarded by mu: the buffer of the batch before
+	writing  bool           // guarded by mu: a batch is being written, by whoever took it; it will look at out again
+	current  *current       // guarded by mu: what is written to; nil: nothing
+	flow     flow           // guarded by mu: of current
 }
 
 // queueBounds limit what waits for one member.
@@ -94,9 +98,7 @@ func (l *link) send(c *call, g int) result {
 
 // push appends a frame to what the writer will write next. It is called with mu held.
 func (l *link) push(encode func([]byte) []byte) {
-	if len(l.out) == 0 {
-		wake(l.wake)
-	}
+	l.rouse()
 	l.out = encode(l.out)
 }
 
@@ -210,36 +212,6 @@ func appendPing(b []byte, typ byte, token uint64) []byte {
 	b = le.AppendUint64(b, token)
 	endFrame(b, at)
 	return b
-}
-
-// write writes what gathered while the last write was under way: batches form by themselves, and an idle stream adds
-// no delay.
-func (l *link) write(ctx context.Context, conn net.Conn) error {
-	var spare []byte
-	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		l.mu.Lock()
-		batch, questions := l.out, l.queued
-		l.out, l.queued = spare[:0], 0
-		l.mu.Unlock()
-		spare = batch
-		if len(batch) == 0 {
-			select {
-			case <-l.wake:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			continue
-		}
-		if questions > 0 {
-			l.m.batch.Observe(float64(questions))
-		}
-		if _, err := conn.Write(batch); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-	}
 }
 
 // read completes groups as their answers come.

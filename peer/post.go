@@ -13,6 +13,11 @@ import (
 func (l *link) post(m *handoff.Msg) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.queue(m)
+}
+
+// queue is called with mu held.
+func (l *link) queue(m *handoff.Msg) result {
 	if !l.live || l.version < handoffVersion {
 		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
 			l.held[m.Kind-handoff.Ping] = *m
@@ -40,10 +45,11 @@ func (l *link) encode(m *handoff.Msg) result {
 		l.log.Error("message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
 		return refused
 	}
-	if len(l.out) == 0 {
-		wake(l.wake)
-	}
+	l.rouse()
 	l.out = out
+	if m.Kind == handoff.Ping {
+		l.flow.asked, l.flow.upTo = m.Sent, l.flow.written+len(out)
+	}
 	return pending
 }
 
@@ -71,9 +77,7 @@ func (l *link) encodeLease(m *lease.Msg) result {
 		l.log.Error("lease message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
 		return refused
 	}
-	if len(l.out) == 0 {
-		wake(l.wake)
-	}
+	l.rouse()
 	l.out = out
 	return pending
 }

@@ -70,6 +70,9 @@ func (l *link) beat() {
 // alive notes that the member answered a heartbeat that went over this link at sent; now is by the same clock. An answer that
 // took long proves nothing.
 func (l *link) alive(sent, now int64) {
+	l.mu.Lock()
+	l.flow.answered(sent)
+	l.mu.Unlock()
 	if now-sent < int64(beat) {
 		l.proved.Store(l.clock.mono())
 	}

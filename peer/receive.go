@@ -30,7 +30,7 @@ func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
 		return
 	}
 	s.note(now, m)
-	s.p.apply(s.p.o.Node.Step(now, s.from, s.inst, m))
+	s.p.applyHere(s.p.o.Node.Step(now, s.from, s.inst, m))
 	switch k {
 	case handoff.Ping, handoff.Ack, handoff.SealReq:
 		s.p.transfers()

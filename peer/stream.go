@@ -49,7 +49,6 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 	ctx, cancel := context.WithCancelCause(ctx)
 	readers.Go(func() { cancel(l.read(conn)) })
 	var wg sync.WaitGroup
-	wg.Go(func() { cancel(l.write(ctx, conn)) })
 	wg.Add(1)
 	renewal := time.AfterFunc(l.maxAge/2+rand.N(l.maxAge/4), func() {
 		defer wg.Done()
@@ -58,8 +57,15 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 			cancel(errRenewed)
 		}
 	})
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errRenewed) {
+			conn.Close() // ends a write
+		}
+	})()
 	l.pulse.begin(l.heard.Load(), cancel)
-	<-ctx.Done()
+	l.ride(&current{conn, cancel})
+	cancel(l.write(ctx, conn))
+	l.ride(nil)
 	l.pulse.end()
 	if renewal.Stop() {
 		wg.Done()

@@ -1,0 +1,103 @@
+package peer
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+)
+
+// quiet is a link to a member whose end of the connection is the test's. Nobody writes but who posts heartbeats.
+func quiet(t *testing.T) (l *link, other net.Conn, cut context.Context) {
+	t.Helper()
+	conn, other := net.Pipe()
+	t.Cleanup(func() { conn.Close(); other.Close() })
+	ctx, cancel := context.WithCancelCause(t.Context())
+	l = &link{clock: newClock(time.Now()), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20}, live: true, version: maxVersion}
+	l.ride(&current{conn, cancel})
+	return l, other, ctx
+}
+
+func ping(sent int64) *handoff.Msg {
+	return &handoff.Msg{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
+}
+
+// pingBytes is how long a heartbeat is on the stream.
+func pingBytes(t *testing.T) int {
+	t.Helper()
+	b, err := appendMsg(nil, ping(1), &writerTable{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(b)
+}
+
+// Heartbeats are written by who posts them as long as they are answered, and left to the writer beyond what the network is
+// sure to take.
+func TestHeartbeatsAreWrittenHere(t *testing.T) {
+	l, other, _ := quiet(t)
+	go func() { _, _ = io.Copy(io.Discard, other) }()
+	for sent := int64(1); sent <= 200; sent++ {
+		if r := l.postHere(ping(sent)); r != pending || len(l.out) > 0 || len(l.wake) > 0 {
+			t.Fatalf("heartbeat %d: result %v, %d bytes and %d wakes are left to the writer", sent, r, len(l.out), len(l.wake))
+		}
+		l.alive(sent, sent)
+	}
+	most := 0
+	for sent := int64(1000); len(l.out) == 0; sent++ {
+		l.postHere(ping(sent))
+		if most++; most > smallFlow {
+			t.Fatal("all is written here although nothing is answered")
+		}
+	}
+	if n := pingBytes(t); (most-1)*n < smallFlow || (most-1)*n > smallFlow+2*n || len(l.wake) != 1 {
+		t.Errorf("%d heartbeats of %d bytes were written here without an answer, and %d wakes left", most-1, n, len(l.wake))
+	}
+	l.out = l.out[:0]
+	l.alive(1000, 1000) // the first one: what came after it may still be unread
+	if l.postHere(ping(5000)); len(l.out) == 0 {
+		t.Error("an early answer proved too much")
+	}
+}
+
+// What is posted during such a write is left to the writer, who is woken when the write has ended, and only then.
+func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
+	l, other, _ := quiet(t)
+	done := make(chan struct{})
+	go func() {
+		l.postHere(ping(1))
+		close(done)
+	}()
+	n := pingBytes(t)
+	got := make([]byte, 2*n)
+	if _, err := io.ReadFull(other, got[:1]); err != nil { // the write is under way
+		t.Fatal(err)
+	}
+	if r := l.postHere(ping(2)); r != pending || len(l.wake) != 0 {
+		t.Fatalf("result %v, %d wakes during a write", r, len(l.wake))
+	}
+	if batch, _ := l.take(); batch != nil {
+		t.Fatal("two batches are written at once")
+	}
+	if _, err := io.ReadFull(other, got[1:n]); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if batch, _ := l.take(); len(batch) != n || len(l.wake) != 1 {
+		t.Errorf("%d bytes are left to the writer, and %d wakes", len(batch), len(l.wake))
+	}
+}
+
+// A write that fails ends the connection.
+func TestFailedHeartbeatCuts(t *testing.T) {
+	l, other, ctx := quiet(t)
+	other.Close()
+	l.postHere(ping(1))
+	<-ctx.Done()
+	if l.writing {
+		t.Error("the link is held to be written to for ever")
+	}
+}
