@@ -53,6 +53,7 @@ var layers = map[string][]string{
 	"tool/mirror":         {"config", "envoy/rls"},
 	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},
 	"test/idle":           {"ring", "handoff", "owner", "cluster", "peer", "certs", "lab"},
+	"test/idle/floor":     {},
 	"test/kube/pod":       {},
 	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":       {"test/sim"},

@@ -184,9 +184,8 @@ func (c *cluster) whole(ctx context.Context) error {
 	return err
 }
 
-// stop ends the measured member first, so that it waits for nobody.
-func (c *cluster) stop() error {
-	var errs []error
+// halt ends the measured member first, so that it waits for nobody.
+func (c *cluster) halt() {
 	if c.measured != nil && c.measured.Process != nil {
 		c.measured.Kill()
 	}
@@ -205,8 +204,14 @@ func (c *cluster) stop() error {
 		})
 	}
 	wg.Wait()
-	if !c.keep {
-		errs = append(errs, os.RemoveAll(c.dir))
+	c.others = nil
+}
+
+// stop ends all, also after an error.
+func (c *cluster) stop() error {
+	c.halt()
+	if c.keep {
+		return nil
 	}
-	return errors.Join(errs...)
+	return os.RemoveAll(c.dir)
 }

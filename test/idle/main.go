@@ -27,13 +27,14 @@ func main() {
 	over := flag.Duration("over", 30*time.Second, "measure for this long")
 	profiles := flag.String("profiles", "", "write heap, processor and goroutine profiles of the sidecar to this directory")
 	keep := flag.String("dir", "", "keep logs and certificates in this directory")
+	floor := flag.Bool("floor", true, "then measure a program that does only what no sidecar can leave out")
 	flag.Parse()
 	fmt.Printf("%8s %8s %8s %8s %8s %8s %8s %10s %11s %9s\n",
 		"members", "RSS MiB", "PSS MiB", "anon MiB", "heap MiB", "stack MiB", "goroutines", "core %", "switches/s", "allocs/s")
 	for _, s := range strings.Split(*sizes, ",") {
 		n, err := strconv.Atoi(s)
 		if err == nil {
-			err = measure(n, *bin, *keep, *settle, *over, *profiles)
+			err = measure(n, *bin, *keep, *settle, *over, *profiles, *floor)
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "idle: %s members: %v\n", s, err)
@@ -44,7 +45,7 @@ func main() {
 
 // measure runs a cluster of n members and prints one row. The sidecar is asked only after it has been watched from outside, as
 // answering touches memory that it does without at rest; profiles, which cost more than all else, are taken last.
-func measure(n int, bin, keep string, settle, over time.Duration, profiles string) (err error) {
+func measure(n int, bin, keep string, settle, over time.Duration, profiles string, floor bool) (err error) {
 	c, err := startCluster(n, bin, keep)
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if err != nil {
@@ -62,10 +63,18 @@ func measure(n int, bin, keep string, settle, over time.Duration, profiles strin
 	const MiB = 1 << 20
 	fmt.Printf("%8d %8.1f %8.1f %8.1f %8.1f %9.1f %10.0f %10.2f %11.0f %9.0f\n", n,
 		u.rss/MiB, u.pss/MiB, u.anonymous/MiB, said.heap/MiB, said.stacks/MiB, said.goroutines, 100*u.core, u.switches, said.mallocs)
-	if profiles == "" {
-		return nil
+	if profiles != "" {
+		err = c.profile(profiles, over)
 	}
-	return c.profile(profiles, over)
+	if !floor || err != nil {
+		return err
+	}
+	c.halt()
+	if u, err = c.floor(settle, over); err == nil {
+		fmt.Printf("%8s %8.1f %8.1f %8.1f %8s %9s %10s %10.2f %11.0f %9s\n",
+			"floor", u.rss/MiB, u.pss/MiB, u.anonymous/MiB, "-", "-", "-", 100*u.core, u.switches, "-")
+	}
+	return err
 }
 
 // profile writes the sidecar's profiles.
