@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,7 +19,7 @@ type machine struct {
 	standalone bool
 	handOver   bool // see Options
 	timing     Timing
-	newRing    func([]ring.Member) *ring.Ring
+	newRing    func([]ring.Member) *ring.Ring // see Options
 	start      time.Time
 
 	joined   bool      // may take a place on the ring
@@ -255,11 +256,25 @@ func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[ui
 	}
 	m.waiting = time.Time{}
 	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.Inst
-	m.seats, m.ring, m.reformed, o.reform, o.change = want, m.newRing(want), now, true, c
+	m.seats, m.ring, m.reformed, o.reform, o.change = want, m.build(want, members), now, true, c
 	m.nref.change(now, len(want), len(c.left), len(c.died))
 	for _, id := range c.died {
 		delete(m.left, id)
 	}
+}
+
+// build makes the ring of want, with room for those who are waiting to come onto it.
+func (m *machine) build(want []ring.Member, members []Member) *ring.Ring {
+	if m.newRing != nil {
+		return m.newRing(want)
+	}
+	var soon []ring.Member
+	for i := range members {
+		if x := &members[i]; x.Role == Counter && x.State == Joining {
+			soon = append(soon, x.place())
+		}
+	}
+	return cmp.Or(m.ring, &ring.Ring{}).Next(want, soon)
 }
 
 // change is what makes one ring of another.

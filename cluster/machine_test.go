@@ -21,7 +21,7 @@ type testbed struct {
 }
 
 func newBed(expect int) *testbed {
-	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, newRing: ring.New, nref: reference{decay: time.Minute}, left: map[ring.ID]time.Time{}}}
+	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: reference{decay: time.Minute}, left: map[ring.ID]time.Time{}}}
 	b.timing.fill()
 	b.self = boot("me-1", 1)
 	b.gone = map[uint64]farewell{}

@@ -69,7 +69,7 @@ type Options struct {
 	// label, compressed (too large once unpacked), too_large or malformed. It must not block. nil: nobody.
 	OnRefused func(reason string)
 
-	// NewRing builds rings; nil means ring.New. A program that runs many members may have them share what it builds.
+	// NewRing builds rings; nil: each shares what it can with the one before. A program that runs many members may have them share what it builds.
 	NewRing func([]ring.Member) *ring.Ring
 
 	// wrap may put faults between memberlist and the network, in tests.
@@ -145,9 +145,6 @@ func (o *Options) fill() {
 	}
 	if o.OnView == nil {
 		o.OnView = func(*View) {}
-	}
-	if o.NewRing == nil {
-		o.NewRing = ring.New
 	}
 	if o.OnRefused == nil {
 		o.OnRefused = func(string) {}

@@ -33,27 +33,75 @@ func (m Member) points() int { return PointsPerWeight * int(m.Weight) }
 type Ring struct {
 	members     []Member // sorted by ID, weights as they count
 	table       table
+	layout      *layout // what table was made from; nil: nothing
 	fingerprint uint64
 }
+
+// layout is the points of some members, of whom rings may lack a few: those rings share its hashes and its index.
+type layout struct {
+	members []Member // canonical
+	table   table
+}
+
+// spare is the part of a layout that may be points of members that a ring lacks: one in so many.
+const spare = 4
 
 // New builds the fixed-points ring of members, in any order: each has PointsPerWeight points for each unit of weight,
 // so that a join moves keys to the joiner alone and a leave from the leaver alone. Of members with the same ID only the
 // one with the highest (Inst, Ver) is placed; Validate refuses them.
-func New(members []Member) *Ring {
-	r := &Ring{members: canonical(members)}
+func New(members []Member) *Ring { return (&Ring{}).Next(members, nil) }
+
+// Next is New(members), but shares most of its memory with r where it can: that is when members have left, come back or been
+// renewed, or come onto the ring as r's maker was told that they soon would. A ring that is made from no other has room for
+// those that soon will.
+func (r *Ring) Next(members, soon []Member) *Ring {
+	wanted := canonical(members)
+	l, seats := r.layout, r.layout.seats(wanted)
+	if seats == nil {
+		all := slices.DeleteFunc(slices.Clone(soon), func(m Member) bool { return index(wanted, m.ID) >= 0 })
+		l = newLayout(canonical(append(all, wanted...)))
+		if seats = l.seats(wanted); seats == nil {
+			l = newLayout(wanted)
+			seats = l.seats(wanted)
+		}
+	}
+	return &Ring{members: wanted, table: l.table.only(seats, len(wanted)), layout: l, fingerprint: fingerprint(wanted)}
+}
+
+func newLayout(members []Member) *layout {
 	total := 0
-	for _, m := range r.members {
+	for _, m := range members {
 		total += m.points()
 	}
 	points := make([]point, 0, total)
 	name := make([]byte, 0, 2*MaxID)
-	for i, m := range r.members {
+	for i, m := range members {
 		name = append(append(name[:0], m.ID...), '_')
 		points = appendPoints(points, name, int32(i), uint64(m.points()), xxhash.Sum64)
 	}
-	r.table = newTable(points, len(r.members))
-	r.fingerprint = fingerprint(r.members)
-	return r
+	return &layout{members: members, table: newTable(points, len(members))}
+}
+
+// seats gives for each member of the layout its index in wanted, -1: it is not wanted; nil when some who are wanted have no
+// points here, or too many others have.
+func (l *layout) seats(wanted []Member) []int32 {
+	if l == nil {
+		return nil
+	}
+	seats, found, lacking := make([]int32, len(l.members)), 0, 0
+	for i, m := range l.members {
+		if at := index(wanted, m.ID); at >= 0 && wanted[at].Weight == m.Weight {
+			seats[i] = int32(at)
+			found++
+		} else {
+			seats[i] = -1
+			lacking += m.points()
+		}
+	}
+	if found < len(wanted) || lacking > len(l.table.hashes)/spare {
+		return nil
+	}
+	return seats
 }
 
 // canonical sorts members by ID, keeps one of each, and makes the weights what they count for.
@@ -92,8 +140,10 @@ func (r *Ring) Len() int { return len(r.members) }
 func (r *Ring) At(i int) Member { return r.members[i] }
 
 // Index finds a member by its ID; -1 if it is not on the ring.
-func (r *Ring) Index(id ID) int {
-	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id ID) int {
+func (r *Ring) Index(id ID) int { return index(r.members, id) }
+
+func index(members []Member, id ID) int {
+	i, ok := slices.BinarySearchFunc(members, id, func(m Member, id ID) int {
 		return strings.Compare(string(m.ID), string(id))
 	})
 	if !ok {

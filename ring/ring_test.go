@@ -307,8 +307,96 @@ func TestMoreOwnersThanCapacity(t *testing.T) {
 	}
 }
 
+// A ring that shares its table is the same ring, whatever members leave, come back, are renewed or join.
+func TestNextIsNew(t *testing.T) {
+	rnd := seeded(3)
+	all := fleet(rnd, 30, 3)
+	on, r, shared := slices.Clone(all[:24]), New(all[:24]), 0
+	for step := range 60 {
+		before := New(on)
+		switch k := rnd.IntN(len(on)); {
+		case step%2 == 0: // two leave
+			on = slices.Delete(on, k, min(k+2, len(on)))
+		case rnd.IntN(4) == 0: // one grows
+			on[k].Weight++
+		default: // some come or come back, as other boots
+			for i := range all {
+				if len(on) < 24 && !slices.ContainsFunc(on, func(m Member) bool { return m.ID == all[i].ID }) {
+					m := all[i]
+					m.Inst += uint64(step)
+					on = append(on, m)
+				}
+			}
+		}
+		next, want := r.Next(on, all[:step%len(all)]), New(on)
+		if share(next, r) {
+			shared++
+		}
+		if next.Fingerprint() != want.Fingerprint() || next.Len() != want.Len() || next.Weight() != want.Weight() {
+			t.Fatalf("step %d: another ring", step)
+		}
+		for range 300 {
+			h := rnd.Uint64()
+			if i := rnd.IntN(len(want.table.hashes)); h%2 == 0 {
+				h = want.table.hashes[i] + h%3 - 1 // at a point or beside it
+			}
+			i := rnd.IntN(want.Len())
+			if next.Owner(h) != want.Owner(h) || next.Heir(h) != want.Heir(h) || next.Rank(h, i) != want.Rank(h, i) ||
+				!slices.Equal(next.Order(h, nil), want.Order(h, nil)) {
+				t.Fatalf("step %d, hash %x: owner %d, heir %d, rank %d; want %d, %d, %d", step, h,
+					next.Owner(h), next.Heir(h), next.Rank(h, i), want.Owner(h), want.Heir(h), want.Rank(h, i))
+			}
+		}
+		if !slices.Equal(Moves(r, next), Moves(before, want)) || !slices.Equal(Moves(next, r), Moves(want, before)) {
+			t.Fatalf("step %d: other moves", step)
+		}
+		r = next
+	}
+	if shared < 15 || shared == 60 {
+		t.Errorf("%d of 60 rings share their table", shared)
+	}
+	if n := r.Next(nil, nil); n.Owner(1) != -1 || n.Len() != 0 || n.Fingerprint() != 0 {
+		t.Error("nobody is left, and owns something")
+	}
+	one := New(all[:2]).Next(all[:1], nil)
+	if zero := (&Ring{}).Next(all[:1], nil); one.Heir(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
+		t.Error("one member alone is not the only owner")
+	}
+}
+
+func share(a, b *Ring) bool { return &a.table.hashes[0] == &b.table.hashes[0] }
+
+// Rings that members leave and come back to share one table, unless it is mostly of others.
+func TestNextShares(t *testing.T) {
+	all := fleet(seeded(1), 100, 1)
+	whole := New(all)
+	r := whole
+	for i := range 25 {
+		if r = r.Next(all[i:], nil); !share(r, whole) {
+			t.Fatalf("a table of its own without %d of 100", i)
+		}
+	}
+	if share(r.Next(all[26:], nil), whole) {
+		t.Error("a quarter of the table's points and more are passed over")
+	}
+	young := (&Ring{}).Next(all[:80], all)
+	if grown := young.Next(all, nil); !share(grown, young) || !slices.Equal(grown.table.near, whole.table.near) {
+		t.Error("there is no room for those who were to come")
+	}
+	if again := r.Next(all, nil); !share(again, whole) || &again.table.near[0] != &whole.table.near[0] {
+		t.Error("all are back, and the table is not")
+	}
+}
+
 func TestLookUpsDoNotAllocate(t *testing.T) {
-	r := New(fleet(seeded(1), 50, 2))
+	members := fleet(seeded(1), 60, 1)
+	for _, r := range []*Ring{New(members[:50]), New(members).Next(members[:50], nil)} {
+		lookUpsDoNotAllocate(t, r)
+	}
+}
+
+func lookUpsDoNotAllocate(t *testing.T, r *Ring) {
+	t.Helper()
 	order, h := make([]int, 0, r.Len()), uint64(1)
 	for name, f := range map[string]func(){
 		"Owner": func() { r.Owner(h) },
@@ -335,6 +423,14 @@ func BenchmarkOwner(b *testing.B) {
 			}
 		})
 	}
+	b.Run("without 10 of 100", func(b *testing.B) {
+		all, h := fleet(seeded(1), 100, 1), uint64(1)
+		r := New(all).Next(all[10:], nil)
+		for b.Loop() {
+			h += 0x9e3779b97f4a7c15
+			r.Owner(h)
+		}
+	})
 }
 
 func BenchmarkRank(b *testing.B) {

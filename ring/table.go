@@ -35,13 +35,18 @@ func (t *table) at(i int) int {
 	return int(t.far[i])
 }
 
+// give makes point i owner's.
+func (t *table) give(i, owner int) {
+	if t.near != nil {
+		t.near[i] = uint16(owner)
+	} else {
+		t.far[i] = uint32(owner)
+	}
+}
+
 func (t *table) set(i int, p point) {
 	t.hashes[i] = p.hash
-	if t.near != nil {
-		t.near[i] = uint16(p.owner)
-	} else {
-		t.far[i] = uint32(p.owner)
-	}
+	t.give(i, int(p.owner))
 }
 
 // wide is the number of points with the same top bits above which sorting and searching them one by one does not pay.
@@ -95,6 +100,29 @@ func newTable(unsorted []point, owners int) table {
 		t.sort(int(t.index[i]), int(t.index[i+1]))
 	}
 	return t
+}
+
+// only is the table of the owners that seats gives an index, of so many: points of others go to the owner of the next point
+// that stays, who inherits their hashes. It shares all else with t.
+func (t *table) only(seats []int32, owners int) table {
+	out := *t
+	out.owners = owners
+	if owners == t.owners || owners == 0 { // seats are in the order of t's owners
+		return out
+	}
+	out.near, out.far = slices.Clone(t.near), slices.Clone(t.far)
+	first := 0
+	for seats[t.at(first)] < 0 {
+		first++
+	}
+	heir := seats[t.at(first)]
+	for i := len(t.hashes) - 1; i >= 0; i-- {
+		if s := seats[t.at(i)]; s >= 0 {
+			heir = s
+		}
+		out.give(i, int(heir))
+	}
+	return out
 }
 
 // sort sorts points lo to hi-1. Those of equal hash keep their order.
