@@ -58,8 +58,10 @@ sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision 
 	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(LEASES),-leases)
 
 .PHONY: idle
-idle: build ## What a sidecar costs that nobody asks: memory and processor time among 3, 100 and 300 members
-	$(GO) run ./test/idle
+idle: ## What a sidecar costs that nobody asks: memory and processor time among 3, 100 and 300 members
+	@mkdir -p $(BIN)/idle
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
+	$(GO) run ./test/idle -bin $(BIN)/idle
 
 .PHONY: e2e
 e2e: build ## End to end: real processes, real Envoys, mTLS
