@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// astray is how far the time of a bucket's charge may be ahead. Cutting it takes from what was charged, so it is far more
-// than clocks differ by, but for one that was just set.
+// astray is how far the time of a bucket's charge or of a log's hit may be ahead. Cutting or dropping it takes from what
+// was charged, so it is far more than clocks differ by, but for one that was just set.
 const astray = 10 * time.Second
 
 // Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that no member
@@ -46,8 +46,7 @@ func (r Rule) Clean(s *State, now int64) (dropped int) {
 func (r Rule) timely(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
-		ahead := later(later(now, int64(Ahead)), r.step())
-		return at > earlier(now, r.width()) && at <= ahead
+		return at > earlier(now, r.width()) && at <= r.horizon(now)
 	case TokenBucket, LeakyBucket:
 		return true
 	}

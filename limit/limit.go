@@ -34,7 +34,8 @@ const (
 	algorithms = 5
 )
 
-// Ahead is how far the clocks of two members may differ: what a merged State says of that much of the future counts.
+// Ahead is how far the clocks of two members may differ: of a window that begins within that much what a merged State
+// says counts.
 const Ahead = 250 * time.Millisecond
 
 // deepest is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.

@@ -29,11 +29,15 @@ func (r Rule) bucket(t int64) int64 {
 	}
 }
 
-// counted is the range of the slots that count at now: not older than Window, and not further ahead than a faster
-// clock's bucket.
+// counted is the range of the slots that count at now: not older than Window, and not further ahead than a clock may be
+// that is set right again.
 func (r Rule) counted(s *State, now int64) (from, to int) {
-	return s.after(earlier(now, r.width())), s.after(later(later(now, int64(Ahead)), r.step()))
+	return s.after(earlier(now, r.width())), s.after(r.horizon(now))
 }
+
+// horizon is the latest time that a slot of a log may have at now. What one is ahead by more than [Ahead] counts at once, too:
+// hits that were made already must not leave room for others until their time comes.
+func (r Rule) horizon(now int64) int64 { return later(later(now, int64(astray)), r.step()) }
 
 // after is the index of the first slot later than at.
 func (s *State) after(at int64) int {

@@ -161,6 +161,30 @@ func TestTheWindowAhead(t *testing.T) {
 	}
 }
 
+// A log that comes from a member whose clock is ahead, by more than clocks may differ, counts as a whole and at once.
+func TestTheLogAhead(t *testing.T) {
+	r := Rule{Window: 2 * time.Second, Limit: 30, Algorithm: SlidingLog}
+	other := State{}
+	for i := range int64(20) {
+		r.Take(&other, base+i*int64(time.Second)/16, 3, 1)
+	}
+	last := base + 19*int64(time.Second)/16
+	other.Slots = append(other.Slots, Slot{Writer: 3, At: base + 2*int64(astray), Charged: 5})
+	if n := r.Clean(&other, base); n != 1 {
+		t.Errorf("%d dropped, want 1", n)
+	}
+	s := State{}
+	r.Merge(&s, &other)
+	for now := base; now <= last; now += int64(time.Second) / 16 {
+		if r.Trim(&s, now); r.Used(&s, now) != 20 {
+			t.Errorf("%d ns before the last hit: %d used, want 20", last-now, r.Used(&s, now))
+		}
+	}
+	if used := r.Used(&s, last+int64(r.Window)); used != 0 {
+		t.Errorf("%d used a window after the last hit", used)
+	}
+}
+
 func TestLimitChangesInMidWindow(t *testing.T) {
 	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog} {
 		r := Rule{Window: time.Minute, Limit: 10, Algorithm: a}
