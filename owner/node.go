@@ -19,6 +19,7 @@ type Node struct {
 	ledgers [kinds]ledger
 	copies  ledger // keys in the owned tables that are others'
 	domains [domainSlots]atomic.Int64
+	records atomic.Int64 // pages that are left for the shards' slabs
 	shards  [shards]shard
 	waiting atomic.Int64 // tickets
 	held    atomic.Int64 // leases of other members' keys
@@ -55,10 +56,11 @@ func New(o Options) *Node {
 	n.copies.max = int64(o.MaxKeys)
 	n.SetLoad(defaultCapacity, false)
 	n.heat.heavy.Store(math.Float64bits(heavyRate))
+	n.records.Store(int64(3 * o.MaxKeys / pageRecords))
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.inst = n.serial.view, o.Inst
-		s.slab.max = pageRecords * (1 + 3*o.MaxKeys/(shards*pageRecords))
+		s.slab.pool = &n.records
 		for k := range s.tables {
 			t := &s.tables[k]
 			t.seed, t.ledger, t.copies, t.slab = o.Seed, &n.ledgers[k], &n.copies, &s.slab

@@ -18,8 +18,9 @@ type Options struct {
 	Seed [2]uint64
 	// MaxKeys caps the counters this member owns; default 500 000, which take 32 MB. As many again may be kept for others
 	// (copies, and what was handed over), and three times as many records of what does not fit in a counter of one
-	// writer. The tables of degraded answers (one a policy) hold half as many each, and are empty while nothing fails.
-	// Keys that find no place are counted by sketches: 4 MiB for each length of window, at most eight times that.
+	// writer: a log takes some 64 of them for each member that has charged it. The tables of degraded answers (one a
+	// policy) hold half as many each, and are empty while nothing fails. Keys that find no place are counted by sketches:
+	// 4 MiB for each length of window, at most eight times that.
 	MaxKeys int
 	// DomainQuota caps the counters of one domain; default half of MaxKeys. Domains whose hashes agree in ten bits
 	// share one quota.

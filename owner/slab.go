@@ -1,5 +1,7 @@
 package owner
 
+import "sync/atomic"
+
 const (
 	pageBits    = 7
 	pageRecords = 1 << pageBits
@@ -30,13 +32,15 @@ func (d *record) turn() uint32 { return d.bits &^ queuedBit >> attemptsBits }
 // owed is the hits that no other member is known to have.
 func (d *record) owed() uint64 { return d.charged - d.refunded }
 
-// slab holds the records of one shard, in pages so that it never moves what it holds. Guarded by the shard's mu.
+// slab holds the records of one shard, in pages so that it never moves what it holds. Guarded by the shard's mu. One
+// page is its own. The others come from a pool for all shards: a log takes 64 records, and with an even part of a small
+// pool two logs that meet in one shard would fill it.
 type slab struct {
 	pages [][]record
 	used  uint32 // records ever taken from the pages
 	free  uint32 // first of those given back
 	live  int
-	max   int // cap of live records
+	pool  *atomic.Int64 // pages left in it
 }
 
 // at is record i, from 1.
@@ -45,11 +49,29 @@ func (s *slab) at(i uint32) *record {
 	return &s.pages[i>>pageBits][i&(pageRecords-1)]
 }
 
-func (s *slab) room() int { return s.max - s.live }
+// reserve makes sure that n records can be taken; false, and nothing has changed, when there is no room for them.
+func (s *slab) reserve(n int) bool {
+	need := (s.live+n+pageRecords-1)/pageRecords - len(s.pages)
+	if need <= 0 {
+		return true
+	}
+	shared := int64(need)
+	if len(s.pages) == 0 {
+		shared--
+	}
+	if shared > 0 && s.pool.Add(-shared) < 0 {
+		s.pool.Add(shared)
+		return false
+	}
+	for range need {
+		s.pages = append(s.pages, make([]record, pageRecords))
+	}
+	return true
+}
 
 // take is the number of an empty record; 0 when all are taken.
 func (s *slab) take() uint32 {
-	if s.live >= s.max {
+	if !s.reserve(1) {
 		return 0
 	}
 	s.live++
@@ -59,15 +81,13 @@ func (s *slab) take() uint32 {
 		*r = record{}
 		return i
 	}
-	if s.used&(pageRecords-1) == 0 {
-		s.pages = append(s.pages, make([]record, pageRecords))
-	}
 	s.used++
 	return s.used
 }
 
 func (s *slab) give(i uint32) {
 	if s.live--; s.live == 0 {
+		s.pool.Add(int64(len(s.pages) - 1))
 		s.pages, s.used, s.free = nil, 0, 0
 		return
 	}

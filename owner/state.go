@@ -130,7 +130,7 @@ func (s *shard) resizeChain(e *entry, n int) bool {
 	for i := s.slab.slots(e.more); i != 0; i = s.slab.at(i).next {
 		have++
 	}
-	if n-have > s.slab.room() {
+	if !s.slab.reserve(n - have) {
 		return false
 	}
 	for ; have < n; have++ {
