@@ -58,22 +58,65 @@ func (v *View) Lost(h uint64) (at int64, lost bool) {
 	return 0, false
 }
 
-// missed is what is lost with those of the last base that are gone without a farewell; false when all are there.
+// missed is what is lost with those of the last base that are gone without a farewell; false when all are there. Its date stays,
+// however often it is told, until somebody more is gone: what was charged since is known to whoever took their keys over.
 func (m *Machine) missed(now int64) (l loss, any bool) {
-	base := m.view.base
-	if base == nil {
-		base = m.dropped
-	}
+	base := m.origin()
 	if base == nil {
 		return l, false
 	}
-	l = loss{at: now, ring: base, dead: make([]bool, base.Len())}
+	l = loss{ring: base, dead: make([]bool, base.Len())}
 	for i := range l.dead {
-		a := base.At(i)
-		l.dead[i] = a.ID != m.o.Self && !m.live(a) && !slices.Contains(m.standing.Left, a.ID)
+		l.dead[i] = m.isGone(base.At(i))
 		any = any || l.dead[i]
 	}
+	last := int64(0)
+	for _, at := range m.gone {
+		last = max(last, at)
+	}
+	l.at = min(now, last+int64(m.o.Fence)) // by then nobody that is gone can have used a token any more
 	return l, any
+}
+
+// origin is the base, or the one that was given up last; nil: none.
+func (m *Machine) origin() *ring.Ring {
+	if m.view.base != nil {
+		return m.view.base
+	}
+	return m.dropped
+}
+
+// miss notes when those that are gone were missed, with r about to be adopted, of all that had a place since the base.
+func (m *Machine) miss(now int64, r *ring.Ring) {
+	next := map[boot]int64{}
+	note := func(a ring.Member, at int64) {
+		if !m.isGone(a) {
+			return
+		}
+		b := boot{a.ID, a.Inst}
+		if was, known := m.gone[b]; known {
+			at = was
+		}
+		next[b] = at
+	}
+	all := func(r *ring.Ring) {
+		for i := range r.Len() {
+			note(r.At(i), now)
+		}
+	}
+	if base := m.origin(); base != nil {
+		all(base)
+	}
+	for i := range m.view.steps {
+		all(m.view.steps[i].ring)
+	}
+	all(r)
+	m.gone = next
+}
+
+// isGone says whether that boot of another member went without a farewell.
+func (m *Machine) isGone(a ring.Member) bool {
+	return a.ID != m.o.Self && !m.live(a) && !slices.Contains(m.standing.Left, a.ID)
 }
 
 // Losses is what a member that gets tokens from self has to know, the newest first: what was lost, and what is lost with those

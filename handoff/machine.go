@@ -36,6 +36,7 @@ type Machine struct {
 	peers     map[ring.ID]*peer
 	order     []ring.ID      // their names in order
 	confirmed map[boot]int64 // when self last confirmed each boot of each member
+	gone      map[boot]int64 // those that went without a farewell: when they were missed
 }
 
 // boot is one life of one member.
@@ -88,6 +89,7 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
 	m.standing = s
 	m.meet(s.Peers)
+	m.miss(now, r)
 	if v := *m.view; len(v.losses) > 0 {
 		v.losses = m.unlost(v.losses)
 		m.view = &v
