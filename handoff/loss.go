@@ -86,7 +86,8 @@ func (m *Machine) origin() *ring.Ring {
 	return m.dropped
 }
 
-// miss notes when those that are gone were missed, with r about to be adopted, of all that had a place since the base.
+// miss notes when those that are gone were missed, with r about to be adopted: who had a place since the base, and whom N_ref may
+// still count.
 func (m *Machine) miss(now int64, r *ring.Ring) {
 	next := map[boot]int64{}
 	note := func(a ring.Member, at int64) {
@@ -111,12 +112,27 @@ func (m *Machine) miss(now int64, r *ring.Ring) {
 		all(m.view.steps[i].ring)
 	}
 	all(r)
+	if m.standing.NRef > r.Len() {
+		for b, at := range m.gone {
+			note(ring.Member{ID: b.id, Inst: b.inst}, at)
+		}
+	}
 	m.gone = next
 }
 
 // isGone says whether that boot of another member went without a farewell.
 func (m *Machine) isGone(a ring.Member) bool {
 	return a.ID != m.o.Self && !m.live(a) && !slices.Contains(m.standing.Left, a.ID)
+}
+
+// bereaved says whether N_ref may count a member that is gone, and not back on r.
+func (m *Machine) bereaved(r *ring.Ring) bool {
+	for b := range m.gone {
+		if r.Index(b.id) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Losses is what a member that gets tokens from self has to know, the newest first: what was lost, and what is lost with those

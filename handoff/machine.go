@@ -219,10 +219,10 @@ func (m *Machine) reach(v *View) reach {
 			r.until = append(r.until, p.confirm+int64(m.o.Own))
 		}
 	}
-	// N_ref may still count members that leave. When it exceeds the ring by more than those, somebody is lost, and then it
-	// cannot be told whether it counts them.
+	// N_ref may still count members that leave. When somebody is lost, as it shows if N_ref exceeds the ring by more than those,
+	// it cannot be told whether it counts them.
 	leaving, missing := m.leaving(v.ring), r.nref-v.ring.Len()
-	if missing > len(leaving) {
+	if missing > len(leaving) || m.bereaved(v.ring) {
 		missing = 0
 	}
 	for _, p := range leaving {

@@ -43,6 +43,21 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c.adoptAll()
 	c.run(2 * time.Second)
 	c.reach("a", Part)
+
+	c = newCluster(t, "a", "b", "c")
+	c.states["c"], c.nref = Leaving, 2 // c was taken off N_ref, and the two that it counts are a and b
+	c.adoptAll()
+	c.run(time.Second)
+	c.reach("a", Full)
+	delete(c.machines, "b")
+	for range 3 { // also when the ring without b is complete
+		c.adoptAll()
+		c.run(2 * time.Second)
+		c.reach("a", Part)
+	}
+	c.nref = 1
+	c.adoptAll()
+	c.reach("a", Full)
 }
 
 // Members of a part that never noticed it, because it ended before they missed the others, give up what the larger part
