@@ -10,10 +10,10 @@ import (
 const approximateRules = `domain: app
 descriptors:
   - key: approximate
-    rate_limit: {unit: minute, requests_per_unit: 50000}
+    rate_limit: {unit: minute, requests_per_unit: 60000}
     metadata: {keyward: {window: 10s, mechanism: approximate, epsilon: 1%}}
   - key: owner
-    rate_limit: {unit: minute, requests_per_unit: 50000}
+    rate_limit: {unit: minute, requests_per_unit: 60000}
     metadata: {keyward: {window: 10s}}
 `
 
@@ -27,7 +27,7 @@ func traffic(f *fleet) (questions, reports float64) {
 // owner decides. The former admits at most epsilon above the limit, the latter nothing; for that members have far less to
 // tell each other.
 func TestApproximate(t *testing.T) {
-	const limit, rate, window, few = 50_000, 7000, 10 * time.Second, 50
+	const limit, rate, window, few = 60_000, 7000, 10 * time.Second, 50
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": approximateRules}, Expect: 3, Args: []string{"--decision-timeout", "1s", "--no-hot"}})
 	f := newFleet(t, l, names(3)...)
 	told := map[string]float64{}
