@@ -22,19 +22,19 @@ type Machine struct {
 	standing Standing
 	view     *View
 
-	adopted  int64 // when the present ring was
-	seq      uint64
-	epoch    uint16
-	virgin   bool       // never held a token
-	none     bool       // nobody confirmed self at the last Tick
-	dropped  *ring.Ring // the last base that was given up; nil: none since a ring was complete
-	fenced   int64      // no member that was lost can be using its tokens any more from then on
-	nextPing int64
-	pings    uint64
+	adopted int64 // when the present ring was
+	seq     uint64
+	epoch   uint16
+	virgin  bool       // never held a token
+	none    bool       // nobody confirmed self at the last Tick
+	behind  bool       // confirmations have come that the view's reach lacks
+	dropped *ring.Ring // the last base that was given up; nil: none since a ring was complete
+	fenced  int64      // no member that was lost can be using its tokens any more from then on
+	pings   uint64
 
 	history   []*ring.Ring // the newest first, the present one too
 	peers     map[ring.ID]*peer
-	order     []ring.ID      // their names in order
+	order     []*peer        // in the order of their names, so that equal histories give equal traces
 	confirmed map[boot]int64 // when self last confirmed each boot of each member
 	gone      map[boot]int64 // those that went without a farewell: when they were missed
 }
@@ -55,6 +55,7 @@ type peer struct {
 	owed    bool  // it lacks an Ack from self
 	bare    bool  // it lacks copies that follow it
 	confirm int64 // latest of self's pings that it confirmed, by self's clock; 0: none
+	due     int64 // when self pings it again
 	new     bool  // it was not on the ring before this one
 
 	acked  bool // for the present ring and seq
@@ -98,12 +99,12 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 		m.publish()
 	} else {
 		m.adopt(now, r)
-		for _, id := range m.ids() { // some may have said before that they go by r
-			m.release(now, m.peers[id])
+		for _, p := range m.order { // some may have said before that they go by r
+			m.release(now, p)
 		}
 	}
 	m.settle(now)
-	return m.ping(now)
+	return m.ping(now, true)
 }
 
 // meet replaces the members that are live.
@@ -117,7 +118,8 @@ func (m *Machine) meet(peers []Peer) {
 		old.Peer = p
 		next[p.ID] = old
 	}
-	m.peers, m.order = next, slices.Sorted(maps.Keys(next))
+	m.peers = next
+	m.order = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // adopt makes r the present ring. Tokens stay where they are.
@@ -196,14 +198,14 @@ func (m *Machine) publish() *View {
 	for id := range m.peers {
 		v.live[id] = true
 	}
-	v.reach = m.reach(&v)
+	v.reach, m.behind = m.reach(&v), false
 	m.view = &v
 	return &v
 }
 
 // reach collects who confirms self.
 func (m *Machine) reach(v *View) reach {
-	r := reach{nref: v.NRef(), policy: m.o.Policy}
+	r := reach{nref: v.NRef(), policy: m.o.Policy, until: make([]int64, 0, v.ring.Len())}
 	for i := range v.ring.Len() {
 		x := v.ring.At(i)
 		if x.ID == m.o.Self {
@@ -238,30 +240,31 @@ func (m *Machine) reach(v *View) reach {
 // leaving are the live members that have left r.
 func (m *Machine) leaving(r *ring.Ring) []*peer {
 	var ps []*peer
-	for _, id := range m.ids() {
-		if p := m.peers[id]; p.State == Leaving && r.Index(id) < 0 {
+	for _, p := range m.order {
+		if p.State == Leaving && r.Index(p.ID) < 0 {
 			ps = append(ps, p)
 		}
 	}
 	return ps
 }
 
-// ping is the heartbeat to every live member.
-func (m *Machine) ping(now int64) []Out {
-	// A fifth more or less, so that members which start together do not beat together; the mix needs no randomness.
+// ping is the heartbeat to every live member, or to those whose turn it is.
+func (m *Machine) ping(now int64, all bool) []Out {
 	m.pings++
-	x := (m.o.Inst + m.pings) * 0x9E3779B97F4A7C15 >> 40
-	m.nextPing = now + beat - beat/5 + int64(x)%(beat*2/5)
-	outs := make([]Out, 0, len(m.peers))
-	for _, id := range m.ids() {
-		if p := m.peers[id]; !p.Old {
-			outs = append(outs, Out{id, m.beat(now, p)})
+	var outs []Out
+	for _, p := range m.order {
+		if !p.Old && (all || now >= p.due) {
+			outs = append(outs, Out{p.ID, m.beat(now, p)})
 		}
 	}
 	return outs
 }
 
+// beat is the heartbeat to p. Until the next one it is a fifth more or less than beat, so that members which start together
+// do not beat together; the mix needs no randomness.
 func (m *Machine) beat(now int64, p *peer) Msg {
+	x := (m.o.Inst + m.pings) * 0x9E3779B97F4A7C15 >> 40
+	p.due = now + beat - beat/5 + int64(x)%(beat*2/5)
 	msg := Msg{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
 	switch {
 	case m.owed(p):
@@ -282,9 +285,6 @@ func (m *Machine) owed(p *peer) bool {
 	}
 	return !p.acked
 }
-
-// ids are the live members in order, so that equal histories give equal traces. They are not to be changed.
-func (m *Machine) ids() []ring.ID { return m.order }
 
 // Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or SealReq.
 func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
@@ -320,11 +320,23 @@ func (m *Machine) confirmedBy(now int64, p *peer, sent int64) []Out {
 	if m.lapsed(now, p) && m.apart(now) {
 		return m.Void(now)
 	}
-	p.confirm = sent
-	v := *m.view
-	v.reach = m.reach(&v)
-	m.view = &v // only the reach is another, so the epoch stays
+	lasts := p.confirm+int64(m.o.Own)-beat > now
+	p.confirm, m.behind = sent, true
+	if !lasts {
+		m.catchUp()
+	}
 	return nil
+}
+
+// catchUp publishes the confirmations that have come. One that takes the place of another which holds for a beat longer waits for
+// the next Tick: among many members this would be most of what an idle one does.
+func (m *Machine) catchUp() {
+	if !m.behind {
+		return
+	}
+	v := *m.view
+	v.reach, m.behind = m.reach(&v), false
+	m.view = &v // only the reach is another, so the epoch stays
 }
 
 func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {
@@ -345,8 +357,10 @@ func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {
 		m.confirmed[boot{p.ID, p.Inst}] = now
 	}
 	outs := []Out{{p.ID, pong}}
-	if fresh && p.ring == m.view.ring.Fingerprint() && p.confirm+beat < now {
-		outs = append(outs, Out{p.ID, m.beat(now, p)}) // it can confirm self from now on
+	// Self's own goes along if it is nearly due, so that of two members mostly one begins. And p can confirm self from now on if it
+	// could not before.
+	if now > p.due-beat/2 || fresh && p.ring == m.view.ring.Fingerprint() && p.confirm+beat < now {
+		outs = append(outs, Out{p.ID, m.beat(now, p)})
 	}
 	return outs
 }
@@ -366,16 +380,17 @@ func (m *Machine) confirms(p *peer) bool {
 
 // Tick lets time pass.
 func (m *Machine) Tick(now int64) []Out {
+	m.catchUp()
 	if was := m.none; m.isolated(now) && !was {
 		return m.Void(now)
 	}
-	for _, id := range m.ids() {
-		m.release(now, m.peers[id])
+	for _, p := range m.order {
+		m.release(now, p)
 	}
 	m.settle(now)
 	m.forget(now)
-	if m.seq > 0 && now >= m.nextPing {
-		return m.ping(now)
+	if m.seq == 0 {
+		return nil
 	}
-	return nil
+	return m.ping(now, false)
 }

@@ -23,6 +23,7 @@ type cluster struct {
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
 	lose     func(from ring.ID, t Transfer) bool // the Ack of a transfer
+	watch    func(from ring.ID, outs []Out)
 	nref     int
 	left     []ring.ID
 }
@@ -89,6 +90,9 @@ func (c *cluster) adoptAll() {
 }
 
 func (c *cluster) send(from ring.ID, outs []Out) {
+	if c.watch != nil {
+		c.watch(from, outs)
+	}
 	for _, o := range outs {
 		c.queue = append(c.queue, envelope{from, c.inst(from), o})
 	}
@@ -96,7 +100,7 @@ func (c *cluster) send(from ring.ID, outs []Out) {
 
 // pump delivers everything, and ends all transfers.
 func (c *cluster) pump() {
-	for range 10_000 {
+	for range 10_000_000 {
 		if len(c.queue) == 0 && !c.transfer() {
 			return
 		}

@@ -46,8 +46,7 @@ func (m *Machine) rest() {
 // prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
 // that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
 func (m *Machine) prove() {
-	for _, id := range m.ids() {
-		p := m.peers[id]
+	for _, p := range m.order {
 		if !p.acked || p.in.proof.ring == nil || !m.news(p.in.proof) || !m.closed(p.in.proof.ring) {
 			continue
 		}

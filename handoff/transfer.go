@@ -66,6 +66,9 @@ func (m *Machine) release(now int64, p *peer) {
 	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.virgin {
 		return
 	}
+	if len(m.view.steps) == 0 && p.out.stage != idle && p.out.seq == p.seq {
+		return // as most of the time
+	}
 	i := seat(m.view.ring, p.ID, p.Inst)
 	if i < 0 {
 		m.acknowledge(now, p)
@@ -121,12 +124,12 @@ func (m *Machine) received(now int64, p *peer) {
 // Transfers lists what is to be sent now, in the order of the members' names.
 func (m *Machine) Transfers() []Transfer {
 	var out []Transfer
-	for _, id := range m.ids() {
-		o := &m.peers[id].out
+	for _, p := range m.order {
+		o := &p.out
 		if o.stage != running && o.stage != copying {
 			continue
 		}
-		t := Transfer{To: id, Ring: m.view.ring, Pushed: o.pushed, Copied: o.copied, Seq: o.seq, Began: o.began, Extra: o.stage == copying, Shadow: o.shadow}
+		t := Transfer{To: p.ID, Ring: m.view.ring, Pushed: o.pushed, Copied: o.copied, Seq: o.seq, Began: o.began, Extra: o.stage == copying, Shadow: o.shadow}
 		if o.shadow {
 			t.Ring, t.Pushed = o.ahead, nil
 		}

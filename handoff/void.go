@@ -52,7 +52,7 @@ func (m *Machine) Void(now int64) []Out {
 		p.out.restart(v.ring.Index(id) >= 0)
 	}
 	m.publish()
-	return m.ping(now)
+	return m.ping(now, true)
 }
 
 // drop gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.

@@ -18,22 +18,22 @@ const lookEvery = 5 * time.Millisecond
 
 // apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
 // queue bounds them and keeps their order.
-func (p *Peer) apply(e owner.Effects) { p.act(e, (*link).post) }
+func (p *Peer) apply(e owner.Effects) { p.act(e, false) }
 
 // applyHere does the same for a caller that holds no lock: it writes heartbeats itself.
-func (p *Peer) applyHere(e owner.Effects) {
-	p.act(e, func(l *link, m *handoff.Msg) result {
-		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
-			return l.postHere(m)
-		}
-		return l.post(m)
-	})
-}
+func (p *Peer) applyHere(e owner.Effects) { p.act(e, true) }
 
-func (p *Peer) act(e owner.Effects, post func(*link, *handoff.Msg) result) {
+func (p *Peer) act(e owner.Effects, here bool) {
 	links := *p.links.Load()
-	for i := range e.Out {
-		p.post(links[e.Out[i].To], &e.Out[i].Msg, post)
+	for out := e.Out; len(out) > 0; {
+		l, n := links[out[0].To], heartbeats(out)
+		if here && l != nil && n > 0 {
+			l.postHere(out[:n])
+		} else {
+			n = 1
+			p.post(l, &out[0].Msg)
+		}
+		out = out[n:]
 	}
 	for i := range e.Leases {
 		if l := links[e.Leases[i].To]; l != nil {
@@ -50,11 +50,19 @@ func (p *Peer) act(e owner.Effects, post func(*link, *handoff.Msg) result) {
 	p.nudge()
 }
 
+// heartbeats is how many that are for one member out begins with.
+func heartbeats(out []handoff.Out) (n int) {
+	for n < len(out) && out[n].To == out[0].To && (out[n].Msg.Kind == handoff.Ping || out[n].Msg.Kind == handoff.Pong) {
+		n++
+	}
+	return n
+}
+
 // post sends m over l, or drops it: every message is repeated by what follows from its absence.
-func (p *Peer) post(l *link, m *handoff.Msg, post func(*link, *handoff.Msg) result) {
+func (p *Peer) post(l *link, m *handoff.Msg) {
 	r := unreachable
 	if l != nil {
-		r = post(l, m)
+		r = l.post(m)
 	}
 	if m.Kind == handoff.Replica {
 		p.m.replicas(r).Inc()

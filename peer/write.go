@@ -102,23 +102,25 @@ func (l *link) write(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// postHere posts heartbeat m and writes it on the goroutine that calls when nothing else is queued and the write does not wait
+// postHere posts heartbeats and writes them on the goroutine that calls when nothing else is queued and the write does not wait
 // for the other member: an idle member would spend more on waking a writer for each. The caller must hold no lock.
-func (l *link) postHere(m *handoff.Msg) result {
+func (l *link) postHere(beats []handoff.Out) {
 	l.mu.Lock()
 	c := l.current
-	if c == nil || l.writing || len(l.out) > 0 || l.flow.written-l.flow.read > smallFlow {
-		r := l.queue(m)
-		l.mu.Unlock()
-		return r
+	here := c != nil && !l.writing && len(l.out) == 0 && l.flow.written-l.flow.read <= smallFlow
+	l.writing = l.writing || here // the writer sleeps on
+	for i := range beats {
+		l.queue(&beats[i].Msg)
 	}
-	l.writing = true // the writer sleeps on
-	r := l.queue(m)
+	if !here {
+		l.mu.Unlock()
+		return
+	}
 	l.writing = false
 	batch, _ := l.take()
 	l.mu.Unlock()
 	if batch == nil {
-		return r
+		return
 	}
 	c.conn.SetWriteDeadline(time.Now().Add(hereTime))
 	_, err := c.conn.Write(batch)
@@ -132,5 +134,4 @@ func (l *link) postHere(m *handoff.Msg) result {
 	if len(l.out) > 0 {
 		wake(l.wake)
 	}
-	return r
 }

@@ -25,6 +25,14 @@ func ping(sent int64) *handoff.Msg {
 	return &handoff.Msg{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
 }
 
+// pings are heartbeats for one member.
+func pings(sent ...int64) (out []handoff.Out) {
+	for _, at := range sent {
+		out = append(out, handoff.Out{To: "other", Msg: *ping(at)})
+	}
+	return out
+}
+
 // pingBytes is how long a heartbeat is on the stream.
 func pingBytes(t *testing.T) int {
 	t.Helper()
@@ -41,14 +49,14 @@ func TestHeartbeatsAreWrittenHere(t *testing.T) {
 	l, other, _ := quiet(t)
 	go func() { _, _ = io.Copy(io.Discard, other) }()
 	for sent := int64(1); sent <= 200; sent++ {
-		if r := l.postHere(ping(sent)); r != pending || len(l.out) > 0 || len(l.wake) > 0 {
-			t.Fatalf("heartbeat %d: result %v, %d bytes and %d wakes are left to the writer", sent, r, len(l.out), len(l.wake))
+		if l.postHere(pings(sent)); len(l.out) > 0 || len(l.wake) > 0 {
+			t.Fatalf("heartbeat %d: %d bytes and %d wakes are left to the writer", sent, len(l.out), len(l.wake))
 		}
 		l.alive(sent, sent)
 	}
 	most := 0
 	for sent := int64(1000); len(l.out) == 0; sent++ {
-		l.postHere(ping(sent))
+		l.postHere(pings(sent))
 		if most++; most > smallFlow {
 			t.Fatal("all is written here although nothing is answered")
 		}
@@ -58,8 +66,24 @@ func TestHeartbeatsAreWrittenHere(t *testing.T) {
 	}
 	l.out = l.out[:0]
 	l.alive(1000, 1000) // the first one: what came after it may still be unread
-	if l.postHere(ping(5000)); len(l.out) == 0 {
+	if l.postHere(pings(5000)); len(l.out) == 0 {
 		t.Error("an early answer proved too much")
+	}
+}
+
+// The answer to a heartbeat and the heartbeat that goes along with it are one write.
+func TestHeartbeatsGoTogether(t *testing.T) {
+	l, other, _ := quiet(t)
+	go l.postHere(pings(1, 2))
+	n := pingBytes(t)
+	if got, err := other.Read(make([]byte, 10*n)); got != 2*n || err != nil {
+		t.Errorf("%d bytes were written at first, error %v; want the %d of two heartbeats", got, err, 2*n)
+	}
+	out := append(pings(1, 2), handoff.Out{To: "third", Msg: *ping(3)}, handoff.Out{To: "third", Msg: handoff.Msg{Kind: handoff.Ack}})
+	for i, want := range []int{2, 1, 1, 0} {
+		if got := heartbeats(out[i:]); got != want {
+			t.Errorf("%d heartbeats for one member from %d on, want %d", got, i, want)
+		}
 	}
 }
 
@@ -68,7 +92,7 @@ func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
 	l, other, _ := quiet(t)
 	done := make(chan struct{})
 	go func() {
-		l.postHere(ping(1))
+		l.postHere(pings(1))
 		close(done)
 	}()
 	n := pingBytes(t)
@@ -76,8 +100,8 @@ func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
 	if _, err := io.ReadFull(other, got[:1]); err != nil { // the write is under way
 		t.Fatal(err)
 	}
-	if r := l.postHere(ping(2)); r != pending || len(l.wake) != 0 {
-		t.Fatalf("result %v, %d wakes during a write", r, len(l.wake))
+	if l.postHere(pings(2)); len(l.out) != n || len(l.wake) != 0 {
+		t.Fatalf("%d bytes are queued, and %d wakes, during a write", len(l.out), len(l.wake))
 	}
 	if batch, _ := l.take(); batch != nil {
 		t.Fatal("two batches are written at once")
@@ -95,7 +119,7 @@ func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
 func TestFailedHeartbeatCuts(t *testing.T) {
 	l, other, ctx := quiet(t)
 	other.Close()
-	l.postHere(ping(1))
+	l.postHere(pings(1))
 	<-ctx.Done()
 	if l.writing {
 		t.Error("the link is held to be written to for ever")
