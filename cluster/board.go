@@ -26,8 +26,9 @@ const (
 // Announce makes rs the routes of hot keys that this member stands for, until it says otherwise; only automatic ones that
 // name it as their author are taken. Every member hears of them within moments and forgets them 15 s after it last did.
 func (c *Cluster) Announce(rs []hotkey.Route) {
-	c.table.board.announce(rs)
-	c.table.signal()
+	if c.table.board.announce(rs) {
+		c.table.signal()
+	}
 }
 
 // Order makes r, said by hand, count for its domain and owner string in the whole cluster, before all that was said
@@ -99,11 +100,14 @@ func newBoard(self *Member, members func() int) *board {
 	}
 }
 
-// announce replaces the automatic routes that self stands for. Others are left out, as are those that nobody would read.
-func (b *board) announce(rs []hotkey.Route) {
+// announce replaces the automatic routes that self stands for, and says whether they are others. Left out are those of others, and
+// those that nobody would read.
+func (b *board) announce(rs []hotkey.Route) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	was := b.auto
 	b.auto = slices.DeleteFunc(slices.Clone(rs), func(r hotkey.Route) bool { return r.Manual || r.By != b.self || r.Valid() != nil })
+	return (len(was) > 0 || len(b.auto) > 0) && !reflect.DeepEqual(was, b.auto)
 }
 
 // order takes a route that was said by hand. It holds until somebody says something else, here or elsewhere. One that
@@ -151,6 +155,13 @@ func (b *board) step(now time.Time, live []Member) (routes []hotkey.Route, chang
 		b.shown = routes
 	}
 	return b.shown, changed
+}
+
+// quiet says whether no route is spoken of, so that none has to be said again or forgotten.
+func (b *board) quiet() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.routes)+len(b.auto)+len(b.orders) == 0
 }
 
 func (b *board) staleLocked(now time.Time, s sending, life time.Duration) bool {

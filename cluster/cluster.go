@@ -40,7 +40,7 @@ type Cluster struct {
 	sentAt  time.Time
 	state   State // as last logged
 	problem string
-	calm    bool // nothing is under way that a moment would bring to its end
+	calm    bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
 
 	dueling atomic.Bool // a rival is being looked into
 }
@@ -196,9 +196,9 @@ func (c *Cluster) shut(bound time.Duration) {
 	c.done.Wait()
 }
 
-// calmTicks is how many ticks pass between two looks while nothing is new and nothing under way. A look copies what is known of
-// all members, which is most of what gossip costs a large cluster at rest.
-const calmTicks = 5
+// calmTicks is how many ticks pass between two looks, 5 s, while nothing is new and nothing waits for a moment to come. A look copies
+// what is known of all members, which would be most of what gossip costs a large cluster at rest.
+const calmTicks = 25
 
 // run looks whenever something is new, and from time to time.
 func (c *Cluster) run(ctx context.Context, wake time.Duration) {
@@ -255,7 +255,8 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 	}
 	c.release(&o, &s.told)
 	v := o.view
-	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0
+	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0 &&
+		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.board.quiet()
 	return o.wake
 }
 

@@ -251,9 +251,19 @@ func (m *Machine) leaving(r *ring.Ring) []*peer {
 // ping is the heartbeat to every live member, or to those whose turn it is.
 func (m *Machine) ping(now int64, all bool) []Out {
 	m.pings++
-	var outs []Out
+	turn := func(p *peer) bool { return !p.Old && (all || now >= p.due) }
+	n := 0
 	for _, p := range m.order {
-		if !p.Old && (all || now >= p.due) {
+		if turn(p) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	outs := make([]Out, 0, n)
+	for _, p := range m.order {
+		if turn(p) {
 			outs = append(outs, Out{p.ID, m.beat(now, p)})
 		}
 	}
