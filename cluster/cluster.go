@@ -196,35 +196,35 @@ func (c *Cluster) shut(bound time.Duration) {
 	c.done.Wait()
 }
 
-// calmTicks is how many ticks pass between two looks, 5 s, while nothing is new and nothing waits for a moment to come. A look copies
+// calmTicks is how many times as long as a tick the time between two looks is, 5 s, while nothing is new and nothing waits for a moment to come. A look copies
 // what is known of all members, which would be most of what gossip costs a large cluster at rest.
 const calmTicks = 25
 
 // run looks whenever something is new, and from time to time.
 func (c *Cluster) run(ctx context.Context, wake time.Duration) {
-	tick := time.NewTicker(c.o.Timing.Tick)
-	defer tick.Stop()
-	soon := time.NewTimer(wake)
-	defer soon.Stop()
-	if wake == 0 {
-		soon.Stop()
-	}
-	for ticks := 0; ; {
+	again := time.NewTimer(c.pause(wake))
+	defer again.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.table.changed:
-		case <-tick.C:
-			if ticks++; c.calm && ticks < calmTicks {
-				continue
-			}
-		case <-soon.C:
+		case <-again.C:
 		}
-		ticks = 0
-		if wake := c.look(ctx, time.Now()); wake > 0 {
-			soon.Reset(wake)
-		}
+		again.Reset(c.pause(c.look(ctx, time.Now())))
 	}
+}
+
+// pause is the time until the next look, which is due after wake unless that is 0.
+func (c *Cluster) pause(wake time.Duration) time.Duration {
+	d := c.o.Timing.Tick
+	if c.calm {
+		d *= calmTicks
+	}
+	if wake > 0 {
+		d = min(d, wake)
+	}
+	return d
 }
 
 // look takes one step: what was seen, what follows, what is told to whom.

@@ -89,7 +89,8 @@ func startCluster(n int, bin, keep string) (c *cluster, err error) {
 	if err := c.startOthers(ctx); err != nil {
 		return c, err
 	}
-	if c.measured, err = c.lab.AddSidecar(measuredName, "--join", otherHost(0)+":7946"); err != nil {
+	// As the chart has it: xDS is another pod's.
+	if c.measured, err = c.lab.AddSidecar(measuredName, "--join", otherHost(0)+":7946", "--xds", ""); err != nil {
 		return c, err
 	}
 	return c, lab.Await(ctx, fmt.Sprintf("a ring of %d", n), c.whole)
@@ -110,6 +111,7 @@ func (c *cluster) startOthers(ctx context.Context) error {
 			return err
 		}
 		c.others = append(c.others, o)
+		time.Sleep(20 * time.Millisecond)
 	}
 	return lab.Await(ctx, "the others to know each other", func(context.Context) error {
 		for _, o := range c.others {
@@ -123,11 +125,21 @@ func (c *cluster) startOthers(ctx context.Context) error {
 
 func otherHost(i int) string { return fmt.Sprintf("127.83.%d.%d", i/250, 1+i%250) }
 
-// patience keeps the others from holding each other for dead or going onto the ring one by one, as they all share few
-// processors. How often the measured one is probed stays as it is.
-var patience = gossip.Timing{
-	ProbeTimeout: 450 * time.Millisecond, JoinDelay: time.Second, Turn: time.Second, Hold: time.Millisecond, Tick: time.Second,
+// patience keeps n others from holding each other for dead or going onto the ring one by one, as they all share few
+// processors. How often the measured one is probed stays as it is, up to a hundred; beyond, the others probe and gossip less often.
+func patience(n int) gossip.Timing {
+	t := gossip.Timing{
+		ProbeTimeout: 450 * time.Millisecond, JoinDelay: time.Second, Turn: time.Second, Hold: time.Millisecond, Tick: time.Second,
+		ColdStart: time.Hour, JoinRetry: 5 * time.Second,
+	}
+	if n > 100 {
+		t.Probe, t.ProbeTimeout, t.Gossip = 5*time.Second, 4*time.Second, 300*time.Millisecond
+	}
+	return t
 }
+
+// nobody is an address to join where nobody is, so that the others wait for all of them before they begin.
+const nobody = "127.83.255.1:7946"
 
 // startOther starts member i, at an address of its own.
 func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) {
@@ -141,9 +153,9 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 		return o, err
 	}
 	o.gossip, err = gossip.Start(gossip.Options{
-		Timing: patience, Logger: c.log,
+		Timing: patience(c.n - 1), Logger: c.log,
 		Node: string(id), Inst: inst, Bind: host + ":7946", Peer: host + ":7947", RLS: host + ":8082", Route: host + ":8080",
-		Cluster: "lab", Expect: c.n - 1, Join: []string{otherHost(0) + ":7946"}, KeyFile: c.lab.CertFile("gossip", ".key"), OnView: o.view,
+		Cluster: "lab", Expect: c.n - 1, Join: []string{otherHost(i/10) + ":7946", nobody}, KeyFile: c.lab.CertFile("gossip", ".key"), OnView: o.view,
 		NewRing: c.rings.of,
 	})
 	return o, err
