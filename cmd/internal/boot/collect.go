@@ -12,7 +12,7 @@ import (
 const (
 	headroom    = 16 << 20               // bytes that a busy process may let the heap grow by before it is collected
 	mostPercent = 200                    // GOGC above which collecting more seldom saves little
-	restPercent = 50                     // GOGC at rest, where collecting more often costs next to nothing
+	restPercent = 25                     // GOGC at rest, where collecting more often costs next to nothing
 	busyBytes   = 8 << 20                // allocated in a second by a busy process
 	busyTime    = 200 * time.Millisecond // of a processor, in a second
 	restAfter   = 10                     // seconds in a row that were not busy, after which it rests

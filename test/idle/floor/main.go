@@ -1,6 +1,7 @@
 // Command floor does what no idle sidecar can leave out, and nothing else: with each of n others it keeps two TLS
 // connections, one each way, and twice a second each tells the other 40 bytes and is answered with as many, in either
-// direction over the connection of the one who speaks. What it costs is what Go, TLS and the kernel take for that.
+// direction over the connection of the one who speaks; of two, one begins, and the other speaks as it answers. What it costs is
+// what Go, TLS and the kernel take for that.
 //
 // It is started by test/idle: one process is measured, another plays all of the others.
 package main
@@ -74,7 +75,7 @@ func other(i int) string { return fmt.Sprintf("127.87.%d.%d:7947", i/250, 1+i%25
 func rest() {
 	for wait := 10 * time.Second; ; wait = time.Minute {
 		time.Sleep(wait)
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(25)
 		debug.FreeOSMemory()
 	}
 }
@@ -152,7 +153,10 @@ func (m *member) speak(failed <-chan error) error {
 		case <-t.C:
 		}
 		t.Reset(beat*4/5 + rand.N(beat*2/5))
-		for _, conn := range m.out {
+		for id, conn := range m.out {
+			if !begins(m.id, id) {
+				continue
+			}
 			if _, err := conn.Write(message); err != nil {
 				return err
 			}
@@ -165,16 +169,23 @@ func (m *member) speak(failed <-chan error) error {
 	}
 }
 
+// begins says whether a speaks first of a and b: with half of the others each does.
+func begins(a, b uint16) bool { return (a < b) == ((a+b)%2 == 0) }
+
 // hear answers what comes over conn.
 func (m *member) hear(conn net.Conn) error {
-	buf := make([]byte, size)
+	buf := make([]byte, size, 2*size)
 	if _, err := io.ReadFull(conn, buf[:2]); err != nil {
 		return err
 	}
 	<-m.ready
-	out := m.out[binary.BigEndian.Uint16(buf)]
+	id := binary.BigEndian.Uint16(buf)
+	out, reply := m.out[id], buf
 	if out == nil {
 		return errors.New("a stranger")
+	}
+	if begins(id, m.id) {
+		reply = append(buf, strings.Repeat("q", size)...)
 	}
 	for {
 		if _, err := io.ReadFull(conn, buf); err != nil {
@@ -185,7 +196,7 @@ func (m *member) hear(conn net.Conn) error {
 			continue
 		}
 		buf[0] = answer
-		if _, err := out.Write(buf); err != nil {
+		if _, err := out.Write(reply); err != nil {
 			return err
 		}
 	}
