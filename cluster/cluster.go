@@ -212,6 +212,9 @@ func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 		case <-again.C:
 		}
 		again.Reset(c.pause(c.look(ctx, time.Now())))
+		if c.o.Timing.Pace > 0 {
+			rest(ctx, c.o.Timing.Pace)
+		}
 	}
 }
 

@@ -92,6 +92,7 @@ type Timing struct {
 	Rival        time.Duration // after which a silent member of the same name counts as alive; 15 s
 	Release      time.Duration // from Drain on, that Leave waits for the others to drop this member and to have its counters; 12 s
 	Tick         time.Duration // between looks at the clock; 200 ms
+	Pace         time.Duration // between two looks at least; none, but where many members share a processor
 
 	Warm   time.Duration // after which a joiner without all copies goes on; 10 s
 	Turn   time.Duration // that a joiner waits for the change before its own, from the last change on; 10 s, in all six times that

@@ -133,7 +133,7 @@ func patience(n int) gossip.Timing {
 		ColdStart: time.Hour, JoinRetry: 5 * time.Second,
 	}
 	if n > 100 {
-		t.Probe, t.ProbeTimeout, t.Gossip = 5*time.Second, 4*time.Second, 300*time.Millisecond
+		t.Probe, t.ProbeTimeout, t.Gossip, t.Pace = 5*time.Second, 4*time.Second, 300*time.Millisecond, 2*time.Second
 	}
 	return t
 }
