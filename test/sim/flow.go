@@ -143,6 +143,17 @@ func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
 	}
 }
 
+// refunded sees hits given back. While a count is left, all of them were; those of the window before lower it by their
+// weight only, in whole hits: by nothing, it may be.
+func (o *oracle) refunded(x *span, q *question, v *verdict) {
+	back := v.a.Before - min(v.a.Before, v.a.After)
+	x.refunds = true
+	x.refunded += back
+	if v.a.After > 0 {
+		x.older += q.q.Hits - min(q.q.Hits, back)
+	}
+}
+
 // weigh holds two windows, the older one weighed, to their limit.
 func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
 	y := a.before(x)
@@ -151,7 +162,7 @@ func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
 	if y != nil {
 		x.latest = max(x.latest, v.until) // answers overtake each other
 		part := float64(x.end-x.latest) / float64(a.rule.Window)
-		sum += float64(y.admitted) * (part - ease)
+		sum += float64(y.admitted-min(y.admitted, x.older)) * (part - ease)
 		most += float64(max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y))
 	}
 	// Which of two windows a question falls into is uncertain for as long as clocks differ.

@@ -104,6 +104,7 @@ type span struct {
 	limit    uint64
 	admitted uint64
 	refunded uint64
+	older    uint64 // hits given back of the window before that refunded does not show
 	phi      uint64 // admitted under SHARE
 	shares   map[*member]uint64
 	share    uint64 // of one member, at most
@@ -271,8 +272,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	x.scaled = x.scaled || v.a.Authority == owner.Part
 	switch {
 	case q.q.Op == owner.Refund && whole:
-		x.refunds = true
-		x.refunded += v.a.Before - min(v.a.Before, v.a.After)
+		o.refunded(x, q, v)
 		a.credit += float64(q.q.Hits)
 	case q.q.Op != owner.Take || q.q.Hits == 0:
 		return

@@ -1,0 +1,67 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// One member counts, nothing goes wrong, and much is given back: the oracle finds no fault with what limit admits. With
+// a refund that is counted twice it does.
+func TestOracleKnowsWhatIsGivenBack(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			found := 0
+			for seed := range uint64(300) {
+				if failure := giveBack(seed, algorithm, 1); failure != "" {
+					t.Fatalf("seed %d: %s", seed, failure)
+				}
+				if giveBack(seed, algorithm, 2) != "" {
+					found++
+				}
+			}
+			if found < 150 {
+				t.Errorf("refunds that count twice are found in %d of 300 runs", found)
+			}
+		})
+	}
+}
+
+// giveBack asks one counter for hits, gives each refund that many times to it, and is what the oracle says.
+func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	w := &World{o: Options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: NewStats()}
+	w.unlink()
+	w.oracle.init(w)
+	m := &member{w: w, ring: ring.New(nil)}
+	rule := limit.Rule{Algorithm: algorithm, Window: 2 * time.Second, Limit: 1 + rnd.Uint32N(20)}
+	var s limit.State
+	for id := uint64(1); id <= 600 && w.failure == ""; id++ {
+		w.now += rnd.Int64N(int64(4*rule.Window) / int64(rule.Limit) / 4)
+		q := &question{id: id, from: m, q: owner.Question{Rule: rule, Hits: 1 + rnd.Uint64N(3)}}
+		var d limit.Decision
+		if rnd.IntN(5) == 0 {
+			q.q.Op = owner.Refund
+			d = rule.Refund(&s, w.now, 3, q.q.Hits*uint64(times))
+		} else if seed%2 == 0 && rule.Peek(&s, w.now, q.q.Hits).Over {
+			continue // so that nothing is given back that was not admitted
+		} else {
+			d = rule.Take(&s, w.now, 3, q.q.Hits)
+		}
+		v := &verdict{by: m, since: w.now, until: w.now, a: owner.Answer{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
+		if times > 1 && q.q.Op == owner.Refund {
+			v.a.After = max(d.After, d.Before-min(d.Before, q.q.Hits)) // what it says
+		}
+		w.oracle.decided(q, v)
+		w.oracle.answered(q, v)
+	}
+	if w.failure != "" {
+		return fmt.Sprintf("%+v: %s", rule, w.failure)
+	}
+	return ""
+}
