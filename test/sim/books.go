@@ -38,20 +38,24 @@ func (o *oracle) unseen(q *question, m *member) {
 		return
 	}
 	a := o.account(q)
-	a.unseen = append(a.unseen, o.w.now)
 	// It may be any window of now, or one that nobody has seen yet.
+	a.unseen = append(a.unseen, givenUp{o.w.now, q})
 	o.current(func(b *account, x *span) {
-		if a != b {
-			return
-		}
-		x.missing++
-		if q.q.Op == owner.Refund {
-			x.refunds = true
-			x.refunded += q.q.Hits
+		if a == b {
+			x.lacks(q)
 		}
 	})
 	if q.q.Op == owner.Refund {
 		a.credit += float64(q.q.Hits)
+	}
+}
+
+// lacks notes that q may have been decided in x unseen.
+func (x *span) lacks(q *question) {
+	x.missing++
+	if q.q.Op == owner.Refund {
+		x.refunds = true
+		x.refunded += q.q.Hits
 	}
 }
 

@@ -71,11 +71,11 @@ type account struct {
 	key    owner.Key
 	rule   limit.Rule
 	strict bool
-	unseen []int64 // when decisions were given up that may have been made
-	spans  []*span // windows, the newest last; of a bucket the one busy period
-	level  float64 // of a bucket, in hits
-	credit float64 // of a bucket: hits given back
-	at     int64   // of level, by the decider's clock
+	unseen []givenUp // decisions that nobody has seen
+	spans  []*span   // windows, the newest last; of a bucket the one busy period
+	level  float64   // of a bucket, in hits
+	credit float64   // of a bucket: hits given back
+	at     int64     // of level, by the decider's clock
 	by     *member
 	skew   float64 // hits that other clocks let through
 	log    []hit   // of a log
@@ -86,6 +86,12 @@ type account struct {
 	lender *member // the last one
 	until  int64   // that what it lent is good for
 	asked  []int64 // when, in calm runs
+}
+
+// givenUp is a question that was, and that may have been decided.
+type givenUp struct {
+	at int64
+	q  *question
 }
 
 // hit is an admission, by the decider's clock.
@@ -163,6 +169,10 @@ func (o *oracle) at(a *account, index int64) *span {
 	}
 	a.spans = append(a.spans, x)
 	o.touch(x)
+	// Some may have been given up before anybody saw a decision in x, maybe at this very moment.
+	for i := len(a.unseen) - 1; i >= 0 && o.w.now-a.unseen[i].at < int64(time.Second); i-- {
+		x.lacks(a.unseen[i].q)
+	}
 	return x
 }
 
@@ -383,11 +393,6 @@ func (o *oracle) finish() {
 			for _, y := range a.spans {
 				if d := y.index - x.index; d == 1 || d == -1 {
 					known += y.phi
-				}
-			}
-			for _, t := range a.unseen {
-				if d := x.start - t; d > 0 && d < int64(time.Second) {
-					x.missing++
 				}
 			}
 			if starts > 1+x.missing+int(known) {

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// A question that is given up may be the first that anybody hears of its window: others that were decided before it still wait for copies,
+// and its own asker admits by its share, or not, in that very moment.
+func TestDecisionsGivenUpBeforeTheirWindowIsSeen(t *testing.T) {
+	type step struct{ before, after uint64 }
+	for _, c := range []struct {
+		name  string
+		op    owner.Op
+		after time.Duration // from then to the first decision that is seen
+		steps []step
+		fails string
+	}{
+		{"at once", owner.Take, 0, []step{{0, 8}, {9, 10}}, ""},
+		{"later", owner.Take, time.Millisecond, []step{{0, 8}, {9, 10}}, ""},
+		{"one is not two", owner.Take, 0, []step{{0, 8}, {9, 10}, {11, 12}}, "3 chains"},
+		{"long before", owner.Take, time.Second, []step{{0, 8}, {9, 10}}, "2 chains"},
+		{"a refund", owner.Refund, 0, []step{{0, 1}, {0, 1}}, ""},
+		{"no refund", owner.Take, 0, []step{{0, 1}, {0, 1}}, "both decided at count 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := Options{
+				Seed: 1, Members: 3, Slots: 3, Keys: 1, Length: time.Second, Deadline: time.Second, Decay: time.Minute,
+				Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
+			}
+			w := create(o, NoBug, &Rings{}, NewStats(), false)
+			m, r := w.slots[0].now, &w.rules[0][0]
+			r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
+			ask := func(op owner.Op) *question {
+				return &question{from: m, q: owner.Question{Key: r.digest, Owner: r.owner, Rule: r.limit, Hits: 1, Op: op}}
+			}
+			w.oracle.unseen(ask(c.op), m)
+			w.now += int64(c.after)
+			for _, s := range c.steps {
+				v := verdict{by: m, since: m.clock(), until: m.clock(), a: owner.Answer{Kind: owner.Decided, Authority: owner.Full}}
+				v.a.Before, v.a.After = s.before, s.after
+				v.a.Reset = wholeSeconds(r.limit.End(r.limit.Index(v.since)) - v.since)
+				w.oracle.decided(ask(owner.Take), &v)
+			}
+			w.oracle.finish()
+			if f := w.failure; (f == "") != (c.fails == "") || !strings.Contains(f, c.fails) {
+				t.Errorf("failure %q, want %q", f, c.fails)
+			}
+		})
+	}
+}
