@@ -42,10 +42,10 @@ func (c *Cluster) Order(r hotkey.Route) error {
 	return nil
 }
 
-// SetLoad tells the others how loaded this member is, in questions a second.
+// SetLoad tells the others how loaded this member is, in questions a second; 0 is not worth a word.
 func (c *Cluster) SetLoad(load float64) { c.table.board.setLoad(load) }
 
-// Loads is how loaded the live members are, this one included, in questions a second, as far as they have told.
+// Loads is how loaded the live members are, this one included, in questions a second, as far as they have told: who is idle does not.
 func (c *Cluster) Loads() map[ring.ID]float64 { return c.table.board.memberLoads() }
 
 // board is where members post what is not membership: the routes of hot keys, and how loaded each of them is. A post is
@@ -198,8 +198,11 @@ func (b *board) speakLocked(now time.Time) {
 			b.postLocked(t, routePost{sending: b.nextLocked(now), route: p.route, gone: true})
 		}
 	}
-	p, said := b.loads[b.inst]
-	if quiet := now.Sub(p.at); !said || quiet >= loadEvery || quiet >= postEvery && math.Abs(p.load-b.load) > loadStep*p.load {
+	p := b.loads[b.inst]
+	if p.load == 0 && b.load == 0 {
+		return // whoever says nothing has none: among many members that are idle this would be most of what gossip sends
+	}
+	if quiet := now.Sub(p.at); quiet >= loadEvery || quiet >= postEvery && math.Abs(p.load-b.load) > loadStep*p.load {
 		b.postLoadLocked(loadPost{b.nextLocked(now), b.load})
 	}
 }

@@ -282,6 +282,32 @@ func FuzzPost(f *testing.F) {
 	})
 }
 
+// Who is idle says nothing, and who has become so says it once.
+func TestIdleMembersAreSilent(t *testing.T) {
+	b := newBoard(&Member{ID: "a", Inst: 11}, func() int { return 2 })
+	now, n := time.Unix(1000, 0), 0
+	look := func() int {
+		b.step(now, nil)
+		now = now.Add(postEvery)
+		was := n
+		n = int(b.seq)
+		return n - was
+	}
+	for _, c := range []struct {
+		load float64
+		want int // sendings in a minute
+	}{{0, 0}, {1000, 4}, {0, 1}, {0, 0}, {10, 4}} {
+		b.setLoad(c.load)
+		sent := 0
+		for range time.Minute / postEvery {
+			sent += look()
+		}
+		if sent != c.want {
+			t.Errorf("a load of %v is sent %d times in a minute, want %d", c.load, sent, c.want)
+		}
+	}
+}
+
 // With real gossip: everyone hears, the newest order counts, and who leaves takes what it said with it.
 func TestRoutesTravel(t *testing.T) {
 	mu := make(chan struct{}, 1)
@@ -318,6 +344,8 @@ func TestRoutesTravel(t *testing.T) {
 		}
 	}
 	all[2].SetLoad(3000)
+	all[1].SetLoad(500)
+	eventually(t, "b's load is known", func() bool { return all[0].Loads()["b"] == 500 })
 	all[1].Leave(t.Context())
 	eventually(t, "b's order has left with it", know([]*Cluster{all[0], all[2]}, "k c 5", "k2 c 5"))
 	all[2].Announce([]hotkey.Route{capOf("c", "k2", 5)})

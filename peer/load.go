@@ -89,11 +89,16 @@ func (p *Peer) measure(mono int64) {
 	}
 	l := p.meter.measure(mono, u.Utime.Nano()+u.Stime.Nano(), all, runtime.GOMAXPROCS(0))
 	p.o.Node.SetLoad(l.capacity, l.overloaded)
-	p.load.Store(math.Float64bits(l.used))
+	load := l.used
+	if load <= leastShare*l.capacity {
+		load = 0
+	}
+	p.load.Store(math.Float64bits(load))
 	p.m.capacity.Set(l.capacity)
 	p.m.load.Set(l.used)
 	p.m.fallback.Set(p.meter.fallbackFor(mono, decided[owner.Share]+decided[owner.Open]+decided[owner.Closed]).Seconds())
 }
 
-// Load is how loaded this member was in the last second: the questions a second that its processor time would be worth.
+// Load is how loaded this member was in the last second: the questions a second that its processor time would be worth; 0 when
+// most of that may have gone into other things than deciding.
 func (p *Peer) Load() float64 { return math.Float64frombits(p.load.Load()) }
