@@ -136,7 +136,7 @@ func (m *Measured) machineLine() string {
 func (m *Measured) summary() string {
 	head := []string{"members"}
 	rows := [][]string{
-		{"`--ring-capacity`"}, {"heartbeats: streams of a sidecar"}, {"their CPU, of a core"}, {"what they send, a second"},
+		{"`--ring-capacity`"}, {"heartbeats: streams of a sidecar"}, {"their CPU, of a core, at least"}, {"what they send, a second"},
 		{"a death is noticed after at least"}, {"news of a change fill gossip's packets for"},
 		{"rings in a sidecar's memory: one, and eight"}, {"the ring in an Envoy's memory"}, {"CPU of an Envoy for each change"},
 		{"EDS, of each change to each Envoy"}, {fmt.Sprintf("%s counters: memory of a sidecar", count(inAll))}, {"and how long a join takes to move them"},
@@ -247,7 +247,7 @@ func (m *Measured) beatTable() string {
 		rows = append(rows, append(row, cell(c.WitnessBeat(n, k))...))
 	}
 	return table([]string{"members", "mesh: CPU", "bytes/s", "memory", "k", "with witnesses, others: CPU", "bytes/s", "memory", "a witness: CPU", "bytes/s", "memory"}, rows) +
-		fmt.Sprintf("\nThe mesh takes 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
+		fmt.Sprintf("\nThe mesh takes at least 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
 }
 
 // handoverTable is what moves cost.
