@@ -99,6 +99,10 @@ func (w *world) clone() *world {
 			q := *p
 			n.peers[id] = &q
 		}
+		n.order = make([]*peer, len(m.order))
+		for j, p := range m.order {
+			n.order[j] = n.peers[p.ID]
+		}
 		n.confirmed = maps.Clone(m.confirmed)
 		c.machines[i] = &n
 	}
