@@ -126,10 +126,11 @@ func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
 type copier struct {
 	next    uint64
 	batches map[uint64]*batch
-	order   []uint64          // of batches, the oldest first
-	heard   map[ring.ID]int64 // when each member last was
-	places  []int             // scratch
-	mute    []int             // scratch
+	order   []uint64                   // of batches, the oldest first
+	heard   map[ring.ID]int64          // when each member last was
+	astray  map[ring.ID]map[Key]uint64 // by heir: keys that another member has confirmed instead, and by which batch
+	places  []int                      // scratch
+	mute    []int                      // scratch
 }
 
 // batch is a Replica message that is not confirmed.
@@ -145,6 +146,7 @@ type ref struct {
 	key  Key
 	turn uint32
 	upto uint64
+	heir ring.ID // who has to be told, though another member may be told first
 }
 
 // gathering is the batch being filled for one member.
@@ -216,7 +218,7 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		if d == nil {
 			continue
 		}
-		to := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
+		to, heir := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
 		if to == "" || e.over(now) {
 			was := s.queue.len()
 			n.unpaid(s, e, d, k, e.over(now), fx)
@@ -225,9 +227,9 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		}
 		d.bits &^= queuedBit
 		g := gatheringFor(&open, to)
-		turn, charged := d.turn(), d.charged
+		r := ref{k, d.turn(), d.charged, heir}
 		g.add(s, e)
-		g.refs = append(g.refs, ref{k, turn, charged})
+		g.refs = append(g.refs, r)
 		if len(g.refs) == maxBatch || g.bytes > maxBytes {
 			n.dispatch(now, g, fx)
 		}
@@ -278,12 +280,12 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 }
 
 // copyTo is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
-// next in the ring's order. Charges under SHARE are for the owner alone.
-func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) ring.ID {
+// next in the ring's order. Charges under SHARE are for the owner alone. heir is the one that cannot be spared.
+func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) (to, heir ring.ID) {
 	r, c := v.Ring(), &n.serial.copier
 	c.places = r.Order(e.note, c.places[:0])
 	if len(c.places) == 0 {
-		return ""
+		return "", ""
 	}
 	if v.Hold(e.note, e.epoch).Reason != handoff.Mine && c.places[0] != v.Self() {
 		c.places = c.places[:1]
@@ -294,7 +296,10 @@ func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) ring.ID {
 		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.Old {
 			continue
 		}
-		if t, known := c.heard[id]; !known || t > now-quiet {
+		if heir == "" {
+			heir = id
+		}
+		if n.hears(id, now) {
 			heard = append(heard, i)
 		} else {
 			mute = append(mute, i)
@@ -303,11 +308,17 @@ func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) ring.ID {
 	c.mute = mute
 	switch {
 	case len(heard) > 0:
-		return r.At(heard[attempts%len(heard)]).ID
+		to = r.At(heard[attempts%len(heard)]).ID
 	case len(mute) > 0:
-		return r.At(mute[attempts%len(mute)]).ID
+		to = r.At(mute[attempts%len(mute)]).ID
 	}
-	return ""
+	return to, heir
+}
+
+// hears says whether member id was heard of late, or has had no reason to speak yet.
+func (n *Node) hears(id ring.ID, now int64) bool {
+	t, known := n.serial.copier.heard[id]
+	return !known || t > now-quiet
 }
 
 // late sends again what was not confirmed in time, to somebody else.
@@ -384,6 +395,9 @@ func (n *Node) got(seq uint64, from ring.ID, fx *Effects) {
 			n.confirmed(s, r.key, r.turn, r.upto, fx)
 		}
 		s.mu.Unlock()
+		if c.arrived(from, r.key, seq); r.heir != from {
+			c.stray(r.heir, r.key, seq)
+		}
 	}
 }
 

@@ -117,6 +117,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	n.publish(now, &fx)
 	n.judge(now, &fx)
 	n.tend(now)
+	n.retell(now, &fx)
 	n.flush(now, &fx)
 	n.serial.Unlock()
 	for i := range n.shards {
