@@ -48,7 +48,7 @@ func (n *Node) retell(now int64, fx *Effects) {
 		}
 		g := &gathering{to: id}
 		for _, k := range sortedKeys(c.astray[id]) {
-			if len(g.refs) == maxBatch || g.bytes > maxBytes {
+			if g.full() {
 				break
 			}
 			if !n.gatherStray(now, g, k) {
@@ -75,7 +75,6 @@ func (n *Node) gatherStray(now int64, g *gathering, k Key) bool {
 	if d := s.slab.debt(e.more); d != nil {
 		r.turn, r.upto = d.turn(), d.charged
 	}
-	g.add(s, e)
-	g.refs = append(g.refs, r)
+	g.add(s, e, r)
 	return true
 }

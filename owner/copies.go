@@ -158,8 +158,11 @@ type gathering struct {
 	bytes int
 }
 
-// add puts what is known of e into the batch.
-func (g *gathering) add(s *shard, e *entry) {
+// full says whether the batch is to be sent before there is more in it.
+func (g *gathering) full() bool { return len(g.refs) == maxBatch || g.bytes > maxBytes }
+
+// add puts what is known of e, the key of r, into the batch.
+func (g *gathering) add(s *shard, e *entry, r ref) {
 	if g.refs == nil {
 		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.Counter, 0, usualBatch)
 	}
@@ -174,7 +177,7 @@ func (g *gathering) add(s *shard, e *entry) {
 		c.State.Slots = c.State.Slots[:len(c.State.Slots):len(c.State.Slots)]
 	}
 	g.bytes += sizeOf(&c)
-	g.msg.Counters = append(g.msg.Counters, c)
+	g.msg.Counters, g.refs = append(g.msg.Counters, c), append(g.refs, r)
 }
 
 // replicate sends what the shards have queued.
@@ -227,10 +230,7 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		}
 		d.bits &^= queuedBit
 		g := gatheringFor(&open, to)
-		r := ref{k, d.turn(), d.charged, heir}
-		g.add(s, e)
-		g.refs = append(g.refs, r)
-		if len(g.refs) == maxBatch || g.bytes > maxBytes {
+		if g.add(s, e, ref{k, d.turn(), d.charged, heir}); g.full() {
 			n.dispatch(now, g, fx)
 		}
 	}
