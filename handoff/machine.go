@@ -30,7 +30,7 @@ type Machine struct {
 	behind  bool       // confirmations have come that the view's reach lacks
 	dropped *ring.Ring // the last base that was given up; nil: none since a ring was complete
 	fenced  int64      // no member that was lost can be using its tokens any more from then on
-	pings   uint64
+	rounds  uint64     // of pings: what they are apart is mixed from it
 
 	history   []*ring.Ring // the newest first, the present one too
 	peers     map[ring.ID]*peer
@@ -250,7 +250,7 @@ func (m *Machine) leaving(r *ring.Ring) []*peer {
 
 // ping is the heartbeat to every live member, or to those whose turn it is.
 func (m *Machine) ping(now int64, all bool) []Out {
-	m.pings++
+	m.rounds++
 	turn := func(p *peer) bool { return !p.Old && (all || now >= p.due) }
 	n := 0
 	for _, p := range m.order {
@@ -273,7 +273,7 @@ func (m *Machine) ping(now int64, all bool) []Out {
 // beat is the heartbeat to p. Until the next one it is a fifth more or less than beat, so that members which start together
 // do not beat together; the mix needs no randomness.
 func (m *Machine) beat(now int64, p *peer) Msg {
-	x := (m.o.Inst + m.pings) * 0x9E3779B97F4A7C15 >> 40
+	x := (m.o.Inst + m.rounds) * 0x9E3779B97F4A7C15 >> 40
 	p.due = now + beat - beat/5 + int64(x)%(beat*2/5)
 	msg := Msg{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
 	switch {
