@@ -196,8 +196,8 @@ func (c *Cluster) shut(bound time.Duration) {
 	c.done.Wait()
 }
 
-// calmTicks is how many times as long as a tick the time between two looks is, 5 s, while nothing is new and nothing waits for a moment to come. A look copies
-// what is known of all members, which would be most of what gossip costs a large cluster at rest.
+// calmTicks is how many ticks long the time between two looks is, 5 s, while nothing is new and nothing waits for a moment to
+// come. A look copies what is known of all members, which would be most of what gossip costs a large cluster at rest.
 const calmTicks = 25
 
 // run looks whenever something is new, and from time to time.

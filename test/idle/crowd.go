@@ -111,7 +111,7 @@ func (c *cluster) startOthers(ctx context.Context) error {
 			return err
 		}
 		c.others = append(c.others, o)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // or all would join at once, and time out
 	}
 	return lab.Await(ctx, "the others to know each other", func(context.Context) error {
 		for _, o := range c.others {
