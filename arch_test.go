@@ -168,3 +168,79 @@ func TestEveryPackageSaysOnceWhatItIs(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesWithoutRaceDetector holds the convention for tests that are not run under the race detector. They stand in files
+// *_norace_test.go that a build with -race leaves out. Either they are searches and measurements of one goroutine, in which the
+// detector finds nothing and which it slows down five times; or they count allocations, of which the detector makes its own.
+func TestFilesWithoutRaceDetector(t *testing.T) {
+	found := 0
+	for _, path := range testFiles(t) {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := strings.HasSuffix(path, "_norace_test.go")
+		if skipped := withoutRace(f); named != skipped && (named || hasTests(f)) {
+			t.Errorf("%s: either the name ends in _norace_test.go and the first line is %s, or neither", path, noRace)
+		}
+		if !named {
+			continue
+		}
+		found++
+		if filepath.Base(path) == "alloc_norace_test.go" {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if starts(n) {
+				t.Errorf("%s: a goroutine, which the race detector should see", fset.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("no such file")
+	}
+}
+
+const noRace = "//go:build !race"
+
+// testFiles lists the files of tests of this module.
+func testFiles(t *testing.T) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || isModule(path)) {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+func withoutRace(f *ast.File) bool {
+	return len(f.Comments) > 0 && f.Comments[0].Pos() < f.Package && f.Comments[0].List[0].Text == noRace
+}
+
+func hasTests(f *ast.File) bool {
+	return slices.ContainsFunc(f.Decls, func(d ast.Decl) bool {
+		fn, ok := d.(*ast.FuncDecl)
+		return ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test")
+	})
+}
+
+// starts reports whether n starts a goroutine by itself, by a group or by a benchmark.
+func starts(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		return true
+	case *ast.SelectorExpr:
+		return n.Sel.Name == "Go" || n.Sel.Name == "RunParallel"
+	}
+	return false
+}

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -472,44 +471,6 @@ func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c.steady()
 }
 
-// Whatever the order in which members adopt rings and hear each other, no two of them hold one key, as long as none is lost.
-func TestNoTwoHolders(t *testing.T) {
-	for seed := range uint64(300) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 1))
-			c := newCluster(t, "a", "b", "c", "d")
-			rings := []*ring.Ring{c.ring()}
-			for range 60 {
-				ids := c.ids()
-				id := ids[rnd.IntN(len(ids))]
-				switch rnd.IntN(10) {
-				case 0:
-					c.states[id] = Active + Leaving - c.states[id]
-					rings = append(rings, c.ring())
-				case 1, 2, 3:
-					c.adopt(id, rings[rnd.IntN(len(rings))])
-				case 4:
-					c.adopt(id, rings[len(rings)-1])
-				case 5:
-					c.now += 100 * ms
-					for _, id := range c.ids() {
-						c.send(id, c.machines[id].Tick(c.now))
-					}
-				default:
-					c.deliver(rnd)
-				}
-				c.check(0)
-			}
-			for _, id := range c.ids() {
-				c.states[id] = Active
-			}
-			c.adoptAll()
-			c.run(4 * time.Second)
-			c.steady()
-		})
-	}
-}
-
 // deliver hands over some message, loses or doubles it, or ends some transfer.
 func (c *cluster) deliver(rnd *rand.Rand) {
 	if rnd.IntN(3) == 0 {
@@ -525,90 +486,5 @@ func (c *cluster) deliver(rnd *rand.Rand) {
 	}
 	if m := c.machines[e.To]; m != nil && rnd.IntN(10) > 0 {
 		c.send(e.To, m.Step(c.now, e.from, e.inst, &e.Msg))
-	}
-}
-
-// gains fails when a member begins to hold a key that another one holds.
-func (c *cluster) gains(before map[ring.ID]map[uint64]bool) map[ring.ID]map[uint64]bool {
-	c.t.Helper()
-	now := map[ring.ID]map[uint64]bool{}
-	for _, id := range c.ids() {
-		now[id] = map[uint64]bool{}
-	}
-	for h := range uint64(100) {
-		h *= 0x9E3779B97F4A7C15
-		got := c.holders(h)
-		for _, id := range got {
-			now[id][h] = true
-			if before != nil && !before[id][h] && len(got) > 1 {
-				c.t.Fatalf("%s begins to hold key %x, held by %v", id, h, got)
-			}
-		}
-	}
-	return now
-}
-
-// After a partition both sides hold all keys. As they come together again, in any order, a member may go on holding what
-// it held, but it takes over nothing that somebody else still holds.
-func TestHealTakesOverWhatIsFree(t *testing.T) {
-	for seed := range uint64(200) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 2))
-			c := newCluster(t, "a", "b", "c", "d", "e")
-			whole := c.ring()
-			side := func(id ring.ID) bool { return id == "a" || id == "b" || seed%2 == 0 && id == "c" }
-			c.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
-			c.run(4 * time.Second)
-			c.part(side)
-			c.run(4 * time.Second)
-			c.cut = nil
-			if seed%3 == 0 { // one leaves as they meet, so that keys move within its side, too
-				c.states["b"] = Leaving
-				whole = c.ring()
-			}
-			held := c.gains(nil)
-			waiting := c.ids()
-			for len(waiting) > 0 || len(c.queue) > 0 {
-				if i := rnd.IntN(8); i < len(waiting) {
-					c.adopt(waiting[i], whole)
-					waiting = slices.Delete(waiting, i, i+1)
-				} else if i == 7 {
-					c.now += 50 * ms
-					for _, id := range c.ids() {
-						c.send(id, c.machines[id].Tick(c.now))
-					}
-					if len(waiting) == 0 {
-						break
-					}
-				} else {
-					c.deliver(rnd)
-				}
-				held = c.gains(held)
-			}
-			c.run(5 * time.Second)
-			c.steady()
-		})
-	}
-}
-
-// part lets both sides see the members of the other one die.
-func (c *cluster) part(side func(ring.ID) bool) {
-	for _, mine := range []bool{true, false} {
-		var ms []ring.Member
-		for _, id := range c.ids() {
-			if side(id) == mine {
-				ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
-			}
-		}
-		r := ring.New(ms)
-		for _, m := range ms {
-			s := Standing{NRef: 5, Joined: true}
-			for _, p := range ms {
-				if p.ID != m.ID {
-					s.Peers = append(s.Peers, Peer{ID: p.ID, Inst: p.Inst, State: Active, Weight: 1})
-				}
-			}
-			c.send(m.ID, c.machines[m.ID].SetRing(c.now, r, s))
-		}
 	}
 }

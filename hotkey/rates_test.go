@@ -1,9 +1,6 @@
 package hotkey
 
 import (
-	"maps"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -94,116 +91,6 @@ func TestHotKeysKeepTheirPlace(t *testing.T) {
 	}
 	if r.Len() != MaxTracked || !r.Hot(testKey(0)) || r.Rate(now, testKey(1)) != 0 {
 		t.Errorf("%d keys, hot: %v, the coldest other at %v a second", r.Len(), r.Hot(testKey(0)), r.Rate(now, testKey(1)))
-	}
-}
-
-// twin keeps every event there was of every followed key.
-type twin map[Key]*twinKey
-
-type twinKey struct {
-	at      []int64
-	n       []float64
-	reports map[uint64]report
-	hot     bool
-}
-
-func (k *twinKey) rate(now int64) float64 {
-	sum := 0.0
-	for i, at := range k.at {
-		sum += k.n[i] * math.Exp(-float64(now-at)/1e9)
-	}
-	for _, p := range k.reports {
-		if now-p.at < 3*second {
-			sum += p.rate
-		}
-	}
-	return sum
-}
-
-// follow is nil when there is no place.
-func (w twin) follow(now int64, k Key, rate float64) *twinKey {
-	if w[k] == nil && len(w) == MaxTracked {
-		var out *Key
-		for _, other := range slices.SortedFunc(maps.Keys(w), func(a, b Key) int { return 2*b2i(w[a].rate(now) > w[b].rate(now)) - 1 }) {
-			if !w[other].hot {
-				out = &other
-				break
-			}
-		}
-		if out == nil || w[*out].rate(now) >= rate {
-			return nil
-		}
-		delete(w, *out)
-	}
-	if w[k] == nil {
-		w[k] = &twinKey{reports: map[uint64]report{}}
-	}
-	return w[k]
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func TestRatesAgainstTwin(t *testing.T) {
-	for seed := range uint64(20) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
-		var r Rates
-		w, now, load := twin{}, 1_700_000_000*second, Load{Mean: 5, Absolute: 400}
-		for range 3000 {
-			now += rnd.Int64N(second / 20)
-			k, rate := testKey(rnd.Uint64N(100)), 1000*rnd.Float64()
-			switch rnd.IntN(8) {
-			case 0:
-				known := w[k] != nil
-				x := w.follow(now, k, rate)
-				if r.Consider(now, k, rate, 0) != (x != nil) {
-					t.Fatalf("seed %d: considered: %v", seed, x == nil)
-				}
-				if x != nil && !known {
-					x.at, x.n = append(x.at, now), append(x.n, rate)
-				}
-			case 1:
-				if x, who := w[k], rnd.Uint64N(4); x != nil { // one that a report brings in may tie with others at 0
-					x.reports[who] = report{who, now, rate}
-					r.Report(now, k, who, rate)
-				}
-			case 2:
-				if rnd.IntN(10) == 0 {
-					for _, c := range r.Tick(now, load) {
-						w[c.Key].hot = c.Hot
-					}
-					maps.DeleteFunc(w, func(_ Key, x *twinKey) bool { return !x.hot && x.rate(now) < load.Absolute/8 })
-				}
-			default:
-				x := w[k]
-				if r.Count(k, now, 3) != (x != nil) {
-					t.Fatalf("seed %d: counted: %v", seed, x == nil)
-				}
-				if x != nil {
-					x.at, x.n = append(x.at, now), append(x.n, 3)
-				}
-			}
-			compare(t, &r, w, now)
-		}
-	}
-}
-
-func compare(t *testing.T, r *Rates, w twin, now int64) {
-	t.Helper()
-	seen := 0
-	r.All(now, func(k Key, rate float64, hot bool) {
-		seen++
-		x := w[k]
-		if x == nil || x.hot != hot || r.Hot(k) != hot || rate != r.Rate(now, k) || math.Abs(rate-x.rate(now)) > 1e-6*(1+rate) {
-			t.Fatalf("key %x: %v a second, hot %v; twin %+v", k, rate, hot, x)
-		}
-	})
-	if seen != len(w) || r.Len() != seen {
-		t.Fatalf("%d keys, %d are followed, the twin has %d", r.Len(), seen, len(w))
 	}
 }
 

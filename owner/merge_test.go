@@ -208,33 +208,3 @@ func TestShareWithoutRoom(t *testing.T) {
 		}
 	}
 }
-
-// A table that grows, is swept and loses keys while it is read is read whole.
-func TestScanOfAChangingTable(t *testing.T) {
-	n := alone(Options{})
-	const kept = 30_000
-	for i := range kept {
-		take(n, t0, ask(i, 100, time.Hour, 1))
-		take(n, t0, ask(100_000+i, 100, 20*time.Millisecond, 1)) // these end
-	}
-	seen := map[Key]bool{}
-	p := newPicker(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
-	now, more := t0, 0
-	for c := (&scan{}); c.shard < shards; {
-		s := &n.shards[c.shard]
-		for _, x := range c.read(n, s, s.clock(now), p, nil) {
-			seen[x.Key] = true
-		}
-		now += milli / 4
-		for range 150 {
-			take(n, now, ask(200_000+more, 100, time.Hour, 1))
-			more++
-		}
-		n.Tick(now)
-	}
-	for i := range kept {
-		if !seen[key(i)] {
-			t.Fatalf("key %d was missed; %d of %d seen", i, len(seen), kept)
-		}
-	}
-}

@@ -14,6 +14,8 @@ import (
 
 const second = int64(time.Second)
 
+var algorithms = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket}
+
 // t0 is the beginning of an hour.
 var t0 = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
 

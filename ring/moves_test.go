@@ -47,25 +47,6 @@ func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
 	}
 }
 
-func TestMovesIsWhatOwnerSaysChanged(t *testing.T) {
-	rnd := seeded(3)
-	for range 20 {
-		pool := fleet(rnd, 8, 3)
-		pick := func() *Ring {
-			var some []Member
-			for _, m := range pool {
-				if rnd.IntN(3) > 0 {
-					m.Weight = uint32(1 + rnd.IntN(3))
-					some = append(some, m)
-				}
-			}
-			return New(some)
-		}
-		a, b := pick(), pick()
-		checkMoves(t, a, b, Moves(a, b), rnd)
-	}
-}
-
 func TestMovesToAndFromNobody(t *testing.T) {
 	r, empty := New(fleet(seeded(1), 3, 1)), &Ring{}
 	if m := Moves(empty, empty); m != nil {

@@ -208,25 +208,6 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 	}
 }
 
-func TestSmallRings(t *testing.T) {
-	for name, r := range map[string]*Ring{"zero": {}, "empty": New(nil)} {
-		if r.Len() != 0 || r.Owner(1) != -1 || r.Heir(1) != -1 || r.Rank(1, 0) != -1 || r.Index("a") != -1 ||
-			len(r.Order(1, nil)) != 0 || r.Fingerprint() != 0 || r.Weight() != 0 {
-			t.Errorf("%s ring has somebody", name)
-		}
-	}
-	one := New([]Member{{ID: "a"}})
-	if one.Owner(1) != 0 || one.Heir(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
-		t.Error("a lone member is not alone")
-	}
-	if one.At(0).Weight != 1 || len(one.table.hashes) != PointsPerWeight {
-		t.Error("weight 0 does not count as 1")
-	}
-	if r := New([]Member{{ID: "a", Weight: math.MaxUint32}}); r.Weight() != MaxCapacity-1 {
-		t.Errorf("weight %d", r.Weight())
-	}
-}
-
 func TestNewKeepsTheNewestOfAName(t *testing.T) {
 	r := New([]Member{{ID: "a", Inst: 1, Ver: 9}, {ID: "b"}, {ID: "a", Inst: 2, Ver: 3}, {ID: "a", Inst: 2, Ver: 2}})
 	if r.Len() != 2 || r.At(0) != (Member{ID: "a", Inst: 2, Ver: 3, Weight: 1}) {
@@ -304,63 +285,6 @@ func TestMoreOwnersThanCapacity(t *testing.T) {
 				t.Fatalf("%d owners: point %d is owner %d's", n, i, o)
 			}
 		}
-	}
-}
-
-// A ring that shares its table is the same ring, whatever members leave, come back, are renewed or join.
-func TestNextIsNew(t *testing.T) {
-	rnd := seeded(3)
-	all := fleet(rnd, 30, 3)
-	on, r, shared := slices.Clone(all[:24]), New(all[:24]), 0
-	for step := range 60 {
-		before := New(on)
-		switch k := rnd.IntN(len(on)); {
-		case step%2 == 0: // two leave
-			on = slices.Delete(on, k, min(k+2, len(on)))
-		case rnd.IntN(4) == 0: // one grows
-			on[k].Weight++
-		default: // some come or come back, as other boots
-			for i := range all {
-				if len(on) < 24 && !slices.ContainsFunc(on, func(m Member) bool { return m.ID == all[i].ID }) {
-					m := all[i]
-					m.Inst += uint64(step)
-					on = append(on, m)
-				}
-			}
-		}
-		next, want := r.Next(on, all[:step%len(all)]), New(on)
-		if share(next, r) {
-			shared++
-		}
-		if next.Fingerprint() != want.Fingerprint() || next.Len() != want.Len() || next.Weight() != want.Weight() {
-			t.Fatalf("step %d: another ring", step)
-		}
-		for range 300 {
-			h := rnd.Uint64()
-			if i := rnd.IntN(len(want.table.hashes)); h%2 == 0 {
-				h = want.table.hashes[i] + h%3 - 1 // at a point or beside it
-			}
-			i := rnd.IntN(want.Len())
-			if next.Owner(h) != want.Owner(h) || next.Heir(h) != want.Heir(h) || next.Rank(h, i) != want.Rank(h, i) ||
-				!slices.Equal(next.Order(h, nil), want.Order(h, nil)) {
-				t.Fatalf("step %d, hash %x: owner %d, heir %d, rank %d; want %d, %d, %d", step, h,
-					next.Owner(h), next.Heir(h), next.Rank(h, i), want.Owner(h), want.Heir(h), want.Rank(h, i))
-			}
-		}
-		if !slices.Equal(Moves(r, next), Moves(before, want)) || !slices.Equal(Moves(next, r), Moves(want, before)) {
-			t.Fatalf("step %d: other moves", step)
-		}
-		r = next
-	}
-	if shared < 15 || shared == 60 {
-		t.Errorf("%d of 60 rings share their table", shared)
-	}
-	if n := r.Next(nil, nil); n.Owner(1) != -1 || n.Len() != 0 || n.Fingerprint() != 0 {
-		t.Error("nobody is left, and owns something")
-	}
-	one := New(all[:2]).Next(all[:1], nil)
-	if zero := (&Ring{}).Next(all[:1], nil); one.Heir(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
-		t.Error("one member alone is not the only owner")
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !race
+
 package limit
 
 import (
@@ -21,10 +23,6 @@ var sound = counter{
 	refund: func(r Rule, s *State, now int64, w, n uint64) { r.Refund(s, now, w, n) },
 	merge:  func(r Rule, into, from *State) { r.Merge(into, from) },
 }
-
-func (s State) clone() State { return State{TAT: s.TAT, Slots: slices.Clone(s.Slots)} }
-
-func same(a, b *State) bool { return a.TAT == b.TAT && slices.Equal(a.Slots, b.Slots) }
 
 // truth is what all members together charged and gave back, in one counter that sees everything at once.
 type truth struct {

@@ -1,3 +1,5 @@
+//go:build !race
+
 package owner
 
 import (
@@ -8,8 +10,6 @@ import (
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
-
-var algorithms = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket}
 
 // Members join and leave while all of them are asked, in every order of messages: what is admitted is the limit, not a
 // hit more and not one less.

@@ -1,0 +1,36 @@
+//go:build !race
+
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
+)
+
+// What an approximate rule admits beyond its limit stays within its slack, with few messages.
+func TestApproximateStaysWithinItsSlack(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket} {
+		for seed := range uint64(6) {
+			w := newNetwork(t, seed, Options{}, "a", "b", "c", "d")
+			w.lossy = float64(seed%3) * 0.1
+			q := ask(1, 20_000, time.Hour, 1)
+			q.Rule.Algorithm, q.Mechanism, q.Knobs = algorithm, Approximate, &lease.Knobs{Slack: 200}
+			before := w.leased
+			var sum tally
+			begin := w.now
+			w.pour(q, 10_000, 3*time.Second, &sum)
+			drained := uint64(0)
+			if algorithm.Bucket() {
+				drained = uint64(w.now-begin) * 20_000 / uint64(time.Hour)
+			}
+			asked := sum.asked - sum.local
+			t.Logf("%v, seed %d: %+v, %d messages, %d asked elsewhere or of the owner itself", algorithm, seed, sum, w.leased-before, asked)
+			if sum.admitted < 20_000 || sum.admitted > 20_200+drained {
+				t.Errorf("%v, seed %d: %d admitted of 20000", algorithm, seed, sum.admitted)
+			}
+		}
+	}
+}

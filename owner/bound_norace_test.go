@@ -1,0 +1,124 @@
+//go:build !race
+
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Members of an old version come, go, pause, cut each other off and ask whom they like, each with a ring of its own age.
+// Whatever is admitted on a key in a window is at most the limit and the sum of the bounds the members report.
+func TestAdmittedWithinTheReportedBound(t *testing.T) {
+	exceeded := 0
+	for seed := range uint64(20) {
+		exceeded += runCluster(t, seed)
+	}
+	if exceeded == 0 {
+		t.Error("no run ever admitted more than a limit: the test shows nothing")
+	}
+}
+
+type simulated struct {
+	*Node
+	id   ring.ID
+	due  []adoption
+	next int64 // time of its next Tick
+}
+
+// adoption is a ring that a member will adopt.
+type adoption struct {
+	at  int64
+	ids []ring.ID
+	n   int
+}
+
+func runCluster(t *testing.T, seed uint64) (exceeded int) {
+	rnd := random(seed)
+	ids := names(5)
+	live := 3
+	var ms []*simulated
+	for _, id := range ids {
+		m := &simulated{Node: New(Options{Self: id, MaxKeys: 400}), id: id}
+		move(m.Node, t0-10*second, ids[:live]...)
+		ms = append(ms, m)
+	}
+	admitted := twin{}
+	now := t0
+	for range 20_000 {
+		now += rnd.Int64N(second / 100)
+		if rnd.IntN(700) == 0 { // the ring changes, and everybody learns it in his own time
+			live = 2 + rnd.IntN(4)
+			for _, m := range ms {
+				m.due = append(m.due, adoption{now + rnd.Int64N(second), ids[:live], live + rnd.IntN(2)})
+			}
+		}
+		m := ms[rnd.IntN(live)]
+		for _, o := range ms {
+			o.step(now)
+			if rnd.IntN(3000) == 0 {
+				o.next += 4 * second // a pause
+			}
+		}
+		q := ask(rnd.IntN(12), 20, []time.Duration{time.Second, 10 * time.Second}[rnd.IntN(2)], 1+rnd.Uint64N(3))
+		q.Key[0] ^= uint64(q.Rule.Window)
+		q.Degraded = Degraded(rnd.IntN(2) * 2)
+		a := m.Take(now, &q)
+		if a.Kind == Wait {
+			m.Cancel(a.Ticket)
+			a = m.Degrade(now, &q)
+		}
+		if a.Kind == Ask {
+			a = askOwner(now, ms, a, m, &q, rnd.IntN(10) == 0)
+		}
+		if a.Over {
+			continue
+		}
+		sum := admitted.admit(now, &q)
+		bound := uint64(0)
+		if sum > uint64(q.Rule.Limit) {
+			for _, o := range ms {
+				bound += o.Facts(now).Bound()
+			}
+		}
+		if sum > uint64(q.Rule.Limit)+bound {
+			t.Fatalf("seed %d: admitted %d of %d, bound %d, last by %s: %+v", seed, sum, q.Rule.Limit, bound, m.id, a)
+		}
+		if sum > uint64(q.Rule.Limit) {
+			exceeded++
+		}
+	}
+	return exceeded
+}
+
+func askOwner(now int64, ms []*simulated, a Answer, from *simulated, q *Question, lost bool) Answer {
+	as := make([]Answer, 1)
+	for _, o := range ms {
+		if o.id == a.Member && !lost {
+			o.Serve(now, from.id, false, []Question{*q}, as)
+			if as[0].Kind == Decided {
+				from.Observe(now, q, &as[0])
+				return as[0]
+			}
+			if as[0].Kind == Wait {
+				o.Cancel(as[0].Ticket)
+			}
+		}
+	}
+	return from.Degrade(now, q)
+}
+
+func (m *simulated) step(now int64) {
+	for len(m.due) > 0 && m.due[0].at <= now {
+		st := standing(m.id, m.due[0].ids...)
+		st.NRef = m.due[0].n
+		m.SetRing(now, ringOf(m.due[0].ids...), st)
+		m.due = m.due[1:]
+	}
+	if now >= m.next {
+		m.Tick(now)
+		m.next = now + second/2
+	}
+}

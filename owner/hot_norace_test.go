@@ -1,0 +1,78 @@
+//go:build !race
+
+package owner
+
+import (
+	"testing"
+	"time"
+)
+
+// A key that is asked for too often is leased within two seconds, is known by its name at its owner, and is its owner's
+// alone again when it has cooled.
+func TestHotKeyIsLeasedAndCools(t *testing.T) {
+	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
+	q := ask(1, 100_000, time.Hour, 1)
+	owner := w.nodes[w.ring().At(w.ring().Owner(q.Owner)).ID]
+	var sum tally
+	w.pour(q, 100, 3*time.Second, &sum)
+	if sum.local > 0 || len(owner.HotKeys(w.now)) > 0 {
+		t.Fatalf("leased at half the rate: %+v", sum)
+	}
+	w.pour(q, 2000, 2*time.Second, &sum)
+	hot := owner.HotKeys(w.now)
+	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != q.Owner || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
+		t.Fatalf("hot keys: %+v", hot)
+	}
+	for _, id := range w.ids() {
+		w.nodes[id].Name(q.Key, "shop", "api_key=1", "1", nil)
+		w.nodes[id].Name(key(99), "shop", "api_key=2", "2", nil)
+	}
+	sum = tally{}
+	before := owner.Facts(w.now).Decided[Full]
+	w.pour(q, 2000, 2*time.Second, &sum)
+	if reached := owner.Facts(w.now).Decided[Full] - before; reached > 2000 || sum.local < 2000 {
+		t.Errorf("%d of 4000 questions reached the owner, a third of which it was asked itself: %+v", reached, sum)
+	}
+	if hot = owner.HotKeys(w.now); hot[0].Name != "api_key=1" || hot[0].Owner != "1" {
+		t.Errorf("no name: %+v", hot)
+	}
+	w.run(45 * time.Second)
+	for _, id := range w.ids() {
+		n := w.nodes[id]
+		if hot, held := n.HotKeys(w.now), n.Held(w.now); len(hot)+len(held) > 0 {
+			t.Errorf("%s after it cooled: %+v %+v", id, hot, held)
+		}
+	}
+	var after tally
+	w.pour(q, 50, time.Second, &after)
+	if after.local > 0 {
+		t.Errorf("still leased: %+v", after)
+	}
+}
+
+// A hot key of which more is asked for than its limit reaches its owner once for twenty questions at most, and its limit
+// is used up.
+func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
+	for _, members := range []int{3, 5} {
+		w := newNetwork(t, 3, Options{HotRate: 500}, many(members)...)
+		q := ask(1, 5000, time.Second, 1)
+		asked := func() (n uint64) {
+			for _, m := range w.nodes {
+				n += m.Facts(w.now).Asked
+			}
+			return n
+		}
+		var before, sum tally
+		w.pour(q, 8000, 2*time.Second, &before)
+		was, messages := asked(), w.leased
+		w.pour(q, 8000, 4*time.Second, &sum)
+		others := sum.asked * uint64(members-1) / uint64(members)
+		t.Logf("%d members: %+v, %d asked of the owner, %d messages", members, sum, asked()-was, w.leased-messages)
+		if n := asked() - was; n*20 > others {
+			t.Errorf("%d of %d questions reached the owner", n, others)
+		}
+		if sum.admitted > 4*5000 || sum.admitted < 4*5000*97/100 {
+			t.Errorf("%d of %d admitted", sum.admitted, 4*5000)
+		}
+	}
+}

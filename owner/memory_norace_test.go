@@ -1,0 +1,151 @@
+//go:build !race
+
+package owner
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+)
+
+// At most 64 bytes a key, at any size beyond a few pages, also while the table grows.
+func TestBytesPerKey(t *testing.T) {
+	tab := &table{ledger: &ledger{max: 1 << 20}}
+	worst, at80 := 0.0, 0.0
+	for i := range 200_000 {
+		k := key(i)
+		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1)
+		each := float64(tab.bytes()) / float64(tab.n)
+		if i > 40*pageSlots {
+			worst = max(worst, each)
+		}
+		if i > 40*pageSlots && tab.n == tab.slots.size*4/5 {
+			at80 = max(at80, each)
+		}
+	}
+	t.Logf("at most %.1f bytes a key, at 80 %% fill %.1f", worst, at80)
+	if worst > 66 || at80 > 64 || at80 == 0 {
+		t.Errorf("%.1f bytes a key, at 80 %% fill %.1f", worst, at80)
+	}
+}
+
+// What a real Node takes a key, by the kernel, and what the collector does about it. KEYWARD_LONG=1 counts ten million.
+func TestMemoryPerKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	sizes := []int{1e6}
+	if os.Getenv("KEYWARD_LONG") != "" {
+		sizes = append(sizes, 1e7)
+	}
+	empty := collection()
+	t.Logf("no keys: a collection takes %v of CPU", empty)
+	for _, keys := range sizes {
+		before := resident(t)
+		n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
+		for i := range keys {
+			q := Question{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+			n.Take(t0, &q)
+		}
+		grown := resident(t)
+		slots := 0
+		for i := range n.shards {
+			slots += n.shards[i].tables[owned].bytes()
+		}
+		each := float64(slots) / float64(keys)
+		gc := collection()
+		t.Logf("%d keys: %.1f bytes of table and %.1f of RSS a key; a collection takes %v of CPU",
+			keys, each, float64(grown-before)/float64(keys), gc)
+		if n.Facts(t0).Keys != keys || each > 68 {
+			t.Errorf("%d keys, %.1f bytes each", n.Facts(t0).Keys, each)
+		}
+		runtime.KeepAlive(n)
+	}
+}
+
+// resident is what the process takes, once what is free has been given back.
+func resident(t *testing.T) int {
+	t.Helper()
+	debug.FreeOSMemory()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// collection is the CPU time that the collector takes for marking, the mean of some.
+func collection() time.Duration {
+	const times = 5
+	read := func() float64 {
+		s := []metrics.Sample{{Name: "/cpu/classes/gc/mark/dedicated:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/assist:cpu-seconds"}}
+		metrics.Read(s)
+		return s[0].Value.Float64() + s[1].Value.Float64()
+	}
+	runtime.GC()
+	begin := read()
+	for range times {
+		runtime.GC()
+	}
+	return time.Duration((read() - begin) / times * 1e9).Round(time.Microsecond)
+}
+
+// Keys that expire at one instant are gone within three rounds of Ticks, each of which looks at an eighth of the slots.
+func TestExpiryInSteps(t *testing.T) {
+	const keys = 200_000
+	n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
+	for i := range keys {
+		q := Question{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+		n.Take(t0, &q)
+	}
+	ticks, later := 0, t0+int64(time.Hour)+int64(time.Second)
+	for ; n.Facts(later).Keys > 0 && ticks < 100; ticks++ {
+		n.Tick(later)
+	}
+	t.Logf("%d keys are gone after %d ticks", keys, ticks)
+	if ticks > 3*sweepPart {
+		t.Errorf("%d ticks", ticks)
+	}
+	for i := range n.shards {
+		if b := n.shards[i].tables[owned].bytes(); b > 0 {
+			t.Fatalf("%d bytes are left", b)
+		}
+	}
+}
+
+// A sweep of a full table of which all has expired visits no more than its step and one chain.
+func TestSweepIsBounded(t *testing.T) {
+	tab := &table{ledger: &ledger{max: 1 << 20}, seed: [2]uint64{3, 4}}
+	for i := 0; i < 100_000 || float64(tab.n) < mostFull*float64(tab.slots.size); i++ {
+		k := spread(i)
+		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(unit * int64(1+i%2))
+	}
+	most := 0
+	for left := tab.n; left > 50_000; left = tab.n {
+		was := tab.swept
+		if tab.sweep(unit+int64(ahead), 0, sweepStep) {
+			break
+		}
+		most = max(most, tab.swept-was)
+	}
+	t.Logf("at most %d slots", most)
+	if most > sweepStep+1500 {
+		t.Errorf("%d slots under one lock", most)
+	}
+	for i := range 100_000 {
+		if k := spread(i); i%2 == 1 && tab.find(hash(tab.seed, k), k) == nil {
+			t.Fatalf("key %d is lost", i)
+		}
+	}
+}
