@@ -6,7 +6,6 @@ BIN := bin
 CACHE := .cache
 LINT := $(GO) tool -modfile=tools/go.mod golangci-lint
 ENVOY_VERSION ?= 1.40.0
-E2E_TIMEOUT ?= 40m
 
 .PHONY: help
 help: ## Show this help
@@ -15,15 +14,23 @@ help: ## Show this help
 .PHONY: build
 build: ## Build bin/sidecar, bin/xds, bin/keyward and bin/ratelimit
 	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/ ./cmd/sidecar ./cmd/xds ./cmd/keyward
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/sidecar ./cmd/xds ./cmd/keyward
 	@ln -sf sidecar $(BIN)/ratelimit
 
 .PHONY: demo
 demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch them limit (about a minute)
 	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(BIN)/keyward demo
 
-.PHONY: test
-test: lint unit e2e page boards walk kube ## Everything CI runs: lint, unit tests with the race detector, end to end against a real Envoy, a real cluster
+RUN := $(GO) run ./test/run
+.PHONY: test quick deep
+test: ## Everything that has to pass: lint, unit tests with the race detector, virtual clusters, real Envoys, a real Kubernetes (20 minutes)
+	@$(RUN) test
+
+quick: ## Lint, unit tests without the race detector, one real Envoy, one cluster (3 minutes)
+	@$(RUN) quick
+
+deep: ## What takes hours: 100,000 virtual clusters, soak, fuzzing, the simulator with the race detector
+	@$(RUN) deep
 
 .PHONY: lint
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
@@ -34,23 +41,13 @@ lint: ## Formatting, go vet, go mod tidy, golangci-lint
 	cd test/page && $(GO) mod tidy -diff && $(GO) vet ./...
 	$(LINT) run ./...
 
-# Searches of one goroutine in pure packages: the race detector finds nothing in them and takes five times as long.
-PURE := ./limit ./lease ./handoff ./owner ./config
-SEARCHES := TestEveryOrder|TestEachCondition|TestNoTwoHolders|TestLongLog|TestOracle|TestLeasesAdmitTheLimit|TestAdmittedWithinTheReportedBound|TestLeasesNeverAdmitMore|TestHealTakesOverWhatIsFree|TestApproximateStaysWithinItsSlack
-
 .PHONY: chart
 chart: ## Write the chart's copies of alerts and boards, its README's table and its renderings (with Helm from make kube)
 	$(GO) test -count=1 ./charts -update
 
 .PHONY: unit
-unit: ## Unit, property and conformance tests with the race detector
-	@echo "== unit tests"
-	$(GO) test -race -timeout 20m -skip '$(SEARCHES)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/sim)
-	$(GO) test -timeout 20m -run '$(SEARCHES)' $(PURE)
-	$(GO) test -race -short -timeout 20m ./test/sim/...
-	@echo "== virtual clusters"
-	$(GO) test -v -timeout 20m ./test/sim
-	cd bench && $(GO) vet ./... && $(GO) test ./...
+unit: ## Unit, property and conformance tests, with the race detector and the searches without it
+	@$(RUN) -only unit,search test
 
 .PHONY: sim
 SEEDS ?= 5000
@@ -63,35 +60,22 @@ idle: ## What a sidecar costs that nobody asks: memory and processor time among 
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
 	$(GO) run ./test/idle -bin $(BIN)/idle
 
-.PHONY: e2e
-e2e: build ## End to end: real processes, real Envoys, mTLS
-	@echo "== end to end"
-	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" ENVOY_1_36="$$(scripts/envoy 1.36.4)" ENVOY_1_38="$$(scripts/envoy 1.38.3)" \
-	  $(GO) test -count=1 -timeout $(E2E_TIMEOUT) -v ./test/e2e/
+.PHONY: e2e page boards walk kube
+MATCH ?= .
+e2e: ## End to end: real processes, real Envoys, mTLS; MATCH=Hot: the tests whose names match
+	@$(RUN) -only machine,build,e2e -match '$(MATCH)' test
 
-.PHONY: page
-page: build ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
-	@echo "== page"
-	cd test/page && $(GO) test -count=1 -timeout 5m -v ./...
+page: ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
+	@$(RUN) -only machine,build,page test
 
-.PHONY: boards
-boards: build ## Dashboards and alerts: Grafana's schema, promtool, every query asked of a real cluster's Prometheus
-	@echo "== dashboards"
-	ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(GO) test -count=1 -timeout 10m -v -run 'TestSchema|TestAlerts|TestLive' ./dashboards/
+boards: ## Dashboards and alerts: Grafana's schema, promtool, every query asked of a real cluster's Prometheus
+	@$(RUN) -only machine,build,boards test
 
-.PHONY: walk
-walk: build ## Do what the quickstart and the migration guide say on this machine, command by command, and time it (needs redis-server)
-	@echo "== the manual"
-	$(GO) run ./test/walk docs/quickstart.md "On this machine"
-	$(GO) run ./test/walk docs/migration.md
+walk: ## Do what the quickstart and the migration guide say on this machine, command by command, and time it
+	@$(RUN) -only machine,build,walk test
 
-.PHONY: kube kube-build
 kube: ## The chart on a real Kubernetes of one node: rolling update, scale-up, Job, a pod cut off, server-side validation (needs root)
-	@echo "== a real cluster"
-	GO="$(GO)" scripts/kube
-
-kube-build: ## Build that Kubernetes, and Helm 3 and 4 (once)
-	GO="$(GO)" scripts/kube build
+	@$(RUN) -only machine,build,kube-build,chart,kube test
 
 .PHONY: fuzz
 FUZZTIME ?= 30s

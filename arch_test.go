@@ -57,6 +57,7 @@ var layers = map[string][]string{
 	"test/kube/pod":       {},
 	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
 	"test/sim/main":       {"test/sim"},
+	"test/run":            {},
 	"test/scale":          {"ring"},
 	"test/scale/main":     {"limit", "ring", "handoff", "owner", "cluster", "peer", "envoy/xds", "test/scale"},
 	"test/walk":           {},

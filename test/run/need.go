@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// need is something that a stage needs of the machine.
+type need struct {
+	have   func() bool
+	debian string // the package that brings it
+	bring  string // what else does
+}
+
+func program(name, debian string) need {
+	return need{debian: debian, have: func() bool {
+		_, err := exec.LookPath(name)
+		return err == nil
+	}}
+}
+
+func file(path, debian string) need {
+	return need{debian: debian, have: func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}}
+}
+
+// needs are all that stages name.
+var needs = map[string]need{
+	"root":       {have: func() bool { return runtime.GOOS == "linux" && os.Getuid() == 0 }, bring: "run it as root on Linux"},
+	"python3":    program("python3", "python3"),
+	"venv":       {have: func() bool { return exec.Command("python3", "-c", "import ensurepip").Run() == nil }, debian: "python3-venv"},
+	"ip":         program("ip", "iproute2"),
+	"iptables":   program("iptables", "iptables"),
+	"redis":      program("redis-server", "redis-server"),
+	"chromium":   program("chromium", "chromium"),
+	"prometheus": program("prometheus", "prometheus"),
+	"npm":        program("npm", "npm"),
+	"containerd": program("containerd", "containerd"),
+	"runc":       program("runc", "runc"),
+	"etcd":       program("etcd", "etcd-server"),
+	"cni":        file("/usr/lib/cni/bridge", "containernetworking-plugins"),
+	"nsenter":    program("nsenter", "util-linux"),
+}
+
+// lacking returns which of the needs are not met, and what brings them; nothing when all are met.
+func (m *machine) lacking(names []string) (why, bring string) {
+	var lacks, packages, other []string
+	for _, name := range names {
+		n, ok := needs[name]
+		switch {
+		case !ok:
+			panic("no need is called " + name)
+		case n.have():
+			continue
+		case n.debian != "":
+			packages = append(packages, n.debian)
+		default:
+			other = append(other, n.bring)
+		}
+		lacks = append(lacks, name)
+	}
+	if len(lacks) == 0 {
+		return "", ""
+	}
+	if len(packages) > 0 {
+		other = append(other, "apt-get install "+strings.Join(packages, " "))
+	}
+	return "this machine lacks " + strings.Join(lacks, ", "), strings.Join(other, "; ")
+}
+
+// missingPackages lists Debian's packages for what the stages need or want and the machine lacks.
+func missingPackages(stages []*stage) (out []string) {
+	for _, s := range stages {
+		for _, name := range slices.Concat(s.needs, s.wants) {
+			if n := needs[name]; n.debian != "" && !n.have() && !slices.Contains(out, n.debian) {
+				out = append(out, n.debian)
+			}
+		}
+	}
+	return out
+}
+
+// installer is the command that installs packages, or why there is none. Services of what it installs are not started: the tests start
+// their own.
+func (m *machine) installer(packages []string) ([]string, error) {
+	if !m.install {
+		return nil, fmt.Errorf("not installed: %s", strings.Join(packages, " "))
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return nil, fmt.Errorf("no apt-get on this machine: %s are not installed", strings.Join(packages, " "))
+	}
+	return append([]string{"scripts/packages"}, packages...), nil
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// suites are what a run can be of. The budgets hold for two processors with everything compiled before.
+var suites = map[string]func() []*stage{"quick": quick, "test": whole, "deep": deep}
+
+// quick answers within three minutes: does it hang together?
+func quick() []*stage {
+	return []*stage{
+		machineStage(quickTests), buildStage(),
+		{name: "lint", about: "formatting, vet, tidiness, golangci-lint", budget: time.Minute, jobs: command(2, "make", "-s", "lint")},
+		{name: "unit", about: "unit tests without the race detector, short", budget: 2 * time.Minute, jobs: quickUnit},
+		{name: "e2e", about: "one real Envoy, one cluster", budget: time.Minute, after: []string{"machine", "build"}, wants: []string{"ip"}, jobs: endToEnd(quickTests)},
+	}
+}
+
+// quickTests are the tests of e2e that quick runs.
+var quickTests = []string{"TestOwnerDirect", "TestExactPerSecond"}
+
+// whole is everything that has to pass before a change lands.
+func whole() []*stage {
+	return []*stage{
+		machineStage(nil), buildStage(),
+		{name: "unit", about: "unit, property and conformance tests with the race detector", budget: 4 * time.Minute, jobs: unit},
+		{
+			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit"},
+			wants: []string{"root", "ip", "iptables", "redis", "venv"}, jobs: endToEnd(nil),
+		},
+		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
+		{name: "page", about: "the page of a real cluster in Chromium", budget: 2 * time.Minute, after: []string{"e2e"}, needs: []string{"chromium"}, jobs: pageTests},
+		{
+			name: "boards", about: "dashboards and alerts: Grafana's schema, promtool, a real cluster's Prometheus", budget: 3 * time.Minute, after: []string{"e2e"},
+			needs: []string{"prometheus", "npm"}, jobs: boards,
+		},
+		{
+			name: "kube", about: "the chart on a real Kubernetes of one node", budget: 5 * time.Minute, after: []string{"kube-build", "e2e"}, needs: kubeNeeds,
+			jobs: kube,
+		},
+		{name: "lint", about: "formatting, vet, tidiness, golangci-lint", budget: 2 * time.Minute, jobs: idly(command(1, "make", "-s", "lint"))},
+		{name: "search", about: "searches by one goroutine, without the race detector", budget: 2 * time.Minute, jobs: idly(search)},
+		{name: "sim", about: "whole clusters in virtual time", budget: 5 * time.Minute, jobs: idly(sim)},
+		{name: "chart", about: "the Helm chart, with Helm 3 and 4", budget: 2 * time.Minute, after: []string{"kube-build"}, jobs: idly(chart)},
+		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build"}, jobs: idly(bench)},
+		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes", budget: 4 * time.Minute, jobs: idly(release)},
+		{name: "kube-build", about: "a Kubernetes, Helm 3 and 4: once for a version", budget: 10 * time.Second, after: []string{"machine"}, jobs: idly(command(1, "test/kube/tools/build"))},
+	}
+}
+
+var kubeNeeds = []string{"root", "python3", "containerd", "runc", "etcd", "cni", "iptables", "ip", "nsenter"}
+
+// machineStage brings what the stages need of Debian's packages, Go modules, Envoys and Python.
+func machineStage(tests []string) *stage {
+	return &stage{name: "machine", about: "packages, Go modules, Envoys", budget: 20 * time.Second, jobs: func(_ context.Context, m *machine) ([]*job, error) {
+		var jobs []*job
+		if packages := missingPackages(m.stages); len(packages) > 0 {
+			if args, err := m.installer(packages); err == nil {
+				jobs = append(jobs, &job{name: "packages", args: args, optional: true})
+			}
+		}
+		versions, modules := []string{envoyVersion}, []string{"."}
+		if tests == nil {
+			versions = append(versions, envoy136, envoy138)
+			modules = append(modules, "bench", "test/page", "test/kube/tools")
+		}
+		for _, dir := range modules {
+			jobs = append(jobs, &job{name: "modules " + dir, args: []string{"go", "mod", "download"}, dir: dir})
+		}
+		for _, v := range versions {
+			jobs = append(jobs, &job{name: "envoy " + v, args: []string{"scripts/envoy", v}})
+		}
+		return jobs, nil
+	}}
+}
+
+const envoyVersion, envoy136, envoy138 = "1.40.0", "1.36.4", "1.38.3"
+
+// program of the end-to-end tests, compiled once.
+const endToEndProgram = ".cache/test/e2e.test"
+
+func buildStage() *stage {
+	return &stage{name: "build", about: "the programs, and the program of the end-to-end tests", budget: 20 * time.Second, jobs: func(context.Context, *machine) ([]*job, error) {
+		return []*job{
+			{name: "programs", args: []string{"make", "-s", "build"}, load: 1},
+			{name: "e2e", args: []string{"go", "test", "-c", "-o", endToEndProgram, "./test/e2e"}, load: 1},
+		}, nil
+	}}
+}
+
+// packages lists the module's packages but for those in other stages.
+func (m *machine) packages(ctx context.Context) ([]string, error) {
+	text, err := m.output(ctx, "go", "list", "./...")
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(strings.Fields(text), func(p string) bool {
+		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/charts", "/dashboards"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
+	}), nil
+}
+
+func unit(ctx context.Context, m *machine) ([]*job, error) {
+	packages, err := m.packages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"go", "test", "-race", "-v", "-count=1", "-p", "4", "-timeout", "15m"}, packages...)
+	return []*job{{args: args, env: []string{"CGO_ENABLED=1"}, load: 2}}, nil
+}
+
+func quickUnit(ctx context.Context, m *machine) ([]*job, error) {
+	packages, err := m.packages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []*job{{args: append([]string{"go", "test", "-short", "-v", "-p", "4", "-timeout", "10m"}, packages...), load: 2}}, nil
+}
+
+// searched are the packages with searches that the race detector cannot see into: files with the build constraint !race.
+var searched = []string{"./limit", "./lease", "./handoff", "./owner", "./config"}
+
+func search(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: append([]string{"go", "test", "-v", "-count=1", "-timeout", "15m"}, searched...)}}, nil
+}
+
+func sim(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: []string{"go", "test", "-v", "-count=1", "-timeout", "30m", "./test/sim/..."}}}, nil
+}
+
+func bench(context.Context, *machine) ([]*job, error) {
+	return []*job{
+		{name: "vet", args: []string{"go", "vet", "./..."}, dir: "bench"},
+		{name: "tests", args: []string{"go", "test", "-v", "-count=1", "./..."}, dir: "bench"},
+	}, nil
+}
+
+func release(context.Context, *machine) ([]*job, error) {
+	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}}, nil
+}
+
+// chart renders the chart with the Helms that the stage kube-build made.
+func chart(ctx context.Context, m *machine) ([]*job, error) {
+	dir, err := m.output(ctx, "test/kube/tools/build", "path")
+	if err != nil {
+		return nil, err
+	}
+	return []*job{{args: []string{"go", "test", "-v", "-count=1", "-skip", "TestDefinitions", "./charts"}, env: []string{"KEYWARD_HELM=" + dir}}}, nil
+}
+
+func pageTests(context.Context, *machine) ([]*job, error) {
+	args := []string{"go", "test", "-count=1", "-timeout", "5m", "-v"}
+	if os.Getenv("KEYWARD_SHOTS") == "" {
+		args = append(args, "-skip", "TestPictures")
+	}
+	return []*job{{args: append(args, "./..."), dir: "test/page", load: 1, env: []string{"KEYWARD_BROWSER=required"}}}, nil
+}
+
+func boards(ctx context.Context, m *machine) ([]*job, error) {
+	envoy, err := m.output(ctx, "scripts/envoy", envoyVersion)
+	return []*job{{
+		args: []string{"go", "test", "-count=1", "-timeout", "10m", "-v", "./dashboards/..."}, load: 0.5, env: []string{"KEYWARD_BOARDS=required", "ENVOY_BIN=" + envoy},
+	}}, err
+}
+
+func kube(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: []string{"scripts/kube"}, load: 1, env: []string{"KEYWARD_KUBE=required"}}}, nil
+}
+
+func walk(context.Context, *machine) ([]*job, error) {
+	return []*job{
+		{name: "quickstart", args: []string{"go", "run", "./test/walk", "docs/quickstart.md", "On this machine"}, load: 0.5, apart: true},
+		{name: "migration", args: []string{"go", "run", "./test/walk", "docs/migration.md"}, load: 0.5, apart: true},
+	}, nil
+}
+
+// endToEnd is one job a test, those that keep most processors busy first.
+func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
+	return func(ctx context.Context, m *machine) ([]*job, error) {
+		env, err := m.endToEndEnv(ctx, only == nil)
+		if err != nil {
+			return nil, err
+		}
+		names, err := m.output(ctx, endToEndProgram, "-test.list", "^Test")
+		if err != nil {
+			return nil, err
+		}
+		all := strings.Fields(names)
+		if err := known(all); err != nil {
+			return nil, err
+		}
+		var jobs []*job
+		for _, name := range all {
+			if deepTests[name] || only != nil && !slices.Contains(only, name) || !m.match.MatchString(name) {
+				continue
+			}
+			jobs = append(jobs, &job{
+				name: name, args: []string{m.root + "/" + endToEndProgram, "-test.v", "-test.timeout", "8m", "-test.run", "^" + name + "$"},
+				dir: "test/e2e", env: env, load: loadOf(name), alone: alone[name], apart: true,
+			})
+		}
+		slices.SortStableFunc(jobs, func(a, b *job) int { return cmp.Compare(b.load, a.load) })
+		return jobs, nil
+	}
+}
+
+// endToEndEnv names the Envoys, and the Python where all tests are to run.
+func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
+	commands := map[string][]string{"ENVOY_BIN": {"scripts/envoy", envoyVersion}}
+	if all {
+		maps.Copy(commands, map[string][]string{"ENVOY_1_36": {"scripts/envoy", envoy136}, "ENVOY_1_38": {"scripts/envoy", envoy138}})
+		if why, _ := m.lacking([]string{"venv"}); why == "" {
+			commands["KEYWARD_PYTHON"] = []string{"scripts/python"}
+		}
+	}
+	var env []string
+	if why, _ := m.lacking([]string{"redis"}); why == "" {
+		env = append(env, "KEYWARD_REDIS=required")
+	}
+	for name, args := range commands {
+		path, err := m.output(ctx, args...)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, name+"="+path)
+	}
+	return env, nil
+}
+
+// deep is what takes hours and is run by hand.
+func deep() []*stage {
+	return []*stage{
+		machineStage(nil), buildStage(),
+		{name: "seeds", about: "100,000 clusters in virtual time", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "100000", "-all")},
+		{name: "leases", about: "20,000 clusters in virtual time, with leases", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-leases", "-all")},
+		{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
+		{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
+		{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
+		{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
+	}
+}
+
+func race(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: []string{"go", "test", "-race", "-v", "-count=1", "-timeout", "2h", "./test/sim/..."}, env: []string{"CGO_ENABLED=1", "KEYWARD_SEEDS=600"}, load: 2}}, nil
+}
+
+func memory(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: []string{"go", "test", "-v", "-count=1", "-timeout", "1h", "-run", "Memory", "./owner"}, env: []string{"KEYWARD_LONG=1"}, load: 2}}, nil
+}
