@@ -94,6 +94,37 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
+// Pause stops the process without ending it, until it gets SIGCONT, and waits until all of its threads stand still: until then
+// they may answer.
+func (p *Process) Pause() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for range 1000 {
+		if p.standsStill() {
+			return nil
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	return fmt.Errorf("%s does not stand still 5 s after SIGSTOP", p.Name)
+}
+
+// standsStill reports whether all threads of the process are stopped.
+func (p *Process) standsStill() bool {
+	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.PID()) + "/task/*/stat")
+	for _, f := range stats {
+		stat, err := os.ReadFile(f)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the thread has ended
+		}
+		// The state follows the name in parentheses, see proc_pid_stat(5).
+		if _, rest, ok := bytes.Cut(stat, []byte(") ")); err != nil || !ok || len(rest) == 0 || rest[0] != 'T' {
+			return false
+		}
+	}
+	return err == nil && len(stats) > 0
+}
+
 // Stop asks the process to end and waits; after the grace period it is killed, which is an error.
 func (p *Process) Stop(grace time.Duration) error {
 	if !p.Running() {

@@ -155,7 +155,8 @@ func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOpti
 	fmt.Fprintln(out, "  the sidecars have found each other and agree on the ring")
 	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: o.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
-		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--hot-routes"},
+		// All of it shares one machine, which may be busy with more than a demo.
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--hot-routes", "--timeout", "1s"},
 	})
 	if err != nil {
 		return nil, err

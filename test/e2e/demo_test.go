@@ -10,8 +10,7 @@ import (
 // TestDemo: the demo makes a key hot, kills an owner and rolls all sidecars by itself, and ends well: no request failed, and nothing was
 // admitted above a limit but what a crash may add.
 func TestDemo(t *testing.T) {
-	t.Parallel()
-	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--for", "40s", "--envoy", envoyBinary(t))
+	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--for", "35s", "--envoy", envoyBinary(t))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -203,7 +203,6 @@ func TestUnixSocketAndRefusedStart(t *testing.T) {
 
 // TestRulesOverXDS takes the rules from an xDS server that reads them from files, and follows its changes.
 func TestRulesOverXDS(t *testing.T) {
-	t.Parallel()
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Insecure: true})
 	start(t, l, "pod-a")
 	feeder := l.Sidecars[0] // every sidecar serves its rules to whoever asks, also to one of its own cluster

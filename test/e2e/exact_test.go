@@ -32,7 +32,7 @@ func TestExactness(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": exactRules("year")}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	members := names(3)
 	start(t, l, members...)
-	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
+	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "5s")
 
 	type counter struct{ admitted, offered atomic.Uint64 }
 	counters := map[string]*counter{}
@@ -61,7 +61,7 @@ func TestExactness(t *testing.T) {
 		client := dial(t, l.Sidecars[i%3].RLS, nil)
 		rng := rand.New(rand.NewPCG(uint64(i), 1))
 		wg.Go(func() {
-			for range 3000 {
+			for range 1000 { // about 1100 of each key in all: what fits is spent by 114 at most
 				q := questions[rng.IntN(len(questions))]
 				hits := q.step
 				if hits == 0 {

@@ -30,7 +30,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 	}
 	awaitRing(t, l, members...)
 	o := snippet.Options{
-		From: map[string]string{"api_key": "header:x-api-key"}, XDS: xds.Addr, FailureModeDeny: true, Timeout: time.Second, SDS: t.TempDir(),
+		From: map[string]string{"api_key": "header:x-api-key"}, XDS: xds.Addr, FailureModeDeny: true, Timeout: 5 * time.Second, SDS: t.TempDir(),
 		TLSCert: l.CertFile("envoy", ".crt"), TLSKey: l.CertFile("envoy", ".key"), TLSCA: l.CertFile("ca", ".crt"),
 		XDSNames: []string{"spiffe://keyward.demo/xds"}, ServerNames: []string{"spiffe://keyward.demo/sidecar"},
 	}
@@ -47,7 +47,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 				clusters, filter := place(t, o)
 				name := string(gateway) + "-" + version
 				e := addEnvoy(t, l, lab.EnvoyOptions{Path: path, Name: name, Config: gatewayBootstrap(t, upstream, clusters, filter)}, "keyward", 3)
-				phase(t, l, e, "keyward", members, distinctKeys(name, 2000))
+				phase(t, l, e, "keyward", members, distinctKeys(name, 1500))
 			})
 		}
 	}

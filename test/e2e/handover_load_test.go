@@ -245,7 +245,7 @@ func (ld *load) ask(d *door, a *account) (took time.Duration, ok bool) {
 func (ld *load) finish() {
 	ld.t.Helper()
 	ld.stop()
-	for _, a := range ld.accounts() {
+	sideBySide(ld.accounts(), func(a *account) {
 		for n := uint64(0); a.window >= time.Hour && !a.now().refused; n++ {
 			if n > 2*a.limit/uint64(a.hits)+10 {
 				ld.t.Errorf("%s: %+v after all and never refused", a, a.now())
@@ -253,7 +253,7 @@ func (ld *load) finish() {
 			}
 			ld.ask(ld.f.pick(), a)
 		}
-	}
+	})
 }
 
 // audit audits accounts and logs what was seen.

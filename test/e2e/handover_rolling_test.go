@@ -15,12 +15,12 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-// handoverRounds is how often the members are rolled over: KEYWARD_ROUNDS, which `make soak` sets, or three times.
+// handoverRounds is how often the members are rolled over: KEYWARD_ROUNDS, which `make deep` sets, or twice.
 func handoverRounds(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("KEYWARD_ROUNDS")
 	if text == "" {
-		return 3
+		return 2
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -128,7 +128,6 @@ func stillAsked(f *fleet, d *door) bool { return slices.Contains(*f.doors.Load()
 
 // TestFourThenTen spends four of ten, replaces every member one by one, and has six left and no more.
 func TestFourThenTen(t *testing.T) {
-	t.Parallel()
 	styles := map[string]func(f *fleet, s *lab.Sidecar){
 		"StatefulSet": func(f *fleet, s *lab.Sidecar) { f.restart(s) },
 		"Deployment":  func(f *fleet, s *lab.Sidecar) { f.replace(s, "new-"+s.Name) },
@@ -139,6 +138,7 @@ func TestFourThenTen(t *testing.T) {
 	}
 	for name, next := range styles {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 			f := newFleet(t, l, names(3)...)
 			accounts := make([]*account, 60)

@@ -21,14 +21,10 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/keyward/keyward/lab"
 )
@@ -61,6 +57,9 @@ func envoyBinary(t testing.TB) string {
 	return p
 }
 
+// long says whether the tests may take their time, as `make deep` lets them.
+func long() bool { return os.Getenv("KEYWARD_LONG") != "" }
+
 // newLab makes a lab that is stopped at the end, and whose logs are shown when the test fails.
 func newLab(t testing.TB, o lab.Options) *lab.Lab {
 	t.Helper()
@@ -70,7 +69,7 @@ func newLab(t testing.TB, o lab.Options) *lab.Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.Stop(); err != nil {
+		if err := l.StopTogether(); err != nil {
 			t.Error(err)
 		}
 		logs, _ := filepath.Glob(filepath.Join(o.Dir, "log", "*.log"))
@@ -88,7 +87,7 @@ func newLab(t testing.TB, o lab.Options) *lab.Lab {
 
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
 
-// start starts named sidecars and waits until they agree.
+// start starts named sidecars and waits until they agree and are ready.
 func start(t testing.TB, l *lab.Lab, names ...string) {
 	t.Helper()
 	for _, n := range names {
@@ -97,6 +96,16 @@ func start(t testing.TB, l *lab.Lab, names ...string) {
 		}
 	}
 	awaitRing(t, l, names...)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, s := range l.Sidecars {
+		if err := lab.Await(ctx, s.Name+" to be ready", func(ctx context.Context) error {
+			_, err := lab.Get(ctx, "http://"+s.Metrics+"/readyz")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func awaitRing(t testing.TB, l *lab.Lab, names ...string) {
@@ -115,58 +124,6 @@ func names(n int) []string {
 		s[i] = fmt.Sprintf("pod-%c", 'a'+i)
 	}
 	return s
-}
-
-// metrics reads a page of metrics.
-func metrics(t testing.TB, addr string) map[string]*dto.MetricFamily {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	body, err := lab.Get(ctx, "http://"+addr+"/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := expfmt.NewTextParser(model.UTF8Validation)
-	fam, err := p.TextToMetricFamilies(bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fam
-}
-
-// sum adds up a metric's series whose labels include all of want (name, value, ...), over all running sidecars.
-func sum(t testing.TB, l *lab.Lab, name string, want ...string) float64 {
-	t.Helper()
-	total := 0.0
-	for _, s := range l.Sidecars {
-		if s.Running() {
-			total += value(metrics(t, s.Metrics), name, want...)
-		}
-	}
-	return total
-}
-
-func value(fam map[string]*dto.MetricFamily, name string, want ...string) float64 {
-	total := 0.0
-	for _, m := range fam[name].GetMetric() {
-		if hasLabels(m, want) {
-			total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
-		}
-	}
-	return total
-}
-
-func hasLabels(m *dto.Metric, want []string) bool {
-	for i := 0; i < len(want); i += 2 {
-		found := false
-		for _, l := range m.GetLabel() {
-			found = found || l.GetName() == want[i] && l.GetValue() == want[i+1]
-		}
-		if !found {
-			return false
-		}
-	}
-	return true
 }
 
 // upstream is the application behind Envoy; it counts what reaches it.

@@ -20,7 +20,7 @@ import (
 // and it counts as one: as many are admitted as by one owner. When the order is taken back, or the key cools, it has one owner
 // again.
 func TestHotRouteOfMembers(t *testing.T) {
-	const limit = 10_000
+	const limit = 5000
 	rules := fmt.Sprintf("domain: app\ndescriptors:\n- {key: api_key, rate_limit: {unit: year, requests_per_unit: %d}}\n", limit)
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": rules}, Expect: 5, Args: []string{"--hot-rate", "50", "--decision-timeout", "1s"}})
 	members := names(5)
@@ -34,7 +34,7 @@ func TestHotRouteOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitRing(t, l, members...)
-	_, envoy := ownerDirect(t, l, envoyBinary(t), "--failure-mode-deny", "--timeout", "1s", "--hot-routes")
+	_, envoy := ownerDirect(t, l, envoyBinary(t), "--failure-mode-deny", "--timeout", "5s", "--hot-routes")
 	e := &edge{Envoy: envoy, cluster: xds.OwnerCluster, names: addresses(l, func(s *lab.Sidecar) string { return s.Direct })}
 
 	say := func(what string) {
@@ -46,9 +46,9 @@ func TestHotRouteOfMembers(t *testing.T) {
 	}
 	say("split")
 	e.awaitRoute(t, "ordered", true)
-	got, by := e.offer(t, "", slices.Repeat([]string{"ordered"}, 2000)...)
+	got, by := e.offer(t, "", slices.Repeat([]string{"ordered"}, 1000)...)
 	evenly(t, "ordered", got)
-	if n := sum(t, l, "keyward_misrouted_total"); by[200] != 2000 || n != 0 {
+	if n := sum(t, l, "keyward_misrouted_total"); by[200] != 1000 || n != 0 {
 		t.Errorf("ordered: answered %v, %v of them misrouted", by, n)
 	}
 	say("clear")

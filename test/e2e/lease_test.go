@@ -119,7 +119,7 @@ func TestLeasesWithoutTheirOwner(t *testing.T) {
 		}
 	}
 	before, degraded := leased(f), f.sum("keyward_degraded_total")
-	if err := owner.Signal(syscall.SIGSTOP); err != nil {
+	if err := owner.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	stopped := time.Now()

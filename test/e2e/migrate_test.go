@@ -23,8 +23,12 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-// originalBinary is envoyproxy/ratelimit as its maintainers release it, built once.
+// originalBinary is envoyproxy/ratelimit as its maintainers release it: KEYWARD_ORIGINAL names it, scripts/original builds
+// it; or it is built once, for which the Go modules must be at hand.
 var originalBinary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("KEYWARD_ORIGINAL"); path != "" {
+		return path, nil
+	}
 	path, err := filepath.Abs("../../bin/bench/ratelimit")
 	if err != nil {
 		return "", err

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -169,7 +168,7 @@ func TestMirrorBetweenTheOriginalAndKeyward(t *testing.T) {
 
 	// It hangs, and it dies.
 	for _, side := range l.Sidecars {
-		if err := side.Signal(syscall.SIGSTOP); err != nil {
+		if err := side.Pause(); err != nil {
 			t.Fatal(err)
 		}
 	}

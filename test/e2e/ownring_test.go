@@ -62,7 +62,7 @@ func TestUsersOwnRing(t *testing.T) {
 	for _, s := range l.Sidecars {
 		pod, err := l.AddEnvoy(lab.EnvoyOptions{
 			Name: s.Name + "-envoy", Path: envoyBinary(t), Shape: "plain", Upstream: up.addr,
-			Args: []string{"--from", "api_key=header:x-api-key", "--sidecar", s.RLS, "--routed", "--failure-mode-deny", "--timeout", "1s", "--listen", s.Route},
+			Args: []string{"--from", "api_key=header:x-api-key", "--sidecar", s.RLS, "--routed", "--failure-mode-deny", "--timeout", "5s", "--listen", s.Route},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -95,7 +95,7 @@ func linearizable(t *testing.T, f *fleet, name string, meanwhile func()) {
 	var load sync.WaitGroup
 	for c := range clients {
 		load.Go(func() {
-			tick := time.NewTicker(8 * time.Millisecond)
+			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
 			for ctx.Err() == nil {
 				<-tick.C
@@ -123,7 +123,7 @@ func linearizable(t *testing.T, f *fleet, name string, meanwhile func()) {
 		t.Error(err)
 	}
 	meanwhile()
-	if err := lab.Await(wait, "a history", enough(8000)); err != nil {
+	if err := lab.Await(wait, "a history", enough(6000)); err != nil {
 		t.Error(err)
 	}
 	cancel()

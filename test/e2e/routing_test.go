@@ -82,75 +82,100 @@ func phase(t *testing.T, l *lab.Lab, e *lab.Envoy, cluster string, members []str
 	}
 }
 
+// TestOwnerDirect has Envoys of three versions ask each key's owner, and a member join and another one leave.
 func TestOwnerDirect(t *testing.T) {
-	versions := []struct{ name, path string }{{"1.40.0", envoyBinary(t)}, {"1.38.3", os.Getenv("ENVOY_1_38")}, {"1.36.4", os.Getenv("ENVOY_1_36")}}
-	for _, n := range []int{3, 5} {
-		for _, v := range versions {
-			if v.path == "" || n == 5 && v.name != "1.40.0" {
-				continue // the older Envoys are tried with three members
-			}
-			t.Run(fmt.Sprintf("%d members, Envoy %s", n, v.name), func(t *testing.T) {
-				l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: n})
-				members := names(n)
-				start(t, l, members...)
-				_, e := ownerDirect(t, l, v.path, "--failure-mode-deny", "--timeout", "1s")
-				phase(t, l, e, "keyward", members, distinctKeys("steady", 10_000))
-				if n == 5 {
-					return
-				}
-
-				joined := append(slices.Clone(members), "pod-x")
-				if _, err := l.AddSidecar("pod-x"); err != nil {
-					t.Fatal(err)
-				}
-				awaitRing(t, l, joined...)
-				awaitEnvoy(t, e, "keyward", n+1)
-				phase(t, l, e, "keyward", joined, distinctKeys("joined", 3000))
-
-				if err := l.Sidecars[0].Stop(20 * time.Second); err != nil {
-					t.Fatal(err)
-				}
-				left := joined[1:]
-				awaitRing(t, l, left...)
-				awaitEnvoy(t, e, "keyward", n)
-				phase(t, l, e, "keyward", left, distinctKeys("left", 3000))
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
+	members := names(3)
+	start(t, l, members...)
+	xds := startXDS(t, l, members)
+	envoys := map[string]*lab.Envoy{}
+	for version, path := range map[string]string{"1.40.0": envoyBinary(t), "1.38.3": os.Getenv("ENVOY_1_38"), "1.36.4": os.Getenv("ENVOY_1_36")} {
+		if path != "" {
+			envoys[version] = addOwnerDirect(t, l, xds, "envoy-"+version, path, len(members))
+		}
+	}
+	each := func(what string, members []string, keys map[string]int) {
+		awaitRing(t, l, members...)
+		for version, e := range envoys {
+			t.Run(what+", Envoy "+version, func(t *testing.T) {
+				awaitEnvoy(t, e, "keyward", len(members))
+				phase(t, l, e, "keyward", members, distinctKeys(what+version, keys[version]))
 			})
 		}
 	}
+	each("steady", members, map[string]int{"1.40.0": 10_000, "1.38.3": 4000, "1.36.4": 4000})
+	few := map[string]int{"1.40.0": 3000, "1.38.3": 1000, "1.36.4": 1000}
+
+	joined := append(slices.Clone(members), "pod-x")
+	if _, err := l.AddSidecar("pod-x"); err != nil {
+		t.Fatal(err)
+	}
+	each("joined", joined, few)
+	if err := l.Sidecars[0].Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	each("left", joined[1:], few)
 }
 
+func startXDS(t *testing.T, l *lab.Lab, members []string) *lab.XDS {
+	t.Helper()
+	xds, err := l.AddXDS("xds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	return xds
+}
+
+// addOwnerDirect starts one of several Envoys that ask each key's owner.
+func addOwnerDirect(t *testing.T, l *lab.Lab, xds *lab.XDS, name, path string, members int) *lab.Envoy {
+	t.Helper()
+	return addEnvoy(t, l, lab.EnvoyOptions{
+		Name: name, Path: path, Shape: "owner-direct", XDS: xds.Addr, Upstream: startUpstream(t).addr,
+		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "5s"},
+	}, "keyward", members)
+}
+
+// TestRoutes has an edge Envoy route by the key, to pods whose own Envoys ask the pod's own sidecar.
 func TestRoutes(t *testing.T) {
-	for _, n := range []int{3, 5} {
-		t.Run(fmt.Sprintf("%d members", n), func(t *testing.T) {
-			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: n})
-			members := names(n)
-			start(t, l, members...)
-			xds, err := l.AddXDS("xds")
-			if err != nil {
-				t.Fatal(err)
-			}
-			awaitRing(t, l, members...)
-			up := startUpstream(t)
-			// In every pod an Envoy that asks the pod's own sidecar; in front an edge Envoy that routes by the key.
-			for _, s := range l.Sidecars {
-				pod, err := l.AddEnvoy(lab.EnvoyOptions{
-					Name: s.Name + "-envoy", Path: envoyBinary(t), Shape: "plain", Upstream: up.addr,
-					Args: []string{"--from", "api_key=header:x-api-key", "--sidecar", s.RLS, "--routed", "--failure-mode-deny", "--timeout", "1s", "--listen", s.Route},
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				awaitReady(t, pod)
-			}
-			edge := addEnvoy(t, l, lab.EnvoyOptions{
-				Name: "edge", Shape: "routes", XDS: xds.Addr, Upstream: up.addr,
-				Args: []string{"--from", "api_key=header:x-api-key"},
-			}, "keyward-routes", n)
-			phase(t, l, edge, "keyward-routes", members, distinctKeys("steady", 10_000))
-			if got := up.calls.Load(); got != 10_000 {
-				t.Errorf("%d requests reached the application", got)
-			}
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
+	start(t, l, names(3)...)
+	routes(t, l, startXDS(t, l, names(3)), 6000)
+}
+
+// TestFiveMembers does what TestOwnerDirect and TestRoutes do with five members, and no member comes or goes.
+func TestFiveMembers(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 5})
+	members := names(5)
+	start(t, l, members...)
+	xds := startXDS(t, l, members)
+	t.Run("owner-direct", func(t *testing.T) {
+		phase(t, l, addOwnerDirect(t, l, xds, "envoy", envoyBinary(t), 5), "keyward", members, distinctKeys("direct", 6000))
+	})
+	t.Run("routes", func(t *testing.T) { routes(t, l, xds, 6000) })
+}
+
+// routes starts an Envoy for each of the lab's sidecars and one in front of all, and sends so many keys.
+func routes(t *testing.T, l *lab.Lab, xds *lab.XDS, keys int) {
+	t.Helper()
+	up := startUpstream(t)
+	for _, s := range l.Sidecars {
+		pod, err := l.AddEnvoy(lab.EnvoyOptions{
+			Name: s.Name + "-envoy", Path: envoyBinary(t), Shape: "plain", Upstream: up.addr,
+			Args: []string{"--from", "api_key=header:x-api-key", "--sidecar", s.RLS, "--routed", "--failure-mode-deny", "--timeout", "5s", "--listen", s.Route},
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitReady(t, pod)
+	}
+	edge := addEnvoy(t, l, lab.EnvoyOptions{
+		Name: "edge", Shape: "routes", XDS: xds.Addr, Upstream: up.addr,
+		Args: []string{"--from", "api_key=header:x-api-key"},
+	}, "keyward-routes", len(l.Sidecars))
+	phase(t, l, edge, "keyward-routes", names(len(l.Sidecars)), distinctKeys("routed", keys))
+	if got := up.calls.Load(); got != int64(keys) {
+		t.Errorf("%d requests reached the application", got)
 	}
 }
 

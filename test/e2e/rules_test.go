@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
 	"github.com/keyward/keyward/lab"
 )
 
@@ -19,11 +21,14 @@ func rulesWithLimit(n int) map[string]string {
 
 // TestRulesSwitchTogether changes the files of three members seconds apart: nobody switches before all have prepared.
 func TestRulesSwitchTogether(t *testing.T) {
-	t.Parallel()
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Expect: 3})
 	start(t, l, names(3)...)
+	var clients []rlsv3.RateLimitServiceClient
+	for _, s := range l.Sidecars {
+		clients = append(clients, dial(t, s.RLS, nil))
+	}
 	limit := func(i int) uint32 {
-		return ask(t, dial(t, l.Sidecars[i].RLS, nil), peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit()
+		return ask(t, clients[i], peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
@@ -45,7 +50,7 @@ func TestRulesSwitchTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		until := time.Now().Add(2 * time.Second)
-		for time.Now().Before(until) {
+		for ; time.Now().Before(until); steadily(5 * time.Millisecond) {
 			for m := range l.Sidecars {
 				if got := limit(m); got != 10 {
 					t.Fatalf("after %d of 3 files changed, %s answers by a limit of %d", i+1, l.Sidecars[m].Name, got)
@@ -71,7 +76,7 @@ func TestRulesSwitchTogether(t *testing.T) {
 
 // TestBadRulesKeepTheOld breaks a file in every way a file can be broken: the old rules stay, the error is counted.
 func TestBadRulesKeepTheOld(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: rulesWithLimit(10)})
+	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Expect: 1})
 	start(t, l, "pod-a")
 	s := l.Sidecars[0]
 	client := dial(t, s.RLS, nil)

@@ -47,6 +47,7 @@ func TestSecurityGossip(t *testing.T) {
 		"another label, no label": {false, "label", []byte("\x0a\x01no label")},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 2, Insecure: tt.insecure})
 			start(t, l, names(2)...)
 			s := l.Sidecars[0]

@@ -117,6 +117,7 @@ func startSteady(t *testing.T, envoy, direct string, creds credentials.Transport
 	for w := range 2 {
 		l.done.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
+				steadily(3 * time.Millisecond)
 				if a := send(client, envoy, fmt.Sprintf("key-%d-%d", w, i%50)); a.err != nil || a.status != http.StatusOK {
 					l.fail(fmt.Errorf("through Envoy: %d, %w", a.status, a.err))
 				}
@@ -131,7 +132,8 @@ func startSteady(t *testing.T, envoy, direct string, creds credentials.Transport
 				l.fail(err)
 				return
 			}
-			for i := range 100 {
+			for i := range 50 {
+				steadily(3 * time.Millisecond)
 				call, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				res, err := rlsv3.NewRateLimitServiceClient(c).ShouldRateLimit(call, request("app", 1, "api_key", fmt.Sprint(i)))
 				cancel()
@@ -157,15 +159,15 @@ func (l *steady) finish(t *testing.T) {
 }
 
 // TestSecurityRotation replaces CA, certificates and gossip keys under load, in the three steps of each that docs/security.md
-// tells, with connections that live 4 s: no request fails, none is answered without its owner, no member is lost. What was
+// tells, with connections that live 2 s: no request fails, none is answered without its owner, no member is lost. What was
 // taken away is refused afterwards.
 func TestSecurityRotation(t *testing.T) {
 	rules := "domain: app\ndescriptors:\n  - key: api_key\n    rate_limit: {unit: hour, requests_per_unit: 1000000}\n"
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": rules}, Expect: 3, Args: []string{"--decision-timeout", "1s", "--connection-age", "4s"}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": rules}, Expect: 3, Args: []string{"--decision-timeout", "1s", "--connection-age", "2s"}})
 	mount := newSecret(t, certDir(l))
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds", "--connection-age", "4s")
+	xds, err := l.AddXDS("xds", "--connection-age", "2s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +266,7 @@ func rotateCertificates(t *testing.T, l *lab.Lab, mount *secret) {
 			}
 			return nil
 		})
-		settle(t, 4*time.Second)
+		settle(t, 2*time.Second)
 	}
 	if n := sum(t, l, "keyward_certificate_reloads_total", "result", "failure"); n != 0 {
 		t.Errorf("%v reloads failed", n)

@@ -20,12 +20,12 @@ func TestSilenceThroughEnvoy(t *testing.T) {
 	e, up := ownerDirectOpen(t, l, "250ms")
 	before := envoyKeys("before", 60)
 	b := browse(t, e.Listener, 200, before)
-	steadily(5 * time.Second)
+	steadily(3 * time.Second)
 	victim := f.live[1]
 	owner := owners(t, l, names(3), before)
 	seen := observe(t, f.live)
 	quiet := b.latencies(before, owner, victim.Name)
-	if err := victim.Signal(syscall.SIGSTOP); err != nil {
+	if err := victim.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = victim.Signal(syscall.SIGCONT) })

@@ -15,12 +15,12 @@ import (
 	"github.com/keyward/keyward/lab"
 )
 
-// TestSoak lives only with `make soak`: KEYWARD_SOAK says for how long members are restarted, killed and stopped under
+// TestSoak lives only with `make deep`: KEYWARD_SOAK says for how long members are restarted, killed and stopped under
 // load. After each fault all must agree again, and keys nobody has asked for yet must be limited exactly.
 func TestSoak(t *testing.T) {
 	text := os.Getenv("KEYWARD_SOAK")
 	if text == "" {
-		t.Skip("`make soak` runs it")
+		t.Skip("`make deep` runs it")
 	}
 	length, err := time.ParseDuration(text)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestSoak(t *testing.T) {
 			return l.Restart(s)
 		},
 		"silent": func(s *lab.Sidecar) error {
-			if err := s.Signal(syscall.SIGSTOP); err != nil {
+			if err := s.Pause(); err != nil {
 				return err
 			}
 			<-time.After(time.Duration(1+rand.IntN(6)) * time.Second)
