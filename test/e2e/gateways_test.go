@@ -24,11 +24,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds")
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitRing(t, l, members...)
+	xds := startXDS(t, l, members)
 	o := snippet.Options{
 		From: map[string]string{"api_key": "header:x-api-key"}, XDS: xds.Addr, FailureModeDeny: true, Timeout: 5 * time.Second, SDS: t.TempDir(),
 		TLSCert: l.CertFile("envoy", ".crt"), TLSKey: l.CertFile("envoy", ".key"), TLSCA: l.CertFile("ca", ".crt"),

@@ -328,8 +328,10 @@ func changeThroughEnvoy(t *testing.T, change func(f *fleet, r *routing, settle f
 	b := browse(t, e.Listener, 300, envoyKeys("first", keys))
 	r := watchRouting(t, f.live)
 	settle := func(name string) {
+		began := time.Now()
 		f.agree()
 		awaitEnvoy(t, e, "keyward", len(f.live))
+		t.Logf("%s: Envoy and all members agree after %v", name, time.Since(began).Round(10*time.Millisecond))
 		steadily(3 * time.Second)
 		b.renew(envoyKeys(name, keys))
 	}

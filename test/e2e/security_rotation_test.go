@@ -167,7 +167,7 @@ func TestSecurityRotation(t *testing.T) {
 	mount := newSecret(t, certDir(l))
 	members := names(3)
 	start(t, l, members...)
-	xds, err := l.AddXDS("xds", "--connection-age", "2s")
+	xds, err := l.AddXDS("xds", "--connection-age", "2s", "--envoy-connect-timeout", "2s") // as in startXDS
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func TestSilenceThroughEnvoy(t *testing.T) {
 	const limit = 100 // of longRules
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	f := newFleet(t, l, names(3)...)
-	e, up := ownerDirectOpen(t, l, "250ms")
+	e, up := ownerDirectOpen(t, l, "500ms")
 	before := envoyKeys("before", 60)
 	b := browse(t, e.Listener, 200, before)
 	steadily(3 * time.Second)
