@@ -310,6 +310,7 @@ func TestIdleMembersAreSilent(t *testing.T) {
 
 // With real gossip: everyone hears, the newest order counts, and who leaves takes what it said with it.
 func TestRoutesTravel(t *testing.T) {
+	t.Parallel()
 	mu := make(chan struct{}, 1)
 	heard := map[string][]string{}
 	all := three(t, func(o *Options) {

@@ -105,7 +105,8 @@ func newInst() uint64 {
 // View is the cluster as of now; never nil.
 func (c *Cluster) View() *View { return c.view.Load() }
 
-// Fatal yields the error that this member cannot live with: another live member has its name. It should stop then.
+// Fatal yields the error that this member cannot live with: another live member has its name. It should stop then. By
+// then the View has the problem, unless this member was leaving anyway, and the others have been told that it withdraws.
 func (c *Cluster) Fatal() <-chan error { return c.fatal }
 
 // Gossip is the address told to the others; empty when standalone.
@@ -241,7 +242,6 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		}
 	}
 	c.announce(now, &o)
-	c.contest(ctx, o.rival, &s.self)
 	c.report(&o)
 	if c.gossip != nil {
 		c.metrics.health.Set(float64(c.gossip.list.GetHealthScore()))
@@ -252,6 +252,7 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.view.Store(o.view)
 		c.o.OnView(o.view)
 	}
+	c.contest(ctx, o.rival, &s.self) // after the view: whoever hears of Fatal finds the problem there
 	if rs, changed := c.table.board.step(now, s.others); changed {
 		c.metrics.routes.Set(float64(len(rs)))
 		c.o.OnRoutes(rs)

@@ -22,14 +22,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quickly is a timing for clusters on loopback.
+// quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live members dead.
 func quickly() Timing {
 	return Timing{
-		Probe: 200 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
+		Probe: 20 * time.Second, ProbeTimeout: time.Second, Gossip: 20 * time.Millisecond,
 		PushPull: 2 * time.Second, Stream: time.Second, JoinRetry: 200 * time.Millisecond, JoinIdle: 500 * time.Millisecond,
 		JoinDelay: 20 * time.Millisecond, ColdStart: 20 * time.Second, Alone: 300 * time.Millisecond,
 		Rival: 5 * time.Second, Tick: 20 * time.Millisecond,
 	}
+}
+
+// mortal has the dead be noticed within a second or two, and sometimes a live one be taken for dead.
+func mortal(o *Options) {
+	o.Timing.Probe, o.Timing.ProbeTimeout = 200*time.Millisecond, 150*time.Millisecond
+}
+
+// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than two.
+func watched(o *Options) {
+	o.Timing.Probe, o.Timing.ProbeTimeout = 500*time.Millisecond, 400*time.Millisecond
 }
 
 // options are those of a member on loopback that joins the others.
@@ -116,6 +126,7 @@ func rounds(c *Cluster, n int) func() bool {
 }
 
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	var views []*View
 	reg := prometheus.NewPedanticRegistry()
 	var log strings.Builder
@@ -151,6 +162,7 @@ func TestStandalone(t *testing.T) {
 }
 
 func TestMembersFindEachOther(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	inside := 0
 	all := three(t, func(o *Options) {
@@ -195,7 +207,11 @@ func TestMembersFindEachOther(t *testing.T) {
 
 // What is told is told to the living, however many have died.
 func TestNewsIsNotSentToTheDead(t *testing.T) {
-	rarely := func(o *Options) { o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour } // so that it has to come by gossip
+	t.Parallel()
+	rarely := func(o *Options) { // so that it has to come by gossip
+		mortal(o)
+		o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour
+	}
 	all := three(t, rarely)
 	var dying []*Cluster
 	for i := range 8 {
@@ -219,6 +235,7 @@ func TestNewsIsNotSentToTheDead(t *testing.T) {
 }
 
 func TestRulesTravel(t *testing.T) {
+	t.Parallel()
 	all := three(t, nil)
 	for _, c := range all {
 		if c.View().Prepared(9) {
@@ -243,6 +260,7 @@ func TestRulesTravel(t *testing.T) {
 }
 
 func TestGracefulLeave(t *testing.T) {
+	t.Parallel()
 	all := three(t, nil)
 	all[2].Drain()
 	for _, c := range all[:2] {
@@ -275,6 +293,7 @@ func TestGracefulLeave(t *testing.T) {
 }
 
 func TestAllLeaveTogether(t *testing.T) {
+	t.Parallel()
 	all := three(t, nil)
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -289,7 +308,7 @@ func TestAllLeaveTogether(t *testing.T) {
 }
 
 func TestCrashAndRestart(t *testing.T) {
-	all := three(t, nil)
+	all := three(t, mortal)
 	at := all[2].Gossip()
 	all[2].Close()
 	for _, c := range all[:2] {
@@ -299,6 +318,7 @@ func TestCrashAndRestart(t *testing.T) {
 		}
 	}
 	o := options("c", all[0].Gossip())
+	mortal(&o)
 	o.Bind = at
 	all[2] = up(t, o)
 	eventually(t, "back", func() bool { return whole(all...) })
@@ -319,6 +339,7 @@ func TestCrashAndRestart(t *testing.T) {
 }
 
 func TestColdStartWaitsForTheExpected(t *testing.T) {
+	t.Parallel()
 	expect := func(o Options) Options { o.Expect = 3; return o }
 	a := up(t, expect(options("a")))
 	b := up(t, expect(options("b", a.Gossip(), "127.0.0.1:1")))
@@ -332,6 +353,7 @@ func TestColdStartWaitsForTheExpected(t *testing.T) {
 }
 
 func TestAloneWhenNobodyIsResolvable(t *testing.T) {
+	t.Parallel()
 	o := options("a", "dns+nobody.invalid:7946")
 	o.Resolver = resolver(t, newZone(t))
 	c := up(t, o)
@@ -345,8 +367,10 @@ func TestAloneWhenNobodyIsResolvable(t *testing.T) {
 }
 
 func TestObserverWatches(t *testing.T) {
-	all := three(t, nil)
+	t.Parallel()
+	all := three(t, watched)
 	o := options("xds", all[0].Gossip())
+	watched(&o)
 	o.Role = Observer
 	x := up(t, o)
 	eventually(t, "the observer sees the ring", func() bool {
@@ -365,6 +389,7 @@ func TestObserverWatches(t *testing.T) {
 }
 
 func TestNameCollision(t *testing.T) {
+	t.Parallel()
 	all := three(t, nil)
 	before := all[1].View().Ring.Fingerprint()
 	c := up(t, options("b", all[0].Gossip()))
@@ -398,9 +423,12 @@ func TestNameCollision(t *testing.T) {
 }
 
 func TestANameWhoseBearerJustDied(t *testing.T) {
-	all := three(t, nil)
+	t.Parallel()
+	all := three(t, mortal)
 	all[1].Close() // the others do not know yet
-	c := up(t, options("b", all[0].Gossip()))
+	o := options("b", all[0].Gossip())
+	mortal(&o)
+	c := up(t, o)
 	all[1] = c
 	eventually(t, "the name goes on elsewhere", func() bool { return whole(all...) })
 	select {
@@ -411,6 +439,7 @@ func TestANameWhoseBearerJustDied(t *testing.T) {
 }
 
 func TestAboveCapacity(t *testing.T) {
+	t.Parallel()
 	all := three(t, func(o *Options) { o.Capacity = 4 })
 	o := options("d", all[0].Gossip())
 	o.Capacity = 4
@@ -425,6 +454,7 @@ func TestAboveCapacity(t *testing.T) {
 }
 
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Skip("no IPv6 here")
 	} else if err := l.Close(); err != nil {
@@ -443,6 +473,7 @@ func TestIPv6(t *testing.T) {
 }
 
 func TestEveryAddress(t *testing.T) {
+	t.Parallel()
 	o := options("a-0")
 	o.Bind, o.Advertise = ":0", "localhost"
 	a := up(t, o)
@@ -486,6 +517,7 @@ func TestOwnAddressMayBeAmongThoseToJoin(t *testing.T) {
 }
 
 func TestGossipKeys(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	keys := func(name string, lines ...string) string {
 		file := filepath.Join(dir, name)
@@ -495,7 +527,10 @@ func TestGossipKeys(t *testing.T) {
 		return file
 	}
 	k1, k2 := strings.Repeat("1", 32), strings.Repeat("2", 32)
-	all := three(t, func(o *Options) { o.Insecure, o.KeyFile = false, keys(o.Node, k1) })
+	all := three(t, func(o *Options) {
+		watched(o)
+		o.Insecure, o.KeyFile = false, keys(o.Node, k1)
+	})
 	for name, o := range map[string]Options{
 		"wrong key":   {KeyFile: keys("wrong", k2), Cluster: "test"},
 		"no key":      {Insecure: true, Cluster: "test"},
@@ -538,6 +573,7 @@ func complete(all ...*Cluster) {
 }
 
 func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
+	t.Parallel()
 	all := three(t, func(o *Options) {
 		o.HandOver, o.Timing.Warm, o.Timing.Turn = true, 50*time.Millisecond, 50*time.Millisecond
 	})

@@ -99,6 +99,7 @@ func TestJoinByName(t *testing.T) {
 	const name = "keyward-gossip.test"
 	z := newZone(t)
 	first := options("a", "127.0.0.1:1")
+	mortal(&first)
 	first.Resolver, first.Timing.Dead = resolver(t, z), time.Second
 	first.Join = []string{"dns+" + name + ":7946"}
 	z.set(name, "127.0.0.1")
@@ -131,6 +132,7 @@ func TestJoinByName(t *testing.T) {
 		return whole(a, b) && len(a.joiner.missed(time.Now())) == 0 && len(b.joiner.missed(time.Now())) == 0
 	})
 	d := options("d", "127.0.0.1:1")
+	mortal(&d)
 	d.Bind, d.Join = net.JoinHostPort("127.0.0.3", port), []string{"127.0.0.250:1"}
 	e := up(t, d)
 	eventually(t, "found by the address the name had", func() bool { return whole(a, b, e) })
@@ -139,6 +141,7 @@ func TestJoinByName(t *testing.T) {
 }
 
 func TestTheFirstOfASetDoesNotBeginBlindly(t *testing.T) {
+	t.Parallel()
 	z := newZone(t)
 	z.die(true)
 	o := options("a-0", "dns+keyward-gossip.test:7946")

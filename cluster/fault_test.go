@@ -58,8 +58,10 @@ func (f faulty) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.C
 }
 
 func TestSplitHeals(t *testing.T) {
+	t.Parallel()
 	nets := map[string]*faults{}
 	all := three(t, func(o *Options) {
+		mortal(o)
 		nets[o.Node] = &faults{}
 		o.wrap, o.Timing.Dead = nets[o.Node].wrap, time.Second
 	})
@@ -89,24 +91,29 @@ func TestSplitHeals(t *testing.T) {
 }
 
 func TestLostDatagramsLoseNobody(t *testing.T) {
+	t.Parallel()
+	probes := func(o *Options) { // by a stream, for which the time between two probes is left
+		o.Timing.Probe, o.Timing.ProbeTimeout, o.Timing.PushPull = 600*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond
+	}
 	var nets []*faults
 	all := three(t, func(o *Options) {
+		probes(o)
 		f := &faults{}
 		nets = append(nets, f)
 		o.wrap = f.wrap
-		o.Timing.PushPull = 300 * time.Millisecond
 	})
 	for _, f := range nets {
 		f.udp.Store(true)
 	}
-	throughout(t, "whole", func() bool { return whole(all...) }, rounds(all[0], 5))
+	throughout(t, "whole", func() bool { return whole(all...) }, rounds(all[0], 10))
 	// News still travels, by full exchanges.
 	all[1].SetRules(5, 6)
 	eventually(t, "news without datagrams", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 5 })
 	o := options("d", all[0].Gossip())
+	probes(&o)
 	f := &faults{}
 	f.udp.Store(true)
-	o.wrap, o.Timing.PushPull = f.wrap, 300*time.Millisecond
+	o.wrap = f.wrap
 	d := up(t, o)
 	eventually(t, "a join without datagrams", func() bool { return whole(append([]*Cluster{d}, all...)...) })
 }
@@ -136,8 +143,10 @@ func TestCloseWaitsForNoSilentPeer(t *testing.T) {
 
 // TestReleaseNeedsTheOthers: a leaver that cannot tell the others must not believe that they know.
 func TestReleaseNeedsTheOthers(t *testing.T) {
+	t.Parallel()
 	nets := map[string]*faults{}
 	all := three(t, func(o *Options) {
+		mortal(o)
 		nets[o.Node] = &faults{}
 		o.wrap = nets[o.Node].wrap
 	})
@@ -162,6 +171,7 @@ func TestReleaseNeedsTheOthers(t *testing.T) {
 // TestAnAnnouncementThatGotLostIsRepeated: memberlist drops one if it answers an accusation at the same moment, and then
 // keeps on announcing what was.
 func TestAnAnnouncementThatGotLostIsRepeated(t *testing.T) {
+	t.Parallel()
 	o := options("a-0")
 	o.Timing.Tick, o.Timing.JoinRetry = time.Hour, time.Hour // looks only when signalled
 	c := up(t, o)

@@ -64,6 +64,7 @@ func pour(t *testing.T, addr string, all [][]byte) {
 }
 
 func TestGarbageOnTheGossipPort(t *testing.T) {
+	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
@@ -85,6 +86,7 @@ func TestGarbageOnTheGossipPort(t *testing.T) {
 // TestStrangersAreNotLetIn: a memberlist that is no Keyward's, or of a protocol we do not speak, becomes no member,
 // although it has label and key.
 func TestStrangersAreNotLetIn(t *testing.T) {
+	t.Parallel()
 	all := three(t, nil)
 	alien := full()
 	alien.ID, alien.ProtocolMin, alien.ProtocolMax = "alien", ProtocolMax+1, ProtocolMax+2

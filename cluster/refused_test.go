@@ -37,28 +37,25 @@ func (r *reasons) of(reason string) int {
 	return r.n[reason]
 }
 
-// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram.
-func bomb(t *testing.T) []byte {
-	t.Helper()
+// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram. To pack it takes a second.
+var bomb = sync.OnceValue(func() []byte {
 	var packed bytes.Buffer
 	w := lzw.NewWriter(&packed, lzw.LSB, 8)
 	zeros := make([]byte, 1<<20)
 	for range 60 {
-		if _, err := w.Write(zeros); err != nil {
-			t.Fatal(err)
-		}
+		_, _ = w.Write(zeros) // to memory
 	}
 	w.Close()
-	if packed.Len() > 60_000 {
-		t.Fatalf("%d bytes do not fit a datagram", packed.Len())
-	}
 	const compressed = 9
 	b := append([]byte{compressed, 0x82, 0xa4}, "Algo\x00\xa3Buf\xdb"...)
 	return append(binary.BigEndian.AppendUint32(b, uint32(packed.Len())), packed.Bytes()...)
-}
+})
 
 func datagram(t *testing.T, to string, b []byte) {
 	t.Helper()
+	if len(b) > 60_000 {
+		t.Fatalf("%d bytes do not fit a datagram", len(b))
+	}
 	c, err := net.Dial("udp", to)
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +79,7 @@ func stream(t *testing.T, to string, b []byte) {
 
 // TestRefusedGossipIsCounted knows memberlist's log lines: they are all that tells of what it refuses.
 func TestRefusedGossipIsCounted(t *testing.T) {
+	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
@@ -100,11 +98,12 @@ func TestRefusedGossipIsCounted(t *testing.T) {
 		{"a member with another label", "label", key, func(t *testing.T, to string) { stranger(t, to, "other", strings.Repeat("k", 32)) }},
 		{"a datagram of another label", "label", "", func(t *testing.T, to string) { datagram(t, to, labelled("other", []byte("\x06hello"))) }},
 		{"a stream that never ends", "too_large", key, func(t *testing.T, to string) { stream(t, to, labelled("test", long)) }},
-		{"a compressed bomb as a datagram", "compressed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", bomb(t))) }},
-		{"a compressed bomb as a stream", "compressed", "", func(t *testing.T, to string) { stream(t, to, labelled("test", bomb(t))) }},
+		{"a compressed bomb as a datagram", "compressed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", bomb())) }},
+		{"a compressed bomb as a stream", "compressed", "", func(t *testing.T, to string) { stream(t, to, labelled("test", bomb())) }},
 		{"nonsense", "malformed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", []byte("\x63nonsense"))) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			var refused reasons
 			all := three(t, func(o *Options) {
 				o.KeyFile, o.OnRefused, o.Timing.Stream = tt.keyFile, refused.add, 20*time.Second
@@ -137,6 +136,7 @@ func stranger(t *testing.T, to, label, key string) {
 
 // TestSlowStreamsAreBounded: streams that say nothing are read so many at a time, and members come through when they are over.
 func TestSlowStreamsAreBounded(t *testing.T) {
+	t.Parallel()
 	all := three(t, func(o *Options) { o.Timing.Stream = 300 * time.Millisecond })
 	for range 3 * maxStreams {
 		c, err := net.Dial("tcp", all[0].Gossip())
