@@ -241,6 +241,25 @@ func (ld *load) ask(d *door, a *account) (took time.Duration, ok bool) {
 	return got.Sub(sent), true
 }
 
+// spent waits until that part of all these limits together has been admitted.
+func (ld *load) spent(accounts []*account, part float64) {
+	ld.t.Helper()
+	ctx, cancel := context.WithTimeout(ld.t.Context(), 30*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "limits to be spent", func(context.Context) error {
+		admitted, limit := uint64(0), uint64(0)
+		for _, a := range accounts {
+			admitted, limit = admitted+a.now().admitted, limit+a.limit
+		}
+		if float64(admitted) < part*float64(limit) {
+			return fmt.Errorf("%d of %d admitted", admitted, limit)
+		}
+		return nil
+	}); err != nil {
+		ld.t.Fatal(err)
+	}
+}
+
 // finish stops the load and asks for every long window until it is spent.
 func (ld *load) finish() {
 	ld.t.Helper()
