@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,14 +11,21 @@ import (
 // TestDemo: the demo makes a key hot, kills an owner and rolls all sidecars by itself, and ends well: no request failed, and nothing was
 // admitted above a limit but what a crash may add.
 func TestDemo(t *testing.T) {
-	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--for", "35s", "--envoy", envoyBinary(t))
+	dir := t.TempDir()
+	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--for", "35s", "--envoy", envoyBinary(t), "--keep", dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Errorf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"viral is hot: Envoy spreads it over", "SIGKILL for sidecar-", "is back and counts again", "all sidecars were replaced", ", 0 failed; above any limit: "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("nothing of %q in\n%s", want, out)
+		}
+	}
+	logs, _ := filepath.Glob(filepath.Join(dir, "log", "*.log"))
+	for _, f := range logs {
+		if b, _ := os.ReadFile(f); t.Failed() {
+			t.Logf("%s:\n%s", filepath.Base(f), tail(b, 12000))
 		}
 	}
 }
