@@ -180,11 +180,11 @@ func until(t *testing.T, ok func() bool) {
 func TestStalledServer(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	srv := listenTCP(t, "127.0.0.1:0")
-	s := New(Options{Series: 100_000})
-	for i := range 20_000 { // more than the sockets hold
-		s.RuleBytes(fmt.Appendf(nil, "d.%s%d", strings.Repeat("x", 1000), i)).TotalHits.Add(1)
+	s := New(Options{})
+	for i := range 2000 { // lines of 20 MB, more than the sockets hold
+		s.RuleBytes(fmt.Appendf(nil, "d.%d", i)).TotalHits.Add(1)
 	}
-	d := start(t, s, StatsdOptions{Address: srv.Addr().String()})
+	d := start(t, s, StatsdOptions{Address: srv.Addr().String(), Tags: map[string]string{"zone": strings.Repeat("x", 10_000)}})
 	srv.accept()
 	until(t, func() bool { return testutil.ToFloat64(s.metrics.failures) >= 1 })
 	d.Close()

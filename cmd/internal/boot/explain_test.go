@@ -46,6 +46,7 @@ func (p *process) post(t *testing.T, path string, body, res any) (status int) {
 // TestExplainAndReset asks every member about a key that is over its limit, resets it at one that does not own it, and
 // asks again.
 func TestExplainAndReset(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	all[0].hit(t, "alice", 1000)
 	for _, p := range all {
@@ -87,6 +88,7 @@ func TestExplainAndReset(t *testing.T) {
 }
 
 func TestSelf(t *testing.T) {
+	t.Parallel()
 	a := launch(t, "a-0", "--join", "127.0.0.1:1", "--max-keys", "1234")
 	eventually(t, "ready", a.ready)
 	b := launch(t, "b-1", "--join", a.gossip)

@@ -54,6 +54,7 @@ func (p *process) hotKeys(t *testing.T) (h admin.HotKeys) {
 }
 
 func TestOrdersReachEveryMemberUntilCleared(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	status, said, text := all[0].order(t, "split")
 	if status != http.StatusOK || said.OwnerString != "x" || said.Name != "k=x" || !said.Manual || said.By != "a-0" || len(said.SubKeys) != 3 {
@@ -81,6 +82,7 @@ func TestOrdersReachEveryMemberUntilCleared(t *testing.T) {
 }
 
 func TestOrdersRefused(t *testing.T) {
+	t.Parallel()
 	p := launch(t, "alone")
 	eventually(t, "ready", p.ready)
 	if status, _, text := p.order(t, "split"); status != http.StatusConflict || !strings.Contains(text, "no other member") {
@@ -98,6 +100,7 @@ func TestOrdersRefused(t *testing.T) {
 }
 
 func TestTapShowsWhatIsAsked(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	tapped := map[*process]*json.Decoder{}
 	for _, p := range all {

@@ -8,6 +8,7 @@ import (
 
 // TestRefusalsAreLogged: one line a second tells of refusals and how many it stands for, without what a caller sent.
 func TestRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
 	p := launch(t, "a")
 	eventually(t, "ready", p.ready)
 	for range 5 {
@@ -28,6 +29,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 // TestLeasesAreAudited: a rule with audit: true has its grants and reports logged by the owner, with what they sum to.
 func TestLeasesAreAudited(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	line := regexp.MustCompile(`msg=lease key=\S*lent\S* member=\S+ reported=\w+ hits=\d+ used=\d+ limit=100000`)
 	eventually(t, "a grant in a log", func() bool {

@@ -27,6 +27,7 @@ func (p *process) events(t *testing.T) []admin.Event {
 
 // What the page draws is the same at all members, and a member that dies is seen to.
 func TestRingRulesAndTimeline(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	for i := range 3 {
 		all[0].hit(t, "x", uint32(600*(i+1))) // of 3600 hits 1000 fit

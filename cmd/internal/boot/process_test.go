@@ -234,6 +234,7 @@ func (p *process) counter(t *testing.T, key string) (c admin.Counter) {
 }
 
 func TestCountersAreTheOwners(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	for i := range 6 {
 		key := fmt.Sprint("key", i)
@@ -277,6 +278,7 @@ func (p *process) drain(t *testing.T) (last admin.Drain) {
 }
 
 func TestDrainThenEnd(t *testing.T) {
+	t.Parallel()
 	all := trio(t)
 	c := all[2]
 	c.hit(t, "x", 1)
@@ -339,6 +341,7 @@ func TestDrainThenEnd(t *testing.T) {
 }
 
 func TestASecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	p := launch(t, "alone")
 	eventually(t, "ready", p.ready)
 	p.hit(t, "x", 1) // so that it waits for more
@@ -357,6 +360,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 }
 
 func TestAdminSocketThatCannotBe(t *testing.T) {
+	t.Parallel()
 	p := launch(t, "alone", "--admin", "unix:"+filepath.Join(t.TempDir(), "nowhere", "a.sock"))
 	if code := p.end(t); code != 1 || !strings.Contains(p.log.String(), "nowhere") {
 		t.Errorf("asked for: exit code %d", code)
