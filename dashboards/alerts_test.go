@@ -94,6 +94,7 @@ func (a alertRule) checkRunbook(t *testing.T) {
 
 // TestAlertsFire runs the alerts on made-up series, by Prometheus itself.
 func TestAlertsFire(t *testing.T) {
+	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		missing(t, "promtool")

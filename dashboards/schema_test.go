@@ -24,6 +24,7 @@ type Loose<T> = T extends string ? ` + "`${T}`" + ` : T extends object ? { [K in
 // TestSchema checks the boards against the types of Grafana itself: a key that it does not know, or a value that it does not
 // take, is an error of the compiler.
 func TestSchema(t *testing.T) {
+	t.Parallel()
 	npm, err := exec.LookPath("npm")
 	if err != nil {
 		missing(t, "npm")

@@ -71,6 +71,7 @@ func TestStreamBreaks(t *testing.T) {
 // A member that is silent costs a few questions their deadline; the others are answered without it at once, and when it
 // speaks again it is asked again.
 func TestSilentMember(t *testing.T) {
+	t.Parallel()
 	var speak atomic.Bool
 	backend := newMember(t, "stub")
 	backend.alone()

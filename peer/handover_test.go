@@ -227,6 +227,7 @@ func TestStrict(t *testing.T) {
 
 // Members that speak version 1 are asked and answered; they take keys over without being told, as they always did.
 func TestOldMembers(t *testing.T) {
+	t.Parallel()
 	older, newer := newMember(t, "m0"), newMember(t, "m1")
 	older.hello.versions = versions{1, 1}
 	both := []*member{older, newer}
@@ -265,7 +266,8 @@ func TestTransfer(t *testing.T) {
 		m.adoptRing(ms[1:], ms)
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOver })
-	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) {
+	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 // a transfer that breaks off begins anew
+	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
 	}
 	if n := testutil.ToFloat64(ms[1].m.keysReceived); n < keys/4 {

@@ -16,19 +16,22 @@ import (
 
 // Connections are replaced again and again while questions are out, and every one of them is answered by its owner.
 func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
+	t.Parallel()
 	dir := demoCA(t)
-	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"), func(o *Options) { o.MaxAge = 400 * time.Millisecond })
+	// A connection is replaced when it has lived for half to three quarters of MaxAge: half a second is left for a handshake.
+	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"), func(o *Options) { o.MaxAge = 2 * time.Second })
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
-	handshakes := func() int { return int(testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("too_old"))) }
+	cut := func() int { return int(testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("too_old"))) }
 	var wg sync.WaitGroup
 	const askers, limit = 4, 1 << 30
 	for range askers {
 		wg.Go(func() {
-			for handshakes() < 5 {
+			for cut() < 3 {
 				if a := ms[0].ask(patience, question(name, limit, 1)); a.Path != owner.Forwarded {
 					t.Errorf("%+v", a)
 					return
 				}
+				time.Sleep(100 * time.Microsecond)
 			}
 		})
 	}

@@ -145,6 +145,7 @@ func TestWrongTarget(t *testing.T) {
 
 // Members of neighbouring versions work together in both directions.
 func TestNeighbouringVersions(t *testing.T) {
+	t.Parallel()
 	older, newer := newMember(t, "m0"), newMember(t, "m1")
 	older.hello.versions = versions{1, 1}
 	both := []*member{older, newer}

@@ -19,18 +19,17 @@ import (
 
 	"github.com/keyward/keyward/cmd/internal/boot"
 	"github.com/keyward/keyward/envoy/settings"
+	"github.com/keyward/keyward/lab"
 )
 
 // startSidecar runs a sidecar that stands alone, with rules, and returns the address of its rate-limit service.
 func startSidecar(t *testing.T, rules string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := lab.Ports{}.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
 	_, port, _ := net.SplitHostPort(address)
-	l.Close()
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "config"), 0o755); err != nil {
 		t.Fatal(err)
@@ -91,6 +90,7 @@ func runAsk(args ...string) (string, error) {
 }
 
 func TestAsk(t *testing.T) {
+	t.Parallel()
 	address := startSidecar(t, "{domain: shop, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]}")
 	question := []string{address, "--domain", "shop", "--key", "user=alice"}
 

@@ -23,6 +23,7 @@ func runBench(t *testing.T, args ...string) (out, messages string, err error) {
 
 // Two sidecars are compared: both are asked, about all the keys, and what they answered is told.
 func TestBench(t *testing.T) {
+	t.Parallel()
 	const open = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}\n"
 	const shut = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 0}}\n"
 	a, b := startSidecar(t, open), startSidecar(t, shut)
@@ -53,6 +54,7 @@ func TestBench(t *testing.T) {
 }
 
 func TestBenchText(t *testing.T) {
+	t.Parallel()
 	a := startSidecar(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}\n")
 	out, _, err := runBench(t, "--compare", a, "--domain", "shop", "--descriptor", "user=u", "--inflight", "1", "--rate", "0", "--seconds", "0.1", "--rounds", "1")
 	if err != nil || !strings.Contains(out, "1 in flight") || !strings.Contains(out, a) {
