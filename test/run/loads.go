@@ -1,16 +1,70 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
 // loads are the processors that an end-to-end test keeps busy, where it is not the half that most do.
-var loads = map[string]float64{}
+var loads = map[string]float64{
+	"TestHotRouteOfMembers":         0.25, // waits for 35 s
+	"TestApproximate":               1,    // wants no degraded answer
+	"TestDemo":                      1,    // its traffic does not wait, and collapses when it is starved
+	"TestHandoverThroughEnvoy":      0.5,
+	"TestHotKeyCools":               0.25, // waits for 35 s
+	"TestOwnerDirect":               1,
+	"TestHandoverRolling":           0.5,
+	"TestFiveMembers":               1,
+	"TestFourThenTen":               0.25,
+	"TestNameServiceAndXDSOutage":   0.25,
+	"TestSecurityHTTP2GRPC":         1,
+	"TestHotRoute":                  1,
+	"TestSilenceThroughEnvoy":       1, // the same
+	"TestSecurityHTTP2Lean":         1,
+	"TestChurnStaysWithinTheBound":  1,
+	"TestDoorEnvoys":                1,
+	"TestRoutes":                    1,
+	"TestFloodOfKeys":               1,
+	"TestDoorConnectionsEnd":        1,
+	"TestExactness":                 1,
+	"TestSecurityHTTP":              0.25,
+	"TestMoveOverStatsd":            0.25,
+	"TestRulesSwitchTogether":       0.25,
+	"TestGarbageOnEveryPort":        0.25,
+	"TestSilentOwnerThroughEnvoy":   0.25,
+	"TestNameCollision":             0.25,
+	"TestRulesOverXDS":              0.25,
+	"TestSecurityGossip":            0.25,
+	"TestRefusedByEnvoy":            0.25,
+	"TestSecurityQuestions":         0.25,
+	"TestBadRulesKeepTheOld":        0.25,
+	"TestMoveOverAndBack":           0.25,
+	"TestSecurityStrangers":         0.25,
+	"TestSilentOwner":               0.25,
+	"TestValuesAreBytes":            0.25,
+	"TestCertificatesReload":        0.25,
+	"TestEnvoyAcceptsWhatIsPrinted": 1,
+	"TestSecurityBoundNames":        0.25,
+	"TestSecurityPoison":            0.25,
+	"TestStrangersAreRefused":       0.25,
+	"TestDropIn":                    0.25,
+	"TestHostileQuestions":          0.25,
+	"TestUnixSocketAndRefusedStart": 0.25,
+	"TestCheck":                     0.25,
+	"TestCheckAgainst":              0.25,
+	"TestCheckAndExplainFind":       0.25,
+	"TestFixedWindowModel":          0.25,
+	"TestDoctorFindsSingles":        0.25,
+	"TestSignals":                   0.25,
+}
 
-// alone are the tests that run beside nothing, not even a job at idle priority.
-var alone = map[string]bool{}
+// alone are the tests that run beside nothing, not even a job at idle priority: TestHotKey asks 8,000 questions a second, on time.
+var alone = map[string]bool{"TestHotKey": true}
+
+// long are the tests that take longest: they start first.
+var long = []string{"TestHotKey", "TestHotRouteOfMembers", "TestDemo", "TestHandoverThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoverRolling", "TestApproximate"}
 
 // deepTests belong to the suite deep.
 var deepTests = map[string]bool{"TestSoak": true}
@@ -22,22 +76,32 @@ func loadOf(name string) float64 {
 	return 0.5
 }
 
+// byLength orders jobs by when they start: the long ones first, then those that keep most processors busy.
+func byLength(a, b *job) int {
+	rank := func(j *job) int {
+		if i := slices.Index(long, j.name); i >= 0 {
+			return i
+		}
+		return len(long)
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.load, a.load))
+}
+
 // known returns an error when a table above names a test that there is not.
 func known(tests []string) error {
-	var gone []string
+	named := slices.Clone(long)
+	for _, table := range []map[string]bool{alone, deepTests} {
+		for name := range table {
+			named = append(named, name)
+		}
+	}
 	for name := range loads {
-		gone = append(gone, name)
+		named = append(named, name)
 	}
-	for name := range alone {
-		gone = append(gone, name)
-	}
-	for name := range deepTests {
-		gone = append(gone, name)
-	}
-	gone = slices.DeleteFunc(gone, func(name string) bool { return slices.Contains(tests, name) })
+	gone := slices.DeleteFunc(named, func(name string) bool { return slices.Contains(tests, name) })
 	if len(gone) > 0 {
 		slices.Sort(gone)
-		return fmt.Errorf("test/run/loads.go names tests that test/e2e does not have: %s", strings.Join(gone, ", "))
+		return fmt.Errorf("test/run/loads.go names tests that test/e2e does not have: %s", strings.Join(slices.Compact(gone), ", "))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"os"
@@ -70,6 +69,7 @@ func machineStage(tests []string) *stage {
 		if tests == nil {
 			versions = append(versions, envoy136, envoy138)
 			modules = append(modules, "bench", "test/page", "test/kube/tools")
+			jobs = append(jobs, &job{name: "original", args: []string{"scripts/original"}})
 		}
 		for _, dir := range modules {
 			jobs = append(jobs, &job{name: "modules " + dir, args: []string{"go", "mod", "download"}, dir: dir})
@@ -124,7 +124,7 @@ func quickUnit(ctx context.Context, m *machine) ([]*job, error) {
 }
 
 // searched are the packages with searches that the race detector cannot see into: files with the build constraint !race.
-var searched = []string{"./limit", "./lease", "./handoff", "./owner", "./config"}
+var searched = []string{"./charts", "./cluster", "./config", "./envoy/h2", "./envoy/rls", "./handoff", "./hotkey", "./lease", "./limit", "./owner", "./peer", "./ring", "./test/scale", "./tool/replay"}
 
 func search(context.Context, *machine) ([]*job, error) {
 	return []*job{{args: append([]string{"go", "test", "-v", "-count=1", "-timeout", "15m"}, searched...)}}, nil
@@ -205,7 +205,7 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 				dir: "test/e2e", env: env, load: loadOf(name), alone: alone[name], apart: true,
 			})
 		}
-		slices.SortStableFunc(jobs, func(a, b *job) int { return cmp.Compare(b.load, a.load) })
+		slices.SortStableFunc(jobs, byLength)
 		return jobs, nil
 	}
 }
@@ -214,8 +214,8 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 	commands := map[string][]string{"ENVOY_BIN": {"scripts/envoy", envoyVersion}}
 	if all {
-		maps.Copy(commands, map[string][]string{"ENVOY_1_36": {"scripts/envoy", envoy136}, "ENVOY_1_38": {"scripts/envoy", envoy138}})
-		if why, _ := m.lacking([]string{"venv"}); why == "" {
+		maps.Copy(commands, map[string][]string{"ENVOY_1_36": {"scripts/envoy", envoy136}, "ENVOY_1_38": {"scripts/envoy", envoy138}, "KEYWARD_ORIGINAL": {"scripts/original"}})
+		if why, _ := m.lacking([]string{"python3", "venv"}); why == "" {
 			commands["KEYWARD_PYTHON"] = []string{"scripts/python"}
 		}
 	}
