@@ -322,7 +322,7 @@ func TestScaleThroughEnvoy(t *testing.T) {
 func changeThroughEnvoy(t *testing.T, change func(f *fleet, r *routing, settle func(name string))) {
 	t.Helper()
 	const limit, keys = 100, 20 // limit is that of longRules
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	f := newFleet(t, l, names(3)...)
 	e, up := ownerDirectOpen(t, l, "1s")
 	b := browse(t, e.Listener, 300, envoyKeys("first", keys))
