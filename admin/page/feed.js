@@ -48,6 +48,7 @@ export function poll(look, onPause) {
       await look();
     } finally {
       looking = false;
+      if (document.hidden) onPause(true); // look may have said "live" since
       timer = setTimeout(again, Math.max(100, 1000 - (performance.now() - began)));
     }
   };
