@@ -67,7 +67,12 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	if m.Peer, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
+	t.Cleanup(func() {
+		m.Close()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", id, m.log)
+		}
+	})
 	return m
 }
 
