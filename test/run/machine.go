@@ -103,7 +103,10 @@ func (m *machine) execute(ctx context.Context, j *job) (o outcome) {
 			}
 		}
 	}()
-	o.err = cmd.Run()
+	if o.err = cmd.Start(); o.err == nil {
+		j.pid.Store(int64(cmd.Process.Pid))
+		o.err = cmd.Wait()
+	}
 	write.Close()
 	<-done
 	o.results = p.results

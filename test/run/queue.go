@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -127,6 +128,9 @@ func (q *queue) start(ctx context.Context) {
 			}
 			s.running++
 			q.active[j] = time.Now()
+			if j.alone {
+				q.signalIdle(syscall.SIGSTOP)
+			}
 			go func() { q.ended <- ending{j, q.m.execute(ctx, j)} }()
 			return true
 		})
@@ -149,16 +153,28 @@ func (q *queue) fits(j *job) bool {
 	}
 	switch {
 	case j.alone:
-		return idle+others == 0
+		return others == 0 // an idle job is made to stand still meanwhile
 	case j.idle:
 		return idle == 0
 	}
 	return others < most && (others == 0 || load+j.load <= q.cores)
 }
 
+// signalIdle makes the idle jobs that run stand still, or go on.
+func (q *queue) signalIdle(s syscall.Signal) {
+	for j := range q.active {
+		if pid := int(j.pid.Load()); j.idle && pid > 0 {
+			_ = syscall.Kill(-pid, s)
+		}
+	}
+}
+
 // close books a job that has ended, and its stage if that was the last.
 func (q *queue) close(e ending) {
 	delete(q.active, e.job)
+	if e.job.alone {
+		q.signalIdle(syscall.SIGCONT)
+	}
 	i := slices.IndexFunc(q.stages, func(s *status) bool { return s.stage == e.job.stage })
 	s := q.stages[i]
 	s.running--

@@ -136,11 +136,31 @@ func TestFits(t *testing.T) {
 		{nil, full, true}, {nil, alone, true}, {nil, &job{load: 9}, true},
 		{[]*job{half, {load: 1.5}}, half, false}, {[]*job{half, {load: 1}}, half, true},
 		{[]*job{full}, idle, true}, {[]*job{full, idle}, &job{idle: true}, false}, {[]*job{idle}, full, true},
-		{[]*job{idle}, alone, false}, {[]*job{half}, alone, false}, {[]*job{alone}, idle, false},
+		{[]*job{idle}, alone, true}, {[]*job{half}, alone, false}, {[]*job{alone}, idle, false},
 	} {
 		if run(tt.running...); q.fits(tt.next) != tt.fits {
 			t.Errorf("%+v beside %+v: want %v", tt.next, tt.running, tt.fits)
 		}
+	}
+}
+
+// While a job is alone, one at idle priority stands still, and goes on after it.
+func TestIdleJobStandsStill(t *testing.T) {
+	beats := filepath.Join(t.TempDir(), "beats")
+	idle := func(context.Context, *machine) ([]*job, error) {
+		return []*job{{idle: true, args: []string{"sh", "-c", "while [ ! -e " + beats + ".end ]; do echo >> " + beats + "; sleep 0.01; done"}}}, nil
+	}
+	apart := func(context.Context, *machine) ([]*job, error) {
+		script := "until [ -s " + beats + " ]; do sleep 0.01; done; sleep 0.1; wc -c < " + beats + " > " + beats + ".one; sleep 0.3; wc -c < " + beats + " > " + beats + ".two"
+		return []*job{{alone: true, args: []string{"sh", "-c", script}}}, nil
+	}
+	last := scripts(1, "touch "+beats+".end")
+	q, out := play(t, false, &stage{name: "idle", budget: time.Hour, jobs: idle}, &stage{name: "wait", budget: time.Hour, jobs: scripts(1, "until [ -s "+beats+" ]; do sleep 0.01; done")},
+		&stage{name: "apart", budget: time.Hour, after: []string{"wait"}, jobs: apart}, &stage{name: "last", budget: time.Hour, after: []string{"apart"}, jobs: last})
+	one, err := os.ReadFile(beats + ".one")
+	two, _ := os.ReadFile(beats + ".two")
+	if err != nil || !bytes.Equal(one, two) || len(q.failed()) > 0 {
+		t.Errorf("the idle job went on from %s to %s beats (%v)\n%s", bytes.TrimSpace(one), bytes.TrimSpace(two), err, out)
 	}
 }
 

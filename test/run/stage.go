@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,13 +22,14 @@ type job struct {
 	stage    *stage
 	name     string
 	args     []string
-	dir      string   // relative to the repository; empty: its root
-	env      []string // beside that of the machine
-	load     float64  // processors that it keeps busy; what runs side by side adds up to the machine's
-	idle     bool     // it only computes: at idle priority, one at a time, beside all others
-	apart    bool     // in a network namespace of its own, where the machine can make one
-	alone    bool     // also beside no idle job: what it asserts needs the whole machine
-	optional bool     // what it brings may be missing: the stages that need it say so
+	dir      string       // relative to the repository; empty: its root
+	env      []string     // beside that of the machine
+	load     float64      // processors that it keeps busy; what runs side by side adds up to the machine's
+	idle     bool         // it only computes: at idle priority, one at a time, beside all others
+	apart    bool         // in a network namespace of its own, where the machine can make one
+	alone    bool         // also beside no idle job: what it asserts needs the whole machine
+	pid      atomic.Int64 // of its first process, once it runs
+	optional bool         // what it brings may be missing: the stages that need it say so
 }
 
 // command is a stage of one job that is a command.
