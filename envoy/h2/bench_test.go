@@ -120,7 +120,7 @@ func serveGRPC(l net.Listener) error {
 func TestServe(t *testing.T) {
 	kind, address, ok := strings.Cut(os.Getenv("H2_BENCH_SERVE"), " ")
 	if !ok {
-		t.Skip("for BenchmarkLoop")
+		return // only a process that BenchmarkLoop starts does anything
 	}
 	l, err := net.Listen("unix", address)
 	if err != nil {
