@@ -266,7 +266,8 @@ func TestTransfer(t *testing.T) {
 		m.adoptRing(ms[1:], ms)
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOver })
-	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 // a transfer that breaks off begins anew
+	// What breaks off begins anew, and so does what went on while members were not heard.
+	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("tokens void") || ms[1].logged("tokens void")
 	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
 	}
