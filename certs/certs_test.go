@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -102,7 +103,7 @@ func exchange(c *tls.Conn) (*x509.Certificate, error) {
 	if _, err := c.Write([]byte{1}); err != nil {
 		return nil, err
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil {
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // Read may give the byte along with the end
 		return nil, err
 	}
 	if certs := c.ConnectionState().PeerCertificates; len(certs) > 0 {

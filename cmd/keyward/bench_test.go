@@ -28,7 +28,7 @@ func TestBench(t *testing.T) {
 	const shut = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 0}}\n"
 	a, b := startSidecar(t, open), startSidecar(t, shut)
 	out, messages, err := runBench(t, "--compare", a+","+b, "--domain", "shop", "--descriptor", "user=u-{}", "--keys", "5",
-		"--inflight", "2", "--rate", "200", "--seconds", "0.2", "--rounds", "2", "-o", "json")
+		"--inflight", "2", "--rate", "80", "--seconds", "0.5", "--rounds", "2", "-o", "json")
 	if err != nil {
 		t.Fatal(err, messages)
 	}
@@ -49,7 +49,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	if got := rep.Lines[2].Calls; got != 80 {
-		t.Errorf("%d calls in two rounds of 0.2 s at 200 a second", got)
+		t.Errorf("%d calls in two rounds of 0.5 s at 80 a second", got)
 	}
 }
 

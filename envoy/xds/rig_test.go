@@ -83,7 +83,7 @@ func (r *rig) set(t testing.TB, s State) {
 }
 
 // patience is how long anything may take; nothing is asserted about it.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // sotw is a raw aggregated stream of whole states.
 type sotw struct {
