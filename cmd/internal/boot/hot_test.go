@@ -84,7 +84,7 @@ func TestOrdersReachEveryMemberUntilCleared(t *testing.T) {
 func TestOrdersRefused(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "alone")
-	eventually(t, "ready", p.ready)
+	eventually(t, "up", p.up)
 	if status, _, text := p.order(t, "split"); status != http.StatusConflict || !strings.Contains(text, "no other member") {
 		t.Errorf("alone: %d %s", status, text)
 	}

@@ -159,6 +159,19 @@ func (p *process) get(path string) (int, []byte) {
 
 func (p *process) ready() bool { code, _ := p.get("/readyz"); return code == http.StatusOK }
 
+// up reports whether p is ready and listens on its socket, which is not there at once when it is ready.
+func (p *process) up() bool {
+	if !p.ready() {
+		return false
+	}
+	conn, err := net.Dial("unix", p.socket)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
 // ring is the members of the ring that p goes by.
 func (p *process) ring(t *testing.T) []string {
 	var c admin.Cluster
@@ -215,10 +228,10 @@ func (p *process) signal(t *testing.T) {
 // trio are three members of one ring.
 func trio(t *testing.T) []*process {
 	a := launch(t, "a-0", "--join", "127.0.0.1:1")
-	eventually(t, "the first", a.ready)
+	eventually(t, "the first", a.up)
 	all := []*process{a, launch(t, "b-1", "--join", a.gossip), launch(t, "c-2", "--join", a.gossip)}
 	for _, p := range all {
-		eventually(t, "all ready on one ring", func() bool { return p.ready() && len(p.ring(t)) == 3 })
+		eventually(t, "all ready on one ring", func() bool { return p.up() && len(p.ring(t)) == 3 })
 	}
 	return all
 }
