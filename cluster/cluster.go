@@ -62,7 +62,7 @@ func Start(o Options) (*Cluster, error) {
 		fatal: make(chan error, 1), released: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
+		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
 		newRing: o.NewRing, nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -302,7 +302,7 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
 	self := &c.table.self
 	self.State, self.Ring, self.NRef, self.Complete = o.self.State, o.self.Ring, o.self.NRef, o.self.Complete
-	self.Settled, self.Waits, self.Handed = o.self.Settled, o.self.Waits, o.self.Handed
+	self.Settled, self.Waits, self.Handed, self.Met = o.self.Settled, o.self.Waits, o.self.Handed, o.self.Met
 	b, announced := string(self.encode()), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {

@@ -17,7 +17,7 @@ func full() Member {
 	return Member{
 		ID: "pod-1", Inst: 0x0102030405060708, Ver: 3, Weight: 2, Role: Counter, State: Active, Boot: 1750000000000,
 		Pod: 9, Expect: 3, NRef: 5, InForce: 1 << 63, Prepared: 12, Ring: 99, RLS: "[fd00::1]:8081", Peer: "10.0.0.1:7947",
-		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2, Complete: 98, Settled: true, Handed: true,
+		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2, Complete: 98, Settled: true, Handed: true, Met: true,
 	}
 }
 
