@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,6 +71,61 @@ func TestSecurityGossip(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSecurityGossipSilence holds 1,000 silent connections to each gossip port open, without a key, and opens each again when
+// it is closed. Two members meet all the same, and both keep to their share until they have.
+func TestSecurityGossipSilence(t *testing.T) {
+	const strangers = 1000
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 2})
+	for i, name := range names(2) {
+		if _, err := l.AddSidecar(name); err != nil {
+			t.Fatal(err)
+		}
+		besiege(t, strangers, l.Sidecars[i].Gossip)
+	}
+	began := time.Now()
+	awaitRing(t, l, names(2)...)
+	took := time.Since(began)
+	t.Logf("met %v after the last connection", took)
+	if took > 5*time.Second {
+		t.Errorf("two members met after %v, want 5 s at most", took)
+	}
+	for _, s := range l.Sidecars {
+		rises(t, s.Metrics, "silence", "keyward_refused_total", refusedBy("gossip", "silent"), func() {})
+	}
+}
+
+// besiege holds n silent connections to an address open until the test ends, and opens each again when it is closed.
+func besiege(t *testing.T, n int, to string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all, opened sync.WaitGroup
+	opened.Add(n)
+	for range n {
+		all.Go(func() {
+			first := sync.OnceFunc(opened.Done)
+			defer first()
+			for ctx.Err() == nil {
+				var d net.Dialer
+				c, err := d.DialContext(ctx, "tcp", to)
+				if err != nil { // it may not listen yet
+					time.Sleep(10 * time.Millisecond)
+					continue
+				}
+				first()
+				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = io.Copy(io.Discard, c)
+				stop()
+				_ = c.Close()
+			}
+		})
+	}
+	opened.Wait()
+	t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
 }
 
 // knock sends a packet as a datagram and as a stream.
