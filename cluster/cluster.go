@@ -42,7 +42,8 @@ type Cluster struct {
 	problem string
 	calm    bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
 
-	dueling atomic.Bool // a rival is being looked into
+	dueling   atomic.Bool // a rival is being looked into
+	repairing atomic.Bool // an exchange with a member that showed another digest is under way
 }
 
 // Start makes this member part of the cluster, or of nothing but itself without Options.Join. It does not wait until it
@@ -258,6 +259,7 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.o.OnRoutes(rs)
 	}
 	c.release(&o, &s.told)
+	c.repair(ctx, now)
 	v := o.view
 	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0 &&
 		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.board.quiet()
