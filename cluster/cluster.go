@@ -42,7 +42,8 @@ type Cluster struct {
 	problem string
 	calm    bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
 
-	dueling atomic.Bool // a rival is being looked into
+	dueling   atomic.Bool // a rival is being looked into
+	repairing atomic.Bool // an exchange with a member that showed another digest is under way
 }
 
 // Start makes this member part of the cluster, or of nothing but itself without Options.Join. It does not wait until it
@@ -62,7 +63,7 @@ func Start(o Options) (*Cluster, error) {
 		fatal: make(chan error, 1), released: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
+		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
 		newRing: o.NewRing, nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -258,6 +259,7 @@ func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.o.OnRoutes(rs)
 	}
 	c.release(&o, &s.told)
+	c.repair(ctx, now)
 	v := o.view
 	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0 &&
 		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.board.quiet()
@@ -302,7 +304,7 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
 	self := &c.table.self
 	self.State, self.Ring, self.NRef, self.Complete = o.self.State, o.self.Ring, o.self.NRef, o.self.Complete
-	self.Settled, self.Waits, self.Handed = o.self.Settled, o.self.Waits, o.self.Handed
+	self.Settled, self.Waits, self.Handed, self.Met = o.self.Settled, o.self.Waits, o.self.Handed, o.self.Met
 	b, announced := string(self.encode()), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {

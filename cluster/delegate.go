@@ -25,7 +25,8 @@ type table struct {
 	told      told
 	gone      map[uint64]farewell // by instance
 	announced string              // what memberlist last took as self's metadata
-	refused   uint64              // announcements and posts not let in
+	digest    digest
+	refused   uint64 // announcements and posts not let in
 	contact   contact
 }
 
@@ -157,6 +158,7 @@ func (t *table) NotifyUpdate(n *memberlist.Node) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.digest.set(n.Name, n.Meta)
 	if n.Name == t.self.Name {
 		t.announced = string(n.Meta)
 		return
@@ -169,6 +171,7 @@ func (t *table) NotifyUpdate(n *memberlist.Node) {
 func (t *table) NotifyLeave(n *memberlist.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.digest.set(n.Name, nil)
 	if m, ok := t.nodes[n.Name]; ok {
 		delete(t.nodes, n.Name)
 		t.gone[m.Inst] = farewell{

@@ -84,7 +84,7 @@ func config(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf.TCPTimeout = o.Timing.Stream
 	conf.Keyring = g.keys
 	conf.EnableCompression = false // what is said is short, and a member without a key takes in nothing compressed
-	conf.Delegate, conf.Events, conf.Alive = t, t, t
+	conf.Delegate, conf.Events, conf.Alive, conf.Ping = t, t, t, t
 	conf.RequireNodeNames = false
 	return conf
 }

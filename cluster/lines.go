@@ -49,6 +49,7 @@ func refusal(text string) string {
 	}
 	for _, r := range [...]struct{ has, reason string }{
 		{errTooMuch.Error(), "too_large"},
+		{errCrowded.Error(), refusedCrowded},
 		{"crypt", "key"},
 		{"encryption", "key"},
 		{"label", "label"},

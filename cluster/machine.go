@@ -19,12 +19,16 @@ type machine struct {
 	standalone bool
 	handOver   bool // see Options
 	timing     Timing
-	newRing    func([]ring.Member) *ring.Ring // see Options
-	start      time.Time
+
+	expectTimeout time.Duration // after which fewer than expect are enough; 0: never
+
+	newRing func([]ring.Member) *ring.Ring // see Options
+	start   time.Time
 
 	joined   bool      // may take a place on the ring
 	met      time.Time // when it might for the first time, or again after it was held back
 	settled  bool      // and others count, or it has seen everyone take their places, so that it may trust its own
+	enough   bool      // it has met as many members as it expects, see Member.Met
 	ready    time.Time // since when self waits for its turn; zero if it does not
 	flaps    flaps
 	ring     *ring.Ring
@@ -91,6 +95,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		m.joined, m.met = true, now
 	}
 	m.settled = m.settled || m.joined && running(&s.self, members)
+	m.enough = m.enough || m.expect > 0 && m.meets(&s.self, members)
 	m.flaps.meet(now, &s.self, members, m.timing.Hold)
 	m.remember(now, s.gone)
 	o := outcome{rival: rival, self: s.self}
@@ -112,7 +117,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		members[mine] = *self
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(&s, members), Joined: m.settled && rival == nil,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members), Joined: m.settled && rival == nil,
 		Standalone: m.standalone, Problem: problem, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
@@ -125,7 +130,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 // describe fills in what self is to announce of the ring and of itself.
 func (m *machine) describe(self *Member, t *told) {
 	self.Ring, self.NRef, self.Settled, self.Waits = m.ring.Fingerprint(), m.nref.peak, m.settled, !m.ready.IsZero()
-	self.Complete, self.Handed = t.complete, self.State == Leaving && (t.handed || !m.handOver)
+	self.Complete, self.Handed, self.Met = t.complete, self.State == Leaving && (t.handed || !m.handOver), m.enough
 	if !m.handOver {
 		self.Complete = self.Ring
 	}
@@ -223,6 +228,8 @@ func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
 	}
 	all := len(s.contact.others)
 	switch {
+	case live == 0 && s.contact.rounds == 0: // nobody was looked for yet
+		return false
 	case s.self.Role == Counter && m.expect > 0 && live+1 >= m.expect:
 		return true
 	case s.contact.rounds == 0:
@@ -321,8 +328,32 @@ func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]
 	return c
 }
 
-// reckon is N_ref: the largest ring that self or any live member remembers; in a cold start also all that may exist.
-func (m *machine) reckon(s *sight, members []Member) int {
+// meets reports whether as many members as expected are live, self included, or one is active that had met as many as it
+// expected: a member that comes to a cluster which is scaled down, or being scaled up, does not divide by more than the others.
+func (m *machine) meets(self *Member, members []Member) bool {
+	n := 0
+	for i := range members {
+		x := &members[i]
+		if x.Role != Counter {
+			continue
+		}
+		n++
+		if x.Inst != self.Inst && x.State == Active && x.Met {
+			return true
+		}
+	}
+	return n >= m.expect
+}
+
+// short reports whether self divides limits by expect because it has not met as many members.
+func (m *machine) short(now time.Time) bool {
+	gaveUp := m.expectTimeout > 0 && now.Sub(m.start) >= m.expectTimeout
+	return !m.standalone && m.expect > 0 && !m.enough && !gaveUp
+}
+
+// reckon is N_ref: the largest ring that self or any live member remembers; in a cold start also all that may exist; and
+// what self expects for as long as it has not met as many.
+func (m *machine) reckon(now time.Time, s *sight, members []Member) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
 		// Whoever goes by another ring may not have seen the leave that self has.
@@ -332,6 +363,9 @@ func (m *machine) reckon(s *sight, members []Member) int {
 	}
 	if !m.settled {
 		n = max(n, m.expect, s.contact.listed)
+	}
+	if m.short(now) {
+		n = max(n, m.expect)
 	}
 	return n
 }

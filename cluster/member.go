@@ -90,6 +90,7 @@ type Member struct {
 	Settled  bool   // it trusts its place: its cold start is over
 	Waits    bool   // joining, and ready to go onto the ring as soon as it is its turn
 	Handed   bool   // leaving, and all that it knew has been handed over
+	Met      bool   // it has met as many members as it expects, or an active member that had
 	RLS      string // rate-limit service, for Envoys in other pods
 	Peer     string // questions of other members
 	Route    string // where ring-hash routes send users' requests
@@ -150,13 +151,14 @@ const (
 	flagSettled = 1 << iota
 	flagWaits
 	flagHanded
+	flagMet
 )
 
 func (m *Member) flags() (f uint64) {
 	for _, x := range [...]struct {
 		set bool
 		bit uint64
-	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}} {
+	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}, {m.Met, flagMet}} {
 		if x.set {
 			f |= x.bit
 		}
@@ -305,7 +307,8 @@ func (m *Member) setNumber(tag, v uint64) bool {
 	case tagComplete:
 		m.Complete = v
 	case tagFlags:
-		m.Settled, m.Waits, m.Handed = v&flagSettled != 0, v&flagWaits != 0, v&flagHanded != 0
+		m.Settled, m.Waits = v&flagSettled != 0, v&flagWaits != 0
+		m.Handed, m.Met = v&flagHanded != 0, v&flagMet != 0
 	}
 	return true
 }
@@ -339,7 +342,7 @@ func (m *Member) largest() int {
 	w.Boot = 1<<63 - 1
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
-	w.Complete, w.Settled, w.Waits, w.Handed = 1<<64-1, true, true, true
+	w.Complete, w.Settled, w.Waits, w.Handed, w.Met = 1<<64-1, true, true, true, true
 	w.Role, w.State = Observer, Leaving
 	return len(w.encode())
 }

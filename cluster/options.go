@@ -45,7 +45,13 @@ type Options struct {
 	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after
 	// Timing.ColdStart. With no Expect and nothing but itself resolvable, it is alone after Timing.Alone. The first
 	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered, unless names cannot be looked up.
-	Expect    int
+	//
+	// A member divides limits by Expect, at least, until it has met that many, or one active member that had met as many as
+	// it expected; or until ExpectTimeout has passed since Start, if that is not 0. It may have joined before: then it answers
+	// from its share. Once it has met them, it divides by Expect no more, however few are left.
+	Expect        int
+	ExpectTimeout time.Duration
+
 	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
 	NRefDecay time.Duration // after the last death; 0 means 60 s
 
@@ -169,6 +175,7 @@ func (o *Options) check() error {
 	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
+	fault(o.ExpectTimeout < 0, "expect-timeout: %v is negative", o.ExpectTimeout)
 	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
 	for _, a := range [...]struct{ name, addr string }{{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page}} {
 		fault(len(a.addr) > MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), MaxAddress)

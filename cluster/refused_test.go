@@ -134,23 +134,6 @@ func stranger(t *testing.T, to, label, key string) {
 	}
 }
 
-// TestSlowStreamsAreBounded: streams that say nothing are read so many at a time, and members come through when they are over.
-func TestSlowStreamsAreBounded(t *testing.T) {
-	t.Parallel()
-	all := three(t, func(o *Options) { o.Timing.Stream = 300 * time.Millisecond })
-	for range 3 * maxStreams {
-		c, err := net.Dial("tcp", all[0].Gossip())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	eventually(t, "joined in spite of them", func() bool { return all[1].gossip.join(all[0].gossip.addr) == nil })
-	if !whole(all...) {
-		t.Error("the cluster noticed")
-	}
-}
-
 // TestPackedIsFoundWhereverItHides: memberlist unpacks messages within messages.
 func TestPackedIsFoundWhereverItHides(t *testing.T) {
 	bomb, ping := []byte{typePacked, 1, 2}, []byte{0, 1, 2}

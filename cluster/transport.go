@@ -15,10 +15,7 @@ import (
 )
 
 const (
-	// maxStreams is how many incoming streams are read at once; more wait, until they are taken or give up. A push-pull
-	// takes milliseconds, and memberlist cuts off after Timing.Stream whoever is slow.
-	maxStreams = 8
-	// maxStreamBytes is how much is read of one. What 8192 members say of themselves is half as much.
+	// maxStreamBytes is how much is read of one stream. What 8192 members say of themselves is half as much.
 	maxStreamBytes = 8 << 20
 
 	maxPacket     = 64 << 10               // a UDP packet is not larger
@@ -31,7 +28,8 @@ var errTooMuch = errors.New("stream too long")
 // transport is the gossip port, UDP and TCP at one address. It does what memberlist's NetTransport does, and beside that
 //   - keeps of a packet what came: NetTransport makes 64 KiB for each, which was most of what an idle member allocates,
 //   - ends the streams it dialled when its context does, so that a stop waits for no silent peer,
-//   - bounds streams that come in, in number and size: without a key anybody may open one, and memberlist holds what it reads,
+//   - bounds streams that come in, in number, size and silence (see reception): without a key anybody may open one, and
+//     memberlist holds what it reads,
 //   - in the clear, refuses unread what is compressed: anybody could send it, and memberlist unpacks up to 40 MiB of each packet
 //     before it looks at the next one.
 type transport struct {
@@ -45,11 +43,14 @@ type transport struct {
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	done    sync.WaitGroup
+
+	reception reception
 }
 
 // openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
 func openTransport(ctx context.Context, host string, port uint16, clear bool, refused func(string), out *log.Logger) (*transport, error) {
 	t := &transport{log: out, clear: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn)}
+	t.reception.refused = refused
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	for try := 0; ; try++ {
 		err := t.listen(net.ParseIP(host), int(port))
@@ -109,34 +110,35 @@ func (t *transport) receive() {
 	}
 }
 
-// accept passes streams on until the transport is shut down, so many at once.
+// accept takes streams until the transport is shut down. Each is passed on when it may be read.
 func (t *transport) accept() {
-	slots := make(chan struct{}, maxStreams)
 	for {
-		select {
-		case slots <- struct{}{}:
-		case <-t.ctx.Done():
-			return
-		}
 		conn, err := t.tcp.AcceptTCP()
 		if err != nil {
 			if t.ctx.Err() != nil {
 				return
 			}
 			t.log.Printf("[ERR] memberlist: Error accepting TCP connection: %v", err)
-			<-slots
 			t.pause()
 			continue
 		}
-		b := &bounded{Conn: conn, left: maxStreamBytes, done: sync.OnceFunc(func() { <-slots })}
+		b := &bounded{Conn: conn, left: maxStreamBytes, at: &t.reception}
 		if t.clear {
 			b.head = &opening{refused: t.refused}
 		}
-		select {
-		case t.streams <- b:
-		case <-t.ctx.Done():
-			_ = conn.Close()
-		}
+		t.done.Go(func() { t.pass(b) })
+	}
+}
+
+// pass passes one stream on as soon as it may be read.
+func (t *transport) pass(b *bounded) {
+	if !t.reception.admit(b, t.ctx.Done()) {
+		return
+	}
+	select {
+	case t.streams <- b:
+	case <-t.ctx.Done():
+		_ = b.Close()
 	}
 }
 
@@ -152,6 +154,7 @@ func (t *transport) pause() {
 func (t *transport) Shutdown() error {
 	t.cancel()
 	err := errors.Join(t.tcp.Close(), t.udp.Close())
+	t.reception.close()
 	t.done.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil // it was shut down before
@@ -190,33 +193,6 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 // WriteToAddress implements memberlist.NodeAwareTransport.
 func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	return t.WriteTo(b, a.Addr)
-}
-
-// bounded is an incoming stream.
-type bounded struct {
-	net.Conn
-	left int
-	head *opening // nil: all may come in
-	done func()
-}
-
-// Read reads as much as is left.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooMuch
-	}
-	n, err := b.Conn.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	if b.head != nil && b.head.packed(p[:n]) {
-		return 0, errPacked
-	}
-	return n, err
-}
-
-// Close closes the stream.
-func (b *bounded) Close() error {
-	defer b.done()
-	return b.Conn.Close()
 }
 
 // DialTimeout implements memberlist.Transport.

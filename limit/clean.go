@@ -11,17 +11,20 @@ import (
 // was charged, so it is far more than clocks differ by, but for one that was just set.
 const astray = 10 * time.Second
 
-// Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that no member
-// should speak of at now. It says how many it dropped: windows other than the present one, the one before and the one
-// after, and times of a log that are over or too far ahead. Times of buckets are never refused, they are cut to what
-// is possible.
-func (r Rule) Clean(s *State, now int64) (dropped int) {
-	before := len(s.Slots)
+// Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that does not count at
+// now. It returns how many of the slots that it dropped were wrong, which means that no member should have sent them: empty
+// slots, windows after the next one, and times of a log that are too far ahead. Windows before the previous one and times of
+// a log that are over are dropped, too, but they are not wrong: members send what they have not trimmed. Times of buckets
+// are never dropped, they are cut to what is possible.
+func (r Rule) Clean(s *State, now int64) (wrong int) {
 	soon := later(now, int64(astray))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
-		return f.Charged|f.Refunded == 0 || !r.timely(f.At, now)
+		if f.Charged|f.Refunded == 0 || !r.timely(f.At, now) {
+			wrong++
+			return true
+		}
+		return r.over(f.At, now)
 	})
-	dropped = before - len(s.Slots)
 	if r.Algorithm.Bucket() {
 		for i := range s.Slots {
 			f := &s.Slots[i]
@@ -39,19 +42,29 @@ func (r Rule) Clean(s *State, now int64) (dropped int) {
 		s.sort()
 		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer && a.At == b.At })
 	}
-	return dropped
+	return wrong
 }
 
-// timely says that a member may speak at now of slots at that time.
+// over reports whether slots at that time have ended at now and count no more.
+func (r Rule) over(at, now int64) bool {
+	switch r.Algorithm {
+	case SlidingLog:
+		return at <= earlier(now, r.width())
+	case TokenBucket, LeakyBucket:
+		return false
+	}
+	return at < earlier(r.Index(now), 1)
+}
+
+// timely reports whether slots at that time are not too far ahead of now.
 func (r Rule) timely(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
-		return at > earlier(now, r.width()) && at <= r.horizon(now)
+		return at <= r.horizon(now)
 	case TokenBucket, LeakyBucket:
 		return true
 	}
-	w := r.Index(now)
-	return at >= earlier(w, 1) && (at <= later(w, 1) || r.start(at) <= later(now, int64(Ahead)))
+	return at <= later(r.Index(now), 1) || r.start(at) <= later(now, int64(Ahead))
 }
 
 // unite makes one slot of neighbours that are the same.

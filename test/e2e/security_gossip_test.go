@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,6 +71,61 @@ func TestSecurityGossip(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSecurityGossipSilence holds 1,000 silent connections to each gossip port open, without a key, and opens each again when
+// it is closed. Two members meet all the same, and both keep to their share until they have.
+func TestSecurityGossipSilence(t *testing.T) {
+	const strangers = 1000
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 2})
+	for i, name := range names(2) {
+		if _, err := l.AddSidecar(name); err != nil {
+			t.Fatal(err)
+		}
+		besiege(t, strangers, l.Sidecars[i].Gossip)
+	}
+	began := time.Now()
+	awaitRing(t, l, names(2)...)
+	took := time.Since(began)
+	t.Logf("met %v after the last connection", took)
+	if took > 5*time.Second {
+		t.Errorf("two members met after %v, want 5 s at most", took)
+	}
+	for _, s := range l.Sidecars {
+		rises(t, s.Metrics, "silence", "keyward_refused_total", refusedBy("gossip", "silent"), func() {})
+	}
+}
+
+// besiege holds n silent connections to an address open until the test ends, and opens each again when it is closed.
+func besiege(t *testing.T, n int, to string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all, opened sync.WaitGroup
+	opened.Add(n)
+	for range n {
+		all.Go(func() {
+			first := sync.OnceFunc(opened.Done)
+			defer first()
+			for ctx.Err() == nil {
+				var d net.Dialer
+				c, err := d.DialContext(ctx, "tcp", to)
+				if err != nil { // it may not listen yet
+					time.Sleep(10 * time.Millisecond)
+					continue
+				}
+				first()
+				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = io.Copy(io.Discard, c)
+				stop()
+				_ = c.Close()
+			}
+		})
+	}
+	opened.Wait()
+	t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
 }
 
 // knock sends a packet as a datagram and as a stream.
@@ -166,7 +222,7 @@ func replica(key uint64, slots ...slot) []byte {
 }
 
 // TestSecurityPoison has somebody with a member's certificate speak to a member: as a member that there is not, as an earlier boot
-// of one, and of windows that are not now. Each is refused and counted; a huge count of a key nobody asks for harms no other. Where
+// of one, and of windows to come. Each is refused and counted; a huge count of a key nobody asks for harms no other. Where
 // names are bound to certificates, it is not even welcome.
 func TestSecurityPoison(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 2, Args: []string{"--decision-timeout", "1s"}})
@@ -196,18 +252,21 @@ func TestSecurityPoison(t *testing.T) {
 		{"a foreign member", "stranger", 7, messages, []string{"reason", "unknown_member"}, replica(1, slot{7, hour, 1, 0})},
 		{"an earlier boot", "pod-b", inst["pod-b"] + 2, messages, []string{"reason", "instance"}, replica(1, slot{7, hour, 1, 0})},
 		{"a future window", "pod-b", inst["pod-b"], slots, nil, replica(2, slot{inst["pod-b"], hour + 1000, 1, 0})},
-		{"a window long gone", "pod-b", inst["pod-b"], slots, nil, replica(3, slot{inst["pod-b"], hour - 1000, 1, 0})},
 		{"no layout", "pod-b", inst["pod-b"], messages, []string{"reason", "malformed"}, frame(37, []byte{1, 2, 3})},
 	} {
 		conn := greet(tt.from, tt.inst, inst["pod-a"])
 		rises(t, s.Metrics, tt.what, tt.metric, tt.labels, func() { _, _ = conn.Write(tt.message) })
 	}
-	_, _ = greet("pod-b", inst["pod-b"], inst["pod-a"]).Write(replica(4, slot{inst["pod-b"], hour, 1<<64 - 1, 0}))
+	before := value(metrics(t, s.Metrics), slots)
+	_, _ = greet("pod-b", inst["pod-b"], inst["pod-a"]).Write(append(replica(3, slot{inst["pod-b"], hour - 1000, 1, 0}), replica(4, slot{inst["pod-b"], hour, 1<<64 - 1, 0})...))
 	if res := ask(t, client, peek("app", "k", "honest")); res.Statuses[0].LimitRemaining != 3 {
 		t.Errorf("the honest counter has %d left, not 3", res.Statuses[0].LimitRemaining)
 	}
 	if res := ask(t, client, request("app", 1, "k", "another")); res.OverallCode != rlsv3.RateLimitResponse_OK {
 		t.Errorf("another key: %v", res.OverallCode)
+	}
+	if n := value(metrics(t, s.Metrics), slots) - before; n != 0 {
+		t.Errorf("%v slots refused of a window that is over: members send those, too", n)
 	}
 }
 

@@ -37,6 +37,7 @@ var loads = map[string]float64{
 	"TestNameCollision":             0.25,
 	"TestRulesOverXDS":              0.25,
 	"TestSecurityGossip":            0.25,
+	"TestSecurityGossipSilence":     1,
 	"TestRefusedByEnvoy":            0.25,
 	"TestSecurityQuestions":         0.25,
 	"TestBadRulesKeepTheOld":        0.25,

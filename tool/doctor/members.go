@@ -210,10 +210,10 @@ func expected(f *Facts, r *report) {
 		switch who := strings.Join(names, ", "); {
 		case err != nil:
 		case n == 0 && len(known) > 1:
-			r.warn(fmt.Sprintf("set --expect %d: at a cold start the first member then waits for the others, for at most 30 s, before it admits whole limits", len(known)),
+			r.warn(fmt.Sprintf("set --expect %d: a member then divides limits by that number until it has met the others", len(known)),
 				"%s: --expect is not set in a cluster of %d", who, len(known))
 		case n > len(known) && len(known) > 0:
-			r.warn("start the missing members, or lower --expect: a cold start waits for all of them, and epsilon is divided by it", "%s: --expect %d, and there are %s", who, n, number(len(known), "member"))
+			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has met that many, and epsilon always", "%s: --expect %d, and there are %s", who, n, number(len(known), "member"))
 		case n > 0 && n < len(known):
 			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect %d, and there are %s", who, n, number(len(known), "member"))
 		}

@@ -31,7 +31,8 @@ type Flags struct {
 	Advertise       string        // address told to the others, when the listening ones are not reachable
 	Join            []string      // gossip addresses: host:port or dns+host:port
 	Cluster         string        // label: members of another label are refused, and count other keys
-	Expect          int           // members to wait for before deciding alone
+	Expect          int           // members to meet before deciding with the whole limit
+	ExpectTimeout   time.Duration // after which fewer are enough; 0: never
 	RLSAdvertise    string        // host:port of the RLS for other pods' Envoys
 	RouteAdvertise  string        // host:port of this pod's Envoy, for ring-hash routes
 	RLSDoor         string        // lean or grpc: whose HTTP/2 Envoys meet
@@ -74,7 +75,8 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.Advertise, "advertise", "", "`address` told to the others (default: POD_IP, else the listening address)")
 	s.StringSliceVar(&f.Join, "join", nil, "gossip addresses to join, host:port or dns+host:port, resolved again for ever; none: stand alone")
 	s.StringVar(&f.Cluster, "cluster", "keyward", "`label` of the cluster: members of another label are refused")
-	s.IntVar(&f.Expect, "expect", 0, "members to wait for at a cold start before deciding with the whole limit (at most 30 s)")
+	s.IntVar(&f.Expect, "expect", 0, "members to meet before deciding with the whole limit; until then each limit is divided by this number, for as long as that lasts")
+	s.DurationVar(&f.ExpectTimeout, "expect-timeout", 0, "after this time fewer members than --expect are enough for the whole limit; 0: never")
 	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate-limit questions of other pods' Envoys on, with mTLS")
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
@@ -190,6 +192,9 @@ func (f *Flags) validateAmounts() error {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		fail("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
+	}
+	if f.ExpectTimeout < 0 {
+		fail("--expect-timeout %s: want a time, or 0", f.ExpectTimeout)
 	}
 	if f.DecisionTimeout <= 0 {
 		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)

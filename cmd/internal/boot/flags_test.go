@@ -58,7 +58,7 @@ func TestFlagNames(t *testing.T) {
 	s := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Flags).define(s, env())
 	for _, name := range []string{
-		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "rls-advertise", "decision-timeout", "partition",
+		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
 		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-door",
 	} {
 		if s.Lookup(name) == nil {

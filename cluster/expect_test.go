@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// members are n other members that are joining.
+func members(n int) []Member {
+	var all []Member
+	for i := range n {
+		all = append(all, boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10)))
+	}
+	return all
+}
+
+// A member that has not met as many as it expects divides limits by that number, however long it waits. Once it has met
+// them it does not go back, however few are left.
+func TestExpectHolds(t *testing.T) {
+	for _, id := range []string{"me-1", "me-0"} {
+		b := newBed(3)
+		b.self.ID, b.contact = ring.ID(id), contact{rounds: 1, listed: 1}
+		for _, after := range []time.Duration{0, 29 * time.Second, time.Second, time.Hour} {
+			if v := b.look(after).view; v.NRef != 3 {
+				t.Fatalf("%s alone after %v: N_ref %d, want 3", id, b.now.Sub(epoch), v.NRef)
+			}
+		}
+		if v := b.view; !v.Joined || v.Me().State != Active {
+			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined, v.Me().State)
+		}
+		b.others = members(1)
+		if v := b.look(time.Second).view; v.NRef != 3 {
+			t.Fatalf("%s with one other: N_ref %d, want 3", id, v.NRef)
+		}
+		b.others = members(2)
+		b.others[0].State, b.others[1].State = Active, Active
+		b.look(time.Second)
+		if v := b.look(time.Second).view; v.NRef != 3 || v.Ring.Len() != 3 || !v.Me().Met {
+			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(), v.Me().Met)
+		}
+		b.others[0].State = Leaving
+		b.look(time.Second)
+		b.lose(0, true)
+		if v := b.look(time.Second).view; v.NRef != 2 {
+			t.Errorf("%s after one left: N_ref %d, want 2", id, v.NRef)
+		}
+		b.lose(0, false)
+		b.look(time.Second)
+		if v := b.look(time.Minute).view; v.NRef != 1 {
+			t.Errorf("%s a minute after the other died: N_ref %d, want 1", id, v.NRef)
+		}
+	}
+}
+
+// --expect-timeout ends the waiting, for this member alone: it does not announce that it met anybody.
+func TestExpectTimeout(t *testing.T) {
+	b := newBed(3)
+	b.expectTimeout, b.contact = time.Minute, contact{rounds: 1, listed: 1}
+	b.look(0)
+	if v := b.look(time.Minute - time.Second).view; v.NRef != 3 {
+		t.Errorf("before the timeout: N_ref %d", v.NRef)
+	}
+	if v := b.look(time.Second).view; v.NRef != 1 || v.Me().Met {
+		t.Errorf("after the timeout: N_ref %d, met %v", v.NRef, v.Me().Met)
+	}
+}
+
+// A member that comes to a running cluster takes the word of one that met as many as it expected: the cluster may have been
+// scaled down since, or be scaled up now. It does not take the word of one that leaves, or that never met them.
+func TestExpectIsMetByARunningCluster(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(x *Member)
+		nref   int
+	}{
+		{"met", func(*Member) {}, 2},
+		{"met more", func(x *Member) { x.Expect = 9 }, 2},
+		{"met fewer", func(x *Member) { x.Expect = 2 }, 2},
+		{"not met", func(x *Member) { x.Met = false }, 3},
+		{"leaves", func(x *Member) { x.State = Leaving }, 3},
+	} {
+		b := newBed(3)
+		b.fill(1)
+		x := &b.others[0]
+		x.Settled, x.Met, x.Expect, x.NRef = true, true, 3, 1
+		c.change(x)
+		b.look(0)
+		b.agree()
+		b.look(time.Minute)
+		if v := b.look(time.Second).view; v.NRef != c.nref {
+			t.Errorf("%s: N_ref %d, want %d", c.name, v.NRef, c.nref)
+		}
+	}
+}
+
+// A member that expects itself alone still looks for others before it takes its place.
+func TestExpectOneLooksFirst(t *testing.T) {
+	b := newBed(1)
+	b.contact = contact{}
+	if v := b.look(time.Second).view; v.Joined || v.Me().State != Joining {
+		t.Errorf("before the first attempt: joined %v, %v", v.Joined, v.Me().State)
+	}
+	b.contact = contact{rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}}
+	if v := b.look(time.Second).view; !v.Joined || v.NRef != 1 {
+		t.Errorf("after an attempt in vain: joined %v, N_ref %d", v.Joined, v.NRef)
+	}
+}
+
+// A newcomer that expects one member, next to a running one, is at no time active or joined on a ring of its own.
+func TestExpectOneBesideARunningMember(t *testing.T) {
+	t.Parallel()
+	o := options("a-0")
+	o.Expect = 1
+	a := up(t, o)
+	eventually(t, "one alone", func() bool { return whole(a) })
+	var alone atomic.Bool
+	o = options("b", a.Gossip())
+	o.Expect = 1
+	o.OnView = func(v *View) {
+		if v.Ring.Len() == 1 && v.Ring.Index("b") >= 0 {
+			alone.Store(true)
+		}
+	}
+	b := up(t, o)
+	eventually(t, "two on one ring", func() bool { return whole(a, b) })
+	if alone.Load() {
+		t.Error("b was on a ring of its own")
+	}
+}

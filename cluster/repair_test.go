@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// message is what memberlist would send about a member.
+type message struct{ about, text string }
+
+func (m message) Invalidates(memberlist.Broadcast) bool { return false }
+func (m message) Name() string                          { return m.about }
+func (m message) Message() []byte                       { return []byte(m.text) }
+func (m message) Finished()                             {}
+
+// TestMemberlistsQueueLosesMessages shows why announcements have to be repeated. When a message takes the place of the only
+// other one, the queue begins to number anew, and a later message of the same length gets the same number: it replaces the
+// first one, which is about another member. When this test fails, memberlist does not lose them any more.
+func TestMemberlistsQueueLosesMessages(t *testing.T) {
+	q := memberlist.TransmitLimitedQueue{NumNodes: func() int { return 3 }, RetransmitMult: 4}
+	for _, m := range []message{{"c", "c has ring 2"}, {"c", "c is settled"}, {"a", "a has ring 2"}, {"b", "b has ring 2"}} {
+		q.QueueBroadcast(m)
+	}
+	if n := q.NumQueued(); n != 2 {
+		t.Errorf("%d messages about three members are queued; the queue used to lose one", n)
+	}
+}
+
+// byGossipAlone has news travel by gossip or not at all, for as long as the test lasts.
+func byGossipAlone(o *Options) {
+	o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour
+	o.Timing.Probe, o.Timing.ProbeTimeout = 300*time.Millisecond, 100*time.Millisecond
+}
+
+// TestAnnouncementThatTheQueueLost: members that announce at the same moment have memberlist's queue lose what one of them says.
+func TestAnnouncementThatTheQueueLost(t *testing.T) {
+	t.Parallel()
+	var all []*Cluster
+	for i, name := range []string{"a-0", "b-1", "c-2"} {
+		o := options(name)
+		byGossipAlone(&o)
+		o.Inst = 1<<62 + uint64(i) // all announcements are of one length
+		if i > 0 {
+			o.Join = []string{all[0].Gossip()}
+		}
+		if i == 2 {
+			o.Timing.Gossip = 2 * time.Second // its queue holds what all three say
+		}
+		all = append(all, up(t, o))
+	}
+	a, b, c := all[0], all[1], all[2]
+	eventually(t, "three on one ring", func() bool { return whole(all...) })
+	time.Sleep(6 * time.Second) // until its queue is empty
+	hears := func(m, of *Cluster, rules uint64) func() bool {
+		return func() bool { x, ok := m.View().Find(of.View().Self); return ok && x.InForce == rules }
+	}
+	for rules := range uint64(2) {
+		c.SetRules(rules+1, rules+1)
+		eventually(t, "own news", hears(c, c, rules+1))
+		eventually(t, "announced", func() bool { m := Member{}; m, _ = decode([]byte(c.table.said())); return m.InForce == rules+1 })
+	}
+	a.SetRules(2, 2)
+	eventually(t, "the first other's news", hears(c, a, 2))
+	b.SetRules(2, 2)
+	eventually(t, "the second other's news", hears(c, b, 2))
+	eventually(t, "c's news to arrive", func() bool { return hears(a, c, 2)() && hears(b, c, 2)() })
+}
+
+// TestAnnouncementThatTheNetworkLost: memberlist sends an announcement a few times. If all of them are lost, the other
+// members show in their acknowledgements that they do not have it.
+func TestAnnouncementThatTheNetworkLost(t *testing.T) {
+	t.Parallel()
+	nets := map[string]*faults{}
+	all := three(t, func(o *Options) {
+		byGossipAlone(o)
+		nets[o.Node] = &faults{}
+		o.wrap = nets[o.Node].wrap
+	})
+	c := all[2]
+	nets["c"].udp.Store(true)
+	c.SetRules(5, 6)
+	time.Sleep(500 * time.Millisecond) // it is sent four times within 100 ms
+	nets["c"].udp.Store(false)
+	for _, m := range all[:2] {
+		eventually(t, "the news", func() bool { x, ok := m.View().Find("c"); return ok && x.InForce == 5 })
+	}
+}
+
+// said is what memberlist last took as self's metadata.
+func (t *table) said() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.announced
+}
