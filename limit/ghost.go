@@ -1,5 +1,7 @@
 package limit
 
+import "slices"
+
 // ghostSteps is the number of parts in which a log's ghost leaves.
 const ghostSteps = 8
 
@@ -50,4 +52,19 @@ func (r Rule) fill(s *State, now int64) {
 		s.TAT = now
 	}
 	s.draw(GhostWriter, now, full-level)
+}
+
+// DropGhost takes the charges for a lost State out of s, for a member that knows that it was not lost, and reports whether there were any. It
+// never under-charges: what remains of a bucket counts as if each writer had charged all of its hits with its last one.
+func (r Rule) DropGhost(s *State) bool {
+	n := len(s.Slots)
+	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Writer == GhostWriter })
+	if len(s.Slots) == n {
+		return false
+	}
+	if r.Algorithm.Bucket() {
+		var empty State
+		s.TAT = min(s.TAT, empty.fold(s))
+	}
+	return true
 }

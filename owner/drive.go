@@ -379,6 +379,7 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		switch {
 		case given && v.Ring().Owner(c.Owner) == v.Self() && v.Self() >= 0:
 			if e := s.tables[owned].find(h, c.Key); e != nil && e.note == c.Owner {
+				n.mournEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
 				e.epoch = v.epoch
 			}
 			n.decideWaiting(s, at, c.Key, fx)

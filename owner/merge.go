@@ -84,7 +84,12 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (o
 	if e != nil {
 		s.load(e, r, &s.state)
 	}
-	if s.guard(in); len(in.Slots) == 0 {
+	dropped := false
+	if _, lost := s.view.Lost(c.Owner); !lost { // what others charged for a loss that this member knows not to be one
+		r.DropGhost(in)
+		dropped = r.DropGhost(&s.state)
+	}
+	if s.guard(in); len(in.Slots) == 0 && !dropped {
 		return true, refused
 	}
 	if e == nil {

@@ -257,6 +257,8 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 	if !known {
 		if at, lost := s.view.Lost(ht.Owner); lost {
 			e = n.mourn(s, ht, e, at)
+		} else if e != nil {
+			s.dropGhost(e)
 		}
 	}
 	var until int64
@@ -314,6 +316,17 @@ func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
 		e.prolong(until)
 	}
 	return e
+}
+
+// dropGhost takes out of e what was charged for a loss that turned out to be none: a member that was cut off took others for lost.
+func (s *shard) dropGhost(e *entry) {
+	if !s.assumes(e) {
+		return
+	}
+	r := s.rule(e)
+	s.load(e, r, &s.state)
+	r.DropGhost(&s.state)
+	s.store(e, r, &s.state) // it takes less room than before
 }
 
 // mournGiven charges e for what was lost of it, as its token goes with t to a member that knows of no loss.

@@ -109,7 +109,9 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 	sum := st
 	sum.Charged = saturatingAdd(st.Charged, h.extra)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() {
+	if sum = h.answer(sum, d); h.charges() && d.Over && s.assumes(e) {
+		return true
+	} else if h.charges() {
 		if !s.charge(e, h.rule, w, h.Hits) {
 			s.counts.refused++
 			h.overflow(d)
@@ -120,6 +122,19 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 		d.Over = false
 	}
 	return true
+}
+
+// assumes reports whether e holds charges for a loss. What is refused because of them is not charged: should there turn out to have been no
+// loss, it would go on to refuse others.
+func (s *shard) assumes(e *entry) bool {
+	for i := s.slab.slots(e.more); i != 0; {
+		x := s.slab.at(i)
+		if x.writer == limit.GhostWriter {
+			return true
+		}
+		i = x.next
+	}
+	return false
 }
 
 // giveBack remembers that hits of window w were given back.
@@ -159,7 +174,7 @@ func (s *shard) countState(h *hit, e *entry, d *limit.Decision) bool {
 	st := &s.state
 	s.load(e, h.rule, st)
 	h.decide(st, s.inst, d)
-	if h.Op != Refund && !h.charges() {
+	if h.Op != Refund && !h.charges() || d.Over && s.assumes(e) {
 		return true
 	}
 	h.rule.Trim(st, h.now)
