@@ -71,7 +71,8 @@ type Msg struct {
 	Quiet int64 // Ack: nanoseconds since the sender last confirmed a member that is lost on Ring
 
 	Member   ring.ID   // Sealed with Gone
-	Counters []Counter // Chunk, Replica, Sealed; SealReq: Key and Owner only
+	Counters []Counter // Chunk, Replica, Sealed; SealReq: Key, Owner, Domain and Rule
+	Overflow *Overflow // Chunk: what the sender has counted of keys that found no place in its table
 	Losses   []Loss    // Ack, and Sealed with Given: what the sender knows to be lost; not to be changed
 }
 
@@ -83,6 +84,23 @@ type Counter struct {
 	Rule   limit.Rule
 	End    int64 // when the state has no more effect, Unix nanoseconds by the deciding owner's clock
 	State  limit.State
+}
+
+// Overflow is a piece of a sketch: the cells that are not 0 of one part of it, for windows of one length. It counts the hits of many keys, of
+// which the receiver's are some.
+type Overflow struct {
+	Part    uint8
+	Turn    int8
+	Window  time.Duration // 0: of all lengths
+	End     int64         // when all that it counts has passed, Unix nanoseconds by the sender's clock
+	Domains [16]uint64    // whose hits it has counted, a bit for each slot of domains
+	Cells   []Cell        // in the order of At
+}
+
+// Cell is one cell of a sketch.
+type Cell struct {
+	At   uint16
+	Hits uint32
 }
 
 // Out is a message to send.

@@ -76,7 +76,7 @@ func (s *shard) known(h *hit) uint64 {
 	if e == nil {
 		g := *h
 		g.kind = owned
-		return s.estimate(&g)
+		return s.over.estimate(&g)
 	}
 	r := h.Question.Rule
 	if s.end(e, r) <= h.now {
@@ -110,7 +110,7 @@ func (s *shard) unabsorbed(h *hit) uint64 {
 	}
 	g := *h
 	g.kind = shared
-	return s.estimate(&g)
+	return s.over.estimate(&g)
 }
 
 // tell puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
@@ -139,7 +139,7 @@ func (s *shard) spend(h *hit, a *Answer) bool {
 		e.note, e.limit = 0, 0
 	}
 	if e == nil && h.charges() {
-		est := s.estimate(h)
+		est := s.over.estimate(h)
 		if e = s.insert(h, false); e != nil { // what the sketch counted may all have been admitted
 			e.note, e.limit = est, uint32(min(est, math.MaxUint32))
 		}
@@ -189,7 +189,7 @@ func (s *shard) spendState(h *hit, e *entry, a *Answer) {
 
 // spendSketch is spend for a key that found no place.
 func (s *shard) spendSketch(h *hit, a *Answer) {
-	est := s.estimate(h)
+	est := s.over.estimate(h)
 	flat := *h
 	flat.rule = h.flat()
 	s.answerPart(&flat, est, a)

@@ -131,7 +131,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 			}
 			t.shrink(at)
 		}
-		s.dropSketches(at)
+		n.over.drop(i, at)
 		if s.slab.live == 0 && s.tables[owned].n == 0 {
 			s.queue = queue{}
 		}
@@ -268,6 +268,9 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx 
 	switch msg.Kind {
 	case handoff.Chunk:
 		n.merge(now, msg.Counters)
+		if msg.Overflow != nil && !n.over.take(msg.Overflow, now) {
+			n.serial.counts.refused++
+		}
 		fx.Out = m.Step(now, from, inst, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
@@ -305,7 +308,7 @@ func (n *Node) requestTokens(now int64, fx *Effects) {
 			t.asked = now
 			m := messageTo(&out, t.holder, handoff.SealReq, handoff.Given, "")
 			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
-			m.Counters = append(m.Counters, handoff.Counter{Key: k, Owner: t.owner})
+			m.Counters = append(m.Counters, handoff.Counter{Key: k, Owner: t.owner, Domain: t.domain, Rule: t.rule})
 		}
 		s.mu.Unlock()
 	}
@@ -347,7 +350,11 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 			n.mournEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:
-			m.Counters = append(m.Counters, handoff.Counter{Key: c.Key, Owner: c.Owner})
+			none := handoff.Counter{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}
+			if st == handoff.Given && e == nil {
+				s.exportOverflow(h, s.clock(now), &none)
+			}
+			m.Counters = append(m.Counters, none)
 		}
 		s.mu.Unlock()
 	}

@@ -140,6 +140,7 @@ func (n *Node) Facts(now int64) Facts {
 	c := n.serial.counts
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
 	f.Transfers = len(n.serial.transfers)
+	f.Sketches = int(n.over.live.Load())
 	f.progress(n.serial.machine, now)
 	n.serial.Unlock()
 	for i := range n.shards {
@@ -148,7 +149,6 @@ func (n *Node) Facts(now int64) Facts {
 		f.add(&s.counts)
 		most, sum := s.slab.owed()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
-		f.Sketches += len(s.sketches)
 		f.Moved = max(f.Moved, s.peaks[movedPeak].at(now))
 		f.Crashed = max(f.Crashed, s.peaks[crashPeak].at(now))
 		f.Parted = max(f.Parted, s.peaks[partPeak].at(now))

@@ -56,10 +56,10 @@ func (n *Node) merge(now int64, cs []handoff.Counter) {
 		}
 		s, h := n.shard(c.Key)
 		s.mu.Lock()
-		ok, refused := n.mergeOne(s, h, s.clock(now), c)
+		kept, refused := n.mergeOne(s, h, s.clock(now), c)
 		s.mu.Unlock()
 		k.refused += uint64(refused)
-		if ok {
+		if kept {
 			k.merged++
 		} else {
 			k.dropped++
@@ -67,8 +67,9 @@ func (n *Node) merge(now int64, cs []handoff.Counter) {
 	}
 }
 
-// mergeOne takes in one counter; false if there is no room for it. It says how many slots it refused.
-func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (ok bool, refused int) {
+// mergeOne takes in one counter. kept is false if there was no room for it, so that the sketch counts it; refused is the number of slots that
+// were not taken.
+func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (kept bool, refused int) {
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
@@ -92,9 +93,10 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (o
 	if s.guard(in); len(in.Slots) == 0 && !dropped {
 		return true, refused
 	}
+	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
 	if e == nil {
-		h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
 		if e = s.insert(&h, true); e == nil {
+			s.keepInSketch(&h, in)
 			return false, refused
 		}
 		s.load(e, r, &s.state) // what a sketch counted
@@ -102,6 +104,8 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (o
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
 	if !s.store(e, r, &s.state) {
+		s.keepInSketch(&h, &s.state)
+		s.tables[owned].remove(hash, c.Key)
 		return false, refused
 	}
 	n.merged(s, e, r)

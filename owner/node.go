@@ -20,6 +20,7 @@ type Node struct {
 	copies  ledger // keys in the owned tables that are others'
 	domains [domainSlots]atomic.Int64
 	records atomic.Int64 // pages that are left for the shards' slabs
+	over    sketches
 	shards  [shards]shard
 	waiting atomic.Int64 // tickets
 	held    atomic.Int64 // leases of other members' keys
@@ -53,14 +54,15 @@ func New(o Options) *Node {
 	}
 	n.ledgers[owned] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
 	n.ledgers[denied].max = int64(o.DenyCache)
-	n.copies.max = int64(o.MaxKeys)
+	n.copies.max = int64(2 * o.MaxKeys)
+	n.over.seed = o.Shared
 	n.SetLoad(defaultCapacity, false)
 	n.heat.heavy.Store(math.Float64bits(heavyRate))
 	n.records.Store(int64(3 * o.MaxKeys / pageRecords))
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.inst = n.serial.view, o.Inst
-		s.slab.pool = &n.records
+		s.slab.pool, s.over = &n.records, &n.over
 		for k := range s.tables {
 			t := &s.tables[k]
 			t.seed, t.ledger, t.copies, t.slab = o.Seed, &n.ledgers[k], &n.copies, &s.slab
@@ -250,7 +252,7 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 // has counted it.
 func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry, overflow bool) {
 	r := ht.Question.Rule
-	if s.tables[shared].n > 0 || len(s.sketches) > 0 {
+	if s.tables[shared].n > 0 || s.over.live.Load() > 0 {
 		ht.extra = s.unabsorbed(ht)
 	}
 	known := e != nil && e.epoch == s.view.epoch && e.limit >= r.Limit

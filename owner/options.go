@@ -16,7 +16,9 @@ type Options struct {
 	Inst uint64
 	// Seed places keys in the tables. Draw it at random for every process, so that nobody can choose keys that collide.
 	Seed [2]uint64
-	// MaxKeys caps the counters this member owns; default 500 000, which take 32 MB. As many again may be kept for others
+	// Shared is the seed of the sketches: the same on all members of a cluster, so that what they count can move with the keys.
+	Shared [2]uint64
+	// MaxKeys caps the counters this member owns; default 500 000, which take 32 MB. Twice as many may be kept for others
 	// (copies, and what was handed over), and three times as many records of what does not fit in a counter of one
 	// writer: a log takes some 64 of them for each member that has charged it. The tables of degraded answers (one a
 	// policy) hold half as many each, and are empty while nothing fails. Keys that find no place are counted by sketches:

@@ -35,9 +35,9 @@ type shard struct {
 	shapes   []limit.Rule // by entry.shape
 	state    limit.State  // scratch
 	other    limit.State  // scratch
-	sketches []sketch
-	queue    queue  // keys of which others are to be told
-	debts    uint32 // made so far
+	over     *sketches    // the Node's
+	queue    queue        // keys of which others are to be told
+	debts    uint32       // made so far
 	waits    waits
 	temper   temper
 	books    map[Key]*book    // of keys of which parts are lent
@@ -217,7 +217,7 @@ func (h *hit) overflow(d *limit.Decision) {
 
 // countNothing answers h for a key that has no entry, and charges nothing.
 func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
-	est := s.estimate(h)
+	est := s.over.estimate(h)
 	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}
 	r := h.flat()
 	if h.Op == Refund && est > 0 {
@@ -267,7 +267,7 @@ func (s *shard) insert(h *hit, copied bool) *entry {
 	if !ok {
 		return nil
 	}
-	est := s.estimate(h)
+	est := s.over.estimate(h)
 	e := s.tables[h.kind].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
 	if e == nil {
 		return nil

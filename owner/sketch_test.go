@@ -8,11 +8,22 @@ import (
 	"github.com/keyward/keyward/limit"
 )
 
+// add counts hits for h and raises no cell further than h's own estimate needs.
+func (k *sketch) add(h, hits uint64) { k.raise(h, saturatingAdd(k.estimate(h), hits)) }
+
+// of is the sketch that counts window w of rule r.
+func (p *sketchPart) of(r limit.Rule, w, now int64) *sketch {
+	n, end := turn(r, w)
+	k := p.at(time.Duration(r.End(0)), n, now)
+	k.end = max(k.end, end)
+	return k
+}
+
 func TestSketchNeverUnderestimates(t *testing.T) {
 	rnd := random(1)
-	s := &shard{}
+	s := &sketchPart{}
 	r := limit.Rule{Window: time.Minute, Limit: 10}
-	k := s.sketchFor(r, r.Index(t0), t0, true)
+	k := s.of(r, r.Index(t0), t0)
 	truth := map[uint64]uint64{}
 	for range 100_000 {
 		h := finish(rnd.Uint64N(30_000))
@@ -50,41 +61,44 @@ func TestSketchSaturates(t *testing.T) {
 }
 
 func TestSketchesEndWithTheirWindow(t *testing.T) {
-	s := &shard{}
+	s := &sketchPart{}
 	r := limit.Rule{Window: time.Minute}
-	s.sketchFor(r, r.Index(t0), t0, true).add(5, 3)
-	if e := s.sketchFor(r, r.Index(t0+59*second), t0+59*second, false).estimate(5); e != 3 {
+	s.of(r, r.Index(t0), t0).add(5, 3)
+	if e := s.of(r, r.Index(t0+59*second), t0+59*second).estimate(5); e != 3 {
 		t.Errorf("estimate %d within the window", e)
 	}
-	if e := s.sketchFor(r, r.Index(t0+60*second), t0+60*second, false).estimate(5); e != 0 {
+	if e := s.of(r, r.Index(t0+60*second), t0+60*second).estimate(5); e != 0 {
 		t.Errorf("estimate %d after the window", e)
 	}
-	if s.dropSketches(t0 + 60*second); len(s.sketches) != 1 {
+	k := &sketches{}
+	k.parts[7].list = s.list
+	k.live.Store(1)
+	if k.drop(7, t0+60*second); k.live.Load() != 1 {
 		t.Error("dropped at once")
 	}
-	if s.dropSketches(t0 + 200*second); len(s.sketches) != 0 {
+	if k.drop(7, t0+200*second); k.live.Load() != 0 || len(k.parts[7].list) != 0 {
 		t.Error("never dropped")
 	}
 }
 
 // However many lengths of windows there are, memory is bounded, and no length loses its count early.
 func TestManyWindowsShareASketch(t *testing.T) {
-	s := &shard{}
+	s := &sketchPart{}
 	const lengths = 40
 	for i := range lengths {
 		if i >= maxSketches-1 {
 			i = lengths + maxSketches - 2 - i // the longest first
 		}
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
-		s.sketchFor(r, r.Index(t0), t0, true).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
+		s.of(r, r.Index(t0), t0).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
 	}
-	if len(s.sketches) != maxSketches {
-		t.Fatalf("%d sketches", len(s.sketches))
+	if len(s.list) != maxSketches {
+		t.Fatalf("%d sketches", len(s.list))
 	}
 	for i := range lengths {
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
 		last := r.End(r.Index(t0)) - 1
-		if e := s.sketchFor(r, r.Index(last), last, false).estimate(sketchHash(uint64(i), owned, r.Index(last))); e < 2 {
+		if e := s.of(r, r.Index(last), last).estimate(sketchHash(uint64(i), owned, r.Index(last))); e < 2 {
 			t.Errorf("%v: estimate %d at the window's last instant", r.Window, e)
 		}
 	}

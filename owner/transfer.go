@@ -30,6 +30,25 @@ type scan struct {
 	at         int
 	turn       uint32 // of the table, when the shard's scan began
 	begun      bool   // with this shard
+	part       int    // next of the sketches' parts
+	pieces     []*handoff.Overflow
+}
+
+// overflow is the next piece of the sketches for transfer c, after all counters; nil when there is none left. They go along with tokens only: a
+// copy would know of no key more than the owner's table says.
+func (n *Node) overflow(now int64, c *scan) *handoff.Overflow {
+	if c.t.Extra || c.t.Shadow {
+		return nil
+	}
+	for ; len(c.pieces) == 0 && c.part < shards; c.part++ {
+		c.pieces = n.over.give(c.part, now)
+	}
+	if len(c.pieces) == 0 {
+		return nil
+	}
+	o := c.pieces[0]
+	c.pieces = c.pieces[1:]
+	return o
 }
 
 // Transfers are the members that Pull has something for.
@@ -68,7 +87,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.Counter) (handoff.Msg, 
 	c.Lock()
 	defer c.Unlock()
 	if c.t.Began != t.Began || c.t.Extra != t.Extra || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
-		c.t, c.parts, c.shard, c.begun = t, 0, 0, false
+		c.t, c.parts, c.shard, c.begun, c.part, c.pieces = t, 0, 0, false, 0, nil
 	}
 	msg := handoff.Msg{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.Began, Part: c.parts}
 	switch {
@@ -78,6 +97,10 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.Counter) (handoff.Msg, 
 		msg.Flags = handoff.Shadow
 	}
 	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < shards {
+		c.parts++
+		return msg, true
+	}
+	if msg.Overflow = n.overflow(now, c); msg.Overflow != nil {
 		c.parts++
 		return msg, true
 	}

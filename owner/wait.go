@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -60,6 +61,8 @@ type wait struct {
 // tokenWait is one key whose token was asked for.
 type tokenWait struct {
 	owner   uint64
+	domain  uint64
+	rule    limit.Rule // of the question that asked first
 	holder  ring.ID
 	asked   int64 // 0: not yet
 	tickets []uint64
@@ -97,7 +100,7 @@ func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Question, holder rin
 	}
 	t := s.waits.tokens[q.Key]
 	if t == nil {
-		t = &tokenWait{owner: q.Owner, holder: holder}
+		t = &tokenWait{owner: q.Owner, domain: q.Domain, rule: q.Rule, holder: holder}
 		s.waits.tokens[q.Key] = t
 	}
 	t.tickets = append(t.tickets, a.Ticket)
