@@ -94,7 +94,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		fresh := s.view.epoch != n.serial.view.epoch
-		s.view = n.serial.view
+		s.view, s.tables[owned].surplus = n.serial.view, nil
 		if fresh && len(s.waits.tokens) > 0 {
 			n.reviewTokens(s, s.clock(now), fx)
 		}
@@ -123,6 +123,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
+		s.tables[owned].surplus = n.surplus(s)
 		at, large := s.clock(now), 0
 		for k := range s.tables {
 			t := &s.tables[k]
@@ -144,6 +145,19 @@ func (n *Node) Tick(now int64) (fx Effects) {
 		}
 	}
 	return fx
+}
+
+// surplus says which entries of shard s this member may drop to make room, when there is little left: counters of keys of which it is neither
+// owner nor heir, and of which it has nothing to tell. They remain from hand-overs, and from times in which an heir could not be heard.
+func (n *Node) surplus(s *shard) func(*entry) bool {
+	v := s.view
+	if !v.Steady() || v.Self() < 0 || n.copies.keys.Load() < n.copies.max/2 && n.ledgers[owned].keys.Load() < n.ledgers[owned].max/2 {
+		return nil
+	}
+	return func(e *entry) bool {
+		r := v.Ring()
+		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.debt(e.more) == nil
+	}
 }
 
 const (

@@ -51,19 +51,20 @@ func (l *ledger) release(domain uint16) {
 // old has slots, entries move from it to slots in the order of their homes, beginning after an empty slot. So a key is in
 // slots if the cursor has passed its home in old, unless its chain goes on at the cursor. Guarded by the shard's mu.
 type table struct {
-	slots  pages
-	old    pages
-	base   int     // first slot of old that moved
-	moved  int     // slots of old, from base on, that are empty for good; may exceed its size
-	spare  []entry // an empty page
-	swept  int     // next slot of slots to sweep
-	n      int     // live entries in both arrays
-	seed   [2]uint64
-	ledger *ledger
-	copies *ledger // of entries with copyBit
-	slab   *slab
-	turn   uint32 // rises when entries move other than from old to slots
-	held   int64  // not swept before then: a transfer is reading it
+	slots   pages
+	old     pages
+	base    int     // first slot of old that moved
+	moved   int     // slots of old, from base on, that are empty for good; may exceed its size
+	spare   []entry // an empty page
+	swept   int     // next slot of slots to sweep
+	n       int     // live entries in both arrays
+	seed    [2]uint64
+	ledger  *ledger
+	copies  *ledger // of entries with copyBit
+	slab    *slab
+	surplus func(*entry) bool // says of an entry that it may be dropped before its end; nil: none may
+	turn    uint32            // rises when entries move other than from old to slots
+	held    int64             // not swept before then: a transfer is reading it
 }
 
 // forget gives back what e holds elsewhere. Its slot stays.
@@ -229,7 +230,7 @@ func (t *table) migrate(now int64, step int) {
 	}
 }
 
-// sweep visits about step slots, drops the expired entries among them, and forgets epochs long before the given one (0
+// sweep visits about step slots, drops the expired and the surplus entries among them, and forgets epochs long before the given one (0
 // keeps them), so that a number used again after many views cannot be mistaken for the old one. It says whether it has
 // come to the end of the slots.
 func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
@@ -254,7 +255,7 @@ func (t *table) settle(p *pages, i int, now int64, epoch uint16) (visited int) {
 	gaps := false
 	for e := p.full(i); e != nil && visited < p.size; e = p.full(i) {
 		switch {
-		case e.over(now):
+		case e.over(now) || t.surplus != nil && t.surplus(e):
 			t.forget(e)
 			*e = entry{}
 			gaps = true

@@ -78,8 +78,11 @@ func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
 		}
 		out = appendCounter(out, &m.Counters[i], *writers)
 	}
-	if m.Kind == handoff.Ack || m.Kind == handoff.Sealed {
+	switch m.Kind {
+	case handoff.Ack, handoff.Sealed:
 		out = appendLosses(out, m.Losses, at+4+maxFrame)
+	case handoff.Chunk:
+		out = appendOverflow(out, m.Overflow)
 	}
 	if n := len(out) - at - 4; n > maxFrame {
 		return b, fmt.Errorf("%w: %d bytes", errTooLong, n)
@@ -161,10 +164,14 @@ func (r *msgReader) parse(k handoff.Kind, b []byte) (*handoff.Msg, error) {
 	if b, err = eachRecord(b, count, r.parseCounter); err != nil {
 		return nil, err
 	}
-	if k == handoff.Ack || k == handoff.Sealed {
-		if r.msg.Losses, err = parseLosses(b); err != nil {
-			return nil, err
-		}
+	switch k {
+	case handoff.Ack, handoff.Sealed:
+		r.msg.Losses, err = parseLosses(b)
+	case handoff.Chunk:
+		r.msg.Overflow, err = parseOverflow(b)
+	}
+	if err != nil {
+		return nil, err
 	}
 	r.msg.Counters = r.counters
 	return &r.msg, nil

@@ -1,0 +1,46 @@
+package peer
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+)
+
+// A piece of a sketch follows a Chunk's counters, and one that cannot be is refused.
+func TestOverflowTravels(t *testing.T) {
+	full := handoff.Overflow{Part: 63, Turn: 2, Window: time.Hour, End: 1 << 60, Domains: [16]uint64{1, 15: 1 << 63}}
+	for i := range maxCells {
+		full.Cells = append(full.Cells, handoff.Cell{At: uint16(2*i + 1), Hits: math.MaxUint32 - uint32(i)})
+	}
+	for _, o := range []*handoff.Overflow{nil, {Cells: []handoff.Cell{}}, {Cells: []handoff.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
+		m := sampleMsg(handoff.Chunk)
+		m.Overflow = o
+		b, err := appendMsg(nil, &m, new(writerTable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := new(msgReader).parse(handoff.Chunk, b[5:])
+		if err != nil || !reflect.DeepEqual(got.Overflow, o) || len(got.Counters) != len(m.Counters) {
+			t.Fatalf("%v: %+v became %+v", err, o, got)
+		}
+	}
+	for name, o := range map[string]handoff.Overflow{
+		"no hits":      {Cells: []handoff.Cell{{At: 1}}},
+		"out of order": {Cells: []handoff.Cell{{At: 5, Hits: 1}, {At: 5, Hits: 1}}},
+		"out of range": {Cells: []handoff.Cell{{At: sketchCells, Hits: 1}}},
+		"too many":     {Cells: append(full.Cells, handoff.Cell{At: sketchCells - 1, Hits: 1})},
+	} {
+		if got, err := parseOverflow(appendOverflow(nil, &o)); err == nil {
+			t.Errorf("%s: taken: %+v", name, got)
+		}
+	}
+	b := appendOverflow(nil, &full)
+	for n := 1; n < len(b); n += 97 {
+		if _, err := parseOverflow(b[:n]); err == nil {
+			t.Fatalf("%d of %d bytes are taken", n, len(b))
+		}
+	}
+}
