@@ -156,8 +156,20 @@ func (n *Node) surplus(s *shard) func(*entry) bool {
 	}
 	return func(e *entry) bool {
 		r := v.Ring()
-		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.debt(e.more) == nil
+		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.debt(e.more) == nil && !s.shares(e)
 	}
+}
+
+// shares reports whether this member has charged e under SHARE. What it told of that only grows, so e has to be kept.
+func (s *shard) shares(e *entry) bool {
+	for i := s.slab.slots(e.more); i != 0; {
+		x := s.slab.at(i)
+		if x.writer == s.share() {
+			return true
+		}
+		i = x.next
+	}
+	return false
 }
 
 const (

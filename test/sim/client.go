@@ -173,6 +173,9 @@ func (w *World) ask() {
 	w.after(w.upto(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
 		q.q.Key, q.q.Owner, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
+		if w.o.Domains > 0 {
+			q.q.Domain = uint64(k % w.o.Domains)
+		}
 		if w.o.Leases.On {
 			q.q.Mechanism, q.q.Knobs, q.q.HotFactor = r.by, &r.knobs, 1
 			w.oracle.offered(q)

@@ -76,6 +76,9 @@ func (w *World) boot(i int, first bool) *member {
 	if w.o.Leases.On {
 		keys <<= 5 // for logs of many members
 	}
+	if w.o.MaxKeys > 0 {
+		keys = w.o.MaxKeys
+	}
 	m.node = owner.New(owner.Options{
 		Self: s.id, Inst: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate,

@@ -47,6 +47,9 @@ type Options struct {
 	Steps                int           // of clocks, by more than a second
 	Decay                time.Duration // of N_ref
 
+	MaxKeys int // counters that a member has room for; 0: for all
+	Domains int // that the keys belong to in turn; 0: one
+
 	Leases Leases
 }
 
@@ -93,6 +96,20 @@ func Expand(seed uint64) Options {
 		o.Policy = []handoff.Policy{handoff.Available, handoff.Quorum}[r.IntN(2)]
 	}
 	maybe(0.2, func() { o.Full = true })
+	return o
+}
+
+// ExpandFull is Expand for seeds with tables that are too small for their keys, of one domain or more, and planned changes alone.
+func ExpandFull(seed uint64) Options {
+	o := Expand(seed)
+	r := rand.New(rand.NewPCG(seed, 0xf0117))
+	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Decay = 0, 0, 0, 0, 0, 0, time.Minute
+	o.Keys, o.Domains = 12+r.IntN(40), 1+r.IntN(3)
+	o.MaxKeys = 1 + r.IntN(o.Keys) // a member owns a part of the keys, so that this is from nearly nothing to room for all
+	o.Questions += r.IntN(2000)
+	if o.Leaves+o.Joins+o.Rolls == 0 {
+		o.Rolls = 1
+	}
 	return o
 }
 

@@ -292,7 +292,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	if v.copied {
 		o.copied(x, q, v)
 	}
-	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.copied && !a.lends {
+	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.copied && !a.lends && o.w.o.MaxKeys == 0 {
 		o.link(a, x, q, v)
 	}
 	if q.q.Op == owner.Take && !v.a.Over && v.a.Authority != owner.Cached {
@@ -334,7 +334,7 @@ func (o *oracle) answered(q *question, v *verdict) {
 	if o.probing {
 		return
 	}
-	if o.exact && v.a.Authority != owner.Full && v.a.Path != owner.Leased {
+	if o.exact && v.a.Authority != owner.Full && v.a.Path != owner.Leased && (v.a.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
 		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.a.Authority)
 	}
 	if q.q.Op != owner.Take || v.a.Over || q.q.Hits == 0 {

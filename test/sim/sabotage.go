@@ -18,6 +18,7 @@ const (
 	PlainRefund        // a refund subtracts from the charge
 	CappedSlots        // a hand-over carries one slot of a counter
 	CappedCounters     // a hand-over carries one counter of a chunk
+	LostOverflow       // a hand-over leaves out what the sketch has counted
 )
 
 // Bugs are all of them, by name.
@@ -27,6 +28,9 @@ var Bugs = map[string]Bug{
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
 }
 
+// FullBugs are those that show where tables are full.
+var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverflow}
+
 // sabotage changes a message that m is about to take in.
 func (w *World) sabotage(m *member, msg *handoff.Msg) {
 	switch {
@@ -35,6 +39,8 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.Part = 0 // of which transfer it is the end does not matter either
 		}
+	case w.bug == LostOverflow:
+		msg.Overflow = nil
 	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}

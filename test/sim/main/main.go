@@ -18,12 +18,16 @@ func main() {
 	one := flag.Uint64("seed", 0, "run this seed alone and print its trace")
 	bug := flag.String("bug", "", "make a deliberate mistake: its name, or list")
 	leases := flag.Bool("leases", false, "with leases")
+	full := flag.Bool("full", false, "with tables too small for their keys")
 	all := flag.Bool("all", false, "go on after a failure")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
 	flag.Parse()
 	expand, bugs := sim.Expand, sim.Bugs
 	if *leases {
 		expand, bugs = sim.ExpandLeases, sim.LeaseBugs
+	}
+	if *full {
+		expand, bugs = sim.ExpandFull, sim.FullBugs
 	}
 	if *bug == "list" {
 		for name := range bugs {
