@@ -95,7 +95,7 @@ func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Answer) {
 func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
 	d := s.slab.debt(e.more)
 	if d == nil {
-		i := s.slab.take()
+		i := s.slab.take(0)
 		if i == 0 {
 			return nil
 		}

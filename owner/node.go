@@ -19,7 +19,7 @@ type Node struct {
 	ledgers [kinds]ledger
 	copies  ledger // keys in the owned tables that are others'
 	domains [domainSlots]atomic.Int64
-	records atomic.Int64 // pages that are left for the shards' slabs
+	records pool
 	over    sketches
 	shards  [shards]shard
 	waiting atomic.Int64 // tickets
@@ -58,7 +58,9 @@ func New(o Options) *Node {
 	n.over.seed = o.Shared
 	n.SetLoad(defaultCapacity, false)
 	n.heat.heavy.Store(math.Float64bits(heavyRate))
-	n.records.Store(int64(3 * o.MaxKeys / pageRecords))
+	n.records.pages.Store(int64(3 * o.MaxKeys / pageRecords))
+	n.records.reserve = n.records.pages.Load() / 4
+	n.records.quota = int64(3*o.DomainQuota + shards*pageRecords/2)
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.inst = n.serial.view, o.Inst

@@ -40,8 +40,27 @@ type slab struct {
 	used  uint32 // records ever taken from the pages
 	free  uint32 // first of those given back
 	live  int
-	pool  *atomic.Int64 // pages left in it
+	pool  *pool
 }
+
+// pool is what all slabs share.
+type pool struct {
+	pages   atomic.Int64              // that are left
+	reserve int64                     // of these, for debts alone: a charge whose debt finds no place is refused, whosever it is
+	quota   int64                     // slots of one domain, at most
+	domains [domainSlots]atomic.Int64 // slots, by domain
+}
+
+// allow charges n slots to a domain; false, and nothing has changed, when that is more than its quota.
+func (p *pool) allow(domain uint16, n int) bool {
+	if p.domains[domain].Add(int64(n)) > p.quota {
+		p.domains[domain].Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+func (p *pool) release(domain uint16, n int) { p.domains[domain].Add(-int64(n)) }
 
 // at is record i, from 1.
 func (s *slab) at(i uint32) *record {
@@ -49,8 +68,9 @@ func (s *slab) at(i uint32) *record {
 	return &s.pages[i>>pageBits][i&(pageRecords-1)]
 }
 
-// reserve makes sure that n records can be taken; false, and nothing has changed, when there is no room for them.
-func (s *slab) reserve(n int) bool {
+// reserve makes sure that n records can be taken, and leaves spare pages in the pool; false, and nothing has changed, when there is no room
+// for them.
+func (s *slab) reserve(n int, spare int64) bool {
 	need := (s.live+n+pageRecords-1)/pageRecords - len(s.pages)
 	if need <= 0 {
 		return true
@@ -59,8 +79,8 @@ func (s *slab) reserve(n int) bool {
 	if len(s.pages) == 0 {
 		shared--
 	}
-	if shared > 0 && s.pool.Add(-shared) < 0 {
-		s.pool.Add(shared)
+	if shared > 0 && s.pool.pages.Add(-shared) < spare {
+		s.pool.pages.Add(shared)
 		return false
 	}
 	for range need {
@@ -69,9 +89,9 @@ func (s *slab) reserve(n int) bool {
 	return true
 }
 
-// take is the number of an empty record; 0 when all are taken.
-func (s *slab) take() uint32 {
-	if !s.reserve(1) {
+// take is the number of an empty record; 0 when all are taken but what is spare.
+func (s *slab) take(spare int64) uint32 {
+	if !s.reserve(1, spare) {
 		return 0
 	}
 	s.live++
@@ -87,7 +107,7 @@ func (s *slab) take() uint32 {
 
 func (s *slab) give(i uint32) {
 	if s.live--; s.live == 0 {
-		s.pool.Add(int64(len(s.pages) - 1))
+		s.pool.pages.Add(int64(len(s.pages) - 1))
 		s.pages, s.used, s.free = nil, 0, 0
 		return
 	}
@@ -95,13 +115,19 @@ func (s *slab) give(i uint32) {
 	s.free = i
 }
 
-// drop gives back the chain that begins at i.
-func (s *slab) drop(i uint32) {
+// drop gives back the chain that begins at i, of a key of that domain.
+func (s *slab) drop(i uint32, domain uint16) {
+	slots := 0
 	for i != 0 {
-		next := s.at(i).next
+		r := s.at(i)
+		if r.writer != 0 {
+			slots++
+		}
+		next := r.next
 		s.give(i)
 		i = next
 	}
+	s.pool.release(domain, slots)
 }
 
 // debt is the debt of the chain that begins at i; nil if there is none.
@@ -125,10 +151,27 @@ func (s *slab) slots(i uint32) uint32 {
 
 // add puts a slot in the chain of e; nil when there is no room.
 func (s *slab) add(e *entry, at int64, writer uint64) *record {
-	i := s.take()
-	if i == 0 {
+	if !s.allow(e, 1) {
 		return nil
 	}
+	return s.link(e, at, writer)
+}
+
+// allow charges n slots to the domain of e and makes sure that they can be linked; false, and nothing has changed, when there is no room.
+func (s *slab) allow(e *entry, n int) bool {
+	if !s.pool.allow(e.domain(), n) {
+		return false
+	}
+	if !s.reserve(n, s.pool.reserve) {
+		s.pool.release(e.domain(), n)
+		return false
+	}
+	return true
+}
+
+// link puts a slot, which was allowed, in the chain of e.
+func (s *slab) link(e *entry, at int64, writer uint64) *record {
+	i := s.take(s.pool.reserve)
 	r := s.at(i)
 	r.at, r.writer = at, writer
 	if d := s.debt(e.more); d != nil {

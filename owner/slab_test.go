@@ -49,7 +49,7 @@ func TestRecordsAreCapped(t *testing.T) {
 		for i := range n.shards {
 			pages += len(n.shards[i].slab.pages)
 		}
-		if left := n.records.Load(); left < 0 || int64(pages) > shards+most-left {
+		if left := n.records.pages.Load(); left < 0 || int64(pages) > shards+most-left {
 			t.Fatalf("%d pages, and %d left of %d", pages, left, most)
 		}
 	}
@@ -59,7 +59,10 @@ func TestRecordsAreCapped(t *testing.T) {
 	for range 10 {
 		n.Tick(now + 30*second)
 	}
-	if left := n.records.Load(); left != most {
+	if left := n.records.pages.Load(); left != most {
 		t.Errorf("%d pages left when all is over, of %d", left, most)
+	}
+	if slots := n.records.domains[0].Load(); slots != 0 {
+		t.Errorf("the domain is charged for %d slots when all is over", slots)
 	}
 }

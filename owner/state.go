@@ -130,12 +130,13 @@ func (s *shard) resizeChain(e *entry, n int) bool {
 	for i := s.slab.slots(e.more); i != 0; i = s.slab.at(i).next {
 		have++
 	}
-	if !s.slab.reserve(n - have) {
+	if n > have && !s.slab.allow(e, n-have) {
 		return false
 	}
 	for ; have < n; have++ {
-		s.slab.add(e, 0, 1)
+		s.slab.link(e, 0, 1)
 	}
+	s.slab.pool.release(e.domain(), max(0, have-n))
 	for ; have > n; have-- {
 		first := s.slab.slots(e.more)
 		next := s.slab.at(first).next
@@ -157,7 +158,7 @@ func (s *shard) renew(e *entry, r limit.Rule, now int64) {
 	} else {
 		e.more = 0
 	}
-	s.slab.drop(slots)
+	s.slab.drop(slots, e.domain())
 	e.charged = 0
 	e.setUntil(r.End(r.Index(now)))
 }

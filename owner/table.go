@@ -75,7 +75,7 @@ func (t *table) forget(e *entry) {
 		t.ledger.release(e.domain())
 	}
 	if e.more != 0 {
-		t.slab.drop(e.more)
+		t.slab.drop(e.more, e.domain())
 		e.more = 0
 	}
 	t.n--

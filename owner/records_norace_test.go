@@ -1,0 +1,57 @@
+//go:build !race
+
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/limit"
+)
+
+// One domain's logs take records until its quota is used up. Other domains do not notice: what is known of them is charged, and new keys of theirs
+// find a place.
+func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
+	w := newNetwork(t, 3, Options{MaxKeys: 2000}, "a", "b")
+	ids := w.ids()
+	other := func(i int) Question {
+		q := ask(100_000+i, 100, time.Hour, 1)
+		q.Domain = 1
+		return q
+	}
+	admitted := func(q Question, n int) (ok int) {
+		for i := range n {
+			w.ask(ids[i%2], q, func(a Answer) {
+				if !a.Over {
+					ok++
+				}
+			})
+			w.run(2 * time.Millisecond)
+		}
+		return ok
+	}
+	if n := admitted(other(0), 20); n != 20 {
+		t.Fatalf("%d of 20 admitted before", n)
+	}
+	for i := range 400 {
+		q := ask(i, 64, time.Hour, 1)
+		q.Rule.Algorithm = limit.SlidingLog
+		for range 64 {
+			w.ask(ids[i%2], q, func(Answer) {})
+			w.now += int64(time.Millisecond)
+		}
+		w.run(4 * time.Millisecond)
+	}
+	refused := uint64(0)
+	for _, n := range w.nodes {
+		refused += n.Facts(w.now).Refused
+	}
+	if refused == 0 {
+		t.Fatal("there was room for all logs: the test shows nothing")
+	}
+	for i := range 7 {
+		if n := admitted(other(i), 20); n != 20 {
+			t.Errorf("key %d of another domain: %d of 20 admitted", i, n)
+		}
+	}
+}
