@@ -19,7 +19,7 @@ func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
 	defer p.mu.Unlock()
 	for j := range p.list {
 		s := &p.list[j]
-		if s.end <= now || s.kinds>>owned&1 == 0 {
+		if s.end+int64(ahead) <= now || s.kinds>>owned&1 == 0 { // the receiver's clock may be behind
 			continue
 		}
 		var o *handoff.Overflow
@@ -39,7 +39,7 @@ func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
 
 // take takes in a piece of another member's sketch; false if it cannot be one.
 func (k *sketches) take(o *handoff.Overflow, now int64) bool {
-	if int(o.Part) >= shards || o.Turn < 0 || o.Turn > 2 || o.Window < 0 || o.Window > 0 && o.End-now > 3*int64(o.Window)+int64(ahead) {
+	if int(o.Part) >= shards || o.Turn < 1 || o.Turn > 2 || o.Window < 0 || o.Window > 0 && o.End-now > 3*int64(o.Window)+int64(ahead) {
 		return false
 	}
 	for _, c := range o.Cells {
@@ -47,7 +47,7 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 			return false
 		}
 	}
-	if o.End <= now {
+	if o.End+int64(ahead) <= now {
 		return true // it has passed
 	}
 	p := &k.parts[o.Part]

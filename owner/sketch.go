@@ -14,7 +14,7 @@ const (
 	sketchRows    = 4
 	sketchBits    = 12
 	sketchColumns = 1 << sketchBits // of one shard; 2^18 over all of them
-	maxSketches   = 8
+	maxSketches   = 12 // of one part
 	minSketchAge  = 10 * time.Second
 )
 
@@ -36,7 +36,7 @@ type sketchPart struct {
 // sketch is a conservative count-min of hits in windows of one length. An estimate is never below the truth, so it never admits too much.
 type sketch struct {
 	window  time.Duration            // 0: shared by all lengths that found no sketch of their own
-	turn    int8                     // of windows whose counts outlast them by one: 1 and 2 in turn; else 0
+	turn    int8                     // 1 and 2, of windows in turn
 	end     int64                    // when all that it counts has passed
 	kinds   uint8                    // whose hits it has counted, by kind: it knows nothing of others', however full it is
 	domains [domainSlots / 64]uint64 // the same, by domain
@@ -49,12 +49,13 @@ func (k *sketches) part(key Key) (*sketchPart, uint64) {
 	return &k.parts[h>>(64-shardBits)], h
 }
 
-// turn is which of its sketches counts window w of rule r, and when they end.
+// turn is which of its sketches counts window w of rule r, and when they end. Windows take turns, so that what is counted of one window is not
+// lost to members whose clocks are behind when this one begins the next.
 func turn(r limit.Rule, w int64) (n int8, end int64) {
-	if r.Algorithm == limit.FixedWindow {
-		return 0, r.End(w)
+	if r.Algorithm != limit.FixedWindow {
+		w++ // the counts outlast their window by one
 	}
-	return int8(1 + w&1), r.End(w + 1)
+	return int8(1 + w&1), r.End(w)
 }
 
 // at is the sketch for windows of that length and turn, made if there is none, and emptied if what it counted has passed. The part is locked.

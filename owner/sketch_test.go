@@ -72,8 +72,8 @@ func TestSketchesEndWithTheirWindow(t *testing.T) {
 	}
 	k := &sketches{}
 	k.parts[7].list = s.list
-	k.live.Store(1)
-	if k.drop(7, t0+60*second); k.live.Load() != 1 {
+	k.live.Store(int64(len(s.list)))
+	if k.drop(7, t0+60*second); k.live.Load() != 2 {
 		t.Error("dropped at once")
 	}
 	if k.drop(7, t0+200*second); k.live.Load() != 0 || len(k.parts[7].list) != 0 {
