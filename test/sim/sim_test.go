@@ -42,6 +42,9 @@ func TestSeeds(t *testing.T) { testSeeds(t, Expand, seeds(t, 1000)) }
 // Parts of limits are lent, keys get hot and cool, and members count by copies.
 func TestLeaseSeeds(t *testing.T) { testSeeds(t, ExpandLeases, seeds(t, 500)) }
 
+// Tables are too small for the keys, which are of several domains; all changes are planned, so nothing may be admitted above a limit.
+func TestFullSeeds(t *testing.T) { testSeeds(t, ExpandFull, seeds(t, 400)) }
+
 func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()
@@ -60,16 +63,19 @@ func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	if uint64(stats.Seeds) != n {
 		t.Errorf("%d seeds ran, not %d", stats.Seeds, n)
 	}
+	if expand(1).MaxKeys > 0 && stats.Counts["authority: overflow"] == 0 {
+		t.Error("no table was full: the test shows nothing")
+	}
 	if stats.Fewest < 1000 {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}
 	// What a seed is there to meet happens once in 30 of them or more often.
-	if rare := stats.Rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 {
+	if rare := stats.Rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 && expand(1).MaxKeys == 0 {
 		t.Errorf("seen too rarely in %d seeds: %s", n, strings.Join(rare, ", "))
 	}
 }
 
-// Every seed that ever failed runs for ever; those that begin with an L are of ExpandLeases.
+// Every seed that ever failed runs for ever; those that begin with an L are of ExpandLeases, those with an F of ExpandFull.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -85,6 +91,8 @@ func TestSeedsThatFailed(t *testing.T) {
 		expand := Expand
 		if rest, ok := strings.CutPrefix(word, "L"); ok {
 			word, expand = rest, ExpandLeases
+		} else if rest, ok := strings.CutPrefix(word, "F"); ok {
+			word, expand = rest, ExpandFull
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
@@ -116,6 +124,9 @@ func TestBugsAreFound(t *testing.T) { findBugs(t, Bugs, Expand) }
 
 // So is each condition of leases that is left out.
 func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, LeaseBugs, ExpandLeases) }
+
+// So is a hand-over that leaves out what found no place in a table.
+func TestFullBugsAreFound(t *testing.T) { findBugs(t, FullBugs, ExpandFull) }
 
 // findBugs tries the seed that found a mistake when testdata/bugs.txt was written, and where that finds nothing any more, which a change of the
 // core may bring about, the first 1,000.
@@ -174,7 +185,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		if err != nil || !ok {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
-		if Bugs[name] == NoBug && LeaseBugs[name] == NoBug {
+		if Bugs[name] == NoBug && LeaseBugs[name] == NoBug && FullBugs[name] == NoBug {
 			t.Fatalf("testdata/bugs.txt:%d: no mistake is called %q", n+1, name)
 		}
 		known[name] = seed
