@@ -14,7 +14,7 @@ const (
 	sketchRows    = 4
 	sketchBits    = 12
 	sketchColumns = 1 << sketchBits // of one shard; 2^18 over all of them
-	maxSketches   = 12 // of one part
+	maxSketches   = 12              // of one part
 	minSketchAge  = 10 * time.Second
 )
 
