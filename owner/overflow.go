@@ -1,8 +1,6 @@
 package owner
 
 import (
-	"time"
-
 	"github.com/keyward/keyward/handoff"
 )
 
@@ -53,7 +51,7 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 	p := &k.parts[o.Part]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := k.grow(p, time.Duration(o.Window), o.Turn, now)
+	s := k.grow(p, o.Window, o.Turn, now)
 	s.end = max(s.end, o.End)
 	s.kinds |= 1 << owned
 	for i := range s.domains {
