@@ -108,7 +108,7 @@ func TestQueue(t *testing.T) {
 	if got := q.failed(); !slices.Equal(got, []string{"bad"}) {
 		t.Errorf("failed: %v", got)
 	}
-	for _, want := range []string{"b_test.go:1: the cause", "slow      passed in 0:00   OVER ITS BUDGET", "this machine lacks nothing", "bring nothing", "\n3 passed, 1 failed, 1 skipped\n"} {
+	for _, want := range []string{"b_test.go:1: the cause", "   OVER ITS BUDGET of 0:00", "this machine lacks nothing", "bring nothing", "\n3 passed, 1 failed, 1 skipped\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("not printed: %q\n%s", want, out)
 		}
