@@ -15,6 +15,7 @@ var loads = map[string]float64{
 	"TestHandoverThroughEnvoy":      0.5,
 	"TestHotKeyCools":               0.25, // waits for 35 s
 	"TestOwnerDirect":               1,
+	"TestScaleThroughEnvoy":         1, // the same
 	"TestHandoverRolling":           0.5,
 	"TestFiveMembers":               1,
 	"TestFourThenTen":               0.25,

@@ -48,8 +48,8 @@ type ending struct {
 	outcome
 }
 
-func newQueue(m *machine, stages []*stage, cores int, out io.Writer) *queue {
-	q := &queue{m: m, cores: float64(cores), out: out, begin: time.Now(), active: map[*job]time.Time{}, ended: make(chan ending)}
+func newQueue(m *machine, stages []*stage, cores float64, out io.Writer) *queue {
+	q := &queue{m: m, cores: cores, out: out, begin: time.Now(), active: map[*job]time.Time{}, ended: make(chan ending)}
 	for _, s := range stages {
 		q.stages = append(q.stages, &status{stage: s})
 	}
