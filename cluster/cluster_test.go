@@ -40,9 +40,9 @@ func mortal(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = 200*time.Millisecond, 150*time.Millisecond
 }
 
-// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than two.
+// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than four.
 func watched(o *Options) {
-	o.Timing.Probe, o.Timing.ProbeTimeout = 500*time.Millisecond, 400*time.Millisecond
+	o.Timing.Probe, o.Timing.ProbeTimeout = time.Second, 800*time.Millisecond
 }
 
 // options are those of a member on loopback that joins the others.

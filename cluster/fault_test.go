@@ -93,7 +93,7 @@ func TestSplitHeals(t *testing.T) {
 func TestLostDatagramsLoseNobody(t *testing.T) {
 	t.Parallel()
 	probes := func(o *Options) { // by a stream, for which the time between two probes is left
-		o.Timing.Probe, o.Timing.ProbeTimeout, o.Timing.PushPull = 600*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond
+		o.Timing.Probe, o.Timing.ProbeTimeout, o.Timing.PushPull = time.Second, 100*time.Millisecond, 300*time.Millisecond
 	}
 	var nets []*faults
 	all := three(t, func(o *Options) {

@@ -33,7 +33,7 @@ func whole() []*stage {
 		machineStage(nil), buildStage(),
 		{name: "unit", about: "unit, property and conformance tests with the race detector", budget: 4 * time.Minute, jobs: unit},
 		{
-			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit"},
+			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // and beside nothing that only computes: it would disturb what is measured
 			wants: []string{"root", "ip", "iptables", "redis", "venv"}, jobs: endToEnd(nil),
 		},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
@@ -46,13 +46,13 @@ func whole() []*stage {
 			name: "kube", about: "the chart on a real Kubernetes of one node", budget: 5 * time.Minute, after: []string{"kube-build", "e2e"}, needs: kubeNeeds,
 			jobs: kube,
 		},
-		{name: "kube-build", about: "a Kubernetes, Helm 3 and 4: once for a version", budget: 10 * time.Second, after: []string{"machine"}, jobs: idly(command(1, "test/kube/tools/build"))},
+		{name: "kube-build", about: "a Kubernetes, Helm 3 and 4: once for a version", budget: 10 * time.Second, after: []string{"machine", "e2e"}, jobs: idly(command(1, "test/kube/tools/build"))},
 		{name: "lint", about: "formatting, vet, tidiness, golangci-lint", budget: 2 * time.Minute, jobs: idly(command(1, "make", "-s", "lint"))},
-		{name: "search", about: "searches by one goroutine, without the race detector", budget: 2 * time.Minute, jobs: idly(search)},
-		{name: "sim", about: "whole clusters in virtual time", budget: 5 * time.Minute, jobs: idly(sim)},
+		{name: "search", about: "searches by one goroutine, without the race detector", after: []string{"e2e"}, budget: 2 * time.Minute, jobs: idly(search)},
+		{name: "sim", about: "whole clusters in virtual time", after: []string{"e2e"}, budget: 5 * time.Minute, jobs: idly(sim)},
 		{name: "chart", about: "the Helm chart, with Helm 3 and 4", budget: 2 * time.Minute, after: []string{"kube-build"}, jobs: idly(chart)},
-		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build"}, jobs: idly(bench)},
-		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes", budget: 4 * time.Minute, jobs: idly(release)},
+		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build", "e2e"}, jobs: idly(bench)},
+		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes", after: []string{"e2e"}, budget: 4 * time.Minute, jobs: idly(release)},
 	}
 }
 
