@@ -39,13 +39,14 @@ type Gates struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
 	account *budget.Account // of all surfaces
+	stall   time.Duration   // StallTime
 }
 
 // New registers the metrics; nil registers nothing.
 func New(reg prometheus.Registerer) *Gates {
 	f := promauto.With(reg)
 	return &Gates{
-		account: budget.New(mostKept, fairKept),
+		account: budget.New(mostKept, fairKept), stall: StallTime,
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a question was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),

@@ -113,8 +113,9 @@ type watched struct {
 	head    []byte      // of the preface, not read again yet
 	in, out frames      // of the one goroutine that reads, and of the one that writes
 	calls   *unfinished // nil: not bounded
-	timed   bool        // there is a read deadline, for the rest of what has begun; of the goroutine that reads
+	stall   *time.Timer // for the rest of what has begun; of the goroutine that reads. gRPC sets read deadlines itself
 	frame   int         // the frame that it is for
+	timed   atomic.Bool // it runs
 
 	ended  atomic.Bool // the other side has ended it, or it broke
 	parted atomic.Bool // the server has said that it will end it
@@ -129,11 +130,7 @@ func (w *watched) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	n, err := w.Conn.Read(b)
-	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
-	case late && w.timed:
-		w.surface.Refuse(Stalled)
-		w.ended.Store(true)
-	case err != nil && !late:
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		w.ended.Store(true)
 	}
 	if w.calls == nil {
@@ -151,18 +148,29 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// time sets the time for the rest of a frame or a header block that has begun, and lifts it when that is whole. gRPC sets no
-// read deadline after the handshake.
+// time sets the time for the rest of a frame or a header block that has begun, and lifts it when that is whole.
 func (w *watched) time() {
 	begun := w.in.rest() > 0 || w.calls.open
 	switch {
-	case begun && w.timed && (w.frame == w.in.number() || w.calls.open):
+	case begun && w.timed.Load() && (w.frame == w.in.number() || w.calls.open):
 	case begun:
-		w.timed, w.frame = true, w.in.number()
-		_ = w.Conn.SetReadDeadline(time.Now().Add(StallTime))
-	case w.timed:
-		w.timed = false
-		_ = w.Conn.SetReadDeadline(time.Time{})
+		w.frame = w.in.number()
+		w.timed.Store(true)
+		if w.stall == nil {
+			w.stall = time.AfterFunc(w.surface.gates.stall, w.stalled)
+		} else {
+			w.stall.Reset(w.surface.gates.stall)
+		}
+	case w.timed.Swap(false):
+		w.stall.Stop()
+	}
+}
+
+// stalled ends a connection on which something has begun and not come whole in time.
+func (w *watched) stalled() {
+	if w.timed.Load() && !w.ended.Swap(true) {
+		w.surface.Refuse(Stalled)
+		w.Conn.Close()
 	}
 }
 
@@ -188,6 +196,7 @@ func (w *watched) Write(b []byte) (int, error) {
 // Close closes. A server that closes a connection without a word has found it to break the rules.
 func (w *watched) Close() error {
 	if !w.closed.Swap(true) {
+		w.timed.Store(false)
 		if !w.ended.Load() && !w.parted.Load() {
 			w.surface.Refuse(Cut)
 		}
