@@ -2,8 +2,10 @@ package admin
 
 import (
 	"bytes"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -23,15 +25,17 @@ const (
 )
 
 // pages makes few pages at once and bounds what is sent to clients that read slowly. A page is made in memory first, so that a
-// client that does not read it does not keep others from theirs. Where there is no room for another one, the client that has
+// client that does not read it does not keep others from theirs. Requests that wait for the same page get one page, which is
+// made after all of them came. Where there is no room for another one, the client that has
 // been reading longest is cut, if it had its time.
 type pages struct {
 	refuse  func(reason string)
 	renders chan struct{}
 
 	mu      sync.Mutex
-	sending []*sending // guarded by mu; the oldest first
-	held    int        // guarded by mu: bytes of them
+	next    map[string]*made // guarded by mu: pages that have not been begun
+	sending []*sending       // guarded by mu; the oldest first
+	held    int              // guarded by mu: bytes of them
 }
 
 // sending is a page on its way.
@@ -45,43 +49,58 @@ func newPages(refuse func(string)) *pages {
 	if refuse == nil {
 		refuse = func(string) {}
 	}
-	return &pages{refuse: refuse, renders: make(chan struct{}, mostRenders)}
+	return &pages{refuse: refuse, renders: make(chan struct{}, mostRenders), next: map[string]*made{}}
 }
 
 // of serves next within the bounds.
 func (p *pages) of(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		wait := time.NewTimer(renderWait)
-		defer wait.Stop()
-		select {
-		case p.renders <- struct{}{}:
-		case <-r.Context().Done():
-			return
-		case <-wait.C:
-			p.tooMany(w, tooManyPage)
-			return
-		}
-		made := p.render(next, w.Header(), r)
-		s := &sending{to: http.NewResponseController(w), size: len(made.bytes), since: time.Now()}
-		if !p.begin(s) {
+		m := p.page(next, r)
+		s := &sending{to: http.NewResponseController(w), size: len(m.bytes), since: time.Now()}
+		if m.status == 0 || !p.begin(s) {
 			p.tooMany(w, tooManyPage)
 			return
 		}
 		defer p.end(s)
-		w.WriteHeader(made.status)
-		_, _ = w.Write(made.bytes) // a client that went away is nobody's fault
+		maps.Copy(w.Header(), m.header)
+		w.WriteHeader(m.status)
+		_, _ = w.Write(m.bytes) // a client that went away is nobody's fault
 	}
 }
 
-// render makes a page and lets the next one be made.
-func (p *pages) render(next http.Handler, h http.Header, r *http.Request) *made {
-	defer func() { <-p.renders }()
-	m := &made{header: h, status: http.StatusOK, body: rooms.Get().(*bytes.Buffer)}
-	next.ServeHTTP(m, r)
-	m.bytes = bytes.Clone(m.body.Bytes()) // without the room to grow
-	m.body.Reset()
-	rooms.Put(m.body)
+// page is the page that r asks for. It has no status where it could not be made in time.
+func (p *pages) page(next http.Handler, r *http.Request) *made {
+	key := strings.Join([]string{r.Method, r.URL.String(), r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
+	p.mu.Lock()
+	m, others := p.next[key]
+	if !others {
+		m = &made{header: http.Header{}, done: make(chan struct{})}
+		p.next[key] = m
+	}
+	p.mu.Unlock()
+	if others {
+		<-m.done
+		return m
+	}
+	defer close(m.done)
+	wait := time.NewTimer(renderWait)
+	defer wait.Stop()
+	select {
+	case p.renders <- struct{}{}:
+		defer func() { <-p.renders }()
+		p.start(key)
+		m.render(next, r)
+	case <-wait.C:
+		p.start(key)
+	}
 	return m
+}
+
+// start has requests that come from now on wait for another page.
+func (p *pages) start(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.next, key)
 }
 
 // begin reports whether there is room for a page.
@@ -118,20 +137,28 @@ func (p *pages) dropLocked(i int) {
 // tooMany answers a request for which there is no room.
 func (p *pages) tooMany(w http.ResponseWriter, why string) {
 	p.refuse(busy)
-	for _, name := range []string{"Content-Encoding", "Content-Length", "Content-Type"} {
-		w.Header().Del(name) // of the page that was made
-	}
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
 // made is a page in memory.
 type made struct {
+	done   chan struct{} // closed once it is made, or will not be
 	header http.Header
 	status int
-	said   bool
 	body   *bytes.Buffer // while it is made
 	bytes  []byte        // once it is
+}
+
+// render makes it.
+func (m *made) render(next http.Handler, r *http.Request) {
+	m.body = rooms.Get().(*bytes.Buffer)
+	next.ServeHTTP(m, r)
+	m.WriteHeader(http.StatusOK)
+	m.bytes = bytes.Clone(m.body.Bytes()) // without the room to grow
+	m.body.Reset()
+	rooms.Put(m.body)
+	m.body = nil
 }
 
 // rooms are where pages are made.
@@ -142,14 +169,14 @@ func (m *made) Header() http.Header { return m.header }
 
 // WriteHeader notes the status.
 func (m *made) WriteHeader(status int) {
-	if !m.said {
-		m.said, m.status = true, status
+	if m.status == 0 {
+		m.status = status
 	}
 }
 
 // Write adds to the page.
 func (m *made) Write(b []byte) (int, error) {
-	m.said = true
+	m.WriteHeader(http.StatusOK)
 	return m.body.Write(b)
 }
 
