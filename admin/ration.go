@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	mostRenders = 2                // pages that are made at once
+	mostRenders = 1                // pages that are made at once
 	renderWait  = 2 * time.Second  // for which a request waits until its page is made
 	mostPages   = 8 << 20          // bytes of pages that are being sent
 	pageTime    = time.Second      // that a client has to read a page while others have no room
