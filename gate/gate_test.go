@@ -437,8 +437,8 @@ func TestHeadersAreCharged(t *testing.T) {
 			})
 		}
 		s, c := speakTo(t, unary, long(1, false), long(3, false), long(5, true))
-		want := 3 * headersSize(len(block(100)))
-		eventually(t, "charged", func() bool { n := s.gates.account.Held(); return n >= want-headersSize(0) && n < want+1000 })
+		const want = 3 * (callSize + listSize) // of so long a block each
+		eventually(t, "charged", func() bool { n := s.gates.account.Held(); return n >= want-callSize-listSize && n < want+1000 })
 		c.Close()
 		eventually(t, "let go", func() bool { return s.gates.account.Held() == 0 })
 	}
