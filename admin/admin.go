@@ -96,6 +96,8 @@ type Options struct {
 	RingMap  func() RingMap  // nil serves no /v1/ring
 	RuleTree func() RuleTree // nil serves no /v1/rules
 	Timeline func() []Event  // newest first; nil serves no /v1/timeline
+
+	Refuse func(reason string) // called for each request for which there is no room; nil: not called
 }
 
 // endpoints is what GET / tells of, beside the metrics and the page.
@@ -118,22 +120,25 @@ func Handler(o Options) http.Handler {
 		o.MetricsPath = "/metrics"
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+o.MetricsPath, promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Cluster()) })
+	pages := newPages(o.Refuse)
+	looks := newLooks(pages)
+	page := func(pattern string, serve http.HandlerFunc) { mux.HandleFunc("GET "+pattern, pages.of(serve)) }
+	page(o.MetricsPath, promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP)
+	page("/cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Cluster()) })
 	if o.Counters != nil {
-		mux.HandleFunc("GET /v1/counters", counters(o.Counters))
+		mux.HandleFunc("GET /v1/counters", looks.of(counters(o.Counters)))
 	}
 	if o.Explain != nil {
-		mux.HandleFunc("GET /v1/explain", explain(o.Explain))
+		mux.HandleFunc("GET /v1/explain", looks.of(explain(o.Explain)))
 	}
 	if o.Self != nil {
-		mux.HandleFunc("GET /v1/self", func(w http.ResponseWriter, _ *http.Request) { writeLive(w, o.Self()) })
+		page("/v1/self", func(w http.ResponseWriter, _ *http.Request) { writeLive(w, o.Self()) })
 	}
 	if o.HotKeys != nil {
-		mux.HandleFunc("GET /v1/hotkeys", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.HotKeys()) })
+		page("/v1/hotkeys", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.HotKeys()) })
 	}
 	if o.Leases != nil {
-		mux.HandleFunc("GET /v1/leases", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Leases()) })
+		page("/v1/leases", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Leases()) })
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -143,12 +148,15 @@ func Handler(o Options) http.Handler {
 		}
 		_, _ = io.WriteString(w, "OK\n")
 	})
-	pageRoutes(mux, &o)
+	pageRoutes(mux, page, &o)
 	mux.HandleFunc("GET /{$}", front("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
 	return guard(mux)
 }
 
 // Server is an HTTP server for Handler with the time-outs that an open port needs.
 func Server(o Options) *http.Server {
-	return &http.Server{Handler: Handler(o), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	return &http.Server{
+		Handler: Handler(o), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: writeTime, WriteTimeout: writeTime,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
 }

@@ -18,8 +18,8 @@ var assets embed.FS
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
 	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// page serves the assets below /ui/.
-func page() http.Handler {
+// assetsPage serves the assets below /ui/.
+func assetsPage() http.Handler {
 	root, err := fs.Sub(assets, "page")
 	if err != nil {
 		panic(err) // the name is a constant
@@ -59,16 +59,16 @@ func front(list string) http.HandlerFunc {
 }
 
 // pageRoutes adds what the page is made of, and what it alone asks for so far.
-func pageRoutes(mux *http.ServeMux, o *Options) {
-	mux.Handle("GET /ui/", page())
+func pageRoutes(mux *http.ServeMux, page func(pattern string, serve http.HandlerFunc), o *Options) {
+	mux.Handle("GET /ui/", assetsPage())
 	if o.RingMap != nil {
-		mux.HandleFunc("GET /v1/ring", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RingMap()) })
+		page("/v1/ring", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RingMap()) })
 	}
 	if o.RuleTree != nil {
-		mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RuleTree()) })
+		page("/v1/rules", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.RuleTree()) })
 	}
 	if o.Timeline != nil {
-		mux.HandleFunc("GET /v1/timeline", func(w http.ResponseWriter, _ *http.Request) {
+		page("/v1/timeline", func(w http.ResponseWriter, _ *http.Request) {
 			writeJSON(w, map[string][]Event{"events": o.Timeline()})
 		})
 	}

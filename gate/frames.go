@@ -57,6 +57,24 @@ func (f *frame) need() int {
 type frames struct {
 	frame
 	skip int // bytes of payload to pass over
+	all  int // bytes of the frame that they end
+	n    int // frames found so far
+}
+
+// rest is how many bytes there are of a frame that is not whole; 0 when there is none.
+func (h *frames) rest() int {
+	if h.skip > 0 {
+		return h.all - h.skip
+	}
+	return h.have
+}
+
+// number is that of the frame that is not whole.
+func (h *frames) number() int {
+	if h.skip > 0 {
+		return h.n
+	}
+	return h.n + 1
 }
 
 // scan calls found for each frame, once its beginning is there.
@@ -75,6 +93,8 @@ func (h *frames) scan(b []byte, found func(*frame)) {
 			continue
 		}
 		found(&h.frame)
-		h.skip, h.have = h.length()+frameHead-h.have, 0
+		h.all = h.length() + frameHead
+		h.skip, h.have = h.all-h.have, 0
+		h.n++
 	}
 }

@@ -6,10 +6,12 @@
 package gate
 
 import (
-	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/keyward/keyward/budget"
 )
 
 // Reasons of keyward_refused_total, beside those of certs.Reason and the names of HTTP/2's error codes.
@@ -17,22 +19,34 @@ const (
 	Crowded    = "crowded_out" // at the bound of connections, the one that was silent longest
 	NotHTTP2   = "preface"     // did not begin as HTTP/2 does, or not in time
 	Cut        = "cut"         // broke the rules of HTTP/2, or fell silent in its handshake
-	Unfinished = "unfinished"  // held too much of calls that are not whole
+	Unfinished = "unfinished"  // made the process keep too much: calls or requests that are not whole, open streams
+	Stalled    = "stalled"     // sent part of a frame or of a header block, and not the rest in time
+	Busy       = "busy"        // asked for a page when too many were asked for
 	Incomplete = "incomplete"  // an HTTP request that was too slow, too large or malformed
+)
+
+const (
+	// mostKept is how much the clients of all ports may make a process keep, in bytes.
+	mostKept = 64 << 20
+	// fairKept is what a connection may make it keep whatever the others do, unless its part of mostKept is less.
+	fairKept = 128 << 10
+	// StallTime is how long a frame, or a header block, may take to come whole once it has begun.
+	StallTime = 5 * time.Second
 )
 
 // Gates are the surfaces of one process.
 type Gates struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
-
-	unfinished atomic.Int64 // bytes of calls that are not whole, of all connections
+	account *budget.Account // of all surfaces
+	stall   time.Duration   // StallTime
 }
 
 // New registers the metrics; nil registers nothing.
 func New(reg prometheus.Registerer) *Gates {
 	f := promauto.With(reg)
 	return &Gates{
+		account: budget.New(mostKept, fairKept), stall: StallTime,
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a question was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),
@@ -50,6 +64,14 @@ type Surface struct {
 
 // Surface is the surface of that name.
 func (g *Gates) Surface(name string) *Surface { return &Surface{name, g} }
+
+// Account is charged with what the clients of all surfaces make the process keep; nil for a nil Surface.
+func (s *Surface) Account() *budget.Account {
+	if s == nil {
+		return nil
+	}
+	return s.gates.account
+}
 
 // Refuse counts one refusal.
 func (s *Surface) Refuse(reason string) {

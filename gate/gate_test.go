@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -307,7 +308,8 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 		}
 	}
 	ask()
-	s.gates.unfinished.Store(mostUnfinished) // as if others held it
+	others := s.gates.account.Open()
+	others.Charge(mostKept)
 	conn, f := speak(t, l)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	for i := 0; i < 100 && err == nil; i++ { // what is taken back is held no more
@@ -324,8 +326,9 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 			err = errors.Join(err, f.WriteData(id, false, append([]byte{0, 1, 0, 0, 0}, make([]byte, 16<<10-5)...)))
 		}
 	}
-	eventually(t, "cut", func() bool { return s.count(Unfinished) == 1 })
-	eventually(t, "let go", func() bool { return s.gates.unfinished.Load() == mostUnfinished })
+	eventually(t, "cut", func() bool { return s.count(Unfinished) >= 1 })
+	conn.Close()
+	eventually(t, "let go", func() bool { return s.gates.account.Held() < mostKept+1000 })
 	ask()
 }
 
@@ -351,5 +354,141 @@ func TestServedConnectionsStay(t *testing.T) {
 	}
 	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// speakTo opens HTTP/2 on a gRPC server whose calls are unary or streams, and says b.
+func speakTo(t *testing.T, unary bool, b ...[]byte) (*Surface, net.Conn) {
+	t.Helper()
+	gates := New(prometheus.NewRegistry())
+	gates.stall = 300 * time.Millisecond
+	s := gates.Surface("test")
+	l := listen(t, s, 100)
+	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, unary)), grpc.MaxHeaderListSize(128<<10))
+	healthpb.RegisterHealthServer(g, health.NewServer())
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	c, _ := speak(t, l)
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	for _, b := range b {
+		_, _ = c.Write(b)
+		time.Sleep(gates.stall / 3)
+	}
+	return s, c
+}
+
+// framed are frames.
+func framed(t *testing.T, write func(f *http2.Framer) error) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := write(http2.NewFramer(&b, nil)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// A frame or a header block that does not come whole ends the connection, and nothing of it stays charged.
+func TestStalledConnectionsEnd(t *testing.T) {
+	open := framed(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(0)})
+	})
+	whole := framed(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(0), EndHeaders: true})
+	})
+	more := framed(t, func(f *http2.Framer) error { return f.WriteContinuation(1, false, []byte("\x00\x01a\x00")) })
+	ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
+	for name, tt := range map[string]struct {
+		say     [][]byte
+		stalled float64
+	}{
+		"a block without an end":       {[][]byte{open}, 1},
+		"one that trickles":            {[][]byte{open, more, more, more, more}, 1},
+		"half a frame":                 {[][]byte{whole[:len(whole)-1]}, 1},
+		"half a head":                  {[][]byte{{0, 0}}, 1},
+		"a call without an end":        {[][]byte{whole}, 0},
+		"frames that come in halves":   {[][]byte{ping[:3], append(ping[3:], ping[:3]...), append(ping[3:], ping[:10]...), append(ping[10:], ping[:3]...), ping[3:]}, 0},
+		"nothing after the settings":   {nil, 0},
+		"a frame, and the rest of one": {[][]byte{whole[:5], whole[5:]}, 0},
+	} {
+		for _, unary := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", unary ", unary), func(t *testing.T) {
+				s, c := speakTo(t, unary, tt.say...)
+				time.Sleep(2 * s.gates.stall)
+				if n := s.count(Stalled); n != tt.stalled {
+					t.Errorf("%v counted", n)
+				}
+				c.Close()
+				eventually(t, "let go", func() bool { return s.gates.account.Held() == 0 })
+			})
+		}
+	}
+}
+
+// What calls keep of their headers is charged, also of calls that are whole and stay open.
+func TestHeadersAreCharged(t *testing.T) {
+	for _, unary := range []bool{true, false} {
+		long := func(id uint32, ends bool) []byte {
+			return framed(t, func(f *http2.Framer) error {
+				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(100), EndHeaders: true})
+				if ends {
+					err = errors.Join(err, f.WriteData(id, true, []byte{0, 0, 0, 0, 0})) // it watches
+				}
+				return err
+			})
+		}
+		s, c := speakTo(t, unary, long(1, false), long(3, false), long(5, true))
+		const want = 3 * (callSize + listSize) // of so long a block each
+		eventually(t, "charged", func() bool { n := s.gates.account.Held(); return n >= want-callSize-listSize && n < want+1000 })
+		c.Close()
+		eventually(t, "let go", func() bool { return s.gates.account.Held() == 0 })
+	}
+}
+
+// What is read of an HTTP request is charged until it is answered, and beyond the bound the connection ends.
+func TestRequestsAreCharged(t *testing.T) {
+	gates := New(prometheus.NewRegistry())
+	s := gates.Surface("test")
+	hold := make(chan struct{})
+	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-hold
+	})}
+	s.Watch(srv)
+	l := listen(t, s, 100)
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	c := dial(t, l)
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 100_000))
+	eventually(t, "charged", func() bool { return gates.account.Held() > 200_000 })
+	select {
+	case hold <- struct{}{}:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the handler does not come to its end")
+	}
+	eventually(t, "let go", func() bool { return gates.account.Held() == 0 })
+	others := gates.account.Open()
+	others.Charge(mostKept)
+	c2 := dial(t, l)
+	_ = c2.SetDeadline(time.Now().Add(20 * time.Second))
+	go func() {
+		_, _ = io.WriteString(c2, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n"+strings.Repeat("x", 10_000_000))
+	}()
+	eventually(t, "counted", func() bool { return s.count(Unfinished) == 1 })
+	close(hold)
+	others.Close()
+	eventually(t, "let go", func() bool { return gates.account.Held() == 0 })
+}
+
+// An answer that is a failure does not make a connection one that was served.
+func TestFailuresAreNotServed(t *testing.T) {
+	for status, want := range map[int]bool{200: true, 302: true, 429: true, 400: false, 404: false, 503: false} {
+		c := &conn{}
+		a := &answering{ResponseWriter: httptest.NewRecorder(), conn: c}
+		a.WriteHeader(status)
+		_, _ = a.Write([]byte("x"))
+		if c.served.Load() != want {
+			t.Errorf("%d: served %v", status, !want)
+		}
 	}
 }

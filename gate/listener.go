@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/budget"
 )
 
 // Listen bounds the connections that l has open at once. At the bound a new connection takes the place of the one that
@@ -70,7 +72,8 @@ type conn struct {
 	net.Conn
 	of     *listener
 	heard  atomic.Int64
-	served atomic.Bool // a request on it was answered
+	served atomic.Bool   // a request on it was answered
+	meter  *budget.Meter // of an HTTP server's connection; else nil. Set before the first read
 }
 
 // before says whether c has to go before d.
@@ -94,6 +97,11 @@ func (c *conn) Read(b []byte) (int, error) {
 	if n > 0 {
 		if turn := c.of.turn.Load(); turn != c.heard.Load() {
 			c.heard.Store(turn)
+		}
+	}
+	if c.meter != nil {
+		if over := c.meter.Read(n); over != nil {
+			return 0, over
 		}
 	}
 	return n, err

@@ -104,8 +104,10 @@ func (c *conn) appendFailure(id uint32, http int, code codes.Code, message, more
 // accepts is the field that says what is not compressed is understood.
 const accepts = "\x00\x14grpc-accept-encoding\x08identity"
 
-// longestMessage is how much of a status's message is sent, in bytes, so that it fits into one frame.
-const longestMessage = 4 << 10
+const (
+	longestMessage = 4 << 10            // how much of a status's message is sent, in bytes
+	longestText    = 3 * longestMessage // and once it is encoded, so that it fits into one frame
+)
 
 // appendStatus appends the fields of a status.
 func appendStatus(b []byte, code codes.Code, message string) []byte {
@@ -113,7 +115,7 @@ func appendStatus(b []byte, code codes.Code, message string) []byte {
 	digits := strconv.Itoa(int(code))
 	b = append(append(b, byte(len(digits))), digits...)
 	b = append(b, "\x00\x0cgrpc-message"...)
-	text := appendPercent(nil, message[:min(len(message), longestMessage)])
+	text := appendPercent(nil, cut(message, longestMessage), longestText)
 	b = appendLength(b, len(text))
 	return append(b, text...)
 }
@@ -131,13 +133,20 @@ func appendLength(b []byte, n int) []byte {
 }
 
 // appendPercent encodes a message as gRPC's PROTOCOL-HTTP2 says: all but printable ASCII by %XX, what is not UTF-8 by U+FFFD.
-func appendPercent(b []byte, s string) []byte {
+// It appends at most so many bytes, and no part of a character.
+func appendPercent(b []byte, s string, most int) []byte {
 	const hex = "0123456789ABCDEF"
-	for len(s) > 0 {
+	for most += len(b); len(s) > 0; {
 		r, n := utf8.DecodeRuneInString(s)
 		if r >= ' ' && r <= '~' && r != '%' {
+			if len(b) == most {
+				break
+			}
 			b = append(b, byte(r))
 		} else {
+			if len(b)+3*utf8.RuneLen(r) > most {
+				break
+			}
 			for _, x := range utf8.AppendRune(nil, r) {
 				b = append(b, '%', hex[x>>4], hex[x&15])
 			}

@@ -28,6 +28,7 @@ type Call struct {
 	began   time.Time
 	timeout time.Duration
 	headers []string
+	kept    int    // bytes of headers
 	message []byte // with its prefix of 5 bytes
 	length  int64  // of all data, as content-length tells it; -1: it does not
 	read    int64  // data so far, also what of a message is not kept
@@ -37,23 +38,28 @@ type Call struct {
 	serving bool          // the method has it and has not answered
 	over    bool          // nobody waits for its answer any more
 	started bool          // its answer's headers are sent
+	streams bool          // Send was called
+	failed  bool          // its status is not OK
 	window  int64         // bytes that the client takes of it still; may be negative
 	rest    []byte        // data of its answer for which there is no window
 	ends    bool          // nothing comes after rest but the end
 	last    []byte        // the end's status; nil: OK
 	waits   bool          // it is one of conn.queue
-	charged int           // bytes that count as held by the connection
+	charged int           // bytes of conn.held that are its own
 	since   time.Time     // when it began to wait for a window, or when that last moved
 	done    chan struct{} // made by Done
 }
 
-// callSize is what a call takes beside its message and answer, in bytes.
-const callSize = 512
+const (
+	callSize   = 512     // what a call takes in addition to its headers, message and answer, in bytes
+	streamSize = 8 << 10 // what a call takes that is answered by several messages: its method has a goroutine
+)
 
 // Message is the one message of the request, of which no more than Bounds.Keep is there. It is valid until the answer.
 func (k *Call) Message() []byte { return k.message[prefix:] }
 
-// Header is the value of Options.Headers[i], "" without. Of several it is the first.
+// Header is the value of Options.Headers[i], "" without. Of several it is the first. Of a value that is longer than
+// Header.Max, it is the first Max+1 bytes.
 func (k *Call) Header(i int) string { return k.headers[i] }
 
 // Began is when the call's headers were read, to within the time that it takes to go through what was read at once.
@@ -106,6 +112,12 @@ func (k *Call) Send(m Message) error {
 	}
 	if len(k.rest) > 0 && len(k.rest) >= c.server.o.Bounds.Output {
 		return errNotRead
+	}
+	if !k.streams {
+		k.streams = true
+		if c.charge(k); c.held-c.noted > noteSize {
+			c.poke() // the loop may be waiting for a client that sends nothing more
+		}
 	}
 	k.sendLocked(m)
 	c.wake()

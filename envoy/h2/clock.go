@@ -14,6 +14,8 @@ type clock struct {
 	armed   time.Time // the read deadline
 	poked   bool      // the loop is to look at once
 	written time.Time // the write deadline
+	hurried bool      // it is to be near
+	reads   int       // input.reads when dueShrink was set
 }
 
 const (
@@ -23,6 +25,8 @@ const (
 	dueLeave           // it is to be told from where on no stream is taken
 	dueCut             // it is cut
 	dueIdle            // it has to have had a call
+	dueStall           // the frame or the header block that has begun has to have come
+	dueShrink          // what is kept to be fast is given back if nothing was read
 	dueCount
 )
 
@@ -49,6 +53,15 @@ func (c *conn) plan() {
 	k := &c.clock
 	if c.held > 0 && k.due[dueCalls] == never {
 		k.due[dueCalls] = c.now.Add(c.server.o.Bounds.MessageTime)
+	}
+	switch begun := c.in.w > c.in.r || c.headers.id != 0; {
+	case !begun:
+		k.due[dueStall] = never
+	case c.moved || k.due[dueStall] == never:
+		k.due[dueStall] = time.Now().Add(c.server.o.Bounds.Stall) // c.now may be past: the loop had to write
+	}
+	if c.wide() && k.due[dueShrink] == never {
+		k.due[dueShrink], k.reads = c.now.Add(quietTime), c.in.reads
 	}
 	if first := k.first(); !k.poked && first.Before(k.armed) {
 		c.arm(first)
@@ -127,6 +140,13 @@ func (c *conn) meet(what int) error {
 			c.clock.due[dueIdle] = c.now.Add(o.Bounds.Idle)
 		}
 		c.leave.top = c.top
+	case dueStall:
+		c.server.refuse(Stalled)
+		return errCut
+	case dueShrink: // plan sets it again
+		if c.in.reads == c.clock.reads {
+			c.shrink()
+		}
 	}
 	return nil
 }
@@ -157,9 +177,15 @@ func (c *conn) sweep() {
 	c.clock.due[dueCalls] = next
 }
 
+// hurry makes the next write deadline a near one, or a usual one again.
+func (k *clock) hurry(on bool) { k.hurried, k.written = on, time.Time{} }
+
 // beforeWrite sets the write deadline, not for each write, because it costs.
 func (c *conn) beforeWrite() {
 	k, patience := &c.clock, c.server.o.Bounds.WriteTime
+	if k.hurried {
+		patience = partTime
+	}
 	if now := time.Now(); now.Add(patience / 2).After(k.written) {
 		k.written = now.Add(patience)
 		_ = c.raw.SetWriteDeadline(k.written)

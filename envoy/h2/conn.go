@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/keyward/keyward/budget"
 )
 
 // conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
@@ -23,6 +25,9 @@ type conn struct {
 	in     input    // of the loop alone
 	fr     *http2.Framer
 	now    time.Time // when the frames were read that the loop is at
+	moved  bool      // of the loop alone: a frame has come since the last plan, outside a header block that was open
+
+	account *budget.Account
 
 	mu sync.Mutex // guards all below
 
@@ -33,8 +38,9 @@ type conn struct {
 
 	greeted   bool  // the client's first SETTINGS have come
 	room      int64 // bytes of data that the client may send still, on all streams
-	held      int64 // bytes of calls that wait for the client
-	noted     int64 // held, as far as Server.held has it
+	width     int   // the most streams that were open since the map was made
+	held      int64 // bytes of calls that are charged
+	noted     int64 // keeps, as far as account has it
 	abandoned int   // calls that the client gave up and whose methods have not answered
 	noise     noise
 	served    bool // a call was answered
@@ -45,7 +51,7 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, raw: nc, nc: nc, streams: map[uint32]*Call{}, room: firstWindow}
+	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Call{}, room: firstWindow}
 	c.wrote.L = &c.mu
 	c.output.window, c.output.first, c.output.maxFrame = firstWindow, firstWindow, minFrame
 	return c
@@ -82,11 +88,7 @@ func (c *conn) greet() bool {
 	}
 	if t := c.server.o.TLS; t != nil {
 		if err := c.secure(t); err != nil {
-			reason := "tls"
-			if c.server.o.TLSReason != nil {
-				reason = c.server.o.TLSReason(err)
-			}
-			c.server.refuse(reason)
+			c.refuseTLS(err)
 			return false
 		}
 	}
@@ -100,7 +102,7 @@ func (c *conn) greet() bool {
 	_ = c.raw.SetWriteDeadline(time.Time{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in.buf = make([]byte, smallInput)
+	c.in = input{buf: make([]byte, smallInput), account: c.account}
 	c.fr = http2.NewFramer(nil, &c.in)
 	c.fr.SetReuseFrames()
 	c.fr.SetMaxReadFrameSize(minFrame)
@@ -121,10 +123,12 @@ func (c *conn) beginGreeting() bool {
 
 // secure does the TLS handshake. Not with mu held.
 func (c *conn) secure(t *tls.Config) error {
-	nc := tls.Server(c.raw, t)
+	read := budget.Conn{Conn: c.raw, Meter: budget.NewMeter(c.account, 0, func() { c.server.refuse(Unfinished) })}
+	nc := tls.Server(read, t)
 	if err := nc.Handshake(); err != nil {
 		return err
 	}
+	read.Settle()
 	if nc.ConnectionState().NegotiatedProtocol != "h2" {
 		nc.Close()
 		return errors.New("tls: the client did not ask for h2 by ALPN")
@@ -133,6 +137,17 @@ func (c *conn) secure(t *tls.Config) error {
 	c.nc = nc
 	c.mu.Unlock()
 	return nil
+}
+
+// refuseTLS counts a handshake that failed.
+func (c *conn) refuseTLS(err error) {
+	switch reason := c.server.o.TLSReason; {
+	case errors.Is(err, budget.ErrOver): // counted
+	case reason != nil:
+		c.server.refuse(reason(err))
+	default:
+		c.server.refuse("tls")
+	}
 }
 
 // loop reads and serves until the connection ends. Not with mu held.
@@ -170,6 +185,7 @@ func (c *conn) batch() error {
 		if err = c.pardon(err); err != nil {
 			return err
 		}
+		c.moved = c.moved || c.headers.id == 0
 		if len(c.out) >= flushSize {
 			if err := c.flush(); err != nil {
 				return err
@@ -181,16 +197,13 @@ func (c *conn) batch() error {
 
 // settle writes what there is and takes stock, after the loop has changed something.
 func (c *conn) settle() error {
+	if !c.note() {
+		if err := c.save(); err != nil {
+			return err
+		}
+	}
 	if err := c.flush(); err != nil {
 		return err
-	}
-	if c.held != c.noted {
-		all := c.server.held.Add(c.held - c.noted)
-		c.noted = c.held
-		if all > c.server.o.Bounds.Unfinished && c.held > c.server.fair() {
-			c.server.refuse(Unfinished)
-			return errCut
-		}
 	}
 	if c.leave.asked && c.leave.stage == staying {
 		c.goAway()
@@ -202,6 +215,7 @@ func (c *conn) settle() error {
 		return fault{code: http2.ErrCodeNo}
 	}
 	c.plan()
+	c.moved = false
 	return nil
 }
 
@@ -279,8 +293,7 @@ func (c *conn) end() {
 	for _, k := range c.streams {
 		c.drop(k)
 	}
-	c.server.held.Add(-c.noted)
-	c.noted = 0
+	c.account.Close()
 	if c.late != nil {
 		close(c.late)
 		c.late = nil

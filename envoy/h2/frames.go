@@ -118,7 +118,9 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	}
 	c.refused(code)
 	c.out = appendReset(c.out, id, code)
-	c.cast.add(id)
+	if !c.idle(id) { // a frame that asks for nothing, such as PRIORITY, may be wrong: the stream may be opened still
+		c.cast.add(id)
+	}
 }
 
 // writeSettings tells the client what it may do.
@@ -137,20 +139,26 @@ func (c *conn) writeSettings() {
 	c.room = connWindow
 }
 
-// cast are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC 9113, 5.1. It knows the last ones.
+// cast are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC
+// 9113, 5.1. Of more than fit into it, all streams up to the highest one that was forgotten count as such.
 type cast struct {
 	ids  [64]uint32
 	next int
+	gone uint32
 }
 
 func (s *cast) add(id uint32) {
 	if !s.has(id) {
+		s.gone = max(s.gone, s.ids[s.next])
 		s.ids[s.next] = id
 		s.next = (s.next + 1) % len(s.ids)
 	}
 }
 
 func (s *cast) has(id uint32) bool {
+	if id <= s.gone {
+		return id%2 == 1
+	}
 	for _, other := range s.ids {
 		if other == id {
 			return true

@@ -32,7 +32,8 @@ type knownBlock struct {
 
 const (
 	knownBlocks    = 2
-	knownBlockSize = 512 // bytes of a block that is remembered at most
+	knownBlockSize = 512     // bytes of a block that is remembered at most
+	knownListSize  = 4 << 10 // and of the list that it unpacks to
 )
 
 func (h *headers) init(o *Options) {
@@ -67,7 +68,7 @@ func (h *headers) unpack(block []byte) (*request, error) {
 	switch {
 	case !leavesTable(block):
 		h.known[0].block, h.known[1].block = h.known[0].block[:0], h.known[1].block[:0]
-	case len(block) <= knownBlockSize:
+	case len(block) <= knownBlockSize && h.now.size <= knownListSize:
 		k := &h.known[h.next]
 		h.next = (h.next + 1) % knownBlocks
 		k.block = append(k.block[:0], block...)
@@ -78,47 +79,73 @@ func (h *headers) unpack(block []byte) (*request, error) {
 	return &h.now, nil
 }
 
+// forget drops a large list that was unpacked last, which nothing needs any more.
+func (h *headers) forget() {
+	if h.now.size > knownListSize {
+		h.now.reset()
+	}
+}
+
 // leavesTable says that a valid block does not change the table: no field is put into it, nor is its size changed. RFC 7541, 6.
 func leavesTable(b []byte) bool {
 	for len(b) > 0 {
 		var n int
+		var ok bool
 		switch x := b[0]; {
 		case x >= 0x80: // a field of the table
-			_, b = integer(b, 7)
+			if _, b, ok = integer(b, 7); !ok {
+				return false
+			}
 			continue
 		case x >= 0x20: // a field to be put into it, or its size
 			return false
 		}
-		if n, b = integer(b, 4); n == 0 {
-			n, b = integer(b, 7)
-			b = b[min(n, len(b)):]
+		if n, b, ok = integer(b, 4); ok && n == 0 {
+			b, ok = skipString(b)
 		}
-		n, b = integer(b, 7)
-		b = b[min(n, len(b)):]
+		if ok {
+			b, ok = skipString(b)
+		}
+		if !ok {
+			return false
+		}
 	}
 	return true
 }
 
-// integer reads an integer whose first byte has so many bits of it: RFC 7541, 5.1.
-func integer(b []byte, bits uint) (int, []byte) {
+// skipString passes over a string: RFC 7541, 5.2.
+func skipString(b []byte) ([]byte, bool) {
+	n, b, ok := integer(b, 7)
+	return b[min(n, len(b)):], ok
+}
+
+// longestInteger is how many bytes may continue an integer; more are needed by none that is of use.
+const longestInteger = 5
+
+// integer reads an integer whose first byte has so many bits of it: RFC 7541, 5.1. False is one that is longer than
+// longestInteger.
+func integer(b []byte, bits uint) (int, []byte, bool) {
 	if len(b) == 0 {
-		return 0, nil
+		return 0, nil, true
 	}
 	most := 1<<bits - 1
 	n := int(b[0]) & most
 	b = b[1:]
 	if n < most {
-		return n, b
+		return n, b, true
 	}
-	for shift := uint(0); len(b) > 0 && shift < 32; shift += 7 {
+	for i := uint(0); len(b) > 0; i++ {
+		if i == longestInteger {
+			return 0, b, false
+		}
 		x := b[0]
 		b = b[1:]
-		n += int(x&127) << shift
+		n += int(x&127) << (7 * i)
 		if x < 128 {
 			break
 		}
 	}
-	return n, b
+	return n, b, true
 }
 
 // openHeaders takes in HEADERS.
@@ -160,11 +187,12 @@ func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 	if !h.Flags.Has(http2.FlagContinuationEndHeaders) {
 		return nil
 	}
-	block := f.block
+	block, id := f.block, f.id
+	f.id = 0
 	if f.block = f.block[:0]; cap(f.block) > smallInput {
 		f.block = nil
 	}
-	return c.request(f.id, f.flags, block)
+	return c.request(id, f.flags, block)
 }
 
 // request opens a stream, or ends its message by trailers.
@@ -175,6 +203,7 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	if err != nil {
 		return err
 	}
+	defer c.headers.forget()
 	ends := flags.Has(http2.FlagHeadersEndStream)
 	if k := c.streams[id]; k != nil {
 		return c.trailers(k, r, ends)
@@ -230,11 +259,13 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 	}
 	k := c.newCall(id)
 	k.method, k.timeout, k.length = r.serve, r.timeout, r.length
+	k.kept = r.kept
 	copy(k.headers, r.values)
 	c.streams[id] = k
+	c.width = max(c.width, len(c.streams))
 	if ends {
 		return c.finishRequest(k)
 	}
-	c.charge(k, callSize)
+	c.charge(k)
 	return nil
 }

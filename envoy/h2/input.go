@@ -3,6 +3,8 @@ package h2
 import (
 	"io"
 	"net"
+
+	"github.com/keyward/keyward/budget"
 )
 
 const (
@@ -14,9 +16,12 @@ const (
 
 // input is what has been read of a connection. The Framer reads from it.
 type input struct {
-	buf  []byte
-	r, w int // buf[r:w] is to be gone through
-	few  int // reads since one that needed this buffer
+	buf   []byte
+	r, w  int // buf[r:w] is to be gone through
+	few   int // reads since one that needed this buffer
+	reads int // reads that found something
+
+	account *budget.Account // says whether buf may be larger than it has to be
 }
 
 // fill reads once. What was not a whole frame stays.
@@ -25,6 +30,7 @@ func (i *input) fill(nc net.Conn) (int, error) {
 	n, err := nc.Read(i.buf[i.w:])
 	i.w += n
 	if n > 0 {
+		i.reads++
 		return n, nil // an error comes again
 	}
 	if err == nil {
@@ -35,9 +41,9 @@ func (i *input) fill(nc net.Conn) (int, error) {
 
 // fit makes room: for the frame that has begun, and for more at once when the last read found more than fits.
 func (i *input) fit() {
-	size := len(i.buf)
-	switch left := i.w - i.r; {
-	case i.w == size && size < largeInput:
+	size, left := len(i.buf), i.w-i.r
+	switch {
+	case i.w == size && size < largeInput && i.account.Spare(int64(3*size)):
 		size, i.few = min(4*size, largeInput), 0
 	case i.w > smallInput || size == smallInput:
 		i.few = 0
@@ -46,17 +52,36 @@ func (i *input) fit() {
 			size, i.few = smallInput, 0
 		}
 	}
+	if need := i.need(); need > size && 2*left >= size { // what was announced is believed as it comes
+		size = min(4*size, need)
+	}
+	i.move(size)
+}
+
+// need is how long the frame is that has begun, as far as is known.
+func (i *input) need() int {
 	if b := i.buf[i.r:i.w]; len(b) >= frameHead {
-		size = max(size, min(frameHead+payload(b), largeInput))
+		return min(frameHead+payload(b), largeInput)
 	}
+	return i.w - i.r
+}
+
+// move puts what is there to the beginning of a buffer of that size.
+func (i *input) move(size int) {
+	to := i.buf
 	if size != len(i.buf) {
-		buf := make([]byte, size)
-		i.w = copy(buf, i.buf[i.r:i.w])
-		i.buf, i.r = buf, 0
-		return
+		to = make([]byte, size)
 	}
-	i.w = copy(i.buf, i.buf[i.r:i.w])
-	i.r = 0
+	i.w = copy(to, i.buf[i.r:i.w])
+	i.buf, i.r = to, 0
+}
+
+// shrink makes the buffer as small as what is there allows.
+func (i *input) shrink() {
+	if size := max(smallInput, i.w-i.r); size < len(i.buf) {
+		i.move(size)
+		i.few = 0
+	}
 }
 
 // payload is the length of a frame's payload, by its head.

@@ -18,6 +18,7 @@ type output struct {
 	spare    []byte // the memory of the last write
 	busy     bool   // the loop is at a batch, and will write
 	writing  bool   // one goroutine writes, without the lock, and looks at out again after that
+	inFlight int    // the memory that it writes, in bytes
 	wrote    sync.Cond
 	broken   error         // why nothing can be written any more
 	late     chan struct{} // wakes the goroutine that writes late answers; nil: there is none
@@ -52,6 +53,7 @@ func (k *Call) sendLocked(m Message) {
 		putHead(c.out[at-frameHead:], n, http2.FrameData, 0, k.id)
 		k.window -= int64(n)
 		c.window -= int64(n)
+		c.unread()
 		return
 	}
 	k.rest = append(k.rest, c.out[at:]...)
@@ -64,11 +66,22 @@ func (k *Call) sendLocked(m Message) {
 	}
 }
 
+// unread looks at what waits for a client that does not read fast enough: late answers are not held up by it.
+func (c *conn) unread() {
+	switch {
+	case !c.writing || c.busy || len(c.out) < flushSize:
+	case len(c.out) > c.server.o.Bounds.Output:
+		c.doom(http2.ErrCodeEnhanceYourCalm, "the answers that are not read are too many")
+	default:
+		c.poke() // the loop charges them
+	}
+}
+
 var zeros [frameHead + prefix]byte
 
 // endLocked ends an answer, now or after what waits of it: well, or with the fields of a status.
 func (k *Call) endLocked(status []byte) {
-	k.last, k.ends = status, true
+	k.last, k.ends, k.failed = status, true, status != nil
 	if len(k.rest) == 0 {
 		k.sayEnd()
 	}
@@ -89,6 +102,7 @@ func (k *Call) failLocked(code codes.Code, message string) {
 		k.endLocked(appendStatus(nil, code, message))
 		return
 	}
+	k.failed = true
 	k.conn.appendFailure(k.id, 200, code, message, "")
 }
 
@@ -109,7 +123,7 @@ func (c *conn) push(k *Call) {
 	}
 	switch {
 	case len(k.rest) > 0:
-		c.charge(k, callSize+cap(k.rest))
+		c.charge(k)
 		if k.window > 0 && !k.waits {
 			k.waits = true
 			c.queue = append(c.queue, k)
@@ -119,7 +133,7 @@ func (c *conn) push(k *Call) {
 		k.sayEnd()
 	}
 	k.rest = nil
-	c.charge(k, 0)
+	c.charge(k)
 	if k.ends && !k.serving {
 		c.finish(k)
 	}
@@ -166,15 +180,16 @@ func (c *conn) flush() error {
 func (c *conn) write() {
 	for len(c.out) > 0 && c.broken == nil {
 		b := c.out
-		c.out, c.spare = c.spare[:0], nil
+		c.out, c.spare, c.inFlight = c.spare[:0], nil, cap(b)
 		c.beforeWrite()
 		nc := c.nc
 		c.mu.Unlock()
 		_, err := nc.Write(b)
 		c.mu.Lock()
-		if cap(b) <= smallInput || len(b) > cap(b)/4 { // or it was a burst, and is not kept
+		if cap(b) <= smallInput || len(b) > cap(b)/4 && c.account.Spare(0) { // or it was a burst, and is not kept
 			c.spare = b[:0]
 		}
+		c.inFlight = 0
 		if err != nil && c.broken == nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				c.server.refuse(Cut)

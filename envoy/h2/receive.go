@@ -57,7 +57,7 @@ func (c *conn) part(k *Call, p []byte, ends bool) error {
 		c.out = appendWindow(c.out, k.id, streamWindow-k.credit)
 		k.credit = streamWindow
 	}
-	c.charge(k, callSize+cap(k.message))
+	c.charge(k)
 	if len(p) < smallData {
 		return c.heard(1)
 	}
@@ -105,7 +105,7 @@ func (c *conn) collect(k *Call, p []byte) bool {
 // finishRequest serves a call of which all has come.
 func (c *conn) finishRequest(k *Call) error {
 	k.whole = true
-	c.charge(k, 0)
+	c.charge(k)
 	if k.length >= 0 && k.length != k.read { // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	}
@@ -143,9 +143,9 @@ func (c *conn) finish(k *Call) {
 		c.out = appendReset(c.out, k.id, http2.ErrCodeNo)
 		c.cast.add(k.id)
 	}
-	c.charge(k, 0)
+	c.release(k)
 	delete(c.streams, k.id)
-	if !c.served {
+	if !c.served && !k.failed {
 		c.served = true
 		if f := c.server.o.Served; f != nil {
 			f(c.raw)
@@ -157,7 +157,7 @@ func (c *conn) finish(k *Call) {
 // drop forgets a call for whose answer nobody waits.
 func (c *conn) drop(k *Call) {
 	c.dequeue(k)
-	c.charge(k, 0)
+	c.release(k)
 	delete(c.streams, k.id)
 	k.over = true
 	if k.done != nil {
@@ -168,12 +168,6 @@ func (c *conn) drop(k *Call) {
 	} else {
 		c.recycle(k)
 	}
-}
-
-// charge sets what a call holds, of what its client is to finish.
-func (c *conn) charge(k *Call, n int) {
-	c.held += int64(n - k.charged)
-	k.charged = n
 }
 
 // newCall takes a call from those that were answered.

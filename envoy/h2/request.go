@@ -34,6 +34,7 @@ type request struct {
 	length      int64 // -1: not told
 	fault       string
 	values      []string // of Options.Headers
+	kept        int      // bytes of them
 
 	serve   Method
 	verdict verdict
@@ -124,18 +125,30 @@ func (r *request) addPseudo(f hpack.HeaderField) {
 
 // addOther takes in a field that HTTP and gRPC leave to the method.
 func (r *request) addOther(f hpack.HeaderField) {
-	for i, name := range r.of.Headers {
-		if name == f.Name && r.values[i] == "" {
-			r.values[i] = f.Value
+	for i := range r.of.Headers {
+		if h := &r.of.Headers[i]; h.Name == f.Name && r.values[i] == "" {
+			r.keep(i, f.Value)
 		}
 	}
 	r.malformed = r.malformed || !validName(f.Name)
 	if strings.HasSuffix(f.Name, "-bin") {
 		if err := checkBinary(f.Value); err != nil {
-			r.fault = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.Value, f.Name, err)
+			r.fault = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, longestMessage), cut(f.Name, longestMessage), err)
 		}
 	}
 }
+
+// keep keeps the value of Options.Headers[i].
+func (r *request) keep(i int, value string) {
+	if most := r.of.Headers[i].Max; most > 0 && len(value) > most {
+		value = strings.Clone(value[:most+1])
+	}
+	r.values[i] = value
+	r.kept += len(value)
+}
+
+// cut is s, or as much of it as is said of it.
+func cut(s string, most int) string { return s[:min(len(s), most)] }
 
 // validName says that a name is a token in lower case.
 func validName(s string) bool {
@@ -258,5 +271,10 @@ func (r *request) find() {
 }
 
 func (r *request) refuse(http int, code codes.Code, format string, args ...any) {
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = cut(s, longestMessage)
+		}
+	}
 	r.verdict.http, r.verdict.code, r.verdict.message = http, code, fmt.Sprintf(format, args...)
 }

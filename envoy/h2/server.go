@@ -6,16 +6,16 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/keyward/keyward/budget"
 )
 
 // Server serves calls.
 type Server struct {
-	o     Options
-	calls sync.Pool    // of *Call
-	held  atomic.Int64 // bytes of calls that wait for their clients, of all connections
-	open  atomic.Int64 // connections
+	o       Options
+	calls   sync.Pool // of *Call
+	account *budget.Account
 
 	mu struct {
 		sync.Mutex
@@ -34,7 +34,7 @@ func NewServer(o Options) *Server {
 		o.TLS = o.TLS.Clone()
 		o.TLS.NextProtos = []string{"h2"}
 	}
-	s := &Server{o: o}
+	s := &Server{o: o, account: o.Account.Part(o.Bounds.Unfinished, o.Bounds.Fair)}
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
 	return s
 }
@@ -86,29 +86,20 @@ func (s *Server) isDown() bool {
 	return s.mu.down
 }
 
-// fair is what a connection may hold of calls that wait for their client, whatever the others do. However many there are, all
-// together hold no more than twice Unfinished.
-func (s *Server) fair() int64 {
-	b := &s.o.Bounds
-	return min(b.Fair, b.Unfinished/max(s.open.Load(), 1))
-}
-
 // start serves one connection on a goroutine of its own.
 func (s *Server) start(nc net.Conn) {
-	c := newConn(s, nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.down {
 		nc.Close()
 		return
 	}
+	c := newConn(s, nc)
 	s.mu.conns[c] = struct{}{}
 	s.gone.Add(1)
-	s.open.Add(1)
 	go func() {
 		defer s.gone.Done()
 		c.serve()
-		s.open.Add(-1)
 		s.mu.Lock()
 		delete(s.mu.conns, c)
 		s.mu.Unlock()

@@ -7,10 +7,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
+	"strings"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/gate"
 )
 
 // HTTP is the handler of the HTTP port: /json and /healthcheck.
@@ -55,15 +60,46 @@ func (s *Service) json(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
+// mostObjects is how many objects a body in JSON may have: those of 256 descriptors of 64 entries, and some more. Each may
+// take a hundred times its text once it is decoded.
+const mostObjects = 20_000
+
+// readJSON reads a body of which it keeps no more than may be used. False is a body that is too long.
+func readJSON(body io.Reader) (b []byte, fits bool, err error) {
+	if b, err = io.ReadAll(io.LimitReader(body, gate.KeepBody)); err != nil {
+		return nil, false, err
+	}
+	rest, err := io.Copy(io.Discard, body)
+	if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
+		return nil, false, nil
+	}
+	return b, rest == 0 && objects(b) <= mostObjects, err
+}
+
+// objects counts the objects in a text in JSON.
+func objects(b []byte) (n int) {
+	for quoted := false; len(b) > 0; b = b[1:] {
+		switch {
+		case b[0] == '"':
+			quoted = !quoted
+		case b[0] == '\\' && quoted && len(b) > 1:
+			b = b[1:]
+		case b[0] == '{' && !quoted:
+			n++
+		}
+	}
+	return n
+}
+
 // decodeJSON reads a body into c's request. A body that is too long is a request beyond the bounds, not an error.
 func (s *Service) decodeJSON(c *Call, body io.Reader) error {
-	b, err := io.ReadAll(body)
-	if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
-		c.Request = Request{Excess: ExcessMessage}
-		return nil
-	}
+	b, fits, err := readJSON(body)
 	if err != nil {
 		return err
+	}
+	if !fits {
+		c.Request = Request{Excess: ExcessMessage}
+		return nil
 	}
 	b, hidden := hideOpaque(b)
 	var req pb.RateLimitRequest
@@ -103,12 +139,29 @@ func (s *Service) Debug() http.Handler {
 		{"/rlconfig", "print out the currently loaded configuration for debugging", s.dumpRules},
 		{"/stats", "print out stats", dumpVars},
 	} {
-		mux.HandleFunc(e.path, e.serve)
+		mux.HandleFunc(e.path, inTime(e.serve))
 		index += e.path + ": " + e.help + "\n"
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, index) })
 	return mux
 }
+
+// inTime gives a client of the debug port the time to read its answer: what it asked a profile or a trace to take, and
+// writeTime more. What it does not read would be kept for as long as it likes.
+func inTime(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		seconds, _ := strconv.ParseFloat(r.FormValue("seconds"), 64)
+		if !(seconds > 0) && strings.HasSuffix(r.URL.Path, "/profile") {
+			seconds = 30 // pprof's own default
+		}
+		asked := time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(asked + writeTime))
+		serve(w, r)
+	}
+}
+
+// writeTime is how long a client may take to read an answer of the debug port.
+const writeTime = 10 * time.Second
 
 func (s *Service) dumpRules(w http.ResponseWriter, _ *http.Request) {
 	r := s.Rules()

@@ -4,11 +4,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/keyward/keyward/gate"
 )
 
 func get(t testing.TB, a net.Addr, path string) (int, string) {
@@ -110,4 +114,52 @@ func TestDebug(t *testing.T) {
 	if code, body := get(t, newRig(t, "").start(t, GRPC, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
 		t.Errorf("/rlconfig without rules: %d %q", code, body)
 	}
+}
+
+// A body in JSON takes little more than its text: what is longer than is used, or has more objects, is over its limit.
+func TestJSONBounds(t *testing.T) {
+	for text, want := range map[string]int{
+		`{"a":"{{{{","b":"\"{","c":[{},{}]}`: 3, `{`: 1, `"`: 0, `"\`: 0, `{"a":"\\"}{`: 2, ``: 0,
+	} {
+		if n := objects([]byte(text)); n != want {
+			t.Errorf("%s: %d objects", text, n)
+		}
+	}
+	many := `{"domain":"d","descriptors":[` + strings.Repeat("{},", 1_000_000) + `{}]}`
+	long := `{"domain":"d","descriptors":[]` + strings.Repeat(" ", gate.KeepBody) + `}`
+	usual := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"` + strings.Repeat("v", 60_000) + `"}]}]}`
+	for _, tt := range []struct {
+		body string
+		fits bool
+	}{{many, false}, {long, false}, {usual, true}, {long[:gate.KeepBody], true}} {
+		b, fits, err := readJSON(strings.NewReader(tt.body))
+		if err != nil || fits != tt.fits || len(b) > gate.KeepBody {
+			t.Errorf("%d bytes: fits %v, %d kept, %v", len(tt.body), fits, len(b), err)
+		}
+	}
+}
+
+// A client of the debug port that does not read has its time, and no more.
+func TestDebugIsTimed(t *testing.T) {
+	for path, want := range map[string]time.Duration{
+		"/rlconfig": writeTime, "/debug/pprof/trace?seconds=5": writeTime + 5*time.Second, "/debug/pprof/profile": writeTime + 30*time.Second,
+		"/debug/pprof/profile?seconds=NaN": writeTime + 30*time.Second, "/stats?seconds=1e300": writeTime + time.Hour,
+	} {
+		w := &timedWriter{ResponseRecorder: httptest.NewRecorder()}
+		inTime(func(http.ResponseWriter, *http.Request) {})(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if got := time.Until(w.deadline); got > want || got < want-5*time.Second {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// timedWriter notes the write deadline.
+type timedWriter struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (w *timedWriter) SetWriteDeadline(t time.Time) error {
+	w.deadline = t
+	return nil
 }

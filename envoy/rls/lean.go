@@ -1,7 +1,6 @@
 package rls
 
 import (
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -38,20 +37,36 @@ func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
 	}
 	return h2.NewServer(h2.Options{
 		Methods: methods,
-		Headers: slices.Concat([]string{headerKey: KeyHeader, headerTry: tryHeader}, d.traces),
+		Headers: d.headers(),
 		Refuse:  o.Gate.Refuse, Served: gate.Answered,
 		TLS: o.TLS, TLSReason: certs.Reason,
 		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
 		Bounds: h2.Bounds{
 			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Keep: s.bounds.Message + 1, Unfinished: maxUnfinished,
-			Handshake: handshakeTime, MessageTime: questionTime,
+			Handshake: handshakeTime, Stall: gate.StallTime, MessageTime: questionTime,
 		},
+		Account: o.Gate.Account(),
 	})
 }
 
-// maxUnfinished is what all calls that are not whole may hold, in bytes. As of a message only what may be used is kept, it is
-// enough for some.
-const maxUnfinished = 2 << 20
+// headers are those that a call is read for, and how much of each is kept. What a key is made of may be no longer than
+// Bounds.Value, or the call is over its limit.
+func (d *lean) headers() []h2.Header {
+	hs := []h2.Header{headerKey: {Name: KeyHeader, Max: d.service.bounds.Value}, headerTry: {Name: tryHeader, Max: maxTry}}
+	for _, name := range d.traces {
+		hs = append(hs, h2.Header{Name: name, Max: maxTrace})
+	}
+	return hs
+}
+
+const (
+	maxTry   = 16      // bytes of tryHeader, which is a number; a longer one is none
+	maxTrace = 8 << 10 // bytes of a header for the Tracer; a longer one is left out
+)
+
+// maxUnfinished is what all clients of a lean door may make it keep, in bytes: calls that are not whole, buffers, streams
+// that stay open. As of a message only what may be used is kept, it is enough for some.
+const maxUnfinished = 8 << 20
 
 // Serve implements h2.Method.
 func (d *lean) Serve(k *h2.Call) {
@@ -64,7 +79,7 @@ func (d *lean) Serve(k *h2.Call) {
 		return
 	}
 	from := Caller{Key: k.Header(headerKey), Timeout: k.Timeout()}
-	if try := k.Header(headerTry); try != "" {
+	if try := k.Header(headerTry); try != "" && len(try) <= maxTry {
 		from.Timeout = shorter(from.Timeout, try)
 	}
 	if s.tracer != nil {
@@ -79,8 +94,8 @@ func (d *lean) Serve(k *h2.Call) {
 // traceHeader is a header for the Tracer, which may keep it.
 func (d *lean) traceHeader(k *h2.Call, name string) string {
 	for i, h := range d.traces {
-		if strings.EqualFold(h, name) {
-			return strings.Clone(k.Header(callHeaders + i))
+		if v := k.Header(callHeaders + i); strings.EqualFold(h, name) && len(v) <= maxTrace {
+			return strings.Clone(v)
 		}
 	}
 	return ""

@@ -152,7 +152,9 @@ func (m *Sidecar) ready() error {
 // servePage opens the pages' listeners, all or none.
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
 	const most = 256 // connections
-	log, srv, gate := s.log, admin.Server(o), s.gates.Surface("metrics")
+	log, gate := s.log, s.gates.Surface("metrics")
+	o.Refuse = gate.Refuse
+	srv := admin.Server(o)
 	gate.Watch(srv)
 	var open []net.Listener
 	var errs []error

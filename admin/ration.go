@@ -1,0 +1,216 @@
+package admin
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	mostRenders = 1                // pages that are made at once
+	renderWait  = 2 * time.Second  // for which a request waits until its page is made
+	mostPages   = 8 << 20          // bytes of pages that are being sent
+	pageTime    = time.Second      // that a client has to read a page while others have no room
+	writeTime   = 10 * time.Second // that it has otherwise
+	lookEvery   = time.Second / 50 // between questions about keys, in the long run
+	lookBurst   = 100              // of them at once
+
+	busy        = "busy" // reason for Options.Refuse
+	tooManyLook = "too many questions about keys at once: 50 a second are answered"
+	tooManyPage = "too many pages are asked for at once"
+)
+
+// pages makes few pages at once and bounds what is sent to clients that read slowly. A page is made in memory first, so that a
+// client that does not read it does not keep others from theirs. Requests that wait for the same page get one page, which is
+// made after all of them came. Where there is no room for another one, the client that has
+// been reading longest is cut, if it had its time.
+type pages struct {
+	refuse  func(reason string)
+	renders chan struct{}
+
+	mu      sync.Mutex
+	next    map[string]*made // guarded by mu: pages that have not been begun
+	sending []*sending       // guarded by mu; the oldest first
+	held    int              // guarded by mu: bytes of them
+}
+
+// sending is a page on its way.
+type sending struct {
+	to    *http.ResponseController
+	size  int
+	since time.Time
+}
+
+func newPages(refuse func(string)) *pages {
+	if refuse == nil {
+		refuse = func(string) {}
+	}
+	return &pages{refuse: refuse, renders: make(chan struct{}, mostRenders), next: map[string]*made{}}
+}
+
+// of serves next within the bounds.
+func (p *pages) of(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		m := p.page(next, r)
+		s := &sending{to: http.NewResponseController(w), size: len(m.bytes), since: time.Now()}
+		if m.status == 0 || !p.begin(s) {
+			p.tooMany(w, tooManyPage)
+			return
+		}
+		defer p.end(s)
+		maps.Copy(w.Header(), m.header)
+		w.WriteHeader(m.status)
+		_, _ = w.Write(m.bytes) // a client that went away is nobody's fault
+	}
+}
+
+// page is the page that r asks for. It has no status where it could not be made in time.
+func (p *pages) page(next http.Handler, r *http.Request) *made {
+	key := strings.Join([]string{r.Method, r.URL.String(), r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
+	p.mu.Lock()
+	m, others := p.next[key]
+	if !others {
+		m = &made{header: http.Header{}, done: make(chan struct{})}
+		p.next[key] = m
+	}
+	p.mu.Unlock()
+	if others {
+		<-m.done
+		return m
+	}
+	defer close(m.done)
+	wait := time.NewTimer(renderWait)
+	defer wait.Stop()
+	select {
+	case p.renders <- struct{}{}:
+		defer func() { <-p.renders }()
+		p.start(key)
+		m.render(next, r)
+	case <-wait.C:
+		p.start(key)
+	}
+	return m
+}
+
+// start has requests that come from now on wait for another page.
+func (p *pages) start(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.next, key)
+}
+
+// begin reports whether there is room for a page.
+func (p *pages) begin(s *sending) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.sending) > 0 && p.held+s.size > mostPages {
+		oldest := p.sending[0]
+		if s.since.Sub(oldest.since) < pageTime {
+			return false
+		}
+		p.refuse(busy)
+		_ = oldest.to.SetWriteDeadline(time.Unix(1, 0))
+		p.dropLocked(0)
+	}
+	p.sending, p.held = append(p.sending, s), p.held+s.size
+	return true
+}
+
+// end forgets a page that was sent.
+func (p *pages) end(s *sending) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.sending, s); i >= 0 {
+		p.dropLocked(i)
+	}
+}
+
+func (p *pages) dropLocked(i int) {
+	p.held -= p.sending[i].size
+	p.sending = slices.Delete(p.sending, i, i+1)
+}
+
+// tooMany answers a request for which there is no room.
+func (p *pages) tooMany(w http.ResponseWriter, why string) {
+	p.refuse(busy)
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusServiceUnavailable)
+}
+
+// made is a page in memory.
+type made struct {
+	done   chan struct{} // closed once it is made, or will not be
+	header http.Header
+	status int
+	body   *bytes.Buffer // while it is made
+	bytes  []byte        // once it is
+}
+
+// render makes it.
+func (m *made) render(next http.Handler, r *http.Request) {
+	m.body = rooms.Get().(*bytes.Buffer)
+	next.ServeHTTP(m, r)
+	m.WriteHeader(http.StatusOK)
+	m.bytes = bytes.Clone(m.body.Bytes()) // without the room to grow
+	m.body.Reset()
+	rooms.Put(m.body)
+	m.body = nil
+}
+
+// rooms are where pages are made.
+var rooms = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// Header is the header of the answer.
+func (m *made) Header() http.Header { return m.header }
+
+// WriteHeader notes the status.
+func (m *made) WriteHeader(status int) {
+	if m.status == 0 {
+		m.status = status
+	}
+}
+
+// Write adds to the page.
+func (m *made) Write(b []byte) (int, error) {
+	m.WriteHeader(http.StatusOK)
+	return m.body.Write(b)
+}
+
+// looks rations the questions about keys, of which each may be one to another member.
+type looks struct {
+	pages *pages
+
+	mu   sync.Mutex
+	left int       // guarded by mu
+	at   time.Time // guarded by mu: up to when time has given
+}
+
+func newLooks(p *pages) *looks { return &looks{pages: p, left: lookBurst} }
+
+// of serves next at most so often.
+func (l *looks) of(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !l.take(time.Now()) {
+			l.pages.tooMany(w, tooManyLook)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
+func (l *looks) take(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if more := int(min(now.Sub(l.at), time.Hour) / lookEvery); more > 0 {
+		l.left, l.at = min(l.left+more, lookBurst), now
+	}
+	if l.left == 0 {
+		return false
+	}
+	l.left--
+	return true
+}
