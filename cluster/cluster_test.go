@@ -20,15 +20,17 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Memberlist's Shutdown does not wait for a probe under way, which ends with its interval; all else must have ended.
+// Memberlist's Shutdown does not wait for probes under way, its own and those for others, which end in time; all else must
+// have ended.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+	const list = "github.com/hashicorp/memberlist.(*Memberlist)."
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(list+"probeNode"), goleak.IgnoreTopFunction(list+"handleIndirectPing.func2"))
 }
 
 // quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live members dead.
 func quickly() Timing {
 	return Timing{
-		Probe: 20 * time.Second, ProbeTimeout: time.Second, Gossip: 20 * time.Millisecond,
+		Probe: 20 * time.Second, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: 2 * time.Second, Stream: time.Second, JoinRetry: 200 * time.Millisecond, JoinIdle: 500 * time.Millisecond,
 		JoinDelay: 20 * time.Millisecond, ColdStart: 20 * time.Second, Alone: 300 * time.Millisecond,
 		Rival: 5 * time.Second, Tick: 20 * time.Millisecond,

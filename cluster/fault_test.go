@@ -91,7 +91,6 @@ func TestSplitHeals(t *testing.T) {
 }
 
 func TestLostDatagramsLoseNobody(t *testing.T) {
-	t.Parallel()
 	probes := func(o *Options) { // by a stream, for which the time between two probes is left
 		o.Timing.Probe, o.Timing.ProbeTimeout, o.Timing.PushPull = time.Second, 100*time.Millisecond, 300*time.Millisecond
 	}
