@@ -41,6 +41,7 @@ var flat = map[string]string{
 	"keyward_share_untold_hits_total":     "wants more keys admitted by shares than there is memory for",
 	"keyward_charges_refused_total":       "wants more charges without a copy than there is memory for",
 	"keyward_lease_violations_total":      "is 0 unless a clock steps or the code is wrong",
+	"keyward_copies_total":                "copies have twice the room of counters, more than this load fills; owner's tests do",
 	"keyward_stats_overflow_total":        "wants thousands of detailed series",
 	"envoy_cluster_upstream_rq_timeout":   "Envoy asks the heir in time",
 }
