@@ -161,16 +161,7 @@ func (n *Node) surplus(s *shard) func(*entry) bool {
 }
 
 // shares reports whether this member has charged e under SHARE. What it told of that only grows, so e has to be kept.
-func (s *shard) shares(e *entry) bool {
-	for i := s.slab.slots(e.more); i != 0; {
-		x := s.slab.at(i)
-		if x.writer == s.share() {
-			return true
-		}
-		i = x.next
-	}
-	return false
-}
+func (s *shard) shares(e *entry) bool { return s.slab.wrote(e, s.share()) }
 
 const (
 	sweepPart = 8   // of a table that a Tick looks at

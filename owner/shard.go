@@ -126,16 +126,7 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 
 // assumes reports whether e holds charges for a loss. What is refused because of them is not charged: should there turn out to have been no
 // loss, it would go on to refuse others.
-func (s *shard) assumes(e *entry) bool {
-	for i := s.slab.slots(e.more); i != 0; {
-		x := s.slab.at(i)
-		if x.writer == limit.GhostWriter {
-			return true
-		}
-		i = x.next
-	}
-	return false
-}
+func (s *shard) assumes(e *entry) bool { return s.slab.wrote(e, limit.GhostWriter) }
 
 // giveBack remembers that hits of window w were given back.
 func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {

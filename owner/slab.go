@@ -194,6 +194,18 @@ func (s *slab) find(e *entry, at int64, writer uint64) *record {
 	return nil
 }
 
+// wrote reports whether the chain of e has a slot of that writer.
+func (s *slab) wrote(e *entry, writer uint64) bool {
+	for i := s.slots(e.more); i != 0; {
+		r := s.at(i)
+		if r.writer == writer {
+			return true
+		}
+		i = r.next
+	}
+	return false
+}
+
 // owed is the most of one debt, and the sum of all.
 func (s *slab) owed() (most, sum uint64) {
 	for i := range s.pages {
