@@ -8,7 +8,7 @@
 //	go run ./test/run -only e2e -match 'Hot|Lease' test
 //
 // Stages of real processes share the processors by the load that each test declares, every test in a network namespace of its own (Linux, as
-// root). Beside them, at idle priority, run the stages that only compute. What a stage needs and the machine lacks is installed on Debian as
+// root). The stages that only compute run at idle priority. What a stage needs and the machine lacks is installed on Debian as
 // root; elsewhere the stage is skipped, and the last table names the command that brings it. With KEYWARD_REQUIRE=all a skipped stage or test
 // is a failure.
 package main
