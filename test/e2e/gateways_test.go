@@ -26,7 +26,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 	start(t, l, members...)
 	xds := startXDS(t, l, members)
 	o := snippet.Options{
-		From: map[string]string{"api_key": "header:x-api-key"}, XDS: xds.Addr, FailureModeDeny: true, Timeout: 5 * time.Second, SDS: t.TempDir(),
+		From: map[string]string{"api_key": "header:x-api-key"}, XDS: xds.Addr, FailureModeDeny: true, Timeout: 5 * time.Second, Connect: 2 * time.Second, SDS: t.TempDir(), // see startXDS
 		TLSCert: l.CertFile("envoy", ".crt"), TLSKey: l.CertFile("envoy", ".key"), TLSCA: l.CertFile("ca", ".crt"),
 		XDSNames: []string{"spiffe://keyward.demo/xds"}, ServerNames: []string{"spiffe://keyward.demo/sidecar"},
 	}

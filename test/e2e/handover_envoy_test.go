@@ -281,7 +281,7 @@ func envoyKeys(prefix string, n int) []string {
 // application behind it.
 func ownerDirectOpen(t testing.TB, l *lab.Lab, timeout string) (*lab.Envoy, *upstream) {
 	t.Helper()
-	xds, err := l.AddXDS("xds")
+	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", "600ms") // less than the question may take, and see startXDS
 	if err != nil {
 		t.Fatal(err)
 	}

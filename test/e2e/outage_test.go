@@ -233,7 +233,7 @@ func TestSilentOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
 	start(t, l, members...)
-	_, e := ownerDirect(t, l, "", "--failure-mode-deny", "--timeout", "1s")
+	_, e := ownerDirectWithin(t, l, "250ms", "", "--failure-mode-deny", "--timeout", "1s")
 	keys := distinctKeys("warm", 200)
 	if got := tally(sendKeys(e.Listener, keys, 4)); got[200] != len(keys) {
 		t.Fatalf("before: %v", got)
