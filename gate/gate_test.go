@@ -88,7 +88,9 @@ func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
 	var idle []net.Conn
 	for i := range 20 {
 		idle = append(idle, dial(t, l))
-		eventually(t, "accepted", func() bool { return s.count(Crowded) == float64(max(0, i+2-3)) })
+		eventually(t, "accepted", func() bool {
+			return s.count(Crowded) == float64(max(0, i+2-3)) && testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == float64(min(3, i+2))
+		})
 		if err := echo(); err != nil {
 			t.Fatalf("the busy connection, after %d idle ones: %v", i+1, err)
 		}

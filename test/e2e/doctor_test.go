@@ -121,10 +121,10 @@ func explainForetellsEnvoy(t *testing.T, l *lab.Lab, e *lab.Envoy) {
 func TestDoctor(t *testing.T) {
 	l := newLab(t, lab.Options{
 		Expect: 3, Rules: map[string]string{"edge.yaml": doctorRules}, Env: []string{"GOMEMLIMIT=512MiB"},
-		Args: []string{"--envoy-connect-timeout", "250ms"}, // as the lab's xDS server has it
+		Args: []string{"--envoy-connect-timeout", "250ms"}, // as the stand-alone xDS server below has it
 	})
 	start(t, l, names(3)...)
-	_, e := ownerDirect(t, l, "", "--failure-mode-deny")
+	_, e := ownerDirectWithin(t, l, "250ms", "", "--failure-mode-deny")
 	base := []string{"--member", l.Sidecars[0].Metrics, "--envoy", e.Admin, "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config")}
 	all, code := examine(t.Context(), t, base...)
 	if code != 0 {
