@@ -150,5 +150,5 @@ func gatewayBootstrap(t *testing.T, upstream string, clusters []any, filter obje
 	if err := yaml.NewEncoder(&b).Encode(boot); err != nil {
 		t.Fatal(err)
 	}
-	return strings.NewReplacer("99991", "@ADMINPORT@", "99992", "@PORT@").Replace(b.String())
+	return strings.NewReplacer("port_value: 99991", "port_value: @ADMINPORT@", "port_value: 99992", "port_value: @PORT@").Replace(b.String())
 }
