@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,13 +22,13 @@ func TestBurstAtANonOwner(t *testing.T) {
 	members := names(3)
 	start(t, l, members...)
 	for _, c := range []struct {
-		name  string
-		wait  time.Duration // 0: as long as it takes
-		least int           // of the new key, of 1000 that are asked for
+		name   string
+		wait   time.Duration // 0: as long as it takes
+		shares bool          // a member that gets no processor for a quarter of a second is not known to be alive
 	}{
-		{"no deadline", 0, 950},
-		{"5 s", 5 * time.Second, 950},
-		{"the default of Envoy", 20 * time.Millisecond, 0},
+		{"no deadline", 0, false},
+		{"5 s", 5 * time.Second, false},
+		{"the default of Envoy", 20 * time.Millisecond, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spent, fresh := twoOfOneOwner(t, l, members, c.name)
@@ -37,27 +36,30 @@ func TestBurstAtANonOwner(t *testing.T) {
 			if res := ask(t, dial(t, owner.RLS, nil), request("app", limit, "k", spent)); res.OverallCode != rlsv3.RateLimitResponse_OK {
 				t.Fatalf("%v", res)
 			}
-			admitted, answered := storm(t, asked.RLS, burst, c.wait, func(i int) string {
+			got := storm(t, asked.RLS, burst, c.wait, func(i int) string {
 				switch i % 60 {
 				case 0:
 					return spent
 				case 1:
 					return fresh
 				}
-				return fmt.Sprintf("%s-%d", c.name, i%5000)
+				return fmt.Sprintf("%s/other-%d", c.name, i%5000)
 			})
-			t.Logf("%d of %d answered; admitted: spent %d, fresh %d; shed %v, shares %v", answered, burst, admitted[spent], admitted[fresh],
-				sum(t, l, "keyward_authority_total", "authority", "shed"), sum(t, l, "keyward_authority_total", "authority", "share"))
-			if admitted[spent] > 0 {
-				t.Errorf("%d more of a key that was spent", admitted[spent])
+			shares := sum(t, l, "keyward_authority_total", "authority", "share")
+			t.Logf("spent: %+v, fresh: %+v; %v were shed, %v answers from shares", *got[spent], *got[fresh], sum(t, l, "keyward_authority_total", "authority", "shed"), shares)
+			if got[fresh].admitted > limit {
+				t.Errorf("%d admitted of %d", got[fresh].admitted, limit)
 			}
-			if n := admitted[fresh]; n > limit || n < c.least {
-				t.Errorf("%d admitted of a new key, want %d to %d", n, c.least, limit)
+			if c.shares {
+				return
+			}
+			if shares > 0 || got[spent].admitted > 0 {
+				t.Errorf("%v answers from shares, %d more of a key that was spent", shares, got[spent].admitted)
+			}
+			if f := got[fresh]; f.admitted < f.answered*95/100 { // as many are asked for as there are
+				t.Errorf("%d admitted of %d", f.admitted, f.answered)
 			}
 		})
-	}
-	if n := sum(t, l, "keyward_authority_total", "authority", "share"); n > 0 {
-		t.Errorf("%v answers from shares, although all members are alive", n)
 	}
 }
 
@@ -95,8 +97,11 @@ func sidecar(l *lab.Lab, name string) *lab.Sidecar {
 	return l.Sidecars[slices.IndexFunc(l.Sidecars, func(s *lab.Sidecar) bool { return s.Name == name })]
 }
 
-// storm asks about key(0) to key(n-1) at once over eight connections, and counts what was admitted of each.
-func storm(t *testing.T, addr string, n int, wait time.Duration, key func(int) string) (admitted map[string]int, answered int64) {
+// outcome is what became of the calls about one key.
+type outcome struct{ answered, admitted int }
+
+// storm asks about key(0) to key(n-1) at once over eight connections.
+func storm(t *testing.T, addr string, n int, wait time.Duration, key func(int) string) map[string]*outcome {
 	t.Helper()
 	clients := make([]rlsv3.RateLimitServiceClient, 8)
 	for i := range clients {
@@ -105,8 +110,10 @@ func storm(t *testing.T, addr string, n int, wait time.Duration, key func(int) s
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	var done atomic.Int64
-	admitted = map[string]int{}
+	got := map[string]*outcome{}
+	for i := range n {
+		got[key(i)] = &outcome{}
+	}
 	for i := range n {
 		wg.Go(func() {
 			ctx := t.Context()
@@ -119,14 +126,15 @@ func storm(t *testing.T, addr string, n int, wait time.Duration, key func(int) s
 			if err != nil {
 				return
 			}
-			done.Add(1)
+			mu.Lock()
+			defer mu.Unlock()
+			o := got[key(i)]
+			o.answered++
 			if res.OverallCode == rlsv3.RateLimitResponse_OK {
-				mu.Lock()
-				admitted[key(i)]++
-				mu.Unlock()
+				o.admitted++
 			}
 		})
 	}
 	wg.Wait()
-	return admitted, done.Load()
+	return got
 }
