@@ -54,7 +54,7 @@ func NewFacts(read func() owner.Facts) prometheus.Collector {
 
 // authorities are the names of owner.Authority in metrics, by number.
 func authorities() []string {
-	return []string{"full", "part", "share", "fail_open", "fail_closed", "overflow", "cached"}
+	return []string{"full", "part", "share", "fail_open", "fail_closed", "overflow", "cached", "shed"}
 }
 
 // Describe implements prometheus.Collector.

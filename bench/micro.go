@@ -98,7 +98,7 @@ func (p *path) steps() []step {
 		}},
 		{name: "the same with peer's clock (peer.Peer.Decide)", aim: true, run: func(key int) {
 			match(key)
-			p.peer.Decide(time.Time{}, false, qs, as)
+			p.peer.Decide(owner.Deadline{}, false, qs, as)
 		}},
 		{name: "decode, decide, statistics, encode (rls.Service)", run: func(key int) {
 			c := p.service.NewCall()

@@ -96,11 +96,14 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 	if b.Depth > 0 {
 		w.all = "(b + L)"
 	}
-	switch open := r.openCap(); {
+	switch {
 	case r.Extension.Degraded == FailClosed:
 		w.least = 0 // without a snapshot it refuses all
 	case r.Extension.Degraded == FailOpen && n > 1:
-		b.Open, w.least = n*open, min(w.least, open)
+		b.Open = r.open(n)
+		if r.Extension.LocalCap > 0 {
+			w.least = min(w.least, b.Open/n)
+		}
 	}
 	w.write()
 	return b
@@ -338,16 +341,20 @@ func (w *boundsWriter) degraded() Bound {
 	return w.alone(sum(event, part{"Phi", w.Phi}), "while there is none")
 }
 
-// openCap is what one member admits in a window under fail_open. A bucket with a cap is as deep as its cap.
-func (r *Rule) openCap() uint64 {
-	local := uint64(r.Extension.LocalCap)
-	switch {
-	case local == 0:
-		return r.most()
-	case r.Limit.Algorithm.Bucket():
-		return 2 * local
+// open is what n members admit in a window under fail_open. A bucket with a cap is as deep as its cap. Without a cap each
+// member has its share of the limit, and at least one hit.
+func (r *Rule) open(n uint64) uint64 {
+	deep := uint64(1)
+	if r.Limit.Algorithm.Bucket() {
+		deep = 2
 	}
-	return local
+	switch {
+	case r.Extension.LocalCap > 0:
+		return n * deep * uint64(r.Extension.LocalCap)
+	case r.Limit.Limit > 0 && uint64(r.Limit.Limit) < n:
+		return max(r.most(), n*deep)
+	}
+	return r.most()
 }
 
 func saturatingAdd(a, b uint64) uint64 {

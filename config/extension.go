@@ -65,7 +65,7 @@ type Extension struct {
 	ShardBy   []string      // entry keys whose values make the owner string; none: the first variable entry
 	Window    time.Duration // in which the limit may be spent, in place of the unit's length; 0 means the unit's
 	Burst     uint32        // depth of a bucket; 0 means the limit
-	LocalCap  uint32        // of FailOpen; 0 means the limit
+	LocalCap  uint32        // of FailOpen; 0 means the share of a member, at least 1
 	Algorithm limit.Algorithm
 	Degraded  Degraded
 	Mechanism Mechanism

@@ -51,7 +51,7 @@ func knobs() []knob {
 			return fault
 		}},
 		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always, into(func(x *Extension) *Degraded { return &x.Degraded }, parseDegraded)},
-		{"local_cap", number, "the limit", always, into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
+		{"local_cap", number, "the member's share of the limit", always, into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
 		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
 			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
 		{"window", "a Go duration above 0, at most `8760h`: `10s`, `1h30m`, `500ms`", "the unit's length", always,

@@ -2,7 +2,7 @@ package owner
 
 // Decisions counts the questions that were decided here, by the right by which they were, and those for which another
 // member was named. Facts says the same and more, but takes much longer.
-func (n *Node) Decisions() (decided [Cached + 1]uint64, asked uint64) {
+func (n *Node) Decisions() (decided [Shed + 1]uint64, asked uint64) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()

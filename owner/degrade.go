@@ -27,6 +27,22 @@ func (n *Node) Degrade(now int64, q *Question) Answer {
 	return a
 }
 
+// Shed refuses q, for when its owner is alive but is asked more than it can answer in time: a share of the limit beside
+// what the owner admits would be above it. Rules that fail open are answered by their policy.
+func (n *Node) Shed(now int64, q *Question) Answer {
+	if q.Degraded == FailOpen {
+		return n.Degrade(now, q)
+	}
+	var a Answer
+	s, hash := n.shard(q.Key)
+	s.mu.Lock()
+	h := hit{Question: q, now: s.clock(now), hash: hash, rule: q.Rule}
+	a.Authority = Shed
+	s.refuse(&h, &a)
+	s.mu.Unlock()
+	return a
+}
+
 // shareLocked answers from this member's share of the limit. Its own charges as the owner count against the share, and
 // whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
 // admits nothing. What is admitted is told to the owner.
@@ -41,11 +57,15 @@ func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Question, a *Ans
 	}
 }
 
-// openLocked admits up to the rule's local cap a window, whatever others admit.
+// openLocked admits up to the rule's local cap a window, whatever others admit; without one, this member's share of the
+// limit, and at least one hit.
 func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
 	h := hit{Question: q, now: s.clock(now), hash: hash, kind: opened, rule: q.Rule}
-	if q.LocalCap > 0 {
-		h.rule.Limit, h.rule.Burst = q.LocalCap, 0
+	if h.rule.Limit, h.rule.Burst = q.LocalCap, 0; q.LocalCap == 0 {
+		limit, burst := s.view.Share(q.Rule.Limit, q.Owner), s.view.Share(q.Rule.Burst, q.Owner)
+		if h.rule.Limit, h.rule.Burst = parts(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
+			h.rule.Limit, h.rule.Burst = 1, 0
+		}
 	}
 	a.Authority = Open
 	s.spend(&h, a)

@@ -88,7 +88,7 @@ func TestLocalShare(t *testing.T) {
 }
 
 func TestFailOpen(t *testing.T) {
-	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 10}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
+	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 5}, {1, 0, 1}, {0, 0, 0}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
 		q := ask(1, c.limit, time.Minute, 1).degraded(FailOpen)
 		q.LocalCap = c.localCap

@@ -14,9 +14,9 @@ type Facts struct {
 	ClosedKeys int // quota snapshots of fail_closed
 	DenyKeys   int // keys remembered as over
 
-	Decided  [Cached + 1]uint64 // answers given, by Authority
-	Admitted [Cached + 1]uint64 // hits admitted under Share, Open and Closed
-	Asked    uint64             // questions for which another member was named
+	Decided  [Shed + 1]uint64 // answers given, by Authority
+	Admitted [Shed + 1]uint64 // hits admitted under Share, Open and Closed
+	Asked    uint64           // questions for which another member was named
 
 	OverflowKeys    uint64 // keys that were new to the sketch when they were sent there; an underestimate
 	OverflowCharges uint64 // charges counted by the sketch
@@ -108,7 +108,7 @@ func (f Facts) Bound() uint64 {
 
 // counts are a shard's part of the Facts.
 type counts struct {
-	decided, admitted             [Cached + 1]uint64
+	decided, admitted             [Shed + 1]uint64
 	asked                         uint64
 	overflowKeys, overflowCharges uint64
 	refundsDropped                uint64

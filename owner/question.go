@@ -12,6 +12,8 @@
 package owner
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/lease"
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/ring"
@@ -65,7 +67,7 @@ type Question struct {
 	Rule   limit.Rule
 	// Knobs are what the rule says of leases; nil is all defaults. They do not travel with a question.
 	Knobs     *lease.Knobs
-	LocalCap  uint32 // of FailOpen; 0 means the limit
+	LocalCap  uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
 	HotFactor uint16 // a key is hot above so many times the mean rate; 0 means 10
 	Op        Op
 	Mechanism Mechanism
@@ -96,7 +98,14 @@ const (
 	Closed   Authority = 4 // fail_closed: from the quota snapshot, or refused
 	Overflow Authority = 5 // the owner, by the conservative sketch of a full table
 	Cached   Authority = 6 // refused from the deny cache
+	Shed     Authority = 7 // refused, uncharged: the owner lives and is asked too much. It never travels
 )
+
+// Deadline is when an answer is given without the key's owner. Both are the same, or Alive is later.
+type Deadline struct {
+	Silent time.Time // when nothing has been heard of the owner while it was asked: the rule's degraded policy answers
+	Alive  time.Time // when the owner is alive and has not answered yet: the question is refused, uncharged
+}
 
 // Path is how an answer was reached, for metrics and the direct-hit ratio.
 type Path uint8

@@ -6,7 +6,6 @@ import (
 	"math"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/keyward/keyward/owner"
 )
@@ -15,7 +14,7 @@ func TestAllocsLocal(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	qs, as := []owner.Question{question("k", math.MaxUint32, 1)}, make([]owner.Answer, 1)
 	for _, stop := range []bool{false, true} {
-		if n := testing.AllocsPerRun(1000, func() { m.Decide(time.Now().Add(patience), stop, qs, as) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { m.Decide(by(patience), stop, qs, as) }); n != 0 {
 			t.Errorf("stop %v: %v allocations", stop, n)
 		}
 	}
@@ -38,7 +37,7 @@ func TestAllocsForwarded(t *testing.T) {
 		}
 		as := make([]owner.Answer, len(qs))
 		for _, stop := range []bool{false, true} {
-			if n := testing.AllocsPerRun(1000, func() { ms[0].Decide(time.Now().Add(patience), stop, qs, as) }); n > tt.want {
+			if n := testing.AllocsPerRun(1000, func() { ms[0].Decide(by(patience), stop, qs, as) }); n > tt.want {
 				t.Errorf("%s, stop %v: %v allocations, want %v", tt.name, stop, n, tt.want)
 			}
 		}

@@ -31,7 +31,7 @@ func (b *begun) Decided() {
 func (m *member) begin(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Question) *begun {
 	b := &begun{qs: qs, as: make([]owner.Answer, len(qs)), all: all}
 	all.Add(1)
-	if m.Begin(time.Now().Add(within), stop, b.qs, b.as, b) {
+	if m.Begin(by(within), stop, b.qs, b.as, b) {
 		b.Decided()
 	}
 	return b
@@ -76,7 +76,7 @@ func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
 		b := &begun{qs: []owner.Question{question("here", 10, 1)}, as: make([]owner.Answer, 1)}
-		if !m.Begin(time.Now().Add(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.told.Load() != 0 {
+		if !m.Begin(by(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.told.Load() != 0 {
 			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.told.Load())
 		}
 	}
@@ -191,7 +191,7 @@ func (c *chain) Decided() {
 func (c *chain) next() {
 	for ; c.left > 0; c.all.Done() {
 		c.left--
-		if !c.m.Begin(time.Now().Add(patience), c.stop, c.qs, c.as, c) {
+		if !c.m.Begin(by(patience), c.stop, c.qs, c.as, c) {
 			return
 		}
 	}

@@ -24,7 +24,7 @@ func cpuTime(b *testing.B) time.Duration {
 func BenchmarkDecideLocal(b *testing.B) {
 	m := newMember(b, "m0").alone()
 	qs, as := []owner.Question{question("k", math.MaxUint32, 1)}, make([]owner.Answer, 1)
-	deadline := time.Now().Add(time.Hour)
+	deadline := by(time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Decide(deadline, false, qs, as)
@@ -76,7 +76,7 @@ func newRequests(m *member, flight int) *requests {
 // begin begins them all.
 func (r *requests) begin() {
 	r.left.Store(int64(len(r.each)))
-	deadline := time.Now().Add(patience)
+	deadline := by(patience)
 	for i := range r.each {
 		if q := &r.each[i]; r.m.Begin(deadline, false, q.qs[:], q.as[:], q) {
 			q.Decided()
@@ -142,7 +142,7 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 		wg.Go(func() {
 			qs, as := []owner.Question{question(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Answer, 1)
 			for left.Add(-1) >= 0 {
-				m.Decide(time.Now().Add(patience), false, qs, as)
+				m.Decide(by(patience), false, qs, as)
 				if as[0].Path != owner.Forwarded {
 					b.Errorf("%+v", as[0])
 					return

@@ -26,9 +26,10 @@ type call struct {
 	qs      []owner.Question
 	as      []owner.Answer
 	now     int64 // of the last event; this and the others by the monotonic clock
-	end     int64 // when what is open is given up
+	end     int64 // when what is open is looked at: what waits for a silent member is given up
+	last    int64 // when all that is open is given up
 	armed   int64 // when the timer goes off. It is left running when the call ends, which costs less than to stop and start it
-	over    bool  // the deadline has passed
+	over    bool  // last has passed
 	open    int   // groups and later answers that have not been settled
 	unsent  int   // groups
 	groups  []ask
@@ -74,9 +75,12 @@ func (p *Peer) newCall() any {
 	return c
 }
 
-// begin starts a life at now that ends at end. From here on, all is called with mu held unless it says otherwise.
-func (c *call) begin(now, end int64, qs []owner.Question, as []owner.Answer, done asker) {
-	c.qs, c.as, c.now, c.end, c.done = qs, as, now, end, done
+// begin starts a life at now. From here on, all is called with mu held unless it says otherwise.
+func (c *call) begin(now int64, d owner.Deadline, qs []owner.Question, as []owner.Answer, done asker) {
+	start := c.p.clock.start
+	c.end = int64(d.Silent.Sub(start))
+	c.last = max(c.end, int64(d.Alive.Sub(start)))
+	c.qs, c.as, c.now, c.done = qs, as, now, done
 }
 
 // add puts question i into a group for member to that leaves at due.
@@ -203,7 +207,7 @@ func (c *call) answer(gen uint64, g int, now int64, outcome byte, count int, rec
 func (c *call) read(a *ask, outcome byte, count int, records []byte) (result, error) {
 	switch {
 	case outcome == groupLate:
-		return timeout, nil
+		return tooLate, nil // its owner says so: it is alive
 	case outcome != groupServed:
 		return refused, nil
 	case count != len(a.index):

@@ -203,10 +203,16 @@ func ownedBy(r *ring.Ring, id ring.ID, n int) (names []string) {
 
 const patience = 10 * time.Second // for questions that are to be answered by their owner
 
+// by is a deadline for every owner, alive or silent.
+func by(within time.Duration) owner.Deadline {
+	t := time.Now().Add(within)
+	return owner.Deadline{Silent: t, Alive: t}
+}
+
 // ask has one question decided.
 func (m *member) ask(within time.Duration, q owner.Question) owner.Answer {
 	as := make([]owner.Answer, 1)
-	m.Decide(time.Now().Add(within), false, []owner.Question{q}, as)
+	m.Decide(by(within), false, []owner.Question{q}, as)
 	return as[0]
 }
 

@@ -7,14 +7,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Decide answers every question, by the deadline: from this member's own counts, from the owners of the other keys, or,
-// where an owner cannot be reached in time, by the rule's degraded policy. as must be as long as qs, and every answer
-// has Kind Decided afterwards. A question is charged by one member at most, unless its owner was lost after the question
-// had left: then the owner and this member's share may both be charged, which refuses more and never admits more.
+// Decide answers every question, by the deadline: from this member's own counts, or from the owners of the other keys.
+// Where an owner cannot be reached in time, the rule's degraded policy answers; where it is alive and too slow, the question
+// is refused. as must be as long as qs, and every answer has Kind Decided afterwards. A question is charged by one member at
+// most, unless its owner was lost after the question had left: then the owner and this member's share may both be charged,
+// which refuses more and never admits more.
 //
 // With stop, one question that would go over its limit keeps the others from being charged. That is exact if one
 // member owns all keys; else all owners are asked first whether anything would go over, and charged after that.
-func (p *Peer) Decide(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) Decide(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
 	as = as[:len(qs)]
 	if stop {
 		p.decideStop(deadline, qs, as)
@@ -29,7 +30,7 @@ func (p *Peer) Decide(deadline time.Time, stop bool, qs []owner.Question, as []o
 // answers or messages, so it must not block.
 //
 // With stop, a request that is not decided here takes a goroutine: it may have to be put to owners one after the other.
-func (p *Peer) Begin(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
+func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
 	as = as[:len(qs)]
 	if stop {
 		if p.takeStop(qs, as) {
@@ -49,7 +50,7 @@ func (p *Peer) Begin(deadline time.Time, stop bool, qs []owner.Question, as []ow
 	return there
 }
 
-func (p *Peer) decide(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) decide(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
 	s := p.sleepers.Get().(sleeper)
 	if !p.Begin(deadline, false, qs, as, s) {
 		<-s
@@ -82,10 +83,10 @@ func undecided(as []owner.Answer) bool {
 }
 
 // seek gets the answers that are not Decided: from other members, or from Node itself, later. It returns as Begin does.
-func (p *Peer) seek(mono int64, deadline time.Time, qs []owner.Question, as []owner.Answer, done asker) bool {
+func (p *Peer) seek(mono int64, deadline owner.Deadline, qs []owner.Question, as []owner.Answer, done asker) bool {
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
-	c.begin(mono, int64(deadline.Sub(p.clock.start)), qs, as, done)
+	c.begin(mono, deadline, qs, as, done)
 	for i := range as {
 		p.follow(c, i, 0)
 	}
@@ -93,7 +94,7 @@ func (p *Peer) seek(mono int64, deadline time.Time, qs []owner.Question, as []ow
 }
 
 // forward is seek for a caller that waits.
-func (p *Peer) forward(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) forward(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
 	s := p.sleepers.Get().(sleeper)
 	if !p.seek(p.clock.mono(), deadline, qs, as, s) {
 		<-s
@@ -178,8 +179,8 @@ func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int) result {
 	if a.link = links[a.to]; a.link == nil {
 		return unreachable
 	}
-	if a.sent = c.now; a.sent >= c.end {
-		return timeout // the answer could not be waited for, and the charge would stand
+	if a.sent = c.now; a.sent >= c.last {
+		return p.missed(a.link, c.now) // the answer could not be waited for, and the charge would stand
 	}
 	return a.link.send(c, g)
 }
@@ -204,7 +205,7 @@ func (p *Peer) settle(c *call, g int, r result) {
 		return // it is degraded as a whole
 	}
 	for _, i := range a.index {
-		c.as[i] = p.fallback(&c.qs[i])
+		c.as[i] = p.without(r, &c.qs[i])
 	}
 }
 
@@ -269,41 +270,14 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	p.assign(c, i, to, hop, due)
 }
 
-// resolveTime is how long an answer that Node has given may take to come through.
-const resolveTime = 20 * time.Millisecond
-
-// expire gives up what has not been answered by the deadline. A later answer that cannot be cancelled is on its way and is
-// waited for once more.
-func (p *Peer) expire(c *call) {
-	for g := range c.groups {
-		switch a := &c.groups[g]; a.stage {
-		case settled:
-			continue
-		case sent:
-			a.link.withdraw(a.ticket)
-		case unsent:
-			c.unsent--
-		}
-		p.settle(c, g, timeout)
+// without answers a question that r became of.
+func (p *Peer) without(r result, q *owner.Question) owner.Answer {
+	if r != tooLate && r != shed {
+		return p.fallback(q)
 	}
-	for n := range c.later {
-		w := &c.later[n]
-		switch {
-		case w.settled:
-			continue
-		case c.over:
-			p.waits.abandon(w.ticket)
-		case p.o.Node.Cancel(w.ticket):
-			p.waits.forget(w.ticket)
-		default:
-			continue
-		}
-		w.settled = true
-		c.open--
-		p.m.waits[expired].Inc()
-		c.as[w.index] = p.fallback(&c.qs[w.index])
-	}
-	c.over, c.end = true, c.now+int64(resolveTime)
+	a := p.o.Node.Shed(p.clock.now(), q)
+	a.Kind, a.Path = owner.Decided, owner.Fallback
+	return a
 }
 
 // fallback answers by the rule's degraded policy.

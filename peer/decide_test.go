@@ -29,7 +29,7 @@ func TestExact(t *testing.T) {
 					qs[k] = question(fmt.Sprint("exact ", k), lim, 1)
 				}
 				for range rounds {
-					m.Decide(time.Now().Add(patience), false, qs, as)
+					m.Decide(by(patience), false, qs, as)
 					for k := range as {
 						if !as[k].Over {
 							admitted[k].Add(1)
@@ -84,7 +84,7 @@ func TestManyQuestions(t *testing.T) {
 		for i, n := range names {
 			qs[i] = question(fmt.Sprint(n), 10, 1)
 		}
-		ms[0].Decide(time.Now().Add(patience), stop, qs, as)
+		ms[0].Decide(by(patience), stop, qs, as)
 		for i := range as {
 			if as[i].Path != owner.Forwarded || as[i].Over {
 				t.Fatalf("stop %v: answer %d: %+v", stop, i, as[i])
@@ -112,7 +112,7 @@ func TestStopMode(t *testing.T) {
 				t.Helper()
 				qs[0].Hits, qs[1].Hits = hits, hits
 				as := make([]owner.Answer, 2)
-				ms[0].Decide(time.Now().Add(patience), true, qs, as)
+				ms[0].Decide(by(patience), true, qs, as)
 				for i := range as {
 					if as[i].Path == owner.Fallback || as[i].After != wantAfter[i] || as[i].Over != wantOver[i] {
 						t.Errorf("hits %d, answer %d: %+v, want after %d, over %v", hits, i, as[i], wantAfter[i], wantOver[i])
@@ -157,7 +157,7 @@ func TestReroute(t *testing.T) {
 		for i, n := range names {
 			qs[i] = question(n, 10, 1)
 		}
-		ms[0].Decide(time.Now().Add(patience), true, qs, as)
+		ms[0].Decide(by(patience), true, qs, as)
 		for i := range as {
 			if as[i].Path == owner.Fallback || as[i].Over {
 				t.Errorf("stop mode, %d questions: answer %d: %+v", len(names), i, as[i])
@@ -188,7 +188,7 @@ func TestNoLoop(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		before := ms[0].counted(notOwner)
 		as := make([]owner.Answer, 1)
-		ms[0].Decide(time.Now().Add(10*mostHop), stop, []owner.Question{question("any", 10, 1)}, as)
+		ms[0].Decide(by(10*mostHop), stop, []owner.Question{question("any", 10, 1)}, as)
 		if as[0].Path != owner.Fallback || as[0].Kind != owner.Decided {
 			t.Errorf("stop %v: %+v", stop, as[0])
 		}
@@ -244,7 +244,7 @@ func TestChurn(t *testing.T) {
 			}
 			for i := range 60 {
 				clear(as)
-				m.Decide(time.Now().Add(time.Second), i%2 == 0, qs, as)
+				m.Decide(by(time.Second), i%2 == 0, qs, as)
 				for k := range as {
 					if as[k].Kind != owner.Decided {
 						t.Errorf("undecided: %+v", as[k])
@@ -275,7 +275,7 @@ func TestLateAnswer(t *testing.T) {
 	start := func() (gen uint64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.begin(0, int64(time.Hour), make([]owner.Question, 1), as, done)
+		c.begin(0, by(time.Hour), make([]owner.Question, 1), as, done)
 		c.add("x", 0, 0, 0)
 		c.groups[0].stage, c.unsent = sent, 0
 		return c.gen

@@ -7,7 +7,7 @@ import (
 
 const (
 	delayWindow = 10 * time.Second
-	delaySlack  = 100 * time.Millisecond // scheduling, and drift between two hosts within two windows
+	delaySlack  = 15 * time.Millisecond // drift between two hosts within two windows: 600 millionths of 20 s; and a rest
 )
 
 // delay finds questions that lay about for longer than their asker waits: in the buffers of a member that was stopped,

@@ -97,8 +97,8 @@ func TestSilentMember(t *testing.T) {
 	if n := m.Links()[0].Waiting; n != 0 {
 		t.Errorf("%d groups still wait after their callers have gone", n)
 	}
-	if m.counted(timeout) < doubtAfter {
-		t.Errorf("given up after %v timeouts", m.counted(timeout))
+	if m.counted(timeout)+m.counted(tooLate) < doubtAfter {
+		t.Errorf("given up after %v timeouts", m.counted(timeout)+m.counted(tooLate))
 	}
 	await(t, "the silent stream to be closed", func() bool { return m.logged("silent for") })
 	speak.Store(true)
@@ -126,7 +126,7 @@ func TestQueueFull(t *testing.T) {
 	for range 10 {
 		wg.Go(func() { m.ask(time.Hour, q) })
 	}
-	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull) == 6 })
+	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull)+m.counted(shed) == 6 })
 	if w := m.Links()[0].Waiting; w != 4 {
 		t.Errorf("%d groups waiting, want 4", w)
 	}
@@ -146,8 +146,8 @@ func TestQueueBytes(t *testing.T) {
 	for i := range qs {
 		qs[i] = question(names[i], 10, 1)
 	}
-	m.Decide(time.Now().Add(time.Hour), false, qs, as)
-	if n := m.counted(queueFull); n != maxQuestions {
+	m.Decide(by(time.Hour), false, qs, as)
+	if n := m.counted(queueFull) + m.counted(shed); n != maxQuestions {
 		t.Errorf("%v questions turned back, want %d", n, maxQuestions)
 	}
 }

@@ -49,7 +49,7 @@ func (l *load) run(m *member, algorithm limit.Algorithm) {
 			return
 		default:
 		}
-		m.Decide(time.Now().Add(patience), false, qs, as)
+		m.Decide(by(patience), false, qs, as)
 		for k := range as {
 			if as[k].Path == owner.Fallback {
 				l.fallbacks.Add(1)
@@ -217,7 +217,7 @@ func TestStrict(t *testing.T) {
 	q.Strict = true
 	for _, stop := range []bool{false, true} {
 		as := make([]owner.Answer, 1)
-		ms[0].Decide(time.Now().Add(20*time.Millisecond), stop, []owner.Question{q}, as)
+		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Question{q}, as)
 		if as[0].Kind != owner.Decided || as[0].Path != owner.Fallback {
 			t.Errorf("stop %v, no heir: %+v", stop, as[0])
 		}

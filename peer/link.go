@@ -41,13 +41,15 @@ type link struct {
 	bounds queueBounds
 	maxAge time.Duration // of a connection
 
-	kick    chan struct{} // holds a token to dial without waiting
-	wake    chan struct{} // holds a token when out is no longer empty
-	retired atomic.Bool   // do not dial again
-	stop    context.CancelFunc
+	kick      chan struct{} // holds a token to dial without waiting
+	wake      chan struct{} // holds a token when out is no longer empty
+	retired   atomic.Bool   // do not dial again
+	connected atomic.Bool   // there is a live stream
+	stop      context.CancelFunc
 
 	heard    atomic.Int64 // when bytes last came, by the monotonic clock
 	proved   atomic.Int64 // when the answer to a heartbeat last came, by the monotonic clock; 0: never
+	asked    atomic.Int64 // when the first question after that was sent, by the monotonic clock
 	pulse    pulse
 	timeouts atomic.Int32  // groups that timed out since
 	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
@@ -60,6 +62,7 @@ type link struct {
 	out      []byte         // guarded by mu: frames to write
 	queued   int            // guarded by mu: questions in out
 	tickets  tickets        // guarded by mu: groups that wait for an answer
+	pace     int64          // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
 	writers  writerTable    // guarded by mu: scratch
 	held     [2]handoff.Msg // guarded by mu: the last Ping and Pong that found no stream; they open the next
 	spare    []byte         // guarded by mu: the buffer of the batch before
@@ -83,13 +86,20 @@ func (l *link) send(c *call, g int) result {
 		return unreachable
 	}
 	size := frameHead + askHead + len(a.index)*(recordHead+questionSize+questionMore)
-	if len(l.out)+size > l.bounds.bytes || l.tickets.len() >= l.bounds.groups {
+	ahead, ttl := l.tickets.len(), c.last-a.sent
+	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.tooMany(ttl) {
+		if l.lives(a.sent) {
+			return shed
+		}
 		return queueFull
 	}
-	a.ticket = l.tickets.put(ticket{call: c, gen: c.gen, group: g})
+	if l.asked.Load() <= l.sign() {
+		l.asked.Store(a.sent)
+	}
+	a.ticket = l.tickets.put(ticket{call: c, gen: c.gen, group: g, sent: a.sent, ahead: ahead})
 	l.push(func(b []byte) []byte {
 		return appendAsk(b, group{
-			id: a.ticket, sent: a.sent, ttl: time.Duration(c.end - a.sent), stop: c.outcome != nil, count: len(a.index),
+			id: a.ticket, sent: a.sent, ttl: time.Duration(ttl), stop: c.outcome != nil, count: len(a.index),
 		}, c.qs, a.index)
 	})
 	l.queued += len(a.index)
@@ -176,6 +186,7 @@ func (l *link) up(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.live, l.version, l.down, l.downKind = true, version, "", ""
+	l.connected.Store(true)
 	l.spoke.Store(uint32(version))
 	l.out, l.queued = l.out[:0], 0
 	l.m.connected.Inc()
@@ -191,6 +202,7 @@ func (l *link) up(version uint16) {
 func (l *link) fall() {
 	l.mu.Lock()
 	l.live = false
+	l.connected.Store(false)
 	lost := l.tickets.drain()
 	l.mu.Unlock()
 	l.m.connected.Dec()
@@ -249,6 +261,9 @@ func (l *link) complete(now int64, payload []byte) error {
 	}
 	l.mu.Lock()
 	t, known := l.tickets.take(id)
+	if known {
+		l.paced(now-t.sent, t.ahead)
+	}
 	l.mu.Unlock()
 	if !known {
 		return nil // its caller has given up

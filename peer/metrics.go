@@ -14,16 +14,18 @@ const (
 	pending     result = iota
 	ok                 // it answered all of them
 	notOwner           // it owns at least one of them as little as we do
-	timeout            // no answer before the deadline
+	timeout            // no answer before the deadline, from a member that was silent
+	tooLate            // no answer before the deadline, from a member that is alive
 	refused            // it will not answer such questions
-	queueFull          // too much waits to be sent to it
+	shed               // too much waits for it, and it is alive
+	queueFull          // too much waits for it
 	broken             // the stream broke after the questions may have left
 	unreachable        // no live stream to it
 	results
 )
 
 func (r result) String() string {
-	return [results]string{"pending", "ok", "not_owner", "timeout", "refused", "queue_full", "broken", "unreachable"}[r]
+	return [results]string{"pending", "ok", "not_owner", "timeout", "late", "refused", "shed", "queue_full", "broken", "unreachable"}[r]
 }
 
 type metrics struct {

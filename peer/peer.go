@@ -57,9 +57,9 @@ type Options struct {
 	// right to a certificate does not stay. Default 1 h.
 	MaxAge time.Duration
 
-	// QueueBytes bounds what waits to be written to one member; default 1 MiB.
+	// QueueBytes bounds what waits to be written to one member; default 8 MiB.
 	QueueBytes int
-	// QueueGroups bounds the groups without an answer from one member; default 8192.
+	// QueueGroups bounds the groups without an answer from one member; default 65,536.
 	QueueGroups int
 	// MaxStreams bounds the connections of other members, of which each has one or two; default 2048.
 	MaxStreams int
@@ -76,8 +76,8 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	setDefault(&o.Algorithms, fixedWindows)
-	setDefault(&o.QueueBytes, 1<<20)
-	setDefault(&o.QueueGroups, 8192)
+	setDefault(&o.QueueBytes, 8<<20)
+	setDefault(&o.QueueGroups, 1<<16)
 	setDefault(&o.MaxStreams, 2048)
 	setDefault(&o.TickEvery, 100*time.Millisecond)
 	setDefault(&o.MaxAge, time.Hour)

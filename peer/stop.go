@@ -11,14 +11,14 @@ import (
 // scratch holds the questions of a request as they are put in one of its rounds.
 type scratch struct {
 	qs      []owner.Question
-	lost    []bool // no owner answered in the first round
-	outcome result // of the one group that has them all
+	lost    []result // what became of those that no owner answered in the first round; pending: one did
+	outcome result   // of the one group that has them all
 }
 
 func newScratch() any { return new(scratch) }
 
 // decideStop decides a request in stop mode.
-func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
 	if !p.takeStop(qs, as) {
 		p.followStop(deadline, qs, as)
 	}
@@ -33,7 +33,7 @@ func (p *Peer) takeStop(qs []owner.Question, as []owner.Answer) bool {
 }
 
 // followStop goes where the answers of takeStop point.
-func (p *Peer) followStop(deadline time.Time, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
 	defer p.nudge()
 	if !slices.ContainsFunc(as, asks) {
 		p.forward(deadline, qs, as) // all is charged that will be
@@ -53,12 +53,12 @@ func (p *Peer) followStop(deadline time.Time, qs []owner.Question, as []owner.An
 		}
 	}
 	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxQuestions {
-		switch p.askStop(deadline, s, to, qs, as) {
+		switch r := p.askStop(deadline, s, to, qs, as); r {
 		case ok:
 			return
 		case notOwner: // nothing was charged, and the others may name several owners
 		default:
-			p.degradeStop(s, qs, as)
+			p.degradeStop(r, s, qs, as)
 			return
 		}
 	}
@@ -81,11 +81,11 @@ func soleOwner(as []owner.Answer) (ring.ID, bool) {
 }
 
 // askStop asks one member for the whole request, which it decides under its own locks.
-func (p *Peer) askStop(deadline time.Time, s *scratch, to ring.ID, qs []owner.Question, as []owner.Answer) result {
+func (p *Peer) askStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Question, as []owner.Answer) result {
 	done := p.sleepers.Get().(sleeper)
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
-	c.begin(p.clock.mono(), int64(deadline.Sub(p.clock.start)), qs, as, done)
+	c.begin(p.clock.mono(), deadline, qs, as, done)
 	c.outcome = &s.outcome
 	for i := range qs {
 		c.add(to, i, 0, c.now)
@@ -100,19 +100,18 @@ func (p *Peer) askStop(deadline time.Time, s *scratch, to ring.ID, qs []owner.Qu
 // decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.
 // Between the two another request may be charged, as between the two commands of envoyproxy/ratelimit. The first round
 // has half of the time.
-func (p *Peer) decideRounds(deadline time.Time, s *scratch, qs []owner.Question, as []owner.Answer) {
-	left := time.Until(deadline)
+func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Question, as []owner.Answer) {
 	s.first(qs)
-	p.decide(deadline.Add(-left/2), s.qs, as)
+	p.decide(owner.Deadline{Silent: half(deadline.Silent), Alive: half(deadline.Alive)}, s.qs, as)
 	s.lost = s.lost[:0]
 	for i := range as {
-		s.lost = append(s.lost, as[i].Path == owner.Fallback)
+		s.lost = append(s.lost, became(&as[i]))
 	}
 	s.second(qs, as)
 	p.o.Node.TakeAll(p.clock.now(), false, s.qs, as)
 	for i := range as {
-		if as[i].Kind == owner.Ask && s.lost[i] {
-			as[i] = p.fallback(&s.qs[i]) // its owner would let the rest of the time pass as well
+		if as[i].Kind == owner.Ask && s.lost[i] != pending {
+			as[i] = p.without(s.lost[i], &s.qs[i]) // its owner would let the rest of the time pass as well
 		}
 	}
 	if undecided(as) {
@@ -120,15 +119,29 @@ func (p *Peer) decideRounds(deadline time.Time, s *scratch, qs []owner.Question,
 	}
 }
 
-// degradeStop is both rounds by the rules' degraded policies.
-func (p *Peer) degradeStop(s *scratch, qs []owner.Question, as []owner.Answer) {
+// half is the moment half way to t.
+func half(t time.Time) time.Time { return t.Add(-time.Until(t) / 2) }
+
+// became is what became of a question that no owner answered; pending: one did.
+func became(a *owner.Answer) result {
+	switch {
+	case a.Path != owner.Fallback:
+		return pending
+	case a.Authority == owner.Shed:
+		return tooLate
+	}
+	return timeout
+}
+
+// degradeStop is both rounds of a request that r became of, without its owner.
+func (p *Peer) degradeStop(r result, s *scratch, qs []owner.Question, as []owner.Answer) {
 	s.first(qs)
 	for i := range qs {
-		as[i] = p.fallback(&s.qs[i])
+		as[i] = p.without(r, &s.qs[i])
 	}
 	s.second(qs, as)
 	for i := range qs {
-		as[i] = p.fallback(&s.qs[i])
+		as[i] = p.without(r, &s.qs[i])
 	}
 }
 

@@ -5,6 +5,8 @@ type ticket struct {
 	call  *call
 	gen   uint64
 	group int
+	sent  int64 // by the monotonic clock
+	ahead int   // groups that were out when it was sent
 }
 
 // tickets numbers the groups that are out on one stream. A number is used once: it holds the slot's generation, so a

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -46,7 +45,7 @@ func TestTLS(t *testing.T) {
 		qs[i] = question(names[i], 10, 1)
 	}
 	for range 20 {
-		ms[0].Decide(time.Now().Add(patience), false, qs, as)
+		ms[0].Decide(by(patience), false, qs, as)
 	}
 	for i := range as {
 		if as[i].Path != owner.Forwarded || as[i].After != 20 {

@@ -312,9 +312,9 @@ func FuzzAnswer(f *testing.F) {
 		f.Add(samples()[name][frameHead:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var c call
+		c := call{p: &Peer{clock: newClock(time.Now())}}
 		as := make([]owner.Answer, 2)
-		c.begin(0, int64(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
+		c.begin(0, by(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
 		c.add("x", 0, 0, 0)
 		c.add("x", 1, 0, 0)
 		_, outcome, count, records, err := parseAnswerHead(b)

@@ -17,7 +17,7 @@ type counting struct {
 	now    time.Time
 }
 
-func (c *counting) Decide(_ time.Time, _ bool, qs []owner.Question, as []owner.Answer) {
+func (c *counting) Decide(_ owner.Deadline, _ bool, qs []owner.Question, as []owner.Answer) {
 	for i := range qs {
 		q := &qs[i]
 		s := c.states[q.Key]

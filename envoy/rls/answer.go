@@ -1,6 +1,10 @@
 package rls
 
-import "time"
+import (
+	"time"
+
+	"github.com/keyward/keyward/owner"
+)
 
 // asked is what a call needs to go on once its questions are decided.
 type asked struct {
@@ -114,14 +118,18 @@ func (s *Service) tell(c *Call, now time.Time) {
 	}
 }
 
+// patience is how long a caller without a timeout of its own waits for an owner that is alive.
+const patience = time.Second
+
 // deadline is when the answers must be found. That is a part of the caller's timeout: the rest is for the answer's way
-// back. Past its own timeout Envoy lets the request through uncounted.
-func (c *Call) deadline() time.Time {
+// back, and for the degraded policy to answer. Past its own timeout Envoy lets the request through uncounted.
+func (c *Call) deadline() owner.Deadline {
 	from := &c.asked.from
-	if from.Timeout <= 0 {
-		return from.Came.Add(c.asked.service.timeout)
+	silent, alive := c.asked.service.timeout, max(patience, c.asked.service.timeout)
+	if from.Timeout > 0 {
+		silent, alive = from.Timeout/10*6, from.Timeout/10*9
 	}
-	return from.Came.Add(from.Timeout / 10 * 6)
+	return owner.Deadline{Silent: from.Came.Add(silent), Alive: from.Came.Add(alive)}
 }
 
 // refuseExcess answers a request beyond the bounds. It is no error, which would be an admission, and no charge, which

@@ -3,7 +3,6 @@ package rls
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
@@ -38,11 +37,11 @@ func newLate(t testing.TB, of *lone) *late {
 }
 
 func (l *late) answer(q question) {
-	l.lone.Decide(time.Time{}, q.stop, q.qs, q.as)
+	l.lone.Decide(owner.Deadline{}, q.stop, q.qs, q.as)
 	q.done.Decided()
 }
 
-func (l *late) Begin(_ time.Time, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
+func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
 	q := question{stop, qs, as, done}
 	if l.early {
 		l.answer(q)

@@ -21,6 +21,7 @@ type lone struct {
 	node     *owner.Node
 	now      atomic.Int64 // Unix nanoseconds
 	deadline atomic.Int64
+	alive    atomic.Int64
 	after    func(qs []owner.Question, as []owner.Answer) // may change the answers
 }
 
@@ -32,8 +33,9 @@ func newLone(at time.Time) *lone {
 	return l
 }
 
-func (l *lone) Decide(deadline time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
-	l.deadline.Store(deadline.UnixNano())
+func (l *lone) Decide(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
+	l.deadline.Store(deadline.Silent.UnixNano())
+	l.alive.Store(deadline.Alive.UnixNano())
 	l.node.TakeAll(l.now.Load(), stop, qs, as)
 	if l.after != nil {
 		l.after(qs, as)

@@ -24,6 +24,7 @@ var loads = map[string]float64{
 	"TestHotRoute":                  1,
 	"TestSilenceThroughEnvoy":       1, // the same
 	"TestSecurityHTTP2Lean":         1,
+	"TestBurstAtANonOwner":          1,
 	"TestChurnStaysWithinTheBound":  1,
 	"TestDoorEnvoys":                1,
 	"TestRoutes":                    1,

@@ -42,7 +42,7 @@ type lone struct{ node *owner.Node }
 
 var clock = time.Now().UnixNano()
 
-func (l lone) Decide(_ time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
+func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
 	l.node.TakeAll(clock, stop, qs, as)
 }
 

@@ -5,7 +5,6 @@ package replay
 
 import (
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,7 +26,7 @@ type counters struct {
 const writer = 3
 
 // Decide answers as the owner of all keys does.
-func (c *counters) Decide(_ time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
+func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
 	c.over = c.over[:0]
 	stops := false
 	for i := range qs {

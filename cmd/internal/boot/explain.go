@@ -51,6 +51,6 @@ func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, o
 		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
 	}
 	var a [1]owner.Answer
-	m.peer.Decide(time.Now().Add(lookBound), false, []owner.Question{q}, a[:])
+	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(lookBound)}, false, []owner.Question{q}, a[:])
 	return a[0]
 }

@@ -81,7 +81,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
 	s.BoolVar(&f.RLSPlaintext, "rls-plaintext", false, "serve --rls-advertise without TLS, where a mesh encrypts")
 	s.StringVar(&f.RLSDoor, "rls-door", "lean", "`door` for rate-limit questions: lean, a loop made for them alone, or grpc, grpc-go's server, several times dearer")
-	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "deadline of a question whose caller sends none (else 60 % of the caller's)")
+	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond, "how long a question waits for a silent owner, when the caller sends no timeout (else 60 % of it); one that is alive has 1 s (else 90 %)")
 	s.StringVar(&f.Partition, "partition", "share", "`policy` of a part of a cut cluster: share (its members' part of each limit), available (the whole limit) or quorum (the whole limit in a majority, else nothing)")
 	s.StringVar(&f.LostState, "lost-state", "prorata", "`policy` of a key when all who knew its count have died: prorata (the limit's part of the time left in its window) or full (the whole limit again)")
 	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")

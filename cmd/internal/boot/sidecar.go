@@ -352,7 +352,7 @@ func (m *Sidecar) stop(ctx context.Context) {
 	if m.peer != nil {
 		d := m.peer.Facts().Decided
 		m.log.Info("done counting", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
-			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached])
+			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached], "shed", d[owner.Shed])
 		if err := m.peer.Close(); err != nil {
 			m.log.Warn("closing the peers' port", "error", err)
 		}

@@ -97,7 +97,7 @@ func charge(n *node, keys int) error {
 				Rule: limit.Rule{Limit: 1000, Window: 24 * time.Hour},
 			}
 		}
-		n.Decide(time.Now().Add(time.Minute), false, qs, as)
+		n.Decide(owner.Deadline{Silent: time.Now().Add(time.Minute)}, false, qs, as)
 	}
 	if got := n.Facts().Keys; got < keys {
 		return errors.New("not all keys were counted")

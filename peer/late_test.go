@@ -1,0 +1,133 @@
+package peer
+
+import (
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// patient is a deadline for owners that are silent, and a later one for those that are alive.
+func patient(silent, alive time.Duration) owner.Deadline {
+	now := time.Now()
+	return owner.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
+}
+
+func decideOne(m *member, d owner.Deadline, q owner.Question) owner.Answer {
+	as := make([]owner.Answer, 1)
+	m.Decide(d, false, []owner.Question{q}, as)
+	return as[0]
+}
+
+// An owner that is alive and too slow is not replaced by a share of the limit: the question is refused, uncharged.
+func TestLateOwnerIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	m, r := withStub(t, newStub(t, pongs))
+	m.awaitOld(t, "stub")
+	name := ownedBy(r, "stub", 1)[0]
+	for _, stop := range []bool{false, true} {
+		as := make([]owner.Answer, 2)
+		qs := []owner.Question{question(name, 10, 1), question(ownedBy(r, "stub", 2)[1], 10, 1)}
+		m.Decide(patient(time.Millisecond, 20*time.Millisecond), stop, qs, as)
+		for _, a := range as {
+			if a.Authority != owner.Shed || !a.Over || a.Path != owner.Fallback {
+				t.Errorf("stop %v: %+v", stop, a)
+			}
+		}
+	}
+	if n := m.counted(tooLate); n != 4 {
+		t.Errorf("%v questions too late, want 4", n)
+	}
+	open := question(name, 10, 1)
+	open.Degraded = owner.FailOpen
+	if a := decideOne(m, patient(time.Millisecond, 20*time.Millisecond), open); a.Authority != owner.Open || a.Over {
+		t.Errorf("a rule that fails open: %+v", a)
+	}
+}
+
+// pongs answers pings and leaves questions unanswered.
+func pongs(conn net.Conn) {
+	in := frames{src: conn}
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // a sign of life now and then, as of a member that answers others
+		for {
+			select {
+			case <-time.After(5 * time.Millisecond):
+				conn.Write(appendPing(nil, framePong, 0))
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for in.fill() == nil {
+		for whole := true; whole; {
+			_, _, whole, _ = in.next()
+		}
+	}
+}
+
+// A silent owner is given up before the deadline of one that is alive, and the share answers.
+func TestSilentOwnerIsReplaced(t *testing.T) {
+	t.Parallel()
+	m, r := withStub(t, newStub(t, swallow))
+	m.awaitOld(t, "stub")
+	if a := decideOne(m, patient(time.Millisecond, time.Hour), question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Authority != owner.Share || a.Over {
+		t.Errorf("%+v", a)
+	}
+}
+
+// An owner that answers after the deadline of a silent one is waited for.
+func TestSlowOwnerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	backend := newMember(t, "stub")
+	backend.alone()
+	m, r := withStub(t, newStub(t, func(conn net.Conn) {
+		srv := server{p: backend.Peer, conn: slow{conn}, in: frames{src: conn}, from: "m0"}
+		srv.run()
+	}))
+	m.awaitOld(t, "stub")
+	if a := decideOne(m, patient(time.Millisecond, patience), question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// slow is a connection that writes late.
+type slow struct{ net.Conn }
+
+func (s slow) Write(b []byte) (int, error) {
+	time.Sleep(50 * time.Millisecond)
+	return s.Conn.Write(b)
+}
+
+// A group that would wait for longer than its caller is turned back, and what waits little never is.
+func TestTooMany(t *testing.T) {
+	var l link
+	for range 10 * paceOver {
+		l.paced(int64(time.Second), 1000) // a millisecond each
+	}
+	if l.pace < int64(900*time.Microsecond) || l.pace > int64(time.Millisecond) {
+		t.Fatalf("pace %v", time.Duration(l.pace))
+	}
+	for range leastQueue - 1 {
+		l.tickets.put(ticket{call: new(call)})
+	}
+	if l.tooMany(0) {
+		t.Errorf("%d groups are too many", l.tickets.len())
+	}
+	l.tickets.put(ticket{call: new(call)})
+	if !l.tooMany(int64(20*time.Millisecond)) || l.tooMany(int64(100*time.Millisecond)) {
+		t.Errorf("of %d groups of a millisecond one more is answered in time: %v, %v", l.tickets.len(), l.tooMany(int64(20*time.Millisecond)), l.tooMany(int64(100*time.Millisecond)))
+	}
+	for range 10 * paceOver {
+		l.paced(int64(time.Millisecond), 1) // no queue
+	}
+	if l.tooMany(int64(20 * time.Millisecond)) {
+		t.Errorf("pace %v after the queue has gone", time.Duration(l.pace))
+	}
+	if math.MaxInt64/l.pace < 1<<20 {
+		t.Error("the product may overflow")
+	}
+}
