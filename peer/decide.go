@@ -42,7 +42,7 @@ func (p *Peer) Begin(deadline time.Time, stop bool, qs []owner.Question, as []ow
 		return false
 	}
 	p.decides()
-	mono := p.clock.mono()
+	mono := p.awake()
 	p.o.Node.TakeAll(p.clock.at(mono), false, qs, as)
 	there := !undecided(as) || p.seek(mono, deadline, qs, as, done)
 	p.nudge()

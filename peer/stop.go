@@ -27,7 +27,7 @@ func (p *Peer) decideStop(deadline time.Time, qs []owner.Question, as []owner.An
 // takeStop does what can be done here and says whether that is all.
 func (p *Peer) takeStop(qs []owner.Question, as []owner.Answer) bool {
 	p.decides()
-	p.o.Node.TakeAll(p.clock.now(), true, qs, as)
+	p.o.Node.TakeAll(p.clock.at(p.awake()), true, qs, as)
 	p.nudge()
 	return !undecided(as)
 }
@@ -109,7 +109,7 @@ func (p *Peer) decideRounds(deadline time.Time, s *scratch, qs []owner.Question,
 		s.lost = append(s.lost, as[i].Path == owner.Fallback)
 	}
 	s.second(qs, as)
-	p.o.Node.TakeAll(p.clock.now(), false, s.qs, as)
+	p.o.Node.TakeAll(p.clock.at(p.awake()), false, s.qs, as)
 	for i := range as {
 		if as[i].Kind == owner.Ask && s.lost[i] {
 			as[i] = p.fallback(&s.qs[i]) // its owner would let the rest of the time pass as well
