@@ -19,6 +19,7 @@ const (
 	CappedSlots        // a hand-over carries one slot of a counter
 	CappedCounters     // a hand-over carries one counter of a chunk
 	LostOverflow       // a hand-over leaves out what the sketch has counted
+	LateFence          // a machine that was suspended decides before the next tick
 )
 
 // Bugs are all of them, by name.
@@ -26,6 +27,7 @@ var Bugs = map[string]Bug{
 	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
 	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
+	"decide before a suspended machine is fenced": LateFence,
 }
 
 // FullBugs are those that show where tables are full.
