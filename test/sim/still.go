@@ -29,10 +29,10 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 	m.behind += int64(lost)
 	m.skew -= int64(lost)
 	switch {
-	case suspended && w.bug != LateFence:
+	case suspended && w.bug != StoodStill:
 		m.setRight()
 	case suspended:
-		w.after(w.upto(100*time.Millisecond), m, m.setRight)
+		w.after(w.upto(3*time.Second), m, m.setRight)
 	default:
 		m.stepped = true
 		w.oracle.severed[m.slot] = w.now // it goes on as it was until it has heard the others
