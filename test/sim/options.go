@@ -115,6 +115,19 @@ func ExpandFull(seed uint64) Options {
 	return o
 }
 
+// ExpandStill is Expand for seeds in which machines stop with their clocks and nothing else goes wrong, with few keys and small limits of
+// long windows, and with callers that wait for late answers: what a member decides that has not noticed is above a limit at once.
+func ExpandStill(seed uint64) Options {
+	o := ExpandFull(seed)
+	r := rand.New(rand.NewPCG(seed, 0x57112))
+	o.Keys, o.Domains, o.MaxKeys, o.Questions = 1+r.IntN(2), 0, 0, 1100
+	o.Members = 3 + r.IntN(2)
+	o.Slots, o.Stills, o.Length, o.Deadline = o.Members, 1+r.IntN(2), 20*time.Second, time.Second
+	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, handoff.ShareOut, 0
+	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf, o.Addends, o.Refunds = 0, 0, 0, 0, 0, false, false
+	return o
+}
+
 // disturb enables what no plan foresees.
 func (o *Options) disturb(r *rand.Rand, maybe func(float64, func())) {
 	maybe(0.4, func() { o.Crashes = 1 + r.IntN(2) })

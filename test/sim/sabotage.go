@@ -27,8 +27,10 @@ var Bugs = map[string]Bug{
 	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
 	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
-	"go on after the clocks stood still": StoodStill,
 }
+
+// StillBugs are those that show where machines stop with their clocks.
+var StillBugs = map[string]Bug{"go on after the clocks stood still": StoodStill}
 
 // FullBugs are those that show where tables are full.
 var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverflow}
