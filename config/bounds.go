@@ -166,6 +166,7 @@ func (w *boundsWriter) write() {
 		u := part{"U", w.Unacked}
 		w.add(w.alone(w.over("the owner crashes", nil, w.away(u)...), "up to 6 s"))
 		w.add(w.alone(w.over("the owner pauses, a one-way cut", w.traffic(inFlight), w.away(u)...), "up to 6 s"))
+		w.add(w.alone(w.over("the owner's machine moves, its clocks stopped", w.traffic(confirmed), w.away(u)...), "up to 6 s"))
 		w.addApart(w.partition())
 		w.bothDie()
 		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.away()...), "until Envoy hears that it is gone"))

@@ -36,6 +36,8 @@ func TestBounds(t *testing.T) {
 		{window, Extension{}, Cluster{10, PartShare, 0}, "the owner crashes", 10 + 900, 900, "U + Phi"},
 		{window, Extension{Strict: true}, Cluster{10, PartShare, 0}, "the owner crashes", 900, 900, "U + Phi"},
 		{window, Extension{}, Cluster{10, PartShare, 500}, "the owner pauses", 10 + 900 + 6, 900, "U + Phi + rate x 12ms"},
+		{window, Extension{}, Cluster{10, PartShare, 500}, "the owner's machine moves", 10 + 900 + 750, 900, "U + Phi + rate x 1.5s"},
+		{window, Extension{Strict: true}, Cluster{10, PartShare, 1e9}, "the owner's machine moves", 900 + 1000, 900, "U + Phi + rate x 1.5s"},
 		{window, Extension{}, Cluster{10, PartShare, 500}, "the cluster is cut", 100 + 10 + 900 + 750, 900, "L x f/N + U + Phi + rate x 1.5s"},
 		{window, Extension{}, Cluster{10, PartShare, 1e9}, "the cluster is cut", 100 + 10 + 900 + 1000, 900, "L x f/N + U + Phi + rate x 1.5s"},
 		{window, Extension{}, Cluster{2, PartShare, 0}, "the cluster is cut", 10 + 500, 500, "L x f/N + U + Phi + rate x 1.5s"},

@@ -57,6 +57,7 @@ type peer struct {
 	confirm int64 // latest of self's pings that it confirmed, by self's clock; 0: none
 	due     int64 // when self pings it again
 	new     bool  // it was not on the ring before this one
+	lead    lead
 
 	acked  bool // for the present ring and seq
 	warmed bool // it has sent all of its Shadow copies

@@ -48,7 +48,7 @@ func (m *Machine) Void(now int64) []Out {
 	m.adopted, m.fenced = now, 0
 	for id, p := range m.peers {
 		p.restart()
-		p.confirm = 0
+		p.confirm, p.lead = 0, lead{}
 		p.out.restart(v.ring.Index(id) >= 0)
 	}
 	m.publish()

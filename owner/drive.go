@@ -241,22 +241,6 @@ func (n *Node) Waiting() bool { return n.waiting.Load() > 0 }
 // Urgent says that somebody waits for what Flush has to do.
 func (n *Node) Urgent() bool { return n.urgent.Load() }
 
-// Fence gives up all tokens, because the clock has jumped; they come back.
-func (n *Node) Fence(now int64) (fx Effects) {
-	n.serial.Lock()
-	defer n.serial.Unlock()
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		s.now = now
-		s.dropLeases(now)
-		s.mu.Unlock()
-	}
-	fx.Out = n.serial.machine.Void(now)
-	n.publish(now, &fx)
-	return fx
-}
-
 // Progress is how far a change of the ring has come.
 func (n *Node) Progress() handoff.Progress {
 	n.serial.Lock()
@@ -302,7 +286,8 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx 
 	case handoff.Sealed:
 		n.takeTokens(now, from, msg, &fx)
 	default:
-		fx.Out = m.Step(now, from, inst, msg)
+		n.doubt(now, from, inst, msg, &fx)
+		fx.Out = append(fx.Out, m.Step(now, from, inst, msg)...)
 	}
 	n.publish(now, &fx)
 	return fx

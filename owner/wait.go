@@ -26,6 +26,7 @@ type Effects struct {
 	Done   []Done
 	Leases []lease.Out
 	Audits []Audit
+	Stood  time.Duration // this member's clock has stood still, for so long at least, and its tokens are given up; 0: it has not
 }
 
 // Audit is a grant, or a report that was taken in, of a rule that wants them logged.

@@ -153,3 +153,29 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	wg.Wait()
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }
+
+// BenchmarkClocks is what readings of the clocks cost: the one that a decision makes, and a look, which at most one decision
+// in a millisecond makes.
+func BenchmarkClocks(b *testing.B) {
+	m := newMember(b, "m0").alone()
+	b.Run("mono", func(b *testing.B) {
+		for b.Loop() {
+			m.clock.mono()
+		}
+	})
+	b.Run("awake", func(b *testing.B) {
+		for b.Loop() {
+			m.awake()
+		}
+	})
+	b.Run("boottime", func(b *testing.B) {
+		for b.Loop() {
+			bootTime()
+		}
+	})
+	b.Run("look", func(b *testing.B) {
+		for b.Loop() {
+			m.look()
+		}
+	})
+}

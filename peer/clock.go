@@ -16,8 +16,22 @@ const (
 // towards the wall at no more than maxSlew, so a window neither ends early nor begins twice when NTP corrects the host.
 // Only a difference above maxStep is taken in one step.
 type clock struct {
-	start time.Time
-	line  atomic.Pointer[timeline]
+	start  time.Time
+	source source // nil: the system's clocks
+	line   atomic.Pointer[timeline]
+}
+
+// source is a system's clocks. Tests have their own.
+type source interface {
+	mono() int64
+	read() reading
+}
+
+// reading is all clocks, read at one moment.
+type reading struct {
+	mono int64 // nanoseconds since the clock was made, not counting those in which the machine was suspended
+	wall int64 // Unix nanoseconds
+	boot int64 // nanoseconds since the machine started, counting all; 0: not known
 }
 
 // timeline maps monotonic to told time. It is immutable; a new one begins where the last one stands.
@@ -26,14 +40,32 @@ type timeline struct {
 	slew       float64
 }
 
-func newClock(start time.Time) *clock {
-	c := &clock{start: start}
+func newClock(start time.Time, s source) *clock {
+	c := &clock{start: start, source: s}
 	c.line.Store(&timeline{wall: start.UnixNano()})
 	return c
 }
 
-// mono is nanoseconds since the clock was made. It never steps.
-func (c *clock) mono() int64 { return int64(time.Since(c.start)) }
+// mono is nanoseconds since the clock was made. It never steps, and it stands still while the machine is suspended.
+func (c *clock) mono() int64 {
+	if c.source != nil {
+		return c.source.mono()
+	}
+	return int64(time.Since(c.start))
+}
+
+// read reads CLOCK_BOOTTIME first: if this thread is stopped before it has read the others, boot seems too early, which
+// the next reading corrects, and never too late.
+func (c *clock) read() reading {
+	if c.source != nil {
+		return c.source.read()
+	}
+	boot, now := bootTime(), time.Now()
+	return reading{mono: int64(now.Sub(c.start)), wall: now.UnixNano(), boot: boot}
+}
+
+// off is how far the wall clock is ahead of the told time.
+func (c *clock) off(r reading) time.Duration { return time.Duration(r.wall - c.at(r.mono)) }
 
 // now is Unix nanoseconds.
 func (c *clock) now() int64 { return c.at(c.mono()) }

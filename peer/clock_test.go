@@ -21,7 +21,7 @@ func TestClockFollows(t *testing.T) {
 		{"far behind", -time.Minute, -time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newClock(start)
+			c := newClock(start, nil)
 			const every = 250 * time.Millisecond
 			wall := func(mono int64) int64 { return start.UnixNano() + mono + int64(tt.off) }
 			var stepped time.Duration
@@ -51,7 +51,7 @@ func TestClockFollows(t *testing.T) {
 // Small corrections of the wall, whichever way, never make the clock go back.
 func TestClockIsMonotone(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	c := newClock(time.Unix(0, 0))
+	c := newClock(time.Unix(0, 0), nil)
 	mono, last := int64(0), int64(0)
 	for range 20_000 {
 		mono += r.Int64N(int64(time.Second))
@@ -69,7 +69,7 @@ func TestClockIsMonotone(t *testing.T) {
 
 func TestClockNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock(time.Now())
+		c := newClock(time.Now(), nil)
 		time.Sleep(90 * time.Second)
 		if now, want := c.now(), time.Now().UnixNano(); now != want {
 			t.Errorf("now is %d, want %d", now, want)

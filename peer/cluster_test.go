@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +22,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(stoppedMember) != "" {
+		runStoppedMember()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // member is one peer of a test's cluster.
 type member struct {

@@ -43,7 +43,7 @@ func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Question, as
 		return false
 	}
 	p.decides()
-	mono := p.clock.mono()
+	mono := p.awake()
 	p.o.Node.TakeAll(p.clock.at(mono), false, qs, as)
 	there := !undecided(as) || p.seek(mono, deadline, qs, as, done)
 	p.nudge()

@@ -44,6 +44,9 @@ func (p *Peer) act(e owner.Effects, here bool) {
 		a := &e.Audits[i]
 		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.Reported, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
 	}
+	if e.Stood > 0 {
+		p.stoodStill(e.Stood)
+	}
 	for i := range e.Done {
 		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Answer)
 	}
@@ -131,7 +134,7 @@ func (p *Peer) ticks() {
 		select {
 		case <-t.C:
 			mono := p.clock.mono()
-			p.tick(mono)
+			p.tick()
 			if mono-p.meter.at >= int64(measureEvery) {
 				p.measure(mono)
 			}
@@ -145,13 +148,8 @@ func (p *Peer) ticks() {
 	}
 }
 
-func (p *Peer) tick(mono int64) {
-	if step := p.clock.follow(mono, time.Now().UnixNano(), p.o.TickEvery); step != 0 {
-		p.m.steps.Inc()
-		p.log.Warn("the wall clock jumped; windows follow it, tokens are void until the others confirm them", "step", step)
-		p.skews.reset()
-		p.apply(p.o.Node.Fence(p.clock.now()))
-	}
+func (p *Peer) tick() {
+	p.apply(p.steer())
 	p.applyHere(p.o.Node.Tick(p.clock.now()))
 	p.reconsider()
 	p.transfers()

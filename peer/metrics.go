@@ -37,6 +37,7 @@ type metrics struct {
 	inbound   prometheus.Gauge
 	refusals  *prometheus.CounterVec
 	steps     prometheus.Counter
+	fences    *prometheus.CounterVec
 	waits     [waitResults]prometheus.Counter
 
 	loadMetrics
@@ -149,6 +150,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_clock_steps_total",
 			Help: "Times the wall clock was so far off that this member's clock jumped to it.",
 		}),
+		fences: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "keyward_clock_fences_total",
+			Help: "Times this member gave up its tokens because its clocks stood still or were set, by reason.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{fencedStep, fencedSuspend, fencedPeers} {
+		m.fences.WithLabelValues(reason)
 	}
 	questions := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_peer_questions_total",

@@ -72,6 +72,8 @@ type Options struct {
 
 	Logger     *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
+
+	clocks source // for tests; default: the system's
 }
 
 func (o *Options) setDefaults() {
@@ -128,6 +130,7 @@ type Peer struct {
 	log       *slog.Logger
 	m         *metrics
 	clock     *clock
+	watch     watch
 	hello     hello // as sent, but for the target
 	serverTLS *tls.Config
 	listener  net.Listener // nil: none
@@ -178,7 +181,7 @@ func New(o Options) (*Peer, error) {
 	p := &Peer{
 		o:        o,
 		log:      o.Logger,
-		clock:    newClock(time.Now()),
+		clock:    newClock(time.Now(), o.clocks),
 		sleepers: sync.Pool{New: newSleeper}, scratches: sync.Pool{New: newScratch},
 		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		hello: hello{
@@ -207,7 +210,9 @@ func New(o Options) (*Peer, error) {
 
 func (p *Peer) start() {
 	p.ctx, p.stop = context.WithCancel(context.Background())
-	p.tick(p.clock.mono())
+	r := p.clock.read()
+	p.watch.apart.Store(r.boot - r.mono)
+	p.tick()
 	p.wg.Go(p.ticks)
 	p.wg.Go(p.flushes)
 	p.wg.Go(p.reports)

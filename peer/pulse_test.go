@@ -12,7 +12,7 @@ import (
 // beating is a link whose beats are counted by hand.
 func beating(t *testing.T) (l *link, ctx context.Context, beat func() (pinged bool)) {
 	t.Helper()
-	l = &link{clock: newClock(time.Now()), wake: make(chan struct{}, 1)}
+	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1)}
 	ctx, cut := context.WithCancelCause(t.Context())
 	t.Cleanup(func() { cut(nil) })
 	l.pulse.begin(0, cut)

@@ -187,7 +187,7 @@ func (s *server) run() error {
 		if err := s.in.fill(); err != nil {
 			return err
 		}
-		mono := s.p.clock.mono()
+		mono := s.p.awake()
 		s.extend(mono, false)
 		if err := s.drain(mono, s.p.clock.now()); err != nil {
 			return err

@@ -27,7 +27,7 @@ func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Question, as []own
 // takeStop does what can be done here and says whether that is all.
 func (p *Peer) takeStop(qs []owner.Question, as []owner.Answer) bool {
 	p.decides()
-	p.o.Node.TakeAll(p.clock.now(), true, qs, as)
+	p.o.Node.TakeAll(p.clock.at(p.awake()), true, qs, as)
 	p.nudge()
 	return !undecided(as)
 }
@@ -108,7 +108,7 @@ func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Ques
 		s.lost = append(s.lost, became(&as[i]))
 	}
 	s.second(qs, as)
-	p.o.Node.TakeAll(p.clock.now(), false, s.qs, as)
+	p.o.Node.TakeAll(p.clock.at(p.awake()), false, s.qs, as)
 	for i := range as {
 		if as[i].Kind == owner.Ask && s.lost[i] != pending {
 			as[i] = p.without(s.lost[i], &s.qs[i]) // its owner would let the rest of the time pass as well

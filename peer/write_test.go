@@ -16,7 +16,7 @@ func quiet(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	conn, other := net.Pipe()
 	t.Cleanup(func() { conn.Close(); other.Close() })
 	ctx, cancel := context.WithCancelCause(t.Context())
-	l = &link{clock: newClock(time.Now()), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20}, live: true, version: maxVersion}
+	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20}, live: true, version: maxVersion}
 	l.ride(&current{conn, cancel})
 	return l, other, ctx
 }

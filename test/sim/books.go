@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -203,6 +204,9 @@ func (o *oracle) cutOff(m *member) {
 		}
 	})
 }
+
+// fenced sees a member give up its tokens because it was cut off.
+func (o *oracle) fenced(m *member) { o.severed[m.slot] = math.MinInt64 / 2 }
 
 // unaware notes hits that a member admits with the whole limit after it was cut off and before it can know: its copies
 // go to those on its side, and the others, when they take over, may not have them.

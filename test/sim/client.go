@@ -158,6 +158,11 @@ func (w *World) ask() {
 		w.after(100*time.Millisecond, nil, w.ask) // nobody is ready
 		return
 	}
+	w.put(k, m)
+}
+
+// put asks m a question on key k.
+func (w *World) put(k int, m *member) {
 	w.asked++
 	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(w.o.Deadline-w.upto(w.o.Deadline/2))}
 	q.q = owner.Question{Hits: 1}

@@ -35,6 +35,7 @@ func (w *World) plan() {
 	some(w.o.Partitions, w.divide)
 	some(w.o.Steps, w.stepSome)
 	some(w.o.Leases.Decrees, w.decreeSome)
+	some(w.o.Stills, w.stillSome)
 }
 
 // leaveSome has a member leave; two stay in any case.

@@ -86,7 +86,7 @@ func (o *Options) widen(r *rand.Rand) {
 	o.Keys, o.Questions, o.Leases.Lull, o.Leases.HotRate = 1, 4000, 0, 0
 	o.Leaves, o.Joins, o.Rolls = r.IntN(2), r.IntN(2), 0
 	o.Crashes, o.Pauses = min(o.Crashes, 1), min(o.Pauses, 1)
-	o.Cuts, o.OneWay, o.Partitions, o.Steps = min(o.Cuts, 1), 0, 0, 0
+	o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills = min(o.Cuts, 1), 0, 0, 0, 0
 }
 
 func (o *Options) calm() {
@@ -97,7 +97,7 @@ func (o *Options) calm() {
 	o.Skew, o.Drift, o.Addends, o.Refunds, o.Serial = 0, 0, false, false, true
 	o.Leaves, o.Joins, o.Rolls, o.Rules = 0, 0, 0, 0
 	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf = 0, 0, 0, 0, 0
-	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps = 0, 0, 0, 0, 0, 0
+	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills = 0, 0, 0, 0, 0, 0, 0
 	o.Deadline = time.Second
 }
 

@@ -29,6 +29,7 @@ type member struct {
 	paused  bool
 	backlog []func() // what a paused member does when it wakes
 	stepped bool     // its clock was set
+	behind  int64    // for how long its clock stood still, until it is set
 
 	// What gossip says.
 	joined   bool
@@ -127,6 +128,11 @@ func (m *member) do(fn func()) {
 }
 
 func (m *member) apply(e owner.Effects) {
+	if e.Stood > 0 {
+		m.w.stats.count("fence: by the peers' clocks")
+		m.w.trace("%s has stood still for %v", m.name(), e.Stood)
+		m.w.oracle.fenced(m)
+	}
 	for i := range e.Out {
 		if e.Out[i].Msg.Kind == handoff.Ping {
 			m.seq = e.Out[i].Msg.Seq

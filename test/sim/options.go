@@ -45,6 +45,7 @@ type Options struct {
 	Cuts, OneWay         int           // of links
 	Partitions           int           // of the cluster
 	Steps                int           // of clocks, by more than a second
+	Stills               int           // of machines, with their clocks
 	Decay                time.Duration // of N_ref
 
 	MaxKeys int // counters that a member has room for; 0: for all
@@ -96,6 +97,7 @@ func Expand(seed uint64) Options {
 		o.Policy = []handoff.Policy{handoff.Available, handoff.Quorum}[r.IntN(2)]
 	}
 	maybe(0.2, func() { o.Full = true })
+	o.still(rand.New(rand.NewPCG(seed, 0x57111)))
 	return o
 }
 
@@ -103,13 +105,26 @@ func Expand(seed uint64) Options {
 func ExpandFull(seed uint64) Options {
 	o := Expand(seed)
 	r := rand.New(rand.NewPCG(seed, 0xf0117))
-	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Decay = 0, 0, 0, 0, 0, 0, time.Minute
+	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Decay = 0, 0, 0, 0, 0, 0, 0, time.Minute
 	o.Keys, o.Domains = 12+r.IntN(40), 1+r.IntN(3)
 	o.MaxKeys = 1 + r.IntN(o.Keys) // a member owns a part of the keys, so that this is from nearly nothing to room for all
 	o.Questions += r.IntN(2000)
 	if o.Leaves+o.Joins+o.Rolls == 0 {
 		o.Rolls = 1
 	}
+	return o
+}
+
+// ExpandStill is Expand for seeds in which machines stop with their clocks and nothing else goes wrong, with few keys and small limits of
+// long windows, and with callers that wait for late answers: what a member decides that has not noticed is above a limit at once.
+func ExpandStill(seed uint64) Options {
+	o := ExpandFull(seed)
+	r := rand.New(rand.NewPCG(seed, 0x57112))
+	o.Keys, o.Domains, o.MaxKeys, o.Questions = 1+r.IntN(2), 0, 0, 1100
+	o.Members = 3 + r.IntN(2)
+	o.Slots, o.Stills, o.Length, o.Deadline = o.Members, 1+r.IntN(2), 20*time.Second, time.Second
+	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, handoff.ShareOut, 0
+	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf, o.Addends, o.Refunds = 0, 0, 0, 0, 0, false, false
 	return o
 }
 
@@ -124,9 +139,17 @@ func (o *Options) disturb(r *rand.Rand, maybe func(float64, func())) {
 	maybe(0.15, func() { o.Decay = time.Duration(4+r.IntN(5)) * time.Second })
 }
 
+// still stops machines in some of the runs that are disturbed. It draws from numbers of its own, so that all other options of a
+// seed are as they were before.
+func (o *Options) still(r *rand.Rand) {
+	if !o.Planned() && r.IntN(3) == 0 {
+		o.Stills = 1 + r.IntN(2)
+	}
+}
+
 // Planned says that nothing happens which no plan foresees.
 func (o Options) Planned() bool {
-	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps == 0
+	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills == 0
 }
 
 // plain has no methods.

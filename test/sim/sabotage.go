@@ -19,6 +19,7 @@ const (
 	CappedSlots        // a hand-over carries one slot of a counter
 	CappedCounters     // a hand-over carries one counter of a chunk
 	LostOverflow       // a hand-over leaves out what the sketch has counted
+	StoodStill         // a member whose clocks stood still goes on, until its wall clock is set
 )
 
 // Bugs are all of them, by name.
@@ -27,6 +28,9 @@ var Bugs = map[string]Bug{
 	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
 }
+
+// StillBugs are those that show where machines stop with their clocks.
+var StillBugs = map[string]Bug{"go on after the clocks stood still": StoodStill}
 
 // FullBugs are those that show where tables are full.
 var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverflow}
@@ -39,6 +43,8 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.Part = 0 // of which transfer it is the end does not matter either
 		}
+	case w.bug == StoodStill:
+		msg.Now = 0 // which would show it
 	case w.bug == LostOverflow:
 		msg.Overflow = nil
 	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:

@@ -44,7 +44,8 @@ func wanted() []string {
 		"transition: started", "transition: joining to active", "transition: active to leaving", "transition: leaving to left",
 		"transition: ring adopted", "transition: member lost", "transition: N_ref decayed",
 		"fault: lost message", "fault: repeated message", "fault: broken stream", "fault: crash", "fault: pause", "fault: link cut",
-		"fault: link cut one way", "fault: partition", "fault: clock step",
+		"fault: link cut one way", "fault: partition", "fault: clock step", "fault: machine suspended", "fault: machine moved",
+		"fence: by the peers' clocks",
 		"rules: amount changed", "rules: window changed", "rules: algorithm changed", "rules: shard_by changed", "plan: rolled",
 	}
 	for _, s := range statuses {

@@ -19,12 +19,16 @@ func main() {
 	bug := flag.String("bug", "", "make a deliberate mistake: its name, or list")
 	leases := flag.Bool("leases", false, "with leases")
 	full := flag.Bool("full", false, "with tables too small for their keys")
+	still := flag.Bool("still", false, "with machines that stop, and nothing else")
 	all := flag.Bool("all", false, "go on after a failure")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
 	flag.Parse()
 	expand, bugs := sim.Expand, sim.Bugs
 	if *leases {
 		expand, bugs = sim.ExpandLeases, sim.LeaseBugs
+	}
+	if *still {
+		expand, bugs = sim.ExpandStill, sim.StillBugs
 	}
 	if *full {
 		expand, bugs = sim.ExpandFull, sim.FullBugs

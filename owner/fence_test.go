@@ -1,0 +1,46 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+)
+
+// A member whose clock has stood still for 9 s, unlike those of the others, sees its right as it was. It gives up all
+// tokens in the very Step that brings the heartbeat which shows it, so nothing is decided by them after that.
+func TestStoodStill(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a", "b", "c")
+	a := w.nodes["a"]
+	q, i := Question{}, 0
+	for ; ; i++ {
+		if q = ask(i, 10_000, time.Hour, 1); a.Take(w.clock("a"), &q).Kind == Decided {
+			break
+		}
+	}
+	w.now += 9 * second
+	w.skew["a"] -= 9 * second
+	now := w.clock("a")
+	if ans := a.Take(now, &q); ans.Kind != Decided || ans.Authority != Full {
+		t.Fatalf("before anybody was heard: %+v", ans)
+	}
+	step := func(i int) Effects {
+		v := a.serial.view
+		msg := handoff.Msg{Kind: handoff.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
+		id := w.ids()[i]
+		return a.Step(now, id, w.insts[id]|1, &msg)
+	}
+	if fx := step(1); fx.Stood != 0 || a.Take(now, &q).Kind != Decided {
+		t.Errorf("one peer of two is believed: %v", fx.Stood)
+	}
+	if fx := step(2); fx.Stood < 8*time.Second || fx.Stood > 9*time.Second {
+		t.Errorf("stood still for %v", fx.Stood)
+	}
+	if ans := a.Take(now, &q); ans.Kind == Decided && ans.Authority != Share {
+		t.Errorf("after both were heard: %+v", ans)
+	}
+	w.run(5 * time.Second)
+	if ans := a.Take(w.clock("a"), &q); ans.Kind != Decided || ans.Authority != Full {
+		t.Errorf("when all have confirmed: %+v", ans)
+	}
+}

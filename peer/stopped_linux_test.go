@@ -1,0 +1,283 @@
+package peer
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// stoppedMember is the environment variable that makes this test's program a member: JSON of addresses by name, and of
+// which clocks go on while the process is stopped.
+const stoppedMember = "KEYWARD_TEST_STOPPED_MEMBER"
+
+type stoppedOptions struct {
+	Addrs map[ring.ID]Addr
+	Boot  bool // CLOCK_BOOTTIME goes on
+}
+
+// skipping is the system's clocks without the time in which the process was stopped, as a machine sees them that was stopped
+// itself. The wall clock is not corrected.
+type skipping struct {
+	start time.Time
+	boot  bool
+	last  atomic.Int64
+	lost  atomic.Int64
+}
+
+func (s *skipping) mono() int64 { return s.read().mono }
+
+func (s *skipping) read() reading {
+	now := int64(time.Since(s.start))
+	for last := s.last.Load(); now > last; last = s.last.Load() {
+		if s.last.CompareAndSwap(last, now) {
+			if gap := now - last; gap > int64(time.Second) {
+				s.lost.Add(gap)
+			}
+			break
+		}
+	}
+	r := reading{mono: now - s.lost.Load(), boot: now + 1}
+	r.wall = s.start.UnixNano() + r.mono
+	if !s.boot {
+		r.boot = r.mono + 1
+	}
+	return r
+}
+
+const (
+	stoppedLimit = 1000
+	commandHit   = 'h' // one hit
+	commandSlow  = 's' // one hit, a millisecond after the last
+	commandStop  = 'z' // stop this process, between two looks at the clocks
+	commandTell  = 't' // print what was admitted since the last time, and why this member was fenced
+)
+
+// runStoppedMember is member m0. It does as it reads.
+func runStoppedMember() {
+	var o stoppedOptions
+	if err := json.Unmarshal([]byte(os.Getenv(stoppedMember)), &o); err != nil {
+		panic(err)
+	}
+	node := owner.New(owner.Options{Self: "m0", Inst: instOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
+	clocks := &skipping{start: time.Now(), boot: o.Boot}
+	p, err := New(Options{
+		Node: node, Self: "m0", Inst: instOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(p.Addr())
+	all := []ring.ID{"m0", "m1", "m2"}
+	r := ringOf(all...)
+	p.SetView(r, standing("m0", all, all), o.Addrs)
+	for !node.Progress().Complete || len(p.Offsets()) < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("ready")
+	qs, as := []owner.Question{question(ownedBy(r, "m0", 1)[0], stoppedLimit, 1)}, make([]owner.Answer, 1)
+	admitted, full := 0, 0
+	for in := bufio.NewReader(os.Stdin); ; {
+		c, err := in.ReadByte()
+		if err != nil {
+			return
+		}
+		switch c {
+		case commandStop:
+			for p.clock.mono()-p.watch.looked.Load() < int64(2*lookAgain) {
+				time.Sleep(100 * time.Microsecond)
+			}
+			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		case commandTell:
+			fences := func(reason string) float64 { return testutil.ToFloat64(p.m.fences.WithLabelValues(reason)) }
+			fmt.Println(admitted, full, fences(fencedStep), fences(fencedSuspend), fences(fencedPeers))
+			admitted, full = 0, 0
+		case commandSlow, commandHit:
+			if c == commandSlow {
+				time.Sleep(time.Millisecond)
+			}
+			p.Decide(time.Now().Add(20*time.Millisecond), false, qs, as)
+			if !as[0].Over {
+				admitted++
+				if as[0].Authority == owner.Full {
+					full++
+				}
+			}
+		}
+	}
+}
+
+// stopped is a member in a process of its own.
+type stopped struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	at  Addr
+}
+
+func startStopped(t *testing.T, o stoppedOptions) *stopped {
+	b, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stopped{t: t, cmd: exec.Command(os.Args[0])}
+	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), stoppedMember+"="+string(b)), os.Stderr
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.out = bufio.NewReader(out)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+	})
+	s.at = Addr{HostPort: s.line(), Inst: instOf("m0")}
+	return s
+}
+
+func (s *stopped) line() string {
+	s.t.Helper()
+	text, err := s.out.ReadString('\n')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.TrimSpace(text)
+}
+
+func (s *stopped) send(command rune, n int) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.in, strings.Repeat(string(command), n)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// tell is what was admitted, and how often the member was fenced.
+func (s *stopped) tell() (admitted, full, step, suspend, peers int) {
+	s.t.Helper()
+	s.send(commandTell, 1)
+	text := s.line()
+	if n, err := fmt.Sscan(text, &admitted, &full, &step, &suspend, &peers); n != 5 {
+		s.t.Fatal(text, err)
+	}
+	return
+}
+
+// stop has it stop, and returns when it has.
+func (s *stopped) stop() {
+	s.send(commandStop, 1)
+	await(s.t, "the process to stop", func() bool {
+		b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(s.cmd.Process.Pid), "stat"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return strings.Contains(string(b), ") T ")
+	})
+}
+
+// inherited has m1 and m2 take over what m0 owned, and spends all but two of the hits that are left.
+func inherited(t *testing.T, ms []*member) {
+	t.Helper()
+	on := ids(ms)
+	for _, m := range ms {
+		st := standing(m.id, on, on)
+		st.NRef = 3
+		m.SetView(ringOf(on...), st, addrsOf(ms))
+	}
+	r := ringOf(on...)
+	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
+	heir := ms[r.Owner(ring.Hash(name))]
+	await(t, "the heir to take over", func() bool {
+		return heir.node.Progress().Complete && heir.ask(patience, question(name, stoppedLimit, 0)).Authority == owner.Full
+	})
+	for i := range 898 {
+		if a := heir.ask(patience, question(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
+			t.Fatalf("hit %d at the heir: %+v", i, a)
+		}
+	}
+}
+
+// reachable has the others know m0 again, as one that is to join, so that they answer it and confirm its copies.
+func reachable(ms []*member, at Addr) {
+	on, addrs := ids(ms), addrsOf(ms)
+	addrs["m0"] = at
+	for _, m := range ms {
+		st := standing(m.id, on, append(on, "m0"))
+		st.NRef, st.Peers[1].State = 3, handoff.Joining
+		m.SetView(ringOf(on...), st, addrs)
+	}
+}
+
+// A member counts 100 hits of 1,000 and its machine is stopped until its heir has counted 898 more. Calls wait at it: what it
+// admits of them must not be decided by what it held before.
+func TestStoppedMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	const share = stoppedLimit/3 + 1
+	for _, tt := range []struct {
+		name    string
+		boot    bool
+		command rune
+		calls   int
+		late    int // hits that may be decided by the old tokens
+	}{
+		{"suspended", true, commandHit, 4000, 0},
+		// Nothing tells this member before it has heard the others: a call comes every millisecond until then.
+		{"moved, all clocks standing still", false, commandSlow, 900, 100},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ms := []*member{newMember(t, "m1"), newMember(t, "m2")}
+			s := startStopped(t, stoppedOptions{Addrs: addrsOf(ms), Boot: tt.boot})
+			all := []ring.ID{"m0", "m1", "m2"}
+			addrs := addrsOf(ms)
+			addrs["m0"] = s.at
+			for _, m := range ms {
+				m.SetView(ringOf(all...), standing(m.id, all, all), addrs)
+			}
+			if got := s.line(); got != "ready" {
+				t.Fatal(got)
+			}
+			s.send(commandHit, 100)
+			if n, full, _, _, _ := s.tell(); n != 100 || full != 100 {
+				t.Fatalf("%d of 100 hits were admitted, %d with full authority", n, full)
+			}
+			time.Sleep(100 * time.Millisecond) // until the heir has copies of all
+			s.stop()
+			s.send(tt.command, tt.calls)
+			time.Sleep(1200 * time.Millisecond) // in which the others' heartbeats wait for it, too
+			inherited(t, ms)
+			reachable(ms, s.at)
+			s.cmd.Process.Signal(syscall.SIGCONT)
+			n, full, step, suspend, peers := s.tell()
+			t.Logf("%d calls: %d admitted, %d of them by the old tokens; fenced: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
+			if full > tt.late || n-full > share {
+				t.Errorf("%d admitted, %d by the old tokens, want at most %d and %d", n, full, share+tt.late, tt.late)
+			}
+			if tt.boot && suspend != 1 || !tt.boot && peers != 1 {
+				t.Errorf("fenced: step %d, suspend %d, peers %d", step, suspend, peers)
+			}
+		})
+	}
+}
