@@ -111,7 +111,7 @@ func runStoppedMember() {
 			if c == commandSlow {
 				time.Sleep(time.Millisecond)
 			}
-			p.Decide(time.Now().Add(20*time.Millisecond), false, qs, as)
+			p.Decide(by(20*time.Millisecond), false, qs, as)
 			if !as[0].Over {
 				admitted++
 				if as[0].Authority == owner.Full {

@@ -312,7 +312,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Add(samples()[name][frameHead:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c := call{p: &Peer{clock: newClock(time.Now())}}
+		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
 		as := make([]owner.Answer, 2)
 		c.begin(0, by(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
 		c.add("x", 0, 0, 0)
