@@ -19,7 +19,9 @@ const (
 func (l *link) sign() int64 { return max(l.heard.Load(), l.proved.Load()) }
 
 // silence is for how long the member has been asked without a sign of life.
-func (l *link) silence(now int64) time.Duration { return time.Duration(now - max(l.sign(), l.asked.Load())) }
+func (l *link) silence(now int64) time.Duration {
+	return time.Duration(now - max(l.sign(), l.asked.Load()))
+}
 
 // lives reports whether the member is taken for alive: it has a stream and is not silent.
 func (l *link) lives(now int64) bool { return l.connected.Load() && l.silence(now) < aliveFor }

@@ -83,14 +83,14 @@ func runStoppedMember() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(p.Addr())
+	fmt.Fprintln(os.Stdout, p.Addr())
 	all := []ring.ID{"m0", "m1", "m2"}
 	r := ringOf(all...)
 	p.SetView(r, standing("m0", all, all), o.Addrs)
 	for !node.Progress().Complete || len(p.Offsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	obey(p, question(ownedBy(r, "m0", 1)[0], stoppedLimit, 1))
 }
 
@@ -111,7 +111,7 @@ func obey(p *Peer, q owner.Question) {
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		case commandTell:
 			fences := func(reason string) float64 { return testutil.ToFloat64(p.m.fences.WithLabelValues(reason)) }
-			fmt.Println(admitted, full, fences(fencedStep), fences(fencedSuspend), fences(fencedPeers))
+			fmt.Fprintln(os.Stdout, admitted, full, fences(fencedStep), fences(fencedSuspend), fences(fencedPeers))
 			admitted, full = 0, 0
 		case commandSlow, commandHit:
 			if c == commandSlow {

@@ -73,7 +73,7 @@ func (s *sink) listen(t *testing.T, protocol string) {
 // alone is a member without others.
 type alone struct{ *owner.Node }
 
-func (a alone) Decide(_ time.Time, stop bool, qs []owner.Question, as []owner.Answer) {
+func (a alone) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
 	a.TakeAll(time.Now().UnixNano(), stop, qs, as)
 }
 
