@@ -54,6 +54,7 @@ func (o *oracle) unseen(q *question, m *member) {
 // lacks notes that q may have been decided in x unseen.
 func (x *span) lacks(q *question) {
 	x.missing++
+	x.unknown += q.q.Hits
 	if q.q.Op == owner.Refund {
 		x.refunds = true
 		x.refunded += q.q.Hits
@@ -310,7 +311,7 @@ func (o *oracle) sent(m *member, msg *handoff.Msg) {
 			continue
 		}
 		for _, s := range c.State.Slots {
-			if s.Writer == limit.GhostWriter {
+			if s.Writer == limit.GhostWriter || s.Writer == nobody { // the second is a deliberate mistake, for I10 to find
 				continue
 			}
 			at := writing{c.Key, s.Writer, s.At}
@@ -355,6 +356,7 @@ func (o *oracle) probed(probes []*question) {
 			o.w.fail("I9: %s and %s both decide %04x", holder[q.q.Key].name(), v.by.name(), q.q.Key[0]>>48)
 		}
 		if v != nil {
+			o.roomy(q, v)
 			holder[q.q.Key] = v.by
 		}
 	}

@@ -127,6 +127,8 @@ type span struct {
 	left     map[uint64]uint64 // counts at which a decision was made: the question
 	balance  map[uint64]int    // decisions that lead away from a count, less those that lead to it
 	missing  int               // decisions that nobody has seen
+	charged  uint64            // hits that were asked for
+	unknown  uint64            // hits of decisions that nobody has seen
 
 	own     uint64    // admitted by decisions on the counter
 	lenders []*member // of parts of it
@@ -272,6 +274,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
+	x.charges(q)
 	whole := v.whole()
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)

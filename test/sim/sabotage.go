@@ -19,6 +19,7 @@ const (
 	CappedSlots        // a hand-over carries one slot of a counter
 	CappedCounters     // a hand-over carries one counter of a chunk
 	LostOverflow       // a hand-over leaves out what the sketch has counted
+	KeptAssumption     // what others charged for a loss that was none is taken for real
 	StoodStill         // a member whose clocks stood still goes on, until its wall clock is set
 )
 
@@ -27,6 +28,7 @@ var Bugs = map[string]Bug{
 	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
 	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
+	"keep what was charged for a loss": KeptAssumption,
 }
 
 // StillBugs are those that show where machines stop with their clocks.
@@ -34,6 +36,9 @@ var StillBugs = map[string]Bug{"go on after the clocks stood still": StoodStill}
 
 // FullBugs are those that show where tables are full.
 var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverflow}
+
+// nobody is a writer that no member is.
+const nobody = 3
 
 // sabotage changes a message that m is about to take in.
 func (w *World) sabotage(m *member, msg *handoff.Msg) {
@@ -57,6 +62,12 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 			c.State.Slots = nil
 		case w.bug == CappedSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.Sealed):
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
+		case w.bug == KeptAssumption:
+			for j := range c.State.Slots {
+				if s := &c.State.Slots[j]; s.Writer == limit.GhostWriter {
+					s.Writer = nobody
+				}
+			}
 		case w.bug == PlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
 			for j := range c.State.Slots {
 				s := &c.State.Slots[j]

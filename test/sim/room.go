@@ -1,0 +1,40 @@
+package sim
+
+import (
+	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// charges notes what a decision may have put on a counter: hits that were refused are on it, too.
+func (x *span) charges(q *question) {
+	if q.q.Op == owner.Take {
+		x.charged += q.q.Hits
+	}
+}
+
+// roomy holds the count that a probe was told, after all faults, against what was ever charged (I10). More than that keeps
+// callers out of room that nobody has used. Who is gone may have left an assumption in place of its count, and a lease
+// is on it before it is spent; both are bounded elsewhere.
+func (o *oracle) roomy(q *question, v *verdict) {
+	a := o.accounts[q.q.Key]
+	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.a.Authority != owner.Full || o.w.o.MaxKeys > 0 {
+		return
+	}
+	index := a.index(v)
+	for _, x := range a.spans {
+		if x.index != index {
+			continue
+		}
+		o.w.stats.count("room looked at")
+		if x.extra > 0 || x.copiers != nil || x.troubles&(crashTrouble|stepTrouble) != 0 {
+			return
+		}
+		if x.troubles != 0 {
+			o.w.stats.count("room looked at after faults")
+		}
+		if most := x.charged + x.unknown; v.a.Before > most {
+			o.w.fail("I10: %s says that %d hits are charged in window %d of %04x, of which there were %d: %s", v.by.name(), v.a.Before, index, a.key[0]>>48, most, x)
+		}
+		return
+	}
+}
