@@ -246,6 +246,9 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 	if v.reset != 0 {
 		return http2.StreamError{StreamID: id, Code: v.reset}
 	}
+	if ends && r.length > 0 { // RFC 9113, 8.1.1
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
 	if len(c.streams)+c.abandoned >= int(c.server.o.Bounds.Streams) && (v.http == 0 || v.late) {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}

@@ -47,7 +47,10 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 // part takes in a part of a message, maybe its end.
 func (c *conn) part(k *Call, p []byte, ends bool) error {
 	k.read += int64(len(p))
+	k.whole = ends
 	switch {
+	case k.length >= 0 && k.read > k.length: // RFC 9113, 8.1.1
+		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	case !c.collect(k, p):
 		return c.heard(1)
 	case ends:

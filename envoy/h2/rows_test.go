@@ -316,7 +316,7 @@ func grpcRows() []row {
 		{"no message and no DATA", open(good), fail(200, 13, "cardinality violation: received no request message from non-client-streaming RPC")},
 		{"half a head", say("\x00\x00"), fail(200, 13, "unexpected EOF")},
 		{"half a message", say("\x00\x00\x00\x00\x02h"), fail(200, 13, "unexpected EOF")},
-		{"two messages", func(k *talk) { say("\x00\x00\x00\x00\x02hi\x00\x00\x00\x00\x02hi")(k) }, append(fail(200, 13, "cardinality violation: received multiple request messages for non-client-streaming RPC"), rst(1, 0)...)},
+		{"two messages", func(k *talk) { say("\x00\x00\x00\x00\x02hi\x00\x00\x00\x00\x02hi", "")(k) }, append(fail(200, 13, "cardinality violation: received multiple request messages for non-client-streaming RPC"), rst(1, 0)...)},
 		{"a message that is too large, before it comes", func(k *talk) {
 			k.open(1, false, good)
 			_ = k.WriteData(1, false, []byte("\x00\xff\xff\xff\xff"))
@@ -351,6 +351,15 @@ func grpcRows() []row {
 			k.message(1, true, "hi")
 		}, answered(1)})
 	}
+	declared := func(n string) fields { return with([2]string{"content-length", n}) }
+	rows = append(rows,
+		row{"8.1.1: more DATA than content-length says, at once", func(k *talk) { k.open(1, false, declared("3")); k.message(1, false, "hi") }, rst(1, protocol)},
+		row{"8.1.1: less", func(k *talk) { k.open(1, false, declared("8")); k.message(1, true, "hi") }, rst(1, protocol)},
+		row{"8.1.1: none at all", open(declared("7")), rst(1, protocol)},
+		row{"8.1: a client that has ended its message is not told to stop", func(k *talk) {
+			k.open(1, false, good)
+			_ = k.WriteData(1, true, []byte("\x00\x00\x00\x00\x02hi\x00\x00\x00\x00\x02hi"))
+		}, fail(200, 13, "cardinality violation: received multiple request messages for non-client-streaming RPC")})
 	return append(rows, row{"a header list that is too large", func(k *talk) {
 		b := k.pack(with([2]string{"x", strings.Repeat("x", 70<<10)}, [2]string{"y", strings.Repeat("x", 70<<10)}))
 		k.raw(http2.FrameHeaders, 1, 1, b[:16000])
