@@ -21,7 +21,7 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 	w := create(o, NoBug, &Rings{}, NewStats(), false)
 	r := &w.rules[0][0]
 	r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
-	r.name(w.keys[0].name)
+	r.name(w.keys[0])
 	w.planned = w.now
 	if left := time.Duration(r.limit.End(r.limit.Index(w.now)) - w.now); left < 20*time.Second {
 		t.Fatalf("the window ends in %v", left)

@@ -13,7 +13,8 @@ import (
 // key is what somebody is limited by; its rule may change.
 type key struct {
 	name   string
-	weight int // of the questions
+	alike  bool // its digests differ from others' in a few bits
+	weight int  // of the questions
 }
 
 // rule is a key's rule in one version of the rules.
@@ -70,7 +71,7 @@ func (v *verdict) whole() bool {
 func (w *World) invent() {
 	rules := make([]rule, w.o.Keys)
 	for i := range w.o.Keys {
-		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", i), weight: 1 + w.rnd.IntN(4)})
+		w.keys = append(w.keys, &key{name: w.keyName(i), alike: w.o.Alike, weight: 1 + w.rnd.IntN(4)})
 		if i == 0 && w.o.Leases.HotRate > 0 {
 			w.keys[i].weight = 60
 		}
@@ -85,7 +86,7 @@ func (w *World) invent() {
 		w.fit(r)
 		w.shallow(r)
 		w.mechanism(r)
-		r.name(w.keys[i].name)
+		r.name(w.keys[i])
 	}
 	w.rules = append(w.rules, rules)
 }
@@ -102,11 +103,34 @@ func (w *World) amount() uint32 {
 	return n
 }
 
+// keyName is the name of a key. Where all keys are to have one owner, names are tried until one has.
+func (w *World) keyName(i int) string {
+	name := fmt.Sprintf("k%d", i)
+	if !w.o.OneOwner {
+		return name
+	}
+	boots := make([]int, w.o.Slots)
+	for j := range w.o.Members {
+		boots[j] = 1
+	}
+	r := w.rings.of(boots)
+	for n := 0; ; n++ {
+		name := fmt.Sprintf("k%d.%d", i, n)
+		if r.At(r.Owner(ring.Hash((&rule{}).place(name)))).ID == slotID(0) {
+			return name
+		}
+	}
+}
+
 // name gives a rule its counter: other algorithms, windows and shard_by are other counters.
-func (r *rule) name(key string) {
-	h := ring.Hash(fmt.Sprintf("%s|%v|%v|%d", key, r.limit.Algorithm, r.limit.Window, r.shard))
+func (r *rule) name(k *key) {
+	h := ring.Hash(fmt.Sprintf("%s|%v|%v|%d", k.name, r.limit.Algorithm, r.limit.Window, r.shard))
 	r.digest = owner.Key{h, h * 0x9E3779B97F4A7C15}
-	r.owner = ring.Hash(r.place(key))
+	if k.alike {
+		r.digest[0] = h << 48
+		r.digest[1] = h >> 16 & 0xffff
+	}
+	r.owner = ring.Hash(r.place(k.name))
 }
 
 // place is what the ring places the counter by.
@@ -135,7 +159,7 @@ func (w *World) amend() {
 		w.mechanism(r)
 	}
 	w.fit(r)
-	r.name(w.keys[i].name)
+	r.name(w.keys[i])
 	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by", "mechanism"}[kind] + " changed")
 	w.rules = append(w.rules, next)
 	version := len(w.rules) - 1

@@ -51,6 +51,10 @@ type Options struct {
 	MaxKeys int // counters that a member has room for; 0: for all
 	Domains int // that the keys belong to in turn; 0: one
 
+	// Key sets of an adversary who knows everything but the tables' seed.
+	OneOwner bool // all keys have one owner, as long as the members are those of the start
+	Alike    bool // the digests of keys differ in a few bits
+
 	Leases Leases
 }
 
@@ -98,6 +102,9 @@ func Expand(seed uint64) Options {
 	}
 	maybe(0.2, func() { o.Full = true })
 	o.still(rand.New(rand.NewPCG(seed, 0x57111)))
+	if seed%16 == 2 { // none of those in testdata
+		o.choose(rand.New(rand.NewPCG(seed, 0xadce)))
+	}
 	return o
 }
 
@@ -112,7 +119,15 @@ func ExpandFull(seed uint64) Options {
 	if o.Leaves+o.Joins+o.Rolls == 0 {
 		o.Rolls = 1
 	}
+	if seed%4 == 1 { // none of those in testdata
+		o.choose(rand.New(rand.NewPCG(seed, 0xadce)))
+	}
 	return o
+}
+
+// choose has an adversary choose the keys of some seeds.
+func (o *Options) choose(r *rand.Rand) {
+	o.OneOwner, o.Alike = r.IntN(2) == 0, r.IntN(2) == 0
 }
 
 // ExpandStill is Expand for seeds in which machines stop with their clocks and nothing else goes wrong, with few keys and small limits of

@@ -69,6 +69,9 @@ func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	if expand(1).MaxKeys > 0 && stats.Counts["authority: overflow"] == 0 {
 		t.Error("no table was full: the test shows nothing")
 	}
+	if expand(1).MaxKeys > 0 && min(stats.Counts["keys: one owner"], stats.Counts["keys: alike"]) == 0 {
+		t.Error("no adversary chose keys")
+	}
 	if stats.Fewest < 1000 {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}

@@ -128,6 +128,12 @@ func create(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) *World
 	w.now += w.rnd.Int64N(3600e9)
 	w.unlink()
 	w.oracle.init(w)
+	if o.OneOwner {
+		stats.count("keys: one owner")
+	}
+	if o.Alike {
+		stats.count("keys: alike")
+	}
 	w.invent()
 	for i := range w.slots {
 		w.slots[i].id = slotID(i)
