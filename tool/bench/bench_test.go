@@ -125,7 +125,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 // The calls in flight are as many as were asked for, at the server.
 func TestInflight(t *testing.T) {
 	for _, n := range []int{1, 5, 40} {
-		s := &gauge{}
+		s := &gauge{want: int64(n), full: make(chan struct{})}
 		l := newLoad(t, Options{Targets: []Target{serve(t, s)}, Conns: 4})
 		run(t, l, Phase{Inflight: n}, 200*time.Millisecond)
 		if got := int(s.most.Load()); got != n {
@@ -134,16 +134,26 @@ func TestInflight(t *testing.T) {
 	}
 }
 
+// gauge answers no call until as many as are wanted are there, and then a little later, for more to be seen.
 type gauge struct {
 	pb.UnimplementedRateLimitServiceServer
+	want      int64
+	full      chan struct{} // closed once they are
 	now, most atomic.Int64
 }
 
 func (g *gauge) ShouldRateLimit(context.Context, *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	n := g.now.Add(1)
-	for m := g.most.Load(); n > m && !g.most.CompareAndSwap(m, n); m = g.most.Load() {
+	for m := g.most.Load(); n > m; m = g.most.Load() {
+		if g.most.CompareAndSwap(m, n) && n == g.want {
+			close(g.full)
+		}
 	}
-	time.Sleep(10 * time.Millisecond) // long enough for all to be here
+	select {
+	case <-g.full:
+		time.Sleep(10 * time.Millisecond)
+	case <-time.After(10 * time.Second): // there are fewer
+	}
 	g.now.Add(-1)
 	return &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}, nil
 }
