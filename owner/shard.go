@@ -109,7 +109,7 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 	sum := st
 	sum.Charged = saturatingAdd(st.Charged, h.extra)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && s.assumes(e) {
+	if sum = h.answer(sum, d); h.charges() && d.Over && s.slab.find(e, w, limit.GhostWriter) != nil { // see assumes
 		return true
 	} else if h.charges() {
 		if !s.charge(e, h.rule, w, h.Hits) {

@@ -151,11 +151,6 @@ func (s *said) of(id uint32) *answerSeen {
 	return s.streams[id]
 }
 
-// reset reports whether the server has reset the stream of a frame.
-func (s *said) reset(frame []byte) bool {
-	return s.of(binary.BigEndian.Uint32(frame[5:]) & mostWindow).reset
-}
-
 // data is how many bytes of data the server has sent.
 func (s *said) data() (n uint64) {
 	for _, a := range s.streams {
@@ -244,8 +239,10 @@ func (a *answerSeen) differs(b *answerSeen) string {
 
 // serveOracle is x/net's server.
 func serveOracle(nc net.Conn) {
-	s := &http2.Server{MaxConcurrentStreams: oracleStreams, MaxUploadBufferPerStream: streamWindow, MaxUploadBufferPerConnection: connWindow}
-	s.ServeConn(nc, &http2.ServeConnOpts{Handler: http.HandlerFunc(oracleCall), BaseConfig: &http.Server{ErrorLog: log.New(io.Discard, "", 0)}})
+	s := &http2.Server{ //nolint:staticcheck // net/http has no function that serves one connection
+		MaxConcurrentStreams: oracleStreams, MaxUploadBufferPerStream: streamWindow, MaxUploadBufferPerConnection: connWindow,
+	}
+	s.ServeConn(nc, &http2.ServeConnOpts{Handler: http.HandlerFunc(oracleCall), BaseConfig: &http.Server{ErrorLog: log.New(io.Discard, "", 0)}}) //nolint:staticcheck // the same
 }
 
 // oracleCall answers a call of methods() by gRPC's rules.
@@ -283,7 +280,7 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Trailer", "Grpc-Status")
-	w.WriteHeader(200)
+	w.WriteHeader(http.StatusOK)
 	for _, m := range out {
 		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...))
 	}

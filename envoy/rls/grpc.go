@@ -42,6 +42,10 @@ const maxStreams = 1 << 12
 const maxHeaders = 128 << 10
 
 const (
+	readBuffer   = 4 << 10  // bytes that are read at once of a connection
+	streamWindow = 64 << 10 // bytes that a client may send of a call before they are read
+	connWindow   = 1 << 20  // the same for all calls of a connection
+
 	handshakeTime = 5 * time.Second  // for TLS and HTTP/2's preface and settings
 	questionTime  = 30 * time.Second // for a call's message to arrive
 )
@@ -65,6 +69,8 @@ func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.Creds(o.Gate.Credentials(o.TLS, true)),
 		grpc.InTapHandle(hurry),
+		// What a connection keeps that asks nothing is bounded by these. Windows that are told do not grow to 16 MiB by themselves.
+		grpc.ReadBufferSize(readBuffer), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		// Measured: a fifth less CPU a call, for stacks that have grown stay grown. Calls beyond them get a goroutine each.
 		grpc.NumStreamWorkers(uint32(max(32, 8*runtime.GOMAXPROCS(0)))),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

@@ -279,8 +279,17 @@ func (o *oracle) left(m *member) {
 		return
 	}
 	if alone {
-		o.current(func(_ *account, x *span) { x.extra += x.limit })
+		o.current(func(_ *account, x *span) {
+			x.extra += x.limit
+			x.troubles |= crashTrouble // they count from nothing
+		})
 	}
+}
+
+// lagged sees that the clock of a machine which was moved is right again. It took keys over by a clock that was behind, and so nothing
+// of what others had admitted in windows that had not begun for it.
+func (o *oracle) lagged() {
+	o.current(func(_ *account, x *span) { x.extra += x.limit })
 }
 
 // inherit notes who knows x after a farewell, by the ring of a member.

@@ -46,6 +46,7 @@ type oracle struct {
 	loans    map[loan]*terms
 	known    map[writing]uint64 // charges of each writer that another member has been told
 	lent     map[writing]uint64 // what each grantor has lent
+	carried  map[carried]uint64 // hits
 	exact    bool               // nothing hinders anybody, so every answer is by full authority
 }
 
@@ -57,7 +58,7 @@ type writing struct {
 }
 
 func (o *oracle) init(w *World) {
-	*o = oracle{w: w, accounts: map[owner.Key]*account{}, written: map[writing]limit.Slot{}, loans: map[loan]*terms{}, known: map[writing]uint64{}, lent: map[writing]uint64{}, leastN: w.o.Slots, severed: make([]int64, w.o.Slots)}
+	*o = oracle{w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[writing]limit.Slot{}, loans: map[loan]*terms{}, known: map[writing]uint64{}, lent: map[writing]uint64{}, leastN: w.o.Slots, severed: make([]int64, w.o.Slots)}
 	o.divided = math.MinInt64 / 2
 	for i := range o.last {
 		o.last[i] = math.MinInt64 / 2
@@ -275,6 +276,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
 	x.charges(q)
+	o.carry(a, x, q, v)
 	whole := v.whole()
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)

@@ -12,6 +12,20 @@ func (x *span) charges(q *question) {
 	}
 }
 
+// carry notes a share that was admitted at the end of a window by a member that knew of hits in the next one, by another clock: it charges
+// them there.
+func (o *oracle) carry(a *account, x *span, q *question, v *verdict) {
+	if q.q.Op == owner.Take && v.a.Authority == owner.Share && x.end-v.until <= int64(limit.Ahead) {
+		o.carried[carried{a, x.index + 1}] += q.q.Hits
+	}
+}
+
+// carried is a window into which hits may have been carried.
+type carried struct {
+	account *account
+	window  int64
+}
+
 // roomy holds the count that a probe was told, after all faults, against what was ever charged (I10). More than that keeps
 // callers out of room that nobody has used. Who is gone may have left an assumption in place of its count, and a lease
 // is on it before it is spent; both are bounded elsewhere.
@@ -32,7 +46,7 @@ func (o *oracle) roomy(q *question, v *verdict) {
 		if x.troubles != 0 {
 			o.w.stats.count("room looked at after faults")
 		}
-		if most := x.charged + x.unknown; v.a.Before > most {
+		if most := x.charged + x.unknown + o.carried[carried{a, index}]; v.a.Before > most {
 			o.w.fail("I10: %s says that %d hits are charged in window %d of %04x, of which there were %d: %s", v.by.name(), v.a.Before, index, a.key[0]>>48, most, x)
 		}
 		return

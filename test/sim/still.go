@@ -44,7 +44,10 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 	default:
 		m.stepped = true
 		w.oracle.severed[m.slot] = w.now // it goes on as it was until it has heard the others
-		w.after(w.upto(3*time.Second), m, m.setRight)
+		w.after(w.upto(3*time.Second), m, func() {
+			w.oracle.lagged()
+			m.setRight()
+		})
 	}
 	m.wake()
 }
