@@ -16,6 +16,7 @@ type Server struct {
 	o       Options
 	calls   sync.Pool // of *Call
 	account *budget.Account
+	pace    pace
 
 	mu struct {
 		sync.Mutex
