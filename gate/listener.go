@@ -4,7 +4,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,7 +26,6 @@ type listener struct {
 	surface *Surface
 	most    int
 	gauge   prometheus.Gauge
-	due     time.Time    // of the next connection, in a flood; of the goroutine that accepts alone
 	turn    atomic.Int64 // connections accepted so far: the clock by which silence is told
 
 	mu   sync.Mutex
@@ -40,7 +38,6 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(l.early(time.Now()))
 	c := &conn{Conn: raw, of: l}
 	c.heard.Store(l.turn.Add(1))
 	l.mu.Lock()
@@ -57,22 +54,6 @@ func (l *listener) Accept() (net.Conn, error) {
 		silent.Close()
 	}
 	return c, nil
-}
-
-// Connections are accepted at once as long as they are few; of a flood so many a second. The rest waits in the kernel, and clients that are
-// connected do not wait for it.
-const (
-	acceptBurst = 512
-	acceptEvery = time.Second / 2000
-)
-
-// early is how long a connection comes too early, now.
-func (l *listener) early(now time.Time) time.Duration {
-	if least := now.Add(-acceptBurst * acceptEvery); l.due.Before(least) {
-		l.due = least
-	}
-	l.due = l.due.Add(acceptEvery)
-	return l.due.Sub(now)
 }
 
 // silentLocked is the connection that was heard longest ago, one that was answered only if there is no other.

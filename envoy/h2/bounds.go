@@ -24,7 +24,6 @@ func (n *noise) call() { n.left += noiseOfCall }
 
 // heard takes n from what the client has left.
 func (c *conn) heard(n int) error {
-	c.spending.spent += time.Duration(n) * costOfNoise
 	most := c.server.o.Bounds.Noise
 	if c.noise.left = min(c.noise.left, most) - n; c.noise.left >= 0 {
 		return nil

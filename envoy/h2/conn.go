@@ -43,7 +43,6 @@ type conn struct {
 	noted     int64 // keeps, as far as account has it
 	abandoned int   // calls that the client gave up and whose methods have not answered
 	noise     noise
-	spending  spending
 	served    bool // a call was answered
 
 	output
@@ -73,7 +72,6 @@ const (
 // serve runs the connection to its end. Not with mu held.
 func (c *conn) serve() {
 	defer c.end()
-	c.server.pace.admit(c.server.o.TLS != nil)
 	if !c.greet() {
 		return
 	}
@@ -155,12 +153,8 @@ func (c *conn) refuseTLS(err error) {
 // loop reads and serves until the connection ends. Not with mu held.
 func (c *conn) loop() error {
 	for {
-		n, err := 0, error(nil)
-		if !c.in.whole() {
-			n, err = c.in.fill(c.nc)
-		}
+		_, err := c.in.fill(c.nc)
 		c.mu.Lock()
-		c.spending.spent += time.Duration(n) * costOfByte
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			c.now = time.Now()
@@ -172,23 +166,18 @@ func (c *conn) loop() error {
 		if err == nil {
 			err = c.settle()
 		}
-		owed := c.spending.settleUp()
 		c.mu.Unlock()
-		if owed > 0 {
-			owed = c.server.pace.wait(time.Now(), owed)
-		}
 		if err != nil {
 			return err
 		}
-		time.Sleep(owed)
 	}
 }
 
-// batch goes through the whole frames that have been read, all unless they cost too much.
+// batch goes through all whole frames that have been read.
 func (c *conn) batch() error {
 	c.busy = true
 	defer func() { c.busy = false }()
-	for c.in.whole() && !c.spending.much() {
+	for c.in.whole() {
 		h, err := c.fr.ReadFrameHeader()
 		if err == nil {
 			err = c.frame(h)

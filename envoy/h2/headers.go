@@ -3,7 +3,6 @@ package h2
 import (
 	"bytes"
 	"encoding/binary"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -200,7 +199,7 @@ func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	self := c.headers.self
 	c.headers.self = false
-	r, err := c.unpack(block)
+	r, err := c.headers.unpack(block)
 	if err != nil {
 		return err
 	}
@@ -228,17 +227,6 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
 	return c.open(id, r, ends)
-}
-
-// unpack gives what a block says, and notes what that has cost.
-func (c *conn) unpack(block []byte) (*request, error) {
-	if len(block) < costlyBlock {
-		return c.headers.unpack(block)
-	}
-	began := time.Now()
-	r, err := c.headers.unpack(block)
-	c.spending.spent += min(time.Since(began), earnedMost)
-	return r, err
 }
 
 // trailers end a message.

@@ -127,7 +127,6 @@ func (c *conn) finishRequest(k *Call) error {
 		return c.heard(1)
 	}
 	c.noise.call()
-	c.spending.earn()
 	k.serving = true
 	c.mu.Unlock()
 	k.method.Serve(k)

@@ -16,7 +16,6 @@ type Server struct {
 	o       Options
 	calls   sync.Pool // of *Call
 	account *budget.Account
-	pace    pace
 
 	mu struct {
 		sync.Mutex
