@@ -347,8 +347,12 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		if st == handoff.Given && m.Losses == nil {
 			m.Losses = n.serial.machine.Losses(now)
 		}
+		if st == handoff.Given && e != nil && e.note == c.Owner {
+			e = s.recall(&hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, kind: owned, rule: s.rule(e)}, e)
+		}
 		switch {
 		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
+			e.setIncomplete()
 			n.mournEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:

@@ -14,14 +14,15 @@ type entry struct {
 	heat    uint16 // how often its key is asked for, see hot.go
 }
 
-// An entry's word is, from the top: until, 43 bits; whether it is a copy; the domain's slot, 10 bits; its shape + 1, 10 bits.
+// An entry's word is, from the top: until, 42 bits; whether it is complete; whether it is a copy; the domain's slot, 10 bits; its shape + 1, 10 bits.
 const (
 	shapeBits   = 10
 	domainBits  = 10
 	domainSlots = 1 << domainBits
 	domainAt    = shapeBits
 	copyBit     = 1 << (shapeBits + domainBits) // the key is another member's, as far as the ledgers are concerned
-	untilAt     = shapeBits + domainBits + 1
+	completeBit = copyBit << 1                  // what sketches have counted of the key is in the entry, too
+	untilAt     = shapeBits + domainBits + 2
 	// maxShapes caps the windows, algorithms and bursts that one shard knows at a time.
 	maxShapes = 1<<shapeBits - 1
 
@@ -61,6 +62,14 @@ func (e *entry) over(now int64) bool { return e.until()+int64(ahead) <= now }
 
 // copied says that e counts among the copies.
 func (e *entry) copied() bool { return e.word&copyBit != 0 }
+
+// complete reports whether e counts what sketches have counted of its key. It does from this member's first decision on until the key's token goes
+// away: who has it then may count in its sketch.
+func (e *entry) complete() bool { return e.word&completeBit != 0 }
+
+func (e *entry) setComplete() { e.word |= completeBit }
+
+func (e *entry) setIncomplete() { e.word &^= completeBit }
 
 // domain is the slot of e's domain.
 func (e *entry) domain() uint16 { return uint16(e.word >> domainAt & (domainSlots - 1)) }

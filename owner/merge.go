@@ -80,6 +80,11 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 		}
 		s.renew(e, r, now)
 		e.note, e.epoch = c.Owner, 0
+		e.setIncomplete()
+	}
+	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
+	if e != nil {
+		e = s.recallMine(&h, e)
 	}
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil {
@@ -93,13 +98,15 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 	if s.guard(in); len(in.Slots) == 0 && !dropped {
 		return true, refused
 	}
-	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
 	if e == nil {
-		if e = s.insert(&h, true); e == nil {
+		if e = s.insert(&h, true); e != nil {
+			e = s.recallMine(&h, e)
+		}
+		if e == nil {
 			s.keepInSketch(&h, in)
 			return false, refused
 		}
-		s.load(e, r, &s.state) // what a sketch counted
+		s.load(e, r, &s.state)
 	}
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
@@ -110,6 +117,14 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 	}
 	n.merged(s, e, r)
 	return true, refused
+}
+
+// recallMine is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
+func (s *shard) recallMine(h *hit, e *entry) *entry {
+	if e.complete() || s.over.live.Load() == 0 || s.view.Hold(h.Owner, e.gained(h.Owner)).Reason != handoff.Mine {
+		return e
+	}
+	return s.recall(h, e)
 }
 
 // merged follows up on a merge into e by rule r.

@@ -265,8 +265,11 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 			s.dropGhost(e)
 		}
 	}
+	if e != nil && !e.complete() {
+		e = s.recall(ht, e)
+	}
 	var until int64
-	if known {
+	if known = known && e != nil; known {
 		until = e.until()
 	}
 	e, overflow = s.count(ht, e, &a.Decision)

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
 )
 
 // maxCells of a sketch go in one message.
@@ -63,14 +64,87 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 	return true
 }
 
+// recall makes e complete: this member decides its key from now on, and others may have counted it in sketches since e was written. It returns
+// nil if there is no room for that: the sketch counts all that is known then.
+func (s *shard) recall(h *hit, e *entry) *entry {
+	e.setComplete()
+	if s.absorbSketches(h, e) {
+		return e
+	}
+	s.keepInSketch(h, &s.state)
+	s.tables[owned].remove(h.hash, h.Key)
+	return nil
+}
+
+// absorbSketches makes e, of the owned table, count no less than sketches have counted of its key. It reports whether there was room, and leaves
+// what e would have to count in s.state if not.
+func (s *shard) absorbSketches(h *hit, e *entry) bool {
+	if s.over.live.Load() == 0 {
+		return true
+	}
+	r := h.Question.Rule
+	s.load(e, r, &s.state)
+	if !s.over.addTo(h, &s.state, s.inst) {
+		return true
+	}
+	r.Trim(&s.state, h.now)
+	until := e.until()
+	if !s.store(e, r, &s.state) {
+		return false
+	}
+	e.prolong(until)
+	return true
+}
+
+// addTo charges writer in st for what sketches have counted of h's key beyond st, and reports whether that was anything. It looks at the windows
+// before and after the current one, too: other members' clocks may be behind or ahead.
+func (k *sketches) addTo(h *hit, st *limit.State, writer uint64) (added bool) {
+	r := h.Question.Rule
+	raise := func(at int64, est uint64) {
+		if used := saturatingSub(r.Used(st, at), untold(st, r, at)); est > used {
+			r.Take(st, at, writer, est-used)
+			added = true
+		}
+	}
+	w := r.Index(h.now)
+	if r.Algorithm != limit.FixedWindow {
+		raise(h.now, saturatingAdd(k.estimate(h), k.estimateAt(h, w+1)))
+		return added
+	}
+	if r.End(w-1)+int64(ahead) > h.now {
+		raise(r.End(w-2), k.estimateAt(h, w-1))
+	}
+	raise(h.now, k.estimateAt(h, w))
+	raise(r.End(w), k.estimateAt(h, w+1))
+	return added
+}
+
+// untold is how much of what is used in st at that time no sketch has counted, at most: what members admitted under SHARE and told later. A bucket's
+// level is rounded up, so that it may be a hit less.
+func untold(st *limit.State, r limit.Rule, at int64) (hits uint64) {
+	w, bucket := r.Index(at), r.Algorithm.Bucket()
+	for _, f := range st.Slots {
+		switch {
+		case f.Writer&1 != 0 || f.Writer == limit.GhostWriter || r.Algorithm == limit.FixedWindow && f.At != w:
+		case bucket:
+			hits = saturatingAdd(hits, saturatingSub(f.Charged, f.Refunded)/drain(uint64(r.End(0)), r.Limit))
+		default:
+			hits = saturatingAdd(hits, f.Charged)
+		}
+	}
+	if bucket {
+		hits++
+	}
+	return hits
+}
+
 // exportOverflow makes c, which has no slots, what the sketch has counted of its key.
 func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.Counter) {
 	if s.over.live.Load() == 0 || c.Rule.Valid() != nil {
 		return
 	}
 	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, kind: owned, rule: c.Rule}
-	if est := s.over.estimate(&h); est > 0 {
-		c.Rule.Take(&c.State, now, s.inst, est)
+	if s.over.addTo(&h, &c.State, s.inst) {
 		c.End = c.Rule.Expires(&c.State)
 	}
 }

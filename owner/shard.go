@@ -252,13 +252,12 @@ func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	return st
 }
 
-// insert makes an entry that starts with what the sketch may have counted for it.
+// insert makes an entry, or returns nil. It starts with what sketches have counted of the key, unless it is a copy.
 func (s *shard) insert(h *hit, copied bool) *entry {
 	shape, ok := s.shape(h.rule)
 	if !ok {
 		return nil
 	}
-	est := s.over.estimate(h)
 	e := s.tables[h.kind].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
 	if e == nil {
 		return nil
@@ -270,19 +269,18 @@ func (s *shard) insert(h *hit, copied bool) *entry {
 	}
 	w := h.rule.Index(h.now)
 	e.setUntil(h.rule.End(w))
-	switch {
-	case h.rule.Algorithm == limit.FixedWindow && h.kind == owned:
-		if est > 0 {
-			s.charge(e, h.rule, w, est)
-		}
-	case h.rule.Algorithm == limit.FixedWindow:
-		e.raise(est)
-	case est > 0:
-		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-		h.rule.Take(&s.state, h.now, s.inst, est)
-		s.store(e, h.rule, &s.state)
-	case h.rule.Algorithm == limit.SlidingWindow:
+	if h.rule.Algorithm == limit.SlidingWindow {
 		e.setUntil(h.rule.End(w + 1))
+	}
+	switch {
+	case h.kind != owned:
+		e.raise(s.over.estimate(h))
+	case copied: // recall adds what sketches have counted when this member decides the key
+	case !s.absorbSketches(h, e):
+		s.tables[owned].remove(h.hash, h.Key)
+		return nil
+	default:
+		e.setComplete()
 	}
 	return e
 }

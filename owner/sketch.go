@@ -81,7 +81,7 @@ func (p *sketchPart) estimate(h *hit, x uint64, w int64) (most uint64) {
 	window := time.Duration(h.rule.End(0))
 	n, _ := turn(h.rule, w)
 	for i := range p.list {
-		if k := &p.list[i]; k.end > h.now && (k.window == window && k.turn == n || k.window == 0) && k.knows(h) {
+		if k := &p.list[i]; k.end+int64(ahead) > h.now && (k.window == window && k.turn == n || k.window == 0) && k.knows(h) {
 			most = max(most, k.estimate(sketchHash(x, h.kind, w)))
 		}
 	}
@@ -102,6 +102,14 @@ func (k *sketches) estimate(h *hit) uint64 {
 		est = saturatingAdd(est, p.estimate(h, x, w-1))
 	}
 	return est
+}
+
+// estimateAt is at least the hits of h's key that a sketch has counted in window w.
+func (k *sketches) estimateAt(h *hit, w int64) uint64 {
+	p, x := k.part(h.Key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.estimate(h, x, w)
 }
 
 // add charges h.

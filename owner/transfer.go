@@ -165,10 +165,17 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 	bytes := 0
 	for end := min(slots.size, c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
 		e := slots.full(c.at)
-		if e == nil || e.over(now) || !p.picks(e.note) {
+		if e == nil || !p.picks(e.note) {
 			continue
 		}
-		if p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine {
+		away := p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine
+		if away {
+			e.setIncomplete()
+		}
+		if e.over(now) {
+			continue
+		}
+		if away {
 			t.disown(e)
 			n.mournGiven(s, now, e, &c.t)
 		}

@@ -40,7 +40,7 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 		a.at = t
 	}
 	if a.level <= 0 {
-		a.level, a.skew = 0, 0
+		a.level, a.skew, a.early, a.freed = 0, 0, a.freed, 0
 		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, heir: x.heir, deciders: x.deciders[:0], left: x.left, balance: x.balance}
 		o.touch(x)
 		if v.a.Authority == owner.Share {
@@ -58,6 +58,7 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	hits := float64(q.q.Hits)
 	free := min(a.credit, hits)
 	a.credit -= free
+	a.freed += free
 	a.level += hits - free
 	a.skew = max(a.skew, a.rate()*float64(v.until-v.since))
 	if x.troubles&stepTrouble != 0 {
@@ -65,9 +66,9 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 		a.skew = max(a.skew, a.rate()*1.1e9)
 	}
 	// A bucket charges in full when at least one hit fits: the last one may go beyond. Its answer was over then.
-	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
+	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.early + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
 		o.w.fail("I8: question #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
-			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew, x)
+			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew+a.early, x)
 	}
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
 }

@@ -92,6 +92,11 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 		t.most = 0
 	}
 	t.window, t.total, t.most = g.Window, g.Total, max(t.most, g.Total)
+	if !a.rule.Algorithm.Bucket() {
+		if x := o.at(a, g.Window); !slices.Contains(x.lenders, m) { // what another owner lent is spent by m's clock from now on
+			x.lenders = append(x.lenders, m)
+		}
+	}
 	if gain == 0 {
 		return
 	}
@@ -108,9 +113,6 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	x := o.at(a, g.Window)
 	x.limit = max(x.limit, uint64(g.Limit))
 	a.until = x.end
-	if !slices.Contains(x.lenders, m) {
-		x.lenders = append(x.lenders, m)
-	}
 	o.holds(x, m, a.owner)
 	o.copiedFirst(m, a, g, gain)
 	o.w.sabotageGrant(m, a, gain)

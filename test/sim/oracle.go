@@ -76,6 +76,8 @@ type account struct {
 	spans  []*span   // windows, the newest last; of a bucket the one busy period
 	level  float64   // of a bucket, in hits
 	credit float64   // of a bucket: hits given back
+	freed  float64   // of a bucket: hits that credit has paid for since it was last empty
+	early  float64   // the same, before it was: refunds may be seen before the charges that they are for
 	at     int64     // of level, by the decider's clock
 	by     *member
 	skew   float64 // hits that other clocks let through

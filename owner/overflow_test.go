@@ -1,0 +1,116 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/limit"
+)
+
+// pieces are what a member sends that has counted hits of q in its sketch at now.
+func pieces(now int64, q Question, hits uint64) (out []*handoff.Overflow) {
+	k := &sketches{}
+	k.add(&hit{Question: &Question{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Hits: hits}, now: now, kind: owned, rule: q.Rule})
+	for i := range shards {
+		out = append(out, k.give(i, now)...)
+	}
+	return out
+}
+
+// A member has a copy of a key that an earlier owner sent. The owner in between counted the key in its sketch: the new one counts both when it
+// begins to decide the key, and no more of sketches afterwards.
+func TestCopyCountsWhatSketchesCounted(t *testing.T) {
+	const counter, share = 0x201, 0x200
+	for _, alg := range algorithms {
+		for _, c := range []struct {
+			name   string
+			writer uint64
+			copied uint64 // hits in the copy
+			at     int64  // when the owner in between counted, by its clock
+			want   uint64
+		}{
+			{"as much as the copy or more", counter, 3, t0, 9},
+			{"more of it in the copy", counter, 20, t0, 20},
+			{"beside a share that was told of", share, 3, t0, 12},
+			{"by a clock that is ahead", counter, 3, t0 + 60*second, 9},
+		} {
+			q := ask(1, 100, time.Minute, 1)
+			q.Rule.Algorithm = alg
+			n, send := pairOf(t, Options{})
+			var in limit.State
+			q.Rule.Take(&in, t0, c.writer, c.copied)
+			m := counterOf(q)
+			m.State = in
+			send(t0, handoff.Replica, m)
+			for _, o := range pieces(c.at, q, 9) {
+				if !n.over.take(o, t0) {
+					t.Fatal("a piece was refused")
+				}
+			}
+			now, want := t0, c.want
+			if c.at > now && alg == limit.FixedWindow {
+				take(n, now, q) // the count of the next window is kept from the first decision on
+				now = c.at
+			}
+			a := take(n, now, q)
+			if alg.Bucket() && c.writer == share {
+				want-- // levels are rounded up, both
+			}
+			if a.Before < want || a.Before > want+1 {
+				t.Errorf("%v, %s: %d hits before, want %d", alg, c.name, a.Before, want)
+			}
+			for _, o := range pieces(now, q, 90) {
+				n.over.take(o, now)
+			}
+			if b := take(n, now, q); b.Before != a.After {
+				t.Errorf("%v, %s: a sketch that comes later makes %d of %d", alg, c.name, b.Before, a.After)
+			}
+		}
+	}
+}
+
+// Where there is no room for what sketches have counted, the sketch goes on, with what the copy knew.
+func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
+	q := ask(1, 100, time.Minute, 1)
+	q.Rule.Algorithm = limit.SlidingLog
+	n, send := pairOf(t, Options{})
+	send(t0, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
+	for _, o := range pieces(t0, q, 40) {
+		n.over.take(o, t0)
+	}
+	n.records.quota = 0
+	if a := take(n, t0, q); a.Before != 70 || a.Authority != Overflow {
+		t.Errorf("%+v", a)
+	}
+}
+
+// A token goes alone with what this member's sketch has counted, be it in a window that is over by this member's clock only, and be there an old
+// copy of the key.
+func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
+	for _, stale := range []bool{false, true} {
+		w := newNetwork(t, 2, Options{}, "a", "b")
+		n := w.nodes["a"]
+		q := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Minute, 1)
+		end := q.Rule.End(q.Rule.Index(w.now))
+		if stale {
+			n.Step(w.now, "b", w.insts["b"], &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
+		}
+		for _, o := range pieces(w.now, q, 9) {
+			n.over.take(o, w.now)
+		}
+		s, h := n.shard(q.Key)
+		for _, now := range []int64{w.now, end + 100*milli} {
+			c := counterOf(q)
+			x := hit{Question: &q, now: now, hash: h, kind: owned, rule: q.Rule}
+			if e := s.tables[owned].find(h, q.Key); e != nil {
+				c = s.export(s.recall(&x, e))
+			} else {
+				s.exportOverflow(h, now, &c)
+			}
+			if used := q.Rule.Used(&c.State, end-1); used != 9 {
+				t.Errorf("stale copy %v, %v after the window's end: %d of 9 hits go along", stale, time.Duration(now-end), used)
+			}
+		}
+	}
+}
