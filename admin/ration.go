@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/common/expfmt"
 )
 
 const (
@@ -68,9 +72,36 @@ func (p *pages) of(next http.Handler) http.HandlerFunc {
 	}
 }
 
+// plain is r with nothing in it but what decides about a page: no parameters, since no page has any, and of the headers the format and whether it is
+// to be compressed. So there are few different pages, however clients ask for them.
+func plain(r *http.Request) *http.Request {
+	format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)), "; escaping=")
+	out := *r
+	out.URL, out.Header = &url.URL{Path: r.URL.Path}, http.Header{"Accept": {format}}
+	if acceptsGzip(r.Header) {
+		out.Header.Set("Accept-Encoding", "gzip")
+	}
+	return &out
+}
+
+// acceptsGzip reports whether a client with these headers reads gzip.
+func acceptsGzip(h http.Header) bool {
+	for _, v := range h.Values("Accept-Encoding") {
+		for coding := range strings.SplitSeq(v, ",") {
+			name, q, _ := strings.Cut(coding, ";")
+			if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+				n, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(q), "q="), 64)
+				return err != nil || n > 0
+			}
+		}
+	}
+	return false
+}
+
 // page is the page that r asks for. It has no status where it could not be made in time.
 func (p *pages) page(next http.Handler, r *http.Request) *made {
-	key := strings.Join([]string{r.Method, r.URL.String(), r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
+	r = plain(r)
+	key := strings.Join([]string{r.Method, r.URL.Path, r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
 	p.mu.Lock()
 	m, others := p.next[key]
 	if !others {

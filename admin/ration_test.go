@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,5 +143,70 @@ func TestPagesKeepTheirHeaders(t *testing.T) {
 	}
 	if p.held != 0 || len(p.sending) != 0 {
 		t.Errorf("%d bytes held by nobody", p.held)
+	}
+}
+
+// However requests for a page differ, there are few pages to be made: clients that ask for the same wait for one.
+func TestPagesAreFew(t *testing.T) {
+	var arrived, rendered atomic.Int64
+	hold := make(chan struct{})
+	p := newPages(nil)
+	pages := p.of(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rendered.Add(1) == 1 {
+			<-hold // the others come meanwhile
+		}
+		_, _ = io.WriteString(w, r.URL.RawQuery)
+	}))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived.Add(1)
+		pages(w, r)
+	}))
+	defer srv.Close()
+	var asking sync.WaitGroup
+	get := func(i int) {
+		req, _ := http.NewRequest(http.MethodGet, srv.URL+"/metrics?x="+strconv.Itoa(i), nil)
+		req.Header.Set("Accept", "text/x-"+strconv.Itoa(i)+", text/plain;q=0."+strconv.Itoa(i+1))
+		req.Header.Set("Accept-Encoding", "x"+strconv.Itoa(i)+", gzip")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer res.Body.Close()
+		if b, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK || len(b) > 0 {
+			t.Errorf("%d %s", res.StatusCode, b)
+		}
+	}
+	asking.Go(func() { get(0) })
+	for rendered.Load() == 0 {
+		runtime.Gosched()
+	}
+	for i := range 40 {
+		asking.Go(func() { get(i + 1) })
+	}
+	for arrived.Load() < 41 {
+		runtime.Gosched()
+	}
+	close(hold)
+	asking.Wait()
+	if n := rendered.Load(); n > 8 {
+		t.Errorf("%d pages were made for 41 requests of one", n)
+	}
+}
+
+func TestPlainRequests(t *testing.T) {
+	for _, c := range []struct{ accept, encoding, wantFormat, wantEncoding string }{
+		{"", "", "text/plain; version=0.0.4; charset=utf-8", ""},
+		{"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.2", "gzip", "application/openmetrics-text; version=1.0.0; charset=utf-8", "gzip"},
+		{"*/*", "deflate, GZIP;q=0.5", "text/plain; version=0.0.4; charset=utf-8", "gzip"},
+		{"text/html", "gzip;q=0, br", "text/plain; version=0.0.4; charset=utf-8", ""},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/metrics?name[]=a", nil)
+		r.Header.Set("Accept", c.accept)
+		r.Header.Set("Accept-Encoding", c.encoding)
+		got := plain(r)
+		if got.Header.Get("Accept") != c.wantFormat || got.Header.Get("Accept-Encoding") != c.wantEncoding || got.URL.String() != "/metrics" {
+			t.Errorf("%q, %q: %v %v", c.accept, c.encoding, got.URL, got.Header)
+		}
 	}
 }

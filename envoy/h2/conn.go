@@ -66,6 +66,7 @@ const (
 	connWindow   = 16 << 20 // the same for all streams of a connection
 
 	flushSize = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
+	lastInput = 1 << 20  // read, and not looked at, once it is said why the connection ends
 	partTime  = time.Second
 )
 
@@ -273,7 +274,7 @@ func (c *conn) sayWhy(f fault) {
 	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		_ = w.CloseWrite()
 	}
-	for read := 0; read < connWindow; {
+	for read := 0; read < lastInput; {
 		n, err := c.nc.Read(c.in.buf)
 		if read += n; err != nil {
 			return

@@ -120,6 +120,9 @@ func defaultNode(getenv func(string) string) string {
 	return n
 }
 
+// mostKeys is the largest --max-keys: at 48 bytes a key more than any machine has for a sidecar.
+const mostKeys = 1 << 30
+
 // Parse reads the command line and the environment and reports every fault at once. pflag.ErrHelp is returned when help
 // was asked for and printed.
 func Parse(name, about string, args []string, getenv func(string) string) (Flags, error) {
@@ -193,14 +196,23 @@ func (f *Flags) validateAmounts() error {
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		fail("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
 	}
-	if f.ExpectTimeout < 0 {
+	switch {
+	case f.Expect < 0 || f.Expect > ring.MaxCapacity:
+		fail("--expect %d: want 0 to %d", f.Expect, ring.MaxCapacity)
+	case f.Expect > 1 && len(f.Join) == 0:
+		fail("--expect %d needs --join: without it this member is alone and admits whole limits", f.Expect)
+	}
+	switch {
+	case f.ExpectTimeout < 0:
 		fail("--expect-timeout %s: want a time, or 0", f.ExpectTimeout)
+	case f.ExpectTimeout > 0 && f.Expect == 0:
+		fail("--expect-timeout %s needs --expect", f.ExpectTimeout)
 	}
 	if f.DecisionTimeout <= 0 {
 		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)
 	}
-	if f.MaxKeys <= 0 {
-		fail("--max-keys %d: must be positive", f.MaxKeys)
+	if f.MaxKeys <= 0 || f.MaxKeys > mostKeys {
+		fail("--max-keys %d: want 1 to %d", f.MaxKeys, mostKeys)
 	}
 	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
 		fail("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)

@@ -2,6 +2,7 @@ package boot
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -49,6 +50,26 @@ func TestParseNamesEveryFault(t *testing.T) {
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not speak of %q:\n%v", want, err)
+		}
+	}
+}
+
+// Numbers that promise what cannot be are refused: a member without --join never meets the members that it is told to expect.
+func TestParseAmounts(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--expect=3", "--expect 3 needs --join"},
+		{"--expect=1", ""},
+		{"--expect=3 --join=x:1 --insecure", ""},
+		{"--expect=-1", "--expect -1: want 0 to"},
+		{"--expect=9000", "--expect 9000: want 0 to"},
+		{"--expect-timeout=1m", "--expect-timeout 1m0s needs --expect"},
+		{"--expect-timeout=1m --expect=3 --join=x:1 --insecure", ""},
+		{"--max-keys=9999999999999", "--max-keys 9999999999999: want 1 to"},
+		{"--max-keys=0", "--max-keys 0: want 1 to"},
+	} {
+		_, err := Parse("sidecar", "", strings.Fields("--node=a "+c.args), env())
+		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %v", c.args, err)
 		}
 	}
 }
