@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ const (
 	renderWait  = 2 * time.Second  // for which a request waits until its page is made
 	mostPages   = 8 << 20          // bytes of pages that are being sent
 	pageTime    = time.Second      // that a client has to read a page while others have no room
+	collectEach = 2 << 20          // bytes of pages
 	writeTime   = 10 * time.Second // that it has otherwise
 	lookEvery   = time.Second / 50 // between questions about keys, in the long run
 	lookBurst   = 100              // of them at once
@@ -35,6 +37,7 @@ const (
 type pages struct {
 	refuse  func(reason string)
 	renders chan struct{}
+	made    int // bytes of pages since the last collection; of who has a place in renders
 
 	mu      sync.Mutex
 	next    map[string]*made // guarded by mu: pages that have not been begun
@@ -121,10 +124,20 @@ func (p *pages) page(next http.Handler, r *http.Request) *made {
 		defer func() { <-p.renders }()
 		p.start(key)
 		m.render(next, r)
+		p.collect(len(m.bytes))
 	case <-wait.C:
 		p.start(key)
 	}
 	return m
+}
+
+// collect frees what pages were made of, which is several times as much as they are, before others are made: clients that ask for them all the
+// time would have the heap grow by all that can be made between two collections. The caller has a place in renders.
+func (p *pages) collect(bytes int) {
+	if p.made += bytes; p.made >= collectEach {
+		p.made = 0
+		runtime.GC()
+	}
 }
 
 // start has requests that come from now on wait for another page.

@@ -38,6 +38,8 @@ const (
 type Gates struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
+	waited  *prometheus.CounterVec
+	lane    *lane
 	account *budget.Account // of all surfaces
 	stall   time.Duration   // StallTime
 }
@@ -46,12 +48,15 @@ type Gates struct {
 func New(reg prometheus.Registerer) *Gates {
 	f := promauto.With(reg)
 	return &Gates{
-		account: budget.New(mostKept, fairKept), stall: StallTime,
+		account: budget.New(mostKept, fairKept), stall: StallTime, lane: newLane(),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a question was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),
 		open: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "keyward_connections", Help: "Open connections, by surface.",
+		}, []string{"surface"}),
+		waited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "keyward_connection_wait_seconds_total", Help: "Time that connections which bring few calls have waited to be read, by surface.",
 		}, []string{"surface"}),
 	}
 }

@@ -1,9 +1,11 @@
 package gate
 
 import (
+	"container/heap"
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,7 +20,22 @@ func (s *Surface) Listen(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
 	}
-	return &listener{Listener: l, surface: s, most: most, open: map[*conn]struct{}{}, gauge: s.gates.open.WithLabelValues(s.name)}
+	return s.listen(l, most)
+}
+
+// ListenInTurn is Listen for servers that tell each connection's calls: connections that bring few are read in turn, see lane. What a server does
+// between two reads of a connection has to be little, or a place in the lane is held for nothing.
+func (s *Surface) ListenInTurn(l net.Listener, most int) net.Listener {
+	if s == nil {
+		return l
+	}
+	in := s.listen(l, most)
+	in.lane, in.waited = s.gates.lane, s.gates.waited.WithLabelValues(s.name)
+	return in
+}
+
+func (s *Surface) listen(l net.Listener, most int) *listener {
+	return &listener{Listener: l, surface: s, most: most, gauge: s.gates.open.WithLabelValues(s.name)}
 }
 
 type listener struct {
@@ -26,10 +43,14 @@ type listener struct {
 	surface *Surface
 	most    int
 	gauge   prometheus.Gauge
-	turn    atomic.Int64 // connections accepted so far: the clock by which silence is told
+	lane    *lane              // nil: nobody waits
+	waited  prometheus.Counter // seconds, in the lane
+	turn    atomic.Int64       // connections accepted so far: the clock by which silence is told
+
+	last time.Time // when the connection before came; of the goroutine that accepts
 
 	mu   sync.Mutex
-	open map[*conn]struct{} // guarded by mu
+	open bySilence // guarded by mu
 }
 
 // Accept waits for the next connection.
@@ -38,15 +59,17 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, of: l}
+	c := &conn{Conn: raw, of: l, purse: purse{lane: l.lane}}
 	c.heard.Store(l.turn.Add(1))
+	l.rest()
 	l.mu.Lock()
 	var silent *conn
 	if len(l.open) >= l.most {
-		silent = l.silentLocked()
-		delete(l.open, silent)
+		silent = l.open.silent()
+		heap.Remove(&l.open, silent.place)
 	}
-	l.open[c] = struct{}{}
+	c.note()
+	heap.Push(&l.open, c)
 	l.gauge.Set(float64(len(l.open)))
 	l.mu.Unlock()
 	if silent != nil {
@@ -56,14 +79,59 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// silentLocked is the connection that was heard longest ago, one that was answered only if there is no other.
-func (l *listener) silentLocked() (silent *conn) {
-	for c := range l.open {
-		if silent == nil || c.before(silent) {
-			silent = c
-		}
+// acceptRest is the longest rest between two connections of a flood.
+const acceptRest = 200 * time.Microsecond
+
+// rest rests for as long as the connection before has taken, if others came meanwhile: see lane.
+func (l *listener) rest() {
+	if l.lane == nil {
+		return
 	}
-	return silent
+	if took := time.Since(l.last); took < acceptRest {
+		time.Sleep(took)
+	}
+	l.last = time.Now()
+}
+
+// bySilence is a heap of open connections, those first that go first, by what was noted of them. Since then they may only have moved back.
+type bySilence []*conn
+
+func (h bySilence) Len() int { return len(h) }
+func (h bySilence) Less(i, j int) bool {
+	if c, d := h[i], h[j]; c.wasServed != d.wasServed {
+		return d.wasServed
+	}
+	return h[i].wasHeard < h[j].wasHeard
+}
+func (h bySilence) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *bySilence) Push(c any) {
+	c.(*conn).place = len(*h)
+	*h = append(*h, c.(*conn))
+}
+
+// Pop implements heap.Interface.
+func (h *bySilence) Pop() any {
+	last := len(*h) - 1
+	c := (*h)[last]
+	(*h)[last] = nil
+	*h, c.place = (*h)[:last], gone
+	return c
+}
+
+// silent is the connection that was heard longest ago, one that was answered only if there is no other.
+func (h *bySilence) silent() *conn {
+	for {
+		c := (*h)[0]
+		if !c.note() {
+			return c
+		}
+		heap.Fix(h, 0)
+	}
 }
 
 // conn is one connection. It notes when it was heard by the number of connections accepted by then, which costs no look
@@ -74,14 +142,23 @@ type conn struct {
 	heard  atomic.Int64
 	served atomic.Bool   // a request on it was answered
 	meter  *budget.Meter // of an HTTP server's connection; else nil. Set before the first read
+	purse
+
+	// What was noted of it when it was put in its place of its listener's open; guarded by the listener's mu.
+	wasHeard  int64
+	wasServed bool
+	place     int // in it, or gone
 }
 
-// before says whether c has to go before d.
-func (c *conn) before(d *conn) bool {
-	if s := c.served.Load(); s != d.served.Load() {
-		return !s
-	}
-	return c.heard.Load() < d.heard.Load()
+// gone is the place of a connection that is open no more.
+const gone = -1
+
+// note notes how c stands, and reports whether that is news.
+func (c *conn) note() (news bool) {
+	heard, served := c.heard.Load(), c.served.Load()
+	news = heard != c.wasHeard || served != c.wasServed
+	c.wasHeard, c.wasServed = heard, served
+	return news
 }
 
 // Answered notes that a request was answered on a connection that a Listener of Listen has accepted; of others it notes nothing.
@@ -91,10 +168,15 @@ func Answered(c net.Conn) {
 	}
 }
 
-// Read reads.
+// Read reads, and waits for c's turn when it has read something.
 func (c *conn) Read(b []byte) (int, error) {
+	c.Leave()
 	n, err := c.Conn.Read(b)
 	if n > 0 {
+		if c.lane != nil {
+			c.Spend(n + costOfRead)
+			c.Enter()
+		}
 		if turn := c.of.turn.Load(); turn != c.heard.Load() {
 			c.heard.Store(turn)
 		}
@@ -107,10 +189,29 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Enter implements Payer.
+func (c *conn) Enter() {
+	if d := c.enter(); d > 0 {
+		c.of.waited.Add(d.Seconds())
+	}
+}
+
+// Write writes. A client that does not read keeps no place.
+func (c *conn) Write(b []byte) (int, error) {
+	c.Leave()
+	return c.Conn.Write(b)
+}
+
 // Close closes.
 func (c *conn) Close() error {
+	if c.lane != nil {
+		c.lane.forget(&c.purse)
+		c.Leave()
+	}
 	c.of.mu.Lock()
-	delete(c.of.open, c)
+	if c.place != gone {
+		heap.Remove(&c.of.open, c.place)
+	}
 	c.of.gauge.Set(float64(len(c.of.open)))
 	c.of.mu.Unlock()
 	return c.Conn.Close()

@@ -21,6 +21,7 @@ import (
 type conn struct {
 	server *Server
 	raw    net.Conn // what the listener accepted
+	payer  payer    // raw, if it wants to know what it costs
 	nc     net.Conn // raw, or the TLS on it
 	in     input    // of the loop alone
 	fr     *http2.Framer
@@ -44,6 +45,8 @@ type conn struct {
 	abandoned int   // calls that the client gave up and whose methods have not answered
 	noise     noise
 	served    bool // a call was answered
+	came      int  // whole calls since the last settle
+	brought   int  // bytes of their messages
 
 	output
 	clock clock
@@ -52,10 +55,30 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Call{}, room: firstWindow}
+	var ok bool
+	if c.payer, ok = nc.(payer); !ok {
+		c.payer = free{}
+	}
 	c.wrote.L = &c.mu
 	c.output.window, c.output.first, c.output.maxFrame = firstWindow, firstWindow, minFrame
 	return c
 }
+
+// payer is a connection that is read in turn if it costs more than it brings: see gate.Payer.
+type payer interface {
+	Spend(bytes int)
+	Earn(calls, bytes int)
+	Leave()
+	Enter()
+}
+
+// free is a connection of which nobody wants to know that.
+type free struct{}
+
+func (free) Spend(int)     {}
+func (free) Earn(int, int) {}
+func (free) Leave()        {}
+func (free) Enter()        {}
 
 const (
 	firstWindow = 1<<16 - 1 // of the connection and of streams, until a side says otherwise: RFC 9113, 6.9.2
@@ -73,6 +96,7 @@ const (
 // serve runs the connection to its end. Not with mu held.
 func (c *conn) serve() {
 	defer c.end()
+	c.payer.Enter()
 	if !c.greet() {
 		return
 	}
@@ -202,6 +226,10 @@ func (c *conn) settle() error {
 		if err := c.save(); err != nil {
 			return err
 		}
+	}
+	if c.came > 0 {
+		c.payer.Earn(c.came, c.brought)
+		c.came, c.brought = 0, 0
 	}
 	if err := c.flush(); err != nil {
 		return err

@@ -203,6 +203,9 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.size > knownListSize {
+		c.payer.Spend(r.size / 4)
+	}
 	defer c.headers.forget()
 	ends := flags.Has(http2.FlagHeadersEndStream)
 	if k := c.streams[id]; k != nil {

@@ -127,6 +127,8 @@ func (c *conn) finishRequest(k *Call) error {
 		return c.heard(1)
 	}
 	c.noise.call()
+	c.came, c.brought = c.came+1, c.brought+int(k.read)
+	c.payer.Leave()
 	k.serving = true
 	c.mu.Unlock()
 	k.method.Serve(k)

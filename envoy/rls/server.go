@@ -83,7 +83,7 @@ func Start(o ServerOptions) (*Server, error) {
 		if o.Gates != nil {
 			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
 		}
-		listeners[i] = opts.Gate.Listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
+		listeners[i] = opts.Gate.ListenInTurn(listeners[i], cmp.Or(o.MaxConn, maxConnections))
 		door := o.open(d, opts)
 		s.doors = append(s.doors, door)
 		s.serve("gRPC", listeners[i], door.Serve)

@@ -146,20 +146,21 @@ func callHeaders() *bytes.Buffer {
 // headerBombs sends blocks of 16 KiB that unpack to 60 MiB: one header of 4000 bytes, named again by a byte each time.
 func headerBombs(t *testing.T, addr string) {
 	for range 20 {
-		headerBomb(t, addr)
+		headerBomb(t, addr, 15<<10)
 	}
 }
 
-func headerBomb(t *testing.T, addr string) {
+// headerBomb sends 100 header blocks of so many bytes, each of which repeats a field of 4,000 bytes.
+func headerBomb(t *testing.T, addr string, size int) {
 	_, f := http2Conn(t, addr)
 	var first bytes.Buffer
 	e := hpack.NewEncoder(&first)
 	_ = e.WriteField(hpack.HeaderField{Name: "x-bomb", Value: strings.Repeat("v", 4000)})
-	again := bytes.Repeat([]byte{0x80 | 62}, 15<<10) // the newest entry of the dynamic table
+	again := bytes.Repeat([]byte{0x80 | 62}, size) // the newest entry of the dynamic table
 	for i := range 100 {
 		block := bytes.Clone(again)
 		if i == 0 {
-			block = append(first.Bytes(), again[:10<<10]...)
+			block = append(first.Bytes(), again[:size*2/3]...)
 		}
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true}); err != nil {
 			return // cut off

@@ -1,0 +1,209 @@
+package gate
+
+import (
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What a connection costs is counted in bytes that it has sent; what costs more than its bytes is counted as more of them.
+const (
+	costOfRead   = 256       // beside its bytes
+	earnedByCall = 4 << 10   // by a whole call: several times what an ordinary one costs
+	earnedMost   = 256 << 10 // kept for later
+	owedMost     = 2 << 10   // so that one call makes up for whatever came before it
+	freshMost    = 16 << 10  // spent by a connection that counts as new
+	laneTime     = 5 * time.Millisecond
+	lanePause    = 2 * time.Millisecond // at most, after a place was used while others wait for it
+)
+
+// lane has connections go on in turn that cost more than they bring, so that never more than a few of them want a processor. Go's scheduler gives
+// each goroutine up to 10 ms: without that, a call of an honest client would wait behind every connection of a stranger that always has something
+// to say. A connection has its place from the end of a read until it reads again, writes or is closed, and for laneTime at most. Nobody waits while
+// there is a place, and whoever waits gets its turn: new connections and others by turns. Between two turns the place rests for as long as the first
+// one took: a processor that always has something to do does not look for what came from others.
+type lane struct {
+	mu      sync.Mutex
+	places  int         // guarded by mu: that nobody has
+	holders []*purse    // guarded by mu
+	waiting [2][]*purse // guarded by mu: new connections, others; in the order of their coming
+	next    int         // guarded by mu: which of them is next
+	expiry  *time.Timer // guarded by mu: it runs while connections wait
+}
+
+func newLane() *lane { return &lane{places: max(1, runtime.GOMAXPROCS(0)/2)} }
+
+// purse is what a connection has earned and spent, in bytes.
+type purse struct {
+	lane   *lane // nil: it never waits
+	credit atomic.Int64
+	spent  atomic.Int64 // it stops at freshMost
+	holds  atomic.Bool  // a place in the lane
+
+	since time.Time     // guarded by lane.mu: when it got its place
+	turn  chan struct{} // guarded by lane.mu: closed when its turn comes
+}
+
+// Payer is a connection that a Listener of ListenInTurn has accepted.
+type Payer interface {
+	net.Conn
+	// Spend notes that the connection has cost as much as so many bytes more than it has sent.
+	Spend(bytes int)
+	// Earn notes that so many whole calls came, with so many bytes of messages.
+	Earn(calls, bytes int)
+	// Leave gives up the connection's place: what its goroutine does now is not for reading what came.
+	Leave()
+	// Enter waits for the connection's turn, if it has spent more than it has earned. Reads do that by themselves.
+	Enter()
+}
+
+func (p *purse) Spend(bytes int) {
+	if p.lane == nil {
+		return
+	}
+	p.credit.Add(-int64(bytes))
+	if p.spent.Load() < freshMost {
+		p.spent.Add(int64(bytes))
+	}
+}
+
+func (p *purse) Earn(calls, bytes int) {
+	if p.lane != nil && p.credit.Load() < earnedMost {
+		p.credit.Add(int64(calls)*earnedByCall + int64(bytes))
+	}
+}
+
+func (p *purse) Leave() {
+	if p.holds.Load() {
+		p.lane.leave(p)
+	}
+}
+
+// enter is Enter; it returns how long it has waited.
+func (p *purse) enter() time.Duration {
+	if p.lane == nil {
+		return 0
+	}
+	credit := p.credit.Load()
+	if credit > 0 {
+		return 0
+	}
+	if credit < -owedMost {
+		p.credit.Store(-owedMost)
+	}
+	turn := p.lane.enter(p)
+	if turn == nil {
+		return 0
+	}
+	began := time.Now()
+	<-turn
+	return time.Since(began)
+}
+
+// enter gives p a place, or returns what tells when it has one.
+func (l *lane) enter(p *purse) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.places > 0 {
+		l.places--
+		l.holdLocked(p)
+		return nil
+	}
+	queue := 0
+	if p.spent.Load() >= freshMost {
+		queue = 1
+	}
+	p.turn = make(chan struct{})
+	l.waiting[queue] = append(l.waiting[queue], p)
+	if l.expiry == nil {
+		l.expiry = time.AfterFunc(laneTime, l.expire)
+	}
+	return p.turn
+}
+
+func (l *lane) holdLocked(p *purse) {
+	p.since = time.Now()
+	p.holds.Store(true)
+	l.holders = append(l.holders, p)
+}
+
+// leave takes p's place, if it still has one.
+func (l *lane) leave(p *purse) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.holders, p); i >= 0 {
+		l.freeLocked(i)
+	}
+}
+
+// freeLocked takes the place of holder i.
+func (l *lane) freeLocked(i int) {
+	p := l.holders[i]
+	p.holds.Store(false)
+	l.holders = slices.Delete(l.holders, i, i+1)
+	if len(l.waiting[0])+len(l.waiting[1]) == 0 {
+		l.places++
+		return
+	}
+	time.AfterFunc(min(time.Since(p.since), lanePause), l.rested)
+}
+
+// rested gives a place to the next who waits.
+func (l *lane) rested() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting[l.next]) == 0 {
+		l.next = 1 - l.next
+	}
+	queue := l.waiting[l.next]
+	if len(queue) == 0 {
+		l.places++
+		return
+	}
+	p := queue[0]
+	l.waiting[l.next] = slices.Delete(queue, 0, 1)
+	l.next = 1 - l.next
+	l.holdLocked(p)
+	p.goLocked()
+}
+
+// goLocked ends p's wait.
+func (p *purse) goLocked() {
+	close(p.turn)
+	p.turn = nil
+}
+
+// expire takes the places of those who have had them too long: they wait for something else than a processor.
+func (l *lane) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for i := len(l.holders) - 1; i >= 0; i-- {
+		if now.Sub(l.holders[i].since) >= laneTime {
+			l.freeLocked(i)
+		}
+	}
+	if len(l.waiting[0])+len(l.waiting[1]) == 0 {
+		l.expiry = nil
+		return
+	}
+	l.expiry.Reset(laneTime)
+}
+
+// forget ends p's wait, if it waits, for its connection is closed.
+func (l *lane) forget(p *purse) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.turn == nil {
+		return
+	}
+	for q := range l.waiting {
+		if i := slices.Index(l.waiting[q], p); i >= 0 {
+			l.waiting[q] = slices.Delete(l.waiting[q], i, i+1)
+		}
+	}
+	p.goLocked()
+}

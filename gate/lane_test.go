@@ -1,0 +1,189 @@
+package gate
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// one is a lane of one place.
+func one() *lane { return &lane{places: 1} }
+
+// inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
+func inTurn(l *lane, spent []int64) (purses []*purse, order *[]int) {
+	order = new([]int)
+	for i, n := range spent {
+		p := &purse{lane: l}
+		p.spent.Store(n)
+		purses = append(purses, p)
+		go func() {
+			p.enter()
+			*order = append(*order, i)
+			p.Leave()
+		}()
+		synctest.Wait()
+	}
+	return purses, order
+}
+
+// New connections and others go on by turns, each in the order of their coming: neither waits behind all of the other kind.
+func TestLaneGoesByTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		if first.enter() != 0 || !first.holds.Load() {
+			t.Fatal("an empty lane has no place")
+		}
+		_, order := inTurn(l, []int64{freshMost, freshMost, freshMost, 0, 0, 0})
+		if len(*order) > 0 {
+			t.Fatalf("%v go on while the place is taken", *order)
+		}
+		first.Leave()
+		time.Sleep(lanePause)
+		synctest.Wait()
+		if want := []int{3, 0, 4, 1, 5, 2}; !slices.Equal(*order, want) {
+			t.Errorf("the order is %v, want %v", *order, want)
+		}
+		time.Sleep(3 * laneTime)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.places != 1 || len(l.holders) != 0 || l.expiry != nil {
+			t.Errorf("%d places left of 1, %d holders, a timer that runs on: %v", l.places, len(l.holders), l.expiry != nil)
+		}
+	})
+}
+
+// Who waits for something else than a processor loses its place, and so does not keep others from reading.
+func TestLanePlacesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		stuck := &purse{lane: l}
+		stuck.enter()
+		began := time.Now()
+		purses, order := inTurn(l, []int64{0, 0})
+		time.Sleep(laneTime + lanePause)
+		synctest.Wait()
+		if len(*order) != 2 {
+			t.Errorf("%v went on after %v", *order, time.Since(began))
+		}
+		for _, p := range append(purses, stuck) {
+			p.Leave() // too late, or again
+		}
+		if l.places != 1 || stuck.holds.Load() {
+			t.Errorf("%d places left of 1", l.places)
+		}
+		time.Sleep(laneTime)
+	})
+}
+
+func TestLaneForgetsTheClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		first.enter()
+		purses, order := inTurn(l, []int64{0, 0, freshMost})
+		l.forget(purses[1])
+		l.forget(purses[1])
+		synctest.Wait()
+		if !slices.Equal(*order, []int{1}) {
+			t.Errorf("%v go on, want the closed one", *order)
+		}
+		first.Leave()
+		time.Sleep(lanePause)
+		synctest.Wait()
+		if !slices.Equal(*order, []int{1, 0, 2}) {
+			t.Errorf("the order is %v", *order)
+		}
+		time.Sleep(laneTime)
+	})
+}
+
+// A call makes up for whatever came before it, and a connection that brings calls never waits.
+func TestCallsPayForConnections(t *testing.T) {
+	p := &purse{lane: one()}
+	p.Spend(1 << 30)
+	if p.enter(); !p.holds.Load() {
+		t.Fatal("who has spent much needs no place")
+	}
+	p.Leave()
+	p.Earn(1, 500)
+	if p.enter(); p.holds.Load() {
+		t.Error("a call does not make up for what came before it")
+	}
+	for range 1000 {
+		p.Spend(800 + costOfRead)
+		p.Earn(1, 500)
+	}
+	if n := p.credit.Load(); n < earnedMost-earnedByCall-500 || n > earnedMost+earnedByCall+500 {
+		t.Errorf("%d saved", n)
+	}
+	p.Spend(2 * earnedMost)
+	if p.enter(); !p.holds.Load() {
+		t.Error("what was saved is without end")
+	}
+}
+
+// Real connections: those that bring nothing are read one at a time, and one that brings calls is read meanwhile.
+func TestStrangersAreReadInTurn(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	gates := New(reg)
+	gates.lane.places = 1
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := gates.Surface("rls").ListenInTurn(raw, 100)
+	defer ln.Close()
+	accepted := func() net.Conn {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := io.WriteString(c, "nothing"); err != nil {
+			t.Fatal(err)
+		}
+		in, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	const strangers = 20
+	var reading, most, read atomic.Int64
+	for range strangers {
+		go func(c net.Conn) {
+			b := make([]byte, 64)
+			_, _ = c.Read(b)
+			most.Store(max(most.Load(), reading.Add(1)))
+			for range 1000 {
+				runtime.Gosched()
+			}
+			reading.Add(-1)
+			read.Add(1)
+			c.Close()
+		}(accepted())
+	}
+	honest := accepted()
+	honest.(Payer).Earn(10, 0)
+	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).holds.Load() {
+		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).holds.Load())
+	}
+	for read.Load() < strangers {
+		runtime.Gosched()
+	}
+	if most.Load() > 4 { // places may expire on a slow machine
+		t.Errorf("%d of %d strangers were read at once", most.Load(), strangers)
+	}
+	if testutil.CollectAndCount(gates.waited) != 1 {
+		t.Error("no wait is counted")
+	}
+}
