@@ -39,7 +39,8 @@ type Gates struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
 	waited  *prometheus.CounterVec
-	lane    *lane
+	lane    *lane           // of connections that cost more than they bring
+	starts  *lane           // of new ones
 	account *budget.Account // of all surfaces
 	stall   time.Duration   // StallTime
 }
@@ -48,7 +49,7 @@ type Gates struct {
 func New(reg prometheus.Registerer) *Gates {
 	f := promauto.With(reg)
 	return &Gates{
-		account: budget.New(mostKept, fairKept), stall: StallTime, lane: newLane(),
+		account: budget.New(mostKept, fairKept), stall: StallTime, lane: newLane(true), starts: newLane(false),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a question was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),

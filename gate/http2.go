@@ -31,9 +31,6 @@ func (s *Surface) Credentials(t *tls.Config, unary bool) credentials.TransportCr
 	return c
 }
 
-// messageOfCall stands for the bytes of a call's message where nobody tells how many they were.
-const messageOfCall = 12 << 10
-
 // creds are the server's half of gRPC's credentials.
 type creds struct {
 	credentials.TransportCredentials // nil: in the clear
@@ -185,9 +182,6 @@ func (w *watched) Write(b []byte) (int, error) {
 			w.parted.Store(true)
 		case http2.FrameData:
 			Answered(w.raw)
-			if p, ok := w.raw.(Payer); ok {
-				p.Earn(1, messageOfCall)
-			}
 		}
 		if code := f.code(); code != http2.ErrCodeNo {
 			w.surface.Refuse(strings.ToLower(code.String()))

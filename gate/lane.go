@@ -12,39 +12,38 @@ import (
 // What a connection costs is counted in bytes that it has sent; what costs more than its bytes is counted as more of them.
 const (
 	costOfRead   = 256       // beside its bytes
-	earnedByCall = 4 << 10   // by a whole call: several times what an ordinary one costs
+	earnedByCall = 2 << 10   // by a whole call: more than an ordinary one costs beside its message
+	earnedFirst  = 8 << 10   // by being new: a TLS handshake and the first calls
 	earnedMost   = 256 << 10 // kept for later
-	owedMost     = 2 << 10   // so that one call makes up for whatever came before it
-	freshMost    = 16 << 10  // spent by a connection that counts as new
+	owedMost     = 4 << 10   // so that a few calls make up for whatever came before them
 	laneTime     = 5 * time.Millisecond
 	lanePause    = 2 * time.Millisecond // at most, after a place was used while others wait for it
 )
 
 // lane has connections go on in turn that cost more than they bring, so that never more than a few of them want a processor. Go's scheduler gives
 // each goroutine up to 10 ms: without that, a call of an honest client would wait behind every connection of a stranger that always has something
-// to say. A connection has its place from the end of a read until it reads again, writes or is closed, and for laneTime at most. Nobody waits while
-// there is a place, and whoever waits gets its turn: new connections and others by turns. Between two turns the place rests for as long as the first
-// one took: a processor that always has something to do does not look for what came from others.
+// to say. A connection has its place from the end of a read until it reads again, writes, hands a call over or is closed, and for laneTime at most.
+// Nobody waits while there is a place, and whoever waits gets its turn. Between two turns the place rests for as long as the first one took: a
+// processor that always has something to do does not look for what came from others.
 type lane struct {
 	mu      sync.Mutex
 	places  int         // guarded by mu: that nobody has
+	rests   bool        // between two turns
 	holders []*purse    // guarded by mu
-	waiting [2][]*purse // guarded by mu: new connections, others; in the order of their coming
-	next    int         // guarded by mu: which of them is next
+	waiting []*purse    // guarded by mu: in the order of their coming
 	expiry  *time.Timer // guarded by mu: it runs while connections wait
 }
 
-func newLane() *lane { return &lane{places: max(1, runtime.GOMAXPROCS(0)/2)} }
+func newLane(rests bool) *lane { return &lane{places: max(1, runtime.GOMAXPROCS(0)/2), rests: rests} }
 
 // purse is what a connection has earned and spent, in bytes.
 type purse struct {
 	lane   *lane // nil: it never waits
 	credit atomic.Int64
-	spent  atomic.Int64 // it stops at freshMost
-	holds  atomic.Bool  // a place in the lane
+	in     atomic.Pointer[lane] // where it has a place
 
-	since time.Time     // guarded by lane.mu: when it got its place
-	turn  chan struct{} // guarded by lane.mu: closed when its turn comes
+	since time.Time     // guarded by its lane's mu: when it got its place
+	turn  chan struct{} // guarded by its lane's mu: closed when its turn comes
 }
 
 // Payer is a connection that a Listener of ListenInTurn has accepted.
@@ -52,21 +51,19 @@ type Payer interface {
 	net.Conn
 	// Spend notes that the connection has cost as much as so many bytes more than it has sent.
 	Spend(bytes int)
-	// Earn notes that so many whole calls came, with so many bytes of messages.
+	// Earn notes that so many whole calls came, and that so many bytes of what came cost next to nothing.
 	Earn(calls, bytes int)
-	// Leave gives up the connection's place: what its goroutine does now is not for reading what came.
+	// Start waits for the connection's turn to begin, which many new ones take one after the other.
+	Start()
+	// Leave gives up the connection's place: what its goroutine does now is not going through what came.
 	Leave()
-	// Enter waits for the connection's turn, if it has spent more than it has earned. Reads do that by themselves.
+	// Enter waits for the connection's turn, if it has spent more than it has earned and has no place. Reads do that by themselves.
 	Enter()
 }
 
 func (p *purse) Spend(bytes int) {
-	if p.lane == nil {
-		return
-	}
-	p.credit.Add(-int64(bytes))
-	if p.spent.Load() < freshMost {
-		p.spent.Add(int64(bytes))
+	if p.lane != nil {
+		p.credit.Add(-int64(bytes))
 	}
 }
 
@@ -77,14 +74,14 @@ func (p *purse) Earn(calls, bytes int) {
 }
 
 func (p *purse) Leave() {
-	if p.holds.Load() {
-		p.lane.leave(p)
+	if l := p.in.Load(); l != nil {
+		l.leave(p)
 	}
 }
 
 // enter is Enter; it returns how long it has waited.
 func (p *purse) enter() time.Duration {
-	if p.lane == nil {
+	if p.lane == nil || p.in.Load() != nil {
 		return 0
 	}
 	credit := p.credit.Load()
@@ -94,7 +91,12 @@ func (p *purse) enter() time.Duration {
 	if credit < -owedMost {
 		p.credit.Store(-owedMost)
 	}
-	turn := p.lane.enter(p)
+	return p.lane.await(p)
+}
+
+// await gives p a place when its turn comes, and returns how long that took.
+func (l *lane) await(p *purse) time.Duration {
+	turn := l.enter(p)
 	if turn == nil {
 		return 0
 	}
@@ -112,12 +114,8 @@ func (l *lane) enter(p *purse) <-chan struct{} {
 		l.holdLocked(p)
 		return nil
 	}
-	queue := 0
-	if p.spent.Load() >= freshMost {
-		queue = 1
-	}
 	p.turn = make(chan struct{})
-	l.waiting[queue] = append(l.waiting[queue], p)
+	l.waiting = append(l.waiting, p)
 	if l.expiry == nil {
 		l.expiry = time.AfterFunc(laneTime, l.expire)
 	}
@@ -126,7 +124,7 @@ func (l *lane) enter(p *purse) <-chan struct{} {
 
 func (l *lane) holdLocked(p *purse) {
 	p.since = time.Now()
-	p.holds.Store(true)
+	p.in.Store(l)
 	l.holders = append(l.holders, p)
 }
 
@@ -142,30 +140,31 @@ func (l *lane) leave(p *purse) {
 // freeLocked takes the place of holder i.
 func (l *lane) freeLocked(i int) {
 	p := l.holders[i]
-	p.holds.Store(false)
+	p.in.Store(nil)
 	l.holders = slices.Delete(l.holders, i, i+1)
-	if len(l.waiting[0])+len(l.waiting[1]) == 0 {
+	if len(l.waiting) == 0 {
 		l.places++
 		return
 	}
-	time.AfterFunc(min(time.Since(p.since), lanePause), l.rested)
+	if !l.rests {
+		l.nextLocked()
+		return
+	}
+	time.AfterFunc(min(time.Since(p.since), lanePause), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.nextLocked()
+	})
 }
 
-// rested gives a place to the next who waits.
-func (l *lane) rested() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.waiting[l.next]) == 0 {
-		l.next = 1 - l.next
-	}
-	queue := l.waiting[l.next]
-	if len(queue) == 0 {
+// nextLocked gives a place to the next who waits.
+func (l *lane) nextLocked() {
+	if len(l.waiting) == 0 {
 		l.places++
 		return
 	}
-	p := queue[0]
-	l.waiting[l.next] = slices.Delete(queue, 0, 1)
-	l.next = 1 - l.next
+	p := l.waiting[0]
+	l.waiting = slices.Delete(l.waiting, 0, 1)
 	l.holdLocked(p)
 	p.goLocked()
 }
@@ -186,7 +185,7 @@ func (l *lane) expire() {
 			l.freeLocked(i)
 		}
 	}
-	if len(l.waiting[0])+len(l.waiting[1]) == 0 {
+	if len(l.waiting) == 0 {
 		l.expiry = nil
 		return
 	}
@@ -197,13 +196,8 @@ func (l *lane) expire() {
 func (l *lane) forget(p *purse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.turn == nil {
-		return
+	if i := slices.Index(l.waiting, p); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		p.goLocked()
 	}
-	for q := range l.waiting {
-		if i := slices.Index(l.waiting[q], p); i >= 0 {
-			l.waiting[q] = slices.Delete(l.waiting[q], i, i+1)
-		}
-	}
-	p.goLocked()
 }

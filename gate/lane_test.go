@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,18 +16,25 @@ import (
 )
 
 // one is a lane of one place.
-func one() *lane { return &lane{places: 1} }
+func one() *lane { return &lane{places: 1, rests: true} }
 
 // inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
-func inTurn(l *lane, spent []int64) (purses []*purse, order *[]int) {
-	order = new([]int)
-	for i, n := range spent {
+func inTurn(l *lane, n int) (purses []*purse, order func() []int) {
+	var mu sync.Mutex
+	var all []int
+	order = func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+	for i := range n {
 		p := &purse{lane: l}
-		p.spent.Store(n)
 		purses = append(purses, p)
 		go func() {
 			p.enter()
-			*order = append(*order, i)
+			mu.Lock()
+			all = append(all, i)
+			mu.Unlock()
 			p.Leave()
 		}()
 		synctest.Wait()
@@ -34,23 +42,32 @@ func inTurn(l *lane, spent []int64) (purses []*purse, order *[]int) {
 	return purses, order
 }
 
-// New connections and others go on by turns, each in the order of their coming: neither waits behind all of the other kind.
+// Connections go on in the order of their coming, and the place rests for as long as the turn before it took.
 func TestLaneGoesByTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
 		first := &purse{lane: l}
-		if first.enter() != 0 || !first.holds.Load() {
+		if first.enter() != 0 || first.in.Load() != l {
 			t.Fatal("an empty lane has no place")
 		}
-		_, order := inTurn(l, []int64{freshMost, freshMost, freshMost, 0, 0, 0})
-		if len(*order) > 0 {
-			t.Fatalf("%v go on while the place is taken", *order)
+		if first.enter() != 0 || len(l.holders) != 1 {
+			t.Error("who has a place takes another")
 		}
+		_, order := inTurn(l, 4)
+		if len(order()) > 0 {
+			t.Fatalf("%v go on while the place is taken", order())
+		}
+		time.Sleep(time.Millisecond)
 		first.Leave()
-		time.Sleep(lanePause)
+		time.Sleep(time.Millisecond - 1)
 		synctest.Wait()
-		if want := []int{3, 0, 4, 1, 5, 2}; !slices.Equal(*order, want) {
-			t.Errorf("the order is %v, want %v", *order, want)
+		if len(order()) > 0 {
+			t.Errorf("%v go on while the place rests", order())
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if want := []int{0, 1, 2, 3}; !slices.Equal(order(), want) {
+			t.Errorf("the order is %v, want %v", order(), want)
 		}
 		time.Sleep(3 * laneTime)
 		l.mu.Lock()
@@ -68,16 +85,16 @@ func TestLanePlacesExpire(t *testing.T) {
 		stuck := &purse{lane: l}
 		stuck.enter()
 		began := time.Now()
-		purses, order := inTurn(l, []int64{0, 0})
+		purses, order := inTurn(l, 2)
 		time.Sleep(laneTime + lanePause)
 		synctest.Wait()
-		if len(*order) != 2 {
-			t.Errorf("%v went on after %v", *order, time.Since(began))
+		if len(order()) != 2 {
+			t.Errorf("%v went on after %v", order(), time.Since(began))
 		}
 		for _, p := range append(purses, stuck) {
 			p.Leave() // too late, or again
 		}
-		if l.places != 1 || stuck.holds.Load() {
+		if l.places != 1 || stuck.in.Load() != nil {
 			t.Errorf("%d places left of 1", l.places)
 		}
 		time.Sleep(laneTime)
@@ -89,44 +106,44 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 		l := one()
 		first := &purse{lane: l}
 		first.enter()
-		purses, order := inTurn(l, []int64{0, 0, freshMost})
+		purses, order := inTurn(l, 3)
 		l.forget(purses[1])
 		l.forget(purses[1])
 		synctest.Wait()
-		if !slices.Equal(*order, []int{1}) {
-			t.Errorf("%v go on, want the closed one", *order)
+		if !slices.Equal(order(), []int{1}) {
+			t.Errorf("%v go on, want the closed one", order())
 		}
 		first.Leave()
 		time.Sleep(lanePause)
 		synctest.Wait()
-		if !slices.Equal(*order, []int{1, 0, 2}) {
-			t.Errorf("the order is %v", *order)
+		if !slices.Equal(order(), []int{1, 0, 2}) {
+			t.Errorf("the order is %v", order())
 		}
 		time.Sleep(laneTime)
 	})
 }
 
-// A call makes up for whatever came before it, and a connection that brings calls never waits.
+// A few calls make up for whatever came before them, and a connection that brings calls never waits.
 func TestCallsPayForConnections(t *testing.T) {
 	p := &purse{lane: one()}
 	p.Spend(1 << 30)
-	if p.enter(); !p.holds.Load() {
+	if p.enter(); p.in.Load() == nil {
 		t.Fatal("who has spent much needs no place")
 	}
 	p.Leave()
-	p.Earn(1, 500)
-	if p.enter(); p.holds.Load() {
-		t.Error("a call does not make up for what came before it")
+	p.Earn(3, 500)
+	if p.enter(); p.in.Load() != nil {
+		t.Error("calls do not make up for what came before them")
 	}
 	for range 1000 {
-		p.Spend(800 + costOfRead)
+		p.Spend(1500 + costOfRead)
 		p.Earn(1, 500)
 	}
 	if n := p.credit.Load(); n < earnedMost-earnedByCall-500 || n > earnedMost+earnedByCall+500 {
 		t.Errorf("%d saved", n)
 	}
 	p.Spend(2 * earnedMost)
-	if p.enter(); !p.holds.Load() {
+	if p.enter(); p.in.Load() == nil {
 		t.Error("what was saved is without end")
 	}
 }
@@ -162,6 +179,7 @@ func TestStrangersAreReadInTurn(t *testing.T) {
 	for range strangers {
 		go func(c net.Conn) {
 			b := make([]byte, 64)
+			c.(Payer).Spend(earnedFirst)
 			_, _ = c.Read(b)
 			most.Store(max(most.Load(), reading.Add(1)))
 			for range 1000 {
@@ -173,9 +191,10 @@ func TestStrangersAreReadInTurn(t *testing.T) {
 		}(accepted())
 	}
 	honest := accepted()
+	honest.(Payer).Spend(earnedFirst)
 	honest.(Payer).Earn(10, 0)
-	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).holds.Load() {
-		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).holds.Load())
+	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).in.Load() != nil {
+		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).in.Load() != nil)
 	}
 	for read.Load() < strangers {
 		runtime.Gosched()

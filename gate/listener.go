@@ -23,8 +23,7 @@ func (s *Surface) Listen(l net.Listener, most int) net.Listener {
 	return s.listen(l, most)
 }
 
-// ListenInTurn is Listen for servers that tell each connection's calls: connections that bring few are read in turn, see lane. What a server does
-// between two reads of a connection has to be little, or a place in the lane is held for nothing.
+// ListenInTurn is Listen for servers that tell each connection's calls: connections that bring few are read in turn, see lane.
 func (s *Surface) ListenInTurn(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
@@ -47,7 +46,8 @@ type listener struct {
 	waited  prometheus.Counter // seconds, in the lane
 	turn    atomic.Int64       // connections accepted so far: the clock by which silence is told
 
-	last time.Time // when the connection before came; of the goroutine that accepts
+	last time.Time     // when the connection before came; of the goroutine that accepts
+	busy time.Duration // for how long connections have come without a pause; of it, too
 
 	mu   sync.Mutex
 	open bySilence // guarded by mu
@@ -60,6 +60,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: raw, of: l, purse: purse{lane: l.lane}}
+	c.credit.Store(earnedFirst)
 	c.heard.Store(l.turn.Add(1))
 	l.rest()
 	l.mu.Lock()
@@ -79,18 +80,30 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// acceptRest is the longest rest between two connections of a flood.
-const acceptRest = 200 * time.Microsecond
+// In a flood of connections a listener rests for acceptRest after it has accepted for acceptTime without a pause: see lane.
+const (
+	acceptTime = time.Millisecond
+	acceptRest = time.Millisecond / 2
+	acceptSoon = 200 * time.Microsecond // after the connection before: there was no pause
+)
 
-// rest rests for as long as the connection before has taken, if others came meanwhile: see lane.
+// rest rests when it is time to.
 func (l *listener) rest() {
 	if l.lane == nil {
 		return
 	}
-	if took := time.Since(l.last); took < acceptRest {
-		time.Sleep(took)
+	now := time.Now()
+	took := now.Sub(l.last)
+	l.last = now
+	if took > acceptSoon {
+		l.busy = 0
+		return
 	}
-	l.last = time.Now()
+	if l.busy += took; l.busy >= acceptTime {
+		l.busy = 0
+		time.Sleep(acceptRest)
+		l.last = time.Now()
+	}
 }
 
 // bySilence is a heap of open connections, those first that go first, by what was noted of them. Since then they may only have moved back.
@@ -196,6 +209,13 @@ func (c *conn) Enter() {
 	}
 }
 
+// Start implements Payer.
+func (c *conn) Start() {
+	if c.lane != nil {
+		c.of.waited.Add(c.of.surface.gates.starts.await(&c.purse).Seconds())
+	}
+}
+
 // Write writes. A client that does not read keeps no place.
 func (c *conn) Write(b []byte) (int, error) {
 	c.Leave()
@@ -206,6 +226,7 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) Close() error {
 	if c.lane != nil {
 		c.lane.forget(&c.purse)
+		c.of.surface.gates.starts.forget(&c.purse)
 		c.Leave()
 	}
 	c.of.mu.Lock()

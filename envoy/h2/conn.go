@@ -46,7 +46,7 @@ type conn struct {
 	noise     noise
 	served    bool // a call was answered
 	came      int  // whole calls since the last settle
-	brought   int  // bytes of their messages
+	brought   int  // what is cheap of the bytes that came since
 
 	output
 	clock clock
@@ -68,6 +68,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 type payer interface {
 	Spend(bytes int)
 	Earn(calls, bytes int)
+	Start()
 	Leave()
 	Enter()
 }
@@ -77,6 +78,7 @@ type free struct{}
 
 func (free) Spend(int)     {}
 func (free) Earn(int, int) {}
+func (free) Start()        {}
 func (free) Leave()        {}
 func (free) Enter()        {}
 
@@ -96,7 +98,7 @@ const (
 // serve runs the connection to its end. Not with mu held.
 func (c *conn) serve() {
 	defer c.end()
-	c.payer.Enter()
+	c.payer.Start()
 	if !c.greet() {
 		return
 	}
@@ -205,6 +207,9 @@ func (c *conn) batch() error {
 	for c.in.whole() {
 		h, err := c.fr.ReadFrameHeader()
 		if err == nil {
+			err = c.turn(h)
+		}
+		if err == nil {
 			err = c.frame(h)
 		}
 		if err = c.pardon(err); err != nil {
@@ -220,6 +225,20 @@ func (c *conn) batch() error {
 	return nil
 }
 
+// costlyBlock is the least part of a header block for which a connection waits for its turn, if it left the lane for a call that came before it.
+const costlyBlock = 512
+
+// turn waits until it is c's turn to go through a frame, if that may be costly.
+func (c *conn) turn(h http2.FrameHeader) error {
+	if h.Length < costlyBlock || h.Type != http2.FrameHeaders && h.Type != http2.FrameContinuation {
+		return nil
+	}
+	c.mu.Unlock()
+	c.payer.Enter()
+	c.mu.Lock()
+	return c.broken
+}
+
 // settle writes what there is and takes stock, after the loop has changed something.
 func (c *conn) settle() error {
 	if !c.note() {
@@ -227,7 +246,7 @@ func (c *conn) settle() error {
 			return err
 		}
 	}
-	if c.came > 0 {
+	if c.came > 0 || c.brought > 0 {
 		c.payer.Earn(c.came, c.brought)
 		c.came, c.brought = 0, 0
 	}

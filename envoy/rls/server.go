@@ -83,7 +83,11 @@ func Start(o ServerOptions) (*Server, error) {
 		if o.Gates != nil {
 			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
 		}
-		listeners[i] = opts.Gate.ListenInTurn(listeners[i], cmp.Or(o.MaxConn, maxConnections))
+		listen := opts.Gate.Listen
+		if d.Kind == Lean { // gRPC does not tell when a call has come
+			listen = opts.Gate.ListenInTurn
+		}
+		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
 		door := o.open(d, opts)
 		s.doors = append(s.doors, door)
 		s.serve("gRPC", listeners[i], door.Serve)

@@ -49,7 +49,7 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}
 	gate := s.gates.Surface("xds")
-	ln = gate.ListenInTurn(ln, f.MaxConnections)
+	ln = gate.Listen(ln, f.MaxConnections)
 	opts := []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(64 << 10), grpc.ConnectionTimeout(5 * time.Second),
 		grpc.Creds(gate.Credentials(tls, false)),
