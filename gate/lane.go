@@ -17,13 +17,15 @@ const (
 	earnedMost   = 256 << 10 // kept for later
 	owedMost     = 4 << 10   // so that a few calls make up for whatever came before them
 	laneTime     = 5 * time.Millisecond
+	laneWaiters  = 64                   // connections that may wait at once
 	lanePause    = 2 * time.Millisecond // at most, after a place was used while others wait for it
 )
 
 // lane has connections go on in turn that cost more than they bring, so that never more than a few of them want a processor. Go's scheduler gives
 // each goroutine up to 10 ms: without that, a call of an honest client would wait behind every connection of a stranger that always has something
 // to say. A connection has its place from the end of a read until it reads again, writes, hands a call over or is closed, and for laneTime at most.
-// Nobody waits while there is a place, and whoever waits gets its turn. Between two turns the place rests for as long as the first one took: a
+// Nobody waits while there is a place, and whoever waits gets its turn, unless its
+// client has gone meanwhile. Between two turns the place rests for as long as the first one took: a
 // processor that always has something to do does not look for what came from others.
 type lane struct {
 	mu      sync.Mutex
@@ -31,6 +33,7 @@ type lane struct {
 	rests   bool        // between two turns
 	holders []*purse    // guarded by mu
 	waiting []*purse    // guarded by mu: in the order of their coming
+	look    int         // guarded by mu: of whom it was asked last whether its client is there
 	expiry  *time.Timer // guarded by mu: it runs while connections wait
 }
 
@@ -40,6 +43,8 @@ func newLane(rests bool) *lane { return &lane{places: max(1, runtime.GOMAXPROCS(
 type purse struct {
 	lane   *lane // nil: it never waits
 	credit atomic.Int64
+	gone   func() bool          // reports whether its client has closed its side
+	cut    func()               // ends its connection
 	in     atomic.Pointer[lane] // where it has a place
 
 	since time.Time     // guarded by its lane's mu: when it got its place
@@ -96,7 +101,10 @@ func (p *purse) enter() time.Duration {
 
 // await gives p a place when its turn comes, and returns how long that took.
 func (l *lane) await(p *purse) time.Duration {
-	turn := l.enter(p)
+	turn, gone := l.enter(p)
+	if gone != nil {
+		gone.cut()
+	}
 	if turn == nil {
 		return 0
 	}
@@ -105,21 +113,29 @@ func (l *lane) await(p *purse) time.Duration {
 	return time.Since(began)
 }
 
-// enter gives p a place, or returns what tells when it has one.
-func (l *lane) enter(p *purse) <-chan struct{} {
+// enter gives p a place, or returns what tells when it has one, and another whose client has gone.
+func (l *lane) enter(p *purse) (turn <-chan struct{}, gone *purse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.places > 0 {
 		l.places--
 		l.holdLocked(p)
-		return nil
+		return nil, nil
 	}
 	p.turn = make(chan struct{})
 	l.waiting = append(l.waiting, p)
 	if l.expiry == nil {
 		l.expiry = time.AfterFunc(laneTime, l.expire)
 	}
-	return p.turn
+	if n := len(l.waiting); l.rests && n > laneWaiters {
+		for range 4 { // that come in turn
+			l.look = (l.look + 1) % n
+			if w := l.waiting[l.look]; w != p && w.gone() {
+				return p.turn, w
+			}
+		}
+	}
+	return p.turn, nil
 }
 
 func (l *lane) holdLocked(p *purse) {

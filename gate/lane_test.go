@@ -123,6 +123,62 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 	})
 }
 
+// Where many wait, those end whose clients have gone, and nobody else.
+func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		first.enter()
+		var ended []int
+		for i := range 2 * laneWaiters {
+			p := &purse{lane: l}
+			p.gone = func() bool { return i%3 == 0 }
+			p.cut = func() {
+				ended = append(ended, i)
+				l.forget(p)
+			}
+			go func() {
+				p.enter()
+				p.Leave()
+			}()
+			synctest.Wait()
+		}
+		if n := len(ended); n < laneWaiters/4 || slices.ContainsFunc(ended, func(i int) bool { return i%3 != 0 }) {
+			t.Errorf("%d ended: %v", n, ended)
+		}
+		first.Leave()
+		time.Sleep(time.Second)
+	})
+}
+
+func TestGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("nobody can tell")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := io.WriteString(c, "said before"); err != nil {
+		t.Fatal(err)
+	}
+	if gone(in) {
+		t.Error("a client that is there has gone")
+	}
+	c.Close()
+	eventually(t, "gone", func() bool { return gone(in) })
+}
+
 // A few calls make up for whatever came before them, and a connection that brings calls never waits.
 func TestCallsPayForConnections(t *testing.T) {
 	p := &purse{lane: one()}

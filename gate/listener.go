@@ -61,6 +61,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: raw, of: l, purse: purse{lane: l.lane}}
 	c.credit.Store(earnedFirst)
+	c.gone = func() bool { return gone(raw) }
+	c.cut = func() { c.Close() }
 	c.heard.Store(l.turn.Add(1))
 	l.rest()
 	l.mu.Lock()
@@ -132,7 +134,7 @@ func (h *bySilence) Pop() any {
 	last := len(*h) - 1
 	c := (*h)[last]
 	(*h)[last] = nil
-	*h, c.place = (*h)[:last], gone
+	*h, c.place = (*h)[:last], nowhere
 	return c
 }
 
@@ -160,11 +162,11 @@ type conn struct {
 	// What was noted of it when it was put in its place of its listener's open; guarded by the listener's mu.
 	wasHeard  int64
 	wasServed bool
-	place     int // in it, or gone
+	place     int // in it, or nowhere
 }
 
-// gone is the place of a connection that is open no more.
-const gone = -1
+// nowhere is the place of a connection that is open no more.
+const nowhere = -1
 
 // note notes how c stands, and reports whether that is news.
 func (c *conn) note() (news bool) {
@@ -230,7 +232,7 @@ func (c *conn) Close() error {
 		c.Leave()
 	}
 	c.of.mu.Lock()
-	if c.place != gone {
+	if c.place != nowhere {
 		heap.Remove(&c.of.open, c.place)
 	}
 	c.of.gauge.Set(float64(len(c.of.open)))
