@@ -64,7 +64,7 @@ func TestLaneGoesByTurns(t *testing.T) {
 		if len(order()) > 0 {
 			t.Errorf("%v go on while the place rests", order())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if want := []int{0, 1, 2, 3}; !slices.Equal(order(), want) {
 			t.Errorf("the order is %v, want %v", order(), want)
