@@ -17,16 +17,15 @@ const (
 	earnedMost   = 256 << 10 // kept for later
 	owedMost     = 4 << 10   // so that a few calls make up for whatever came before them
 	laneTime     = 5 * time.Millisecond
-	laneWaiters  = 64                   // connections that may wait at once
+	laneWaiters  = 64                   // connections in the queue, beyond which it is asked whether their clients are still there
 	lanePause    = 2 * time.Millisecond // at most, after a place was used while others wait for it
 )
 
 // lane has connections go on in turn that cost more than they bring, so that never more than a few of them want a processor. Go's scheduler gives
 // each goroutine up to 10 ms: without that, a call of an honest client would wait behind every connection of a stranger that always has something
 // to say. A connection has its place from the end of a read until it reads again, writes, hands a call over or is closed, and for laneTime at most.
-// Nobody waits while there is a place, and whoever waits gets its turn, unless its
-// client has gone meanwhile. Between two turns the place rests for as long as the first one took: a
-// processor that always has something to do does not look for what came from others.
+// Nobody waits while there is a place, and whoever waits gets its turn, unless its client has gone meanwhile. Between two turns the place rests for
+// as long as the first one took: a processor that always has something to do does not look for what came from others. See docs/adr/0021-turns.md.
 type lane struct {
 	mu      sync.Mutex
 	places  int         // guarded by mu: that nobody has
