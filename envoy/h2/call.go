@@ -65,12 +65,12 @@ func (k *Call) Header(i int) string { return k.headers[i] }
 // Began is when the call's headers were read, to within the time that it takes to go through what was read at once.
 func (k *Call) Began() time.Time { return k.began }
 
-// Timeout is what is left of grpc-timeout, at least a nanosecond; 0 is none.
-func (k *Call) Timeout() time.Duration {
+// Timeout is what is left of grpc-timeout at now, at least a nanosecond; 0 is none.
+func (k *Call) Timeout(now time.Time) time.Duration {
 	if k.timeout == 0 {
 		return 0
 	}
-	return max(k.timeout-time.Since(k.began), 1)
+	return max(k.timeout-now.Sub(k.began), 1)
 }
 
 // Reply answers with one message and status OK.

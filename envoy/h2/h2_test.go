@@ -192,7 +192,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 func TestHeadersAndTimeout(t *testing.T) {
 	o := Options{Headers: []Header{{Name: "x-a"}, {Name: "x-b"}}, Methods: map[string]Method{
 		echo: method(func(c *Call) {
-			c.Reply(text(fmt.Sprintf("%q %q %v", c.Header(0), c.Header(1), c.Timeout() > 50*time.Second && c.Timeout() <= time.Minute)))
+			c.Reply(text(fmt.Sprintf("%q %q %v", c.Header(0), c.Header(1), c.Timeout(time.Now()) > 50*time.Second && c.Timeout(time.Now()) <= time.Minute)))
 		}),
 	}}
 	_, l, _ := start(t, "tcp", o)

@@ -30,7 +30,7 @@ func TestShrink(t *testing.T) {
 func TestTimeoutOfACall(t *testing.T) {
 	now := time.Now()
 	for _, k := range []*Call{{began: now}, {began: now, timeout: time.Hour}, {began: now.Add(-time.Hour), timeout: time.Second}} {
-		d := k.Timeout()
+		d := k.Timeout(time.Now())
 		if !k.Began().Equal(k.began) || (d == 0) != (k.timeout == 0) || d < 0 || d > k.timeout {
 			t.Errorf("began %v, timeout %v: %v left", k.began, k.timeout, d)
 		}
