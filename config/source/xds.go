@@ -148,7 +148,7 @@ type xdsWatch struct {
 	o       XDSOptions
 	client  discovery.AggregatedDiscoveryServiceClient
 	sink    func(Event)
-	version string // of the last answer that was acknowledged
+	version string // of the last answer that was acknowledged on the stream
 	refused refusal
 }
 
@@ -169,8 +169,10 @@ func (w *xdsWatch) stream(ctx context.Context) (answers int, err error) {
 		return 0, fmt.Errorf("%w: %w", errConnect, err)
 	}
 	w.o.Logger.Info("xDS stream of the rules has begun", "server", w.o.Server, "node", w.o.NodeID)
-	// The node is sent with each request, as some servers want it. Version, not nonce, outlives a stream.
-	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, VersionInfo: w.version}
+	w.version = ""
+	// The node is sent with each request, as some servers want it. A stream's first request names no version: a server that
+	// counts from 1 again after a restart would not send its version 1 to a client that names another version 1.
+	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType}
 	for {
 		if err := s.Send(request); err != nil {
 			if errors.Is(err, io.EOF) {

@@ -220,20 +220,68 @@ func TestXDS(t *testing.T) {
 	until(t, events, "c")
 	c.acked("4")
 
-	// The server goes away and comes back: nothing is loaded again, for the version is said.
+	// The server goes away and comes back: the new stream's first request names no version, and what is in force comes again.
 	c.forget()
 	c.stop()
 	c.start()
 	again := c.said("request after the restart", func(r *discovery.DiscoveryRequest) bool { return r.GetResponseNonce() == "" })
-	if again.GetVersionInfo() != "4" {
+	if again.GetVersionInfo() != "" {
 		t.Errorf("after the restart: %v", again)
 	}
+	until(t, events, "c")
+	c.acked("4")
 	c.set("5", resourceOf("rd", "d", 3))
 	until(t, events, "d")
 
 	c.set("6")
 	until(t, events, "")
 	c.acked("6")
+}
+
+// A control plane that counts from 1 again after a restart has other rules under an old version, whether it has them when
+// the stream begins or only afterwards.
+func TestXDSRestartedServerCountsAnew(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
+			c := newControl(t, insecure.NewCredentials())
+			c.set("1", resourceOf("ra", "old", 3))
+			events := watchingXDS(t, c.quick())
+			until(t, events, "old")
+			c.acked("1")
+
+			c.stop()
+			c.forget()
+			c.cache = cache.NewSnapshotCache(true, cache.IDHash{}, nil)
+			if late {
+				c.start()
+				c.said("first request", func(r *discovery.DiscoveryRequest) bool { return r.GetResponseNonce() == "" })
+				c.set("1", resourceOf("ra", "new", 3))
+			} else {
+				c.set("1", resourceOf("ra", "new", 3))
+				c.start()
+			}
+			until(t, events, "new")
+			c.acked("1")
+		})
+	}
+}
+
+// A fault on a new stream is refused without a version of the stream before: the server may have given that number anew.
+func TestXDSRefusalOnNewStream(t *testing.T) {
+	c := newControl(t, insecure.NewCredentials())
+	c.set("1", resourceOf("ra", "a", 3))
+	events := watchingXDS(t, c.quick())
+	until(t, events, "a")
+	c.acked("1")
+	c.stop()
+	c.forget()
+	c.cache = cache.NewSnapshotCache(true, cache.IDHash{}, nil)
+	c.set("1", resourceOf("ra", "", 3))
+	c.start()
+	no := c.said("refusal", func(r *discovery.DiscoveryRequest) bool { return r.GetErrorDetail() != nil })
+	if no.GetVersionInfo() != "" {
+		t.Errorf("refusal: %v", no)
+	}
 }
 
 // Where domains merge the order of resources decides which wildcard comes first, and servers have none.
