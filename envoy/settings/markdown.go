@@ -33,5 +33,16 @@ Libraries of ` + "`envoyproxy/ratelimit`" + ` read some more:
 	for _, o := range Others() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", strings.Join(o.Names, "`, `"), o.Fate, o.Note)
 	}
+	b.WriteString(`
+## Files that variables name
+
+What becomes of a file that is not there:
+
+| variable | read | when the file is not there |
+|---|---|---|
+`)
+	for _, f := range Files() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Name, f.When, f.Absent)
+	}
 	return b.String()
 }

@@ -15,7 +15,7 @@ import (
 // Getenv looks up a variable, as os.LookupEnv does.
 type Getenv func(name string) (value string, set bool)
 
-// Read reads all variables. Its error names every fault, not the first one only; the Settings are whole in any case,
+// Read reads all variables, and looks whether the optional files that they name are there. Its error names every fault, not the first one only; the Settings are whole in any case,
 // with the default where the value is at fault.
 func Read(getenv Getenv) (Settings, error) {
 	s := Settings{set: map[string]bool{}}
@@ -25,6 +25,7 @@ func Read(getenv Getenv) (Settings, error) {
 	}
 	faults = append(faults, s.others(getenv), s.settle(), s.check())
 	s.warn()
+	s.absent()
 	return s, errors.Join(faults...)
 }
 

@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -247,6 +249,50 @@ func TestWarnings(t *testing.T) {
 	s, _ = Read(env("TRACING_ENABLED=false", "TRACING_SERVICE_NAME=x"))
 	if len(s.Warnings()) != 0 {
 		t.Errorf("warnings %q", s.Warnings())
+	}
+}
+
+// A mapper file that is not there is as if it were not named, with a warning; one that is there is kept, whatever it is.
+func TestOptionalFiles(t *testing.T) {
+	dir := t.TempDir()
+	there, gone := filepath.Join(dir, "there.yaml"), filepath.Join(dir, "no-volume", "gone.yaml")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{there: there, dir: dir, gone: ""} {
+		s, err := Read(env("PROMETHEUS_MAPPER_YAML=" + file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Stats.MapperFile != want {
+			t.Errorf("%s: file %q", file, s.Stats.MapperFile)
+		}
+		w := s.Warnings()
+		if (len(w) == 1) != (want == "") || want == "" && (!strings.Contains(w[0], "PROMETHEUS_MAPPER_YAML") || !strings.Contains(w[0], gone)) {
+			t.Errorf("%s: warnings %q", file, w)
+		}
+	}
+}
+
+// Every variable that by its name holds a path is decided about, and files that hold keys or authorities are not optional.
+func TestFilesAreDecidedAbout(t *testing.T) {
+	path := regexp.MustCompile(`_(CERT|KEY|CACERT|YAML|UDS|ROOT)$`)
+	listed := map[string]bool{}
+	for _, f := range Files() {
+		listed[f.Name] = true
+		if f.Optional && strings.Contains(f.Name, "TLS") {
+			t.Errorf("%s must not be optional", f.Name)
+		}
+	}
+	known := map[string]bool{"RUNTIME_WATCH_ROOT": true} // no path
+	for _, v := range Table() {
+		if path.MatchString(v.Name) && !known[v.Name] && !listed[v.Name] {
+			t.Errorf("%s: not in Files", v.Name)
+		}
+		delete(listed, v.Name)
+	}
+	if len(listed) > 0 {
+		t.Errorf("not in Table: %v", listed)
 	}
 }
 

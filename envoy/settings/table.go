@@ -156,7 +156,7 @@ func prometheusTable() []Variable {
 		{"USE_PROMETHEUS", "false", Honoured, "Serve /metrics; it is served in any case, beside statsd too.", func(s *Settings) any { return &s.Stats.Prometheus }},
 		{"PROMETHEUS_ADDR", ":9090", Honoured, "Address of /metrics.", func(s *Settings) any { return &s.Stats.PrometheusAddr }},
 		{"PROMETHEUS_PATH", "/metrics", Honoured, "Its path.", func(s *Settings) any { return &s.Stats.PrometheusPath }},
-		{"PROMETHEUS_MAPPER_YAML", "", Honoured, "File of statsd-exporter mappings that takes the place of the built-in one.", func(s *Settings) any { return &s.Stats.MapperFile }},
+		{"PROMETHEUS_MAPPER_YAML", "", Honoured, "File of statsd-exporter mappings that takes the place of the built-in one; one that is not there is ignored, with a warning.", func(s *Settings) any { return &s.Stats.MapperFile }},
 		{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Honoured, "With the built-in mapping, tell response times in milliseconds.", func(s *Settings) any { return &s.Stats.Milliseconds }},
 	}
 }
