@@ -5,10 +5,15 @@ import (
 	"slices"
 )
 
-// validKeys are the keys that may stand in a file, in the order of its levels.
+// validKeys are the keys that a file may have, whatever their level.
 func validKeys() []string {
-	return []string{"domain", "descriptors", "key", "value", "rate_limit", "unit", "requests_per_unit", "unlimited", "name", "replaces",
-		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
+	var keys []string
+	for _, k := range levelKeys() {
+		if !slices.Contains(keys, k.key) {
+			keys = append(keys, k.key)
+		}
+	}
+	return keys
 }
 
 func knobKeys() []string {

@@ -19,14 +19,16 @@ type Suspicion struct {
 
 func (s Suspicion) String() string { return fmt.Sprintf("%s:%d: %s", s.File, s.Line, s.Text) }
 
-// Suspicions looks for what files, loaded as rules, hide from their author: parts that are never loaded, descriptors
-// that nothing reaches, limits that refuse everything, owners that will be busy.
+// Suspicions looks for what files, loaded as rules, hide from their author: parts that are never loaded, keys that have
+// no effect where they are, descriptors that nothing reaches, limits that refuse everything, owners that will be busy.
+// Without rules, because the files have faults, it looks at the files alone.
 func Suspicions(files []File, rules *Rules) []Suspicion {
 	var s suspect
 	for _, f := range files {
 		if line := secondDocument(f.Content); line > 0 {
 			s.add("ignored-document", f.Name, line, 1, "only the first YAML document of a file is loaded; this one is ignored")
 		}
+		s.keys(f)
 	}
 	if rules == nil {
 		return s.all

@@ -153,5 +153,5 @@ func (c *keyChecker) value(v any, at place, key keyPlace) {
 }
 
 func validKey(k string) bool {
-	return slices.Contains(validKeys(), k)
+	return slices.ContainsFunc(levelKeys(), func(l levelKey) bool { return l.key == k })
 }

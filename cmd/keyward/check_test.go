@@ -93,6 +93,8 @@ func TestCheckGolden(t *testing.T) {
 		"faulty.sarif":     {[]string{"faulty", "-o", "sarif"}, true},
 		"suspicious.txt":   {[]string{"suspicious"}, false},
 		"strict.txt":       {[]string{"suspicious/shop.yaml", "--strict"}, true},
+		"levels.txt":       {[]string{"levels"}, false},
+		"levels.json":      {[]string{"levels", "--strict", "-o", "json"}, true},
 		"suspicious.sarif": {[]string{"suspicious", "-o", "sarif", "--against", "../shop.yaml"}, false},
 		"changes.txt":      {[]string{"suspicious", "--against", "../shop.yaml"}, false},
 	} {
@@ -106,7 +108,7 @@ func TestCheckGolden(t *testing.T) {
 
 // TestSARIFKnowsEveryKind holds that a result names a rule that the log explains.
 func TestSARIFKnowsEveryKind(t *testing.T) {
-	for _, dir := range []string{"faulty", "suspicious"} {
+	for _, dir := range []string{"faulty", "suspicious", "levels"} {
 		r, err := checkFiles(filepath.Join("testdata/check", dir), "testdata/shop.yaml", config.Options{})
 		if err != nil {
 			t.Fatal(err)

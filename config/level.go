@@ -1,0 +1,223 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// level is a kind of mapping in a file of rules. A key has an effect only in mappings of its own level; the decoder
+// ignores it in the others, as envoyproxy/ratelimit does.
+type level uint8
+
+const (
+	inFile level = iota
+	inDescriptor
+	inLimit
+	inReplaces
+)
+
+// here says where a key of the level was found.
+func (l level) here() string {
+	return [...]string{"at the top of the file", "in a descriptor", "inside 'rate_limit'", "in an entry of 'replaces'"}[l]
+}
+
+// levelKey is a key that has an effect at a level.
+type levelKey struct {
+	key   string
+	at    level
+	below level // of the mappings in the key's value; at itself when the key holds none that the loader reads
+
+	// lost is what happens when the key is found only one level above or below its own. It may be empty.
+	lost string
+}
+
+// levelKeys lists every key that a file may have, with the levels at which it has an effect.
+func levelKeys() []levelKey {
+	const enforced = "the rule is enforced"
+	return []levelKey{
+		{"domain", inFile, inFile, ""},
+		{"descriptors", inFile, inDescriptor, ""},
+		{"key", inDescriptor, inDescriptor, ""},
+		{"value", inDescriptor, inDescriptor, ""},
+		{"rate_limit", inDescriptor, inLimit, ""},
+		{"unit", inLimit, inLimit, "the descriptor has no limit"},
+		{"requests_per_unit", inLimit, inLimit, "the descriptor has no limit"},
+		{"unlimited", inLimit, inLimit, ""},
+		{"name", inLimit, inLimit, ""},
+		{"replaces", inLimit, inReplaces, "nothing is replaced"},
+		{"name", inReplaces, inReplaces, ""},
+		{"descriptors", inDescriptor, inDescriptor, "the descriptors in it are not loaded"},
+		{"shadow_mode", inDescriptor, inDescriptor, enforced},
+		{"quota_mode", inDescriptor, inDescriptor, enforced},
+		{"detailed_metric", inDescriptor, inDescriptor, ""},
+		{"value_to_metric", inDescriptor, inDescriptor, ""},
+		{"share_threshold", inDescriptor, inDescriptor, "every value is counted by itself"},
+		{"metadata", inDescriptor, inDescriptor, "nothing in it is used"},
+	}
+}
+
+// levelWalk looks for known keys at levels where they have no effect.
+type levelWalk struct {
+	keys  []levelKey
+	seen  map[levelVisit]bool // an alias can name a mapping many times
+	found func(key *yamlv3.Node, text string)
+}
+
+type levelVisit struct {
+	node *yamlv3.Node
+	at   level
+}
+
+// mapping looks at the mapping m of a level; up is the mapping around it, which is nothing for the whole file.
+func (w *levelWalk) mapping(m, up place, at level) {
+	m = m.resolve()
+	if m.node == nil || m.node.Kind != yamlv3.MappingNode || w.seen[levelVisit{m.node, at}] {
+		return
+	}
+	w.seen[levelVisit{m.node, at}] = true
+	for i := 0; i < len(m.node.Content)-1; i += 2 {
+		key, value := m.node.Content[i], place{m.node.Content[i+1]}
+		if key.Tag == "!!merge" {
+			w.each(value, func(merged place) { w.mapping(merged, up, at) })
+			continue
+		}
+		rows := w.rows(key.Value)
+		here := slices.IndexFunc(rows, func(k levelKey) bool { return k.at == at })
+		switch {
+		case len(rows) == 0: // not known at all: a fault already
+		case here < 0:
+			w.misplaced(key, rows, misplace{m, up, value, at})
+		case rows[here].below != at || key.Value == "descriptors":
+			w.each(value, func(element place) { w.mapping(element, m, rows[here].below) })
+		}
+	}
+}
+
+// each calls f for a mapping, or for every element of a list.
+func (w *levelWalk) each(p place, f func(place)) {
+	p = p.resolve()
+	if p.node == nil || p.node.Kind != yamlv3.SequenceNode {
+		f(p)
+		return
+	}
+	for i := range p.node.Content {
+		f(p.index(i))
+	}
+}
+
+// rows are the levels at which a key has an effect; none when it is not a known one.
+func (w *levelWalk) rows(key string) (rows []levelKey) {
+	for _, k := range w.keys {
+		if k.key == key {
+			rows = append(rows, k)
+		}
+	}
+	return rows
+}
+
+// misplace is the surroundings of a key that has no effect: its mapping, the one around that, its value and the level.
+type misplace struct {
+	in, up, value place
+	at            level
+}
+
+func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplace) {
+	if m.at == inFile && hasAnchor(m.value.node) {
+		return // what stands there is for aliases
+	}
+	own := slices.MinFunc(rows, func(a, b levelKey) int { return m.levelsTo(a.at) - m.levelsTo(b.at) })
+	text := "'" + key.Value + "' has no effect " + m.at.here()
+	if lost := m.lost(own); lost != "" {
+		text += ", so " + lost
+	}
+	w.found(key, text+": write it "+m.belongs(own.at))
+}
+
+// levelsTo is the number of levels between where the key is and another level.
+func (m misplace) levelsTo(other level) int {
+	return max(int(m.at), int(other)) - min(int(m.at), int(other))
+}
+
+// belongs says where a key of a level is to be written, as seen from m.
+func (m misplace) belongs(to level) string {
+	if to == inDescriptor && m.at == inLimit {
+		return "next to 'rate_limit', in the descriptor"
+	}
+	return to.here()
+}
+
+// lost is what it means that k is here; empty when it is at its own level, too, or when nothing is known.
+func (m misplace) lost(k levelKey) string {
+	limit := m.in.get("rate_limit")
+	switch {
+	case m.at == inFile:
+		return "it applies to no rule"
+	case k.at == inDescriptor && m.at == inLimit && m.up.get(k.key).node == nil,
+		k.at == inLimit && m.at == inDescriptor && limit.node == nil,
+		k.below == inReplaces && m.at == inDescriptor && limit.get(k.key).node == nil:
+		return k.lost
+	}
+	return ""
+}
+
+// hasAnchor reports whether n, or anything in it, can be named by an alias.
+func hasAnchor(n *yamlv3.Node) bool {
+	return n != nil && (n.Anchor != "" || slices.ContainsFunc(n.Content, hasAnchor))
+}
+
+// duplicates calls found for every key that its mapping has had before. It does not follow aliases, so it looks at
+// each mapping once.
+func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
+	for _, child := range n.Content {
+		duplicates(child, found)
+	}
+	if n.Kind != yamlv3.MappingNode {
+		return
+	}
+	type name struct{ tag, value string }
+	first := map[name]int{}
+	for i := 0; i < len(n.Content)-1; i += 2 {
+		key := n.Content[i]
+		id := name{key.ShortTag(), key.Value}
+		if key.Kind != yamlv3.ScalarNode || id.tag == "!!merge" {
+			continue
+		}
+		before, ok := first[id]
+		if !ok {
+			first[id] = i
+			continue
+		}
+		effect := "the later one replaces it"
+		if merges(key.Value, n.Content[before+1], n.Content[i+1]) {
+			effect = "the later one is merged into it and replaces the keys that are in both"
+		}
+		found(key, fmt.Sprintf("'%s' was given in line %d already: %s", key.Value, n.Content[before].Line, effect))
+	}
+}
+
+// merges reports whether the decoder adds the second value of a key to the first. It does so where the key's mapping
+// has a fixed place in a descriptor.
+func merges(key string, first, second *yamlv3.Node) bool {
+	a, b := place{first}.resolve(), place{second}.resolve()
+	return (key == "rate_limit" || key == "metadata") && a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode
+}
+
+// keys adds the keys of a file that have no effect where they are, and those that were given before, by line.
+func (s *suspect) keys(f File) {
+	at := newPlace(f.Content)
+	if at.node == nil {
+		return
+	}
+	first := len(s.all)
+	duplicates(at.node, func(key *yamlv3.Node, text string) { s.add("duplicate-key", f.Name, key.Line, key.Column, "%s", text) })
+	w := levelWalk{keys: levelKeys(), seen: map[levelVisit]bool{}, found: func(key *yamlv3.Node, text string) {
+		s.add("misplaced-key", f.Name, key.Line, key.Column, "%s", text)
+	}}
+	w.mapping(at, place{}, inFile)
+	slices.SortStableFunc(s.all[first:], func(a, b Suspicion) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
