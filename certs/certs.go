@@ -140,11 +140,13 @@ func (o ClientOptions) verify(cs tls.ConnectionState, roots *x509.CertPool, now 
 	return hasSAN(certs, []string{name})
 }
 
+var errNoCertificate = errors.New("no certificate was shown")
+
 // hasSAN says whether the leaf carries one of the names: a DNS name (by the rules of X.509, wildcards included), an IP
 // address or a URI, in whose path a * given here stands for any one segment.
 func hasSAN(certs []*x509.Certificate, names []string) error {
 	if len(certs) == 0 {
-		return errors.New("no certificate was shown")
+		return errNoCertificate
 	}
 	leaf := certs[0]
 	for _, name := range names {

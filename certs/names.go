@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 )
 
@@ -18,8 +19,17 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("the certificate is for %q, and none of these is %q", e.Has, e.Wants)
 }
 
-// CheckName says whether the leaf, the first of a verified chain, carries the name: nil, or a [*NameError].
-func CheckName(certs []*x509.Certificate, name string) error { return hasSAN(certs, []string{name}) }
+// CheckName says whether the leaf, the first of a verified chain, carries the name, byte by byte: nil, or a [*NameError].
+// Neither a * in the name nor one in the certificate stands for anything else: whoever claims the name has chosen it.
+func CheckName(certs []*x509.Certificate, name string) error {
+	if len(certs) == 0 {
+		return errNoCertificate
+	}
+	if has := sansOf(certs[0]); !slices.Contains(has, name) {
+		return &NameError{Has: has, Wants: []string{name}}
+	}
+	return nil
+}
 
 // Reason is why a handshake failed, in one word for a metric: no_certificate, expired, authority (an unknown CA), usage, name,
 // not_tls, version, timeout, or tls for all else.

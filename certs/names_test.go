@@ -2,7 +2,11 @@ package certs
 
 import (
 	"bytes"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +35,33 @@ func TestURIPatterns(t *testing.T) {
 		if got := matches(tt.uri, tt.pattern); got != tt.want {
 			t.Errorf("%s by %s: %v", tt.uri, tt.pattern, got)
 		}
+	}
+}
+
+// A claimed name is no pattern, and a pattern in a certificate proves no name.
+func TestClaimedNamesAreComparedExactly(t *testing.T) {
+	const id = "spiffe://td/keyward/a"
+	uri, err := url.Parse(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := []*x509.Certificate{{URIs: []*url.URL{uri}, DNSNames: []string{"a.keyward.test", "*.wild.test"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}}
+	for _, name := range []string{id, "a.keyward.test", "10.0.0.1"} {
+		if err := CheckName(cert, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{
+		"spiffe://td/keyward/*", "spiffe://td/*/a", "spiffe://td/keyward/A", "spiffe://td/keyward/a/", "*.keyward.test", "A.keyward.test",
+		"a.keyward.test.", "b.wild.test", "[10.0.0.1]", "",
+	} {
+		var wrong *NameError
+		if err := CheckName(cert, name); !errors.As(err, &wrong) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := CheckName(nil, id); err == nil {
+		t.Error("no certificate proves a name")
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/keyward/keyward/ring"
 )
@@ -321,10 +324,22 @@ func (m *Member) check() error {
 		return errors.New("a member without a name")
 	case len(m.ID) > MaxID:
 		return fmt.Errorf("a member's name of %d bytes, longer than %d", len(m.ID), MaxID)
+	case CheckID(m.ID) != nil:
+		return CheckID(m.ID)
 	case m.Weight > MaxWeight:
 		return fmt.Errorf("member %q: weight %d above %d", m.ID, m.Weight, MaxWeight)
 	case m.ProtocolMin == 0 || m.ProtocolMin > m.ProtocolMax:
 		return fmt.Errorf("member %q: no protocol version", m.ID)
+	}
+	return nil
+}
+
+// CheckID says what is in a member's name that no member's may hold: a * or a /, which have a meaning in the names of certificates,
+// control characters, and bytes that are not UTF-8.
+func CheckID(id ring.ID) error {
+	unfit := func(r rune) bool { return r == '*' || r == '/' || unicode.IsControl(r) }
+	if !utf8.ValidString(string(id)) || strings.ContainsFunc(string(id), unfit) {
+		return fmt.Errorf("a member's name %q: it may hold no *, no / and no control characters, and is UTF-8", id)
 	}
 	return nil
 }

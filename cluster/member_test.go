@@ -35,7 +35,7 @@ func TestAnnouncementGolden(t *testing.T) {
 func TestAnnouncementRoundTrip(t *testing.T) {
 	law := func(inst, ver, pod, force, prep, fp uint64, weight, state uint8, boot int64, nref uint16, id [9]byte, addr [20]byte) bool {
 		m := full()
-		m.ID, m.Inst, m.Ver, m.Pod = ring.ID(id[:]), inst, ver, pod
+		m.ID, m.Inst, m.Ver, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
 		m.InForce, m.Prepared, m.Ring = force, prep, fp
 		m.Weight, m.State, m.Boot, m.NRef = max(1, uint32(weight)), State(state%3), max(0, boot), int(nref)
 		m.Peer = string(addr[:])
@@ -81,6 +81,13 @@ func TestAnnouncementRefused(t *testing.T) {
 		"no name":           with(func(m *Member) { m.ID = "" }),
 		"a long name":       with(func(m *Member) { m.ID = ring.ID(strings.Repeat("x", MaxID+1)) }),
 		"a long address":    with(func(m *Member) { m.RLS = strings.Repeat("x", MaxAddress+1) }),
+		"any name":          with(func(m *Member) { m.ID = "*" }),
+		"a name's pattern":  with(func(m *Member) { m.ID = "pod-*" }),
+		"a path":            with(func(m *Member) { m.ID = "a/b" }),
+		"a line break":      with(func(m *Member) { m.ID = "a\nb" }),
+		"a NUL":             with(func(m *Member) { m.ID = "a\x00" }),
+		"a C1 control":      with(func(m *Member) { m.ID = "a\u0085" }),
+		"no UTF-8":          with(func(m *Member) { m.ID = "a\xff" }),
 		"too heavy":         with(func(m *Member) { m.Weight = MaxWeight + 1 }),
 		"no protocol":       with(func(m *Member) { m.ProtocolMin = 0 }),
 		"protocol inverted": with(func(m *Member) { m.ProtocolMin = 5 }),
@@ -132,7 +139,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.ID == "" || len(m.ID) > MaxID || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > Observer {
+		if m.ID == "" || len(m.ID) > MaxID || CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > Observer {
 			t.Fatalf("accepted %+v", m)
 		}
 		again, err := decode(m.encode())
