@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ func newCheck() *cobra.Command {
 		Long: `Loads every file of the directory (or the one file) as the service does, and shows where each fault stands:
 
   error     the rules do not load; the first is the one that the service would log
-  warning   they load, and something in them is probably not meant: a rule that nothing reaches, a key that nobody reads
+  warning   they load, and something in them is probably not meant: a rule that nothing reaches, a key at a level where it
+            has no effect, a folder without rules
   change    with --against: what the new rules change for those who are limited. "counts anew" means that in the window of
             the change as many hits may pass as the old and the new limit together; a changed amount meets the count as it is
 
@@ -129,6 +131,9 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	for _, s := range config.Suspicions(files, report.Rules) {
 		r.Warnings = append(r.Warnings, finding{Kind: s.Kind, File: s.File, Line: s.Line, Column: s.Column, Text: s.Text})
 	}
+	if report.Rules != nil && len(report.Rules.Rules()) == 0 {
+		r.Warnings = append(r.Warnings, noRules(path, len(files)))
+	}
 	if old == "" || report.Rules == nil {
 		return r, nil
 	}
@@ -140,6 +145,23 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 		r.Changes = append(r.Changes, finding{Kind: string(c.Kind), Rule: c.Rule, File: c.File, Line: c.Line, Column: c.Column, Text: c.Text})
 	}
 	return r, nil
+}
+
+// noRules is the warning about a path whose files, if there are any, limit nothing.
+func noRules(path string, files int) finding {
+	f := finding{Kind: "no-rules", File: path, Text: "no file here has a rate_limit: no request is limited"}
+	if files > 0 {
+		return f
+	}
+	f.Text = "there are no files here: no request is limited"
+	entries, _ := os.ReadDir(path) // it was read a moment ago
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			f.Hint = fmt.Sprintf("files in folders below are not read: did you mean %s?", filepath.Join(path, e.Name()))
+			break
+		}
+	}
+	return f
 }
 
 // readRules reads a directory of rules, or one file.
@@ -169,7 +191,7 @@ func (r *checkReport) write(out io.Writer, format string) error {
 			r.source(&b, f)
 		}
 		for _, w := range r.Warnings {
-			fmt.Fprintf(&b, "warning: %s:%d: %s\n", w.File, w.Line, w.Text)
+			fmt.Fprintf(&b, "warning: %s: %s\n", w.where(), w.Text)
 			r.source(&b, w)
 		}
 		for _, c := range r.Changes {
@@ -185,6 +207,14 @@ func (r *checkReport) write(out io.Writer, format string) error {
 		_, err := io.WriteString(out, b.String())
 		return err
 	})
+}
+
+// where is the file with the line, where one is known.
+func (f finding) where() string {
+	if f.Line > 0 {
+		return fmt.Sprintf("%s:%d", f.File, f.Line)
+	}
+	return f.File
 }
 
 // faultText begins with the service's own words; the line comes last, where it is known.

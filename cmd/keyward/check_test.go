@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,6 +104,35 @@ func TestCheckGolden(t *testing.T) {
 			t.Errorf("%q: %v", row.args, err)
 		}
 		golden(t, file, out)
+	}
+}
+
+// TestCheckWithoutRules holds that a folder in which nothing limits a request is not taken for a good one.
+func TestCheckWithoutRules(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for file, content := range map[string]string{"empty/.keep/x": "", "up/config/shop.yaml": "domain: shop", "idle/shop.yaml": "domain: shop\ndescriptors:\n- key: k\n"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll("empty/.keep"); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		"empty": "warning: empty: there are no files here: no request is limited\nall rate limit configs ok\n",
+		"up": "warning: up: there are no files here: no request is limited\n      = files in folders below are not read: did you mean up/config?\n" +
+			"all rate limit configs ok\n",
+		"idle": "warning: idle: no file here has a rate_limit: no request is limited\nall rate limit configs ok\n",
+	} {
+		if out, err := runCheck(dir); err != nil || out != want {
+			t.Errorf("check %s: %v\n got %q\nwant %q", dir, err, out, want)
+		}
+		if _, err := runCheck(dir, "--strict"); err == nil {
+			t.Errorf("check %s --strict: no error", dir)
+		}
+		if out, err := runCheck(dir, "-o", "sarif"); err != nil || !strings.Contains(out, `"ruleId": "no-rules"`) || strings.Contains(out, `"ruleIndex": -1`) {
+			t.Errorf("check %s -o sarif: %v\n%s", dir, err, out)
+		}
 	}
 }
 

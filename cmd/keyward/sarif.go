@@ -68,6 +68,7 @@ func sarifRules() []sarifRule {
 		rule(string(config.BadRules), "The rules contradict themselves or each other."),
 		rule(string(config.BadExtension), "What stands under metadata.keyward cannot be used."),
 		rule("ignored-document", "Only the first YAML document of a file is loaded."),
+		rule("no-rules", "Nothing here limits a request."),
 		rule("misplaced-key", "The key has no effect in this mapping: it belongs to another level."),
 		rule("duplicate-key", "The key was given before in the same mapping."),
 		rule("unreachable", "No descriptor ever matches here."),
