@@ -90,6 +90,9 @@ func (s *security) peer(o *peer.Options) error {
 	o.ServerTLS, o.ClientTLS, o.TLSReason = server, client, certs.Reason
 	if bind := s.flags.TLSBindName; bind != "" {
 		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+			if err := cluster.CheckID(id); err != nil {
+				return err
+			}
 			return certs.CheckName(chain, strings.Replace(bind, nodePlace, string(id), 1))
 		}
 	}
