@@ -32,18 +32,27 @@ func hintKey(key string) string {
 	return hintWord(key, validKeys())
 }
 
-// hintWord is the one of words that is written much like word; empty when none is.
+// hintWord asks whether the one of words was meant that is written much like word; empty when none is.
 func hintWord(word string, words []string) string {
+	if meant := Nearest(word, words); meant != "" {
+		return fmt.Sprintf("did you mean '%s'?", meant)
+	}
+	return ""
+}
+
+// Nearest returns the one of words that is written most like word, which is none of them. It returns the empty string
+// when none is near enough to be meant.
+func Nearest(word string, words []string) string {
 	best, least := "", (len(word)+1)/3+1
 	for _, w := range words {
 		if d := distance(word, w); d < least {
 			best, least = w, d
 		}
 	}
-	if best == "" || best == word {
+	if best == word {
 		return ""
 	}
-	return fmt.Sprintf("did you mean '%s'?", best)
+	return best
 }
 
 // distance is Levenshtein's: the bytes to insert, delete or replace that turn a into b.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,19 +134,15 @@ func Parse(name, about string, args []string, getenv func(string) string) (Flags
 	s.Usage = func() {
 		fmt.Fprintf(os.Stderr, "%s\n\nFlags, each also as environment (--node is KEYWARD_NODE):\n%s", about, s.FlagUsages())
 	}
-	if err := s.Parse(args); err != nil {
-		return f, err
-	}
-	var errs []error
-	if s.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected arguments: %s", strings.Join(s.Args(), " ")))
+	errs := setAll(s, args)
+	if slices.Contains(errs, pflag.ErrHelp) {
+		s.Usage()
+		return f, pflag.ErrHelp
 	}
 	s.VisitAll(func(fl *pflag.Flag) {
 		env := envName(fl.Name)
-		if v := getenv(env); v != "" && !fl.Changed {
-			if err := s.Set(fl.Name, v); err != nil {
-				errs = append(errs, fmt.Errorf("%s=%q: %w", env, v, err))
-			}
+		if v := getenv(env); v != "" && !fl.Changed && !set(fl, v) {
+			errs = append(errs, fmt.Errorf("%s=%q: want %s", env, v, kindOf(fl)))
 		}
 		f.effective[fl.Name] = fl.Value.String()
 	})

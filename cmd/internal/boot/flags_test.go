@@ -3,6 +3,8 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -51,6 +53,46 @@ func TestParseNamesEveryFault(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not speak of %q:\n%v", want, err)
 		}
+	}
+}
+
+// TestCommandLineFaults holds what is said of a command line that cannot be read.
+func TestCommandLineFaults(t *testing.T) {
+	for _, row := range []struct{ args, want string }{
+		{"--gosip-key-file x --expect many --weight -1", "--gosip-key-file: no such flag; did you mean --gossip-key-file?\n" +
+			`--expect "many": want a whole number` + "\n" + `--weight "-1": want a whole number from 0 to 4294967295`},
+		{"--gosip-key-file=x stray", "--gosip-key-file: no such flag; did you mean --gossip-key-file?\nunexpected arguments: stray"},
+		{"--insecur stray", "--insecur: no such flag; did you mean --insecure?\nunexpected arguments: stray"},
+		{"--zzzzzzzz --color red --weight 0", "--zzzzzzzz: no such flag; --help lists them\n--color: no such flag; --help lists them\n--weight 0: must be at least 1"},
+		{"-node a", "-node: no such flag; did you mean --node?"},
+		{"--join", "--join: the value is missing: want values with commas between them"},
+		{"--insecure=perhaps --nref-decay 5 --hot-rate x", `--insecure "perhaps": want true or false` + "\n" +
+			`--nref-decay "5": want a duration like 500ms or 1m30s` + "\n" + `--hot-rate "x": want a number`},
+		{"--insecure -- --node", "unexpected arguments: --node"},
+	} {
+		if _, err := Parse("sidecar", "", strings.Fields(row.args), env()); fmt.Sprint(err) != row.want {
+			t.Errorf("%s:\n got %v\nwant %s", row.args, err, row.want)
+		}
+	}
+	if _, err := Parse("sidecar", "", []string{"--node", "a"}, env("KEYWARD_EXPECT", "many")); fmt.Sprint(err) != `KEYWARD_EXPECT="many": want a whole number` {
+		t.Error(err)
+	}
+	for _, help := range []string{"--help", "-h", "--nod x --help"} {
+		if _, err := Parse("sidecar", "", strings.Fields(help), env()); !errors.Is(err, pflag.ErrHelp) {
+			t.Errorf("%s: %v", help, err)
+		}
+	}
+}
+
+// TestProcessNamesEveryFault holds that a sidecar which cannot start says all that is wrong with its flags.
+func TestProcessNamesEveryFault(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "--gosip-key-file", "x", "--weight", "0", "--partition", "maybe")
+	cmd.Env = append(os.Environ(), asSidecar+"=1")
+	out, err := cmd.CombinedOutput()
+	want := "sidecar: cannot start:\n--gosip-key-file: no such flag; did you mean --gossip-key-file?\n" +
+		"--partition \"maybe\": want share, available or quorum\n--weight 0: must be at least 1\n"
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || string(out) != want {
+		t.Errorf("%v\n got %s\nwant %s", err, out, want)
 	}
 }
 
