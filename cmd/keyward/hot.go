@@ -72,7 +72,7 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 		if err := o.Validate(); err != nil {
 			return err
 		}
-		return giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, *output, &o)
+		return suggestExplain(giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, *output, &o), o.Domain, entries)
 	}
 	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key")
 	if mode == hotkey.Spread {

@@ -42,7 +42,7 @@ and who counts them. Authority "full" means that the owner itself has answered. 
 		}
 		c, err := askFirst[admin.Counter](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
 		if err != nil {
-			return err
+			return suggestExplain(err, args[0], entries)
 		}
 		return show(cmd.OutOrStdout(), *output, c, func(out io.Writer) error {
 			_, err := fmt.Fprintf(out, "%d of %d counted, %d left, resets in %.0f s; owner %s, authority %s%s\n",
@@ -72,7 +72,7 @@ In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
 		}
 		r, err := resetKey(cmd.Context(), *socket, args[0], entries)
 		if err != nil {
-			return err
+			return suggestExplain(err, args[0], entries)
 		}
 		return show(cmd.OutOrStdout(), *output, r, func(out io.Writer) error {
 			_, err := fmt.Fprintf(out, "%d hits given back at %s; %d stand now\n", r.Before-min(r.Before, r.After), printable(r.Owner), r.After)

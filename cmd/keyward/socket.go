@@ -4,18 +4,22 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode"
 
 	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
 )
 
 // socketFlag adds --admin.
@@ -51,7 +55,7 @@ func overSocket(ctx context.Context, socket, method, path string, body any) (*ht
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the sidecar: %w", err)
+		return nil, socketError(file, err)
 	}
 	if res.StatusCode == http.StatusOK {
 		return res, nil
@@ -59,6 +63,50 @@ func overSocket(ctx context.Context, socket, method, path string, body any) (*ht
 	defer res.Body.Close()
 	why, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
 	return nil, fmt.Errorf("the sidecar answers %s: %s", res.Status, printable(strings.ReplaceAll(strings.TrimSpace(string(why)), "\n", "; ")))
+}
+
+// socketError names the socket, what the system says, and what to do.
+func socketError(file string, err error) error {
+	var sys *os.SyscallError
+	if !errors.As(err, &sys) {
+		return fmt.Errorf("ask the sidecar at unix:%s: %w", file, err)
+	}
+	advice := "name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		advice = "run this where the sidecar runs, and " + advice
+	case errors.Is(err, syscall.ECONNREFUSED):
+		advice = "no sidecar listens there: " + advice
+	case errors.Is(err, fs.ErrPermission):
+		advice = "run this as the sidecar's user, or " + advice
+	}
+	return fmt.Errorf("ask the sidecar at unix:%s: %w: %s", file, sys.Err, advice)
+}
+
+// suggestExplain adds the command that says why no rule limits a descriptor, if that is the error.
+func suggestExplain(err error, domain string, entries []config.Entry) error {
+	if err == nil || len(entries) == 0 || !strings.Contains(err.Error(), admin.ErrNoCounter.Error()) {
+		return err
+	}
+	words := []string{shellWord(domain)}
+	for _, e := range entries {
+		words = append(words, shellWord(e.Key+"="+e.Value))
+	}
+	return fmt.Errorf("%w: `keyward explain %s` says why", err, strings.Join(words, " "))
+}
+
+// shellWord is s as a shell reads it as one word, and as a terminal may show it.
+func shellWord(s string) string {
+	safe := func(r rune) bool {
+		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-./:=@%+,", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !safe(r) }) {
+		return s
+	}
+	if p := printable(s); p != s {
+		return p
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // printable is s as a terminal may show it: keys come from callers, who must not write to an operator's screen.

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"net"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+)
+
+// TestSocketAdvice holds what is said when a sidecar's socket cannot be reached, for every command that uses it.
+func TestSocketAdvice(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := filepath.Join(dir, "nowhere.sock")
+	for socket, want := range map[string]string{
+		nowhere: "ask the sidecar at unix:" + nowhere + ": no such file or directory: run this where the sidecar runs, and name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN",
+		left:    "ask the sidecar at unix:" + left + ": connection refused: no sidecar listens there: name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN",
+	} {
+		for _, args := range []string{"keys reset edge user=carol", "hot pin edge user=carol", "hot list", "tap", "drain"} {
+			if _, err := run(t, append(strings.Fields(args), "--admin", "unix:"+socket)...); err == nil || err.Error() != want {
+				t.Errorf("%s:\n got %v\nwant %s", args, err, want)
+			}
+		}
+	}
+}
+
+// TestExplainIsSuggested holds that a descriptor which no rule limits leads to the command that says why.
+func TestExplainIsSuggested(t *testing.T) {
+	socket := serve(t, admin.SocketOptions{
+		Reset: func(string, []config.Entry) (admin.ResetResult, error) {
+			return admin.ResetResult{}, admin.ErrNoCounter
+		},
+		Hot: func(admin.HotOrder) (admin.HotRoute, error) { return admin.HotRoute{}, admin.ErrNoCounter },
+	})
+	const want = "no rule limits this descriptor: `keyward explain edge user=carol 'path=/a b'` says why"
+	for _, args := range [][]string{
+		{"keys", "reset", "edge", "user=carol", "path=/a b", "--admin", socket},
+		{"hot", "pin", "edge", "user=carol", "path=/a b", "--admin", socket},
+	} {
+		if _, err := run(t, args...); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q:\n got %v\nwant ... %s", args, err, want)
+		}
+	}
+	srv := httptest.NewServer(admin.Handler(admin.Options{
+		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.Cluster { return admin.Cluster{} }, Ready: func() error { return nil },
+		Counters: func(string, []config.Entry) (admin.Counter, error) { return admin.Counter{}, admin.ErrNoCounter },
+	}))
+	defer srv.Close()
+	addr := strings.TrimPrefix(srv.URL, "http://")
+	if _, err := run(t, "keys", "get", "edge", "user=carol", "path=/a b", "--member", addr); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Error(err)
+	}
+}
