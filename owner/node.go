@@ -234,6 +234,7 @@ func drain(width uint64, limit uint32) uint64 { return (width-1)/uint64(max(1, l
 func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, p part, ticket uint64, a *Answer) {
 	ht := hit{Question: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
 	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
+		ht.part = true
 		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
 	}
 	e, overflow := n.charge(s, &ht, e, p, a)
@@ -245,7 +246,7 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 	if len(s.books) > 0 {
 		n.heed(s, &ht, e, a)
 	}
-	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && e != nil {
+	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && !ht.spared && e != nil {
 		n.owe(s, &ht, e, ticket, a)
 	}
 }

@@ -69,6 +69,10 @@ type hit struct {
 	rule limit.Rule // the question's, with the limit that its authority allows
 	// extra are hits that count against the limit and stand elsewhere.
 	extra uint64
+	// part says that rule's limit is that of a part of the cluster, so that others have room for what it refuses.
+	part bool
+	// spared says that h was refused and is not charged, see spares.
+	spared bool
 }
 
 // charges says that h adds to its counter.
@@ -109,8 +113,8 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 	sum := st
 	sum.Charged = saturatingAdd(st.Charged, h.extra)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && s.slab.find(e, w, limit.GhostWriter) != nil { // see assumes
-		return true
+	if sum = h.answer(sum, d); h.charges() && d.Over && (h.part || s.slab.find(e, w, limit.GhostWriter) != nil) {
+		h.spared = true // see spares
 	} else if h.charges() {
 		if !s.charge(e, h.rule, w, h.Hits) {
 			s.counts.refused++
@@ -124,9 +128,12 @@ func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
 	return true
 }
 
-// assumes reports whether e holds charges for a loss. What is refused because of them is not charged: should there turn out to have been no
-// loss, it would go on to refuse others.
+// assumes reports whether e holds charges for a loss.
 func (s *shard) assumes(e *entry) bool { return s.slab.wrote(e, limit.GhostWriter) }
+
+// spares reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
+// is whole, or the loss turns out to be none, such a charge would go on to refuse others.
+func (s *shard) spares(h *hit, e *entry) bool { return h.part || s.assumes(e) }
 
 // giveBack remembers that hits of window w were given back.
 func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {
@@ -165,7 +172,11 @@ func (s *shard) countState(h *hit, e *entry, d *limit.Decision) bool {
 	st := &s.state
 	s.load(e, h.rule, st)
 	h.decide(st, s.inst, d)
-	if h.Op != Refund && !h.charges() || d.Over && s.assumes(e) {
+	if h.charges() && d.Over && s.spares(h, e) {
+		h.spared = true
+		return true
+	}
+	if h.Op != Refund && !h.charges() {
 		return true
 	}
 	h.rule.Trim(st, h.now)

@@ -140,13 +140,17 @@ func (k *sketches) grow(p *sketchPart, window time.Duration, n int8, now int64) 
 	return s
 }
 
-// countInSketch answers h and charges it to the sketch.
+// countInSketch answers h and charges it to the sketch, unless a part of the limit has no room for it.
 func (s *shard) countInSketch(h *hit, d *limit.Decision) {
 	est := s.over.estimate(h)
-	s.addToSketch(h, est)
 	flat := *h
 	flat.rule = h.flat()
 	flat.answer(limit.Tally{Window: flat.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}, d)
+	if d.Over && h.part {
+		h.spared = true // see spares
+		return
+	}
+	s.addToSketch(h, est)
 }
 
 // addToSketch charges h, whose key has estimate est.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,7 +44,7 @@ type cutOf struct {
 }
 
 // TestHealedCuts cuts a member off while keys are partly spent, asks both sides, and heals the cut. Afterwards each key admits
-// what is left of its limit: nothing stays refused for what one side took for lost.
+// what is left of its limit: nothing stays refused for what one side took for lost, or for what it has refused.
 func TestHealedCuts(t *testing.T) {
 	needsNamespaces(t)
 	policies, sizes, rounds := []string{"share"}, []int{3}, 1
@@ -58,13 +60,25 @@ func TestHealedCuts(t *testing.T) {
 	}
 }
 
+// noticed is how long after a cut both sides go by it.
+const noticed = 5 * time.Second
+
+// healedCuts cuts a cluster of its own each time: a member that was cut off again and again is kept off the ring for longer and longer.
 func healedCuts(t *testing.T, policy string, n, rounds int, cuts []cutOf) {
+	for round := range rounds {
+		for _, c := range cuts {
+			healedCut(t, policy, n, c, fmt.Sprintf("cut of %v, one way: %v, round %d", c.lasts, c.oneWay, round+1))
+		}
+	}
+}
+
+func healedCut(t *testing.T, policy string, n int, c cutOf, what string) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": healRules}, Expect: n, Args: []string{"--partition", policy, "--decision-timeout", "1s"}})
 	network, err := lab.NewNetwork()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		if err := l.StopTogether(); err != nil {
 			t.Error(err)
 		}
@@ -72,40 +86,45 @@ func healedCuts(t *testing.T, policy string, n, rounds int, cuts []cutOf) {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(end)
 	members := names(n)
 	f := networkFleet(t, l, network, members)
 	away, rest := members[n-1:], members[:n-1]
-	for round := range rounds {
-		for i, c := range cuts {
-			name := fmt.Sprintf("%d-%d", round, i)
-			s := newSpenders(f, name, 60)
-			s.spend(rest[0], 3)
-			cut := network.Cut
-			if c.oneWay {
-				cut = network.Deafen
-			}
-			if err := cut(away, rest); err != nil {
-				t.Fatal(err)
-			}
-			before := slices.Clone(s.admitted)
-			end := time.Now().Add(c.lasts)
-			for time.Now().Before(end) { // some when the cut is not noticed yet, some when it is
-				s.spend(away[0], 1)
-				s.spend(rest[0], 1)
-				steadily(c.lasts / 4)
-			}
-			s.during = before
-			for k := range before {
-				s.during[k] = s.admitted[k] - before[k]
-			}
-			if err := network.Heal(); err != nil {
-				t.Fatal(err)
-			}
-			f.agree()
-			steadily(2 * time.Second)
-			s.exhaust(rest[n-2])
-			s.judge(fmt.Sprintf("cut of %v, one way: %v, round %d", c.lasts, c.oneWay, round+1), n)
+	s := newSpenders(f, 60)
+	s.spend(rest[0], 3)
+	cut := network.Cut
+	if c.oneWay {
+		cut = network.Deafen
+	}
+	if err := cut(away, rest); err != nil {
+		t.Fatal(err)
+	}
+	s.spendDuring(c, away[0], rest[0])
+	if err := network.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	f.agree()
+	steadily(2 * time.Second)
+	s.exhaust(rest[n-2])
+	s.judge(what, n)
+	end()
+}
+
+// spendDuring asks both sides while the cut lasts: a few times before it is noticed, and then, alone, for more than its part of each limit.
+func (s *spenders) spendDuring(c cutOf, away, rest string) {
+	before, began := slices.Clone(s.admitted), time.Now()
+	for time.Since(began) < c.lasts {
+		hits := 1
+		if time.Since(began) > noticed {
+			hits = healLimit
 		}
+		s.spend(away, hits)
+		s.spend(rest, 1)
+		steadily(c.lasts / 4)
+	}
+	s.during = before
+	for k := range before {
+		s.during[k] = s.admitted[k] - before[k]
 	}
 }
 
@@ -118,10 +137,10 @@ type spenders struct {
 	during   []int // of these, during the cut
 }
 
-func newSpenders(f *fleet, name string, n int) *spenders {
+func newSpenders(f *fleet, n int) *spenders {
 	s := &spenders{f: f, admitted: make([]int, n)}
 	for i := range n {
-		s.kinds, s.values = append(s.kinds, healKinds[i%len(healKinds)]), append(s.values, fmt.Sprintf("%s-%d", name, i))
+		s.kinds, s.values = append(s.kinds, healKinds[i%len(healKinds)]), append(s.values, strconv.Itoa(i))
 	}
 	return s
 }

@@ -289,6 +289,7 @@ func (q *question) handle(a owner.Answer) {
 		q.forward(a.Member)
 	default:
 		v := verdict{a: a, by: m, since: q.took, until: m.clock()}
+		m.w.sabotageRefusal(m, &q.q, &a)
 		m.w.oracle.drawn(q, &v)
 		m.w.oracle.decided(q, &v)
 		q.answer(&v)
@@ -363,6 +364,7 @@ func (m *member) serve(q *question) {
 func (q *question) reply(m *member, a owner.Answer, took int64) {
 	v := verdict{a: a, by: m, since: took, until: m.clock()}
 	if a.Kind == owner.Decided {
+		m.w.sabotageRefusal(m, &q.q, &a)
 		m.w.oracle.decided(q, &v)
 	}
 	if m.w.verbose {

@@ -277,7 +277,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
-	x.charges(q)
+	x.charges(q, v)
 	o.carry(a, x, q, v)
 	whole := v.whole()
 	if whole && !slices.Contains(x.deciders, v.by) {

@@ -5,9 +5,10 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// charges notes what a decision may have put on a counter: hits that were refused are on it, too.
-func (x *span) charges(q *question) {
-	if q.q.Op == owner.Take {
+// charges notes what a decision may have put on a counter: hits that were refused are on it, too, unless only a part of the limit had no room
+// for them.
+func (x *span) charges(q *question, v *verdict) {
+	if q.q.Op == owner.Take && !(v.a.Over && v.a.Authority == owner.Part) {
 		x.charged += q.q.Hits
 	}
 }

@@ -1,8 +1,11 @@
 package sim
 
 import (
+	"math"
+
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/owner"
 )
 
 // Bug is a deliberate mistake, made on the way between the members, that the oracle has to find.
@@ -20,6 +23,7 @@ const (
 	CappedCounters     // a hand-over carries one counter of a chunk
 	LostOverflow       // a hand-over leaves out what the sketch has counted
 	KeptAssumption     // what others charged for a loss that was none is taken for real
+	ChargedRefusal     // what a part of the cluster refuses is charged
 	StoodStill         // a member whose clocks stood still goes on, until its wall clock is set
 )
 
@@ -28,7 +32,7 @@ var Bugs = map[string]Bug{
 	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
 	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
 	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
-	"keep what was charged for a loss": KeptAssumption,
+	"keep what was charged for a loss": KeptAssumption, "charge what a part refuses": ChargedRefusal,
 }
 
 // StillBugs are those that show where machines stop with their clocks.
@@ -75,6 +79,16 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 			}
 		}
 	}
+}
+
+// sabotageRefusal charges what m has refused because it had a part of the limit only: it is asked again, by a limit that its part has room for.
+func (w *World) sabotageRefusal(m *member, q *owner.Question, a *owner.Answer) {
+	if w.bug != ChargedRefusal || q.Op != owner.Take || !a.Over || a.Authority != owner.Part {
+		return
+	}
+	more := *q
+	more.Rule.Limit = math.MaxUint32
+	m.node.Take(m.clock(), &more)
 }
 
 // sabotageAdoption forges what m waits for when it has adopted a ring.
