@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -12,6 +13,8 @@ type Fault struct {
 	Text   string
 	Hint   string // what may be meant; empty when nobody can tell
 	Kind   FaultKind
+
+	original string // the words of envoyproxy/ratelimit, which tells several of these in one error; empty: Text
 }
 
 // FaultKind says what refuses a file.
@@ -25,7 +28,7 @@ const (
 )
 
 // Error is the fault as envoyproxy/ratelimit words it.
-func (f Fault) Error() string { return f.File + ": " + f.Text }
+func (f Fault) Error() string { return f.File + ": " + cmp.Or(f.original, f.Text) }
 
 // Report is what Check found.
 type Report struct {

@@ -124,17 +124,17 @@ descriptors:
       keyward: {algorithm: sliding_log, burst: 5, window: soon, color: red}
 `, `domain: e`), Options{})
 	want := []Fault{
-		{"f0.yaml", 4, 5, "error checking config", "want a text, a whole number, true or false", BadYAML},
-		{"f0.yaml", 5, 5, "config error, unknown key 'nope'", "", BadYAML},
-		{"f0.yaml", 7, 0, "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", "", BadYAML},
-		{"f1.yaml", 3, 5, "descriptor has empty key", "", BadRules},
-		{"f1.yaml", 6, 13, "invalid rate limit unit 'fortnight'", "want one of second, minute, hour, day, month, year, week", BadRules},
-		{"f1.yaml", 8, 11, "should not have an empty replaces entry", "", BadRules},
-		{"f1.yaml", 9, 5, "share_threshold can only be used with wildcard values (containing '*'), but found key 'k_v'", "", BadRules},
-		{"f1.yaml", 12, 5, "duplicate descriptor composite key 'e.k'", "", BadRules},
-		{"f2.yaml", 1, 9, "duplicate domain 'e' in config file", "", BadRules},
-		{"f1.yaml", 14, 65, "error in metadata.keyward of 'e.k': unknown key 'color'", "", BadExtension},
-		{"f1.yaml", 14, 51, "error in metadata.keyward of 'e.k': window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'soon'", "", BadExtension},
+		{File: "f0.yaml", Line: 4, Column: 12, Text: "error checking config", Hint: "as it stands, 1.5 is a number: put it in quotes", Kind: BadYAML},
+		{File: "f0.yaml", Line: 5, Column: 5, Text: "config error, unknown key 'nope'", Hint: "", Kind: BadYAML},
+		{File: "f0.yaml", Line: 7, Column: 37, Text: "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", Hint: "-1 is not within 0 to 4294967295", Kind: BadYAML},
+		{File: "f1.yaml", Line: 3, Column: 5, Text: "descriptor has empty key", Hint: "", Kind: BadRules},
+		{File: "f1.yaml", Line: 6, Column: 13, Text: "invalid rate limit unit 'fortnight'", Hint: "want one of second, minute, hour, day, month, year, week", Kind: BadRules},
+		{File: "f1.yaml", Line: 8, Column: 11, Text: "should not have an empty replaces entry", Hint: "", Kind: BadRules},
+		{File: "f1.yaml", Line: 9, Column: 5, Text: "share_threshold can only be used with wildcard values (containing '*'), but found key 'k_v'", Hint: "", Kind: BadRules},
+		{File: "f1.yaml", Line: 12, Column: 5, Text: "duplicate descriptor composite key 'e.k'", Hint: "", Kind: BadRules},
+		{File: "f2.yaml", Line: 1, Column: 9, Text: "duplicate domain 'e' in config file", Hint: "", Kind: BadRules},
+		{File: "f1.yaml", Line: 14, Column: 65, Text: "error in metadata.keyward of 'e.k': unknown key 'color'", Hint: "", Kind: BadExtension},
+		{File: "f1.yaml", Line: 14, Column: 51, Text: "error in metadata.keyward of 'e.k': window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'soon'", Hint: "", Kind: BadExtension},
 	}
 	if len(report.Faults) != len(want) || report.Rules != nil {
 		t.Errorf("%d faults, want %d", len(report.Faults), len(want))

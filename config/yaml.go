@@ -52,29 +52,30 @@ func parse(f File) (source, []Fault) {
 	s := source{name: f.Name}
 	generic := map[interface{}]interface{}{}
 	if err := unmarshal(f.Content, &generic); err != nil {
-		return s, []Fault{loadFault(f.Name, err)}
+		return s, decodeFaults(f, newPlace(f.Content), err)
 	}
 	s.at = newPlace(f.Content)
 	c := keyChecker{file: f.Name}
 	c.check(generic, s.at)
 	if err := unmarshal(f.Content, &s.root); err != nil {
-		c.typeFault(err)
+		c.faults = append(c.faults, decodeFaults(f, s.at, c.fresh(err))...)
 	}
 	return s, c.faults
 }
 
-// typeFault adds what the decoder says of types, but not again of lines whose keys were found bad.
-func (c *keyChecker) typeFault(err error) {
-	if types := (*yaml.TypeError)(nil); errors.As(err, &types) {
-		fresh := slices.DeleteFunc(slices.Clone(types.Errors), func(text string) bool {
-			return slices.ContainsFunc(c.faults, func(f Fault) bool { return f.Line == lineIn(text) })
-		})
-		if len(fresh) == 0 {
-			return
-		}
-		err = &yaml.TypeError{Errors: fresh}
+// fresh is what the decoder says of types, without the lines whose keys were found bad; nil when nothing is left.
+func (c *keyChecker) fresh(err error) error {
+	types := (*yaml.TypeError)(nil)
+	if !errors.As(err, &types) {
+		return err
 	}
-	c.faults = append(c.faults, loadFault(c.file, err))
+	fresh := slices.DeleteFunc(slices.Clone(types.Errors), func(text string) bool {
+		return slices.ContainsFunc(c.faults, func(f Fault) bool { return f.Line == lineIn(text) })
+	})
+	if len(fresh) == 0 {
+		return nil
+	}
+	return &yaml.TypeError{Errors: fresh}
 }
 
 // lineIn is the first line that a text of the decoder names; 0 without one.
@@ -96,17 +97,6 @@ func unmarshal(content []byte, out any) (err error) {
 		}
 	}()
 	return yaml.Unmarshal(content, out)
-}
-
-func loadFault(file string, err error) Fault {
-	// The decoder names Go types; operators know them by the names envoyproxy/ratelimit gave them.
-	names := strings.NewReplacer(
-		"config.yamlRoot", "config.YamlRoot",
-		"config.yamlDescriptor", "config.YamlDescriptor",
-		"config.yamlRateLimit", "config.YamlRateLimit",
-	)
-	text := names.Replace(err.Error())
-	return Fault{File: file, Line: lineIn(text), Text: "error loading config file: " + text, Kind: BadYAML}
 }
 
 // keyChecker finds what stands where only a known key, or a plain value, may stand.
@@ -139,7 +129,7 @@ func (c *keyChecker) value(v any, at place, key keyPlace) {
 		for i, e := range v {
 			element, ok := e.(map[interface{}]interface{})
 			if !ok {
-				c.fault(at.index(i).orKey(key), "", "config error, yaml file contains list of type other than map: %v", e)
+				c.fault(at.index(i).orKey(key), "want a mapping, as in: - key: api_key", "config error, yaml file contains list of type other than map: %v", e)
 				continue
 			}
 			c.check(element, at.index(i))
@@ -148,7 +138,7 @@ func (c *keyChecker) value(v any, at place, key keyPlace) {
 		c.check(v, at)
 	case string, int, bool, nil:
 	default: // floats, and whole numbers beyond int64
-		c.fault(key, "want a text, a whole number, true or false", "error checking config")
+		c.fault(at.orKey(key), hintValue(key.key, at), "error checking config")
 	}
 }
 

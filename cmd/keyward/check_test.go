@@ -94,6 +94,7 @@ func TestCheckGolden(t *testing.T) {
 		"faulty.sarif":     {[]string{"faulty", "-o", "sarif"}, true},
 		"suspicious.txt":   {[]string{"suspicious"}, false},
 		"strict.txt":       {[]string{"suspicious/shop.yaml", "--strict"}, true},
+		"plain.txt":        {[]string{"plain"}, true},
 		"levels.txt":       {[]string{"levels"}, false},
 		"levels.json":      {[]string{"levels", "--strict", "-o", "json"}, true},
 		"suspicious.sarif": {[]string{"suspicious", "-o", "sarif", "--against", "../shop.yaml"}, false},
