@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/keyward/keyward/browser"
 	"github.com/keyward/keyward/config"
 )
 
@@ -97,7 +98,8 @@ type Options struct {
 	RuleTree func() RuleTree // nil serves no /v1/rules
 	Timeline func() []Event  // newest first; nil serves no /v1/timeline
 
-	Refuse func(reason string) // called for each request for which there is no room; nil: not called
+	Hosts  browser.Hosts       // names that the port answers for
+	Refuse func(reason string) // called for each request for which there is no room, or whose Host is another one; nil: not called
 }
 
 // endpoints is what GET / tells of, beside the metrics and the page.
@@ -150,7 +152,7 @@ func Handler(o Options) http.Handler {
 	})
 	pageRoutes(mux, page, &o)
 	mux.HandleFunc("GET /{$}", front("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
-	return guard(mux)
+	return guard(o.Hosts.Guard(mux, pages.refuse, "/healthz", "/readyz"))
 }
 
 // Server is an HTTP server for Handler with the time-outs that an open port needs.

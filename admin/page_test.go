@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/browser"
 )
 
 func pageServer(t *testing.T, o Options) *httptest.Server {
@@ -113,5 +115,45 @@ func TestAssetsAreSelfContained(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A browser that was led here by a name of somebody else's reads nothing; probes and Prometheus, which come by address or by a
+// name of the cluster, are answered.
+func TestForeignHosts(t *testing.T) {
+	names, err := browser.NewHosts("keyward.example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused []string
+	srv := httptest.NewServer(Handler(Options{
+		Gatherer: prometheus.NewRegistry(), Cluster: func() Cluster { return Cluster{} }, Self: func() Self { return Self{} }, Ready: func() error { return nil },
+		Hosts: names, Refuse: func(r string) { refused = append(refused, r) },
+	}))
+	defer srv.Close()
+	for _, path := range []string{"/", "/ui/", "/metrics", "/cluster", "/v1/self", "/healthz", "/readyz"} {
+		for _, host := range []string{"evil.example", "127.0.0.1", "localhost:9090", "keyward.prod.svc.cluster.local", "keyward-0:9090", "keyward.example.org"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			want := http.StatusOK
+			if host == "evil.example" && path != "/healthz" && path != "/readyz" {
+				want = http.StatusMisdirectedRequest
+			}
+			if res.StatusCode != want || want != 200 && !strings.Contains(string(body), "--allowed-hosts") {
+				t.Errorf("%s of %s: %d %s", path, host, res.StatusCode, body)
+			}
+		}
+	}
+	if len(refused) != 5 || refused[0] != browser.WrongHost {
+		t.Errorf("refusals %q", refused)
 	}
 }

@@ -128,7 +128,7 @@ func TestCounters(t *testing.T) {
 	}})
 	get := func(query string) (int, string) {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/counters?"+query, nil))
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/v1/counters?"+query, nil))
 		return w.Code, w.Body.String()
 	}
 	code, body := get(`domain=d&key=a=1&key=b=x%3Dy&key=c&descriptor={"entries":[{"key":"k=","value":"v"}]}`)

@@ -56,6 +56,7 @@ type GRPCOptions struct {
 	Gate              *gate.Surface // counts what is refused before it is a question; nil for none
 	ConnectionAge     time.Duration // GRPC_MAX_CONNECTION_AGE; 0 for ever
 	ConnectionAgeMore time.Duration // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
+	Refunds           bool          // callers may give hits back
 }
 
 // NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
@@ -113,6 +114,7 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		o.Gate.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
+	o.withhold(&c.Request)
 	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), Came: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)

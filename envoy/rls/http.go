@@ -15,24 +15,41 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/browser"
 	"github.com/keyward/keyward/gate"
 )
 
-// HTTP is the handler of the HTTP port: /json and /healthcheck.
-func (s *Service) HTTP(h *Health) http.Handler {
+// healthPath is served for every Host.
+const healthPath = "/healthcheck"
+
+// HTTP is the handler of the HTTP port: /json, which gives no hits back, and /healthcheck. Hosts are not checked.
+func (s *Service) HTTP(h *Health) http.Handler { return s.web(&ServerOptions{Health: h}) }
+
+// web is HTTP with the options of a Server.
+func (s *Service) web(o *ServerOptions) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/json", s.json)
-	mux.Handle("/healthcheck", h)
+	mux.Handle("/json", browser.SameSite(&jsonDoor{s, o.Refunds == RefundsAny, o.refuse("http")}, o.refuse("http")))
+	mux.Handle(healthPath, o.Health)
 	return mux
 }
 
-// json answers a RateLimitRequest in protobuf's JSON, for callers without gRPC: 200, 429 when over, 400 for any error.
-func (s *Service) json(w http.ResponseWriter, r *http.Request) {
+// jsonDoor answers a RateLimitRequest in protobuf's JSON, for callers without gRPC: 200, 429 when over, 400 for any error.
+type jsonDoor struct {
+	*Service
+	refunds bool // callers may give hits back
+	refuse  func(reason string)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *jsonDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := s.NewCall()
 	defer s.Release(c)
 	if err := s.decodeJSON(c, http.MaxBytesReader(w, r.Body, maxReceive)); err != nil {
 		badRequest(w)
 		return
+	}
+	if !s.refunds && c.Request.keepRefunds() {
+		s.refuse(negativeHits)
 	}
 	s.trace(c, r.Header.Get)
 	s.Decide(c, Caller{Key: r.Header.Get(KeyHeader)})

@@ -26,6 +26,11 @@ func do(t testing.TB, method string, a net.Addr, path, body string) (int, string
 	if err != nil {
 		t.Fatal(err)
 	}
+	return roundTrip(t, req)
+}
+
+func roundTrip(t testing.TB, req *http.Request) (int, string) {
+	t.Helper()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

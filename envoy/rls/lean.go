@@ -15,6 +15,7 @@ import (
 // in the connection's output. A call that waits for another member is answered from the goroutine that brings its answer.
 type lean struct {
 	service *Service
+	options GRPCOptions
 	gate    *gate.Surface
 	traces  []string // headers that the Tracer looks at; they follow callHeaders
 }
@@ -28,7 +29,7 @@ const (
 
 // NewLean makes the lean door for s, and for h unless it is nil.
 func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
-	d := &lean{service: s, gate: o.Gate}
+	d := &lean{service: s, options: o, gate: o.Gate}
 	if s.tracer != nil {
 		d.traces = s.tracer.Headers()
 	}
@@ -79,6 +80,7 @@ func (d *lean) Serve(k *h2.Call) {
 		k.Fail(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
 		return
 	}
+	d.options.withhold(&c.Request)
 	now := time.Now() // once for both: reading the clock costs a hundredth of a call
 	from := Caller{Key: k.Header(headerKey), Came: now, Timeout: k.Timeout(now)}
 	if try := k.Header(headerTry); try != "" && len(try) <= maxTry {

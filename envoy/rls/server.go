@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/keyward/keyward/browser"
 	"github.com/keyward/keyward/gate"
 )
 
@@ -47,11 +48,13 @@ type ServerOptions struct {
 	Health  *Health
 	Logger  *slog.Logger // nil for none
 	Doors   []Door
-	HTTP    string      // host:port of /json and /healthcheck; "" for none
-	Debug   string      // host:port of the debug port; "" for none
-	GRPC    GRPCOptions // of all doors; TLS and Gate are each door's own
-	Gates   *gate.Gates // nil for no bounds of connections, and no metrics of them
-	MaxConn int         // connections of each door; default 1024
+	HTTP    string        // host:port of /json and /healthcheck; "" for none
+	Refunds Refunds       // which callers may give hits back
+	Hosts   browser.Hosts // names that HTTP and Debug answer for
+	Debug   string        // host:port of the debug port; "" for none
+	GRPC    GRPCOptions   // of all doors; TLS and Gate are each door's own
+	Gates   *gate.Gates   // nil for no bounds of connections, and no metrics of them
+	MaxConn int           // connections of each door; default 1024
 }
 
 // Server listens for rate limit requests.
@@ -83,6 +86,7 @@ func Start(o ServerOptions) (*Server, error) {
 		if o.Gates != nil {
 			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
 		}
+		opts.Refunds = o.Refunds.through(&d, listeners[i].Addr())
 		listen := opts.Gate.Listen
 		if d.Kind == Lean { // gRPC does not tell when a call has come
 			listen = opts.Gate.ListenInTurn
@@ -94,11 +98,11 @@ func Start(o ServerOptions) (*Server, error) {
 	}
 	rest := listeners[len(o.Doors):]
 	if o.HTTP != "" {
-		s.serveHTTP("http", rest[0], o.Gates, o.Service.HTTP(o.Health), 30*time.Second)
+		s.serveHTTP("http", rest[0], &o, o.Service.web(&o), 30*time.Second)
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
-		s.serveHTTP("debug", rest[0], o.Gates, o.Service.Debug(), 0) // a profile takes as long as it was asked to
+		s.serveHTTP("debug", rest[0], &o, o.Service.Debug(), 0) // a profile takes as long as it was asked to
 	}
 	return s, nil
 }
@@ -205,18 +209,27 @@ func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) err
 	})
 }
 
-func (s *Server) serveHTTP(name string, l net.Listener, gates *gate.Gates, h http.Handler, write time.Duration) {
+func (s *Server) serveHTTP(name string, l net.Listener, o *ServerOptions, h http.Handler, write time.Duration) {
+	h = o.Hosts.Guard(h, o.refuse(name), healthPath)
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: write,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHTTPHeaders, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	if gates != nil {
-		surface := gates.Surface(name)
+	if o.Gates != nil {
+		surface := o.Gates.Surface(name)
 		surface.Watch(srv)
 		l = surface.Listen(l, maxHTTPConnections)
 	}
 	s.http = append(s.http, srv)
 	s.serve(name, l, srv.Serve)
+}
+
+// refuse counts what is refused at a port; nobody counts without Gates.
+func (o *ServerOptions) refuse(surface string) func(reason string) {
+	if o.Gates == nil {
+		return func(string) {}
+	}
+	return o.Gates.Surface(surface).Refuse
 }
 
 // Addrs are the addresses listened on: the doors' in order, then HTTP's and the debug port's if they are open.

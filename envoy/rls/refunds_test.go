@@ -1,0 +1,172 @@
+package rls
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/gate"
+)
+
+const ten = "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 10}}]}"
+
+// back gives n hits back.
+func back(n uint64) *pb.RateLimitRequest {
+	return request("d", with(addend(descriptor("k", "v"), n), func(d *common.RateLimitDescriptor) { d.IsNegativeHits = true }))
+}
+
+// Hits are given back by callers that the door knows, and by the others where it is allowed. Refused refunds are answered, charge and
+// give back nothing, and are counted; what is asked beside them is counted.
+func TestRefundsByDoor(t *testing.T) { eachDoor(t, testRefundsByDoor) }
+
+func testRefundsByDoor(t *testing.T, kind Kind) {
+	dir := t.TempDir()
+	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	door := func(files certs.Files) *tls.Config {
+		c, err := certs.Server(files, certs.ServerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	member, anybody := certs.DemoFiles(dir, "sidecar"), certs.DemoFiles(dir, "sidecar")
+	anybody.CA = ""
+	envoy, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := map[string]Door{
+		"mTLS":             {Address: "0.0.0.0:0", TLS: door(member)},
+		"TLS":              {Address: "0.0.0.0:0", TLS: door(anybody)},
+		"all addresses":    {Address: "0.0.0.0:0"},
+		"loopback":         {Address: "127.0.0.1:0"},
+		"IPv6's loopback":  {Address: "[::1]:0"},
+		"IPv6's addresses": {Address: "[::]:0"},
+		"unix socket":      {Address: filepath.Join(dir, "s"), Unix: true},
+	}
+	for policy, may := range map[Refunds][]string{
+		RefundsLocal: {"mTLS", "loopback", "IPv6's loopback", "unix socket"}, RefundsCertified: {"mTLS"}, RefundsAny: slices.Collect(maps.Keys(doors)),
+	} {
+		for name, d := range doors {
+			t.Run(fmt.Sprintf("%d %s", policy, name), func(t *testing.T) {
+				r := newRig(t, ten)
+				d.Kind = kind
+				a := r.start(t, kind, NewHealth(), func(o *ServerOptions) {
+					o.Doors, o.HTTP, o.Debug, o.Refunds, o.Gates = []Door{d}, "", "", policy, gate.New(r.reg)
+				}).Addrs()[0]
+				target := "unix:" + d.Address
+				if tcp, ok := a.(*net.TCPAddr); ok {
+					target = "localhost:" + strconv.Itoa(tcp.Port)
+					if tcp.IP.IsLoopback() {
+						target = tcp.String()
+					}
+				}
+				creds := credentials.TransportCredentials(nil)
+				if d.TLS != nil {
+					creds = credentials.NewTLS(envoy)
+				}
+				conn := dial(t, target, creds)
+				client := pb.NewRateLimitServiceClient(conn)
+				req := back(4)
+				req.Descriptors = append([]*common.RateLimitDescriptor{addend(descriptor("k", "v"), 6)}, req.Descriptors...)
+				resp, err := client.ShouldRateLimit(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, refused := "OK OK:4 OK:4", 1.0
+				if slices.Contains(may, name) {
+					want, refused = "OK OK:4 OK:8", 0
+				}
+				if got := brief(resp); got != want {
+					t.Errorf("%s, want %s", got, want)
+				}
+				if refused > 0 {
+					if got := r.metric(t, "keyward_refused_total", negativeHits, "rls"); got != refused {
+						t.Errorf("%v refused, want %v", got, refused)
+					}
+				}
+			})
+		}
+	}
+}
+
+// /json gives hits back only where anybody may, and asks nothing for a page of another site.
+func TestJSONDoor(t *testing.T) {
+	for policy, want := range map[Refunds]string{RefundsLocal: "OK OK:4", RefundsCertified: "OK OK:4", RefundsAny: "OK OK:8"} {
+		r := newRig(t, ten)
+		addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Refunds, o.Gates = policy, gate.New(r.reg) }).Addrs()
+		spend := `{"domain":"d","descriptors":[{"hitsAddend":"6","entries":[{"key":"k","value":"v"}]}]}`
+		if code, body := do(t, "POST", addrs[1], "/json", spend); code != 200 {
+			t.Fatalf("%d %s", code, body)
+		}
+		if code, _ := do(t, "POST", addrs[1], "/json", strings.Replace(spend, `"6"`, `"4","isNegativeHits":true`, 1)); code != 200 {
+			t.Errorf("the refund: %d", code)
+		}
+		if got := brief(r.ask(t, request("d", addend(descriptor("k", "v"), 0)))); got != want {
+			t.Errorf("policy %d: %s, want %s", policy, got, want)
+		}
+		if policy != RefundsAny && r.metric(t, "keyward_refused_total", negativeHits, "http") != 1 {
+			t.Error("not counted")
+		}
+		for header, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
+			if code, body := from(t, addrs[1], "/json", spend, header, value); code != 403 {
+				t.Errorf("%s %s: %d %s", header, value, code, body)
+			}
+		}
+		if got := brief(r.ask(t, request("d", addend(descriptor("k", "v"), 0)))); got != want {
+			t.Errorf("a page of another site has spent: %s, want %s", got, want)
+		}
+		if n := r.metric(t, "keyward_refused_total", "cross_site", "http"); n != 2 {
+			t.Errorf("%v refusals counted", n)
+		}
+	}
+}
+
+// Neither port answers for a name that is not this machine's, but for health.
+func TestHostsOfPorts(t *testing.T) {
+	r := newRig(t, basic)
+	addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Gates = gate.New(r.reg) }).Addrs()
+	for i, path := range map[int]string{1: "/json", 2: "/rlconfig"} {
+		if code, body := from(t, addrs[i], path, "", "Host", "evil.example"); code != 421 || !strings.Contains(body, "evil.example") {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+		if code, _ := from(t, addrs[i], path, "", "Host", "keyward.prod.svc:8080"); code == 421 {
+			t.Errorf("%s by a Service's name: %d", path, code)
+		}
+	}
+	if code, _ := from(t, addrs[1], "/healthcheck", "", "Host", "evil.example"); code != 200 {
+		t.Errorf("/healthcheck: %d", code)
+	}
+	if http, debug := r.metric(t, "keyward_refused_total", "host", "http"), r.metric(t, "keyward_refused_total", "host", "debug"); http != 1 || debug != 1 {
+		t.Errorf("counted %v and %v", http, debug)
+	}
+}
+
+// from posts with one header set.
+func from(t *testing.T, a net.Addr, path, body, header, value string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+a.String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if header == "Host" {
+		req.Host = value
+	} else {
+		req.Header.Set(header, value)
+	}
+	return roundTrip(t, req)
+}

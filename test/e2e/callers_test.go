@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/lab"
+)
+
+// giveBack is a request that gives hits back.
+func giveBack(hits uint64, kv ...string) *rlsv3.RateLimitRequest {
+	r := request("another", 1, kv...)
+	r.Descriptors[0].HitsAddend, r.Descriptors[0].IsNegativeHits = wrapperspb.UInt64(hits), true
+	return r
+}
+
+// TestStrangersGiveNothingBack: a port that is open to other pods without certificates takes questions, and no refunds; the
+// pod's own Envoy on loopback may give hits back, as it can with the original.
+func TestStrangersGiveNothingBack(t *testing.T) {
+	for host, kept := range map[string]bool{"0.0.0.0": true, "127.0.0.1": false} {
+		_, addr, httpAddr, _, prom := ratelimit(t, "GRPC_HOST="+host)
+		client := dial(t, addr, nil)
+		left := func() uint32 { return ask(t, client, peek("another", "key2", "x")).Statuses[0].LimitRemaining }
+		full := left()
+		ask(t, client, request("another", 3, "key2", "x"))
+		ask(t, client, giveBack(2, "key2", "x"))
+		want := full - 1
+		if kept {
+			want = full - 3
+		}
+		if got := left(); got != want {
+			t.Errorf("%s: %d left of %d, want %d", host, got, full, want)
+		}
+		code, body := post(t, httpAddr, `{"domain":"another","descriptors":[{"hitsAddend":"1","isNegativeHits":true,"entries":[{"key":"key2","value":"x"}]}]}`)
+		if got := left(); code != 200 || got != want {
+			t.Errorf("/json: %d %s, %d left, want %d", code, body, got, want)
+		}
+		calls := map[bool]float64{true: 1, false: 0}[kept]
+		fam := metrics(t, prom)
+		if n := value(fam, "keyward_refused_total", "surface", "rls", "reason", "negative_hits"); n != calls {
+			t.Errorf("%s: %v refused, want %v", host, n, calls)
+		}
+		if n := value(fam, "keyward_refused_total", "surface", "http", "reason", "negative_hits"); n != 1 {
+			t.Errorf("%s: %v refused at /json", host, n)
+		}
+	}
+}
+
+// TestBrowsersOfOthers: a page of another site neither reads a port by a name of its own nor spends by /json.
+func TestBrowsersOfOthers(t *testing.T) {
+	_, addr, httpAddr, debug, prom := ratelimit(t)
+	client := dial(t, addr, nil)
+	before := ask(t, client, peek("another", "key2", "x")).Statuses[0].LimitRemaining
+	const spend = `{"domain":"another","descriptors":[{"entries":[{"key":"key2","value":"x"}]}]}`
+	for _, tt := range []struct {
+		addr, path, header, value, reason, surface string
+		want                                       int
+	}{
+		{prom, "/v1/self", "Host", "evil.example", "host", "metrics", 421},
+		{prom, "/metrics", "Host", "evil.example:9090", "host", "metrics", 421},
+		{httpAddr, "/json", "Host", "evil.example", "host", "http", 421},
+		{debug, "/rlconfig", "Host", "evil.example", "host", "debug", 421},
+		{httpAddr, "/json", "Origin", "https://evil.example", "cross_site", "http", 403},
+		{httpAddr, "/json", "Sec-Fetch-Site", "cross-site", "cross_site", "http", 403},
+	} {
+		was := value(metrics(t, prom), "keyward_refused_total", "surface", tt.surface, "reason", tt.reason)
+		if code, body := post(t, tt.addr+tt.path, spend, tt.header, tt.value); code != tt.want {
+			t.Errorf("%+v: %d %s", tt, code, body)
+		}
+		if n := value(metrics(t, prom), "keyward_refused_total", "surface", tt.surface, "reason", tt.reason) - was; n != 1 {
+			t.Errorf("%+v: counted %v", tt, n)
+		}
+	}
+	if after := ask(t, client, peek("another", "key2", "x")).Statuses[0].LimitRemaining; after != before {
+		t.Errorf("%d left, %d before", after, before)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := lab.Get(ctx, "http://"+prom+"/v1/self"); err != nil {
+		t.Error(err)
+	}
+}
+
+// post sends a body to an address, to /json unless it names another path, with one header set, and says what came of it.
+func post(t *testing.T, to, body string, header ...string) (int, string) {
+	t.Helper()
+	if !strings.Contains(to, "/") {
+		to += "/json"
+	}
+	method := http.MethodPost
+	if !strings.HasSuffix(to, "/json") {
+		method = http.MethodGet
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+to, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(header) == 2 {
+		r.Header.Set(header[0], header[1])
+		if header[0] == "Host" {
+			r.Host = header[1]
+		}
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
