@@ -64,5 +64,6 @@ Start here:
 	root.AddCommand(newAsk(), newInject())
 	root.AddCommand(newBench())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
+	nameMembersAlike(root)
 	return root
 }

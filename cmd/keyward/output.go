@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // outputFlag adds -o/--output text|json to cmd.
@@ -64,7 +65,34 @@ func memberFlag(cmd *cobra.Command) *[]string {
 	if s := os.Getenv("KEYWARD_MEMBERS"); s != "" {
 		members = strings.Split(s, ",")
 	}
-	return cmd.Flags().StringSlice("member", members, "`host:port` of a member's page (its --metrics), several with commas; also KEYWARD_MEMBERS")
+	list := cmd.Flags().StringSlice("member", members, "`host:port` of a member's page (its --metrics), several with commas; also KEYWARD_MEMBERS")
+	_ = cmd.Flags().SetAnnotation("member", pageFlag, nil) // the flag exists
+	return list
+}
+
+// pageFlag marks the --member flags that take pages.
+const pageFlag = "page"
+
+// nameMembersAlike lets every command that takes members' pages take them as --members and --addr, too, where these are
+// no flags of its own.
+func nameMembersAlike(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		nameMembersAlike(sub)
+	}
+	f := cmd.Flags().Lookup("member")
+	if f == nil {
+		return
+	}
+	if _, pages := f.Annotations[pageFlag]; !pages {
+		return
+	}
+	alike := map[string]bool{"members": cmd.Flags().Lookup("members") == nil, "addr": cmd.Flags().Lookup("addr") == nil}
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if alike[name] {
+			name = "member"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // memberURLs are the members' pages as URLs without a path: host:port, or a URL as it is given.

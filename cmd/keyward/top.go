@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 
 // topOptions are the flags of `keyward top`.
 type topOptions struct {
-	addrs   []string
+	pages   []string
 	once    bool
 	output  string
 	every   time.Duration
@@ -34,20 +35,23 @@ func newTop() *cobra.Command {
   USED     hits that stand against the limit in the present window, with all that is lent
   LENT     of these, hits that members hold and may not have spent
   DONE     what is done about it: leased to so many members, split, pinned, capped; "by hand" after "keyward hot"
-Name one member: the others are found in its /cluster, at the same port of their own address. Name all of them where
-ports differ. On a terminal h shows and hides the holders, q ends.`,
-		Example: `  keyward top --addr 10.0.0.7:9090
-  keyward top --addr localhost:9090,localhost:9091    (after kubectl port-forward of two pods)
+Name one member with --member: the others are found by the pages that its /cluster names. Name all of them where those
+cannot be reached from here. On a terminal h shows and hides the holders, q ends.`,
+		Example: `  keyward top --member 10.0.0.7:9090
+  keyward top --member localhost:9090,localhost:9091    (after kubectl port-forward of two pods)
   keyward top --once -o json | jq '.keys[] | select(.hot) | .name'`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return runTop(ctx, cmd.OutOrStdout(), &o)
-		},
+	}
+	members := memberFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if o.pages, err = memberURLs(*members); err != nil {
+			return err
+		}
+		return runTop(ctx, cmd.OutOrStdout(), &o)
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.addrs, "addr", []string{"localhost:9090"}, "host:port of the members' pages (--metrics); of one, and the others are found")
 	f.BoolVar(&o.once, "once", false, "show it once")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json (one object each time)")
 	f.DurationVar(&o.every, "every", time.Second, "time between two looks")
@@ -74,12 +78,12 @@ func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	again := time.NewTicker(o.every)
 	defer again.Stop()
 	for {
-		f := look(ctx, o.addrs)
+		f := look(ctx, o.pages)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case o.once && len(f.Members) == 0:
-			return fmt.Errorf("no member answers: %v", f.Silent)
+			return fmt.Errorf("no member answers:\n%s", printableLines(f.Silent))
 		case o.output == "json":
 			if err := json.NewEncoder(out).Encode(f); err != nil {
 				return err
@@ -98,6 +102,15 @@ func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	}
 }
 
+// printableLines are texts, each on a line, as a terminal may show them.
+func printableLines(texts []string) string {
+	var lines []string
+	for _, text := range texts {
+		lines = append(lines, "  "+printable(text))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // drawTop redraws a terminal until q is pressed.
 func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 	keys := make(chan byte)
@@ -113,7 +126,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 	defer fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l") // the old one
 	again := time.NewTicker(o.every)
 	defer again.Stop()
-	f := look(ctx, o.addrs)
+	f := look(ctx, o.pages)
 	for {
 		var b bytes.Buffer
 		width, height, err := term.GetSize(int(screen.Fd()))
@@ -133,7 +146,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 				o.holders = !o.holders
 			}
 		case <-again.C:
-			f = look(ctx, o.addrs)
+			f = look(ctx, o.pages)
 		case <-ctx.Done():
 			return nil
 		}

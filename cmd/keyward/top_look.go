@@ -3,17 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/lab"
 )
 
 // frame is what `keyward top` shows at one time.
@@ -41,7 +39,8 @@ type topHeld struct {
 
 // said is what one member answers.
 type said struct {
-	addr    string
+	page    string // URL of its page
+	name    string // as others call it; empty: it was named by its address
 	cluster admin.Cluster
 	hot     admin.HotKeys
 	leases  admin.Leases
@@ -51,68 +50,101 @@ type said struct {
 // lookBound is how long members may take to answer.
 const lookBound = 2 * time.Second
 
-// look asks the members at addrs, and with one address those that it knows of.
-func look(ctx context.Context, addrs []string) *frame {
+// look asks the members of the pages, and those whose pages their /cluster names, each once.
+func look(ctx context.Context, pages []string) *frame {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
-	answers := askAll(ctx, addrs)
-	if len(answers) == 1 && answers[0].err == nil {
-		guessed := others(addrs[0], &answers[0].cluster)
-		var more []string
-		for _, addr := range guessed {
-			more = append(more, addr)
-		}
-		for _, a := range askAll(ctx, more) {
-			if a.err == nil && guessed[a.cluster.Self] != a.addr {
-				a.err = errors.New("another member answers there; name every member with --addr")
-			}
-			answers = append(answers, a)
-		}
+	var answers []said
+	next := make([]said, len(pages))
+	for i, page := range pages {
+		next[i].page = page
+	}
+	for len(next) > 0 {
+		askAll(ctx, next)
+		answers = append(answers, next...)
+		next = others(answers)
 	}
 	return newFrame(time.Now(), answers)
 }
 
-// others guesses where the pages of the other members are: at their own address and the port of the one that is known.
-func others(known string, c *admin.Cluster) map[string]string {
-	_, port, err := net.SplitHostPort(known)
-	if err != nil {
-		return nil
+// others are the members that have not been asked, by the pages that those who answered know of.
+func others(answers []said) (next []said) {
+	known := map[string]bool{}
+	for _, a := range answers {
+		known[a.page] = true
+		known[a.name] = true
+		known[a.cluster.Self] = true
 	}
-	at := map[string]string{}
-	for _, m := range c.Members {
-		host, _, err := net.SplitHostPort(cmp.Or(m.Peer, m.Gossip))
-		if err != nil || m.ID == c.Self || m.Role != "member" {
-			continue
+	for _, a := range answers {
+		for _, m := range a.cluster.Members {
+			page := "http://" + m.Page
+			if m.Role != "member" || m.Page == "" || known[m.ID] || known[page] {
+				continue
+			}
+			known[m.ID], known[page] = true, true
+			next = append(next, said{page: page, name: m.ID})
 		}
-		at[m.ID] = net.JoinHostPort(host, port)
 	}
-	return at
+	return next
 }
 
-func askAll(ctx context.Context, addrs []string) []said {
-	answers := make([]said, len(addrs))
+func askAll(ctx context.Context, who []said) {
 	var asking sync.WaitGroup
-	for i, addr := range addrs {
-		asking.Go(func() { answers[i] = askOne(ctx, addr) })
+	for i := range who {
+		asking.Go(func() { who[i].ask(ctx) })
 	}
 	asking.Wait()
-	return answers
 }
 
-func askOne(ctx context.Context, addr string) said {
-	a := said{addr: addr}
-	for path, into := range map[string]any{"/cluster": &a.cluster, "/v1/hotkeys": &a.hot, "/v1/leases": &a.leases} {
-		body, err := lab.Get(ctx, "http://"+addr+path)
-		if err == nil {
-			err = json.Unmarshal(body, into)
-		}
-		var where *url.Error
-		if errors.As(err, &where) {
-			err = where.Err // the address is said anyway
-		}
-		a.err = cmp.Or(a.err, err)
+func (a *said) ask(ctx context.Context) {
+	if a.cluster, a.err = get[admin.Cluster](ctx, a.page+"/cluster"); a.err != nil {
+		return
 	}
-	return a
+	if a.hot, a.err = get[admin.HotKeys](ctx, a.page+"/v1/hotkeys"); a.err != nil {
+		return
+	}
+	a.leases, a.err = get[admin.Leases](ctx, a.page+"/v1/leases")
+}
+
+// errAnother is the error of a page behind which is another member than the cluster says.
+var errAnother = errors.New("another member answers there")
+
+// silence names a member that did not answer, why, and what to do.
+func (a *said) silence() string {
+	who := strings.TrimPrefix(a.page, "http://")
+	if a.name != "" {
+		who = a.name + " at " + who
+	}
+	advice := "name a page that can be reached from here with --member, as after kubectl port-forward"
+	why := plainly(a.err)
+	switch {
+	case errors.Is(a.err, syscall.ECONNREFUSED):
+		advice = "start the member, or " + advice
+	case errors.Is(a.err, context.DeadlineExceeded):
+		why = fmt.Errorf("no answer within %v", lookBound)
+		advice = "open the port of its --metrics to this place, or " + advice
+	case errors.Is(a.err, errNotServed):
+		why = errNotServed
+		advice = "name the --metrics of a sidecar with --member"
+	}
+	return fmt.Sprintf("%s: %v: %s", who, why, advice)
+}
+
+// unasked are the members that no answer gives a page of.
+func unasked(answers []said) (names []string) {
+	asked := map[string]bool{}
+	for _, a := range answers {
+		asked[a.name], asked[a.cluster.Self] = true, true
+	}
+	for _, a := range answers {
+		for _, m := range a.cluster.Members {
+			if m.Role == "member" && !asked[m.ID] {
+				asked[m.ID] = true
+				names = append(names, m.ID)
+			}
+		}
+	}
+	return names
 }
 
 // newFrame puts the answers together.
@@ -120,8 +152,11 @@ func newFrame(now time.Time, answers []said) *frame {
 	f := &frame{Time: now, Members: []string{}, Keys: []topKey{}, Routes: []admin.HotRoute{}}
 	held, routes := map[string][]topHeld{}, map[[2]string]admin.HotRoute{}
 	for _, a := range answers {
+		if a.err == nil && a.name != "" && a.name != a.cluster.Self {
+			f.Silent = append(f.Silent, (&said{page: a.page, name: a.name, err: errAnother}).silence())
+		}
 		if a.err != nil {
-			f.Silent = append(f.Silent, fmt.Sprintf("%s: %v", a.addr, a.err))
+			f.Silent = append(f.Silent, a.silence())
 			continue
 		}
 		if slices.Contains(f.Members, a.hot.Member) {
@@ -140,6 +175,9 @@ func newFrame(now time.Time, answers []said) *frame {
 				routes[id] = r
 			}
 		}
+	}
+	for _, name := range unasked(answers) {
+		f.Silent = append(f.Silent, name+": its page is not known: name it with --member")
 	}
 	slices.Sort(f.Members)
 	for i := range f.Keys {

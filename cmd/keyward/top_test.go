@@ -18,7 +18,7 @@ import (
 )
 
 // recorded serves what three running members said: test/e2e keeps it when KEYWARD_RECORD names a folder.
-func recorded(t *testing.T) (addrs []string) {
+func recorded(t *testing.T) (pages []string) {
 	for i := range 3 {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			b, err := os.ReadFile(filepath.Join("testdata", "top", fmt.Sprintf("%s.%d.json", filepath.Base(r.URL.Path), i)))
@@ -28,9 +28,9 @@ func recorded(t *testing.T) (addrs []string) {
 			_, _ = w.Write(b)
 		}))
 		t.Cleanup(srv.Close)
-		addrs = append(addrs, strings.TrimPrefix(srv.URL, "http://"))
+		pages = append(pages, srv.URL)
 	}
-	return addrs
+	return pages
 }
 
 func TestTopGolden(t *testing.T) {
@@ -68,12 +68,12 @@ func TestTopKeepsItsSize(t *testing.T) {
 }
 
 func TestTopPutsMembersTogether(t *testing.T) {
-	addrs := recorded(t)
-	f := look(t.Context(), append(addrs, addrs[0], "127.0.0.1:1"))
+	pages := recorded(t)
+	f := look(t.Context(), append(pages, pages[0], "http://127.0.0.1:1"))
 	if len(f.Members) != 3 || len(f.Keys) != 1 || len(f.Keys[0].Held) != 2 || len(f.Routes) != 1 || f.Keys[0].Route == nil {
 		t.Errorf("one of them asked twice: %+v", f)
 	}
-	if len(f.Silent) != 1 || !strings.HasPrefix(f.Silent[0], "127.0.0.1:1: ") || strings.Contains(f.Silent[0], "http:") {
+	if len(f.Silent) != 1 || !strings.HasPrefix(f.Silent[0], "127.0.0.1:1: connection refused: start the member") || strings.Contains(f.Silent[0], "http:") {
 		t.Errorf("silent: %q", f.Silent)
 	}
 	at := time.Unix(1e9, 0)
@@ -90,19 +90,65 @@ func TestTopPutsMembersTogether(t *testing.T) {
 	}
 }
 
+// member is a page that answers like one of a cluster's members, which knows of the others.
+func member(t *testing.T, id string, others ...admin.Member) (addr string) {
+	t.Helper()
+	return page(t, map[string]any{
+		"/cluster":    admin.Cluster{Self: id, Members: others},
+		"/v1/hotkeys": admin.HotKeys{Member: id}, "/v1/leases": admin.Leases{Member: id},
+	})
+}
+
+// TestTopFindsTheOthers holds that one page is enough, that each member is asked once, and that those that do not
+// answer are named with the reason and what to do.
 func TestTopFindsTheOthers(t *testing.T) {
-	c := &admin.Cluster{Self: "a", Members: []admin.Member{
-		{ID: "a", Role: "member", Peer: "10.0.0.1:7947"}, {ID: "b", Role: "member", Peer: "10.0.0.2:7947", Gossip: "10.9.9.9:7946"},
-		{ID: "c", Role: "member", Gossip: "[fd00::3]:7946"}, {ID: "xds", Role: "observer", Gossip: "10.0.0.4:7946"}, {ID: "d", Role: "member"},
-	}}
-	got := others("localhost:9090", c)
-	if len(got) != 2 || got["b"] != "10.0.0.2:9090" || got["c"] != "[fd00::3]:9090" {
-		t.Errorf("%v", got)
+	c := member(t, "c")
+	b := member(t, "b", admin.Member{ID: "c", Role: "member", Page: c})
+	a := member(t, "a", admin.Member{ID: "a", Role: "member", Page: "10.0.0.1:9090"}, admin.Member{ID: "b", Role: "member", Page: b},
+		admin.Member{ID: "gone", Role: "member", Page: "127.0.0.1:1"}, admin.Member{ID: "moved", Role: "member", Page: c},
+		admin.Member{ID: "mute", Role: "member"}, admin.Member{ID: "xds", Role: "observer", Page: "127.0.0.1:2"})
+	f := look(t.Context(), []string{"http://" + a})
+	if !slices.Equal(f.Members, []string{"a", "b", "c"}) {
+		t.Errorf("shown: %q", f.Members)
 	}
-	// All on one machine: the guess is the one that was asked already.
-	f := look(t.Context(), recorded(t)[:1])
-	if len(f.Members) != 1 || len(f.Silent) != 2 || !strings.Contains(f.Silent[0], "name every member with --addr") {
-		t.Errorf("%+v", f)
+	reach := "name a page that can be reached from here with --member, as after kubectl port-forward"
+	for _, want := range []string{
+		"gone at 127.0.0.1:1: connection refused: start the member, or " + reach, "moved at " + c + ": another member answers there: " + reach,
+		"mute: its page is not known: name it with --member",
+	} {
+		if !slices.Contains(f.Silent, want) {
+			t.Errorf("%q is not in %q", want, f.Silent)
+		}
+	}
+	if len(f.Silent) != 3 {
+		t.Errorf("silent: %q", f.Silent)
+	}
+}
+
+// TestTopTakesMembersAsDoctorDoes holds that what names members to one command names them to the others.
+func TestTopTakesMembersAsDoctorDoes(t *testing.T) {
+	b := member(t, "b")
+	a := member(t, "a", admin.Member{ID: "b", Role: "member", Page: b})
+	t.Setenv("KEYWARD_MEMBERS", a)
+	for _, args := range [][]string{{}, {"--member", a}, {"--members", a}, {"--addr", a}, {"--member", a + "," + b}, {"--member", "http://" + a + "/"}} {
+		out, err := run(t, append([]string{"top", "--once"}, args...)...)
+		if err != nil || !strings.Contains(out, "2 members") || strings.Contains(out, "not shown") {
+			t.Errorf("top %q: %v\n%s", args, err, out)
+		}
+	}
+	for _, flag := range []string{"--members", "--addr"} {
+		for _, args := range []string{"doctor", "keys get d k=v", "xds status"} {
+			if out, err := run(t, append(strings.Fields(args), flag, "nowhere")...); err == nil || !strings.Contains(err.Error(), "want host:port") {
+				t.Errorf("%s %s: %v\n%s", args, flag, err, out)
+			}
+		}
+	}
+	if out, err := run(t, "explain", "shop", "plan=x", "--rules", "testdata/shop.yaml", "--members", "pod-0"); err != nil {
+		t.Errorf("explain has a --members of its own: %v\n%s", err, out)
+	}
+	_, err := run(t, "top", "--once", "--member", "127.0.0.1:1,127.0.0.1:2")
+	if err == nil || strings.Count(err.Error(), "connection refused: start the member") != 2 {
+		t.Errorf("nobody answers: %v", err)
 	}
 }
 
@@ -113,7 +159,7 @@ func TestNothingWritesToTheScreen(t *testing.T) {
 		{hot: admin.HotKeys{Member: evil, Keys: []admin.HotKey{{Domain: evil, Name: evil, Digest: "1", Holders: []admin.Holder{{Member: evil}}}}, Routes: []admin.HotRoute{
 			{Domain: evil, Name: evil, By: evil, SubKeys: []admin.SubKey{{Member: evil}}, Mode: 3, Manual: true},
 		}}},
-		{addr: evil, err: os.ErrNotExist},
+		{page: evil, name: evil, err: os.ErrNotExist},
 	})
 	var b bytes.Buffer
 	f.draw(&b, size{}, true)
@@ -131,9 +177,9 @@ func TestNothingWritesToTheScreen(t *testing.T) {
 }
 
 func TestTopOnce(t *testing.T) {
-	addrs := recorded(t)
+	pages := recorded(t)
 	var b bytes.Buffer
-	if err := runTop(t.Context(), &b, &topOptions{addrs: addrs, once: true, output: "json", every: time.Hour}); err != nil {
+	if err := runTop(t.Context(), &b, &topOptions{pages: pages, once: true, output: "json", every: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	var f frame
@@ -141,9 +187,9 @@ func TestTopOnce(t *testing.T) {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 	for _, o := range []topOptions{
-		{addrs: []string{"127.0.0.1:1"}, once: true, output: "text", every: time.Hour},
-		{addrs: addrs, once: true, output: "yaml", every: time.Hour},
-		{addrs: addrs, output: "text"},
+		{pages: []string{"http://127.0.0.1:1"}, once: true, output: "text", every: time.Hour},
+		{pages: pages, once: true, output: "yaml", every: time.Hour},
+		{pages: pages, output: "text"},
 	} {
 		if err := runTop(t.Context(), &b, &o); err == nil {
 			t.Errorf("%+v: no error", o)
