@@ -53,7 +53,7 @@ destination_cluster; and field:NAME, a field of the log by its own name. Of the 
   refused     response_flags with RL; response_code 429 where a log has no flags
 
 Case does not matter, names of nested objects are joined by dots, and "-" and null mean: not there; then Envoy leaves the
-descriptor out, and so does this. A text log has Envoy's default format, or --format says which. Each rule's keys make one
+descriptor out, and so does this; a source that no request has is warned of. A text log has Envoy's default format, or --format says which. Each rule's keys make one
 descriptor, as keyward envoy-config would have it, unless --descriptor says what your Envoy sends.`,
 		Example: `  keyward simulate --log access.json --rules ./config --from api_key=header:x-api-key
   keyward simulate --log 'access.json.gz' --rules ./new --against ./config --from api_key=header:x-api-key
@@ -128,9 +128,9 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.Report
 	}
 	rep := replay.Run(log, newSide.side, old, f.top, p.replayed)
 	p.end()
-	rep.New.Warnings = newSide.warnings
+	rep.New.Warnings = append(newSide.warnings, log.Missing(newSide.side.Questions)...)
 	if rep.Old != nil {
-		rep.Old.Warnings = oldWarnings
+		rep.Old.Warnings = append(oldWarnings, log.Missing(old.Questions)...)
 	}
 	return rep, nil
 }

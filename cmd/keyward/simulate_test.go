@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,6 +61,43 @@ func TestSimulate(t *testing.T) {
 	var rep replay.Report
 	if err != nil || json.Unmarshal([]byte(out), &rep) != nil || rep.New.Refused != 200 || rep.Old.Refused != 100 || rep.OnlyNew != 100 || len(rep.Buckets) != 10 {
 		t.Errorf("%v %+v", err, rep)
+	}
+}
+
+// TestSimulateWarns holds that a replay which asks about every request, or about none, is not taken for a good one.
+func TestSimulateWarns(t *testing.T) {
+	dir := t.TempDir()
+	rules, log := filepath.Join(dir, "shop.yaml"), filepath.Join(dir, "access.json")
+	text := "domain: shop\ndescriptors:\n- key: path\n  value: /login\n  descriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 5}\n" +
+		"- key: path\n  value: /login\n  rate_limit: {unit: minute, requests_per_unit: 50}\n- key: generic_key\n  value: all\n  rate_limit: {unit: minute, requests_per_unit: 500}\n"
+	text = strings.Replace(text, "- key: path\n  value: /login\n  rate_limit", "- key: plan\n  value: premium\n  rate_limit", 1)
+	line := `{"start_time":"2026-11-01T10:00:00Z","method":"GET","request_headers":{"x-user":"alice"},"path":"/","response_code":200}` + "\n"
+	if err := errors.Join(os.WriteFile(rules, []byte(text), 0o644), os.WriteFile(log, []byte(strings.Repeat(line, 30)), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	const path = "warning: domain shop: every request is asked about with path=/login, since nothing says where path is: --from path=header:NAME, or --from path=value:/login if Envoy always sends it\n"
+	const plan = "warning: domain shop: every request is asked about with plan=premium, since nothing says where plan is: --from plan=header:NAME, or --from plan=value:premium if Envoy always sends it\n"
+	for _, row := range []struct{ from, want string }{
+		{"user=header:x-user", path + plan},
+		{"user=header:x-usr", path + plan + "warning: no request has x-usr, so no rule with user is asked about: --from user=header:x-usr; did you mean header:x-user?\n"},
+		{"user=field:x-usr", path + plan + "warning: no request has x-usr, so no rule with user is asked about: --from user=field:x-usr; did you mean field:request_headers.x-user?\n"},
+		{"user=header:authorization", path + plan + "warning: no request has authorization, so no rule with user is asked about: --from user=header:authorization\n"},
+		{"user=query:u path=header::path", plan + "warning: no request has the query parameter u, so no rule with user is asked about: --from user=query:u\n"},
+		{"user=remote_address path=header::path plan=value:premium", "warning: no request has a remote_address, so no rule with user is asked about: --from user=remote_address\n"},
+		{"user=header:x-user path=header::path plan=value:premium", ""},
+	} {
+		args := []string{"simulate", "--log", log, "--rules", rules}
+		for _, from := range strings.Fields(row.from) {
+			args = append(args, "--from", from)
+		}
+		out, err := run(t, args...)
+		_, warnings, found := strings.Cut(out, "warning: ")
+		if found {
+			warnings = "warning: " + warnings
+		}
+		if err != nil || warnings != row.want {
+			t.Errorf("%s: %v\n got %s\nwant %s", row.from, err, warnings, row.want)
+		}
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/config"
 )
 
 // Log is what a replay needs of an access log, in the order of the requests' times. Texts are kept once.
@@ -24,6 +27,7 @@ type Log struct {
 	values   []uint32 // of each request, one a column: an index of texts; 0: not there
 	texts    []string
 	columns  []string // texts of the sources
+	fields   []string // names, in lower case, of fields of the first lines that no column takes
 }
 
 // logged is one request of a log.
@@ -42,6 +46,50 @@ func (l *Log) Span() (first, last time.Time) {
 		return time.Time{}, time.Time{}
 	}
 	return time.Unix(0, l.requests[0].at).UTC(), time.Unix(0, l.requests[len(l.requests)-1].at).UTC()
+}
+
+// Missing names the sources of the questions that no request of the log has, so that nothing is asked about with them.
+func (l *Log) Missing(questions []Question) (warnings []string) {
+	there := make([]bool, len(l.columns))
+	for i, v := range l.values {
+		there[i%len(l.columns)] = there[i%len(l.columns)] || v != 0
+	}
+	for _, q := range questions {
+		for i, s := range q.sources {
+			at := slices.Index(l.columns, s.text)
+			if at < 0 || there[at] {
+				continue
+			}
+			w := fmt.Sprintf("no request has %s, so no rule with %s is asked about: --from %s=%s", s.what(), q.keys[i], q.keys[i], s.text)
+			if meant := l.meant(s); meant != "" {
+				w += fmt.Sprintf("; did you mean %s?", meant)
+			}
+			if !slices.Contains(warnings, w) {
+				warnings = append(warnings, w)
+			}
+		}
+	}
+	return warnings
+}
+
+// meant is a source of a field that the log has and that is written much like the one of s; empty without one.
+func (l *Log) meant(s Source) string {
+	if s.kind != fromField || s.name == "" {
+		return ""
+	}
+	fields := map[string]string{} // by the last part of their names
+	for _, f := range l.fields {
+		fields[f[strings.LastIndexByte(f, '.')+1:]] = f
+	}
+	name := config.Nearest(strings.ToLower(s.name), slices.Sorted(maps.Keys(fields)))
+	word, _, _ := strings.Cut(s.text, ":")
+	switch {
+	case name == "":
+		return ""
+	case word == "header":
+		return "header:" + name
+	}
+	return "field:" + fields[name]
 }
 
 // Reader says how a log is read. The zero Reader guesses all it can.
@@ -201,6 +249,9 @@ func (p *parser) line(line []byte) error {
 	return nil
 }
 
+// namedLines is the number of lines whose fields are remembered by name, to suggest one in place of a misspelt one.
+const namedLines = 20
+
 // see takes one field. Envoy writes - for what is not there.
 func (p *parser) see(name, value []byte) {
 	absent := len(value) == 0 || len(value) == 1 && value[0] == '-'
@@ -213,6 +264,9 @@ func (p *parser) see(name, value []byte) {
 			}
 		}
 		targets = p.targets[string(p.lower)]
+		if len(targets) == 0 && p.log.Lines <= namedLines && !slices.Contains(p.log.fields, string(p.lower)) {
+			p.log.fields = append(p.log.fields, string(p.lower))
+		}
 	}
 	for _, t := range targets {
 		c := &p.cells[t.column]

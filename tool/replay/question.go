@@ -32,7 +32,8 @@ type Asking struct {
 	Descriptors [][]string        // keys of each descriptor; none: one for each rule, as `keyward envoy-config` makes them
 }
 
-// Questions are the descriptors that Envoy makes for rules. The warnings name the rules that none of them can reach.
+// Questions are the descriptors that Envoy makes for rules. The warnings name the rules that none of them can reach, and
+// those that every request is taken to be about.
 func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string) {
 	add := func(q Question) {
 		if !slices.ContainsFunc(qs, func(have Question) bool { return have.String() == q.String() }) {
@@ -55,12 +56,17 @@ func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string
 		if a.Domain != "" && r.Domain != a.Domain || len(a.Descriptors) > 0 {
 			continue
 		}
-		q, err := a.forRule(r)
+		q, taken, err := a.forRule(r)
 		if err != nil {
-			warnings = append(warnings, err.Error())
-			continue
+			taken = []string{err.Error()}
+		} else {
+			add(q)
 		}
-		add(q)
+		for _, w := range taken {
+			if !slices.Contains(warnings, w) {
+				warnings = append(warnings, w)
+			}
+		}
 	}
 	// Envoy has one filter a domain, which asks about all descriptors at once.
 	order := rules.Domains()
@@ -68,20 +74,25 @@ func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string
 	return qs, warnings
 }
 
-// forRule takes a rule's levels as the entries of a descriptor.
-func (a Asking) forRule(r *config.Rule) (Question, error) {
-	q := Question{Domain: r.Domain}
+// forRule takes a rule's levels as the entries of a descriptor. taken names the values that every request is taken to
+// have; a generic_key is a constant in Envoy's own configuration.
+func (a Asking) forRule(r *config.Rule) (q Question, taken []string, err error) {
+	q.Domain = r.Domain
 	for _, l := range r.Levels {
 		s := a.source(l.Key)
 		if s.text == "" && !l.Variable {
 			s = Source{kind: constant, name: l.Value, text: "value:" + l.Value}
+			if l.Key != "generic_key" {
+				taken = append(taken, fmt.Sprintf("domain %s: every request is asked about with %s=%s, since nothing says where %s is: --from %s=header:NAME, or --from %s=value:%s if Envoy always sends it",
+					r.Domain, l.Key, l.Value, l.Key, l.Key, l.Key, l.Value))
+			}
 		}
 		if s.text == "" {
-			return q, fmt.Errorf("nothing says where %s is, so %s is never asked about: --from %s=header:NAME", l.Key, r.FullKey, l.Key)
+			return q, nil, fmt.Errorf("nothing says where %s is, so %s is never asked about: --from %s=header:NAME", l.Key, r.FullKey, l.Key)
 		}
 		q.keys, q.sources = append(q.keys, l.Key), append(q.sources, s)
 	}
-	return q, nil
+	return q, taken, nil
 }
 
 // source is where a key's value is: what was said, else what Envoy itself calls so.

@@ -116,6 +116,18 @@ func addressFields() []string {
 	}
 }
 
+// what names what the source reads of a request.
+func (s *Source) what() string {
+	word, _, _ := strings.Cut(s.text, ":")
+	switch {
+	case s.kind == fromQuery:
+		return "the query parameter " + s.name
+	case word == "header" || word == "field":
+		return s.name
+	}
+	return "a " + word
+}
+
 // value makes the entry's value of the field's text. Envoy leaves a descriptor out when one of its values is not there.
 func (s *Source) value(text string) (value string, ok bool) {
 	switch s.kind {
