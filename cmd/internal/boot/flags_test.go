@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +94,26 @@ func TestProcessNamesEveryFault(t *testing.T) {
 		"--partition \"maybe\": want share, available or quorum\n--weight 0: must be at least 1\n"
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || string(out) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, out, want)
+	}
+}
+
+// TestAdminIsNamed holds that a sidecar which cannot open its admin socket names the flag.
+func TestAdminIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := filepath.Join(dir, "nowhere")
+	for socket, want := range map[string]string{
+		nowhere + "/admin.sock": "sidecar: --admin unix:" + nowhere + "/admin.sock: the directory " + nowhere + " does not exist: create it, or give another socket\n",
+		file:                    "sidecar: --admin unix:" + file + ": " + file + ": there is something that is no socket\n",
+	} {
+		p := launch(t, "a", "--admin", "unix:"+socket)
+		<-p.ended
+		if got := p.log.String(); !strings.HasSuffix(got, want) || p.cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("%s: exit %d\n got %s\nwant %s", socket, p.cmd.ProcessState.ExitCode(), got, want)
+		}
 	}
 }
 

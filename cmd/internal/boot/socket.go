@@ -2,7 +2,10 @@ package boot
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/keyward/keyward/admin"
@@ -25,8 +28,11 @@ func (m *Sidecar) startSocket() error {
 		m.log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
 		return nil
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or give another socket", m.flags.Admin, filepath.Dir(path))
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("--admin %s: %w", m.flags.Admin, err)
 	}
 	m.log.Info("listening", "for", "admin", "address", m.flags.Admin)
 	m.socket = &http.Server{
