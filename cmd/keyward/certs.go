@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,14 +18,25 @@ import (
 func newCerts() *cobra.Command {
 	var dir string
 	var o certs.DemoOptions
+	var r clusterRenewal
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Make a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
 		Long: `Writes ca.crt, ca.key, a certificate and key each for sidecar, xds and envoy, and gossip.key. For demos and tests: the
 CA's key lies in the same directory. In production let cert-manager, SPIFFE or your own CA issue them; sidecars share a URI
-or DNS name, by which they know each other.`,
+or DNS name, by which they know each other.
+
+With --ca-secret and --secret it renews certificates in Secrets instead, in the namespace of the pod that it runs in: the chart's CronJob does so
+with tls.mode: generate. A certificate that ends within --before is replaced by one of the same names, the CA by one of the same key.`,
+		Example: `  keyward certs --dir certs --host sidecar.example
+  keyward certs --dir certs --renew
+  keyward certs --ca-secret keyward-ca --secret keyward-tls,keyward-envoy-tls --lifetime 2160h --before 720h`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if r.CASecret != "" || len(r.Secrets) > 0 {
+				r.Lifetime, r.Now = o.Lifetime, time.Now()
+				return r.run(cmd.Context(), cmd.OutOrStdout())
+			}
 			if err := certs.MakeDemo(dir, o); err != nil {
 				return err
 			}
@@ -40,6 +52,11 @@ or DNS name, by which they know each other.`,
 	f.StringSliceVar(&o.Hosts, "host", nil, "host names and addresses beside localhost, 127.0.0.1 and ::1")
 	f.BoolVar(&o.Renew, "renew", false, "keep the CA that is there and make new certificates")
 	f.BoolVar(&o.Overwrite, "overwrite", false, "replace the CA that is there: everything it has signed becomes worthless")
+	f.DurationVar(&o.Lifetime, "lifetime", 365*24*time.Hour, "how long new certificates are valid")
+	f.StringVar(&r.CASecret, "ca-secret", "", "`Secret` with the CA's tls.crt and tls.key: renew certificates in Secrets")
+	f.StringSliceVar(&r.Secrets, "secret", nil, "`Secrets` with tls.crt, tls.key and ca.crt of that CA")
+	f.DurationVar(&r.Before, "before", 30*24*time.Hour, "replace certificates of --secret that end within this time")
+	f.StringVar(&r.Account, "service-account", serviceAccount, "`folder` of the pod's token, ca.crt and namespace")
 	return cmd
 }
 
