@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,18 +215,90 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestRefused holds that values which cannot work are refused, with a word on what to do.
+// TestRefused holds that values which cannot work are refused, by a message that names them.
 func TestRefused(t *testing.T) {
-	for _, set := range []string{
-		"mod=sidecar", "mode=deamonset", "replicaCount=0", "tls.mode=secret", "gossip.key=short", "rulesConfigMap=mine",
-		"resources.limits.memory=1Xi", "xds.enabled=maybe", "image.digest=abc",
+	rules := func(text string) string {
+		file := filepath.Join(t.TempDir(), "rules.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return `file:rules.shop\.yaml=` + file
+	}
+	for _, c := range []struct{ set, want string }{
+		{"mod=sidecar", "mod"},
+		{"mode=deamonset", "mode"},
+		{"replicaCount=0", "replicaCount"},
+		{"gossip.key=short", "gossip"},
+		{"rulesConfigMap=mine", "test.domain"},
+		{"resources.limits.memory=1Xi", "memory limit 1Xi"},
+		{"xds.enabled=maybe", "xds"},
+		{"image.digest=abc", "digest"},
+		{"tls.mode=secret", "set tls.existingSecret, the Secret (tls.crt, tls.key, ca.crt) of the members\n* tls.mode secret: set tls.xdsSecret,"},
+		{"tls.mode=secret,tls.existingSecret=a,tls.xdsSecret=a", "tls.xdsSecret and tls.existingSecret are both a"},
+		{"tls.mode=secret,tls.existingSecret=a,tls.xdsSecret=b,mode=sidecar", "set tls.envoySecret"},
+		{"tls.mode=secret,tls.existingSecret=a,tls.xdsSecret=b,tls.envoySecret=a,envoy.enabled=true", "tls.envoySecret and tls.existingSecret are both a"},
+		{"autoscaling.enabled=true,autoscaling.minReplicas=5,autoscaling.maxReplicas=2", "autoscaling.minReplicas is 5 and autoscaling.maxReplicas 2"},
+		{"autoscaling.enabled=true,autoscaling.minReplicas=0", "minReplicas"},
+		{"networkPolicy.openToCluster=true,networkPolicy.envoyFrom[0].podSelector.matchLabels.a=b", "set one of them"},
+		{"tls.generate.days=30", "tls.generate.renewBeforeDays is 30 and tls.generate.days 30"},
+		{"tls.generate.schedule=daily", "schedule"},
+		{"mode=sidecar,networkPolicy.appPorts={80,8082}", "8082 is a port of the sidecar"},
+		{"rules.shop=3", "rules"},
+		{rules("domain: shop\ndescriptors: 3\n"), "rules.shop.yaml: descriptors: want a list, not 3"},
+		{rules("domain: {}\ndescriptors: [3, {key: a, rate_limit: 5}, {key: b, rate_limit: {unit: 5}, descriptors: [{key: []}]}]\n"),
+			"* rules.shop.yaml: domain: want a text\n* rules.shop.yaml: descriptors[0]: want a mapping with a key, not 3\n* rules.shop.yaml: descriptors[1].rate_limit: want a mapping" +
+				" with unit and requests_per_unit, not 5\n* rules.shop.yaml: descriptors[2].rate_limit.unit: want a text, not 5\n* rules.shop.yaml: descriptors[2].descriptors[0].key: want a text\n"},
+		{rules("- domain: shop\n"), "rules.shop.yaml: cannot read YAML"},
+		{rules("domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: hour, requests_per_unit: many}\n"), "descriptors[0].rate_limit.requests_per_unit: want a number, not many"},
 	} {
 		for version, binary := range helms(t) {
-			if out, err := render(t, binary, set); err == nil {
-				t.Errorf("%s renders with %s: %d bytes", set, version, len(out))
+			out, err := render(t, binary, c.set)
+			if err == nil {
+				t.Errorf("%s renders with %s: %d bytes", c.set, version, len(out))
+			} else if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, %s: %v\nwant %q", version, c.set, err, c.want)
 			}
 		}
 	}
+}
+
+// TestEnvironment holds what members are given by default: rules before they are ready, and no HTTP port but on loopback.
+func TestEnvironment(t *testing.T) {
+	for version, binary := range helms(t) {
+		for set, want := range map[string]map[string]any{
+			"mode=deployment": {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true", "HOST": nil, "GRPC_HOST": ""},
+			"mode=sidecar":    {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true", "HOST": nil, "GRPC_HOST": nil},
+			"mode=daemonset":  {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true", "HOST": nil},
+			"service.tls=true,service.clientCertificates=true,tls.envoyNames={edge}": {"GRPC_CLIENT_TLS_SAN": "edge", "GRPC_CLIENT_TLS_CACERT": "/etc/keyward/tls/ca.crt"},
+			"service.http=true":        {"HOST": "", "GRPC_HOST": ""},
+			"preset=envoy-ai-gateway":  {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": nil, "FORCE_START_WITHOUT_INITIAL_CONFIG": "true"},
+			"preset=envoy-gateway":     {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": nil},
+			"environment.HOST=0.0.0.0": {"HOST": "0.0.0.0"},
+		} {
+			out, err := render(t, binary, append(slices.Clone(given), set)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data := object(t, documents(t, version, out), "ConfigMap", "keyward-member")["data"]
+			for name, v := range want {
+				if got := at(data, name); got != v {
+					t.Errorf("%s, %s: %s is %v, want %v", version, set, name, got, v)
+				}
+			}
+		}
+	}
+}
+
+// object is the one object of a kind and name.
+func object(t *testing.T, objects []map[string]any, kind, name string) map[string]any {
+	t.Helper()
+	for _, o := range objects {
+		if o["kind"] == kind && at(o, "metadata", "name") == name {
+			return o
+		}
+	}
+	t.Fatalf("there is no %s %s", kind, name)
+	return nil
 }
 
 // TestGenerated holds that the certificates and the key that Helm makes are what members take.

@@ -5,6 +5,7 @@ package charts
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -17,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the renderings, the chart's copies of other files, and its README's table")
 
 // given is what would be random: a gossip key, certificates.
-var given = []string{"gossip.key=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "tls.mode=secret", "tls.existingSecret=keyward-tls"}
+var given = []string{"gossip.key=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "tls.mode=secret", "tls.existingSecret=keyward-tls", "tls.xdsSecret=keyward-xds-tls", "tls.envoySecret=keyward-envoy-tls"}
 
 // renderings are the modes and presets that have a golden file: its values beside those of given.
 var renderings = map[string][]string{
@@ -77,7 +78,7 @@ func helm(t *testing.T, binary string, args ...string) ([]byte, error) {
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		t.Logf("%s %s: %s", filepath.Base(binary), strings.Join(args, " "), errs.Bytes())
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(binary), strings.Join(args, " "), err, errs.Bytes())
 	}
 	return out, err
 }
@@ -85,9 +86,23 @@ func helm(t *testing.T, binary string, args ...string) ([]byte, error) {
 // render renders the chart as the release keyward.
 func render(t *testing.T, binary string, set ...string) ([]byte, error) {
 	t.Helper()
-	args := []string{"template", "keyward", "keyward", "--namespace", "envoy-gateway-system", "--kube-version", "1.34.0"}
+	return renderIn(t, binary, "", set...)
+}
+
+// renderIn renders the chart in a namespace; empty: that of Envoy Gateway, where every preset may be. A value that begins with file: is
+// read from a file.
+func renderIn(t *testing.T, binary, namespace string, set ...string) ([]byte, error) {
+	t.Helper()
+	if namespace == "" {
+		namespace = "envoy-gateway-system"
+	}
+	args := []string{"template", "keyward", "keyward", "--namespace", namespace, "--kube-version", "1.34.0"}
 	for _, s := range set {
-		args = append(args, "--set", s)
+		if file, ok := strings.CutPrefix(s, "file:"); ok {
+			args = append(args, "--set-file", file)
+		} else {
+			args = append(args, "--set", s)
+		}
 	}
 	return helm(t, binary, args...)
 }

@@ -9,9 +9,21 @@ KEYWARD_INSECURE: "true"
 KEYWARD_TLS_CERT: /etc/keyward/tls/tls.crt
 KEYWARD_TLS_KEY: /etc/keyward/tls/tls.key
 KEYWARD_TLS_CA: /etc/keyward/tls/ca.crt
+{{- with fromYamlArray (include "keyward.envoyNames" .) }}
+KEYWARD_TLS_ENVOY_NAMES: {{ join "," . }}
+{{- end }}
 {{- end }}
 LOG_LEVEL: INFO
 LOG_FORMAT: json
+{{- end }}
+
+{{/* Names of the certificates of Envoys, as a list. The CA of an issuer may sign for others, too, so a name is always asked for. */}}
+{{- define "keyward.envoyNames" -}}
+{{- $names := .Values.tls.envoyNames -}}
+{{- if ne (include "keyward.tlsMode" .) "secret" -}}
+{{- $names = concat (fromYamlArray (include "keyward.dnsNames" (dict "root" . "of" "envoy"))) $names -}}
+{{- end -}}
+{{- toYaml $names -}}
 {{- end }}
 
 {{/* Environment of members. */}}
@@ -26,15 +38,24 @@ LOG_FORMAT: json
 {{- $_ := set $env "RUNTIME_WATCH_ROOT" "false" -}}
 {{- $_ := set $env "RUNTIME_IGNOREDOTFILES" "true" -}}
 {{- $_ := set $env "USE_STATSD" "false" -}}
+{{- if not (include "keyward.gatewayRules" .) -}} {{- /* a gateway has no rules before its first policy */}}
+{{- $_ := set $env "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" "true" -}}
+{{- end -}}
 {{- if include "keyward.ownPods" . -}}
 {{- $_ := set $env "GRPC_HOST" "" -}}
+{{- if .Values.service.http -}}
 {{- $_ := set $env "HOST" "" -}}
+{{- end -}}
 {{- if .Values.service.tls -}}
 {{- $_ := set $env "GRPC_SERVER_USE_TLS" "true" -}}
 {{- $_ := set $env "GRPC_SERVER_TLS_CERT" "/etc/keyward/tls/tls.crt" -}}
 {{- $_ := set $env "GRPC_SERVER_TLS_KEY" "/etc/keyward/tls/tls.key" -}}
 {{- if .Values.service.clientCertificates -}}
 {{- $_ := set $env "GRPC_CLIENT_TLS_CACERT" "/etc/keyward/tls/ca.crt" -}}
+{{- $names := fromYamlArray (include "keyward.envoyNames" .) -}}
+{{- if eq (len $names) 1 -}} {{- /* the variable holds one name */}}
+{{- $_ := set $env "GRPC_CLIENT_TLS_SAN" (first $names) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

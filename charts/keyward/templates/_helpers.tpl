@@ -67,6 +67,16 @@ app.kubernetes.io/component: {{ . }}
 {{- else if eq (toString .Values.xds.enabled) "true" }}true{{ end -}}
 {{- end }}
 
+{{/* "true" when there is a pod for `helm test`. */}}
+{{- define "keyward.test" -}}
+{{- if and .Values.test.enabled (or .Values.test.domain (not (include "keyward.gatewayRules" .))) }}true{{ end -}}
+{{- end }}
+
+{{/* "true" when that pod shows the Envoys' certificate. */}}
+{{- define "keyward.testSecret" -}}
+{{- if and (include "keyward.test" .) (ne (include "keyward.tlsMode" .) "off") (or (not (include "keyward.ownPods" .)) .Values.service.tls) }}true{{ end -}}
+{{- end }}
+
 {{/* "true" when rules come from a gateway's control plane, not from a ConfigMap. */}}
 {{- define "keyward.gatewayRules" -}}
 {{- if has .Values.preset (list "envoy-gateway" "envoy-ai-gateway") }}true{{ end -}}
@@ -83,8 +93,8 @@ app.kubernetes.io/component: {{ . }}
 {{- $t := .root.Values.tls -}}
 {{- $full := include "keyward.fullname" .root -}}
 {{- if eq (include "keyward.tlsMode" .root) "secret" -}}
-{{- $given := get (dict "xds" $t.xdsSecret "envoy" $t.envoySecret) .of -}}
-{{- $given | default (required "tls.mode secret needs tls.existingSecret" $t.existingSecret) -}}
+{{- $given := get (dict "member" $t.existingSecret "xds" $t.xdsSecret "envoy" $t.envoySecret) .of -}}
+{{- required (printf "tls.mode secret: the Secret of %s is missing" .of) $given -}}
 {{- else if eq .of "member" }}{{ $full }}-tls
 {{- else }}{{ $full }}-{{ .of }}-tls{{ end -}}
 {{- end }}
@@ -146,11 +156,11 @@ volumeMounts:
 {{- .Values.expect | default (ternary .Values.autoscaling.minReplicas .Values.replicaCount .Values.autoscaling.enabled) -}}
 {{- end }}
 
-{{/* What every pod has: dict root, component. */}}
+{{/* What every pod has: dict root, component, and perhaps account, a service account whose token is mounted. */}}
 {{- define "keyward.podSpec" -}}
 {{- with .root.Values }}
-serviceAccountName: {{ include "keyward.serviceAccount" $.root }}
-automountServiceAccountToken: false
+serviceAccountName: {{ $.account | default (include "keyward.serviceAccount" $.root) }}
+automountServiceAccountToken: {{ not (empty $.account) }}
 enableServiceLinks: false
 {{- with .imagePullSecrets }}
 imagePullSecrets:
@@ -179,7 +189,7 @@ tolerations:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if and .topologySpread.enabled (ne $.component "node") }}
+{{- if and .topologySpread.enabled (not (has $.component (list "node" "certs"))) }}
 topologySpreadConstraints:
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - topologyKey: {{ . }}

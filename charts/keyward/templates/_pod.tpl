@@ -19,7 +19,11 @@ spec:
   terminationGracePeriodSeconds: {{ $root.Values.terminationGracePeriodSeconds }}
   containers:
     - name: keyward
-      {{- $_ := set $lib "ports" (list (dict "name" "grpc" "containerPort" 8081) (dict "name" "http" "containerPort" 8080)) }}
+      {{- $ports := list (dict "name" "grpc" "containerPort" 8081) }}
+      {{- if $root.Values.service.http }}
+      {{- $ports = append $ports (dict "name" "http" "containerPort" 8080) }}
+      {{- end }}
+      {{- $_ := set $lib "ports" $ports }}
       {{- include "keyward.container" $lib | nindent 6 }}
   volumes:
     {{- include "keyward.sidecar.volumes" $lib | nindent 4 }}

@@ -1,0 +1,110 @@
+{{/* Fails when values contradict each other or rules have the wrong shape, and names all faults at once. The schema has checked the types of the values. */}}
+{{- define "keyward.validate" -}}
+{{- $faults := list -}}
+{{- $a := .Values.autoscaling -}}
+{{- if gt (int $a.minReplicas) (int $a.maxReplicas) -}}
+{{- $faults = append $faults (printf "autoscaling.minReplicas is %d and autoscaling.maxReplicas %d: want the first to be at most the second" (int $a.minReplicas) (int $a.maxReplicas)) -}}
+{{- end -}}
+{{- if and .Values.networkPolicy.openToCluster .Values.networkPolicy.envoyFrom -}}
+{{- $faults = append $faults "networkPolicy.openToCluster lets every pod ask, and networkPolicy.envoyFrom names who may: set one of them" -}}
+{{- end -}}
+{{- $g := .Values.tls.generate -}}
+{{- if ge (int $g.renewBeforeDays) (int $g.days) -}}
+{{- $faults = append $faults (printf "tls.generate.renewBeforeDays is %d and tls.generate.days %d: want the first below the second" (int $g.renewBeforeDays) (int $g.days)) -}}
+{{- end -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.secretFaults" .)) -}}
+{{- if not .Values.rulesConfigMap -}}
+{{- range $file, $text := fromYaml (include "keyward.rules" .) -}}
+{{- range fromYamlArray (include "keyward.rulesFaults" $text) -}}
+{{- $faults = append $faults (printf "rules.%s: %s" $file .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $faults -}}
+{{- fail (printf "these values cannot work (keyward check RULES says more about rules):\n* %s" (join "\n* " $faults)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Secrets that tls.mode secret lacks, as a list. The members' own goes to nobody else: a process that has it can act as a member. */}}
+{{- define "keyward.secretFaults" -}}
+{{- $faults := list -}}
+{{- $t := .Values.tls -}}
+{{- if eq $t.mode "secret" -}}
+{{- $what := "the Secret (tls.crt, tls.key, ca.crt) of" -}}
+{{- if not $t.existingSecret -}}
+{{- $faults = append $faults (printf "tls.mode secret: set tls.existingSecret, %s the members" $what) -}}
+{{- end -}}
+{{- if and (include "keyward.xds" .) (not $t.xdsSecret) -}}
+{{- $faults = append $faults (printf "tls.mode secret: set tls.xdsSecret, %s the xDS servers" $what) -}}
+{{- end -}}
+{{- if and (include "keyward.needsEnvoySecret" .) (not $t.envoySecret) -}}
+{{- $faults = append $faults (printf "tls.mode secret: set tls.envoySecret, %s Envoys, which helm test and a gateway that checks the members' certificate use, too" $what) -}}
+{{- end -}}
+{{- range $value := list "xdsSecret" "envoySecret" -}}
+{{- if and $t.existingSecret (eq (get $t $value) $t.existingSecret) -}}
+{{- $faults = append $faults (printf "tls.%s and tls.existingSecret are both %s: who has the members' certificate can act as a member, so make another without their name" $value $t.existingSecret) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $faults -}}
+{{- end }}
+
+{{/* "true" when an object of the chart uses the Secret of Envoys. */}}
+{{- define "keyward.needsEnvoySecret" -}}
+{{- if or .Values.envoy.enabled (include "keyward.testSecret" .) (and (eq .Values.preset "contour") .Values.service.tls) }}true{{ end -}}
+{{- end }}
+
+{{/* Faults in the shape of a file of rules, as a list. */}}
+{{- define "keyward.rulesFaults" -}}
+{{- $faults := list -}}
+{{- $doc := fromYaml . -}}
+{{- if hasKey $doc "Error" -}}
+{{- $faults = append $faults (printf "cannot read YAML: %s" $doc.Error) -}}
+{{- else -}}
+{{- if not (and (kindIs "string" $doc.domain) $doc.domain) -}}
+{{- $faults = append $faults "domain: want a text" -}}
+{{- end -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.descriptorFaults" (dict "list" $doc.descriptors "path" "descriptors"))) -}}
+{{- end -}}
+{{- toYaml $faults -}}
+{{- end }}
+
+{{/* Faults in a list of descriptors: dict list, path. */}}
+{{- define "keyward.descriptorFaults" -}}
+{{- $faults := list -}}
+{{- $path := .path -}}
+{{- if kindIs "slice" .list -}}
+{{- range $i, $d := .list -}}
+{{- $at := printf "%s[%d]" $path $i -}}
+{{- if kindIs "map" $d -}}
+{{- if not (and (kindIs "string" $d.key) $d.key) -}}
+{{- $faults = append $faults (printf "%s.key: want a text" $at) -}}
+{{- end -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.limitFaults" (dict "limit" $d.rate_limit "path" (printf "%s.rate_limit" $at)))) -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.descriptorFaults" (dict "list" $d.descriptors "path" (printf "%s.descriptors" $at)))) -}}
+{{- else -}}
+{{- $faults = append $faults (printf "%s: want a mapping with a key, not %v" $at $d) -}}
+{{- end -}}
+{{- end -}}
+{{- else if not (kindIs "invalid" .list) -}}
+{{- $faults = append $faults (printf "%s: want a list, not %v" $path .list) -}}
+{{- end -}}
+{{- toYaml $faults -}}
+{{- end }}
+
+{{/* Faults in a rate_limit: dict limit, path. */}}
+{{- define "keyward.limitFaults" -}}
+{{- $faults := list -}}
+{{- $path := .path -}}
+{{- if kindIs "map" .limit -}}
+{{- range $name, $kinds := dict "unit" (list "string") "requests_per_unit" (list "float64" "int64" "int") "unlimited" (list "bool") -}}
+{{- $v := get $.limit $name -}}
+{{- if and (hasKey $.limit $name) (not (has (kindOf $v) $kinds)) -}}
+{{- $faults = append $faults (printf "%s.%s: want a %s, not %v" $path $name (get (dict "string" "text" "float64" "number" "bool" "boolean") (first $kinds)) $v) -}}
+{{- end -}}
+{{- end -}}
+{{- else if not (kindIs "invalid" .limit) -}}
+{{- $faults = append $faults (printf "%s: want a mapping with unit and requests_per_unit, not %v" $path .limit) -}}
+{{- end -}}
+{{- toYaml $faults -}}
+{{- end }}
