@@ -23,9 +23,9 @@ func newExplain() *cobra.Command {
 	var rules string
 	var names []string
 	cmd := &cobra.Command{
-		Use:   "explain DOMAIN KEY=VALUE...",
+		Use:   "explain DOMAIN KEY=VALUE... [+ KEY=VALUE...]",
 		Short: "Say which rule limits a descriptor and why, who counts it, how it stands and what Envoy would answer",
-		Long: `Follows one descriptor through the rules, entry by entry, in their order: which descriptor of the files took it, which
+		Long: `Follows a descriptor through the rules, entry by entry, in their order: which descriptor of the files took it, which
 ones did not and why. Then who owns the key, and from running members how its count stands and what one more hit gets.
 It charges nothing.
 
@@ -33,11 +33,15 @@ It charges nothing.
   shadow      it is over, and let through     unlimited    a rule says so
   no_rule     no rule is about it             limited      not asked: from files alone
 
+Envoy may send several descriptors with one request. Put a + between them: each is explained, and then what becomes of the
+request, which is refused when one of them is.
+
 With --member a running member is asked, by the rules that it has in force. With --rules the files are, without any
 member; --members then says on whose ring the owner is looked up. An entry with = in its key is not for this command:
 GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes it.`,
 		Example: `  keyward explain shop plan=gold user=bob --member 10.0.0.7:9090
   keyward explain shop plan=gold user=bob --rules ./config --members pod-0,pod-1,pod-2
+  keyward explain edge api_key=alice + path=/login remote_address=10.1.2.3
   keyward explain edge api_key=alice -o json | jq .verdict`,
 		Args: cobra.MinimumNArgs(2),
 	}
@@ -46,20 +50,26 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 	cmd.Flags().StringSliceVar(&names, "members", nil, "with --rules: names of the members, as `name` or name=weight")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		entries, err := parseEntries(args[1:])
+		descriptors, err := parseDescriptors(args[1:])
 		if err != nil {
 			return err
 		}
-		var e admin.Explain
-		if rules != "" {
-			e, err = explainFiles(rules, o, names, args[0], entries)
-		} else {
-			e, err = askFirst[admin.Explain](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
+		all := make([]admin.Explain, len(descriptors))
+		for i, entries := range descriptors {
+			if rules != "" {
+				all[i], err = explainFiles(rules, o, names, args[0], entries)
+			} else {
+				all[i], err = askFirst[admin.Explain](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
+		if len(all) > 1 {
+			r := explainRequest(args[0], all)
+			return show(cmd.OutOrStdout(), *output, r, r.write)
 		}
-		return show(cmd.OutOrStdout(), *output, e, func(out io.Writer) error { return writeExplain(out, &e) })
+		return show(cmd.OutOrStdout(), *output, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
 	}
 	return cmd
 }

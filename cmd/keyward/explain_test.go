@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/admin"
@@ -26,6 +27,7 @@ func TestExplainGolden(t *testing.T) {
 		"explain.rule.txt": {"shop", "plan=gold-7"},
 		"explain.none.txt": {"shop", "plan=gold-7", "user=bob"},
 		"explain.json":     {"shop", "tenant=acme", "-o", "json"},
+		"explain.all.txt":  {"shop", "plan=gold-7", "+", "user=bob", "+", "plan=gold-7", "user=bob"},
 	} {
 		out, err := run(t, append([]string{"explain", "--rules", "suspicious", "--members", "pod-0,pod-1,pod-2"}, args...)...)
 		if err != nil {
@@ -35,6 +37,7 @@ func TestExplainGolden(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"want KEY=VALUE":               {"explain", "shop", "plan", "--rules", "suspicious"},
+		"before and after each +":      {"explain", "shop", "plan=x", "+", "--rules", "suspicious"},
 		"read rules":                   {"explain", "shop", "plan=x", "--rules", "nowhere"},
 		"the weight is a whole number": {"explain", "shop", "tenant=x", "--rules", "suspicious", "--members", "a=0"},
 	} {
@@ -79,6 +82,46 @@ func TestExplainLive(t *testing.T) {
 		if _, err := run(t, "explain", "edge", "api_key=alice", "--member", addr); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", addr, err)
 		}
+	}
+}
+
+// TestExplainRequest holds that a request of several descriptors is refused by those that are, and by no others.
+func TestExplainRequest(t *testing.T) {
+	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte("domain: edge\ndescriptors:\n" +
+		"- {key: user, rate_limit: {unit: minute, requests_per_unit: 5, name: users}}\n- {key: path, rate_limit: {unit: minute, requests_per_unit: 5}}\n" +
+		"- {key: trial, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}\n")}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(admin.Handler(admin.Options{
+		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.Cluster { return admin.Cluster{} }, Ready: func() error { return nil },
+		Explain: func(domain string, entries []config.Entry) (admin.Explain, error) {
+			e, m := admin.NewExplain(rules, domain, entries)
+			if m.Kind == config.Limited {
+				over := entries[0].Value == "busy"
+				e.Judge(&m, admin.Counter{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
+			}
+			return e, nil
+		},
+	}))
+	defer srv.Close()
+	for args, want := range map[string]string{
+		"user=bob + path=busy": "request  over_limit\nwhy      descriptor 2 (path=busy) refuses it. The other descriptors are counted all the same, " +
+			"unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set. A rule that replaces another one by its name is not taken into account here.\n",
+		"path=busy + trial=busy + path=busy": "request  over_limit\nwhy      descriptor 1 (path=busy) and descriptor 3 (path=busy) refuse it. The other descriptors are counted all the same, " +
+			"unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.\n",
+		"path=bob + trial=busy": "request  ok\nwhy      No descriptor refuses it.\n",
+		"a=b + c=d":             "request  no_rule\nwhy      No rule is about any of its descriptors.\n",
+	} {
+		out, err := run(t, append([]string{"explain", "edge", "--member", srv.URL}, strings.Fields(args)...)...)
+		if err != nil || !strings.HasSuffix(out, "\n\n"+want) || strings.Count(out, "descriptor 1 of ") != 1 || strings.Count(out, "verdict ") != 1+strings.Count(args, "+") {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+	out, err := run(t, "explain", "edge", "user=bob", "+", "path=busy", "-o", "json", "--member", srv.URL)
+	var r explainedRequest
+	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Verdict != admin.VerdictOver || len(r.RefusedBy) != 1 || r.RefusedBy[0] != 1 || len(r.Descriptors) != 2 {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/config"
+)
+
+// nextDescriptor is the argument between the descriptors of one request.
+const nextDescriptor = "+"
+
+// parseDescriptors reads the entries of one descriptor or more.
+func parseDescriptors(args []string) (all [][]config.Entry, err error) {
+	var faults []error
+	for from, i := 0, 0; i <= len(args); i++ {
+		if i < len(args) && args[i] != nextDescriptor {
+			continue
+		}
+		entries, err := parseEntries(args[from:i])
+		if err == nil && len(entries) == 0 {
+			err = errors.New("want KEY=VALUE before and after each +")
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+		all, from = append(all, entries), i+1
+	}
+	return all, errors.Join(faults...)
+}
+
+// explainedRequest is what becomes of a request with several descriptors. Fields are only ever added.
+type explainedRequest struct {
+	Domain      string          `json:"domain"`
+	Verdict     string          `json:"verdict"`
+	RefusedBy   []int           `json:"refused_by"` // indexes of Descriptors
+	Why         string          `json:"why"`
+	Descriptors []admin.Explain `json:"descriptors"` // in the order of the request
+}
+
+// explainRequest puts the descriptors of a request together. The request is refused when one of them is.
+func explainRequest(domain string, all []admin.Explain) *explainedRequest {
+	r := &explainedRequest{Domain: domain, Verdict: admin.VerdictNoRule, Why: "No rule is about any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
+	named := false
+	for i := range all {
+		e := &all[i]
+		switch {
+		case e.Verdict == admin.VerdictOver:
+			r.RefusedBy = append(r.RefusedBy, i)
+		case e.Verdict == admin.VerdictLimited:
+			r.Verdict, r.Why = e.Verdict, "Rules limit it; no member was asked how they stand."
+		case e.Matched && r.Verdict == admin.VerdictNoRule:
+			r.Verdict, r.Why = admin.VerdictOK, "No descriptor refuses it."
+		}
+		named = named || e.Rule != nil && e.Rule.Name != ""
+	}
+	if len(r.RefusedBy) > 0 {
+		var by []string
+		for _, i := range r.RefusedBy {
+			by = append(by, fmt.Sprintf("descriptor %d (%s)", i+1, descriptorText(&all[i])))
+		}
+		verb := "refuses"
+		if len(by) > 1 {
+			verb = "refuse"
+		}
+		r.Verdict = admin.VerdictOver
+		r.Why = fmt.Sprintf("%s %s it. The other descriptors are counted all the same, unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.", strings.Join(by, " and "), verb)
+	}
+	if named {
+		r.Why += " A rule that replaces another one by its name is not taken into account here."
+	}
+	return r
+}
+
+func descriptorText(e *admin.Explain) string {
+	var parts []string
+	for _, x := range e.Descriptor.Entries {
+		parts = append(parts, printable(x.Key+"="+x.Value))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (r *explainedRequest) write(out io.Writer) error {
+	for i := range r.Descriptors {
+		e := &r.Descriptors[i]
+		if _, err := fmt.Fprintf(out, "descriptor %d of %d: %s\n", i+1, len(r.Descriptors), descriptorText(e)); err != nil {
+			return err
+		}
+		if err := writeExplain(out, e); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	_, err := fmt.Fprintf(out, "request  %s\nwhy      %s\n", r.Verdict, r.Why)
+	return err
+}
