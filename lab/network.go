@@ -10,12 +10,23 @@ import (
 )
 
 // Network is network namespaces on one bridge, that can be cut off from each other while this machine still reaches all.
-// It needs root, ip and iptables.
+// It needs root, ip and iptables, and goes when this process ends, however it does.
 type Network struct {
 	id     string // of this network on this machine
 	subnet string // the first three bytes of its addresses, with a dot at the end
 	hosts  map[string]string
+	end    watcher // removes it when this process ends
 }
+
+// networkCleaner removes the network of its argument when its input ends.
+const networkCleaner = `
+cat >/dev/null
+exec 2>/dev/null
+ip link del "$1"
+ip netns list | while read -r name rest; do
+  case $name in "$1" | "$1"-*) ip netns del "$name" ;; esac
+done
+`
 
 // networks is how many this process has made.
 var networks atomic.Int64
@@ -26,6 +37,9 @@ func NewNetwork() (*Network, error) {
 	id := fmt.Sprintf("kw%dn%d", os.Getpid()%100_000, count%1000) // a device's name has at most 15 bytes
 	// 198.18.0.0/15 is set aside for benchmarks (RFC 2544): nothing else on the machine should use it.
 	n := &Network{id: id, subnet: fmt.Sprintf("198.18.%d.", (os.Getpid()+count)%250), hosts: map[string]string{}}
+	if err := n.end.start(networkCleaner, id); err != nil {
+		return nil, err
+	}
 	err := commands(
 		"ip netns add "+id,
 		"ip -n "+id+" link add br0 type bridge",
@@ -47,7 +61,9 @@ func (n *Network) Close() error {
 	for name := range n.hosts {
 		errs = append(errs, commands("ip netns del "+n.namespace(name)))
 	}
-	return errors.Join(append(errs, commands("ip netns del "+n.id))...)
+	errs = append(errs, commands("ip netns del "+n.id))
+	n.end.end()
+	return errors.Join(errs...)
 }
 
 func (n *Network) namespace(host string) string { return n.id + "-" + host }

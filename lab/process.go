@@ -34,7 +34,7 @@ type Spec struct {
 	Dir  string   // working directory
 }
 
-// StartProcess starts a program with its output in logDir.
+// StartProcess starts a program with its output in logDir. When this process ends, however it does, the program is killed.
 func StartProcess(logDir string, s Spec) (*Process, error) {
 	p := &Process{Name: s.Name, Log: filepath.Join(logDir, s.Name+".log"), exited: make(chan struct{})}
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -45,14 +45,14 @@ func StartProcess(logDir string, s Spec) (*Process, error) {
 	p.cmd.Dir = s.Dir
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, s.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// A terminal's Ctrl-C must reach only the lab, which then stops everything in order.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.cmd.Start(); err != nil {
+	p.cmd.SysProcAttr = child()
+	if err := p.start(); err != nil {
 		out.Close()
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)
 	}
 	go func() {
 		err := p.cmd.Wait()
+		leftovers.forget(p.PID())
 		out.Close()
 		p.mu.Lock()
 		p.err = err
@@ -60,6 +60,20 @@ func StartProcess(logDir string, s Spec) (*Process, error) {
 		close(p.exited)
 	}()
 	return p, nil
+}
+
+// start starts the process so that it ends with this one.
+func (p *Process) start() (err error) {
+	onLastingThread(func() { err = p.cmd.Start() })
+	if err != nil {
+		return err
+	}
+	if err := leftovers.know(p.PID()); err != nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+		return err
+	}
+	return nil
 }
 
 // PID is the process id.
