@@ -80,3 +80,30 @@ func codeSpan(s string) string {
 }
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+// TestQuickstartEnds holds that what the quickstart waits for is waited for with a bound and with the reason at its end,
+// and that what it starts on the reader's machine is reached from there only.
+func TestQuickstartEnds(t *testing.T) {
+	text, err := os.ReadFile("../../docs/quickstart.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.Contains(line, "; do sleep "):
+			t.Errorf("it may never end: %s", line)
+		case strings.HasPrefix(line, "curl -fs "):
+			waits++
+			if !strings.Contains(line, "--retry 30 --retry-delay 1 --retry-all-errors") || !strings.Contains(line, "|| { tail -n 5 ") || !strings.HasSuffix(line, "false; }") {
+				t.Errorf("it does not wait, or ends without a reason: %s", line)
+			}
+		case strings.HasPrefix(line, "bin/sidecar") && !strings.Contains(line, "--metrics 127.0.0.1:"):
+			t.Errorf("others can reach it: %s", line)
+		}
+	}
+	if waits != 5 {
+		t.Errorf("%d waits found, want 5", waits)
+	}
+}
