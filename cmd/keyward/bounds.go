@@ -21,8 +21,8 @@ func newBounds() *cobra.Command {
 		Use:   "bounds RULES --members N",
 		Short: "How far may a fault take each limit, in hits?",
 		Long: `Prints for every rule of a directory (or file) what each kind of event may add to its limit, and what it may refuse of
-it, in hits of one key in one window: worst cases as numbers, with their formulas. While nothing fails, and through
-every join, graceful leave and rolling restart, both are 0.
+it, in hits of one key in one window: worst cases as numbers, with their formulas. While nothing fails, both are 0.
+Through every join, graceful leave and rolling restart both are 0 for fixed windows; the other algorithms may add S.
 
   L      the limit: requests_per_unit, in each window W
   b      the depth of a bucket, which holds b at once and gains L in a window's time

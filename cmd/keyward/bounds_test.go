@@ -154,3 +154,42 @@ func plain(formula string) string {
 	}
 	return formula
 }
+
+// TestBoundsHelp holds what --help and README.md say of planned changes and of a crash against the numbers.
+func TestBoundsHelp(t *testing.T) {
+	cmd := newBounds()
+	if want := "both are 0 for fixed windows; the other algorithms may add S."; !strings.Contains(cmd.Long, want) {
+		t.Errorf("--help does not say %q", want)
+	}
+	for _, a := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"} {
+		file := filepath.Join(t.TempDir(), "a.yaml")
+		text := "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 1000}, metadata: {keyward: {algorithm: " + a + "}}}\n"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		all, err := boundsOf(file, config.Options{Members: 5}, config.Cluster{Members: 5, Partition: config.PartShare})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range all[0].Bounds {
+			switch b.Event {
+			case "nothing fails":
+				if b.Over != 0 || b.Under != 0 {
+					t.Errorf("%s: %s: %+v", a, b.Event, b)
+				}
+			case "join, leave, rolling restart":
+				if b.Over != all[0].Skew || b.Under != 0 || (a == "fixed_window") != (b.Over == 0) {
+					t.Errorf("%s: %s: %+v, S = %d", a, b.Event, b, all[0].Skew)
+				}
+			case "the owner crashes":
+				if a == "fixed_window" && b.Over != 810 {
+					t.Errorf("README.md says 810: %+v", b)
+				}
+			}
+		}
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil || !strings.Contains(string(readme), "of a limit of 1,000 at five members at most 810 more in that window") {
+		t.Errorf("README.md says something else of a crash: %v", err)
+	}
+}
