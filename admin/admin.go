@@ -22,12 +22,16 @@ type Cluster struct {
 	Label      string   `json:"cluster"`
 	Version    string   `json:"version"`
 	Joined     bool     `json:"joined"`
+	Problem    string   `json:"problem,omitempty"` // why it stays off the ring
+	Cause      string   `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full or flaps
 	Standalone bool     `json:"standalone"`
 	NRef       int      `json:"n_ref"`
 	Ring       Ring     `json:"ring"`
 	Members    []Member `json:"members"`
 	Rules      Rules    `json:"rules"`
-	XDS        any      `json:"xds,omitempty"` // the served xDS clients: acknowledged versions, last NACK
+	// Unreachable are the members that this one has had no streams with for some seconds.
+	Unreachable []Unreachable `json:"unreachable,omitempty"`
+	XDS         any           `json:"xds,omitempty"` // the served xDS clients: acknowledged versions, last NACK
 }
 
 // Ring is the adopted ring.
@@ -35,6 +39,12 @@ type Ring struct {
 	Fingerprint  string   `json:"fingerprint"`
 	Members      []string `json:"members"`
 	Disagreement int      `json:"disagreement"` // live members that announce another fingerprint
+}
+
+// Unreachable is a member that this one cannot ask, or that cannot ask it.
+type Unreachable struct {
+	Member string `json:"member"`
+	Reason string `json:"reason"`
 }
 
 // Member is one live member or observer.

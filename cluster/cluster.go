@@ -63,7 +63,7 @@ func Start(o Options) (*Cluster, error) {
 		fatal: make(chan error, 1), released: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handOver: o.HandOver, timing: o.Timing, start: now,
+		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handOver: o.HandOver, streams: o.Streams, timing: o.Timing, start: now,
 		newRing: o.NewRing, nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -130,6 +130,9 @@ func (c *Cluster) SetComplete(fingerprint uint64) {
 
 // SetWarm says whether this member, joining, has copies of all that it is to own.
 func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = warm }) }
+
+// SetStreams says with which members this one has streams, both ways.
+func (c *Cluster) SetStreams(s Streams) { c.table.tell(func(t *told) { t.streams = s }) }
 
 // SetHandedOver says whether this member, being off the ring, has nothing that others lack.
 func (c *Cluster) SetHandedOver(handed bool) { c.table.tell(func(t *told) { t.handed = handed }) }

@@ -359,12 +359,18 @@ func TestColdStartWaitsForTheExpected(t *testing.T) {
 
 func TestAloneWhenNobodyIsResolvable(t *testing.T) {
 	t.Parallel()
-	o := options("a", "dns+nobody.invalid:7946")
-	o.Resolver = resolver(t, newZone(t))
+	probe := up(t, options("probe"))
+	own := probe.Gossip() // with a port that is free
+	probe.Close()
+	z := newZone(t)
+	o := options("a", "dns+itself.test"+own[strings.LastIndexByte(own, ':'):])
+	o.Resolver, o.Bind = resolver(t, z), own
 	c := up(t, o)
 	if c.View().Joined {
 		t.Error("joined before it has tried")
 	}
+	eventually(t, "a failed lookup", func() bool { return c.table.look().contact.rounds > 0 })
+	z.set("itself.test", "127.0.0.1")
 	eventually(t, "alone", func() bool { return c.View().Joined && c.View().Ring.Len() == 1 && c.View().NRef == 1 })
 	if got := testutil.ToFloat64(c.metrics.joinFailures.WithLabelValues(failedLookup)); got < 1 {
 		t.Error("the failed lookup is not counted")

@@ -144,10 +144,12 @@ func TestTheFirstOfASetDoesNotBeginBlindly(t *testing.T) {
 	t.Parallel()
 	z := newZone(t)
 	z.die(true)
-	o := options("a-0", "dns+keyward-gossip.test:7946")
+	o := options("a-0", "dns+keyward-gossip.test:1")
 	o.Resolver, o.Expect = resolver(t, z), 3
 	c := up(t, o)
 	throughout(t, "waiting", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
-	z.die(false) // now the name is known not to exist
+	z.die(false) // now the name is known not to exist, which may be a mistake
+	throughout(t, "waiting still", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
+	z.set("keyward-gossip.test", "127.0.0.1")
 	eventually(t, "alone", func() bool { return whole(c) })
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -23,6 +24,7 @@ type gossip struct {
 	keys *memberlist.Keyring // nil with Insecure
 	addr netip.AddrPort      // told to the others
 	own  map[netip.AddrPort]bool
+	port *transport
 }
 
 // listen opens the gossip port and starts memberlist on it. The context ends all streams it dials.
@@ -43,7 +45,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
-	g := &gossip{keys: ring}
+	g := &gossip{keys: ring, port: transport}
 	if err := g.place(ctx, o, host, uint16(transport.port())); err != nil {
 		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
 	}
@@ -220,8 +222,22 @@ func (g *gossip) ping(m *Member) bool {
 	return err == nil
 }
 
+// errForeign is that somebody answers at an address and is no member of this cluster, or does not take this one for a member.
+var errForeign = errors.New("it answers, and ends the exchange")
+
 // join exchanges everything with the member at addr.
 func (g *gossip) join(addr netip.AddrPort) error {
-	_, err := g.list.Join([]string{net.JoinHostPort(addr.Addr().String(), strconv.Itoa(int(addr.Port())))})
-	return err
+	var err error
+	at := net.JoinHostPort(addr.Addr().String(), strconv.Itoa(int(addr.Port())))
+	answered := g.port.answered(at, func() { _, err = g.list.Join([]string{at}) })
+	if list, ok := err.(interface{ WrappedErrors() []error }); ok && len(list.WrappedErrors()) == 1 {
+		err = list.WrappedErrors()[0] // one line instead of a list of one
+	}
+	switch {
+	case err == nil || !answered:
+		return err
+	case strings.Contains(err.Error(), "decrypt"):
+		return fmt.Errorf("%w: the gossip keys differ (--gossip-key-file): %w", errForeign, err)
+	}
+	return fmt.Errorf("%w: another --cluster, another key (--gossip-key-file), or no member: %w", errForeign, err)
 }

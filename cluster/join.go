@@ -46,6 +46,7 @@ type joiner struct {
 	// Of the join loop alone.
 	rounds  int
 	known   map[entry][]netip.AddrPort // last good answer
+	unknown map[entry]error            // of the last round
 	failing map[string]bool            // names and addresses whose failure was logged
 
 	mu   sync.Mutex
@@ -57,7 +58,7 @@ const maxLost = 1024
 
 func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	j := &joiner{
-		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort),
+		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error),
 		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
 	}
 	for _, s := range join {
@@ -153,14 +154,17 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 			try = append(try, a)
 		}
 	}
-	ok := j.joinAll(ctx, try)
+	ok, foreign := j.joinAll(ctx, try)
 	if ctx.Err() != nil {
 		return true
 	}
 	j.c.metrics.missing.Set(float64(len(try) - len(ok)))
 	j.forget(try)
 	j.rounds++
-	c := contact{rounds: j.rounds, listed: len(targets) + 1, blind: blind}
+	c := contact{
+		rounds: j.rounds, listed: len(targets) + 1, blind: blind,
+		unresolved: len(j.known) == 0, foreign: foreign != nil && len(ok) == 0, failure: j.failure(foreign),
+	}
 	for _, a := range targets {
 		c.others = append(c.others, a.String())
 		if live[a] || ok[a] {
@@ -169,6 +173,20 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	}
 	j.c.table.touch(c)
 	return len(ok) < len(try)
+}
+
+// failure is what the last round failed at, for people: foreign, or the names that cannot be looked up.
+func (j *joiner) failure(foreign error) string {
+	if foreign != nil {
+		return foreign.Error()
+	}
+	var failed []string
+	for _, e := range j.entries {
+		if err := j.unknown[e]; err != nil {
+			failed = append(failed, err.Error())
+		}
+	}
+	return strings.Join(failed, "; ")
 }
 
 // forget drops the failures of what is not tried any more.
@@ -195,6 +213,7 @@ func (j *joiner) live() map[netip.AddrPort]bool {
 func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort, blind bool) {
 	for _, e := range j.entries {
 		ips, err := j.lookup(ctx, e.host)
+		j.unknown[e] = err
 		if j.report(ctx, failedLookup, e.host, err) {
 			j.known[e] = atPort(ips, e.port)
 		}
@@ -249,8 +268,8 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 	return err == nil
 }
 
-// joinAll joins all of try, several at a time, and returns those that answered.
-func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.AddrPort]bool {
+// joinAll joins all of try, several at a time. It returns those that answered, and why one did not that somebody answers at.
+func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) (ok map[netip.AddrPort]bool, foreign error) {
 	errs := make([]error, len(try))
 	slots := make(chan struct{}, 8)
 	var wg sync.WaitGroup
@@ -262,11 +281,14 @@ func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.Ad
 		})
 	}
 	wg.Wait()
-	ok := make(map[netip.AddrPort]bool)
+	ok = make(map[netip.AddrPort]bool)
 	for i, a := range try {
 		if j.report(ctx, failedJoin, a.String(), errs[i]) {
 			ok[a] = true
 		}
+		if errors.Is(errs[i], errForeign) {
+			foreign = fmt.Errorf("%s: %w", a, errs[i])
+		}
 	}
-	return ok
+	return ok, foreign
 }

@@ -18,6 +18,7 @@ type machine struct {
 	expect     int
 	standalone bool
 	handOver   bool // see Options
+	streams    bool // see Options
 	timing     Timing
 
 	expectTimeout time.Duration // after which fewer than expect are enough; 0: never
@@ -25,6 +26,8 @@ type machine struct {
 	newRing func([]ring.Member) *ring.Ring // see Options
 	start   time.Time
 
+	linked   time.Time // since when self lacks streams; zero if it does not
+	company  bool      // it has met another counting member
 	joined   bool      // may take a place on the ring
 	met      time.Time // when it might for the first time, or again after it was held back
 	settled  bool      // and others count, or it has seen everyone take their places, so that it may trust its own
@@ -64,6 +67,10 @@ type contact struct {
 	others  []string // addresses resolved that are not self's
 	reached []string // of these, those that have answered
 	blind   bool     // names could not be looked up, which is not to say that there is nobody
+
+	unresolved bool   // no name has ever been found
+	foreign    bool   // somebody answered in the last round, and nobody took self for a member
+	failure    string // what failed in the last round, for people
 }
 
 // outcome is what follows from a sight. Of self, Member holds what the machine decides: State, Ring, NRef, Complete and
@@ -96,13 +103,14 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	}
 	m.settled = m.settled || m.joined && running(&s.self, members)
 	m.enough = m.enough || m.expect > 0 && m.meets(&s.self, members)
+	m.company = m.company || slices.ContainsFunc(members, func(x Member) bool { return x.Role == Counter && x.Inst != s.self.Inst })
 	m.flaps.meet(now, &s.self, members, m.timing.Hold)
 	m.remember(now, s.gone)
 	o := outcome{rival: rival, self: s.self}
 	self := &o.self
-	var problem string
-	self.State, problem = m.stand(now, &s, members, rival, &o)
-	if self.State != Joining || problem != "" {
+	var off obstacle
+	self.State, off = m.stand(now, &s, members, rival, &o)
+	if self.State != Joining || off.cause != "" {
 		m.ready = time.Time{}
 	}
 	mine := slices.IndexFunc(members, func(x Member) bool { return x.Inst == self.Inst })
@@ -118,7 +126,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	}
 	v := &View{
 		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members), Joined: m.settled && rival == nil,
-		Standalone: m.standalone, Problem: problem, Left: slices.Sorted(maps.Keys(m.left)),
+		Standalone: m.standalone, Problem: off.text, Cause: off.cause, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
 		m.view = v
@@ -156,35 +164,43 @@ func (m *machine) complete(members []Member) bool {
 	})
 }
 
-// stand says which state self should have, and what is wrong if it has to stay off the ring.
-func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, o *outcome) (State, string) {
+// stand returns the state that self should have, and what keeps it off the ring.
+func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, o *outcome) (State, obstacle) {
 	self := &s.self
 	switch {
 	case self.State == Leaving:
-		return Leaving, ""
+		return Leaving, obstacle{}
 	case s.told.drain && !m.standalone && m.mayLeave(now, &s.told, self, members):
-		return Leaving, ""
+		return Leaving, obstacle{}
 	case rival != nil:
-		return Joining, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)
+		return Joining, obstacle{CauseRival, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
 	case self.Role == Observer:
-		return Active, ""
+		return Active, obstacle{}
 	case !m.joined:
-		return Joining, ""
+		return Joining, m.astray(now, s)
 	case now.Before(m.flaps.until):
 		m.met = now // copies that came before are old
 		o.later(m.flaps.until.Sub(now))
-		return Joining, "lost all others and met them again: off their ring for a moment"
+		return Joining, obstacle{CauseFlaps, "lost all others and met them again: off their ring for a moment"}
 	case self.State == Joining && !m.fits(self, members), self.State == Active && !seated(self, members, m.capacity):
-		return Joining, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)
+		return Joining, obstacle{CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
 	case self.State == Active:
-		return Active, ""
+		return Active, obstacle{}
+	}
+	if off, rest := m.apart(now, s, members); off.cause != "" {
+		if rest > 0 {
+			o.later(rest)
+			m.ready = time.Time{}
+			return Joining, obstacle{}
+		}
+		return Joining, off
 	}
 	goes, wait := m.turn(now, s, members)
 	o.later(wait)
 	if goes {
-		return Active, ""
+		return Active, obstacle{}
 	}
-	return Joining, ""
+	return Joining, obstacle{}
 }
 
 // fits says whether the ring has room for self.
@@ -205,6 +221,9 @@ func seated(self *Member, members []Member, capacity int) bool {
 
 // mayJoin says whether self may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
 func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
+	if m.astray(now, s).cause != "" {
+		return false
+	}
 	if m.standalone || now.Sub(m.start) >= m.timing.ColdStart {
 		return true
 	}
@@ -347,12 +366,11 @@ func (m *machine) meets(self *Member, members []Member) bool {
 
 // short reports whether self divides limits by expect because it has not met as many members.
 func (m *machine) short(now time.Time) bool {
-	gaveUp := m.expectTimeout > 0 && now.Sub(m.start) >= m.expectTimeout
-	return !m.standalone && m.expect > 0 && !m.enough && !gaveUp
+	return !m.standalone && m.expect > 0 && !m.enough && !m.gaveUp(now)
 }
 
-// reckon is N_ref: the largest ring that self or any live member remembers; in a cold start also all that may exist; and
-// what self expects for as long as it has not met as many.
+// reckon is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
+// that may exist; and what self expects for as long as it has not met as many.
 func (m *machine) reckon(now time.Time, s *sight, members []Member) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
@@ -361,7 +379,10 @@ func (m *machine) reckon(now time.Time, s *sight, members []Member) int {
 			n = max(n, x.NRef)
 		}
 	}
-	if !m.settled {
+	switch {
+	case m.astray(now, s).cause != "":
+		n = max(n, m.expect, s.contact.listed, 2) // there is one at least, or there would be nobody to join
+	case !m.settled, m.expect == 0 && !m.company && !m.gaveUp(now):
 		n = max(n, m.expect, s.contact.listed)
 	}
 	if m.short(now) {

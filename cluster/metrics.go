@@ -21,6 +21,7 @@ type metrics struct {
 	deaths       prometheus.Counter
 	refused      prometheus.Gauge
 	rivals       prometheus.Counter
+	offRing      *prometheus.GaugeVec
 	routes       prometheus.Gauge
 }
 
@@ -60,6 +61,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		rivals:      counter("keyward_cluster_collisions_total", "Times another live member was seen under this one's name."),
 		routes:      gauge("keyward_hot_routes", "Hot keys for which this member knows of a route of their own."),
 	}
+	m.offRing = f.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "keyward_off_ring", Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
+	}, []string{"cause"})
 	m.joinFailures.WithLabelValues(failedLookup)
 	m.joinFailures.WithLabelValues(failedJoin)
 	return m
@@ -85,6 +89,9 @@ func (m *metrics) show(v *View) {
 	m.nref.Set(float64(v.NRef))
 	m.joined.Set(number(v.Joined))
 	m.standalone.Set(number(v.Standalone))
+	for _, c := range causes {
+		m.offRing.WithLabelValues(string(c)).Set(number(v.Cause == c))
+	}
 }
 
 func number(b bool) float64 {

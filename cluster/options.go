@@ -45,6 +45,7 @@ type Options struct {
 	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after
 	// Timing.ColdStart. With no Expect and nothing but itself resolvable, it is alone after Timing.Alone. The first
 	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered, unless names cannot be looked up.
+	// None of these begins alone when no name of Join has ever been found, or when somebody answers there who takes it for no member.
 	//
 	// A member divides limits by Expect, at least, until it has met that many, or one active member that had met as many as
 	// it expected; or until ExpectTimeout has passed since Start, if that is not 0. It may have joined before: then it answers
@@ -58,6 +59,9 @@ type Options struct {
 	// HandOver says that SetComplete, SetWarm and SetHandedOver will be called, and has planned changes wait for them. Without,
 	// this member takes over and hands over nothing that would have to be waited for.
 	HandOver bool
+
+	// Streams says that SetStreams will be called, and has this member stay off the ring while it has no streams with most of the others.
+	Streams bool
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers nothing

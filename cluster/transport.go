@@ -45,11 +45,14 @@ type transport struct {
 	done    sync.WaitGroup
 
 	reception reception
+
+	mu      sync.Mutex
+	answers map[string]bool // guarded by mu: addresses that are being joined, and whether somebody has answered there
 }
 
 // openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
 func openTransport(ctx context.Context, host string, port uint16, clear bool, refused func(string), out *log.Logger) (*transport, error) {
-	t := &transport{log: out, clear: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn)}
+	t := &transport{log: out, clear: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool)}
 	t.reception.refused = refused
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	for try := 0; ; try++ {
@@ -207,7 +210,25 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
+	t.mu.Lock()
+	if _, asked := t.answers[a.Addr]; asked {
+		t.answers[a.Addr] = true
+	}
+	t.mu.Unlock()
 	return &dialled{Conn: conn, stop: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
+}
+
+// answered reports whether somebody accepted a stream at addr while do was running. No two calls may be about one address at once.
+func (t *transport) answered(addr string, do func()) bool {
+	t.mu.Lock()
+	t.answers[addr] = false
+	t.mu.Unlock()
+	do()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	yes := t.answers[addr]
+	delete(t.answers, addr)
+	return yes
 }
 
 type dialled struct {

@@ -17,6 +17,7 @@ type told struct {
 	handed   bool   // self is leaving, and others have all it knew
 	drain    bool   // self is to leave
 	since    time.Time
+	streams  Streams
 }
 
 // running says whether any other member counts already. Where nobody does there is nothing to take over: members that

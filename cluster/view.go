@@ -16,6 +16,7 @@ type View struct {
 	Joined     bool       // false while a cold start may still have clusters that have not met, or members without their place
 	Standalone bool       // no gossip at all
 	Problem    string     // why self stays off the ring; empty when nothing is wrong
+	Cause      Cause      // of Problem
 	Inst       uint64     // self's boot
 	Left       []ring.ID  // members that went a short while ago having handed all over, by ID; a new boot of one may be live
 }

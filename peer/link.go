@@ -43,6 +43,7 @@ type link struct {
 
 	kick      chan struct{} // holds a token to dial without waiting
 	wake      chan struct{} // holds a token when out is no longer empty
+	changed   chan struct{} // holds a token when the link is up or down since it was last taken
 	retired   atomic.Bool   // do not dial again
 	connected atomic.Bool   // there is a live stream
 	stop      context.CancelFunc
@@ -56,6 +57,7 @@ type link struct {
 
 	mu       sync.Mutex
 	live     bool           // guarded by mu
+	since    time.Time      // guarded by mu: of live
 	version  uint16         // guarded by mu: spoken on the live stream
 	down     string         // guarded by mu: why there is no live stream
 	downKind string         // guarded by mu: what of it has been logged
@@ -167,6 +169,7 @@ func (l *link) report(err error) {
 	l.down, l.downKind = err.Error(), kind
 	l.mu.Unlock()
 	if news {
+		wake(l.changed)
 		l.log.Warn("member cannot be asked", "member", l.to, "address", l.addr.HostPort, "error", err)
 	}
 }
@@ -185,11 +188,12 @@ func kindOf(err error) string {
 func (l *link) up(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.live, l.version, l.down, l.downKind = true, version, "", ""
+	l.live, l.since, l.version, l.down, l.downKind = true, time.Now(), version, "", ""
 	l.connected.Store(true)
 	l.spoke.Store(uint32(version))
 	l.out, l.queued = l.out[:0], 0
 	l.m.connected.Inc()
+	wake(l.changed)
 	for i, m := range l.held {
 		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(beat) {
 			l.encode(&m)
@@ -201,11 +205,12 @@ func (l *link) up(version uint16) {
 // fall takes the link down and completes what was out, so that nobody waits for a stream that is gone.
 func (l *link) fall() {
 	l.mu.Lock()
-	l.live = false
+	l.live, l.since = false, time.Now()
 	l.connected.Store(false)
 	lost := l.tickets.drain()
 	l.mu.Unlock()
 	l.m.connected.Dec()
+	wake(l.changed)
 	for _, t := range lost {
 		t.call.fail(t.gen, t.group, broken)
 	}
@@ -286,6 +291,6 @@ func (l *link) state() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
-		Member: l.to, Addr: l.addr, Live: l.live, Version: l.version, Error: l.down, Waiting: l.tickets.len(),
+		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.down, Waiting: l.tickets.len(),
 	}
 }

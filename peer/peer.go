@@ -15,10 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +66,8 @@ type Options struct {
 
 	// OnProgress is told, one call after the other, when it changes how far a ring change has come; default: nobody.
 	OnProgress func(Progress)
+	// OnLinks is told, one call after the other, when what Links says of a stream may have changed; default: nobody.
+	OnLinks func()
 
 	Logger     *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
@@ -161,6 +160,8 @@ type Peer struct {
 
 	dirty    chan struct{} // holds a token when Node is to be flushed
 	moved    chan struct{} // holds a token when Node's Progress may have changed
+	relinked chan struct{} // holds a token when Links may have changed
+	askers   askers
 	settled  atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
 	flushing atomic.Bool   // Node is being flushed until it is clean
 	busy     atomic.Bool   // something was decided
@@ -183,7 +184,7 @@ func New(o Options) (*Peer, error) {
 		log:      o.Logger,
 		clock:    newClock(time.Now(), o.clocks),
 		sleepers: sync.Pool{New: newSleeper}, scratches: sync.Pool{New: newScratch},
-		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1), relinked: make(chan struct{}, 1),
 		hello: hello{
 			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
 			algorithms: o.Algorithms, from: o.Self, fromInst: o.Inst,
@@ -216,6 +217,7 @@ func (p *Peer) start() {
 	p.wg.Go(p.ticks)
 	p.wg.Go(p.flushes)
 	p.wg.Go(p.reports)
+	p.wg.Go(p.reportLinks)
 	if p.listener != nil {
 		p.wg.Go(func() { p.accept(p.ctx) })
 	}
@@ -269,6 +271,7 @@ func (p *Peer) relink(addrs map[ring.ID]Addr) {
 		links[id] = l
 	}
 	p.links.Store(&links)
+	wake(p.relinked)
 	p.skews.keep(links)
 	p.m.members.Set(float64(len(links)))
 	for id, l := range old {
@@ -283,31 +286,10 @@ func (p *Peer) newLink(id ring.ID, a Addr) *link {
 		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log,
 		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
 		kick: make(chan struct{}, 1),
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), changed: p.relinked, since: time.Now(),
 	}
 	ctx, stop := context.WithCancel(p.ctx)
 	l.stop = stop
 	p.wg.Go(func() { l.run(ctx) })
 	return l
-}
-
-// Link is the state of the stream to one member.
-type Link struct {
-	Member  ring.ID
-	Addr    Addr
-	Live    bool
-	Version uint16 // of the protocol, when live
-	Error   string // why it is not live
-	Waiting int    // groups without an answer
-}
-
-// Links lists the members that are dialled, in the order of their names.
-func (p *Peer) Links() []Link {
-	links := slices.Collect(maps.Values(*p.links.Load()))
-	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(string(a.to), string(b.to)) })
-	out := make([]Link, 0, len(links))
-	for _, l := range links {
-		out = append(out, l.state())
-	}
-	return out
 }

@@ -74,7 +74,11 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	defer p.serving.Add(-1)
 	if h.purpose == forQuestions {
 		p.m.inbound.Inc()
-		defer p.m.inbound.Dec()
+		p.asks(h.from, 1)
+		defer func() {
+			p.m.inbound.Dec()
+			p.asks(h.from, -1)
+		}()
 	}
 	defer time.AfterFunc(p.o.MaxAge, func() {
 		p.m.refusals.WithLabelValues("too_old").Inc()
@@ -85,6 +89,12 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		p.log.Info("member disconnected", "member", h.from, "transfer", h.purpose == forTransfer, "error", err)
 	}
+}
+
+// asks notes that a member has a stream more for its questions, or less.
+func (p *Peer) asks(id ring.ID, n int) {
+	p.askers.add(id, n)
+	wake(p.relinked)
 }
 
 // welcome does this side of the handshake.

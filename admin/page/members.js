@@ -100,12 +100,14 @@ export function troubles(state) {
   const out = [];
   const say = (tone, text) => out.push({ tone, text });
   const live = cluster.members.filter((m) => m.role === "member");
+  if (cluster.problem) say("bad", `This member stays off the ring and is not ready: ${visible(cluster.problem, 400)}.`);
+  for (const u of cluster.unreachable ?? []) say("bad", `${visible(u.member, 60)} and this member cannot ask each other: ${visible(u.reason, 300)}.`);
   for (const g of gone(cluster, timeline?.events ?? [])) {
     if (g.state === "lost") say("bad", `${visible(g.id, 60)} was lost ${span((clock.now() - Date.parse(g.since)) / 1000)} ago: nobody hears it any more.`);
   }
-  if (cluster.rules.last_error) say("bad", "The last rules that were read are refused; those before stay in force.");
+  if (cluster.rules.last_error) say("bad", cluster.rules.in_force ? "The last rules that were read are refused; those before stay in force." : "The rules that were read are refused, and there are none from before: this member is not ready.");
   if (!cluster.rules.in_force && state.rules) say("bad", "There are no rules yet: questions are answered with an error.");
-  if (!cluster.joined && !cluster.standalone) say("warn", "This member has not joined the cluster yet.");
+  if (!cluster.joined && !cluster.standalone && !cluster.problem) say("warn", "This member has not joined the cluster yet.");
   if (cluster.ring.disagreement > 0) say("warn", `Not all agree on the ring: ${some(cluster.ring.disagreement, "goes", "go")} by another one than this member.`);
   if (cluster.rules.disagreement > 0) say("warn", `Not all agree on the rules: ${some(cluster.rules.disagreement, "has", "have")} others in force than this member.`);
   if (cluster.rules.prepared && cluster.rules.prepared !== cluster.rules.in_force) say("info", `Rules ${short(cluster.rules.prepared)} are read and wait for the other members.`);

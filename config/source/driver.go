@@ -76,7 +76,11 @@ func (v *Versions) Offer(e Event) {
 	v.metrics.read(e, now)
 	if e.Err != nil {
 		v.failure, v.failed = e.Err.Error(), now
-		v.o.Logger.Error("rules not loaded, the old ones stay", "source", e.Source, "from", e.Detail, "error", e.Err)
+		text := "rules not loaded, the old ones stay"
+		if v.agreement.inForce == 0 {
+			text = "rules not loaded, and there are none from before: this member is not ready"
+		}
+		v.o.Logger.Error(text, "source", e.Source, "from", e.Detail, "error", e.Err)
 	} else {
 		v.failure = ""
 		v.loadLocked(e, now)

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/cluster"
@@ -26,7 +28,7 @@ func hex(h uint64) string {
 func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	me := v.Me()
 	c := admin.Cluster{
-		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Standalone: v.Standalone, NRef: v.NRef,
+		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
 		Ring:  admin.Ring{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
 		Rules: rulesPage(rules),
 	}
@@ -92,6 +94,7 @@ func (m *Sidecar) clusterPage() admin.Cluster {
 		return admin.Cluster{Self: m.flags.Node}
 	}
 	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
+	c.Unreachable = m.unreachable(time.Now())
 	if m.xds != nil {
 		c.XDS = m.xds.status()
 	}
@@ -143,10 +146,28 @@ func (m *Sidecar) ruleTree() admin.RuleTree {
 }
 
 func (m *Sidecar) ready() error {
-	if parts := m.health.Failing(); len(parts) > 0 {
-		return fmt.Errorf("not ready: %v", parts)
+	parts := m.health.Failing()
+	if len(parts) == 0 {
+		return nil
 	}
-	return nil
+	for i, p := range parts {
+		if why := m.why(p); why != "" {
+			parts[i] = p + " (" + why + ")"
+		}
+	}
+	return fmt.Errorf("not ready: %s", strings.Join(parts, ", "))
+}
+
+// why says why a part is not well, as far as that is known.
+func (m *Sidecar) why(part string) string {
+	c := m.cluster.Load()
+	switch {
+	case part == partCluster && c != nil:
+		return c.View().Problem
+	case part == partRules:
+		return m.versions.Status().Failure
+	}
+	return ""
 }
 
 // servePage opens the pages' listeners, all or none.

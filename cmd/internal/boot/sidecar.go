@@ -33,7 +33,7 @@ import (
 const (
 	partRunning = "running" // no SIGTERM yet
 	partCluster = "cluster" // joined, on the ring and in possession of its keys
-	partRules   = "rules"   // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED: a domain is loaded
+	partRules   = "rules"   // not all that was read is faulty; with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED a domain is loaded
 )
 
 // A door that does not wait asks a Decider that lets it.
@@ -159,11 +159,8 @@ func (m *Sidecar) start() error {
 
 // startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
 func (m *Sidecar) startCounting() error {
-	parts := []string{partRunning, partCluster}
-	if m.settings.Behaviour.HealthyWithRulesOnly {
-		parts = append(parts, partRules)
-	}
-	m.health = rls.NewHealth(parts...)
+	m.health = rls.NewHealth(partRunning, partCluster, partRules)
+	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                                                 // never fails
 	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 3                        // odd, and above 1
@@ -182,7 +179,7 @@ func (m *Sidecar) startCounting() error {
 	m.node = owner.New(o)
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster,
-		OnProgress: m.onProgress, Logger: m.log, Registerer: m.reg,
+		OnProgress: m.onProgress, OnLinks: m.onLinks, Logger: m.log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
 	if err != nil {
@@ -230,9 +227,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 		Shadow: sw.Shadow, Quota: sw.Quota, DynamicMetadata: sw.DynamicMetadata,
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
-	if m.settings.Behaviour.HealthyWithRulesOnly {
-		m.health.Set(partRules, !r.Empty())
-	}
+	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly || !r.Empty())
 }
 
 func (m *Sidecar) startCluster() error {
@@ -245,6 +240,7 @@ func (m *Sidecar) startCluster() error {
 	}
 	m.cluster.Store(c)
 	m.repeatProgress()
+	m.onLinks()
 	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
 	return nil
 }
@@ -261,11 +257,24 @@ func (m *Sidecar) onView(v *cluster.View) {
 	m.timeline.view(time.Now(), v)
 }
 
+// judgeRules has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
+// versions change nothing, for the version before stays in force.
+func (m *Sidecar) judgeRules(e source.Event) {
+	switch {
+	case m.settings.Behaviour.HealthyWithRulesOnly: // useRules judges
+	case e.Err == nil:
+		m.health.Set(partRules, true)
+	case m.versions.Current() == nil:
+		m.health.Set(partRules, false)
+	}
+}
+
 // startRules reads the rules once before the doors open, and again whenever they change.
 func (m *Sidecar) startRules(ctx context.Context) error {
 	offer := func(e source.Event) {
 		m.service.CountLoad(e.Err)
 		m.timeline.rulesRead(time.Now(), e)
+		m.judgeRules(e)
 		if e.Err == nil && m.xds != nil {
 			// At once, not when they come into force: members that take their rules from here must be able to prepare them.
 			m.xds.setRules(e.Rules)

@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// A member that was told of others and finds none for a reason that a mistake has never begins alone, under whatever name and with whatever it
+// expects; until then it divides limits by two at least.
+func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
+	for _, id := range []ring.ID{"me-0", "me-1"} {
+		for _, expect := range []int{0, 1, 3} {
+			for what, c := range map[Cause]contact{
+				CauseLookup: {rounds: 1, listed: 1, unresolved: true, failure: "look up typo: no such host"},
+				CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: true, failure: "10.0.0.9:7946: EOF"},
+			} {
+				b := newBed(expect)
+				b.self.ID, b.contact = id, c
+				for _, after := range []time.Duration{0, 29 * time.Second, 2 * time.Second, time.Hour} {
+					v := b.look(after).view
+					if v.Joined || v.Ring.Len() != 0 || v.NRef < max(2, expect) || v.Cause != what || !strings.Contains(v.Problem, c.failure) {
+						t.Fatalf("%s, expect %d, %s, after %v: joined %v, ring of %d, N_ref %d, %q: %s", id, expect, what, b.now.Sub(epoch), v.Joined, v.Ring.Len(), v.NRef, v.Cause, v.Problem)
+					}
+				}
+				b.others = members(1)
+				b.others[0].State = Active
+				b.look(time.Second)
+				if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Len() != 2 {
+					t.Errorf("%s, expect %d, %s, having met one: ring of %d, %s", id, expect, what, v.Ring.Len(), v.Problem)
+				}
+			}
+		}
+	}
+}
+
+// ExpectTimeout ends that, too.
+func TestAstrayUntilExpectTimeout(t *testing.T) {
+	b := newBed(3)
+	b.expectTimeout, b.contact = time.Minute, contact{rounds: 1, listed: 1, unresolved: true}
+	b.look(0)
+	if v := b.look(time.Minute - time.Second).view; v.Joined || v.NRef != 3 {
+		t.Errorf("before: joined %v, N_ref %d", v.Joined, v.NRef)
+	}
+	if v := b.look(time.Second).view; !v.Joined || v.NRef != 1 || v.Problem != "" {
+		t.Errorf("after: joined %v, N_ref %d, %s", v.Joined, v.NRef, v.Problem)
+	}
+}
+
+// Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are listed.
+func TestListedButNeverMet(t *testing.T) {
+	b := newBed(0)
+	b.contact = contact{rounds: 1, listed: 3, others: []string{"10.0.0.8:7946", "10.0.0.9:7946"}}
+	b.look(0)
+	if v := b.look(time.Hour).view; !v.Joined || v.NRef != 3 {
+		t.Errorf("joined %v, N_ref %d, want 3", v.Joined, v.NRef)
+	}
+	b.contact = contact{rounds: 2, listed: 1}
+	if v := b.look(time.Second).view; v.NRef != 1 {
+		t.Errorf("with nobody listed any more: N_ref %d", v.NRef)
+	}
+}
+
+// linkedBed is a member that joins a cluster of three, and needs streams.
+func linkedBed() *testbed {
+	b := newBed(0)
+	b.streams = true
+	b.fill(3)
+	for i := range b.others {
+		b.others[i].Settled, b.others[i].Peer = true, "10.0.0.9:7947"
+	}
+	return b
+}
+
+// A member takes its place when it has streams with half of the members that count, and never before.
+func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
+	b := linkedBed()
+	b.look(0)
+	b.agree()
+	if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Index("me-1") >= 0 {
+		t.Errorf("at first: on the ring %v, %s", v.Ring.Index("me-1") >= 0, v.Problem)
+	}
+	b.told.streams = Streams{With: []ring.ID{"other-0"}, Without: "other-1: certificate has expired"}
+	for _, after := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
+		b.look(after)
+		v := b.look(time.Second).view
+		if v.Ring.Index("me-1") >= 0 || v.Me().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 members") || !strings.Contains(v.Problem, "certificate has expired") {
+			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.Me().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
+		}
+	}
+	b.told.streams.With = []ring.ID{"other-0", "other-2"}
+	for range 3 {
+		b.look(time.Minute)
+	}
+	if v := b.view; v.Ring.Index("me-1") < 0 || v.Problem != "" {
+		t.Errorf("with two of three: on the ring %v, %s", v.Ring.Index("me-1") >= 0, v.Problem)
+	}
+	b.told.streams.With = nil
+	if v := b.look(time.Minute).view; v.Me().State != Active {
+		t.Error("a member that has its place gave it up for want of streams")
+	}
+}
+
+// Where nobody counts yet, those that are to count with it decide: one of three that nobody can ask leaves the other two alone.
+func TestStreamsInAColdStart(t *testing.T) {
+	for _, c := range []struct {
+		with []ring.ID
+		on   bool
+	}{{nil, false}, {[]ring.ID{"other-1"}, true}} {
+		b := newBed(3)
+		b.streams, b.others = true, members(2)
+		b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
+		b.told.streams.With = c.with
+		b.look(0)
+		b.look(time.Minute)
+		if on := b.view.Ring.Index("me-1") >= 0; on != c.on {
+			t.Errorf("with streams to %v: on the ring %v", c.with, on)
+		}
+	}
+}
+
+// astray is a member whose cold start would be over long ago.
+func astray(o *Options) { o.Timing.ColdStart, o.Timing.Alone = time.Millisecond, time.Millisecond }
+
+// Another key or label, or a name that nobody knows: the member says so and never begins, on real sockets. When the mistake is mended it joins.
+func TestAMemberWithAMistakeWaits(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, key string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString([]byte(strings.Repeat(key, 32)))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	right := file("right", "r")
+	first := options("a-0")
+	first.Insecure, first.KeyFile = false, right
+	a := up(t, first)
+	eventually(t, "one", func() bool { return whole(a) })
+	z := newZone(t)
+	for _, c := range []struct {
+		name   string
+		cause  Cause
+		text   string
+		change func(*Options)
+	}{
+		{"key", CauseGossip, "--gossip-key-file", func(o *Options) { o.KeyFile = file("wrong", "w") }},
+		{"label", CauseGossip, "--cluster", func(o *Options) { o.Cluster = "another" }},
+		{"name", CauseLookup, "lookup typo.test", func(o *Options) {
+			o.Join, o.Resolver = []string{"dns+typo.test" + a.Gossip()[strings.LastIndexByte(a.Gossip(), ':'):]}, resolver(t, z)
+		}},
+	} {
+		o := options("b-"+c.name, a.Gossip())
+		o.Insecure, o.KeyFile = false, right
+		astray(&o)
+		c.change(&o)
+		b := up(t, o)
+		eventually(t, c.name+": told", func() bool { return b.View().Cause == c.cause && strings.Contains(b.View().Problem, c.text) })
+		throughout(t, c.name+": waiting", func() bool {
+			return !b.View().Joined && b.View().Ring.Len() == 0 && b.View().NRef >= 2
+		}, rounds(b, 3))
+		if got := testutil.ToFloat64(b.metrics.offRing.WithLabelValues(string(c.cause))); got != 1 {
+			t.Errorf("%s: keyward_off_ring is %v", c.name, got)
+		}
+		switch c.name {
+		case "key":
+			file("wrong", "r")
+		case "name":
+			z.set("typo.test", "127.0.0.1")
+		default:
+			continue
+		}
+		eventually(t, c.name+": mended", func() bool { return whole(a, b) })
+		b.Leave(t.Context())
+		eventually(t, "one again", func() bool { return whole(a) })
+	}
+}

@@ -1,0 +1,57 @@
+package boot
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/peer"
+)
+
+// onLinks tells the cluster with which members this one has streams.
+func (m *Sidecar) onLinks() {
+	c := m.cluster.Load()
+	if c == nil {
+		return
+	}
+	var s cluster.Streams
+	var without []string
+	for _, l := range m.peer.Links() {
+		if trouble := troubleOf(l); trouble != "" {
+			without = append(without, fmt.Sprintf("%s: %s", l.Member, trouble))
+		} else {
+			s.With = append(s.With, l.Member)
+		}
+	}
+	s.Without = strings.Join(without, "; ")
+	c.SetStreams(s)
+}
+
+// troubleOf is why this member and another cannot ask each other; empty when they can.
+func troubleOf(l peer.Link) string {
+	switch {
+	case l.Live && l.Asks:
+		return ""
+	case l.Live:
+		return "it has no stream to this member: it cannot reach --peer, or refuses this member's certificate"
+	case l.Error == "":
+		return "no stream to " + l.Addr.HostPort + " yet"
+	}
+	return "no stream to " + l.Addr.HostPort + ": " + l.Error
+}
+
+// patience is how long a stream may take to come, or to come back.
+const patience = 3 * time.Second
+
+// unreachable lists the members that this one cannot ask, or that cannot ask it, and have not been able to for a while.
+func (m *Sidecar) unreachable(now time.Time) []admin.Unreachable {
+	out := []admin.Unreachable{}
+	for _, l := range m.peer.Links() {
+		if trouble := troubleOf(l); trouble != "" && now.Sub(l.Since) > patience {
+			out = append(out, admin.Unreachable{Member: string(l.Member), Reason: trouble})
+		}
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+package peer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// Link is the state of the streams with one member.
+type Link struct {
+	Member  ring.ID
+	Addr    Addr
+	Live    bool      // this member can ask it
+	Since   time.Time // of Live
+	Asks    bool      // it can ask this member
+	Version uint16    // of the protocol, when live
+	Error   string    // why it is not live
+	Waiting int       // groups without an answer
+}
+
+// Links lists the members that are dialled, in the order of their names.
+func (p *Peer) Links() []Link {
+	links := slices.Collect(maps.Values(*p.links.Load()))
+	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(string(a.to), string(b.to)) })
+	out := make([]Link, 0, len(links))
+	for _, l := range links {
+		s := l.state()
+		s.Asks = p.askers.has(l.to)
+		out = append(out, s)
+	}
+	return out
+}
+
+// reportLinks tells OnLinks. It has a goroutine of its own, so that OnLinks may call back.
+func (p *Peer) reportLinks() {
+	for {
+		select {
+		case <-p.relinked:
+		case <-p.ctx.Done():
+			return
+		}
+		if p.o.OnLinks != nil {
+			p.o.OnLinks()
+		}
+	}
+}
+
+// askers counts the streams for questions that each member has to this one.
+type askers struct {
+	mu sync.Mutex
+	n  map[ring.ID]int // guarded by mu
+}
+
+func (a *askers) add(id ring.ID, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.n == nil {
+		a.n = map[ring.ID]int{}
+	}
+	if a.n[id] += n; a.n[id] == 0 {
+		delete(a.n, id)
+	}
+}
+
+func (a *askers) has(id ring.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n[id] > 0
+}
