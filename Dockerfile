@@ -1,10 +1,11 @@
 # One image for everything: /bin/sidecar, /bin/xds, /bin/keyward, and the two names under which users of
 # envoyproxy/ratelimit start their containers, /bin/ratelimit and /bin/ratelimit_config_check.
-# Nothing here needs BuildKit.
-FROM golang:1.26 AS build
+# Nothing here needs BuildKit. The bases are fixed by digest; deploy/release holds both files, and go.mod, to the same ones.
+FROM golang:1.26.8-bookworm@sha256:dc9ad6c05acc7a88e5b71bde60a5fe3bd4b9f0db209011711b464107438a8107 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN go mod download
+COPY tools/licenses/go.mod tools/licenses/go.sum tools/licenses/
+RUN go mod download && go mod download -modfile=tools/licenses/go.mod
 COPY . .
 ARG VERSION=dev
 RUN mkdir -p /out/bin /out/root /out/certs /out/run \
@@ -13,11 +14,14 @@ RUN mkdir -p /out/bin /out/root /out/certs /out/run \
       -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward \
  && ln -s sidecar /out/bin/ratelimit \
  && ln -s keyward /out/bin/ratelimit_config_check \
- && for p in sidecar xds keyward; do ln -s /bin/$p /out/root/$p; done
+ && for p in sidecar xds keyward; do ln -s /bin/$p /out/root/$p; done \
+ && scripts/licenses /out/licenses
 
-FROM gcr.io/distroless/static-debian12:nonroot
+FROM gcr.io/distroless/static-debian12:nonroot@sha256:afa5c872c891853ca7fcf1f12c3edb23f7eeef36189728842dd51042ff57f7ab
 COPY --from=build /out/bin/ /bin/
 COPY --from=build /out/root/ /
+COPY --from=build /out/licenses/ /licenses/
+COPY LICENSE NOTICE /licenses/
 # A new volume takes its owner from the folder it is mounted on.
 COPY --from=build --chown=65532:65532 /out/certs/ /certs/
 COPY --from=build --chown=65532:65532 /out/run/ /run/keyward/
