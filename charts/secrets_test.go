@@ -161,6 +161,10 @@ func TestRenewal(t *testing.T) {
 		if args != "certs --ca-secret=limits-ca --secret=limits-tls,limits-xds-tls,limits-envoy-tls --lifetime=1440h --before=480h" {
 			t.Errorf("%s: the CronJob runs keyward %s", version, args)
 		}
+		hook := object(t, objects, "Job", "limits-certs")
+		if at(hook, "metadata", "annotations", "helm.sh/hook") != "post-rollback" || canonicalJSON(at(hook, "spec", "template")) != canonicalJSON(template) {
+			t.Errorf("%s: the hook after a rollback is %v", version, hook)
+		}
 		account := at(template, "spec", "serviceAccountName")
 		subjects := list(object(t, objects, "RoleBinding", "limits-certs")["subjects"])
 		if !p.token || account != "limits-certs" || len(subjects) != 1 || subjects[0]["name"] != account || subjects[0]["namespace"] != "envoy-gateway-system" {

@@ -189,6 +189,7 @@ func (a *secretsAPI) do(ctx context.Context, method, name string, body []byte) (
 	}
 	req.Header.Set("Authorization", "Bearer "+a.token)
 	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "keyward") // the manager of the fields that it writes
 	res, err := a.http.Do(req)
 	if err != nil {
 		return nil, err
