@@ -9,9 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,15 +53,18 @@ On a terminal, press a key and watch admitted / limit:
   k  kill the owner of the busiest key: its heir goes on, and what that may add at most stands beside what it did
   r  roll all sidecars: counters move to the next owner before each one ends
   q  end
-The same can be clicked on a page whose address is printed. Where there is no terminal, all three happen by themselves.`,
+The same can be clicked on a page whose address is printed. Where there is no terminal, all three happen by themselves.
+
+Nothing is left behind, however it ends: Ctrl-C ends it in order, a second one at once, and so do SIGTERM, a terminal that
+is closed and the end of what has started it, unless that was nohup.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
 			if o.length == 0 && !term.IsTerminal(int(os.Stdout.Fd())) {
 				o.length = 50 * time.Second
 			}
-			return runDemo(ctx, cmd.OutOrStdout(), o)
+			e, ctx, stop := newEnding(cmd.Context())
+			defer stop()
+			return runDemo(ctx, cmd.OutOrStdout(), o, e)
 		},
 	}
 	f := cmd.Flags()
@@ -75,7 +76,7 @@ The same can be clicked on a page whose address is printed. Where there is no te
 	return cmd
 }
 
-func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
+func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err error) {
 	if o.envoy == "" {
 		if o.envoy, err = exec.LookPath("envoy"); err != nil {
 			return errors.New("no Envoy: put one on PATH, set ENVOY_BIN, or run `make demo`, which fetches it")
@@ -83,7 +84,7 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
 	}
 	dir := o.keep
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "keyward-demo-"); err != nil {
+		if dir, err = lab.TempDir("keyward-demo-"); err != nil {
 			return err
 		}
 		defer os.RemoveAll(dir)
@@ -115,6 +116,7 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions) (err error) {
 		return err
 	}
 	s := newStage(l, envoy, o.length)
+	s.ending = e
 	stopPage, err := s.page(out, o.control)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/keyward/keyward/browser"
 )
 
 //go:embed demo.html
@@ -62,7 +64,8 @@ func (s *stage) page(out io.Writer, addr string) (stop func(), err error) {
 		_ = json.NewEncoder(w).Encode(s.snapshot(r.Context()))
 	})
 	mux.HandleFunc("POST /act/{name}", s.clicked)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	hosts := new(browser.Hosts)
+	srv := &http.Server{Handler: hosts.Guard(mux, func(string) {}), ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = srv.Serve(ln) }()
 	fmt.Fprintf(out, "  watch and click: http://%s/   what one sidecar sees: http://%s/\n", ln.Addr(), s.pages[0])
 	return func() { _ = srv.Close() }, nil

@@ -30,7 +30,7 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	defer cancel()
 	every, draw := 5*time.Second, func() { s.draw(out, "\n") }
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
-		restore, err := s.keyboard(cancel)
+		restore, err := s.keyboard()
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 }
 
 // keyboard takes single keys from the terminal: those of the acts, and q to end.
-func (s *stage) keyboard(quit func()) (restore func(), err error) {
+func (s *stage) keyboard() (restore func(), err error) {
 	in := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(in)
 	if err != nil {
@@ -80,8 +80,7 @@ func (s *stage) keyboard(quit func()) (restore func(), err error) {
 		for k := range keys {
 			switch k {
 			case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
-				quit()
-				return
+				s.ending.ask()
 			}
 			for _, a := range acts() {
 				if a.key == k {
@@ -90,7 +89,9 @@ func (s *stage) keyboard(quit func()) (restore func(), err error) {
 			}
 		}
 	}()
-	return func() { _ = term.Restore(in, before) }, nil
+	restore = func() { _ = term.Restore(in, before) }
+	s.ending.onTerminal(restore)
+	return restore, nil
 }
 
 // script does everything once where nobody can press a key.

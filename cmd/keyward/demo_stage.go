@@ -52,7 +52,8 @@ type stage struct {
 	start time.Time
 	until time.Duration // 0: until told
 
-	queue chan act
+	queue  chan act
+	ending *ending
 
 	mu    sync.Mutex
 	state map[string]string // of members that are not simply running
