@@ -65,13 +65,18 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 				return err
 			}
 		}
-		if len(all) > 1 {
-			r := explainRequest(args[0], all)
-			return show(cmd.OutOrStdout(), *output, r, r.write)
-		}
-		return show(cmd.OutOrStdout(), *output, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
+		return showExplained(cmd.OutOrStdout(), *output, args[0], all)
 	}
 	return cmd
+}
+
+// showExplained prints one descriptor, or what becomes of a request with several.
+func showExplained(out io.Writer, format, domain string, all []admin.Explain) error {
+	if len(all) == 1 {
+		return show(out, format, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
+	}
+	r := explainRequest(domain, all)
+	return show(out, format, r, r.write)
 }
 
 // parseEntries reads KEY=VALUE arguments.

@@ -147,19 +147,28 @@ func unasked(answers []said) (names []string) {
 	return names
 }
 
+// silences names all members that are not shown, with the reasons.
+func silences(answers []said) (all []string) {
+	for _, a := range answers {
+		if a.err == nil && a.name != "" && a.name != a.cluster.Self {
+			a.err = errAnother
+		}
+		if a.err != nil {
+			all = append(all, a.silence())
+		}
+	}
+	for _, name := range unasked(answers) {
+		all = append(all, name+": its page is not known: name it with --member")
+	}
+	return all
+}
+
 // newFrame puts the answers together.
 func newFrame(now time.Time, answers []said) *frame {
 	f := &frame{Time: now, Members: []string{}, Keys: []topKey{}, Routes: []admin.HotRoute{}}
 	held, routes := map[string][]topHeld{}, map[[2]string]admin.HotRoute{}
 	for _, a := range answers {
-		if a.err == nil && a.name != "" && a.name != a.cluster.Self {
-			f.Silent = append(f.Silent, (&said{page: a.page, name: a.name, err: errAnother}).silence())
-		}
-		if a.err != nil {
-			f.Silent = append(f.Silent, a.silence())
-			continue
-		}
-		if slices.Contains(f.Members, a.hot.Member) {
+		if a.err != nil || slices.Contains(f.Members, a.hot.Member) {
 			continue
 		}
 		f.Members = append(f.Members, a.hot.Member)
@@ -176,9 +185,7 @@ func newFrame(now time.Time, answers []said) *frame {
 			}
 		}
 	}
-	for _, name := range unasked(answers) {
-		f.Silent = append(f.Silent, name+": its page is not known: name it with --member")
-	}
+	f.Silent = silences(answers)
 	slices.Sort(f.Members)
 	for i := range f.Keys {
 		k := &f.Keys[i]
@@ -190,11 +197,16 @@ func newFrame(now time.Time, answers []said) *frame {
 	for _, r := range routes {
 		f.Routes = append(f.Routes, r)
 	}
+	f.sort()
+	return f
+}
+
+// sort puts the busiest keys first, and routes in the order of their names.
+func (f *frame) sort() {
 	slices.SortFunc(f.Routes, func(a, b admin.HotRoute) int {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name), cmp.Compare(a.OwnerString, b.OwnerString))
 	})
 	slices.SortFunc(f.Keys, func(a, b topKey) int {
 		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Digest, b.Digest))
 	})
-	return f
 }
