@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,6 +34,9 @@ func TestMain(m *testing.M) {
 
 // parent starts a process that has a child, makes a folder with a busy writer in it, says what there is, and ends as it is told.
 func parent(mode string) error {
+	if mode == "network" {
+		return parentOfNetwork()
+	}
 	dir, err := TempDir("lab-test-")
 	if err != nil {
 		return err
@@ -80,6 +84,56 @@ func parent(mode string) error {
 	}
 	os.Exit(0)
 	return nil
+}
+
+// parentOfNetwork makes a network with two hosts, says what it is called, and waits.
+func parentOfNetwork() error {
+	n, err := NewNetwork()
+	if err == nil {
+		err = errors.Join(n.add("a"), n.add("b"))
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(n.id)
+	select {}
+}
+
+// TestNoNetworkIsLeft: the namespaces and devices of a process that was killed go after it.
+func TestNoNetworkIsLeft(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), parentMode+"=network")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id, err := bufio.NewReader(out).ReadString('\n')
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatalf("%v: %s", err, complaints.Bytes())
+	}
+	id = strings.TrimSpace(id)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := Await(ctx, "no network to be left", func(context.Context) error {
+		spaces, err1 := exec.Command("ip", "netns", "list").Output()
+		devices, err2 := exec.Command("ip", "-o", "link").Output()
+		if all := string(spaces) + string(devices); strings.Contains(all, id) || err1 != nil || err2 != nil {
+			return fmt.Errorf("%s %v %v", all, err1, err2)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // family is what a parent has started.
