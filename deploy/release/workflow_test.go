@@ -146,11 +146,16 @@ func TestWorkflowDoesWhatTheDocumentSays(t *testing.T) {
 		"Attest the provenance of the archives":        "actions/attest-build-provenance",
 		"Attest the provenance of the image":           "actions/attest-build-provenance",
 		"Attest the provenance of the chart":           "actions/attest-build-provenance",
-		"Attest the bill of materials of the archives": "actions/attest-sbom",
-		"Attest the bill of materials of the image":    "actions/attest-sbom",
+		"Attest the bill of materials of the archives": "actions/attest",
+		"Attest the bill of materials of the image":    "actions/attest",
 	} {
 		if s := find(t, w, step); !strings.HasPrefix(s.Uses.Value, want+"@") || !strings.Contains(page, "**"+step+"**") {
 			t.Errorf("the step %q does not use %s, or the document does not name it", step, want)
+		}
+	}
+	for _, name := range []string{"Attest the bill of materials of the archives", "Attest the bill of materials of the image"} {
+		if find(t, w, name).With["sbom-path"] == "" { // without, the action would attest provenance a second time
+			t.Errorf("the step %q has no bill of materials", name)
 		}
 	}
 	if find(t, w, "Build, sign and draft").With["args"] != "release --clean" || w.Jobs["reproduce"].Needs != "release" {
