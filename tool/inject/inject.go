@@ -219,6 +219,9 @@ var ports = map[string]string{
 	"7946": "gossip", "7947": "members' questions", "9090": "metrics",
 }
 
+// xdsPort is where a sidecar may serve xDS. It does so only when a flag says so, so another container can have the port.
+const xdsPort = "18000"
+
 // warn tells what of the pod is in the sidecar's way.
 func (in *injector) warn(spec *yaml.Node, what string) {
 	if text(get(spec, "hostNetwork")) == "true" {
@@ -235,7 +238,11 @@ func (in *injector) warn(spec *yaml.Node, what string) {
 				continue
 			}
 			for _, p := range declared.Content {
-				if port := text(get(p, "containerPort")); ports[port] != "" {
+				port := text(get(p, "containerPort"))
+				if port == xdsPort {
+					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy closes: list the pod's ports in networkPolicy.appPorts", what, name, port)
+				}
+				if ports[port] != "" {
 					in.note("WARNING: %s: container %s listens on %s, where the sidecar has %s: move one of them", what, name, port, ports[port])
 				}
 			}

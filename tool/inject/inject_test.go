@@ -105,6 +105,17 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestPorts holds that ports are named which the sidecar has, or which the chart's NetworkPolicy closes, and others are not.
+func TestPorts(t *testing.T) {
+	for port, want := range map[string]string{"8081": "where the sidecar has the rate-limit service", "18000": "list the pod's ports in networkPolicy.appPorts", "3000": ""} {
+		_, notes, err := Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: [{name: app, ports: [{containerPort: "+port+"}]}]}}"), options)
+		all := strings.Join(notes, "\n")
+		if err != nil || strings.Contains(all, "WARNING") != (want != "") || !strings.Contains(all, want) {
+			t.Errorf("port %s: %v\n%s", port, err, all)
+		}
+	}
+}
+
 // FuzzInject holds that whatever is YAML either fails or is injected once and for all.
 func FuzzInject(f *testing.F) {
 	in, _ := os.ReadFile("testdata/many.yaml")
