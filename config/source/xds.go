@@ -67,23 +67,45 @@ func (o XDSOptions) withDefaults() XDSOptions {
 	return o
 }
 
-func (o XDSOptions) dial() (*grpc.ClientConn, error) {
-	creds := insecure.NewCredentials()
-	if o.TLS {
-		co := certs.ClientOptions{ServerName: o.ServerName, Reload: certs.Reload{Logger: o.Logger}}
-		if co.ServerName == "" {
-			// An IP address must be named here: TLS does not tell the verification what was dialled.
-			address := o.Server[strings.LastIndexByte(o.Server, '/')+1:] // without a resolver's name
-			if host, _, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) != nil {
-				co.ServerName = host
-			}
-		}
-		c, err := certs.Client(o.Files, co)
-		if err != nil {
-			return nil, err
-		}
-		creds = credentials.NewTLS(c)
+// credentials reads the files.
+func (o XDSOptions) credentials() (credentials.TransportCredentials, error) {
+	if !o.TLS {
+		return insecure.NewCredentials(), nil
 	}
+	co := certs.ClientOptions{ServerName: o.ServerName, Reload: certs.Reload{Logger: o.Logger}}
+	if co.ServerName == "" {
+		// An IP address must be named here: TLS does not tell the verification what was dialled.
+		address := o.Server[strings.LastIndexByte(o.Server, '/')+1:] // without a resolver's name
+		if host, _, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) != nil {
+			co.ServerName = host
+		}
+	}
+	c, err := certs.Client(o.Files, co)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(c), nil
+}
+
+// awaitCredentials reads the files until they can be used: a volume may come later than the program. Each fault is an Event. It returns
+// nil when ctx has ended.
+func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(Event)) credentials.TransportCredentials {
+	last := ""
+	for ctx.Err() == nil {
+		c, err := o.credentials()
+		if err == nil {
+			return c
+		}
+		if text := err.Error(); text != last {
+			last = text
+			sink(Event{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("xDS client's TLS, tried again every %v: %w", o.ConnectRetry, err)})
+		}
+		pause(ctx, o.ConnectRetry)
+	}
+	return nil
+}
+
+func (o XDSOptions) dial(creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		// Attempts are paced by WatchXDS, which resets this at each.
@@ -107,11 +129,15 @@ func (o XDSOptions) node() *core.Node {
 }
 
 // WatchXDS asks a server for RateLimitConfig resources, state of the world over ADS, until ctx ends. Each answer is an
-// Event, and is acknowledged or refused with the fault's text. The error is one of the options; nothing that the server
-// does ends it.
+// Event, and is acknowledged or refused with the fault's text; so is a fault of the certificates' files, which are read
+// again until they can be used. The error is one of the options; nothing that the server does ends it.
 func WatchXDS(ctx context.Context, o XDSOptions, sink func(Event)) error {
 	o = o.withDefaults()
-	conn, err := o.dial()
+	creds := o.awaitCredentials(ctx, sink)
+	if creds == nil {
+		return nil
+	}
+	conn, err := o.dial(creds)
 	if err != nil {
 		return fmt.Errorf("rules over xDS from %s: %w", o.Server, err)
 	}

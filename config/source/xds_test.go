@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -381,7 +383,11 @@ func TestXDSOverTLS(t *testing.T) {
 				return
 			}
 			o = o.withDefaults()
-			conn, err := o.dial()
+			creds, err := o.credentials()
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := o.dial(creds)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -394,10 +400,45 @@ func TestXDSOverTLS(t *testing.T) {
 			}
 		})
 	}
-	err = WatchXDS(context.Background(), XDSOptions{TLS: true, Files: certs.Files{CA: "/no/ca.crt"}}, nil)
-	if err == nil || !strings.Contains(err.Error(), "/no/ca.crt") {
-		t.Errorf("missing files: error %v", err)
+}
+
+// Files of TLS that are not there yet, or not whole, are a fault that is told once, until they can be used. Without TLS none is read.
+func TestXDSFilesThatComeLater(t *testing.T) {
+	dir, volume := t.TempDir(), t.TempDir()
+	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
+		t.Fatal(err)
 	}
+	server, err := certs.Server(certs.DemoFiles(dir, "xds"), certs.ServerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newControl(t, credentials.NewTLS(server))
+	c.set("1", resourceOf("ra", "a", 3))
+	member := certs.DemoFiles(dir, "sidecar")
+	o := c.quick()
+	o.TLS, o.Files = true, certs.Files{Cert: filepath.Join(volume, "tls.crt"), Key: filepath.Join(volume, "tls.key"), CA: filepath.Join(volume, "ca.crt")}
+	events := watchingXDS(t, o)
+	for _, f := range []struct{ from, to string }{{member.Cert, o.Files.Cert}, {member.Key, o.Files.Key}, {member.CA, o.Files.CA}} {
+		e := <-events
+		if e.Err == nil || !strings.Contains(e.Err.Error(), f.to) || e.Source != FromXDS || e.Detail != c.addr {
+			t.Fatalf("without %s: %+v", f.to, e)
+		}
+		text, err := os.ReadFile(f.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, f.to+"_tmp", string(text))
+		if err := os.Rename(f.to+"_tmp", f.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, events, "a")
+
+	plain := newControl(t, insecure.NewCredentials())
+	plain.set("1", resourceOf("ra", "b", 3))
+	p := plain.quick()
+	p.Files = certs.Files{Cert: "/no/tls.crt", Key: "/no/tls.key", CA: "/no/ca.crt"}
+	until(t, watchingXDS(t, p), "b")
 }
 
 func mustAny(t *testing.T, m proto.Message) *anypb.Any {

@@ -18,7 +18,7 @@ type File struct {
 // Files lists the variables that name files. A file that decides who is let in or whom is trusted is never optional.
 func Files() []File {
 	const door, xds = "with GRPC_SERVER_USE_TLS", "with CONFIG_TYPE=GRPC_XDS_SOTW and CONFIG_GRPC_XDS_SERVER_USE_TLS"
-	const stops, noRules, never = "Stops the start.", "No rules come: the log names the file, and the members are not healthy where rules are asked for.", "Nothing: it is never read."
+	const stops, noRules, never = "Stops the start.", "No rules until the file is there: it is looked for every CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, and the log names it.", "Nothing: it is never read."
 	list := []File{
 		{"PROMETHEUS_MAPPER_YAML", true, "at start", "Ignored, with a warning: the built-in mapping holds. A file that is there and cannot be read or is at fault stops the start."},
 		{"GRPC_SERVER_TLS_CERT", false, door, stops},
