@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	yamlv3 "go.yaml.in/yaml/v3"
+
+	"github.com/keyward/keyward/cluster"
 )
 
 type alertRule struct {
@@ -104,4 +107,90 @@ func TestAlertsFire(t *testing.T) {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+}
+
+// TestAlertsAreShown wants a panel for every metric of ours that an alert watches: whoever is woken looks at the boards next.
+func TestAlertsAreShown(t *testing.T) {
+	shown := map[string]bool{}
+	for _, b := range All() {
+		for _, q := range b.queries() {
+			for _, name := range metric.FindAllString(q.Expr, -1) {
+				shown[name] = true
+			}
+		}
+	}
+	for _, a := range readAlerts(t) {
+		for _, name := range metric.FindAllString(quoted.ReplaceAllString(a.Expr, `""`), -1) {
+			if !shown[name] {
+				t.Errorf("%s: no panel shows %s", a.Alert, name)
+			}
+		}
+	}
+}
+
+// TestCausesAreExplained asks a real member for the causes that keep one off the ring, and wants KeywardOffRing and its runbook to
+// say for each what to compare.
+func TestCausesAreExplained(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c, err := cluster.Start(cluster.Options{Node: "a", Bind: "127.0.0.1:0", Registerer: reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	causes := labelsOf(t, reg, "keyward_off_ring", "cause")
+	if len(causes) < 6 {
+		t.Fatalf("only %d causes: %v", len(causes), causes)
+	}
+	alert, page := readAlert(t, "KeywardOffRing"), read(t, "../docs/runbooks/KeywardOffRing.md")
+	for _, cause := range causes {
+		watched := !strings.Contains(alert.Expr, `cause!="`+cause+`"`)
+		if explained := strings.Contains(alert.Annotations["description"], `eq $labels.cause "`+cause+`"`); watched != explained {
+			t.Errorf("cause %s: KeywardOffRing watches it: %v, explains it: %v", cause, watched, explained)
+		}
+		if !strings.Contains(page, "`"+cause+"`") {
+			t.Errorf("the runbook of KeywardOffRing does not explain %s", cause)
+		}
+	}
+}
+
+// labelsOf are the values of a label of a metric.
+func labelsOf(t *testing.T, from prometheus.Gatherer, name, label string) (values []string) {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == label {
+					values = append(values, l.GetValue())
+				}
+			}
+		}
+	}
+	return values
+}
+
+func readAlert(t *testing.T, name string) alertRule {
+	t.Helper()
+	for _, a := range readAlerts(t) {
+		if a.Alert == name {
+			return a
+		}
+	}
+	t.Fatalf("there is no alert %s", name)
+	return alertRule{}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

@@ -9,6 +9,7 @@ func capacity() Board {
 			{"Processor", processor()},
 			{"Memory and counters", memory()},
 			{"Between members", streams()},
+			{"Ports and certificates", ports()},
 			{"What is running", running()},
 		},
 	}
@@ -126,7 +127,7 @@ func streams() []Panel {
 			Queries: quantiles(`keyward_peer_rpc_duration_seconds_bucket{@}`, "$__rate_interval", "0.5", "0.99", "0.999"),
 		}, {
 			Kind: Series, Title: "Questions to other members", Unit: "reqps", Width: 6, Runbook: "KeywardDegraded",
-			About:   "By result. unreachable and broken are the network or a dead owner, timeout a slow one, queue_full an overloaded one.",
+			About:   "By result. unreachable and broken are the network or a dead owner, timeout a silent one, late a slow one, shed and queue_full an overloaded one.",
 			Queries: []Query{ask(`sum by (result) (rate(keyward_peer_questions_total{@}[~]))`, "{{result}}")},
 		}, {
 			Kind: Series, Title: "Batch", Unit: "short", Width: 6,
@@ -140,6 +141,32 @@ func streams() []Panel {
 				ask(`sum(keyward_peer_connected{@})`, "connected"),
 				whenWrong(`sum by (reason) (increase(keyward_peer_inbound_refused_total{@}[5m]))`, "refused {{reason}}"),
 			},
+		},
+	}
+}
+
+func ports() []Panel {
+	return []Panel{
+		{
+			Kind: Series, Title: "Connections", Unit: "short", Width: 8,
+			About:   "Open connections of each port for Envoys, HTTP and metrics. Each port has room for --max-connections.",
+			Queries: []Query{ask(`sum by (instance, surface) (keyward_connections{@})`, "{{instance}} {{surface}}")},
+		}, {
+			Kind: Series, Title: "Turned away", Unit: "ops", Width: 8, Runbook: "KeywardRefused",
+			About:   "Connections, calls and packets that were refused before a question was read from them, by port and reason; docs/security.md explains them.",
+			Queries: []Query{whenWrong(`sum by (surface, reason) (rate(keyward_refused_total{@}[~]))`, "{{surface}} {{reason}}")},
+		}, {
+			Kind: Series, Title: "Waiting for their turn", Unit: "short", Width: 8, Runbook: "KeywardConnectionsWait",
+			About:   "Connections that send much and ask little, or that are new, and wait to be read: the mean number at one moment. Next to 0, unless somebody floods a port.",
+			Queries: []Query{ask(`sum by (instance, surface) (rate(keyward_connection_wait_seconds_total{@}[~]))`, "{{instance}} {{surface}}")},
+		}, {
+			Kind: Series, Title: "Certificates end in", Unit: "s", Width: 12, Runbook: "KeywardCertificateExpiring",
+			About:   "Time that is left of the certificates in each process's files, and of the CAs beside them.",
+			Queries: []Query{ask(`min by (instance, kind) (keyward_certificate_expiry_timestamp_seconds{@} - time())`, "{{instance}} {{kind}}")},
+		}, {
+			Kind: Series, Title: "New certificates", Unit: "short", Width: 12, Runbook: "KeywardCertificateNotReloaded",
+			About:   "Times in the last hour that changed files were taken into use (success), or could not be (failure).",
+			Queries: []Query{ask(`sum by (instance, result) (increase(keyward_certificate_reloads_total{@}[1h]))`, "{{instance}} {{result}}")},
 		},
 	}
 }

@@ -99,8 +99,19 @@ func withoutOwner() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Decisions not by right of the whole limit", Unit: "percentunit", Width: 6, Stacked: true, Runbook: "KeywardShares",
-			About:   "Decisions as parts of all, those of owners with the whole limit left out: part (an owner that misses members), share (a member that cannot reach the owner), fail_open, fail_closed, overflow (the sketch). Next to nothing when all is well.",
+			About:   "Decisions as parts of all, those of owners with the whole limit left out: part (an owner that misses members), share (a member that cannot reach the owner), fail_open, fail_closed, overflow (the sketch), shed (refused: the owner is alive and too slow). Next to nothing when all is well.",
 			Queries: []Query{ask(`sum by (authority) (rate(keyward_authority_total{@,authority!~"full|cached"}[~])) / scalar(sum(rate(keyward_authority_total{@}[~])))`, "{{authority}}")},
+		}, {
+			Kind: Series, Title: "Refused because owners are too slow", Unit: "reqps", Width: 12, Runbook: "KeywardShed",
+			About: "Questions that were refused although their limits may have room, because their owners are alive and did not answer in time (refused); and why: the answer came too late (late), or too much waits for the owner already (shed).",
+			Queries: []Query{
+				ask(`sum(rate(keyward_authority_total{@,authority="shed"}[~]))`, "refused"),
+				ask(`sum by (result) (rate(keyward_peer_questions_total{@,result=~"late|shed"}[~]))`, "{{result}}"),
+			},
+		}, {
+			Kind: Series, Title: "Without owners since", Unit: "s", Width: 12, Runbook: "KeywardFallback",
+			About:   "For how long each member has answered by degraded policies without a break of 10 s: seconds in a crash, minutes are a cut.",
+			Queries: []Query{ask(`max by (instance) (keyward_fallback_seconds{@})`, "{{instance}}")},
 		},
 	}
 }
@@ -160,10 +171,12 @@ func rules() []Panel {
 			Queries: []Query{ask(`count by (version) (keyward_rules_version_info{@,state="in_force"})`, "{{version}}")},
 		}, {
 			Kind: Series, Title: "Waiting and disagreement", Unit: "short", Width: 8, Runbook: "KeywardRulesDisagreement",
-			About: "Members that have not read what is prepared elsewhere, and members that answer by other rules than the one that says so.",
+			About: "Members that have not read what is prepared elsewhere, members that answer by other rules than the one that says so, processes whose last attempt to read rules failed, and members without any rules, which are not ready.",
 			Queries: []Query{
 				ask(`max(keyward_rules_waiting_members{@})`, "waited for"),
 				ask(`max(keyward_rules_disagreement{@})`, "disagree"),
+				ask(`count(keyward_config_last_reload_successful{@} == 0 and on (cluster, job, instance) keyward_config_reloads_total{@,result="error"} > 0) or vector(0)`, "could not read"),
+				ask(`count(keyward_reach{@} unless on (cluster, job, instance) keyward_rules_version_info{@,state="in_force"}) or vector(0)`, "without rules"),
 			},
 		}, {
 			Kind: Series, Title: "Reloads and switches", Unit: "short", Width: 8, Runbook: "KeywardRulesNotRead",

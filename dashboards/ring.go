@@ -94,6 +94,20 @@ func members() []Panel {
 				ask(`max by (instance) (keyward_gossip_health_score{@})`, "{{instance}}"),
 				ask(`sum(keyward_gossip_refused{@})`, "refused"),
 			},
+		}, {
+			Kind: Series, Title: "Kept off the ring", Unit: "short", Width: 12, Runbook: "KeywardOffRing",
+			About: "Members that stay off the ring and are not ready, by cause: lookup, gossip, streams, rival, full; flaps ends by itself. Processes that have not met their cluster, xDS servers included: 1 for each.",
+			Queries: []Query{
+				whenWrong(`max by (instance, cause) (keyward_off_ring{@}) > 0`, "{{instance}} {{cause}}"),
+				ask(`max by (instance) (1 - keyward_cluster_joined{@})`, "{{instance}} has not joined"),
+			},
+		}, {
+			Kind: Series, Title: "Clocks that parted", Unit: "short", Width: 12, Runbook: "KeywardClockFence",
+			About: "Times that members gave up their keys for a moment in the last five minutes, because a clock was set (step), their machine was suspended, or all of their clocks stood still (peers); and jumps of members' clocks to the wall clock.",
+			Queries: []Query{
+				ask(`sum by (instance, reason) (increase(keyward_clock_fences_total{@}[5m]))`, "{{instance}} {{reason}}"),
+				ask(`sum(increase(keyward_clock_steps_total{@}[5m]))`, "jumps"),
+			},
 		},
 	}
 }
