@@ -15,9 +15,18 @@ type Self struct {
 	Cert     *SelfCertificate  `json:"certificate"` // null: none
 	GossipBy []string          `json:"gossip_key"`  // first 8 hex digits of each key's SHA-256, the one that encrypts first
 	// Offsets are how far other members' clocks are ahead of this one's, in seconds.
-	Offsets  map[string]float64 `json:"clock_offsets_seconds"`
-	Memory   SelfMemory         `json:"memory"`
-	Warnings []string           `json:"warnings"`
+	Offsets map[string]float64 `json:"clock_offsets_seconds"`
+	// GossipRefused is whose gossip the member has refused to read of late, the last one last.
+	GossipRefused []SelfRefusal `json:"gossip_refused,omitempty"`
+	Memory        SelfMemory    `json:"memory"`
+	Warnings      []string      `json:"warnings"`
+}
+
+// SelfRefusal is gossip that was refused unread.
+type SelfRefusal struct {
+	From   string    `json:"from"`
+	Reason string    `json:"reason"` // key, label, compressed, too_large or malformed
+	At     time.Time `json:"at"`
 }
 
 // SelfAddresses are where the member listens, or is reached from other pods; empty where it does not.

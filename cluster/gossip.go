@@ -25,6 +25,8 @@ type gossip struct {
 	addr netip.AddrPort      // told to the others
 	own  map[netip.AddrPort]bool
 	port *transport
+
+	refusals refusals
 }
 
 // listen opens the gossip port and starts memberlist on it. The context ends all streams it dials.
@@ -40,12 +42,13 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	if err != nil {
 		return nil, err
 	}
-	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused}, "", 0)
+	g := &gossip{keys: ring}
+	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, sources: &g.refusals}, "", 0)
 	transport, err := openTransport(ctx, host, port, ring == nil, o.OnRefused, out)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
-	g := &gossip{keys: ring, port: transport}
+	g.port = transport
 	if err := g.place(ctx, o, host, uint16(transport.port())); err != nil {
 		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
 	}

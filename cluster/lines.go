@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -15,6 +16,7 @@ type lines struct {
 	logger  *slog.Logger
 	limit   *rate.Limiter
 	refused func(reason string)
+	sources *refusals
 }
 
 var _ io.Writer = (*lines)(nil)
@@ -33,6 +35,9 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 	if reason := refusal(text); reason != "" && level == slog.LevelWarn {
 		l.refused(reason)
+		if from, ok := sourceOf(text); ok {
+			l.sources.note(from, reason, time.Now())
+		}
 	}
 	if !l.logger.Enabled(context.Background(), level) || !l.limit.Allow() {
 		return len(p), nil

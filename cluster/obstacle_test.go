@@ -129,19 +129,21 @@ func TestStreamsInAColdStart(t *testing.T) {
 // astray is a member whose cold start would be over long ago.
 func astray(o *Options) { o.Timing.ColdStart, o.Timing.Alone = time.Millisecond, time.Millisecond }
 
+// keyed is a member with a gossip key of so many times c.
+func keyed(name, dir, c string) Options {
+	o := options(name)
+	o.Insecure, o.KeyFile = false, filepath.Join(dir, c)
+	if err := os.WriteFile(o.KeyFile, []byte(base64.StdEncoding.EncodeToString([]byte(strings.Repeat(c, 32)))), 0o600); err != nil {
+		panic(err)
+	}
+	return o
+}
+
 // Another key or label, or a name that nobody knows: the member says so and never begins, on real sockets. When the mistake is mended it joins.
 func TestAMemberWithAMistakeWaits(t *testing.T) {
 	dir := t.TempDir()
-	file := func(name, key string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString([]byte(strings.Repeat(key, 32)))), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	right := file("right", "r")
-	first := options("a-0")
-	first.Insecure, first.KeyFile = false, right
+	first := keyed("a-0", dir, "r")
+	right, wrong := first.KeyFile, keyed("", dir, "w").KeyFile
 	a := up(t, first)
 	eventually(t, "one", func() bool { return whole(a) })
 	z := newZone(t)
@@ -151,7 +153,7 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 		text   string
 		change func(*Options)
 	}{
-		{"key", CauseGossip, "--gossip-key-file", func(o *Options) { o.KeyFile = file("wrong", "w") }},
+		{"key", CauseGossip, "--gossip-key-file", func(o *Options) { o.KeyFile = wrong }},
 		{"label", CauseGossip, "--cluster", func(o *Options) { o.Cluster = "another" }},
 		{"name", CauseLookup, "lookup typo.test", func(o *Options) {
 			o.Join, o.Resolver = []string{"dns+typo.test" + a.Gossip()[strings.LastIndexByte(a.Gossip(), ':'):]}, resolver(t, z)
@@ -171,7 +173,13 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 		}
 		switch c.name {
 		case "key":
-			file("wrong", "r")
+			key, err := os.ReadFile(right)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(wrong, key, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		case "name":
 			z.set("typo.test", "127.0.0.1")
 		default:

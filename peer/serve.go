@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -158,6 +159,9 @@ func (p *Peer) judge(h hello) welcome {
 func (p *Peer) turnedAway(reason string, conn net.Conn, err error) {
 	p.m.refusals.WithLabelValues(reason).Inc()
 	p.o.OnRefused(reason)
+	if errors.Is(err, io.EOF) && !p.log.Enabled(p.ctx, slog.LevelDebug) {
+		return // and it does not keep others out of the log
+	}
 	now, last := p.clock.mono(), p.lastRefusal.Load()
 	if (last != 0 && now-last < int64(refusalLogGap)) || !p.lastRefusal.CompareAndSwap(last, now) {
 		return
@@ -166,7 +170,11 @@ func (p *Peer) turnedAway(reason string, conn net.Conn, err error) {
 	if conn != nil {
 		from = conn.RemoteAddr().String()
 	}
-	p.log.Warn("peer connection turned away", "reason", reason, "from", from, "error", err)
+	level := slog.LevelWarn
+	if errors.Is(err, io.EOF) { // who connects, says nothing and goes is a probe, such as the doctor's
+		level = slog.LevelDebug
+	}
+	p.log.Log(p.ctx, level, "peer connection turned away", "reason", reason, "from", from, "error", err)
 }
 
 // server answers one stream. Everything happens on its one goroutine, so a slow asker holds up only itself, and what it

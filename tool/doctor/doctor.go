@@ -111,14 +111,14 @@ func (r *report) quiet(format string, args ...any) {
 	}
 }
 
-// Examine runs every check, each of which adds at least one finding, in the order in which one mends things.
+// Examine runs every check, each of which adds at least one finding: causes before what follows from them.
 func Examine(f *Facts) []Finding {
 	var r report
 	for _, c := range []struct {
 		name string
 		run  func(*Facts, *report)
 	}{
-		{"members", members}, {"ports", ports}, {"one cluster", oneCluster}, {"gossip keys", gossipKeys}, {"certificates", certificates},
+		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates}, {"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
 		{"rules", rules}, {"direct", direct}, {"xds", served}, {"memory", memory}, {"authority", authority}, {"versions", versions},
 	} {

@@ -89,7 +89,7 @@ func TestNothingIsWrong(t *testing.T) {
 		}
 		seen[x.Check] = true
 	}
-	if len(seen) != 17 {
+	if len(seen) != 18 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
 	for _, x := range Examine(&Facts{Now: now}) {
@@ -122,7 +122,32 @@ func TestEveryMistake(t *testing.T) {
 		{"ports", Fail, "pod-1 does not answer at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Facts) {
 			f.Probes = []Probe{{"pod-1", "gossip/udp", "10.0.0.1:7946", errors.New("connection refused")}}
 		}},
-		{"ports", Fail, "pod-0 has streams to 1 of 2 other members", func(f *Facts) { f.Members[0].set("keyward_peer_connected 1\n") }},
+		{"ports", Fail, "pod-0 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Facts) {
+			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+			f.Members[2].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-0", Reason: "EOF"}}
+		}},
+		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Facts) {
+			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+			f.Members[1].Cluster.Unreachable = f.Members[0].Cluster.Unreachable
+		}},
+		{"off the ring", Fail, "pod-2 stays off the ring and is not ready: met no other member: lookup typo: no such host", func(f *Facts) {
+			m := &f.Members[2].Cluster
+			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, admin.Ring{}
+			m.Members = m.Members[2:]
+			m.Members[0].State = "joining"
+			for i := range 2 {
+				c := &f.Members[i].Cluster
+				c.Members, c.Unreachable = c.Members[:2], []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+			}
+			f.Members[0].Self.Flags["expect"], f.Members[1].Self.Flags["expect"], f.Members[2].Self.Flags["expect"] = "2", "2", "2"
+			f.Envoys = nil
+		}},
+		{"gossip keys", Warn, "gossip was refused from 10.0.0.4 (key) by pod-0, pod-1", func(f *Facts) {
+			for i := range 2 {
+				f.Members[i].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.4", Reason: "key", At: now.Add(-time.Minute)}}
+			}
+			f.Members[2].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
+		}},
 		{"ports", Warn, "pod-0 is late with its gossip (score 5)", func(f *Facts) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
 		{"ports", Warn, "knows of 2 addresses that should be members", func(f *Facts) { f.Members[0].set("keyward_cluster_missing 2\n") }},
 		{"one cluster", Fail, "pod-0 does not see pod-2", func(f *Facts) { f.Members[0].Cluster.Members = f.Members[0].Cluster.Members[:2] }},
@@ -135,8 +160,8 @@ func TestEveryMistake(t *testing.T) {
 		}},
 		{"certificates", Fail, "pod-1: its certificate (tls.crt) has ended", func(f *Facts) { f.Members[1].Self.Cert.NotAfter = now.Add(-time.Hour) }},
 		{"certificates", Warn, "pod-1: a CA of ca.crt ends in 48h0m0s", func(f *Facts) { f.Members[1].Self.Cert.CANotAfter = now.Add(48 * time.Hour) }},
-		{"certificates", Fail, "pod-0 and pod-1 trust different CAs: ca0, ca1", func(f *Facts) { f.Members[1].Self.Cert.CA = []string{"ca1"}; f.Members = f.Members[:2] }},
-		{"certificates", Fail, "pod-0 refuses pod-1, whose certificate names spiffe://y", func(f *Facts) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
+		{"certificates", Fail, "members trust different CAs: pod-0: ca0; pod-1: ca1", func(f *Facts) { f.Members[1].Self.Cert.CA = []string{"ca1"}; f.Members = f.Members[:2] }},
+		{"certificates", Fail, "pod-1, whose certificate names spiffe://y, is refused by pod-0, pod-2", func(f *Facts) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
 		{"certificates", Fail, "pod-1: its certificate and CA do not go together: unknown authority", func(f *Facts) { f.Members[1].Self.Cert.Problem = "unknown authority" }},
 		{"certificates", Fail, "no certificate: pod-1", func(f *Facts) { f.Members[1].Self.Cert = nil }},
 		{"clocks", Warn, "the clock of pod-1 is 300ms ahead of that of pod-0", func(f *Facts) { f.Members[0].Self.Offsets["pod-1"] = 0.3 }},

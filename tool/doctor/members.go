@@ -35,7 +35,7 @@ func ports(f *Facts, r *report) {
 				"%s does not answer at %s (%s): %v", p.Member, p.Address, p.What, p.Err)
 		}
 	}
-	for _, m := range f.counters() {
+	for _, m := range f.seated() {
 		if n := m.Metrics.Sum("keyward_cluster_missing"); n > 0 {
 			r.warn("check the addresses of --join, and that 7946 is open both ways, TCP and UDP",
 				"%s knows of %.0f addresses that should be members and do not answer", m.Name(), n)
@@ -43,12 +43,8 @@ func ports(f *Facts, r *report) {
 		if n := m.Metrics.Sum("keyward_gossip_health_score"); n >= 3 {
 			r.warn("open 7946/UDP between all members, or give the pod more CPU", "%s is late with its gossip (score %.0f): UDP is lost, or it has no processor time", m.Name(), n)
 		}
-		others := len(m.Cluster.Ring.Members) - 1
-		if n := int(m.Metrics.Sum("keyward_peer_connected")); !m.Cluster.Standalone && n < others {
-			r.fail("open 7947/TCP between all members; see the member's log for a TLS error",
-				"%s has streams to %d of %s: questions about the others' keys get the degraded policy", m.Name(), n, number(others, "other member"))
-		}
 	}
+	unreachable(f, r)
 	r.quiet("%s reached, streams between all members stand", number(len(f.Probes), "port"))
 }
 
@@ -74,7 +70,7 @@ func oneCluster(f *Facts, r *report) {
 	for _, m := range all {
 		var unseen []string
 		for _, other := range f.Members {
-			if other.Name() != m.Name() && !other.Cluster.Standalone && !m.Cluster.Standalone && m.sees(other.Name()) == nil {
+			if other.Name() != m.Name() && other.Cluster.Problem == "" && m.Cluster.Problem == "" && !other.Cluster.Standalone && !m.Cluster.Standalone && m.sees(other.Name()) == nil {
 				unseen = append(unseen, other.Name())
 			}
 		}
@@ -141,11 +137,12 @@ func clocks(f *Facts, r *report) {
 func (m *Member) compares(other *Member) bool { _, ok := m.Self.Offsets[other.Name()]; return ok }
 
 func onRing(f *Facts, r *report) {
-	all := f.counters()
+	all := f.seated()
 	if rings := groups(all, func(m *Member) string { return m.Cluster.Ring.Fingerprint }); len(rings) > 1 {
 		r.fail("wait for a change of the ring to end; if it does not, members do not see each other: look at one cluster, gossip keys and ports",
 			"members go by different rings: %s", told(rings))
 	}
+	var waiting []string
 	for _, m := range all {
 		me := m.sees(m.Name())
 		switch {
@@ -155,9 +152,13 @@ func onRing(f *Facts, r *report) {
 		case me.State == "leaving":
 			r.warn("it was told to leave; it goes on the ring again when it is restarted", "%s has left the ring", m.Name())
 		}
-		if n := m.Metrics.Sum("keyward_ring_incomplete"); n > 0 {
-			r.warn("counters are on their way; see handoff in docs/operating.md if it lasts", "%s knows of %.0f members that have not taken over all that is theirs", m.Name(), n)
+		if m.Metrics.Sum("keyward_ring_incomplete") > 0 {
+			waiting = append(waiting, m.Name())
 		}
+	}
+	if len(waiting) > 0 {
+		r.warn("counters are on their way, for some seconds; if it lasts, see docs/operating.md#hand-over",
+			"not all members have taken over what is theirs, as %s hear", strings.Join(waiting, ", "))
 	}
 	if len(all) > 0 {
 		r.quiet("all go by one ring of %s", number(len(all[0].Cluster.Ring.Members), "member"))
@@ -196,7 +197,7 @@ func capacity(f *Facts, r *report) {
 }
 
 func expected(f *Facts, r *report) {
-	all := f.counters()
+	all := f.seated()
 	known := map[string]bool{}
 	for _, m := range all {
 		for _, x := range m.Cluster.Members {

@@ -10,6 +10,7 @@ import (
 
 // gossipKeys holds that members can read each other, and that a rotation does not stop half-way.
 func gossipKeys(f *Facts, r *report) {
+	strangers(f, r)
 	var all []*Member
 	for i := range f.Members {
 		if m := &f.Members[i]; m.Self != nil && !m.Cluster.Standalone {
@@ -38,11 +39,11 @@ func gossipKeys(f *Facts, r *report) {
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0 && far(all):
 		r.fail("give all members --gossip-key-file: without it anyone who reaches 7946 can join", "gossip between machines has no key (--insecure)")
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0:
-		r.ok("gossip has no key, on one machine")
+		r.quiet("gossip has no key, on one machine")
 	case len(all) > 0:
-		r.ok("all have %s", number(len(all[0].Self.GossipBy), "gossip key"))
+		r.quiet("all have %s", number(len(all[0].Self.GossipBy), "gossip key"))
 	default:
-		r.ok("no gossip")
+		r.quiet("no gossip")
 	}
 }
 
@@ -86,11 +87,7 @@ func certificates(f *Facts, r *report) {
 		ends(r, f.Now, m.Name()+": its certificate ("+c.Files["cert"]+")", c.NotAfter)
 		ends(r, f.Now, m.Name()+": a CA of "+c.Files["ca"], c.CANotAfter)
 	}
-	for i, a := range with {
-		for _, b := range with[:i] {
-			trust(r, a, b)
-		}
-	}
+	trust(r, with)
 	if len(with) > 0 {
 		r.quiet("%s, the first to end on %s", number(len(with), "certificate"), first(with).Format(time.DateOnly))
 	}
@@ -108,22 +105,31 @@ func ends(r *report, now time.Time, what string, end time.Time) {
 	}
 }
 
-// trust holds that two members take each other's certificates: a CA in common, and a name that the other lets in.
-func trust(r *report, a, b *Member) {
-	x, y := a.Self.Cert, b.Self.Cert
-	if len(x.CA) > 0 && len(y.CA) > 0 && !meet(x.CA, y.CA) {
-		r.fail("give all members the same --tls-ca; to change it, have both CAs in the file until every certificate is of the new one",
-			"%s and %s trust different CAs: %s, %s", b.Name(), a.Name(), strings.Join(y.CA, " "), strings.Join(x.CA, " "))
-		return
-	}
-	for _, pair := range [][2]*Member{{a, b}, {b, a}} {
-		from, to := pair[0], pair[1]
-		if from.observer() || to.observer() {
-			continue // an observer asks no member, and none asks it
+// trust holds that members take each other's certificates: a CA in common, and a name that the others let in.
+func trust(r *report, with []*Member) {
+	for i, a := range with {
+		for _, b := range with[:i] {
+			if x, y := a.Self.Cert, b.Self.Cert; len(x.CA) > 0 && len(y.CA) > 0 && !meet(x.CA, y.CA) {
+				r.fail("give all members the same --tls-ca; to change it, have both CAs in the file until every certificate is of the new one",
+					"members trust different CAs: %s", told(groups(with, func(m *Member) string { return strings.Join(m.Self.Cert.CA, " ") })))
+				return
+			}
 		}
-		if names := to.Self.Cert.PeerNames; len(names) > 0 && !meet(from.Self.Cert.Names, names) {
-			r.fail("add a name to --tls-peer-names, or issue certificates with one name for all members", "%s refuses %s, whose certificate names %s: it lets in %s",
-				to.Name(), from.Name(), strings.Join(from.Self.Cert.Names, ", "), strings.Join(names, ", "))
+	}
+	for _, from := range with {
+		var by []string
+		var names []string
+		for _, to := range with {
+			if to == from || from.observer() || to.observer() {
+				continue // an observer asks no member, and none asks it
+			}
+			if n := to.Self.Cert.PeerNames; len(n) > 0 && !meet(from.Self.Cert.Names, n) {
+				by, names = append(by, to.Name()), n
+			}
+		}
+		if len(by) > 0 {
+			r.fail("issue it a certificate with the members' name; --tls-peer-names would admit everybody who carries the other name, an Envoy, too, as a member",
+				"%s, whose certificate names %s, is refused by %s: members are %s", from.Name(), strings.Join(from.Self.Cert.Names, ", "), strings.Join(by, ", "), strings.Join(names, ", "))
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, r
 		Node: f.Node, Inst: inst, PodUID: uid, Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
 		HandOver: role == cluster.Counter, Streams: role == cluster.Counter,
-		Expect:   f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
+		Expect: f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
 	}
 	if role == cluster.Counter {

@@ -31,6 +31,9 @@ func (f *Flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 	if c != nil {
 		me := c.View().Me()
 		s.Inst, s.GossipBy = hex(me.Inst), c.KeyFingerprints()
+		for _, r := range c.Refusals() {
+			s.GossipRefused = append(s.GossipRefused, admin.SelfRefusal{From: r.From.String(), Reason: r.Reason, At: r.At})
+		}
 		s.Addrs.Gossip, s.Addrs.Peer, s.Addrs.Metrics, s.Addrs.RLS, s.Addrs.Route = c.Gossip(), me.Peer, me.Page, me.RLS, me.Route
 	}
 	if f.Insecure {

@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Refusal is that gossip from one address was refused unread, for one reason.
+type Refusal struct {
+	From   netip.Addr
+	Reason string // key, label, compressed, too_large or malformed
+	At     time.Time
+}
+
+// maxRefusals bounds what is remembered: anybody who reaches the port can be refused.
+const maxRefusals = 8
+
+// refusals remembers whose gossip was refused last. It is safe for concurrent use.
+type refusals struct {
+	mu   sync.Mutex
+	last []Refusal // guarded by mu: the oldest first, each source and reason once
+}
+
+func (r *refusals) note(from netip.Addr, reason string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = slices.DeleteFunc(r.last, func(x Refusal) bool { return x.From == from && x.Reason == reason })
+	r.last = append(r.last, Refusal{from, reason, now})
+	if len(r.last) > maxRefusals {
+		r.last = r.last[1:]
+	}
+}
+
+// sourceOf finds "from=host:port" in a line of memberlist's.
+func sourceOf(line string) (netip.Addr, bool) {
+	_, rest, ok := strings.Cut(line, "from=")
+	if !ok {
+		return netip.Addr{}, false
+	}
+	word, _, _ := strings.Cut(rest, " ")
+	at, err := netip.ParseAddrPort(strings.Trim(word, `",:`))
+	return at.Addr().Unmap(), err == nil
+}
+
+// Refusals are whose gossip this member has refused to read of late, the last one last.
+func (c *Cluster) Refusals() []Refusal {
+	if c.gossip == nil {
+		return nil
+	}
+	r := &c.gossip.refusals
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.last)
+}
