@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -125,8 +126,11 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 	_, debug, _ := strings.Cut(s.Debug, ":")
 	args := append([]string{
 		"--node", name, "--gossip", s.Gossip, "--peer", s.Peer, "--metrics", s.Metrics, "--xds", s.XDS,
-		"--rls-advertise", s.Direct, "--route-advertise", s.Route, "--join", l.join(s.Gossip), "--cluster", "lab",
+		"--rls-advertise", s.Direct, "--route-advertise", s.Route, "--cluster", "lab",
 	}, l.security("sidecar")...)
+	if !slices.Contains(extra, "--join") { // addresses of several are added up
+		args = append(args, "--join", l.join(s.Gossip))
+	}
 	if l.Expect > 0 {
 		args = append(args, "--expect", fmt.Sprint(l.Expect))
 	}

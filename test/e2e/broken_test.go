@@ -93,7 +93,7 @@ func brokenMembers() []broken {
 	key := func(b *bench) string { return filepath.Join(b.dir, "gossip.key") }
 	return []broken{
 		{
-			name: "name-service", what: "`--join` names what no name service knows", cause: "lookup", says: "no such host", check: "off the ring", finds: "compare --join",
+			name: "name-service", what: "`--join` names what no name service knows", cause: "lookup", says: "lookup keyward-typo.invalid", check: "off the ring", finds: "compare --join",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(*bench) []string { return []string{"--join", "dns+keyward-typo.invalid:7946"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },
@@ -116,7 +116,7 @@ func brokenMembers() []broken {
 			mend: func(*bench) []string { return []string{"--cluster", "lab"} },
 		},
 		{
-			name: "ca", what: "a certificate of another CA", cause: "streams", says: "unknown authority", check: "off the ring", finds: "has streams with 0 of 3 members",
+			name: "ca", what: "a certificate of another CA", cause: "streams", says: "unknown authority", check: "off the ring", finds: "has streams with 0 of",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(b *bench) []string { return b.certificates("sidecar", true, certs.DemoOptions{}) },
 			mend: (*bench).good,
@@ -131,7 +131,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "cert-name", what: "an Envoy's certificate in place of a member's", cause: "streams", says: "has streams with 0 of 3 members", check: "off the ring", finds: "has streams with 0 of 3 members",
+			name: "cert-name", what: "an Envoy's certificate in place of a member's", cause: "streams", says: "has streams with 0 of", check: "off the ring", finds: "has streams with 0 of",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(b *bench) []string {
 				return append(b.install(b.l.CertFile("envoy", ".crt"), b.l.CertFile("envoy", ".key"), b.l.CertFile("ca", ".crt")), "--tls-peer-names", certs.DemoSAN("sidecar"))
@@ -139,7 +139,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "could not read its rules",
+			name: "bad-rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "could not read its rules",
 			alert: "KeywardRulesNotRead", metric: "keyward_config_reloads_total",
 			args: func(*bench) []string { return nil },
 			mend: func(b *bench) []string {
@@ -150,7 +150,7 @@ func brokenMembers() []broken {
 			},
 		},
 		{
-			name: "port", what: "`--join` names a port at which nobody listens", ready: true, check: "ports", finds: "addresses that should be members and do not answer",
+			name: "wrong-port", what: "`--join` names a port at which nobody listens", ready: true, check: "ports", finds: "addresses that should be members and do not answer",
 			alert: "KeywardMemberMissing", metric: "keyward_cluster_missing",
 			args: func(*bench) []string { return []string{"--join", "127.0.0.1:1"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },
@@ -163,7 +163,7 @@ func (x *broken) start(t *testing.T, l *lab.Lab) *bench {
 	t.Helper()
 	b := &bench{t: t, l: l, dir: t.TempDir()}
 	well, rules := l.Sidecars, l.Rules
-	if x.name == "rules" {
+	if x.name == "bad-rules" {
 		l.Rules = map[string]string{"app.yaml": strings.Replace(brokenRules, "rate_limit", "ratelimit", 1)}
 	}
 	s, err := l.AddSidecar(x.name, append(x.args(b), "--expect", "4")...)
@@ -199,7 +199,6 @@ func TestBrokenMembers(t *testing.T) {
 	for i, b := range benches {
 		t.Run(all[i].name, func(t *testing.T) { all[i].judge(t, b) })
 	}
-	awaitRing(t, l, names(3)...)
 	for i, b := range benches {
 		all[i].repair(t, b)
 	}
@@ -279,7 +278,7 @@ func (x *broken) judge(t *testing.T, b *bench) {
 	}
 	x.diagnosed(t, b)
 	at, there := spendAt(t, b.sidecar.RLS, "k-"+x.name, 105), spendAt(t, b.l.Sidecars[0].RLS, "k-"+x.name, 105)
-	if at > 50 || there != 100 || x.name == "rules" && at != 0 {
+	if at > 50 || there != 100 || x.name == "bad-rules" && at != 0 {
 		t.Errorf("%d admitted of 100, and %d by the others", at, there)
 	}
 	t.Logf("ready %v, on the ring of the others %v, admitted %d of 100: %s", code == http.StatusOK, slices.Contains(other.Ring.Members, x.name), at, text)
@@ -289,9 +288,7 @@ func (x *broken) judge(t *testing.T, b *bench) {
 func (x *broken) diagnosed(t *testing.T, b *bench) {
 	t.Helper()
 	found, code := examine(t.Context(), t, "--member", b.l.Sidecars[0].Metrics+","+b.sidecar.Metrics)
-	i := slices.IndexFunc(found, func(d diagnosis) bool {
-		return d.Level != "ok" && (strings.Contains(d.Text, x.name) || d.Check == x.check)
-	})
+	i := slices.IndexFunc(found, func(d diagnosis) bool { return d.Level != "ok" && strings.HasPrefix(d.Text, x.name+" ") })
 	if i < 0 || found[i].Check != x.check || !strings.Contains(found[i].Text, x.finds) || found[i].Advice == "" || code == 0 && x.cause != "" {
 		t.Errorf("doctor: exit code %d, %+v", code, found)
 	}

@@ -1,7 +1,7 @@
 package boot
 
 import (
-	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,14 +17,22 @@ func (m *Sidecar) onLinks() {
 		return
 	}
 	var s cluster.Streams
-	var without []string
+	reasons := map[string][]string{} // whom each keeps away
+	view := c.View()
 	for _, l := range m.peer.Links() {
-		if trouble := troubleOf(l); trouble != "" {
-			without = append(without, fmt.Sprintf("%s: %s", l.Member, trouble))
-		} else {
+		x, _ := view.Find(l.Member)
+		switch trouble := troubleOf(l); {
+		case trouble == "":
 			s.With = append(s.With, l.Member)
+		case x.State == cluster.Active || view.Ring.Len() == 0: // others do not matter
+			reasons[trouble] = append(reasons[trouble], string(l.Member))
 		}
 	}
+	var without []string
+	for why, who := range reasons {
+		without = append(without, strings.Join(who, ", ")+": "+why)
+	}
+	slices.Sort(without)
 	s.Without = strings.Join(without, "; ")
 	c.SetStreams(s)
 }
@@ -37,9 +45,9 @@ func troubleOf(l peer.Link) string {
 	case l.Live:
 		return "it has no stream to this member: it cannot reach --peer, or refuses this member's certificate"
 	case l.Error == "":
-		return "no stream to " + l.Addr.HostPort + " yet"
+		return "no stream yet"
 	}
-	return "no stream to " + l.Addr.HostPort + ": " + l.Error
+	return l.Error
 }
 
 // patience is how long a stream may take to come, or to come back.
