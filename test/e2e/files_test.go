@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -81,18 +82,51 @@ func TestAbsentFilesThatStop(t *testing.T) {
 	t.Run("PROMETHEUS_MAPPER_YAML", func(t *testing.T) { stops(t, dir, "PROMETHEUS_MAPPER_YAML="+dir) })
 }
 
-// TestAbsentFilesOfXDS: without the files of its TLS no rules come, and the log names the file. The program goes on: the file may come later.
+// TestAbsentFilesOfXDS: without the files of its TLS to the management server a member has no rules, is not ready and names the file; it is
+// ready once the files are there.
 func TestAbsentFilesOfXDS(t *testing.T) {
-	gone := filepath.Join(t.TempDir(), "gone.crt")
-	p, _, _, _, _ := ratelimit(t, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+gone)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := lab.Await(ctx, "an error", func(context.Context) error {
-		if log := p.Tail(1 << 20); !strings.Contains(log, "rules not loaded") || !strings.Contains(log, gone) {
+	l := newLab(t, lab.Options{Rules: rulesWithLimit(10)})
+	start(t, l, "pod-a")
+	volume := filepath.Join(t.TempDir(), "volume")
+	l.Env = []string{
+		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + l.Sidecars[0].XDS, "CONFIG_GRPC_XDS_NODE_ID=test", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=" + filepath.Join(volume, "sidecar.crt"), "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=" + filepath.Join(volume, "sidecar.key"),
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=" + filepath.Join(volume, "ca.crt"), "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=100ms",
+		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true",
+	}
+	taker, err := l.AddSidecar("pod-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(what string, cond func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := lab.Await(ctx, what, cond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func(ctx context.Context) error {
+		_, err := lab.Get(ctx, "http://"+taker.Metrics+"/readyz")
+		return err
+	}
+	await("an error", func(context.Context) error {
+		if log := taker.Tail(1 << 20); !strings.Contains(log, "rules not loaded") || !strings.Contains(log, filepath.Join(volume, "sidecar.crt")) {
 			return fmt.Errorf("the log says\n%s", log)
 		}
 		return nil
-	}); err != nil {
+	})
+	await("a member on the ring that has no rules", func(ctx context.Context) error {
+		if err := ready(ctx); err == nil || !strings.Contains(err.Error(), "rules") {
+			return fmt.Errorf("readiness: %v", err)
+		}
+		return nil
+	})
+	if err := os.Symlink(filepath.Join(l.Dir, "certs"), volume); err != nil {
 		t.Fatal(err)
+	}
+	await("readiness", ready)
+	if got := ask(t, dial(t, taker.RLS, nil), peek("app", "k", "x")).Statuses[0].GetCurrentLimit().GetRequestsPerUnit(); got != 10 {
+		t.Errorf("a limit of %d", got)
 	}
 }
