@@ -27,7 +27,7 @@ type access struct {
 var gatewayPeers = map[string][]string{
 	"envoy-gateway":    {inNamespace("envoy-gateway-system")},
 	"envoy-ai-gateway": {inNamespace("envoy-gateway-system")},
-	"istio":            {inNamespace("istio-ingress"), inNamespace("istio-system")},
+	"istio":            {inNamespace("envoy-gateway-system")}, // that of the release, as this test renders it
 	"contour":          {inNamespace("projectcontour")},
 	"kgateway":         {inNamespace("kgateway-system")},
 }
@@ -67,6 +67,8 @@ func cases(t *testing.T) map[string]access {
 	all["sidecar/named"] = access{set: []string{"mode=sidecar", "networkPolicy.openAppPorts=false", "networkPolicy.envoyFrom[0].ipBlock.cidr=10.0.0.0/8"},
 		askers: []string{`{"ipBlock":{"cidr":"10.0.0.0/8"}}`}, closed: true}
 	all["metricsFrom"] = access{set: []string{"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.edge=yes"}, metrics: []string{edge}}
+	all["istio-ingress"] = access{set: []string{"preset=istio"}, namespace: "istio-ingress", askers: []string{inNamespace("istio-ingress")}}
+	all["another Envoy Gateway"] = access{set: []string{"preset=envoy-gateway", "gateway.allowOtherNamespace=true"}, namespace: "eg", askers: []string{inNamespace("eg")}}
 	all["gateway.namespaces"] = access{set: []string{"preset=kgateway", "gateway.namespaces={edge}"}, askers: []string{inNamespace("edge")}}
 	for name, a := range all {
 		all[name] = a.complete()
@@ -80,6 +82,9 @@ func (a access) complete() access {
 	implied := []string{}
 	for preset, peers := range gatewayPeers {
 		if has("preset="+preset) && !slices.Contains(a.set, "gateway.namespaces={edge}") {
+			if (preset == "istio" || preset == "envoy-gateway") && a.namespace != "" {
+				peers = []string{inNamespace(a.namespace)}
+			}
 			implied = append(implied, peers...)
 		}
 	}

@@ -57,7 +57,11 @@ func TestSecurityPage(t *testing.T) {
 func whoReaches(t *testing.T, binary string, set []string) (members, xds map[string]string) {
 	t.Helper()
 	set = append(slices.Clone(given), set...)
-	out, err := render(t, binary, set...)
+	namespace := ""
+	if slices.Contains(set, "preset=istio") {
+		namespace = "istio-ingress"
+	}
+	out, err := renderIn(t, binary, namespace, set...)
 	if err != nil {
 		t.Fatal(err)
 	}

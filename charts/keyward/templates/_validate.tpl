@@ -25,7 +25,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Secrets that tls.mode secret lacks, as a list. The members' own goes to nobody else: a process that has it can act as a member. */}}
+{{/* Secrets that tls.mode secret lacks, as a list. Only members read their own: a process that has it can act as a member. */}}
 {{- define "keyward.secretFaults" -}}
 {{- $faults := list -}}
 {{- $t := .Values.tls -}}
@@ -42,7 +42,7 @@
 {{- end -}}
 {{- range $value := list "xdsSecret" "envoySecret" -}}
 {{- if and $t.existingSecret (eq (get $t $value) $t.existingSecret) -}}
-{{- $faults = append $faults (printf "tls.%s and tls.existingSecret are both %s: who has the members' certificate can act as a member, so make another without their name" $value $t.existingSecret) -}}
+{{- $faults = append $faults (printf "tls.%s and tls.existingSecret are both %s: a process with the members' certificate can act as a member, so use a certificate without their name" $value $t.existingSecret) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
