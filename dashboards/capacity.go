@@ -3,7 +3,7 @@ package dashboards
 func capacity() Board {
 	return Board{
 		UID: "keyward-capacity", Title: "Keyward / Capacity", Of: "keyward_build_info", Who: "Process",
-		About: "How much of each member's processor, memory, tables and streams is used, and when it will not be enough.",
+		About: "How much of each member's processor, memory, tables and streams is used, and when it will not be enough; who is turned away, and when certificates end.",
 		Rows: []Row{
 			{"At a glance", capacityGlance()},
 			{"Processor", processor()},

@@ -3,7 +3,7 @@ package dashboards
 func ringAndHotKeys() Board {
 	return Board{
 		UID: "keyward-ring", Title: "Keyward / Ring and hot keys", Of: "keyward_ring_members", Who: "Member",
-		About: "Who is on the ring, how counters move when it changes, and what is done about keys that take most hits.",
+		About: "Who is on the ring and who is kept off it, how counters move when it changes, and what is done about keys that take most hits.",
 		Rows: []Row{
 			{"At a glance", ringGlance()},
 			{"Members", members()},
