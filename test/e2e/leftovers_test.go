@@ -65,9 +65,17 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	conn, err := master.SyscallConn() // Fd would have Close wait until there is something to read
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if err := conn.Control(func(fd uintptr) {
+		if n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
+			err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if err == nil {
 		slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
@@ -135,6 +143,23 @@ func (d *demo) process(t *testing.T, text string) int {
 	return 0
 }
 
+// ends waits until no process is left whose command begins with the text.
+func (d *demo) ends(t *testing.T, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, text+" to end", func(context.Context) error {
+		for _, p := range d.left() {
+			if _, command, _ := strings.Cut(p, " "); strings.HasPrefix(command, text) {
+				return fmt.Errorf("%s runs", p)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // leavesNothing waits until nothing of the demo is left, and says how long that took.
 func (d *demo) leavesNothing(t *testing.T) {
 	t.Helper()
@@ -158,7 +183,7 @@ func (d *demo) leavesNothing(t *testing.T) {
 func TestDemoLeavesNothing(t *testing.T) {
 	program := filepath.Join(bin(t), "keyward")
 	makefile := filepath.Join(t.TempDir(), "Makefile")
-	if err := os.WriteFile(makefile, []byte("demo:\n\t@ENVOY_BIN=\"$$(echo \"$$ENVOY_BIN\")\" "+program+" demo\n"), 0o644); err != nil {
+	if err := os.WriteFile(makefile, []byte("demo:\n\t@ENVOY_BIN=\"$$(echo \"$$ENVOY_BIN\")\" exec "+program+" demo\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	alone, byMake, byScript := []string{program, "demo"}, []string{"make", "-f", makefile, "demo"}, []string{"sh", "-c", program + " demo; exit $?"}
@@ -188,6 +213,11 @@ func TestDemoLeavesNothing(t *testing.T) {
 		{"SIGHUP", alone, members, signal(syscall.SIGHUP, program+" demo")},
 		{"SIGQUIT", alone, members, signal(syscall.SIGQUIT, program+" demo")},
 		{"SIGKILL of make", byMake, members, signal(syscall.SIGKILL, "make -f")},
+		{"SIGKILL of make in a shell that lives on", []string{"sh", "-c", "make -f " + makefile + " demo; sleep 1000"}, members, func(t *testing.T, d *demo) {
+			_ = syscall.Kill(d.process(t, "make -f"), syscall.SIGKILL)
+			d.ends(t, program)
+			d.tty.Close()
+		}},
 		{"SIGTERM of make", byMake, members, signal(syscall.SIGTERM, "make -f")},
 		{"SIGKILL of a script", byScript, members, signal(syscall.SIGKILL, "sh -c "+program)},
 		{"Ctrl-C", alone, traffic, func(t *testing.T, d *demo) { keys(t, d, "\x03") }},
