@@ -33,7 +33,7 @@ func cells(line string) []string {
 }
 
 // sentencesOf returns the sentences of a document in Markdown, those in cells of tables included, those in code blocks and comments
-// not. If the head of a column contains one of promiseWords, every row of that table is a promise, called: row "FIRST CELL".
+// not. If the head of a column contains one of promiseWords, every row with a text in that column is a promise, called: row "FIRST CELL".
 func sentencesOf(text string) (found []sentence) {
 	for _, b := range blocksOf(text) {
 		if b.promise {
@@ -77,14 +77,15 @@ func blocksOf(text string) (blocks []sentence) {
 	return blocks
 }
 
-// rowBlocks returns the cells of a row, or its name instead of the first cell if the heads of the columns make it a promise.
+// rowBlocks returns the cells of a row. Its name takes the place of the first one if the head of another one makes it a promise.
 func rowBlocks(line int, heads, row []string) (blocks []sentence) {
+	promised := false
 	for i, cell := range row {
-		if i == 0 && promiseWords.MatchString(strings.Join(heads, " ")) {
-			blocks = append(blocks, sentence{line, `row "` + plain(cell) + `"`, true})
-			continue
-		}
 		blocks = append(blocks, sentence{line: line, text: cell})
+		promised = promised || i < len(heads) && promiseWords.MatchString(heads[i]) && strings.TrimSpace(cell) != ""
+	}
+	if promised {
+		blocks[0] = sentence{line, `row "` + plain(row[0]) + `"`, true}
 	}
 	return blocks
 }
