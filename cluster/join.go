@@ -47,6 +47,7 @@ type joiner struct {
 	rounds  int
 	known   map[entry][]netip.AddrPort // last good answer
 	unknown map[entry]error            // of the last round
+	foreign map[netip.AddrPort]error   // where somebody answered who took self for no member, and was not joined since
 	failing map[string]bool            // names and addresses whose failure was logged
 
 	mu   sync.Mutex
@@ -58,7 +59,7 @@ const maxLost = 1024
 
 func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	j := &joiner{
-		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error),
+		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]error),
 		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
 	}
 	for _, s := range join {
@@ -154,7 +155,7 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 			try = append(try, a)
 		}
 	}
-	ok, foreign := j.joinAll(ctx, try)
+	ok := j.joinAll(ctx, try)
 	if ctx.Err() != nil {
 		return true
 	}
@@ -163,7 +164,7 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	j.rounds++
 	c := contact{
 		rounds: j.rounds, listed: len(targets) + 1, blind: blind,
-		unresolved: len(j.known) == 0, foreign: foreign != nil && len(ok) == 0, failure: j.failure(foreign),
+		unresolved: len(j.known) == 0, foreign: len(j.foreign) > 0 && len(ok) == 0, failure: j.failure(),
 	}
 	for _, a := range targets {
 		c.others = append(c.others, a.String())
@@ -175,17 +176,18 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	return len(ok) < len(try)
 }
 
-// failure is what the last round failed at, for people: foreign, or the names that cannot be looked up.
-func (j *joiner) failure(foreign error) string {
-	if foreign != nil {
-		return foreign.Error()
-	}
+// failure is what keeps self from the others, for people: somebody who takes it for no member, or names that cannot be looked up.
+func (j *joiner) failure() string {
 	var failed []string
-	for _, e := range j.entries {
-		if err := j.unknown[e]; err != nil {
-			failed = append(failed, err.Error())
+	for a, err := range j.foreign {
+		failed = append(failed, fmt.Sprintf("%s: %v", a, err))
+	}
+	for e, err := range j.unknown {
+		if err != nil && len(j.foreign) == 0 && !slices.Contains(failed, err.Error()) {
+			failed = append(failed, fmt.Sprintf("%s: %v", e.host, err))
 		}
 	}
+	slices.Sort(failed)
 	return strings.Join(failed, "; ")
 }
 
@@ -268,8 +270,8 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 	return err == nil
 }
 
-// joinAll joins all of try, several at a time. It returns those that answered, and why one did not that somebody answers at.
-func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) (ok map[netip.AddrPort]bool, foreign error) {
+// joinAll joins all of try, several at a time, and returns those that answered.
+func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.AddrPort]bool {
 	errs := make([]error, len(try))
 	slots := make(chan struct{}, 8)
 	var wg sync.WaitGroup
@@ -281,14 +283,16 @@ func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) (ok map[neti
 		})
 	}
 	wg.Wait()
-	ok = make(map[netip.AddrPort]bool)
+	ok := make(map[netip.AddrPort]bool)
 	for i, a := range try {
 		if j.report(ctx, failedJoin, a.String(), errs[i]) {
 			ok[a] = true
 		}
 		if errors.Is(errs[i], errForeign) {
-			foreign = fmt.Errorf("%s: %w", a, errs[i])
+			j.foreign[a] = errs[i]
 		}
 	}
-	return ok, foreign
+	// Who does not answer for a while, as in a restart, has not become somebody else.
+	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, _ error) bool { return ok[a] || !slices.Contains(try, a) })
+	return ok
 }

@@ -224,7 +224,8 @@ func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
 	if m.astray(now, s).cause != "" {
 		return false
 	}
-	if m.standalone || now.Sub(m.start) >= m.timing.ColdStart {
+	looked := s.contact.rounds > 0 || len(s.others) > 0 // a round may take longer than a cold start, when names are not answered
+	if m.standalone || looked && now.Sub(m.start) >= m.timing.ColdStart {
 		return true
 	}
 	live, active, known := 0, 0, make(map[string]bool, len(members))

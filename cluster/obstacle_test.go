@@ -41,6 +41,15 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 	}
 }
 
+// Nobody begins before it has looked once, however long that takes.
+func TestNobodyBeginsUnlooked(t *testing.T) {
+	b := newBed(0)
+	b.contact = contact{}
+	if v := b.look(time.Hour).view; v.Joined || v.Ring.Len() != 0 {
+		t.Errorf("joined %v, ring of %d", v.Joined, v.Ring.Len())
+	}
+}
+
 // ExpectTimeout ends that, too.
 func TestAstrayUntilExpectTimeout(t *testing.T) {
 	b := newBed(3)
