@@ -125,7 +125,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		members[mine] = *self
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members), Joined: m.settled && rival == nil,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members, off), Joined: m.settled && rival == nil,
 		Standalone: m.standalone, Problem: off.text, Cause: off.cause, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
@@ -175,7 +175,7 @@ func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member
 	case rival != nil:
 		return Joining, obstacle{CauseRival, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
 	case self.Role == Observer:
-		return Active, obstacle{}
+		return Active, m.astray(now, s)
 	case !m.joined:
 		return Joining, m.astray(now, s)
 	case now.Before(m.flaps.until):
@@ -372,7 +372,7 @@ func (m *machine) short(now time.Time) bool {
 
 // reckon is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
 // that may exist; and what self expects for as long as it has not met as many.
-func (m *machine) reckon(now time.Time, s *sight, members []Member) int {
+func (m *machine) reckon(now time.Time, s *sight, members []Member, off obstacle) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
 		// Whoever goes by another ring may not have seen the leave that self has.
@@ -388,6 +388,9 @@ func (m *machine) reckon(now time.Time, s *sight, members []Member) int {
 	}
 	if m.short(now) {
 		n = max(n, m.expect)
+	}
+	if off.cause != "" {
+		n = max(n, m.ring.Len()+1) // those on the ring do not divide by self
 	}
 	return n
 }

@@ -117,6 +117,20 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	}
 }
 
+// Beside a ring of one, that one admits the whole limit: who stays off it counts itself.
+func TestOffTheRingDividesByOneMore(t *testing.T) {
+	b := newBed(0)
+	b.streams = true
+	b.fill(1)
+	b.others[0].Settled, b.others[0].Peer, b.others[0].NRef = true, "10.0.0.9:7947", 1
+	b.look(0)
+	b.agree()
+	b.look(time.Minute)
+	if v := b.look(time.Minute).view; v.Cause != CauseStreams || v.NRef != 2 {
+		t.Errorf("%q: N_ref %d, want 2", v.Cause, v.NRef)
+	}
+}
+
 // Where nobody counts yet, those that are to count with it decide: one of three that nobody can ask leaves the other two alone.
 func TestStreamsInAColdStart(t *testing.T) {
 	for _, c := range []struct {

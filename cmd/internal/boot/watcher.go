@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -66,7 +67,12 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 			return p
 		},
 		Self:  func() admin.Self { return f.self(cluster.Observer, started, c) },
-		Ready: func() error { return nil }, // what is known is served, and an Envoy keeps what it has
+		Ready: func() error { // what is known is served, and an Envoy keeps what it has
+			if why := c.View().Problem; why != "" {
+				return fmt.Errorf("not ready: cluster (%s)", why)
+			}
+			return nil
+		},
 	}, safe)
 	if err != nil {
 		c.Close()
