@@ -23,6 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/keyward/keyward/lab"
 )
 
 // options are the flags.
@@ -218,7 +220,7 @@ func newArena(o options) (*arena, func(), error) {
 	a, done := &arena{options: o, dir: o.keep}, func() {}
 	var errs [5]error
 	if a.dir == "" {
-		a.dir, errs[0] = os.MkdirTemp("", "keyward-bench-")
+		a.dir, errs[0] = lab.TempDir("keyward-bench-")
 		done = func() { _ = os.RemoveAll(a.dir) }
 	} else {
 		a.dir, errs[0] = filepath.Abs(a.dir)

@@ -175,6 +175,9 @@ func (o *Options) check() error {
 	}
 	fault(o.Node == "", "node: a name is needed")
 	fault(len(o.Node) > MaxID, "node: %d bytes, at most %d", len(o.Node), MaxID)
+	if err := CheckID(ring.ID(o.Node)); err != nil {
+		fault(true, "node: %w", err)
+	}
 	fault(o.Role > Observer, "role: %d is none", o.Role)
 	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)

@@ -89,6 +89,24 @@ func TestBrowsersOfOthers(t *testing.T) {
 	}
 }
 
+// TestCallersThatAreAllowed: what the flags allow is done.
+func TestCallersThatAreAllowed(t *testing.T) {
+	_, addr, httpAddr, _, prom := ratelimit(t, "GRPC_HOST=0.0.0.0", "KEYWARD_ALLOW_NEGATIVE_HITS=any", "KEYWARD_ALLOWED_HOSTS=*.example.org,keyward.example")
+	client := dial(t, addr, nil)
+	full := ask(t, client, peek("another", "key2", "x")).Statuses[0].LimitRemaining
+	ask(t, client, request("another", 3, "key2", "x"))
+	ask(t, client, giveBack(2, "key2", "x"))
+	code, body := post(t, httpAddr, `{"domain":"another","descriptors":[{"hitsAddend":"1","isNegativeHits":true,"entries":[{"key":"key2","value":"x"}]}]}`)
+	if left := ask(t, client, peek("another", "key2", "x")).Statuses[0].LimitRemaining; code != 200 || left != full {
+		t.Errorf("%d %s, %d left of %d", code, body, left, full)
+	}
+	for host, want := range map[string]int{"keyward.example": 200, "a.example.org:9090": 200, "evil.example": 421} {
+		if code, body := post(t, prom+"/v1/self", "", "Host", host); code != want {
+			t.Errorf("%s: %d %.200s", host, code, body)
+		}
+	}
+}
+
 // post sends a body to an address, to /json unless it names another path, with one header set, and says what came of it.
 func post(t *testing.T, to, body string, header ...string) (int, string) {
 	t.Helper()

@@ -63,7 +63,7 @@ func long() bool { return os.Getenv("KEYWARD_LONG") != "" }
 // newLab makes a lab that is stopped at the end, and whose logs are shown when the test fails.
 func newLab(t testing.TB, o lab.Options) *lab.Lab {
 	t.Helper()
-	o.Dir, o.Bin = t.TempDir(), bin(t)
+	o.Dir, o.Bin = tempDir(t), bin(t)
 	l, err := lab.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +83,17 @@ func newLab(t testing.TB, o lab.Options) *lab.Lab {
 		}
 	})
 	return l
+}
+
+// tempDir is a folder that goes with the test, also when it is killed.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := lab.TempDir("keyward-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }

@@ -67,7 +67,7 @@ const measuredName = "measured"
 func startCluster(n int, bin, keep string) (c *cluster, err error) {
 	c = &cluster{n: n, dir: filepath.Join(keep, fmt.Sprint(n)), keep: keep != ""}
 	if !c.keep {
-		if c.dir, err = os.MkdirTemp("", "keyward-idle"); err != nil {
+		if c.dir, err = lab.TempDir("keyward-idle-"); err != nil {
 			return c, err
 		}
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/browser"
 	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/cluster"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
@@ -52,6 +54,8 @@ type Flags struct {
 	ConnectionAge   time.Duration // after which connections between pods are replaced
 	MaxConnections  int           // of each port for Envoys
 	Insecure        bool          // no gossip key, no TLS between pods
+	NegativeHits    string        // local, certificate or any: who may give hits back
+	AllowedHosts    []string      // names by which the HTTP ports are asked, beside addresses and names of the cluster
 	MaxKeys         int           // counters kept exactly
 	DomainQuota     int           // of them, for one domain; 0: half
 	Weight          uint32        // share of the ring
@@ -98,6 +102,8 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.DurationVar(&f.ConnectionAge, "connection-age", time.Hour, "how long a connection between pods lives, so that who loses the right to a certificate does not stay")
 	s.IntVar(&f.MaxConnections, "max-connections", 1024, "connections of each port for Envoys; one more takes the place of the one that was silent longest")
 	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
+	s.StringVar(&f.NegativeHits, "allow-negative-hits", "local", "`callers` who may give hits back (is_negative_hits): local (with a client certificate, on a unix socket, or through a port on loopback), certificate (with a client certificate) or any (/json too)")
+	s.StringSliceVar(&f.AllowedHosts, "allowed-hosts", nil, "`names` by which the HTTP ports may be asked, beside IP addresses, localhost, the machine's name and names of the cluster (without a dot, or ending in .svc or .cluster.local); *.example.org: all names below it")
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.IntVar(&f.DomainQuota, "domain-quota", 0, "of them, at most so many for one domain (default: half)")
 	s.Uint32Var(&f.Weight, "weight", 1, "share of the ring")
@@ -157,6 +163,9 @@ func (f *Flags) validate() error {
 	}
 	if len(f.Node) > ring.MaxID {
 		fail("--node is %d bytes long: Envoy's ring takes at most %d", len(f.Node), ring.MaxID)
+	}
+	if err := cluster.CheckID(ring.ID(f.Node)); err != nil {
+		fail("--node: %w", err)
 	}
 	for _, a := range [...]struct{ name, addr string }{
 		{"gossip", f.Gossip}, {"peer", f.Peer}, {"xds", f.XDS}, {"metrics", f.Metrics}, {"rls-advertise", f.RLSAdvertise},
@@ -250,6 +259,12 @@ func (f *Flags) validateSecurity() error {
 	if set != 0 && set != 3 {
 		errs = append(errs, errors.New("--tls-cert, --tls-key and --tls-ca belong together: give all three"))
 	}
+	if _, ok := refunds()[f.NegativeHits]; !ok {
+		errs = append(errs, fmt.Errorf("--allow-negative-hits %q: want local, certificate or any", f.NegativeHits))
+	}
+	if _, err := browser.NewHosts(f.AllowedHosts...); err != nil {
+		errs = append(errs, fmt.Errorf("--allowed-hosts: %w", err))
+	}
 	if f.Insecure {
 		return errors.Join(errs...)
 	}
@@ -272,6 +287,17 @@ func policies() map[string]handoff.Policy {
 
 // doors are the values of --rls-door.
 func doors() map[string]rls.Kind { return map[string]rls.Kind{"lean": rls.Lean, "grpc": rls.GRPC} }
+
+// refunds are the values of --allow-negative-hits.
+func refunds() map[string]rls.Refunds {
+	return map[string]rls.Refunds{"local": rls.RefundsLocal, "certificate": rls.RefundsCertified, "any": rls.RefundsAny}
+}
+
+// hosts are the names by which the HTTP ports may be asked.
+func (f *Flags) hosts() browser.Hosts {
+	h, _ := browser.NewHosts(f.AllowedHosts...) // validated
+	return h
+}
 
 func hostPort(addr string) error {
 	if addr == "" {

@@ -42,6 +42,7 @@ func TestParseNamesEveryFault(t *testing.T) {
 		"stray", "--gossip", "nowhere", "--ring-capacity", "10000", "--partition", "maybe", "--join", "x:1", "--tls-cert", "a",
 		"--weight", "0", "--peer", "::1:7947", "--route-listener", "edge:80", "--hot-rate", "NaN",
 		"--connection-age", "1ms", "--max-connections", "0", "--rls-door", "front", "--tls-bind-name", "no-place",
+		"--allow-negative-hits", "some", "--allowed-hosts", "http://x,ok.example",
 	}, env("KEYWARD_EXPECT", "many", "POD_NAME", strings.Repeat("n", 129)))
 	if err == nil {
 		t.Fatal("no error")
@@ -49,7 +50,7 @@ func TestParseNamesEveryFault(t *testing.T) {
 	for _, want := range []string{
 		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
 		"--connection-age", "--max-connections", "want one {node}", "want lean or grpc",
-		"KEYWARD_EXPECT", "129 bytes",
+		"KEYWARD_EXPECT", "129 bytes", "want local, certificate or any", `--allowed-hosts: "http://x"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not speak of %q:\n%v", want, err)

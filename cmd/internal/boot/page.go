@@ -174,7 +174,7 @@ func (m *Sidecar) why(part string) string {
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
 	const most = 256 // connections
 	log, gate := s.log, s.gates.Surface("metrics")
-	o.Refuse = gate.Refuse
+	o.Refuse, o.Hosts = gate.Refuse, s.flags.hosts()
 	srv := admin.Server(o)
 	gate.Watch(srv)
 	var open []net.Listener

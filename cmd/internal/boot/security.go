@@ -74,9 +74,6 @@ func (s *security) reload() certs.Reload {
 
 // peer secures the members' streams, if there are certificates.
 func (s *security) peer(o *peer.Options) error {
-	if err := cluster.CheckID(o.Self); err != nil { // others would not know of it, and it would count alone
-		return fmt.Errorf("--node: %w", err)
-	}
 	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Surface("peer").Refuse
 	if s.flags.TLS.Empty() {
 		return nil

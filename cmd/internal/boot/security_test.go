@@ -42,8 +42,8 @@ func TestBoundNames(t *testing.T) {
 // A member whose name others refuse does not start: it would count alone.
 func TestNameThatOthersRefuse(t *testing.T) {
 	for _, name := range []ring.ID{"*", "ns/pod", "a\nb"} {
-		s := newSecurity(&Flags{}, certs.Files{}, newRegistry(), slog.New(slog.DiscardHandler))
-		if err := s.peer(&peer.Options{Self: name}); err == nil || !strings.Contains(err.Error(), "--node") {
+		_, err := Parse("sidecar", "", []string{"--node", string(name)}, func(string) string { return "" })
+		if err == nil || !strings.Contains(err.Error(), "--node") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

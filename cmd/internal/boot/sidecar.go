@@ -313,7 +313,7 @@ func (m *Sidecar) startDoors() error {
 		Service: m.service, Health: m.health, Logger: m.log,
 		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
 		GRPC:  rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
-		Gates: m.security.gates, MaxConn: m.flags.MaxConnections,
+		Gates: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: refunds()[m.flags.NegativeHits], Hosts: m.flags.hosts(),
 	}
 	kind := doors()[m.flags.RLSDoor]
 	own := rls.Door{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}

@@ -66,7 +66,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 			p.XDS = x.status()
 			return p
 		},
-		Self:  func() admin.Self { return f.self(cluster.Observer, started, c) },
+		Self: func() admin.Self { return f.self(cluster.Observer, started, c) },
 		Ready: func() error { // what is known is served, and an Envoy keeps what it has
 			if why := c.View().Problem; why != "" {
 				return fmt.Errorf("not ready: cluster (%s)", why)
