@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/keyward/keyward/ring"
@@ -26,21 +25,21 @@ type machine struct {
 	newRing func([]ring.Member) *ring.Ring // see Options
 	start   time.Time
 
-	linked   time.Time // since when self lacks streams; zero if it does not
-	company  bool      // it has met another counting member
-	joined   bool      // may take a place on the ring
-	met      time.Time // when it might for the first time, or again after it was held back
-	settled  bool      // and others count, or it has seen everyone take their places, so that it may trust its own
-	enough   bool      // it has met as many members as it expects, see Member.Met
-	ready    time.Time // since when self waits for its turn; zero if it does not
-	flaps    flaps
-	ring     *ring.Ring
-	reformed time.Time     // when ring was adopted
-	seats    []ring.Member // of ring, by ID
-	waiting  time.Time     // since when a mere join waits to be adopted; zero if none does
-	nref     reference
-	left     map[ring.ID]time.Time // who went having handed over, and when
-	view     *View
+	linked      time.Time // since when self lacks streams; zero if it does not
+	accompanied bool      // it has met another counting member
+	joined      bool      // may take a place on the ring
+	met         time.Time // when it might for the first time, or again after it was held back
+	settled     bool      // and others count, or it has seen everyone take their places, so that it may trust its own
+	enough      bool      // it has met as many members as it expects, see Member.Met
+	ready       time.Time // since when self waits for its turn; zero if it does not
+	flaps       flaps
+	ring        *ring.Ring
+	reformed    time.Time     // when ring was adopted
+	seats       []ring.Member // of ring, by ID
+	waiting     time.Time     // since when a mere join waits to be adopted; zero if none does
+	nref        reference
+	left        map[ring.ID]time.Time // who went having handed over, and when
+	view        *View
 }
 
 // sight is what is known at one moment.
@@ -103,7 +102,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	}
 	m.settled = m.settled || m.joined && running(&s.self, members)
 	m.enough = m.enough || m.expect > 0 && m.meets(&s.self, members)
-	m.company = m.company || slices.ContainsFunc(members, func(x Member) bool { return x.Role == Counter && x.Inst != s.self.Inst })
+	m.accompanied = m.accompanied || slices.ContainsFunc(members, func(x Member) bool { return x.Role == Counter && x.Inst != s.self.Inst })
 	m.flaps.meet(now, &s.self, members, m.timing.Hold)
 	m.remember(now, s.gone)
 	o := outcome{rival: rival, self: s.self}
@@ -217,50 +216,6 @@ func (m *machine) fits(self *Member, members []Member) bool {
 // seated says whether self, being active, is among those that fit.
 func seated(self *Member, members []Member, capacity int) bool {
 	return slices.Contains(places(members, capacity), self.place())
-}
-
-// mayJoin says whether self may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
-func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
-	if m.astray(now, s).cause != "" {
-		return false
-	}
-	looked := s.contact.rounds > 0 || len(s.others) > 0 // a round may take longer than a cold start, when names are not answered
-	if m.standalone || looked && now.Sub(m.start) >= m.timing.ColdStart {
-		return true
-	}
-	live, active, known := 0, 0, make(map[string]bool, len(members))
-	for i := range members {
-		x := &members[i]
-		known[x.Gossip] = true
-		if x.Role != Counter || x.Inst == s.self.Inst {
-			continue
-		}
-		live++
-		if x.State == Active {
-			active++
-		}
-	}
-	reached := 0
-	for _, a := range s.contact.others {
-		if known[a] || len(s.others) > 0 && slices.Contains(s.contact.reached, a) {
-			reached++
-		}
-	}
-	all := len(s.contact.others)
-	switch {
-	case live == 0 && s.contact.rounds == 0: // nobody was looked for yet
-		return false
-	case s.self.Role == Counter && m.expect > 0 && live+1 >= m.expect:
-		return true
-	case s.contact.rounds == 0:
-		return false
-	case active > 0, reached > 0 && reached == all:
-		return true
-	case reached == 0 && !s.contact.blind && s.self.Role == Counter && strings.HasSuffix(string(s.self.ID), "-0"):
-		return true
-	default:
-		return m.expect == 0 && all == 0 && now.Sub(m.start) >= m.timing.Alone
-	}
 }
 
 // adopt moves to the ring that members ask for. Losses count at once, for a key whose owner is gone has none; mere
@@ -383,7 +338,7 @@ func (m *machine) reckon(now time.Time, s *sight, members []Member, off obstacle
 	switch {
 	case m.astray(now, s).cause != "":
 		n = max(n, m.expect, s.contact.listed, 2) // there is one at least, or there would be nobody to join
-	case !m.settled, m.expect == 0 && !m.company && !m.gaveUp(now):
+	case !m.settled, m.expect == 0 && !m.accompanied && !m.gaveUp(now):
 		n = max(n, m.expect, s.contact.listed)
 	}
 	if m.short(now) {

@@ -128,7 +128,7 @@ func TestNoNetworkIsLeft(t *testing.T) {
 		spaces, err1 := exec.Command("ip", "netns", "list").Output()
 		devices, err2 := exec.Command("ip", "-o", "link").Output()
 		if all := string(spaces) + string(devices); strings.Contains(all, id) || err1 != nil || err2 != nil {
-			return fmt.Errorf("%s %v %v", all, err1, err2)
+			return fmt.Errorf("%s: %w", all, errors.Join(err1, err2))
 		}
 		return nil
 	}); err != nil {
@@ -196,7 +196,7 @@ func (f *family) gone(t *testing.T) {
 			}
 		}
 		if left, err := os.ReadDir(f.tmp); f.mode != "kernel alone" && (err != nil || len(left) > 0) {
-			return fmt.Errorf("left: %v, %v", left, err)
+			return fmt.Errorf("left: %v, %w", left, err)
 		}
 		return nil
 	}); err != nil {

@@ -118,7 +118,7 @@ func TestAbsentFilesOfXDS(t *testing.T) {
 	})
 	await("a member on the ring that has no rules", func(ctx context.Context) error {
 		if err := ready(ctx); err == nil || !strings.Contains(err.Error(), "rules") {
-			return fmt.Errorf("readiness: %v", err)
+			return fmt.Errorf("readiness: %w", err)
 		}
 		return nil
 	})
