@@ -169,7 +169,7 @@ func (d *demo) leavesNothing(t *testing.T) {
 	if err := lab.Await(ctx, "nothing to be left", func(context.Context) error {
 		files, err := os.ReadDir(d.tmp)
 		if left := d.left(); err != nil || len(left)+len(files) > 0 {
-			return fmt.Errorf("processes %q, files %v, %v", left, files, err)
+			return fmt.Errorf("processes %q, files %v, %w", left, files, err)
 		}
 		return nil
 	}); err != nil {
@@ -250,7 +250,7 @@ func TestDemoOutlivesItsShell(t *testing.T) {
 		defer cancel()
 		if err := lab.Await(ctx, want, func(context.Context) error {
 			if b, err := os.ReadFile(log); !bytes.Contains(b, []byte(want)) {
-				return fmt.Errorf("%s, %v", b, err)
+				return fmt.Errorf("%s, %w", b, err)
 			}
 			return nil
 		}); err != nil {
