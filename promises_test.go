@@ -3,9 +3,11 @@ package keyward
 import (
 	"fmt"
 	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // promisesPage lists the promises and the tests that hold them.
@@ -17,6 +19,22 @@ var promising = []string{"README.md", "SECURITY.md", "docs/bounds.md", "docs/sec
 // promiseWords make a promise of the sentence that contains one of them outside quotation marks. promisesPage lists them, too.
 var promiseWords = regexp.MustCompile(
 	`(?i)\b(never|at most|cannot|can not|exact|exactly|no more than|not more than|always|nothing|is lost|nobody else)\b`)
+
+// TestPromises requires that docs/promises.md lists every promise, that each of its rows is about a sentence that still exists, and
+// that the tests it names exist.
+func TestPromises(t *testing.T) {
+	texts := map[string]string{}
+	for _, file := range append([]string{promisesPage}, promising...) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[file] = string(b)
+	}
+	for _, fault := range promiseFaults(os.DirFS("."), texts) {
+		t.Error(fault)
+	}
+}
 
 // sentence is a sentence of a document, without links and emphasis, or the name of a table's row.
 type sentence struct {
