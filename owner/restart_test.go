@@ -6,14 +6,15 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/limit"
 )
 
 // A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those hits, and the new boot
 // has nothing to report: beyond the slack, only the member's part of it is added.
 func TestApproximateForgetsAtMostItsPart(t *testing.T) {
-	const limit, slack, members = 1000, 200, 4
+	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
-	q := ask(1, limit, 365*24*time.Hour, 1)
+	q := ask(1, most, 365*24*time.Hour, 1)
 	q.Mechanism, q.Knobs = Approximate, &lease.Knobs{Slack: slack}
 	owner := w.ring().At(w.ring().Owner(q.Owner)).ID
 	restarted := w.ids()[0]
@@ -38,7 +39,33 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 		t.Errorf("%d admitted, the owner knows of %d: %d are lost, want %d", sum.admitted, known, lost, slack/members)
 	}
 	w.pour(q, 2000, 3*time.Second, &sum)
-	if sum.admitted < limit || sum.admitted > limit+slack+slack/members {
-		t.Errorf("%d of %d admitted, want at most %d more", sum.admitted, limit, slack+slack/members)
+	if sum.admitted < most || sum.admitted > most+slack+slack/members {
+		t.Errorf("%d of %d admitted, want at most %d more", sum.admitted, most, slack+slack/members)
+	}
+}
+
+// All members restart. Their counters are gone, so a key has its limit again: a window once more L, a bucket once more its depth.
+func TestAllMembersRestart(t *testing.T) {
+	for _, alg := range algorithms {
+		w := newNetwork(t, 1, Options{}, "a", "b", "c")
+		q := ask(1, 200, 365*24*time.Hour, 1)
+		q.Rule.Algorithm = alg
+		spent := uint64(200)
+		if alg == limit.TokenBucket || alg == limit.LeakyBucket {
+			q.Rule.Burst, spent = 30, 30
+		}
+		for boot := range 2 {
+			var sum tally
+			w.pour(q, 2000, 500*time.Millisecond, &sum)
+			if sum.admitted != spent {
+				t.Errorf("%v, boot %d: %d admitted, want %d", alg, boot, sum.admitted, spent)
+			}
+			for _, id := range w.ids() {
+				w.boot(id, handoff.Active)
+			}
+			w.queue = nil
+			w.adopt()
+			w.run(6 * time.Second)
+		}
 	}
 }
