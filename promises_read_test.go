@@ -111,11 +111,11 @@ type testNames struct {
 	folders map[string]testFolder
 }
 
-// check returns an error if no test is called ref: folder.TestName or folder.TestName/subtest. A subtest exists if its name, with
-// spaces or underscores, is a string in the test's file.
+// check returns an error if no test is called ref: folder.TestName or folder.TestName/subtest, without a folder in the root. A subtest exists if
+// its name, with spaces or underscores, is a string in the test's file.
 func (n *testNames) check(ref string) error {
 	folder, name, ok := strings.Cut(ref, ".")
-	if !ok || folder == "" {
+	if !ok {
 		return errors.New("not of the form folder.TestName")
 	}
 	name, sub, _ := strings.Cut(name, "/")

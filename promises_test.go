@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,6 +35,62 @@ func TestPromises(t *testing.T) {
 	for _, fault := range promiseFaults(os.DirFS("."), texts) {
 		t.Error(fault)
 	}
+}
+
+var (
+	bareTest = regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
+	testFile = regexp.MustCompile("`([a-z0-9/_*]+_test\\.go)`")
+)
+
+// TestNamedTestsExist requires that the tests and the files of tests that the documents themselves name exist, and that no row of a table with
+// the column "test" lacks one.
+func TestNamedTestsExist(t *testing.T) {
+	known := allTests(t)
+	for _, file := range promising {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		column := false
+		for i, line := range strings.Split(string(b), "\n") {
+			for _, m := range bareTest.FindAllStringSubmatch(line, -1) {
+				if !known[m[1]] {
+					t.Errorf("%s:%d: no folder has a test %s; name one that exists", file, i+1, m[1])
+				}
+			}
+			for _, m := range testFile.FindAllStringSubmatch(line, -1) {
+				if found, err := filepath.Glob(m[1]); err != nil || len(found) == 0 {
+					t.Errorf("%s:%d: no file %s; name one that exists", file, i+1, m[1])
+				}
+			}
+			row := cells(line)
+			last := strings.TrimSpace(row[len(row)-1])
+			column = strings.HasPrefix(line, "|") && (column || last == "test")
+			if column && last == "" {
+				t.Errorf("%s:%d: this row names no test; write one that goes beyond its bound", file, i+1)
+			}
+		}
+	}
+}
+
+// allTests returns the names of all tests of this module.
+func allTests(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	folders := map[string]bool{}
+	for _, file := range testFiles(t) {
+		folders[filepath.ToSlash(filepath.Dir(file))] = true
+	}
+	for folder := range folders {
+		read := readTests(os.DirFS("."), folder)
+		if read.err != nil {
+			t.Fatal(read.err)
+		}
+		for name := range read.tests {
+			names[name] = true
+		}
+	}
+	return names
 }
 
 // sentence is a sentence of a document, without links and emphasis, or the name of a table's row.
