@@ -2,6 +2,7 @@ package h2
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -64,6 +65,9 @@ func (k *Call) Header(i int) string { return k.headers[i] }
 
 // Began is when the call's headers were read, to within the time that it takes to go through what was read at once.
 func (k *Call) Began() time.Time { return k.began }
+
+// RemoteAddr is where the call came from.
+func (k *Call) RemoteAddr() net.Addr { return k.conn.raw.RemoteAddr() }
 
 // Timeout is what is left of grpc-timeout at now, at least a nanosecond; 0 is none.
 func (k *Call) Timeout(now time.Time) time.Duration {

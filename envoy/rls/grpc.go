@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"math"
+	"net"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	grpctap "google.golang.org/grpc/tap"
 
@@ -57,6 +59,7 @@ type GRPCOptions struct {
 	ConnectionAge     time.Duration // GRPC_MAX_CONNECTION_AGE; 0 for ever
 	ConnectionAgeMore time.Duration // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
 	Refunds           bool          // callers may give hits back
+	LocalRefunds      bool          // callers on a loopback address may
 }
 
 // NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
@@ -114,7 +117,11 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		o.Gate.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
-	o.withhold(&c.Request)
+	var addr net.Addr
+	if p, ok := peer.FromContext(ctx); ok {
+		addr = p.Addr
+	}
+	o.withhold(&c.Request, addr)
 	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), Came: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)

@@ -80,7 +80,7 @@ func (d *lean) Serve(k *h2.Call) {
 		k.Fail(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
 		return
 	}
-	d.options.withhold(&c.Request)
+	d.options.withhold(&c.Request, k.RemoteAddr())
 	now := time.Now() // once for both: reading the clock costs a hundredth of a call
 	from := Caller{Key: k.Header(headerKey), Came: now, Timeout: k.Timeout(now)}
 	if try := k.Header(headerTry); try != "" && len(try) <= maxTry {

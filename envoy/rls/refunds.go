@@ -10,27 +10,29 @@ type Refunds uint8
 
 // The choices.
 const (
-	RefundsLocal     Refunds = iota // doors that ask for a client's certificate, unix sockets and loopback addresses
+	RefundsLocal     Refunds = iota // doors that ask for a client's certificate, unix sockets, and callers on a loopback address
 	RefundsCertified                // doors that ask for a client's certificate
 	RefundsAny                      // all doors, and /json
 )
 
-// through reports whether hits may be given back through a door that listens at addr.
-func (r Refunds) through(d *Door, addr net.Addr) bool {
-	if r == RefundsAny || d.TLS != nil && d.TLS.ClientAuth == tls.RequireAndVerifyClientCert {
-		return true
-	}
-	tcp, _ := addr.(*net.TCPAddr)
-	return r == RefundsLocal && (d.Unix || tcp != nil && tcp.IP.IsLoopback())
+// through reports whether all callers of a door may give hits back.
+func (r Refunds) through(d *Door) bool {
+	return r == RefundsAny || d.TLS != nil && d.TLS.ClientAuth == tls.RequireAndVerifyClientCert || r == RefundsLocal && d.Unix
+}
+
+// loopback reports whether a caller is on this machine.
+func loopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // negativeHits is why a call's refunds are refused, in keyward_refused_total.
 const negativeHits = "negative_hits"
 
-// withhold has a request give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
+// withhold has a request from addr give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
 // its other descriptors through uncounted.
-func (o *GRPCOptions) withhold(r *Request) {
-	if !o.Refunds && r.keepRefunds() {
+func (o *GRPCOptions) withhold(r *Request, addr net.Addr) {
+	if !o.Refunds && !(o.LocalRefunds && loopback(addr)) && r.keepRefunds() {
 		o.Gate.Refuse(negativeHits)
 	}
 }

@@ -86,7 +86,7 @@ func Start(o ServerOptions) (*Server, error) {
 		if o.Gates != nil {
 			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
 		}
-		opts.Refunds = o.Refunds.through(&d, listeners[i].Addr())
+		opts.Refunds, opts.LocalRefunds = o.Refunds.through(&d), o.Refunds == RefundsLocal
 		listen := opts.Gate.Listen
 		if d.Kind == Lean { // gRPC does not tell when a call has come
 			listen = opts.Gate.ListenInTurn

@@ -102,7 +102,7 @@ func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.DurationVar(&f.ConnectionAge, "connection-age", time.Hour, "how long a connection between pods lives, so that who loses the right to a certificate does not stay")
 	s.IntVar(&f.MaxConnections, "max-connections", 1024, "connections of each port for Envoys; one more takes the place of the one that was silent longest")
 	s.BoolVar(&f.Insecure, "insecure", false, "no gossip key and no TLS between pods: for a laptop")
-	s.StringVar(&f.NegativeHits, "allow-negative-hits", "local", "`callers` who may give hits back (is_negative_hits): local (with a client certificate, on a unix socket, or through a port on loopback), certificate (with a client certificate) or any (/json too)")
+	s.StringVar(&f.NegativeHits, "allow-negative-hits", "local", "`callers` who may give hits back (is_negative_hits): local (with a client certificate, on a unix socket, or from this machine), certificate (with a client certificate) or any (/json too)")
 	s.StringSliceVar(&f.AllowedHosts, "allowed-hosts", nil, "`names` by which the HTTP ports may be asked, beside IP addresses, localhost, the machine's name and names of the cluster (without a dot, or ending in .svc or .cluster.local); *.example.org: all names below it")
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "counters kept exactly; more go to a sketch that never admits too much")
 	s.IntVar(&f.DomainQuota, "domain-quota", 0, "of them, at most so many for one domain (default: half)")
