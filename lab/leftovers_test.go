@@ -149,7 +149,7 @@ type family struct {
 
 func startFamily(t *testing.T, mode string) *family {
 	t.Helper()
-	f := &family{tmp: t.TempDir(), mode: mode, cmd: exec.Command(os.Args[0])}
+	f := &family{tmp: t.TempDir(), mode: mode, cmd: exec.Command("env", "--default-signal=HUP", os.Args[0])} // which nohup has all ignore
 	f.cmd.Env = append(os.Environ(), parentMode+"="+mode, "TMPDIR="+f.tmp)
 	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := f.cmd.StdinPipe()

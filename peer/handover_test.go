@@ -255,7 +255,8 @@ func TestOldMembers(t *testing.T) {
 // All counters of a leaver arrive.
 func TestTransfer(t *testing.T) {
 	ms := newCluster(t, 2)
-	const keys = 6000 // half of them in a dozen chunks
+	await(t, "the ring", func() bool { return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete }) // or some of the questions wait
+	const keys = 6000                                                                                             // half of them in a dozen chunks
 	for i := range keys {
 		q := question(fmt.Sprint("many ", i), 10, 1)
 		ms[0].node.Take(ms[0].Now(), &q)

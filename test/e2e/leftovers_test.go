@@ -33,7 +33,7 @@ type demo struct {
 // startDemo starts a command on a terminal of its own and waits until it has written what is wanted.
 func startDemo(t *testing.T, want string, command ...string) *demo {
 	t.Helper()
-	d := &demo{tmp: t.TempDir(), cmd: exec.Command(command[0], command[1:]...)}
+	d := &demo{tmp: t.TempDir(), cmd: exec.Command("env", append([]string{"--default-signal=HUP"}, command...)...)} // nohup has all ignore it
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.tmp, "ENVOY_BIN="+envoyBinary(t), "TERM=xterm")
 	tty, screen := terminal(t)
 	defer screen.Close()
