@@ -42,7 +42,7 @@ type timeline struct {
 
 func newClock(start time.Time, s source) *clock {
 	c := &clock{start: start, source: s}
-	c.line.Store(&timeline{wall: start.UnixNano()})
+	c.line.Store(&timeline{wall: start.Add(buildSkew).UnixNano()})
 	return c
 }
 
@@ -61,7 +61,7 @@ func (c *clock) read() reading {
 		return c.source.read()
 	}
 	boot, now := bootTime(), time.Now()
-	return reading{mono: int64(now.Sub(c.start)), wall: now.UnixNano(), boot: boot}
+	return reading{mono: int64(now.Sub(c.start)), wall: now.Add(buildSkew).UnixNano(), boot: boot}
 }
 
 // off is how far the wall clock is ahead of the told time.

@@ -202,7 +202,7 @@ func TestBrokenMembers(t *testing.T) {
 	for i, b := range benches {
 		all[i].repair(t, b)
 	}
-	compareTable(t, "../../docs/troubleshooting.md", brokenTable(all))
+	compareTable(t, "TestBrokenMembers", brokenTable(all))
 }
 
 // refuses waits until the member says why it is not ready.
@@ -277,6 +277,14 @@ func (x *broken) judge(t *testing.T, b *bench) {
 		t.Errorf("%s is 0", x.metric)
 	}
 	x.diagnosed(t, b)
+	if x.cause == "gossip" { // a member that is well knows no name of it, and names where it is
+		found, _ := examine(t.Context(), t, "--member", b.l.Sidecars[0].Metrics)
+		if !slices.ContainsFunc(found, func(d diagnosis) bool {
+			return d.Check == "gossip keys" && d.Level == "warn" && strings.Contains(d.Text, "from 127.0.0.1 (")
+		}) {
+			t.Errorf("doctor that asks others: %+v", found)
+		}
+	}
 	at, there := spendAt(t, b.sidecar.RLS, "k-"+x.name, 105), spendAt(t, b.l.Sidecars[0].RLS, "k-"+x.name, 105)
 	if at > 50 || there != 100 || x.name == "bad-rules" && at != 0 {
 		t.Errorf("%d admitted of 100, and %d by the others", at, there)
@@ -358,10 +366,11 @@ func brokenTable(all []broken) string {
 	return b.String()
 }
 
-// compareTable holds that a page has a table as the test made it; with KEYWARD_WRITE=1 it is put there.
-func compareTable(t *testing.T, page, table string) {
+// compareTable holds that the manual has a table as a test made it; with KEYWARD_WRITE=1 it is put there.
+func compareTable(t *testing.T, by, table string) {
 	t.Helper()
-	const begin, end = "<!-- made by TestBrokenMembers: begin -->\n", "<!-- end -->"
+	const page, end = "../../docs/troubleshooting.md", "<!-- end -->"
+	begin := "<!-- made by " + by + ": begin -->\n"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
