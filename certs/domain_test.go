@@ -1,0 +1,12 @@
+package certs
+
+import "testing"
+
+// A star in place of the trust domain matches nothing but itself, whatever the rest of the pattern is.
+func TestTrustDomainIsNoPattern(t *testing.T) {
+	for _, pattern := range []string{"spiffe://*/ns/a/sa/rl", "spiffe://*/ns/*/sa/rl", "spiffe://*/*/*/*/*", "spiffe://*"} {
+		if matches("spiffe://td/ns/a/sa/rl", pattern) {
+			t.Errorf("%s matches a name of trust domain td", pattern)
+		}
+	}
+}
