@@ -34,7 +34,8 @@ what goes away and what differs, and the steps there, each with the way back. It
   --patch FILE   the manifest with Keyward in it: the image; for more than one replica also a headless Service, KEYWARD_JOIN,
                  ports and the Secret of certificates. Variables of the store stay, so that the way back is as short; with
                  --clean they go.
-  --values FILE  values for charts/keyward that serve the same rules with the same settings
+  --values FILE  values for charts/keyward that serve the same rules with the same settings. networkPolicy.envoyFrom names the
+                 Envoys in the manifest; if it has none, name them there: until then the API server refuses the release.
 
 FILE may be -, standard output. Exit code 1: the rules do not load.`,
 		Example: `  keyward migrate -f ratelimit.yaml
@@ -191,11 +192,11 @@ func printMigration(out io.Writer, r *migrate.Report) error {
 	for i, s := range r.Steps {
 		fmt.Fprintf(out, "%d. %s\n", i+1, s.Title)
 		for _, line := range s.Do {
-			fmt.Fprintf(out, "     %s\n", line)
+			fmt.Fprintf(out, "     %s\n", printable(line))
 		}
 		fmt.Fprintln(out, "   back:")
 		for _, line := range s.Back {
-			fmt.Fprintf(out, "     %s\n", line)
+			fmt.Fprintf(out, "     %s\n", printable(line))
 		}
 	}
 	return nil

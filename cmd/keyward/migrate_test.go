@@ -38,9 +38,12 @@ func TestMigrateWrites(t *testing.T) {
 	if out, err := run(t, "migrate", "-f", movedManifest, "--patch", patch, "--values", values, "--image", "example.org/keyward:1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for file, want := range map[string]string{patch: "image: example.org/keyward:1 # pinned on purpose", values: "replicaCount: 3"} {
-		if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), want) {
-			t.Errorf("%s: %v, no %q", file, err, want)
+	for _, want := range [][2]string{
+		{patch, "image: example.org/keyward:1 # pinned on purpose"}, {values, "replicaCount: 3"},
+		{values, "networkPolicy:\n    envoyFrom:\n        - namespaceSelector:\n            matchLabels:\n                kubernetes.io/metadata.name: ingress\n"},
+	} {
+		if b, err := os.ReadFile(want[0]); err != nil || !strings.Contains(string(b), want[1]) {
+			t.Errorf("%s: %v, no %q", want[0], err, want[1])
 		}
 	}
 	out, err := run(t, "migrate", "-f", movedManifest, "--patch", "-", "--replicas", "1")
@@ -63,6 +66,9 @@ func TestMigrateOfAnEnvironment(t *testing.T) {
 	out, err := run(t, "migrate", "--env-file", env, "--rules", rules)
 	if err == nil || !strings.Contains(err.Error(), "the rules do not load") || !strings.Contains(out, "memcached counts after the answer") || !strings.Contains(out, "# image: ") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out, "1. First name the Envoys.") || !strings.Contains(out, "# fill in networkPolicy.envoyFrom in values.yaml") {
+		t.Errorf("it does not say first that the Envoys are to be named:\n%s", out)
 	}
 	for want, args := range map[string][]string{
 		"what is to be moved": {}, "--patch wants -f": {"--env-file", env, "--patch", "-"}, "want 1 to": {"--env-file", env, "--replicas", "-1"},

@@ -145,12 +145,13 @@ type chartValues struct {
 	Environment  map[string]string `yaml:"environment,omitempty"`
 	ExtraEnv     []yaml.Node       `yaml:"extraEnv,omitempty"`
 	Rules        map[string]string `yaml:"rules,omitempty"`
+	Network      networkPolicy     `yaml:"networkPolicy"`
 }
 
 // Values is a values.yaml for charts/keyward. Variables that say where rules are and which ports are served are left to the
 // chart; those that come from Secrets become extraEnv.
 func (d *Deployment) Values() ([]byte, error) {
-	v := chartValues{Mode: "deployment", ReplicaCount: d.Replicas, Environment: map[string]string{}, Rules: map[string]string{}}
+	v := chartValues{Mode: "deployment", ReplicaCount: d.Replicas, Environment: map[string]string{}, Rules: map[string]string{}, Network: d.policy()}
 	for _, x := range d.Env.Variables(false) {
 		value, _ := d.Env.get(x.Name)
 		if x.Fate != native && x.Fate != own || chartSets(x.Name) {

@@ -7,7 +7,7 @@ import (
 
 // steps are the way there, each with the way back. docs/migration.md says more of each.
 func (d *Deployment) steps() []Step {
-	steps := []Step{d.checkStep()}
+	steps := []Step{d.envoysStep(), d.checkStep()}
 	if d.Replicas > 1 {
 		steps = append(steps, d.secretStep())
 	}
@@ -48,12 +48,11 @@ func (d *Deployment) mirrorSteps() []Step {
 	return []Step{{
 		Title: "Careful: run Keyward beside the old service, with nobody asking it yet, and a mirror before both.",
 		Do: []string{
-			"keyward migrate " + d.source() + " --values values.yaml",
-			"helm install keyward charts/keyward -f values.yaml",
-			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # where Envoys reach it",
+			d.helm("install keyward charts/keyward -f values.yaml"),
+			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # in pods labelled app=ratelimit-mirror, where Envoys reach it",
 			"# point Envoy's rate limit cluster at the mirror: callers go on to get the old verdicts",
 		},
-		Back: []string{"# point Envoy's rate limit cluster at the old service", "helm uninstall keyward"},
+		Back: []string{"# point Envoy's rate limit cluster at the old service", d.helm("uninstall keyward")},
 	}, {
 		Title: "When a whole window of every rule has gone by with no unexplained difference, let Keyward's verdicts count.",
 		Do: []string{
@@ -132,12 +131,23 @@ func (d *Deployment) name() string {
 	return name
 }
 
-// kubectl is a command in the workload's namespace.
-func (d *Deployment) kubectl(rest string) string {
-	if d.Manifest != nil && d.Manifest.workload != nil {
-		if ns := text(at(d.Manifest.workload, "metadata", "namespace")); ns != "" {
-			return "kubectl -n " + ns + " " + rest
-		}
+// namespace is the workload's; empty: the file does not say.
+func (d *Deployment) namespace() string {
+	if d.Manifest == nil {
+		return ""
 	}
-	return "kubectl " + rest
+	return text(at(d.Manifest.workload, "metadata", "namespace"))
+}
+
+// kubectl is a command in the workload's namespace.
+func (d *Deployment) kubectl(rest string) string { return d.inNamespace("kubectl", rest) }
+
+// helm is the same of Helm.
+func (d *Deployment) helm(rest string) string { return d.inNamespace("helm", rest) }
+
+func (d *Deployment) inNamespace(program, rest string) string {
+	if ns := d.namespace(); ns != "" {
+		return program + " -n " + ns + " " + rest
+	}
+	return program + " " + rest
 }
