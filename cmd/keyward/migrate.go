@@ -35,7 +35,7 @@ what goes away and what differs, and the steps there, each with the way back. It
                  ports and the Secret of certificates. Variables of the store stay, so that the way back is as short; with
                  --clean they go.
   --values FILE  values for charts/keyward that serve the same rules with the same settings. networkPolicy.envoyFrom names the
-                 Envoys in the manifest; if it has none, name them there: until then the API server refuses the release.
+                 Envoys in the manifest; if it has none, name them there: until then Helm refuses the values.
 
 FILE may be -, standard output. Exit code 1: the rules do not load.`,
 		Example: `  keyward migrate -f ratelimit.yaml

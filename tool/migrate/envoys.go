@@ -22,14 +22,14 @@ type selector struct {
 
 // networkPolicy is the value of this name of charts/keyward.
 type networkPolicy struct {
-	EnvoyFrom []peer `yaml:"envoyFrom"`
+	EnvoyFrom []any `yaml:"envoyFrom"` // of peer, or fillIn
 }
 
 const (
 	namespaceLabel = "kubernetes.io/metadata.name" // Kubernetes sets it on every namespace
-	// unknownNamespace is to be replaced in the values. It is not a valid value of a label, so the API server refuses a release
-	// that still has it. Installed, that would be a release that no Envoy can ask.
-	unknownNamespace = "<fill in: the namespace of the Envoys that ask>"
+	// fillIn stands for peers that are not known. It is not a peer, so the chart's schema has Helm refuse the values before anything
+	// is installed. The API server would be too late: Helm installs the rest of a release whose policy is refused.
+	fillIn = "fill in the Envoys that ask, such as {namespaceSelector: {matchLabels: {" + namespaceLabel + ": NAMESPACE}}}"
 )
 
 func inNamespace(name string) *selector {
@@ -115,13 +115,16 @@ func (p peer) String() string {
 	return fmt.Sprintf("%s of %s", pods, where)
 }
 
-// policy names who may ask the new service: the mirror and the Envoys of the file. Where the file has none, a text is to be replaced.
+// policy names who may ask the new service: the mirror and the Envoys of the file. Where the file has none, fillIn is in their place.
 func (d *Deployment) policy() networkPolicy {
-	found := d.envoys()
-	if len(found) == 0 {
-		found = []peer{{NamespaceSelector: inNamespace(unknownNamespace)}}
+	var from []any
+	for _, p := range d.envoys() {
+		from = append(from, p)
 	}
-	return networkPolicy{EnvoyFrom: append(found, mirror())}
+	if len(from) == 0 {
+		from = append(from, fillIn)
+	}
+	return networkPolicy{EnvoyFrom: append(from, mirror())}
 }
 
 // envoysStep names the Envoys before anything is installed.
@@ -137,7 +140,7 @@ func (d *Deployment) envoysStep() Step {
 		}
 		s.Do = append(s.Do, "# add any other Envoys that ask the old service")
 	} else {
-		s.Do = append(s.Do, "# fill in networkPolicy.envoyFrom in values.yaml: no Envoy was found. Until you do, the API server refuses the release")
+		s.Do = append(s.Do, "# fill in networkPolicy.envoyFrom in values.yaml: no Envoy was found. Until you do, Helm refuses the values")
 	}
 	s.Do = append(s.Do,
 		"# it also names the mirror of the steps below: "+mirror().String(),
