@@ -135,6 +135,11 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("a cluster as it should be: %+v", d)
 		}
 	}
+	for _, m := range l.Sidecars { // of the doctor's own probes nobody complains
+		if log := m.Tail(1 << 20); strings.Contains(log, "turned away") {
+			t.Errorf("%s complains of the doctor:\n%s", m.Name, log)
+		}
+	}
 	if out, code := tool(t.Context(), t, "xds", "status", "--member", l.Sidecars[0].Metrics); code != 0 || !strings.Contains(out, "in step") || !strings.Contains(out, "all servers serve the same") {
 		t.Errorf("xds status: %d\n%s", code, out)
 	}
@@ -218,7 +223,7 @@ func doctorFindsMembers(t *testing.T, l *lab.Lab) {
 		{plant{"another gossip key", "gossip keys", "fail", "cannot read each other's gossip", "--gossip-key-file"}, []string{"--gossip-key-file", key}},
 		{plant{"another CA", "certificates", "fail", "trust different CAs", "the same --tls-ca"}, files(demo(certs.DemoOptions{}, ""))},
 		{plant{"a certificate that ends", "certificates", "warn", "ends in 1h", "renew it"}, files(demo(certs.DemoOptions{Lifetime: 90 * time.Minute, Renew: true}, "lab"))},
-		{plant{"names that nobody has", "certificates", "fail", "it lets in spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
+		{plant{"names that nobody has", "certificates", "fail", "members are spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
 		{plant{"no --rls-advertise", "direct", "fail", "no Envoy of another pod can ask bad", "--rls-advertise"}, []string{"--rls-advertise", ""}},
 		{plant{"another label", "one cluster", "fail", "members of several clusters", "the same --cluster"}, []string{"--cluster", "other"}},
 		{plant{"a wrong --expect", "expected", "warn", "--expect 9, and there are 4 members", "lower --expect"}, []string{"--expect", "9"}},
