@@ -225,10 +225,15 @@ func (g *gossip) ping(m *Member) bool {
 	return err == nil
 }
 
-// errForeign is that somebody answers at an address and is no member of this cluster, or does not take this one for a member.
-var errForeign = errors.New("it answers, and ends the exchange")
+// foreignError is that somebody answers at an address and is no member of this cluster, or does not take this one for a member.
+type foreignError struct {
+	what   string // as people are told
+	detail string // memberlist's own words
+}
 
-// join exchanges everything with the member at addr.
+func (e *foreignError) Error() string { return e.what + ": " + e.detail }
+
+// join exchanges everything with the member at addr. The error is a *foreignError if somebody has answered.
 func (g *gossip) join(addr netip.AddrPort) error {
 	var err error
 	at := net.JoinHostPort(addr.Addr().String(), strconv.Itoa(int(addr.Port())))
@@ -236,11 +241,12 @@ func (g *gossip) join(addr netip.AddrPort) error {
 	if list, ok := err.(interface{ WrappedErrors() []error }); ok && len(list.WrappedErrors()) == 1 {
 		err = list.WrappedErrors()[0] // one line instead of a list of one
 	}
-	switch {
-	case err == nil || !answered:
+	if err == nil || !answered {
 		return err
-	case strings.Contains(err.Error(), "decrypt"):
-		return fmt.Errorf("%w: the gossip keys differ (--gossip-key-file): %w", errForeign, err)
 	}
-	return fmt.Errorf("%w: another --cluster, another key (--gossip-key-file), or no member: %w", errForeign, err)
+	e := &foreignError{"somebody answers and ends the exchange: another --cluster, another key (--gossip-key-file), or no member", strings.TrimPrefix(err.Error(), "failed to join "+at+": ")}
+	if strings.Contains(e.detail, "decrypt") {
+		e.what = "the gossip keys differ (--gossip-key-file)"
+	}
+	return e
 }

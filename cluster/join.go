@@ -45,10 +45,10 @@ type joiner struct {
 
 	// Of the join loop alone.
 	rounds  int
-	known   map[entry][]netip.AddrPort // last good answer
-	unknown map[entry]error            // of the last round
-	foreign map[netip.AddrPort]error   // where somebody answered who took self for no member, and was not joined since
-	failing map[string]bool            // names and addresses whose failure was logged
+	known   map[entry][]netip.AddrPort       // last good answer
+	unknown map[entry]error                  // of the last round
+	foreign map[netip.AddrPort]*foreignError // where somebody answered who took self for no member, and was not joined since
+	failing map[string]bool                  // names and addresses whose failure was logged
 
 	mu   sync.Mutex
 	lost map[netip.AddrPort]time.Time // guarded by mu: addresses of members that died, since when
@@ -59,7 +59,7 @@ const maxLost = 1024
 
 func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	j := &joiner{
-		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]error),
+		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]*foreignError),
 		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
 	}
 	for _, s := range join {
@@ -178,13 +178,19 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 
 // failure is what keeps self from the others, for people: somebody who takes it for no member, or names that cannot be looked up.
 func (j *joiner) failure() string {
-	var failed []string
+	by, detail := map[string][]string{}, map[string]string{}
 	for a, err := range j.foreign {
-		failed = append(failed, fmt.Sprintf("%s: %v", a, err))
+		by[err.what] = append(by[err.what], a.String())
+		detail[err.what] = err.detail
+	}
+	var failed []string
+	for what, addrs := range by {
+		slices.Sort(addrs)
+		failed = append(failed, fmt.Sprintf("%s: %s (%s)", strings.Join(addrs, ", "), what, detail[what]))
 	}
 	for e, err := range j.unknown {
-		if err != nil && len(j.foreign) == 0 && !slices.Contains(failed, err.Error()) {
-			failed = append(failed, fmt.Sprintf("%s: %v", e.host, err))
+		if err != nil && len(by) == 0 {
+			failed = append(failed, e.host+": "+err.Error())
 		}
 	}
 	slices.Sort(failed)
@@ -288,11 +294,11 @@ func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.Ad
 		if j.report(ctx, failedJoin, a.String(), errs[i]) {
 			ok[a] = true
 		}
-		if errors.Is(errs[i], errForeign) {
-			j.foreign[a] = errs[i]
+		if e := (*foreignError)(nil); errors.As(errs[i], &e) {
+			j.foreign[a] = e
 		}
 	}
 	// Who does not answer for a while, as in a restart, has not become somebody else.
-	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, _ error) bool { return ok[a] || !slices.Contains(try, a) })
+	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, _ *foreignError) bool { return ok[a] || !slices.Contains(try, a) })
 	return ok
 }
