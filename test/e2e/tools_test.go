@@ -115,8 +115,8 @@ func TestToolsAgainstRunningMembers(t *testing.T) {
 		}
 		return nil
 	})
-	if f, err := top(pages[0]); err != nil || len(f.Members) != 1 {
-		t.Errorf("members at other ports than the one that is named: %+v %v", f, err)
+	if f, err := top(pages[0]); err != nil || len(f.Members) != 3 {
+		t.Errorf("the others, which the one that is named knows: %+v %v", f, err)
 	}
 
 	out, err := tool("tap", "--admin", sockets[0], "-n", "3", "--rate", "100", "-o", "json", "--key", "api_key=al")
