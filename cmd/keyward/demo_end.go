@@ -31,7 +31,7 @@ func newEnding(ctx context.Context) (e *ending, ended context.Context, stop func
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	left := (<-chan struct{})(nil)
-	if !signal.Ignored(syscall.SIGHUP) { // with nohup it is to outlive its terminal and its shell
+	if !detached() {
 		signal.Notify(signals, syscall.SIGHUP)
 		left = leftAlone(ctx)
 	}
@@ -88,16 +88,30 @@ func (e *ending) atOnce(s syscall.Signal) {
 	os.Exit(128 + int(s))
 }
 
+// endsWithParent is the variable with which make says that the demo is its own.
+const endsWithParent = "KEYWARD_DEMO_ENDS_WITH_PARENT"
+
+// detached reports whether the demo is to outlive its terminal and its shell: nohup has it ignore SIGHUP, and leaves it no terminal but a file to write
+// to. That SIGHUP is ignored says nothing by itself, since whatever runs in the background of a machine may have passed it on.
+func detached() bool {
+	out, err := os.Stdout.Stat()
+	return signal.Ignored(syscall.SIGHUP) && os.Getenv(endsWithParent) == "" && len(terminals()) == 0 && err == nil && out.Mode().IsRegular()
+}
+
+// terminals are those of the standard streams that are one.
+func terminals() (all []int) {
+	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
+		if term.IsTerminal(int(f.Fd())) {
+			all = append(all, int(f.Fd()))
+		}
+	}
+	return all
+}
+
 // leftAlone is closed when a terminal that this process had at first is closed, or when what has started it is gone. A terminal sends SIGHUP
 // to the leader of its session alone, which may be a make that waits for the demo to end.
 func leftAlone(ctx context.Context) <-chan struct{} {
-	left, parent := make(chan struct{}), os.Getppid()
-	var terminals []int
-	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
-		if term.IsTerminal(int(f.Fd())) {
-			terminals = append(terminals, int(f.Fd()))
-		}
-	}
+	left, parent, terminals := make(chan struct{}), os.Getppid(), terminals()
 	closed := func(fd int) bool { return !term.IsTerminal(fd) }
 	go func() {
 		for pause(ctx, 250*time.Millisecond) {

@@ -30,10 +30,15 @@ type demo struct {
 	out bytes.Buffer // guarded by mu
 }
 
-// startDemo starts a command on a terminal of its own and waits until it has written what is wanted.
+var started int
+
+// startDemo starts a command on a terminal of its own and waits until it has written what is wanted. Every other one begins with SIGHUP ignored, as
+// in the background of some machines.
 func startDemo(t *testing.T, want string, command ...string) *demo {
 	t.Helper()
-	d := &demo{tmp: t.TempDir(), cmd: exec.Command("env", append([]string{"--default-signal=HUP"}, command...)...)} // nohup has all ignore it
+	started++
+	sig := [...]string{"--default-signal=HUP", "--ignore-signal=HUP"}[started%2]
+	d := &demo{tmp: t.TempDir(), cmd: exec.Command("env", append([]string{sig}, command...)...)}
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.tmp, "ENVOY_BIN="+envoyBinary(t), "TERM=xterm")
 	tty, screen := terminal(t)
 	defer screen.Close()
