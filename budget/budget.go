@@ -52,8 +52,8 @@ func (a *Account) Charge(n int64) bool {
 	return fits
 }
 
-// share is what one connection may keep whatever the others do. However many there are, all together keep no more than
-// twice the limit.
+// share is what one connection may keep whatever the others do. It shrinks as others come, and nobody is cut for what it kept before: n connections that
+// come one after the other and fill their shares keep limit * (1/1 + ... + 1/n) together, which is less than 8 times the limit for 1,024.
 func (a *Account) share() int64 { return min(a.fair, a.limit/max(a.open.Load(), 1)) }
 
 // Spare reports whether n more bytes would leave at least half of every limit free. Memory that only makes things faster is
