@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,12 +32,19 @@ func (x *ailing) judge(t *testing.T, members ...*lab.Sidecar) {
 	if x.metric == "-" {
 		return
 	}
-	total := 0.0
-	for _, s := range members {
-		total += value(metrics(t, s.Metrics), x.metric)
-	}
-	if total <= 0 {
-		t.Errorf("%s: %s is %v", x.name, x.metric, total)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, x.name+": "+x.metric, func(context.Context) error {
+		total := 0.0
+		for _, s := range members {
+			total += value(metrics(t, s.Metrics), x.metric)
+		}
+		if total <= 0 {
+			return fmt.Errorf("it is %v", total)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
