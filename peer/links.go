@@ -49,21 +49,24 @@ func (p *Peer) reportLinks() {
 	}
 }
 
-// askers counts the streams for questions that each member has to this one.
+// askers counts the streams that each member has to this one, of one kind.
 type askers struct {
 	mu sync.Mutex
 	n  map[ring.ID]int // guarded by mu
 }
 
-func (a *askers) add(id ring.ID, n int) {
+// add returns how many there are now.
+func (a *askers) add(id ring.ID, n int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.n == nil {
 		a.n = map[ring.ID]int{}
 	}
-	if a.n[id] += n; a.n[id] == 0 {
+	sum := a.n[id] + n
+	if a.n[id] = sum; sum == 0 {
 		delete(a.n, id)
 	}
+	return sum
 }
 
 func (a *askers) has(id ring.ID) bool {

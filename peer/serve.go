@@ -19,6 +19,7 @@ const (
 	idleTime      = 10 * time.Second // without a ping, an asker has gone
 	maxHandshakes = 256              // connections that have not proved themselves yet
 	flushAt       = 64 << 10         // bytes of answers that are written before more questions are read
+	maxOfMember   = 16               // connections of one member: it needs two, and as many while it replaces them or starts again
 	acceptBackoff = 50 * time.Millisecond
 	refusalLogGap = time.Second
 )
@@ -69,6 +70,11 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	p.greeting.end(conn)
 	if err != nil {
 		p.turnedAway(reason, conn, err)
+		return
+	}
+	defer p.inbound.add(h.from, -1)
+	if p.inbound.add(h.from, 1) > maxOfMember {
+		p.turnedAway("too_many", conn, fmt.Errorf("member %q has %d connections", h.from, maxOfMember))
 		return
 	}
 	p.serving.Add(1)

@@ -310,6 +310,27 @@ func TestMaxStreams(t *testing.T) {
 	}
 }
 
+// One member's certificate does not keep the others out: it has a few of the connections, however many it opens.
+func TestMaxStreamsOfOneMember(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	for range maxOfMember {
+		shake(t, m)
+	}
+	conn := shake(t, m)
+	if n, _ := io.Copy(io.Discard, conn); n != 0 {
+		t.Errorf("%d bytes", n)
+	}
+	if n := testutil.ToFloat64(m.m.refusals.WithLabelValues("too_many")); n != 1 {
+		t.Errorf("%v turned away, want 1", n)
+	}
+	h := m.hello
+	h.from, h.to, h.toInst = "another", m.id, instOf(m.id)
+	if _, err := readHandshake(dialRaw(t, m, appendHello(nil, h)), frameWelcome); err != nil {
+		t.Error(err)
+	}
+	await(t, "a stream of another member", func() bool { return m.askers.has("another") })
+}
+
 func TestOptions(t *testing.T) {
 	_, err := New(Options{ServerTLS: &tls.Config{}})
 	for _, want := range []string{"no node", "member name", "tls is for both directions"} {

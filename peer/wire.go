@@ -230,7 +230,7 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 		return groupUnknownAlgorithm, nil
 	}
 	parseMore(b[questionSize:], q)
-	if q.Rule.Window <= 0 {
+	if q.Rule.Valid() != nil {
 		return groupMalformed, nil
 	}
 	return groupServed, nil
