@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +52,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	run("xDS server", func(b *browser) { testXDS(b, l) })
+	run("member that nobody can ask", func(b *browser) { testBroken(b, l) })
 	run("unanswered", func(b *browser) {
 		b.run(chromedp.Navigate(b.origin + "/ui/"))
 		b.await("it is live again", `document.getElementById("live-text").textContent === "live"`)
@@ -299,6 +302,33 @@ func testXDS(b *browser, l *lab.Lab) {
 	b.await("its ring", `document.getElementById("live-text").textContent === "live" && document.querySelectorAll(".owner").length === 2`)
 	if s := b.text("main"); !strings.Contains(s, "observer") || !strings.Contains(s, "a ring of 2") || !strings.Contains(s, "has no rules of its own") || !strings.Contains(s, "counts nothing") {
 		b.Errorf("the page says:\n%s", s)
+	}
+}
+
+// A member that nobody can ask is named by the others' pages, and its own says first why it stays off the ring.
+func testBroken(b *browser, l *lab.Lab) {
+	dir := b.TempDir()
+	if out, err := exec.CommandContext(b.Context(), filepath.Join(l.Bin, "keyward"), "certs", "--dir", dir).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	well := l.Sidecars
+	s, err := l.AddSidecar("shop-9", "--tls-cert", filepath.Join(dir, "sidecar.crt"), "--tls-key", filepath.Join(dir, "sidecar.key"), "--tls-ca", filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	l.Sidecars = well
+	b.run(chromedp.Navigate("http://" + well[0].Metrics + "/"))
+	b.await("its name on another's page", `document.getElementById("health").innerText.includes("shop-9 and this member cannot ask each other")`)
+	if text := b.text("#health"); strings.Contains(text, "All is well") {
+		b.Errorf("health: %s", text)
+	}
+	b.run(chromedp.Navigate("http://" + s.Metrics + "/"))
+	b.await("the cause on its own page", `document.getElementById("health").innerText.includes("stays off the ring and is not ready: has streams with 0 of 2 members")`)
+	if text := b.text("#health"); !strings.HasPrefix(strings.TrimSpace(text), "This member stays off the ring") {
+		b.Errorf("health: %s", text)
+	}
+	if err := s.Stop(20 * time.Second); err != nil {
+		b.Error(err)
 	}
 }
 
