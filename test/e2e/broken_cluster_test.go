@@ -32,6 +32,7 @@ func (x *ailing) judge(t *testing.T, members ...*lab.Sidecar) {
 	if x.metric == "-" {
 		return
 	}
+	alertsOn(t, x.alert, x.metric)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	if err := lab.Await(ctx, x.name+": "+x.metric, func(context.Context) error {

@@ -140,7 +140,7 @@ func brokenMembers() []broken {
 		},
 		{
 			name: "bad-rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "could not read its rules",
-			alert: "KeywardRulesNotRead", metric: "keyward_config_reloads_total",
+			alert: "KeywardNoRules", metric: "keyward_config_reloads_total",
 			args: func(*bench) []string { return nil },
 			mend: func(b *bench) []string {
 				if err := b.l.WriteRules(b.sidecar, map[string]string{"app.yaml": brokenRules}); err != nil {
@@ -276,6 +276,7 @@ func (x *broken) judge(t *testing.T, b *bench) {
 	if value(metrics(t, b.sidecar.Metrics), x.metric) == 0 {
 		t.Errorf("%s is 0", x.metric)
 	}
+	alertsOn(t, x.alert, x.metric)
 	x.diagnosed(t, b)
 	if x.cause == "gossip" { // a member that is well knows no name of it, and names where it is
 		found, _ := examine(t.Context(), t, "--member", b.l.Sidecars[0].Metrics)
@@ -290,6 +291,20 @@ func (x *broken) judge(t *testing.T, b *bench) {
 		t.Errorf("%d admitted of 100, and %d by the others", at, there)
 	}
 	t.Logf("ready %v, on the ring of the others %v, admitted %d of 100: %s", code == http.StatusOK, slices.Contains(other.Ring.Members, x.name), at, text)
+}
+
+// alertsOn holds that an alert looks at a metric. That it fires is tested with the alerts.
+func alertsOn(t *testing.T, alert, metric string) {
+	t.Helper()
+	text, err := os.ReadFile("../../dashboards/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "- alert: "+alert+"\n")
+	expr, _, _ := strings.Cut(rest, "annotations:")
+	if !ok || !strings.Contains(expr, metric) {
+		t.Errorf("%s does not look at %s: %s", alert, metric, expr)
+	}
 }
 
 // diagnosed holds that the first thing that the doctor finds wrong is the cause.
