@@ -174,9 +174,9 @@ func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member
 	case rival != nil:
 		return Joining, obstacle{CauseRival, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
 	case self.Role == Observer:
-		return Active, m.astray(now, s)
+		return Active, m.stuck(now, s, o)
 	case !m.joined:
-		return Joining, m.astray(now, s)
+		return Joining, m.stuck(now, s, o)
 	case now.Before(m.flaps.until):
 		m.met = now // copies that came before are old
 		o.later(m.flaps.until.Sub(now))

@@ -46,6 +46,16 @@ func (m *machine) astray(now time.Time, s *sight) obstacle {
 	return obstacle{}
 }
 
+// stuck is astray, once it is no longer what every start may look like: a pod's own name, too, is found a moment after it has started.
+func (m *machine) stuck(now time.Time, s *sight, o *outcome) obstacle {
+	off := m.astray(now, s)
+	if rest := m.timing.Alone - now.Sub(m.start); off.cause != "" && rest > 0 {
+		o.later(rest)
+		return obstacle{}
+	}
+	return off
+}
+
 // gaveUp reports whether fewer than the members expected are enough by now.
 func (m *machine) gaveUp(now time.Time) bool {
 	return m.expectTimeout > 0 && now.Sub(m.start) >= m.expectTimeout

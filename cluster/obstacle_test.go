@@ -24,7 +24,10 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 			} {
 				b := newBed(expect)
 				b.self.ID, b.contact = id, c
-				for _, after := range []time.Duration{0, 29 * time.Second, 2 * time.Second, time.Hour} {
+				if v := b.look(0).view; v.Joined || v.NRef < max(2, expect) || v.Problem != "" {
+					t.Errorf("%s, expect %d, %s, at first: joined %v, N_ref %d, %s", id, expect, what, v.Joined, v.NRef, v.Problem)
+				}
+				for _, after := range []time.Duration{3 * time.Second, 26 * time.Second, 2 * time.Second, time.Hour} {
 					v := b.look(after).view
 					if v.Joined || v.Ring.Len() != 0 || v.NRef < max(2, expect) || v.Cause != what || !strings.Contains(v.Problem, c.failure) {
 						t.Fatalf("%s, expect %d, %s, after %v: joined %v, ring of %d, N_ref %d, %q: %s", id, expect, what, b.now.Sub(epoch), v.Joined, v.Ring.Len(), v.NRef, v.Cause, v.Problem)
