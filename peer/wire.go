@@ -230,8 +230,8 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 		return groupUnknownAlgorithm, nil
 	}
 	parseMore(b[questionSize:], q)
-	if q.Rule.Valid() != nil {
-		return groupMalformed, nil
+	if invalid := q.Rule.Valid(); invalid != nil {
+		return groupMalformed, nil //nolint:nilerr // the answer says it, and the stream goes on
 	}
 	return groupServed, nil
 }
