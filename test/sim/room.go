@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/limit"
 	"github.com/keyward/keyward/owner"
 )
@@ -27,6 +29,9 @@ type carried struct {
 	window  int64
 }
 
+// lateLoss is how long after a crash somebody may notice it: a member stops for ten seconds at most.
+const lateLoss = 12 * time.Second
+
 // roomy holds the count that a probe was told, after all faults, against what was ever charged (I10). More than that keeps
 // callers out of room that nobody has used. Who is gone may have left an assumption in place of its count, and a lease
 // is on it before it is spent; both are bounded elsewhere.
@@ -41,6 +46,9 @@ func (o *oracle) roomy(q *question, v *verdict) {
 			continue
 		}
 		o.w.stats.count("room looked at")
+		if o.last[0] > 0 && x.start-o.last[0] < int64(lateLoss) {
+			return // who was stopped notices the crash in x, and charges x for it
+		}
 		if x.extra > 0 || x.copiers != nil || x.troubles&(crashTrouble|stepTrouble) != 0 {
 			return
 		}
