@@ -11,12 +11,14 @@ func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
 	if m.standalone {
 		return true
 	}
+	if m.astray(now, s).cause != "" {
+		m.mistaken = now
+		return false
+	}
 	live, active, reached := m.company(s, members)
-	looked, waited := s.contact.rounds > 0, now.Sub(m.start)
+	looked, waited := s.contact.rounds > 0, m.waited(now)
 	all := len(s.contact.others)
 	switch {
-	case m.astray(now, s).cause != "":
-		return false
 	case live == 0 && !looked: // nobody was looked for yet; a round may take longer than a cold start, when names are not answered
 		return false
 	case waited >= m.timing.ColdStart:

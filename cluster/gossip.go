@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -229,6 +230,7 @@ func (g *gossip) ping(m *Member) bool {
 type foreignError struct {
 	what   string // as people are told
 	detail string // memberlist's own words
+	at     time.Time
 }
 
 func (e *foreignError) Error() string { return e.what + ": " + e.detail }
@@ -241,10 +243,13 @@ func (g *gossip) join(addr netip.AddrPort) error {
 	if list, ok := err.(interface{ WrappedErrors() []error }); ok && len(list.WrappedErrors()) == 1 {
 		err = list.WrappedErrors()[0] // one line instead of a list of one
 	}
-	if err == nil || !answered {
+	if err == nil || !answered || strings.Contains(err.Error(), os.ErrDeadlineExceeded.Error()) { // who accepts and says nothing may hang
 		return err
 	}
-	e := &foreignError{"somebody answers and ends the exchange: another --cluster, another key (--gossip-key-file), or no member", strings.TrimPrefix(err.Error(), "failed to join "+at+": ")}
+	e := &foreignError{
+		what:   "somebody answers and ends the exchange: another --cluster, another key (--gossip-key-file), or no member",
+		detail: strings.TrimPrefix(err.Error(), "failed to join "+at+": "), at: time.Now(),
+	}
 	if strings.Contains(e.detail, "decrypt") {
 		e.what = "the gossip keys differ (--gossip-key-file)"
 	}

@@ -164,7 +164,7 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	j.rounds++
 	c := contact{
 		rounds: j.rounds, listed: len(targets) + 1, blind: blind,
-		unresolved: len(j.known) == 0, foreign: len(j.foreign) > 0 && len(ok) == 0, failure: j.failure(),
+		unresolved: len(j.known) == 0, foreign: len(j.foreign), failure: j.failure(),
 	}
 	for _, a := range targets {
 		c.others = append(c.others, a.String())
@@ -299,6 +299,8 @@ func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.Ad
 		}
 	}
 	// Who does not answer for a while, as in a restart, has not become somebody else.
-	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, _ *foreignError) bool { return ok[a] || !slices.Contains(try, a) })
+	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, e *foreignError) bool {
+		return ok[a] || !slices.Contains(try, a) || time.Since(e.at) > j.c.o.Timing.ColdStart
+	})
 	return ok
 }

@@ -25,7 +25,10 @@ type machine struct {
 	newRing func([]ring.Member) *ring.Ring // see Options
 	start   time.Time
 
+	mistaken    time.Time // when self was astray last
 	linked      time.Time // since when self lacks streams; zero if it does not
+	odd         bool      // see Member.Odd
+	asked       bool      // it has had streams with somebody
 	accompanied bool      // it has met another counting member
 	joined      bool      // may take a place on the ring
 	met         time.Time // when it might for the first time, or again after it was held back
@@ -68,7 +71,7 @@ type contact struct {
 	blind   bool     // names could not be looked up, which is not to say that there is nobody
 
 	unresolved bool   // no name has ever been found
-	foreign    bool   // somebody answered in the last round, and nobody took self for a member
+	foreign    int    // addresses where somebody answers who takes self for no member
 	failure    string // what failed in the last round, for people
 }
 
@@ -117,7 +120,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		members[mine].State = self.State
 	}
 	m.adopt(now, &o, members, s.gone)
-	m.settled = m.settled || m.joined && (m.complete(members) || now.Sub(m.start) >= m.timing.ColdStart)
+	m.settled = m.settled || m.joined && (m.complete(members) || m.waited(now) >= m.timing.ColdStart)
 	m.nref.settle(now, m.ring.Len())
 	m.describe(self, &s.told)
 	if mine >= 0 {
@@ -137,7 +140,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 // describe fills in what self is to announce of the ring and of itself.
 func (m *machine) describe(self *Member, t *told) {
 	self.Ring, self.NRef, self.Settled, self.Waits = m.ring.Fingerprint(), m.nref.peak, m.settled, !m.ready.IsZero()
-	self.Complete, self.Handed, self.Met = t.complete, self.State == Leaving && (t.handed || !m.handOver), m.enough
+	self.Complete, self.Handed, self.Met, self.Odd = t.complete, self.State == Leaving && (t.handed || !m.handOver), m.enough, m.odd
 	if !m.handOver {
 		self.Complete = self.Ring
 	}
@@ -184,7 +187,7 @@ func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member
 	case self.State == Joining && !m.fits(self, members), self.State == Active && !seated(self, members, m.capacity):
 		return Joining, obstacle{CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
 	case self.State == Active:
-		return Active, obstacle{}
+		return m.keep(now, s, members)
 	}
 	if off, rest := m.apart(now, s, members); off.cause != "" {
 		if rest > 0 {
@@ -344,8 +347,8 @@ func (m *machine) reckon(now time.Time, s *sight, members []Member, off obstacle
 	if m.short(now) {
 		n = max(n, m.expect)
 	}
-	if off.cause != "" {
-		n = max(n, m.ring.Len()+1) // those on the ring do not divide by self
+	if off.cause != "" { // those on the ring do not divide by self, and of those off it each admits a share
+		n = max(n, m.expect, m.ring.Len()+1, len(members))
 	}
 	return n
 }

@@ -94,6 +94,7 @@ type Member struct {
 	Waits    bool   // joining, and ready to go onto the ring as soon as it is its turn
 	Handed   bool   // leaving, and all that it knew has been handed over
 	Met      bool   // it has met as many members as it expects, or an active member that had
+	Odd      bool   // others that were on the ring could not ask it, nor it them, ever since it has started
 	RLS      string // rate-limit service, for Envoys in other pods
 	Peer     string // questions of other members
 	Route    string // where ring-hash routes send users' requests
@@ -155,13 +156,14 @@ const (
 	flagWaits
 	flagHanded
 	flagMet
+	flagOdd
 )
 
 func (m *Member) flags() (f uint64) {
 	for _, x := range [...]struct {
 		set bool
 		bit uint64
-	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}, {m.Met, flagMet}} {
+	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}, {m.Met, flagMet}, {m.Odd, flagOdd}} {
 		if x.set {
 			f |= x.bit
 		}
@@ -311,7 +313,7 @@ func (m *Member) setNumber(tag, v uint64) bool {
 		m.Complete = v
 	case tagFlags:
 		m.Settled, m.Waits = v&flagSettled != 0, v&flagWaits != 0
-		m.Handed, m.Met = v&flagHanded != 0, v&flagMet != 0
+		m.Handed, m.Met, m.Odd = v&flagHanded != 0, v&flagMet != 0, v&flagOdd != 0
 	}
 	return true
 }
@@ -357,7 +359,7 @@ func (m *Member) largest() int {
 	w.Boot = 1<<63 - 1
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
-	w.Complete, w.Settled, w.Waits, w.Handed, w.Met = 1<<64-1, true, true, true, true
+	w.Complete, w.Settled, w.Waits, w.Handed, w.Met, w.Odd = 1<<64-1, true, true, true, true, true
 	w.Role, w.State = Observer, Leaving
 	return len(w.encode())
 }

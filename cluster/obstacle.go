@@ -30,20 +30,35 @@ type obstacle struct {
 	text  string
 }
 
-// astray reports whether self has met no other member, and what it was given to find them by is wrong, as far as one can tell: no name was ever found, or
-// somebody answers and does not take it for a member. Alone it would be a second cluster with limits of its own, so it waits for as long as that lasts, or until
-// Options.ExpectTimeout. Addresses at which nobody answers are no sign of that: their members may not have started yet.
+// astray reports whether self has met no running cluster, and what it was given to find one by is wrong, as far as one can tell: it has met nobody, and no name was
+// ever found; or of those who answer as many take it for no member as do. It would be a second cluster with limits of its own, so it waits for as long as that lasts, or
+// until Options.ExpectTimeout. Addresses at which nobody answers are no sign of that: their members may not have started yet.
 func (m *machine) astray(now time.Time, s *sight) obstacle {
+	met, runs := 0, false
+	for i := range s.others {
+		if x := &s.others[i]; x.Role == Counter {
+			met++
+			runs = runs || x.State == Active
+		}
+	}
 	c := &s.contact
 	switch {
-	case m.standalone || len(s.others) > 0 || m.gaveUp(now):
+	case m.standalone || runs || m.gaveUp(now):
 		return obstacle{}
-	case c.unresolved:
+	case met == 0 && c.unresolved:
 		return obstacle{CauseLookup, "met no other member: " + c.failure + "; compare --join"}
-	case c.foreign:
-		return obstacle{CauseGossip, "met no other member: " + c.failure + "; compare --cluster and --gossip-key-file"}
+	case c.foreign > met:
+		return obstacle{CauseGossip, fmt.Sprintf("met %d other members, and %d addresses where others are: %s; compare --cluster and --gossip-key-file", met, c.foreign, c.failure)}
 	}
 	return obstacle{}
+}
+
+// waited is how long self has looked for others without a sign of a mistake.
+func (m *machine) waited(now time.Time) time.Duration {
+	if m.mistaken.After(m.start) && !m.gaveUp(now) {
+		return now.Sub(m.mistaken)
+	}
+	return now.Sub(m.start)
 }
 
 // stuck is astray, once it is no longer what every start may look like: a pod's own name, too, is found a moment after it has started.
@@ -67,39 +82,51 @@ type Streams struct {
 	Without string    // why not with others, for people
 }
 
-// apart reports whether self lacks streams with most of the members that count, or, where none does yet, with most of those that are to. Nobody could ask it
-// about its keys then. rest is how long it may still take for them to come.
+// apart reports whether self lacks streams with most of the other members, those apart that are odd by their own account. Nobody could ask it about its keys
+// then. It stays so when they go, until it has streams with somebody: they will come again. rest is how long it may still take for streams to come.
 func (m *machine) apart(now time.Time, s *sight, members []Member) (o obstacle, rest time.Duration) {
 	if !m.streams {
 		return obstacle{}, 0
 	}
-	all, with := m.counting(s, members, Active)
-	if all == 0 {
-		all, with = m.counting(s, members, Joining)
+	all, with, active := 0, 0, false
+	for i := range members {
+		x := &members[i]
+		if x.Role != Counter || x.State == Leaving || x.Inst == s.self.Inst || x.Peer == "" {
+			continue
+		}
+		linked := slices.Contains(s.told.streams.With, x.ID)
+		if linked {
+			with++
+		}
+		if linked || !x.Odd {
+			all++
+			active = active || x.State == Active
+		}
 	}
-	if 2*with >= all {
-		m.linked = time.Time{}
+	m.asked = m.asked || with > 0
+	if with > 0 && 2*with >= all || all == 0 && !m.odd {
+		m.linked, m.odd = time.Time{}, false
 		return obstacle{}, 0
 	}
 	if m.linked.IsZero() {
 		m.linked = now
 	}
-	text := fmt.Sprintf("has streams with %d of %d members that count: %s; compare --tls-ca, --tls-cert and --tls-peer-names, and see that --peer can be reached",
+	rest = m.timing.Alone - now.Sub(m.linked)
+	m.odd = m.odd || active && with == 0 && rest <= 0
+	text := fmt.Sprintf("has streams with %d of %d other members: %s; compare --tls-ca, --tls-cert and --tls-peer-names, and see that --peer can be reached",
 		with, all, strings.TrimSpace(s.told.streams.Without))
-	return obstacle{CauseStreams, text}, m.timing.Alone - now.Sub(m.linked)
+	return obstacle{CauseStreams, text}, rest
 }
 
-// counting is how many other members are in state, and with how many of them self has streams.
-func (m *machine) counting(s *sight, members []Member, state State) (all, with int) {
-	for i := range members {
-		x := &members[i]
-		if x.Role != Counter || x.State != state || x.Inst == s.self.Inst || x.Peer == "" {
-			continue
-		}
-		all++
-		if slices.Contains(s.told.streams.With, x.ID) {
-			with++
-		}
+// keep has self, which is on the ring, stay there, unless it began alone, has never had a stream with anybody, and several others are there now: it is the one
+// that nobody can ask.
+func (m *machine) keep(now time.Time, s *sight, members []Member) (State, obstacle) {
+	if m.asked {
+		return Active, obstacle{}
 	}
-	return all, with
+	off, rest := m.apart(now, s, members)
+	if off.cause == "" || rest > 0 || m.asked || len(members) < 3 {
+		return Active, obstacle{}
+	}
+	return Joining, off
 }

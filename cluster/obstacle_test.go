@@ -20,7 +20,7 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 		for _, expect := range []int{0, 1, 3} {
 			for what, c := range map[Cause]contact{
 				CauseLookup: {rounds: 1, listed: 1, unresolved: true, failure: "look up typo: no such host"},
-				CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: true, failure: "10.0.0.9:7946: EOF"},
+				CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: 1, failure: "10.0.0.9:7946: EOF"},
 			} {
 				b := newBed(expect)
 				b.self.ID, b.contact = id, c
@@ -41,6 +41,102 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// When a name is found at last, the member looks for the others for as long as it would have from its start.
+func TestALateNameServiceIsNoColdStart(t *testing.T) {
+	b := newBed(0)
+	b.contact = contact{rounds: 1, listed: 1, unresolved: true}
+	b.look(0)
+	b.look(35 * time.Second)
+	b.contact = contact{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946", "10.0.0.11:7946"}}
+	if v := b.look(time.Second).view; v.Joined || v.Ring.Len() != 0 || v.NRef != 3 {
+		t.Errorf("as soon as the name is found: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
+	}
+	if v := b.look(28 * time.Second).view; v.Joined {
+		t.Error("it began before the time of a cold start")
+	}
+	if v := b.look(2 * time.Second).view; !v.Joined || v.NRef != 3 {
+		t.Errorf("after it: joined %v, N_ref %d", v.Joined, v.NRef)
+	}
+}
+
+// Members with one mistake in common meet each other, and are no cluster for that while more take them for no members than do. One that is running settles it.
+func TestSeveralWithTheSameMistake(t *testing.T) {
+	for _, c := range []struct {
+		met, foreign int
+		runs, begins bool
+	}{{1, 3, false, false}, {1, 1, false, true}, {2, 3, false, false}, {2, 2, false, true}, {1, 3, true, true}} {
+		b := newBed(3)
+		b.contact = contact{rounds: 1, listed: 1 + c.met + c.foreign, foreign: c.foreign}
+		b.others = members(c.met)
+		if c.runs {
+			b.others[0].State = Active
+		}
+		b.look(0)
+		b.look(time.Minute)
+		b.look(time.Minute)
+		if on := b.view.Ring.Index("me-1") >= 0; on != c.begins {
+			t.Errorf("%+v: on the ring %v", c, on)
+		}
+	}
+}
+
+// A member that could not be asked beside a running cluster does not begin when that has gone, all at once: it will come again. When it comes, it does
+// not count the odd one.
+func TestTheOddOneDoesNotTakeOver(t *testing.T) {
+	b := linkedBed()
+	b.look(0)
+	b.agree()
+	b.look(time.Minute)
+	if v := b.view; !v.Me().Odd || v.Cause != CauseStreams {
+		t.Fatalf("odd %v, %s", v.Me().Odd, v.Problem)
+	}
+	for range 3 {
+		b.lose(0, false)
+	}
+	for range 3 {
+		if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 || !v.Me().Odd {
+			t.Fatalf("alone: on the ring %v", v.Ring.Index("me-1") >= 0)
+		}
+	}
+	g := newBed(0)
+	g.streams, g.others = true, members(1)
+	g.others[0].Peer, g.others[0].Odd = "10.0.0.9:7947", true
+	g.contact = contact{rounds: 1, listed: 2, others: []string{g.others[0].Gossip}}
+	g.look(0)
+	g.look(time.Minute)
+	if v := g.look(time.Minute).view; v.Ring.Index("me-1") < 0 {
+		t.Errorf("one that is well beside an odd one: %s", v.Problem)
+	}
+}
+
+// Who began alone and has never had a stream with anybody gives up its place when several others are there: they are asked, and it is not.
+func TestTheOddOneGivesUpItsPlace(t *testing.T) {
+	b := newBed(0)
+	b.streams, b.contact = true, contact{rounds: 1, listed: 1}
+	b.look(0)
+	b.look(time.Minute)
+	if b.view.Me().State != Active {
+		t.Fatal("not alone on its ring")
+	}
+	b.others = members(1)
+	b.others[0].Peer = "10.0.0.8:7947"
+	b.look(time.Second)
+	if v := b.look(time.Minute).view; v.Me().State != Active {
+		t.Error("it gave up its place for one that it cannot ask")
+	}
+	b.others = members(2)
+	b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
+	b.look(time.Second)
+	if v := b.look(time.Minute).view; v.Me().State != Joining || v.Cause != CauseStreams {
+		t.Errorf("beside two: %v, %s", v.Me().State, v.Problem)
+	}
+	b.told.streams.With = []ring.ID{"other-0"}
+	b.look(time.Second)
+	if v := b.look(time.Minute).view; v.Me().State != Active || v.Problem != "" {
+		t.Errorf("mended: %v, %s", v.Me().State, v.Problem)
 	}
 }
 
@@ -103,7 +199,7 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	for _, after := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
 		b.look(after)
 		v := b.look(time.Second).view
-		if v.Ring.Index("me-1") >= 0 || v.Me().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 members") || !strings.Contains(v.Problem, "certificate has expired") {
+		if v.Ring.Index("me-1") >= 0 || v.Me().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
 			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.Me().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
 		}
 	}

@@ -323,7 +323,7 @@ func testBroken(b *browser, l *lab.Lab) {
 		b.Errorf("health: %s", text)
 	}
 	b.run(chromedp.Navigate("http://" + s.Metrics + "/"))
-	b.await("the cause on its own page", `document.getElementById("health").innerText.includes("stays off the ring and is not ready: has streams with 0 of 2 members")`)
+	b.await("the cause on its own page", `document.getElementById("health").innerText.includes("stays off the ring and is not ready: has streams with 0 of 2 other members")`)
 	if text := b.text("#health"); !strings.HasPrefix(strings.TrimSpace(text), "This member stays off the ring") {
 		b.Errorf("health: %s", text)
 	}
