@@ -307,7 +307,7 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
 	self := &c.table.self
 	self.State, self.Ring, self.NRef, self.Complete = o.self.State, o.self.Ring, o.self.NRef, o.self.Complete
-	self.Settled, self.Waits, self.Handed, self.Met = o.self.Settled, o.self.Waits, o.self.Handed, o.self.Met
+	self.Settled, self.Waits, self.Handed, self.Met, self.Odd = o.self.Settled, o.self.Waits, o.self.Handed, o.self.Met, o.self.Odd
 	b, announced := string(self.encode()), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {

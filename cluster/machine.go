@@ -162,7 +162,7 @@ func (m *machine) remember(now time.Time, gone map[uint64]farewell) {
 // first must not take itself for the owner of everything meanwhile.
 func (m *machine) complete(members []Member) bool {
 	return !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == Counter && x.State != Leaving && m.ring.Index(x.ID) < 0
+		return x.Role == Counter && x.State != Leaving && !x.Odd && m.ring.Index(x.ID) < 0
 	})
 }
 

@@ -248,6 +248,38 @@ func TestStreamsInAColdStart(t *testing.T) {
 	}
 }
 
+// The others hear that a member is odd, on real sockets: when all of them start again beside it, they are a cluster at once, and it is not.
+func TestOthersHearWhoIsOdd(t *testing.T) {
+	t.Parallel()
+	start := func(name string, with []ring.ID, join ...string) *Cluster {
+		o := options(name, join...)
+		o.Streams, o.Peer, o.Expect = true, "127.0.0.1:1", 2
+		mortal(&o)
+		c := up(t, o)
+		c.SetStreams(Streams{With: with, Without: "bad certificate"})
+		return c
+	}
+	a := start("a-0", []ring.ID{"b"})
+	b := start("b", []ring.ID{"a-0"}, a.Gossip())
+	odd := start("odd", nil, a.Gossip(), b.Gossip())
+	eventually(t, "two on the ring, and who is odd", func() bool {
+		x, found := a.View().Find("odd")
+		return a.View().Ring.Len() == 2 && found && x.Odd && odd.View().Cause == CauseStreams
+	})
+	old := []string{a.Gossip(), b.Gossip()}
+	a.Close()
+	b.Close()
+	a = start("a-0", []ring.ID{"b"}, append(old, odd.Gossip())...)
+	b = start("b", []ring.ID{"a-0"}, a.Gossip(), odd.Gossip())
+	eventually(t, "two joined without the odd one", func() bool {
+		v, w := a.View(), b.View()
+		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() && v.Ring.Index("odd") < 0
+	})
+	if v := odd.View(); v.Me().State != Joining {
+		t.Errorf("the odd one is %v", v.Me().State)
+	}
+}
+
 // astray is a member whose cold start would be over long ago.
 func astray(o *Options) { o.Timing.ColdStart, o.Timing.Alone = time.Millisecond, time.Millisecond }
 
