@@ -82,29 +82,56 @@ type Streams struct {
 	Without string    // why not with others, for people
 }
 
-// apart reports whether self lacks streams with most of the other members, those apart that are odd by their own account. Nobody could ask it about its keys
-// then. It stays so when they go, until it has streams with somebody: they will come again. rest is how long it may still take for streams to come.
+// ties are the other members that self counts to judge whether it can be asked: all, those apart that are odd by their own account and that it has no streams with.
+type ties struct {
+	all, with       int // members, and those with which it has streams
+	active, running int // those of them that are on the ring
+	sound           int // of those with streams, the ones that are not odd
+}
+
+func (m *machine) tied(s *sight, members []Member) (t ties) {
+	for i := range members {
+		x := &members[i]
+		linked := slices.Contains(s.told.streams.With, x.ID)
+		if x.Role != Counter || x.State == Leaving || x.Inst == s.self.Inst || x.Peer == "" || x.Odd && !linked {
+			continue
+		}
+		n := 0
+		if linked {
+			n = 1
+		}
+		if linked && !x.Odd {
+			t.sound++
+		}
+		t.all, t.with = t.all+1, t.with+n
+		if x.State == Active {
+			t.active, t.running = t.active+1, t.running+n
+		}
+	}
+	return t
+}
+
+// enough reports whether self can be asked by enough of them: by half of those on the ring, whoever else is there, for they are a running cluster; where only one is,
+// which may be the one with a mistake, by most of all; and where none is, by half of all.
+func (t ties) enough() bool {
+	switch t.active {
+	case 0:
+		return 2*t.with >= t.all
+	case 1:
+		return t.running == 1 || 2*(t.with+1) > t.all+1
+	}
+	return 2*t.running >= t.active
+}
+
+// apart says that self lacks streams with too many of the other members. Nobody could ask it about its keys then. It stays so when all go that were on the ring,
+// until it has streams with somebody who is not odd: they will come again. rest is how long it may still take for streams to come.
 func (m *machine) apart(now time.Time, s *sight, members []Member) (o obstacle, rest time.Duration) {
 	if !m.streams {
 		return obstacle{}, 0
 	}
-	all, with, active := 0, 0, false
-	for i := range members {
-		x := &members[i]
-		if x.Role != Counter || x.State == Leaving || x.Inst == s.self.Inst || x.Peer == "" {
-			continue
-		}
-		linked := slices.Contains(s.told.streams.With, x.ID)
-		if linked {
-			with++
-		}
-		if linked || !x.Odd {
-			all++
-			active = active || x.State == Active
-		}
-	}
-	m.asked = m.asked || with > 0
-	if with > 0 && 2*with >= all || all == 0 && !m.odd {
+	t := m.tied(s, members)
+	m.asked = m.asked || t.with > 0
+	if t.enough() && (t.sound > 0 || !m.odd) {
 		m.linked, m.odd = time.Time{}, false
 		return obstacle{}, 0
 	}
@@ -112,9 +139,9 @@ func (m *machine) apart(now time.Time, s *sight, members []Member) (o obstacle, 
 		m.linked = now
 	}
 	rest = m.timing.Alone - now.Sub(m.linked)
-	m.odd = m.odd || active && with == 0 && rest <= 0
+	m.odd = m.odd || t.active > 0 && t.running == 0 && rest <= 0
 	text := fmt.Sprintf("has streams with %d of %d other members: %s; compare --tls-ca, --tls-cert and --tls-peer-names, and see that --peer can be reached",
-		with, all, strings.TrimSpace(s.told.streams.Without))
+		t.with, t.all, strings.TrimSpace(s.told.streams.Without))
 	return obstacle{CauseStreams, text}, rest
 }
 

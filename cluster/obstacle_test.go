@@ -101,6 +101,19 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 			t.Fatalf("alone: on the ring %v", v.Ring.Index("me-1") >= 0)
 		}
 	}
+	b.others = members(1) // another odd one, of the same CA
+	b.others[0].Peer, b.others[0].Odd, b.told.streams.With = "10.0.0.9:7947", true, []ring.ID{b.others[0].ID}
+	b.look(time.Second)
+	if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 {
+		t.Error("two odd ones began")
+	}
+	b.others[0].Odd = false // mended
+	for range 3 {
+		b.look(time.Minute)
+	}
+	if v := b.view; v.Ring.Index("me-1") < 0 || v.Me().Odd {
+		t.Errorf("mended: %s", v.Problem)
+	}
 	g := newBed(0)
 	g.streams, g.others = true, members(1)
 	g.others[0].Peer, g.others[0].Odd = "10.0.0.9:7947", true
@@ -109,6 +122,32 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	g.look(time.Minute)
 	if v := g.look(time.Minute).view; v.Ring.Index("me-1") < 0 {
 		t.Errorf("one that is well beside an odd one: %s", v.Problem)
+	}
+}
+
+// A running cluster comes before any number of newcomers; where only one member is on the ring, most of all decide, and where none is, half.
+func TestWhoseStreamsAreEnough(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ties ties
+		want bool
+	}{
+		{"nobody else", ties{}, true},
+		{"one of one that starts, too", ties{all: 1, with: 1}, true},
+		{"none of one that starts, too", ties{all: 1}, false},
+		{"one of two that start, too", ties{all: 2, with: 1}, true},
+		{"one of three that start, too", ties{all: 3, with: 1}, false},
+		{"two of three on the ring", ties{all: 3, with: 2, active: 3, running: 2}, true},
+		{"one of three on the ring", ties{all: 3, with: 1, active: 3, running: 1}, false},
+		{"many newcomers, none of three on the ring", ties{all: 12, with: 9, active: 3}, false},
+		{"the one on the ring", ties{all: 5, with: 1, active: 1, running: 1}, true},
+		{"another newcomer, not the one on the ring", ties{all: 2, with: 1, active: 1}, true},
+		{"nobody beside the one on the ring", ties{all: 1, active: 1}, false},
+		{"one of two newcomers, not the one on the ring", ties{all: 3, with: 1, active: 1}, false},
+	} {
+		if got := c.ties.enough(); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
 	}
 }
 
