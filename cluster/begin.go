@@ -6,14 +6,10 @@ import (
 	"time"
 )
 
-// mayJoin says whether self may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
+// mayJoin says whether self, which is not astray, may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
 func (m *machine) mayJoin(now time.Time, s *sight, members []Member) bool {
 	if m.standalone {
 		return true
-	}
-	if m.astray(now, s).cause != "" {
-		m.mistaken = now
-		return false
 	}
 	live, active, reached := m.company(s, members)
 	looked, waited := s.contact.rounds > 0, m.waited(now)

@@ -100,7 +100,15 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		m.describe(&s.self, &s.told)
 	}
 	members, rival := settle(&s.self, s.others)
-	if !m.joined && m.mayJoin(now, &s, members) {
+	var lost obstacle
+	if !m.joined || s.self.Role == Observer { // whoever has joined has met everyone that it was to meet, or gave up looking
+		lost = m.astray(now, &s)
+	}
+	switch {
+	case m.joined:
+	case lost.cause != "":
+		m.mistaken = now
+	case m.mayJoin(now, &s, members):
 		m.joined, m.met = true, now
 	}
 	m.settled = m.settled || m.joined && running(&s.self, members)
@@ -111,7 +119,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 	o := outcome{rival: rival, self: s.self}
 	self := &o.self
 	var off obstacle
-	self.State, off = m.stand(now, &s, members, rival, &o)
+	self.State, off = m.stand(now, &s, members, rival, lost, &o)
 	if self.State != Joining || off.cause != "" {
 		m.ready = time.Time{}
 	}
@@ -127,7 +135,7 @@ func (m *machine) step(now time.Time, s sight) outcome {
 		members[mine] = *self
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members, off), Joined: m.settled && rival == nil,
+		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members, lost, off), Joined: m.settled && rival == nil,
 		Standalone: m.standalone, Problem: off.text, Cause: off.cause, Left: slices.Sorted(maps.Keys(m.left)),
 	}
 	if o.fresh = !v.same(m.view); o.fresh {
@@ -167,7 +175,7 @@ func (m *machine) complete(members []Member) bool {
 }
 
 // stand returns the state that self should have, and what keeps it off the ring.
-func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, o *outcome) (State, obstacle) {
+func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, lost obstacle, o *outcome) (State, obstacle) {
 	self := &s.self
 	switch {
 	case self.State == Leaving:
@@ -177,9 +185,9 @@ func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member
 	case rival != nil:
 		return Joining, obstacle{CauseRival, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
 	case self.Role == Observer:
-		return Active, m.stuck(now, s, o)
+		return Active, m.stuck(now, lost, o)
 	case !m.joined:
-		return Joining, m.stuck(now, s, o)
+		return Joining, m.stuck(now, lost, o)
 	case now.Before(m.flaps.until):
 		m.met = now // copies that came before are old
 		o.later(m.flaps.until.Sub(now))
@@ -330,7 +338,7 @@ func (m *machine) short(now time.Time) bool {
 
 // reckon is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
 // that may exist; and what self expects for as long as it has not met as many.
-func (m *machine) reckon(now time.Time, s *sight, members []Member, off obstacle) int {
+func (m *machine) reckon(now time.Time, s *sight, members []Member, lost, off obstacle) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
 		// Whoever goes by another ring may not have seen the leave that self has.
@@ -339,7 +347,7 @@ func (m *machine) reckon(now time.Time, s *sight, members []Member, off obstacle
 		}
 	}
 	switch {
-	case m.astray(now, s).cause != "":
+	case lost.cause != "":
 		n = max(n, m.expect, s.contact.listed, 2) // there is one at least, or there would be nobody to join
 	case !m.settled, m.expect == 0 && !m.accompanied && !m.gaveUp(now):
 		n = max(n, m.expect, s.contact.listed)

@@ -31,7 +31,7 @@ type obstacle struct {
 }
 
 // astray reports whether self has met no running cluster, and what it was given to find one by is wrong, as far as one can tell: it has met nobody, and no name was
-// ever found; or of those who answer as many take it for no member as do. It would be a second cluster with limits of its own, so it waits for as long as that lasts, or
+// ever found; or of those who answer more take it for no member than do. It would be a second cluster with limits of its own, so it waits for as long as that lasts, or
 // until Options.ExpectTimeout. Addresses at which nobody answers are no sign of that: their members may not have started yet.
 func (m *machine) astray(now time.Time, s *sight) obstacle {
 	met, runs := 0, false
@@ -61,14 +61,13 @@ func (m *machine) waited(now time.Time) time.Duration {
 	return now.Sub(m.start)
 }
 
-// stuck is astray, once it is no longer what every start may look like: a pod's own name, too, is found a moment after it has started.
-func (m *machine) stuck(now time.Time, s *sight, o *outcome) obstacle {
-	off := m.astray(now, s)
-	if rest := m.timing.Alone - now.Sub(m.start); off.cause != "" && rest > 0 {
+// stuck is lost, what astray found, once it is no longer what every start may look like: a pod's own name, too, is found a moment after it has started.
+func (m *machine) stuck(now time.Time, lost obstacle, o *outcome) obstacle {
+	if rest := m.timing.Alone - now.Sub(m.start); lost.cause != "" && rest > 0 {
 		o.later(rest)
 		return obstacle{}
 	}
-	return off
+	return lost
 }
 
 // gaveUp reports whether fewer than the members expected are enough by now.

@@ -201,6 +201,17 @@ func TestAstrayUntilExpectTimeout(t *testing.T) {
 	}
 }
 
+// A member that runs alone has the whole limit, also when a newcomer with another key answers at an address of its list.
+func TestOneThatRunsIsNotAstray(t *testing.T) {
+	b := newBed(0)
+	b.self.ID, b.contact = "me-0", contact{rounds: 1, listed: 1}
+	b.look(0)
+	b.contact = contact{rounds: 2, listed: 1, foreign: 1, failure: "10.0.0.9:7946: EOF"}
+	if v := b.look(time.Minute).view; !v.Joined || v.NRef != 1 || v.Problem != "" {
+		t.Errorf("joined %v, N_ref %d, %s", v.Joined, v.NRef, v.Problem)
+	}
+}
+
 // Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are listed.
 func TestListedButNeverMet(t *testing.T) {
 	b := newBed(0)

@@ -160,10 +160,10 @@ type Peer struct {
 
 	dirty    chan struct{} // holds a token when Node is to be flushed
 	moved    chan struct{} // holds a token when Node's Progress may have changed
+	settled  atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
 	relinked chan struct{} // holds a token when Links may have changed
 	askers   askers        // streams for questions
 	inbound  askers        // all streams
-	settled  atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
 	flushing atomic.Bool   // Node is being flushed until it is clean
 	busy     atomic.Bool   // something was decided
 	meter    meter         // of the goroutine that ticks
