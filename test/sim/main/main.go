@@ -21,6 +21,7 @@ func main() {
 	full := flag.Bool("full", false, "with tables too small for their keys")
 	still := flag.Bool("still", false, "with machines that stop, and nothing else")
 	all := flag.Bool("all", false, "go on after a failure")
+	hashes := flag.Bool("hashes", false, "print each seed's hash of all events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
 	flag.Parse()
 	expand, bugs := sim.Expand, sim.Bugs
@@ -49,6 +50,13 @@ func main() {
 		report(r, len(r.Trace))
 		if r.Failure != "" {
 			os.Exit(1)
+		}
+		return
+	}
+	if *hashes {
+		for seed := range *seeds {
+			r := sim.Run(expand(*first+seed), made, &sim.Rings{}, sim.NewStats(), false)
+			fmt.Printf("%d %016x %d %d %s\n", *first+seed, r.Hash, r.Decisions, r.Events, r.Failure)
 		}
 		return
 	}
