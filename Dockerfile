@@ -10,7 +10,7 @@ COPY . .
 ARG VERSION=dev
 RUN mkdir -p /out/bin /out/root /out/certs /out/run \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -X main.version=$VERSION -X github.com/keyward/keyward/cmd/internal/boot.Version=$VERSION" \
+      -ldflags "-s -w -X main.version=$VERSION -X github.com/keyward/keyward/internal/app.Version=$VERSION" \
       -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward \
  && ln -s sidecar /out/bin/ratelimit \
  && ln -s keyward /out/bin/ratelimit_config_check \

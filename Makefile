@@ -98,7 +98,7 @@ bench-check: build ## Compare two commits, OLD (HEAD~1) and NEW (HEAD), in one r
 .PHONY: microbench
 BENCHTIME ?= 1s
 microbench: ## Go benchmarks of every layer, BENCHTIME (1s) each; 1x: only that they run
-	$(GO) test -run xxx -bench . -benchmem -benchtime $(BENCHTIME) ./limit ./ring ./hotkey ./lease ./handoff ./owner ./config ./peer ./envoy/...
+	$(GO) test -run xxx -bench . -benchmem -benchtime $(BENCHTIME) ./internal/limit ./ring ./hotkey ./internal/lease ./handoff ./owner ./internal/config ./internal/peer ./envoy/...
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the programs call (needs vuln.go.dev; STRICT=1 fails without it)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,60 +18,44 @@ import (
 
 const module = "github.com/keyward/keyward/"
 
-// all allows every import of ours: for wiring only.
-var all = []string{"*"}
+// layers reads the table of packages in ARCHITECTURE.md: what each folder may import from this module. "all" allows every import, and
+// names are folders, with or without "internal/".
+func layers(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{}
+	for _, m := range packageRow.FindAllStringSubmatch(string(text), -1) {
+		allowed := []string{}
+		for _, name := range strings.Fields(strings.ReplaceAll(m[2], "-", "")) {
+			if !isFolder(name) && isFolder("internal/"+name) {
+				name = "internal/" + name
+			}
+			if name != "all" && !isFolder(name) {
+				t.Errorf("ARCHITECTURE.md: %s may import %s, which is not a folder", m[1], name)
+			}
+			allowed = append(allowed, name)
+		}
+		if !isFolder(m[1]) {
+			t.Errorf("ARCHITECTURE.md: %s is not a folder", m[1])
+		}
+		rows[m[1]] = allowed
+	}
+	return rows
+}
 
-// layers is the table of ARCHITECTURE.md: what each package may import of ours. A folder that is not here fails.
-var layers = map[string][]string{
-	"limit":               {},
-	"ring":                {},
-	"hotkey":              {"ring"},
-	"lease":               {"limit", "ring"},
-	"lease/leasetest":     {"limit", "ring", "lease"},
-	"handoff":             {"limit", "ring"},
-	"owner":               {"limit", "ring", "hotkey", "lease", "handoff"},
-	"config":              {"limit", "lease"},
-	"config/source":       {"limit", "config", "certs"},
-	"certs":               {},
-	"budget":              {},
-	"browser":             {},
-	"cluster":             {"ring", "hotkey"},
-	"peer":                {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
-	"envoy/h2":            {"budget"},
-	"envoy/settings":      {},
-	"envoy/stats":         {},
-	"envoy/trace":         {"envoy/rls"},
-	"gate":                {"budget", "certs"},
-	"envoy/rls":           {"limit", "ring", "lease", "config", "owner", "certs", "envoy/h2", "envoy/stats", "gate", "browser"},
-	"envoy/xds":           {"ring", "hotkey", "config"},
-	"envoy/snippet":       {"ring", "config", "envoy/xds"},
-	"admin":               {"limit", "ring", "hotkey", "config", "owner", "browser"},
-	"lab":                 {},
-	"dashboards":          {},
-	"dashboards/generate": {"dashboards"},
-	"tool/bench":          {},
-	"tool/doctor":         {"admin"},
-	"tool/inject":         {},
-	"tool/migrate":        {"limit", "config", "config/source", "envoy/settings"},
-	"tool/mirror":         {"config", "envoy/rls"},
-	"tool/replay":         {"limit", "config", "owner", "envoy/rls", "envoy/stats"},
-	"test/idle":           {"ring", "handoff", "owner", "cluster", "peer", "certs", "lab"},
-	"test/idle/floor":     {},
-	"test/kube/pod":       {},
-	"test/sim":            {"limit", "ring", "hotkey", "lease", "handoff", "owner"},
-	"test/sim/main":       {"test/sim"},
-	"test/run":            {},
-	"test/scale":          {"ring"},
-	"test/scale/main":     {"limit", "ring", "handoff", "owner", "cluster", "peer", "envoy/xds", "test/scale"},
-	"test/walk":           {},
-	"cmd/internal/boot":   all,
-	"cmd/sidecar":         all,
-	"cmd/xds":             all,
-	"cmd/keyward":         all,
+// packageRow is a row of that table: | `folder` | sentence | imports |
+var packageRow = regexp.MustCompile("(?m)^\\| `([a-z0-9/]+)` \\|[^|]*\\| ([a-z0-9/ -]+) \\|$")
+
+func isFolder(name string) bool {
+	d, err := os.Stat(name)
+	return err == nil && d.IsDir()
 }
 
 // pure packages have no clock, no I/O, no goroutines and no global randomness; these imports would bring them in.
-var pure = []string{"limit", "ring", "hotkey", "lease", "handoff", "owner", "config"}
+var pure = []string{"internal/limit", "ring", "hotkey", "internal/lease", "handoff", "owner", "internal/config"}
 
 var impure = []string{"context", "net", "net/http", "os", "io/fs", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "os/exec", "syscall"}
 
@@ -114,23 +99,29 @@ func isModule(dir string) bool {
 
 func TestImports(t *testing.T) {
 	files, fset := sources(t)
+	rows := layers(t)
+	for dir := range rows {
+		if files[dir] == nil {
+			t.Errorf("ARCHITECTURE.md: %s holds no package", dir)
+		}
+	}
 	for _, dir := range slices.Sorted(maps.Keys(files)) {
-		allowed, ok := layers[dir]
+		allowed, ok := rows[dir]
 		if !ok {
-			t.Errorf("package %s is not in the table of layers", dir)
+			t.Errorf("package %s is not in the table of ARCHITECTURE.md", dir)
 			continue
 		}
 		for _, f := range files[dir] {
 			for _, imp := range f.Imports {
 				path, _ := strconv.Unquote(imp.Path.Value)
 				ours, found := strings.CutPrefix(path, module)
-				if found && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "*") {
+				if found && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "all") {
 					t.Errorf("%s: %s may not import %s", fset.Position(imp.Pos()), dir, ours)
 				}
 				if slices.Contains(pure, dir) && slices.Contains(impure, path) {
 					t.Errorf("%s: %s is pure and may not import %s", fset.Position(imp.Pos()), dir, path)
 				}
-				if strings.HasPrefix(path, "github.com/hashicorp/memberlist") && dir != "cluster" {
+				if strings.HasPrefix(path, "github.com/hashicorp/memberlist") && dir != "internal/cluster" {
 					t.Errorf("%s: only cluster imports memberlist", fset.Position(imp.Pos()))
 				}
 			}

@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/tool/bench"
 )
 
 // counting answers as the constant server does, but every third call is over the limit and every seventh fails.
@@ -261,9 +261,9 @@ func report() *Report {
 	} {
 		rep.Contestants = append(rep.Contestants, &Entry{Name: name, Title: name, Envoy: strings.HasPrefix(name, "envoy"), RSS: 10e6, Uncounted: &missing})
 		for _, phase := range rep.phases() {
-			r := &bench.Row{Name: name, Phase: phase}
+			r := &loadtest.Row{Name: name, Phase: phase}
 			for _, slow := range []float64{1, 3, 10} {
-				r.Rounds = append(r.Rounds, bench.Figures{Calls: 100, CPU: us * slow, Proxy: 5, P50: us * slow, P99: 1000 * slow, Throughput: 1e6 / us})
+				r.Rounds = append(r.Rounds, loadtest.Figures{Calls: 100, CPU: us * slow, Proxy: 5, P50: us * slow, P99: 1000 * slow, Throughput: 1e6 / us})
 			}
 			rep.Results = append(rep.Results, r)
 		}
@@ -398,12 +398,12 @@ func TestFloor(t *testing.T) {
 	if m := l.run(t.Context(), 100*time.Millisecond, 0); m.OK == 0 || m.Errors > 0 {
 		t.Errorf("%d answered, %d failed: %v", m.OK, m.Errors, m.err)
 	}
-	lean, err := bench.New(t.Context(), bench.Options{Service: bench.RLS(), Targets: []bench.Target{{Addr: addr}}, Calls: rlsCalls(l), Conns: 2})
+	lean, err := loadtest.New(t.Context(), loadtest.Options{Service: loadtest.RLS(), Targets: []loadtest.Target{{Addr: addr}}, Calls: rlsCalls(l), Conns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lean.Close()
-	if got, err := lean.Run(t.Context(), bench.Phase{Inflight: 50}, 100*time.Millisecond); err != nil || got.OK < 100 || got.Errors > 0 {
+	if got, err := lean.Run(t.Context(), loadtest.Phase{Inflight: 50}, 100*time.Millisecond); err != nil || got.OK < 100 || got.Errors > 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -463,7 +463,7 @@ func TestGubernatorProtocol(t *testing.T) {
 		{nil, errResponse.Error()},
 		{wrap([]byte{0xff}), errResponse.Error()},
 	} {
-		over, err := gubernator().Read(&bench.Reply{Code: "0", Body: tt.message})
+		over, err := gubernator().Read(&loadtest.Reply{Code: "0", Body: tt.message})
 		got := map[bool]string{false: "passes", true: "refused"}[over]
 		if err != nil {
 			got = err.Error()
@@ -531,7 +531,7 @@ func TestReplaceQuestion(t *testing.T) {
 
 // A commit is worse only when most rounds say so, and by more than is allowed.
 func TestVerdict(t *testing.T) {
-	plan := bench.Plan{Phases: []bench.Phase{{Inflight: 64}}}
+	plan := loadtest.Plan{Phases: []loadtest.Phase{{Inflight: 64}}}
 	for _, tt := range []struct {
 		cpu    []float64 // of the newer commit; the older one's is 10
 		allocs float64   // the older one's is 2
@@ -546,13 +546,13 @@ func TestVerdict(t *testing.T) {
 		{[]float64{10, 10, 10, 10, 10}, 3, "WORSE", true},
 	} {
 		c := &compared{name: "one", old: &running{contestant: contestant{Name: "old"}}, new: &running{contestant: contestant{Name: "new"}}}
-		before, after := &bench.Row{Name: "old", Phase: plan.Phases[0]}, &bench.Row{Name: "new", Phase: plan.Phases[0]}
+		before, after := &loadtest.Row{Name: "old", Phase: plan.Phases[0]}, &loadtest.Row{Name: "new", Phase: plan.Phases[0]}
 		for _, us := range tt.cpu {
-			before.Rounds, after.Rounds = append(before.Rounds, bench.Figures{CPU: 10}), append(after.Rounds, bench.Figures{CPU: us})
+			before.Rounds, after.Rounds = append(before.Rounds, loadtest.Figures{CPU: 10}), append(after.Rounds, loadtest.Figures{CPU: us})
 			c.allocs[0], c.allocs[1] = append(c.allocs[0], 2), append(c.allocs[1], tt.allocs)
 		}
 		var out bytes.Buffer
-		err := verdict(&out, 0.1, plan, []*bench.Row{before, after}, []*compared{c})
+		err := verdict(&out, 0.1, plan, []*loadtest.Row{before, after}, []*compared{c})
 		if (err != nil) != tt.worse || !strings.Contains(out.String(), tt.want) {
 			t.Errorf("%v, %v allocations: %v\n%s", tt.cpu, tt.allocs, err, &out)
 		}

@@ -12,8 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/keyward/keyward/lab"
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // leastAllocations is how many more a call must be, to be told from what goes on beside calls.
@@ -111,12 +111,12 @@ func startBoth(ctx context.Context, a *arena, revisions [2]revision) ([]*compare
 }
 
 func measureBoth(ctx context.Context, out io.Writer, o options, all []*compared) error {
-	plan := bench.Plan{Phases: []bench.Phase{{Inflight: 1}, {Inflight: 64}}, Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
-	var contenders []*bench.Contender
+	plan := loadtest.Plan{Phases: []loadtest.Phase{{Inflight: 1}, {Inflight: 64}}, Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
+	var contenders []*loadtest.Contender
 	for _, c := range all {
 		contenders = append(contenders, c.old.contender(o), c.new.contender(o))
 	}
-	rows, err := bench.Compare(ctx, plan, contenders, progress(out, plan, len(contenders)))
+	rows, err := loadtest.Compare(ctx, plan, contenders, progress(out, plan, len(contenders)))
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func measureBoth(ctx context.Context, out io.Writer, o options, all []*compared)
 // allocations are those of all of r's processes, a call, with 64 in flight.
 func (r *running) allocations(ctx context.Context, length time.Duration) (float64, error) {
 	before, err1 := r.mallocs(ctx)
-	got, err2 := r.lean.Run(ctx, bench.Phase{Inflight: 64}, length)
+	got, err2 := r.lean.Run(ctx, loadtest.Phase{Inflight: 64}, length)
 	after, err3 := r.mallocs(ctx)
 	return (after - before) / float64(max(1, got.Answered())), errors.Join(err1, err2, err3)
 }
@@ -156,12 +156,12 @@ func (r *running) mallocs(ctx context.Context) (sum float64, err error) {
 var errWorse = errors.New("the newer commit is worse")
 
 // verdict prints a table. A figure is worse when three quarters of the rounds found it so: a bad round is noise.
-func verdict(out io.Writer, worse float64, plan bench.Plan, rows []*bench.Row, all []*compared) error {
+func verdict(out io.Writer, worse float64, plan loadtest.Plan, rows []*loadtest.Row, all []*compared) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\t\told\tnew\tx old (min..max)\t\t")
 	var failed error
 	line := func(name, what string, before, after float64, ratios []float64, enough bool) {
-		s, says := bench.SpreadOf(ratios), "as before"
+		s, says := loadtest.SpreadOf(ratios), "as before"
 		switch {
 		case quartile(ratios, 1) > 1+worse && enough:
 			says, failed = "WORSE", errWorse
@@ -172,14 +172,14 @@ func verdict(out io.Writer, worse float64, plan bench.Plan, rows []*bench.Row, a
 	}
 	for _, c := range all {
 		for _, p := range plan.Phases {
-			before, after := bench.Find(rows, c.old.Name, p), bench.Find(rows, c.new.Name, p)
+			before, after := loadtest.Find(rows, c.old.Name, p), loadtest.Find(rows, c.new.Name, p)
 			var ratios []float64
 			for i := range before.Rounds {
 				ratios = append(ratios, after.Rounds[i].CPU/before.Rounds[i].CPU)
 			}
 			line(c.name, fmt.Sprintf("CPU us a call, %v", p), before.Median().CPU, after.Median().CPU, ratios, true)
 		}
-		before, after := bench.SpreadOf(c.allocs[0]).Median, bench.SpreadOf(c.allocs[1]).Median
+		before, after := loadtest.SpreadOf(c.allocs[0]).Median, loadtest.SpreadOf(c.allocs[1]).Median
 		var ratios []float64
 		for i := range c.allocs[0] {
 			ratios = append(ratios, c.allocs[1][i]/max(c.allocs[0][i], 0.001))

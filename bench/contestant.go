@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/tool/bench"
 )
 
 // limitPerYear is a limit that no run reaches, in a window that hardly any run sees the end of.
@@ -137,16 +137,16 @@ type target struct {
 // running is a started contestant.
 type running struct {
 	contestant
-	targets   []target       // where it is asked
-	processes []*lab.Process // whose CPU is counted
-	proxies   []*lab.Process // whose CPU is counted apart: Envoy
-	others    []*lab.Process // whose CPU is not counted
-	metrics   []string       // of Keyward: where /metrics is
-	debug     []string       // where /debug/pprof is
-	service   bench.Service  // how it is asked; the zero value: as a rate limit service
-	calls     []bench.Call   // what it is asked; nil: about all keys
-	blind     bool           // it does not tell limits and remaining hits: what it has counted is not known
-	lean      *bench.Load
+	targets   []target         // where it is asked
+	processes []*lab.Process   // whose CPU is counted
+	proxies   []*lab.Process   // whose CPU is counted apart: Envoy
+	others    []*lab.Process   // whose CPU is not counted
+	metrics   []string         // of Keyward: where /metrics is
+	debug     []string         // where /debug/pprof is
+	service   loadtest.Service // how it is asked; the zero value: as a rate limit service
+	calls     []loadtest.Call  // what it is asked; nil: about all keys
+	blind     bool             // it does not tell limits and remaining hits: what it has counted is not known
+	lean      *loadtest.Load
 	load      *load // with grpc-go; nil if blind
 	before    int   // hits counted before the first round
 	sent      int   // calls answered since
@@ -160,7 +160,7 @@ type running struct {
 // start starts c and waits until each of its processes decides by the rules. What it returns must be closed, also with
 // an error.
 func start(ctx context.Context, a *arena, c contestant) (*running, error) {
-	r := &running{contestant: c, dir: filepath.Join(a.dir, c.Name), service: bench.RLS()}
+	r := &running{contestant: c, dir: filepath.Join(a.dir, c.Name), service: loadtest.RLS()}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -203,13 +203,13 @@ func (r *running) probe(ctx context.Context, a *arena) (err error) {
 	return r.lean.Once(ctx)
 }
 
-func (r *running) newLean(ctx context.Context, conns int) (*bench.Load, error) {
-	o := bench.Options{Service: r.service, Calls: r.calls, Conns: conns}
+func (r *running) newLean(ctx context.Context, conns int) (*loadtest.Load, error) {
+	o := loadtest.Options{Service: r.service, Calls: r.calls, Conns: conns}
 	for _, t := range r.targets {
-		o.Targets = append(o.Targets, bench.Target{Addr: t.addr, TLS: t.tls})
+		o.Targets = append(o.Targets, loadtest.Target{Addr: t.addr, TLS: t.tls})
 		o.Placed = t.member != ""
 	}
-	return bench.New(ctx, o)
+	return loadtest.New(ctx, o)
 }
 
 // close ends what was started, the last first.

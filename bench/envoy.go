@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/keyward/keyward/lab"
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // The names of what Envoy asks.
@@ -170,7 +170,7 @@ func startEnvoy(ctx context.Context, a *arena, r *running, configure func(e *lab
 		return err
 	}
 	r.proxies = append(r.proxies, e.Process)
-	r.targets, r.service, r.calls, r.blind = []target{{addr: e.Listener}}, bench.HTTP("/"), envoyCalls(a.keys), true
+	r.targets, r.service, r.calls, r.blind = []target{{addr: e.Listener}}, loadtest.HTTP("/"), envoyCalls(a.keys), true
 	return nil
 }
 
@@ -184,8 +184,8 @@ func ready(ctx context.Context, e *lab.Envoy, shape string) error {
 }
 
 // envoyCalls are requests of users.
-func envoyCalls(keys int) []bench.Call {
-	calls := make([]bench.Call, keys)
+func envoyCalls(keys int) []loadtest.Call {
+	calls := make([]loadtest.Call, keys)
 	for i := range calls {
 		calls[i].Headers = []hpack.HeaderField{{Name: "x-route", Value: "search"}, {Name: "x-api-key", Value: keyName(i)}}
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 //go:embed report.html
@@ -78,7 +78,7 @@ func (rep *Report) ratioBars(n int) (all []bar) {
 
 func (rep *Report) throughputBars(n int) (all []bar) {
 	for _, e := range rep.direct(false) {
-		s := rep.at(e.Name, n).Over(bench.Throughput)
+		s := rep.at(e.Name, n).Over(loadtest.Throughput)
 		all = append(all, bar{Label: e.Title, Ours: ours(e.Name), Value: s.Median, Low: s.Min, High: s.Max})
 	}
 	return all
@@ -109,7 +109,7 @@ func (rep *Report) levelSeries() (all []curve) {
 
 func (rep *Report) latencies(envoy bool) (all []curve) {
 	for _, e := range rep.direct(envoy) {
-		if r := bench.Find(rep.Results, e.Name, rep.paced()); r != nil {
+		if r := loadtest.Find(rep.Results, e.Name, rep.paced()); r != nil {
 			m := r.Median()
 			all = append(all, curve{Label: e.Title, Ours: ours(e.Name), Y: []float64{m.P50 / 1000, m.P90 / 1000, m.P99 / 1000, m.P999 / 1000}})
 		}

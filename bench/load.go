@@ -20,15 +20,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/tool/bench"
 )
 
 // callTimeout is long: a call that a busy machine delays must be answered, not degraded, or it would look cheaper.
 const callTimeout = time.Second
 
-// load asks one contestant with grpc-go, which on two cores costs more than what it measures: the lean load of tool/bench is the usual one.
+// load asks one contestant with grpc-go, which on two cores costs more than what it measures: the lean load of internal/ops/loadtest is the usual one.
 type load struct {
 	conns    []*grpc.ClientConn
 	messages [][]byte      // one encoded request a key
@@ -164,13 +164,13 @@ func (l *load) run(ctx context.Context, length time.Duration, rate float64) meas
 }
 
 // Run is run as a comparison wants it.
-func (l *load) Run(ctx context.Context, p bench.Phase, length time.Duration) (bench.Result, error) {
+func (l *load) Run(ctx context.Context, p loadtest.Phase, length time.Duration) (loadtest.Result, error) {
 	l.inflight = p.Inflight
 	if p.Rate > 0 {
 		l.inflight = 256
 	}
 	m := l.run(ctx, length, p.Rate)
-	r := bench.Result{OK: m.OK, Over: m.Over, Errors: m.Errors, Elapsed: m.Elapsed, Err: m.err}
+	r := loadtest.Result{OK: m.OK, Over: m.Over, Errors: m.Errors, Elapsed: m.Elapsed, Err: m.err}
 	for _, d := range m.latencies {
 		r.Latency.Add(d)
 	}

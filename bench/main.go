@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // options are the flags.

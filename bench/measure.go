@@ -15,13 +15,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/lab"
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // measure measures everyone, round after round, then the latency at half of what Keyward can do, then what is left behind in memory.
 func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []*running) error {
-	var contenders []*bench.Contender
+	var contenders []*loadtest.Contender
 	for _, r := range all {
 		contenders = append(contenders, r.contender(o))
 		rep.Contestants = append(rep.Contestants, &Entry{Name: r.Name, Title: r.Title, Envoy: r.envoy})
@@ -33,9 +33,9 @@ func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []
 			return err
 		}
 	}
-	plan := bench.Plan{Phases: rep.phases(), Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
+	plan := loadtest.Plan{Phases: rep.phases(), Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
 	var err error
-	if rep.Results, err = bench.Compare(ctx, plan, contenders, progress(out, plan, len(all))); err != nil {
+	if rep.Results, err = loadtest.Compare(ctx, plan, contenders, progress(out, plan, len(all))); err != nil {
 		return err
 	}
 	if err := rep.measureHalf(ctx, out, plan, contenders); err != nil {
@@ -52,21 +52,21 @@ func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []
 
 // measureHalf loads one node, the constant server and the floor with half of the calls that the node, and then the constant server, has
 // answered at most.
-func (rep *Report) measureHalf(ctx context.Context, out io.Writer, plan bench.Plan, all []*bench.Contender) error {
+func (rep *Report) measureHalf(ctx context.Context, out io.Writer, plan loadtest.Plan, all []*loadtest.Contender) error {
 	plan.Phases = nil
 	for _, name := range []string{nameOne, nameConstant} {
 		if half := math.Round(rep.most(name) / 2); half > 0 && rep.Rate > 0 {
-			plan.Phases = append(plan.Phases, bench.Phase{Rate: half})
+			plan.Phases = append(plan.Phases, loadtest.Phase{Rate: half})
 		}
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(c *bench.Contender) bool {
+	all = slices.DeleteFunc(slices.Clone(all), func(c *loadtest.Contender) bool {
 		return c.Name != nameOne && c.Name != nameConstant && c.Name != nameFloor
 	})
 	if len(plan.Phases) == 0 {
 		return nil
 	}
 	fmt.Fprintln(out, "half of what one node, and the constant server, can do:", plan.Phases)
-	rows, err := bench.Compare(ctx, plan, all, progress(out, plan, len(all)))
+	rows, err := loadtest.Compare(ctx, plan, all, progress(out, plan, len(all)))
 	rep.Half = rows
 	return err
 }
@@ -75,17 +75,17 @@ func (rep *Report) measureHalf(ctx context.Context, out io.Writer, plan bench.Pl
 func (rep *Report) most(name string) (most float64) {
 	for _, r := range rep.Results {
 		if r.Name == name && r.Phase.Rate == 0 {
-			most = max(most, r.Over(bench.Throughput).Median)
+			most = max(most, r.Over(loadtest.Throughput).Median)
 		}
 	}
 	return most
 }
 
 // progress tells of each contestant's round in a line, and how much is left.
-func progress(out io.Writer, p bench.Plan, contenders int) func(int, *bench.Row, bench.Figures) {
+func progress(out io.Writer, p loadtest.Plan, contenders int) func(int, *loadtest.Row, loadtest.Figures) {
 	done, all := 0, p.Rounds*contenders*len(p.Phases)
 	var line strings.Builder
-	return func(round int, r *bench.Row, f bench.Figures) {
+	return func(round int, r *loadtest.Row, f loadtest.Figures) {
 		done++
 		fmt.Fprintf(&line, "  %v: %.1f us", r.Phase, f.CPU+f.Proxy)
 		if f.Errors > 0 {
@@ -99,8 +99,8 @@ func progress(out io.Writer, p bench.Plan, contenders int) func(int, *bench.Row,
 }
 
 // contender is r for a comparison.
-func (r *running) contender(o options) *bench.Contender {
-	c := &bench.Contender{Name: r.Name, Load: counter{r, r.lean}, CPU: func() (time.Duration, error) { return cpuOf(r.processes) }}
+func (r *running) contender(o options) *loadtest.Contender {
+	c := &loadtest.Contender{Name: r.Name, Load: counter{r, r.lean}, CPU: func() (time.Duration, error) { return cpuOf(r.processes) }}
 	if r.proxies != nil {
 		c.Proxy = func() (time.Duration, error) { return cpuOf(r.proxies) }
 	}
@@ -113,10 +113,10 @@ func (r *running) contender(o options) *bench.Contender {
 // counter keeps count of the calls of a load.
 type counter struct {
 	*running
-	load bench.Runner
+	load loadtest.Runner
 }
 
-func (c counter) Run(ctx context.Context, p bench.Phase, length time.Duration) (bench.Result, error) {
+func (c counter) Run(ctx context.Context, p loadtest.Phase, length time.Duration) (loadtest.Result, error) {
 	got, err := c.load.Run(ctx, p, length)
 	c.sent += got.Answered()
 	c.failed += got.Errors
@@ -229,7 +229,7 @@ func profile(ctx context.Context, out io.Writer, o options, all []*running) erro
 		loaded := make(chan struct{})
 		go func() {
 			defer close(loaded)
-			_, _ = r.lean.Run(ctx, bench.Phase{Inflight: 64}, (seconds+1)*time.Second)
+			_, _ = r.lean.Run(ctx, loadtest.Phase{Inflight: 64}, (seconds+1)*time.Second)
 		}()
 		fetched := make(chan error, len(r.debug))
 		for i, addr := range r.debug {

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/rls"
-	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
 )
 

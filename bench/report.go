@@ -11,26 +11,26 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // Report is a whole run.
 type Report struct {
-	When        time.Time    `json:"when"`
-	Machine     Machine      `json:"machine"`
-	Seconds     float64      `json:"seconds"`
-	Rounds      int          `json:"rounds"`
-	Levels      []int        `json:"inflight"`
-	Conns       int          `json:"connections"`
-	Keys        int          `json:"keys"`
-	Fill        int          `json:"fill"`
-	Rate        float64      `json:"calls_per_second"`
-	Client      string       `json:"client"`
-	Contestants []*Entry     `json:"contestants"`
-	Results     []*bench.Row `json:"results"`
-	Half        []*bench.Row `json:"half"` // at half of what one node, and the constant server, can do
-	Goals       []Goal       `json:"goals"`
-	LeftOut     []string     `json:"left_out,omitempty"`
+	When        time.Time       `json:"when"`
+	Machine     Machine         `json:"machine"`
+	Seconds     float64         `json:"seconds"`
+	Rounds      int             `json:"rounds"`
+	Levels      []int           `json:"inflight"`
+	Conns       int             `json:"connections"`
+	Keys        int             `json:"keys"`
+	Fill        int             `json:"fill"`
+	Rate        float64         `json:"calls_per_second"`
+	Client      string          `json:"client"`
+	Contestants []*Entry        `json:"contestants"`
+	Results     []*loadtest.Row `json:"results"`
+	Half        []*loadtest.Row `json:"half"` // at half of what one node, and the constant server, can do
+	Goals       []Goal          `json:"goals"`
+	LeftOut     []string        `json:"left_out,omitempty"`
 }
 
 // Machine is where it ran.
@@ -55,11 +55,11 @@ type Entry struct {
 
 // Goal is something that a run is to show.
 type Goal struct {
-	What  string       `json:"what"`
-	Most  float64      `json:"at_most"`
-	Value bench.Spread `json:"value"`
-	Met   bool         `json:"met"`
-	Note  string       `json:"note,omitempty"`
+	What  string          `json:"what"`
+	Most  float64         `json:"at_most"`
+	Value loadtest.Spread `json:"value"`
+	Met   bool            `json:"met"`
+	Note  string          `json:"note,omitempty"`
 }
 
 func newReport(o options) *Report {
@@ -77,10 +77,10 @@ func cpuModel() string {
 	return strings.Trim(line, " \t:")
 }
 
-func (rep *Report) phases() []bench.Phase {
-	var all []bench.Phase
+func (rep *Report) phases() []loadtest.Phase {
+	var all []loadtest.Phase
 	for _, n := range rep.Levels {
-		all = append(all, bench.Phase{Inflight: n})
+		all = append(all, loadtest.Phase{Inflight: n})
 	}
 	if rep.Rate > 0 {
 		all = append(all, rep.paced())
@@ -88,11 +88,11 @@ func (rep *Report) phases() []bench.Phase {
 	return all
 }
 
-func (rep *Report) paced() bench.Phase { return bench.Phase{Rate: rep.Rate} }
+func (rep *Report) paced() loadtest.Phase { return loadtest.Phase{Rate: rep.Rate} }
 
 // at is a contestant's row with that many calls in flight; nil: it was not measured.
-func (rep *Report) at(name string, inflight int) *bench.Row {
-	return bench.Find(rep.Results, name, bench.Phase{Inflight: inflight})
+func (rep *Report) at(name string, inflight int) *loadtest.Row {
+	return loadtest.Find(rep.Results, name, loadtest.Phase{Inflight: inflight})
 }
 
 func (rep *Report) entry(name string) *Entry {
@@ -113,15 +113,15 @@ func (e *Entry) base() string {
 }
 
 // ratio is a contestant's CPU a call over the constant server's.
-func (rep *Report) ratio(e *Entry, inflight int) bench.Spread {
-	return bench.Ratio(rep.at(e.Name, inflight), rep.at(e.base(), inflight), bench.CPU)
+func (rep *Report) ratio(e *Entry, inflight int) loadtest.Spread {
+	return loadtest.Ratio(rep.at(e.Name, inflight), rep.at(e.base(), inflight), loadtest.CPU)
 }
 
 // judge compares with what there is to be shown, as far as it was measured.
 func (rep *Report) judge() {
 	rep.Goals = nil
-	cpu := func(of, to string, inflight int) bench.Spread {
-		return bench.Ratio(rep.at(of, inflight), rep.at(to, inflight), bench.CPU)
+	cpu := func(of, to string, inflight int) loadtest.Spread {
+		return loadtest.Ratio(rep.at(of, inflight), rep.at(to, inflight), loadtest.CPU)
 	}
 	rep.goal("CPU of one node over the constant server's, 64 in flight", 0.2, cpu(nameOne, nameConstant, 64), "")
 	rep.goal("CPU of one node over the constant server's, 1 in flight", 0.6, cpu(nameOne, nameConstant, 1), "")
@@ -138,36 +138,36 @@ func (rep *Report) judge() {
 // goalAtHalf compares the latency at half of what one of the two can do.
 func (rep *Report) goalAtHalf(what, whose string) {
 	rate := math.Round(rep.most(whose) / 2)
-	one, constant := bench.Find(rep.Half, nameOne, bench.Phase{Rate: rate}), bench.Find(rep.Half, nameConstant, bench.Phase{Rate: rate})
+	one, constant := loadtest.Find(rep.Half, nameOne, loadtest.Phase{Rate: rate}), loadtest.Find(rep.Half, nameConstant, loadtest.Phase{Rate: rate})
 	note := fmt.Sprintf("at %.0f calls a second", rate)
 	if constant != nil {
 		if m := constant.Median(); m.Errors > 0 {
 			note += fmt.Sprintf(", of which the constant server failed %.0f %%", 100*float64(m.Errors)/float64(m.Errors+m.Calls))
 		}
 	}
-	rep.goal(what, 1, bench.Ratio(one, constant, p99), note)
+	rep.goal(what, 1, loadtest.Ratio(one, constant, p99), note)
 }
 
-func p50(f *bench.Figures) float64 { return f.P50 }
-func p99(f *bench.Figures) float64 { return f.P99 }
+func p50(f *loadtest.Figures) float64 { return f.P50 }
+func p99(f *loadtest.Figures) float64 { return f.P99 }
 
 // added is what asking one node adds to a call through Envoy, over what asking the constant server adds, round by round.
-func (rep *Report) added(latency func(*bench.Figures) float64) bench.Spread {
-	find := func(name string) *bench.Row { return bench.Find(rep.Results, name, rep.paced()) }
+func (rep *Report) added(latency func(*loadtest.Figures) float64) loadtest.Spread {
+	find := func(name string) *loadtest.Row { return loadtest.Find(rep.Results, name, rep.paced()) }
 	none, one, constant := find(nameEnvoyNone), find(nameEnvoyOne), find(nameEnvoyConstant)
 	if none == nil || one == nil || constant == nil {
-		return bench.Spread{}
+		return loadtest.Spread{}
 	}
 	var v []float64
 	for i := range none.Rounds {
 		base := latency(&none.Rounds[i])
 		v = append(v, (latency(&one.Rounds[i])-base)/(latency(&constant.Rounds[i])-base))
 	}
-	return bench.SpreadOf(v)
+	return loadtest.SpreadOf(v)
 }
 
-func (rep *Report) goal(what string, most float64, got bench.Spread, note string) {
-	if got == (bench.Spread{}) {
+func (rep *Report) goal(what string, most float64, got loadtest.Spread, note string) {
+	if got == (loadtest.Spread{}) {
 		return
 	}
 	rep.Goals = append(rep.Goals, Goal{What: what, Most: most, Value: got, Met: atMost(got.Median, most), Note: note})

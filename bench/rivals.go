@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/keyward/keyward/lab"
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // startRatelimit starts a Redis without persistence and the service over it, with the same metrics on as Keyward has.
@@ -111,9 +111,9 @@ func startGubernator(_ context.Context, a *arena, r *running, n int) error {
 }
 
 // gubernator is its service V1: one limit asked about in each call, and the answer's first response.
-func gubernator() bench.Service {
+func gubernator() loadtest.Service {
 	const responses, status, failure = 1, 1, 5
-	return bench.GRPC("/pb.gubernator.V1/GetRateLimits", func(message []byte) (over bool, err error) {
+	return loadtest.GRPC("/pb.gubernator.V1/GetRateLimits", func(message []byte) (over bool, err error) {
 		first, err := bytesOf(message, responses)
 		if err != nil {
 			return false, err
@@ -160,10 +160,10 @@ func bytesOf(b []byte, want protowire.Number) ([]byte, error) {
 	return nil, errResponse
 }
 
-func gubernatorCalls(keys int) []bench.Call {
+func gubernatorCalls(keys int) []loadtest.Call {
 	const name, uniqueKey, hits, limit, duration = 1, 2, 3, 4, 5
 	const yearMS = 365 * 24 * 3600 * 1000
-	calls := make([]bench.Call, keys)
+	calls := make([]loadtest.Call, keys)
 	for i := range calls {
 		var m []byte
 		for field, text := range map[protowire.Number]string{name: "search", uniqueKey: keyName(i)} {
@@ -178,8 +178,8 @@ func gubernatorCalls(keys int) []bench.Call {
 }
 
 // rlsCalls ask as Envoy does: with each key's own target, if keys are placed, and then its name beside it.
-func rlsCalls(l *load) []bench.Call {
-	calls := make([]bench.Call, len(l.messages))
+func rlsCalls(l *load) []loadtest.Call {
+	calls := make([]loadtest.Call, len(l.messages))
 	for i, m := range l.messages {
 		calls[i].Message = m
 		if l.owners != nil {

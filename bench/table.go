@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // table is one group of the report: those that are asked directly, or those behind Envoy.
@@ -78,7 +78,7 @@ func (rep *Report) cells(e *Entry) []string {
 		row = append(row, figure("%.1f", m.Proxy))
 	}
 	row = append(row, figure("%.0f", m.Throughput))
-	if r := bench.Find(rep.Results, e.Name, rep.paced()); r != nil {
+	if r := loadtest.Find(rep.Results, e.Name, rep.paced()); r != nil {
 		l := r.Median()
 		row = append(row, figure("%.2f", l.P50/1000), figure("%.2f", l.P90/1000), figure("%.2f", l.P99/1000), figure("%.2f", l.P999/1000))
 	}

@@ -15,9 +15,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/snippet"
-	"github.com/keyward/keyward/tool/inject"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 func read(t *testing.T, file string) []byte {

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/keyward/keyward/tool/inject"
+	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 // pod is a pod, or the template of one, in a rendering.

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	yamlv3 "go.yaml.in/yaml/v3"
 
-	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/internal/cluster"
 )
 
 type alertRule struct {

@@ -194,7 +194,7 @@ func TestEveryFlagIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("../cmd/internal/boot/flags.go")
+	source, err := os.ReadFile("../internal/app/flags.go")
 	if err != nil {
 		t.Fatal(err)
 	}

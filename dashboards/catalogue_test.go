@@ -13,16 +13,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/cluster"
-	"github.com/keyward/keyward/config/source"
 	"github.com/keyward/keyward/envoy/rls"
-	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/envoy/xds"
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/connguard"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/peer"
 )
 
 // catalogue is every metric that the code has, with the labels it can carry.
@@ -99,7 +99,7 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	maps.Copy(r.all, statistics(t))
 	r.all["keyward_build_info"], r.all["keyward_drains_incomplete_total"] = []string{"version"}, []string{} // the programs' own
 	r.all["keyward_keys_max"] = []string{"of"}
-	gate.New(r)
+	connguard.New(r)
 	certs.NewMetrics(r, nil)
 	if len(r.all) < 60 {
 		t.Fatalf("only %d metrics found: a part is missing here", len(r.all))
@@ -116,7 +116,7 @@ var (
 // statistics are the names under which Prometheus sees the statistics of envoyproxy/ratelimit.
 func statistics(t *testing.T) catalogue {
 	t.Helper()
-	mapping, err := os.ReadFile("../envoy/stats/mapping.yaml")
+	mapping, err := os.ReadFile("../internal/stats/mapping.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // chosen is what the boards' variables stand for in tests: everything.

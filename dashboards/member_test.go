@@ -12,12 +12,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/cluster"
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/peer"
 )
 
 // TestAMemberOfAnotherLabel takes the metrics of a real member that is given an address where another cluster answers. It must

@@ -9,7 +9,7 @@ package handoff
 import (
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 

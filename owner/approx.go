@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // A rule that says approximate lets every member admit by its own copy of the counter, S hits of which the owner does not

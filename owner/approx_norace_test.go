@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // What an approximate rule admits beyond its limit stays within its slack, with few messages.

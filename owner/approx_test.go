@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // Members whose reports do not arrive admit their part of the slack and no more; when they arrive, all is known.

@@ -3,7 +3,7 @@ package owner
 import (
 	"math"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // Degrade answers q by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped

@@ -3,7 +3,7 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // remember keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit

@@ -3,7 +3,7 @@ package owner
 import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 )
 
 // Facts are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.

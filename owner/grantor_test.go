@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/lease/leasetest"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/lease/leasetest"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 

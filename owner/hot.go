@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // An entry's heat is, from the top: the tick of its last question, 1 to 31 (5 bits); whether the shard's Rates follow its

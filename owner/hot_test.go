@@ -6,7 +6,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 )
 
 // pour asks everybody in turn for hits on q, perSecond times, for d.

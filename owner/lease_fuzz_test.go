@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // Whatever is said about leases, nothing breaks, what stands against a limit never goes below what was taken of it

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // The limit is exactly what is admitted, by any number of members that hold leases.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // At most 64 bytes a key, at any size beyond a few pages, also while the table grows.

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 const (

@@ -3,7 +3,7 @@ package owner
 import (
 	"strings"
 
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 

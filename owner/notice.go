@@ -3,8 +3,8 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // tellDeny is the shortest refusal that is told to all holders; shorter ones learn only those who ask.

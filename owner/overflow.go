@@ -2,7 +2,7 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // maxCells of a sketch go in one message.

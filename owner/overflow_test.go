@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // pieces are what a member sends that has counted hits of q in its sketch at now.

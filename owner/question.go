@@ -14,8 +14,8 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // One domain's logs take records until its quota is used up. Other domains do not notice: what is known of them is charged, and new keys of theirs

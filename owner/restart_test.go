@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those hits, and the new boot

@@ -3,7 +3,7 @@ package owner
 import (
 	"sync"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // kind is what a table counts.

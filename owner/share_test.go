@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // A question that is shed is refused and charged nowhere; a rule that fails open is answered by its policy.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // add counts hits for h and raises no cell further than h's own estimate needs.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // An entry holds inline, in charged: for windows what this member's instance has charged in the newest one, as far as it

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // The short way for fixed windows decides as the general one does, which knows every writer's slots.

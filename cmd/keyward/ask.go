@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/internal/certs"
 )
 
 // askOptions say what is asked.

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/keyward/keyward/cmd/internal/boot"
-	"github.com/keyward/keyward/envoy/settings"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/app"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/settings"
 )
 
 // startSidecar runs a sidecar that stands alone, with rules, and returns the address of its rate-limit service.
@@ -42,7 +42,7 @@ func startSidecar(t *testing.T, rules string) string {
 		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": port, "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0",
 	}
 	getenv := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	f, err := boot.Parse("sidecar", "", []string{"--node", "a", "--metrics", "127.0.0.1:0", "--admin", ""}, func(string) string { return "" })
+	f, err := app.Parse("sidecar", "", []string{"--node", "a", "--metrics", "127.0.0.1:0", "--admin", ""}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func startSidecar(t *testing.T, rules string) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- boot.RunSidecar(ctx, f, s, getenv, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
+	go func() { ended <- app.RunSidecar(ctx, f, s, getenv, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

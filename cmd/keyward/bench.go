@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 // benchOptions are the flags of `keyward bench`.
@@ -30,7 +30,7 @@ type benchOptions struct {
 	keys, conns                      int
 	inflight                         []int
 	rate                             float64
-	plan                             bench.Plan
+	plan                             loadtest.Plan
 	remote                           bool
 	tls                              certs.Files
 }
@@ -132,13 +132,13 @@ func (o *benchOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-func (o *benchOptions) phases() []bench.Phase {
-	var all []bench.Phase
+func (o *benchOptions) phases() []loadtest.Phase {
+	var all []loadtest.Phase
 	for _, n := range o.inflight {
-		all = append(all, bench.Phase{Inflight: n})
+		all = append(all, loadtest.Phase{Inflight: n})
 	}
 	if o.rate > 0 {
-		all = append(all, bench.Phase{Rate: o.rate})
+		all = append(all, loadtest.Phase{Rate: o.rate})
 	}
 	return all
 }
@@ -152,7 +152,7 @@ func (o *benchOptions) lasts() time.Duration {
 // benchWarm is the seconds before each server's turn that are not measured.
 const benchWarm = 0.5
 
-func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*bench.Report, error) {
+func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*loadtest.Report, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -170,9 +170,9 @@ func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*bench.Repo
 	if err != nil {
 		return nil, err
 	}
-	var all []*bench.Contender
+	var all []*loadtest.Contender
 	for _, a := range o.compare {
-		l, err := bench.New(ctx, bench.Options{Service: bench.RLS(), Targets: []bench.Target{{Addr: a, TLS: secure}}, Calls: calls, Conns: o.conns})
+		l, err := loadtest.New(ctx, loadtest.Options{Service: loadtest.RLS(), Targets: []loadtest.Target{{Addr: a, TLS: secure}}, Calls: calls, Conns: o.conns})
 		if err != nil {
 			return nil, err
 		}
@@ -180,26 +180,26 @@ func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*bench.Repo
 		if err := l.Once(ctx); err != nil {
 			return nil, err
 		}
-		all = append(all, &bench.Contender{Name: a, Load: l, CPU: cpuOf(processes[a])})
+		all = append(all, &loadtest.Contender{Name: a, Load: l, CPU: cpuOf(processes[a])})
 	}
 	o.plan.Phases, o.plan.Warm = o.phases(), benchWarm
 	fmt.Fprintf(messages, "%d rounds, %v in all\n", o.plan.Rounds, o.lasts().Round(time.Second))
-	rows, err := bench.Compare(ctx, o.plan, all, func(round int, r *bench.Row, f bench.Figures) {
+	rows, err := loadtest.Compare(ctx, o.plan, all, func(round int, r *loadtest.Row, f loadtest.Figures) {
 		fmt.Fprintf(messages, "round %d/%d  %s  %v: %.0f calls/s, p99 %.2f ms\n", round, o.plan.Rounds, r.Name, r.Phase, f.Throughput, f.P99/1000)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return bench.NewReport(o.plan, rows), nil
+	return loadtest.NewReport(o.plan, rows), nil
 }
 
 // calls are the questions, one a key.
-func (o *benchOptions) calls() ([]bench.Call, error) {
+func (o *benchOptions) calls() ([]loadtest.Call, error) {
 	n := 1
 	if strings.Contains(strings.Join(o.descriptor, ""), "{}") {
 		n = o.keys
 	}
-	calls := make([]bench.Call, n)
+	calls := make([]loadtest.Call, n)
 	for i := range calls {
 		d := &common.RateLimitDescriptor{}
 		for _, text := range o.descriptor {
@@ -227,13 +227,13 @@ func (o *benchOptions) processes(messages io.Writer) (map[string][]int, error) {
 		if i < 1 || err != nil || pid < 1 {
 			return nil, fmt.Errorf("--pid %s: want ADDRESS=PID", text)
 		}
-		if _, err := bench.CPUOf(pid); err != nil {
+		if _, err := loadtest.CPUOf(pid); err != nil {
 			return nil, fmt.Errorf("--pid %s: %w", text, err)
 		}
 		all[text[:i]] = append(all[text[:i]], pid)
 	}
 	for _, a := range o.compare {
-		pid, err := bench.Listener(a)
+		pid, err := loadtest.Listener(a)
 		switch host, _, _ := net.SplitHostPort(a); {
 		case host != "localhost" && !net.ParseIP(host).IsLoopback():
 		case err == nil:
@@ -252,7 +252,7 @@ func cpuOf(pids []int) func() (time.Duration, error) {
 	}
 	return func() (sum time.Duration, err error) {
 		for _, pid := range pids {
-			d, e := bench.CPUOf(pid)
+			d, e := loadtest.CPUOf(pid)
 			sum, err = sum+d, errors.Join(err, e)
 		}
 		return sum, err

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/tool/bench"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
 func runBench(t *testing.T, args ...string) (out, messages string, err error) {
@@ -32,7 +32,7 @@ func TestBench(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, messages)
 	}
-	var rep bench.Report
+	var rep loadtest.Report
 	if err := json.Unmarshal([]byte(out), &rep); err != nil {
 		t.Fatal(err)
 	}

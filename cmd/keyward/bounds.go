@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 var update = flag.Bool("update", false, "write golden files and the example in docs/bounds.md")

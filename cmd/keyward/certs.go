@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/internal/certs"
 )
 
 func newCerts() *cobra.Command {

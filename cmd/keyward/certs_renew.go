@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/internal/certs"
 )
 
 // clusterRenewal replaces certificates in Secrets of the namespace that the process runs in.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/internal/certs"
 )
 
 // apiServer answers like a Kubernetes API server that knows one namespace and lets one token read and replace some Secrets.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // rulesDir is a directory of one file with one rule, whose metadata.keyward is given.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // ending is how a demo ends: by the first Ctrl-C in order, with all that can be seen of it; by a second one, a hang-up, SIGTERM or the end

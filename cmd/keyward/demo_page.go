@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/keyward/keyward/browser"
+	"github.com/keyward/keyward/internal/browser"
 )
 
 //go:embed demo.html

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 	"golang.org/x/term"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // notesShown is how many of the notes fit under the table.

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/config/source"
-	"github.com/keyward/keyward/tool/doctor"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/ops/doctor"
 )
 
 func newDoctor() *cobra.Command {

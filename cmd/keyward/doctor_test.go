@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/tool/doctor"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/ops/doctor"
 )
 
 // TestProbe tries ports that are open and closed, TCP and UDP.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // sidecar answers on an admin socket.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/config/source"
 	"github.com/keyward/keyward/envoy/snippet"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
 

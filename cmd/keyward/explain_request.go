@@ -6,8 +6,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // nextDescriptor is the argument between the descriptors of one request.

@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
 

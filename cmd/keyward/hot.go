@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 func newHot() *cobra.Command {

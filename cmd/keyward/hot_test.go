@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // serve answers on an admin socket.

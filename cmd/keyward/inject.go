@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/tool/inject"
+	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 func newInject() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 )
 
 func newKeys() *cobra.Command {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/cmd/internal/boot"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/app"
+	"github.com/keyward/keyward/internal/config"
 )
 
 const manual = "../../docs/configuration.md"
@@ -48,7 +48,7 @@ The command line wins over the environment. All faults are told at once, and not
 | flag | variable | default | |
 |---|---|---|---|
 `)
-	for _, f := range boot.FlagRows() {
+	for _, f := range app.FlagRows() {
 		fmt.Fprintf(&b, "| `%s%s` | `%s` | %s | %s |\n", f.Name, strings.TrimRight(" "+f.Kind, " "), f.Env, codeSpan(f.Default), cell(f.Usage))
 	}
 	b.WriteString("\n## Keys of rules\n\nUnder `metadata.keyward` of a descriptor with a `rate_limit`. The rest of a rule is as in envoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/config/source"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/ops/migrate"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/tool/migrate"
 )
 
 // migrateFlags are the flags of `keyward migrate`.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/tool/migrate"
+	"github.com/keyward/keyward/internal/ops/migrate"
 )
 
-const movedManifest = "../../tool/migrate/testdata/kubernetes.yaml"
+const movedManifest = "../../internal/ops/migrate/testdata/kubernetes.yaml"
 
 func TestMigrate(t *testing.T) {
 	out, err := run(t, "migrate", "-f", movedManifest)

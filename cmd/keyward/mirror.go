@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/tool/mirror"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/ops/mirror"
 )
 
 // mirrorFlags are the flags of `keyward mirror`.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/rls"
-	"github.com/keyward/keyward/tool/replay"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/replay"
 )
 
 // simulateFlags are the flags of `keyward simulate`.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/tool/replay"
+	"github.com/keyward/keyward/internal/ops/replay"
 )
 
 const simulatedRules = "domain: edge\ndescriptors:\n  - key: api_key\n    rate_limit: {unit: minute, requests_per_unit: %d}\n"

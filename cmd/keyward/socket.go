@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // socketFlag adds --admin.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // TestSocketAdvice holds what is said when a sidecar's socket cannot be reached, for every command that uses it.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // tapOptions are the flags of `keyward tap`.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // frame is what `keyward top` shows at one time.

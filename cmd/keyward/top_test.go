@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/keyward/keyward/admin"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // recorded serves what three running members said: test/e2e keeps it when KEYWARD_RECORD names a folder.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/admin"
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/internal/admin"
 )
 
 // xdsServed is who one xDS server serves, and what.

@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/keyward/keyward/cmd/internal/boot"
-	"github.com/keyward/keyward/envoy/settings"
+	"github.com/keyward/keyward/internal/app"
+	"github.com/keyward/keyward/internal/settings"
 )
 
 const about = `A Keyward sidecar: answers Envoy's rate-limit questions and counts the keys that it owns.
@@ -23,7 +23,7 @@ With the others of its kind, found by DNS:
           --rls-advertise $POD_IP:8082 --xds 127.0.0.1:18000`
 
 func main() {
-	p := boot.Program{Name: "sidecar", About: about, Run: boot.RunSidecar}
+	p := app.Program{Name: "sidecar", About: about, Run: app.RunSidecar}
 	if filepath.Base(os.Args[0]) != "ratelimit" {
 		p.Defaults = podOnly
 	}

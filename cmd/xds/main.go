@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/keyward/keyward/cmd/internal/boot"
+	"github.com/keyward/keyward/internal/app"
 )
 
 const about = `Keyward's xDS server: tells Envoys which sidecar owns which key.
@@ -17,5 +17,5 @@ have. A sidecar serves the same to its own Envoy with --xds.
   xds --join dns+keyward-gossip:7946 --gossip-key-file gossip.key --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 
 func main() {
-	os.Exit(boot.Program{Name: "xds", About: about, Run: boot.RunXDS}.Main(os.Args[1:]))
+	os.Exit(app.Program{Name: "xds", About: about, Run: app.RunXDS}.Main(os.Args[1:]))
 }

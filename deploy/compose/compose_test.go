@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/snippet"
+	"github.com/keyward/keyward/internal/config"
 )
 
 var update = flag.Bool("update", false, "write the Envoy files instead of comparing them")

@@ -8,7 +8,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner"
 )
 

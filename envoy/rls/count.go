@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
 

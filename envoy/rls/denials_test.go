@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
 

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	grpctap "google.golang.org/grpc/tap"
 
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 // KeyHeader is the metadata that tells a call's owner string; it is the header that Envoy's ring hashes.
@@ -54,12 +54,12 @@ const (
 
 // GRPCOptions make a gRPC server for the service.
 type GRPCOptions struct {
-	TLS               *tls.Config   // nil for plaintext
-	Gate              *gate.Surface // counts what is refused before it is a question; nil for none
-	ConnectionAge     time.Duration // GRPC_MAX_CONNECTION_AGE; 0 for ever
-	ConnectionAgeMore time.Duration // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
-	Refunds           bool          // callers may give hits back
-	LocalRefunds      bool          // callers on a loopback address may
+	TLS               *tls.Config        // nil for plaintext
+	Gate              *connguard.Surface // counts what is refused before it is a question; nil for none
+	ConnectionAge     time.Duration      // GRPC_MAX_CONNECTION_AGE; 0 for ever
+	ConnectionAgeMore time.Duration      // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
+	Refunds           bool               // callers may give hits back
+	LocalRefunds      bool               // callers on a loopback address may
 }
 
 // NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/internal/stats"
 )
 
 // healthName is the service whose gRPC health follows Health; "" is always SERVING, and any other is not found.

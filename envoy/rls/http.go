@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/browser"
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/browser"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 // healthPath is served for every Host.
@@ -83,7 +83,7 @@ const mostObjects = 20_000
 
 // readJSON reads a body of which it keeps no more than may be used. False is a body that is too long.
 func readJSON(body io.Reader) (b []byte, fits bool, err error) {
-	if b, err = io.ReadAll(io.LimitReader(body, gate.KeepBody)); err != nil {
+	if b, err = io.ReadAll(io.LimitReader(body, connguard.KeepBody)); err != nil {
 		return nil, false, err
 	}
 	rest, err := io.Copy(io.Discard, body)

@@ -12,7 +12,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 func get(t testing.TB, a net.Addr, path string) (int, string) {
@@ -131,14 +131,14 @@ func TestJSONBounds(t *testing.T) {
 		}
 	}
 	many := `{"domain":"d","descriptors":[` + strings.Repeat("{},", 1_000_000) + `{}]}`
-	long := `{"domain":"d","descriptors":[]` + strings.Repeat(" ", gate.KeepBody) + `}`
+	long := `{"domain":"d","descriptors":[]` + strings.Repeat(" ", connguard.KeepBody) + `}`
 	usual := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"` + strings.Repeat("v", 60_000) + `"}]}]}`
 	for _, tt := range []struct {
 		body string
 		fits bool
-	}{{many, false}, {long, false}, {usual, true}, {long[:gate.KeepBody], true}} {
+	}{{many, false}, {long, false}, {usual, true}, {long[:connguard.KeepBody], true}} {
 		b, fits, err := readJSON(strings.NewReader(tt.body))
-		if err != nil || fits != tt.fits || len(b) > gate.KeepBody {
+		if err != nil || fits != tt.fits || len(b) > connguard.KeepBody {
 			t.Errorf("%d bytes: fits %v, %d kept, %v", len(tt.body), fits, len(b), err)
 		}
 	}

@@ -6,9 +6,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/envoy/h2"
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 // lean serves ShouldRateLimit where the connection's loop reads it: the request is decoded in place and the response built
@@ -16,7 +16,7 @@ import (
 type lean struct {
 	service *Service
 	options GRPCOptions
-	gate    *gate.Surface
+	gate    *connguard.Surface
 	traces  []string // headers that the Tracer looks at; they follow callHeaders
 }
 
@@ -40,12 +40,12 @@ func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
 	return h2.NewServer(h2.Options{
 		Methods: methods,
 		Headers: d.headers(),
-		Refuse:  o.Gate.Refuse, Served: gate.Answered,
+		Refuse:  o.Gate.Refuse, Served: connguard.Answered,
 		TLS: o.TLS, TLSReason: certs.Reason,
 		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
 		Bounds: h2.Bounds{
 			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Keep: s.bounds.Message + 1, Unfinished: maxUnfinished,
-			Handshake: handshakeTime, Stall: gate.StallTime, MessageTime: questionTime,
+			Handshake: handshakeTime, Stall: connguard.StallTime, MessageTime: questionTime,
 		},
 		Account: o.Gate.Account(),
 	})

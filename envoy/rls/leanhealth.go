@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/envoy/h2"
-	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/internal/stats"
 )
 
 // serve adds gRPC's health service to the methods of a lean door. It answers and counts as Register's does.

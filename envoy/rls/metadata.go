@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // metadata is the dynamic metadata of a response, encoded: what was asked, and the metadata of the rules that passed.

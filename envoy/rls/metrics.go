@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner"
 )
 

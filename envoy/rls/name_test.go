@@ -10,7 +10,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner"
 )
 

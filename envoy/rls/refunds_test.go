@@ -16,8 +16,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 const ten = "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 10}}]}"
@@ -68,7 +68,7 @@ func testRefundsByDoor(t *testing.T, kind Kind) {
 				r := newRig(t, ten)
 				d.Kind = kind
 				a := r.start(t, kind, NewHealth(), func(o *ServerOptions) {
-					o.Doors, o.HTTP, o.Debug, o.Refunds, o.Gates = []Door{d}, "", "", policy, gate.New(r.reg)
+					o.Doors, o.HTTP, o.Debug, o.Refunds, o.Gates = []Door{d}, "", "", policy, connguard.New(r.reg)
 				}).Addrs()[0]
 				target := "unix:" + d.Address
 				if tcp, ok := a.(*net.TCPAddr); ok {
@@ -127,7 +127,7 @@ func ownAddress(t *testing.T) string {
 func TestJSONDoor(t *testing.T) {
 	for policy, want := range map[Refunds]string{RefundsLocal: "OK OK:4", RefundsCertified: "OK OK:4", RefundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
-		addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Refunds, o.Gates = policy, gate.New(r.reg) }).Addrs()
+		addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Refunds, o.Gates = policy, connguard.New(r.reg) }).Addrs()
 		spend := `{"domain":"d","descriptors":[{"hitsAddend":"6","entries":[{"key":"k","value":"v"}]}]}`
 		if code, body := do(t, "POST", addrs[1], "/json", spend); code != 200 {
 			t.Fatalf("%d %s", code, body)
@@ -158,7 +158,7 @@ func TestJSONDoor(t *testing.T) {
 // Neither port answers for a name that is not this machine's, but for health.
 func TestHostsOfPorts(t *testing.T) {
 	r := newRig(t, basic)
-	addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Gates = gate.New(r.reg) }).Addrs()
+	addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Gates = connguard.New(r.reg) }).Addrs()
 	for i, path := range map[int]string{1: "/json", 2: "/rlconfig"} {
 		if code, body := from(t, addrs[i], path, "", "Host", "evil.example"); code != 421 || !strings.Contains(body, "evil.example") {
 			t.Errorf("%s: %d %s", path, code, body)

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // Bounds are the sizes up to which a request is answered by its rules. What exceeds one is answered OVER_LIMIT and

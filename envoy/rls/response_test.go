@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // message is r as protobuf's own types say it.

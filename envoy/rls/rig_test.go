@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/envoy/stats"
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )

@@ -16,8 +16,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/keyward/keyward/browser"
-	"github.com/keyward/keyward/gate"
+	"github.com/keyward/keyward/internal/browser"
+	"github.com/keyward/keyward/internal/connguard"
 )
 
 // Kind is whose HTTP/2 a door speaks.
@@ -48,13 +48,13 @@ type ServerOptions struct {
 	Health  *Health
 	Logger  *slog.Logger // nil for none
 	Doors   []Door
-	HTTP    string        // host:port of /json and /healthcheck; "" for none
-	Refunds Refunds       // which callers may give hits back
-	Hosts   browser.Hosts // names that HTTP and Debug answer for
-	Debug   string        // host:port of the debug port; "" for none
-	GRPC    GRPCOptions   // of all doors; TLS and Gate are each door's own
-	Gates   *gate.Gates   // nil for no bounds of connections, and no metrics of them
-	MaxConn int           // connections of each door; default 1024
+	HTTP    string           // host:port of /json and /healthcheck; "" for none
+	Refunds Refunds          // which callers may give hits back
+	Hosts   browser.Hosts    // names that HTTP and Debug answer for
+	Debug   string           // host:port of the debug port; "" for none
+	GRPC    GRPCOptions      // of all doors; TLS and Gate are each door's own
+	Gates   *connguard.Gates // nil for no bounds of connections, and no metrics of them
+	MaxConn int              // connections of each door; default 1024
 }
 
 // Server listens for rate limit requests.

@@ -27,7 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/certs"
+	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/owner"
 )
 

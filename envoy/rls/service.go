@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/config"
-	"github.com/keyward/keyward/envoy/h2"
-	"github.com/keyward/keyward/envoy/stats"
+	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
 

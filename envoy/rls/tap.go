@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
 

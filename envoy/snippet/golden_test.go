@@ -27,8 +27,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/internal/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // domain is one filter: Envoy asks about one domain a filter.

@@ -10,8 +10,8 @@ import (
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/config"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
 

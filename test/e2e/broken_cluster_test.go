@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // ailing is something that is wrong with a cluster whose members are all ready.
@@ -90,7 +90,7 @@ func TestAilingClusters(t *testing.T) {
 		l := newLab(t, lab.Options{Expect: 3, Rules: map[string]string{"app.yaml": brokenRules}})
 		start(t, l, "pod-a", "pod-b")
 		usual := l.Bin
-		l.Bin = sidecarBuild(t, "-tags", "skewed", "-ldflags", "-X github.com/keyward/keyward/cmd/internal/boot.Version=v0.0.1")
+		l.Bin = sidecarBuild(t, "-tags", "skewed", "-ldflags", "-X github.com/keyward/keyward/internal/app.Version=v0.0.1")
 		odd, err := l.AddSidecar("odd", "--max-keys", "64")
 		l.Bin = usual
 		if err != nil {

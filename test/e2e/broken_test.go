@@ -15,8 +15,8 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // broken is a member that is set up wrong, and what everybody is to say of it.

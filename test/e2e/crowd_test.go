@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/admin"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // stream is one key's clients: so many questions a second, each asked of the member that where names.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // diagnosis is a line of `keyward doctor -o json`.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestAbsentFiles: a mapper file that is not there, like every file that is not to be read, keeps nothing from starting: a

@@ -10,9 +10,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/keyward/keyward/config"
 	"github.com/keyward/keyward/envoy/snippet"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // object is a mapping in YAML.

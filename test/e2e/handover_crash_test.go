@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // browsers are clients behind Envoy: they send requests with keys at a steady pace and count what becomes of them.

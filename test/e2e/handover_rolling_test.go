@@ -12,7 +12,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // handoverRounds is how often the members are rolled over: KEYWARD_ROUNDS, which `make deep` sets, or twice.

@@ -11,7 +11,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 const healLimit = 20

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/envoy/xds"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestHotRouteOfMembers: by an order, or because a key becomes hot, the members themselves have Envoy spread its requests,

@@ -17,7 +17,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/ring"
 )
 

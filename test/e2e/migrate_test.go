@@ -20,7 +20,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // originalBinary is envoyproxy/ratelimit as its maintainers release it: KEYWARD_ORIGINAL names it, scripts/original builds

@@ -16,7 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // startNameServer answers every name with 127.0.0.1, and returns how to stop it and how often it was asked. A resolv.conf

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // An edge as many people have it: a static cluster with the legacy ring settings, whose hosts are hashed by address, and

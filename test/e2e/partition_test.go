@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // cutCase is a way to cut five members in two.

@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // hit is one question of a key, verdict what its client was told.

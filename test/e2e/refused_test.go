@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestRefusedByEnvoy serves a cluster to an Envoy that lacks the certificate which the cluster names: Envoy refuses it. The

@@ -18,8 +18,8 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestSecurityGossip sends a member compressed bombs, which it would unpack had it no bound, and packets of another key and of
@@ -148,7 +148,7 @@ func knock(t *testing.T, to string, packet []byte) {
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// impostor speaks the peer protocol, as peer/PROTOCOL.md has it, with a member's certificate.
+// impostor speaks the peer protocol, as internal/peer/PROTOCOL.md has it, with a member's certificate.
 type impostor struct {
 	t    *testing.T
 	tls  *tls.Config

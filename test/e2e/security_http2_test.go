@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestSecurityHTTP2Lean abuses HTTP/2 on the port of Envoys while an honest client asks on. Each abuse is refused and counted,

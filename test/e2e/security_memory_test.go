@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // mostResident is the resident memory that a sidecar may reach in each of the attacks below, in bytes.

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // secret is a folder that is replaced as Kubernetes replaces a mounted Secret: all of its files at once, by one rename.

@@ -23,8 +23,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/keyward/keyward/certs"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 const hourRules = "domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 5}\n"

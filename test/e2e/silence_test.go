@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestSilenceThroughEnvoy stops an owner's process under load through an Envoy that lets pass what it gets no answer for:

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestEnvoyAcceptsWhatIsPrinted lets every Envoy judge every shape that `keyward envoy-config` prints.

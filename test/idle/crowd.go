@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/keyward/keyward/certs"
-	gossip "github.com/keyward/keyward/cluster"
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/certs"
+	gossip "github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
 )
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // floor measures a program that does only what a sidecar among as many others cannot leave out, as the sidecar was measured.

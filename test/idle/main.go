@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestCut cuts one pod of three off the others, though not off its clients: every request is answered, what is admitted stays within the bound

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // job runs two Jobs at once, one with the sidecar of the library chart, one with that of `keyward inject`: both complete although a sidecar

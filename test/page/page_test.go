@@ -16,7 +16,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/chromedp"
 
-	"github.com/keyward/keyward/lab"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 //go:embed contrast.js

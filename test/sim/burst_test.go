@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // Fifty members are asked for 10,000 hits within 100 ms, and for a few more after that, of a limit of 1,000: exactly

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 )
 

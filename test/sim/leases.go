@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 )
 

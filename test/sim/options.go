@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // Options are what a seed expands to. Each seed enables a random part of them, so that faults meet in many combinations

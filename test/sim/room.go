@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 )
 

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 )
 

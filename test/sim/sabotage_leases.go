@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/lease"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner"
 )
 

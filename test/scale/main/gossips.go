@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/keyward/keyward/cluster"
+	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/test/scale"
 )
 

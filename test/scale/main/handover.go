@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/keyward/keyward/limit"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 	"github.com/keyward/keyward/test/scale"

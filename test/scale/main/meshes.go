@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/peer"
 	"github.com/keyward/keyward/ring"
 	"github.com/keyward/keyward/test/scale"
 )

@@ -1,0 +1,351 @@
+package h2
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/keyward/keyward/internal/budget"
+)
+
+// conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
+// call. All methods are called with mu held unless they say otherwise.
+type conn struct {
+	server *Server
+	raw    net.Conn // what the listener accepted
+	payer  payer    // raw, if it wants to know what it costs
+	nc     net.Conn // raw, or the TLS on it
+	in     input    // of the loop alone
+	fr     *http2.Framer
+	now    time.Time // when the frames were read that the loop is at
+	moved  bool      // of the loop alone: a frame has come since the last plan, outside a header block that was open
+
+	account *budget.Account
+
+	mu sync.Mutex // guards all below
+
+	headers headers
+	streams map[uint32]*Call // calls that are open, by stream
+	top     uint32           // the highest stream that the client has opened
+	cast    cast             // streams that this side has ended before the client
+
+	greeted   bool  // the client's first SETTINGS have come
+	room      int64 // bytes of data that the client may send still, on all streams
+	width     int   // the most streams that were open since the map was made
+	held      int64 // bytes of calls that are charged
+	noted     int64 // keeps, as far as account has it
+	abandoned int   // calls that the client gave up and whose methods have not answered
+	noise     noise
+	served    bool // a call was answered
+	came      int  // whole calls since the last settle
+	brought   int  // what is cheap of the bytes that came since
+
+	output
+	clock clock
+	leave leave
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Call{}, room: firstWindow}
+	var ok bool
+	if c.payer, ok = nc.(payer); !ok {
+		c.payer = free{}
+	}
+	c.wrote.L = &c.mu
+	c.output.window, c.output.first, c.output.maxFrame = firstWindow, firstWindow, minFrame
+	return c
+}
+
+// payer is a connection that is read in turn if it costs more than it brings: see gate.Payer.
+type payer interface {
+	Spend(bytes int)
+	Earn(calls, bytes int)
+	Start()
+	Leave()
+	Enter()
+}
+
+// free is a connection of which nobody wants to know that.
+type free struct{}
+
+func (free) Spend(int)     {}
+func (free) Earn(int, int) {}
+func (free) Start()        {}
+func (free) Leave()        {}
+func (free) Enter()        {}
+
+const (
+	firstWindow = 1<<16 - 1 // of the connection and of streams, until a side says otherwise: RFC 9113, 6.9.2
+	minFrame    = 1 << 14   // the largest payload that every side has to take, and the largest that this one takes
+	mostWindow  = 1<<31 - 1
+
+	streamWindow = 1 << 20  // told to clients, so that a usual message never waits
+	connWindow   = 16 << 20 // the same for all streams of a connection
+
+	flushSize = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
+	lastInput = 1 << 20  // read, and not looked at, once it is said why the connection ends
+	partTime  = time.Second
+)
+
+// serve runs the connection to its end. Not with mu held.
+func (c *conn) serve() {
+	defer c.end()
+	c.payer.Start()
+	if !c.greet() {
+		return
+	}
+	err := c.loop()
+	if fault := (fault{}); errors.As(err, &fault) {
+		c.sayWhy(fault)
+	}
+}
+
+// greet secures the connection, reads the preface and writes this side's settings. Not with mu held.
+func (c *conn) greet() bool {
+	if !c.beginGreeting() {
+		return false
+	}
+	if t := c.server.o.TLS; t != nil {
+		if err := c.secure(t); err != nil {
+			c.refuseTLS(err)
+			return false
+		}
+	}
+	var head [len(http2.ClientPreface)]byte
+	if n, err := io.ReadFull(c.nc, head[:]); err != nil || string(head[:]) != http2.ClientPreface {
+		if n > 0 || !errors.Is(err, io.EOF) && !c.server.isDown() { // a probe that only connects is no harm
+			c.server.refuse(NotHTTP2)
+		}
+		return false
+	}
+	_ = c.raw.SetWriteDeadline(time.Time{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in = input{buf: make([]byte, smallInput), account: c.account}
+	c.fr = http2.NewFramer(nil, &c.in)
+	c.fr.SetReuseFrames()
+	c.fr.SetMaxReadFrameSize(minFrame)
+	c.headers.init(&c.server.o)
+	c.clock.start(c)
+	c.writeSettings()
+	return c.flush() == nil
+}
+
+// beginGreeting sets the time for it. False is that Shutdown came first. Not with mu held.
+func (c *conn) beginGreeting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = time.Now()
+	_ = c.raw.SetDeadline(c.now.Add(c.server.o.Bounds.Handshake))
+	return !c.leave.asked
+}
+
+// secure does the TLS handshake. Not with mu held.
+func (c *conn) secure(t *tls.Config) error {
+	read := budget.Conn{Conn: c.raw, Meter: budget.NewMeter(c.account, 0, func() { c.server.refuse(Unfinished) })}
+	nc := tls.Server(read, t)
+	if err := nc.Handshake(); err != nil {
+		return err
+	}
+	read.Settle()
+	if nc.ConnectionState().NegotiatedProtocol != "h2" {
+		nc.Close()
+		return errors.New("tls: the client did not ask for h2 by ALPN")
+	}
+	c.mu.Lock()
+	c.nc = nc
+	c.mu.Unlock()
+	return nil
+}
+
+// refuseTLS counts a handshake that failed.
+func (c *conn) refuseTLS(err error) {
+	switch reason := c.server.o.TLSReason; {
+	case errors.Is(err, budget.ErrOver): // counted
+	case reason != nil:
+		c.server.refuse(reason(err))
+	default:
+		c.server.refuse("tls")
+	}
+}
+
+// loop reads and serves until the connection ends. Not with mu held.
+func (c *conn) loop() error {
+	for {
+		_, err := c.in.fill(c.nc)
+		c.mu.Lock()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			c.now = time.Now()
+			err = c.overdue()
+		case err == nil:
+			c.now = time.Now()
+			err = c.batch()
+		}
+		if err == nil {
+			err = c.settle()
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// batch goes through all whole frames that have been read.
+func (c *conn) batch() error {
+	c.busy = true
+	defer func() { c.busy = false }()
+	for c.in.whole() {
+		h, err := c.fr.ReadFrameHeader()
+		if err == nil {
+			err = c.turn(h)
+		}
+		if err == nil {
+			err = c.frame(h)
+		}
+		if err = c.pardon(err); err != nil {
+			return err
+		}
+		c.moved = c.moved || c.headers.id == 0
+		if len(c.out) >= flushSize {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// costlyBlock is the least part of a header block for which a connection waits for its turn, if it left the lane for a call that came before it.
+const costlyBlock = 512
+
+// turn waits until it is c's turn to go through a frame, if that may be costly.
+func (c *conn) turn(h http2.FrameHeader) error {
+	if h.Length < costlyBlock || h.Type != http2.FrameHeaders && h.Type != http2.FrameContinuation {
+		return nil
+	}
+	c.mu.Unlock()
+	c.payer.Enter()
+	c.mu.Lock()
+	return c.broken
+}
+
+// settle writes what there is and takes stock, after the loop has changed something.
+func (c *conn) settle() error {
+	if !c.note() {
+		if err := c.save(); err != nil {
+			return err
+		}
+	}
+	if c.came > 0 || c.brought > 0 {
+		c.payer.Earn(c.came, c.brought)
+		c.came, c.brought = 0, 0
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	if c.leave.asked && c.leave.stage == staying {
+		c.goAway()
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	if c.leave.done(c) {
+		return fault{code: http2.ErrCodeNo}
+	}
+	c.plan()
+	c.moved = false
+	return nil
+}
+
+// errCut ends a connection without a word: it was said why already, or its client would not read it.
+var errCut = errors.New("cut")
+
+// fault is a reason to end a connection, RFC 9113, 5.4.1.
+type fault struct {
+	code http2.ErrCode
+	text string
+}
+
+func (f fault) Error() string { return fmt.Sprintf("%s: %s", f.code, f.text) }
+
+// pardon ends the stream that an error is about, if it is about one, and gives back what ends the connection.
+func (c *conn) pardon(err error) error {
+	if err == nil {
+		return nil
+	}
+	var stream http2.StreamError
+	var whole http2.ConnectionError
+	switch {
+	case errors.As(err, &stream):
+		c.reset(stream.StreamID, stream.Code)
+		return c.heard(1)
+	case errors.As(err, &whole):
+		return fault{http2.ErrCode(whole), fmt.Sprint(c.fr.ErrorDetail())}
+	case errors.Is(err, http2.ErrFrameTooLarge):
+		return fault{http2.ErrCodeFrameSize, "a frame of more than 16384 bytes"}
+	case errors.Is(err, io.ErrUnexpectedEOF): // from the Framer: a payload shorter than its fields
+		return fault{http2.ErrCodeFrameSize, "a frame too short for its fields"}
+	}
+	return err
+}
+
+// sayWhy says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
+// is reset, and the reason lost. Not with mu held.
+func (c *conn) sayWhy(f fault) {
+	c.server.o.Log.Debug("rls connection ended", "client", c.raw.RemoteAddr(), "reason", f.Error())
+	c.mu.Lock()
+	if f.code != http2.ErrCodeNo {
+		c.refused(f.code)
+		c.out = appendGoAway(c.out, c.top, f.code, f.text)
+	}
+	_ = c.raw.SetDeadline(time.Now().Add(partTime))
+	c.clock.written = never
+	if errors.Is(c.broken, f) { // nothing is broken but the rules
+		c.broken = nil
+	}
+	err := c.flush()
+	c.mu.Unlock()
+	if err != nil {
+		return
+	}
+	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+	for read := 0; read < lastInput; {
+		n, err := c.nc.Read(c.in.buf)
+		if read += n; err != nil {
+			return
+		}
+	}
+}
+
+// refused tells of a stream or connection ended by an error.
+func (c *conn) refused(code http2.ErrCode) { c.server.refuse(strings.ToLower(code.String())) }
+
+// end forgets the connection. Not with mu held.
+func (c *conn) end() {
+	c.nc.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = errCut
+	for _, k := range c.streams {
+		c.drop(k)
+	}
+	c.account.Close()
+	if c.late != nil {
+		close(c.late)
+		c.late = nil
+	}
+	c.out, c.spare = nil, nil
+	c.wrote.Broadcast()
+}

@@ -1,0 +1,328 @@
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/keyward/keyward/internal/budget"
+)
+
+// keyed is a header block with a value of n bytes for x-a, which the table has no room for.
+func keyed(method string, n int) []byte {
+	return append(callBlock(method), literal("x-a", strings.Repeat("a", n))...)
+}
+
+// literal is a field that is not put into the table.
+func literal(name, value string) []byte {
+	b := appendLength([]byte{0x10}, len(name))
+	b = appendLength(append(b, name...), len(value))
+	return append(b, value...)
+}
+
+// blockFrames is a header block in as many frames as it takes.
+func blockFrames(id uint32, flags http2.Flags, block []byte) []byte {
+	n := min(len(block), minFrame)
+	if n < len(block) {
+		b := append(appendHead(nil, n, http2.FrameHeaders, flags, id), block[:n]...)
+		for block = block[n:]; len(block) > minFrame; block = block[minFrame:] {
+			b = append(appendHead(b, minFrame, http2.FrameContinuation, 0, id), block[:minFrame]...)
+		}
+		return append(appendHead(b, len(block), http2.FrameContinuation, http2.FlagContinuationEndHeaders, id), block...)
+	}
+	return headersFrame(id, flags, block)
+}
+
+// heard sends a PING and waits for its answer, so that all before it was gone through. False is that the connection ended.
+func heardPing(t *testing.T, f *http2.Framer) bool {
+	t.Helper()
+	_ = f.WritePing(false, [8]byte{1})
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return false
+		}
+		if ping, is := frame.(*http2.PingFrame); is && ping.IsAck() {
+			return true
+		}
+	}
+}
+
+// What a call keeps of its headers is charged with its length, and no more than Header.Max is kept of each.
+func TestHeadersAreCharged(t *testing.T) {
+	s, l, _ := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}, {Name: "x-b", Max: 16}}})
+	conn, f := speak(t, l)
+	base := func() int64 { heardPing(t, f); return s.heldByCalls() }
+	for i, tt := range []struct{ a, b int }{{0, 0}, {1000, 0}, {100_000, 0}, {0, 16}, {0, 17}, {0, 60_000}, {50_000, 50_000}} {
+		id := uint32(2*i + 1)
+		before := base()
+		_, _ = conn.Write(blockFrames(id, 0, append(keyed(echo, tt.a), literal("x-b", strings.Repeat("b", tt.b))...)))
+		want := int64(callSize + tt.a + min(tt.b, 17))
+		if got := base() - before; got < want || got > want+keepMessage {
+			t.Errorf("%+v: %d bytes charged, not %d", tt, got, want)
+		}
+		_ = f.WriteRSTStream(id, http2.ErrCodeCancel)
+		if after := base(); after != before {
+			t.Errorf("%+v: %d bytes charged after its end, %d before", tt, after, before)
+		}
+	}
+}
+
+// Calls without an end and with long headers end the connection before they take much memory.
+func TestCallsWithLongHeaders(t *testing.T) {
+	_, l, r := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}}, Bounds: Bounds{Unfinished: 8 << 20}})
+	watchMemory(t)
+	block := keyed(echo, 126_000)
+	attack(t, l, true, 400<<20, func(i int) []byte { return blockFrames(uint32(2*i+1), 0, block) })
+	if r.of(Unfinished) != 1 {
+		t.Errorf("%v", r.n)
+	}
+}
+
+// Calls that are whole and stay open because their answer has no end count, too.
+func TestStreamsAreCharged(t *testing.T) {
+	s, l, r := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}}, Bounds: Bounds{Unfinished: 4 << 20}, Methods: map[string]Method{
+		echo: method(func(k *Call) {
+			go func() {
+				_ = k.Send(text("first"))
+				<-k.Done()
+				k.End()
+			}()
+		}),
+	}})
+	watchMemory(t)
+	block := keyed(echo, 30_000)
+	attack(t, l, true, 100<<20, func(i int) []byte {
+		id := uint32(2*i + 1)
+		return append(appendHead(blockFrames(id, 0, block), prefix, http2.FrameData, http2.FlagDataEndStream, id), 0, 0, 0, 0, 0)
+	})
+	eventually(t, "cut", func() bool { return r.of(Unfinished) == 1 })
+	eventually(t, "let go", func() bool { return s.account.Held() == 0 })
+}
+
+// A header block or a frame that does not come whole in time ends the connection, and no call that is slow otherwise.
+func TestStalled(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	call := callBlock(echo)
+	data := append(appendHead(nil, prefix+100, http2.FrameData, 0, 1), 0, 0, 0, 0, 200)
+	open := append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...)
+	more := append(appendHead(nil, 4, http2.FrameContinuation, 0, 1), "\x00\x01a\x00"...)
+	for name, tt := range map[string]struct {
+		say   [][]byte // with a third of the patience between
+		ended bool
+	}{
+		"half a frame's head":                   {[][]byte{{0, 0}}, true},
+		"half a frame":                          {[][]byte{call[:0], append(headersFrame(1, 0, call), data...)}, true},
+		"a frame that trickles":                 {[][]byte{data[:10], data[10:11], data[11:12], data[12:13], data[13:14]}, true},
+		"a block without an end":                {[][]byte{open}, true},
+		"a block without an end, that trickles": {[][]byte{open, more, more, more, more, more}, true},
+		"a call without an end":                 {[][]byte{headersFrame(1, 0, call)}, false},
+		"frames that come in halves": {[][]byte{
+			append(headersFrame(1, 0, call), 0, 0), append(headersFrame(1, 1, call)[2:], 0, 0), append(headersFrame(3, 1, call)[2:], 0, 0), append(headersFrame(5, 1, call)[2:], 0, 0), append(headersFrame(7, 1, call)[2:], 0, 0), headersFrame(9, 1, call)[2:],
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, l, r := start(t, "tcp", Options{Bounds: Bounds{Stall: patience}})
+			conn, f := speak(t, l)
+			var ended atomic.Bool
+			go func() {
+				for {
+					if _, err := f.ReadFrame(); err != nil {
+						ended.Store(true)
+						return
+					}
+				}
+			}()
+			for _, b := range tt.say {
+				_, _ = conn.Write(b)
+				time.Sleep(patience / 3)
+			}
+			time.Sleep(2 * patience)
+			if ended.Load() != tt.ended || (r.of(Stalled) == 1) != tt.ended {
+				t.Errorf("ended: %v, counted: %v", ended.Load(), r.n)
+			}
+			if conn.Close(); tt.ended && s.account.Held() != 0 {
+				t.Errorf("%d bytes held", s.account.Held())
+			}
+		})
+	}
+}
+
+// Many connections that stop in the middle of a header block keep a bounded lot between them.
+func TestBlocksWithoutEnd(t *testing.T) {
+	const bound = 2 << 20
+	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Unfinished: bound, Stall: time.Second}})
+	block := bytes.Repeat([]byte("\x00\x01a\x00"), 4000)
+	say := append(append([]byte{}, settingsFrame...), append(appendHead(nil, len(block), http2.FrameHeaders, 0, 1), block...)...)
+	for range 4 {
+		say = append(append(say, appendHead(nil, len(block), http2.FrameContinuation, 0, 1)...), block...)
+	}
+	var most int64
+	for range 300 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, http2.ClientPreface+string(say))
+		most = max(most, s.account.Held())
+	}
+	eventually(t, "all ended", func() bool {
+		most = max(most, s.account.Held())
+		return r.of(Stalled)+r.of(Unfinished) == 300
+	})
+	if t.Logf("%d bytes at most, %v", most, r.n); most > 2*bound+1<<20 || r.of(Stalled) == 0 || r.of(Unfinished) == 0 {
+		t.Errorf("%d bytes held at most, %v", most, r.n)
+	}
+}
+
+// What a connection keeps to be fast is given back when it is idle, and not kept where others need the room.
+func TestBuffersShrink(t *testing.T) {
+	s, l, _ := start(t, "tcp", Options{})
+	c := newRawClient(t, l.Addr().String())
+	c.calls(t, 5000, 1000)
+	if s.account.Held() < 16<<10 {
+		t.Fatalf("%d bytes held after a burst", s.account.Held())
+	}
+	eventually(t, "shrunk", func() bool { return s.account.Held() < 2<<10 })
+	c.calls(t, 100, 10)
+}
+
+func TestFullAccountKeepsBuffersSmall(t *testing.T) {
+	all := budget.New(1<<20, 8<<10)
+	other := all.Open()
+	other.Charge(1 << 20) // by somebody else
+	s, l, r := start(t, "tcp", Options{Account: all})
+	c := newRawClient(t, l.Addr().String())
+	for range 10 {
+		c.calls(t, 1000, 500)
+	}
+	if held := s.account.Held(); held > 64<<10 || len(r.n) > 0 {
+		t.Errorf("%d bytes held, refused %v", held, r.n)
+	}
+	other.Close()
+}
+
+// A list that unpacks to much is not kept after its call.
+func TestLargeListsAreForgotten(t *testing.T) {
+	var h headers
+	h.init(&Options{Bounds: Bounds{}.orDefault()})
+	if _, err := h.unpack(append(callBlock(echo), literal("x-bin", strings.Repeat("!", 100_000))...)); err != nil {
+		t.Fatal(err)
+	}
+	if h.forget(); h.now.fault != "" || h.now.verdict.message != "" {
+		t.Errorf("%d bytes are kept", len(h.now.fault)+len(h.now.verdict.message))
+	}
+	enc, list := hpack.NewEncoder(new(bytes.Buffer)), hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 4000)}
+	_ = enc.WriteField(list)
+	_, _ = h.unpack(append([]byte("\x40\x01x\x7f\xa1\x1e"), strings.Repeat("x", 4000)...))
+	_, _ = h.unpack([]byte{0x80 | 62, 0x80 | 62})
+	for i := range h.known {
+		if h.known[i].request.size > knownListSize {
+			t.Errorf("a list of %d bytes is remembered", h.known[i].request.size)
+		}
+	}
+}
+
+// An integer that is longer than this package reads may change the table: the block is unpacked each time.
+func TestOverlongIntegers(t *testing.T) {
+	for n := range 9 {
+		b := append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, n)...) // a field named by place 15, not put into the table
+		b = append(b, 0, 1, 'v', 0x40, 1, 'n', 1, 'v')              // and one that is
+		h := headers{}
+		h.init(&Options{Bounds: Bounds{}.orDefault()})
+		if _, err := h.unpack(b); err != nil {
+			t.Fatal(n, err)
+		}
+		if leavesTable(b) {
+			t.Errorf("%d bytes continue an integer: it is said to leave the table", n)
+		}
+	}
+	// 0x0f and an index of so many bytes, whose value hides what looks like a field for the table.
+	b := append(append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, longestInteger-1)...), 0, 1, 'v')
+	if !leavesTable(b) {
+		t.Error("a block that leaves the table is said to change it")
+	}
+}
+
+// The answer to a message that is not UTF-8 fits into a frame.
+func TestLongStatusMessages(t *testing.T) {
+	for _, s := range []string{"\xff", "%", "x", "\u20ac", "\U0001F600"} {
+		b := appendStatus(nil, 13, strings.Repeat(s, 5000))
+		if len(b) > minFrame-100 || len(b) < longestMessage {
+			t.Errorf("%q: %d bytes", s, len(b))
+		}
+	}
+}
+
+// A connection counts as served when a call on it did not fail.
+func TestFailuresAreNotServed(t *testing.T) {
+	var served atomic.Int32
+	_, l, _ := start(t, "tcp", Options{Served: func(net.Conn) { served.Add(1) }})
+	conn, f := speak(t, l)
+	say := func(id uint32, path string) {
+		b := append(headersFrame(id, 0, callBlock(path)), appendHead(nil, prefix+2, http2.FrameData, 1, id)...)
+		_, _ = conn.Write(append(b, 0, 0, 0, 0, 2, 'h', 'i'))
+		heardPing(t, f)
+	}
+	for i, path := range []string{fails, "/none/none", fails} {
+		if say(uint32(2*i+1), path); served.Load() != 0 {
+			t.Errorf("served by %s", path)
+		}
+	}
+	say(99, echo)
+	say(101, echo)
+	if served.Load() != 1 {
+		t.Errorf("served %d times", served.Load())
+	}
+}
+
+// Of more calls that were answered early than this side remembers, what comes late is ignored, too.
+func TestManyEarlyAnswers(t *testing.T) {
+	_, l, _ := start(t, "tcp", Options{})
+	conn, f := speak(t, l)
+	var b []byte
+	for i := range 200 {
+		b = append(b, headersFrame(uint32(2*i+1), 0, callBlock("/a.B/C"))...)
+	}
+	for i := range 200 { // trailers, and parts of messages
+		id := uint32(2*i + 1)
+		if i%2 == 0 {
+			b = append(b, headersFrame(id, 1, []byte("\x00\x01x\x01y"))...)
+		} else {
+			b = append(appendHead(b, 4, http2.FrameData, 1, id), "late"...)
+		}
+	}
+	_, _ = conn.Write(b)
+	if !heardPing(t, f) {
+		t.Error("the connection ended")
+	}
+}
+
+// A PRIORITY that is wrong does not take the place of the call that comes after it.
+func TestPriorityOfAnIdleStream(t *testing.T) {
+	_, l, _ := start(t, "tcp", Options{})
+	conn, f := speak(t, l)
+	b := binary.BigEndian.AppendUint32(appendHead(nil, 5, http2.FramePriority, 0, 3), 3)
+	b = append(append(b, 1), headersFrame(3, 0, callBlock(echo))...)
+	_, _ = conn.Write(append(append(b, appendHead(nil, prefix+2, http2.FrameData, 1, 3)...), 0, 0, 0, 0, 2, 'h', 'i'))
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal("not answered: ", err)
+		}
+		if d, is := frame.(*http2.DataFrame); is && strings.HasSuffix(string(d.Data()), "hi") {
+			return
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package app
+
+import (
+	"testing"
+	"time"
+)
+
+// Memory is kept while there is much to do, by an amount and not by a factor, and given back at rest: once when that begins and
+// then now and again.
+func TestCollector(t *testing.T) {
+	var set []int
+	c := &collector{now: 100, set: func(p int) int { set = append(set, p); return 0 }}
+	var bytes uint64
+	var worked time.Duration
+	second := func(b uint64, w time.Duration, live uint64) bool {
+		bytes, worked = bytes+b, worked+w
+		return c.step(bytes, worked, live)
+	}
+	given := func(seconds int) (at []int) {
+		for i := range seconds {
+			if second(1<<20, 10*time.Millisecond, 8<<20) {
+				at = append(at, i)
+			}
+		}
+		return at
+	}
+	expect := func(what string, percents ...int) {
+		t.Helper()
+		if len(set) != len(percents) {
+			t.Fatalf("%s: GOGC went to %v", what, set)
+		}
+		for i := range percents {
+			if set[i] != percents[i] {
+				t.Fatalf("%s: GOGC went to %v", what, set)
+			}
+		}
+		set = nil
+	}
+	if at := given(restAfter + restAgain); len(at) != 2 || at[0] != restAfter-1 || at[1] != restAfter+restAgain-1 {
+		t.Errorf("memory was given back in seconds %v", at)
+	}
+	expect("at rest", restPercent)
+	second(busyBytes, 0, 4<<20)
+	expect("a small heap, busy", mostPercent)
+	second(0, busyTime, 10<<20)
+	expect("a larger heap, busy", 160)
+	second(0, busyTime, 1<<30)
+	expect("a large heap, busy", 100)
+	if at := given(restAfter - 1); at != nil {
+		t.Errorf("memory was given back in seconds %v after it had been needed", at)
+	}
+	expect("hardly at rest")
+	if at := given(1); len(at) != 1 {
+		t.Error("memory was not given back")
+	}
+	expect("at rest again", restPercent)
+}

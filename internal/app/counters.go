@@ -1,0 +1,54 @@
+package app
+
+import (
+	"time"
+
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// lookBound is how long /v1/counters waits for a key's owner.
+const lookBound = time.Second
+
+// counter asks the owner of a descriptor's key how it stands, and charges nothing.
+func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter, error) {
+	rules := m.service.Rules()
+	if rules == nil {
+		return admin.Counter{}, admin.ErrNoCounter
+	}
+	var found config.Match
+	rules.Match(domain, entries, nil, &found)
+	if found.Kind != config.Limited {
+		return admin.Counter{}, admin.ErrNoCounter
+	}
+	a := m.ask(domain, rules, &found, owner.Look, 0)
+	return admin.Counter{
+		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
+		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
+	}, nil
+}
+
+// lent is how many hits of k's count others hold; nil unless this member lends them.
+func (m *Sidecar) lent(k owner.Key) *uint64 {
+	for _, h := range m.node.HotKeys(time.Now().UnixNano()) {
+		if h.Key == k {
+			return &h.Lent
+		}
+	}
+	return nil
+}
+
+// ownerOf is who owns the keys at h; empty while there is no ring.
+func (m *Sidecar) ownerOf(h uint64) ring.ID {
+	c := m.cluster.Load()
+	if c == nil {
+		return ""
+	}
+	r := c.View().Ring
+	if i := r.Owner(h); i >= 0 {
+		return r.At(i).ID
+	}
+	return ""
+}

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/owner"
+)
+
+// explain says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
+func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explain, error) {
+	rules := m.service.Rules()
+	if rules == nil {
+		rules = new(config.Rules)
+	}
+	e, found := admin.NewExplain(rules, domain, entries)
+	if found.Kind != config.Limited {
+		return e, nil
+	}
+	if c := m.cluster.Load(); c != nil {
+		r := c.View().Ring
+		if i := r.Owner(found.Owner); i >= 0 {
+			e.Owner = string(r.At(i).ID)
+		}
+		if i := r.Heir(found.Owner); i >= 0 {
+			e.Heir = string(r.At(i).ID)
+		}
+	}
+	a := m.ask(domain, rules, &found, owner.Peek, 1)
+	left := uint64(0)
+	if !a.Over {
+		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
+	}
+	sw, _ := settings.ReadSwitches(m.getenv) // a fault was said when the rules came into force
+	e.Judge(&found, admin.Counter{
+		Count: a.Before, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: left, Reset: a.Reset.Seconds(),
+		Owner: e.Owner, Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
+	}, a.Over, sw.Shadow || sw.Quota)
+	return e, nil
+}
+
+// ask asks the owner of what found is about; nothing happens to the rule's statistics.
+func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Answer {
+	x := found.Extension()
+	q := owner.Question{
+		Key: owner.Key(found.Digest), Owner: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
+		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
+	}
+	var a [1]owner.Answer
+	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(lookBound)}, false, []owner.Question{q}, a[:])
+	return a[0]
+}

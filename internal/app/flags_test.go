@@ -1,0 +1,164 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func env(kv ...string) func(string) string {
+	m := map[string]string{}
+	for i := 0; i < len(kv); i += 2 {
+		m[kv[i]] = kv[i+1]
+	}
+	return func(k string) string { return m[k] }
+}
+
+func TestParse(t *testing.T) {
+	f, err := Parse("sidecar", "", []string{"--node", "a", "--insecure", "--join", "x:1,dns+y:2", "--no-hot"},
+		env("KEYWARD_HOT_RATE", "70.5", "KEYWARD_NODE", "b", "KEYWARD_EXPECT", "3", "KEYWARD_DECISION_TIMEOUT", "7ms", "POD_NAME", "c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Node != "a" || f.Expect != 3 || f.DecisionTimeout.String() != "7ms" || len(f.Join) != 2 || f.Join[1] != "dns+y:2" || f.HotRate != 70.5 || !f.NoHot {
+		t.Errorf("%+v", f)
+	}
+	if f, err = Parse("sidecar", "", nil, env("POD_NAME", "c")); err != nil || f.Node != "c" {
+		t.Errorf("POD_NAME: %q, %v", f.Node, err)
+	}
+	if _, err := Parse("sidecar", "", []string{"--help"}, env()); !errors.Is(err, pflag.ErrHelp) {
+		t.Errorf("--help: %v", err)
+	}
+}
+
+func TestParseNamesEveryFault(t *testing.T) {
+	_, err := Parse("sidecar", "", []string{
+		"stray", "--gossip", "nowhere", "--ring-capacity", "10000", "--partition", "maybe", "--join", "x:1", "--tls-cert", "a",
+		"--weight", "0", "--peer", "::1:7947", "--route-listener", "edge:80", "--hot-rate", "NaN",
+		"--connection-age", "1ms", "--max-connections", "0", "--rls-door", "front", "--tls-bind-name", "no-place",
+		"--allow-negative-hits", "some", "--allowed-hosts", "http://x,ok.example",
+	}, env("KEYWARD_EXPECT", "many", "POD_NAME", strings.Repeat("n", 129)))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
+		"--connection-age", "--max-connections", "want one {node}", "want lean or grpc",
+		"KEYWARD_EXPECT", "129 bytes", "want local, certificate or any", `--allowed-hosts: "http://x"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not speak of %q:\n%v", want, err)
+		}
+	}
+}
+
+// TestCommandLineFaults holds what is said of a command line that cannot be read.
+func TestCommandLineFaults(t *testing.T) {
+	for _, row := range []struct{ args, want string }{
+		{"--gosip-key-file x --expect many --weight -1", "--gosip-key-file: no such flag; did you mean --gossip-key-file?\n" +
+			`--expect "many": want a whole number` + "\n" + `--weight "-1": want a whole number from 0 to 4294967295`},
+		{"--gosip-key-file=x stray", "--gosip-key-file: no such flag; did you mean --gossip-key-file?\nunexpected arguments: stray"},
+		{"--insecur stray", "--insecur: no such flag; did you mean --insecure?\nunexpected arguments: stray"},
+		{"--zzzzzzzz --color red --weight 0", "--zzzzzzzz: no such flag; --help lists them\n--color: no such flag; --help lists them\n--weight 0: must be at least 1"},
+		{"-node a", "-node: no such flag; did you mean --node?"},
+		{"--join", "--join: the value is missing: want values with commas between them"},
+		{"--insecure=perhaps --nref-decay 5 --hot-rate x", `--insecure "perhaps": want true or false` + "\n" +
+			`--nref-decay "5": want a duration like 500ms or 1m30s` + "\n" + `--hot-rate "x": want a number`},
+		{"--insecure -- --node", "unexpected arguments: --node"},
+	} {
+		if _, err := Parse("sidecar", "", strings.Fields(row.args), env()); fmt.Sprint(err) != row.want {
+			t.Errorf("%s:\n got %v\nwant %s", row.args, err, row.want)
+		}
+	}
+	if _, err := Parse("sidecar", "", []string{"--node", "a"}, env("KEYWARD_EXPECT", "many")); fmt.Sprint(err) != `KEYWARD_EXPECT="many": want a whole number` {
+		t.Error(err)
+	}
+	for _, help := range []string{"--help", "-h", "--nod x --help"} {
+		if _, err := Parse("sidecar", "", strings.Fields(help), env()); !errors.Is(err, pflag.ErrHelp) {
+			t.Errorf("%s: %v", help, err)
+		}
+	}
+}
+
+// TestProcessNamesEveryFault holds that a sidecar which cannot start says all that is wrong with its flags.
+func TestProcessNamesEveryFault(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "--gosip-key-file", "x", "--weight", "0", "--partition", "maybe")
+	cmd.Env = append(os.Environ(), asSidecar+"=1")
+	out, err := cmd.CombinedOutput()
+	want := "sidecar: cannot start:\n--gosip-key-file: no such flag; did you mean --gossip-key-file?\n" +
+		"--partition \"maybe\": want share, available or quorum\n--weight 0: must be at least 1\n"
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || string(out) != want {
+		t.Errorf("%v\n got %s\nwant %s", err, out, want)
+	}
+}
+
+// TestAdminIsNamed holds that a sidecar which cannot open its admin socket names the flag.
+func TestAdminIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := filepath.Join(dir, "nowhere")
+	for socket, want := range map[string]string{
+		nowhere + "/admin.sock": "sidecar: --admin unix:" + nowhere + "/admin.sock: the directory " + nowhere + " does not exist: create it, or give another socket\n",
+		file:                    "sidecar: --admin unix:" + file + ": " + file + ": there is something that is no socket\n",
+	} {
+		p := launch(t, "a", "--admin", "unix:"+socket)
+		<-p.ended
+		if got := p.log.String(); !strings.HasSuffix(got, want) || p.cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("%s: exit %d\n got %s\nwant %s", socket, p.cmd.ProcessState.ExitCode(), got, want)
+		}
+	}
+}
+
+// Numbers that promise what cannot be are refused: a member without --join never meets the members that it is told to expect.
+func TestParseAmounts(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--expect=3", "--expect 3 needs --join"},
+		{"--expect=1", ""},
+		{"--expect=3 --join=x:1 --insecure", ""},
+		{"--expect=-1", "--expect -1: want 0 to"},
+		{"--expect=9000", "--expect 9000: want 0 to"},
+		{"--expect-timeout=1m", "--expect-timeout 1m0s needs --expect"},
+		{"--expect-timeout=1m --expect=3 --join=x:1 --insecure", ""},
+		{"--max-keys=9999999999999", "--max-keys 9999999999999: want 1 to"},
+		{"--max-keys=0", "--max-keys 0: want 1 to"},
+	} {
+		_, err := Parse("sidecar", "", strings.Fields("--node=a "+c.args), env())
+		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %v", c.args, err)
+		}
+	}
+}
+
+// Every flag that the manual names is there by that name, and has an environment variable.
+func TestFlagNames(t *testing.T) {
+	s := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(Flags).define(s, env())
+	for _, name := range []string{
+		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
+		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-door",
+	} {
+		if s.Lookup(name) == nil {
+			t.Errorf("no flag --%s", name)
+		}
+	}
+}
+
+func TestReachable(t *testing.T) {
+	for _, c := range []struct{ listen, advertise, want string }{
+		{":7947", "10.0.0.1", "10.0.0.1:7947"}, {"0.0.0.0:7947", "10.0.0.1", "10.0.0.1:7947"}, {"[::]:7947", "fd00::1", "[fd00::1]:7947"},
+		{"127.0.0.1:7947", "10.0.0.1", "127.0.0.1:7947"}, {":7947", "", ":7947"}, {"0.0.0.0:7947", "10.0.0.1:9", "10.0.0.1:7947"}, {"", "10.0.0.1", ""},
+	} {
+		if got := reachable(c.listen, c.advertise); got != c.want {
+			t.Errorf("reachable(%q, %q) = %q, want %q", c.listen, c.advertise, got, c.want)
+		}
+	}
+}

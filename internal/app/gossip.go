@@ -1,0 +1,75 @@
+package app
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/ring"
+)
+
+// gossip is the options of this process's part in the cluster.
+func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+	uid, _ := getenv("POD_UID")
+	ip := f.advertised(getenv)
+	o := cluster.Options{
+		Node: f.Node, Inst: inst, PodUID: uid, Role: role, Weight: f.Weight,
+		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
+		HandOver: role == cluster.Counter, Streams: role == cluster.Counter,
+		Expect: f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
+		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
+	}
+	if role == cluster.Counter {
+		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)
+	}
+	return o
+}
+
+// advertised is the host told to the others.
+func (f *Flags) advertised(getenv settings.Getenv) string {
+	if f.Advertise != "" {
+		return f.Advertise
+	}
+	ip, _ := getenv("POD_IP")
+	return ip
+}
+
+// standing is what a view says beside the ring.
+func standing(v *cluster.View) handoff.Standing {
+	s := handoff.Standing{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == cluster.Counter && m.ID != v.Self {
+			s.Peers = append(s.Peers, handoff.Peer{ID: m.ID, Inst: m.Inst, State: stateOf(m.State), Weight: m.Weight, Old: !m.HandsOver()})
+		}
+	}
+	return s
+}
+
+// stateOf is handoff's name of a state.
+func stateOf(s cluster.State) handoff.State {
+	switch s {
+	case cluster.Active:
+		return handoff.Active
+	case cluster.Leaving:
+		return handoff.Leaving
+	default:
+		return handoff.Joining
+	}
+}
+
+// peers is where a view's other members are asked.
+func peers(v *cluster.View) map[ring.ID]peer.Addr {
+	addrs := map[ring.ID]peer.Addr{}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == cluster.Counter && m.ID != v.Self && m.Peer != "" {
+			addrs[m.ID] = peer.Addr{HostPort: m.Peer, Inst: m.Inst}
+		}
+	}
+	return addrs
+}

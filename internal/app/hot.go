@@ -1,0 +1,219 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// byHand is what people say about hot keys at this member. The cluster keeps and tells it; what it does not keep is here.
+type byHand struct {
+	known atomic.Pointer[[]hotkey.Route] // what all members say, newest; nil before the first
+	mu    sync.Mutex                     // of wanted, and of giving orders
+	// wanted is how many sub-keys were ordered, by domain and owner string: there may be fewer members for a while.
+	wanted map[[2]string]int
+}
+
+func (b *byHand) routes() []hotkey.Route {
+	if rs := b.known.Load(); rs != nil {
+		return *rs
+	}
+	return nil
+}
+
+// onRoutes is told what is done about hot keys whenever that changes.
+func (m *Sidecar) onRoutes(rs []hotkey.Route) {
+	m.byHand.known.Store(&rs)
+	m.node.SetRoutes(rs, ring.Hash)
+	if m.xds != nil {
+		m.xds.setHot(rs)
+	}
+	m.timeline.hot(time.Now(), rs)
+}
+
+// orderHot carries out what POST /hot says.
+func (m *Sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
+	c := m.cluster.Load()
+	if c == nil {
+		return admin.HotRoute{}, errors.New("this member has not started gossip yet")
+	}
+	r, n, err := m.subject(&o)
+	if err != nil {
+		return admin.HotRoute{}, err
+	}
+	if o.Members > 0 {
+		n = o.Members
+	}
+	m.byHand.mu.Lock()
+	defer m.byHand.mu.Unlock()
+	r.Mode, r.By, r.Ver = hotkey.Mode(*o.Mode), ring.ID(m.flags.Node), time.Now().UnixNano()
+	for _, old := range m.byHand.routes() { // of a member whose clock may be ahead
+		if old.Domain == r.Domain && old.Owner == r.Owner {
+			r.Ver = max(r.Ver, old.Ver+1)
+		}
+	}
+	if r, err = hotkey.ByHand(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
+		return admin.HotRoute{}, err
+	}
+	if err := c.Order(r); err != nil {
+		return admin.HotRoute{}, err
+	}
+	if m.byHand.wanted == nil {
+		m.byHand.wanted = map[[2]string]int{}
+	}
+	m.byHand.wanted[[2]string{r.Domain, r.Owner}] = n
+	m.log.Info("ordered", "key", r.Name, "mode", admin.HotMode(r.Mode), "sub_keys", len(r.Subs))
+	return routePage(&r), nil
+}
+
+// subject is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
+func (m *Sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
+	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
+	if o.Descriptor == nil {
+		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
+			if k.Domain == o.Domain && k.Owner == o.OwnerString {
+				r.Name, r.Limit, r.Window, subs = k.Name, k.Rule.Limit, int64(k.Rule.Window), int(k.Knobs.SubKeys)
+			}
+		}
+		if r.Limit == 0 && hotkey.Mode(*o.Mode) == hotkey.Cap {
+			return r, 0, errors.New("its limit is not known here: name the key by its descriptor")
+		}
+		return r, subs, nil
+	}
+	rules := m.service.Rules()
+	if rules == nil {
+		return r, 0, admin.ErrNoCounter
+	}
+	var found config.Match
+	entries := o.Descriptor.Config()
+	rules.Match(o.Domain, entries, nil, &found)
+	if found.Kind != config.Limited {
+		return r, 0, admin.ErrNoCounter
+	}
+	if k := found.Extension().Knobs; k != nil {
+		subs = int(k.SubKeys)
+	}
+	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))
+	r.Limit, r.Window = found.Limit.Limit, int64(found.Limit.Window)
+	return r, subs, nil
+}
+
+// resettle has the sub-keys of this member's orders follow the ring.
+func (m *Sidecar) resettle(at *ring.Ring) {
+	c := m.cluster.Load()
+	if c == nil || at.Len() < 2 {
+		return
+	}
+	m.byHand.mu.Lock()
+	defer m.byHand.mu.Unlock()
+	for _, old := range m.byHand.routes() {
+		if !old.Manual || old.By != ring.ID(m.flags.Node) || len(old.Subs) == 0 {
+			continue
+		}
+		r, err := hotkey.ByHand(old, at, ring.Hash, m.byHand.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
+		if err != nil || slices.Equal(r.Subs, old.Subs) {
+			continue
+		}
+		r.Ver = max(time.Now().UnixNano(), old.Ver+1)
+		if err := c.Order(r); err != nil {
+			m.log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
+		}
+	}
+}
+
+func (m *Sidecar) hotKeysPage() admin.HotKeys {
+	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKey{}, Routes: []admin.HotRoute{}}
+	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
+		h.Keys = append(h.Keys, hotKeyPage(&k))
+	}
+	for _, r := range m.byHand.routes() {
+		h.Routes = append(h.Routes, routePage(&r))
+	}
+	return h
+}
+
+func hotKeyPage(k *owner.HotKey) admin.HotKey {
+	p := admin.HotKey{
+		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.Hash), Rate: round(k.Rate), Hot: k.Hot,
+		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
+	}
+	if k.Hot && k.Since > 0 {
+		since := time.Unix(0, k.Since)
+		p.Since = &since
+	}
+	for _, l := range k.Holders {
+		p.Holders = append(p.Holders, admin.Holder{Member: string(l.Holder), Lent: l.Out, Demand: round(l.Demand), Asked: time.Unix(0, l.Asked)})
+	}
+	return p
+}
+
+func routePage(r *hotkey.Route) admin.HotRoute {
+	p := admin.HotRoute{
+		Domain: r.Domain, Name: r.Name, OwnerString: r.Owner, Mode: admin.HotMode(r.Mode), Manual: r.Manual,
+		By: string(r.By), Since: time.Unix(0, r.Ver),
+	}
+	for _, s := range r.Subs {
+		p.SubKeys = append(p.SubKeys, admin.SubKey{Key: s.Key, Member: string(s.Member)})
+	}
+	return p
+}
+
+func (m *Sidecar) leasesPage() admin.Leases {
+	l := admin.Leases{Member: m.flags.Node, Keys: []admin.Lease{}}
+	for _, h := range m.node.Held(time.Now().UnixNano()) {
+		l.Keys = append(l.Keys, admin.Lease{
+			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: mechanismName(h.Mechanism),
+			Left: h.Left, Have: h.Have, Demand: round(h.Demand), Denied: h.Denied, Expires: time.Unix(0, h.Expires),
+		})
+	}
+	return l
+}
+
+// tap shows the service's decisions.
+func (m *Sidecar) tap(q admin.TapQuery, see func(admin.Decision)) (stop func()) {
+	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.Sample) {
+		see(m.decision(&s))
+	})
+}
+
+func (m *Sidecar) decision(s *rls.Sample) admin.Decision {
+	d := admin.Decision{
+		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
+		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",
+	}
+	if s.Op == owner.Refund {
+		d.Hits = -d.Hits
+	}
+	if s.Code == rls.OverLimit {
+		d.Code = "OVER_LIMIT"
+	}
+	if s.Counted {
+		d.Path, d.Authority, d.Owner = pathName(s.Path), admin.AuthorityName(s.Authority), string(m.ownerOf(s.Owner))
+		d.Limit, d.Remaining = &s.Limit, &s.Remaining
+	}
+	return d
+}
+
+func pathName(p owner.Path) string {
+	return [...]string{owner.Local: "local", owner.Forwarded: "forwarded", owner.Leased: "lease", owner.Fallback: "degraded"}[p]
+}
+
+func mechanismName(m owner.Mechanism) string {
+	return [...]string{owner.ByOwner: "owner", owner.ByLease: "lease", owner.Approximate: "approximate"}[m]
+}
+
+func digest(k owner.Key) string { return fmt.Sprintf("%016x%016x", k[0], k[1]) }
+
+// round leaves no more digits of a rate than it is good for.
+func round(rate float64) float64 { return math.Round(rate*10) / 10 }

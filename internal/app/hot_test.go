@@ -1,0 +1,135 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
+)
+
+// admin asks p over its admin socket.
+func (p *process) admin(t *testing.T, method, path, body string) *http.Response {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", p.socket)
+	}}}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://x"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	return res
+}
+
+// order gives an order about the key k=x.
+func (p *process) order(t *testing.T, mode string) (status int, route admin.HotRoute, text string) {
+	t.Helper()
+	res := p.admin(t, http.MethodPost, "/hot", `{"domain":"d","descriptor":{"entries":[{"key":"k","value":"x"}]},"mode":"`+mode+`"}`)
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = json.Unmarshal(b, &route) // of a refusal there is none
+	return res.StatusCode, route, string(b)
+}
+
+// hotKeys is what p's page says.
+func (p *process) hotKeys(t *testing.T) (h admin.HotKeys) {
+	t.Helper()
+	if code, b := p.get("/v1/hotkeys"); code != http.StatusOK || json.Unmarshal(b, &h) != nil {
+		t.Fatalf("%s: %d %s", p.name, code, b)
+	}
+	return h
+}
+
+func TestOrdersReachEveryMemberUntilCleared(t *testing.T) {
+	t.Parallel()
+	all := trio(t)
+	status, said, text := all[0].order(t, "split")
+	if status != http.StatusOK || said.OwnerString != "x" || said.Name != "k=x" || !said.Manual || said.By != "a-0" || len(said.SubKeys) != 3 {
+		t.Fatalf("%d %s", status, text)
+	}
+	everywhere := func(mode hotkey.Mode, by string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(all, func(p *process) bool {
+				h := p.hotKeys(t)
+				return len(h.Routes) != 1 || hotkey.Mode(h.Routes[0].Mode) != mode || h.Routes[0].By != by
+			})
+		}
+	}
+	eventually(t, "the order everywhere", everywhere(hotkey.Spread, "a-0"))
+	if status, said, text := all[1].order(t, "pin"); status != http.StatusOK || len(said.SubKeys) != 1 {
+		t.Fatalf("%d %s", status, text)
+	}
+	eventually(t, "the newer order everywhere", everywhere(hotkey.Dedicated, "b-1"))
+	if status, _, text := all[2].order(t, "clear"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	eventually(t, "cleared everywhere", func() bool {
+		return !slices.ContainsFunc(all, func(p *process) bool { return len(p.hotKeys(t).Routes) > 0 })
+	})
+}
+
+func TestOrdersRefused(t *testing.T) {
+	t.Parallel()
+	p := launch(t, "alone")
+	eventually(t, "up", p.up)
+	if status, _, text := p.order(t, "split"); status != http.StatusConflict || !strings.Contains(text, "no other member") {
+		t.Errorf("alone: %d %s", status, text)
+	}
+	for body, want := range map[string]int{
+		`{"domain":"d","descriptor":{"entries":[{"key":"other","value":"x"}]},"mode":"never"}`: http.StatusNotFound,
+		`{"domain":"d","owner_string":"x","mode":"cap"}`:                                       http.StatusConflict, // of which limit?
+		`{"domain":"d","owner_string":"x","mode":"never"}`:                                     http.StatusOK,
+	} {
+		if res := p.admin(t, http.MethodPost, "/hot", body); res.StatusCode != want {
+			t.Errorf("%s: %s", body, res.Status)
+		}
+	}
+}
+
+func TestTapShowsWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	all := trio(t)
+	tapped := map[*process]*json.Decoder{}
+	for _, p := range all {
+		tapped[p] = json.NewDecoder(p.admin(t, http.MethodGet, "/v1/tap?n=1&rate=1000&key=k%3Dx", "").Body)
+	}
+	by := ""
+	for _, p := range all {
+		p.hit(t, "other", 1)
+		p.hit(t, "x", 7)
+		var d admin.Decision
+		if err := tapped[p].Decode(&d); err != nil {
+			t.Fatal(err)
+		}
+		if by == "" {
+			by = d.Owner
+		}
+		path := "forwarded"
+		if p.name == by {
+			path = "local"
+		}
+		if d.Member != p.name || d.Domain != "d" || d.Descriptor != "k=x" || d.Hits != 7 || d.Code != "OK" || d.Rule != "d.k" ||
+			d.Owner != by || d.Path != path || d.Authority != "full" || *d.Limit != 1000 {
+			t.Errorf("%s: %+v", p.name, d)
+		}
+		if err := tapped[p].Decode(&d); err != io.EOF {
+			t.Errorf("after the one that was asked for: %+v %v", d, err)
+		}
+	}
+	if code, _ := all[0].get("/v1/tap"); code != http.StatusNotFound {
+		t.Errorf("values on an open port: %d", code)
+	}
+}

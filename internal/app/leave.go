@@ -1,0 +1,160 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/internal/admin"
+)
+
+// How long the steps of leaving may take. Together they stay under the 30 s that Kubernetes gives a pod.
+const (
+	handOverBound = 12 * time.Second // until others have all counters
+	lingerBound   = 10 * time.Second // until nobody asks any more
+	stopBound     = 3 * time.Second  // until calls in flight are answered
+
+	quietAfter = 2 * time.Second        // without a question, where there have been any
+	quietIdle  = 500 * time.Millisecond // without a question, where there has never been one
+)
+
+// drain is a member's way off the ring. It begins once.
+type drain struct {
+	once sync.Once
+	done chan struct{} // closed when the member has drained, or given up
+
+	mu       sync.Mutex // guards all below
+	began    time.Time  // zero: not yet
+	ended    time.Time  // zero: not yet
+	complete bool       // nothing is left to hand over
+	sent     uint64     // counters handed over before
+	asked    uint64     // questions from Envoys so far
+	lastSeen time.Time  // when asked last rose
+}
+
+func newDrain() *drain { return &drain{done: make(chan struct{})} }
+
+// startDrain has the member leave the ring: unhealthy first, so that nobody sends more, with its doors open; then off the
+// others' rings, with its counters in their hands. Then it forwards what still comes.
+func (m *Sidecar) startDrain() <-chan struct{} {
+	d := m.drain
+	d.once.Do(func() {
+		now := time.Now()
+		m.health.Set(partRunning, false)
+		d.mu.Lock()
+		d.began, d.lastSeen, d.asked, d.sent = now, now, m.asked(), m.sent()
+		d.mu.Unlock()
+		m.log.Info("draining")
+		c := m.cluster.Load()
+		c.Drain()
+		go m.watchQuestions()
+		go func() {
+			defer close(d.done)
+			bound := time.NewTimer(handOverBound)
+			defer bound.Stop()
+			select {
+			case <-c.Drained():
+			case <-bound.C:
+			}
+			d.mu.Lock()
+			d.ended = time.Now()
+			select {
+			case <-c.Drained():
+				d.complete = true
+			default:
+			}
+			d.mu.Unlock()
+			m.reportDrain(m.drainProgress())
+		}()
+	})
+	return d.done
+}
+
+func (m *Sidecar) reportDrain(p admin.Drain) {
+	if p.Complete {
+		m.log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
+		return
+	}
+	m.incomplete.Inc()
+	m.log.Error("handoff_incomplete: leaving before others have all counters", "handed_over", p.HandedOver, "members", p.Incomplete, "seconds", p.Seconds)
+}
+
+// drainProgress is how far the drain has come.
+func (m *Sidecar) drainProgress() admin.Drain {
+	d := m.drain
+	p := admin.Drain{State: m.cluster.Load().View().Me().State.String(), Incomplete: m.pending()}
+	sent := m.sent()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.began.IsZero():
+		return p
+	case d.ended.IsZero():
+		p.Seconds = time.Since(d.began).Seconds()
+	default:
+		p.Done, p.Complete, p.Seconds = true, d.complete, d.ended.Sub(d.began).Seconds()
+	}
+	p.HandedOver = sent - d.sent
+	return p
+}
+
+// asked is the number of questions that came over gRPC.
+func (m *Sidecar) asked() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
+
+// watchQuestions notes when Envoys ask, from the drain on until the process ends.
+func (m *Sidecar) watchQuestions() {
+	d := m.drain
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case <-m.ended:
+			return
+		case now := <-again.C:
+			asked := m.asked()
+			d.mu.Lock()
+			if asked != d.asked {
+				d.asked, d.lastSeen = asked, now
+			}
+			d.mu.Unlock()
+		}
+	}
+}
+
+// quietIn is how long it takes at least until this member counts as not being asked any more.
+func (d *drain) quietIn(now time.Time) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.asked == 0 {
+		return quietIdle - now.Sub(d.lastSeen)
+	}
+	return quietAfter - now.Sub(d.lastSeen)
+}
+
+// linger forwards until Envoys have found others to ask.
+func (m *Sidecar) linger(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lingerBound)
+	defer cancel()
+	for ctx.Err() == nil {
+		wait := m.drain.quietIn(time.Now())
+		if wait <= 0 {
+			return
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	m.log.Info("still asked, ending all the same")
+}
+
+// leave ends a member that runs: it drains, unless it has, forwards while it is still asked, and stops.
+func (m *Sidecar) leave() {
+	<-m.startDrain()
+	m.linger(context.Background())
+	bounded, cancel := context.WithTimeout(context.Background(), stopBound)
+	defer cancel()
+	m.stop(bounded)
+}

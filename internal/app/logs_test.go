@@ -1,0 +1,46 @@
+package app
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestRefusalsAreLogged: one line a second tells of refusals and how many it stands for, without what a caller sent.
+func TestRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
+	p := launch(t, "a")
+	eventually(t, "ready", p.ready)
+	for range 5 {
+		p.hit(t, "secret-of-alice", 2000)
+	}
+	eventually(t, "a line", func() bool { return strings.Contains(p.log.String(), `msg="over limit"`) })
+	text := p.log.String()
+	if n := strings.Count(text, `msg="over limit"`); n > 2 {
+		t.Errorf("%d lines for five refusals within a second", n)
+	}
+	if !regexp.MustCompile(`msg="over limit" domain=d rule=d\.k limit=1000 key=[0-9a-f]{16} owner=a path=local authority=full not_logged=0`).MatchString(text) {
+		t.Errorf("no such line in\n%s", text)
+	}
+	if strings.Contains(text, "alice") {
+		t.Errorf("a caller's value is in the log:\n%s", text)
+	}
+}
+
+// TestLeasesAreAudited: a rule with audit: true has its grants and reports logged by the owner, with what they sum to.
+func TestLeasesAreAudited(t *testing.T) {
+	t.Parallel()
+	all := trio(t)
+	line := regexp.MustCompile(`msg=lease key=\S*lent\S* member=\S+ reported=\w+ hits=\d+ used=\d+ limit=100000`)
+	eventually(t, "a grant in a log", func() bool {
+		for _, p := range all {
+			p.hitKey(t, "lent", "x", 1)
+		}
+		for _, p := range all {
+			if line.MatchString(p.log.String()) {
+				return true
+			}
+		}
+		return false
+	})
+}

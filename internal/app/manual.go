@@ -1,0 +1,39 @@
+package app
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// FlagRow is one flag in the manual.
+type FlagRow struct {
+	Name, Env, Kind, Default, Usage string
+}
+
+// FlagRows lists the flags of sidecar and xds as they are defined, for the manual. Defaults that come from the machine are left out.
+func FlagRows() []FlagRow {
+	var f Flags
+	s := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.SortFlags = false
+	f.define(s, func(string) string { return "" })
+	var rows []FlagRow
+	s.VisitAll(func(fl *pflag.Flag) {
+		kind, usage := pflag.UnquoteUsage(fl)
+		row := FlagRow{"--" + fl.Name, envName(fl.Name), kind, fl.DefValue, usage}
+		switch row.Default {
+		case "0", "false", "[]":
+			row.Default = ""
+		}
+		if fl.Name == "node" {
+			row.Default = ""
+		}
+		rows = append(rows, row)
+	})
+	return rows
+}
+
+// envName is the variable that stands for a flag.
+func envName(flag string) string {
+	return "KEYWARD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}

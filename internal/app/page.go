@@ -1,0 +1,205 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/ring"
+)
+
+func hex(h uint64) string {
+	if h == 0 {
+		return ""
+	}
+	return source.Hex(h)
+}
+
+// pageOf is the view of the cluster as /cluster shows it.
+func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
+	me := v.Me()
+	c := admin.Cluster{
+		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
+		Ring:  admin.Ring{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
+		Rules: rulesPage(rules),
+	}
+	for i := range v.Ring.Len() {
+		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
+	}
+	for _, m := range v.Members {
+		a := admin.Member{
+			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
+			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.Complete),
+			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
+		}
+		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
+		c.Members = append(c.Members, a)
+	}
+	return c
+}
+
+func rulesPage(s source.Status) admin.Rules {
+	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
+	for _, v := range s.Versions {
+		r.Versions = append(r.Versions, admin.RulesVersion{
+			Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, State: v.State, Reason: v.Reason, Prepared: v.Loaded, InForce: v.Since, Until: v.Until,
+		})
+	}
+	return r
+}
+
+// agreement is what the members say of their rules.
+func agreement(v *cluster.View) []source.MemberRules {
+	var rules []source.MemberRules
+	for _, m := range v.Members {
+		if m.Role == cluster.Counter && m.State != cluster.Leaving {
+			rules = append(rules, source.MemberRules{ID: string(m.ID), InForce: m.InForce, Prepared: m.Prepared})
+		}
+	}
+	return rules
+}
+
+// startPage serves /metrics and /cluster.
+func (m *Sidecar) startPage() error {
+	page, err := servePage(m.pageAddrs(), admin.Options{
+		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
+		Counters: m.counter, Explain: m.explain, Self: m.selfPage, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
+		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
+	}, m.security)
+	m.page = page
+	return err
+}
+
+// pageAddrs are --metrics and, when the original's variable asks for another one, that too.
+func (m *Sidecar) pageAddrs() []string {
+	addrs := []string{m.flags.Metrics}
+	if p := m.settings.Stats.PrometheusAddr; m.settings.Set("PROMETHEUS_ADDR") && p != m.flags.Metrics {
+		addrs = append(addrs, p)
+	}
+	return addrs
+}
+
+func (m *Sidecar) clusterPage() admin.Cluster {
+	gossip := m.cluster.Load()
+	if gossip == nil {
+		return admin.Cluster{Self: m.flags.Node}
+	}
+	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
+	c.Unreachable = m.unreachable(time.Now())
+	if m.xds != nil {
+		c.XDS = m.xds.status()
+	}
+	return c
+}
+
+func (m *Sidecar) ringMap() admin.RingMap {
+	if gossip := m.cluster.Load(); gossip != nil {
+		return m.drawn.of(gossip.View())
+	}
+	return m.drawn.of(&cluster.View{Ring: &ring.Ring{}})
+}
+
+// drawn keeps the drawing of the last ring: to draw one walks all of its points.
+type drawn struct {
+	mu   sync.Mutex
+	ring *ring.Ring
+	last admin.RingMap
+}
+
+// of is v's ring, with the members' states as v knows them.
+func (d *drawn) of(v *cluster.View) admin.RingMap {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ring != v.Ring {
+		d.ring, d.last = v.Ring, admin.NewRingMap(v.Ring, hex(v.Ring.Fingerprint()))
+	}
+	out := d.last
+	out.Members = slices.Clone(d.last.Members)
+	for i := range out.Members {
+		out.Members[i].State = "lost" // gossip has given it up, and the ring follows
+		if m, ok := v.Find(ring.ID(out.Members[i].ID)); ok {
+			out.Members[i].State = m.State.String()
+		}
+	}
+	return out
+}
+
+func (m *Sidecar) ruleTree() admin.RuleTree {
+	t := admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.Rule) *admin.RuleTotals {
+		if r.DetailedMetric || r.ValueToMetric {
+			return nil // there is one series for each value
+		}
+		s := m.stats.Rule(r.FullKey)
+		return &admin.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
+	})
+	t.Requests = m.asked()
+	return t
+}
+
+func (m *Sidecar) ready() error {
+	parts := m.health.Failing()
+	if len(parts) == 0 {
+		return nil
+	}
+	for i, p := range parts {
+		if why := m.why(p); why != "" {
+			parts[i] = p + " (" + why + ")"
+		}
+	}
+	return fmt.Errorf("not ready: %s", strings.Join(parts, ", "))
+}
+
+// why says why a part is not well, as far as that is known.
+func (m *Sidecar) why(part string) string {
+	c := m.cluster.Load()
+	switch {
+	case part == partCluster && c != nil:
+		return c.View().Problem
+	case part == partRules:
+		return m.versions.Status().Failure
+	}
+	return ""
+}
+
+// servePage opens the pages' listeners, all or none.
+func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
+	const most = 256 // connections
+	log, gate := s.log, s.gates.Surface("metrics")
+	o.Refuse, o.Hosts = gate.Refuse, s.flags.hosts()
+	srv := admin.Server(o)
+	gate.Watch(srv)
+	var open []net.Listener
+	var errs []error
+	for _, a := range addrs {
+		ln, err := net.Listen("tcp", a)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listen for metrics: %w", err))
+			continue
+		}
+		open = append(open, ln)
+	}
+	if err := errors.Join(errs...); err != nil {
+		for _, ln := range open {
+			ln.Close()
+		}
+		return nil, err
+	}
+	for _, ln := range open {
+		log.Info("listening", "for", "metrics", "address", ln.Addr().String())
+		go func() {
+			if err := srv.Serve(gate.Listen(ln, most)); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("listener failed", "for", "metrics", "error", err)
+			}
+		}()
+	}
+	return srv, nil
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/internal/peer"
+)
+
+// progress is how far the last change of the ring has come.
+type progress struct {
+	mu sync.Mutex // also orders what the cluster is told
+	peer.Progress
+	known   bool
+	onRing  bool
+	settled bool        // it has had all that is its own, or waited for it for long enough
+	patient *time.Timer // nil: it has not been on the ring
+}
+
+// settling is how long a member that has its place waits for what is its own before it is ready all the same.
+const settling = 5 * time.Second
+
+// onProgress passes on how far a change of the ring has come: others may wait for it.
+func (m *Sidecar) onProgress(p peer.Progress) {
+	m.progress.mu.Lock()
+	defer m.progress.mu.Unlock()
+	m.progress.Progress, m.progress.known = p, true
+	m.progress.settled = m.progress.settled || p.Complete != 0
+	m.timeline.handoff(time.Now(), p)
+	m.tellProgressLocked()
+	m.tellReadyLocked()
+}
+
+// seated says whether this member has its place. It is ready when it has taken over what is its own as well: until then it would
+// have to wait, or to guess, for those of its keys whose holders have not heard of it. After that it stays ready.
+func (m *Sidecar) seated(onRing bool) {
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onRing = onRing
+	if onRing && !p.settled && p.patient == nil {
+		p.patient = time.AfterFunc(settling, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.settled = true
+			m.tellReadyLocked()
+		})
+	}
+	m.tellReadyLocked()
+}
+
+func (m *Sidecar) tellReadyLocked() {
+	m.health.Set(partCluster, m.progress.onRing && m.progress.settled)
+}
+
+// repeatProgress tells the cluster, which has just begun, what came before.
+func (m *Sidecar) repeatProgress() {
+	m.progress.mu.Lock()
+	defer m.progress.mu.Unlock()
+	m.tellProgressLocked()
+}
+
+func (m *Sidecar) tellProgressLocked() {
+	c, p := m.cluster.Load(), &m.progress
+	if c == nil || !p.known {
+		return
+	}
+	c.SetComplete(p.Complete)
+	c.SetWarm(p.Warm)
+	c.SetHandedOver(p.HandedOver)
+}
+
+// pending is the number of members that do not have all that is theirs yet.
+func (m *Sidecar) pending() int {
+	m.progress.mu.Lock()
+	defer m.progress.mu.Unlock()
+	return m.progress.Incomplete
+}
+
+// sent is the number of counters handed over to other members so far, as /metrics shows it.
+func (m *Sidecar) sent() uint64 {
+	families, err := m.reg.Gather()
+	if err != nil {
+		return 0
+	}
+	for _, f := range families {
+		if f.GetName() != "keyward_handoff_keys_total" {
+			continue
+		}
+		for _, c := range f.GetMetric() {
+			for _, l := range c.GetLabel() {
+				if l.GetValue() == "sent" {
+					return uint64(c.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,138 @@
+package app
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/connguard"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/ring"
+)
+
+// peerNames are the names, one of which another member's certificate must carry: the given ones, else the URI and DNS
+// names of this member's own certificate. An Envoy's certificate of the same CA carries none of them.
+func (f *Flags) peerNames() ([]string, error) {
+	if len(f.TLSPeerNames) > 0 || f.TLS.Cert == "" {
+		return f.TLSPeerNames, nil
+	}
+	pair, err := tls.LoadX509KeyPair(f.TLS.Cert, f.TLS.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
+	}
+	var names []string
+	for _, u := range pair.Leaf.URIs {
+		names = append(names, u.String())
+	}
+	for _, d := range pair.Leaf.DNSNames {
+		if d != "localhost" && !slices.Contains(names, d) {
+			names = append(names, d)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("the certificate of --tls-cert has no URI or DNS name by which members could know each other: give it one, or --tls-peer-names")
+	}
+	return names, nil
+}
+
+// nodePlace is where a member's own name stands in --tls-bind-name.
+const nodePlace = "{node}"
+
+// security is what this process knows of certificates and refusals.
+type security struct {
+	flags *Flags
+	log   *slog.Logger
+	gates *connguard.Gates
+	certs *certs.Metrics
+}
+
+// newSecurity registers the metrics of certificates and refusals. rls is the certificate of the port that the original's
+// environment describes.
+func newSecurity(f *Flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
+	kinds := map[string]certs.Files{}
+	if !f.TLS.Empty() {
+		kinds["member"] = f.TLS
+	}
+	if !rls.Empty() {
+		kinds["rls"] = rls
+	}
+	return &security{f, log, connguard.New(reg), certs.NewMetrics(reg, kinds)}
+}
+
+func (s *security) reload() certs.Reload {
+	return certs.Reload{Logger: s.log, OnReload: s.certs.OnReload}
+}
+
+// peer secures the members' streams, if there are certificates.
+func (s *security) peer(o *peer.Options) error {
+	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Surface("peer").Refuse
+	if s.flags.TLS.Empty() {
+		return nil
+	}
+	names, err := s.flags.peerNames()
+	if err != nil {
+		return err
+	}
+	server, err1 := certs.Server(s.flags.TLS, certs.ServerOptions{ClientSANs: names, Reload: s.reload()})
+	client, err2 := certs.Client(s.flags.TLS, certs.ClientOptions{ServerSANs: names, Reload: certs.Reload{Logger: s.log}})
+	o.ServerTLS, o.ClientTLS, o.TLSReason = server, client, certs.Reason
+	if bind := s.flags.TLSBindName; bind != "" {
+		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+			if err := cluster.CheckID(id); err != nil {
+				return err
+			}
+			return certs.CheckName(chain, strings.Replace(bind, nodePlace, string(id), 1))
+		}
+	}
+	return errors.Join(err1, err2)
+}
+
+// door secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
+func (s *security) door() (*tls.Config, error) {
+	f := s.flags
+	if f.TLS.Empty() {
+		return nil, nil
+	}
+	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: s.reload()}
+	if len(f.TLSEnvoyNames) > 0 {
+		members, err := f.peerNames() // members take their rules from xDS
+		if err != nil {
+			return nil, err
+		}
+		o.ClientSANs = slices.Concat(f.TLSEnvoyNames, members)
+	}
+	return certs.Server(f.TLS, o)
+}
+
+// ownDoorFiles are those of the port that the original's environment describes.
+func ownDoorFiles(s settings.Server) certs.Files {
+	if !s.UseTLS {
+		return certs.Files{}
+	}
+	return certs.Files{Cert: s.TLSCert, Key: s.TLSKey, CA: s.ClientCA}
+}
+
+// ownDoor secures that port; nil without GRPC_SERVER_USE_TLS.
+func (s *security) ownDoor(server settings.Server) (*tls.Config, error) {
+	if !server.UseTLS {
+		return nil, nil
+	}
+	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: s.reload()}
+	if server.ClientSAN != "" {
+		o.ClientSANs = []string{server.ClientSAN}
+	}
+	c, err := certs.Server(ownDoorFiles(server), o)
+	if err != nil {
+		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,60 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/keyward/keyward/internal/admin"
+)
+
+// DefaultAdmin is where the commands that change something are taken when nothing else is said.
+const DefaultAdmin = "unix:/run/keyward/admin.sock"
+
+// startSocket opens the admin socket. Where its default place does not exist the member runs without.
+func (m *Sidecar) startSocket() error {
+	if m.flags.Admin == "" {
+		return nil
+	}
+	path, err := admin.SocketPath(m.flags.Admin)
+	if err != nil {
+		return err
+	}
+	l, err := admin.ListenSocket(path)
+	if err != nil && m.flags.Admin == DefaultAdmin {
+		m.log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
+		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or give another socket", m.flags.Admin, filepath.Dir(path))
+	}
+	if err != nil {
+		return fmt.Errorf("--admin %s: %w", m.flags.Admin, err)
+	}
+	m.log.Info("listening", "for", "admin", "address", m.flags.Admin)
+	m.socket = &http.Server{
+		Handler: admin.SocketHandler(admin.SocketOptions{
+			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
+			Tap: m.tap, Hot: m.orderHot, Reset: m.reset, HotKeys: m.hotKeysPage,
+		}),
+		ReadHeaderTimeout: 5 * time.Second,
+	}
+	go func() {
+		if err := m.socket.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			m.log.Error("listener failed", "for", "admin", "error", err)
+		}
+	}()
+	return nil
+}
+
+func (m *Sidecar) status() admin.Status {
+	s := admin.Status{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
+	s.Ready = len(s.NotReady) == 0
+	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
+		s.Drain = &p
+	}
+	return s
+}

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/internal/stats"
+)
+
+// startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
+func (m *Sidecar) startStats() error {
+	s := m.settings.Stats
+	m.stats.Runtime()
+	if m.settings.Behaviour.LocalCacheBytes > 0 {
+		m.stats.Generate(m.denyCacheStats())
+	}
+	c, err := stats.NewCollector(m.stats, stats.CollectorOptions{MapperFile: s.MapperFile, Milliseconds: s.Milliseconds, Tags: s.Tags})
+	if err != nil {
+		return err
+	}
+	if err := m.reg.Register(c); err != nil {
+		return err
+	}
+	if s.Disabled || !s.Statsd && !s.DogStatsd {
+		return nil
+	}
+	m.statsd, err = stats.StartStatsd(m.stats, stats.StatsdOptions{
+		Address: join(s.Host, s.Port), Network: s.Network, Dog: s.DogStatsd, Interval: s.FlushInterval,
+		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: mogrifiers(s.Mogrifiers), Logger: m.log,
+	})
+	return err
+}
+
+// denyCacheStats tells of the cache of refusals by the names of the original's local cache. Those that speak of a
+// particular implementation's evictions stay at zero, and so are not shown.
+func (m *Sidecar) denyCacheStats() func() {
+	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
+	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")
+	return func() {
+		f := m.peer.Facts()
+		hits.Set(f.DenyHits)
+		misses.Set(f.DenyMisses)
+		lookups.Set(f.DenyHits + f.DenyMisses)
+		entries.Set(uint64(f.DenyKeys))
+	}
+}
+
+func mogrifiers(ms []settings.Mogrifier) []stats.Mogrifier {
+	var out []stats.Mogrifier
+	for _, m := range ms {
+		out = append(out, stats.Mogrifier{Pattern: m.Pattern, Name: m.Name, Tags: m.Tags})
+	}
+	return out
+}

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"bufio"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/internal/stats"
+)
+
+// Without a local cache nothing is told of one: a gauge that stands at 0 for ever would be new to statsd's reader.
+func TestLocalCacheStatistics(t *testing.T) {
+	for _, bytes := range []int{0, 1 << 20} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		m := &Sidecar{flags: Flags{Node: "a"}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
+		m.security = newSecurity(&m.flags, certs.Files{}, m.reg, m.log)
+		m.settings.Behaviour.LocalCacheBytes = bytes
+		m.settings.Stats = settings.Stats{
+			Statsd: true, Host: "127.0.0.1", Port: ln.Addr().(*net.TCPAddr).Port, Network: "tcp", FlushInterval: 10 * time.Millisecond,
+		}
+		if err := m.startCounting(); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.startStats(); err != nil {
+			t.Fatal(err)
+		}
+		m.stats.Gauge("mark").Set(1)
+		conn, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := false
+		in := bufio.NewScanner(conn)
+		for marks := 0; marks < 3 && in.Scan(); { // between the first and the third every gauge was sent
+			if strings.HasPrefix(in.Text(), "mark:") {
+				marks++
+			}
+			told = told || strings.HasPrefix(in.Text(), "ratelimit.localcache.")
+		}
+		if told != (bytes > 0) {
+			t.Errorf("with a cache of %d bytes: told %v", bytes, told)
+		}
+		m.statsd.Close()
+		conn.Close()
+		_ = m.peer.Close()
+	}
+}

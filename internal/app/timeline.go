@@ -1,0 +1,228 @@
+package app
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/ring"
+)
+
+// timeline makes events of what the parts are told, by comparing it with what they were told before. The zero timeline is
+// ready and safe for concurrent use.
+type timeline struct {
+	admin.Timeline
+
+	mu       sync.Mutex // guards all below
+	last     *cluster.View
+	adopted  time.Time // when last.Ring was
+	progress peer.Progress
+	routes   map[[2]string]hotkey.Route // by domain and owner string
+	refused  string                     // the last fault of the rules
+}
+
+// view notes what has changed in the cluster.
+func (t *timeline) view(now time.Time, v *cluster.View) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.last
+	if t.last = v; old == nil {
+		old = &cluster.View{Ring: &ring.Ring{}}
+	}
+	t.members(now, old, v)
+	if old.Ring.Fingerprint() != v.Ring.Fingerprint() {
+		t.adopted = now
+		t.Add(ringEvent(now, old.Ring, v.Ring))
+	}
+	if v.Joined && !old.Joined {
+		t.Add(admin.Event{Time: now, Kind: admin.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
+	}
+	if v.Problem != "" && v.Problem != old.Problem {
+		t.Add(admin.Event{Time: now, Kind: admin.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
+	}
+}
+
+// place is where a member stands: one ID can be both a member and an observer.
+type place struct {
+	id   ring.ID
+	role cluster.Role
+}
+
+func (t *timeline) members(now time.Time, old, v *cluster.View) {
+	before := map[place]*cluster.Member{}
+	for i := range old.Members {
+		m := &old.Members[i]
+		before[place{m.ID, m.Role}] = m
+	}
+	say := func(m *cluster.Member, state, what string) {
+		who := string(m.ID)
+		if m.Role == cluster.Observer {
+			who, state = "observer "+who, ""
+		}
+		t.Add(admin.Event{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
+	}
+	for i := range v.Members {
+		m := &v.Members[i]
+		at := place{m.ID, m.Role}
+		was := before[at]
+		delete(before, at)
+		switch state := m.State.String(); {
+		case was == nil && m.Role == cluster.Observer:
+			say(m, state, "watches")
+		case was == nil:
+			say(m, state, "is here: "+state)
+		case was.Inst != m.Inst:
+			say(m, state, "has restarted: "+state)
+		case was.State != m.State:
+			say(m, state, "is "+state)
+		}
+	}
+	for i := range old.Members { // in their order
+		m := &old.Members[i]
+		switch _, gone := before[place{m.ID, m.Role}]; {
+		case !gone:
+		case m.Role == cluster.Observer || m.State == cluster.Leaving || left(v, m.ID):
+			say(m, "left", "has left")
+		default:
+			say(m, "lost", "is lost: nobody hears it any more")
+		}
+	}
+}
+
+func left(v *cluster.View, id ring.ID) bool {
+	for _, l := range v.Left {
+		if l == id {
+			return true
+		}
+	}
+	return false
+}
+
+// ringEvent says who came onto the ring or went, and how much that moves.
+func ringEvent(now time.Time, old, adopted *ring.Ring) admin.Event {
+	e := admin.Event{Time: now, Kind: admin.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
+	var changes []string
+	note := func(sign string, a, b *ring.Ring) {
+		for i := range a.Len() {
+			if id := a.At(i).ID; b.Index(id) < 0 {
+				changes = append(changes, sign+string(id))
+			}
+		}
+	}
+	note("+", adopted, old)
+	note("-", old, adopted)
+	// Four digits are more than a picture shows, and keep the JSON short.
+	e.Moved = math.Round(ring.Moved(ring.Moves(old, adopted))*1e4) / 1e4
+	e.Text = fmt.Sprintf("a ring of %d", adopted.Len())
+	if len(changes) > 0 {
+		e.Text += ": " + few(changes, " ")
+	}
+	if old.Len() > 0 && adopted.Len() > 0 {
+		e.Text += fmt.Sprintf("; %.1f %% of the keys change their owner", 100*e.Moved)
+	}
+	return e
+}
+
+// few joins the first names of a list that may be long.
+func few(names []string, between string) string {
+	const most = 8
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], between), len(names)-most)
+	}
+	return strings.Join(names, between)
+}
+
+// handoff notes how far a change of the ring has come at this member.
+func (t *timeline) handoff(now time.Time, p peer.Progress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.progress
+	t.progress = p
+	say := func(text string, fingerprint uint64) {
+		t.Add(admin.Event{Time: now, Kind: admin.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
+	}
+	switch {
+	case p.Complete != 0 && p.Complete != old.Complete && t.last != nil && p.Complete == t.last.Ring.Fingerprint():
+		say(fmt.Sprintf("all counters of the ring are in place here, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.Complete)
+	case p.Complete != 0 && p.Complete != old.Complete:
+		say("all counters of the ring are in place here", p.Complete)
+	case p.Complete == 0 && old.Complete != 0:
+		say("the right to decide is void here: others may have taken over", 0)
+	}
+	if p.HandedOver && !old.HandedOver && old.Complete != 0 {
+		say("all counters of this member are handed over", 0)
+	}
+}
+
+// rulesInForce notes that the service answers by r.
+func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
+	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), few(r.Domains(), ", "))
+	t.Add(admin.Event{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
+}
+
+// rulesRead notes what could not be read; the same fault again only after something else.
+func (t *timeline) rulesRead(now time.Time, e source.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fault := ""
+	if e.Err != nil {
+		fault = e.Err.Error()
+	}
+	if fault != "" && fault != t.refused {
+		t.Add(admin.Event{Time: now, Kind: admin.RulesEvent, Text: "rules refused: " + fault})
+	}
+	t.refused = fault
+}
+
+// hot notes what is done about hot keys from now on.
+func (t *timeline) hot(now time.Time, rs []hotkey.Route) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	routes := make(map[[2]string]hotkey.Route, len(rs))
+	for i := range rs {
+		r := &rs[i]
+		at := [2]string{r.Domain, r.Owner}
+		if was, known := t.routes[at]; !known || was.Mode != r.Mode || len(was.Subs) != len(r.Subs) {
+			t.Add(hotEvent(now, r, done(r)))
+		}
+		routes[at] = *r
+	}
+	for at, r := range t.routes {
+		if _, still := routes[at]; !still {
+			t.Add(hotEvent(now, &r, "nothing any more"))
+		}
+	}
+	t.routes = routes
+}
+
+// done is what a route does.
+func done(r *hotkey.Route) string {
+	text := admin.HotMode(r.Mode).String()
+	var members []string
+	for _, s := range r.Subs {
+		members = append(members, string(s.Member))
+	}
+	if len(members) > 0 {
+		text += " to " + few(members, ", ")
+	}
+	if r.Manual {
+		text += ", by hand"
+	}
+	return text
+}
+
+func hotEvent(now time.Time, r *hotkey.Route, what string) admin.Event {
+	name := r.Name
+	if name == "" {
+		name = r.Owner
+	}
+	return admin.Event{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.By)}
+}

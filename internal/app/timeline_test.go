@@ -1,0 +1,131 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/ring"
+)
+
+// seen is a view of a: members are written as id, state (j, a or l) and instance, as in "b-a-1"; the active ones are on
+// the ring.
+func seen(left string, members ...string) *cluster.View {
+	v := &cluster.View{Self: "a", Joined: true}
+	var places []ring.Member
+	for _, text := range members {
+		var m cluster.Member
+		parts := strings.Split(text, "-")
+		m.ID = ring.ID(parts[0])
+		m.State = map[string]cluster.State{"j": cluster.Joining, "a": cluster.Active, "l": cluster.Leaving, "o": cluster.Joining}[parts[1]]
+		if parts[1] == "o" {
+			m.Role = cluster.Observer
+		}
+		_, _ = fmt.Sscan(parts[2], &m.Inst)
+		v.Members = append(v.Members, m)
+		if m.State == cluster.Active {
+			places = append(places, ring.Member{ID: m.ID, Inst: m.Inst, Weight: 1})
+		}
+	}
+	v.Ring = ring.New(places)
+	if left != "" {
+		v.Left = []ring.ID{ring.ID(left)}
+	}
+	return v
+}
+
+// texts are the events since the last call, oldest first.
+func texts(l *timeline, known *int) (out []string) {
+	all := l.Events()
+	for _, e := range all[:len(all)-*known] {
+		text := string(e.Kind) + ": " + e.Text
+		if e.State != "" {
+			text += " [" + e.Member + " " + e.State + "]"
+		}
+		out = append(out, text)
+	}
+	*known = len(all)
+	slices.Reverse(out)
+	return out
+}
+
+func TestTimelineOfACluster(t *testing.T) {
+	var l timeline
+	now, known := time.Unix(100, 0), 0
+	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
+	two := seen("", "a-a-1", "b-a-2")
+	for _, step := range []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"begin", func() { l.view(at(0), two) }, []string{
+			"member: a is here: active [a active]", "member: b is here: active [b active]", "ring: a ring of 2: +a +b", "member: a has joined the cluster",
+		}},
+		{"complete", func() { l.handoff(at(0.25), peer.Progress{Complete: two.Ring.Fingerprint()}) }, []string{
+			"handoff: all counters of the ring are in place here, after 250ms",
+		}},
+		{"the same again", func() { l.view(at(1), two); l.handoff(at(1), peer.Progress{Complete: two.Ring.Fingerprint()}) }, nil},
+		{"c comes", func() { l.view(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},
+		{"c is on the ring", func() { l.view(at(3), seen("", "a-a-1", "b-a-2", "c-a-3", "x-o-9")) }, []string{
+			"member: c is active [c active]", "member: observer x watches", "ring: a ring of 3: +c; 33.1 % of the keys change their owner",
+		}},
+		{"b drains", func() { l.view(at(4), seen("", "a-a-1", "b-l-2", "c-a-3", "x-o-9")) }, []string{
+			"member: b is leaving [b leaving]", "ring: a ring of 2: -b; 32.3 % of the keys change their owner",
+		}},
+		{"b is gone, and x", func() { l.view(at(5), seen("b", "a-a-1", "c-a-3")) }, []string{"member: b has left [b left]", "member: observer x has left"}},
+		{"c restarts", func() { l.view(at(6), seen("b", "a-a-1", "c-j-4")) }, []string{
+			"member: c has restarted: joining [c joining]", "ring: a ring of 1: -c; 48.9 % of the keys change their owner",
+		}},
+		{"c dies", func() { l.view(at(7), seen("b", "a-a-1")) }, []string{"member: c is lost: nobody hears it any more [c lost]"}},
+		{"void", func() { l.handoff(at(8), peer.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
+	} {
+		step.do()
+		if got := texts(&l, &known); !slices.Equal(got, step.want) {
+			t.Errorf("%s:\n got %q\nwant %q", step.name, got, step.want)
+		}
+	}
+	if e := l.Events()[slices.IndexFunc(l.Events(), func(e admin.Event) bool { return e.Kind == admin.RingEvent })]; e.Fingerprint == "" || !e.Time.Equal(at(6)) || e.Moved <= 0.3 {
+		t.Errorf("the last ring: %+v", e)
+	}
+}
+
+func TestTimelineOfHotKeys(t *testing.T) {
+	var l timeline
+	known := 0
+	r := hotkey.Route{Domain: "d", Name: "k=<b>", Owner: "<b>", Mode: hotkey.Spread, By: "a", Subs: []hotkey.SubKey{{Key: "<b>#0", Member: "b"}, {Key: "<b>#1", Member: "c"}}}
+	fresh := r
+	fresh.Ver++
+	capped := hotkey.Route{Domain: "d", Owner: "x", Mode: hotkey.Cap, Manual: true}
+	l.hot(time.Unix(1, 0), []hotkey.Route{r})
+	l.hot(time.Unix(2, 0), []hotkey.Route{fresh}) // only refreshed
+	l.hot(time.Unix(3, 0), []hotkey.Route{fresh, capped})
+	l.hot(time.Unix(4, 0), []hotkey.Route{capped})
+	want := []string{
+		"hot: hot key k=<b> of d: split to b, c", "hot: hot key x of d: cap, by hand", "hot: hot key k=<b> of d: nothing any more",
+	}
+	if got := texts(&l, &known); !slices.Equal(got, want) {
+		t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}
+
+func TestTimelineOfRules(t *testing.T) {
+	var l timeline
+	known := 0
+	bad := source.Event{Err: errors.New("a.yaml: no domain")}
+	for _, e := range []source.Event{bad, bad, {}, bad} {
+		l.rulesRead(time.Unix(1, 0), e)
+	}
+	want := []string{"rules: rules refused: a.yaml: no domain", "rules: rules refused: a.yaml: no domain"}
+	if got := texts(&l, &known); !slices.Equal(got, want) {
+		t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/trace"
+)
+
+// lastSpans is how long a member that ends waits for the collector to take what is left.
+const lastSpans = 2 * time.Second
+
+// startTracing begins to write traces when the environment asks for it.
+func (m *Sidecar) startTracing() error {
+	t := m.settings.Tracing
+	if !t.Enabled {
+		return nil
+	}
+	tracer, err := trace.Start(context.Background(), trace.Options{
+		Service: t.Service, Namespace: t.Namespace, Instance: cmp.Or(t.Instance, m.flags.Node), Protocol: t.Protocol, Rate: t.Rate,
+		Path:      func(s *rls.Sample) string { return pathName(s.Path) },
+		Authority: func(s *rls.Sample) string { return admin.AuthorityName(s.Authority) },
+		Owner:     func(s *rls.Sample) string { return string(m.ownerOf(s.Owner)) },
+		Log:       m.log,
+	})
+	if err != nil {
+		return err
+	}
+	m.tracer = tracer
+	m.log.Info("tracing", "service", t.Service, "protocol", t.Protocol, "rate", t.Rate)
+	return nil
+}
+
+func (m *Sidecar) stopTracing() {
+	if m.tracer == nil {
+		return
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), lastSpans)
+	defer cancel()
+	if err := m.tracer.Stop(bounded); err != nil {
+		m.log.Warn("the last traces were not taken", "error", err)
+	}
+}
+
+// logDenial writes one of the refusals to the log, without anything that a caller sent.
+func (m *Sidecar) logDenial(d rls.Denial) {
+	m.log.Info("over limit", "domain", d.Domain, "rule", d.Rule, "limit", d.Limit, "key", fmt.Sprintf("%016x", d.Owner),
+		"owner", m.ownerOf(d.Owner), "path", pathName(d.Path), "authority", admin.AuthorityName(d.Authority), "not_logged", d.Missed)
+}

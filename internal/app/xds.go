@@ -1,0 +1,124 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/config"
+)
+
+// xdsServer serves Envoy what gossip and the rules say.
+type xdsServer struct {
+	log    *slog.Logger
+	server *xds.Server
+	grpc   *grpc.Server
+	end    context.CancelFunc
+
+	mu    sync.Mutex
+	state xds.State // guarded by mu
+}
+
+// startXDS listens for Envoys. One of the names must be in the certificates of the sidecars that Envoys ask; with none,
+// any certificate of the CA will do.
+func startXDS(addr string, names []string, s *security, reg prometheus.Registerer) (*xdsServer, error) {
+	f, log := s.flags, s.log
+	tls, err := s.door()
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for xDS: %w", err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	x := &xdsServer{log: log, server: xds.New(ctx, xds.Options{Logger: log, Registerer: reg}), end: end}
+	x.state = xds.State{
+		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
+		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
+	}
+	gate := s.gates.Surface("xds")
+	ln = gate.Listen(ln, f.MaxConnections)
+	opts := []grpc.ServerOption{
+		grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(64 << 10), grpc.ConnectionTimeout(5 * time.Second),
+		grpc.Creds(gate.Credentials(tls, false)),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: 30 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: f.ConnectionAge, MaxConnectionAgeGrace: time.Second,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	x.grpc = grpc.NewServer(opts...)
+	x.server.Register(x.grpc)
+	log.Info("listening", "for", "xDS", "address", ln.Addr().String())
+	go func() {
+		if err := x.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			log.Error("listener failed", "for", "xDS", "error", err)
+		}
+	}()
+	return x, nil
+}
+
+// setView serves another ring. A leaving member is in no ring, but its connections are let go by themselves. Before
+// this process has heard of any member there is nothing to say, and an Envoy waits rather than being told of an empty ring.
+func (x *xdsServer) setView(v *cluster.View) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Members = nil
+	for i := range v.Members {
+		m := &v.Members[i]
+		onRing := v.Ring.Index(m.ID) >= 0
+		if m.Role == cluster.Counter && (onRing || m.State == cluster.Leaving) {
+			x.state.Members = append(x.state.Members, xds.Member{
+				ID: m.ID, Weight: m.Weight, RLS: m.RLS, Route: m.Route, Draining: !onRing,
+			})
+		}
+	}
+	x.serveLocked()
+}
+
+// setHot serves other routes of hot keys.
+func (x *xdsServer) setHot(rs []hotkey.Route) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Hot = rs
+	x.serveLocked()
+}
+
+// setRules serves other rules to those who take them from here.
+func (x *xdsServer) setRules(r *config.Rules) {
+	resources, lost := r.ToProto()
+	if len(lost) > 0 {
+		x.log.Warn("xDS cannot carry all of the rules: whoever takes them from here counts differently", "lost", lost)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Rules = resources
+	x.serveLocked()
+}
+
+func (x *xdsServer) serveLocked() {
+	if len(x.state.Members) == 0 {
+		return
+	}
+	if err := x.server.Set(x.state); err != nil {
+		x.log.Error("what was served stays", "error", err)
+	}
+}
+
+func (x *xdsServer) status() xds.Status { return x.server.Status() }
+
+func (x *xdsServer) stop() {
+	x.end()
+	x.grpc.Stop()
+}

@@ -1,0 +1,63 @@
+//go:build !race
+
+package config
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// TestBoundsLaws holds what is true of every rule and cluster.
+func TestBoundsLaws(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(4, 4))
+	limits := []uint32{0, 1, 2, 3, 99, 100, 101, 1000, math.MaxUint32}
+	for range 20_000 {
+		r := Rule{Limit: limit.Rule{
+			Window: []time.Duration{1, time.Second, time.Minute, maxWindow}[rnd.IntN(4)], Limit: limits[rnd.IntN(len(limits))],
+			Algorithm: limit.Algorithm(rnd.IntN(5)),
+		}}
+		if r.Limit.Algorithm.Bucket() {
+			r.Limit.Burst = limits[rnd.IntN(len(limits))]
+		}
+		r.Extension.Degraded, r.Extension.LocalCap = Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
+		c := Cluster{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
+		if rnd.IntN(4) == 0 {
+			r.Extension.Mechanism, r.Extension.Knobs = Approximate, &lease.Knobs{Slack: r.Limit.Limit / 2}
+		}
+		async := r.Bounds(c)
+		r.Extension.Strict = true
+		strict := r.Bounds(c)
+		for i, a := range async.Bounds {
+			s := strict.Bounds[i]
+			if s.Over > a.Over || s.Under != a.Under {
+				t.Fatalf("%+v, %+v: strict is worse: %+v, %+v", r, c, s, a)
+			}
+			if a.Under > r.most() || (a.Under > 0) != (a.UnderTime != "") || (a.Over > 0) && a.OverIs == "0" {
+				t.Fatalf("%+v, %+v: %+v", r, c, a)
+			}
+			if c.Rate > 0 && a.Traffic != nil || a.Traffic != nil && a.Traffic.Most != r.most() {
+				t.Fatalf("%+v, %+v: traffic %+v", r, c, a)
+			}
+		}
+		if join := bound(t, async, "join"); join.Under != 0 || r.Limit.Algorithm == limit.FixedWindow && join.Over != async.Drift {
+			t.Fatalf("%+v, %+v: a planned change costs %+v", r, c, join)
+		}
+		if c.Members == 1 && (async.Phi > 0 || async.Unacked > 0 || len(async.Bounds) != 4) {
+			t.Fatalf("%+v alone: %+v", r, async)
+		}
+		if none := bound(t, async, "nothing"); none.Over != async.Drift || async.Drift > 0 && async.Lent > 0 || async.Lent > r.most() {
+			t.Fatalf("%+v, %+v: lent %d, drift %d, over %d while nothing fails", r, c, async.Lent, async.Drift, none.Over)
+		}
+		if async.Unacked > async.Limit || !r.Limit.Algorithm.Bucket() && async.Phi > async.Limit {
+			t.Fatalf("%+v, %+v: %+v", r, c, async)
+		}
+	}
+	if b := (&Rule{Unlimited: true}).Bounds(Cluster{Members: 3}); b.Bounds != nil || b.Limit != 0 {
+		t.Errorf("unlimited: %+v", b)
+	}
+}

@@ -1,0 +1,284 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// uses are the mechanisms that heed a knob.
+type uses uint8
+
+const (
+	lends   uses = 1 << iota // lease, and owner when a key is hot
+	drifts                   // approximate
+	windows                  // of lends only where there are windows: what a bucket lends is good for a moment and never comes back
+	always  = lends | drifts
+)
+
+// knob is one key of metadata.keyward. values and unset, its default, are in the manual's words.
+type knob struct {
+	key, values, unset string
+	of                 uses
+	set                func(x *Extension, v any, path []*node) (fault string)
+}
+
+// Knob is one key of metadata.keyward in the manual's words, in Markdown.
+type Knob struct{ Key, Values, Default string }
+
+// Knobs lists the keys of metadata.keyward, for the manual.
+func Knobs() []Knob {
+	var ks []Knob
+	for _, k := range knobs() {
+		ks = append(ks, Knob{k.key, k.values, k.unset})
+	}
+	return ks
+}
+
+// knobs is every key there is. docs/rules.md has the same rows.
+func knobs() []knob {
+	number := "1 to 4294967295"
+	return []knob{
+		{"shard_by", "an entry key, or a list", "the first entry that varies", always, func(x *Extension, v any, path []*node) (fault string) {
+			x.ShardBy, fault = parseShardBy(v, path)
+			return fault
+		}},
+		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always, into(func(x *Extension) *Degraded { return &x.Degraded }, parseDegraded)},
+		{"local_cap", number, "the member's share of the limit", always, into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
+		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
+			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
+		{"window", "a Go duration above 0, at most `8760h`: `10s`, `1h30m`, `500ms`", "the unit's length", always,
+			into(func(x *Extension) *time.Duration { return &x.Window }, parseWindow)},
+		{"burst", number, "the limit", always, into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
+		{"durability", "`async`, `strict`", "`async`", always, into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
+
+		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always, into(func(x *Extension) *Mechanism { return &x.Mechanism }, parseMechanism)},
+		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts, into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
+		{"identity", "`known`, `unknown`", "`known`", drifts, into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
+		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts, into(func(x *Extension) *uint8 { return &x.knobs().Watermark }, parseWatermark)},
+		{"sync_interval", "a duration from `100ms` to `1m`", "`2s`", drifts,
+			into(func(x *Extension) *time.Duration { return &x.knobs().Sync }, duration("sync_interval", 100*time.Millisecond, time.Minute))},
+		{"lease_min", number, "10", lends, into(func(x *Extension) *uint32 { return &x.knobs().Min }, whole[uint32]("lease_min"))},
+		{"lease_max", number, "10000", lends, into(func(x *Extension) *uint32 { return &x.knobs().Max }, whole[uint32]("lease_max"))},
+		{"ttl", "a duration from `100ms` to `1h`", "`10s`", lends | windows,
+			into(func(x *Extension) *time.Duration { return &x.knobs().TTL }, duration("ttl", 100*time.Millisecond, time.Hour))},
+		{"reclaim", "`none`, `ttl`", "`none`", lends | windows, into(func(x *Extension) *bool { return &x.knobs().Reclaim }, either("reclaim", "none", "ttl"))},
+		{"weight", number, "1", lends, into(func(x *Extension) *uint32 { return &x.knobs().Weight }, whole[uint32]("weight"))},
+		{"hot_factor", "1 to 65535", "10", always, into(func(x *Extension) *uint16 { return &x.HotFactor }, whole[uint16]("hot_factor"))},
+		{"sub_keys", "1 to 16", "4", always, into(func(x *Extension) *uint8 { return &x.knobs().SubKeys }, parseSubKeys)},
+		{"dedicated", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.knobs().Dedicated }, truth("dedicated"))},
+		{"audit", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.knobs().Audit }, truth("audit"))},
+	}
+}
+
+// into makes a knob's set of a field and of what reads a value for it.
+func into[T any](field func(*Extension) *T, read func(v any) (T, string)) func(*Extension, any, []*node) string {
+	return func(x *Extension, v any, _ []*node) (fault string) {
+		*field(x), fault = read(v)
+		return fault
+	}
+}
+
+// knobs are x's own, to be filled in.
+func (x *Extension) knobs() *lease.Knobs {
+	if x.Knobs == nil {
+		x.Knobs = new(lease.Knobs)
+	}
+	return x.Knobs
+}
+
+// whole reads a whole number from 1 to the greatest of its type.
+func whole[T uint16 | uint32](name string) func(v any) (T, string) {
+	return func(v any) (T, string) {
+		n, fault := parseWhole(name, v, uint32(^T(0)))
+		return T(n), fault
+	}
+}
+
+func parseSubKeys(v any) (uint8, string) {
+	n, fault := parseWhole("sub_keys", v, 16)
+	return uint8(n), fault
+}
+
+func parseWhole(name string, v any, most uint32) (uint32, string) {
+	f, ok := number(v)
+	if !ok || !(f >= 1 && f <= float64(most)) || f != math.Trunc(f) {
+		return 0, fmt.Sprintf("%s must be a whole number from 1 to %d, not '%v'", name, most, v)
+	}
+	return uint32(f), ""
+}
+
+// either reads one of two words; the answer is true for the second.
+func either(name, no, yes string) func(v any) (bool, string) {
+	return func(v any) (bool, string) {
+		if v == no || v == yes {
+			return v == yes, ""
+		}
+		return false, fmt.Sprintf("%s must be one of %s, %s, not '%v'", name, no, yes, v)
+	}
+}
+
+func truth(name string) func(v any) (bool, string) {
+	return func(v any) (bool, string) {
+		b, ok := v.(bool)
+		if !ok {
+			return false, fmt.Sprintf("%s must be true or false, not '%v'", name, v)
+		}
+		return b, ""
+	}
+}
+
+func duration(name string, least, most time.Duration) func(v any) (time.Duration, string) {
+	return func(v any) (time.Duration, string) {
+		s, _ := v.(string)
+		d, err := time.ParseDuration(s)
+		if err != nil || d < least || d > most {
+			return 0, fmt.Sprintf("%s must be a duration from %s to %s, like 10s, not '%v'", name, brief(least), brief(most), v)
+		}
+		return d, ""
+	}
+}
+
+// brief is d without the units that are 0.
+func brief(d time.Duration) string {
+	s := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}
+
+// fraction reads 0.2, or 20%.
+func fraction(v any) (f float64, ok bool) {
+	s, isText := v.(string)
+	if !isText {
+		return number(v)
+	}
+	digits, percent := strings.CutSuffix(s, "%")
+	f, err := strconv.ParseFloat(digits, 64)
+	return f / 100, percent && err == nil
+}
+
+// grains make up 1: epsilons are counted in them, since binary fractions are never quite what was written.
+const grains = 1_000_000_000
+
+func parseEpsilon(v any) (float64, string) {
+	f, ok := fraction(v)
+	if !ok || !(f*grains >= 1 && f <= 1) {
+		return 0, fmt.Sprintf("epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%v'", v)
+	}
+	return f, ""
+}
+
+func parseWatermark(v any) (uint8, string) {
+	f, ok := fraction(v)
+	percent := math.Round(100 * f)
+	if !ok || !(percent >= 1 && percent <= 100) || math.Abs(100*f-percent) > 1e-9 {
+		return 0, fmt.Sprintf("low_watermark must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%v'", v)
+	}
+	return uint8(percent), ""
+}
+
+// conflicts are the keys that contradict each other.
+func (x *Extension) conflicts() (faults []ownFault) {
+	fault := func(key, format string, args ...any) {
+		faults = append(faults, ownFault{key: key, text: fmt.Sprintf(format, args...)})
+	}
+	if x.Burst > 0 && !x.Algorithm.Bucket() {
+		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
+	}
+	if x.Mechanism != ByOwner && x.Algorithm == limit.SlidingLog {
+		fault("mechanism", "mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism)
+	}
+	if x.Mechanism == Approximate && x.Epsilon == 0 {
+		fault("mechanism", "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%%")
+	}
+	if x.Mechanism == Approximate && x.Strict {
+		fault("durability", "durability: strict contradicts mechanism: approximate, which admits before another member knows")
+	}
+	if k := x.Knobs; k != nil && k.Max > 0 && k.Min > k.Max {
+		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
+	}
+	return faults
+}
+
+// Sizes of leases that a rule says nothing of.
+const (
+	leaseMin = 10
+	leaseMax = 10_000
+)
+
+// compile completes x's knobs for a limit. The fault is a drift that leaves members nothing to admit alone.
+func (x *Extension) compile(limit uint32, members int) (fault string) {
+	switch k := x.Knobs; { // a size that is given bends the default of the other
+	case k == nil:
+	case k.Min > leaseMax && k.Max == 0:
+		k.Max = k.Min
+	case k.Max > 0 && k.Max < leaseMin && k.Min == 0:
+		k.Min = k.Max
+	}
+	if x.Mechanism != Approximate {
+		return ""
+	}
+	slack := slackOf(x.Epsilon, limit, x.Unknown)
+	x.knobs().Slack = slack
+	if uint64(slack) >= uint64(members) {
+		return ""
+	}
+	what := fmt.Sprintf("epsilon %s of %d hits", percent(x.Epsilon), limit)
+	if x.Unknown {
+		what += ", a quarter of it for identity: unknown,"
+	}
+	if members > 1 {
+		return fmt.Sprintf("%s is %d, less than one for each of %d members: raise epsilon, or use mechanism: lease", what, slack, members)
+	}
+	return what + " is less than one hit: raise epsilon, or use mechanism: lease"
+}
+
+// unknownPart is the part of the slack that limits of unknown identities have: one client may have many of them.
+const unknownPart = 4
+
+// slackOf is floor(epsilon x limit): 29 % of 100 is 29, though 0.29 x 100 is less in binary.
+func slackOf(epsilon float64, limit uint32, unknown bool) uint32 {
+	slack := uint64(math.Round(epsilon*grains)) * uint64(limit) / grains
+	if unknown {
+		slack /= unknownPart
+	}
+	return uint32(slack)
+}
+
+func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) + "%" }
+
+// idle says of a rule's keys why nothing heeds them.
+func (r *Rule) idle(given map[string]*structpb.Value) (reasons []string) {
+	x := &r.Extension
+	for _, k := range knobs() {
+		if given[k.key] == nil {
+			continue
+		}
+		by := ""
+		switch of := k.of & always; {
+		case of == drifts && x.Mechanism != Approximate, of == lends && x.Mechanism == Approximate:
+			by = "mechanism: " + x.Mechanism.String()
+		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
+			by = "algorithm: " + x.Algorithm.String()
+		case k.key == "sub_keys" && x.Knobs.Dedicated:
+			by = "dedicated: true"
+		case k.key == "local_cap" && x.Degraded != FailOpen:
+			by = "degraded: " + x.Degraded.String()
+		}
+		if by != "" {
+			reasons = append(reasons, fmt.Sprintf("%s, which %s does not use", k.key, by))
+		}
+	}
+	return reasons
+}

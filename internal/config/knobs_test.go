@@ -1,0 +1,241 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// knobYAML is a file with one rule of the given amount, our own keys a line each from line 7 on.
+func knobYAML(amount uint32, extension string) string {
+	text := fmt.Sprintf("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: %d}\n  metadata:\n    keyward:\n", amount)
+	for key := range strings.SplitSeq(extension, ", ") {
+		text += "      " + key + "\n"
+	}
+	return text
+}
+
+// TestKnobs holds what each key becomes, read from a file and from a resource.
+func TestKnobs(t *testing.T) {
+	const approximate = "mechanism: approximate, epsilon: "
+	drift := func(slack uint32, change func(x *Extension)) Extension {
+		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Knobs: &lease.Knobs{Slack: slack}}
+		if change != nil {
+			change(&x)
+		}
+		return x
+	}
+	knobs := func(k lease.Knobs) Extension { return Extension{Knobs: &k} }
+	for _, row := range []struct {
+		yaml   string
+		amount uint32
+		want   Extension
+	}{
+		{"mechanism: owner", 5, Extension{}},
+		{"mechanism: lease", 5, Extension{Mechanism: ByLease}},
+		{"identity: known", 5, Extension{}},
+		{"hot_factor: 65535", 5, Extension{HotFactor: 65535}},
+		{"lease_min: 1, lease_max: 4294967295", 5, knobs(lease.Knobs{Min: 1, Max: 4294967295})},
+		{"lease_min: 20000", 5, knobs(lease.Knobs{Min: 20000, Max: 20000})},
+		{"lease_min: 10000", 5, knobs(lease.Knobs{Min: 10000})},
+		{"lease_max: 3", 5, knobs(lease.Knobs{Min: 3, Max: 3})},
+		{"lease_max: 10", 5, knobs(lease.Knobs{Max: 10})},
+		{"ttl: 100ms", 5, knobs(lease.Knobs{TTL: 100 * time.Millisecond})},
+		{"ttl: 1h", 5, knobs(lease.Knobs{TTL: time.Hour})},
+		{"weight: 7, reclaim: ttl, audit: true", 5, knobs(lease.Knobs{Weight: 7, Reclaim: true, Audit: true})},
+		{"reclaim: none, dedicated: yes", 5, knobs(lease.Knobs{Dedicated: true})},
+		{"sub_keys: 16", 5, knobs(lease.Knobs{SubKeys: 16})},
+		{"low_watermark: 0.29, sync_interval: 1m", 5, knobs(lease.Knobs{Watermark: 29, Sync: time.Minute})},
+		{"low_watermark: 1", 5, knobs(lease.Knobs{Watermark: 100})},
+		{"low_watermark: 1%", 5, knobs(lease.Knobs{Watermark: 1})},
+		{approximate + "1%", 100, drift(1, nil)},
+		{approximate + "0.01", 12345, drift(123, nil)},
+		{approximate + "1.0%, identity: unknown", 12399, drift(30, func(x *Extension) { x.Unknown = true })},
+		{approximate + "29%", 100, drift(29, func(x *Extension) { x.Epsilon = 0.29 })},
+		{approximate + "0.013%", 1e6, drift(130, func(x *Extension) { x.Epsilon = 0.013 / 100 })},
+		{approximate + "1", 4294967295, drift(4294967295, func(x *Extension) { x.Epsilon = 1 })},
+		{approximate + "0.000000001", 1e9, drift(1, func(x *Extension) { x.Epsilon = 1e-9 })},
+		{approximate + "1%, low_watermark: 30%, algorithm: token_bucket", 100, drift(1, func(x *Extension) {
+			x.Knobs.Watermark, x.Algorithm = 30, limit.TokenBucket
+		})},
+	} {
+		rules := load(t, Options{}, knobYAML(row.amount, row.yaml))
+		resources, _ := rules.ToProto()
+		back, err := FromProto(wire(t, resources), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for from, r := range map[string]*Rules{"file": rules, "resource": back} {
+			if got := r.Rules()[0]; !reflect.DeepEqual(got.Extension, row.want) || got.Metadata != nil {
+				t.Errorf("%s, from a %s: %+v, %+v, metadata %v\nwant %+v, %+v", row.yaml, from, got.Extension, got.Extension.Knobs, got.Metadata,
+					row.want, row.want.Knobs)
+			}
+		}
+	}
+}
+
+// TestBadKnobs holds that each bad value is a fault with its place, in a file and in a resource.
+func TestBadKnobs(t *testing.T) {
+	for key, bad := range map[string]struct {
+		values []string
+		want   string
+	}{
+		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, not '%s'"},
+		"epsilon":       {[]string{"0", "-0.1", "1.5", "101%", "0%", "'%'", "'1'", "1e-10", ".nan", "abc", "[a]", "inf%"}, "epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%s'"},
+		"identity":      {[]string{"anonymous", "5"}, "identity must be one of known, unknown, not '%s'"},
+		"low_watermark": {[]string{"0", "20", "0%", "0.5%", "0.205", "101%", "text"}, "low_watermark must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%s'"},
+		"sync_interval": {[]string{"2", "99ms", "61s", "0s"}, "sync_interval must be a duration from 100ms to 1m, like 10s, not '%s'"},
+		"lease_min":     {[]string{"0", "-1", "1.5", "4294967296", "text"}, "lease_min must be a whole number from 1 to 4294967295, not '%s'"},
+		"lease_max":     {[]string{"0"}, "lease_max must be a whole number from 1 to 4294967295, not '%s'"},
+		"ttl":           {[]string{"10", "99ms", "1h0m1s", "-10s"}, "ttl must be a duration from 100ms to 1h, like 10s, not '%s'"},
+		"reclaim":       {[]string{"always", "5", "true"}, "reclaim must be one of none, ttl, not '%s'"},
+		"weight":        {[]string{"0"}, "weight must be a whole number from 1 to 4294967295, not '%s'"},
+		"hot_factor":    {[]string{"0", "65536"}, "hot_factor must be a whole number from 1 to 65535, not '%s'"},
+		"sub_keys":      {[]string{"0", "17", "2.5"}, "sub_keys must be a whole number from 1 to 16, not '%s'"},
+		"dedicated":     {[]string{"1", "owner"}, "dedicated must be true or false, not '%s'"},
+		"audit":         {[]string{"1", "all"}, "audit must be true or false, not '%s'"},
+	} {
+		for _, value := range bad.values {
+			shown := strings.Trim(strings.NewReplacer(".nan", "NaN", "''", "").Replace(value), "'")
+			want := "error in metadata.keyward of 'd.k': " + fmt.Sprintf(bad.want, shown)
+			report := Check(filesOf(knobYAML(5, key+": "+value)), Options{})
+			if got := faultTexts(report); got != want {
+				t.Errorf("%s: %s\n got %s\nwant %s", key, value, got, want)
+			}
+		}
+	}
+}
+
+// faultTexts is a line for every fault.
+func faultTexts(r Report) string {
+	var lines []string
+	for _, f := range r.Faults {
+		lines = append(lines, f.Text)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestKnobsTogether holds what may not stand together, and what a cluster's size refuses.
+func TestKnobsTogether(t *testing.T) {
+	for _, row := range []struct {
+		yaml            string
+		amount, members int
+		want            string
+	}{
+		{"mechanism: lease, algorithm: sliding_log", 100, 0, "mechanism: lease does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
+		{"mechanism: approximate, epsilon: 1%, algorithm: sliding_log", 100, 0, "mechanism: approximate does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
+		{"mechanism: lease, algorithm: sliding_window", 100, 0, ""},
+		{"mechanism: lease, algorithm: leaky_bucket, durability: strict", 100, 0, ""},
+		{"mechanism: approximate", 100, 0, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%"},
+		{"mechanism: approximate, durability: strict", 100, 0, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%\n" +
+			"error in metadata.keyward of 'd.k': durability: strict contradicts mechanism: approximate, which admits before another member knows"},
+		{"lease_min: 11, lease_max: 10", 100, 0, "lease_min 11 is above lease_max 10"},
+		{"lease_min: 10, lease_max: 10", 100, 0, ""},
+		{"mechanism: approximate, epsilon: 1%", 99, 0, "epsilon 1% of 99 hits is less than one hit: raise epsilon, or use mechanism: lease"},
+		{"mechanism: approximate, epsilon: 1%", 100, 1, ""},
+		{"mechanism: approximate, epsilon: 1%", 499, 5, "epsilon 1% of 499 hits is 4, less than one for each of 5 members: raise epsilon, or use mechanism: lease"},
+		{"mechanism: approximate, epsilon: 1%", 500, 5, ""},
+		{"mechanism: approximate, epsilon: 0.5%, identity: unknown", 2000, 3,
+			"epsilon 0.5% of 2000 hits, a quarter of it for identity: unknown, is 2, less than one for each of 3 members: raise epsilon, or use mechanism: lease"},
+		{"mechanism: owner, epsilon: 1%", 5, 9, ""},
+	} {
+		text := knobYAML(uint32(row.amount), row.yaml)
+		report := Check(filesOf(text), Options{Members: row.members})
+		if row.want == "" {
+			if len(report.Faults) > 0 {
+				t.Errorf("%s: %v", row.yaml, report.Faults)
+			}
+			continue
+		}
+		want := "error in metadata.keyward of 'd.k': " + row.want
+		if got := faultTexts(report); got != want {
+			t.Errorf("%s of %d at %d members:\n got %s\nwant %s", row.yaml, row.amount, row.members, got, want)
+		}
+	}
+	unlimited := "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}, metadata: {keyward: {mechanism: approximate, epsilon: 1%}}}]\n"
+	if _, err := Load(filesOf(unlimited), Options{}); err != nil {
+		t.Errorf("nothing can drift from an unlimited rule: %v", err)
+	}
+}
+
+// TestKnobsOfResource holds that a resource is refused as a file is, under its name.
+func TestKnobsOfResource(t *testing.T) {
+	resources, _ := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 1%")).ToProto()
+	_, err := FromProto(resources, Options{Members: 2})
+	if want := "d: error in metadata.keyward of 'd.k': epsilon 1% of 100 hits is 1, less than one for each of 2 members: raise epsilon, or use mechanism: lease"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := FromProto([]*rlsconf.RateLimitConfig{resources[0]}, Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKnobsOfOverride holds that a lower limit than the rule's never drifts by a part of the rule's.
+func TestKnobsOfOverride(t *testing.T) {
+	rules := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 10%, hot_factor: 3"))
+	for amount, want := range map[uint32]Mechanism{99: ByOwner, 100: Approximate, 101: Approximate} {
+		var m Match
+		rules.Match("d", []Entry{{"k", "v"}}, &Override{amount, Minute}, &m)
+		x := m.Extension()
+		knobs := rules.Rules()[0].Extension.Knobs
+		if want == ByOwner {
+			knobs = nil // whoever sees a slack takes the key for approximate
+		}
+		if x.Mechanism != want || x.HotFactor != 3 || x.Knobs != knobs {
+			t.Errorf("%d hits: %+v", amount, x)
+		}
+	}
+}
+
+// TestKnobsManual holds docs/rules.md against the keys that there are: a row each, with values and default.
+func TestKnobsManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range knobs() {
+		if row := fmt.Sprintf("\n| `%s` | %s | %s | ", k.key, k.values, k.unset); !strings.Contains(string(page), row) {
+			t.Errorf("docs/rules.md has no row that begins %s", row[1:])
+		}
+	}
+}
+
+// FuzzKnobs holds that no value of any key brings the loader down, and that what is taken makes sense.
+func FuzzKnobs(f *testing.F) {
+	all := knobs()
+	for i := range all {
+		for _, text := range []string{"ttl", "1%", "10s", "owner", "-1", "1e300%"} {
+			f.Add(uint8(i), text, 1.5, true, uint32(100), uint8(3))
+		}
+	}
+	f.Fuzz(func(t *testing.T, key uint8, text string, n float64, b bool, amount uint32, members uint8) {
+		path := []*node{{level: Level{Key: "k"}}}
+		for _, v := range []any{text, n, b, nil, []any{text}, map[string]any{text: n}} {
+			m := map[string]any{"mechanism": "approximate", "epsilon": 0.5, all[int(key)%len(all)].key: v}
+			x, faults := parseExtension(map[string]any{extensionKey: m}, path)
+			if len(faults) > 0 {
+				continue
+			}
+			fault := x.compile(amount, int(members))
+			k := x.Knobs
+			switch {
+			case k == nil:
+			case k.Watermark > 100, k.SubKeys > 16, k.TTL < 0 || k.TTL > time.Hour, k.Sync < 0 || k.Sync > time.Minute, k.Max > 0 && k.Min > k.Max:
+				t.Fatalf("%v: %+v", m, k)
+			case float64(k.Slack) > float64(amount)*x.Epsilon*(1+1e-9)+1e-9*float64(amount):
+				t.Fatalf("%v of %d: slack %d", m, amount, k.Slack)
+			}
+			if drifts := x.Mechanism == Approximate; (fault != "") != (drifts && k.Slack < uint32(members)) && members > 0 {
+				t.Fatalf("%v of %d at %d: %+v, %s", m, amount, members, k, fault)
+			}
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package connguard
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/keyward/keyward/internal/budget"
+)
+
+const (
+	// mostHTTP is how much the clients of one HTTP port may make a process keep, in bytes.
+	mostHTTP = 16 << 20
+	// mostRequest is how much of one request is kept, in bytes: headers of 64 KiB and a body.
+	mostRequest = 64<<10 + KeepBody
+	// KeepBody is how much of a request's body a handler may keep.
+	KeepBody = 4 << 20
+)
+
+// Watch counts the requests of srv that never came to be: too slow, too large or malformed. What is read of a request is
+// charged until it is answered. It wraps srv's Handler, and takes its ConnState and ConnContext.
+func (s *Surface) Watch(srv *http.Server) {
+	if s == nil {
+		return
+	}
+	var conns sync.Map // of net.Conn: *pending
+	account := s.Account().Part(mostHTTP, fairKept)
+	next := srv.Handler
+	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p, ok := r.Context().Value(pendingKey{}).(*pending); ok {
+			p.begun.Store(false)
+			w = &answering{ResponseWriter: w, conn: p.conn}
+		}
+		next.ServeHTTP(w, r)
+	})
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		p := s.pending(c, account)
+		conns.Store(c, p)
+		return context.WithValue(ctx, pendingKey{}, p)
+	}
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		p, ok := conns.Load(c)
+		if !ok {
+			return
+		}
+		switch state {
+		case http.StateActive:
+			p.(*pending).begun.Store(true)
+			p.(*pending).meter.Begin()
+		case http.StateIdle:
+			p.(*pending).meter.Settle()
+		case http.StateClosed:
+			if p.(*pending).begun.Load() && !p.(*pending).over.Load() {
+				s.Refuse(Incomplete)
+			}
+			fallthrough
+		case http.StateHijacked:
+			p.(*pending).account.Close()
+			conns.Delete(c)
+		}
+	}
+}
+
+type pendingKey struct{}
+
+// pending says of a connection whether a request has begun that no handler has seen.
+type pending struct {
+	conn    net.Conn
+	begun   atomic.Bool
+	over    atomic.Bool // too much was kept of it
+	account *budget.Account
+	meter   *budget.Meter
+}
+
+func (s *Surface) pending(c net.Conn, of *budget.Account) *pending {
+	p := &pending{conn: c, account: of.Open()}
+	p.meter = budget.NewMeter(p.account, mostRequest, func() {
+		p.over.Store(true)
+		s.Refuse(Unfinished)
+	})
+	if c, ok := c.(*conn); ok {
+		c.meter = p.meter
+	}
+	return p
+}
+
+// answering notes an answer that is no failure. 429 is the answer of /json to a request that is over its limit.
+type answering struct {
+	http.ResponseWriter
+	conn net.Conn
+	said bool
+}
+
+// WriteHeader begins the answer.
+func (a *answering) WriteHeader(status int) {
+	if !a.said && status >= 200 {
+		if a.said = true; status < 400 || status == http.StatusTooManyRequests {
+			Answered(a.conn)
+		}
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write writes a part of it.
+func (a *answering) Write(b []byte) (int, error) {
+	if !a.said {
+		a.said = true
+		Answered(a.conn)
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// Flush is for handlers that ask for an http.Flusher.
+func (a *answering) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }

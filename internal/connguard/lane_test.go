@@ -1,0 +1,264 @@
+package connguard
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// one is a lane of one place.
+func one() *lane { return &lane{places: 1, rests: true} }
+
+// inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
+func inTurn(l *lane, n int) (purses []*purse, order func() []int) {
+	var mu sync.Mutex
+	var all []int
+	order = func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+	for i := range n {
+		p := &purse{lane: l}
+		purses = append(purses, p)
+		go func() {
+			p.enter()
+			mu.Lock()
+			all = append(all, i)
+			mu.Unlock()
+			p.Leave()
+		}()
+		synctest.Wait()
+	}
+	return purses, order
+}
+
+// Connections go on in the order of their coming, and the place rests for as long as the turn before it took.
+func TestLaneGoesByTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		if first.enter() != 0 || first.in.Load() != l {
+			t.Fatal("an empty lane has no place")
+		}
+		if first.enter() != 0 || len(l.holders) != 1 {
+			t.Error("who has a place takes another")
+		}
+		_, order := inTurn(l, 4)
+		if len(order()) > 0 {
+			t.Fatalf("%v go on while the place is taken", order())
+		}
+		time.Sleep(time.Millisecond)
+		first.Leave()
+		time.Sleep(time.Millisecond - 1)
+		synctest.Wait()
+		if len(order()) > 0 {
+			t.Errorf("%v go on while the place rests", order())
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if want := []int{0, 1, 2, 3}; !slices.Equal(order(), want) {
+			t.Errorf("the order is %v, want %v", order(), want)
+		}
+		time.Sleep(3 * laneTime)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.places != 1 || len(l.holders) != 0 || l.expiry != nil {
+			t.Errorf("%d places left of 1, %d holders, a timer that runs on: %v", l.places, len(l.holders), l.expiry != nil)
+		}
+	})
+}
+
+// Who waits for something else than a processor loses its place, and so does not keep others from reading.
+func TestLanePlacesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		stuck := &purse{lane: l}
+		stuck.enter()
+		began := time.Now()
+		purses, order := inTurn(l, 2)
+		time.Sleep(laneTime + lanePause)
+		synctest.Wait()
+		if len(order()) != 2 {
+			t.Errorf("%v went on after %v", order(), time.Since(began))
+		}
+		for _, p := range append(purses, stuck) {
+			p.Leave() // too late, or again
+		}
+		if l.places != 1 || stuck.in.Load() != nil {
+			t.Errorf("%d places left of 1", l.places)
+		}
+		time.Sleep(laneTime)
+	})
+}
+
+func TestLaneForgetsTheClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		first.enter()
+		purses, order := inTurn(l, 3)
+		l.forget(purses[1])
+		l.forget(purses[1])
+		synctest.Wait()
+		if !slices.Equal(order(), []int{1}) {
+			t.Errorf("%v go on, want the closed one", order())
+		}
+		first.Leave()
+		time.Sleep(lanePause)
+		synctest.Wait()
+		if !slices.Equal(order(), []int{1, 0, 2}) {
+			t.Errorf("the order is %v", order())
+		}
+		time.Sleep(laneTime)
+	})
+}
+
+// Where many wait, those end whose clients have gone, and nobody else.
+func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := one()
+		first := &purse{lane: l}
+		first.enter()
+		var ended []int
+		for i := range 2 * laneWaiters {
+			p := &purse{lane: l}
+			p.gone = func() bool { return i%3 == 0 }
+			p.cut = func() {
+				ended = append(ended, i)
+				l.forget(p)
+			}
+			go func() {
+				p.enter()
+				p.Leave()
+			}()
+			synctest.Wait()
+		}
+		if n := len(ended); n < laneWaiters/4 || slices.ContainsFunc(ended, func(i int) bool { return i%3 != 0 }) {
+			t.Errorf("%d ended: %v", n, ended)
+		}
+		first.Leave()
+		time.Sleep(time.Second)
+	})
+}
+
+func TestGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("nobody can tell")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := io.WriteString(c, "said before"); err != nil {
+		t.Fatal(err)
+	}
+	if gone(in) {
+		t.Error("a client that is there has gone")
+	}
+	c.Close()
+	eventually(t, "gone", func() bool { return gone(in) })
+}
+
+// A few calls make up for whatever came before them, and a connection that brings calls never waits.
+func TestCallsPayForConnections(t *testing.T) {
+	p := &purse{lane: one()}
+	p.Spend(1 << 30)
+	if p.enter(); p.in.Load() == nil {
+		t.Fatal("who has spent much needs no place")
+	}
+	p.Leave()
+	p.Earn(3, 500)
+	if p.enter(); p.in.Load() != nil {
+		t.Error("calls do not make up for what came before them")
+	}
+	for range 1000 {
+		p.Spend(1500 + costOfRead)
+		p.Earn(1, 500)
+	}
+	if n := p.credit.Load(); n < earnedMost-earnedByCall-500 || n > earnedMost+earnedByCall+500 {
+		t.Errorf("%d saved", n)
+	}
+	p.Spend(2 * earnedMost)
+	if p.enter(); p.in.Load() == nil {
+		t.Error("what was saved is without end")
+	}
+}
+
+// Real connections: those that bring nothing are read one at a time, and one that brings calls is read meanwhile.
+func TestStrangersAreReadInTurn(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	gates := New(reg)
+	gates.lane.places = 1
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := gates.Surface("rls").ListenInTurn(raw, 100)
+	defer ln.Close()
+	accepted := func() net.Conn {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := io.WriteString(c, "nothing"); err != nil {
+			t.Fatal(err)
+		}
+		in, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	const strangers = 20
+	var reading, most, read atomic.Int64
+	for range strangers {
+		go func(c net.Conn) {
+			b := make([]byte, 64)
+			c.(Payer).Spend(earnedFirst)
+			_, _ = c.Read(b)
+			most.Store(max(most.Load(), reading.Add(1)))
+			for range 1000 {
+				runtime.Gosched()
+			}
+			reading.Add(-1)
+			read.Add(1)
+			c.Close()
+		}(accepted())
+	}
+	honest := accepted()
+	honest.(Payer).Spend(earnedFirst)
+	honest.(Payer).Earn(10, 0)
+	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).in.Load() != nil {
+		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).in.Load() != nil)
+	}
+	for read.Load() < strangers {
+		runtime.Gosched()
+	}
+	if most.Load() > 4 { // places may expire on a slow machine
+		t.Errorf("%d of %d strangers were read at once", most.Load(), strangers)
+	}
+	if testutil.CollectAndCount(gates.waited) != 1 {
+		t.Error("no wait is counted")
+	}
+}

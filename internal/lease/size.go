@@ -1,0 +1,142 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// The shares of a limit.
+const (
+	outstanding = 20 // one in so many hits may be lent and unspent: 5 %
+	tail        = 50 // with no more than one in so many left nothing is lent: 2 %
+)
+
+// Lendable is how many hits of r may be lent and unspent at a time, whoever holds them: for windows 5 % of the limit; for
+// buckets half the depth and what refills in a Slice at most. 0: r is never lent.
+func Lendable(r limit.Rule) (most uint64) {
+	switch {
+	case r.Algorithm == limit.SlidingLog:
+		return 0
+	case !r.Algorithm.Bucket():
+		return uint64(r.Depth()) / outstanding
+	}
+	refill := float64(r.Limit) * float64(Slice) / float64(max(1, r.Window))
+	return uint64(min(float64(r.Depth()/2), refill))
+}
+
+// Size is how many hits to lend for the holder's newest request, when used of depth stand against the limit, with all
+// that is lent. Everybody who asked of late gets its part by weighted max-min fairness over Weight x demand, of what
+// may be out in all. last says that little is left: nothing is lent to anybody any more.
+func (b *Book) Size(now int64, holder ring.ID, r *Request, depth uint32, used uint64) (n uint64, last bool) {
+	i, found := b.find(holder)
+	if !found {
+		return 0, false
+	}
+	lines, me := b.askers(now, i)
+	holders := uint64(len(lines))
+	left := uint64(depth) - min(used, uint64(depth))
+	reserve := max((uint64(depth)+tail-1)/tail, holders)
+	if left <= reserve {
+		return 0, true
+	}
+	most := Lendable(r.Rule)
+	if out := b.Out(now); r.Want && holders <= most && out < most {
+		left = min(left-left/tail, left-reserve)
+		n = share(lines, me, min(most, add(out, left)), r.Knobs)
+		n = min(n-min(n, lines[me].Out), most-out, left, uint64(r.Knobs.most()))
+	}
+	b.lines[i].sized = n
+	return n, false
+}
+
+// askers are the lines of those that asked of late, and where among them line i is.
+func (b *Book) askers(now int64, i int) (lines []Line, me int) {
+	lines = make([]Line, 0, len(b.lines))
+	for j, l := range b.lines {
+		if j == i {
+			me = len(lines)
+		} else if now-l.Asked >= int64(recent) {
+			continue
+		}
+		lines = append(lines, l)
+	}
+	return lines, me
+}
+
+// share is the part of line me of what may be out in all.
+func share(lines []Line, me int, budget uint64, k Knobs) uint64 {
+	need, weight, parts := make([]uint64, len(lines)), make([]float64, len(lines)), make([]uint64, len(lines))
+	for i, l := range lines {
+		need[i] = k.want(l.Demand)
+		weight[i] = l.Weight * max(l.Demand, 1)
+	}
+	fill(budget, need, weight, parts)
+	return parts[me]
+}
+
+// want is how many hits a holder with such a demand should have.
+func (k Knobs) want(perSecond float64) uint64 {
+	n := perSecond * k.ttl().Seconds()
+	return uint64(max(float64(k.least()), min(n, float64(k.most()))))
+}
+
+// fill gives each of need its weighted max-min fair part of budget: nobody more than it needs, and nobody could get more
+// without somebody with less for its weight getting less. Parts are whole, rounded down. ("Water-filling": Bertsekas and
+// Gallager, Data Networks, 6.5.2.)
+func fill(budget uint64, need []uint64, weight []float64, parts []uint64) {
+	for i := range parts {
+		parts[i] = unfilled
+	}
+	rest, level := budget, 0.0
+	for again := true; again; {
+		again, level = false, float64(rest)/unmet(weight, parts)
+		for i, n := range need {
+			if parts[i] == unfilled && n <= rest && float64(n) <= level*weight[i] {
+				parts[i], again = n, true
+				rest -= n
+			}
+		}
+	}
+	for i := range parts {
+		if parts[i] == unfilled {
+			parts[i] = min(rest, uint64(level*weight[i]+1e-6)) // what floats lose must not cost a whole hit
+			rest -= parts[i]
+		}
+	}
+}
+
+// unmet is the weight of all whose part is not known yet.
+func unmet(weight []float64, parts []uint64) (sum float64) {
+	for i, w := range weight {
+		if parts[i] == unfilled {
+			sum += w
+		}
+	}
+	return sum
+}
+
+// unfilled marks a part that is not known yet.
+const unfilled = 1<<64 - 1
+
+func (k Knobs) least() uint32 {
+	if k.Min == 0 {
+		return 10
+	}
+	return k.Min
+}
+
+func (k Knobs) most() uint32 {
+	if k.Max == 0 {
+		return max(10_000, k.least())
+	}
+	return max(k.Max, 1)
+}
+
+func (k Knobs) ttl() time.Duration {
+	if k.TTL <= 0 {
+		return 10 * time.Second
+	}
+	return k.TTL
+}

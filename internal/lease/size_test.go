@@ -1,0 +1,163 @@
+package lease
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/ring"
+)
+
+// TestFillIsMaxMinFair: parts are within the budget and the need, and whoever got less than it needs got as much for
+// its weight as anybody, but for the hit that rounding costs.
+func TestFillIsMaxMinFair(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		n := 1 + rnd.IntN(12)
+		need, weight, parts := make([]uint64, n), make([]float64, n), make([]uint64, n)
+		for i := range need {
+			need[i], weight[i] = rnd.Uint64N(1<<rnd.UintN(20)), 1+rnd.Float64()*float64(uint64(1)<<rnd.UintN(24))
+		}
+		budget := rnd.Uint64N(1 << rnd.UintN(22))
+		fill(budget, need, weight, parts)
+		sum, short := uint64(0), uint64(0)
+		for i, p := range parts {
+			if sum += p; p > need[i] {
+				t.Fatalf("part %d of %d, but %d needed", i, p, need[i])
+			}
+			if p < need[i] {
+				short++
+			}
+			for j, q := range parts {
+				if p < need[i] && float64(p+1)/weight[i] < float64(max(q, 1)-1)/weight[j]*(1-1e-9) {
+					t.Fatalf("%d of %d at weight %v, beside %d of %d at %v", p, need[i], weight[i], q, need[j], weight[j])
+				}
+			}
+		}
+		if sum > budget || short > 0 && sum+short < budget {
+			t.Fatalf("%d handed out of %d to %v, %d of them short", sum, budget, need, short)
+		}
+	}
+}
+
+// asks brings a request of a holder with such a demand, and lends what Size says.
+func (b *Book) asks(now int64, holder ring.ID, r *Request, window int64, depth uint32, used *uint64) (n uint64, last bool) {
+	credit, ok := b.Receive(now, holder, 1, r, window)
+	if !ok {
+		return 0, false
+	}
+	*used -= credit
+	n, last = b.Size(now, holder, r, depth, *used)
+	*used += n
+	b.Lend(now, holder, window, n)
+	return n, last
+}
+
+func TestSizes(t *testing.T) {
+	perMinute := limit.Rule{Window: time.Minute, Limit: 100_000}
+	for _, c := range []struct {
+		name   string
+		rule   limit.Rule
+		knobs  Knobs
+		demand float64 // hits a second
+		used   uint64
+		want   uint64
+		last   bool
+	}{
+		{"for the demand of the TTL", perMinute, Knobs{}, 30, 0, 300, false},
+		{"at least Min", perMinute, Knobs{}, 0, 0, 10, false},
+		{"at least what the rule says", perMinute, Knobs{Min: 77}, 0, 0, 77, false},
+		{"at most Max", perMinute, Knobs{Max: 1000}, 1e6, 0, 1000, false},
+		{"at most 5 % of the limit", perMinute, Knobs{}, 1e6, 0, 5000, false},
+		{"5 % wins over Min", limit.Rule{Window: time.Minute, Limit: 100}, Knobs{}, 100, 0, 5, false},
+		{"of what is left, 2 % stay", perMinute, Knobs{}, 1e6, 97_000, 1000, false},
+		{"the tail is the owner's", perMinute, Knobs{}, 1e6, 98_000, 0, true},
+		{"used up", perMinute, Knobs{}, 1e6, 100_007, 0, true},
+		{"too small to lend", limit.Rule{Window: time.Minute, Limit: 19}, Knobs{}, 1e6, 0, 0, false},
+		{"no limit", limit.Rule{Window: time.Minute}, Knobs{}, 1e6, 0, 0, true},
+		{"a log", limit.Rule{Algorithm: limit.SlidingLog, Window: time.Minute, Limit: 1000}, Knobs{}, 1e6, 0, 0, false},
+		{"a bucket lends what refills in a slice", limit.Rule{Algorithm: limit.TokenBucket, Window: time.Second, Limit: 1000, Burst: 5000}, Knobs{}, 1e6, 0, 100, false},
+		{"and at most half its depth", limit.Rule{Algorithm: limit.LeakyBucket, Window: time.Second, Limit: 1000, Burst: 60}, Knobs{}, 1e6, 0, 30, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b Book
+			r := Request{Rule: c.rule, Knobs: c.knobs, Seq: 1, Want: true, Demand: uint64(c.demand * 1000)}
+			used := c.used
+			if n, last := b.asks(0, "a", &r, 1, c.rule.Depth(), &used); n != c.want || last != c.last {
+				t.Errorf("%d, last %v; want %d, %v", n, last, c.want, c.last)
+			}
+			if v := b.Lately(); v != (Violations{}) {
+				t.Errorf("against conditions: %v", v)
+			}
+		})
+	}
+}
+
+// TestFiftyHolders: on a limit of 1000 they get one hit each at a time, and never more than 5 % or the limit together.
+func TestFiftyHolders(t *testing.T) {
+	rule := limit.Rule{Window: time.Minute, Limit: 1000}
+	var b Book
+	used, spent := uint64(0), uint64(0)
+	have := map[ring.ID]uint64{}
+	var seq uint64
+	for round := range 100 {
+		tail := false
+		for i := range 50 {
+			id := ring.ID(fmt.Sprint("h", i))
+			seq++
+			r := Request{Rule: rule, Seq: seq, Window: 1, Have: have[id], Want: true, Demand: 100_000}
+			n, last := b.asks(int64(round), id, &r, 1, rule.Limit, &used)
+			if round > 0 && !last && n != 1 {
+				t.Fatalf("round %d: %d for one of fifty", round, n)
+			}
+			tail = tail || last
+			if out := b.Out(0); out > 50 || used > 1000 {
+				t.Fatalf("%d out, %d used", out, used)
+			}
+			have[id] += n
+			spent += n
+		}
+		if tail {
+			break
+		}
+	}
+	if spent < 950 || spent != used {
+		t.Errorf("%d lent before the tail, %d used", spent, used)
+	}
+}
+
+// TestSharesFollowDemandAndWeight: two that want more than there is get by weight x demand.
+func TestSharesFollowDemandAndWeight(t *testing.T) {
+	rule := limit.Rule{Window: time.Hour, Limit: 1_000_000}
+	var b Book
+	var used uint64
+	ask := func(seq uint64, id ring.ID, perSecond, have uint64, weight uint32) uint64 {
+		r := Request{Rule: rule, Knobs: Knobs{Weight: weight, Max: 1e6}, Seq: seq, Window: 1, Have: have, Want: true, Demand: perSecond * 1000}
+		n, _ := b.asks(int64(seq), id, &r, 1, rule.Limit, &used)
+		return n
+	}
+	first := ask(1, "a", 10_000, 0, 1)
+	if ask(2, "b", 10_000, 0, 3) != 0 {
+		t.Error("more out than 5 %")
+	}
+	if n := ask(3, "a", 10_000, first, 1); n != 12_500 { // all spent: a quarter of 50 000 is a's
+		t.Errorf("a got %d", n)
+	}
+	if n := ask(4, "b", 10_000, 0, 3); n != 37_500 {
+		t.Errorf("b got %d", n)
+	}
+}
+
+// TestFiveOfAHundred: a newcomer's fair part is not lent as long as another one has it.
+func TestFiveOfAHundred(t *testing.T) {
+	var b Book
+	var used uint64
+	r := Request{Rule: perMinute, Knobs: Knobs{Max: 40}, Seq: 1, Want: true, Demand: 1e6}
+	b.asks(0, "a", &r, 1, perMinute.Limit, &used)
+	r.Knobs.Max = 0
+	if n, _ := b.asks(0, "b", &r, 1, perMinute.Limit, &used); n != 10 {
+		t.Errorf("%d beside 40 of 50", n)
+	}
+}

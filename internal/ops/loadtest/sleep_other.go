@@ -1,0 +1,9 @@
+//go:build !linux
+
+package loadtest
+
+import "time"
+
+func exactTimers() {}
+
+func sleep(d time.Duration) { time.Sleep(d) }

@@ -1,0 +1,170 @@
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/keyward/keyward/internal/settings"
+)
+
+// Var is one variable of the environment.
+type Var struct {
+	Name, Value string
+	From        string // where the value comes from when it does not stand there: secret redis, key password
+}
+
+// Env is an environment in the order in which it was read. Of two variables of one name the later one counts.
+type Env []Var
+
+// get looks a variable up, as settings.Getenv does.
+func (e Env) get(name string) (string, bool) {
+	for _, v := range slices.Backward(e) {
+		if v.Name == name {
+			return v.Value, true
+		}
+	}
+	return "", false
+}
+
+// on says that a variable is set to what is true.
+func (e Env) on(name string) bool {
+	v, _ := e.get(name)
+	b, err := strconv.ParseBool(v)
+	return err == nil && b
+}
+
+// above says that a variable is set to a number above 0.
+func (e Env) above(name string) bool {
+	v, _ := e.get(name)
+	n, err := strconv.ParseFloat(v, 64)
+	return err == nil && n > 0
+}
+
+// ParseEnvFile reads lines NAME=VALUE, as docker run --env-file and a shell take them: blank lines, # and export are
+// left out, and so are quotes around a value.
+func ParseEnvFile(text string) (Env, error) {
+	var e Env
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return nil, fmt.Errorf("line %d: want NAME=VALUE", n)
+		}
+		e = append(e, Var{Name: name, Value: unquote(strings.TrimSpace(value))})
+	}
+	return e, nil
+}
+
+func unquote(s string) string {
+	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+// The fates of variables, in the order in which they are told.
+const (
+	native   = "native"    // means the same
+	noEffect = "no effect" // accepted and not needed
+	goesAway = "goes away" // ignored, with a warning in the log where it speaks of a store
+	own      = "keyward"   // a flag of Keyward's
+	unknown  = "unknown"   // not envoyproxy/ratelimit's
+)
+
+func fates() []string { return []string{native, noEffect, goesAway, own, unknown} }
+
+// Variable is what becomes of a variable. Fields are only ever added.
+type Variable struct {
+	Name    string `json:"name"`
+	Set     bool   `json:"set"`
+	Value   string `json:"value,omitempty"` // left out where it may be a secret
+	From    string `json:"from,omitempty"`
+	Default string `json:"default,omitempty"`
+	Fate    string `json:"fate"`
+	Note    string `json:"note,omitempty"`
+}
+
+// Variables says what becomes of those that are set, and with all of every one that envoyproxy/ratelimit has.
+func (e Env) Variables(all bool) []Variable {
+	var list []Variable
+	for _, v := range settings.Table() {
+		value, set := e.get(v.Name)
+		if !set && !all {
+			continue
+		}
+		list = append(list, Variable{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
+	}
+	for i, v := range e {
+		if slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name }) || slices.ContainsFunc(list, func(x Variable) bool { return x.Name == v.Name }) {
+			continue
+		}
+		fate, note := otherFate(v.Name)
+		list = append(list, Variable{Name: v.Name, Set: true, Value: v.Value, Fate: fate, Note: note})
+	}
+	for i := range list {
+		list[i].hide(e)
+	}
+	slices.SortStableFunc(list, func(a, b Variable) int { return slices.Index(fates(), a.Fate) - slices.Index(fates(), b.Fate) })
+	return list
+}
+
+// hide takes out what may be a secret, and names the place that it comes from.
+func (v *Variable) hide(e Env) {
+	for _, x := range e {
+		if x.Name == v.Name && x.From != "" {
+			v.From = x.From
+		}
+	}
+	for _, word := range []string{"AUTH", "PASSWORD", "TOKEN", "SECRET", "HEADERS"} {
+		if strings.Contains(v.Name, word) && v.Value != "" && v.Name != "LIMIT_RESPONSE_HEADERS_ENABLED" {
+			v.Value = "(not shown)"
+		}
+	}
+}
+
+func fateOf(f settings.Fate) string {
+	switch f {
+	case settings.Honoured, settings.Reread:
+		return native
+	case settings.Accepted:
+		return noEffect
+	default: // Ignored, Unread
+		return goesAway
+	}
+}
+
+// otherFate is that of a variable that is not in the table of envoyproxy/ratelimit's own.
+func otherFate(name string) (fate, note string) {
+	for _, o := range settings.Others() {
+		for _, pattern := range o.Names {
+			if strings.HasPrefix(pattern, "_") {
+				begin, _, _ := strings.Cut(o.Names[0], "<N>")
+				pattern = begin + "<N>" + pattern
+			}
+			if matches(pattern, name) {
+				return fateOf(o.Fate), o.Note
+			}
+		}
+	}
+	switch {
+	case strings.HasPrefix(name, "KEYWARD_"), name == "POD_NAME", name == "POD_IP", name == "POD_UID":
+		return own, "Keyward's own."
+	}
+	return unknown, "No variable of envoyproxy/ratelimit; Keyward does not read it."
+}
+
+// matches knows <N> and * as any text.
+func matches(pattern, name string) bool {
+	begin, end, any := strings.Cut(strings.Replace(pattern, "<N>", "*", 1), "*")
+	if !any {
+		return pattern == name
+	}
+	return len(name) > len(begin)+len(end) && strings.HasPrefix(name, begin) && strings.HasSuffix(name, end)
+}

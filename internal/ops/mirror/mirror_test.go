@@ -1,0 +1,452 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/stats"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+const rules = `domain: edge
+descriptors:
+  - key: api_key
+    rate_limit: {unit: year, requests_per_unit: 20}
+`
+
+// lone decides as a cluster of one member, at a time that stands still.
+type lone struct{ node *owner.Node }
+
+var clock = time.Now().UnixNano()
+
+func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
+	l.node.TakeAll(clock, stop, qs, as)
+}
+
+// keyward serves rules on loopback.
+func keyward(t testing.TB, yaml string) string {
+	t.Helper()
+	parsed, err := config.Load([]config.File{{Name: "rules.yaml", Content: []byte(yaml)}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := owner.New(owner.Options{Self: "a", NoHot: true})
+	n.Tick(clock)
+	n.SetRing(clock, ring.New([]ring.Member{{ID: "a"}}), handoff.Standing{NRef: 1, Joined: true})
+	store := stats.New(stats.Options{})
+	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
+	s.SetRules(parsed, rls.Switches{Headers: true})
+	g := s.NewGRPC(rls.GRPCOptions{})
+	h := rls.NewHealth()
+	h.Register(g, store)
+	return serve(t, g)
+}
+
+func serve(t testing.TB, g *grpc.Server) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = g.Serve(ln) }()
+	t.Cleanup(g.Stop)
+	return ln.Addr().String()
+}
+
+// odd is a service that does what f does.
+func odd(t *testing.T, f func(ctx context.Context, in []byte) ([]byte, error)) string {
+	g := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		in := new(frame)
+		if err := s.RecvMsg(in); err != nil {
+			return err
+		}
+		out, err := f(s.Context(), in.data)
+		if err != nil {
+			return err
+		}
+		return s.SendMsg(&frame{out})
+	}))
+	return serve(t, g)
+}
+
+// strict is a gRPC server as envoyproxy/ratelimit's is: protobuf's own codec reads the request.
+type strict struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+}
+
+func (strict) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
+}
+
+// start starts a mirror and connects to it.
+func start(t testing.TB, o Options) (*Mirror, *grpc.ClientConn) {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute // a busy machine is to change nothing
+	}
+	m, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := m.NewServer(nil)
+	addr := serve(t, g)
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		g.Stop()
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m, c
+}
+
+func about(key string) *rlsv3.RateLimitRequest {
+	return &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "api_key", Value: key}},
+	}}}
+}
+
+func askFor(t *testing.T, c *grpc.ClientConn, key string) (*rlsv3.RateLimitResponse, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return rlsv3.NewRateLimitServiceClient(c).ShouldRateLimit(ctx, about(key))
+}
+
+// aged makes as if the mirror had been there for ever: no window is older.
+func aged(m *Mirror) { m.started = 0 }
+
+func TestTheSameRulesDoNotDiffer(t *testing.T) {
+	m, c := start(t, Options{Old: keyward(t, rules), New: keyward(t, rules)})
+	aged(m)
+	for i := range 30 {
+		res, err := askFor(t, c, "alice")
+		if err != nil || (res.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT) != (i >= 20) {
+			t.Fatalf("%d: %v %v", i, res, err)
+		}
+		m.open.Wait() // else the next may overtake this one on its way to the new service
+	}
+	if s := m.Summary(); s.Same != 30 || s.Compared != 30 || s.Old.Admitted != 20 || s.New.Admitted != 20 || s.Ratio != 1 || s.Old.OverLimit != 10 || s.New.OverLimit != 10 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Bytes, unknown fields among them, metadata, trailers and errors go through as they are, both ways.
+func TestBytesGoThrough(t *testing.T) {
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 999, protowire.VarintType), 7)
+	in, err := proto.Marshal(about("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in = append(in, unknown...)
+	answer := append([]byte{8, 1}, unknown...)
+	type seen struct {
+		in  []byte
+		key []string
+	}
+	got := make(chan seen, 2)
+	service := func(ctx context.Context, b []byte) ([]byte, error) {
+		got <- seen{b, metadata.ValueFromIncomingContext(ctx, rls.KeyHeader)}
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-end", "e"))
+		_ = grpc.SetHeader(ctx, metadata.Pairs("x-begin", "b"))
+		return answer, nil
+	}
+	_, c := start(t, Options{Old: odd(t, service), New: odd(t, service)})
+	var header, trailer metadata.MD
+	out := new(frame)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), rls.KeyHeader, "alice")
+	err = c.Invoke(ctx, method, &frame{in}, out, grpc.ForceCodecV2(codec{}), grpc.Header(&header), grpc.Trailer(&trailer))
+	if err != nil || !bytes.Equal(out.data, answer) || len(header["x-begin"]) != 1 || len(trailer["x-end"]) != 1 {
+		t.Errorf("%x %v %v %v", out.data, err, header, trailer)
+	}
+	for range 2 {
+		if s := <-got; !bytes.Equal(s.in, in) || len(s.key) != 1 || s.key[0] != "alice" {
+			t.Errorf("a service got %x with %v", s.in, s.key)
+		}
+	}
+}
+
+// A new service that hangs, and one that fails, is nothing to callers, and no more than so many questions to it are open.
+func TestNobodyWaitsForTheNewService(t *testing.T) {
+	release := make(chan struct{})
+	hangs := odd(t, func(ctx context.Context, _ []byte) ([]byte, error) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil, status.Error(codes.Unavailable, "late")
+	})
+	m, c := start(t, Options{Old: keyward(t, rules), New: hangs, InFlight: 2, Timeout: time.Hour})
+	for i := range 5 {
+		if res, err := askFor(t, c, "alice"); err != nil || res.OverallCode != rlsv3.RateLimitResponse_OK {
+			t.Fatalf("%d: %v %v", i, res, err)
+		}
+	}
+	close(release)
+	m.open.Wait()
+	s := m.Summary()
+	if s.NotCompared[tooMany] != 3 || s.NotCompared[newFailed] != 2 || s.Old.OK != 5 || s.New.Errors != 2 || s.Compared != 0 {
+		t.Errorf("%+v", s)
+	}
+	if !strings.Contains(s.New.LastError, "late") {
+		t.Errorf("last error %q", s.New.LastError)
+	}
+}
+
+func TestAnErrorOfTheOldServiceIsTheAnswer(t *testing.T) {
+	fails := odd(t, func(context.Context, []byte) ([]byte, error) {
+		return nil, status.Error(codes.Unknown, "redis is down")
+	})
+	m, c := start(t, Options{Old: fails, New: keyward(t, rules)})
+	if _, err := askFor(t, c, "alice"); status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "redis is down") {
+		t.Errorf("%v", err)
+	}
+	m.open.Wait()
+	if s := m.Summary(); s.NotCompared[oldFailed] != 1 || s.New.OK != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAnswerNewFallsBack(t *testing.T) {
+	fails := odd(t, func(context.Context, []byte) ([]byte, error) {
+		return nil, status.Error(codes.Unavailable, "not there")
+	})
+	tight := strings.Replace(rules, "20", "2", 1)
+	m, c := start(t, Options{Old: keyward(t, tight), New: fails, AnswerNew: true})
+	for i := range 4 {
+		if res, err := askFor(t, c, "alice"); err != nil || (res.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT) != (i >= 2) {
+			t.Errorf("%d: %v %v", i, res, err)
+		}
+	}
+	m.open.Wait()
+	if s := m.Summary(); s.FellBack != 4 || s.Answers != "new" {
+		t.Errorf("%+v", s)
+	}
+	m, c = start(t, Options{Old: keyward(t, tight), New: keyward(t, rules), AnswerNew: true})
+	for range 3 {
+		if res, err := askFor(t, c, "alice"); err != nil || res.OverallCode != rlsv3.RateLimitResponse_OK {
+			t.Errorf("the answer is not the new service's: %v %v", res, err)
+		}
+	}
+	m.open.Wait()
+	if s := m.Summary(); s.FellBack != 0 || s.Old.Admitted != 2 || s.New.Admitted != 3 || s.Ratio != 1.5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestClasses(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, new string
+		before   func(m *Mirror) // after one hit at the new service alone
+		want     Class
+	}{
+		"another limit":         {rules, strings.Replace(rules, "20", "21", 1), aged, other},
+		"another count":         {rules, rules, aged, other},
+		"a window under way":    {rules, rules, func(*Mirror) {}, firstWindow},
+		"a question was missed": {rules, rules, func(m *Mirror) { aged(m); m.miss() }, missed},
+		"no rule":               {rules, strings.Replace(rules, "api_key", "other", 1), aged, other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			n := keyward(t, c.new)
+			direct, err := grpc.NewClient(n, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer direct.Close()
+			if _, err := askFor(t, direct, "alice"); err != nil {
+				t.Fatal(err)
+			}
+			m, front := start(t, Options{Old: keyward(t, c.old), New: n, Log: &log})
+			c.before(m)
+			if _, err := askFor(t, front, "alice"); err != nil {
+				t.Fatal(err)
+			}
+			m.open.Wait()
+			var d Difference
+			if err := json.Unmarshal(log.Bytes(), &d); err != nil {
+				t.Fatalf("%v: %s", err, log.Bytes())
+			}
+			if d.Class != c.want || m.Summary().Differences[c.want] != 1 || d.Descriptors[0] != "api_key=alice" || d.Domain != "edge" {
+				t.Errorf("%s", log.Bytes())
+			}
+		})
+	}
+}
+
+// A request that came as a window ended may have been counted in either.
+func TestWindowEdge(t *testing.T) {
+	m := &Mirror{}
+	st := func(left uint32) *rlsv3.RateLimitResponse {
+		return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK, Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{{
+			Code: rlsv3.RateLimitResponse_OK, LimitRemaining: left, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 9, Unit: rlsv3.RateLimitResponse_RateLimit_MINUTE},
+		}}}
+	}
+	end := time.Date(2026, 11, 1, 10, 1, 0, 0, time.UTC).UnixNano()
+	for at, want := range map[time.Duration]Class{
+		-time.Second: other, -100 * time.Millisecond: windowEdge, 100 * time.Millisecond: windowEdge, time.Second: other,
+	} {
+		q := &question{begin: end + int64(at), end: end + int64(at)}
+		if got := m.class(q, st(8), st(2), []int{0}); got != want {
+			t.Errorf("%v: %s, want %s", at, got, want)
+		}
+	}
+	if got := m.class(&question{begin: end - 1e9, end: end - 1e9, beside: 6}, st(8), st(2), []int{0}); got != order {
+		t.Errorf("6 apart, 6 beside: %s", got)
+	}
+	if got := m.class(&question{begin: end - 1e9, end: end - 1e9, beside: 5}, st(8), st(2), []int{0}); got != other {
+		t.Errorf("6 apart, 5 beside: %s", got)
+	}
+}
+
+// However many callers ask at once, what differs is explained by their order, and the services admit the same.
+func TestOrderExplainsConcurrentQuestions(t *testing.T) {
+	many := strings.Replace(rules, "20", "300", 1)
+	m, c := start(t, Options{Old: keyward(t, many), New: keyward(t, many)})
+	aged(m)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 40 {
+				if _, err := askFor(t, c, "alice"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	m.open.Wait()
+	s := m.Summary()
+	if s.Compared != 640 || s.Differences[other] != 0 || s.Old.Admitted != 300 || s.New.Admitted != 300 {
+		t.Errorf("%+v", s)
+	}
+	if s.Same+s.Differences[order] != 640 {
+		t.Errorf("same %d, order %d", s.Same, s.Differences[order])
+	}
+}
+
+// One odd byte makes a plain gRPC server fail the call; docs/differences.md says that Keyward does not.
+func TestKnownDifferences(t *testing.T) {
+	g := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(g, strict{})
+	var log bytes.Buffer
+	m, c := start(t, Options{Old: serve(t, g), New: keyward(t, rules), Log: &log})
+	in, err := proto.Marshal(about("a??b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in = bytes.Replace(in, []byte("??"), []byte("\xff\xfe"), 1)
+	if err := c.Invoke(t.Context(), method, &frame{in}, new(frame), grpc.ForceCodecV2(codec{})); status.Code(err) != codes.Internal {
+		t.Errorf("the old service says %v", err)
+	}
+	m.open.Wait()
+	if s := m.Summary(); s.Differences[known] != 1 || !strings.Contains(log.String(), "not UTF-8") {
+		t.Errorf("%+v %s", s, log.String())
+	}
+}
+
+func TestTheLogIsBounded(t *testing.T) {
+	var log bytes.Buffer
+	m, c := start(t, Options{Old: keyward(t, rules), New: keyward(t, strings.Replace(rules, "20", "21", 1)), Log: &log, LogRate: 1e-9})
+	for i := range 10 {
+		if _, err := askFor(t, c, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.open.Wait()
+	if n := strings.Count(log.String(), "\n"); n != 1 || m.Summary().Differences[other] != 10 {
+		t.Errorf("%d lines, %+v", n, m.Summary())
+	}
+}
+
+func TestHealthIsThatOfTheServiceThatAnswers(t *testing.T) {
+	g, h := grpc.NewServer(), health.NewServer()
+	healthpb.RegisterHealthServer(g, h)
+	h.SetServingStatus(healthName, healthpb.HealthCheckResponse_NOT_SERVING)
+	m, c := start(t, Options{Old: serve(t, g), New: keyward(t, rules)})
+	client := healthpb.NewHealthClient(c)
+	res, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: healthName})
+	if err != nil || res.Status != healthpb.HealthCheckResponse_NOT_SERVING || m.Healthy(t.Context()) == nil {
+		t.Errorf("%v %v", res, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watch, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: healthName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING} {
+		if res, err := watch.Recv(); err != nil || res.Status != want {
+			t.Fatalf("%v %v, want %v", res, err, want)
+		}
+		h.SetServingStatus(healthName, healthpb.HealthCheckResponse_SERVING)
+	}
+	if err := m.Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "nothing"}); status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown service: %v", err)
+	}
+}
+
+// What a caller waits for: the old service alone, and through the mirror, with the new one answering and hanging.
+func BenchmarkAnswer(b *testing.B) {
+	in, err := proto.Marshal(about("alice"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	hang := make(chan struct{})
+	defer close(hang)
+	hangs := func() string {
+		g := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			select {
+			case <-hang:
+			case <-s.Context().Done():
+			}
+			return status.Error(codes.Unavailable, "late")
+		}))
+		return serve(b, g)
+	}
+	direct, err := dial(keyward(b, rules), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer direct.Close()
+	_, mirrored := start(b, Options{Old: keyward(b, rules), New: keyward(b, rules)})
+	_, hanging := start(b, Options{Old: keyward(b, rules), New: hangs(), InFlight: 64})
+	for name, c := range map[string]*grpc.ClientConn{"direct": direct, "mirrored": mirrored, "new hangs": hanging} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := c.Invoke(b.Context(), method, &frame{in}, new(frame), grpc.ForceCodecV2(codec{})); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

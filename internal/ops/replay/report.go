@@ -1,0 +1,232 @@
+package replay
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/owner"
+)
+
+// Report is what a replay found. Fields are only ever added.
+type Report struct {
+	Lines         int       `json:"lines"`
+	Skipped       int       `json:"skipped"`
+	SkippedWhy    string    `json:"skipped_why,omitempty"`
+	Requests      int       `json:"requests"`
+	First         time.Time `json:"first"`
+	Last          time.Time `json:"last"`
+	RefusedByLog  int       `json:"refused_by_log"` // those that the log says were
+	New           Outcome   `json:"new"`
+	Old           *Outcome  `json:"old,omitempty"`
+	OnlyNew       int       `json:"refused_by_new_only"`
+	OnlyOld       int       `json:"refused_by_old_only"`
+	BucketSeconds int64     `json:"bucket_seconds"` // length of a Bucket: 60, unless the log is so long that there would be too many
+	Buckets       []Bucket  `json:"buckets"`
+}
+
+// Outcome is what one set of rules would have done.
+type Outcome struct {
+	Rules    string       `json:"rules"`
+	Refused  int          `json:"refused"` // requests
+	PerRule  []RuleResult `json:"per_rule"`
+	TopKeys  []KeyResult  `json:"top_keys"` // those refused most
+	Warnings []string     `json:"warnings,omitempty"`
+}
+
+// RuleResult is what became of a rule.
+type RuleResult struct {
+	Rule     string `json:"rule"`
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Limit    uint32 `json:"limit"`
+	Window   string `json:"window"`
+	Asked    int    `json:"asked"`         // descriptors that met it
+	Hits     uint64 `json:"hits"`          // their hits
+	Over     int    `json:"over"`          // descriptors over it
+	Shadow   bool   `json:"shadow"`        // nobody is refused for it
+	Keys     int    `json:"keys_over"`     // different ones that were over
+	Peak     int    `json:"peak_over"`     // over in the worst minute
+	PeakTime string `json:"peak,omitzero"` // when that began
+}
+
+// KeyResult is one key that was over.
+type KeyResult struct {
+	Rule  string `json:"rule"`
+	Key   string `json:"key"`
+	Asked int    `json:"asked"`
+	Over  int    `json:"over"`
+}
+
+// Bucket is what happened in a stretch of time.
+type Bucket struct {
+	Time     time.Time `json:"time"`
+	Requests int       `json:"requests"`
+	New      int       `json:"refused_by_new"`
+	Old      int       `json:"refused_by_old"`
+}
+
+type ruleCount struct {
+	asked, over, keys int
+	hits              uint64
+	minute            int64 // that is being counted
+	now, peak         int   // over in it, and in the worst
+	worst             int64
+}
+
+type keyCount struct {
+	rule        *config.Rule
+	name        string // known once it was over
+	asked, over int
+}
+
+const minute = int64(time.Minute)
+
+// count notes what became of each descriptor. The service has dropped what another rule replaces, so the counters' last
+// answers stand for the statuses with a limit, one by one.
+func (r *run) count(c *rls.Call, q *logged) {
+	next := 0
+	for i := range c.Response.Statuses {
+		st := &c.Response.Statuses[i]
+		if !st.HasLimit {
+			continue
+		}
+		over := r.counters.over[next]
+		next++
+		entries := c.Request.Descriptors[i].Entries
+		r.Rules.Match(c.Request.Domain, entries, nil, &r.match)
+		k := r.keys[owner.Key(r.match.Digest)]
+		if k == nil {
+			k = &keyCount{rule: r.match.Rule}
+			r.keys[owner.Key(r.match.Digest)] = k
+		}
+		rc := r.rules[r.match.Rule]
+		if rc == nil {
+			rc = &ruleCount{}
+			r.rules[r.match.Rule] = rc
+		}
+		k.asked, rc.asked, rc.hits = k.asked+1, rc.asked+1, rc.hits+uint64(q.hits)
+		if !over {
+			continue
+		}
+		if k.over++; k.over == 1 {
+			k.name = string(r.match.AppendName(nil, entries))
+			rc.keys++
+		}
+		rc.refuse(q.at)
+	}
+}
+
+func (rc *ruleCount) refuse(at int64) {
+	rc.over++
+	if m := at / minute; m != rc.minute {
+		rc.minute, rc.now = m, 0
+	}
+	if rc.now++; rc.now > rc.peak {
+		rc.peak, rc.worst = rc.now, rc.minute
+	}
+}
+
+// outcome sums up a side.
+func (r *run) outcome(top int) Outcome {
+	o := Outcome{Rules: r.Name, PerRule: []RuleResult{}, TopKeys: []KeyResult{}}
+	for _, refused := range r.refused {
+		if refused {
+			o.Refused++
+		}
+	}
+	for _, rule := range r.Rules.Rules() {
+		rc := r.rules[rule]
+		if rc == nil {
+			rc = &ruleCount{} // never met, which is worth knowing
+		}
+		if rule.Unlimited {
+			continue
+		}
+		res := RuleResult{
+			Rule: rule.FullKey, File: rule.File, Line: rule.Line, Limit: rule.Limit.Limit, Window: rule.Limit.Window.String(), Shadow: rule.Shadow,
+			Asked: rc.asked, Hits: rc.hits, Over: rc.over, Keys: rc.keys, Peak: rc.peak,
+		}
+		if rc.peak > 0 {
+			res.PeakTime = time.Unix(0, rc.worst*minute).UTC().Format(time.RFC3339)
+		}
+		o.PerRule = append(o.PerRule, res)
+	}
+	over := slices.DeleteFunc(slices.Collect(maps.Values(r.keys)), func(k *keyCount) bool { return k.over == 0 })
+	slices.SortFunc(over, func(a, b *keyCount) int {
+		return cmp.Or(b.over-a.over, a.rule.Index-b.rule.Index, cmp.Compare(a.name, b.name))
+	})
+	for _, k := range over[:min(top, len(over))] {
+		o.TopKeys = append(o.TopKeys, KeyResult{k.rule.FullKey, k.name, k.asked, k.over})
+	}
+	return o
+}
+
+// maxBuckets is how many stretches of time a Report has at most.
+const maxBuckets = 1500
+
+// Run replays log through one side, or through the new and the old one, and reports; top is how many keys it names of
+// each. progress may be nil; it is told how many of all requests are done.
+func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *Report {
+	sides := []Side{newSide}
+	if oldSide != nil {
+		sides = append(sides, *oldSide)
+	}
+	runs := make([]*run, len(sides))
+	all := len(sides) * len(log.requests)
+	for i, side := range sides {
+		runs[i] = newRun(log, side)
+		var tell func(int)
+		if progress != nil {
+			tell = func(done int) { progress(i*len(log.requests)+done, all) }
+		}
+		runs[i].replay(tell)
+	}
+	rep := &Report{Lines: log.Lines, Skipped: log.Skipped, Requests: len(log.requests), RefusedByLog: log.Refused, New: runs[0].outcome(top)}
+	if log.Why != nil {
+		rep.SkippedWhy = log.Why.Error()
+	}
+	rep.First, rep.Last = log.Span()
+	var old []bool
+	if oldSide != nil {
+		o := runs[1].outcome(top)
+		rep.Old, old = &o, runs[1].refused
+	}
+	rep.buckets(log, runs[0].refused, old)
+	return rep
+}
+
+// buckets divides the time of the log, without the stretches at which there was no request.
+func (rep *Report) buckets(log *Log, refused, old []bool) {
+	width := minute
+	if span := log.requests[len(log.requests)-1].at - log.requests[0].at; span/width >= maxBuckets {
+		width = (span/maxBuckets/minute + 1) * minute
+	}
+	rep.BucketSeconds = width / int64(time.Second)
+	for i := range log.requests {
+		at := time.Unix(0, log.requests[i].at/width*width).UTC()
+		if n := len(rep.Buckets); n == 0 || rep.Buckets[n-1].Time != at {
+			rep.Buckets = append(rep.Buckets, Bucket{Time: at})
+		}
+		b := &rep.Buckets[len(rep.Buckets)-1]
+		b.Requests++
+		if refused[i] {
+			b.New++
+		}
+		if old == nil {
+			continue
+		}
+		if old[i] {
+			b.Old++
+		}
+		switch {
+		case refused[i] && !old[i]:
+			rep.OnlyNew++
+		case old[i] && !refused[i]:
+			rep.OnlyOld++
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package peer
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stoppedMember) != "" {
+		runStoppedMember()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// member is one peer of a test's cluster.
+type member struct {
+	*Peer
+	id   ring.ID
+	node *owner.Node
+	log  *logBuffer
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// newMember starts a member that listens on loopback.
+func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
+	t.Helper()
+	m := &member{id: id, log: &logBuffer{}}
+	o := Options{
+		Self: id, Inst: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
+		Logger:     slog.New(slog.NewTextHandler(m.log, nil)),
+		Registerer: prometheus.NewRegistry(),
+	}
+	for _, f := range adjust {
+		f(&o)
+	}
+	// Tests of streams ask for one key as often as they can, and mean to.
+	m.node = owner.New(owner.Options{Self: id, Inst: o.Inst, Seed: [2]uint64{1, 2}, NoHot: true})
+	o.Node = m.node
+	var err error
+	if m.Peer, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.Close()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", id, m.log)
+		}
+	})
+	return m
+}
+
+func instOf(id ring.ID) uint64 { return ring.Hash("inst "+string(id)) | 1 }
+
+// newCluster starts n members that know each other and waits until each holds its keys.
+func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
+	t.Helper()
+	var ms []*member
+	for i := range n {
+		ms = append(ms, newMember(t, ring.ID(fmt.Sprintf("m%d", i)), adjust...))
+	}
+	for _, m := range ms {
+		m.know(ms)
+	}
+	for _, m := range ms {
+		m.awaitComplete(t, ms)
+	}
+	return ms
+}
+
+func ids(ms []*member) (out []ring.ID) {
+	for _, m := range ms {
+		out = append(out, m.id)
+	}
+	return out
+}
+
+func addrsOf(ms []*member) map[ring.ID]Addr {
+	addrs := map[ring.ID]Addr{}
+	for _, m := range ms {
+		addrs[m.id] = Addr{HostPort: m.Addr().String(), Inst: instOf(m.id)}
+	}
+	return addrs
+}
+
+// standing is that of a member with the others around it, of which those not on the ring leave.
+func standing(self ring.ID, on, others []ring.ID) handoff.Standing {
+	s := handoff.Standing{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
+	for _, id := range others {
+		if id == self {
+			continue
+		}
+		p := handoff.Peer{ID: id, Inst: instOf(id), State: handoff.Active, Weight: 1}
+		if !slices.Contains(on, id) {
+			p.State = handoff.Leaving
+		}
+		s.Peers = append(s.Peers, p)
+	}
+	return s
+}
+
+// know tells m that the cluster consists of ms.
+func (m *member) know(ms []*member) { m.adoptRing(ms, ms) }
+
+// adoptRing tells m that on are on the ring, and the rest of ms leaves.
+func (m *member) adoptRing(on, ms []*member) {
+	m.SetView(ringOf(ids(on)...), standing(m.id, ids(on), ids(ms)), addrsOf(ms))
+}
+
+// awaitComplete waits until m holds all of its keys on the ring of ms.
+func (m *member) awaitComplete(t testing.TB, ms []*member) {
+	t.Helper()
+	want := ringOf(ids(ms)...).Fingerprint()
+	await(t, fmt.Sprintf("%s to hold its keys", m.id), func() bool {
+		p := m.node.Progress()
+		return p.Complete && p.Ring == want && m.liveLinks() == len(ms)-1
+	})
+}
+
+func ringOf(ids ...ring.ID) *ring.Ring {
+	var on []ring.Member
+	for _, id := range ids {
+		on = append(on, ring.Member{ID: id, Inst: instOf(id), Ver: 1, Weight: 1})
+	}
+	return ring.New(on)
+}
+
+func (m *member) awaitLinks(t testing.TB, n int) {
+	t.Helper()
+	await(t, fmt.Sprintf("%s to have %d live links", m.id, n), func() bool { return m.liveLinks() == n })
+}
+
+func (m *member) liveLinks() (n int) {
+	for _, l := range m.Links() {
+		if l.Live {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *member) counted(r result) float64 { return testutil.ToFloat64(m.m.questions[r]) }
+
+func (m *member) logged(text string) bool { return strings.Contains(m.log.String(), text) }
+
+// await polls until what is so.
+func await(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !is(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// question asks for hits on the counter of name, whose window does not end during a test.
+func question(name string, lim uint32, hits uint64) owner.Question {
+	return owner.Question{
+		Key:   owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
+		Owner: ring.Hash(name),
+		Hits:  hits,
+		Rule:  limit.Rule{Limit: lim, Window: 100 * 365 * 24 * time.Hour},
+	}
+}
+
+// ownedBy finds n names that id owns on r.
+func ownedBy(r *ring.Ring, id ring.ID, n int) (names []string) {
+	for i := 0; len(names) < n; i++ {
+		if name := fmt.Sprintf("key-%d", i); r.At(r.Owner(ring.Hash(name))).ID == id {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+const patience = 10 * time.Second // for questions that are to be answered by their owner
+
+// by is a deadline for every owner, alive or silent.
+func by(within time.Duration) owner.Deadline {
+	t := time.Now().Add(within)
+	return owner.Deadline{Silent: t, Alive: t}
+}
+
+// ask has one question decided.
+func (m *member) ask(within time.Duration, q owner.Question) owner.Answer {
+	as := make([]owner.Answer, 1)
+	m.Decide(by(within), false, []owner.Question{q}, as)
+	return as[0]
+}
+
+// stub is a hand-made member: it shakes hands and then does what the test says.
+type stub struct {
+	net.Listener
+	addr Addr
+}
+
+// newStub speaks version 1 and serves each stream that was shaken hands on.
+func newStub(t testing.TB, serve func(net.Conn)) *stub {
+	t.Helper()
+	return newStubOf(t, 1, func(conn net.Conn, _ hello) { serve(conn) })
+}
+
+func newStubOf(t testing.TB, version uint16, serve func(net.Conn, hello)) *stub {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stub{Listener: ln, addr: Addr{HostPort: ln.Addr().String()}}
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				payload, err := readHandshake(conn, frameHello)
+				if err != nil {
+					return
+				}
+				h, err := parseHello(payload)
+				if err != nil {
+					return
+				}
+				conn.Write(appendWelcome(nil, welcome{version: version, versions: versions{1, version}}))
+				go func() { <-done; conn.Close() }()
+				serve(conn, h)
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); close(done); wg.Wait() })
+	return s
+}
+
+// awaitOld waits until m knows that member id speaks a version without hand-over.
+func (m *member) awaitOld(t testing.TB, id ring.ID) {
+	t.Helper()
+	await(t, fmt.Sprintf("%s to be known as old", id), func() bool {
+		m.view.Lock()
+		defer m.view.Unlock()
+		return slices.Contains(m.Peer.old, id)
+	})
+}
+
+// swallow reads and says nothing, like a stopped process whose kernel still takes bytes.
+func swallow(conn net.Conn) {
+	b := make([]byte, 4096)
+	for {
+		if _, err := conn.Read(b); err != nil {
+			return
+		}
+	}
+}
+
+// withStub makes a member whose ring has one other member, at s.
+func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.Ring) {
+	t.Helper()
+	m := newMember(t, "m0", adjust...)
+	r := ringOf("m0", "stub")
+	m.SetView(r, standing("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
+	return m, r
+}

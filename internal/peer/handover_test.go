@@ -1,0 +1,323 @@
+package peer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// load asks members for hits on the same keys, without pause, until it is stopped.
+type load struct {
+	keys      int
+	lim       uint32
+	admitted  []atomic.Int64
+	fallbacks atomic.Int64
+	decided   atomic.Int64
+	done      chan struct{}
+	wg        sync.WaitGroup
+}
+
+func loadOf(ms []*member, keys int, lim uint32, algorithm limit.Algorithm) *load {
+	l := &load{keys: keys, lim: lim, admitted: make([]atomic.Int64, keys), done: make(chan struct{})}
+	for _, m := range ms {
+		for range 2 {
+			l.wg.Go(func() { l.run(m, algorithm) })
+		}
+	}
+	return l
+}
+
+func (l *load) run(m *member, algorithm limit.Algorithm) {
+	qs, as := make([]owner.Question, l.keys), make([]owner.Answer, l.keys)
+	for k := range qs {
+		qs[k] = question(fmt.Sprint("load ", k), l.lim, 1)
+		qs[k].Rule.Algorithm = algorithm
+	}
+	for {
+		select {
+		case <-l.done:
+			return
+		default:
+		}
+		m.Decide(by(patience), false, qs, as)
+		for k := range as {
+			if as[k].Path == owner.Fallback {
+				l.fallbacks.Add(1)
+			}
+			if !as[k].Over {
+				l.admitted[k].Add(1)
+			}
+		}
+		l.decided.Add(1)
+	}
+}
+
+// some waits until more was decided.
+func (l *load) some(t *testing.T) {
+	t.Helper()
+	from := l.decided.Load()
+	await(t, "decisions", func() bool { return l.decided.Load() > from+20 })
+}
+
+// settle gives members ms the ring of on, and waits until nothing is owed any more.
+func settle(t *testing.T, on, ms []*member) {
+	t.Helper()
+	want := ringOf(ids(on)...).Fingerprint()
+	for _, m := range ms {
+		m.adoptRing(on, ms)
+	}
+	for _, m := range ms {
+		await(t, fmt.Sprintf("%s to be done with the ring of %v", m.id, ids(on)), func() bool {
+			p := m.node.Progress()
+			return p.Ring == want && p.Incomplete == 0 && (p.Complete || p.HandedOver)
+		})
+	}
+}
+
+// joining tells everybody that m joins, and waits until it has its copies.
+func joining(t *testing.T, m *member, ms []*member) {
+	t.Helper()
+	all := append(slices.Clone(ms), m)
+	for _, o := range all {
+		s := standing(o.id, ids(ms), ids(all))
+		if s.Leaving = false; o != m {
+			s.Peers[len(s.Peers)-1].State = handoff.Joining
+		}
+		o.SetView(ringOf(ids(ms)...), s, addrsOf(all))
+	}
+	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Warm })
+}
+
+// A member joins, and others leave and come back, while all are asked: no charge is lost and none counts twice.
+func TestHandOver(t *testing.T) {
+	all := newCluster(t, 3)
+	d := newMember(t, "m3")
+	all = append(all, d)
+	a, b, c := all[0], all[1], all[2]
+	l := loadOf([]*member{a, b, c}, 40, 10_000_000, limit.FixedWindow)
+	l.some(t)
+	joining(t, d, all[:3])
+	for _, on := range [][]*member{all, {a, b, d}, {b, c, d}, all, {a, b, c}} {
+		l.some(t)
+		settle(t, on, all)
+	}
+	l.some(t)
+	close(l.done)
+	l.wg.Wait()
+	if n := l.fallbacks.Load(); n != 0 {
+		t.Errorf("%d answers came from degraded policies", n)
+	}
+	for k := range l.admitted {
+		q := question(fmt.Sprint("load ", k), l.lim, 0)
+		q.Op = owner.Look
+		if a := d.ask(patience, q); a.After != uint64(l.admitted[k].Load()) {
+			t.Errorf("key %d: %d counted after %d were admitted", k, a.After, l.admitted[k].Load())
+		}
+	}
+	if n := testutil.ToFloat64(a.m.keysSent); n == 0 {
+		t.Error("no counters were sent")
+	}
+	for _, text := range []string{"transfer to another member begins", "transfer to another member sent", "ring complete"} {
+		if !a.logged(text) {
+			t.Errorf("%q is not logged", text)
+		}
+	}
+}
+
+// The same of all algorithms, with limits that are spent on the way.
+func TestHandOverSpends(t *testing.T) {
+	for a := limit.FixedWindow; a <= limit.LeakyBucket; a++ {
+		t.Run(a.String(), func(t *testing.T) {
+			ms := newCluster(t, 3, func(o *Options) { o.Algorithms = knownAlgorithms })
+			const lim = 60
+			l := loadOf(ms, 10, lim, a)
+			for _, on := range [][]*member{ms[:2], ms, ms[1:]} {
+				for _, m := range ms {
+					m.adoptRing(on, ms)
+				}
+				l.some(t)
+			}
+			close(l.done)
+			l.wg.Wait()
+			if n := l.fallbacks.Load(); n != 0 {
+				t.Errorf("%d answers came from degraded policies", n)
+			}
+			for k := range l.admitted {
+				if n := l.admitted[k].Load(); n != lim {
+					t.Errorf("key %d: %d admitted, want %d", k, n, lim)
+				}
+			}
+		})
+	}
+}
+
+// When an owner goes without a word its heir knows all charges but those of its last moments.
+func TestTakeOver(t *testing.T) {
+	ms := newCluster(t, 3)
+	const keys, lim, spent = 20, 1000, 400
+	names := ownedBy(ringOf("m0", "m1", "m2"), "m2", keys)
+	for _, n := range names {
+		for range spent / 100 {
+			if a := ms[0].ask(patience, question(n, lim, 100)); a.Path != owner.Forwarded {
+				t.Fatalf("%+v", a)
+			}
+		}
+	}
+	await(t, "the copies to be confirmed", func() bool { return !ms[2].node.Dirty() })
+	ms[2].Close()
+	left := ms[:2]
+	for _, m := range left {
+		s := standing(m.id, ids(left), ids(left))
+		s.NRef = 3
+		m.SetView(ringOf(ids(left)...), s, addrsOf(ms))
+	}
+	for _, m := range left {
+		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete })
+	}
+	for _, n := range names {
+		if a := ms[0].ask(patience, question(n, lim, 1)); a.Path == owner.Fallback || a.Before != spent {
+			t.Errorf("%s: %+v, want %d spent", n, a, spent)
+		}
+	}
+	if n := testutil.ToFloat64(ms[2].m.replicas(ok)); n == 0 {
+		t.Error("no batch of copies was acknowledged")
+	}
+}
+
+// A strict question is answered when the charge is in two memories; if there is no second one it is degraded.
+func TestStrict(t *testing.T) {
+	ms := newCluster(t, 2)
+	r := ringOf("m0", "m1")
+	for i, m := range ms {
+		for _, owns := range ms {
+			q := question(ownedBy(r, owns.id, 2)[i], 100, 7)
+			q.Strict = true
+			a := m.ask(patience, q)
+			if a.Path == owner.Fallback || a.After != 7 {
+				t.Errorf("%s asks %s: %+v", m.id, owns.id, a)
+			}
+			if n := testutil.ToFloat64(owns.m.replicas(ok)); n == 0 {
+				t.Errorf("%s answered before its copy was confirmed", owns.id)
+			}
+		}
+	}
+	ms[1].Close()
+	ms[0].awaitLinks(t, 0)
+	q := question(ownedBy(r, "m0", 3)[2], 100, 7)
+	q.Strict = true
+	for _, stop := range []bool{false, true} {
+		as := make([]owner.Answer, 1)
+		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Question{q}, as)
+		if as[0].Kind != owner.Decided || as[0].Path != owner.Fallback {
+			t.Errorf("stop %v, no heir: %+v", stop, as[0])
+		}
+	}
+	await(t, "nothing to wait any more", func() bool { return ms[0].waits.n.Load() == 0 })
+}
+
+// Members that speak version 1 are asked and answered; they take keys over without being told, as they always did.
+func TestOldMembers(t *testing.T) {
+	t.Parallel()
+	older, newer := newMember(t, "m0"), newMember(t, "m1")
+	older.hello.versions = versions{1, 1}
+	both := []*member{older, newer}
+	for _, m := range both {
+		m.know(both)
+	}
+	newer.awaitOld(t, "m0")
+	older.awaitOld(t, "m1") // to it, the newer one is as it was
+	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
+	await(t, "the keys to be taken over", func() bool {
+		q := question(name, math.MaxUint32, 1)
+		return older.ask(patience, q).Path == owner.Forwarded
+	})
+	if n := testutil.CollectAndCount(newer.m.refused); n != 0 {
+		t.Errorf("%d kinds of messages refused", n)
+	}
+	newer.view.Lock()
+	peers := newer.standing.Peers
+	newer.view.Unlock()
+	if len(peers) != 1 || peers[0].Old {
+		t.Errorf("the caller's standing was changed: %+v", peers)
+	}
+}
+
+// All counters of a leaver arrive.
+func TestTransfer(t *testing.T) {
+	ms := newCluster(t, 2)
+	await(t, "the ring", func() bool { return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete }) // or some of the questions wait
+	const keys = 6000                                                                                             // half of them in a dozen chunks
+	for i := range keys {
+		q := question(fmt.Sprint("many ", i), 10, 1)
+		ms[0].node.Take(ms[0].Now(), &q)
+	}
+	before := testutil.ToFloat64(ms[0].m.keysSent)
+	mine := ms[0].Facts().Keys
+	for _, m := range ms {
+		m.adoptRing(ms[1:], ms)
+	}
+	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOver })
+	// What breaks off begins anew, and so does what went on while members were not heard.
+	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("tokens void") || ms[1].logged("tokens void")
+	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
+		t.Errorf("%v of %d counters sent", n, mine)
+	}
+	if n := testutil.ToFloat64(ms[1].m.keysReceived); n < keys/4 {
+		t.Errorf("%v counters received", n)
+	}
+	for i := 0; i < keys; i += 199 {
+		q := question(fmt.Sprint("many ", i), 10, 1)
+		if q.Op = owner.Look; ownedHere(ms[0], q) {
+			if a := ms[1].ask(patience, q); a.After != 1 {
+				t.Errorf("counter %d: %+v", i, a)
+			}
+		}
+	}
+}
+
+func ownedHere(m *member, q owner.Question) bool {
+	r := ringOf("m0", "m1")
+	return r.At(r.Owner(q.Owner)).ID == m.id
+}
+
+// Progress is told when it changes, and may be answered with another view.
+func TestProgress(t *testing.T) {
+	var mu sync.Mutex
+	var told []Progress
+	var m *member
+	again := make(chan struct{}, 1)
+	m = newMember(t, "m0", func(o *Options) {
+		o.OnProgress = func(p Progress) {
+			mu.Lock()
+			told = append(told, p)
+			mu.Unlock()
+			if p.Complete != 0 {
+				wake(again)
+			}
+		}
+	})
+	m.alone()
+	<-again
+	m.SetView(ringOf("m0"), handoff.Standing{NRef: 1, Joined: true}, nil)
+	mu.Lock()
+	defer mu.Unlock()
+	last := told[len(told)-1]
+	if last.Complete != ringOf("m0").Fingerprint() || last.Incomplete != 0 {
+		t.Errorf("%+v", told)
+	}
+	for i := 1; i < len(told); i++ {
+		if told[i] == told[i-1] {
+			t.Errorf("told twice: %+v", told[i])
+		}
+	}
+}

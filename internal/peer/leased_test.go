@@ -1,0 +1,54 @@
+package peer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+)
+
+// Over real streams, a key whose rule leases is decided where it is asked, and admits its limit.
+func TestLeasedOverStreams(t *testing.T) {
+	ms := newCluster(t, 3)
+	q := question(ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0], 5000, 1)
+	q.Mechanism = owner.ByLease
+	q.Rule = limit.Rule{Window: time.Hour, Limit: 5000}
+	admitted, leased, asked := 0, 0, 0
+	ask := func() {
+		for _, m := range ms[1:] {
+			a := m.ask(patience, q)
+			switch a.Path {
+			case owner.Leased:
+				leased++
+			case owner.Forwarded:
+				asked++
+			default:
+				t.Fatalf("%+v", a)
+			}
+			if !a.Over {
+				admitted++
+			}
+		}
+	}
+	await(t, "the whole limit to be admitted", func() bool {
+		for range 20 {
+			ask()
+		}
+		return admitted >= 5000
+	})
+	for range 500 {
+		ask()
+	}
+	if admitted != 5000 {
+		t.Errorf("%d of 5000 admitted", admitted)
+	}
+	if leased < 2*asked { // 50 times as many on a machine that does nothing else
+		t.Errorf("%d decided from leases, the owner asked for %d", leased, asked)
+	}
+	if got := testutil.ToFloat64(ms[0].m.served); int(got) != asked {
+		t.Errorf("the owner was asked %v times, not %d", got, asked)
+	}
+}

@@ -1,0 +1,403 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// sampleMsg is a message of kind k with every field distinct.
+func sampleMsg(k handoff.Kind) handoff.Msg {
+	return handoff.Msg{
+		Kind: k, Flags: handoff.Owed | handoff.Extra, Status: handoff.Gone, Part: 0x01020304,
+		Ring: 0x1112131415161718, Seq: 0x2122232425262728, Base: 0x3132333435363738,
+		Sent: 0x4142434445464748, Now: 0x5152535455565758, Quiet: 0x6162636465666768, Member: "pod-3",
+		Counters: []handoff.Counter{
+			{
+				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, Owner: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
+				Rule: limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4, Algorithm: limit.SlidingLog},
+				End:  0x5556575859505152, State: limit.State{TAT: -7, Slots: []limit.Slot{
+					{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}, {Writer: 5, At: 400, Charged: math.MaxUint64},
+				}},
+			},
+			{Key: owner.Key{1, 2}, Owner: 3},
+		},
+	}
+}
+
+// strictAsk is a question that only version 2 knows.
+func strictAsk() []byte {
+	q := owner.Question{
+		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
+	}
+	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Question{q}, []uint16{0})
+}
+
+// The layout of what version 2 added never changes, either.
+func TestGoldenMessages(t *testing.T) {
+	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromInst: 3, to: "pod-1", toInst: 5, purpose: forTransfer}
+	samples := map[string][]byte{"strict": strictAsk(), "transfer-hello": appendHello(nil, h)}
+	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+		m := sampleMsg(k)
+		b, err := appendMsg(nil, &m, new(writerTable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples[fmt.Sprintf("message-%d", k)] = b
+	}
+	lost := handoff.Msg{Kind: handoff.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
+	b, err := appendMsg(nil, &lost, new(writerTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples["losses"] = b
+	golden(t, samples)
+}
+
+func sampleLosses() []handoff.Loss {
+	return []handoff.Loss{
+		{At: -5, Members: []ring.Member{{ID: "a", Inst: 1, Ver: 2, Weight: 3}, {ID: "b", Inst: 4, Ver: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
+		{At: 7, Members: []ring.Member{{ID: "c", Inst: 8, Ver: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
+	}
+}
+
+// Losses come as they were sent, as many as there is room for, and what no member sends is refused.
+func TestLosses(t *testing.T) {
+	send := func(losses []handoff.Loss) []handoff.Loss {
+		m := handoff.Msg{Kind: handoff.Ack, Losses: losses}
+		b, err := appendMsg(nil, &m, new(writerTable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := new(msgReader).parse(handoff.Ack, b[frameHead:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Losses
+	}
+	want := sampleLosses()
+	if got := send(want); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	many := make([]handoff.Loss, 12)
+	for i := range many {
+		many[i] = handoff.Loss{At: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
+	}
+	if got := send(many); len(got) != maxLosses || got[0].At != 0 {
+		t.Errorf("%d of %d losses came", len(got), len(many))
+	}
+	large := handoff.Loss{}
+	for i := range 3000 {
+		large.Members = append(large.Members, ring.Member{ID: ring.ID(fmt.Sprintf("member-%05d", i)), Weight: 1})
+	}
+	if got := send([]handoff.Loss{want[0], large, large, want[1]}); len(got) != 2 {
+		t.Errorf("%d losses came", len(got))
+	}
+	for name, bad := range map[string]handoff.Loss{
+		"order":  {Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
+		"twice":  {Members: []ring.Member{{ID: "a"}, {ID: "a"}}},
+		"name":   {Members: []ring.Member{{ID: ""}}},
+		"weight": {Members: []ring.Member{{ID: "a", Weight: mostLost + 1}}},
+	} {
+		b := appendLoss([]byte{1}, &bad)
+		if _, err := parseLosses(b); !errors.Is(err, errLosses) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for n := 1; n < len(b); n++ {
+			if _, err := parseLosses(b[:n]); err == nil {
+				t.Errorf("%s: %d of %d bytes are taken", name, n, len(b))
+			}
+		}
+	}
+}
+
+// golden wants every sample as its file has it.
+func golden(t *testing.T, samples map[string][]byte) {
+	t.Helper()
+	for name, b := range samples {
+		file := filepath.Join("testdata", "v2-"+name+".hex")
+		if *update {
+			if err := os.WriteFile(file, []byte(hex.Dump(b)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hex.Dump(b); got != string(want) {
+			t.Errorf("%s is now\n%swant\n%s", name, got, want)
+		}
+	}
+}
+
+func TestStrictRoundTrip(t *testing.T) {
+	_, payload, _, _, _ := nextFrame(strictAsk())
+	_, records, err := parseAskHead(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, _, _ := nextRecord(records)
+	var q owner.Question
+	if o, err := parseQuestion(record, &q); err != nil || o != groupServed || !q.Strict {
+		t.Errorf("%+v, %d, %v", q, o, err)
+	}
+	// A member of version 1 reads as much as it knows.
+	if o, err := parseQuestion(record[:questionSize], &q); err != nil || o != groupServed || q.Strict {
+		t.Errorf("%+v, %d, %v", q, o, err)
+	}
+}
+
+func payloadOf(t testing.TB, m *handoff.Msg) (handoff.Kind, []byte) {
+	t.Helper()
+	b, err := appendMsg([]byte("before"), m, new(writerTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	typ, payload, rest, whole, err := nextFrame(b[len("before"):])
+	k, known := msgKind(typ)
+	if err != nil || !whole || len(rest) != 0 || !known || k != m.Kind {
+		t.Fatal(typ, rest, whole, err)
+	}
+	return k, payload
+}
+
+func TestMessageRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var reader msgReader
+	for range 500 {
+		m := sampleMsg(handoff.Kind(1 + r.IntN(8)))
+		for c := range m.Counters[:1+r.IntN(2)] {
+			slots := m.Counters[c].State.Slots[:0:0]
+			at := int64(math.MinInt64 / 2)
+			for range r.IntN(50) {
+				at += 1 + int64(r.Uint64()>>(8+r.IntN(50)))
+				slots = append(slots, limit.Slot{Writer: r.Uint64(), At: at, Charged: r.Uint64() >> r.IntN(64), Refunded: r.Uint64() >> r.IntN(64)})
+			}
+			if m.Counters[c].State.Slots = slots; len(slots) > 0 {
+				m.Counters[c].Rule.Window = time.Second
+			}
+		}
+		k, payload := payloadOf(t, &m)
+		got, err := reader.parse(k, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.Counters {
+			if len(m.Counters[i].State.Slots) == 0 {
+				m.Counters[i].State.Slots = nil
+			}
+		}
+		if !reflect.DeepEqual(*got, m) {
+			t.Fatalf("got  %+v\nwant %+v", *got, m)
+		}
+	}
+}
+
+// As much as a Node sends at once fits a frame.
+func TestFullMessage(t *testing.T) {
+	now := time.Now().UnixNano()
+	m := handoff.Msg{Kind: handoff.Chunk, Counters: []handoff.Counter{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
+	slots := make([]limit.Slot, maxSlots)
+	for i := range slots {
+		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second), Charged: math.MaxUint64, Refunded: uint64(i)}
+	}
+	m.Counters[0].State.Slots = slots
+	k, payload := payloadOf(t, &m)
+	got, err := new(msgReader).parse(k, payload)
+	if err != nil || !reflect.DeepEqual(got.Counters, m.Counters) {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		change func()
+		want   error
+	}{
+		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, errSlots},
+		"counters": {func() { m.Counters = make([]handoff.Counter, maxCounters+1) }, errCounters},
+		"bytes": {func() {
+			m.Counters = make([]handoff.Counter, maxCounters)
+			for i := range m.Counters {
+				m.Counters[i].State.Slots = slots[:100]
+			}
+		}, errTooLong},
+	} {
+		tt.change()
+		if b, err := appendMsg([]byte("kept"), &m, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Cut off anywhere, or with counts that do not fit, a message is an error; with more behind its parts, it is not.
+func TestMessageMalformed(t *testing.T) {
+	m := sampleMsg(handoff.Replica)
+	k, whole := payloadOf(t, &m)
+	var r msgReader
+	for n := range whole {
+		if _, err := r.parse(k, whole[:n:n]); err == nil {
+			t.Errorf("%d of %d bytes were read", n, len(whole))
+		}
+	}
+	if _, err := r.parse(k, append(bytes.Clone(whole), "of a later version"...)); err != nil {
+		t.Error(err)
+	}
+	head := int(le.Uint16(whole)) + 2
+	record := head + 2 + 8*2
+	for name, change := range map[string]func(b []byte) []byte{
+		"too many counters": func(b []byte) []byte { le.PutUint16(b[4:], maxCounters+1); return b },
+		"too many slots":    func(b []byte) []byte { le.PutUint16(b[record+4+64:], maxSlots+1); return b },
+		"long name":         func(b []byte) []byte { b[2+56] = 200; return b },
+		"window":            func(b []byte) []byte { le.PutUint64(b[record+4+32:], 0); return b },
+		"algorithm":         func(b []byte) []byte { b[record+4+66] = 99; return b },
+		"writer":            func(b []byte) []byte { b[record+4+counterSize] = 7; return b },
+		"order":             func(b []byte) []byte { b[record+4+counterSize] = 1; return b },
+	} {
+		if _, err := r.parse(k, change(bytes.Clone(whole))); err == nil {
+			t.Errorf("%s: read", name)
+		}
+	}
+	later := bytes.Clone(whole[:record])
+	later = le.AppendUint32(later, le.Uint32(whole[record:])+3)
+	n := int(le.Uint32(whole[record:]))
+	later = append(append(append(later, whole[record+4:record+4+n]...), "new"...), whole[record+4+n:]...)
+	if got, err := r.parse(k, later); err != nil || !reflect.DeepEqual(*got, m) {
+		t.Errorf("with a later version's field: %v", err)
+	}
+}
+
+// What can be read is written to the same message again, and nothing panics.
+func FuzzMessage(f *testing.F) {
+	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+		m := sampleMsg(k)
+		_, payload := payloadOf(f, &m)
+		f.Add(byte(k), payload)
+	}
+	f.Add(byte(handoff.Ping), []byte{})
+	f.Fuzz(func(t *testing.T, k byte, b []byte) {
+		var r, again msgReader
+		m, err := r.parse(handoff.Kind(k), b)
+		if err != nil {
+			return
+		}
+		if len(m.Counters) > maxCounters || len(m.Member) > maxID {
+			t.Fatalf("%d counters, name %q", len(m.Counters), m.Member)
+		}
+		written, err := appendMsg(nil, m, new(writerTable))
+		if err != nil {
+			return // what was packed tighter than we do
+		}
+		if got, err := again.parse(m.Kind, written[frameHead:]); err != nil || !reflect.DeepEqual(got, m) {
+			t.Fatalf("%+v became %+v, %v", m, got, err)
+		}
+	})
+}
+
+// A stream that speaks version 1 carries no messages, and its questions are as they were, byte for byte.
+func TestOldAsker(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	golden := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join("testdata", "v1-"+name+".hex"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []byte
+		for line := range strings.Lines(string(b)) {
+			if len(line) < 10 {
+				continue
+			}
+			text, _, _ := strings.Cut(line[10:], "|")
+			part, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, part...)
+		}
+		return out
+	}
+	h := hello{versions: versions{1, 1}, scheme: keyScheme, label: labelDigest("test"), algorithms: 1, from: "old", to: "m0"}
+	conn := dialRaw(t, m, appendHello(nil, h))
+	payload, err := readHandshake(conn, frameWelcome)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err := parseWelcome(payload); err != nil || w.version != 1 {
+		t.Fatal(w, err)
+	}
+	conn.Write(golden("ask"))
+	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
+		t.Errorf("%d, %d, %+v", id, outcome, as)
+	}
+}
+
+// The last heartbeat that found no stream opens the next one, if it is young and the member understands it.
+func TestHeldHeartbeat(t *testing.T) {
+	m := newMember(t, "m0")
+	for _, tt := range []struct {
+		name    string
+		version uint16
+		age     time.Duration
+		want    []handoff.Kind
+	}{
+		{"young", 2, 0, []handoff.Kind{handoff.Ping, handoff.Pong}},
+		{"old", 2, 2 * beat, nil},
+		{"version 1", 1, 0, nil},
+	} {
+		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
+		sent := m.Now() - int64(tt.age)
+		for _, k := range []handoff.Kind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
+			if r := l.post(&handoff.Msg{Kind: k, Sent: sent}); r != unreachable {
+				t.Fatalf("posted without a stream: %v", r)
+			}
+		}
+		for range 2 { // and not the one after that
+			l.up(tt.version)
+			var got []handoff.Kind
+			for b := l.out; ; {
+				typ, _, rest, whole, err := nextFrame(b)
+				if err != nil || !whole {
+					break
+				}
+				k, _ := msgKind(typ)
+				got, b = append(got, k), rest
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%s: the stream opens with %v, want %v", tt.name, got, tt.want)
+			}
+			tt.want = nil
+			l.fall()
+		}
+	}
+}
+
+// Copies leave room for questions in a link's queue; what everything waits for has more of it.
+func TestPostBounds(t *testing.T) {
+	m := newMember(t, "m0")
+	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
+	l.up(2)
+	defer l.fall()
+	fill := func(k handoff.Kind) int {
+		for l.post(&handoff.Msg{Kind: k}) == pending {
+		}
+		return len(l.out)
+	}
+	if n := fill(handoff.Replica); n < 2000 || n > 2200 {
+		t.Errorf("%d bytes of copies", n)
+	}
+	if n := fill(handoff.Sealed); n < 8000 || n > 8200 {
+		t.Errorf("%d bytes of messages", n)
+	}
+}

@@ -1,0 +1,87 @@
+package peer
+
+import (
+	"crypto/x509"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// Connections are replaced again and again while questions are out, and every one of them is answered by its owner.
+func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
+	t.Parallel()
+	dir := demoCA(t)
+	// A connection is replaced when it has lived for half to three quarters of MaxAge: half a second is left for a handshake.
+	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"), func(o *Options) { o.MaxAge = 2 * time.Second })
+	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
+	cut := func() int { return int(testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("too_old"))) }
+	var wg sync.WaitGroup
+	const askers, limit = 4, 1 << 30
+	for range askers {
+		wg.Go(func() {
+			for cut() < 3 {
+				if a := ms[0].ask(patience, question(name, limit, 1)); a.Path != owner.Forwarded {
+					t.Errorf("%+v", a)
+					return
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+		})
+	}
+	wg.Wait()
+	if n := ms[0].counted(broken) + ms[0].counted(unreachable); n != 0 {
+		t.Errorf("%v questions lost", n)
+	}
+}
+
+// A member with another's certificate is not that other one, in either direction.
+func TestNamesAreBoundToCertificates(t *testing.T) {
+	dir := demoCA(t)
+	bound := func(o *Options) {
+		tlsOptions(t, dir, "sidecar")(o)
+		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+			return certs.CheckName(chain, "spiffe://keyward.demo/"+string(id))
+		}
+	}
+	good := newMember(t, "sidecar", bound) // the name that its certificate carries
+	liar := newMember(t, "m1", bound)
+	good.know([]*member{good, liar})
+	liar.know([]*member{good, liar})
+	await(t, "the refusals", func() bool {
+		return testutil.ToFloat64(good.m.refusals.WithLabelValues("name")) > 0 && good.logged("cannot be asked")
+	})
+	if good.liveLinks() != 0 || good.serving.Load() != 0 {
+		t.Error("connected")
+	}
+}
+
+// Whoever opens connections and says nothing crowds out itself, not a member that comes later.
+func TestSilentStrangersDoNotKeepMembersOut(t *testing.T) {
+	m := newMember(t, "m0")
+	crowded := func() float64 { return testutil.ToFloat64(m.m.refusals.WithLabelValues("crowded_out")) }
+	for i := 0; crowded() < maxHandshakes; i++ {
+		c, err := net.Dial("tcp", m.Addr().String())
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		defer c.Close()
+		if i%32 == 31 {
+			time.Sleep(time.Millisecond) // the kernel drops what comes faster than it is accepted
+		}
+	}
+	other := newMember(t, "m1")
+	other.know([]*member{m, other})
+	other.awaitLinks(t, 1)
+	m.greeting.mu.Lock()
+	defer m.greeting.mu.Unlock()
+	if n := len(m.greeting.conns); n > maxHandshakes {
+		t.Errorf("%d handshakes under way", n)
+	}
+}

@@ -1,0 +1,377 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden encodings; never for a version that has been released")
+
+// samples are one message of each kind, with every field distinct.
+func samples() map[string][]byte {
+	q := owner.Question{
+		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, Owner: 0x2122232425262728,
+		Domain: 0x3132333435363738, Rules: 0x4142434445464748, Hits: 0x5152535455565758,
+		Rule:     limit.Rule{Window: time.Hour, Limit: 0x61626364, Burst: 0x71727374},
+		LocalCap: 0x81828384, Op: owner.Refund, Degraded: owner.FailClosed,
+	}
+	h := hello{
+		versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 1,
+		from: "pod-0", fromInst: 0x0102030405060708, to: "pod-11", toInst: 0x1112131415161718,
+	}
+	ask := appendAsk(nil, group{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Question{q}, []uint16{0})
+	answers := []owner.Answer{
+		{Decision: limit.Decision{Before: 0x0102030405060708, After: 0x1112131415161718, Reset: time.Minute,
+			Remaining: 0x21222324, Over: true}, Authority: owner.Overflow, Kind: owner.Decided, Path: owner.Forwarded},
+		{Kind: owner.Ask, Member: "pod-2"},
+	}
+	s := server{as: answers}
+	s.answer(7, groupServed)
+	late := server{}
+	late.answer(8, groupLate)
+	return map[string][]byte{
+		"hello":   appendHello(nil, h),
+		"welcome": appendWelcome(nil, welcome{refusal: refusedInstance, version: 1, versions: versions{1, 2}, inst: 0x0102030405060708}),
+		"ask":     ask,
+		"answer":  s.out,
+		"late":    late.out,
+		"ping":    appendPing(nil, framePing, 0x0102030405060708),
+	}
+}
+
+// The layout of version 1 never changes: members of neighbouring versions work together.
+func TestGolden(t *testing.T) {
+	for name, b := range samples() {
+		file := filepath.Join("testdata", "v1-"+name+".hex")
+		got := hex.Dump(b)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s is now\n%swant\n%s", name, got, want)
+		}
+	}
+}
+
+func TestQuestionRoundTrip(t *testing.T) {
+	for _, q := range []owner.Question{
+		{Rule: limit.Rule{Window: 1}},
+		{Key: owner.Key{1, 2}, Owner: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Look, Degraded: owner.FailOpen,
+			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
+		{Rule: limit.Rule{Window: 1}, Mechanism: owner.ByLease},
+		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},
+		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
+	} {
+		b := appendQuestion(nil, &q)
+		record, rest, err := nextRecord(append(b, "next"...))
+		if err != nil || string(rest) != "next" {
+			t.Fatalf("rest %q, %v", rest, err)
+		}
+		whole := append(bytes.Clone(record), make([]byte, questionSize+questionMore-len(record))...)
+		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
+			var got owner.Question
+			o, err := parseQuestion(record, &got)
+			if err != nil || o != groupServed || got != q {
+				t.Errorf("got %+v, %d, %v, want %+v", got, o, err, q)
+			}
+		}
+	}
+}
+
+func TestQuestionRefused(t *testing.T) {
+	good := owner.Question{Rule: limit.Rule{Window: time.Second}}
+	for _, tt := range []struct {
+		name   string
+		change func(*owner.Question)
+		want   byte
+	}{
+		{"good", func(*owner.Question) {}, groupServed},
+		{"no window", func(q *owner.Question) { q.Rule.Window = 0 }, groupMalformed},
+		{"negative window", func(q *owner.Question) { q.Rule.Window = -1 }, groupMalformed},
+		{"algorithm", func(q *owner.Question) { q.Rule.Algorithm = 99 }, groupUnknownAlgorithm},
+		{"operation", func(q *owner.Question) { q.Op = 99 }, groupUnknownAlgorithm},
+		{"mechanism", func(q *owner.Question) { q.Mechanism = 99 }, groupUnknownAlgorithm},
+	} {
+		q := good
+		tt.change(&q)
+		record, _, _ := nextRecord(appendQuestion(nil, &q))
+		var got owner.Question
+		if o, err := parseQuestion(record, &got); err != nil || o != tt.want {
+			t.Errorf("%s: %d, %v, want %d", tt.name, o, err, tt.want)
+		}
+	}
+}
+
+func TestAnswerRoundTrip(t *testing.T) {
+	long := ring.ID(strings.Repeat("x", maxID))
+	for _, a := range []owner.Answer{
+		{Kind: owner.Decided, Path: owner.Forwarded},
+		{Kind: owner.Decided, Path: owner.Forwarded, Hot: true},
+		{Kind: owner.Decided, Path: owner.Forwarded, Authority: owner.Overflow, Decision: limit.Decision{
+			Before: math.MaxUint64, After: 3, Reset: time.Hour, Remaining: math.MaxUint32, Over: true}},
+		{Kind: owner.Ask},
+		{Kind: owner.Ask, Member: "pod-1"},
+		{Kind: owner.Ask, Member: long},
+	} {
+		record, rest, err := nextRecord(appendAnswer(nil, &a))
+		if err != nil || len(rest) != 0 {
+			t.Fatal(rest, err)
+		}
+		var got owner.Answer
+		if err := parseAnswer(append(record, "later"...), &got); err != nil || got != a {
+			t.Errorf("got %+v, %v, want %+v", got, err, a)
+		}
+	}
+}
+
+// Cut off anywhere, a record is an error.
+func TestTruncated(t *testing.T) {
+	for _, a := range []owner.Answer{{Kind: owner.Decided}, {Kind: owner.Ask, Member: "pod-1"}} {
+		record := appendAnswer(nil, &a)[recordHead:]
+		for n := range record {
+			if err := parseAnswer(record[:n:n], new(owner.Answer)); err == nil {
+				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
+			}
+		}
+	}
+	q := appendQuestion(nil, &owner.Question{})[recordHead:]
+	for n := range q {
+		if _, err := parseQuestion(q[:n:n], new(owner.Question)); err == nil {
+			t.Errorf("%d of %d bytes of a question were read", n, len(q))
+		}
+	}
+}
+
+func TestHandshakeRoundTrip(t *testing.T) {
+	h := hello{
+		versions: versions{3, 9}, scheme: 5, label: labelDigest("x"), algorithms: 1 << 63,
+		from: "a", fromInst: 1, to: ring.ID(strings.Repeat("y", maxID)), toInst: math.MaxUint64, purpose: forTransfer,
+	}
+	payload, err := readHandshake(bytes.NewReader(appendHello(nil, h)), frameHello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := parseHello(append(payload, "later"...)); err != nil || got != h {
+		t.Errorf("got %+v, %v, want %+v", got, err, h)
+	}
+	w := welcome{refusal: refusedCluster, version: 2, versions: versions{1, 2}, inst: 77}
+	if payload, err = readHandshake(bytes.NewReader(appendWelcome(nil, w)), frameWelcome); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := parseWelcome(append(payload, "later"...)); err != nil || got != w {
+		t.Errorf("got %+v, %v, want %+v", got, err, w)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, tt := range []struct {
+		a, b versions
+		want uint16
+	}{
+		{versions{1, 1}, versions{1, 1}, 1},
+		{versions{1, 2}, versions{1, 1}, 1},
+		{versions{1, 2}, versions{2, 3}, 2},
+		{versions{2, 3}, versions{1, 1}, 0},
+		{versions{1, 1}, versions{0, 0}, 0},
+		{versions{1, 1}, versions{5, 1}, 0},
+	} {
+		if got := tt.a.common(tt.b); got != tt.want {
+			t.Errorf("%v and %v: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+		if got := tt.b.common(tt.a); got != tt.want {
+			t.Errorf("%v and %v: %d, want %d", tt.b, tt.a, got, tt.want)
+		}
+	}
+}
+
+// frames gives the same frames however the bytes come.
+func TestFrames(t *testing.T) {
+	var stream []byte
+	for i := range 50 {
+		stream = appendPing(stream, framePing, uint64(i))
+		b, at := beginFrame(stream, 99)
+		stream = append(b, make([]byte, i*700)...)
+		endFrame(stream, at)
+	}
+	for _, in := range []*frames{
+		{src: bytes.NewReader(stream)}, {src: iotest.HalfReader(bytes.NewReader(stream))}, {src: iotest.OneByteReader(bytes.NewReader(stream))},
+	} {
+		seen := 0
+		for in.fill() == nil {
+			for {
+				typ, payload, whole, err := in.next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !whole {
+					break
+				}
+				i := seen / 2
+				if seen%2 == 0 && (typ != framePing || le.Uint64(payload) != uint64(i)) ||
+					seen%2 == 1 && (typ != 99 || len(payload) != i*700) {
+					t.Fatalf("frame %d: type %d, %d bytes", seen, typ, len(payload))
+				}
+				seen++
+			}
+		}
+		if seen != 100 {
+			t.Errorf("%d frames, want 100", seen)
+		}
+	}
+}
+
+func TestFrameTooLong(t *testing.T) {
+	for _, n := range []uint32{0, maxFrame + 1, math.MaxUint32} {
+		if _, _, _, _, err := nextFrame(le.AppendUint32(nil, n)); !errors.Is(err, errTooLong) {
+			t.Errorf("length %d: %v", n, err)
+		}
+	}
+}
+
+func TestTickets(t *testing.T) {
+	var ts tickets
+	c := new(call)
+	ids := map[uint64]int{}
+	for i := range 100 {
+		ids[ts.put(ticket{call: c, group: i})] = i
+	}
+	if len(ids) != 100 || ts.len() != 100 {
+		t.Fatalf("%d numbers, %d tickets", len(ids), ts.len())
+	}
+	for id, g := range ids {
+		if k, known := ts.take(id); !known || k.group != g {
+			t.Errorf("ticket %d: %v, %v", id, k, known)
+		}
+		if _, known := ts.take(id); known {
+			t.Errorf("ticket %d was taken twice", id)
+		}
+	}
+	for range 100 {
+		if id := ts.put(ticket{call: c}); ids[id] != 0 {
+			t.Errorf("number %d was used again", id)
+		}
+	}
+	if len(ts.slots) != 100 {
+		t.Errorf("%d slots for 100 tickets at a time", len(ts.slots))
+	}
+	if n := len(ts.drain()); n != 100 || ts.len() != 0 {
+		t.Errorf("%d drained, %d left", n, ts.len())
+	}
+	if _, known := ts.take(math.MaxUint64); known {
+		t.Error("a number that was never given is known")
+	}
+}
+
+// What can be decoded is encoded to the same bytes again, and nothing panics.
+func FuzzAsk(f *testing.F) {
+	f.Add(samples()["ask"][frameHead:])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g, records, err := parseAskHead(b)
+		if err != nil {
+			return
+		}
+		for range g.count {
+			record, rest, err := nextRecord(records)
+			if err != nil {
+				return
+			}
+			var q owner.Question
+			if o, err := parseQuestion(record, &q); err == nil && o == groupServed {
+				if again := appendQuestion(nil, &q); !bytes.Equal(again[recordHead:], record[:questionSize]) {
+					t.Fatalf("%x became %x", record, again)
+				}
+			}
+			records = rest
+		}
+	})
+}
+
+func FuzzAnswer(f *testing.F) {
+	for _, name := range []string{"answer", "late"} {
+		f.Add(samples()[name][frameHead:])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
+		as := make([]owner.Answer, 2)
+		c.begin(0, by(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
+		c.add("x", 0, 0, 0)
+		c.add("x", 1, 0, 0)
+		_, outcome, count, records, err := parseAnswerHead(b)
+		if err != nil {
+			return
+		}
+		r, err := c.read(&c.groups[0], outcome, count, records)
+		if (err != nil) != (r == broken) {
+			t.Fatalf("%v, error %v", r, err)
+		}
+		for _, a := range as {
+			if r == ok && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
+				t.Fatalf("%+v", a)
+			}
+		}
+	})
+}
+
+func FuzzHandshake(f *testing.F) {
+	f.Add(samples()["hello"])
+	f.Add(samples()["welcome"])
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if payload, err := readHandshake(bytes.NewReader(b), frameHello); err == nil {
+			if h, err := parseHello(payload); err == nil {
+				again, _ := readHandshake(bytes.NewReader(appendHello(nil, h)), frameHello)
+				if !bytes.HasPrefix(payload, again) {
+					t.Fatalf("%x became %x", payload, again)
+				}
+			}
+		}
+		if payload, err := readHandshake(bytes.NewReader(b), frameWelcome); err == nil {
+			if w, err := parseWelcome(payload); err == nil {
+				again, _ := readHandshake(bytes.NewReader(appendWelcome(nil, w)), frameWelcome)
+				if got, _ := parseWelcome(again); !reflect.DeepEqual(got, w) {
+					t.Fatalf("%+v became %+v", w, got)
+				}
+			}
+		}
+	})
+}
+
+// Whatever comes over a stream that was shaken hands on, a server ends it or answers it.
+func FuzzServer(f *testing.F) {
+	for _, name := range []string{"ask", "ping", "answer"} {
+		f.Add(samples()[name])
+	}
+	m := newMember(f, "m0").alone()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := server{p: m.Peer, from: "m1", inst: instOf("m1"), toInst: instOf("m0"), in: frames{src: bytes.NewReader(b)}, conn: discard{}}
+		for s.in.fill() == nil {
+			if s.drain(1, 1) != nil {
+				return
+			}
+		}
+		if len(s.in.buf) > 4+maxFrame {
+			t.Fatalf("buffer of %d bytes", len(s.in.buf))
+		}
+	})
+}
