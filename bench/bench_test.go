@@ -341,7 +341,7 @@ func TestPathDecides(t *testing.T) {
 	for _, s := range p.steps() {
 		s.run(1)
 	}
-	if got := p.node.Facts(p.peer.Now()); got.Keys == 0 {
+	if got := p.node.Stats(p.peer.Now()); got.Keys == 0 {
 		t.Errorf("nothing was counted: %+v", got)
 	}
 }

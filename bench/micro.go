@@ -79,10 +79,10 @@ type step struct {
 
 func (p *path) steps() []step {
 	var m config.Match
-	qs, as := make([]owner.Question, 1), make([]owner.Answer, 1)
+	qs, as := make([]owner.Request, 1), make([]owner.Result, 1)
 	match := func(key int) {
 		p.rules.Match("bench", p.entries[key], nil, &m)
-		qs[0] = owner.Question{Key: owner.Key(m.Digest), Owner: m.Owner, Rule: m.Limit, Hits: 1}
+		qs[0] = owner.Request{Key: owner.Key(m.Digest), Owner: m.Owner, Rule: m.Limit, Hits: 1}
 	}
 	now := p.peer.Now()
 	out := make([]byte, 0, 256)
@@ -90,11 +90,11 @@ func (p *path) steps() []step {
 		{name: "match two entries, digest, owner's place (config.Match)", run: match},
 		{name: "count (owner.Node.TakeAll)", run: func(key int) {
 			qs[0].Key[0] = uint64(key) * 0x9e3779b97f4a7c15
-			p.node.TakeAll(now, false, qs, as)
+			p.node.DecideAll(now, false, qs, as)
 		}},
 		{name: "decision path: match and count", aim: true, run: func(key int) {
 			match(key)
-			p.node.TakeAll(now, false, qs, as)
+			p.node.DecideAll(now, false, qs, as)
 		}},
 		{name: "the same with peer's clock (peer.Peer.Decide)", aim: true, run: func(key int) {
 			match(key)

@@ -11,13 +11,13 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for _, amount := range []uint32{3, 4e9} {
 			n := alone(Options{})
-			var qs []Question
+			var qs []Request
 			for i := range 4 {
 				q := ask(i/2, amount, time.Hour, 1)
 				q.Rule.Algorithm = algorithm
 				qs = append(qs, q)
 			}
-			as := make([]Answer, len(qs))
+			as := make([]Result, len(qs))
 			now := t0
 			round := func(op Op, stop bool) func() {
 				return func() {
@@ -25,7 +25,7 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 						qs[i].Op = op
 					}
 					now += int64(time.Millisecond)
-					n.TakeAll(now, stop, qs, as)
+					n.DecideAll(now, stop, qs, as)
 				}
 			}
 			for range 500 { // logs fill up
@@ -48,16 +48,16 @@ func BenchmarkAlgorithms(b *testing.B) {
 			b.Run(fmt.Sprintf("%v-%d", algorithm, several), func(b *testing.B) {
 				n := alone(Options{Seed: [2]uint64{1, 2}})
 				const keys = 1000
-				var qs []Question
+				var qs []Request
 				for i := range keys + several {
 					q := ask(i, 1e6, time.Minute, 1)
 					q.Rule.Algorithm = algorithm
 					qs = append(qs, q)
 				}
-				as := make([]Answer, several)
+				as := make([]Result, several)
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					n.TakeAll(t0+int64(i)*1000, false, qs[i%keys:i%keys+several], as)
+					n.DecideAll(t0+int64(i)*1000, false, qs[i%keys:i%keys+several], as)
 				}
 			})
 		}

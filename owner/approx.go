@@ -46,7 +46,7 @@ func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.asked > d
 func (s *shard) slack(x *holding) uint64 { return uint64(x.Knobs.Slack) / uint64(s.view.NRef()) }
 
 // approximate answers q from this member's copy of the counter; false when the owner is to be asked.
-func (n *Node) approximate(s *shard, x *holding, now int64, q *Question, a *Answer) bool {
+func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Result) bool {
 	d, room := &x.drift, s.slack(x)
 	d.asked = now
 	if room == 0 {
@@ -64,7 +64,7 @@ func (n *Node) approximate(s *shard, x *holding, now int64, q *Question, a *Answ
 		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Cached, true
 		s.counts.lease.LocalDenied++
 	case !d.allows(q, a, room, x.Knobs.Watermark, uint64(s.view.NRef())) || !n.admitDrift(s, x, h, now, q, e):
-		*a = Answer{}
+		*a = Result{}
 	default:
 		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Full, true
 		s.counts.lease.Approximated += q.Hits
@@ -80,7 +80,7 @@ func (n *Node) approximate(s *shard, x *holding, now int64, q *Question, a *Answ
 }
 
 // allows says whether q, answered with a, may be admitted unseen.
-func (d *drift) allows(q *Question, a *Answer, room uint64, watermark uint8, members uint64) bool {
+func (d *drift) allows(q *Request, a *Result, room uint64, watermark uint8, members uint64) bool {
 	if watermark == 0 {
 		watermark = defaultWatermark
 	}
@@ -97,8 +97,8 @@ func (d *drift) allows(q *Question, a *Answer, room uint64, watermark uint8, mem
 }
 
 // admitDrift charges q to this member's own slot; false when there is no room for it.
-func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Question, e *entry) bool {
-	h := hit{Question: q, now: now, hash: hash, kind: owned, rule: q.Rule}
+func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Request, e *entry) bool {
+	h := hit{Request: q, now: now, hash: hash, kind: owned, rule: q.Rule}
 	if e == nil {
 		if e = s.insert(&h, true); e == nil {
 			return false
@@ -195,7 +195,7 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
 	n.mergeState(s, h.now, h.Key, h.Owner, h.Domain, h.rule, &in)
 	s.counts.lease.Reconciled++
-	var a Answer
+	var a Result
 	e, _ := n.charge(s, h, s.tables[owned].find(h.hash, h.Key), part{}, &a)
 	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
 	s.hear(h.Key, l.Name, &l.Knobs)

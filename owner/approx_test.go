@@ -18,17 +18,17 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w.pour(q, 2000, time.Second, &sum)
 	owner := w.ring().At(w.ring().Owner(q.Owner)).ID
 	for _, id := range w.ids() {
-		if f := w.nodes[id].Facts(w.now).Lease; id != owner && (f.Unsynced != 50 || f.Approximated != 50) {
+		if f := w.nodes[id].Stats(w.now).Lease; id != owner && (f.Unsynced != 50 || f.Approximated != 50) {
 			t.Errorf("%s: %+v", id, f)
 		}
 	}
 	w.mute = false
 	w.run(3 * time.Second)
-	if used := take(w.nodes[owner], w.now, q.op(Look)).After; used != sum.admitted {
+	if used := take(w.nodes[owner], w.now, q.op(Read)).After; used != sum.admitted {
 		t.Errorf("%d were admitted, the owner knows of %d", sum.admitted, used)
 	}
 	for _, id := range w.ids() {
-		if f := w.nodes[id].Facts(w.now).Lease; f.Unsynced != 0 {
+		if f := w.nodes[id].Stats(w.now).Lease; f.Unsynced != 0 {
 			t.Errorf("%s: %+v", id, f)
 		}
 	}
@@ -54,7 +54,7 @@ func TestApproximateTellsWhatHasDrained(t *testing.T) {
 	}
 	w.run(4 * time.Second)
 	want := 93 - uint64(time.Duration(w.now-begin)/(100*time.Millisecond))
-	if used := take(w.nodes[owner], w.now, q.op(Look)).After; used != want && used != want+1 {
+	if used := take(w.nodes[owner], w.now, q.op(Read)).After; used != want && used != want+1 {
 		t.Errorf("the owner's bucket has %d hits, not %d", used, want)
 	}
 }

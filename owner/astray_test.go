@@ -18,7 +18,7 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	}
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := false
-	w.ask("a", q, func(a Answer) { admitted = a.Kind == Decided && a.Authority == Full && !a.Over })
+	w.ask("a", q, func(a Result) { admitted = a.Kind == Decided && a.Authority == Full && !a.Over })
 	w.run(300 * time.Millisecond)
 	if !admitted || knows("b") || !knows("c") {
 		t.Fatalf("admitted %v; the heir knows: %v, the other: %v", admitted, knows("b"), knows("c"))
@@ -44,7 +44,7 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	q := strictOf(t, w, "a", "b")
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := 0
-	count := func(a Answer) { admitted += b2i(a.Kind == Decided && a.Authority == Full && !a.Over) }
+	count := func(a Result) { admitted += b2i(a.Kind == Decided && a.Authority == Full && !a.Over) }
 	w.ask("a", q, count)
 	w.cut = nil
 	for _, dies := range []ring.ID{"c", "a"} {
@@ -54,15 +54,15 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 		w.adopt()
 	}
 	w.run(4 * time.Second)
-	decided := Answer{}
-	w.ask("b", q, func(a Answer) { decided = a; count(a) })
+	decided := Result{}
+	w.ask("b", q, func(a Result) { decided = a; count(a) })
 	if admitted != 1 || decided.Authority != Full {
 		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
 	}
 }
 
 // strictOf is a question on a key of owner, with an heir, of which one hit a minute is admitted and known to two before it is answered.
-func strictOf(t *testing.T, w *network, owner, heir ring.ID) Question {
+func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {
 		q := ask(i, 1, time.Minute, 1)
@@ -71,5 +71,5 @@ func strictOf(t *testing.T, w *network, owner, heir ring.ID) Question {
 		}
 	}
 	t.Fatalf("%s has no key with heir %s", owner, heir)
-	return Question{}
+	return Request{}
 }

@@ -65,12 +65,12 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 		q := ask(rnd.IntN(12), 20, []time.Duration{time.Second, 10 * time.Second}[rnd.IntN(2)], 1+rnd.Uint64N(3))
 		q.Key[0] ^= uint64(q.Rule.Window)
 		q.Degraded = Degraded(rnd.IntN(2) * 2)
-		a := m.Take(now, &q)
-		if a.Kind == Wait {
+		a := m.Decide(now, &q)
+		if a.Kind == Pending {
 			m.Cancel(a.Ticket)
 			a = m.Degrade(now, &q)
 		}
-		if a.Kind == Ask {
+		if a.Kind == Forward {
 			a = askOwner(now, ms, a, m, &q, rnd.IntN(10) == 0)
 		}
 		if a.Over {
@@ -80,7 +80,7 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 		bound := uint64(0)
 		if sum > uint64(q.Rule.Limit) {
 			for _, o := range ms {
-				bound += o.Facts(now).Bound()
+				bound += o.Stats(now).Bound()
 			}
 		}
 		if sum > uint64(q.Rule.Limit)+bound {
@@ -93,16 +93,16 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 	return exceeded
 }
 
-func askOwner(now int64, ms []*simulated, a Answer, from *simulated, q *Question, lost bool) Answer {
-	as := make([]Answer, 1)
+func askOwner(now int64, ms []*simulated, a Result, from *simulated, q *Request, lost bool) Result {
+	as := make([]Result, 1)
 	for _, o := range ms {
 		if o.id == a.Member && !lost {
-			o.Serve(now, from.id, false, []Question{*q}, as)
+			o.Serve(now, from.id, false, []Request{*q}, as)
 			if as[0].Kind == Decided {
 				from.Observe(now, q, &as[0])
 				return as[0]
 			}
-			if as[0].Kind == Wait {
+			if as[0].Kind == Pending {
 				o.Cancel(as[0].Ticket)
 			}
 		}

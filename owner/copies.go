@@ -23,7 +23,7 @@ const (
 )
 
 // tolerance is U, how many admitted hits of one key this member alone may know of.
-func tolerance(q *Question) uint64 {
+func tolerance(q *Request) uint64 {
 	if q.Strict {
 		return 0
 	}
@@ -67,24 +67,24 @@ func (q *queue) pop() Key {
 
 // owe remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
 // be known to this member alone.
-func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Answer) {
+func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Result) {
 	hits := uint64(0)
 	if h.Op == Take {
-		if h.Hits == 0 || a.Before >= uint64(h.Question.Rule.Depth()) {
+		if h.Hits == 0 || a.Before >= uint64(h.Request.Rule.Depth()) {
 			return // a later charge than the one that crossed the limit changes no decision
 		}
 		hits = h.Hits
 	}
-	d := n.indebt(s, e, h.Question, hits)
+	d := n.indebt(s, e, h.Request, hits)
 	switch {
 	case d == nil && !a.Over:
 		s.counts.refused++
 		h.overflow(&a.Decision)
 		a.Authority = Overflow
 	case d == nil || hits == 0 || a.Over:
-	case d.owed() > tolerance(h.Question):
-		turn, upto := d.turn(), d.charged-tolerance(h.Question)
-		if w := n.await(s, h.now, h.hash, ticket, h.Question, a); w != nil {
+	case d.owed() > tolerance(h.Request):
+		turn, upto := d.turn(), d.charged-tolerance(h.Request)
+		if w := n.await(s, h.now, h.hash, ticket, h.Request, a); w != nil {
 			w.turn, w.upto = turn, upto
 			s.waits.copies[h.Key] = append(s.waits.copies[h.Key], a.Ticket)
 		}
@@ -92,7 +92,7 @@ func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Answer) {
 }
 
 // indebt adds hits to the debt of e and queues its key; nil when there is no room for the debt.
-func (n *Node) indebt(s *shard, e *entry, q *Question, hits uint64) *record {
+func (n *Node) indebt(s *shard, e *entry, q *Request, hits uint64) *record {
 	d := s.slab.debt(e.more)
 	if d == nil {
 		i := s.slab.take(0)

@@ -11,8 +11,8 @@ import (
 //
 // Before and After of such a Decision are moved by what the policy withholds from this member, so that After exceeds
 // the rule's limit exactly when Over, and Remaining is what this member may still admit.
-func (n *Node) Degrade(now int64, q *Question) Answer {
-	var a Answer
+func (n *Node) Degrade(now int64, q *Request) Result {
+	var a Result
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	switch q.Degraded {
@@ -29,14 +29,14 @@ func (n *Node) Degrade(now int64, q *Question) Answer {
 
 // Shed refuses q, for when its owner is alive but is asked more than it can answer in time: a share of the limit beside
 // what the owner admits would be above it. Rules that fail open are answered by their policy.
-func (n *Node) Shed(now int64, q *Question) Answer {
+func (n *Node) Shed(now int64, q *Request) Result {
 	if q.Degraded == FailOpen {
 		return n.Degrade(now, q)
 	}
-	var a Answer
+	var a Result
 	s, hash := n.shard(q.Key)
 	s.mu.Lock()
-	h := hit{Question: q, now: s.clock(now), hash: hash, rule: q.Rule}
+	h := hit{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	a.Authority = Shed
 	s.refuse(&h, &a)
 	s.mu.Unlock()
@@ -46,8 +46,8 @@ func (n *Node) Shed(now int64, q *Question) Answer {
 // shareLocked answers from this member's share of the limit. Its own charges as the owner count against the share, and
 // whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
 // admits nothing. What is admitted is told to the owner.
-func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
-	h := hit{Question: q, now: s.clock(now), hash: hash, kind: shared, rule: q.Rule}
+func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
+	h := hit{Request: q, now: s.clock(now), hash: hash, kind: shared, rule: q.Rule}
 	h.rule.Limit = s.view.Share(q.Rule.Limit, q.Owner)
 	h.rule.Limit, h.rule.Burst = parts(q.Rule, h.rule.Limit, s.view.Share(q.Rule.Burst, q.Owner))
 	h.extra = s.known(&h)
@@ -59,8 +59,8 @@ func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Question, a *Ans
 
 // openLocked admits up to the rule's local cap a window, whatever others admit; without one, this member's share of the
 // limit, and at least one hit.
-func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
-	h := hit{Question: q, now: s.clock(now), hash: hash, kind: opened, rule: q.Rule}
+func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
+	h := hit{Request: q, now: s.clock(now), hash: hash, kind: opened, rule: q.Rule}
 	if h.rule.Limit, h.rule.Burst = q.LocalCap, 0; q.LocalCap == 0 {
 		limit, burst := s.view.Share(q.Rule.Limit, q.Owner), s.view.Share(q.Rule.Burst, q.Owner)
 		if h.rule.Limit, h.rule.Burst = parts(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
@@ -72,8 +72,8 @@ func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Question, a *Answ
 }
 
 // closedLocked admits this member's share of what the owner last said was left in this window, then refuses.
-func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) {
-	h := hit{Question: q, now: s.clock(now), hash: hash, kind: quoted, rule: q.Rule}
+func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
+	h := hit{Request: q, now: s.clock(now), hash: hash, kind: quoted, rule: q.Rule}
 	h.rule = h.flat()
 	e := s.tables[quoted].find(hash, q.Key)
 	a.Authority = Closed
@@ -98,7 +98,7 @@ func (s *shard) known(h *hit) uint64 {
 		g.kind = owned
 		return s.over.estimate(&g)
 	}
-	r := h.Question.Rule
+	r := h.Request.Rule
 	if s.end(e, r) <= h.now {
 		return 0
 	}
@@ -123,7 +123,7 @@ func (s *shard) known(h *hit) uint64 {
 // unabsorbed is what was admitted under SHARE of h's key and stands in no entry of the owned table.
 func (s *shard) unabsorbed(h *hit) uint64 {
 	if e := s.tables[shared].find(h.hash, h.Key); e != nil {
-		if s.end(e, h.Question.Rule) <= h.now {
+		if s.end(e, h.Request.Rule) <= h.now {
 			return 0
 		}
 		return uint64(e.limit)
@@ -138,10 +138,10 @@ func (n *Node) tell(s *shard, h *hit) {
 	e := s.tables[owned].find(h.hash, h.Key)
 	if e == nil {
 		g := *h
-		g.kind, g.rule = owned, h.Question.Rule
+		g.kind, g.rule = owned, h.Request.Rule
 		e = s.insert(&g, true)
 	}
-	if e != nil && s.admit(h, e, h.Question.Rule, h.Hits) && n.indebt(s, e, h.Question, h.Hits) != nil {
+	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.indebt(s, e, h.Request, h.Hits) != nil {
 		return
 	}
 	s.counts.untold += h.Hits
@@ -152,7 +152,7 @@ func (n *Node) tell(s *shard, h *hit) {
 
 // spend answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
 // h was charged and admitted.
-func (s *shard) spend(h *hit, a *Answer) bool {
+func (s *shard) spend(h *hit, a *Result) bool {
 	e := s.tables[h.kind].find(h.hash, h.Key)
 	if e != nil && s.end(e, h.rule) <= h.now {
 		s.renew(e, h.rule, h.now)
@@ -184,7 +184,7 @@ func (s *shard) spend(h *hit, a *Answer) bool {
 }
 
 // spendState is spend for what does not fit in an entry alone.
-func (s *shard) spendState(h *hit, e *entry, a *Answer) {
+func (s *shard) spendState(h *hit, e *entry, a *Result) {
 	st := &s.state
 	s.load(e, h.rule, st)
 	if h.Op == Refund || h.extra == math.MaxUint64 {
@@ -208,7 +208,7 @@ func (s *shard) spendState(h *hit, e *entry, a *Answer) {
 }
 
 // spendSketch is spend for a key that found no place.
-func (s *shard) spendSketch(h *hit, a *Answer) {
+func (s *shard) spendSketch(h *hit, a *Result) {
 	est := s.over.estimate(h)
 	flat := *h
 	flat.rule = h.flat()
@@ -220,7 +220,7 @@ func (s *shard) spendSketch(h *hit, a *Answer) {
 }
 
 // answerPart answers h against a part of its limit, of which charged is used up in h's table.
-func (s *shard) answerPart(h *hit, charged uint64, a *Answer) {
+func (s *shard) answerPart(h *hit, charged uint64, a *Result) {
 	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.extra)}
 	d := &a.Decision
 	if h.Op == Refund {
@@ -235,10 +235,10 @@ func (s *shard) answerPart(h *hit, charged uint64, a *Answer) {
 }
 
 // shiftAnswer moves the counts of an answer by a part of the limit to where they would stand in the whole.
-func shiftAnswer(h *hit, a *Answer) {
-	part, whole := h.rule.Depth(), h.Question.Rule.Depth()
+func shiftAnswer(h *hit, a *Result) {
+	part, whole := h.rule.Depth(), h.Request.Rule.Depth()
 	a.After = shift(a.After, part, whole)
-	if a.Before = shift(a.Before, part, whole); h.Op == Look {
+	if a.Before = shift(a.Before, part, whole); h.Op == Read {
 		a.Before = a.After - h.Hits
 	}
 }
@@ -255,8 +255,8 @@ func shift(x uint64, part, whole uint32) uint64 {
 }
 
 // refuse answers a question of which nothing is known.
-func (s *shard) refuse(h *hit, a *Answer) {
-	whole := h.Question.Rule.Depth()
+func (s *shard) refuse(h *hit, a *Result) {
+	whole := h.Request.Rule.Depth()
 	h.rule.Limit = whole
 	st := limit.Tally{Window: h.rule.Index(h.now), Charged: uint64(whole)}
 	a.Decision = h.rule.PeekTally(st, h.now, max(1, h.Hits))
@@ -267,7 +267,7 @@ func (s *shard) refuse(h *hit, a *Answer) {
 	s.decidedPart(h, a)
 }
 
-func (s *shard) decidedPart(h *hit, a *Answer) {
+func (s *shard) decidedPart(h *hit, a *Result) {
 	a.Kind, a.Path = Decided, Fallback
 	s.counts.decided[a.Authority]++
 	if h.charges() && !a.Over {
@@ -277,7 +277,7 @@ func (s *shard) decidedPart(h *hit, a *Answer) {
 
 // Observe learns from what the owner answered q, when another member is the owner: how much is left, for rules that
 // fail closed, and that a key is over.
-func (n *Node) Observe(now int64, q *Question, a *Answer) {
+func (n *Node) Observe(now int64, q *Request, a *Result) {
 	if a.Kind != Decided || a.Authority != Full && a.Authority != Part && a.Authority != Overflow {
 		return
 	}
@@ -289,7 +289,7 @@ func (n *Node) Observe(now int64, q *Question, a *Answer) {
 	if a.Hot {
 		n.heardHot(s, s.clock(now), q, a)
 	}
-	h := hit{Question: q, now: s.clock(now), hash: hash, rule: q.Rule}
+	h := hit{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == FailClosed {
 		h.kind = quoted
 		s.observe(&h, a)
@@ -299,14 +299,14 @@ func (n *Node) Observe(now int64, q *Question, a *Answer) {
 }
 
 // standing is the count that a leaves behind.
-func (h *hit) standing(a *Answer) uint64 {
-	if h.Op == Peek {
+func (h *hit) standing(a *Result) uint64 {
+	if h.Op == DryRun {
 		return a.Before
 	}
 	return a.After
 }
 
-func (s *shard) observe(h *hit, a *Answer) {
+func (s *shard) observe(h *hit, a *Result) {
 	t := &s.tables[quoted]
 	e := t.find(h.hash, h.Key)
 	if e == nil {

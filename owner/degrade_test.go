@@ -109,11 +109,11 @@ func TestFailOpen(t *testing.T) {
 			if admitted != c.want {
 				t.Errorf("%+v: admitted %d", c, admitted)
 			}
-			if f := n.Facts(now); f.Open != uint64(c.want) || f.Bound() != 0 {
+			if f := n.Stats(now); f.Open != uint64(c.want) || f.Bound() != 0 {
 				t.Errorf("%+v: facts %+v", c, f)
 			}
 		}
-		if f := n.Facts(t0 + 120*second); f.Open != 0 {
+		if f := n.Stats(t0 + 120*second); f.Open != 0 {
 			t.Errorf("%+v: open %d after the windows", c, f.Open)
 		}
 	}
@@ -125,16 +125,16 @@ func TestFailClosed(t *testing.T) {
 	if a := n.Degrade(t0, &q); a.Authority != Closed || !a.Over || a.Remaining != 0 || a.Reset != time.Hour {
 		t.Errorf("nothing known: %+v", a)
 	}
-	if p := q.op(Peek); !n.Degrade(t0, &p).Over {
+	if p := q.op(DryRun); !n.Degrade(t0, &p).Over {
 		t.Error("nothing known: a peek passes")
 	}
 	r := limit.Rule{Window: time.Hour, Limit: 100}
 	_, d := r.TakeTally(limit.Tally{}, t0, 80)
-	n.Observe(t0, &q, &Answer{Decision: d, Kind: Decided, Authority: Share})
+	n.Observe(t0, &q, &Result{Decision: d, Kind: Decided, Authority: Share})
 	if a := n.Degrade(t0, &q); !a.Over {
 		t.Errorf("learnt from a degraded answer: %+v", a)
 	}
-	n.Observe(t0, &q, &Answer{Decision: d, Kind: Decided})
+	n.Observe(t0, &q, &Result{Decision: d, Kind: Decided})
 	admitted := 0
 	for range 30 {
 		a := n.Degrade(t0+59*second, &q)
@@ -148,23 +148,23 @@ func TestFailClosed(t *testing.T) {
 	if admitted != 10 {
 		t.Errorf("admitted %d, half of the 20 that are left", admitted)
 	}
-	if f := n.Facts(t0 + 59*second); f.Closed != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
+	if f := n.Stats(t0 + 59*second); f.Closed != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
 		t.Errorf("facts: %+v", f)
 	}
 	// A new report does not know what was spent here meanwhile.
-	n.Observe(t0+59*second, &q, &Answer{Decision: d, Kind: Decided})
+	n.Observe(t0+59*second, &q, &Result{Decision: d, Kind: Decided})
 	if a := n.Degrade(t0+59*second, &q); !a.Over {
 		t.Errorf("spent twice: %+v", a)
 	}
 	_, d = r.TakeTally(limit.Tally{}, t0, 20)
-	n.Observe(t0+60*second, &q, &Answer{Decision: d, Kind: Decided})
+	n.Observe(t0+60*second, &q, &Result{Decision: d, Kind: Decided})
 	if a := n.Degrade(t0+60*second, &q); a.Over || a.Remaining != 29 {
 		t.Errorf("80 left: %+v", a)
 	}
 	if a := n.Degrade(t0+121*second, &q); !a.Over {
 		t.Errorf("too old: %+v", a)
 	}
-	n.Observe(t0+3599*second, &q, &Answer{Decision: d, Kind: Decided})
+	n.Observe(t0+3599*second, &q, &Result{Decision: d, Kind: Decided})
 	if a := n.Degrade(t0+3600*second, &q); !a.Over {
 		t.Errorf("of another window: %+v", a)
 	}
@@ -179,12 +179,12 @@ func TestDegradedRefundsAreDropped(t *testing.T) {
 		if a := n.Degrade(t0, &back); a.Over || a.Before != a.After {
 			t.Errorf("policy %d: %+v", d, a)
 		}
-		p := q.op(Peek)
+		p := q.op(DryRun)
 		p.Hits = 0
 		if a := n.Degrade(t0, &p); d != FailClosed && (a.Over || a.After != a.Before) {
 			t.Errorf("policy %d, peek: %+v", d, a)
 		}
-		if f := n.Facts(t0); f.RefundsDropped != uint64(i+1) {
+		if f := n.Stats(t0); f.RefundsDropped != uint64(i+1) {
 			t.Errorf("policy %d: %d dropped", d, f.RefundsDropped)
 		}
 	}
@@ -194,7 +194,7 @@ func TestDegradedRefundsAreDropped(t *testing.T) {
 func TestShareKnowsOwnCharges(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	q := ask(1, 10, time.Hour, 10)
-	n.Take(t0, &q)
+	n.Decide(t0, &q)
 	move(n, t0, "a", "b")
 	q.Hits = 1
 	if a := n.Degrade(t0, &q); !a.Over {
@@ -214,7 +214,7 @@ func TestDegradedDecisionsAreConsistent(t *testing.T) {
 		}
 		if rnd.IntN(4) == 0 {
 			_, d := q.Rule.TakeTally(limit.Tally{}, now, rnd.Uint64N(20))
-			n.Observe(now, &q, &Answer{Decision: d, Kind: Decided})
+			n.Observe(now, &q, &Result{Decision: d, Kind: Decided})
 		}
 		a := n.Degrade(now, &q)
 		if a.Kind != Decided || a.Reset < time.Second || a.Reset > 30*time.Second || a.Over && a.Remaining > 0 {

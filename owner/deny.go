@@ -9,7 +9,7 @@ import (
 // remember keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
 // stays over until its window ends, a refund lifts that. As in envoyproxy/ratelimit it is the first answer over the
 // limit that puts a key there.
-func (n *Node) remember(s *shard, h *hit, a *Answer) {
+func (n *Node) remember(s *shard, h *hit, a *Result) {
 	if n.options.DenyCache <= 0 || h.rule.Algorithm != limit.FixedWindow {
 		return // only a window that is over stays over until it ends
 	}
@@ -37,7 +37,7 @@ func (n *Node) remember(s *shard, h *hit, a *Answer) {
 }
 
 // cachedLocked answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
-func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *Answer) bool {
+func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Request, a *Result) bool {
 	if n.options.DenyCache <= 0 {
 		return false
 	}
@@ -64,7 +64,7 @@ func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Question, a *An
 }
 
 // cachedAll empties the answers and fills in those of the deny cache, before anything is charged.
-func (n *Node) cachedAll(now int64, qs []Question, as []Answer) bool {
+func (n *Node) cachedAll(now int64, qs []Request, as []Result) bool {
 	clear(as)
 	if n.options.DenyCache <= 0 {
 		return false

@@ -20,7 +20,7 @@ func TestDenyCacheOfOwnKeys(t *testing.T) {
 			t.Fatalf("hit %d: %+v", i, a)
 		}
 	}
-	if f := n.Facts(t0); f.DenyHits != 4 || f.DenyMisses != 21 || f.DenyKeys != 1 || f.Decided[Cached] != 4 {
+	if f := n.Stats(t0); f.DenyHits != 4 || f.DenyMisses != 21 || f.DenyKeys != 1 || f.Decided[Cached] != 4 {
 		t.Errorf("facts: %+v", f)
 	}
 	if a := take(n, t0, ask(1, 20, time.Minute, 0)); a.Authority != Cached || !a.Over || a.Remaining != 0 {
@@ -58,14 +58,14 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 		"at the limit":               {Take, 2, Full, false},
 		"over by the owner's sketch": {Take, 3, Overflow, true},
 		"over by a share":            {Take, 3, Share, false},
-		"peek that would be over":    {Peek, 3, Full, false},
-		"peek at the limit":          {Peek, 5, Full, true},
+		"peek that would be over":    {DryRun, 3, Full, false},
+		"peek at the limit":          {DryRun, 5, Full, true},
 	} {
 		n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
 		asked := q.op(c.op)
 		_, d := q.Rule.TakeTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.state}, t0, 3)
-		n.Observe(t0, &asked, &Answer{Decision: d, Kind: Decided, Authority: c.auth})
-		if a := take(n, t0, q); (a.Authority == Cached) != c.cached || !c.cached && a.Kind != Ask {
+		n.Observe(t0, &asked, &Result{Decision: d, Kind: Decided, Authority: c.auth})
+		if a := take(n, t0, q); (a.Authority == Cached) != c.cached || !c.cached && a.Kind != Forward {
 			t.Errorf("%s: %+v", name, a)
 			continue
 		}
@@ -73,13 +73,13 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 			continue
 		}
 		back := q.op(Refund)
-		if a := take(n, t0, back); a.Kind != Ask {
+		if a := take(n, t0, back); a.Kind != Forward {
 			t.Errorf("%s, refund: %+v", name, a)
 		}
-		if a := take(n, t0, q); a.Kind != Ask {
+		if a := take(n, t0, q); a.Kind != Forward {
 			t.Errorf("%s, after a refund: %+v", name, a)
 		}
-		n.Observe(t0, &asked, &Answer{Decision: d, Kind: Decided, Authority: c.auth})
+		n.Observe(t0, &asked, &Result{Decision: d, Kind: Decided, Authority: c.auth})
 		move(n, t0, "a", "b", "c")
 		if a := take(n, t0, q); a.Authority == Cached {
 			t.Errorf("%s, after a ring change: %+v", name, a)
@@ -98,9 +98,9 @@ func TestDenyCacheAtTheLimit(t *testing.T) {
 		standing uint64
 		cached   bool
 	}{{5, false}, {6, true}, {5, true}} {
-		peeked := q.op(Peek)
+		peeked := q.op(DryRun)
 		d := q.Rule.PeekTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.standing}, t0, 3)
-		n.Observe(t0, &peeked, &Answer{Decision: d, Kind: Decided, Authority: Full})
+		n.Observe(t0, &peeked, &Result{Decision: d, Kind: Decided, Authority: Full})
 		if a := take(n, t0, check); (a.Authority == Cached) != c.cached {
 			t.Errorf("standing at %d: %+v", c.standing, a)
 		}
@@ -115,12 +115,12 @@ func TestDenyCacheIsBounded(t *testing.T) {
 	for i := range 100 {
 		take(n, t0, ask(i, 0, time.Minute, 1))
 	}
-	if f := n.Facts(t0); f.DenyKeys != 5 {
+	if f := n.Stats(t0); f.DenyKeys != 5 {
 		t.Errorf("%d keys", f.DenyKeys)
 	}
 	n = alone(Options{})
 	take(n, t0, ask(1, 0, time.Minute, 1))
-	if a := take(n, t0, ask(1, 0, time.Minute, 1)); a.Authority != Full || n.Facts(t0).DenyKeys != 0 {
+	if a := take(n, t0, ask(1, 0, time.Minute, 1)); a.Authority != Full || n.Stats(t0).DenyKeys != 0 {
 		t.Errorf("without a cache: %+v", a)
 	}
 }

@@ -30,7 +30,7 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Standing) (fx Effects
 	}
 	n.serial.peers = peers
 	fx.Out = n.serial.machine.SetRing(now, r, st)
-	c := change{at: now, settled: now + int64(n.options.Settle), ring: before.Ring(), self: before.Self()}
+	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.oldMembers()
 	}
@@ -66,7 +66,7 @@ func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Standing, now i
 		c.old[i] = old[m.ID]
 		c.dead[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.Inst != m.Inst)
 		if c.dead[i] {
-			c.settled = max(c.settled, now+int64(n.options.Fence+n.options.Takeover))
+			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
 		cost = cost || c.old[i] || c.dead[i]
 	}
@@ -348,7 +348,7 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 			m.Losses = n.serial.machine.Losses(now)
 		}
 		if st == handoff.Given && e != nil && e.note == c.Owner {
-			e = s.recall(&hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, kind: owned, rule: s.rule(e)}, e)
+			e = s.recall(&hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, kind: owned, rule: s.rule(e)}, e)
 		}
 		switch {
 		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):

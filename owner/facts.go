@@ -6,8 +6,8 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 )
 
-// Facts are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
-type Facts struct {
+// Stats are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
+type Stats struct {
 	Keys       int // counters that take a place among those this member owns; they are swept after their windows
 	ShareKeys  int // counters of degraded answers: local_share
 	OpenKeys   int // fail_open
@@ -46,7 +46,7 @@ type Facts struct {
 	// Moved bounds the hits that this member, as the owner, admits beyond a limit because members of an old version do not
 	// hand their counts over: the highest limit among the keys charged here in a window of which such a member may have
 	// owned a part. It falls to 0 when those windows end. Seen as such are windows that began before a change that
-	// brought the key here, or less than Options.Settle after it. A first ring of this member alone is not a change:
+	// brought the key here, or less than Options.LegacyGrace after it. A first ring of this member alone is not a change:
 	// what an earlier life of it admitted is not known here.
 	Moved uint64
 	// Crashed is the same of owners that crashed: what they had admitted and told nobody (U), or where the heir went with
@@ -63,11 +63,11 @@ type Facts struct {
 	// Open is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
 	Open uint64
 
-	Lease LeaseFacts
+	Lease LeaseStats
 }
 
-// LeaseFacts are what a Node has lent, borrowed and found to be hot.
-type LeaseFacts struct {
+// LeaseStats are what a Node has lent, borrowed and found to be hot.
+type LeaseStats struct {
 	HotKeys int // keys of this member that are hot now
 
 	// As a holder.
@@ -101,7 +101,7 @@ type LeaseFacts struct {
 
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
 // apart. A cluster's bound is the sum of its members'.
-func (f Facts) Bound() uint64 {
+func (f Stats) Bound() uint64 {
 	sum := saturatingAdd(f.Moved, saturatingAdd(f.Share, f.Closed))
 	return saturatingAdd(sum, saturatingAdd(f.Crashed, f.Parted))
 }
@@ -114,20 +114,20 @@ type counts struct {
 	refundsDropped                uint64
 	denyHits, denyMisses          uint64
 	refused, untold, waitsRefused uint64
-	lease                         LeaseFacts // what only rises
+	lease                         LeaseStats // what only rises
 }
 
 func (c *counts) violate(v lease.Violations) { c.lease.Violations.Add(v) }
 
-func (c *counts) heldStats(x lease.Stats) {
+func (c *counts) heldStats(x lease.HoldingStats) {
 	c.lease.Timeouts += x.Timeouts
 	c.lease.Stranded += x.Stranded
 	c.violate(x.Violations)
 }
 
-// Facts sums up the shards.
-func (n *Node) Facts(now int64) Facts {
-	f := Facts{
+// Stats sums up the shards.
+func (n *Node) Stats(now int64) Stats {
+	f := Stats{
 		Replicas:   int(n.copies.keys.Load()),
 		Waiting:    int(n.waiting.Load()),
 		Keys:       int(n.ledgers[owned].keys.Load()),
@@ -163,7 +163,7 @@ func (n *Node) Facts(now int64) Facts {
 }
 
 // leaseFacts adds what a shard knows of leases.
-func (s *shard) leaseFacts(now int64, f *LeaseFacts) {
+func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 	for _, x := range s.holdings {
 		s.counts.heldStats(x.Lately())
 		if x.by == Approximate {
@@ -193,7 +193,7 @@ func (s *shard) leaseFacts(now int64, f *LeaseFacts) {
 }
 
 // add adds what only rises.
-func (f *LeaseFacts) add(c *LeaseFacts) {
+func (f *LeaseStats) add(c *LeaseStats) {
 	f.LocalHits += c.LocalHits
 	f.LocalDenied += c.LocalDenied
 	f.Granted += c.Granted
@@ -212,7 +212,7 @@ func (f *LeaseFacts) add(c *LeaseFacts) {
 }
 
 // progress is how far the last change of the ring has come.
-func (f *Facts) progress(m *handoff.Machine, now int64) {
+func (f *Stats) progress(m *handoff.Machine, now int64) {
 	p := m.Progress()
 	f.Reach, f.Unconfirmed = m.View().Confirmed(now), p.Incomplete
 	if !p.Complete {
@@ -238,7 +238,7 @@ func (s *shard) mine() (n int) {
 	return n
 }
 
-func (f *Facts) add(c *counts) {
+func (f *Stats) add(c *counts) {
 	for i := range c.decided {
 		f.Decided[i] += c.decided[i]
 		f.Admitted[i] += c.admitted[i]

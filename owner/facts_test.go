@@ -14,7 +14,7 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b")
 	const keys = 2000
 	for i := range keys {
-		w.ask("a", ask(i, 10, time.Hour, 1), func(Answer) {})
+		w.ask("a", ask(i, 10, time.Hour, 1), func(Result) {})
 	}
 	w.run(time.Second)
 	check := func(when string, missing int) {
@@ -22,7 +22,7 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 		sum := 0
 		for _, id := range w.ids() {
 			n, r, want := w.nodes[id], w.ring(), 0
-			f, self := n.Facts(w.now), r.Index(id)
+			f, self := n.Stats(w.now), r.Index(id)
 			for i := range keys {
 				if q := ask(i, 1, time.Hour, 1); r.Owner(q.Owner) == self {
 					want++
@@ -44,14 +44,14 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 	w.boot("c", handoff.Active)
 	w.nref = 3
 	w.adopt()
-	if f := w.nodes["c"].Facts(w.now); f.AcksMissing != 2 || f.Mine != 0 {
+	if f := w.nodes["c"].Stats(w.now); f.AcksMissing != 2 || f.Mine != 0 {
 		t.Errorf("a newcomer that has heard nobody misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Mine)
 	}
 	w.run(3 * time.Second)
 	check("after a join", 0)
 	w.cut = func(from, to ring.ID) bool { return from == "c" || to == "c" }
 	w.run(3 * time.Second)
-	if f := w.nodes["c"].Facts(w.now); f.Reach != 1 || f.Mine != 0 || f.AcksMissing != 2 {
+	if f := w.nodes["c"].Stats(w.now); f.Reach != 1 || f.Mine != 0 || f.AcksMissing != 2 {
 		t.Errorf("cut off, it is confirmed by %d, decides %d keys and misses %d acknowledgements", f.Reach, f.Mine, f.AcksMissing)
 	}
 }

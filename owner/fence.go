@@ -5,9 +5,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Fence gives up all tokens, because the clock was set or has stood still. They come back when the other members have
+// ClockStepped gives up all tokens, because the clock was set or has stood still. They come back when the other members have
 // confirmed this one. When Fence returns, no question is decided by the old tokens.
-func (n *Node) Fence(now int64) (fx Effects) {
+func (n *Node) ClockStepped(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	n.fence(now, &fx)
@@ -30,7 +30,7 @@ func (n *Node) fence(now int64, fx *Effects) {
 // doubt fences this member if a heartbeat shows that its clock has stood still while those of the others went on. It is
 // called with serial held.
 func (n *Node) doubt(now int64, from ring.ID, inst uint64, msg *handoff.Msg, fx *Effects) {
-	if fx.Stood = n.serial.machine.Stood(now, from, inst, msg); fx.Stood > 0 {
+	if fx.ClockStopped = n.serial.machine.Stood(now, from, inst, msg); fx.ClockStopped > 0 {
 		n.fence(now, fx)
 	}
 }

@@ -29,7 +29,7 @@ func TestFloodNeverAdmitsTooMuch(t *testing.T) {
 			}
 			q := ask(i, uint32(i%23), windows[i%len(windows)], rnd.Uint64N(4))
 			q.Domain = uint64(i % 3 / 2)
-			a := n.Take(now, &q)
+			a := n.Decide(now, &q)
 			overflowed = overflowed || a.Authority == Overflow
 			if q.Hits == 0 || a.Over {
 				continue
@@ -37,11 +37,11 @@ func TestFloodNeverAdmitsTooMuch(t *testing.T) {
 			if sum := admitted.admit(now, &q); sum > uint64(q.Rule.Limit) {
 				t.Fatalf("seed %d: key %d admitted %d of %d, last by %+v", seed, i, sum, q.Rule.Limit, a)
 			}
-			if uint64(a.Remaining)+admitted.admit(now, &Question{Key: q.Key, Rule: q.Rule}) > uint64(q.Rule.Limit) {
+			if uint64(a.Remaining)+admitted.admit(now, &Request{Key: q.Key, Rule: q.Rule}) > uint64(q.Rule.Limit) {
 				t.Fatalf("seed %d: promises more than is left: %+v", seed, a)
 			}
 		}
-		f := n.Facts(now)
+		f := n.Stats(now)
 		if !overflowed || f.OverflowCharges == 0 || f.OverflowKeys == 0 {
 			t.Errorf("seed %d: no flood: %+v", seed, f)
 		}
@@ -68,7 +68,7 @@ func TestFloodForgetsNothing(t *testing.T) {
 	for range 10 {
 		n.Tick(t0 + 3601*second)
 	}
-	if f := n.Facts(t0 + 3601*second); f.Keys != 0 {
+	if f := n.Stats(t0 + 3601*second); f.Keys != 0 {
 		t.Errorf("%d keys after their windows", f.Keys)
 	}
 }
@@ -97,7 +97,7 @@ func TestKeyReturnsFromTheSketch(t *testing.T) {
 		t.Fatalf("first: %+v", a)
 	}
 	back := ask(3, 10, time.Hour, 7).op(Refund)
-	if a := take(n, t0, back); a.Over || a.After != 7 || n.Facts(t0).RefundsDropped != 1 {
+	if a := take(n, t0, back); a.Over || a.After != 7 || n.Stats(t0).RefundsDropped != 1 {
 		t.Fatalf("refund: %+v", a)
 	}
 	for range 8 {
@@ -120,11 +120,11 @@ func TestFloodOfShares(t *testing.T) {
 		}
 		if sum := admitted.admit(now, &q); sum > 5 {
 			t.Fatalf("share of 9 over 2: admitted %d", sum)
-		} else if f := n.Facts(now); f.Share < sum {
+		} else if f := n.Stats(now); f.Share < sum {
 			t.Fatalf("admitted %d, bound %d", sum, f.Share)
 		}
 	}
-	if f := n.Facts(t0 + 20*second); f.ShareKeys > 20 || f.OverflowCharges == 0 {
+	if f := n.Stats(t0 + 20*second); f.ShareKeys > 20 || f.OverflowCharges == 0 {
 		t.Errorf("%+v", f)
 	}
 }

@@ -50,7 +50,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 				t.Run(fmt.Sprintf("%d members, %d %%, %v", members, fill, alg), func(t *testing.T) {
 					ids := []ring.ID{"a", "b", "c", "d", "e"}[:members]
 					w := newNetwork(t, 3, Options{MaxKeys: most, DomainQuota: most * 6 / 10}, ids...)
-					question := func(i int) Question {
+					question := func(i int) Request {
 						q := ask(i, 3, 365*24*time.Hour, 1)
 						q.Rule.Algorithm, q.Domain = alg, uint64(i%2)
 						return q
@@ -58,7 +58,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					keys := most * members * fill / 100
 					for i := range keys {
 						for range 4 {
-							w.ask(ids[i%members], question(i), func(Answer) {})
+							w.ask(ids[i%members], question(i), func(Result) {})
 						}
 						if i%20 == 0 {
 							w.run(4 * time.Millisecond)
@@ -68,7 +68,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					w.roll(t)
 					again := 0
 					for i := range keys {
-						w.ask(ids[i%members], question(i), func(a Answer) {
+						w.ask(ids[i%members], question(i), func(a Result) {
 							if !a.Over {
 								again++
 							}
@@ -76,7 +76,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					}
 					var bound uint64
 					for _, n := range w.nodes {
-						bound += n.Facts(w.now).Bound()
+						bound += n.Stats(w.now).Bound()
 					}
 					if again > 0 {
 						t.Errorf("%d of %d spent keys were admitted again (bound %d)", again, keys, bound)

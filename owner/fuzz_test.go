@@ -42,7 +42,7 @@ func FuzzNode(f *testing.F) {
 				n.Observe(now, &q, &a)
 				continue
 			}
-			a := n.Take(now, &q)
+			a := n.Decide(now, &q)
 			if q.Op == Refund && a.Kind == Decided {
 				admitted = twin{} // what may be admitted again is not followed
 				n = New(n.options)
@@ -60,7 +60,7 @@ func FuzzNode(f *testing.F) {
 					t.Fatalf("admitted %d of %d: %+v", sum, q.Rule.Limit, a)
 				}
 			}
-			if keys := n.Facts(now).Keys; keys > 12 {
+			if keys := n.Stats(now).Keys; keys > 12 {
 				t.Fatalf("%d keys", keys)
 			}
 		}

@@ -84,7 +84,7 @@ type lending struct {
 	*lease.Request
 	from   ring.ID
 	inst   uint64
-	q      Question
+	q      Request
 	hit    hit
 	window int64
 }
@@ -101,8 +101,8 @@ func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.Request, fx *
 		return
 	}
 	l := lending{Request: r, from: from, inst: inst}
-	l.q = Question{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: Peek, Strict: true}
-	l.hit = hit{Question: &l.q, now: s.clock(now), hash: h, kind: owned, rule: r.Rule}
+	l.q = Request{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
+	l.hit = hit{Request: &l.q, now: s.clock(now), hash: h, kind: owned, rule: r.Rule}
 	if r.Knobs.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
@@ -138,7 +138,7 @@ func (s *shard) book(l *lending) *book {
 // receive takes in what the holder gave back, and says what stands against the limit then.
 func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used uint64, ok bool) {
 	h := &l.hit
-	var a Answer
+	var a Result
 	n.charge(s, h, e, part{}, &a)
 	e = s.tables[owned].find(h.hash, h.Key)
 	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
@@ -190,7 +190,7 @@ func (n *Node) credit(s *shard, h *hit, e *entry, window int64, hits uint64) {
 	}
 	s.counts.lease.Credited += hits
 	if s.view.copies {
-		n.indebt(s, e, h.Question, 0)
+		n.indebt(s, e, h.Request, 0)
 	}
 }
 
@@ -218,7 +218,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 	if last {
 		g.Flags |= lease.Last
 	}
-	var a Answer
+	var a Result
 	if size > 0 {
 		if e, size = n.lendOut(s, b, l, e, size, &a); size > 0 {
 			g.Total = b.Lend(at, l.from, l.window, size)
@@ -240,7 +240,7 @@ func (s *shard) audit(l *lending, hits, count uint64, fx *Effects) {
 	if !l.Knobs.Audit {
 		return
 	}
-	x := Audit{Key: l.Key, Member: l.from, Reported: l.Knobs.Slack > 0, Hits: hits, Used: count, Limit: l.Rule.Depth()}
+	x := Audit{Key: l.Key, Member: l.from, IsReport: l.Knobs.Slack > 0, Hits: hits, Used: count, Limit: l.Rule.Depth()}
 	if m := s.names[l.Key]; m != nil {
 		x.Name = m.name
 	}
@@ -276,7 +276,7 @@ func (s *shard) room(e *entry, r limit.Rule, now int64) time.Duration {
 }
 
 // lendOut charges size hits (C1); 0 if that is not possible.
-func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *Answer) (*entry, uint64) {
+func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *Result) (*entry, uint64) {
 	h := &l.hit
 	if e == nil {
 		if e = s.insert(h, false); e == nil {
@@ -297,10 +297,10 @@ func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *
 }
 
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
-func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Answer, g pendingGrant, size uint64, fx *Effects) {
+func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
 		n.owe(s, &l.hit, e, 0, a)
-		if a.Kind == Wait {
+		if a.Kind == Pending {
 			s.waits.tickets[a.Ticket].grant = &g
 			return
 		}
@@ -333,10 +333,10 @@ func (n *Node) tendBooks(s *shard, now int64) {
 		if e == nil {
 			continue
 		}
-		q := Question{Key: k, Owner: b.owner, Rule: b.rule}
+		q := Request{Key: k, Owner: b.owner, Rule: b.rule}
 		w := s.windowOf(e, b.rule, now)
 		if back := b.Reclaim(now, w); back > 0 {
-			n.credit(s, &hit{Question: &q, now: now, hash: h, kind: owned, rule: b.rule}, e, w, back)
+			n.credit(s, &hit{Request: &q, now: now, hash: h, kind: owned, rule: b.rule}, e, w, back)
 			s.counts.lease.Reclaimed += back
 		}
 	}

@@ -31,7 +31,7 @@ func (g grantor) Lease(now int64, holder ring.ID, inst uint64, r *lease.Request)
 }
 
 func (g grantor) Charge(now int64, r *lease.Request, hits uint64) limit.Decision {
-	q := Question{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Hits: hits}
+	q := Request{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Hits: hits}
 	return take(g.Node, now, q).Decision
 }
 

@@ -25,7 +25,7 @@ func TestPlannedChangesAreExact(t *testing.T) {
 				ids := w.ids()
 				q := ask(i, lim, time.Hour, 1)
 				q.Strict = i%3 == 0
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
 					if !a.Over {
 						admitted[i]++
 					}
@@ -88,13 +88,13 @@ func TestPlannedChangesAreExact(t *testing.T) {
 func TestAllAlgorithmsMove(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 5, Options{}, "a", "b")
-		q := func(i int, hits uint64) Question {
+		q := func(i int, hits uint64) Request {
 			q := ask(i, 10, time.Hour, hits)
 			q.Rule.Algorithm = alg
 			return q
 		}
 		for i := range 40 {
-			w.ask("a", q(i, 7), func(a Answer) {
+			w.ask("a", q(i, 7), func(a Result) {
 				if a.Over || a.Authority != Full {
 					t.Errorf("%v: key %d: %+v", alg, i, a)
 				}
@@ -119,7 +119,7 @@ func TestAllAlgorithmsMove(t *testing.T) {
 			w.run(3 * time.Second)
 		}
 		for i := range 40 {
-			w.ask("c", q(i, 4), func(a Answer) {
+			w.ask("c", q(i, 4), func(a Result) {
 				if !a.Over || a.Before < 7 || a.Authority != Full {
 					t.Errorf("%v: key %d after the move: %+v", alg, i, a)
 				}
@@ -143,7 +143,7 @@ func TestCrashCostsNoMoreThanU(t *testing.T) {
 				q := ask(i, lim, time.Hour, 1+w.rnd.Uint64N(2))
 				q.Strict = i%2 == 0
 				ids := w.ids()
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
 					if !a.Over {
 						admitted[i] += q.Hits
 					}
@@ -163,7 +163,7 @@ func TestCrashCostsNoMoreThanU(t *testing.T) {
 		}
 		load(9000)
 		for i, n := range admitted {
-			u := tolerance(&Question{Rule: limit.Rule{Limit: lim}})
+			u := tolerance(&Request{Rule: limit.Rule{Limit: lim}})
 			if i%2 == 0 {
 				u = 0
 			}

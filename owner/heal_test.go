@@ -23,7 +23,7 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 		for _, asked := range []bool{true, false} { // by the owner, before the cut
 			w := newNetwork(t, 3, Options{ProRata: true, Policy: 1}, "a", "b", "c")
 			r := w.ring()
-			var q Question
+			var q Request
 			for i := 0; q.Hits == 0; i++ {
 				q = ask(i, 300, 365*24*time.Hour, 1)
 				if r.At(r.Owner(q.Owner)).ID != "a" || r.At(r.Heir(q.Owner)).ID != "b" {
@@ -32,7 +32,7 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 			}
 			q.Rule.Algorithm = alg
 			admitted := uint64(0)
-			count := func(a Answer) {
+			count := func(a Result) {
 				if !a.Over {
 					admitted++
 				}
@@ -59,9 +59,9 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 			}
 			w.rejoin()
 			peek := q
-			peek.Op = Peek
+			peek.Op = DryRun
 			for _, id := range []ring.ID{"a", "b", "c"} {
-				w.ask(id, peek, func(a Answer) {
+				w.ask(id, peek, func(a Result) {
 					if a.Authority != Full || a.After > admitted+1 || a.After < admitted {
 						t.Errorf("%v, asked before %v, by %s: %d were admitted, and the count is %d (authority %d)", alg, asked, id, admitted, a.After, a.Authority)
 					}
@@ -85,7 +85,7 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 				q.Rule.Algorithm = alg
 				admitted, refused := uint64(0), 0
 				for range 300 {
-					w.ask("b", q, func(a Answer) {
+					w.ask("b", q, func(a Result) {
 						if a.Over {
 							refused++
 						} else {
@@ -96,12 +96,12 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 				}
 				w.cut = nil
 				w.run(5 * time.Second)
-				q.Op = Peek
+				q.Op = DryRun
 				most := admitted + 1
 				if alg == limit.TokenBucket || alg == limit.LeakyBucket {
 					most += admitted * 3 / 2 // the part's bucket drained at two fifths of the rate: see bounds.md
 				}
-				w.ask("b", q, func(a Answer) {
+				w.ask("b", q, func(a Result) {
 					if refused == 0 || a.Authority != Full || a.Before > most {
 						t.Errorf("policy %d, %v, %d hits a question: %d admitted, %d questions refused, and the count is %d (authority %d)", policy, alg, hits, admitted, refused, a.Before, a.Authority)
 					}
@@ -115,7 +115,7 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	w := newNetwork(t, 3, Options{MaxKeys: 1}, "a", "b", "c", "d", "e")
 	for i := range 5000 { // fill all tables
-		w.ask("b", ask(1000+i, 100, 365*24*time.Hour, 1), func(Answer) {})
+		w.ask("b", ask(1000+i, 100, 365*24*time.Hour, 1), func(Result) {})
 	}
 	side := func(id ring.ID) bool { return id == "a" || id == "b" }
 	w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
@@ -123,7 +123,7 @@ func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	q := ask(ownedBy(t, w.ring(), "a", 0), 1000, 365*24*time.Hour, 1)
 	admitted := uint64(0)
 	for range 3000 {
-		w.ask("b", q, func(a Answer) {
+		w.ask("b", q, func(a Result) {
 			if !a.Over {
 				admitted++
 			}
@@ -132,8 +132,8 @@ func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	}
 	w.cut = nil
 	w.run(5 * time.Second)
-	q.Op = Peek
-	w.ask("b", q, func(a Answer) {
+	q.Op = DryRun
+	w.ask("b", q, func(a Result) {
 		if a.Authority != Overflow || a.Before > admitted+50 {
 			t.Errorf("%d admitted, and the count is %d (authority %d)", admitted, a.Before, a.Authority)
 		}

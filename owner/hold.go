@@ -28,7 +28,7 @@ type holding struct {
 
 // holdLocked answers q, which another member owns, from what this one holds; false when the owner is to be asked. With
 // live only a lease that is there already counts.
-func (n *Node) holdLocked(s *shard, now int64, q *Question, live bool, a *Answer) bool {
+func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result) bool {
 	x := s.holdings[q.Key]
 	if q.Op == Refund && x != nil {
 		x.Hear(s.clock(now), &lease.Notice{What: lease.Lift, Window: math.MaxInt64})
@@ -69,7 +69,7 @@ func (n *Node) holdLocked(s *shard, now int64, q *Question, live bool, a *Answer
 }
 
 // begin makes a holding for q's key if there is reason for one.
-func (n *Node) begin(s *shard, now int64, q *Question) *holding {
+func (n *Node) begin(s *shard, now int64, q *Request) *holding {
 	switch mode := n.decree(q.Owner); {
 	case q.Mechanism == Approximate:
 	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != ByLease:
@@ -82,8 +82,8 @@ func (n *Node) begin(s *shard, now int64, q *Question) *holding {
 }
 
 // hold makes a holding for q's key; nil if there are too many.
-func (n *Node) hold(s *shard, q *Question) *holding {
-	if n.held.Add(1) > int64(n.options.MaxHoldings) {
+func (n *Node) hold(s *shard, q *Request) *holding {
+	if n.held.Add(1) > int64(n.options.MaxLeases) {
 		n.held.Add(-1)
 		s.counts.lease.NoRoom++
 		return nil
@@ -92,14 +92,14 @@ func (n *Node) hold(s *shard, q *Question) *holding {
 		s.holdings = map[Key]*holding{}
 	}
 	x := &holding{key: q.Key}
-	x.Salt = finish(q.Key[0] ^ n.options.Inst)
+	x.Salt = finish(q.Key[0] ^ n.options.BootID)
 	x.follow(q)
 	s.holdings[q.Key] = x
 	return x
 }
 
 // follow takes over what q's rule says.
-func (x *holding) follow(q *Question) {
+func (x *holding) follow(q *Request) {
 	x.owner, x.domain, x.rule, x.by = q.Owner, q.Domain, q.Rule, q.Mechanism
 	if q.Knobs != nil {
 		x.Knobs = *q.Knobs
@@ -130,7 +130,7 @@ func (n *Node) speak(urgent bool) {
 
 // heardHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
 // what frees up meanwhile, nothing is lost.
-func (n *Node) heardHot(s *shard, now int64, q *Question, a *Answer) {
+func (n *Node) heardHot(s *shard, now int64, q *Request, a *Result) {
 	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
 		return
 	}

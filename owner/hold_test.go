@@ -10,7 +10,7 @@ import (
 )
 
 // holderOf is a network in which a member that does not own q has a lease of it.
-func holderOf(t *testing.T, q Question, sum *tally) (w *network, holder, owner ring.ID) {
+func holderOf(t *testing.T, q Request, sum *tally) (w *network, holder, owner ring.ID) {
 	t.Helper()
 	w = newNetwork(t, 5, Options{}, "a", "b", "c")
 	owner = w.ring().At(w.ring().Owner(q.Owner)).ID
@@ -36,13 +36,13 @@ func TestUsageIsOneNumber(t *testing.T) {
 	q := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, q, &sum)
 	left := w.nodes[holder].Held(w.now)[0].Left
-	used := take(w.nodes[owner], w.now, q.op(Look)).After
+	used := take(w.nodes[owner], w.now, q.op(Read)).After
 	hot := w.nodes[owner].HotKeys(w.now)
 	if used != sum.admitted+left || len(hot) != 1 || hot[0].Used != used || hot[0].Lent < left {
 		t.Errorf("%d admitted and %d left are %d at the owner: %+v", sum.admitted, left, used, hot)
 	}
 	w.run(3 * time.Second) // what is idle comes back
-	if used := take(w.nodes[owner], w.now, q.op(Look)).After; used != sum.admitted {
+	if used := take(w.nodes[owner], w.now, q.op(Read)).After; used != sum.admitted {
 		t.Errorf("%d admitted are %d at the owner", sum.admitted, used)
 	}
 }
@@ -54,7 +54,7 @@ func TestLeaseOutlivesTheConnection(t *testing.T) {
 	w, holder, _ := holderOf(t, q, &sum)
 	n := w.nodes[holder]
 	left := n.Held(w.now)[0].Left
-	later := w.now + int64(n.options.Fence) + second
+	later := w.now + int64(n.options.OwnershipTTL) + second
 	for range left {
 		if a := take(n, later, q); a.Over || a.Path != Leased || a.Authority != Full {
 			t.Fatalf("%+v", a)
@@ -70,8 +70,8 @@ func TestLeasesEndWithTheClock(t *testing.T) {
 	var sum tally
 	q := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, q, &sum)
-	w.effects(holder, w.nodes[holder].Fence(w.now-second))
-	w.effects(owner, w.nodes[owner].Fence(w.now-second))
+	w.effects(holder, w.nodes[holder].ClockStepped(w.now-second))
+	w.effects(owner, w.nodes[owner].ClockStepped(w.now-second))
 	if held := w.nodes[holder].Held(w.now); held[0].Left != 0 {
 		t.Errorf("still held: %+v", held)
 	}
@@ -94,7 +94,7 @@ func TestRefundLiftsRefusals(t *testing.T) {
 	}
 	back := q.op(Refund)
 	back.Hits = 10
-	w.ask(owner, back, func(Answer) {})
+	w.ask(owner, back, func(Result) {})
 	w.run(50 * time.Millisecond)
 	for range 50 {
 		w.ask(holder, q, sum.count(&q))
@@ -113,9 +113,9 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	q.Knobs = &lease.Knobs{Reclaim: true, TTL: 2 * time.Second}
 	w, holder, owner := holderOf(t, q, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
-	before := take(w.nodes[owner], w.now, q.op(Look)).After
+	before := take(w.nodes[owner], w.now, q.op(Read)).After
 	w.run(4 * time.Second)
-	used, back := take(w.nodes[owner], w.now, q.op(Look)).After, w.nodes[owner].Facts(w.now).Lease.Reclaimed
+	used, back := take(w.nodes[owner], w.now, q.op(Read)).After, w.nodes[owner].Stats(w.now).Lease.Reclaimed
 	if back == 0 || used != before-back {
 		t.Errorf("%d of %d stand, %d came back", used, before, back)
 	}
@@ -137,7 +137,7 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	}{{lease.Knobs{}, 0}, {lease.Knobs{Audit: true}, 1}, {lease.Knobs{Audit: true, Slack: 5}, 1}} {
 		r.Knobs, r.Seq = c.knobs, r.Seq+1
 		fx := n.StepLease(t0, "b", 5, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}})
-		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name != "k=v" || fx.Audits[0].Reported != (c.knobs.Slack > 0)) {
+		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name != "k=v" || fx.Audits[0].IsReport != (c.knobs.Slack > 0)) {
 			t.Errorf("%+v: %+v", c.knobs, fx.Audits)
 		}
 	}
@@ -148,7 +148,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	var sum tally
 	q := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, q, &sum)
-	before := take(w.nodes[owner], w.now, q.op(Look)).After
+	before := take(w.nodes[owner], w.now, q.op(Read)).After
 	r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
 	m := lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}}
 	for _, c := range []struct {
@@ -160,7 +160,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 			t.Errorf("%+v: %+v", c, fx)
 		}
 	}
-	if after := take(w.nodes[owner], w.now, q.op(Look)).After; after != before {
+	if after := take(w.nodes[owner], w.now, q.op(Read)).After; after != before {
 		t.Errorf("%d were charged", after-before)
 	}
 	if _, ok := w.nodes[owner].serial.peers["x"]; ok {

@@ -121,7 +121,7 @@ func (n *Node) decreed(owner uint64, hot bool) bool {
 }
 
 // warm counts a question that this member decided on entry e, and says whether its key is hot.
-func (n *Node) warm(s *shard, now int64, q *Question, e *entry) bool {
+func (n *Node) warm(s *shard, now int64, q *Request, e *entry) bool {
 	if !n.options.NoHot {
 		n.countHeat(s, now, q, e)
 	}
@@ -129,7 +129,7 @@ func (n *Node) warm(s *shard, now int64, q *Question, e *entry) bool {
 	return n.decreed(q.Owner, e.heat&is == is)
 }
 
-func (n *Node) countHeat(s *shard, now int64, q *Question, e *entry) {
+func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
 	t := &s.temper
 	t.questions++
 	tick := uint16(now>>tickLength%31+1) << heatTick
@@ -251,7 +251,7 @@ type HotKey struct {
 	Hot                 bool
 	Since               int64 // when it became hot, Unix nanoseconds
 	Rule                limit.Rule
-	Knobs               lease.Knobs
+	LeaseConfig         lease.Knobs
 	Used, Lent          uint64 // hits that stand against the limit, and of these, hits that holders may not have spent
 	Splittable          bool   // the limit is large enough to be lent to all members
 	Holders             []lease.Line
@@ -260,7 +260,7 @@ type HotKey struct {
 func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 	y := HotKey{Key: k, Rate: rate, Since: s.temper.since[k]}
 	if m := s.names[k]; m != nil {
-		y.Domain, y.Name, y.Owner, y.Knobs = m.domain, m.name, m.owner, m.knobs
+		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
 	_, h := n.shard(k)
 	if e := s.tables[owned].find(h, k); e != nil {
@@ -269,7 +269,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
 	if b := s.books[k]; b != nil {
-		y.Hash, y.Rule, y.Knobs = b.owner, b.rule, b.knobs
+		y.Hash, y.Rule, y.LeaseConfig = b.owner, b.rule, b.knobs
 		y.Lent, y.Holders = b.Out(now), b.Holders(now)
 	}
 	y.Hot = n.hot(s, k, y.Hash)

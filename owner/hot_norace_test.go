@@ -28,9 +28,9 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 		w.nodes[id].Name(key(99), "shop", "api_key=2", "2", nil)
 	}
 	sum = tally{}
-	before := owner.Facts(w.now).Decided[Full]
+	before := owner.Stats(w.now).Decided[Full]
 	w.pour(q, 2000, 2*time.Second, &sum)
-	if reached := owner.Facts(w.now).Decided[Full] - before; reached > 2000 || sum.local < 2000 {
+	if reached := owner.Stats(w.now).Decided[Full] - before; reached > 2000 || sum.local < 2000 {
 		t.Errorf("%d of 4000 questions reached the owner, a third of which it was asked itself: %+v", reached, sum)
 	}
 	if hot = owner.HotKeys(w.now); hot[0].Name != "api_key=1" || hot[0].Owner != "1" {
@@ -58,7 +58,7 @@ func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 		q := ask(1, 5000, time.Second, 1)
 		asked := func() (n uint64) {
 			for _, m := range w.nodes {
-				n += m.Facts(w.now).Asked
+				n += m.Stats(w.now).Asked
 			}
 			return n
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // pour asks everybody in turn for hits on q, perSecond times, for d.
-func (w *network) pour(q Question, perSecond int, d time.Duration, sum *tally) {
+func (w *network) pour(q Request, perSecond int, d time.Duration, sum *tally) {
 	ids := w.ids()
 	step := 2 * milli
 	due := 0.0
@@ -52,7 +52,7 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)
 	}
-	if used := take(n, w.now, q.op(Look)).After; used == 0 {
+	if used := take(n, w.now, q.op(Read)).After; used == 0 {
 		t.Fatal("nothing is charged")
 	}
 	copies := n.Flush(w.now)
@@ -74,14 +74,14 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 func TestHeatAllocatesNothing(t *testing.T) {
 	n := alone(Options{HotRate: 100})
 	now := t0
-	qs := make([]Question, 64)
+	qs := make([]Request, 64)
 	for i := range qs {
 		qs[i] = ask(i, 1<<30, time.Hour, 1)
 	}
 	i := 0
 	decide := func() {
 		now += 10_000
-		n.Take(now, &qs[i%len(qs)])
+		n.Decide(now, &qs[i%len(qs)])
 		i++
 	}
 	for range 1000 {
@@ -100,7 +100,7 @@ func BenchmarkHeat(b *testing.B) {
 	}{{"off", Options{NoHot: true}}, {"cold", Options{HotRate: 1e9}}, {"hot", Options{HotRate: 10}}} {
 		b.Run(c.name, func(b *testing.B) {
 			n := alone(c.o)
-			qs := make([]Question, 64)
+			qs := make([]Request, 64)
 			for i := range qs {
 				qs[i] = ask(i, 1<<30, time.Hour, 1)
 			}
@@ -108,7 +108,7 @@ func BenchmarkHeat(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now += 1000
-				n.Take(now, &qs[i&63])
+				n.Decide(now, &qs[i&63])
 				i++
 			}
 		})
@@ -118,7 +118,7 @@ func BenchmarkHeat(b *testing.B) {
 			b.Run(map[bool]string{true: "off", false: "on"}[off], func(b *testing.B) {
 				n := member(Options{Self: "a", NoHot: off}, t0, "a", "b")
 				r := ringOf("a", "b")
-				var qs [4096]Question
+				var qs [4096]Request
 				for i, k := 0, 0; i < len(qs); i, k = i+1, k+1 {
 					k = ownedBy(b, r, "b", k)
 					qs[i] = ask(k, 100, time.Hour, 1)
@@ -126,7 +126,7 @@ func BenchmarkHeat(b *testing.B) {
 				i := 0
 				b.ReportAllocs()
 				for b.Loop() {
-					n.Take(t0, &qs[i&4095])
+					n.Decide(t0, &qs[i&4095])
 					i++
 				}
 			})

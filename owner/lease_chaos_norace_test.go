@@ -60,7 +60,7 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 		load := func(times int) {
 			for range times {
 				ids := w.ids()
-				w.ask(ids[min(w.rnd.IntN(len(ids)), w.rnd.IntN(len(ids)))], q, func(a Answer) {
+				w.ask(ids[min(w.rnd.IntN(len(ids)), w.rnd.IntN(len(ids)))], q, func(a Result) {
 					if !a.Over && a.Path != Fallback {
 						sum.add(w.now, 1)
 					}
@@ -140,7 +140,7 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 		load := func(times int) {
 			for range times {
 				ids := w.ids()
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Answer) {
+				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
 					if !a.Over && a.Path != Fallback {
 						at = append(at, w.now)
 					}

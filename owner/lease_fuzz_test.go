@@ -54,10 +54,10 @@ func FuzzStepLease(f *testing.F) {
 			}
 		}
 		q := ask(0, 1000, time.Hour, 0)
-		if used := take(n, now, q.op(Look)).After; used < taken {
+		if used := take(n, now, q.op(Read)).After; used < taken {
 			t.Errorf("%d stand against the limit after %d were taken", used, taken)
 		}
-		if l := n.Facts(now).Lease; l.Credited > l.Lent {
+		if l := n.Stats(now).Lease; l.Credited > l.Lent {
 			t.Errorf("%d came back of %d", l.Credited, l.Lent)
 		}
 	})

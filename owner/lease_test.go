@@ -15,7 +15,7 @@ func many(n int) (ids []ring.ID) {
 }
 
 // leased is a question of a rule that says lease.
-func leased(i int, lim uint32, window time.Duration) Question {
+func leased(i int, lim uint32, window time.Duration) Request {
 	q := ask(i, lim, window, 1)
 	q.Mechanism = ByLease
 	return q
@@ -26,8 +26,8 @@ type tally struct {
 	admitted, asked, local, fallback uint64
 }
 
-func (c *tally) count(q *Question) func(Answer) {
-	return func(a Answer) {
+func (c *tally) count(q *Request) func(Result) {
+	return func(a Result) {
 		c.asked++
 		if a.Path == Leased {
 			c.local++
@@ -42,9 +42,9 @@ func (c *tally) count(q *Question) func(Answer) {
 }
 
 // facts sums up what all members know of leases.
-func facts(w *network) (f LeaseFacts) {
+func facts(w *network) (f LeaseStats) {
 	for id, n := range w.nodes {
-		g := n.Facts(w.clock(id)).Lease
+		g := n.Stats(w.clock(id)).Lease
 		f.add(&g)
 		f.Outstanding += g.Outstanding
 	}

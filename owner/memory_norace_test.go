@@ -51,8 +51,8 @@ func TestMemoryPerKey(t *testing.T) {
 		before := resident(t)
 		n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 		for i := range keys {
-			q := Question{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
-			n.Take(t0, &q)
+			q := Request{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+			n.Decide(t0, &q)
 		}
 		grown := resident(t)
 		slots := 0
@@ -63,8 +63,8 @@ func TestMemoryPerKey(t *testing.T) {
 		gc := collection()
 		t.Logf("%d keys: %.1f bytes of table and %.1f of RSS a key; a collection takes %v of CPU",
 			keys, each, float64(grown-before)/float64(keys), gc)
-		if n.Facts(t0).Keys != keys || each > 68 {
-			t.Errorf("%d keys, %.1f bytes each", n.Facts(t0).Keys, each)
+		if n.Stats(t0).Keys != keys || each > 68 {
+			t.Errorf("%d keys, %.1f bytes each", n.Stats(t0).Keys, each)
 		}
 		runtime.KeepAlive(n)
 	}
@@ -106,11 +106,11 @@ func TestExpiryInSteps(t *testing.T) {
 	const keys = 200_000
 	n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 	for i := range keys {
-		q := Question{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
-		n.Take(t0, &q)
+		q := Request{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+		n.Decide(t0, &q)
 	}
 	ticks, later := 0, t0+int64(time.Hour)+int64(time.Second)
-	for ; n.Facts(later).Keys > 0 && ticks < 100; ticks++ {
+	for ; n.Stats(later).Keys > 0 && ticks < 100; ticks++ {
 		n.Tick(later)
 	}
 	t.Logf("%d keys are gone after %d ticks", keys, ticks)

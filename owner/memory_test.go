@@ -58,7 +58,7 @@ func TestCountsBeyondAnEntry(t *testing.T) {
 		if a := take(n, t0, q.op(Refund)); a.After != 3<<32-6-1<<33 {
 			t.Errorf("%v: after the refund %+v", window, a)
 		}
-		if a := take(n, t0+int64(window), q.op(Peek)); a.Before != 0 {
+		if a := take(n, t0+int64(window), q.op(DryRun)); a.Before != 0 {
 			t.Errorf("%v: in the next window %+v", window, a)
 		}
 	}

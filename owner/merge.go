@@ -82,7 +82,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 		e.note, e.epoch = c.Owner, 0
 		e.setIncomplete()
 	}
-	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
+	h := hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
 	if e != nil {
 		e = s.recallMine(&h, e)
 	}
@@ -131,7 +131,7 @@ func (s *shard) recallMine(h *hit, e *entry) *entry {
 func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
 	if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
 		if s.view.copies { // the heir is to know, too
-			n.indebt(s, e, &Question{Key: e.key, Rule: r}, 0)
+			n.indebt(s, e, &Request{Key: e.key, Rule: r}, 0)
 		}
 		return
 	}

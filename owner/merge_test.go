@@ -14,7 +14,7 @@ import (
 func TestTokensComeOnDemand(t *testing.T) {
 	w := newNetwork(t, 2, Options{}, "a")
 	for i := range 40 {
-		w.ask("a", ask(i, 10, time.Hour, 6), func(Answer) {})
+		w.ask("a", ask(i, 10, time.Hour, 6), func(Result) {})
 	}
 	w.still = true
 	w.boot("b", handoff.Joining)
@@ -25,7 +25,7 @@ func TestTokensComeOnDemand(t *testing.T) {
 	w.run(50 * time.Millisecond)
 	moved := 0
 	for i := range 80 { // the last forty were never charged
-		w.ask("b", ask(i, 10, time.Hour, 1), func(a Answer) {
+		w.ask("b", ask(i, 10, time.Hour, 1), func(a Result) {
 			want := uint64(6)
 			if i >= 40 {
 				want = 0
@@ -59,12 +59,12 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 	w.adopt()
 	w.cut = func(_, _ ring.ID) bool { return true }
 	q := ask(ownedBy(t, w.ring(), "b", 0), 10, time.Hour, 1)
-	w.ask("b", q, func(a Answer) {
+	w.ask("b", q, func(a Result) {
 		if a.Authority != Share {
 			t.Errorf("%+v", a)
 		}
 	})
-	if f := w.nodes["b"].Facts(w.now); f.Waiting != 0 {
+	if f := w.nodes["b"].Stats(w.now); f.Waiting != 0 {
 		t.Errorf("%+v", f)
 	}
 }
@@ -72,7 +72,7 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 // pairOf is a member "a" alone on the ring with full right, that knows "b", and a message to it.
 func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects) {
 	t.Helper()
-	o.Self, o.Inst = "a", 0x101
+	o.Self, o.BootID = "a", 0x101
 	n := New(o)
 	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", Inst: 0x101}}), handoff.Standing{NRef: 1, Joined: true, Peers: []handoff.Peer{{ID: "b", Inst: 0x201}}})
 	return n, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects {
@@ -80,7 +80,7 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.Kind, cs 
 	}
 }
 
-func counterOf(q Question, slots ...limit.Slot) handoff.Counter {
+func counterOf(q Request, slots ...limit.Slot) handoff.Counter {
 	return handoff.Counter{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
 }
 
@@ -111,10 +111,10 @@ func TestMergedSlots(t *testing.T) {
 		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.Got || fx.Out[0].Msg.Seq != 1 {
 			t.Errorf("%s: %+v", c.name, fx.Out)
 		}
-		if a := take(n, t0+1, q.op(Peek)); a.Before != c.want || a.Reset > time.Minute {
+		if a := take(n, t0+1, q.op(DryRun)); a.Before != c.want || a.Reset > time.Minute {
 			t.Errorf("%s: %+v, want %d", c.name, a, c.want)
 		}
-		if f := n.Facts(t0); f.SlotsRefused != c.refused {
+		if f := n.Stats(t0); f.SlotsRefused != c.refused {
 			t.Errorf("%s: %d refused", c.name, f.SlotsRefused)
 		}
 	}
@@ -148,21 +148,21 @@ func TestRefusedCounters(t *testing.T) {
 	send(t0, handoff.Chunk, bad...)
 	n.Step(t0, "b", 0x203, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
 	n.Step(t0, "x", 0x201, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
-	if f := n.Facts(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
+	if f := n.Stats(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
 		t.Errorf("%+v", f)
 	}
 	for i := range 10 {
 		send(t0, handoff.Replica, counterOf(ask(i, 100, time.Minute, 0), slot))
 	}
 	// Twice MaxKeys find a place; the others are counted by the sketch, and not forgotten.
-	if f := n.Facts(t0); f.Replicas != 8 || f.CopiesDropped != 2 || f.OverflowKeys != 2 {
+	if f := n.Stats(t0); f.Replicas != 8 || f.CopiesDropped != 2 || f.OverflowKeys != 2 {
 		t.Errorf("%+v", f)
 	}
 	for i := range 10 {
 		q := ask(i, 100, time.Minute, 0)
-		q.Op = Peek
+		q.Op = DryRun
 		s, h := n.shard(q.Key)
-		if est := s.over.estimate(&hit{Question: &q, now: t0, hash: h, kind: owned, rule: q.Rule}); s.tables[owned].find(h, q.Key) == nil && est != 7 {
+		if est := s.over.estimate(&hit{Request: &q, now: t0, hash: h, kind: owned, rule: q.Rule}); s.tables[owned].find(h, q.Key) == nil && est != 7 {
 			t.Errorf("key %d: the sketch counts %d of 7", i, est)
 		}
 	}
@@ -185,12 +185,12 @@ func TestLateConfirmation(t *testing.T) {
 		n.Step(w.now, o.To, w.insts[o.To]|1, &handoff.Msg{Kind: handoff.Got, Seq: o.Msg.Seq})
 	}
 	got(second)
-	if f := n.Facts(w.now); f.UnreplicatedIn != 0 {
+	if f := n.Stats(w.now); f.UnreplicatedIn != 0 {
 		t.Fatalf("%+v", f)
 	}
 	take(n, w.now, q)
 	got(first)
-	if f := n.Facts(w.now); f.UnreplicatedIn != 5 {
+	if f := n.Stats(w.now); f.UnreplicatedIn != 5 {
 		t.Errorf("%+v", f)
 	}
 }
@@ -207,7 +207,7 @@ func TestShareWithoutRoom(t *testing.T) {
 		if a := n.Degrade(t0, &q); a.Over {
 			t.Fatalf("%v: %+v", alg, a)
 		}
-		if f := n.Facts(t0); f.ShareUntold != 4 {
+		if f := n.Stats(t0); f.ShareUntold != 4 {
 			t.Errorf("%v: %+v", alg, f)
 		}
 		if a := take(n, t0, q); a.Before != 4 || a.Over {

@@ -27,7 +27,7 @@ type network struct {
 	nref   int
 	queue  []envelope
 	order  []ring.ID // of nodes, as last asked for
-	done   map[ring.ID]map[uint64]Answer
+	done   map[ring.ID]map[uint64]Result
 	cut    func(from, to ring.ID) bool
 	seen   [handoff.Sealed + 1]int // messages by kind, and
 	given  int                     // keys of which the token came alone
@@ -50,7 +50,7 @@ type envelope struct {
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Answer{}, skew: map[ring.ID]int64{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
 	for _, id := range ids {
 		w.boot(id, handoff.Active)
 	}
@@ -69,8 +69,8 @@ func (w *network) boot(id ring.ID, st handoff.State) {
 	w.boots += 0x100
 	w.insts[id] = w.boots
 	o := w.o
-	o.Self, o.Inst, o.Seed = id, w.insts[id]|1, [2]uint64{7, uint64(len(w.insts))}
-	w.nodes[id], w.states[id], w.done[id] = New(o), st, map[uint64]Answer{}
+	o.Self, o.BootID, o.Seed = id, w.insts[id]|1, [2]uint64{7, uint64(len(w.insts))}
+	w.nodes[id], w.states[id], w.done[id] = New(o), st, map[uint64]Result{}
 }
 
 func (w *network) ids() (ids []ring.ID) {
@@ -132,7 +132,7 @@ func (w *network) effects(id ring.ID, fx Effects) {
 		if _, twice := w.done[id][d.Ticket]; twice {
 			w.t.Fatalf("ticket %d of %s is resolved twice", d.Ticket, id)
 		}
-		w.done[id][d.Ticket] = d.Answer
+		w.done[id][d.Ticket] = d.Result
 	}
 }
 
@@ -208,30 +208,30 @@ type pending struct {
 	at     ring.ID // asked there
 	by     ring.ID // and waiting there
 	ticket uint64
-	q      Question
+	q      Request
 	hops   int
 	until  int64
 }
 
 // ask asks member at; the answer may come later. decided gets it.
-func (w *network) ask(at ring.ID, q Question, decided func(Answer)) {
-	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Take(w.clock(at), &q), decided)
+func (w *network) ask(at ring.ID, q Request, decided func(Result)) {
+	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Decide(w.clock(at), &q), decided)
 }
 
-func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
-	for a.Kind == Ask && a.Member != "" && p.hops < 3 {
+func (w *network) follow(p *pending, a Result, decided func(Result)) {
+	for a.Kind == Forward && a.Member != "" && p.hops < 3 {
 		p.hops++
 		n := w.nodes[a.Member]
 		if n == nil || w.cut != nil && (w.cut(p.at, a.Member) || w.cut(a.Member, p.at)) {
 			break
 		}
-		as := make([]Answer, 1)
+		as := make([]Result, 1)
 		p.by = a.Member
-		n.Serve(w.clock(a.Member), p.at, false, []Question{p.q}, as)
+		n.Serve(w.clock(a.Member), p.at, false, []Request{p.q}, as)
 		a = as[0]
 		w.observe(p, &a)
 	}
-	if a.Kind == Wait {
+	if a.Kind == Pending {
 		p.ticket = a.Ticket
 		w.wait(p, decided)
 		return
@@ -243,7 +243,7 @@ func (w *network) follow(p *pending, a Answer, decided func(Answer)) {
 }
 
 // observe lets who asked learn from another member's answer.
-func (w *network) observe(p *pending, a *Answer) {
+func (w *network) observe(p *pending, a *Result) {
 	if p.by != p.at && a.Kind == Decided {
 		w.nodes[p.at].Observe(w.clock(p.at), &p.q, a)
 	}
@@ -257,7 +257,7 @@ func b2i(b bool) int {
 }
 
 // wait steps on until the ticket is resolved, or the question's time is over.
-func (w *network) wait(p *pending, decided func(Answer)) {
+func (w *network) wait(p *pending, decided func(Result)) {
 	for i := 0; ; i++ {
 		if a, ok := w.done[p.by][p.ticket]; ok {
 			delete(w.done[p.by], p.ticket)

@@ -46,7 +46,7 @@ type Node struct {
 func New(o Options) *Node {
 	o = o.withDefaults()
 	n := &Node{options: o}
-	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, Inst: o.Inst, Own: o.Fence, Fence: o.Takeover, Policy: o.Policy})
+	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, Inst: o.BootID, Own: o.OwnershipTTL, Fence: o.TakeoverDelay, Policy: o.Policy})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
 	n.serial.copier = copier{batches: map[uint64]*batch{}, heard: map[ring.ID]int64{}}
 	for k := range kinds {
@@ -55,7 +55,7 @@ func New(o Options) *Node {
 	n.ledgers[owned] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
 	n.ledgers[denied].max = int64(o.DenyCache)
 	n.copies.max = int64(2 * o.MaxKeys)
-	n.over.seed = o.Shared
+	n.over.seed = o.SketchSeed
 	n.SetLoad(defaultCapacity, false)
 	n.heat.heavy.Store(math.Float64bits(heavyRate))
 	n.records.pages.Store(int64(3 * o.MaxKeys / pageRecords))
@@ -63,7 +63,7 @@ func New(o Options) *Node {
 	n.records.quota = int64(3*o.DomainQuota + shards*pageRecords/2)
 	for i := range n.shards {
 		s := &n.shards[i]
-		s.view, s.inst = n.serial.view, o.Inst
+		s.view, s.inst = n.serial.view, o.BootID
 		s.slab.pool, s.over = &n.records, &n.over
 		for k := range s.tables {
 			t := &s.tables[k]
@@ -78,10 +78,10 @@ func (n *Node) shard(k Key) (*shard, uint64) {
 	return &n.shards[h>>(64-shardBits)], h
 }
 
-// Take answers one question: it decides what this member holds and names the owner of the rest. An answer that has to
+// Decide answers one question: it decides what this member holds and names the owner of the rest. An answer that has to
 // wait, for the key's token or for copies of what was charged, comes in the Effects of a later call, under its ticket.
-func (n *Node) Take(now int64, q *Question) Answer {
-	var a Answer
+func (n *Node) Decide(now int64, q *Request) Result {
+	var a Result
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	if !n.cachedLocked(s, h, now, q, &a) {
@@ -91,14 +91,14 @@ func (n *Node) Take(now int64, q *Question) Answer {
 	return a
 }
 
-// TakeAll answers all questions of one request, in order; two on one key are two hits in a row. What others own gets
+// DecideAll answers all questions of one request, in order; two on one key are two hits in a row. What others own gets
 // Kind Ask.
 //
 // With stop, one question that would go over its limit keeps the others from being charged: then only those that would
 // go over are charged, and the others answered as by Look. That is exact when this member decides all keys. If it does
 // not, nothing is charged and every answer is Ask, with this member itself for what it owns: the caller asks all owners
 // with Peek, rewrites the questions with Stop, and asks again.
-func (n *Node) TakeAll(now int64, stop bool, qs []Question, as []Answer) {
+func (n *Node) DecideAll(now int64, stop bool, qs []Request, as []Result) {
 	as = as[:len(qs)]
 	cached := n.cachedAll(now, qs, as)
 	switch {
@@ -117,7 +117,7 @@ func (n *Node) TakeAll(now int64, stop bool, qs []Question, as []Answer) {
 
 // Serve answers a group of questions that another member asks this one as the owner. What this member does not decide
 // with full authority gets Kind Ask: not owned, or not trusted to be owned. With stop, one such question makes all Ask.
-func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Question, as []Answer) {
+func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Request, as []Result) {
 	as = as[:len(qs)]
 	if stop {
 		n.stopAll(now, true, qs, as)
@@ -125,7 +125,7 @@ func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Question, as []Answer
 	}
 	for i := range qs {
 		q, a := &qs[i], &as[i]
-		*a = Answer{}
+		*a = Result{}
 		s, h := n.shard(q.Key)
 		s.mu.Lock()
 		n.takeLocked(s, h, now, q, true, a)
@@ -134,7 +134,7 @@ func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Question, as []Answer
 }
 
 // take answers q into a, which is empty.
-func (n *Node) take(now int64, q *Question, a *Answer) {
+func (n *Node) take(now int64, q *Request, a *Result) {
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	n.takeLocked(s, h, now, q, false, a)
@@ -147,7 +147,7 @@ func (n *Node) right(now int64, v *view) (r handoff.Right, num, den uint32) {
 	if v.alone && v.Joined() {
 		return handoff.Full, 1, 1
 	}
-	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.Fence) {
+	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.OwnershipTTL) {
 		return handoff.None, 0, 1
 	}
 	return v.Reach(now)
@@ -155,12 +155,12 @@ func (n *Node) right(now int64, v *view) (r handoff.Right, num, den uint32) {
 
 // takeLocked answers q, whose shard is s, locked, and whose hash is h. A question that was served gets no answer from
 // this member's share.
-func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool, a *Answer) {
+func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool, a *Result) {
 	v := s.view
 	right, num, den := n.right(now, v)
 	if right == handoff.None {
 		// What was lent is charged, and valid by itself.
-		if a.Kind = Ask; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
+		if a.Kind = Forward; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
 			n.shareLocked(s, h, now, q, a)
 		}
 		return
@@ -170,13 +170,13 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Question, serve bool
 		switch hold := v.Hold(q.Owner, e.gained(q.Owner)); hold.Reason {
 		case handoff.Other:
 			if serve || !n.holdLocked(s, now, q, false, a) {
-				a.Kind, a.Member = Ask, hold.Member
+				a.Kind, a.Member = Forward, hold.Member
 				s.counts.asked++
 			}
 			return
 		case handoff.Unsealed:
 			if v.old[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
-				a.Kind, a.Member = Ask, hold.Member
+				a.Kind, a.Member = Forward, hold.Member
 				s.counts.asked++
 				return
 			}
@@ -231,8 +231,8 @@ func drain(width uint64, limit uint32) uint64 { return (width-1)/uint64(max(1, l
 
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
-func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry, p part, ticket uint64, a *Answer) {
-	ht := hit{Question: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
+func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry, p part, ticket uint64, a *Result) {
+	ht := hit{Request: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
 	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
 		ht.part = true
 		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
@@ -246,15 +246,15 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Question, e *entry
 	if len(s.books) > 0 {
 		n.heed(s, &ht, e, a)
 	}
-	if s.view.copies && ht.Op != Peek && ht.Op != Look && !overflow && !ht.spared && e != nil {
+	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.spared && e != nil {
 		n.owe(s, &ht, e, ticket, a)
 	}
 }
 
 // charge decides h, whose token is here, and charges it to e, or to an entry that it makes. overflow says that a sketch
 // has counted it.
-func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry, overflow bool) {
-	r := ht.Question.Rule
+func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Result) (_ *entry, overflow bool) {
+	r := ht.Request.Rule
 	if s.tables[shared].n > 0 || s.over.live.Load() > 0 {
 		ht.extra = s.unabsorbed(ht)
 	}
@@ -295,14 +295,14 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Answer) (_ *entry,
 
 // own marks e as this member's.
 func (s *shard) own(h *hit, e *entry) {
-	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Question.Rule.Limit)
-	s.reshape(e, h.Question.Rule)
+	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Request.Rule.Limit)
+	s.reshape(e, h.Request.Rule)
 	s.tables[owned].adopt(e)
 }
 
 // mourn charges the key of h, whose counts were lost at that time, for what is not known of it.
 func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
-	r := h.Question.Rule
+	r := h.Request.Rule
 	if !n.options.ProRata {
 		if h.charges() && r.Index(at) == r.Index(h.now) {
 			s.peaks[crashPeak].push(h.now, r.End(r.Index(h.now)), uint64(r.Depth()))
@@ -351,7 +351,7 @@ func (n *Node) mournGiven(s *shard, now int64, e *entry, t *handoff.Transfer) {
 func (n *Node) mournEntry(s *shard, now int64, e *entry) {
 	if at, lost := s.view.Lost(e.note); lost {
 		r := s.rule(e)
-		n.mourn(s, &hit{Question: &Question{Key: e.key, Owner: e.note, Rule: r}, now: now, kind: owned, rule: r}, e, at)
+		n.mourn(s, &hit{Request: &Request{Key: e.key, Owner: e.note, Rule: r}, now: now, kind: owned, rule: r}, e, at)
 	}
 }
 
@@ -361,7 +361,7 @@ func (n *Node) note(s *shard, h *hit, end int64) {
 	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
 		return
 	}
-	r := h.Question.Rule
+	r := h.Request.Rule
 	if missing := v.NRef() - v.Ring().Len(); missing > 0 && h.rule.Limit == r.Limit {
 		// They may have their part of the limit on a ring of their own.
 		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
@@ -379,12 +379,12 @@ func (n *Node) note(s *shard, h *hit, end int64) {
 		s.peaks[movedPeak].push(h.now, end, uint64(r.Depth()))
 	}
 	if crashed {
-		s.peaks[crashPeak].push(h.now, end, tolerance(h.Question))
+		s.peaks[crashPeak].push(h.now, end, tolerance(h.Request))
 	}
 }
 
 // involved is the shards of qs as a mask.
-func (n *Node) involved(qs []Question) (mask uint64) {
+func (n *Node) involved(qs []Request) (mask uint64) {
 	for i := range qs {
 		_, h := n.shard(qs[i].Key)
 		mask |= 1 << (h >> (64 - shardBits))

@@ -33,14 +33,14 @@ func TestTakeCounts(t *testing.T) {
 func TestPeekLookAndRefund(t *testing.T) {
 	n := alone(Options{})
 	q := ask(1, 10, time.Minute, 4)
-	if a := take(n, t0, q.op(Peek)); a.After != 4 || a.Remaining != 6 || n.Facts(t0).Keys != 0 {
+	if a := take(n, t0, q.op(DryRun)); a.After != 4 || a.Remaining != 6 || n.Stats(t0).Keys != 0 {
 		t.Errorf("peek at nothing: %+v", a)
 	}
 	take(n, t0, q)
-	if a := take(n, t0, q.op(Peek)); a.Before != 4 || a.After != 8 {
+	if a := take(n, t0, q.op(DryRun)); a.Before != 4 || a.After != 8 {
 		t.Errorf("peek: %+v", a)
 	}
-	if a := take(n, t0, ask(1, 10, time.Minute, 7).op(Look)); a.After != 4 || a.Before != a.After-7 || a.Over || a.Remaining != 6 {
+	if a := take(n, t0, ask(1, 10, time.Minute, 7).op(Read)); a.After != 4 || a.Before != a.After-7 || a.Over || a.Remaining != 6 {
 		t.Errorf("look: %+v", a)
 	}
 	if a := take(n, t0, ask(1, 10, time.Minute, 9).op(Refund)); a.Before != 4 || a.After != 0 || a.Over {
@@ -49,7 +49,7 @@ func TestPeekLookAndRefund(t *testing.T) {
 	if a := take(n, t0, q); a.Before != 0 {
 		t.Errorf("take after the refund: %+v", a)
 	}
-	if a := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); a.After != 0 || a.Over || n.Facts(t0).RefundsDropped != 0 {
+	if a := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); a.After != 0 || a.Over || n.Stats(t0).RefundsDropped != 0 {
 		t.Errorf("refund of nothing: %+v", a)
 	}
 }
@@ -73,12 +73,12 @@ func TestOthersAreAsked(t *testing.T) {
 	for i := range 300 {
 		q := ask(i, 10, time.Minute, 1)
 		want := r.At(r.Owner(q.Owner)).ID
-		a := n.Take(t0, &q)
-		if mine := want == "b"; mine != (a.Kind == Decided) || !mine && (a.Kind != Ask || a.Member != want) {
+		a := n.Decide(t0, &q)
+		if mine := want == "b"; mine != (a.Kind == Decided) || !mine && (a.Kind != Forward || a.Member != want) {
 			t.Fatalf("key %d of %s: %+v", i, want, a)
 		}
-		as := make([]Answer, 1)
-		n.Serve(t0, "a", false, []Question{q}, as)
+		as := make([]Result, 1)
+		n.Serve(t0, "a", false, []Request{q}, as)
 		if (want == "b") != (as[0].Kind == Decided) {
 			t.Fatalf("key %d of %s served: %+v", i, want, as[0])
 		}
@@ -92,7 +92,7 @@ func TestChargesOutlastOwnership(t *testing.T) {
 	i := ownedBy(t, two, "b", 0)
 	take(n, t0, ask(i, 10, time.Hour, 10))
 	move(n, t0+second, "a", "b")
-	if a := take(n, t0+second, ask(i, 10, time.Hour, 1)); a.Kind != Ask || a.Member != "b" {
+	if a := take(n, t0+second, ask(i, 10, time.Hour, 1)); a.Kind != Forward || a.Member != "b" {
 		t.Fatalf("moved: %+v", a)
 	}
 	move(n, t0+2*second, "a")
@@ -104,8 +104,8 @@ func TestChargesOutlastOwnership(t *testing.T) {
 func TestRepeatedQuestionsAreHitsInARow(t *testing.T) {
 	n := alone(Options{})
 	q := ask(1, 3, time.Minute, 1)
-	as := make([]Answer, 2)
-	n.TakeAll(t0, false, []Question{q, q}, as)
+	as := make([]Result, 2)
+	n.DecideAll(t0, false, []Request{q, q}, as)
 	if as[0].Remaining != 2 || as[1].Remaining != 1 {
 		t.Errorf("%+v", as)
 	}
@@ -140,9 +140,9 @@ func TestPauseFencesTheOwner(t *testing.T) {
 	if a := take(n, now, ask(i, 10, time.Hour, 2)); !a.Over {
 		t.Errorf("paused, share spent: %+v", a)
 	}
-	as := make([]Answer, 1)
-	n.Serve(now, "b", false, []Question{ask(i, 10, time.Hour, 2)}, as)
-	if as[0].Kind != Ask || as[0].Member != "" {
+	as := make([]Result, 1)
+	n.Serve(now, "b", false, []Request{ask(i, 10, time.Hour, 2)}, as)
+	if as[0].Kind != Forward || as[0].Member != "" {
 		t.Errorf("paused, asked as the owner: %+v", as[0])
 	}
 	n.Tick(now)
@@ -150,7 +150,7 @@ func TestPauseFencesTheOwner(t *testing.T) {
 	if a := take(n, now, ask(i, 10, time.Hour, 1)); a.Authority != Full || a.Before != 4 {
 		t.Errorf("awake: %+v", a)
 	}
-	if f := n.Facts(now); f.Share != 2 || f.Admitted[Share] != 2 {
+	if f := n.Stats(now); f.Share != 2 || f.Admitted[Share] != 2 {
 		t.Errorf("facts: %+v", f)
 	}
 }
@@ -189,14 +189,14 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	r := ringOf("a", "b")
 	mine, theirs := ownedBy(t, r, "a", 0), ownedBy(t, r, "b", 0)
 	q, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(FailClosed)
-	qs := []Question{q, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), q}
-	as := make([]Answer, len(qs))
-	seen := Answer{Kind: Decided}
+	qs := []Request{q, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), q}
+	as := make([]Result, len(qs))
+	seen := Result{Kind: Decided}
 	for name, f := range map[string]func(){
-		"Take":          func() { n.Take(t0, &q) },
-		"Take, asked":   func() { n.Take(t0, &other) },
-		"TakeAll":       func() { n.TakeAll(t0, false, qs, as) },
-		"TakeAll, stop": func() { n.TakeAll(t0, true, qs, as) },
+		"Take":          func() { n.Decide(t0, &q) },
+		"Take, asked":   func() { n.Decide(t0, &other) },
+		"TakeAll":       func() { n.DecideAll(t0, false, qs, as) },
+		"TakeAll, stop": func() { n.DecideAll(t0, true, qs, as) },
 		"Serve":         func() { n.Serve(t0, "b", false, qs, as) },
 		"Serve, stop":   func() { n.Serve(t0, "b", true, qs, as) },
 		"Degrade":       func() { n.Degrade(t0, &q) },
@@ -215,10 +215,10 @@ func TestChargesWithCopiesAllocateNothing(t *testing.T) {
 	q := ask(ownedBy(t, w.ring(), "a", 0), 4e9, time.Hour, 1)
 	log := ask(ownedBy(t, w.ring(), "a", 100), 4e9, time.Hour, 1)
 	log.Rule.Algorithm = limit.TokenBucket
-	for _, q := range []*Question{&q, &log} {
-		n.Take(w.now, q)
+	for _, q := range []*Request{&q, &log} {
+		n.Decide(w.now, q)
 		if got := testing.AllocsPerRun(100, func() {
-			if a := n.Take(w.now, q); a.Kind != Decided || a.Authority != Full {
+			if a := n.Decide(w.now, q); a.Kind != Decided || a.Authority != Full {
 				t.Fatalf("%+v", a)
 			}
 		}); got != 0 {
@@ -231,14 +231,14 @@ func TestChargesWithCopiesAllocateNothing(t *testing.T) {
 func BenchmarkTakeWithCopies(b *testing.B) {
 	w := newNetwork(b, 1, Options{}, "a", "b")
 	n := w.nodes["a"]
-	var qs []Question
+	var qs []Request
 	for i := range 1000 {
 		qs = append(qs, ask(ownedBy(b, w.ring(), "a", i*10), 1e6, time.Minute, 1))
 	}
 	w.queue = nil
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		n.Take(w.now, &qs[i%len(qs)])
+		n.Decide(w.now, &qs[i%len(qs)])
 		if i%5000 == 4999 { // as at a million decisions a second
 			fx := n.Flush(w.now)
 			for _, o := range fx.Out {
@@ -281,7 +281,7 @@ func BenchmarkMove(b *testing.B) {
 	n := w.nodes["a"]
 	for i := range keys {
 		q := ask(i, 100, time.Hour, 1)
-		n.Take(w.now, &q)
+		n.Decide(w.now, &q)
 	}
 	w.boot("b", handoff.Active)
 	to, into := w.ring(), w.nodes["b"]
@@ -325,14 +325,14 @@ func BenchmarkMove(b *testing.B) {
 
 func BenchmarkTake(b *testing.B) {
 	n := member(Options{Self: "a", Seed: [2]uint64{1, 2}}, t0, "a", "b", "c")
-	var qs []Question
+	var qs []Request
 	for i := range 1000 {
 		i = ownedBy(b, ringOf("a", "b", "c"), "a", i*10)
 		qs = append(qs, ask(i, 1e6, time.Minute, 1))
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		n.Take(t0, &qs[i%len(qs)])
+		n.Decide(t0, &qs[i%len(qs)])
 	}
 }
 
@@ -340,8 +340,8 @@ func BenchmarkTakeParallel(b *testing.B) {
 	n := alone(Options{Seed: [2]uint64{1, 2}})
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
-			q := Question{Key: Key{finish(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
-			n.Take(t0, &q)
+			q := Request{Key: Key{finish(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
+			n.Decide(t0, &q)
 		}
 	})
 }

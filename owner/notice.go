@@ -20,14 +20,14 @@ const (
 )
 
 // heed tells holders of a key what a decision on it means for them.
-func (n *Node) heed(s *shard, h *hit, e *entry, a *Answer) {
+func (n *Node) heed(s *shard, h *hit, e *entry, a *Result) {
 	b := s.books[h.Key]
 	if b == nil || e == nil {
 		return
 	}
 	a.Hot = a.Hot || b.always
 	if h.Op == Take || h.Op == Refund {
-		n.ebb(s, b, h.Key, h.Question.Rule, s.windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
+		n.ebb(s, b, h.Key, h.Request.Rule, s.windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
 	}
 }
 

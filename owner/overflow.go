@@ -82,7 +82,7 @@ func (s *shard) absorbSketches(h *hit, e *entry) bool {
 	if s.over.live.Load() == 0 {
 		return true
 	}
-	r := h.Question.Rule
+	r := h.Request.Rule
 	s.load(e, r, &s.state)
 	if !s.over.addTo(h, &s.state, s.inst) {
 		return true
@@ -99,7 +99,7 @@ func (s *shard) absorbSketches(h *hit, e *entry) bool {
 // addTo charges writer in st for what sketches have counted of h's key beyond st, and reports whether that was anything. It looks at the windows
 // before and after the current one, too: other members' clocks may be behind or ahead.
 func (k *sketches) addTo(h *hit, st *limit.State, writer uint64) (added bool) {
-	r := h.Question.Rule
+	r := h.Request.Rule
 	raise := func(at int64, est uint64) {
 		if used := saturatingSub(r.Used(st, at), untold(st, r, at)); est > used {
 			r.Take(st, at, writer, est-used)
@@ -143,7 +143,7 @@ func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.Counter) {
 	if s.over.live.Load() == 0 || c.Rule.Valid() != nil {
 		return
 	}
-	h := hit{Question: &Question{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, kind: owned, rule: c.Rule}
+	h := hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, kind: owned, rule: c.Rule}
 	if s.over.addTo(&h, &c.State, s.inst) {
 		c.End = c.Rule.Expires(&c.State)
 	}

@@ -1,6 +1,6 @@
 // Package owner is one member's state machine: it counts what the member owns and names who decides the rest.
 //
-// A question's way: Node.Take hashes its key to a shard; under the shard's lock handoff's view says whether the key's
+// A question's way: Node.Decide hashes its key to a shard; under the shard's lock handoff's view says whether the key's
 // token is here; limit decides on the state in the shard's table, or, when the table is full, on a sketch that
 // over-estimates. For what others hold the answer names the member to ask: there the question meets Serve, its answer
 // meets Observe here, and when no answer comes in time, Degrade decides. What was charged goes to the key's heir with
@@ -29,12 +29,12 @@ type Op uint8
 // The operations.
 const (
 	Take   Op = 0 // charge Hits in full and say whether they fitted
-	Peek   Op = 1 // say whether Hits would fit
+	DryRun Op = 1 // say whether Hits would fit
 	Refund Op = 2 // give Hits back
-	// Look charges nothing and answers for the count as it stands, the way stop mode answers for descriptors that
+	// Read charges nothing and answers for the count as it stands, the way stop mode answers for descriptors that
 	// another one kept from being charged: After is the count, and Before is After-Hits, which may wrap below 0.
 	// Statistics made of Before, After and Hits then come out as envoyproxy/ratelimit's do.
-	Look Op = 3
+	Read Op = 3
 )
 
 // Mechanism is how a rule's hits are decided. The numbers are part of the peer protocol.
@@ -57,8 +57,8 @@ const (
 	FailClosed Degraded = 2 // this member's share of what the owner last said was left, then refuse
 )
 
-// Question asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
-type Question struct {
+// Request asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
+type Request struct {
 	Key    Key
 	Owner  uint64 // ring position: Envoy's hash of the owner string
 	Domain uint64 // hash of the domain, for memory quotas
@@ -76,14 +76,14 @@ type Question struct {
 	Strict bool
 }
 
-// Kind says what to do with an Answer.
-type Kind uint8
+// ResultKind says what to do with an Answer.
+type ResultKind uint8
 
 // The kinds.
 const (
-	Decided Kind = iota // the Decision stands
-	Ask                 // ask Member; this one does not decide the key. No Member: nobody better is known
-	Wait                // the answer comes later, under Ticket
+	Decided ResultKind = iota // the Decision stands
+	Forward                   // ask Member; this one does not decide the key. No Member: nobody better is known
+	Pending                   // the answer comes later, under Ticket
 )
 
 // Authority is by what right a Decision was made. The numbers are part of the peer protocol.
@@ -118,12 +118,12 @@ const (
 	Fallback              // decided by the rule's degraded policy
 )
 
-// Answer answers one Question.
-type Answer struct {
+// Result answers one Question.
+type Result struct {
 	limit.Decision
 	Member    ring.ID // whom to ask, with Ask
 	Ticket    uint64  // with Wait
-	Kind      Kind
+	Kind      ResultKind
 	Authority Authority
 	Path      Path
 	Hot       bool // the key is hot or leased: who knows its name should tell it with Name

@@ -21,7 +21,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 		run(8, func(int) {
 			for range 1000 {
 				q := ask(1, c.limit, time.Hour, c.hits)
-				if a := n.Take(t0, &q); !a.Over {
+				if a := n.Decide(t0, &q); !a.Over {
 					admitted.Add(c.hits)
 				}
 			}
@@ -41,13 +41,13 @@ func TestStopModeUnderConcurrency(t *testing.T) {
 	n := alone(Options{Seed: [2]uint64{3, 4}})
 	var passed atomic.Uint64
 	run(8, func(g int) {
-		as := make([]Answer, 2)
+		as := make([]Result, 2)
 		for i := range 500 {
-			qs := []Question{ask(1, 300, time.Hour, 1), ask(2+i%3, 200, time.Hour, 1)}
+			qs := []Request{ask(1, 300, time.Hour, 1), ask(2+i%3, 200, time.Hour, 1)}
 			if g%2 == 0 {
 				qs[0], qs[1] = qs[1], qs[0]
 			}
-			n.TakeAll(t0, true, qs, as)
+			n.DecideAll(t0, true, qs, as)
 			if !as[0].Over && !as[1].Over {
 				passed.Add(1)
 			}
@@ -84,20 +84,20 @@ func TestRingChangesDuringTakes(t *testing.T) {
 			}
 			r := []*ring.Ring{one, two}[i%2]
 			n.SetRing(t0, r, standing("a", []ring.ID{"a", "b"}[:r.Len()]...))
-			q := ask(theirs, 10, time.Hour, 0).op(Peek)
-			if a := n.Take(t0, &q); (a.Kind == Ask) != (r.Len() == 2) {
+			q := ask(theirs, 10, time.Hour, 0).op(DryRun)
+			if a := n.Decide(t0, &q); (a.Kind == Forward) != (r.Len() == 2) {
 				t.Errorf("ring of %d: %+v", r.Len(), a)
 			}
 			n.Tick(t0)
-			n.Facts(t0)
+			n.Stats(t0)
 		}
 	})
 	run(6, func(g int) {
-		as := make([]Answer, 3)
+		as := make([]Result, 3)
 		for i := range 2000 {
 			q := ask(mine, 500, time.Hour, 1)
-			qs := []Question{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(FailClosed)}
-			n.TakeAll(t0, g == 0, qs[:1+i%3], as)
+			qs := []Request{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(FailClosed)}
+			n.DecideAll(t0, g == 0, qs[:1+i%3], as)
 			if g > 0 && as[0].Kind == Decided && as[0].Authority == Full && !as[0].Over {
 				admitted.Add(1)
 			}

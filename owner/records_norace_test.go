@@ -14,14 +14,14 @@ import (
 func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
 	w := newNetwork(t, 3, Options{MaxKeys: 2000}, "a", "b")
 	ids := w.ids()
-	other := func(i int) Question {
+	other := func(i int) Request {
 		q := ask(100_000+i, 100, time.Hour, 1)
 		q.Domain = 1
 		return q
 	}
-	admitted := func(q Question, n int) (ok int) {
+	admitted := func(q Request, n int) (ok int) {
 		for i := range n {
-			w.ask(ids[i%2], q, func(a Answer) {
+			w.ask(ids[i%2], q, func(a Result) {
 				if !a.Over {
 					ok++
 				}
@@ -37,14 +37,14 @@ func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
 		q := ask(i, 64, time.Hour, 1)
 		q.Rule.Algorithm = limit.SlidingLog
 		for range 64 {
-			w.ask(ids[i%2], q, func(Answer) {})
+			w.ask(ids[i%2], q, func(Result) {})
 			w.now += int64(time.Millisecond)
 		}
 		w.run(4 * time.Millisecond)
 	}
 	refused := uint64(0)
 	for _, n := range w.nodes {
-		refused += n.Facts(w.now).Refused
+		refused += n.Stats(w.now).Refused
 	}
 	if refused == 0 {
 		t.Fatal("there was room for all logs: the test shows nothing")

@@ -24,17 +24,17 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	w.mute = true
 	var sum tally
 	w.pour(q, 2000, 200*time.Millisecond, &sum)
-	if f := w.nodes[restarted].Facts(w.now).Lease; f.Unsynced != slack/members {
+	if f := w.nodes[restarted].Stats(w.now).Lease; f.Unsynced != slack/members {
 		t.Fatalf("before the restart: %+v", f)
 	}
 	w.boot(restarted, handoff.Active)
 	w.adopt()
-	if f := w.nodes[restarted].Facts(w.now).Lease; f.Unsynced != 0 {
+	if f := w.nodes[restarted].Stats(w.now).Lease; f.Unsynced != 0 {
 		t.Errorf("after the restart: %+v", f)
 	}
 	w.mute = false
 	w.run(5 * time.Second)
-	known := take(w.nodes[owner], w.now, q.op(Look)).After
+	known := take(w.nodes[owner], w.now, q.op(Read)).After
 	if lost := sum.admitted - known; lost != slack/members {
 		t.Errorf("%d admitted, the owner knows of %d: %d are lost, want %d", sum.admitted, known, lost, slack/members)
 	}

@@ -50,7 +50,7 @@ func member(o Options, now int64, ids ...ring.ID) *Node {
 // move gives n a ring of ids, and what was others' is its own once they must have noticed.
 func move(n *Node, now int64, ids ...ring.ID) {
 	n.SetRing(now, ringOf(ids...), standing(n.options.Self, ids...))
-	n.Tick(now + int64(n.options.Takeover))
+	n.Tick(now + int64(n.options.TakeoverDelay))
 	n.Tick(now)
 }
 
@@ -69,17 +69,17 @@ func key(i int) Key {
 }
 
 // ask is a question for hits on key i.
-func ask(i int, lim uint32, window time.Duration, hits uint64) Question {
+func ask(i int, lim uint32, window time.Duration, hits uint64) Request {
 	k := key(i)
-	return Question{Key: k, Owner: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
+	return Request{Key: k, Owner: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
 }
 
-func (q Question) op(op Op) Question {
+func (q Request) op(op Op) Request {
 	q.Op = op
 	return q
 }
 
-func (q Question) degraded(d Degraded) Question {
+func (q Request) degraded(d Degraded) Request {
 	q.Degraded = d
 	return q
 }
@@ -97,14 +97,14 @@ func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
 	return 0
 }
 
-func take(n *Node, now int64, q Question) Answer { return n.Take(now, &q) }
+func take(n *Node, now int64, q Request) Result { return n.Decide(now, &q) }
 
 func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }
 
 // twin counts what was admitted, by key and window, the dumb way.
 type twin map[[3]uint64]uint64
 
-func (w twin) admit(now int64, q *Question) uint64 {
+func (w twin) admit(now int64, q *Request) uint64 {
 	at := [3]uint64{q.Key[0], q.Key[1], uint64(q.Rule.Index(now))}
 	w[at] += q.Hits
 	return w[at]

@@ -54,7 +54,7 @@ type shard struct {
 func (s *shard) share() uint64 { return s.inst &^ 1 }
 
 // clock is now, never before what the shard has seen: who was stopped between reading the clock and getting here must
-// not count in a window that was closed meanwhile. A clock that was set back is told by Node.Fence.
+// not count in a window that was closed meanwhile. A clock that was set back is told by Node.ClockStepped.
 func (s *shard) clock(now int64) int64 {
 	s.now = max(s.now, now)
 	return s.now
@@ -62,7 +62,7 @@ func (s *shard) clock(now int64) int64 {
 
 // hit is one question on its way through a shard.
 type hit struct {
-	*Question
+	*Request
 	now  int64
 	hash uint64
 	kind kind
@@ -150,7 +150,7 @@ func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {
 
 // absorb makes h.extra, which this member admitted under SHARE, a part of e.
 func (s *shard) absorb(h *hit, e *entry) {
-	if !s.admit(h, e, h.Question.Rule, h.extra) {
+	if !s.admit(h, e, h.Request.Rule, h.extra) {
 		return
 	}
 	h.extra = 0
@@ -202,7 +202,7 @@ func (h *hit) decide(st *limit.State, writer uint64, d *limit.Decision) {
 		*d = h.rule.Take(st, h.now, writer, h.Hits)
 	case Refund:
 		*d = h.rule.Refund(st, h.now, writer, h.Hits)
-	case Look:
+	case Read:
 		*d = h.rule.Peek(st, h.now, 0)
 		d.Before = d.After - h.Hits
 	default:
@@ -252,7 +252,7 @@ func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 		st, *d = h.rule.TakeTally(st, h.now, h.Hits)
 	case Refund:
 		st, *d = h.rule.RefundTally(st, h.now, h.Hits)
-	case Look:
+	case Read:
 		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Before = d.After - h.Hits
 		st = h.rule.TallyAt(st, h.now)
@@ -273,7 +273,7 @@ func (s *shard) insert(h *hit, copied bool) *entry {
 	if e == nil {
 		return nil
 	}
-	e.note, e.limit = h.Owner, h.Question.Rule.Limit
+	e.note, e.limit = h.Owner, h.Request.Rule.Limit
 	e.setShape(shape)
 	if h.kind != owned {
 		e.note, e.limit = 0, 0

@@ -14,18 +14,18 @@ func TestSharesAreTold(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 3, Options{}, "a", "b", "c")
 		key := ownedBy(t, w.ring(), "b", 0)
-		q := func(hits uint64) Question {
+		q := func(hits uint64) Request {
 			q := ask(key, 30, time.Hour, hits)
 			q.Rule.Algorithm = alg
 			return q
 		}
 		w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" || from == "b" && to == "a" }
-		w.ask("c", q(5), func(a Answer) {
+		w.ask("c", q(5), func(a Result) {
 			if a.Authority != Full || a.After != 5 {
 				t.Errorf("%v: by the owner: %+v", alg, a)
 			}
 		})
-		w.ask("a", q(4), func(a Answer) {
+		w.ask("a", q(4), func(a Result) {
 			if a.Authority != Share || a.Over {
 				t.Errorf("%v: by share: %+v", alg, a)
 			}
@@ -33,7 +33,7 @@ func TestSharesAreTold(t *testing.T) {
 		w.run(100 * time.Millisecond)
 		w.cut = nil
 		w.run(300 * time.Millisecond)
-		w.ask("c", q(0), func(a Answer) {
+		w.ask("c", q(0), func(a Result) {
 			if a.Authority != Full || a.Before != 9 {
 				t.Errorf("%v: the owner was not told: %+v", alg, a)
 			}
@@ -42,12 +42,12 @@ func TestSharesAreTold(t *testing.T) {
 		w.states["b"], w.states["c"], w.nref = handoff.Leaving, handoff.Leaving, 1
 		w.adopt()
 		w.run(3 * time.Second)
-		w.ask("a", q(0), func(a Answer) {
+		w.ask("a", q(0), func(a Result) {
 			if a.Authority != Full || a.Before != 9 {
 				t.Errorf("%v: at the new owner: %+v", alg, a)
 			}
 		})
-		if f := w.nodes["a"].Facts(w.now); f.Share != 4 || f.ShareUntold != 0 {
+		if f := w.nodes["a"].Stats(w.now); f.Share != 4 || f.ShareUntold != 0 {
 			t.Errorf("%v: %+v", alg, f)
 		}
 	}
@@ -66,7 +66,7 @@ func TestPartition(t *testing.T) {
 		key := ownedBy(t, w.ring(), "a", 0)
 		admitted := uint64(0)
 		for range 150 {
-			w.ask("b", ask(key, 100, time.Hour, 1), func(a Answer) {
+			w.ask("b", ask(key, 100, time.Hour, 1), func(a Result) {
 				if a.Authority == Share {
 					t.Fatalf("policy %d: %+v", c.policy, a)
 				}
@@ -91,14 +91,14 @@ func TestCutOffMemberFallsToItsShare(t *testing.T) {
 	key := ownedBy(t, w.ring(), "a", 0)
 	w.cut = func(from, to ring.ID) bool { return from == "a" || to == "a" }
 	w.run(2 * time.Second)
-	w.ask("a", ask(key, 30, time.Hour, 1), func(a Answer) {
+	w.ask("a", ask(key, 30, time.Hour, 1), func(a Result) {
 		if a.Authority != Share {
 			t.Errorf("cut off: %+v", a)
 		}
 	})
 	w.cut = nil
 	w.run(5 * time.Second)
-	w.ask("b", ask(key, 30, time.Hour, 0), func(a Answer) {
+	w.ask("b", ask(key, 30, time.Hour, 0), func(a Result) {
 		if a.Authority != Full || a.Before != 1 {
 			t.Errorf("healed: %+v", a)
 		}
@@ -111,25 +111,25 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	n := w.nodes["a"]
 	key := ownedBy(t, w.ring(), "a", 0)
 	q := ask(key, 1000, time.Hour, 4)
-	for i, want := range []Kind{Decided, Decided, Wait, Wait} { // U is 10
+	for i, want := range []ResultKind{Decided, Decided, Pending, Pending} { // U is 10
 		if a := take(n, w.now, q); a.Kind != want {
 			t.Fatalf("hit %d: %+v", i, a)
 		}
 	}
-	if f := n.Facts(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Waiting != 2 {
+	if f := n.Stats(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Waiting != 2 {
 		t.Errorf("%+v", f)
 	}
-	if a := take(n, w.now, q.op(Peek)); a.Kind != Decided || a.Before != 16 {
+	if a := take(n, w.now, q.op(DryRun)); a.Kind != Decided || a.Before != 16 {
 		t.Errorf("a peek waits: %+v", a)
 	}
 	w.run(20 * time.Millisecond)
-	if f := n.Facts(w.now); f.Unreplicated != 0 || f.Waiting != 0 || len(w.done["a"]) != 2 {
+	if f := n.Stats(w.now); f.Unreplicated != 0 || f.Waiting != 0 || len(w.done["a"]) != 2 {
 		t.Errorf("%+v, %v", f, w.done["a"])
 	}
 	strict := ask(key, 1000, time.Hour, 1)
 	strict.Strict = true
 	a := take(n, w.now, strict)
-	if a.Kind != Wait || !n.Cancel(a.Ticket) || n.Cancel(a.Ticket) {
+	if a.Kind != Pending || !n.Cancel(a.Ticket) || n.Cancel(a.Ticket) {
 		t.Errorf("strict: %+v", a)
 	}
 	over := ask(key, 10, time.Hour, 1)
@@ -154,7 +154,7 @@ func TestLostStateIsProRata(t *testing.T) {
 			q := ask(key, 100, 20*time.Second, 1)
 			q.Rule.Algorithm = alg
 			for range 100 {
-				w.ask("a", q, func(Answer) {})
+				w.ask("a", q, func(Result) {})
 			}
 			delete(w.nodes, "a")
 			delete(w.nodes, "b")
@@ -164,7 +164,7 @@ func TestLostStateIsProRata(t *testing.T) {
 			w.adopt()
 			w.run(100 * time.Millisecond)
 			q.Hits = 0
-			w.ask("c", q, func(a Answer) {
+			w.ask("c", q, func(a Result) {
 				low, high := uint64(20), uint64(60)
 				if alg == limit.TokenBucket {
 					low, high = 60, 100 // full when it was taken over, drained since
@@ -196,7 +196,7 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 	delete(w.nodes, "a")
 	delete(w.nodes, "b")
 	w.run(3 * time.Second)
-	w.ask("c", q, func(a Answer) {
+	w.ask("c", q, func(a Result) {
 		if a.Authority != Share || a.Over {
 			t.Fatalf("%+v", a)
 		}
@@ -205,7 +205,7 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 	w.nref = 1
 	w.adopt()
 	w.run(100 * time.Millisecond)
-	w.ask("c", q, func(a Answer) {
+	w.ask("c", q, func(a Result) {
 		if a.Authority != Full || a.Before < 60 {
 			t.Errorf("%+v", a)
 		}
@@ -231,7 +231,7 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		delete(w.nodes, "b")
 		w.run(2 * time.Second)
 		if asked {
-			w.ask("c", q, func(a Answer) {
+			w.ask("c", q, func(a Result) {
 				if a.Authority != Share || a.Over {
 					t.Fatalf("%+v", a)
 				}
@@ -247,7 +247,7 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		w.states["d"] = handoff.Active
 		w.adopt()
 		w.run(100 * time.Millisecond)
-		w.ask("d", q, func(a Answer) {
+		w.ask("d", q, func(a Result) {
 			if a.Authority != Full || a.Before < 60 {
 				t.Errorf("alone %v, asked %v: %+v", alone, asked, a)
 			}

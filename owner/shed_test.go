@@ -20,7 +20,7 @@ func TestShed(t *testing.T) {
 					t.Fatalf("%v, %v: %+v", alg, policy, a)
 				}
 			}
-			f := n.Facts(t0)
+			f := n.Stats(t0)
 			if f.Decided[Shed] != 3 || f.Bound() != 0 || f.Keys+f.ShareKeys+f.ClosedKeys != 0 {
 				t.Errorf("%v, %v: %+v", alg, policy, f)
 			}

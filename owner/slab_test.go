@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-func askLog(k Key) Question {
-	return Question{Key: k, Owner: k[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
+func askLog(k Key) Request {
+	return Request{Key: k, Owner: k[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
 }
 
 // Logs have the records that a small MaxKeys gives, also where many of their keys are in one shard.
@@ -24,7 +24,7 @@ func TestLogsOfOneShard(t *testing.T) {
 		now := t0 + int64(hits)*second/20
 		for _, k := range keys {
 			q := askLog(k)
-			if a := n.Take(now, &q); a.Authority != Full || a.Over || a.After != hits+1 {
+			if a := n.Decide(now, &q); a.Authority != Full || a.Over || a.After != hits+1 {
 				t.Fatalf("hit %d: %+v", hits, a)
 			}
 		}
@@ -39,7 +39,7 @@ func TestRecordsAreCapped(t *testing.T) {
 		now += second / 20
 		for i := range 512 {
 			q := askLog(key(i))
-			if a := n.Take(now, &q); a.Authority == Overflow {
+			if a := n.Decide(now, &q); a.Authority == Overflow {
 				full++
 			} else if hits < 8 && a.Over {
 				t.Fatalf("%+v", a)

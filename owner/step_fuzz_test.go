@@ -22,7 +22,7 @@ func FuzzStep(f *testing.F) {
 		ms = append(ms, ring.Member{ID: id, Inst: uint64(i)*0x100 + 0x101, Ver: 1, Weight: 1})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n := New(Options{Self: "a", Inst: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
+		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
 		st := handoff.Standing{NRef: 3, Joined: true}
 		for i, id := range ids[1:] {
 			st.Peers = append(st.Peers, handoff.Peer{ID: id, Inst: uint64(i+1)*0x100 + 0x101, State: handoff.Active, Weight: 1})
@@ -42,7 +42,7 @@ func FuzzStep(f *testing.F) {
 			msg := g.message(now, n, r)
 			if op := g.byte(); op%4 == 0 {
 				q := g.question()
-				if a := n.Take(now, &q); a.Kind == Wait && op%8 == 0 {
+				if a := n.Decide(now, &q); a.Kind == Pending && op%8 == 0 {
 					n.Cancel(a.Ticket)
 				}
 				continue
@@ -65,7 +65,7 @@ func FuzzStep(f *testing.F) {
 					}
 				}
 			}
-			if f := n.Facts(now); f.Keys > 8 || f.Replicas > 8 || f.Waiting > 16 {
+			if f := n.Stats(now); f.Keys > 8 || f.Replicas > 8 || f.Waiting > 16 {
 				t.Fatalf("%+v", f)
 			}
 		}
@@ -123,7 +123,7 @@ func (g *generator) number() uint64 {
 	}
 }
 
-func (g *generator) question() Question {
+func (g *generator) question() Request {
 	q := ask(int(g.byte()%12), uint32(g.byte()%16), time.Minute, uint64(g.byte()%5))
 	q.Op, q.Rule.Algorithm, q.Strict = Op(g.byte()%4), limit.Algorithm(g.byte()%5), g.byte()%3 == 0
 	return q

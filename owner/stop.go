@@ -2,10 +2,10 @@ package owner
 
 import "github.com/keyward/keyward/handoff"
 
-// Stop rewrites the questions of one request for the second round of stop mode, given the answers to the first, in
+// ApplyStop rewrites the questions of one request for the second round of stop mode, given the answers to the first, in
 // which all were asked as Peek. If any would go over, the others become Look, and are not charged; if one is over by a
 // deny cache, it is not asked again and all others become Look.
-func Stop(qs []Question, peeked []Answer) {
+func ApplyStop(qs []Request, peeked []Result) {
 	over, cached := false, false
 	for i := range qs {
 		over = over || peeked[i].Over
@@ -13,7 +13,7 @@ func Stop(qs []Question, peeked []Answer) {
 	}
 	for i := range qs {
 		if qs[i].Op == Take && (cached || over && !peeked[i].Over) {
-			qs[i].Op = Look
+			qs[i].Op = Read
 		}
 	}
 }
@@ -21,7 +21,7 @@ func Stop(qs []Question, peeked []Answer) {
 // stopAll answers a request in stop mode. Both phases run under the locks of all shards involved, so no other request
 // comes between them. As in envoyproxy/ratelimit every question is looked at as if it were the only one, and two on one
 // key are charged one after the other.
-func (n *Node) stopAll(now int64, serve bool, qs []Question, as []Answer) {
+func (n *Node) stopAll(now int64, serve bool, qs []Request, as []Result) {
 	mask := n.involved(qs)
 	n.lockAll(mask)
 	defer n.unlockAll(mask)
@@ -34,34 +34,34 @@ func (n *Node) stopAll(now int64, serve bool, qs []Question, as []Answer) {
 		if q.Op != Take {
 			continue
 		}
-		q.Op = Peek
+		q.Op = DryRun
 		n.againLocked(now, serve, &q, &as[i])
 		over = over || as[i].Over
 	}
 	for i := range qs {
 		q := qs[i]
 		if q.Op == Take && over && !as[i].Over {
-			q.Op = Look
+			q.Op = Read
 		}
 		n.againLocked(now, serve, &q, &as[i])
 	}
 }
 
 // againLocked answers q, of which this member decides, under the locks already held.
-func (n *Node) againLocked(now int64, serve bool, q *Question, a *Answer) {
-	*a = Answer{}
+func (n *Node) againLocked(now int64, serve bool, q *Request, a *Result) {
+	*a = Result{}
 	s, h := n.shard(q.Key)
 	n.takeLocked(s, h, now, q, serve, a)
 }
 
 // ownsAllLocked says whether this member decides all questions. If not, every answer is Ask, or comes from this member's
 // share when it may not use whole limits and nobody asked it as the owner.
-func (n *Node) ownsAllLocked(now int64, serve bool, qs []Question, as []Answer) bool {
+func (n *Node) ownsAllLocked(now int64, serve bool, qs []Request, as []Result) bool {
 	all, fenced := true, false
 	for i := range qs {
 		s, h := n.shard(qs[i].Key)
 		v := s.view
-		as[i] = Answer{Kind: Ask}
+		as[i] = Result{Kind: Forward}
 		if r, _, _ := n.right(now, v); r == handoff.None {
 			fenced = true
 			continue
@@ -75,7 +75,7 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Question, as []Answer) 
 	}
 	if fenced {
 		for i := range qs {
-			as[i] = Answer{Kind: Ask}
+			as[i] = Result{Kind: Forward}
 			if s, h := n.shard(qs[i].Key); !serve {
 				n.shareLocked(s, h, now, &qs[i], &as[i])
 			}
@@ -85,14 +85,14 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Question, as []Answer) 
 }
 
 // lookAll answers a request of which a key is over by the deny cache: nothing is charged.
-func (n *Node) lookAll(now int64, qs []Question, as []Answer) {
+func (n *Node) lookAll(now int64, qs []Request, as []Result) {
 	for i := range qs {
 		if as[i].Authority == Cached {
 			continue
 		}
 		q := qs[i]
 		if q.Op == Take {
-			q.Op = Look
+			q.Op = Read
 		}
 		n.take(now, &q, &as[i])
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-func pair(hits uint64) []Question {
-	return []Question{ask(1, 15, time.Hour, hits), ask(2, 14, time.Hour, hits)}
+func pair(hits uint64) []Request {
+	return []Request{ask(1, 15, time.Hour, hits), ask(2, 14, time.Hour, hits)}
 }
 
 // The vector of envoyproxy/ratelimit's stop mode.
 func TestStopMode(t *testing.T) {
 	n := alone(Options{})
-	as := make([]Answer, 2)
-	n.TakeAll(t0, false, pair(10), as)
+	as := make([]Result, 2)
+	n.DecideAll(t0, false, pair(10), as)
 	for i, c := range []struct {
 		hits          uint64
 		before, after [2]uint64
@@ -27,7 +27,7 @@ func TestStopMode(t *testing.T) {
 		// 15 would fit, 15 > 14 does not: the first stays, and its statistics still see 2 hits before it.
 		{2, [2]uint64{11, 13}, [2]uint64{13, 15}, [2]uint32{2, 0}, [2]bool{false, true}},
 	} {
-		n.TakeAll(t0, true, pair(c.hits), as)
+		n.DecideAll(t0, true, pair(c.hits), as)
 		for j, a := range as {
 			if a.Kind != Decided || a.Before != c.before[j] || a.After != c.after[j] || a.Remaining != c.remaining[j] || a.Over != c.over[j] {
 				t.Errorf("request %d, descriptor %d: %+v", i, j, a)
@@ -43,9 +43,9 @@ func TestStopMode(t *testing.T) {
 func TestStopModeRepeatedKey(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 15, time.Hour, 14))
-	qs := []Question{ask(1, 15, time.Hour, 1), ask(1, 15, time.Hour, 1), ask(2, 9, time.Hour, 1)}
-	as := make([]Answer, 3)
-	n.TakeAll(t0, true, qs, as)
+	qs := []Request{ask(1, 15, time.Hour, 1), ask(1, 15, time.Hour, 1), ask(2, 9, time.Hour, 1)}
+	as := make([]Result, 3)
+	n.DecideAll(t0, true, qs, as)
 	if as[0].Over || as[0].After != 15 || !as[1].Over || as[1].After != 16 || as[2].After != 1 {
 		t.Errorf("%+v", as)
 	}
@@ -55,14 +55,14 @@ func TestStopModeRepeatedKey(t *testing.T) {
 func TestStopModeOverWithoutHits(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 5, time.Hour, 6))
-	qs := []Question{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
-	as := make([]Answer, 2)
-	n.TakeAll(t0, true, qs, as)
+	qs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	as := make([]Result, 2)
+	n.DecideAll(t0, true, qs, as)
 	if as[0].After != 0 || as[0].Over || as[0].Remaining != 9 || !as[1].Over || as[1].After != 6 {
 		t.Errorf("%+v", as)
 	}
 	take(n, t0, ask(2, 9, time.Hour, 8))
-	n.TakeAll(t0, true, qs, as)
+	n.DecideAll(t0, true, qs, as)
 	if as[0].After != 11 || !as[0].Over || !as[1].Over {
 		t.Errorf("both over: %+v", as)
 	}
@@ -73,9 +73,9 @@ func TestStopModeCachedWithoutHits(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 6))
 	take(n, t0, ask(2, 9, time.Hour, 8))
-	qs := []Question{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
-	as := make([]Answer, 2)
-	n.TakeAll(t0, true, qs, as)
+	qs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	as := make([]Result, 2)
+	n.DecideAll(t0, true, qs, as)
 	if as[0].After != 8 || as[0].Over || as[0].Remaining != 1 || !as[1].Over || as[1].Authority != Cached {
 		t.Errorf("%+v", as)
 	}
@@ -85,13 +85,13 @@ func TestStopModeWithCachedKey(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 9))
 	take(n, t0, ask(2, 5, time.Hour, 2))
-	as := make([]Answer, 2)
-	qs := []Question{ask(2, 5, time.Hour, 1), ask(1, 5, time.Hour, 1)}
-	n.TakeAll(t0, true, qs, as)
+	as := make([]Result, 2)
+	qs := []Request{ask(2, 5, time.Hour, 1), ask(1, 5, time.Hour, 1)}
+	n.DecideAll(t0, true, qs, as)
 	if as[1].Authority != Cached || !as[1].Over || as[0].After != 2 || as[0].Before != 1 || as[0].Over {
 		t.Errorf("stop mode: %+v", as)
 	}
-	n.TakeAll(t0, false, qs, as)
+	n.DecideAll(t0, false, qs, as)
 	if as[1].Authority != Cached || as[0].After != 3 {
 		t.Errorf("plain: %+v", as)
 	}
@@ -104,8 +104,8 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	for _, id := range []ring.ID{"a", "b"} {
 		nodes[id] = member(Options{Self: id}, t0, "a", "b")
 	}
-	qs := []Question{ask(ownedBy(t, r, "a", 0), 15, time.Hour, 13), ask(ownedBy(t, r, "b", 0), 14, time.Hour, 13)}
-	as := make([]Answer, 2)
+	qs := []Request{ask(ownedBy(t, r, "a", 0), 15, time.Hour, 13), ask(ownedBy(t, r, "b", 0), 14, time.Hour, 13)}
+	as := make([]Result, 2)
 	round := func() {
 		for i := range qs {
 			nodes[r.At(r.Owner(qs[i].Owner)).ID].Serve(t0, "a", true, qs[i:i+1], as[i:i+1])
@@ -113,19 +113,19 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	}
 	round()
 	qs[0].Hits, qs[1].Hits = 2, 2
-	nodes["a"].TakeAll(t0, true, qs, as)
-	if as[0].Kind != Ask || as[0].Member != "a" || as[1].Kind != Ask || as[1].Member != "b" {
+	nodes["a"].DecideAll(t0, true, qs, as)
+	if as[0].Kind != Forward || as[0].Member != "a" || as[1].Kind != Forward || as[1].Member != "b" {
 		t.Fatalf("asked: %+v", as)
 	}
 	nodes["a"].Serve(t0, "b", true, qs, as)
-	if as[0].Kind != Ask || as[1].Kind != Ask {
+	if as[0].Kind != Forward || as[1].Kind != Forward {
 		t.Fatalf("served: %+v", as)
 	}
-	qs[0].Op, qs[1].Op = Peek, Peek
+	qs[0].Op, qs[1].Op = DryRun, DryRun
 	round()
 	qs[0].Op, qs[1].Op = Take, Take
-	Stop(qs, as)
-	if qs[0].Op != Look || qs[1].Op != Take {
+	ApplyStop(qs, as)
+	if qs[0].Op != Read || qs[1].Op != Take {
 		t.Fatalf("second round: %+v", qs)
 	}
 	round()
@@ -136,13 +136,13 @@ func TestStopModeAcrossOwners(t *testing.T) {
 
 func TestStopModeWhilePaused(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	as := make([]Answer, 2)
-	n.TakeAll(t0+2*second, true, pair(1), as)
+	as := make([]Result, 2)
+	n.DecideAll(t0+2*second, true, pair(1), as)
 	if as[0].Authority != Share || as[1].Authority != Share {
 		t.Errorf("asked: %+v", as)
 	}
 	n.Serve(t0+2*second, "b", true, pair(1), as)
-	if as[0].Kind != Ask || as[0].Member != "" || as[1].Kind != Ask {
+	if as[0].Kind != Forward || as[0].Member != "" || as[1].Kind != Forward {
 		t.Errorf("served: %+v", as)
 	}
 }

@@ -17,16 +17,16 @@ const maxWait = int64(10 * time.Second)
 // Done resolves a ticket. An answer of Kind Ask with no Member is none: the question is to be degraded.
 type Done struct {
 	Ticket uint64
-	Answer Answer
+	Result Result
 }
 
 // Effects are what is to be done after a call: messages to send, and tickets that are resolved.
 type Effects struct {
-	Out    []handoff.Out
-	Done   []Done
-	Leases []lease.Out
-	Audits []Audit
-	Stood  time.Duration // this member's clock has stood still, for so long at least, and its tokens are given up; 0: it has not
+	Out          []handoff.Out
+	Done         []Done
+	Leases       []lease.Out
+	Audits       []Audit
+	ClockStopped time.Duration // this member's clock has stood still, for so long at least, and its tokens are given up; 0: it has not
 }
 
 // Audit is a grant, or a report that was taken in, of a rule that wants them logged.
@@ -34,7 +34,7 @@ type Audit struct {
 	Key      Key
 	Name     string // for people; empty when nobody has told it
 	Member   ring.ID
-	Reported bool   // a report of an approximate rule; else a grant
+	IsReport bool   // a report of an approximate rule; else a grant
 	Hits     uint64 // granted, or that the member had admitted and not reported
 	Used     uint64 // the count then
 	Limit    uint32
@@ -50,10 +50,10 @@ type waits struct {
 
 // wait is one question that waits.
 type wait struct {
-	question Question
+	question Request
 	hash     uint64
 	since    int64
-	answer   Answer        // given already, if it waits for copies
+	answer   Result        // given already, if it waits for copies
 	turn     uint32        // of the debt
 	upto     uint64        // as many of its hits have to be confirmed
 	grant    *pendingGrant // who waits is no question but a holder
@@ -70,13 +70,13 @@ type tokenWait struct {
 }
 
 // await makes q a question that waits; nil when too many do.
-func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Question, a *Answer) *wait {
+func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Result) *wait {
 	w := s.waits.tickets[ticket]
 	if w == nil {
 		if n.waiting.Add(1) > int64(n.options.MaxWaiting) {
 			n.waiting.Add(-1)
 			s.counts.waitsRefused++
-			*a = Answer{Kind: Ask}
+			*a = Result{Kind: Forward}
 			return nil
 		}
 		s.waits.next++
@@ -88,14 +88,14 @@ func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Question, a *A
 		s.waits.tickets[ticket] = w
 	}
 	w.answer = *a
-	*a = Answer{Kind: Wait, Ticket: ticket}
+	*a = Result{Kind: Pending, Ticket: ticket}
 	n.dirty.Store(true)
 	n.urgent.Store(true)
 	return w
 }
 
 // awaitToken lets q wait for its key's token, which holder is asked for.
-func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Question, holder ring.ID, a *Answer) {
+func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Request, holder ring.ID, a *Result) {
 	if n.await(s, now, h, 0, q, a) == nil {
 		return
 	}
@@ -143,7 +143,7 @@ func (s *shard) anyWaits(tickets []uint64) bool {
 }
 
 // resolve answers a ticket.
-func (n *Node) resolve(s *shard, ticket uint64, a Answer, fx *Effects) {
+func (n *Node) resolve(s *shard, ticket uint64, a Result, fx *Effects) {
 	w := s.waits.tickets[ticket]
 	switch {
 	case !n.dropWait(s, ticket):
@@ -170,12 +170,12 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 		if w == nil {
 			continue
 		}
-		a := Answer{Kind: Ask}
+		a := Result{Kind: Forward}
 		if right != handoff.None {
 			e := s.tables[owned].find(w.hash, k)
 			n.decideLocked(s, w.hash, now, &w.question, e, part{num, den}, ticket, &a)
 		}
-		if a.Kind != Wait {
+		if a.Kind != Pending {
 			n.resolve(s, ticket, a, fx)
 		}
 	}
@@ -189,7 +189,7 @@ func (n *Node) askAll(s *shard, k Key, member ring.ID, fx *Effects) {
 	}
 	delete(s.waits.tokens, k)
 	for _, ticket := range t.tickets {
-		n.resolve(s, ticket, Answer{Kind: Ask, Member: member}, fx)
+		n.resolve(s, ticket, Result{Kind: Forward, Member: member}, fx)
 	}
 }
 
@@ -253,6 +253,6 @@ func (n *Node) overdue(s *shard, now int64, fx *Effects) {
 	}
 	slices.Sort(old)
 	for _, ticket := range old {
-		n.resolve(s, ticket, Answer{Kind: Ask}, fx)
+		n.resolve(s, ticket, Result{Kind: Forward}, fx)
 	}
 }

@@ -34,9 +34,9 @@ func TestFixedWindowsTheShortWay(t *testing.T) {
 }
 
 // countKey answers q in the way of f, from the entry of its key, which is made if there is none.
-func (n *Node) countKey(q *Question, now int64, f func(*shard, *hit, *entry, *limit.Decision) bool, d *limit.Decision) {
+func (n *Node) countKey(q *Request, now int64, f func(*shard, *hit, *entry, *limit.Decision) bool, d *limit.Decision) {
 	s, h := n.shard(q.Key)
-	x := hit{Question: q, now: now, hash: h, kind: owned, rule: q.Rule}
+	x := hit{Request: q, now: now, hash: h, kind: owned, rule: q.Rule}
 	e := s.tables[owned].find(h, q.Key)
 	if e == nil {
 		e = s.insert(&x, false)

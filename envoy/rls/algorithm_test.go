@@ -17,7 +17,7 @@ type counting struct {
 	now    time.Time
 }
 
-func (c *counting) Decide(_ owner.Deadline, _ bool, qs []owner.Question, as []owner.Answer) {
+func (c *counting) Decide(_ owner.Deadline, _ bool, qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		q := &qs[i]
 		s := c.states[q.Key]
@@ -149,9 +149,9 @@ func TestBucketStatistics(t *testing.T) {
 
 // TestExtensionAsked holds that questions carry what metadata.keyward says, also under an override.
 func TestExtensionAsked(t *testing.T) {
-	var asked []owner.Question
+	var asked []owner.Request
 	r := newRig(t, rule("minute", "algorithm: leaky_bucket, burst: 30, degraded: fail_open, local_cap: 7, durability: strict"))
-	r.lone.after = func(qs []owner.Question, _ []owner.Answer) { asked = append(asked, qs...) }
+	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	want := limit.Rule{Window: time.Minute, Limit: 10, Burst: 30, Algorithm: limit.LeakyBucket}
 	if q := asked[0]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || !q.Strict {
@@ -168,9 +168,9 @@ func TestExtensionAsked(t *testing.T) {
 
 // TestMechanismAsked holds that questions carry the mechanism and one set of knobs a rule, and that responses carry none.
 func TestMechanismAsked(t *testing.T) {
-	var asked []owner.Question
+	var asked []owner.Request
 	r := newRig(t, rule("minute", "mechanism: lease, ttl: 3s, weight: 2, hot_factor: 7"), func(_ *Options, sw *Switches) { sw.DynamicMetadata = true })
-	r.lone.after = func(qs []owner.Question, _ []owner.Answer) { asked = append(asked, qs...) }
+	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
 		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.Knobs != asked[0].Knobs || *q.Knobs != (lease.Knobs{TTL: 3 * time.Second, Weight: 2}) {

@@ -20,8 +20,8 @@ type late struct {
 // question is what such a Decider was asked.
 type question struct {
 	stop bool
-	qs   []owner.Question
-	as   []owner.Answer
+	qs   []owner.Request
+	as   []owner.Result
 	done interface{ Decided() }
 }
 
@@ -41,7 +41,7 @@ func (l *late) answer(q question) {
 	q.done.Decided()
 }
 
-func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
+func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
 	q := question{stop, qs, as, done}
 	if l.early {
 		l.answer(q)

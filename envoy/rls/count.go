@@ -74,7 +74,7 @@ func (s *Service) series(c *Call, v *view, i int) *stats.Rule {
 
 // countRule adds to one rule's statistics what envoyproxy/ratelimit would. An addend that crosses a threshold is split
 // over the statistics on both sides of it.
-func (s *Service) countRule(to *stats.Rule, q *owner.Question, a *owner.Answer, shadow bool) {
+func (s *Service) countRule(to *stats.Rule, q *owner.Request, a *owner.Result, shadow bool) {
 	if q.Op == owner.Refund {
 		to.TotalNegativeHits.Add(q.Hits)
 		return
@@ -101,7 +101,7 @@ func add(c *stats.Counter, n uint64) {
 // parts is how an addend falls into the statistics.
 type parts struct{ over, near, within uint64 }
 
-func split(q *owner.Question, a *owner.Answer, ratio float32) parts {
+func split(q *owner.Request, a *owner.Result, ratio float32) parts {
 	limit := uint64(q.Rule.Depth())                                       // a bucket is full at its burst
 	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio)))) // rounding, or a ratio above 1, may exceed the limit
 	// In stop mode After may be a count without the hits. Before is still that much less, and may wrap below zero: the

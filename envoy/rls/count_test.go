@@ -184,7 +184,7 @@ func TestShadow(t *testing.T) {
 func TestPaths(t *testing.T) {
 	r := newRig(t, basic)
 	var p owner.Path
-	r.lone.after = func(_ []owner.Question, as []owner.Answer) {
+	r.lone.after = func(_ []owner.Request, as []owner.Result) {
 		for i := range as {
 			as[i].Path = p
 		}
@@ -242,7 +242,7 @@ func TestSubKeys(t *testing.T) {
 		{owner.Forwarded, "order#3#1", "order#3", "forwarded", 0, 0, 0},
 	} {
 		r := newRig(t, basic)
-		r.lone.after = func(_ []owner.Question, as []owner.Answer) { as[0].Path = row.path }
+		r.lone.after = func(_ []owner.Request, as []owner.Result) { as[0].Path = row.path }
 		r.ask(t, request("basic", descriptor("key1", row.value)), Caller{Key: row.key})
 		if got := r.metric(t, "keyward_decisions_total", "ok", row.counted); got != 1 {
 			t.Errorf("%+v: path %s counted %v", row, row.counted, got)
@@ -256,8 +256,8 @@ func TestSubKeys(t *testing.T) {
 
 func TestCached(t *testing.T) {
 	r := newRig(t, basic)
-	r.lone.after = func(_ []owner.Question, as []owner.Answer) {
-		as[0] = owner.Answer{Authority: owner.Cached}
+	r.lone.after = func(_ []owner.Request, as []owner.Result) {
+		as[0] = owner.Result{Authority: owner.Cached}
 		as[0].Over, as[0].Reset = true, time.Second
 	}
 	if got := brief(r.ask(t, request("basic", addend(descriptor("key1", "v"), 3)))); got != "OVER OVER:0" {

@@ -57,7 +57,7 @@ func serveBench(kind string) {
 	}
 	r := newRig(new(testing.B), basic)
 	r.lone.now.Store(time.Now().UnixNano())
-	r.lone.after = func([]owner.Question, []owner.Answer) { r.lone.now.Store(time.Now().UnixNano()) }
+	r.lone.after = func([]owner.Request, []owner.Result) { r.lone.now.Store(time.Now().UnixNano()) }
 	var server door = grpcDoor{r.NewGRPC(GRPCOptions{})}
 	switch kind {
 	case "constant":

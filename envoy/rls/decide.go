@@ -70,7 +70,7 @@ func (s *Service) ask(c *Call, v *view) {
 			continue
 		}
 		l.question = len(c.questions)
-		q := owner.Question{
+		q := owner.Request{
 			Key: owner.Key(l.match.Digest), Owner: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])

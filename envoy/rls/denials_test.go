@@ -16,7 +16,7 @@ func TestDenialsAreSampled(t *testing.T) {
 		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.Rule{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"
 		c.Response.Statuses = []Status{{Code: OverLimit}}
-		c.answers = []owner.Answer{{Authority: owner.Share}}
+		c.answers = []owner.Result{{Authority: owner.Share}}
 		d.see(c, at)
 	}
 	begin := time.Unix(1000, 0)

@@ -91,10 +91,10 @@ func newCallKey(key string) callKey {
 }
 
 // spread says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
-func (k *callKey) spread(q *owner.Question) bool { return k.sub && k.base == q.Owner }
+func (k *callKey) spread(q *owner.Request) bool { return k.sub && k.base == q.Owner }
 
 // decided counts one answer to a call with the given key.
-func (m *metrics) decided(q *owner.Question, a *owner.Answer, key *callKey) {
+func (m *metrics) decided(q *owner.Request, a *owner.Result, key *callKey) {
 	p := local
 	switch a.Path {
 	case owner.Local:

@@ -44,7 +44,7 @@ descriptors:
 `
 
 // heat makes every answer that is counted say that its key is hot.
-func heat(_ []owner.Question, as []owner.Answer) {
+func heat(_ []owner.Request, as []owner.Result) {
 	for i := range as {
 		as[i].Hot = true
 	}
@@ -64,8 +64,8 @@ func TestNames(t *testing.T) {
 	} {
 		b := &book{}
 		r := newRig(t, named, func(o *Options, _ *Switches) { o.Namer = b })
-		var asked []owner.Question
-		r.lone.after = func(qs []owner.Question, as []owner.Answer) { asked = append(asked, qs...); heat(qs, as) }
+		var asked []owner.Request
+		r.lone.after = func(qs []owner.Request, as []owner.Result) { asked = append(asked, qs...); heat(qs, as) }
 		req := request("d", descriptor(row.entries...))
 		for range 5 {
 			r.ask(t, req)

@@ -22,7 +22,7 @@ type lone struct {
 	now      atomic.Int64 // Unix nanoseconds
 	deadline atomic.Int64
 	alive    atomic.Int64
-	after    func(qs []owner.Question, as []owner.Answer) // may change the answers
+	after    func(qs []owner.Request, as []owner.Result) // may change the answers
 }
 
 func newLone(at time.Time) *lone {
@@ -33,10 +33,10 @@ func newLone(at time.Time) *lone {
 	return l
 }
 
-func (l *lone) Decide(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
+func (l *lone) Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	l.deadline.Store(deadline.Silent.UnixNano())
 	l.alive.Store(deadline.Alive.UnixNano())
-	l.node.TakeAll(l.now.Load(), stop, qs, as)
+	l.node.DecideAll(l.now.Load(), stop, qs, as)
 	if l.after != nil {
 		l.after(qs, as)
 	}

@@ -399,7 +399,7 @@ func testStop(t *testing.T, kind Kind) {
 	for _, hangs := range []bool{false, true} {
 		r := newRig(t, basic)
 		in, out := make(chan bool), make(chan bool)
-		r.lone.after = func([]owner.Question, []owner.Answer) { in <- true; <-out }
+		r.lone.after = func([]owner.Request, []owner.Result) { in <- true; <-out }
 		s := r.start(t, kind, NewHealth())
 		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
 		result := make(chan error)

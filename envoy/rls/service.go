@@ -20,7 +20,7 @@ import (
 // Decider decides the questions of one request, in order, and fills every answer by the deadline. With stop, hits are
 // charged to none but those that go over, as soon as one of them does.
 type Decider interface {
-	Decide(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer)
+	Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
 // Later is a Decider that need not keep its caller waiting.
@@ -29,7 +29,7 @@ type Later interface {
 	// Begin decides what can be decided at once: true when every answer is there. Otherwise done.Decided is called exactly
 	// once, on any goroutine and perhaps before Begin returns, when all are: a moment after the deadline at the latest. Until
 	// then qs and as are the Decider's. Decided does not block.
-	Begin(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool
+	Begin(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool
 }
 
 // Switches are the settings that are read anew with every version of the rules. The zero value switches all off.
@@ -165,8 +165,8 @@ type Call struct {
 	Err      error // set by Decide and Begin: the answer is this error
 
 	slots     []slot
-	questions []owner.Question
-	answers   []owner.Answer
+	questions []owner.Request
+	answers   []owner.Result
 	asked     asked
 	trace     *traced
 	text      []byte   // scratch for names of statistics

@@ -194,7 +194,7 @@ func TestOversize(t *testing.T) {
 // The owner hash of a question is Envoy's hash of the header that carries the same value.
 func TestOwnerHash(t *testing.T) {
 	r := newRig(t, basic)
-	r.lone.after = func(qs []owner.Question, _ []owner.Answer) {
+	r.lone.after = func(qs []owner.Request, _ []owner.Result) {
 		if qs[0].Owner != ring.Hash("alice") {
 			t.Errorf("owner hash %x, want %x", qs[0].Owner, ring.Hash("alice"))
 		}

@@ -8,7 +8,7 @@ import (
 
 // facts tells Prometheus what a node knows of itself.
 type facts struct {
-	read func() owner.Facts
+	read func() owner.Stats
 
 	keys, bound, causes, open, decisions, admitted, overflowKeys, overflowHits, sketches, refunds, deny *prometheus.Desc
 
@@ -19,7 +19,7 @@ type facts struct {
 }
 
 // NewFacts is a collector of a node's facts; read is called at every scrape.
-func NewFacts(read func() owner.Facts) prometheus.Collector {
+func NewFacts(read func() owner.Stats) prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("keyward_"+name, help, labels, nil)
 	}
@@ -97,14 +97,14 @@ func (f *facts) Collect(ch chan<- prometheus.Metric) {
 }
 
 // causes are the parts of a bound.
-func causes(x *owner.Facts) map[string]uint64 {
+func causes(x *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"share": x.Share, "fail_closed": x.Closed, "crash": x.Crashed, "partition": x.Parted, "old_version": x.Moved,
 	}
 }
 
 // handOver is what is told of copies and of counters that move.
-func (f *facts) handOver(x *owner.Facts, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+func (f *facts) handOver(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	gauge(f.unreplicated, float64(x.Unreplicated), "key")
 	gauge(f.unreplicated, float64(x.UnreplicatedIn), "all")
 	gauge(f.reach, float64(x.Reach))

@@ -23,7 +23,7 @@ func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter,
 	if found.Kind != config.Limited {
 		return admin.Counter{}, admin.ErrNoCounter
 	}
-	a := m.ask(domain, rules, &found, owner.Look, 0)
+	a := m.ask(domain, rules, &found, owner.Read, 0)
 	return admin.Counter{
 		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
 		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),

@@ -30,7 +30,7 @@ func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explain,
 			e.Heir = string(r.At(i).ID)
 		}
 	}
-	a := m.ask(domain, rules, &found, owner.Peek, 1)
+	a := m.ask(domain, rules, &found, owner.DryRun, 1)
 	left := uint64(0)
 	if !a.Over {
 		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
@@ -44,13 +44,13 @@ func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explain,
 }
 
 // ask asks the owner of what found is about; nothing happens to the rule's statistics.
-func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Answer {
+func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
 	x := found.Extension()
-	q := owner.Question{
+	q := owner.Request{
 		Key: owner.Key(found.Digest), Owner: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
 		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
 	}
-	var a [1]owner.Answer
-	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(lookBound)}, false, []owner.Question{q}, a[:])
+	var a [1]owner.Result
+	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(lookBound)}, false, []owner.Request{q}, a[:])
 	return a[0]
 }

@@ -39,7 +39,7 @@ func routable(keys []owner.HotKey) (hot []hotkey.Hot) {
 		}
 		hot = append(hot, hotkey.Hot{
 			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.Hash, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
-			SubKeys: k.Knobs.SubKeys, Dedicated: k.Knobs.Dedicated, Uncapped: k.Knobs.Uncapped, Splittable: k.Splittable, Since: k.Since,
+			SubKeys: k.LeaseConfig.SubKeys, Dedicated: k.LeaseConfig.Dedicated, Uncapped: k.LeaseConfig.Uncapped, Splittable: k.Splittable, Since: k.Since,
 		})
 	}
 	return hot

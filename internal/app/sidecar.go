@@ -166,11 +166,11 @@ func (m *Sidecar) startCounting() error {
 	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 3                        // odd, and above 1
 	shared := sha256.Sum256([]byte("keyward overflow of " + m.flags.Cluster)) // what sketches count moves between members
 	o := owner.Options{
-		Self: ring.ID(m.flags.Node), Inst: m.inst, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
+		Self: ring.ID(m.flags.Node), BootID: m.inst, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
 		Policy: policies()[m.flags.Partition], ProRata: m.flags.LostState == "prorata",
-		Seed:    [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
-		Shared:  [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
-		HotRate: m.flags.HotRate, NoHot: m.flags.NoHot,
+		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
+		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
+		HotRate:    m.flags.HotRate, NoHot: m.flags.NoHot,
 	}
 	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
 	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {

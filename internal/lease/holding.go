@@ -27,8 +27,8 @@ const (
 	Refused                 // the limit is used up, the owner said
 )
 
-// Stats is what happened at a holder.
-type Stats struct {
+// HoldingStats is what happened at a holder.
+type HoldingStats struct {
 	Local      uint64 // questions decided here
 	Grants     uint64 // that brought something
 	Timeouts   uint64 // requests that were not answered in time
@@ -37,7 +37,7 @@ type Stats struct {
 }
 
 // Add adds what another counted.
-func (s *Stats) Add(o Stats) {
+func (s *HoldingStats) Add(o HoldingStats) {
 	s.Local += o.Local
 	s.Grants += o.Grants
 	s.Timeouts += o.Timeouts
@@ -78,7 +78,7 @@ type Holding struct {
 	refuse uint32 // questions with a limit of at most this
 	cool   int64  // since when the key is not hot; 0: it is
 	demand meter
-	lately Stats
+	lately HoldingStats
 }
 
 // Decide answers a question for hits, which are more than 0, if that can be done here. Its counts are an estimate: what
@@ -368,8 +368,8 @@ func (h *Holding) Left(now int64) uint64 {
 func (h *Holding) Denied() int64 { return h.denied }
 
 // Lately is what happened since the last call.
-func (h *Holding) Lately() Stats {
+func (h *Holding) Lately() HoldingStats {
 	s := h.lately
-	h.lately = Stats{}
+	h.lately = HoldingStats{}
 	return s
 }

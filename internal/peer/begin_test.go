@@ -15,8 +15,8 @@ import (
 
 // begun is a request that was begun and how often it was told to be answered.
 type begun struct {
-	qs   []owner.Question
-	as   []owner.Answer
+	qs   []owner.Request
+	as   []owner.Result
 	told atomic.Int32
 	all  *sync.WaitGroup
 }
@@ -28,8 +28,8 @@ func (b *begun) Decided() {
 }
 
 // begin has m begin a request for qs.
-func (m *member) begin(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Question) *begun {
-	b := &begun{qs: qs, as: make([]owner.Answer, len(qs)), all: all}
+func (m *member) begin(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Request) *begun {
+	b := &begun{qs: qs, as: make([]owner.Result, len(qs)), all: all}
 	all.Add(1)
 	if m.Begin(by(within), stop, b.qs, b.as, b) {
 		b.Decided()
@@ -75,7 +75,7 @@ func TestBegin(t *testing.T) {
 func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
-		b := &begun{qs: []owner.Question{question("here", 10, 1)}, as: make([]owner.Answer, 1)}
+		b := &begun{qs: []owner.Request{question("here", 10, 1)}, as: make([]owner.Result, 1)}
 		if !m.Begin(by(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.told.Load() != 0 {
 			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.told.Load())
 		}
@@ -116,7 +116,7 @@ func TestStalledMember(t *testing.T) {
 	}
 	ms[0].awaitOld(t, "stub")
 	well := ownedBy(r, "m1", 1)[0]
-	var sick []owner.Question
+	var sick []owner.Request
 	for _, name := range ownedBy(r, "stub", 32) {
 		sick = append(sick, question(name, math.MaxUint32, 1))
 	}
@@ -161,7 +161,7 @@ func TestBeginFromDecided(t *testing.T) {
 	const calls = 500
 	all.Add(len(names) * calls)
 	for i, name := range names {
-		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Question{question(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Answer, 1)}
+		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Request{question(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Result, 1)}
 		if i%2 == 0 {
 			c.stop = true
 		}
@@ -179,8 +179,8 @@ type chain struct {
 	left int
 	stop bool
 	all  *sync.WaitGroup
-	qs   []owner.Question
-	as   []owner.Answer
+	qs   []owner.Request
+	as   []owner.Result
 }
 
 func (c *chain) Decided() {

@@ -23,7 +23,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 func BenchmarkDecideLocal(b *testing.B) {
 	m := newMember(b, "m0").alone()
-	qs, as := []owner.Question{question("k", math.MaxUint32, 1)}, make([]owner.Answer, 1)
+	qs, as := []owner.Request{question("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
 	deadline := by(time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -60,8 +60,8 @@ type requests struct {
 
 type request struct {
 	all *requests
-	qs  [1]owner.Question
-	as  [1]owner.Answer
+	qs  [1]owner.Request
+	as  [1]owner.Result
 }
 
 func newRequests(m *member, flight int) *requests {
@@ -140,7 +140,7 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	before := cpuTime(b)
 	for a := range askers {
 		wg.Go(func() {
-			qs, as := []owner.Question{question(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Answer, 1)
+			qs, as := []owner.Request{question(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
 			for left.Add(-1) >= 0 {
 				m.Decide(by(patience), false, qs, as)
 				if as[0].Path != owner.Forwarded {

@@ -23,8 +23,8 @@ type call struct {
 	gen     uint64 // guarded by mu, as all below
 	done    asker  // nil: the call has ended
 	outcome *result
-	qs      []owner.Question
-	as      []owner.Answer
+	qs      []owner.Request
+	as      []owner.Result
 	now     int64 // of the last event; this and the others by the monotonic clock
 	end     int64 // when what is open is looked at: what waits for a silent member is given up
 	last    int64 // when all that is open is given up
@@ -76,7 +76,7 @@ func (p *Peer) newCall() any {
 }
 
 // begin starts a life at now. From here on, all is called with mu held unless it says otherwise.
-func (c *call) begin(now int64, d owner.Deadline, qs []owner.Question, as []owner.Answer, done asker) {
+func (c *call) begin(now int64, d owner.Deadline, qs []owner.Request, as []owner.Result, done asker) {
 	start := c.p.clock.start
 	c.end = int64(d.Silent.Sub(start))
 	c.last = max(c.end, int64(d.Alive.Sub(start)))
@@ -164,7 +164,7 @@ func (c *call) fire() {
 }
 
 // resolve implements waiter. It is called without mu.
-func (c *call) resolve(gen uint64, n int, a *owner.Answer) {
+func (c *call) resolve(gen uint64, n int, a *owner.Result) {
 	c.mu.Lock()
 	if c.gen != gen || c.later[n].settled {
 		c.mu.Unlock()

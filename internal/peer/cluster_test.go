@@ -68,7 +68,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 		f(&o)
 	}
 	// Tests of streams ask for one key as often as they can, and mean to.
-	m.node = owner.New(owner.Options{Self: id, Inst: o.Inst, Seed: [2]uint64{1, 2}, NoHot: true})
+	m.node = owner.New(owner.Options{Self: id, BootID: o.Inst, Seed: [2]uint64{1, 2}, NoHot: true})
 	o.Node = m.node
 	var err error
 	if m.Peer, err = New(o); err != nil {
@@ -189,8 +189,8 @@ func await(t testing.TB, what string, is func() bool) {
 }
 
 // question asks for hits on the counter of name, whose window does not end during a test.
-func question(name string, lim uint32, hits uint64) owner.Question {
-	return owner.Question{
+func question(name string, lim uint32, hits uint64) owner.Request {
+	return owner.Request{
 		Key:   owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
 		Owner: ring.Hash(name),
 		Hits:  hits,
@@ -217,9 +217,9 @@ func by(within time.Duration) owner.Deadline {
 }
 
 // ask has one question decided.
-func (m *member) ask(within time.Duration, q owner.Question) owner.Answer {
-	as := make([]owner.Answer, 1)
-	m.Decide(by(within), false, []owner.Question{q}, as)
+func (m *member) ask(within time.Duration, q owner.Request) owner.Result {
+	as := make([]owner.Result, 1)
+	m.Decide(by(within), false, []owner.Request{q}, as)
 	return as[0]
 }
 

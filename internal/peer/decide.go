@@ -15,7 +15,7 @@ import (
 //
 // With stop, one question that would go over its limit keeps the others from being charged. That is exact if one
 // member owns all keys; else all owners are asked first whether anything would go over, and charged after that.
-func (p *Peer) Decide(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	as = as[:len(qs)]
 	if stop {
 		p.decideStop(deadline, qs, as)
@@ -30,7 +30,7 @@ func (p *Peer) Decide(deadline owner.Deadline, stop bool, qs []owner.Question, a
 // answers or messages, so it must not block.
 //
 // With stop, a request that is not decided here takes a goroutine: it may have to be put to owners one after the other.
-func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer, done interface{ Decided() }) bool {
+func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
 	as = as[:len(qs)]
 	if stop {
 		if p.takeStop(qs, as) {
@@ -44,13 +44,13 @@ func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Question, as
 	}
 	p.decides()
 	mono := p.awake()
-	p.o.Node.TakeAll(p.clock.at(mono), false, qs, as)
+	p.o.Node.DecideAll(p.clock.at(mono), false, qs, as)
 	there := !undecided(as) || p.seek(mono, deadline, qs, as, done)
 	p.nudge()
 	return there
 }
 
-func (p *Peer) decide(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) decide(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
 	s := p.sleepers.Get().(sleeper)
 	if !p.Begin(deadline, false, qs, as, s) {
 		<-s
@@ -73,7 +73,7 @@ func (p *Peer) decides() {
 	}
 }
 
-func undecided(as []owner.Answer) bool {
+func undecided(as []owner.Result) bool {
 	for i := range as {
 		if as[i].Kind != owner.Decided {
 			return true
@@ -83,7 +83,7 @@ func undecided(as []owner.Answer) bool {
 }
 
 // seek gets the answers that are not Decided: from other members, or from Node itself, later. It returns as Begin does.
-func (p *Peer) seek(mono int64, deadline owner.Deadline, qs []owner.Question, as []owner.Answer, done asker) bool {
+func (p *Peer) seek(mono int64, deadline owner.Deadline, qs []owner.Request, as []owner.Result, done asker) bool {
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
 	c.begin(mono, deadline, qs, as, done)
@@ -94,7 +94,7 @@ func (p *Peer) seek(mono int64, deadline owner.Deadline, qs []owner.Question, as
 }
 
 // forward is seek for a caller that waits.
-func (p *Peer) forward(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) forward(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
 	s := p.sleepers.Get().(sleeper)
 	if !p.seek(p.clock.mono(), deadline, qs, as, s) {
 		<-s
@@ -106,9 +106,9 @@ func (p *Peer) forward(deadline owner.Deadline, qs []owner.Question, as []owner.
 // follow goes where the answer to question i points.
 func (p *Peer) follow(c *call, i int, hop uint8) {
 	switch a := &c.as[i]; a.Kind {
-	case owner.Ask:
+	case owner.Forward:
 		p.assign(c, i, a.Member, hop, c.now)
-	case owner.Wait:
+	case owner.Pending:
 		p.await(c, i, hop)
 	}
 }
@@ -129,7 +129,7 @@ func (p *Peer) await(c *call, i int, hop uint8) {
 }
 
 // settleLater takes answer n, which has come. One that names a member counts as a re-route.
-func (p *Peer) settleLater(c *call, n int, a *owner.Answer) {
+func (p *Peer) settleLater(c *call, n int, a *owner.Result) {
 	w := &c.later[n]
 	w.settled = true
 	c.open--
@@ -138,7 +138,7 @@ func (p *Peer) settleLater(c *call, n int, a *owner.Answer) {
 	c.as[i] = *a
 	switch {
 	case a.Kind == owner.Decided:
-	case a.Kind == owner.Ask && !c.over && hop+1 < maxHops:
+	case a.Kind == owner.Forward && !c.over && hop+1 < maxHops:
 		p.assign(c, i, a.Member, hop+1, c.now)
 	default:
 		c.as[i] = p.fallback(&c.qs[i])
@@ -250,8 +250,8 @@ func hopRest(hop uint8) time.Duration { return min(mostHop, leastHop<<min(max(ho
 // is the same member, the one that it named, which has seen a newer ring.
 func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	named := c.as[i].Member
-	c.as[i] = p.o.Node.Take(p.clock.at(c.now), &c.qs[i])
-	if c.as[i].Kind != owner.Ask {
+	c.as[i] = p.o.Node.Decide(p.clock.at(c.now), &c.qs[i])
+	if c.as[i].Kind != owner.Forward {
 		p.follow(c, i, hop)
 		return
 	}
@@ -271,7 +271,7 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 }
 
 // without answers a question that r became of.
-func (p *Peer) without(r result, q *owner.Question) owner.Answer {
+func (p *Peer) without(r result, q *owner.Request) owner.Result {
 	if r != tooLate && r != shed {
 		return p.fallback(q)
 	}
@@ -281,7 +281,7 @@ func (p *Peer) without(r result, q *owner.Question) owner.Answer {
 }
 
 // fallback answers by the rule's degraded policy.
-func (p *Peer) fallback(q *owner.Question) owner.Answer {
+func (p *Peer) fallback(q *owner.Request) owner.Result {
 	a := p.o.Node.Degrade(p.clock.now(), q)
 	a.Kind, a.Path = owner.Decided, owner.Fallback
 	return a

@@ -24,7 +24,7 @@ func TestExact(t *testing.T) {
 	for _, m := range ms {
 		for range askers {
 			wg.Go(func() {
-				qs, as := make([]owner.Question, keys), make([]owner.Answer, keys)
+				qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
 				for k := range qs {
 					qs[k] = question(fmt.Sprint("exact ", k), lim, 1)
 				}
@@ -80,7 +80,7 @@ func TestManyQuestions(t *testing.T) {
 	ms := newCluster(t, 2)
 	names := ownedBy(ringOf("m0", "m1"), "m1", 2*maxQuestions+10)
 	for _, stop := range []bool{false, true} {
-		qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
 			qs[i] = question(fmt.Sprint(n), 10, 1)
 		}
@@ -104,14 +104,14 @@ func TestStopMode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			suffix := tt.name
-			qs := []owner.Question{question(tt.a, 15, 10), question(tt.b, 14, 10)}
+			qs := []owner.Request{question(tt.a, 15, 10), question(tt.b, 14, 10)}
 			for i := range qs {
 				qs[i].Key[0] += ring.Hash(suffix) // other counters of the same owners
 			}
 			step := func(hits uint64, wantAfter [2]uint64, wantOver [2]bool) {
 				t.Helper()
 				qs[0].Hits, qs[1].Hits = hits, hits
-				as := make([]owner.Answer, 2)
+				as := make([]owner.Result, 2)
 				ms[0].Decide(by(patience), true, qs, as)
 				for i := range as {
 					if as[i].Path == owner.Fallback || as[i].After != wantAfter[i] || as[i].Over != wantOver[i] {
@@ -143,7 +143,7 @@ func TestReroute(t *testing.T) {
 		m.adoptRing([]*member{ms[0], ms[2]}, ms)
 	}
 	look := question(name, 10, 0)
-	look.Op = owner.Look
+	look.Op = owner.Read
 	await(t, "the key to be handed over", func() bool { return ms[2].ask(patience, look).Path == owner.Local })
 	if a := ms[0].ask(patience, question(name, 10, 4)); a.Path != owner.Forwarded || a.After != 4 {
 		t.Errorf("%+v", a)
@@ -153,7 +153,7 @@ func TestReroute(t *testing.T) {
 	}
 	// In stop mode as well, over one and over two members.
 	for _, names := range [][]string{{name}, {name, ownedBy(before, "m0", 1)[0]}} {
-		qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
 			qs[i] = question(n, 10, 1)
 		}
@@ -181,14 +181,14 @@ func TestNoLoop(t *testing.T) {
 	for _, m := range ms {
 		m.awaitLinks(t, 2)
 		await(t, "the others to trust "+string(m.id), func() bool {
-			a := m.node.Take(m.Now(), &q)
-			return a.Kind == owner.Ask && a.Member != ""
+			a := m.node.Decide(m.Now(), &q)
+			return a.Kind == owner.Forward && a.Member != ""
 		})
 	}
 	for _, stop := range []bool{false, true} {
 		before := ms[0].counted(notOwner)
-		as := make([]owner.Answer, 1)
-		ms[0].Decide(by(10*mostHop), stop, []owner.Question{question("any", 10, 1)}, as)
+		as := make([]owner.Result, 1)
+		ms[0].Decide(by(10*mostHop), stop, []owner.Request{question("any", 10, 1)}, as)
 		if as[0].Path != owner.Fallback || as[0].Kind != owner.Decided {
 			t.Errorf("stop %v: %+v", stop, as[0])
 		}
@@ -238,7 +238,7 @@ func TestChurn(t *testing.T) {
 	})
 	for _, m := range ms {
 		wg.Go(func() {
-			qs, as := make([]owner.Question, keys), make([]owner.Answer, keys)
+			qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
 			for k := range qs {
 				qs[k] = question(fmt.Sprint("churn ", k), lim, 1)
 			}
@@ -270,12 +270,12 @@ func TestChurn(t *testing.T) {
 func TestLateAnswer(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	c := m.newCall().(*call)
-	late := appendAnswer(nil, &owner.Answer{Kind: owner.Decided, Authority: owner.Cached})
-	as, done := make([]owner.Answer, 1), newSleeper().(sleeper)
+	late := appendAnswer(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
+	as, done := make([]owner.Result, 1), newSleeper().(sleeper)
 	start := func() (gen uint64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.begin(0, by(time.Hour), make([]owner.Question, 1), as, done)
+		c.begin(0, by(time.Hour), make([]owner.Request, 1), as, done)
 		c.add("x", 0, 0, 0)
 		c.groups[0].stage, c.unsent = sent, 0
 		return c.gen
@@ -289,8 +289,8 @@ func TestLateAnswer(t *testing.T) {
 		t.Error(err)
 	}
 	c.fail(gen, 0, broken)
-	c.resolve(gen, 0, &owner.Answer{})
-	if as[0] != (owner.Answer{}) || c.open != 1 || len(done) != 0 {
+	c.resolve(gen, 0, &owner.Result{})
+	if as[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("answers %+v, %d open, told %d times", as, c.open, len(done))
 	}
 	if err := c.answer(c.gen, 0, 1, groupServed, 1, late); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {

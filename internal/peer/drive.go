@@ -42,13 +42,13 @@ func (p *Peer) act(e owner.Effects, here bool) {
 	}
 	for i := range e.Audits {
 		a := &e.Audits[i]
-		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.Reported, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
+		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.IsReport, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
 	}
-	if e.Stood > 0 {
-		p.stoodStill(e.Stood)
+	if e.ClockStopped > 0 {
+		p.stoodStill(e.ClockStopped)
 	}
 	for i := range e.Done {
-		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Answer)
+		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Result)
 	}
 	p.nudge()
 }

@@ -142,7 +142,7 @@ func TestQueueBytes(t *testing.T) {
 	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueBytes = 10 << 10 })
 	m.awaitOld(t, "stub")
 	names := ownedBy(r, "stub", maxQuestions)
-	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 	for i := range qs {
 		qs[i] = question(names[i], 10, 1)
 	}

@@ -38,7 +38,7 @@ func loadOf(ms []*member, keys int, lim uint32, algorithm limit.Algorithm) *load
 }
 
 func (l *load) run(m *member, algorithm limit.Algorithm) {
-	qs, as := make([]owner.Question, l.keys), make([]owner.Answer, l.keys)
+	qs, as := make([]owner.Request, l.keys), make([]owner.Result, l.keys)
 	for k := range qs {
 		qs[k] = question(fmt.Sprint("load ", k), l.lim, 1)
 		qs[k].Rule.Algorithm = algorithm
@@ -119,7 +119,7 @@ func TestHandOver(t *testing.T) {
 	}
 	for k := range l.admitted {
 		q := question(fmt.Sprint("load ", k), l.lim, 0)
-		q.Op = owner.Look
+		q.Op = owner.Read
 		if a := d.ask(patience, q); a.After != uint64(l.admitted[k].Load()) {
 			t.Errorf("key %d: %d counted after %d were admitted", k, a.After, l.admitted[k].Load())
 		}
@@ -216,8 +216,8 @@ func TestStrict(t *testing.T) {
 	q := question(ownedBy(r, "m0", 3)[2], 100, 7)
 	q.Strict = true
 	for _, stop := range []bool{false, true} {
-		as := make([]owner.Answer, 1)
-		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Question{q}, as)
+		as := make([]owner.Result, 1)
+		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Request{q}, as)
 		if as[0].Kind != owner.Decided || as[0].Path != owner.Fallback {
 			t.Errorf("stop %v, no heir: %+v", stop, as[0])
 		}
@@ -259,7 +259,7 @@ func TestTransfer(t *testing.T) {
 	const keys = 6000                                                                                             // half of them in a dozen chunks
 	for i := range keys {
 		q := question(fmt.Sprint("many ", i), 10, 1)
-		ms[0].node.Take(ms[0].Now(), &q)
+		ms[0].node.Decide(ms[0].Now(), &q)
 	}
 	before := testutil.ToFloat64(ms[0].m.keysSent)
 	mine := ms[0].Facts().Keys
@@ -277,7 +277,7 @@ func TestTransfer(t *testing.T) {
 	}
 	for i := 0; i < keys; i += 199 {
 		q := question(fmt.Sprint("many ", i), 10, 1)
-		if q.Op = owner.Look; ownedHere(ms[0], q) {
+		if q.Op = owner.Read; ownedHere(ms[0], q) {
 			if a := ms[1].ask(patience, q); a.After != 1 {
 				t.Errorf("counter %d: %+v", i, a)
 			}
@@ -285,7 +285,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-func ownedHere(m *member, q owner.Question) bool {
+func ownedHere(m *member, q owner.Request) bool {
 	r := ringOf("m0", "m1")
 	return r.At(r.Owner(q.Owner)).ID == m.id
 }

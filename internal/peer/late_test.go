@@ -15,9 +15,9 @@ func patient(silent, alive time.Duration) owner.Deadline {
 	return owner.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
 }
 
-func decideOne(m *member, d owner.Deadline, q owner.Question) owner.Answer {
-	as := make([]owner.Answer, 1)
-	m.Decide(d, false, []owner.Question{q}, as)
+func decideOne(m *member, d owner.Deadline, q owner.Request) owner.Result {
+	as := make([]owner.Result, 1)
+	m.Decide(d, false, []owner.Request{q}, as)
 	return as[0]
 }
 
@@ -28,8 +28,8 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 	m.awaitOld(t, "stub")
 	name := ownedBy(r, "stub", 1)[0]
 	for _, stop := range []bool{false, true} {
-		as := make([]owner.Answer, 2)
-		qs := []owner.Question{question(name, 10, 1), question(ownedBy(r, "stub", 2)[1], 10, 1)}
+		as := make([]owner.Result, 2)
+		qs := []owner.Request{question(name, 10, 1), question(ownedBy(r, "stub", 2)[1], 10, 1)}
 		m.Decide(patient(time.Millisecond, 20*time.Millisecond), stop, qs, as)
 		for _, a := range as {
 			if a.Authority != owner.Shed || !a.Over || a.Path != owner.Fallback {

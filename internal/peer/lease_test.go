@@ -56,14 +56,14 @@ func sampleLease(k lease.Kind) lease.Msg {
 
 // leaseAsk is a question with all that leases added.
 func leaseAsk() []byte {
-	q := owner.Question{
+	q := owner.Request{
 		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: owner.ByLease, HotFactor: 0x0102,
 	}
-	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Question{q}, []uint16{0})
+	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
 func TestGoldenLeases(t *testing.T) {
-	hot := server{as: []owner.Answer{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
+	hot := server{as: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
 	hot.answer(7, groupServed)
 	samples := map[string][]byte{"lease-question": leaseAsk(), "hot-answer": hot.out}
 	for k := lease.Ask; k <= lease.Bulk; k++ {
@@ -85,12 +85,12 @@ func TestLeaseQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	record, _, _ := nextRecord(records)
-	for size, want := range map[int]owner.Question{
+	for size, want := range map[int]owner.Request{
 		len(record):      {Mechanism: owner.ByLease, HotFactor: 0x0102},
 		questionSize + 1: {Mechanism: owner.ByLease},
 		questionSize:     {},
 	} {
-		var q owner.Question
+		var q owner.Request
 		if o, err := parseQuestion(record[:size], &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
 			t.Errorf("%d bytes: %+v, %d, %v", size, q, o, err)
 		}

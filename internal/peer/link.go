@@ -114,7 +114,7 @@ func (l *link) push(encode func([]byte) []byte) {
 	l.out = encode(l.out)
 }
 
-func appendAsk(b []byte, g group, qs []owner.Question, index []uint16) []byte {
+func appendAsk(b []byte, g group, qs []owner.Request, index []uint16) []byte {
 	b, at := beginFrame(b, frameAsk)
 	b = appendAskHead(b, g)
 	for _, i := range index {

@@ -41,10 +41,10 @@ func sampleMsg(k handoff.Kind) handoff.Msg {
 
 // strictAsk is a question that only version 2 knows.
 func strictAsk() []byte {
-	q := owner.Question{
+	q := owner.Request{
 		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
 	}
-	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Question{q}, []uint16{0})
+	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
 // The layout of what version 2 added never changes, either.
@@ -152,7 +152,7 @@ func TestStrictRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	record, _, _ := nextRecord(records)
-	var q owner.Question
+	var q owner.Request
 	if o, err := parseQuestion(record, &q); err != nil || o != groupServed || !q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}

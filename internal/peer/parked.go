@@ -24,7 +24,7 @@ type parked struct {
 	s       *server        // whose stream the answer goes to
 	id      uint64         // of the group
 	end     int64          // when the asker gives up, by the monotonic clock
-	as      []owner.Answer // Kind Wait: not known yet
+	as      []owner.Result // Kind Wait: not known yet
 	open    int            // of those
 	running bool           // set up, and not answered yet
 }
@@ -36,9 +36,9 @@ func (p *Peer) newParked() any {
 	return k
 }
 
-func waiting(as []owner.Answer) bool {
+func waiting(as []owner.Result) bool {
 	for i := range as {
-		if as[i].Kind == owner.Wait {
+		if as[i].Kind == owner.Pending {
 			return true
 		}
 	}
@@ -56,7 +56,7 @@ func (s *server) park(g group, mono int64) {
 	k.s, k.id, k.end, k.open, k.running = s, g.id, mono+int64(ttl), 0, true
 	k.as = append(k.as[:0], s.as...)
 	for i := range k.as {
-		if a := &k.as[i]; a.Kind == owner.Wait {
+		if a := &k.as[i]; a.Kind == owner.Pending {
 			k.expect(i, a)
 		}
 	}
@@ -68,12 +68,12 @@ func (s *server) park(g group, mono int64) {
 }
 
 // expect is called with mu held.
-func (k *parked) expect(i int, a *owner.Answer) {
+func (k *parked) expect(i int, a *owner.Result) {
 	w := &k.p.waits
 	if w.full() {
 		k.p.m.waits[overflow].Inc()
 		k.p.drop(a.Ticket)
-		*a = owner.Answer{Kind: owner.Ask}
+		*a = owner.Result{Kind: owner.Forward}
 		return
 	}
 	if early := w.expect(a.Ticket, k, k.gen, i); early != nil {
@@ -84,19 +84,19 @@ func (k *parked) expect(i int, a *owner.Answer) {
 }
 
 // take puts the answer that came in its place.
-func (k *parked) take(to, from *owner.Answer) {
+func (k *parked) take(to, from *owner.Result) {
 	k.p.m.waits[resolved].Inc()
 	*to = *from
-	if to.Kind == owner.Wait { // no Node does this
-		*to = owner.Answer{Kind: owner.Ask}
+	if to.Kind == owner.Pending { // no Node does this
+		*to = owner.Result{Kind: owner.Forward}
 	}
 }
 
 // resolve implements waiter.
-func (k *parked) resolve(gen uint64, i int, a *owner.Answer) {
+func (k *parked) resolve(gen uint64, i int, a *owner.Result) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.running || k.gen != gen || k.as[i].Kind != owner.Wait {
+	if !k.running || k.gen != gen || k.as[i].Kind != owner.Pending {
 		return
 	}
 	k.take(&k.as[i], a)
@@ -113,7 +113,7 @@ func (k *parked) expire() {
 		return // of an earlier life
 	}
 	for i := range k.as {
-		if k.as[i].Kind == owner.Wait {
+		if k.as[i].Kind == owner.Pending {
 			k.p.m.waits[expired].Inc()
 			k.p.giveUp(k.as[i].Ticket)
 		}
@@ -173,7 +173,7 @@ func (s *server) startLate() {
 	s.p.wg.Go(func() { s.writeLate(l.done) })
 }
 
-func (s *server) answerLate(id uint64, as []owner.Answer) {
+func (s *server) answerLate(id uint64, as []owner.Result) {
 	s.late.mu.Lock()
 	defer s.late.mu.Unlock()
 	if len(s.late.out) > maxLate {

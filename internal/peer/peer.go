@@ -253,7 +253,7 @@ func (p *Peer) Close() error {
 func (p *Peer) Now() int64 { return p.clock.now() }
 
 // Facts is what Node knows of itself.
-func (p *Peer) Facts() owner.Facts { return p.o.Node.Facts(p.clock.now()) }
+func (p *Peer) Facts() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
 
 // relink is called with view held.
 func (p *Peer) relink(addrs map[ring.ID]Addr) {

@@ -193,8 +193,8 @@ type server struct {
 	inst     uint64 // boot of from
 	toInst   uint64 // boot of this member that from means
 	out      []byte
-	qs       []owner.Question
-	as       []owner.Answer
+	qs       []owner.Request
+	as       []owner.Result
 	delay    delay
 	extended int64 // when the deadline was last moved, by the monotonic clock
 	messages msgReader
@@ -308,7 +308,7 @@ func (s *server) serve(mono, now int64, payload []byte) error {
 
 func (s *server) grow(n int) {
 	if cap(s.qs) < n {
-		s.qs, s.as = make([]owner.Question, n), make([]owner.Answer, n)
+		s.qs, s.as = make([]owner.Request, n), make([]owner.Result, n)
 	}
 	s.qs, s.as = s.qs[:n], s.as[:n]
 }
@@ -324,7 +324,7 @@ func (s *server) answer(id uint64, outcome byte) {
 	s.out = b
 }
 
-func appendAnswers(b []byte, id uint64, as []owner.Answer) []byte {
+func appendAnswers(b []byte, id uint64, as []owner.Result) []byte {
 	b, at := beginFrame(b, frameAnswer)
 	b = appendAnswerHead(b, id, groupServed, len(as))
 	for i := range as {

@@ -10,7 +10,7 @@ import (
 
 // scratch holds the questions of a request as they are put in one of its rounds.
 type scratch struct {
-	qs      []owner.Question
+	qs      []owner.Request
 	lost    []result // what became of those that no owner answered in the first round; pending: one did
 	outcome result   // of the one group that has them all
 }
@@ -18,22 +18,22 @@ type scratch struct {
 func newScratch() any { return new(scratch) }
 
 // decideStop decides a request in stop mode.
-func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
 	if !p.takeStop(qs, as) {
 		p.followStop(deadline, qs, as)
 	}
 }
 
 // takeStop does what can be done here and says whether that is all.
-func (p *Peer) takeStop(qs []owner.Question, as []owner.Answer) bool {
+func (p *Peer) takeStop(qs []owner.Request, as []owner.Result) bool {
 	p.decides()
-	p.o.Node.TakeAll(p.clock.at(p.awake()), true, qs, as)
+	p.o.Node.DecideAll(p.clock.at(p.awake()), true, qs, as)
 	p.nudge()
 	return !undecided(as)
 }
 
 // followStop goes where the answers of takeStop point.
-func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
 	defer p.nudge()
 	if !slices.ContainsFunc(as, asks) {
 		p.forward(deadline, qs, as) // all is charged that will be
@@ -43,12 +43,12 @@ func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Question, as []own
 	defer p.scratches.Put(s)
 	if slices.ContainsFunc(as, cached) {
 		s.qs = append(s.qs[:0], qs...)
-		owner.Stop(s.qs, as)
+		owner.ApplyStop(s.qs, as)
 		p.forward(deadline, s.qs, as)
 		return
 	}
 	for i := range as {
-		if as[i].Kind == owner.Wait {
+		if as[i].Kind == owner.Pending {
 			p.drop(as[i].Ticket)
 		}
 	}
@@ -65,15 +65,15 @@ func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Question, as []own
 	p.decideRounds(deadline, s, qs, as)
 }
 
-func asks(a owner.Answer) bool { return a.Kind == owner.Ask }
+func asks(a owner.Result) bool { return a.Kind == owner.Forward }
 
-func cached(a owner.Answer) bool { return a.Authority == owner.Cached }
+func cached(a owner.Result) bool { return a.Authority == owner.Cached }
 
 // soleOwner is the one member that all questions are to be asked of, if there is one.
-func soleOwner(as []owner.Answer) (ring.ID, bool) {
+func soleOwner(as []owner.Result) (ring.ID, bool) {
 	to := as[0].Member
 	for i := range as {
-		if as[i].Kind != owner.Ask || as[i].Member != to {
+		if as[i].Kind != owner.Forward || as[i].Member != to {
 			return "", false
 		}
 	}
@@ -81,7 +81,7 @@ func soleOwner(as []owner.Answer) (ring.ID, bool) {
 }
 
 // askStop asks one member for the whole request, which it decides under its own locks.
-func (p *Peer) askStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Question, as []owner.Answer) result {
+func (p *Peer) askStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Request, as []owner.Result) result {
 	done := p.sleepers.Get().(sleeper)
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
@@ -100,7 +100,7 @@ func (p *Peer) askStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []own
 // decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.
 // Between the two another request may be charged, as between the two commands of envoyproxy/ratelimit. The first round
 // has half of the time.
-func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Request, as []owner.Result) {
 	s.first(qs)
 	p.decide(owner.Deadline{Silent: half(deadline.Silent), Alive: half(deadline.Alive)}, s.qs, as)
 	s.lost = s.lost[:0]
@@ -108,9 +108,9 @@ func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Ques
 		s.lost = append(s.lost, became(&as[i]))
 	}
 	s.second(qs, as)
-	p.o.Node.TakeAll(p.clock.at(p.awake()), false, s.qs, as)
+	p.o.Node.DecideAll(p.clock.at(p.awake()), false, s.qs, as)
 	for i := range as {
-		if as[i].Kind == owner.Ask && s.lost[i] != pending {
+		if as[i].Kind == owner.Forward && s.lost[i] != pending {
 			as[i] = p.without(s.lost[i], &s.qs[i]) // its owner would let the rest of the time pass as well
 		}
 	}
@@ -123,7 +123,7 @@ func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Ques
 func half(t time.Time) time.Time { return t.Add(-time.Until(t) / 2) }
 
 // became is what became of a question that no owner answered; pending: one did.
-func became(a *owner.Answer) result {
+func became(a *owner.Result) result {
 	switch {
 	case a.Path != owner.Fallback:
 		return pending
@@ -134,7 +134,7 @@ func became(a *owner.Answer) result {
 }
 
 // degradeStop is both rounds of a request that r became of, without its owner.
-func (p *Peer) degradeStop(r result, s *scratch, qs []owner.Question, as []owner.Answer) {
+func (p *Peer) degradeStop(r result, s *scratch, qs []owner.Request, as []owner.Result) {
 	s.first(qs)
 	for i := range qs {
 		as[i] = p.without(r, &s.qs[i])
@@ -146,22 +146,22 @@ func (p *Peer) degradeStop(r result, s *scratch, qs []owner.Question, as []owner
 }
 
 // first makes the questions of the first round: nothing is charged.
-func (s *scratch) first(qs []owner.Question) {
+func (s *scratch) first(qs []owner.Request) {
 	s.qs = append(s.qs[:0], qs...)
 	for i := range s.qs {
 		if s.qs[i].Op == owner.Take {
-			s.qs[i].Op = owner.Peek
+			s.qs[i].Op = owner.DryRun
 		} else {
-			s.qs[i].Op = owner.Look
+			s.qs[i].Op = owner.Read
 		}
 	}
 }
 
 // second makes those of the second round from the answers to the first. Only charges stop each other.
-func (s *scratch) second(qs []owner.Question, as []owner.Answer) {
+func (s *scratch) second(qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		as[i].Over = as[i].Over && qs[i].Op == owner.Take
 	}
 	s.qs = append(s.qs[:0], qs...)
-	owner.Stop(s.qs, as)
+	owner.ApplyStop(s.qs, as)
 }

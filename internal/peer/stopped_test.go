@@ -75,7 +75,7 @@ func runStoppedMember() {
 	if err := json.Unmarshal([]byte(os.Getenv(stoppedMember)), &o); err != nil {
 		panic(err)
 	}
-	node := owner.New(owner.Options{Self: "m0", Inst: instOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
+	node := owner.New(owner.Options{Self: "m0", BootID: instOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
 	clocks := &skipping{start: time.Now(), boot: o.Boot}
 	p, err := New(Options{
 		Node: node, Self: "m0", Inst: instOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
@@ -95,8 +95,8 @@ func runStoppedMember() {
 }
 
 // obey does what standard input says, until it ends.
-func obey(p *Peer, q owner.Question) {
-	qs, as := []owner.Question{q}, make([]owner.Answer, 1)
+func obey(p *Peer, q owner.Request) {
+	qs, as := []owner.Request{q}, make([]owner.Result, 1)
 	admitted, full := 0, 0
 	for in := bufio.NewReader(os.Stdin); ; {
 		c, err := in.ReadByte()

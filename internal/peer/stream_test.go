@@ -60,7 +60,7 @@ func (m *member) alone() *member {
 }
 
 // nextAnswer reads frames until an answer comes.
-func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.Answer) {
+func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.Result) {
 	t.Helper()
 	for {
 		typ, payload, whole, err := in.next()
@@ -80,7 +80,7 @@ func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.A
 		if err != nil {
 			t.Fatal(err)
 		}
-		as = make([]owner.Answer, count)
+		as = make([]owner.Result, count)
 		for i := range as {
 			record, rest, err := nextRecord(records)
 			if err == nil {
@@ -193,10 +193,10 @@ func TestNotCharged(t *testing.T) {
 	conn := shake(t, m)
 	in := &frames{src: conn}
 	q := question("late", 10, 1)
-	send := func(sent time.Duration, q owner.Question) (byte, []owner.Answer) {
+	send := func(sent time.Duration, q owner.Request) (byte, []owner.Result) {
 		t.Helper()
 		g := group{id: 1, sent: int64(time.Hour + sent), ttl: 10 * time.Millisecond, count: 1}
-		conn.Write(appendAsk(nil, g, []owner.Question{q}, []uint16{0}))
+		conn.Write(appendAsk(nil, g, []owner.Request{q}, []uint16{0}))
 		_, outcome, as := nextAnswer(t, in)
 		return outcome, as
 	}
@@ -216,7 +216,7 @@ func TestNotCharged(t *testing.T) {
 	if o, _ := send(0, odd); o != groupUnknownAlgorithm {
 		t.Errorf("unknown algorithm: %d", o)
 	}
-	q.Op = owner.Peek
+	q.Op = owner.DryRun
 	if _, as := send(0, q); as[0].Before != 1 {
 		t.Errorf("%d charged, want 1", as[0].Before)
 	}
@@ -281,7 +281,7 @@ func TestSlowReader(t *testing.T) {
 	conn := shake(t, ms[1])
 	conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
 	q := question("slow", 10, 1)
-	batch := appendAsk(nil, group{ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0})
+	batch := appendAsk(nil, group{ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	for range 10 {
 		batch = append(batch, batch...)
 	}

@@ -40,7 +40,7 @@ func TestTLS(t *testing.T) {
 	dir := demoCA(t)
 	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"))
 	names := ownedBy(ringOf("m0", "m1"), "m1", maxQuestions)
-	qs, as := make([]owner.Question, len(names)), make([]owner.Answer, len(names))
+	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 	for i := range qs {
 		qs[i] = question(names[i], 10, 1)
 	}

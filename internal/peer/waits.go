@@ -14,7 +14,7 @@ const (
 
 // waiter takes the answer that its generation gen expects under its own number i.
 type waiter interface {
-	resolve(gen uint64, i int, a *owner.Answer)
+	resolve(gen uint64, i int, a *owner.Result)
 }
 
 // waits knows who waits for which ticket. A Node resolves each ticket once unless it is cancelled first; the answer may
@@ -35,7 +35,7 @@ type wait struct {
 	to    waiter
 	gen   uint64
 	i     int
-	early *owner.Answer
+	early *owner.Result
 }
 
 func (w *waits) shard(ticket uint64) *waitShard {
@@ -46,7 +46,7 @@ func (w *waits) shard(ticket uint64) *waitShard {
 func (w *waits) full() bool { return w.n.Load() >= maxWaits }
 
 // expect has ticket resolved to `to`, which is not called if the answer is there already.
-func (w *waits) expect(ticket uint64, to waiter, gen uint64, i int) *owner.Answer {
+func (w *waits) expect(ticket uint64, to waiter, gen uint64, i int) *owner.Result {
 	s := w.shard(ticket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *waits) expect(ticket uint64, to waiter, gen uint64, i int) *owner.Answe
 }
 
 // resolve hands a to whoever expects ticket.
-func (w *waits) resolve(ticket uint64, a owner.Answer) {
+func (w *waits) resolve(ticket uint64, a owner.Result) {
 	s := w.shard(ticket)
 	s.mu.Lock()
 	x, known := s.m[ticket]

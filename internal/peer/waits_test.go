@@ -17,7 +17,7 @@ import (
 // heard keeps what it was told.
 type heard struct{ answers []string }
 
-func (h *heard) resolve(gen uint64, i int, a *owner.Answer) {
+func (h *heard) resolve(gen uint64, i int, a *owner.Result) {
 	h.answers = append(h.answers, fmt.Sprint(gen, " ", i, " ", a.After))
 }
 
@@ -33,7 +33,7 @@ func (w *waits) remembered() (n int) {
 
 // Whatever the order in which a ticket is expected, resolved and given up, it is told once at most and then forgotten.
 func TestWaits(t *testing.T) {
-	answer := owner.Answer{}
+	answer := owner.Result{}
 	answer.After = 3
 	for _, tt := range []struct {
 		name  string
@@ -80,7 +80,7 @@ func TestWaits(t *testing.T) {
 }
 
 // orphan is a member whose heir has just gone, so that strict questions wait.
-func orphan(t *testing.T) (m *member, q owner.Question) {
+func orphan(t *testing.T) (m *member, q owner.Request) {
 	t.Helper()
 	ms := newCluster(t, 2)
 	ms[1].Close()
@@ -95,9 +95,9 @@ func TestParked(t *testing.T) {
 	conn := shake(t, m)
 	strict := question(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
 	strict.Strict = true
-	b := appendAsk(nil, group{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Question{q, strict}, []uint16{0, 1})
-	q.Op = owner.Look
-	b = appendAsk(b, group{id: 2, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0})
+	b := appendAsk(nil, group{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Request{q, strict}, []uint16{0, 1})
+	q.Op = owner.Read
+	b = appendAsk(b, group{id: 2, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	conn.Write(b)
 	in := &frames{src: conn}
 	if id, outcome, as := nextAnswer(t, in); id != 2 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
@@ -107,8 +107,8 @@ func TestParked(t *testing.T) {
 	if n := testutil.ToFloat64(m.m.waits[expired]); n < 1 {
 		t.Errorf("%v expired", n)
 	}
-	q.Op = owner.Peek
-	conn.Write(appendAsk(nil, group{id: 3, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0}))
+	q.Op = owner.DryRun
+	conn.Write(appendAsk(nil, group{id: 3, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
 	if id, _, _ := nextAnswer(t, in); id != 3 {
 		t.Errorf("group %d was answered after it was dropped", id)
 	}
@@ -123,8 +123,8 @@ func TestTooManyWaits(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	conn := shake(t, m)
-	conn.Write(appendAsk(nil, group{id: 1, ttl: time.Hour, count: 1}, []owner.Question{q}, []uint16{0}))
-	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || as[0].Kind != owner.Ask || as[0].Member != "" {
+	conn.Write(appendAsk(nil, group{id: 1, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
+	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || as[0].Kind != owner.Forward || as[0].Member != "" {
 		t.Errorf("%d, %d, %+v", id, outcome, as)
 	}
 	if n := testutil.ToFloat64(m.m.waits[overflow]); n != 2 || m.waits.remembered() != 0 {
@@ -140,7 +140,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	await(t, "its keys", func() bool { return m.node.Progress().Complete })
 	for i := range keys {
 		q := question(fmt.Sprint("many ", i), 10, 1)
-		m.node.Take(m.Now(), &q)
+		m.node.Decide(m.Now(), &q)
 	}
 	on := []ring.ID{"m0", "stub"}
 	r := ringOf(on...)

@@ -85,7 +85,7 @@ func (p *Peer) steer() (fx owner.Effects) {
 		p.m.steps.Inc()
 		p.skews.reset()
 	}
-	fx = p.o.Node.Fence(p.clock.at(r.mono))
+	fx = p.o.Node.ClockStepped(p.clock.at(r.mono))
 	w.apart.Store(r.boot - r.mono)
 	w.looked.Store(r.mono)
 	p.m.fences.WithLabelValues(reason).Inc()

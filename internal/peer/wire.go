@@ -158,7 +158,7 @@ func parseAskHead(b []byte) (g group, records []byte, err error) {
 	return g, b[askHead:], nil
 }
 
-func appendQuestion(b []byte, q *owner.Question) []byte {
+func appendQuestion(b []byte, q *owner.Request) []byte {
 	flags, mechanism := questionFlags(q)
 	size := questionSize
 	switch {
@@ -188,7 +188,7 @@ func appendQuestion(b []byte, q *owner.Question) []byte {
 	return b
 }
 
-func questionFlags(q *owner.Question) (flags, mechanism byte) {
+func questionFlags(q *owner.Request) (flags, mechanism byte) {
 	if q.Strict {
 		flags = flagStrict
 	}
@@ -205,11 +205,11 @@ func questionFlags(q *owner.Question) (flags, mechanism byte) {
 }
 
 // parseQuestion reads one record into q, and says with what the group is to be answered if it cannot be served.
-func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
+func parseQuestion(b []byte, q *owner.Request) (outcome byte, err error) {
 	if len(b) < questionSize {
 		return groupMalformed, errShort
 	}
-	*q = owner.Question{
+	*q = owner.Request{
 		Key:    owner.Key{le.Uint64(b), le.Uint64(b[8:])},
 		Owner:  le.Uint64(b[16:]),
 		Domain: le.Uint64(b[24:]),
@@ -237,7 +237,7 @@ func parseQuestion(b []byte, q *owner.Question) (outcome byte, err error) {
 }
 
 // parseMore reads what version 2 appended to a question's record, as far as it is there.
-func parseMore(b []byte, q *owner.Question) {
+func parseMore(b []byte, q *owner.Request) {
 	if len(b) == 0 {
 		return
 	}
@@ -254,8 +254,8 @@ func parseMore(b []byte, q *owner.Question) {
 }
 
 // known says whether this version can decide q at all, of which the fields of version 1 have been read.
-func known(q *owner.Question) bool {
-	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Look && q.Mechanism == owner.ByOwner
+func known(q *owner.Request) bool {
+	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Read && q.Mechanism == owner.ByOwner
 }
 
 func appendAnswerHead(b []byte, id uint64, outcome byte, count int) []byte {
@@ -276,7 +276,7 @@ func parseAnswerHead(b []byte) (id uint64, outcome byte, count int, records []by
 }
 
 // appendAnswer writes what Serve said. Anything but a decision is "not the owner", with the member to ask instead.
-func appendAnswer(b []byte, a *owner.Answer) []byte {
+func appendAnswer(b []byte, a *owner.Result) []byte {
 	if a.Kind != owner.Decided {
 		id := a.Member[:min(len(a.Member), maxID)]
 		b = le.AppendUint16(b, uint16(2+len(id)))
@@ -298,7 +298,7 @@ func appendAnswer(b []byte, a *owner.Answer) []byte {
 	return le.AppendUint32(b, a.Remaining)
 }
 
-func parseAnswer(b []byte, a *owner.Answer) error {
+func parseAnswer(b []byte, a *owner.Result) error {
 	if len(b) < 2 {
 		return errShort
 	}
@@ -307,7 +307,7 @@ func parseAnswer(b []byte, a *owner.Answer) error {
 		if len(b) < answerSize {
 			return errShort
 		}
-		*a = owner.Answer{
+		*a = owner.Result{
 			Decision: limit.Decision{
 				Before:    le.Uint64(b[4:]),
 				After:     le.Uint64(b[12:]),
@@ -326,7 +326,7 @@ func parseAnswer(b []byte, a *owner.Answer) error {
 		if n > maxID || len(b) < 2+n {
 			return errShort
 		}
-		*a = owner.Answer{Kind: owner.Ask, Member: ring.ID(b[2 : 2+n])}
+		*a = owner.Result{Kind: owner.Forward, Member: ring.ID(b[2 : 2+n])}
 		return nil
 	}
 	return fmt.Errorf("unknown answer status %d", b[0])

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the golden encodings; never for
 
 // samples are one message of each kind, with every field distinct.
 func samples() map[string][]byte {
-	q := owner.Question{
+	q := owner.Request{
 		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, Owner: 0x2122232425262728,
 		Domain: 0x3132333435363738, Rules: 0x4142434445464748, Hits: 0x5152535455565758,
 		Rule:     limit.Rule{Window: time.Hour, Limit: 0x61626364, Burst: 0x71727374},
@@ -33,11 +33,11 @@ func samples() map[string][]byte {
 		versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 1,
 		from: "pod-0", fromInst: 0x0102030405060708, to: "pod-11", toInst: 0x1112131415161718,
 	}
-	ask := appendAsk(nil, group{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Question{q}, []uint16{0})
-	answers := []owner.Answer{
+	ask := appendAsk(nil, group{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Request{q}, []uint16{0})
+	answers := []owner.Result{
 		{Decision: limit.Decision{Before: 0x0102030405060708, After: 0x1112131415161718, Reset: time.Minute,
 			Remaining: 0x21222324, Over: true}, Authority: owner.Overflow, Kind: owner.Decided, Path: owner.Forwarded},
-		{Kind: owner.Ask, Member: "pod-2"},
+		{Kind: owner.Forward, Member: "pod-2"},
 	}
 	s := server{as: answers}
 	s.answer(7, groupServed)
@@ -74,9 +74,9 @@ func TestGolden(t *testing.T) {
 }
 
 func TestQuestionRoundTrip(t *testing.T) {
-	for _, q := range []owner.Question{
+	for _, q := range []owner.Request{
 		{Rule: limit.Rule{Window: 1}},
-		{Key: owner.Key{1, 2}, Owner: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Look, Degraded: owner.FailOpen,
+		{Key: owner.Key{1, 2}, Owner: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: owner.FailOpen,
 			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
 		{Rule: limit.Rule{Window: 1}, Mechanism: owner.ByLease},
 		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},
@@ -89,7 +89,7 @@ func TestQuestionRoundTrip(t *testing.T) {
 		}
 		whole := append(bytes.Clone(record), make([]byte, questionSize+questionMore-len(record))...)
 		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
-			var got owner.Question
+			var got owner.Request
 			o, err := parseQuestion(record, &got)
 			if err != nil || o != groupServed || got != q {
 				t.Errorf("got %+v, %d, %v, want %+v", got, o, err, q)
@@ -99,23 +99,23 @@ func TestQuestionRoundTrip(t *testing.T) {
 }
 
 func TestQuestionRefused(t *testing.T) {
-	good := owner.Question{Rule: limit.Rule{Window: time.Second}}
+	good := owner.Request{Rule: limit.Rule{Window: time.Second}}
 	for _, tt := range []struct {
 		name   string
-		change func(*owner.Question)
+		change func(*owner.Request)
 		want   byte
 	}{
-		{"good", func(*owner.Question) {}, groupServed},
-		{"no window", func(q *owner.Question) { q.Rule.Window = 0 }, groupMalformed},
-		{"negative window", func(q *owner.Question) { q.Rule.Window = -1 }, groupMalformed},
-		{"algorithm", func(q *owner.Question) { q.Rule.Algorithm = 99 }, groupUnknownAlgorithm},
-		{"operation", func(q *owner.Question) { q.Op = 99 }, groupUnknownAlgorithm},
-		{"mechanism", func(q *owner.Question) { q.Mechanism = 99 }, groupUnknownAlgorithm},
+		{"good", func(*owner.Request) {}, groupServed},
+		{"no window", func(q *owner.Request) { q.Rule.Window = 0 }, groupMalformed},
+		{"negative window", func(q *owner.Request) { q.Rule.Window = -1 }, groupMalformed},
+		{"algorithm", func(q *owner.Request) { q.Rule.Algorithm = 99 }, groupUnknownAlgorithm},
+		{"operation", func(q *owner.Request) { q.Op = 99 }, groupUnknownAlgorithm},
+		{"mechanism", func(q *owner.Request) { q.Mechanism = 99 }, groupUnknownAlgorithm},
 	} {
 		q := good
 		tt.change(&q)
 		record, _, _ := nextRecord(appendQuestion(nil, &q))
-		var got owner.Question
+		var got owner.Request
 		if o, err := parseQuestion(record, &got); err != nil || o != tt.want {
 			t.Errorf("%s: %d, %v, want %d", tt.name, o, err, tt.want)
 		}
@@ -124,20 +124,20 @@ func TestQuestionRefused(t *testing.T) {
 
 func TestAnswerRoundTrip(t *testing.T) {
 	long := ring.ID(strings.Repeat("x", maxID))
-	for _, a := range []owner.Answer{
+	for _, a := range []owner.Result{
 		{Kind: owner.Decided, Path: owner.Forwarded},
 		{Kind: owner.Decided, Path: owner.Forwarded, Hot: true},
 		{Kind: owner.Decided, Path: owner.Forwarded, Authority: owner.Overflow, Decision: limit.Decision{
 			Before: math.MaxUint64, After: 3, Reset: time.Hour, Remaining: math.MaxUint32, Over: true}},
-		{Kind: owner.Ask},
-		{Kind: owner.Ask, Member: "pod-1"},
-		{Kind: owner.Ask, Member: long},
+		{Kind: owner.Forward},
+		{Kind: owner.Forward, Member: "pod-1"},
+		{Kind: owner.Forward, Member: long},
 	} {
 		record, rest, err := nextRecord(appendAnswer(nil, &a))
 		if err != nil || len(rest) != 0 {
 			t.Fatal(rest, err)
 		}
-		var got owner.Answer
+		var got owner.Result
 		if err := parseAnswer(append(record, "later"...), &got); err != nil || got != a {
 			t.Errorf("got %+v, %v, want %+v", got, err, a)
 		}
@@ -146,17 +146,17 @@ func TestAnswerRoundTrip(t *testing.T) {
 
 // Cut off anywhere, a record is an error.
 func TestTruncated(t *testing.T) {
-	for _, a := range []owner.Answer{{Kind: owner.Decided}, {Kind: owner.Ask, Member: "pod-1"}} {
+	for _, a := range []owner.Result{{Kind: owner.Decided}, {Kind: owner.Forward, Member: "pod-1"}} {
 		record := appendAnswer(nil, &a)[recordHead:]
 		for n := range record {
-			if err := parseAnswer(record[:n:n], new(owner.Answer)); err == nil {
+			if err := parseAnswer(record[:n:n], new(owner.Result)); err == nil {
 				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
 			}
 		}
 	}
-	q := appendQuestion(nil, &owner.Question{})[recordHead:]
+	q := appendQuestion(nil, &owner.Request{})[recordHead:]
 	for n := range q {
-		if _, err := parseQuestion(q[:n:n], new(owner.Question)); err == nil {
+		if _, err := parseQuestion(q[:n:n], new(owner.Request)); err == nil {
 			t.Errorf("%d of %d bytes of a question were read", n, len(q))
 		}
 	}
@@ -296,7 +296,7 @@ func FuzzAsk(f *testing.F) {
 			if err != nil {
 				return
 			}
-			var q owner.Question
+			var q owner.Request
 			if o, err := parseQuestion(record, &q); err == nil && o == groupServed {
 				if again := appendQuestion(nil, &q); !bytes.Equal(again[recordHead:], record[:questionSize]) {
 					t.Fatalf("%x became %x", record, again)
@@ -313,8 +313,8 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
-		as := make([]owner.Answer, 2)
-		c.begin(0, by(time.Hour), make([]owner.Question, 2), as, newSleeper().(sleeper))
+		as := make([]owner.Result, 2)
+		c.begin(0, by(time.Hour), make([]owner.Request, 2), as, newSleeper().(sleeper))
 		c.add("x", 0, 0, 0)
 		c.add("x", 1, 0, 0)
 		_, outcome, count, records, err := parseAnswerHead(b)

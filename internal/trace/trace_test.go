@@ -73,8 +73,8 @@ func (s *sink) listen(t *testing.T, protocol string) {
 // alone is a member without others.
 type alone struct{ *owner.Node }
 
-func (a alone) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
-	a.TakeAll(time.Now().UnixNano(), stop, qs, as)
+func (a alone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+	a.DecideAll(time.Now().UnixNano(), stop, qs, as)
 }
 
 const rules = `
@@ -89,7 +89,7 @@ func service(t *testing.T, tracer rls.Tracer) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := rls.New(rls.Options{Decider: alone{owner.New(owner.Options{Self: "a", Inst: 3})}, Stats: stats.New(stats.Options{}), Tracer: tracer})
+	s := rls.New(rls.Options{Decider: alone{owner.New(owner.Options{Self: "a", BootID: 3})}, Stats: stats.New(stats.Options{}), Tracer: tracer})
 	s.SetRules(r, rls.Switches{})
 	return s.HTTP(rls.NewHealth())
 }

@@ -144,7 +144,7 @@ const nobody = "127.83.255.1:7946"
 // startOther starts member i, at an address of its own.
 func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) {
 	id, host, inst := ring.ID(fmt.Sprintf("other-%03d", i)), otherHost(i), uint64(i+1)<<8|3
-	o := &other{node: owner.New(owner.Options{Self: id, Inst: inst})}
+	o := &other{node: owner.New(owner.Options{Self: id, BootID: inst})}
 	var err error
 	o.peer, err = peer.New(peer.Options{
 		Node: o.node, Self: id, Inst: inst, Cluster: "lab", Listen: host + ":7947", ServerTLS: server, ClientTLS: client,

@@ -35,7 +35,7 @@ func (x *span) String() string {
 
 // unseen notes that a question may have been decided without anybody seeing how.
 func (o *oracle) unseen(q *question, m *member) {
-	if o.probing || q.q.Op == owner.Peek || q.q.Op == owner.Look {
+	if o.probing || q.q.Op == owner.DryRun || q.q.Op == owner.Read {
 		return
 	}
 	a := o.account(q)

@@ -36,12 +36,12 @@ func TestDecisionsGivenUpBeforeTheirWindowIsSeen(t *testing.T) {
 			m, r := w.slots[0].now, &w.rules[0][0]
 			r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
 			ask := func(op owner.Op) *question {
-				return &question{from: m, q: owner.Question{Key: r.digest, Owner: r.owner, Rule: r.limit, Hits: 1, Op: op}}
+				return &question{from: m, q: owner.Request{Key: r.digest, Owner: r.owner, Rule: r.limit, Hits: 1, Op: op}}
 			}
 			w.oracle.unseen(ask(c.op), m)
 			w.now += int64(c.after)
 			for _, s := range c.steps {
-				v := verdict{by: m, since: m.clock(), until: m.clock(), a: owner.Answer{Kind: owner.Decided, Authority: owner.Full}}
+				v := verdict{by: m, since: m.clock(), until: m.clock(), a: owner.Result{Kind: owner.Decided, Authority: owner.Full}}
 				v.a.Before, v.a.After = s.before, s.after
 				v.a.Reset = wholeSeconds(r.limit.End(r.limit.Index(v.since)) - v.since)
 				w.oracle.decided(ask(owner.Take), &v)

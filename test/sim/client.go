@@ -31,7 +31,7 @@ type rule struct {
 // question is one question on its way.
 type question struct {
 	id       uint64
-	q        owner.Question
+	q        owner.Request
 	from     *member
 	at       int64 // when it was asked
 	took     int64 // when a node began to decide it
@@ -50,7 +50,7 @@ type pending struct {
 
 // verdict is what a node decided.
 type verdict struct {
-	a     owner.Answer
+	a     owner.Result
 	by    *member
 	since int64 // the first and the last reading of by's clock by which it may have been decided
 	until int64
@@ -189,7 +189,7 @@ func (w *World) ask() {
 func (w *World) put(k int, m *member) {
 	w.asked++
 	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(w.o.Deadline-w.upto(w.o.Deadline/2))}
-	q.q = owner.Question{Hits: 1}
+	q.q = owner.Request{Hits: 1}
 	if w.o.Addends && w.rnd.IntN(2) == 0 {
 		q.q.Hits = 1 + w.rnd.Uint64N(20)
 	}
@@ -197,7 +197,7 @@ func (w *World) put(k int, m *member) {
 	case w.o.Refunds && w.rnd.IntN(12) == 0:
 		q.q.Op = owner.Refund
 	case w.rnd.IntN(30) == 0:
-		q.q.Op = owner.Peek
+		q.q.Op = owner.DryRun
 	}
 	w.after(w.upto(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
@@ -273,18 +273,18 @@ func (w *World) direct(h uint64) *member {
 // take asks the member's own node.
 func (q *question) take() {
 	q.took = q.from.clock()
-	q.handle(q.from.node.Take(q.took, &q.q))
+	q.handle(q.from.node.Decide(q.took, &q.q))
 }
 
 // handle is what the asked member does with an answer of its own node.
-func (q *question) handle(a owner.Answer) {
+func (q *question) handle(a owner.Result) {
 	m := q.from
 	switch a.Kind {
-	case owner.Wait:
+	case owner.Pending:
 		m.w.stats.count("answer: Wait")
 		q.ticket = a.Ticket
 		m.waiting[a.Ticket] = pending{q, q.took}
-	case owner.Ask:
+	case owner.Forward:
 		m.w.stats.count("answer: Ask")
 		q.forward(a.Member)
 	default:
@@ -297,7 +297,7 @@ func (q *question) handle(a owner.Answer) {
 }
 
 // resolved gives a ticket its answer.
-func (m *member) resolved(ticket uint64, a owner.Answer) {
+func (m *member) resolved(ticket uint64, a owner.Result) {
 	p, ok := m.waiting[ticket]
 	delete(m.waiting, ticket)
 	if !ok {
@@ -339,12 +339,12 @@ func (q *question) forward(to ring.ID) {
 
 // serve asks this member's node for another.
 func (m *member) serve(q *question) {
-	qs, as := [1]owner.Question{q.q}, [1]owner.Answer{}
+	qs, as := [1]owner.Request{q.q}, [1]owner.Result{}
 	qs[0].Knobs = nil // they do not travel
 	took := m.clock()
 	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
 	a := as[0]
-	if a.Kind != owner.Wait {
+	if a.Kind != owner.Pending {
 		q.reply(m, a, took)
 		return
 	}
@@ -361,7 +361,7 @@ func (m *member) serve(q *question) {
 }
 
 // reply takes m's answer back to where q was asked.
-func (q *question) reply(m *member, a owner.Answer, took int64) {
+func (q *question) reply(m *member, a owner.Result, took int64) {
 	v := verdict{a: a, by: m, since: took, until: m.clock()}
 	if a.Kind == owner.Decided {
 		m.w.sabotageRefusal(m, &q.q, &a)

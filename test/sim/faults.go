@@ -219,7 +219,7 @@ func (w *World) stepSome() {
 		m.stepped = true
 		m.skew = -m.skew + int64(1100*time.Millisecond)*int64(1-2*w.rnd.IntN(2))
 		w.trace("%s's clock steps", m.name())
-		m.apply(m.node.Fence(m.clock()))
+		m.apply(m.node.ClockStepped(m.clock()))
 	})
 	w.oracle.disturbed(stepTrouble)
 }
@@ -261,7 +261,7 @@ func (w *World) probe() {
 		r := &w.rules[len(w.rules)-1][k]
 		for _, m := range ms {
 			q := &question{from: m, at: w.now, deadline: w.now + int64(time.Second)}
-			q.q = owner.Question{Key: r.digest, Owner: r.owner, Rule: r.limit, Op: owner.Look}
+			q.q = owner.Request{Key: r.digest, Owner: r.owner, Rule: r.limit, Op: owner.Read}
 			probes = append(probes, q)
 			w.after(time.Duration(q.deadline-w.now), m, q.expire)
 			w.after(0, m, q.take)

@@ -265,7 +265,7 @@ func (o *oracle) reclaimed(m *member) {
 	if !o.w.o.Leases.Reclaim {
 		return
 	}
-	n := m.node.Facts(m.clock()).Lease.Reclaimed
+	n := m.node.Stats(m.clock()).Lease.Reclaimed
 	if n == m.reclaimed {
 		return
 	}
@@ -284,7 +284,7 @@ func (o *oracle) upheld(m *member) {
 	if o.w.o.Policy == handoff.Available && !o.w.o.Planned() || o.decays > 0 {
 		return
 	}
-	if v := m.node.Facts(m.clock()).Lease.Violations; o.w.bug == NoBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
+	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == NoBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
 		o.w.fail("C1-C5: %s has prevented breaches %v", m.name(), v)
 	}
 }

@@ -81,7 +81,7 @@ func (w *World) boot(i int, first bool) *member {
 		keys = w.o.MaxKeys
 	}
 	m.node = owner.New(owner.Options{
-		Self: s.id, Inst: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
+		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate,
 	})
 	m.node.SetRoutes(w.decrees, ring.Hash)
@@ -128,9 +128,9 @@ func (m *member) do(fn func()) {
 }
 
 func (m *member) apply(e owner.Effects) {
-	if e.Stood > 0 {
+	if e.ClockStopped > 0 {
 		m.w.stats.count("fence: by the peers' clocks")
-		m.w.trace("%s has stood still for %v", m.name(), e.Stood)
+		m.w.trace("%s has stood still for %v", m.name(), e.ClockStopped)
 		m.w.oracle.fenced(m)
 	}
 	for i := range e.Out {
@@ -143,7 +143,7 @@ func (m *member) apply(e owner.Effects) {
 		m.w.sendLease(m, &e.Leases[i])
 	}
 	for i := range e.Done {
-		m.resolved(e.Done[i].Ticket, e.Done[i].Answer)
+		m.resolved(e.Done[i].Ticket, e.Done[i].Result)
 	}
 }
 

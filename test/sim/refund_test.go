@@ -43,7 +43,7 @@ func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 	var s limit.State
 	for id := uint64(1); id <= 600 && w.failure == ""; id++ {
 		w.now += rnd.Int64N(int64(4*rule.Window) / int64(rule.Limit) / 4)
-		q := &question{id: id, from: m, q: owner.Question{Rule: rule, Hits: 1 + rnd.Uint64N(3)}}
+		q := &question{id: id, from: m, q: owner.Request{Rule: rule, Hits: 1 + rnd.Uint64N(3)}}
 		var d limit.Decision
 		if rnd.IntN(5) == 0 {
 			q.q.Op = owner.Refund
@@ -53,7 +53,7 @@ func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 		} else {
 			d = rule.Take(&s, w.now, 3, q.q.Hits)
 		}
-		v := &verdict{by: m, since: w.now, until: w.now, a: owner.Answer{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
+		v := &verdict{by: m, since: w.now, until: w.now, a: owner.Result{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
 		if times > 1 && q.q.Op == owner.Refund {
 			v.a.After = max(d.After, d.Before-min(d.Before, q.q.Hits)) // what it says
 		}

@@ -82,13 +82,13 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 }
 
 // sabotageRefusal charges what m has refused because it had a part of the limit only: it is asked again, by a limit that its part has room for.
-func (w *World) sabotageRefusal(m *member, q *owner.Question, a *owner.Answer) {
+func (w *World) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 	if w.bug != ChargedRefusal || q.Op != owner.Take || !a.Over || a.Authority != owner.Part {
 		return
 	}
 	more := *q
 	more.Rule.Limit = math.MaxUint32
-	m.node.Take(m.clock(), &more)
+	m.node.Decide(m.clock(), &more)
 }
 
 // sabotageAdoption forges what m waits for when it has adopted a ring.

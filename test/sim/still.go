@@ -94,5 +94,5 @@ func (m *member) setRight() {
 	m.skew += m.behind
 	m.behind = 0
 	m.w.trace("%s's clock is right again", m.name())
-	m.apply(m.node.Fence(m.clock()))
+	m.apply(m.node.ClockStepped(m.clock()))
 }

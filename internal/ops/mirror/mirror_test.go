@@ -42,8 +42,8 @@ type lone struct{ node *owner.Node }
 
 var clock = time.Now().UnixNano()
 
-func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
-	l.node.TakeAll(clock, stop, qs, as)
+func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+	l.node.DecideAll(clock, stop, qs, as)
 }
 
 // keyward serves rules on loopback.

@@ -26,7 +26,7 @@ type counters struct {
 const writer = 3
 
 // Decide answers as the owner of all keys does.
-func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as []owner.Answer) {
+func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	c.over = c.over[:0]
 	stops := false
 	for i := range qs {
@@ -37,7 +37,7 @@ func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as [
 			c.states[q.Key] = s
 		}
 		if stop {
-			as[i] = owner.Answer{Decision: q.Rule.Peek(s, c.now, q.Hits)}
+			as[i] = owner.Result{Decision: q.Rule.Peek(s, c.now, q.Hits)}
 			stops = stops || as[i].Over
 			continue
 		}
@@ -52,20 +52,20 @@ func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Question, as [
 }
 
 // stop charges all, or only those that go over when there is one.
-func (c *counters) stop(one bool, qs []owner.Question, as []owner.Answer) {
+func (c *counters) stop(one bool, qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		if q := &qs[i]; !one || as[i].Over {
 			as[i] = c.take(c.states[q.Key], q)
 		} else {
-			as[i] = owner.Answer{Decision: q.Rule.Peek(c.states[q.Key], c.now, 0)}
+			as[i] = owner.Result{Decision: q.Rule.Peek(c.states[q.Key], c.now, 0)}
 		}
 	}
 }
 
-func (c *counters) take(s *limit.State, q *owner.Question) owner.Answer {
+func (c *counters) take(s *limit.State, q *owner.Request) owner.Result {
 	d := q.Rule.Take(s, c.now, writer, q.Hits)
 	q.Rule.Trim(s, c.now)
-	return owner.Answer{Decision: d}
+	return owner.Result{Decision: d}
 }
 
 // Side is one set of rules to try.

@@ -88,11 +88,11 @@ func handover(keys int) (h scale.HandoverCost, err error) {
 // charge counts one hit of each key.
 func charge(n *node, keys int) error {
 	const each = 200
-	qs, as := make([]owner.Question, each), make([]owner.Answer, each)
+	qs, as := make([]owner.Request, each), make([]owner.Result, each)
 	for first := 0; first < keys; first += each {
 		for i := range qs {
 			key := name(first + i)
-			qs[i] = owner.Question{
+			qs[i] = owner.Request{
 				Key: owner.Key{ring.Hash(key), ring.Hash("key of " + key)}, Owner: ring.Hash(key), Hits: 1,
 				Rule: limit.Rule{Limit: 1000, Window: 24 * time.Hour},
 			}

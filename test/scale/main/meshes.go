@@ -26,7 +26,7 @@ type node struct {
 
 func newNode(i int, o owner.Options) (*node, error) {
 	m := scale.Member(i)
-	o.Self, o.Inst, o.Seed, o.NoHot = m.ID, m.Inst, [2]uint64{1, uint64(i)}, true
+	o.Self, o.BootID, o.Seed, o.NoHot = m.ID, m.Inst, [2]uint64{1, uint64(i)}, true
 	n := &node{id: m.ID, inst: m.Inst, node: owner.New(o), reg: prometheus.NewRegistry()}
 	var err error
 	n.Peer, err = peer.New(peer.Options{Node: n.node, Self: m.ID, Inst: m.Inst, Cluster: "scale", Listen: "127.0.0.1:0", Registerer: n.reg})
