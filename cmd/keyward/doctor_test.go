@@ -34,7 +34,7 @@ func TestProbe(t *testing.T) {
 
 // TestDoctorCommand asks one member that tells little: what is known is judged, and the exit code follows.
 func TestDoctorCommand(t *testing.T) {
-	alone := admin.Cluster{Self: "pod-0", Standalone: true, Version: "v1", Members: []admin.Member{{ID: "pod-0", Role: "member", State: "active"}}}
+	alone := admin.ClusterStatus{Self: "pod-0", Standalone: true, Version: "v1", Members: []admin.MemberStatus{{ID: "pod-0", Role: "member", State: "active"}}}
 	alone.Ring.Members, alone.Rules.InForce = []string{"pod-0"}, "00000000000000aa"
 	pages := map[string]any{"/cluster": alone}
 	out, err := run(t, "doctor", "--member", page(t, pages))

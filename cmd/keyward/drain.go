@@ -80,7 +80,7 @@ func drain(ctx context.Context, out io.Writer, socket string) error {
 // follow prints lines of progress until the last.
 func follow(ctx context.Context, out io.Writer, body io.Reader) error {
 	lines := json.NewDecoder(body)
-	var p admin.Drain
+	var p admin.DrainStatus
 	for {
 		if err := lines.Decode(&p); err != nil {
 			if ctx.Err() != nil {

@@ -54,12 +54,12 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 		if err != nil {
 			return err
 		}
-		all := make([]admin.Explain, len(descriptors))
+		all := make([]admin.Explanation, len(descriptors))
 		for i, entries := range descriptors {
 			if rules != "" {
 				all[i], err = explainFiles(rules, o, names, args[0], entries)
 			} else {
-				all[i], err = askFirst[admin.Explain](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
+				all[i], err = askFirst[admin.Explanation](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
 			}
 			if err != nil {
 				return err
@@ -71,7 +71,7 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 }
 
 // showExplained prints one descriptor, or what becomes of a request with several.
-func showExplained(out io.Writer, format, domain string, all []admin.Explain) error {
+func showExplained(out io.Writer, format, domain string, all []admin.Explanation) error {
 	if len(all) == 1 {
 		return show(out, format, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
 	}
@@ -117,12 +117,12 @@ func askFirst[T any](ctx context.Context, members []string, path string) (v T, e
 }
 
 // explainFiles is what files say of a descriptor, and the ring of the named members.
-func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (admin.Explain, error) {
+func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (admin.Explanation, error) {
 	rules, err := loadPath(path, o)
 	if err != nil {
-		return admin.Explain{}, err
+		return admin.Explanation{}, err
 	}
-	e, found := admin.NewExplain(rules, domain, entries)
+	e, found := admin.NewExplanation(rules, domain, entries)
 	if len(names) == 0 || found.Kind != config.Limited {
 		return e, nil
 	}
@@ -141,7 +141,7 @@ func memberAt(r *ring.Ring, i int) string {
 	return string(r.At(i).ID)
 }
 
-func writeExplain(out io.Writer, e *admin.Explain) error {
+func writeExplain(out io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	for _, s := range e.Steps {
@@ -201,7 +201,7 @@ func ruleText(r *admin.ExplainRule) string {
 	return strings.Join(parts, ", ")
 }
 
-func ownerText(e *admin.Explain) string {
+func ownerText(e *admin.Explanation) string {
 	text := "not looked up: say --members"
 	if e.Owner != "" {
 		text = printable(e.Owner)
@@ -212,7 +212,7 @@ func ownerText(e *admin.Explain) string {
 	return fmt.Sprintf("%s (owner string %s, position %s)", text, printable(e.OwnerString), e.Position)
 }
 
-func lentText(c *admin.Counter) string {
+func lentText(c *admin.CounterStatus) string {
 	if c.Lent == nil || *c.Lent == 0 {
 		return ""
 	}

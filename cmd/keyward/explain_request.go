@@ -34,15 +34,15 @@ func parseDescriptors(args []string) (all [][]config.Entry, err error) {
 
 // explainedRequest is what becomes of a request with several descriptors. Fields are only ever added.
 type explainedRequest struct {
-	Domain      string          `json:"domain"`
-	Verdict     string          `json:"verdict"`
-	RefusedBy   []int           `json:"refused_by"` // indexes of Descriptors
-	Why         string          `json:"why"`
-	Descriptors []admin.Explain `json:"descriptors"` // in the order of the request
+	Domain      string              `json:"domain"`
+	Verdict     string              `json:"verdict"`
+	RefusedBy   []int               `json:"refused_by"` // indexes of Descriptors
+	Why         string              `json:"why"`
+	Descriptors []admin.Explanation `json:"descriptors"` // in the order of the request
 }
 
 // explainRequest puts the descriptors of a request together. The request is refused when one of them is.
-func explainRequest(domain string, all []admin.Explain) *explainedRequest {
+func explainRequest(domain string, all []admin.Explanation) *explainedRequest {
 	r := &explainedRequest{Domain: domain, Verdict: admin.VerdictNoRule, Why: "No rule is about any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
 	named := false
 	for i := range all {
@@ -75,7 +75,7 @@ func explainRequest(domain string, all []admin.Explain) *explainedRequest {
 	return r
 }
 
-func descriptorText(e *admin.Explain) string {
+func descriptorText(e *admin.Explanation) string {
 	var parts []string
 	for _, x := range e.Descriptor.Entries {
 		parts = append(parts, printable(x.Key+"="+x.Value))

@@ -61,10 +61,10 @@ func page(t *testing.T, pages map[string]any) (addr string) {
 
 // TestExplainLive asks a member that does not answer, then one that does.
 func TestExplainLive(t *testing.T) {
-	addr := page(t, map[string]any{"/v1/explain": admin.Explain{
+	addr := page(t, map[string]any{"/v1/explain": admin.Explanation{
 		Domain: "edge", Matched: true, Rule: &admin.ExplainRule{Path: []string{"edge", "api_key"}, File: "a.yaml", Line: 3, Limit: 5, Window: "1m0s", Algorithm: "fixed_window", Mechanism: "owner", Degraded: "local_share"},
 		OwnerString: "alice", Position: "00000000000000aa", Owner: "pod-1", Heir: "pod-2", Verdict: admin.VerdictOver, Why: "It \x1b[2Jis over.",
-		Counter: &admin.Counter{Count: 5, Limit: 5, Reset: 12, Owner: "pod-1", Authority: "full"}, Headers: map[string]string{"retry-after": "12"},
+		Counter: &admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Owner: "pod-1", Authority: "full"}, Headers: map[string]string{"retry-after": "12"},
 	}})
 	out, err := run(t, "explain", "edge", "api_key=alice", "--member", "127.0.0.1:1,"+addr)
 	if err != nil {
@@ -94,12 +94,12 @@ func TestExplainRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(admin.Handler(admin.Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.Cluster { return admin.Cluster{} }, Ready: func() error { return nil },
-		Explain: func(domain string, entries []config.Entry) (admin.Explain, error) {
-			e, m := admin.NewExplain(rules, domain, entries)
+		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.ClusterStatus { return admin.ClusterStatus{} }, Ready: func() error { return nil },
+		Explain: func(domain string, entries []config.Entry) (admin.Explanation, error) {
+			e, m := admin.NewExplanation(rules, domain, entries)
 			if m.Kind == config.Limited {
 				over := entries[0].Value == "busy"
-				e.Judge(&m, admin.Counter{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
+				e.Judge(&m, admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
 			}
 			return e, nil
 		},
@@ -131,7 +131,7 @@ func TestKeysReset(t *testing.T) {
 	socket := serve(t, admin.SocketOptions{Reset: func(domain string, entries []config.Entry) (admin.ResetResult, error) {
 		got.Domain = domain
 		for _, e := range entries {
-			got.Descriptor.Entries = append(got.Descriptor.Entries, admin.Entry(e))
+			got.Descriptor.Entries = append(got.Descriptor.Entries, admin.KeyValue(e))
 		}
 		if domain == "none" {
 			return admin.ResetResult{}, admin.ErrNoCounter
@@ -142,7 +142,7 @@ func TestKeysReset(t *testing.T) {
 	if err != nil || out != "7 hits given back at pod-1; 2 stand now\n" {
 		t.Errorf("%q %v", out, err)
 	}
-	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (admin.Entry{Key: "user", Value: "a=b"}) {
+	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (admin.KeyValue{Key: "user", Value: "a=b"}) {
 		t.Errorf("%+v", got)
 	}
 	if _, err := run(t, "keys", "reset", "none", "plan=gold", "--admin", socket); err == nil || !strings.Contains(err.Error(), "no rule limits this descriptor") {
@@ -181,8 +181,8 @@ func TestXDSStatus(t *testing.T) {
 
 // TestDiscover finds the others by what one member tells, asks each once, and names those that are silent.
 func TestDiscover(t *testing.T) {
-	b := page(t, map[string]any{"/cluster": admin.Cluster{Self: "b", Inst: "2"}, "/v1/self": admin.Self{Node: "b"}})
-	a := page(t, map[string]any{"/cluster": admin.Cluster{Self: "a", Inst: "1", Members: []admin.Member{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
+	b := page(t, map[string]any{"/cluster": admin.ClusterStatus{Self: "b", Inst: "2"}, "/v1/self": admin.Self{Node: "b"}})
+	a := page(t, map[string]any{"/cluster": admin.ClusterStatus{Self: "a", Inst: "1", Members: []admin.MemberStatus{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
 	c, err := discover(t.Context(), []string{a, a})
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ and who counts them. Authority "full" means that the owner itself has answered. 
 		if err != nil {
 			return err
 		}
-		c, err := askFirst[admin.Counter](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
+		c, err := askFirst[admin.CounterStatus](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
 		if err != nil {
 			return suggestExplain(err, args[0], entries)
 		}
@@ -83,10 +83,10 @@ In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
 }
 
 // descriptorOf is a descriptor as JSON has it.
-func descriptorOf(entries []config.Entry) *admin.Descriptor {
-	d := new(admin.Descriptor)
+func descriptorOf(entries []config.Entry) *admin.KeyDescriptor {
+	d := new(admin.KeyDescriptor)
 	for _, e := range entries {
-		d.Entries = append(d.Entries, admin.Entry(e))
+		d.Entries = append(d.Entries, admin.KeyValue(e))
 	}
 	return d
 }

@@ -56,8 +56,10 @@ func TestExplainIsSuggested(t *testing.T) {
 		}
 	}
 	srv := httptest.NewServer(admin.Handler(admin.Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.Cluster { return admin.Cluster{} }, Ready: func() error { return nil },
-		Counters: func(string, []config.Entry) (admin.Counter, error) { return admin.Counter{}, admin.ErrNoCounter },
+		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.ClusterStatus { return admin.ClusterStatus{} }, Ready: func() error { return nil },
+		Counters: func(string, []config.Entry) (admin.CounterStatus, error) {
+			return admin.CounterStatus{}, admin.ErrNoCounter
+		},
 	}))
 	defer srv.Close()
 	addr := strings.TrimPrefix(srv.URL, "http://")

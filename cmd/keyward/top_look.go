@@ -26,7 +26,7 @@ type frame struct {
 // topKey is a key with its owner and all that is known of its holders.
 type topKey struct {
 	Owner string `json:"owner"`
-	admin.HotKey
+	admin.HotKeyStatus
 	Held  []topHeld       `json:"held,omitempty"`
 	Route *admin.HotRoute `json:"route,omitempty"`
 }
@@ -34,16 +34,16 @@ type topKey struct {
 // topHeld is what a holder says of its lease.
 type topHeld struct {
 	Member string `json:"member"`
-	admin.Lease
+	admin.HeldLease
 }
 
 // said is what one member answers.
 type said struct {
 	page    string // URL of its page
 	name    string // as others call it; empty: it was named by its address
-	cluster admin.Cluster
+	cluster admin.ClusterStatus
 	hot     admin.HotKeys
-	leases  admin.Leases
+	leases  admin.HeldLeases
 	err     error
 }
 
@@ -97,13 +97,13 @@ func askAll(ctx context.Context, who []said) {
 }
 
 func (a *said) ask(ctx context.Context) {
-	if a.cluster, a.err = get[admin.Cluster](ctx, a.page+"/cluster"); a.err != nil {
+	if a.cluster, a.err = get[admin.ClusterStatus](ctx, a.page+"/cluster"); a.err != nil {
 		return
 	}
 	if a.hot, a.err = get[admin.HotKeys](ctx, a.page+"/v1/hotkeys"); a.err != nil {
 		return
 	}
-	a.leases, a.err = get[admin.Leases](ctx, a.page+"/v1/leases")
+	a.leases, a.err = get[admin.HeldLeases](ctx, a.page+"/v1/leases")
 }
 
 // errAnother is the error of a page behind which is another member than the cluster says.
@@ -173,10 +173,10 @@ func newFrame(now time.Time, answers []said) *frame {
 		}
 		f.Members = append(f.Members, a.hot.Member)
 		for _, k := range a.hot.Keys {
-			f.Keys = append(f.Keys, topKey{Owner: a.hot.Member, HotKey: k})
+			f.Keys = append(f.Keys, topKey{Owner: a.hot.Member, HotKeyStatus: k})
 		}
 		for _, l := range a.leases.Keys {
-			held[l.Digest] = append(held[l.Digest], topHeld{Member: a.leases.Member, Lease: l})
+			held[l.Digest] = append(held[l.Digest], topHeld{Member: a.leases.Member, HeldLease: l})
 		}
 		for _, r := range a.hot.Routes {
 			id := [2]string{r.Domain, r.OwnerString}

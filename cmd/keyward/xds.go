@@ -148,7 +148,7 @@ func (c *clusterSeen) xds() (served []xdsServed) {
 }
 
 // xdsOf reads what /cluster says of xDS.
-func xdsOf(c *admin.Cluster) (s xds.Status, ok bool) {
+func xdsOf(c *admin.ClusterStatus) (s xds.Status, ok bool) {
 	if c.XDS == nil {
 		return s, false
 	}
@@ -165,7 +165,7 @@ type clusterSeen struct {
 // process is one member or observer that was asked.
 type process struct {
 	url     string
-	cluster admin.Cluster
+	cluster admin.ClusterStatus
 	self    *admin.Self // nil: of a version that does not serve it
 	selfErr error
 	asked   time.Time // by the clock here, when it began to answer with self
@@ -231,7 +231,7 @@ func (c *clusterSeen) knows(id string) bool {
 func askProcess(ctx context.Context, page string) (*process, error) {
 	p := &process{url: page}
 	var err error
-	if p.cluster, err = get[admin.Cluster](ctx, page+"/cluster"); err != nil {
+	if p.cluster, err = get[admin.ClusterStatus](ctx, page+"/cluster"); err != nil {
 		return nil, err
 	}
 	p.asked = time.Now()

@@ -15,27 +15,27 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Cluster is what /cluster shows: one member's view of everyone.
-type Cluster struct {
-	Self       string   `json:"self"`
-	Inst       string   `json:"inst"`
-	Label      string   `json:"cluster"`
-	Version    string   `json:"version"`
-	Joined     bool     `json:"joined"`
-	Problem    string   `json:"problem,omitempty"` // why it stays off the ring
-	Cause      string   `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full or flaps
-	Standalone bool     `json:"standalone"`
-	NRef       int      `json:"n_ref"`
-	Ring       Ring     `json:"ring"`
-	Members    []Member `json:"members"`
-	Rules      Rules    `json:"rules"`
+// ClusterStatus is what /cluster shows: one member's view of everyone.
+type ClusterStatus struct {
+	Self       string         `json:"self"`
+	Inst       string         `json:"inst"`
+	Label      string         `json:"cluster"`
+	Version    string         `json:"version"`
+	Joined     bool           `json:"joined"`
+	Problem    string         `json:"problem,omitempty"` // why it stays off the ring
+	Cause      string         `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full or flaps
+	Standalone bool           `json:"standalone"`
+	NRef       int            `json:"n_ref"`
+	Ring       RingStatus     `json:"ring"`
+	Members    []MemberStatus `json:"members"`
+	Rules      RulesStatus    `json:"rules"`
 	// Unreachable are the members that this one has had no streams with for some seconds.
 	Unreachable []Unreachable `json:"unreachable,omitempty"`
 	XDS         any           `json:"xds,omitempty"` // the served xDS clients: acknowledged versions, last NACK
 }
 
-// Ring is the adopted ring.
-type Ring struct {
+// RingStatus is the adopted ring.
+type RingStatus struct {
 	Fingerprint  string   `json:"fingerprint"`
 	Members      []string `json:"members"`
 	Disagreement int      `json:"disagreement"` // live members that announce another fingerprint
@@ -47,8 +47,8 @@ type Unreachable struct {
 	Reason string `json:"reason"`
 }
 
-// Member is one live member or observer.
-type Member struct {
+// MemberStatus is one live member or observer.
+type MemberStatus struct {
 	ID     string `json:"id"`
 	Inst   string `json:"inst"`
 	State  string `json:"state"` // joining, active or leaving
@@ -70,8 +70,8 @@ type Member struct {
 	} `json:"rules"`
 }
 
-// Rules is the versions of the rules, newest first.
-type Rules struct {
+// RulesStatus is the versions of the rules, newest first.
+type RulesStatus struct {
 	InForce      string         `json:"in_force"`
 	Prepared     string         `json:"prepared"`
 	Disagreement int            `json:"disagreement"` // live members with other rules in force
@@ -93,20 +93,20 @@ type RulesVersion struct {
 // Options says what to serve. Every func may be called concurrently.
 type Options struct {
 	Gatherer    prometheus.Gatherer
-	MetricsPath string         // default /metrics
-	Cluster     func() Cluster // required
-	Ready       func() error   // why this process should get no traffic; nil when it may
+	MetricsPath string               // default /metrics
+	Cluster     func() ClusterStatus // required
+	Ready       func() error         // why this process should get no traffic; nil when it may
 	// Counters is how the key of a descriptor stands; nil serves no /v1/counters.
-	Counters func(domain string, entries []config.Entry) (Counter, error)
+	Counters func(domain string, entries []config.Entry) (CounterStatus, error)
 	// Explain is what becomes of one more hit on it, and why; nil serves no /v1/explain.
-	Explain func(domain string, entries []config.Entry) (Explain, error)
-	Self    func() Self    // nil serves no /v1/self
-	HotKeys func() HotKeys // nil serves no /v1/hotkeys
-	Leases  func() Leases  // nil serves no /v1/leases
+	Explain func(domain string, entries []config.Entry) (Explanation, error)
+	Self    func() Self       // nil serves no /v1/self
+	HotKeys func() HotKeys    // nil serves no /v1/hotkeys
+	Leases  func() HeldLeases // nil serves no /v1/leases
 
-	RingMap  func() RingMap  // nil serves no /v1/ring
-	RuleTree func() RuleTree // nil serves no /v1/rules
-	Timeline func() []Event  // newest first; nil serves no /v1/timeline
+	RingMap  func() RingMap         // nil serves no /v1/ring
+	RuleTree func() RuleTree        // nil serves no /v1/rules
+	Timeline func() []TimelineEvent // newest first; nil serves no /v1/timeline
 
 	Hosts  browser.Hosts       // names that the port answers for
 	Refuse func(reason string) // called for each request for which there is no room, or whose Host is another one; nil: not called

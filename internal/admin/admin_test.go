@@ -18,7 +18,7 @@ func TestPages(t *testing.T) {
 	var ready error = errors.New("not joined yet")
 	srv := httptest.NewServer(Handler(Options{
 		Gatherer: reg,
-		Cluster:  func() Cluster { return Cluster{Self: "a", Ring: Ring{Members: []string{"a", "b"}}} },
+		Cluster:  func() ClusterStatus { return ClusterStatus{Self: "a", Ring: RingStatus{Members: []string{"a", "b"}}} },
 		Ready:    func() error { return ready },
 	}))
 	defer srv.Close()
@@ -38,7 +38,7 @@ func TestPages(t *testing.T) {
 	if code, body := get("/metrics"); code != 200 || !strings.Contains(body, "keyward_x 7") {
 		t.Errorf("/metrics: %d %s", code, body)
 	}
-	var c Cluster
+	var c ClusterStatus
 	if code, body := get("/cluster"); code != 200 || json.Unmarshal([]byte(body), &c) != nil || c.Self != "a" || len(c.Ring.Members) != 2 {
 		t.Errorf("/cluster: %d %s", code, body)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Counter is how one key stands with its owner.
-type Counter struct {
+// CounterStatus is how one key stands with its owner.
+type CounterStatus struct {
 	Count uint64 `json:"count"` // hits counted in the present window, with all that is lent; of a bucket, its level
 	// Lent is how many of these members hold that may not have spent them. Only the owner of a leased key knows it.
 	Lent      *uint64 `json:"lent,omitempty"`
@@ -38,7 +38,7 @@ func AuthorityName(a owner.Authority) string {
 
 // counters answers GET /v1/counters?domain=D&key=k=v&key=..., entries in the order of the descriptor; or, for keys and
 // values that have a = in them, &descriptor={"entries":[{"key":"k","value":"v"}]}. Asking charges nothing.
-func counters(look func(domain string, entries []config.Entry) (Counter, error)) http.HandlerFunc {
+func counters(look func(domain string, entries []config.Entry) (CounterStatus, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		domain, entries, err := parseDescriptor(r.URL.Query())
 		if err != nil {

@@ -19,17 +19,17 @@ const (
 	VerdictLimited   = "limited"    // a rule limits it, and no member was asked how it stands
 )
 
-// Explain is what becomes of one descriptor, and why.
-type Explain struct {
+// Explanation is what becomes of one descriptor, and why.
+type Explanation struct {
 	Domain      string            `json:"domain"`
-	Descriptor  Descriptor        `json:"descriptor"`
+	Descriptor  KeyDescriptor     `json:"descriptor"`
 	Matched     bool              `json:"matched"`      // a rule is about it, if only to say that it is unlimited
 	Rule        *ExplainRule      `json:"rule"`         // null: none
 	OwnerString string            `json:"owner_string"` // the key's x-keyward-key
 	Position    string            `json:"owner_position,omitempty"`
 	Owner       string            `json:"owner"` // who counts it; empty without a rule or a ring
 	Heir        string            `json:"heir"`  // who would if the owner died; empty with one member
-	Counter     *Counter          `json:"counter"`
+	Counter     *CounterStatus    `json:"counter"`
 	Verdict     string            `json:"verdict"`
 	Why         string            `json:"why"`
 	Headers     map[string]string `json:"headers,omitempty"` // that Envoy adds, where its filter is told to
@@ -56,7 +56,7 @@ type ExplainRule struct {
 
 // ExplainStep is what became of one entry of the descriptor.
 type ExplainStep struct {
-	Entry  Entry          `json:"entry"`
+	Entry  KeyValue       `json:"entry"`
 	Taken  *ExplainTried  `json:"taken"` // null: the walk ends here
 	Passed []ExplainTried `json:"passed,omitempty"`
 	More   int            `json:"more,omitempty"` // descriptors beside it that are not listed
@@ -71,15 +71,15 @@ type ExplainTried struct {
 	Rule       bool   `json:"rule"` // it has a rate_limit
 }
 
-// NewExplain is what rules alone say of a descriptor: all but Owner, Heir, Counter and Headers.
-func NewExplain(rules *config.Rules, domain string, entries []config.Entry) (Explain, config.Match) {
+// NewExplanation is what rules alone say of a descriptor: all but Owner, Heir, Counter and Headers.
+func NewExplanation(rules *config.Rules, domain string, entries []config.Entry) (Explanation, config.Match) {
 	t := rules.Trace(domain, entries)
-	e := Explain{Domain: domain, Why: t.Why, Verdict: VerdictNoRule}
+	e := Explanation{Domain: domain, Why: t.Why, Verdict: VerdictNoRule}
 	for _, x := range entries {
-		e.Descriptor.Entries = append(e.Descriptor.Entries, Entry(x))
+		e.Descriptor.Entries = append(e.Descriptor.Entries, KeyValue(x))
 	}
 	for _, s := range t.Steps {
-		step := ExplainStep{Entry: Entry(s.Entry), More: s.More}
+		step := ExplainStep{Entry: KeyValue(s.Entry), More: s.More}
 		if s.Taken != nil {
 			tried := triedOf(*s.Taken)
 			step.Taken = &tried
@@ -124,7 +124,7 @@ func explainRule(r *config.Rule) *ExplainRule {
 }
 
 // Judge fills in what the owner says of the count: c, and whether one more hit is over. lenient is SHADOW_MODE or QUOTA_MODE.
-func (e *Explain) Judge(m *config.Match, c Counter, over, lenient bool) {
+func (e *Explanation) Judge(m *config.Match, c CounterStatus, over, lenient bool) {
 	e.Counter, e.Owner = &c, c.Owner
 	so := fmt.Sprintf("%d of %d hits are counted in the present window", c.Count, c.Limit)
 	if m.Limit.Algorithm.Bucket() {
@@ -149,7 +149,7 @@ func (e *Explain) Judge(m *config.Match, c Counter, over, lenient bool) {
 
 // headers are those of Envoy's answer to one more hit: x-ratelimit-* with enable_x_ratelimit_headers, retry-after with
 // enable_retry_after_header.
-func headers(m *config.Match, c Counter, over bool) map[string]string {
+func headers(m *config.Match, c CounterStatus, over bool) map[string]string {
 	amount := strconv.FormatUint(c.Limit, 10)
 	h := map[string]string{"x-ratelimit-limit": amount, "x-ratelimit-reset": fmt.Sprintf("%.0f", c.Reset)}
 	if window := int64(m.Unit.Window()/time.Second) * int64(m.Times); window > 0 {
@@ -170,7 +170,7 @@ func headers(m *config.Match, c Counter, over bool) map[string]string {
 }
 
 // explain answers GET /v1/explain, which names a descriptor as /v1/counters does and charges nothing either.
-func explain(look func(domain string, entries []config.Entry) (Explain, error)) http.HandlerFunc {
+func explain(look func(domain string, entries []config.Entry) (Explanation, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		domain, entries, err := parseDescriptor(r.URL.Query())
 		if err != nil {

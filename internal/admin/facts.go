@@ -6,8 +6,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// facts tells Prometheus what a node knows of itself.
-type facts struct {
+// collector tells Prometheus what a node knows of itself.
+type collector struct {
 	read func() owner.Stats
 
 	keys, bound, causes, open, decisions, admitted, overflowKeys, overflowHits, sketches, refunds, deny *prometheus.Desc
@@ -15,17 +15,17 @@ type facts struct {
 	unreplicated, reach, acks, unconfirmed, transfers, waiting, waitsRefused *prometheus.Desc
 	copies, slotsRefused, charges, untold                                    *prometheus.Desc
 
-	leases leaseFacts
+	leases leaseCollector
 }
 
-// NewFacts is a collector of a node's facts; read is called at every scrape.
-func NewFacts(read func() owner.Stats) prometheus.Collector {
+// NewCollector is a collector of a node's facts; read is called at every scrape.
+func NewCollector(read func() owner.Stats) prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("keyward_"+name, help, labels, nil)
 	}
-	return &facts{
+	return &collector{
 		read:         read,
-		leases:       newLeaseFacts(),
+		leases:       newLeaseCollector(),
 		keys:         desc("keys", "Counters in memory, by table: owned, that this member decides by the present ring; replica, of others'; or of answers given for an owner that could not be reached.", "table"),
 		bound:        desc("overadmission_bound", "Most hits that this member may have added to one key's present window above its limit, fail_open apart; the cluster's bound is the sum."),
 		causes:       desc("overadmission_bound_by_cause", "The parts that keyward_overadmission_bound is the sum of.", "cause"),
@@ -58,10 +58,10 @@ func authorities() []string {
 }
 
 // Describe implements prometheus.Collector.
-func (f *facts) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+func (f *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
 
 // Collect implements prometheus.Collector.
-func (f *facts) Collect(ch chan<- prometheus.Metric) {
+func (f *collector) Collect(ch chan<- prometheus.Metric) {
 	x := f.read()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -104,7 +104,7 @@ func causes(x *owner.Stats) map[string]uint64 {
 }
 
 // handOver is what is told of copies and of counters that move.
-func (f *facts) handOver(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+func (f *collector) handOver(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	gauge(f.unreplicated, float64(x.Unreplicated), "key")
 	gauge(f.unreplicated, float64(x.UnreplicatedIn), "all")
 	gauge(f.reach, float64(x.Reach))

@@ -12,7 +12,7 @@ import (
 
 func TestFacts(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewFacts(func() owner.Stats {
+	reg.MustRegister(NewCollector(func() owner.Stats {
 		f := owner.Stats{Moved: 5, Share: 2, Crashed: 3, Parted: 11, Closed: 4, Open: 9}
 		f.Keys, f.Replicas, f.Mine = 3, 40, 21 // most of them came from others and have not been asked for since
 		f.Unreplicated, f.UnreplicatedIn, f.Reach, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2

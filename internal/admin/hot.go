@@ -15,13 +15,13 @@ import (
 // done about hot keys anywhere. This, /v1/leases, /v1/timeline, the page made of them and the admin socket are the only places
 // where keys are shown to those who do not know them.
 type HotKeys struct {
-	Member string     `json:"member"`
-	Keys   []HotKey   `json:"keys"`
-	Routes []HotRoute `json:"routes"` // of all members
+	Member string         `json:"member"`
+	Keys   []HotKeyStatus `json:"keys"`
+	Routes []HotRoute     `json:"routes"` // of all members
 }
 
-// HotKey is one key with its owner.
-type HotKey struct {
+// HotKeyStatus is one key with its owner.
+type HotKeyStatus struct {
 	Domain      string     `json:"domain"`       // empty while nobody has told the name
 	Name        string     `json:"name"`         // the descriptor: k=v,k2=v2
 	OwnerString string     `json:"owner_string"` // x-keyward-key of its questions
@@ -48,30 +48,30 @@ type Holder struct {
 
 // HotRoute is what is done about one hot key.
 type HotRoute struct {
-	Domain      string    `json:"domain"`
-	Name        string    `json:"name"`
-	OwnerString string    `json:"owner_string"`
-	Mode        HotMode   `json:"mode"`
-	Manual      bool      `json:"manual"` // said by hand
-	By          string    `json:"by"`     // the member that says it
-	Since       time.Time `json:"since"`
-	SubKeys     []SubKey  `json:"sub_keys,omitempty"`
+	Domain      string        `json:"domain"`
+	Name        string        `json:"name"`
+	OwnerString string        `json:"owner_string"`
+	Mode        HotMode       `json:"mode"`
+	Manual      bool          `json:"manual"` // said by hand
+	By          string        `json:"by"`     // the member that says it
+	Since       time.Time     `json:"since"`
+	SubKeys     []RouteSubKey `json:"sub_keys,omitempty"`
 }
 
-// SubKey is a part of a hot key and the member that counts it.
-type SubKey struct {
+// RouteSubKey is a part of a hot key and the member that counts it.
+type RouteSubKey struct {
 	Key    string `json:"key"`
 	Member string `json:"member"`
 }
 
-// Leases is what /v1/leases shows: parts of other members' limits that this member decides from.
-type Leases struct {
-	Member string  `json:"member"`
-	Keys   []Lease `json:"keys"`
+// HeldLeases is what /v1/leases shows: parts of other members' limits that this member decides from.
+type HeldLeases struct {
+	Member string      `json:"member"`
+	Keys   []HeldLease `json:"keys"`
 }
 
-// Lease is what a member holds of one key.
-type Lease struct {
+// HeldLease is what a member holds of one key.
+type HeldLease struct {
 	Domain      string    `json:"domain"`
 	Name        string    `json:"name"`
 	OwnerString string    `json:"owner_string"`
@@ -114,26 +114,26 @@ func (m *HotMode) UnmarshalText(text []byte) error {
 // HotOrder is what POST /hot takes: what is to be done about one key from now on, whatever is measured. Either
 // OwnerString or Descriptor names the key.
 type HotOrder struct {
-	Domain      string      `json:"domain"`
-	OwnerString string      `json:"owner_string,omitempty"`
-	Descriptor  *Descriptor `json:"descriptor,omitempty"`
-	Mode        *HotMode    `json:"mode"`
-	Members     int         `json:"members,omitempty"` // of a split, at most 16; 0: as the key's rule says
+	Domain      string         `json:"domain"`
+	OwnerString string         `json:"owner_string,omitempty"`
+	Descriptor  *KeyDescriptor `json:"descriptor,omitempty"`
+	Mode        *HotMode       `json:"mode"`
+	Members     int            `json:"members,omitempty"` // of a split, at most 16; 0: as the key's rule says
 }
 
-// Descriptor is a descriptor in JSON.
-type Descriptor struct {
-	Entries []Entry `json:"entries"`
+// KeyDescriptor is a descriptor in JSON.
+type KeyDescriptor struct {
+	Entries []KeyValue `json:"entries"`
 }
 
-// Entry is one entry of a descriptor.
-type Entry struct {
+// KeyValue is one entry of a descriptor.
+type KeyValue struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 }
 
 // Config are the entries as rules match them.
-func (d *Descriptor) Config() []config.Entry {
+func (d *KeyDescriptor) Config() []config.Entry {
 	var out []config.Entry
 	for _, e := range d.Entries {
 		out = append(out, config.Entry(e))

@@ -22,7 +22,7 @@ func TestHotOrders(t *testing.T) {
 		case "impossible":
 			return HotRoute{}, fmt.Errorf("no members")
 		}
-		return HotRoute{Domain: o.Domain, Mode: *o.Mode, Manual: true, SubKeys: []SubKey{{Key: "k#0", Member: "a"}}}, nil
+		return HotRoute{Domain: o.Domain, Mode: *o.Mode, Manual: true, SubKeys: []RouteSubKey{{Key: "k#0", Member: "a"}}}, nil
 	}}))
 	defer srv.Close()
 	post := func(body string) (int, string) {
@@ -84,9 +84,9 @@ func TestHotOrders(t *testing.T) {
 }
 
 func TestHotKeysAreOnPageAndSocket(t *testing.T) {
-	keys := func() HotKeys { return HotKeys{Member: "a", Keys: []HotKey{{Name: "k=v", Lent: 5}}} }
-	page := httptest.NewServer(Handler(Options{HotKeys: keys, Leases: func() Leases {
-		return Leases{Member: "a", Keys: []Lease{{Name: "k=w", Left: 3}}}
+	keys := func() HotKeys { return HotKeys{Member: "a", Keys: []HotKeyStatus{{Name: "k=v", Lent: 5}}} }
+	page := httptest.NewServer(Handler(Options{HotKeys: keys, Leases: func() HeldLeases {
+		return HeldLeases{Member: "a", Keys: []HeldLease{{Name: "k=w", Left: 3}}}
 	}}))
 	defer page.Close()
 	socket := httptest.NewServer(SocketHandler(SocketOptions{HotKeys: keys}))
@@ -98,7 +98,7 @@ func TestHotKeysAreOnPageAndSocket(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	var held Leases
+	var held HeldLeases
 	fetch(t, page.URL+"/v1/leases", &held)
 	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {
 		t.Errorf("%+v", held)

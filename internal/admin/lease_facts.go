@@ -65,15 +65,15 @@ func violations(x *owner.LeaseStats) map[string]uint64 {
 	return v
 }
 
-// leaseFacts tells Prometheus of leases and hot keys.
-type leaseFacts struct {
+// leaseCollector tells Prometheus of leases and hot keys.
+type leaseCollector struct {
 	metrics []leaseMetric
 	descs   []*prometheus.Desc
 	size    *prometheus.Desc
 }
 
-func newLeaseFacts() leaseFacts {
-	f := leaseFacts{
+func newLeaseCollector() leaseCollector {
+	f := leaseCollector{
 		metrics: append(holderMetrics(), grantorMetrics()...),
 		size:    prometheus.NewDesc("keyward_lease_size", "Hits of one grant to this member.", nil, nil),
 	}
@@ -87,7 +87,7 @@ func newLeaseFacts() leaseFacts {
 	return f
 }
 
-func (f *leaseFacts) collect(ch chan<- prometheus.Metric, x *owner.LeaseStats) {
+func (f *leaseCollector) collect(ch chan<- prometheus.Metric, x *owner.LeaseStats) {
 	for i, m := range f.metrics {
 		kind := prometheus.CounterValue
 		if m.gauge {

@@ -69,7 +69,7 @@ func pageRoutes(mux *http.ServeMux, page func(pattern string, serve http.Handler
 	}
 	if o.Timeline != nil {
 		page("/v1/timeline", func(w http.ResponseWriter, _ *http.Request) {
-			writeJSON(w, map[string][]Event{"events": o.Timeline()})
+			writeJSON(w, map[string][]TimelineEvent{"events": o.Timeline()})
 		})
 	}
 }

@@ -18,7 +18,7 @@ import (
 func pageServer(t *testing.T, o Options) *httptest.Server {
 	t.Helper()
 	o.Gatherer = prometheus.NewRegistry()
-	o.Cluster = func() Cluster { return Cluster{} }
+	o.Cluster = func() ClusterStatus { return ClusterStatus{} }
 	o.Ready = func() error { return nil }
 	srv := httptest.NewServer(Handler(o))
 	t.Cleanup(srv.Close)
@@ -79,7 +79,7 @@ func TestAssets(t *testing.T) {
 }
 
 func TestHeadersOfEveryAnswer(t *testing.T) {
-	srv := pageServer(t, Options{Timeline: func() []Event { return []Event{{Kind: HotEvent, Text: "<script>\xff"}} }})
+	srv := pageServer(t, Options{Timeline: func() []TimelineEvent { return []TimelineEvent{{Kind: HotEvent, Text: "<script>\xff"}} }})
 	for _, path := range []string{"/", "/ui/", "/cluster", "/v1/timeline", "/v1/nothing", "/metrics", "/healthz"} {
 		res, _ := ask(t, srv.URL+path, "*/*")
 		for header, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"} {
@@ -127,7 +127,7 @@ func TestForeignHosts(t *testing.T) {
 	}
 	var refused []string
 	srv := httptest.NewServer(Handler(Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() Cluster { return Cluster{} }, Self: func() Self { return Self{} }, Ready: func() error { return nil },
+		Gatherer: prometheus.NewRegistry(), Cluster: func() ClusterStatus { return ClusterStatus{} }, Self: func() Self { return Self{} }, Ready: func() error { return nil },
 		Hosts: names, Refuse: func(r string) { refused = append(refused, r) },
 	}))
 	defer srv.Close()

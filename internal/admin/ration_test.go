@@ -27,8 +27,8 @@ func largePage(t *testing.T) (addr string, refused, open *atomic.Int64) {
 	}
 	refused, open = new(atomic.Int64), new(atomic.Int64)
 	srv := Server(Options{
-		Gatherer: reg, Ready: func() error { return nil }, Cluster: func() Cluster { return Cluster{} },
-		Counters: func(string, []config.Entry) (Counter, error) { return Counter{}, nil },
+		Gatherer: reg, Ready: func() error { return nil }, Cluster: func() ClusterStatus { return ClusterStatus{} },
+		Counters: func(string, []config.Entry) (CounterStatus, error) { return CounterStatus{}, nil },
 		Refuse:   func(string) { refused.Add(1) },
 	})
 	srv.ConnState = func(_ net.Conn, state http.ConnState) {

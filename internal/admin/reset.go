@@ -10,8 +10,8 @@ import (
 
 // ResetOrder names the key whose count POST /reset gives back.
 type ResetOrder struct {
-	Domain     string     `json:"domain"`
-	Descriptor Descriptor `json:"descriptor"`
+	Domain     string        `json:"domain"`
+	Descriptor KeyDescriptor `json:"descriptor"`
 }
 
 // ResetResult is what became of it.

@@ -11,7 +11,7 @@ const maxRules = 2000
 
 // RuleTree is what /v1/rules shows: the versions, and the rules in force with what was asked of them here.
 type RuleTree struct {
-	Rules
+	RulesStatus
 	Requests uint64 `json:"requests"` // of Envoys, answered by this member since it started
 
 	Domains []RuleDomain `json:"domains"`
@@ -20,12 +20,12 @@ type RuleTree struct {
 
 // RuleDomain is the rules of one domain, in the order of the files.
 type RuleDomain struct {
-	Domain string `json:"domain"`
-	Rules  []Rule `json:"rules"`
+	Domain string       `json:"domain"`
+	Rules  []RuleStatus `json:"rules"`
 }
 
-// Rule is one rule in force.
-type Rule struct {
+// RuleStatus is one rule in force.
+type RuleStatus struct {
 	Path       []string `json:"path"`           // the descriptor, outermost first: key=value, or key for every value
 	Key        string   `json:"key"`            // name in statistics and in /rlconfig
 	Name       string   `json:"name,omitempty"` // what other rules name to replace it
@@ -55,15 +55,15 @@ type RuleTotals struct {
 }
 
 // NewRuleTree lists the rules, nil when there are none yet. totals may say nothing of a rule.
-func NewRuleTree(versions Rules, rules *config.Rules, totals func(*config.Rule) *RuleTotals) RuleTree {
-	t := RuleTree{Rules: versions, Domains: []RuleDomain{}}
+func NewRuleTree(versions RulesStatus, rules *config.Rules, totals func(*config.Rule) *RuleTotals) RuleTree {
+	t := RuleTree{RulesStatus: versions, Domains: []RuleDomain{}}
 	if rules == nil {
 		return t
 	}
 	at := map[string]int{}
 	for i, name := range rules.Domains() {
 		at[name] = i
-		t.Domains = append(t.Domains, RuleDomain{Domain: name, Rules: []Rule{}})
+		t.Domains = append(t.Domains, RuleDomain{Domain: name, Rules: []RuleStatus{}})
 	}
 	all := rules.Rules()
 	if len(all) > maxRules {
@@ -76,9 +76,9 @@ func NewRuleTree(versions Rules, rules *config.Rules, totals func(*config.Rule) 
 	return t
 }
 
-func newRule(r *config.Rule, totals *RuleTotals) Rule {
+func newRule(r *config.Rule, totals *RuleTotals) RuleStatus {
 	x := &r.Extension
-	out := Rule{
+	out := RuleStatus{
 		Path: []string{}, Key: r.FullKey, Name: r.Name, Limit: r.Limit.Limit, Unit: unitName(r), Window: r.Limit.Window.String(),
 		Algorithm: x.Algorithm.String(), Burst: x.Burst, Mechanism: x.Mechanism.String(), Degraded: x.Degraded.String(), Durability: "async",
 		Shadow: r.Shadow, Quota: r.Quota, Unlimited: r.Unlimited, File: r.File, Line: r.Line, RuleTotals: totals,

@@ -28,7 +28,7 @@ func TestRuleTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := NewRuleTree(Rules{InForce: "v1"}, rules, func(r *config.Rule) *RuleTotals {
+	tree := NewRuleTree(RulesStatus{InForce: "v1"}, rules, func(r *config.Rule) *RuleTotals {
 		if r.Name != "logins" {
 			return nil
 		}
@@ -37,7 +37,7 @@ func TestRuleTree(t *testing.T) {
 	if len(tree.Domains) != 2 || tree.InForce != "v1" || tree.Domains[1].Domain != "empty" || len(tree.Domains[1].Rules) != 0 {
 		t.Fatalf("%+v", tree)
 	}
-	want := Rule{
+	want := RuleStatus{
 		Path: []string{"path=/login", "remote_address"}, Key: "shop.path_/login.remote_address", Name: "logins", Limit: 5, Unit: "minute", Window: "1m0s",
 		Algorithm: "token_bucket", Burst: 2, Mechanism: "owner", Degraded: "fail_closed", Durability: "strict", File: "a.yaml", Line: 7,
 		RuleTotals: &RuleTotals{TotalHits: 7, OverLimit: 2},
@@ -64,7 +64,7 @@ func TestRuleTree(t *testing.T) {
 }
 
 func TestRuleTreeBeforeRules(t *testing.T) {
-	if tree := NewRuleTree(Rules{LastError: "no such file"}, nil, nil); tree.Domains == nil || tree.LastError == "" {
+	if tree := NewRuleTree(RulesStatus{LastError: "no such file"}, nil, nil); tree.Domains == nil || tree.LastError == "" {
 		t.Errorf("%+v", tree)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Drain is how far a member has come that is to leave.
-type Drain struct {
+// DrainStatus is how far a member has come that is to leave.
+type DrainStatus struct {
 	Done       bool    `json:"done"`        // it has drained, or given up
 	Complete   bool    `json:"complete"`    // it has drained
 	State      string  `json:"state"`       // joining, active or leaving
@@ -24,27 +24,27 @@ type Drain struct {
 	Seconds    float64 `json:"seconds"`     // since it was told to leave
 }
 
-// Status is what the socket says of a member.
-type Status struct {
-	Node     string   `json:"node"`
-	Version  string   `json:"version"`
-	Ready    bool     `json:"ready"`
-	NotReady []string `json:"not_ready,omitempty"` // the parts that are not
-	Cluster  Cluster  `json:"cluster"`
-	Drain    *Drain   `json:"drain,omitempty"` // nil: it was not told to leave
+// SidecarStatus is what the socket says of a member.
+type SidecarStatus struct {
+	Node     string        `json:"node"`
+	Version  string        `json:"version"`
+	Ready    bool          `json:"ready"`
+	NotReady []string      `json:"not_ready,omitempty"` // the parts that are not
+	Cluster  ClusterStatus `json:"cluster"`
+	Drain    *DrainStatus  `json:"drain,omitempty"` // nil: it was not told to leave
 }
 
 // SocketOptions say what the admin socket does. Every func may be called concurrently.
 type SocketOptions struct {
-	Status func() Status
+	Status func() SidecarStatus
 	// Drain has the member leave the ring, once, and is done when it has, or has given up. The process goes on.
 	Drain func() (done <-chan struct{})
 	// Progress is how far that is.
-	Progress func() Drain
+	Progress func() DrainStatus
 	// Every is the time between two lines of progress; default 500 ms.
 	Every time.Duration
 	// Tap shows decisions until stop is called; see may be called concurrently. nil serves no /v1/tap.
-	Tap func(q TapQuery, see func(Decision)) (stop func())
+	Tap func(q TapQuery, see func(TapDecision)) (stop func())
 	// Hot carries an order out and returns what is announced; ErrNoCounter when no rule limits what it is about. nil
 	// takes no orders.
 	Hot func(HotOrder) (HotRoute, error)

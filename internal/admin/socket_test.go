@@ -21,17 +21,17 @@ func TestDrainTellsItsProgress(t *testing.T) {
 	done := make(chan struct{})
 	var asked, told atomic.Int32
 	srv := httptest.NewServer(SocketHandler(SocketOptions{
-		Status: func() Status { return Status{Node: "a"} },
+		Status: func() SidecarStatus { return SidecarStatus{Node: "a"} },
 		Drain:  func() <-chan struct{} { asked.Add(1); return done },
-		Progress: func() Drain {
+		Progress: func() DrainStatus {
 			switch told.Add(1) {
 			case 1:
-				return Drain{State: "active"}
+				return DrainStatus{State: "active"}
 			case 2:
 				close(done)
-				return Drain{State: "leaving", Incomplete: 2}
+				return DrainStatus{State: "leaving", Incomplete: 2}
 			}
-			return Drain{State: "leaving", Done: true, Complete: true, HandedOver: 9}
+			return DrainStatus{State: "leaving", Done: true, Complete: true, HandedOver: 9}
 		},
 		Every: time.Millisecond,
 	}))
@@ -41,9 +41,9 @@ func TestDrainTellsItsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var got []Drain
+	var got []DrainStatus
 	for lines := json.NewDecoder(res.Body); ; {
-		var d Drain
+		var d DrainStatus
 		if lines.Decode(&d) != nil {
 			break
 		}
@@ -60,7 +60,7 @@ func TestDrainTellsItsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var s Status
+	var s SidecarStatus
 	if err := json.NewDecoder(res.Body).Decode(&s); err != nil || s.Node != "a" {
 		t.Errorf("/status: %+v %v", s, err)
 	}
@@ -122,9 +122,9 @@ func TestCounters(t *testing.T) {
 	var domain string
 	var entries []config.Entry
 	var fault error
-	h := Handler(Options{Counters: func(d string, e []config.Entry) (Counter, error) {
+	h := Handler(Options{Counters: func(d string, e []config.Entry) (CounterStatus, error) {
 		domain, entries = d, e
-		return Counter{Count: 4, Limit: 10, Remaining: 6, Reset: 1.5, Owner: "b", Authority: "full", Window: "1m0s"}, fault
+		return CounterStatus{Count: 4, Limit: 10, Remaining: 6, Reset: 1.5, Owner: "b", Authority: "full", Window: "1m0s"}, fault
 	}})
 	get := func(query string) (int, string) {
 		w := httptest.NewRecorder()

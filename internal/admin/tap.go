@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Decision is one decision about one descriptor, as /v1/tap shows it.
-type Decision struct {
+// TapDecision is one decision about one descriptor, as /v1/tap shows it.
+type TapDecision struct {
 	Time       time.Time `json:"time"`
 	Member     string    `json:"member"` // that was asked
 	Domain     string    `json:"domain"`
@@ -46,15 +46,15 @@ const tapAhead = 256
 
 // tap answers GET /v1/tap?n=&rate=&domain=&key=&over=true with one line of JSON a decision, n of them, or as long as
 // somebody reads.
-func tap(listen func(TapQuery, func(Decision)) (stop func())) http.HandlerFunc {
+func tap(listen func(TapQuery, func(TapDecision)) (stop func())) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, n, err := parseTap(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ready := make(chan Decision, tapAhead)
-		stop := listen(q, func(d Decision) {
+		ready := make(chan TapDecision, tapAhead)
+		stop := listen(q, func(d TapDecision) {
 			select {
 			case ready <- d:
 			default:

@@ -9,8 +9,8 @@ import (
 
 func TestTap(t *testing.T) {
 	var asked []TapQuery
-	shown, ended := make(chan func(Decision), 1), make(chan struct{}, 10)
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(q TapQuery, see func(Decision)) (stop func()) {
+	shown, ended := make(chan func(TapDecision), 1), make(chan struct{}, 10)
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(q TapQuery, see func(TapDecision)) (stop func()) {
 		asked = append(asked, q)
 		shown <- see
 		return func() { ended <- struct{}{} }
@@ -26,12 +26,12 @@ func TestTap(t *testing.T) {
 	}
 	see := <-shown
 	for _, name := range []string{"k=1", "k=2", "k=3"} {
-		see(Decision{Descriptor: name})
+		see(TapDecision{Descriptor: name})
 	}
 	lines := json.NewDecoder(res.Body)
 	var got []string
 	for {
-		var d Decision
+		var d TapDecision
 		if lines.Decode(&d) != nil {
 			break
 		}
@@ -42,13 +42,13 @@ func TestTap(t *testing.T) {
 	}
 	<-ended
 	for range 10 * tapAhead { // nobody reads: nothing waits
-		see(Decision{})
+		see(TapDecision{})
 	}
 }
 
 func TestTapEndsWithItsReader(t *testing.T) {
 	ended := make(chan struct{})
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(Decision)) (stop func()) {
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(TapDecision)) (stop func()) {
 		return func() { close(ended) }
 	}}))
 	defer srv.Close()
@@ -61,7 +61,7 @@ func TestTapEndsWithItsReader(t *testing.T) {
 }
 
 func TestTapRefuses(t *testing.T) {
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(Decision)) (stop func()) {
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(TapDecision)) (stop func()) {
 		t.Error("listens")
 		return func() {}
 	}}))

@@ -21,8 +21,8 @@ const (
 	HandoffEvent EventKind = "handoff" // counters have moved
 )
 
-// Event is something that this member has seen.
-type Event struct {
+// TimelineEvent is something that this member has seen.
+type TimelineEvent struct {
 	Time        time.Time `json:"time"`
 	Kind        EventKind `json:"kind"`
 	Text        string    `json:"text"`                  // one sentence; of hot keys it holds callers' values
@@ -35,12 +35,12 @@ type Event struct {
 // Timeline keeps the latest events of one process in memory. The zero Timeline is ready and safe for concurrent use.
 type Timeline struct {
 	mu     sync.Mutex
-	events []Event // oldest first; guarded by mu
+	events []TimelineEvent // oldest first; guarded by mu
 }
 
 // Add keeps e. When there is no room the oldest event of the most frequent kind is forgotten, so that keys which get hot
 // again and again leave the last changes of the ring alone.
-func (t *Timeline) Add(e Event) {
+func (t *Timeline) Add(e TimelineEvent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.events = append(t.events, e)
@@ -61,7 +61,7 @@ func (t *Timeline) Add(e Event) {
 }
 
 // Events are those that are kept, newest first.
-func (t *Timeline) Events() []Event {
+func (t *Timeline) Events() []TimelineEvent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := slices.Clone(t.events)

@@ -8,11 +8,11 @@ import (
 
 func TestTimelineForgetsTheOldestOfTheMostFrequentKind(t *testing.T) {
 	var l Timeline
-	l.Add(Event{Kind: RingEvent, Text: "first ring"})
+	l.Add(TimelineEvent{Kind: RingEvent, Text: "first ring"})
 	for i := range Events + 50 {
-		l.Add(Event{Kind: HotEvent, Text: fmt.Sprint(i)})
+		l.Add(TimelineEvent{Kind: HotEvent, Text: fmt.Sprint(i)})
 	}
-	l.Add(Event{Kind: RulesEvent, Text: "rules"})
+	l.Add(TimelineEvent{Kind: RulesEvent, Text: "rules"})
 	got := l.Events()
 	if len(got) != Events || got[0].Text != "rules" || got[1].Text != fmt.Sprint(Events+49) {
 		t.Fatalf("%d events, newest %+v %+v", len(got), got[0], got[1])
@@ -35,7 +35,7 @@ func TestTimelineByMany(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				l.Add(Event{Kind: HotEvent})
+				l.Add(TimelineEvent{Kind: HotEvent})
 				l.Events()
 			}
 		})

@@ -13,18 +13,18 @@ import (
 const lookBound = time.Second
 
 // counter asks the owner of a descriptor's key how it stands, and charges nothing.
-func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.Counter, error) {
+func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.CounterStatus, error) {
 	rules := m.service.Rules()
 	if rules == nil {
-		return admin.Counter{}, admin.ErrNoCounter
+		return admin.CounterStatus{}, admin.ErrNoCounter
 	}
 	var found config.Match
 	rules.Match(domain, entries, nil, &found)
 	if found.Kind != config.Limited {
-		return admin.Counter{}, admin.ErrNoCounter
+		return admin.CounterStatus{}, admin.ErrNoCounter
 	}
 	a := m.ask(domain, rules, &found, owner.Read, 0)
-	return admin.Counter{
+	return admin.CounterStatus{
 		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
 		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, nil

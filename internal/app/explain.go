@@ -12,12 +12,12 @@ import (
 )
 
 // explain says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
-func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explain, error) {
+func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explanation, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		rules = new(config.Rules)
 	}
-	e, found := admin.NewExplain(rules, domain, entries)
+	e, found := admin.NewExplanation(rules, domain, entries)
 	if found.Kind != config.Limited {
 		return e, nil
 	}
@@ -36,7 +36,7 @@ func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explain,
 		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
 	}
 	sw, _ := settings.ReadSwitches(m.getenv) // a fault was said when the rules came into force
-	e.Judge(&found, admin.Counter{
+	e.Judge(&found, admin.CounterStatus{
 		Count: a.Before, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: left, Reset: a.Reset.Seconds(),
 		Owner: e.Owner, Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, a.Over, sw.Shadow || sw.Quota)

@@ -50,14 +50,14 @@ func TestExplainAndReset(t *testing.T) {
 	all := trio(t)
 	all[0].hit(t, "alice", 1000)
 	for _, p := range all {
-		e := read[admin.Explain](t, p, "/v1/explain?domain=d&key=k=alice")
+		e := read[admin.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
 		if e.Verdict != admin.VerdictOver || e.Counter == nil || e.Counter.Count != 1000 || e.Counter.Remaining != 0 || !e.Matched ||
 			e.Rule.Limit != 1000 || e.Rule.Line != 4 || e.Owner == "" || e.Heir == "" || e.Owner == e.Heir || e.OwnerString != "alice" ||
 			len(e.Position) != 16 || e.Headers["retry-after"] == "" || e.Headers["x-ratelimit-remaining"] != "0" {
 			t.Errorf("%s: %+v", p.name, e)
 		}
 	}
-	first := read[admin.Explain](t, all[0], "/v1/explain?domain=d&key=k=alice")
+	first := read[admin.Explanation](t, all[0], "/v1/explain?domain=d&key=k=alice")
 	var asked *process // not the owner
 	for _, p := range all {
 		if p.name != first.Owner {
@@ -70,7 +70,7 @@ func TestExplainAndReset(t *testing.T) {
 		t.Errorf("reset: %d %+v", code, r)
 	}
 	for _, p := range all {
-		e := read[admin.Explain](t, p, "/v1/explain?domain=d&key=k=alice")
+		e := read[admin.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
 		if e.Verdict != admin.VerdictOK || e.Counter.Count != 0 || e.Counter.Remaining != 1000 || e.Headers["x-ratelimit-remaining"] != "999" || e.Headers["retry-after"] != "" {
 			t.Errorf("%s after the reset: %+v", p.name, e)
 		}
@@ -82,7 +82,7 @@ func TestExplainAndReset(t *testing.T) {
 	if code := asked.post(t, "/reset", order, &r); code != http.StatusNotFound {
 		t.Errorf("reset of what nothing limits: %d", code)
 	}
-	if e := read[admin.Explain](t, asked, "/v1/explain?domain=d&key=other=1"); e.Verdict != admin.VerdictNoRule || e.Matched || e.Counter != nil || e.Rule != nil {
+	if e := read[admin.Explanation](t, asked, "/v1/explain?domain=d&key=other=1"); e.Verdict != admin.VerdictNoRule || e.Matched || e.Counter != nil || e.Rule != nil {
 		t.Errorf("no rule: %+v", e)
 	}
 }

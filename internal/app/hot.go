@@ -133,7 +133,7 @@ func (m *Sidecar) resettle(at *ring.Ring) {
 }
 
 func (m *Sidecar) hotKeysPage() admin.HotKeys {
-	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKey{}, Routes: []admin.HotRoute{}}
+	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKeyStatus{}, Routes: []admin.HotRoute{}}
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 		h.Keys = append(h.Keys, hotKeyPage(&k))
 	}
@@ -143,8 +143,8 @@ func (m *Sidecar) hotKeysPage() admin.HotKeys {
 	return h
 }
 
-func hotKeyPage(k *owner.HotKey) admin.HotKey {
-	p := admin.HotKey{
+func hotKeyPage(k *owner.HotKey) admin.HotKeyStatus {
+	p := admin.HotKeyStatus{
 		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.Hash), Rate: round(k.Rate), Hot: k.Hot,
 		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
 	}
@@ -164,15 +164,15 @@ func routePage(r *hotkey.Route) admin.HotRoute {
 		By: string(r.By), Since: time.Unix(0, r.Ver),
 	}
 	for _, s := range r.Subs {
-		p.SubKeys = append(p.SubKeys, admin.SubKey{Key: s.Key, Member: string(s.Member)})
+		p.SubKeys = append(p.SubKeys, admin.RouteSubKey{Key: s.Key, Member: string(s.Member)})
 	}
 	return p
 }
 
-func (m *Sidecar) leasesPage() admin.Leases {
-	l := admin.Leases{Member: m.flags.Node, Keys: []admin.Lease{}}
+func (m *Sidecar) leasesPage() admin.HeldLeases {
+	l := admin.HeldLeases{Member: m.flags.Node, Keys: []admin.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
-		l.Keys = append(l.Keys, admin.Lease{
+		l.Keys = append(l.Keys, admin.HeldLease{
 			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: mechanismName(h.Mechanism),
 			Left: h.Left, Have: h.Have, Demand: round(h.Demand), Denied: h.Denied, Expires: time.Unix(0, h.Expires),
 		})
@@ -181,14 +181,14 @@ func (m *Sidecar) leasesPage() admin.Leases {
 }
 
 // tap shows the service's decisions.
-func (m *Sidecar) tap(q admin.TapQuery, see func(admin.Decision)) (stop func()) {
+func (m *Sidecar) tap(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
 	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.Sample) {
 		see(m.decision(&s))
 	})
 }
 
-func (m *Sidecar) decision(s *rls.Sample) admin.Decision {
-	d := admin.Decision{
+func (m *Sidecar) decision(s *rls.Sample) admin.TapDecision {
+	d := admin.TapDecision{
 		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
 		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",
 	}

@@ -110,7 +110,7 @@ func TestTapShowsWhatIsAsked(t *testing.T) {
 	for _, p := range all {
 		p.hit(t, "other", 1)
 		p.hit(t, "x", 7)
-		var d admin.Decision
+		var d admin.TapDecision
 		if err := tapped[p].Decode(&d); err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func (m *Sidecar) startDrain() <-chan struct{} {
 	return d.done
 }
 
-func (m *Sidecar) reportDrain(p admin.Drain) {
+func (m *Sidecar) reportDrain(p admin.DrainStatus) {
 	if p.Complete {
 		m.log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
 		return
@@ -80,9 +80,9 @@ func (m *Sidecar) reportDrain(p admin.Drain) {
 }
 
 // drainProgress is how far the drain has come.
-func (m *Sidecar) drainProgress() admin.Drain {
+func (m *Sidecar) drainProgress() admin.DrainStatus {
 	d := m.drain
-	p := admin.Drain{State: m.cluster.Load().View().Me().State.String(), Incomplete: m.pending()}
+	p := admin.DrainStatus{State: m.cluster.Load().View().Me().State.String(), Incomplete: m.pending()}
 	sent := m.sent()
 	d.mu.Lock()
 	defer d.mu.Unlock()

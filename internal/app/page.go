@@ -25,18 +25,18 @@ func hex(h uint64) string {
 }
 
 // pageOf is the view of the cluster as /cluster shows it.
-func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
+func pageOf(label string, v *cluster.View, rules source.Status) admin.ClusterStatus {
 	me := v.Me()
-	c := admin.Cluster{
+	c := admin.ClusterStatus{
 		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
-		Ring:  admin.Ring{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
+		Ring:  admin.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
 		Rules: rulesPage(rules),
 	}
 	for i := range v.Ring.Len() {
 		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
 	}
 	for _, m := range v.Members {
-		a := admin.Member{
+		a := admin.MemberStatus{
 			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
 			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.Complete),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
@@ -47,8 +47,8 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.Cluster {
 	return c
 }
 
-func rulesPage(s source.Status) admin.Rules {
-	r := admin.Rules{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
+func rulesPage(s source.Status) admin.RulesStatus {
+	r := admin.RulesStatus{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
 		r.Versions = append(r.Versions, admin.RulesVersion{
 			Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, State: v.State, Reason: v.Reason, Prepared: v.Loaded, InForce: v.Since, Until: v.Until,
@@ -88,10 +88,10 @@ func (m *Sidecar) pageAddrs() []string {
 	return addrs
 }
 
-func (m *Sidecar) clusterPage() admin.Cluster {
+func (m *Sidecar) clusterPage() admin.ClusterStatus {
 	gossip := m.cluster.Load()
 	if gossip == nil {
-		return admin.Cluster{Self: m.flags.Node}
+		return admin.ClusterStatus{Self: m.flags.Node}
 	}
 	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
 	c.Unreachable = m.unreachable(time.Now())

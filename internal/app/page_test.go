@@ -18,9 +18,9 @@ func (p *process) read(t *testing.T, path string, v any) {
 	}
 }
 
-func (p *process) events(t *testing.T) []admin.Event {
+func (p *process) events(t *testing.T) []admin.TimelineEvent {
 	t.Helper()
-	var got struct{ Events []admin.Event }
+	var got struct{ Events []admin.TimelineEvent }
 	p.read(t, "/v1/timeline", &got)
 	return got.Events
 }
@@ -63,13 +63,13 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	<-all[2].ended
 	p := all[1]
 	eventually(t, "the death is told", func() bool {
-		return slices.ContainsFunc(p.events(t), func(e admin.Event) bool {
+		return slices.ContainsFunc(p.events(t), func(e admin.TimelineEvent) bool {
 			return e.Kind == admin.MemberEvent && e.Member == "c-2" && e.State == "lost"
 		})
 	})
 	eventually(t, "a ring of two is told", func() bool {
 		e := p.events(t)
-		i := slices.IndexFunc(e, func(e admin.Event) bool { return e.Kind == admin.RingEvent })
+		i := slices.IndexFunc(e, func(e admin.TimelineEvent) bool { return e.Kind == admin.RingEvent })
 		var m admin.RingMap
 		p.read(t, "/v1/ring", &m)
 		return len(m.Members) == 2 && e[i].Fingerprint == m.Fingerprint && e[i].Moved > 0.2
@@ -77,7 +77,7 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	eventually(t, "its counters are told to be in place", func() bool {
 		var m admin.RingMap
 		p.read(t, "/v1/ring", &m)
-		return slices.ContainsFunc(p.events(t), func(e admin.Event) bool {
+		return slices.ContainsFunc(p.events(t), func(e admin.TimelineEvent) bool {
 			return e.Kind == admin.HandoffEvent && e.Fingerprint == m.Fingerprint
 		})
 	})

@@ -191,7 +191,7 @@ func (m *Sidecar) startCounting() error {
 	if m.peer, err = peer.New(po); err != nil {
 		return err
 	}
-	m.reg.MustRegister(admin.NewFacts(m.peer.Facts), newTables(&m.flags))
+	m.reg.MustRegister(admin.NewCollector(m.peer.Facts), newTables(&m.flags))
 	return nil
 }
 

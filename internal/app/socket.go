@@ -50,8 +50,8 @@ func (m *Sidecar) startSocket() error {
 	return nil
 }
 
-func (m *Sidecar) status() admin.Status {
-	s := admin.Status{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
+func (m *Sidecar) status() admin.SidecarStatus {
+	s := admin.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
 	s.Ready = len(s.NotReady) == 0
 	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
 		s.Drain = &p

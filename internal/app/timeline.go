@@ -43,10 +43,10 @@ func (t *timeline) view(now time.Time, v *cluster.View) {
 		t.Add(ringEvent(now, old.Ring, v.Ring))
 	}
 	if v.Joined && !old.Joined {
-		t.Add(admin.Event{Time: now, Kind: admin.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
+		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
 	}
 	if v.Problem != "" && v.Problem != old.Problem {
-		t.Add(admin.Event{Time: now, Kind: admin.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
+		t.Add(admin.TimelineEvent{Time: now, Kind: admin.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
 	}
 }
 
@@ -67,7 +67,7 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 		if m.Role == cluster.Observer {
 			who, state = "observer "+who, ""
 		}
-		t.Add(admin.Event{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
+		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
 	}
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -107,8 +107,8 @@ func left(v *cluster.View, id ring.ID) bool {
 }
 
 // ringEvent says who came onto the ring or went, and how much that moves.
-func ringEvent(now time.Time, old, adopted *ring.Ring) admin.Event {
-	e := admin.Event{Time: now, Kind: admin.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
+func ringEvent(now time.Time, old, adopted *ring.Ring) admin.TimelineEvent {
+	e := admin.TimelineEvent{Time: now, Kind: admin.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
 	var changes []string
 	note := func(sign string, a, b *ring.Ring) {
 		for i := range a.Len() {
@@ -147,7 +147,7 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 	old := t.progress
 	t.progress = p
 	say := func(text string, fingerprint uint64) {
-		t.Add(admin.Event{Time: now, Kind: admin.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
+		t.Add(admin.TimelineEvent{Time: now, Kind: admin.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
 	}
 	switch {
 	case p.Complete != 0 && p.Complete != old.Complete && t.last != nil && p.Complete == t.last.Ring.Fingerprint():
@@ -165,7 +165,7 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 // rulesInForce notes that the service answers by r.
 func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
 	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), few(r.Domains(), ", "))
-	t.Add(admin.Event{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
+	t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
 // rulesRead notes what could not be read; the same fault again only after something else.
@@ -177,7 +177,7 @@ func (t *timeline) rulesRead(now time.Time, e source.Event) {
 		fault = e.Err.Error()
 	}
 	if fault != "" && fault != t.refused {
-		t.Add(admin.Event{Time: now, Kind: admin.RulesEvent, Text: "rules refused: " + fault})
+		t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: "rules refused: " + fault})
 	}
 	t.refused = fault
 }
@@ -219,10 +219,10 @@ func done(r *hotkey.Route) string {
 	return text
 }
 
-func hotEvent(now time.Time, r *hotkey.Route, what string) admin.Event {
+func hotEvent(now time.Time, r *hotkey.Route, what string) admin.TimelineEvent {
 	name := r.Name
 	if name == "" {
 		name = r.Owner
 	}
-	return admin.Event{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.By)}
+	return admin.TimelineEvent{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.By)}
 }

@@ -61,7 +61,7 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 		Gatherer: reg,
 		RingMap:  func() admin.RingMap { return ringMap.of(c.View()) },
 		Timeline: seen.Events,
-		Cluster: func() admin.Cluster {
+		Cluster: func() admin.ClusterStatus {
 			p := pageOf(f.Cluster, c.View(), versions.Status())
 			p.XDS = x.status()
 			return p

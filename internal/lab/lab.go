@@ -36,7 +36,7 @@ type Options struct {
 type Lab struct {
 	Options
 	Sidecars []*Sidecar
-	XDS      []*XDS
+	XDS      []*XDSServer
 	Envoys   []*Envoy
 	ports    Ports
 	started  []*Process
@@ -50,8 +50,8 @@ type Sidecar struct {
 	namespace                                                   string // network namespace it runs in; empty: the machine's
 }
 
-// XDS is one started xDS server.
-type XDS struct {
+// XDSServer is one started xDS server.
+type XDSServer struct {
 	*Process
 	Addr, Metrics, Gossip string
 }
@@ -173,8 +173,8 @@ func (l *Lab) WriteRules(s *Sidecar, files map[string]string) error {
 }
 
 // AddXDS starts a stand-alone xDS server that watches the members' gossip.
-func (l *Lab) AddXDS(name string, args ...string) (*XDS, error) {
-	x := &XDS{}
+func (l *Lab) AddXDS(name string, args ...string) (*XDSServer, error) {
+	x := &XDSServer{}
 	if err := l.ports.fill(&x.Addr, &x.Metrics, &x.Gossip); err != nil {
 		return nil, err
 	}

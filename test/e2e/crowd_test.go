@@ -145,9 +145,9 @@ func hotKeys(t testing.TB, s *lab.Sidecar) admin.HotKeys {
 }
 
 // leases is what a member holds.
-func leases(t testing.TB, s *lab.Sidecar) admin.Leases {
+func leases(t testing.TB, s *lab.Sidecar) admin.HeldLeases {
 	t.Helper()
-	var l admin.Leases
+	var l admin.HeldLeases
 	read(t, s, "/v1/leases", &l)
 	return l
 }

@@ -177,13 +177,13 @@ func addEnvoy(t testing.TB, l *lab.Lab, o lab.EnvoyOptions, cluster string, memb
 }
 
 // ownerDirect starts xDS and an Envoy that asks each key's owner, for the lab's sidecars.
-func ownerDirect(t testing.TB, l *lab.Lab, envoy string, args ...string) (*lab.XDS, *lab.Envoy) {
+func ownerDirect(t testing.TB, l *lab.Lab, envoy string, args ...string) (*lab.XDSServer, *lab.Envoy) {
 	t.Helper()
 	return ownerDirectWithin(t, l, "2s", envoy, args...) // see startXDS
 }
 
 // ownerDirectWithin is ownerDirect with an Envoy that asks the heir when it has no connection to the owner after that time.
-func ownerDirectWithin(t testing.TB, l *lab.Lab, connect, envoy string, args ...string) (*lab.XDS, *lab.Envoy) {
+func ownerDirectWithin(t testing.TB, l *lab.Lab, connect, envoy string, args ...string) (*lab.XDSServer, *lab.Envoy) {
 	t.Helper()
 	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", connect)
 	if err != nil {

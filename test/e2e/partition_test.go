@@ -138,7 +138,7 @@ func networkFleet(t *testing.T, l *lab.Lab, network *lab.Network, members []stri
 func agreedCounts(t *testing.T, f *fleet, accounts []*account) {
 	t.Helper()
 	for _, a := range accounts[:5] {
-		counts := map[lab.Counter][]string{}
+		counts := map[lab.CounterView][]string{}
 		for _, s := range f.live {
 			c, err := lab.CounterOf(t.Context(), s.Metrics, "app", a.rule, a.value)
 			if err != nil {

@@ -117,7 +117,7 @@ func TestOwnerDirect(t *testing.T) {
 	each("left", joined[1:], few)
 }
 
-func startXDS(t *testing.T, l *lab.Lab, members []string) *lab.XDS {
+func startXDS(t *testing.T, l *lab.Lab, members []string) *lab.XDSServer {
 	t.Helper()
 	// When a connection takes longer, Envoy asks another member, which counts as misrouted: so it may, on a busy machine.
 	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", "2s")
@@ -129,7 +129,7 @@ func startXDS(t *testing.T, l *lab.Lab, members []string) *lab.XDS {
 }
 
 // addOwnerDirect starts one of several Envoys that ask each key's owner.
-func addOwnerDirect(t *testing.T, l *lab.Lab, xds *lab.XDS, name, path string, members int) *lab.Envoy {
+func addOwnerDirect(t *testing.T, l *lab.Lab, xds *lab.XDSServer, name, path string, members int) *lab.Envoy {
 	t.Helper()
 	return addEnvoy(t, l, lab.EnvoyOptions{
 		Name: name, Path: path, Shape: "owner-direct", XDS: xds.Addr, Upstream: startUpstream(t).addr,
@@ -157,7 +157,7 @@ func TestFiveMembers(t *testing.T) {
 }
 
 // routes starts an Envoy for each of the lab's sidecars and one in front of all, and sends so many keys.
-func routes(t *testing.T, l *lab.Lab, xds *lab.XDS, keys int) {
+func routes(t *testing.T, l *lab.Lab, xds *lab.XDSServer, keys int) {
 	t.Helper()
 	up := startUpstream(t)
 	for _, s := range l.Sidecars {

@@ -45,7 +45,7 @@ type Facts struct {
 // Member is one process: what it says at /cluster, /v1/self and /metrics.
 type Member struct {
 	Page    string
-	Cluster admin.Cluster
+	Cluster admin.ClusterStatus
 	Self    *admin.Self   // nil: it does not serve it
 	Ahead   time.Duration // its clock before the one here, as far as one exchange tells
 	Within  time.Duration // how far Ahead may be wrong
@@ -87,7 +87,7 @@ func (m *Member) observer() bool {
 	if m.Self != nil {
 		return m.Self.Role == "observer"
 	}
-	return slices.ContainsFunc(m.Cluster.Members, func(x admin.Member) bool { return x.ID == m.Name() && x.Role == "observer" })
+	return slices.ContainsFunc(m.Cluster.Members, func(x admin.MemberStatus) bool { return x.ID == m.Name() && x.Role == "observer" })
 }
 
 // report collects findings.

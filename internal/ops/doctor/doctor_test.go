@@ -18,9 +18,9 @@ var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 func well() *Facts {
 	f := &Facts{Now: now, NoRules: "00000000000000ff"}
 	ids := []string{"pod-0", "pod-1", "pod-2"}
-	var all []admin.Member
+	var all []admin.MemberStatus
 	for i, id := range ids {
-		m := admin.Member{
+		m := admin.MemberStatus{
 			ID: id, State: "active", Role: "member", Weight: 1, Gossip: fmt.Sprintf("10.0.0.%d:7946", i), Peer: fmt.Sprintf("10.0.0.%d:7947", i),
 			RLS: fmt.Sprintf("10.0.0.%d:8083", i), Ring: "00000000000000aa",
 		}
@@ -28,10 +28,10 @@ func well() *Facts {
 		all = append(all, m)
 	}
 	for i, id := range ids {
-		c := admin.Cluster{
+		c := admin.ClusterStatus{
 			Self: id, Label: "keyward", Version: "v1.0.0", Joined: true, Members: slices.Clone(all),
-			Ring:  admin.Ring{Fingerprint: "00000000000000aa", Members: ids},
-			Rules: admin.Rules{InForce: "00000000000000bb"},
+			Ring:  admin.RingStatus{Fingerprint: "00000000000000aa", Members: ids},
+			Rules: admin.RulesStatus{InForce: "00000000000000bb"},
 		}
 		s := &admin.Self{
 			Node: id, Role: "member", Time: now.UnixNano(), GossipBy: []string{"0123abcd"}, Offsets: map[string]float64{},
@@ -132,7 +132,7 @@ func TestEveryMistake(t *testing.T) {
 		}},
 		{"off the ring", Fail, "pod-2 stays off the ring and is not ready: met no other member: lookup typo: no such host", func(f *Facts) {
 			m := &f.Members[2].Cluster
-			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, admin.Ring{}
+			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, admin.RingStatus{}
 			m.Members = m.Members[2:]
 			m.Members[0].State = "joining"
 			for i := range 2 {

@@ -111,7 +111,7 @@ func served(f *Facts, r *report) {
 	r.quiet("%s, %s, none refuses anything", number(servers, "xDS server"), number(clients, "client"))
 }
 
-func xdsOf(c *admin.Cluster) (s xdsStatus, ok bool) {
+func xdsOf(c *admin.ClusterStatus) (s xdsStatus, ok bool) {
 	if c.XDS == nil {
 		return s, false
 	}

@@ -82,7 +82,7 @@ func oneCluster(f *Facts, r *report) {
 }
 
 // sees is what m knows of a member; nil when it knows none of the name.
-func (m *Member) sees(id string) *admin.Member {
+func (m *Member) sees(id string) *admin.MemberStatus {
 	for i := range m.Cluster.Members {
 		if m.Cluster.Members[i].ID == id {
 			return &m.Cluster.Members[i]
