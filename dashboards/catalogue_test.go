@@ -95,7 +95,7 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	t.Cleanup(func() { c.Close(); v.Close(); _ = p.Close() })
 	rls.New(rls.Options{Decider: p, Stats: stats.New(stats.Options{Registerer: r}), Registerer: r, DecisionTimeout: time.Second})
 	xds.New(t.Context(), xds.Options{Registerer: r})
-	r.MustRegister(admin.NewCollector(p.Facts), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	r.MustRegister(admin.NewCollector(p.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	maps.Copy(r.all, statistics(t))
 	r.all["keyward_build_info"], r.all["keyward_drains_incomplete_total"] = []string{"version"}, []string{} // the programs' own
 	r.all["keyward_keys_max"] = []string{"of"}

@@ -86,7 +86,7 @@ func rulesOf(t *testing.T) (*prometheus.Registry, *source.Versions) {
 	}
 	v := source.NewVersions(source.VersionsOptions{Self: "m", Registerer: reg})
 	t.Cleanup(func() { v.Close(); _ = p.Close() })
-	reg.MustRegister(admin.NewCollector(p.Facts))
+	reg.MustRegister(admin.NewCollector(p.Stats))
 	return reg, v
 }
 

@@ -68,7 +68,7 @@ func peers(v *cluster.View) map[ring.ID]peer.Addr {
 	for i := range v.Members {
 		m := &v.Members[i]
 		if m.Role == cluster.Counter && m.ID != v.Self && m.Peer != "" {
-			addrs[m.ID] = peer.Addr{HostPort: m.Peer, Inst: m.Inst}
+			addrs[m.ID] = peer.Addr{HostPort: m.Peer, BootID: m.Inst}
 		}
 	}
 	return addrs

@@ -40,7 +40,7 @@ func (m *Sidecar) onLinks() {
 // troubleOf is why this member and another cannot ask each other; empty when they can.
 func troubleOf(l peer.Link) string {
 	switch {
-	case l.Live && l.Asks:
+	case l.Live && l.Inbound:
 		return ""
 	case l.Live:
 		return "it has no stream to this member: it cannot reach --peer, or refuses this member's certificate"

@@ -86,7 +86,7 @@ func (s *security) peer(o *peer.Options) error {
 	client, err2 := certs.Client(s.flags.TLS, certs.ClientOptions{ServerSANs: names, Reload: certs.Reload{Logger: s.log}})
 	o.ServerTLS, o.ClientTLS, o.TLSReason = server, client, certs.Reason
 	if bind := s.flags.TLSBindName; bind != "" {
-		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+		o.VerifyMember = func(id ring.ID, chain []*x509.Certificate) error {
 			if err := cluster.CheckID(id); err != nil {
 				return err
 			}

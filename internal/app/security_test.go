@@ -32,7 +32,7 @@ func TestBoundNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []ring.ID{"a", "sidecar", "*", "A", "b", ""} {
-			if err := o.Proves(id, chain); (err == nil) != (string(id) == proved) {
+			if err := o.VerifyMember(id, chain); (err == nil) != (string(id) == proved) {
 				t.Errorf("%s claimed by %q: %v", bind, id, err)
 			}
 		}

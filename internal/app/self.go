@@ -49,7 +49,7 @@ func (f *Flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 func (m *Sidecar) selfPage() admin.Self {
 	c := m.cluster.Load()
 	s := m.flags.self(cluster.Counter, m.started, c)
-	for id, ahead := range m.peer.Offsets() {
+	for id, ahead := range m.peer.ClockOffsets() {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}
 	if c != nil && c.View().Standalone {

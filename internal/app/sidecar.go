@@ -178,8 +178,8 @@ func (m *Sidecar) startCounting() error {
 	}
 	m.node = owner.New(o)
 	po := peer.Options{
-		Node: m.node, Self: ring.ID(m.flags.Node), Inst: m.inst, Cluster: m.flags.Cluster,
-		OnProgress: m.onProgress, OnLinks: m.onLinks, Logger: m.log, Registerer: m.reg,
+		Node: m.node, Self: ring.ID(m.flags.Node), BootID: m.inst, Cluster: m.flags.Cluster,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
 	if err != nil {
@@ -191,7 +191,7 @@ func (m *Sidecar) startCounting() error {
 	if m.peer, err = peer.New(po); err != nil {
 		return err
 	}
-	m.reg.MustRegister(admin.NewCollector(m.peer.Facts), newTables(&m.flags))
+	m.reg.MustRegister(admin.NewCollector(m.peer.Stats), newTables(&m.flags))
 	return nil
 }
 
@@ -359,7 +359,7 @@ func (m *Sidecar) stop(ctx context.Context) {
 		m.xds.stop()
 	}
 	if m.peer != nil {
-		d := m.peer.Facts().Decided
+		d := m.peer.Stats().Decided
 		m.log.Info("done counting", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
 			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached], "shed", d[owner.Shed])
 		if err := m.peer.Close(); err != nil {

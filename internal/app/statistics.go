@@ -35,7 +35,7 @@ func (m *Sidecar) denyCacheStats() func() {
 	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
 	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")
 	return func() {
-		f := m.peer.Facts()
+		f := m.peer.Stats()
 		hits.Set(f.DenyHits)
 		misses.Set(f.DenyMisses)
 		lookups.Set(f.DenyHits + f.DenyMisses)

@@ -60,7 +60,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	t.Helper()
 	m := &member{id: id, log: &logBuffer{}}
 	o := Options{
-		Self: id, Inst: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
+		Self: id, BootID: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
 		Logger:     slog.New(slog.NewTextHandler(m.log, nil)),
 		Registerer: prometheus.NewRegistry(),
 	}
@@ -68,7 +68,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 		f(&o)
 	}
 	// Tests of streams ask for one key as often as they can, and mean to.
-	m.node = owner.New(owner.Options{Self: id, BootID: o.Inst, Seed: [2]uint64{1, 2}, NoHot: true})
+	m.node = owner.New(owner.Options{Self: id, BootID: o.BootID, Seed: [2]uint64{1, 2}, NoHot: true})
 	o.Node = m.node
 	var err error
 	if m.Peer, err = New(o); err != nil {
@@ -111,7 +111,7 @@ func ids(ms []*member) (out []ring.ID) {
 func addrsOf(ms []*member) map[ring.ID]Addr {
 	addrs := map[ring.ID]Addr{}
 	for _, m := range ms {
-		addrs[m.id] = Addr{HostPort: m.Addr().String(), Inst: instOf(m.id)}
+		addrs[m.id] = Addr{HostPort: m.Addr().String(), BootID: instOf(m.id)}
 	}
 	return addrs
 }

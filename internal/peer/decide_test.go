@@ -53,7 +53,7 @@ func TestExact(t *testing.T) {
 	}
 	counters := 0
 	for _, m := range ms {
-		counters += m.Facts().Keys
+		counters += m.Stats().Keys
 	}
 	if counters != keys {
 		t.Errorf("%d counters for %d keys", counters, keys)

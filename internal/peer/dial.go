@@ -43,7 +43,7 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 		return conn, 0, fmt.Errorf("tls: %w", err)
 	}
 	h := p.hello
-	h.to, h.toInst, h.purpose = l.to, l.addr.Inst, f
+	h.to, h.toInst, h.purpose = l.to, l.addr.BootID, f
 	if _, err := conn.Write(appendHello(nil, h)); err != nil {
 		return conn, 0, fmt.Errorf("handshake: %w", err)
 	}
@@ -114,7 +114,7 @@ func (p *Peer) proved(conn net.Conn, id ring.ID) error {
 	if !ok {
 		return nil
 	}
-	return p.o.Proves(id, secure.ConnectionState().PeerCertificates)
+	return p.o.VerifyMember(id, secure.ConnectionState().PeerCertificates)
 }
 
 // refusedTLS is the reason for the metric when nothing better is known.

@@ -94,7 +94,7 @@ func TestSilentMember(t *testing.T) {
 		}
 		return m.counted(unreachable) > before && stood && live()
 	})
-	if n := m.Links()[0].Waiting; n != 0 {
+	if n := m.Links()[0].Pending; n != 0 {
 		t.Errorf("%d groups still wait after their callers have gone", n)
 	}
 	if m.counted(timeout)+m.counted(tooLate) < doubtAfter {
@@ -127,7 +127,7 @@ func TestQueueFull(t *testing.T) {
 		wg.Go(func() { m.ask(time.Hour, q) })
 	}
 	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull)+m.counted(shed) == 6 })
-	if w := m.Links()[0].Waiting; w != 4 {
+	if w := m.Links()[0].Pending; w != 4 {
 		t.Errorf("%d groups waiting, want 4", w)
 	}
 	m.Close() // breaks the stream

@@ -262,7 +262,7 @@ func TestTransfer(t *testing.T) {
 		ms[0].node.Decide(ms[0].Now(), &q)
 	}
 	before := testutil.ToFloat64(ms[0].m.keysSent)
-	mine := ms[0].Facts().Keys
+	mine := ms[0].Stats().Keys
 	for _, m := range ms {
 		m.adoptRing(ms[1:], ms)
 	}

@@ -291,6 +291,6 @@ func (l *link) state() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
-		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.down, Waiting: l.tickets.len(),
+		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.down, Pending: l.tickets.len(),
 	}
 }

@@ -16,10 +16,10 @@ type Link struct {
 	Addr    Addr
 	Live    bool      // this member can ask it
 	Since   time.Time // of Live
-	Asks    bool      // it can ask this member
+	Inbound bool      // it can ask this member
 	Version uint16    // of the protocol, when live
 	Error   string    // why it is not live
-	Waiting int       // groups without an answer
+	Pending int       // groups without an answer
 }
 
 // Links lists the members that are dialled, in the order of their names.
@@ -29,13 +29,13 @@ func (p *Peer) Links() []Link {
 	out := make([]Link, 0, len(links))
 	for _, l := range links {
 		s := l.state()
-		s.Asks = p.askers.has(l.to)
+		s.Inbound = p.askers.has(l.to)
 		out = append(out, s)
 	}
 	return out
 }
 
-// reportLinks tells OnLinks. It has a goroutine of its own, so that OnLinks may call back.
+// reportLinks tells OnLinksChanged. It has a goroutine of its own, so that OnLinksChanged may call back.
 func (p *Peer) reportLinks() {
 	for {
 		select {
@@ -43,8 +43,8 @@ func (p *Peer) reportLinks() {
 		case <-p.ctx.Done():
 			return
 		}
-		if p.o.OnLinks != nil {
-			p.o.OnLinks()
+		if p.o.OnLinksChanged != nil {
+			p.o.OnLinksChanged()
 		}
 	}
 }

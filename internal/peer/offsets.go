@@ -6,9 +6,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Offsets is how far each linked member's clock is ahead of this one's, as the metric keyward_peer_skew_seconds has it.
+// ClockOffsets is how far each linked member's clock is ahead of this one's, as the metric keyward_peer_skew_seconds has it.
 // It may be called concurrently.
-func (p *Peer) Offsets() map[ring.ID]time.Duration {
+func (p *Peer) ClockOffsets() map[ring.ID]time.Duration {
 	p.skews.mu.Lock()
 	defer p.skews.mu.Unlock()
 	ahead := make(map[ring.ID]time.Duration, len(p.skews.m))

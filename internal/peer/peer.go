@@ -29,9 +29,9 @@ import (
 
 // Options configure a Peer. Node and Self are required.
 type Options struct {
-	Node *owner.Node
-	Self ring.ID
-	Inst uint64 // this boot of Self; 0 is accepted by everyone
+	Node   *owner.Node
+	Self   ring.ID
+	BootID uint64 // this boot of Self; 0 is accepted by everyone
 
 	// Cluster is the label that all members share. A member with another one is refused.
 	Cluster string
@@ -43,9 +43,9 @@ type Options struct {
 	Listen string
 	// ServerTLS and ClientTLS secure the streams, both ways proved; both nil: in the clear.
 	ServerTLS, ClientTLS *tls.Config
-	// Proves says whether a verified certificate is that of the member that its bearer claims to be; nil for every member whose
+	// VerifyMember says whether a verified certificate is that of the member that its bearer claims to be; nil for every member whose
 	// certificate TLS let pass.
-	Proves func(ring.ID, []*x509.Certificate) error
+	VerifyMember func(ring.ID, []*x509.Certificate) error
 	// TLSReason is why a handshake failed, in a word for the metric; default: tls.
 	TLSReason func(error) string
 	// OnRefused is told of each connection that was turned away, by reason; default: nobody.
@@ -66,8 +66,8 @@ type Options struct {
 
 	// OnProgress is told, one call after the other, when it changes how far a ring change has come; default: nobody.
 	OnProgress func(Progress)
-	// OnLinks is told, one call after the other, when what Links says of a stream may have changed; default: nobody.
-	OnLinks func()
+	// OnLinksChanged is told, one call after the other, when what Links says of a stream may have changed; default: nobody.
+	OnLinksChanged func()
 
 	Logger     *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
@@ -82,8 +82,8 @@ func (o *Options) setDefaults() {
 	setDefault(&o.MaxStreams, 2048)
 	setDefault(&o.TickEvery, 100*time.Millisecond)
 	setDefault(&o.MaxAge, time.Hour)
-	if o.Proves == nil {
-		o.Proves = func(ring.ID, []*x509.Certificate) error { return nil }
+	if o.VerifyMember == nil {
+		o.VerifyMember = func(ring.ID, []*x509.Certificate) error { return nil }
 	}
 	if o.OnRefused == nil {
 		o.OnRefused = func(string) {}
@@ -120,7 +120,7 @@ func (o *Options) validate() error {
 // Addr is where a member is asked.
 type Addr struct {
 	HostPort string // with an IPv6 host in brackets
-	Inst     uint64 // the boot that is meant; 0: whichever answers
+	BootID   uint64 // the boot that is meant; 0: whichever answers
 }
 
 // Peer drives one owner.Node. It is safe for concurrent use.
@@ -188,7 +188,7 @@ func New(o Options) (*Peer, error) {
 		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1), relinked: make(chan struct{}, 1),
 		hello: hello{
 			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
-			algorithms: o.Algorithms, from: o.Self, fromInst: o.Inst,
+			algorithms: o.Algorithms, from: o.Self, fromInst: o.BootID,
 		},
 	}
 	p.calls.New, p.parked.New = p.newCall, p.newParked
@@ -252,8 +252,8 @@ func (p *Peer) Close() error {
 // Now is this member's clock, in Unix nanoseconds.
 func (p *Peer) Now() int64 { return p.clock.now() }
 
-// Facts is what Node knows of itself.
-func (p *Peer) Facts() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
+// Stats is what Node knows of itself.
+func (p *Peer) Stats() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
 
 // relink is called with view held.
 func (p *Peer) relink(addrs map[ring.ID]Addr) {

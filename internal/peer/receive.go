@@ -73,7 +73,7 @@ func (s *server) refuses(now, sent int64, ageless bool) string {
 	switch {
 	case l == nil:
 		return refusedUnknown
-	case s.inst == 0 || s.toInst != s.p.o.Inst || l.addr.Inst != s.inst:
+	case s.inst == 0 || s.toInst != s.p.o.BootID || l.addr.BootID != s.inst:
 		return refusedBoot
 	case !ageless && s.p.skews.old(s.from, sent, now):
 		return refusedOld

@@ -17,7 +17,7 @@ import (
 func TestMessageRefused(t *testing.T) {
 	ms := newCluster(t, 2)
 	m, other := ms[1], ms[0]
-	before := m.Facts()
+	before := m.Stats()
 	counter := sampleMsg(handoff.Replica).Counters[:1]
 	now := m.Now()
 	for _, tt := range []struct {
@@ -49,7 +49,7 @@ func TestMessageRefused(t *testing.T) {
 				if n := testutil.ToFloat64(m.m.refused.WithLabelValues(tt.want)); n < 1 {
 					t.Errorf("not refused as %s", tt.want)
 				}
-				if f := m.Facts(); f.Keys != before.Keys || !reflect.DeepEqual(f.Decided, before.Decided) {
+				if f := m.Stats(); f.Keys != before.Keys || !reflect.DeepEqual(f.Decided, before.Decided) {
 					t.Errorf("%+v became %+v", before, f)
 				}
 			} else if n := testutil.CollectAndCount(m.m.refused); n != 4 {

@@ -46,7 +46,7 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 	dir := demoCA(t)
 	bound := func(o *Options) {
 		tlsOptions(t, dir, "sidecar")(o)
-		o.Proves = func(id ring.ID, chain []*x509.Certificate) error {
+		o.VerifyMember = func(id ring.ID, chain []*x509.Certificate) error {
 			return certs.CheckName(chain, "spiffe://keyward.demo/"+string(id))
 		}
 	}

@@ -78,7 +78,7 @@ func runStoppedMember() {
 	node := owner.New(owner.Options{Self: "m0", BootID: instOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
 	clocks := &skipping{start: time.Now(), boot: o.Boot}
 	p, err := New(Options{
-		Node: node, Self: "m0", Inst: instOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
+		Node: node, Self: "m0", BootID: instOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
 	})
 	if err != nil {
 		panic(err)
@@ -87,7 +87,7 @@ func runStoppedMember() {
 	all := []ring.ID{"m0", "m1", "m2"}
 	r := ringOf(all...)
 	p.SetView(r, standing("m0", all, all), o.Addrs)
-	for !node.Progress().Complete || len(p.Offsets()) < 2 {
+	for !node.Progress().Complete || len(p.ClockOffsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Fprintln(os.Stdout, "ready")
@@ -159,7 +159,7 @@ func startStopped(t *testing.T, o stoppedOptions) *stopped {
 		s.cmd.Process.Kill()
 		s.cmd.Wait()
 	})
-	s.at = Addr{HostPort: s.line(), Inst: instOf("m0")}
+	s.at = Addr{HostPort: s.line(), BootID: instOf("m0")}
 	return s
 }
 

@@ -135,7 +135,7 @@ func TestWrongTarget(t *testing.T) {
 		{"m2", instOf("m1"), "meant for another member"},
 		{"m1", 12345, "meant for another instance"},
 	} {
-		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), Inst: tt.inst}}
+		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.inst}}
 		a.SetView(ringOf("m0", tt.to), standing("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}

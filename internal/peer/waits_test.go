@@ -144,7 +144,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	}
 	on := []ring.ID{"m0", "stub"}
 	r := ringOf(on...)
-	m.SetView(r, standing("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, Inst: instOf("stub")}})
+	m.SetView(r, standing("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: instOf("stub")}})
 	m.awaitLinks(t, 1)
 	hello := m.hello
 	hello.from, hello.fromInst, hello.to, hello.toInst = "stub", instOf("stub"), "m0", instOf("m0")

@@ -110,7 +110,7 @@ func TestSuspendedOftenForMoments(t *testing.T) {
 // the others have gone on. Theirs agree, so they are not.
 func TestFencedByThePeersClocks(t *testing.T) {
 	m, ms, _, others := clocked(t)
-	await(t, "answers to heartbeats", func() bool { return len(m.Offsets()) == 2 })
+	await(t, "answers to heartbeats", func() bool { return len(m.ClockOffsets()) == 2 })
 	others.advance(9 * time.Second)
 	await(t, "the fence", func() bool { return m.fenced(fencedPeers) == 1 })
 	for _, o := range ms[1:] {
@@ -127,11 +127,11 @@ func TestFencedByThePeersClocks(t *testing.T) {
 func TestOneClockFencesNobodyElse(t *testing.T) {
 	m, ms, own, _ := clocked(t)
 	for _, o := range ms[1:] {
-		await(t, "answers to heartbeats", func() bool { return len(o.Offsets()) == 2 })
+		await(t, "answers to heartbeats", func() bool { return len(o.ClockOffsets()) == 2 })
 	}
 	own.advance(9 * time.Second)
 	for _, o := range ms[1:] {
-		await(t, "the others to hear of it", func() bool { return o.Offsets()[m.id] > 8*time.Second || o.fenced(fencedPeers) > 0 })
+		await(t, "the others to hear of it", func() bool { return o.ClockOffsets()[m.id] > 8*time.Second || o.fenced(fencedPeers) > 0 })
 	}
 	for _, o := range ms {
 		if n := o.fenced(fencedPeers) + o.fenced(fencedStep) + o.fenced(fencedSuspend); n != 0 {

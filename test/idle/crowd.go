@@ -147,7 +147,7 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 	o := &other{node: owner.New(owner.Options{Self: id, BootID: inst})}
 	var err error
 	o.peer, err = peer.New(peer.Options{
-		Node: o.node, Self: id, Inst: inst, Cluster: "lab", Listen: host + ":7947", ServerTLS: server, ClientTLS: client,
+		Node: o.node, Self: id, BootID: inst, Cluster: "lab", Listen: host + ":7947", ServerTLS: server, ClientTLS: client,
 	})
 	if err != nil {
 		return o, err
@@ -177,7 +177,7 @@ func (o *other) view(v *gossip.View) {
 			st.Peers = append(st.Peers, handoff.Peer{ID: x.ID, Inst: x.Inst, State: state, Weight: x.Weight})
 		}
 	}
-	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, Inst: m.Inst}})
+	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, BootID: m.Inst}})
 }
 
 // whole says what the measured member still lacks.

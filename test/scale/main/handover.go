@@ -99,7 +99,7 @@ func charge(n *node, keys int) error {
 		}
 		n.Decide(owner.Deadline{Silent: time.Now().Add(time.Minute)}, false, qs, as)
 	}
-	if got := n.Facts().Keys; got < keys {
+	if got := n.Stats().Keys; got < keys {
 		return errors.New("not all keys were counted")
 	}
 	return nil

@@ -29,7 +29,7 @@ func newNode(i int, o owner.Options) (*node, error) {
 	o.Self, o.BootID, o.Seed, o.NoHot = m.ID, m.Inst, [2]uint64{1, uint64(i)}, true
 	n := &node{id: m.ID, inst: m.Inst, node: owner.New(o), reg: prometheus.NewRegistry()}
 	var err error
-	n.Peer, err = peer.New(peer.Options{Node: n.node, Self: m.ID, Inst: m.Inst, Cluster: "scale", Listen: "127.0.0.1:0", Registerer: n.reg})
+	n.Peer, err = peer.New(peer.Options{Node: n.node, Self: m.ID, BootID: m.Inst, Cluster: "scale", Listen: "127.0.0.1:0", Registerer: n.reg})
 	return n, err
 }
 
@@ -38,7 +38,7 @@ func (n *node) tell(r *ring.Ring, all []*node) {
 	s := handoff.Standing{NRef: r.Len(), Joined: true}
 	addrs := make(map[ring.ID]peer.Addr, len(all))
 	for _, o := range all {
-		addrs[o.id] = peer.Addr{HostPort: o.Addr().String(), Inst: o.inst}
+		addrs[o.id] = peer.Addr{HostPort: o.Addr().String(), BootID: o.inst}
 		if o == n {
 			continue
 		}
