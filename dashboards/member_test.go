@@ -60,7 +60,7 @@ func TestAMemberOfAnotherLabel(t *testing.T) {
 // and another for one that has.
 func TestAMemberWithFaultyRules(t *testing.T) {
 	t.Parallel()
-	fault := source.Event{Source: source.FromFiles, Err: errors.New("shop.yaml:4: unknown unit")}
+	fault := source.LoadResult{Source: source.FromFiles, Err: errors.New("shop.yaml:4: unknown unit")}
 	reg, rules := rulesOf(t)
 	rules.Offer(fault)
 	fires(t, reg, `{alertname="KeywardNoRules", alertstate="firing", instance="m", severity="critical"}`)
@@ -70,7 +70,7 @@ func TestAMemberWithFaultyRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules.Offer(source.Event{Source: source.FromFiles, Rules: good})
+	rules.Offer(source.LoadResult{Source: source.FromFiles, Rules: good})
 	fires(t, reg)
 	rules.Offer(fault)
 	fires(t, reg, `{alertname="KeywardRulesNotRead", alertstate="firing", instance="m", severity="warning"}`)

@@ -15,7 +15,7 @@ import (
 
 func newBounds() *cobra.Command {
 	var o config.Options
-	c := config.Cluster{}
+	c := config.Conditions{}
 	var policy string
 	cmd := &cobra.Command{
 		Use:   "bounds RULES --members N",
@@ -60,7 +60,7 @@ keyward_overadmission_bound shows what of all this a running cluster has really 
 }
 
 // boundsOf checks the flags, all at once, and computes.
-func boundsOf(path string, o config.Options, c config.Cluster) ([]config.Bounds, error) {
+func boundsOf(path string, o config.Options, c config.Conditions) ([]config.RuleBounds, error) {
 	var faults []error
 	if c.Members < 1 || c.Members > ring.MaxCapacity {
 		faults = append(faults, fmt.Errorf("--members %d: want 1 to %d", c.Members, ring.MaxCapacity))
@@ -77,14 +77,14 @@ func boundsOf(path string, o config.Options, c config.Cluster) ([]config.Bounds,
 	if err = errors.Join(append(faults, err)...); err != nil {
 		return nil, err
 	}
-	bounds := make([]config.Bounds, len(rules.Rules()))
+	bounds := make([]config.RuleBounds, len(rules.Rules()))
 	for i, r := range rules.Rules() {
 		bounds[i] = r.Bounds(c)
 	}
 	return bounds, nil
 }
 
-func writeBounds(out io.Writer, c config.Cluster, rules []config.Bounds) error {
+func writeBounds(out io.Writer, c config.Conditions, rules []config.RuleBounds) error {
 	fmt.Fprintf(out, "Members: %d. Partition policy: %s. Hits of one key in one window, at most.\n", c.Members, c.Partition)
 	for i := range rules {
 		b := &rules[i]
@@ -127,7 +127,7 @@ func overText(b config.Bound) string {
 }
 
 // wayOf says in words how the rule counts.
-func wayOf(b *config.Bounds) string {
+func wayOf(b *config.RuleBounds) string {
 	r, x := b.Rule, &b.Rule.Extension
 	window := r.Unit.String()
 	if x.Window > 0 {
@@ -143,7 +143,7 @@ func wayOf(b *config.Bounds) string {
 	if x.Mechanism != config.ByOwner {
 		parts = append(parts, "mechanism "+x.Mechanism.String())
 	}
-	if x.Knobs != nil && x.Knobs.Reclaim {
+	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}
 	parts = append(parts, "degraded "+x.Degraded.String())
@@ -153,7 +153,7 @@ func wayOf(b *config.Bounds) string {
 	return strings.Join(parts, ", ")
 }
 
-func symbols(b *config.Bounds) string {
+func symbols(b *config.RuleBounds) string {
 	text := fmt.Sprintf("L = %d", b.Limit)
 	if b.Depth > 0 {
 		text += fmt.Sprintf(", b = %d", b.Depth)
@@ -219,7 +219,7 @@ type (
 	}
 )
 
-func newBoundsJSON(c config.Cluster, rules []config.Bounds) boundsJSON {
+func newBoundsJSON(c config.Conditions, rules []config.RuleBounds) boundsJSON {
 	doc := boundsJSON{c.Members, c.Partition, c.Rate, make([]ruleBoundsJSON, len(rules))}
 	for i := range rules {
 		b := &rules[i]

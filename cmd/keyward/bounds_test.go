@@ -121,7 +121,7 @@ func TestBoundsManual(t *testing.T) {
 	}
 	for _, policy := range []config.Partition{config.PartShare, config.PartAvailable, config.PartQuorum} {
 		for _, r := range rules.Rules() {
-			for _, b := range r.Bounds(config.Cluster{Members: 5, Partition: policy}).Bounds {
+			for _, b := range r.Bounds(config.Conditions{Members: 5, Partition: policy}).Bounds {
 				row := rowOf(before, b.Event)
 				for _, formula := range []string{plain(b.OverIs), plain(b.UnderIs)} {
 					if !strings.Contains(row, "`"+formula+"`") {
@@ -167,7 +167,7 @@ func TestBoundsHelp(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		all, err := boundsOf(file, config.Options{Members: 5}, config.Cluster{Members: 5, Partition: config.PartShare})
+		all, err := boundsOf(file, config.Options{Members: 5}, config.Conditions{Members: 5, Partition: config.PartShare})
 		if err != nil {
 			t.Fatal(err)
 		}

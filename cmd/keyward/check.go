@@ -128,7 +128,7 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	for _, f := range report.Faults {
 		r.Faults = append(r.Faults, finding{Kind: string(f.Kind), File: f.File, Line: f.Line, Column: f.Column, Text: f.Text, Hint: f.Hint})
 	}
-	for _, s := range config.Suspicions(files, report.Rules) {
+	for _, s := range config.Warnings(files, report.Rules) {
 		r.Warnings = append(r.Warnings, finding{Kind: s.Kind, File: s.File, Line: s.Line, Column: s.Column, Text: s.Text})
 	}
 	if report.Rules != nil && len(report.Rules.Rules()) == 0 {

@@ -178,9 +178,9 @@ func (s *stage) kill(ctx context.Context) error {
 
 // crashBound is what the crash of its owner may add to one window of k: `keyward bounds` tells the same.
 func crashBound(k *demoKey, members int) int64 {
-	r := config.Rule{}
+	r := config.RuleSpec{}
 	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
-	b := r.Bounds(config.Cluster{Members: members, Partition: config.PartShare})
+	b := r.Bounds(config.Conditions{Members: members, Partition: config.PartShare})
 	return int64(b.Unacked + b.Phi)
 }
 

@@ -67,8 +67,8 @@ In a pod: kubectl exec POD -c keyward -- keyward doctor`,
 }
 
 // rulesHere reads the rules that should be in force.
-func rulesHere(path string, o config.Options, f *doctor.Facts) *doctor.RulesHere {
-	h := &doctor.RulesHere{Path: path}
+func rulesHere(path string, o config.Options, f *doctor.Snapshot) *doctor.LocalRules {
+	h := &doctor.LocalRules{Path: path}
 	for i := range f.Members { // what the members go by is a part of the version
 		if c := f.Members[i].Cluster.Label; c != "" {
 			o.Cluster = c
@@ -84,29 +84,29 @@ func rulesHere(path string, o config.Options, f *doctor.Facts) *doctor.RulesHere
 }
 
 // gather asks everyone at once.
-func gather(ctx context.Context, members, envoys []string) (*doctor.Facts, error) {
+func gather(ctx context.Context, members, envoys []string) (*doctor.Snapshot, error) {
 	c, err := discover(ctx, members)
 	if err != nil {
 		return nil, err
 	}
-	f := &doctor.Facts{Now: time.Now()}
+	f := &doctor.Snapshot{Now: time.Now()}
 	if none, err := config.Load(nil, config.Options{}); err == nil {
 		f.NoRules = source.Hex(none.Hash())
 	}
 	for _, s := range c.silent {
-		f.Silent = append(f.Silent, doctor.Silent{Page: strings.TrimPrefix(s.Page, "http://"), Name: s.Name, Err: s.Err})
+		f.Unreachable = append(f.Unreachable, doctor.UnreachablePage{Page: strings.TrimPrefix(s.Page, "http://"), Name: s.Name, Err: s.Err})
 	}
 	var asking sync.WaitGroup
-	f.Members = make([]doctor.Member, len(c.procs))
+	f.Members = make([]doctor.MemberReport, len(c.procs))
 	for i, p := range c.procs {
 		m := &f.Members[i]
-		*m = doctor.Member{Page: p.url, Cluster: p.cluster, Self: p.self, Within: p.took / 2}
+		*m = doctor.MemberReport{Page: p.url, Cluster: p.cluster, Self: p.self, Within: p.took / 2}
 		if p.self != nil {
 			m.Ahead = time.Unix(0, p.self.Time).Sub(p.asked.Add(p.took / 2))
 		}
 		asking.Go(func() { m.Metrics = metricsOf(ctx, p.url) })
 	}
-	f.Envoys = make([]doctor.Envoy, len(envoys))
+	f.Envoys = make([]doctor.EnvoyPages, len(envoys))
 	for i, e := range envoys {
 		asking.Go(func() { f.Envoys[i] = askEnvoy(ctx, e) })
 	}
@@ -134,10 +134,10 @@ func metricsOf(ctx context.Context, page string) doctor.Metrics {
 	return m
 }
 
-func askEnvoy(ctx context.Context, addr string) doctor.Envoy {
+func askEnvoy(ctx context.Context, addr string) doctor.EnvoyPages {
 	ctx, cancel := context.WithTimeout(ctx, getBound)
 	defer cancel()
-	e := doctor.Envoy{Address: addr}
+	e := doctor.EnvoyPages{Address: addr}
 	if !strings.Contains(addr, "://") {
 		addr = "http://" + addr
 	}
@@ -218,16 +218,16 @@ func plainly(err error) error {
 }
 
 func writeFindings(out io.Writer, found []doctor.Finding) error {
-	counts := map[doctor.Level]int{}
+	counts := map[doctor.Severity]int{}
 	var b strings.Builder
 	for _, f := range found {
-		counts[f.Level]++
-		level := string(f.Level)
-		if f.Level == doctor.Fail {
+		counts[f.Severity]++
+		level := string(f.Severity)
+		if f.Severity == doctor.Fail {
 			level = "FAIL"
 		}
 		fmt.Fprintf(&b, "%-4s  %-12s  %s\n", level, f.Check, printable(f.Text))
-		if f.Advice != "" && f.Level != doctor.OK {
+		if f.Advice != "" && f.Severity != doctor.OK {
 			fmt.Fprintf(&b, "%20s  -> %s\n", "", f.Advice)
 		}
 	}

@@ -57,8 +57,8 @@ func TestDoctorCommand(t *testing.T) {
 func TestWriteFindings(t *testing.T) {
 	var b bytes.Buffer
 	if err := writeFindings(&b, []doctor.Finding{
-		{Check: "clocks", Level: doctor.OK, Text: "fine", Advice: "nothing"},
-		{Check: "rules", Level: doctor.Fail, Text: "bad", Advice: "mend it"},
+		{Check: "clocks", Severity: doctor.OK, Text: "fine", Advice: "nothing"},
+		{Check: "rules", Severity: doctor.Fail, Text: "bad", Advice: "mend it"},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ The command line wins over the environment. All faults are told at once, and not
 		fmt.Fprintf(&b, "| `%s%s` | `%s` | %s | %s |\n", f.Name, strings.TrimRight(" "+f.Kind, " "), f.Env, codeSpan(f.Default), cell(f.Usage))
 	}
 	b.WriteString("\n## Keys of rules\n\nUnder `metadata.keyward` of a descriptor with a `rate_limit`. The rest of a rule is as in envoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
-	for _, k := range config.Knobs() {
+	for _, k := range config.ExtensionKeys() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Key, k.Values, k.Default)
 	}
 	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` says more, with examples; `keyward completion` and `keyward man` make completions and manual pages.\n\n| command | |\n|---|---|\n")

@@ -74,7 +74,7 @@ func (f *migrateFlags) run(stdin io.Reader, out io.Writer, format string) error 
 	if err != nil {
 		return err
 	}
-	rep := d.Report(f.all) // before the patch, which changes the manifest
+	rep := d.Plan(f.all) // before the patch, which changes the manifest
 	if err := f.write(d, out); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (f *migrateFlags) write(d *migrate.Deployment, out io.Writer) error {
 	return nil
 }
 
-func printMigration(out io.Writer, r *migrate.Report) error {
+func printMigration(out io.Writer, r *migrate.MigrationPlan) error {
 	if r.Workload != "" {
 		fmt.Fprintf(out, "%s, %d replicas: %s becomes %s\n", printable(r.Workload), r.Replicas, printable(r.OldImage), r.Image)
 	} else {
@@ -202,7 +202,7 @@ func printMigration(out io.Writer, r *migrate.Report) error {
 	return nil
 }
 
-func printVariables(t io.Writer, list []migrate.Variable) {
+func printVariables(t io.Writer, list []migrate.VariableOutcome) {
 	for _, v := range list {
 		value := v.Value
 		switch {
@@ -215,7 +215,7 @@ func printVariables(t io.Writer, list []migrate.Variable) {
 	}
 }
 
-func printRules(out io.Writer, r *migrate.Rules) {
+func printRules(out io.Writer, r *migrate.RulesSummary) {
 	switch {
 	case r.Files == 0:
 		fmt.Fprintln(out, "No rules were read: --rules DIR names them.")

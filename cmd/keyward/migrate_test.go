@@ -26,7 +26,7 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	out, err = run(t, "migrate", "-f", movedManifest, "-o", "json", "--all")
-	var r migrate.Report
+	var r migrate.MigrationPlan
 	if err != nil || json.Unmarshal([]byte(out), &r) != nil || len(r.Variables) < 100 || len(r.Steps) < 5 {
 		t.Errorf("%v %d variables", err, len(r.Variables))
 	}

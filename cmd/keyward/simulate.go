@@ -25,7 +25,7 @@ type simulateFlags struct {
 	rules, old  string
 	from        []string
 	descriptors []string
-	asking      replay.Asking
+	asking      replay.Actions
 	reader      replay.Reader
 	config      config.Options
 	stop        bool
@@ -96,7 +96,7 @@ func (f *simulateFlags) define(cmd *cobra.Command) {
 }
 
 // run reads all that the flags name and replays it.
-func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.Report, error) {
+func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.RunReport, error) {
 	if err := f.parse(); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.Report
 	if err != nil {
 		return nil, err
 	}
-	questions := newSide.side.Questions
+	questions := newSide.side.Templates
 	var old *replay.Side
 	var oldWarnings []string
 	if f.old != "" {
@@ -113,7 +113,7 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.Report
 			return nil, fmt.Errorf("--against: %w", err)
 		}
 		old, oldWarnings = &o.side, o.warnings
-		questions = append(questions[:len(questions):len(questions)], o.side.Questions...)
+		questions = append(questions[:len(questions):len(questions)], o.side.Templates...)
 	}
 	if err := errors.Join(f.asking.Check(questions)...); err != nil {
 		return nil, err
@@ -128,9 +128,9 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.Report
 	}
 	rep := replay.Run(log, newSide.side, old, f.top, p.replayed)
 	p.end()
-	rep.New.Warnings = append(newSide.warnings, log.Missing(newSide.side.Questions)...)
+	rep.New.Warnings = append(newSide.warnings, log.Missing(newSide.side.Templates)...)
 	if rep.Old != nil {
-		rep.Old.Warnings = append(oldWarnings, log.Missing(old.Questions)...)
+		rep.Old.Warnings = append(oldWarnings, log.Missing(old.Templates)...)
 	}
 	return rep, nil
 }
@@ -170,11 +170,11 @@ func (f *simulateFlags) side(path string) (warned, error) {
 	if err != nil {
 		return warned{}, err
 	}
-	questions, warnings := f.asking.Questions(rules)
-	return warned{replay.Side{Name: path, Rules: rules, Questions: questions, Stop: f.stop, Switches: f.switches}, warnings}, nil
+	questions, warnings := f.asking.Templates(rules)
+	return warned{replay.Side{Name: path, Rules: rules, Templates: questions, Stop: f.stop, Switches: f.switches}, warnings}, nil
 }
 
-func (f *simulateFlags) read(stdin io.Reader, questions []replay.Question, p *progress) (*replay.Log, error) {
+func (f *simulateFlags) read(stdin io.Reader, questions []replay.DescriptorTemplate, p *progress) (*replay.Log, error) {
 	var in []io.Reader
 	for _, name := range f.logs {
 		if name == "-" {
@@ -256,7 +256,7 @@ func percent(part, whole int) string {
 	return fmt.Sprintf("%.2f %%", 100*float64(part)/float64(whole))
 }
 
-func printReport(out io.Writer, r *replay.Report, top int) error {
+func printReport(out io.Writer, r *replay.RunReport, top int) error {
 	const day = "2006-01-02 15:04:05"
 	fmt.Fprintf(out, "%s requests, %s to %s UTC.", thousands(r.Requests), r.First.Format(day), r.Last.Format(day))
 	if r.Skipped > 0 {
@@ -290,7 +290,7 @@ func table(out io.Writer, fill func(t io.Writer)) error {
 	return nil
 }
 
-func printRefused(t io.Writer, r *replay.Report) {
+func printRefused(t io.Writer, r *replay.RunReport) {
 	fmt.Fprintln(t, "REFUSED BY\tREQUESTS\t\t")
 	fmt.Fprintf(t, "the log itself\t%s\t%s\t\n", thousands(r.RefusedByLog), percent(r.RefusedByLog, r.Requests))
 	if r.Old != nil {
@@ -343,7 +343,7 @@ func worst(r *replay.RuleResult) string {
 const chartWidth = 72
 
 // printChart draws requests and refusals over time, each line on its own scale.
-func printChart(out io.Writer, r *replay.Report) {
+func printChart(out io.Writer, r *replay.RunReport) {
 	first, width := r.Buckets[0].Time.Unix(), r.BucketSeconds
 	span := int((r.Buckets[len(r.Buckets)-1].Time.Unix()-first)/width) + 1
 	each := (span + chartWidth - 1) / chartWidth // buckets a column

@@ -58,7 +58,7 @@ func TestSimulate(t *testing.T) {
 		}
 	}
 	out, err = run(t, append(args, "-o", "json")...)
-	var rep replay.Report
+	var rep replay.RunReport
 	if err != nil || json.Unmarshal([]byte(out), &rep) != nil || rep.New.Refused != 200 || rep.Old.Refused != 100 || rep.OnlyNew != 100 || len(rep.Buckets) != 10 {
 		t.Errorf("%v %+v", err, rep)
 	}

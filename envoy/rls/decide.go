@@ -76,7 +76,7 @@ func (s *Service) ask(c *Call, v *view) {
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
 		x := l.match.Extension()
 		q.Degraded, q.LocalCap, q.Strict = owner.Degraded(x.Degraded), x.LocalCap, x.Strict
-		q.Mechanism, q.Knobs, q.HotFactor = owner.Mechanism(x.Mechanism), x.Knobs, x.HotFactor
+		q.Mechanism, q.Knobs, q.HotFactor = owner.Mechanism(x.Mechanism), x.Lease, x.HotFactor
 		c.questions = append(c.questions, q)
 	}
 	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]

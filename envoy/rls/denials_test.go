@@ -13,7 +13,7 @@ func TestDenialsAreSampled(t *testing.T) {
 	var told []Denial
 	d := newDenials(Options{Denials: func(x Denial) { told = append(told, x) }})
 	over := func(rule string, at time.Time) {
-		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.Rule{FullKey: rule}, Owner: 7}}}}
+		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.RuleSpec{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"
 		c.Response.Statuses = []Status{{Code: OverLimit}}
 		c.answers = []owner.Result{{Authority: owner.Share}}

@@ -80,7 +80,7 @@ func (g *generator) planDomain(name string) domain {
 }
 
 // levels finds the source of each of the rule's entries.
-func (g *generator) levels(r *config.Rule) ([]source, error) {
+func (g *generator) levels(r *config.RuleSpec) ([]source, error) {
 	sources := make([]source, len(r.Levels))
 	for i, l := range r.Levels {
 		s := g.sourceOf(l)
@@ -120,7 +120,7 @@ func (g *generator) sourceOf(l config.Level) source {
 	return source{}
 }
 
-func (d *domain) add(r *config.Rule, sources []source) {
+func (d *domain) add(r *config.RuleSpec, sources []source) {
 	var x descriptor
 	for i, s := range sources {
 		x.Actions = append(x.Actions, s.action(r.Levels[i].Key))
@@ -138,12 +138,12 @@ func (d *domain) add(r *config.Rule, sources []source) {
 
 // ruleOwner is a rule with the format of its owner string.
 type ruleOwner struct {
-	rule *config.Rule
+	rule *config.RuleSpec
 	expr expr
 }
 
 // ownerOf is the format of a rule's owner string: the values of its owner levels joined by |, or the rule itself.
-func ownerOf(r *config.Rule, sources []source) expr {
+func ownerOf(r *config.RuleSpec, sources []source) expr {
 	at := r.OwnerLevels()
 	if len(at) == 0 {
 		text := r.Domain

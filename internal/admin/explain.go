@@ -103,16 +103,16 @@ func NewExplanation(rules *config.Rules, domain string, entries []config.Entry) 
 	return e, t.Match
 }
 
-func triedOf(t config.Tried) ExplainTried {
+func triedOf(t config.Candidate) ExplainTried {
 	return ExplainTried{Descriptor: t.String(), File: t.File, Line: t.Line, Why: t.Why, Rule: t.Rule}
 }
 
-func explainRule(r *config.Rule) *ExplainRule {
+func explainRule(r *config.RuleSpec) *ExplainRule {
 	e := &ExplainRule{
 		Path: []string{r.Domain}, Name: r.Name, Shadow: r.Shadow, Quota: r.Quota, Unlimited: r.Unlimited, File: r.File, Line: r.Line,
 	}
 	for _, l := range r.Levels {
-		e.Path = append(e.Path, config.Tried{Key: l.Key, Value: l.Value}.String())
+		e.Path = append(e.Path, config.Candidate{Key: l.Key, Value: l.Value}.String())
 	}
 	if r.Unlimited {
 		return e

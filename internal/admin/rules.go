@@ -55,7 +55,7 @@ type RuleTotals struct {
 }
 
 // NewRuleTree lists the rules, nil when there are none yet. totals may say nothing of a rule.
-func NewRuleTree(versions RulesStatus, rules *config.Rules, totals func(*config.Rule) *RuleTotals) RuleTree {
+func NewRuleTree(versions RulesStatus, rules *config.Rules, totals func(*config.RuleSpec) *RuleTotals) RuleTree {
 	t := RuleTree{RulesStatus: versions, Domains: []RuleDomain{}}
 	if rules == nil {
 		return t
@@ -76,7 +76,7 @@ func NewRuleTree(versions RulesStatus, rules *config.Rules, totals func(*config.
 	return t
 }
 
-func newRule(r *config.Rule, totals *RuleTotals) RuleStatus {
+func newRule(r *config.RuleSpec, totals *RuleTotals) RuleStatus {
 	x := &r.Extension
 	out := RuleStatus{
 		Path: []string{}, Key: r.FullKey, Name: r.Name, Limit: r.Limit.Limit, Unit: unitName(r), Window: r.Limit.Window.String(),
@@ -97,7 +97,7 @@ func newRule(r *config.Rule, totals *RuleTotals) RuleStatus {
 }
 
 // unitName is the unit as a file writes it; empty where nothing is limited.
-func unitName(r *config.Rule) string {
+func unitName(r *config.RuleSpec) string {
 	if r.Unit == config.UnitUnknown {
 		return ""
 	}

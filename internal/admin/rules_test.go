@@ -28,7 +28,7 @@ func TestRuleTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := NewRuleTree(RulesStatus{InForce: "v1"}, rules, func(r *config.Rule) *RuleTotals {
+	tree := NewRuleTree(RulesStatus{InForce: "v1"}, rules, func(r *config.RuleSpec) *RuleTotals {
 		if r.Name != "logins" {
 			return nil
 		}

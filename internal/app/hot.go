@@ -101,7 +101,7 @@ func (m *Sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err erro
 	if found.Kind != config.Limited {
 		return r, 0, admin.ErrNoCounter
 	}
-	if k := found.Extension().Knobs; k != nil {
+	if k := found.Extension().Lease; k != nil {
 		subs = int(k.SubKeys)
 	}
 	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))

@@ -25,7 +25,7 @@ func hex(h uint64) string {
 }
 
 // pageOf is the view of the cluster as /cluster shows it.
-func pageOf(label string, v *cluster.View, rules source.Status) admin.ClusterStatus {
+func pageOf(label string, v *cluster.View, rules source.VersionsStatus) admin.ClusterStatus {
 	me := v.Me()
 	c := admin.ClusterStatus{
 		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
@@ -47,7 +47,7 @@ func pageOf(label string, v *cluster.View, rules source.Status) admin.ClusterSta
 	return c
 }
 
-func rulesPage(s source.Status) admin.RulesStatus {
+func rulesPage(s source.VersionsStatus) admin.RulesStatus {
 	r := admin.RulesStatus{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
 		r.Versions = append(r.Versions, admin.RulesVersion{
@@ -134,7 +134,7 @@ func (d *drawn) of(v *cluster.View) admin.RingMap {
 }
 
 func (m *Sidecar) ruleTree() admin.RuleTree {
-	t := admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.Rule) *admin.RuleTotals {
+	t := admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *admin.RuleTotals {
 		if r.DetailedMetric || r.ValueToMetric {
 			return nil // there is one series for each value
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // watchRules reads rules from where the environment says, until ctx ends.
-func watchRules(ctx context.Context, c settings.Config, options func() config.Options, log *slog.Logger, offer func(source.Event)) error {
+func watchRules(ctx context.Context, c settings.Config, options func() config.Options, log *slog.Logger, offer func(source.LoadResult)) error {
 	switch c.Type {
 	case "FILE":
 		o := source.FileOptions{
@@ -33,7 +33,7 @@ func watchRules(ctx context.Context, c settings.Config, options func() config.Op
 		go func() {
 			if err := source.WatchXDS(ctx, o, offer); err != nil {
 				log.Error("no rules will come", "error", err)
-				offer(source.Event{Err: err, Source: source.FromXDS, Detail: x.Server})
+				offer(source.LoadResult{Err: err, Source: source.FromXDS, Detail: x.Server})
 			}
 		}()
 		return nil

@@ -259,7 +259,7 @@ func (m *Sidecar) onView(v *cluster.View) {
 
 // judgeRules has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
 // versions change nothing, for the version before stays in force.
-func (m *Sidecar) judgeRules(e source.Event) {
+func (m *Sidecar) judgeRules(e source.LoadResult) {
 	switch {
 	case m.settings.Behaviour.HealthyWithRulesOnly: // useRules judges
 	case e.Err == nil:
@@ -271,7 +271,7 @@ func (m *Sidecar) judgeRules(e source.Event) {
 
 // startRules reads the rules once before the doors open, and again whenever they change.
 func (m *Sidecar) startRules(ctx context.Context) error {
-	offer := func(e source.Event) {
+	offer := func(e source.LoadResult) {
 		m.service.CountLoad(e.Err)
 		m.timeline.rulesRead(time.Now(), e)
 		m.judgeRules(e)

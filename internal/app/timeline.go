@@ -169,7 +169,7 @@ func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
 }
 
 // rulesRead notes what could not be read; the same fault again only after something else.
-func (t *timeline) rulesRead(now time.Time, e source.Event) {
+func (t *timeline) rulesRead(now time.Time, e source.LoadResult) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fault := ""

@@ -120,8 +120,8 @@ func TestTimelineOfHotKeys(t *testing.T) {
 func TestTimelineOfRules(t *testing.T) {
 	var l timeline
 	known := 0
-	bad := source.Event{Err: errors.New("a.yaml: no domain")}
-	for _, e := range []source.Event{bad, bad, {}, bad} {
+	bad := source.LoadResult{Err: errors.New("a.yaml: no domain")}
+	for _, e := range []source.LoadResult{bad, bad, {}, bad} {
 		l.rulesRead(time.Unix(1, 0), e)
 	}
 	want := []string{"rules: rules refused: a.yaml: no domain", "rules: rules refused: a.yaml: no domain"}

@@ -19,8 +19,8 @@ const (
 	PartQuorum    Partition = "quorum"    // the part of more than half the members the whole limit, others nothing
 )
 
-// Cluster is what a bound depends on beside the rule.
-type Cluster struct {
+// Conditions is what a bound depends on beside the rule.
+type Conditions struct {
 	Members   int // N, at least 1
 	Partition Partition
 	Rate      float64 // hits a second that one key may get; 0: unknown
@@ -49,9 +49,9 @@ type Bound struct {
 	UnderTime string // how long; empty when Under is 0
 }
 
-// Bounds are all bounds of one rule, in hits of one key in one window. A bucket's window is any time of that length.
-type Bounds struct {
-	Rule      *Rule
+// RuleBounds are all bounds of one rule, in hits of one key in one window. A bucket's window is any time of that length.
+type RuleBounds struct {
+	Rule      *RuleSpec
 	Limit     uint64 // L
 	Depth     uint64 // b, of buckets; else 0
 	Unacked   uint64 // U: charges that are answered before a second member has them
@@ -66,8 +66,8 @@ type Bounds struct {
 }
 
 // Bounds computes what r promises in a cluster. An unlimited rule promises nothing: all is zero.
-func (r *Rule) Bounds(c Cluster) Bounds {
-	b := Bounds{Rule: r}
+func (r *RuleSpec) Bounds(c Conditions) RuleBounds {
+	b := RuleBounds{Rule: r}
 	if r.Unlimited {
 		return b
 	}
@@ -92,7 +92,7 @@ func (r *Rule) Bounds(c Cluster) Bounds {
 	if n > 1 {
 		b.Lent, b.Drift = r.lent(1), r.drift()
 	}
-	w := boundsWriter{Bounds: &b, cluster: c, most: r.most(), least: b.Share, all: "L"}
+	w := boundsWriter{RuleBounds: &b, cluster: c, most: r.most(), least: b.Share, all: "L"}
 	if b.Depth > 0 {
 		w.all = "(b + L)"
 	}
@@ -118,7 +118,7 @@ const slice = 100 * time.Millisecond
 // lent is what may be out at once when a key is leased to so many holders: 5 % of the limit. Of a bucket it is what flows
 // in during two slices, one that is out and one by which the owner makes the bucket less deep meanwhile. 0: too little
 // to lend, or of a kind that is never lent.
-func (r *Rule) lent(holders uint64) uint64 {
+func (r *RuleSpec) lent(holders uint64) uint64 {
 	switch {
 	case r.Extension.Mechanism == Approximate, r.Limit.Algorithm == limit.SlidingLog:
 		return 0
@@ -137,17 +137,17 @@ func (r *Rule) lent(holders uint64) uint64 {
 }
 
 // drift is what all members together may admit unseen: of N each floor(epsilon x L / N).
-func (r *Rule) drift() uint64 {
+func (r *RuleSpec) drift() uint64 {
 	if r.Extension.Mechanism != Approximate {
 		return 0
 	}
-	return uint64(r.Extension.Knobs.Slack)
+	return uint64(r.Extension.Lease.Slack)
 }
 
 // boundsWriter writes the table of one rule.
 type boundsWriter struct {
-	*Bounds
-	cluster Cluster
+	*RuleBounds
+	cluster Conditions
 	most    uint64 // what a window's time admits: L, and b on top of it for a bucket
 	least   uint64 // what a member without the owner admits, at least
 	all     string // symbol of most
@@ -186,7 +186,7 @@ func (w *boundsWriter) drifted(b Bound, by part) {
 		all := sum("", part{b.OverIs, b.Over}, by)
 		b.Over, b.OverIs = all.Over, all.OverIs
 	}
-	w.Bounds.Bounds = append(w.Bounds.Bounds, b)
+	w.RuleBounds.Bounds = append(w.RuleBounds.Bounds, b)
 }
 
 // lease is what lending costs: never a hit too many while the owner takes back nothing but what a holder gives.
@@ -194,7 +194,7 @@ func (w *boundsWriter) lease() {
 	until, over := "until the window ends", part{"0", 0}
 	if w.Depth > 0 {
 		until = "for 200 ms"
-	} else if k := w.Rule.Extension.Knobs; k != nil && k.Reclaim {
+	} else if k := w.Rule.Extension.Lease; k != nil && k.Reclaim {
 		until, over = "until ttl has passed", part{"lent", w.Lent}
 	}
 	held := Bound{Event: "a key is lent (mechanism lease, or hot)", OverIs: "0", Under: w.Lent, UnderIs: "lent", UnderTime: "while its holders have it"}
@@ -344,7 +344,7 @@ func (w *boundsWriter) degraded() Bound {
 
 // open is what n members admit in a window under fail_open. A bucket with a cap is as deep as its cap. Without a cap each
 // member has its share of the limit, and at least one hit.
-func (r *Rule) open(n uint64) uint64 {
+func (r *RuleSpec) open(n uint64) uint64 {
 	deep := uint64(1)
 	if r.Limit.Algorithm.Bucket() {
 		deep = 2

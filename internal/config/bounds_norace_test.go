@@ -17,7 +17,7 @@ func TestBoundsLaws(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	limits := []uint32{0, 1, 2, 3, 99, 100, 101, 1000, math.MaxUint32}
 	for range 20_000 {
-		r := Rule{Limit: limit.Rule{
+		r := RuleSpec{Limit: limit.Rule{
 			Window: []time.Duration{1, time.Second, time.Minute, maxWindow}[rnd.IntN(4)], Limit: limits[rnd.IntN(len(limits))],
 			Algorithm: limit.Algorithm(rnd.IntN(5)),
 		}}
@@ -25,9 +25,9 @@ func TestBoundsLaws(t *testing.T) {
 			r.Limit.Burst = limits[rnd.IntN(len(limits))]
 		}
 		r.Extension.Degraded, r.Extension.LocalCap = Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
-		c := Cluster{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
+		c := Conditions{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
 		if rnd.IntN(4) == 0 {
-			r.Extension.Mechanism, r.Extension.Knobs = Approximate, &lease.Knobs{Slack: r.Limit.Limit / 2}
+			r.Extension.Mechanism, r.Extension.Lease = Approximate, &lease.Knobs{Slack: r.Limit.Limit / 2}
 		}
 		async := r.Bounds(c)
 		r.Extension.Strict = true
@@ -57,7 +57,7 @@ func TestBoundsLaws(t *testing.T) {
 			t.Fatalf("%+v, %+v: %+v", r, c, async)
 		}
 	}
-	if b := (&Rule{Unlimited: true}).Bounds(Cluster{Members: 3}); b.Bounds != nil || b.Limit != 0 {
+	if b := (&RuleSpec{Unlimited: true}).Bounds(Conditions{Members: 3}); b.Bounds != nil || b.Limit != 0 {
 		t.Errorf("unlimited: %+v", b)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // bound finds an event by the beginning of its name.
-func bound(t *testing.T, b Bounds, event string) Bound {
+func bound(t *testing.T, b RuleBounds, event string) Bound {
 	t.Helper()
 	i := slices.IndexFunc(b.Bounds, func(x Bound) bool { return len(x.Event) >= len(event) && x.Event[:len(event)] == event })
 	if i < 0 {
@@ -22,58 +22,58 @@ func bound(t *testing.T, b Bounds, event string) Bound {
 func TestBounds(t *testing.T) {
 	window := limit.Rule{Window: time.Minute, Limit: 1000}
 	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
-	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Knobs: &lease.Knobs{Slack: 20}}
+	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Lease: &lease.Knobs{Slack: 20}}
 	for _, row := range []struct {
 		rule        limit.Rule
 		x           Extension
-		c           Cluster
+		c           Conditions
 		event       string
 		over, under uint64
 		is          string
 	}{
-		{window, Extension{}, Cluster{10, PartShare, 0}, "nothing", 0, 0, "0"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "join", 0, 0, "0"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "the owner crashes", 10 + 900, 900, "U + Phi"},
-		{window, Extension{Strict: true}, Cluster{10, PartShare, 0}, "the owner crashes", 900, 900, "U + Phi"},
-		{window, Extension{}, Cluster{10, PartShare, 500}, "the owner pauses", 10 + 900 + 6, 900, "U + Phi + rate x 12ms"},
-		{window, Extension{}, Cluster{10, PartShare, 500}, "the owner's machine moves", 10 + 900 + 750, 900, "U + Phi + rate x 1.5s"},
-		{window, Extension{Strict: true}, Cluster{10, PartShare, 1e9}, "the owner's machine moves", 900 + 1000, 900, "U + Phi + rate x 1.5s"},
-		{window, Extension{}, Cluster{10, PartShare, 500}, "the cluster is cut", 100 + 10 + 900 + 750, 900, "L x f/N + U + Phi + rate x 1.5s"},
-		{window, Extension{}, Cluster{10, PartShare, 1e9}, "the cluster is cut", 100 + 10 + 900 + 1000, 900, "L x f/N + U + Phi + rate x 1.5s"},
-		{window, Extension{}, Cluster{2, PartShare, 0}, "the cluster is cut", 10 + 500, 500, "L x f/N + U + Phi + rate x 1.5s"},
-		{window, Extension{}, Cluster{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900, 0, "L + Phi"},
-		{window, Extension{}, Cluster{10, PartQuorum, 0}, "the cluster is cut", 10 + 900, 1000, "U + Phi + rate x 1.5s"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "owner and heir", 1000 + 900, 1000, "L x left/W + Phi"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "a silent owner", 900, 900, "Phi"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "all members", 1000, 0, "L"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "m clusters", 1000, 0, "(m - 1) x L"},
-		{window, Extension{Degraded: FailClosed}, Cluster{10, PartShare, 0}, "each window", 900, 1000, "Phi"},
-		{window, Extension{Degraded: FailOpen}, Cluster{10, PartShare, 0}, "each window", 1000, 900, "open"},
-		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Cluster{10, PartShare, 0}, "each window", 70, 993, "open"},
-		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Cluster{10, PartShare, 0}, "the owner crashes", 10 + 900 + 70, 993, "U + Phi + open"},
-		{limit.Rule{Window: time.Minute, Limit: 3}, Extension{}, Cluster{5, PartShare, 0}, "the owner crashes", 1 + 3, 3, "U + Phi"},
-		{limit.Rule{Window: time.Minute}, Extension{}, Cluster{5, PartShare, 0}, "the cluster is cut", 0, 0, "L x f/N + U + Phi"},
-		{limit.Rule{Window: time.Second, Limit: 100, Algorithm: limit.SlidingLog}, Extension{}, Cluster{4, PartShare, 0}, "join", 25, 0, "S"},
-		{limit.Rule{Window: time.Millisecond, Limit: 100, Algorithm: limit.SlidingWindow}, Extension{}, Cluster{4, PartShare, 0}, "join", 100, 0, "S"},
-		{token, Extension{}, Cluster{5, PartShare, 0}, "the owner crashes", 6 + (480 + 40) + 3, 520, "U + Phi + S"},
-		{token, Extension{}, Cluster{5, PartShare, 0}, "owner and heir", 520 + 3, 50, "Phi + S"},
-		{token, Extension{}, Cluster{5, PartShare, 0}, "all members", 50, 0, "b"},
-		{token, Extension{}, Cluster{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
-		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Cluster{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
-		{token, Extension{Degraded: FailOpen}, Cluster{5, PartShare, 0}, "each window", 650, 520, "open"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
-		{window, Extension{}, Cluster{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
-		{window, Extension{Mechanism: ByLease, Knobs: &lease.Knobs{Reclaim: true}}, Cluster{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
-		{token, Extension{Knobs: &lease.Knobs{Reclaim: true}}, Cluster{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
-		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, Extension{}, Cluster{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
-		{window, drifting, Cluster{10, PartShare, 0}, "nothing", 20, 0, "E"},
-		{window, drifting, Cluster{1, PartShare, 0}, "nothing", 0, 0, "0"},
-		{window, drifting, Cluster{10, PartShare, 0}, "a member that counts", 22, 0, "E/N + E"},
-		{window, drifting, Cluster{10, PartShare, 0}, "the owner crashes", 10 + 900 + 20, 900, "U + Phi + E"},
-		{window, drifting, Cluster{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900 + 40, 0, "L + Phi + 2 E"},
-		{window, drifting, Cluster{10, PartShare, 0}, "all members", 1040, 0, "L + 2 E"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "nothing", 0, 0, "0"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "join", 0, 0, "0"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900, 900, "U + Phi"},
+		{window, Extension{Strict: true}, Conditions{10, PartShare, 0}, "the owner crashes", 900, 900, "U + Phi"},
+		{window, Extension{}, Conditions{10, PartShare, 500}, "the owner pauses", 10 + 900 + 6, 900, "U + Phi + rate x 12ms"},
+		{window, Extension{}, Conditions{10, PartShare, 500}, "the owner's machine moves", 10 + 900 + 750, 900, "U + Phi + rate x 1.5s"},
+		{window, Extension{Strict: true}, Conditions{10, PartShare, 1e9}, "the owner's machine moves", 900 + 1000, 900, "U + Phi + rate x 1.5s"},
+		{window, Extension{}, Conditions{10, PartShare, 500}, "the cluster is cut", 100 + 10 + 900 + 750, 900, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, Extension{}, Conditions{10, PartShare, 1e9}, "the cluster is cut", 100 + 10 + 900 + 1000, 900, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, Extension{}, Conditions{2, PartShare, 0}, "the cluster is cut", 10 + 500, 500, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, Extension{}, Conditions{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900, 0, "L + Phi"},
+		{window, Extension{}, Conditions{10, PartQuorum, 0}, "the cluster is cut", 10 + 900, 1000, "U + Phi + rate x 1.5s"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "owner and heir", 1000 + 900, 1000, "L x left/W + Phi"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "a silent owner", 900, 900, "Phi"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "all members", 1000, 0, "L"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "m clusters", 1000, 0, "(m - 1) x L"},
+		{window, Extension{Degraded: FailClosed}, Conditions{10, PartShare, 0}, "each window", 900, 1000, "Phi"},
+		{window, Extension{Degraded: FailOpen}, Conditions{10, PartShare, 0}, "each window", 1000, 900, "open"},
+		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "each window", 70, 993, "open"},
+		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 70, 993, "U + Phi + open"},
+		{limit.Rule{Window: time.Minute, Limit: 3}, Extension{}, Conditions{5, PartShare, 0}, "the owner crashes", 1 + 3, 3, "U + Phi"},
+		{limit.Rule{Window: time.Minute}, Extension{}, Conditions{5, PartShare, 0}, "the cluster is cut", 0, 0, "L x f/N + U + Phi"},
+		{limit.Rule{Window: time.Second, Limit: 100, Algorithm: limit.SlidingLog}, Extension{}, Conditions{4, PartShare, 0}, "join", 25, 0, "S"},
+		{limit.Rule{Window: time.Millisecond, Limit: 100, Algorithm: limit.SlidingWindow}, Extension{}, Conditions{4, PartShare, 0}, "join", 100, 0, "S"},
+		{token, Extension{}, Conditions{5, PartShare, 0}, "the owner crashes", 6 + (480 + 40) + 3, 520, "U + Phi + S"},
+		{token, Extension{}, Conditions{5, PartShare, 0}, "owner and heir", 520 + 3, 50, "Phi + S"},
+		{token, Extension{}, Conditions{5, PartShare, 0}, "all members", 50, 0, "b"},
+		{token, Extension{}, Conditions{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
+		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Conditions{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
+		{token, Extension{Degraded: FailOpen}, Conditions{5, PartShare, 0}, "each window", 650, 520, "open"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, Extension{}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
+		{window, Extension{Mechanism: ByLease, Lease: &lease.Knobs{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
+		{token, Extension{Lease: &lease.Knobs{Reclaim: true}}, Conditions{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
+		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, Extension{}, Conditions{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, drifting, Conditions{10, PartShare, 0}, "nothing", 20, 0, "E"},
+		{window, drifting, Conditions{1, PartShare, 0}, "nothing", 0, 0, "0"},
+		{window, drifting, Conditions{10, PartShare, 0}, "a member that counts", 22, 0, "E/N + E"},
+		{window, drifting, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 20, 900, "U + Phi + E"},
+		{window, drifting, Conditions{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900 + 40, 0, "L + Phi + 2 E"},
+		{window, drifting, Conditions{10, PartShare, 0}, "all members", 1040, 0, "L + 2 E"},
 	} {
-		r := Rule{Limit: row.rule, Extension: row.x}
+		r := RuleSpec{Limit: row.rule, Extension: row.x}
 		got := bound(t, r.Bounds(row.c), row.event)
 		if got.Over != row.over || got.Under != row.under || got.OverIs != row.is {
 			t.Errorf("%+v %+v of %+v, %s: %+v\nwant %d = %s, %d", row.rule, row.x, row.c, row.event, got, row.over, row.is, row.under)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Change is what another version of the rules changes for those who are limited.
-type Change struct {
+// RuleChange is what another version of the rules changes for those who are limited.
+type RuleChange struct {
 	Kind   ChangeKind
 	Rule   string // FullKey
 	File   string // where the new rule is; of a rule that is gone, where it was
@@ -29,10 +29,10 @@ const (
 
 // Changes lists what differs between two versions for those who are limited: in the order of the new rules, then what is
 // gone. A rule is the same rule when its domain and levels are.
-func Changes(old, rules *Rules) []Change {
-	var all []Change
-	add := func(kind ChangeKind, r *Rule, format string, args ...any) {
-		all = append(all, Change{kind, r.FullKey, r.File, r.Line, r.Column, fmt.Sprintf("'%s' %s", r.FullKey, fmt.Sprintf(format, args...))})
+func Changes(old, rules *Rules) []RuleChange {
+	var all []RuleChange
+	add := func(kind ChangeKind, r *RuleSpec, format string, args ...any) {
+		all = append(all, RuleChange{kind, r.FullKey, r.File, r.Line, r.Column, fmt.Sprintf("'%s' %s", r.FullKey, fmt.Sprintf(format, args...))})
 	}
 	before, after := byFullKey(old), byFullKey(rules)
 	for _, r := range rules.rules {
@@ -58,8 +58,8 @@ func Changes(old, rules *Rules) []Change {
 	return all
 }
 
-func byFullKey(rules *Rules) map[string]*Rule {
-	m := make(map[string]*Rule, len(rules.rules))
+func byFullKey(rules *Rules) map[string]*RuleSpec {
+	m := make(map[string]*RuleSpec, len(rules.rules))
 	for _, r := range rules.rules {
 		m[r.FullKey] = r
 	}
@@ -67,7 +67,7 @@ func byFullKey(rules *Rules) map[string]*Rule {
 }
 
 // said is what r lets through, in words.
-func (r *Rule) said() string {
+func (r *RuleSpec) said() string {
 	switch {
 	case r.Unlimited:
 		return "any number of hits"
@@ -79,7 +79,7 @@ func (r *Rule) said() string {
 }
 
 // anew is what makes r's counters others than was had; empty when they are the same.
-func anew(was, r *Rule) string {
+func anew(was, r *RuleSpec) string {
 	if was.Unlimited || r.Unlimited {
 		return ""
 	}
@@ -102,7 +102,7 @@ func anew(was, r *Rule) string {
 }
 
 // ways are the other differences that somebody notices.
-func ways(was, r *Rule) (texts []string) {
+func ways(was, r *RuleSpec) (texts []string) {
 	mode := func(name string, before, now bool) {
 		if before != now {
 			texts = append(texts, fmt.Sprintf("has %s: %t, so far %t", name, now, before))

@@ -30,15 +30,15 @@ const (
 // Error is the fault as envoyproxy/ratelimit words it.
 func (f Fault) Error() string { return f.File + ": " + cmp.Or(f.original, f.Text) }
 
-// Report is what Check found.
-type Report struct {
+// CheckResult is what Check found.
+type CheckResult struct {
 	Rules  *Rules  // nil when there are faults
 	Faults []Fault // the one that envoyproxy/ratelimit would name is first
 }
 
 // Check reads files as Load does and tells every fault at once: those of the YAML of all files, then those of the
 // rules, then those of our own keys under metadata.keyward.
-func Check(files []File, o Options) Report {
+func Check(files []File, o Options) CheckResult {
 	var faults []Fault
 	var sources []source
 	for _, f := range files {
@@ -52,21 +52,21 @@ func Check(files []File, o Options) Report {
 }
 
 // build makes rules of sources; faults are those of files that are no sources.
-func build(sources []source, o Options, faults []Fault) Report {
+func build(sources []source, o Options, faults []Fault) CheckResult {
 	b := builder{rules: newRules(o), merge: o.MergeDomains, room: maxText, faults: faults}
 	return b.build(sources)
 }
 
-func (b *builder) build(sources []source) Report {
+func (b *builder) build(sources []source) CheckResult {
 	for _, s := range sources {
 		b.source(s)
 	}
 	b.faults = append(b.faults, b.ours...)
 	if len(b.faults) > 0 {
-		return Report{Faults: b.faults}
+		return CheckResult{Faults: b.faults}
 	}
 	b.rules.hash = b.rules.digestAll()
-	return Report{Rules: b.rules}
+	return CheckResult{Rules: b.rules}
 }
 
 // Bounds that no honest file reaches: an alias can name a long text many times over.
@@ -189,7 +189,7 @@ func (n *node) add(child *node) {
 }
 
 // rule makes the rule of a descriptor that has a rate_limit.
-func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *Rule {
+func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *RuleSpec {
 	l := y.RateLimit
 	unit := unitOf(l.Unit)
 	switch {
@@ -199,7 +199,7 @@ func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *Rule {
 		limit := at.get("rate_limit")
 		b.hinted(hintUnit(l.Unit), limit.get("unit").or(limit), "invalid rate limit unit '%s'", l.Unit)
 	}
-	r := &Rule{
+	r := &RuleSpec{
 		Domain: down.domain, FullKey: down.text, Name: l.Name, File: b.file, Line: at.line(), Column: at.column(),
 		Unit: unit, Unlimited: l.Unlimited, Shadow: y.ShadowMode, Quota: y.QuotaMode, DetailedMetric: y.DetailedMetric,
 	}
@@ -232,17 +232,17 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 		n.rule.Metadata = withoutExtension(whole)
 	}
 	for _, f := range bad {
-		where := at.get("metadata").get(extensionKey)
+		where := at.get("metadata").get(metadataKey)
 		where = where.keyOf(f.key).or(where)
 		b.ours = append(b.ours, Fault{
 			File: b.file, Line: where.line(), Column: where.column(), Hint: f.hint, Kind: BadExtension,
-			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", extensionKey, down.text, f.text),
+			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", metadataKey, down.text, f.text),
 		})
 	}
 }
 
 // extend applies x. An unlimited rule has nothing to count by.
-func (r *Rule) extend(x Extension, members int, lenient bool) (faults []ownFault) {
+func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []ownFault) {
 	r.Extension = x
 	if r.Unlimited {
 		return nil
@@ -261,7 +261,7 @@ func (r *Rule) extend(x Extension, members int, lenient bool) (faults []ownFault
 }
 
 // finish fills in what a rule takes from the levels above it, and lists it.
-func (b *builder) finish(r *Rule, n *node, down ancestry) {
+func (b *builder) finish(r *RuleSpec, n *node, down ancestry) {
 	r.path = down.path
 	r.Levels = make([]Level, len(down.path))
 	for i, p := range down.path {

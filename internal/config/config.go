@@ -35,7 +35,7 @@ type Options struct {
 type Rules struct {
 	domains map[string]*domain
 	order   []*domain // as the files name them
-	rules   []*Rule
+	rules   []*RuleSpec
 	prefix  string
 	k0, k1  uint64 // of the counters' digests
 	hash    uint64
@@ -55,7 +55,7 @@ type node struct {
 	children map[string]*node // by glued text: key_value, or the bare key
 	list     []*node          // as the files list them
 	wild     wildcards
-	rule     *Rule
+	rule     *RuleSpec
 	metadata *structpb.Struct // as written, the key keyward included
 	level    Level
 	glued    string
@@ -76,8 +76,8 @@ type Level struct {
 	ValueToMetric bool
 }
 
-// Rule is one configured limit. It is immutable.
-type Rule struct {
+// RuleSpec is one configured limit. It is immutable.
+type RuleSpec struct {
 	Index          int    // dense, from 0, in the order of the files
 	Domain         string // the domain it belongs to
 	FullKey        string // domain and levels joined by dots: the statistics' name when nothing of the request is in it
@@ -108,7 +108,7 @@ type Rule struct {
 
 // OwnerLevels are the indexes of the levels whose values, joined by |, make the owner string. With none of them all
 // requests of the rule have one owner.
-func (r *Rule) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
+func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
 
 // Load reads all files and then builds their rules. The error is the first fault of [Check], worded and ordered as
 // envoyproxy/ratelimit does.
@@ -121,7 +121,7 @@ func Load(files []File, o Options) (*Rules, error) {
 }
 
 // Rules lists every rule; Rules()[i].Index is i. The slice must not be modified.
-func (r *Rules) Rules() []*Rule { return r.rules }
+func (r *Rules) Rules() []*RuleSpec { return r.rules }
 
 // Domains lists the domains in the order of the files.
 func (r *Rules) Domains() []string {

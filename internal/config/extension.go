@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// extensionKey is the key of a descriptor's metadata that holds what envoyproxy/ratelimit has no word for.
-const extensionKey = "keyward"
+// metadataKey is the key of a descriptor's metadata that holds what envoyproxy/ratelimit has no word for.
+const metadataKey = "keyward"
 
 // Degraded is what a rule answers when its key's owner cannot be reached in time. The numbers are those of the peer
 // protocol.
@@ -73,7 +73,7 @@ type Extension struct {
 	Unknown   bool         // identity: of Approximate, a quarter of the slack
 	HotFactor uint16       // a key is hot above so many times the mean rate; 0 means 10
 	Epsilon   float64      // of Approximate: the part of the limit that all members together may admit on top of it
-	Knobs     *lease.Knobs // what leases and Approximate go by; nil means all defaults. Shared and immutable
+	Lease     *lease.Knobs // what leases and Approximate go by; nil means all defaults. Shared and immutable
 }
 
 // maxWindow is the longest window, which is that of the longest unit.
@@ -85,7 +85,7 @@ type ownFault struct{ key, text, hint string }
 // parseExtension reads the extension out of a descriptor's metadata. The faults are all there are.
 func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFault) {
 	var x Extension
-	raw, ok := metadata[extensionKey]
+	raw, ok := metadata[metadataKey]
 	if !ok {
 		return x, nil
 	}

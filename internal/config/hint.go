@@ -27,7 +27,7 @@ func knobKeys() []string {
 // hintKey is what may be meant by a key that stands where only the original's keys may; empty when nobody can tell.
 func hintKey(key string) string {
 	if slices.Contains(knobKeys(), key) {
-		return fmt.Sprintf("'%s' is one of Keyward's own keys: write it under metadata.%s of the descriptor", key, extensionKey)
+		return fmt.Sprintf("'%s' is one of Keyward's own keys: write it under metadata.%s of the descriptor", key, metadataKey)
 	}
 	return hintWord(key, validKeys())
 }

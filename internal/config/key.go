@@ -40,7 +40,7 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 
 // placeOwner decides which levels make the rule's owner string: those of shard_by, else the first variable one. When
 // there is none the string is a text that all requests of the rule share.
-func (r *Rule) placeOwner() {
+func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
 		r.ownerAt = append(r.ownerAt, levelOf(r.path, k))
 	}

@@ -30,14 +30,14 @@ type knob struct {
 	set                func(x *Extension, v any, path []*node) (fault string)
 }
 
-// Knob is one key of metadata.keyward in the manual's words, in Markdown.
-type Knob struct{ Key, Values, Default string }
+// ExtensionKey is one key of metadata.keyward in the manual's words, in Markdown.
+type ExtensionKey struct{ Key, Values, Default string }
 
-// Knobs lists the keys of metadata.keyward, for the manual.
-func Knobs() []Knob {
-	var ks []Knob
+// ExtensionKeys lists the keys of metadata.keyward, for the manual.
+func ExtensionKeys() []ExtensionKey {
+	var ks []ExtensionKey
 	for _, k := range knobs() {
-		ks = append(ks, Knob{k.key, k.values, k.unset})
+		ks = append(ks, ExtensionKey{k.key, k.values, k.unset})
 	}
 	return ks
 }
@@ -88,10 +88,10 @@ func into[T any](field func(*Extension) *T, read func(v any) (T, string)) func(*
 
 // knobs are x's own, to be filled in.
 func (x *Extension) knobs() *lease.Knobs {
-	if x.Knobs == nil {
-		x.Knobs = new(lease.Knobs)
+	if x.Lease == nil {
+		x.Lease = new(lease.Knobs)
 	}
-	return x.Knobs
+	return x.Lease
 }
 
 // whole reads a whole number from 1 to the greatest of its type.
@@ -205,7 +205,7 @@ func (x *Extension) conflicts() (faults []ownFault) {
 	if x.Mechanism == Approximate && x.Strict {
 		fault("durability", "durability: strict contradicts mechanism: approximate, which admits before another member knows")
 	}
-	if k := x.Knobs; k != nil && k.Max > 0 && k.Min > k.Max {
+	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
 	}
 	return faults
@@ -219,7 +219,7 @@ const (
 
 // compile completes x's knobs for a limit. The fault is a drift that leaves members nothing to admit alone.
 func (x *Extension) compile(limit uint32, members int) (fault string) {
-	switch k := x.Knobs; { // a size that is given bends the default of the other
+	switch k := x.Lease; { // a size that is given bends the default of the other
 	case k == nil:
 	case k.Min > leaseMax && k.Max == 0:
 		k.Max = k.Min
@@ -259,7 +259,7 @@ func slackOf(epsilon float64, limit uint32, unknown bool) uint32 {
 func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) + "%" }
 
 // idle says of a rule's keys why nothing heeds them.
-func (r *Rule) idle(given map[string]*structpb.Value) (reasons []string) {
+func (r *RuleSpec) idle(given map[string]*structpb.Value) (reasons []string) {
 	x := &r.Extension
 	for _, k := range knobs() {
 		if given[k.key] == nil {
@@ -271,7 +271,7 @@ func (r *Rule) idle(given map[string]*structpb.Value) (reasons []string) {
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
-		case k.key == "sub_keys" && x.Knobs.Dedicated:
+		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"
 		case k.key == "local_cap" && x.Degraded != FailOpen:
 			by = "degraded: " + x.Degraded.String()

@@ -27,13 +27,13 @@ func knobYAML(amount uint32, extension string) string {
 func TestKnobs(t *testing.T) {
 	const approximate = "mechanism: approximate, epsilon: "
 	drift := func(slack uint32, change func(x *Extension)) Extension {
-		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Knobs: &lease.Knobs{Slack: slack}}
+		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Lease: &lease.Knobs{Slack: slack}}
 		if change != nil {
 			change(&x)
 		}
 		return x
 	}
-	knobs := func(k lease.Knobs) Extension { return Extension{Knobs: &k} }
+	knobs := func(k lease.Knobs) Extension { return Extension{Lease: &k} }
 	for _, row := range []struct {
 		yaml   string
 		amount uint32
@@ -64,7 +64,7 @@ func TestKnobs(t *testing.T) {
 		{approximate + "1", 4294967295, drift(4294967295, func(x *Extension) { x.Epsilon = 1 })},
 		{approximate + "0.000000001", 1e9, drift(1, func(x *Extension) { x.Epsilon = 1e-9 })},
 		{approximate + "1%, low_watermark: 30%, algorithm: token_bucket", 100, drift(1, func(x *Extension) {
-			x.Knobs.Watermark, x.Algorithm = 30, limit.TokenBucket
+			x.Lease.Watermark, x.Algorithm = 30, limit.TokenBucket
 		})},
 	} {
 		rules := load(t, Options{}, knobYAML(row.amount, row.yaml))
@@ -75,8 +75,8 @@ func TestKnobs(t *testing.T) {
 		}
 		for from, r := range map[string]*Rules{"file": rules, "resource": back} {
 			if got := r.Rules()[0]; !reflect.DeepEqual(got.Extension, row.want) || got.Metadata != nil {
-				t.Errorf("%s, from a %s: %+v, %+v, metadata %v\nwant %+v, %+v", row.yaml, from, got.Extension, got.Extension.Knobs, got.Metadata,
-					row.want, row.want.Knobs)
+				t.Errorf("%s, from a %s: %+v, %+v, metadata %v\nwant %+v, %+v", row.yaml, from, got.Extension, got.Extension.Lease, got.Metadata,
+					row.want, row.want.Lease)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func TestBadKnobs(t *testing.T) {
 }
 
 // faultTexts is a line for every fault.
-func faultTexts(r Report) string {
+func faultTexts(r CheckResult) string {
 	var lines []string
 	for _, f := range r.Faults {
 		lines = append(lines, f.Text)
@@ -185,11 +185,11 @@ func TestKnobsOfOverride(t *testing.T) {
 		var m Match
 		rules.Match("d", []Entry{{"k", "v"}}, &Override{amount, Minute}, &m)
 		x := m.Extension()
-		knobs := rules.Rules()[0].Extension.Knobs
+		knobs := rules.Rules()[0].Extension.Lease
 		if want == ByOwner {
 			knobs = nil // whoever sees a slack takes the key for approximate
 		}
-		if x.Mechanism != want || x.HotFactor != 3 || x.Knobs != knobs {
+		if x.Mechanism != want || x.HotFactor != 3 || x.Lease != knobs {
 			t.Errorf("%d hits: %+v", amount, x)
 		}
 	}
@@ -220,12 +220,12 @@ func FuzzKnobs(f *testing.F) {
 		path := []*node{{level: Level{Key: "k"}}}
 		for _, v := range []any{text, n, b, nil, []any{text}, map[string]any{text: n}} {
 			m := map[string]any{"mechanism": "approximate", "epsilon": 0.5, all[int(key)%len(all)].key: v}
-			x, faults := parseExtension(map[string]any{extensionKey: m}, path)
+			x, faults := parseExtension(map[string]any{metadataKey: m}, path)
 			if len(faults) > 0 {
 				continue
 			}
 			fault := x.compile(amount, int(members))
-			k := x.Knobs
+			k := x.Lease
 			switch {
 			case k == nil:
 			case k.Watermark > 100, k.SubKeys > 16, k.TTL < 0 || k.TTL > time.Hour, k.Sync < 0 || k.Sync > time.Minute, k.Max > 0 && k.Min > k.Max:

@@ -22,7 +22,7 @@ func TestRulesThatRefuseNobodyAreNotCapped(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		k := rules.rules[0].Extension.Knobs
+		k := rules.rules[0].Extension.Lease
 		if got := k != nil && k.Uncapped; got != c.want {
 			t.Errorf("%s: uncapped %v, want %v", c.name, got, c.want)
 		}

@@ -217,7 +217,7 @@ func (s *suspect) keys(f File) {
 		s.add("misplaced-key", f.Name, key.Line, key.Column, "%s", text)
 	}}
 	w.mapping(at, place{}, inFile)
-	slices.SortStableFunc(s.all[first:], func(a, b Suspicion) int {
+	slices.SortStableFunc(s.all[first:], func(a, b Warning) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 }

@@ -36,7 +36,7 @@ func TestLevelKeysAreThoseDecoded(t *testing.T) {
 func keySuspicions(t *testing.T, yaml string) (got []string) {
 	t.Helper()
 	files := filesOf(yaml)
-	for _, s := range Suspicions(files, Check(files, Options{}).Rules) {
+	for _, s := range Warnings(files, Check(files, Options{}).Rules) {
 		if s.Kind == "misplaced-key" || s.Kind == "duplicate-key" {
 			got = append(got, fmt.Sprintf("%d:%d %s", s.Line, s.Column, s.Text))
 		}

@@ -7,17 +7,17 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Kind is what became of a descriptor.
-type Kind uint8
+// MatchKind is what became of a descriptor.
+type MatchKind uint8
 
 // The kinds.
 const (
-	NoRule     Kind = iota // nothing limits it: answer OK
-	NoDomain               // its domain is not configured: answer OK and count domain_not_found
-	Limited                // Match.Rule limits it
-	Unlimited              // Match.Rule says that nothing does
-	Overridden             // the limit that came with the descriptor does
-	BadUnit                // the limit that came with it has a unit that names no window: an error
+	NoRule     MatchKind = iota // nothing limits it: answer OK
+	NoDomain                    // its domain is not configured: answer OK and count domain_not_found
+	Limited                     // Match.Rule limits it
+	Unlimited                   // Match.Rule says that nothing does
+	Overridden                  // the limit that came with the descriptor does
+	BadUnit                     // the limit that came with it has a unit that names no window: an error
 )
 
 // Override is a limit that comes with a descriptor.
@@ -28,16 +28,16 @@ type Override struct {
 
 // Match is what Rules.Match found. All but Kind is meaningful for Limited and Overridden only, and Rule for Unlimited.
 type Match struct {
-	Rule   *Rule      // nil for an override: neither its name nor its flags are any rule's
+	Rule   *RuleSpec  // nil for an override: neither its name nor its flags are any rule's
 	Digest [2]uint64  // of the counter: who is counted, by which windows; never of amounts
 	Owner  uint64     // ring position of the counter: Envoy's hash of the owner string
 	Limit  limit.Rule // what to count by
 	Unit   Unit       // with Times: what an answer says of the window; UnitUnknown when no whole seconds make it up
 	Times  uint32     // units in the window
-	Kind   Kind
+	Kind   MatchKind
 	Static bool // the statistics' key is Rule.FullKey; else see AppendStatKey
 
-	placed *Rule // whose levels place the owner: Rule, or the one an override hides
+	placed *RuleSpec // whose levels place the owner: Rule, or the one an override hides
 }
 
 // gluedSize and digestSize hold ordinary descriptors on the stack; longer ones cost an allocation.
@@ -95,7 +95,7 @@ func (m *Match) override(o *Override) (ok bool) {
 }
 
 // burst is r's, for another limit than its own, in proportion.
-func (r *Rule) burst(of uint32) uint32 {
+func (r *RuleSpec) burst(of uint32) uint32 {
 	if r.Limit.Burst == 0 || r.Limit.Limit == 0 {
 		return r.Limit.Burst
 	}
@@ -111,7 +111,7 @@ func (m *Match) Extension() Extension {
 	}
 	x := m.placed.Extension
 	if x.Mechanism == Approximate && m.Limit.Limit < m.placed.Limit.Limit {
-		x.Mechanism, x.Knobs = ByOwner, nil // knobs with a slack would still say: approximate
+		x.Mechanism, x.Lease = ByOwner, nil // knobs with a slack would still say: approximate
 	}
 	return x
 }

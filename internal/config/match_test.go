@@ -129,7 +129,7 @@ func TestMatchKinds(t *testing.T) {
 		domain   string
 		entries  []Entry
 		override *Override
-		want     Kind
+		want     MatchKind
 	}{
 		{"nowhere", []Entry{{"user", "x"}}, nil, NoDomain},
 		{"nowhere", []Entry{{"user", "x"}}, &Override{1, Day}, NoDomain},

@@ -43,7 +43,7 @@ func newMetadata(m map[string]any) (*structpb.Struct, error) {
 
 // withoutExtension is s less our own key, which no response carries; nil when nothing is left. s is not changed.
 func withoutExtension(s *structpb.Struct) *structpb.Struct {
-	if _, ours := s.GetFields()[extensionKey]; !ours {
+	if _, ours := s.GetFields()[metadataKey]; !ours {
 		return s
 	}
 	if len(s.Fields) == 1 {
@@ -51,7 +51,7 @@ func withoutExtension(s *structpb.Struct) *structpb.Struct {
 	}
 	rest := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(s.Fields)-1)}
 	for k, v := range s.Fields {
-		if k != extensionKey {
+		if k != metadataKey {
 			rest.Fields[k] = v
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // TestOracle compares thousands of made-up configurations, good and bad, and questions about the good ones.
 func TestOracle(t *testing.T) {
 	o := newOracle()
-	cases, loaded, matched := 20000, 0, map[Kind]int{}
+	cases, loaded, matched := 20000, 0, map[MatchKind]int{}
 	if testing.Short() {
 		cases = 2000
 	}

@@ -195,7 +195,7 @@ func (o *oracle) compareMatch(t *testing.T, theirs upstream.RateLimitConfig, rul
 	}
 }
 
-func compareRule(r *Rule, want *upstream.RateLimit, fail func(string, any, any)) {
+func compareRule(r *RuleSpec, want *upstream.RateLimit, fail func(string, any, any)) {
 	got := []any{r.Shadow, r.Quota, r.Name, r.DetailedMetric, append([]string{}, r.Replaces...)}
 	if w := []any{want.ShadowMode, want.QuotaMode, want.Name, want.DetailedMetric, append([]string{}, want.Replaces...)}; !reflect.DeepEqual(got, w) {
 		fail("rule", got, w)
@@ -227,7 +227,7 @@ func FuzzLoad(f *testing.F) {
 		if rules == nil {
 			return
 		}
-		Suspicions(files, rules)
+		Warnings(files, rules)
 		g := generator{rand: rand.New(rand.NewPCG(uint64(len(content)), 3))}
 		for range 20 {
 			o.compareMatch(t, theirs, rules, g.query(rules))

@@ -155,11 +155,11 @@ func (w *protoWriter) descriptors(up string, list []*node) []*rlsconf.RateLimitD
 }
 
 // validNames says that the rule's names can be sent.
-func (r *Rule) validNames() bool {
+func (r *RuleSpec) validNames() bool {
 	return utf8.ValidString(r.Name) && !slices.ContainsFunc(r.Replaces, func(name string) bool { return !utf8.ValidString(name) })
 }
 
-func policyOf(r *Rule) *rlsconf.RateLimitPolicy {
+func policyOf(r *RuleSpec) *rlsconf.RateLimitPolicy {
 	if r == nil {
 		return nil
 	}

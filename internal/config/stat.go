@@ -63,7 +63,7 @@ func appendLevel(dst []byte, key, value string) []byte {
 	return dst
 }
 
-func appendDetailedKey(dst []byte, domain string, entries []Entry, r *Rule) []byte {
+func appendDetailedKey(dst []byte, domain string, entries []Entry, r *RuleSpec) []byte {
 	dst = append(dst, domain...)
 	sharing := false
 	if r.ShareThreshold {
@@ -112,7 +112,7 @@ func (r *Rules) Dump() []string {
 }
 
 // way is how r counts, where that differs from the default.
-func (r *Rule) way() string {
+func (r *RuleSpec) way() string {
 	x, text := &r.Extension, ""
 	if x.Algorithm != limit.FixedWindow {
 		text += ", algorithm: " + x.Algorithm.String()

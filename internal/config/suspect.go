@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Suspicion is something that loads and is probably not meant.
-type Suspicion struct {
+// Warning is something that loads and is probably not meant.
+type Warning struct {
 	File   string
 	Line   int // 0 when unknown
 	Column int // in characters, from 1; 0 when only the line is known
@@ -17,12 +17,12 @@ type Suspicion struct {
 	Kind   string // one word for all of its sort: unreachable, no-effect, ...
 }
 
-func (s Suspicion) String() string { return fmt.Sprintf("%s:%d: %s", s.File, s.Line, s.Text) }
+func (s Warning) String() string { return fmt.Sprintf("%s:%d: %s", s.File, s.Line, s.Text) }
 
-// Suspicions looks for what files, loaded as rules, hide from their author: parts that are never loaded, keys that have
+// Warnings looks for what files, loaded as rules, hide from their author: parts that are never loaded, keys that have
 // no effect where they are, descriptors that nothing reaches, limits that refuse everything, owners that will be busy.
 // Without rules, because the files have faults, it looks at the files alone.
-func Suspicions(files []File, rules *Rules) []Suspicion {
+func Warnings(files []File, rules *Rules) []Warning {
 	var s suspect
 	for _, f := range files {
 		if line := secondDocument(f.Content); line > 0 {
@@ -51,13 +51,13 @@ func Suspicions(files []File, rules *Rules) []Suspicion {
 	return s.all
 }
 
-type suspect struct{ all []Suspicion }
+type suspect struct{ all []Warning }
 
 func (s *suspect) add(kind, file string, line, column int, format string, args ...any) {
-	s.all = append(s.all, Suspicion{file, line, column, fmt.Sprintf(format, args...), kind})
+	s.all = append(s.all, Warning{file, line, column, fmt.Sprintf(format, args...), kind})
 }
 
-func (s *suspect) of(r *Rule, kind, format string, args ...any) {
+func (s *suspect) of(r *RuleSpec, kind, format string, args ...any) {
 	s.add(kind, r.File, r.Line, r.Column, format, args...)
 }
 
@@ -68,7 +68,7 @@ func (s *suspect) at(n *node, kind, format string, args ...any) {
 // busy is the hits a second that one member should not be given by a single owner string without thought.
 const busy = 1000
 
-func (s *suspect) rule(r *Rule, holders int) {
+func (s *suspect) rule(r *RuleSpec, holders int) {
 	if r.Unlimited {
 		if r.Limit.Limit != 0 {
 			s.of(r, "no-effect", "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
@@ -99,7 +99,7 @@ func (s *suspect) rule(r *Rule, holders int) {
 const shortest = 100 * time.Millisecond
 
 // span names the window: the unit, or the duration in its place.
-func (r *Rule) span() string {
+func (r *RuleSpec) span() string {
 	if r.Limit.Window == r.Unit.Window() {
 		return r.Unit.String()
 	}
@@ -107,7 +107,7 @@ func (r *Rule) span() string {
 }
 
 // most is the hits that the limit lets through in the time of one window: a bucket its depth on top of what flows in.
-func (r *Rule) most() uint64 {
+func (r *RuleSpec) most() uint64 {
 	if r.Limit.Algorithm.Bucket() {
 		return uint64(r.Limit.Limit) + uint64(r.Limit.Depth())
 	}
@@ -115,7 +115,7 @@ func (r *Rule) most() uint64 {
 }
 
 // oneOwner says that the owner string is the same for every request.
-func (r *Rule) oneOwner() bool {
+func (r *RuleSpec) oneOwner() bool {
 	for _, i := range r.ownerAt {
 		if l := r.Levels[i]; l.Variable && !l.Shared {
 			return false
@@ -130,11 +130,11 @@ func (s *suspect) level(up string, parent *node) {
 		if by := shadowing(parent.list, i); by != nil {
 			s.at(n, "unreachable", "'%s' is never reached: '%s' takes all its values", full, by.glued)
 		}
-		if _, ours := n.metadata.GetFields()[extensionKey]; ours && (n.rule == nil || n.rule.Unlimited) {
-			s.at(n, "no-effect", "'%s' has metadata.%s and no limit that it could act on", full, extensionKey)
+		if _, ours := n.metadata.GetFields()[metadataKey]; ours && (n.rule == nil || n.rule.Unlimited) {
+			s.at(n, "no-effect", "'%s' has metadata.%s and no limit that it could act on", full, metadataKey)
 		}
 		if n.rule != nil && !n.rule.Unlimited {
-			for _, reason := range n.rule.idle(n.metadata.GetFields()[extensionKey].GetStructValue().GetFields()) {
+			for _, reason := range n.rule.idle(n.metadata.GetFields()[metadataKey].GetStructValue().GetFields()) {
 				s.at(n, "no-effect", "'%s' has %s", full, reason)
 			}
 		}
@@ -147,11 +147,11 @@ func (s *suspect) level(up string, parent *node) {
 func (s *suspect) metadata(full string, n *node) {
 	for _, key := range slices.Sorted(maps.Keys(n.metadata.GetFields())) {
 		switch {
-		case key == extensionKey:
+		case key == metadataKey:
 		case slices.Contains(knobKeys(), key) && n.rule != nil:
-			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: Keyward's own keys stand under metadata.%s", full, key, extensionKey)
-		case distance(strings.ToLower(key), extensionKey) <= 2:
-			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: did you mean metadata.%s?", full, key, extensionKey)
+			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: Keyward's own keys stand under metadata.%s", full, key, metadataKey)
+		case distance(strings.ToLower(key), metadataKey) <= 2:
+			s.at(n, "no-effect", "'%s' has metadata.%s, which nobody reads: did you mean metadata.%s?", full, key, metadataKey)
 		}
 	}
 }

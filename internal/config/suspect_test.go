@@ -88,7 +88,7 @@ func TestSuspicions(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, s := range Suspicions(files, rules) {
+			for _, s := range Warnings(files, rules) {
 				got = append(got, s.String())
 			}
 			if !slices.Equal(got, row.want) {
@@ -142,8 +142,8 @@ func TestUnits(t *testing.T) {
 }
 
 // restarts are the changes that make counts begin anew.
-func restarts(old, rules *Rules) []Change {
-	return slices.DeleteFunc(Changes(old, rules), func(c Change) bool { return c.Kind != CountsAnew })
+func restarts(old, rules *Rules) []RuleChange {
+	return slices.DeleteFunc(Changes(old, rules), func(c RuleChange) bool { return c.Kind != CountsAnew })
 }
 
 // TestRestartsOfWays holds that another way to count is a new counter, and the same one in other words is not.
@@ -224,7 +224,7 @@ func TestTooLittleForSoMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := Suspicions(files, rules); len(got) != want {
+		if got := Warnings(files, rules); len(got) != want {
 			t.Errorf("%d members: %v", members, got)
 		}
 	}

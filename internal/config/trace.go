@@ -9,20 +9,20 @@ import (
 // Trace tells how [Rules.Match] came to what it found.
 type Trace struct {
 	Match Match
-	Steps []Step // one for each entry that was looked at, in the descriptor's order
-	Why   string // one sentence: which rule limits the descriptor, or why none does
+	Steps []TraceStep // one for each entry that was looked at, in the descriptor's order
+	Why   string      // one sentence: which rule limits the descriptor, or why none does
 }
 
-// Step is what became of one entry of the descriptor.
-type Step struct {
+// TraceStep is what became of one entry of the descriptor.
+type TraceStep struct {
 	Entry  Entry
-	Taken  *Tried  // the descriptor of the file that took it; nil: none did, and the walk ended
-	Passed []Tried // those beside it that might have been meant, in the files' order; at most maxPassed
-	More   int     // others beside it
+	Taken  *Candidate  // the descriptor of the file that took it; nil: none did, and the walk ended
+	Passed []Candidate // those beside it that might have been meant, in the files' order; at most maxPassed
+	More   int         // others beside it
 }
 
-// Tried is a descriptor of a file that was looked at.
-type Tried struct {
+// Candidate is a descriptor of a file that was looked at.
+type Candidate struct {
 	Key, Value string // as configured; Value is empty for any
 	File       string
 	Line       int    // 0 when unknown
@@ -31,7 +31,7 @@ type Tried struct {
 }
 
 // String is the descriptor as people write it.
-func (t Tried) String() string {
+func (t Candidate) String() string {
 	if t.Value == "" {
 		return t.Key
 	}
@@ -74,10 +74,10 @@ func (n *node) next(e *Entry) *node {
 	return n.children[e.Key]
 }
 
-func step(parent, taken *node, e *Entry) Step {
-	s := Step{Entry: *e}
+func step(parent, taken *node, e *Entry) TraceStep {
+	s := TraceStep{Entry: *e}
 	for _, n := range parent.list {
-		t := Tried{Key: n.level.Key, Value: n.level.Value, File: n.file, Line: n.line, Rule: n.rule != nil}
+		t := Candidate{Key: n.level.Key, Value: n.level.Value, File: n.file, Line: n.line, Rule: n.rule != nil}
 		switch {
 		case n == taken:
 			t.Why = n.taking(e)
@@ -153,7 +153,7 @@ func (t *Trace) why(n *node) string {
 }
 
 // amount is the limit in words: 10 hits a minute, 5 hits in 10s.
-func (r *Rule) amount() string {
+func (r *RuleSpec) amount() string {
 	if r.Limit.Window == r.Unit.Window() {
 		return fmt.Sprintf("%d hits per %s", r.Limit.Limit, strings.ToLower(r.Unit.String()))
 	}

@@ -70,7 +70,7 @@ func (v *Versions) Current() *config.Rules { return v.current.Load() }
 func (v *Versions) Read() <-chan struct{} { return v.read }
 
 // Offer takes what a source has read, or why it could not.
-func (v *Versions) Offer(e Event) {
+func (v *Versions) Offer(e LoadResult) {
 	now := time.Now()
 	v.mu.Lock()
 	v.metrics.read(e, now)
@@ -89,7 +89,7 @@ func (v *Versions) Offer(e Event) {
 	v.unlockAndCall()
 }
 
-func (v *Versions) loadLocked(e Event, now time.Time) {
+func (v *Versions) loadLocked(e LoadResult, now time.Time) {
 	hash := e.Rules.Hash()
 	known := hash == v.agreement.inForce || hash == v.agreement.prepared
 	eff := v.agreement.load(now.UnixNano(), hash)
@@ -186,8 +186,8 @@ func (v *Versions) Close() {
 	}
 }
 
-// Status is what there is to say about the rules, for people.
-type Status struct {
+// VersionsStatus is what there is to say about the rules, for people.
+type VersionsStatus struct {
 	InForce     uint64
 	Prepared    uint64    // 0: none
 	Deadline    time.Time // when Prepared comes into force whatever the others have
@@ -199,11 +199,11 @@ type Status struct {
 }
 
 // Status is a copy of what is known now.
-func (v *Versions) Status() Status {
+func (v *Versions) Status() VersionsStatus {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	a := &v.agreement
-	s := Status{
+	s := VersionsStatus{
 		InForce: a.inForce, Prepared: a.prepared,
 		WaitingFor: a.lacking(), Disagreeing: a.disagreeing(),
 		Failure: v.failure, Versions: slices.Clone(v.history),

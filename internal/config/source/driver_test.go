@@ -49,18 +49,18 @@ func TestVersions(t *testing.T) {
 		if v.Current() != nil {
 			t.Error("rules before any were read")
 		}
-		v.Offer(Event{Err: errors.New("bad"), Source: FromFiles})
+		v.Offer(LoadResult{Err: errors.New("bad"), Source: FromFiles})
 		<-v.Read()
 		if v.Current() != nil || v.Status().Failure != "bad" {
 			t.Errorf("after a fault: %+v", v.Status())
 		}
-		v.Offer(Event{Rules: one, Source: FromFiles, Detail: "/d"})
+		v.Offer(LoadResult{Rules: one, Source: FromFiles, Detail: "/d"})
 		if v.Current() != one {
 			t.Error("the first rules are not in force")
 		}
 		v.SetMembers([]MemberRules{{ID: "me"}, {ID: "a", InForce: one.Hash()}})
 		start := time.Now()
-		v.Offer(Event{Rules: two, Source: FromXDS, Detail: "host:1"})
+		v.Offer(LoadResult{Rules: two, Source: FromXDS, Detail: "host:1"})
 		if v.Current() != one {
 			t.Error("switched although a member has not read the rules")
 		}
@@ -134,10 +134,10 @@ func TestVersionsCancel(t *testing.T) {
 		v := NewVersions(VersionsOptions{})
 		defer v.Close()
 		one, two := rules(t, 1), rules(t, 2)
-		v.Offer(Event{Rules: one})
+		v.Offer(LoadResult{Rules: one})
 		v.SetMembers([]MemberRules{{ID: "a", InForce: one.Hash()}})
-		v.Offer(Event{Rules: two})
-		v.Offer(Event{Rules: rules(t, 1)})
+		v.Offer(LoadResult{Rules: two})
+		v.Offer(LoadResult{Rules: rules(t, 1)})
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if v.Current() != one {
@@ -146,7 +146,7 @@ func TestVersionsCancel(t *testing.T) {
 		if list := v.Status().Versions; len(list) != 2 || list[0].State != Replaced || list[1].State != InForce {
 			t.Errorf("list: %+v", list)
 		}
-		v.Offer(Event{Rules: two}) // and again: another entry, in force when the member has it
+		v.Offer(LoadResult{Rules: two}) // and again: another entry, in force when the member has it
 		v.SetMembers([]MemberRules{{ID: "a", InForce: one.Hash(), Prepared: two.Hash()}})
 		if v.Current() != two || len(v.Status().Versions) != 3 {
 			t.Errorf("after the second time: %+v", v.Status())
@@ -158,8 +158,8 @@ func TestVersionsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewVersions(VersionsOptions{})
 		v.SetMembers([]MemberRules{{ID: "a", InForce: 1}})
-		v.Offer(Event{Rules: rules(t, 1)})
-		v.Offer(Event{Rules: rules(t, 2)})
+		v.Offer(LoadResult{Rules: rules(t, 1)})
+		v.Offer(LoadResult{Rules: rules(t, 2)})
 		was := v.Current()
 		v.Close()
 		time.Sleep(time.Hour)
@@ -189,7 +189,7 @@ func TestVersionsTogether(t *testing.T) {
 		}
 		for limit := 1; limit <= 4; limit++ {
 			for i, v := range members {
-				v.Offer(Event{Rules: rules(t, limit)})
+				v.Offer(LoadResult{Rules: rules(t, limit)})
 				time.Sleep(7 * time.Second)
 				for j, w := range members {
 					want := limit
@@ -214,14 +214,14 @@ func TestVersionsCallbacksInOrder(t *testing.T) {
 		OnSwitch: func(r *config.Rules) {
 			said = append(said, "switch "+Hex(r.Hash()))
 			if r == one {
-				v.Offer(Event{Rules: two})
+				v.Offer(LoadResult{Rules: two})
 			}
 			said = append(said, "done "+Hex(r.Hash()))
 		},
 		Announce: func(f, _ uint64) { said = append(said, "announce "+Hex(f)) },
 	})
 	defer v.Close()
-	v.Offer(Event{Rules: one})
+	v.Offer(LoadResult{Rules: one})
 	a, b := Hex(one.Hash()), Hex(two.Hash())
 	want := []string{"switch " + a, "done " + a, "announce " + a, "switch " + b, "done " + b, "announce " + b}
 	if fmt.Sprint(said) != fmt.Sprint(want) {

@@ -67,7 +67,7 @@ func (o FileOptions) tree() (dir, prefix string) {
 // WatchFiles loads the rules and loads them again whenever they change, until ctx ends. The first Event comes at once,
 // later ones only for contents that differ from the last attempt's, so a fault is said once. Nothing that is wrong with
 // the files ends it.
-func WatchFiles(ctx context.Context, o FileOptions, sink func(Event)) {
+func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	w := &fileWatch{o: o.withDefaults(), sink: sink}
 	w.dir, w.prefix = w.o.tree()
 	var events <-chan fsnotify.Event
@@ -113,7 +113,7 @@ type fileWatch struct {
 	o       FileOptions
 	dir     string
 	prefix  string
-	sink    func(Event)
+	sink    func(LoadResult)
 	notify  *fsnotify.Watcher // nil without notifications
 	root    place             // what Root was when it was last read
 	content [sha256.Size]byte // of the last attempt; zero when files could not be read
@@ -143,7 +143,7 @@ func (w *fileWatch) load() {
 	w.root = placeOf(w.o.Root)
 	w.watch(w.watched()...)
 	files, dirs, err := w.read()
-	e := Event{Source: FromFiles, Detail: w.dir}
+	e := LoadResult{Source: FromFiles, Detail: w.dir}
 	if err != nil {
 		w.content = [sha256.Size]byte{}
 		if w.fault != err.Error() {

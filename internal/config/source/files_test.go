@@ -35,13 +35,13 @@ func link(t testing.TB, to, path string) {
 }
 
 // watching starts WatchFiles and returns its events. It ends with the test.
-func watching(t *testing.T, o FileOptions) <-chan Event {
+func watching(t *testing.T, o FileOptions) <-chan LoadResult {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	events, done := make(chan Event, 100), make(chan struct{})
+	events, done := make(chan LoadResult, 100), make(chan struct{})
 	go func() {
 		defer close(done)
-		WatchFiles(ctx, o, func(e Event) { events <- e })
+		WatchFiles(ctx, o, func(e LoadResult) { events <- e })
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return events
@@ -49,7 +49,7 @@ func watching(t *testing.T, o FileOptions) <-chan Event {
 
 // until waits for an event whose outcome reads as wanted, see outcome. Others on the way are passed over: a write may
 // be seen half done.
-func until(t *testing.T, events <-chan Event, want string) {
+func until(t *testing.T, events <-chan LoadResult, want string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	var seen []string
@@ -68,7 +68,7 @@ func until(t *testing.T, events <-chan Event, want string) {
 }
 
 // outcome is an error's text, or the domains that were read.
-func outcome(e Event) string {
+func outcome(e LoadResult) string {
 	if e.Err != nil {
 		return e.Err.Error()
 	}
@@ -165,7 +165,7 @@ func TestWatchRootInPlace(t *testing.T) {
 	root := filepath.Join(base, "current")
 	link(t, "one", root)
 	var got []string
-	w := &fileWatch{o: FileOptions{Root: root, WatchRoot: true}.withDefaults(), sink: func(e Event) { got = append(got, outcome(e)) }}
+	w := &fileWatch{o: FileOptions{Root: root, WatchRoot: true}.withDefaults(), sink: func(e LoadResult) { got = append(got, outcome(e)) }}
 	w.dir, w.prefix = w.o.tree()
 	w.load()
 	file := filepath.Join(base, "one", "config", "rules.yaml")
@@ -216,7 +216,7 @@ func TestLoadReportsChanges(t *testing.T) {
 	var got []string
 	merge := false
 	o := FileOptions{Root: root, Config: func() config.Options { return config.Options{MergeDomains: merge} }}
-	w := &fileWatch{o: o.withDefaults(), sink: func(e Event) { got = append(got, outcome(e)) }}
+	w := &fileWatch{o: o.withDefaults(), sink: func(e LoadResult) { got = append(got, outcome(e)) }}
 	w.dir, w.prefix = w.o.tree()
 	steps := []struct {
 		name string

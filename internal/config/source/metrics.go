@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) read(e Event, now time.Time) {
+func (m *metrics) read(e LoadResult, now time.Time) {
 	if e.Err != nil {
 		m.reloads.WithLabelValues(e.Source, "error").Inc()
 		m.successful.Set(0)

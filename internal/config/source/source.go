@@ -17,8 +17,8 @@ const (
 	FromXDS   = "xds"
 )
 
-// Event is one attempt to bring rules in: Rules or Err is set.
-type Event struct {
+// LoadResult is one attempt to bring rules in: Rules or Err is set.
+type LoadResult struct {
 	Rules  *config.Rules // what was read
 	Err    error         // why nothing was: whatever is in force stays
 	Source string        // [FromFiles] or [FromXDS]

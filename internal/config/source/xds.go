@@ -89,7 +89,7 @@ func (o XDSOptions) credentials() (credentials.TransportCredentials, error) {
 
 // awaitCredentials reads the files until they can be used: a volume may come later than the program. Each fault is an Event. It returns
 // nil when ctx has ended.
-func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(Event)) credentials.TransportCredentials {
+func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult)) credentials.TransportCredentials {
 	last := ""
 	for ctx.Err() == nil {
 		c, err := o.credentials()
@@ -98,7 +98,7 @@ func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(Event)) cred
 		}
 		if text := err.Error(); text != last {
 			last = text
-			sink(Event{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("xDS client's TLS, tried again every %v: %w", o.ConnectRetry, err)})
+			sink(LoadResult{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("xDS client's TLS, tried again every %v: %w", o.ConnectRetry, err)})
 		}
 		pause(ctx, o.ConnectRetry)
 	}
@@ -131,7 +131,7 @@ func (o XDSOptions) node() *core.Node {
 // WatchXDS asks a server for RateLimitConfig resources, state of the world over ADS, until ctx ends. Each answer is an
 // Event, and is acknowledged or refused with the fault's text; so is a fault of the certificates' files, which are read
 // again until they can be used. The error is one of the options; nothing that the server does ends it.
-func WatchXDS(ctx context.Context, o XDSOptions, sink func(Event)) error {
+func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 	o = o.withDefaults()
 	creds := o.awaitCredentials(ctx, sink)
 	if creds == nil {
@@ -173,7 +173,7 @@ var errConnect = errors.New("connect")
 type xdsWatch struct {
 	o       XDSOptions
 	client  discovery.AggregatedDiscoveryServiceClient
-	sink    func(Event)
+	sink    func(LoadResult)
 	version string // of the last answer that was acknowledged on the stream
 	refused refusal
 }
@@ -227,7 +227,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // take loads an answer and returns what to say to it. A fault that the server sends again is no new Event.
 func (w *xdsWatch) take(answer *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
-	e := Event{Source: FromXDS, Detail: w.o.Server}
+	e := LoadResult{Source: FromXDS, Detail: w.o.Server}
 	e.Rules, e.Err = w.load(answer)
 	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, ResponseNonce: answer.GetNonce()}
 	if e.Err == nil {

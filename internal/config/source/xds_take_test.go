@@ -15,7 +15,7 @@ import (
 // What a server may answer, one after the other.
 func TestTakeAnswers(t *testing.T) {
 	var got []string
-	w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e Event) { got = append(got, outcome(e)) }}
+	w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { got = append(got, outcome(e)) }}
 	good := &discovery.DiscoveryResponse{TypeUrl: RateLimitConfigType, VersionInfo: "1", Nonce: "n1"}
 	good.Resources = append(good.Resources, mustAny(t, resourceOf("r", "a", 1)))
 	garbage := &discovery.DiscoveryResponse{TypeUrl: RateLimitConfigType, VersionInfo: "2", Nonce: "n2"}
@@ -78,8 +78,8 @@ func FuzzTakeAnswer(f *testing.F) {
 	f.Add("2", RateLimitConfigType, RateLimitConfigType, raw)
 	f.Add("3", RateLimitConfigType, resource.ClusterType, raw)
 	f.Fuzz(func(t *testing.T, version, typeURL, inner string, value []byte) {
-		var events []Event
-		w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e Event) { events = append(events, e) }, version: "old"}
+		var events []LoadResult
+		w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { events = append(events, e) }, version: "old"}
 		answer := &discovery.DiscoveryResponse{VersionInfo: version, TypeUrl: typeURL, Nonce: "n"}
 		answer.Resources = []*anypb.Any{{TypeUrl: inner, Value: value}}
 		r := w.take(answer)

@@ -166,11 +166,11 @@ func (c *control) quick() XDSOptions {
 	}
 }
 
-func watchingXDS(t *testing.T, o XDSOptions) <-chan Event {
+func watchingXDS(t *testing.T, o XDSOptions) <-chan LoadResult {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	events, done := make(chan Event, 100), make(chan error, 1)
-	go func() { done <- WatchXDS(ctx, o, func(e Event) { events <- e }) }()
+	events, done := make(chan LoadResult, 100), make(chan error, 1)
+	go func() { done <- WatchXDS(ctx, o, func(e LoadResult) { events <- e }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -394,7 +394,7 @@ func TestXDSOverTLS(t *testing.T) {
 			defer conn.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
-			w := &xdsWatch{o: o, client: discovery.NewAggregatedDiscoveryServiceClient(conn), sink: func(e Event) { t.Errorf("got %q", outcome(e)) }}
+			w := &xdsWatch{o: o, client: discovery.NewAggregatedDiscoveryServiceClient(conn), sink: func(e LoadResult) { t.Errorf("got %q", outcome(e)) }}
 			if answers, err := w.stream(ctx); answers != 0 || err == nil || ctx.Err() != nil {
 				t.Errorf("%d answers, error %v", answers, err)
 			}

@@ -13,37 +13,37 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 )
 
-// Level is how bad a finding is.
-type Level string
+// Severity is how bad a finding is.
+type Severity string
 
 // The levels.
 const (
-	OK   Level = "ok"
-	Warn Level = "warn" // it works, and will not always, or not as meant
-	Fail Level = "fail" // limits are not held as configured, or will soon not be
+	OK   Severity = "ok"
+	Warn Severity = "warn" // it works, and will not always, or not as meant
+	Fail Severity = "fail" // limits are not held as configured, or will soon not be
 )
 
 // Finding is the result of one check. Text is one line; Advice, what to do, is empty when nothing is to be done.
 type Finding struct {
-	Check  string `json:"check"`
-	Level  Level  `json:"level"`
-	Text   string `json:"text"`
-	Advice string `json:"advice,omitempty"`
+	Check    string   `json:"check"`
+	Severity Severity `json:"level"`
+	Text     string   `json:"text"`
+	Advice   string   `json:"advice,omitempty"`
 }
 
-// Facts are what has been asked.
-type Facts struct {
-	Now     time.Time
-	Members []Member // processes that answered, observers among them
-	Silent  []Silent
-	Probes  []Probe
-	Envoys  []Envoy
-	Rules   *RulesHere // nil: not given
-	NoRules string     // the version of rules without any domain
+// Snapshot are what has been asked.
+type Snapshot struct {
+	Now         time.Time
+	Members     []MemberReport // processes that answered, observers among them
+	Unreachable []UnreachablePage
+	Probes      []Probe
+	Envoys      []EnvoyPages
+	Rules       *LocalRules // nil: not given
+	NoRules     string      // the version of rules without any domain
 }
 
-// Member is one process: what it says at /cluster, /v1/self and /metrics.
-type Member struct {
+// MemberReport is one process: what it says at /cluster, /v1/self and /metrics.
+type MemberReport struct {
 	Page    string
 	Cluster admin.ClusterStatus
 	Self    *admin.Self   // nil: it does not serve it
@@ -52,8 +52,8 @@ type Member struct {
 	Metrics Metrics
 }
 
-// Silent is a page that nobody answered at.
-type Silent struct {
+// UnreachablePage is a page that nobody answered at.
+type UnreachablePage struct {
 	Page, Name string // Name is empty when nobody knows it but by its address
 	Err        error
 }
@@ -64,18 +64,18 @@ type Probe struct {
 	Err                   error
 }
 
-// RulesHere are rules in files that the members should have in force.
-type RulesHere struct {
+// LocalRules are rules in files that the members should have in force.
+type LocalRules struct {
 	Path, Hash string
 	Domains    []string
 	Err        error
 }
 
 // Name is the member's own.
-func (m *Member) Name() string { return m.Cluster.Self }
+func (m *MemberReport) Name() string { return m.Cluster.Self }
 
 // flag is a flag in force; empty when it is not told.
-func (m *Member) flag(name string) string {
+func (m *MemberReport) flag(name string) string {
 	if m.Self == nil {
 		return ""
 	}
@@ -83,7 +83,7 @@ func (m *Member) flag(name string) string {
 }
 
 // observer says that the process counts nothing: cmd/xds.
-func (m *Member) observer() bool {
+func (m *MemberReport) observer() bool {
 	if m.Self != nil {
 		return m.Self.Role == "observer"
 	}
@@ -96,7 +96,7 @@ type report struct {
 	findings []Finding
 }
 
-func (r *report) add(level Level, advice, format string, args ...any) {
+func (r *report) add(level Severity, advice, format string, args ...any) {
 	r.findings = append(r.findings, Finding{r.check, level, fmt.Sprintf(format, args...), advice})
 }
 
@@ -112,11 +112,11 @@ func (r *report) quiet(format string, args ...any) {
 }
 
 // Examine runs every check, each of which adds at least one finding: causes before what follows from them.
-func Examine(f *Facts) []Finding {
+func Examine(f *Snapshot) []Finding {
 	var r report
 	for _, c := range []struct {
 		name string
-		run  func(*Facts, *report)
+		run  func(*Snapshot, *report)
 	}{
 		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates}, {"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
@@ -133,18 +133,18 @@ func Examine(f *Facts) []Finding {
 }
 
 // Worst is the worst level there is.
-func Worst(findings []Finding) Level {
+func Worst(findings []Finding) Severity {
 	worst := OK
 	for _, f := range findings {
-		if f.Level == Fail || f.Level == Warn && worst == OK {
-			worst = f.Level
+		if f.Severity == Fail || f.Severity == Warn && worst == OK {
+			worst = f.Severity
 		}
 	}
 	return worst
 }
 
 // counters are the members that count: all but observers.
-func (f *Facts) counters() (all []*Member) {
+func (f *Snapshot) counters() (all []*MemberReport) {
 	for i := range f.Members {
 		if !f.Members[i].observer() {
 			all = append(all, &f.Members[i])
@@ -154,7 +154,7 @@ func (f *Facts) counters() (all []*Member) {
 }
 
 // groups puts members together by what they say; a member without an answer is in none.
-func groups(all []*Member, say func(*Member) string) map[string][]string {
+func groups(all []*MemberReport, say func(*MemberReport) string) map[string][]string {
 	by := map[string][]string{}
 	for _, m := range all {
 		if s := say(m); s != "" {
@@ -164,8 +164,8 @@ func groups(all []*Member, say func(*Member) string) map[string][]string {
 	return by
 }
 
-// told lists groups as "a, b: x; c: y".
-func told(by map[string][]string) string {
+// formatGroups lists groups as "a, b: x; c: y".
+func formatGroups(by map[string][]string) string {
 	var parts []string
 	for what, names := range by {
 		slices.Sort(names)

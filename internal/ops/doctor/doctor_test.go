@@ -15,8 +15,8 @@ import (
 var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 // well is a cluster of three members and an Envoy with which nothing is wrong.
-func well() *Facts {
-	f := &Facts{Now: now, NoRules: "00000000000000ff"}
+func well() *Snapshot {
+	f := &Snapshot{Now: now, NoRules: "00000000000000ff"}
 	ids := []string{"pod-0", "pod-1", "pod-2"}
 	var all []admin.MemberStatus
 	for i, id := range ids {
@@ -45,11 +45,11 @@ func well() *Facts {
 				s.Offsets[other] = 0.001 * float64(i-j)
 			}
 		}
-		f.Members = append(f.Members, Member{Page: "http://" + id, Cluster: c, Self: s, Metrics: metricsOf(
+		f.Members = append(f.Members, MemberReport{Page: "http://" + id, Cluster: c, Self: s, Metrics: metricsOf(
 			"keyward_peer_connected 2\nkeyward_reach 3\nkeyward_direct_total 1000\nkeyward_misrouted_total{cause=\"ring\"} 2\nkeyward_misrouted_total{cause=\"key\"} 3\nkeyward_keys{table=\"owned\"} 10\n",
 		)})
 	}
-	f.Envoys = []Envoy{{
+	f.Envoys = []EnvoyPages{{
 		Address: "envoy", ServerInfo: []byte(`{"version": "abc/1.38.3/Clean/RELEASE/BoringSSL"}`), Stats: []byte("cluster.a.ratelimit.ok: 10000\ncluster.a.ratelimit.error: 1\n"),
 		ConfigDump: []byte(`{"configs": [{"listener": {"filters": [{"typed_config": {
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit", "domain": "edge", "timeout": "0.100s", "failure_mode_deny": true,
@@ -62,7 +62,7 @@ func well() *Facts {
 			{"address": {"socket_address": {"address": "10.0.0.2", "port_value": 8083}}, "locality": {"sub_zone": "pod-2"}},
 			{"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}, "locality": {"region": "void"}}]}]}`),
 	}}
-	f.Rules = &RulesHere{Path: "config", Hash: "00000000000000bb", Domains: []string{"edge"}}
+	f.Rules = &LocalRules{Path: "config", Hash: "00000000000000bb", Domains: []string{"edge"}}
 	return f
 }
 
@@ -75,7 +75,7 @@ func metricsOf(page string) Metrics {
 }
 
 // set adds to a member's metrics.
-func (m *Member) set(page string) {
+func (m *MemberReport) set(page string) {
 	for name, samples := range metricsOf(page) {
 		m.Metrics[name] = samples
 	}
@@ -84,7 +84,7 @@ func (m *Member) set(page string) {
 func TestNothingIsWrong(t *testing.T) {
 	seen := map[string]bool{}
 	for _, x := range Examine(well()) {
-		if x.Level != OK {
+		if x.Severity != OK {
 			t.Errorf("%+v", x)
 		}
 		seen[x.Check] = true
@@ -92,8 +92,8 @@ func TestNothingIsWrong(t *testing.T) {
 	if len(seen) != 18 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
-	for _, x := range Examine(&Facts{Now: now}) {
-		if x.Level == OK && x.Check == "one cluster" {
+	for _, x := range Examine(&Snapshot{Now: now}) {
+		if x.Severity == OK && x.Check == "one cluster" {
 			t.Errorf("nobody counts: %+v", x)
 		}
 	}
@@ -101,8 +101,8 @@ func TestNothingIsWrong(t *testing.T) {
 
 // TestEveryMistake plants one mistake at a time. Each is found, by its check alone, with something to do about it.
 func TestEveryMistake(t *testing.T) {
-	envoy := func(from, to string) func(f *Facts) {
-		return func(f *Facts) {
+	envoy := func(from, to string) func(f *Snapshot) {
+		return func(f *Snapshot) {
 			e := &f.Envoys[0]
 			before := string(e.ConfigDump) + string(e.Clusters)
 			e.ConfigDump = []byte(strings.Replace(string(e.ConfigDump), from, to, 1))
@@ -114,23 +114,25 @@ func TestEveryMistake(t *testing.T) {
 	}
 	for _, row := range []struct {
 		check string
-		level Level
+		level Severity
 		text  string
-		plant func(f *Facts)
+		plant func(f *Snapshot)
 	}{
-		{"members", Warn, "pod-9 (10.0.0.9:9090) does not answer: refused", func(f *Facts) { f.Silent = []Silent{{"10.0.0.9:9090", "pod-9", errors.New("refused")}} }},
-		{"ports", Fail, "pod-1 does not answer at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Facts) {
+		{"members", Warn, "pod-9 (10.0.0.9:9090) does not answer: refused", func(f *Snapshot) {
+			f.Unreachable = []UnreachablePage{{"10.0.0.9:9090", "pod-9", errors.New("refused")}}
+		}},
+		{"ports", Fail, "pod-1 does not answer at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Snapshot) {
 			f.Probes = []Probe{{"pod-1", "gossip/udp", "10.0.0.1:7946", errors.New("connection refused")}}
 		}},
-		{"ports", Fail, "pod-0 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Facts) {
+		{"ports", Fail, "pod-0 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
 			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			f.Members[2].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-0", Reason: "EOF"}}
 		}},
-		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Facts) {
+		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
 			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			f.Members[1].Cluster.Unreachable = f.Members[0].Cluster.Unreachable
 		}},
-		{"off the ring", Fail, "pod-2 stays off the ring and is not ready: met no other member: lookup typo: no such host", func(f *Facts) {
+		{"off the ring", Fail, "pod-2 stays off the ring and is not ready: met no other member: lookup typo: no such host", func(f *Snapshot) {
 			m := &f.Members[2].Cluster
 			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, admin.RingStatus{}
 			m.Members = m.Members[2:]
@@ -142,81 +144,81 @@ func TestEveryMistake(t *testing.T) {
 			f.Members[0].Self.Flags["expect"], f.Members[1].Self.Flags["expect"], f.Members[2].Self.Flags["expect"] = "2", "2", "2"
 			f.Envoys = nil
 		}},
-		{"gossip keys", Warn, "gossip was refused from 10.0.0.4 (key) by pod-0, pod-1", func(f *Facts) {
+		{"gossip keys", Warn, "gossip was refused from 10.0.0.4 (key) by pod-0, pod-1", func(f *Snapshot) {
 			for i := range 2 {
 				f.Members[i].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.4", Reason: "key", At: now.Add(-time.Minute)}}
 			}
 			f.Members[2].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
 		}},
-		{"ports", Warn, "pod-0 is late with its gossip (score 5)", func(f *Facts) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
-		{"ports", Warn, "knows of 2 addresses that should be members", func(f *Facts) { f.Members[0].set("keyward_cluster_missing 2\n") }},
-		{"one cluster", Fail, "pod-0 does not see pod-2", func(f *Facts) { f.Members[0].Cluster.Members = f.Members[0].Cluster.Members[:2] }},
-		{"gossip keys", Fail, "pod-0 and pod-2 cannot read each other's gossip: pod-0, pod-1: 0123abcd; pod-2: ffff0000", func(f *Facts) { f.Members[2].Self.GossipBy = []string{"ffff0000"} }},
-		{"gossip keys", Warn, "the files of gossip keys differ", func(f *Facts) { f.Members[2].Self.GossipBy = []string{"0123abcd", "ffff0000"} }},
-		{"gossip keys", Fail, "gossip between machines has no key", func(f *Facts) {
+		{"ports", Warn, "pod-0 is late with its gossip (score 5)", func(f *Snapshot) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
+		{"ports", Warn, "knows of 2 addresses that should be members", func(f *Snapshot) { f.Members[0].set("keyward_cluster_missing 2\n") }},
+		{"one cluster", Fail, "pod-0 does not see pod-2", func(f *Snapshot) { f.Members[0].Cluster.Members = f.Members[0].Cluster.Members[:2] }},
+		{"gossip keys", Fail, "pod-0 and pod-2 cannot read each other's gossip: pod-0, pod-1: 0123abcd; pod-2: ffff0000", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"ffff0000"} }},
+		{"gossip keys", Warn, "the files of gossip keys differ", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"0123abcd", "ffff0000"} }},
+		{"gossip keys", Fail, "gossip between machines has no key", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].Self.GossipBy = nil
 			}
 		}},
-		{"certificates", Fail, "pod-1: its certificate (tls.crt) has ended", func(f *Facts) { f.Members[1].Self.Cert.NotAfter = now.Add(-time.Hour) }},
-		{"certificates", Warn, "pod-1: a CA of ca.crt ends in 48h0m0s", func(f *Facts) { f.Members[1].Self.Cert.CANotAfter = now.Add(48 * time.Hour) }},
-		{"certificates", Fail, "members trust different CAs: pod-0: ca0; pod-1: ca1", func(f *Facts) { f.Members[1].Self.Cert.CA = []string{"ca1"}; f.Members = f.Members[:2] }},
-		{"certificates", Fail, "pod-1, whose certificate names spiffe://y, is refused by pod-0, pod-2", func(f *Facts) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
-		{"certificates", Fail, "pod-1: its certificate and CA do not go together: unknown authority", func(f *Facts) { f.Members[1].Self.Cert.Problem = "unknown authority" }},
-		{"certificates", Fail, "no certificate: pod-1", func(f *Facts) { f.Members[1].Self.Cert = nil }},
-		{"clocks", Warn, "the clock of pod-1 is 300ms ahead of that of pod-0", func(f *Facts) { f.Members[0].Self.Offsets["pod-1"] = 0.3 }},
-		{"clocks", Fail, "the clock of pod-1 is 3s ahead of that of pod-0", func(f *Facts) { f.Members[0].Self.Offsets["pod-1"] = 3 }},
-		{"clocks", Fail, "the clock of pod-2 is 5s ahead of that of pod-0", func(f *Facts) { // without a stream between them
+		{"certificates", Fail, "pod-1: its certificate (tls.crt) has ended", func(f *Snapshot) { f.Members[1].Self.Cert.NotAfter = now.Add(-time.Hour) }},
+		{"certificates", Warn, "pod-1: a CA of ca.crt ends in 48h0m0s", func(f *Snapshot) { f.Members[1].Self.Cert.CANotAfter = now.Add(48 * time.Hour) }},
+		{"certificates", Fail, "members trust different CAs: pod-0: ca0; pod-1: ca1", func(f *Snapshot) { f.Members[1].Self.Cert.CA = []string{"ca1"}; f.Members = f.Members[:2] }},
+		{"certificates", Fail, "pod-1, whose certificate names spiffe://y, is refused by pod-0, pod-2", func(f *Snapshot) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
+		{"certificates", Fail, "pod-1: its certificate and CA do not go together: unknown authority", func(f *Snapshot) { f.Members[1].Self.Cert.Problem = "unknown authority" }},
+		{"certificates", Fail, "no certificate: pod-1", func(f *Snapshot) { f.Members[1].Self.Cert = nil }},
+		{"clocks", Warn, "the clock of pod-1 is 300ms ahead of that of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 0.3 }},
+		{"clocks", Fail, "the clock of pod-1 is 3s ahead of that of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 3 }},
+		{"clocks", Fail, "the clock of pod-2 is 5s ahead of that of pod-0", func(f *Snapshot) { // without a stream between them
 			delete(f.Members[0].Self.Offsets, "pod-2")
 			delete(f.Members[2].Self.Offsets, "pod-0")
 			f.Members[2].Ahead, f.Members[2].Within = 5*time.Second, 10*time.Millisecond
 		}},
-		{"ring", Fail, "members go by different rings: pod-0, pod-1: 00000000000000aa; pod-2: 00000000000000cc", func(f *Facts) { f.Members[2].Cluster.Ring.Fingerprint = "00000000000000cc" }},
-		{"ring", Warn, "pod-2 is not on the ring yet", func(f *Facts) { f.Members[2].Cluster.Members[2].State = "joining" }},
-		{"capacity", Fail, "the members' weights sum to 1026, and a ring of --ring-capacity 1024 has room for 1023", func(f *Facts) {
+		{"ring", Fail, "members go by different rings: pod-0, pod-1: 00000000000000aa; pod-2: 00000000000000cc", func(f *Snapshot) { f.Members[2].Cluster.Ring.Fingerprint = "00000000000000cc" }},
+		{"ring", Warn, "pod-2 is not on the ring yet", func(f *Snapshot) { f.Members[2].Cluster.Members[2].State = "joining" }},
+		{"capacity", Fail, "the members' weights sum to 1026, and a ring of --ring-capacity 1024 has room for 1023", func(f *Snapshot) {
 			for i := range f.Members {
 				for j := range f.Members[i].Cluster.Members {
 					f.Members[i].Cluster.Members[j].Weight = 342
 				}
 			}
 		}},
-		{"capacity", Fail, "--ring-capacity differs", func(f *Facts) { f.Members[2].Self.Flags["ring-capacity"] = "2048" }},
-		{"expected", Warn, "pod-1: --expect 5, and there are 3 members", func(f *Facts) { f.Members[1].Self.Flags["expect"] = "5" }},
-		{"expected", Warn, "pod-1: --expect is not set in a cluster of 3", func(f *Facts) { f.Members[1].Self.Flags["expect"] = "0" }},
-		{"settings", Warn, "--decision-timeout differs: pod-0, pod-2: 12ms; pod-1: 1s", func(f *Facts) { f.Members[1].Self.Flags["decision-timeout"] = "1s"; f.Envoys = nil }},
-		{"settings", Warn, "pod-0, pod-1: --insecure", func(f *Facts) {
+		{"capacity", Fail, "--ring-capacity differs", func(f *Snapshot) { f.Members[2].Self.Flags["ring-capacity"] = "2048" }},
+		{"expected", Warn, "pod-1: --expect 5, and there are 3 members", func(f *Snapshot) { f.Members[1].Self.Flags["expect"] = "5" }},
+		{"expected", Warn, "pod-1: --expect is not set in a cluster of 3", func(f *Snapshot) { f.Members[1].Self.Flags["expect"] = "0" }},
+		{"settings", Warn, "--decision-timeout differs: pod-0, pod-2: 12ms; pod-1: 1s", func(f *Snapshot) { f.Members[1].Self.Flags["decision-timeout"] = "1s"; f.Envoys = nil }},
+		{"settings", Warn, "pod-0, pod-1: --insecure", func(f *Snapshot) {
 			f.Members[1].Self.Warnings, f.Members[0].Self.Warnings = []string{"--insecure: x"}, []string{"--insecure: x"}
 		}},
-		{"rules", Fail, "members go by different rules", func(f *Facts) { f.Members[2].Cluster.Rules.InForce = "00000000000000cc"; f.Rules = nil }},
-		{"rules", Fail, "pod-2 could not read its rules: bad", func(f *Facts) { f.Members[2].Cluster.Rules.LastError = "bad" }},
-		{"rules", Fail, "pod-0 has no rules in force", func(f *Facts) { f.Members, f.Envoys, f.NoRules = f.Members[:1], nil, "00000000000000bb" }},
-		{"rules", Warn, "the rules in config are version 00000000000000dd", func(f *Facts) { f.Rules.Hash = "00000000000000dd" }},
-		{"direct", Fail, "no Envoy of another pod can ask pod-2: no --rls-advertise", func(f *Facts) {
+		{"rules", Fail, "members go by different rules", func(f *Snapshot) { f.Members[2].Cluster.Rules.InForce = "00000000000000cc"; f.Rules = nil }},
+		{"rules", Fail, "pod-2 could not read its rules: bad", func(f *Snapshot) { f.Members[2].Cluster.Rules.LastError = "bad" }},
+		{"rules", Fail, "pod-0 has no rules in force", func(f *Snapshot) { f.Members, f.Envoys, f.NoRules = f.Members[:1], nil, "00000000000000bb" }},
+		{"rules", Warn, "the rules in config are version 00000000000000dd", func(f *Snapshot) { f.Rules.Hash = "00000000000000dd" }},
+		{"direct", Fail, "no Envoy of another pod can ask pod-2: no --rls-advertise", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].Cluster.Members[2].RLS = ""
 			}
 			f.Envoys = nil
 		}},
-		{"direct", Warn, "62.1 % of 3227 questions went straight to their owner; Envoy's ring differs for 1218", func(f *Facts) {
+		{"direct", Warn, "62.1 % of 3227 questions went straight to their owner; Envoy's ring differs for 1218", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].set("keyward_direct_total 668\nkeyward_misrouted_total{cause=\"ring\"} 406\nkeyward_misrouted_total{cause=\"other\"} 0\n")
 			}
 			f.Members[0].set("keyward_misrouted_total{cause=\"key\"} 5\nkeyward_misrouted_total{cause=\"ring\"} 406\n")
 		}},
-		{"xds", Fail, "e1 refuses the Listener of pod-0: address in use", func(f *Facts) {
+		{"xds", Fail, "e1 refuses the Listener of pod-0: address in use", func(f *Snapshot) {
 			f.Members[0].Cluster.XDS = parsed(`{"clients": [{"node": "e1", "types": {"Listener": {"accepted": "1", "sent": "2", "refused": "2", "why": "address in use"}}}]}`)
 		}},
-		{"xds", Warn, "xDS servers serve different Cluster: pod-0: 1; pod-1: 2", func(f *Facts) {
+		{"xds", Warn, "xDS servers serve different Cluster: pod-0: 1; pod-1: 2", func(f *Snapshot) {
 			f.Members[0].Cluster.XDS, f.Members[1].Cluster.XDS = parsed(`{"versions": {"Cluster": "1"}}`), parsed(`{"versions": {"Cluster": "2"}}`)
 		}},
-		{"memory", Warn, "GOMEMLIMIT is not set", func(f *Facts) { f.Members[0].Self.Memory.GoLimit = 0 }},
-		{"memory", Warn, "pod-0 keeps 900 keys, 90 % of --max-keys", func(f *Facts) { f.Members[0].set("keyward_keys{table=\"owned\"} 900\n") }},
-		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Facts) { f.Members[0].set("keyward_overflow_keys_total 7\n") }},
-		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Facts) { f.Members[0].set("keyward_reach 1\n") }},
-		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Facts) { f.Members[0].set("keyward_overadmission_bound 7\n") }},
-		{"versions", Warn, "versions differ", func(f *Facts) { f.Members[0].Cluster.Version = "v2.0.0" }},
+		{"memory", Warn, "GOMEMLIMIT is not set", func(f *Snapshot) { f.Members[0].Self.Memory.GoLimit = 0 }},
+		{"memory", Warn, "pod-0 keeps 900 keys, 90 % of --max-keys", func(f *Snapshot) { f.Members[0].set("keyward_keys{table=\"owned\"} 900\n") }},
+		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Snapshot) { f.Members[0].set("keyward_overflow_keys_total 7\n") }},
+		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Snapshot) { f.Members[0].set("keyward_reach 1\n") }},
+		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Snapshot) { f.Members[0].set("keyward_overadmission_bound 7\n") }},
+		{"versions", Warn, "versions differ", func(f *Snapshot) { f.Members[0].Cluster.Version = "v2.0.0" }},
 
-		{"envoy", Fail, "envoy does not answer", func(f *Facts) { f.Envoys[0].Err = errors.New("refused") }},
+		{"envoy", Fail, "envoy does not answer", func(f *Snapshot) { f.Envoys[0].Err = errors.New("refused") }},
 		{"envoy", Fail, "has no rate-limit filter", envoy("ratelimit.v3.RateLimit", "other.v3.Other")},
 		{"envoy", Fail, "its timeout of 10ms is over before a member gives its degraded answer after 12ms", envoy(`"0.100s"`, `"0.010s"`)},
 		{"envoy", Fail, "questions about its keys fail", envoy(`"retry_policy"`, `"other"`)},
@@ -231,19 +233,19 @@ func TestEveryMistake(t *testing.T) {
 			`{"address": {"socket_address": {"address": "10.0.0.9", "port_value": 8083}}}, {"address": {"socket_address": {"address": "127.0.0.1"`)},
 		{"envoy", Fail, "it does not know pod-1 at 10.0.0.1:8083", envoy(`{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8083}}, "locality": {"sub_zone": "pod-1"}},`, ``)},
 		{"envoy", Fail, "has no cluster keyward", envoy(`"cluster_statuses": [{"name": "keyward"`, `"cluster_statuses": [{"name": "other"`)},
-		{"envoy", Warn, "600 of 10600 questions failed", func(f *Facts) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
+		{"envoy", Warn, "600 of 10600 questions failed", func(f *Snapshot) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
 	} {
 		f := well()
 		row.plant(f)
 		found := false
 		for _, x := range Examine(f) {
 			switch {
-			case x.Check == row.check && x.Level == row.level && strings.Contains(x.Text, row.text):
+			case x.Check == row.check && x.Severity == row.level && strings.Contains(x.Text, row.text):
 				found = true
 				if x.Advice == "" && row.text != "pod-0, pod-1: --insecure" {
 					t.Errorf("what is to be done? %+v", x)
 				}
-			case x.Level != OK && !(row.check == x.Check):
+			case x.Severity != OK && !(row.check == x.Check):
 				t.Errorf("%s: also %+v", row.text, x)
 			}
 		}
@@ -266,7 +268,7 @@ func TestNewEnvoyTellsItsTimeout(t *testing.T) {
 	f := well()
 	f.Envoys[0].ConfigDump = []byte(strings.Replace(string(f.Envoys[0].ConfigDump), `"0.100s"`, `"0.012s"`, 1))
 	f.Envoys[0].ConfigDump = []byte(strings.Replace(string(f.Envoys[0].ConfigDump), `"0.040s"`, `"0.004s"`, 1))
-	for version, want := range map[string]Level{"1.38.3": Fail, "1.40.0": Warn, "2.0.1": Warn} {
+	for version, want := range map[string]Severity{"1.38.3": Fail, "1.40.0": Warn, "2.0.1": Warn} {
 		f.Envoys[0].ServerInfo = []byte(`{"version": "abc/` + version + `/Clean"}`)
 		if got := Worst(Examine(f)); got != want {
 			t.Errorf("%s: %s, want %s", version, got, want)

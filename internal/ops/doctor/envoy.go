@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Envoy is one Envoy's admin pages.
-type Envoy struct {
+// EnvoyPages is one Envoy's admin pages.
+type EnvoyPages struct {
 	Address    string
 	ServerInfo []byte // /server_info
 	ConfigDump []byte // /config_dump?include_eds
@@ -26,7 +26,7 @@ type Envoy struct {
 // object is a JSON object of Envoy's.
 type object = map[string]any
 
-func examineEnvoy(f *Facts, e *Envoy, r *report) {
+func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 	if e.Err != nil {
 		r.fail("name Envoy's admin page, often 127.0.0.1:9901 or :15000, reachable from here", "%s does not answer: %v", e.Address, e.Err)
 		return
@@ -64,10 +64,10 @@ func examineEnvoy(f *Facts, e *Envoy, r *report) {
 }
 
 // examineFilter judges timeouts, retries and what happens when no answer comes.
-func examineFilter(f *Facts, e *Envoy, filter object, r *report) {
+func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 	timeout := duration(filter, 20*time.Millisecond, "timeout")
 	domain := text(filter, "domain")
-	say := func(level Level, advice, format string, args ...any) {
+	say := func(level Severity, advice, format string, args ...any) {
 		r.add(level, advice, "%s, filter of domain %s: %s", e.Address, domain, fmt.Sprintf(format, args...))
 	}
 	decision := decisionTimeout(f)
@@ -99,7 +99,7 @@ func examineFilter(f *Facts, e *Envoy, filter object, r *report) {
 }
 
 // examineRetries holds what decision 24 of the design measured: a silent owner costs no question.
-func examineRetries(retries object, timeout time.Duration, say func(level Level, advice, format string, args ...any)) {
+func examineRetries(retries object, timeout time.Duration, say func(level Severity, advice, format string, args ...any)) {
 	const advice = "copy grpc_service.retry_policy from `keyward envoy-config`: reset,connect-failure,refused-stream, max_interval 0.04s, previous_hosts"
 	on := strings.Split(text(retries, "retry_on"), ",")
 	interval := duration(retries, 0, "retry_back_off", "max_interval")
@@ -118,9 +118,9 @@ func examineRetries(retries object, timeout time.Duration, say func(level Level,
 	}
 }
 
-func examineCluster(e *Envoy, c object, r *report) {
+func examineCluster(e *EnvoyPages, c object, r *report) {
 	name := text(c, "name")
-	say := func(level Level, advice, format string, args ...any) {
+	say := func(level Severity, advice, format string, args ...any) {
 		r.add(level, advice, "%s, cluster %s: %s", e.Address, name, fmt.Sprintf(format, args...))
 	}
 	policy := cmp.Or(text(c, "lb_policy"), "ROUND_ROBIN")
@@ -165,7 +165,7 @@ type hostStatus struct {
 }
 
 // examineHosts holds that Envoy's endpoints are the members on the ring.
-func examineHosts(f *Facts, e *Envoy, name string, r *report) {
+func examineHosts(f *Snapshot, e *EnvoyPages, name string, r *report) {
 	var all clusterStatuses
 	if err := json.Unmarshal(e.Clusters, &all); err != nil {
 		r.fail("", "%s: read its clusters: %v", e.Address, err)
@@ -198,7 +198,7 @@ func examineHosts(f *Facts, e *Envoy, name string, r *report) {
 }
 
 // directly is where Envoys ask the members on the ring, by address; what two of them tell differently is left out.
-func (f *Facts) directly() map[string]string {
+func (f *Snapshot) directly() map[string]string {
 	at := map[string]string{}
 	for _, m := range f.counters() {
 		for _, x := range m.Cluster.Members {
@@ -265,7 +265,7 @@ func sendsKey(service object) bool {
 }
 
 // decisionTimeout is the longest that a member has.
-func decisionTimeout(f *Facts) (longest time.Duration) {
+func decisionTimeout(f *Snapshot) (longest time.Duration) {
 	for _, m := range f.counters() {
 		if d, err := time.ParseDuration(m.flag("decision-timeout")); err == nil {
 			longest = max(longest, d)
@@ -275,7 +275,7 @@ func decisionTimeout(f *Facts) (longest time.Duration) {
 }
 
 // domains are those that rules are known for.
-func (f *Facts) domains() []string {
+func (f *Snapshot) domains() []string {
 	if f.Rules != nil {
 		return f.Rules.Domains
 	}
@@ -283,7 +283,7 @@ func (f *Facts) domains() []string {
 }
 
 // tellsTimeout says that this Envoy tells a service how long it waits: from 1.40 on.
-func (e *Envoy) tellsTimeout() bool {
+func (e *EnvoyPages) tellsTimeout() bool {
 	var info struct{ Version string }
 	if json.Unmarshal(e.ServerInfo, &info) != nil {
 		return false
@@ -298,7 +298,7 @@ func (e *Envoy) tellsTimeout() bool {
 }
 
 // stat adds up all statistics whose names end so.
-func (e *Envoy) stat(suffix string) (sum float64) {
+func (e *EnvoyPages) stat(suffix string) (sum float64) {
 	for line := range strings.Lines(string(e.Stats)) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
 		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && strings.HasSuffix(name, suffix) {

@@ -10,7 +10,7 @@ import (
 )
 
 // direct holds that Envoys ask owners, not just anyone.
-func direct(f *Facts, r *report) {
+func direct(f *Snapshot, r *report) {
 	var hidden []string
 	reached, routed := 0, false
 	for _, m := range f.counters() {
@@ -71,7 +71,7 @@ type xdsStatus struct {
 }
 
 // served holds that Envoys take what xDS servers send, and that these send the same.
-func served(f *Facts, r *report) {
+func served(f *Snapshot, r *report) {
 	servers, clients := 0, 0
 	versions := map[string]map[string][]string{}
 	for i := range f.Members {
@@ -101,7 +101,7 @@ func served(f *Facts, r *report) {
 	}
 	for name, by := range versions {
 		if len(by) > 1 {
-			r.warn("servers that see the same members serve the same; see one cluster, and that all have the same --route-* and --ring-capacity", "xDS servers serve different %s: %s", name, told(by))
+			r.warn("servers that see the same members serve the same; see one cluster, and that all have the same --route-* and --ring-capacity", "xDS servers serve different %s: %s", name, formatGroups(by))
 		}
 	}
 	if servers == 0 {
@@ -122,7 +122,7 @@ func xdsOf(c *admin.ClusterStatus) (s xdsStatus, ok bool) {
 // full is how much of a table or of memory may be used before somebody is told.
 const full = 0.8
 
-func memory(f *Facts, r *report) {
+func memory(f *Snapshot, r *report) {
 	for _, m := range f.counters() {
 		if n := m.Metrics.Sum("keyward_overflow_keys_total"); n > 0 {
 			r.warn("raise --max-keys (about 100 bytes each), or find who invents keys: keyward top, keyward tap", "%s had no room for %.0f keys, and counts them by a sketch that may refuse too early", m.Name(), n)
@@ -150,7 +150,7 @@ func memory(f *Facts, r *report) {
 }
 
 // authority holds that owners decide, and says what was let through when they could not.
-func authority(f *Facts, r *report) {
+func authority(f *Snapshot, r *report) {
 	over, members := 0.0, []string{}
 	for _, m := range f.counters() {
 		if n := m.Metrics.Sum("keyward_overadmission_bound"); n > 0 {

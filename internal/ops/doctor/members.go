@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 )
 
-func members(f *Facts, r *report) {
-	for _, s := range f.Silent {
+func members(f *Snapshot, r *report) {
+	for _, s := range f.Unreachable {
 		name := s.Page
 		if s.Name != "" {
 			name = s.Name + " (" + s.Page + ")"
@@ -28,7 +28,7 @@ func members(f *Facts, r *report) {
 }
 
 // ports judges what was reached from here, and what members say of the ways between them.
-func ports(f *Facts, r *report) {
+func ports(f *Snapshot, r *report) {
 	for _, p := range f.Probes {
 		if p.Err != nil {
 			r.fail(fmt.Sprintf("open %s to the other members: firewall, NetworkPolicy, Service and --advertise", p.What),
@@ -49,14 +49,14 @@ func ports(f *Facts, r *report) {
 }
 
 // oneCluster holds that all who were asked see each other.
-func oneCluster(f *Facts, r *report) {
+func oneCluster(f *Snapshot, r *report) {
 	all := f.counters()
 	if len(all) == 0 {
 		r.fail("name a sidecar with --member", "none of the processes that answer counts keys")
 		return
 	}
-	if labels := groups(all, func(m *Member) string { return "--cluster " + m.Cluster.Label }); len(labels) > 1 {
-		r.fail("give all members of one cluster the same --cluster", "members of several clusters: %s", told(labels))
+	if labels := groups(all, func(m *MemberReport) string { return "--cluster " + m.Cluster.Label }); len(labels) > 1 {
+		r.fail("give all members of one cluster the same --cluster", "members of several clusters: %s", formatGroups(labels))
 	}
 	for _, m := range all {
 		switch {
@@ -82,7 +82,7 @@ func oneCluster(f *Facts, r *report) {
 }
 
 // sees is what m knows of a member; nil when it knows none of the name.
-func (m *Member) sees(id string) *admin.MemberStatus {
+func (m *MemberReport) sees(id string) *admin.MemberStatus {
 	for i := range m.Cluster.Members {
 		if m.Cluster.Members[i].ID == id {
 			return &m.Cluster.Members[i]
@@ -97,7 +97,7 @@ const (
 	skewFail = time.Second
 )
 
-func clocks(f *Facts, r *report) {
+func clocks(f *Snapshot, r *report) {
 	const advice = "run chrony or ntpd on the nodes: windows end when the owner's clock says so, and limits hold to within the clocks' difference"
 	worst := time.Duration(0)
 	judge := func(who, whose string, off time.Duration) {
@@ -134,13 +134,16 @@ func clocks(f *Facts, r *report) {
 	r.quiet("clocks differ by at most %v", worst.Round(time.Millisecond))
 }
 
-func (m *Member) compares(other *Member) bool { _, ok := m.Self.Offsets[other.Name()]; return ok }
+func (m *MemberReport) compares(other *MemberReport) bool {
+	_, ok := m.Self.Offsets[other.Name()]
+	return ok
+}
 
-func onRing(f *Facts, r *report) {
+func onRing(f *Snapshot, r *report) {
 	all := f.seated()
-	if rings := groups(all, func(m *Member) string { return m.Cluster.Ring.Fingerprint }); len(rings) > 1 {
+	if rings := groups(all, func(m *MemberReport) string { return m.Cluster.Ring.Fingerprint }); len(rings) > 1 {
 		r.fail("wait for a change of the ring to end; if it does not, members do not see each other: look at one cluster, gossip keys and ports",
-			"members go by different rings: %s", told(rings))
+			"members go by different rings: %s", formatGroups(rings))
 	}
 	var waiting []string
 	for _, m := range all {
@@ -166,10 +169,10 @@ func onRing(f *Facts, r *report) {
 }
 
 // capacity holds that all have room on the ring, with the weight that was meant.
-func capacity(f *Facts, r *report) {
+func capacity(f *Snapshot, r *report) {
 	all := f.counters()
-	if c := groups(all, func(m *Member) string { return m.flag("ring-capacity") }); len(c) > 1 {
-		r.fail("give all members and xDS servers the same --ring-capacity", "--ring-capacity differs: %s", told(c))
+	if c := groups(all, func(m *MemberReport) string { return m.flag("ring-capacity") }); len(c) > 1 {
+		r.fail("give all members and xDS servers the same --ring-capacity", "--ring-capacity differs: %s", formatGroups(c))
 	}
 	total, most, least := 0, uint32(0), ^uint32(0)
 	seen := map[string]bool{}
@@ -196,7 +199,7 @@ func capacity(f *Facts, r *report) {
 	r.quiet("weights sum to %d of %d", total, limit-1)
 }
 
-func expected(f *Facts, r *report) {
+func expected(f *Snapshot, r *report) {
 	all := f.seated()
 	known := map[string]bool{}
 	for _, m := range all {
@@ -206,7 +209,7 @@ func expected(f *Facts, r *report) {
 			}
 		}
 	}
-	for expect, names := range groups(all, func(m *Member) string { return m.flag("expect") }) {
+	for expect, names := range groups(all, func(m *MemberReport) string { return m.flag("expect") }) {
 		n, err := strconv.Atoi(expect)
 		switch who := strings.Join(names, ", "); {
 		case err != nil:
@@ -223,11 +226,11 @@ func expected(f *Facts, r *report) {
 }
 
 // settings holds that what all must agree about is set alike, and says what members warn of themselves.
-func settings(f *Facts, r *report) {
+func settings(f *Snapshot, r *report) {
 	all := f.counters()
 	for _, name := range []string{"partition", "lost-state", "nref-decay", "decision-timeout", "rls-plaintext"} {
-		if by := groups(all, func(m *Member) string { return m.flag(name) }); len(by) > 1 {
-			r.warn("set it alike on all members", "--%s differs: %s", name, told(by))
+		if by := groups(all, func(m *MemberReport) string { return m.flag(name) }); len(by) > 1 {
+			r.warn("set it alike on all members", "--%s differs: %s", name, formatGroups(by))
 		}
 	}
 	said := map[string][]string{}
@@ -260,7 +263,7 @@ func (r *report) count() (n int) {
 	return n
 }
 
-func rules(f *Facts, r *report) {
+func rules(f *Snapshot, r *report) {
 	all := f.counters()
 	for _, m := range all {
 		if e := m.Cluster.Rules.LastError; e != "" {
@@ -270,9 +273,9 @@ func rules(f *Facts, r *report) {
 			r.fail("see that its rules' folder holds files with a domain (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)", "%s has no rules in force", m.Name())
 		}
 	}
-	by := groups(all, func(m *Member) string { return m.Cluster.Rules.InForce })
+	by := groups(all, func(m *MemberReport) string { return m.Cluster.Rules.InForce })
 	if len(by) > 1 {
-		r.fail("bring the same files to all members; a ConfigMap takes up to a minute to arrive everywhere", "members go by different rules: %s", told(by))
+		r.fail("bring the same files to all members; a ConfigMap takes up to a minute to arrive everywhere", "members go by different rules: %s", formatGroups(by))
 	}
 	if h := f.Rules; h != nil {
 		for hash, names := range by {
@@ -294,13 +297,13 @@ func rules(f *Facts, r *report) {
 	}
 }
 
-func versions(f *Facts, r *report) {
-	all := make([]*Member, len(f.Members))
+func versions(f *Snapshot, r *report) {
+	all := make([]*MemberReport, len(f.Members))
 	for i := range f.Members {
 		all[i] = &f.Members[i]
 	}
-	if by := groups(all, func(m *Member) string { return m.Cluster.Version }); len(by) > 1 {
-		r.warn("finish the roll-out: neighbouring versions work together, others need not", "versions differ: %s", told(by))
+	if by := groups(all, func(m *MemberReport) string { return m.Cluster.Version }); len(by) > 1 {
+		r.warn("finish the roll-out: neighbouring versions work together, others need not", "versions differ: %s", formatGroups(by))
 		return
 	}
 	if len(all) > 0 {

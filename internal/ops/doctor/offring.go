@@ -18,7 +18,7 @@ var offRingAdvice = map[string]string{
 }
 
 // offRing says why members stay off the ring. It comes first: what follows from it for the others is not said again.
-func offRing(f *Facts, r *report) {
+func offRing(f *Snapshot, r *report) {
 	for _, m := range f.counters() {
 		if p := m.Cluster.Problem; p != "" {
 			r.fail(offRingAdvice[m.Cluster.Cause], "%s stays off the ring and is not ready: %s", m.Name(), p)
@@ -28,17 +28,17 @@ func offRing(f *Facts, r *report) {
 }
 
 // seated are the members that count and have no reason to stay off the ring.
-func (f *Facts) seated() []*Member {
-	return slices.DeleteFunc(f.counters(), func(m *Member) bool { return m.Cluster.Problem != "" })
+func (f *Snapshot) seated() []*MemberReport {
+	return slices.DeleteFunc(f.counters(), func(m *MemberReport) bool { return m.Cluster.Problem != "" })
 }
 
 // isOff reports whether a member that was asked stays off the ring.
-func (f *Facts) isOff(name string) bool {
-	return slices.ContainsFunc(f.Members, func(m Member) bool { return m.Name() == name && m.Cluster.Problem != "" })
+func (f *Snapshot) isOff(name string) bool {
+	return slices.ContainsFunc(f.Members, func(m MemberReport) bool { return m.Name() == name && m.Cluster.Problem != "" })
 }
 
 // unreachable says which members have no streams with which, by the one that others lack.
-func unreachable(f *Facts, r *report) {
+func unreachable(f *Snapshot, r *report) {
 	by, reason := map[string][]string{}, map[string]string{}
 	for _, m := range f.seated() {
 		for _, u := range m.Cluster.Unreachable {
@@ -64,7 +64,7 @@ func unreachable(f *Facts, r *report) {
 const lately = 10 * time.Minute
 
 // strangers says whose gossip is refused: a member with another key or label is seen by nobody, and counts alone if it counts at all.
-func strangers(f *Facts, r *report) {
+func strangers(f *Snapshot, r *report) {
 	by := map[string][]string{}
 	for i := range f.Members {
 		m := &f.Members[i]

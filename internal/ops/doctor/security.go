@@ -9,15 +9,15 @@ import (
 )
 
 // gossipKeys holds that members can read each other, and that a rotation does not stop half-way.
-func gossipKeys(f *Facts, r *report) {
+func gossipKeys(f *Snapshot, r *report) {
 	strangers(f, r)
-	var all []*Member
+	var all []*MemberReport
 	for i := range f.Members {
 		if m := &f.Members[i]; m.Self != nil && !m.Cluster.Standalone {
 			all = append(all, m)
 		}
 	}
-	keys := func(m *Member) string {
+	keys := func(m *MemberReport) string {
 		if len(m.Self.GossipBy) == 0 {
 			return "none"
 		}
@@ -28,14 +28,14 @@ func gossipKeys(f *Facts, r *report) {
 		for _, b := range all[:i] {
 			if len(a.Self.GossipBy) == 0 != (len(b.Self.GossipBy) == 0) || len(a.Self.GossipBy) > 0 && !reads(a, b) {
 				r.fail("bring one file of --gossip-key-file to all members; its fingerprints are shown as the first 8 hex digits of SHA-256",
-					"%s and %s cannot read each other's gossip: %s", b.Name(), a.Name(), told(by))
+					"%s and %s cannot read each other's gossip: %s", b.Name(), a.Name(), formatGroups(by))
 				return
 			}
 		}
 	}
 	switch {
 	case len(by) > 1:
-		r.warn("finish the rotation: the new key as second line everywhere, then as first, then without the old one", "the files of gossip keys differ: %s", told(by))
+		r.warn("finish the rotation: the new key as second line everywhere, then as first, then without the old one", "the files of gossip keys differ: %s", formatGroups(by))
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0 && far(all):
 		r.fail("give all members --gossip-key-file: without it anyone who reaches 7946 can join", "gossip between machines has no key (--insecure)")
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0:
@@ -48,13 +48,13 @@ func gossipKeys(f *Facts, r *report) {
 }
 
 // reads says that each of two members has the key that the other encrypts with.
-func reads(a, b *Member) bool {
+func reads(a, b *MemberReport) bool {
 	return slices.Contains(a.Self.GossipBy, b.Self.GossipBy[0]) && slices.Contains(b.Self.GossipBy, a.Self.GossipBy[0])
 }
 
 // far says that a member is reached at another address than this machine's own.
-func far(all []*Member) bool {
-	return slices.ContainsFunc(all, func(m *Member) bool {
+func far(all []*MemberReport) bool {
+	return slices.ContainsFunc(all, func(m *MemberReport) bool {
 		host, _, err := net.SplitHostPort(m.Self.Addrs.Gossip)
 		ip := net.ParseIP(host)
 		return err == nil && ip != nil && !ip.IsLoopback()
@@ -64,8 +64,8 @@ func far(all []*Member) bool {
 // soon is how long before its end a certificate is told of.
 const soon = 7 * 24 * time.Hour
 
-func certificates(f *Facts, r *report) {
-	var with []*Member
+func certificates(f *Snapshot, r *report) {
+	var with []*MemberReport
 	var without []string
 	for i := range f.Members {
 		switch m := &f.Members[i]; {
@@ -106,12 +106,12 @@ func ends(r *report, now time.Time, what string, end time.Time) {
 }
 
 // trust holds that members take each other's certificates: a CA in common, and a name that the others let in.
-func trust(r *report, with []*Member) {
+func trust(r *report, with []*MemberReport) {
 	for i, a := range with {
 		for _, b := range with[:i] {
 			if x, y := a.Self.Cert, b.Self.Cert; len(x.CA) > 0 && len(y.CA) > 0 && !meet(x.CA, y.CA) {
 				r.fail("give all members the same --tls-ca; to change it, have both CAs in the file until every certificate is of the new one",
-					"members trust different CAs: %s", told(groups(with, func(m *Member) string { return strings.Join(m.Self.Cert.CA, " ") })))
+					"members trust different CAs: %s", formatGroups(groups(with, func(m *MemberReport) string { return strings.Join(m.Self.Cert.CA, " ") })))
 				return
 			}
 		}
@@ -138,7 +138,7 @@ func meet(a, b []string) bool {
 	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
 }
 
-func first(with []*Member) time.Time {
+func first(with []*MemberReport) time.Time {
 	end := with[0].Self.Cert.NotAfter
 	for _, m := range with {
 		if t := m.Self.Cert.NotAfter; t.Before(end) {

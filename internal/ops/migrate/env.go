@@ -80,8 +80,8 @@ const (
 
 func fates() []string { return []string{native, noEffect, goesAway, own, unknown} }
 
-// Variable is what becomes of a variable. Fields are only ever added.
-type Variable struct {
+// VariableOutcome is what becomes of a variable. Fields are only ever added.
+type VariableOutcome struct {
 	Name    string `json:"name"`
 	Set     bool   `json:"set"`
 	Value   string `json:"value,omitempty"` // left out where it may be a secret
@@ -92,31 +92,31 @@ type Variable struct {
 }
 
 // Variables says what becomes of those that are set, and with all of every one that envoyproxy/ratelimit has.
-func (e Env) Variables(all bool) []Variable {
-	var list []Variable
+func (e Env) Variables(all bool) []VariableOutcome {
+	var list []VariableOutcome
 	for _, v := range settings.Table() {
 		value, set := e.get(v.Name)
 		if !set && !all {
 			continue
 		}
-		list = append(list, Variable{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
+		list = append(list, VariableOutcome{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
 	}
 	for i, v := range e {
-		if slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name }) || slices.ContainsFunc(list, func(x Variable) bool { return x.Name == v.Name }) {
+		if slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name }) || slices.ContainsFunc(list, func(x VariableOutcome) bool { return x.Name == v.Name }) {
 			continue
 		}
 		fate, note := otherFate(v.Name)
-		list = append(list, Variable{Name: v.Name, Set: true, Value: v.Value, Fate: fate, Note: note})
+		list = append(list, VariableOutcome{Name: v.Name, Set: true, Value: v.Value, Fate: fate, Note: note})
 	}
 	for i := range list {
 		list[i].hide(e)
 	}
-	slices.SortStableFunc(list, func(a, b Variable) int { return slices.Index(fates(), a.Fate) - slices.Index(fates(), b.Fate) })
+	slices.SortStableFunc(list, func(a, b VariableOutcome) int { return slices.Index(fates(), a.Fate) - slices.Index(fates(), b.Fate) })
 	return list
 }
 
 // hide takes out what may be a secret, and names the place that it comes from.
-func (v *Variable) hide(e Env) {
+func (v *VariableOutcome) hide(e Env) {
 	for _, x := range e {
 		if x.Name == v.Name && x.From != "" {
 			v.From = x.From

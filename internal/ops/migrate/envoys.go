@@ -128,8 +128,8 @@ func (d *Deployment) policy() networkPolicy {
 }
 
 // envoysStep names the Envoys before anything is installed.
-func (d *Deployment) envoysStep() Step {
-	s := Step{
+func (d *Deployment) envoysStep() MigrationStep {
+	s := MigrationStep{
 		Title: "First name the Envoys. The chart closes the rate-limit ports to pods that networkPolicy.envoyFrom does not name. With failure_mode_deny: false, Envoy's default, an Envoy that cannot ask lets requests through, uncounted.",
 		Do:    []string{"keyward migrate " + d.source() + " --values values.yaml"},
 		Back:  []string{"# nothing to undo"},

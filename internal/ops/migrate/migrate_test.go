@@ -55,7 +55,7 @@ func TestEveryVariableHasAFate(t *testing.T) {
 		t.Errorf("%d variables, settings has %d", len(list), len(settings.Table()))
 	}
 	for _, v := range settings.Table() {
-		i := slices.IndexFunc(list, func(x Variable) bool { return x.Name == v.Name })
+		i := slices.IndexFunc(list, func(x VariableOutcome) bool { return x.Name == v.Name })
 		if i < 0 {
 			t.Errorf("%s is missing", v.Name)
 			continue
@@ -92,7 +92,7 @@ func TestReport(t *testing.T) {
 	if d.Manifest.Workload != "Deployment/ratelimit" || d.Replicas != 3 || len(d.Rules) != 1 || d.Manifest.Image != "envoyproxy/ratelimit:9d8d70a8" {
 		t.Errorf("%+v", d.Manifest)
 	}
-	r := d.Report(false)
+	r := d.Plan(false)
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func FuzzParseManifest(f *testing.F) {
 			return
 		}
 		d := Deployment{Env: m.Env, Rules: m.Rules, Manifest: m, Replicas: 2}
-		d.Report(true)
+		d.Plan(true)
 		_, _ = d.Values()
 		_, _ = m.Patched("x", 2, true)
 	})

@@ -1,5 +1,5 @@
 // Package migrate says what becomes of an envoyproxy/ratelimit deployment: its environment and rules are read as they are
-// ([ParseManifest], [ParseEnvFile]), [Deployment.Report] tells what means the same, what goes away and what differs, with
+// ([ParseManifest], [ParseEnvFile]), [Deployment.Plan] tells what means the same, what goes away and what differs, with
 // the steps there and back, and [Manifest.Patched] and [Deployment.Values] are the files that take its place.
 package migrate
 
@@ -25,20 +25,20 @@ type Deployment struct {
 	Image    string    // Keyward's
 }
 
-// Report is what becomes of a deployment. Fields are only ever added.
-type Report struct {
-	Workload    string       `json:"workload,omitempty"`
-	OldImage    string       `json:"old_image,omitempty"`
-	Image       string       `json:"image"`
-	Replicas    int          `json:"replicas"`
-	Variables   []Variable   `json:"variables"`
-	Rules       Rules        `json:"rules"`
-	Differences []Difference `json:"differences"`
-	Steps       []Step       `json:"steps"`
+// MigrationPlan is what becomes of a deployment. Fields are only ever added.
+type MigrationPlan struct {
+	Workload    string            `json:"workload,omitempty"`
+	OldImage    string            `json:"old_image,omitempty"`
+	Image       string            `json:"image"`
+	Replicas    int               `json:"replicas"`
+	Variables   []VariableOutcome `json:"variables"`
+	Rules       RulesSummary      `json:"rules"`
+	Differences []KnownDifference `json:"differences"`
+	Steps       []MigrationStep   `json:"steps"`
 }
 
-// Rules is what the rules' files hold.
-type Rules struct {
+// RulesSummary is what the rules' files hold.
+type RulesSummary struct {
 	Files    int      `json:"files"`
 	Domains  []string `json:"domains"`
 	Rules    int      `json:"rules"`
@@ -46,22 +46,22 @@ type Rules struct {
 	Warnings []string `json:"warnings"`
 }
 
-// Difference is one of docs/differences.md that concerns this deployment.
-type Difference struct {
+// KnownDifference is one of docs/differences.md that concerns this deployment.
+type KnownDifference struct {
 	Concerns string `json:"concerns"` // the variable or the rule for which it does
 	Text     string `json:"text"`
 }
 
-// Step is one step of the way, with the way back.
-type Step struct {
+// MigrationStep is one step of the way, with the way back.
+type MigrationStep struct {
 	Title string   `json:"title"`
 	Do    []string `json:"do"`   // lines for a shell; those that begin with # say what a shell cannot do
 	Back  []string `json:"back"` // the same, to undo it
 }
 
-// Report says what becomes of d. With all, every variable of envoyproxy/ratelimit is listed, and not only those that are set.
-func (d *Deployment) Report(all bool) *Report {
-	r := &Report{Image: d.Image, Replicas: d.Replicas, Variables: d.Env.Variables(all)}
+// Plan says what becomes of d. With all, every variable of envoyproxy/ratelimit is listed, and not only those that are set.
+func (d *Deployment) Plan(all bool) *MigrationPlan {
+	r := &MigrationPlan{Image: d.Image, Replicas: d.Replicas, Variables: d.Env.Variables(all)}
 	if d.Manifest != nil {
 		r.Workload, r.OldImage = d.Manifest.Workload, d.Manifest.Image
 	}
@@ -72,7 +72,7 @@ func (d *Deployment) Report(all bool) *Report {
 }
 
 // rules loads the rules as the service would.
-func (d *Deployment) rules(to *Rules) *config.Rules {
+func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 	to.Files, to.Domains, to.Faults, to.Warnings = len(d.Rules), []string{}, []string{}, []string{}
 	found := config.Check(d.Rules, config.Options{MergeDomains: d.Env.on("MERGE_DOMAIN_CONFIG"), Members: d.Replicas})
 	for _, f := range found.Faults {
@@ -82,25 +82,25 @@ func (d *Deployment) rules(to *Rules) *config.Rules {
 		return nil
 	}
 	to.Domains, to.Rules = found.Rules.Domains(), len(found.Rules.Rules())
-	for _, s := range config.Suspicions(d.Rules, found.Rules) {
+	for _, s := range config.Warnings(d.Rules, found.Rules) {
 		to.Warnings = append(to.Warnings, s.String())
 	}
 	return found.Rules
 }
 
 // differences are those of docs/differences.md that this environment meets.
-func (d *Deployment) differences() []Difference {
+func (d *Deployment) differences() []KnownDifference {
 	e := d.Env
-	list := []Difference{
+	list := []KnownDifference{
 		{"every deployment", "Counts live in the members' memory. When all members stop at once, all counts begin anew; one that stops hands its counts over."},
 		{"every deployment", "Where the owner of a key does not answer in time, the rule's degraded policy answers (by default from this member's share of the limit), instead of an error that Envoy lets through."},
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
-		list = append(list, Difference{"the change of the image", "While pods are exchanged, some count in the store and some in Keyward: in the windows of that time a key may get up to twice its limit. The mirror avoids that."})
+		list = append(list, KnownDifference{"the change of the image", "While pods are exchanged, some count in the store and some in Keyward: in the windows of that time a key may get up to twice its limit. The mirror avoids that."})
 	}
 	add := func(is bool, concerns, text string) {
 		if is {
-			list = append(list, Difference{concerns, text})
+			list = append(list, KnownDifference{concerns, text})
 		}
 	}
 	backend, _ := e.get("BACKEND_TYPE")
@@ -116,23 +116,23 @@ func (d *Deployment) differences() []Difference {
 	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG", "Wildcards of one level in several files are tried in the order of the files' names, not in one that changes with every load.")
 	add(e.on("TRACING_ENABLED"), "TRACING_ENABLED", "See the note of TRACING_* in docs/environment.md.")
 	if d.Replicas == 1 {
-		list = append(list, Difference{"one replica", "It counts alone. While a rolling update has the old and the new pod at once, each counts for itself: use strategy Recreate, or two replicas that know each other."})
+		list = append(list, KnownDifference{"one replica", "It counts alone. While a rolling update has the old and the new pod at once, each counts for itself: use strategy Recreate, or two replicas that know each other."})
 	}
 	return list
 }
 
 // ruleDifferences are those that the rules meet.
-func ruleDifferences(rules *config.Rules) []Difference {
-	var list []Difference
+func ruleDifferences(rules *config.Rules) []KnownDifference {
+	var list []KnownDifference
 	if rules == nil {
 		return nil
 	}
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
-			list = append(list, Difference{r.FullKey, fmt.Sprintf("It counts by the %s, in memory only: a restart of all members at once begins it anew.", strings.ToLower(r.Unit.String()))})
+			list = append(list, KnownDifference{r.FullKey, fmt.Sprintf("It counts by the %s, in memory only: a restart of all members at once begins it anew.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
-			list = append(list, Difference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the rest of a domain shares one."})
+			list = append(list, KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the rest of a domain shares one."})
 		}
 	}
 	return list

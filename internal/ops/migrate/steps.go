@@ -6,8 +6,8 @@ import (
 )
 
 // steps are the way there, each with the way back. docs/migration.md says more of each.
-func (d *Deployment) steps() []Step {
-	steps := []Step{d.envoysStep(), d.checkStep()}
+func (d *Deployment) steps() []MigrationStep {
+	steps := []MigrationStep{d.envoysStep(), d.checkStep()}
 	if d.Replicas > 1 {
 		steps = append(steps, d.secretStep())
 	}
@@ -15,7 +15,7 @@ func (d *Deployment) steps() []Step {
 	return append(steps, d.imageStep(), d.lastStep())
 }
 
-func (d *Deployment) checkStep() Step {
+func (d *Deployment) checkStep() MigrationStep {
 	dir := d.RulesDir
 	if dir == "" {
 		dir = "./config"
@@ -24,7 +24,7 @@ func (d *Deployment) checkStep() Step {
 	if d.Env.on("MERGE_DOMAIN_CONFIG") {
 		merge = " --merge-domain-configs"
 	}
-	return Step{
+	return MigrationStep{
 		Title: "Check the rules: they stay as they are.",
 		Do:    []string{fmt.Sprintf("keyward check %s --members %d%s", dir, d.Replicas, merge)},
 		Back:  []string{"# nothing to undo"},
@@ -32,8 +32,8 @@ func (d *Deployment) checkStep() Step {
 }
 
 // secretStep makes what the replicas know each other by.
-func (d *Deployment) secretStep() Step {
-	return Step{
+func (d *Deployment) secretStep() MigrationStep {
+	return MigrationStep{
 		Title: "Make the key and the certificates by which replicas know each other (here by a demo CA; cert-manager does it, too).",
 		Do: []string{
 			"keyward certs --dir certs",
@@ -44,8 +44,8 @@ func (d *Deployment) secretStep() Step {
 }
 
 // mirrorSteps are the careful way, for whoever wants to see it before it counts.
-func (d *Deployment) mirrorSteps() []Step {
-	return []Step{{
+func (d *Deployment) mirrorSteps() []MigrationStep {
+	return []MigrationStep{{
 		Title: "Careful: run Keyward beside the old service, with nobody asking it yet, and a mirror before both.",
 		Do: []string{
 			d.helm("install keyward charts/keyward -f values.yaml"),
@@ -64,8 +64,8 @@ func (d *Deployment) mirrorSteps() []Step {
 }
 
 // imageStep is the short way: the old deployment becomes the new one.
-func (d *Deployment) imageStep() Step {
-	s := Step{Title: fmt.Sprintf("Or short: change the image of the old deployment. %s", d.whatElse())}
+func (d *Deployment) imageStep() MigrationStep {
+	s := MigrationStep{Title: fmt.Sprintf("Or short: change the image of the old deployment. %s", d.whatElse())}
 	switch {
 	case d.Manifest != nil && d.Manifest.Workload != "":
 		s.Do = []string{"keyward migrate " + d.source() + " --patch keyward.yaml", d.kubectl("apply -f keyward.yaml")}
@@ -87,14 +87,14 @@ func (d *Deployment) whatElse() string {
 	return "Nothing else."
 }
 
-func (d *Deployment) lastStep() Step {
+func (d *Deployment) lastStep() MigrationStep {
 	var store []string
 	for _, v := range d.Env.Variables(false) {
 		if strings.HasPrefix(v.Name, "REDIS_") || strings.HasPrefix(v.Name, "MEMCACHE_") {
 			store = append(store, v.Name)
 		}
 	}
-	s := Step{
+	s := MigrationStep{
 		Title: "Days later: take the store away, and the variables that speak of it. From then on the way back begins with empty counts.",
 		Do:    []string{"# delete the Redis or memcached that only this service used"},
 		Back:  []string{"# start the store again: counts begin anew"},

@@ -96,28 +96,28 @@ func (r *report) agreed() {
 
 // Difference is one line of the log. Fields are only ever added.
 type Difference struct {
-	Time        time.Time `json:"time"`
-	Class       Class     `json:"class"`
-	Known       string    `json:"known,omitempty"` // what of docs/differences.md it is
-	Fields      []string  `json:"fields"`
-	Domain      string    `json:"domain"`
-	Descriptors []string  `json:"descriptors"`
-	Hits        uint64    `json:"hits"`
-	Old         Answer    `json:"old"`
-	New         Answer    `json:"new"`
+	Time        time.Time    `json:"time"`
+	Class       Class        `json:"class"`
+	Known       string       `json:"known,omitempty"` // what of docs/differences.md it is
+	Fields      []string     `json:"fields"`
+	Domain      string       `json:"domain"`
+	Descriptors []string     `json:"descriptors"`
+	Hits        uint64       `json:"hits"`
+	Old         ServiceReply `json:"old"`
+	New         ServiceReply `json:"new"`
 }
 
-// Answer is what one service said.
-type Answer struct {
-	Code     string            `json:"code"`
-	Error    string            `json:"error,omitempty"`
-	Statuses []Status          `json:"statuses,omitempty"`
-	Headers  map[string]string `json:"headers,omitempty"`
-	Millis   float64           `json:"ms"`
+// ServiceReply is what one service said.
+type ServiceReply struct {
+	Code     string             `json:"code"`
+	Error    string             `json:"error,omitempty"`
+	Statuses []DescriptorStatus `json:"statuses,omitempty"`
+	Headers  map[string]string  `json:"headers,omitempty"`
+	Millis   float64            `json:"ms"`
 }
 
-// Status is what it said of one descriptor.
-type Status struct {
+// DescriptorStatus is what it said of one descriptor.
+type DescriptorStatus struct {
 	Code      string `json:"code"`
 	Limit     string `json:"limit,omitempty"` // amount/UNIT
 	Remaining uint32 `json:"remaining"`
@@ -164,8 +164,8 @@ func name(q *question, i int) string {
 	return strings.ToValidUTF8(b.String()[:min(maxName, b.Len())], "\uFFFD")
 }
 
-func newAnswer(o *outcome) Answer {
-	a := Answer{Millis: float64(o.took.Microseconds()) / 1000}
+func newAnswer(o *outcome) ServiceReply {
+	a := ServiceReply{Millis: float64(o.took.Microseconds()) / 1000}
 	if o.err != nil {
 		a.Code, a.Error = status.Code(o.err).String(), o.err.Error()
 		return a
@@ -173,7 +173,7 @@ func newAnswer(o *outcome) Answer {
 	res := decode(o.out.data)
 	a.Code = res.OverallCode.String()
 	for _, s := range res.Statuses {
-		st := Status{Code: s.Code.String(), Remaining: s.LimitRemaining, Reset: s.DurationUntilReset.GetSeconds()}
+		st := DescriptorStatus{Code: s.Code.String(), Remaining: s.LimitRemaining, Reset: s.DurationUntilReset.GetSeconds()}
 		if l := s.CurrentLimit; l != nil {
 			st.Limit = fmt.Sprintf("%d/%s", l.RequestsPerUnit, l.Unit)
 		}
@@ -197,14 +197,14 @@ type Summary struct {
 	Differences map[Class]uint64  `json:"differences"`
 	NotCompared map[reason]uint64 `json:"not_compared"`
 	FellBack    uint64            `json:"fallbacks"`
-	Old         Service           `json:"old"`
-	New         Service           `json:"new"`
+	Old         ServiceSummary    `json:"old"`
+	New         ServiceSummary    `json:"new"`
 	Ratio       float64           `json:"ratio"` // admitted by the new service to admitted by the old, of what was compared
 	Verdict     string            `json:"verdict"`
 }
 
-// Service is how one of the two answered.
-type Service struct {
+// ServiceSummary is how one of the two answered.
+type ServiceSummary struct {
 	OK        uint64  `json:"ok"`
 	OverLimit uint64  `json:"over_limit"`
 	Errors    uint64  `json:"errors"`
@@ -240,10 +240,10 @@ func (r *report) summary() Summary {
 	return s
 }
 
-func (r *report) service(name string) Service {
+func (r *report) service(name string) ServiceSummary {
 	n := func(code string) uint64 { return number(r.metrics.requests.WithLabelValues(name, code)) }
 	took, ok := r.metrics.seconds.WithLabelValues(name).(prometheus.Metric)
-	s := Service{OK: n("ok"), OverLimit: n("over_limit"), Errors: n("error")}
+	s := ServiceSummary{OK: n("ok"), OverLimit: n("over_limit"), Errors: n("error")}
 	if ok {
 		s.P50, s.P99 = 1000*quantile(took, 0.5), 1000*quantile(took, 0.99)
 	}

@@ -49,7 +49,7 @@ func (l *Log) Span() (first, last time.Time) {
 }
 
 // Missing names the sources of the questions that no request of the log has, so that nothing is asked about with them.
-func (l *Log) Missing(questions []Question) (warnings []string) {
+func (l *Log) Missing(questions []DescriptorTemplate) (warnings []string) {
 	there := make([]bool, len(l.columns))
 	for i, v := range l.values {
 		there[i%len(l.columns)] = there[i%len(l.columns)] || v != 0
@@ -99,11 +99,11 @@ type Reader struct {
 	Hits   string // field of a request's hits_addend; empty: every request is one hit
 }
 
-// Progress is told now and then how many bytes and lines have been read.
-type Progress func(bytes int64, lines int)
+// ProgressFunc is told now and then how many bytes and lines have been read.
+type ProgressFunc func(bytes int64, lines int)
 
 // Read reads logs one after the other, as if they were one, for what the questions ask about.
-func (r Reader) Read(in []io.Reader, questions []Question, progress Progress) (*Log, error) {
+func (r Reader) Read(in []io.Reader, questions []DescriptorTemplate, progress ProgressFunc) (*Log, error) {
 	p := r.parser(questions)
 	if r.Format != "" {
 		var err error
@@ -156,7 +156,7 @@ type cell struct {
 	rank  int // above 0 when it is there
 }
 
-func (r Reader) parser(questions []Question) *parser {
+func (r Reader) parser(questions []DescriptorTemplate) *parser {
 	p := &parser{log: &Log{texts: []string{""}}, targets: map[string][]target{}, index: map[string]uint32{}}
 	or := func(name string, names ...string) []string {
 		if name != "" {
@@ -190,7 +190,7 @@ func (p *parser) column(at int, names []string) {
 // maxLine bounds a line: Envoy takes at most 8 MiB of headers.
 const maxLine = 16 << 20
 
-func (p *parser) read(in io.Reader, progress Progress) error {
+func (p *parser) read(in io.Reader, progress ProgressFunc) error {
 	s := bufio.NewScanner(in)
 	s.Buffer(make([]byte, 1<<20), maxLine)
 	for s.Scan() {

@@ -9,15 +9,15 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Question is one descriptor that Envoy makes of a request, in one domain.
-type Question struct {
+// DescriptorTemplate is one descriptor that Envoy makes of a request, in one domain.
+type DescriptorTemplate struct {
 	Domain  string
 	keys    []string
 	sources []Source
 }
 
 // String is the descriptor as it would be written: domain: key=source,key=source.
-func (q Question) String() string {
+func (q DescriptorTemplate) String() string {
 	parts := make([]string, len(q.keys))
 	for i, k := range q.keys {
 		parts[i] = k + "=" + q.sources[i].text
@@ -25,18 +25,18 @@ func (q Question) String() string {
 	return q.Domain + ": " + strings.Join(parts, ",")
 }
 
-// Asking says what Envoy asks about.
-type Asking struct {
+// Actions says what Envoy asks about.
+type Actions struct {
 	From        map[string]Source // where the value of a descriptor key is
 	Domain      string            // the only one; empty: all that rules have
 	Descriptors [][]string        // keys of each descriptor; none: one for each rule, as `keyward envoy-config` makes them
 }
 
-// Questions are the descriptors that Envoy makes for rules. The warnings name the rules that none of them can reach, and
+// Templates are the descriptors that Envoy makes for rules. The warnings name the rules that none of them can reach, and
 // those that every request is taken to be about.
-func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string) {
-	add := func(q Question) {
-		if !slices.ContainsFunc(qs, func(have Question) bool { return have.String() == q.String() }) {
+func (a Actions) Templates(rules *config.Rules) (qs []DescriptorTemplate, warnings []string) {
+	add := func(q DescriptorTemplate) {
+		if !slices.ContainsFunc(qs, func(have DescriptorTemplate) bool { return have.String() == q.String() }) {
 			qs = append(qs, q)
 		}
 	}
@@ -45,7 +45,7 @@ func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string
 			continue
 		}
 		for _, keys := range a.Descriptors {
-			q := Question{Domain: domain, keys: keys}
+			q := DescriptorTemplate{Domain: domain, keys: keys}
 			for _, k := range keys {
 				q.sources = append(q.sources, a.source(k))
 			}
@@ -70,13 +70,15 @@ func (a Asking) Questions(rules *config.Rules) (qs []Question, warnings []string
 	}
 	// Envoy has one filter a domain, which asks about all descriptors at once.
 	order := rules.Domains()
-	slices.SortStableFunc(qs, func(a, b Question) int { return slices.Index(order, a.Domain) - slices.Index(order, b.Domain) })
+	slices.SortStableFunc(qs, func(a, b DescriptorTemplate) int {
+		return slices.Index(order, a.Domain) - slices.Index(order, b.Domain)
+	})
 	return qs, warnings
 }
 
 // forRule takes a rule's levels as the entries of a descriptor. taken names the values that every request is taken to
 // have; a generic_key is a constant in Envoy's own configuration.
-func (a Asking) forRule(r *config.Rule) (q Question, taken []string, err error) {
+func (a Actions) forRule(r *config.RuleSpec) (q DescriptorTemplate, taken []string, err error) {
 	q.Domain = r.Domain
 	for _, l := range r.Levels {
 		s := a.source(l.Key)
@@ -96,7 +98,7 @@ func (a Asking) forRule(r *config.Rule) (q Question, taken []string, err error) 
 }
 
 // source is where a key's value is: what was said, else what Envoy itself calls so.
-func (a Asking) source(key string) Source {
+func (a Actions) source(key string) Source {
 	if s, ok := a.From[key]; ok {
 		return s
 	}
@@ -109,7 +111,7 @@ func (a Asking) source(key string) Source {
 }
 
 // Check finds descriptors whose keys have no source, and sources that no question uses.
-func (a Asking) Check(questions []Question) []error {
+func (a Actions) Check(questions []DescriptorTemplate) []error {
 	var faults []error
 	used := map[string]bool{}
 	for _, q := range questions {

@@ -72,7 +72,7 @@ func (c *counters) take(s *limit.State, q *owner.Request) owner.Result {
 type Side struct {
 	Name      string // for people
 	Rules     *config.Rules
-	Questions []Question
+	Templates []DescriptorTemplate
 	Stop      bool         // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	Switches  rls.Switches // SHADOW_MODE and QUOTA_MODE
 }
@@ -85,7 +85,7 @@ type run struct {
 	service  *rls.Service
 	asks     []ask
 	refused  []bool // of the log's requests
-	rules    map[*config.Rule]*ruleCount
+	rules    map[*config.RuleSpec]*ruleCount
 	keys     map[owner.Key]*keyCount
 	entries  []config.Entry
 	match    config.Match
@@ -107,11 +107,11 @@ func newRun(log *Log, side Side) *run {
 	r := &run{
 		Side: side, log: log, refused: make([]bool, len(log.requests)),
 		counters: counters{states: map[owner.Key]*limit.State{}},
-		rules:    map[*config.Rule]*ruleCount{}, keys: map[owner.Key]*keyCount{},
+		rules:    map[*config.RuleSpec]*ruleCount{}, keys: map[owner.Key]*keyCount{},
 	}
 	r.service = rls.New(rls.Options{Decider: &r.counters, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry(), Stop: side.Stop})
 	r.service.SetRules(side.Rules, side.Switches)
-	for _, q := range side.Questions {
+	for _, q := range side.Templates {
 		d := descriptor{keys: q.keys, values: make([]string, len(q.keys))}
 		for i, s := range q.sources {
 			d.columns = append(d.columns, slices.Index(log.columns, s.text))

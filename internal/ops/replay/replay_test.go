@@ -35,17 +35,17 @@ func from(t testing.TB, pairs ...string) map[string]Source {
 	return m
 }
 
-func side(t testing.TB, yaml string, a Asking) Side {
+func side(t testing.TB, yaml string, a Actions) Side {
 	t.Helper()
 	rules := load(t, yaml)
-	qs, warnings := a.Questions(rules)
+	qs, warnings := a.Templates(rules)
 	if len(warnings) > 0 {
 		t.Fatal(warnings)
 	}
-	return Side{Name: "rules", Rules: rules, Questions: qs}
+	return Side{Name: "rules", Rules: rules, Templates: qs}
 }
 
-func read(t testing.TB, text string, qs []Question, r Reader) *Log {
+func read(t testing.TB, text string, qs []DescriptorTemplate, r Reader) *Log {
 	t.Helper()
 	l, err := r.Read([]io.Reader{strings.NewReader(text)}, qs, nil)
 	if err != nil {
@@ -108,8 +108,8 @@ func TestRefusedIsWhatCountingSays(t *testing.T) {
 	}
 	mixed := slices.Clone(hits)
 	rand.New(rand.NewPCG(2, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
-	s := side(t, perMinute, Asking{From: from(t, "api_key", "header:X-API-Key")})
-	log := read(t, lines(mixed), s.Questions, Reader{})
+	s := side(t, perMinute, Actions{From: from(t, "api_key", "header:X-API-Key")})
+	log := read(t, lines(mixed), s.Templates, Reader{})
 	rep := Run(log, s, nil, 10, nil)
 	if rep.New.Refused != total || rep.New.PerRule[0].Over != total || rep.New.PerRule[0].Asked != len(hits) || rep.New.PerRule[0].Keys != len(perKey) {
 		t.Errorf("%+v, want %d refused", rep.New, total)
@@ -158,7 +158,7 @@ descriptors:
 
 // Descriptors whose values are missing are left out, shadow rules refuse nobody, and a rule that is replaced does not count.
 func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
-	s := side(t, tiers, Asking{From: from(t, "api_key", "query:key", "plan", "field:auth.plan")})
+	s := side(t, tiers, Actions{From: from(t, "api_key", "query:key", "plan", "field:auth.plan")})
 	var b strings.Builder
 	line := func(plan, path, address string) {
 		fmt.Fprintf(&b, `{"start_time":"2026-11-01T10:00:00Z","path":%q,"downstream_remote_address":%q,"auth":{"plan":%s}}`+"\n", path, address, plan)
@@ -172,7 +172,7 @@ func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 	for range 4 {
 		line("null", "/a?key=", "10.0.0.3:999")
 	}
-	rep := Run(read(t, b.String(), s.Questions, Reader{}), s, nil, 10, nil)
+	rep := Run(read(t, b.String(), s.Templates, Reader{}), s, nil, 10, nil)
 	got := fmt.Sprint(rep.New.Refused)
 	for _, r := range rep.New.PerRule {
 		got += fmt.Sprintf("; %s %d/%d", r.Rule, r.Over, r.Asked)
@@ -187,10 +187,10 @@ func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 }
 
 func TestOldAgainstNew(t *testing.T) {
-	a := Asking{From: from(t, "api_key", "header:x-api-key")}
+	a := Actions{From: from(t, "api_key", "header:x-api-key")}
 	fewer, more := side(t, strings.Replace(perMinute, "20", "10", 1), a), side(t, perMinute, a)
 	hits := randomHits(5, 600)
-	rep := Run(read(t, lines(hits), fewer.Questions, Reader{}), fewer, &more, 10, nil)
+	rep := Run(read(t, lines(hits), fewer.Templates, Reader{}), fewer, &more, 10, nil)
 	if rep.OnlyOld != 0 || rep.OnlyNew == 0 || rep.New.Refused-rep.Old.Refused != rep.OnlyNew {
 		t.Errorf("new refuses %d, old %d; %d by new only, %d by old only", rep.New.Refused, rep.Old.Refused, rep.OnlyNew, rep.OnlyOld)
 	}
@@ -206,7 +206,7 @@ descriptors:
 
 // With stop, a descriptor that is over keeps the others of its request from being charged.
 func TestStopWhenOver(t *testing.T) {
-	s := side(t, overTwo, Asking{From: from(t, "api_key", "header:x-api-key")})
+	s := side(t, overTwo, Actions{From: from(t, "api_key", "header:x-api-key")})
 	var b strings.Builder
 	for i := range 6 {
 		address := "10.0.0.1"
@@ -215,7 +215,7 @@ func TestStopWhenOver(t *testing.T) {
 		}
 		fmt.Fprintf(&b, `{"start_time":"2026-11-01T10:00:0%dZ","x-api-key":"alice","remote_address":%q}`+"\n", i, address)
 	}
-	log := read(t, b.String(), s.Questions, Reader{})
+	log := read(t, b.String(), s.Templates, Reader{})
 	refusals := func(stop bool) []bool {
 		s.Stop = stop
 		r := newRun(log, s)
@@ -236,13 +236,13 @@ func TestTextFormat(t *testing.T) {
 not a line
 `
 	yaml := "domain: edge\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 1}\n  - key: agent\n    rate_limit: {unit: hour, requests_per_unit: 9}\n"
-	s := side(t, yaml, Asking{From: from(t, "user", "query:user", "agent", "header:user-agent")})
-	l := read(t, log, s.Questions, Reader{})
+	s := side(t, yaml, Actions{From: from(t, "user", "query:user", "agent", "header:user-agent")})
+	l := read(t, log, s.Templates, Reader{})
 	rep := Run(l, s, nil, 10, nil)
 	if rep.Requests != 2 || rep.Skipped != 1 || rep.RefusedByLog != 1 || rep.New.Refused != 1 || rep.New.PerRule[1].Asked != 2 {
 		t.Errorf("%+v", rep)
 	}
-	l = read(t, "1446 ann 429\n1446 ann 200\n", s.Questions, Reader{Format: "%START_TIME(%s)% %REQ(USER-AGENT?X-AGENT):20% %RESPONSE_CODE%"})
+	l = read(t, "1446 ann 429\n1446 ann 200\n", s.Templates, Reader{Format: "%START_TIME(%s)% %REQ(USER-AGENT?X-AGENT):20% %RESPONSE_CODE%"})
 	if l.Requests() != 2 || l.Refused != 1 || !slices.Contains(l.texts, "ann") {
 		t.Errorf("%+v", l)
 	}
@@ -313,7 +313,7 @@ func TestHeaderNames(t *testing.T) {
 	} {
 		for _, f := range fields {
 			s := from(t, "k", "header:"+header)["k"]
-			qs := []Question{{Domain: "d", keys: []string{"k"}, sources: []Source{s}}}
+			qs := []DescriptorTemplate{{Domain: "d", keys: []string{"k"}, sources: []Source{s}}}
 			l := read(t, `{"start_time":"2026-11-01T10:00:00Z",`+f+`}`, qs, Reader{})
 			if got := l.texts[l.values[0]]; got != "v" {
 				t.Errorf("%s in %s: %q", header, f, got)
@@ -324,7 +324,7 @@ func TestHeaderNames(t *testing.T) {
 
 // A million requests a few seconds: -bench Replay -benchtime 1000000x gives the time of each.
 func BenchmarkReplay(b *testing.B) {
-	s := side(b, perMinute, Asking{From: from(b, "api_key", "header:x-api-key")})
+	s := side(b, perMinute, Actions{From: from(b, "api_key", "header:x-api-key")})
 	var line bytes.Buffer
 	for i := range b.N {
 		fmt.Fprintf(&line, `{"start_time":%q,"method":"GET","x-envoy-origin-path":"/api/v1/items/%d?page=2","protocol":"HTTP/1.1","response_code":200,"response_flags":"-","bytes_received":0,"bytes_sent":512,"duration":4,"x-forwarded-for":"10.0.0.7","user-agent":"curl/8.5.0","x-request-id":"0a1b2c3d-%d","x-api-key":"key-%d",":authority":"api.example.org","upstream_host":"10.1.2.3:8080"}`+"\n",
@@ -333,7 +333,7 @@ func BenchmarkReplay(b *testing.B) {
 	b.SetBytes(int64(line.Len() / b.N))
 	b.ReportAllocs()
 	b.ResetTimer()
-	log, err := Reader{}.Read([]io.Reader{&line}, s.Questions, nil)
+	log, err := Reader{}.Read([]io.Reader{&line}, s.Templates, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

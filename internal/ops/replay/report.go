@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Report is what a replay found. Fields are only ever added.
-type Report struct {
+// RunReport is what a replay found. Fields are only ever added.
+type RunReport struct {
 	Lines         int       `json:"lines"`
 	Skipped       int       `json:"skipped"`
 	SkippedWhy    string    `json:"skipped_why,omitempty"`
@@ -78,7 +78,7 @@ type ruleCount struct {
 }
 
 type keyCount struct {
-	rule        *config.Rule
+	rule        *config.RuleSpec
 	name        string // known once it was over
 	asked, over int
 }
@@ -170,7 +170,7 @@ const maxBuckets = 1500
 
 // Run replays log through one side, or through the new and the old one, and reports; top is how many keys it names of
 // each. progress may be nil; it is told how many of all requests are done.
-func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *Report {
+func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *RunReport {
 	sides := []Side{newSide}
 	if oldSide != nil {
 		sides = append(sides, *oldSide)
@@ -185,7 +185,7 @@ func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all
 		}
 		runs[i].replay(tell)
 	}
-	rep := &Report{Lines: log.Lines, Skipped: log.Skipped, Requests: len(log.requests), RefusedByLog: log.Refused, New: runs[0].outcome(top)}
+	rep := &RunReport{Lines: log.Lines, Skipped: log.Skipped, Requests: len(log.requests), RefusedByLog: log.Refused, New: runs[0].outcome(top)}
 	if log.Why != nil {
 		rep.SkippedWhy = log.Why.Error()
 	}
@@ -200,7 +200,7 @@ func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all
 }
 
 // buckets divides the time of the log, without the stretches at which there was no request.
-func (rep *Report) buckets(log *Log, refused, old []bool) {
+func (rep *RunReport) buckets(log *Log, refused, old []bool) {
 	width := minute
 	if span := log.requests[len(log.requests)-1].at - log.requests[0].at; span/width >= maxBuckets {
 		width = (span/maxBuckets/minute + 1) * minute
