@@ -28,24 +28,24 @@ const (
 )
 
 // NewLean makes the lean door for s, and for h unless it is nil.
-func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
+func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.InlineServer {
 	d := &lean{service: s, options: o, gate: o.Gate}
 	if s.tracer != nil {
 		d.traces = s.tracer.Headers()
 	}
-	methods := map[string]h2.Method{method: d}
+	methods := map[string]h2.Handler{method: d}
 	if h != nil {
 		h.serve(methods, s.store)
 	}
-	return h2.NewServer(h2.Options{
+	return h2.NewInlineServer(h2.Options{
 		Methods: methods,
 		Headers: d.headers(),
 		Refuse:  o.Gate.Refuse, Served: connguard.Answered,
 		TLS: o.TLS, TLSReason: certs.Reason,
 		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
-		Bounds: h2.Bounds{
-			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, Keep: s.bounds.Message + 1, Unfinished: maxUnfinished,
-			Handshake: handshakeTime, Stall: connguard.StallTime, MessageTime: questionTime,
+		Limits: h2.Limits{
+			Streams: maxStreams, HeaderList: maxHeaders, Message: maxReceive, KeepMessage: s.bounds.Message + 1, Unfinished: maxUnfinished,
+			HandshakeTimeout: handshakeTime, StallTimeout: connguard.StallTime, MessageTimeout: questionTime,
 		},
 		Account: o.Gate.Account(),
 	})
@@ -53,10 +53,10 @@ func (s *Service) NewLean(o GRPCOptions, h *Health) *h2.Server {
 
 // headers are those that a call is read for, and how much of each is kept. What a key is made of may be no longer than
 // Bounds.Value, or the call is over its limit.
-func (d *lean) headers() []h2.Header {
-	hs := []h2.Header{headerKey: {Name: KeyHeader, Max: d.service.bounds.Value}, headerTry: {Name: tryHeader, Max: maxTry}}
+func (d *lean) headers() []h2.KeptHeader {
+	hs := []h2.KeptHeader{headerKey: {Name: KeyHeader, Max: d.service.bounds.Value}, headerTry: {Name: tryHeader, Max: maxTry}}
 	for _, name := range d.traces {
-		hs = append(hs, h2.Header{Name: name, Max: maxTrace})
+		hs = append(hs, h2.KeptHeader{Name: name, Max: maxTrace})
 	}
 	return hs
 }
@@ -70,8 +70,8 @@ const (
 // that stay open. As of a message only what may be used is kept, it is enough for some.
 const maxUnfinished = 8 << 20
 
-// Serve implements h2.Method.
-func (d *lean) Serve(k *h2.Call) {
+// Serve implements h2.Handler.
+func (d *lean) Serve(k *h2.Stream) {
 	s := d.service
 	c := s.NewCall()
 	if err := c.Request.Decode(k.Message(), s.bounds); err != nil {
@@ -96,7 +96,7 @@ func (d *lean) Serve(k *h2.Call) {
 }
 
 // traceHeader is a header for the Tracer, which may keep it.
-func (d *lean) traceHeader(k *h2.Call, name string) string {
+func (d *lean) traceHeader(k *h2.Stream, name string) string {
 	for i, h := range d.traces {
 		if v := k.Header(callHeaders + i); strings.EqualFold(h, name) && len(v) <= maxTrace {
 			return strings.Clone(v)

@@ -14,7 +14,7 @@ import (
 )
 
 // serve adds gRPC's health service to the methods of a lean door. It answers and counts as Register's does.
-func (h *Health) serve(methods map[string]h2.Method, st *stats.Store) {
+func (h *Health) serve(methods map[string]h2.Handler, st *stats.Store) {
 	counted := countedHealth{h.grpc, st}
 	methods[healthpb.Health_Check_FullMethodName] = unary[healthpb.HealthCheckRequest](func(r *healthpb.HealthCheckRequest) (proto.Message, error) {
 		return counted.Check(context.Background(), r)
@@ -28,8 +28,8 @@ func (h *Health) serve(methods map[string]h2.Method, st *stats.Store) {
 // unary is a method of messages that protobuf's own code reads and writes.
 type unary[R any] func(*R) (proto.Message, error)
 
-// Serve implements h2.Method.
-func (f unary[R]) Serve(k *h2.Call) {
+// Serve implements h2.Handler.
+func (f unary[R]) Serve(k *h2.Stream) {
 	var r R
 	if !unmarshal(k, any(&r).(proto.Message)) {
 		return
@@ -43,7 +43,7 @@ func (f unary[R]) Serve(k *h2.Call) {
 }
 
 // unmarshal reads a call's request; false has failed the call.
-func unmarshal(k *h2.Call, r proto.Message) bool {
+func unmarshal(k *h2.Stream, r proto.Message) bool {
 	err := proto.Unmarshal(k.Message(), r)
 	if err != nil {
 		k.Fail(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
@@ -51,7 +51,7 @@ func unmarshal(k *h2.Call, r proto.Message) bool {
 	return err == nil
 }
 
-func fail(k *h2.Call, err error) {
+func fail(k *h2.Stream, err error) {
 	st := status.Convert(err)
 	k.Fail(st.Code(), st.Message())
 }
@@ -68,8 +68,8 @@ func (m encoded) Append(b []byte) []byte {
 // watch tells a client of every change of its health, on a goroutine that lives as long as the call.
 type watch struct{ *Health }
 
-// Serve implements h2.Method.
-func (w watch) Serve(k *h2.Call) {
+// Serve implements h2.Handler.
+func (w watch) Serve(k *h2.Stream) {
 	r := new(healthpb.HealthCheckRequest)
 	if !unmarshal(k, r) {
 		return
@@ -80,7 +80,7 @@ func (w watch) Serve(k *h2.Call) {
 // watching is a call of Watch as the generated code sees it.
 type watching struct {
 	grpc.ServerStream
-	call *h2.Call
+	call *h2.Stream
 }
 
 // Send sends one status.

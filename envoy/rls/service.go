@@ -169,9 +169,9 @@ type Call struct {
 	answers   []owner.Result
 	asked     asked
 	trace     *traced
-	text      []byte   // scratch for names of statistics
-	wire      []byte   // the door's copy of the message
-	lean      *h2.Call // where the lean door answers; nil for other doors
+	text      []byte     // scratch for names of statistics
+	wire      []byte     // the door's copy of the message
+	lean      *h2.Stream // where the lean door answers; nil for other doors
 	took      time.Duration
 }
 

@@ -9,16 +9,16 @@ import (
 
 // In steady state a call must not allocate, whether it is answered on the loop or late, with a client that sends what Envoy does.
 func TestCallsDoNotAllocate(t *testing.T) {
-	calls := make(chan *Call, 1000)
+	calls := make(chan *Stream, 1000)
 	defer close(calls)
 	go func() {
 		for c := range calls {
 			c.Reply(constant{})
 		}
 	}()
-	for name, m := range map[string]Method{"inline": constant{}, "late": method(func(c *Call) { calls <- c })} {
+	for name, m := range map[string]Handler{"inline": constant{}, "late": method(func(c *Stream) { calls <- c })} {
 		t.Run(name, func(t *testing.T) {
-			_, l, _ := start(t, "tcp", Options{Methods: map[string]Method{echo: m}})
+			_, l, _ := start(t, "tcp", Options{Methods: map[string]Handler{echo: m}})
 			c := newRawClient(t, l.Addr().String())
 			c.calls(t, 10_000, 64)
 			for _, flight := range []int{1, 64} {

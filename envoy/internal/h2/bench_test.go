@@ -27,22 +27,22 @@ var question = strings.Repeat("q", 60)
 
 type constant struct{}
 
-func (constant) Serve(c *Call)          { c.Reply(constant{}) }
+func (constant) Serve(c *Stream)        { c.Reply(constant{}) }
 func (constant) Append(b []byte) []byte { return append(b, answer...) }
 
 // servers are what is compared, each run as a process of its own.
 var servers = map[string]func(net.Listener) error{
 	"loop": func(l net.Listener) error {
-		return NewServer(Options{Methods: map[string]Method{echo: constant{}}}).Serve(l)
+		return NewInlineServer(Options{Methods: map[string]Handler{echo: constant{}}}).Serve(l)
 	},
 	"late": func(l net.Listener) error {
-		calls := make(chan *Call, 1000)
+		calls := make(chan *Stream, 1000)
 		go func() {
 			for c := range calls {
 				c.Reply(constant{})
 			}
 		}()
-		return NewServer(Options{Methods: map[string]Method{echo: method(func(c *Call) { calls <- c })}}).Serve(l)
+		return NewInlineServer(Options{Methods: map[string]Handler{echo: method(func(c *Stream) { calls <- c })}}).Serve(l)
 	},
 	"floor":   serveFloor,
 	"grpc-go": serveGRPC,

@@ -83,7 +83,7 @@ func TestStreaming(t *testing.T) {
 
 // What a client gives up must reach the method, and free its place.
 func TestCancelAndDeadline(t *testing.T) {
-	_, l, _ := start(t, "tcp", Options{Bounds: Bounds{Streams: 4}})
+	_, l, _ := start(t, "tcp", Options{Limits: Limits{Streams: 4}})
 	c := client(t, l)
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -122,7 +122,7 @@ func TestNoCallIsLostWhenConnectionsAge(t *testing.T) {
 
 func TestShutdownWaitsForCalls(t *testing.T) {
 	asked, answer := make(chan bool), make(chan bool)
-	s, l, _ := start(t, "tcp", Options{Methods: map[string]Method{late: method(func(c *Call) {
+	s, l, _ := start(t, "tcp", Options{Methods: map[string]Handler{late: method(func(c *Stream) {
 		go func() {
 			asked <- true
 			<-answer

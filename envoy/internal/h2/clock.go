@@ -38,12 +38,12 @@ func (k *clock) start(c *conn) {
 		k.due[i] = never
 	}
 	o := &c.server.o
-	k.due[dueGreeting] = c.now.Add(o.Bounds.Handshake)
+	k.due[dueGreeting] = c.now.Add(o.Limits.HandshakeTimeout)
 	if o.MaxAge > 0 {
 		k.due[dueAge] = c.now.Add(o.MaxAge + jitter(o.MaxAge))
 	}
-	if o.Bounds.Idle > 0 {
-		k.due[dueIdle] = c.now.Add(o.Bounds.Idle)
+	if o.Limits.IdleTimeout > 0 {
+		k.due[dueIdle] = c.now.Add(o.Limits.IdleTimeout)
 	}
 	k.armed = k.due[dueGreeting] // by greet
 }
@@ -52,13 +52,13 @@ func (k *clock) start(c *conn) {
 func (c *conn) plan() {
 	k := &c.clock
 	if c.held > 0 && k.due[dueCalls] == never {
-		k.due[dueCalls] = c.now.Add(c.server.o.Bounds.MessageTime)
+		k.due[dueCalls] = c.now.Add(c.server.o.Limits.MessageTimeout)
 	}
 	switch begun := c.in.w > c.in.r || c.headers.id != 0; {
 	case !begun:
 		k.due[dueStall] = never
 	case c.moved || k.due[dueStall] == never:
-		k.due[dueStall] = time.Now().Add(c.server.o.Bounds.Stall) // c.now may be past: the loop had to write
+		k.due[dueStall] = time.Now().Add(c.server.o.Limits.StallTimeout) // c.now may be past: the loop had to write
 	}
 	if c.wide() && k.due[dueShrink] == never {
 		k.due[dueShrink], k.reads = c.now.Add(quietTime), c.in.reads
@@ -108,7 +108,7 @@ func (c *conn) overdue() error {
 			continue
 		}
 		k.due[what] = never
-		if err := c.meet(what); err != nil {
+		if err := c.runTimer(what); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (c *conn) overdue() error {
 	return nil
 }
 
-func (c *conn) meet(what int) error {
+func (c *conn) runTimer(what int) error {
 	o := &c.server.o
 	switch what {
 	case dueGreeting:
@@ -137,7 +137,7 @@ func (c *conn) meet(what int) error {
 		if c.top == c.leave.top && len(c.streams) == 0 {
 			c.goAway()
 		} else {
-			c.clock.due[dueIdle] = c.now.Add(o.Bounds.Idle)
+			c.clock.due[dueIdle] = c.now.Add(o.Limits.IdleTimeout)
 		}
 		c.leave.top = c.top
 	case dueStall:
@@ -153,12 +153,12 @@ func (c *conn) meet(what int) error {
 
 // sweep ends the calls that have waited for their client for too long.
 func (c *conn) sweep() {
-	patience := c.server.o.Bounds.MessageTime
+	patience := c.server.o.Limits.MessageTimeout
 	next := never
 	for id, k := range c.streams {
-		since := k.began
-		if k.whole {
-			if since = k.since; len(k.rest) == 0 {
+		since := k.receivedAt
+		if k.complete {
+			if since = k.waitingSince; len(k.unsent) == 0 {
 				continue
 			}
 		}
@@ -167,7 +167,7 @@ func (c *conn) sweep() {
 			if due.Before(next) {
 				next = due
 			}
-		case k.whole:
+		case k.complete:
 			c.reset(id, http2.ErrCodeCancel)
 		default:
 			c.server.refuse(TooSlow)
@@ -182,7 +182,7 @@ func (k *clock) hurry(on bool) { k.hurried, k.written = on, time.Time{} }
 
 // beforeWrite sets the write deadline, not for each write, because it costs.
 func (c *conn) beforeWrite() {
-	k, patience := &c.clock, c.server.o.Bounds.WriteTime
+	k, patience := &c.clock, c.server.o.Limits.WriteTimeout
 	if k.hurried {
 		patience = partTime
 	}

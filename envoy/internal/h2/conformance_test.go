@@ -150,7 +150,7 @@ func TestConformance(t *testing.T) {
 	cert, pool := selfSigned(t)
 	for _, way := range []string{"tcp", "unix", "tls"} {
 		t.Run(way, func(t *testing.T) {
-			network, o := way, Options{Bounds: Bounds{Streams: 10, Noise: 200}}
+			network, o := way, Options{Limits: Limits{Streams: 10, ControlFrames: 200}}
 			if way == "tls" {
 				network, o.TLS = "tcp", &tls.Config{Certificates: []tls.Certificate{cert}}
 			}
@@ -189,7 +189,7 @@ func (r row) run(t *testing.T, conn net.Conn) {
 }
 
 func TestPreface(t *testing.T) {
-	_, l, r := start(t, "tcp", Options{Bounds: Bounds{Handshake: 200 * time.Millisecond}})
+	_, l, r := start(t, "tcp", Options{Limits: Limits{HandshakeTimeout: 200 * time.Millisecond}})
 	for _, tt := range []struct{ name, text, want, reason string }{
 		{"3.4: not HTTP/2", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "end", NotHTTP2},
 		{"3.4: half a preface", "PRI * HTTP/2", "end", NotHTTP2},

@@ -19,7 +19,7 @@ import (
 // conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
 // call. All methods are called with mu held unless they say otherwise.
 type conn struct {
-	server *Server
+	server *InlineServer
 	raw    net.Conn // what the listener accepted
 	payer  payer    // raw, if it wants to know what it costs
 	nc     net.Conn // raw, or the TLS on it
@@ -33,9 +33,9 @@ type conn struct {
 	mu sync.Mutex // guards all below
 
 	headers headers
-	streams map[uint32]*Call // calls that are open, by stream
-	top     uint32           // the highest stream that the client has opened
-	cast    cast             // streams that this side has ended before the client
+	streams map[uint32]*Stream // calls that are open, by stream
+	top     uint32             // the highest stream that the client has opened
+	closed  closedStreams      // streams that this side has ended before the client
 
 	greeted   bool  // the client's first SETTINGS have come
 	room      int64 // bytes of data that the client may send still, on all streams
@@ -43,7 +43,7 @@ type conn struct {
 	held      int64 // bytes of calls that are charged
 	noted     int64 // keeps, as far as account has it
 	abandoned int   // calls that the client gave up and whose methods have not answered
-	noise     noise
+	controls  controlBudget
 	served    bool // a call was answered
 	came      int  // whole calls since the last settle
 	brought   int  // what is cheap of the bytes that came since
@@ -53,8 +53,8 @@ type conn struct {
 	leave leave
 }
 
-func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Call{}, room: firstWindow}
+func newConn(s *InlineServer, nc net.Conn) *conn {
+	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Stream{}, room: firstWindow}
 	var ok bool
 	if c.payer, ok = nc.(payer); !ok {
 		c.payer = free{}
@@ -103,8 +103,8 @@ func (c *conn) serve() {
 		return
 	}
 	err := c.loop()
-	if fault := (fault{}); errors.As(err, &fault) {
-		c.sayWhy(fault)
+	if fault := (connError{}); errors.As(err, &fault) {
+		c.sendGoAway(fault)
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *conn) beginGreeting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = time.Now()
-	_ = c.raw.SetDeadline(c.now.Add(c.server.o.Bounds.Handshake))
+	_ = c.raw.SetDeadline(c.now.Add(c.server.o.Limits.HandshakeTimeout))
 	return !c.leave.asked
 }
 
@@ -191,7 +191,7 @@ func (c *conn) loop() error {
 			err = c.batch()
 		}
 		if err == nil {
-			err = c.settle()
+			err = c.finishBatch()
 		}
 		c.mu.Unlock()
 		if err != nil {
@@ -207,12 +207,12 @@ func (c *conn) batch() error {
 	for c.in.whole() {
 		h, err := c.fr.ReadFrameHeader()
 		if err == nil {
-			err = c.turn(h)
+			err = c.awaitTurn(h)
 		}
 		if err == nil {
 			err = c.frame(h)
 		}
-		if err = c.pardon(err); err != nil {
+		if err = c.onStreamError(err); err != nil {
 			return err
 		}
 		c.moved = c.moved || c.headers.id == 0
@@ -228,8 +228,8 @@ func (c *conn) batch() error {
 // costlyBlock is the least part of a header block for which a connection waits for its turn, if it left the lane for a call that came before it.
 const costlyBlock = 512
 
-// turn waits until it is c's turn to go through a frame, if that may be costly.
-func (c *conn) turn(h http2.FrameHeader) error {
+// awaitTurn waits until it is c's turn to go through a frame, if that may be costly.
+func (c *conn) awaitTurn(h http2.FrameHeader) error {
 	if h.Length < costlyBlock || h.Type != http2.FrameHeaders && h.Type != http2.FrameContinuation {
 		return nil
 	}
@@ -239,9 +239,9 @@ func (c *conn) turn(h http2.FrameHeader) error {
 	return c.broken
 }
 
-// settle writes what there is and takes stock, after the loop has changed something.
-func (c *conn) settle() error {
-	if !c.note() {
+// finishBatch writes what there is and takes stock, after the loop has changed something.
+func (c *conn) finishBatch() error {
+	if !c.chargeKept() {
 		if err := c.save(); err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func (c *conn) settle() error {
 		}
 	}
 	if c.leave.done(c) {
-		return fault{code: http2.ErrCodeNo}
+		return connError{code: http2.ErrCodeNo}
 	}
 	c.plan()
 	c.moved = false
@@ -270,16 +270,16 @@ func (c *conn) settle() error {
 // errCut ends a connection without a word: it was said why already, or its client would not read it.
 var errCut = errors.New("cut")
 
-// fault is a reason to end a connection, RFC 9113, 5.4.1.
-type fault struct {
+// connError is a reason to end a connection, RFC 9113, 5.4.1.
+type connError struct {
 	code http2.ErrCode
 	text string
 }
 
-func (f fault) Error() string { return fmt.Sprintf("%s: %s", f.code, f.text) }
+func (f connError) Error() string { return fmt.Sprintf("%s: %s", f.code, f.text) }
 
-// pardon ends the stream that an error is about, if it is about one, and gives back what ends the connection.
-func (c *conn) pardon(err error) error {
+// onStreamError ends the stream that an error is about, if it is about one, and gives back what ends the connection.
+func (c *conn) onStreamError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -288,20 +288,20 @@ func (c *conn) pardon(err error) error {
 	switch {
 	case errors.As(err, &stream):
 		c.reset(stream.StreamID, stream.Code)
-		return c.heard(1)
+		return c.spendControl(1)
 	case errors.As(err, &whole):
-		return fault{http2.ErrCode(whole), fmt.Sprint(c.fr.ErrorDetail())}
+		return connError{http2.ErrCode(whole), fmt.Sprint(c.fr.ErrorDetail())}
 	case errors.Is(err, http2.ErrFrameTooLarge):
-		return fault{http2.ErrCodeFrameSize, "a frame of more than 16384 bytes"}
+		return connError{http2.ErrCodeFrameSize, "a frame of more than 16384 bytes"}
 	case errors.Is(err, io.ErrUnexpectedEOF): // from the Framer: a payload shorter than its fields
-		return fault{http2.ErrCodeFrameSize, "a frame too short for its fields"}
+		return connError{http2.ErrCodeFrameSize, "a frame too short for its fields"}
 	}
 	return err
 }
 
-// sayWhy says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
+// sendGoAway says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
 // is reset, and the reason lost. Not with mu held.
-func (c *conn) sayWhy(f fault) {
+func (c *conn) sendGoAway(f connError) {
 	c.server.o.Log.Debug("rls connection ended", "client", c.raw.RemoteAddr(), "reason", f.Error())
 	c.mu.Lock()
 	if f.code != http2.ErrCodeNo {

@@ -164,8 +164,8 @@ func TestFloods(t *testing.T) {
 // A client that gives up what is being served, again and again, must not have more served at once than it may have open.
 func TestRapidReset(t *testing.T) {
 	var mu sync.Mutex
-	var calls []*Call
-	_, l, r := start(t, "tcp", Options{Bounds: Bounds{Streams: 100}, Methods: map[string]Method{late: method(func(c *Call) {
+	var calls []*Stream
+	_, l, r := start(t, "tcp", Options{Limits: Limits{Streams: 100}, Methods: map[string]Handler{late: method(func(c *Stream) {
 		mu.Lock()
 		defer mu.Unlock()
 		calls = append(calls, c)
@@ -190,7 +190,7 @@ func TestRapidReset(t *testing.T) {
 
 // A client that asks and does not read: what it may leave unread is bounded, and then the time.
 func TestUnreadAnswers(t *testing.T) {
-	_, l, r := start(t, "tcp", Options{Bounds: Bounds{WriteTime: 300 * time.Millisecond}})
+	_, l, r := start(t, "tcp", Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}})
 	watchMemory(t)
 	for name, m := range map[string]string{"inline": echo, "late": late} {
 		block := callBlock(m)
@@ -255,7 +255,7 @@ func TestUnfinishedCalls(t *testing.T) {
 // However many connections there are, each with less than its share, together they hold no more than twice the bound.
 func TestUnfinishedCallsOfManyConnections(t *testing.T) {
 	const bound = 1 << 20
-	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Unfinished: bound}})
+	s, l, r := start(t, "tcp", Options{Limits: Limits{Unfinished: bound}})
 	most := int64(0)
 	for range 64 {
 		conn, f := speak(t, l)
@@ -280,7 +280,7 @@ func TestUnfinishedCallsOfManyConnections(t *testing.T) {
 
 // Of a long message only what may be used is kept; that it is whole, and no longer than it says, is looked after all the same.
 func TestKeep(t *testing.T) {
-	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Keep: 1000, Message: 1 << 20}})
+	s, l, r := start(t, "tcp", Options{Limits: Limits{KeepMessage: 1000, Message: 1 << 20}})
 	c := client(t, l)
 	for n, want := range map[int]int{999: 999, 1000: 1000, 1001: 1000, 100_000: 1000, 1 << 20: 1000} {
 		if out, err := ask(t.Context(), c, echo, strings.Repeat("x", n)); err != nil || len(out) != want {
@@ -310,7 +310,7 @@ func TestKeep(t *testing.T) {
 }
 
 // heldByCalls is what all connections are charged for calls.
-func (s *Server) heldByCalls() (n int64) {
+func (s *InlineServer) heldByCalls() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {
@@ -322,7 +322,7 @@ func (s *Server) heldByCalls() (n int64) {
 }
 
 func TestSlowMessage(t *testing.T) {
-	_, l, r := start(t, "tcp", Options{Bounds: Bounds{MessageTime: 100 * time.Millisecond}})
+	_, l, r := start(t, "tcp", Options{Limits: Limits{MessageTimeout: 100 * time.Millisecond}})
 	conn, _ := speak(t, l)
 	k := &talk{t: t, conn: conn, Framer: http2.NewFramer(conn, conn), dec: hpack.NewDecoder(4096, nil)}
 	k.enc = hpack.NewEncoder(&k.block)
@@ -363,7 +363,7 @@ func sameLines(a, b []string) bool {
 
 // Clients that give no window for what they asked: the answers wait for a time, and are bounded before that.
 func TestTinyWindows(t *testing.T) {
-	_, l, r := start(t, "tcp", Options{Bounds: Bounds{MessageTime: 300 * time.Millisecond}})
+	_, l, r := start(t, "tcp", Options{Limits: Limits{MessageTimeout: 300 * time.Millisecond}})
 	watchMemory(t)
 	for name, size := range map[string]byte{"none": 0, "of one": 1} {
 		block := callBlock(huge)
@@ -395,7 +395,7 @@ func TestTinyWindows(t *testing.T) {
 }
 
 func TestIdleConnectionsGo(t *testing.T) {
-	_, l, _ := start(t, "tcp", Options{Bounds: Bounds{Idle: 100 * time.Millisecond}})
+	_, l, _ := start(t, "tcp", Options{Limits: Limits{IdleTimeout: 100 * time.Millisecond}})
 	conn, f := speak(t, l)
 	k := &talk{t: t, conn: conn, Framer: f}
 	want := []string{"GOAWAY NO_ERROR", "PING ack=false going"}

@@ -11,7 +11,7 @@ import (
 func (c *conn) frame(h http2.FrameHeader) error {
 	n := int(h.Length)
 	if !c.greeted && (h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck)) {
-		return fault{http2.ErrCodeProtocol, "the first frame is no SETTINGS"}
+		return connError{http2.ErrCodeProtocol, "the first frame is no SETTINGS"}
 	}
 	switch h.Type {
 	case http2.FrameData:
@@ -29,10 +29,10 @@ func (c *conn) frame(h http2.FrameHeader) error {
 		}
 		return c.control(f)
 	case http2.FramePushPromise:
-		return fault{http2.ErrCodeProtocol, "PUSH_PROMISE from a client"}
+		return connError{http2.ErrCodeProtocol, "PUSH_PROMISE from a client"}
 	}
 	c.in.take(n) // RFC 9113, 5.5: types that are unknown are ignored
-	return c.heard(1)
+	return c.spendControl(1)
 }
 
 // control takes in a frame that the Framer has read.
@@ -50,12 +50,12 @@ func (c *conn) control(f http2.Frame) error {
 		}
 	case *http2.GoAwayFrame: // the client opens no more streams, and ends the connection when it likes
 	}
-	return c.heard(1)
+	return c.spendControl(1)
 }
 
 func (c *conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		return c.heard(1)
+		return c.spendControl(1)
 	}
 	for i := range f.NumSettings() {
 		if err := c.setting(f.Setting(i)); err != nil {
@@ -67,7 +67,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 		c.clock.due[dueGreeting] = never
 	}
 	c.out = appendHead(c.out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
-	return c.heard(1 + f.NumSettings() + len(c.streams)/64)
+	return c.spendControl(1 + f.NumSettings() + len(c.streams)/64)
 }
 
 func (c *conn) setting(s http2.Setting) error {
@@ -90,22 +90,22 @@ func (c *conn) setting(s http2.Setting) error {
 func (c *conn) ping(f *http2.PingFrame) error {
 	if f.IsAck() {
 		c.pong(f.Data)
-		return c.heard(1)
+		return c.spendControl(1)
 	}
 	c.out = appendHead(c.out, len(f.Data), http2.FramePing, http2.FlagPingAck, 0)
 	c.out = append(c.out, f.Data[:]...)
-	return c.heard(1)
+	return c.spendControl(1)
 }
 
 // rst takes in the end of a stream by the client.
 func (c *conn) rst(id uint32) error {
 	if c.idle(id) {
-		return fault{http2.ErrCodeProtocol, "RST_STREAM of an idle stream"}
+		return connError{http2.ErrCodeProtocol, "RST_STREAM of an idle stream"}
 	}
 	if k := c.streams[id]; k != nil {
 		c.drop(k)
 	}
-	return c.heard(1)
+	return c.spendControl(1)
 }
 
 // idle says that a stream has not been opened.
@@ -119,16 +119,16 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	c.refused(code)
 	c.out = appendReset(c.out, id, code)
 	if !c.idle(id) { // a frame that asks for nothing, such as PRIORITY, may be wrong: the stream may be opened still
-		c.cast.add(id)
+		c.closed.add(id)
 	}
 }
 
 // writeSettings tells the client what it may do.
 func (c *conn) writeSettings() {
 	settings := [...]http2.Setting{
-		{ID: http2.SettingMaxConcurrentStreams, Val: c.server.o.Bounds.Streams},
+		{ID: http2.SettingMaxConcurrentStreams, Val: c.server.o.Limits.Streams},
 		{ID: http2.SettingInitialWindowSize, Val: streamWindow},
-		{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.server.o.Bounds.HeaderList)},
+		{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.server.o.Limits.HeaderList)},
 	}
 	c.out = appendHead(c.out, 6*len(settings), http2.FrameSettings, 0, 0)
 	for _, s := range settings {
@@ -139,24 +139,24 @@ func (c *conn) writeSettings() {
 	c.room = connWindow
 }
 
-// cast are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC
+// closedStreams are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC
 // 9113, 5.1. Of more than fit into it, all streams up to the highest one that was forgotten count as such.
-type cast struct {
-	ids  [64]uint32
-	next int
-	gone uint32
+type closedStreams struct {
+	ids       [64]uint32
+	next      int
+	forgotten uint32
 }
 
-func (s *cast) add(id uint32) {
+func (s *closedStreams) add(id uint32) {
 	if !s.has(id) {
-		s.gone = max(s.gone, s.ids[s.next])
+		s.forgotten = max(s.forgotten, s.ids[s.next])
 		s.ids[s.next] = id
 		s.next = (s.next + 1) % len(s.ids)
 	}
 }
 
-func (s *cast) has(id uint32) bool {
-	if id <= s.gone {
+func (s *closedStreams) has(id uint32) bool {
+	if id <= s.forgotten {
 		return id%2 == 1
 	}
 	for _, other := range s.ids {

@@ -13,7 +13,7 @@ import (
 // converse gives a server one connection on which a client says all that and ends it, and checks that the server ends it,
 // too, and holds nothing of it after that.
 func converse(t *testing.T, say []byte) {
-	s := NewServer(Options{Methods: methods(), Headers: []Header{{Name: "x-a", Max: 100}}, Refuse: func(string) {}, Served: func(net.Conn) {}})
+	s := NewInlineServer(Options{Methods: methods(), Headers: []KeptHeader{{Name: "x-a", Max: 100}}, Refuse: func(string) {}, Served: func(net.Conn) {}})
 	near, far := net.Pipe()
 	s.start(far)
 	var done sync.WaitGroup

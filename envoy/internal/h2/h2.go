@@ -20,8 +20,8 @@ import (
 
 // Options make a Server.
 type Options struct {
-	Methods map[string]Method // by full name, "/pkg.Service/Method"; any other call is UNIMPLEMENTED
-	Headers []Header          // request headers kept for Call.Header; others are skipped
+	Methods map[string]Handler // by full name, "/pkg.Service/Method"; any other call is UNIMPLEMENTED
+	Headers []KeptHeader       // request headers kept for Call.Header; others are skipped
 
 	// Refuse is told of what is refused below the level of a call, by reason; nil: nobody is. The reasons are the constants
 	// of this package and the names of HTTP/2's error codes in lower case. It may be called on any goroutine.
@@ -31,7 +31,7 @@ type Options struct {
 	// accepted; nil: not called.
 	Served func(net.Conn)
 
-	Bounds Bounds
+	Limits Limits
 
 	// Account is charged with what clients make the process keep, in addition to the account of this server, whose limit is
 	// Bounds.Unfinished; nil: that alone.
@@ -47,8 +47,8 @@ type Options struct {
 	Log *slog.Logger // of what is of use to find faults in clients, at debug level; nil: nothing is logged
 }
 
-// Header is a request header that is kept for Call.Header.
-type Header struct {
+// KeptHeader is a request header that is kept for Call.Header.
+type KeptHeader struct {
 	Name string // in lower case
 	Max  int    // bytes of the value; of a longer one Max+1 bytes are kept, so that its reader can tell; 0: Bounds.HeaderList
 }
@@ -63,37 +63,37 @@ const (
 	TooLarge   = "question_resourceexhausted" // a call whose message is too large
 )
 
-// Bounds are what a client may do. A field that is 0 has the default.
-type Bounds struct {
-	Streams       uint32        // calls open on a connection; 4096
-	HeaderList    int           // a call's headers unpacked, with 32 more for each, in bytes; 128 KiB
-	Message       int           // a call's message, in bytes; 16 MiB
-	Keep          int           // what is kept of it, in bytes: the rest is counted and dropped; all
-	Unfinished    int64         // what all connections may make the process keep, in bytes; 18 MiB
-	Fair          int64         // what a connection may make it keep whatever the others do, but not above its part of Unfinished; 128 KiB
-	Output        int           // answers that wait for a client to read, a connection, in bytes; 4 MiB
-	Noise         int           // frames that bring no call further, before the connection ends; 1000, and 100 more a second
-	Handshake     time.Duration // for TLS, preface and settings; 5 s
-	Stall         time.Duration // for a frame, or a header block, to come whole once it has begun; 5 s
-	MessageTime   time.Duration // for a call's message to arrive, and for an answer to be let in by the client's window; 30 s
-	WriteTime     time.Duration // for the client to read; 30 s, told to within a half
-	Idle          time.Duration // without a call, after which a connection is asked to end; 0: never
-	Continuations int           // frames of one header block; 64
+// Limits are what a client may do. A field that is 0 has the default.
+type Limits struct {
+	Streams          uint32        // calls open on a connection; 4096
+	HeaderList       int           // a call's headers unpacked, with 32 more for each, in bytes; 128 KiB
+	Message          int           // a call's message, in bytes; 16 MiB
+	KeepMessage      int           // what is kept of it, in bytes: the rest is counted and dropped; all
+	Unfinished       int64         // what all connections may make the process keep, in bytes; 18 MiB
+	FairShare        int64         // what a connection may make it keep whatever the others do, but not above its part of Unfinished; 128 KiB
+	Output           int           // answers that wait for a client to read, a connection, in bytes; 4 MiB
+	ControlFrames    int           // frames that bring no call further, before the connection ends; 1000, and 100 more a second
+	HandshakeTimeout time.Duration // for TLS, preface and settings; 5 s
+	StallTimeout     time.Duration // for a frame, or a header block, to come whole once it has begun; 5 s
+	MessageTimeout   time.Duration // for a call's message to arrive, and for an answer to be let in by the client's window; 30 s
+	WriteTimeout     time.Duration // for the client to read; 30 s, told to within a half
+	IdleTimeout      time.Duration // without a call, after which a connection is asked to end; 0: never
+	Continuations    int           // frames of one header block; 64
 }
 
-func (b Bounds) orDefault() Bounds {
+func (b Limits) withDefaults() Limits {
 	set(&b.Streams, 1<<12)
 	set(&b.HeaderList, 128<<10)
 	set(&b.Message, 16<<20)
-	set(&b.Keep, b.Message)
+	set(&b.KeepMessage, b.Message)
 	set(&b.Unfinished, 18<<20)
-	set(&b.Fair, 128<<10)
+	set(&b.FairShare, 128<<10)
 	set(&b.Output, 4<<20)
-	set(&b.Noise, 1000)
-	set(&b.Handshake, 5*time.Second)
-	set(&b.Stall, 5*time.Second)
-	set(&b.MessageTime, 30*time.Second)
-	set(&b.WriteTime, 30*time.Second)
+	set(&b.ControlFrames, 1000)
+	set(&b.HandshakeTimeout, 5*time.Second)
+	set(&b.StallTimeout, 5*time.Second)
+	set(&b.MessageTimeout, 30*time.Second)
+	set(&b.WriteTimeout, 30*time.Second)
 	set(&b.Continuations, 64)
 	return b
 }

@@ -35,9 +35,9 @@ func (bytesCodec) Unmarshal(b []byte, v any) error {
 }
 func (bytesCodec) Name() string { return "proto" }
 
-type method func(*Call)
+type method func(*Stream)
 
-func (m method) Serve(c *Call) { m(c) }
+func (m method) Serve(c *Stream) { m(c) }
 
 const (
 	echo  = "/test.Test/Echo"  // answers at once with what it was asked
@@ -49,18 +49,18 @@ const (
 	size  = "/test.Test/Size"  // with the length of the request
 )
 
-func methods() map[string]Method {
-	return map[string]Method{
-		echo: method(func(c *Call) { c.Reply(text(c.Message())) }),
-		late: method(func(c *Call) { go func() { c.Reply(text(c.Message())) }() }),
-		gives: method(func(c *Call) {
+func methods() map[string]Handler {
+	return map[string]Handler{
+		echo: method(func(c *Stream) { c.Reply(text(c.Message())) }),
+		late: method(func(c *Stream) { go func() { c.Reply(text(c.Message())) }() }),
+		gives: method(func(c *Stream) {
 			go func() {
 				<-c.Done()
 				c.Fail(codes.Canceled, "given up")
 			}()
 		}),
-		fails: method(func(c *Call) { c.Fail(codes.FailedPrecondition, string(c.Message())) }),
-		count: method(func(c *Call) {
+		fails: method(func(c *Stream) { c.Fail(codes.FailedPrecondition, string(c.Message())) }),
+		count: method(func(c *Stream) {
 			go func() {
 				for i := range len(c.Message()) {
 					if c.Send(text(fmt.Sprint(i))) != nil {
@@ -70,8 +70,8 @@ func methods() map[string]Method {
 				c.End()
 			}()
 		}),
-		size: method(func(c *Call) { c.Reply(text(fmt.Sprint(len(c.Message())))) }),
-		huge: method(func(c *Call) {
+		size: method(func(c *Stream) { c.Reply(text(fmt.Sprint(len(c.Message())))) }),
+		huge: method(func(c *Stream) {
 			var n int
 			fmt.Sscan(string(c.Message()), &n)
 			c.Reply(text(strings.Repeat("x", n)))
@@ -101,7 +101,7 @@ func (r *refusals) of(reason string) int {
 }
 
 // start serves o on a listener, until the test ends.
-func start(t testing.TB, network string, o Options) (*Server, net.Listener, *refusals) {
+func start(t testing.TB, network string, o Options) (*InlineServer, net.Listener, *refusals) {
 	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
@@ -118,7 +118,7 @@ func start(t testing.TB, network string, o Options) (*Server, net.Listener, *ref
 	if o.Refuse == nil {
 		o.Refuse = r.add
 	}
-	s := NewServer(o)
+	s := NewInlineServer(o)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -190,8 +190,8 @@ func TestManyCallsAtOnce(t *testing.T) {
 }
 
 func TestHeadersAndTimeout(t *testing.T) {
-	o := Options{Headers: []Header{{Name: "x-a"}, {Name: "x-b"}}, Methods: map[string]Method{
-		echo: method(func(c *Call) {
+	o := Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b"}}, Methods: map[string]Handler{
+		echo: method(func(c *Stream) {
 			c.Reply(text(fmt.Sprintf("%q %q %v", c.Header(0), c.Header(1), c.Timeout(time.Now()) > 50*time.Second && c.Timeout(time.Now()) <= time.Minute)))
 		}),
 	}}

@@ -39,7 +39,7 @@ const (
 func (h *headers) init(o *Options) {
 	h.of = o
 	h.dec = hpack.NewDecoder(tableSize, nil)
-	h.dec.SetMaxStringLength(o.Bounds.HeaderList)
+	h.dec.SetMaxStringLength(o.Limits.HeaderList)
 	h.dec.SetEmitFunc(func(f hpack.HeaderField) {
 		if !h.now.add(f, o) {
 			h.dec.SetEmitEnabled(false) // the table is kept up to date all the same
@@ -62,9 +62,9 @@ func (h *headers) unpack(block []byte) (*request, error) {
 		err = h.dec.Close()
 	}
 	if err != nil {
-		return nil, fault{http2.ErrCodeCompression, err.Error()}
+		return nil, connError{http2.ErrCodeCompression, err.Error()}
 	}
-	h.now.judge()
+	h.now.validate()
 	switch {
 	case !leavesTable(block):
 		h.known[0].block, h.known[1].block = h.known[0].block[:0], h.known[1].block[:0]
@@ -151,7 +151,7 @@ func integer(b []byte, bits uint) (int, []byte, bool) {
 // openHeaders takes in HEADERS.
 func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 	if h.StreamID == 0 {
-		return fault{http2.ErrCodeProtocol, "HEADERS of stream 0"}
+		return connError{http2.ErrCodeProtocol, "HEADERS of stream 0"}
 	}
 	if h.Flags.Has(http2.FlagHeadersPadded) {
 		var err error
@@ -161,7 +161,7 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 	}
 	if h.Flags.Has(http2.FlagHeadersPriority) {
 		if len(p) < 5 {
-			return fault{http2.ErrCodeFrameSize, "HEADERS too short for its priority"}
+			return connError{http2.ErrCodeFrameSize, "HEADERS too short for its priority"}
 		}
 		if binary.BigEndian.Uint32(p)&mostWindow == h.StreamID { // the block is to be unpacked all the same
 			c.headers.self = true
@@ -179,9 +179,9 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 // moreHeaders takes in CONTINUATION; the Framer has seen that it belongs where it is.
 func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 	f := &c.headers
-	b := &c.server.o.Bounds
+	b := &c.server.o.Limits
 	if f.parts++; f.parts > b.Continuations || len(f.block)+len(p) > b.HeaderList {
-		return fault{http2.ErrCodeEnhanceYourCalm, "a header block without end"}
+		return connError{http2.ErrCodeEnhanceYourCalm, "a header block without end"}
 	}
 	f.block = append(f.block, p...)
 	if !h.Flags.Has(http2.FlagContinuationEndHeaders) {
@@ -211,20 +211,20 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	if k := c.streams[id]; k != nil {
 		return c.trailers(k, r, ends)
 	}
-	if c.cast.has(id) {
-		return c.heard(1)
+	if c.closed.has(id) {
+		return c.spendControl(1)
 	}
 	switch {
 	case id%2 == 0:
-		return fault{http2.ErrCodeProtocol, "a stream of an even number"}
+		return connError{http2.ErrCodeProtocol, "a stream of an even number"}
 	case id == c.top:
-		return fault{http2.ErrCodeStreamClosed, "HEADERS of a stream that has ended"}
+		return connError{http2.ErrCodeStreamClosed, "HEADERS of a stream that has ended"}
 	case id < c.top:
-		return fault{http2.ErrCodeProtocol, "a stream of a lower number than the last"}
+		return connError{http2.ErrCodeProtocol, "a stream of a lower number than the last"}
 	}
 	c.top = id
 	if c.leave.beyond(id) {
-		return c.heard(1) // the client has been told, and asks again elsewhere
+		return c.spendControl(1) // the client has been told, and asks again elsewhere
 	}
 	if self {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
@@ -233,9 +233,9 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 }
 
 // trailers end a message.
-func (c *conn) trailers(k *Call, r *request, ends bool) error {
+func (c *conn) trailers(k *Stream, r *request, ends bool) error {
 	switch {
-	case k.whole:
+	case k.complete:
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeStreamClosed}
 	case !ends || r.badTrailers:
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
@@ -245,27 +245,27 @@ func (c *conn) trailers(k *Call, r *request, ends bool) error {
 
 // open begins a call.
 func (c *conn) open(id uint32, r *request, ends bool) error {
-	v := &r.verdict
+	v := &r.rejection
 	if v.reset != 0 {
 		return http2.StreamError{StreamID: id, Code: v.reset}
 	}
 	if ends && r.length > 0 { // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	if len(c.streams)+c.abandoned >= int(c.server.o.Bounds.Streams) && (v.http == 0 || v.late) {
+	if len(c.streams)+c.abandoned >= int(c.server.o.Limits.Streams) && (v.http == 0 || v.countsAsCall) {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
 	if v.http != 0 {
-		c.appendFailure(id, v.http, v.code, v.message, v.more)
+		c.appendFailure(id, v.http, v.code, v.message, v.extraFields)
 		if !ends {
 			c.out = appendReset(c.out, id, http2.ErrCodeNo)
-			c.cast.add(id)
+			c.closed.add(id)
 		}
-		return c.heard(1)
+		return c.spendControl(1)
 	}
 	k := c.newCall(id)
-	k.method, k.timeout, k.length = r.serve, r.timeout, r.length
-	k.kept = r.kept
+	k.handler, k.timeout, k.length = r.handler, r.timeout, r.length
+	k.headerBytes = r.kept
 	copy(k.headers, r.values)
 	c.streams[id] = k
 	c.width = max(c.width, len(c.streams))

@@ -19,7 +19,7 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 	}
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		o := &Options{Headers: []Header{{Name: "x-a"}, {Name: "x-b"}}, Bounds: Bounds{}.orDefault()}
+		o := &Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b"}}, Limits: Limits{}.withDefaults()}
 		var h headers
 		h.init(o)
 		plain := hpack.NewDecoder(tableSize, nil)
@@ -41,7 +41,7 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 			}
 			want := make([]string, 2)
 			for _, f := range list {
-				if i := slices.Index(o.Headers, Header{Name: f.Name}); i >= 0 && want[i] == "" {
+				if i := slices.Index(o.Headers, KeptHeader{Name: f.Name}); i >= 0 && want[i] == "" {
 					want[i] = f.Value
 				}
 			}
@@ -55,7 +55,7 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 // BenchmarkUnpack is the header block of a call by Envoy: the same each time, and with a key that is another each time, which
 // Envoy puts into the table.
 func BenchmarkUnpack(b *testing.B) {
-	o := &Options{Headers: []Header{{Name: "x-keyward-key"}}, Bounds: Bounds{}.orDefault(), Methods: map[string]Method{echo: constant{}}}
+	o := &Options{Headers: []KeptHeader{{Name: "x-keyward-key"}}, Limits: Limits{}.withDefaults(), Methods: map[string]Handler{echo: constant{}}}
 	for _, way := range []string{"same", "another key"} {
 		b.Run(way, func(b *testing.B) {
 			var h headers

@@ -14,8 +14,8 @@ func (c *conn) keeps() int64 {
 	return c.held + int64(len(c.in.buf)-smallInput+cap(c.headers.block)+cap(c.out)+cap(c.spare)+c.inFlight+openSize*c.width)
 }
 
-// note charges what has changed of that. It reports whether the connection may stay.
-func (c *conn) note() bool {
+// chargeKept charges what has changed of that. It reports whether the connection may stay.
+func (c *conn) chargeKept() bool {
 	n := c.keeps()
 	if n == c.noted {
 		return true
@@ -34,7 +34,7 @@ func (c *conn) save() error {
 	if err != nil {
 		return err
 	}
-	if c.shrink(); !c.note() {
+	if c.shrink(); !c.chargeKept() {
 		c.server.refuse(Unfinished)
 		return errCut
 	}
@@ -57,7 +57,7 @@ func (c *conn) shrink() {
 		c.headers.block = nil
 	}
 	if c.width > fewOpen && len(c.streams) < c.width/2 {
-		streams := make(map[uint32]*Call, len(c.streams))
+		streams := make(map[uint32]*Stream, len(c.streams))
 		for id, k := range c.streams {
 			streams[id] = k
 		}
@@ -66,10 +66,10 @@ func (c *conn) shrink() {
 }
 
 // charge sets what a call is charged: as long as its client has to send or to read something, or may have it stay open.
-func (c *conn) charge(k *Call) {
+func (c *conn) charge(k *Stream) {
 	n := 0
-	if !k.whole || len(k.rest) > 0 || k.streams {
-		if n = callSize + k.kept + cap(k.message) + cap(k.rest); k.streams {
+	if !k.complete || len(k.unsent) > 0 || k.streams {
+		if n = callSize + k.headerBytes + cap(k.message) + cap(k.unsent); k.streams {
 			n += streamSize
 		}
 	}
@@ -78,7 +78,7 @@ func (c *conn) charge(k *Call) {
 }
 
 // release takes back what a call is charged.
-func (c *conn) release(k *Call) {
+func (c *conn) release(k *Stream) {
 	c.held -= int64(k.charged)
 	k.charged = 0
 }

@@ -58,7 +58,7 @@ func heardPing(t *testing.T, f *http2.Framer) bool {
 
 // What a call keeps of its headers is charged with its length, and no more than Header.Max is kept of each.
 func TestHeadersAreCharged(t *testing.T) {
-	s, l, _ := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}, {Name: "x-b", Max: 16}}})
+	s, l, _ := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b", Max: 16}}})
 	conn, f := speak(t, l)
 	base := func() int64 { heardPing(t, f); return s.heldByCalls() }
 	for i, tt := range []struct{ a, b int }{{0, 0}, {1000, 0}, {100_000, 0}, {0, 16}, {0, 17}, {0, 60_000}, {50_000, 50_000}} {
@@ -78,7 +78,7 @@ func TestHeadersAreCharged(t *testing.T) {
 
 // Calls without an end and with long headers end the connection before they take much memory.
 func TestCallsWithLongHeaders(t *testing.T) {
-	_, l, r := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}}, Bounds: Bounds{Unfinished: 8 << 20}})
+	_, l, r := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}}, Limits: Limits{Unfinished: 8 << 20}})
 	watchMemory(t)
 	block := keyed(echo, 126_000)
 	attack(t, l, true, 400<<20, func(i int) []byte { return blockFrames(uint32(2*i+1), 0, block) })
@@ -89,8 +89,8 @@ func TestCallsWithLongHeaders(t *testing.T) {
 
 // Calls that are whole and stay open because their answer has no end count, too.
 func TestStreamsAreCharged(t *testing.T) {
-	s, l, r := start(t, "tcp", Options{Headers: []Header{{Name: "x-a"}}, Bounds: Bounds{Unfinished: 4 << 20}, Methods: map[string]Method{
-		echo: method(func(k *Call) {
+	s, l, r := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}}, Limits: Limits{Unfinished: 4 << 20}, Methods: map[string]Handler{
+		echo: method(func(k *Stream) {
 			go func() {
 				_ = k.Send(text("first"))
 				<-k.Done()
@@ -131,7 +131,7 @@ func TestStalled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, l, r := start(t, "tcp", Options{Bounds: Bounds{Stall: patience}})
+			s, l, r := start(t, "tcp", Options{Limits: Limits{StallTimeout: patience}})
 			conn, f := speak(t, l)
 			var ended atomic.Bool
 			go func() {
@@ -160,7 +160,7 @@ func TestStalled(t *testing.T) {
 // Many connections that stop in the middle of a header block keep a bounded lot between them.
 func TestBlocksWithoutEnd(t *testing.T) {
 	const bound = 2 << 20
-	s, l, r := start(t, "tcp", Options{Bounds: Bounds{Unfinished: bound, Stall: time.Second}})
+	s, l, r := start(t, "tcp", Options{Limits: Limits{Unfinished: bound, StallTimeout: time.Second}})
 	block := bytes.Repeat([]byte("\x00\x01a\x00"), 4000)
 	say := append(append([]byte{}, settingsFrame...), append(appendHead(nil, len(block), http2.FrameHeaders, 0, 1), block...)...)
 	for range 4 {
@@ -215,12 +215,12 @@ func TestFullAccountKeepsBuffersSmall(t *testing.T) {
 // A list that unpacks to much is not kept after its call.
 func TestLargeListsAreForgotten(t *testing.T) {
 	var h headers
-	h.init(&Options{Bounds: Bounds{}.orDefault()})
+	h.init(&Options{Limits: Limits{}.withDefaults()})
 	if _, err := h.unpack(append(callBlock(echo), literal("x-bin", strings.Repeat("!", 100_000))...)); err != nil {
 		t.Fatal(err)
 	}
-	if h.forget(); h.now.fault != "" || h.now.verdict.message != "" {
-		t.Errorf("%d bytes are kept", len(h.now.fault)+len(h.now.verdict.message))
+	if h.forget(); h.now.invalid != "" || h.now.rejection.message != "" {
+		t.Errorf("%d bytes are kept", len(h.now.invalid)+len(h.now.rejection.message))
 	}
 	enc, list := hpack.NewEncoder(new(bytes.Buffer)), hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 4000)}
 	_ = enc.WriteField(list)
@@ -239,7 +239,7 @@ func TestOverlongIntegers(t *testing.T) {
 		b := append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, n)...) // a field named by place 15, not put into the table
 		b = append(b, 0, 1, 'v', 0x40, 1, 'n', 1, 'v')              // and one that is
 		h := headers{}
-		h.init(&Options{Bounds: Bounds{}.orDefault()})
+		h.init(&Options{Limits: Limits{}.withDefaults()})
 		if _, err := h.unpack(b); err != nil {
 			t.Fatal(n, err)
 		}

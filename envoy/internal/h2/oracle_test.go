@@ -342,7 +342,7 @@ func oracleAnswer(r *http.Request, in string) (out []string, status int) {
 
 // compare sends bytes to both, and returns how many of them were compared. It runs in a bubble of synctest.
 func compare(t *testing.T, all []byte) (at int) {
-	s := NewServer(Options{Methods: methods(), Bounds: Bounds{Streams: oracleStreams, Noise: 1 << 20}})
+	s := NewInlineServer(Options{Methods: methods(), Limits: Limits{Streams: oracleStreams, ControlFrames: 1 << 20}})
 	ours, oracle := newPeer(s.start), newPeer(serveOracle)
 	defer func() {
 		ours.conn.Close()

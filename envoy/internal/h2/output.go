@@ -23,15 +23,15 @@ type output struct {
 	broken   error         // why nothing can be written any more
 	late     chan struct{} // wakes the goroutine that writes late answers; nil: there is none
 	table    table
-	window   int64   // bytes of data that the client takes still, on all streams
-	first    int64   // the same, of a stream that opens
-	maxFrame int64   // the largest payload that the client takes
-	queue    []*Call // those that wait for window alone, not for their own
-	waiting  int     // bytes of answers that wait for windows
+	window   int64     // bytes of data that the client takes still, on all streams
+	first    int64     // the same, of a stream that opens
+	maxFrame int64     // the largest payload that the client takes
+	queue    []*Stream // those that wait for window alone, not for their own
+	waiting  int       // bytes of answers that wait for windows
 }
 
 // startLocked sends the headers of an answer.
-func (k *Call) startLocked() {
+func (k *Stream) startLocked() {
 	if !k.started {
 		k.started = true
 		k.conn.appendHeaders(k.id)
@@ -41,7 +41,7 @@ func (k *Call) startLocked() {
 const prefix = 5 // bytes before a message: whether it is compressed, and its length
 
 // sendLocked sends a message, as far as there is window.
-func (k *Call) sendLocked(m Message) {
+func (k *Stream) sendLocked(m Message) {
 	k.startLocked()
 	c := k.conn
 	at := len(c.out) + frameHead
@@ -49,20 +49,20 @@ func (k *Call) sendLocked(m Message) {
 	c.out = m.Append(c.out)
 	n := len(c.out) - at
 	binary.BigEndian.PutUint32(c.out[at+1:], uint32(n-prefix))
-	if len(k.rest) == 0 && int64(n) <= min(k.window, c.window, c.maxFrame) {
+	if len(k.unsent) == 0 && int64(n) <= min(k.sendWindow, c.window, c.maxFrame) {
 		putHead(c.out[at-frameHead:], n, http2.FrameData, 0, k.id)
-		k.window -= int64(n)
+		k.sendWindow -= int64(n)
 		c.window -= int64(n)
 		c.unread()
 		return
 	}
-	k.rest = append(k.rest, c.out[at:]...)
+	k.unsent = append(k.unsent, c.out[at:]...)
 	c.out = c.out[:at-frameHead]
 	c.waiting += n
-	k.since = time.Now()
+	k.waitingSince = time.Now()
 	c.push(k)
-	if c.waiting > c.server.o.Bounds.Output {
-		c.doom(http2.ErrCodeEnhanceYourCalm, "the answers that wait for windows are too many")
+	if c.waiting > c.server.o.Limits.Output {
+		c.abort(http2.ErrCodeEnhanceYourCalm, "the answers that wait for windows are too many")
 	}
 }
 
@@ -70,8 +70,8 @@ func (k *Call) sendLocked(m Message) {
 func (c *conn) unread() {
 	switch {
 	case !c.writing || c.busy || len(c.out) < flushSize:
-	case len(c.out) > c.server.o.Bounds.Output:
-		c.doom(http2.ErrCodeEnhanceYourCalm, "the answers that are not read are too many")
+	case len(c.out) > c.server.o.Limits.Output:
+		c.abort(http2.ErrCodeEnhanceYourCalm, "the answers that are not read are too many")
 	default:
 		c.poke() // the loop charges them
 	}
@@ -80,24 +80,24 @@ func (c *conn) unread() {
 var zeros [frameHead + prefix]byte
 
 // endLocked ends an answer, now or after what waits of it: well, or with the fields of a status.
-func (k *Call) endLocked(status []byte) {
-	k.last, k.ends, k.failed = status, true, status != nil
-	if len(k.rest) == 0 {
-		k.sayEnd()
+func (k *Stream) endLocked(status []byte) {
+	k.trailers, k.ending, k.failed = status, true, status != nil
+	if len(k.unsent) == 0 {
+		k.writeEnd()
 	}
 }
 
-// sayEnd ends the answer on the wire.
-func (k *Call) sayEnd() {
-	if k.last == nil {
+// writeEnd ends the answer on the wire.
+func (k *Stream) writeEnd() {
+	if k.trailers == nil {
 		k.conn.appendOK(k.id)
 	} else {
-		k.conn.appendTrailers(k.id, k.last)
+		k.conn.appendTrailers(k.id, k.trailers)
 	}
 }
 
 // failLocked ends an answer with a status.
-func (k *Call) failLocked(code codes.Code, message string) {
+func (k *Stream) failLocked(code codes.Code, message string) {
 	if k.started {
 		k.endLocked(appendStatus(nil, code, message))
 		return
@@ -107,34 +107,34 @@ func (k *Call) failLocked(code codes.Code, message string) {
 }
 
 // push sends of what waits of an answer what the windows allow.
-func (c *conn) push(k *Call) {
-	for len(k.rest) > 0 {
-		n := int(min(int64(len(k.rest)), k.window, c.window, c.maxFrame))
+func (c *conn) push(k *Stream) {
+	for len(k.unsent) > 0 {
+		n := int(min(int64(len(k.unsent)), k.sendWindow, c.window, c.maxFrame))
 		if n <= 0 {
 			break
 		}
 		c.out = appendHead(c.out, n, http2.FrameData, 0, k.id)
-		c.out = append(c.out, k.rest[:n]...)
-		k.rest = k.rest[n:]
-		k.window -= int64(n)
+		c.out = append(c.out, k.unsent[:n]...)
+		k.unsent = k.unsent[n:]
+		k.sendWindow -= int64(n)
 		c.window -= int64(n)
 		c.waiting -= n
-		k.since = c.now
+		k.waitingSince = c.now
 	}
 	switch {
-	case len(k.rest) > 0:
+	case len(k.unsent) > 0:
 		c.charge(k)
-		if k.window > 0 && !k.waits {
-			k.waits = true
+		if k.sendWindow > 0 && !k.queued {
+			k.queued = true
 			c.queue = append(c.queue, k)
 		}
 		return
-	case k.ends:
-		k.sayEnd()
+	case k.ending:
+		k.writeEnd()
 	}
-	k.rest = nil
+	k.unsent = nil
 	c.charge(k)
-	if k.ends && !k.serving {
+	if k.ending && !k.serving {
 		c.finish(k)
 	}
 }
@@ -145,7 +145,7 @@ func (c *conn) pump() {
 		k := c.queue[0]
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
-		k.waits = false
+		k.queued = false
 		c.push(k)
 	}
 	if len(c.queue) == 0 {
@@ -154,12 +154,12 @@ func (c *conn) pump() {
 }
 
 // dequeue forgets that an answer waits.
-func (c *conn) dequeue(k *Call) {
-	c.waiting -= len(k.rest)
-	k.rest = nil
-	if k.waits {
-		k.waits = false
-		c.queue = slices.DeleteFunc(c.queue, func(other *Call) bool { return other == k })
+func (c *conn) dequeue(k *Stream) {
+	c.waiting -= len(k.unsent)
+	k.unsent = nil
+	if k.queued {
+		k.queued = false
+		c.queue = slices.DeleteFunc(c.queue, func(other *Stream) bool { return other == k })
 	}
 }
 
@@ -233,10 +233,10 @@ func (c *conn) setFirst(n int64) error {
 	more := n - c.first
 	c.first = n
 	for _, k := range c.streams {
-		if k.window += more; k.window > mostWindow {
-			return fault{http2.ErrCodeFlowControl, "a stream's window is too large"}
+		if k.sendWindow += more; k.sendWindow > mostWindow {
+			return connError{http2.ErrCodeFlowControl, "a stream's window is too large"}
 		}
-		if more > 0 && len(k.rest) > 0 {
+		if more > 0 && len(k.unsent) > 0 {
 			c.push(k)
 		}
 	}
@@ -246,32 +246,32 @@ func (c *conn) setFirst(n int64) error {
 // windowUpdate takes in that the client takes more.
 func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
 	if len(p) != 4 {
-		return fault{http2.ErrCodeFrameSize, "a WINDOW_UPDATE that is not of 4 bytes"}
+		return connError{http2.ErrCodeFrameSize, "a WINDOW_UPDATE that is not of 4 bytes"}
 	}
 	more := int64(binary.BigEndian.Uint32(p) & mostWindow)
 	if h.StreamID == 0 {
 		if c.window += more; more == 0 {
-			return fault{http2.ErrCodeProtocol, "a WINDOW_UPDATE by nothing"}
+			return connError{http2.ErrCodeProtocol, "a WINDOW_UPDATE by nothing"}
 		} else if c.window > mostWindow {
-			return fault{http2.ErrCodeFlowControl, "the connection's window is too large"}
+			return connError{http2.ErrCodeFlowControl, "the connection's window is too large"}
 		}
 		c.pump()
-		return c.heard(1)
+		return c.spendControl(1)
 	}
 	k := c.streams[h.StreamID]
 	switch {
 	case k == nil && c.idle(h.StreamID):
-		return fault{http2.ErrCodeProtocol, "WINDOW_UPDATE of an idle stream"}
-	case more == 0 && (k != nil || !c.cast.has(h.StreamID)):
+		return connError{http2.ErrCodeProtocol, "WINDOW_UPDATE of an idle stream"}
+	case more == 0 && (k != nil || !c.closed.has(h.StreamID)):
 		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeProtocol}
 	case k == nil:
-		return c.heard(1) // it has ended
+		return c.spendControl(1) // it has ended
 	}
-	if k.window += more; k.window > mostWindow {
+	if k.sendWindow += more; k.sendWindow > mostWindow {
 		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeFlowControl}
 	}
-	if len(k.rest) > 0 {
+	if len(k.unsent) > 0 {
 		c.push(k)
 	}
-	return c.heard(1)
+	return c.spendControl(1)
 }

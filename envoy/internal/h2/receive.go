@@ -14,10 +14,10 @@ import (
 func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	id, size := h.StreamID, int64(len(p))
 	if id == 0 {
-		return fault{http2.ErrCodeProtocol, "DATA of stream 0"}
+		return connError{http2.ErrCodeProtocol, "DATA of stream 0"}
 	}
 	if c.room -= size; c.room < 0 {
-		return fault{http2.ErrCodeFlowControl, "more DATA than the connection's window"}
+		return connError{http2.ErrCodeFlowControl, "more DATA than the connection's window"}
 	}
 	if c.room < connWindow/2 {
 		c.out = appendWindow(c.out, 0, connWindow-c.room)
@@ -32,13 +32,13 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	k := c.streams[id]
 	switch {
 	case k == nil && c.idle(id):
-		return fault{http2.ErrCodeProtocol, "DATA of an idle stream"}
-	case k == nil && (c.cast.has(id) || c.leave.beyond(id)):
-		return c.heard(1)
-	case k == nil || k.whole:
+		return connError{http2.ErrCodeProtocol, "DATA of an idle stream"}
+	case k == nil && (c.closed.has(id) || c.leave.beyond(id)):
+		return c.spendControl(1)
+	case k == nil || k.complete:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	}
-	if k.credit -= size; k.credit < 0 {
+	if k.recvWindow -= size; k.recvWindow < 0 {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeFlowControl}
 	}
 	c.brought += len(p) * 3 / 4 // data is copied, and little else
@@ -46,24 +46,24 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 }
 
 // part takes in a part of a message, maybe its end.
-func (c *conn) part(k *Call, p []byte, ends bool) error {
-	k.read += int64(len(p))
-	k.whole = ends
+func (c *conn) part(k *Stream, p []byte, ends bool) error {
+	k.received += int64(len(p))
+	k.complete = ends
 	switch {
-	case k.length >= 0 && k.read > k.length: // RFC 9113, 8.1.1
+	case k.length >= 0 && k.received > k.length: // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	case !c.collect(k, p):
-		return c.heard(1)
+		return c.spendControl(1)
 	case ends:
 		return c.finishRequest(k)
 	}
-	if k.credit < streamWindow/2 {
-		c.out = appendWindow(c.out, k.id, streamWindow-k.credit)
-		k.credit = streamWindow
+	if k.recvWindow < streamWindow/2 {
+		c.out = appendWindow(c.out, k.id, streamWindow-k.recvWindow)
+		k.recvWindow = streamWindow
 	}
 	c.charge(k)
 	if len(p) < smallData {
-		return c.heard(1)
+		return c.spendControl(1)
 	}
 	return nil
 }
@@ -74,29 +74,29 @@ const smallData = 16
 // unpad takes the padding off a payload, RFC 9113, 6.1.
 func unpad(p []byte) ([]byte, error) {
 	if len(p) == 0 {
-		return nil, fault{http2.ErrCodeFrameSize, "a padded frame without the length of its padding"}
+		return nil, connError{http2.ErrCodeFrameSize, "a padded frame without the length of its padding"}
 	}
 	n := int(p[0])
 	if p = p[1:]; n > len(p) {
-		return nil, fault{http2.ErrCodeProtocol, "a padding longer than its frame"}
+		return nil, connError{http2.ErrCodeProtocol, "a padding longer than its frame"}
 	}
 	return p[:len(p)-n], nil
 }
 
 // collect puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
-func (c *conn) collect(k *Call, p []byte) bool {
-	keep := prefix + c.server.o.Bounds.Keep
+func (c *conn) collect(k *Stream, p []byte) bool {
+	keep := prefix + c.server.o.Limits.KeepMessage
 	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // what was announced is believed only when half of it is there
 	if len(k.message) < prefix {
 		return true
 	}
 	n := int64(binary.BigEndian.Uint32(k.message[1:]))
-	if most := c.server.o.Bounds.Message; n > int64(most) {
+	if most := c.server.o.Limits.Message; n > int64(most) {
 		c.server.refuse(TooLarge)
 		c.fail(k, codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", n, most))
 		return false
 	}
-	if k.read > prefix+n {
+	if k.received > prefix+n {
 		c.fail(k, codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
 		return false
 	}
@@ -107,47 +107,47 @@ func (c *conn) collect(k *Call, p []byte) bool {
 }
 
 // finishRequest serves a call of which all has come.
-func (c *conn) finishRequest(k *Call) error {
-	k.whole = true
+func (c *conn) finishRequest(k *Stream) error {
+	k.complete = true
 	c.charge(k)
-	if k.length >= 0 && k.length != k.read { // RFC 9113, 8.1.1
+	if k.length >= 0 && k.length != k.received { // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	}
-	switch n := k.read; {
+	switch n := k.received; {
 	case n == 0:
 		c.fail(k, codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
-		return c.heard(1)
+		return c.spendControl(1)
 	case n < prefix || n-prefix < int64(binary.BigEndian.Uint32(k.message[1:])):
 		c.fail(k, codes.Internal, "unexpected EOF")
-		return c.heard(1)
+		return c.spendControl(1)
 	case k.message[0] == 1:
 		c.fail(k, codes.Internal, "grpc: compressed flag set with identity or empty encoding")
-		return c.heard(1)
+		return c.spendControl(1)
 	case k.message[0] != 0:
 		c.fail(k, codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", k.message[0]))
-		return c.heard(1)
+		return c.spendControl(1)
 	}
-	c.noise.call()
-	c.came, c.brought = c.came+1, c.brought+int(k.read)*3/8 // reading it in small parts cost something, too
+	c.controls.refillForCall()
+	c.came, c.brought = c.came+1, c.brought+int(k.received)*3/8 // reading it in small parts cost something, too
 	c.payer.Leave()
 	k.serving = true
 	c.mu.Unlock()
-	k.method.Serve(k)
+	k.handler.Serve(k)
 	c.mu.Lock()
 	return c.broken
 }
 
 // fail answers a call that no method has.
-func (c *conn) fail(k *Call, code codes.Code, message string) {
+func (c *conn) fail(k *Stream, code codes.Code, message string) {
 	k.failLocked(code, message)
 	c.finish(k)
 }
 
 // finish forgets a call that is answered. A client that still sends is told not to: RFC 9113, 8.1.
-func (c *conn) finish(k *Call) {
-	if !k.whole {
+func (c *conn) finish(k *Stream) {
+	if !k.complete {
 		c.out = appendReset(c.out, k.id, http2.ErrCodeNo)
-		c.cast.add(k.id)
+		c.closed.add(k.id)
 	}
 	c.release(k)
 	delete(c.streams, k.id)
@@ -161,11 +161,11 @@ func (c *conn) finish(k *Call) {
 }
 
 // drop forgets a call for whose answer nobody waits.
-func (c *conn) drop(k *Call) {
+func (c *conn) drop(k *Stream) {
 	c.dequeue(k)
 	c.release(k)
 	delete(c.streams, k.id)
-	k.over = true
+	k.abandoned = true
 	if k.done != nil {
 		close(k.done)
 	}
@@ -177,25 +177,25 @@ func (c *conn) drop(k *Call) {
 }
 
 // newCall takes a call from those that were answered.
-func (c *conn) newCall(id uint32) *Call {
-	k, ok := c.server.calls.Get().(*Call)
+func (c *conn) newCall(id uint32) *Stream {
+	k, ok := c.server.calls.Get().(*Stream)
 	if !ok {
-		k = &Call{headers: make([]string, len(c.server.o.Headers))}
+		k = &Stream{headers: make([]string, len(c.server.o.Headers))}
 	}
-	k.conn, k.id, k.began = c, id, c.now
-	k.credit, k.window = streamWindow, c.first
+	k.conn, k.id, k.receivedAt = c, id, c.now
+	k.recvWindow, k.sendWindow = streamWindow, c.first
 	return k
 }
 
 // keepMessage is how large a message's memory is kept for the next, in bytes.
 const keepMessage = 4 << 10
 
-func (c *conn) recycle(k *Call) {
+func (c *conn) recycle(k *Stream) {
 	headers, message := k.headers, k.message[:0]
 	clear(headers)
 	if cap(message) > keepMessage {
 		message = nil
 	}
-	*k = Call{headers: headers, message: message}
+	*k = Stream{headers: headers, message: message}
 	c.server.calls.Put(k)
 }

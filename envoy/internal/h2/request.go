@@ -16,7 +16,7 @@ import (
 
 // request is what a header block says.
 type request struct {
-	of          *Options
+	options     *Options
 	size        int   // of the list so far: RFC 9113, 6.5.2
 	pseudo      uint8 // pseudo-header fields so far
 	regular     bool  // a field has come that is none
@@ -24,30 +24,30 @@ type request struct {
 	badTrailers bool  // the same, were it trailers
 	connection  bool
 
-	verb, path  string
-	hosts, auth int
-	grpc        bool   // the content type is gRPC's
-	kind        string // the content type, if not
-	encoding    string
-	timeout     time.Duration
-	timed       bool
-	length      int64 // -1: not told
-	fault       string
-	values      []string // of Options.Headers
-	kept        int      // bytes of them
+	httpMethod, path   string
+	hosts, authorities int
+	grpc               bool   // the content type is gRPC's
+	contentType        string // the content type, if not
+	encoding           string
+	timeout            time.Duration
+	timed              bool
+	length             int64 // -1: not told
+	invalid            string
+	values             []string // of Options.Headers
+	kept               int      // bytes of them
 
-	serve   Method
-	verdict verdict
+	handler   Handler
+	rejection rejection
 }
 
-// verdict is how a call is answered by its headers alone; zero: it is not.
-type verdict struct {
-	reset   http2.ErrCode
-	http    int
-	code    codes.Code
-	message string
-	more    string // fields beside
-	late    bool   // it counts as a call
+// rejection is how a call is answered by its headers alone; zero: it is not.
+type rejection struct {
+	reset        http2.ErrCode
+	http         int
+	code         codes.Code
+	message      string
+	extraFields  string // fields beside
+	countsAsCall bool   // it counts as a call
 }
 
 // Pseudo-header fields, RFC 9113, 8.3.1.
@@ -66,8 +66,8 @@ func (r *request) reset() {
 
 // add takes in a field. False is that the list is too large, and is to be called no more.
 func (r *request) add(f hpack.HeaderField, o *Options) bool {
-	r.of = o
-	if r.size += int(f.Size()); r.size > o.Bounds.HeaderList {
+	r.options = o
+	if r.size += int(f.Size()); r.size > o.Limits.HeaderList {
 		return false
 	}
 	r.malformed = r.malformed || !httpguts.ValidHeaderFieldValue(f.Value)
@@ -81,7 +81,7 @@ func (r *request) add(f hpack.HeaderField, o *Options) bool {
 		if rest, ok := strings.CutPrefix(f.Value, "application/grpc"); ok && (rest == "" || rest[0] == '+' || rest[0] == ';') {
 			r.grpc = true
 		} else {
-			r.kind = f.Value
+			r.contentType = f.Value
 		}
 	case "te":
 		r.malformed = r.malformed || f.Value != "trailers"
@@ -109,14 +109,14 @@ func (r *request) addPseudo(f hpack.HeaderField) {
 	var bit uint8
 	switch f.Name {
 	case ":method":
-		bit, r.verb = hasMethod, f.Value
+		bit, r.httpMethod = hasMethod, f.Value
 	case ":scheme":
 		bit = hasScheme
 	case ":path":
 		bit, r.path = hasPath, f.Value
 	case ":authority":
 		bit = hasAuthority
-		r.auth++
+		r.authorities++
 	}
 	// More than one authority has an answer of its own below.
 	r.malformed = r.malformed || bit == 0 || r.regular || bit != hasAuthority && r.pseudo&bit != 0
@@ -125,22 +125,22 @@ func (r *request) addPseudo(f hpack.HeaderField) {
 
 // addOther takes in a field that HTTP and gRPC leave to the method.
 func (r *request) addOther(f hpack.HeaderField) {
-	for i := range r.of.Headers {
-		if h := &r.of.Headers[i]; h.Name == f.Name && r.values[i] == "" {
+	for i := range r.options.Headers {
+		if h := &r.options.Headers[i]; h.Name == f.Name && r.values[i] == "" {
 			r.keep(i, f.Value)
 		}
 	}
 	r.malformed = r.malformed || !validName(f.Name)
 	if strings.HasSuffix(f.Name, "-bin") {
 		if err := checkBinary(f.Value); err != nil {
-			r.fault = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, longestMessage), cut(f.Name, longestMessage), err)
+			r.invalid = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, longestMessage), cut(f.Name, longestMessage), err)
 		}
 	}
 }
 
 // keep keeps the value of Options.Headers[i].
 func (r *request) keep(i int, value string) {
-	if most := r.of.Headers[i].Max; most > 0 && len(value) > most {
+	if most := r.options.Headers[i].Max; most > 0 && len(value) > most {
 		value = strings.Clone(value[:most+1])
 	}
 	r.values[i] = value
@@ -172,7 +172,7 @@ func checkBinary(s string) error {
 func (r *request) setTimeout(s string) {
 	d, err := parseTimeout(s)
 	if err != nil {
-		r.fault = fmt.Sprintf("malformed grpc-timeout: %v", err)
+		r.invalid = fmt.Sprintf("malformed grpc-timeout: %v", err)
 	}
 	r.timeout = d
 }
@@ -212,47 +212,47 @@ func parseTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// judge says how the call is answered; the order and the wording are grpc-go's.
-func (r *request) judge() {
-	o := r.of
+// validate says how the call is answered; the order and the wording are grpc-go's.
+func (r *request) validate() {
+	o := r.options
 	r.badTrailers = r.malformed || r.pseudo != 0 || r.connection
 	const needed = hasMethod | hasScheme | hasPath
-	v := &r.verdict
+	v := &r.rejection
 	switch {
 	case o == nil: // no field at all
 		v.reset = http2.ErrCodeProtocol
-	case r.size > o.Bounds.HeaderList:
+	case r.size > o.Limits.HeaderList:
 		v.reset = http2.ErrCodeFrameSize
 	case r.malformed || r.connection || r.pseudo&needed != needed || r.path == "":
 		v.reset = http2.ErrCodeProtocol
-	case r.auth > 1 || r.hosts > 1:
-		r.refuse(400, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", r.auth, r.hosts)
+	case r.authorities > 1 || r.hosts > 1:
+		r.refuse(400, codes.Internal, "num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec", r.authorities, r.hosts)
 	case !r.grpc:
-		r.refuse(415, codes.InvalidArgument, "invalid gRPC request content-type %q", r.kind)
-	case r.fault != "":
-		r.refuse(400, codes.Internal, "%s", r.fault)
-	case r.auth+r.hosts == 0:
+		r.refuse(415, codes.InvalidArgument, "invalid gRPC request content-type %q", r.contentType)
+	case r.invalid != "":
+		r.refuse(400, codes.Internal, "%s", r.invalid)
+	case r.authorities+r.hosts == 0:
 		r.refuse(400, codes.Internal, "no host or :authority header present")
-	case r.verb != "POST":
-		r.refuse(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", r.verb)
-		v.late = true
+	case r.httpMethod != "POST":
+		r.refuse(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", r.httpMethod)
+		v.countsAsCall = true
 	case r.timed && r.timeout <= 0:
 		r.refuse(200, codes.DeadlineExceeded, "context deadline exceeded")
-		v.late = true
+		v.countsAsCall = true
 	default:
-		v.late = true
+		v.countsAsCall = true
 		r.find()
 	}
 }
 
 // find finds the method.
 func (r *request) find() {
-	if m, ok := r.of.Methods[r.path]; ok {
+	if m, ok := r.options.Methods[r.path]; ok {
 		if r.encoding != "" && r.encoding != "identity" {
 			r.refuse(200, codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", r.encoding)
-			r.verdict.more = accepts
+			r.rejection.extraFields = accepts
 		}
-		r.serve = m
+		r.handler = m
 		return
 	}
 	path, ok := strings.CutPrefix(r.path, "/")
@@ -261,7 +261,7 @@ func (r *request) find() {
 		r.refuse(200, codes.Unimplemented, "malformed method name: %q", r.path)
 		return
 	}
-	for known := range r.of.Methods {
+	for known := range r.options.Methods {
 		if strings.HasPrefix(known, r.path[:at+2]) && strings.LastIndexByte(known, '/') == at+1 {
 			r.refuse(200, codes.Unimplemented, "unknown method %v for service %v", path[at+1:], path[:at])
 			return
@@ -276,5 +276,5 @@ func (r *request) refuse(http int, code codes.Code, format string, args ...any) 
 			args[i] = cut(s, longestMessage)
 		}
 	}
-	r.verdict.http, r.verdict.code, r.verdict.message = http, code, fmt.Sprintf(format, args...)
+	r.rejection.http, r.rejection.code, r.rejection.message = http, code, fmt.Sprintf(format, args...)
 }

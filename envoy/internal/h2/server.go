@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// Server serves calls.
-type Server struct {
+// InlineServer serves calls.
+type InlineServer struct {
 	o       Options
 	calls   sync.Pool // of *Call
 	account *budget.Account
@@ -26,21 +26,21 @@ type Server struct {
 	gone sync.WaitGroup // of the connections' goroutines
 }
 
-// NewServer makes a server; it does nothing until Serve.
-func NewServer(o Options) *Server {
-	o.Bounds = o.Bounds.orDefault()
+// NewInlineServer makes a server; it does nothing until Serve.
+func NewInlineServer(o Options) *InlineServer {
+	o.Limits = o.Limits.withDefaults()
 	set(&o.Log, slog.New(slog.DiscardHandler))
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
 		o.TLS.NextProtos = []string{"h2"}
 	}
-	s := &Server{o: o, account: o.Account.Part(o.Bounds.Unfinished, o.Bounds.Fair)}
+	s := &InlineServer{o: o, account: o.Account.Part(o.Limits.Unfinished, o.Limits.FairShare)}
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
 	return s
 }
 
 // refuse tells of something refused.
-func (s *Server) refuse(reason string) {
+func (s *InlineServer) refuse(reason string) {
 	if s.o.Refuse != nil {
 		s.o.Refuse(reason)
 	}
@@ -48,7 +48,7 @@ func (s *Server) refuse(reason string) {
 
 // Serve serves the connections that l accepts, and closes l. It returns nil after Shutdown, or why l failed. It may be
 // called for several listeners.
-func (s *Server) Serve(l net.Listener) error {
+func (s *InlineServer) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
 	if s.mu.down {
@@ -80,14 +80,14 @@ func passing(err error) bool {
 	return errors.As(err, &e) && e.Temporary()
 }
 
-func (s *Server) isDown() bool {
+func (s *InlineServer) isDown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.down
 }
 
 // start serves one connection on a goroutine of its own.
-func (s *Server) start(nc net.Conn) {
+func (s *InlineServer) start(nc net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.down {
@@ -107,7 +107,7 @@ func (s *Server) start(nc net.Conn) {
 }
 
 // Shutdown asks all clients to go, waits for the calls that are under way until ctx is over, and cuts what is left then.
-func (s *Server) Shutdown(ctx context.Context) {
+func (s *InlineServer) Shutdown(ctx context.Context) {
 	s.mu.Lock()
 	s.mu.down = true
 	for l := range s.mu.listeners {

@@ -8,7 +8,7 @@ import (
 
 // What is kept only to be fast is given back, and what has begun is not.
 func TestShrink(t *testing.T) {
-	c := &conn{width: 4 * fewOpen, streams: map[uint32]*Call{3: {id: 3}}}
+	c := &conn{width: 4 * fewOpen, streams: map[uint32]*Stream{3: {id: 3}}}
 	c.spare, c.out = make([]byte, 1), make([]byte, 0, 1)
 	c.in.buf, c.headers.block = make([]byte, 4*smallInput), make([]byte, 1)
 	if !c.wide() {
@@ -29,10 +29,10 @@ func TestShrink(t *testing.T) {
 
 func TestTimeoutOfACall(t *testing.T) {
 	now := time.Now()
-	for _, k := range []*Call{{began: now}, {began: now, timeout: time.Hour}, {began: now.Add(-time.Hour), timeout: time.Second}} {
+	for _, k := range []*Stream{{receivedAt: now}, {receivedAt: now, timeout: time.Hour}, {receivedAt: now.Add(-time.Hour), timeout: time.Second}} {
 		d := k.Timeout(time.Now())
-		if !k.Began().Equal(k.began) || (d == 0) != (k.timeout == 0) || d < 0 || d > k.timeout {
-			t.Errorf("began %v, timeout %v: %v left", k.began, k.timeout, d)
+		if !k.ReceivedAt().Equal(k.receivedAt) || (d == 0) != (k.timeout == 0) || d < 0 || d > k.timeout {
+			t.Errorf("began %v, timeout %v: %v left", k.receivedAt, k.timeout, d)
 		}
 	}
 }
