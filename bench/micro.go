@@ -82,7 +82,7 @@ func (p *path) steps() []step {
 	qs, as := make([]owner.Request, 1), make([]owner.Result, 1)
 	match := func(key int) {
 		p.rules.Match("bench", p.entries[key], nil, &m)
-		qs[0] = owner.Request{Key: owner.Key(m.Digest), Owner: m.Owner, Rule: m.Limit, Hits: 1}
+		qs[0] = owner.Request{Key: owner.Key(m.Digest), RingPos: m.Owner, Rule: m.Limit, Hits: 1}
 	}
 	now := p.peer.Now()
 	out := make([]byte, 0, 256)

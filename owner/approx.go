@@ -53,9 +53,9 @@ func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Resul
 		return false
 	}
 	_, h := n.shard(q.Key)
-	e := s.tables[owned].find(h, q.Key)
+	e := s.tables[ownedTable].find(h, q.Key)
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-	if e != nil && !e.over(now) {
+	if e != nil && !e.expired(now) {
 		s.load(e, q.Rule, &s.state)
 	}
 	a.Decision = q.Rule.Peek(&s.state, now, q.Hits)
@@ -98,7 +98,7 @@ func (d *drift) allows(q *Request, a *Result, room uint64, watermark uint8, memb
 
 // admitDrift charges q to this member's own slot; false when there is no room for it.
 func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Request, e *entry) bool {
-	h := hit{Request: q, now: now, hash: hash, kind: owned, rule: q.Rule}
+	h := shardOp{Request: q, now: now, hash: hash, table: ownedTable, rule: q.Rule}
 	if e == nil {
 		if e = s.insert(&h, true); e == nil {
 			return false
@@ -147,7 +147,7 @@ func (n *Node) report(s *shard, x *holding, now int64) lease.Request {
 	d.under, d.sent, d.flying = true, now, d.unsynced
 	r := lease.Request{Rule: x.rule, Knobs: x.Knobs, Seq: d.seq, Left: d.unsynced}
 	_, h := n.shard(x.key)
-	if e := s.tables[owned].find(h, x.key); e != nil && !e.over(now) {
+	if e := s.tables[ownedTable].find(h, x.key); e != nil && !e.expired(now) {
 		s.load(e, x.rule, &s.state)
 		r.State.TAT = s.state.TAT
 		for _, f := range s.state.Slots {
@@ -173,7 +173,7 @@ func (n *Node) synced(s *shard, x *holding, now int64, g *lease.Grant) {
 	n.mergeState(s, now, x.key, x.owner, x.domain, x.rule, &g.State)
 	if d.unsynced > 0 {
 		_, h := n.shard(x.key)
-		x.linger(s.tables[owned].find(h, x.key), now)
+		x.linger(s.tables[ownedTable].find(h, x.key), now)
 	}
 	if n.stale(s, x, now) {
 		n.push(s, x, false)
@@ -193,10 +193,10 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 	h, share := &l.hit, l.inst&^1
 	in := l.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
-	n.mergeState(s, h.now, h.Key, h.Owner, h.Domain, h.rule, &in)
+	n.mergeState(s, h.now, h.Key, h.RingPos, h.Domain, h.rule, &in)
 	s.counts.lease.Reconciled++
 	var a Result
-	e, _ := n.charge(s, h, s.tables[owned].find(h.hash, h.Key), part{}, &a)
+	e, _ := n.charge(s, h, s.tables[ownedTable].find(h.hash, h.Key), part{}, &a)
 	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
 	s.hear(h.Key, l.Name, &l.Knobs)
 	if s.names[h.Key] != nil {

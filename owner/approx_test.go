@@ -12,11 +12,11 @@ import (
 func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 1_000_000, time.Hour, 1)
-	q.Mechanism, q.Knobs = Approximate, &lease.Knobs{Slack: 200}
+	q.Mechanism, q.LeaseConfig = Approximate, &lease.Knobs{Slack: 200}
 	w.mute = true
 	var sum tally
 	w.pour(q, 2000, time.Second, &sum)
-	owner := w.ring().At(w.ring().Owner(q.Owner)).ID
+	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	for _, id := range w.ids() {
 		if f := w.nodes[id].Stats(w.now).Lease; id != owner && (f.Unsynced != 50 || f.Approximated != 50) {
 			t.Errorf("%s: %+v", id, f)
@@ -38,8 +38,8 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 func TestApproximateTellsWhatHasDrained(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 36_000, time.Hour, 1) // ten a second
-	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.Knobs = limit.TokenBucket, 100, Approximate, &lease.Knobs{Slack: 40}
-	owner := w.ring().At(w.ring().Owner(q.Owner)).ID
+	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.LeaseConfig = limit.TokenBucket, 100, Approximate, &lease.Knobs{Slack: 40}
+	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	begin := w.now
 	for range 2 { // the first is reported at once, the second after two seconds
 		for _, id := range w.ids() {

@@ -64,8 +64,8 @@ func (n *Node) gatherStray(now int64, g *gathering, k Key) bool {
 	s, h := n.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.tables[owned].find(h, k)
-	if e == nil || e.over(now) {
+	e := s.tables[ownedTable].find(h, k)
+	if e == nil || e.expired(now) {
 		return false
 	}
 	if _, heir := n.copyTo(now, s.view, e, 0); heir != g.to {

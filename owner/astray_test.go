@@ -14,7 +14,7 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	q := strictOf(t, w, "a", "b")
 	knows := func(id ring.ID) bool {
 		s, h := w.nodes[id].shard(q.Key)
-		return s.tables[owned].find(h, q.Key) != nil
+		return s.tables[ownedTable].find(h, q.Key) != nil
 	}
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := false
@@ -66,7 +66,7 @@ func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {
 		q := ask(i, 1, time.Minute, 1)
-		if q.Strict = true; r.At(r.Owner(q.Owner)).ID == owner && r.At(r.Heir(q.Owner)).ID == heir {
+		if q.Strict = true; r.At(r.Owner(q.RingPos)).ID == owner && r.At(r.Heir(q.RingPos)).ID == heir {
 			return q
 		}
 	}

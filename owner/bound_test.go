@@ -19,16 +19,16 @@ func TestMovedBound(t *testing.T) {
 	// Joining others: their hour is under way.
 	take(n, t0+second, q)
 	take(n, t0+second, short)
-	if f := n.Stats(t0 + second); f.Moved != 70 || f.Bound() != 70 {
+	if f := n.Stats(t0 + second); f.MovedBound != 70 || f.Bound() != 70 {
 		t.Fatalf("joined: %+v", f)
 	}
-	if f := n.Stats(t0 + 2*second); f.Moved != 50 {
+	if f := n.Stats(t0 + 2*second); f.MovedBound != 50 {
 		t.Fatalf("the short window is over: %+v", f)
 	}
 	hour := t0 + 3600*second
 	n.Tick(hour)
 	take(n, hour, q)
-	if f := n.Stats(hour); f.Moved != 0 {
+	if f := n.Stats(hour); f.MovedBound != 0 {
 		t.Fatalf("the next hour: %+v", f)
 	}
 	// Another member joins: what stays here was here.
@@ -36,23 +36,23 @@ func TestMovedBound(t *testing.T) {
 	stays := ownedBy(t, three, "a", 0)
 	move(n, hour+second, "a", "b", "c")
 	take(n, hour+second, ask(stays, 60, time.Hour, 1))
-	if f := n.Stats(hour + second); f.Moved != 0 {
+	if f := n.Stats(hour + second); f.MovedBound != 0 {
 		t.Fatalf("a key that stayed: %+v", f)
 	}
 	// It leaves again: what comes here was charged there.
 	comes := 0
 	for i := 0; comes == 0; i++ {
-		if o := ask(i, 1, time.Second, 1).Owner; two.Owner(o) == 0 && three.Owner(o) == 2 {
+		if o := ask(i, 1, time.Second, 1).RingPos; two.Owner(o) == 0 && three.Owner(o) == 2 {
 			comes = i
 		}
 	}
 	move(n, hour+10*second, "a", "b")
 	take(n, hour+11*second, ask(comes, 40, time.Hour, 0))
-	if f := n.Stats(hour + 11*second); f.Moved != 0 {
+	if f := n.Stats(hour + 11*second); f.MovedBound != 0 {
 		t.Fatalf("nothing was charged: %+v", f)
 	}
 	take(n, hour+11*second, ask(comes, 40, time.Hour, 1))
-	if f := n.Stats(hour + 11*second); f.Moved != 40 {
+	if f := n.Stats(hour + 11*second); f.MovedBound != 40 {
 		t.Fatalf("a key that came: %+v", f)
 	}
 	// While a member is missing it may stand on a ring of its own.
@@ -61,7 +61,7 @@ func TestMovedBound(t *testing.T) {
 	n.SetRing(hour+20*second, two, st)
 	n.Tick(hour + 100*second)
 	take(n, hour+100*second, short)
-	if f := n.Stats(hour + 100*second); f.Parted != 24 || f.Bound() < 24 { // a third of 70
+	if f := n.Stats(hour + 100*second); f.PartitionBound != 24 || f.Bound() < 24 { // a third of 70
 		t.Fatalf("a member is missing: %+v", f)
 	}
 }
@@ -76,11 +76,11 @@ func TestPeekBeforeMoved(t *testing.T) {
 		n.Tick(now - 1) // the last window's entry is still there
 		take(n, now, q.op(DryRun))
 		take(n, now, q.op(Refund))
-		if f := n.Stats(now); f.Parted != 0 {
+		if f := n.Stats(now); f.PartitionBound != 0 {
 			t.Fatalf("nothing was charged: %+v", f)
 		}
 		take(n, now, q)
-		if f := n.Stats(now); f.Parted != 13 {
+		if f := n.Stats(now); f.PartitionBound != 13 {
 			t.Fatalf("%+v", f)
 		}
 	}

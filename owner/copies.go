@@ -67,7 +67,7 @@ func (q *queue) pop() Key {
 
 // owe remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
 // be known to this member alone.
-func (n *Node) owe(s *shard, h *hit, e *entry, ticket uint64, a *Result) {
+func (n *Node) owe(s *shard, h *shardOp, e *entry, ticket uint64, a *Result) {
 	hits := uint64(0)
 	if h.Op == Take {
 		if h.Hits == 0 || a.Before >= uint64(h.Request.Rule.Depth()) {
@@ -213,7 +213,7 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		}
 		k := s.queue.pop()
 		_, h := n.shard(k)
-		e := s.tables[owned].find(h, k)
+		e := s.tables[ownedTable].find(h, k)
 		if e == nil {
 			continue
 		}
@@ -222,9 +222,9 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 			continue
 		}
 		to, heir := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
-		if to == "" || e.over(now) {
+		if to == "" || e.expired(now) {
 			was := s.queue.len()
-			n.unpaid(s, e, d, k, e.over(now), fx)
+			n.unpaid(s, e, d, k, e.expired(now), fx)
 			unpaid += s.queue.len() - was
 			continue
 		}
@@ -359,7 +359,7 @@ func (n *Node) requeue(b *batch) {
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
-		if e := s.tables[owned].find(h, r.key); e != nil {
+		if e := s.tables[ownedTable].find(h, r.key); e != nil {
 			if d := s.slab.debt(e.more); d != nil && d.turn() == r.turn && (d.refunded < r.upto || r.upto == 0) {
 				if d.bits&attemptsMask < attemptsMask {
 					d.bits++
@@ -391,7 +391,7 @@ func (n *Node) got(seq uint64, from ring.ID, fx *Effects) {
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
-		if s.pay(s.tables[owned].find(h, r.key), r) {
+		if s.pay(s.tables[ownedTable].find(h, r.key), r) {
 			n.confirmed(s, r.key, r.turn, r.upto, fx)
 		}
 		s.mu.Unlock()

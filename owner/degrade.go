@@ -36,7 +36,7 @@ func (n *Node) Shed(now int64, q *Request) Result {
 	var a Result
 	s, hash := n.shard(q.Key)
 	s.mu.Lock()
-	h := hit{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	a.Authority = Shed
 	s.refuse(&h, &a)
 	s.mu.Unlock()
@@ -47,55 +47,55 @@ func (n *Node) Shed(now int64, q *Request) Result {
 // whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
 // admits nothing. What is admitted is told to the owner.
 func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := hit{Request: q, now: s.clock(now), hash: hash, kind: shared, rule: q.Rule}
-	h.rule.Limit = s.view.Share(q.Rule.Limit, q.Owner)
-	h.rule.Limit, h.rule.Burst = parts(q.Rule, h.rule.Limit, s.view.Share(q.Rule.Burst, q.Owner))
-	h.extra = s.known(&h)
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: shareTable, rule: q.Rule}
+	h.rule.Limit = s.view.Share(q.Rule.Limit, q.RingPos)
+	h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, h.rule.Limit, s.view.Share(q.Rule.Burst, q.RingPos))
+	h.elsewhere = s.usedAgainstShare(&h)
 	a.Authority = Share
-	if s.spend(&h, a) {
-		n.tell(s, &h)
+	if s.chargeLocal(&h, a) {
+		n.reportLater(s, &h)
 	}
 }
 
 // openLocked admits up to the rule's local cap a window, whatever others admit; without one, this member's share of the
 // limit, and at least one hit.
 func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := hit{Request: q, now: s.clock(now), hash: hash, kind: opened, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: openTable, rule: q.Rule}
 	if h.rule.Limit, h.rule.Burst = q.LocalCap, 0; q.LocalCap == 0 {
-		limit, burst := s.view.Share(q.Rule.Limit, q.Owner), s.view.Share(q.Rule.Burst, q.Owner)
-		if h.rule.Limit, h.rule.Burst = parts(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
+		limit, burst := s.view.Share(q.Rule.Limit, q.RingPos), s.view.Share(q.Rule.Burst, q.RingPos)
+		if h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
 			h.rule.Limit, h.rule.Burst = 1, 0
 		}
 	}
 	a.Authority = Open
-	s.spend(&h, a)
+	s.chargeLocal(&h, a)
 }
 
 // closedLocked admits this member's share of what the owner last said was left in this window, then refuses.
 func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := hit{Request: q, now: s.clock(now), hash: hash, kind: quoted, rule: q.Rule}
-	h.rule = h.flat()
-	e := s.tables[quoted].find(hash, q.Key)
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: quotaTable, rule: q.Rule}
+	h.rule = h.flatRule()
+	e := s.tables[quotaTable].find(hash, q.Key)
 	a.Authority = Closed
 	if e == nil || s.end(e, h.rule) <= h.now || h.now-int64(e.note) > int64(n.options.SnapshotAge) {
 		s.refuse(&h, a)
 		return
 	}
-	h.rule.Limit = s.view.Share(e.limit, q.Owner)
-	s.answerPart(&h, uint64(e.charged), a)
+	h.rule.Limit = s.view.Share(e.limit, q.RingPos)
+	s.decidePart(&h, uint64(e.charged), a)
 	if h.charges() && !a.Over {
 		e.raise(h.Hits)
 		s.peaks[closedPeak].push(h.now, s.end(e, h.rule), uint64(e.charged))
 	}
 }
 
-// known is what counts against the share of h's key, of all that stands in the owned table: this member's own charges,
+// usedAgainstShare is what counts against the share of h's key, of all that stands in the owned table: this member's own charges,
 // or as much of everybody's as the whole limit has no room for beside the share.
-func (s *shard) known(h *hit) uint64 {
-	e := s.tables[owned].find(h.hash, h.Key)
+func (s *shard) usedAgainstShare(h *shardOp) uint64 {
+	e := s.tables[ownedTable].find(h.hash, h.Key)
 	if e == nil {
 		g := *h
-		g.kind = owned
+		g.table = ownedTable
 		return s.over.estimate(&g)
 	}
 	r := h.Request.Rule
@@ -120,40 +120,40 @@ func (s *shard) known(h *hit) uint64 {
 	return max(mine, saturatingSub(all, uint64(r.Limit-h.rule.Limit)))
 }
 
-// unabsorbed is what was admitted under SHARE of h's key and stands in no entry of the owned table.
-func (s *shard) unabsorbed(h *hit) uint64 {
-	if e := s.tables[shared].find(h.hash, h.Key); e != nil {
+// unreportedShare is what was admitted under SHARE of h's key and stands in no entry of the owned table.
+func (s *shard) unreportedShare(h *shardOp) uint64 {
+	if e := s.tables[shareTable].find(h.hash, h.Key); e != nil {
 		if s.end(e, h.Request.Rule) <= h.now {
 			return 0
 		}
 		return uint64(e.limit)
 	}
 	g := *h
-	g.kind = shared
+	g.table = shareTable
 	return s.over.estimate(&g)
 }
 
-// tell puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
-func (n *Node) tell(s *shard, h *hit) {
-	e := s.tables[owned].find(h.hash, h.Key)
+// reportLater puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
+func (n *Node) reportLater(s *shard, h *shardOp) {
+	e := s.tables[ownedTable].find(h.hash, h.Key)
 	if e == nil {
 		g := *h
-		g.kind, g.rule = owned, h.Request.Rule
+		g.table, g.rule = ownedTable, h.Request.Rule
 		e = s.insert(&g, true)
 	}
 	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.indebt(s, e, h.Request, h.Hits) != nil {
 		return
 	}
 	s.counts.untold += h.Hits
-	if x := s.tables[shared].find(h.hash, h.Key); x != nil {
+	if x := s.tables[shareTable].find(h.hash, h.Key); x != nil {
 		x.limit = uint32(min(uint64(x.limit)+h.Hits, math.MaxUint32))
 	}
 }
 
-// spend answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
+// chargeLocal answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
 // h was charged and admitted.
-func (s *shard) spend(h *hit, a *Result) bool {
-	e := s.tables[h.kind].find(h.hash, h.Key)
+func (s *shard) chargeLocal(h *shardOp, a *Result) bool {
+	e := s.tables[h.table].find(h.hash, h.Key)
 	if e != nil && s.end(e, h.rule) <= h.now {
 		s.renew(e, h.rule, h.now)
 		e.note, e.limit = 0, 0
@@ -166,31 +166,31 @@ func (s *shard) spend(h *hit, a *Result) bool {
 	}
 	switch {
 	case e != nil && h.rule.Algorithm != limit.FixedWindow:
-		s.spendState(h, e, a)
+		s.chargeLocalState(h, e, a)
 	case e != nil:
-		if s.answerPart(h, uint64(e.charged), a); h.charges() {
+		if s.decidePart(h, uint64(e.charged), a); h.charges() {
 			e.raise(h.Hits)
 		}
 	default:
-		s.spendSketch(h, a)
+		s.chargeLocalSketch(h, a)
 		return false // the sketch's count is told by nobody
 	}
 	if !h.charges() || a.Over {
 		return false
 	}
 	e.note = saturatingAdd(e.note, h.Hits)
-	s.peaks[peakOf(h.kind)].push(h.now, s.end(e, h.rule), e.note)
+	s.peaks[peakOf(h.table)].push(h.now, s.end(e, h.rule), e.note)
 	return true
 }
 
-// spendState is spend for what does not fit in an entry alone.
-func (s *shard) spendState(h *hit, e *entry, a *Result) {
+// chargeLocalState is spend for what does not fit in an entry alone.
+func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
 	st := &s.state
 	s.load(e, h.rule, st)
-	if h.Op == Refund || h.extra == math.MaxUint64 {
+	if h.Op == Refund || h.elsewhere == math.MaxUint64 {
 		g := *h
-		g.rule = h.flat()
-		s.answerPart(&g, h.rule.Used(st, h.now), a)
+		g.rule = h.flatRule()
+		s.decidePart(&g, h.rule.Used(st, h.now), a)
 		return
 	}
 	h.decide(st, s.inst, &a.Decision)
@@ -203,25 +203,25 @@ func (s *shard) spendState(h *hit, e *entry, a *Result) {
 			e.prolong(until)
 		}
 	}
-	shiftAnswer(h, a)
+	scaleToWhole(h, a)
 	s.decidedPart(h, a)
 }
 
-// spendSketch is spend for a key that found no place.
-func (s *shard) spendSketch(h *hit, a *Result) {
+// chargeLocalSketch is spend for a key that found no place.
+func (s *shard) chargeLocalSketch(h *shardOp, a *Result) {
 	est := s.over.estimate(h)
 	flat := *h
-	flat.rule = h.flat()
-	s.answerPart(&flat, est, a)
+	flat.rule = h.flatRule()
+	s.decidePart(&flat, est, a)
 	if h.charges() {
 		s.addToSketch(h, est)
-		s.peaks[peakOf(h.kind)].push(h.now, h.rule.End(h.rule.Index(h.now)), uint64(h.rule.Limit))
+		s.peaks[peakOf(h.table)].push(h.now, h.rule.End(h.rule.Index(h.now)), uint64(h.rule.Limit))
 	}
 }
 
-// answerPart answers h against a part of its limit, of which charged is used up in h's table.
-func (s *shard) answerPart(h *hit, charged uint64, a *Result) {
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.extra)}
+// decidePart answers h against a part of its limit, of which charged is used up in h's table.
+func (s *shard) decidePart(h *shardOp, charged uint64, a *Result) {
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.elsewhere)}
 	d := &a.Decision
 	if h.Op == Refund {
 		s.counts.refundsDropped++
@@ -230,21 +230,21 @@ func (s *shard) answerPart(h *hit, charged uint64, a *Result) {
 	} else {
 		h.answer(st, d)
 	}
-	shiftAnswer(h, a)
+	scaleToWhole(h, a)
 	s.decidedPart(h, a)
 }
 
-// shiftAnswer moves the counts of an answer by a part of the limit to where they would stand in the whole.
-func shiftAnswer(h *hit, a *Result) {
+// scaleToWhole moves the counts of an answer by a part of the limit to where they would stand in the whole.
+func scaleToWhole(h *shardOp, a *Result) {
 	part, whole := h.rule.Depth(), h.Request.Rule.Depth()
-	a.After = shift(a.After, part, whole)
-	if a.Before = shift(a.Before, part, whole); h.Op == Read {
+	a.After = toWhole(a.After, part, whole)
+	if a.Before = toWhole(a.Before, part, whole); h.Op == Read {
 		a.Before = a.After - h.Hits
 	}
 }
 
-// shift moves count x of a part of a limit to where it would stand in the whole: part goes to whole.
-func shift(x uint64, part, whole uint32) uint64 {
+// toWhole moves count x of a part of a limit to where it would stand in the whole: part goes to whole.
+func toWhole(x uint64, part, whole uint32) uint64 {
 	if part <= whole {
 		return saturatingAdd(x, uint64(whole-part))
 	}
@@ -255,7 +255,7 @@ func shift(x uint64, part, whole uint32) uint64 {
 }
 
 // refuse answers a question of which nothing is known.
-func (s *shard) refuse(h *hit, a *Result) {
+func (s *shard) refuse(h *shardOp, a *Result) {
 	whole := h.Request.Rule.Depth()
 	h.rule.Limit = whole
 	st := limit.Tally{Window: h.rule.Index(h.now), Charged: uint64(whole)}
@@ -267,7 +267,7 @@ func (s *shard) refuse(h *hit, a *Result) {
 	s.decidedPart(h, a)
 }
 
-func (s *shard) decidedPart(h *hit, a *Result) {
+func (s *shard) decidedPart(h *shardOp, a *Result) {
 	a.Kind, a.Path = Decided, Fallback
 	s.counts.decided[a.Authority]++
 	if h.charges() && !a.Over {
@@ -289,25 +289,25 @@ func (n *Node) Observe(now int64, q *Request, a *Result) {
 	if a.Hot {
 		n.heardHot(s, s.clock(now), q, a)
 	}
-	h := hit{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == FailClosed {
-		h.kind = quoted
+		h.table = quotaTable
 		s.observe(&h, a)
 	}
-	n.remember(s, &h, a)
+	n.updateDenyCache(s, &h, a)
 	s.mu.Unlock()
 }
 
-// standing is the count that a leaves behind.
-func (h *hit) standing(a *Result) uint64 {
+// countAfter is the count that a leaves behind.
+func (h *shardOp) countAfter(a *Result) uint64 {
 	if h.Op == DryRun {
 		return a.Before
 	}
 	return a.After
 }
 
-func (s *shard) observe(h *hit, a *Result) {
-	t := &s.tables[quoted]
+func (s *shard) observe(h *shardOp, a *Result) {
+	t := &s.tables[quotaTable]
 	e := t.find(h.hash, h.Key)
 	if e == nil {
 		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), false); e == nil {
@@ -318,7 +318,7 @@ func (s *shard) observe(h *hit, a *Result) {
 	if e.setUntil(h.rule.End(h.rule.Index(h.now))); e.until() != was {
 		e.charged = 0
 	}
-	v := h.standing(a)
+	v := h.countAfter(a)
 	depth := h.rule.Depth()
 	e.limit, e.note = depth-uint32(min(v, uint64(depth))), uint64(h.now)
 }

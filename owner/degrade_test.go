@@ -109,12 +109,12 @@ func TestFailOpen(t *testing.T) {
 			if admitted != c.want {
 				t.Errorf("%+v: admitted %d", c, admitted)
 			}
-			if f := n.Stats(now); f.Open != uint64(c.want) || f.Bound() != 0 {
+			if f := n.Stats(now); f.OpenAdmitted != uint64(c.want) || f.Bound() != 0 {
 				t.Errorf("%+v: facts %+v", c, f)
 			}
 		}
-		if f := n.Stats(t0 + 120*second); f.Open != 0 {
-			t.Errorf("%+v: open %d after the windows", c, f.Open)
+		if f := n.Stats(t0 + 120*second); f.OpenAdmitted != 0 {
+			t.Errorf("%+v: open %d after the windows", c, f.OpenAdmitted)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestFailClosed(t *testing.T) {
 	if admitted != 10 {
 		t.Errorf("admitted %d, half of the 20 that are left", admitted)
 	}
-	if f := n.Stats(t0 + 59*second); f.Closed != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
+	if f := n.Stats(t0 + 59*second); f.ClosedBound != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
 		t.Errorf("facts: %+v", f)
 	}
 	// A new report does not know what was spent here meanwhile.

@@ -6,19 +6,19 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// remember keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
+// updateDenyCache keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
 // stays over until its window ends, a refund lifts that. As in envoyproxy/ratelimit it is the first answer over the
 // limit that puts a key there.
-func (n *Node) remember(s *shard, h *hit, a *Result) {
+func (n *Node) updateDenyCache(s *shard, h *shardOp, a *Result) {
 	if n.options.DenyCache <= 0 || h.rule.Algorithm != limit.FixedWindow {
 		return // only a window that is over stays over until it ends
 	}
-	t := &s.tables[denied]
+	t := &s.tables[denyTable]
 	if h.Op == Refund {
 		t.remove(h.hash, h.Key)
 		return
 	}
-	if !a.Over || a.Authority == Part || h.standing(a) < uint64(h.rule.Limit) {
+	if !a.Over || a.Authority == Part || h.countAfter(a) < uint64(h.rule.Limit) {
 		return
 	}
 	e := t.find(h.hash, h.Key)
@@ -33,15 +33,15 @@ func (n *Node) remember(s *shard, h *hit, a *Result) {
 		e.limit, e.charged = 0, 0
 	}
 	e.setUntil(end)
-	e.note, e.epoch, e.limit, e.charged = uint64(end), s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, saturated(h.standing(a), 0))
+	e.note, e.epoch, e.limit, e.charged = uint64(end), s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, saturated(h.countAfter(a), 0))
 }
 
-// cachedLocked answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
-func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Request, a *Result) bool {
+// denyCached answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
+func (n *Node) denyCached(s *shard, hash uint64, now int64, q *Request, a *Result) bool {
 	if n.options.DenyCache <= 0 {
 		return false
 	}
-	t := &s.tables[denied]
+	t := &s.tables[denyTable]
 	if q.Op == Refund {
 		t.remove(hash, q.Key)
 	}
@@ -63,8 +63,8 @@ func (n *Node) cachedLocked(s *shard, hash uint64, now int64, q *Request, a *Res
 	return true
 }
 
-// cachedAll empties the answers and fills in those of the deny cache, before anything is charged.
-func (n *Node) cachedAll(now int64, qs []Request, as []Result) bool {
+// denyCachedAll empties the answers and fills in those of the deny cache, before anything is charged.
+func (n *Node) denyCachedAll(now int64, qs []Request, as []Result) bool {
 	clear(as)
 	if n.options.DenyCache <= 0 {
 		return false
@@ -73,7 +73,7 @@ func (n *Node) cachedAll(now int64, qs []Request, as []Result) bool {
 	for i := range qs {
 		s, h := n.shard(qs[i].Key)
 		s.mu.Lock()
-		any = n.cachedLocked(s, h, now, &qs[i], &as[i]) || any
+		any = n.denyCached(s, h, now, &qs[i], &as[i]) || any
 		s.mu.Unlock()
 	}
 	return any

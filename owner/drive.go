@@ -94,7 +94,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		fresh := s.view.epoch != n.serial.view.epoch
-		s.view, s.tables[owned].surplus = n.serial.view, nil
+		s.view, s.tables[ownedTable].surplus = n.serial.view, nil
 		if fresh && len(s.waits.tokens) > 0 {
 			n.reviewTokens(s, s.clock(now), fx)
 		}
@@ -123,7 +123,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		s.tables[owned].surplus = n.surplus(s)
+		s.tables[ownedTable].surplus = n.surplus(s)
 		at, large := s.clock(now), 0
 		for k := range s.tables {
 			t := &s.tables[k]
@@ -133,7 +133,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 			t.shrink(at)
 		}
 		n.over.drop(i, at)
-		if s.slab.live == 0 && s.tables[owned].n == 0 {
+		if s.slab.live == 0 && s.tables[ownedTable].n == 0 {
 			s.queue = queue{}
 		}
 		if len(s.waits.tickets) > 0 {
@@ -151,7 +151,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 // owner nor heir, and of which it has nothing to tell. They remain from hand-overs, and from times in which an heir could not be heard.
 func (n *Node) surplus(s *shard) func(*entry) bool {
 	v := s.view
-	if !v.Steady() || v.Self() < 0 || n.copies.keys.Load() < n.copies.max/2 && n.ledgers[owned].keys.Load() < n.ledgers[owned].max/2 {
+	if !v.Steady() || v.Self() < 0 || n.copies.keys.Load() < n.copies.max/2 && n.ledgers[ownedTable].keys.Load() < n.ledgers[ownedTable].max/2 {
 		return nil
 	}
 	return func(e *entry) bool {
@@ -340,20 +340,20 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		c := &msg.Counters[i]
 		s, h := n.shard(c.Key)
 		s.mu.Lock()
-		e := s.tables[owned].find(h, c.Key)
-		st, member := s.view.Answer(c.Owner, e.gained(c.Owner), from, msg.Ring)
+		e := s.tables[ownedTable].find(h, c.Key)
+		st, member := s.view.Answer(c.Owner, e.ownedEpoch(c.Owner), from, msg.Ring)
 		m := messageTo(&out, from, handoff.Sealed, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
 		if st == handoff.Given && m.Losses == nil {
 			m.Losses = n.serial.machine.Losses(now)
 		}
 		if st == handoff.Given && e != nil && e.note == c.Owner {
-			e = s.recall(&hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, kind: owned, rule: s.rule(e)}, e)
+			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, table: ownedTable, rule: s.rule(e)}, e)
 		}
 		switch {
-		case st == handoff.Given && e != nil && e.note == c.Owner && !e.over(now):
+		case st == handoff.Given && e != nil && e.note == c.Owner && !e.expired(now):
 			e.setIncomplete()
-			n.mournEntry(s, s.clock(now), e)
+			n.chargeLostEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:
 			none := handoff.Counter{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}
@@ -391,8 +391,8 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		at := s.clock(now)
 		switch {
 		case given && v.Ring().Owner(c.Owner) == v.Self() && v.Self() >= 0:
-			if e := s.tables[owned].find(h, c.Key); e != nil && e.note == c.Owner {
-				n.mournEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
+			if e := s.tables[ownedTable].find(h, c.Key); e != nil && e.note == c.Owner {
+				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
 				e.epoch = v.epoch
 			}
 			n.decideWaiting(s, at, c.Key, fx)

@@ -11,7 +11,7 @@ type entry struct {
 	limit   uint32
 	more    uint32 // first of its records; 0 is none
 	epoch   uint16 // a view in which this member decided the key; 0 is none
-	heat    uint16 // how often its key is asked for, see hot.go
+	hotness uint16 // how often its key is asked for, see hot.go
 }
 
 // An entry's word is, from the top: until, 42 bits; whether it is complete; whether it is a copy; the domain's slot, 10 bits; its shape + 1, 10 bits.
@@ -57,8 +57,8 @@ func (e *entry) setUntil(t int64) {
 // prolong makes e last until t at least.
 func (e *entry) prolong(t int64) { e.setUntil(max(t, e.until())) }
 
-// over says that e has no effect any more, also on members whose clocks are behind.
-func (e *entry) over(now int64) bool { return e.until()+int64(ahead) <= now }
+// expired says that e has no effect any more, also on members whose clocks are behind.
+func (e *entry) expired(now int64) bool { return e.until()+int64(ahead) <= now }
 
 // copied says that e counts among the copies.
 func (e *entry) copied() bool { return e.word&copyBit != 0 }

@@ -14,9 +14,9 @@ type Stats struct {
 	ClosedKeys int // quota snapshots of fail_closed
 	DenyKeys   int // keys remembered as over
 
-	Decided  [Shed + 1]uint64 // answers given, by Authority
-	Admitted [Shed + 1]uint64 // hits admitted under Share, Open and Closed
-	Asked    uint64           // questions for which another member was named
+	Decided   [Shed + 1]uint64 // answers given, by Authority
+	Admitted  [Shed + 1]uint64 // hits admitted under Share, Open and Closed
+	Forwarded uint64           // questions for which another member was named
 
 	OverflowKeys    uint64 // keys that were new to the sketch when they were sent there; an underestimate
 	OverflowCharges uint64 // charges counted by the sketch
@@ -26,42 +26,42 @@ type Stats struct {
 	DenyHits   uint64 // questions answered by the deny cache
 	DenyMisses uint64 // questions that it did not know
 
-	Mine        int // counters whose tokens are here, whatever place they take; a count of slots read one after the other
-	Reach       int // members of the ring that confirm this one, itself included; 0: it is not on the ring
+	Owned       int // counters whose tokens are here, whatever place they take; a count of slots read one after the other
+	Confirming  int // members of the ring that confirm this one, itself included; 0: it is not on the ring
 	AcksMissing int // members that have not acknowledged the ring to this one, while it is incomplete
 	Unconfirmed int // members that have not said that they have what this one owes them
 
-	Replicas       int    // counters that take a place among others': copies, and what was handed over here
-	CopiesDropped  uint64 // counters of other members that found no place
-	CopiesMerged   uint64 // those taken in
-	SlotsRefused   uint64 // counters, slots and messages that no member should have sent
-	Refused        uint64 // charges refused because what they need to be remembered found no place
-	Unreplicated   uint64 // hits that no other member knows of: the most of one key
-	UnreplicatedIn uint64 // and all of them
-	ShareUntold    uint64 // hits admitted under SHARE that will never be told to the owner, for want of room
-	Waiting        int    // questions that wait for tokens and copies
-	WaitsRefused   uint64 // those for which there was no room
-	Transfers      int    // members to whom counters are being sent
+	Replicas        int    // counters that take a place among others': copies, and what was handed over here
+	CopiesDropped   uint64 // counters of other members that found no place
+	CopiesMerged    uint64 // those taken in
+	SlotsRefused    uint64 // counters, slots and messages that no member should have sent
+	Refused         uint64 // charges refused because what they need to be remembered found no place
+	Unreplicated    uint64 // hits that no other member knows of: the most of one key
+	UnreplicatedIn  uint64 // and all of them
+	ShareUnreported uint64 // hits admitted under SHARE that will never be told to the owner, for want of room
+	Pending         int    // questions that wait for tokens and copies
+	PendingRefused  uint64 // those for which there was no room
+	Transfers       int    // members to whom counters are being sent
 
-	// Moved bounds the hits that this member, as the owner, admits beyond a limit because members of an old version do not
+	// MovedBound bounds the hits that this member, as the owner, admits beyond a limit because members of an old version do not
 	// hand their counts over: the highest limit among the keys charged here in a window of which such a member may have
 	// owned a part. It falls to 0 when those windows end. Seen as such are windows that began before a change that
 	// brought the key here, or less than Options.LegacyGrace after it. A first ring of this member alone is not a change:
 	// what an earlier life of it admitted is not known here.
-	Moved uint64
-	// Crashed is the same of owners that crashed: what they had admitted and told nobody (U), or where the heir went with
+	MovedBound uint64
+	// CrashBound is the same of owners that crashed: what they had admitted and told nobody (U), or where the heir went with
 	// them, the limit.
-	Crashed uint64
-	// Parted is the part of a limit that members missing from the ring may admit on a ring of their own, while this one
+	CrashBound uint64
+	// PartitionBound is the part of a limit that members missing from the ring may admit on a ring of their own, while this one
 	// admits the whole.
-	Parted uint64
-	// Share bounds the hits admitted here under SHARE that the key's owner does not know of (Phi): the largest sum of
+	PartitionBound uint64
+	// ShareBound bounds the hits admitted here under SHARE that the key's owner does not know of (Phi): the largest sum of
 	// one key in its present window.
-	Share uint64
-	// Closed is the same of hits admitted from quota snapshots.
-	Closed uint64
-	// Open is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
-	Open uint64
+	ShareBound uint64
+	// ClosedBound is the same of hits admitted from quota snapshots.
+	ClosedBound uint64
+	// OpenAdmitted is the same of fail_open, which the limit does not bound at all: it stands outside of Bound.
+	OpenAdmitted uint64
 
 	Lease LeaseStats
 }
@@ -83,7 +83,7 @@ type LeaseStats struct {
 	NoRoom      uint64 // keys that found no place among the leases
 
 	// As a grantor.
-	Books       int              // keys of which parts are lent now
+	LentKeys    int              // keys of which parts are lent now
 	Holders     int              // members that hold leases, summed over keys
 	Outstanding uint64           // hits lent now that may not be spent
 	Lent        uint64           // hits lent
@@ -102,8 +102,8 @@ type LeaseStats struct {
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
 // apart. A cluster's bound is the sum of its members'.
 func (f Stats) Bound() uint64 {
-	sum := saturatingAdd(f.Moved, saturatingAdd(f.Share, f.Closed))
-	return saturatingAdd(sum, saturatingAdd(f.Crashed, f.Parted))
+	sum := saturatingAdd(f.MovedBound, saturatingAdd(f.ShareBound, f.ClosedBound))
+	return saturatingAdd(sum, saturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
 // counts are a shard's part of the Facts.
@@ -129,12 +129,12 @@ func (c *counts) heldStats(x lease.HoldingStats) {
 func (n *Node) Stats(now int64) Stats {
 	f := Stats{
 		Replicas:   int(n.copies.keys.Load()),
-		Waiting:    int(n.waiting.Load()),
-		Keys:       int(n.ledgers[owned].keys.Load()),
-		ShareKeys:  int(n.ledgers[shared].keys.Load()),
-		OpenKeys:   int(n.ledgers[opened].keys.Load()),
-		ClosedKeys: int(n.ledgers[quoted].keys.Load()),
-		DenyKeys:   int(n.ledgers[denied].keys.Load()),
+		Pending:    int(n.waiting.Load()),
+		Keys:       int(n.ledgers[ownedTable].keys.Load()),
+		ShareKeys:  int(n.ledgers[shareTable].keys.Load()),
+		OpenKeys:   int(n.ledgers[openTable].keys.Load()),
+		ClosedKeys: int(n.ledgers[quotaTable].keys.Load()),
+		DenyKeys:   int(n.ledgers[denyTable].keys.Load()),
 	}
 	n.serial.Lock()
 	c := n.serial.counts
@@ -149,15 +149,15 @@ func (n *Node) Stats(now int64) Stats {
 		f.add(&s.counts)
 		most, sum := s.slab.owed()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
-		f.Moved = max(f.Moved, s.peaks[movedPeak].at(now))
-		f.Crashed = max(f.Crashed, s.peaks[crashPeak].at(now))
-		f.Parted = max(f.Parted, s.peaks[partPeak].at(now))
-		f.Share = max(f.Share, s.peaks[sharePeak].at(now))
-		f.Closed = max(f.Closed, s.peaks[closedPeak].at(now))
-		f.Open = max(f.Open, s.peaks[openPeak].at(now))
+		f.MovedBound = max(f.MovedBound, s.peaks[movedPeak].at(now))
+		f.CrashBound = max(f.CrashBound, s.peaks[crashPeak].at(now))
+		f.PartitionBound = max(f.PartitionBound, s.peaks[partPeak].at(now))
+		f.ShareBound = max(f.ShareBound, s.peaks[sharePeak].at(now))
+		f.ClosedBound = max(f.ClosedBound, s.peaks[closedPeak].at(now))
+		f.OpenAdmitted = max(f.OpenAdmitted, s.peaks[openPeak].at(now))
 		s.leaseFacts(now, &f.Lease)
 		s.mu.Unlock()
-		f.Mine += s.mine()
+		f.Owned += s.mine()
 	}
 	return f
 }
@@ -175,7 +175,7 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 	}
 	for _, b := range s.books {
 		s.counts.violate(b.Lately())
-		f.Books++
+		f.LentKeys++
 		f.Outstanding += b.Out(now)
 		for _, l := range b.Holders(now) {
 			f.Holders++
@@ -214,7 +214,7 @@ func (f *LeaseStats) add(c *LeaseStats) {
 // progress is how far the last change of the ring has come.
 func (f *Stats) progress(m *handoff.Machine, now int64) {
 	p := m.Progress()
-	f.Reach, f.Unconfirmed = m.View().Confirmed(now), p.Incomplete
+	f.Confirming, f.Unconfirmed = m.View().Confirmed(now), p.Incomplete
 	if !p.Complete {
 		f.AcksMissing = p.Missing
 	}
@@ -224,7 +224,7 @@ func (f *Stats) progress(m *handoff.Machine, now int64) {
 func (s *shard) mine() (n int) {
 	for at, more := 0, true; more; at += lockSlots {
 		s.mu.Lock()
-		t := &s.tables[owned]
+		t := &s.tables[ownedTable]
 		more = at+lockSlots < max(t.slots.size, t.old.size)
 		count := func(e *entry) {
 			if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
@@ -243,15 +243,15 @@ func (f *Stats) add(c *counts) {
 		f.Decided[i] += c.decided[i]
 		f.Admitted[i] += c.admitted[i]
 	}
-	f.Asked += c.asked
+	f.Forwarded += c.asked
 	f.OverflowKeys += c.overflowKeys
 	f.OverflowCharges += c.overflowCharges
 	f.RefundsDropped += c.refundsDropped
 	f.DenyHits += c.denyHits
 	f.DenyMisses += c.denyMisses
 	f.Refused += c.refused
-	f.ShareUntold += c.untold
-	f.WaitsRefused += c.waitsRefused
+	f.ShareUnreported += c.untold
+	f.PendingRefused += c.waitsRefused
 }
 
 // The bounds that are tracked.
@@ -265,8 +265,8 @@ const (
 	peaks
 )
 
-func peakOf(k kind) int {
-	if k == opened {
+func peakOf(k tableKind) int {
+	if k == openTable {
 		return openPeak
 	}
 	return sharePeak

@@ -24,17 +24,17 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 			n, r, want := w.nodes[id], w.ring(), 0
 			f, self := n.Stats(w.now), r.Index(id)
 			for i := range keys {
-				if q := ask(i, 1, time.Hour, 1); r.Owner(q.Owner) == self {
+				if q := ask(i, 1, time.Hour, 1); r.Owner(q.RingPos) == self {
 					want++
 				}
 			}
-			if f.Mine != want || f.Mine > f.Keys+f.Replicas {
-				t.Errorf("%s: %s counts %d of its %d keys among %d and %d", when, id, f.Mine, want, f.Keys, f.Replicas)
+			if f.Owned != want || f.Owned > f.Keys+f.Replicas {
+				t.Errorf("%s: %s counts %d of its %d keys among %d and %d", when, id, f.Owned, want, f.Keys, f.Replicas)
 			}
-			if self >= 0 && f.Reach != r.Len() || f.AcksMissing != missing || f.Unconfirmed != missing {
-				t.Errorf("%s: %s is confirmed by %d of %d, misses %d acknowledgements, %d confirmations", when, id, f.Reach, r.Len(), f.AcksMissing, f.Unconfirmed)
+			if self >= 0 && f.Confirming != r.Len() || f.AcksMissing != missing || f.Unconfirmed != missing {
+				t.Errorf("%s: %s is confirmed by %d of %d, misses %d acknowledgements, %d confirmations", when, id, f.Confirming, r.Len(), f.AcksMissing, f.Unconfirmed)
 			}
-			sum += f.Mine
+			sum += f.Owned
 		}
 		if sum != keys {
 			t.Errorf("%s: %d keys are counted, of %d", when, sum, keys)
@@ -44,14 +44,14 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 	w.boot("c", handoff.Active)
 	w.nref = 3
 	w.adopt()
-	if f := w.nodes["c"].Stats(w.now); f.AcksMissing != 2 || f.Mine != 0 {
-		t.Errorf("a newcomer that has heard nobody misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Mine)
+	if f := w.nodes["c"].Stats(w.now); f.AcksMissing != 2 || f.Owned != 0 {
+		t.Errorf("a newcomer that has heard nobody misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Owned)
 	}
 	w.run(3 * time.Second)
 	check("after a join", 0)
 	w.cut = func(from, to ring.ID) bool { return from == "c" || to == "c" }
 	w.run(3 * time.Second)
-	if f := w.nodes["c"].Stats(w.now); f.Reach != 1 || f.Mine != 0 || f.AcksMissing != 2 {
-		t.Errorf("cut off, it is confirmed by %d, decides %d keys and misses %d acknowledgements", f.Reach, f.Mine, f.AcksMissing)
+	if f := w.nodes["c"].Stats(w.now); f.Confirming != 1 || f.Owned != 0 || f.AcksMissing != 2 {
+		t.Errorf("cut off, it is confirmed by %d, decides %d keys and misses %d acknowledgements", f.Confirming, f.Owned, f.AcksMissing)
 	}
 }

@@ -120,8 +120,8 @@ func TestFloodOfShares(t *testing.T) {
 		}
 		if sum := admitted.admit(now, &q); sum > 5 {
 			t.Fatalf("share of 9 over 2: admitted %d", sum)
-		} else if f := n.Stats(now); f.Share < sum {
-			t.Fatalf("admitted %d, bound %d", sum, f.Share)
+		} else if f := n.Stats(now); f.ShareBound < sum {
+			t.Fatalf("admitted %d, bound %d", sum, f.ShareBound)
 		}
 	}
 	if f := n.Stats(t0 + 20*second); f.ShareKeys > 20 || f.OverflowCharges == 0 {

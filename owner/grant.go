@@ -85,7 +85,7 @@ type lending struct {
 	from   ring.ID
 	inst   uint64
 	q      Request
-	hit    hit
+	hit    shardOp
 	window int64
 }
 
@@ -94,15 +94,15 @@ func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.Request, fx *
 	s, h := n.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.tables[owned].find(h, r.Key)
-	right, _, _ := n.right(now, s.view)
-	if right != handoff.Full || r.Rule.Valid() != nil || s.view.Hold(r.Owner, e.gained(r.Owner)).Reason != handoff.Mine {
+	e := s.tables[ownedTable].find(h, r.Key)
+	right, _, _ := n.authority(now, s.view)
+	if right != handoff.Full || r.Rule.Valid() != nil || s.view.Hold(r.Owner, e.ownedEpoch(r.Owner)).Reason != handoff.Mine {
 		s.counts.lease.Refused++
 		return
 	}
 	l := lending{Request: r, from: from, inst: inst}
-	l.q = Request{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
-	l.hit = hit{Request: &l.q, now: s.clock(now), hash: h, kind: owned, rule: r.Rule}
+	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
+	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: ownedTable, rule: r.Rule}
 	if r.Knobs.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
@@ -140,7 +140,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 	h := &l.hit
 	var a Result
 	n.charge(s, h, e, part{}, &a)
-	e = s.tables[owned].find(h.hash, h.Key)
+	e = s.tables[ownedTable].find(h.hash, h.Key)
 	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
 		l.window = h.now // of a slice, which never comes again
 	}
@@ -173,7 +173,7 @@ func (s *shard) windowOf(e *entry, r limit.Rule, now int64) int64 {
 }
 
 // credit gives hits of window back that were lent and not spent (C4).
-func (n *Node) credit(s *shard, h *hit, e *entry, window int64, hits uint64) {
+func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64) {
 	st := &s.state
 	s.load(e, h.rule, st)
 	standing := uint64(0)
@@ -206,7 +206,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 	if l.Window != l.window {
 		g.Total = 0
 	}
-	hot := (b.always || n.hot(s, h.Key, h.Owner)) && n.decree(h.Owner) != hotkey.Never
+	hot := (b.always || n.hot(s, h.Key, h.RingPos)) && n.decree(h.RingPos) != hotkey.Never
 	size, last := uint64(0), false
 	if hot {
 		g.Flags |= lease.Hot
@@ -329,14 +329,14 @@ func (n *Node) tendBooks(s *shard, now int64) {
 			continue
 		}
 		_, h := n.shard(k)
-		e := s.tables[owned].find(h, k)
+		e := s.tables[ownedTable].find(h, k)
 		if e == nil {
 			continue
 		}
-		q := Request{Key: k, Owner: b.owner, Rule: b.rule}
+		q := Request{Key: k, RingPos: b.owner, Rule: b.rule}
 		w := s.windowOf(e, b.rule, now)
 		if back := b.Reclaim(now, w); back > 0 {
-			n.credit(s, &hit{Request: &q, now: now, hash: h, kind: owned, rule: b.rule}, e, w, back)
+			n.credit(s, &shardOp{Request: &q, now: now, hash: h, table: ownedTable, rule: b.rule}, e, w, back)
 			s.counts.lease.Reclaimed += back
 		}
 	}
@@ -346,7 +346,7 @@ func (n *Node) tendBooks(s *shard, now int64) {
 func (s *shard) closeBooks(n *Node) {
 	for k, b := range s.books {
 		_, h := n.shard(k)
-		if s.view.Hold(b.owner, s.tables[owned].find(h, k).gained(b.owner)).Reason != handoff.Mine {
+		if s.view.Hold(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).Reason != handoff.Mine {
 			s.counts.violate(b.Lately())
 			delete(s.books, k)
 		}

@@ -15,7 +15,7 @@ type grantor struct{ *Node }
 
 func (g grantor) Healthy(now int64) bool {
 	g.Tick(now)
-	r, _, _ := g.right(now, g.serial.view)
+	r, _, _ := g.authority(now, g.serial.view)
 	return r == handoff.Full
 }
 
@@ -31,7 +31,7 @@ func (g grantor) Lease(now int64, holder ring.ID, inst uint64, r *lease.Request)
 }
 
 func (g grantor) Charge(now int64, r *lease.Request, hits uint64) limit.Decision {
-	q := Request{Key: r.Key, Owner: r.Owner, Domain: r.Domain, Rule: r.Rule, Hits: hits}
+	q := Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Hits: hits}
 	return take(g.Node, now, q).Decision
 }
 

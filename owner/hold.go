@@ -70,7 +70,7 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 
 // begin makes a holding for q's key if there is reason for one.
 func (n *Node) begin(s *shard, now int64, q *Request) *holding {
-	switch mode := n.decree(q.Owner); {
+	switch mode := n.decree(q.RingPos); {
 	case q.Mechanism == Approximate:
 	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != ByLease:
 		return nil
@@ -100,9 +100,9 @@ func (n *Node) hold(s *shard, q *Request) *holding {
 
 // follow takes over what q's rule says.
 func (x *holding) follow(q *Request) {
-	x.owner, x.domain, x.rule, x.by = q.Owner, q.Domain, q.Rule, q.Mechanism
-	if q.Knobs != nil {
-		x.Knobs = *q.Knobs
+	x.owner, x.domain, x.rule, x.by = q.RingPos, q.Domain, q.Rule, q.Mechanism
+	if q.LeaseConfig != nil {
+		x.Knobs = *q.LeaseConfig
 	}
 	if x.by == ByLease {
 		x.Warm()
@@ -157,7 +157,7 @@ func (n *Node) request(s *shard, now int64, fx *Effects) {
 		}
 		x.queued = false
 		_, h := n.shard(k)
-		hold := s.view.Hold(x.owner, s.tables[owned].find(h, k).gained(x.owner))
+		hold := s.view.Hold(x.owner, s.tables[ownedTable].find(h, k).ownedEpoch(x.owner))
 		if p, live := n.serial.peers[hold.Member]; hold.Reason != handoff.Other || !live || p.Old {
 			continue
 		}
@@ -223,7 +223,7 @@ func (n *Node) noticed(now int64, from ring.ID, notice *lease.Notice) {
 	}
 	now = s.clock(now)
 	if x.Hear(now, notice); notice.What == lease.Lift {
-		s.tables[denied].remove(h, notice.Key)
+		s.tables[denyTable].remove(h, notice.Key)
 	}
 	if x.Due(now) {
 		n.push(s, x, false)

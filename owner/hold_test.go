@@ -13,7 +13,7 @@ import (
 func holderOf(t *testing.T, q Request, sum *tally) (w *network, holder, owner ring.ID) {
 	t.Helper()
 	w = newNetwork(t, 5, Options{}, "a", "b", "c")
-	owner = w.ring().At(w.ring().Owner(q.Owner)).ID
+	owner = w.ring().At(w.ring().Owner(q.RingPos)).ID
 	for _, id := range w.ids() {
 		if id != owner {
 			holder = id
@@ -110,7 +110,7 @@ func TestRefundLiftsRefusals(t *testing.T) {
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
 	q := leased(1, 1000, time.Hour)
-	q.Knobs = &lease.Knobs{Reclaim: true, TTL: 2 * time.Second}
+	q.LeaseConfig = &lease.Knobs{Reclaim: true, TTL: 2 * time.Second}
 	w, holder, owner := holderOf(t, q, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
 	before := take(w.nodes[owner], w.now, q.op(Read)).After
@@ -130,7 +130,7 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n.Healthy(t0)
 	n.serial.peers["b"] = handoff.Peer{ID: "b", Inst: 5, State: handoff.Active, Weight: 1}
 	q := ask(1, 1000, time.Hour, 1)
-	r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
+	r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {
 		knobs lease.Knobs
 		want  int
@@ -149,7 +149,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	q := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, q, &sum)
 	before := take(w.nodes[owner], w.now, q.op(Read)).After
-	r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
+	r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
 	m := lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}}
 	for _, c := range []struct {
 		at, from ring.ID

@@ -126,48 +126,48 @@ func (n *Node) warm(s *shard, now int64, q *Request, e *entry) bool {
 		n.countHeat(s, now, q, e)
 	}
 	const is = heatTracked | heatHot
-	return n.decreed(q.Owner, e.heat&is == is)
+	return n.decreed(q.RingPos, e.hotness&is == is)
 }
 
 func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
 	t := &s.temper
 	t.questions++
 	tick := uint16(now>>tickLength%31+1) << heatTick
-	if was := e.heat &^ (heatTracked | heatCount); was != tick {
+	if was := e.hotness &^ (heatTracked | heatCount); was != tick {
 		if was == 0 || was>>heatEpoch != tick>>heatEpoch {
 			t.active++
 		}
-		if e.heat = tick | e.heat&(heatTracked|heatCount); e.heat&heatTracked == 0 {
-			e.heat = tick
+		if e.hotness = tick | e.hotness&(heatTracked|heatCount); e.hotness&heatTracked == 0 {
+			e.hotness = tick
 		}
 	}
 	candidate := uint16(n.heat.candidate.Load())
-	if e.heat&heatTracked != 0 {
-		e.heat += 2 * heatHot
-		untold := e.heat & heatCount / 2
+	if e.hotness&heatTracked != 0 {
+		e.hotness += 2 * heatHot
+		untold := e.hotness & heatCount / 2
 		if untold <= candidate/64 {
 			return
 		}
-		if e.heat &^= heatCount &^ heatHot; t.rates.Count(hotkey.Key(q.Key), now, float64(untold)) {
+		if e.hotness &^= heatCount &^ heatHot; t.rates.Count(hotkey.Key(q.Key), now, float64(untold)) {
 			return
 		}
-		e.heat = tick
+		e.hotness = tick
 	}
-	if e.heat++; e.heat&heatCount < candidate {
+	if e.hotness++; e.hotness&heatCount < candidate {
 		return
 	}
-	if e.heat = tick; t.rates.Consider(now, hotkey.Key(q.Key), float64(candidate), q.HotFactor) {
+	if e.hotness = tick; t.rates.Consider(now, hotkey.Key(q.Key), float64(candidate), q.HotFactor) {
 		s.track(e)
 	}
 }
 
 // track notes in e that its key is followed.
 func (s *shard) track(e *entry) {
-	if e.heat&heatTracked == 0 {
-		e.heat = e.heat&^heatCount | heatTracked
+	if e.hotness&heatTracked == 0 {
+		e.hotness = e.hotness&^heatCount | heatTracked
 	}
-	if e.heat &^= heatHot; s.temper.rates.Hot(hotkey.Key(e.key)) {
-		e.heat |= heatHot
+	if e.hotness &^= heatHot; s.temper.rates.Hot(hotkey.Key(e.key)) {
+		e.hotness |= heatHot
 	}
 }
 
@@ -225,7 +225,7 @@ func (n *Node) changed(s *shard, now int64, changes []hotkey.Change, fx *Effects
 	for _, c := range changes {
 		k := Key(c.Key)
 		_, h := n.shard(k)
-		if e := s.tables[owned].find(h, k); e != nil {
+		if e := s.tables[ownedTable].find(h, k); e != nil {
 			s.track(e)
 		}
 		if c.Hot {
@@ -263,7 +263,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
 	_, h := n.shard(k)
-	if e := s.tables[owned].find(h, k); e != nil {
+	if e := s.tables[ownedTable].find(h, k); e != nil {
 		y.Hash, y.Rule = e.note, s.rule(e)
 		s.load(e, y.Rule, &s.state)
 		y.Used = y.Rule.Used(&s.state, s.clock(now))

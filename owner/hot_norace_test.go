@@ -12,7 +12,7 @@ import (
 func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
 	q := ask(1, 100_000, time.Hour, 1)
-	owner := w.nodes[w.ring().At(w.ring().Owner(q.Owner)).ID]
+	owner := w.nodes[w.ring().At(w.ring().Owner(q.RingPos)).ID]
 	var sum tally
 	w.pour(q, 100, 3*time.Second, &sum)
 	if sum.local > 0 || len(owner.HotKeys(w.now)) > 0 {
@@ -20,7 +20,7 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	}
 	w.pour(q, 2000, 2*time.Second, &sum)
 	hot := owner.HotKeys(w.now)
-	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != q.Owner || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
+	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != q.RingPos || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
 		t.Fatalf("hot keys: %+v", hot)
 	}
 	for _, id := range w.ids() {
@@ -58,7 +58,7 @@ func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 		q := ask(1, 5000, time.Second, 1)
 		asked := func() (n uint64) {
 			for _, m := range w.nodes {
-				n += m.Stats(w.now).Asked
+				n += m.Stats(w.now).Forwarded
 			}
 			return n
 		}

@@ -26,7 +26,7 @@ func (w *network) pour(q Request, perSecond int, d time.Duration, sum *tally) {
 func TestRoutesDecree(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
 	q, never := ask(1, 100_000, time.Hour, 1), ask(2, 100_000, time.Hour, 1)
-	hash := func(s string) uint64 { return map[string]uint64{"q": q.Owner, "never": never.Owner}[s] }
+	hash := func(s string) uint64 { return map[string]uint64{"q": q.RingPos, "never": never.RingPos}[s] }
 	for _, n := range w.nodes {
 		n.SetRoutes([]hotkey.Route{{Owner: "q", Mode: hotkey.Spread}, {Owner: "never", Mode: hotkey.Never}}, hash)
 	}
@@ -42,12 +42,12 @@ func TestRoutesDecree(t *testing.T) {
 func TestGrantWaitsForTheHeir(t *testing.T) {
 	w := newNetwork(t, 1, Options{Resend: time.Hour}, "a", "b", "c")
 	q := ask(1, 1000, time.Hour, 1)
-	id := w.ring().At(w.ring().Owner(q.Owner)).ID
+	id := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	n, from := w.nodes[id], w.ids()[0]
 	if from == id {
 		from = w.ids()[1]
 	}
-	r := lease.Request{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
+	r := lease.Request{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
 	fx := n.StepLease(w.now, from, w.insts[from]|1, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}})
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)

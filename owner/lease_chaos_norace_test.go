@@ -84,7 +84,7 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 			load(60)
 		}
 		load(4000)
-		owner := w.ring().At(w.ring().Owner(q.Owner)).ID
+		owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 		if seed%4 < 2 {
 			w.leave(t, owner, load)
 		} else {
@@ -157,7 +157,7 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 			load(400)
 			w.run(time.Duration(w.rnd.IntN(300)) * time.Millisecond)
 			if round == 3 {
-				w.leave(t, w.ring().At(w.ring().Owner(q.Owner)).ID, func(int) { load(20) })
+				w.leave(t, w.ring().At(w.ring().Owner(q.RingPos)).ID, func(int) { load(20) })
 			}
 		}
 		for i := range at {

@@ -39,7 +39,7 @@ func FuzzStepLease(f *testing.F) {
 					taken += q.Hits
 				}
 			case 1:
-				r := lease.Request{Key: q.Key, Owner: q.Owner, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
+				r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
 				if next()&1 == 0 {
 					r.Knobs.Slack = 100
 					r.State.Slots = []limit.Slot{{Writer: uint64(next()) % 8, At: r.Window, Charged: uint64(next())}}

@@ -51,13 +51,13 @@ func TestMemoryPerKey(t *testing.T) {
 		before := resident(t)
 		n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 		for i := range keys {
-			q := Request{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+			q := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
 			n.Decide(t0, &q)
 		}
 		grown := resident(t)
 		slots := 0
 		for i := range n.shards {
-			slots += n.shards[i].tables[owned].bytes()
+			slots += n.shards[i].tables[ownedTable].bytes()
 		}
 		each := float64(slots) / float64(keys)
 		gc := collection()
@@ -106,7 +106,7 @@ func TestExpiryInSteps(t *testing.T) {
 	const keys = 200_000
 	n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 	for i := range keys {
-		q := Request{Key: spread(i), Owner: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+		q := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
 		n.Decide(t0, &q)
 	}
 	ticks, later := 0, t0+int64(time.Hour)+int64(time.Second)
@@ -118,7 +118,7 @@ func TestExpiryInSteps(t *testing.T) {
 		t.Errorf("%d ticks", ticks)
 	}
 	for i := range n.shards {
-		if b := n.shards[i].tables[owned].bytes(); b > 0 {
+		if b := n.shards[i].tables[ownedTable].bytes(); b > 0 {
 			t.Fatalf("%d bytes are left", b)
 		}
 	}

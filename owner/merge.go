@@ -73,7 +73,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
-	e := s.tables[owned].find(hash, c.Key)
+	e := s.tables[ownedTable].find(hash, c.Key)
 	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.Owner) {
 		if s.end(e, s.rule(e)) > now {
 			return true, refused + 1 // another window under this key, or another place: members never disagree on these
@@ -82,9 +82,9 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 		e.note, e.epoch = c.Owner, 0
 		e.setIncomplete()
 	}
-	h := hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, kind: owned, rule: r}
+	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: ownedTable, rule: r}
 	if e != nil {
-		e = s.recallMine(&h, e)
+		e = s.completeIfOwned(&h, e)
 	}
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil {
@@ -100,10 +100,10 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 	}
 	if e == nil {
 		if e = s.insert(&h, true); e != nil {
-			e = s.recallMine(&h, e)
+			e = s.completeIfOwned(&h, e)
 		}
 		if e == nil {
-			s.keepInSketch(&h, in)
+			s.moveToSketch(&h, in)
 			return false, refused
 		}
 		s.load(e, r, &s.state)
@@ -111,20 +111,20 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
 	if !s.store(e, r, &s.state) {
-		s.keepInSketch(&h, &s.state)
-		s.tables[owned].remove(hash, c.Key)
+		s.moveToSketch(&h, &s.state)
+		s.tables[ownedTable].remove(hash, c.Key)
 		return false, refused
 	}
 	n.merged(s, e, r)
 	return true, refused
 }
 
-// recallMine is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
-func (s *shard) recallMine(h *hit, e *entry) *entry {
-	if e.complete() || s.over.live.Load() == 0 || s.view.Hold(h.Owner, e.gained(h.Owner)).Reason != handoff.Mine {
+// completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
+func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
+	if e.complete() || s.over.live.Load() == 0 || s.view.Hold(h.RingPos, e.ownedEpoch(h.RingPos)).Reason != handoff.Mine {
 		return e
 	}
-	return s.recall(h, e)
+	return s.completeEntry(h, e)
 }
 
 // merged follows up on a merge into e by rule r.

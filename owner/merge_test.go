@@ -34,7 +34,7 @@ func TestTokensComeOnDemand(t *testing.T) {
 				t.Errorf("key %d: %+v", i, a)
 			}
 		})
-		if r := w.ring(); r.At(r.Owner(ask(i, 1, 1, 1).Owner)).ID == "b" {
+		if r := w.ring(); r.At(r.Owner(ask(i, 1, 1, 1).RingPos)).ID == "b" {
 			moved++
 		}
 	}
@@ -64,7 +64,7 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	})
-	if f := w.nodes["b"].Stats(w.now); f.Waiting != 0 {
+	if f := w.nodes["b"].Stats(w.now); f.Pending != 0 {
 		t.Errorf("%+v", f)
 	}
 }
@@ -81,7 +81,7 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.Kind, cs 
 }
 
 func counterOf(q Request, slots ...limit.Slot) handoff.Counter {
-	return handoff.Counter{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
+	return handoff.Counter{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
 }
 
 func TestMergedSlots(t *testing.T) {
@@ -162,7 +162,7 @@ func TestRefusedCounters(t *testing.T) {
 		q := ask(i, 100, time.Minute, 0)
 		q.Op = DryRun
 		s, h := n.shard(q.Key)
-		if est := s.over.estimate(&hit{Request: &q, now: t0, hash: h, kind: owned, rule: q.Rule}); s.tables[owned].find(h, q.Key) == nil && est != 7 {
+		if est := s.over.estimate(&shardOp{Request: &q, now: t0, hash: h, table: ownedTable, rule: q.Rule}); s.tables[ownedTable].find(h, q.Key) == nil && est != 7 {
 			t.Errorf("key %d: the sketch counts %d of 7", i, est)
 		}
 	}
@@ -207,7 +207,7 @@ func TestShareWithoutRoom(t *testing.T) {
 		if a := n.Degrade(t0, &q); a.Over {
 			t.Fatalf("%v: %+v", alg, a)
 		}
-		if f := n.Stats(t0); f.ShareUntold != 4 {
+		if f := n.Stats(t0); f.ShareUnreported != 4 {
 			t.Errorf("%v: %+v", alg, f)
 		}
 		if a := take(n, t0, q); a.Before != 4 || a.Over {

@@ -28,7 +28,7 @@ func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Knobs)
 		x.at = s.now
 		return
 	}
-	if e := s.tables[owned].find(h, k); s.books[k] == nil && s.holdings[k] == nil && (e == nil || e.heat&heatTracked == 0) {
+	if e := s.tables[ownedTable].find(h, k); s.books[k] == nil && s.holdings[k] == nil && (e == nil || e.hotness&heatTracked == 0) {
 		return
 	}
 	x := name{domain: clip(domain), name: clip(text), owner: ownerString}

@@ -52,8 +52,8 @@ func New(o Options) *Node {
 	for k := range kinds {
 		n.ledgers[k].max = int64(max(1, o.MaxKeys/2))
 	}
-	n.ledgers[owned] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
-	n.ledgers[denied].max = int64(o.DenyCache)
+	n.ledgers[ownedTable] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
+	n.ledgers[denyTable].max = int64(o.DenyCache)
 	n.copies.max = int64(2 * o.MaxKeys)
 	n.over.seed = o.SketchSeed
 	n.SetLoad(defaultCapacity, false)
@@ -84,7 +84,7 @@ func (n *Node) Decide(now int64, q *Request) Result {
 	var a Result
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
-	if !n.cachedLocked(s, h, now, q, &a) {
+	if !n.denyCached(s, h, now, q, &a) {
 		n.takeLocked(s, h, now, q, false, &a)
 	}
 	s.mu.Unlock()
@@ -100,10 +100,10 @@ func (n *Node) Decide(now int64, q *Request) Result {
 // with Peek, rewrites the questions with Stop, and asks again.
 func (n *Node) DecideAll(now int64, stop bool, qs []Request, as []Result) {
 	as = as[:len(qs)]
-	cached := n.cachedAll(now, qs, as)
+	cached := n.denyCachedAll(now, qs, as)
 	switch {
 	case stop && cached:
-		n.lookAll(now, qs, as)
+		n.readAll(now, qs, as)
 	case stop:
 		n.stopAll(now, false, qs, as)
 	default:
@@ -141,9 +141,9 @@ func (n *Node) take(now int64, q *Request, a *Result) {
 	s.mu.Unlock()
 }
 
-// right is by what right this member decides now. It has none when it has no ring, has not joined, or was cut off or
+// authority is by what right this member decides now. It has none when it has no ring, has not joined, or was cut off or
 // stopped for so long that others may have taken over.
-func (n *Node) right(now int64, v *view) (r handoff.Right, num, den uint32) {
+func (n *Node) authority(now int64, v *view) (r handoff.Right, num, den uint32) {
 	if v.alone && v.Joined() {
 		return handoff.Full, 1, 1
 	}
@@ -157,7 +157,7 @@ func (n *Node) right(now int64, v *view) (r handoff.Right, num, den uint32) {
 // this member's share.
 func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool, a *Result) {
 	v := s.view
-	right, num, den := n.right(now, v)
+	right, num, den := n.authority(now, v)
 	if right == handoff.None {
 		// What was lent is charged, and valid by itself.
 		if a.Kind = Forward; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
@@ -165,9 +165,9 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 		}
 		return
 	}
-	e := s.tables[owned].find(h, q.Key)
-	if e == nil || e.epoch != v.epoch || e.note != q.Owner {
-		switch hold := v.Hold(q.Owner, e.gained(q.Owner)); hold.Reason {
+	e := s.tables[ownedTable].find(h, q.Key)
+	if e == nil || e.epoch != v.epoch || e.note != q.RingPos {
+		switch hold := v.Hold(q.RingPos, e.ownedEpoch(q.RingPos)); hold.Reason {
 		case handoff.Other:
 			if serve || !n.holdLocked(s, now, q, false, a) {
 				a.Kind, a.Member = Forward, hold.Member
@@ -190,8 +190,8 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 	n.decideLocked(s, h, now, q, e, part{num, den}, 0, a)
 }
 
-// gained is the epoch of a view in which the token of e's key was here.
-func (e *entry) gained(owner uint64) uint16 {
+// ownedEpoch is the epoch of a view in which the token of e's key was here.
+func (e *entry) ownedEpoch(owner uint64) uint16 {
 	if e == nil || e.note != owner {
 		return 0
 	}
@@ -208,10 +208,10 @@ func (p part) of(x uint32) uint32 {
 	return uint32(uint64(x) * uint64(p.num) / uint64(p.den))
 }
 
-// parts are the limit and burst of a part of rule r: not more than drains in the time in which the whole drains, for what
+// partialLimits are the limit and burst of a part of rule r: not more than drains in the time in which the whole drains, for what
 // was charged by the whole rule stands in nanoseconds. Nothing left of either admits nothing: a burst of 0 would stand for
 // the limit.
-func parts(r limit.Rule, limit, burst uint32) (uint32, uint32) {
+func partialLimits(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 	if !r.Algorithm.Bucket() || limit == 0 {
 		return limit, 0
 	}
@@ -232,42 +232,42 @@ func drain(width uint64, limit uint32) uint64 { return (width-1)/uint64(max(1, l
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
 func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry, p part, ticket uint64, a *Result) {
-	ht := hit{Request: q, now: s.clock(now), hash: h, kind: owned, rule: q.Rule}
+	ht := shardOp{Request: q, now: s.clock(now), hash: h, table: ownedTable, rule: q.Rule}
 	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
-		ht.part = true
-		ht.rule.Limit, ht.rule.Burst = parts(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
+		ht.partial = true
+		ht.rule.Limit, ht.rule.Burst = partialLimits(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
 	}
 	e, overflow := n.charge(s, &ht, e, p, a)
 	s.counts.decided[a.Authority]++
-	n.remember(s, &ht, a)
+	n.updateDenyCache(s, &ht, a)
 	if e != nil {
 		a.Hot = n.warm(s, ht.now, q, e)
 	}
 	if len(s.books) > 0 {
 		n.heed(s, &ht, e, a)
 	}
-	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.spared && e != nil {
+	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.uncharged && e != nil {
 		n.owe(s, &ht, e, ticket, a)
 	}
 }
 
 // charge decides h, whose token is here, and charges it to e, or to an entry that it makes. overflow says that a sketch
 // has counted it.
-func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Result) (_ *entry, overflow bool) {
+func (n *Node) charge(s *shard, ht *shardOp, e *entry, p part, a *Result) (_ *entry, overflow bool) {
 	r := ht.Request.Rule
-	if s.tables[shared].n > 0 || s.over.live.Load() > 0 {
-		ht.extra = s.unabsorbed(ht)
+	if s.tables[shareTable].n > 0 || s.over.live.Load() > 0 {
+		ht.elsewhere = s.unreportedShare(ht)
 	}
 	known := e != nil && e.epoch == s.view.epoch && e.limit >= r.Limit
 	if !known {
-		if at, lost := s.view.Lost(ht.Owner); lost {
-			e = n.mourn(s, ht, e, at)
+		if at, lost := s.view.Lost(ht.RingPos); lost {
+			e = n.chargeLostState(s, ht, e, at)
 		} else if e != nil {
-			s.dropGhost(e)
+			s.dropAssumedLoss(e)
 		}
 	}
 	if e != nil && !e.complete() {
-		e = s.recall(ht, e)
+		e = s.completeEntry(ht, e)
 	}
 	var until int64
 	if known = known && e != nil; known {
@@ -277,10 +277,10 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Result) (_ *entry,
 	switch {
 	case !ht.charges():
 	case overflow:
-		n.note(s, ht, r.End(r.Index(ht.now)))
+		n.recordBounds(s, ht, r.End(r.Index(ht.now)))
 	case !known || e.until() != until:
-		s.own(ht, e)
-		n.note(s, ht, s.end(e, r))
+		s.markOwned(ht, e)
+		n.recordBounds(s, ht, s.end(e, r))
 	}
 	a.Kind, a.Path, a.Authority = Decided, Local, Full
 	switch {
@@ -288,20 +288,20 @@ func (n *Node) charge(s *shard, ht *hit, e *entry, p part, a *Result) (_ *entry,
 		a.Authority = Overflow
 	case p.den != 0:
 		a.Authority = Part
-		shiftAnswer(ht, a)
+		scaleToWhole(ht, a)
 	}
 	return e, overflow
 }
 
-// own marks e as this member's.
-func (s *shard) own(h *hit, e *entry) {
-	e.note, e.epoch, e.limit = h.Owner, s.view.epoch, max(e.limit, h.Request.Rule.Limit)
+// markOwned marks e as this member's.
+func (s *shard) markOwned(h *shardOp, e *entry) {
+	e.note, e.epoch, e.limit = h.RingPos, s.view.epoch, max(e.limit, h.Request.Rule.Limit)
 	s.reshape(e, h.Request.Rule)
-	s.tables[owned].adopt(e)
+	s.tables[ownedTable].adopt(e)
 }
 
-// mourn charges the key of h, whose counts were lost at that time, for what is not known of it.
-func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
+// chargeLostState charges the key of h, whose counts were lost at that time, for what is not known of it.
+func (n *Node) chargeLostState(s *shard, h *shardOp, e *entry, at int64) *entry {
 	r := h.Request.Rule
 	if !n.options.ProRata {
 		if h.charges() && r.Index(at) == r.Index(h.now) {
@@ -326,9 +326,9 @@ func (n *Node) mourn(s *shard, h *hit, e *entry, at int64) *entry {
 	return e
 }
 
-// dropGhost takes out of e what was charged for a loss that turned out to be none: a member that was cut off took others for lost.
-func (s *shard) dropGhost(e *entry) {
-	if !s.assumes(e) {
+// dropAssumedLoss takes out of e what was charged for a loss that turned out to be none: a member that was cut off took others for lost.
+func (s *shard) dropAssumedLoss(e *entry) {
+	if !s.hasAssumedLoss(e) {
 		return
 	}
 	r := s.rule(e)
@@ -337,26 +337,26 @@ func (s *shard) dropGhost(e *entry) {
 	s.store(e, r, &s.state) // it takes less room than before
 }
 
-// mournGiven charges e for what was lost of it, as its token goes with t to a member that knows of no loss.
-func (n *Node) mournGiven(s *shard, now int64, e *entry, t *handoff.Transfer) {
+// chargeLostOnRelease charges e for what was lost of it, as its token goes with t to a member that knows of no loss.
+func (n *Node) chargeLostOnRelease(s *shard, now int64, e *entry, t *handoff.Transfer) {
 	if _, lost := s.view.Lost(e.note); !lost {
 		return
 	}
-	if st, _ := s.view.Answer(e.note, e.gained(e.note), t.To, t.Ring.Fingerprint()); st == handoff.Given {
-		n.mournEntry(s, now, e)
+	if st, _ := s.view.Answer(e.note, e.ownedEpoch(e.note), t.To, t.Ring.Fingerprint()); st == handoff.Given {
+		n.chargeLostEntry(s, now, e)
 	}
 }
 
-// mournEntry is mourn for an entry that nobody asks for.
-func (n *Node) mournEntry(s *shard, now int64, e *entry) {
+// chargeLostEntry is mourn for an entry that nobody asks for.
+func (n *Node) chargeLostEntry(s *shard, now int64, e *entry) {
 	if at, lost := s.view.Lost(e.note); lost {
 		r := s.rule(e)
-		n.mourn(s, &hit{Request: &Request{Key: e.key, Owner: e.note, Rule: r}, now: now, kind: owned, rule: r}, e, at)
+		n.chargeLostState(s, &shardOp{Request: &Request{Key: e.key, RingPos: e.note, Rule: r}, now: now, table: ownedTable, rule: r}, e, at)
 	}
 }
 
-// note records what others may have admitted in the window that ends then.
-func (n *Node) note(s *shard, h *hit, end int64) {
+// recordBounds records what others may have admitted in the window that ends then.
+func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 	v := s.view
 	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
 		return
@@ -374,7 +374,7 @@ func (n *Node) note(s *shard, h *hit, end int64) {
 	if r.Algorithm != limit.FixedWindow {
 		width = 2*width + unit
 	}
-	moved, crashed := v.touched(h.Owner, end-width)
+	moved, crashed := v.touched(h.RingPos, end-width)
 	if moved {
 		s.peaks[movedPeak].push(h.now, end, uint64(r.Depth()))
 	}
@@ -383,8 +383,8 @@ func (n *Node) note(s *shard, h *hit, end int64) {
 	}
 }
 
-// involved is the shards of qs as a mask.
-func (n *Node) involved(qs []Request) (mask uint64) {
+// shardMask is the shards of qs as a mask.
+func (n *Node) shardMask(qs []Request) (mask uint64) {
 	for i := range qs {
 		_, h := n.shard(qs[i].Key)
 		mask |= 1 << (h >> (64 - shardBits))

@@ -72,7 +72,7 @@ func TestOthersAreAsked(t *testing.T) {
 	n := member(Options{Self: "b"}, t0, ids...)
 	for i := range 300 {
 		q := ask(i, 10, time.Minute, 1)
-		want := r.At(r.Owner(q.Owner)).ID
+		want := r.At(r.Owner(q.RingPos)).ID
 		a := n.Decide(t0, &q)
 		if mine := want == "b"; mine != (a.Kind == Decided) || !mine && (a.Kind != Forward || a.Member != want) {
 			t.Fatalf("key %d of %s: %+v", i, want, a)
@@ -150,7 +150,7 @@ func TestPauseFencesTheOwner(t *testing.T) {
 	if a := take(n, now, ask(i, 10, time.Hour, 1)); a.Authority != Full || a.Before != 4 {
 		t.Errorf("awake: %+v", a)
 	}
-	if f := n.Stats(now); f.Share != 2 || f.Admitted[Share] != 2 {
+	if f := n.Stats(now); f.ShareBound != 2 || f.Admitted[Share] != 2 {
 		t.Errorf("facts: %+v", f)
 	}
 }

@@ -20,7 +20,7 @@ const (
 )
 
 // heed tells holders of a key what a decision on it means for them.
-func (n *Node) heed(s *shard, h *hit, e *entry, a *Result) {
+func (n *Node) heed(s *shard, h *shardOp, e *entry, a *Result) {
 	b := s.books[h.Key]
 	if b == nil || e == nil {
 		return
@@ -68,7 +68,7 @@ func (n *Node) notify(s *shard, now int64, fx *Effects) {
 		switch {
 		case b.tide == gone:
 			_, h := n.shard(k)
-			notice.What, notice.Left = lease.Deny, s.room(s.tables[owned].find(h, k), b.rule, at)
+			notice.What, notice.Left = lease.Deny, s.room(s.tables[ownedTable].find(h, k), b.rule, at)
 		case b.lift:
 			notice.What = lease.Lift
 		}

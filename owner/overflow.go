@@ -18,7 +18,7 @@ func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
 	defer p.mu.Unlock()
 	for j := range p.list {
 		s := &p.list[j]
-		if s.end+int64(ahead) <= now || s.kinds>>owned&1 == 0 { // the receiver's clock may be behind
+		if s.end+int64(ahead) <= now || s.kinds>>ownedTable&1 == 0 { // the receiver's clock may be behind
 			continue
 		}
 		var o *handoff.Overflow
@@ -54,7 +54,7 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 	defer p.mu.Unlock()
 	s := k.grow(p, o.Window, o.Turn, now)
 	s.end = max(s.end, o.End)
-	s.kinds |= 1 << owned
+	s.kinds |= 1 << ownedTable
 	for i := range s.domains {
 		s.domains[i] |= o.Domains[i]
 	}
@@ -64,21 +64,21 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 	return true
 }
 
-// recall makes e complete: this member decides its key from now on, and others may have counted it in sketches since e was written. It returns
+// completeEntry makes e complete: this member decides its key from now on, and others may have counted it in sketches since e was written. It returns
 // nil if there is no room for that: the sketch counts all that is known then.
-func (s *shard) recall(h *hit, e *entry) *entry {
+func (s *shard) completeEntry(h *shardOp, e *entry) *entry {
 	e.setComplete()
 	if s.absorbSketches(h, e) {
 		return e
 	}
-	s.keepInSketch(h, &s.state)
-	s.tables[owned].remove(h.hash, h.Key)
+	s.moveToSketch(h, &s.state)
+	s.tables[ownedTable].remove(h.hash, h.Key)
 	return nil
 }
 
 // absorbSketches makes e, of the owned table, count no less than sketches have counted of its key. It reports whether there was room, and leaves
 // what e would have to count in s.state if not.
-func (s *shard) absorbSketches(h *hit, e *entry) bool {
+func (s *shard) absorbSketches(h *shardOp, e *entry) bool {
 	if s.over.live.Load() == 0 {
 		return true
 	}
@@ -98,7 +98,7 @@ func (s *shard) absorbSketches(h *hit, e *entry) bool {
 
 // addTo charges writer in st for what sketches have counted of h's key beyond st, and reports whether that was anything. It looks at the windows
 // before and after the current one, too: other members' clocks may be behind or ahead.
-func (k *sketches) addTo(h *hit, st *limit.State, writer uint64) (added bool) {
+func (k *sketches) addTo(h *shardOp, st *limit.State, writer uint64) (added bool) {
 	r := h.Request.Rule
 	raise := func(at int64, est uint64) {
 		if used := saturatingSub(r.Used(st, at), untold(st, r, at)); est > used {
@@ -143,7 +143,7 @@ func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.Counter) {
 	if s.over.live.Load() == 0 || c.Rule.Valid() != nil {
 		return
 	}
-	h := hit{Request: &Request{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, kind: owned, rule: c.Rule}
+	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, table: ownedTable, rule: c.Rule}
 	if s.over.addTo(&h, &c.State, s.inst) {
 		c.End = c.Rule.Expires(&c.State)
 	}

@@ -11,7 +11,7 @@ import (
 // pieces are what a member sends that has counted hits of q in its sketch at now.
 func pieces(now int64, q Request, hits uint64) (out []*handoff.Overflow) {
 	k := &sketches{}
-	k.add(&hit{Request: &Request{Key: q.Key, Owner: q.Owner, Domain: q.Domain, Hits: hits}, now: now, kind: owned, rule: q.Rule})
+	k.add(&shardOp{Request: &Request{Key: q.Key, RingPos: q.RingPos, Domain: q.Domain, Hits: hits}, now: now, table: ownedTable, rule: q.Rule})
 	for i := range shards {
 		out = append(out, k.give(i, now)...)
 	}
@@ -102,9 +102,9 @@ func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 		s, h := n.shard(q.Key)
 		for _, now := range []int64{w.now, end + 100*milli} {
 			c := counterOf(q)
-			x := hit{Request: &q, now: now, hash: h, kind: owned, rule: q.Rule}
-			if e := s.tables[owned].find(h, q.Key); e != nil {
-				c = s.export(s.recall(&x, e))
+			x := shardOp{Request: &q, now: now, hash: h, table: ownedTable, rule: q.Rule}
+			if e := s.tables[ownedTable].find(h, q.Key); e != nil {
+				c = s.export(s.completeEntry(&x, e))
 			} else {
 				s.exportOverflow(h, now, &c)
 			}

@@ -59,19 +59,19 @@ const (
 
 // Request asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
 type Request struct {
-	Key    Key
-	Owner  uint64 // ring position: Envoy's hash of the owner string
-	Domain uint64 // hash of the domain, for memory quotas
-	Rules  uint64 // version of the rules it was matched by
-	Hits   uint64
-	Rule   limit.Rule
-	// Knobs are what the rule says of leases; nil is all defaults. They do not travel with a question.
-	Knobs     *lease.Knobs
-	LocalCap  uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
-	HotFactor uint16 // a key is hot above so many times the mean rate; 0 means 10
-	Op        Op
-	Mechanism Mechanism
-	Degraded  Degraded
+	Key     Key
+	RingPos uint64 // ring position: Envoy's hash of the owner string
+	Domain  uint64 // hash of the domain, for memory quotas
+	Rules   uint64 // version of the rules it was matched by
+	Hits    uint64
+	Rule    limit.Rule
+	// LeaseConfig are what the rule says of leases; nil is all defaults. They do not travel with a question.
+	LeaseConfig *lease.Knobs
+	LocalCap    uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
+	HotFactor   uint16 // a key is hot above so many times the mean rate; 0 means 10
+	Op          Op
+	Mechanism   Mechanism
+	Degraded    Degraded
 	// Strict wants no charge admitted that only this member knows of (durability: strict).
 	Strict bool
 }

@@ -71,7 +71,7 @@ func key(i int) Key {
 // ask is a question for hits on key i.
 func ask(i int, lim uint32, window time.Duration, hits uint64) Request {
 	k := key(i)
-	return Request{Key: k, Owner: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
+	return Request{Key: k, RingPos: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
 }
 
 func (q Request) op(op Op) Request {
@@ -89,7 +89,7 @@ func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
 	t.Helper()
 	for i := from; i < from+10_000; i++ {
 		q := ask(i, 1, time.Second, 1)
-		if r.At(r.Owner(q.Owner)).ID == id {
+		if r.At(r.Owner(q.RingPos)).ID == id {
 			return i
 		}
 	}

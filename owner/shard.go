@@ -6,15 +6,15 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// kind is what a table counts.
-type kind uint8
+// tableKind is what a table counts.
+type tableKind uint8
 
 const (
-	owned  kind = iota // all that is known of what members charged and admitted, for this member's keys and others'
-	shared             // charges under SHARE; limit is the admitted hits that owned had no room for
-	opened             // charges under fail_open
-	quoted             // what owners said was left (limit); charged is what was spent of it since
-	denied             // keys that are over their limit; charged is what they stood at, at least
+	ownedTable tableKind = iota // all that is known of what members charged and admitted, for this member's keys and others'
+	shareTable                  // charges under SHARE; limit is the admitted hits that owned had no room for
+	openTable                   // charges under fail_open
+	quotaTable                  // what owners said was left (limit); charged is what was spent of it since
+	denyTable                   // keys that are over their limit; charged is what they stood at, at least
 	kinds
 )
 
@@ -60,27 +60,27 @@ func (s *shard) clock(now int64) int64 {
 	return s.now
 }
 
-// hit is one question on its way through a shard.
-type hit struct {
+// shardOp is one question on its way through a shard.
+type shardOp struct {
 	*Request
-	now  int64
-	hash uint64
-	kind kind
-	rule limit.Rule // the question's, with the limit that its authority allows
-	// extra are hits that count against the limit and stand elsewhere.
-	extra uint64
-	// part says that rule's limit is that of a part of the cluster, so that others have room for what it refuses.
-	part bool
-	// spared says that h was refused and is not charged, see spares.
-	spared bool
+	now   int64
+	hash  uint64
+	table tableKind
+	rule  limit.Rule // the question's, with the limit that its authority allows
+	// elsewhere are hits that count against the limit and stand elsewhere.
+	elsewhere uint64
+	// partial says that rule's limit is that of a part of the cluster, so that others have room for what it refuses.
+	partial bool
+	// uncharged says that h was refused and is not charged, see spares.
+	uncharged bool
 }
 
 // charges says that h adds to its counter.
-func (h *hit) charges() bool { return h.Op == Take && h.Hits > 0 }
+func (h *shardOp) charges() bool { return h.Op == Take && h.Hits > 0 }
 
 // count answers h from entry e of its table, nil if there is none, or from the sketch when the key has no place there,
 // and charges as h.Op says. It returns the entry charged, and whether the sketch answered.
-func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow bool) {
+func (s *shard) count(h *shardOp, e *entry, d *limit.Decision) (to *entry, overflow bool) {
 	if e == nil && h.charges() {
 		if e = s.insert(h, false); e == nil {
 			s.countInSketch(h, d)
@@ -88,9 +88,9 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 		}
 	}
 	if e == nil || !h.charges() && s.end(e, h.rule) <= h.now {
-		return nil, s.countNothing(h, d)
+		return nil, s.decideWithoutEntry(h, d)
 	}
-	if h.extra > 0 {
+	if h.elsewhere > 0 {
 		s.absorb(h, e)
 	}
 	if h.rule.Algorithm != limit.FixedWindow {
@@ -108,35 +108,35 @@ func (s *shard) count(h *hit, e *entry, d *limit.Decision) (to *entry, overflow 
 }
 
 // countWindow is count for the fixed window w of e, in which h counts; false if there is no room, and h was refused then.
-func (s *shard) countWindow(h *hit, e *entry, w int64, d *limit.Decision) bool {
+func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bool {
 	st := s.tally(e, w)
 	sum := st
-	sum.Charged = saturatingAdd(st.Charged, h.extra)
+	sum.Charged = saturatingAdd(st.Charged, h.elsewhere)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && (h.part || s.slab.find(e, w, limit.GhostWriter) != nil) {
-		h.spared = true // see spares
+	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.slab.find(e, w, limit.GhostWriter) != nil) {
+		h.uncharged = true // see spares
 	} else if h.charges() {
 		if !s.charge(e, h.rule, w, h.Hits) {
 			s.counts.refused++
 			h.overflow(d)
 			return false
 		}
-	} else if back = sum.Refunded - back; back > 0 && !s.giveBack(e, w, back) {
+	} else if back = sum.Refunded - back; back > 0 && !s.refundWindow(e, w, back) {
 		*d = h.rule.PeekTally(st, h.now, 0)
 		d.Over = false
 	}
 	return true
 }
 
-// assumes reports whether e holds charges for a loss.
-func (s *shard) assumes(e *entry) bool { return s.slab.wrote(e, limit.GhostWriter) }
+// hasAssumedLoss reports whether e holds charges for a loss.
+func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.wrote(e, limit.GhostWriter) }
 
-// spares reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
+// keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
 // is whole, or the loss turns out to be none, such a charge would go on to refuse others.
-func (s *shard) spares(h *hit, e *entry) bool { return h.part || s.assumes(e) }
+func (s *shard) keepsUncharged(h *shardOp, e *entry) bool { return h.partial || s.hasAssumedLoss(e) }
 
-// giveBack remembers that hits of window w were given back.
-func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {
+// refundWindow remembers that hits of window w were given back.
+func (s *shard) refundWindow(e *entry, w int64, hits uint64) bool {
 	x := s.slab.find(e, w, s.inst)
 	if x == nil {
 		if x = s.slab.add(e, w, s.inst); x == nil {
@@ -149,18 +149,18 @@ func (s *shard) giveBack(e *entry, w int64, hits uint64) bool {
 }
 
 // absorb makes h.extra, which this member admitted under SHARE, a part of e.
-func (s *shard) absorb(h *hit, e *entry) {
-	if !s.admit(h, e, h.Request.Rule, h.extra) {
+func (s *shard) absorb(h *shardOp, e *entry) {
+	if !s.admit(h, e, h.Request.Rule, h.elsewhere) {
 		return
 	}
-	h.extra = 0
-	if x := s.tables[shared].find(h.hash, h.Key); x != nil {
+	h.elsewhere = 0
+	if x := s.tables[shareTable].find(h.hash, h.Key); x != nil {
 		x.limit = 0
 	}
 }
 
 // admit charges hits to e as admitted under SHARE; false if there is no room.
-func (s *shard) admit(h *hit, e *entry, r limit.Rule, hits uint64) bool {
+func (s *shard) admit(h *shardOp, e *entry, r limit.Rule, hits uint64) bool {
 	s.load(e, r, &s.state)
 	r.Take(&s.state, h.now, s.share(), hits)
 	r.Trim(&s.state, h.now)
@@ -168,12 +168,12 @@ func (s *shard) admit(h *hit, e *entry, r limit.Rule, hits uint64) bool {
 }
 
 // countState is count for what does not fit in an entry alone; false if there is no room, and h was refused then.
-func (s *shard) countState(h *hit, e *entry, d *limit.Decision) bool {
+func (s *shard) countState(h *shardOp, e *entry, d *limit.Decision) bool {
 	st := &s.state
 	s.load(e, h.rule, st)
 	h.decide(st, s.inst, d)
-	if h.charges() && d.Over && s.spares(h, e) {
-		h.spared = true
+	if h.charges() && d.Over && s.keepsUncharged(h, e) {
+		h.uncharged = true
 		return true
 	}
 	if h.Op != Refund && !h.charges() {
@@ -196,7 +196,7 @@ func (s *shard) countState(h *hit, e *entry, d *limit.Decision) bool {
 }
 
 // decide answers h on state st, and charges it to writer.
-func (h *hit) decide(st *limit.State, writer uint64, d *limit.Decision) {
+func (h *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
 	switch h.Op {
 	case Take:
 		*d = h.rule.Take(st, h.now, writer, h.Hits)
@@ -211,17 +211,17 @@ func (h *hit) decide(st *limit.State, writer uint64, d *limit.Decision) {
 }
 
 // overflow makes d, an answer that cannot be kept in mind, a refusal.
-func (h *hit) overflow(d *limit.Decision) {
+func (h *shardOp) overflow(d *limit.Decision) {
 	depth := uint64(h.rule.Depth())
 	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
 	d.After = saturatingAdd(d.Before, max(1, h.Hits))
 }
 
-// countNothing answers h for a key that has no entry, and charges nothing.
-func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
+// decideWithoutEntry answers h for a key that has no entry, and charges nothing.
+func (s *shard) decideWithoutEntry(h *shardOp, d *limit.Decision) (overflow bool) {
 	est := s.over.estimate(h)
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}
-	r := h.flat()
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.elsewhere)}
+	r := h.flatRule()
 	if h.Op == Refund && est > 0 {
 		s.counts.refundsDropped++
 		*d = r.PeekTally(st, h.now, 0)
@@ -238,15 +238,15 @@ func (s *shard) countNothing(h *hit, d *limit.Decision) (overflow bool) {
 	return est > 0
 }
 
-// flat is h's rule as fixed windows that admit no more: the count is that of two windows, the limit not above the depth.
-func (h *hit) flat() limit.Rule {
+// flatRule is h's rule as fixed windows that admit no more: the count is that of two windows, the limit not above the depth.
+func (h *shardOp) flatRule() limit.Rule {
 	r := h.rule
 	r.Limit, r.Algorithm = min(r.Limit, r.Depth()), limit.FixedWindow
 	return r
 }
 
 // answer decides h on state st.
-func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
+func (h *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	switch h.Op {
 	case Take:
 		st, *d = h.rule.TakeTally(st, h.now, h.Hits)
@@ -264,18 +264,18 @@ func (h *hit) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 }
 
 // insert makes an entry, or returns nil. It starts with what sketches have counted of the key, unless it is a copy.
-func (s *shard) insert(h *hit, copied bool) *entry {
+func (s *shard) insert(h *shardOp, copied bool) *entry {
 	shape, ok := s.shape(h.rule)
 	if !ok {
 		return nil
 	}
-	e := s.tables[h.kind].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
+	e := s.tables[h.table].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
 	if e == nil {
 		return nil
 	}
-	e.note, e.limit = h.Owner, h.Request.Rule.Limit
+	e.note, e.limit = h.RingPos, h.Request.Rule.Limit
 	e.setShape(shape)
-	if h.kind != owned {
+	if h.table != ownedTable {
 		e.note, e.limit = 0, 0
 	}
 	w := h.rule.Index(h.now)
@@ -284,11 +284,11 @@ func (s *shard) insert(h *hit, copied bool) *entry {
 		e.setUntil(h.rule.End(w + 1))
 	}
 	switch {
-	case h.kind != owned:
+	case h.table != ownedTable:
 		e.raise(s.over.estimate(h))
 	case copied: // recall adds what sketches have counted when this member decides the key
 	case !s.absorbSketches(h, e):
-		s.tables[owned].remove(h.hash, h.Key)
+		s.tables[ownedTable].remove(h.hash, h.Key)
 		return nil
 	default:
 		e.setComplete()

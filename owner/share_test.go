@@ -47,7 +47,7 @@ func TestSharesAreTold(t *testing.T) {
 				t.Errorf("%v: at the new owner: %+v", alg, a)
 			}
 		})
-		if f := w.nodes["a"].Stats(w.now); f.Share != 4 || f.ShareUntold != 0 {
+		if f := w.nodes["a"].Stats(w.now); f.ShareBound != 4 || f.ShareUnreported != 0 {
 			t.Errorf("%v: %+v", alg, f)
 		}
 	}
@@ -116,14 +116,14 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 			t.Fatalf("hit %d: %+v", i, a)
 		}
 	}
-	if f := n.Stats(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Waiting != 2 {
+	if f := n.Stats(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Pending != 2 {
 		t.Errorf("%+v", f)
 	}
 	if a := take(n, w.now, q.op(DryRun)); a.Kind != Decided || a.Before != 16 {
 		t.Errorf("a peek waits: %+v", a)
 	}
 	w.run(20 * time.Millisecond)
-	if f := n.Stats(w.now); f.Unreplicated != 0 || f.Waiting != 0 || len(w.done["a"]) != 2 {
+	if f := n.Stats(w.now); f.Unreplicated != 0 || f.Pending != 0 || len(w.done["a"]) != 2 {
 		t.Errorf("%+v, %v", f, w.done["a"])
 	}
 	strict := ask(key, 1000, time.Hour, 1)
@@ -146,7 +146,7 @@ func TestLostStateIsProRata(t *testing.T) {
 			r := w.ring()
 			key := 0
 			for i := 0; key == 0; i++ {
-				o := ask(i, 1, time.Hour, 1).Owner
+				o := ask(i, 1, time.Hour, 1).RingPos
 				if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
 					key = i
 				}
@@ -186,7 +186,7 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 	r := w.ring()
 	key := 0
 	for i := 0; key == 0; i++ {
-		o := ask(i, 1, time.Hour, 1).Owner
+		o := ask(i, 1, time.Hour, 1).RingPos
 		if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
 			key = i
 		}
@@ -220,7 +220,7 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		r, next := w.ring(), ringOf("c", "d")
 		key := 0
 		for i := 0; key == 0; i++ {
-			o := ask(i, 1, time.Hour, 1).Owner
+			o := ask(i, 1, time.Hour, 1).RingPos
 			if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" && next.At(next.Owner(o)).ID == "d" {
 				key = i
 			}

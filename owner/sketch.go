@@ -77,19 +77,19 @@ func (p *sketchPart) at(window time.Duration, n int8, now int64) *sketch {
 }
 
 // estimate is at least the hits that were counted in window w for h, whose key has hash x.
-func (p *sketchPart) estimate(h *hit, x uint64, w int64) (most uint64) {
+func (p *sketchPart) estimate(h *shardOp, x uint64, w int64) (most uint64) {
 	window := time.Duration(h.rule.End(0))
 	n, _ := turn(h.rule, w)
 	for i := range p.list {
 		if k := &p.list[i]; k.end+int64(ahead) > h.now && (k.window == window && k.turn == n || k.window == 0) && k.knows(h) {
-			most = max(most, k.estimate(sketchHash(x, h.kind, w)))
+			most = max(most, k.estimate(sketchHash(x, h.table, w)))
 		}
 	}
 	return most
 }
 
 // estimate is at least the hits of h's key that a sketch has counted and that still weigh.
-func (k *sketches) estimate(h *hit) uint64 {
+func (k *sketches) estimate(h *shardOp) uint64 {
 	if k.live.Load() == 0 {
 		return 0
 	}
@@ -105,7 +105,7 @@ func (k *sketches) estimate(h *hit) uint64 {
 }
 
 // estimateAt is at least the hits of h's key that a sketch has counted in window w.
-func (k *sketches) estimateAt(h *hit, w int64) uint64 {
+func (k *sketches) estimateAt(h *shardOp, w int64) uint64 {
 	p, x := k.part(h.Key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,13 +113,13 @@ func (k *sketches) estimateAt(h *hit, w int64) uint64 {
 }
 
 // add charges h.
-func (k *sketches) add(h *hit) {
+func (k *sketches) add(h *shardOp) {
 	w := h.rule.Index(h.now)
 	k.raise(h, w, func(sum uint64) uint64 { return saturatingAdd(sum, h.Hits) })
 }
 
 // raise makes the estimate of h's key in window w what to makes of it, unless it is more already.
-func (k *sketches) raise(h *hit, w int64, to func(uint64) uint64) {
+func (k *sketches) raise(h *shardOp, w int64, to func(uint64) uint64) {
 	p, x := k.part(h.Key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,9 +127,9 @@ func (k *sketches) raise(h *hit, w int64, to func(uint64) uint64) {
 	n, end := turn(h.rule, w)
 	s := k.grow(p, time.Duration(h.rule.End(0)), n, h.now)
 	s.end = max(s.end, end)
-	s.kinds |= 1 << h.kind
+	s.kinds |= 1 << h.table
 	s.domains[h.Domain%domainSlots/64] |= 1 << (h.Domain % 64)
-	s.raise(sketchHash(x, h.kind, w), sum)
+	s.raise(sketchHash(x, h.table, w), sum)
 }
 
 // grow is at, counted.
@@ -141,20 +141,20 @@ func (k *sketches) grow(p *sketchPart, window time.Duration, n int8, now int64) 
 }
 
 // countInSketch answers h and charges it to the sketch, unless a part of the limit has no room for it.
-func (s *shard) countInSketch(h *hit, d *limit.Decision) {
+func (s *shard) countInSketch(h *shardOp, d *limit.Decision) {
 	est := s.over.estimate(h)
 	flat := *h
-	flat.rule = h.flat()
-	flat.answer(limit.Tally{Window: flat.rule.Index(h.now), Charged: saturatingAdd(est, h.extra)}, d)
-	if d.Over && h.part {
-		h.spared = true // see spares
+	flat.rule = h.flatRule()
+	flat.answer(limit.Tally{Window: flat.rule.Index(h.now), Charged: saturatingAdd(est, h.elsewhere)}, d)
+	if d.Over && h.partial {
+		h.uncharged = true // see spares
 		return
 	}
 	s.addToSketch(h, est)
 }
 
 // addToSketch charges h, whose key has estimate est.
-func (s *shard) addToSketch(h *hit, est uint64) {
+func (s *shard) addToSketch(h *shardOp, est uint64) {
 	s.over.add(h)
 	if est == 0 {
 		s.counts.overflowKeys++
@@ -162,8 +162,8 @@ func (s *shard) addToSketch(h *hit, est uint64) {
 	s.counts.overflowCharges++
 }
 
-// keepInSketch has the sketch count what is known of a key that finds no place in the table: it may be refused too early, and is not forgotten.
-func (s *shard) keepInSketch(h *hit, st *limit.State) {
+// moveToSketch has the sketch count what is known of a key that finds no place in the table: it may be refused too early, and is not forgotten.
+func (s *shard) moveToSketch(h *shardOp, st *limit.State) {
 	s.counts.overflowKeys++
 	if h.rule.Algorithm != limit.FixedWindow {
 		if used := h.rule.Used(st, h.now); used > 0 {
@@ -183,7 +183,7 @@ func (s *shard) keepInSketch(h *hit, st *limit.State) {
 }
 
 // sketchHash tells kinds and windows of one key apart.
-func sketchHash(h uint64, k kind, window int64) uint64 {
+func sketchHash(h uint64, k tableKind, window int64) uint64 {
 	return finish(h ^ uint64(k+1)*0xD6E8FEB86659FD93 ^ finish(uint64(window)))
 }
 
@@ -192,8 +192,8 @@ func cell(h uint64, row int) int {
 }
 
 // knows reports whether k has counted hits of h's kind and domain.
-func (k *sketch) knows(h *hit) bool {
-	return k.kinds>>h.kind&1 != 0 && k.domains[h.Domain%domainSlots/64]>>(h.Domain%64)&1 != 0
+func (k *sketch) knows(h *shardOp) bool {
+	return k.kinds>>h.table&1 != 0 && k.domains[h.Domain%domainSlots/64]>>(h.Domain%64)&1 != 0
 }
 
 // estimate is at least the hits counted for h. Cells that are full say nothing but "more".

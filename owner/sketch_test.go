@@ -90,7 +90,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 			i = lengths + maxSketches - 2 - i // the longest first
 		}
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
-		s.of(r, r.Index(t0), t0).add(sketchHash(uint64(i), owned, r.Index(t0)), 2)
+		s.of(r, r.Index(t0), t0).add(sketchHash(uint64(i), ownedTable, r.Index(t0)), 2)
 	}
 	if len(s.list) != maxSketches {
 		t.Fatalf("%d sketches", len(s.list))
@@ -98,7 +98,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 	for i := range lengths {
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
 		last := r.End(r.Index(t0)) - 1
-		if e := s.of(r, r.Index(last), last).estimate(sketchHash(uint64(i), owned, r.Index(last))); e < 2 {
+		if e := s.of(r, r.Index(last), last).estimate(sketchHash(uint64(i), ownedTable, r.Index(last))); e < 2 {
 			t.Errorf("%v: estimate %d at the window's last instant", r.Window, e)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func askLog(k Key) Request {
-	return Request{Key: k, Owner: k[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
+	return Request{Key: k, RingPos: k[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
 }
 
 // Logs have the records that a small MaxKeys gives, also where many of their keys are in one shard.

@@ -65,7 +65,7 @@ func FuzzStep(f *testing.F) {
 					}
 				}
 			}
-			if f := n.Stats(now); f.Keys > 8 || f.Replicas > 8 || f.Waiting > 16 {
+			if f := n.Stats(now); f.Keys > 8 || f.Replicas > 8 || f.Pending > 16 {
 				t.Fatalf("%+v", f)
 			}
 		}
@@ -83,7 +83,7 @@ func (n *Node) ownSlots() map[ownSlot]uint64 {
 	out := map[ownSlot]uint64{}
 	for i := range n.shards {
 		s := &n.shards[i]
-		t := &s.tables[owned]
+		t := &s.tables[ownedTable]
 		t.slots.each(0, t.slots.size, func(e *entry) {
 			if s.rule(e).Algorithm.Bucket() {
 				return
@@ -140,7 +140,7 @@ func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Msg {
 	}
 	for range g.byte() % 4 {
 		q := g.question()
-		c := handoff.Counter{Key: q.Key, Owner: q.Owner, Domain: g.number(), Rule: q.Rule}
+		c := handoff.Counter{Key: q.Key, Owner: q.RingPos, Domain: g.number(), Rule: q.Rule}
 		if g.byte()%16 == 0 {
 			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())
 		}

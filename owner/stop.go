@@ -22,7 +22,7 @@ func ApplyStop(qs []Request, peeked []Result) {
 // comes between them. As in envoyproxy/ratelimit every question is looked at as if it were the only one, and two on one
 // key are charged one after the other.
 func (n *Node) stopAll(now int64, serve bool, qs []Request, as []Result) {
-	mask := n.involved(qs)
+	mask := n.shardMask(qs)
 	n.lockAll(mask)
 	defer n.unlockAll(mask)
 	if !n.ownsAllLocked(now, serve, qs, as) {
@@ -62,12 +62,12 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Request, as []Result) b
 		s, h := n.shard(qs[i].Key)
 		v := s.view
 		as[i] = Result{Kind: Forward}
-		if r, _, _ := n.right(now, v); r == handoff.None {
+		if r, _, _ := n.authority(now, v); r == handoff.None {
 			fenced = true
 			continue
 		}
-		e := s.tables[owned].find(h, qs[i].Key)
-		hold := v.Hold(qs[i].Owner, e.gained(qs[i].Owner))
+		e := s.tables[ownedTable].find(h, qs[i].Key)
+		hold := v.Hold(qs[i].RingPos, e.ownedEpoch(qs[i].RingPos))
 		if as[i].Member = hold.Member; hold.Reason != handoff.Other {
 			as[i].Member = n.options.Self
 		}
@@ -84,8 +84,8 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Request, as []Result) b
 	return all && !fenced
 }
 
-// lookAll answers a request of which a key is over by the deny cache: nothing is charged.
-func (n *Node) lookAll(now int64, qs []Request, as []Result) {
+// readAll answers a request of which a key is over by the deny cache: nothing is charged.
+func (n *Node) readAll(now int64, qs []Request, as []Result) {
 	for i := range qs {
 		if as[i].Authority == Cached {
 			continue

@@ -108,7 +108,7 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	as := make([]Result, 2)
 	round := func() {
 		for i := range qs {
-			nodes[r.At(r.Owner(qs[i].Owner)).ID].Serve(t0, "a", true, qs[i:i+1], as[i:i+1])
+			nodes[r.At(r.Owner(qs[i].RingPos)).ID].Serve(t0, "a", true, qs[i:i+1], as[i:i+1])
 		}
 	}
 	round()

@@ -179,7 +179,7 @@ func (t *table) expired(now int64, h uint64) (*pages, int) {
 	}
 	p, i := t.chain(h)
 	for e := p.full(i); e != nil; e = p.full(i) {
-		if e.over(now) {
+		if e.expired(now) {
 			return p, i
 		}
 		i = p.next(i)
@@ -215,7 +215,7 @@ func (t *table) migrate(now int64, step int) {
 			return
 		}
 		if e != nil {
-			if e.over(now) {
+			if e.expired(now) {
 				t.forget(e)
 			} else {
 				t.slots.place(t.slots.home(hash(t.seed, e.key)), e, &t.spare)
@@ -255,7 +255,7 @@ func (t *table) settle(p *pages, i int, now int64, epoch uint16) (visited int) {
 	gaps := false
 	for e := p.full(i); e != nil && visited < p.size; e = p.full(i) {
 		switch {
-		case e.over(now) || t.surplus != nil && t.surplus(e):
+		case e.expired(now) || t.surplus != nil && t.surplus(e):
 			t.forget(e)
 			*e = entry{}
 			gaps = true

@@ -150,7 +150,7 @@ func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter
 // read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
 // reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
 func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counter) []handoff.Counter {
-	t := &s.tables[owned]
+	t := &s.tables[ownedTable]
 	if !c.begun || c.turn != t.turn {
 		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
 	}
@@ -172,12 +172,12 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 		if away {
 			e.setIncomplete()
 		}
-		if e.over(now) {
+		if e.expired(now) {
 			continue
 		}
 		if away {
 			t.disown(e)
-			n.mournGiven(s, now, e, &c.t)
+			n.chargeLostOnRelease(s, now, e, &c.t)
 		}
 		buf = extend(buf)
 		s.exportTo(e, &buf[len(buf)-1])

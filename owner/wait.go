@@ -101,7 +101,7 @@ func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Request, holder ring
 	}
 	t := s.waits.tokens[q.Key]
 	if t == nil {
-		t = &tokenWait{owner: q.Owner, domain: q.Domain, rule: q.Rule, holder: holder}
+		t = &tokenWait{owner: q.RingPos, domain: q.Domain, rule: q.Rule, holder: holder}
 		s.waits.tokens[q.Key] = t
 	}
 	t.tickets = append(t.tickets, a.Ticket)
@@ -161,7 +161,7 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 		return
 	}
 	delete(s.waits.tokens, k)
-	right, num, den := n.right(now, s.view)
+	right, num, den := n.authority(now, s.view)
 	if right == handoff.Full {
 		den = 0
 	}
@@ -172,7 +172,7 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 		}
 		a := Result{Kind: Forward}
 		if right != handoff.None {
-			e := s.tables[owned].find(w.hash, k)
+			e := s.tables[ownedTable].find(w.hash, k)
 			n.decideLocked(s, w.hash, now, &w.question, e, part{num, den}, ticket, &a)
 		}
 		if a.Kind != Pending {
@@ -211,7 +211,7 @@ func (n *Node) reviewTokens(s *shard, now int64, fx *Effects) {
 	for _, k := range s.waits.keys() {
 		t := s.waits.tokens[k]
 		_, h := n.shard(k)
-		switch hold := s.view.Hold(t.owner, s.tables[owned].find(h, k).gained(t.owner)); {
+		switch hold := s.view.Hold(t.owner, s.tables[ownedTable].find(h, k).ownedEpoch(t.owner)); {
 		case hold.Reason == handoff.Mine:
 			n.decideWaiting(s, now, k, fx)
 		case hold.Reason == handoff.Other:

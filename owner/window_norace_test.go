@@ -34,17 +34,17 @@ func TestFixedWindowsTheShortWay(t *testing.T) {
 }
 
 // countKey answers q in the way of f, from the entry of its key, which is made if there is none.
-func (n *Node) countKey(q *Request, now int64, f func(*shard, *hit, *entry, *limit.Decision) bool, d *limit.Decision) {
+func (n *Node) countKey(q *Request, now int64, f func(*shard, *shardOp, *entry, *limit.Decision) bool, d *limit.Decision) {
 	s, h := n.shard(q.Key)
-	x := hit{Request: q, now: now, hash: h, kind: owned, rule: q.Rule}
-	e := s.tables[owned].find(h, q.Key)
+	x := shardOp{Request: q, now: now, hash: h, table: ownedTable, rule: q.Rule}
+	e := s.tables[ownedTable].find(h, q.Key)
 	if e == nil {
 		e = s.insert(&x, false)
 	}
 	f(s, &x, e, d)
 }
 
-func (s *shard) countFixed(h *hit, e *entry, d *limit.Decision) bool {
+func (s *shard) countFixed(h *shardOp, e *entry, d *limit.Decision) bool {
 	_, overflow := s.count(h, e, d)
 	return !overflow
 }

@@ -173,11 +173,11 @@ func TestMechanismAsked(t *testing.T) {
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
-		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.Knobs != asked[0].Knobs || *q.Knobs != (lease.Knobs{TTL: 3 * time.Second, Weight: 2}) {
-			t.Errorf("question %d: %+v, %+v", i, q, q.Knobs)
+		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Knobs{TTL: 3 * time.Second, Weight: 2}) {
+			t.Errorf("question %d: %+v, %+v", i, q, q.LeaseConfig)
 		}
 	}
-	if q := asked[3]; q.Mechanism != owner.ByOwner || q.HotFactor != 0 || q.Knobs != nil {
+	if q := asked[3]; q.Mechanism != owner.ByOwner || q.HotFactor != 0 || q.LeaseConfig != nil {
 		t.Errorf("an override without a rule: %+v", q)
 	}
 	if text := resp.String(); strings.Contains(text, "mechanism") || strings.Contains(text, "keyward") {
@@ -187,7 +187,7 @@ func TestMechanismAsked(t *testing.T) {
 	asked = nil
 	r.SetRules(load(t, rule("minute", "mechanism: approximate, epsilon: 50%")), Switches{})
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 9, 2)))
-	if q := asked[0]; q.Mechanism != owner.Approximate || q.Knobs.Slack != 5 {
+	if q := asked[0]; q.Mechanism != owner.Approximate || q.LeaseConfig.Slack != 5 {
 		t.Errorf("approximate: %+v", q)
 	}
 	if q := asked[1]; q.Mechanism != owner.ByOwner {

@@ -71,12 +71,12 @@ func (s *Service) ask(c *Call, v *view) {
 		}
 		l.question = len(c.questions)
 		q := owner.Request{
-			Key: owner.Key(l.match.Digest), Owner: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
+			Key: owner.Key(l.match.Digest), RingPos: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
 		x := l.match.Extension()
 		q.Degraded, q.LocalCap, q.Strict = owner.Degraded(x.Degraded), x.LocalCap, x.Strict
-		q.Mechanism, q.Knobs, q.HotFactor = owner.Mechanism(x.Mechanism), x.Lease, x.HotFactor
+		q.Mechanism, q.LeaseConfig, q.HotFactor = owner.Mechanism(x.Mechanism), x.Lease, x.HotFactor
 		c.questions = append(c.questions, q)
 	}
 	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]

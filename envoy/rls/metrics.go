@@ -91,7 +91,7 @@ func newCallKey(key string) callKey {
 }
 
 // spread says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
-func (k *callKey) spread(q *owner.Request) bool { return k.sub && k.base == q.Owner }
+func (k *callKey) spread(q *owner.Request) bool { return k.sub && k.base == q.RingPos }
 
 // decided counts one answer to a call with the given key.
 func (m *metrics) decided(q *owner.Request, a *owner.Result, key *callKey) {
@@ -108,7 +108,7 @@ func (m *metrics) decided(q *owner.Request, a *owner.Result, key *callKey) {
 	case owner.Forwarded:
 		p = forwarded
 		if key.given && !key.spread(q) {
-			m.misrouted[b2i(key.hash != q.Owner)].Inc()
+			m.misrouted[b2i(key.hash != q.RingPos)].Inc()
 		}
 	case owner.Leased:
 		p = leased

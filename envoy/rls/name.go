@@ -36,7 +36,7 @@ func (s *Service) name(c *Call, v *view, i int, now time.Time) {
 	if len(place) > maxName {
 		place = ""
 	}
-	s.namer.Name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.Knobs)
+	s.namer.Name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.LeaseConfig)
 }
 
 // shorten cuts s to maxName bytes, between runes.

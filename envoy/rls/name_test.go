@@ -74,10 +74,10 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: told %q, want %q once", row.entries, b.lines, row.want)
 			continue
 		}
-		if b.keys[0] != asked[0].Key || b.knobs[0] != asked[0].Knobs {
+		if b.keys[0] != asked[0].Key || b.knobs[0] != asked[0].LeaseConfig {
 			t.Errorf("%q: another key, or other knobs, than asked", row.entries)
 		}
-		if _, place, _ := strings.Cut(b.lines[0], " @ "); place != "" && xxhash.Sum64String(place) != asked[0].Owner {
+		if _, place, _ := strings.Cut(b.lines[0], " @ "); place != "" && xxhash.Sum64String(place) != asked[0].RingPos {
 			t.Errorf("%q: the owner string is not where it was asked", row.entries)
 		}
 	}

@@ -195,8 +195,8 @@ func TestOversize(t *testing.T) {
 func TestOwnerHash(t *testing.T) {
 	r := newRig(t, basic)
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) {
-		if qs[0].Owner != ring.Hash("alice") {
-			t.Errorf("owner hash %x, want %x", qs[0].Owner, ring.Hash("alice"))
+		if qs[0].RingPos != ring.Hash("alice") {
+			t.Errorf("owner hash %x, want %x", qs[0].RingPos, ring.Hash("alice"))
 		}
 	}
 	r.ask(t, request("basic", descriptor("key1", "alice")))

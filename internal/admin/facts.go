@@ -69,8 +69,8 @@ func (f *collector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge(f.keys, float64(x.Mine), "owned")
-	gauge(f.keys, float64(max(0, x.Keys+x.Replicas-x.Mine)), "replica")
+	gauge(f.keys, float64(x.Owned), "owned")
+	gauge(f.keys, float64(max(0, x.Keys+x.Replicas-x.Owned)), "replica")
 	gauge(f.keys, float64(x.ShareKeys), "share")
 	gauge(f.keys, float64(x.OpenKeys), "fail_open")
 	gauge(f.keys, float64(x.ClosedKeys), "fail_closed")
@@ -79,7 +79,7 @@ func (f *collector) Collect(ch chan<- prometheus.Metric) {
 	for cause, n := range causes(&x) {
 		gauge(f.causes, float64(n), cause)
 	}
-	gauge(f.open, float64(x.Open))
+	gauge(f.open, float64(x.OpenAdmitted))
 	for i, name := range authorities() {
 		counter(f.decisions, x.Decided[i], name)
 		if owner.Authority(i) == owner.Share || owner.Authority(i) == owner.Open || owner.Authority(i) == owner.Closed {
@@ -99,7 +99,7 @@ func (f *collector) Collect(ch chan<- prometheus.Metric) {
 // causes are the parts of a bound.
 func causes(x *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
-		"share": x.Share, "fail_closed": x.Closed, "crash": x.Crashed, "partition": x.Parted, "old_version": x.Moved,
+		"share": x.ShareBound, "fail_closed": x.ClosedBound, "crash": x.CrashBound, "partition": x.PartitionBound, "old_version": x.MovedBound,
 	}
 }
 
@@ -107,15 +107,15 @@ func causes(x *owner.Stats) map[string]uint64 {
 func (f *collector) handOver(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	gauge(f.unreplicated, float64(x.Unreplicated), "key")
 	gauge(f.unreplicated, float64(x.UnreplicatedIn), "all")
-	gauge(f.reach, float64(x.Reach))
+	gauge(f.reach, float64(x.Confirming))
 	gauge(f.acks, float64(x.AcksMissing))
 	gauge(f.unconfirmed, float64(x.Unconfirmed))
 	gauge(f.transfers, float64(x.Transfers))
-	gauge(f.waiting, float64(x.Waiting))
-	counter(f.waitsRefused, x.WaitsRefused)
+	gauge(f.waiting, float64(x.Pending))
+	counter(f.waitsRefused, x.PendingRefused)
 	counter(f.copies, x.CopiesMerged, "merged")
 	counter(f.copies, x.CopiesDropped, "dropped")
 	counter(f.slotsRefused, x.SlotsRefused)
 	counter(f.charges, x.Refused)
-	counter(f.untold, x.ShareUntold)
+	counter(f.untold, x.ShareUnreported)
 }

@@ -13,9 +13,9 @@ import (
 func TestFacts(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewCollector(func() owner.Stats {
-		f := owner.Stats{Moved: 5, Share: 2, Crashed: 3, Parted: 11, Closed: 4, Open: 9}
-		f.Keys, f.Replicas, f.Mine = 3, 40, 21 // most of them came from others and have not been asked for since
-		f.Unreplicated, f.UnreplicatedIn, f.Reach, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
+		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9}
+		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most of them came from others and have not been asked for since
+		f.Unreplicated, f.UnreplicatedIn, f.Confirming, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
 		f.Lease = owner.LeaseStats{LocalHits: 40, Granted: 4, GrantedHits: 50, Empty: 3, Timeouts: 2, NoRoom: 1, Outstanding: 12, Unreachable: 1}
 		f.Lease.Violations[2] = 7
@@ -97,7 +97,7 @@ keyward_lease_violations_total{condition="C5"} 0
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	if x := (owner.Stats{Moved: 1, Share: 2, Crashed: 4, Parted: 8, Closed: 16}); sum(causes(&x)) != x.Bound() {
+	if x := (owner.Stats{MovedBound: 1, ShareBound: 2, CrashBound: 4, PartitionBound: 8, ClosedBound: 16}); sum(causes(&x)) != x.Bound() {
 		t.Errorf("the causes %v are not all of the bound %d", causes(&x), x.Bound())
 	}
 	if len(authorities()) != len(owner.Stats{}.Decided) {

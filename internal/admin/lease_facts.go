@@ -44,7 +44,7 @@ func holderMetrics() []leaseMetric {
 func grantorMetrics() []leaseMetric {
 	return []leaseMetric{
 		{name: "hot_keys", help: "Keys of this member that are hot.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return uint64(x.HotKeys) })},
-		{name: "lease_keys", help: "Keys of which this member lends parts.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return uint64(x.Books) })},
+		{name: "lease_keys", help: "Keys of which this member lends parts.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return uint64(x.LentKeys) })},
 		{name: "lease_holders", help: "Members that hold leases of this one, summed over keys.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return uint64(x.Holders) })},
 		{name: "lease_unreachable_holders", help: "Holders with hits that have not been heard for 3 s.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return uint64(x.Unreachable) })},
 		{name: "lease_outstanding", help: "Hits that this member has lent and that may not be spent.", gauge: true, values: one(func(x *owner.LeaseStats) uint64 { return x.Outstanding })},

@@ -47,7 +47,7 @@ func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explanat
 func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
 	x := found.Extension()
 	q := owner.Request{
-		Key: owner.Key(found.Digest), Owner: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
+		Key: owner.Key(found.Digest), RingPos: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
 		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
 	}
 	var a [1]owner.Result

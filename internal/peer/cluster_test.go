@@ -191,10 +191,10 @@ func await(t testing.TB, what string, is func() bool) {
 // question asks for hits on the counter of name, whose window does not end during a test.
 func question(name string, lim uint32, hits uint64) owner.Request {
 	return owner.Request{
-		Key:   owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
-		Owner: ring.Hash(name),
-		Hits:  hits,
-		Rule:  limit.Rule{Limit: lim, Window: 100 * 365 * 24 * time.Hour},
+		Key:     owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
+		RingPos: ring.Hash(name),
+		Hits:    hits,
+		Rule:    limit.Rule{Limit: lim, Window: 100 * 365 * 24 * time.Hour},
 	}
 }
 

@@ -287,7 +287,7 @@ func TestTransfer(t *testing.T) {
 
 func ownedHere(m *member, q owner.Request) bool {
 	r := ringOf("m0", "m1")
-	return r.At(r.Owner(q.Owner)).ID == m.id
+	return r.At(r.Owner(q.RingPos)).ID == m.id
 }
 
 // Progress is told when it changes, and may be answered with another view.

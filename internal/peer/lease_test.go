@@ -57,7 +57,7 @@ func sampleLease(k lease.Kind) lease.Msg {
 // leaseAsk is a question with all that leases added.
 func leaseAsk() []byte {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: owner.ByLease, HotFactor: 0x0102,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: owner.ByLease, HotFactor: 0x0102,
 	}
 	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }

@@ -42,7 +42,7 @@ func sampleMsg(k handoff.Kind) handoff.Msg {
 // strictAsk is a question that only version 2 knows.
 func strictAsk() []byte {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, Owner: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
 	}
 	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }

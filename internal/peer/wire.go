@@ -170,7 +170,7 @@ func appendQuestion(b []byte, q *owner.Request) []byte {
 	b = le.AppendUint16(b, uint16(size))
 	b = le.AppendUint64(b, q.Key[0])
 	b = le.AppendUint64(b, q.Key[1])
-	b = le.AppendUint64(b, q.Owner)
+	b = le.AppendUint64(b, q.RingPos)
 	b = le.AppendUint64(b, q.Domain)
 	b = le.AppendUint64(b, q.Rules)
 	b = le.AppendUint64(b, q.Hits)
@@ -210,11 +210,11 @@ func parseQuestion(b []byte, q *owner.Request) (outcome byte, err error) {
 		return groupMalformed, errShort
 	}
 	*q = owner.Request{
-		Key:    owner.Key{le.Uint64(b), le.Uint64(b[8:])},
-		Owner:  le.Uint64(b[16:]),
-		Domain: le.Uint64(b[24:]),
-		Rules:  le.Uint64(b[32:]),
-		Hits:   le.Uint64(b[40:]),
+		Key:     owner.Key{le.Uint64(b), le.Uint64(b[8:])},
+		RingPos: le.Uint64(b[16:]),
+		Domain:  le.Uint64(b[24:]),
+		Rules:   le.Uint64(b[32:]),
+		Hits:    le.Uint64(b[40:]),
 		Rule: limit.Rule{
 			Window:    time.Duration(le.Uint64(b[48:])),
 			Limit:     le.Uint32(b[56:]),

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden encodings; never for
 // samples are one message of each kind, with every field distinct.
 func samples() map[string][]byte {
 	q := owner.Request{
-		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, Owner: 0x2122232425262728,
+		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, RingPos: 0x2122232425262728,
 		Domain: 0x3132333435363738, Rules: 0x4142434445464748, Hits: 0x5152535455565758,
 		Rule:     limit.Rule{Window: time.Hour, Limit: 0x61626364, Burst: 0x71727374},
 		LocalCap: 0x81828384, Op: owner.Refund, Degraded: owner.FailClosed,
@@ -76,7 +76,7 @@ func TestGolden(t *testing.T) {
 func TestQuestionRoundTrip(t *testing.T) {
 	for _, q := range []owner.Request{
 		{Rule: limit.Rule{Window: 1}},
-		{Key: owner.Key{1, 2}, Owner: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: owner.FailOpen,
+		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: owner.FailOpen,
 			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
 		{Rule: limit.Rule{Window: 1}, Mechanism: owner.ByLease},
 		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},

@@ -36,7 +36,7 @@ func TestDecisionsGivenUpBeforeTheirWindowIsSeen(t *testing.T) {
 			m, r := w.slots[0].now, &w.rules[0][0]
 			r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
 			ask := func(op owner.Op) *question {
-				return &question{from: m, q: owner.Request{Key: r.digest, Owner: r.owner, Rule: r.limit, Hits: 1, Op: op}}
+				return &question{from: m, q: owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Hits: 1, Op: op}}
 			}
 			w.oracle.unseen(ask(c.op), m)
 			w.now += int64(c.after)

@@ -201,12 +201,12 @@ func (w *World) put(k int, m *member) {
 	}
 	w.after(w.upto(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
-		q.q.Key, q.q.Owner, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
+		q.q.Key, q.q.RingPos, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
 		if w.o.Domains > 0 {
 			q.q.Domain = uint64(k % w.o.Domains)
 		}
 		if w.o.Leases.On {
-			q.q.Mechanism, q.q.Knobs, q.q.HotFactor = r.by, &r.knobs, 1
+			q.q.Mechanism, q.q.LeaseConfig, q.q.HotFactor = r.by, &r.knobs, 1
 			w.oracle.offered(q)
 		}
 		if w.verbose {
@@ -340,7 +340,7 @@ func (q *question) forward(to ring.ID) {
 // serve asks this member's node for another.
 func (m *member) serve(q *question) {
 	qs, as := [1]owner.Request{q.q}, [1]owner.Result{}
-	qs[0].Knobs = nil // they do not travel
+	qs[0].LeaseConfig = nil // they do not travel
 	took := m.clock()
 	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
 	a := as[0]

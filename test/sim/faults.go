@@ -261,7 +261,7 @@ func (w *World) probe() {
 		r := &w.rules[len(w.rules)-1][k]
 		for _, m := range ms {
 			q := &question{from: m, at: w.now, deadline: w.now + int64(time.Second)}
-			q.q = owner.Request{Key: r.digest, Owner: r.owner, Rule: r.limit, Op: owner.Read}
+			q.q = owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Op: owner.Read}
 			probes = append(probes, q)
 			w.after(time.Duration(q.deadline-w.now), m, q.expire)
 			w.after(0, m, q.take)

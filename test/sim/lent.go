@@ -37,7 +37,7 @@ type ask struct {
 // offered sees a question before it is asked.
 func (o *oracle) offered(q *question) {
 	a := o.account(q)
-	a.owner = q.q.Owner
+	a.owner = q.q.RingPos
 	if o.w.o.Leases.Calm && q.q.Op == owner.Take {
 		a.asked = append(a.asked, o.w.now)
 	}
@@ -222,7 +222,7 @@ func (o *oracle) copied(x *span, q *question, v *verdict) {
 	if x.copiers == nil {
 		x.copiers = map[*member]uint64{}
 	}
-	s := uint64(q.q.Knobs.Slack) / uint64(max(1, v.by.stand.NRef))
+	s := uint64(q.q.LeaseConfig.Slack) / uint64(max(1, v.by.stand.NRef))
 	if was := x.copiers[v.by]; s > was {
 		x.copiers[v.by] = s
 		x.ahead += s - was

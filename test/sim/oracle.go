@@ -284,7 +284,7 @@ func (o *oracle) decided(q *question, v *verdict) {
 		x.deciders = append(x.deciders, v.by)
 	}
 	if whole {
-		o.holds(x, v.by, q.q.Owner)
+		o.holds(x, v.by, q.q.RingPos)
 	}
 	x.scaled = x.scaled || v.a.Authority == owner.Part
 	switch {

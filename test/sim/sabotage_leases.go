@@ -84,7 +84,7 @@ func (o *oracle) lentByOthers(m, from *member, r *lease.Request) (most uint64) {
 
 // uncharge gives back n hits of a's counter at m, which nobody asked for.
 func (m *member) uncharge(a *account, n uint64) {
-	qs, as := [1]owner.Request{{Key: a.key, Owner: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund}}, [1]owner.Result{}
+	qs, as := [1]owner.Request{{Key: a.key, RingPos: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund}}, [1]owner.Result{}
 	m.node.Serve(m.clock(), slotID(m.slot), false, qs[:], as[:])
 }
 

@@ -50,7 +50,7 @@ func byMember(rules *config.Rules, hits []hit) []bool {
 		}
 		var m config.Match
 		rules.Match("edge", []config.Entry{{Key: "api_key", Value: h.key}}, nil, &m)
-		a := n.Decide(at, &owner.Request{Key: owner.Key(m.Digest), Owner: m.Owner, Hits: 1, Rule: m.Limit})
+		a := n.Decide(at, &owner.Request{Key: owner.Key(m.Digest), RingPos: m.Owner, Hits: 1, Rule: m.Limit})
 		refused = append(refused, a.Over)
 	}
 	return refused

@@ -93,7 +93,7 @@ func charge(n *node, keys int) error {
 		for i := range qs {
 			key := name(first + i)
 			qs[i] = owner.Request{
-				Key: owner.Key{ring.Hash(key), ring.Hash("key of " + key)}, Owner: ring.Hash(key), Hits: 1,
+				Key: owner.Key{ring.Hash(key), ring.Hash("key of " + key)}, RingPos: ring.Hash(key), Hits: 1,
 				Rule: limit.Rule{Limit: 1000, Window: 24 * time.Hour},
 			}
 		}
