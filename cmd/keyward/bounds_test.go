@@ -189,7 +189,7 @@ func TestBoundsHelp(t *testing.T) {
 		}
 	}
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil || !strings.Contains(string(readme), "of a limit of 1,000 at five members at most 810 more in that window") {
+	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), "for a limit of 1,000 and five members, at most 810 extra hits in that window") {
 		t.Errorf("README.md says something else of a crash: %v", err)
 	}
 }
