@@ -19,10 +19,10 @@ const (
 	restAgain   = 60                     // seconds of rest after which memory is given back again
 )
 
-// collector trades memory for time while there is much to do, and gives it back at rest. A sidecar's heap is small: by Go's own
+// memoryTuner trades memory for time while there is much to do, and gives it back at rest. A sidecar's heap is small: by Go's own
 // rule, which lets it double, load would have it collected many times a second, and a ring change leaves behind several times
 // what is needed from then on.
-type collector struct {
+type memoryTuner struct {
 	set    func(percent int) int // debug.SetGCPercent; nothing if GOGC says what the user wants
 	read   []metrics.Sample
 	bytes  uint64        // allocated until the last second
@@ -31,8 +31,8 @@ type collector struct {
 	quiet  int           // seconds in a row that were not busy
 }
 
-func newCollector() *collector {
-	c := &collector{set: debug.SetGCPercent, now: 100, read: []metrics.Sample{
+func newMemoryTuner() *memoryTuner {
+	c := &memoryTuner{set: debug.SetGCPercent, now: 100, read: []metrics.Sample{
 		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"},
 	}}
 	if os.Getenv("GOGC") != "" {
@@ -42,7 +42,7 @@ func newCollector() *collector {
 }
 
 // tend looks once a second until ctx ends.
-func (c *collector) tend(ctx context.Context) {
+func (c *memoryTuner) tend(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {
@@ -65,7 +65,7 @@ func (c *collector) tend(ctx context.Context) {
 
 // step is told once a second how much has been allocated and worked since the start, and the bytes that the last collection left.
 // It says whether memory is to be given back now.
-func (c *collector) step(bytes uint64, worked time.Duration, live uint64) (give bool) {
+func (c *memoryTuner) step(bytes uint64, worked time.Duration, live uint64) (give bool) {
 	percent := c.now
 	if bytes-c.bytes >= busyBytes || worked-c.worked >= busyTime {
 		c.quiet = 0

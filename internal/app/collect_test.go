@@ -9,7 +9,7 @@ import (
 // then now and again.
 func TestCollector(t *testing.T) {
 	var set []int
-	c := &collector{now: 100, set: func(p int) int { set = append(set, p); return 0 }}
+	c := &memoryTuner{now: 100, set: func(p int) int { set = append(set, p); return 0 }}
 	var bytes uint64
 	var worked time.Duration
 	second := func(b uint64, w time.Duration, live uint64) bool {

@@ -9,11 +9,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// lookBound is how long /v1/counters waits for a key's owner.
-const lookBound = time.Second
+// ownerTimeout is how long /v1/counters waits for a key's owner.
+const ownerTimeout = time.Second
 
 // counter asks the owner of a descriptor's key how it stands, and charges nothing.
-func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.CounterStatus, error) {
+func (m *sidecar) counter(domain string, entries []config.Entry) (admin.CounterStatus, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		return admin.CounterStatus{}, admin.ErrNoCounter
@@ -31,7 +31,7 @@ func (m *Sidecar) counter(domain string, entries []config.Entry) (admin.CounterS
 }
 
 // lent is how many hits of k's count others hold; nil unless this member lends them.
-func (m *Sidecar) lent(k owner.Key) *uint64 {
+func (m *sidecar) lent(k owner.Key) *uint64 {
 	for _, h := range m.node.HotKeys(time.Now().UnixNano()) {
 		if h.Key == k {
 			return &h.Lent
@@ -41,7 +41,7 @@ func (m *Sidecar) lent(k owner.Key) *uint64 {
 }
 
 // ownerOf is who owns the keys at h; empty while there is no ring.
-func (m *Sidecar) ownerOf(h uint64) ring.ID {
+func (m *sidecar) ownerOf(h uint64) ring.ID {
 	c := m.cluster.Load()
 	if c == nil {
 		return ""

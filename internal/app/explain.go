@@ -12,7 +12,7 @@ import (
 )
 
 // explain says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
-func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explanation, error) {
+func (m *sidecar) explain(domain string, entries []config.Entry) (admin.Explanation, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		rules = new(config.Rules)
@@ -44,13 +44,13 @@ func (m *Sidecar) explain(domain string, entries []config.Entry) (admin.Explanat
 }
 
 // ask asks the owner of what found is about; nothing happens to the rule's statistics.
-func (m *Sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
+func (m *sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
 	x := found.Extension()
 	q := owner.Request{
 		Key: owner.Key(found.Digest), RingPos: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
 		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
 	}
 	var a [1]owner.Result
-	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(lookBound)}, false, []owner.Request{q}, a[:])
+	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])
 	return a[0]
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment as KEYWARD_ and
+// flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment as KEYWARD_ and
 // its name in upper snake case; the command line wins.
-type Flags struct {
+type flags struct {
 	Node            string        // stable name: the member's hash_key on the ring
 	Gossip          string        // host:port to listen on for gossip, TCP and UDP
 	Peer            string        // host:port to listen on for the other members' questions
@@ -71,7 +71,7 @@ type Flags struct {
 }
 
 // define describes every flag once. The texts are what --help teaches.
-func (f *Flags) define(s *pflag.FlagSet, getenv func(string) string) {
+func (f *flags) define(s *pflag.FlagSet, getenv func(string) string) {
 	s.StringVar(&f.Node, "node", defaultNode(getenv), "stable name of this member, its place on the ring (default: POD_NAME, else the hostname)")
 	s.StringVar(&f.Gossip, "gossip", ":7946", "`host:port` to listen on for gossip, TCP and UDP")
 	s.StringVar(&f.Peer, "peer", ":7947", "`host:port` to listen on for the other members' questions")
@@ -127,13 +127,13 @@ func defaultNode(getenv func(string) string) string {
 	return n
 }
 
-// mostKeys is the largest --max-keys: at 48 bytes a key more than any machine has for a sidecar.
-const mostKeys = 1 << 30
+// maxKeys is the largest --max-keys: at 48 bytes a key more than any machine has for a sidecar.
+const maxKeys = 1 << 30
 
 // Parse reads the command line and the environment and reports every fault at once. pflag.ErrHelp is returned when help
 // was asked for and printed.
-func Parse(name, about string, args []string, getenv func(string) string) (Flags, error) {
-	f := Flags{effective: map[string]string{}}
+func Parse(name, about string, args []string, getenv func(string) string) (flags, error) {
+	f := flags{effective: map[string]string{}}
 	s := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	s.SortFlags = false
 	f.define(s, getenv)
@@ -155,7 +155,7 @@ func Parse(name, about string, args []string, getenv func(string) string) (Flags
 	return f, errors.Join(append(errs, f.validate())...)
 }
 
-func (f *Flags) validate() error {
+func (f *flags) validate() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if f.Node == "" {
@@ -181,7 +181,7 @@ func (f *Flags) validate() error {
 	if _, ok := policies()[f.Partition]; !ok {
 		fail("--partition %q: want share, available or quorum", f.Partition)
 	}
-	if _, ok := doors()[f.RLSDoor]; !ok {
+	if _, ok := listenerKinds()[f.RLSDoor]; !ok {
 		fail("--rls-door %q: want lean or grpc", f.RLSDoor)
 	}
 	if f.LostState != "prorata" && f.LostState != "full" {
@@ -196,7 +196,7 @@ func (f *Flags) validate() error {
 }
 
 // validateAmounts holds numbers and times to what makes sense.
-func (f *Flags) validateAmounts() error {
+func (f *flags) validateAmounts() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
@@ -217,8 +217,8 @@ func (f *Flags) validateAmounts() error {
 	if f.DecisionTimeout <= 0 {
 		fail("--decision-timeout %s: must be positive", f.DecisionTimeout)
 	}
-	if f.MaxKeys <= 0 || f.MaxKeys > mostKeys {
-		fail("--max-keys %d: want 1 to %d", f.MaxKeys, mostKeys)
+	if f.MaxKeys <= 0 || f.MaxKeys > maxKeys {
+		fail("--max-keys %d: want 1 to %d", f.MaxKeys, maxKeys)
 	}
 	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
 		fail("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)
@@ -236,7 +236,7 @@ func (f *Flags) validateAmounts() error {
 }
 
 // validateSecurity refuses every way to talk to other pods in the clear that was not asked for.
-func (f *Flags) validateSecurity() error {
+func (f *flags) validateSecurity() error {
 	var errs []error
 	set := 0
 	for _, file := range []string{f.TLS.Cert, f.TLS.Key, f.TLS.CA} {
@@ -250,8 +250,8 @@ func (f *Flags) validateSecurity() error {
 	if f.MaxConnections < 1 {
 		errs = append(errs, fmt.Errorf("--max-connections %d: must be positive", f.MaxConnections))
 	}
-	if f.TLSBindName != "" && strings.Count(f.TLSBindName, nodePlace) != 1 {
-		errs = append(errs, fmt.Errorf("--tls-bind-name %q: want one %s in it", f.TLSBindName, nodePlace))
+	if f.TLSBindName != "" && strings.Count(f.TLSBindName, nodePlaceholder) != 1 {
+		errs = append(errs, fmt.Errorf("--tls-bind-name %q: want one %s in it", f.TLSBindName, nodePlaceholder))
 	}
 	if set == 0 && (f.TLSBindName != "" || len(f.TLSEnvoyNames) > 0) {
 		errs = append(errs, errors.New("--tls-bind-name and --tls-envoy-names need --tls-cert, --tls-key and --tls-ca"))
@@ -285,8 +285,10 @@ func policies() map[string]handoff.Policy {
 	return map[string]handoff.Policy{"share": handoff.ShareOut, "available": handoff.Available, "quorum": handoff.Quorum}
 }
 
-// doors are the values of --rls-door.
-func doors() map[string]rls.Kind { return map[string]rls.Kind{"lean": rls.Lean, "grpc": rls.GRPC} }
+// listenerKinds are the values of --rls-door.
+func listenerKinds() map[string]rls.Kind {
+	return map[string]rls.Kind{"lean": rls.Lean, "grpc": rls.GRPC}
+}
 
 // refunds are the values of --allow-negative-hits.
 func refunds() map[string]rls.Refunds {
@@ -294,7 +296,7 @@ func refunds() map[string]rls.Refunds {
 }
 
 // hosts are the names by which the HTTP ports may be asked.
-func (f *Flags) hosts() browser.Hosts {
+func (f *flags) hosts() browser.Hosts {
 	h, _ := browser.NewHosts(f.AllowedHosts...) // validated
 	return h
 }

@@ -141,7 +141,7 @@ func TestParseAmounts(t *testing.T) {
 // Every flag that the manual names is there by that name, and has an environment variable.
 func TestFlagNames(t *testing.T) {
 	s := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(Flags).define(s, env())
+	new(flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
 		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-door",

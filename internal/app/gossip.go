@@ -13,7 +13,7 @@ import (
 )
 
 // gossip is the options of this process's part in the cluster.
-func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+func (f *flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
 	uid, _ := getenv("POD_UID")
 	ip := f.advertised(getenv)
 	o := cluster.Options{
@@ -30,7 +30,7 @@ func (f *Flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, r
 }
 
 // advertised is the host told to the others.
-func (f *Flags) advertised(getenv settings.Getenv) string {
+func (f *flags) advertised(getenv settings.Getenv) string {
 	if f.Advertise != "" {
 		return f.Advertise
 	}
@@ -38,8 +38,8 @@ func (f *Flags) advertised(getenv settings.Getenv) string {
 	return ip
 }
 
-// standing is what a view says beside the ring.
-func standing(v *cluster.View) handoff.Standing {
+// membershipOf is what a view says beside the ring.
+func membershipOf(v *cluster.View) handoff.Standing {
 	s := handoff.Standing{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -62,8 +62,8 @@ func stateOf(s cluster.State) handoff.State {
 	}
 }
 
-// peers is where a view's other members are asked.
-func peers(v *cluster.View) map[ring.ID]peer.Addr {
+// peerAddrs is where a view's other members are asked.
+func peerAddrs(v *cluster.View) map[ring.ID]peer.Addr {
 	addrs := map[ring.ID]peer.Addr{}
 	for i := range v.Members {
 		m := &v.Members[i]

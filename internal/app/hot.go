@@ -17,15 +17,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// byHand is what people say about hot keys at this member. The cluster keeps and tells it; what it does not keep is here.
-type byHand struct {
+// manualRoutes is what people say about hot keys at this member. The cluster keeps and tells it; what it does not keep is here.
+type manualRoutes struct {
 	known atomic.Pointer[[]hotkey.Route] // what all members say, newest; nil before the first
 	mu    sync.Mutex                     // of wanted, and of giving orders
 	// wanted is how many sub-keys were ordered, by domain and owner string: there may be fewer members for a while.
 	wanted map[[2]string]int
 }
 
-func (b *byHand) routes() []hotkey.Route {
+func (b *manualRoutes) routes() []hotkey.Route {
 	if rs := b.known.Load(); rs != nil {
 		return *rs
 	}
@@ -33,7 +33,7 @@ func (b *byHand) routes() []hotkey.Route {
 }
 
 // onRoutes is told what is done about hot keys whenever that changes.
-func (m *Sidecar) onRoutes(rs []hotkey.Route) {
+func (m *sidecar) onRoutes(rs []hotkey.Route) {
 	m.byHand.known.Store(&rs)
 	m.node.SetRoutes(rs, ring.Hash)
 	if m.xds != nil {
@@ -43,7 +43,7 @@ func (m *Sidecar) onRoutes(rs []hotkey.Route) {
 }
 
 // orderHot carries out what POST /hot says.
-func (m *Sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
+func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	c := m.cluster.Load()
 	if c == nil {
 		return admin.HotRoute{}, errors.New("this member has not started gossip yet")
@@ -74,11 +74,11 @@ func (m *Sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	}
 	m.byHand.wanted[[2]string{r.Domain, r.Owner}] = n
 	m.log.Info("ordered", "key", r.Name, "mode", admin.HotMode(r.Mode), "sub_keys", len(r.Subs))
-	return routePage(&r), nil
+	return routeStatus(&r), nil
 }
 
 // subject is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
-func (m *Sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
+func (m *sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
 	if o.Descriptor == nil {
 		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
@@ -110,7 +110,7 @@ func (m *Sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err erro
 }
 
 // resettle has the sub-keys of this member's orders follow the ring.
-func (m *Sidecar) resettle(at *ring.Ring) {
+func (m *sidecar) resettle(at *ring.Ring) {
 	c := m.cluster.Load()
 	if c == nil || at.Len() < 2 {
 		return
@@ -132,18 +132,18 @@ func (m *Sidecar) resettle(at *ring.Ring) {
 	}
 }
 
-func (m *Sidecar) hotKeysPage() admin.HotKeys {
+func (m *sidecar) hotKeysPage() admin.HotKeys {
 	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKeyStatus{}, Routes: []admin.HotRoute{}}
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
-		h.Keys = append(h.Keys, hotKeyPage(&k))
+		h.Keys = append(h.Keys, hotKeyStatus(&k))
 	}
 	for _, r := range m.byHand.routes() {
-		h.Routes = append(h.Routes, routePage(&r))
+		h.Routes = append(h.Routes, routeStatus(&r))
 	}
 	return h
 }
 
-func hotKeyPage(k *owner.HotKey) admin.HotKeyStatus {
+func hotKeyStatus(k *owner.HotKey) admin.HotKeyStatus {
 	p := admin.HotKeyStatus{
 		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.Hash), Rate: round(k.Rate), Hot: k.Hot,
 		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
@@ -158,7 +158,7 @@ func hotKeyPage(k *owner.HotKey) admin.HotKeyStatus {
 	return p
 }
 
-func routePage(r *hotkey.Route) admin.HotRoute {
+func routeStatus(r *hotkey.Route) admin.HotRoute {
 	p := admin.HotRoute{
 		Domain: r.Domain, Name: r.Name, OwnerString: r.Owner, Mode: admin.HotMode(r.Mode), Manual: r.Manual,
 		By: string(r.By), Since: time.Unix(0, r.Ver),
@@ -169,7 +169,7 @@ func routePage(r *hotkey.Route) admin.HotRoute {
 	return p
 }
 
-func (m *Sidecar) leasesPage() admin.HeldLeases {
+func (m *sidecar) leasesPage() admin.HeldLeases {
 	l := admin.HeldLeases{Member: m.flags.Node, Keys: []admin.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
 		l.Keys = append(l.Keys, admin.HeldLease{
@@ -181,13 +181,13 @@ func (m *Sidecar) leasesPage() admin.HeldLeases {
 }
 
 // tap shows the service's decisions.
-func (m *Sidecar) tap(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
+func (m *sidecar) tap(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
 	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.Sample) {
 		see(m.decision(&s))
 	})
 }
 
-func (m *Sidecar) decision(s *rls.Sample) admin.TapDecision {
+func (m *sidecar) decision(s *rls.Sample) admin.TapDecision {
 	d := admin.TapDecision{
 		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
 		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",

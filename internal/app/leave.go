@@ -10,9 +10,9 @@ import (
 
 // How long the steps of leaving may take. Together they stay under the 30 s that Kubernetes gives a pod.
 const (
-	handOverBound = 12 * time.Second // until others have all counters
-	lingerBound   = 10 * time.Second // until nobody asks any more
-	stopBound     = 3 * time.Second  // until calls in flight are answered
+	handoffTimeout = 12 * time.Second // until others have all counters
+	lingerTimeout  = 10 * time.Second // until nobody asks any more
+	stopTimeout    = 3 * time.Second  // until calls in flight are answered
 
 	quietAfter = 2 * time.Second        // without a question, where there have been any
 	quietIdle  = 500 * time.Millisecond // without a question, where there has never been one
@@ -36,7 +36,7 @@ func newDrain() *drain { return &drain{done: make(chan struct{})} }
 
 // startDrain has the member leave the ring: unhealthy first, so that nobody sends more, with its doors open; then off the
 // others' rings, with its counters in their hands. Then it forwards what still comes.
-func (m *Sidecar) startDrain() <-chan struct{} {
+func (m *sidecar) startDrain() <-chan struct{} {
 	d := m.drain
 	d.once.Do(func() {
 		now := time.Now()
@@ -50,7 +50,7 @@ func (m *Sidecar) startDrain() <-chan struct{} {
 		go m.watchQuestions()
 		go func() {
 			defer close(d.done)
-			bound := time.NewTimer(handOverBound)
+			bound := time.NewTimer(handoffTimeout)
 			defer bound.Stop()
 			select {
 			case <-c.Drained():
@@ -70,7 +70,7 @@ func (m *Sidecar) startDrain() <-chan struct{} {
 	return d.done
 }
 
-func (m *Sidecar) reportDrain(p admin.DrainStatus) {
+func (m *sidecar) reportDrain(p admin.DrainStatus) {
 	if p.Complete {
 		m.log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
 		return
@@ -80,7 +80,7 @@ func (m *Sidecar) reportDrain(p admin.DrainStatus) {
 }
 
 // drainProgress is how far the drain has come.
-func (m *Sidecar) drainProgress() admin.DrainStatus {
+func (m *sidecar) drainProgress() admin.DrainStatus {
 	d := m.drain
 	p := admin.DrainStatus{State: m.cluster.Load().View().Me().State.String(), Incomplete: m.pending()}
 	sent := m.sent()
@@ -99,10 +99,10 @@ func (m *Sidecar) drainProgress() admin.DrainStatus {
 }
 
 // asked is the number of questions that came over gRPC.
-func (m *Sidecar) asked() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
+func (m *sidecar) asked() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
 
 // watchQuestions notes when Envoys ask, from the drain on until the process ends.
-func (m *Sidecar) watchQuestions() {
+func (m *sidecar) watchQuestions() {
 	d := m.drain
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
@@ -132,8 +132,8 @@ func (d *drain) quietIn(now time.Time) time.Duration {
 }
 
 // linger forwards until Envoys have found others to ask.
-func (m *Sidecar) linger(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lingerBound)
+func (m *sidecar) linger(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lingerTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		wait := m.drain.quietIn(time.Now())
@@ -151,10 +151,10 @@ func (m *Sidecar) linger(ctx context.Context) {
 }
 
 // leave ends a member that runs: it drains, unless it has, forwards while it is still asked, and stops.
-func (m *Sidecar) leave() {
+func (m *sidecar) leave() {
 	<-m.startDrain()
 	m.linger(context.Background())
-	bounded, cancel := context.WithTimeout(context.Background(), stopBound)
+	bounded, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	m.stop(bounded)
 }

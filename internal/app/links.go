@@ -11,7 +11,7 @@ import (
 )
 
 // onLinks tells the cluster with which members this one has streams.
-func (m *Sidecar) onLinks() {
+func (m *sidecar) onLinks() {
 	c := m.cluster.Load()
 	if c == nil {
 		return
@@ -50,14 +50,14 @@ func troubleOf(l peer.Link) string {
 	return l.Error
 }
 
-// patience is how long a stream may take to come, or to come back.
-const patience = 3 * time.Second
+// streamGrace is how long a stream may take to come, or to come back.
+const streamGrace = 3 * time.Second
 
 // unreachable lists the members that this one cannot ask, or that cannot ask it, and have not been able to for a while.
-func (m *Sidecar) unreachable(now time.Time) []admin.Unreachable {
+func (m *sidecar) unreachable(now time.Time) []admin.Unreachable {
 	out := []admin.Unreachable{}
 	for _, l := range m.peer.Links() {
-		if trouble := troubleOf(l); trouble != "" && now.Sub(l.Since) > patience {
+		if trouble := troubleOf(l); trouble != "" && now.Sub(l.Since) > streamGrace {
 			out = append(out, admin.Unreachable{Member: string(l.Member), Reason: trouble})
 		}
 	}

@@ -31,7 +31,7 @@ func logger(w io.Writer, s settings.Server) *slog.Logger {
 type Program struct {
 	Name, About string
 	Defaults    func(*settings.Settings) // what differs from the original when its variables are not set
-	Run         func(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error
+	Run         func(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error
 }
 
 // Main parses, runs until SIGTERM or SIGINT and returns the exit code. A second signal ends at once.

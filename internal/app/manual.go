@@ -13,7 +13,7 @@ type FlagRow struct {
 
 // FlagRows lists the flags of sidecar and xds as they are defined, for the manual. Defaults that come from the machine are left out.
 func FlagRows() []FlagRow {
-	var f Flags
+	var f flags
 	s := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.SortFlags = false
 	f.define(s, func(string) string { return "" })

@@ -24,13 +24,13 @@ func hex(h uint64) string {
 	return source.Hex(h)
 }
 
-// pageOf is the view of the cluster as /cluster shows it.
-func pageOf(label string, v *cluster.View, rules source.VersionsStatus) admin.ClusterStatus {
+// clusterStatus is the view of the cluster as /cluster shows it.
+func clusterStatus(label string, v *cluster.View, rules source.VersionsStatus) admin.ClusterStatus {
 	me := v.Me()
 	c := admin.ClusterStatus{
 		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
 		Ring:  admin.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
-		Rules: rulesPage(rules),
+		Rules: rulesStatus(rules),
 	}
 	for i := range v.Ring.Len() {
 		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
@@ -47,7 +47,7 @@ func pageOf(label string, v *cluster.View, rules source.VersionsStatus) admin.Cl
 	return c
 }
 
-func rulesPage(s source.VersionsStatus) admin.RulesStatus {
+func rulesStatus(s source.VersionsStatus) admin.RulesStatus {
 	r := admin.RulesStatus{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
 	for _, v := range s.Versions {
 		r.Versions = append(r.Versions, admin.RulesVersion{
@@ -57,8 +57,8 @@ func rulesPage(s source.VersionsStatus) admin.RulesStatus {
 	return r
 }
 
-// agreement is what the members say of their rules.
-func agreement(v *cluster.View) []source.MemberRules {
+// memberRules is what the members say of their rules.
+func memberRules(v *cluster.View) []source.MemberRules {
 	var rules []source.MemberRules
 	for _, m := range v.Members {
 		if m.Role == cluster.Counter && m.State != cluster.Leaving {
@@ -69,7 +69,7 @@ func agreement(v *cluster.View) []source.MemberRules {
 }
 
 // startPage serves /metrics and /cluster.
-func (m *Sidecar) startPage() error {
+func (m *sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
 		Counters: m.counter, Explain: m.explain, Self: m.selfPage, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
@@ -80,7 +80,7 @@ func (m *Sidecar) startPage() error {
 }
 
 // pageAddrs are --metrics and, when the original's variable asks for another one, that too.
-func (m *Sidecar) pageAddrs() []string {
+func (m *sidecar) pageAddrs() []string {
 	addrs := []string{m.flags.Metrics}
 	if p := m.settings.Stats.PrometheusAddr; m.settings.Set("PROMETHEUS_ADDR") && p != m.flags.Metrics {
 		addrs = append(addrs, p)
@@ -88,12 +88,12 @@ func (m *Sidecar) pageAddrs() []string {
 	return addrs
 }
 
-func (m *Sidecar) clusterPage() admin.ClusterStatus {
+func (m *sidecar) clusterPage() admin.ClusterStatus {
 	gossip := m.cluster.Load()
 	if gossip == nil {
 		return admin.ClusterStatus{Self: m.flags.Node}
 	}
-	c := pageOf(m.flags.Cluster, gossip.View(), m.versions.Status())
+	c := clusterStatus(m.flags.Cluster, gossip.View(), m.versions.Status())
 	c.Unreachable = m.unreachable(time.Now())
 	if m.xds != nil {
 		c.XDS = m.xds.status()
@@ -101,22 +101,22 @@ func (m *Sidecar) clusterPage() admin.ClusterStatus {
 	return c
 }
 
-func (m *Sidecar) ringMap() admin.RingMap {
+func (m *sidecar) ringMap() admin.RingMap {
 	if gossip := m.cluster.Load(); gossip != nil {
 		return m.drawn.of(gossip.View())
 	}
 	return m.drawn.of(&cluster.View{Ring: &ring.Ring{}})
 }
 
-// drawn keeps the drawing of the last ring: to draw one walks all of its points.
-type drawn struct {
+// ringMapCache keeps the drawing of the last ring: to draw one walks all of its points.
+type ringMapCache struct {
 	mu   sync.Mutex
 	ring *ring.Ring
 	last admin.RingMap
 }
 
 // of is v's ring, with the members' states as v knows them.
-func (d *drawn) of(v *cluster.View) admin.RingMap {
+func (d *ringMapCache) of(v *cluster.View) admin.RingMap {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ring != v.Ring {
@@ -133,8 +133,8 @@ func (d *drawn) of(v *cluster.View) admin.RingMap {
 	return out
 }
 
-func (m *Sidecar) ruleTree() admin.RuleTree {
-	t := admin.NewRuleTree(rulesPage(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *admin.RuleTotals {
+func (m *sidecar) ruleTree() admin.RuleTree {
+	t := admin.NewRuleTree(rulesStatus(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *admin.RuleTotals {
 		if r.DetailedMetric || r.ValueToMetric {
 			return nil // there is one series for each value
 		}
@@ -145,7 +145,7 @@ func (m *Sidecar) ruleTree() admin.RuleTree {
 	return t
 }
 
-func (m *Sidecar) ready() error {
+func (m *sidecar) ready() error {
 	parts := m.health.Failing()
 	if len(parts) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (m *Sidecar) ready() error {
 }
 
 // why says why a part is not well, as far as that is known.
-func (m *Sidecar) why(part string) string {
+func (m *sidecar) why(part string) string {
 	c := m.cluster.Load()
 	switch {
 	case part == partCluster && c != nil:

@@ -13,7 +13,7 @@ import (
 const planEvery = time.Second
 
 // plan has the routes of this member's hot keys follow what is hot and how loaded the members are, until ctx ends.
-func (m *Sidecar) plan(ctx context.Context) {
+func (m *sidecar) plan(ctx context.Context) {
 	c, planner := m.cluster.Load(), hotkey.NewPlanner(ring.ID(m.flags.Node), 0)
 	again := time.NewTicker(planEvery)
 	defer again.Stop()

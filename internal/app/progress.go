@@ -17,11 +17,11 @@ type progress struct {
 	patient *time.Timer // nil: it has not been on the ring
 }
 
-// settling is how long a member that has its place waits for what is its own before it is ready all the same.
-const settling = 5 * time.Second
+// settleTimeout is how long a member that has its place waits for what is its own before it is ready all the same.
+const settleTimeout = 5 * time.Second
 
 // onProgress passes on how far a change of the ring has come: others may wait for it.
-func (m *Sidecar) onProgress(p peer.Progress) {
+func (m *sidecar) onProgress(p peer.Progress) {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	m.progress.Progress, m.progress.known = p, true
@@ -33,13 +33,13 @@ func (m *Sidecar) onProgress(p peer.Progress) {
 
 // seated says whether this member has its place. It is ready when it has taken over what is its own as well: until then it would
 // have to wait, or to guess, for those of its keys whose holders have not heard of it. After that it stays ready.
-func (m *Sidecar) seated(onRing bool) {
+func (m *sidecar) seated(onRing bool) {
 	p := &m.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onRing = onRing
 	if onRing && !p.settled && p.patient == nil {
-		p.patient = time.AfterFunc(settling, func() {
+		p.patient = time.AfterFunc(settleTimeout, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.settled = true
@@ -49,18 +49,18 @@ func (m *Sidecar) seated(onRing bool) {
 	m.tellReadyLocked()
 }
 
-func (m *Sidecar) tellReadyLocked() {
+func (m *sidecar) tellReadyLocked() {
 	m.health.Set(partCluster, m.progress.onRing && m.progress.settled)
 }
 
 // repeatProgress tells the cluster, which has just begun, what came before.
-func (m *Sidecar) repeatProgress() {
+func (m *sidecar) repeatProgress() {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	m.tellProgressLocked()
 }
 
-func (m *Sidecar) tellProgressLocked() {
+func (m *sidecar) tellProgressLocked() {
 	c, p := m.cluster.Load(), &m.progress
 	if c == nil || !p.known {
 		return
@@ -71,14 +71,14 @@ func (m *Sidecar) tellProgressLocked() {
 }
 
 // pending is the number of members that do not have all that is theirs yet.
-func (m *Sidecar) pending() int {
+func (m *sidecar) pending() int {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	return m.progress.Incomplete
 }
 
 // sent is the number of counters handed over to other members so far, as /metrics shows it.
-func (m *Sidecar) sent() uint64 {
+func (m *sidecar) sent() uint64 {
 	families, err := m.reg.Gather()
 	if err != nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 
 // reset gives the hits that stand against a descriptor's limit back at their owner: what is counted meanwhile stands, and
 // so does what members hold of a lease.
-func (m *Sidecar) reset(domain string, entries []config.Entry) (admin.ResetResult, error) {
+func (m *sidecar) reset(domain string, entries []config.Entry) (admin.ResetResult, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		return admin.ResetResult{}, admin.ErrNoCounter

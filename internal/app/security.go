@@ -21,7 +21,7 @@ import (
 
 // peerNames are the names, one of which another member's certificate must carry: the given ones, else the URI and DNS
 // names of this member's own certificate. An Envoy's certificate of the same CA carries none of them.
-func (f *Flags) peerNames() ([]string, error) {
+func (f *flags) peerNames() ([]string, error) {
 	if len(f.TLSPeerNames) > 0 || f.TLS.Cert == "" {
 		return f.TLSPeerNames, nil
 	}
@@ -44,12 +44,12 @@ func (f *Flags) peerNames() ([]string, error) {
 	return names, nil
 }
 
-// nodePlace is where a member's own name stands in --tls-bind-name.
-const nodePlace = "{node}"
+// nodePlaceholder is where a member's own name stands in --tls-bind-name.
+const nodePlaceholder = "{node}"
 
 // security is what this process knows of certificates and refusals.
 type security struct {
-	flags *Flags
+	flags *flags
 	log   *slog.Logger
 	gates *connguard.Gates
 	certs *certs.Metrics
@@ -57,7 +57,7 @@ type security struct {
 
 // newSecurity registers the metrics of certificates and refusals. rls is the certificate of the port that the original's
 // environment describes.
-func newSecurity(f *Flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
+func newSecurity(f *flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
 	kinds := map[string]certs.Files{}
 	if !f.TLS.Empty() {
 		kinds["member"] = f.TLS
@@ -90,7 +90,7 @@ func (s *security) peer(o *peer.Options) error {
 			if err := cluster.CheckID(id); err != nil {
 				return err
 			}
-			return certs.CheckName(chain, strings.Replace(bind, nodePlace, string(id), 1))
+			return certs.CheckName(chain, strings.Replace(bind, nodePlaceholder, string(id), 1))
 		}
 	}
 	return errors.Join(err1, err2)
@@ -113,8 +113,8 @@ func (s *security) door() (*tls.Config, error) {
 	return certs.Server(f.TLS, o)
 }
 
-// ownDoorFiles are those of the port that the original's environment describes.
-func ownDoorFiles(s settings.Server) certs.Files {
+// rlsCertFiles are those of the port that the original's environment describes.
+func rlsCertFiles(s settings.Server) certs.Files {
 	if !s.UseTLS {
 		return certs.Files{}
 	}
@@ -130,7 +130,7 @@ func (s *security) ownDoor(server settings.Server) (*tls.Config, error) {
 	if server.ClientSAN != "" {
 		o.ClientSANs = []string{server.ClientSAN}
 	}
-	c, err := certs.Server(ownDoorFiles(server), o)
+	c, err := certs.Server(rlsCertFiles(server), o)
 	if err != nil {
 		return nil, fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
 	}

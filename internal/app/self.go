@@ -22,7 +22,7 @@ import (
 )
 
 // self is what both programs know of themselves; c is nil before gossip has started.
-func (f *Flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) admin.Self {
+func (f *flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) admin.Self {
 	s := admin.Self{
 		Node: f.Node, Role: role.String(), Version: Version, Time: time.Now().UnixNano(), Started: started, Flags: f.effective,
 		Addrs: admin.SelfAddresses{Gossip: f.Gossip, Peer: f.Peer, Metrics: f.Metrics, XDS: f.XDS},
@@ -46,7 +46,7 @@ func (f *Flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 }
 
 // selfPage is what /v1/self of a sidecar says.
-func (m *Sidecar) selfPage() admin.Self {
+func (m *sidecar) selfPage() admin.Self {
 	c := m.cluster.Load()
 	s := m.flags.self(cluster.Counter, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
@@ -63,7 +63,7 @@ func (m *Sidecar) selfPage() admin.Self {
 }
 
 // certificate is what the files of --tls-* hold now; nil without.
-func (f *Flags) certificate() *admin.SelfCertificate {
+func (f *flags) certificate() *admin.SelfCertificate {
 	if f.TLS.Empty() {
 		return nil
 	}

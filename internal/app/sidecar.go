@@ -39,9 +39,9 @@ const (
 // A door that does not wait asks a Decider that lets it.
 var _ rls.Later = (*peer.Peer)(nil)
 
-// Sidecar is one running member.
-type Sidecar struct {
-	flags    Flags
+// sidecar is one running member.
+type sidecar struct {
+	flags    flags
 	settings settings.Settings
 	getenv   settings.Getenv
 	log      *slog.Logger
@@ -62,11 +62,11 @@ type Sidecar struct {
 	page     *http.Server
 	socket   *http.Server // nil: none
 
-	byHand     byHand
+	byHand     manualRoutes
 	drain      *drain
 	progress   progress
 	timeline   timeline
-	drawn      drawn
+	drawn      ringMapCache
 	incomplete prometheus.Counter
 	ended      chan struct{} // closed when the process is about to end
 
@@ -76,12 +76,12 @@ type Sidecar struct {
 }
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
-func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
-	m := &Sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), started: time.Now(), drain: newDrain(), ended: make(chan struct{})}
+func RunSidecar(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
+	m := &sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), started: time.Now(), drain: newDrain(), ended: make(chan struct{})}
 	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
 		Name: "keyward_drains_incomplete_total", Help: "Times this member left before others had all of its counters.",
 	})
-	m.security = newSecurity(&m.flags, ownDoorFiles(s.Server), m.reg, log)
+	m.security = newSecurity(&m.flags, rlsCertFiles(s.Server), m.reg, log)
 	for _, w := range s.Warnings() {
 		log.Warn(w)
 	}
@@ -95,7 +95,7 @@ func RunSidecar(ctx context.Context, f Flags, s settings.Settings, getenv settin
 		m.leave()
 		return nil
 	case err := <-m.cluster.Load().Fatal():
-		bounded, cancel := context.WithTimeout(context.Background(), stopBound)
+		bounded, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		m.stop(bounded)
 		return err
@@ -112,7 +112,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 // start brings the parts up, the innermost first: a part that is told something has everything it needs.
-func (m *Sidecar) start() error {
+func (m *sidecar) start() error {
 	if m.flags.Insecure {
 		m.log.Warn("insecure: no gossip key and no TLS between members are asked for; on a laptop only")
 	}
@@ -144,7 +144,7 @@ func (m *Sidecar) start() error {
 		return err
 	}
 	go m.plan(background)
-	go newCollector().tend(background)
+	go newMemoryTuner().tend(background)
 	if err := m.startRules(background); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (m *Sidecar) start() error {
 }
 
 // startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
-func (m *Sidecar) startCounting() error {
+func (m *sidecar) startCounting() error {
 	m.health = rls.NewHealth(partRunning, partCluster, partRules)
 	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly)
 	var seed [24]byte
@@ -195,7 +195,7 @@ func (m *Sidecar) startCounting() error {
 	return nil
 }
 
-func (m *Sidecar) startService() {
+func (m *sidecar) startService() {
 	b := m.settings.Behaviour
 	o := rls.Options{
 		Decider: m.peer, Namer: m.node, Stats: m.stats, Registerer: m.reg,
@@ -217,7 +217,7 @@ func (m *Sidecar) startService() {
 }
 
 // useRules puts a version in force in the service, with the switches as they stand now.
-func (m *Sidecar) useRules(r *config.Rules) {
+func (m *sidecar) useRules(r *config.Rules) {
 	m.timeline.rulesInForce(time.Now(), r)
 	sw, err := settings.ReadSwitches(m.getenv)
 	if err != nil {
@@ -230,7 +230,7 @@ func (m *Sidecar) useRules(r *config.Rules) {
 	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly || !r.Empty())
 }
 
-func (m *Sidecar) startCluster() error {
+func (m *sidecar) startCluster() error {
 	o := m.flags.gossip(cluster.Counter, m.inst, m.getenv, m.reg, m.log)
 	o.OnRefused = m.security.gates.Surface("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
@@ -246,11 +246,11 @@ func (m *Sidecar) startCluster() error {
 }
 
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
-func (m *Sidecar) onView(v *cluster.View) {
-	m.peer.SetView(v.Ring, standing(v), peers(v))
+func (m *sidecar) onView(v *cluster.View) {
+	m.peer.SetView(v.Ring, membershipOf(v), peerAddrs(v))
 	m.resettle(v.Ring)
 	m.seated(v.Joined && v.Me().State != cluster.Joining)
-	m.versions.SetMembers(agreement(v))
+	m.versions.SetMembers(memberRules(v))
 	if m.xds != nil {
 		m.xds.setView(v)
 	}
@@ -259,7 +259,7 @@ func (m *Sidecar) onView(v *cluster.View) {
 
 // judgeRules has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
 // versions change nothing, for the version before stays in force.
-func (m *Sidecar) judgeRules(e source.LoadResult) {
+func (m *sidecar) judgeRules(e source.LoadResult) {
 	switch {
 	case m.settings.Behaviour.HealthyWithRulesOnly: // useRules judges
 	case e.Err == nil:
@@ -270,7 +270,7 @@ func (m *Sidecar) judgeRules(e source.LoadResult) {
 }
 
 // startRules reads the rules once before the doors open, and again whenever they change.
-func (m *Sidecar) startRules(ctx context.Context) error {
+func (m *sidecar) startRules(ctx context.Context) error {
 	offer := func(e source.LoadResult) {
 		m.service.CountLoad(e.Err)
 		m.timeline.rulesRead(time.Now(), e)
@@ -298,7 +298,7 @@ func (m *Sidecar) startRules(ctx context.Context) error {
 }
 
 // ruleOptions are read anew for each load.
-func (m *Sidecar) ruleOptions() config.Options {
+func (m *sidecar) ruleOptions() config.Options {
 	sw, _ := settings.ReadSwitches(m.getenv) // a fault is said when the rules come into force
 	return config.Options{
 		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
@@ -307,7 +307,7 @@ func (m *Sidecar) ruleOptions() config.Options {
 }
 
 // startDoors opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
-func (m *Sidecar) startDoors() error {
+func (m *sidecar) startDoors() error {
 	s := m.settings.Server
 	o := rls.ServerOptions{
 		Service: m.service, Health: m.health, Logger: m.log,
@@ -315,7 +315,7 @@ func (m *Sidecar) startDoors() error {
 		GRPC:  rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
 		Gates: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: refunds()[m.flags.NegativeHits], Hosts: m.flags.hosts(),
 	}
-	kind := doors()[m.flags.RLSDoor]
+	kind := listenerKinds()[m.flags.RLSDoor]
 	own := rls.Door{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Door{Kind: kind, Address: s.GRPCSocket, Unix: true}
@@ -344,7 +344,7 @@ func (m *Sidecar) startDoors() error {
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // stop closes everything, the outermost first.
-func (m *Sidecar) stop(ctx context.Context) {
+func (m *sidecar) stop(ctx context.Context) {
 	close(m.ended)
 	if m.health != nil {
 		m.health.Set(partRunning, false)

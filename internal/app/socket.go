@@ -15,7 +15,7 @@ import (
 const DefaultAdmin = "unix:/run/keyward/admin.sock"
 
 // startSocket opens the admin socket. Where its default place does not exist the member runs without.
-func (m *Sidecar) startSocket() error {
+func (m *sidecar) startSocket() error {
 	if m.flags.Admin == "" {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (m *Sidecar) startSocket() error {
 	return nil
 }
 
-func (m *Sidecar) status() admin.SidecarStatus {
+func (m *sidecar) status() admin.SidecarStatus {
 	s := admin.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
 	s.Ready = len(s.NotReady) == 0
 	if p := m.drainProgress(); p.Done || p.Seconds > 0 {

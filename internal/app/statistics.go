@@ -6,7 +6,7 @@ import (
 )
 
 // startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
-func (m *Sidecar) startStats() error {
+func (m *sidecar) startStats() error {
 	s := m.settings.Stats
 	m.stats.Runtime()
 	if m.settings.Behaviour.LocalCacheBytes > 0 {
@@ -31,7 +31,7 @@ func (m *Sidecar) startStats() error {
 
 // denyCacheStats tells of the cache of refusals by the names of the original's local cache. Those that speak of a
 // particular implementation's evictions stay at zero, and so are not shown.
-func (m *Sidecar) denyCacheStats() func() {
+func (m *sidecar) denyCacheStats() func() {
 	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
 	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")
 	return func() {

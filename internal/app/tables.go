@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // newTables says how many counters this member keeps exactly, in all and of one domain, so that what it has can be held
 // against them. The options of owner have the same defaults.
-func newTables(f *Flags) prometheus.Collector {
+func newTables(f *flags) prometheus.Collector {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "keyward_keys_max", Help: "Counters that this member keeps exactly, at most: of all domains, and of one domain.",
 	}, []string{"of"})

@@ -50,17 +50,17 @@ func (t *timeline) view(now time.Time, v *cluster.View) {
 	}
 }
 
-// place is where a member stands: one ID can be both a member and an observer.
-type place struct {
+// memberKey is where a member stands: one ID can be both a member and an observer.
+type memberKey struct {
 	id   ring.ID
 	role cluster.Role
 }
 
 func (t *timeline) members(now time.Time, old, v *cluster.View) {
-	before := map[place]*cluster.Member{}
+	before := map[memberKey]*cluster.Member{}
 	for i := range old.Members {
 		m := &old.Members[i]
-		before[place{m.ID, m.Role}] = m
+		before[memberKey{m.ID, m.Role}] = m
 	}
 	say := func(m *cluster.Member, state, what string) {
 		who := string(m.ID)
@@ -71,7 +71,7 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 	}
 	for i := range v.Members {
 		m := &v.Members[i]
-		at := place{m.ID, m.Role}
+		at := memberKey{m.ID, m.Role}
 		was := before[at]
 		delete(before, at)
 		switch state := m.State.String(); {
@@ -87,7 +87,7 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 	}
 	for i := range old.Members { // in their order
 		m := &old.Members[i]
-		switch _, gone := before[place{m.ID, m.Role}]; {
+		switch _, gone := before[memberKey{m.ID, m.Role}]; {
 		case !gone:
 		case m.Role == cluster.Observer || m.State == cluster.Leaving || left(v, m.ID):
 			say(m, "left", "has left")
@@ -123,7 +123,7 @@ func ringEvent(now time.Time, old, adopted *ring.Ring) admin.TimelineEvent {
 	e.Moved = math.Round(ring.Moved(ring.Moves(old, adopted))*1e4) / 1e4
 	e.Text = fmt.Sprintf("a ring of %d", adopted.Len())
 	if len(changes) > 0 {
-		e.Text += ": " + few(changes, " ")
+		e.Text += ": " + joinFew(changes, " ")
 	}
 	if old.Len() > 0 && adopted.Len() > 0 {
 		e.Text += fmt.Sprintf("; %.1f %% of the keys change their owner", 100*e.Moved)
@@ -131,8 +131,8 @@ func ringEvent(now time.Time, old, adopted *ring.Ring) admin.TimelineEvent {
 	return e
 }
 
-// few joins the first names of a list that may be long.
-func few(names []string, between string) string {
+// joinFew joins the first names of a list that may be long.
+func joinFew(names []string, between string) string {
 	const most = 8
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], between), len(names)-most)
@@ -164,7 +164,7 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 
 // rulesInForce notes that the service answers by r.
 func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
-	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), few(r.Domains(), ", "))
+	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), joinFew(r.Domains(), ", "))
 	t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
@@ -191,7 +191,7 @@ func (t *timeline) hot(now time.Time, rs []hotkey.Route) {
 		r := &rs[i]
 		at := [2]string{r.Domain, r.Owner}
 		if was, known := t.routes[at]; !known || was.Mode != r.Mode || len(was.Subs) != len(r.Subs) {
-			t.Add(hotEvent(now, r, done(r)))
+			t.Add(hotEvent(now, r, routeAction(r)))
 		}
 		routes[at] = *r
 	}
@@ -203,15 +203,15 @@ func (t *timeline) hot(now time.Time, rs []hotkey.Route) {
 	t.routes = routes
 }
 
-// done is what a route does.
-func done(r *hotkey.Route) string {
+// routeAction is what a route does.
+func routeAction(r *hotkey.Route) string {
 	text := admin.HotMode(r.Mode).String()
 	var members []string
 	for _, s := range r.Subs {
 		members = append(members, string(s.Member))
 	}
 	if len(members) > 0 {
-		text += " to " + few(members, ", ")
+		text += " to " + joinFew(members, ", ")
 	}
 	if r.Manual {
 		text += ", by hand"

@@ -15,7 +15,7 @@ import (
 const lastSpans = 2 * time.Second
 
 // startTracing begins to write traces when the environment asks for it.
-func (m *Sidecar) startTracing() error {
+func (m *sidecar) startTracing() error {
 	t := m.settings.Tracing
 	if !t.Enabled {
 		return nil
@@ -35,7 +35,7 @@ func (m *Sidecar) startTracing() error {
 	return nil
 }
 
-func (m *Sidecar) stopTracing() {
+func (m *sidecar) stopTracing() {
 	if m.tracer == nil {
 		return
 	}
@@ -47,7 +47,7 @@ func (m *Sidecar) stopTracing() {
 }
 
 // logDenial writes one of the refusals to the log, without anything that a caller sent.
-func (m *Sidecar) logDenial(d rls.Denial) {
+func (m *sidecar) logDenial(d rls.Denial) {
 	m.log.Info("over limit", "domain", d.Domain, "rule", d.Rule, "limit", d.Limit, "key", fmt.Sprintf("%016x", d.Owner),
 		"owner", m.ownerOf(d.Owner), "path", pathName(d.Path), "authority", admin.AuthorityName(d.Authority), "not_logged", d.Missed)
 }

@@ -17,7 +17,7 @@ import (
 
 // RunXDS serves Envoys the ring of members that it watches by gossip, being none itself, until ctx ends. Rules that the
 // environment names are served as RateLimitConfig.
-func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
+func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
 	if f.XDS == "" {
 		f.XDS = ":18000"
 	}
@@ -56,13 +56,13 @@ func RunXDS(ctx context.Context, f Flags, s settings.Settings, getenv settings.G
 	if err != nil {
 		return err
 	}
-	var ringMap drawn
+	var ringMap ringMapCache
 	page, err := servePage([]string{f.Metrics}, admin.Options{
 		Gatherer: reg,
 		RingMap:  func() admin.RingMap { return ringMap.of(c.View()) },
 		Timeline: seen.Events,
 		Cluster: func() admin.ClusterStatus {
-			p := pageOf(f.Cluster, c.View(), versions.Status())
+			p := clusterStatus(f.Cluster, c.View(), versions.Status())
 			p.XDS = x.status()
 			return p
 		},
