@@ -49,7 +49,7 @@ func newPath(keys int) (*path, error) {
 	if p.peer, err = peer.New(peer.Options{Node: p.node, Self: "a"}); err != nil {
 		return nil, err
 	}
-	p.peer.SetView(ring.New([]ring.Member{{ID: "a", Weight: 1}}), handoff.Standing{NRef: 1, Joined: true}, nil)
+	p.peer.SetView(ring.New([]ring.Member{{ID: "a", Weight: 1}}), handoff.Membership{NRef: 1, Joined: true}, nil)
 	p.service = rls.New(rls.Options{Decider: p.peer, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry()})
 	p.service.SetRules(p.rules, rls.Switches{})
 	for i := range keys {

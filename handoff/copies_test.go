@@ -18,13 +18,13 @@ func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 		if from != "a" || tr.To != "d" {
 			return false
 		}
-		if tr.Extra {
+		if tr.SuccessorCopy {
 			sent++
-			if tr.Copied != nil {
+			if tr.CopiedFor != nil {
 				t.Fatal("it is taken to have copies, of which nobody knows that they came")
 			}
 		}
-		return lose(tr.Extra)
+		return lose(tr.SuccessorCopy)
 	}
 	c.states["d"] = Active
 	c.adoptAll()
@@ -60,16 +60,16 @@ func TestCopiesAreSentUntilTheyArrive(t *testing.T) {
 // Who leaves stays until the heirs have their copies.
 func TestLeaverWaitsForCopies(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
-	c.lose = func(from ring.ID, tr Transfer) bool { return from == "c" && tr.Extra }
+	c.lose = func(from ring.ID, tr Transfer) bool { return from == "c" && tr.SuccessorCopy }
 	c.states["c"] = Leaving
 	c.adoptAll()
 	c.run(3 * time.Second)
-	if c.machines["c"].Progress().HandedOver {
+	if c.machines["c"].Progress().HandedOff {
 		t.Fatal("done, without anybody having got the copies")
 	}
 	c.lose = nil
 	c.run(2 * time.Second)
-	if p := c.machines["c"].Progress(); !p.HandedOver {
+	if p := c.machines["c"].Progress(); !p.HandedOff {
 		t.Fatalf("not done: %+v", p)
 	}
 }

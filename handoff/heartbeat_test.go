@@ -14,7 +14,7 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d", "e", "f")
 	type pair struct{ from, to ring.ID }
 	last, writes, longest := map[pair]int64{}, 0, int64(0)
-	c.watch = func(from ring.ID, outs []Out) {
+	c.watch = func(from ring.ID, outs []Outbound) {
 		for i, o := range outs {
 			if i == 0 || outs[i-1].To != o.To {
 				writes++
@@ -51,24 +51,24 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	m := c.machines["a"]
 	before := m.View()
-	pong := Msg{Kind: Pong, Flags: Confirmed, Sent: c.now}
+	pong := Message{Kind: Pong, Flags: Confirmed, Sent: c.now}
 	if n := testing.AllocsPerRun(100, func() {
 		pong.Sent++
 		m.Step(pong.Sent, "b", c.inst("b"), &pong)
 	}); n != 0 || m.View() != before {
 		t.Errorf("%v allocations for a confirmation, and a new view: %v", n, m.View() != before)
 	}
-	late := pong.Sent + int64(m.o.Own)
+	late := pong.Sent + int64(m.o.OwnershipTTL)
 	m.Tick(pong.Sent)
-	if n := m.View().Confirmed(late); n != 2 {
+	if n := m.View().ConfirmedBy(late); n != 2 {
 		t.Errorf("%d confirm at the end of what the Tick has seen, want self and one other", n)
 	}
 
-	c.now += 2 * int64(m.o.Own)
+	c.now += 2 * int64(m.o.OwnershipTTL)
 	c.send("a", m.ping(c.now, true))
-	c.reach("a", None)
+	c.reach("a", ExtentNone)
 	c.pump()
-	c.reach("a", Full)
+	c.reach("a", ExtentFull)
 }
 
 // BenchmarkHeartbeat is a heartbeat of another member and the answer to self's, with a part of a Tick.
@@ -81,8 +81,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 			}
 			c := newCluster(b, ids...)
 			m := c.machines[ids[0]]
-			ping := Msg{Kind: Ping, Ring: m.View().Ring().Fingerprint(), Seq: 1}
-			pong := Msg{Kind: Pong, Flags: Confirmed}
+			ping := Message{Kind: Ping, Ring: m.View().Ring().Fingerprint(), Seq: 1}
+			pong := Message{Kind: Pong, Flags: Confirmed}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				c.now += ms

@@ -49,7 +49,7 @@ func (l *loss) tells(x *Loss) bool {
 }
 
 // Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
-func (v *View) Lost(h uint64) (at int64, lost bool) {
+func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 	for i := range v.losses {
 		if l := &v.losses[i]; l.covers(h) {
 			return l.at, true
@@ -74,7 +74,7 @@ func (m *Machine) missed(now int64) (l loss, any bool) {
 	for _, at := range m.gone {
 		last = max(last, at)
 	}
-	l.at = min(now, last+int64(m.o.Fence)) // by then nobody that is gone can have used a token any more
+	l.at = min(now, last+int64(m.o.TakeoverDelay)) // by then nobody that is gone can have used a token any more
 	return l, any
 }
 
@@ -187,14 +187,14 @@ func (m *Machine) unlost(losses []loss) []loss {
 // live says whether that boot of a member is self, or a peer.
 func (m *Machine) live(a ring.Member) bool {
 	if a.ID == m.o.Self {
-		return a.Inst == m.o.Inst
+		return a.Inst == m.o.BootID
 	}
 	p := m.peers[a.ID]
-	return p != nil && p.Inst == a.Inst
+	return p != nil && p.BootID == a.Inst
 }
 
-// Mourn takes in what a member that gave tokens knows to be lost.
-func (m *Machine) Mourn(losses []Loss) {
+// AddLosses takes in what a member that gave tokens knows to be lost.
+func (m *Machine) AddLosses(losses []Loss) {
 	list := m.view.losses
 	for i := range losses {
 		x := &losses[i]

@@ -19,8 +19,8 @@ const (
 // is not safe for concurrent use; its Views are.
 type Machine struct {
 	o        Options
-	standing Standing
-	view     *View
+	standing Membership
+	view     *OwnershipView
 
 	adopted int64 // when the present ring was
 	seq     uint64
@@ -47,7 +47,7 @@ type boot struct {
 
 // peer is what is known of a live member.
 type peer struct {
-	Peer
+	LivePeer
 	heard   bool   // the fields below were heard from it
 	ring    uint64 // by its last Ping
 	seq     uint64
@@ -69,22 +69,22 @@ type peer struct {
 
 // NewMachine is a Machine without a ring.
 func NewMachine(o Options) *Machine {
-	if o.Own <= 0 {
-		o.Own = 1500 * time.Millisecond
+	if o.OwnershipTTL <= 0 {
+		o.OwnershipTTL = 1500 * time.Millisecond
 	}
-	if o.Fence <= 0 {
-		o.Fence = 2 * time.Second
+	if o.TakeoverDelay <= 0 {
+		o.TakeoverDelay = 2 * time.Second
 	}
 	m := &Machine{o: o, virgin: true, peers: map[ring.ID]*peer{}, confirmed: map[boot]int64{}}
-	m.view = &View{ring: ring.New(nil), self: -1, baseSelf: -1}
+	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	return m
 }
 
 // View is what holds now.
-func (m *Machine) View() *View { return m.view }
+func (m *Machine) View() *OwnershipView { return m.view }
 
 // SetRing adopts r, and what membership says beside it.
-func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
+func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 	if r == nil {
 		r = ring.New(nil)
 	}
@@ -109,14 +109,14 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Standing) []Out {
 }
 
 // meet replaces the members that are live.
-func (m *Machine) meet(peers []Peer) {
+func (m *Machine) meet(peers []LivePeer) {
 	next := make(map[ring.ID]*peer, len(peers))
 	for _, p := range peers {
 		old := m.peers[p.ID]
-		if old == nil || old.Inst != p.Inst {
+		if old == nil || old.BootID != p.BootID {
 			old = &peer{}
 		}
-		old.Peer = p
+		old.LivePeer = p
 		next[p.ID] = old
 	}
 	m.peers = next
@@ -141,7 +141,7 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 	m.seq++
 	for id, p := range m.peers {
 		i := r.Index(id)
-		p.new = seat(before, id, p.Inst) < 0 || p.new && !p.out.done
+		p.new = seat(before, id, p.BootID) < 0 || p.new && !p.out.done
 		p.restart()
 		p.owed = true
 		p.out.restart(i >= 0)
@@ -185,7 +185,7 @@ func (m *Machine) meets(before, r *ring.Ring) bool {
 }
 
 // publish makes a new View of the same tokens.
-func (m *Machine) publish() *View {
+func (m *Machine) publish() *OwnershipView {
 	v := *m.view
 	if m.epoch++; m.epoch == 0 {
 		m.epoch = 1
@@ -205,7 +205,7 @@ func (m *Machine) publish() *View {
 }
 
 // reach collects who confirms self.
-func (m *Machine) reach(v *View) reach {
+func (m *Machine) reach(v *OwnershipView) reach {
 	r := reach{nref: v.NRef(), policy: m.o.Policy, until: make([]int64, 0, v.ring.Len())}
 	for i := range v.ring.Len() {
 		x := v.ring.At(i)
@@ -219,7 +219,7 @@ func (m *Machine) reach(v *View) reach {
 		case p.Old:
 			r.old++
 		case p.confirm > 0:
-			r.until = append(r.until, p.confirm+int64(m.o.Own))
+			r.until = append(r.until, p.confirm+int64(m.o.OwnershipTTL))
 		}
 	}
 	// N_ref may still count members that leave. When somebody is lost, as it shows if N_ref exceeds the ring by more than those,
@@ -231,7 +231,7 @@ func (m *Machine) reach(v *View) reach {
 	for _, p := range leaving {
 		if missing > 0 && p.confirm > 0 {
 			missing--
-			r.until = append(r.until, p.confirm+int64(m.o.Own))
+			r.until = append(r.until, p.confirm+int64(m.o.OwnershipTTL))
 		}
 	}
 	slices.SortFunc(r.until, func(a, b int64) int { return cmp.Compare(b, a) })
@@ -250,7 +250,7 @@ func (m *Machine) leaving(r *ring.Ring) []*peer {
 }
 
 // ping is the heartbeat to every live member, or to those whose turn it is.
-func (m *Machine) ping(now int64, all bool) []Out {
+func (m *Machine) ping(now int64, all bool) []Outbound {
 	m.rounds++
 	turn := func(p *peer) bool { return !p.Old && (all || now >= p.due) }
 	n := 0
@@ -262,10 +262,10 @@ func (m *Machine) ping(now int64, all bool) []Out {
 	if n == 0 {
 		return nil
 	}
-	outs := make([]Out, 0, n)
+	outs := make([]Outbound, 0, n)
 	for _, p := range m.order {
 		if turn(p) {
-			outs = append(outs, Out{p.ID, m.beat(now, p)})
+			outs = append(outs, Outbound{p.ID, m.beat(now, p)})
 		}
 	}
 	return outs
@@ -273,18 +273,18 @@ func (m *Machine) ping(now int64, all bool) []Out {
 
 // beat is the heartbeat to p. Until the next one it is a fifth more or less than beat, so that members which start together
 // do not beat together; the mix needs no randomness.
-func (m *Machine) beat(now int64, p *peer) Msg {
-	x := (m.o.Inst + m.rounds) * 0x9E3779B97F4A7C15 >> 40
+func (m *Machine) beat(now int64, p *peer) Message {
+	x := (m.o.BootID + m.rounds) * 0x9E3779B97F4A7C15 >> 40
 	p.due = now + beat - beat/5 + int64(x)%(beat*2/5)
-	msg := Msg{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
+	msg := Message{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
 	switch {
 	case m.owed(p):
-		msg.Flags |= Owed
+		msg.Flags |= NeedsAck
 	case p.acked && !p.copied:
-		msg.Flags |= Bare
+		msg.Flags |= needsCopies
 	}
 	if m.virgin {
-		msg.Flags |= Virgin
+		msg.Flags |= NeverOwned
 	}
 	return msg
 }
@@ -297,10 +297,10 @@ func (m *Machine) owed(p *peer) bool {
 	return !p.acked
 }
 
-// Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or SealReq.
-func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
+// Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or OwnershipRequest.
+func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Outbound {
 	p := m.peers[from]
-	if p == nil || p.Inst != inst {
+	if p == nil || p.BootID != inst {
 		return nil
 	}
 	switch msg.Kind {
@@ -310,7 +310,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirm {
 			return m.confirmedBy(now, p, msg.Sent)
 		}
-	case SealReq:
+	case OwnershipRequest:
 		// It tells by which ring its sender goes, as a Ping does.
 		p.heard, p.ring, p.seq = true, msg.Ring, msg.Seq
 		m.release(now, p)
@@ -319,7 +319,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 	case Ack:
 		if p.incoming(msg).complete(m, msg) {
 			m.acked(now, p, msg)
-			return []Out{{p.ID, m.beat(now, p)}} // says that it came
+			return []Outbound{{p.ID, m.beat(now, p)}} // says that it came
 		}
 	}
 	return nil
@@ -327,11 +327,11 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Msg) []Out {
 
 // confirmedBy takes p's confirmation of self's ping at sent. When p is one of those that self was apart from, what they
 // have made anew is valid, and self's tokens are not, even though self's ring has never changed.
-func (m *Machine) confirmedBy(now int64, p *peer, sent int64) []Out {
+func (m *Machine) confirmedBy(now int64, p *peer, sent int64) []Outbound {
 	if m.lapsed(now, p) && m.apart(now) {
-		return m.Void(now)
+		return m.RevokeAll(now)
 	}
-	lasts := p.confirm+int64(m.o.Own)-beat > now
+	lasts := p.confirm+int64(m.o.OwnershipTTL)-beat > now
 	p.confirm, m.behind = sent, true
 	if !lasts {
 		m.catchUp()
@@ -350,28 +350,28 @@ func (m *Machine) catchUp() {
 	m.view = &v // only the reach is another, so the epoch stays
 }
 
-func (m *Machine) pinged(now int64, p *peer, msg *Msg) []Out {
+func (m *Machine) pinged(now int64, p *peer, msg *Message) []Outbound {
 	if p.heard && msg.Seq < p.seq {
 		return nil // overtaken by a later one
 	}
 	fresh := !p.heard || p.ring != msg.Ring || p.seq != msg.Seq
-	p.heard, p.ring, p.seq, p.virgin = true, msg.Ring, msg.Seq, msg.Flags&Virgin != 0
-	p.owed, p.bare = msg.Flags&Owed != 0, msg.Flags&Bare != 0
+	p.heard, p.ring, p.seq, p.virgin = true, msg.Ring, msg.Seq, msg.Flags&NeverOwned != 0
+	p.owed, p.bare = msg.Flags&NeedsAck != 0, msg.Flags&needsCopies != 0
 	if !fresh {
 		m.received(now, p)
 	}
 	m.release(now, p)
 	m.settle(now)
-	pong := Msg{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
+	pong := Message{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
 	if m.confirms(p) {
 		pong.Flags |= Confirmed
-		m.confirmed[boot{p.ID, p.Inst}] = now
+		m.confirmed[boot{p.ID, p.BootID}] = now
 	}
-	outs := []Out{{p.ID, pong}}
+	outs := []Outbound{{p.ID, pong}}
 	// Self's own goes along if it is nearly due, so that of two members mostly one begins. And p can confirm self from now on if it
 	// could not before.
 	if now > p.due-beat/2 || fresh && p.ring == m.view.ring.Fingerprint() && p.confirm+beat < now {
-		outs = append(outs, Out{p.ID, m.beat(now, p)})
+		outs = append(outs, Outbound{p.ID, m.beat(now, p)})
 	}
 	return outs
 }
@@ -383,17 +383,17 @@ func (m *Machine) confirms(p *peer) bool {
 	if i < 0 {
 		return p.State == Leaving
 	}
-	if m.view.ring.At(i).Inst != p.Inst {
+	if m.view.ring.At(i).Inst != p.BootID {
 		return false
 	}
 	return !p.new || p.virgin || m.virgin || m.view.Steady() || p.out.done
 }
 
 // Tick lets time pass.
-func (m *Machine) Tick(now int64) []Out {
+func (m *Machine) Tick(now int64) []Outbound {
 	m.catchUp()
 	if was := m.none; m.isolated(now) && !was {
-		return m.Void(now)
+		return m.RevokeAll(now)
 	}
 	for _, p := range m.order {
 		m.release(now, p)

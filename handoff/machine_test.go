@@ -18,11 +18,11 @@ type cluster struct {
 	now      int64
 	machines map[ring.ID]*Machine
 	insts    map[ring.ID]uint64
-	states   map[ring.ID]State
+	states   map[ring.ID]PeerState
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
 	lose     func(from ring.ID, t Transfer) bool // the Ack of a transfer
-	watch    func(from ring.ID, outs []Out)
+	watch    func(from ring.ID, outs []Outbound)
 	nref     int
 	left     []ring.ID
 }
@@ -30,11 +30,11 @@ type cluster struct {
 type envelope struct {
 	from ring.ID
 	inst uint64
-	Out
+	Outbound
 }
 
 func newCluster(t testing.TB, ids ...ring.ID) *cluster {
-	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, insts: map[ring.ID]uint64{}, states: map[ring.ID]State{}}
+	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, insts: map[ring.ID]uint64{}, states: map[ring.ID]PeerState{}}
 	for _, id := range ids {
 		c.boot(id, Active)
 	}
@@ -44,10 +44,10 @@ func newCluster(t testing.TB, ids ...ring.ID) *cluster {
 	return c
 }
 
-func (c *cluster) boot(id ring.ID, s State) {
+func (c *cluster) boot(id ring.ID, s PeerState) {
 	c.insts[id] += 2
 	inst := c.insts[id]<<8 | 1
-	c.machines[id], c.states[id] = NewMachine(Options{Self: id, Inst: inst}), s
+	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: inst}), s
 }
 
 func (c *cluster) inst(id ring.ID) uint64 { return c.insts[id]<<8 | 1 }
@@ -72,10 +72,10 @@ func (c *cluster) ring() *ring.Ring {
 }
 
 func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
-	s := Standing{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == Leaving, Left: c.left}
+	s := Membership{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == Leaving, Left: c.left}
 	for _, p := range c.ids() {
 		if p != id {
-			s.Peers = append(s.Peers, Peer{ID: p, Inst: c.inst(p), State: c.states[p], Weight: 1})
+			s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.inst(p), State: c.states[p], Weight: 1})
 		}
 	}
 	c.send(id, c.machines[id].SetRing(c.now, r, s))
@@ -88,7 +88,7 @@ func (c *cluster) adoptAll() {
 	}
 }
 
-func (c *cluster) send(from ring.ID, outs []Out) {
+func (c *cluster) send(from ring.ID, outs []Outbound) {
 	if c.watch != nil {
 		c.watch(from, outs)
 	}
@@ -121,7 +121,7 @@ func (c *cluster) transfer() (any bool) {
 		for _, t := range m.Transfers() {
 			msg, ok := m.Finish(c.now, t, 0)
 			if ok && (c.lose == nil || !c.lose(id, t)) {
-				c.send(id, []Out{{t.To, msg}})
+				c.send(id, []Outbound{{t.To, msg}})
 			}
 			any = any || ok
 		}
@@ -143,7 +143,7 @@ func (c *cluster) run(d time.Duration) {
 func (c *cluster) holders(h uint64) (ids []ring.ID) {
 	for _, id := range c.ids() {
 		v := c.machines[id].View()
-		if right, _, _ := v.Reach(c.now); right != None && v.Hold(h, 0).Reason == Mine {
+		if right, _, _ := v.Extent(c.now); right != ExtentNone && v.Ownership(h, 0).State == OwnedHere {
 			ids = append(ids, id)
 		}
 	}
@@ -177,7 +177,7 @@ func TestJoinAndLeave(t *testing.T) {
 	c.adoptAll()
 	c.run(time.Second)
 	c.check(1)
-	if p := c.machines["d"].Progress(); !p.Warm {
+	if p := c.machines["d"].Progress(); !p.Prefetched {
 		t.Fatalf("the joiner is not warm: %+v", p)
 	}
 	c.states["d"] = Active
@@ -197,7 +197,7 @@ func TestJoinAndLeave(t *testing.T) {
 		c.check(1)
 	}
 	c.run(2 * time.Second)
-	if p := c.machines["b"].Progress(); !p.HandedOver {
+	if p := c.machines["b"].Progress(); !p.HandedOff {
 		t.Fatalf("the leaver is not done: %+v", p)
 	}
 	delete(c.machines, "b")
@@ -320,10 +320,10 @@ func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
 	c.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
 	c.run(3 * time.Second)
 	for _, id := range c.ids() {
-		s := Standing{NRef: 5, Joined: true}
+		s := Membership{NRef: 5, Joined: true}
 		for _, p := range c.ids() {
 			if p != id && side(p) == side(id) {
-				s.Peers = append(s.Peers, Peer{ID: p, Inst: c.inst(p), State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.inst(p), State: Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, side(id), s))
@@ -369,7 +369,7 @@ func TestALossIsToldBeforeItIsFound(t *testing.T) {
 	}
 	c.run(100 * time.Millisecond)
 	c.boot("a", Joining)
-	for _, s := range []State{Joining, Active} {
+	for _, s := range []PeerState{Joining, Active} {
 		c.states["a"] = s
 		r := with()
 		for _, id := range c.ids() {
@@ -439,7 +439,7 @@ func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 			continue
 		}
 		given++
-		if c.machines["g"].View().Hold(h, 0).Reason == Mine {
+		if c.machines["g"].View().Ownership(h, 0).State == OwnedHere {
 			t.Fatal("it decides a key that it gave away, without its holder's word")
 		}
 	}

@@ -19,7 +19,7 @@ type model struct {
 	rings [2]*ring.Ring // the key is a's on the first, b's on the second
 	key   uint64
 	// deliver is what becomes of a message on its way, for the broken variants.
-	deliver func(to *Machine, msg Msg) (Msg, bool)
+	deliver func(to *Machine, msg Message) (Message, bool)
 	changes int
 }
 
@@ -32,7 +32,7 @@ type world struct {
 
 type letter struct {
 	from, to int
-	msg      Msg
+	msg      Message
 }
 
 var names = []ring.ID{"a", "b"}
@@ -45,7 +45,7 @@ func newModel(changes int) *model {
 	for mo.rings[0].At(mo.rings[0].Owner(mo.key)).ID != "a" {
 		mo.key += 0x9E3779B97F4A7C15
 	}
-	mo.deliver = func(_ *Machine, msg Msg) (Msg, bool) { return msg, true }
+	mo.deliver = func(_ *Machine, msg Message) (Message, bool) { return msg, true }
 	return mo
 }
 
@@ -53,10 +53,10 @@ func newModel(changes int) *model {
 func (mo *model) start() *world {
 	w := &world{soup: map[string]letter{}}
 	for i, id := range names {
-		w.machines[i] = NewMachine(Options{Self: id, Inst: uint64(1 + 2*i)})
+		w.machines[i] = NewMachine(Options{Self: id, BootID: uint64(1 + 2*i)})
 	}
 	var queue []letter
-	push := func(from int, outs []Out) {
+	push := func(from int, outs []Outbound) {
 		for _, o := range outs {
 			queue = append(queue, letter{from, 1 - from, o.Msg})
 		}
@@ -73,7 +73,7 @@ func (mo *model) start() *world {
 		for i, m := range w.machines {
 			for _, t := range m.Transfers() {
 				if msg, ok := m.Finish(modelNow, t, 0); ok {
-					push(i, []Out{{t.To, msg}})
+					push(i, []Outbound{{t.To, msg}})
 				}
 			}
 		}
@@ -81,14 +81,14 @@ func (mo *model) start() *world {
 	return w
 }
 
-func (mo *model) setRing(w *world, i int) []Out {
+func (mo *model) setRing(w *world, i int) []Outbound {
 	n := w.at[i] % 2
-	s := Standing{NRef: 2, Joined: true, Leaving: n == 1 && i == 0}
-	other := Peer{ID: names[1-i], Inst: uint64(1 + 2*(1-i)), State: Active, Weight: 1}
+	s := Membership{NRef: 2, Joined: true, Leaving: n == 1 && i == 0}
+	other := LivePeer{ID: names[1-i], BootID: uint64(1 + 2*(1-i)), State: Active, Weight: 1}
 	if n == 1 && i == 1 {
 		other.State = Leaving
 	}
-	s.Peers = []Peer{other}
+	s.Peers = []LivePeer{other}
 	return w.machines[i].SetRing(modelNow, mo.rings[n], s)
 }
 
@@ -112,7 +112,7 @@ func (w *world) clone() *world {
 }
 
 // send puts messages into the soup. What nobody can tell apart is one message.
-func (w *world) send(from int, outs []Out) {
+func (w *world) send(from int, outs []Outbound) {
 	for _, o := range outs {
 		if o.Msg.Kind == Pong {
 			continue // time stands still, so no confirmation runs out
@@ -166,8 +166,8 @@ func (mo *model) next(w *world) (out []*world) {
 		for _, t := range w.machines[i].Transfers() {
 			c := w.clone()
 			// No token moves with copies, so their Acks may as well be lost.
-			if msg, ok := c.machines[i].Finish(modelNow, t, 0); ok && !t.Extra {
-				c.send(i, []Out{{t.To, msg}})
+			if msg, ok := c.machines[i].Finish(modelNow, t, 0); ok && !t.SuccessorCopy {
+				c.send(i, []Outbound{{t.To, msg}})
 			}
 			out = append(out, c)
 		}
@@ -189,7 +189,7 @@ func (mo *model) explore(most int) (visited int, both bool) {
 	for queue := []*world{first}; len(queue) > 0 && visited < most; visited++ {
 		w := queue[0]
 		queue = queue[1:]
-		if w.machines[0].View().Hold(mo.key, 0).Reason == Mine && w.machines[1].View().Hold(mo.key, 0).Reason == Mine {
+		if w.machines[0].View().Ownership(mo.key, 0).State == OwnedHere && w.machines[1].View().Ownership(mo.key, 0).State == OwnedHere {
 			return visited, true
 		}
 		for _, c := range mo.next(w) {
@@ -209,22 +209,22 @@ func TestEveryOrderOfEvents(t *testing.T) {
 		t.Fatalf("%d states, both hold the key: %v", n, both)
 	}
 	t.Logf("%d states", n)
-	broken := map[string]func(m *Machine, msg Msg) (Msg, bool){
-		"an Ack counts for whatever ring": func(m *Machine, msg Msg) (Msg, bool) {
+	broken := map[string]func(m *Machine, msg Message) (Message, bool){
+		"an Ack counts for whatever ring": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ack {
 				msg.Ring, msg.Seq = m.view.ring.Fingerprint(), m.seq
 			}
 			return msg, true
 		},
-		"an Ack counts for whatever adoption": func(m *Machine, msg Msg) (Msg, bool) {
+		"an Ack counts for whatever adoption": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ack {
 				msg.Seq = m.seq
 			}
 			return msg, true
 		},
-		"an Ack is not waited for": func(m *Machine, msg Msg) (Msg, bool) {
+		"an Ack is not waited for": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ping {
-				return Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Quiet: 1 << 60}, true
+				return Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Quiet: 1 << 60}, true
 			}
 			return msg, true
 		},

@@ -13,54 +13,54 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Kind says what a message is for. The numbers are part of the peer protocol.
-type Kind uint8
+// MessageKind says what a message is for. The numbers are part of the peer protocol.
+type MessageKind uint8
 
 // The kinds of messages.
 const (
-	Ping    Kind = 1 // heartbeat: by which ring the sender goes, and since which of its adoptions
-	Pong    Kind = 2 // its answer; with Confirmed it keeps the other's tokens valid
-	Chunk   Kind = 3 // counters of a transfer, in order
-	Ack     Kind = 4 // the end of a transfer: all that is the receiver's on Ring has been sent and released; with Extra, all copies have been sent
-	Replica Kind = 5 // counters for the receiver to hold, or charges made under SHARE for the owner to know
-	Got     Kind = 6 // a Replica batch is in the receiver's memory
-	SealReq Kind = 7 // asks for the tokens of single keys
-	Sealed  Kind = 8 // answers a SealReq, one status for all its keys
+	Ping             MessageKind = 1 // heartbeat: by which ring the sender goes, and since which of its adoptions
+	Pong             MessageKind = 2 // its answer; with Confirmed it keeps the other's tokens valid
+	Chunk            MessageKind = 3 // counters of a transfer, in order
+	Ack              MessageKind = 4 // the end of a transfer: all that is the receiver's on Ring has been sent and released; with Extra, all copies have been sent
+	Replica          MessageKind = 5 // counters for the receiver to hold, or charges made under SHARE for the owner to know
+	ReplicaAck       MessageKind = 6 // a Replica batch is in the receiver's memory
+	OwnershipRequest MessageKind = 7 // asks for the tokens of single keys
+	OwnershipReply   MessageKind = 8 // answers a OwnershipRequest, one status for all its keys
 )
 
-// Flags of a message. The numbers are part of the peer protocol.
-type Flags uint8
+// MessageFlags of a message. The numbers are part of the peer protocol.
+type MessageFlags uint8
 
 // The flags.
 const (
-	Confirmed Flags = 1 << 0 // Pong: the receiver is on the sender's ring, which knows all it should of the receiver's keys
-	Owed      Flags = 1 << 1 // Ping: the sender has no Ack for its ring from the receiver yet
-	Shadow    Flags = 1 << 2 // Chunk, Ack: a copy ahead of a joiner's place on the ring; no token moves
-	Virgin    Flags = 1 << 3 // Ping: the sender has held no token since it started
-	Extra     Flags = 1 << 4 // Chunk, Ack: copies for an heir, after the Ack; no token moves
-	Bare      Flags = 1 << 5 // Ping: the sender has the receiver's Ack for its ring, but not all copies that follow it
+	Confirmed     MessageFlags = 1 << 0 // Pong: the receiver is on the sender's ring, which knows all it should of the receiver's keys
+	NeedsAck      MessageFlags = 1 << 1 // Ping: the sender has no Ack for its ring from the receiver yet
+	Prefetch      MessageFlags = 1 << 2 // Chunk, Ack: a copy ahead of a joiner's place on the ring; no token moves
+	NeverOwned    MessageFlags = 1 << 3 // Ping: the sender has held no token since it started
+	SuccessorCopy MessageFlags = 1 << 4 // Chunk, Ack: copies for an heir, after the Ack; no token moves
+	needsCopies   MessageFlags = 1 << 5 // Ping: the sender has the receiver's Ack for its ring, but not all copies that follow it
 )
 
-// Status answers a SealReq. The numbers are part of the peer protocol.
-type Status uint8
+// ReplyStatus answers a OwnershipRequest. The numbers are part of the peer protocol.
+type ReplyStatus uint8
 
 // The statuses.
 const (
-	Given   Status = 0 // the tokens move with this message; Counters is what is known of the keys
-	Kept    Status = 1 // the sender decides them still, by an older ring: ask it
-	Gone    Status = 2 // the sender gave them to Member
-	Unknown Status = 3 // the sender does not know who holds them
-	Refused Status = 4 // the sender goes by another ring and holds nothing
+	KeyGiven   ReplyStatus = 0 // the tokens move with this message; Counters is what is known of the keys
+	KeyKept    ReplyStatus = 1 // the sender decides them still, by an older ring: ask it
+	KeyGone    ReplyStatus = 2 // the sender gave them to Member
+	keyUnknown ReplyStatus = 3 // the sender does not know who holds them
+	keyRefused ReplyStatus = 4 // the sender goes by another ring and holds nothing
 )
 
-// Msg is one message between members. Which fields count is said with each.
-type Msg struct {
-	Kind   Kind
-	Flags  Flags
-	Status Status // Sealed
-	Ring   uint64 // fingerprint of the ring that the sender goes by; Chunk, Ack, Sealed: for which they are meant
+// Message is one message between members. Which fields count is said with each.
+type Message struct {
+	Kind   MessageKind
+	Flags  MessageFlags
+	Status ReplyStatus // Sealed
+	Ring   uint64      // fingerprint of the ring that the sender goes by; Chunk, Ack, Sealed: for which they are meant
 	// Seq is: Ping, the sender's adoption number; Pong, Chunk, Ack: the receiver's adoption number that they answer;
-	// Replica, Got: the batch; SealReq, Sealed: the sender's and the receiver's adoption number.
+	// Replica, Got: the batch; OwnershipRequest, Sealed: the sender's and the receiver's adoption number.
 	Seq  uint64
 	Base uint64 // Ack: the ring whose arcs the sender held whole until now; 0: none
 	Part uint32 // Chunk: its number in the transfer; Ack: the number of chunks before it
@@ -70,20 +70,20 @@ type Msg struct {
 	Now   int64 // Ping, Pong: the sender's clock, for the offset between the two
 	Quiet int64 // Ack: nanoseconds since the sender last confirmed a member that is lost on Ring
 
-	Member   ring.ID   // Sealed with Gone
-	Counters []Counter // Chunk, Replica, Sealed; SealReq: Key, Owner, Domain and Rule
-	Overflow *Overflow // Chunk: what the sender has counted of keys that found no place in its table
-	Losses   []Loss    // Ack, and Sealed with Given: what the sender knows to be lost; not to be changed
+	Member   ring.ID         // Sealed with Gone
+	Counters []CounterRecord // Chunk, Replica, Sealed; OwnershipRequest: Key, Owner, Domain and Rule
+	Overflow *Overflow       // Chunk: what the sender has counted of keys that found no place in its table
+	Losses   []Loss          // Ack, and Sealed with Given: what the sender knows to be lost; not to be changed
 }
 
-// Counter is all that a member knows of one key.
-type Counter struct {
-	Key    [2]uint64
-	Owner  uint64 // ring position
-	Domain uint64 // hash of the domain, for memory quotas
-	Rule   limit.Rule
-	End    int64 // when the state has no more effect, Unix nanoseconds by the deciding owner's clock
-	State  limit.State
+// CounterRecord is all that a member knows of one key.
+type CounterRecord struct {
+	Key       [2]uint64
+	RingPos   uint64 // ring position
+	Domain    uint64 // hash of the domain, for memory quotas
+	Rule      limit.Rule
+	ExpiresAt int64 // when the state has no more effect, Unix nanoseconds by the deciding owner's clock
+	State     limit.State
 }
 
 // Overflow is a piece of a sketch: the cells that are not 0 of one part of it, for windows of one length. It counts the hits of many keys, of
@@ -103,27 +103,27 @@ type Cell struct {
 	Hits uint32
 }
 
-// Out is a message to send.
-type Out struct {
+// Outbound is a message to send.
+type Outbound struct {
 	To  ring.ID
-	Msg Msg
+	Msg Message
 }
 
-// State is where another member stands in its life.
-type State uint8
+// PeerState is where another member stands in its life.
+type PeerState uint8
 
 // The states.
 const (
-	Joining State = iota // not on the ring yet
-	Active               // on the ring
-	Leaving              // off the ring, handing over
+	Joining PeerState = iota // not on the ring yet
+	Active                   // on the ring
+	Leaving                  // off the ring, handing over
 )
 
-// Peer is another live member.
-type Peer struct {
+// LivePeer is another live member.
+type LivePeer struct {
 	ID     ring.ID
-	Inst   uint64
-	State  State
+	BootID uint64
+	State  PeerState
 	Weight uint32 // on the ring
 	Old    bool   // speaks a version of the protocol without hand-over
 }
@@ -138,23 +138,23 @@ const (
 	Quorum                  // quorum: the limit in a part of more than half of N_ref, else nothing
 )
 
-// Standing is what membership says beside the ring.
-type Standing struct {
+// Membership is what membership says beside the ring.
+type Membership struct {
 	NRef    int  // N_ref: the members that may be admitting, the lost ones included until their death is sure
 	Joined  bool // this member has joined its cluster, or stands alone on purpose
 	Leaving bool // this member leaves
-	Peers   []Peer
+	Peers   []LivePeer
 	Left    []ring.ID // members that went gracefully a short while ago, having handed over
 }
 
 // Options are a Machine's settings. Self and Inst are required.
 type Options struct {
-	Self ring.ID
-	Inst uint64 // this boot; odd
-	// Own (T_own) is how long a confirmation keeps tokens valid; default 1.5 s.
-	Own time.Duration
-	// Fence (T_take) is how long after its last confirmation a lost member's tokens are made anew; default 2 s. It must
+	Self   ring.ID
+	BootID uint64 // this boot; odd
+	// OwnershipTTL (T_own) is how long a confirmation keeps tokens valid; default 1.5 s.
+	OwnershipTTL time.Duration
+	// TakeoverDelay (T_take) is how long after its last confirmation a lost member's tokens are made anew; default 2 s. It must
 	// exceed Own by the drift of two clocks over that time.
-	Fence  time.Duration
-	Policy Policy
+	TakeoverDelay time.Duration
+	Policy        Policy
 }

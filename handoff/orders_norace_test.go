@@ -124,10 +124,10 @@ func (c *cluster) part(side func(ring.ID) bool) {
 		}
 		r := ring.New(ms)
 		for _, m := range ms {
-			s := Standing{NRef: 5, Joined: true}
+			s := Membership{NRef: 5, Joined: true}
 			for _, p := range ms {
 				if p.ID != m.ID {
-					s.Peers = append(s.Peers, Peer{ID: p.ID, Inst: p.Inst, State: Active, Weight: 1})
+					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.Inst, State: Active, Weight: 1})
 				}
 			}
 			c.send(m.ID, c.machines[m.ID].SetRing(c.now, r, s))

@@ -21,9 +21,9 @@ func TestCrashIsTakenOverBesideTheNextBoot(t *testing.T) {
 	c.steady()
 }
 
-func (c *cluster) reach(id ring.ID, want Right) {
+func (c *cluster) reach(id ring.ID, want Extent) {
 	c.t.Helper()
-	if right, num, den := c.machines[id].View().Reach(c.now); right != want {
+	if right, num, den := c.machines[id].View().Extent(c.now); right != want {
 		c.t.Fatalf("%s has right %d, %d/%d, want %d", id, right, num, den, want)
 	}
 }
@@ -34,7 +34,7 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c.states["b"] = Leaving
 	c.adoptAll() // N_ref is 2 still
 	c.run(time.Second)
-	c.reach("a", Full)
+	c.reach("a", ExtentFull)
 
 	c = newCluster(t, "a", "b", "c", "d", "e")
 	delete(c.machines, "d")
@@ -42,22 +42,22 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c.states["c"], c.nref = Leaving, 4 // c was taken off N_ref, and a and b are two of the four that are left
 	c.adoptAll()
 	c.run(2 * time.Second)
-	c.reach("a", Part)
+	c.reach("a", ExtentPart)
 
 	c = newCluster(t, "a", "b", "c")
 	c.states["c"], c.nref = Leaving, 2 // c was taken off N_ref, and the two that it counts are a and b
 	c.adoptAll()
 	c.run(time.Second)
-	c.reach("a", Full)
+	c.reach("a", ExtentFull)
 	delete(c.machines, "b")
 	for range 3 { // also when the ring without b is complete
 		c.adoptAll()
 		c.run(2 * time.Second)
-		c.reach("a", Part)
+		c.reach("a", ExtentPart)
 	}
 	c.nref = 1
 	c.adoptAll()
-	c.reach("a", Full)
+	c.reach("a", ExtentFull)
 }
 
 // Members of a part that never noticed it, because it ended before they missed the others, give up what the larger part
@@ -70,14 +70,14 @@ func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 	c.run(2 * time.Second)
 	c.takeOver("b", "d", "e")
 	c.run(2 * time.Second)
-	c.reach("b", Part)
-	c.reach("c", Part)
+	c.reach("b", ExtentPart)
+	c.reach("c", ExtentPart)
 	c.cut = func(from, to ring.ID) bool { return small(from) && to == "b" || small(to) && from == "b" }
 	c.adopt("d", whole)
 	c.adopt("e", whole)
 	for range 20 { // d and e stand by b, too, which has not heard that a and c are back
 		c.run(100 * time.Millisecond)
-		c.reach("b", Part)
+		c.reach("b", ExtentPart)
 		c.check(0)
 	}
 	c.cut = nil
@@ -93,10 +93,10 @@ func (c *cluster) takeOver(ids ...ring.ID) {
 		ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
 	}
 	for _, id := range ids {
-		s := Standing{NRef: c.nref, Joined: true}
+		s := Membership{NRef: c.nref, Joined: true}
 		for _, m := range ms {
 			if m.ID != id {
-				s.Peers = append(s.Peers, Peer{ID: m.ID, Inst: m.Inst, State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.Inst, State: Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, ring.New(ms), s))

@@ -105,7 +105,7 @@ func (m *Machine) whole(now int64) bool {
 	for _, p := range m.peers {
 		switch {
 		case p.Old:
-			if now < m.adopted+int64(m.o.Fence) {
+			if now < m.adopted+int64(m.o.TakeoverDelay) {
 				return false
 			}
 		case !m.placed(p) && (p.State == Joining || p.heard && p.virgin): // it has no place, and never held a token
@@ -117,7 +117,7 @@ func (m *Machine) whole(now int64) bool {
 		return false
 	}
 	for b, t := range m.confirmed {
-		if m.isLost(b) && now < t+int64(m.o.Fence) {
+		if m.isLost(b) && now < t+int64(m.o.TakeoverDelay) {
 			return false
 		}
 	}
@@ -127,10 +127,10 @@ func (m *Machine) whole(now int64) bool {
 // placed says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
 // p never held its tokens.
 func (m *Machine) placed(p *peer) bool {
-	if m.view.base != nil && seat(m.view.base, p.ID, p.Inst) >= 0 {
+	if m.view.base != nil && seat(m.view.base, p.ID, p.BootID) >= 0 {
 		return true
 	}
-	return slices.ContainsFunc(m.view.steps, func(s step) bool { return seat(s.ring, p.ID, p.Inst) >= 0 })
+	return slices.ContainsFunc(m.view.steps, func(s step) bool { return seat(s.ring, p.ID, p.BootID) >= 0 })
 }
 
 // takeOver makes all of self's keys on the present ring self's.
@@ -155,14 +155,14 @@ func (m *Machine) pending() int {
 	return n
 }
 
-// Progress is how far a change of the ring has come.
-type Progress struct {
-	Ring       uint64 // fingerprint of the ring adopted last
-	Complete   bool   // every key that is self's on it is held, and everything else was given away
-	Warm       bool   // a joiner has the copies of all active members
-	HandedOver bool   // a leaver holds nothing any more
-	Incomplete int    // members that have not confirmed what was sent to them
-	Missing    int    // members whose acknowledgement is missing
+// RingProgress is how far a change of the ring has come.
+type RingProgress struct {
+	RingVersion uint64 // fingerprint of the ring adopted last
+	Complete    bool   // every key that is self's on it is held, and everything else was given away
+	Prefetched  bool   // a joiner has the copies of all active members
+	HandedOff   bool   // a leaver holds nothing any more
+	Unconfirmed int    // members that have not confirmed what was sent to them
+	MissingAcks int    // members whose acknowledgement is missing
 }
 
 // awaited says whether somebody is about to take a place on the ring.
@@ -186,23 +186,23 @@ func (m *Machine) copying() bool {
 }
 
 // Progress is how far self is.
-func (m *Machine) Progress() Progress {
+func (m *Machine) Progress() RingProgress {
 	v := m.view
-	p := Progress{Ring: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Incomplete: m.pending(), Warm: true}
+	p := RingProgress{RingVersion: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Unconfirmed: m.pending(), Prefetched: true}
 	for _, x := range m.peers {
 		if x.Old || x.State == Joining {
 			continue
 		}
 		if !x.acked && v.self >= 0 {
-			p.Missing++
+			p.MissingAcks++
 		}
 		if x.State == Active && !x.warmed {
-			p.Warm = false
+			p.Prefetched = false
 		}
 	}
 	if v.Steady() {
-		p.Incomplete = 0
+		p.Unconfirmed = 0
 	}
-	p.HandedOver = v.self < 0 && (m.virgin || p.Incomplete == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
+	p.HandedOff = v.self < 0 && (m.virgin || p.Unconfirmed == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
 	return p
 }

@@ -34,7 +34,7 @@ type lead struct {
 }
 
 // hear processes a heartbeat, and reports whether the peer's clock has jumped ahead of self's.
-func (l *lead) hear(now int64, msg *Msg, within int64) (jumped bool) {
+func (l *lead) hear(now int64, msg *Message, within int64) (jumped bool) {
 	if age := now - l.began; l.seen && (age > 2*stillWindow || age < 0) {
 		*l = lead{}
 	}
@@ -63,24 +63,24 @@ func (l *lead) answered(now, most int64) {
 	}
 }
 
-// Stood returns for how long self's clock must have stood still at least, as a heartbeat from the boot inst of member
+// ClockStall returns for how long self's clock must have stood still at least, as a heartbeat from the boot inst of member
 // from shows it, or 0. Call it before Step with the same message.
 //
 // It takes two thirds of the peers that were heard within Own, all of whose clocks jumped ahead within Own: the clock of
 // one peer that is set does not make two other members doubt theirs. Of two members each believes the other.
-func (m *Machine) Stood(now int64, from ring.ID, inst uint64, msg *Msg) time.Duration {
+func (m *Machine) ClockStall(now int64, from ring.ID, inst uint64, msg *Message) time.Duration {
 	p := m.peers[from]
-	if p == nil || p.Inst != inst || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now || !p.lead.hear(now, msg, int64(m.o.Own)) {
+	if p == nil || p.BootID != inst || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now || !p.lead.hear(now, msg, int64(m.o.OwnershipTTL)) {
 		return 0
 	}
 	heard, ahead, least := 0, 0, int64(math.MaxInt64)
 	for _, q := range m.order {
 		l := &q.lead
-		if !l.seen || now-l.heard > int64(m.o.Own) {
+		if !l.seen || now-l.heard > int64(m.o.OwnershipTTL) {
 			continue
 		}
 		heard++
-		if l.ahead > 0 && now-l.since <= int64(m.o.Own) {
+		if l.ahead > 0 && now-l.since <= int64(m.o.OwnershipTTL) {
 			ahead++
 			least = min(least, l.by)
 		}

@@ -35,9 +35,9 @@ func newHeartbeats(t *testing.T, peers int, delay time.Duration) *heartbeats {
 func (h *heartbeats) beat(id ring.ID) time.Duration {
 	there, back := h.rnd.Int64N(h.delay), h.rnd.Int64N(h.delay)
 	stamp := h.c.now - back + h.offsets[id]
-	pong := Msg{Kind: Pong, Sent: h.c.now - back - there, Now: stamp}
-	ping := Msg{Kind: Ping, Sent: stamp, Now: stamp}
-	return max(h.m.Stood(h.c.now, id, h.c.inst(id), &pong), h.m.Stood(h.c.now, id, h.c.inst(id), &ping))
+	pong := Message{Kind: Pong, Sent: h.c.now - back - there, Now: stamp}
+	ping := Message{Kind: Ping, Sent: stamp, Now: stamp}
+	return max(h.m.ClockStall(h.c.now, id, h.c.inst(id), &pong), h.m.ClockStall(h.c.now, id, h.c.inst(id), &ping))
 }
 
 // round is a beat of each peer, half a second after the last.
@@ -143,7 +143,7 @@ func TestVoidForgetsClocks(t *testing.T) {
 	for range 10 {
 		h.round()
 	}
-	h.m.Void(h.c.now)
+	h.m.RevokeAll(h.c.now)
 	for id := range h.offsets {
 		h.offsets[id] += int64(9 * time.Second)
 	}

@@ -8,17 +8,17 @@ import (
 )
 
 // Transfer is what is to be sent to one member, as a stream of its own: the counters whose owner on Ring it is and on
-// Pushed was not, as Chunks, then what Finish returns; after that, as Extra Chunks, the counters that self owns and whose
+// DeliveredFor was not, as Chunks, then what Finish returns; after that, as Extra Chunks, the counters that self owns and whose
 // heir on Ring it is and on Copied was neither owner nor heir, then Finish again. A transfer that is no longer listed is off.
 type Transfer struct {
-	To     ring.ID
-	Ring   *ring.Ring
-	Pushed *ring.Ring // nil: it has nothing yet
-	Copied *ring.Ring // nil: it has no copies yet
-	Seq    uint64     // for Msg.Seq
-	Began  int64      // for Msg.Sent; tells one attempt from the next
-	Extra  bool       // the Ack has been sent, copies remain
-	Shadow bool       // nothing but Chunks and the Ack, all with that flag
+	To            ring.ID
+	Ring          *ring.Ring
+	DeliveredFor  *ring.Ring // nil: it has nothing yet
+	CopiedFor     *ring.Ring // nil: it has no copies yet
+	Seq           uint64     // for Msg.Seq
+	StartedAt     int64      // for Msg.Sent; tells one attempt from the next
+	SuccessorCopy bool       // the Ack has been sent, copies remain
+	Prefetch      bool       // nothing but Chunks and the Ack, all with that flag
 }
 
 type stage uint8
@@ -69,7 +69,7 @@ func (m *Machine) release(now int64, p *peer) {
 	if len(m.view.steps) == 0 && p.out.stage != idle && p.out.seq == p.seq {
 		return // as most of the time
 	}
-	i := seat(m.view.ring, p.ID, p.Inst)
+	i := seat(m.view.ring, p.ID, p.BootID)
 	if i < 0 {
 		m.acknowledge(now, p)
 		return
@@ -129,9 +129,9 @@ func (m *Machine) Transfers() []Transfer {
 		if o.stage != running && o.stage != copying {
 			continue
 		}
-		t := Transfer{To: p.ID, Ring: m.view.ring, Pushed: o.pushed, Copied: o.copied, Seq: o.seq, Began: o.began, Extra: o.stage == copying, Shadow: o.shadow}
+		t := Transfer{To: p.ID, Ring: m.view.ring, DeliveredFor: o.pushed, CopiedFor: o.copied, Seq: o.seq, StartedAt: o.began, SuccessorCopy: o.stage == copying, Prefetch: o.shadow}
 		if o.shadow {
-			t.Ring, t.Pushed = o.ahead, nil
+			t.Ring, t.DeliveredFor = o.ahead, nil
 		}
 		out = append(out, t)
 	}
@@ -145,26 +145,26 @@ func (m *Machine) with(p *peer) *ring.Ring {
 	for i := range r.Len() {
 		members = append(members, r.At(i))
 	}
-	return ring.New(append(members, ring.Member{ID: p.ID, Inst: p.Inst, Ver: 1, Weight: p.Weight}))
+	return ring.New(append(members, ring.Member{ID: p.ID, Inst: p.BootID, Ver: 1, Weight: p.Weight}))
 }
 
 // Finish is the Ack that ends transfer t, or its copies, after parts Chunks; false if it is off.
-func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Msg, bool) {
+func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Message, bool) {
 	p, stage := m.peers[t.To], running
-	if t.Extra {
+	if t.SuccessorCopy {
 		stage = copying
 	}
-	if p == nil || p.out.stage != stage || p.out.began != t.Began {
-		return Msg{}, false
+	if p == nil || p.out.stage != stage || p.out.began != t.StartedAt {
+		return Message{}, false
 	}
 	o := &p.out
 	o.stage, o.acked = stage+1, now
-	msg := Msg{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began}
+	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began}
 	switch {
 	case o.shadow:
-		o.stage, msg.Flags, msg.Quiet = sent, Shadow, m.quiet(now)
-	case t.Extra:
-		msg.Flags = Extra
+		o.stage, msg.Flags, msg.Quiet = sent, Prefetch, m.quiet(now)
+	case t.SuccessorCopy:
+		msg.Flags = SuccessorCopy
 	default:
 		msg.Base, msg.Quiet, msg.Losses = m.untouched(), m.quiet(now), m.Losses(now)
 	}
@@ -220,14 +220,14 @@ func (p *peer) restart() {
 }
 
 // incoming is the part of p's transfer that msg belongs to.
-func (p *peer) incoming(msg *Msg) *incoming {
-	if msg.Flags&Extra != 0 {
+func (p *peer) incoming(msg *Message) *incoming {
+	if msg.Flags&SuccessorCopy != 0 {
 		return &p.copies
 	}
 	return &p.in
 }
 
-func (in *incoming) chunk(m *Machine, msg *Msg) {
+func (in *incoming) chunk(m *Machine, msg *Message) {
 	switch {
 	case !m.meant(msg):
 	case msg.Part == 0:
@@ -240,7 +240,7 @@ func (in *incoming) chunk(m *Machine, msg *Msg) {
 }
 
 // complete says whether msg ends a transfer of which every part has come, for the ring as adopted here.
-func (in *incoming) complete(m *Machine, msg *Msg) bool {
+func (in *incoming) complete(m *Machine, msg *Message) bool {
 	if !m.meant(msg) {
 		return false
 	}
@@ -249,27 +249,27 @@ func (in *incoming) complete(m *Machine, msg *Msg) bool {
 
 // meant says whether msg answers self's adoption of the present ring. Copies ahead of a joiner's place are for a ring that
 // nobody goes by yet.
-func (m *Machine) meant(msg *Msg) bool {
-	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Shadow != 0)
+func (m *Machine) meant(msg *Message) bool {
+	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Prefetch != 0)
 }
 
 // acked takes p's word that all of self's keys which it held are self's.
-func (m *Machine) acked(now int64, p *peer, msg *Msg) {
+func (m *Machine) acked(now int64, p *peer, msg *Message) {
 	switch {
-	case msg.Flags&Shadow != 0:
+	case msg.Flags&Prefetch != 0:
 		p.warmed = true
 		return
-	case msg.Flags&Extra != 0:
+	case msg.Flags&SuccessorCopy != 0:
 		p.copied = true
 		return
 	case p.acked:
 		return
 	}
 	p.acked, p.warmed = true, true
-	m.Mourn(msg.Losses)
-	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.Fence))
+	m.AddLosses(msg.Losses)
+	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.TakeoverDelay))
 	if x := m.remembered(msg.Base); x != nil {
-		if i := seat(x, p.ID, p.Inst); i >= 0 {
+		if i := seat(x, p.ID, p.BootID); i >= 0 {
 			p.in.proof = proof{x, i}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // come back when everybody has acknowledged the present ring.
 const maxSteps = 8
 
-// View is what decisions need of a Machine at one moment. It is immutable, so it may be read without a lock.
-type View struct {
+// OwnershipView is what decisions need of a Machine at one moment. It is immutable, so it may be read without a lock.
+type OwnershipView struct {
 	ring   *ring.Ring
 	self   int // index on ring; -1: not on it
 	epoch  uint16
@@ -44,46 +44,46 @@ type proof struct {
 	from int
 }
 
-// Reason says what a Hold is.
-type Reason uint8
+// StatehipState says what a Hold is.
+type OwnershipState uint8
 
 // The reasons.
 const (
-	Mine     Reason = iota // decide: the token is here
-	Other                  // ask Member, the owner by the ring; no Member: nobody better is known
-	Unsealed               // the ring names self, but the token is with Member; no Member: wait for acknowledgements
+	OwnedHere      OwnershipState = iota // decide: the token is here
+	OwnedElsewhere                       // ask Member, the owner by the ring; no Member: nobody better is known
+	InHandoff                            // the ring names self, but the token is with Member; no Member: wait for acknowledgements
 )
 
-// Hold is who decides a key.
-type Hold struct {
-	Reason Reason
+// Ownership is who decides a key.
+type Ownership struct {
+	State  OwnershipState
 	Member ring.ID
 }
 
 // Ring is the ring that was adopted last.
-func (v *View) Ring() *ring.Ring { return v.ring }
+func (v *OwnershipView) Ring() *ring.Ring { return v.ring }
 
 // Self is this member's index on Ring; -1: it is not on it.
-func (v *View) Self() int { return v.self }
+func (v *OwnershipView) Self() int { return v.self }
 
 // Epoch numbers views with different tokens, rings or standings; never 0. It comes round after 65,535 of them.
-func (v *View) Epoch() uint16 { return v.epoch }
+func (v *OwnershipView) Epoch() uint16 { return v.epoch }
 
 // Seq is the number of this member's adoption of Ring.
-func (v *View) Seq() uint64 { return v.seq }
+func (v *OwnershipView) Seq() uint64 { return v.seq }
 
 // NRef is the number of members that a limit is shared over.
-func (v *View) NRef() int { return max(1, v.nref, v.ring.Len()) }
+func (v *OwnershipView) NRef() int { return max(1, v.nref, v.ring.Len()) }
 
 // Joined says whether this member takes part.
-func (v *View) Joined() bool { return v.joined }
+func (v *OwnershipView) Joined() bool { return v.joined }
 
 // Steady says that tokens are exactly what the ring says.
-func (v *View) Steady() bool { return len(v.steps) == 0 && v.base == v.ring }
+func (v *OwnershipView) Steady() bool { return len(v.steps) == 0 && v.base == v.ring }
 
-// Share is this member's part of limit for the key at h: floor(limit/N), and one more for the first limit mod N
+// LocalShare is this member's part of limit for the key at h: floor(limit/N), and one more for the first limit mod N
 // members in the key's ring order. Over all members it sums to limit.
-func (v *View) Share(limit uint32, h uint64) uint32 {
+func (v *OwnershipView) LocalShare(limit uint32, h uint64) uint32 {
 	n := uint64(v.NRef())
 	part, rest := uint64(limit)/n, uint64(limit)%n
 	if rest > 0 && v.self >= 0 && uint64(v.ring.Rank(h, v.self)) < rest {
@@ -92,27 +92,27 @@ func (v *View) Share(limit uint32, h uint64) uint32 {
 	return uint32(part)
 }
 
-// Hold says who decides the key at h. gained is the epoch of a view in which the token of this very key was here, be it
+// Ownership says who decides the key at h. gained is the epoch of a view in which the token of this very key was here, be it
 // that it was received alone (Sealed with Given) or that Hold said Mine; 0 is never.
-func (v *View) Hold(h uint64, gained uint16) Hold {
+func (v *OwnershipView) Ownership(h uint64, gained uint16) Ownership {
 	o := v.ring.Owner(h)
 	switch {
 	case !v.joined || o < 0:
-		return Hold{Reason: Other}
+		return Ownership{State: OwnedElsewhere}
 	case v.Steady():
 		if o == v.self {
-			return Hold{Reason: Mine}
+			return Ownership{State: OwnedHere}
 		}
 	case v.holds(h, gained, len(v.steps)):
-		return Hold{Reason: Mine}
+		return Ownership{State: OwnedHere}
 	case o == v.self:
-		return Hold{Unsealed, v.holder(h)}
+		return Ownership{InHandoff, v.holder(h)}
 	}
-	return Hold{Other, v.ring.At(o).ID}
+	return Ownership{OwnedElsewhere, v.ring.At(o).ID}
 }
 
 // holds says whether the token of the key at h is here, given the first n steps.
-func (v *View) holds(h uint64, gained uint16, n int) bool {
+func (v *OwnershipView) holds(h uint64, gained uint16, n int) bool {
 	has := v.base != nil && v.baseSelf >= 0 && v.base.Owner(h) == v.baseSelf
 	first := 0
 	for i := n - 1; i >= 0 && gained != 0; i-- {
@@ -142,7 +142,7 @@ func (s *step) after(h uint64, had bool) bool {
 }
 
 // holder is the live member that was the last, as far as is known here, to hold the token of the key at h.
-func (v *View) holder(h uint64) ring.ID {
+func (v *OwnershipView) holder(h uint64) ring.ID {
 	if v.base != nil && v.base != v.ring {
 		if id := v.alive(v.base, h); id != "" {
 			return id
@@ -156,7 +156,7 @@ func (v *View) holder(h uint64) ring.ID {
 	return ""
 }
 
-func (v *View) alive(r *ring.Ring, h uint64) ring.ID {
+func (v *OwnershipView) alive(r *ring.Ring, h uint64) ring.ID {
 	o := r.Owner(h)
 	if o < 0 {
 		return ""
@@ -167,43 +167,43 @@ func (v *View) alive(r *ring.Ring, h uint64) ring.ID {
 	return ""
 }
 
-// Answer says what to answer a member that asks, by the ring with that fingerprint, for the token of the key at h: Given
+// Reply says what to answer a member that asks, by the ring with that fingerprint, for the token of the key at h: Given
 // needs that the Machine has seen the request first, so that all keys of that member are released.
-func (v *View) Answer(h uint64, gained uint16, asker ring.ID, fingerprint uint64) (Status, ring.ID) {
-	if v.Hold(h, gained).Reason == Mine {
-		return Kept, ""
+func (v *OwnershipView) Reply(h uint64, gained uint16, asker ring.ID, fingerprint uint64) (ReplyStatus, ring.ID) {
+	if v.Ownership(h, gained).State == OwnedHere {
+		return KeyKept, ""
 	}
 	if fingerprint != v.ring.Fingerprint() {
-		return Refused, ""
+		return keyRefused, ""
 	}
 	o := v.ring.Owner(h)
 	if o < 0 || v.ring.At(o).ID != asker {
-		return Refused, ""
+		return keyRefused, ""
 	}
 	// Released to the asker a moment ago, while the transfer may still be on its way: it may have this key ahead of it.
 	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.holds(h, gained, n-1) {
-		return Given, ""
+		return KeyGiven, ""
 	}
 	for i := len(v.steps) - 2; i >= 0; i-- {
 		if s := &v.steps[i]; v.holds(h, gained, i) && !v.holds(h, gained, i+1) {
-			return Gone, s.ring.At(s.ring.Owner(h)).ID
+			return KeyGone, s.ring.At(s.ring.Owner(h)).ID
 		}
 	}
-	return Unknown, ""
+	return keyUnknown, ""
 }
 
-// Right is by what right a member decides the keys whose tokens it holds.
-type Right uint8
+// Extent is by what right a member decides the keys whose tokens it holds.
+type Extent uint8
 
 // The rights.
 const (
-	None Right = iota // nobody confirms this member: only its share
-	Part              // limit * Num / Den
-	Full              // the limit
+	ExtentNone Extent = iota // nobody confirms this member: only its share
+	ExtentPart               // limit * Num / Den
+	ExtentFull               // the limit
 )
 
-// Confirmed is how many members of the ring stand by this one at now, itself included; 0: it is not on the ring.
-func (v *View) Confirmed(now int64) int {
+// ConfirmedBy is how many members of the ring stand by this one at now, itself included; 0: it is not on the ring.
+func (v *OwnershipView) ConfirmedBy(now int64) int {
 	if v.self < 0 {
 		return 0
 	}
@@ -219,28 +219,28 @@ type reach struct {
 	old    int // members that always count, because they cannot confirm
 }
 
-// Reach is the right to decide at now, and with Part the fraction of the limit.
-func (v *View) Reach(now int64) (r Right, num, den uint32) { return v.reach.at(now) }
+// Extent is the right to decide at now, and with Part the fraction of the limit.
+func (v *OwnershipView) Extent(now int64) (r Extent, num, den uint32) { return v.reach.at(now) }
 
-func (r *reach) at(now int64) (Right, uint32, uint32) {
+func (r *reach) at(now int64) (Extent, uint32, uint32) {
 	if r.others > 0 && r.old == 0 && (len(r.until) == 0 || r.until[0] < now) {
-		return None, 0, 1
+		return ExtentNone, 0, 1
 	}
 	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.old
 	if need <= 0 || need <= len(r.until) && r.until[need-1] >= now {
-		return Full, 1, 1
+		return ExtentFull, 1, 1
 	}
 	n := r.members(now)
 	switch r.policy {
 	case Available:
-		return Full, 1, 1
+		return ExtentFull, 1, 1
 	case Quorum:
 		if 2*n > r.nref {
-			return Full, 1, 1
+			return ExtentFull, 1, 1
 		}
-		return Part, 0, 1
+		return ExtentPart, 0, 1
 	}
-	return Part, uint32(n), uint32(r.nref)
+	return ExtentPart, uint32(n), uint32(r.nref)
 }
 
 // members is how many there are, self included.

@@ -2,8 +2,8 @@ package handoff
 
 // isolated says whether others may have made self's tokens anew, because nobody has confirmed it for Own.
 func (m *Machine) isolated(now int64) bool {
-	right, _, _ := m.view.Reach(now)
-	m.none = right == None && (m.view.self >= 0 || !m.virgin)
+	right, _, _ := m.view.Extent(now)
+	m.none = right == ExtentNone && (m.view.self >= 0 || !m.virgin)
 	return m.none
 }
 
@@ -28,18 +28,18 @@ func (m *Machine) lapsed(now int64, p *peer) bool {
 	case p.Old:
 		return false
 	case p.confirm > 0:
-		return p.confirm+int64(m.o.Own) < now
+		return p.confirm+int64(m.o.OwnershipTTL) < now
 	}
-	return m.view.ring.Index(p.ID) >= 0 && m.adopted+int64(m.o.Own) < now
+	return m.view.ring.Index(p.ID) >= 0 && m.adopted+int64(m.o.OwnershipTTL) < now
 }
 
-// Gained says that a token of a single key has come (Sealed with Given).
-func (m *Machine) Gained() { m.virgin = false }
+// OwnershipReceived says that a token of a single key has come (Sealed with Given).
+func (m *Machine) OwnershipReceived() { m.virgin = false }
 
-// Void gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
+// RevokeAll gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
 // clock has jumped, by Tick when self was cut off or stopped for long, and when self hears again from the larger part
 // of a cluster that it was cut off from.
-func (m *Machine) Void(now int64) []Out {
+func (m *Machine) RevokeAll(now int64) []Outbound {
 	v := *m.view
 	m.drop(&v)
 	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
@@ -56,7 +56,7 @@ func (m *Machine) Void(now int64) []Out {
 }
 
 // drop gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.
-func (m *Machine) drop(v *View) {
+func (m *Machine) drop(v *OwnershipView) {
 	if v.base != nil {
 		m.dropped = v.base
 	}
@@ -66,7 +66,7 @@ func (m *Machine) drop(v *View) {
 // forget drops confirmations that no longer matter.
 func (m *Machine) forget(now int64) {
 	for b, t := range m.confirmed {
-		if p := m.peers[b.id]; (p == nil || p.Inst != b.inst) && now-t > 2*int64(m.o.Fence) {
+		if p := m.peers[b.id]; (p == nil || p.BootID != b.inst) && now-t > 2*int64(m.o.TakeoverDelay) {
 			delete(m.confirmed, b)
 		}
 	}

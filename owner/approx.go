@@ -185,7 +185,7 @@ func (n *Node) mergeState(s *shard, now int64, k Key, owner, domain uint64, r li
 		return
 	}
 	_, h := n.shard(k)
-	n.mergeOne(s, h, now, &handoff.Counter{Key: k, Owner: owner, Domain: domain, Rule: r, State: *st})
+	n.mergeOne(s, h, now, &handoff.CounterRecord{Key: k, RingPos: owner, Domain: domain, Rule: r, State: *st})
 }
 
 // reconcile takes in a member's report, and answers with all that is known of the key.

@@ -69,7 +69,7 @@ func TestMovedBound(t *testing.T) {
 // A look at a key in a new window does not hide that its first charge is still to be judged.
 func TestPeekBeforeMoved(t *testing.T) {
 	n := New(Options{Self: "a"})
-	n.SetRing(t0, ringOf("a", "b", "c"), handoff.Standing{NRef: 4, Joined: true, Peers: standing("a", "a", "b", "c").Peers})
+	n.SetRing(t0, ringOf("a", "b", "c"), handoff.Membership{NRef: 4, Joined: true, Peers: standing("a", "a", "b", "c").Peers})
 	n.Tick(t0 + 4*second)
 	q := ask(ownedBy(t, ringOf("a", "b", "c"), "a", 0), 50, time.Second, 1)
 	for now := t0 + 5*second; now < t0+10*second; now += second {

@@ -152,7 +152,7 @@ type ref struct {
 // gathering is the batch being filled for one member.
 type gathering struct {
 	to    ring.ID
-	msg   handoff.Msg
+	msg   handoff.Message
 	refs  []ref
 	slots []limit.Slot // of msg's counters, one after another
 	bytes int
@@ -164,12 +164,12 @@ func (g *gathering) full() bool { return len(g.refs) == maxBatch || g.bytes > ma
 // add puts what is known of e, the key of r, into the batch.
 func (g *gathering) add(s *shard, e *entry, r ref) {
 	if g.refs == nil {
-		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.Counter, 0, usualBatch)
+		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.CounterRecord, 0, usualBatch)
 	}
 	if cap(g.slots)-len(g.slots) < 4 {
 		g.slots = make([]limit.Slot, 0, 2*usualBatch)
 	}
-	var c handoff.Counter
+	var c handoff.CounterRecord
 	c.State.Slots = g.slots[len(g.slots):]
 	s.exportTo(e, &c)
 	if n := len(g.slots) + len(c.State.Slots); n <= cap(g.slots) {
@@ -275,7 +275,7 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 	c.order = append(c.order, c.next)
 	n.inflight.Add(1)
 	g.msg.Kind, g.msg.Seq, g.msg.Ring = handoff.Replica, c.next, n.serial.view.Ring().Fingerprint()
-	fx.Out = append(fx.Out, handoff.Out{To: g.to, Msg: g.msg})
+	fx.Out = append(fx.Out, handoff.Outbound{To: g.to, Msg: g.msg})
 	*g = gathering{to: g.to}
 }
 
@@ -287,7 +287,7 @@ func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) (to, heir ring
 	if len(c.places) == 0 {
 		return "", ""
 	}
-	if v.Hold(e.note, e.epoch).Reason != handoff.Mine && c.places[0] != v.Self() {
+	if v.Ownership(e.note, e.epoch).State != handoff.OwnedHere && c.places[0] != v.Self() {
 		c.places = c.places[:1]
 	}
 	heard, mute := c.places[:0], c.mute[:0]

@@ -48,8 +48,8 @@ func (n *Node) Shed(now int64, q *Request) Result {
 // admits nothing. What is admitted is told to the owner.
 func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
 	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: shareTable, rule: q.Rule}
-	h.rule.Limit = s.view.Share(q.Rule.Limit, q.RingPos)
-	h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, h.rule.Limit, s.view.Share(q.Rule.Burst, q.RingPos))
+	h.rule.Limit = s.view.LocalShare(q.Rule.Limit, q.RingPos)
+	h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, h.rule.Limit, s.view.LocalShare(q.Rule.Burst, q.RingPos))
 	h.elsewhere = s.usedAgainstShare(&h)
 	a.Authority = Share
 	if s.chargeLocal(&h, a) {
@@ -62,7 +62,7 @@ func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Resu
 func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
 	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: openTable, rule: q.Rule}
 	if h.rule.Limit, h.rule.Burst = q.LocalCap, 0; q.LocalCap == 0 {
-		limit, burst := s.view.Share(q.Rule.Limit, q.RingPos), s.view.Share(q.Rule.Burst, q.RingPos)
+		limit, burst := s.view.LocalShare(q.Rule.Limit, q.RingPos), s.view.LocalShare(q.Rule.Burst, q.RingPos)
 		if h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
 			h.rule.Limit, h.rule.Burst = 1, 0
 		}
@@ -81,7 +81,7 @@ func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Request, a *Res
 		s.refuse(&h, a)
 		return
 	}
-	h.rule.Limit = s.view.Share(e.limit, q.RingPos)
+	h.rule.Limit = s.view.LocalShare(e.limit, q.RingPos)
 	s.decidePart(&h, uint64(e.charged), a)
 	if h.charges() && !a.Over {
 		e.raise(h.Hits)

@@ -27,7 +27,7 @@ func TestSharesSumToTheLimit(t *testing.T) {
 				sum, most, least := uint64(0), uint32(0), uint32(math.MaxUint32)
 				for m := range n {
 					v := viewOf(r, m, n)
-					s := v.Share(lim, finish(uint64(i)))
+					s := v.LocalShare(lim, finish(uint64(i)))
 					sum += uint64(s)
 					most, least = max(most, s), min(least, s)
 				}
@@ -45,25 +45,25 @@ func TestSharesOfAPartOfTheCluster(t *testing.T) {
 	for i := range 50 {
 		sum := uint32(0)
 		for m := range 3 {
-			sum += viewOf(r, m, 5).Share(13, finish(uint64(i)))
+			sum += viewOf(r, m, 5).LocalShare(13, finish(uint64(i)))
 		}
 		if sum != 9 { // 2 each, and 3 that stand first of 5 for the rest of 3
 			t.Fatalf("key %d: three of five have %d of 13", i, sum)
 		}
 	}
-	if s := viewOf(r, -1, 5).Share(14, 1); s != 2 {
+	if s := viewOf(r, -1, 5).LocalShare(14, 1); s != 2 {
 		t.Errorf("off the ring: %d", s)
 	}
 }
 
 // viewOf is the view of the member at that index of r.
-func viewOf(r *ring.Ring, self, nref int) *handoff.View {
+func viewOf(r *ring.Ring, self, nref int) *handoff.OwnershipView {
 	id := ring.ID("none of them")
 	if self >= 0 {
 		id = r.At(self).ID
 	}
-	m := handoff.NewMachine(handoff.Options{Self: id, Inst: 3})
-	m.SetRing(t0, r, handoff.Standing{NRef: nref, Joined: true})
+	m := handoff.NewMachine(handoff.Options{Self: id, BootID: 3})
+	m.SetRing(t0, r, handoff.Membership{NRef: nref, Joined: true})
 	return m.View()
 }
 

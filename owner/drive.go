@@ -9,7 +9,7 @@ import (
 )
 
 // SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
-func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Standing) (fx Effects) {
+func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effects) {
 	if r == nil {
 		r = ring.New(nil)
 	}
@@ -19,7 +19,7 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Standing) (fx Effects
 	before := n.serial.machine.View()
 	first := before.Seq() == 0
 	old := n.oldMembers()
-	peers := make(map[ring.ID]handoff.Peer, len(st.Peers))
+	peers := make(map[ring.ID]handoff.LivePeer, len(st.Peers))
 	for _, p := range st.Peers {
 		peers[p.ID] = p
 	}
@@ -53,7 +53,7 @@ func (n *Node) oldMembers() map[ring.ID]bool {
 }
 
 // remind keeps change c in mind if it may have cost something.
-func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Standing, now int64) {
+func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Membership, now int64) {
 	left := map[ring.ID]bool{n.options.Self: true}
 	for _, id := range st.Left {
 		left[id] = true
@@ -64,7 +64,7 @@ func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Standing, now i
 		m := c.ring.At(i)
 		p, live := n.serial.peers[m.ID]
 		c.old[i] = old[m.ID]
-		c.dead[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.Inst != m.Inst)
+		c.dead[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.Inst)
 		if c.dead[i] {
 			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
@@ -86,7 +86,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 	n.serial.transfers = m.Transfers()
 	was := n.serial.view
 	v := m.View()
-	if was.View == v && n.shards[0].view == was {
+	if was.OwnershipView == v && n.shards[0].view == was {
 		return
 	}
 	n.serial.view = newView(v, was.changes, n.oldMembers())
@@ -242,7 +242,7 @@ func (n *Node) Waiting() bool { return n.waiting.Load() > 0 }
 func (n *Node) Urgent() bool { return n.urgent.Load() }
 
 // Progress is how far a change of the ring has come.
-func (n *Node) Progress() handoff.Progress {
+func (n *Node) Progress() handoff.RingProgress {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	return n.serial.machine.Progress()
@@ -257,10 +257,10 @@ type messageCounts struct {
 
 // Step takes in a message that boot inst of member from has sent. Messages of members that are not known to live are
 // refused.
-func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx Effects) {
+func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	if p, ok := n.serial.peers[from]; !ok || p.Inst != inst {
+	if p, ok := n.serial.peers[from]; !ok || p.BootID != inst {
 		n.serial.counts.refused++
 		return fx
 	}
@@ -275,15 +275,15 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Msg) (fx 
 		fx.Out = m.Step(now, from, inst, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
-		fx.Out = append(fx.Out, handoff.Out{To: from, Msg: handoff.Msg{Kind: handoff.Got, Seq: msg.Seq, Ring: msg.Ring}})
-	case handoff.Got:
+		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}})
+	case handoff.ReplicaAck:
 		n.got(msg.Seq, from, &fx)
 		return fx
-	case handoff.SealReq:
+	case handoff.OwnershipRequest:
 		fx.Out = m.Step(now, from, inst, msg)
 		n.publish(now, &fx)
 		n.giveTokens(now, from, msg, &fx)
-	case handoff.Sealed:
+	case handoff.OwnershipReply:
 		n.takeTokens(now, from, msg, &fx)
 	default:
 		n.doubt(now, from, inst, msg, &fx)
@@ -298,7 +298,7 @@ const askAgain = int64(25 * time.Millisecond)
 // requestTokens asks for the tokens that questions wait for.
 func (n *Node) requestTokens(now int64, fx *Effects) {
 	v := n.serial.view
-	var out []handoff.Out
+	var out []handoff.Outbound
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -308,9 +308,9 @@ func (n *Node) requestTokens(now int64, fx *Effects) {
 				continue
 			}
 			t.asked = now
-			m := messageTo(&out, t.holder, handoff.SealReq, handoff.Given, "")
+			m := messageTo(&out, t.holder, handoff.OwnershipRequest, handoff.KeyGiven, "")
 			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
-			m.Counters = append(m.Counters, handoff.Counter{Key: k, Owner: t.owner, Domain: t.domain, Rule: t.rule})
+			m.Counters = append(m.Counters, handoff.CounterRecord{Key: k, RingPos: t.owner, Domain: t.domain, Rule: t.rule})
 		}
 		s.mu.Unlock()
 	}
@@ -318,46 +318,46 @@ func (n *Node) requestTokens(now int64, fx *Effects) {
 }
 
 // messageTo is a message of out with room for a counter, made if there is none.
-func messageTo(out *[]handoff.Out, to ring.ID, k handoff.Kind, st handoff.Status, member ring.ID) *handoff.Msg {
+func messageTo(out *[]handoff.Outbound, to ring.ID, k handoff.MessageKind, st handoff.ReplyStatus, member ring.ID) *handoff.Message {
 	for i := range *out {
 		o := &(*out)[i]
 		if m := &o.Msg; o.To == to && m.Status == st && m.Member == member && len(m.Counters) < maxBatch && bytesOf(m) < maxBytes {
 			return m
 		}
 	}
-	*out = append(*out, handoff.Out{To: to, Msg: handoff.Msg{Kind: k, Status: st, Member: member}})
+	*out = append(*out, handoff.Outbound{To: to, Msg: handoff.Message{Kind: k, Status: st, Member: member}})
 	return &(*out)[len(*out)-1].Msg
 }
 
 // giveTokens answers a request for tokens. The machine has seen it, so what is given is decided here no more.
-func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects) {
+func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
 	if len(msg.Counters) > maxBatch {
 		n.serial.counts.refused++
 		return
 	}
-	var out []handoff.Out
+	var out []handoff.Outbound
 	for i := range msg.Counters {
 		c := &msg.Counters[i]
 		s, h := n.shard(c.Key)
 		s.mu.Lock()
 		e := s.tables[ownedTable].find(h, c.Key)
-		st, member := s.view.Answer(c.Owner, e.ownedEpoch(c.Owner), from, msg.Ring)
-		m := messageTo(&out, from, handoff.Sealed, st, member)
+		st, member := s.view.Reply(c.RingPos, e.ownedEpoch(c.RingPos), from, msg.Ring)
+		m := messageTo(&out, from, handoff.OwnershipReply, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
-		if st == handoff.Given && m.Losses == nil {
+		if st == handoff.KeyGiven && m.Losses == nil {
 			m.Losses = n.serial.machine.Losses(now)
 		}
-		if st == handoff.Given && e != nil && e.note == c.Owner {
-			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, table: ownedTable, rule: s.rule(e)}, e)
+		if st == handoff.KeyGiven && e != nil && e.note == c.RingPos {
+			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, table: ownedTable, rule: s.rule(e)}, e)
 		}
 		switch {
-		case st == handoff.Given && e != nil && e.note == c.Owner && !e.expired(now):
+		case st == handoff.KeyGiven && e != nil && e.note == c.RingPos && !e.expired(now):
 			e.setIncomplete()
 			n.chargeLostEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:
-			none := handoff.Counter{Key: c.Key, Owner: c.Owner, Domain: c.Domain, Rule: c.Rule}
-			if st == handoff.Given && e == nil {
+			none := handoff.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
+			if st == handoff.KeyGiven && e == nil {
 				s.exportOverflow(h, s.clock(now), &none)
 			}
 			m.Counters = append(m.Counters, none)
@@ -368,9 +368,9 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 }
 
 // takeTokens takes in the answer to a request for tokens.
-func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects) {
+func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
 	v := n.serial.view
-	given := msg.Status == handoff.Given
+	given := msg.Status == handoff.KeyGiven
 	if given {
 		n.merge(now, msg.Counters)
 	}
@@ -378,8 +378,8 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		return
 	}
 	if given {
-		n.serial.machine.Gained()
-		n.serial.machine.Mourn(msg.Losses)
+		n.serial.machine.OwnershipReceived()
+		n.serial.machine.AddLosses(msg.Losses)
 		n.publish(now, fx)
 		v = n.serial.view
 	}
@@ -390,16 +390,16 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Msg, fx *Effects
 		t := s.waits.tokens[c.Key]
 		at := s.clock(now)
 		switch {
-		case given && v.Ring().Owner(c.Owner) == v.Self() && v.Self() >= 0:
-			if e := s.tables[ownedTable].find(h, c.Key); e != nil && e.note == c.Owner {
+		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:
+			if e := s.tables[ownedTable].find(h, c.Key); e != nil && e.note == c.RingPos {
 				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
 				e.epoch = v.epoch
 			}
 			n.decideWaiting(s, at, c.Key, fx)
 		case t == nil || t.holder != from:
-		case msg.Status == handoff.Kept:
+		case msg.Status == handoff.KeyKept:
 			n.askAll(s, c.Key, from, fx)
-		case msg.Status == handoff.Gone && msg.Member != n.options.Self:
+		case msg.Status == handoff.KeyGone && msg.Member != n.options.Self:
 			n.askAll(s, c.Key, msg.Member, fx)
 		}
 		s.mu.Unlock()

@@ -214,9 +214,9 @@ func (f *LeaseStats) add(c *LeaseStats) {
 // progress is how far the last change of the ring has come.
 func (f *Stats) progress(m *handoff.Machine, now int64) {
 	p := m.Progress()
-	f.Confirming, f.Unconfirmed = m.View().Confirmed(now), p.Incomplete
+	f.Confirming, f.Unconfirmed = m.View().ConfirmedBy(now), p.Unconfirmed
 	if !p.Complete {
-		f.AcksMissing = p.Missing
+		f.AcksMissing = p.MissingAcks
 	}
 }
 
@@ -227,7 +227,7 @@ func (s *shard) mine() (n int) {
 		t := &s.tables[ownedTable]
 		more = at+lockSlots < max(t.slots.size, t.old.size)
 		count := func(e *entry) {
-			if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
+			if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
 				n++
 			}
 		}

@@ -23,14 +23,14 @@ func (n *Node) fence(now int64, fx *Effects) {
 		s.dropLeases(now)
 		s.mu.Unlock()
 	}
-	fx.Out = append(fx.Out, n.serial.machine.Void(now)...)
+	fx.Out = append(fx.Out, n.serial.machine.RevokeAll(now)...)
 	n.publish(now, fx)
 }
 
 // doubt fences this member if a heartbeat shows that its clock has stood still while those of the others went on. It is
 // called with serial held.
-func (n *Node) doubt(now int64, from ring.ID, inst uint64, msg *handoff.Msg, fx *Effects) {
-	if fx.ClockStopped = n.serial.machine.Stood(now, from, inst, msg); fx.ClockStopped > 0 {
+func (n *Node) doubt(now int64, from ring.ID, inst uint64, msg *handoff.Message, fx *Effects) {
+	if fx.ClockStopped = n.serial.machine.ClockStall(now, from, inst, msg); fx.ClockStopped > 0 {
 		n.fence(now, fx)
 	}
 }

@@ -26,7 +26,7 @@ func TestStoodStill(t *testing.T) {
 	}
 	step := func(i int) Effects {
 		v := a.serial.view
-		msg := handoff.Msg{Kind: handoff.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
+		msg := handoff.Message{Kind: handoff.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
 		id := w.ids()[i]
 		return a.Step(now, id, w.insts[id]|1, &msg)
 	}

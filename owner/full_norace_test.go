@@ -18,7 +18,7 @@ func (w *network) roll(t *testing.T) {
 	for _, id := range w.ids() {
 		w.states[id] = handoff.Leaving
 		w.adopt()
-		for i := 0; !w.nodes[id].Progress().HandedOver; i++ {
+		for i := 0; !w.nodes[id].Progress().HandedOff; i++ {
 			if i > 300 {
 				t.Fatalf("%s still has keys: %+v", id, w.nodes[id].Progress())
 			}

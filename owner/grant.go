@@ -46,7 +46,7 @@ func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Msg) (fx
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	p, ok := n.serial.peers[from]
-	if !ok || p.Inst != inst || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
+	if !ok || p.BootID != inst || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
 		n.serial.counts.refused++
 		return fx
 	}
@@ -96,7 +96,7 @@ func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.Request, fx *
 	defer s.mu.Unlock()
 	e := s.tables[ownedTable].find(h, r.Key)
 	right, _, _ := n.authority(now, s.view)
-	if right != handoff.Full || r.Rule.Valid() != nil || s.view.Hold(r.Owner, e.ownedEpoch(r.Owner)).Reason != handoff.Mine {
+	if right != handoff.ExtentFull || r.Rule.Valid() != nil || s.view.Ownership(r.Owner, e.ownedEpoch(r.Owner)).State != handoff.OwnedHere {
 		s.counts.lease.Refused++
 		return
 	}
@@ -346,7 +346,7 @@ func (n *Node) tendBooks(s *shard, now int64) {
 func (s *shard) closeBooks(n *Node) {
 	for k, b := range s.books {
 		_, h := n.shard(k)
-		if s.view.Hold(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).Reason != handoff.Mine {
+		if s.view.Ownership(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).State != handoff.OwnedHere {
 			s.counts.violate(b.Lately())
 			delete(s.books, k)
 		}

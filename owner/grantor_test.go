@@ -16,11 +16,11 @@ type grantor struct{ *Node }
 func (g grantor) Healthy(now int64) bool {
 	g.Tick(now)
 	r, _, _ := g.authority(now, g.serial.view)
-	return r == handoff.Full
+	return r == handoff.ExtentFull
 }
 
 func (g grantor) Lease(now int64, holder ring.ID, inst uint64, r *lease.Request) (lease.Grant, bool) {
-	g.serial.peers[holder] = handoff.Peer{ID: holder, Inst: inst, State: handoff.Active, Weight: 1}
+	g.serial.peers[holder] = handoff.LivePeer{ID: holder, BootID: inst, State: handoff.Active, Weight: 1}
 	fx := g.StepLease(now, holder, inst, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{*r}})
 	for _, o := range fx.Leases {
 		if o.Msg.Kind == lease.Lend && o.To == holder {

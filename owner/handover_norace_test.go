@@ -57,12 +57,12 @@ func TestPlannedChangesAreExact(t *testing.T) {
 		}
 		load(100)
 		for range 50 {
-			if w.nodes["a"].Progress().HandedOver {
+			if w.nodes["a"].Progress().HandedOff {
 				break
 			}
 			w.run(100 * time.Millisecond)
 		}
-		if p := w.nodes["a"].Progress(); !p.HandedOver {
+		if p := w.nodes["a"].Progress(); !p.HandedOff {
 			t.Fatalf("seed %d: the leaver still has keys: %+v", seed, p)
 		}
 		delete(w.nodes, "a")
@@ -109,7 +109,7 @@ func TestAllAlgorithmsMove(t *testing.T) {
 			w.states[gone] = handoff.Leaving
 			w.adopt()
 			w.run(2 * time.Second)
-			if p := w.nodes[gone].Progress(); !p.HandedOver {
+			if p := w.nodes[gone].Progress(); !p.HandedOff {
 				t.Fatalf("%v: %s: %+v", alg, gone, p)
 			}
 			delete(w.nodes, gone)

@@ -157,8 +157,8 @@ func (n *Node) request(s *shard, now int64, fx *Effects) {
 		}
 		x.queued = false
 		_, h := n.shard(k)
-		hold := s.view.Hold(x.owner, s.tables[ownedTable].find(h, k).ownedEpoch(x.owner))
-		if p, live := n.serial.peers[hold.Member]; hold.Reason != handoff.Other || !live || p.Old {
+		hold := s.view.Ownership(x.owner, s.tables[ownedTable].find(h, k).ownedEpoch(x.owner))
+		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.Old {
 			continue
 		}
 		x.to = hold.Member

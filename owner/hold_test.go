@@ -128,7 +128,7 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n := grantor{member(Options{Self: "a"}, t0, "a")}
 	n.Healthy(t0)
-	n.serial.peers["b"] = handoff.Peer{ID: "b", Inst: 5, State: handoff.Active, Weight: 1}
+	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: handoff.Active, Weight: 1}
 	q := ask(1, 1000, time.Hour, 1)
 	r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {

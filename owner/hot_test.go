@@ -61,7 +61,7 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 	}
 	for _, o := range copies.Out {
 		if o.Msg.Kind == handoff.Replica {
-			got := handoff.Msg{Kind: handoff.Got, Seq: o.Msg.Seq, Ring: o.Msg.Ring}
+			got := handoff.Message{Kind: handoff.ReplicaAck, Seq: o.Msg.Seq, Ring: o.Msg.Ring}
 			fx = n.Step(w.now, o.To, w.insts[o.To]|1, &got)
 		}
 	}

@@ -117,7 +117,7 @@ func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
 		load(60)
 	}
 	for range 50 {
-		if w.nodes[id].Progress().HandedOver {
+		if w.nodes[id].Progress().HandedOff {
 			break
 		}
 		w.run(100 * time.Millisecond)

@@ -13,9 +13,9 @@ const (
 )
 
 // sizeOf is about the bytes that c takes in a message.
-func sizeOf(c *handoff.Counter) int { return 96 + 40*len(c.State.Slots) }
+func sizeOf(c *handoff.CounterRecord) int { return 96 + 40*len(c.State.Slots) }
 
-func bytesOf(m *handoff.Msg) (n int) {
+func bytesOf(m *handoff.Message) (n int) {
 	for i := range m.Counters {
 		n += sizeOf(&m.Counters[i])
 	}
@@ -23,23 +23,23 @@ func bytesOf(m *handoff.Msg) (n int) {
 }
 
 // export is all that is known of e.
-func (s *shard) export(e *entry) handoff.Counter {
-	var c handoff.Counter
+func (s *shard) export(e *entry) handoff.CounterRecord {
+	var c handoff.CounterRecord
 	s.exportTo(e, &c)
 	return c
 }
 
 // exportTo is export into a counter whose slots may be used again.
-func (s *shard) exportTo(e *entry, c *handoff.Counter) {
+func (s *shard) exportTo(e *entry, c *handoff.CounterRecord) {
 	r := s.rule(e)
 	slots := c.State.Slots[:0]
 	s.load(e, r, &s.state)
-	*c = handoff.Counter{Key: e.key, Owner: e.note, Domain: uint64(e.domain()), Rule: r, End: s.end(e, r)}
+	*c = handoff.CounterRecord{Key: e.key, RingPos: e.note, Domain: uint64(e.domain()), Rule: r, ExpiresAt: s.end(e, r)}
 	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
 // merge takes in what another member knows of some counters.
-func (n *Node) merge(now int64, cs []handoff.Counter) {
+func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 	k := &n.serial.counts
 	if len(cs) > maxBatch {
 		k.refused += uint64(len(cs))
@@ -69,20 +69,20 @@ func (n *Node) merge(now int64, cs []handoff.Counter) {
 
 // mergeOne takes in one counter. kept is false if there was no room for it, so that the sketch counts it; refused is the number of slots that
 // were not taken.
-func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (kept bool, refused int) {
+func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterRecord) (kept bool, refused int) {
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
 	e := s.tables[ownedTable].find(hash, c.Key)
-	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.Owner) {
+	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.RingPos) {
 		if s.end(e, s.rule(e)) > now {
 			return true, refused + 1 // another window under this key, or another place: members never disagree on these
 		}
 		s.renew(e, r, now)
-		e.note, e.epoch = c.Owner, 0
+		e.note, e.epoch = c.RingPos, 0
 		e.setIncomplete()
 	}
-	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: ownedTable, rule: r}
+	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: ownedTable, rule: r}
 	if e != nil {
 		e = s.completeIfOwned(&h, e)
 	}
@@ -91,7 +91,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 		s.load(e, r, &s.state)
 	}
 	dropped := false
-	if _, lost := s.view.Lost(c.Owner); !lost { // what others charged for a loss that this member knows not to be one
+	if _, lost := s.view.Lost(c.RingPos); !lost { // what others charged for a loss that this member knows not to be one
 		r.DropGhost(in)
 		dropped = r.DropGhost(&s.state)
 	}
@@ -121,7 +121,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.Counter) (k
 
 // completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
 func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
-	if e.complete() || s.over.live.Load() == 0 || s.view.Hold(h.RingPos, e.ownedEpoch(h.RingPos)).Reason != handoff.Mine {
+	if e.complete() || s.over.live.Load() == 0 || s.view.Ownership(h.RingPos, e.ownedEpoch(h.RingPos)).State != handoff.OwnedHere {
 		return e
 	}
 	return s.completeEntry(h, e)
@@ -129,7 +129,7 @@ func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
 
 // merged follows up on a merge into e by rule r.
 func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
-	if s.view.Hold(e.note, e.epoch).Reason == handoff.Mine {
+	if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
 		if s.view.copies { // the heir is to know, too
 			n.indebt(s, e, &Request{Key: e.key, Rule: r}, 0)
 		}

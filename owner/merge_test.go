@@ -70,18 +70,18 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 }
 
 // pairOf is a member "a" alone on the ring with full right, that knows "b", and a message to it.
-func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects) {
+func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects) {
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
 	n := New(o)
-	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", Inst: 0x101}}), handoff.Standing{NRef: 1, Joined: true, Peers: []handoff.Peer{{ID: "b", Inst: 0x201}}})
-	return n, func(now int64, k handoff.Kind, cs ...handoff.Counter) Effects {
-		return n.Step(now, "b", 0x201, &handoff.Msg{Kind: k, Seq: 1, Counters: cs})
+	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", Inst: 0x101}}), handoff.Membership{NRef: 1, Joined: true, Peers: []handoff.LivePeer{{ID: "b", BootID: 0x201}}})
+	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects {
+		return n.Step(now, "b", 0x201, &handoff.Message{Kind: k, Seq: 1, Counters: cs})
 	}
 }
 
-func counterOf(q Request, slots ...limit.Slot) handoff.Counter {
-	return handoff.Counter{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
+func counterOf(q Request, slots ...limit.Slot) handoff.CounterRecord {
+	return handoff.CounterRecord{Key: q.Key, RingPos: q.RingPos, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
 }
 
 func TestMergedSlots(t *testing.T) {
@@ -108,7 +108,7 @@ func TestMergedSlots(t *testing.T) {
 		n, send := pairOf(t, Options{})
 		take(n, t0, ask(1, 100, time.Minute, 5))
 		fx := send(t0, handoff.Replica, counterOf(q, c.slots...))
-		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.Got || fx.Out[0].Msg.Seq != 1 {
+		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.ReplicaAck || fx.Out[0].Msg.Seq != 1 {
 			t.Errorf("%s: %+v", c.name, fx.Out)
 		}
 		if a := take(n, t0+1, q.op(DryRun)); a.Before != c.want || a.Reset > time.Minute {
@@ -142,12 +142,12 @@ func TestRefusedCounters(t *testing.T) {
 	q := ask(1, 100, time.Minute, 0)
 	w := q.Rule.Index(t0)
 	slot := limit.Slot{Writer: 0x201, At: w, Charged: 7}
-	bad := []handoff.Counter{counterOf(q, slot), counterOf(q, slot), counterOf(q, make([]limit.Slot, maxSlots+1)...)}
+	bad := []handoff.CounterRecord{counterOf(q, slot), counterOf(q, slot), counterOf(q, make([]limit.Slot, maxSlots+1)...)}
 	bad[0].Rule.Algorithm = 99
 	bad[1].Rule.Window = -1
 	send(t0, handoff.Chunk, bad...)
-	n.Step(t0, "b", 0x203, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
-	n.Step(t0, "x", 0x201, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
+	n.Step(t0, "b", 0x203, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
+	n.Step(t0, "x", 0x201, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
 	if f := n.Stats(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
 		t.Errorf("%+v", f)
 	}
@@ -181,8 +181,8 @@ func TestLateConfirmation(t *testing.T) {
 	if first.To == second.To {
 		t.Fatalf("both went to %s", first.To)
 	}
-	got := func(o handoff.Out) {
-		n.Step(w.now, o.To, w.insts[o.To]|1, &handoff.Msg{Kind: handoff.Got, Seq: o.Msg.Seq})
+	got := func(o handoff.Outbound) {
+		n.Step(w.now, o.To, w.insts[o.To]|1, &handoff.Message{Kind: handoff.ReplicaAck, Seq: o.Msg.Seq})
 	}
 	got(second)
 	if f := n.Stats(w.now); f.UnreplicatedIn != 0 {

@@ -20,7 +20,7 @@ type network struct {
 	now    int64
 	rnd    *rand.Rand
 	nodes  map[ring.ID]*Node
-	states map[ring.ID]handoff.State
+	states map[ring.ID]handoff.PeerState
 	insts  map[ring.ID]uint64
 	boots  uint64
 	left   []ring.ID
@@ -29,20 +29,20 @@ type network struct {
 	order  []ring.ID // of nodes, as last asked for
 	done   map[ring.ID]map[uint64]Result
 	cut    func(from, to ring.ID) bool
-	seen   [handoff.Sealed + 1]int // messages by kind, and
-	given  int                     // keys of which the token came alone
-	still  bool                    // no transfer goes on
-	skew   map[ring.ID]int64       // of clocks
-	lossy  float64                 // of messages about leases: so many are lost, and as many come twice
-	mute   bool                    // all of them are lost
-	leased int                     // messages about leases
+	seen   [handoff.OwnershipReply + 1]int // messages by kind, and
+	given  int                             // keys of which the token came alone
+	still  bool                            // no transfer goes on
+	skew   map[ring.ID]int64               // of clocks
+	lossy  float64                         // of messages about leases: so many are lost, and as many come twice
+	mute   bool                            // all of them are lost
+	leased int                             // messages about leases
 	o      Options
 }
 
 type envelope struct {
 	from, to ring.ID
 	inst     uint64
-	msg      handoff.Msg
+	msg      handoff.Message
 	lease    *lease.Msg // instead
 }
 
@@ -50,7 +50,7 @@ type envelope struct {
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.State{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.PeerState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
 	for _, id := range ids {
 		w.boot(id, handoff.Active)
 	}
@@ -65,7 +65,7 @@ func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
 	return w
 }
 
-func (w *network) boot(id ring.ID, st handoff.State) {
+func (w *network) boot(id ring.ID, st handoff.PeerState) {
 	w.boots += 0x100
 	w.insts[id] = w.boots
 	o := w.o
@@ -103,10 +103,10 @@ func (w *network) adopt() {
 }
 
 func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
-	st := handoff.Standing{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == handoff.Leaving, Left: w.left}
+	st := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == handoff.Leaving, Left: w.left}
 	for _, p := range w.ids() {
 		if p != id {
-			st.Peers = append(st.Peers, handoff.Peer{ID: p, Inst: w.insts[p] | 1, State: w.states[p], Weight: 1})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})
 		}
 	}
 	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, st))
@@ -177,7 +177,7 @@ func (w *network) step(reorder bool) {
 		return
 	}
 	w.seen[e.msg.Kind]++
-	if e.msg.Kind == handoff.Sealed && e.msg.Status == handoff.Given {
+	if e.msg.Kind == handoff.OwnershipReply && e.msg.Status == handoff.KeyGiven {
 		w.given += len(e.msg.Counters)
 	}
 	if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {

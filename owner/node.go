@@ -33,7 +33,7 @@ type Node struct {
 		sync.Mutex // taken before any shard's mu
 		machine    *handoff.Machine
 		view       *view
-		peers      map[ring.ID]handoff.Peer
+		peers      map[ring.ID]handoff.LivePeer
 		transfers  []handoff.Transfer
 		copier     copier
 		counts     messageCounts
@@ -46,7 +46,7 @@ type Node struct {
 func New(o Options) *Node {
 	o = o.withDefaults()
 	n := &Node{options: o}
-	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, Inst: o.BootID, Own: o.OwnershipTTL, Fence: o.TakeoverDelay, Policy: o.Policy})
+	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, BootID: o.BootID, OwnershipTTL: o.OwnershipTTL, TakeoverDelay: o.TakeoverDelay, Policy: o.Policy})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
 	n.serial.copier = copier{batches: map[uint64]*batch{}, heard: map[ring.ID]int64{}}
 	for k := range kinds {
@@ -143,14 +143,14 @@ func (n *Node) take(now int64, q *Request, a *Result) {
 
 // authority is by what right this member decides now. It has none when it has no ring, has not joined, or was cut off or
 // stopped for so long that others may have taken over.
-func (n *Node) authority(now int64, v *view) (r handoff.Right, num, den uint32) {
+func (n *Node) authority(now int64, v *view) (r handoff.Extent, num, den uint32) {
 	if v.alone && v.Joined() {
-		return handoff.Full, 1, 1
+		return handoff.ExtentFull, 1, 1
 	}
 	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.OwnershipTTL) {
-		return handoff.None, 0, 1
+		return handoff.ExtentNone, 0, 1
 	}
-	return v.Reach(now)
+	return v.Extent(now)
 }
 
 // takeLocked answers q, whose shard is s, locked, and whose hash is h. A question that was served gets no answer from
@@ -158,7 +158,7 @@ func (n *Node) authority(now int64, v *view) (r handoff.Right, num, den uint32) 
 func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool, a *Result) {
 	v := s.view
 	right, num, den := n.authority(now, v)
-	if right == handoff.None {
+	if right == handoff.ExtentNone {
 		// What was lent is charged, and valid by itself.
 		if a.Kind = Forward; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
 			n.shareLocked(s, h, now, q, a)
@@ -167,14 +167,14 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 	}
 	e := s.tables[ownedTable].find(h, q.Key)
 	if e == nil || e.epoch != v.epoch || e.note != q.RingPos {
-		switch hold := v.Hold(q.RingPos, e.ownedEpoch(q.RingPos)); hold.Reason {
-		case handoff.Other:
+		switch hold := v.Ownership(q.RingPos, e.ownedEpoch(q.RingPos)); hold.State {
+		case handoff.OwnedElsewhere:
 			if serve || !n.holdLocked(s, now, q, false, a) {
 				a.Kind, a.Member = Forward, hold.Member
 				s.counts.asked++
 			}
 			return
-		case handoff.Unsealed:
+		case handoff.InHandoff:
 			if v.old[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
 				a.Kind, a.Member = Forward, hold.Member
 				s.counts.asked++
@@ -184,7 +184,7 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 			return
 		}
 	}
-	if right == handoff.Full {
+	if right == handoff.ExtentFull {
 		den = 0
 	}
 	n.decideLocked(s, h, now, q, e, part{num, den}, 0, a)
@@ -342,7 +342,7 @@ func (n *Node) chargeLostOnRelease(s *shard, now int64, e *entry, t *handoff.Tra
 	if _, lost := s.view.Lost(e.note); !lost {
 		return
 	}
-	if st, _ := s.view.Answer(e.note, e.ownedEpoch(e.note), t.To, t.Ring.Fingerprint()); st == handoff.Given {
+	if st, _ := s.view.Reply(e.note, e.ownedEpoch(e.note), t.To, t.Ring.Fingerprint()); st == handoff.KeyGiven {
 		n.chargeLostEntry(s, now, e)
 	}
 }

@@ -172,13 +172,13 @@ func TestShareUntilJoined(t *testing.T) {
 	if a := take(n, t0, ask(1, 5, time.Minute, 6)); a.Authority != Share || !a.Over {
 		t.Errorf("no ring: %+v", a)
 	}
-	n.SetRing(t0, ringOf("a"), handoff.Standing{NRef: 4})
+	n.SetRing(t0, ringOf("a"), handoff.Membership{NRef: 4})
 	for i := range 5 {
 		if a := take(n, t0, ask(2, 16, time.Minute, 1)); a.Authority != Share || a.Over != (i >= 4) {
 			t.Errorf("hit %d, not joined: %+v", i, a)
 		}
 	}
-	n.SetRing(t0, nil, handoff.Standing{Joined: true})
+	n.SetRing(t0, nil, handoff.Membership{Joined: true})
 	if a := take(n, t0, ask(3, 5, time.Minute, 1)); a.Authority != Share {
 		t.Errorf("empty ring: %+v", a)
 	}
@@ -290,7 +290,7 @@ func BenchmarkMove(b *testing.B) {
 	long, longSpins := 0, 0
 	for b.Loop() {
 		var read, merged time.Duration
-		var buf []handoff.Counter
+		var buf []handoff.CounterRecord
 		moved := 0
 		for c := (&scan{}); c.shard < shards; {
 			s := &n.shards[c.shard]

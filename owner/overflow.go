@@ -139,12 +139,12 @@ func untold(st *limit.State, r limit.Rule, at int64) (hits uint64) {
 }
 
 // exportOverflow makes c, which has no slots, what the sketch has counted of its key.
-func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.Counter) {
+func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.CounterRecord) {
 	if s.over.live.Load() == 0 || c.Rule.Valid() != nil {
 		return
 	}
-	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.Owner, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, table: ownedTable, rule: c.Rule}
+	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, table: ownedTable, rule: c.Rule}
 	if s.over.addTo(&h, &c.State, s.inst) {
-		c.End = c.Rule.Expires(&c.State)
+		c.ExpiresAt = c.Rule.Expires(&c.State)
 	}
 }

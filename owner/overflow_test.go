@@ -94,7 +94,7 @@ func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 		q := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Minute, 1)
 		end := q.Rule.End(q.Rule.Index(w.now))
 		if stale {
-			n.Step(w.now, "b", w.insts["b"], &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
+			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
 		}
 		for _, o := range pieces(w.now, q, 9) {
 			n.over.take(o, w.now)

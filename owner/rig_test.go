@@ -29,11 +29,11 @@ func ringOf(ids ...ring.ID) *ring.Ring {
 
 // standing is that of member self, joined, of members that speak no version with hand-over, so that rings alone say who
 // owns what.
-func standing(self ring.ID, ids ...ring.ID) handoff.Standing {
-	st := handoff.Standing{NRef: len(ids), Joined: true}
+func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
+	st := handoff.Membership{NRef: len(ids), Joined: true}
 	for _, id := range ids {
 		if id != self {
-			st.Peers = append(st.Peers, handoff.Peer{ID: id, Inst: 1, State: handoff.Active, Weight: 1, Old: true})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: handoff.Active, Weight: 1, Old: true})
 		}
 	}
 	return st

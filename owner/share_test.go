@@ -261,7 +261,7 @@ func TestShareBesideWhatIsKnown(t *testing.T) {
 		n := member(Options{Self: "a"}, t0, "a", "b")
 		q := ask(1, 10, time.Hour, 1)
 		slot := limit.Slot{Writer: 0x201, At: q.Rule.Index(t0), Charged: known}
-		n.Step(t0, "b", 1, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{counterOf(q, slot)}})
+		n.Step(t0, "b", 1, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
 		admitted := 0
 		for range 10 {
 			if a := n.Degrade(t0, &q); !a.Over {

@@ -23,17 +23,17 @@ func FuzzStep(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
-		st := handoff.Standing{NRef: 3, Joined: true}
+		st := handoff.Membership{NRef: 3, Joined: true}
 		for i, id := range ids[1:] {
-			st.Peers = append(st.Peers, handoff.Peer{ID: id, Inst: uint64(i+1)*0x100 + 0x101, State: handoff.Active, Weight: 1})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: handoff.Active, Weight: 1})
 		}
 		now := t0
 		r := ring.New(ms)
 		n.SetRing(now, r, st)
 		for _, p := range st.Peers { // both confirm it, and have nothing for it
-			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Virgin, Sent: now, Now: now})
-			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
-			n.Step(now, p.ID, p.Inst, &handoff.Msg{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, Quiet: 1e18})
+			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.NeverOwned, Sent: now, Now: now})
+			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
+			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, Quiet: 1e18})
 		}
 		g := &generator{data: data}
 		for len(g.data) > 0 {
@@ -57,7 +57,7 @@ func FuzzStep(f *testing.F) {
 				n.Flush(now)
 				continue
 			}
-			fx := n.Step(now, p.ID, p.Inst, &msg)
+			fx := n.Step(now, p.ID, p.BootID, &msg)
 			if len(fx.Done) == 0 { // else questions that waited were charged
 				for k, was := range before {
 					if is, ok := n.ownSlots()[k]; ok && is != was {
@@ -129,9 +129,9 @@ func (g *generator) question() Request {
 	return q
 }
 
-func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Msg {
-	m := handoff.Msg{
-		Kind: handoff.Kind(g.byte() % 10), Flags: handoff.Flags(g.byte()), Status: handoff.Status(g.byte() % 6),
+func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
+	m := handoff.Message{
+		Kind: handoff.MessageKind(g.byte() % 10), Flags: handoff.MessageFlags(g.byte()), Status: handoff.ReplyStatus(g.byte() % 6),
 		Ring: r.Fingerprint(), Seq: g.number(), Base: r.Fingerprint(), Part: uint32(g.number()), Sent: now, Now: int64(g.number()), Quiet: int64(g.number()),
 		Member: []ring.ID{"", "a", "b", "x"}[g.byte()%4],
 	}
@@ -140,7 +140,7 @@ func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Msg {
 	}
 	for range g.byte() % 4 {
 		q := g.question()
-		c := handoff.Counter{Key: q.Key, Owner: q.RingPos, Domain: g.number(), Rule: q.Rule}
+		c := handoff.CounterRecord{Key: q.Key, RingPos: q.RingPos, Domain: g.number(), Rule: q.Rule}
 		if g.byte()%16 == 0 {
 			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())
 		}

@@ -62,16 +62,16 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Request, as []Result) b
 		s, h := n.shard(qs[i].Key)
 		v := s.view
 		as[i] = Result{Kind: Forward}
-		if r, _, _ := n.authority(now, v); r == handoff.None {
+		if r, _, _ := n.authority(now, v); r == handoff.ExtentNone {
 			fenced = true
 			continue
 		}
 		e := s.tables[ownedTable].find(h, qs[i].Key)
-		hold := v.Hold(qs[i].RingPos, e.ownedEpoch(qs[i].RingPos))
-		if as[i].Member = hold.Member; hold.Reason != handoff.Other {
+		hold := v.Ownership(qs[i].RingPos, e.ownedEpoch(qs[i].RingPos))
+		if as[i].Member = hold.Member; hold.State != handoff.OwnedElsewhere {
 			as[i].Member = n.options.Self
 		}
-		all = all && hold.Reason == handoff.Mine
+		all = all && hold.State == handoff.OwnedHere
 	}
 	if fenced {
 		for i := range qs {

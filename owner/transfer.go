@@ -37,7 +37,7 @@ type scan struct {
 // overflow is the next piece of the sketches for transfer c, after all counters; nil when there is none left. They go along with tokens only: a
 // copy would know of no key more than the owner's table says.
 func (n *Node) overflow(now int64, c *scan) *handoff.Overflow {
-	if c.t.Extra || c.t.Shadow {
+	if c.t.SuccessorCopy || c.t.Prefetch {
 		return nil
 	}
 	for ; len(c.pieces) == 0 && c.part < shards; c.part++ {
@@ -75,26 +75,26 @@ func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
 
 // Pull is the next message of the transfer to a member; false when there is none for now. It uses buf, and the slots in
 // it, for the message's counters.
-func (n *Node) Pull(now int64, to ring.ID, buf []handoff.Counter) (handoff.Msg, bool) {
+func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff.Message, bool) {
 	t, ok := n.transfer(to)
 	if !ok {
 		n.scans.mu.Lock()
 		delete(n.scans.to, to)
 		n.scans.mu.Unlock()
-		return handoff.Msg{}, false
+		return handoff.Message{}, false
 	}
 	c := n.scan(to)
 	c.Lock()
 	defer c.Unlock()
-	if c.t.Began != t.Began || c.t.Extra != t.Extra || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
+	if c.t.StartedAt != t.StartedAt || c.t.SuccessorCopy != t.SuccessorCopy || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
 		c.t, c.parts, c.shard, c.begun, c.part, c.pieces = t, 0, 0, false, 0, nil
 	}
-	msg := handoff.Msg{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.Began, Part: c.parts}
+	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, Part: c.parts}
 	switch {
-	case t.Extra:
-		msg.Flags = handoff.Extra
-	case t.Shadow:
-		msg.Flags = handoff.Shadow
+	case t.SuccessorCopy:
+		msg.Flags = handoff.SuccessorCopy
+	case t.Prefetch:
+		msg.Flags = handoff.Prefetch
 	}
 	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < shards {
 		c.parts++
@@ -108,7 +108,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.Counter) (handoff.Msg, 
 }
 
 // finish ends the chunks of a transfer.
-func (n *Node) finish(now int64, c *scan) (handoff.Msg, bool) {
+func (n *Node) finish(now int64, c *scan) (handoff.Message, bool) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	m := n.serial.machine
@@ -131,7 +131,7 @@ func (n *Node) scan(to ring.ID) *scan {
 }
 
 // fill appends the next counters of transfer c to buf.
-func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter {
+func (n *Node) fill(now int64, c *scan, buf []handoff.CounterRecord) []handoff.CounterRecord {
 	p := newPicker(&c.t, n.options.Self)
 	bytes := 0
 	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
@@ -149,7 +149,7 @@ func (n *Node) fill(now int64, c *scan, buf []handoff.Counter) []handoff.Counter
 
 // read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
 // reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
-func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counter) []handoff.Counter {
+func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.CounterRecord) []handoff.CounterRecord {
 	t := &s.tables[ownedTable]
 	if !c.begun || c.turn != t.turn {
 		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
@@ -168,7 +168,7 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 		if e == nil || !p.picks(e.note) {
 			continue
 		}
-		away := p.away && s.view.Hold(e.note, e.epoch).Reason != handoff.Mine
+		away := p.away && s.view.Ownership(e.note, e.epoch).State != handoff.OwnedHere
 		if away {
 			e.setIncomplete()
 		}
@@ -196,11 +196,11 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 }
 
 // extend makes buf one longer, and keeps what slots the new one has from earlier use.
-func extend(buf []handoff.Counter) []handoff.Counter {
+func extend(buf []handoff.CounterRecord) []handoff.CounterRecord {
 	if len(buf) < cap(buf) {
 		return buf[:len(buf)+1]
 	}
-	return append(buf, handoff.Counter{})
+	return append(buf, handoff.CounterRecord{})
 }
 
 // picker says which keys a transfer is about.
@@ -211,9 +211,9 @@ type picker struct {
 }
 
 func newPicker(t *handoff.Transfer, self ring.ID) picker {
-	p := picker{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.Extra, away: !t.Extra && !t.Shadow, before: t.Pushed}
-	if t.Extra {
-		p.before = t.Copied
+	p := picker{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.SuccessorCopy, away: !t.SuccessorCopy && !t.Prefetch, before: t.DeliveredFor}
+	if t.SuccessorCopy {
+		p.before = t.CopiedFor
 	}
 	if p.before != nil {
 		p.toBefore = p.before.Index(t.To)

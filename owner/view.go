@@ -12,7 +12,7 @@ const maxChanges = 8
 
 // view is one immutable state of membership and tokens, swapped whole, shard by shard.
 type view struct {
-	*handoff.View
+	*handoff.OwnershipView
 	epoch   uint16
 	alone   bool             // nobody else can be admitting, so that a pause changes nothing
 	copies  bool             // another member of the ring may hold copies, so charges must be told
@@ -31,9 +31,9 @@ type change struct {
 	dead    []bool // by index on ring: it crashed
 }
 
-func newView(v *handoff.View, changes []change, old map[ring.ID]bool) *view {
+func newView(v *handoff.OwnershipView, changes []change, old map[ring.ID]bool) *view {
 	r := v.Ring()
-	n := &view{View: v, epoch: v.Epoch(), old: old, changes: changes}
+	n := &view{OwnershipView: v, epoch: v.Epoch(), old: old, changes: changes}
 	n.alone = r.Len() == 1 && v.Self() == 0 && v.NRef() <= 1
 	for i := range r.Len() {
 		if i != v.Self() && !old[r.At(i).ID] {

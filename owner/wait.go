@@ -22,7 +22,7 @@ type Done struct {
 
 // Effects are what is to be done after a call: messages to send, and tickets that are resolved.
 type Effects struct {
-	Out          []handoff.Out
+	Out          []handoff.Outbound
 	Done         []Done
 	Leases       []lease.Out
 	Audits       []Audit
@@ -162,7 +162,7 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 	}
 	delete(s.waits.tokens, k)
 	right, num, den := n.authority(now, s.view)
-	if right == handoff.Full {
+	if right == handoff.ExtentFull {
 		den = 0
 	}
 	for _, ticket := range t.tickets {
@@ -171,7 +171,7 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 			continue
 		}
 		a := Result{Kind: Forward}
-		if right != handoff.None {
+		if right != handoff.ExtentNone {
 			e := s.tables[ownedTable].find(w.hash, k)
 			n.decideLocked(s, w.hash, now, &w.question, e, part{num, den}, ticket, &a)
 		}
@@ -211,10 +211,10 @@ func (n *Node) reviewTokens(s *shard, now int64, fx *Effects) {
 	for _, k := range s.waits.keys() {
 		t := s.waits.tokens[k]
 		_, h := n.shard(k)
-		switch hold := s.view.Hold(t.owner, s.tables[ownedTable].find(h, k).ownedEpoch(t.owner)); {
-		case hold.Reason == handoff.Mine:
+		switch hold := s.view.Ownership(t.owner, s.tables[ownedTable].find(h, k).ownedEpoch(t.owner)); {
+		case hold.State == handoff.OwnedHere:
 			n.decideWaiting(s, now, k, fx)
-		case hold.Reason == handoff.Other:
+		case hold.State == handoff.OwnedElsewhere:
 			n.askAll(s, k, hold.Member, fx)
 		case hold.Member != t.holder:
 			t.holder, t.asked = hold.Member, 0

@@ -29,7 +29,7 @@ func newLone(at time.Time) *lone {
 	l := &lone{node: owner.New(owner.Options{Self: "a"})}
 	l.now.Store(at.UnixNano())
 	l.node.Tick(at.UnixNano())
-	l.node.SetRing(at.UnixNano(), ring.New([]ring.Member{{ID: "a"}}), handoff.Standing{NRef: 1, Joined: true})
+	l.node.SetRing(at.UnixNano(), ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
 	return l
 }
 

@@ -39,19 +39,19 @@ func (f *flags) advertised(getenv settings.Getenv) string {
 }
 
 // membershipOf is what a view says beside the ring.
-func membershipOf(v *cluster.View) handoff.Standing {
-	s := handoff.Standing{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
+func membershipOf(v *cluster.View) handoff.Membership {
+	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
 	for i := range v.Members {
 		m := &v.Members[i]
 		if m.Role == cluster.Counter && m.ID != v.Self {
-			s.Peers = append(s.Peers, handoff.Peer{ID: m.ID, Inst: m.Inst, State: stateOf(m.State), Weight: m.Weight, Old: !m.HandsOver()})
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.Inst, State: stateOf(m.State), Weight: m.Weight, Old: !m.HandsOver()})
 		}
 	}
 	return s
 }
 
 // stateOf is handoff's name of a state.
-func stateOf(s cluster.State) handoff.State {
+func stateOf(s cluster.State) handoff.PeerState {
 	switch s {
 	case cluster.Active:
 		return handoff.Active

@@ -117,13 +117,13 @@ func addrsOf(ms []*member) map[ring.ID]Addr {
 }
 
 // standing is that of a member with the others around it, of which those not on the ring leave.
-func standing(self ring.ID, on, others []ring.ID) handoff.Standing {
-	s := handoff.Standing{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
+func standing(self ring.ID, on, others []ring.ID) handoff.Membership {
+	s := handoff.Membership{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
 	for _, id := range others {
 		if id == self {
 			continue
 		}
-		p := handoff.Peer{ID: id, Inst: instOf(id), State: handoff.Active, Weight: 1}
+		p := handoff.LivePeer{ID: id, BootID: instOf(id), State: handoff.Active, Weight: 1}
 		if !slices.Contains(on, id) {
 			p.State = handoff.Leaving
 		}
@@ -146,7 +146,7 @@ func (m *member) awaitComplete(t testing.TB, ms []*member) {
 	want := ringOf(ids(ms)...).Fingerprint()
 	await(t, fmt.Sprintf("%s to hold its keys", m.id), func() bool {
 		p := m.node.Progress()
-		return p.Complete && p.Ring == want && m.liveLinks() == len(ms)-1
+		return p.Complete && p.RingVersion == want && m.liveLinks() == len(ms)-1
 	})
 }
 

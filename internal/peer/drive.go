@@ -54,7 +54,7 @@ func (p *Peer) act(e owner.Effects, here bool) {
 }
 
 // heartbeats is how many that are for one member out begins with.
-func heartbeats(out []handoff.Out) (n int) {
+func heartbeats(out []handoff.Outbound) (n int) {
 	for n < len(out) && out[n].To == out[0].To && (out[n].Msg.Kind == handoff.Ping || out[n].Msg.Kind == handoff.Pong) {
 		n++
 	}
@@ -62,7 +62,7 @@ func heartbeats(out []handoff.Out) (n int) {
 }
 
 // post sends m over l, or drops it: every message is repeated by what follows from its absence.
-func (p *Peer) post(l *link, m *handoff.Msg) {
+func (p *Peer) post(l *link, m *handoff.Message) {
 	r := unreachable
 	if l != nil {
 		r = l.post(m)
@@ -70,7 +70,7 @@ func (p *Peer) post(l *link, m *handoff.Msg) {
 	if m.Kind == handoff.Replica {
 		p.m.replicas(r).Inc()
 	}
-	if m.Kind == handoff.Sealed && m.Status == handoff.Given && r == pending {
+	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && r == pending {
 		p.m.keysSent.Add(float64(len(m.Counters)))
 	}
 }
@@ -159,7 +159,7 @@ func (p *Peer) tick() {
 // SetView tells who owns what, what membership says beside that, and where the members are asked. Members are dialled
 // ahead of time, so addrs may hold more than the ring does. What was asked of a member that has gone may still be
 // answered for a moment. Peer.Old is filled in here.
-func (p *Peer) SetView(r *ring.Ring, s handoff.Standing, addrs map[ring.ID]Addr) {
+func (p *Peer) SetView(r *ring.Ring, s handoff.Membership, addrs map[ring.ID]Addr) {
 	p.view.Lock()
 	defer p.view.Unlock()
 	p.relink(addrs)

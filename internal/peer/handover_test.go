@@ -79,7 +79,7 @@ func settle(t *testing.T, on, ms []*member) {
 	for _, m := range ms {
 		await(t, fmt.Sprintf("%s to be done with the ring of %v", m.id, ids(on)), func() bool {
 			p := m.node.Progress()
-			return p.Ring == want && p.Incomplete == 0 && (p.Complete || p.HandedOver)
+			return p.RingVersion == want && p.Unconfirmed == 0 && (p.Complete || p.HandedOff)
 		})
 	}
 }
@@ -95,7 +95,7 @@ func joining(t *testing.T, m *member, ms []*member) {
 		}
 		o.SetView(ringOf(ids(ms)...), s, addrsOf(all))
 	}
-	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Warm })
+	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Prefetched })
 }
 
 // A member joins, and others leave and come back, while all are asked: no charge is lost and none counts twice.
@@ -266,7 +266,7 @@ func TestTransfer(t *testing.T) {
 	for _, m := range ms {
 		m.adoptRing(ms[1:], ms)
 	}
-	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOver })
+	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOff })
 	// What breaks off begins anew, and so does what went on while members were not heard.
 	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("tokens void") || ms[1].logged("tokens void")
 	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
@@ -308,7 +308,7 @@ func TestProgress(t *testing.T) {
 	})
 	m.alone()
 	<-again
-	m.SetView(ringOf("m0"), handoff.Standing{NRef: 1, Joined: true}, nil)
+	m.SetView(ringOf("m0"), handoff.Membership{NRef: 1, Joined: true}, nil)
 	mu.Lock()
 	defer mu.Unlock()
 	last := told[len(told)-1]

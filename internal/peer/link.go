@@ -56,21 +56,21 @@ type link struct {
 	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
 
 	mu       sync.Mutex
-	live     bool           // guarded by mu
-	since    time.Time      // guarded by mu: of live
-	version  uint16         // guarded by mu: spoken on the live stream
-	down     string         // guarded by mu: why there is no live stream
-	downKind string         // guarded by mu: what of it has been logged
-	out      []byte         // guarded by mu: frames to write
-	queued   int            // guarded by mu: questions in out
-	tickets  tickets        // guarded by mu: groups that wait for an answer
-	pace     int64          // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
-	writers  writerTable    // guarded by mu: scratch
-	held     [2]handoff.Msg // guarded by mu: the last Ping and Pong that found no stream; they open the next
-	spare    []byte         // guarded by mu: the buffer of the batch before
-	writing  bool           // guarded by mu: a batch is being written, by whoever took it; it will look at out again
-	current  *current       // guarded by mu: what is written to; nil: nothing
-	flow     flow           // guarded by mu: of current
+	live     bool               // guarded by mu
+	since    time.Time          // guarded by mu: of live
+	version  uint16             // guarded by mu: spoken on the live stream
+	down     string             // guarded by mu: why there is no live stream
+	downKind string             // guarded by mu: what of it has been logged
+	out      []byte             // guarded by mu: frames to write
+	queued   int                // guarded by mu: questions in out
+	tickets  tickets            // guarded by mu: groups that wait for an answer
+	pace     int64              // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
+	writers  writerTable        // guarded by mu: scratch
+	held     [2]handoff.Message // guarded by mu: the last Ping and Pong that found no stream; they open the next
+	spare    []byte             // guarded by mu: the buffer of the batch before
+	writing  bool               // guarded by mu: a batch is being written, by whoever took it; it will look at out again
+	current  *current           // guarded by mu: what is written to; nil: nothing
+	flow     flow               // guarded by mu: of current
 }
 
 // queueBounds limit what waits for one member.
@@ -198,7 +198,7 @@ func (l *link) up(version uint16) {
 		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(beat) {
 			l.encode(&m)
 		}
-		l.held[i] = handoff.Msg{}
+		l.held[i] = handoff.Message{}
 	}
 }
 

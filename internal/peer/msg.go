@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// frameMsg + a handoff.Kind is the type of the frame that carries such a message, from version 2 on.
+// frameMsg + a handoff.MessageKind is the type of the frame that carries such a message, from version 2 on.
 const frameMsg = 32
 
 const (
@@ -30,15 +30,15 @@ var (
 )
 
 // msgKind is the kind of message that a frame carries.
-func msgKind(typ byte) (k handoff.Kind, ok bool) {
-	k = handoff.Kind(typ - frameMsg)
-	return k, typ >= frameMsg && k >= handoff.Ping && k <= handoff.Sealed
+func msgKind(typ byte) (k handoff.MessageKind, ok bool) {
+	k = handoff.MessageKind(typ - frameMsg)
+	return k, typ >= frameMsg && k >= handoff.Ping && k <= handoff.OwnershipReply
 }
 
 // writerTable lists the writers of a message in ascending order; slots name them by their place.
 type writerTable []uint64
 
-func (t writerTable) of(counters []handoff.Counter) writerTable {
+func (t writerTable) of(counters []handoff.CounterRecord) writerTable {
 	t = t[:0]
 	for i := range counters {
 		t = t.with(counters[i].State.Slots)
@@ -64,7 +64,7 @@ func (t writerTable) append(b []byte) []byte {
 }
 
 // appendMsg appends m as one frame. On an error b is returned as it was.
-func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
+func appendMsg(b []byte, m *handoff.Message, writers *writerTable) ([]byte, error) {
 	if len(m.Counters) > maxCounters {
 		return b, errCounters
 	}
@@ -79,7 +79,7 @@ func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
 		out = appendCounter(out, &m.Counters[i], *writers)
 	}
 	switch m.Kind {
-	case handoff.Ack, handoff.Sealed:
+	case handoff.Ack, handoff.OwnershipReply:
 		out = appendLosses(out, m.Losses, at+4+maxFrame)
 	case handoff.Chunk:
 		out = appendOverflow(out, m.Overflow)
@@ -91,7 +91,7 @@ func appendMsg(b []byte, m *handoff.Msg, writers *writerTable) ([]byte, error) {
 	return out, nil
 }
 
-func appendMsgHead(b []byte, m *handoff.Msg) []byte {
+func appendMsgHead(b []byte, m *handoff.Message) []byte {
 	id := m.Member[:min(len(m.Member), maxID)]
 	b = le.AppendUint16(b, uint16(msgHead+len(id)))
 	b = append(b, byte(m.Flags), byte(m.Status))
@@ -106,17 +106,17 @@ func appendMsgHead(b []byte, m *handoff.Msg) []byte {
 	return append(append(b, byte(len(id))), id...)
 }
 
-func appendCounter(b []byte, c *handoff.Counter, writers writerTable) []byte {
+func appendCounter(b []byte, c *handoff.CounterRecord, writers writerTable) []byte {
 	at := len(b)
 	b = le.AppendUint32(b, 0)
 	b = le.AppendUint64(b, c.Key[0])
 	b = le.AppendUint64(b, c.Key[1])
-	b = le.AppendUint64(b, c.Owner)
+	b = le.AppendUint64(b, c.RingPos)
 	b = le.AppendUint64(b, c.Domain)
 	b = le.AppendUint64(b, uint64(c.Rule.Window))
 	b = le.AppendUint32(b, c.Rule.Limit)
 	b = le.AppendUint32(b, c.Rule.Burst)
-	b = le.AppendUint64(b, uint64(c.End))
+	b = le.AppendUint64(b, uint64(c.ExpiresAt))
 	b = le.AppendUint64(b, uint64(c.State.TAT))
 	b = le.AppendUint16(b, uint16(len(c.State.Slots)))
 	b = append(b, byte(c.Rule.Algorithm), 0)
@@ -141,8 +141,8 @@ func appendSlots(b []byte, slots []limit.Slot, writers writerTable) []byte {
 // msgReader reads messages into memory of its own, which the next message takes over.
 type msgReader struct {
 	slotReader
-	msg      handoff.Msg
-	counters []handoff.Counter
+	msg      handoff.Message
+	counters []handoff.CounterRecord
 }
 
 // slotReader reads the parts of messages that hold counters' slots.
@@ -152,7 +152,7 @@ type slotReader struct {
 }
 
 // parse reads the payload of a frame that carries a message of kind k. What it returns is void after the next call.
-func (r *msgReader) parse(k handoff.Kind, b []byte) (*handoff.Msg, error) {
+func (r *msgReader) parse(k handoff.MessageKind, b []byte) (*handoff.Message, error) {
 	r.counters, r.slots, r.writers = r.counters[:0], r.slots[:0], r.writers[:0]
 	count, b, err := r.parseHead(k, b)
 	if err != nil {
@@ -165,7 +165,7 @@ func (r *msgReader) parse(k handoff.Kind, b []byte) (*handoff.Msg, error) {
 		return nil, err
 	}
 	switch k {
-	case handoff.Ack, handoff.Sealed:
+	case handoff.Ack, handoff.OwnershipReply:
 		r.msg.Losses, err = parseLosses(b)
 	case handoff.Chunk:
 		r.msg.Overflow, err = parseOverflow(b)
@@ -195,7 +195,7 @@ func eachRecord(b []byte, count int, parse func([]byte) error) (rest []byte, err
 	return b, nil
 }
 
-func (r *msgReader) parseHead(k handoff.Kind, b []byte) (count int, rest []byte, err error) {
+func (r *msgReader) parseHead(k handoff.MessageKind, b []byte) (count int, rest []byte, err error) {
 	if len(b) < 2 {
 		return 0, nil, errShort
 	}
@@ -204,8 +204,8 @@ func (r *msgReader) parseHead(k handoff.Kind, b []byte) (count int, rest []byte,
 		return 0, nil, errShort
 	}
 	h, rest := b[:n], b[n:]
-	r.msg = handoff.Msg{
-		Kind: k, Flags: handoff.Flags(h[0]), Status: handoff.Status(h[1]), Part: le.Uint32(h[4:]),
+	r.msg = handoff.Message{
+		Kind: k, Flags: handoff.MessageFlags(h[0]), Status: handoff.ReplyStatus(h[1]), Part: le.Uint32(h[4:]),
 		Ring: le.Uint64(h[8:]), Seq: le.Uint64(h[16:]), Base: le.Uint64(h[24:]),
 		Sent: int64(le.Uint64(h[32:])), Now: int64(le.Uint64(h[40:])), Quiet: int64(le.Uint64(h[48:])),
 	}
@@ -236,13 +236,13 @@ func (r *msgReader) parseCounter(b []byte) error {
 	if len(b) < counterSize {
 		return errShort
 	}
-	c := handoff.Counter{
-		Key: owner.Key{le.Uint64(b), le.Uint64(b[8:])}, Owner: le.Uint64(b[16:]), Domain: le.Uint64(b[24:]),
+	c := handoff.CounterRecord{
+		Key: owner.Key{le.Uint64(b), le.Uint64(b[8:])}, RingPos: le.Uint64(b[16:]), Domain: le.Uint64(b[24:]),
 		Rule: limit.Rule{
 			Window: time.Duration(le.Uint64(b[32:])), Limit: le.Uint32(b[40:]), Burst: le.Uint32(b[44:]),
 			Algorithm: limit.Algorithm(b[66]),
 		},
-		End: int64(le.Uint64(b[48:])), State: limit.State{TAT: int64(le.Uint64(b[56:]))},
+		ExpiresAt: int64(le.Uint64(b[48:])), State: limit.State{TAT: int64(le.Uint64(b[56:]))},
 	}
 	n := int(le.Uint16(b[64:]))
 	if n > 0 { // without slots nothing is said but the key

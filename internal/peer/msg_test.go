@@ -21,20 +21,20 @@ import (
 )
 
 // sampleMsg is a message of kind k with every field distinct.
-func sampleMsg(k handoff.Kind) handoff.Msg {
-	return handoff.Msg{
-		Kind: k, Flags: handoff.Owed | handoff.Extra, Status: handoff.Gone, Part: 0x01020304,
+func sampleMsg(k handoff.MessageKind) handoff.Message {
+	return handoff.Message{
+		Kind: k, Flags: handoff.NeedsAck | handoff.SuccessorCopy, Status: handoff.KeyGone, Part: 0x01020304,
 		Ring: 0x1112131415161718, Seq: 0x2122232425262728, Base: 0x3132333435363738,
 		Sent: 0x4142434445464748, Now: 0x5152535455565758, Quiet: 0x6162636465666768, Member: "pod-3",
-		Counters: []handoff.Counter{
+		Counters: []handoff.CounterRecord{
 			{
-				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, Owner: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
-				Rule: limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4, Algorithm: limit.SlidingLog},
-				End:  0x5556575859505152, State: limit.State{TAT: -7, Slots: []limit.Slot{
+				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, RingPos: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
+				Rule:      limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4, Algorithm: limit.SlidingLog},
+				ExpiresAt: 0x5556575859505152, State: limit.State{TAT: -7, Slots: []limit.Slot{
 					{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}, {Writer: 5, At: 400, Charged: math.MaxUint64},
 				}},
 			},
-			{Key: owner.Key{1, 2}, Owner: 3},
+			{Key: owner.Key{1, 2}, RingPos: 3},
 		},
 	}
 }
@@ -51,7 +51,7 @@ func strictAsk() []byte {
 func TestGoldenMessages(t *testing.T) {
 	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromInst: 3, to: "pod-1", toInst: 5, purpose: forTransfer}
 	samples := map[string][]byte{"strict": strictAsk(), "transfer-hello": appendHello(nil, h)}
-	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
 		m := sampleMsg(k)
 		b, err := appendMsg(nil, &m, new(writerTable))
 		if err != nil {
@@ -59,7 +59,7 @@ func TestGoldenMessages(t *testing.T) {
 		}
 		samples[fmt.Sprintf("message-%d", k)] = b
 	}
-	lost := handoff.Msg{Kind: handoff.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
+	lost := handoff.Message{Kind: handoff.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
 	b, err := appendMsg(nil, &lost, new(writerTable))
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func sampleLosses() []handoff.Loss {
 // Losses come as they were sent, as many as there is room for, and what no member sends is refused.
 func TestLosses(t *testing.T) {
 	send := func(losses []handoff.Loss) []handoff.Loss {
-		m := handoff.Msg{Kind: handoff.Ack, Losses: losses}
+		m := handoff.Message{Kind: handoff.Ack, Losses: losses}
 		b, err := appendMsg(nil, &m, new(writerTable))
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestStrictRoundTrip(t *testing.T) {
 	}
 }
 
-func payloadOf(t testing.TB, m *handoff.Msg) (handoff.Kind, []byte) {
+func payloadOf(t testing.TB, m *handoff.Message) (handoff.MessageKind, []byte) {
 	t.Helper()
 	b, err := appendMsg([]byte("before"), m, new(writerTable))
 	if err != nil {
@@ -180,7 +180,7 @@ func TestMessageRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var reader msgReader
 	for range 500 {
-		m := sampleMsg(handoff.Kind(1 + r.IntN(8)))
+		m := sampleMsg(handoff.MessageKind(1 + r.IntN(8)))
 		for c := range m.Counters[:1+r.IntN(2)] {
 			slots := m.Counters[c].State.Slots[:0:0]
 			at := int64(math.MinInt64 / 2)
@@ -211,7 +211,7 @@ func TestMessageRoundTrip(t *testing.T) {
 // As much as a Node sends at once fits a frame.
 func TestFullMessage(t *testing.T) {
 	now := time.Now().UnixNano()
-	m := handoff.Msg{Kind: handoff.Chunk, Counters: []handoff.Counter{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
+	m := handoff.Message{Kind: handoff.Chunk, Counters: []handoff.CounterRecord{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
 	slots := make([]limit.Slot, maxSlots)
 	for i := range slots {
 		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second), Charged: math.MaxUint64, Refunded: uint64(i)}
@@ -227,9 +227,9 @@ func TestFullMessage(t *testing.T) {
 		want   error
 	}{
 		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, errSlots},
-		"counters": {func() { m.Counters = make([]handoff.Counter, maxCounters+1) }, errCounters},
+		"counters": {func() { m.Counters = make([]handoff.CounterRecord, maxCounters+1) }, errCounters},
 		"bytes": {func() {
-			m.Counters = make([]handoff.Counter, maxCounters)
+			m.Counters = make([]handoff.CounterRecord, maxCounters)
 			for i := range m.Counters {
 				m.Counters[i].State.Slots = slots[:100]
 			}
@@ -281,7 +281,7 @@ func TestMessageMalformed(t *testing.T) {
 
 // What can be read is written to the same message again, and nothing panics.
 func FuzzMessage(f *testing.F) {
-	for k := handoff.Ping; k <= handoff.Sealed; k++ {
+	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
 		m := sampleMsg(k)
 		_, payload := payloadOf(f, &m)
 		f.Add(byte(k), payload)
@@ -289,7 +289,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(byte(handoff.Ping), []byte{})
 	f.Fuzz(func(t *testing.T, k byte, b []byte) {
 		var r, again msgReader
-		m, err := r.parse(handoff.Kind(k), b)
+		m, err := r.parse(handoff.MessageKind(k), b)
 		if err != nil {
 			return
 		}
@@ -350,22 +350,22 @@ func TestHeldHeartbeat(t *testing.T) {
 		name    string
 		version uint16
 		age     time.Duration
-		want    []handoff.Kind
+		want    []handoff.MessageKind
 	}{
-		{"young", 2, 0, []handoff.Kind{handoff.Ping, handoff.Pong}},
+		{"young", 2, 0, []handoff.MessageKind{handoff.Ping, handoff.Pong}},
 		{"old", 2, 2 * beat, nil},
 		{"version 1", 1, 0, nil},
 	} {
 		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
 		sent := m.Now() - int64(tt.age)
-		for _, k := range []handoff.Kind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
-			if r := l.post(&handoff.Msg{Kind: k, Sent: sent}); r != unreachable {
+		for _, k := range []handoff.MessageKind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
+			if r := l.post(&handoff.Message{Kind: k, Sent: sent}); r != unreachable {
 				t.Fatalf("posted without a stream: %v", r)
 			}
 		}
 		for range 2 { // and not the one after that
 			l.up(tt.version)
-			var got []handoff.Kind
+			var got []handoff.MessageKind
 			for b := l.out; ; {
 				typ, _, rest, whole, err := nextFrame(b)
 				if err != nil || !whole {
@@ -389,15 +389,15 @@ func TestPostBounds(t *testing.T) {
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
 	l.up(2)
 	defer l.fall()
-	fill := func(k handoff.Kind) int {
-		for l.post(&handoff.Msg{Kind: k}) == pending {
+	fill := func(k handoff.MessageKind) int {
+		for l.post(&handoff.Message{Kind: k}) == pending {
 		}
 		return len(l.out)
 	}
 	if n := fill(handoff.Replica); n < 2000 || n > 2200 {
 		t.Errorf("%d bytes of copies", n)
 	}
-	if n := fill(handoff.Sealed); n < 8000 || n > 8200 {
+	if n := fill(handoff.OwnershipReply); n < 8000 || n > 8200 {
 		t.Errorf("%d bytes of messages", n)
 	}
 }

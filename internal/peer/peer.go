@@ -145,9 +145,9 @@ type Peer struct {
 	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced whole
 	view  sync.Mutex                        // serialises SetView
 
-	ring     *ring.Ring       // guarded by view; nil: none yet
-	standing handoff.Standing // guarded by view
-	old      []ring.ID        // guarded by view: members that Node takes for old
+	ring     *ring.Ring         // guarded by view; nil: none yet
+	standing handoff.Membership // guarded by view
+	old      []ring.ID          // guarded by view: members that Node takes for old
 
 	waits waits
 	skews skews

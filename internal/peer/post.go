@@ -10,14 +10,14 @@ import (
 // post queues message m. Copies of counters have half of the room, so that they leave some for questions, and the other
 // messages twice as much, because they are few and everything waits for them. A result other than pending says why
 // it was not queued.
-func (l *link) post(m *handoff.Msg) result {
+func (l *link) post(m *handoff.Message) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue(m)
 }
 
 // queue is called with mu held.
-func (l *link) queue(m *handoff.Msg) result {
+func (l *link) queue(m *handoff.Message) result {
 	if !l.live || l.version < handoffVersion {
 		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
 			l.held[m.Kind-handoff.Ping] = *m
@@ -28,7 +28,7 @@ func (l *link) queue(m *handoff.Msg) result {
 }
 
 // encode is called with mu held.
-func (l *link) encode(m *handoff.Msg) result {
+func (l *link) encode(m *handoff.Message) result {
 	room := 2 * l.bounds.bytes
 	if m.Kind == handoff.Replica {
 		room = l.bounds.bytes / 2

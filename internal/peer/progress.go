@@ -34,7 +34,7 @@ func (p *Peer) reports() {
 			return
 		}
 		h := p.o.Node.Progress()
-		p.settled.Store(h.Complete && h.Incomplete == 0)
+		p.settled.Store(h.Complete && h.Unconfirmed == 0)
 		p.report(&g, h, p.clock.mono())
 	}
 }
@@ -46,23 +46,23 @@ func (p *Peer) progressed() {
 	}
 }
 
-func (p *Peer) report(g *progress, h handoff.Progress, mono int64) {
-	if h.Ring != g.ring {
-		g.ring, g.adopted, g.void = h.Ring, mono, false
+func (p *Peer) report(g *progress, h handoff.RingProgress, mono int64) {
+	if h.RingVersion != g.ring {
+		g.ring, g.adopted, g.void = h.RingVersion, mono, false
 	}
-	next := Progress{Complete: g.told.Complete, Warm: h.Warm, HandedOver: h.HandedOver, Incomplete: h.Incomplete}
+	next := Progress{Complete: g.told.Complete, Warm: h.Prefetched, HandedOver: h.HandedOff, Incomplete: h.Unconfirmed}
 	switch {
-	case h.Complete && next.Complete != h.Ring:
-		next.Complete = h.Ring
+	case h.Complete && next.Complete != h.RingVersion:
+		next.Complete = h.RingVersion
 		what := "ring complete"
 		if g.void {
 			what = "tokens regained"
 		}
 		g.void = false
-		p.log.Info(what, "ring", fingerprint(h.Ring), "seconds", time.Duration(mono-g.adopted).Seconds())
-	case !h.Complete && next.Complete == h.Ring && h.Ring != 0:
+		p.log.Info(what, "ring", fingerprint(h.RingVersion), "seconds", time.Duration(mono-g.adopted).Seconds())
+	case !h.Complete && next.Complete == h.RingVersion && h.RingVersion != 0:
 		next.Complete, g.void, g.adopted = 0, true, mono
-		p.log.Warn("tokens void: others may have taken over", "ring", fingerprint(h.Ring), "missing", h.Missing)
+		p.log.Warn("tokens void: others may have taken over", "ring", fingerprint(h.RingVersion), "missing", h.MissingAcks)
 	}
 	changed := g.first || next != g.told
 	g.told, g.first = next, false

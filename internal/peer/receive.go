@@ -18,7 +18,7 @@ const (
 
 // receive takes in a message of kind k. One that is refused changes nothing, and the stream goes on: the questions on
 // it are as good as before.
-func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
+func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
 	if err != nil {
 		s.refused(unreadable(err))
@@ -32,10 +32,10 @@ func (s *server) receive(now int64, k handoff.Kind, payload []byte) {
 	s.note(now, m)
 	s.p.applyHere(s.p.o.Node.Step(now, s.from, s.inst, m))
 	switch k {
-	case handoff.Ping, handoff.Ack, handoff.SealReq:
+	case handoff.Ping, handoff.Ack, handoff.OwnershipRequest:
 		s.p.transfers()
 		s.p.progressed()
-	case handoff.Pong, handoff.Sealed:
+	case handoff.Pong, handoff.OwnershipReply:
 		s.p.progressed()
 	}
 }
@@ -82,17 +82,17 @@ func (s *server) refuses(now, sent int64, ageless bool) string {
 }
 
 // note keeps what the transport has to know of m.
-func (s *server) note(now int64, m *handoff.Msg) {
+func (s *server) note(now int64, m *handoff.Message) {
 	switch m.Kind {
 	case handoff.Pong:
 		if l := (*s.p.links.Load())[s.from]; l != nil {
 			l.alive(m.Sent, now)
 		}
 		s.p.skews.pong(s.from, m.Sent, m.Now, now)
-	case handoff.Got:
+	case handoff.ReplicaAck:
 		s.p.m.replicas(ok).Inc()
-	case handoff.Sealed:
-		if m.Status == handoff.Given {
+	case handoff.OwnershipReply:
+		if m.Status == handoff.KeyGiven {
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
 		}
 	case handoff.Chunk:

@@ -39,7 +39,7 @@ func TestMessageRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := server{p: m.Peer, from: tt.from, inst: tt.inst, toInst: tt.to}
-			msg := handoff.Msg{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
+			msg := handoff.Message{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
 			k, payload := payloadOf(t, &msg)
 			if tt.garbage {
 				payload = payload[:len(payload)-1]

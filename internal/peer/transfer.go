@@ -83,7 +83,7 @@ type transfer struct {
 	to   ring.ID
 	conn net.Conn
 
-	buf     []handoff.Counter
+	buf     []handoff.CounterRecord
 	out     []byte
 	writers writerTable
 
@@ -139,11 +139,11 @@ func (t *transfer) next() (bool, error) {
 	return true, nil
 }
 
-func (t *transfer) note(m *handoff.Msg) {
-	if m.Flags&handoff.Extra != 0 {
+func (t *transfer) note(m *handoff.Message) {
+	if m.Flags&handoff.SuccessorCopy != 0 {
 		return
 	}
-	shadow := m.Flags&handoff.Shadow != 0
+	shadow := m.Flags&handoff.Prefetch != 0
 	switch m.Kind {
 	case handoff.Chunk:
 		if m.Part == 0 {

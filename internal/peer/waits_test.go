@@ -149,7 +149,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	hello := m.hello
 	hello.from, hello.fromInst, hello.to, hello.toInst = "stub", instOf("stub"), "m0", instOf("m0")
 	conn := dialRaw(t, m, appendHello(nil, hello))
-	ping := handoff.Msg{Kind: handoff.Ping, Flags: handoff.Owed, Ring: r.Fingerprint(), Seq: 1, Sent: m.Now(), Now: m.Now()}
+	ping := handoff.Message{Kind: handoff.Ping, Flags: handoff.NeedsAck, Ring: r.Fingerprint(), Seq: 1, Sent: m.Now(), Now: m.Now()}
 	b, err := appendMsg(nil, &ping, new(writerTable))
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestTransferBlocks(t *testing.T) {
 		last = sent()
 		return was == last
 	})
-	if m.node.Progress().Incomplete == 0 || len(m.node.Transfers()) != 1 {
+	if m.node.Progress().Unconfirmed == 0 || len(m.node.Transfers()) != 1 {
 		t.Errorf("after %v counters the transfer is done", last)
 	}
 	m.Close() // does not wait for the receiver

@@ -104,7 +104,7 @@ func (l *link) write(ctx context.Context, conn net.Conn) error {
 
 // postHere posts heartbeats and writes them on the goroutine that calls when nothing else is queued and the write does not wait
 // for the other member: an idle member would spend more on waking a writer for each. The caller must hold no lock.
-func (l *link) postHere(beats []handoff.Out) {
+func (l *link) postHere(beats []handoff.Outbound) {
 	l.mu.Lock()
 	c := l.current
 	here := c != nil && !l.writing && len(l.out) == 0 && l.flow.written-l.flow.read <= smallFlow

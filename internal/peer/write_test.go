@@ -21,14 +21,14 @@ func quiet(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	return l, other, ctx
 }
 
-func ping(sent int64) *handoff.Msg {
-	return &handoff.Msg{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
+func ping(sent int64) *handoff.Message {
+	return &handoff.Message{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
 }
 
 // pings are heartbeats for one member.
-func pings(sent ...int64) (out []handoff.Out) {
+func pings(sent ...int64) (out []handoff.Outbound) {
 	for _, at := range sent {
-		out = append(out, handoff.Out{To: "other", Msg: *ping(at)})
+		out = append(out, handoff.Outbound{To: "other", Msg: *ping(at)})
 	}
 	return out
 }
@@ -79,7 +79,7 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 	if got, err := other.Read(make([]byte, 10*n)); got != 2*n || err != nil {
 		t.Errorf("%d bytes were written at first, error %v; want the %d of two heartbeats", got, err, 2*n)
 	}
-	out := append(pings(1, 2), handoff.Out{To: "third", Msg: *ping(3)}, handoff.Out{To: "third", Msg: handoff.Msg{Kind: handoff.Ack}})
+	out := append(pings(1, 2), handoff.Outbound{To: "third", Msg: *ping(3)}, handoff.Outbound{To: "third", Msg: handoff.Message{Kind: handoff.Ack}})
 	for i, want := range []int{2, 1, 1, 0} {
 		if got := heartbeats(out[i:]); got != want {
 			t.Errorf("%d heartbeats for one member from %d on, want %d", got, i, want)

@@ -167,14 +167,14 @@ func (o *other) view(v *gossip.View) {
 	if !live {
 		return
 	}
-	st := handoff.Standing{NRef: v.NRef, Joined: v.Joined, Left: v.Left}
+	st := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Left: v.Left}
 	for _, x := range v.Members {
 		state := handoff.Active
 		if x.State == gossip.Joining {
 			state = handoff.Joining
 		}
 		if x.ID != v.Self {
-			st.Peers = append(st.Peers, handoff.Peer{ID: x.ID, Inst: x.Inst, State: state, Weight: x.Weight})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: x.ID, BootID: x.Inst, State: state, Weight: x.Weight})
 		}
 	}
 	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, BootID: m.Inst}})

@@ -309,7 +309,7 @@ func (o *oracle) inherit(a *account, x *span, m *member) {
 }
 
 // netOf is what all writers together have charged in window w of c, and not given back.
-func netOf(c *handoff.Counter, w int64) (net uint64) {
+func netOf(c *handoff.CounterRecord, w int64) (net uint64) {
 	for _, s := range c.State.Slots {
 		if s.At == w {
 			net += s.Charged - min(s.Charged, s.Refunded)
@@ -319,8 +319,8 @@ func netOf(c *handoff.Counter, w int64) (net uint64) {
 }
 
 // sent sees a message leave: a slot is its writer's alone, and only grows (I1).
-func (o *oracle) sent(m *member, msg *handoff.Msg) {
-	if msg.Kind == handoff.SealReq {
+func (o *oracle) sent(m *member, msg *handoff.Message) {
+	if msg.Kind == handoff.OwnershipRequest {
 		return
 	}
 	self := inst(m.slot, m.boot)

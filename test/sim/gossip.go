@@ -168,11 +168,11 @@ func (m *member) reference(boots []int) int {
 	return n
 }
 
-func (m *member) standing(boots []int) handoff.Standing {
+func (m *member) standing(boots []int) handoff.Membership {
 	peak := m.reference(boots)
 	m.table[m.slot].peak = peak
 	me := &m.table[m.slot]
-	s := handoff.Standing{NRef: max(1, peak), Joined: m.joined, Leaving: me.state == leaving}
+	s := handoff.Membership{NRef: max(1, peak), Joined: m.joined, Leaving: me.state == leaving}
 	for i := range m.w.slots {
 		if i == m.slot {
 			continue
@@ -180,7 +180,7 @@ func (m *member) standing(boots []int) handoff.Standing {
 		e := &m.table[i]
 		if m.live(i) {
 			s.NRef = max(s.NRef, e.peak)
-			s.Peers = append(s.Peers, handoff.Peer{ID: slotID(i), Inst: inst(i, e.boot), State: handoff.State(e.state), Weight: weight(i)})
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: handoff.PeerState(e.state), Weight: weight(i)})
 		}
 		if at, ok := m.farewell[i]; ok && m.w.now-at < leftFor {
 			s.Left = append(s.Left, slotID(i))
@@ -192,7 +192,7 @@ func (m *member) standing(boots []int) handoff.Standing {
 	return s
 }
 
-func sameStanding(a, b *handoff.Standing) bool {
+func sameStanding(a, b *handoff.Membership) bool {
 	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Left, b.Left)
 }
 

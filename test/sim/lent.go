@@ -49,7 +49,7 @@ func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].lends = true
-		o.wrote(m, handoff.Counter{Key: r.Key, Rule: r.Rule, State: r.State})
+		o.wrote(m, handoff.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
 		switch {
 		case r.Knobs.Slack > 0:
 			s.count("approximate: report")
@@ -61,7 +61,7 @@ func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 	}
 	for i := range msg.Grants {
 		g := &msg.Grants[i]
-		o.wrote(m, handoff.Counter{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
+		o.wrote(m, handoff.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
 		for f, name := range map[lease.Flags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
 			if g.Flags&f != 0 {
 				s.count("lease: Lend says " + name)
@@ -77,8 +77,8 @@ func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 }
 
 // wrote sees what m says of a counter.
-func (o *oracle) wrote(m *member, c handoff.Counter) {
-	o.sent(m, &handoff.Msg{Kind: handoff.Replica, Counters: []handoff.Counter{c}})
+func (o *oracle) wrote(m *member, c handoff.CounterRecord) {
+	o.sent(m, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{c}})
 }
 
 // granted sees a grant, or the confirmation of an older one, leave.
@@ -119,7 +119,7 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 }
 
 // told sees counters arrive.
-func (o *oracle) told(m *member, msg *handoff.Msg) {
+func (o *oracle) told(m *member, msg *handoff.Message) {
 	if !o.w.o.Leases.On {
 		return
 	}

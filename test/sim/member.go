@@ -37,7 +37,7 @@ type member struct {
 	told     int64
 	seats    []int
 	ring     *ring.Ring
-	stand    handoff.Standing
+	stand    handoff.Membership
 	lost     map[int]int64 // slots that went without a farewell, and when
 	farewell map[int]int64 // slots that said farewell, and when
 	past     []eds         // rings adopted
@@ -156,12 +156,12 @@ func (m *member) tick() {
 	m.w.after(100*time.Millisecond+m.w.upto(150*time.Millisecond), m, m.tick)
 }
 
-func (m *member) receive(from *member, msg *handoff.Msg) {
+func (m *member) receive(from *member, msg *handoff.Message) {
 	m.w.sabotage(m, msg)
 	m.w.oracle.told(m, msg)
 	m.w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
 	m.apply(m.node.Step(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
-	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.SealReq {
+	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipRequest {
 		m.serveTransfers()
 	}
 }
@@ -241,7 +241,7 @@ func (m *member) join() {
 		m.joined = true
 		m.look()
 	}
-	ready := met && (m.node.Progress().Warm || m.w.hurried()) && m.myTurn(joining)
+	ready := met && (m.node.Progress().Prefetched || m.w.hurried()) && m.myTurn(joining)
 	if !ready && (!met || m.w.now-m.born < int64(joinWithin)) {
 		m.w.after(100*time.Millisecond, m, m.join)
 		return
@@ -313,9 +313,9 @@ func (m *member) leave() {
 // handOver waits until everything is handed over, lingers, and goes.
 func (m *member) handOver() {
 	switch {
-	case m.node.Progress().HandedOver:
+	case m.node.Progress().HandedOff:
 		m.w.after(lingering, m, func() {
-			if !m.node.Progress().HandedOver {
+			if !m.node.Progress().HandedOff {
 				m.handOver()
 				return
 			}
@@ -347,6 +347,6 @@ func (m *member) end() {
 // progress tells the others, by gossip, that the ring is complete here.
 func (m *member) progress() {
 	if p := m.node.Progress(); p.Complete && m.ring != nil {
-		m.table[m.slot].complete = p.Ring
+		m.table[m.slot].complete = p.RingVersion
 	}
 }

@@ -35,7 +35,7 @@ func (w *World) carry(m *member, to int, d time.Duration, fn func(*member)) {
 }
 
 // send takes a message of the core to another member: with loss, repetition and reordering.
-func (w *World) send(m *member, o *handoff.Out) {
+func (w *World) send(m *member, o *handoff.Outbound) {
 	to := slotOf(o.To)
 	w.stats.count(kindName(&o.Msg))
 	w.oracle.sent(m, &o.Msg)
@@ -65,9 +65,9 @@ func (w *World) send(m *member, o *handoff.Out) {
 	}
 }
 
-func (w *World) echoMsg(m *member, to int, msg *handoff.Msg) {
+func (w *World) echoMsg(m *member, to int, msg *handoff.Message) {
 	late := copyOf(msg)
-	w.echo(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed, func(there *member) { there.receive(m, late) })
+	w.echo(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply, func(there *member) { there.receive(m, late) })
 }
 
 // echo keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
@@ -106,7 +106,7 @@ func slotOf[T ~string](id T) int {
 }
 
 // copyOf is a message as it travels: nobody else's memory is in it.
-func copyOf(m *handoff.Msg) *handoff.Msg {
+func copyOf(m *handoff.Message) *handoff.Message {
 	c := *m
 	c.Counters = slices.Clone(m.Counters)
 	for i := range c.Counters {
@@ -119,24 +119,24 @@ var kinds = [...]string{"?", "Ping", "Pong", "Chunk", "Ack", "Replica", "Got", "
 
 var statuses = [...]string{"Given", "Kept", "Gone", "Unknown", "Refused"}
 
-func kindName(m *handoff.Msg) string {
+func kindName(m *handoff.Message) string {
 	name := "message: " + kinds[min(int(m.Kind), len(kinds)-1)]
 	switch {
-	case m.Kind == handoff.Sealed:
+	case m.Kind == handoff.OwnershipReply:
 		return name + " " + statuses[min(int(m.Status), len(statuses)-1)]
 	case m.Kind == handoff.Pong && m.Flags&handoff.Confirmed != 0:
 		return name + " Confirmed"
-	case m.Kind == handoff.Ping && m.Flags&handoff.Owed != 0:
+	case m.Kind == handoff.Ping && m.Flags&handoff.NeedsAck != 0:
 		return name + " Owed"
-	case m.Flags&handoff.Shadow != 0:
+	case m.Flags&handoff.Prefetch != 0:
 		return name + " Shadow"
-	case m.Flags&handoff.Extra != 0:
+	case m.Flags&handoff.SuccessorCopy != 0:
 		return name + " Extra"
 	}
 	return name
 }
 
-func msgText(m *handoff.Msg) string {
+func msgText(m *handoff.Message) string {
 	s := fmt.Sprintf("%s ring %04x seq %d", kindName(m)[9:], m.Ring>>48, m.Seq)
 	if m.Flags != 0 {
 		s += fmt.Sprintf(" flags %02x", m.Flags)

@@ -45,10 +45,10 @@ var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverf
 const nobody = 3
 
 // sabotage changes a message that m is about to take in.
-func (w *World) sabotage(m *member, msg *handoff.Msg) {
+func (w *World) sabotage(m *member, msg *handoff.Message) {
 	switch {
 	case w.bug == NoBug || m.ring == nil:
-	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.Sealed || msg.Kind == handoff.Chunk):
+	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.Part = 0 // of which transfer it is the end does not matter either
 		}
@@ -64,7 +64,7 @@ func (w *World) sabotage(m *member, msg *handoff.Msg) {
 		switch {
 		case w.bug == LargestTAT && c.Rule.Algorithm.Bucket():
 			c.State.Slots = nil
-		case w.bug == CappedSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.Sealed):
+		case w.bug == CappedSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.OwnershipReply):
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
 		case w.bug == KeptAssumption:
 			for j := range c.State.Slots {
@@ -102,7 +102,7 @@ func (w *World) sabotageAdoption(m *member) {
 	for i := range m.ring.Len() {
 		p := w.slots[slotOf(m.ring.At(i).ID)].now
 		if p != nil && p != m && p.boot == m.seats[p.slot] {
-			ack := &handoff.Msg{Kind: handoff.Ack, Ring: fp, Seq: m.seq, Base: before, Sent: m.clock(), Quiet: int64(3600e9)}
+			ack := &handoff.Message{Kind: handoff.Ack, Ring: fp, Seq: m.seq, Base: before, Sent: m.clock(), Quiet: int64(3600e9)}
 			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
 			return
 		}
@@ -110,11 +110,11 @@ func (w *World) sabotageAdoption(m *member) {
 }
 
 // sabotageSend answers replicas at once, and loses them.
-func (w *World) sabotageSend(m *member, to *member, msg *handoff.Msg) bool {
+func (w *World) sabotageSend(m *member, to *member, msg *handoff.Message) bool {
 	if (w.bug != GrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
 		return false
 	}
-	got := &handoff.Msg{Kind: handoff.Got, Ring: msg.Ring, Seq: msg.Seq}
+	got := &handoff.Message{Kind: handoff.ReplicaAck, Ring: msg.Ring, Seq: msg.Seq}
 	w.after(0, m, func() { m.apply(m.node.Step(m.clock(), slotID(to.slot), inst(to.slot, to.boot), got)) })
 	return true
 }

@@ -89,6 +89,6 @@ func (m *member) uncharge(a *account, n uint64) {
 }
 
 // sabotageReplica confirms, and loses, the copies of what m charges for grants.
-func (w *World) sabotageReplica(m *member, msg *handoff.Msg) bool {
+func (w *World) sabotageReplica(m *member, msg *handoff.Message) bool {
 	return w.bug == EarlyGrant && m.lending && msg.Kind == handoff.Replica
 }

@@ -236,10 +236,10 @@ func names(r *ring.Ring) string {
 	return fmt.Sprintf("%04x[%s]", r.Fingerprint()>>48, strings.TrimSpace(b.String()))
 }
 
-func standingText(s handoff.Standing) string {
+func standingText(s handoff.Membership) string {
 	var b strings.Builder
 	for _, p := range s.Peers {
-		fmt.Fprintf(&b, " %s.%d:%d", p.ID, p.Inst>>1&31, p.State)
+		fmt.Fprintf(&b, " %s.%d:%d", p.ID, p.BootID>>1&31, p.State)
 	}
 	return fmt.Sprintf("n_ref %d leaving %v peers%s left %v", s.NRef, s.Leaving, b.String(), s.Left)
 }

@@ -55,7 +55,7 @@ func keyward(t testing.TB, yaml string) string {
 	}
 	n := owner.New(owner.Options{Self: "a", NoHot: true})
 	n.Tick(clock)
-	n.SetRing(clock, ring.New([]ring.Member{{ID: "a"}}), handoff.Standing{NRef: 1, Joined: true})
+	n.SetRing(clock, ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
 	store := stats.New(stats.Options{})
 	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
 	s.SetRules(parsed, rls.Switches{Headers: true})

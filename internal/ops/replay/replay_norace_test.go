@@ -40,7 +40,7 @@ func byMember(rules *config.Rules, hits []hit) []bool {
 	now := start.UnixNano()
 	n := owner.New(owner.Options{Self: "a", NoHot: true})
 	n.Tick(now)
-	n.SetRing(now, ring.New([]ring.Member{{ID: "a"}}), handoff.Standing{NRef: 1, Joined: true})
+	n.SetRing(now, ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
 	var refused []bool
 	for _, h := range hits {
 		at := start.Add(h.at).UnixNano()

@@ -57,7 +57,7 @@ func handover(keys int) (h scale.HandoverCost, err error) {
 		for _, m := range all {
 			m.tell(one, all)
 		}
-		if err := await("the taker to have its copies", patience, func() bool { return taker.node.Progress().Warm }); err != nil {
+		if err := await("the taker to have its copies", patience, func() bool { return taker.node.Progress().Prefetched }); err != nil {
 			return err
 		}
 		for _, m := range all {
@@ -65,7 +65,7 @@ func handover(keys int) (h scale.HandoverCost, err error) {
 		}
 		err := await("everything to be moved", patience, func() bool {
 			g, t := giver.node.Progress(), taker.node.Progress()
-			return g.Complete && t.Complete && g.Ring == two.Fingerprint() && t.Ring == g.Ring
+			return g.Complete && t.Complete && g.RingVersion == two.Fingerprint() && t.RingVersion == g.RingVersion
 		})
 		moved = sent(all)
 		return err

@@ -35,14 +35,14 @@ func newNode(i int, o owner.Options) (*node, error) {
 
 // tell gives a member the ring of the first on of all; the others join.
 func (n *node) tell(r *ring.Ring, all []*node) {
-	s := handoff.Standing{NRef: r.Len(), Joined: true}
+	s := handoff.Membership{NRef: r.Len(), Joined: true}
 	addrs := make(map[ring.ID]peer.Addr, len(all))
 	for _, o := range all {
 		addrs[o.id] = peer.Addr{HostPort: o.Addr().String(), BootID: o.inst}
 		if o == n {
 			continue
 		}
-		p := handoff.Peer{ID: o.id, Inst: o.inst, State: handoff.Active, Weight: 1}
+		p := handoff.LivePeer{ID: o.id, BootID: o.inst, State: handoff.Active, Weight: 1}
 		if r.Index(o.id) < 0 {
 			p.State = handoff.Joining
 		}
