@@ -9,22 +9,22 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// tableSize is the size of the client's table that this side counts on, in bytes: what it is until the client says otherwise.
-const tableSize = 4096
+// headerTableSize is the size of the client's table that this side counts on, in bytes: what it is until the client says otherwise.
+const headerTableSize = 4096
 
 // table is what the client's table for our header blocks has, RFC 7541, 2.3. Each of the two fields that every answer has is
 // put into it once, the content type first, and pointed at from then on; nothing else ever is, so they keep their places.
 type table struct {
-	plain  bool // nothing is put into it: it is too small
-	shrunk bool // the next block has to say so
-	typ    bool // it has the content type
-	status bool // it has status OK
+	unused    bool // nothing is put into it: it is too small
+	shrunk    bool // the next block has to say so
+	hasType   bool // it has the content type
+	hasStatus bool // it has status OK
 }
 
 // shrinkTable goes by a client that wants its table smaller: it is not used any more.
 func (c *conn) shrinkTable() {
-	if !c.table.plain {
-		c.table = table{plain: true, shrunk: true}
+	if !c.table.unused {
+		c.table = table{unused: true, shrunk: true}
 	}
 }
 
@@ -53,12 +53,12 @@ func (c *conn) appendHeaders(id uint32) {
 
 func (c *conn) appendType() {
 	switch {
-	case c.table.plain:
+	case c.table.unused:
 		c.out = append(c.out, "\x0f\x10\x10application/grpc"...)
-	case !c.table.typ:
-		c.table.typ = true
+	case !c.table.hasType:
+		c.table.hasType = true
 		c.out = append(c.out, "\x5f\x10application/grpc"...)
-	case c.table.status:
+	case c.table.hasStatus:
 		c.out = append(c.out, 0x80|63)
 	default:
 		c.out = append(c.out, 0x80|62)
@@ -69,10 +69,10 @@ func (c *conn) appendType() {
 func (c *conn) appendOK(id uint32) {
 	at := c.beginBlock()
 	switch {
-	case c.table.plain:
+	case c.table.unused:
 		c.out = append(c.out, "\x00\x0bgrpc-status\x010"...)
-	case !c.table.status:
-		c.table.status = true
+	case !c.table.hasStatus:
+		c.table.hasStatus = true
 		c.out = append(c.out, "\x40\x0bgrpc-status\x010"...)
 	default:
 		c.out = append(c.out, 0x80|62)
@@ -101,12 +101,12 @@ func (c *conn) appendFailure(id uint32, http int, code codes.Code, message, more
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// accepts is the field that says what is not compressed is understood.
-const accepts = "\x00\x14grpc-accept-encoding\x08identity"
+// acceptIdentity is the field that says what is not compressed is understood.
+const acceptIdentity = "\x00\x14grpc-accept-encoding\x08identity"
 
 const (
-	longestMessage = 4 << 10            // how much of a status's message is sent, in bytes
-	longestText    = 3 * longestMessage // and once it is encoded, so that it fits into one frame
+	maxStatusMessage  = 4 << 10              // how much of a status's message is sent, in bytes
+	maxEncodedMessage = 3 * maxStatusMessage // and once it is encoded, so that it fits into one frame
 )
 
 // appendStatus appends the fields of a status.
@@ -115,7 +115,7 @@ func appendStatus(b []byte, code codes.Code, message string) []byte {
 	digits := strconv.Itoa(int(code))
 	b = append(append(b, byte(len(digits))), digits...)
 	b = append(b, "\x00\x0cgrpc-message"...)
-	text := appendPercent(nil, cut(message, longestMessage), longestText)
+	text := appendPercent(nil, cut(message, maxStatusMessage), maxEncodedMessage)
 	b = appendLength(b, len(text))
 	return append(b, text...)
 }

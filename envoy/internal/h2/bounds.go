@@ -42,7 +42,7 @@ func (c *conn) spendControl(n int) error {
 func (c *conn) abort(code http2.ErrCode, text string) {
 	if c.broken == nil {
 		c.broken = connError{code, text}
-		c.poke()
+		c.wakeLoop()
 		_ = c.raw.SetWriteDeadline(past) // it may be writing
 	}
 }

@@ -46,7 +46,7 @@ type Stream struct {
 	ending       bool          // nothing comes after rest but the end
 	trailers     []byte        // the end's status; nil: OK
 	queued       bool          // it is one of conn.queue
-	charged      int           // bytes of conn.held that are its own
+	charged      int           // bytes of conn.callBytes that are its own
 	waitingSince time.Time     // when it began to wait for a window, or when that last moved
 	done         chan struct{} // made by Done
 }
@@ -101,8 +101,8 @@ func (k *Stream) Fail(code codes.Code, message string) {
 }
 
 var (
-	errOver    = errors.New("the call is over")
-	errNotRead = errors.New("the client does not read")
+	errAbandoned        = errors.New("the call is over")
+	errClientNotReading = errors.New("the client does not read")
 )
 
 // Send sends one of several messages. An error means that the call is over, or that its client does not read what it asked
@@ -112,19 +112,19 @@ func (k *Stream) Send(m Message) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k.abandoned {
-		return errOver
+		return errAbandoned
 	}
 	if len(k.unsent) > 0 && len(k.unsent) >= c.server.o.Limits.Output {
-		return errNotRead
+		return errClientNotReading
 	}
 	if !k.streams {
 		k.streams = true
-		if c.charge(k); c.held-c.noted > noteSize {
-			c.poke() // the loop may be waiting for a client that sends nothing more
+		if c.charge(k); c.callBytes-c.chargedBytes > chargeStep {
+			c.wakeLoop() // the loop may be waiting for a client that sends nothing more
 		}
 	}
 	k.sendLocked(m)
-	c.wake()
+	c.wakeWriter()
 	return nil
 }
 
@@ -165,5 +165,5 @@ func (k *Stream) answeredLocked() {
 	if len(k.unsent) == 0 {
 		c.finish(k)
 	}
-	c.wake()
+	c.wakeWriter()
 }

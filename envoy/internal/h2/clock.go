@@ -7,68 +7,68 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// clock has the moments at which the loop has to look after something. The connection's read deadline is the first of them,
+// timers has the moments at which the loop has to look after something. The connection's read deadline is the first of them,
 // or earlier: it is only ever brought forward, and set anew when it has passed, so that calls do not cost a timer.
-type clock struct {
-	due     [dueCount]time.Time
-	armed   time.Time // the read deadline
-	poked   bool      // the loop is to look at once
-	written time.Time // the write deadline
-	hurried bool      // it is to be near
-	reads   int       // input.reads when dueShrink was set
+type timers struct {
+	due           [timerCount]time.Time
+	readDeadline  time.Time // the read deadline
+	wakePending   bool      // the loop is to look at once
+	writeDeadline time.Time // the write deadline
+	shortWrites   bool      // it is to be near
+	readsAtShrink int       // input.reads when timerShrink was set
 }
 
 const (
-	dueGreeting = iota // the client's settings have to have come
-	dueCalls           // the calls that wait for their client have to be looked at
-	dueAge             // the client is to be asked to go
-	dueLeave           // it is to be told from where on no stream is taken
-	dueCut             // it is cut
-	dueIdle            // it has to have had a call
-	dueStall           // the frame or the header block that has begun has to have come
-	dueShrink          // what is kept to be fast is given back if nothing was read
-	dueCount
+	timerSettings    = iota // the client's settings have to have come
+	timerCalls              // the calls that wait for their client have to be looked at
+	timerAge                // the client is to be asked to go
+	timerFinalGoAway        // it is to be told from where on no stream is taken
+	timerCut                // it is cut
+	timerIdle               // it has to have had a call
+	timerStall              // the frame or the header block that has begun has to have come
+	timerShrink             // what is kept to be fast is given back if nothing was read
+	timerCount
 )
 
 // never is later than anything.
 var never = time.Unix(1<<40, 0)
 
-func (k *clock) start(c *conn) {
+func (k *timers) start(c *conn) {
 	for i := range k.due {
 		k.due[i] = never
 	}
 	o := &c.server.o
-	k.due[dueGreeting] = c.now.Add(o.Limits.HandshakeTimeout)
+	k.due[timerSettings] = c.now.Add(o.Limits.HandshakeTimeout)
 	if o.MaxAge > 0 {
-		k.due[dueAge] = c.now.Add(o.MaxAge + jitter(o.MaxAge))
+		k.due[timerAge] = c.now.Add(o.MaxAge + jitter(o.MaxAge))
 	}
 	if o.Limits.IdleTimeout > 0 {
-		k.due[dueIdle] = c.now.Add(o.Limits.IdleTimeout)
+		k.due[timerIdle] = c.now.Add(o.Limits.IdleTimeout)
 	}
-	k.armed = k.due[dueGreeting] // by greet
+	k.readDeadline = k.due[timerSettings] // by greet
 }
 
-// plan sees to it that the loop wakes in time.
-func (c *conn) plan() {
-	k := &c.clock
-	if c.held > 0 && k.due[dueCalls] == never {
-		k.due[dueCalls] = c.now.Add(c.server.o.Limits.MessageTimeout)
+// scheduleTimers sees to it that the loop wakes in time.
+func (c *conn) scheduleTimers() {
+	k := &c.timers
+	if c.callBytes > 0 && k.due[timerCalls] == never {
+		k.due[timerCalls] = c.now.Add(c.server.o.Limits.MessageTimeout)
 	}
 	switch begun := c.in.w > c.in.r || c.headers.id != 0; {
 	case !begun:
-		k.due[dueStall] = never
-	case c.moved || k.due[dueStall] == never:
-		k.due[dueStall] = time.Now().Add(c.server.o.Limits.StallTimeout) // c.now may be past: the loop had to write
+		k.due[timerStall] = never
+	case c.progressed || k.due[timerStall] == never:
+		k.due[timerStall] = time.Now().Add(c.server.o.Limits.StallTimeout) // c.now may be past: the loop had to write
 	}
-	if c.wide() && k.due[dueShrink] == never {
-		k.due[dueShrink], k.reads = c.now.Add(quietTime), c.in.reads
+	if c.hasSpareMemory() && k.due[timerShrink] == never {
+		k.due[timerShrink], k.readsAtShrink = c.now.Add(shrinkAfter), c.in.reads
 	}
-	if first := k.first(); !k.poked && first.Before(k.armed) {
-		c.arm(first)
+	if first := k.first(); !k.wakePending && first.Before(k.readDeadline) {
+		c.setReadDeadline(first)
 	}
 }
 
-func (k *clock) first() time.Time {
+func (k *timers) first() time.Time {
 	first := never
 	for _, t := range k.due {
 		if t.Before(first) {
@@ -78,28 +78,28 @@ func (k *clock) first() time.Time {
 	return first
 }
 
-func (c *conn) arm(t time.Time) {
-	c.clock.armed = t
+func (c *conn) setReadDeadline(t time.Time) {
+	c.timers.readDeadline = t
 	if t == never {
 		t = time.Time{}
 	}
 	_ = c.raw.SetReadDeadline(t)
 }
 
-// poke has the loop look at the connection at once.
-func (c *conn) poke() {
-	if !c.clock.poked {
-		c.clock.poked = true
+// wakeLoop has the loop look at the connection at once.
+func (c *conn) wakeLoop() {
+	if !c.timers.wakePending {
+		c.timers.wakePending = true
 		_ = c.raw.SetReadDeadline(past)
 	}
 }
 
 var past = time.Unix(1, 0)
 
-// overdue does what is due, or what the loop was poked for.
-func (c *conn) overdue() error {
-	k := &c.clock
-	k.poked = false
+// runDueTimers does what is due, or what the loop was poked for.
+func (c *conn) runDueTimers() error {
+	k := &c.timers
+	k.wakePending = false
 	if c.broken != nil {
 		return c.broken
 	}
@@ -112,47 +112,47 @@ func (c *conn) overdue() error {
 			return err
 		}
 	}
-	c.arm(k.first())
+	c.setReadDeadline(k.first())
 	return nil
 }
 
 func (c *conn) runTimer(what int) error {
 	o := &c.server.o
 	switch what {
-	case dueGreeting:
+	case timerSettings:
 		c.server.refuse(Cut)
 		return errCut
-	case dueCalls:
-		c.sweep()
-	case dueAge:
-		c.goAway()
+	case timerCalls:
+		c.expireCalls()
+	case timerAge:
+		c.startDrain()
 		if o.MaxAgeGrace > 0 {
-			c.clock.due[dueCut] = c.now.Add(o.MaxAgeGrace)
+			c.timers.due[timerCut] = c.now.Add(o.MaxAgeGrace)
 		}
-	case dueLeave:
-		c.lastStream()
-	case dueCut:
+	case timerFinalGoAway:
+		c.sendFinalGoAway()
+	case timerCut:
 		return errCut
-	case dueIdle:
-		if c.top == c.leave.top && len(c.streams) == 0 {
-			c.goAway()
+	case timerIdle:
+		if c.highestStream == c.drain.highestAtIdle && len(c.streams) == 0 {
+			c.startDrain()
 		} else {
-			c.clock.due[dueIdle] = c.now.Add(o.Limits.IdleTimeout)
+			c.timers.due[timerIdle] = c.now.Add(o.Limits.IdleTimeout)
 		}
-		c.leave.top = c.top
-	case dueStall:
+		c.drain.highestAtIdle = c.highestStream
+	case timerStall:
 		c.server.refuse(Stalled)
 		return errCut
-	case dueShrink: // plan sets it again
-		if c.in.reads == c.clock.reads {
+	case timerShrink: // plan sets it again
+		if c.in.reads == c.timers.readsAtShrink {
 			c.shrink()
 		}
 	}
 	return nil
 }
 
-// sweep ends the calls that have waited for their client for too long.
-func (c *conn) sweep() {
+// expireCalls ends the calls that have waited for their client for too long.
+func (c *conn) expireCalls() {
 	patience := c.server.o.Limits.MessageTimeout
 	next := never
 	for id, k := range c.streams {
@@ -174,20 +174,20 @@ func (c *conn) sweep() {
 			c.fail(k, codes.Canceled, "context canceled")
 		}
 	}
-	c.clock.due[dueCalls] = next
+	c.timers.due[timerCalls] = next
 }
 
-// hurry makes the next write deadline a near one, or a usual one again.
-func (k *clock) hurry(on bool) { k.hurried, k.written = on, time.Time{} }
+// setShortWrites makes the next write deadline a near one, or a usual one again.
+func (k *timers) setShortWrites(on bool) { k.shortWrites, k.writeDeadline = on, time.Time{} }
 
-// beforeWrite sets the write deadline, not for each write, because it costs.
-func (c *conn) beforeWrite() {
-	k, patience := &c.clock, c.server.o.Limits.WriteTimeout
-	if k.hurried {
-		patience = partTime
+// setWriteDeadline sets the write deadline, not for each write, because it costs.
+func (c *conn) setWriteDeadline() {
+	k, patience := &c.timers, c.server.o.Limits.WriteTimeout
+	if k.shortWrites {
+		patience = goAwayTimeout
 	}
-	if now := time.Now(); now.Add(patience / 2).After(k.written) {
-		k.written = now.Add(patience)
-		_ = c.raw.SetWriteDeadline(k.written)
+	if now := time.Now(); now.Add(patience / 2).After(k.writeDeadline) {
+		k.writeDeadline = now.Add(patience)
+		_ = c.raw.SetWriteDeadline(k.writeDeadline)
 	}
 }

@@ -19,53 +19,53 @@ import (
 // conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
 // call. All methods are called with mu held unless they say otherwise.
 type conn struct {
-	server *InlineServer
-	raw    net.Conn // what the listener accepted
-	payer  payer    // raw, if it wants to know what it costs
-	nc     net.Conn // raw, or the TLS on it
-	in     input    // of the loop alone
-	fr     *http2.Framer
-	now    time.Time // when the frames were read that the loop is at
-	moved  bool      // of the loop alone: a frame has come since the last plan, outside a header block that was open
+	server     *InlineServer
+	raw        net.Conn  // what the listener accepted
+	turns      turnTaker // raw, if it wants to know what it costs
+	nc         net.Conn  // raw, or the TLS on it
+	in         input     // of the loop alone
+	fr         *http2.Framer
+	now        time.Time // when the frames were read that the loop is at
+	progressed bool      // of the loop alone: a frame has come since the last plan, outside a header block that was open
 
 	account *budget.Account
 
 	mu sync.Mutex // guards all below
 
-	headers headers
-	streams map[uint32]*Stream // calls that are open, by stream
-	top     uint32             // the highest stream that the client has opened
-	closed  closedStreams      // streams that this side has ended before the client
+	headers       headers
+	streams       map[uint32]*Stream // calls that are open, by stream
+	highestStream uint32             // the highest stream that the client has opened
+	closed        closedStreams      // streams that this side has ended before the client
 
-	greeted   bool  // the client's first SETTINGS have come
-	room      int64 // bytes of data that the client may send still, on all streams
-	width     int   // the most streams that were open since the map was made
-	held      int64 // bytes of calls that are charged
-	noted     int64 // keeps, as far as account has it
-	abandoned int   // calls that the client gave up and whose methods have not answered
-	controls  controlBudget
-	served    bool // a call was answered
-	came      int  // whole calls since the last settle
-	brought   int  // what is cheap of the bytes that came since
+	settingsReceived bool  // the client's first SETTINGS have come
+	recvWindow       int64 // bytes of data that the client may send still, on all streams
+	peakStreams      int   // the most streams that were open since the map was made
+	callBytes        int64 // bytes of calls that are charged
+	chargedBytes     int64 // keeps, as far as account has it
+	abandoned        int   // calls that the client gave up and whose methods have not answered
+	controls         controlBudget
+	answeredAny      bool // a call was answered
+	callsReceived    int  // whole calls since the last settle
+	cheapBytes       int  // what is cheap of the bytes that came since
 
 	output
-	clock clock
-	leave leave
+	timers timers
+	drain  drain
 }
 
 func newConn(s *InlineServer, nc net.Conn) *conn {
-	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Stream{}, room: firstWindow}
+	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Stream{}, recvWindow: firstWindow}
 	var ok bool
-	if c.payer, ok = nc.(payer); !ok {
-		c.payer = free{}
+	if c.turns, ok = nc.(turnTaker); !ok {
+		c.turns = noTurns{}
 	}
 	c.wrote.L = &c.mu
-	c.output.window, c.output.first, c.output.maxFrame = firstWindow, firstWindow, minFrame
+	c.output.sendWindow, c.output.initialWindow, c.output.maxFrame = firstWindow, firstWindow, minFrame
 	return c
 }
 
-// payer is a connection that is read in turn if it costs more than it brings: see gate.Payer.
-type payer interface {
+// turnTaker is a connection that is read in turn if it costs more than it brings: see gate.Payer.
+type turnTaker interface {
 	Spend(bytes int)
 	Earn(calls, bytes int)
 	Start()
@@ -73,33 +73,33 @@ type payer interface {
 	Enter()
 }
 
-// free is a connection of which nobody wants to know that.
-type free struct{}
+// noTurns is a connection of which nobody wants to know that.
+type noTurns struct{}
 
-func (free) Spend(int)     {}
-func (free) Earn(int, int) {}
-func (free) Start()        {}
-func (free) Leave()        {}
-func (free) Enter()        {}
+func (noTurns) Spend(int)     {}
+func (noTurns) Earn(int, int) {}
+func (noTurns) Start()        {}
+func (noTurns) Leave()        {}
+func (noTurns) Enter()        {}
 
 const (
 	firstWindow = 1<<16 - 1 // of the connection and of streams, until a side says otherwise: RFC 9113, 6.9.2
 	minFrame    = 1 << 14   // the largest payload that every side has to take, and the largest that this one takes
-	mostWindow  = 1<<31 - 1
+	maxWindow   = 1<<31 - 1
 
 	streamWindow = 1 << 20  // told to clients, so that a usual message never waits
 	connWindow   = 16 << 20 // the same for all streams of a connection
 
-	flushSize = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
-	lastInput = 1 << 20  // read, and not looked at, once it is said why the connection ends
-	partTime  = time.Second
+	flushSize     = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
+	lingerInput   = 1 << 20  // read, and not looked at, once it is said why the connection ends
+	goAwayTimeout = time.Second
 )
 
 // serve runs the connection to its end. Not with mu held.
 func (c *conn) serve() {
 	defer c.end()
-	c.payer.Start()
-	if !c.greet() {
+	c.turns.Start()
+	if !c.handshake() {
 		return
 	}
 	err := c.loop()
@@ -108,13 +108,13 @@ func (c *conn) serve() {
 	}
 }
 
-// greet secures the connection, reads the preface and writes this side's settings. Not with mu held.
-func (c *conn) greet() bool {
-	if !c.beginGreeting() {
+// handshake secures the connection, reads the preface and writes this side's settings. Not with mu held.
+func (c *conn) handshake() bool {
+	if !c.startHandshake() {
 		return false
 	}
 	if t := c.server.o.TLS; t != nil {
-		if err := c.secure(t); err != nil {
+		if err := c.tlsHandshake(t); err != nil {
 			c.refuseTLS(err)
 			return false
 		}
@@ -134,22 +134,22 @@ func (c *conn) greet() bool {
 	c.fr.SetReuseFrames()
 	c.fr.SetMaxReadFrameSize(minFrame)
 	c.headers.init(&c.server.o)
-	c.clock.start(c)
+	c.timers.start(c)
 	c.writeSettings()
 	return c.flush() == nil
 }
 
-// beginGreeting sets the time for it. False is that Shutdown came first. Not with mu held.
-func (c *conn) beginGreeting() bool {
+// startHandshake sets the time for it. False is that Shutdown came first. Not with mu held.
+func (c *conn) startHandshake() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = time.Now()
 	_ = c.raw.SetDeadline(c.now.Add(c.server.o.Limits.HandshakeTimeout))
-	return !c.leave.asked
+	return !c.drain.requested
 }
 
-// secure does the TLS handshake. Not with mu held.
-func (c *conn) secure(t *tls.Config) error {
+// tlsHandshake does the TLS handshake. Not with mu held.
+func (c *conn) tlsHandshake(t *tls.Config) error {
 	read := budget.Conn{Conn: c.raw, Meter: budget.NewMeter(c.account, 0, func() { c.server.refuse(Unfinished) })}
 	nc := tls.Server(read, t)
 	if err := nc.Handshake(); err != nil {
@@ -185,7 +185,7 @@ func (c *conn) loop() error {
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			c.now = time.Now()
-			err = c.overdue()
+			err = c.runDueTimers()
 		case err == nil:
 			c.now = time.Now()
 			err = c.batch()
@@ -204,7 +204,7 @@ func (c *conn) loop() error {
 func (c *conn) batch() error {
 	c.busy = true
 	defer func() { c.busy = false }()
-	for c.in.whole() {
+	for c.in.hasFrame() {
 		h, err := c.fr.ReadFrameHeader()
 		if err == nil {
 			err = c.awaitTurn(h)
@@ -215,7 +215,7 @@ func (c *conn) batch() error {
 		if err = c.onStreamError(err); err != nil {
 			return err
 		}
-		c.moved = c.moved || c.headers.id == 0
+		c.progressed = c.progressed || c.headers.id == 0
 		if len(c.out) >= flushSize {
 			if err := c.flush(); err != nil {
 				return err
@@ -234,7 +234,7 @@ func (c *conn) awaitTurn(h http2.FrameHeader) error {
 		return nil
 	}
 	c.mu.Unlock()
-	c.payer.Enter()
+	c.turns.Enter()
 	c.mu.Lock()
 	return c.broken
 }
@@ -242,28 +242,28 @@ func (c *conn) awaitTurn(h http2.FrameHeader) error {
 // finishBatch writes what there is and takes stock, after the loop has changed something.
 func (c *conn) finishBatch() error {
 	if !c.chargeKept() {
-		if err := c.save(); err != nil {
+		if err := c.reclaim(); err != nil {
 			return err
 		}
 	}
-	if c.came > 0 || c.brought > 0 {
-		c.payer.Earn(c.came, c.brought)
-		c.came, c.brought = 0, 0
+	if c.callsReceived > 0 || c.cheapBytes > 0 {
+		c.turns.Earn(c.callsReceived, c.cheapBytes)
+		c.callsReceived, c.cheapBytes = 0, 0
 	}
 	if err := c.flush(); err != nil {
 		return err
 	}
-	if c.leave.asked && c.leave.stage == staying {
-		c.goAway()
+	if c.drain.requested && c.drain.stage == notDraining {
+		c.startDrain()
 		if err := c.flush(); err != nil {
 			return err
 		}
 	}
-	if c.leave.done(c) {
+	if c.drain.done(c) {
 		return connError{code: http2.ErrCodeNo}
 	}
-	c.plan()
-	c.moved = false
+	c.scheduleTimers()
+	c.progressed = false
 	return nil
 }
 
@@ -306,10 +306,10 @@ func (c *conn) sendGoAway(f connError) {
 	c.mu.Lock()
 	if f.code != http2.ErrCodeNo {
 		c.refused(f.code)
-		c.out = appendGoAway(c.out, c.top, f.code, f.text)
+		c.out = appendGoAway(c.out, c.highestStream, f.code, f.text)
 	}
-	_ = c.raw.SetDeadline(time.Now().Add(partTime))
-	c.clock.written = never
+	_ = c.raw.SetDeadline(time.Now().Add(goAwayTimeout))
+	c.timers.writeDeadline = never
 	if errors.Is(c.broken, f) { // nothing is broken but the rules
 		c.broken = nil
 	}
@@ -321,7 +321,7 @@ func (c *conn) sendGoAway(f connError) {
 	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		_ = w.CloseWrite()
 	}
-	for read := 0; read < lastInput; {
+	for read := 0; read < lingerInput; {
 		n, err := c.nc.Read(c.in.buf)
 		if read += n; err != nil {
 			return
@@ -339,12 +339,12 @@ func (c *conn) end() {
 	defer c.mu.Unlock()
 	c.broken = errCut
 	for _, k := range c.streams {
-		c.drop(k)
+		c.abandonCall(k)
 	}
 	c.account.Close()
-	if c.late != nil {
-		close(c.late)
-		c.late = nil
+	if c.lateWake != nil {
+		close(c.lateWake)
+		c.lateWake = nil
 	}
 	c.out, c.spare = nil, nil
 	c.wrote.Broadcast()

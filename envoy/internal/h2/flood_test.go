@@ -315,7 +315,7 @@ func (s *InlineServer) heldByCalls() (n int64) {
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {
 		c.mu.Lock()
-		n += c.held
+		n += c.callBytes
 		c.mu.Unlock()
 	}
 	return n
@@ -404,7 +404,7 @@ func TestIdleConnectionsGo(t *testing.T) {
 			t.Fatalf("%s, not %s", got, w)
 		}
 	}
-	_ = f.WritePing(true, leavePing)
+	_ = f.WritePing(true, drainPing)
 	if got := k.hear() + ", " + k.hear(); got != "GOAWAY NO_ERROR, end" {
 		t.Error(got)
 	}

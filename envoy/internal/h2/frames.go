@@ -10,7 +10,7 @@ import (
 // the Framer, which allocates.
 func (c *conn) frame(h http2.FrameHeader) error {
 	n := int(h.Length)
-	if !c.greeted && (h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck)) {
+	if !c.settingsReceived && (h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck)) {
 		return connError{http2.ErrCodeProtocol, "the first frame is no SETTINGS"}
 	}
 	switch h.Type {
@@ -62,9 +62,9 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 			return err
 		}
 	}
-	if !c.greeted {
-		c.greeted = true
-		c.clock.due[dueGreeting] = never
+	if !c.settingsReceived {
+		c.settingsReceived = true
+		c.timers.due[timerSettings] = never
 	}
 	c.out = appendHead(c.out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
 	return c.spendControl(1 + f.NumSettings() + len(c.streams)/64)
@@ -80,7 +80,7 @@ func (c *conn) setting(s http2.Setting) error {
 	case http2.SettingMaxFrameSize:
 		c.maxFrame = int64(s.Val)
 	case http2.SettingHeaderTableSize:
-		if s.Val < tableSize {
+		if s.Val < headerTableSize {
 			c.shrinkTable()
 		}
 	}
@@ -89,7 +89,7 @@ func (c *conn) setting(s http2.Setting) error {
 
 func (c *conn) ping(f *http2.PingFrame) error {
 	if f.IsAck() {
-		c.pong(f.Data)
+		c.pingAck(f.Data)
 		return c.spendControl(1)
 	}
 	c.out = appendHead(c.out, len(f.Data), http2.FramePing, http2.FlagPingAck, 0)
@@ -103,18 +103,18 @@ func (c *conn) rst(id uint32) error {
 		return connError{http2.ErrCodeProtocol, "RST_STREAM of an idle stream"}
 	}
 	if k := c.streams[id]; k != nil {
-		c.drop(k)
+		c.abandonCall(k)
 	}
 	return c.spendControl(1)
 }
 
 // idle says that a stream has not been opened.
-func (c *conn) idle(id uint32) bool { return id%2 == 0 || id > c.top }
+func (c *conn) idle(id uint32) bool { return id%2 == 0 || id > c.highestStream }
 
 // reset ends a stream with an error.
 func (c *conn) reset(id uint32, code http2.ErrCode) {
 	if k := c.streams[id]; k != nil {
-		c.drop(k)
+		c.abandonCall(k)
 	}
 	c.refused(code)
 	c.out = appendReset(c.out, id, code)
@@ -136,7 +136,7 @@ func (c *conn) writeSettings() {
 		c.out = binary.BigEndian.AppendUint32(c.out, s.Val)
 	}
 	c.out = appendWindow(c.out, 0, connWindow-firstWindow)
-	c.room = connWindow
+	c.recvWindow = connWindow
 }
 
 // closedStreams are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC

@@ -79,7 +79,7 @@ func frames(plan []byte) []byte {
 		case 5:
 			out = appendWindow(out, id*uint32(how&1), int64(n)<<(2*how))
 		case 6:
-			out = append(appendHead(out, 8, http2.FramePing, http2.Flags(how&1), 0), leavePing[:]...)
+			out = append(appendHead(out, 8, http2.FramePing, http2.Flags(how&1), 0), drainPing[:]...)
 		case 7:
 			out = appendGoAway(out, id, http2.ErrCode(how), "")
 		case 8:

@@ -82,23 +82,23 @@ type Limits struct {
 }
 
 func (b Limits) withDefaults() Limits {
-	set(&b.Streams, 1<<12)
-	set(&b.HeaderList, 128<<10)
-	set(&b.Message, 16<<20)
-	set(&b.KeepMessage, b.Message)
-	set(&b.Unfinished, 18<<20)
-	set(&b.FairShare, 128<<10)
-	set(&b.Output, 4<<20)
-	set(&b.ControlFrames, 1000)
-	set(&b.HandshakeTimeout, 5*time.Second)
-	set(&b.StallTimeout, 5*time.Second)
-	set(&b.MessageTimeout, 30*time.Second)
-	set(&b.WriteTimeout, 30*time.Second)
-	set(&b.Continuations, 64)
+	setDefault(&b.Streams, 1<<12)
+	setDefault(&b.HeaderList, 128<<10)
+	setDefault(&b.Message, 16<<20)
+	setDefault(&b.KeepMessage, b.Message)
+	setDefault(&b.Unfinished, 18<<20)
+	setDefault(&b.FairShare, 128<<10)
+	setDefault(&b.Output, 4<<20)
+	setDefault(&b.ControlFrames, 1000)
+	setDefault(&b.HandshakeTimeout, 5*time.Second)
+	setDefault(&b.StallTimeout, 5*time.Second)
+	setDefault(&b.MessageTimeout, 30*time.Second)
+	setDefault(&b.WriteTimeout, 30*time.Second)
+	setDefault(&b.Continuations, 64)
 	return b
 }
 
-func set[T comparable](to *T, or T) {
+func setDefault[T comparable](to *T, or T) {
 	var zero T
 	if *to == zero {
 		*to = or

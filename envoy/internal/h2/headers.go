@@ -11,51 +11,51 @@ import (
 // headers unpacks header blocks. Clients send the same block again and again, down to the byte; what it says is remembered as
 // long as the table has not changed.
 type headers struct {
-	of  *Options
-	dec *hpack.Decoder
-	now request // the one being unpacked
+	options *Options
+	dec     *hpack.Decoder
+	current request // the one being unpacked
 
-	id    uint32 // of a block that has not ended; 0: there is none
-	flags http2.Flags
-	parts int
-	block []byte
-	self  bool // the stream depends on itself: RFC 7540, 5.3.1
+	id            uint32 // of a block that has not ended; 0: there is none
+	flags         http2.Flags
+	frames        int
+	block         []byte
+	dependsOnSelf bool // the stream depends on itself: RFC 7540, 5.3.1
 
-	known [knownBlocks]knownBlock
+	cache [cachedBlocks]cachedBlock
 	next  int // of known, the one to be forgotten next
 }
 
-type knownBlock struct {
+type cachedBlock struct {
 	block   []byte
 	request request
 }
 
 const (
-	knownBlocks    = 2
-	knownBlockSize = 512     // bytes of a block that is remembered at most
-	knownListSize  = 4 << 10 // and of the list that it unpacks to
+	cachedBlocks    = 2
+	cachedBlockSize = 512     // bytes of a block that is remembered at most
+	cachedListSize  = 4 << 10 // and of the list that it unpacks to
 )
 
 func (h *headers) init(o *Options) {
-	h.of = o
-	h.dec = hpack.NewDecoder(tableSize, nil)
+	h.options = o
+	h.dec = hpack.NewDecoder(headerTableSize, nil)
 	h.dec.SetMaxStringLength(o.Limits.HeaderList)
 	h.dec.SetEmitFunc(func(f hpack.HeaderField) {
-		if !h.now.add(f, o) {
+		if !h.current.add(f, o) {
 			h.dec.SetEmitEnabled(false) // the table is kept up to date all the same
 		}
 	})
-	h.now.values = make([]string, len(o.Headers))
+	h.current.values = make([]string, len(o.Headers))
 }
 
 // unpack gives what a block says. The request is valid until the next call.
 func (h *headers) unpack(block []byte) (*request, error) {
-	for i := range h.known {
-		if k := &h.known[i]; len(k.block) > 0 && bytes.Equal(k.block, block) {
+	for i := range h.cache {
+		if k := &h.cache[i]; len(k.block) > 0 && bytes.Equal(k.block, block) {
 			return &k.request, nil
 		}
 	}
-	h.now.reset()
+	h.current.reset()
 	h.dec.SetEmitEnabled(true)
 	_, err := h.dec.Write(block)
 	if err == nil {
@@ -64,30 +64,30 @@ func (h *headers) unpack(block []byte) (*request, error) {
 	if err != nil {
 		return nil, connError{http2.ErrCodeCompression, err.Error()}
 	}
-	h.now.validate()
+	h.current.validate()
 	switch {
-	case !leavesTable(block):
-		h.known[0].block, h.known[1].block = h.known[0].block[:0], h.known[1].block[:0]
-	case len(block) <= knownBlockSize && h.now.size <= knownListSize:
-		k := &h.known[h.next]
-		h.next = (h.next + 1) % knownBlocks
+	case !keepsTable(block):
+		h.cache[0].block, h.cache[1].block = h.cache[0].block[:0], h.cache[1].block[:0]
+	case len(block) <= cachedBlockSize && h.current.size <= cachedListSize:
+		k := &h.cache[h.next]
+		h.next = (h.next + 1) % cachedBlocks
 		k.block = append(k.block[:0], block...)
-		values := append(k.request.values[:0], h.now.values...)
-		k.request = h.now
+		values := append(k.request.values[:0], h.current.values...)
+		k.request = h.current
 		k.request.values = values
 	}
-	return &h.now, nil
+	return &h.current, nil
 }
 
 // forget drops a large list that was unpacked last, which nothing needs any more.
 func (h *headers) forget() {
-	if h.now.size > knownListSize {
-		h.now.reset()
+	if h.current.size > cachedListSize {
+		h.current.reset()
 	}
 }
 
-// leavesTable says that a valid block does not change the table: no field is put into it, nor is its size changed. RFC 7541, 6.
-func leavesTable(b []byte) bool {
+// keepsTable says that a valid block does not change the table: no field is put into it, nor is its size changed. RFC 7541, 6.
+func keepsTable(b []byte) bool {
 	for len(b) > 0 {
 		var n int
 		var ok bool
@@ -119,11 +119,11 @@ func skipString(b []byte) ([]byte, bool) {
 	return b[min(n, len(b)):], ok
 }
 
-// longestInteger is how many bytes may continue an integer; more are needed by none that is of use.
-const longestInteger = 5
+// maxIntegerBytes is how many bytes may continue an integer; more are needed by none that is of use.
+const maxIntegerBytes = 5
 
 // integer reads an integer whose first byte has so many bits of it: RFC 7541, 5.1. False is one that is longer than
-// longestInteger.
+// maxIntegerBytes.
 func integer(b []byte, bits uint) (int, []byte, bool) {
 	if len(b) == 0 {
 		return 0, nil, true
@@ -135,7 +135,7 @@ func integer(b []byte, bits uint) (int, []byte, bool) {
 		return n, b, true
 	}
 	for i := uint(0); len(b) > 0; i++ {
-		if i == longestInteger {
+		if i == maxIntegerBytes {
 			return 0, b, false
 		}
 		x := b[0]
@@ -163,8 +163,8 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 		if len(p) < 5 {
 			return connError{http2.ErrCodeFrameSize, "HEADERS too short for its priority"}
 		}
-		if binary.BigEndian.Uint32(p)&mostWindow == h.StreamID { // the block is to be unpacked all the same
-			c.headers.self = true
+		if binary.BigEndian.Uint32(p)&maxWindow == h.StreamID { // the block is to be unpacked all the same
+			c.headers.dependsOnSelf = true
 		}
 		p = p[5:]
 	}
@@ -172,7 +172,7 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 		return c.request(h.StreamID, h.Flags, p)
 	}
 	f := &c.headers
-	f.id, f.flags, f.parts, f.block = h.StreamID, h.Flags, 0, append(f.block[:0], p...)
+	f.id, f.flags, f.frames, f.block = h.StreamID, h.Flags, 0, append(f.block[:0], p...)
 	return nil
 }
 
@@ -180,7 +180,7 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 	f := &c.headers
 	b := &c.server.o.Limits
-	if f.parts++; f.parts > b.Continuations || len(f.block)+len(p) > b.HeaderList {
+	if f.frames++; f.frames > b.Continuations || len(f.block)+len(p) > b.HeaderList {
 		return connError{http2.ErrCodeEnhanceYourCalm, "a header block without end"}
 	}
 	f.block = append(f.block, p...)
@@ -197,14 +197,14 @@ func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 
 // request opens a stream, or ends its message by trailers.
 func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
-	self := c.headers.self
-	c.headers.self = false
+	self := c.headers.dependsOnSelf
+	c.headers.dependsOnSelf = false
 	r, err := c.headers.unpack(block)
 	if err != nil {
 		return err
 	}
-	if r.size > knownListSize {
-		c.payer.Spend(r.size / 4)
+	if r.size > cachedListSize {
+		c.turns.Spend(r.size / 4)
 	}
 	defer c.headers.forget()
 	ends := flags.Has(http2.FlagHeadersEndStream)
@@ -217,13 +217,13 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	switch {
 	case id%2 == 0:
 		return connError{http2.ErrCodeProtocol, "a stream of an even number"}
-	case id == c.top:
+	case id == c.highestStream:
 		return connError{http2.ErrCodeStreamClosed, "HEADERS of a stream that has ended"}
-	case id < c.top:
+	case id < c.highestStream:
 		return connError{http2.ErrCodeProtocol, "a stream of a lower number than the last"}
 	}
-	c.top = id
-	if c.leave.beyond(id) {
+	c.highestStream = id
+	if c.drain.refuses(id) {
 		return c.spendControl(1) // the client has been told, and asks again elsewhere
 	}
 	if self {
@@ -268,7 +268,7 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 	k.headerBytes = r.kept
 	copy(k.headers, r.values)
 	c.streams[id] = k
-	c.width = max(c.width, len(c.streams))
+	c.peakStreams = max(c.peakStreams, len(c.streams))
 	if ends {
 		return c.finishRequest(k)
 	}

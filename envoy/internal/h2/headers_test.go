@@ -22,7 +22,7 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 		o := &Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b"}}, Limits: Limits{}.withDefaults()}
 		var h headers
 		h.init(o)
-		plain := hpack.NewDecoder(tableSize, nil)
+		plain := hpack.NewDecoder(headerTableSize, nil)
 		for range 100 {
 			var b []byte
 			if rnd.IntN(20) == 0 {

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	smallInput = 2 << 10  // bytes that an idle connection keeps for reading
-	largeInput = 64 << 10 // bytes that a busy one reads at once
-	fewReads   = 64       // reads of little after which the buffer is small again
-	frameHead  = 9
+	smallInput    = 2 << 10  // bytes that an idle connection keeps for reading
+	largeInput    = 64 << 10 // bytes that a busy one reads at once
+	maxSmallReads = 64       // reads of little after which the buffer is small again
+	frameHead     = 9
 )
 
 // input is what has been read of a connection. The Framer reads from it.
 type input struct {
-	buf   []byte
-	r, w  int // buf[r:w] is to be gone through
-	few   int // reads since one that needed this buffer
-	reads int // reads that found something
+	buf        []byte
+	r, w       int // buf[r:w] is to be gone through
+	smallReads int // reads since one that needed this buffer
+	reads      int // reads that found something
 
 	account *budget.Account // says whether buf may be larger than it has to be
 }
@@ -44,12 +44,12 @@ func (i *input) fit() {
 	size, left := len(i.buf), i.w-i.r
 	switch {
 	case i.w == size && size < largeInput && i.account.Spare(int64(3*size)):
-		size, i.few = min(4*size, largeInput), 0
+		size, i.smallReads = min(4*size, largeInput), 0
 	case i.w > smallInput || size == smallInput:
-		i.few = 0
+		i.smallReads = 0
 	case left == 0:
-		if i.few++; i.few == fewReads {
-			size, i.few = smallInput, 0
+		if i.smallReads++; i.smallReads == maxSmallReads {
+			size, i.smallReads = smallInput, 0
 		}
 	}
 	if need := i.need(); need > size && 2*left >= size { // what was announced is believed as it comes
@@ -80,15 +80,15 @@ func (i *input) move(size int) {
 func (i *input) shrink() {
 	if size := max(smallInput, i.w-i.r); size < len(i.buf) {
 		i.move(size)
-		i.few = 0
+		i.smallReads = 0
 	}
 }
 
 // payload is the length of a frame's payload, by its head.
 func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
 
-// whole says that there is a whole frame, or the head of one that is too large.
-func (i *input) whole() bool {
+// hasFrame says that there is a whole frame, or the head of one that is too large.
+func (i *input) hasFrame() bool {
 	b := i.buf[i.r:i.w]
 	if len(b) < frameHead {
 		return false

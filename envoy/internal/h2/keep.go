@@ -3,34 +3,34 @@ package h2
 import "time"
 
 const (
-	quietTime = 5 * time.Second // without a read, after which a connection gives back what it keeps to be fast
-	noteSize  = 64 << 10        // bytes charged by others than the loop, before the loop has to look at them
-	openSize  = 48              // bytes of conn.streams for each stream that was open
-	fewOpen   = 64              // streams for which conn.streams is kept
+	shrinkAfter     = 5 * time.Second // without a read, after which a connection gives back what it keeps to be fast
+	chargeStep      = 64 << 10        // bytes charged by others than the loop, before the loop has to look at them
+	streamEntrySize = 48              // bytes of conn.streams for each stream that was open
+	smallStreamMap  = 64              // streams for which conn.streams is kept
 )
 
-// keeps is how many bytes the client makes the process keep, beyond what every connection has.
-func (c *conn) keeps() int64 {
-	return c.held + int64(len(c.in.buf)-smallInput+cap(c.headers.block)+cap(c.out)+cap(c.spare)+c.inFlight+openSize*c.width)
+// keptBytes is how many bytes the client makes the process keep, beyond what every connection has.
+func (c *conn) keptBytes() int64 {
+	return c.callBytes + int64(len(c.in.buf)-smallInput+cap(c.headers.block)+cap(c.out)+cap(c.spare)+c.inFlight+streamEntrySize*c.peakStreams)
 }
 
 // chargeKept charges what has changed of that. It reports whether the connection may stay.
 func (c *conn) chargeKept() bool {
-	n := c.keeps()
-	if n == c.noted {
+	n := c.keptBytes()
+	if n == c.chargedBytes {
 		return true
 	}
-	more := n - c.noted
-	c.noted = n
+	more := n - c.chargedBytes
+	c.chargedBytes = n
 	return c.account.Charge(more)
 }
 
-// save gives back what it can where the account is full, and is an error if that is not enough. A client that does not read
+// reclaim gives back what it can where the account is full, and is an error if that is not enough. A client that does not read
 // its answers has less time for it.
-func (c *conn) save() error {
-	c.clock.hurry(true)
+func (c *conn) reclaim() error {
+	c.timers.setShortWrites(true)
 	err := c.flush()
-	c.clock.hurry(false)
+	c.timers.setShortWrites(false)
 	if err != nil {
 		return err
 	}
@@ -41,9 +41,9 @@ func (c *conn) save() error {
 	return nil
 }
 
-// wide reports whether the connection keeps memory only to be fast when the next calls come.
-func (c *conn) wide() bool {
-	return len(c.in.buf) > smallInput || cap(c.out)+cap(c.spare) > 2*smallInput || c.width > fewOpen
+// hasSpareMemory reports whether the connection keeps memory only to be fast when the next calls come.
+func (c *conn) hasSpareMemory() bool {
+	return len(c.in.buf) > smallInput || cap(c.out)+cap(c.spare) > 2*smallInput || c.peakStreams > smallStreamMap
 }
 
 // shrink gives back what is not needed for what has begun.
@@ -56,12 +56,12 @@ func (c *conn) shrink() {
 	if c.headers.id == 0 {
 		c.headers.block = nil
 	}
-	if c.width > fewOpen && len(c.streams) < c.width/2 {
+	if c.peakStreams > smallStreamMap && len(c.streams) < c.peakStreams/2 {
 		streams := make(map[uint32]*Stream, len(c.streams))
 		for id, k := range c.streams {
 			streams[id] = k
 		}
-		c.streams, c.width = streams, len(streams)
+		c.streams, c.peakStreams = streams, len(streams)
 	}
 }
 
@@ -73,12 +73,12 @@ func (c *conn) charge(k *Stream) {
 			n += streamSize
 		}
 	}
-	c.held += int64(n - k.charged)
+	c.callBytes += int64(n - k.charged)
 	k.charged = n
 }
 
 // release takes back what a call is charged.
 func (c *conn) release(k *Stream) {
-	c.held -= int64(k.charged)
+	c.callBytes -= int64(k.charged)
 	k.charged = 0
 }

@@ -66,7 +66,7 @@ func TestHeadersAreCharged(t *testing.T) {
 		before := base()
 		_, _ = conn.Write(blockFrames(id, 0, append(keyed(echo, tt.a), literal("x-b", strings.Repeat("b", tt.b))...)))
 		want := int64(callSize + tt.a + min(tt.b, 17))
-		if got := base() - before; got < want || got > want+keepMessage {
+		if got := base() - before; got < want || got > want+keepMessageSize {
 			t.Errorf("%+v: %d bytes charged, not %d", tt, got, want)
 		}
 		_ = f.WriteRSTStream(id, http2.ErrCodeCancel)
@@ -219,16 +219,16 @@ func TestLargeListsAreForgotten(t *testing.T) {
 	if _, err := h.unpack(append(callBlock(echo), literal("x-bin", strings.Repeat("!", 100_000))...)); err != nil {
 		t.Fatal(err)
 	}
-	if h.forget(); h.now.invalid != "" || h.now.rejection.message != "" {
-		t.Errorf("%d bytes are kept", len(h.now.invalid)+len(h.now.rejection.message))
+	if h.forget(); h.current.invalid != "" || h.current.rejection.message != "" {
+		t.Errorf("%d bytes are kept", len(h.current.invalid)+len(h.current.rejection.message))
 	}
 	enc, list := hpack.NewEncoder(new(bytes.Buffer)), hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 4000)}
 	_ = enc.WriteField(list)
 	_, _ = h.unpack(append([]byte("\x40\x01x\x7f\xa1\x1e"), strings.Repeat("x", 4000)...))
 	_, _ = h.unpack([]byte{0x80 | 62, 0x80 | 62})
-	for i := range h.known {
-		if h.known[i].request.size > knownListSize {
-			t.Errorf("a list of %d bytes is remembered", h.known[i].request.size)
+	for i := range h.cache {
+		if h.cache[i].request.size > cachedListSize {
+			t.Errorf("a list of %d bytes is remembered", h.cache[i].request.size)
 		}
 	}
 }
@@ -243,13 +243,13 @@ func TestOverlongIntegers(t *testing.T) {
 		if _, err := h.unpack(b); err != nil {
 			t.Fatal(n, err)
 		}
-		if leavesTable(b) {
+		if keepsTable(b) {
 			t.Errorf("%d bytes continue an integer: it is said to leave the table", n)
 		}
 	}
 	// 0x0f and an index of so many bytes, whose value hides what looks like a field for the table.
-	b := append(append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, longestInteger-1)...), 0, 1, 'v')
-	if !leavesTable(b) {
+	b := append(append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, maxIntegerBytes-1)...), 0, 1, 'v')
+	if !keepsTable(b) {
 		t.Error("a block that leaves the table is said to change it")
 	}
 }
@@ -258,7 +258,7 @@ func TestOverlongIntegers(t *testing.T) {
 func TestLongStatusMessages(t *testing.T) {
 	for _, s := range []string{"\xff", "%", "x", "\u20ac", "\U0001F600"} {
 		b := appendStatus(nil, 13, strings.Repeat(s, 5000))
-		if len(b) > minFrame-100 || len(b) < longestMessage {
+		if len(b) > minFrame-100 || len(b) < maxStatusMessage {
 			t.Errorf("%q: %d bytes", s, len(b))
 		}
 	}

@@ -369,8 +369,8 @@ func compare(t *testing.T, all []byte) (at int) {
 		if at == n && a.over && http2.FrameType(frame[3]) != http2.FrameSettings {
 			return at // SETTINGS do not come first, and the frame may be wrong in itself or not be whole: what is found first is left open
 		}
-		if len(frame) == frameHead+4 && http2.FrameType(frame[3]) == http2.FrameWindowUpdate && binary.BigEndian.Uint32(frame[5:])&mostWindow == 0 {
-			credit += uint64(binary.BigEndian.Uint32(frame[frameHead:]) & mostWindow)
+		if len(frame) == frameHead+4 && http2.FrameType(frame[3]) == http2.FrameWindowUpdate && binary.BigEndian.Uint32(frame[5:])&maxWindow == 0 {
+			credit += uint64(binary.BigEndian.Uint32(frame[frameHead:]) & maxWindow)
 		}
 		if sent := a.data(); sent == credit && sent == b.data() {
 			return at // which stream gets the last of the connection's window is left open
@@ -387,7 +387,7 @@ func compare(t *testing.T, all []byte) (at int) {
 
 // leftOpen reports whether the two go different ways by what the RFCs leave open, or where x/net does not follow them.
 func leftOpen(frame []byte, ours, oracle *said) bool {
-	id := binary.BigEndian.Uint32(frame[5:]) & mostWindow
+	id := binary.BigEndian.Uint32(frame[5:]) & maxWindow
 	if b := oracle.of(id); b.reset && b.code == http2.ErrCodeRefusedStream && !ours.of(id).reset {
 		return true // x/net counts streams for a moment that have ended
 	}
@@ -446,7 +446,7 @@ func story(b []byte) string {
 	for len(b) > 0 {
 		n := frameSizeAt(b)
 		if n >= frameHead {
-			fmt.Fprintf(&s, "%v flags %x stream %d: %x\n", http2.FrameType(b[3]), b[4], binary.BigEndian.Uint32(b[5:])&mostWindow, b[frameHead:min(n, frameHead+40)])
+			fmt.Fprintf(&s, "%v flags %x stream %d: %x\n", http2.FrameType(b[3]), b[4], binary.BigEndian.Uint32(b[5:])&maxWindow, b[frameHead:min(n, frameHead+40)])
 		}
 		b = b[n:]
 	}

@@ -14,20 +14,20 @@ import (
 
 // output is what a connection has to say, and to whom of its streams the client listens. conn.mu guards it.
 type output struct {
-	out      []byte // frames to be written
-	spare    []byte // the memory of the last write
-	busy     bool   // the loop is at a batch, and will write
-	writing  bool   // one goroutine writes, without the lock, and looks at out again after that
-	inFlight int    // the memory that it writes, in bytes
-	wrote    sync.Cond
-	broken   error         // why nothing can be written any more
-	late     chan struct{} // wakes the goroutine that writes late answers; nil: there is none
-	table    table
-	window   int64     // bytes of data that the client takes still, on all streams
-	first    int64     // the same, of a stream that opens
-	maxFrame int64     // the largest payload that the client takes
-	queue    []*Stream // those that wait for window alone, not for their own
-	waiting  int       // bytes of answers that wait for windows
+	out           []byte // frames to be written
+	spare         []byte // the memory of the last write
+	busy          bool   // the loop is at a batch, and will write
+	writing       bool   // one goroutine writes, without the lock, and looks at out again after that
+	inFlight      int    // the memory that it writes, in bytes
+	wrote         sync.Cond
+	broken        error         // why nothing can be written any more
+	lateWake      chan struct{} // wakes the goroutine that writes late answers; nil: there is none
+	table         table
+	sendWindow    int64     // bytes of data that the client takes still, on all streams
+	initialWindow int64     // the same, of a stream that opens
+	maxFrame      int64     // the largest payload that the client takes
+	queue         []*Stream // those that wait for window alone, not for their own
+	unsentBytes   int       // bytes of answers that wait for windows
 }
 
 // startLocked sends the headers of an answer.
@@ -49,31 +49,31 @@ func (k *Stream) sendLocked(m Message) {
 	c.out = m.Append(c.out)
 	n := len(c.out) - at
 	binary.BigEndian.PutUint32(c.out[at+1:], uint32(n-prefix))
-	if len(k.unsent) == 0 && int64(n) <= min(k.sendWindow, c.window, c.maxFrame) {
+	if len(k.unsent) == 0 && int64(n) <= min(k.sendWindow, c.sendWindow, c.maxFrame) {
 		putHead(c.out[at-frameHead:], n, http2.FrameData, 0, k.id)
 		k.sendWindow -= int64(n)
-		c.window -= int64(n)
-		c.unread()
+		c.sendWindow -= int64(n)
+		c.checkUnread()
 		return
 	}
 	k.unsent = append(k.unsent, c.out[at:]...)
 	c.out = c.out[:at-frameHead]
-	c.waiting += n
+	c.unsentBytes += n
 	k.waitingSince = time.Now()
-	c.push(k)
-	if c.waiting > c.server.o.Limits.Output {
+	c.sendUnsent(k)
+	if c.unsentBytes > c.server.o.Limits.Output {
 		c.abort(http2.ErrCodeEnhanceYourCalm, "the answers that wait for windows are too many")
 	}
 }
 
-// unread looks at what waits for a client that does not read fast enough: late answers are not held up by it.
-func (c *conn) unread() {
+// checkUnread looks at what waits for a client that does not read fast enough: late answers are not held up by it.
+func (c *conn) checkUnread() {
 	switch {
 	case !c.writing || c.busy || len(c.out) < flushSize:
 	case len(c.out) > c.server.o.Limits.Output:
 		c.abort(http2.ErrCodeEnhanceYourCalm, "the answers that are not read are too many")
 	default:
-		c.poke() // the loop charges them
+		c.wakeLoop() // the loop charges them
 	}
 }
 
@@ -106,10 +106,10 @@ func (k *Stream) failLocked(code codes.Code, message string) {
 	k.conn.appendFailure(k.id, 200, code, message, "")
 }
 
-// push sends of what waits of an answer what the windows allow.
-func (c *conn) push(k *Stream) {
+// sendUnsent sends of what waits of an answer what the windows allow.
+func (c *conn) sendUnsent(k *Stream) {
 	for len(k.unsent) > 0 {
-		n := int(min(int64(len(k.unsent)), k.sendWindow, c.window, c.maxFrame))
+		n := int(min(int64(len(k.unsent)), k.sendWindow, c.sendWindow, c.maxFrame))
 		if n <= 0 {
 			break
 		}
@@ -117,8 +117,8 @@ func (c *conn) push(k *Stream) {
 		c.out = append(c.out, k.unsent[:n]...)
 		k.unsent = k.unsent[n:]
 		k.sendWindow -= int64(n)
-		c.window -= int64(n)
-		c.waiting -= n
+		c.sendWindow -= int64(n)
+		c.unsentBytes -= n
 		k.waitingSince = c.now
 	}
 	switch {
@@ -139,14 +139,14 @@ func (c *conn) push(k *Stream) {
 	}
 }
 
-// pump sends what waits for the connection's window.
-func (c *conn) pump() {
-	for len(c.queue) > 0 && c.window > 0 {
+// sendQueued sends what waits for the connection's window.
+func (c *conn) sendQueued() {
+	for len(c.queue) > 0 && c.sendWindow > 0 {
 		k := c.queue[0]
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		k.queued = false
-		c.push(k)
+		c.sendUnsent(k)
 	}
 	if len(c.queue) == 0 {
 		c.queue = nil
@@ -155,7 +155,7 @@ func (c *conn) pump() {
 
 // dequeue forgets that an answer waits.
 func (c *conn) dequeue(k *Stream) {
-	c.waiting -= len(k.unsent)
+	c.unsentBytes -= len(k.unsent)
 	k.unsent = nil
 	if k.queued {
 		k.queued = false
@@ -181,7 +181,7 @@ func (c *conn) write() {
 	for len(c.out) > 0 && c.broken == nil {
 		b := c.out
 		c.out, c.spare, c.inFlight = c.spare[:0], nil, cap(b)
-		c.beforeWrite()
+		c.setWriteDeadline()
 		nc := c.nc
 		c.mu.Unlock()
 		_, err := nc.Write(b)
@@ -195,27 +195,27 @@ func (c *conn) write() {
 				c.server.refuse(Cut)
 			}
 			c.broken = err
-			c.poke()
+			c.wakeLoop()
 		}
 	}
 	c.writing = false
 	c.wrote.Broadcast()
-	if c.leave.done(c) {
-		c.poke()
+	if c.drain.done(c) {
+		c.wakeLoop()
 	}
 }
 
-// wake sees to it that what was answered late is written.
-func (c *conn) wake() {
+// wakeWriter sees to it that what was answered late is written.
+func (c *conn) wakeWriter() {
 	if c.busy || c.writing || len(c.out) == 0 || c.broken != nil {
 		return
 	}
 	c.writing = true
-	if c.late == nil {
-		c.late = make(chan struct{}, 1)
-		go c.writeLate(c.late)
+	if c.lateWake == nil {
+		c.lateWake = make(chan struct{}, 1)
+		go c.writeLate(c.lateWake)
 	}
-	c.late <- struct{}{} // there is room: writing was not set
+	c.lateWake <- struct{}{} // there is room: writing was not set
 }
 
 // writeLate writes late answers. Not with mu held.
@@ -230,14 +230,14 @@ func (c *conn) writeLate(wake chan struct{}) {
 // setFirst takes in the window that the client gives to streams. It applies to those that are open, too, whose windows may
 // become negative by it: RFC 9113, 6.9.2.
 func (c *conn) setFirst(n int64) error {
-	more := n - c.first
-	c.first = n
+	more := n - c.initialWindow
+	c.initialWindow = n
 	for _, k := range c.streams {
-		if k.sendWindow += more; k.sendWindow > mostWindow {
+		if k.sendWindow += more; k.sendWindow > maxWindow {
 			return connError{http2.ErrCodeFlowControl, "a stream's window is too large"}
 		}
 		if more > 0 && len(k.unsent) > 0 {
-			c.push(k)
+			c.sendUnsent(k)
 		}
 	}
 	return nil
@@ -248,14 +248,14 @@ func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
 	if len(p) != 4 {
 		return connError{http2.ErrCodeFrameSize, "a WINDOW_UPDATE that is not of 4 bytes"}
 	}
-	more := int64(binary.BigEndian.Uint32(p) & mostWindow)
+	more := int64(binary.BigEndian.Uint32(p) & maxWindow)
 	if h.StreamID == 0 {
-		if c.window += more; more == 0 {
+		if c.sendWindow += more; more == 0 {
 			return connError{http2.ErrCodeProtocol, "a WINDOW_UPDATE by nothing"}
-		} else if c.window > mostWindow {
+		} else if c.sendWindow > maxWindow {
 			return connError{http2.ErrCodeFlowControl, "the connection's window is too large"}
 		}
-		c.pump()
+		c.sendQueued()
 		return c.spendControl(1)
 	}
 	k := c.streams[h.StreamID]
@@ -267,11 +267,11 @@ func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
 	case k == nil:
 		return c.spendControl(1) // it has ended
 	}
-	if k.sendWindow += more; k.sendWindow > mostWindow {
+	if k.sendWindow += more; k.sendWindow > maxWindow {
 		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeFlowControl}
 	}
 	if len(k.unsent) > 0 {
-		c.push(k)
+		c.sendUnsent(k)
 	}
 	return c.spendControl(1)
 }

@@ -16,12 +16,12 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	if id == 0 {
 		return connError{http2.ErrCodeProtocol, "DATA of stream 0"}
 	}
-	if c.room -= size; c.room < 0 {
+	if c.recvWindow -= size; c.recvWindow < 0 {
 		return connError{http2.ErrCodeFlowControl, "more DATA than the connection's window"}
 	}
-	if c.room < connWindow/2 {
-		c.out = appendWindow(c.out, 0, connWindow-c.room)
-		c.room = connWindow
+	if c.recvWindow < connWindow/2 {
+		c.out = appendWindow(c.out, 0, connWindow-c.recvWindow)
+		c.recvWindow = connWindow
 	}
 	if h.Flags.Has(http2.FlagDataPadded) {
 		var err error
@@ -33,7 +33,7 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	switch {
 	case k == nil && c.idle(id):
 		return connError{http2.ErrCodeProtocol, "DATA of an idle stream"}
-	case k == nil && (c.closed.has(id) || c.leave.beyond(id)):
+	case k == nil && (c.closed.has(id) || c.drain.refuses(id)):
 		return c.spendControl(1)
 	case k == nil || k.complete:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
@@ -41,18 +41,18 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	if k.recvWindow -= size; k.recvWindow < 0 {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeFlowControl}
 	}
-	c.brought += len(p) * 3 / 4 // data is copied, and little else
-	return c.part(k, p, h.Flags.Has(http2.FlagDataEndStream))
+	c.cheapBytes += len(p) * 3 / 4 // data is copied, and little else
+	return c.messageData(k, p, h.Flags.Has(http2.FlagDataEndStream))
 }
 
-// part takes in a part of a message, maybe its end.
-func (c *conn) part(k *Stream, p []byte, ends bool) error {
+// messageData takes in a part of a message, maybe its end.
+func (c *conn) messageData(k *Stream, p []byte, ends bool) error {
 	k.received += int64(len(p))
 	k.complete = ends
 	switch {
 	case k.length >= 0 && k.received > k.length: // RFC 9113, 8.1.1
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
-	case !c.collect(k, p):
+	case !c.appendMessage(k, p):
 		return c.spendControl(1)
 	case ends:
 		return c.finishRequest(k)
@@ -83,8 +83,8 @@ func unpad(p []byte) ([]byte, error) {
 	return p[:len(p)-n], nil
 }
 
-// collect puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
-func (c *conn) collect(k *Stream, p []byte) bool {
+// appendMessage puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
+func (c *conn) appendMessage(k *Stream, p []byte) bool {
 	keep := prefix + c.server.o.Limits.KeepMessage
 	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // what was announced is believed only when half of it is there
 	if len(k.message) < prefix {
@@ -128,8 +128,8 @@ func (c *conn) finishRequest(k *Stream) error {
 		return c.spendControl(1)
 	}
 	c.controls.refillForCall()
-	c.came, c.brought = c.came+1, c.brought+int(k.received)*3/8 // reading it in small parts cost something, too
-	c.payer.Leave()
+	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8 // reading it in small parts cost something, too
+	c.turns.Leave()
 	k.serving = true
 	c.mu.Unlock()
 	k.handler.Serve(k)
@@ -151,8 +151,8 @@ func (c *conn) finish(k *Stream) {
 	}
 	c.release(k)
 	delete(c.streams, k.id)
-	if !c.served && !k.failed {
-		c.served = true
+	if !c.answeredAny && !k.failed {
+		c.answeredAny = true
 		if f := c.server.o.Served; f != nil {
 			f(c.raw)
 		}
@@ -160,8 +160,8 @@ func (c *conn) finish(k *Stream) {
 	c.recycle(k)
 }
 
-// drop forgets a call for whose answer nobody waits.
-func (c *conn) drop(k *Stream) {
+// abandonCall forgets a call for whose answer nobody waits.
+func (c *conn) abandonCall(k *Stream) {
 	c.dequeue(k)
 	c.release(k)
 	delete(c.streams, k.id)
@@ -183,17 +183,17 @@ func (c *conn) newCall(id uint32) *Stream {
 		k = &Stream{headers: make([]string, len(c.server.o.Headers))}
 	}
 	k.conn, k.id, k.receivedAt = c, id, c.now
-	k.recvWindow, k.sendWindow = streamWindow, c.first
+	k.recvWindow, k.sendWindow = streamWindow, c.initialWindow
 	return k
 }
 
-// keepMessage is how large a message's memory is kept for the next, in bytes.
-const keepMessage = 4 << 10
+// keepMessageSize is how large a message's memory is kept for the next, in bytes.
+const keepMessageSize = 4 << 10
 
 func (c *conn) recycle(k *Stream) {
 	headers, message := k.headers, k.message[:0]
 	clear(headers)
-	if cap(message) > keepMessage {
+	if cap(message) > keepMessageSize {
 		message = nil
 	}
 	*k = Stream{headers: headers, message: message}

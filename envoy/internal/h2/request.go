@@ -133,7 +133,7 @@ func (r *request) addOther(f hpack.HeaderField) {
 	r.malformed = r.malformed || !validName(f.Name)
 	if strings.HasSuffix(f.Name, "-bin") {
 		if err := checkBinary(f.Value); err != nil {
-			r.invalid = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, longestMessage), cut(f.Name, longestMessage), err)
+			r.invalid = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, maxStatusMessage), cut(f.Name, maxStatusMessage), err)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func (r *request) find() {
 	if m, ok := r.options.Methods[r.path]; ok {
 		if r.encoding != "" && r.encoding != "identity" {
 			r.refuse(200, codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", r.encoding)
-			r.rejection.extraFields = accepts
+			r.rejection.extraFields = acceptIdentity
 		}
 		r.handler = m
 		return
@@ -273,7 +273,7 @@ func (r *request) find() {
 func (r *request) refuse(http int, code codes.Code, format string, args ...any) {
 	for i, a := range args {
 		if s, ok := a.(string); ok {
-			args[i] = cut(s, longestMessage)
+			args[i] = cut(s, maxStatusMessage)
 		}
 	}
 	r.rejection.http, r.rejection.code, r.rejection.message = http, code, fmt.Sprintf(format, args...)

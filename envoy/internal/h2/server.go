@@ -29,7 +29,7 @@ type InlineServer struct {
 // NewInlineServer makes a server; it does nothing until Serve.
 func NewInlineServer(o Options) *InlineServer {
 	o.Limits = o.Limits.withDefaults()
-	set(&o.Log, slog.New(slog.DiscardHandler))
+	setDefault(&o.Log, slog.New(slog.DiscardHandler))
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
 		o.TLS.NextProtos = []string{"h2"}
@@ -65,7 +65,7 @@ func (s *InlineServer) Serve(l net.Listener) error {
 			s.start(nc)
 		case s.isDown():
 			return nil
-		case !passing(err):
+		case !isTemporary(err):
 			return err
 		default: // such as too many open files: it passes when connections end
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -74,8 +74,8 @@ func (s *InlineServer) Serve(l net.Listener) error {
 	}
 }
 
-// passing says that a listener may accept again after this error.
-func passing(err error) bool {
+// isTemporary says that a listener may accept again after this error.
+func isTemporary(err error) bool {
 	var e interface{ Temporary() bool }
 	return errors.As(err, &e) && e.Temporary()
 }
@@ -114,7 +114,7 @@ func (s *InlineServer) Shutdown(ctx context.Context) {
 		l.Close()
 	}
 	for c := range s.mu.conns {
-		c.ask()
+		c.requestDrain()
 	}
 	s.mu.Unlock()
 	cut := context.AfterFunc(ctx, func() {

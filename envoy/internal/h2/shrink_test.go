@@ -8,17 +8,17 @@ import (
 
 // What is kept only to be fast is given back, and what has begun is not.
 func TestShrink(t *testing.T) {
-	c := &conn{width: 4 * fewOpen, streams: map[uint32]*Stream{3: {id: 3}}}
+	c := &conn{peakStreams: 4 * smallStreamMap, streams: map[uint32]*Stream{3: {id: 3}}}
 	c.spare, c.out = make([]byte, 1), make([]byte, 0, 1)
 	c.in.buf, c.headers.block = make([]byte, 4*smallInput), make([]byte, 1)
-	if !c.wide() {
+	if !c.hasSpareMemory() {
 		t.Error("nothing to give back")
 	}
 	c.shrink()
-	if c.spare != nil || c.out != nil || c.headers.block != nil || c.width != 1 || len(c.streams) != 1 || c.streams[3] == nil || len(c.in.buf) > smallInput {
-		t.Errorf("%d streams, width %d, %d bytes of input", len(c.streams), c.width, len(c.in.buf))
+	if c.spare != nil || c.out != nil || c.headers.block != nil || c.peakStreams != 1 || len(c.streams) != 1 || c.streams[3] == nil || len(c.in.buf) > smallInput {
+		t.Errorf("%d streams, width %d, %d bytes of input", len(c.streams), c.peakStreams, len(c.in.buf))
 	}
-	if c.wide() {
+	if c.hasSpareMemory() {
 		t.Error("there is more to give back")
 	}
 	c.headers.id, c.headers.block, c.out = 5, make([]byte, 1), make([]byte, 1)
@@ -43,7 +43,7 @@ func (e temporary) Error() string   { return "temporary" }
 func (e temporary) Temporary() bool { return bool(e) }
 
 func TestErrorsThatPass(t *testing.T) {
-	if !passing(temporary(true)) || passing(temporary(false)) || passing(errors.New("closed")) {
+	if !isTemporary(temporary(true)) || isTemporary(temporary(false)) || isTemporary(errors.New("closed")) {
 		t.Error("a listener goes on after an error that does not pass, or ends after one that does")
 	}
 }
