@@ -28,12 +28,12 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	if !knows("b") {
 		t.Fatal("the heir knows nothing of the key")
 	}
-	if c := &w.nodes["a"].serial.copier; len(c.astray) > 0 {
-		t.Fatalf("still astray: %v", c.astray)
+	if c := &w.nodes["a"].serial.replicator; len(c.successorMisses) > 0 {
+		t.Fatalf("still astray: %v", c.successorMisses)
 	}
-	sent := w.nodes["a"].serial.copier.next
+	sent := w.nodes["a"].serial.replicator.next
 	w.run(500 * time.Millisecond)
-	if n := w.nodes["a"].serial.copier.next; n != sent {
+	if n := w.nodes["a"].serial.replicator.next; n != sent {
 		t.Fatalf("%d more batches, with nothing to tell", n-sent)
 	}
 }

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	lockKeys   = 128                    // copied under one lock
-	maxBatch   = 512                    // counters of one batch
-	usualBatch = 64                     // counters that a batch has room for at first
-	maxBytes   = 96 << 10               // of one message, roughly
-	maxFlight  = 64                     // batches that others have time to confirm
-	maxBatches = 4 * maxFlight          // the late ones included
-	quiet      = int64(time.Second)     // who was not heard for that long, is asked last
-	impatient  = 16                     // after so many attempts in a row only every Tick brings one
-	batchAge   = int64(2 * time.Second) // after that a batch is not confirmed any more
+	lockKeys        = 128                    // copied under one lock
+	maxBatch        = 512                    // counters of one batch
+	usualBatch      = 64                     // counters that a batch has room for at first
+	maxBytes        = 96 << 10               // of one message, roughly
+	maxFlight       = 64                     // batches that others have time to confirm
+	maxBatches      = 4 * maxFlight          // the late ones included
+	silentAfter     = int64(time.Second)     // who was not heard for that long, is asked last
+	maxFastAttempts = 16                     // after so many attempts in a row only every Tick brings one
+	batchAge        = int64(2 * time.Second) // after that a batch is not confirmed any more
 )
 
 // tolerance is U, how many admitted hits of one key this member alone may know of.
@@ -65,9 +65,9 @@ func (q *queue) pop() Key {
 	return k
 }
 
-// owe remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
+// awaitReplication remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
 // be known to this member alone.
-func (n *Node) owe(s *shard, h *shardOp, e *entry, ticket uint64, a *Result) {
+func (n *Node) awaitReplication(s *shard, h *shardOp, e *entry, ticket uint64, a *Result) {
 	hits := uint64(0)
 	if h.Op == Take {
 		if h.Hits == 0 || a.Before >= uint64(h.Request.Rule.Depth()) {
@@ -75,25 +75,25 @@ func (n *Node) owe(s *shard, h *shardOp, e *entry, ticket uint64, a *Result) {
 		}
 		hits = h.Hits
 	}
-	d := n.indebt(s, e, h.Request, hits)
+	d := n.trackUnreplicated(s, e, h.Request, hits)
 	switch {
 	case d == nil && !a.Over:
 		s.counts.refused++
 		h.overflow(&a.Decision)
 		a.Authority = Overflow
 	case d == nil || hits == 0 || a.Over:
-	case d.owed() > tolerance(h.Request):
-		turn, upto := d.turn(), d.charged-tolerance(h.Request)
+	case d.unconfirmed() > tolerance(h.Request):
+		turn, upto := d.seq(), d.charged-tolerance(h.Request)
 		if w := n.await(s, h.now, h.hash, ticket, h.Request, a); w != nil {
-			w.turn, w.upto = turn, upto
-			s.waits.copies[h.Key] = append(s.waits.copies[h.Key], a.Ticket)
+			w.seq, w.upTo = turn, upto
+			s.waits.replicas[h.Key] = append(s.waits.replicas[h.Key], a.Ticket)
 		}
 	}
 }
 
-// indebt adds hits to the debt of e and queues its key; nil when there is no room for the debt.
-func (n *Node) indebt(s *shard, e *entry, q *Request, hits uint64) *record {
-	d := s.slab.debt(e.more)
+// trackUnreplicated adds hits to the debt of e and queues its key; nil when there is no room for the debt.
+func (n *Node) trackUnreplicated(s *shard, e *entry, q *Request, hits uint64) *record {
+	d := s.slab.unreplicated(e.more)
 	if d == nil {
 		i := s.slab.take(0)
 		if i == 0 {
@@ -107,9 +107,9 @@ func (n *Node) indebt(s *shard, e *entry, q *Request, hits uint64) *record {
 		at = s.newest(e, q.Rule)
 	}
 	if d.at != at {
-		s.debts++
+		s.unreplicatedSeq++
 		d.at, d.charged, d.refunded = at, 0, 0
-		d.bits = d.bits&queuedBit | s.debts<<attemptsBits&^queuedBit
+		d.bits = d.bits&queuedBit | s.unreplicatedSeq<<attemptsBits&^queuedBit
 	}
 	d.charged = saturatingAdd(d.charged, hits)
 	if d.bits&queuedBit == 0 {
@@ -122,31 +122,31 @@ func (n *Node) indebt(s *shard, e *entry, q *Request, hits uint64) *record {
 	return d
 }
 
-// copier sends copies. Guarded by the Node's serial.
-type copier struct {
-	next    uint64
-	batches map[uint64]*batch
-	order   []uint64                   // of batches, the oldest first
-	heard   map[ring.ID]int64          // when each member last was
-	astray  map[ring.ID]map[Key]uint64 // by heir: keys that another member has confirmed instead, and by which batch
-	places  []int                      // scratch
-	mute    []int                      // scratch
+// replicator sends copies. Guarded by the Node's serial.
+type replicator struct {
+	next            uint64
+	batches         map[uint64]*batch
+	order           []uint64                   // of batches, the oldest first
+	lastContact     map[ring.ID]int64          // when each member last was
+	successorMisses map[ring.ID]map[Key]uint64 // by heir: keys that another member has confirmed instead, and by which batch
+	ranked          []int                      // scratch
+	silent          []int                      // scratch
 }
 
 // batch is a Replica message that is not confirmed.
 type batch struct {
-	to   ring.ID
-	at   int64
-	late bool // sent again, elsewhere
-	refs []ref
+	to     ring.ID
+	at     int64
+	resent bool // sent again, elsewhere
+	refs   []ref
 }
 
 // ref is a key in a batch: how much of its debt the batch covers.
 type ref struct {
-	key  Key
-	turn uint32
-	upto uint64
-	heir ring.ID // who has to be told, though another member may be told first
+	key       Key
+	seq       uint32
+	upTo      uint64
+	successor ring.ID // who has to be told, though another member may be told first
 }
 
 // gathering is the batch being filled for one member.
@@ -217,33 +217,33 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		if e == nil {
 			continue
 		}
-		d := s.slab.debt(e.more)
+		d := s.slab.unreplicated(e.more)
 		if d == nil {
 			continue
 		}
-		to, heir := n.copyTo(now, s.view, e, int(d.bits&attemptsMask))
+		to, heir := n.replicaTarget(now, s.view, e, int(d.bits&attemptsMask))
 		if to == "" || e.expired(now) {
 			was := s.queue.len()
-			n.unpaid(s, e, d, k, e.expired(now), fx)
+			n.deferReplication(s, e, d, k, e.expired(now), fx)
 			unpaid += s.queue.len() - was
 			continue
 		}
 		d.bits &^= queuedBit
 		g := gatheringFor(&open, to)
-		if g.add(s, e, ref{k, d.turn(), d.charged, heir}); g.full() {
+		if g.add(s, e, ref{k, d.seq(), d.charged, heir}); g.full() {
 			n.dispatch(now, g, fx)
 		}
 	}
 	return open, unpaid == 0 && s.queue.len() > 0
 }
 
-// unpaid deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
-func (n *Node) unpaid(s *shard, e *entry, d *record, k Key, over bool, fx *Effects) {
+// deferReplication deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
+func (n *Node) deferReplication(s *shard, e *entry, d *record, k Key, over bool, fx *Effects) {
 	if !over && s.view.copies {
 		s.queue.push(k) // until the next Tick
 		return
 	}
-	n.confirmed(s, k, d.turn(), d.charged, fx)
+	n.resolveReplicated(s, k, d.seq(), d.charged, fx)
 	if over || s.view.Ring().Len() > 0 && s.view.Joined() {
 		next := d.next
 		s.slab.give(e.more)
@@ -269,7 +269,7 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 	if len(g.refs) == 0 {
 		return
 	}
-	c := &n.serial.copier
+	c := &n.serial.replicator
 	c.next++
 	c.batches[c.next] = &batch{to: g.to, at: now, refs: g.refs}
 	c.order = append(c.order, c.next)
@@ -279,19 +279,19 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 	*g = gathering{to: g.to}
 }
 
-// copyTo is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
+// replicaTarget is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
 // next in the ring's order. Charges under SHARE are for the owner alone. heir is the one that cannot be spared.
-func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) (to, heir ring.ID) {
-	r, c := v.Ring(), &n.serial.copier
-	c.places = r.Order(e.note, c.places[:0])
-	if len(c.places) == 0 {
+func (n *Node) replicaTarget(now int64, v *view, e *entry, attempts int) (to, heir ring.ID) {
+	r, c := v.Ring(), &n.serial.replicator
+	c.ranked = r.Order(e.note, c.ranked[:0])
+	if len(c.ranked) == 0 {
 		return "", ""
 	}
-	if v.Ownership(e.note, e.epoch).State != handoff.OwnedHere && c.places[0] != v.Self() {
-		c.places = c.places[:1]
+	if v.Ownership(e.note, e.epoch).State != handoff.OwnedHere && c.ranked[0] != v.Self() {
+		c.ranked = c.ranked[:1]
 	}
-	heard, mute := c.places[:0], c.mute[:0]
-	for _, i := range c.places {
+	heard, mute := c.ranked[:0], c.silent[:0]
+	for _, i := range c.ranked {
 		id := r.At(i).ID
 		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.Old {
 			continue
@@ -299,13 +299,13 @@ func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) (to, heir ring
 		if heir == "" {
 			heir = id
 		}
-		if n.hears(id, now) {
+		if n.heardRecently(id, now) {
 			heard = append(heard, i)
 		} else {
 			mute = append(mute, i)
 		}
 	}
-	c.mute = mute
+	c.silent = mute
 	switch {
 	case len(heard) > 0:
 		to = r.At(heard[attempts%len(heard)]).ID
@@ -315,28 +315,28 @@ func (n *Node) copyTo(now int64, v *view, e *entry, attempts int) (to, heir ring
 	return to, heir
 }
 
-// hears says whether member id was heard of late, or has had no reason to speak yet.
-func (n *Node) hears(id ring.ID, now int64) bool {
-	t, known := n.serial.copier.heard[id]
-	return !known || t > now-quiet
+// heardRecently says whether member id was heard of late, or has had no reason to speak yet.
+func (n *Node) heardRecently(id ring.ID, now int64) bool {
+	t, known := n.serial.replicator.lastContact[id]
+	return !known || t > now-silentAfter
 }
 
-// late sends again what was not confirmed in time, to somebody else.
-func (n *Node) late(now int64) {
-	c := &n.serial.copier
+// resendUnconfirmed sends again what was not confirmed in time, to somebody else.
+func (n *Node) resendUnconfirmed(now int64) {
+	c := &n.serial.replicator
 	kept := c.order[:0]
 	for _, seq := range c.order {
 		b := c.batches[seq]
 		switch {
 		case b == nil:
 			continue
-		case !b.late && now-b.at >= int64(n.options.Resend):
-			b.late = true
+		case !b.resent && now-b.at >= int64(n.options.Resend):
+			b.resent = true
 			n.inflight.Add(-1)
-			if c.heard[b.to] <= b.at {
-				c.heard[b.to] = now - quiet // until it is heard again
+			if c.lastContact[b.to] <= b.at {
+				c.lastContact[b.to] = now - silentAfter // until it is heard again
 			}
-			n.requeue(b)
+			n.requeueBatch(b)
 		case now-b.at > batchAge:
 			delete(c.batches, seq)
 			continue
@@ -344,9 +344,9 @@ func (n *Node) late(now int64) {
 		kept = append(kept, seq)
 	}
 	for len(kept) > maxBatches {
-		if b := c.batches[kept[0]]; !b.late {
+		if b := c.batches[kept[0]]; !b.resent {
 			n.inflight.Add(-1)
-			n.requeue(b)
+			n.requeueBatch(b)
 		}
 		delete(c.batches, kept[0])
 		kept = kept[1:]
@@ -354,20 +354,20 @@ func (n *Node) late(now int64) {
 	c.order = kept
 }
 
-// requeue queues what b covers and nobody has confirmed meanwhile.
-func (n *Node) requeue(b *batch) {
+// requeueBatch queues what b covers and nobody has confirmed meanwhile.
+func (n *Node) requeueBatch(b *batch) {
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
 		if e := s.tables[ownedTable].find(h, r.key); e != nil {
-			if d := s.slab.debt(e.more); d != nil && d.turn() == r.turn && (d.refunded < r.upto || r.upto == 0) {
+			if d := s.slab.unreplicated(e.more); d != nil && d.seq() == r.seq && (d.refunded < r.upTo || r.upTo == 0) {
 				if d.bits&attemptsMask < attemptsMask {
 					d.bits++
 				}
 				if d.bits&queuedBit == 0 {
 					d.bits |= queuedBit
 					s.queue.push(r.key)
-					if d.bits&attemptsMask < impatient {
+					if d.bits&attemptsMask < maxFastAttempts {
 						n.dirty.Store(true)
 					}
 				}
@@ -377,42 +377,42 @@ func (n *Node) requeue(b *batch) {
 	}
 }
 
-// got takes in that a batch has arrived.
-func (n *Node) got(seq uint64, from ring.ID, fx *Effects) {
-	c := &n.serial.copier
+// confirmBatch takes in that a batch has arrived.
+func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
+	c := &n.serial.replicator
 	b := c.batches[seq]
 	if b == nil || b.to != from {
 		return
 	}
 	delete(c.batches, seq)
-	if !b.late {
+	if !b.resent {
 		n.inflight.Add(-1)
 	}
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
-		if s.pay(s.tables[ownedTable].find(h, r.key), r) {
-			n.confirmed(s, r.key, r.turn, r.upto, fx)
+		if s.confirmReplicated(s.tables[ownedTable].find(h, r.key), r) {
+			n.resolveReplicated(s, r.key, r.seq, r.upTo, fx)
 		}
 		s.mu.Unlock()
-		if c.arrived(from, r.key, seq); r.heir != from {
-			c.stray(r.heir, r.key, seq)
+		if c.clearMiss(from, r.key, seq); r.successor != from {
+			c.recordMiss(r.successor, r.key, seq)
 		}
 	}
 }
 
-// pay lowers e's debt by what r covers; false if e has a later debt.
-func (s *shard) pay(e *entry, r ref) bool {
+// confirmReplicated lowers e's debt by what r covers; false if e has a later debt.
+func (s *shard) confirmReplicated(e *entry, r ref) bool {
 	if e == nil {
 		return true
 	}
-	d := s.slab.debt(e.more)
-	if d == nil || d.turn() != r.turn {
+	d := s.slab.unreplicated(e.more)
+	if d == nil || d.seq() != r.seq {
 		return d == nil
 	}
-	d.refunded = min(d.charged, max(d.refunded, r.upto))
+	d.refunded = min(d.charged, max(d.refunded, r.upTo))
 	d.bits &^= attemptsMask
-	if d.owed() == 0 && d.bits&queuedBit == 0 {
+	if d.unconfirmed() == 0 && d.bits&queuedBit == 0 {
 		next := d.next
 		s.slab.give(e.more)
 		e.more = next

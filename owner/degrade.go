@@ -96,7 +96,7 @@ func (s *shard) usedAgainstShare(h *shardOp) uint64 {
 	if e == nil {
 		g := *h
 		g.table = ownedTable
-		return s.over.estimate(&g)
+		return s.sketches.estimate(&g)
 	}
 	r := h.Request.Rule
 	if s.end(e, r) <= h.now {
@@ -111,7 +111,7 @@ func (s *shard) usedAgainstShare(h *shardOp) uint64 {
 	}
 	t := s.tally(e, s.newest(e, r))
 	all, mine := t.Count(), uint64(e.charged)
-	if x := s.slab.find(e, t.Window, s.inst); x != nil {
+	if x := s.slab.find(e, t.Window, s.bootID); x != nil {
 		mine = saturatingSub(saturatingAdd(mine, x.charged), x.refunded)
 	}
 	if x := s.slab.find(e, t.Window, s.share()); x != nil {
@@ -130,7 +130,7 @@ func (s *shard) unreportedShare(h *shardOp) uint64 {
 	}
 	g := *h
 	g.table = shareTable
-	return s.over.estimate(&g)
+	return s.sketches.estimate(&g)
 }
 
 // reportLater puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
@@ -141,7 +141,7 @@ func (n *Node) reportLater(s *shard, h *shardOp) {
 		g.table, g.rule = ownedTable, h.Request.Rule
 		e = s.insert(&g, true)
 	}
-	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.indebt(s, e, h.Request, h.Hits) != nil {
+	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.trackUnreplicated(s, e, h.Request, h.Hits) != nil {
 		return
 	}
 	s.counts.untold += h.Hits
@@ -159,7 +159,7 @@ func (s *shard) chargeLocal(h *shardOp, a *Result) bool {
 		e.note, e.limit = 0, 0
 	}
 	if e == nil && h.charges() {
-		est := s.over.estimate(h)
+		est := s.sketches.estimate(h)
 		if e = s.insert(h, false); e != nil { // what the sketch counted may all have been admitted
 			e.note, e.limit = est, uint32(min(est, math.MaxUint32))
 		}
@@ -193,7 +193,7 @@ func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
 		s.decidePart(&g, h.rule.Used(st, h.now), a)
 		return
 	}
-	h.decide(st, s.inst, &a.Decision)
+	h.decide(st, s.bootID, &a.Decision)
 	if h.charges() {
 		h.rule.Trim(st, h.now)
 		if until := e.until(); !s.store(e, h.rule, st) {
@@ -209,7 +209,7 @@ func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
 
 // chargeLocalSketch is spend for a key that found no place.
 func (s *shard) chargeLocalSketch(h *shardOp, a *Result) {
-	est := s.over.estimate(h)
+	est := s.sketches.estimate(h)
 	flat := *h
 	flat.rule = h.flatRule()
 	s.decidePart(&flat, est, a)

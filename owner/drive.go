@@ -18,31 +18,31 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effec
 	defer n.serial.Unlock()
 	before := n.serial.machine.View()
 	first := before.Seq() == 0
-	old := n.oldMembers()
+	old := n.legacyMembers()
 	peers := make(map[ring.ID]handoff.LivePeer, len(st.Peers))
 	for _, p := range st.Peers {
 		peers[p.ID] = p
 	}
-	for id := range n.serial.copier.heard {
+	for id := range n.serial.replicator.lastContact {
 		if _, live := peers[id]; !live {
-			delete(n.serial.copier.heard, id)
+			delete(n.serial.replicator.lastContact, id)
 		}
 	}
 	n.serial.peers = peers
 	fx.Out = n.serial.machine.SetRing(now, r, st)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
-		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.oldMembers()
+		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.legacyMembers()
 	}
 	if first || before.Ring().Fingerprint() != r.Fingerprint() {
-		n.remind(c, old, st, now)
+		n.recordChange(c, old, st, now)
 	}
 	n.publish(now, &fx)
 	return fx
 }
 
-// oldMembers are those that cannot hand over.
-func (n *Node) oldMembers() map[ring.ID]bool {
+// legacyMembers are those that cannot hand over.
+func (n *Node) legacyMembers() map[ring.ID]bool {
 	old := map[ring.ID]bool{}
 	for id, p := range n.serial.peers {
 		if p.Old {
@@ -52,23 +52,23 @@ func (n *Node) oldMembers() map[ring.ID]bool {
 	return old
 }
 
-// remind keeps change c in mind if it may have cost something.
-func (n *Node) remind(c change, old map[ring.ID]bool, st handoff.Membership, now int64) {
+// recordChange keeps change c in mind if it may have cost something.
+func (n *Node) recordChange(c change, old map[ring.ID]bool, st handoff.Membership, now int64) {
 	left := map[ring.ID]bool{n.options.Self: true}
 	for _, id := range st.Left {
 		left[id] = true
 	}
-	c.old, c.dead = make([]bool, c.ring.Len()), make([]bool, c.ring.Len())
+	c.legacy, c.crashed = make([]bool, c.ring.Len()), make([]bool, c.ring.Len())
 	cost := false
 	for i := range c.ring.Len() {
 		m := c.ring.At(i)
 		p, live := n.serial.peers[m.ID]
-		c.old[i] = old[m.ID]
-		c.dead[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.Inst)
-		if c.dead[i] {
+		c.legacy[i] = old[m.ID]
+		c.crashed[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.Inst)
+		if c.crashed[i] {
 			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
-		cost = cost || c.old[i] || c.dead[i]
+		cost = cost || c.legacy[i] || c.crashed[i]
 	}
 	if !cost {
 		return
@@ -89,22 +89,22 @@ func (n *Node) publish(now int64, fx *Effects) {
 	if was.OwnershipView == v && n.shards[0].view == was {
 		return
 	}
-	n.serial.view = newView(v, was.changes, n.oldMembers())
+	n.serial.view = newView(v, was.changes, n.legacyMembers())
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		fresh := s.view.epoch != n.serial.view.epoch
 		s.view, s.tables[ownedTable].surplus = n.serial.view, nil
-		if fresh && len(s.waits.tokens) > 0 {
-			n.reviewTokens(s, s.clock(now), fx)
+		if fresh && len(s.waits.ownership) > 0 {
+			n.reviewOwnershipWaits(s, s.clock(now), fx)
 		}
 		if fresh {
 			s.closeBooks(n)
 		}
 		s.mu.Unlock()
 	}
-	if n.waiting.Load() > 0 {
-		n.requestTokens(now, fx)
+	if n.pending.Load() > 0 {
+		n.requestOwnership(now, fx)
 	}
 }
 
@@ -117,7 +117,7 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	n.publish(now, &fx)
 	n.judge(now, &fx)
 	n.tend(now)
-	n.retell(now, &fx)
+	n.resendToSuccessors(now, &fx)
 	n.flush(now, &fx)
 	n.serial.Unlock()
 	for i := range n.shards {
@@ -132,12 +132,12 @@ func (n *Node) Tick(now int64) (fx Effects) {
 			}
 			t.shrink(at)
 		}
-		n.over.drop(i, at)
+		n.sketches.drop(i, at)
 		if s.slab.live == 0 && s.tables[ownedTable].n == 0 {
 			s.queue = queue{}
 		}
 		if len(s.waits.tickets) > 0 {
-			n.overdue(s, at, &fx)
+			n.expireWaits(s, at, &fx)
 		}
 		s.mu.Unlock()
 		for ; large != 0; large &= large - 1 {
@@ -156,7 +156,7 @@ func (n *Node) surplus(s *shard) func(*entry) bool {
 	}
 	return func(e *entry) bool {
 		r := v.Ring()
-		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.debt(e.more) == nil && !s.shares(e)
+		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.unreplicated(e.more) == nil && !s.shares(e)
 	}
 }
 
@@ -189,11 +189,11 @@ func (n *Node) Flush(now int64) (fx Effects) {
 func (n *Node) flush(now int64, fx *Effects) {
 	n.urgent.Store(false)
 	n.dirty.Store(false)
-	if len(n.serial.copier.order) > 0 {
-		n.late(now)
+	if len(n.serial.replicator.order) > 0 {
+		n.resendUnconfirmed(now)
 	}
-	if n.waiting.Load() > 0 {
-		n.requestTokens(now, fx)
+	if n.pending.Load() > 0 {
+		n.requestOwnership(now, fx)
 	}
 	n.replicate(now, fx)
 	if n.talking.Swap(false) {
@@ -232,11 +232,11 @@ func (n *Node) tend(now int64) {
 
 // Dirty says that Flush has something to do.
 func (n *Node) Dirty() bool {
-	return n.dirty.Load() || n.inflight.Load() > 0 || n.waiting.Load() > 0
+	return n.dirty.Load() || n.inflight.Load() > 0 || n.pending.Load() > 0
 }
 
 // Waiting says that answers wait for what other members say.
-func (n *Node) Waiting() bool { return n.waiting.Load() > 0 }
+func (n *Node) Waiting() bool { return n.pending.Load() > 0 }
 
 // Urgent says that somebody waits for what Flush has to do.
 func (n *Node) Urgent() bool { return n.urgent.Load() }
@@ -264,12 +264,12 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 		n.serial.counts.refused++
 		return fx
 	}
-	n.serial.copier.heard[from] = now
+	n.serial.replicator.lastContact[from] = now
 	m := n.serial.machine
 	switch msg.Kind {
 	case handoff.Chunk:
 		n.merge(now, msg.Counters)
-		if msg.Overflow != nil && !n.over.take(msg.Overflow, now) {
+		if msg.Overflow != nil && !n.sketches.take(msg.Overflow, now) {
 			n.serial.counts.refused++
 		}
 		fx.Out = m.Step(now, from, inst, msg)
@@ -277,34 +277,34 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 		n.merge(now, msg.Counters)
 		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}})
 	case handoff.ReplicaAck:
-		n.got(msg.Seq, from, &fx)
+		n.confirmBatch(msg.Seq, from, &fx)
 		return fx
 	case handoff.OwnershipRequest:
 		fx.Out = m.Step(now, from, inst, msg)
 		n.publish(now, &fx)
-		n.giveTokens(now, from, msg, &fx)
+		n.releaseOwnership(now, from, msg, &fx)
 	case handoff.OwnershipReply:
-		n.takeTokens(now, from, msg, &fx)
+		n.acceptOwnership(now, from, msg, &fx)
 	default:
-		n.doubt(now, from, inst, msg, &fx)
+		n.checkClock(now, from, inst, msg, &fx)
 		fx.Out = append(fx.Out, m.Step(now, from, inst, msg)...)
 	}
 	n.publish(now, &fx)
 	return fx
 }
 
-const askAgain = int64(25 * time.Millisecond)
+const ownershipRetry = int64(25 * time.Millisecond)
 
-// requestTokens asks for the tokens that questions wait for.
-func (n *Node) requestTokens(now int64, fx *Effects) {
+// requestOwnership asks for the tokens that questions wait for.
+func (n *Node) requestOwnership(now int64, fx *Effects) {
 	v := n.serial.view
 	var out []handoff.Outbound
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		for _, k := range s.waits.keys() {
-			t := s.waits.tokens[k]
-			if t.holder == "" || t.holder == n.options.Self || t.asked != 0 && now-t.asked < askAgain {
+			t := s.waits.ownership[k]
+			if t.holder == "" || t.holder == n.options.Self || t.asked != 0 && now-t.asked < ownershipRetry {
 				continue
 			}
 			t.asked = now
@@ -329,8 +329,8 @@ func messageTo(out *[]handoff.Outbound, to ring.ID, k handoff.MessageKind, st ha
 	return &(*out)[len(*out)-1].Msg
 }
 
-// giveTokens answers a request for tokens. The machine has seen it, so what is given is decided here no more.
-func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
+// releaseOwnership answers a request for tokens. The machine has seen it, so what is given is decided here no more.
+func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
 	if len(msg.Counters) > maxBatch {
 		n.serial.counts.refused++
 		return
@@ -367,8 +367,8 @@ func (n *Node) giveTokens(now int64, from ring.ID, msg *handoff.Message, fx *Eff
 	fx.Out = append(fx.Out, out...)
 }
 
-// takeTokens takes in the answer to a request for tokens.
-func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
+// acceptOwnership takes in the answer to a request for tokens.
+func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
 	v := n.serial.view
 	given := msg.Status == handoff.KeyGiven
 	if given {
@@ -387,7 +387,7 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Message, fx *Eff
 		c := &msg.Counters[i]
 		s, h := n.shard(c.Key)
 		s.mu.Lock()
-		t := s.waits.tokens[c.Key]
+		t := s.waits.ownership[c.Key]
 		at := s.clock(now)
 		switch {
 		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:
@@ -395,12 +395,12 @@ func (n *Node) takeTokens(now int64, from ring.ID, msg *handoff.Message, fx *Eff
 				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
 				e.epoch = v.epoch
 			}
-			n.decideWaiting(s, at, c.Key, fx)
+			n.decidePending(s, at, c.Key, fx)
 		case t == nil || t.holder != from:
 		case msg.Status == handoff.KeyKept:
-			n.askAll(s, c.Key, from, fx)
+			n.forwardAll(s, c.Key, from, fx)
 		case msg.Status == handoff.KeyGone && msg.Member != n.options.Self:
-			n.askAll(s, c.Key, msg.Member, fx)
+			n.forwardAll(s, c.Key, msg.Member, fx)
 		}
 		s.mu.Unlock()
 	}

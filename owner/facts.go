@@ -129,7 +129,7 @@ func (c *counts) heldStats(x lease.HoldingStats) {
 func (n *Node) Stats(now int64) Stats {
 	f := Stats{
 		Replicas:   int(n.copies.keys.Load()),
-		Pending:    int(n.waiting.Load()),
+		Pending:    int(n.pending.Load()),
 		Keys:       int(n.ledgers[ownedTable].keys.Load()),
 		ShareKeys:  int(n.ledgers[shareTable].keys.Load()),
 		OpenKeys:   int(n.ledgers[openTable].keys.Load()),
@@ -140,14 +140,14 @@ func (n *Node) Stats(now int64) Stats {
 	c := n.serial.counts
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
 	f.Transfers = len(n.serial.transfers)
-	f.Sketches = int(n.over.live.Load())
+	f.Sketches = int(n.sketches.live.Load())
 	f.progress(n.serial.machine, now)
 	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		f.add(&s.counts)
-		most, sum := s.slab.owed()
+		most, sum := s.slab.unconfirmedHits()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
 		f.MovedBound = max(f.MovedBound, s.peaks[movedPeak].at(now))
 		f.CrashBound = max(f.CrashBound, s.peaks[crashPeak].at(now))

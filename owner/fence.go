@@ -10,12 +10,12 @@ import (
 func (n *Node) ClockStepped(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	n.fence(now, &fx)
+	n.revokeAll(now, &fx)
 	return fx
 }
 
-// fence is called with serial held.
-func (n *Node) fence(now int64, fx *Effects) {
+// revokeAll is called with serial held.
+func (n *Node) revokeAll(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -27,10 +27,10 @@ func (n *Node) fence(now int64, fx *Effects) {
 	n.publish(now, fx)
 }
 
-// doubt fences this member if a heartbeat shows that its clock has stood still while those of the others went on. It is
+// checkClock fences this member if a heartbeat shows that its clock has stood still while those of the others went on. It is
 // called with serial held.
-func (n *Node) doubt(now int64, from ring.ID, inst uint64, msg *handoff.Message, fx *Effects) {
+func (n *Node) checkClock(now int64, from ring.ID, inst uint64, msg *handoff.Message, fx *Effects) {
 	if fx.ClockStopped = n.serial.machine.ClockStall(now, from, inst, msg); fx.ClockStopped > 0 {
-		n.fence(now, fx)
+		n.revokeAll(now, fx)
 	}
 }

@@ -182,7 +182,7 @@ func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64)
 			standing = saturatingSub(saturatingAdd(standing, f.Charged), f.Refunded)
 		}
 	}
-	h.rule.Refund(st, h.now, s.inst, min(hits, standing))
+	h.rule.Refund(st, h.now, s.bootID, min(hits, standing))
 	h.rule.Trim(st, h.now)
 	if !s.store(e, h.rule, st) {
 		s.counts.refundsDropped++
@@ -190,7 +190,7 @@ func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64)
 	}
 	s.counts.lease.Credited += hits
 	if s.view.copies {
-		n.indebt(s, e, h.Request, 0)
+		n.trackUnreplicated(s, e, h.Request, 0)
 	}
 }
 
@@ -299,7 +299,7 @@ func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
 func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
-		n.owe(s, &l.hit, e, 0, a)
+		n.awaitReplication(s, &l.hit, e, 0, a)
 		if a.Kind == Pending {
 			s.waits.tickets[a.Ticket].grant = &g
 			return

@@ -121,7 +121,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 
 // completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
 func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
-	if e.complete() || s.over.live.Load() == 0 || s.view.Ownership(h.RingPos, e.ownedEpoch(h.RingPos)).State != handoff.OwnedHere {
+	if e.complete() || s.sketches.live.Load() == 0 || s.view.Ownership(h.RingPos, e.ownedEpoch(h.RingPos)).State != handoff.OwnedHere {
 		return e
 	}
 	return s.completeEntry(h, e)
@@ -131,7 +131,7 @@ func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
 func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
 	if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
 		if s.view.copies { // the heir is to know, too
-			n.indebt(s, e, &Request{Key: e.key, Rule: r}, 0)
+			n.trackUnreplicated(s, e, &Request{Key: e.key, Rule: r}, 0)
 		}
 		return
 	}
@@ -145,7 +145,7 @@ func sameCount(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Wi
 // guard keeps from in what only this member can know: its own slots never change by what others say of them. Of a
 // key of which it has no slot of its own, as after it was forgotten, the others' word is taken.
 func (s *shard) guard(in *limit.State) {
-	for _, writer := range [2]uint64{s.inst, s.share()} {
+	for _, writer := range [2]uint64{s.bootID, s.share()} {
 		if !slices.ContainsFunc(s.state.Slots, func(f limit.Slot) bool { return f.Writer == writer }) {
 			continue
 		}

@@ -162,7 +162,7 @@ func TestRefusedCounters(t *testing.T) {
 		q := ask(i, 100, time.Minute, 0)
 		q.Op = DryRun
 		s, h := n.shard(q.Key)
-		if est := s.over.estimate(&shardOp{Request: &q, now: t0, hash: h, table: ownedTable, rule: q.Rule}); s.tables[ownedTable].find(h, q.Key) == nil && est != 7 {
+		if est := s.sketches.estimate(&shardOp{Request: &q, now: t0, hash: h, table: ownedTable, rule: q.Rule}); s.tables[ownedTable].find(h, q.Key) == nil && est != 7 {
 			t.Errorf("key %d: the sketch counts %d of 7", i, est)
 		}
 	}

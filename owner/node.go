@@ -14,20 +14,20 @@ import (
 // Node counts the keys one member owns and answers for the rest when it must. All of its methods may run concurrently;
 // those that return Effects run one after the other.
 type Node struct {
-	options Options
-	ticked  atomic.Int64 // time of the last Tick or SetRing
-	ledgers [kinds]ledger
-	copies  ledger // keys in the owned tables that are others'
-	domains [domainSlots]atomic.Int64
-	records pool
-	over    sketches
-	shards  [shards]shard
-	waiting atomic.Int64 // tickets
-	held    atomic.Int64 // leases of other members' keys
-	dirty   atomic.Bool  // something waits for Flush
-	urgent  atomic.Bool  // and somebody waits for that
-	talking atomic.Bool  // and something about leases is among it
-	heat    heat
+	options  Options
+	ticked   atomic.Int64 // time of the last Tick or SetRing
+	ledgers  [kinds]ledger
+	copies   ledger // keys in the owned tables that are others'
+	domains  [domainSlots]atomic.Int64
+	records  pool
+	sketches sketches
+	shards   [shards]shard
+	pending  atomic.Int64 // tickets
+	held     atomic.Int64 // leases of other members' keys
+	dirty    atomic.Bool  // something waits for Flush
+	urgent   atomic.Bool  // and somebody waits for that
+	talking  atomic.Bool  // and something about leases is among it
+	heat     heat
 
 	serial struct {
 		sync.Mutex // taken before any shard's mu
@@ -35,7 +35,7 @@ type Node struct {
 		view       *view
 		peers      map[ring.ID]handoff.LivePeer
 		transfers  []handoff.Transfer
-		copier     copier
+		replicator replicator
 		counts     messageCounts
 	}
 	inflight atomic.Int64 // batches of copies that are not confirmed
@@ -48,14 +48,14 @@ func New(o Options) *Node {
 	n := &Node{options: o}
 	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, BootID: o.BootID, OwnershipTTL: o.OwnershipTTL, TakeoverDelay: o.TakeoverDelay, Policy: o.Policy})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
-	n.serial.copier = copier{batches: map[uint64]*batch{}, heard: map[ring.ID]int64{}}
+	n.serial.replicator = replicator{batches: map[uint64]*batch{}, lastContact: map[ring.ID]int64{}}
 	for k := range kinds {
 		n.ledgers[k].max = int64(max(1, o.MaxKeys/2))
 	}
 	n.ledgers[ownedTable] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
 	n.ledgers[denyTable].max = int64(o.DenyCache)
 	n.copies.max = int64(2 * o.MaxKeys)
-	n.over.seed = o.SketchSeed
+	n.sketches.seed = o.SketchSeed
 	n.SetLoad(defaultCapacity, false)
 	n.heat.heavy.Store(math.Float64bits(heavyRate))
 	n.records.pages.Store(int64(3 * o.MaxKeys / pageRecords))
@@ -63,8 +63,8 @@ func New(o Options) *Node {
 	n.records.quota = int64(3*o.DomainQuota + shards*pageRecords/2)
 	for i := range n.shards {
 		s := &n.shards[i]
-		s.view, s.inst = n.serial.view, o.BootID
-		s.slab.pool, s.over = &n.records, &n.over
+		s.view, s.bootID = n.serial.view, o.BootID
+		s.slab.pool, s.sketches = &n.records, &n.sketches
 		for k := range s.tables {
 			t := &s.tables[k]
 			t.seed, t.ledger, t.copies, t.slab = o.Seed, &n.ledgers[k], &n.copies, &s.slab
@@ -144,7 +144,7 @@ func (n *Node) take(now int64, q *Request, a *Result) {
 // authority is by what right this member decides now. It has none when it has no ring, has not joined, or was cut off or
 // stopped for so long that others may have taken over.
 func (n *Node) authority(now int64, v *view) (r handoff.Extent, num, den uint32) {
-	if v.alone && v.Joined() {
+	if v.sole && v.Joined() {
 		return handoff.ExtentFull, 1, 1
 	}
 	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.OwnershipTTL) {
@@ -175,12 +175,12 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 			}
 			return
 		case handoff.InHandoff:
-			if v.old[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
+			if v.legacy[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
 				a.Kind, a.Member = Forward, hold.Member
 				s.counts.asked++
 				return
 			}
-			n.awaitToken(s, h, now, q, hold.Member, a)
+			n.awaitOwnership(s, h, now, q, hold.Member, a)
 			return
 		}
 	}
@@ -247,7 +247,7 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry,
 		n.heed(s, &ht, e, a)
 	}
 	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.uncharged && e != nil {
-		n.owe(s, &ht, e, ticket, a)
+		n.awaitReplication(s, &ht, e, ticket, a)
 	}
 }
 
@@ -255,7 +255,7 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry,
 // has counted it.
 func (n *Node) charge(s *shard, ht *shardOp, e *entry, p part, a *Result) (_ *entry, overflow bool) {
 	r := ht.Request.Rule
-	if s.tables[shareTable].n > 0 || s.over.live.Load() > 0 {
+	if s.tables[shareTable].n > 0 || s.sketches.live.Load() > 0 {
 		ht.elsewhere = s.unreportedShare(ht)
 	}
 	known := e != nil && e.epoch == s.view.epoch && e.limit >= r.Limit
@@ -374,7 +374,7 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 	if r.Algorithm != limit.FixedWindow {
 		width = 2*width + unit
 	}
-	moved, crashed := v.touched(h.RingPos, end-width)
+	moved, crashed := v.affected(h.RingPos, end-width)
 	if moved {
 		s.peaks[movedPeak].push(h.now, end, uint64(r.Depth()))
 	}

@@ -79,12 +79,12 @@ func (s *shard) completeEntry(h *shardOp, e *entry) *entry {
 // absorbSketches makes e, of the owned table, count no less than sketches have counted of its key. It reports whether there was room, and leaves
 // what e would have to count in s.state if not.
 func (s *shard) absorbSketches(h *shardOp, e *entry) bool {
-	if s.over.live.Load() == 0 {
+	if s.sketches.live.Load() == 0 {
 		return true
 	}
 	r := h.Request.Rule
 	s.load(e, r, &s.state)
-	if !s.over.addTo(h, &s.state, s.inst) {
+	if !s.sketches.addTo(h, &s.state, s.bootID) {
 		return true
 	}
 	r.Trim(&s.state, h.now)
@@ -140,11 +140,11 @@ func untold(st *limit.State, r limit.Rule, at int64) (hits uint64) {
 
 // exportOverflow makes c, which has no slots, what the sketch has counted of its key.
 func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.CounterRecord) {
-	if s.over.live.Load() == 0 || c.Rule.Valid() != nil {
+	if s.sketches.live.Load() == 0 || c.Rule.Valid() != nil {
 		return
 	}
 	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, table: ownedTable, rule: c.Rule}
-	if s.over.addTo(&h, &c.State, s.inst) {
+	if s.sketches.addTo(&h, &c.State, s.bootID) {
 		c.ExpiresAt = c.Rule.Expires(&c.State)
 	}
 }

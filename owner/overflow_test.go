@@ -44,7 +44,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 			m.State = in
 			send(t0, handoff.Replica, m)
 			for _, o := range pieces(c.at, q, 9) {
-				if !n.over.take(o, t0) {
+				if !n.sketches.take(o, t0) {
 					t.Fatal("a piece was refused")
 				}
 			}
@@ -61,7 +61,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 				t.Errorf("%v, %s: %d hits before, want %d", alg, c.name, a.Before, want)
 			}
 			for _, o := range pieces(now, q, 90) {
-				n.over.take(o, now)
+				n.sketches.take(o, now)
 			}
 			if b := take(n, now, q); b.Before != a.After {
 				t.Errorf("%v, %s: a sketch that comes later makes %d of %d", alg, c.name, b.Before, a.After)
@@ -77,7 +77,7 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	n, send := pairOf(t, Options{})
 	send(t0, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
 	for _, o := range pieces(t0, q, 40) {
-		n.over.take(o, t0)
+		n.sketches.take(o, t0)
 	}
 	n.records.quota = 0
 	if a := take(n, t0, q); a.Before != 70 || a.Authority != Overflow {
@@ -97,7 +97,7 @@ func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
 		}
 		for _, o := range pieces(w.now, q, 9) {
-			n.over.take(o, w.now)
+			n.sketches.take(o, w.now)
 		}
 		s, h := n.shard(q.Key)
 		for _, now := range []int64{w.now, end + 100*milli} {

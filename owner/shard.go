@@ -26,32 +26,32 @@ const (
 // shard is a part of all tables, with its own lock. Everything in it is guarded by mu. No lock is taken under mu but
 // other shards' in ascending order, and nothing is waited for.
 type shard struct {
-	mu       sync.Mutex
-	now      int64
-	view     *view
-	inst     uint64
-	tables   [kinds]table
-	slab     slab
-	shapes   []limit.Rule // by entry.shape
-	state    limit.State  // scratch
-	other    limit.State  // scratch
-	over     *sketches    // the Node's
-	queue    queue        // keys of which others are to be told
-	debts    uint32       // made so far
-	waits    waits
-	temper   temper
-	books    map[Key]*book    // of keys of which parts are lent
-	told     []Key            // books whose holders are to be told something
-	holdings map[Key]*holding // leases of other members' keys
-	due      []Key            // those with something to say
-	names    map[Key]*name
-	counts   counts
-	peaks    [peaks]peak
-	_        [128]byte // keeps neighbours' mutexes off this cache line
+	mu              sync.Mutex
+	now             int64
+	view            *view
+	bootID          uint64
+	tables          [kinds]table
+	slab            slab
+	shapes          []limit.Rule // by entry.shape
+	state           limit.State  // scratch
+	other           limit.State  // scratch
+	sketches        *sketches    // the Node's
+	queue           queue        // keys of which others are to be told
+	unreplicatedSeq uint32       // made so far
+	waits           waits
+	temper          temper
+	books           map[Key]*book    // of keys of which parts are lent
+	told            []Key            // books whose holders are to be told something
+	holdings        map[Key]*holding // leases of other members' keys
+	due             []Key            // those with something to say
+	names           map[Key]*name
+	counts          counts
+	peaks           [peaks]peak
+	_               [128]byte // keeps neighbours' mutexes off this cache line
 }
 
 // share is the writer of what this instance admits under SHARE.
-func (s *shard) share() uint64 { return s.inst &^ 1 }
+func (s *shard) share() uint64 { return s.bootID &^ 1 }
 
 // clock is now, never before what the shard has seen: who was stopped between reading the clock and getting here must
 // not count in a window that was closed meanwhile. A clock that was set back is told by Node.ClockStepped.
@@ -137,9 +137,9 @@ func (s *shard) keepsUncharged(h *shardOp, e *entry) bool { return h.partial || 
 
 // refundWindow remembers that hits of window w were given back.
 func (s *shard) refundWindow(e *entry, w int64, hits uint64) bool {
-	x := s.slab.find(e, w, s.inst)
+	x := s.slab.find(e, w, s.bootID)
 	if x == nil {
-		if x = s.slab.add(e, w, s.inst); x == nil {
+		if x = s.slab.add(e, w, s.bootID); x == nil {
 			s.counts.refundsDropped++
 			return false
 		}
@@ -171,7 +171,7 @@ func (s *shard) admit(h *shardOp, e *entry, r limit.Rule, hits uint64) bool {
 func (s *shard) countState(h *shardOp, e *entry, d *limit.Decision) bool {
 	st := &s.state
 	s.load(e, h.rule, st)
-	h.decide(st, s.inst, d)
+	h.decide(st, s.bootID, d)
 	if h.charges() && d.Over && s.keepsUncharged(h, e) {
 		h.uncharged = true
 		return true
@@ -219,7 +219,7 @@ func (h *shardOp) overflow(d *limit.Decision) {
 
 // decideWithoutEntry answers h for a key that has no entry, and charges nothing.
 func (s *shard) decideWithoutEntry(h *shardOp, d *limit.Decision) (overflow bool) {
-	est := s.over.estimate(h)
+	est := s.sketches.estimate(h)
 	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.elsewhere)}
 	r := h.flatRule()
 	if h.Op == Refund && est > 0 {
@@ -230,7 +230,7 @@ func (s *shard) decideWithoutEntry(h *shardOp, d *limit.Decision) (overflow bool
 	}
 	if st.Charged == 0 && h.rule.Algorithm != limit.FixedWindow {
 		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-		h.decide(&s.state, s.inst, d)
+		h.decide(&s.state, s.bootID, d)
 		return false
 	}
 	h.rule = r
@@ -285,7 +285,7 @@ func (s *shard) insert(h *shardOp, copied bool) *entry {
 	}
 	switch {
 	case h.table != ownedTable:
-		e.raise(s.over.estimate(h))
+		e.raise(s.sketches.estimate(h))
 	case copied: // recall adds what sketches have counted when this member decides the key
 	case !s.absorbSketches(h, e):
 		s.tables[ownedTable].remove(h.hash, h.Key)

@@ -142,7 +142,7 @@ func (k *sketches) grow(p *sketchPart, window time.Duration, n int8, now int64) 
 
 // countInSketch answers h and charges it to the sketch, unless a part of the limit has no room for it.
 func (s *shard) countInSketch(h *shardOp, d *limit.Decision) {
-	est := s.over.estimate(h)
+	est := s.sketches.estimate(h)
 	flat := *h
 	flat.rule = h.flatRule()
 	flat.answer(limit.Tally{Window: flat.rule.Index(h.now), Charged: saturatingAdd(est, h.elsewhere)}, d)
@@ -155,7 +155,7 @@ func (s *shard) countInSketch(h *shardOp, d *limit.Decision) {
 
 // addToSketch charges h, whose key has estimate est.
 func (s *shard) addToSketch(h *shardOp, est uint64) {
-	s.over.add(h)
+	s.sketches.add(h)
 	if est == 0 {
 		s.counts.overflowKeys++
 	}
@@ -167,7 +167,7 @@ func (s *shard) moveToSketch(h *shardOp, st *limit.State) {
 	s.counts.overflowKeys++
 	if h.rule.Algorithm != limit.FixedWindow {
 		if used := h.rule.Used(st, h.now); used > 0 {
-			s.over.raise(h, h.rule.Index(h.now), func(uint64) uint64 { return used })
+			s.sketches.raise(h, h.rule.Index(h.now), func(uint64) uint64 { return used })
 		}
 		return
 	}
@@ -177,7 +177,7 @@ func (s *shard) moveToSketch(h *shardOp, st *limit.State) {
 			continue
 		}
 		if used := h.rule.Used(st, max(h.now, h.rule.End(f.At-1))); used > 0 { // another clock may be ahead
-			s.over.raise(h, f.At, func(uint64) uint64 { return used })
+			s.sketches.raise(h, f.At, func(uint64) uint64 { return used })
 		}
 	}
 }

@@ -26,11 +26,11 @@ const (
 	attemptsMask = 1<<attemptsBits - 1 // how often in a row nobody confirmed in time
 )
 
-// turn tells a debt from the key's earlier ones.
-func (d *record) turn() uint32 { return d.bits &^ queuedBit >> attemptsBits }
+// seq tells a debt from the key's earlier ones.
+func (d *record) seq() uint32 { return d.bits &^ queuedBit >> attemptsBits }
 
-// owed is the hits that no other member is known to have.
-func (d *record) owed() uint64 { return d.charged - d.refunded }
+// unconfirmed is the hits that no other member is known to have.
+func (d *record) unconfirmed() uint64 { return d.charged - d.refunded }
 
 // slab holds the records of one shard, in pages so that it never moves what it holds. Guarded by the shard's mu. One
 // page is its own. The others come from a pool for all shards: a log takes 64 records, and with an even part of a small
@@ -130,8 +130,8 @@ func (s *slab) drop(i uint32, domain uint16) {
 	s.pool.release(domain, slots)
 }
 
-// debt is the debt of the chain that begins at i; nil if there is none.
-func (s *slab) debt(i uint32) *record {
+// unreplicated is the debt of the chain that begins at i; nil if there is none.
+func (s *slab) unreplicated(i uint32) *record {
 	if i == 0 {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (s *slab) debt(i uint32) *record {
 
 // slots is the first record of the chain that is a slot.
 func (s *slab) slots(i uint32) uint32 {
-	if r := s.debt(i); r != nil {
+	if r := s.unreplicated(i); r != nil {
 		return r.next
 	}
 	return i
@@ -174,7 +174,7 @@ func (s *slab) link(e *entry, at int64, writer uint64) *record {
 	i := s.take(s.pool.reserve)
 	r := s.at(i)
 	r.at, r.writer = at, writer
-	if d := s.debt(e.more); d != nil {
+	if d := s.unreplicated(e.more); d != nil {
 		r.next, d.next = d.next, i
 	} else {
 		r.next, e.more = e.more, i
@@ -206,12 +206,12 @@ func (s *slab) wrote(e *entry, writer uint64) bool {
 	return false
 }
 
-// owed is the most of one debt, and the sum of all.
-func (s *slab) owed() (most, sum uint64) {
+// unconfirmedHits is the most of one debt, and the sum of all.
+func (s *slab) unconfirmedHits() (most, sum uint64) {
 	for i := range s.pages {
 		for j := range s.pages[i] {
 			if r := &s.pages[i][j]; r.writer == 0 && r.bits != 0 {
-				most, sum = max(most, r.owed()), saturatingAdd(sum, r.owed())
+				most, sum = max(most, r.unconfirmed()), saturatingAdd(sum, r.unconfirmed())
 			}
 		}
 	}

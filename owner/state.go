@@ -77,10 +77,10 @@ func (s *shard) load(e *entry, r limit.Rule, st *limit.State) {
 		}
 	case e.charged > 0 && windowed(r):
 		w := s.newest(e, r)
-		i := slices.IndexFunc(st.Slots, func(f limit.Slot) bool { return f.At == w && f.Writer == s.inst })
+		i := slices.IndexFunc(st.Slots, func(f limit.Slot) bool { return f.At == w && f.Writer == s.bootID })
 		if i < 0 {
 			i = len(st.Slots)
-			st.Slots = append(st.Slots, limit.Slot{Writer: s.inst, At: w})
+			st.Slots = append(st.Slots, limit.Slot{Writer: s.bootID, At: w})
 		}
 		st.Slots[i].Charged = saturatingAdd(st.Slots[i].Charged, uint64(e.charged))
 	}
@@ -94,7 +94,7 @@ func (s *shard) store(e *entry, r limit.Rule, st *limit.State) bool {
 	inline := -1
 	if n := len(st.Slots); n > 0 && inlined(r) {
 		for i := n - 1; i >= 0 && st.Slots[i].At == st.Slots[n-1].At; i-- {
-			if f := &st.Slots[i]; f.Writer == s.inst && f.Refunded == 0 && f.Charged <= math.MaxUint32 {
+			if f := &st.Slots[i]; f.Writer == s.bootID && f.Refunded == 0 && f.Charged <= math.MaxUint32 {
 				inline = i
 			}
 		}
@@ -140,7 +140,7 @@ func (s *shard) resizeChain(e *entry, n int) bool {
 	for ; have > n; have-- {
 		first := s.slab.slots(e.more)
 		next := s.slab.at(first).next
-		if d := s.slab.debt(e.more); d != nil {
+		if d := s.slab.unreplicated(e.more); d != nil {
 			d.next = next
 		} else {
 			e.more = next
@@ -153,7 +153,7 @@ func (s *shard) resizeChain(e *entry, n int) bool {
 // renew makes e an empty counter of the fixed window that now lies in.
 func (s *shard) renew(e *entry, r limit.Rule, now int64) {
 	slots := s.slab.slots(e.more)
-	if d := s.slab.debt(e.more); d != nil {
+	if d := s.slab.unreplicated(e.more); d != nil {
 		d.next = 0
 	} else {
 		e.more = 0
@@ -169,9 +169,9 @@ func (s *shard) charge(e *entry, r limit.Rule, w int64, hits uint64) bool {
 		e.charged = uint32(sum)
 		return true
 	}
-	x := s.slab.find(e, w, s.inst)
+	x := s.slab.find(e, w, s.bootID)
 	if x == nil {
-		if x = s.slab.add(e, w, s.inst); x == nil {
+		if x = s.slab.add(e, w, s.bootID); x == nil {
 			return false
 		}
 	}

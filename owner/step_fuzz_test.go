@@ -89,7 +89,7 @@ func (n *Node) ownSlots() map[ownSlot]uint64 {
 				return
 			}
 			for _, f := range s.export(e).State.Slots {
-				if f.Writer&^1 == s.inst&^1 {
+				if f.Writer&^1 == s.bootID&^1 {
 					out[ownSlot{e.key, f.Writer, f.At}] = f.Charged
 				}
 			}

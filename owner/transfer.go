@@ -41,7 +41,7 @@ func (n *Node) overflow(now int64, c *scan) *handoff.Overflow {
 		return nil
 	}
 	for ; len(c.pieces) == 0 && c.part < shards; c.part++ {
-		c.pieces = n.over.give(c.part, now)
+		c.pieces = n.sketches.give(c.part, now)
 	}
 	if len(c.pieces) == 0 {
 		return nil

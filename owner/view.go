@@ -14,9 +14,9 @@ const maxChanges = 8
 type view struct {
 	*handoff.OwnershipView
 	epoch   uint16
-	alone   bool             // nobody else can be admitting, so that a pause changes nothing
+	sole    bool             // nobody else can be admitting, so that a pause changes nothing
 	copies  bool             // another member of the ring may hold copies, so charges must be told
-	old     map[ring.ID]bool // members that cannot hand over
+	legacy  map[ring.ID]bool // members that cannot hand over
 	changes []change
 }
 
@@ -27,14 +27,14 @@ type change struct {
 	ring    *ring.Ring // the ring before, or the first one
 	self    int
 	first   bool
-	old     []bool // by index on ring: it did not hand over, since it speaks no version of the protocol that can
-	dead    []bool // by index on ring: it crashed
+	legacy  []bool // by index on ring: it did not hand over, since it speaks no version of the protocol that can
+	crashed []bool // by index on ring: it crashed
 }
 
 func newView(v *handoff.OwnershipView, changes []change, old map[ring.ID]bool) *view {
 	r := v.Ring()
-	n := &view{OwnershipView: v, epoch: v.Epoch(), old: old, changes: changes}
-	n.alone = r.Len() == 1 && v.Self() == 0 && v.NRef() <= 1
+	n := &view{OwnershipView: v, epoch: v.Epoch(), legacy: old, changes: changes}
+	n.sole = r.Len() == 1 && v.Self() == 0 && v.NRef() <= 1
 	for i := range r.Len() {
 		if i != v.Self() && !old[r.At(i).ID] {
 			n.copies = true
@@ -43,9 +43,9 @@ func newView(v *handoff.OwnershipView, changes []change, old map[ring.ID]bool) *
 	return n
 }
 
-// touched says of the key at h, in the window that began at start: whether others may have admitted hits of which
+// affected says of the key at h, in the window that began at start: whether others may have admitted hits of which
 // nothing came here, and whether its owner crashed.
-func (v *view) touched(h uint64, start int64) (lost, crashed bool) {
+func (v *view) affected(h uint64, start int64) (lost, crashed bool) {
 	for i := range v.changes {
 		c := &v.changes[i]
 		if start >= c.settled {
@@ -55,8 +55,8 @@ func (v *view) touched(h uint64, start int64) (lost, crashed bool) {
 		if o < 0 || o == c.self && !c.first {
 			continue
 		}
-		lost = lost || c.old[o] || c.first && slices.Contains(c.old, true)
-		crashed = crashed || c.dead[o]
+		lost = lost || c.legacy[o] || c.first && slices.Contains(c.legacy, true)
+		crashed = crashed || c.crashed[o]
 	}
 	return lost, crashed
 }

@@ -42,10 +42,10 @@ type Audit struct {
 
 // waits are the questions of one shard that wait. Guarded by its mu.
 type waits struct {
-	next    uint64
-	tickets map[uint64]*wait
-	copies  map[Key][]uint64 // tickets that wait for copies, the oldest first
-	tokens  map[Key]*tokenWait
+	next      uint64
+	tickets   map[uint64]*wait
+	replicas  map[Key][]uint64 // tickets that wait for copies, the oldest first
+	ownership map[Key]*ownershipWait
 }
 
 // wait is one question that waits.
@@ -54,13 +54,13 @@ type wait struct {
 	hash     uint64
 	since    int64
 	answer   Result        // given already, if it waits for copies
-	turn     uint32        // of the debt
-	upto     uint64        // as many of its hits have to be confirmed
+	seq      uint32        // of the debt
+	upTo     uint64        // as many of its hits have to be confirmed
 	grant    *pendingGrant // who waits is no question but a holder
 }
 
-// tokenWait is one key whose token was asked for.
-type tokenWait struct {
+// ownershipWait is one key whose token was asked for.
+type ownershipWait struct {
 	owner   uint64
 	domain  uint64
 	rule    limit.Rule // of the question that asked first
@@ -73,8 +73,8 @@ type tokenWait struct {
 func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Result) *wait {
 	w := s.waits.tickets[ticket]
 	if w == nil {
-		if n.waiting.Add(1) > int64(n.options.MaxWaiting) {
-			n.waiting.Add(-1)
+		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
+			n.pending.Add(-1)
 			s.counts.waitsRefused++
 			*a = Result{Kind: Forward}
 			return nil
@@ -83,7 +83,7 @@ func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Re
 		ticket = s.waits.next<<shardBits | hash>>(64-shardBits)
 		w = &wait{question: *q, hash: hash, since: now}
 		if s.waits.tickets == nil {
-			s.waits.tickets, s.waits.copies, s.waits.tokens = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*tokenWait{}
+			s.waits.tickets, s.waits.replicas, s.waits.ownership = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*ownershipWait{}
 		}
 		s.waits.tickets[ticket] = w
 	}
@@ -94,15 +94,15 @@ func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Re
 	return w
 }
 
-// awaitToken lets q wait for its key's token, which holder is asked for.
-func (n *Node) awaitToken(s *shard, h uint64, now int64, q *Request, holder ring.ID, a *Result) {
+// awaitOwnership lets q wait for its key's token, which holder is asked for.
+func (n *Node) awaitOwnership(s *shard, h uint64, now int64, q *Request, holder ring.ID, a *Result) {
 	if n.await(s, now, h, 0, q, a) == nil {
 		return
 	}
-	t := s.waits.tokens[q.Key]
+	t := s.waits.ownership[q.Key]
 	if t == nil {
-		t = &tokenWait{owner: q.RingPos, domain: q.Domain, rule: q.Rule, holder: holder}
-		s.waits.tokens[q.Key] = t
+		t = &ownershipWait{owner: q.RingPos, domain: q.Domain, rule: q.Rule, holder: holder}
+		s.waits.ownership[q.Key] = t
 	}
 	t.tickets = append(t.tickets, a.Ticket)
 }
@@ -112,23 +112,23 @@ func (n *Node) Cancel(ticket uint64) bool {
 	s := &n.shards[ticket&(shards-1)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return n.dropWait(s, ticket)
+	return n.removeWait(s, ticket)
 }
 
-// dropWait forgets a ticket. Lists of tickets may name it still.
-func (n *Node) dropWait(s *shard, ticket uint64) bool {
+// removeWait forgets a ticket. Lists of tickets may name it still.
+func (n *Node) removeWait(s *shard, ticket uint64) bool {
 	w := s.waits.tickets[ticket]
 	if w == nil {
 		return false
 	}
 	delete(s.waits.tickets, ticket)
-	n.waiting.Add(-1)
+	n.pending.Add(-1)
 	k := w.question.Key
-	if t := s.waits.tokens[k]; t != nil && !s.anyWaits(t.tickets) {
-		delete(s.waits.tokens, k)
+	if t := s.waits.ownership[k]; t != nil && !s.anyWaits(t.tickets) {
+		delete(s.waits.ownership, k)
 	}
-	if l := s.waits.copies[k]; l != nil && !s.anyWaits(l) {
-		delete(s.waits.copies, k)
+	if l := s.waits.replicas[k]; l != nil && !s.anyWaits(l) {
+		delete(s.waits.replicas, k)
 	}
 	return true
 }
@@ -146,7 +146,7 @@ func (s *shard) anyWaits(tickets []uint64) bool {
 func (n *Node) resolve(s *shard, ticket uint64, a Result, fx *Effects) {
 	w := s.waits.tickets[ticket]
 	switch {
-	case !n.dropWait(s, ticket):
+	case !n.removeWait(s, ticket):
 	case w.grant == nil:
 		fx.Done = append(fx.Done, Done{ticket, a})
 	case a.Kind == Decided:
@@ -154,13 +154,13 @@ func (n *Node) resolve(s *shard, ticket uint64, a Result, fx *Effects) {
 	}
 }
 
-// decideWaiting decides the questions that wait for the token of key k, which is here now.
-func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
-	t := s.waits.tokens[k]
+// decidePending decides the questions that wait for the token of key k, which is here now.
+func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
+	t := s.waits.ownership[k]
 	if t == nil {
 		return
 	}
-	delete(s.waits.tokens, k)
+	delete(s.waits.ownership, k)
 	right, num, den := n.authority(now, s.view)
 	if right == handoff.ExtentFull {
 		den = 0
@@ -181,13 +181,13 @@ func (n *Node) decideWaiting(s *shard, now int64, k Key, fx *Effects) {
 	}
 }
 
-// askAll resolves the questions that wait for the token of key k: member decides it.
-func (n *Node) askAll(s *shard, k Key, member ring.ID, fx *Effects) {
-	t := s.waits.tokens[k]
+// forwardAll resolves the questions that wait for the token of key k: member decides it.
+func (n *Node) forwardAll(s *shard, k Key, member ring.ID, fx *Effects) {
+	t := s.waits.ownership[k]
 	if t == nil {
 		return
 	}
-	delete(s.waits.tokens, k)
+	delete(s.waits.ownership, k)
 	for _, ticket := range t.tickets {
 		n.resolve(s, ticket, Result{Kind: Forward, Member: member}, fx)
 	}
@@ -195,56 +195,56 @@ func (n *Node) askAll(s *shard, k Key, member ring.ID, fx *Effects) {
 
 // keys are the keys whose tokens are waited for, in an order that is the same for equal histories.
 func (w *waits) keys() []Key {
-	if len(w.tokens) == 0 {
+	if len(w.ownership) == 0 {
 		return nil
 	}
-	ks := make([]Key, 0, len(w.tokens))
-	for k := range w.tokens {
+	ks := make([]Key, 0, len(w.ownership))
+	for k := range w.ownership {
 		ks = append(ks, k)
 	}
 	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 	return ks
 }
 
-// reviewTokens looks at all keys whose token is waited for, by a view that is new.
-func (n *Node) reviewTokens(s *shard, now int64, fx *Effects) {
+// reviewOwnershipWaits looks at all keys whose token is waited for, by a view that is new.
+func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
 	for _, k := range s.waits.keys() {
-		t := s.waits.tokens[k]
+		t := s.waits.ownership[k]
 		_, h := n.shard(k)
 		switch hold := s.view.Ownership(t.owner, s.tables[ownedTable].find(h, k).ownedEpoch(t.owner)); {
 		case hold.State == handoff.OwnedHere:
-			n.decideWaiting(s, now, k, fx)
+			n.decidePending(s, now, k, fx)
 		case hold.State == handoff.OwnedElsewhere:
-			n.askAll(s, k, hold.Member, fx)
+			n.forwardAll(s, k, hold.Member, fx)
 		case hold.Member != t.holder:
 			t.holder, t.asked = hold.Member, 0
 		}
 	}
 }
 
-// confirmed resolves the questions on key k that wait for copies, of the present debt as far as upto hits of it are
+// resolveReplicated resolves the questions on key k that wait for copies, of the present debt as far as upto hits of it are
 // known to others.
-func (n *Node) confirmed(s *shard, k Key, turn uint32, upto uint64, fx *Effects) {
-	l := s.waits.copies[k]
+func (n *Node) resolveReplicated(s *shard, k Key, turn uint32, upto uint64, fx *Effects) {
+	l := s.waits.replicas[k]
 	for len(l) > 0 {
 		w := s.waits.tickets[l[0]]
-		if w != nil && w.turn == turn && w.upto > upto {
+		if w != nil && w.seq == turn && w.upTo > upto {
 			break
 		}
 		ticket := l[0]
 		l = l[1:]
-		s.waits.copies[k] = l
+		s.waits.replicas[k] = l
 		if w != nil {
 			n.resolve(s, ticket, w.answer, fx)
 		}
 	}
 	if len(l) == 0 {
-		delete(s.waits.copies, k)
+		delete(s.waits.replicas, k)
 	}
 }
 
-// overdue resolves what has waited far longer than any caller.
-func (n *Node) overdue(s *shard, now int64, fx *Effects) {
+// expireWaits resolves what has waited far longer than any caller.
+func (n *Node) expireWaits(s *shard, now int64, fx *Effects) {
 	var old []uint64
 	for ticket, w := range s.waits.tickets {
 		if now-w.since > maxWait {
