@@ -17,13 +17,13 @@ func (f *flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, r
 	uid, _ := getenv("POD_UID")
 	ip := f.advertised(getenv)
 	o := cluster.Options{
-		Node: f.Node, Inst: inst, PodUID: uid, Role: role, Weight: f.Weight,
+		Node: f.Node, BootID: inst, PodUID: uid, Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
-		HandOver: role == cluster.Counter, Streams: role == cluster.Counter,
+		Handoff: role == cluster.RoleMember, Streams: role == cluster.RoleMember,
 		Expect: f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
 	}
-	if role == cluster.Counter {
+	if role == cluster.RoleMember {
 		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)
 	}
 	return o
@@ -40,18 +40,18 @@ func (f *flags) advertised(getenv settings.Getenv) string {
 
 // membershipOf is what a view says beside the ring.
 func membershipOf(v *cluster.View) handoff.Membership {
-	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.Me().State == cluster.Leaving, Left: v.Left}
+	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == cluster.Leaving, Left: v.Left}
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == cluster.Counter && m.ID != v.Self {
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.Inst, State: stateOf(m.State), Weight: m.Weight, Old: !m.HandsOver()})
+		if m.Role == cluster.RoleMember && m.ID != v.Self {
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: stateOf(m.State), Weight: m.Weight, Old: !m.SupportsHandoff()})
 		}
 	}
 	return s
 }
 
 // stateOf is handoff's name of a state.
-func stateOf(s cluster.State) handoff.PeerState {
+func stateOf(s cluster.MemberState) handoff.PeerState {
 	switch s {
 	case cluster.Active:
 		return handoff.Active
@@ -67,8 +67,8 @@ func peerAddrs(v *cluster.View) map[ring.ID]peer.Addr {
 	addrs := map[ring.ID]peer.Addr{}
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == cluster.Counter && m.ID != v.Self && m.Peer != "" {
-			addrs[m.ID] = peer.Addr{HostPort: m.Peer, BootID: m.Inst}
+		if m.Role == cluster.RoleMember && m.ID != v.Self && m.Peer != "" {
+			addrs[m.ID] = peer.Addr{HostPort: m.Peer, BootID: m.BootID}
 		}
 	}
 	return addrs

@@ -66,7 +66,7 @@ func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	if r, err = hotkey.ByHand(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
 		return admin.HotRoute{}, err
 	}
-	if err := c.Order(r); err != nil {
+	if err := c.SetManualRoute(r); err != nil {
 		return admin.HotRoute{}, err
 	}
 	if m.byHand.wanted == nil {
@@ -126,7 +126,7 @@ func (m *sidecar) resettle(at *ring.Ring) {
 			continue
 		}
 		r.Ver = max(time.Now().UnixNano(), old.Ver+1)
-		if err := c.Order(r); err != nil {
+		if err := c.SetManualRoute(r); err != nil {
 			m.log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
 		}
 	}

@@ -82,7 +82,7 @@ func (m *sidecar) reportDrain(p admin.DrainStatus) {
 // drainProgress is how far the drain has come.
 func (m *sidecar) drainProgress() admin.DrainStatus {
 	d := m.drain
-	p := admin.DrainStatus{State: m.cluster.Load().View().Me().State.String(), Incomplete: m.pending()}
+	p := admin.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.pending()}
 	sent := m.sent()
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,10 +26,10 @@ func hex(h uint64) string {
 
 // clusterStatus is the view of the cluster as /cluster shows it.
 func clusterStatus(label string, v *cluster.View, rules source.VersionsStatus) admin.ClusterStatus {
-	me := v.Me()
+	me := v.SelfMember()
 	c := admin.ClusterStatus{
-		Self: string(v.Self), Inst: hex(me.Inst), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
-		Ring:  admin.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.RingsDiffer()},
+		Self: string(v.Self), Inst: hex(me.BootID), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
+		Ring:  admin.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.DifferingRings()},
 		Rules: rulesStatus(rules),
 	}
 	for i := range v.Ring.Len() {
@@ -37,8 +37,8 @@ func clusterStatus(label string, v *cluster.View, rules source.VersionsStatus) a
 	}
 	for _, m := range v.Members {
 		a := admin.MemberStatus{
-			ID: string(m.ID), Inst: hex(m.Inst), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
-			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.Complete),
+			ID: string(m.ID), Inst: hex(m.BootID), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
+			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
 		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
@@ -61,7 +61,7 @@ func rulesStatus(s source.VersionsStatus) admin.RulesStatus {
 func memberRules(v *cluster.View) []source.MemberRules {
 	var rules []source.MemberRules
 	for _, m := range v.Members {
-		if m.Role == cluster.Counter && m.State != cluster.Leaving {
+		if m.Role == cluster.RoleMember && m.State != cluster.Leaving {
 			rules = append(rules, source.MemberRules{ID: string(m.ID), InForce: m.InForce, Prepared: m.Prepared})
 		}
 	}

@@ -67,7 +67,7 @@ func (m *sidecar) tellProgressLocked() {
 	}
 	c.SetComplete(p.Complete)
 	c.SetWarm(p.Warm)
-	c.SetHandedOver(p.HandedOver)
+	c.SetHandedOff(p.HandedOver)
 }
 
 // pending is the number of members that do not have all that is theirs yet.

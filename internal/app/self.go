@@ -29,8 +29,8 @@ func (f *flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 		Cert:  f.certificate(), GossipBy: []string{}, Offsets: map[string]float64{}, Memory: memory(), Warnings: []string{},
 	}
 	if c != nil {
-		me := c.View().Me()
-		s.Inst, s.GossipBy = hex(me.Inst), c.KeyFingerprints()
+		me := c.View().SelfMember()
+		s.Inst, s.GossipBy = hex(me.BootID), c.KeyFingerprints()
 		for _, r := range c.Refusals() {
 			s.GossipRefused = append(s.GossipRefused, admin.SelfRefusal{From: r.From.String(), Reason: r.Reason, At: r.At})
 		}
@@ -48,7 +48,7 @@ func (f *flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 // selfPage is what /v1/self of a sidecar says.
 func (m *sidecar) selfPage() admin.Self {
 	c := m.cluster.Load()
-	s := m.flags.self(cluster.Counter, m.started, c)
+	s := m.flags.self(cluster.RoleMember, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}

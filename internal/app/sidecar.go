@@ -231,7 +231,7 @@ func (m *sidecar) useRules(r *config.Rules) {
 }
 
 func (m *sidecar) startCluster() error {
-	o := m.flags.gossip(cluster.Counter, m.inst, m.getenv, m.reg, m.log)
+	o := m.flags.gossip(cluster.RoleMember, m.inst, m.getenv, m.reg, m.log)
 	o.OnRefused = m.security.gates.Surface("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
@@ -249,7 +249,7 @@ func (m *sidecar) startCluster() error {
 func (m *sidecar) onView(v *cluster.View) {
 	m.peer.SetView(v.Ring, membershipOf(v), peerAddrs(v))
 	m.resettle(v.Ring)
-	m.seated(v.Joined && v.Me().State != cluster.Joining)
+	m.seated(v.Joined && v.SelfMember().State != cluster.Joining)
 	m.versions.SetMembers(memberRules(v))
 	if m.xds != nil {
 		m.xds.setView(v)

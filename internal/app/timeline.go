@@ -64,7 +64,7 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 	}
 	say := func(m *cluster.Member, state, what string) {
 		who := string(m.ID)
-		if m.Role == cluster.Observer {
+		if m.Role == cluster.RoleObserver {
 			who, state = "observer "+who, ""
 		}
 		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
@@ -75,11 +75,11 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 		was := before[at]
 		delete(before, at)
 		switch state := m.State.String(); {
-		case was == nil && m.Role == cluster.Observer:
+		case was == nil && m.Role == cluster.RoleObserver:
 			say(m, state, "watches")
 		case was == nil:
 			say(m, state, "is here: "+state)
-		case was.Inst != m.Inst:
+		case was.BootID != m.BootID:
 			say(m, state, "has restarted: "+state)
 		case was.State != m.State:
 			say(m, state, "is "+state)
@@ -89,7 +89,7 @@ func (t *timeline) members(now time.Time, old, v *cluster.View) {
 		m := &old.Members[i]
 		switch _, gone := before[memberKey{m.ID, m.Role}]; {
 		case !gone:
-		case m.Role == cluster.Observer || m.State == cluster.Leaving || left(v, m.ID):
+		case m.Role == cluster.RoleObserver || m.State == cluster.Leaving || left(v, m.ID):
 			say(m, "left", "has left")
 		default:
 			say(m, "lost", "is lost: nobody hears it any more")

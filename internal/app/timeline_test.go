@@ -25,14 +25,14 @@ func seen(left string, members ...string) *cluster.View {
 		var m cluster.Member
 		parts := strings.Split(text, "-")
 		m.ID = ring.ID(parts[0])
-		m.State = map[string]cluster.State{"j": cluster.Joining, "a": cluster.Active, "l": cluster.Leaving, "o": cluster.Joining}[parts[1]]
+		m.State = map[string]cluster.MemberState{"j": cluster.Joining, "a": cluster.Active, "l": cluster.Leaving, "o": cluster.Joining}[parts[1]]
 		if parts[1] == "o" {
-			m.Role = cluster.Observer
+			m.Role = cluster.RoleObserver
 		}
-		_, _ = fmt.Sscan(parts[2], &m.Inst)
+		_, _ = fmt.Sscan(parts[2], &m.BootID)
 		v.Members = append(v.Members, m)
 		if m.State == cluster.Active {
-			places = append(places, ring.Member{ID: m.ID, Inst: m.Inst, Weight: 1})
+			places = append(places, ring.Member{ID: m.ID, Inst: m.BootID, Weight: 1})
 		}
 	}
 	v.Ring = ring.New(places)

@@ -41,7 +41,7 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 			return err
 		}
 	}
-	o := f.gossip(cluster.Observer, 0, getenv, reg, log)
+	o := f.gossip(cluster.RoleObserver, 0, getenv, reg, log)
 	o.OnRefused = safe.gates.Surface("gossip").Refuse
 	var seen timeline
 	o.OnView = func(v *cluster.View) {
@@ -66,7 +66,7 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 			p.XDS = x.status()
 			return p
 		},
-		Self: func() admin.Self { return f.self(cluster.Observer, started, c) },
+		Self: func() admin.Self { return f.self(cluster.RoleObserver, started, c) },
 		Ready: func() error { // what is known is served, and an Envoy keeps what it has
 			if why := c.View().Problem; why != "" {
 				return fmt.Errorf("not ready: cluster (%s)", why)

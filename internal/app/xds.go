@@ -78,7 +78,7 @@ func (x *xdsServer) setView(v *cluster.View) {
 	for i := range v.Members {
 		m := &v.Members[i]
 		onRing := v.Ring.Index(m.ID) >= 0
-		if m.Role == cluster.Counter && (onRing || m.State == cluster.Leaving) {
+		if m.Role == cluster.RoleMember && (onRing || m.State == cluster.Leaving) {
 			x.state.Members = append(x.state.Members, xds.Member{
 				ID: m.ID, Weight: m.Weight, RLS: m.RLS, Route: m.Route, Draining: !onRing,
 			})

@@ -31,16 +31,16 @@ func shown(rs []hotkey.Route) (out []string) {
 type forum struct {
 	t      *testing.T
 	now    time.Time
-	boards []*board
+	boards []*gossipState
 	live   []Member
 }
 
 func newForum(t *testing.T, names ...ring.ID) *forum {
 	c := &forum{t: t, now: time.Unix(1, 0)}
 	for i, id := range names {
-		m := Member{ID: id, Inst: uint64(i) + 11}
+		m := Member{ID: id, BootID: uint64(i) + 11}
 		c.live = append(c.live, m)
-		c.boards = append(c.boards, newBoard(&m, func() int { return len(names) }))
+		c.boards = append(c.boards, newGossipState(&m, func() int { return len(names) }))
 	}
 	c.step()
 	return c
@@ -54,12 +54,12 @@ func (c *forum) step() {
 }
 
 // pass has the messages of one board heard by all others.
-func (c *forum) pass(from *board) (msgs [][]byte) {
-	msgs = from.out.take(0, 1<<20)
+func (c *forum) pass(from *gossipState) (msgs [][]byte) {
+	msgs = from.queue.take(0, 1<<20)
 	for _, msg := range msgs {
 		for _, b := range c.boards {
 			if b != from {
-				if _, err := b.hear(c.now, msg); err != nil {
+				if _, err := b.merge(c.now, msg); err != nil {
 					c.t.Error(err)
 				}
 			}
@@ -69,12 +69,12 @@ func (c *forum) pass(from *board) (msgs [][]byte) {
 }
 
 // spread lets so much time pass, in steps of a second, with everybody heard at once but those that are muted.
-func (c *forum) spread(d time.Duration, muted ...*board) {
+func (c *forum) spread(d time.Duration, muted ...*gossipState) {
 	for end := c.now.Add(d); ; c.now = c.now.Add(time.Second) {
 		c.step()
 		for _, b := range c.boards {
 			if slices.Contains(muted, b) {
-				clear(b.out.items)
+				clear(b.queue.items)
 			} else {
 				c.pass(b)
 			}
@@ -89,7 +89,7 @@ func (c *forum) spread(d time.Duration, muted ...*board) {
 func (c *forum) want(what string, want ...string) {
 	c.t.Helper()
 	for _, b := range c.boards {
-		if got := shown(b.shown); !slices.Equal(got, want) {
+		if got := shown(b.reported); !slices.Equal(got, want) {
 			c.t.Errorf("%s: %s knows %q, want %q", what, b.self, got, want)
 		}
 	}
@@ -100,26 +100,26 @@ func TestRoutesCount(t *testing.T) {
 	a, b := c.boards[0], c.boards[1]
 	foreign, manual, invalid := capOf("b", "k9", 1), capOf("a", "k9", 1), capOf("a", "", 1)
 	manual.Manual = true
-	a.announce([]hotkey.Route{capOf("a", "k2", 5), capOf("a", "k1", 5), foreign, manual, invalid})
+	a.setAutomatic([]hotkey.Route{capOf("a", "k2", 5), capOf("a", "k1", 5), foreign, manual, invalid})
 	c.spread(time.Second)
 	c.want("automatic", "k1 a 5", "k2 a 5")
 
-	b.announce([]hotkey.Route{capOf("b", "k1", 6), capOf("b", "k2", 4)})
+	b.setAutomatic([]hotkey.Route{capOf("b", "k1", 6), capOf("b", "k2", 4)})
 	c.spread(time.Second)
 	c.want("the newest counts", "k1 b 6", "k2 a 5")
-	b.announce([]hotkey.Route{capOf("b", "k1", 5)})
+	b.setAutomatic([]hotkey.Route{capOf("b", "k1", 5)})
 	c.spread(20 * time.Second)
 	c.want("of two as new, that of the smaller name", "k1 a 5", "k2 a 5")
-	b.announce([]hotkey.Route{capOf("b", "k1", 6)})
+	b.setAutomatic([]hotkey.Route{capOf("b", "k1", 6)})
 	c.spread(time.Second)
 	c.want("it becomes newer", "k1 b 6", "k2 a 5")
 
-	b.announce(nil)
+	b.setAutomatic(nil)
 	c.spread(0)
 	c.want("taken back at once", "k2 a 5")
 	c.spread(20 * time.Second)
 	c.want("and who still means it is heard again", "k1 a 5", "k2 a 5")
-	a.announce(nil)
+	a.setAutomatic(nil)
 	c.spread(0)
 	c.want("nobody means anything")
 	c.spread(20 * time.Second)
@@ -138,12 +138,12 @@ func TestOrdersCount(t *testing.T) {
 		if r.Mode = mode; mode == hotkey.Auto {
 			r.Limit, r.Window = 0, 0
 		}
-		if err := c.boards[by].order(c.now, r); err != nil {
+		if err := c.boards[by].setManual(c.now, r); err != nil {
 			t.Fatal(err)
 		}
 		c.spread(0)
 	}
-	c.boards[0].announce([]hotkey.Route{capOf("a", "k", 100)})
+	c.boards[0].setAutomatic([]hotkey.Route{capOf("a", "k", 100)})
 	order(1, "k", hotkey.Cap, 7)
 	c.want("by hand counts, although it is older", "k b 7")
 	order(2, "k", hotkey.Cap, 8)
@@ -155,11 +155,11 @@ func TestOrdersCount(t *testing.T) {
 	c.spread(time.Minute)
 	c.want("for good", "k a 100")
 	for _, b := range c.boards {
-		if len(b.orders) != 0 {
-			t.Errorf("%s still orders %v", b.self, b.orders)
+		if len(b.manual) != 0 {
+			t.Errorf("%s still orders %v", b.self, b.manual)
 		}
 	}
-	if err := c.boards[0].order(c.now, capOf("a", "", 1)); err == nil {
+	if err := c.boards[0].setManual(c.now, capOf("a", "", 1)); err == nil {
 		t.Error("an order of nothing")
 	}
 }
@@ -168,16 +168,16 @@ func TestOrdersCount(t *testing.T) {
 func TestRoutesForgotten(t *testing.T) {
 	c := newForum(t, "a", "b", "c")
 	a := c.boards[0]
-	a.announce([]hotkey.Route{capOf("a", "k", 5)})
+	a.setAutomatic([]hotkey.Route{capOf("a", "k", 5)})
 	c.spread(30 * time.Second)
 	c.want("repeated", "k a 5")
-	last := c.boards[1].routes[topic{"d", "k", false}].at
-	c.spread(last.Add(postLife).Sub(c.now), a)
-	if got := shown(c.boards[1].shown); len(got) != 1 {
+	last := c.boards[1].routes[routeKey{"d", "k", false}].receivedAt
+	c.spread(last.Add(routeTTL).Sub(c.now), a)
+	if got := shown(c.boards[1].reported); len(got) != 1 {
 		t.Errorf("%v after a silence of 15 s", got)
 	}
 	c.spread(2*time.Second, a)
-	if got := shown(c.boards[1].shown); len(got) != 0 {
+	if got := shown(c.boards[1].reported); len(got) != 0 {
 		t.Errorf("%v after more than 15 s", got)
 	}
 	c.spread(10 * time.Second)
@@ -191,16 +191,16 @@ func TestRoutesForgotten(t *testing.T) {
 func TestPostsRefused(t *testing.T) {
 	c := newForum(t, "a", "b")
 	a, b := c.boards[0], c.boards[1]
-	a.announce([]hotkey.Route{capOf("a", "k", 5)})
+	a.setAutomatic([]hotkey.Route{capOf("a", "k", 5)})
 	c.step()
 	first := c.pass(a)
-	a.announce(nil)
+	a.setAutomatic(nil)
 	c.step()
 	c.pass(a)
 	c.step()
 	c.want("taken back")
 	for _, msg := range first {
-		if news, err := b.hear(c.now, msg); news || err != nil {
+		if news, err := b.merge(c.now, msg); news || err != nil {
 			t.Errorf("%x is news: %v", msg, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestPostsRefused(t *testing.T) {
 	c.want("an overtaken sending does not bring it back")
 
 	post := func(inst uint64, r hotkey.Route) []byte {
-		return appendRoute(nil, &routePost{sending: sending{inst: inst, seq: 99}, route: r})
+		return appendRoute(nil, &routeRecord{origin: origin{bootID: inst, seq: 99}, route: r})
 	}
 	long := capOf("a", "k", 6)
 	long.Name = string(bytes.Repeat([]byte{'n'}, hotkey.MaxText+1))
@@ -217,29 +217,29 @@ func TestPostsRefused(t *testing.T) {
 		bad bool
 	}{
 		"of a stranger":      {post(99, capOf("a", "k", 6)), false},
-		"of itself":          {post(b.inst, capOf("b", "k", 6)), false},
-		"in another's name":  {post(a.inst, capOf("b", "k", 6)), true},
-		"too long":           {post(a.inst, long), true},
-		"cut off":            {post(a.inst, capOf("a", "k", 6))[:30], true},
+		"of itself":          {post(b.bootID, capOf("b", "k", 6)), false},
+		"in another's name":  {post(a.bootID, capOf("b", "k", 6)), true},
+		"too long":           {post(a.bootID, long), true},
+		"cut off":            {post(a.bootID, capOf("a", "k", 6))[:30], true},
 		"empty":              {nil, true},
-		"a later kind":       {append(appendHead(nil, 9, 0, sending{inst: a.inst, seq: 99}), "later"...), false},
-		"a load of nonsense": {appendLoad(nil, loadPost{sending{inst: a.inst, seq: 99}, math.NaN()}), true},
-		"a load below 0":     {appendLoad(nil, loadPost{sending{inst: a.inst, seq: 99}, -1}), true},
+		"a later kind":       {append(appendHead(nil, 9, 0, origin{bootID: a.bootID, seq: 99}), "later"...), false},
+		"a load of nonsense": {appendLoad(nil, loadRecord{origin{bootID: a.bootID, seq: 99}, math.NaN()}), true},
+		"a load below 0":     {appendLoad(nil, loadRecord{origin{bootID: a.bootID, seq: 99}, -1}), true},
 	} {
-		if news, err := b.hear(c.now, tt.msg); news || (err != nil) != tt.bad {
+		if news, err := b.merge(c.now, tt.msg); news || (err != nil) != tt.bad {
 			t.Errorf("%s: news %v, %v", name, news, err)
 		}
 	}
 	c.step()
 	c.want("after all that")
 
-	for i := range maxPosts {
-		_, _ = b.hear(c.now, post(a.inst, capOf("a", fmt.Sprint(i), 1)))
+	for i := range maxRoutes {
+		_, _ = b.merge(c.now, post(a.bootID, capOf("a", fmt.Sprint(i), 1)))
 	}
-	if _, err := b.hear(c.now, post(a.inst, capOf("a", "more", 1))); err == nil || len(b.routes) > maxPosts {
+	if _, err := b.merge(c.now, post(a.bootID, capOf("a", "more", 1))); err == nil || len(b.routes) > maxRoutes {
 		t.Errorf("%d routes are kept, %v", len(b.routes), err)
 	}
-	b.announce([]hotkey.Route{capOf("b", "own", 1)})
+	b.setAutomatic([]hotkey.Route{capOf("b", "own", 1)})
 	if rs, _ := b.step(c.now, c.live[:1]); !slices.ContainsFunc(rs, func(r hotkey.Route) bool { return r.Owner == "own" }) {
 		t.Error("others leave no room for its own")
 	}
@@ -249,9 +249,9 @@ func TestPostsRefused(t *testing.T) {
 func TestPostGolden(t *testing.T) {
 	r := capOf("a", "k", 5)
 	for want, b := range map[string][]byte{
-		"0101" + "0807060504030201" + "1817161514131211" + hex.EncodeToString(hotkey.AppendRoute(nil, &r)): appendRoute(nil, &routePost{sending{inst: 0x0102030405060708, seq: 0x1112131415161718}, r, true}),
+		"0101" + "0807060504030201" + "1817161514131211" + hex.EncodeToString(hotkey.AppendRoute(nil, &r)): appendRoute(nil, &routeRecord{origin{bootID: 0x0102030405060708, seq: 0x1112131415161718}, r, true}),
 		"0200" + "0807060504030201" + "1817161514131211" + "000000000000f83f": appendLoad(nil,
-			loadPost{sending{inst: 0x0102030405060708, seq: 0x1112131415161718}, 1.5}),
+			loadRecord{origin{bootID: 0x0102030405060708, seq: 0x1112131415161718}, 1.5}),
 	} {
 		if got := hex.EncodeToString(b); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -261,13 +261,13 @@ func TestPostGolden(t *testing.T) {
 
 func FuzzPost(f *testing.F) {
 	r := capOf("a", "k", 5)
-	f.Add(appendRoute(nil, &routePost{sending: sending{inst: 11, seq: 7}, route: r}))
-	f.Add(appendLoad(nil, loadPost{sending{inst: 11, seq: 7}, 1.5}))
+	f.Add(appendRoute(nil, &routeRecord{origin: origin{bootID: 11, seq: 7}, route: r}))
+	f.Add(appendLoad(nil, loadRecord{origin{bootID: 11, seq: 7}, 1.5}))
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		b := newBoard(&Member{ID: "b", Inst: 12}, func() int { return 2 })
-		now, live := time.Unix(1, 0), []Member{{ID: "a", Inst: 11}}
+		b := newGossipState(&Member{ID: "b", BootID: 12}, func() int { return 2 })
+		now, live := time.Unix(1, 0), []Member{{ID: "a", BootID: 11}}
 		b.step(now, live)
-		_, _ = b.hear(now, msg)
+		_, _ = b.merge(now, msg)
 		rs, _ := b.step(now, live)
 		for i := range rs {
 			if err := rs[i].Valid(); err != nil || rs[i].By != "a" {
@@ -284,11 +284,11 @@ func FuzzPost(f *testing.F) {
 
 // Who is idle says nothing, and who has become so says it once.
 func TestIdleMembersAreSilent(t *testing.T) {
-	b := newBoard(&Member{ID: "a", Inst: 11}, func() int { return 2 })
+	b := newGossipState(&Member{ID: "a", BootID: 11}, func() int { return 2 })
 	now, n := time.Unix(1000, 0), 0
 	look := func() int {
 		b.step(now, nil)
-		now = now.Add(postEvery)
+		now = now.Add(routeInterval)
 		was := n
 		n = int(b.seq)
 		return n - was
@@ -299,7 +299,7 @@ func TestIdleMembersAreSilent(t *testing.T) {
 	}{{0, 0}, {1000, 4}, {0, 1}, {0, 0}, {10, 4}} {
 		b.setLoad(c.load)
 		sent := 0
-		for range time.Minute / postEvery {
+		for range time.Minute / routeInterval {
 			sent += look()
 		}
 		if sent != c.want {
@@ -333,9 +333,9 @@ func TestRoutesTravel(t *testing.T) {
 			return true
 		}
 	}
-	all[2].Announce([]hotkey.Route{capOf("c", "k", 5), capOf("c", "k2", 5)})
+	all[2].SetRoutes([]hotkey.Route{capOf("c", "k", 5), capOf("c", "k2", 5)})
 	eventually(t, "all know c's routes", know(all, "k c 5", "k2 c 5"))
-	if err := all[1].Order(capOf("b", "k", 6)); err != nil {
+	if err := all[1].SetManualRoute(capOf("b", "k", 6)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all know b's order", know(all, "k b 6", "k2 c 5"))
@@ -349,7 +349,7 @@ func TestRoutesTravel(t *testing.T) {
 	eventually(t, "b's load is known", func() bool { return all[0].Loads()["b"] == 500 })
 	all[1].Leave(t.Context())
 	eventually(t, "b's order has left with it", know([]*Cluster{all[0], all[2]}, "k c 5", "k2 c 5"))
-	all[2].Announce([]hotkey.Route{capOf("c", "k2", 5)})
+	all[2].SetRoutes([]hotkey.Route{capOf("c", "k2", 5)})
 	eventually(t, "one is withdrawn", know([]*Cluster{all[0], all[2]}, "k2 c 5"))
 	eventually(t, "c's load is known", func() bool { return all[0].Loads()["c"] == 3000 })
 	if _, ok := all[0].Loads()["b"]; ok {
@@ -359,7 +359,7 @@ func TestRoutesTravel(t *testing.T) {
 
 // Each message is sent as often as it takes, no packet is overfull, and a newer message takes an older one's place.
 func TestOutbox(t *testing.T) {
-	o := outbox{members: func() int { return 20 }} // twice the 4 of up to 9
+	o := broadcastQueue{members: func() int { return 20 }} // twice the 4 of up to 9
 	sent := map[string]int{}
 	for i := range 40 {
 		if i < 10 {

@@ -29,42 +29,42 @@ type Cluster struct {
 	joiner  *joiner // nil when standalone
 	view    atomic.Pointer[View]
 
-	fatal    chan error
-	released chan struct{} // see Drained
-	cancel   context.CancelFunc
-	done     sync.WaitGroup
-	stop     sync.Once
+	fatal   chan error
+	drained chan struct{} // see Drained
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+	stop    sync.Once
 
 	// Of the run goroutine alone.
-	sent    string // last announcement
-	sentAt  time.Time
-	state   State // as last logged
-	problem string
-	calm    bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
+	announced   string // last announcement
+	announcedAt time.Time
+	state       MemberState // as last logged
+	problem     string
+	calm        bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
 
-	dueling   atomic.Bool // a rival is being looked into
+	probing   atomic.Bool // a rival is being looked into
 	repairing atomic.Bool // an exchange with a member that showed another digest is under way
 }
 
 // Start makes this member part of the cluster, or of nothing but itself without Options.Join. It does not wait until it
 // has joined: the View says when.
 func Start(o Options) (*Cluster, error) {
-	o.fill()
-	if err := o.check(); err != nil {
+	o.setDefaults()
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	if o.Inst == 0 {
-		o.Inst = newInst()
+	if o.BootID == 0 {
+		o.BootID = newBootID()
 	}
-	self := o.member(o.Inst, now)
+	self := o.member(o.BootID, now)
 	c := &Cluster{
 		o: o, log: o.Logger, metrics: newMetrics(o.Registerer), table: newTable(self),
-		fatal: make(chan error, 1), released: make(chan struct{}),
+		fatal: make(chan error, 1), drained: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handOver: o.HandOver, streams: o.Streams, timing: o.Timing, start: now,
-		newRing: o.NewRing, nref: reference{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
+		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handoff: o.Handoff, streams: o.Streams, timing: o.Timing, start: now,
+		newRing: o.NewRing, nref: nRefMemory{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
@@ -72,7 +72,7 @@ func Start(o Options) (*Cluster, error) {
 		cancel()
 		return nil, err
 	}
-	wake := c.look(ctx, now)
+	wake := c.step(ctx, now)
 	c.done.Go(func() { c.run(ctx, wake) })
 	if c.joiner != nil {
 		c.done.Go(func() { c.joiner.run(ctx) })
@@ -97,7 +97,7 @@ func (c *Cluster) open(ctx context.Context) (err error) {
 	return err
 }
 
-func newInst() uint64 {
+func newBootID() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.BigEndian.Uint64(b[:]) | 1
@@ -125,47 +125,53 @@ func (c *Cluster) SetRules(inForce, prepared uint64) {
 
 // SetComplete announces the last ring of which this member has taken over all that is its own.
 func (c *Cluster) SetComplete(fingerprint uint64) {
-	c.table.tell(func(t *told) { t.complete = fingerprint })
+	c.table.updateStatus(func(t *handoffStatus) { t.completeRing = fingerprint })
 }
 
 // SetWarm says whether this member, joining, has copies of all that it is to own.
-func (c *Cluster) SetWarm(warm bool) { c.table.tell(func(t *told) { t.warm = warm }) }
+func (c *Cluster) SetWarm(warm bool) {
+	c.table.updateStatus(func(t *handoffStatus) { t.prefetched = warm })
+}
 
 // SetStreams says with which members this one has streams, both ways.
-func (c *Cluster) SetStreams(s Streams) { c.table.tell(func(t *told) { t.streams = s }) }
+func (c *Cluster) SetStreams(s Streams) {
+	c.table.updateStatus(func(t *handoffStatus) { t.streams = s })
+}
 
-// SetHandedOver says whether this member, being off the ring, has nothing that others lack.
-func (c *Cluster) SetHandedOver(handed bool) { c.table.tell(func(t *told) { t.handed = handed }) }
+// SetHandedOff says whether this member, being off the ring, has nothing that others lack.
+func (c *Cluster) SetHandedOff(handed bool) {
+	c.table.updateStatus(func(t *handoffStatus) { t.handedOff = handed })
+}
 
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
 // others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.
 func (c *Cluster) Drain() {
 	now := time.Now()
-	c.table.tell(func(t *told) {
-		if !t.drain {
-			t.drain, t.since = true, now
+	c.table.updateStatus(func(t *handoffStatus) {
+		if !t.draining {
+			t.draining, t.drainingSince = true, now
 		}
 	})
 }
 
 // Drained is closed when this member has drained: all others have dropped it, and all is handed over.
-func (c *Cluster) Drained() <-chan struct{} { return c.released }
+func (c *Cluster) Drained() <-chan struct{} { return c.drained }
 
-// partingBound is how long the farewell may take.
-const partingBound = 500 * time.Millisecond
+// leaveTimeout is how long the farewell may take.
+const leaveTimeout = 500 * time.Millisecond
 
 // Leave drains, says farewell and closes. Each part is bounded, all of them together by ctx, too.
 func (c *Cluster) Leave(ctx context.Context) {
 	c.Drain()
-	rest := partingBound
+	rest := leaveTimeout
 	if c.gossip != nil {
-		bound := c.o.Timing.Release - time.Since(c.table.draining())
+		bound := c.o.Timing.DrainTimeout - time.Since(c.table.drainingSince())
 		if end, ok := ctx.Deadline(); ok {
-			bound = min(bound, time.Until(end)-partingBound)
+			bound = min(bound, time.Until(end)-leaveTimeout)
 		}
 		wait := time.NewTimer(max(0, bound))
 		select {
-		case <-c.released:
+		case <-c.drained:
 		case <-ctx.Done():
 		case <-wait.C:
 		}
@@ -178,13 +184,13 @@ func (c *Cluster) Leave(ctx context.Context) {
 			_ = c.gossip.list.UpdateNode(rest / 2)
 		}
 	}
-	c.shut(rest)
+	c.shutdown(rest)
 }
 
 // Close stops at once and says nothing: to the others this member has crashed.
-func (c *Cluster) Close() { c.shut(0) }
+func (c *Cluster) Close() { c.shutdown(0) }
 
-func (c *Cluster) shut(bound time.Duration) {
+func (c *Cluster) shutdown(bound time.Duration) {
 	c.stop.Do(func() {
 		if c.gossip != nil && bound > 0 {
 			if err := c.gossip.list.Leave(bound); err != nil {
@@ -207,7 +213,7 @@ const calmTicks = 25
 
 // run looks whenever something is new, and from time to time.
 func (c *Cluster) run(ctx context.Context, wake time.Duration) {
-	again := time.NewTimer(c.pause(wake))
+	again := time.NewTimer(c.nextWake(wake))
 	defer again.Stop()
 	for {
 		select {
@@ -216,15 +222,15 @@ func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 		case <-c.table.changed:
 		case <-again.C:
 		}
-		again.Reset(c.pause(c.look(ctx, time.Now())))
-		if c.o.Timing.Pace > 0 {
-			rest(ctx, c.o.Timing.Pace)
+		again.Reset(c.nextWake(c.step(ctx, time.Now())))
+		if c.o.Timing.MinInterval > 0 {
+			sleep(ctx, c.o.Timing.MinInterval)
 		}
 	}
 }
 
-// pause is the time until the next look, which is due after wake unless that is 0.
-func (c *Cluster) pause(wake time.Duration) time.Duration {
+// nextWake is the time until the next look, which is due after wake unless that is 0.
+func (c *Cluster) nextWake(wake time.Duration) time.Duration {
 	d := c.o.Timing.Tick
 	if c.calm {
 		d *= calmTicks
@@ -235,48 +241,48 @@ func (c *Cluster) pause(wake time.Duration) time.Duration {
 	return d
 }
 
-// look takes one step: what was seen, what follows, what is told to whom.
-func (c *Cluster) look(ctx context.Context, now time.Time) (wake time.Duration) {
-	s := c.table.look()
+// step takes one step: what was seen, what follows, what is told to whom.
+func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) {
+	s := c.table.snapshot()
 	o := c.machine.step(now, s)
-	for _, f := range s.gone {
-		c.log.Info("member gone", "member", string(f.id), "address", f.gossip, "graceful", f.graceful, "handed_over", f.handed)
+	for _, f := range s.departed {
+		c.log.Info("member gone", "member", string(f.id), "address", f.gossip, "graceful", f.graceful, "handed_over", f.handedOff)
 		if !f.graceful && c.joiner != nil {
-			c.joiner.miss(f.gossip, now)
+			c.joiner.addLost(f.gossip, now)
 		}
 	}
 	c.announce(now, &o)
-	c.report(&o)
+	c.logChanges(&o)
 	if c.gossip != nil {
 		c.metrics.health.Set(float64(c.gossip.list.GetHealthScore()))
-		c.metrics.refused.Set(float64(c.table.refusals()))
+		c.metrics.refused.Set(float64(c.table.refusedCount()))
 	}
-	if o.fresh {
-		c.metrics.show(o.view)
+	if o.viewChanged {
+		c.metrics.update(o.view)
 		c.view.Store(o.view)
 		c.o.OnView(o.view)
 	}
-	c.contest(ctx, o.rival, &s.self) // after the view: whoever hears of Fatal finds the problem there
-	if rs, changed := c.table.board.step(now, s.others); changed {
+	c.checkNameConflict(ctx, o.nameConflict, &s.self) // after the view: whoever hears of Fatal finds the problem there
+	if rs, changed := c.table.gossip.step(now, s.others); changed {
 		c.metrics.routes.Set(float64(len(rs)))
 		c.o.OnRoutes(rs)
 	}
-	c.release(&o, &s.told)
+	c.checkDrained(&o, &s.status)
 	c.repair(ctx, now)
 	v := o.view
-	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.told.drain && v.RingsDiffer()+v.Incomplete() == 0 &&
-		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.board.quiet()
+	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.status.draining && v.DifferingRings()+v.IncompleteMembers() == 0 &&
+		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.gossip.idle()
 	return o.wake
 }
 
-// report logs what a person needs to follow a change of the ring from one member to the next.
-func (c *Cluster) report(o *outcome) {
-	if o.reform {
+// logChanges logs what a person needs to follow a change of the ring from one member to the next.
+func (c *Cluster) logChanges(o *outcome) {
+	if o.ringChanged {
 		c.metrics.ringChanges.Inc()
-		c.metrics.deaths.Add(float64(o.change.crashed))
+		c.metrics.deaths.Add(float64(o.ringChange.crashed))
 		r := o.view.Ring
 		c.log.Info("ring adopted", "ring", fmt.Sprintf("%016x", r.Fingerprint()), "members", r.Len(), "n_ref", o.view.NRef,
-			"joined", names(o.change.joined), "left", names(o.change.left), "died", names(o.change.died), "renewed", names(o.change.renewed))
+			"joined", joinIDs(o.ringChange.joined), "left", joinIDs(o.ringChange.left), "died", joinIDs(o.ringChange.died), "renewed", joinIDs(o.ringChange.replaced))
 	}
 	if o.self.State != c.state {
 		c.state = o.self.State
@@ -289,8 +295,8 @@ func (c *Cluster) report(o *outcome) {
 	}
 }
 
-// names lists members in a log line.
-func names(ids []ring.ID) string {
+// joinIDs lists members in a log line.
+func joinIDs(ids []ring.ID) string {
 	var b strings.Builder
 	for i, id := range ids {
 		if i > 0 {
@@ -306,55 +312,55 @@ func names(ids []ring.ID) string {
 func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
 	self := &c.table.self
-	self.State, self.Ring, self.NRef, self.Complete = o.self.State, o.self.Ring, o.self.NRef, o.self.Complete
-	self.Settled, self.Waits, self.Handed, self.Met, self.Odd = o.self.Settled, o.self.Waits, o.self.Handed, o.self.Met, o.self.Odd
+	self.State, self.Ring, self.NRef, self.CompleteRing = o.self.State, o.self.Ring, o.self.NRef, o.self.CompleteRing
+	self.Established, self.AwaitsTurn, self.HandedOff, self.MetExpected, self.Isolated = o.self.Established, o.self.AwaitsTurn, o.self.HandedOff, o.self.MetExpected, o.self.Isolated
 	b, announced := string(self.encode()), c.table.announced
 	c.table.mu.Unlock()
-	if c.gossip == nil || b == announced || b == c.sent && now.Sub(c.sentAt) < time.Second {
+	if c.gossip == nil || b == announced || b == c.announced && now.Sub(c.announcedAt) < time.Second {
 		return
 	}
-	c.sent, c.sentAt = b, now
+	c.announced, c.announcedAt = b, now
 	// It spreads in the background; waiting for that would keep us from hearing others.
 	_ = c.gossip.list.UpdateNode(time.Nanosecond)
 }
 
-// release notes when every other member on the ring goes by the same ring as a leaving self, and has all of its counters.
-func (c *Cluster) release(o *outcome, t *told) {
+// checkDrained notes when every other member on the ring goes by the same ring as a leaving self, and has all of its counters.
+func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	select {
-	case <-c.released:
+	case <-c.drained:
 		return
 	default:
 	}
 	v := o.view
-	dropped := o.self.State == Leaving && v.Ring.Index(v.Self) < 0 && v.RingsDiffer() == 0
-	nothing := v.Standalone || o.self.Role == Observer || o.rival != nil // to hand over, or nobody who would wait for it
-	if t.drain && nothing || dropped && (o.self.Handed || v.Ring.Len() == 0) {
-		close(c.released)
+	dropped := o.self.State == Leaving && v.Ring.Index(v.Self) < 0 && v.DifferingRings() == 0
+	nothing := v.Standalone || o.self.Role == RoleObserver || o.nameConflict != nil // to hand over, or nobody who would wait for it
+	if t.draining && nothing || dropped && (o.self.HandedOff || v.Ring.Len() == 0) {
+		close(c.drained)
 	}
 }
 
-// contest looks into another boot of self's name. It may be one whose death is not yet known: then it falls silent and
+// checkNameConflict looks into another boot of self's name. It may be one whose death is not yet known: then it falls silent and
 // goes away. If it answers, this one, being the newcomer, has to stop.
-func (c *Cluster) contest(ctx context.Context, rival, self *Member) {
-	if rival == nil || c.gossip == nil || !c.dueling.CompareAndSwap(false, true) {
+func (c *Cluster) checkNameConflict(ctx context.Context, rival, self *Member) {
+	if rival == nil || c.gossip == nil || !c.probing.CompareAndSwap(false, true) {
 		return
 	}
-	c.metrics.rivals.Inc()
+	c.metrics.nameConflicts.Inc()
 	c.log.Warn("another member has this one's name", "member", string(self.ID), "other", rival.Gossip, "this", self.Gossip)
 	who, me := *rival, *self
 	c.done.Go(func() {
-		if c.duel(ctx, &who) {
-			c.fail(lost(&who, &me))
+		if c.probeConflict(ctx, &who) {
+			c.fail(conflictError(&who, &me))
 			return // and stays lost: the flag is not lowered
 		}
-		c.dueling.Store(false)
+		c.probing.Store(false)
 		c.table.signal()
 	})
 }
 
-// duel asks the rival until it answers or was silent for too long, which loses, or is gone, which wins.
-func (c *Cluster) duel(ctx context.Context, rival *Member) (isLost bool) {
-	end := time.NewTimer(c.o.Timing.Rival)
+// probeConflict asks the rival until it answers or was silent for too long, which loses, or is gone, which wins.
+func (c *Cluster) probeConflict(ctx context.Context, rival *Member) (isLost bool) {
+	end := time.NewTimer(c.o.Timing.NameConflict)
 	defer end.Stop()
 	again := time.NewTicker(c.o.Timing.Probe)
 	defer again.Stop()
@@ -373,8 +379,8 @@ func (c *Cluster) duel(ctx context.Context, rival *Member) (isLost bool) {
 	return ctx.Err() == nil
 }
 
-func lost(rival, me *Member) error {
-	if sameHome(rival, me) {
+func conflictError(rival, me *Member) error {
+	if samePlace(rival, me) {
 		return fmt.Errorf("a newer boot of %q, at %s, has replaced this one, at %s", me.ID, rival.Gossip, me.Gossip)
 	}
 	return fmt.Errorf("two live members are called %q: one at %s, and this one, the newcomer, at %s; give each its own --node",

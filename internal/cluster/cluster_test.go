@@ -33,7 +33,7 @@ func quickly() Timing {
 		Probe: 20 * time.Second, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: 2 * time.Second, Stream: time.Second, JoinRetry: 200 * time.Millisecond, JoinIdle: 500 * time.Millisecond,
 		JoinDelay: 20 * time.Millisecond, ColdStart: 20 * time.Second, Alone: 300 * time.Millisecond,
-		Rival: 5 * time.Second, Tick: 20 * time.Millisecond,
+		NameConflict: 5 * time.Second, Tick: 20 * time.Millisecond,
 	}
 }
 
@@ -91,7 +91,7 @@ func whole(all ...*Cluster) bool {
 	want := all[0].View().Ring.Fingerprint()
 	for _, c := range all {
 		v := c.View()
-		if v.Ring.Len() != len(all) || v.Ring.Fingerprint() != want || v.RingsDiffer() != 0 || !v.Joined {
+		if v.Ring.Len() != len(all) || v.Ring.Fingerprint() != want || v.DifferingRings() != 0 || !v.Joined {
 			return false
 		}
 	}
@@ -126,8 +126,8 @@ func throughout(t *testing.T, what string, ok, done func() bool) {
 
 // rounds is done after c's join loop has gone round n more times.
 func rounds(c *Cluster, n int) func() bool {
-	first := c.table.look().contact.rounds
-	return func() bool { return c.table.look().contact.rounds >= first+n }
+	first := c.table.snapshot().join.rounds
+	return func() bool { return c.table.snapshot().join.rounds >= first+n }
 }
 
 func TestStandalone(t *testing.T) {
@@ -143,14 +143,14 @@ func TestStandalone(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := c.View()
-	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.Me().Peer != "[::1]:7947" || v.Me().State != Active {
+	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.SelfMember().Peer != "[::1]:7947" || v.SelfMember().State != Active {
 		t.Errorf("view %+v", v)
 	}
 	if len(views) != 1 || views[0] != v {
 		t.Error("the first view should be told before Start returns")
 	}
 	c.SetRules(3, 4)
-	eventually(t, "rules in the view", func() bool { return c.View().Me().InForce == 3 && c.View().Prepared(4) })
+	eventually(t, "rules in the view", func() bool { return c.View().SelfMember().InForce == 3 && c.View().Prepared(4) })
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("metrics: %v %v", problems, err)
 	}
@@ -161,7 +161,7 @@ func TestStandalone(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "standalone") {
 		t.Errorf("want one loud warning:\n%s", log.String())
 	}
-	if v := c.View(); v.Ring.Len() != 1 && v.Me().State != Leaving {
+	if v := c.View(); v.Ring.Len() != 1 && v.SelfMember().State != Leaving {
 		t.Errorf("after leaving: %+v", v)
 	}
 }
@@ -191,15 +191,15 @@ func TestMembersFindEachOther(t *testing.T) {
 		for _, id := range []ring.ID{"a-0", "b", "c"} {
 			m, ok := v.Find(id)
 			if !ok || m.RLS != string(id)+":1" || m.Peer != string(id)+":2" || m.Route != string(id)+":3" || m.Page != string(id)+":4" ||
-				m.Weight != 2 || m.Expect != 3 || m.State != Active || m.Pod == 0 || m.Inst == 0 || m.Gossip == "" {
+				m.Weight != 2 || m.Expect != 3 || m.State != Active || m.Pod == 0 || m.BootID == 0 || m.Gossip == "" {
 				t.Errorf("%s sees %s as %+v", v.Self, id, m)
 			}
 		}
 		if v.NRef != 3 || v.Standalone {
 			t.Errorf("%s: N_ref %d", v.Self, v.NRef)
 		}
-		if !strings.HasPrefix(v.Me().Name, string(v.Self)+"/") {
-			t.Errorf("memberlist name %q", v.Me().Name)
+		if !strings.HasPrefix(v.SelfMember().Name, string(v.Self)+"/") {
+			t.Errorf("memberlist name %q", v.SelfMember().Name)
 		}
 		if got := testutil.ToFloat64(c.metrics.ringMembers); got != 3 {
 			t.Errorf("keyward_ring_members %v", got)
@@ -234,7 +234,7 @@ func TestNewsIsNotSentToTheDead(t *testing.T) {
 	for i := range uint64(10) {
 		all[0].SetRules(i+1, i+1)
 		for _, c := range all[1:] {
-			eventually(t, "the news", func() bool { m, _ := c.View().Find(all[0].View().Me().ID); return m.InForce == i+1 })
+			eventually(t, "the news", func() bool { m, _ := c.View().Find(all[0].View().SelfMember().ID); return m.InForce == i+1 })
 		}
 	}
 }
@@ -277,14 +277,14 @@ func TestGracefulLeave(t *testing.T) {
 	}
 	eventually(t, "the leaver knows that all have dropped it", func() bool {
 		select {
-		case <-all[2].released:
+		case <-all[2].drained:
 			return true
 		default:
 			return false
 		}
 	})
-	if v := all[2].View(); v.Ring.Len() != 2 || v.Me().State != Leaving {
-		t.Errorf("the leaver's own view: ring of %d, %v", v.Ring.Len(), v.Me().State)
+	if v := all[2].View(); v.Ring.Len() != 2 || v.SelfMember().State != Leaving {
+		t.Errorf("the leaver's own view: ring of %d, %v", v.Ring.Len(), v.SelfMember().State)
 	}
 	all[2].Leave(t.Context())
 	for _, c := range all[:2] {
@@ -329,12 +329,12 @@ func TestCrashAndRestart(t *testing.T) {
 	eventually(t, "back", func() bool { return whole(all...) })
 
 	// Again, and back before anybody has noticed: the newer boot stands at once.
-	old := all[2].View().Me().Inst
+	old := all[2].View().SelfMember().BootID
 	all[2].Close()
 	all[2] = up(t, o)
 	eventually(t, "the new boot on all rings", func() bool {
 		m, ok := all[0].View().Find("c")
-		return ok && m.Inst != old && whole(all...)
+		return ok && m.BootID != old && whole(all...)
 	})
 	select {
 	case err := <-all[2].Fatal():
@@ -369,7 +369,7 @@ func TestAloneWhenNobodyIsResolvable(t *testing.T) {
 	if c.View().Joined {
 		t.Error("joined before it has tried")
 	}
-	eventually(t, "a failed lookup", func() bool { return c.table.look().contact.rounds > 0 })
+	eventually(t, "a failed lookup", func() bool { return c.table.snapshot().join.rounds > 0 })
 	z.set("itself.test", "127.0.0.1")
 	eventually(t, "alone", func() bool { return c.View().Joined && c.View().Ring.Len() == 1 && c.View().NRef == 1 })
 	if got := testutil.ToFloat64(c.metrics.joinFailures.WithLabelValues(failedLookup)); got < 1 {
@@ -382,7 +382,7 @@ func TestObserverWatches(t *testing.T) {
 	all := three(t, watched)
 	o := options("xds", all[0].Gossip())
 	watched(&o)
-	o.Role = Observer
+	o.Role = RoleObserver
 	x := up(t, o)
 	eventually(t, "the observer sees the ring", func() bool {
 		v := x.View()
@@ -418,8 +418,8 @@ func TestNameCollision(t *testing.T) {
 			t.Errorf("no %s in %q", want, err)
 		}
 	}
-	if v := c.View(); v.Problem == "" || v.Me().Gossip != "" || v.Joined {
-		t.Errorf("the newcomer's view: problem %q, me %+v", v.Problem, v.Me())
+	if v := c.View(); v.Problem == "" || v.SelfMember().Gossip != "" || v.Joined {
+		t.Errorf("the newcomer's view: problem %q, me %+v", v.Problem, v.SelfMember())
 	}
 	for _, m := range all {
 		if m.View().Ring.Fingerprint() != before || !whole(all...) {
@@ -456,8 +456,8 @@ func TestAboveCapacity(t *testing.T) {
 	o.Capacity = 4
 	d := up(t, o)
 	eventually(t, "a clear problem", func() bool { return strings.Contains(d.View().Problem, "ring is full") })
-	if !whole(all...) || d.View().Me().State != Joining {
-		t.Errorf("ring of %d, newcomer %v", all[0].View().Ring.Len(), d.View().Me().State)
+	if !whole(all...) || d.View().SelfMember().State != Joining {
+		t.Errorf("ring of %d, newcomer %v", all[0].View().Ring.Len(), d.View().SelfMember().State)
 	}
 	all[1].Leave(t.Context())
 	all[1] = d
@@ -521,8 +521,8 @@ func TestOwnAddressMayBeAmongThoseToJoin(t *testing.T) {
 	}
 	eventually(t, "all joined", func() bool { return whole(all...) })
 	for _, c := range all {
-		if len(c.table.look().contact.others) != 2 {
-			t.Errorf("others: %v", c.table.look().contact.others)
+		if len(c.table.snapshot().join.others) != 2 {
+			t.Errorf("others: %v", c.table.snapshot().join.others)
 		}
 	}
 }
@@ -586,35 +586,35 @@ func complete(all ...*Cluster) {
 func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	t.Parallel()
 	all := three(t, func(o *Options) {
-		o.HandOver, o.Timing.Warm, o.Timing.Turn = true, 50*time.Millisecond, 50*time.Millisecond
+		o.Handoff, o.Timing.PrefetchTimeout, o.Timing.JoinTurn = true, 50*time.Millisecond, 50*time.Millisecond
 	})
 	o := options("d", all[0].Gossip())
-	o.HandOver = true
+	o.Handoff = true
 	d := up(t, o)
 	eventually(t, "joined, and not on the ring", func() bool {
 		m, ok := all[1].View().Find("d")
-		return d.View().Joined && ok && m.State == Joining && !m.Waits
+		return d.View().Joined && ok && m.State == Joining && !m.AwaitsTurn
 	})
 	d.SetWarm(true)
-	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.Waits })
-	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().Me().State == Joining }, rounds(d, 2))
+	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
+	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().SelfMember().State == Joining }, rounds(d, 2))
 	complete(all...)
 	all = append(all, d)
 	eventually(t, "its turn", func() bool { return whole(all...) })
-	if n := all[0].View().Incomplete(); n != 4 {
+	if n := all[0].View().IncompleteMembers(); n != 4 {
 		t.Errorf("%d members are not complete, want all 4", n)
 	}
 	complete(all...)
-	eventually(t, "the others know", func() bool { return all[0].View().Incomplete() == 0 && d.View().Incomplete() == 0 })
+	eventually(t, "the others know", func() bool { return all[0].View().IncompleteMembers() == 0 && d.View().IncompleteMembers() == 0 })
 
 	d.Drain()
-	eventually(t, "dropped", func() bool { return whole(all[:3]...) && d.View().RingsDiffer() == 0 && d.View().Ring.Len() == 3 })
+	eventually(t, "dropped", func() bool { return whole(all[:3]...) && d.View().DifferingRings() == 0 && d.View().Ring.Len() == 3 })
 	select {
 	case <-d.Drained():
 		t.Fatal("drained with counters that nobody else has")
 	default:
 	}
-	d.SetHandedOver(true)
+	d.SetHandedOff(true)
 	eventually(t, "drained", func() bool {
 		select {
 		case <-d.Drained():
@@ -628,7 +628,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		eventually(t, "known to have handed over", func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
 	}
 	all[2].Drain()
-	eventually(t, "leaving", func() bool { return all[2].View().Me().State == Leaving })
+	eventually(t, "leaving", func() bool { return all[2].View().SelfMember().State == Leaving })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	all[2].Leave(ctx) // with its counters

@@ -17,29 +17,29 @@ import (
 // never block and never call back; the cluster's one goroutine picks up.
 type table struct {
 	changed chan struct{} // has room for one: something is new
-	board   *board
+	gossip  *gossipState
 
 	mu        sync.Mutex // guards all below; nothing else is locked under it
 	self      Member
 	nodes     map[string]Member // live boots of others, by memberlist name
-	told      told
-	gone      map[uint64]farewell // by instance
-	announced string              // what memberlist last took as self's metadata
+	status    handoffStatus
+	departed  map[uint64]departure // by instance
+	announced string               // what memberlist last took as self's metadata
 	digest    digest
 	refused   uint64 // announcements and posts not let in
-	contact   contact
+	join      joinStatus
 }
 
 func newTable(self Member) *table {
 	t := &table{
-		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), gone: make(map[uint64]farewell),
+		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), departed: make(map[uint64]departure),
 	}
-	t.board = newBoard(&self, t.size)
+	t.gossip = newGossipState(&self, t.liveBoots)
 	return t
 }
 
-// size is the number of live boots, self included.
-func (t *table) size() int {
+// liveBoots is the number of live boots, self included.
+func (t *table) liveBoots() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.nodes) + 1
@@ -60,28 +60,28 @@ func (t *table) update(change func(self *Member)) {
 	t.signal()
 }
 
-// tell changes what the caller said.
-func (t *table) tell(change func(*told)) {
+// updateStatus changes what the caller said.
+func (t *table) updateStatus(change func(*handoffStatus)) {
 	t.mu.Lock()
-	change(&t.told)
+	change(&t.status)
 	t.mu.Unlock()
 	t.signal()
 }
 
-// touch lets the join loop say what it knows.
-func (t *table) touch(c contact) {
+// setJoinStatus lets the join loop say what it knows.
+func (t *table) setJoinStatus(c joinStatus) {
 	t.mu.Lock()
-	t.contact = c
+	t.join = c
 	t.mu.Unlock()
 	t.signal()
 }
 
-// look takes a copy of everything; farewells are handed out once.
-func (t *table) look() sight {
+// snapshot takes a copy of everything; farewells are handed out once.
+func (t *table) snapshot() observation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := sight{self: t.self, told: t.told, gone: t.gone, contact: t.contact, others: t.othersLocked()}
-	t.gone = make(map[uint64]farewell)
+	s := observation{self: t.self, status: t.status, departed: t.departed, join: t.join, others: t.othersLocked()}
+	t.departed = make(map[uint64]departure)
 	return s
 }
 
@@ -103,21 +103,21 @@ func (t *table) has(name string) bool {
 	return ok
 }
 
-// draining is when self was first told to leave.
-func (t *table) draining() time.Time {
+// drainingSince is when self was first told to leave.
+func (t *table) drainingSince() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.told.since
+	return t.status.drainingSince
 }
 
-func (t *table) refusals() uint64 {
+func (t *table) refusedCount() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.refused
 }
 
-// read is a memberlist node as a Member.
-func read(n *memberlist.Node) (Member, error) {
+// memberOf is a memberlist node as a Member.
+func memberOf(n *memberlist.Node) (Member, error) {
 	if len(n.Addr) != net.IPv4len && len(n.Addr) != net.IPv6len {
 		return Member{}, errors.New("an address of no known family")
 	}
@@ -131,17 +131,17 @@ func read(n *memberlist.Node) (Member, error) {
 
 // NotifyAlive refuses, before memberlist believes in it, whatever is not a Keyward member that we can talk with.
 func (t *table) NotifyAlive(n *memberlist.Node) error {
-	m, err := read(n)
-	if err == nil && !m.speaks() {
+	m, err := memberOf(n)
+	if err == nil && !m.sharesProtocol() {
 		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, ProtocolMin, ProtocolMax)
 	}
 	if err != nil {
-		t.refuse()
+		t.countRefused()
 	}
 	return err
 }
 
-func (t *table) refuse() {
+func (t *table) countRefused() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refused++
@@ -152,7 +152,7 @@ func (t *table) NotifyJoin(n *memberlist.Node) { t.NotifyUpdate(n) }
 
 // NotifyUpdate notes what a boot says of itself now.
 func (t *table) NotifyUpdate(n *memberlist.Node) {
-	m, err := read(n)
+	m, err := memberOf(n)
 	if err != nil {
 		return // NotifyAlive has refused it
 	}
@@ -174,9 +174,9 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 	t.digest.set(n.Name, nil)
 	if m, ok := t.nodes[n.Name]; ok {
 		delete(t.nodes, n.Name)
-		t.gone[m.Inst] = farewell{
+		t.departed[m.BootID] = departure{
 			id: m.ID, gossip: m.Gossip, graceful: m.State == Leaving,
-			handed: m.State == Leaving && (m.Handed || !m.HandsOver()),
+			handedOff: m.State == Leaving && (m.HandedOff || !m.SupportsHandoff()),
 		}
 		t.signal()
 	}
@@ -191,9 +191,9 @@ func (t *table) NodeMeta(int) []byte {
 
 // NotifyMsg takes in what another member posts.
 func (t *table) NotifyMsg(msg []byte) {
-	news, err := t.board.hear(time.Now(), msg)
+	news, err := t.gossip.merge(time.Now(), msg)
 	if err != nil {
-		t.refuse()
+		t.countRefused()
 	}
 	if news {
 		t.signal()
@@ -202,7 +202,7 @@ func (t *table) NotifyMsg(msg []byte) {
 
 // GetBroadcasts is what is to be posted and passed on.
 func (t *table) GetBroadcasts(overhead, limit int) [][]byte {
-	return t.board.out.take(overhead, limit)
+	return t.gossip.queue.take(overhead, limit)
 }
 
 // LocalState has nothing to add.

@@ -100,7 +100,7 @@ func TestJoinByName(t *testing.T) {
 	z := newZone(t)
 	first := options("a", "127.0.0.1:1")
 	mortal(&first)
-	first.Resolver, first.Timing.Dead = resolver(t, z), time.Second
+	first.Resolver, first.Timing.LostMemory = resolver(t, z), time.Second
 	first.Join = []string{"dns+" + name + ":7946"}
 	z.set(name, "127.0.0.1")
 	// The port must be one that is free on all addresses: the first member picks it.
@@ -129,7 +129,7 @@ func TestJoinByName(t *testing.T) {
 	// A member that comes back while DNS is dead is found by the address it had.
 	c.Close()
 	eventually(t, "one dead, and forgotten", func() bool {
-		return whole(a, b) && len(a.joiner.missed(time.Now())) == 0 && len(b.joiner.missed(time.Now())) == 0
+		return whole(a, b) && len(a.joiner.lostAddresses(time.Now())) == 0 && len(b.joiner.lostAddresses(time.Now())) == 0
 	})
 	d := options("d", "127.0.0.1:1")
 	mortal(&d)

@@ -23,14 +23,14 @@ func members(n int) []Member {
 func TestExpectHolds(t *testing.T) {
 	for _, id := range []string{"me-1", "me-0"} {
 		b := newBed(3)
-		b.self.ID, b.contact = ring.ID(id), contact{rounds: 1, listed: 1}
+		b.self.ID, b.join = ring.ID(id), joinStatus{rounds: 1, listed: 1}
 		for _, after := range []time.Duration{0, 29 * time.Second, time.Second, time.Hour} {
 			if v := b.look(after).view; v.NRef != 3 {
 				t.Fatalf("%s alone after %v: N_ref %d, want 3", id, b.now.Sub(epoch), v.NRef)
 			}
 		}
-		if v := b.view; !v.Joined || v.Me().State != Active {
-			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined, v.Me().State)
+		if v := b.view; !v.Joined || v.SelfMember().State != Active {
+			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined, v.SelfMember().State)
 		}
 		b.others = members(1)
 		if v := b.look(time.Second).view; v.NRef != 3 {
@@ -39,8 +39,8 @@ func TestExpectHolds(t *testing.T) {
 		b.others = members(2)
 		b.others[0].State, b.others[1].State = Active, Active
 		b.look(time.Second)
-		if v := b.look(time.Second).view; v.NRef != 3 || v.Ring.Len() != 3 || !v.Me().Met {
-			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(), v.Me().Met)
+		if v := b.look(time.Second).view; v.NRef != 3 || v.Ring.Len() != 3 || !v.SelfMember().MetExpected {
+			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(), v.SelfMember().MetExpected)
 		}
 		b.others[0].State = Leaving
 		b.look(time.Second)
@@ -59,13 +59,13 @@ func TestExpectHolds(t *testing.T) {
 // --expect-timeout ends the waiting, for this member alone: it does not announce that it met anybody.
 func TestExpectTimeout(t *testing.T) {
 	b := newBed(3)
-	b.expectTimeout, b.contact = time.Minute, contact{rounds: 1, listed: 1}
+	b.expectTimeout, b.join = time.Minute, joinStatus{rounds: 1, listed: 1}
 	b.look(0)
 	if v := b.look(time.Minute - time.Second).view; v.NRef != 3 {
 		t.Errorf("before the timeout: N_ref %d", v.NRef)
 	}
-	if v := b.look(time.Second).view; v.NRef != 1 || v.Me().Met {
-		t.Errorf("after the timeout: N_ref %d, met %v", v.NRef, v.Me().Met)
+	if v := b.look(time.Second).view; v.NRef != 1 || v.SelfMember().MetExpected {
+		t.Errorf("after the timeout: N_ref %d, met %v", v.NRef, v.SelfMember().MetExpected)
 	}
 }
 
@@ -80,13 +80,13 @@ func TestExpectIsMetByARunningCluster(t *testing.T) {
 		{"met", func(*Member) {}, 2},
 		{"met more", func(x *Member) { x.Expect = 9 }, 2},
 		{"met fewer", func(x *Member) { x.Expect = 2 }, 2},
-		{"not met", func(x *Member) { x.Met = false }, 3},
+		{"not met", func(x *Member) { x.MetExpected = false }, 3},
 		{"leaves", func(x *Member) { x.State = Leaving }, 3},
 	} {
 		b := newBed(3)
 		b.fill(1)
 		x := &b.others[0]
-		x.Settled, x.Met, x.Expect, x.NRef = true, true, 3, 1
+		x.Established, x.MetExpected, x.Expect, x.NRef = true, true, 3, 1
 		c.change(x)
 		b.look(0)
 		b.agree()
@@ -100,11 +100,11 @@ func TestExpectIsMetByARunningCluster(t *testing.T) {
 // A member that expects itself alone still looks for others before it takes its place.
 func TestExpectOneLooksFirst(t *testing.T) {
 	b := newBed(1)
-	b.contact = contact{}
-	if v := b.look(time.Second).view; v.Joined || v.Me().State != Joining {
-		t.Errorf("before the first attempt: joined %v, %v", v.Joined, v.Me().State)
+	b.join = joinStatus{}
+	if v := b.look(time.Second).view; v.Joined || v.SelfMember().State != Joining {
+		t.Errorf("before the first attempt: joined %v, %v", v.Joined, v.SelfMember().State)
 	}
-	b.contact = contact{rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}}
+	b.join = joinStatus{rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}}
 	if v := b.look(time.Second).view; !v.Joined || v.NRef != 1 {
 		t.Errorf("after an attempt in vain: joined %v, N_ref %d", v.Joined, v.NRef)
 	}

@@ -63,7 +63,7 @@ func TestSplitHeals(t *testing.T) {
 	all := three(t, func(o *Options) {
 		mortal(o)
 		nets[o.Node] = &faults{}
-		o.wrap, o.Timing.Dead = nets[o.Node].wrap, time.Second
+		o.wrap, o.Timing.LostMemory = nets[o.Node].wrap, time.Second
 	})
 	c := all[2]
 	nets["a-0"].set(c.Gossip())
@@ -79,7 +79,7 @@ func TestSplitHeals(t *testing.T) {
 		t.Errorf("the minority's N_ref is %d, joined %v; want 3 and true", v.NRef, v.Joined)
 	}
 	eventually(t, "both halves have forgotten each other", func() bool {
-		return len(all[0].joiner.missed(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 && len(c.joiner.missed(time.Now())) == 0
+		return len(all[0].joiner.lostAddresses(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 && len(c.joiner.lostAddresses(time.Now())) == 0
 	})
 	for _, f := range nets {
 		f.set()
@@ -156,7 +156,7 @@ func TestReleaseNeedsTheOthers(t *testing.T) {
 	c.Drain()
 	released := func() bool {
 		select {
-		case <-c.released:
+		case <-c.drained:
 			return true
 		default:
 			return false

@@ -99,9 +99,9 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused := all[0].table.refusals()
+		refused := all[0].table.refusedCount()
 		_, _ = list.Join([]string{all[0].Gossip()})
-		eventually(t, name+" is refused", func() bool { return all[0].table.refusals() > refused })
+		eventually(t, name+" is refused", func() bool { return all[0].table.refusedCount() > refused })
 		throughout(t, "whole", func() bool { return whole(all...) && len(all[0].View().Members) == 3 }, rounds(all[0], 1))
 		if err := list.Shutdown(); err != nil {
 			t.Error(err)

@@ -21,11 +21,11 @@ import (
 
 // gossip is the running memberlist of one boot.
 type gossip struct {
-	list *memberlist.Memberlist
-	keys *memberlist.Keyring // nil with Insecure
-	addr netip.AddrPort      // told to the others
-	own  map[netip.AddrPort]bool
-	port *transport
+	list          *memberlist.Memberlist
+	keys          *memberlist.Keyring // nil with Insecure
+	addr          netip.AddrPort      // told to the others
+	selfAddresses map[netip.AddrPort]bool
+	port          *transport
 
 	refusals refusals
 }
@@ -44,25 +44,25 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 		return nil, err
 	}
 	g := &gossip{keys: ring}
-	out := log.New(&lines{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, sources: &g.refusals}, "", 0)
+	out := log.New(&logWriter{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, refusals: &g.refusals}, "", 0)
 	transport, err := openTransport(ctx, host, port, ring == nil, o.OnRefused, out)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
 	g.port = transport
-	if err := g.place(ctx, o, host, uint16(transport.port())); err != nil {
+	if err := g.findAddresses(ctx, o, host, uint16(transport.port())); err != nil {
 		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
 	}
 	t.update(func(self *Member) {
 		self.Gossip = g.addr.String()
-		self.locate(g.addr.Addr())
-		self.Name = string(self.ID) + "/" + hex.EncodeToString(inst(self.Inst))
+		self.completeAddresses(g.addr.Addr())
+		self.Name = string(self.ID) + "/" + hex.EncodeToString(bootIDBytes(self.BootID))
 	})
-	self := t.look().self
-	if n := self.largest(); n > maxMeta {
+	self := t.snapshot().self
+	if n := self.maxEncodedSize(); n > maxMeta {
 		return nil, errors.Join(fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta), transport.Shutdown())
 	}
-	conf := config(o, t, g)
+	conf := memberlistConfig(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
 	conf.BindAddr, conf.BindPort = host, transport.port()
 	conf.Transport = transport
@@ -75,8 +75,8 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	return g, nil
 }
 
-// config is memberlist's, tuned to find a death within some 3 s among few members and 10 s among many.
-func config(o *Options, t *table, g *gossip) *memberlist.Config {
+// memberlistConfig is memberlist's, tuned to find a death within some 3 s among few members and 10 s among many.
+func memberlistConfig(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf := memberlist.DefaultLANConfig()
 	conf.Label = o.Cluster
 	conf.AdvertiseAddr, conf.AdvertisePort = g.addr.Addr().String(), int(g.addr.Port())
@@ -95,7 +95,7 @@ func config(o *Options, t *table, g *gossip) *memberlist.Config {
 	return conf
 }
 
-func inst(n uint64) []byte {
+func bootIDBytes(n uint64) []byte {
 	return []byte{byte(n >> 56), byte(n >> 48), byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 }
 
@@ -133,8 +133,8 @@ func lookupOne(ctx context.Context, r Resolver, host string) (netip.Addr, error)
 	return ips[0], nil
 }
 
-// place finds the address told to the others, and all that mean this member.
-func (g *gossip) place(ctx context.Context, o *Options, host string, port uint16) error {
+// findAddresses finds the address told to the others, and all that mean this member.
+func (g *gossip) findAddresses(ctx context.Context, o *Options, host string, port uint16) error {
 	bound, _ := netip.ParseAddr(host) // the zero Addr for every address
 	local := localAddrs()
 	ip, told := bound, port
@@ -156,13 +156,13 @@ func (g *gossip) place(ctx context.Context, o *Options, host string, port uint16
 		}
 	}
 	g.addr = netip.AddrPortFrom(ip, told)
-	g.own = map[netip.AddrPort]bool{g.addr: true}
+	g.selfAddresses = map[netip.AddrPort]bool{g.addr: true}
 	if bound.IsValid() && !bound.IsUnspecified() {
-		g.own[netip.AddrPortFrom(bound, port)] = true
+		g.selfAddresses[netip.AddrPortFrom(bound, port)] = true
 		return nil
 	}
 	for _, a := range local {
-		g.own[netip.AddrPortFrom(a, port)] = true
+		g.selfAddresses[netip.AddrPortFrom(a, port)] = true
 	}
 	return nil
 }

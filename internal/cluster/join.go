@@ -41,7 +41,7 @@ func parseEntry(s string, port uint16) (entry, error) {
 type joiner struct {
 	c       *Cluster
 	entries []entry
-	kick    chan struct{} // has room for one: a member was lost
+	wake    chan struct{} // has room for one: a member was lost
 
 	// Of the join loop alone.
 	rounds  int
@@ -59,7 +59,7 @@ const maxLost = 1024
 
 func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	j := &joiner{
-		c: c, kick: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]*foreignError),
+		c: c, wake: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]*foreignError),
 		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
 	}
 	for _, s := range join {
@@ -72,8 +72,8 @@ func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	return j, nil
 }
 
-// miss remembers where a dead member was, and looks there soon.
-func (j *joiner) miss(gossip string, now time.Time) {
+// addLost remembers where a dead member was, and looks there soon.
+func (j *joiner) addLost(gossip string, now time.Time) {
 	at, err := netip.ParseAddrPort(gossip)
 	if err != nil {
 		return
@@ -84,20 +84,20 @@ func (j *joiner) miss(gossip string, now time.Time) {
 	}
 	j.mu.Unlock()
 	select {
-	case j.kick <- struct{}{}:
+	case j.wake <- struct{}{}:
 	default:
 	}
 }
 
-// missed are the addresses of the dead that are still worth a try: for as long as memberlist remembers them.
-func (j *joiner) missed(now time.Time) []netip.AddrPort {
+// lostAddresses are the addresses of the dead that are still worth a try: for as long as memberlist remembers them.
+func (j *joiner) lostAddresses(now time.Time) []netip.AddrPort {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	maps.DeleteFunc(j.lost, func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > j.c.o.Timing.Dead })
+	maps.DeleteFunc(j.lost, func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > j.c.o.Timing.LostMemory })
 	return slices.Collect(maps.Keys(j.lost))
 }
 
-func (j *joiner) found(a netip.AddrPort) {
+func (j *joiner) removeLost(a netip.AddrPort) {
 	j.mu.Lock()
 	delete(j.lost, a)
 	j.mu.Unlock()
@@ -105,7 +105,7 @@ func (j *joiner) found(a netip.AddrPort) {
 
 // run joins until the context ends. It begins and, after a loss, begins again at a moment of its own, lest all do at once.
 func (j *joiner) run(ctx context.Context) {
-	rest(ctx, rand.N(j.c.o.Timing.JoinDelay))
+	sleep(ctx, rand.N(j.c.o.Timing.JoinDelay))
 	for {
 		wait := j.c.o.Timing.JoinIdle
 		if missing := j.round(ctx); missing {
@@ -120,15 +120,15 @@ func (j *joiner) run(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-timer.C:
-		case <-j.kick:
+		case <-j.wake:
 			timer.Stop()
-			rest(ctx, rand.N(j.c.o.Timing.JoinDelay))
+			sleep(ctx, rand.N(j.c.o.Timing.JoinDelay))
 		}
 	}
 }
 
-// rest waits for d, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -147,10 +147,10 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 			try = append(try, a)
 		}
 	}
-	for _, a := range j.missed(time.Now()) {
+	for _, a := range j.lostAddresses(time.Now()) {
 		switch {
 		case live[a]:
-			j.found(a)
+			j.removeLost(a)
 		case !slices.Contains(try, a):
 			try = append(try, a)
 		}
@@ -160,9 +160,9 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 		return true
 	}
 	j.c.metrics.missing.Set(float64(len(try) - len(ok)))
-	j.forget(try)
+	j.pruneFailures(try)
 	j.rounds++
-	c := contact{
+	c := joinStatus{
 		rounds: j.rounds, listed: len(targets) + 1, blind: blind,
 		unresolved: len(j.known) == 0, foreign: len(j.foreign), failure: j.failure(),
 	}
@@ -172,7 +172,7 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 			c.reached = append(c.reached, a.String())
 		}
 	}
-	j.c.table.touch(c)
+	j.c.table.setJoinStatus(c)
 	return len(ok) < len(try)
 }
 
@@ -197,8 +197,8 @@ func (j *joiner) failure() string {
 	return strings.Join(failed, "; ")
 }
 
-// forget drops the failures of what is not tried any more.
-func (j *joiner) forget(tried []netip.AddrPort) {
+// pruneFailures drops the failures of what is not tried any more.
+func (j *joiner) pruneFailures(tried []netip.AddrPort) {
 	maps.DeleteFunc(j.failing, func(what string, _ bool) bool {
 		return !slices.ContainsFunc(j.entries, func(e entry) bool { return e.host == what }) &&
 			!slices.ContainsFunc(tried, func(a netip.AddrPort) bool { return a.String() == what })
@@ -230,7 +230,7 @@ func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort, blind bool)
 			blind = true
 		}
 		for _, a := range j.known[e] {
-			if !j.c.gossip.own[a] && !slices.Contains(out, a) {
+			if !j.c.gossip.selfAddresses[a] && !slices.Contains(out, a) {
 				out = append(out, a)
 			}
 		}

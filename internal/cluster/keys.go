@@ -32,7 +32,7 @@ func readKeys(file string) ([][]byte, error) {
 }
 
 func parseKeys(b []byte) ([][]byte, error) {
-	if keySize(len(b)) && !text(b) {
+	if isKeySize(len(b)) && !isText(b) {
 		return [][]byte{b}, nil
 	}
 	var keys [][]byte
@@ -53,7 +53,7 @@ func parseKeys(b []byte) ([][]byte, error) {
 	return keys, nil
 }
 
-func text(b []byte) bool {
+func isText(b []byte) bool {
 	for _, c := range b {
 		if c > '~' || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
 			return false
@@ -62,18 +62,18 @@ func text(b []byte) bool {
 	return true
 }
 
-func keySize(n int) bool { return n == 16 || n == 24 || n == 32 }
+func isKeySize(n int) bool { return n == 16 || n == 24 || n == 32 }
 
 func parseKey(line []byte) []byte {
-	if key, err := hex.DecodeString(string(line)); err == nil && keySize(len(key)) {
+	if key, err := hex.DecodeString(string(line)); err == nil && isKeySize(len(key)) {
 		return key
 	}
 	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding} {
-		if key, err := enc.DecodeString(string(line)); err == nil && keySize(len(key)) {
+		if key, err := enc.DecodeString(string(line)); err == nil && isKeySize(len(key)) {
 			return key
 		}
 	}
-	if keySize(len(line)) {
+	if isKeySize(len(line)) {
 		return bytes.Clone(line)
 	}
 	return nil
@@ -91,8 +91,8 @@ func keyring(o *Options) (*memberlist.Keyring, error) {
 	return memberlist.NewKeyring(keys, keys[0])
 }
 
-// renew brings the ring of keys to what the file says now; what it cannot read changes nothing.
-func renew(ring *memberlist.Keyring, file string) (changed bool, err error) {
+// updateKeyring brings the ring of keys to what the file says now; what it cannot read changes nothing.
+func updateKeyring(ring *memberlist.Keyring, file string) (changed bool, err error) {
 	keys, err := readKeys(file)
 	if err != nil {
 		return false, err
@@ -132,23 +132,23 @@ func contains(keys [][]byte, key []byte) bool {
 	return false
 }
 
-// keysEvery is the time between two looks at the key file.
-const keysEvery = 2 * time.Second
+// keysInterval is the time between two looks at the key file.
+const keysInterval = 2 * time.Second
 
 // watchKeys follows the key file until ctx ends.
 func (c *Cluster) watchKeys(ctx context.Context) {
 	for c.gossip.keys != nil && ctx.Err() == nil {
-		rest(ctx, keysEvery)
-		c.renewKeys()
+		sleep(ctx, keysInterval)
+		c.reloadKeys()
 	}
 }
 
-// renewKeys re-reads the key file.
-func (c *Cluster) renewKeys() {
+// reloadKeys re-reads the key file.
+func (c *Cluster) reloadKeys() {
 	if c.gossip.keys == nil {
 		return
 	}
-	changed, err := renew(c.gossip.keys, c.o.KeyFile)
+	changed, err := updateKeyring(c.gossip.keys, c.o.KeyFile)
 	switch {
 	case err != nil:
 		c.log.Warn("gossip keys stay as they are", "error", err)

@@ -66,7 +66,7 @@ func TestRenewKeysInThreeSteps(t *testing.T) {
 		{newKey, newKey, 1, true, true},
 	} {
 		write(step.file)
-		changed, err := renew(ring, file)
+		changed, err := updateKeyring(ring, file)
 		if changed != step.changed || (err == nil) != step.ok || string(ring.GetPrimaryKey()) != step.primary || len(ring.GetKeys()) != step.keys {
 			t.Errorf("%q: changed %v, %v; primary %q of %d", step.file, changed, err, ring.GetPrimaryKey(), len(ring.GetKeys()))
 		}
@@ -83,7 +83,7 @@ func FuzzParseKeys(f *testing.F) {
 			t.Fatal("no key and no error")
 		}
 		for _, k := range keys {
-			if !keySize(len(k)) {
+			if !isKeySize(len(k)) {
 				t.Fatalf("a key of %d bytes", len(k))
 			}
 		}

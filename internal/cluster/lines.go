@@ -10,19 +10,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// lines turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
+// logWriter turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
 // can cause such lines. What memberlist refuses it tells by such a line alone, so they are counted here.
-type lines struct {
-	logger  *slog.Logger
-	limit   *rate.Limiter
-	refused func(reason string)
-	sources *refusals
+type logWriter struct {
+	logger   *slog.Logger
+	limit    *rate.Limiter
+	refused  func(reason string)
+	refusals *refusals
 }
 
-var _ io.Writer = (*lines)(nil)
+var _ io.Writer = (*logWriter)(nil)
 
 // Write logs one line.
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logWriter) Write(p []byte) (int, error) {
 	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
 	if rest, ok := strings.CutPrefix(text, "["); ok {
 		if tag, msg, ok := strings.Cut(rest, "] "); ok {
@@ -33,10 +33,10 @@ func (l *lines) Write(p []byte) (int, error) {
 			}
 		}
 	}
-	if reason := refusal(text); reason != "" && level == slog.LevelWarn {
+	if reason := refusalReason(text); reason != "" && level == slog.LevelWarn {
 		l.refused(reason)
 		if from, ok := sourceOf(text); ok {
-			l.sources.note(from, reason, time.Now())
+			l.refusals.add(from, reason, time.Now())
 		}
 	}
 	if !l.logger.Enabled(context.Background(), level) || !l.limit.Allow() {
@@ -46,8 +46,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// refusal is the reason that a line gives for not having read what came; empty when it speaks of something else.
-func refusal(text string) string {
+// refusalReason is the reason that a line gives for not having read what came; empty when it speaks of something else.
+func refusalReason(text string) string {
 	lower := strings.ToLower(text)
 	if !strings.Contains(lower, "from=") { // of what this member sent itself
 		return ""

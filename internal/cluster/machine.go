@@ -16,7 +16,7 @@ type machine struct {
 	capacity   int
 	expect     int
 	standalone bool
-	handOver   bool // see Options
+	handoff    bool // see Options
 	streams    bool // see Options
 	timing     Timing
 
@@ -25,45 +25,45 @@ type machine struct {
 	newRing func([]ring.Member) *ring.Ring // see Options
 	start   time.Time
 
-	mistaken    time.Time // when self was astray last
-	linked      time.Time // since when self lacks streams; zero if it does not
-	odd         bool      // see Member.Odd
-	asked       bool      // it has had streams with somebody
-	accompanied bool      // it has met another counting member
-	joined      bool      // may take a place on the ring
-	met         time.Time // when it might for the first time, or again after it was held back
-	settled     bool      // and others count, or it has seen everyone take their places, so that it may trust its own
-	enough      bool      // it has met as many members as it expects, see Member.Met
-	ready       time.Time // since when self waits for its turn; zero if it does not
-	flaps       flaps
-	ring        *ring.Ring
-	reformed    time.Time     // when ring was adopted
-	seats       []ring.Member // of ring, by ID
-	waiting     time.Time     // since when a mere join waits to be adopted; zero if none does
-	nref        reference
-	left        map[ring.ID]time.Time // who went having handed over, and when
-	view        *View
+	misconfiguredAt   time.Time // when self was astray last
+	disconnectedSince time.Time // since when self lacks streams; zero if it does not
+	isolated          bool      // see Member.Isolated
+	hadStreams        bool      // it has had streams with somebody
+	hadCompany        bool      // it has met another counting member
+	joined            bool      // may take a place on the ring
+	joinedAt          time.Time // when it might for the first time, or again after it was held back
+	established       bool      // and others count, or it has seen everyone take their places, so that it may trust its own
+	metExpected       bool      // it has met as many members as it expects, see Member.MetExpected
+	readySince        time.Time // since when self waits for its turn; zero if it does not
+	flaps             flapGuard
+	ring              *ring.Ring
+	ringAdoptedAt     time.Time     // when ring was adopted
+	ringMembers       []ring.Member // of ring, by ID
+	joinWaitingSince  time.Time     // since when a mere join waits to be adopted; zero if none does
+	nref              nRefMemory
+	left              map[ring.ID]time.Time // who went having handed over, and when
+	view              *View
 }
 
-// sight is what is known at one moment.
-type sight struct {
-	self    Member
-	told    told
-	others  []Member            // live boots of all members but self
-	gone    map[uint64]farewell // who went since the last sight, by instance
-	contact contact
+// observation is what is known at one moment.
+type observation struct {
+	self     Member
+	status   handoffStatus
+	others   []Member             // live boots of all members but self
+	departed map[uint64]departure // who went since the last sight, by instance
+	join     joinStatus
 }
 
-// farewell is how a boot went, and from where.
-type farewell struct {
-	id       ring.ID
-	gossip   string
-	graceful bool
-	handed   bool // and others have all that it knew
+// departure is how a boot went, and from where.
+type departure struct {
+	id        ring.ID
+	gossip    string
+	graceful  bool
+	handedOff bool // and others have all that it knew
 }
 
-// contact is what the join loop knows of the addresses it was given.
-type contact struct {
+// joinStatus is what the join loop knows of the addresses it was given.
+type joinStatus struct {
 	rounds  int      // how often it has tried all
 	listed  int      // addresses resolved, self's own counted whether it is among them or not
 	others  []string // addresses resolved that are not self's
@@ -78,67 +78,67 @@ type contact struct {
 // outcome is what follows from a sight. Of self, Member holds what the machine decides: State, Ring, NRef, Complete and
 // the three flags.
 type outcome struct {
-	view   *View
-	fresh  bool    // view differs from the last one
-	self   Member  // as it is to be announced
-	rival  *Member // the boot that stands in self's place
-	reform bool    // the ring is another
-	change change
-	wake   time.Duration // when to look again although nothing happens; 0 if not needed
+	view         *View
+	viewChanged  bool    // view differs from the last one
+	self         Member  // as it is to be announced
+	nameConflict *Member // the boot that stands in self's place
+	ringChanged  bool    // the ring is another
+	ringChange   ringChange
+	wake         time.Duration // when to look again although nothing happens; 0 if not needed
 }
 
-// later asks for another look after d, if d is not 0.
-func (o *outcome) later(d time.Duration) {
+// wakeWithin asks for another look after d, if d is not 0.
+func (o *outcome) wakeWithin(d time.Duration) {
 	if d > 0 && (o.wake == 0 || d < o.wake) {
 		o.wake = d
 	}
 }
 
 // step looks at s.
-func (m *machine) step(now time.Time, s sight) outcome {
+func (m *machine) step(now time.Time, s observation) outcome {
 	if m.ring != nil {
-		m.describe(&s.self, &s.told)
+		m.describe(&s.self, &s.status)
 	}
-	members, rival := settle(&s.self, s.others)
-	var lost obstacle
-	if !m.joined || s.self.Role == Observer { // whoever has joined has met everyone that it was to meet, or gave up looking
-		lost = m.astray(now, &s)
+	members, rival := resolveNames(&s.self, s.others)
+	var lost offRingReason
+	if !m.joined || s.self.Role == RoleObserver { // whoever has joined has met everyone that it was to meet, or gave up looking
+		lost = m.misconfigured(now, &s)
 	}
 	switch {
 	case m.joined:
 	case lost.cause != "":
-		m.mistaken = now
+		m.misconfiguredAt = now
 	case m.mayJoin(now, &s, members):
-		m.joined, m.met = true, now
+		m.joined, m.joinedAt = true, now
 	}
-	m.settled = m.settled || m.joined && running(&s.self, members)
-	m.enough = m.enough || m.expect > 0 && m.meets(&s.self, members)
-	m.accompanied = m.accompanied || slices.ContainsFunc(members, func(x Member) bool { return x.Role == Counter && x.Inst != s.self.Inst })
-	m.flaps.meet(now, &s.self, members, m.timing.Hold)
-	m.remember(now, s.gone)
-	o := outcome{rival: rival, self: s.self}
+	m.established = m.established || m.joined && clusterRunning(&s.self, members)
+	m.metExpected = m.metExpected || m.expect > 0 && m.seesExpected(&s.self, members)
+	m.hadCompany = m.hadCompany || slices.ContainsFunc(members, func(x Member) bool { return x.Role == RoleMember && x.BootID != s.self.BootID })
+	m.flaps.observe(now, &s.self, members, m.timing.FlapHold)
+	m.recordDepartures(now, s.departed)
+	o := outcome{nameConflict: rival, self: s.self}
 	self := &o.self
-	var off obstacle
-	self.State, off = m.stand(now, &s, members, rival, lost, &o)
+	var off offRingReason
+	self.State, off = m.desiredState(now, &s, members, rival, lost, &o)
 	if self.State != Joining || off.cause != "" {
-		m.ready = time.Time{}
+		m.readySince = time.Time{}
 	}
-	mine := slices.IndexFunc(members, func(x Member) bool { return x.Inst == self.Inst })
+	mine := slices.IndexFunc(members, func(x Member) bool { return x.BootID == self.BootID })
 	if mine >= 0 {
 		members[mine].State = self.State
 	}
-	m.adopt(now, &o, members, s.gone)
-	m.settled = m.settled || m.joined && (m.complete(members) || m.waited(now) >= m.timing.ColdStart)
-	m.nref.settle(now, m.ring.Len())
-	m.describe(self, &s.told)
+	m.adoptRing(now, &o, members, s.departed)
+	m.established = m.established || m.joined && (m.complete(members) || m.searchTime(now) >= m.timing.ColdStart)
+	m.nref.expire(now, m.ring.Len())
+	m.describe(self, &s.status)
 	if mine >= 0 {
 		members[mine] = *self
 	}
 	v := &View{
-		Self: self.ID, Inst: self.Inst, Members: members, Ring: m.ring, NRef: m.reckon(now, &s, members, lost, off), Joined: m.settled && rival == nil,
+		Self: self.ID, BootID: self.BootID, Members: members, Ring: m.ring, NRef: m.computeNRef(now, &s, members, lost, off), Joined: m.established && rival == nil,
 		Standalone: m.standalone, Problem: off.text, Cause: off.cause, Left: slices.Sorted(maps.Keys(m.left)),
 	}
-	if o.fresh = !v.same(m.view); o.fresh {
+	if o.viewChanged = !v.equal(m.view); o.viewChanged {
 		m.view = v
 	}
 	o.view = m.view
@@ -146,19 +146,19 @@ func (m *machine) step(now time.Time, s sight) outcome {
 }
 
 // describe fills in what self is to announce of the ring and of itself.
-func (m *machine) describe(self *Member, t *told) {
-	self.Ring, self.NRef, self.Settled, self.Waits = m.ring.Fingerprint(), m.nref.peak, m.settled, !m.ready.IsZero()
-	self.Complete, self.Handed, self.Met, self.Odd = t.complete, self.State == Leaving && (t.handed || !m.handOver), m.enough, m.odd
-	if !m.handOver {
-		self.Complete = self.Ring
+func (m *machine) describe(self *Member, t *handoffStatus) {
+	self.Ring, self.NRef, self.Established, self.AwaitsTurn = m.ring.Fingerprint(), m.nref.peak, m.established, !m.readySince.IsZero()
+	self.CompleteRing, self.HandedOff, self.MetExpected, self.Isolated = t.completeRing, self.State == Leaving && (t.handedOff || !m.handoff), m.metExpected, m.isolated
+	if !m.handoff {
+		self.CompleteRing = self.Ring
 	}
 }
 
-// remember notes who went gracefully, for as long as others may still go by a ring with them on it.
-func (m *machine) remember(now time.Time, gone map[uint64]farewell) {
-	maps.DeleteFunc(m.left, func(_ ring.ID, at time.Time) bool { return now.Sub(at) >= m.timing.Left })
+// recordDepartures notes who went gracefully, for as long as others may still go by a ring with them on it.
+func (m *machine) recordDepartures(now time.Time, gone map[uint64]departure) {
+	maps.DeleteFunc(m.left, func(_ ring.ID, at time.Time) bool { return now.Sub(at) >= m.timing.LeftMemory })
 	for _, f := range gone {
-		if f.handed {
+		if f.handedOff {
 			m.left[f.id] = now
 		} else {
 			delete(m.left, f.id) // a later boot, which has not
@@ -170,128 +170,128 @@ func (m *machine) remember(now time.Time, gone map[uint64]farewell) {
 // first must not take itself for the owner of everything meanwhile.
 func (m *machine) complete(members []Member) bool {
 	return !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == Counter && x.State != Leaving && !x.Odd && m.ring.Index(x.ID) < 0
+		return x.Role == RoleMember && x.State != Leaving && !x.Isolated && m.ring.Index(x.ID) < 0
 	})
 }
 
-// stand returns the state that self should have, and what keeps it off the ring.
-func (m *machine) stand(now time.Time, s *sight, members []Member, rival *Member, lost obstacle, o *outcome) (State, obstacle) {
+// desiredState returns the state that self should have, and what keeps it off the ring.
+func (m *machine) desiredState(now time.Time, s *observation, members []Member, rival *Member, lost offRingReason, o *outcome) (MemberState, offRingReason) {
 	self := &s.self
 	switch {
 	case self.State == Leaving:
-		return Leaving, obstacle{}
-	case s.told.drain && !m.standalone && m.mayLeave(now, &s.told, self, members):
-		return Leaving, obstacle{}
+		return Leaving, offRingReason{}
+	case s.status.draining && !m.standalone && m.mayLeave(now, &s.status, self, members):
+		return Leaving, offRingReason{}
 	case rival != nil:
-		return Joining, obstacle{CauseRival, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
-	case self.Role == Observer:
-		return Active, m.stuck(now, lost, o)
+		return Joining, offRingReason{CauseNameConflict, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
+	case self.Role == RoleObserver:
+		return Active, m.reportable(now, lost, o)
 	case !m.joined:
-		return Joining, m.stuck(now, lost, o)
+		return Joining, m.reportable(now, lost, o)
 	case now.Before(m.flaps.until):
-		m.met = now // copies that came before are old
-		o.later(m.flaps.until.Sub(now))
-		return Joining, obstacle{CauseFlaps, "lost all others and met them again: off their ring for a moment"}
-	case self.State == Joining && !m.fits(self, members), self.State == Active && !seated(self, members, m.capacity):
-		return Joining, obstacle{CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
+		m.joinedAt = now // copies that came before are old
+		o.wakeWithin(m.flaps.until.Sub(now))
+		return Joining, offRingReason{CauseFlapping, "lost all others and met them again: off their ring for a moment"}
+	case self.State == Joining && !m.ringHasRoom(self, members), self.State == Active && !hasPlace(self, members, m.capacity):
+		return Joining, offRingReason{CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
 	case self.State == Active:
-		return m.keep(now, s, members)
+		return m.keepPlace(now, s, members)
 	}
-	if off, rest := m.apart(now, s, members); off.cause != "" {
+	if off, rest := m.disconnected(now, s, members); off.cause != "" {
 		if rest > 0 {
-			o.later(rest)
-			m.ready = time.Time{}
-			return Joining, obstacle{}
+			o.wakeWithin(rest)
+			m.readySince = time.Time{}
+			return Joining, offRingReason{}
 		}
 		return Joining, off
 	}
-	goes, wait := m.turn(now, s, members)
-	o.later(wait)
+	goes, wait := m.mayTakeTurn(now, s, members)
+	o.wakeWithin(wait)
 	if goes {
-		return Active, obstacle{}
+		return Active, offRingReason{}
 	}
-	return Joining, obstacle{}
+	return Joining, offRingReason{}
 }
 
-// fits says whether the ring has room for self.
-func (m *machine) fits(self *Member, members []Member) bool {
+// ringHasRoom says whether the ring has room for self.
+func (m *machine) ringHasRoom(self *Member, members []Member) bool {
 	sum := int(self.Weight)
 	for i := range members {
-		if x := &members[i]; x.Role == Counter && x.State == Active && x.ID != self.ID {
+		if x := &members[i]; x.Role == RoleMember && x.State == Active && x.ID != self.ID {
 			sum += int(x.Weight)
 		}
 	}
 	return sum <= m.capacity-1
 }
 
-// seated says whether self, being active, is among those that fit.
-func seated(self *Member, members []Member, capacity int) bool {
-	return slices.Contains(places(members, capacity), self.place())
+// hasPlace says whether self, being active, is among those that fit.
+func hasPlace(self *Member, members []Member, capacity int) bool {
+	return slices.Contains(wantedRing(members, capacity), self.RingMember())
 }
 
-// adopt moves to the ring that members ask for. Losses count at once, for a key whose owner is gone has none; mere
+// adoptRing moves to the ring that members ask for. Losses count at once, for a key whose owner is gone has none; mere
 // joins wait a little, so that members which start together make one new ring and not many.
-func (m *machine) adopt(now time.Time, o *outcome, members []Member, gone map[uint64]farewell) {
-	want := places(members, m.capacity)
-	if m.ring != nil && slices.Equal(want, m.seats) {
-		m.waiting = time.Time{}
+func (m *machine) adoptRing(now time.Time, o *outcome, members []Member, gone map[uint64]departure) {
+	want := wantedRing(members, m.capacity)
+	if m.ring != nil && slices.Equal(want, m.ringMembers) {
+		m.joinWaitingSince = time.Time{}
 		return
 	}
-	c := m.compare(want, members, gone)
-	if m.ring != nil && len(m.seats) > 0 && c.joins() {
-		if m.waiting.IsZero() {
-			m.waiting = now
+	c := m.compareRings(want, members, gone)
+	if m.ring != nil && len(m.ringMembers) > 0 && c.onlyJoins() {
+		if m.joinWaitingSince.IsZero() {
+			m.joinWaitingSince = now
 		}
-		if rest := m.timing.JoinDelay - now.Sub(m.waiting); rest > 0 {
-			o.later(rest)
+		if rest := m.timing.JoinDelay - now.Sub(m.joinWaitingSince); rest > 0 {
+			o.wakeWithin(rest)
 			return
 		}
 	}
-	m.waiting = time.Time{}
-	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.Inst
-	m.seats, m.ring, m.reformed, o.reform, o.change = want, m.build(want, members), now, true, c
-	m.nref.change(now, len(want), len(c.left), len(c.died))
+	m.joinWaitingSince = time.Time{}
+	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.BootID
+	m.ringMembers, m.ring, m.ringAdoptedAt, o.ringChanged, o.ringChange = want, m.buildRing(want, members), now, true, c
+	m.nref.ringChanged(now, len(want), len(c.left), len(c.died))
 	for _, id := range c.died {
 		delete(m.left, id)
 	}
 }
 
-// build makes the ring of want, with room for those who are waiting to come onto it.
-func (m *machine) build(want []ring.Member, members []Member) *ring.Ring {
+// buildRing makes the ring of want, with room for those who are waiting to come onto it.
+func (m *machine) buildRing(want []ring.Member, members []Member) *ring.Ring {
 	if m.newRing != nil {
 		return m.newRing(want)
 	}
 	var soon []ring.Member
 	for i := range members {
-		if x := &members[i]; x.Role == Counter && x.State == Joining {
-			soon = append(soon, x.place())
+		if x := &members[i]; x.Role == RoleMember && x.State == Joining {
+			soon = append(soon, x.RingMember())
 		}
 	}
 	return cmp.Or(m.ring, &ring.Ring{}).Next(want, soon)
 }
 
-// change is what makes one ring of another.
-type change struct {
+// ringChange is what makes one ring of another.
+type ringChange struct {
 	joined, left, died []ring.ID
-	renewed            []ring.ID // there as before, but as another boot or with another weight
+	replaced           []ring.ID // there as before, but as another boot or with another weight
 	crashed            int       // boots that went without a farewell, those with a successor included
 }
 
-// joins says that the change brings members and takes none away.
-func (c *change) joins() bool { return len(c.left)+len(c.died)+len(c.renewed) == 0 }
+// onlyJoins says that the change brings members and takes none away.
+func (c *ringChange) onlyJoins() bool { return len(c.left)+len(c.died)+len(c.replaced) == 0 }
 
-// compare compares the ring with the one wanted. A boot that a newer one replaced has crashed if it said no farewell,
+// compareRings compares the ring with the one wanted. A boot that a newer one replaced has crashed if it said no farewell,
 // but N_ref is about members, so one that is on the ring again has not died.
-func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]farewell) (c change) {
+func (m *machine) compareRings(want []ring.Member, members []Member, gone map[uint64]departure) (c ringChange) {
 	wanted := make(map[ring.ID]ring.Member, len(want))
 	for _, w := range want {
 		wanted[w.ID] = w
 	}
 	live := make(map[uint64]bool, len(members))
 	for i := range members {
-		live[members[i].Inst] = members[i].Role == Counter
+		live[members[i].BootID] = members[i].Role == RoleMember
 	}
-	for _, seat := range m.seats {
+	for _, seat := range m.ringMembers {
 		w, ok := wanted[seat.ID]
 		delete(wanted, seat.ID)
 		if ok && w == seat {
@@ -303,7 +303,7 @@ func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]
 		}
 		switch {
 		case ok:
-			c.renewed = append(c.renewed, seat.ID)
+			c.replaced = append(c.replaced, seat.ID)
 		case graceful:
 			c.left = append(c.left, seat.ID)
 		default:
@@ -314,45 +314,45 @@ func (m *machine) compare(want []ring.Member, members []Member, gone map[uint64]
 	return c
 }
 
-// meets reports whether as many members as expected are live, self included, or one is active that had met as many as it
+// seesExpected reports whether as many members as expected are live, self included, or one is active that had met as many as it
 // expected: a member that comes to a cluster which is scaled down, or being scaled up, does not divide by more than the others.
-func (m *machine) meets(self *Member, members []Member) bool {
+func (m *machine) seesExpected(self *Member, members []Member) bool {
 	n := 0
 	for i := range members {
 		x := &members[i]
-		if x.Role != Counter {
+		if x.Role != RoleMember {
 			continue
 		}
 		n++
-		if x.Inst != self.Inst && x.State == Active && x.Met {
+		if x.BootID != self.BootID && x.State == Active && x.MetExpected {
 			return true
 		}
 	}
 	return n >= m.expect
 }
 
-// short reports whether self divides limits by expect because it has not met as many members.
-func (m *machine) short(now time.Time) bool {
-	return !m.standalone && m.expect > 0 && !m.enough && !m.gaveUp(now)
+// belowExpected reports whether self divides limits by expect because it has not met as many members.
+func (m *machine) belowExpected(now time.Time) bool {
+	return !m.standalone && m.expect > 0 && !m.metExpected && !m.expectTimedOut(now)
 }
 
-// reckon is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
+// computeNRef is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
 // that may exist; and what self expects for as long as it has not met as many.
-func (m *machine) reckon(now time.Time, s *sight, members []Member, lost, off obstacle) int {
+func (m *machine) computeNRef(now time.Time, s *observation, members []Member, lost, off offRingReason) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
 		// Whoever goes by another ring may not have seen the leave that self has.
-		if x := &members[i]; x.Role == Counter && x.State != Leaving && x.Inst != s.self.Inst && x.Ring == m.ring.Fingerprint() {
+		if x := &members[i]; x.Role == RoleMember && x.State != Leaving && x.BootID != s.self.BootID && x.Ring == m.ring.Fingerprint() {
 			n = max(n, x.NRef)
 		}
 	}
 	switch {
 	case lost.cause != "":
-		n = max(n, m.expect, s.contact.listed, 2) // there is one at least, or there would be nobody to join
-	case !m.settled, m.expect == 0 && !m.accompanied && !m.gaveUp(now):
-		n = max(n, m.expect, s.contact.listed)
+		n = max(n, m.expect, s.join.listed, 2) // there is one at least, or there would be nobody to join
+	case !m.established, m.expect == 0 && !m.hadCompany && !m.expectTimedOut(now):
+		n = max(n, m.expect, s.join.listed)
 	}
-	if m.short(now) {
+	if m.belowExpected(now) {
 		n = max(n, m.expect)
 	}
 	if off.cause != "" { // those on the ring do not divide by self, and of those off it each admits a share

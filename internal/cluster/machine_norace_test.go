@@ -23,7 +23,7 @@ func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 			switch r.IntN(4) {
 			case 0:
 				m := boot(ring.ID(fmt.Sprint("m", next)), next)
-				m.State, next = State(r.IntN(3)), next+1
+				m.State, next = MemberState(r.IntN(3)), next+1
 				b.others = append(b.others, m)
 			case 1:
 				if len(b.others) > 0 {
@@ -31,7 +31,7 @@ func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 				}
 			case 2:
 				if len(b.others) > 0 {
-					b.others[r.IntN(len(b.others))].State = State(r.IntN(3))
+					b.others[r.IntN(len(b.others))].State = MemberState(r.IntN(3))
 				}
 			default:
 				b.agree()

@@ -15,22 +15,22 @@ var epoch = time.Unix(1750000000, 0)
 // testbed is a machine under test with the cluster it sees.
 type testbed struct {
 	*machine
-	sight
+	observation
 	now time.Time
 }
 
 func newBed(expect int) *testbed {
-	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: reference{decay: time.Minute}, left: map[ring.ID]time.Time{}}}
-	b.timing.fill()
+	b := &testbed{now: epoch, machine: &machine{capacity: 1024, expect: expect, start: epoch, nref: nRefMemory{decay: time.Minute}, left: map[ring.ID]time.Time{}}}
+	b.timing.setDefaults()
 	b.self = boot("me-1", 1)
-	b.gone = map[uint64]farewell{}
+	b.departed = map[uint64]departure{}
 	return b
 }
 
 // boot is a joining member.
 func boot(id ring.ID, inst uint64) Member {
 	return Member{
-		ID: id, Inst: inst, Ver: 1, Weight: 1, Boot: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
+		ID: id, BootID: inst, Incarnation: 1, Weight: 1, StartedAt: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
 		ProtocolMin: 1, ProtocolMax: 2,
 	}
 }
@@ -38,9 +38,9 @@ func boot(id ring.ID, inst uint64) Member {
 // look takes one step after d, and adopts what it says of self as the cluster would.
 func (b *testbed) look(d time.Duration) outcome {
 	b.now = b.now.Add(d)
-	o := b.step(b.now, b.sight)
+	o := b.step(b.now, b.observation)
 	b.self = o.self
-	b.gone = map[uint64]farewell{}
+	b.departed = map[uint64]departure{}
 	return o
 }
 
@@ -51,9 +51,9 @@ func (b *testbed) fill(n int) {
 		m.State = Active
 		b.others = append(b.others, m)
 	}
-	b.contact = contact{rounds: 1, listed: n + 1}
+	b.join = joinStatus{rounds: 1, listed: n + 1}
 	for _, m := range b.others {
-		b.contact.others = append(b.contact.others, m.Gossip)
+		b.join.others = append(b.join.others, m.Gossip)
 	}
 }
 
@@ -66,54 +66,54 @@ func (b *testbed) agree() {
 func (b *testbed) lose(i int, graceful bool) {
 	m := b.others[i]
 	b.others = slices.Delete(slices.Clone(b.others), i, i+1)
-	b.gone[m.Inst] = farewell{id: m.ID, gossip: m.Gossip, graceful: graceful, handed: graceful}
+	b.departed[m.BootID] = departure{id: m.ID, gossip: m.Gossip, graceful: graceful, handedOff: graceful}
 }
 
 func TestColdStart(t *testing.T) {
 	joining, active := boot("other", 2), boot("other", 2)
 	active.State = Active
 	observer := boot("xds", 3)
-	observer.Role, observer.State = Observer, Active
-	one := contact{rounds: 1, listed: 2, others: []string{"10.0.0.2:7946"}}
-	two := contact{rounds: 1, listed: 3, others: []string{"10.0.0.2:7946", "10.0.0.9:7946"}}
+	observer.Role, observer.State = RoleObserver, Active
+	one := joinStatus{rounds: 1, listed: 2, others: []string{"10.0.0.2:7946"}}
+	two := joinStatus{rounds: 1, listed: 3, others: []string{"10.0.0.2:7946", "10.0.0.9:7946"}}
 	cases := []struct {
 		name    string
 		id      ring.ID
 		expect  int
 		after   time.Duration
-		contact contact
+		contact joinStatus
 		others  []Member
 		joined  bool
 		nref    int
 	}{
-		{"nothing tried yet", "me-1", 0, 5 * time.Second, contact{}, nil, false, 1},
-		{"nobody resolvable, soon", "me-1", 0, 2 * time.Second, contact{rounds: 1, listed: 1}, nil, false, 1},
-		{"nobody resolvable, 3 s", "me-1", 0, 3 * time.Second, contact{rounds: 3, listed: 1}, nil, true, 1},
-		{"nobody resolvable but expected", "me-1", 3, 29 * time.Second, contact{rounds: 9, listed: 1}, nil, false, 3},
-		{"expected in vain", "me-1", 3, 30 * time.Second, contact{rounds: 9, listed: 1}, nil, true, 3},
+		{"nothing tried yet", "me-1", 0, 5 * time.Second, joinStatus{}, nil, false, 1},
+		{"nobody resolvable, soon", "me-1", 0, 2 * time.Second, joinStatus{rounds: 1, listed: 1}, nil, false, 1},
+		{"nobody resolvable, 3 s", "me-1", 0, 3 * time.Second, joinStatus{rounds: 3, listed: 1}, nil, true, 1},
+		{"nobody resolvable but expected", "me-1", 3, 29 * time.Second, joinStatus{rounds: 9, listed: 1}, nil, false, 3},
+		{"expected in vain", "me-1", 3, 30 * time.Second, joinStatus{rounds: 9, listed: 1}, nil, true, 3},
 		{"silent address", "me-1", 0, 29 * time.Second, one, nil, false, 2},
 		{"more resolved than expected", "me-1", 2, 0, two, nil, false, 3},
-		{"first of a set, nobody tried", "me-0", 3, 0, contact{}, nil, false, 3},
+		{"first of a set, nobody tried", "me-0", 3, 0, joinStatus{}, nil, false, 3},
 		{"first of a set, nobody answers", "me-0", 3, 0, two, nil, true, 3},
-		{"first of a set, no DNS", "me-0", 3, 0, contact{rounds: 1, listed: 1, blind: true}, nil, false, 3},
+		{"first of a set, no DNS", "me-0", 3, 0, joinStatus{rounds: 1, listed: 1, blind: true}, nil, false, 3},
 		{"first of a set, somebody answers", "me-0", 3, 0, two, []Member{joining}, false, 3},
 		{"all resolved joined", "me-1", 0, 0, one, []Member{joining}, true, 2},
 		{"some resolved joined, none runs", "me-1", 0, 0, two, []Member{joining}, false, 3},
 		{"some resolved joined, one runs", "me-1", 0, 0, two, []Member{active}, true, 1},
-		{"found by a running cluster", "me-1", 0, 0, contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}}, []Member{active}, true, 1},
-		{"expected seen", "me-1", 2, 0, contact{}, []Member{joining}, true, 2},
-		{"observers are not expected", "me-1", 2, 0, contact{}, []Member{observer}, false, 2},
+		{"found by a running cluster", "me-1", 0, 0, joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}}, []Member{active}, true, 1},
+		{"expected seen", "me-1", 2, 0, joinStatus{}, []Member{joining}, true, 2},
+		{"observers are not expected", "me-1", 2, 0, joinStatus{}, []Member{observer}, false, 2},
 		{"answer of an address that is only self", "me-1", 0, 0,
-			contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, nil, false, 2},
+			joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, nil, false, 2},
 		{"answer through a shared address", "me-1", 0, 0,
-			contact{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, []Member{joining}, true, 2},
+			joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, []Member{joining}, true, 2},
 	}
 	for _, c := range cases {
 		b := newBed(c.expect)
-		b.self.ID, b.contact, b.others = c.id, c.contact, c.others
+		b.self.ID, b.join, b.others = c.id, c.contact, c.others
 		v := b.look(c.after).view
 		// Whoever has a place on the ring still does not trust it before all the others have theirs.
-		alone := slices.ContainsFunc(c.others, func(m Member) bool { return m.Role == Counter && m.State == Joining })
+		alone := slices.ContainsFunc(c.others, func(m Member) bool { return m.Role == RoleMember && m.State == Joining })
 		if want := c.joined && !alone; v.Joined != want {
 			t.Errorf("%s: joined %v, want %v", c.name, v.Joined, want)
 		}
@@ -164,7 +164,7 @@ func TestJoinedIsForEver(t *testing.T) {
 	if !b.look(0).view.Joined {
 		t.Fatal("not joined")
 	}
-	b.others, b.contact = nil, contact{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946"}}
+	b.others, b.join = nil, joinStatus{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946"}}
 	if !b.look(time.Second).view.Joined {
 		t.Error("joined no more after a cut")
 	}
@@ -173,7 +173,7 @@ func TestJoinedIsForEver(t *testing.T) {
 func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 	b := newBed(0)
 	b.fill(2)
-	if o := b.look(0); o.view.Ring.Len() != 3 || !o.reform {
+	if o := b.look(0); o.view.Ring.Len() != 3 || !o.ringChanged {
 		t.Fatalf("first ring has %d members", o.view.Ring.Len())
 	}
 	late := boot("late", 7)
@@ -193,8 +193,8 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 	later.State = Active
 	b.others = append(b.others, later)
 	b.lose(0, false)
-	if o = b.look(0); o.view.Ring.Len() != 4 || len(o.change.died) != 1 || o.view.Ring.Index("later") < 0 {
-		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), len(o.change.died))
+	if o = b.look(0); o.view.Ring.Len() != 4 || len(o.ringChange.died) != 1 || o.view.Ring.Index("later") < 0 {
+		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), len(o.ringChange.died))
 	}
 }
 
@@ -203,7 +203,7 @@ func TestRestartReplacesAtOnce(t *testing.T) {
 	b.fill(2)
 	b.look(0)
 	again := b.others[0]
-	again.Inst, again.Boot = 99, 99 // same address, newer boot; the old one is not known dead
+	again.BootID, again.StartedAt = 99, 99 // same address, newer boot; the old one is not known dead
 	b.others = append(b.others, again)
 	o := b.look(0)
 	if i := o.view.Ring.Index(again.ID); i < 0 || o.view.Ring.At(i).Inst != 99 {
@@ -292,7 +292,7 @@ func TestNRef(t *testing.T) {
 		b.others[0].NRef, b.others[0].State = 9, Leaving
 		check(t, b, "of a leaver", 2)
 		watcher := boot("xds", 50)
-		watcher.Role, watcher.NRef = Observer, 12
+		watcher.Role, watcher.NRef = RoleObserver, 12
 		b.others = append(b.others, watcher)
 		check(t, b, "of an observer", 2)
 	})
@@ -302,7 +302,7 @@ func TestCapacity(t *testing.T) {
 	b := newBed(0)
 	b.capacity = 4
 	b.fill(3)
-	b.self.Boot = 100
+	b.self.StartedAt = 100
 	o := b.look(0)
 	if o.self.State != Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
 		t.Errorf("above capacity: %v, ring of %d, problem %q", o.self.State, o.view.Ring.Len(), o.view.Problem)
@@ -323,7 +323,7 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestOfTwoBootsOneStands(t *testing.T) {
-	mk := func(inst uint64, s State, at string, pod uint64) Member {
+	mk := func(inst uint64, s MemberState, at string, pod uint64) Member {
 		m := boot("x", inst)
 		m.State, m.Gossip, m.Pod = s, at, pod
 		return m
@@ -344,13 +344,13 @@ func TestOfTwoBootsOneStands(t *testing.T) {
 	for _, c := range cases {
 		for _, order := range [][2]Member{{c.a, c.b}, {c.b, c.a}} {
 			self := boot("me-1", 55)
-			got, rival := settle(&self, order[:])
-			if len(got) != 2 || got[1].Inst != c.stands || rival != nil {
+			got, rival := resolveNames(&self, order[:])
+			if len(got) != 2 || got[1].BootID != c.stands || rival != nil {
 				t.Errorf("%s: %+v stands", c.name, got)
 			}
-			_, rival = settle(&order[0], order[1:])
-			if isLost := order[0].Inst != c.stands; isLost != (rival != nil) {
-				t.Errorf("%s: boot %d sees rival %+v", c.name, order[0].Inst, rival)
+			_, rival = resolveNames(&order[0], order[1:])
+			if isLost := order[0].BootID != c.stands; isLost != (rival != nil) {
+				t.Errorf("%s: boot %d sees rival %+v", c.name, order[0].BootID, rival)
 			}
 		}
 	}
@@ -361,36 +361,36 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	b.fill(2)
 	b.others[0].ID = "me-1"
 	o := b.look(0)
-	if o.self.State != Joining || o.rival == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
-		t.Errorf("%v, rival %v, problem %q", o.self.State, o.rival, o.view.Problem)
+	if o.self.State != Joining || o.nameConflict == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
+		t.Errorf("%v, rival %v, problem %q", o.self.State, o.nameConflict, o.view.Problem)
 	}
 	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).Inst != 10 {
 		t.Error("the older boot should be on the ring")
 	}
 	b.lose(0, false)
-	if o = b.look(time.Second); o.rival != nil || o.self.State != Active {
-		t.Errorf("after it died: %v, rival %v", o.self.State, o.rival)
+	if o = b.look(time.Second); o.nameConflict != nil || o.self.State != Active {
+		t.Errorf("after it died: %v, rival %v", o.self.State, o.nameConflict)
 	}
 }
 
 func TestObserver(t *testing.T) {
 	b := newBed(0)
 	b.fill(2)
-	b.self.Role = Observer
+	b.self.Role = RoleObserver
 	v := b.look(0).view
-	if v.Ring.Len() != 2 || !v.Joined || v.NRef != 2 || v.Me().Role != Observer {
+	if v.Ring.Len() != 2 || !v.Joined || v.NRef != 2 || v.SelfMember().Role != RoleObserver {
 		t.Errorf("as self: ring of %d, joined %v, N_ref %d", v.Ring.Len(), v.Joined, v.NRef)
 	}
 	c := newBed(0)
 	c.fill(2)
-	c.others[1].Role, c.others[1].InForce = Observer, 77
+	c.others[1].Role, c.others[1].InForce = RoleObserver, 77
 	v = c.look(0).view
 	if v.Ring.Len() != 2 || v.NRef != 2 || !v.Prepared(0) || v.RulesDiffer() != 0 {
 		t.Errorf("as another: ring of %d, N_ref %d, prepared %v", v.Ring.Len(), v.NRef, v.Prepared(0))
 	}
 	c.others[1].ID = "me-1" // an observer's name is no rival's
-	if o := c.look(time.Second); o.rival != nil || o.view.Me().Role != Counter {
-		t.Errorf("rival %+v", o.rival)
+	if o := c.look(time.Second); o.nameConflict != nil || o.view.SelfMember().Role != RoleMember {
+		t.Errorf("rival %+v", o.nameConflict)
 	}
 }
 
@@ -401,13 +401,13 @@ func TestViewIsTheSameUntilSomethingChanges(t *testing.T) {
 	b.agree()
 	first := b.look(time.Second)
 	second := b.look(time.Second)
-	if second.fresh || second.view != first.view {
+	if second.viewChanged || second.view != first.view {
 		t.Error("a new view of the same cluster")
 	}
 	b.others[0].InForce = 4
 	third := b.look(time.Second)
-	if !third.fresh || third.view.Ring != first.view.Ring || third.view.RulesDiffer() != 1 {
-		t.Errorf("after new rules: fresh %v, differ %d", third.fresh, third.view.RulesDiffer())
+	if !third.viewChanged || third.view.Ring != first.view.Ring || third.view.RulesDiffer() != 1 {
+		t.Errorf("after new rules: fresh %v, differ %d", third.viewChanged, third.view.RulesDiffer())
 	}
 }
 

@@ -34,22 +34,22 @@ type Role uint8
 
 // The roles.
 const (
-	Counter  Role = 0 // counts keys: has a place on the ring
-	Observer Role = 1 // only watches: never on the ring, in N_ref, or asked for its rules
+	RoleMember   Role = 0 // counts keys: has a place on the ring
+	RoleObserver Role = 1 // only watches: never on the ring, in N_ref, or asked for its rules
 )
 
-// State is where a member stands in its life. The numbers are part of the gossip format.
-type State uint8
+// MemberState is where a member stands in its life. The numbers are part of the gossip format.
+type MemberState uint8
 
 // The states.
 const (
-	Joining State = 0 // known, not on the ring yet
-	Active  State = 1 // on the ring
-	Leaving State = 2 // off the ring, still answering: Envoy sees it as draining
+	Joining MemberState = 0 // known, not on the ring yet
+	Active  MemberState = 1 // on the ring
+	Leaving MemberState = 2 // off the ring, still answering: Envoy sees it as draining
 )
 
 // String is the state's name in logs, metrics and JSON.
-func (s State) String() string {
+func (s MemberState) String() string {
 	switch s {
 	case Active:
 		return "active"
@@ -61,11 +61,11 @@ func (s State) String() string {
 }
 
 // MarshalText lets a State be written as its name.
-func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s MemberState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // String is the role's name in logs and JSON.
 func (r Role) String() string {
-	if r == Observer {
+	if r == RoleObserver {
 		return "observer"
 	}
 	return "member"
@@ -76,29 +76,29 @@ func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // Member is one boot of one member, as it announces itself. Addresses are host:port, empty where it offers none.
 type Member struct {
-	ID       ring.ID
-	Inst     uint64 // instance: new at every boot
-	Ver      uint64 // rises each time the instance joins anew
-	Weight   uint32 // places on the ring, at least 1
-	Role     Role
-	State    State
-	Boot     int64  // Unix milliseconds, by the member's own clock
-	Pod      uint64 // hash of the pod UID; 0 if unknown
-	Expect   int    // members it was told to expect; 0 if not told
-	NRef     int    // largest ring it remembers (see View.NRef)
-	InForce  uint64 // version of the rules it answers by
-	Prepared uint64 // version of the rules it is ready to switch to
-	Ring     uint64 // fingerprint of the ring it goes by
-	Complete uint64 // fingerprint of the last ring of which it has taken over all that is its own
-	Settled  bool   // it trusts its place: its cold start is over
-	Waits    bool   // joining, and ready to go onto the ring as soon as it is its turn
-	Handed   bool   // leaving, and all that it knew has been handed over
-	Met      bool   // it has met as many members as it expects, or an active member that had
-	Odd      bool   // others that were on the ring could not ask it, nor it them, ever since it has started
-	RLS      string // rate-limit service, for Envoys in other pods
-	Peer     string // questions of other members
-	Route    string // where ring-hash routes send users' requests
-	Page     string // metrics, API and page
+	ID           ring.ID
+	BootID       uint64 // instance: new at every boot
+	Incarnation  uint64 // rises each time the instance joins anew
+	Weight       uint32 // places on the ring, at least 1
+	Role         Role
+	State        MemberState
+	StartedAt    int64  // Unix milliseconds, by the member's own clock
+	Pod          uint64 // hash of the pod UID; 0 if unknown
+	Expect       int    // members it was told to expect; 0 if not told
+	NRef         int    // largest ring it remembers (see View.NRef)
+	InForce      uint64 // version of the rules it answers by
+	Prepared     uint64 // version of the rules it is ready to switch to
+	Ring         uint64 // fingerprint of the ring it goes by
+	CompleteRing uint64 // fingerprint of the last ring of which it has taken over all that is its own
+	Established  bool   // it trusts its place: its cold start is over
+	AwaitsTurn   bool   // joining, and ready to go onto the ring as soon as it is its turn
+	HandedOff    bool   // leaving, and all that it knew has been handed over
+	MetExpected  bool   // it has met as many members as it expects, or an active member that had
+	Isolated     bool   // others that were on the ring could not ask it, nor it them, ever since it has started
+	RLS          string // rate-limit service, for Envoys in other pods
+	Peer         string // questions of other members
+	Route        string // where ring-hash routes send users' requests
+	Page         string // metrics, API and page
 
 	ProtocolMin, ProtocolMax uint32 // versions it speaks between members
 
@@ -106,8 +106,8 @@ type Member struct {
 	Name   string // memberlist's name for this boot; not announced, but seen
 }
 
-// locate completes announced addresses that have a port alone: they are where gossip is.
-func (m *Member) locate(ip netip.Addr) {
+// completeAddresses completes announced addresses that have a port alone: they are where gossip is.
+func (m *Member) completeAddresses(ip netip.Addr) {
 	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
 		if host, port, err := net.SplitHostPort(*a); err == nil && host == "" {
 			*a = net.JoinHostPort(ip.String(), port)
@@ -115,9 +115,9 @@ func (m *Member) locate(ip netip.Addr) {
 	}
 }
 
-// place is the member's place on the ring.
-func (m *Member) place() ring.Member {
-	return ring.Member{ID: m.ID, Inst: m.Inst, Ver: m.Ver, Weight: m.Weight}
+// RingMember is the member's place on the ring.
+func (m *Member) RingMember() ring.Member {
+	return ring.Member{ID: m.ID, Inst: m.BootID, Ver: m.Incarnation, Weight: m.Weight}
 }
 
 // The gossip format: the byte metaFormat, then fields of (tag, length, value), both numbers as varints. An integer is
@@ -163,7 +163,7 @@ func (m *Member) flags() (f uint64) {
 	for _, x := range [...]struct {
 		set bool
 		bit uint64
-	}{{m.Settled, flagSettled}, {m.Waits, flagWaits}, {m.Handed, flagHanded}, {m.Met, flagMet}, {m.Odd, flagOdd}} {
+	}{{m.Established, flagSettled}, {m.AwaitsTurn, flagWaits}, {m.HandedOff, flagHanded}, {m.MetExpected, flagMet}, {m.Isolated, flagOdd}} {
 		if x.set {
 			f |= x.bit
 		}
@@ -176,12 +176,12 @@ func (m *Member) encode() []byte {
 	b := make([]byte, 1, 256)
 	b[0] = metaFormat
 	b = appendText(b, tagID, string(m.ID))
-	b = appendNumber(b, tagInst, m.Inst)
-	b = appendNumber(b, tagVer, m.Ver)
+	b = appendNumber(b, tagInst, m.BootID)
+	b = appendNumber(b, tagVer, m.Incarnation)
 	b = appendNumber(b, tagWeight, uint64(m.Weight))
 	b = appendNumber(b, tagRole, uint64(m.Role))
 	b = appendNumber(b, tagState, uint64(m.State))
-	b = appendNumber(b, tagBoot, uint64(max(0, m.Boot)))
+	b = appendNumber(b, tagBoot, uint64(max(0, m.StartedAt)))
 	b = appendNumber(b, tagPod, m.Pod)
 	b = appendNumber(b, tagExpect, uint64(max(0, m.Expect)))
 	b = appendNumber(b, tagNRef, uint64(max(0, m.NRef)))
@@ -194,7 +194,7 @@ func (m *Member) encode() []byte {
 	b = appendText(b, tagPage, m.Page)
 	b = appendNumber(b, tagProtocolMin, uint64(m.ProtocolMin))
 	b = appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
-	b = appendNumber(b, tagComplete, m.Complete)
+	b = appendNumber(b, tagComplete, m.CompleteRing)
 	return appendNumber(b, tagFlags, m.flags())
 }
 
@@ -231,7 +231,7 @@ func decode(b []byte) (Member, error) {
 		}
 		b = rest
 	}
-	return m, m.check()
+	return m, m.validate()
 }
 
 // cutField cuts the first field off b.
@@ -280,19 +280,19 @@ func (m *Member) setNumber(tag, v uint64) bool {
 	const small = 1 << 20 // no cluster is larger, and no sum of these overflows
 	switch tag {
 	case tagInst:
-		m.Inst = v
+		m.BootID = v
 	case tagVer:
-		m.Ver = v
+		m.Incarnation = v
 	case tagWeight:
 		m.Weight = uint32(min(v, small))
 	case tagRole:
-		m.Role = Role(min(v, uint64(Observer))) // a role of a later version is none that counts
+		m.Role = Role(min(v, uint64(RoleObserver))) // a role of a later version is none that counts
 	case tagState:
 		if v <= uint64(Leaving) { // a state of a later version is not on the ring
-			m.State = State(v)
+			m.State = MemberState(v)
 		}
 	case tagBoot:
-		m.Boot = int64(v &^ (1 << 63))
+		m.StartedAt = int64(v &^ (1 << 63))
 	case tagPod:
 		m.Pod = v
 	case tagExpect:
@@ -310,16 +310,16 @@ func (m *Member) setNumber(tag, v uint64) bool {
 	case tagProtocolMax:
 		m.ProtocolMax = uint32(min(v, small))
 	case tagComplete:
-		m.Complete = v
+		m.CompleteRing = v
 	case tagFlags:
-		m.Settled, m.Waits = v&flagSettled != 0, v&flagWaits != 0
-		m.Handed, m.Met, m.Odd = v&flagHanded != 0, v&flagMet != 0, v&flagOdd != 0
+		m.Established, m.AwaitsTurn = v&flagSettled != 0, v&flagWaits != 0
+		m.HandedOff, m.MetExpected, m.Isolated = v&flagHanded != 0, v&flagMet != 0, v&flagOdd != 0
 	}
 	return true
 }
 
-// check says what makes m unfit to be anybody's member.
-func (m *Member) check() error {
+// validate says what makes m unfit to be anybody's member.
+func (m *Member) validate() error {
 	m.Weight = max(1, m.Weight)
 	switch {
 	case m.ID == "":
@@ -346,20 +346,22 @@ func CheckID(id ring.ID) error {
 	return nil
 }
 
-// speaks says whether m and this build have a protocol version in common.
-func (m *Member) speaks() bool { return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin }
+// sharesProtocol says whether m and this build have a protocol version in common.
+func (m *Member) sharesProtocol() bool {
+	return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin
+}
 
-// HandsOver says whether counters move with their keys when m is one of the two.
-func (m *Member) HandsOver() bool { return m.ProtocolMax >= protocolHandover }
+// SupportsHandoff says whether counters move with their keys when m is one of the two.
+func (m *Member) SupportsHandoff() bool { return m.ProtocolMax >= protocolHandover }
 
-// largest is the size m's announcement can grow to.
-func (m *Member) largest() int {
+// maxEncodedSize is the size m's announcement can grow to.
+func (m *Member) maxEncodedSize() int {
 	w := *m
-	w.Inst, w.Ver, w.Pod = 1<<64-1, 1<<32, 1<<64-1
-	w.Boot = 1<<63 - 1
+	w.BootID, w.Incarnation, w.Pod = 1<<64-1, 1<<32, 1<<64-1
+	w.StartedAt = 1<<63 - 1
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
-	w.Complete, w.Settled, w.Waits, w.Handed, w.Met, w.Odd = 1<<64-1, true, true, true, true, true
-	w.Role, w.State = Observer, Leaving
+	w.CompleteRing, w.Established, w.AwaitsTurn, w.HandedOff, w.MetExpected, w.Isolated = 1<<64-1, true, true, true, true, true
+	w.Role, w.State = RoleObserver, Leaving
 	return len(w.encode())
 }

@@ -15,9 +15,9 @@ import (
 // full has a value in every announced field.
 func full() Member {
 	return Member{
-		ID: "pod-1", Inst: 0x0102030405060708, Ver: 3, Weight: 2, Role: Counter, State: Active, Boot: 1750000000000,
+		ID: "pod-1", BootID: 0x0102030405060708, Incarnation: 3, Weight: 2, Role: RoleMember, State: Active, StartedAt: 1750000000000,
 		Pod: 9, Expect: 3, NRef: 5, InForce: 1 << 63, Prepared: 12, Ring: 99, RLS: "[fd00::1]:8081", Peer: "10.0.0.1:7947",
-		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2, Complete: 98, Settled: true, Handed: true, Met: true,
+		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2, CompleteRing: 98, Established: true, HandedOff: true, MetExpected: true,
 	}
 }
 
@@ -35,9 +35,9 @@ func TestAnnouncementGolden(t *testing.T) {
 func TestAnnouncementRoundTrip(t *testing.T) {
 	law := func(inst, ver, pod, force, prep, fp uint64, weight, state uint8, boot int64, nref uint16, id [9]byte, addr [20]byte) bool {
 		m := full()
-		m.ID, m.Inst, m.Ver, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
+		m.ID, m.BootID, m.Incarnation, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
 		m.InForce, m.Prepared, m.Ring = force, prep, fp
-		m.Weight, m.State, m.Boot, m.NRef = max(1, uint32(weight)), State(state%3), max(0, boot), int(nref)
+		m.Weight, m.State, m.StartedAt, m.NRef = max(1, uint32(weight)), MemberState(state%3), max(0, boot), int(nref)
 		m.Peer = string(addr[:])
 		got, err := decode(m.encode())
 		return err == nil && reflect.DeepEqual(got, m)
@@ -59,7 +59,7 @@ func TestAnnouncementOfALaterVersion(t *testing.T) {
 	later := full()
 	later.Role, later.State = 7, 9
 	got, err = decode(later.encode())
-	if err != nil || got.Role != Observer || got.State != Joining {
+	if err != nil || got.Role != RoleObserver || got.State != Joining {
 		t.Errorf("unknown role and state: got %v %v, %v; want what never counts", got.Role, got.State, err)
 	}
 }
@@ -113,14 +113,14 @@ func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
 	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
 		*a = "[2001:0db8:0000:0000:0000:0000:0000:ffff]:65535"
 	}
-	bound := m.largest()
+	bound := m.maxEncodedSize()
 	if bound > maxMeta {
 		t.Errorf("IPv6 addresses and the longest name need %d bytes, memberlist takes %d", bound, maxMeta)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
-		m.Inst, m.Pod, m.InForce, m.Prepared, m.Ring = r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64()
-		m.NRef, m.State = r.IntN(1<<20), State(r.IntN(3))
+		m.BootID, m.Pod, m.InForce, m.Prepared, m.Ring = r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64()
+		m.NRef, m.State = r.IntN(1<<20), MemberState(r.IntN(3))
 		if n := len(m.encode()); n > bound {
 			t.Fatalf("%d bytes, above %d", n, bound)
 		}
@@ -139,7 +139,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.ID == "" || len(m.ID) > MaxID || CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > Observer {
+		if m.ID == "" || len(m.ID) > MaxID || CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > RoleObserver {
 			t.Fatalf("accepted %+v", m)
 		}
 		again, err := decode(m.encode())
@@ -151,7 +151,7 @@ func FuzzDecode(f *testing.F) {
 
 func TestLocate(t *testing.T) {
 	m := Member{RLS: ":8082", Peer: "10.0.0.1:7947", Route: ""}
-	m.locate(netip.MustParseAddr("fd00::1"))
+	m.completeAddresses(netip.MustParseAddr("fd00::1"))
 	if m.RLS != "[fd00::1]:8082" || m.Peer != "10.0.0.1:7947" || m.Route != "" || m.Page != "" {
 		t.Errorf("%+v", m)
 	}

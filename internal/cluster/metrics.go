@@ -6,23 +6,23 @@ import (
 )
 
 type metrics struct {
-	members      *prometheus.GaugeVec
-	ringMembers  prometheus.Gauge
-	fingerprint  prometheus.Gauge
-	disagreement prometheus.Gauge
-	incomplete   prometheus.Gauge
-	health       prometheus.Gauge
-	nref         prometheus.Gauge
-	joined       prometheus.Gauge
-	standalone   prometheus.Gauge
-	missing      prometheus.Gauge
-	joinFailures *prometheus.CounterVec
-	ringChanges  prometheus.Counter
-	deaths       prometheus.Counter
-	refused      prometheus.Gauge
-	rivals       prometheus.Counter
-	offRing      *prometheus.GaugeVec
-	routes       prometheus.Gauge
+	members       *prometheus.GaugeVec
+	ringMembers   prometheus.Gauge
+	fingerprint   prometheus.Gauge
+	disagreement  prometheus.Gauge
+	incomplete    prometheus.Gauge
+	health        prometheus.Gauge
+	nref          prometheus.Gauge
+	joined        prometheus.Gauge
+	standalone    prometheus.Gauge
+	missing       prometheus.Gauge
+	joinFailures  *prometheus.CounterVec
+	ringChanges   prometheus.Counter
+	deaths        prometheus.Counter
+	refused       prometheus.Gauge
+	nameConflicts prometheus.Counter
+	offRing       *prometheus.GaugeVec
+	routes        prometheus.Gauge
 }
 
 // Reasons of keyward_join_failures_total.
@@ -55,11 +55,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		joinFailures: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_join_failures_total", Help: "Names that could not be looked up and addresses that could not be joined.",
 		}, []string{"reason"}),
-		ringChanges: counter("keyward_ring_changes_total", "Times this member moved to another ring."),
-		deaths:      counter("keyward_cluster_deaths_total", "Members that the ring lost without a farewell."),
-		refused:     gauge("keyward_gossip_refused", "Announcements not let in so far: no member's, of a protocol this one does not speak, or not their author's own."),
-		rivals:      counter("keyward_cluster_collisions_total", "Times another live member was seen under this one's name."),
-		routes:      gauge("keyward_hot_routes", "Hot keys for which this member knows of a route of their own."),
+		ringChanges:   counter("keyward_ring_changes_total", "Times this member moved to another ring."),
+		deaths:        counter("keyward_cluster_deaths_total", "Members that the ring lost without a farewell."),
+		refused:       gauge("keyward_gossip_refused", "Announcements not let in so far: no member's, of a protocol this one does not speak, or not their author's own."),
+		nameConflicts: counter("keyward_cluster_collisions_total", "Times another live member was seen under this one's name."),
+		routes:        gauge("keyward_hot_routes", "Hot keys for which this member knows of a route of their own."),
 	}
 	m.offRing = f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "keyward_off_ring", Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
@@ -69,12 +69,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// show sets all that follows from a View.
-func (m *metrics) show(v *View) {
-	count := map[string]int{Joining.String(): 0, Active.String(): 0, Leaving.String(): 0, Observer.String(): 0}
+// update sets all that follows from a View.
+func (m *metrics) update(v *View) {
+	count := map[string]int{Joining.String(): 0, Active.String(): 0, Leaving.String(): 0, RoleObserver.String(): 0}
 	for i := range v.Members {
-		if x := &v.Members[i]; x.Role == Observer {
-			count[Observer.String()]++
+		if x := &v.Members[i]; x.Role == RoleObserver {
+			count[RoleObserver.String()]++
 		} else {
 			count[x.State.String()]++
 		}
@@ -84,17 +84,17 @@ func (m *metrics) show(v *View) {
 	}
 	m.ringMembers.Set(float64(v.Ring.Len()))
 	m.fingerprint.Set(float64(v.Ring.Fingerprint() & (1<<53 - 1))) // a float holds no more
-	m.disagreement.Set(float64(v.RingsDiffer()))
-	m.incomplete.Set(float64(v.Incomplete()))
+	m.disagreement.Set(float64(v.DifferingRings()))
+	m.incomplete.Set(float64(v.IncompleteMembers()))
 	m.nref.Set(float64(v.NRef))
-	m.joined.Set(number(v.Joined))
-	m.standalone.Set(number(v.Standalone))
+	m.joined.Set(boolGauge(v.Joined))
+	m.standalone.Set(boolGauge(v.Standalone))
 	for _, c := range causes {
-		m.offRing.WithLabelValues(string(c)).Set(number(v.Cause == c))
+		m.offRing.WithLabelValues(string(c)).Set(boolGauge(v.Cause == c))
 	}
 }
 
-func number(b bool) float64 {
+func boolGauge(b bool) float64 {
 	if b {
 		return 1
 	}

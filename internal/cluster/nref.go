@@ -2,7 +2,7 @@ package cluster
 
 import "time"
 
-// reference remembers how large the ring has been: N_ref, by which a limit is divided when its owner cannot be asked.
+// nRefMemory remembers how large the ring has been: N_ref, by which a limit is divided when its owner cannot be asked.
 // It must not shrink just because others fell silent: they may be alive behind a cut, with shares of their own. So it
 // falls only by
 //   - a graceful leave, at once: the leaver gave its share up;
@@ -11,22 +11,22 @@ import "time"
 //     be too many.
 //
 // A member announces only what it has seen itself, never what it heard, so a number cannot live on by echo.
-type reference struct {
+type nRefMemory struct {
 	decay     time.Duration
 	peak      int
 	lastDeath time.Time
 }
 
-// change takes note of a new ring of that size, after left members went gracefully and died ones did not.
-func (r *reference) change(now time.Time, size, left, died int) {
+// ringChanged takes note of a new ring of that size, after left members went gracefully and died ones did not.
+func (r *nRefMemory) ringChanged(now time.Time, size, left, died int) {
 	r.peak = max(r.peak-left, size)
 	if died > 0 {
 		r.lastDeath = now
 	}
 }
 
-// settle lets the memory fall to the ring's size if it may.
-func (r *reference) settle(now time.Time, size int) {
+// expire lets the memory fall to the ring's size if it may.
+func (r *nRefMemory) expire(now time.Time, size int) {
 	if r.peak > size && now.Sub(r.lastDeath) >= r.decay {
 		r.peak = size
 	}

@@ -18,12 +18,12 @@ import (
 func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 	for _, id := range []ring.ID{"me-0", "me-1"} {
 		for _, expect := range []int{0, 1, 3} {
-			for what, c := range map[Cause]contact{
+			for what, c := range map[Cause]joinStatus{
 				CauseLookup: {rounds: 1, listed: 1, unresolved: true, failure: "look up typo: no such host"},
 				CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: 1, failure: "10.0.0.9:7946: EOF"},
 			} {
 				b := newBed(expect)
-				b.self.ID, b.contact = id, c
+				b.self.ID, b.join = id, c
 				if v := b.look(0).view; v.Joined || v.NRef < max(2, expect) || v.Problem != "" {
 					t.Errorf("%s, expect %d, %s, at first: joined %v, N_ref %d, %s", id, expect, what, v.Joined, v.NRef, v.Problem)
 				}
@@ -47,10 +47,10 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 // When a name is found at last, the member looks for the others for as long as it would have from its start.
 func TestALateNameServiceIsNoColdStart(t *testing.T) {
 	b := newBed(0)
-	b.contact = contact{rounds: 1, listed: 1, unresolved: true}
+	b.join = joinStatus{rounds: 1, listed: 1, unresolved: true}
 	b.look(0)
 	b.look(35 * time.Second)
-	b.contact = contact{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946", "10.0.0.11:7946"}}
+	b.join = joinStatus{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946", "10.0.0.11:7946"}}
 	if v := b.look(time.Second).view; v.Joined || v.Ring.Len() != 0 || v.NRef != 3 {
 		t.Errorf("as soon as the name is found: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
 	}
@@ -69,7 +69,7 @@ func TestSeveralWithTheSameMistake(t *testing.T) {
 		runs, begins bool
 	}{{1, 3, false, false}, {1, 1, false, true}, {2, 3, false, false}, {2, 2, false, true}, {1, 3, true, true}} {
 		b := newBed(3)
-		b.contact = contact{rounds: 1, listed: 1 + c.met + c.foreign, foreign: c.foreign}
+		b.join = joinStatus{rounds: 1, listed: 1 + c.met + c.foreign, foreign: c.foreign}
 		b.others = members(c.met)
 		if c.runs {
 			b.others[0].State = Active
@@ -90,34 +90,34 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	b.look(0)
 	b.agree()
 	b.look(time.Minute)
-	if v := b.view; !v.Me().Odd || v.Cause != CauseStreams {
-		t.Fatalf("odd %v, %s", v.Me().Odd, v.Problem)
+	if v := b.view; !v.SelfMember().Isolated || v.Cause != CauseStreams {
+		t.Fatalf("odd %v, %s", v.SelfMember().Isolated, v.Problem)
 	}
 	for range 3 {
 		b.lose(0, false)
 	}
 	for range 3 {
-		if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 || !v.Me().Odd {
+		if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 || !v.SelfMember().Isolated {
 			t.Fatalf("alone: on the ring %v", v.Ring.Index("me-1") >= 0)
 		}
 	}
 	b.others = members(1) // another odd one, of the same CA
-	b.others[0].Peer, b.others[0].Odd, b.told.streams.With = "10.0.0.9:7947", true, []ring.ID{b.others[0].ID}
+	b.others[0].Peer, b.others[0].Isolated, b.status.streams.With = "10.0.0.9:7947", true, []ring.ID{b.others[0].ID}
 	b.look(time.Second)
 	if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 {
 		t.Error("two odd ones began")
 	}
-	b.others[0].Odd = false // mended
+	b.others[0].Isolated = false // mended
 	for range 3 {
 		b.look(time.Minute)
 	}
-	if v := b.view; v.Ring.Index("me-1") < 0 || v.Me().Odd {
+	if v := b.view; v.Ring.Index("me-1") < 0 || v.SelfMember().Isolated {
 		t.Errorf("mended: %s", v.Problem)
 	}
 	g := newBed(0)
 	g.streams, g.others = true, members(1)
-	g.others[0].Peer, g.others[0].Odd = "10.0.0.9:7947", true
-	g.contact = contact{rounds: 1, listed: 2, others: []string{g.others[0].Gossip}}
+	g.others[0].Peer, g.others[0].Isolated = "10.0.0.9:7947", true
+	g.join = joinStatus{rounds: 1, listed: 2, others: []string{g.others[0].Gossip}}
 	g.look(0)
 	g.look(time.Minute)
 	if v := g.look(time.Minute).view; v.Ring.Index("me-1") < 0 {
@@ -129,21 +129,21 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 func TestWhoseStreamsAreEnough(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		ties ties
+		ties streamCounts
 		want bool
 	}{
-		{"nobody else", ties{}, true},
-		{"one of one that starts, too", ties{all: 1, with: 1}, true},
-		{"none of one that starts, too", ties{all: 1}, false},
-		{"one of two that start, too", ties{all: 2, with: 1}, true},
-		{"one of three that start, too", ties{all: 3, with: 1}, false},
-		{"two of three on the ring", ties{all: 3, with: 2, active: 3, running: 2}, true},
-		{"one of three on the ring", ties{all: 3, with: 1, active: 3, running: 1}, false},
-		{"many newcomers, none of three on the ring", ties{all: 12, with: 9, active: 3}, false},
-		{"the one on the ring", ties{all: 5, with: 1, active: 1, running: 1}, true},
-		{"another newcomer, not the one on the ring", ties{all: 2, with: 1, active: 1}, true},
-		{"nobody beside the one on the ring", ties{all: 1, active: 1}, false},
-		{"one of two newcomers, not the one on the ring", ties{all: 3, with: 1, active: 1}, false},
+		{"nobody else", streamCounts{}, true},
+		{"one of one that starts, too", streamCounts{all: 1, connected: 1}, true},
+		{"none of one that starts, too", streamCounts{all: 1}, false},
+		{"one of two that start, too", streamCounts{all: 2, connected: 1}, true},
+		{"one of three that start, too", streamCounts{all: 3, connected: 1}, false},
+		{"two of three on the ring", streamCounts{all: 3, connected: 2, active: 3, activeConnected: 2}, true},
+		{"one of three on the ring", streamCounts{all: 3, connected: 1, active: 3, activeConnected: 1}, false},
+		{"many newcomers, none of three on the ring", streamCounts{all: 12, connected: 9, active: 3}, false},
+		{"the one on the ring", streamCounts{all: 5, connected: 1, active: 1, activeConnected: 1}, true},
+		{"another newcomer, not the one on the ring", streamCounts{all: 2, connected: 1, active: 1}, true},
+		{"nobody beside the one on the ring", streamCounts{all: 1, active: 1}, false},
+		{"one of two newcomers, not the one on the ring", streamCounts{all: 3, connected: 1, active: 1}, false},
 	} {
 		if got := c.ties.enough(); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
@@ -154,35 +154,35 @@ func TestWhoseStreamsAreEnough(t *testing.T) {
 // Who began alone and has never had a stream with anybody gives up its place when several others are there: they are asked, and it is not.
 func TestTheOddOneGivesUpItsPlace(t *testing.T) {
 	b := newBed(0)
-	b.streams, b.contact = true, contact{rounds: 1, listed: 1}
+	b.streams, b.join = true, joinStatus{rounds: 1, listed: 1}
 	b.look(0)
 	b.look(time.Minute)
-	if b.view.Me().State != Active {
+	if b.view.SelfMember().State != Active {
 		t.Fatal("not alone on its ring")
 	}
 	b.others = members(1)
 	b.others[0].Peer = "10.0.0.8:7947"
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.Me().State != Active {
+	if v := b.look(time.Minute).view; v.SelfMember().State != Active {
 		t.Error("it gave up its place for one that it cannot ask")
 	}
 	b.others = members(2)
 	b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.Me().State != Joining || v.Cause != CauseStreams {
-		t.Errorf("beside two: %v, %s", v.Me().State, v.Problem)
+	if v := b.look(time.Minute).view; v.SelfMember().State != Joining || v.Cause != CauseStreams {
+		t.Errorf("beside two: %v, %s", v.SelfMember().State, v.Problem)
 	}
-	b.told.streams.With = []ring.ID{"other-0"}
+	b.status.streams.With = []ring.ID{"other-0"}
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.Me().State != Active || v.Problem != "" {
-		t.Errorf("mended: %v, %s", v.Me().State, v.Problem)
+	if v := b.look(time.Minute).view; v.SelfMember().State != Active || v.Problem != "" {
+		t.Errorf("mended: %v, %s", v.SelfMember().State, v.Problem)
 	}
 }
 
 // Nobody begins before it has looked once, however long that takes.
 func TestNobodyBeginsUnlooked(t *testing.T) {
 	b := newBed(0)
-	b.contact = contact{}
+	b.join = joinStatus{}
 	if v := b.look(time.Hour).view; v.Joined || v.Ring.Len() != 0 {
 		t.Errorf("joined %v, ring of %d", v.Joined, v.Ring.Len())
 	}
@@ -191,7 +191,7 @@ func TestNobodyBeginsUnlooked(t *testing.T) {
 // ExpectTimeout ends that, too.
 func TestAstrayUntilExpectTimeout(t *testing.T) {
 	b := newBed(3)
-	b.expectTimeout, b.contact = time.Minute, contact{rounds: 1, listed: 1, unresolved: true}
+	b.expectTimeout, b.join = time.Minute, joinStatus{rounds: 1, listed: 1, unresolved: true}
 	b.look(0)
 	if v := b.look(time.Minute - time.Second).view; v.Joined || v.NRef != 3 {
 		t.Errorf("before: joined %v, N_ref %d", v.Joined, v.NRef)
@@ -204,9 +204,9 @@ func TestAstrayUntilExpectTimeout(t *testing.T) {
 // A member that runs alone has the whole limit, also when a newcomer with another key answers at an address of its list.
 func TestOneThatRunsIsNotAstray(t *testing.T) {
 	b := newBed(0)
-	b.self.ID, b.contact = "me-0", contact{rounds: 1, listed: 1}
+	b.self.ID, b.join = "me-0", joinStatus{rounds: 1, listed: 1}
 	b.look(0)
-	b.contact = contact{rounds: 2, listed: 1, foreign: 1, failure: "10.0.0.9:7946: EOF"}
+	b.join = joinStatus{rounds: 2, listed: 1, foreign: 1, failure: "10.0.0.9:7946: EOF"}
 	if v := b.look(time.Minute).view; !v.Joined || v.NRef != 1 || v.Problem != "" {
 		t.Errorf("joined %v, N_ref %d, %s", v.Joined, v.NRef, v.Problem)
 	}
@@ -215,12 +215,12 @@ func TestOneThatRunsIsNotAstray(t *testing.T) {
 // Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are listed.
 func TestListedButNeverMet(t *testing.T) {
 	b := newBed(0)
-	b.contact = contact{rounds: 1, listed: 3, others: []string{"10.0.0.8:7946", "10.0.0.9:7946"}}
+	b.join = joinStatus{rounds: 1, listed: 3, others: []string{"10.0.0.8:7946", "10.0.0.9:7946"}}
 	b.look(0)
 	if v := b.look(time.Hour).view; !v.Joined || v.NRef != 3 {
 		t.Errorf("joined %v, N_ref %d, want 3", v.Joined, v.NRef)
 	}
-	b.contact = contact{rounds: 2, listed: 1}
+	b.join = joinStatus{rounds: 2, listed: 1}
 	if v := b.look(time.Second).view; v.NRef != 1 {
 		t.Errorf("with nobody listed any more: N_ref %d", v.NRef)
 	}
@@ -232,7 +232,7 @@ func linkedBed() *testbed {
 	b.streams = true
 	b.fill(3)
 	for i := range b.others {
-		b.others[i].Settled, b.others[i].Peer = true, "10.0.0.9:7947"
+		b.others[i].Established, b.others[i].Peer = true, "10.0.0.9:7947"
 	}
 	return b
 }
@@ -245,23 +245,23 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Index("me-1") >= 0 {
 		t.Errorf("at first: on the ring %v, %s", v.Ring.Index("me-1") >= 0, v.Problem)
 	}
-	b.told.streams = Streams{With: []ring.ID{"other-0"}, Without: "other-1: certificate has expired"}
+	b.status.streams = Streams{With: []ring.ID{"other-0"}, Without: "other-1: certificate has expired"}
 	for _, after := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
 		b.look(after)
 		v := b.look(time.Second).view
-		if v.Ring.Index("me-1") >= 0 || v.Me().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
-			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.Me().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
+		if v.Ring.Index("me-1") >= 0 || v.SelfMember().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
+			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.SelfMember().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
 		}
 	}
-	b.told.streams.With = []ring.ID{"other-0", "other-2"}
+	b.status.streams.With = []ring.ID{"other-0", "other-2"}
 	for range 3 {
 		b.look(time.Minute)
 	}
 	if v := b.view; v.Ring.Index("me-1") < 0 || v.Problem != "" {
 		t.Errorf("with two of three: on the ring %v, %s", v.Ring.Index("me-1") >= 0, v.Problem)
 	}
-	b.told.streams.With = nil
-	if v := b.look(time.Minute).view; v.Me().State != Active {
+	b.status.streams.With = nil
+	if v := b.look(time.Minute).view; v.SelfMember().State != Active {
 		t.Error("a member that has its place gave it up for want of streams")
 	}
 }
@@ -271,7 +271,7 @@ func TestOffTheRingDividesByOneMore(t *testing.T) {
 	b := newBed(0)
 	b.streams = true
 	b.fill(1)
-	b.others[0].Settled, b.others[0].Peer, b.others[0].NRef = true, "10.0.0.9:7947", 1
+	b.others[0].Established, b.others[0].Peer, b.others[0].NRef = true, "10.0.0.9:7947", 1
 	b.look(0)
 	b.agree()
 	b.look(time.Minute)
@@ -289,7 +289,7 @@ func TestStreamsInAColdStart(t *testing.T) {
 		b := newBed(3)
 		b.streams, b.others = true, members(2)
 		b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
-		b.told.streams.With = c.with
+		b.status.streams.With = c.with
 		b.look(0)
 		b.look(time.Minute)
 		if on := b.view.Ring.Index("me-1") >= 0; on != c.on {
@@ -314,7 +314,7 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 	odd := start("odd", nil, a.Gossip(), b.Gossip())
 	eventually(t, "two on the ring, and who is odd", func() bool {
 		x, found := a.View().Find("odd")
-		return a.View().Ring.Len() == 2 && found && x.Odd && odd.View().Cause == CauseStreams
+		return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == CauseStreams
 	})
 	old := []string{a.Gossip(), b.Gossip()}
 	a.Close()
@@ -325,8 +325,8 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 		v, w := a.View(), b.View()
 		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() && v.Ring.Index("odd") < 0
 	})
-	if v := odd.View(); v.Me().State != Joining {
-		t.Errorf("the odd one is %v", v.Me().State)
+	if v := odd.View(); v.SelfMember().State != Joining {
+		t.Errorf("the odd one is %v", v.SelfMember().State)
 	}
 }
 

@@ -27,7 +27,7 @@ type Resolver interface {
 // either KeyFile or Insecure.
 type Options struct {
 	Node   string // this member's stable name: the hash_key on the ring, at most MaxID bytes
-	Inst   uint64 // this boot; 0: drawn at random
+	BootID uint64 // this boot; 0: drawn at random
 	PodUID string // of the pod it runs in: tells a restart from a second member of the same name
 	Role   Role
 	Weight uint32 // places on the ring; 0 means 1
@@ -56,9 +56,9 @@ type Options struct {
 	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
 	NRefDecay time.Duration // after the last death; 0 means 60 s
 
-	// HandOver says that SetComplete, SetWarm and SetHandedOver will be called, and has planned changes wait for them. Without,
+	// Handoff says that SetComplete, SetWarm and SetHandedOff will be called, and has planned changes wait for them. Without,
 	// this member takes over and hands over nothing that would have to be waited for.
-	HandOver bool
+	Handoff bool
 
 	// Streams says that SetStreams will be called, and has this member stay off the ring while it has no streams with most of the others.
 	Streams bool
@@ -93,57 +93,57 @@ type Timing struct {
 	Gossip       time.Duration // between two rounds; 100 ms
 	PushPull     time.Duration // between full exchanges with a random member; 15 s
 	Stream       time.Duration // of one full exchange; 5 s
-	Dead         time.Duration // how long the dead are looked for, so that they can object; 10 min
+	LostMemory   time.Duration // how long the dead are looked for, so that they can object; 10 min
 	JoinRetry    time.Duration // between joins while a member is missing; 3 s, and at most 1 s before having joined
 	JoinIdle     time.Duration // between joins while none is missing; 15 s
 	JoinDelay    time.Duration // that a ring waits for more joins; 100 ms
 	ColdStart    time.Duration // after which a member counts as joined; 30 s
 	Alone        time.Duration // after which it does with nobody resolvable and no Expect; 3 s
-	Rival        time.Duration // after which a silent member of the same name counts as alive; 15 s
-	Release      time.Duration // from Drain on, that Leave waits for the others to drop this member and to have its counters; 12 s
+	NameConflict time.Duration // after which a silent member of the same name counts as alive; 15 s
+	DrainTimeout time.Duration // from Drain on, that Leave waits for the others to drop this member and to have its counters; 12 s
 	Tick         time.Duration // between looks at the clock; 200 ms
-	Pace         time.Duration // between two looks at least; none, but where many members share a processor
+	MinInterval  time.Duration // between two looks at least; none, but where many members share a processor
 
-	Warm   time.Duration // after which a joiner without all copies goes on; 10 s
-	Turn   time.Duration // that a joiner waits for the change before its own, from the last change on; 10 s, in all six times that
-	Settle time.Duration // that a leaver waits for the change before its own; 2 s
-	Hold   time.Duration // that a member which had lost all others stays off their ring; 2 s, doubling up to 60 s
-	Left   time.Duration // how long a graceful leave is remembered; 60 s
+	PrefetchTimeout time.Duration // after which a joiner without all copies goes on; 10 s
+	JoinTurn        time.Duration // that a joiner waits for the change before its own, from the last change on; 10 s, in all six times that
+	LeaveTurn       time.Duration // that a leaver waits for the change before its own; 2 s
+	FlapHold        time.Duration // that a member which had lost all others stays off their ring; 2 s, doubling up to 60 s
+	LeftMemory      time.Duration // how long a graceful leave is remembered; 60 s
 }
 
-func orElse(d *time.Duration, def time.Duration) {
+func setDefault(d *time.Duration, def time.Duration) {
 	if *d <= 0 {
 		*d = def
 	}
 }
 
-func (t *Timing) fill() {
-	orElse(&t.Probe, 500*time.Millisecond)
-	orElse(&t.ProbeTimeout, 200*time.Millisecond)
-	orElse(&t.Gossip, 100*time.Millisecond)
-	orElse(&t.PushPull, 15*time.Second)
-	orElse(&t.Stream, 5*time.Second)
-	orElse(&t.Dead, 10*time.Minute)
-	orElse(&t.JoinRetry, 3*time.Second)
-	orElse(&t.JoinIdle, 15*time.Second)
-	orElse(&t.JoinDelay, 100*time.Millisecond)
-	orElse(&t.ColdStart, 30*time.Second)
-	orElse(&t.Alone, 3*time.Second)
-	orElse(&t.Rival, 15*time.Second)
-	orElse(&t.Release, 12*time.Second)
-	orElse(&t.Tick, 200*time.Millisecond)
-	orElse(&t.Warm, 10*time.Second)
-	orElse(&t.Turn, 10*time.Second)
-	orElse(&t.Settle, 2*time.Second)
-	orElse(&t.Hold, 2*time.Second)
-	orElse(&t.Left, time.Minute)
+func (t *Timing) setDefaults() {
+	setDefault(&t.Probe, 500*time.Millisecond)
+	setDefault(&t.ProbeTimeout, 200*time.Millisecond)
+	setDefault(&t.Gossip, 100*time.Millisecond)
+	setDefault(&t.PushPull, 15*time.Second)
+	setDefault(&t.Stream, 5*time.Second)
+	setDefault(&t.LostMemory, 10*time.Minute)
+	setDefault(&t.JoinRetry, 3*time.Second)
+	setDefault(&t.JoinIdle, 15*time.Second)
+	setDefault(&t.JoinDelay, 100*time.Millisecond)
+	setDefault(&t.ColdStart, 30*time.Second)
+	setDefault(&t.Alone, 3*time.Second)
+	setDefault(&t.NameConflict, 15*time.Second)
+	setDefault(&t.DrainTimeout, 12*time.Second)
+	setDefault(&t.Tick, 200*time.Millisecond)
+	setDefault(&t.PrefetchTimeout, 10*time.Second)
+	setDefault(&t.JoinTurn, 10*time.Second)
+	setDefault(&t.LeaveTurn, 2*time.Second)
+	setDefault(&t.FlapHold, 2*time.Second)
+	setDefault(&t.LeftMemory, time.Minute)
 }
 
 const maxLabel = memberlist.LabelMaxSize
 
-func (o *Options) fill() {
-	o.Timing.fill()
-	orElse(&o.NRefDecay, time.Minute)
+func (o *Options) setDefaults() {
+	o.Timing.setDefaults()
+	setDefault(&o.NRefDecay, time.Minute)
 	o.Weight = max(1, o.Weight)
 	if o.Capacity == 0 {
 		o.Capacity = ring.DefaultCapacity
@@ -165,8 +165,8 @@ func (o *Options) fill() {
 	}
 }
 
-// check reports every fault of o at once.
-func (o *Options) check() error {
+// validate reports every fault of o at once.
+func (o *Options) validate() error {
 	var faults []error
 	fault := func(bad bool, format string, args ...any) {
 		if bad {
@@ -178,7 +178,7 @@ func (o *Options) check() error {
 	if err := CheckID(ring.ID(o.Node)); err != nil {
 		fault(true, "node: %w", err)
 	}
-	fault(o.Role > Observer, "role: %d is none", o.Role)
+	fault(o.Role > RoleObserver, "role: %d is none", o.Role)
 	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
@@ -225,7 +225,7 @@ func splitAddr(addr string, port uint16) (string, uint16, error) {
 
 func (o *Options) member(inst uint64, now time.Time) Member {
 	m := Member{
-		ID: ring.ID(o.Node), Inst: inst, Ver: 1, Weight: o.Weight, Role: o.Role, Boot: now.UnixMilli(), Expect: o.Expect,
+		ID: ring.ID(o.Node), BootID: inst, Incarnation: 1, Weight: o.Weight, Role: o.Role, StartedAt: now.UnixMilli(), Expect: o.Expect,
 		RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page, ProtocolMin: ProtocolMin, ProtocolMax: ProtocolMax,
 	}
 	if o.PodUID != "" {

@@ -108,7 +108,7 @@ func TestBestAddr(t *testing.T) {
 
 func TestLogLinesAreBounded(t *testing.T) {
 	var out strings.Builder
-	l := &lines{logger: slog.New(slog.NewTextHandler(&out, nil)), limit: rate.NewLimiter(0, 3)}
+	l := &logWriter{logger: slog.New(slog.NewTextHandler(&out, nil)), limit: rate.NewLimiter(0, 3)}
 	for range 1000 {
 		if n, err := l.Write([]byte("[ERR] memberlist: garbage\n")); n != 26 || err != nil {
 			t.Fatal(n, err)

@@ -7,37 +7,37 @@ import (
 
 // What memberlist's messages begin with, as far as it matters here.
 const (
-	typeCompound = 7 // u8 count, u16 length of each, the messages
-	typePacked   = 9
-	typeChecked  = 12  // u32 checksum, a message
-	typeLabelled = 244 // u8 length, label, a message
+	typeCompound   = 7 // u8 count, u16 length of each, the messages
+	typeCompressed = 9
+	typeChecked    = 12  // u32 checksum, a message
+	typeLabeled    = 244 // u8 length, label, a message
 )
 
-const refusedPacked = "compressed"
+const refusedCompressed = "compressed"
 
-var errPacked = errors.New("compressed, without a key")
+var errCompressed = errors.New("compressed, without a key")
 
-// packed says whether a message, or one in it, is compressed, or nested deeper than members nest them.
-func packed(b []byte, depth int) bool {
+// isCompressed says whether a message, or one in it, is compressed, or nested deeper than members nest them.
+func isCompressed(b []byte, depth int) bool {
 	if len(b) == 0 || depth == 0 {
 		return len(b) > 0
 	}
 	switch b[0] {
-	case typePacked:
+	case typeCompressed:
 		return true
 	case typeChecked:
-		return packed(b[min(5, len(b)):], depth-1)
-	case typeLabelled:
+		return isCompressed(b[min(5, len(b)):], depth-1)
+	case typeLabeled:
 		if len(b) > 1 {
-			return packed(b[min(2+int(b[1]), len(b)):], depth-1)
+			return isCompressed(b[min(2+int(b[1]), len(b)):], depth-1)
 		}
 	case typeCompound:
-		return compoundPacked(b[1:], depth-1)
+		return compoundCompressed(b[1:], depth-1)
 	}
 	return false
 }
 
-func compoundPacked(b []byte, depth int) bool {
+func compoundCompressed(b []byte, depth int) bool {
 	if len(b) == 0 || len(b) < 1+2*int(b[0]) {
 		return false
 	}
@@ -45,7 +45,7 @@ func compoundPacked(b []byte, depth int) bool {
 	lengths, rest := b[1:1+2*n], b[1+2*n:]
 	for i := range n {
 		part := min(int(binary.BigEndian.Uint16(lengths[2*i:])), len(rest))
-		if packed(rest[:part], depth) {
+		if isCompressed(rest[:part], depth) {
 			return true
 		}
 		rest = rest[part:]
@@ -53,27 +53,27 @@ func compoundPacked(b []byte, depth int) bool {
 	return false
 }
 
-// opening looks at the beginning of a stream, a label and the type of what follows, in pieces of any size.
-type opening struct {
+// streamPrefix looks at the beginning of a stream, a label and the type of what follows, in pieces of any size.
+type streamPrefix struct {
 	refused func(reason string)
 	at      int // bytes seen; -1: the type has been seen
 	label   int // bytes of label, with its head
 }
 
-// packed says whether the stream turns out to be compressed with these bytes.
-func (o *opening) packed(b []byte) bool {
+// isCompressed says whether the stream turns out to be compressed with these bytes.
+func (o *streamPrefix) isCompressed(b []byte) bool {
 	for _, c := range b {
 		switch {
 		case o.at < 0:
 			return false
-		case o.at == 0 && c == typeLabelled:
+		case o.at == 0 && c == typeLabeled:
 			o.label = 2
 		case o.at == 1 && o.label == 2:
 			o.label += int(c)
 		case o.at >= o.label:
 			o.at = -1
-			if c == typePacked {
-				o.refused(refusedPacked)
+			if c == typeCompressed {
+				o.refused(refusedCompressed)
 				return true
 			}
 			return false

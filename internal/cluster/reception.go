@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	maxSilent  = 1024 // streams whose beginning has not come yet
-	maxWaiting = 256  // streams that have begun and wait to be read
-	maxReading = 8    // streams that are read at once
-	maxOfOne   = 4    // of them, from one source address; of IPv6, from one /64
+	maxSilent    = 1024 // streams whose beginning has not come yet
+	maxWaiting   = 256  // streams that have begun and wait to be read
+	maxReading   = 8    // streams that are read at once
+	maxPerSource = 4    // of them, from one source address; of IPv6, from one /64
 
 	beginTimeout = 500 * time.Millisecond // in which the beginning of a stream has to come
 	beginGrace   = 10 * time.Millisecond  // after it, to read what has come while this process was not running
@@ -32,23 +32,23 @@ const (
 
 var errCrowded = errors.New("crowded out")
 
-// reception decides which of the incoming streams are read, and when. Strangers may open any number of them:
+// streamQueue decides which of the incoming streams are read, and when. Strangers may open any number of them:
 //   - a stream takes one of the places to be read only after its beginning has come,
 //   - at a bound the oldest stream closes, of the address that has most of them, and not the new one,
 //   - while others wait, a stream that is read slower than minRate closes,
 //   - the newest stream is read first: a member's exchange takes milliseconds, so those that wait longer are not members'.
-type reception struct {
+type streamQueue struct {
 	refused func(reason string)
 
-	mu      sync.Mutex // guards all below
-	silent  []*bounded // the oldest first
-	waiting []*bounded // the oldest first
-	reading []*bounded // the oldest first
+	mu      sync.Mutex       // guards all below
+	silent  []*inboundStream // the oldest first
+	waiting []*inboundStream // the oldest first
+	reading []*inboundStream // the oldest first
 	closed  bool
 }
 
-// source is the address that a stream is accounted to.
-func source(c net.Conn) netip.Addr {
+// sourceAddress is the address that a stream is accounted to.
+func sourceAddress(c net.Conn) netip.Addr {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}
@@ -63,12 +63,12 @@ func source(c net.Conn) netip.Addr {
 }
 
 // admit returns when b may be read, and reports whether it may be read at all. If not, b is closed. The channel done ends the wait.
-func (r *reception) admit(b *bounded, done <-chan struct{}) bool {
-	b.from, b.turn = source(b.Conn), make(chan struct{})
+func (r *streamQueue) admit(b *inboundStream, done <-chan struct{}) bool {
+	b.source, b.admitted = sourceAddress(b.Conn), make(chan struct{})
 	if !r.add(b, &r.silent, maxSilent) {
 		return false
 	}
-	err := b.begin()
+	err := b.readBeginning()
 	if !r.leave(b, &r.silent) {
 		return false // closed for another one
 	}
@@ -86,13 +86,13 @@ func (r *reception) admit(b *bounded, done <-chan struct{}) bool {
 }
 
 // wait returns when it is b's turn to be read, and reports whether it came.
-func (r *reception) wait(b *bounded, done <-chan struct{}) bool {
+func (r *streamQueue) wait(b *inboundStream, done <-chan struct{}) bool {
 	again := time.NewTicker(slowAfter / 5)
 	defer again.Stop()
 	for {
-		r.next(time.Now())
+		r.admitWaiting(time.Now())
 		select {
-		case <-b.turn:
+		case <-b.admitted:
 			return true
 		case <-again.C:
 		case <-done:
@@ -107,7 +107,7 @@ func (r *reception) wait(b *bounded, done <-chan struct{}) bool {
 }
 
 // add appends b to a list, and closes the stream that has to go for it. It reports whether the port is still open.
-func (r *reception) add(b *bounded, list *[]*bounded, bound int) bool {
+func (r *streamQueue) add(b *inboundStream, list *[]*inboundStream, bound int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -125,17 +125,17 @@ func (r *reception) add(b *bounded, list *[]*bounded, bound int) bool {
 }
 
 // oldestOfMost is the index of the oldest stream of the address that has most streams.
-func oldestOfMost(list []*bounded) int {
+func oldestOfMost(list []*inboundStream) int {
 	count, most := make(map[netip.Addr]int), 0
 	for _, b := range list {
-		count[b.from]++
-		most = max(most, count[b.from])
+		count[b.source]++
+		most = max(most, count[b.source])
 	}
-	return slices.IndexFunc(list, func(b *bounded) bool { return count[b.from] == most })
+	return slices.IndexFunc(list, func(b *inboundStream) bool { return count[b.source] == most })
 }
 
 // leave removes b from a list, and reports whether it was there.
-func (r *reception) leave(b *bounded, list *[]*bounded) bool {
+func (r *streamQueue) leave(b *inboundStream, list *[]*inboundStream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.Index(*list, b)
@@ -145,19 +145,19 @@ func (r *reception) leave(b *bounded, list *[]*bounded) bool {
 	return i >= 0
 }
 
-// next lets waiting streams be read as far as there are places, and closes those that are too slow while others wait.
-func (r *reception) next(now time.Time) {
+// admitWaiting lets waiting streams be read as far as there are places, and closes those that are too slow while others wait.
+func (r *streamQueue) admitWaiting(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.waiting) - 1; i >= 0 && len(r.reading) < maxReading; i-- {
 		b := r.waiting[i]
-		if r.of(b.from) >= maxOfOne {
+		if r.readingFrom(b.source) >= maxPerSource {
 			continue
 		}
 		r.waiting = slices.Delete(r.waiting, i, i+1)
 		r.reading = append(r.reading, b)
-		b.since = now
-		close(b.turn)
+		b.admittedAt = now
+		close(b.admitted)
 	}
 	if len(r.waiting) == 0 {
 		return
@@ -169,10 +169,10 @@ func (r *reception) next(now time.Time) {
 	}
 }
 
-// of is the number of streams of an address that are read.
-func (r *reception) of(a netip.Addr) (n int) {
+// readingFrom is the number of streams of an address that are read.
+func (r *streamQueue) readingFrom(a netip.Addr) (n int) {
 	for _, b := range r.reading {
-		if b.from == a {
+		if b.source == a {
 			n++
 		}
 	}
@@ -180,14 +180,14 @@ func (r *reception) of(a netip.Addr) (n int) {
 }
 
 // release gives b's place to the next stream.
-func (r *reception) release(b *bounded) {
+func (r *streamQueue) release(b *inboundStream) {
 	if r.leave(b, &r.reading) {
-		r.next(time.Now())
+		r.admitWaiting(time.Now())
 	}
 }
 
 // close closes all streams that are not read yet.
-func (r *reception) close() {
+func (r *streamQueue) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -197,23 +197,23 @@ func (r *reception) close() {
 	r.silent, r.waiting = nil, nil
 }
 
-// bounded is an incoming stream.
-type bounded struct {
+// inboundStream is an incoming stream.
+type inboundStream struct {
 	net.Conn
-	left  int
-	head  *opening // nil: all may come in
-	first []byte   // the beginning, which has been received and not been read yet
-	at    *reception
+	left        int
+	compression *streamPrefix // nil: all may come in
+	first       []byte        // the beginning, which has been received and not been read yet
+	queue       *streamQueue
 
-	from    netip.Addr
-	turn    chan struct{} // closed when it may be read
-	since   time.Time     // when that was
-	moved   atomic.Int64  // bytes read and written
-	crowded atomic.Bool   // closed while it was read
+	source      netip.Addr
+	admitted    chan struct{} // closed when it may be read
+	admittedAt  time.Time     // when that was
+	transferred atomic.Int64  // bytes read and written
+	crowded     atomic.Bool   // closed while it was read
 }
 
-// begin receives the beginning of the stream: the label, if there is one, and the type of what follows. It is left to be read.
-func (b *bounded) begin() error {
+// readBeginning receives the beginning of the stream: the label, if there is one, and the type of what follows. It is left to be read.
+func (b *inboundStream) readBeginning() error {
 	if err := b.SetReadDeadline(time.Now().Add(beginTimeout)); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (b *bounded) begin() error {
 			return err
 		}
 		switch {
-		case buf[0] != typeLabelled:
+		case buf[0] != typeLabeled:
 		case n == 1:
 			need = 2
 		case n >= 2:
@@ -244,13 +244,13 @@ func (b *bounded) begin() error {
 }
 
 // slow reports whether b has been read for a while and is behind minRate. The lock of its reception is held.
-func (b *bounded) slow(now time.Time) bool {
-	d := now.Sub(b.since)
-	return d >= slowAfter && float64(b.moved.Load()) < d.Seconds()*minRate
+func (b *inboundStream) slow(now time.Time) bool {
+	d := now.Sub(b.admittedAt)
+	return d >= slowAfter && float64(b.transferred.Load()) < d.Seconds()*minRate
 }
 
 // Read reads as much as is left.
-func (b *bounded) Read(p []byte) (n int, err error) {
+func (b *inboundStream) Read(p []byte) (n int, err error) {
 	if b.left <= 0 {
 		return 0, errTooMuch
 	}
@@ -262,9 +262,9 @@ func (b *bounded) Read(p []byte) (n int, err error) {
 		n, err = b.Conn.Read(p)
 	}
 	b.left -= n
-	b.moved.Add(int64(n))
-	if b.head != nil && b.head.packed(p[:n]) {
-		return 0, errPacked
+	b.transferred.Add(int64(n))
+	if b.compression != nil && b.compression.isCompressed(p[:n]) {
+		return 0, errCompressed
 	}
 	if err != nil && b.crowded.Load() {
 		err = errCrowded
@@ -273,9 +273,9 @@ func (b *bounded) Read(p []byte) (n int, err error) {
 }
 
 // Write writes, and counts what was written as progress.
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *inboundStream) Write(p []byte) (int, error) {
 	n, err := b.Conn.Write(p)
-	b.moved.Add(int64(n))
+	b.transferred.Add(int64(n))
 	if err != nil && b.crowded.Load() {
 		err = errCrowded
 	}
@@ -283,7 +283,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 }
 
 // Close closes the stream.
-func (b *bounded) Close() error {
-	defer b.at.release(b)
+func (b *inboundStream) Close() error {
+	defer b.queue.release(b)
 	return b.Conn.Close()
 }

@@ -24,7 +24,7 @@ type refusals struct {
 	last []Refusal // guarded by mu: the oldest first, each source and reason once
 }
 
-func (r *refusals) note(from netip.Addr, reason string, now time.Time) {
+func (r *refusals) add(from netip.Addr, reason string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = slices.DeleteFunc(r.last, func(x Refusal) bool { return x.From == from && x.Reason == reason })

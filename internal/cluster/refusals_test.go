@@ -27,12 +27,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 	var r refusals
 	now := time.Unix(1e9, 0)
 	for i := range 100 {
-		r.note(netip.AddrFrom4([4]byte{10, 0, 0, byte(i % 20)}), "key", now.Add(time.Duration(i)*time.Second))
+		r.add(netip.AddrFrom4([4]byte{10, 0, 0, byte(i % 20)}), "key", now.Add(time.Duration(i)*time.Second))
 	}
 	if n := len(r.last); n != maxRefusals || r.last[n-1].From != netip.AddrFrom4([4]byte{10, 0, 0, 19}) {
 		t.Errorf("%d: %v", n, r.last)
 	}
-	r.note(r.last[3].From, "key", now.Add(time.Hour))
+	r.add(r.last[3].From, "key", now.Add(time.Hour))
 	if n := len(r.last); n != maxRefusals || !r.last[n-1].At.Equal(now.Add(time.Hour)) {
 		t.Errorf("again: %d: %v", n, r.last)
 	}

@@ -136,7 +136,7 @@ func stranger(t *testing.T, to, label, key string) {
 
 // TestPackedIsFoundWhereverItHides: memberlist unpacks messages within messages.
 func TestPackedIsFoundWhereverItHides(t *testing.T) {
-	bomb, ping := []byte{typePacked, 1, 2}, []byte{0, 1, 2}
+	bomb, ping := []byte{typeCompressed, 1, 2}, []byte{0, 1, 2}
 	checked := func(b []byte) []byte { return append([]byte{typeChecked, 0, 0, 0, 0}, b...) }
 	compound := func(parts ...[]byte) []byte {
 		b := []byte{typeCompound, byte(len(parts))}
@@ -145,7 +145,7 @@ func TestPackedIsFoundWhereverItHides(t *testing.T) {
 		}
 		return append(b, bytes.Join(parts, nil)...)
 	}
-	labelled := func(b []byte) []byte { return append([]byte{typeLabelled, 4, 't', 'e', 's', 't'}, b...) }
+	labelled := func(b []byte) []byte { return append([]byte{typeLabeled, 4, 't', 'e', 's', 't'}, b...) }
 	for _, tt := range []struct {
 		b    []byte
 		want bool
@@ -162,16 +162,16 @@ func TestPackedIsFoundWhereverItHides(t *testing.T) {
 		{compound(ping, checked(bomb)), true},
 		{compound(compound(compound(compound(compound(ping))))), true}, // members never nest so deep
 	} {
-		if got := packed(tt.b, 4); got != tt.want {
+		if got := isCompressed(tt.b, 4); got != tt.want {
 			t.Errorf("%v: %v", tt.b, got)
 		}
 		if len(tt.b) == 0 || tt.b[0] == typeChecked || tt.b[0] == typeCompound || bytes.Contains(tt.b, []byte{typeChecked}) || bytes.Contains(tt.b, []byte{typeCompound}) {
 			continue // datagrams only
 		}
 		for piece := 1; piece <= len(tt.b); piece++ {
-			o, got := opening{refused: func(string) {}}, false
+			o, got := streamPrefix{refused: func(string) {}}, false
 			for rest := tt.b; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
-				got = o.packed(rest[:min(piece, len(rest))]) || got
+				got = o.isCompressed(rest[:min(piece, len(rest))]) || got
 			}
 			if got != tt.want {
 				t.Errorf("%v in pieces of %d: %v", tt.b, piece, got)

@@ -76,9 +76,9 @@ func (t *table) NotifyPingComplete(other *memberlist.Node, _ time.Duration, payl
 	}
 }
 
-// stale returns the address of a member that lacks an announcement, or has one that self lacks, if it is time to exchange
+// repairTarget returns the address of a member that lacks an announcement, or has one that self lacks, if it is time to exchange
 // everything with it. The time until the next one doubles up to most.
-func (t *table) stale(now time.Time, most time.Duration) (netip.AddrPort, bool) {
+func (t *table) repairTarget(now time.Time, most time.Duration) (netip.AddrPort, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := &t.digest
@@ -93,7 +93,7 @@ func (t *table) stale(now time.Time, most time.Duration) (netip.AddrPort, bool) 
 
 // repair exchanges everything with a member that showed another digest.
 func (c *Cluster) repair(ctx context.Context, now time.Time) {
-	at, due := c.table.stale(now, c.o.Timing.PushPull)
+	at, due := c.table.repairTarget(now, c.o.Timing.PushPull)
 	if !due || c.gossip == nil || ctx.Err() != nil || !c.repairing.CompareAndSwap(false, true) {
 		return
 	}

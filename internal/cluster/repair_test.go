@@ -41,7 +41,7 @@ func TestAnnouncementThatTheQueueLost(t *testing.T) {
 	for i, name := range []string{"a-0", "b-1", "c-2"} {
 		o := options(name)
 		byGossipAlone(&o)
-		o.Inst = 1<<62 + uint64(i) // all announcements are of one length
+		o.BootID = 1<<62 + uint64(i) // all announcements are of one length
 		if i > 0 {
 			o.Join = []string{all[0].Gossip()}
 		}

@@ -5,7 +5,7 @@ package cluster
 func (v *View) Prepared(version uint64) bool {
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == Counter && m.State != Leaving && m.Prepared != version && m.InForce != version {
+		if m.Role == RoleMember && m.State != Leaving && m.Prepared != version && m.InForce != version {
 			return false
 		}
 	}
@@ -14,9 +14,9 @@ func (v *View) Prepared(version uint64) bool {
 
 // RulesDiffer is the number of members that answer by other rules than self.
 func (v *View) RulesDiffer() int {
-	me, n := v.Me(), 0
+	me, n := v.SelfMember(), 0
 	for i := range v.Members {
-		if m := &v.Members[i]; m.Role == Counter && me.Role == Counter && m.InForce != me.InForce {
+		if m := &v.Members[i]; m.Role == RoleMember && me.Role == RoleMember && m.InForce != me.InForce {
 			n++
 		}
 	}

@@ -23,7 +23,7 @@ func besiege(t *testing.T, n int, to string, say []byte) {
 				var d net.Dialer
 				c, err := d.DialContext(ctx, "tcp", to)
 				if err != nil {
-					rest(ctx, 10*time.Millisecond)
+					sleep(ctx, 10*time.Millisecond)
 					continue
 				}
 				first()
@@ -52,7 +52,7 @@ func TestMembersMeetAmongSilentStreams(t *testing.T) {
 	}{
 		{"silent", refusedSilent, 1000, nil},
 		{"more than are held", refusedCrowded, maxSilent + 500, nil},
-		{"with a beginning", refusedCrowded, 60, append([]byte{typeLabelled, 4}, "test\x06"...)},
+		{"with a beginning", refusedCrowded, 60, append([]byte{typeLabeled, 4}, "test\x06"...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var refused reasons

@@ -33,18 +33,18 @@ var errTooMuch = errors.New("stream too long")
 //   - in the clear, refuses unread what is compressed: anybody could send it, and memberlist unpacks up to 40 MiB of each packet
 //     before it looks at the next one.
 type transport struct {
-	ctx     context.Context
-	cancel  context.CancelFunc
-	tcp     *net.TCPListener
-	udp     *net.UDPConn
-	log     *log.Logger
-	clear   bool // nothing is encrypted
-	refused func(reason string)
-	packets chan *memberlist.Packet
-	streams chan net.Conn
-	done    sync.WaitGroup
+	ctx       context.Context
+	cancel    context.CancelFunc
+	tcp       *net.TCPListener
+	udp       *net.UDPConn
+	log       *log.Logger
+	plaintext bool // nothing is encrypted
+	refused   func(reason string)
+	packets   chan *memberlist.Packet
+	streams   chan net.Conn
+	done      sync.WaitGroup
 
-	reception reception
+	queue streamQueue
 
 	mu      sync.Mutex
 	answers map[string]bool // guarded by mu: addresses that are being joined, and whether somebody has answered there
@@ -52,8 +52,8 @@ type transport struct {
 
 // openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
 func openTransport(ctx context.Context, host string, port uint16, clear bool, refused func(string), out *log.Logger) (*transport, error) {
-	t := &transport{log: out, clear: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool)}
-	t.reception.refused = refused
+	t := &transport{log: out, plaintext: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool)}
+	t.queue.refused = refused
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	for try := 0; ; try++ {
 		err := t.listen(net.ParseIP(host), int(port))
@@ -101,8 +101,8 @@ func (t *transport) receive() {
 			continue
 		case n == 0:
 			continue
-		case t.clear && packed(buf[:n], 4):
-			t.refused(refusedPacked)
+		case t.plaintext && isCompressed(buf[:n], 4):
+			t.refused(refusedCompressed)
 			continue
 		}
 		select {
@@ -125,17 +125,17 @@ func (t *transport) accept() {
 			t.pause()
 			continue
 		}
-		b := &bounded{Conn: conn, left: maxStreamBytes, at: &t.reception}
-		if t.clear {
-			b.head = &opening{refused: t.refused}
+		b := &inboundStream{Conn: conn, left: maxStreamBytes, queue: &t.queue}
+		if t.plaintext {
+			b.compression = &streamPrefix{refused: t.refused}
 		}
-		t.done.Go(func() { t.pass(b) })
+		t.done.Go(func() { t.deliver(b) })
 	}
 }
 
-// pass passes one stream on as soon as it may be read.
-func (t *transport) pass(b *bounded) {
-	if !t.reception.admit(b, t.ctx.Done()) {
+// deliver passes one stream on as soon as it may be read.
+func (t *transport) deliver(b *inboundStream) {
+	if !t.queue.admit(b, t.ctx.Done()) {
 		return
 	}
 	select {
@@ -157,7 +157,7 @@ func (t *transport) pause() {
 func (t *transport) Shutdown() error {
 	t.cancel()
 	err := errors.Join(t.tcp.Close(), t.udp.Close())
-	t.reception.close()
+	t.queue.close()
 	t.done.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil // it was shut down before
@@ -215,7 +215,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 		t.answers[a.Addr] = true
 	}
 	t.mu.Unlock()
-	return &dialled{Conn: conn, stop: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
+	return &dialed{Conn: conn, stop: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
 }
 
 // answered reports whether somebody accepted a stream at addr while do was running. No two calls may be about one address at once.
@@ -231,19 +231,19 @@ func (t *transport) answered(addr string, do func()) bool {
 	return yes
 }
 
-type dialled struct {
+type dialed struct {
 	net.Conn
 	stop func() bool
 }
 
 // Close closes the stream.
-func (c *dialled) Close() error {
+func (c *dialed) Close() error {
 	c.stop()
 	return c.Conn.Close()
 }
 
 // CloseWrite says that no more will be written.
-func (c *dialled) CloseWrite() error {
+func (c *dialed) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()
 	}

@@ -26,14 +26,14 @@ func TestChangesComeOneAfterTheOther(t *testing.T) {
 		}
 		for range 40 {
 			w.run(r.IntN(20))
-			if i := 1 + r.IntN(6); r.IntN(3) == 0 && !w.beds[i].told.drain {
-				w.beds[i].told.drain, w.beds[i].told.since = true, w.now
+			if i := 1 + r.IntN(6); r.IntN(3) == 0 && !w.beds[i].status.draining {
+				w.beds[i].status.draining, w.beds[i].status.drainingSince = true, w.now
 			}
 		}
 		w.run(int(20 * time.Second / step))
 		for _, b := range w.beds {
 			want := Active
-			if b.told.drain {
+			if b.status.draining {
 				want = Leaving
 			}
 			if b.self.State != want || b.ring.Fingerprint() != w.beds[0].ring.Fingerprint() {

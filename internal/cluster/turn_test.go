@@ -12,10 +12,10 @@ import (
 // late is a bed whose self comes to n members that count already.
 func late(n int) *testbed {
 	b := newBed(0)
-	b.handOver = true
+	b.handoff = true
 	b.fill(n)
 	for i := range b.others {
-		b.others[i].Settled = true
+		b.others[i].Established = true
 	}
 	b.look(0)
 	b.finish()
@@ -26,22 +26,22 @@ func late(n int) *testbed {
 func (b *testbed) finish() {
 	b.agree()
 	for i := range b.others {
-		b.others[i].Complete = b.ring.Fingerprint()
+		b.others[i].CompleteRing = b.ring.Fingerprint()
 	}
 }
 
 func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	b := late(2)
 	o := b.look(9 * time.Second)
-	if o.self.State != Joining || o.self.Waits || !o.view.Joined || o.view.Ring.Len() != 2 {
-		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.Waits, o.view.Joined, o.view.Ring.Len())
+	if o.self.State != Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
+		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.AwaitsTurn, o.view.Joined, o.view.Ring.Len())
 	}
-	b.told.warm = true
-	if o = b.look(0); o.self.State != Joining || !o.self.Waits || o.wake != b.timing.JoinDelay {
-		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.Waits, o.wake)
+	b.status.prefetched = true
+	if o = b.look(0); o.self.State != Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
+		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.AwaitsTurn, o.wake)
 	}
-	if o = b.look(o.wake); o.self.State != Active || o.self.Waits {
-		t.Fatalf("its turn: %v, waits %v", o.self.State, o.self.Waits)
+	if o = b.look(o.wake); o.self.State != Active || o.self.AwaitsTurn {
+		t.Fatalf("its turn: %v, waits %v", o.self.State, o.self.AwaitsTurn)
 	}
 	if o = b.look(o.wake); o.view.Ring.Len() != 3 {
 		t.Fatalf("ring of %d", o.view.Ring.Len())
@@ -50,24 +50,24 @@ func TestAJoinerWaitsForItsCopies(t *testing.T) {
 
 func TestAJoinerWaitsForItsTurn(t *testing.T) {
 	first, second := boot("first", 1), boot("second", 99)
-	first.ID, first.Waits, second.Waits = "a-first", true, true // self is of boot 1, too, and "me-1"
+	first.ID, first.AwaitsTurn, second.AwaitsTurn = "a-first", true, true // self is of boot 1, too, and "me-1"
 	cases := []struct {
 		name  string
 		upset func(b *testbed)
 		waits bool
 	}{
 		{"nothing else goes on", func(*testbed) {}, false},
-		{"one is not complete", func(b *testbed) { b.others[1].Complete = 5 }, true},
+		{"one is not complete", func(b *testbed) { b.others[1].CompleteRing = 5 }, true},
 		{"one goes by another ring", func(b *testbed) { b.others[1].Ring = 5 }, true},
-		{"one of a version that hands nothing over", func(b *testbed) { b.others[1].Complete, b.others[1].ProtocolMax = 0, 1 }, false},
+		{"one of a version that hands nothing over", func(b *testbed) { b.others[1].CompleteRing, b.others[1].ProtocolMax = 0, 1 }, false},
 		{"another came before", func(b *testbed) { b.others = append(b.others, first) }, true},
 		{"another comes after", func(b *testbed) { b.others = append(b.others, second) }, false},
-		{"another came before and is not ready", func(b *testbed) { first := first; first.Waits = false; b.others = append(b.others, first) }, false},
+		{"another came before and is not ready", func(b *testbed) { first := first; first.AwaitsTurn = false; b.others = append(b.others, first) }, false},
 		{"a change is about to be adopted", func(b *testbed) { m := boot("x", 50); m.State = Active; b.others = append(b.others, m) }, true},
 	}
 	for _, c := range cases {
 		b := late(2)
-		b.told.warm = true
+		b.status.prefetched = true
 		b.look(0)
 		b.look(b.timing.JoinDelay - time.Millisecond)
 		c.upset(b)
@@ -81,12 +81,12 @@ func TestAJoinerWaitsForItsTurn(t *testing.T) {
 func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 	stuck := func() *testbed {
 		b := late(2)
-		b.others[0].Complete = 5
+		b.others[0].CompleteRing = 5
 		return b
 	}
 	b := stuck()
-	b.look(b.timing.Warm) // no copies came
-	if o := b.look(b.timing.Turn - time.Millisecond); o.self.State != Joining {
+	b.look(b.timing.PrefetchTimeout) // no copies came
+	if o := b.look(b.timing.JoinTurn - time.Millisecond); o.self.State != Joining {
 		t.Errorf("before the bound: %v", o.self.State)
 	}
 	if o := b.look(time.Millisecond); o.self.State != Active {
@@ -94,7 +94,7 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 	}
 	// A queue that moves has more time, but not for ever.
 	b = stuck()
-	b.told.warm = true
+	b.status.prefetched = true
 	b.look(0)
 	for i := range 60 {
 		m := boot(ring.ID(fmt.Sprint("q", i)), uint64(200+i))
@@ -113,33 +113,33 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 
 func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	b := late(2)
-	b.told.warm = true
+	b.status.prefetched = true
 	b.look(0)
 	b.look(b.timing.JoinDelay)
 	if o := b.look(b.timing.JoinDelay); o.view.Ring.Len() != 3 {
 		t.Fatal("not on the ring")
 	}
-	b.told.drain, b.told.since = true, b.now
-	if o := b.look(b.timing.Settle - time.Millisecond); o.self.State != Active {
+	b.status.draining, b.status.drainingSince = true, b.now
+	if o := b.look(b.timing.LeaveTurn - time.Millisecond); o.self.State != Active {
 		t.Errorf("others have not taken over: %v", o.self.State)
 	}
-	if o := b.look(time.Millisecond); o.self.State != Leaving || o.self.Handed || o.view.Ring.Len() != 2 || o.view.Me().State != Leaving {
+	if o := b.look(time.Millisecond); o.self.State != Leaving || o.self.HandedOff || o.view.Ring.Len() != 2 || o.view.SelfMember().State != Leaving {
 		t.Errorf("after the bound: %v, ring of %d", o.self.State, o.view.Ring.Len())
 	}
-	b.told.handed = true
-	if o := b.look(0); !o.self.Handed || o.self.State != Leaving {
+	b.status.handedOff = true
+	if o := b.look(0); !o.self.HandedOff || o.self.State != Leaving {
 		t.Error("handed over, but does not say so")
 	}
 
 	b = late(2)
-	b.told.warm = true
+	b.status.prefetched = true
 	b.look(0)
 	b.look(b.timing.JoinDelay)
 	b.look(b.timing.JoinDelay)
-	b.told.complete = b.ring.Fingerprint()
+	b.status.completeRing = b.ring.Fingerprint()
 	b.finish()
 	b.look(0)
-	b.told.drain, b.told.since = true, b.now
+	b.status.draining, b.status.drainingSince = true, b.now
 	if o := b.look(0); o.self.State != Leaving {
 		t.Errorf("nothing goes on: %v", o.self.State)
 	}
@@ -159,10 +159,10 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	if v := b.look(0).view; !slices.Equal(v.Left, []ring.ID{"other-0"}) || v.NRef != 3 {
 		t.Errorf("left: %v, N_ref %d", v.Left, v.NRef)
 	}
-	if v := b.look(b.timing.Left - time.Second).view; len(v.Left) != 1 {
+	if v := b.look(b.timing.LeftMemory - time.Second).view; len(v.Left) != 1 {
 		t.Errorf("forgotten early")
 	}
-	if o := b.look(time.Second); len(o.view.Left) != 0 || !o.fresh {
+	if o := b.look(time.Second); len(o.view.Left) != 0 || !o.viewChanged {
 		t.Errorf("remembered for ever: %v", o.view.Left)
 	}
 
@@ -172,7 +172,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	b.look(0)
 	b.lose(0, true)
 	b.look(0)
-	m.Inst, m.Boot, m.State = 90, 90, Active // comes again
+	m.BootID, m.StartedAt, m.State = 90, 90, Active // comes again
 	b.others = append(b.others, m)
 	b.look(time.Second)
 	if v := b.look(time.Second).view; v.Ring.Index(m.ID) < 0 || len(v.Left) != 1 {
@@ -186,7 +186,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	b = start()
 	b.others[0].State = Leaving // and ends without having handed over
 	b.look(0)
-	b.gone[b.others[0].Inst] = farewell{id: b.others[0].ID, graceful: true}
+	b.departed[b.others[0].BootID] = departure{id: b.others[0].ID, graceful: true}
 	b.others = b.others[1:]
 	if v := b.look(0).view; len(v.Left) != 0 {
 		t.Errorf("left: %v", v.Left)
@@ -198,16 +198,16 @@ func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
 	b.fill(3)
 	b.look(0)
 	again := b.others[0]
-	again.Inst, again.Boot, again.State = 90, 90, Joining // at the same place
+	again.BootID, again.StartedAt, again.State = 90, 90, Joining // at the same place
 	b.others = append(b.others, again)
 	o := b.look(0)
-	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.change.crashed != 1 || len(o.change.left) != 0 {
-		t.Errorf("ring of %d, N_ref %d, %+v", o.view.Ring.Len(), o.view.NRef, o.change)
+	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.ringChange.crashed != 1 || len(o.ringChange.left) != 0 {
+		t.Errorf("ring of %d, N_ref %d, %+v", o.view.Ring.Len(), o.view.NRef, o.ringChange)
 	}
-	b.gone[b.others[0].Inst] = farewell{id: again.ID} // memberlist finds out at last
+	b.departed[b.others[0].BootID] = departure{id: again.ID} // memberlist finds out at last
 	b.others = b.others[1:]
-	if o = b.look(time.Second); o.reform || o.view.NRef != 4 {
-		t.Errorf("once more: reform %v, N_ref %d", o.reform, o.view.NRef)
+	if o = b.look(time.Second); o.ringChanged || o.view.NRef != 4 {
+		t.Errorf("once more: reform %v, N_ref %d", o.ringChanged, o.view.NRef)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestFlapping(t *testing.T) {
 		if o.self.State != Joining || o.view.Problem == "" || o.view.Ring.Index("me-1") >= 0 {
 			t.Fatalf("flap %d: %v, problem %q", i, o.self.State, o.view.Problem)
 		}
-		least := min(b.timing.Hold<<i, maxHold) * 4 / 5
+		least := min(b.timing.FlapHold<<i, maxHold) * 4 / 5
 		if o.wake < least || o.wake > least*3/2 || o.wake < before {
 			t.Errorf("flap %d: held for %v, before for %v", i, o.wake, before)
 		}
@@ -245,7 +245,7 @@ func TestFlapping(t *testing.T) {
 		}
 	}
 	b.look(calm + maxHold)
-	if o := flap(2); o.wake > b.timing.Hold*6/5 {
+	if o := flap(2); o.wake > b.timing.FlapHold*6/5 {
 		t.Errorf("after a calm while held for %v", o.wake)
 	}
 	b.look(time.Minute)
@@ -264,9 +264,9 @@ type world struct {
 
 func (w *world) add(id ring.ID) {
 	b := newBed(0)
-	b.handOver, b.start, b.now = true, w.now, w.now
+	b.handoff, b.start, b.now = true, w.now, w.now
 	b.self = boot(id, uint64(len(w.beds)+1))
-	b.self.Boot = w.now.UnixMilli()
+	b.self.StartedAt = w.now.UnixMilli()
 	if len(w.beds) == 0 {
 		b.self.ID = "m-0"
 	}
@@ -282,14 +282,14 @@ func (w *world) run(steps int) {
 		}
 		var all []Member
 		for _, b := range w.beds {
-			b.others = slices.DeleteFunc(slices.Clone(seen), func(m Member) bool { return m.Inst == b.self.Inst })
-			b.contact = contact{rounds: 1, listed: 1 + len(b.others)}
+			b.others = slices.DeleteFunc(slices.Clone(seen), func(m Member) bool { return m.BootID == b.self.BootID })
+			b.join = joinStatus{rounds: 1, listed: 1 + len(b.others)}
 			for _, m := range b.others {
-				b.contact.others = append(b.contact.others, m.Gossip)
+				b.join.others = append(b.join.others, m.Gossip)
 			}
-			b.told.warm = w.now.Sub(b.start) > 300*time.Millisecond
-			if b.ring != nil && w.now.Sub(b.reformed) >= 200*time.Millisecond {
-				b.told.complete = b.ring.Fingerprint()
+			b.status.prefetched = w.now.Sub(b.start) > 300*time.Millisecond
+			if b.ring != nil && w.now.Sub(b.ringAdoptedAt) >= 200*time.Millisecond {
+				b.status.completeRing = b.ring.Fingerprint()
 			}
 			before, busy := b.self.State, w.busy()
 			b.now = w.now
@@ -309,7 +309,7 @@ func (w *world) run(steps int) {
 // busy says whether any member on the ring is not done with it, in truth.
 func (w *world) busy() bool {
 	for _, b := range w.beds {
-		if b.self.State == Active && b.ring != nil && b.self.Complete != b.ring.Fingerprint() {
+		if b.self.State == Active && b.ring != nil && b.self.CompleteRing != b.ring.Fingerprint() {
 			return true
 		}
 	}

@@ -17,118 +17,118 @@ type View struct {
 	Standalone bool       // no gossip at all
 	Problem    string     // why self stays off the ring; empty when nothing is wrong
 	Cause      Cause      // of Problem
-	Inst       uint64     // self's boot
+	BootID     uint64     // self's boot
 	Left       []ring.ID  // members that went a short while ago having handed all over, by ID; a new boot of one may be live
 }
 
 // Find is the live member of that ID.
 func (v *View) Find(id ring.ID) (Member, bool) {
 	for i := range v.Members {
-		if v.Members[i].ID == id && v.Members[i].Role == Counter {
+		if v.Members[i].ID == id && v.Members[i].Role == RoleMember {
 			return v.Members[i], true
 		}
 	}
 	return Member{}, false
 }
 
-// Me is self as the others see it.
-func (v *View) Me() Member {
+// SelfMember is self as the others see it.
+func (v *View) SelfMember() Member {
 	for i := range v.Members {
-		if v.Members[i].Inst == v.Inst {
+		if v.Members[i].BootID == v.BootID {
 			return v.Members[i]
 		}
 	}
-	return Member{ID: v.Self, Inst: v.Inst} // a rival stands in its place
+	return Member{ID: v.Self, BootID: v.BootID} // a rival stands in its place
 }
 
-// RingsDiffer is the number of members on the ring that go by another ring than self.
-func (v *View) RingsDiffer() int {
+// DifferingRings is the number of members on the ring that go by another ring than self.
+func (v *View) DifferingRings() int {
 	n, mine := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Inst != v.Inst && m.Role == Counter && m.State == Active && m.Ring != mine {
+		if m.BootID != v.BootID && m.Role == RoleMember && m.State == Active && m.Ring != mine {
 			n++
 		}
 	}
 	return n
 }
 
-// Incomplete is the number of members on the ring that have not taken over all that is theirs on it, as far as they tell.
-func (v *View) Incomplete() int {
+// IncompleteMembers is the number of members on the ring that have not taken over all that is theirs on it, as far as they tell.
+func (v *View) IncompleteMembers() int {
 	n, mine := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == Counter && m.State == Active && m.HandsOver() && m.Complete != mine {
+		if m.Role == RoleMember && m.State == Active && m.SupportsHandoff() && m.CompleteRing != mine {
 			n++
 		}
 	}
 	return n
 }
 
-// same says whether two views would tell their readers the same.
-func (v *View) same(o *View) bool {
+// equal says whether two views would tell their readers the same.
+func (v *View) equal(o *View) bool {
 	return o != nil && v.Ring == o.Ring && v.NRef == o.NRef && v.Joined == o.Joined && v.Problem == o.Problem &&
 		slices.Equal(v.Members, o.Members) && slices.Equal(v.Left, o.Left)
 }
 
-// sameHome says whether two boots ran at the same place, so that the newer must have replaced the older.
-func sameHome(a, b *Member) bool {
+// samePlace says whether two boots ran at the same place, so that the newer must have replaced the older.
+func samePlace(a, b *Member) bool {
 	return a.Pod != 0 && a.Pod == b.Pod || a.Gossip != "" && a.Gossip == b.Gossip
 }
 
-// outranks says which of two boots of one ID stands. At the same place the newer one does: it is a restart. Else both
+// supersedes says which of two boots of one ID stands. At the same place the newer one does: it is a restart. Else both
 // may be alive, and whoever already counts stays, then the older; the clocks of two machines decide only between equals.
-func outranks(a, b *Member) bool {
-	if sameHome(a, b) {
-		return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Inst, b.Inst)) > 0
+func supersedes(a, b *Member) bool {
+	if samePlace(a, b) {
+		return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.BootID, b.BootID)) > 0
 	}
 	if x, y := a.State != Joining, b.State != Joining; x != y {
 		return x
 	}
-	return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Inst, b.Inst)) < 0
+	return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.BootID, b.BootID)) < 0
 }
 
-// settle picks one boot an ID out of all, and orders them: counting members by ID, then observers. The rival is
+// resolveNames picks one boot an ID out of all, and orders them: counting members by ID, then observers. The rival is
 // the boot that stands in self's place, if any.
-func settle(self *Member, others []Member) (members []Member, rival *Member) {
+func resolveNames(self *Member, others []Member) (members []Member, rival *Member) {
 	all := append(append(make([]Member, 0, len(others)+1), others...), *self)
 	slices.SortFunc(all, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Inst, b.Inst))
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.BootID, b.BootID))
 	})
 	members = make([]Member, 0, len(all))
 	for _, m := range all {
 		last := len(members) - 1
 		if last < 0 || members[last].ID != m.ID || members[last].Role != m.Role {
 			members = append(members, m)
-		} else if outranks(&m, &members[last]) {
+		} else if supersedes(&m, &members[last]) {
 			members[last] = m
 		}
 	}
 	for i := range members {
-		if m := &members[i]; self.Role == Counter && m.Role == Counter && m.ID == self.ID && m.Inst != self.Inst {
+		if m := &members[i]; self.Role == RoleMember && m.Role == RoleMember && m.ID == self.ID && m.BootID != self.BootID {
 			rival = m
 		}
 	}
 	return members, rival
 }
 
-// places is the ring that members ask for: the active ones, and of those, should joins have raced past the capacity,
+// wantedRing is the ring that members ask for: the active ones, and of those, should joins have raced past the capacity,
 // the oldest that fit. All members compute the same from the same announcements.
-func places(members []Member, capacity int) []ring.Member {
+func wantedRing(members []Member, capacity int) []ring.Member {
 	active := make([]*Member, 0, len(members))
 	for i := range members {
-		if m := &members[i]; m.Role == Counter && m.State == Active {
+		if m := &members[i]; m.Role == RoleMember && m.State == Active {
 			active = append(active, m)
 		}
 	}
-	slices.SortFunc(active, func(a, b *Member) int { return cmp.Or(cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(active, func(a, b *Member) int { return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.ID, b.ID)) })
 	room := capacity - 1 // one place stays with the void locality
 	out := make([]ring.Member, 0, len(active))
 	for _, m := range active {
 		if room -= int(m.Weight); room < 0 {
 			break
 		}
-		out = append(out, m.place())
+		out = append(out, m.RingMember())
 	}
 	slices.SortFunc(out, func(a, b ring.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return out

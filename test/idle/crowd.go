@@ -129,11 +129,11 @@ func otherHost(i int) string { return fmt.Sprintf("127.83.%d.%d", i/250, 1+i%250
 // processors. How often the measured one is probed stays as it is, up to a hundred; beyond, the others probe and gossip less often.
 func patience(n int) gossip.Timing {
 	t := gossip.Timing{
-		ProbeTimeout: 450 * time.Millisecond, JoinDelay: time.Second, Turn: time.Second, Hold: time.Millisecond, Tick: time.Second,
+		ProbeTimeout: 450 * time.Millisecond, JoinDelay: time.Second, JoinTurn: time.Second, FlapHold: time.Millisecond, Tick: time.Second,
 		ColdStart: time.Hour, JoinRetry: 5 * time.Second,
 	}
 	if n > 100 {
-		t.Probe, t.ProbeTimeout, t.Gossip, t.Pace = 5*time.Second, 4*time.Second, 300*time.Millisecond, 2*time.Second
+		t.Probe, t.ProbeTimeout, t.Gossip, t.MinInterval = 5*time.Second, 4*time.Second, 300*time.Millisecond, 2*time.Second
 	}
 	return t
 }
@@ -154,7 +154,7 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 	}
 	o.gossip, err = gossip.Start(gossip.Options{
 		Timing: patience(c.n - 1), Logger: c.log,
-		Node: string(id), Inst: inst, Bind: host + ":7946", Peer: host + ":7947", RLS: host + ":8082", Route: host + ":8080",
+		Node: string(id), BootID: inst, Bind: host + ":7946", Peer: host + ":7947", RLS: host + ":8082", Route: host + ":8080",
 		Cluster: "lab", Expect: c.n - 1, Join: []string{otherHost(i/10) + ":7946", nobody}, KeyFile: c.lab.CertFile("gossip", ".key"), OnView: o.view,
 		NewRing: c.rings.of,
 	})
@@ -174,10 +174,10 @@ func (o *other) view(v *gossip.View) {
 			state = handoff.Joining
 		}
 		if x.ID != v.Self {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: x.ID, BootID: x.Inst, State: state, Weight: x.Weight})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: x.ID, BootID: x.BootID, State: state, Weight: x.Weight})
 		}
 	}
-	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, BootID: m.Inst}})
+	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, BootID: m.BootID}})
 }
 
 // whole says what the measured member still lacks.

@@ -108,7 +108,7 @@ func newGossiper(i, expect int, others []*gossiper) (g *gossiper, err error) {
 	o := cluster.Options{
 		Node: string(scale.Member(i).ID), Bind: "127.0.0.1:0", Insecure: true, Cluster: "scale", Expect: expect,
 		RLS: "10.0.0.1:8082", Peer: "10.0.0.1:7947", Page: "10.0.0.1:9090", PodUID: fmt.Sprint("pod ", i),
-		HandOver: true, Join: []string{"127.0.0.1:1"}, // nobody
+		Handoff: true, Join: []string{"127.0.0.1:1"}, // nobody
 		OnView: func(v *cluster.View) { g.rings <- v.Ring.Fingerprint() },
 	}
 	for _, at := range []int{0, len(others) / 2} {
@@ -147,6 +147,6 @@ func adopted(all []*gossiper) bool {
 func known(all []*gossiper) bool {
 	return adopted(all) && !slices.ContainsFunc(all, func(c *gossiper) bool {
 		v := c.View()
-		return v.RingsDiffer() > 0 || v.Incomplete() > 0
+		return v.DifferingRings() > 0 || v.IncompleteMembers() > 0
 	})
 }
