@@ -26,7 +26,7 @@ type loss struct {
 
 // covers says whether both that knew the key at h are dead.
 func (l *loss) covers(h uint64) bool {
-	o, e := l.ring.Owner(h), l.ring.Heir(h)
+	o, e := l.ring.Owner(h), l.ring.Successor(h)
 	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
 }
 
@@ -94,7 +94,7 @@ func (m *Machine) miss(now int64, r *ring.Ring) {
 		if !m.isGone(a) {
 			return
 		}
-		b := boot{a.ID, a.Inst}
+		b := boot{a.ID, a.BootID}
 		if was, known := m.gone[b]; known {
 			at = was
 		}
@@ -114,7 +114,7 @@ func (m *Machine) miss(now int64, r *ring.Ring) {
 	all(r)
 	if m.standing.NRef > r.Len() {
 		for b, at := range m.gone {
-			note(ring.Member{ID: b.id, Inst: b.inst}, at)
+			note(ring.Member{ID: b.id, BootID: b.inst}, at)
 		}
 	}
 	m.gone = next
@@ -187,10 +187,10 @@ func (m *Machine) unlost(losses []loss) []loss {
 // live says whether that boot of a member is self, or a peer.
 func (m *Machine) live(a ring.Member) bool {
 	if a.ID == m.o.Self {
-		return a.Inst == m.o.BootID
+		return a.BootID == m.o.BootID
 	}
 	p := m.peers[a.ID]
-	return p != nil && p.BootID == a.Inst
+	return p != nil && p.BootID == a.BootID
 }
 
 // AddLosses takes in what a member that gave tokens knows to be lost.

@@ -160,7 +160,7 @@ func (m *Machine) adopt(now int64, r *ring.Ring) {
 // seat is the place of a boot of a member on r; -1 if that boot has none.
 func seat(r *ring.Ring, id ring.ID, inst uint64) int {
 	i := r.Index(id)
-	if i >= 0 && r.At(i).Inst != inst {
+	if i >= 0 && r.At(i).BootID != inst {
 		return -1
 	}
 	return i
@@ -174,7 +174,7 @@ func (m *Machine) meets(before, r *ring.Ring) bool {
 	}
 	for i := range r.Len() {
 		a := r.At(i)
-		if a.ID == m.o.Self || seat(before, a.ID, a.Inst) >= 0 {
+		if a.ID == m.o.Self || seat(before, a.ID, a.BootID) >= 0 {
 			continue
 		}
 		if p := m.peers[a.ID]; p == nil || !p.heard || !p.virgin {
@@ -383,7 +383,7 @@ func (m *Machine) confirms(p *peer) bool {
 	if i < 0 {
 		return p.State == Leaving
 	}
-	if m.view.ring.At(i).Inst != p.BootID {
+	if m.view.ring.At(i).BootID != p.BootID {
 		return false
 	}
 	return !p.new || p.virgin || m.virgin || m.view.Steady() || p.out.done

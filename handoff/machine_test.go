@@ -65,7 +65,7 @@ func (c *cluster) ring() *ring.Ring {
 	var ms []ring.Member
 	for _, id := range c.ids() {
 		if c.states[id] == Active {
-			ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
+			ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
 		}
 	}
 	return ring.New(ms)
@@ -282,7 +282,7 @@ func TestALossGoesWithTheTokens(t *testing.T) {
 	known := map[ring.ID]int{}
 	for h := range uint64(200) {
 		h *= 0x9E3779B97F4A7C15
-		o, e := r.At(r.Owner(h)).ID, r.At(r.Heir(h)).ID
+		o, e := r.At(r.Owner(h)).ID, r.At(r.Successor(h)).ID
 		for _, id := range c.ids() {
 			at, lost := c.machines[id].View().Lost(h)
 			first, _ := c.machines["a"].View().Lost(h)
@@ -394,7 +394,7 @@ func keysOf(t *testing.T, r *ring.Ring, ids ...ring.ID) (keys []uint64) {
 	t.Helper()
 	for h := range uint64(200) {
 		h *= 0x9E3779B97F4A7C15
-		if slices.Contains(ids, r.At(r.Owner(h)).ID) && slices.Contains(ids, r.At(r.Heir(h)).ID) {
+		if slices.Contains(ids, r.At(r.Owner(h)).ID) && slices.Contains(ids, r.At(r.Successor(h)).ID) {
 			keys = append(keys, h)
 		}
 	}

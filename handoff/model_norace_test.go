@@ -40,7 +40,7 @@ var names = []ring.ID{"a", "b"}
 const modelNow = int64(1_000_000_000_000)
 
 func newModel(changes int) *model {
-	a, b := ring.Member{ID: "a", Inst: 1, Ver: 1, Weight: 1}, ring.Member{ID: "b", Inst: 3, Ver: 1, Weight: 1}
+	a, b := ring.Member{ID: "a", BootID: 1, Incarnation: 1, Weight: 1}, ring.Member{ID: "b", BootID: 3, Incarnation: 1, Weight: 1}
 	mo := &model{rings: [2]*ring.Ring{ring.New([]ring.Member{a, b}), ring.New([]ring.Member{b})}, changes: changes}
 	for mo.rings[0].At(mo.rings[0].Owner(mo.key)).ID != "a" {
 		mo.key += 0x9E3779B97F4A7C15

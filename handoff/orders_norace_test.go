@@ -119,7 +119,7 @@ func (c *cluster) part(side func(ring.ID) bool) {
 		var ms []ring.Member
 		for _, id := range c.ids() {
 			if side(id) == mine {
-				ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
+				ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
 			}
 		}
 		r := ring.New(ms)
@@ -127,7 +127,7 @@ func (c *cluster) part(side func(ring.ID) bool) {
 			s := Membership{NRef: 5, Joined: true}
 			for _, p := range ms {
 				if p.ID != m.ID {
-					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.Inst, State: Active, Weight: 1})
+					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.BootID, State: Active, Weight: 1})
 				}
 			}
 			c.send(m.ID, c.machines[m.ID].SetRing(c.now, r, s))

@@ -90,13 +90,13 @@ func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 func (c *cluster) takeOver(ids ...ring.ID) {
 	var ms []ring.Member
 	for _, id := range ids {
-		ms = append(ms, ring.Member{ID: id, Inst: c.inst(id), Ver: 1, Weight: 1})
+		ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
 	}
 	for _, id := range ids {
 		s := Membership{NRef: c.nref, Joined: true}
 		for _, m := range ms {
 			if m.ID != id {
-				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.Inst, State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.BootID, State: Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, ring.New(ms), s))

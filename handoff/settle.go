@@ -87,7 +87,7 @@ func (m *Machine) closedOn(r, x *ring.Ring) bool {
 	for i := range r.Len() {
 		a := r.At(i)
 		switch {
-		case a.ID == m.o.Self || seat(x, a.ID, a.Inst) >= 0:
+		case a.ID == m.o.Self || seat(x, a.ID, a.BootID) >= 0:
 		case m.live(a):
 			if !m.peers[a.ID].acked {
 				return false

@@ -145,7 +145,7 @@ func (m *Machine) with(p *peer) *ring.Ring {
 	for i := range r.Len() {
 		members = append(members, r.At(i))
 	}
-	return ring.New(append(members, ring.Member{ID: p.ID, Inst: p.BootID, Ver: 1, Weight: p.Weight}))
+	return ring.New(append(members, ring.Member{ID: p.ID, BootID: p.BootID, Incarnation: 1, Weight: p.Weight}))
 }
 
 // Finish is the Ack that ends transfer t, or its copies, after parts Chunks; false if it is off.

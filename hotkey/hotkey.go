@@ -6,8 +6,8 @@ package hotkey
 
 import "github.com/keyward/keyward/ring"
 
-// Key is a counter's 128-bit digest.
-type Key [2]uint64
+// Digest is a counter's 128-bit digest.
+type Digest [2]uint64
 
 // Mode is what is done about a hot key. The numbers are part of the gossiped form.
 type Mode uint8
@@ -25,16 +25,16 @@ const (
 // and Owner one said by hand counts before others, and then the one with the greater Ver. It is gossiped, refreshed while
 // it holds, and forgotten 15 s after its last refresh.
 type Route struct {
-	Domain string
-	Name   string // the descriptor, for people: k=v,k2=v2
-	Owner  string // owner string: the header's value that Envoy matches
-	Mode   Mode
-	Manual bool     // said by hand
-	By     ring.ID  // who says it
-	Ver    int64    // Unix nanoseconds since when By says it like this
-	Limit  uint32   // of the rule, when Capped: in every mode
-	Window int64    // nanoseconds, when Capped
-	Subs   []SubKey // Dedicated: one; Spread: several
+	Domain  string
+	Name    string // the descriptor, for people: k=v,k2=v2
+	Owner   string // owner string: the header's value that Envoy matches
+	Mode    Mode
+	Manual  bool     // said by hand
+	Author  ring.ID  // who says it
+	Version int64    // Unix nanoseconds since when By says it like this
+	Limit   uint32   // of the rule, when Capped: in every mode
+	Window  int64    // nanoseconds, when Capped
+	Subs    []SubKey // Dedicated: one; Spread: several
 }
 
 // SubKey is an owner string that the ring puts on a certain member.

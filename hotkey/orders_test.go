@@ -10,10 +10,10 @@ import (
 
 func TestByHand(t *testing.T) {
 	r := ringOf(1, 1, 1, 1, 1)
-	order := Route{Domain: "d", Owner: "alice", Name: "k=alice\x1b[2J", By: "a", Ver: 7, Limit: 9, Window: 1e9}
-	for mode, want := range map[Mode]int{Auto: 0, Cap: 0, Dedicated: 1, Spread: DefaultSubKeys, Never: 0} {
+	order := Route{Domain: "d", Owner: "alice", Name: "k=alice\x1b[2J", Author: "a", Version: 7, Limit: 9, Window: 1e9}
+	for mode, want := range map[Mode]int{Auto: 0, Cap: 0, Dedicated: 1, Spread: defaultSubKeys, Never: 0} {
 		order.Mode = mode
-		got, err := ByHand(order, r, ring.Hash, 0, nil)
+		got, err := ManualRoute(order, r, ring.Hash, 0, nil)
 		if err != nil || len(got.Subs) != want || !got.Manual || got.Capped() != (mode == Cap) || strings.Contains(got.Name, "\x1b") {
 			t.Errorf("mode %d: %+v %v", mode, got, err)
 		}
@@ -30,11 +30,11 @@ func TestByHand(t *testing.T) {
 
 func TestByHandFollowsTheRing(t *testing.T) {
 	before := ringOf(1, 1, 1, 1, 1)
-	old, err := ByHand(Route{Domain: "d", Owner: "alice", By: "a", Ver: 7, Mode: Spread}, before, ring.Hash, 3, nil)
+	old, err := ManualRoute(Route{Domain: "d", Owner: "alice", Author: "a", Version: 7, Mode: Spread}, before, ring.Hash, 3, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := ByHand(old, before, ring.Hash, 3, map[ring.ID]float64{old.Subs[0].Member: 1e6}); err != nil || !slices.Equal(same.Subs, old.Subs) {
+	if same, err := ManualRoute(old, before, ring.Hash, 3, map[ring.ID]float64{old.Subs[0].Member: 1e6}); err != nil || !slices.Equal(same.Subs, old.Subs) {
 		t.Errorf("the same ring: %+v %v", same, err)
 	}
 	var left []ring.Member
@@ -44,7 +44,7 @@ func TestByHandFollowsTheRing(t *testing.T) {
 		}
 	}
 	after := ring.New(left)
-	r, err := ByHand(old, after, ring.Hash, 3, nil)
+	r, err := ManualRoute(old, after, ring.Hash, 3, nil)
 	if err != nil || len(r.Subs) != 3 {
 		t.Fatalf("%+v %v", r, err)
 	}
@@ -57,11 +57,11 @@ func TestByHandFollowsTheRing(t *testing.T) {
 
 func TestByHandRefuses(t *testing.T) {
 	alone, pair := ringOf(1), ringOf(1, 1)
-	good := Route{Domain: "d", Owner: "alice", By: "a", Ver: 7}
+	good := Route{Domain: "d", Owner: "alice", Author: "a", Version: 7}
 	try := func(why string, r *ring.Ring, change func(*Route)) {
 		order := good
 		change(&order)
-		if got, err := ByHand(order, r, ring.Hash, 0, nil); err == nil || !strings.Contains(err.Error(), why) {
+		if got, err := ManualRoute(order, r, ring.Hash, 0, nil); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %+v %v", why, got, err)
 		}
 	}

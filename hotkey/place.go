@@ -13,15 +13,15 @@ import (
 const (
 	// MaxSubKeys is how many sub-keys one key has at most.
 	MaxSubKeys = 16
-	// DefaultSubKeys is how many it has where its rule says nothing.
-	DefaultSubKeys = 4
+	// defaultSubKeys is how many it has where its rule says nothing.
+	defaultSubKeys = 4
 
 	equalLoad     = 0.1 // of the mean load: members that differ by less count as equally loaded
 	maxCandidates = 64
 	triesPerPoint = 64 // suffixes tried for each unit of weight on the ring: one is missed in e^64
 )
 
-// Place puts n sub-keys of an owner string on n distinct members, or on all when there are fewer. The members are the
+// placeSubKeys puts n sub-keys of an owner string on n distinct members, or on all when there are fewer. The members are the
 // least loaded, by load for each unit of weight, whatever load counts; a member without load has 0. Among those that
 // differ by less than a tenth of the mean load, consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam,
 // SODA 2018) picks, with the bound of one sub-key a member, so that many hot keys do not all choose the same members. The
@@ -29,7 +29,7 @@ const (
 //
 // The sub-key of a member is the first of owner#0, owner#1, ... that the ring puts there; a member for which none is found
 // is left out. hash is Envoy's. The result depends on the arguments alone.
-func Place(r *ring.Ring, hash func(string) uint64, owner string, n int, load map[ring.ID]float64) []SubKey {
+func placeSubKeys(r *ring.Ring, hash func(string) uint64, owner string, n int, load map[ring.ID]float64) []SubKey {
 	n = min(n, r.Len(), MaxSubKeys)
 	if n <= 0 {
 		return nil
@@ -42,16 +42,16 @@ func Place(r *ring.Ring, hash func(string) uint64, owner string, n int, load map
 	return suffixes(r, hash, owner, members)
 }
 
-// Settle keeps a placement while its members are on the ring and nothing is missing: where a change of the ring gave a
+// keepOrPlace keeps a placement while its members are on the ring and nothing is missing: where a change of the ring gave a
 // sub-key to somebody else, another suffix is looked for. Otherwise it places anew. had is not changed.
-func Settle(had []SubKey, r *ring.Ring, hash func(string) uint64, owner string, n int, load map[ring.ID]float64) []SubKey {
+func keepOrPlace(had []SubKey, r *ring.Ring, hash func(string) uint64, owner string, n int, load map[ring.ID]float64) []SubKey {
 	if len(had) == 0 || len(had) != min(n, r.Len(), MaxSubKeys) {
-		return Place(r, hash, owner, n, load)
+		return placeSubKeys(r, hash, owner, n, load)
 	}
 	members, stray := make([]ring.ID, 0, len(had)), false
 	for _, s := range had {
 		if r.Index(s.Member) < 0 {
-			return Place(r, hash, owner, n, load)
+			return placeSubKeys(r, hash, owner, n, load)
 		}
 		members = append(members, s.Member)
 		stray = stray || r.At(r.Owner(hash(s.Key))).ID != s.Member

@@ -13,7 +13,7 @@ import (
 func ringOf(weights ...uint32) *ring.Ring {
 	var members []ring.Member
 	for i, w := range weights {
-		members = append(members, ring.Member{ID: ring.ID(fmt.Sprint("m", i)), Inst: 1, Weight: w})
+		members = append(members, ring.Member{ID: ring.ID(fmt.Sprint("m", i)), BootID: 1, Weight: w})
 	}
 	return ring.New(members)
 }
@@ -56,14 +56,14 @@ func TestPlaceOnDistinctMembers(t *testing.T) {
 		for n := 1; n <= MaxSubKeys; n++ {
 			for i := range 20 {
 				owner := fmt.Sprint("customer-", i)
-				checkPlaced(t, r, owner, n, Place(r, ring.Hash, owner, n, nil))
+				checkPlaced(t, r, owner, n, placeSubKeys(r, ring.Hash, owner, n, nil))
 			}
 		}
 	}
-	if got := Place(new(ring.Ring), ring.Hash, "a", 4, nil); got != nil {
+	if got := placeSubKeys(new(ring.Ring), ring.Hash, "a", 4, nil); got != nil {
 		t.Errorf("%v on no members", got)
 	}
-	if got := Place(ringOf(equal(50)...), ring.Hash, "a", 40, nil); len(got) != MaxSubKeys {
+	if got := placeSubKeys(ringOf(equal(50)...), ring.Hash, "a", 40, nil); len(got) != MaxSubKeys {
 		t.Errorf("%d sub-keys", len(got))
 	}
 }
@@ -81,7 +81,7 @@ func TestPlacePrefersTheLeastLoaded(t *testing.T) {
 				want = append(want, id)
 			}
 		}
-		got := membersOf(Place(r, ring.Hash, owner, 4, load))
+		got := membersOf(placeSubKeys(r, ring.Hash, owner, 4, load))
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
 			t.Errorf("%q has sub-keys at %v, the least loaded are %v", owner, got, want)
@@ -101,14 +101,14 @@ func TestPlaceCountsLoadByWeight(t *testing.T) {
 	load := map[ring.ID]float64{"m0": 400, "m1": 2000, "m2": 400, "m3": 400} // 200 for each unit of m1's weight
 	for i := range 50 {
 		owner := fmt.Sprint("customer-", i)
-		if got := membersOf(Place(r, ring.Hash, owner, 1, load)); ownerOf(r, owner) != "m1" && got[0] != "m1" {
+		if got := membersOf(placeSubKeys(r, ring.Hash, owner, 1, load)); ownerOf(r, owner) != "m1" && got[0] != "m1" {
 			t.Errorf("%q is placed at %s", owner, got)
 		}
 	}
 }
 
 func TestPlaceGivesUpWhereTheRingPutsNothing(t *testing.T) {
-	got := Place(ringOf(equal(5)...), func(string) uint64 { return 1 }, "a", 4, nil)
+	got := placeSubKeys(ringOf(equal(5)...), func(string) uint64 { return 1 }, "a", 4, nil)
 	if len(got) != 0 {
 		t.Errorf("%v: nothing hashes to these members", got)
 	}
@@ -119,15 +119,15 @@ func TestSettleKeepsPlacements(t *testing.T) {
 	before, after := ringOf(equal(6)...), ringOf(equal(8)...)
 	for i := range 50 {
 		owner := fmt.Sprint("customer-", i)
-		had := Place(before, ring.Hash, owner, 4, nil)
+		had := placeSubKeys(before, ring.Hash, owner, 4, nil)
 		load := map[ring.ID]float64{}
 		for j := range 8 {
 			load[ring.ID(fmt.Sprint("m", j))] = rnd.Float64() * 1000
 		}
-		if got := Settle(had, before, ring.Hash, owner, 4, load); !slices.Equal(got, had) {
+		if got := keepOrPlace(had, before, ring.Hash, owner, 4, load); !slices.Equal(got, had) {
 			t.Errorf("%v became %v with the load", had, got)
 		}
-		got := Settle(had, after, ring.Hash, owner, 4, load)
+		got := keepOrPlace(had, after, ring.Hash, owner, 4, load)
 		if !slices.Equal(membersOf(got), membersOf(had)) {
 			t.Errorf("%v became %v with the ring", had, got)
 		}
@@ -137,8 +137,8 @@ func TestSettleKeepsPlacements(t *testing.T) {
 			}
 		}
 		without := slices.DeleteFunc(ids(before), func(m ring.Member) bool { return m.ID == had[2].Member })
-		checkPlaced(t, ring.New(without), owner, 4, Settle(had, ring.New(without), ring.Hash, owner, 4, load))
-		if got := Settle(had, before, ring.Hash, owner, 2, load); len(got) != 2 {
+		checkPlaced(t, ring.New(without), owner, 4, keepOrPlace(had, ring.New(without), ring.Hash, owner, 4, load))
+		if got := keepOrPlace(had, before, ring.Hash, owner, 2, load); len(got) != 2 {
 			t.Errorf("%v, of 2", got)
 		}
 	}
@@ -156,7 +156,7 @@ func BenchmarkPlace(b *testing.B) {
 		r := ringOf(equal(n)...)
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				Place(r, ring.Hash, fmt.Sprint("customer-", i), 4, nil)
+				placeSubKeys(r, ring.Hash, fmt.Sprint("customer-", i), 4, nil)
 			}
 		})
 	}

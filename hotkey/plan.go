@@ -22,8 +22,8 @@ const (
 	subFields   = 4                      // bytes of an encoded sub-key beside its member, as good as always
 )
 
-// Hot is what a Planner is told of one hot counter.
-type Hot struct {
+// HotCounter is what a Planner is told of one hot counter.
+type HotCounter struct {
 	Domain string
 	Name   string  // the descriptor, for people
 	Owner  string  // owner string; without one there is no route
@@ -32,7 +32,7 @@ type Hot struct {
 	Limit  uint32  // of the rule, in Window nanoseconds
 	Window int64
 
-	SubKeys    uint8 // what the rule says; 0: DefaultSubKeys
+	SubKeys    uint8 // what the rule says; 0: defaultSubKeys
 	Dedicated  bool  // the rule wants one overflow member instead of sub-keys
 	Uncapped   bool  // the rule refuses nobody
 	Splittable bool  // others can decide it from leases: the algorithm lends, and the limit is large enough for all
@@ -40,10 +40,10 @@ type Hot struct {
 }
 
 // over says that more than half of a counter's questions are refused for certain, however few hits each asks for.
-func (h *Hot) over() bool { return h.demand() > 2*float64(h.Limit) }
+func (h *HotCounter) over() bool { return h.demand() > 2*float64(h.Limit) }
 
 // demand is questions a window.
-func (h *Hot) demand() float64 { return h.Rate * float64(h.Window) / float64(time.Second) }
+func (h *HotCounter) demand() float64 { return h.Rate * float64(h.Window) / float64(time.Second) }
 
 // subject is what there is one route for.
 type subject struct{ domain, owner string }
@@ -88,7 +88,7 @@ func NewPlanner(self ring.ID, max int) *Planner {
 
 // Plan says this member's routes from now on, given all its hot counters, the members' load in questions a second, and
 // what all members say, itself perhaps among them. It is to be called once a second. hash is Envoy's.
-func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []Hot, load map[ring.ID]float64, others []Route) []Route {
+func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []HotCounter, load map[ring.ID]float64, others []Route) []Route {
 	load = maps.Clone(load)
 	if load == nil {
 		load = map[ring.ID]float64{}
@@ -99,7 +99,7 @@ func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []
 	for _, h := range p.rank(hot) {
 		id := subject{h.Domain, h.Owner}
 		had := p.said[id]
-		if o, ok := elsewhere[id]; ok && (o.Manual || had.By != p.self || newer(&o, &had.Route)) {
+		if o, ok := elsewhere[id]; ok && (o.Manual || had.Author != p.self || newer(&o, &had.Route)) {
 			said[id] = inherit(&o)
 			continue
 		}
@@ -127,7 +127,7 @@ func (p *Planner) listen(others []Route) map[subject]Route {
 	best := map[subject]Route{}
 	for _, o := range others {
 		id := subject{o.Domain, o.Owner}
-		if b, ok := best[id]; (o.Manual || o.By != p.self) && (!ok || newer(&o, &b)) {
+		if b, ok := best[id]; (o.Manual || o.Author != p.self) && (!ok || newer(&o, &b)) {
 			best[id] = o
 		}
 	}
@@ -140,7 +140,7 @@ func newer(a, b *Route) bool {
 	if a.Manual != b.Manual {
 		return a.Manual
 	}
-	return cmp.Or(cmp.Compare(a.Ver, b.Ver), strings.Compare(string(b.By), string(a.By))) > 0
+	return cmp.Or(cmp.Compare(a.Version, b.Version), strings.Compare(string(b.Author), string(a.Author))) > 0
 }
 
 // older counts the routes that have their place before r.
@@ -155,30 +155,30 @@ func older(routes map[subject]Route, r *Route) int {
 }
 
 // rank gives one counter of each owner string, the hottest first, with some favour for those that have a route.
-func (p *Planner) rank(hot []Hot) []Hot {
+func (p *Planner) rank(hot []HotCounter) []HotCounter {
 	hot = slices.Clone(hot)
-	slices.SortStableFunc(hot, func(a, b Hot) int {
+	slices.SortStableFunc(hot, func(a, b HotCounter) int {
 		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Owner, b.Owner),
 			cmp.Compare(a.demand()*float64(b.Limit), b.demand()*float64(a.Limit)))
 	})
-	hot = slices.CompactFunc(hot, func(a, b Hot) bool { return a.Domain == b.Domain && a.Owner == b.Owner })
-	slices.SortStableFunc(hot, func(a, b Hot) int { return cmp.Compare(p.weight(&b), p.weight(&a)) })
+	hot = slices.CompactFunc(hot, func(a, b HotCounter) bool { return a.Domain == b.Domain && a.Owner == b.Owner })
+	slices.SortStableFunc(hot, func(a, b HotCounter) int { return cmp.Compare(p.weight(&b), p.weight(&a)) })
 	return hot
 }
 
-func (p *Planner) weight(h *Hot) float64 {
-	if c, ok := p.said[subject{h.Domain, h.Owner}]; ok && c.By == p.self {
+func (p *Planner) weight(h *HotCounter) float64 {
+	if c, ok := p.said[subject{h.Domain, h.Owner}]; ok && c.Author == p.self {
 		return h.Rate * incumbent
 	}
 	return h.Rate
 }
 
 // climb is what this member says of h, having said had; false when that is nothing.
-func (p *Planner) climb(now int64, r *ring.Ring, hash func(string) uint64, h *Hot, had *claim, load map[ring.ID]float64) (claim, bool) {
+func (p *Planner) climb(now int64, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) (claim, bool) {
 	if h.Hash != 0 && h.Hash != hash(h.Owner) {
 		return claim{}, false // no header has this value
 	}
-	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, By: p.self, Ver: now}}
+	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, Author: p.self, Version: now}}
 	if !h.Uncapped && (h.over() || had.Capped() && h.demand() >= float64(h.Limit)) {
 		c.Mode, c.Limit, c.Window = Cap, h.Limit, h.Window
 		c.capped, c.rate = had.capped, had.rate
@@ -190,24 +190,24 @@ func (p *Planner) climb(now int64, r *ring.Ring, hash func(string) uint64, h *Ho
 		p.place(&c.Route, r, hash, h, had, load)
 	}
 	c.fit(h.Name)
-	if had.By == p.self && same(&c.Route, &had.Route) {
-		c.Ver = had.Ver
-	} else if had.By == p.self {
-		c.Ver = max(now, had.Ver+1)
+	if had.Author == p.self && same(&c.Route, &had.Route) {
+		c.Version = had.Version
+	} else if had.Author == p.self {
+		c.Version = max(now, had.Version+1)
 	}
-	return c, c.Mode != Auto && c.Valid() == nil
+	return c, c.Mode != Auto && c.Validate() == nil
 }
 
 // place gives route c sub-keys. A new placement counts as load for the next.
-func (p *Planner) place(c *Route, r *ring.Ring, hash func(string) uint64, h *Hot, had *claim, load map[ring.ID]float64) {
+func (p *Planner) place(c *Route, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) {
 	n := int(h.SubKeys)
 	if n == 0 {
-		n = DefaultSubKeys
+		n = defaultSubKeys
 	}
 	if h.Dedicated {
 		n = 1
 	}
-	subs := Settle(had.Subs, r, hash, h.Owner, min(n, c.room(r)), load)
+	subs := keepOrPlace(had.Subs, r, hash, h.Owner, min(n, c.room(r)), load)
 	if len(subs) == 0 || !h.Dedicated && len(subs) < 2 {
 		return
 	}
@@ -228,7 +228,7 @@ func (c *Route) room(r *ring.Ring) int {
 	for i := range r.Len() {
 		longest = max(longest, len(r.At(i).ID))
 	}
-	free := MaxRoute - routeFields - len(c.Domain) - len(c.Owner) - len(c.By)
+	free := maxRoute - routeFields - len(c.Domain) - len(c.Owner) - len(c.Author)
 	return min(max(free, 0)/(longest+subFields), MaxSubKeys)
 }
 
@@ -240,7 +240,7 @@ func (c *Route) fit(name string) {
 		}
 		return r
 	}, name) // makes it valid UTF-8, too
-	end := max(min(len(name), MaxText, MaxRoute-c.size()-2), 0)
+	end := max(min(len(name), MaxText, maxRoute-c.size()-2), 0)
 	for end > 0 && end < len(name) && !utf8.RuneStart(name[end]) {
 		end--
 	}

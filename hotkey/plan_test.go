@@ -28,12 +28,12 @@ func newBench(t *testing.T, members int) *bench {
 }
 
 // plan lets a second pass. Every route it gives must be valid, and its sub-keys where they are said to be.
-func (b *bench) plan(hot ...Hot) []Route {
+func (b *bench) plan(hot ...HotCounter) []Route {
 	b.t.Helper()
 	b.now += second
 	routes := b.p.Plan(b.now, b.at, ring.Hash, hot, b.load, b.others)
 	for _, r := range routes {
-		if err := r.Valid(); err != nil || r.Manual || r.By != "m0" {
+		if err := r.Validate(); err != nil || r.Manual || r.Author != "m0" {
 			b.t.Errorf("%+v: %v", r, err)
 		}
 		for _, s := range r.Subs {
@@ -46,8 +46,8 @@ func (b *bench) plan(hot ...Hot) []Route {
 }
 
 // alice asks rate times a second of a limit of 1000 a second.
-func alice(rate float64) Hot {
-	return Hot{Domain: "d", Name: "user=alice", Owner: "alice", Hash: ring.Hash("alice"), Rate: rate, Limit: 1000, Window: second, Splittable: true}
+func alice(rate float64) HotCounter {
+	return HotCounter{Domain: "d", Name: "user=alice", Owner: "alice", Hash: ring.Hash("alice"), Rate: rate, Limit: 1000, Window: second, Splittable: true}
 }
 
 func TestLadder(t *testing.T) {
@@ -58,30 +58,30 @@ func TestLadder(t *testing.T) {
 	}
 	steps := func(s ...step) []step { return s }
 	for name, c := range map[string]struct {
-		change func(h *Hot)
+		change func(h *HotCounter)
 		steps  []step // one a second
 	}{
-		"below its limit: split": {func(*Hot) {}, steps(step{900, Spread, false}, step{900, Spread, false}, step{0, Auto, false})},
-		"twice its limit: split": {func(*Hot) {}, steps(step{2000, Spread, false})},
-		"a cap that is enough": {func(*Hot) {}, steps(step{2100, Cap, true}, step{2100, Cap, true}, step{1000, Cap, true},
+		"below its limit: split": {func(*HotCounter) {}, steps(step{900, Spread, false}, step{900, Spread, false}, step{0, Auto, false})},
+		"twice its limit: split": {func(*HotCounter) {}, steps(step{2000, Spread, false})},
+		"a cap that is enough": {func(*HotCounter) {}, steps(step{2100, Cap, true}, step{2100, Cap, true}, step{1000, Cap, true},
 			step{1040, Cap, true}, step{1040, Cap, true}, step{1040, Cap, true}, step{1040, Cap, true}, step{1000, Cap, true})},
-		"a cap that is not enough": {func(*Hot) {}, steps(step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true},
+		"a cap that is not enough": {func(*HotCounter) {}, steps(step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true},
 			step{8000, Cap, true}, step{4001, Spread, true}, step{1500, Spread, true}, step{999, Spread, false}, step{2000, Spread, false}, step{2001, Spread, true})},
-		"a cap that is no longer needed": {func(*Hot) {}, steps(step{2100, Cap, true}, step{999, Spread, false})},
-		"cooled meanwhile":               {func(*Hot) {}, steps(step{2100, Cap, true}, step{0, Auto, false}, step{1500, Spread, false})},
-		"dedicated":                      {func(h *Hot) { h.Dedicated = true }, steps(step{900, Dedicated, false}, step{2100, Dedicated, true})},
-		"not to be split":                {func(h *Hot) { h.Splittable, h.Dedicated = false, true }, steps(step{900, Auto, false}, step{2100, Cap, true}, step{1000, Cap, true}, step{999, Auto, false})},
-		"limit 0":                        {func(h *Hot) { h.Limit, h.Splittable = 0, false }, steps(step{5000, Auto, false})},
-		"nobody knows its name":          {func(h *Hot) { h.Owner, h.Hash = "", 0 }, steps(step{900, Auto, false})},
-		"no header has its value":        {func(h *Hot) { h.Hash++ }, steps(step{900, Auto, false})},
-		"no header can have its value":   {func(h *Hot) { h.Owner = "alice "; h.Hash = ring.Hash(h.Owner) }, steps(step{900, Auto, false})},
+		"a cap that is no longer needed": {func(*HotCounter) {}, steps(step{2100, Cap, true}, step{999, Spread, false})},
+		"cooled meanwhile":               {func(*HotCounter) {}, steps(step{2100, Cap, true}, step{0, Auto, false}, step{1500, Spread, false})},
+		"dedicated":                      {func(h *HotCounter) { h.Dedicated = true }, steps(step{900, Dedicated, false}, step{2100, Dedicated, true})},
+		"not to be split":                {func(h *HotCounter) { h.Splittable, h.Dedicated = false, true }, steps(step{900, Auto, false}, step{2100, Cap, true}, step{1000, Cap, true}, step{999, Auto, false})},
+		"limit 0":                        {func(h *HotCounter) { h.Limit, h.Splittable = 0, false }, steps(step{5000, Auto, false})},
+		"nobody knows its name":          {func(h *HotCounter) { h.Owner, h.Hash = "", 0 }, steps(step{900, Auto, false})},
+		"no header has its value":        {func(h *HotCounter) { h.Hash++ }, steps(step{900, Auto, false})},
+		"no header can have its value":   {func(h *HotCounter) { h.Owner = "alice "; h.Hash = ring.Hash(h.Owner) }, steps(step{900, Auto, false})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, 6)
 			for i, s := range c.steps {
-				var hot []Hot
+				var hot []HotCounter
 				if s.rate > 0 {
-					hot = []Hot{alice(s.rate)}
+					hot = []HotCounter{alice(s.rate)}
 					c.change(&hot[0])
 				}
 				got := step{rate: s.rate}
@@ -121,7 +121,7 @@ func TestPlanSubKeys(t *testing.T) {
 func TestPlanKeepsPlacementAndVersion(t *testing.T) {
 	b := newBench(t, 8)
 	first := b.plan(alice(900))[0]
-	if first.Ver != b.now || first.Name != "user=alice" || first.Limit != 0 {
+	if first.Version != b.now || first.Name != "user=alice" || first.Limit != 0 {
 		t.Errorf("%+v", first)
 	}
 	rnd := rand.New(rand.NewPCG(1, 1))
@@ -136,7 +136,7 @@ func TestPlanKeepsPlacementAndVersion(t *testing.T) {
 	}
 	b.at = ring.New(slices.DeleteFunc(ids(b.at), func(m ring.Member) bool { return m.ID == first.Subs[0].Member }))
 	got := b.plan(alice(900))[0]
-	if got.Ver != b.now || len(got.Subs) != 4 || slices.Contains(membersOf(got.Subs), first.Subs[0].Member) {
+	if got.Version != b.now || len(got.Subs) != 4 || slices.Contains(membersOf(got.Subs), first.Subs[0].Member) {
 		t.Errorf("without %s: %+v", first.Subs[0].Member, got)
 	}
 }
@@ -144,7 +144,7 @@ func TestPlanKeepsPlacementAndVersion(t *testing.T) {
 func TestPlanSpreadsManyKeys(t *testing.T) {
 	b, at := newBench(t, 10), map[ring.ID]float64{}
 	b.load = map[ring.ID]float64{}
-	var hot []Hot
+	var hot []HotCounter
 	for i := range 50 {
 		h := alice(1000)
 		h.Owner, h.Hash = fmt.Sprint("customer-", i), 0
@@ -168,7 +168,7 @@ func TestPlanSpreadsManyKeys(t *testing.T) {
 func TestPlanHottestFirst(t *testing.T) {
 	b := newBench(t, 5)
 	b.p = NewPlanner("m0", 10)
-	var hot []Hot
+	var hot []HotCounter
 	for i := range 30 {
 		h := alice(100 + 10*float64(i))
 		h.Owner, h.Hash = fmt.Sprint("customer-", i), 0
@@ -194,9 +194,9 @@ func TestPlanHottestFirst(t *testing.T) {
 		t.Errorf("routes for %v", got)
 	}
 	for i := range 4 {
-		b.others = append(b.others, Route{Domain: "d", Owner: fmt.Sprint("other-", i), Mode: Cap, By: "m1", Ver: 1})
+		b.others = append(b.others, Route{Domain: "d", Owner: fmt.Sprint("other-", i), Mode: Cap, Author: "m1", Version: 1})
 	}
-	b.others = append(b.others, Route{Domain: "d", Owner: "younger", Mode: Cap, By: "m1", Ver: 2 * b.now})
+	b.others = append(b.others, Route{Domain: "d", Owner: "younger", Mode: Cap, Author: "m1", Version: 2 * b.now})
 	if got := owners(); len(got) != 6 {
 		t.Errorf("%d routes beside 4 older and a younger one, of 10", len(got))
 	}
@@ -215,7 +215,7 @@ func TestPlanOneCounterSpeaksForAnOwnerString(t *testing.T) {
 func TestPlanObeysWhatIsSaidByHand(t *testing.T) {
 	b := newBench(t, 5)
 	byHand := func(by ring.ID, mode Mode, ver int64) Route {
-		return Route{Domain: "d", Owner: "alice", Manual: true, By: by, Mode: mode, Ver: ver}
+		return Route{Domain: "d", Owner: "alice", Manual: true, Author: by, Mode: mode, Version: ver}
 	}
 	for name, c := range map[string]struct {
 		others []Route
@@ -226,7 +226,7 @@ func TestPlanObeysWhatIsSaidByHand(t *testing.T) {
 		"by this member":   {[]Route{byHand("m0", Cap, 1)}, 0},
 		"cleared":          {[]Route{byHand("m0", Cap, 1), byHand("m3", Auto, 2)}, 1},
 		"cleared before":   {[]Route{byHand("m3", Auto, 1), byHand("m0", Cap, 2)}, 0},
-		"of another owner": {[]Route{{Domain: "d", Owner: "bob", Manual: true, By: "m1", Mode: Never, Ver: 1}}, 1},
+		"of another owner": {[]Route{{Domain: "d", Owner: "bob", Manual: true, Author: "m1", Mode: Never, Version: 1}}, 1},
 	} {
 		b.others = c.others
 		if got := b.plan(alice(900)); len(got) != c.want {
@@ -244,8 +244,8 @@ func TestPlanObeysWhatIsSaidByHand(t *testing.T) {
 func TestPlanOfTwoClaimantsTheNewerSays(t *testing.T) {
 	b := newBench(t, 6)
 	mine := b.plan(alice(900))[0]
-	rival := Route{Domain: "d", Owner: "alice", Name: "user=alice", By: "m1", Mode: Spread, Ver: mine.Ver - 1,
-		Subs: Place(b.at, ring.Hash, "alice", 4, map[ring.ID]float64{mine.Subs[0].Member: 1000})}
+	rival := Route{Domain: "d", Owner: "alice", Name: "user=alice", Author: "m1", Mode: Spread, Version: mine.Version - 1,
+		Subs: placeSubKeys(b.at, ring.Hash, "alice", 4, map[ring.ID]float64{mine.Subs[0].Member: 1000})}
 	if slices.Equal(rival.Subs, mine.Subs) {
 		t.Fatal("the two place alike: this tests nothing")
 	}
@@ -253,7 +253,7 @@ func TestPlanOfTwoClaimantsTheNewerSays(t *testing.T) {
 	if got := b.plan(alice(900)); !reflect.DeepEqual(got, []Route{mine}) {
 		t.Errorf("silent before an older one: %+v", got)
 	}
-	rival.Ver = mine.Ver + 1
+	rival.Version = mine.Version + 1
 	b.others = []Route{rival, mine}
 	for range 3 {
 		if got := b.plan(alice(900)); len(got) != 0 {
@@ -261,14 +261,14 @@ func TestPlanOfTwoClaimantsTheNewerSays(t *testing.T) {
 		}
 	}
 	b.others = nil // the key moved from m1 to m0
-	if got := b.plan(alice(900)); len(got) != 1 || got[0].Ver != b.now || !slices.Equal(got[0].Subs, rival.Subs) {
+	if got := b.plan(alice(900)); len(got) != 1 || got[0].Version != b.now || !slices.Equal(got[0].Subs, rival.Subs) {
 		t.Errorf("%+v does not go on with %+v", got, rival)
 	}
 }
 
 func TestPlanTriesACapThatItInheritsAnew(t *testing.T) {
 	b := newBench(t, 6)
-	b.others = []Route{{Domain: "d", Owner: "alice", By: "m1", Mode: Cap, Limit: 1000, Window: second, Ver: 1}}
+	b.others = []Route{{Domain: "d", Owner: "alice", Author: "m1", Mode: Cap, Limit: 1000, Window: second, Version: 1}}
 	b.plan(alice(3000))
 	b.others = nil
 	for i := range 6 {
@@ -289,7 +289,7 @@ func TestPlannersAgreeOnOne(t *testing.T) {
 		now += second
 		var next []Route
 		for _, id := range idsOf(r) { // all believe that they own the key
-			next = append(next, planners[id].Plan(now, r, ring.Hash, []Hot{alice(900)}, nil, said)...)
+			next = append(next, planners[id].Plan(now, r, ring.Hash, []HotCounter{alice(900)}, nil, said)...)
 		}
 		if i > 2 && !reflect.DeepEqual(next, said) {
 			t.Errorf("%+v became %+v", said, next)
@@ -325,7 +325,7 @@ func TestPlanFitsAnyNameIntoAPacket(t *testing.T) {
 
 func BenchmarkPlan(b *testing.B) {
 	r, p := ringOf(equal(20)...), NewPlanner("m0", 0)
-	var hot []Hot
+	var hot []HotCounter
 	for i := range 100 {
 		h := alice(float64(1000 + i))
 		h.Owner, h.Hash = fmt.Sprint("customer-", i), 0

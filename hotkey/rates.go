@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// MaxTracked is how many keys a Rates follows.
-	MaxTracked = 64
-	// DefaultFactor is how many times the mean rate of active keys a hot key has, where its rule says nothing.
-	DefaultFactor = 10
+	// maxTracked is how many keys a Rates follows.
+	maxTracked = 64
+	// defaultFactor is how many times the mean rate of active keys a hot key has, where its rule says nothing.
+	defaultFactor = 10
 
 	rateTau    = float64(time.Second) // counts fade by e in this time, so that a count is a rate per second
 	coolTime   = int64(30 * time.Second)
@@ -19,8 +19,8 @@ const (
 	idlePart   = 8   // what is below this part of Load.Absolute is not followed any more
 )
 
-// Load is what a key's rate is measured against, in questions a second.
-type Load struct {
+// Baseline is what a key's rate is measured against, in questions a second.
+type Baseline struct {
 	Mean     float64 // of a key that is active
 	Absolute float64 // 5 % of what the member can decide; 0: nothing is hot
 }
@@ -32,13 +32,13 @@ type Load struct {
 // one. It is not hot any more when its rate has been below Absolute/2 for 30 s. The zero value is ready; guarded by the
 // caller.
 type Rates struct {
-	index map[Key]int
+	index map[Digest]int
 	keys  []tracked
 }
 
 // tracked is one followed key.
 type tracked struct {
-	key     Key
+	key     Digest
 	factor  float64
 	count   float64 // decayed to at
 	at      int64
@@ -55,9 +55,9 @@ type report struct {
 	rate float64
 }
 
-// Consider begins to follow k, which seems to be asked for so often a second, by the factor of its rule (0:
-// DefaultFactor). It is false when MaxTracked others are hot or hotter.
-func (r *Rates) Consider(now int64, k Key, perSecond float64, factor uint16) bool {
+// Follow begins to follow k, which seems to be asked for so often a second, by the factor of its rule (0:
+// defaultFactor). It is false when maxTracked others are hot or hotter.
+func (r *Rates) Follow(now int64, k Digest, perSecond float64, factor uint16) bool {
 	_, known := r.index[k]
 	t := r.follow(now, k, perSecond)
 	if t == nil {
@@ -71,7 +71,7 @@ func (r *Rates) Consider(now int64, k Key, perSecond float64, factor uint16) boo
 }
 
 // Count adds n questions for k, if it is followed. It costs a look into a small map, and nothing while that is empty.
-func (r *Rates) Count(k Key, now int64, n float64) (tracked bool) {
+func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 	t := r.find(k)
 	if t == nil {
 		return false
@@ -83,7 +83,7 @@ func (r *Rates) Count(k Key, now int64, n float64) (tracked bool) {
 
 // Report says how many questions for k holder who decides by itself a second. It holds for 3 s or until who says
 // something else. A key that is not followed is considered.
-func (r *Rates) Report(now int64, k Key, who uint64, perSecond float64) {
+func (r *Rates) Report(now int64, k Digest, who uint64, perSecond float64) {
 	t := r.follow(now, k, perSecond)
 	if t == nil {
 		return
@@ -98,25 +98,25 @@ func (r *Rates) Report(now int64, k Key, who uint64, perSecond float64) {
 	}
 }
 
-// Change says that a key became hot, or is not any more.
-type Change struct {
-	Key  Key
+// HotChange says that a key became hot, or is not any more.
+type HotChange struct {
+	Key  Digest
 	Hot  bool
 	Rate float64 // questions a second
 }
 
 // Tick judges all keys; it is to be called twice a second. It lets go of keys that are neither hot nor near it.
-func (r *Rates) Tick(now int64, l Load) []Change {
+func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 	if l.Absolute <= 0 {
 		l.Absolute = math.Inf(1)
 	}
-	var changes []Change
+	var changes []HotChange
 	for i := 0; i < len(r.keys); {
 		t := &r.keys[i]
 		t.forget(now)
 		rate := t.rate(now)
 		if was := t.hot; t.judge(now, rate, l) != was {
-			changes = append(changes, Change{t.key, t.hot, rate})
+			changes = append(changes, HotChange{t.key, t.hot, rate})
 		}
 		if !t.hot && rate < l.Absolute/idlePart {
 			r.remove(i)
@@ -128,7 +128,7 @@ func (r *Rates) Tick(now int64, l Load) []Change {
 }
 
 // judge says whether t is hot from now on.
-func (t *tracked) judge(now int64, rate float64, l Load) bool {
+func (t *tracked) judge(now int64, rate float64, l Baseline) bool {
 	if t.hot {
 		switch {
 		case rate >= l.Absolute/2:
@@ -142,7 +142,7 @@ func (t *tracked) judge(now int64, rate float64, l Load) bool {
 	}
 	factor := t.factor
 	if factor == 0 {
-		factor = DefaultFactor
+		factor = defaultFactor
 	}
 	bound := max(factor*l.Mean, l.Absolute)
 	t.hot = rate > 2*bound || rate > bound && t.above
@@ -150,8 +150,8 @@ func (t *tracked) judge(now int64, rate float64, l Load) bool {
 	return t.hot
 }
 
-// Rate is k's rate in questions a second, with what holders report; 0 when it is not followed.
-func (r *Rates) Rate(now int64, k Key) float64 {
+// RateOf is k's rate in questions a second, with what holders report; 0 when it is not followed.
+func (r *Rates) RateOf(now int64, k Digest) float64 {
 	if t := r.find(k); t != nil {
 		return t.rate(now)
 	}
@@ -159,7 +159,7 @@ func (r *Rates) Rate(now int64, k Key) float64 {
 }
 
 // Hot says whether k is hot.
-func (r *Rates) Hot(k Key) bool {
+func (r *Rates) Hot(k Digest) bool {
 	t := r.find(k)
 	return t != nil && t.hot
 }
@@ -168,7 +168,7 @@ func (r *Rates) Hot(k Key) bool {
 func (r *Rates) Len() int { return len(r.keys) }
 
 // All shows every key that is followed, in no meaningful order.
-func (r *Rates) All(now int64, visit func(k Key, rate float64, hot bool)) {
+func (r *Rates) All(now int64, visit func(k Digest, rate float64, hot bool)) {
 	for i := range r.keys {
 		t := &r.keys[i]
 		visit(t.key, t.rate(now), t.hot)
@@ -176,7 +176,7 @@ func (r *Rates) All(now int64, visit func(k Key, rate float64, hot bool)) {
 }
 
 // find is nil when k is not followed.
-func (r *Rates) find(k Key) *tracked {
+func (r *Rates) find(k Digest) *tracked {
 	if len(r.keys) == 0 {
 		return nil
 	}
@@ -187,15 +187,15 @@ func (r *Rates) find(k Key) *tracked {
 }
 
 // follow finds k, or makes place for a key of this rate; nil if there is none.
-func (r *Rates) follow(now int64, k Key, rate float64) *tracked {
+func (r *Rates) follow(now int64, k Digest, rate float64) *tracked {
 	if t := r.find(k); t != nil {
 		return t
 	}
-	if len(r.keys) == MaxTracked && !r.evict(now, rate) {
+	if len(r.keys) == maxTracked && !r.evict(now, rate) {
 		return nil
 	}
 	if r.index == nil {
-		r.index = make(map[Key]int)
+		r.index = make(map[Digest]int)
 	}
 	r.index[k] = len(r.keys)
 	r.keys = append(r.keys, tracked{key: k, at: now})

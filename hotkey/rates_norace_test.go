@@ -11,7 +11,7 @@ import (
 )
 
 // twin keeps every event there was of every followed key.
-type twin map[Key]*twinKey
+type twin map[Digest]*twinKey
 
 type twinKey struct {
 	at      []int64
@@ -34,10 +34,10 @@ func (k *twinKey) rate(now int64) float64 {
 }
 
 // follow is nil when there is no place.
-func (w twin) follow(now int64, k Key, rate float64) *twinKey {
-	if w[k] == nil && len(w) == MaxTracked {
-		var out *Key
-		for _, other := range slices.SortedFunc(maps.Keys(w), func(a, b Key) int { return 2*b2i(w[a].rate(now) > w[b].rate(now)) - 1 }) {
+func (w twin) follow(now int64, k Digest, rate float64) *twinKey {
+	if w[k] == nil && len(w) == maxTracked {
+		var out *Digest
+		for _, other := range slices.SortedFunc(maps.Keys(w), func(a, b Digest) int { return 2*b2i(w[a].rate(now) > w[b].rate(now)) - 1 }) {
 			if !w[other].hot {
 				out = &other
 				break
@@ -65,7 +65,7 @@ func TestRatesAgainstTwin(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		var r Rates
-		w, now, load := twin{}, 1_700_000_000*second, Load{Mean: 5, Absolute: 400}
+		w, now, load := twin{}, 1_700_000_000*second, Baseline{Mean: 5, Absolute: 400}
 		for range 3000 {
 			now += rnd.Int64N(second / 20)
 			k, rate := testKey(rnd.Uint64N(100)), 1000*rnd.Float64()
@@ -73,7 +73,7 @@ func TestRatesAgainstTwin(t *testing.T) {
 			case 0:
 				known := w[k] != nil
 				x := w.follow(now, k, rate)
-				if r.Consider(now, k, rate, 0) != (x != nil) {
+				if r.Follow(now, k, rate, 0) != (x != nil) {
 					t.Fatalf("seed %d: considered: %v", seed, x == nil)
 				}
 				if x != nil && !known {
@@ -89,7 +89,7 @@ func TestRatesAgainstTwin(t *testing.T) {
 					for _, c := range r.Tick(now, load) {
 						w[c.Key].hot = c.Hot
 					}
-					maps.DeleteFunc(w, func(_ Key, x *twinKey) bool { return !x.hot && x.rate(now) < load.Absolute/8 })
+					maps.DeleteFunc(w, func(_ Digest, x *twinKey) bool { return !x.hot && x.rate(now) < load.Absolute/8 })
 				}
 			default:
 				x := w[k]
@@ -108,10 +108,10 @@ func TestRatesAgainstTwin(t *testing.T) {
 func compare(t *testing.T, r *Rates, w twin, now int64) {
 	t.Helper()
 	seen := 0
-	r.All(now, func(k Key, rate float64, hot bool) {
+	r.All(now, func(k Digest, rate float64, hot bool) {
 		seen++
 		x := w[k]
-		if x == nil || x.hot != hot || r.Hot(k) != hot || rate != r.Rate(now, k) || math.Abs(rate-x.rate(now)) > 1e-6*(1+rate) {
+		if x == nil || x.hot != hot || r.Hot(k) != hot || rate != r.RateOf(now, k) || math.Abs(rate-x.rate(now)) > 1e-6*(1+rate) {
 			t.Fatalf("key %x: %v a second, hot %v; twin %+v", k, rate, hot, x)
 		}
 	})

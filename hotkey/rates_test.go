@@ -9,9 +9,9 @@ import (
 func repeat(rate float64, n int) []float64 { return slices.Repeat([]float64{rate}, n) }
 
 func TestHotAndNotHot(t *testing.T) {
-	load := Load{Mean: 10, Absolute: 1000}
+	load := Baseline{Mean: 10, Absolute: 1000}
 	for name, c := range map[string]struct {
-		load   Load
+		load   Baseline
 		factor uint16
 		rates  []float64 // one a tick
 		want   []int     // ticks from 0 at which it becomes hot and not hot in turn
@@ -21,29 +21,29 @@ func TestHotAndNotHot(t *testing.T) {
 		"at the bound":               {load, 0, repeat(1000, 5), nil},
 		"twice the bound":            {load, 0, []float64{2000, 900}, nil},
 		"above twice the bound":      {load, 0, []float64{2001}, []int{0}},
-		"relative: at the bound":     {Load{Mean: 200, Absolute: 1000}, 0, repeat(2000, 3), nil},
-		"relative: above":            {Load{Mean: 200, Absolute: 1000}, 0, repeat(2001, 2), []int{1}},
-		"relative: twice Absolute":   {Load{Mean: 200, Absolute: 1000}, 0, []float64{3999, 0}, nil},
-		"relative: above twice":      {Load{Mean: 200, Absolute: 1000}, 0, []float64{4001}, []int{0}},
-		"factor of the rule":         {Load{Mean: 200, Absolute: 1000}, 6, repeat(1201, 2), []int{1}},
-		"factor below Absolute":      {Load{Mean: 200, Absolute: 1000}, 1, repeat(999, 3), nil},
+		"relative: at the bound":     {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2000, 3), nil},
+		"relative: above":            {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2001, 2), []int{1}},
+		"relative: twice Absolute":   {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{3999, 0}, nil},
+		"relative: above twice":      {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{4001}, []int{0}},
+		"factor of the rule":         {Baseline{Mean: 200, Absolute: 1000}, 6, repeat(1201, 2), []int{1}},
+		"factor below Absolute":      {Baseline{Mean: 200, Absolute: 1000}, 1, repeat(999, 3), nil},
 		"half the bound keeps it":    {load, 0, append([]float64{3000}, repeat(500, 100)...), []int{0}},
 		"29 s below half keep it":    {load, 0, append([]float64{3000}, repeat(499, 30)...), []int{0}},
 		"30 s below half":            {load, 0, append([]float64{3000}, repeat(499, 31)...), []int{0, 31}},
 		"a tick at half begins anew": {load, 0, slices.Concat([]float64{3000}, repeat(499, 30), []float64{500}, repeat(499, 31)), []int{0, 62}},
 		"hot again as at first":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{1500, 1500}), []int{0, 31, 33}},
 		"cools as slowly again":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{3000}, repeat(499, 31)), []int{0, 31, 32, 63}},
-		"no capacity known":          {Load{}, 0, repeat(1e9, 10), nil},
+		"no capacity known":          {Baseline{}, 0, repeat(1e9, 10), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Rates
 			var got []int
 			k, now := testKey(1), int64(0)
-			r.Consider(now, k, 0, c.factor)
+			r.Follow(now, k, 0, c.factor)
 			for i, rate := range c.rates {
 				now += second
 				r.Report(now, k, 1, rate) // says a rate exactly
-				r.Consider(now, k, 0, c.factor)
+				r.Follow(now, k, 0, c.factor)
 				for _, ch := range r.Tick(now, c.load) {
 					if ch.Key != k || ch.Rate != rate || ch.Hot != (len(got)%2 == 0) || r.Hot(k) != ch.Hot {
 						t.Errorf("tick %d: %+v", i, ch)
@@ -60,15 +60,15 @@ func TestHotAndNotHot(t *testing.T) {
 
 func TestColdKeysAreLetGo(t *testing.T) {
 	var r Rates
-	r.Consider(0, testKey(1), 124, 0)
-	r.Consider(0, testKey(2), 126, 0)
-	r.Consider(0, testKey(3), 5000, 0)
-	r.Tick(0, Load{Absolute: 1000})
-	if r.Len() != 2 || r.Rate(0, testKey(1)) != 0 || !r.Hot(testKey(3)) {
+	r.Follow(0, testKey(1), 124, 0)
+	r.Follow(0, testKey(2), 126, 0)
+	r.Follow(0, testKey(3), 5000, 0)
+	r.Tick(0, Baseline{Absolute: 1000})
+	if r.Len() != 2 || r.RateOf(0, testKey(1)) != 0 || !r.Hot(testKey(3)) {
 		t.Errorf("%d keys, the third hot: %v", r.Len(), r.Hot(testKey(3)))
 	}
 	for now := range int64(40) {
-		r.Tick(now*second, Load{Absolute: 1000})
+		r.Tick(now*second, Baseline{Absolute: 1000})
 	}
 	if r.Len() != 0 {
 		t.Errorf("%d keys after 40 s without a question", r.Len())
@@ -80,17 +80,17 @@ func TestColdKeysAreLetGo(t *testing.T) {
 
 func TestHotKeysKeepTheirPlace(t *testing.T) {
 	var r Rates
-	r.Consider(0, testKey(0), 5000, 0)
-	r.Tick(0, Load{Absolute: 1000})
+	r.Follow(0, testKey(0), 5000, 0)
+	r.Tick(0, Baseline{Absolute: 1000})
 	now := 20 * second // it is the coldest by now
-	for i := range uint64(MaxTracked - 1) {
-		r.Consider(now, testKey(1+i), float64(100+i), 0)
+	for i := range uint64(maxTracked - 1) {
+		r.Follow(now, testKey(1+i), float64(100+i), 0)
 	}
-	if r.Consider(now, testKey(100), 99, 0) || !r.Consider(now, testKey(101), 101, 0) {
+	if r.Follow(now, testKey(100), 99, 0) || !r.Follow(now, testKey(101), 101, 0) {
 		t.Error("the coldest does not give way to what is hotter alone")
 	}
-	if r.Len() != MaxTracked || !r.Hot(testKey(0)) || r.Rate(now, testKey(1)) != 0 {
-		t.Errorf("%d keys, hot: %v, the coldest other at %v a second", r.Len(), r.Hot(testKey(0)), r.Rate(now, testKey(1)))
+	if r.Len() != maxTracked || !r.Hot(testKey(0)) || r.RateOf(now, testKey(1)) != 0 {
+		t.Errorf("%d keys, hot: %v, the coldest other at %v a second", r.Len(), r.Hot(testKey(0)), r.RateOf(now, testKey(1)))
 	}
 }
 
@@ -100,10 +100,10 @@ func TestReportBringsItsKeyIn(t *testing.T) {
 	r.Report(0, k, 1, 3000)
 	r.Report(0, k, 2, 500)
 	r.Report(second, k, 2, 400) // instead of the 500
-	if got := r.Rate(second, k); got != 3400 {
+	if got := r.RateOf(second, k); got != 3400 {
 		t.Errorf("%v a second", got)
 	}
-	if got := r.Rate(3*second, k); got != 400 {
+	if got := r.RateOf(3*second, k); got != 400 {
 		t.Errorf("%v a second when the first report is 3 s old", got)
 	}
 }
@@ -114,14 +114,14 @@ func TestReportsAreBounded(t *testing.T) {
 	for who := range uint64(10_000) {
 		r.Report(0, k, who, 1)
 	}
-	if got := r.Rate(0, k); got != maxReports {
+	if got := r.RateOf(0, k); got != maxReports {
 		t.Errorf("%v a second reported, want %d", got, maxReports)
 	}
 }
 
 func TestCountAllocatesNothing(t *testing.T) {
 	var r Rates
-	r.Consider(0, testKey(1), 100, 0)
+	r.Follow(0, testKey(1), 100, 0)
 	now := int64(0)
 	if n := testing.AllocsPerRun(1000, func() { now += 1000; r.Count(testKey(1), now, 1); r.Hot(testKey(2)) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -132,11 +132,11 @@ func BenchmarkRatesCount(b *testing.B) {
 	for name, n := range map[string]uint64{"none": 0, "1": 1, "64": 64} {
 		b.Run(name, func(b *testing.B) {
 			var r Rates
-			keys := make([]Key, 64)
+			keys := make([]Digest, 64)
 			for i := range keys {
 				keys[i] = testKey(uint64(i))
 				if uint64(i) < n {
-					r.Consider(0, keys[i], 1e6, 0)
+					r.Follow(0, keys[i], 1e6, 0)
 				}
 			}
 			now := int64(0)

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// MaxRoute is the longest encoded Route in bytes, so that one fits into a packet of gossip.
-	MaxRoute = 1024
+	// maxRoute is the longest encoded Route in bytes, so that one fits into a packet of gossip.
+	maxRoute = 1024
 	// MaxText is the most bytes in a Route's Domain, Name and Owner each.
 	MaxText = 256
 
@@ -27,11 +27,11 @@ const (
 // can be capped, too.
 func (r *Route) Capped() bool { return r.Limit > 0 && r.Window > 0 }
 
-// Valid says everything that keeps r from being acted on. What comes from other members must pass it.
-func (r *Route) Valid() error {
+// Validate says everything that keeps r from being acted on. What comes from other members must pass it.
+func (r *Route) Validate() error {
 	faults := []error{
 		some("domain", r.Domain), some("owner", r.Owner), text("name", r.Name),
-		member("by", r.By), r.validSubs(),
+		member("by", r.Author), r.validSubs(),
 	}
 	if r.Owner != strings.Trim(r.Owner, " \t") {
 		faults = append(faults, fmt.Errorf("owner %q: no header's value begins or ends with blanks", r.Owner))
@@ -42,8 +42,8 @@ func (r *Route) Valid() error {
 	if (r.Mode == Auto || r.Mode == Never) && !r.Manual {
 		faults = append(faults, fmt.Errorf("mode %d: only by hand", r.Mode))
 	}
-	if r.Ver <= 0 || r.Window < 0 {
-		faults = append(faults, fmt.Errorf("ver %d, window %d: out of range", r.Ver, r.Window))
+	if r.Version <= 0 || r.Window < 0 {
+		faults = append(faults, fmt.Errorf("ver %d, window %d: out of range", r.Version, r.Window))
 	}
 	if (r.Limit > 0) != (r.Window > 0) || r.Mode == Cap && !r.Capped() {
 		faults = append(faults, fmt.Errorf("limit %d in %d ns: a cap needs both", r.Limit, r.Window))
@@ -51,8 +51,8 @@ func (r *Route) Valid() error {
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	if n := r.size(); n > MaxRoute {
-		return fmt.Errorf("has %d bytes, at most %d are allowed", n, MaxRoute)
+	if n := r.size(); n > maxRoute {
+		return fmt.Errorf("has %d bytes, at most %d are allowed", n, maxRoute)
 	}
 	return nil
 }
@@ -128,10 +128,10 @@ func AppendRoute(dst []byte, r *Route) []byte {
 		flags |= flagManual
 	}
 	dst = append(dst, routeFormat, byte(r.Mode), flags)
-	for _, s := range [...]string{r.Domain, r.Name, r.Owner, string(r.By)} {
+	for _, s := range [...]string{r.Domain, r.Name, r.Owner, string(r.Author)} {
 		dst = appendString(dst, s)
 	}
-	for _, v := range [...]uint64{uint64(r.Ver), uint64(r.Limit), uint64(r.Window), uint64(len(r.Subs))} {
+	for _, v := range [...]uint64{uint64(r.Version), uint64(r.Limit), uint64(r.Window), uint64(len(r.Subs))} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	for _, s := range r.Subs {
@@ -150,13 +150,13 @@ func (r *Route) size() int { return len(AppendRoute(nil, r)) }
 
 // ParseRoute reads what AppendRoute wrote, or a later version's. A route without error is Valid, and holds nothing of b.
 func ParseRoute(b []byte) (Route, error) {
-	if len(b) < 3 || b[0] != routeFormat || len(b) > MaxRoute {
+	if len(b) < 3 || b[0] != routeFormat || len(b) > maxRoute {
 		return Route{}, errRoute
 	}
 	p := parser{rest: b[3:]}
 	r := Route{Mode: Mode(b[1]), Manual: b[2]&flagManual != 0}
-	r.Domain, r.Name, r.Owner, r.By = p.text(MaxText), p.text(MaxText), p.text(MaxText), ring.ID(p.text(ring.MaxID))
-	r.Ver, r.Limit, r.Window = int64(p.number(math.MaxInt64)), uint32(p.number(math.MaxUint32)), int64(p.number(math.MaxInt64))
+	r.Domain, r.Name, r.Owner, r.Author = p.text(MaxText), p.text(MaxText), p.text(MaxText), ring.ID(p.text(ring.MaxID))
+	r.Version, r.Limit, r.Window = int64(p.number(math.MaxInt64)), uint32(p.number(math.MaxUint32)), int64(p.number(math.MaxInt64))
 	for range p.number(MaxSubKeys) {
 		key := subKey(r.Owner, p.number(math.MaxUint64))
 		r.Subs = append(r.Subs, SubKey{key, ring.ID(p.text(ring.MaxID))})
@@ -164,7 +164,7 @@ func ParseRoute(b []byte) (Route, error) {
 	if p.bad {
 		return Route{}, errRoute
 	}
-	if err := r.Valid(); err != nil {
+	if err := r.Validate(); err != nil {
 		return Route{}, err
 	}
 	return r, nil

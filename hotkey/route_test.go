@@ -16,8 +16,8 @@ import (
 // busy is a valid route with everything in it.
 func busy() Route {
 	return Route{
-		Domain: "api", Name: "api_key=bärbel", Owner: "bärbel", Mode: Spread, Manual: true, By: "pod-1",
-		Ver: 1_700_000_000_123_456_789, Limit: 5000, Window: int64(time.Minute),
+		Domain: "api", Name: "api_key=bärbel", Owner: "bärbel", Mode: Spread, Manual: true, Author: "pod-1",
+		Version: 1_700_000_000_123_456_789, Limit: 5000, Window: int64(time.Minute),
 		Subs: []SubKey{{"bärbel#0", "pod-2"}, {"bärbel#300", "pod-0"}},
 	}
 }
@@ -63,8 +63,8 @@ func TestValid(t *testing.T) {
 		"never by itself":      {func(r *Route) { r.Mode, r.Subs, r.Manual = Never, nil, false }, "only by hand"},
 		"no domain":            {func(r *Route) { r.Domain = "" }, "domain: missing"},
 		"no owner":             {func(r *Route) { r.Owner, r.Mode, r.Subs = "", Cap, nil }, "owner: missing"},
-		"nobody":               {func(r *Route) { r.By = "" }, "by: "},
-		"long by":              {func(r *Route) { r.By = ring.ID(long) }, "by: "},
+		"nobody":               {func(r *Route) { r.Author = "" }, "by: "},
+		"long by":              {func(r *Route) { r.Author = ring.ID(long) }, "by: "},
 		"long domain":          {func(r *Route) { r.Domain = long }, "domain: has 257 bytes"},
 		"long name":            {func(r *Route) { r.Name = long }, "name: has 257 bytes"},
 		"long owner":           {func(r *Route) { r.Owner, r.Mode, r.Subs = long, Cap, nil }, "owner: has 257 bytes"},
@@ -74,7 +74,7 @@ func TestValid(t *testing.T) {
 		"blank at the end":     {func(r *Route) { r.Owner, r.Mode, r.Subs = "a ", Cap, nil }, "blanks"},
 		"escape in the name":   {func(r *Route) { r.Name = "\x1b[2J" }, "control"},
 		"unknown mode":         {func(r *Route) { r.Mode, r.Subs = Never+1, nil }, "unknown"},
-		"no version":           {func(r *Route) { r.Ver = 0 }, "ver 0"},
+		"no version":           {func(r *Route) { r.Version = 0 }, "ver 0"},
 		"half a cap":           {func(r *Route) { r.Window = 0 }, "needs both"},
 		"cap without a limit":  {func(r *Route) { r.Mode, r.Subs, r.Limit, r.Window = Cap, nil, 0, 0 }, "needs both"},
 		"negative window":      {func(r *Route) { r.Window = -1 }, "window -1"},
@@ -93,7 +93,7 @@ func TestValid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := busy()
 			c.change(&r)
-			err := r.Valid()
+			err := r.Validate()
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -136,7 +136,7 @@ func FuzzParseRoute(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := r.Valid(); err != nil {
+		if err := r.Validate(); err != nil {
 			t.Fatalf("%+v: %v", r, err)
 		}
 		if again, err := ParseRoute(AppendRoute(nil, &r)); err != nil || !reflect.DeepEqual(again, r) {

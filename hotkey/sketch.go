@@ -49,7 +49,7 @@ func NewSketch(seed uint64) *Sketch {
 
 // Add counts k once at now, in Unix nanoseconds, and estimates how often a second it was added over the last 5 s; before
 // a sketch is as old, over its life, of at least 1 s.
-func (s *Sketch) Add(now int64, k Key) (perSecond float64) {
+func (s *Sketch) Add(now int64, k Digest) (perSecond float64) {
 	s.turn(now)
 	h := mix(mix(k[0]^s.seed) + k[1])
 	at := [sketchRows]uint64{h % sketchColumns, h / sketchColumns % sketchColumns}

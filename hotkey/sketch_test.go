@@ -10,7 +10,7 @@ import (
 const second = int64(time.Second)
 
 // testKey is the digest of the i-th key.
-func testKey(i uint64) Key { return Key{mix(i + 1), mix(i ^ 0xABCDEF)} }
+func testKey(i uint64) Digest { return Digest{mix(i + 1), mix(i ^ 0xABCDEF)} }
 
 // stream draws keys: most by a law that a test is about.
 type stream func() uint64
@@ -101,7 +101,7 @@ func TestSketchAllocatesNothing(t *testing.T) {
 func BenchmarkSketchAdd(b *testing.B) {
 	for name, law := range map[string]func(*rand.Rand) stream{"zipf": zipf, "random": attack} {
 		b.Run(name, func(b *testing.B) {
-			next, keys := law(rand.New(rand.NewPCG(1, 2))), make([]Key, 1<<16)
+			next, keys := law(rand.New(rand.NewPCG(1, 2))), make([]Digest, 1<<16)
 			for i := range keys {
 				keys[i] = testKey(next())
 			}

@@ -43,7 +43,7 @@ type drift struct {
 func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.asked > driftLife }
 
 // slack is S: the hits that this member may admit before the owner knows of them.
-func (s *shard) slack(x *holding) uint64 { return uint64(x.Knobs.Slack) / uint64(s.view.NRef()) }
+func (s *shard) slack(x *holding) uint64 { return uint64(x.Terms.Slack) / uint64(s.view.NRef()) }
 
 // approximate answers q from this member's copy of the counter; false when the owner is to be asked.
 func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Result) bool {
@@ -63,7 +63,7 @@ func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Resul
 	case a.Over:
 		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Cached, true
 		s.counts.lease.LocalDenied++
-	case !d.allows(q, a, room, x.Knobs.Watermark, uint64(s.view.NRef())) || !n.admitDrift(s, x, h, now, q, e):
+	case !d.allows(q, a, room, x.Terms.Watermark, uint64(s.view.NRef())) || !n.admitDrift(s, x, h, now, q, e):
 		*a = Result{}
 	default:
 		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Full, true
@@ -126,7 +126,7 @@ func (n *Node) stale(s *shard, x *holding, now int64) bool {
 	if d.under {
 		return now-d.sent >= min(reportSlowest, reportAgain<<min(d.tries, 4))
 	}
-	every := x.Knobs.Sync
+	every := x.Terms.Sync
 	if every <= 0 {
 		every = defaultSync
 	}
@@ -137,7 +137,7 @@ func (n *Node) stale(s *shard, x *holding, now int64) bool {
 }
 
 // report is what x has admitted.
-func (n *Node) report(s *shard, x *holding, now int64) lease.Request {
+func (n *Node) report(s *shard, x *holding, now int64) lease.GrantRequest {
 	d := &x.drift
 	if d.under {
 		d.tries++
@@ -145,7 +145,7 @@ func (n *Node) report(s *shard, x *holding, now int64) lease.Request {
 	}
 	d.seq = max(d.seq+1, uint64(max(0, now)))
 	d.under, d.sent, d.flying = true, now, d.unsynced
-	r := lease.Request{Rule: x.rule, Knobs: x.Knobs, Seq: d.seq, Left: d.unsynced}
+	r := lease.GrantRequest{Rule: x.rule, Terms: x.Terms, Seq: d.seq, Left: d.unsynced}
 	_, h := n.shard(x.key)
 	if e := s.tables[ownedTable].find(h, x.key); e != nil && !e.expired(now) {
 		s.load(e, x.rule, &s.state)
@@ -198,7 +198,7 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 	var a Result
 	e, _ := n.charge(s, h, s.tables[ownedTable].find(h.hash, h.Key), part{}, &a)
 	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
-	s.hear(h.Key, l.Name, &l.Knobs)
+	s.hear(h.Key, l.Name, &l.Terms)
 	if s.names[h.Key] != nil {
 		g.Flags |= lease.Named
 	}

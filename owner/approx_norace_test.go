@@ -17,7 +17,7 @@ func TestApproximateStaysWithinItsSlack(t *testing.T) {
 			w := newNetwork(t, seed, Options{}, "a", "b", "c", "d")
 			w.lossy = float64(seed%3) * 0.1
 			q := ask(1, 20_000, time.Hour, 1)
-			q.Rule.Algorithm, q.Mechanism, q.LeaseConfig = algorithm, Approximate, &lease.Knobs{Slack: 200}
+			q.Rule.Algorithm, q.Mechanism, q.LeaseConfig = algorithm, Approximate, &lease.Terms{Slack: 200}
 			before := w.leased
 			var sum tally
 			begin := w.now

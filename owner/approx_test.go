@@ -12,7 +12,7 @@ import (
 func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 1_000_000, time.Hour, 1)
-	q.Mechanism, q.LeaseConfig = Approximate, &lease.Knobs{Slack: 200}
+	q.Mechanism, q.LeaseConfig = Approximate, &lease.Terms{Slack: 200}
 	w.mute = true
 	var sum tally
 	w.pour(q, 2000, time.Second, &sum)
@@ -38,7 +38,7 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 func TestApproximateTellsWhatHasDrained(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 36_000, time.Hour, 1) // ten a second
-	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.LeaseConfig = limit.TokenBucket, 100, Approximate, &lease.Knobs{Slack: 40}
+	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.LeaseConfig = limit.TokenBucket, 100, Approximate, &lease.Terms{Slack: 40}
 	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	begin := w.now
 	for range 2 { // the first is reported at once, the second after two seconds

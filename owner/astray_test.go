@@ -66,7 +66,7 @@ func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {
 		q := ask(i, 1, time.Minute, 1)
-		if q.Strict = true; r.At(r.Owner(q.RingPos)).ID == owner && r.At(r.Heir(q.RingPos)).ID == heir {
+		if q.Strict = true; r.At(r.Owner(q.RingPos)).ID == owner && r.At(r.Successor(q.RingPos)).ID == heir {
 			return q
 		}
 	}

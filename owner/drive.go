@@ -64,7 +64,7 @@ func (n *Node) recordChange(c change, old map[ring.ID]bool, st handoff.Membershi
 		m := c.ring.At(i)
 		p, live := n.serial.peers[m.ID]
 		c.legacy[i] = old[m.ID]
-		c.crashed[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.Inst)
+		c.crashed[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.BootID)
 		if c.crashed[i] {
 			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
@@ -156,7 +156,7 @@ func (n *Node) surplus(s *shard) func(*entry) bool {
 	}
 	return func(e *entry) bool {
 		r := v.Ring()
-		return r.Owner(e.note) != v.Self() && r.Heir(e.note) != v.Self() && s.slab.unreplicated(e.more) == nil && !s.shares(e)
+		return r.Owner(e.note) != v.Self() && r.Successor(e.note) != v.Self() && s.slab.unreplicated(e.more) == nil && !s.shares(e)
 	}
 }
 

@@ -165,7 +165,7 @@ func (n *Node) Stats(now int64) Stats {
 // leaseFacts adds what a shard knows of leases.
 func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 	for _, x := range s.holdings {
-		s.counts.heldStats(x.Lately())
+		s.counts.heldStats(x.TakeStats())
 		if x.by == Approximate {
 			f.Unsynced += x.drift.unsynced
 			continue
@@ -174,7 +174,7 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 		f.HeldHits += x.Left(now)
 	}
 	for _, b := range s.books {
-		s.counts.violate(b.Lately())
+		s.counts.violate(b.TakeViolations())
 		f.LentKeys++
 		f.Outstanding += b.Out(now)
 		for _, l := range b.Holders(now) {
@@ -184,7 +184,7 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 			}
 		}
 	}
-	s.temper.rates.All(now, func(_ hotkey.Key, _ float64, hot bool) {
+	s.temper.rates.All(now, func(_ hotkey.Digest, _ float64, hot bool) {
 		if hot {
 			f.HotKeys++
 		}

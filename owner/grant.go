@@ -23,7 +23,7 @@ type book struct {
 	lease.Book
 	owner  uint64 // ring position
 	rule   limit.Rule
-	knobs  lease.Knobs
+	knobs  lease.Terms
 	always bool  // the rule says to lease
 	asked  int64 // when the last request came
 
@@ -42,7 +42,7 @@ type pendingGrant struct {
 
 // StepLease takes in a message about leases that boot inst of member from has sent. Messages of members that are not
 // known to live are refused.
-func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Msg) (fx Effects) {
+func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Batch) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	p, ok := n.serial.peers[from]
@@ -59,7 +59,7 @@ func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Msg) (fx
 		for i := range m.Grants {
 			n.granted(now, from, &m.Grants[i])
 		}
-	case lease.Bulk:
+	case lease.Notify:
 		for i := range m.Notices {
 			n.noticed(now, from, &m.Notices[i])
 		}
@@ -68,20 +68,20 @@ func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Msg) (fx
 }
 
 // leaseTo is the message of that kind to a member, made if there is none with room.
-func leaseTo(out *[]lease.Out, to ring.ID, k lease.Kind) *lease.Msg {
+func leaseTo(out *[]lease.Delivery, to ring.ID, k lease.BatchKind) *lease.Batch {
 	for i := range *out {
-		m := &(*out)[i].Msg
+		m := &(*out)[i].Batch
 		if (*out)[i].To == to && m.Kind == k && len(m.Requests)+len(m.Grants)+len(m.Notices) < maxItems {
 			return m
 		}
 	}
-	*out = append(*out, lease.Out{To: to, Msg: lease.Msg{Kind: k}})
-	return &(*out)[len(*out)-1].Msg
+	*out = append(*out, lease.Delivery{To: to, Batch: lease.Batch{Kind: k}})
+	return &(*out)[len(*out)-1].Batch
 }
 
 // lending is one Request on its way through a shard.
 type lending struct {
-	*lease.Request
+	*lease.GrantRequest
 	from   ring.ID
 	inst   uint64
 	q      Request
@@ -90,20 +90,20 @@ type lending struct {
 }
 
 // lend answers a request for a part of a limit, if this member is the one to lend it.
-func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.Request, fx *Effects) {
+func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.GrantRequest, fx *Effects) {
 	s, h := n.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.tables[ownedTable].find(h, r.Key)
 	right, _, _ := n.authority(now, s.view)
-	if right != handoff.ExtentFull || r.Rule.Valid() != nil || s.view.Ownership(r.Owner, e.ownedEpoch(r.Owner)).State != handoff.OwnedHere {
+	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.Owner, e.ownedEpoch(r.Owner)).State != handoff.OwnedHere {
 		s.counts.lease.Refused++
 		return
 	}
-	l := lending{Request: r, from: from, inst: inst}
+	l := lending{GrantRequest: r, from: from, inst: inst}
 	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
 	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: ownedTable, rule: r.Rule}
-	if r.Knobs.Slack > 0 {
+	if r.Terms.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
 	}
@@ -130,8 +130,8 @@ func (s *shard) book(l *lending) *book {
 		b = &book{owner: l.Owner, rule: l.Rule}
 		s.books[l.Key] = b
 	}
-	b.asked, b.always, b.knobs = l.hit.now, l.Always, l.Knobs
-	s.hear(l.Key, l.Name, &l.Knobs)
+	b.asked, b.always, b.knobs = l.hit.now, l.Always, l.Terms
+	s.hear(l.Key, l.Name, &l.Terms)
 	return b
 }
 
@@ -144,7 +144,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
 		l.window = h.now // of a slice, which never comes again
 	}
-	credit, ok := b.Receive(h.now, l.from, l.inst, l.Request, l.window)
+	credit, ok := b.Receive(h.now, l.from, l.inst, l.GrantRequest, l.window)
 	if !ok {
 		s.counts.lease.Refused++
 		return e, 0, false
@@ -154,7 +154,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 		n.charge(s, h, e, part{}, &a)
 	}
 	if !n.options.NoHot {
-		if s.temper.rates.Report(h.now, hotkey.Key(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
+		if s.temper.rates.Report(h.now, hotkey.Digest(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
 			s.track(e)
 		}
 	}
@@ -210,7 +210,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 	size, last := uint64(0), false
 	if hot {
 		g.Flags |= lease.Hot
-		size, last = b.Size(at, l.from, l.Request, depth, used)
+		size, last = b.Size(at, l.from, l.GrantRequest, depth, used)
 	}
 	if s.names[h.Key] != nil {
 		g.Flags |= lease.Named
@@ -237,10 +237,10 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 
 // audit keeps a record of l, if its rule wants one.
 func (s *shard) audit(l *lending, hits, count uint64, fx *Effects) {
-	if !l.Knobs.Audit {
+	if !l.Terms.Audit {
 		return
 	}
-	x := Audit{Key: l.Key, Member: l.from, IsReport: l.Knobs.Slack > 0, Hits: hits, Used: count, Limit: l.Rule.Depth()}
+	x := Audit{Key: l.Key, Member: l.from, IsReport: l.Terms.Slack > 0, Hits: hits, Used: count, Limit: l.Rule.Depth()}
 	if m := s.names[l.Key]; m != nil {
 		x.Name = m.name
 	}
@@ -268,7 +268,7 @@ func (s *shard) room(e *entry, r limit.Rule, now int64) time.Duration {
 		return 0
 	}
 	s.load(e, r, &s.state)
-	left := r.Room(&s.state, now)
+	left := r.NextFit(&s.state, now)
 	if r.Algorithm != limit.FixedWindow && left > 0 {
 		left = max(left, leastDeny)
 	}
@@ -320,7 +320,7 @@ func (g *pendingGrant) send(fx *Effects) {
 func (n *Node) tendBooks(s *shard, now int64) {
 	for _, k := range sortedKeys(s.books) {
 		b := s.books[k]
-		s.counts.violate(b.Lately())
+		s.counts.violate(b.TakeViolations())
 		if now-b.asked > bookLife {
 			delete(s.books, k)
 			continue
@@ -347,7 +347,7 @@ func (s *shard) closeBooks(n *Node) {
 	for k, b := range s.books {
 		_, h := n.shard(k)
 		if s.view.Ownership(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).State != handoff.OwnedHere {
-			s.counts.violate(b.Lately())
+			s.counts.violate(b.TakeViolations())
 			delete(s.books, k)
 		}
 	}

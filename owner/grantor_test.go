@@ -19,18 +19,18 @@ func (g grantor) Healthy(now int64) bool {
 	return r == handoff.ExtentFull
 }
 
-func (g grantor) Lease(now int64, holder ring.ID, inst uint64, r *lease.Request) (lease.Grant, bool) {
+func (g grantor) Lease(now int64, holder ring.ID, inst uint64, r *lease.GrantRequest) (lease.Grant, bool) {
 	g.serial.peers[holder] = handoff.LivePeer{ID: holder, BootID: inst, State: handoff.Active, Weight: 1}
-	fx := g.StepLease(now, holder, inst, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{*r}})
+	fx := g.StepLease(now, holder, inst, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{*r}})
 	for _, o := range fx.Leases {
-		if o.Msg.Kind == lease.Lend && o.To == holder {
-			return o.Msg.Grants[0], true
+		if o.Batch.Kind == lease.Lend && o.To == holder {
+			return o.Batch.Grants[0], true
 		}
 	}
 	return lease.Grant{}, false
 }
 
-func (g grantor) Charge(now int64, r *lease.Request, hits uint64) limit.Decision {
+func (g grantor) Charge(now int64, r *lease.GrantRequest, hits uint64) limit.Decision {
 	q := Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Hits: hits}
 	return take(g.Node, now, q).Decision
 }

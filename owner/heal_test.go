@@ -26,7 +26,7 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 			var q Request
 			for i := 0; q.Hits == 0; i++ {
 				q = ask(i, 300, 365*24*time.Hour, 1)
-				if r.At(r.Owner(q.RingPos)).ID != "a" || r.At(r.Heir(q.RingPos)).ID != "b" {
+				if r.At(r.Owner(q.RingPos)).ID != "a" || r.At(r.Successor(q.RingPos)).ID != "b" {
 					q.Hits = 0
 				}
 			}

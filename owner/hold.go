@@ -31,7 +31,7 @@ type holding struct {
 func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result) bool {
 	x := s.holdings[q.Key]
 	if q.Op == Refund && x != nil {
-		x.Hear(s.clock(now), &lease.Notice{What: lease.Lift, Window: math.MaxInt64})
+		x.ReceiveNotice(s.clock(now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
 	}
 	if q.Op != Take || q.Hits == 0 || x == nil && live {
 		return false
@@ -51,7 +51,7 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 	case x.queued && urgent:
 		n.speak(true)
 	case !x.queued && x.Due(now):
-		n.push(s, x, urgent || x.Pressing(now))
+		n.push(s, x, urgent || x.Urgent(now))
 	}
 	switch verdict {
 	case lease.Admitted:
@@ -102,10 +102,10 @@ func (n *Node) hold(s *shard, q *Request) *holding {
 func (x *holding) follow(q *Request) {
 	x.owner, x.domain, x.rule, x.by = q.RingPos, q.Domain, q.Rule, q.Mechanism
 	if q.LeaseConfig != nil {
-		x.Knobs = *q.LeaseConfig
+		x.Terms = *q.LeaseConfig
 	}
 	if x.by == ByLease {
-		x.Warm()
+		x.MarkHot()
 	}
 }
 
@@ -141,9 +141,9 @@ func (n *Node) heardHot(s *shard, now int64, q *Request, a *Result) {
 		}
 	}
 	x.follow(q)
-	x.Warm()
+	x.MarkHot()
 	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.Denied() {
-		x.Hear(now, &lease.Notice{What: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
+		x.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
 	}
 }
 
@@ -169,8 +169,8 @@ func (n *Node) request(s *shard, now int64, fx *Effects) {
 	s.due = s.due[:0]
 }
 
-func (n *Node) ask(s *shard, x *holding, now int64) lease.Request {
-	var r lease.Request
+func (n *Node) ask(s *shard, x *holding, now int64) lease.GrantRequest {
+	var r lease.GrantRequest
 	if x.by == Approximate {
 		r = n.report(s, x, now)
 	} else {
@@ -202,7 +202,7 @@ func (n *Node) granted(now int64, from ring.ID, g *lease.Grant) {
 		return
 	}
 	if x.named = g.Flags&lease.Named != 0; x.by == ByLease {
-		x.Warm()
+		x.MarkHot()
 	}
 	if got := saturatingSub(x.Left(now), had); got > 0 {
 		s.counts.lease.Granted++
@@ -222,7 +222,7 @@ func (n *Node) noticed(now int64, from ring.ID, notice *lease.Notice) {
 		return
 	}
 	now = s.clock(now)
-	if x.Hear(now, notice); notice.What == lease.Lift {
+	if x.ReceiveNotice(now, notice); notice.Kind == lease.Lift {
 		s.tables[denyTable].remove(h, notice.Key)
 	}
 	if x.Due(now) {
@@ -251,7 +251,7 @@ func (n *Node) tendHoldings(s *shard, now int64) {
 
 // let forgets x.
 func (n *Node) let(s *shard, x *holding) {
-	s.counts.heldStats(x.Lately())
+	s.counts.heldStats(x.TakeStats())
 	delete(s.holdings, x.key)
 	n.held.Add(-1)
 }

@@ -110,7 +110,7 @@ func TestRefundLiftsRefusals(t *testing.T) {
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
 	q := leased(1, 1000, time.Hour)
-	q.LeaseConfig = &lease.Knobs{Reclaim: true, TTL: 2 * time.Second}
+	q.LeaseConfig = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
 	w, holder, owner := holderOf(t, q, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
 	before := take(w.nodes[owner], w.now, q.op(Read)).After
@@ -130,13 +130,13 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n.Healthy(t0)
 	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: handoff.Active, Weight: 1}
 	q := ask(1, 1000, time.Hour, 1)
-	r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
+	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {
-		knobs lease.Knobs
+		knobs lease.Terms
 		want  int
-	}{{lease.Knobs{}, 0}, {lease.Knobs{Audit: true}, 1}, {lease.Knobs{Audit: true, Slack: 5}, 1}} {
-		r.Knobs, r.Seq = c.knobs, r.Seq+1
-		fx := n.StepLease(t0, "b", 5, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}})
+	}{{lease.Terms{}, 0}, {lease.Terms{Audit: true}, 1}, {lease.Terms{Audit: true, Slack: 5}, 1}} {
+		r.Terms, r.Seq = c.knobs, r.Seq+1
+		fx := n.StepLease(t0, "b", 5, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
 		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name != "k=v" || fx.Audits[0].IsReport != (c.knobs.Slack > 0)) {
 			t.Errorf("%+v: %+v", c.knobs, fx.Audits)
 		}
@@ -149,8 +149,8 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	q := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, q, &sum)
 	before := take(w.nodes[owner], w.now, q.op(Read)).After
-	r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
-	m := lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}}
+	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
+	m := lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}}
 	for _, c := range []struct {
 		at, from ring.ID
 		inst     uint64

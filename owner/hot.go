@@ -106,7 +106,7 @@ func (n *Node) decree(owner uint64) hotkey.Mode {
 
 // hot says whether key k, which is this member's, is to be leased because it is hot.
 func (n *Node) hot(s *shard, k Key, owner uint64) bool {
-	return n.decreed(owner, s.temper.rates.Hot(hotkey.Key(k)))
+	return n.decreed(owner, s.temper.rates.Hot(hotkey.Digest(k)))
 }
 
 // decreed is what routes say of the keys at a ring position, or else what was found out about one.
@@ -148,7 +148,7 @@ func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
 		if untold <= candidate/64 {
 			return
 		}
-		if e.hotness &^= heatCount &^ heatHot; t.rates.Count(hotkey.Key(q.Key), now, float64(untold)) {
+		if e.hotness &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(q.Key), now, float64(untold)) {
 			return
 		}
 		e.hotness = tick
@@ -156,7 +156,7 @@ func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
 	if e.hotness++; e.hotness&heatCount < candidate {
 		return
 	}
-	if e.hotness = tick; t.rates.Consider(now, hotkey.Key(q.Key), float64(candidate), q.HotFactor) {
+	if e.hotness = tick; t.rates.Follow(now, hotkey.Digest(q.Key), float64(candidate), q.HotFactor) {
 		s.track(e)
 	}
 }
@@ -166,7 +166,7 @@ func (s *shard) track(e *entry) {
 	if e.hotness&heatTracked == 0 {
 		e.hotness = e.hotness&^heatCount | heatTracked
 	}
-	if e.hotness &^= heatHot; s.temper.rates.Hot(hotkey.Key(e.key)) {
+	if e.hotness &^= heatHot; s.temper.rates.Hot(hotkey.Digest(e.key)) {
 		e.hotness |= heatHot
 	}
 }
@@ -184,7 +184,7 @@ func (n *Node) heavy(s *shard, now int64, k Key) bool {
 	if t.forwards == nil {
 		t.forwards = hotkey.NewSketch(n.options.Seed[0] ^ n.options.Seed[1])
 	}
-	return sampled*t.forwards.Add(now, hotkey.Key(k)) > math.Float64frombits(n.heat.heavy.Load())
+	return sampled*t.forwards.Add(now, hotkey.Digest(k)) > math.Float64frombits(n.heat.heavy.Load())
 }
 
 // judge says twice a second which keys are hot: one at twice the bound is so within two seconds.
@@ -196,7 +196,7 @@ func (n *Node) judge(now int64, fx *Effects) {
 	epoch := uint16(now >> tickLength % 31 / 8)
 	turned := epoch != n.heat.epoch
 	n.heat.epoch = epoch
-	load := hotkey.Load{Mean: n.heat.mean, Absolute: n.absolute()}
+	load := hotkey.Baseline{Mean: n.heat.mean, Absolute: n.absolute()}
 	questions, active, forwarded := uint64(0), uint64(0), 0.0
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -221,7 +221,7 @@ func (n *Node) judge(now int64, fx *Effects) {
 }
 
 // changed follows up on keys that became hot, or are not any more.
-func (n *Node) changed(s *shard, now int64, changes []hotkey.Change, fx *Effects) {
+func (n *Node) changed(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
 	for _, c := range changes {
 		k := Key(c.Key)
 		_, h := n.shard(k)
@@ -237,7 +237,7 @@ func (n *Node) changed(s *shard, now int64, changes []hotkey.Change, fx *Effects
 		}
 		delete(s.temper.since, k)
 		if b := s.books[k]; b != nil && !b.always && !n.hot(s, k, b.owner) {
-			s.tellHolders(now, k, b, &lease.Notice{What: lease.Cool}, fx)
+			s.tellHolders(now, k, b, &lease.Notice{Kind: lease.Cool}, fx)
 		}
 	}
 }
@@ -251,10 +251,10 @@ type HotKey struct {
 	Hot                 bool
 	Since               int64 // when it became hot, Unix nanoseconds
 	Rule                limit.Rule
-	LeaseConfig         lease.Knobs
+	LeaseConfig         lease.Terms
 	Used, Lent          uint64 // hits that stand against the limit, and of these, hits that holders may not have spent
 	Splittable          bool   // the limit is large enough to be lent to all members
-	Holders             []lease.Line
+	Holders             []lease.HolderRecord
 }
 
 func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
@@ -284,13 +284,13 @@ func (n *Node) HotKeys(now int64) []HotKey {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		s.temper.rates.All(now, func(hk hotkey.Key, rate float64, hot bool) {
+		s.temper.rates.All(now, func(hk hotkey.Digest, rate float64, hot bool) {
 			if k := Key(hk); hot || s.books[k] != nil {
 				all = append(all, n.hotKey(s, now, k, rate))
 			}
 		})
 		for k := range s.books {
-			if s.temper.rates.Rate(now, hotkey.Key(k)) == 0 {
+			if s.temper.rates.RateOf(now, hotkey.Digest(k)) == 0 {
 				all = append(all, n.hotKey(s, now, k, 0))
 			}
 		}

@@ -47,8 +47,8 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 	if from == id {
 		from = w.ids()[1]
 	}
-	r := lease.Request{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
-	fx := n.StepLease(w.now, from, w.insts[from]|1, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{r}})
+	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
+	fx := n.StepLease(w.now, from, w.insts[from]|1, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)
 	}
@@ -65,7 +65,7 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 			fx = n.Step(w.now, o.To, w.insts[o.To]|1, &got)
 		}
 	}
-	if len(fx.Leases) != 1 || fx.Leases[0].To != from || fx.Leases[0].Msg.Grants[0].Total == 0 {
+	if len(fx.Leases) != 1 || fx.Leases[0].To != from || fx.Leases[0].Batch.Grants[0].Total == 0 {
 		t.Fatalf("no grant after the heir has it: %+v", fx)
 	}
 }

@@ -39,17 +39,17 @@ func FuzzStepLease(f *testing.F) {
 					taken += q.Hits
 				}
 			case 1:
-				r := lease.Request{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
+				r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
 				if next()&1 == 0 {
-					r.Knobs.Slack = 100
+					r.Terms.Slack = 100
 					r.State.Slots = []limit.Slot{{Writer: uint64(next()) % 8, At: r.Window, Charged: uint64(next())}}
 				}
-				n.StepLease(now, "b", uint64(next()%2), &lease.Msg{Kind: lease.Kind(next() % 4), Requests: []lease.Request{r}})
+				n.StepLease(now, "b", uint64(next()%2), &lease.Batch{Kind: lease.BatchKind(next() % 4), Requests: []lease.GrantRequest{r}})
 			case 2:
-				g := lease.Grant{Key: q.Key, Seq: uint64(next()), Window: int64(next()), Total: uint64(next()), Left: time.Duration(next()) * time.Second, Flags: lease.Flags(next())}
-				n.StepLease(now, "b", 1, &lease.Msg{Kind: lease.Lend, Grants: []lease.Grant{g}})
+				g := lease.Grant{Key: q.Key, Seq: uint64(next()), Window: int64(next()), Total: uint64(next()), Left: time.Duration(next()) * time.Second, Flags: lease.GrantFlags(next())}
+				n.StepLease(now, "b", 1, &lease.Batch{Kind: lease.Lend, Grants: []lease.Grant{g}})
 			default:
-				n.StepLease(now, "b", 1, &lease.Msg{Kind: lease.Bulk, Notices: []lease.Notice{{Key: q.Key, What: lease.What(next() % 6)}}})
+				n.StepLease(now, "b", 1, &lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Key: q.Key, Kind: lease.NoticeKind(next() % 6)}}})
 				n.Tick(now)
 			}
 		}

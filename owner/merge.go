@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	ahead    = limit.Ahead
+	ahead    = limit.ClockTolerance
 	maxSlots = 4096 // of one counter
 )
 
@@ -50,7 +50,7 @@ func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 		if len(c.State.Slots) == 0 {
 			continue
 		}
-		if c.Rule.Valid() != nil || len(c.State.Slots) > maxSlots {
+		if c.Rule.Validate() != nil || len(c.State.Slots) > maxSlots {
 			k.refused++
 			continue
 		}
@@ -92,8 +92,8 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	}
 	dropped := false
 	if _, lost := s.view.Lost(c.RingPos); !lost { // what others charged for a loss that this member knows not to be one
-		r.DropGhost(in)
-		dropped = r.DropGhost(&s.state)
+		r.DropLost(in)
+		dropped = r.DropLost(&s.state)
 	}
 	if s.guard(in); len(in.Slots) == 0 && !dropped {
 		return true, refused

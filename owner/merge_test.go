@@ -74,7 +74,7 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKi
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
 	n := New(o)
-	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", Inst: 0x101}}), handoff.Membership{NRef: 1, Joined: true, Peers: []handoff.LivePeer{{ID: "b", BootID: 0x201}}})
+	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", BootID: 0x101}}), handoff.Membership{NRef: 1, Joined: true, Peers: []handoff.LivePeer{{ID: "b", BootID: 0x201}}})
 	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects {
 		return n.Step(now, "b", 0x201, &handoff.Message{Kind: k, Seq: 1, Counters: cs})
 	}

@@ -14,13 +14,13 @@ const (
 // name is what people call a key.
 type name struct {
 	domain, name, owner string
-	knobs               lease.Knobs
+	knobs               lease.Terms
 	at                  int64 // when it was last told
 }
 
 // Name tells what people call key k, what its rule says of leases, and the owner string that Envoy hashes. Only names of
 // hot and leased keys are kept. It may run concurrently, and costs little when the name is known.
-func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Knobs) {
+func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms) {
 	s, h := n.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (x *name) wire() string {
 }
 
 // hear keeps the name that a Request carries.
-func (s *shard) hear(k Key, wire string, knobs *lease.Knobs) {
+func (s *shard) hear(k Key, wire string, knobs *lease.Terms) {
 	parts := strings.SplitN(wire, "\x00", 3)
 	if len(parts) != 3 || s.names[k] != nil || len(parts[2]) > maxName {
 		return

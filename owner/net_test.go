@@ -43,7 +43,7 @@ type envelope struct {
 	from, to ring.ID
 	inst     uint64
 	msg      handoff.Message
-	lease    *lease.Msg // instead
+	lease    *lease.Batch // instead
 }
 
 // clock is the time by id's clock.
@@ -89,7 +89,7 @@ func (w *network) ring() *ring.Ring {
 	var ms []ring.Member
 	for _, id := range w.ids() {
 		if w.states[id] == handoff.Active {
-			ms = append(ms, ring.Member{ID: id, Inst: w.insts[id] | 1, Ver: 1, Weight: 1})
+			ms = append(ms, ring.Member{ID: id, BootID: w.insts[id] | 1, Incarnation: 1, Weight: 1})
 		}
 	}
 	return ring.New(ms)
@@ -125,7 +125,7 @@ func (w *network) effects(id ring.ID, fx Effects) {
 			copies = 1 - b2i(w.rnd.Float64() < w.lossy) + b2i(w.rnd.Float64() < w.lossy)
 		}
 		for range copies {
-			w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, lease: &o.Msg})
+			w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, lease: &o.Batch})
 		}
 	}
 	for _, d := range fx.Done {

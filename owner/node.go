@@ -318,7 +318,7 @@ func (n *Node) chargeLostState(s *shard, h *shardOp, e *entry, at int64) *entry 
 		}
 	}
 	s.load(e, r, &s.state)
-	r.Ghost(&s.state, at)
+	r.ChargeLost(&s.state, at)
 	r.Trim(&s.state, h.now)
 	if until := e.until(); s.store(e, r, &s.state) {
 		e.prolong(until)
@@ -333,7 +333,7 @@ func (s *shard) dropAssumedLoss(e *entry) {
 	}
 	r := s.rule(e)
 	s.load(e, r, &s.state)
-	r.DropGhost(&s.state)
+	r.DropLost(&s.state)
 	s.store(e, r, &s.state) // it takes less room than before
 }
 

@@ -64,16 +64,16 @@ func (n *Node) notify(s *shard, now int64, fx *Effects) {
 		if b == nil {
 			continue
 		}
-		notice := lease.Notice{Window: b.window, Limit: b.rule.Depth(), What: lease.Recall}
+		notice := lease.Notice{Window: b.window, Limit: b.rule.Depth(), Kind: lease.Recall}
 		switch {
 		case b.tide == gone:
 			_, h := n.shard(k)
-			notice.What, notice.Left = lease.Deny, s.room(s.tables[ownedTable].find(h, k), b.rule, at)
+			notice.Kind, notice.Left = lease.Deny, s.room(s.tables[ownedTable].find(h, k), b.rule, at)
 		case b.lift:
-			notice.What = lease.Lift
+			notice.Kind = lease.Lift
 		}
 		b.queued, b.lift = false, false
-		if notice.What != lease.Deny || notice.Left >= tellDeny {
+		if notice.Kind != lease.Deny || notice.Left >= tellDeny {
 			s.tellHolders(at, k, b, &notice, fx)
 		}
 	}
@@ -84,7 +84,7 @@ func (n *Node) notify(s *shard, now int64, fx *Effects) {
 func (s *shard) tellHolders(now int64, k Key, b *book, notice *lease.Notice, fx *Effects) {
 	notice.Key = k
 	for _, l := range b.Holders(now) {
-		m := leaseTo(&fx.Leases, l.Holder, lease.Bulk)
+		m := leaseTo(&fx.Leases, l.Holder, lease.Notify)
 		m.Notices = append(m.Notices, *notice)
 	}
 }

@@ -125,7 +125,7 @@ func untold(st *limit.State, r limit.Rule, at int64) (hits uint64) {
 	w, bucket := r.Index(at), r.Algorithm.Bucket()
 	for _, f := range st.Slots {
 		switch {
-		case f.Writer&1 != 0 || f.Writer == limit.GhostWriter || r.Algorithm == limit.FixedWindow && f.At != w:
+		case f.Writer&1 != 0 || f.Writer == limit.LostStateWriter || r.Algorithm == limit.FixedWindow && f.At != w:
 		case bucket:
 			hits = saturatingAdd(hits, saturatingSub(f.Charged, f.Refunded)/drain(uint64(r.End(0)), r.Limit))
 		default:
@@ -140,7 +140,7 @@ func untold(st *limit.State, r limit.Rule, at int64) (hits uint64) {
 
 // exportOverflow makes c, which has no slots, what the sketch has counted of its key.
 func (s *shard) exportOverflow(hash uint64, now int64, c *handoff.CounterRecord) {
-	if s.sketches.live.Load() == 0 || c.Rule.Valid() != nil {
+	if s.sketches.live.Load() == 0 || c.Rule.Validate() != nil {
 		return
 	}
 	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}, now: now, hash: hash, table: ownedTable, rule: c.Rule}

@@ -66,7 +66,7 @@ type Request struct {
 	Hits    uint64
 	Rule    limit.Rule
 	// LeaseConfig are what the rule says of leases; nil is all defaults. They do not travel with a question.
-	LeaseConfig *lease.Knobs
+	LeaseConfig *lease.Terms
 	LocalCap    uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
 	HotFactor   uint16 // a key is hot above so many times the mean rate; 0 means 10
 	Op          Op

@@ -15,7 +15,7 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, most, 365*24*time.Hour, 1)
-	q.Mechanism, q.LeaseConfig = Approximate, &lease.Knobs{Slack: slack}
+	q.Mechanism, q.LeaseConfig = Approximate, &lease.Terms{Slack: slack}
 	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	restarted := w.ids()[0]
 	if restarted == owner {

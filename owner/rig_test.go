@@ -22,7 +22,7 @@ var t0 = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
 func ringOf(ids ...ring.ID) *ring.Ring {
 	var ms []ring.Member
 	for _, id := range ids {
-		ms = append(ms, ring.Member{ID: id, Inst: 1, Ver: 1, Weight: 1})
+		ms = append(ms, ring.Member{ID: id, BootID: 1, Incarnation: 1, Weight: 1})
 	}
 	return ring.New(ms)
 }

@@ -101,7 +101,7 @@ func (s *shard) count(h *shardOp, e *entry, d *limit.Decision) (to *entry, overf
 	case end <= h.now:
 		s.renew(e, h.rule, h.now)
 		w = h.rule.Index(h.now)
-	case end-h.rule.End(0) > h.now+int64(limit.Ahead):
+	case end-h.rule.End(0) > h.now+int64(limit.ClockTolerance):
 		return e, !s.countState(h, e, d)
 	}
 	return e, !s.countWindow(h, e, w, d)
@@ -113,7 +113,7 @@ func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bo
 	sum := st
 	sum.Charged = saturatingAdd(st.Charged, h.elsewhere)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.slab.find(e, w, limit.GhostWriter) != nil) {
+	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.slab.find(e, w, limit.LostStateWriter) != nil) {
 		h.uncharged = true // see spares
 	} else if h.charges() {
 		if !s.charge(e, h.rule, w, h.Hits) {
@@ -129,7 +129,7 @@ func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bo
 }
 
 // hasAssumedLoss reports whether e holds charges for a loss.
-func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.wrote(e, limit.GhostWriter) }
+func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.wrote(e, limit.LostStateWriter) }
 
 // keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
 // is whole, or the loss turns out to be none, such a charge would go on to refuse others.

@@ -147,7 +147,7 @@ func TestLostStateIsProRata(t *testing.T) {
 			key := 0
 			for i := 0; key == 0; i++ {
 				o := ask(i, 1, time.Hour, 1).RingPos
-				if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
+				if r.At(r.Owner(o)).ID == "a" && r.At(r.Successor(o)).ID == "b" {
 					key = i
 				}
 			}
@@ -187,7 +187,7 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 	key := 0
 	for i := 0; key == 0; i++ {
 		o := ask(i, 1, time.Hour, 1).RingPos
-		if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" {
+		if r.At(r.Owner(o)).ID == "a" && r.At(r.Successor(o)).ID == "b" {
 			key = i
 		}
 	}
@@ -221,7 +221,7 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		key := 0
 		for i := 0; key == 0; i++ {
 			o := ask(i, 1, time.Hour, 1).RingPos
-			if r.At(r.Owner(o)).ID == "a" && r.At(r.Heir(o)).ID == "b" && next.At(next.Owner(o)).ID == "d" {
+			if r.At(r.Owner(o)).ID == "a" && r.At(r.Successor(o)).ID == "b" && next.At(next.Owner(o)).ID == "d" {
 				key = i
 			}
 		}

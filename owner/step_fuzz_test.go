@@ -19,7 +19,7 @@ func FuzzStep(f *testing.F) {
 	ids := []ring.ID{"a", "b", "c"}
 	var ms []ring.Member
 	for i, id := range ids {
-		ms = append(ms, ring.Member{ID: id, Inst: uint64(i)*0x100 + 0x101, Ver: 1, Weight: 1})
+		ms = append(ms, ring.Member{ID: id, BootID: uint64(i)*0x100 + 0x101, Incarnation: 1, Weight: 1})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})

@@ -229,8 +229,8 @@ func (p *picker) picks(owner uint64) bool {
 		return p.ring.Owner(owner) == p.to && (p.before == nil || p.before.Owner(owner) != p.toBefore || p.toBefore < 0)
 	}
 	// Who leaves tells the heirs, too: the new owner may be lost before it has told them.
-	if p.self >= 0 && p.ring.Owner(owner) != p.self || p.ring.Heir(owner) != p.to {
+	if p.self >= 0 && p.ring.Owner(owner) != p.self || p.ring.Successor(owner) != p.to {
 		return false
 	}
-	return p.before == nil || p.toBefore < 0 || p.before.Owner(owner) != p.toBefore && p.before.Heir(owner) != p.toBefore
+	return p.before == nil || p.toBefore < 0 || p.before.Owner(owner) != p.toBefore && p.before.Successor(owner) != p.toBefore
 }

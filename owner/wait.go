@@ -24,7 +24,7 @@ type Done struct {
 type Effects struct {
 	Out          []handoff.Outbound
 	Done         []Done
-	Leases       []lease.Out
+	Leases       []lease.Delivery
 	Audits       []Audit
 	ClockStopped time.Duration // this member's clock has stood still, for so long at least, and its tokens are given up; 0: it has not
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Result is what became of checking one file of vectors.
-type Result struct {
+// CheckResult is what became of checking one file of vectors.
+type CheckResult struct {
 	Name     string
 	Passed   int      // requests that go where they went
 	Failed   int      // requests that do not, and one more for each other difference from Envoy's ring
@@ -16,7 +16,7 @@ type Result struct {
 // toldFailures is how many failures a Result tells.
 const toldFailures = 10
 
-func (r *Result) fail(n int, format string, args ...any) {
+func (r *CheckResult) fail(n int, format string, args ...any) {
 	r.Failed += n
 	if len(r.Failures) < toldFailures {
 		r.Failures = append(r.Failures, fmt.Sprintf(format, args...))
@@ -25,8 +25,8 @@ func (r *Result) fail(n int, format string, args ...any) {
 
 // Check builds the cluster and compares it with what Envoy did. A request that had no header went to a random host, so
 // any host of the ring is right.
-func (v *Vectors) Check() Result {
-	res := Result{Name: v.Name}
+func (v *Vectors) Check() CheckResult {
+	res := CheckResult{Name: v.Name}
 	r, err := v.Cluster.Build()
 	if err != nil {
 		res.fail(max(1, len(v.Requests)), "cluster: %v", err)

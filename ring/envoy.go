@@ -17,8 +17,8 @@ const (
 	highestPriority    = 128
 )
 
-// Cluster is an Envoy cluster with a RING_HASH policy, as its users wrote it.
-type Cluster struct {
+// EnvoyCluster is an Envoy cluster with a RING_HASH policy, as its users wrote it.
+type EnvoyCluster struct {
 	MinimumRingSize  uint64 // points at least; 0 means 1024
 	MaximumRingSize  uint64 // points at most; 0 means 8388608
 	HashFunction     HashFunction
@@ -45,18 +45,18 @@ type Host struct {
 	Hostname       string
 	Address        string // IP:port as Envoy prints it, or the path of a unix socket
 	Weight         uint32 // 0 counts as 1
-	Health         Health
+	Health         HostHealth
 	Priority       uint32
 	Locality       Locality
 	LocalityWeight uint32 // of the whole locality; 0 keeps it out when the cluster is LocalityWeighted
 }
 
-// Health is a host's health_status, with the numbers of the Envoy API.
-type Health uint8
+// HostHealth is a host's health_status, with the numbers of the Envoy API.
+type HostHealth uint8
 
 // The health statuses.
 const (
-	Unknown Health = iota // counts as healthy
+	Unknown HostHealth = iota // counts as healthy
 	Healthy
 	Unhealthy
 	Draining
@@ -64,7 +64,7 @@ const (
 	Degraded
 )
 
-func (h Health) in() bool { return h == Unknown || h == Healthy }
+func (h HostHealth) in() bool { return h == Unknown || h == Healthy }
 
 // Locality is where a host runs.
 type Locality struct{ Region, Zone, SubZone string }
@@ -95,7 +95,7 @@ type EnvoyRing struct {
 
 // Build computes the ring exactly as Envoy 1.40 on x86-64 does, or says everything for which Envoy would refuse the cluster.
 // Where two hosts share a hash key Envoy's choice is undefined; here it is the one that Envoy orders first.
-func (c Cluster) Build() (*EnvoyRing, error) {
+func (c EnvoyCluster) Build() (*EnvoyRing, error) {
 	c.MinimumRingSize = cmp.Or(c.MinimumRingSize, defaultMinimumRing)
 	c.MaximumRingSize = cmp.Or(c.MaximumRingSize, maximumRing)
 	if err := c.validate(); err != nil {
@@ -121,7 +121,7 @@ func (c Cluster) Build() (*EnvoyRing, error) {
 	return r, nil
 }
 
-func (c *Cluster) validate() error {
+func (c *EnvoyCluster) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if c.MaximumRingSize > maximumRing {
@@ -157,7 +157,7 @@ func (c *Cluster) validate() error {
 }
 
 // byPriority gives the indices of the hosts of each priority, in their order.
-func (c *Cluster) byPriority() [][]int {
+func (c *EnvoyCluster) byPriority() [][]int {
 	levels := make([][]int, 1)
 	for i := range c.Hosts {
 		for uint32(len(levels)) <= c.Hosts[i].Priority {
@@ -176,7 +176,7 @@ type weighted struct {
 
 // normalize gives the hosts that go into the ring of a priority their parts of it. The weights of the localities are
 // those of all, with or without a host that goes in.
-func (c *Cluster) normalize(in, all []int) []weighted {
+func (c *EnvoyCluster) normalize(in, all []int) []weighted {
 	if !c.LocalityWeighted {
 		return c.share(nil, in, 1)
 	}
@@ -205,7 +205,7 @@ func (c *Cluster) normalize(in, all []int) []weighted {
 }
 
 // foreign is 0 for Envoy's own locality, which it takes first, and 1 for the others.
-func (c *Cluster) foreign(l Locality) int {
+func (c *EnvoyCluster) foreign(l Locality) int {
 	if c.Local != (Locality{}) && l == c.Local {
 		return 0
 	}
@@ -213,7 +213,7 @@ func (c *Cluster) foreign(l Locality) int {
 }
 
 // share divides a part of the ring among hosts by weight.
-func (c *Cluster) share(out []weighted, hosts []int, part float64) []weighted {
+func (c *EnvoyCluster) share(out []weighted, hosts []int, part float64) []weighted {
 	sum := uint64(0)
 	for _, i := range hosts {
 		sum += uint64(max(c.Hosts[i].Weight, 1))
@@ -226,7 +226,7 @@ func (c *Cluster) share(out []weighted, hosts []int, part float64) []weighted {
 
 // place makes the points of one priority's ring. The host of least weight gets a whole number of points; running sums in
 // doubles, in this very order, decide how many the others get.
-func (c *Cluster) place(weights []weighted) (table, Gauges) {
+func (c *EnvoyCluster) place(weights []weighted) (table, Gauges) {
 	least := 1.0
 	for _, w := range weights {
 		least = min(least, w.weight)
@@ -260,11 +260,11 @@ func (r *EnvoyRing) Owner(h uint64) int {
 	return t.owner(h)
 }
 
-// Heir is the index of the host that a retry with previous_hosts goes to, the next distinct one on the same ring; -1
+// Successor is the index of the host that a retry with previous_hosts goes to, the next distinct one on the same ring; -1
 // if there is none.
-func (r *EnvoyRing) Heir(h uint64) int {
+func (r *EnvoyRing) Successor(h uint64) int {
 	t := &r.levels[r.load.priority(h)]
-	return t.heir(h)
+	return t.successor(h)
 }
 
 // Hosts lists the indices of the hosts on the rings of all priorities, in rising order.

@@ -11,7 +11,7 @@ import (
 func percent(p float64) *float64 { return &p }
 
 // hosts makes one host for each health: k-0, k-1, ...
-func hosts(health ...Health) []Host {
+func hosts(health ...HostHealth) []Host {
 	out := make([]Host, len(health))
 	for i, h := range health {
 		out[i] = Host{HashKey: "k-" + strconv.Itoa(i), Health: h}
@@ -19,7 +19,7 @@ func hosts(health ...Health) []Host {
 	return out
 }
 
-func build(t testing.TB, c Cluster) *EnvoyRing {
+func build(t testing.TB, c EnvoyCluster) *EnvoyRing {
 	t.Helper()
 	r, err := c.Build()
 	if err != nil {
@@ -32,35 +32,35 @@ func TestWhoIsInTheRing(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		threshold *float64
-		health    []Health
+		health    []HostHealth
 		want      []int
 	}{
 		{"nobody", nil, nil, nil},
-		{"unknown and healthy", nil, []Health{Unknown, Healthy}, []int{0, 1}},
-		{"the others are out", nil, []Health{Healthy, Unhealthy, Healthy, Draining, Healthy, Timeout, Healthy, Degraded}, []int{0, 2, 4, 6}},
-		{"half is enough", nil, []Health{Healthy, Unhealthy}, []int{0}},
-		{"panic", nil, []Health{Healthy, Unhealthy, Timeout}, []int{0, 1, 2}},
-		{"no panic at 0", percent(0), []Health{Healthy, Unhealthy, Timeout}, []int{0}},
-		{"all ill at 0", percent(0), []Health{Unhealthy}, nil},
-		{"draining does not count", nil, []Health{Healthy, Draining, Draining, Draining}, []int{0}},
-		{"but is in once in panic", nil, []Health{Healthy, Draining, Unhealthy, Unhealthy}, []int{0, 1, 2, 3}},
-		{"all draining", nil, []Health{Draining, Draining}, []int{0, 1}},
-		{"degraded hosts keep from panic", nil, []Health{Healthy, Degraded, Degraded, Degraded}, []int{0}},
-		{"healthy and degraded make half", nil, []Health{Healthy, Degraded, Unhealthy, Unhealthy}, []int{0}},
-		{"all degraded", nil, []Health{Degraded, Degraded}, nil},
-		{"overprovisioned enough", percent(100), []Health{Healthy, Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},
-		{"not enough", percent(100), []Health{Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},
-		{"whole percents only", percent(50.9), []Health{Healthy, Unhealthy}, []int{0}},
+		{"unknown and healthy", nil, []HostHealth{Unknown, Healthy}, []int{0, 1}},
+		{"the others are out", nil, []HostHealth{Healthy, Unhealthy, Healthy, Draining, Healthy, Timeout, Healthy, Degraded}, []int{0, 2, 4, 6}},
+		{"half is enough", nil, []HostHealth{Healthy, Unhealthy}, []int{0}},
+		{"panic", nil, []HostHealth{Healthy, Unhealthy, Timeout}, []int{0, 1, 2}},
+		{"no panic at 0", percent(0), []HostHealth{Healthy, Unhealthy, Timeout}, []int{0}},
+		{"all ill at 0", percent(0), []HostHealth{Unhealthy}, nil},
+		{"draining does not count", nil, []HostHealth{Healthy, Draining, Draining, Draining}, []int{0}},
+		{"but is in once in panic", nil, []HostHealth{Healthy, Draining, Unhealthy, Unhealthy}, []int{0, 1, 2, 3}},
+		{"all draining", nil, []HostHealth{Draining, Draining}, []int{0, 1}},
+		{"degraded hosts keep from panic", nil, []HostHealth{Healthy, Degraded, Degraded, Degraded}, []int{0}},
+		{"healthy and degraded make half", nil, []HostHealth{Healthy, Degraded, Unhealthy, Unhealthy}, []int{0}},
+		{"all degraded", nil, []HostHealth{Degraded, Degraded}, nil},
+		{"overprovisioned enough", percent(100), []HostHealth{Healthy, Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},
+		{"not enough", percent(100), []HostHealth{Healthy, Healthy, Unhealthy}, []int{0, 1, 2}},
+		{"whole percents only", percent(50.9), []HostHealth{Healthy, Unhealthy}, []int{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := build(t, Cluster{PanicThreshold: c.threshold, Hosts: hosts(c.health...)})
+			r := build(t, EnvoyCluster{PanicThreshold: c.threshold, Hosts: hosts(c.health...)})
 			if got := r.Hosts(); !slices.Equal(got, c.want) {
 				t.Errorf("%v, want %v", got, c.want)
 			}
 			if o := r.Owner(123); (o < 0) != (c.want == nil) {
 				t.Errorf("owner %d", o)
 			}
-			if c.want == nil && (r.Gauges() != Gauges{} || r.Heir(5) != -1) {
+			if c.want == nil && (r.Gauges() != Gauges{} || r.Successor(5) != -1) {
 				t.Errorf("empty ring has %+v", r.Gauges())
 			}
 		})
@@ -71,23 +71,23 @@ func TestPriorities(t *testing.T) {
 	const ill = Unhealthy
 	for _, c := range []struct {
 		name   string
-		health [][]Health // by priority
-		want   []uint64   // load of healthy hosts
-		rest   []uint64   // load of degraded hosts
+		health [][]HostHealth // by priority
+		want   []uint64       // load of healthy hosts
+		rest   []uint64       // load of degraded hosts
 		panics []bool
 	}{
-		{"one", [][]Health{{Healthy}}, []uint64{100}, []uint64{0}, []bool{false}},
-		{"spill", [][]Health{{Healthy, Healthy, ill, ill, ill}, {Healthy}}, []uint64{56, 44}, []uint64{0, 0}, []bool{false, false}},
-		{"first dead", [][]Health{{ill}, {Healthy}}, []uint64{0, 100}, []uint64{0, 0}, []bool{false, false}},
-		{"gap", [][]Health{{ill}, {}, {Healthy}}, []uint64{0, 0, 100}, []uint64{0, 0, 0}, []bool{false, false, false}},
-		{"both panic", [][]Health{{Healthy, ill, ill, ill, ill, ill}, {Healthy, ill, ill, ill}}, []uint64{60, 40}, nil, []bool{true, true}},
-		{"scaled, one panics", [][]Health{{Healthy, ill}, {Healthy, ill, ill, ill, ill, ill}}, []uint64{76, 24}, []uint64{0, 0}, []bool{false, true}},
-		{"degraded spill", [][]Health{{Healthy, Degraded}, {Healthy, ill, ill}}, []uint64{70, 30}, []uint64{0, 0}, []bool{false, false}},
-		{"degraded last", [][]Health{{Healthy, Degraded, ill, ill}, {Degraded}}, []uint64{35, 0}, []uint64{35, 30}, []bool{false, false}},
-		{"all dead", [][]Health{{ill, ill}, {ill}}, []uint64{67, 33}, nil, []bool{true, true}},
+		{"one", [][]HostHealth{{Healthy}}, []uint64{100}, []uint64{0}, []bool{false}},
+		{"spill", [][]HostHealth{{Healthy, Healthy, ill, ill, ill}, {Healthy}}, []uint64{56, 44}, []uint64{0, 0}, []bool{false, false}},
+		{"first dead", [][]HostHealth{{ill}, {Healthy}}, []uint64{0, 100}, []uint64{0, 0}, []bool{false, false}},
+		{"gap", [][]HostHealth{{ill}, {}, {Healthy}}, []uint64{0, 0, 100}, []uint64{0, 0, 0}, []bool{false, false, false}},
+		{"both panic", [][]HostHealth{{Healthy, ill, ill, ill, ill, ill}, {Healthy, ill, ill, ill}}, []uint64{60, 40}, nil, []bool{true, true}},
+		{"scaled, one panics", [][]HostHealth{{Healthy, ill}, {Healthy, ill, ill, ill, ill, ill}}, []uint64{76, 24}, []uint64{0, 0}, []bool{false, true}},
+		{"degraded spill", [][]HostHealth{{Healthy, Degraded}, {Healthy, ill, ill}}, []uint64{70, 30}, []uint64{0, 0}, []bool{false, false}},
+		{"degraded last", [][]HostHealth{{Healthy, Degraded, ill, ill}, {Degraded}}, []uint64{35, 0}, []uint64{35, 30}, []bool{false, false}},
+		{"all dead", [][]HostHealth{{ill, ill}, {ill}}, []uint64{67, 33}, nil, []bool{true, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var cl Cluster
+			var cl EnvoyCluster
 			for p, health := range c.health {
 				for _, h := range health {
 					cl.Hosts = append(cl.Hosts, Host{Address: "a", Health: h, Priority: uint32(p)})
@@ -136,7 +136,7 @@ func TestHashKeyOfAHost(t *testing.T) {
 }
 
 func TestLocalLocalityIsFirst(t *testing.T) {
-	c := Cluster{LocalityWeighted: true, MinimumRingSize: 5, MaximumRingSize: 5}
+	c := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: 5, MaximumRingSize: 5}
 	for i, zone := range []string{"c", "a", "b"} {
 		c.Hosts = append(c.Hosts, Host{HashKey: strconv.Itoa(i), Locality: Locality{Zone: zone}, LocalityWeight: 1})
 	}
@@ -157,7 +157,7 @@ func TestLocalLocalityIsFirst(t *testing.T) {
 }
 
 func TestBuildRefuses(t *testing.T) {
-	_, err := Cluster{
+	_, err := EnvoyCluster{
 		MinimumRingSize: maximumRing + 2, MaximumRingSize: maximumRing + 1, HashFunction: 7, PanicThreshold: percent(math.NaN()),
 		Hosts: []Host{
 			{},
@@ -180,14 +180,14 @@ func TestBuildRefuses(t *testing.T) {
 	if strings.Contains(err.Error(), "host 3") {
 		t.Errorf("%q says one thing twice", err)
 	}
-	if _, err := (Cluster{MaximumRingSize: 1000}).Build(); err == nil {
+	if _, err := (EnvoyCluster{MaximumRingSize: 1000}).Build(); err == nil {
 		t.Error("the default minimum fits into any maximum")
 	}
 }
 
 func TestEnvoyLookUpsDoNotAllocate(t *testing.T) {
-	r, h := build(t, Cluster{Hosts: hosts(make([]Health, 9)...)}), uint64(0)
-	if n := testing.AllocsPerRun(1000, func() { h += 0x9e3779b97f4a7c15; r.Owner(h); r.Heir(h) }); n != 0 {
+	r, h := build(t, EnvoyCluster{Hosts: hosts(make([]HostHealth, 9)...)}), uint64(0)
+	if n := testing.AllocsPerRun(1000, func() { h += 0x9e3779b97f4a7c15; r.Owner(h); r.Successor(h) }); n != 0 {
 		t.Errorf("look-ups allocate %v times", n)
 	}
 }
@@ -198,21 +198,21 @@ func FuzzBuild(f *testing.F) {
 	f.Add(uint64(1), uint64(1), byte(2), 100.0, []byte("\x30\x31"), uint64(0))
 	f.Fuzz(func(t *testing.T, minimum, maximum uint64, flags byte, threshold float64, spec []byte, h uint64) {
 		minimum, maximum = minimum%5000, maximum%5000
-		c := Cluster{
+		c := EnvoyCluster{
 			MinimumRingSize: minimum, MaximumRingSize: max(1, maximum), HashFunction: HashFunction(flags & 1), UseHostname: flags&2 != 0,
 			LocalityWeighted: flags&4 != 0, PanicThreshold: &threshold,
 		}
 		for i, b := range spec[:min(len(spec), 200)] {
 			c.Hosts = append(c.Hosts, Host{
 				HashKey: strings.Repeat("k", i%3), Hostname: strconv.Itoa(i), Address: "a:" + strconv.Itoa(i), Weight: 1 << (b & 31),
-				Health: Health(b % 6), Priority: uint32(b>>5) % 3, Locality: Locality{Zone: strconv.Itoa(int(b & 3))}, LocalityWeight: uint32(b>>3) % 4,
+				Health: HostHealth(b % 6), Priority: uint32(b>>5) % 3, Locality: Locality{Zone: strconv.Itoa(int(b & 3))}, LocalityWeight: uint32(b>>3) % 4,
 			})
 		}
 		r, err := c.Build()
 		if err != nil {
 			return
 		}
-		in, o, heir := r.Hosts(), r.Owner(h), r.Heir(h)
+		in, o, heir := r.Hosts(), r.Owner(h), r.Successor(h)
 		if o >= 0 && !slices.Contains(in, o) || heir >= 0 && (heir == o || !slices.Contains(in, heir)) {
 			t.Fatalf("owner %d, heir %d of %v", o, heir, in)
 		}
@@ -247,12 +247,12 @@ func FuzzNew(f *testing.F) {
 	f.Fuzz(func(t *testing.T, spec []byte, h uint64) {
 		var members []Member
 		for _, b := range spec[:min(len(spec), 24)] {
-			members = append(members, Member{ID: ID(strconv.Itoa(int(b % 16))), Inst: uint64(b), Weight: uint32(b >> 6)})
+			members = append(members, Member{ID: ID(strconv.Itoa(int(b % 16))), BootID: uint64(b), Weight: uint32(b >> 6)})
 		}
 		r := New(members)
 		order := r.Order(h, nil)
-		if len(order) != r.Len() || r.Len() > 0 && order[0] != r.Owner(h) || r.Len() > 1 && order[1] != r.Heir(h) {
-			t.Fatalf("owner %d, heir %d, order %v", r.Owner(h), r.Heir(h), order)
+		if len(order) != r.Len() || r.Len() > 0 && order[0] != r.Owner(h) || r.Len() > 1 && order[1] != r.Successor(h) {
+			t.Fatalf("owner %d, heir %d, order %v", r.Owner(h), r.Successor(h), order)
 		}
 		for place, i := range order {
 			if r.Rank(h, i) != place || r.Index(r.At(i).ID) != i {
@@ -260,6 +260,6 @@ func FuzzNew(f *testing.F) {
 			}
 		}
 		half := New(members[:len(members)/2])
-		checkMoves(t, half, r, Moves(half, r), seeded(h))
+		checkMoves(t, half, r, Diff(half, r), seeded(h))
 	})
 }

@@ -26,7 +26,7 @@ const goldenFingerprint = 0x142cdf9d28122550
 func goldenRing() *Ring {
 	var members []Member
 	for i := range 7 {
-		members = append(members, Member{ID: ID(fmt.Sprintf("keyward-%c", 'a'+i)), Inst: uint64(i) << 40, Ver: 3, Weight: uint32(i % 3)})
+		members = append(members, Member{ID: ID(fmt.Sprintf("keyward-%c", 'a'+i)), BootID: uint64(i) << 40, Incarnation: 3, Weight: uint32(i % 3)})
 	}
 	return New(members)
 }

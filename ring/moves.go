@@ -12,8 +12,8 @@ type Move struct {
 // Share is the arc's part of the hash space, 0 to 1.
 func (m Move) Share() float64 { return (float64(m.Last-m.First) + 1) / (math.MaxUint64 + 1.0) }
 
-// Moved is the part of the hash space that moves cover, 0 to 1.
-func Moved(moves []Move) float64 {
+// MovedShare is the part of the hash space that moves cover, 0 to 1.
+func MovedShare(moves []Move) float64 {
 	sum := 0.0
 	for _, m := range moves {
 		sum += m.Share()
@@ -21,9 +21,9 @@ func Moved(moves []Move) float64 {
 	return sum
 }
 
-// Moves is what changes its owner's ID when ring a becomes ring b: arcs in rising order, not overlapping, and as long as
+// Diff is what changes its owner's ID when ring a becomes ring b: arcs in rising order, not overlapping, and as long as
 // they can be. A new instance of the same ID owns what the old one owned and is no move.
-func Moves(a, b *Ring) []Move {
+func Diff(a, b *Ring) []Move {
 	var moves []Move
 	ca, cb := cursor{table: &a.table}, cursor{table: &b.table}
 	inB := matching(a, b)

@@ -21,6 +21,6 @@ func TestMovesIsWhatOwnerSaysChanged(t *testing.T) {
 			return New(some)
 		}
 		a, b := pick(), pick()
-		checkMoves(t, a, b, Moves(a, b), rnd)
+		checkMoves(t, a, b, Diff(a, b), rnd)
 	}
 }

@@ -49,23 +49,23 @@ func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
 
 func TestMovesToAndFromNobody(t *testing.T) {
 	r, empty := New(fleet(seeded(1), 3, 1)), &Ring{}
-	if m := Moves(empty, empty); m != nil {
+	if m := Diff(empty, empty); m != nil {
 		t.Errorf("between empty rings: %v", m)
 	}
-	if m := Moves(r, New(slices.Clone(r.members))); m != nil {
+	if m := Diff(r, New(slices.Clone(r.members))); m != nil {
 		t.Errorf("between equal rings: %d moves", len(m))
 	}
-	checkMoves(t, empty, r, Moves(empty, r), seeded(2))
-	checkMoves(t, r, empty, Moves(r, empty), seeded(2))
-	if share := Moved(Moves(empty, r)); math.Abs(share-1) > 1e-9 {
+	checkMoves(t, empty, r, Diff(empty, r), seeded(2))
+	checkMoves(t, r, empty, Diff(r, empty), seeded(2))
+	if share := MovedShare(Diff(empty, r)); math.Abs(share-1) > 1e-9 {
 		t.Errorf("all keys are %v of the keys", share)
 	}
 	one := New([]Member{{ID: "a"}})
-	if got, want := Moves(empty, one), (Move{0, math.MaxUint64, "", "a"}); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
+	if got, want := Diff(empty, one), (Move{0, math.MaxUint64, "", "a"}); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
 		t.Errorf("to one member: %+v", got)
 	}
-	again := New([]Member{{ID: "a", Inst: 7}})
-	if got := Moves(one, again); got != nil {
+	again := New([]Member{{ID: "a", BootID: 7}})
+	if got := Diff(one, again); got != nil {
 		t.Errorf("a new instance moves %+v", got)
 	}
 }
@@ -74,6 +74,6 @@ func BenchmarkMoves(b *testing.B) {
 	members := fleet(seeded(1), 100, 1)
 	x, y := New(members), New(members[1:])
 	for b.Loop() {
-		Moves(x, y)
+		Diff(x, y)
 	}
 }

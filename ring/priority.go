@@ -35,7 +35,7 @@ func (c census) availability(n, factor uint64) uint64 {
 	return min(100, factor*n/(c.all-c.draining))
 }
 
-func (c *Cluster) census(hosts []int) census {
+func (c *EnvoyCluster) census(hosts []int) census {
 	n := census{all: uint64(len(hosts))}
 	for _, i := range hosts {
 		switch h := c.Hosts[i].Health; {
@@ -51,7 +51,7 @@ func (c *Cluster) census(hosts []int) census {
 }
 
 // panicBelow is the threshold in whole percent, as Envoy reads it.
-func (c *Cluster) panicBelow() uint64 {
+func (c *EnvoyCluster) panicBelow() uint64 {
 	if c.PanicThreshold == nil {
 		return 50
 	}
@@ -60,7 +60,7 @@ func (c *Cluster) panicBelow() uint64 {
 
 // distribute decides which priorities panic, that is, put all of their hosts on the ring, and how the requests are
 // divided among priorities.
-func (c *Cluster) distribute(levels [][]int) (loads, []bool) {
+func (c *EnvoyCluster) distribute(levels [][]int) (loads, []bool) {
 	factor := uint64(c.Overprovisioning)
 	if factor == 0 {
 		factor = 140

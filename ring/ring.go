@@ -20,10 +20,10 @@ type ID string
 
 // Member is one place on the ring.
 type Member struct {
-	ID     ID
-	Inst   uint64 // instance: new at every boot of the member
-	Ver    uint64 // rises each time the instance joins anew
-	Weight uint32 // 0 counts as 1; above MaxCapacity-1 counts as that
+	ID          ID
+	BootID      uint64 // instance: new at every boot of the member
+	Incarnation uint64 // rises each time the instance joins anew
+	Weight      uint32 // 0 counts as 1; above MaxCapacity-1 counts as that
 }
 
 // points is the number of points the member has.
@@ -112,7 +112,7 @@ func canonical(members []Member) []Member {
 	}
 	slices.SortFunc(out, func(a, b Member) int {
 		return cmp.Or(strings.Compare(string(a.ID), string(b.ID)),
-			cmp.Compare(b.Inst, a.Inst), cmp.Compare(b.Ver, a.Ver), cmp.Compare(b.Weight, a.Weight))
+			cmp.Compare(b.BootID, a.BootID), cmp.Compare(b.Incarnation, a.Incarnation), cmp.Compare(b.Weight, a.Weight))
 	})
 	return slices.CompactFunc(out, func(a, b Member) bool { return a.ID == b.ID })
 }
@@ -126,8 +126,8 @@ func fingerprint(members []Member) uint64 {
 	for _, m := range members {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(m.ID)))
 		b = append(b, m.ID...)
-		b = binary.LittleEndian.AppendUint64(b, m.Inst)
-		b = binary.LittleEndian.AppendUint64(b, m.Ver)
+		b = binary.LittleEndian.AppendUint64(b, m.BootID)
+		b = binary.LittleEndian.AppendUint64(b, m.Incarnation)
 		b = binary.LittleEndian.AppendUint32(b, m.Weight)
 	}
 	return xxhash.Sum64(b)
@@ -164,9 +164,9 @@ func (r *Ring) Weight() uint64 {
 // Owner is the index of the member that owns hash h; -1 on an empty ring.
 func (r *Ring) Owner(h uint64) int { return r.table.owner(h) }
 
-// Heir is the index of the member that would own h if its owner left, and the one that Envoy's retry goes to: the next
+// Successor is the index of the member that would own h if its owner left, and the one that Envoy's retry goes to: the next
 // distinct member on the ring. It is -1 when there are fewer than two members.
-func (r *Ring) Heir(h uint64) int { return r.table.heir(h) }
+func (r *Ring) Successor(h uint64) int { return r.table.successor(h) }
 
 // Order appends all members to dst in the order in which they inherit h: the owner, its heir, and so on. It
 // allocates nothing when dst has the capacity.

@@ -10,13 +10,13 @@ import (
 
 func TestSmallRings(t *testing.T) {
 	for name, r := range map[string]*Ring{"zero": {}, "empty": New(nil)} {
-		if r.Len() != 0 || r.Owner(1) != -1 || r.Heir(1) != -1 || r.Rank(1, 0) != -1 || r.Index("a") != -1 ||
+		if r.Len() != 0 || r.Owner(1) != -1 || r.Successor(1) != -1 || r.Rank(1, 0) != -1 || r.Index("a") != -1 ||
 			len(r.Order(1, nil)) != 0 || r.Fingerprint() != 0 || r.Weight() != 0 {
 			t.Errorf("%s ring has somebody", name)
 		}
 	}
 	one := New([]Member{{ID: "a"}})
-	if one.Owner(1) != 0 || one.Heir(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
+	if one.Owner(1) != 0 || one.Successor(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
 		t.Error("a lone member is not alone")
 	}
 	if one.At(0).Weight != 1 || len(one.table.hashes) != PointsPerWeight {
@@ -43,7 +43,7 @@ func TestNextIsNew(t *testing.T) {
 			for i := range all {
 				if len(on) < 24 && !slices.ContainsFunc(on, func(m Member) bool { return m.ID == all[i].ID }) {
 					m := all[i]
-					m.Inst += uint64(step)
+					m.BootID += uint64(step)
 					on = append(on, m)
 				}
 			}
@@ -61,13 +61,13 @@ func TestNextIsNew(t *testing.T) {
 				h = want.table.hashes[i] + h%3 - 1 // at a point or beside it
 			}
 			i := rnd.IntN(want.Len())
-			if next.Owner(h) != want.Owner(h) || next.Heir(h) != want.Heir(h) || next.Rank(h, i) != want.Rank(h, i) ||
+			if next.Owner(h) != want.Owner(h) || next.Successor(h) != want.Successor(h) || next.Rank(h, i) != want.Rank(h, i) ||
 				!slices.Equal(next.Order(h, nil), want.Order(h, nil)) {
 				t.Fatalf("step %d, hash %x: owner %d, heir %d, rank %d; want %d, %d, %d", step, h,
-					next.Owner(h), next.Heir(h), next.Rank(h, i), want.Owner(h), want.Heir(h), want.Rank(h, i))
+					next.Owner(h), next.Successor(h), next.Rank(h, i), want.Owner(h), want.Successor(h), want.Rank(h, i))
 			}
 		}
-		if !slices.Equal(Moves(r, next), Moves(before, want)) || !slices.Equal(Moves(next, r), Moves(want, before)) {
+		if !slices.Equal(Diff(r, next), Diff(before, want)) || !slices.Equal(Diff(next, r), Diff(want, before)) {
 			t.Fatalf("step %d: other moves", step)
 		}
 		r = next
@@ -79,7 +79,7 @@ func TestNextIsNew(t *testing.T) {
 		t.Error("nobody is left, and owns something")
 	}
 	one := New(all[:2]).Next(all[:1], nil)
-	if zero := (&Ring{}).Next(all[:1], nil); one.Heir(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
+	if zero := (&Ring{}).Next(all[:1], nil); one.Successor(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
 		t.Error("one member alone is not the only owner")
 	}
 }

@@ -14,7 +14,7 @@ import (
 func fleet(rnd *rand.Rand, n, most int) []Member {
 	out := make([]Member, n)
 	for i := range out {
-		out[i] = Member{ID: ID(fmt.Sprintf("m-%d", i)), Inst: rnd.Uint64(), Ver: rnd.Uint64(), Weight: uint32(1 + rnd.IntN(most))}
+		out[i] = Member{ID: ID(fmt.Sprintf("m-%d", i)), BootID: rnd.Uint64(), Incarnation: rnd.Uint64(), Weight: uint32(1 + rnd.IntN(most))}
 	}
 	return out
 }
@@ -131,7 +131,7 @@ func TestOrderEqualsTwin(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("hash %#x: order %v, want %v", h, got, want)
 		}
-		if got[0] != ownerID(r, h) || got[1] != r.id(r.Heir(h)) {
+		if got[0] != ownerID(r, h) || got[1] != r.id(r.Successor(h)) {
 			t.Fatalf("hash %#x: order %v begins neither with owner nor heir", h, got)
 		}
 	}
@@ -148,7 +148,7 @@ func TestLeaveMovesOnlyTheLeaversKeysToTheirHeirs(t *testing.T) {
 			h := rnd.Uint64()
 			want := ownerID(r, h)
 			if want == gone.ID {
-				want = r.id(r.Heir(h))
+				want = r.id(r.Successor(h))
 			}
 			if got := ownerID(after, h); got != want {
 				t.Fatalf("without %s, hash %#x: %s, want %s", gone.ID, h, got, want)
@@ -160,7 +160,7 @@ func TestLeaveMovesOnlyTheLeaversKeysToTheirHeirs(t *testing.T) {
 func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
 	members := fleet(seeded(2), 12, 3)
 	joiner := Member{ID: "joiner", Weight: 2}
-	moves := Moves(New(members), New(append(slices.Clone(members), joiner)))
+	moves := Diff(New(members), New(append(slices.Clone(members), joiner)))
 	total := uint64(2)
 	for _, m := range members {
 		total += uint64(m.Weight)
@@ -170,7 +170,7 @@ func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
 			t.Fatalf("%+v goes to a member that did not join", m)
 		}
 	}
-	if share, fair := Moved(moves), 2/float64(total); math.Abs(share-fair) > fair/5 {
+	if share, fair := MovedShare(moves), 2/float64(total); math.Abs(share-fair) > fair/5 {
 		t.Errorf("moved %v of the keys, its fair share is %v", share, fair)
 	}
 }
@@ -183,7 +183,7 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 		members := fleet(rnd, min(7, c/4), 3)
 		r := New(members)
 		zero := 0.0
-		cluster := Cluster{LocalityWeighted: true, MinimumRingSize: PointsPerWeight * uint64(c), PanicThreshold: &zero}
+		cluster := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: PointsPerWeight * uint64(c), PanicThreshold: &zero}
 		for _, m := range members {
 			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: Locality{SubZone: "m-" + string(m.ID)}, LocalityWeight: m.Weight})
 		}
@@ -201,7 +201,7 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 			if got, want := cluster.Hosts[envoy.Owner(h)].HashKey, string(ownerID(r, h)); got != want {
 				t.Fatalf("capacity %d, hash %#x: envoy's owner %s, ours %s", capacity, h, got, want)
 			}
-			if got, want := cluster.Hosts[envoy.Heir(h)].HashKey, string(r.id(r.Heir(h))); got != want {
+			if got, want := cluster.Hosts[envoy.Successor(h)].HashKey, string(r.id(r.Successor(h))); got != want {
 				t.Fatalf("capacity %d, hash %#x: envoy's heir %s, ours %s", capacity, h, got, want)
 			}
 		}
@@ -209,8 +209,8 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 }
 
 func TestNewKeepsTheNewestOfAName(t *testing.T) {
-	r := New([]Member{{ID: "a", Inst: 1, Ver: 9}, {ID: "b"}, {ID: "a", Inst: 2, Ver: 3}, {ID: "a", Inst: 2, Ver: 2}})
-	if r.Len() != 2 || r.At(0) != (Member{ID: "a", Inst: 2, Ver: 3, Weight: 1}) {
+	r := New([]Member{{ID: "a", BootID: 1, Incarnation: 9}, {ID: "b"}, {ID: "a", BootID: 2, Incarnation: 3}, {ID: "a", BootID: 2, Incarnation: 2}})
+	if r.Len() != 2 || r.At(0) != (Member{ID: "a", BootID: 2, Incarnation: 3, Weight: 1}) {
 		t.Errorf("members %+v", r.members)
 	}
 	if r.Index("a") != 0 || r.Index("b") != 1 || r.Index("") != -1 || r.Index("c") != -1 {
@@ -228,8 +228,8 @@ func TestFingerprint(t *testing.T) {
 	}
 	for name, change := range map[string]func(m *Member){
 		"id":     func(m *Member) { m.ID += "x" },
-		"inst":   func(m *Member) { m.Inst++ },
-		"ver":    func(m *Member) { m.Ver++ },
+		"inst":   func(m *Member) { m.BootID++ },
+		"ver":    func(m *Member) { m.Incarnation++ },
 		"weight": func(m *Member) { m.Weight++ },
 	} {
 		changed := slices.Clone(members)
@@ -324,7 +324,7 @@ func lookUpsDoNotAllocate(t *testing.T, r *Ring) {
 	order, h := make([]int, 0, r.Len()), uint64(1)
 	for name, f := range map[string]func(){
 		"Owner": func() { r.Owner(h) },
-		"Heir":  func() { r.Heir(h) },
+		"Heir":  func() { r.Successor(h) },
 		"Order": func() { order = r.Order(h, order[:0]) },
 		"Rank":  func() { r.Rank(h, 49) },
 		"Hash":  func() { h = Hash("some-key") },

@@ -174,7 +174,7 @@ func (t *table) owner(h uint64) int {
 	return t.at(t.find(h))
 }
 
-func (t *table) heir(h uint64) int {
+func (t *table) successor(h uint64) int {
 	if t.owners < 2 || len(t.hashes) == 0 {
 		return -1
 	}

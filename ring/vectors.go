@@ -13,15 +13,15 @@ import (
 type Vectors struct {
 	Name        string
 	Header      string // the header of the hash policy
-	Cluster     Cluster
+	Cluster     EnvoyCluster
 	IDs         []int   // IDs[i] is how the file calls Cluster.Hosts[i]
 	HostsInRing []int   // IDs; nil when the file does not say
 	Gauges      *Gauges // nil when the file does not say
-	Requests    []Request
+	Requests    []RecordedRequest
 }
 
-// Request is one recorded answer.
-type Request struct {
+// RecordedRequest is one recorded answer.
+type RecordedRequest struct {
 	Lines []string // the header's values in the order sent; none means that the header was absent
 	Host  int      // the ID that answered; Nobody when Envoy had no host
 }
@@ -153,8 +153,8 @@ type vectorRing struct {
 	Overprovisioning uint32          `json:"overprovisioning_factor"`
 }
 
-func (r *vectorRing) cluster() (Cluster, error) {
-	c := Cluster{
+func (r *vectorRing) cluster() (EnvoyCluster, error) {
+	c := EnvoyCluster{
 		MinimumRingSize:  r.Minimum,
 		MaximumRingSize:  r.Maximum,
 		UseHostname:      r.UseHostname,
@@ -248,10 +248,10 @@ func parseHost(raw json.RawMessage, i int) (int, Host, error) {
 	return i, h, nil
 }
 
-func parseHealth(s string) (Health, error) {
+func parseHealth(s string) (HostHealth, error) {
 	for i, name := range [...]string{"UNKNOWN", "HEALTHY", "UNHEALTHY", "DRAINING", "TIMEOUT", "DEGRADED"} {
 		if strings.EqualFold(s, name) {
-			return Health(i), nil
+			return HostHealth(i), nil
 		}
 	}
 	if s == "" {
@@ -266,30 +266,30 @@ type vectorRequest struct {
 	Host *int            `json:"host"`
 }
 
-func parseRequest(raw json.RawMessage) (Request, error) {
+func parseRequest(raw json.RawMessage) (RecordedRequest, error) {
 	var f vectorRequest
 	if err := unmarshalField(raw, &f, "v"); err != nil {
-		return Request{}, err
+		return RecordedRequest{}, err
 	}
-	r := Request{Host: Nobody}
+	r := RecordedRequest{Host: Nobody}
 	if f.Host != nil {
 		r.Host = *f.Host
 	}
 	var err error
 	if r.Lines, err = parseLines(f.V); err != nil {
-		return Request{}, fmt.Errorf("v: %w", err)
+		return RecordedRequest{}, fmt.Errorf("v: %w", err)
 	}
 	encoded, err := parseLines(f.Hex)
 	if err != nil {
-		return Request{}, fmt.Errorf("hex: %w", err)
+		return RecordedRequest{}, fmt.Errorf("hex: %w", err)
 	}
 	if len(encoded) > 0 && len(r.Lines) > 0 {
-		return Request{}, errors.New("hex: stands beside v")
+		return RecordedRequest{}, errors.New("hex: stands beside v")
 	}
 	for _, s := range encoded {
 		line, err := hex.DecodeString(s)
 		if err != nil {
-			return Request{}, fmt.Errorf("hex: %w", err)
+			return RecordedRequest{}, fmt.Errorf("hex: %w", err)
 		}
 		r.Lines = append(r.Lines, string(line))
 	}

@@ -101,8 +101,8 @@ func TestParseVectorsIsLiberal(t *testing.T) {
 		v.Cluster.Hosts[1] != (Host{HashKey: "k", Weight: 3, Health: Timeout, Priority: 1, Locality: Locality{Zone: "a"}}) {
 		t.Errorf("hosts %v %+v", v.IDs, v.Cluster.Hosts)
 	}
-	want := []Request{{[]string{"one"}, 0}, {[]string{"\x80\xff"}, 10}, {[]string{"\x80", "\x81"}, Nobody}, {[]string{"a", "b"}, Nobody}}
-	if !slices.EqualFunc(v.Requests, want, func(a, b Request) bool { return a.Host == b.Host && slices.Equal(a.Lines, b.Lines) }) {
+	want := []RecordedRequest{{[]string{"one"}, 0}, {[]string{"\x80\xff"}, 10}, {[]string{"\x80", "\x81"}, Nobody}, {[]string{"a", "b"}, Nobody}}
+	if !slices.EqualFunc(v.Requests, want, func(a, b RecordedRequest) bool { return a.Host == b.Host && slices.Equal(a.Lines, b.Lines) }) {
 		t.Errorf("requests %+v", v.Requests)
 	}
 }

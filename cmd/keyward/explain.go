@@ -130,7 +130,7 @@ func explainFiles(path string, o config.Options, names []string, domain string, 
 	if err != nil {
 		return e, err
 	}
-	e.Owner, e.Heir = memberAt(r, r.Owner(found.Owner)), memberAt(r, r.Heir(found.Owner))
+	e.Owner, e.Heir = memberAt(r, r.Owner(found.Owner)), memberAt(r, r.Successor(found.Owner))
 	return e, nil
 }
 

@@ -48,7 +48,7 @@ func newRingOwner() *cobra.Command {
 		out, lines := bufio.NewWriter(cmd.OutOrStdout()), []keyOwner{}
 		err = eachKey(cmd.InOrStdin(), keys, func(k string) {
 			h := ring.Hash(k)
-			line := keyOwner{k, fmt.Sprintf("%016x", h), memberAt(r, r.Owner(h)), memberAt(r, r.Heir(h))}
+			line := keyOwner{k, fmt.Sprintf("%016x", h), memberAt(r, r.Owner(h)), memberAt(r, r.Successor(h))}
 			if *output == "json" {
 				lines = append(lines, line)
 				return

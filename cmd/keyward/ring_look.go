@@ -69,7 +69,7 @@ func sharesOf(r *ring.Ring) []ringMember {
 		at[m.ID] = i
 		all[i] = ringMember{ID: string(m.ID), Weight: m.Weight, Ideal: float64(m.Weight) / float64(r.Weight())}
 	}
-	for _, m := range ring.Moves(new(ring.Ring), r) {
+	for _, m := range ring.Diff(new(ring.Ring), r) {
 		all[at[m.To]].Share += m.Share()
 	}
 	return all
@@ -125,8 +125,8 @@ type ringGained struct {
 
 // changeOf compares two rings.
 func changeOf(a, b *ring.Ring) ringChange {
-	moves := ring.Moves(a, b)
-	c := ringChange{Moved: ring.Moved(moves), Arcs: len(moves)}
+	moves := ring.Diff(a, b)
+	c := ringChange{Moved: ring.MovedShare(moves), Arcs: len(moves)}
 	at := map[string]*ringGained{}
 	member := func(id string) *ringGained {
 		if at[id] == nil {

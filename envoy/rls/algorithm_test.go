@@ -173,7 +173,7 @@ func TestMechanismAsked(t *testing.T) {
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
-		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Knobs{TTL: 3 * time.Second, Weight: 2}) {
+		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
 			t.Errorf("question %d: %+v, %+v", i, q, q.LeaseConfig)
 		}
 	}

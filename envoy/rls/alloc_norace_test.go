@@ -38,7 +38,7 @@ func TestServiceAllocs(t *testing.T) {
 // nobody is a Namer that forgets.
 type nobody struct{}
 
-func (nobody) Name(owner.Key, string, string, string, *lease.Knobs) {}
+func (nobody) Name(owner.Key, string, string, string, *lease.Terms) {}
 
 // Nor does a question about a hot key whose name was told lately.
 func TestHotAllocs(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 type Namer interface {
 	// Name tells a key's domain, its descriptor for people (k=v,k2=v2), and the owner string by which Envoy finds it, which
 	// is empty when it is too long for a route. It is called concurrently, for one key about once a second.
-	Name(k owner.Key, domain, name, ownerString string, knobs *lease.Knobs)
+	Name(k owner.Key, domain, name, ownerString string, knobs *lease.Terms)
 }
 
 // maxName bounds each text of a name, in bytes; routes of hot keys carry no longer ones.

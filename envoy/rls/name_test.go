@@ -19,10 +19,10 @@ type book struct {
 	mu    sync.Mutex
 	lines []string
 	keys  []owner.Key
-	knobs []*lease.Knobs
+	knobs []*lease.Terms
 }
 
-func (b *book) Name(k owner.Key, domain, name, ownerString string, knobs *lease.Knobs) {
+func (b *book) Name(k owner.Key, domain, name, ownerString string, knobs *lease.Terms) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.keys, b.knobs = append(b.keys, k), append(b.knobs, knobs)

@@ -41,9 +41,9 @@ func full() State {
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
 		Upstream: "application", Hot: []hotkey.Route{
-			{Domain: "app", Name: "user=busy", Owner: "busy", By: "pod-a", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Ver: 1},
-			{Domain: "web", Name: "user=busy", Owner: "busy", By: "pod-b", Mode: hotkey.Spread, Subs: subs("busy", 2), Ver: 2},
-			{Domain: "app", Name: "user=100%", Owner: "100%", By: "pod-b", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Ver: 3},
+			{Domain: "app", Name: "user=busy", Owner: "busy", Author: "pod-a", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Version: 1},
+			{Domain: "web", Name: "user=busy", Owner: "busy", Author: "pod-b", Mode: hotkey.Spread, Subs: subs("busy", 2), Version: 2},
+			{Domain: "app", Name: "user=100%", Owner: "100%", Author: "pod-b", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Version: 3},
 		},
 	}
 }
@@ -179,7 +179,7 @@ func asEnvoy(t testing.TB, s *State, la *endpoint.ClusterLoadAssignment) (*ring.
 		t.Fatal(err)
 	}
 	none := 0.0
-	c := ring.Cluster{
+	c := ring.EnvoyCluster{
 		MinimumRingSize: policy.GetMinimumRingSize().GetValue(), MaximumRingSize: policy.GetMaximumRingSize().GetValue(),
 		LocalityWeighted: policy.GetLocalityWeightedLbConfig() != nil, PanicThreshold: &none,
 	}
@@ -192,7 +192,7 @@ func asEnvoy(t testing.TB, s *State, la *endpoint.ClusterLoadAssignment) (*ring.
 			c.Hosts = append(c.Hosts, ring.Host{
 				HashKey: e.GetMetadata().GetFilterMetadata()["envoy.lb"].GetFields()["hash_key"].GetStringValue(),
 				Address: netip.AddrPortFrom(netip.MustParseAddr(a.GetAddress()), uint16(a.GetPortValue())).String(),
-				Health:  ring.Health(e.GetHealthStatus()), LocalityWeight: l.GetLoadBalancingWeight().GetValue(),
+				Health:  ring.HostHealth(e.GetHealthStatus()), LocalityWeight: l.GetLoadBalancingWeight().GetValue(),
 				Locality: ring.Locality{Region: l.GetLocality().GetRegion(), Zone: l.GetLocality().GetZone(), SubZone: l.GetLocality().GetSubZone()},
 			})
 		}
@@ -241,7 +241,7 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 				t.Fatalf("capacity %d, %d members of which %d stay: Envoy asks %q, the owner is %q", capacity, len(s.Members), len(on), got, want)
 			}
 			if len(on) > 1 {
-				if got, want := hosts[theirs.Heir(h)].HashKey, string(ours.At(ours.Heir(h)).ID); got != want {
+				if got, want := hosts[theirs.Successor(h)].HashKey, string(ours.At(ours.Successor(h)).ID); got != want {
 					t.Fatalf("capacity %d, %d members: Envoy retries at %q, the heir is %q", capacity, len(on), got, want)
 				}
 			}
@@ -348,8 +348,8 @@ func FuzzSet(f *testing.F) {
 			Members:  []Member{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
 			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
 			Upstream: header, Hot: []hotkey.Route{
-				{Domain: "d", Name: "k=" + id1, Owner: id1, By: "a", Ver: 1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},
-				{Domain: san, Owner: header, By: ring.ID(id1), Ver: 1, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: header + "#1", Member: "a"}}},
+				{Domain: "d", Name: "k=" + id1, Owner: id1, Author: "a", Version: 1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},
+				{Domain: san, Owner: header, Author: ring.ID(id1), Version: 1, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: header + "#1", Member: "a"}}},
 			},
 		}
 		s.fill()

@@ -48,12 +48,12 @@ func (s *State) hotKeys() []hotKey {
 		if a.Manual != b.Manual {
 			return cmp.Compare(b2i(b.Manual), b2i(a.Manual))
 		}
-		return cmp.Or(cmp.Compare(a.Ver, b.Ver), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.By, b.By))
+		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Author, b.Author))
 	})
 	var keys []hotKey
 	for i := range said {
 		subs, bucket := subKeys(&said[i]), capOf(&said[i])
-		if said[i].Valid() != nil || subs == nil && bucket == nil {
+		if said[i].Validate() != nil || subs == nil && bucket == nil {
 			continue
 		}
 		at := slices.IndexFunc(keys, func(k hotKey) bool { return k.owner == said[i].Owner })

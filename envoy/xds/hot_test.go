@@ -18,7 +18,7 @@ import (
 func manyHot(n int) (hot []hotkey.Route) {
 	for i := range n {
 		key := fmt.Sprintf("key-%03d", i)
-		hot = append(hot, hotkey.Route{Domain: "app", Owner: key, By: "pod-a", Mode: hotkey.Spread, Subs: subs(key, 4), Ver: int64(i + 1), Manual: i%50 == 49})
+		hot = append(hot, hotkey.Route{Domain: "app", Owner: key, Author: "pod-a", Mode: hotkey.Spread, Subs: subs(key, 4), Version: int64(i + 1), Manual: i%50 == 49})
 	}
 	return hot
 }
@@ -79,8 +79,8 @@ func TestHotKeys(t *testing.T) {
 		"capped":                   {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a"})}, "a> 20/10/1m0s"},
 		"two domains, one capped":  {[]hotkey.Route{limited(hotkey.Route{Domain: "x", Owner: "a", Name: "user=a"}), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0, 20/10/1m0s"},
 		"spread and capped":        {[]hotkey.Route{spread(hotkey.Route{Owner: "a", Name: "user=a", Limit: 10, Window: minute}, 1)}, "a>a#0, 20/10/1m0s"},
-		"the older of two":         {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Ver: 2}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,"},
-		"by hand before older":     {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Ver: 2, Manual: true}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,a#1,"},
+		"the older of two":         {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Version: 2}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,"},
+		"by hand before older":     {[]hotkey.Route{spread(hotkey.Route{Domain: "x", Owner: "a", Version: 2, Manual: true}, 2), spread(hotkey.Route{Domain: "y", Owner: "a"}, 1)}, "a>a#0,a#1,"},
 		"nothing is to be done":    {[]hotkey.Route{{Owner: "a", Mode: hotkey.Never, Manual: true, Limit: 1, Window: minute}, {Owner: "b", Mode: hotkey.Auto, Manual: true, Limit: 1, Window: minute}}, ""},
 		"a cap of a part":          {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Name: "user=a,path=/"})}, ""},
 		"a cap of who knows what":  {[]hotkey.Route{limited(hotkey.Route{Owner: "a", Manual: true})}, ""},
@@ -92,7 +92,7 @@ func TestHotKeys(t *testing.T) {
 	for name, c := range cases {
 		for i := range c.hot {
 			r := &c.hot[i]
-			r.Domain, r.By, r.Ver = cmp.Or(r.Domain, "app"), "pod-a", max(r.Ver, 1)
+			r.Domain, r.Author, r.Version = cmp.Or(r.Domain, "app"), "pod-a", max(r.Version, 1)
 		}
 		s := State{Members: members(2), Hot: c.hot}
 		for _, rds := range []string{RouteConfig, DirectConfig} {

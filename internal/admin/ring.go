@@ -30,7 +30,7 @@ type RingShare struct {
 func NewRingMap(r *ring.Ring, fingerprint string) RingMap {
 	m := RingMap{Fingerprint: fingerprint, Members: []RingShare{}, Sectors: []int{}}
 	shares := map[ring.ID]float64{}
-	for _, arc := range ring.Moves(&ring.Ring{}, r) {
+	for _, arc := range ring.Diff(&ring.Ring{}, r) {
 		shares[arc.To] += arc.Share()
 	}
 	for i := range r.Len() {

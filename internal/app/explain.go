@@ -26,7 +26,7 @@ func (m *sidecar) explain(domain string, entries []config.Entry) (admin.Explanat
 		if i := r.Owner(found.Owner); i >= 0 {
 			e.Owner = string(r.At(i).ID)
 		}
-		if i := r.Heir(found.Owner); i >= 0 {
+		if i := r.Successor(found.Owner); i >= 0 {
 			e.Heir = string(r.At(i).ID)
 		}
 	}

@@ -57,13 +57,13 @@ func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	}
 	m.byHand.mu.Lock()
 	defer m.byHand.mu.Unlock()
-	r.Mode, r.By, r.Ver = hotkey.Mode(*o.Mode), ring.ID(m.flags.Node), time.Now().UnixNano()
+	r.Mode, r.Author, r.Version = hotkey.Mode(*o.Mode), ring.ID(m.flags.Node), time.Now().UnixNano()
 	for _, old := range m.byHand.routes() { // of a member whose clock may be ahead
 		if old.Domain == r.Domain && old.Owner == r.Owner {
-			r.Ver = max(r.Ver, old.Ver+1)
+			r.Version = max(r.Version, old.Version+1)
 		}
 	}
-	if r, err = hotkey.ByHand(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
+	if r, err = hotkey.ManualRoute(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
 		return admin.HotRoute{}, err
 	}
 	if err := c.SetManualRoute(r); err != nil {
@@ -118,14 +118,14 @@ func (m *sidecar) resettle(at *ring.Ring) {
 	m.byHand.mu.Lock()
 	defer m.byHand.mu.Unlock()
 	for _, old := range m.byHand.routes() {
-		if !old.Manual || old.By != ring.ID(m.flags.Node) || len(old.Subs) == 0 {
+		if !old.Manual || old.Author != ring.ID(m.flags.Node) || len(old.Subs) == 0 {
 			continue
 		}
-		r, err := hotkey.ByHand(old, at, ring.Hash, m.byHand.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
+		r, err := hotkey.ManualRoute(old, at, ring.Hash, m.byHand.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
 		if err != nil || slices.Equal(r.Subs, old.Subs) {
 			continue
 		}
-		r.Ver = max(time.Now().UnixNano(), old.Ver+1)
+		r.Version = max(time.Now().UnixNano(), old.Version+1)
 		if err := c.SetManualRoute(r); err != nil {
 			m.log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
 		}
@@ -161,7 +161,7 @@ func hotKeyStatus(k *owner.HotKey) admin.HotKeyStatus {
 func routeStatus(r *hotkey.Route) admin.HotRoute {
 	p := admin.HotRoute{
 		Domain: r.Domain, Name: r.Name, OwnerString: r.Owner, Mode: admin.HotMode(r.Mode), Manual: r.Manual,
-		By: string(r.By), Since: time.Unix(0, r.Ver),
+		By: string(r.Author), Since: time.Unix(0, r.Version),
 	}
 	for _, s := range r.Subs {
 		p.SubKeys = append(p.SubKeys, admin.RouteSubKey{Key: s.Key, Member: string(s.Member)})

@@ -31,13 +31,13 @@ func (m *sidecar) plan(ctx context.Context) {
 
 // routable are the keys that may get routes: named ones that were found to be hot. Since tells them from those that are only
 // hot by decree, which a route of ours is, too: by that it would never end.
-func routable(keys []owner.HotKey) (hot []hotkey.Hot) {
+func routable(keys []owner.HotKey) (hot []hotkey.HotCounter) {
 	for i := range keys {
 		k := &keys[i]
 		if k.Since == 0 || !k.Hot || k.Owner == "" {
 			continue
 		}
-		hot = append(hot, hotkey.Hot{
+		hot = append(hot, hotkey.HotCounter{
 			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.Hash, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
 			SubKeys: k.LeaseConfig.SubKeys, Dedicated: k.LeaseConfig.Dedicated, Uncapped: k.LeaseConfig.Uncapped, Splittable: k.Splittable, Since: k.Since,
 		})

@@ -120,7 +120,7 @@ func ringEvent(now time.Time, old, adopted *ring.Ring) admin.TimelineEvent {
 	note("+", adopted, old)
 	note("-", old, adopted)
 	// Four digits are more than a picture shows, and keep the JSON short.
-	e.Moved = math.Round(ring.Moved(ring.Moves(old, adopted))*1e4) / 1e4
+	e.Moved = math.Round(ring.MovedShare(ring.Diff(old, adopted))*1e4) / 1e4
 	e.Text = fmt.Sprintf("a ring of %d", adopted.Len())
 	if len(changes) > 0 {
 		e.Text += ": " + joinFew(changes, " ")
@@ -224,5 +224,5 @@ func hotEvent(now time.Time, r *hotkey.Route, what string) admin.TimelineEvent {
 	if name == "" {
 		name = r.Owner
 	}
-	return admin.TimelineEvent{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.By)}
+	return admin.TimelineEvent{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.Author)}
 }

@@ -32,7 +32,7 @@ func seen(left string, members ...string) *cluster.View {
 		_, _ = fmt.Sscan(parts[2], &m.BootID)
 		v.Members = append(v.Members, m)
 		if m.State == cluster.Active {
-			places = append(places, ring.Member{ID: m.ID, Inst: m.BootID, Weight: 1})
+			places = append(places, ring.Member{ID: m.ID, BootID: m.BootID, Weight: 1})
 		}
 	}
 	v.Ring = ring.New(places)
@@ -101,9 +101,9 @@ func TestTimelineOfACluster(t *testing.T) {
 func TestTimelineOfHotKeys(t *testing.T) {
 	var l timeline
 	known := 0
-	r := hotkey.Route{Domain: "d", Name: "k=<b>", Owner: "<b>", Mode: hotkey.Spread, By: "a", Subs: []hotkey.SubKey{{Key: "<b>#0", Member: "b"}, {Key: "<b>#1", Member: "c"}}}
+	r := hotkey.Route{Domain: "d", Name: "k=<b>", Owner: "<b>", Mode: hotkey.Spread, Author: "a", Subs: []hotkey.SubKey{{Key: "<b>#0", Member: "b"}, {Key: "<b>#1", Member: "c"}}}
 	fresh := r
-	fresh.Ver++
+	fresh.Version++
 	capped := hotkey.Route{Domain: "d", Owner: "x", Mode: hotkey.Cap, Manual: true}
 	l.hot(time.Unix(1, 0), []hotkey.Route{r})
 	l.hot(time.Unix(2, 0), []hotkey.Route{fresh}) // only refreshed

@@ -106,15 +106,15 @@ func (b *gossipState) setAutomatic(rs []hotkey.Route) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.automatic
-	b.automatic = slices.DeleteFunc(slices.Clone(rs), func(r hotkey.Route) bool { return r.Manual || r.By != b.self || r.Valid() != nil })
+	b.automatic = slices.DeleteFunc(slices.Clone(rs), func(r hotkey.Route) bool { return r.Manual || r.Author != b.self || r.Validate() != nil })
 	return (len(was) > 0 || len(b.automatic) > 0) && !reflect.DeepEqual(was, b.automatic)
 }
 
 // setManual takes a route that was said by hand. It holds until somebody says something else, here or elsewhere. One that
 // takes back what was said holds until everybody has heard it.
 func (b *gossipState) setManual(now time.Time, r hotkey.Route) error {
-	r.Manual, r.By = true, b.self
-	if err := r.Valid(); err != nil {
+	r.Manual, r.Author = true, b.self
+	if err := r.Validate(); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -225,7 +225,7 @@ func (b *gossipState) recordLoadLocked(p loadRecord) {
 
 // newer says whether what a says counts, and not what b says of the same: hotkey.Planner judges alike.
 func newer(a, b *hotkey.Route) bool {
-	return cmp.Or(cmp.Compare(a.Ver, b.Ver), cmp.Compare(b.By, a.By)) > 0
+	return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(b.Author, a.Author)) > 0
 }
 
 // effectiveLocked are the routes that count, in the order of their domains and owner strings.
@@ -260,7 +260,7 @@ func (b *gossipState) merge(now time.Time, msg []byte) (news bool, err error) {
 	switch {
 	case !live: // it may have left a moment ago, or not be known yet
 		return false, nil
-	case p.kind == kindRoute && p.route.By != author:
+	case p.kind == kindRoute && p.route.Author != author:
 		return false, errAuthor
 	case p.kind == kindRoute:
 		return b.mergeRouteLocked(&p.routeRecord)

@@ -17,12 +17,12 @@ import (
 
 // capOf is a route of the simplest kind.
 func capOf(by ring.ID, owner string, ver int64) hotkey.Route {
-	return hotkey.Route{Domain: "d", Name: "k=" + owner, Owner: owner, Mode: hotkey.Cap, By: by, Ver: ver, Limit: 10, Window: int64(time.Second)}
+	return hotkey.Route{Domain: "d", Name: "k=" + owner, Owner: owner, Mode: hotkey.Cap, Author: by, Version: ver, Limit: 10, Window: int64(time.Second)}
 }
 
 func shown(rs []hotkey.Route) (out []string) {
 	for _, r := range rs {
-		out = append(out, fmt.Sprintf("%s %s %d", r.Owner, r.By, r.Ver))
+		out = append(out, fmt.Sprintf("%s %s %d", r.Owner, r.Author, r.Version))
 	}
 	return out
 }
@@ -270,7 +270,7 @@ func FuzzPost(f *testing.F) {
 		_, _ = b.merge(now, msg)
 		rs, _ := b.step(now, live)
 		for i := range rs {
-			if err := rs[i].Valid(); err != nil || rs[i].By != "a" {
+			if err := rs[i].Validate(); err != nil || rs[i].Author != "a" {
 				t.Fatalf("%+v: %v", rs[i], err)
 			}
 		}

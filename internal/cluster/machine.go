@@ -248,7 +248,7 @@ func (m *machine) adoptRing(now time.Time, o *outcome, members []Member, gone ma
 		}
 	}
 	m.joinWaitingSince = time.Time{}
-	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].Inst == o.self.BootID
+	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].BootID == o.self.BootID
 	m.ringMembers, m.ring, m.ringAdoptedAt, o.ringChanged, o.ringChange = want, m.buildRing(want, members), now, true, c
 	m.nref.ringChanged(now, len(want), len(c.left), len(c.died))
 	for _, id := range c.died {
@@ -297,7 +297,7 @@ func (m *machine) compareRings(want []ring.Member, members []Member, gone map[ui
 		if ok && w == seat {
 			continue
 		}
-		graceful := live[seat.Inst] || gone[seat.Inst].graceful // leaving, or off the ring by its own will
+		graceful := live[seat.BootID] || gone[seat.BootID].graceful // leaving, or off the ring by its own will
 		if !graceful {
 			c.crashed++
 		}

@@ -206,7 +206,7 @@ func TestRestartReplacesAtOnce(t *testing.T) {
 	again.BootID, again.StartedAt = 99, 99 // same address, newer boot; the old one is not known dead
 	b.others = append(b.others, again)
 	o := b.look(0)
-	if i := o.view.Ring.Index(again.ID); i < 0 || o.view.Ring.At(i).Inst != 99 {
+	if i := o.view.Ring.Index(again.ID); i < 0 || o.view.Ring.At(i).BootID != 99 {
 		t.Errorf("the old boot is still on the ring")
 	}
 	if len(o.view.Members) != 3 || o.view.NRef != 3 {
@@ -364,7 +364,7 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	if o.self.State != Joining || o.nameConflict == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
 		t.Errorf("%v, rival %v, problem %q", o.self.State, o.nameConflict, o.view.Problem)
 	}
-	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).Inst != 10 {
+	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).BootID != 10 {
 		t.Error("the older boot should be on the ring")
 	}
 	b.lose(0, false)

@@ -117,7 +117,7 @@ func (m *Member) completeAddresses(ip netip.Addr) {
 
 // RingMember is the member's place on the ring.
 func (m *Member) RingMember() ring.Member {
-	return ring.Member{ID: m.ID, Inst: m.BootID, Ver: m.Incarnation, Weight: m.Weight}
+	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight}
 }
 
 // The gossip format: the byte metaFormat, then fields of (tag, length, value), both numbers as varints. An integer is

@@ -87,7 +87,7 @@ func (r *RuleSpec) Bounds(c Conditions) RuleBounds {
 		b.Phi += max(shares(b.Depth, n), min(b.Depth*(n-1), n-1))
 	}
 	if r.Limit.Algorithm != limit.FixedWindow && n > 1 {
-		b.Skew = min(r.most(), uint64(math.Ceil(float64(b.Limit)*float64(limit.Ahead)/float64(r.Limit.Window))))
+		b.Skew = min(r.most(), uint64(math.Ceil(float64(b.Limit)*float64(limit.ClockTolerance)/float64(r.Limit.Window))))
 	}
 	if n > 1 {
 		b.Lent, b.Drift = r.lent(1), r.drift()

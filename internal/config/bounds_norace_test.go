@@ -27,7 +27,7 @@ func TestBoundsLaws(t *testing.T) {
 		r.Extension.Degraded, r.Extension.LocalCap = Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
 		c := Conditions{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
 		if rnd.IntN(4) == 0 {
-			r.Extension.Mechanism, r.Extension.Lease = Approximate, &lease.Knobs{Slack: r.Limit.Limit / 2}
+			r.Extension.Mechanism, r.Extension.Lease = Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
 		}
 		async := r.Bounds(c)
 		r.Extension.Strict = true

@@ -22,7 +22,7 @@ func bound(t *testing.T, b RuleBounds, event string) Bound {
 func TestBounds(t *testing.T) {
 	window := limit.Rule{Window: time.Minute, Limit: 1000}
 	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
-	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Lease: &lease.Knobs{Slack: 20}}
+	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Lease: &lease.Terms{Slack: 20}}
 	for _, row := range []struct {
 		rule        limit.Rule
 		x           Extension
@@ -63,8 +63,8 @@ func TestBounds(t *testing.T) {
 		{token, Extension{Degraded: FailOpen}, Conditions{5, PartShare, 0}, "each window", 650, 520, "open"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
-		{window, Extension{Mechanism: ByLease, Lease: &lease.Knobs{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
-		{token, Extension{Lease: &lease.Knobs{Reclaim: true}}, Conditions{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
+		{window, Extension{Mechanism: ByLease, Lease: &lease.Terms{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
+		{token, Extension{Lease: &lease.Terms{Reclaim: true}}, Conditions{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
 		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, Extension{}, Conditions{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
 		{window, drifting, Conditions{10, PartShare, 0}, "nothing", 20, 0, "E"},
 		{window, drifting, Conditions{1, PartShare, 0}, "nothing", 0, 0, "0"},

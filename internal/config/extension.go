@@ -73,7 +73,7 @@ type Extension struct {
 	Unknown   bool         // identity: of Approximate, a quarter of the slack
 	HotFactor uint16       // a key is hot above so many times the mean rate; 0 means 10
 	Epsilon   float64      // of Approximate: the part of the limit that all members together may admit on top of it
-	Lease     *lease.Knobs // what leases and Approximate go by; nil means all defaults. Shared and immutable
+	Lease     *lease.Terms // what leases and Approximate go by; nil means all defaults. Shared and immutable
 }
 
 // maxWindow is the longest window, which is that of the longest unit.

@@ -87,9 +87,9 @@ func into[T any](field func(*Extension) *T, read func(v any) (T, string)) func(*
 }
 
 // knobs are x's own, to be filled in.
-func (x *Extension) knobs() *lease.Knobs {
+func (x *Extension) knobs() *lease.Terms {
 	if x.Lease == nil {
-		x.Lease = new(lease.Knobs)
+		x.Lease = new(lease.Terms)
 	}
 	return x.Lease
 }

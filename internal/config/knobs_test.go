@@ -27,13 +27,13 @@ func knobYAML(amount uint32, extension string) string {
 func TestKnobs(t *testing.T) {
 	const approximate = "mechanism: approximate, epsilon: "
 	drift := func(slack uint32, change func(x *Extension)) Extension {
-		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Lease: &lease.Knobs{Slack: slack}}
+		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Lease: &lease.Terms{Slack: slack}}
 		if change != nil {
 			change(&x)
 		}
 		return x
 	}
-	knobs := func(k lease.Knobs) Extension { return Extension{Lease: &k} }
+	knobs := func(k lease.Terms) Extension { return Extension{Lease: &k} }
 	for _, row := range []struct {
 		yaml   string
 		amount uint32
@@ -43,19 +43,19 @@ func TestKnobs(t *testing.T) {
 		{"mechanism: lease", 5, Extension{Mechanism: ByLease}},
 		{"identity: known", 5, Extension{}},
 		{"hot_factor: 65535", 5, Extension{HotFactor: 65535}},
-		{"lease_min: 1, lease_max: 4294967295", 5, knobs(lease.Knobs{Min: 1, Max: 4294967295})},
-		{"lease_min: 20000", 5, knobs(lease.Knobs{Min: 20000, Max: 20000})},
-		{"lease_min: 10000", 5, knobs(lease.Knobs{Min: 10000})},
-		{"lease_max: 3", 5, knobs(lease.Knobs{Min: 3, Max: 3})},
-		{"lease_max: 10", 5, knobs(lease.Knobs{Max: 10})},
-		{"ttl: 100ms", 5, knobs(lease.Knobs{TTL: 100 * time.Millisecond})},
-		{"ttl: 1h", 5, knobs(lease.Knobs{TTL: time.Hour})},
-		{"weight: 7, reclaim: ttl, audit: true", 5, knobs(lease.Knobs{Weight: 7, Reclaim: true, Audit: true})},
-		{"reclaim: none, dedicated: yes", 5, knobs(lease.Knobs{Dedicated: true})},
-		{"sub_keys: 16", 5, knobs(lease.Knobs{SubKeys: 16})},
-		{"low_watermark: 0.29, sync_interval: 1m", 5, knobs(lease.Knobs{Watermark: 29, Sync: time.Minute})},
-		{"low_watermark: 1", 5, knobs(lease.Knobs{Watermark: 100})},
-		{"low_watermark: 1%", 5, knobs(lease.Knobs{Watermark: 1})},
+		{"lease_min: 1, lease_max: 4294967295", 5, knobs(lease.Terms{Min: 1, Max: 4294967295})},
+		{"lease_min: 20000", 5, knobs(lease.Terms{Min: 20000, Max: 20000})},
+		{"lease_min: 10000", 5, knobs(lease.Terms{Min: 10000})},
+		{"lease_max: 3", 5, knobs(lease.Terms{Min: 3, Max: 3})},
+		{"lease_max: 10", 5, knobs(lease.Terms{Max: 10})},
+		{"ttl: 100ms", 5, knobs(lease.Terms{TTL: 100 * time.Millisecond})},
+		{"ttl: 1h", 5, knobs(lease.Terms{TTL: time.Hour})},
+		{"weight: 7, reclaim: ttl, audit: true", 5, knobs(lease.Terms{Weight: 7, Reclaim: true, Audit: true})},
+		{"reclaim: none, dedicated: yes", 5, knobs(lease.Terms{Dedicated: true})},
+		{"sub_keys: 16", 5, knobs(lease.Terms{SubKeys: 16})},
+		{"low_watermark: 0.29, sync_interval: 1m", 5, knobs(lease.Terms{Watermark: 29, Sync: time.Minute})},
+		{"low_watermark: 1", 5, knobs(lease.Terms{Watermark: 100})},
+		{"low_watermark: 1%", 5, knobs(lease.Terms{Watermark: 1})},
 		{approximate + "1%", 100, drift(1, nil)},
 		{approximate + "0.01", 12345, drift(123, nil)},
 		{approximate + "1.0%, identity: unknown", 12399, drift(30, func(x *Extension) { x.Unknown = true })},

@@ -55,7 +55,7 @@ func TestProtoRoundTrip(t *testing.T) {
 	x := Extension{
 		ShardBy: []string{"a"}, Window: 90 * time.Second, Burst: 9, LocalCap: 3, Algorithm: limit.LeakyBucket, Degraded: FailOpen,
 		Mechanism: ByLease, Strict: true, HotFactor: 7,
-		Lease: &lease.Knobs{Min: 5, Max: 50, TTL: 3 * time.Second, Weight: 2, SubKeys: 3, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true},
+		Lease: &lease.Terms{Min: 5, Max: 50, TTL: 3 * time.Second, Weight: 2, SubKeys: 3, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true},
 	}
 	if want := (limit.Rule{Window: 90 * time.Second, Limit: 5, Burst: 9, Algorithm: limit.LeakyBucket}); r.Limit != want || !reflect.DeepEqual(r.Extension, x) {
 		t.Errorf("%+v", r)

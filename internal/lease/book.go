@@ -8,8 +8,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// MaxHolders is how many holders a Book knows; to more nothing is lent, and they ask question by question.
-const MaxHolders = 256
+// maxHolders is how many holders a Book knows; to more nothing is lent, and they ask question by question.
+const maxHolders = 256
 
 const (
 	recent = 3 * time.Second // a busy holder says something every second, so one silent for so long has no demand
@@ -20,10 +20,10 @@ const (
 	margin = time.Second
 )
 
-// Line is what a grantor knows of one holder of a key. It is kept until the holder has been silent for a while.
-type Line struct {
+// HolderRecord is what a grantor knows of one holder of a key. It is kept until the holder has been silent for a while.
+type HolderRecord struct {
 	Holder  ring.ID
-	Inst    uint64 // the holder's boot
+	BootID  uint64 // the holder's boot
 	Seq     uint64 // of the newest request seen
 	Window  int64  // that the amounts are of
 	Granted uint64 // what the holder has of Window when the newest grant reaches it
@@ -44,15 +44,15 @@ type Line struct {
 // Book is a grantor's account of what it lent of one key. The caller guards it, charges the counter, and drops the Book
 // when it stops deciding the key: a Book must have seen every decision since it was new (C4). The zero Book is empty.
 type Book struct {
-	lines  []Line // in the order of Holder
-	window int64  // the newest
+	lines  []HolderRecord // in the order of Holder
+	window int64          // the newest
 	broken Violations
 }
 
 // Receive takes in a request, window being the grantor's present one. What the holder gave back of window, and what was
 // granted and lost, is credit: hits to give back to the counter before anything else is decided, counted once. Not ok is
 // a request that gets no answer: older than one seen before, against a condition, or of a holder too many.
-func (b *Book) Receive(now int64, holder ring.ID, inst uint64, r *Request, window int64) (credit uint64, ok bool) {
+func (b *Book) Receive(now int64, holder ring.ID, inst uint64, r *GrantRequest, window int64) (credit uint64, ok bool) {
 	if window < b.window {
 		b.broken[C3]++
 		return 0, false
@@ -62,24 +62,24 @@ func (b *Book) Receive(now int64, holder ring.ID, inst uint64, r *Request, windo
 	switch {
 	case l == nil:
 		return 0, false
-	case r.Seq <= l.Seq && (l.Inst == inst || now-l.Asked < int64(gone)): // C2; or of the boot before
+	case r.Seq <= l.Seq && (l.BootID == inst || now-l.Asked < int64(gone)): // C2; or of the boot before
 		return 0, false
-	case l.Inst != inst:
-		*l = Line{Holder: holder, Inst: inst, Window: window}
+	case l.BootID != inst:
+		*l = HolderRecord{Holder: holder, BootID: inst, Window: window}
 	case l.Window != window:
-		*l = Line{Holder: holder, Inst: inst, Window: window, exact: l.Window != 0}
+		*l = HolderRecord{Holder: holder, BootID: inst, Window: window, exact: l.Window != 0}
 	}
 	l.Seq, l.Asked = r.Seq, now
-	l.Demand, l.Weight = float64(r.Demand)/1000, float64(max(1, r.Knobs.Weight))
+	l.Demand, l.Weight = float64(r.Demand)/1000, float64(max(1, r.Terms.Weight))
 	l.reclaim, l.sized = 0, 0
-	if r.Knobs.Reclaim {
-		l.reclaim = r.Knobs.ttl()
+	if r.Terms.Reclaim {
+		l.reclaim = r.Terms.ttl()
 	}
 	return b.settle(now, l, r)
 }
 
 // settle makes the line what the holder says, and credits the difference (C2, C4).
-func (b *Book) settle(now int64, l *Line, r *Request) (credit uint64, ok bool) {
+func (b *Book) settle(now int64, l *HolderRecord, r *GrantRequest) (credit uint64, ok bool) {
 	have, left := r.Have, r.Left
 	switch {
 	case r.Window > l.Window: // of another grantor with a faster clock: here is nothing for it yet
@@ -148,8 +148,8 @@ func (b *Book) Demand(now int64) (perSecond float64) {
 }
 
 // Holders are those who asked of late or may have something, in the order of their names.
-func (b *Book) Holders(now int64) []Line {
-	var ls []Line
+func (b *Book) Holders(now int64) []HolderRecord {
+	var ls []HolderRecord
 	for _, l := range b.lines {
 		if now-l.Asked >= int64(gone) && (l.Out == 0 || now >= l.ends) {
 			continue
@@ -164,11 +164,11 @@ func (b *Book) Holders(now int64) []Line {
 
 // Idle says that nothing is out and nobody has asked for a while: the Book may be dropped.
 func (b *Book) Idle(now int64) bool {
-	return !slices.ContainsFunc(b.lines, func(l Line) bool { return !l.over(now) })
+	return !slices.ContainsFunc(b.lines, func(l HolderRecord) bool { return !l.over(now) })
 }
 
 // over says that l need not be known any more.
-func (l *Line) over(now int64) bool { return now >= l.ends && now-l.Asked >= int64(gone) }
+func (l *HolderRecord) over(now int64) bool { return now >= l.ends && now-l.Asked >= int64(gone) }
 
 // Reclaim is what holders of rules with Knobs.Reclaim have given up by being silent for the TTL: hits of window to give
 // back to the counter. What such a holder spent after its last request and before it gave up is admitted twice.
@@ -185,30 +185,30 @@ func (b *Book) Reclaim(now int64, window int64) (credit uint64) {
 	return credit
 }
 
-// Lately is what was refused since the last call, by the condition it was against.
-func (b *Book) Lately() Violations {
+// TakeViolations is what was refused since the last call, by the condition it was against.
+func (b *Book) TakeViolations() Violations {
 	v := b.broken
 	b.broken = Violations{}
 	return v
 }
 
 // line is the holder's line, made if there is none; nil if there are too many.
-func (b *Book) line(now int64, holder ring.ID) *Line {
+func (b *Book) line(now int64, holder ring.ID) *HolderRecord {
 	i, found := b.find(holder)
 	if !found {
-		if len(b.lines) >= MaxHolders {
-			b.lines = slices.DeleteFunc(b.lines, func(l Line) bool { return l.over(now) })
-			if i, _ = b.find(holder); len(b.lines) >= MaxHolders {
+		if len(b.lines) >= maxHolders {
+			b.lines = slices.DeleteFunc(b.lines, func(l HolderRecord) bool { return l.over(now) })
+			if i, _ = b.find(holder); len(b.lines) >= maxHolders {
 				return nil
 			}
 		}
-		b.lines = slices.Insert(b.lines, i, Line{Holder: holder})
+		b.lines = slices.Insert(b.lines, i, HolderRecord{Holder: holder})
 	}
 	return &b.lines[i]
 }
 
 func (b *Book) find(holder ring.ID) (int, bool) {
-	return slices.BinarySearchFunc(b.lines, holder, func(l Line, id ring.ID) int { return cmp.Compare(l.Holder, id) })
+	return slices.BinarySearchFunc(b.lines, holder, func(l HolderRecord, id ring.ID) int { return cmp.Compare(l.Holder, id) })
 }
 
 func add(a, b uint64) uint64 {

@@ -9,8 +9,8 @@ import (
 )
 
 // says is a request of holder a's boot 1 in window 7, all else as given.
-func says(seq uint64, window int64, have, left uint64) *Request {
-	return &Request{Rule: perMinute, Seq: seq, Window: window, Have: have, Left: left, Want: true, Demand: 1e6}
+func says(seq uint64, window int64, have, left uint64) *GrantRequest {
+	return &GrantRequest{Rule: perMinute, Seq: seq, Window: window, Have: have, Left: left, Want: true, Demand: 1e6}
 }
 
 // lends is a Book that lent a 50 hits of window 7.
@@ -27,7 +27,7 @@ func lends(t *testing.T) *Book {
 func TestCredits(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		r      *Request
+		r      *GrantRequest
 		inst   uint64
 		window int64
 		credit uint64
@@ -72,7 +72,7 @@ func TestForeignBalances(t *testing.T) {
 
 func TestLendNeedsASize(t *testing.T) {
 	b := lends(t)
-	if b.Lend(0, "a", 7, 1) != 0 || b.Lend(0, "b", 7, 1) != 0 || b.Lately()[C1] != 2 {
+	if b.Lend(0, "a", 7, 1) != 0 || b.Lend(0, "b", 7, 1) != 0 || b.TakeViolations()[C1] != 2 {
 		t.Error("lent without a request")
 	}
 	b.Receive(0, "a", 1, says(2, 7, 50, 0), 7)
@@ -89,7 +89,7 @@ func TestReclaim(t *testing.T) {
 	var b Book
 	used := uint64(0)
 	r := says(1, 0, 0, 0)
-	r.Knobs = Knobs{Reclaim: true, TTL: 5 * time.Second}
+	r.Terms = Terms{Reclaim: true, TTL: 5 * time.Second}
 	n, _ := b.asks(0, "a", r, 7, 1000, &used)
 	if b.Reclaim(6*second-1, 7) != 0 || b.Reclaim(6*second, 8) != 0 {
 		t.Error("reclaimed too early, or in another window")
@@ -101,7 +101,7 @@ func TestReclaim(t *testing.T) {
 	if credit, ok := b.Receive(8*second, "a", 1, says(2, 7, 10, 0), 7); credit != 0 || !ok {
 		t.Errorf("%d, %v", credit, ok)
 	}
-	h := &Holding{Knobs: r.Knobs}
+	h := &Holding{Terms: r.Terms}
 	h.Decide(0, perMinute, 1)
 	q := h.Request(0)
 	h.Accept(0, &Grant{Seq: q.Seq, Window: 7, Total: 50, Limit: 1000, Left: time.Minute, Flags: Hot})
@@ -116,9 +116,9 @@ func TestReclaim(t *testing.T) {
 
 func TestHoldersAreBounded(t *testing.T) {
 	var b Book
-	for i := range MaxHolders + 10 {
+	for i := range maxHolders + 10 {
 		_, ok := b.Receive(0, ring.ID(fmt.Sprint(i)), 1, says(1, 7, 0, 0), 7)
-		if ok != (i < MaxHolders) {
+		if ok != (i < maxHolders) {
 			t.Fatalf("holder %d: %v", i, ok)
 		}
 	}
@@ -143,7 +143,7 @@ func FuzzReceive(f *testing.F) {
 			c := in[:8]
 			in = in[8:]
 			r := says(uint64(c[0]), int64(c[1]%10), uint64(c[2]), uint64(c[3]))
-			r.Knobs.Reclaim = c[6]&2 != 0
+			r.Terms.Reclaim = c[6]&2 != 0
 			if r.Have == 255 {
 				r.Have, r.Left = 1<<64-1, 1<<64-2
 			}
@@ -158,14 +158,14 @@ func FuzzReceive(f *testing.F) {
 			}
 			if lent -= credit; ok {
 				n, _ := b.Size(now, holder, r, 1000, lent)
-				g := Grant{Seq: r.Seq, Window: window, Total: b.Lend(now, holder, window, n), Limit: 1000, Left: time.Duration(c[7]) * time.Second, Flags: Flags(c[6])}
+				g := Grant{Seq: r.Seq, Window: window, Total: b.Lend(now, holder, window, n), Limit: 1000, Left: time.Duration(c[7]) * time.Second, Flags: GrantFlags(c[6])}
 				lent += n
 				h.Decide(now, perMinute, uint64(c[3]))
 				if c[6]&1 != 0 {
 					g.Seq = h.Request(now).Seq
 				}
 				h.Accept(now, &g)
-				h.Hear(now, &Notice{Window: int64(c[1]), What: What(c[2] % 5), Left: time.Duration(c[3]) - 9})
+				h.ReceiveNotice(now, &Notice{Window: int64(c[1]), Kind: NoticeKind(c[2] % 5), Left: time.Duration(c[3]) - 9})
 			}
 			if lent > 1000 || h.left > h.have {
 				t.Fatalf("%d lent; %d left of %d", lent, h.left, h.have)

@@ -17,14 +17,14 @@ const (
 	low      = 30                     // percent of what there was after the last grant: more is wanted
 )
 
-// Verdict is what a holder can say by itself.
-type Verdict uint8
+// SpendResult is what a holder can say by itself.
+type SpendResult uint8
 
 // The verdicts.
 const (
-	Unknown  Verdict = iota // the owner has to be asked
-	Admitted                // from the balance
-	Refused                 // the limit is used up, the owner said
+	Unknown  SpendResult = iota // the owner has to be asked
+	Admitted                    // from the balance
+	Refused                     // the limit is used up, the owner said
 )
 
 // HoldingStats is what happened at a holder.
@@ -50,7 +50,7 @@ func (s *HoldingStats) Add(o HoldingStats) {
 // one request in flight, spends nothing after the window's end by the grantor's clock, and needs no agreement of clocks:
 // what a grant says is left of its window runs from when the request was sent.
 type Holding struct {
-	Knobs Knobs  // of the rule
+	Terms Terms  // of the rule
 	Salt  uint64 // spreads retries: by key and member
 
 	rule       limit.Rule // of the last question
@@ -83,7 +83,7 @@ type Holding struct {
 
 // Decide answers a question for hits, which are more than 0, if that can be done here. Its counts are an estimate: what
 // stood against the limit at the last grant, less what is unspent here; never above the limit unless refused.
-func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, Verdict) {
+func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, SpendResult) {
 	if r != h.rule {
 		h.adopt(now, r)
 	}
@@ -166,8 +166,8 @@ func (h *Holding) Due(now int64) bool {
 	return h.spare(now) > 0 || h.wants(now) || h.busy && h.cool == 0 && now-h.sent >= int64(report)
 }
 
-// Pressing says that what is left will be spent before a request that waits for others is answered.
-func (h *Holding) Pressing(now int64) bool {
+// Urgent says that what is left will be spent before a request that waits for others is answered.
+func (h *Holding) Urgent(now int64) bool {
 	return h.short || float64(h.left) < h.demand.rate(now)*pressing.Seconds()
 }
 
@@ -209,7 +209,7 @@ func (h *Holding) wait(try uint8) int64 {
 }
 
 // Request is what to send now; the caller adds what names the key. No request before it can be answered any more.
-func (h *Holding) Request(now int64) Request {
+func (h *Holding) Request(now int64) GrantRequest {
 	h.expire(now)
 	if h.flying {
 		h.lately.Timeouts++
@@ -222,8 +222,8 @@ func (h *Holding) Request(now int64) Request {
 	// By the clock, so that a holding that was forgotten and the next boot of its member go on above it.
 	h.seq = max(h.seq+1, uint64(max(0, now)))
 	h.sent, h.flying, h.busy = now, true, false
-	return Request{
-		Rule: h.rule, Knobs: h.Knobs, Seq: h.seq, Window: h.window, Have: h.have, Left: h.left, Want: h.wanted,
+	return GrantRequest{
+		Rule: h.rule, Terms: h.Terms, Seq: h.seq, Window: h.window, Have: h.have, Left: h.left, Want: h.wanted,
 		Demand: uint64(min(h.demand.rate(now)*1000, 1<<62)),
 	}
 }
@@ -274,8 +274,8 @@ func (h *Holding) book(now int64, g *Grant) (gain uint64) {
 	if g.Flags&Denied == 0 {
 		h.ends = h.sent + int64(g.Left)
 		h.expires = h.ends
-		if h.Knobs.Reclaim {
-			h.expires = min(h.ends, h.sent+int64(h.Knobs.ttl()))
+		if h.Terms.Reclaim {
+			h.expires = min(h.ends, h.sent+int64(h.Terms.ttl()))
 		}
 		if h.rule.Algorithm.Bucket() {
 			h.expires = min(h.ends, h.sent+int64(Slice))
@@ -307,12 +307,12 @@ func (h *Holding) hold(now int64, wanted bool, gain uint64) {
 	}
 }
 
-// Hear takes in a notice. What it says of a window that is over here is old.
-func (h *Holding) Hear(now int64, n *Notice) {
-	if n.Window < h.window && (n.What == Recall || n.What == Deny) {
+// ReceiveNotice takes in a notice. What it says of a window that is over here is old.
+func (h *Holding) ReceiveNotice(now int64, n *Notice) {
+	if n.Window < h.window && (n.Kind == Recall || n.Kind == Deny) {
 		return
 	}
-	switch n.What {
+	switch n.Kind {
 	case Recall:
 		h.last = true
 		h.hold(now, false, 0)
@@ -328,8 +328,8 @@ func (h *Holding) Hear(now int64, n *Notice) {
 	}
 }
 
-// Warm says that the owner calls the key hot again.
-func (h *Holding) Warm() { h.cool = 0 }
+// MarkHot says that the owner calls the key hot again.
+func (h *Holding) MarkHot() { h.cool = 0 }
 
 // since is t if that is set, else now; 0 without cond.
 func since(t int64, cond bool, now int64) int64 {
@@ -346,7 +346,7 @@ func since(t int64, cond bool, now int64) int64 {
 func (h *Holding) Drop(now int64) {
 	h.lately.Stranded += h.left
 	*h = Holding{
-		Knobs: h.Knobs, Salt: h.Salt, rule: h.rule, seq: h.seq, asked: now, sent: now, demand: meter{at: now}, lately: h.lately,
+		Terms: h.Terms, Salt: h.Salt, rule: h.rule, seq: h.seq, asked: now, sent: now, demand: meter{at: now}, lately: h.lately,
 	}
 }
 
@@ -367,8 +367,8 @@ func (h *Holding) Left(now int64) uint64 {
 // Denied says until when questions are refused here; not after now: they are not.
 func (h *Holding) Denied() int64 { return h.denied }
 
-// Lately is what happened since the last call.
-func (h *Holding) Lately() HoldingStats {
+// TakeStats is what happened since the last call.
+func (h *Holding) TakeStats() HoldingStats {
 	s := h.lately
 	h.lately = HoldingStats{}
 	return s

@@ -44,7 +44,7 @@ func TestDecidesFromTheBalance(t *testing.T) {
 	if _, v := h.Decide(second, perMinute, 1); v != Unknown {
 		t.Errorf("spent: %v", v)
 	}
-	if s := h.Lately(); s.Local != 5 || s.Grants != 1 || s.Stranded != 0 {
+	if s := h.TakeStats(); s.Local != 5 || s.Grants != 1 || s.Stranded != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -57,7 +57,7 @@ func TestNothingIsSpentAfterTheWindow(t *testing.T) {
 	if _, v := h.Decide(3*second, perMinute, 1); v != Unknown || h.Left(3*second) != 0 {
 		t.Error(v)
 	}
-	if s := h.Lately(); s.Stranded != 9 {
+	if s := h.TakeStats(); s.Stranded != 9 {
 		t.Errorf("%+v", s)
 	}
 	// What is left of the window runs from the request on, however late the answer is.
@@ -138,7 +138,7 @@ func TestAsksAheadAndGivesBack(t *testing.T) {
 
 func TestTheTail(t *testing.T) {
 	h := holds(t, second, 100, time.Minute)
-	h.Hear(second, &Notice{Window: 7, What: Recall})
+	h.ReceiveNotice(second, &Notice{Window: 7, Kind: Recall})
 	if h.Due(second) {
 		t.Error("gives back what it needs at a hit a second")
 	}
@@ -146,7 +146,7 @@ func TestTheTail(t *testing.T) {
 		t.Error("keeps what nobody asks for")
 	}
 	h = holds(t, second, 200, time.Minute)
-	h.Hear(second, &Notice{Window: 7, What: Recall})
+	h.ReceiveNotice(second, &Notice{Window: 7, Kind: Recall})
 	if !h.Due(second) {
 		t.Fatal("keeps what it does not need")
 	}
@@ -170,12 +170,12 @@ func TestTheTail(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	h := holds(t, second, 2, time.Minute)
-	h.Hear(second, &Notice{Window: 6, Limit: 1000, Left: time.Minute, What: Deny}) // old
+	h.ReceiveNotice(second, &Notice{Window: 6, Limit: 1000, Left: time.Minute, Kind: Deny}) // old
 	h.Decide(second, perMinute, 2)
 	if _, v := h.Decide(second, perMinute, 1); v != Unknown {
 		t.Error("refused by a notice of the window before")
 	}
-	h.Hear(second, &Notice{Window: 7, Limit: 1000, Left: 3 * time.Second, What: Deny})
+	h.ReceiveNotice(second, &Notice{Window: 7, Limit: 1000, Left: 3 * time.Second, Kind: Deny})
 	d, v := h.Decide(second, perMinute, 5)
 	if v != Refused || !d.Over || d.Before != 1000 || d.After != 1005 || d.Reset != 3*time.Second || d.Remaining != 0 {
 		t.Errorf("%v %+v", v, d)
@@ -183,14 +183,14 @@ func TestRefuses(t *testing.T) {
 	if _, v := h.Decide(4*second, perMinute, 1); v != Unknown {
 		t.Error("refused too long")
 	}
-	h.Hear(second, &Notice{Window: 7, Limit: 1000, Left: 3 * time.Second, What: Deny})
+	h.ReceiveNotice(second, &Notice{Window: 7, Limit: 1000, Left: 3 * time.Second, Kind: Deny})
 	raised := perMinute
 	raised.Limit++
 	if _, v := h.Decide(second, raised, 1); v != Unknown {
 		t.Error("a raised limit is refused")
 	}
-	h.Hear(second, &Notice{Window: 7, Limit: 1001, Left: 3 * time.Second, What: Deny})
-	h.Hear(second, &Notice{What: Lift})
+	h.ReceiveNotice(second, &Notice{Window: 7, Limit: 1001, Left: 3 * time.Second, Kind: Deny})
+	h.ReceiveNotice(second, &Notice{Kind: Lift})
 	if _, v := h.Decide(second, raised, 1); v != Unknown {
 		t.Error("a lifted refusal stands")
 	}
@@ -229,7 +229,7 @@ func TestRefusesGrantsAgainstConditions(t *testing.T) {
 		if h.Accept(second, &c.g) || h.Left(second) != 1 {
 			t.Errorf("%s: accepted", name)
 		}
-		if v := h.Lately().Violations; v[c.want] != 1 {
+		if v := h.TakeStats().Violations; v[c.want] != 1 {
 			t.Errorf("%s: %v", name, v)
 		}
 	}
@@ -275,7 +275,7 @@ func BenchmarkDecide(b *testing.B) {
 // A notice takes its time: what it says is left of a window must not reach into the next.
 func TestRefusalEndsWithItsWindow(t *testing.T) {
 	h := holds(t, 420*second, 10, 60*time.Second)
-	h.Hear(479*second+5*ms, &Notice{Window: 7, Limit: 1000, Left: time.Second, What: Deny}) // the window ends at 480 s
+	h.ReceiveNotice(479*second+5*ms, &Notice{Window: 7, Limit: 1000, Left: time.Second, Kind: Deny}) // the window ends at 480 s
 	if _, v := h.Decide(480*second-1, perMinute, 11); v != Refused {
 		t.Errorf("in the window: %v", v)
 	}
@@ -288,13 +288,13 @@ func TestRefusalEndsWithItsWindow(t *testing.T) {
 func TestPressing(t *testing.T) {
 	h := holds(t, second, 100, 30*time.Second)
 	h.Decide(second, perMinute, 1)
-	if h.Pressing(second) {
+	if h.Urgent(second) {
 		t.Error("a hundred hits at one a second")
 	}
 	for range 69 {
 		h.Decide(second, perMinute, 1)
 	}
-	if h.Decide(second, perMinute, 25); !h.Pressing(second) {
+	if h.Decide(second, perMinute, 25); !h.Urgent(second) {
 		t.Error("five hits at a hundred a second")
 	}
 }

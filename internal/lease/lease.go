@@ -25,33 +25,33 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Kind says what a message holds. The numbers are part of the peer protocol.
-type Kind uint8
+// BatchKind says what a message holds. The numbers are part of the peer protocol.
+type BatchKind uint8
 
 // The kinds of messages.
 const (
-	Ask   Kind = 1 // Requests, from a holder to the grantor
-	Lend  Kind = 2 // Grants, the answers
-	Bulk  Kind = 3 // Notices, from the grantor to its holders
-	kinds      = 4
+	Ask    BatchKind = 1 // Requests, from a holder to the grantor
+	Lend   BatchKind = 2 // Grants, the answers
+	Notify BatchKind = 3 // Notices, from the grantor to its holders
+	kinds            = 4
 )
 
-// Msg is one message between a holder and a grantor. It may be lost, doubled and overtaken.
-type Msg struct {
-	Kind     Kind
-	Requests []Request
+// Batch is one message between a holder and a grantor. It may be lost, doubled and overtaken.
+type Batch struct {
+	Kind     BatchKind
+	Requests []GrantRequest
 	Grants   []Grant
 	Notices  []Notice
 }
 
-// Out is a message to send.
-type Out struct {
-	To  ring.ID
-	Msg Msg
+// Delivery is a message to send.
+type Delivery struct {
+	To    ring.ID
+	Batch Batch
 }
 
-// Knobs are what a rule says of its leases. The zero value of each field means its default.
-type Knobs struct {
+// Terms are what a rule says of its leases. The zero value of each field means its default.
+type Terms struct {
 	Min, Max  uint32        // hits of one grant; defaults 10 and 10 000
 	TTL       time.Duration // a grant is sized for so much demand; with Reclaim a holder that is silent for so long loses it; default 10 s
 	Weight    uint32        // of this rule's holders against others of the same key; default 1
@@ -65,13 +65,13 @@ type Knobs struct {
 	Audit     bool          // every grant and reconciliation is logged
 }
 
-// Request asks for a part of a key's limit, gives back, and reports, all in one.
-type Request struct {
+// GrantRequest asks for a part of a key's limit, gives back, and reports, all in one.
+type GrantRequest struct {
 	Key    [2]uint64
 	Owner  uint64 // ring position
 	Domain uint64
 	Rule   limit.Rule
-	Knobs  Knobs
+	Terms  Terms
 	Seq    uint64 // rises with every request of this holder for this key, also over grantors
 	Window int64  // that Have is of, as the grant named it
 	Have   uint64 // hits granted in Window and not given back
@@ -93,20 +93,20 @@ type Grant struct {
 	Used   uint64        // the count that stands against the limit, with all that is lent
 	Limit  uint32        // that Used stands against
 	Left   time.Duration // until Window, or with Denied the refusal, ends by the grantor's clock
-	Flags  Flags
+	Flags  GrantFlags
 	// State is, for Approximate, everything that the owner knows of the key.
 	State limit.State
 }
 
-// Flags of a Grant.
-type Flags uint8
+// GrantFlags of a Grant.
+type GrantFlags uint8
 
 // The flags.
 const (
-	Hot    Flags = 1 << 0 // go on leasing
-	Last   Flags = 1 << 1 // little is left: give back what is not needed, ask the owner from now on
-	Denied Flags = 1 << 2 // the limit is used up: refuse until Left has passed
-	Named  Flags = 1 << 3 // the grantor knows the key's name
+	Hot    GrantFlags = 1 << 0 // go on leasing
+	Last   GrantFlags = 1 << 1 // little is left: give back what is not needed, ask the owner from now on
+	Denied GrantFlags = 1 << 2 // the limit is used up: refuse until Left has passed
+	Named  GrantFlags = 1 << 3 // the grantor knows the key's name
 )
 
 // Notice tells a holder what it has not asked.
@@ -115,18 +115,18 @@ type Notice struct {
 	Window int64
 	Limit  uint32
 	Left   time.Duration // as in Grant
-	What   What
+	Kind   NoticeKind
 }
 
-// What a Notice says. The numbers are part of the peer protocol.
-type What uint8
+// NoticeKind a Notice says. The numbers are part of the peer protocol.
+type NoticeKind uint8
 
 // The notices.
 const (
-	Recall What = 1 // as the flag Last
-	Deny   What = 2 // as the flag Denied
-	Lift   What = 3 // the limit was raised or hits were given back: forget the refusal
-	Cool   What = 4 // the key is not hot any more: give back, and ask the owner
+	Recall NoticeKind = 1 // as the flag Last
+	Deny   NoticeKind = 2 // as the flag Denied
+	Lift   NoticeKind = 3 // the limit was raised or hits were given back: forget the refusal
+	Cool   NoticeKind = 4 // the key is not hot any more: give back, and ask the owner
 )
 
 // Grantor lends parts of limits. The owner of a key is one; regions and stores can be others. package leasetest holds
@@ -134,7 +134,7 @@ const (
 type Grantor interface {
 	// Lease takes in a request of the holder's boot and answers it. It may answer nothing, when it is not the grantor, or
 	// not now: then the holder asks the key's owner question by question.
-	Lease(now int64, holder ring.ID, inst uint64, r *Request) (g Grant, ok bool)
+	Lease(now int64, holder ring.ID, inst uint64, r *GrantRequest) (g Grant, ok bool)
 	// Healthy says that the grantor can decide at all.
 	Healthy(now int64) bool
 }

@@ -31,8 +31,8 @@ func (mo *model) explore(most int, broad bool) (visited int, admitted uint8, bro
 			admitted = max(admitted, c.admitted[0], c.admitted[1])
 			mo.forget(c)
 			for i := range c.books {
-				broken.Add(c.books[i].Lately())
-				broken.Add(c.holders[i].Lately().Violations)
+				broken.Add(c.books[i].TakeViolations())
+				broken.Add(c.holders[i].TakeStats().Violations)
 			}
 			buf = c.state(buf[:0])
 			k := maphash.Bytes(seed, buf)
@@ -86,10 +86,10 @@ func TestEachCondition(t *testing.T) {
 	}{
 		{"C1: charged after it is sent", two, func(mo *model) { mo.chargeLate = true }},
 		{"C2: old requests count", few, func(mo *model) {
-			mo.receive = func(l *Line, _ *Request, _ int64) { l.Seq = 0 }
+			mo.receive = func(l *HolderRecord, _ *GrantRequest, _ int64) { l.Seq = 0 }
 		}},
 		{"C2: credited twice", three, func(mo *model) {
-			mo.credit = func(l *Line, before Line) {
+			mo.credit = func(l *HolderRecord, before HolderRecord) {
 				if l.Window == before.Window {
 					l.Granted, l.lent = before.Granted, before.lent
 				}
@@ -107,7 +107,7 @@ func TestEachCondition(t *testing.T) {
 			}
 		}},
 		{"C4: returns count in the next window", three, func(mo *model) {
-			mo.receive = func(l *Line, r *Request, window int64) {
+			mo.receive = func(l *HolderRecord, r *GrantRequest, window int64) {
 				if r.Window != 0 {
 					l.Window, r.Window = window, window
 				}

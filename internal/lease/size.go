@@ -29,7 +29,7 @@ func Lendable(r limit.Rule) (most uint64) {
 // Size is how many hits to lend for the holder's newest request, when used of depth stand against the limit, with all
 // that is lent. Everybody who asked of late gets its part by weighted max-min fairness over Weight x demand, of what
 // may be out in all. last says that little is left: nothing is lent to anybody any more.
-func (b *Book) Size(now int64, holder ring.ID, r *Request, depth uint32, used uint64) (n uint64, last bool) {
+func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, used uint64) (n uint64, last bool) {
 	i, found := b.find(holder)
 	if !found {
 		return 0, false
@@ -44,16 +44,16 @@ func (b *Book) Size(now int64, holder ring.ID, r *Request, depth uint32, used ui
 	most := Lendable(r.Rule)
 	if out := b.Out(now); r.Want && holders <= most && out < most {
 		left = min(left-left/tail, left-reserve)
-		n = share(lines, me, min(most, add(out, left)), r.Knobs)
-		n = min(n-min(n, lines[me].Out), most-out, left, uint64(r.Knobs.most()))
+		n = share(lines, me, min(most, add(out, left)), r.Terms)
+		n = min(n-min(n, lines[me].Out), most-out, left, uint64(r.Terms.most()))
 	}
 	b.lines[i].sized = n
 	return n, false
 }
 
 // askers are the lines of those that asked of late, and where among them line i is.
-func (b *Book) askers(now int64, i int) (lines []Line, me int) {
-	lines = make([]Line, 0, len(b.lines))
+func (b *Book) askers(now int64, i int) (lines []HolderRecord, me int) {
+	lines = make([]HolderRecord, 0, len(b.lines))
 	for j, l := range b.lines {
 		if j == i {
 			me = len(lines)
@@ -66,7 +66,7 @@ func (b *Book) askers(now int64, i int) (lines []Line, me int) {
 }
 
 // share is the part of line me of what may be out in all.
-func share(lines []Line, me int, budget uint64, k Knobs) uint64 {
+func share(lines []HolderRecord, me int, budget uint64, k Terms) uint64 {
 	need, weight, parts := make([]uint64, len(lines)), make([]float64, len(lines)), make([]uint64, len(lines))
 	for i, l := range lines {
 		need[i] = k.want(l.Demand)
@@ -77,7 +77,7 @@ func share(lines []Line, me int, budget uint64, k Knobs) uint64 {
 }
 
 // want is how many hits a holder with such a demand should have.
-func (k Knobs) want(perSecond float64) uint64 {
+func (k Terms) want(perSecond float64) uint64 {
 	n := perSecond * k.ttl().Seconds()
 	return uint64(max(float64(k.least()), min(n, float64(k.most()))))
 }
@@ -120,21 +120,21 @@ func unmet(weight []float64, parts []uint64) (sum float64) {
 // unfilled marks a part that is not known yet.
 const unfilled = 1<<64 - 1
 
-func (k Knobs) least() uint32 {
+func (k Terms) least() uint32 {
 	if k.Min == 0 {
 		return 10
 	}
 	return k.Min
 }
 
-func (k Knobs) most() uint32 {
+func (k Terms) most() uint32 {
 	if k.Max == 0 {
 		return max(10_000, k.least())
 	}
 	return max(k.Max, 1)
 }
 
-func (k Knobs) ttl() time.Duration {
+func (k Terms) ttl() time.Duration {
 	if k.TTL <= 0 {
 		return 10 * time.Second
 	}

@@ -43,7 +43,7 @@ func TestFillIsMaxMinFair(t *testing.T) {
 }
 
 // asks brings a request of a holder with such a demand, and lends what Size says.
-func (b *Book) asks(now int64, holder ring.ID, r *Request, window int64, depth uint32, used *uint64) (n uint64, last bool) {
+func (b *Book) asks(now int64, holder ring.ID, r *GrantRequest, window int64, depth uint32, used *uint64) (n uint64, last bool) {
 	credit, ok := b.Receive(now, holder, 1, r, window)
 	if !ok {
 		return 0, false
@@ -60,35 +60,35 @@ func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		rule   limit.Rule
-		knobs  Knobs
+		knobs  Terms
 		demand float64 // hits a second
 		used   uint64
 		want   uint64
 		last   bool
 	}{
-		{"for the demand of the TTL", perMinute, Knobs{}, 30, 0, 300, false},
-		{"at least Min", perMinute, Knobs{}, 0, 0, 10, false},
-		{"at least what the rule says", perMinute, Knobs{Min: 77}, 0, 0, 77, false},
-		{"at most Max", perMinute, Knobs{Max: 1000}, 1e6, 0, 1000, false},
-		{"at most 5 % of the limit", perMinute, Knobs{}, 1e6, 0, 5000, false},
-		{"5 % wins over Min", limit.Rule{Window: time.Minute, Limit: 100}, Knobs{}, 100, 0, 5, false},
-		{"of what is left, 2 % stay", perMinute, Knobs{}, 1e6, 97_000, 1000, false},
-		{"the tail is the owner's", perMinute, Knobs{}, 1e6, 98_000, 0, true},
-		{"used up", perMinute, Knobs{}, 1e6, 100_007, 0, true},
-		{"too small to lend", limit.Rule{Window: time.Minute, Limit: 19}, Knobs{}, 1e6, 0, 0, false},
-		{"no limit", limit.Rule{Window: time.Minute}, Knobs{}, 1e6, 0, 0, true},
-		{"a log", limit.Rule{Algorithm: limit.SlidingLog, Window: time.Minute, Limit: 1000}, Knobs{}, 1e6, 0, 0, false},
-		{"a bucket lends what refills in a slice", limit.Rule{Algorithm: limit.TokenBucket, Window: time.Second, Limit: 1000, Burst: 5000}, Knobs{}, 1e6, 0, 100, false},
-		{"and at most half its depth", limit.Rule{Algorithm: limit.LeakyBucket, Window: time.Second, Limit: 1000, Burst: 60}, Knobs{}, 1e6, 0, 30, false},
+		{"for the demand of the TTL", perMinute, Terms{}, 30, 0, 300, false},
+		{"at least Min", perMinute, Terms{}, 0, 0, 10, false},
+		{"at least what the rule says", perMinute, Terms{Min: 77}, 0, 0, 77, false},
+		{"at most Max", perMinute, Terms{Max: 1000}, 1e6, 0, 1000, false},
+		{"at most 5 % of the limit", perMinute, Terms{}, 1e6, 0, 5000, false},
+		{"5 % wins over Min", limit.Rule{Window: time.Minute, Limit: 100}, Terms{}, 100, 0, 5, false},
+		{"of what is left, 2 % stay", perMinute, Terms{}, 1e6, 97_000, 1000, false},
+		{"the tail is the owner's", perMinute, Terms{}, 1e6, 98_000, 0, true},
+		{"used up", perMinute, Terms{}, 1e6, 100_007, 0, true},
+		{"too small to lend", limit.Rule{Window: time.Minute, Limit: 19}, Terms{}, 1e6, 0, 0, false},
+		{"no limit", limit.Rule{Window: time.Minute}, Terms{}, 1e6, 0, 0, true},
+		{"a log", limit.Rule{Algorithm: limit.SlidingLog, Window: time.Minute, Limit: 1000}, Terms{}, 1e6, 0, 0, false},
+		{"a bucket lends what refills in a slice", limit.Rule{Algorithm: limit.TokenBucket, Window: time.Second, Limit: 1000, Burst: 5000}, Terms{}, 1e6, 0, 100, false},
+		{"and at most half its depth", limit.Rule{Algorithm: limit.LeakyBucket, Window: time.Second, Limit: 1000, Burst: 60}, Terms{}, 1e6, 0, 30, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b Book
-			r := Request{Rule: c.rule, Knobs: c.knobs, Seq: 1, Want: true, Demand: uint64(c.demand * 1000)}
+			r := GrantRequest{Rule: c.rule, Terms: c.knobs, Seq: 1, Want: true, Demand: uint64(c.demand * 1000)}
 			used := c.used
 			if n, last := b.asks(0, "a", &r, 1, c.rule.Depth(), &used); n != c.want || last != c.last {
 				t.Errorf("%d, last %v; want %d, %v", n, last, c.want, c.last)
 			}
-			if v := b.Lately(); v != (Violations{}) {
+			if v := b.TakeViolations(); v != (Violations{}) {
 				t.Errorf("against conditions: %v", v)
 			}
 		})
@@ -107,7 +107,7 @@ func TestFiftyHolders(t *testing.T) {
 		for i := range 50 {
 			id := ring.ID(fmt.Sprint("h", i))
 			seq++
-			r := Request{Rule: rule, Seq: seq, Window: 1, Have: have[id], Want: true, Demand: 100_000}
+			r := GrantRequest{Rule: rule, Seq: seq, Window: 1, Have: have[id], Want: true, Demand: 100_000}
 			n, last := b.asks(int64(round), id, &r, 1, rule.Limit, &used)
 			if round > 0 && !last && n != 1 {
 				t.Fatalf("round %d: %d for one of fifty", round, n)
@@ -134,7 +134,7 @@ func TestSharesFollowDemandAndWeight(t *testing.T) {
 	var b Book
 	var used uint64
 	ask := func(seq uint64, id ring.ID, perSecond, have uint64, weight uint32) uint64 {
-		r := Request{Rule: rule, Knobs: Knobs{Weight: weight, Max: 1e6}, Seq: seq, Window: 1, Have: have, Want: true, Demand: perSecond * 1000}
+		r := GrantRequest{Rule: rule, Terms: Terms{Weight: weight, Max: 1e6}, Seq: seq, Window: 1, Have: have, Want: true, Demand: perSecond * 1000}
 		n, _ := b.asks(int64(seq), id, &r, 1, rule.Limit, &used)
 		return n
 	}
@@ -154,9 +154,9 @@ func TestSharesFollowDemandAndWeight(t *testing.T) {
 func TestFiveOfAHundred(t *testing.T) {
 	var b Book
 	var used uint64
-	r := Request{Rule: perMinute, Knobs: Knobs{Max: 40}, Seq: 1, Want: true, Demand: 1e6}
+	r := GrantRequest{Rule: perMinute, Terms: Terms{Max: 40}, Seq: 1, Want: true, Demand: 1e6}
 	b.asks(0, "a", &r, 1, perMinute.Limit, &used)
-	r.Knobs.Max = 0
+	r.Terms.Max = 0
 	if n, _ := b.asks(0, "b", &r, 1, perMinute.Limit, &used); n != 10 {
 		t.Errorf("%d beside 40 of 50", n)
 	}

@@ -79,13 +79,13 @@ type model struct {
 	from, ticks         int64 // the windows change at 2
 	sizes               []uint64
 
-	chargeLate bool                                    // C1: charged some time after it was sent
-	unseen     bool                                    // C5: sent before the other member knows
-	keepBook   bool                                    // C4: a Book that has missed decisions
-	carryOver  bool                                    // C3: spent after the window's end
-	receive    func(l *Line, r *Request, window int64) // before Receive
-	credit     func(l *Line, before Line)              // after Receive
-	accept     func(h *Holding, g *Grant)              // before Accept
+	chargeLate bool                                                 // C1: charged some time after it was sent
+	unseen     bool                                                 // C5: sent before the other member knows
+	keepBook   bool                                                 // C4: a Book that has missed decisions
+	carryOver  bool                                                 // C3: spent after the window's end
+	receive    func(l *HolderRecord, r *GrantRequest, window int64) // before Receive
+	credit     func(l *HolderRecord, before HolderRecord)           // after Receive
+	accept     func(h *Holding, g *Grant)                           // before Accept
 
 	asks  map[ask]int
 	lends map[lend]int
@@ -179,10 +179,10 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 	for _, n := range mo.sizes {
 		c := w.clone()
 		b, s, now := &c.books[c.owner], c.counter(), c.now()
-		r := Request{Rule: modelRule, Seq: a.seq, Window: a.window, Have: a.have, Left: a.left}
+		r := GrantRequest{Rule: modelRule, Seq: a.seq, Window: a.window, Have: a.have, Left: a.left}
 		window := modelRule.Index(now)
 		i, known := b.find(modelIDs[a.from])
-		var before Line
+		var before HolderRecord
 		if known {
 			before = b.lines[i]
 			if mo.receive != nil {

@@ -71,7 +71,7 @@ func (s *State) draw(writer uint64, now, d int64) {
 		s.Slots = append(s.Slots, Slot{Writer: writer, At: now, Charged: base, Refunded: base})
 	}
 	f := &s.Slots[i]
-	f.Charged = saturatingAdd(f.Charged, uint64(d))
+	f.Charged = SaturatingAdd(f.Charged, uint64(d))
 	f.At = max(f.At, now)
 	s.TAT = later(s.TAT, d)
 	s.sort()
@@ -151,8 +151,8 @@ func (r Rule) trimBucket(s *State, now int64) {
 	if s.level(now) > 0 {
 		return
 	}
-	soon := uint64(max(0, earlier(now, int64(Ahead))))
-	past := earlier(now, max(int64(Ahead), r.width()))
+	soon := uint64(max(0, earlier(now, int64(ClockTolerance))))
+	past := earlier(now, max(int64(ClockTolerance), r.width()))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Charged <= soon && f.At <= past })
 	if len(s.Slots) == 0 {
 		s.TAT = 0

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// astray is how far the time of a bucket's charge or of a log's hit may be ahead. Cutting or dropping it takes from what
+// maxClockError is how far the time of a bucket's charge or of a log's hit may be ahead. Cutting or dropping it takes from what
 // was charged, so it is far more than clocks differ by, but for one that was just set.
-const astray = 10 * time.Second
+const maxClockError = 10 * time.Second
 
 // Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that does not count at
 // now. It returns how many of the slots that it dropped were wrong, which means that no member should have sent them: empty
@@ -17,7 +17,7 @@ const astray = 10 * time.Second
 // a log that are over are dropped, too, but they are not wrong: members send what they have not trimmed. Times of buckets
 // are never dropped, they are cut to what is possible.
 func (r Rule) Clean(s *State, now int64) (wrong int) {
-	soon := later(now, int64(astray))
+	soon := later(now, int64(maxClockError))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
 		if f.Charged|f.Refunded == 0 || !r.timely(f.At, now) {
 			wrong++
@@ -64,7 +64,7 @@ func (r Rule) timely(at, now int64) bool {
 	case TokenBucket, LeakyBucket:
 		return true
 	}
-	return at <= later(r.Index(now), 1) || r.start(at) <= later(now, int64(Ahead))
+	return at <= later(r.Index(now), 1) || r.start(at) <= later(now, int64(ClockTolerance))
 }
 
 // unite makes one slot of neighbours that are the same.
@@ -86,7 +86,7 @@ func (s *State) most() int64 {
 	at, d := int64(math.MinInt64), uint64(0)
 	for _, f := range s.Slots {
 		at = max(at, f.At)
-		d = saturatingAdd(d, f.Charged-f.Refunded)
+		d = SaturatingAdd(d, f.Charged-f.Refunded)
 	}
 	return later(at, int64(min(d, math.MaxInt64)))
 }

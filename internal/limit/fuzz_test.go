@@ -84,7 +84,7 @@ func fuzzTake(t *testing.T, r Rule, s State, now int64, hits, back uint64) {
 	if end := r.Expires(&s); end < math.MaxInt64 && r.Used(&s, max(end, now)) > 0 {
 		t.Fatalf("%+v: %d used at expiry: %+v", r, r.Used(&s, max(end, now)), s)
 	}
-	r.Ghost(&s, now)
+	r.ChargeLost(&s, now)
 	check(t, &s)
 }
 

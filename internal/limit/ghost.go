@@ -2,13 +2,13 @@ package limit
 
 import "slices"
 
-// ghostSteps is the number of parts in which a log's ghost leaves.
-const ghostSteps = 8
+// lostSteps is the number of parts in which a log's ghost leaves.
+const lostSteps = 8
 
-// Ghost charges for a State that is lost, so that what may be admitted until it would have mattered no more is the
+// ChargeLost charges for a State that is lost, so that what may be admitted until it would have mattered no more is the
 // limit's share of the time that is left: as if the limit had been used up evenly until now. A bucket is full. A second
-// call with the same now changes nothing; a later one may charge more. Slots grow by at most ghostSteps.
-func (r Rule) Ghost(s *State, now int64) {
+// call with the same now changes nothing; a later one may charge more. Slots grow by at most lostSteps.
+func (r Rule) ChargeLost(s *State, now int64) {
 	if r.Limit == 0 {
 		return
 	}
@@ -16,29 +16,29 @@ func (r Rule) Ghost(s *State, now int64) {
 	w := r.current(s, now)
 	switch r.Algorithm {
 	case SlidingLog:
-		for i := range uint64(ghostSteps) {
-			at := earlier(now, int64(mulDivUp(uint64(r.width()), i, ghostSteps)))
-			r.slotAt(s, at).raise(Slot{Charged: limit*(i+1)/ghostSteps - limit*i/ghostSteps})
+		for i := range uint64(lostSteps) {
+			at := earlier(now, int64(mulDivUp(uint64(r.width()), i, lostSteps)))
+			r.slotAt(s, at).raise(Slot{Charged: limit*(i+1)/lostSteps - limit*i/lostSteps})
 		}
 	case TokenBucket, LeakyBucket:
 		r.fill(s, now)
 	case SlidingWindow:
-		s.slot(earlier(w, 1), GhostWriter).raise(Slot{Charged: limit})
+		s.slot(earlier(w, 1), LostStateWriter).raise(Slot{Charged: limit})
 		fallthrough
 	default:
 		gone := uint64(r.width()) - r.left(w, now)
 		if n := mulDivUp(limit, gone, uint64(r.width())); n > 0 {
-			s.slot(w, GhostWriter).raise(Slot{Charged: n})
+			s.slot(w, LostStateWriter).raise(Slot{Charged: n})
 		}
 	}
 }
 
 // slotAt is the ghost's slot of a log for time t.
 func (r Rule) slotAt(s *State, t int64) *Slot {
-	if end := r.bucket(t); s.joined(end, GhostWriter) {
+	if end := r.segmentEnd(t); s.joined(end, LostStateWriter) {
 		t = end
 	}
-	return s.slot(t, GhostWriter)
+	return s.slot(t, LostStateWriter)
 }
 
 // fill raises a bucket's level to its depth.
@@ -51,14 +51,14 @@ func (r Rule) fill(s *State, now int64) {
 	if level == 0 {
 		s.TAT = now
 	}
-	s.draw(GhostWriter, now, full-level)
+	s.draw(LostStateWriter, now, full-level)
 }
 
-// DropGhost takes the charges for a lost State out of s, for a member that knows that it was not lost, and reports whether there were any. It
+// DropLost takes the charges for a lost State out of s, for a member that knows that it was not lost, and reports whether there were any. It
 // never under-charges: what remains of a bucket counts as if each writer had charged all of its hits with its last one.
-func (r Rule) DropGhost(s *State) bool {
+func (r Rule) DropLost(s *State) bool {
 	n := len(s.Slots)
-	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Writer == GhostWriter })
+	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Writer == LostStateWriter })
 	if len(s.Slots) == n {
 		return false
 	}

@@ -16,15 +16,15 @@ func TestDropGhost(t *testing.T) {
 			if charged > 0 {
 				r.Take(&s, now, 5, charged)
 			}
-			if r.DropGhost(&s) {
+			if r.DropLost(&s) {
 				t.Errorf("%v: drops what was not assumed", alg)
 			}
 			before := r.Used(&s, now)
-			r.Ghost(&s, now)
+			r.ChargeLost(&s, now)
 			if charged == 0 && r.Used(&s, now) == 0 {
 				t.Fatalf("%v: nothing is charged for what is lost", alg)
 			}
-			if !r.DropGhost(&s) {
+			if !r.DropLost(&s) {
 				t.Errorf("%v: finds nothing to drop", alg)
 			}
 			if after := r.Used(&s, now); after != before {

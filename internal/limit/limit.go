@@ -34,9 +34,9 @@ const (
 	algorithms = 5
 )
 
-// Ahead is how far the clocks of two members may differ: of a window that begins within that much what a merged State
+// ClockTolerance is how far the clocks of two members may differ: of a window that begins within that much what a merged State
 // says counts.
-const Ahead = 250 * time.Millisecond
+const ClockTolerance = 250 * time.Millisecond
 
 // deepest is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.
 const deepest = int64(100 * 365 * 24 * time.Hour)
@@ -73,8 +73,8 @@ type Rule struct {
 	Algorithm Algorithm
 }
 
-// Valid is an error if r cannot be decided as it says.
-func (r Rule) Valid() error {
+// Validate is an error if r cannot be decided as it says.
+func (r Rule) Validate() error {
 	switch {
 	case r.Algorithm >= algorithms:
 		return fmt.Errorf("unknown %v", r.Algorithm)
@@ -143,7 +143,7 @@ func (r Rule) start(index int64) int64 {
 
 // fits is the answer to hits at count before, without its Reset.
 func (r Rule) fits(before, hits uint64) Decision {
-	d := Decision{Before: before, After: saturatingAdd(before, hits)}
+	d := Decision{Before: before, After: SaturatingAdd(before, hits)}
 	depth := uint64(r.Depth())
 	if d.Over = d.After > depth; !d.Over {
 		d.Remaining = uint32(depth - d.After)
@@ -158,7 +158,7 @@ func seconds(left int64) time.Duration {
 	return (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 }
 
-func saturatingAdd(a, b uint64) uint64 {
+func SaturatingAdd(a, b uint64) uint64 {
 	if s := a + b; s >= a {
 		return s
 	}

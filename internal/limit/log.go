@@ -13,12 +13,12 @@ import (
 // exactly: as joined, by the larger sum.
 const logSlots = 64
 
-// step is the length of a bucket.
-func (r Rule) step() int64 { return (r.width() + logSlots - 1) / logSlots }
+// segmentWidth is the length of a bucket.
+func (r Rule) segmentWidth() int64 { return (r.width() + logSlots - 1) / logSlots }
 
-// bucket is the end of the bucket that t lies in. Buckets hold their end, not their beginning.
-func (r Rule) bucket(t int64) int64 {
-	q := r.step()
+// segmentEnd is the end of the bucket that t lies in. Buckets hold their end, not their beginning.
+func (r Rule) segmentEnd(t int64) int64 {
+	q := r.segmentWidth()
 	switch m := t % q; {
 	case m == 0:
 		return t
@@ -37,7 +37,9 @@ func (r Rule) counted(s *State, now int64) (from, to int) {
 
 // horizon is the latest time that a slot of a log may have at now. What one is ahead by more than [Ahead] counts at once, too:
 // hits that were made already must not leave room for others until their time comes.
-func (r Rule) horizon(now int64) int64 { return later(later(now, int64(astray)), r.step()) }
+func (r Rule) horizon(now int64) int64 {
+	return later(later(now, int64(maxClockError)), r.segmentWidth())
+}
 
 // after is the index of the first slot later than at.
 func (s *State) after(at int64) int {
@@ -54,8 +56,8 @@ func (s *State) after(at int64) int {
 func (s *State) moment(i int) (next int, n uint64) {
 	var charged, refunded uint64
 	for next = i; next < len(s.Slots) && s.Slots[next].At == s.Slots[i].At; next++ {
-		charged = saturatingAdd(charged, s.Slots[next].Charged)
-		refunded = saturatingAdd(refunded, s.Slots[next].Refunded)
+		charged = SaturatingAdd(charged, s.Slots[next].Charged)
+		refunded = SaturatingAdd(refunded, s.Slots[next].Refunded)
 	}
 	return next, net(charged, refunded)
 }
@@ -64,13 +66,13 @@ func (r Rule) usedLog(s *State, now int64) (used uint64) {
 	for i, to := r.counted(s, now); i < to; {
 		var n uint64
 		i, n = s.moment(i)
-		used = saturatingAdd(used, n)
+		used = SaturatingAdd(used, n)
 	}
 	return used
 }
 
 func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
-	at, end := now, r.bucket(now)
+	at, end := now, r.segmentEnd(now)
 	if s.joined(end, writer) {
 		at = end
 	} else if len(s.Slots) >= logSlots {
@@ -96,7 +98,7 @@ func (r Rule) refundLog(s *State, now int64, writer, hits uint64) {
 			continue
 		}
 		f := s.slot(s.Slots[i].At, writer)
-		f.Refunded = saturatingAdd(f.Refunded, back)
+		f.Refunded = SaturatingAdd(f.Refunded, back)
 		hits -= back
 	}
 }
@@ -110,7 +112,7 @@ func (r Rule) trimLog(s *State, now int64) {
 
 // drop forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
 func (r Rule) drop(s *State, now int64) {
-	if gone := s.after(earlier(r.bucket(earlier(now, r.width())), r.step())); gone > 0 {
+	if gone := s.after(earlier(r.segmentEnd(earlier(now, r.width())), r.segmentWidth())); gone > 0 {
 		s.Slots = slices.Delete(s.Slots, 0, gone)
 	}
 }
@@ -120,7 +122,7 @@ func (r Rule) join(s *State) {
 	kept := s.Slots[:0]
 	begin := 0 // of the present bucket in kept
 	for _, f := range s.Slots {
-		f.At = r.bucket(f.At)
+		f.At = r.segmentEnd(f.At)
 		if begin < len(kept) && kept[begin].At != f.At {
 			begin = len(kept)
 		}
@@ -138,16 +140,16 @@ func (r Rule) join(s *State) {
 }
 
 func (f *Slot) add(g Slot) {
-	f.Charged, f.Refunded = saturatingAdd(f.Charged, g.Charged), saturatingAdd(f.Refunded, g.Refunded)
+	f.Charged, f.Refunded = SaturatingAdd(f.Charged, g.Charged), SaturatingAdd(f.Refunded, g.Refunded)
 }
 
 func (r Rule) mergeLog(into, from *State) {
 	for _, f := range from.Slots {
-		end := r.bucket(f.At)
-		if sum := from.sum(earlier(end, r.step()), end, f.Writer); sum.At == end || into.joined(end, f.Writer) {
+		end := r.segmentEnd(f.At)
+		if sum := from.sum(earlier(end, r.segmentWidth()), end, f.Writer); sum.At == end || into.joined(end, f.Writer) {
 			sum.At = end
-			sum.raise(into.sum(earlier(end, r.step()), end, f.Writer))
-			into.collapse(earlier(end, r.step()), sum)
+			sum.raise(into.sum(earlier(end, r.segmentWidth()), end, f.Writer))
+			into.collapse(earlier(end, r.segmentWidth()), sum)
 		} else {
 			into.slot(f.At, f.Writer).raise(f)
 		}

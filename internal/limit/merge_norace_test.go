@@ -50,7 +50,7 @@ func (w *truth) charged(now int64, before, hits uint64) {
 // and may lose a refund of another member's hit in a bucket of which only a part is joined.
 func (w *truth) most(now int64) (n uint64) {
 	for _, e := range w.events {
-		if e.at > now-int64(w.rule.Window)-w.rule.step() {
+		if e.at > now-int64(w.rule.Window)-w.rule.segmentWidth() {
 			n += e.hits
 		}
 	}

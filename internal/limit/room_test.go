@@ -11,14 +11,14 @@ func TestRoomIsWhenAHitFits(t *testing.T) {
 		r := Rule{Window: 7 * time.Second, Limit: 30, Burst: 11, Algorithm: a}
 		now := int64(1_000_003 * time.Second)
 		var s State
-		if got := r.Room(&s, now); got != 0 {
+		if got := r.NextFit(&s, now); got != 0 {
 			t.Errorf("%v: %v of an empty counter", a, got)
 		}
 		for range r.Depth() {
 			now += int64(13 * time.Millisecond)
 			r.Take(&s, now, 3, 1)
 		}
-		left := int64(r.Room(&s, now))
+		left := int64(r.NextFit(&s, now))
 		if left <= 0 || r.Peek(&s, now+left, 1).Over || !r.Peek(&s, now+left-1, 1).Over {
 			t.Errorf("%v: a hit does not begin to fit after %v", a, time.Duration(left))
 		}

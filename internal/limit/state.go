@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// GhostWriter is the writer of the charges that stand for a lost State. Members' own numbers are greater.
-const GhostWriter uint64 = 1
+// LostStateWriter is the writer of the charges that stand for a lost State. Members' own numbers are greater.
+const LostStateWriter uint64 = 1
 
 // Slot is what one writer has done to a counter at one time. Both numbers only grow, and only their writer makes them
 // grow, so that of two copies the larger number is the later one.
@@ -85,8 +85,8 @@ func (r Rule) Used(s *State, now int64) uint64 {
 	return r.usedWindows(s, now)
 }
 
-// Room is how long it takes until one more hit fits, if nobody asks before; 0 when one fits at now.
-func (r Rule) Room(s *State, now int64) time.Duration {
+// NextFit is how long it takes until one more hit fits, if nobody asks before; 0 when one fits at now.
+func (r Rule) NextFit(s *State, now int64) time.Duration {
 	if r.Used(s, now) < uint64(r.Depth()) {
 		return 0
 	}
@@ -153,7 +153,7 @@ func (r Rule) Trim(s *State, now int64) {
 	case TokenBucket, LeakyBucket:
 		r.trimBucket(s, now)
 	default:
-		oldest := r.Index(earlier(now, int64(Ahead)))
+		oldest := r.Index(earlier(now, int64(ClockTolerance)))
 		if r.Algorithm == SlidingWindow {
 			oldest = min(oldest, earlier(r.Index(now), 1))
 		}
@@ -168,7 +168,7 @@ func (r Rule) ChargedBy(s *State, writer uint64) (hits uint64) {
 		switch f := &s.Slots[i]; {
 		case f.Writer != writer:
 		case r.Algorithm == SlidingLog:
-			hits = saturatingAdd(hits, f.Charged)
+			hits = SaturatingAdd(hits, f.Charged)
 		case r.Algorithm.Bucket():
 			return f.Charged / uint64(r.interval())
 		default:

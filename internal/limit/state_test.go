@@ -17,7 +17,7 @@ func TestAlgorithmNames(t *testing.T) {
 		if !ok || a != Algorithm(i) || a.String() != name {
 			t.Errorf("%s is %v, %v, %d", name, a, ok, a)
 		}
-		if err := (Rule{Window: 1, Algorithm: a}).Valid(); err != nil {
+		if err := (Rule{Window: 1, Algorithm: a}).Validate(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -26,7 +26,7 @@ func TestAlgorithmNames(t *testing.T) {
 	}
 	for _, r := range []Rule{{Window: 1, Algorithm: 5}, {Algorithm: 255, Window: 1}, {}, {Window: -1},
 		{Window: 24 * time.Hour, Limit: 1, Burst: 40000, Algorithm: TokenBucket}} {
-		if r.Valid() == nil {
+		if r.Validate() == nil {
 			t.Errorf("%+v is valid", r)
 		}
 	}
@@ -137,8 +137,8 @@ func TestTheWindowAhead(t *testing.T) {
 		now  int64
 		used uint64
 	}{
-		{end - int64(Ahead) - 1, 2},
-		{end - int64(Ahead), 4},
+		{end - int64(ClockTolerance) - 1, 2},
+		{end - int64(ClockTolerance), 4},
 		{end + 1, 4},
 		{r.start(w + 9), 5},
 	} {
@@ -153,10 +153,10 @@ func TestTheWindowAhead(t *testing.T) {
 	}
 	// Another member's clock may still be in the window that ended here.
 	s := State{Slots: []Slot{{Writer: me, At: w, Charged: 2}}}
-	if r.Trim(&s, end+int64(Ahead)-1); len(s.Slots) != 1 {
+	if r.Trim(&s, end+int64(ClockTolerance)-1); len(s.Slots) != 1 {
 		t.Error("trimmed too early")
 	}
-	if r.Trim(&s, end+int64(Ahead)); len(s.Slots) != 0 {
+	if r.Trim(&s, end+int64(ClockTolerance)); len(s.Slots) != 0 {
 		t.Error("not trimmed")
 	}
 }
@@ -169,7 +169,7 @@ func TestTheLogAhead(t *testing.T) {
 		r.Take(&other, base+i*int64(time.Second)/16, 3, 1)
 	}
 	last := base + 19*int64(time.Second)/16
-	other.Slots = append(other.Slots, Slot{Writer: 3, At: base + 2*int64(astray), Charged: 5})
+	other.Slots = append(other.Slots, Slot{Writer: 3, At: base + 2*int64(maxClockError), Charged: 5})
 	if n := r.Clean(&other, base); n != 1 {
 		t.Errorf("%d dropped, want 1", n)
 	}
@@ -210,9 +210,9 @@ func TestGhost(t *testing.T) {
 			r := Rule{Window: time.Minute, Limit: limit, Algorithm: a}
 			now := base + int64(after)
 			var s State
-			r.Ghost(&s, now)
+			r.ChargeLost(&s, now)
 			again := s.clone()
-			if r.Ghost(&again, now); !same(&s, &again) {
+			if r.ChargeLost(&again, now); !same(&s, &again) {
 				t.Errorf("%v: twice: %+v and %+v", a, s, again)
 			}
 			check(t, &s)
@@ -225,7 +225,7 @@ func TestGhost(t *testing.T) {
 					s.takeBack(r, at) // windows are charged for denials, which here would hide what is free
 				}
 			}
-			if most := int(limit * (time.Minute - after) / time.Minute); admitted > most || admitted < most-limit/ghostSteps {
+			if most := int(limit * (time.Minute - after) / time.Minute); admitted > most || admitted < most-limit/lostSteps {
 				t.Errorf("%v: %d admitted in the rest of a window after %v, want %d", a, admitted, after, most)
 			}
 		}
@@ -251,7 +251,7 @@ func TestClean(t *testing.T) {
 		}}, State{Slots: []Slot{{3, base - 5, 1, 0}, {3, base + 1, 1, 0}}}, 1},
 		{"bucket", Rule{Window: time.Minute, Limit: 60, Algorithm: TokenBucket}, State{TAT: math.MaxInt64, Slots: []Slot{
 			{3, math.MaxInt64, 100, 90}, {5, base - 4, 30, 40}, {3, base, 110, 80},
-		}}, State{TAT: base + int64(astray) + 20, Slots: []Slot{{5, base - 4, 30, 30}, {3, base + int64(astray), 110, 90}}}, 0},
+		}}, State{TAT: base + int64(maxClockError) + 20, Slots: []Slot{{5, base - 4, 30, 30}, {3, base + int64(maxClockError), 110, 90}}}, 0},
 	} {
 		if n := c.rule.Clean(&c.in, base); n != c.wrong || !same(&c.in, &c.want) {
 			t.Errorf("%s: %d wrong, %+v, want %d, %+v", c.name, n, c.in, c.wrong, c.want)

@@ -39,7 +39,7 @@ func (r Rule) TallyAt(t Tally, now int64) Tally {
 func (r Rule) TakeTally(t Tally, now int64, hits uint64) (Tally, Decision) {
 	t = r.TallyAt(t, now)
 	d := r.decideTally(t, now, hits)
-	t.Charged = saturatingAdd(t.Charged, hits)
+	t.Charged = SaturatingAdd(t.Charged, hits)
 	return t, d
 }
 
@@ -79,7 +79,7 @@ func (r Rule) MergeTally(a, b Tally) Tally {
 
 func (r Rule) decideTally(t Tally, now int64, hits uint64) Decision {
 	d := Decision{Before: t.Count()}
-	d.After = saturatingAdd(d.Before, hits)
+	d.After = SaturatingAdd(d.Before, hits)
 	d.Over = d.After > uint64(r.Limit)
 	if !d.Over {
 		d.Remaining = uint32(uint64(r.Limit) - d.After)

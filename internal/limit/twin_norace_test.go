@@ -73,7 +73,7 @@ func TestLongLog(t *testing.T) {
 			now += rnd.Int64N(int64(r.Window) / 300)
 			w.take(now, 1)
 			r.Take(&s, now, 3+2*uint64(now/int64(20*time.Second)%3), 1)
-			got, least, most := r.Used(&s, now), w.used(now), w.since(now-int64(r.Window)-r.step())
+			got, least, most := r.Used(&s, now), w.used(now), w.since(now-int64(r.Window)-r.segmentWidth())
 			if got < least || got > most {
 				t.Fatalf("seed %d: used %d, want %d to %d", seed, got, least, most)
 			}
@@ -82,7 +82,7 @@ func TestLongLog(t *testing.T) {
 			}
 			check(t, &s)
 		}
-		r.Trim(&s, now+int64(r.Window)+r.step())
+		r.Trim(&s, now+int64(r.Window)+r.segmentWidth())
 		if len(s.Slots) != 0 {
 			t.Fatalf("%d slots after a window", len(s.Slots))
 		}

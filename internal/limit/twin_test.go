@@ -116,8 +116,8 @@ func anyRule(rnd *rand.Rand, a Algorithm) Rule {
 // Of a bucket of which a part has left, an old copy brings nothing back that was refunded.
 func TestLogLeavesByBuckets(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 500, Algorithm: SlidingLog}
-	first := r.bucket(t0) + 1
-	second := first + r.step()/2
+	first := r.segmentEnd(t0) + 1
+	second := first + r.segmentWidth()/2
 	var s State
 	r.Take(&s, first, 3, 1)
 	r.Take(&s, second, 3, 1)

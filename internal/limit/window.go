@@ -10,7 +10,7 @@ import (
 func (r Rule) current(s *State, now int64) int64 {
 	w := r.Index(now)
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At > w; i-- {
-		if r.start(s.Slots[i].At) <= later(now, int64(Ahead)) {
+		if r.start(s.Slots[i].At) <= later(now, int64(ClockTolerance)) {
 			return s.Slots[i].At
 		}
 	}
@@ -24,8 +24,8 @@ func (s *State) standing(w int64) uint64 { return net(s.sums(w)) }
 func (s *State) sums(at int64) (charged, refunded uint64) {
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= at; i-- {
 		if f := &s.Slots[i]; f.At == at {
-			charged = saturatingAdd(charged, f.Charged)
-			refunded = saturatingAdd(refunded, f.Refunded)
+			charged = SaturatingAdd(charged, f.Charged)
+			refunded = SaturatingAdd(refunded, f.Refunded)
 		}
 	}
 	return charged, refunded
@@ -35,17 +35,17 @@ func (s *State) sums(at int64) (charged, refunded uint64) {
 // pay for these hits: they are charged on top.
 func (s *State) charge(at int64, writer, hits uint64) {
 	if charged, refunded := s.sums(at); refunded > charged {
-		hits = saturatingAdd(hits, refunded-charged)
+		hits = SaturatingAdd(hits, refunded-charged)
 	}
 	f := s.slot(at, writer)
-	f.Charged = saturatingAdd(f.Charged, hits)
+	f.Charged = SaturatingAdd(f.Charged, hits)
 }
 
 func (r Rule) usedWindows(s *State, now int64) uint64 {
 	w := r.current(s, now)
 	used := s.standing(w)
 	if r.Algorithm == SlidingWindow {
-		used = saturatingAdd(used, r.weigh(s.standing(earlier(w, 1)), r.left(w, now)))
+		used = SaturatingAdd(used, r.weigh(s.standing(earlier(w, 1)), r.left(w, now)))
 	}
 	return used
 }
@@ -98,7 +98,7 @@ func (s *State) refund(w int64, writer, hits uint64) uint64 {
 		return 0
 	}
 	f := s.slot(w, writer)
-	f.Refunded = saturatingAdd(f.Refunded, back)
+	f.Refunded = SaturatingAdd(f.Refunded, back)
 	return back
 }
 

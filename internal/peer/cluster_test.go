@@ -153,7 +153,7 @@ func (m *member) awaitComplete(t testing.TB, ms []*member) {
 func ringOf(ids ...ring.ID) *ring.Ring {
 	var on []ring.Member
 	for _, id := range ids {
-		on = append(on, ring.Member{ID: id, Inst: instOf(id), Ver: 1, Weight: 1})
+		on = append(on, ring.Member{ID: id, BootID: instOf(id), Incarnation: 1, Weight: 1})
 	}
 	return ring.New(on)
 }

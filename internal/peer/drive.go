@@ -37,7 +37,7 @@ func (p *Peer) act(e owner.Effects, here bool) {
 	}
 	for i := range e.Leases {
 		if l := links[e.Leases[i].To]; l != nil {
-			l.postLease(&e.Leases[i].Msg) // one that is dropped is asked for again
+			l.postLease(&e.Leases[i].Batch) // one that is dropped is asked for again
 		}
 	}
 	for i := range e.Audits {

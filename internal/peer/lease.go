@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// frameLease + a lease.Kind is the type of the frame that carries such a message, from version 2 on. Whoever knows
+// frameLease + a lease.BatchKind is the type of the frame that carries such a message, from version 2 on. Whoever knows
 // nothing of leases skips it, and is asked question by question.
 const frameLease = 40
 
@@ -38,13 +38,13 @@ var (
 )
 
 // leaseKind is the kind of lease message that a frame carries.
-func leaseKind(typ byte) (k lease.Kind, ok bool) {
-	k = lease.Kind(typ - frameLease)
-	return k, typ > frameLease && k >= lease.Ask && k <= lease.Bulk
+func leaseKind(typ byte) (k lease.BatchKind, ok bool) {
+	k = lease.BatchKind(typ - frameLease)
+	return k, typ > frameLease && k >= lease.Ask && k <= lease.Notify
 }
 
 // appendLease appends m, sent at now, as one frame. On an error b is returned as it was.
-func appendLease(b []byte, m *lease.Msg, now int64, writers *writerTable) ([]byte, error) {
+func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]byte, error) {
 	count := len(m.Requests) + len(m.Grants) + len(m.Notices) // of these, one kind has them all
 	if count > maxLeases {
 		return b, errLeases
@@ -77,14 +77,14 @@ func appendLease(b []byte, m *lease.Msg, now int64, writers *writerTable) ([]byt
 }
 
 // halves are two messages that say what m does, if it has two items.
-func halves(m *lease.Msg) (a, b lease.Msg, two bool) {
+func halves(m *lease.Batch) (a, b lease.Batch, two bool) {
 	r, g, n := len(m.Requests)/2, len(m.Grants)/2, len(m.Notices)/2
-	a = lease.Msg{Kind: m.Kind, Requests: m.Requests[:r], Grants: m.Grants[:g], Notices: m.Notices[:n]}
-	b = lease.Msg{Kind: m.Kind, Requests: m.Requests[r:], Grants: m.Grants[g:], Notices: m.Notices[n:]}
+	a = lease.Batch{Kind: m.Kind, Requests: m.Requests[:r], Grants: m.Grants[:g], Notices: m.Notices[:n]}
+	b = lease.Batch{Kind: m.Kind, Requests: m.Requests[r:], Grants: m.Grants[g:], Notices: m.Notices[n:]}
 	return a, b, r+g+n > 0
 }
 
-func writersOf(m *lease.Msg, t writerTable) writerTable {
+func writersOf(m *lease.Batch, t writerTable) writerTable {
 	for i := range m.Requests {
 		t = t.with(m.Requests[i].State.Slots)
 	}
@@ -94,7 +94,7 @@ func writersOf(m *lease.Msg, t writerTable) writerTable {
 	return t
 }
 
-func appendRequest(b []byte, r *lease.Request, writers writerTable) ([]byte, error) {
+func appendRequest(b []byte, r *lease.GrantRequest, writers writerTable) ([]byte, error) {
 	switch {
 	case len(r.Name) > maxName:
 		return b, errName
@@ -116,8 +116,8 @@ func appendRequest(b []byte, r *lease.Request, writers writerTable) ([]byte, err
 	b = le.AppendUint64(b, uint64(r.Rule.Window))
 	b = le.AppendUint32(b, r.Rule.Limit)
 	b = le.AppendUint32(b, r.Rule.Burst)
-	b = appendKnobs(b, &r.Knobs)
-	b = append(b, byte(r.Rule.Algorithm), requestFlags(r), r.Knobs.Watermark, r.Knobs.SubKeys)
+	b = appendKnobs(b, &r.Terms)
+	b = append(b, byte(r.Rule.Algorithm), requestFlags(r), r.Terms.Watermark, r.Terms.SubKeys)
 	b = le.AppendUint16(b, uint16(len(r.Name)))
 	b = le.AppendUint16(b, uint16(len(r.State.Slots)))
 	b = append(b, r.Name...)
@@ -126,7 +126,7 @@ func appendRequest(b []byte, r *lease.Request, writers writerTable) ([]byte, err
 	return b, nil
 }
 
-func appendKnobs(b []byte, k *lease.Knobs) []byte {
+func appendKnobs(b []byte, k *lease.Terms) []byte {
 	b = le.AppendUint32(b, k.Min)
 	b = le.AppendUint32(b, k.Max)
 	b = le.AppendUint64(b, uint64(k.TTL))
@@ -135,13 +135,13 @@ func appendKnobs(b []byte, k *lease.Knobs) []byte {
 	return le.AppendUint32(b, k.Slack)
 }
 
-func requestFlags(r *lease.Request) (flags byte) {
+func requestFlags(r *lease.GrantRequest) (flags byte) {
 	for _, f := range [...]struct {
 		set bool
 		bit byte
 	}{
-		{r.Want, requestWant}, {r.Knobs.Dedicated, requestDedicated}, {r.Knobs.Reclaim, requestReclaim}, {r.Knobs.Audit, requestAudit},
-		{r.Always, requestAlways}, {r.Knobs.Uncapped, requestUncapped},
+		{r.Want, requestWant}, {r.Terms.Dedicated, requestDedicated}, {r.Terms.Reclaim, requestReclaim}, {r.Terms.Audit, requestAudit},
+		{r.Always, requestAlways}, {r.Terms.Uncapped, requestUncapped},
 	} {
 		if f.set {
 			flags |= f.bit
@@ -180,7 +180,7 @@ func appendNotice(b []byte, n *lease.Notice) []byte {
 	b = le.AppendUint64(b, uint64(n.Window))
 	b = le.AppendUint64(b, uint64(n.Left))
 	b = le.AppendUint32(b, n.Limit)
-	b = append(b, byte(n.What))
+	b = append(b, byte(n.Kind))
 	endRecord(b, at)
 	return b
 }
@@ -191,14 +191,14 @@ func endRecord(b []byte, at int) { le.PutUint32(b[at:], uint32(len(b)-at-4)) }
 // leaseReader reads lease messages into memory of its own, which the next message takes over.
 type leaseReader struct {
 	slotReader
-	msg lease.Msg
+	msg lease.Batch
 }
 
 // parse reads the payload of a frame that carries a message of kind k, sent at sent by its sender's clock. What it
 // returns is void after the next call.
-func (r *leaseReader) parse(k lease.Kind, b []byte) (m *lease.Msg, sent int64, err error) {
+func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent int64, err error) {
 	r.slots, r.writers = r.slots[:0], r.writers[:0]
-	r.msg = lease.Msg{Kind: k, Requests: r.msg.Requests[:0], Grants: r.msg.Grants[:0], Notices: r.msg.Notices[:0]}
+	r.msg = lease.Batch{Kind: k, Requests: r.msg.Requests[:0], Grants: r.msg.Grants[:0], Notices: r.msg.Notices[:0]}
 	if len(b) < 2 {
 		return nil, 0, errShort
 	}
@@ -232,17 +232,17 @@ func (r *leaseReader) parseRequest(b []byte) error {
 		return errShort
 	}
 	flags := b[129]
-	q := lease.Request{
+	q := lease.GrantRequest{
 		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Owner: le.Uint64(b[16:]), Domain: le.Uint64(b[24:]), Seq: le.Uint64(b[32:]),
 		Window: int64(le.Uint64(b[40:])), Have: le.Uint64(b[48:]), Left: le.Uint64(b[56:]), Demand: le.Uint64(b[64:]),
 		Rule: limit.Rule{
 			Window: time.Duration(le.Uint64(b[80:])), Limit: le.Uint32(b[88:]), Burst: le.Uint32(b[92:]), Algorithm: limit.Algorithm(b[128]),
 		},
-		Knobs: parseKnobs(b[96:], flags), Want: flags&requestWant != 0, Always: flags&requestAlways != 0,
+		Terms: parseKnobs(b[96:], flags), Want: flags&requestWant != 0, Always: flags&requestAlways != 0,
 		State: limit.State{TAT: int64(le.Uint64(b[72:]))},
 	}
-	q.Knobs.Watermark, q.Knobs.SubKeys = b[130], b[131]
-	if err := q.Rule.Valid(); err != nil {
+	q.Terms.Watermark, q.Terms.SubKeys = b[130], b[131]
+	if err := q.Rule.Validate(); err != nil {
 		return err
 	}
 	name, slots, b := int(le.Uint16(b[132:])), int(le.Uint16(b[134:])), b[requestSize:]
@@ -261,8 +261,8 @@ func (r *leaseReader) parseRequest(b []byte) error {
 	return nil
 }
 
-func parseKnobs(b []byte, flags byte) lease.Knobs {
-	return lease.Knobs{
+func parseKnobs(b []byte, flags byte) lease.Terms {
+	return lease.Terms{
 		Min: le.Uint32(b), Max: le.Uint32(b[4:]), TTL: duration(b[8:]), Sync: duration(b[16:]), Weight: le.Uint32(b[24:]), Slack: le.Uint32(b[28:]),
 		Dedicated: flags&requestDedicated != 0, Reclaim: flags&requestReclaim != 0, Audit: flags&requestAudit != 0,
 		Uncapped: flags&requestUncapped != 0,
@@ -276,7 +276,7 @@ func (r *leaseReader) parseGrant(b []byte) (err error) {
 	g := lease.Grant{
 		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Seq: le.Uint64(b[16:]), Window: int64(le.Uint64(b[24:])), Total: le.Uint64(b[32:]),
 		Used: le.Uint64(b[40:]), Left: duration(b[48:]), State: limit.State{TAT: int64(le.Uint64(b[56:]))}, Limit: le.Uint32(b[64:]),
-		Flags: lease.Flags(b[70]),
+		Flags: lease.GrantFlags(b[70]),
 	}
 	if g.State.Slots, err = r.parseSlots(b[grantSize:], int(le.Uint16(b[68:]))); err != nil {
 		return err
@@ -291,9 +291,9 @@ func (r *leaseReader) parseNotice(b []byte) error {
 	}
 	n := lease.Notice{
 		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Window: int64(le.Uint64(b[16:])), Left: duration(b[24:]), Limit: le.Uint32(b[32:]),
-		What: lease.What(b[36]),
+		Kind: lease.NoticeKind(b[36]),
 	}
-	if n.What >= lease.Recall && n.What <= lease.Cool { // others are of later versions
+	if n.Kind >= lease.Recall && n.Kind <= lease.Cool { // others are of later versions
 		r.msg.Notices = append(r.msg.Notices, n)
 	}
 	return nil

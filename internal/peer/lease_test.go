@@ -19,18 +19,18 @@ import (
 )
 
 // sampleLease is a lease message of kind k with every field distinct.
-func sampleLease(k lease.Kind) lease.Msg {
+func sampleLease(k lease.BatchKind) lease.Batch {
 	key := [2]uint64{0x0102030405060708, 0x1112131415161718}
 	state := limit.State{TAT: -7, Slots: []limit.Slot{{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}}}
-	m := lease.Msg{Kind: k}
+	m := lease.Batch{Kind: k}
 	switch k {
 	case lease.Ask:
-		m.Requests = []lease.Request{
+		m.Requests = []lease.GrantRequest{
 			{
 				Key: key, Owner: 0x2122232425262728, Domain: 0x3132333435363738, Seq: 0x4142434445464748, Window: 0x5152535455565758,
 				Have: 0x6162636465666768, Left: 0x7172737475767778, Demand: 0x8182838485868788, Want: true, State: state, Name: "d\x00k=v\x00v",
 				Rule: limit.Rule{Window: time.Hour, Limit: 0x91929394, Burst: 0xa1a2a3a4, Algorithm: limit.TokenBucket},
-				Knobs: lease.Knobs{
+				Terms: lease.Terms{
 					Min: 0xb1b2b3b4, Max: 0xc1c2c3c4, TTL: time.Minute, Sync: time.Second, Weight: 0xd1d2d3d4, Slack: 0xe1e2e3e4,
 					Watermark: 0xf1, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true,
 				},
@@ -45,10 +45,10 @@ func sampleLease(k lease.Kind) lease.Msg {
 			},
 			{Key: [2]uint64{1, 2}},
 		}
-	case lease.Bulk:
+	case lease.Notify:
 		m.Notices = []lease.Notice{
-			{Key: key, Window: 0x2122232425262728, Limit: 0x31323334, Left: time.Hour, What: lease.Deny},
-			{Key: [2]uint64{1, 2}, What: lease.Cool},
+			{Key: key, Window: 0x2122232425262728, Limit: 0x31323334, Left: time.Hour, Kind: lease.Deny},
+			{Key: [2]uint64{1, 2}, Kind: lease.Cool},
 		}
 	}
 	return m
@@ -66,7 +66,7 @@ func TestGoldenLeases(t *testing.T) {
 	hot := server{as: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
 	hot.answer(7, groupServed)
 	samples := map[string][]byte{"lease-question": leaseAsk(), "hot-answer": hot.out}
-	for k := lease.Ask; k <= lease.Bulk; k++ {
+	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
 		b, err := appendLease(nil, &m, 0x0a0b0c0d0e0f1011, new(writerTable))
 		if err != nil {
@@ -100,7 +100,7 @@ func TestLeaseQuestion(t *testing.T) {
 	}
 }
 
-func leasePayload(t testing.TB, m *lease.Msg) (lease.Kind, []byte) {
+func leasePayload(t testing.TB, m *lease.Batch) (lease.BatchKind, []byte) {
 	t.Helper()
 	b, err := appendLease([]byte("before"), m, 77, new(writerTable))
 	if err != nil {
@@ -120,7 +120,7 @@ func leasePayload(t testing.TB, m *lease.Msg) (lease.Kind, []byte) {
 func TestLeaseRoundTrip(t *testing.T) {
 	var r leaseReader
 	for range 2 { // the second into the memory of the first
-		for k := lease.Ask; k <= lease.Bulk; k++ {
+		for k := lease.Ask; k <= lease.Notify; k++ {
 			m := sampleLease(k)
 			k, payload := leasePayload(t, &m)
 			got, sent, err := r.parse(k, payload)
@@ -137,7 +137,7 @@ func TestLeaseRoundTrip(t *testing.T) {
 // Cut off anywhere, or with counts that do not fit, a message is an error; with more behind its parts, it is not.
 func TestLeaseMalformed(t *testing.T) {
 	var r leaseReader
-	for k := lease.Ask; k <= lease.Bulk; k++ {
+	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
 		_, whole := leasePayload(t, &m)
 		for n := range whole {
@@ -146,7 +146,7 @@ func TestLeaseMalformed(t *testing.T) {
 			}
 		}
 		first := 2 + leaseHead + 2
-		if k != lease.Bulk {
+		if k != lease.Notify {
 			first += 2 * 8 // writers
 		}
 		n := int(le.Uint32(whole[first:]))
@@ -180,9 +180,9 @@ func TestLeaseMalformed(t *testing.T) {
 		}
 	}
 	// A notice of a later version is skipped, and times are never negative.
-	m := lease.Msg{Kind: lease.Bulk, Notices: []lease.Notice{{What: lease.Cool + 1}, {What: lease.Lift, Left: -1}}}
+	m := lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Kind: lease.Cool + 1}, {Kind: lease.Lift, Left: -1}}}
 	k, payload := leasePayload(t, &m)
-	if got, _, err := r.parse(k, payload); err != nil || !reflect.DeepEqual(got.Notices, []lease.Notice{{What: lease.Lift}}) {
+	if got, _, err := r.parse(k, payload); err != nil || !reflect.DeepEqual(got.Notices, []lease.Notice{{Kind: lease.Lift}}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -194,19 +194,19 @@ func TestLeaseBounds(t *testing.T) {
 	for i := range maxSlots - 2 {
 		big.State.Slots = append(big.State.Slots, limit.Slot{Writer: math.MaxUint64 - uint64(i%64), At: int64(i) << 30, Charged: math.MaxUint64})
 	}
-	leasePayload(t, &lease.Msg{Kind: lease.Ask, Requests: []lease.Request{big}})
-	leasePayload(t, &lease.Msg{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases)})
+	leasePayload(t, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big}})
+	leasePayload(t, &lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases)})
 	long, many := big, big
 	long.Name += "n"
 	many.State.Slots = append(many.State.Slots, limit.Slot{At: math.MaxInt64})
 	for name, tt := range map[string]struct {
-		m    lease.Msg
+		m    lease.Batch
 		want error
 	}{
-		"name":   {lease.Msg{Kind: lease.Ask, Requests: []lease.Request{long}}, errName},
-		"slots":  {lease.Msg{Kind: lease.Ask, Requests: []lease.Request{many}}, errSlots},
-		"grants": {lease.Msg{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases+1)}, errLeases},
-		"bytes":  {lease.Msg{Kind: lease.Ask, Requests: []lease.Request{big, big}}, errTooLong},
+		"name":   {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{long}}, errName},
+		"slots":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{many}}, errSlots},
+		"grants": {lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases+1)}, errLeases},
+		"bytes":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big, big}}, errTooLong},
 	} {
 		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
 			t.Errorf("%s: %v", name, err)
@@ -216,7 +216,7 @@ func TestLeaseBounds(t *testing.T) {
 
 // What can be read is written to the same message again, and nothing panics.
 func FuzzLease(f *testing.F) {
-	for k := lease.Ask; k <= lease.Bulk; k++ {
+	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
 		_, payload := leasePayload(f, &m)
 		f.Add(byte(k), payload)
@@ -249,10 +249,10 @@ func FuzzLease(f *testing.F) {
 func TestPostLease(t *testing.T) {
 	m := newMember(t, "m0")
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
-	msg := lease.Msg{Kind: lease.Ask, Requests: make([]lease.Request, 3*maxLeases)}
+	msg := lease.Batch{Kind: lease.Ask, Requests: make([]lease.GrantRequest, 3*maxLeases)}
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
-		*r = lease.Request{Seq: uint64(i), Rule: limit.Rule{Window: 1}, Name: strings.Repeat("n", maxName)}
+		*r = lease.GrantRequest{Seq: uint64(i), Rule: limit.Rule{Window: 1}, Name: strings.Repeat("n", maxName)}
 	}
 	if r := l.postLease(&msg); r != unreachable {
 		t.Fatalf("posted without a stream: %v", r)

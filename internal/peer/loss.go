@@ -44,8 +44,8 @@ func appendLoss(b []byte, l *handoff.Loss) []byte {
 	for _, m := range l.Members {
 		id := m.ID[:min(len(m.ID), maxID)]
 		b = append(append(b, byte(len(id))), id...)
-		b = le.AppendUint64(b, m.Inst)
-		b = le.AppendUint64(b, m.Ver)
+		b = le.AppendUint64(b, m.BootID)
+		b = le.AppendUint64(b, m.Incarnation)
 		b = le.AppendUint32(b, m.Weight)
 		b = append(b, dead(l, m.ID))
 	}
@@ -99,7 +99,7 @@ func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error)
 		if len(b) < leastLost-1 {
 			return nil, errShort
 		}
-		m.Inst, m.Ver, m.Weight = le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:])
+		m.BootID, m.Incarnation, m.Weight = le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:])
 		weight := uint64(max(m.Weight, 1))
 		if i > 0 && l.Members[i-1].ID >= m.ID || m.ID == "" || weight > *left {
 			return nil, errLosses

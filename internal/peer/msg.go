@@ -246,7 +246,7 @@ func (r *msgReader) parseCounter(b []byte) error {
 	}
 	n := int(le.Uint16(b[64:]))
 	if n > 0 { // without slots nothing is said but the key
-		if err := c.Rule.Valid(); err != nil {
+		if err := c.Rule.Validate(); err != nil {
 			return err
 		}
 	}

@@ -70,8 +70,8 @@ func TestGoldenMessages(t *testing.T) {
 
 func sampleLosses() []handoff.Loss {
 	return []handoff.Loss{
-		{At: -5, Members: []ring.Member{{ID: "a", Inst: 1, Ver: 2, Weight: 3}, {ID: "b", Inst: 4, Ver: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
-		{At: 7, Members: []ring.Member{{ID: "c", Inst: 8, Ver: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
+		{At: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3}, {ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
+		{At: 7, Members: []ring.Member{{ID: "c", BootID: 8, Incarnation: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
 	}
 }
 

@@ -55,7 +55,7 @@ func (l *link) encode(m *handoff.Message) result {
 
 // postLease queues lease message m, in as many frames as it takes. Such messages are few, and each saves many questions,
 // so they have as much room as those that everything waits for.
-func (l *link) postLease(m *lease.Msg) result {
+func (l *link) postLease(m *lease.Batch) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.live || l.version < handoffVersion {
@@ -68,7 +68,7 @@ func (l *link) postLease(m *lease.Msg) result {
 }
 
 // encodeLease is called with mu held.
-func (l *link) encodeLease(m *lease.Msg) result {
+func (l *link) encodeLease(m *lease.Batch) result {
 	out, err := appendLease(l.out, m, l.clock.now(), &l.writers)
 	if a, b, two := halves(m); two && (errors.Is(err, errLeases) || errors.Is(err, errTooLong)) {
 		return max(l.encodeLease(&a), l.encodeLease(&b))

@@ -41,7 +41,7 @@ func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 }
 
 // receiveLease does the same with a lease message.
-func (s *server) receiveLease(now int64, k lease.Kind, payload []byte) {
+func (s *server) receiveLease(now int64, k lease.BatchKind, payload []byte) {
 	m, sent, err := s.leases.parse(k, payload)
 	if err != nil {
 		s.refused(unreadable(err))

@@ -230,7 +230,7 @@ func parseQuestion(b []byte, q *owner.Request) (outcome byte, err error) {
 		return groupUnknownAlgorithm, nil
 	}
 	parseMore(b[questionSize:], q)
-	if invalid := q.Rule.Valid(); invalid != nil {
+	if invalid := q.Rule.Validate(); invalid != nil {
 		return groupMalformed, nil //nolint:nilerr // the answer says it, and the stream goes on
 	}
 	return groupServed, nil

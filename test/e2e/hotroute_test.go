@@ -243,7 +243,7 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 	got, by := e.offer(t, forged.Key, requests[:300]...)
 	all("before it is hot", map[string]int{owner: 300}, ok(300), got, by)
 
-	spread := hotkey.Route{By: "pod-a", Ver: 1, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Spread, Subs: subKeysOn(hot, members, some...)}
+	spread := hotkey.Route{Author: "pod-a", Version: 1, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Spread, Subs: subKeysOn(hot, members, some...)}
 	x.say(t, spread)
 	got, by = e.offer(t, forged.Key, requests...)
 	most, total := 0, 0
@@ -264,7 +264,7 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 	got, by = e.offer(t, spread.Subs[0].Key, keys...)
 	all("the others meanwhile", want, ok(len(keys)), got, by)
 
-	x.say(t, hotkey.Route{By: "pod-a", Ver: 1, Domain: "app", Owner: hot, Mode: hotkey.Dedicated, Subs: []hotkey.SubKey{forged}})
+	x.say(t, hotkey.Route{Author: "pod-a", Version: 1, Domain: "app", Owner: hot, Mode: hotkey.Dedicated, Subs: []hotkey.SubKey{forged}})
 	got, by = e.offer(t, spread.Subs[0].Key, requests[:300]...)
 	all("dedicated", map[string]int{last: 300}, ok(300), got, by)
 
@@ -272,8 +272,8 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 		t.Errorf("the application was told %d sub-keys", n)
 	}
 	reached := e.app.all.Load()
-	limited := hotkey.Route{By: "pod-a", Ver: 2, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Cap, Limit: 20, Window: int64(24 * time.Hour)}
-	x.say(t, limited, hotkey.Route{By: "pod-b", Ver: 1, Domain: "web", Owner: hot, Mode: hotkey.Spread, Subs: spread.Subs})
+	limited := hotkey.Route{Author: "pod-a", Version: 2, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Cap, Limit: 20, Window: int64(24 * time.Hour)}
+	x.say(t, limited, hotkey.Route{Author: "pod-b", Version: 1, Domain: "web", Owner: hot, Mode: hotkey.Spread, Subs: spread.Subs})
 	if _, by = e.offer(t, forged.Key, requests[:100]...); by[200] != 40 || by[429] != 60 {
 		t.Errorf("capped: answered %v, want the first 40 to pass", by)
 	}

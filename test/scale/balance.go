@@ -40,7 +40,7 @@ func BalanceOf(n int) (Balance, error) {
 	}
 	_, b.MostBefore = extremes(placed(e.Owner), n)
 	b.lose(r, space)
-	b.Join = ring.Moved(ring.Moves(r, ring.New(Members(n+1)))) * float64(n+1)
+	b.Join = ring.MovedShare(ring.Diff(r, ring.New(Members(n+1)))) * float64(n+1)
 	return b, nil
 }
 
@@ -57,7 +57,7 @@ func (b *Balance) lose(r *ring.Ring, space map[ring.ID]float64) {
 			}
 		}
 		got := map[ring.ID]float64{}
-		for _, m := range ring.Moves(r, ring.New(rest)) {
+		for _, m := range ring.Diff(r, ring.New(rest)) {
 			got[m.To] += m.Share()
 		}
 		b.Heirs += float64(len(got)) / float64(times)
@@ -71,7 +71,7 @@ func (b *Balance) lose(r *ring.Ring, space map[ring.ID]float64) {
 // owned is each member's part of the hash space.
 func owned(r *ring.Ring) map[ring.ID]float64 {
 	space := map[ring.ID]float64{}
-	for _, m := range ring.Moves(ring.New(nil), r) {
+	for _, m := range ring.Diff(ring.New(nil), r) {
 		space[m.To] += m.Share()
 	}
 	return space
@@ -100,7 +100,7 @@ func extremes[K comparable](parts map[K]float64, n int) (least, most float64) {
 
 // envoyDefault is the ring that Envoy builds of n addresses when nobody says how large it is to be.
 func envoyDefault(n int) (*ring.EnvoyRing, error) {
-	c := ring.Cluster{}
+	c := ring.EnvoyCluster{}
 	for i := range n {
 		c.Hosts = append(c.Hosts, ring.Host{Address: fmt.Sprintf("10.%d.%d.%d:8081", i>>16, i>>8&255, i&255)})
 	}

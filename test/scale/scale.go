@@ -14,7 +14,7 @@ var Sizes = []int{3, 10, 30, 100, 300, 1000, 2000}
 // Member is the i-th of a cluster's members.
 func Member(i int) ring.Member {
 	id := ring.ID(fmt.Sprintf("keyward-%d", i))
-	return ring.Member{ID: id, Inst: ring.Hash("boot of "+string(id)) | 1, Ver: 1, Weight: 1}
+	return ring.Member{ID: id, BootID: ring.Hash("boot of "+string(id)) | 1, Incarnation: 1, Weight: 1}
 }
 
 // Members are the first n.

@@ -221,7 +221,7 @@ func (o *oracle) unaware(x *span, v *verdict, hits uint64) {
 // begun, for longer than clocks may differ: they know nothing of it.
 func (o *oracle) astray(a *account, x *span, v *verdict, hits uint64) {
 	begin := a.rule.End(x.index - 1)
-	if v.by.stepped && (o.w.now-x.end > int64(limit.Ahead) || begin-o.w.now > int64(limit.Ahead)) {
+	if v.by.stepped && (o.w.now-x.end > int64(limit.ClockTolerance) || begin-o.w.now > int64(limit.ClockTolerance)) {
 		x.extra += hits
 	}
 }
@@ -231,7 +231,7 @@ func (o *oracle) astray(a *account, x *span, v *verdict, hits uint64) {
 func (o *oracle) apartInTime(x *span) bool {
 	return slices.ContainsFunc(x.deciders, func(m *member) bool {
 		off := m.clock() - o.w.now
-		return m.stepped && max(off, -off) > int64(limit.Ahead)
+		return m.stepped && max(off, -off) > int64(limit.ClockTolerance)
 	})
 }
 
@@ -239,7 +239,7 @@ func (o *oracle) apartInTime(x *span) bool {
 func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 	x.phi += q.q.Hits
 	near := func(t int64) bool {
-		return t-a.rule.End(x.index-1) < int64(limit.Ahead) || x.end-t < int64(limit.Ahead)
+		return t-a.rule.End(x.index-1) < int64(limit.ClockTolerance) || x.end-t < int64(limit.ClockTolerance)
 	}
 	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.until) {
 		return // which of two windows it fell into is uncertain
@@ -300,7 +300,7 @@ func (o *oracle) inherit(a *account, x *span, m *member) {
 				continue
 			}
 			x.last = o.w.slots[slotOf(m.ring.At(m.ring.Owner(r.owner)).ID)].now
-			if i := m.ring.Heir(r.owner); i >= 0 {
+			if i := m.ring.Successor(r.owner); i >= 0 {
 				x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
 			}
 			return
@@ -330,7 +330,7 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 			continue
 		}
 		for _, s := range c.State.Slots {
-			if s.Writer == limit.GhostWriter || s.Writer == nobody { // the second is a deliberate mistake, for I10 to find
+			if s.Writer == limit.LostStateWriter || s.Writer == nobody { // the second is a deliberate mistake, for I10 to find
 				continue
 			}
 			at := writing{c.Key, s.Writer, s.At}

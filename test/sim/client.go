@@ -25,7 +25,7 @@ type rule struct {
 	digest owner.Key
 	owner  uint64
 	by     owner.Mechanism
-	knobs  lease.Knobs
+	knobs  lease.Terms
 }
 
 // question is one question on its way.

@@ -136,7 +136,7 @@ func (w *World) mechanism(r *rule) {
 		return
 	}
 	x := w.rnd.Float64()
-	r.by, r.knobs = owner.ByOwner, lease.Knobs{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
+	r.by, r.knobs = owner.ByOwner, lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
 	switch {
 	case x < l.ByLease:
 		r.by = owner.ByLease
@@ -204,16 +204,16 @@ func (m *member) acquaint() {
 }
 
 // sendLease takes a message about leases to another member, as send does.
-func (w *World) sendLease(m *member, o *lease.Out) {
+func (w *World) sendLease(m *member, o *lease.Delivery) {
 	to := slotOf(o.To)
 	if to < 0 || to >= len(w.slots) {
 		w.fail("a message about leases to %q, who does not exist", o.To)
 		return
 	}
 	if w.verbose {
-		w.trace("%s -> %s  %s", m.name(), o.To, leaseText(&o.Msg))
+		w.trace("%s -> %s  %s", m.name(), o.To, leaseText(&o.Batch))
 	}
-	w.oracle.said(m, to, &o.Msg)
+	w.oracle.said(m, to, &o.Batch)
 	if !w.calm && w.chance(w.o.Loss) {
 		w.stats.count("fault: lost message")
 		return
@@ -222,16 +222,16 @@ func (w *World) sendLease(m *member, o *lease.Out) {
 	if !w.calm && w.chance(w.o.Double) {
 		w.stats.count("fault: repeated message")
 		times = 2
-		late := copyOfLease(&o.Msg)
+		late := copyOfLease(&o.Batch)
 		w.echo(m, to, true, func(there *member) { there.receiveLease(m, late) })
 	}
 	for range times {
-		msg := copyOfLease(&o.Msg)
+		msg := copyOfLease(&o.Batch)
 		w.carry(m, to, w.delay()+w.sabotageDelay(msg), func(there *member) { there.receiveLease(m, msg) })
 	}
 }
 
-func (m *member) receiveLease(from *member, msg *lease.Msg) {
+func (m *member) receiveLease(from *member, msg *lease.Batch) {
 	w := m.w
 	w.sabotageLease(m, msg)
 	w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
@@ -245,8 +245,8 @@ func (m *member) receiveLease(from *member, msg *lease.Msg) {
 }
 
 // copyOfLease is a message as it travels.
-func copyOfLease(m *lease.Msg) *lease.Msg {
-	c := lease.Msg{Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices)}
+func copyOfLease(m *lease.Batch) *lease.Batch {
+	c := lease.Batch{Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices)}
 	for i := range c.Requests {
 		c.Requests[i].State.Slots = slices.Clone(c.Requests[i].State.Slots)
 	}

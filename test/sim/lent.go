@@ -44,14 +44,14 @@ func (o *oracle) offered(q *question) {
 }
 
 // said sees a message about leases leave.
-func (o *oracle) said(m *member, to int, msg *lease.Msg) {
+func (o *oracle) said(m *member, to int, msg *lease.Batch) {
 	s := o.w.stats
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].lends = true
 		o.wrote(m, handoff.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
 		switch {
-		case r.Knobs.Slack > 0:
+		case r.Terms.Slack > 0:
 			s.count("approximate: report")
 		case r.Want:
 			s.count("lease: Ask for more")
@@ -62,7 +62,7 @@ func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 	for i := range msg.Grants {
 		g := &msg.Grants[i]
 		o.wrote(m, handoff.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
-		for f, name := range map[lease.Flags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
+		for f, name := range map[lease.GrantFlags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
 			if g.Flags&f != 0 {
 				s.count("lease: Lend says " + name)
 			}
@@ -72,7 +72,7 @@ func (o *oracle) said(m *member, to int, msg *lease.Msg) {
 		}
 	}
 	for i := range msg.Notices {
-		s.count("lease: Bulk " + [...]string{"?", "Recall", "Deny", "Lift", "Cool"}[msg.Notices[i].What])
+		s.count("lease: Bulk " + [...]string{"?", "Recall", "Deny", "Lift", "Cool"}[msg.Notices[i].Kind])
 	}
 }
 
@@ -154,7 +154,7 @@ func (o *oracle) terms(l loan) *terms {
 }
 
 // heard sees a message about leases arrive, and returns what was said before each request.
-func (o *oracle) heard(m, from *member, msg *lease.Msg) (before []terms) {
+func (o *oracle) heard(m, from *member, msg *lease.Batch) (before []terms) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].depth = uint64(r.Rule.Depth())
@@ -310,12 +310,12 @@ func (o *oracle) used(a *account, x *span) {
 	}
 }
 
-func leaseText(m *lease.Msg) string {
+func leaseText(m *lease.Batch) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", [...]string{"?", "Ask", "Lend", "Bulk"}[min(int(m.Kind), 3)])
 	for i := range m.Requests {
 		r := &m.Requests[i]
-		fmt.Fprintf(&b, " {%04x seq %d window %d have %d left %d want %v always %v slack %d %v}", r.Key[0]>>48, r.Seq, r.Window, r.Have, r.Left, r.Want, r.Always, r.Knobs.Slack, r.State.Slots)
+		fmt.Fprintf(&b, " {%04x seq %d window %d have %d left %d want %v always %v slack %d %v}", r.Key[0]>>48, r.Seq, r.Window, r.Have, r.Left, r.Want, r.Always, r.Terms.Slack, r.State.Slots)
 	}
 	for i := range m.Grants {
 		g := &m.Grants[i]
@@ -323,7 +323,7 @@ func leaseText(m *lease.Msg) string {
 	}
 	for i := range m.Notices {
 		n := &m.Notices[i]
-		fmt.Fprintf(&b, " {%04x %d window %d limit %d left %v}", n.Key[0]>>48, n.What, n.Window, n.Limit, n.Left)
+		fmt.Fprintf(&b, " {%04x %d window %d limit %d left %v}", n.Key[0]>>48, n.Kind, n.Window, n.Limit, n.Left)
 	}
 	return b.String()
 }

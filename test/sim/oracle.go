@@ -318,7 +318,7 @@ func (o *oracle) holds(x *span, m *member, h uint64) {
 	x.last, x.heir = m, nil
 	if i := m.ring.Owner(h); i >= 0 && m.ring.At(i).ID != slotID(m.slot) {
 		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
-	} else if i := m.ring.Heir(h); i >= 0 {
+	} else if i := m.ring.Successor(h); i >= 0 {
 		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
 	}
 }

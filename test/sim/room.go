@@ -18,7 +18,7 @@ func (x *span) charges(q *question, v *verdict) {
 // carry notes a share that was admitted at the end of a window by a member that knew of hits in the next one, by another clock: it charges
 // them there.
 func (o *oracle) carry(a *account, x *span, q *question, v *verdict) {
-	if q.q.Op == owner.Take && v.a.Authority == owner.Share && x.end-v.until <= int64(limit.Ahead) {
+	if q.q.Op == owner.Take && v.a.Authority == owner.Share && x.end-v.until <= int64(limit.ClockTolerance) {
 		o.carried[carried{a, x.index + 1}] += q.q.Hits
 	}
 }

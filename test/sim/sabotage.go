@@ -68,7 +68,7 @@ func (w *World) sabotage(m *member, msg *handoff.Message) {
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
 		case w.bug == KeptAssumption:
 			for j := range c.State.Slots {
-				if s := &c.State.Slots[j]; s.Writer == limit.GhostWriter {
+				if s := &c.State.Slots[j]; s.Writer == limit.LostStateWriter {
 					s.Writer = nobody
 				}
 			}

@@ -26,7 +26,7 @@ var LeaseBugs = map[string]Bug{
 }
 
 // sabotageLease changes a message that m is about to take in.
-func (w *World) sabotageLease(m *member, msg *lease.Msg) {
+func (w *World) sabotageLease(m *member, msg *lease.Batch) {
 	if w.bug != LongWindow {
 		return
 	}
@@ -39,7 +39,7 @@ func (w *World) sabotageLease(m *member, msg *lease.Msg) {
 }
 
 // sabotageDelay lets returns come late, for more of them to come after their window.
-func (w *World) sabotageDelay(msg *lease.Msg) time.Duration {
+func (w *World) sabotageDelay(msg *lease.Batch) time.Duration {
 	if w.bug != LateReturn || msg.Kind != lease.Ask {
 		return 0
 	}
@@ -54,7 +54,7 @@ func (w *World) sabotageGrant(m *member, a *account, n uint64) {
 }
 
 // sabotageCredit sees what m has made of a message, before whose requests that was said.
-func (w *World) sabotageCredit(m, from *member, msg *lease.Msg, before []terms) {
+func (w *World) sabotageCredit(m, from *member, msg *lease.Batch, before []terms) {
 	for i := range msg.Requests {
 		r, t := &msg.Requests[i], &before[i]
 		a := w.oracle.accounts[r.Key]
@@ -73,7 +73,7 @@ func (w *World) sabotageCredit(m, from *member, msg *lease.Msg, before []terms) 
 }
 
 // lentByOthers is the most that a grantor other than m said that a holder has of r's window.
-func (o *oracle) lentByOthers(m, from *member, r *lease.Request) (most uint64) {
+func (o *oracle) lentByOthers(m, from *member, r *lease.GrantRequest) (most uint64) {
 	for l, t := range o.loans {
 		if l.key == r.Key && l.holder == from.slot && l.grantor != m && t.window == r.Window {
 			most = max(most, t.most)

@@ -76,7 +76,7 @@ func (c *Rings) of(boots []int) *ring.Ring {
 		var members []ring.Member
 		for i, b := range boots {
 			if b > 0 {
-				members = append(members, ring.Member{ID: slotID(i), Inst: inst(i, b), Ver: 1, Weight: weight(i)})
+				members = append(members, ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i)})
 			}
 		}
 		r = ring.New(members)
@@ -231,7 +231,7 @@ func names(r *ring.Ring) string {
 	var b strings.Builder
 	for i := range r.Len() {
 		m := r.At(i)
-		fmt.Fprintf(&b, " %s.%d", m.ID, m.Inst>>1&31)
+		fmt.Fprintf(&b, " %s.%d", m.ID, m.BootID>>1&31)
 	}
 	return fmt.Sprintf("%04x[%s]", r.Fingerprint()>>48, strings.TrimSpace(b.String()))
 }

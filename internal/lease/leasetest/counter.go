@@ -38,12 +38,12 @@ func (c *Counter) account(key [2]uint64) *account {
 func (c *Counter) Healthy(int64) bool { return true }
 
 // Charge takes hits.
-func (c *Counter) Charge(now int64, r *lease.Request, hits uint64) limit.Decision {
+func (c *Counter) Charge(now int64, r *lease.GrantRequest, hits uint64) limit.Decision {
 	return r.Rule.Take(&c.account(r.Key).count, now, writer, hits)
 }
 
 // Lease answers a request: credit what is back, size what is lent, charge it, note it, and only then answer.
-func (c *Counter) Lease(now int64, holder ring.ID, inst uint64, r *lease.Request) (g lease.Grant, ok bool) {
+func (c *Counter) Lease(now int64, holder ring.ID, inst uint64, r *lease.GrantRequest) (g lease.Grant, ok bool) {
 	a := c.account(r.Key)
 	window := r.Rule.Index(now)
 	if r.Rule.Algorithm.Bucket() {

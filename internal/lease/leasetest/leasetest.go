@@ -16,7 +16,7 @@ type Harness interface {
 	lease.Grantor
 	// Charge asks the grantor itself for hits on the key that r names, as a question that needs no lease; 0 hits show the
 	// count that stands.
-	Charge(now int64, r *lease.Request, hits uint64) limit.Decision
+	Charge(now int64, r *lease.GrantRequest, hits uint64) limit.Decision
 }
 
 // Start is the time that the tests begin at: the first instant of a minute.
@@ -72,9 +72,9 @@ type holder struct {
 }
 
 // request is h asking for more, newer than all before.
-func (b *bench) request(h *holder) *lease.Request {
+func (b *bench) request(h *holder) *lease.GrantRequest {
 	b.seq++
-	return &lease.Request{
+	return &lease.GrantRequest{
 		Key: [2]uint64{1, 2}, Owner: 3, Rule: b.rule, Always: true,
 		Seq: b.seq, Window: h.window, Have: h.have, Left: h.left, Want: true, Demand: 1_000_000,
 	}
@@ -103,7 +103,7 @@ func (h *holder) take(g lease.Grant) {
 }
 
 // giveBack is all that h has not spent coming back, wanting nothing.
-func (b *bench) giveBack(h *holder) *lease.Request {
+func (b *bench) giveBack(h *holder) *lease.GrantRequest {
 	h.have, h.left = h.have-h.left, 0
 	r := b.request(h)
 	r.Want = false

@@ -26,10 +26,10 @@ type node struct {
 
 func newNode(i int, o owner.Options) (*node, error) {
 	m := scale.Member(i)
-	o.Self, o.BootID, o.Seed, o.NoHot = m.ID, m.Inst, [2]uint64{1, uint64(i)}, true
-	n := &node{id: m.ID, inst: m.Inst, node: owner.New(o), reg: prometheus.NewRegistry()}
+	o.Self, o.BootID, o.Seed, o.NoHot = m.ID, m.BootID, [2]uint64{1, uint64(i)}, true
+	n := &node{id: m.ID, inst: m.BootID, node: owner.New(o), reg: prometheus.NewRegistry()}
 	var err error
-	n.Peer, err = peer.New(peer.Options{Node: n.node, Self: m.ID, BootID: m.Inst, Cluster: "scale", Listen: "127.0.0.1:0", Registerer: n.reg})
+	n.Peer, err = peer.New(peer.Options{Node: n.node, Self: m.ID, BootID: m.BootID, Cluster: "scale", Listen: "127.0.0.1:0", Registerer: n.reg})
 	return n, err
 }
 
