@@ -27,28 +27,28 @@ const (
 
 // drift is how far this member's admissions of one key are ahead of what the owner knows.
 type drift struct {
-	unsynced uint64 // hits admitted here that the owner may not know of
-	flying   uint64 // of these, hits that are in the report under way
-	sent     int64  // when that was
-	under    bool   // a report is under way
-	seq      uint64
-	tries    int
-	since    uint64 // hits admitted since the last answer
-	synced   int64  // when the last answer came
-	asked    int64  // when the last question came
-	near     bool   // little is left, and half of what may be admitted before the next report is used up
+	unsynced  uint64 // hits admitted here that the owner may not know of
+	inFlight  uint64 // of these, hits that are in the report under way
+	sentAt    int64  // when that was
+	reporting bool   // a report is under way
+	seq       uint64
+	tries     int
+	since     uint64 // hits admitted since the last answer
+	syncedAt  int64  // when the last answer came
+	askedAt   int64  // when the last question came
+	nearLimit bool   // little is left, and half of what may be admitted before the next report is used up
 }
 
 // idle says that the key needs no memory here.
-func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.asked > driftLife }
+func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.askedAt > driftLife }
 
 // slack is S: the hits that this member may admit before the owner knows of them.
-func (s *shard) slack(x *holding) uint64 { return uint64(x.Terms.Slack) / uint64(s.view.NRef()) }
+func (s *shard) slack(x *heldLease) uint64 { return uint64(x.Terms.Slack) / uint64(s.view.NRef()) }
 
 // approximate answers q from this member's copy of the counter; false when the owner is to be asked.
-func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Result) bool {
+func (n *Node) approximate(s *shard, x *heldLease, now int64, q *Request, a *Result) bool {
 	d, room := &x.drift, s.slack(x)
-	d.asked = now
+	d.askedAt = now
 	if room == 0 {
 		return false
 	}
@@ -69,8 +69,8 @@ func (n *Node) approximate(s *shard, x *holding, now int64, q *Request, a *Resul
 		a.Kind, a.Path, a.Authority, a.Hot = Decided, Leased, Full, true
 		s.counts.lease.Approximated += q.Hits
 	}
-	if n.stale(s, x, now) {
-		n.push(s, x, a.Kind != Decided)
+	if n.reportDue(s, x, now) {
+		n.queueLeaseRequest(s, x, a.Kind != Decided)
 	}
 	if a.Kind != Decided || a.Path != Leased {
 		return false
@@ -86,10 +86,10 @@ func (d *drift) allows(q *Request, a *Result, room uint64, watermark uint8, memb
 	}
 	depth := uint64(q.Rule.Depth())
 	left := depth - min(depth, a.Before)
-	d.near = false
+	d.nearLimit = false
 	if left*100 <= depth*uint64(watermark) {
 		most := min(room, left/(2*members))
-		if d.near = d.since+q.Hits > most/2; d.since+q.Hits > most {
+		if d.nearLimit = d.since+q.Hits > most/2; d.since+q.Hits > most {
 			return false
 		}
 	}
@@ -97,7 +97,7 @@ func (d *drift) allows(q *Request, a *Result, room uint64, watermark uint8, memb
 }
 
 // admitDrift charges q to this member's own slot; false when there is no room for it.
-func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Request, e *entry) bool {
+func (n *Node) admitDrift(s *shard, x *heldLease, hash uint64, now int64, q *Request, e *entry) bool {
 	h := shardOp{Request: q, now: now, hash: hash, table: ownedTable, rule: q.Rule}
 	if e == nil {
 		if e = s.insert(&h, true); e == nil {
@@ -114,37 +114,37 @@ func (n *Node) admitDrift(s *shard, x *holding, hash uint64, now int64, q *Reque
 }
 
 // linger keeps a bucket that has drained here until the owner knows what was charged: there it may be full.
-func (x *holding) linger(e *entry, now int64) {
+func (x *heldLease) linger(e *entry, now int64) {
 	if e != nil && x.rule.Algorithm.Bucket() {
 		e.prolong(now + driftLife)
 	}
 }
 
-// stale says that x is to be reported now.
-func (n *Node) stale(s *shard, x *holding, now int64) bool {
+// reportDue says that x is to be reported now.
+func (n *Node) reportDue(s *shard, x *heldLease, now int64) bool {
 	d := &x.drift
-	if d.under {
-		return now-d.sent >= min(reportSlowest, reportAgain<<min(d.tries, 4))
+	if d.reporting {
+		return now-d.sentAt >= min(reportSlowest, reportAgain<<min(d.tries, 4))
 	}
 	every := x.Terms.Sync
 	if every <= 0 {
 		every = defaultSync
 	}
-	if d.near && now-d.synced >= reportTail {
+	if d.nearLimit && now-d.syncedAt >= reportTail {
 		return true
 	}
-	return d.unsynced > s.slack(x)/2 || now-d.synced >= int64(every) && (d.unsynced > 0 || d.asked > d.synced)
+	return d.unsynced > s.slack(x)/2 || now-d.syncedAt >= int64(every) && (d.unsynced > 0 || d.askedAt > d.syncedAt)
 }
 
-// report is what x has admitted.
-func (n *Node) report(s *shard, x *holding, now int64) lease.GrantRequest {
+// buildReport is what x has admitted.
+func (n *Node) buildReport(s *shard, x *heldLease, now int64) lease.GrantRequest {
 	d := &x.drift
-	if d.under {
+	if d.reporting {
 		d.tries++
 		s.counts.lease.Timeouts++
 	}
 	d.seq = max(d.seq+1, uint64(max(0, now)))
-	d.under, d.sent, d.flying = true, now, d.unsynced
+	d.reporting, d.sentAt, d.inFlight = true, now, d.unsynced
 	r := lease.GrantRequest{Rule: x.rule, Terms: x.Terms, Seq: d.seq, Left: d.unsynced}
 	_, h := n.shard(x.key)
 	if e := s.tables[ownedTable].find(h, x.key); e != nil && !e.expired(now) {
@@ -159,15 +159,15 @@ func (n *Node) report(s *shard, x *holding, now int64) lease.GrantRequest {
 	return r
 }
 
-// synced takes in the answer to a report.
-func (n *Node) synced(s *shard, x *holding, now int64, g *lease.Grant) {
+// acceptReportReply takes in the answer to a report.
+func (n *Node) acceptReportReply(s *shard, x *heldLease, now int64, g *lease.Grant) {
 	d := &x.drift
-	if !d.under || g.Seq != d.seq {
+	if !d.reporting || g.Seq != d.seq {
 		return
 	}
-	d.under, d.tries, d.synced, d.since = false, 0, now, d.unsynced-d.flying
-	d.unsynced -= d.flying
-	d.flying = 0
+	d.reporting, d.tries, d.syncedAt, d.since = false, 0, now, d.unsynced-d.inFlight
+	d.unsynced -= d.inFlight
+	d.inFlight = 0
 	x.named = g.Flags&lease.Named != 0
 	s.counts.lease.Reconciled++
 	n.mergeState(s, now, x.key, x.owner, x.domain, x.rule, &g.State)
@@ -175,8 +175,8 @@ func (n *Node) synced(s *shard, x *holding, now int64, g *lease.Grant) {
 		_, h := n.shard(x.key)
 		x.linger(s.tables[ownedTable].find(h, x.key), now)
 	}
-	if n.stale(s, x, now) {
-		n.push(s, x, false)
+	if n.reportDue(s, x, now) {
+		n.queueLeaseRequest(s, x, false)
 	}
 }
 

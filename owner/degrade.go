@@ -287,7 +287,7 @@ func (n *Node) Observe(now int64, q *Request, a *Result) {
 	s, hash := n.shard(q.Key)
 	s.mu.Lock()
 	if a.Hot {
-		n.heardHot(s, s.clock(now), q, a)
+		n.observeHot(s, s.clock(now), q, a)
 	}
 	h := shardOp{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == FailClosed {

@@ -115,8 +115,8 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	n.serial.Lock()
 	fx.Out = n.serial.machine.Tick(now)
 	n.publish(now, &fx)
-	n.judge(now, &fx)
-	n.tend(now)
+	n.evaluateHot(now, &fx)
+	n.tickLeases(now)
 	n.resendToSuccessors(now, &fx)
 	n.flush(now, &fx)
 	n.serial.Unlock()
@@ -196,34 +196,34 @@ func (n *Node) flush(now int64, fx *Effects) {
 		n.requestOwnership(now, fx)
 	}
 	n.replicate(now, fx)
-	if n.talking.Swap(false) {
-		n.converse(now, fx)
+	if n.leaseTraffic.Swap(false) {
+		n.flushLeases(now, fx)
 	}
 }
 
-// converse sends what holders and grantors have to say.
-func (n *Node) converse(now int64, fx *Effects) {
+// flushLeases sends what holders and grantors have to say.
+func (n *Node) flushLeases(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		if len(s.due) > 0 {
-			n.request(s, now, fx)
+		if len(s.leaseRequests) > 0 {
+			n.sendLeaseRequests(s, now, fx)
 		}
-		if len(s.told) > 0 {
-			n.notify(s, now, fx)
+		if len(s.pendingNotices) > 0 {
+			n.sendNotices(s, now, fx)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// tend lets time pass for leases.
-func (n *Node) tend(now int64) {
+// tickLeases lets time pass for leases.
+func (n *Node) tickLeases(now int64) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		if at := s.clock(now); len(s.books)+len(s.holdings)+len(s.names) > 0 {
-			n.tendBooks(s, at)
-			n.tendHoldings(s, at)
+			n.tickLent(s, at)
+			n.tickHeld(s, at)
 			s.forgetNames()
 		}
 		s.mu.Unlock()

@@ -184,7 +184,7 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 			}
 		}
 	}
-	s.temper.rates.All(now, func(_ hotkey.Digest, _ float64, hot bool) {
+	s.hot.rates.All(now, func(_ hotkey.Digest, _ float64, hot bool) {
 		if hot {
 			f.HotKeys++
 		}

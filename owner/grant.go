@@ -29,7 +29,7 @@ type book struct {
 
 	// What holders know of the counter, to be told when it changes.
 	window int64
-	tide   tide
+	tide   limitLevel
 	queued bool
 	lift   bool
 }
@@ -57,11 +57,11 @@ func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Batch) (
 		}
 	case lease.Lend:
 		for i := range m.Grants {
-			n.granted(now, from, &m.Grants[i])
+			n.acceptGrant(now, from, &m.Grants[i])
 		}
 	case lease.Notify:
 		for i := range m.Notices {
-			n.noticed(now, from, &m.Notices[i])
+			n.acceptNotice(now, from, &m.Notices[i])
 		}
 	}
 	return fx
@@ -154,7 +154,7 @@ func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used 
 		n.charge(s, h, e, part{}, &a)
 	}
 	if !n.options.NoHot {
-		if s.temper.rates.Report(h.now, hotkey.Digest(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
+		if s.hot.rates.Report(h.now, hotkey.Digest(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
 			s.track(e)
 		}
 	}
@@ -206,7 +206,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 	if l.Window != l.window {
 		g.Total = 0
 	}
-	hot := (b.always || n.hot(s, h.Key, h.RingPos)) && n.decree(h.RingPos) != hotkey.Never
+	hot := (b.always || n.isHot(s, h.Key, h.RingPos)) && n.routeMode(h.RingPos) != hotkey.Never
 	size, last := uint64(0), false
 	if hot {
 		g.Flags |= lease.Hot
@@ -229,7 +229,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 		g.Left = s.room(e, r, at)
 	}
 	if e != nil {
-		n.ebb(s, b, h.Key, r, l.window, g.Used, false)
+		n.updateLevel(s, b, h.Key, r, l.window, g.Used, false)
 	}
 	s.audit(l, size, g.Used, fx)
 	n.sendGrant(s, l, e, &a, pendingGrant{l.from, g}, size, fx)
@@ -316,8 +316,8 @@ func (g *pendingGrant) send(fx *Effects) {
 	m.Grants = append(m.Grants, g.grant)
 }
 
-// tendBooks takes back what silent holders have given up, and drops the books that nobody needs.
-func (n *Node) tendBooks(s *shard, now int64) {
+// tickLent takes back what silent holders have given up, and drops the books that nobody needs.
+func (n *Node) tickLent(s *shard, now int64) {
 	for _, k := range sortedKeys(s.books) {
 		b := s.books[k]
 		s.counts.violate(b.TakeViolations())

@@ -12,8 +12,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// holding is what this member holds of one key that another one owns.
-type holding struct {
+// heldLease is what this member holds of one key that another one owns.
+type heldLease struct {
 	lease.Holding
 	key    Key
 	owner  uint64 // ring position
@@ -38,20 +38,20 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 	}
 	now = s.clock(now)
 	if x == nil {
-		if x = n.begin(s, now, q); x == nil {
+		if x = n.maybeAcquire(s, now, q); x == nil {
 			return false
 		}
 	}
-	x.follow(q)
+	x.update(q)
 	if x.by == Approximate {
 		return n.approximate(s, x, now, q, a)
 	}
 	d, verdict := x.Decide(now, q.Rule, q.Hits)
 	switch urgent := verdict == lease.Unknown; {
 	case x.queued && urgent:
-		n.speak(true)
+		n.requestFlush(true)
 	case !x.queued && x.Due(now):
-		n.push(s, x, urgent || x.Urgent(now))
+		n.queueLeaseRequest(s, x, urgent || x.Urgent(now))
 	}
 	switch verdict {
 	case lease.Admitted:
@@ -68,38 +68,38 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 	return true
 }
 
-// begin makes a holding for q's key if there is reason for one.
-func (n *Node) begin(s *shard, now int64, q *Request) *holding {
-	switch mode := n.decree(q.RingPos); {
+// maybeAcquire makes a holding for q's key if there is reason for one.
+func (n *Node) maybeAcquire(s *shard, now int64, q *Request) *heldLease {
+	switch mode := n.routeMode(q.RingPos); {
 	case q.Mechanism == Approximate:
 	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != ByLease:
 		return nil
 	case q.Mechanism == ByLease, mode != hotkey.Auto:
-	case !n.heavy(s, now, q.Key):
+	case !n.forwardsMany(s, now, q.Key):
 		return nil
 	}
-	return n.hold(s, q)
+	return n.addLease(s, q)
 }
 
-// hold makes a holding for q's key; nil if there are too many.
-func (n *Node) hold(s *shard, q *Request) *holding {
+// addLease makes a holding for q's key; nil if there are too many.
+func (n *Node) addLease(s *shard, q *Request) *heldLease {
 	if n.held.Add(1) > int64(n.options.MaxLeases) {
 		n.held.Add(-1)
 		s.counts.lease.NoRoom++
 		return nil
 	}
 	if s.holdings == nil {
-		s.holdings = map[Key]*holding{}
+		s.holdings = map[Key]*heldLease{}
 	}
-	x := &holding{key: q.Key}
+	x := &heldLease{key: q.Key}
 	x.Salt = finish(q.Key[0] ^ n.options.BootID)
-	x.follow(q)
+	x.update(q)
 	s.holdings[q.Key] = x
 	return x
 }
 
-// follow takes over what q's rule says.
-func (x *holding) follow(q *Request) {
+// update takes over what q's rule says.
+func (x *heldLease) update(q *Request) {
 	x.owner, x.domain, x.rule, x.by = q.RingPos, q.Domain, q.Rule, q.Mechanism
 	if q.LeaseConfig != nil {
 		x.Terms = *q.LeaseConfig
@@ -109,48 +109,48 @@ func (x *holding) follow(q *Request) {
 	}
 }
 
-// push lets x be asked for with the next Flush; urgent, at once.
-func (n *Node) push(s *shard, x *holding, urgent bool) {
+// queueLeaseRequest lets x be asked for with the next Flush; urgent, at once.
+func (n *Node) queueLeaseRequest(s *shard, x *heldLease, urgent bool) {
 	if x.queued {
 		return
 	}
 	x.queued = true
-	s.due = append(s.due, x.key)
-	n.speak(urgent)
+	s.leaseRequests = append(s.leaseRequests, x.key)
+	n.requestFlush(urgent)
 }
 
-// speak lets the next Flush send what is due or told; urgent, at once.
-func (n *Node) speak(urgent bool) {
-	n.talking.Store(true)
+// requestFlush lets the next Flush send what is due or told; urgent, at once.
+func (n *Node) requestFlush(urgent bool) {
+	n.leaseTraffic.Store(true)
 	n.dirty.Store(true)
 	if urgent {
 		n.urgent.Store(true)
 	}
 }
 
-// heardHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
+// observeHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
 // what frees up meanwhile, nothing is lost.
-func (n *Node) heardHot(s *shard, now int64, q *Request, a *Result) {
+func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
 	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
 		return
 	}
 	x := s.holdings[q.Key]
 	if x == nil {
-		if x = n.hold(s, q); x == nil {
+		if x = n.addLease(s, q); x == nil {
 			return
 		}
 	}
-	x.follow(q)
+	x.update(q)
 	x.MarkHot()
 	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.Denied() {
 		x.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
 	}
 }
 
-// request sends what the shard's holdings have to say.
-func (n *Node) request(s *shard, now int64, fx *Effects) {
+// sendLeaseRequests sends what the shard's holdings have to say.
+func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
-	for _, k := range s.due {
+	for _, k := range s.leaseRequests {
 		x := s.holdings[k]
 		if x == nil {
 			continue
@@ -162,17 +162,17 @@ func (n *Node) request(s *shard, now int64, fx *Effects) {
 			continue
 		}
 		x.to = hold.Member
-		r := n.ask(s, x, at)
+		r := n.leaseRequest(s, x, at)
 		m := leaseTo(&fx.Leases, x.to, lease.Ask)
 		m.Requests = append(m.Requests, r)
 	}
-	s.due = s.due[:0]
+	s.leaseRequests = s.leaseRequests[:0]
 }
 
-func (n *Node) ask(s *shard, x *holding, now int64) lease.GrantRequest {
+func (n *Node) leaseRequest(s *shard, x *heldLease, now int64) lease.GrantRequest {
 	var r lease.GrantRequest
 	if x.by == Approximate {
-		r = n.report(s, x, now)
+		r = n.buildReport(s, x, now)
 	} else {
 		r = x.Request(now)
 	}
@@ -183,8 +183,8 @@ func (n *Node) ask(s *shard, x *holding, now int64) lease.GrantRequest {
 	return r
 }
 
-// granted takes in what a grantor has answered.
-func (n *Node) granted(now int64, from ring.ID, g *lease.Grant) {
+// acceptGrant takes in what a grantor has answered.
+func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	s, _ := n.shard(g.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +194,7 @@ func (n *Node) granted(now int64, from ring.ID, g *lease.Grant) {
 	}
 	now = s.clock(now)
 	if x.by == Approximate {
-		n.synced(s, x, now, g)
+		n.acceptReportReply(s, x, now, g)
 		return
 	}
 	had := x.Left(now)
@@ -212,8 +212,8 @@ func (n *Node) granted(now int64, from ring.ID, g *lease.Grant) {
 	}
 }
 
-// noticed takes in what a grantor tells.
-func (n *Node) noticed(now int64, from ring.ID, notice *lease.Notice) {
+// acceptNotice takes in what a grantor tells.
+func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 	s, h := n.shard(notice.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,31 +226,31 @@ func (n *Node) noticed(now int64, from ring.ID, notice *lease.Notice) {
 		s.tables[denyTable].remove(h, notice.Key)
 	}
 	if x.Due(now) {
-		n.push(s, x, false)
+		n.queueLeaseRequest(s, x, false)
 	}
 }
 
-// tendHoldings says what time brings, and forgets what nobody asks for.
-func (n *Node) tendHoldings(s *shard, now int64) {
+// tickHeld says what time brings, and forgets what nobody asks for.
+func (n *Node) tickHeld(s *shard, now int64) {
 	for _, k := range sortedKeys(s.holdings) {
 		x := s.holdings[k]
 		switch {
 		case x.by == Approximate:
-			if n.stale(s, x, now) {
-				n.push(s, x, false)
+			if n.reportDue(s, x, now) {
+				n.queueLeaseRequest(s, x, false)
 			} else if x.drift.idle(now) {
-				n.let(s, x)
+				n.dropLease(s, x)
 			}
 		case x.Idle(now):
-			n.let(s, x)
+			n.dropLease(s, x)
 		case x.Due(now):
-			n.push(s, x, false)
+			n.queueLeaseRequest(s, x, false)
 		}
 	}
 }
 
-// let forgets x.
-func (n *Node) let(s *shard, x *holding) {
+// dropLease forgets x.
+func (n *Node) dropLease(s *shard, x *heldLease) {
 	s.counts.heldStats(x.TakeStats())
 	delete(s.holdings, x.key)
 	n.held.Add(-1)
@@ -261,7 +261,7 @@ func (s *shard) dropLeases(now int64) {
 	clear(s.books)
 	for _, x := range s.holdings {
 		x.Drop(now)
-		x.drift.under, x.drift.sent, x.drift.synced, x.drift.asked = false, now, now, now
+		x.drift.reporting, x.drift.sentAt, x.drift.syncedAt, x.drift.askedAt = false, now, now, now
 	}
 }
 

@@ -33,8 +33,8 @@ const (
 	sampled         = 4      // one forwarded question in so many is counted
 )
 
-// heat is what the Node knows of its load.
-type heat struct {
+// hotState is what the Node knows of its load.
+type hotState struct {
 	capacity   atomic.Uint64 // float64 bits; questions a second
 	overloaded atomic.Bool
 	candidate  atomic.Uint32 // questions in a tick that make a key a candidate
@@ -47,8 +47,8 @@ type heat struct {
 	mean   float64
 }
 
-// temper is a shard's part of it. Guarded by the shard's mu.
-type temper struct {
+// hotStats is a shard's part of it. Guarded by the shard's mu.
+type hotStats struct {
 	rates     hotkey.Rates
 	forwards  *hotkey.Sketch // of what other members own; nil until there is something
 	since     map[Key]int64  // when each hot key became so
@@ -60,18 +60,18 @@ type temper struct {
 // SetLoad says how many questions a second this machine could decide, and whether it has more to do than it can: then
 // keys are hot at half the rate. It may run concurrently.
 func (n *Node) SetLoad(capacity float64, overloaded bool) {
-	n.heat.capacity.Store(math.Float64bits(capacity))
-	n.heat.overloaded.Store(overloaded)
-	n.heat.candidate.Store(uint32(min(heatCount, max(1, n.absolute()/4))))
+	n.hotState.capacity.Store(math.Float64bits(capacity))
+	n.hotState.overloaded.Store(overloaded)
+	n.hotState.candidate.Store(uint32(min(heatCount, max(1, n.hotThreshold()/4))))
 }
 
-// absolute is H_abs, in questions a second.
-func (n *Node) absolute() float64 {
+// hotThreshold is H_abs, in questions a second.
+func (n *Node) hotThreshold() float64 {
 	h := n.options.HotRate
 	if h <= 0 {
-		h = hotPart * math.Float64frombits(n.heat.capacity.Load())
+		h = hotPart * math.Float64frombits(n.hotState.capacity.Load())
 	}
-	if n.heat.overloaded.Load() {
+	if n.hotState.overloaded.Load() {
 		h /= 2
 	}
 	return h
@@ -90,28 +90,28 @@ func (n *Node) SetRoutes(rs []hotkey.Route, hash func(string) uint64) {
 		}
 	}
 	if decrees == nil {
-		n.heat.decrees.Store(nil)
+		n.hotState.decrees.Store(nil)
 		return
 	}
-	n.heat.decrees.Store(&decrees)
+	n.hotState.decrees.Store(&decrees)
 }
 
-// decree is what routes say of the keys at a ring position; Auto is nothing.
-func (n *Node) decree(owner uint64) hotkey.Mode {
-	if d := n.heat.decrees.Load(); d != nil {
+// routeMode is what routes say of the keys at a ring position; Auto is nothing.
+func (n *Node) routeMode(owner uint64) hotkey.Mode {
+	if d := n.hotState.decrees.Load(); d != nil {
 		return (*d)[owner]
 	}
 	return hotkey.Auto
 }
 
-// hot says whether key k, which is this member's, is to be leased because it is hot.
-func (n *Node) hot(s *shard, k Key, owner uint64) bool {
-	return n.decreed(owner, s.temper.rates.Hot(hotkey.Digest(k)))
+// isHot says whether key k, which is this member's, is to be leased because it is hot.
+func (n *Node) isHot(s *shard, k Key, owner uint64) bool {
+	return n.isHotByRoute(owner, s.hot.rates.Hot(hotkey.Digest(k)))
 }
 
-// decreed is what routes say of the keys at a ring position, or else what was found out about one.
-func (n *Node) decreed(owner uint64, hot bool) bool {
-	switch n.decree(owner) {
+// isHotByRoute is what routes say of the keys at a ring position, or else what was found out about one.
+func (n *Node) isHotByRoute(owner uint64, hot bool) bool {
+	switch n.routeMode(owner) {
 	case hotkey.Spread, hotkey.Dedicated:
 		return true
 	case hotkey.Never:
@@ -120,17 +120,17 @@ func (n *Node) decreed(owner uint64, hot bool) bool {
 	return hot
 }
 
-// warm counts a question that this member decided on entry e, and says whether its key is hot.
-func (n *Node) warm(s *shard, now int64, q *Request, e *entry) bool {
+// recordHit counts a question that this member decided on entry e, and says whether its key is hot.
+func (n *Node) recordHit(s *shard, now int64, q *Request, e *entry) bool {
 	if !n.options.NoHot {
-		n.countHeat(s, now, q, e)
+		n.countHit(s, now, q, e)
 	}
 	const is = heatTracked | heatHot
-	return n.decreed(q.RingPos, e.hotness&is == is)
+	return n.isHotByRoute(q.RingPos, e.hotness&is == is)
 }
 
-func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
-	t := &s.temper
+func (n *Node) countHit(s *shard, now int64, q *Request, e *entry) {
+	t := &s.hot
 	t.questions++
 	tick := uint16(now>>tickLength%31+1) << heatTick
 	if was := e.hotness &^ (heatTracked | heatCount); was != tick {
@@ -141,7 +141,7 @@ func (n *Node) countHeat(s *shard, now int64, q *Request, e *entry) {
 			e.hotness = tick
 		}
 	}
-	candidate := uint16(n.heat.candidate.Load())
+	candidate := uint16(n.hotState.candidate.Load())
 	if e.hotness&heatTracked != 0 {
 		e.hotness += 2 * heatHot
 		untold := e.hotness & heatCount / 2
@@ -166,42 +166,42 @@ func (s *shard) track(e *entry) {
 	if e.hotness&heatTracked == 0 {
 		e.hotness = e.hotness&^heatCount | heatTracked
 	}
-	if e.hotness &^= heatHot; s.temper.rates.Hot(hotkey.Digest(e.key)) {
+	if e.hotness &^= heatHot; s.hot.rates.Hot(hotkey.Digest(e.key)) {
 		e.hotness |= heatHot
 	}
 }
 
-// heavy counts a question that another member is to be asked, and says whether its key makes up so much of what is
+// forwardsMany counts a question that another member is to be asked, and says whether its key makes up so much of what is
 // forwarded that a lease is worth asking for.
-func (n *Node) heavy(s *shard, now int64, k Key) bool {
+func (n *Node) forwardsMany(s *shard, now int64, k Key) bool {
 	if n.options.NoHot {
 		return false
 	}
-	t := &s.temper
+	t := &s.hot
 	if t.forwarded++; t.forwarded%sampled != 0 {
 		return false
 	}
 	if t.forwards == nil {
 		t.forwards = hotkey.NewSketch(n.options.Seed[0] ^ n.options.Seed[1])
 	}
-	return sampled*t.forwards.Add(now, hotkey.Digest(k)) > math.Float64frombits(n.heat.heavy.Load())
+	return sampled*t.forwards.Add(now, hotkey.Digest(k)) > math.Float64frombits(n.hotState.heavy.Load())
 }
 
-// judge says twice a second which keys are hot: one at twice the bound is so within two seconds.
-func (n *Node) judge(now int64, fx *Effects) {
-	if h := &n.heat; now-h.judged < int64(judgeEvery) && now >= h.judged {
+// evaluateHot says twice a second which keys are hot: one at twice the bound is so within two seconds.
+func (n *Node) evaluateHot(now int64, fx *Effects) {
+	if h := &n.hotState; now-h.judged < int64(judgeEvery) && now >= h.judged {
 		return
 	}
-	n.heat.judged = now
+	n.hotState.judged = now
 	epoch := uint16(now >> tickLength % 31 / 8)
-	turned := epoch != n.heat.epoch
-	n.heat.epoch = epoch
-	load := hotkey.Baseline{Mean: n.heat.mean, Absolute: n.absolute()}
+	turned := epoch != n.hotState.epoch
+	n.hotState.epoch = epoch
+	load := hotkey.Baseline{Mean: n.hotState.mean, Absolute: n.hotThreshold()}
 	questions, active, forwarded := uint64(0), uint64(0), 0.0
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		t := &s.temper
+		t := &s.hot
 		if t.forwards != nil {
 			forwarded += sampled * t.forwards.Total(s.clock(now))
 		}
@@ -210,18 +210,18 @@ func (n *Node) judge(now int64, fx *Effects) {
 			t.questions, t.active = 0, 0
 		}
 		if t.rates.Len() > 0 {
-			n.changed(s, now, t.rates.Tick(s.clock(now), load), fx)
+			n.applyHotChanges(s, now, t.rates.Tick(s.clock(now), load), fx)
 		}
 		s.mu.Unlock()
 	}
 	if turned && active > 0 {
-		n.heat.mean = float64(questions) / float64(active) / 8
+		n.hotState.mean = float64(questions) / float64(active) / 8
 	}
-	n.heat.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*forwarded)))
+	n.hotState.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*forwarded)))
 }
 
-// changed follows up on keys that became hot, or are not any more.
-func (n *Node) changed(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
+// applyHotChanges follows up on keys that became hot, or are not any more.
+func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
 	for _, c := range changes {
 		k := Key(c.Key)
 		_, h := n.shard(k)
@@ -229,15 +229,15 @@ func (n *Node) changed(s *shard, now int64, changes []hotkey.HotChange, fx *Effe
 			s.track(e)
 		}
 		if c.Hot {
-			if s.temper.since == nil {
-				s.temper.since = map[Key]int64{}
+			if s.hot.since == nil {
+				s.hot.since = map[Key]int64{}
 			}
-			s.temper.since[k] = now
+			s.hot.since[k] = now
 			continue
 		}
-		delete(s.temper.since, k)
-		if b := s.books[k]; b != nil && !b.always && !n.hot(s, k, b.owner) {
-			s.tellHolders(now, k, b, &lease.Notice{Kind: lease.Cool}, fx)
+		delete(s.hot.since, k)
+		if b := s.books[k]; b != nil && !b.always && !n.isHot(s, k, b.owner) {
+			s.notifyHolders(now, k, b, &lease.Notice{Kind: lease.Cool}, fx)
 		}
 	}
 }
@@ -258,7 +258,7 @@ type HotKey struct {
 }
 
 func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
-	y := HotKey{Key: k, Rate: rate, Since: s.temper.since[k]}
+	y := HotKey{Key: k, Rate: rate, Since: s.hot.since[k]}
 	if m := s.names[k]; m != nil {
 		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
@@ -272,7 +272,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		y.Hash, y.Rule, y.LeaseConfig = b.owner, b.rule, b.knobs
 		y.Lent, y.Holders = b.Out(now), b.Holders(now)
 	}
-	y.Hot = n.hot(s, k, y.Hash)
+	y.Hot = n.isHot(s, k, y.Hash)
 	most := lease.Lendable(y.Rule)
 	y.Splittable = most >= uint64(s.view.Ring().Len())
 	return y
@@ -284,13 +284,13 @@ func (n *Node) HotKeys(now int64) []HotKey {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		s.temper.rates.All(now, func(hk hotkey.Digest, rate float64, hot bool) {
+		s.hot.rates.All(now, func(hk hotkey.Digest, rate float64, hot bool) {
 			if k := Key(hk); hot || s.books[k] != nil {
 				all = append(all, n.hotKey(s, now, k, rate))
 			}
 		})
 		for k := range s.books {
-			if s.temper.rates.RateOf(now, hotkey.Digest(k)) == 0 {
+			if s.hot.rates.RateOf(now, hotkey.Digest(k)) == 0 {
 				all = append(all, n.hotKey(s, now, k, 0))
 			}
 		}

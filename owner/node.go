@@ -14,20 +14,20 @@ import (
 // Node counts the keys one member owns and answers for the rest when it must. All of its methods may run concurrently;
 // those that return Effects run one after the other.
 type Node struct {
-	options  Options
-	ticked   atomic.Int64 // time of the last Tick or SetRing
-	ledgers  [kinds]ledger
-	copies   ledger // keys in the owned tables that are others'
-	domains  [domainSlots]atomic.Int64
-	records  pool
-	sketches sketches
-	shards   [shards]shard
-	pending  atomic.Int64 // tickets
-	held     atomic.Int64 // leases of other members' keys
-	dirty    atomic.Bool  // something waits for Flush
-	urgent   atomic.Bool  // and somebody waits for that
-	talking  atomic.Bool  // and something about leases is among it
-	heat     heat
+	options      Options
+	ticked       atomic.Int64 // time of the last Tick or SetRing
+	ledgers      [kinds]ledger
+	copies       ledger // keys in the owned tables that are others'
+	domains      [domainSlots]atomic.Int64
+	records      pool
+	sketches     sketches
+	shards       [shards]shard
+	pending      atomic.Int64 // tickets
+	held         atomic.Int64 // leases of other members' keys
+	dirty        atomic.Bool  // something waits for Flush
+	urgent       atomic.Bool  // and somebody waits for that
+	leaseTraffic atomic.Bool  // and something about leases is among it
+	hotState     hotState
 
 	serial struct {
 		sync.Mutex // taken before any shard's mu
@@ -57,7 +57,7 @@ func New(o Options) *Node {
 	n.copies.max = int64(2 * o.MaxKeys)
 	n.sketches.seed = o.SketchSeed
 	n.SetLoad(defaultCapacity, false)
-	n.heat.heavy.Store(math.Float64bits(heavyRate))
+	n.hotState.heavy.Store(math.Float64bits(heavyRate))
 	n.records.pages.Store(int64(3 * o.MaxKeys / pageRecords))
 	n.records.reserve = n.records.pages.Load() / 4
 	n.records.quota = int64(3*o.DomainQuota + shards*pageRecords/2)
@@ -241,10 +241,10 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry,
 	s.counts.decided[a.Authority]++
 	n.updateDenyCache(s, &ht, a)
 	if e != nil {
-		a.Hot = n.warm(s, ht.now, q, e)
+		a.Hot = n.recordHit(s, ht.now, q, e)
 	}
 	if len(s.books) > 0 {
-		n.heed(s, &ht, e, a)
+		n.updateHolders(s, &ht, e, a)
 	}
 	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.uncharged && e != nil {
 		n.awaitReplication(s, &ht, e, ticket, a)

@@ -39,11 +39,11 @@ type shard struct {
 	queue           queue        // keys of which others are to be told
 	unreplicatedSeq uint32       // made so far
 	waits           waits
-	temper          temper
-	books           map[Key]*book    // of keys of which parts are lent
-	told            []Key            // books whose holders are to be told something
-	holdings        map[Key]*holding // leases of other members' keys
-	due             []Key            // those with something to say
+	hot             hotStats
+	books           map[Key]*book      // of keys of which parts are lent
+	pendingNotices  []Key              // books whose holders are to be told something
+	holdings        map[Key]*heldLease // leases of other members' keys
+	leaseRequests   []Key              // those with something to say
 	names           map[Key]*name
 	counts          counts
 	peaks           [peaks]peak
