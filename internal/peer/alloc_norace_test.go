@@ -12,7 +12,7 @@ import (
 
 func TestAllocsLocal(t *testing.T) {
 	m := newMember(t, "m0").alone()
-	qs, as := []owner.Request{question("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
+	qs, as := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
 	for _, stop := range []bool{false, true} {
 		if n := testing.AllocsPerRun(1000, func() { m.Decide(by(patience), stop, qs, as) }); n != 0 {
 			t.Errorf("stop %v: %v allocations", stop, n)
@@ -33,7 +33,7 @@ func TestAllocsForwarded(t *testing.T) {
 		ms := newCluster(t, 2, tt.adjust)
 		qs := make([]owner.Request, 0, 8)
 		for _, n := range ownedBy(ringOf("m0", "m1"), "m1", cap(qs)) {
-			qs = append(qs, question(n, math.MaxUint32, 1))
+			qs = append(qs, newRequest(n, math.MaxUint32, 1))
 		}
 		as := make([]owner.Result, len(qs))
 		for _, stop := range []bool{false, true} {

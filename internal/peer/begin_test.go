@@ -13,23 +13,23 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// begun is a request that was begun and how often it was told to be answered.
-type begun struct {
-	qs   []owner.Request
-	as   []owner.Result
-	told atomic.Int32
-	all  *sync.WaitGroup
+// startedCall is a request that was begun and how often it was told to be answered.
+type startedCall struct {
+	qs      []owner.Request
+	as      []owner.Result
+	decided atomic.Int32
+	all     *sync.WaitGroup
 }
 
-func (b *begun) Decided() {
-	if b.told.Add(1) == 1 {
+func (b *startedCall) Decided() {
+	if b.decided.Add(1) == 1 {
 		b.all.Done()
 	}
 }
 
-// begin has m begin a request for qs.
-func (m *member) begin(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Request) *begun {
-	b := &begun{qs: qs, as: make([]owner.Result, len(qs)), all: all}
+// start has m begin a request for qs.
+func (m *member) start(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Request) *startedCall {
+	b := &startedCall{qs: qs, as: make([]owner.Result, len(qs)), all: all}
 	all.Add(1)
 	if m.Begin(by(within), stop, b.qs, b.as, b) {
 		b.Decided()
@@ -43,12 +43,12 @@ func TestBegin(t *testing.T) {
 	r := ringOf("m0", "m1", "m2")
 	one, two, mine := ownedBy(r, "m1", 1)[0], ownedBy(r, "m2", 1)[0], ownedBy(r, "m0", 1)[0]
 	var all sync.WaitGroup
-	var begun []*begun
+	var begun []*startedCall
 	const rounds = 200
 	for i := range rounds {
 		for _, stop := range []bool{false, true} {
 			for _, within := range []time.Duration{patience, -time.Second, time.Millisecond} {
-				begun = append(begun, ms[0].begin(within, stop, &all, question(one, 10, 1), question(two, 10, 1), question(mine, 10, 1)))
+				begun = append(begun, ms[0].start(within, stop, &all, newRequest(one, 10, 1), newRequest(two, 10, 1), newRequest(mine, 10, 1)))
 				if i == rounds/2 {
 					ms[2].Close()
 				}
@@ -65,7 +65,7 @@ func TestBegin(t *testing.T) {
 	}
 	ms[0].Close() // nothing comes any more
 	for _, b := range begun {
-		if n := b.told.Load(); n != 1 {
+		if n := b.decided.Load(); n != 1 {
 			t.Fatalf("told %d times", n)
 		}
 	}
@@ -75,19 +75,19 @@ func TestBegin(t *testing.T) {
 func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
-		b := &begun{qs: []owner.Request{question("here", 10, 1)}, as: make([]owner.Result, 1)}
-		if !m.Begin(by(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.told.Load() != 0 {
-			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.told.Load())
+		b := &startedCall{qs: []owner.Request{newRequest("here", 10, 1)}, as: make([]owner.Result, 1)}
+		if !m.Begin(by(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.decided.Load() != 0 {
+			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.decided.Load())
 		}
 	}
 }
 
 // What waits for Node is told when Node says so, or at the deadline.
 func TestBeginWaits(t *testing.T) {
-	m, q := orphan(t)
+	m, q := loneOwner(t)
 	q.Strict = true
 	var all sync.WaitGroup
-	begun := m.begin(50*time.Millisecond, false, &all, q)
+	begun := m.start(50*time.Millisecond, false, &all, q)
 	all.Wait()
 	if a := begun.as[0]; a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
@@ -112,20 +112,20 @@ func TestStalledMember(t *testing.T) {
 	for _, m := range ms {
 		addrs := addrsOf(ms)
 		addrs["stub"] = stalled.addr
-		m.SetView(r, standing(m.id, on, on), addrs)
+		m.SetView(r, membershipOf(m.id, on, on), addrs)
 	}
 	ms[0].awaitOld(t, "stub")
 	well := ownedBy(r, "m1", 1)[0]
 	var sick []owner.Request
 	for _, name := range ownedBy(r, "stub", 32) {
-		sick = append(sick, question(name, math.MaxUint32, 1))
+		sick = append(sick, newRequest(name, math.MaxUint32, 1))
 	}
 	await(t, "the other member to answer", func() bool {
-		return ms[0].ask(patience, question(well, math.MaxUint32, 1)).Path == owner.Forwarded
+		return ms[0].decideOne(patience, newRequest(well, math.MaxUint32, 1)).Path == owner.Forwarded
 	})
 	var toWell, toSick sync.WaitGroup
 	toStalled := func() {
-		ms[0].begin(time.Hour, false, &toSick, sick...)
+		ms[0].start(time.Hour, false, &toSick, sick...)
 		l := (*ms[0].links.Load())["stub"]
 		l.mu.Lock()
 		queued := len(l.out)
@@ -139,11 +139,11 @@ func TestStalledMember(t *testing.T) {
 		for range 500 {
 			toStalled()
 		}
-		return ms[0].counted(queueFull) > 0
+		return ms[0].forwardCount(forwardQueueFull) > 0
 	})
 	for range rounds {
 		toStalled()
-		b := ms[0].begin(patience, false, &toWell, question(well, math.MaxUint32, 1))
+		b := ms[0].start(patience, false, &toWell, newRequest(well, math.MaxUint32, 1))
 		toWell.Wait()
 		if b.as[0].Path != owner.Forwarded {
 			t.Fatalf("another member's key: %+v", b.as[0])
@@ -161,14 +161,14 @@ func TestBeginFromDecided(t *testing.T) {
 	const calls = 500
 	all.Add(len(names) * calls)
 	for i, name := range names {
-		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Request{question(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Result, 1)}
+		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Request{newRequest(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Result, 1)}
 		if i%2 == 0 {
 			c.stop = true
 		}
 		c.next()
 	}
 	all.Wait()
-	if n := ms[0].counted(ok); n != float64(len(names)*calls) {
+	if n := ms[0].forwardCount(forwardOK); n != float64(len(names)*calls) {
 		t.Errorf("%v answers, want %d", n, len(names)*calls)
 	}
 }

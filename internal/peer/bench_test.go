@@ -23,7 +23,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 func BenchmarkDecideLocal(b *testing.B) {
 	m := newMember(b, "m0").alone()
-	qs, as := []owner.Request{question("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
+	qs, as := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
 	deadline := by(time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -68,7 +68,7 @@ func newRequests(m *member, flight int) *requests {
 	r := &requests{m: m, each: make([]request, flight), done: make(chan struct{}, 1)}
 	names := ownedBy(ringOf("m0", "m1"), "m1", 64)
 	for i := range r.each {
-		r.each[i].all, r.each[i].qs[0] = r, question(names[i%len(names)], math.MaxUint32, 1)
+		r.each[i].all, r.each[i].qs[0] = r, newRequest(names[i%len(names)], math.MaxUint32, 1)
 	}
 	return r
 }
@@ -140,7 +140,7 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	before := cpuTime(b)
 	for a := range askers {
 		wg.Go(func() {
-			qs, as := []owner.Request{question(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
+			qs, as := []owner.Request{newRequest(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
 			for left.Add(-1) >= 0 {
 				m.Decide(by(patience), false, qs, as)
 				if as[0].Path != owner.Forwarded {
@@ -165,7 +165,7 @@ func BenchmarkClocks(b *testing.B) {
 	})
 	b.Run("awake", func(b *testing.B) {
 		for b.Loop() {
-			m.awake()
+			m.decisionTime()
 		}
 	})
 	b.Run("boottime", func(b *testing.B) {
@@ -175,7 +175,7 @@ func BenchmarkClocks(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for b.Loop() {
-			m.look()
+			m.checkClocks()
 		}
 	})
 }

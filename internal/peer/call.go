@@ -19,74 +19,74 @@ type call struct {
 	p     *Peer
 	timer *time.Timer // runs fire
 
-	mu      sync.Mutex
-	gen     uint64 // guarded by mu, as all below
-	done    asker  // nil: the call has ended
-	outcome *result
-	qs      []owner.Request
-	as      []owner.Result
-	now     int64 // of the last event; this and the others by the monotonic clock
-	end     int64 // when what is open is looked at: what waits for a silent member is given up
-	last    int64 // when all that is open is given up
-	armed   int64 // when the timer goes off. It is left running when the call ends, which costs less than to stop and start it
-	over    bool  // last has passed
-	open    int   // groups and later answers that have not been settled
-	unsent  int   // groups
-	groups  []ask
-	later   []later
+	mu         sync.Mutex
+	gen        uint64     // guarded by mu, as all below
+	done       completion // nil: the call has ended
+	stopStatus *forwardStatus
+	qs         []owner.Request
+	as         []owner.Result
+	now        int64 // of the last event; this and the others by the monotonic clock
+	checkAt    int64 // when what is open is looked at: what waits for a silent member is given up
+	giveUpAt   int64 // when all that is open is given up
+	timerAt    int64 // when the timer goes off. It is left running when the call ends, which costs less than to stop and start it
+	expired    bool  // last has passed
+	open       int   // groups and later answers that have not been settled
+	unsent     int   // groups
+	groups     []forwardGroup
+	local      []localPending
 }
 
-// asker is told once when a call that Begin could not answer at once has ended.
-type asker = interface{ Decided() }
+// completion is told once when a call that Begin could not answer at once has ended.
+type completion = interface{ Decided() }
 
-// later is an answer that this member's Node gives later.
-type later struct {
+// localPending is an answer that this member's Node gives later.
+type localPending struct {
 	ticket  uint64
 	index   uint16 // of its question in the call
-	hop     uint8  // how often it was asked before
-	settled bool
+	attempt uint8  // how often it was asked before
+	done    bool
 }
 
-// ask is a group of a call's questions on its way to one member.
-type ask struct {
-	to     ring.ID
-	link   *link
-	ticket uint64
-	index  []uint16 // of its questions in the call
-	due    int64    // when it is to be sent, by the monotonic clock, as below
-	sent   int64
-	took   time.Duration
-	stage  stage
-	hop    uint8 // how often its questions were asked before
+// forwardGroup is a group of a call's questions on its way to one member.
+type forwardGroup struct {
+	to      ring.ID
+	link    *link
+	id      uint64
+	index   []uint16 // of its questions in the call
+	due     int64    // when it is to be sent, by the monotonic clock, as below
+	sent    int64
+	took    time.Duration
+	stage   groupStage
+	attempt uint8 // how often its questions were asked before
 }
 
-type stage uint8
+type groupStage uint8
 
 const (
-	unsent stage = iota
-	sent
-	settled
+	groupUnsent groupStage = iota
+	groupSent
+	groupDone
 )
 
 func (p *Peer) newCall() any {
-	c := &call{p: p, armed: math.MaxInt64}
+	c := &call{p: p, timerAt: math.MaxInt64}
 	c.timer = time.AfterFunc(math.MaxInt64, c.fire)
 	c.timer.Stop()
 	return c
 }
 
-// begin starts a life at now. From here on, all is called with mu held unless it says otherwise.
-func (c *call) begin(now int64, d owner.Deadline, qs []owner.Request, as []owner.Result, done asker) {
+// start starts a life at now. From here on, all is called with mu held unless it says otherwise.
+func (c *call) start(now int64, d owner.Deadline, qs []owner.Request, as []owner.Result, done completion) {
 	start := c.p.clock.start
-	c.end = int64(d.Silent.Sub(start))
-	c.last = max(c.end, int64(d.Alive.Sub(start)))
+	c.checkAt = int64(d.Silent.Sub(start))
+	c.giveUpAt = max(c.checkAt, int64(d.Alive.Sub(start)))
 	c.qs, c.as, c.now, c.done = qs, as, now, done
 }
 
-// add puts question i into a group for member to that leaves at due.
-func (c *call) add(to ring.ID, i int, hop uint8, due int64) {
+// addRequest puts question i into a group for member to that leaves at due.
+func (c *call) addRequest(to ring.ID, i int, hop uint8, due int64) {
 	for g := range c.groups {
-		if a := &c.groups[g]; a.stage == unsent && a.to == to && a.hop == hop && len(a.index) < maxQuestions {
+		if a := &c.groups[g]; a.stage == groupUnsent && a.to == to && a.attempt == hop && len(a.index) < maxRequests {
 			a.index, a.due = append(a.index, uint16(i)), max(a.due, due)
 			return
 		}
@@ -95,22 +95,22 @@ func (c *call) add(to ring.ID, i int, hop uint8, due int64) {
 	if n < cap(c.groups) {
 		c.groups = c.groups[:n+1]
 	} else {
-		c.groups = append(c.groups, ask{})
+		c.groups = append(c.groups, forwardGroup{})
 	}
-	c.groups[n] = ask{to: to, index: append(c.groups[n].index[:0], uint16(i)), hop: hop, due: due}
+	c.groups[n] = forwardGroup{to: to, index: append(c.groups[n].index[:0], uint16(i)), attempt: hop, due: due}
 	c.open++
 	c.unsent++
 }
 
-// expect appends a later answer and returns its number.
-func (c *call) expect(ticket uint64, i int, hop uint8) int {
-	c.later = append(c.later, later{ticket: ticket, index: uint16(i), hop: hop})
+// addLocal appends a later answer and returns its number.
+func (c *call) addLocal(ticket uint64, i int, hop uint8) int {
+	c.local = append(c.local, localPending{ticket: ticket, index: uint16(i), attempt: hop})
 	c.open++
-	return len(c.later) - 1
+	return len(c.local) - 1
 }
 
 // advance sends what is due and ends the call when nothing is open any more; then it says so. It gives mu back.
-func (c *call) advance() (ended asker) {
+func (c *call) advance() (ended completion) {
 	c.p.send(c)
 	if c.open > 0 {
 		c.arm()
@@ -129,21 +129,21 @@ func (c *call) proceed() {
 	if ended := c.advance(); ended != nil {
 		ended.Decided()
 	}
-	p.nudge()
+	p.requestFlush()
 }
 
 // arm has the timer go off at the next moment that matters, or before.
 func (c *call) arm() {
-	at := c.end
+	at := c.checkAt
 	if c.unsent > 0 {
 		for g := range c.groups {
-			if a := &c.groups[g]; a.stage == unsent {
+			if a := &c.groups[g]; a.stage == groupUnsent {
 				at = min(at, a.due)
 			}
 		}
 	}
-	if at < c.armed {
-		c.armed = at
+	if at < c.timerAt {
+		c.timerAt = at
 		c.timer.Reset(time.Duration(at - c.now))
 	}
 }
@@ -151,13 +151,13 @@ func (c *call) arm() {
 // fire is called without mu.
 func (c *call) fire() {
 	c.mu.Lock()
-	c.armed = math.MaxInt64
+	c.timerAt = math.MaxInt64
 	if c.done == nil {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	if c.now >= c.end {
+	if c.now >= c.checkAt {
 		c.p.expire(c)
 	}
 	c.proceed()
@@ -166,64 +166,64 @@ func (c *call) fire() {
 // resolve implements waiter. It is called without mu.
 func (c *call) resolve(gen uint64, n int, a *owner.Result) {
 	c.mu.Lock()
-	if c.gen != gen || c.later[n].settled {
+	if c.gen != gen || c.local[n].done {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	c.p.settleLater(c, n, a)
+	c.p.completeLocal(c, n, a)
 	c.proceed()
 }
 
-// fail ends group g of life gen without an answer. It is called without mu.
-func (c *call) fail(gen uint64, g int, r result) {
+// failGroup ends group g of life gen without an answer. It is called without mu.
+func (c *call) failGroup(gen uint64, g int, r forwardStatus) {
 	c.mu.Lock()
-	if c.gen != gen || c.groups[g].stage == settled {
+	if c.gen != gen || c.groups[g].stage == groupDone {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	c.p.settle(c, g, r)
+	c.p.completeGroup(c, g, r)
 	c.proceed()
 }
 
-// answer takes an answer frame that was read at now. An error means that the member does not speak the protocol. It is
+// handleReply takes an answer frame that was read at now. An error means that the member does not speak the protocol. It is
 // called without mu.
-func (c *call) answer(gen uint64, g int, now int64, outcome byte, count int, records []byte) error {
+func (c *call) handleReply(gen uint64, g int, now int64, outcome byte, count int, records []byte) error {
 	c.mu.Lock()
-	if c.gen != gen || c.groups[g].stage == settled {
+	if c.gen != gen || c.groups[g].stage == groupDone {
 		c.mu.Unlock()
 		return nil // its caller has given up
 	}
 	a := &c.groups[g]
 	c.now, a.took = max(c.now, now), time.Duration(now-a.sent)
-	r, err := c.read(a, outcome, count, records)
-	c.p.settle(c, g, r)
+	r, err := c.readResults(a, outcome, count, records)
+	c.p.completeGroup(c, g, r)
 	c.proceed()
 	return err
 }
 
-// read reads the records of an answer frame into the caller's answers.
-func (c *call) read(a *ask, outcome byte, count int, records []byte) (result, error) {
+// readResults reads the records of an answer frame into the caller's answers.
+func (c *call) readResults(a *forwardGroup, outcome byte, count int, records []byte) (forwardStatus, error) {
 	switch {
 	case outcome == groupLate:
-		return tooLate, nil // its owner says so: it is alive
+		return forwardLate, nil // its owner says so: it is alive
 	case outcome != groupServed:
-		return refused, nil
+		return forwardRefused, nil
 	case count != len(a.index):
-		return broken, errTrailing
+		return forwardBroken, errTrailing
 	}
-	r := ok
+	r := forwardOK
 	for _, i := range a.index {
 		record, rest, err := nextRecord(records)
 		if err == nil {
-			err = parseAnswer(record, &c.as[i])
+			err = parseResult(record, &c.as[i])
 		}
 		if err != nil {
-			return broken, err
+			return forwardBroken, err
 		}
 		if c.as[i].Kind != owner.Decided {
-			r = notOwner
+			r = forwardNotOwner
 		}
 		records = rest
 	}
@@ -231,13 +231,13 @@ func (c *call) read(a *ask, outcome byte, count int, records []byte) (result, er
 }
 
 // finish ends the life: from here on nobody touches the caller's memory, and the pool holds on to nothing of it.
-func (c *call) finish() (done asker) {
+func (c *call) finish() (done completion) {
 	done = c.done
 	c.gen++
 	for g := range c.groups {
-		c.groups[g] = ask{index: c.groups[g].index[:0]}
+		c.groups[g] = forwardGroup{index: c.groups[g].index[:0]}
 	}
-	c.groups, c.later = c.groups[:0], c.later[:0]
-	c.done, c.outcome, c.qs, c.as, c.over, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
+	c.groups, c.local = c.groups[:0], c.local[:0]
+	c.done, c.stopStatus, c.qs, c.as, c.expired, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
 	return done
 }

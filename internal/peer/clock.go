@@ -17,12 +17,12 @@ const (
 // Only a difference above maxStep is taken in one step.
 type clock struct {
 	start  time.Time
-	source source // nil: the system's clocks
+	source clockSource // nil: the system's clocks
 	line   atomic.Pointer[timeline]
 }
 
-// source is a system's clocks. Tests have their own.
-type source interface {
+// clockSource is a system's clocks. Tests have their own.
+type clockSource interface {
 	mono() int64
 	read() reading
 }
@@ -40,7 +40,7 @@ type timeline struct {
 	slew       float64
 }
 
-func newClock(start time.Time, s source) *clock {
+func newClock(start time.Time, s clockSource) *clock {
 	c := &clock{start: start, source: s}
 	c.line.Store(&timeline{wall: start.Add(buildSkew).UnixNano()})
 	return c
@@ -64,8 +64,8 @@ func (c *clock) read() reading {
 	return reading{mono: int64(now.Sub(c.start)), wall: now.Add(buildSkew).UnixNano(), boot: boot}
 }
 
-// off is how far the wall clock is ahead of the told time.
-func (c *clock) off(r reading) time.Duration { return time.Duration(r.wall - c.at(r.mono)) }
+// offset is how far the wall clock is ahead of the told time.
+func (c *clock) offset(r reading) time.Duration { return time.Duration(r.wall - c.at(r.mono)) }
 
 // now is Unix nanoseconds.
 func (c *clock) now() int64 { return c.at(c.mono()) }
@@ -73,9 +73,9 @@ func (c *clock) now() int64 { return c.at(c.mono()) }
 // at is what now was when mono read mono.
 func (c *clock) at(mono int64) int64 { return c.line.Load().at(mono) }
 
-// follow steers towards the wall time that was read at mono, to be there in a time of about horizon, and returns the
+// steer steers towards the wall time that was read at mono, to be there in a time of about horizon, and returns the
 // step if it took one. It is called by one goroutine.
-func (c *clock) follow(mono, wall int64, horizon time.Duration) (step time.Duration) {
+func (c *clock) steer(mono, wall int64, horizon time.Duration) (step time.Duration) {
 	told := c.line.Load().at(mono)
 	off := wall - told
 	if time.Duration(off).Abs() > maxStep {

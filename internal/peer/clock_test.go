@@ -31,7 +31,7 @@ func TestClockFollows(t *testing.T) {
 				if d := told - last - int64(every); time.Duration(d).Abs() > every/2000+1 && stepped == 0 && tt.step == 0 {
 					t.Fatalf("drifted %v within %v", time.Duration(d), every)
 				}
-				stepped += c.follow(mono, wall(mono), every)
+				stepped += c.steer(mono, wall(mono), every)
 				last = c.line.Load().at(mono)
 				if stepped == 0 && last != told {
 					t.Fatalf("jumped from %d to %d", told, last)
@@ -59,7 +59,7 @@ func TestClockIsMonotone(t *testing.T) {
 			t.Fatalf("went back from %d to %d", last, now)
 		}
 		off := r.Int64N(int64(maxStep)) - int64(maxStep)/2
-		if c.follow(mono, mono+off, 250*time.Millisecond) == 0 {
+		if c.steer(mono, mono+off, 250*time.Millisecond) == 0 {
 			last = c.line.Load().at(mono)
 		} else {
 			last = mono + off
@@ -82,7 +82,7 @@ func TestDelay(t *testing.T) {
 	for _, origin := range []int64{0, int64(time.Hour), int64(240 * time.Hour)} {
 		var d delay
 		at := func(sent, waited time.Duration) bool {
-			return d.exceeds(origin+int64(sent+waited), int64(sent), ttl)
+			return d.tooLate(origin+int64(sent+waited), int64(sent), ttl)
 		}
 		for i := range 100 {
 			if at(time.Duration(i)*time.Second, time.Millisecond) {
@@ -108,7 +108,7 @@ func TestDelayDrift(t *testing.T) {
 		var d delay
 		for s := range int64(24 * 3600 * 2) {
 			sent := s * int64(time.Second) / 2
-			if d.exceeds(sent+sent/1_000_000*ppm, sent, 5*time.Millisecond) {
+			if d.tooLate(sent+sent/1_000_000*ppm, sent, 5*time.Millisecond) {
 				t.Fatalf("late after %v at %d ppm", time.Duration(sent), ppm)
 			}
 		}

@@ -60,7 +60,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	t.Helper()
 	m := &member{id: id, log: &logBuffer{}}
 	o := Options{
-		Self: id, BootID: instOf(id), Cluster: "test", Listen: "127.0.0.1:0",
+		Self: id, BootID: bootOf(id), Cluster: "test", Listen: "127.0.0.1:0",
 		Logger:     slog.New(slog.NewTextHandler(m.log, nil)),
 		Registerer: prometheus.NewRegistry(),
 	}
@@ -83,7 +83,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	return m
 }
 
-func instOf(id ring.ID) uint64 { return ring.Hash("inst "+string(id)) | 1 }
+func bootOf(id ring.ID) uint64 { return ring.Hash("inst "+string(id)) | 1 }
 
 // newCluster starts n members that know each other and waits until each holds its keys.
 func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
@@ -93,7 +93,7 @@ func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
 		ms = append(ms, newMember(t, ring.ID(fmt.Sprintf("m%d", i)), adjust...))
 	}
 	for _, m := range ms {
-		m.know(ms)
+		m.setMembers(ms)
 	}
 	for _, m := range ms {
 		m.awaitComplete(t, ms)
@@ -111,19 +111,19 @@ func ids(ms []*member) (out []ring.ID) {
 func addrsOf(ms []*member) map[ring.ID]Addr {
 	addrs := map[ring.ID]Addr{}
 	for _, m := range ms {
-		addrs[m.id] = Addr{HostPort: m.Addr().String(), BootID: instOf(m.id)}
+		addrs[m.id] = Addr{HostPort: m.Addr().String(), BootID: bootOf(m.id)}
 	}
 	return addrs
 }
 
-// standing is that of a member with the others around it, of which those not on the ring leave.
-func standing(self ring.ID, on, others []ring.ID) handoff.Membership {
+// membershipOf is that of a member with the others around it, of which those not on the ring leave.
+func membershipOf(self ring.ID, on, others []ring.ID) handoff.Membership {
 	s := handoff.Membership{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
 	for _, id := range others {
 		if id == self {
 			continue
 		}
-		p := handoff.LivePeer{ID: id, BootID: instOf(id), State: handoff.Active, Weight: 1}
+		p := handoff.LivePeer{ID: id, BootID: bootOf(id), State: handoff.Active, Weight: 1}
 		if !slices.Contains(on, id) {
 			p.State = handoff.Leaving
 		}
@@ -132,12 +132,12 @@ func standing(self ring.ID, on, others []ring.ID) handoff.Membership {
 	return s
 }
 
-// know tells m that the cluster consists of ms.
-func (m *member) know(ms []*member) { m.adoptRing(ms, ms) }
+// setMembers tells m that the cluster consists of ms.
+func (m *member) setMembers(ms []*member) { m.setRing(ms, ms) }
 
-// adoptRing tells m that on are on the ring, and the rest of ms leaves.
-func (m *member) adoptRing(on, ms []*member) {
-	m.SetView(ringOf(ids(on)...), standing(m.id, ids(on), ids(ms)), addrsOf(ms))
+// setRing tells m that on are on the ring, and the rest of ms leaves.
+func (m *member) setRing(on, ms []*member) {
+	m.SetView(ringOf(ids(on)...), membershipOf(m.id, ids(on), ids(ms)), addrsOf(ms))
 }
 
 // awaitComplete waits until m holds all of its keys on the ring of ms.
@@ -153,7 +153,7 @@ func (m *member) awaitComplete(t testing.TB, ms []*member) {
 func ringOf(ids ...ring.ID) *ring.Ring {
 	var on []ring.Member
 	for _, id := range ids {
-		on = append(on, ring.Member{ID: id, BootID: instOf(id), Incarnation: 1, Weight: 1})
+		on = append(on, ring.Member{ID: id, BootID: bootOf(id), Incarnation: 1, Weight: 1})
 	}
 	return ring.New(on)
 }
@@ -172,7 +172,7 @@ func (m *member) liveLinks() (n int) {
 	return n
 }
 
-func (m *member) counted(r result) float64 { return testutil.ToFloat64(m.m.questions[r]) }
+func (m *member) forwardCount(r forwardStatus) float64 { return testutil.ToFloat64(m.m.forwarded[r]) }
 
 func (m *member) logged(text string) bool { return strings.Contains(m.log.String(), text) }
 
@@ -188,8 +188,8 @@ func await(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// question asks for hits on the counter of name, whose window does not end during a test.
-func question(name string, lim uint32, hits uint64) owner.Request {
+// newRequest asks for hits on the counter of name, whose window does not end during a test.
+func newRequest(name string, lim uint32, hits uint64) owner.Request {
 	return owner.Request{
 		Key:     owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
 		RingPos: ring.Hash(name),
@@ -216,8 +216,8 @@ func by(within time.Duration) owner.Deadline {
 	return owner.Deadline{Silent: t, Alive: t}
 }
 
-// ask has one question decided.
-func (m *member) ask(within time.Duration, q owner.Request) owner.Result {
+// decideOne has one question decided.
+func (m *member) decideOne(within time.Duration, q owner.Request) owner.Result {
 	as := make([]owner.Result, 1)
 	m.Decide(by(within), false, []owner.Request{q}, as)
 	return as[0]
@@ -280,8 +280,8 @@ func (m *member) awaitOld(t testing.TB, id ring.ID) {
 	})
 }
 
-// swallow reads and says nothing, like a stopped process whose kernel still takes bytes.
-func swallow(conn net.Conn) {
+// readOnly reads and says nothing, like a stopped process whose kernel still takes bytes.
+func readOnly(conn net.Conn) {
 	b := make([]byte, 4096)
 	for {
 		if _, err := conn.Read(b); err != nil {
@@ -295,6 +295,6 @@ func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.R
 	t.Helper()
 	m := newMember(t, "m0", adjust...)
 	r := ringOf("m0", "stub")
-	m.SetView(r, standing("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
+	m.SetView(r, membershipOf("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
 	return m, r
 }

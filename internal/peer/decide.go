@@ -33,43 +33,43 @@ func (p *Peer) Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as
 func (p *Peer) Begin(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
 	as = as[:len(qs)]
 	if stop {
-		if p.takeStop(qs, as) {
+		if p.takeStopLocally(qs, as) {
 			return true
 		}
 		go func() {
-			p.followStop(deadline, qs, as)
+			p.finishStop(deadline, qs, as)
 			done.Decided()
 		}()
 		return false
 	}
-	p.decides()
-	mono := p.awake()
+	p.noteDecision()
+	mono := p.decisionTime()
 	p.o.Node.DecideAll(p.clock.at(mono), false, qs, as)
-	there := !undecided(as) || p.seek(mono, deadline, qs, as, done)
-	p.nudge()
+	there := !undecided(as) || p.startCall(mono, deadline, qs, as, done)
+	p.requestFlush()
 	return there
 }
 
 func (p *Peer) decide(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
-	s := p.sleepers.Get().(sleeper)
+	s := p.syncWaiters.Get().(syncWaiter)
 	if !p.Begin(deadline, false, qs, as, s) {
 		<-s
 	}
-	p.sleepers.Put(s)
+	p.syncWaiters.Put(s)
 }
 
-// sleeper waits for a call to end.
-type sleeper chan struct{}
+// syncWaiter waits for a call to end.
+type syncWaiter chan struct{}
 
-func newSleeper() any { return make(sleeper, 1) }
+func newSyncWaiter() any { return make(syncWaiter, 1) }
 
 // Decided implements asker.
-func (s sleeper) Decided() { s <- struct{}{} }
+func (s syncWaiter) Decided() { s <- struct{}{} }
 
-// decides notes that there is a decision to make.
-func (p *Peer) decides() {
-	if !p.busy.Load() { // mostly it is set already, and is only read
-		p.busy.Store(true)
+// noteDecision notes that there is a decision to make.
+func (p *Peer) noteDecision() {
+	if !p.decided.Load() { // mostly it is set already, and is only read
+		p.decided.Store(true)
 	}
 }
 
@@ -82,77 +82,77 @@ func undecided(as []owner.Result) bool {
 	return false
 }
 
-// seek gets the answers that are not Decided: from other members, or from Node itself, later. It returns as Begin does.
-func (p *Peer) seek(mono int64, deadline owner.Deadline, qs []owner.Request, as []owner.Result, done asker) bool {
+// startCall gets the answers that are not Decided: from other members, or from Node itself, later. It returns as Begin does.
+func (p *Peer) startCall(mono int64, deadline owner.Deadline, qs []owner.Request, as []owner.Result, done completion) bool {
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
-	c.begin(mono, deadline, qs, as, done)
+	c.start(mono, deadline, qs, as, done)
 	for i := range as {
-		p.follow(c, i, 0)
+		p.dispatch(c, i, 0)
 	}
 	return c.advance() != nil
 }
 
-// forward is seek for a caller that waits.
-func (p *Peer) forward(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
-	s := p.sleepers.Get().(sleeper)
-	if !p.seek(p.clock.mono(), deadline, qs, as, s) {
+// waitForCall is seek for a caller that waits.
+func (p *Peer) waitForCall(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
+	s := p.syncWaiters.Get().(syncWaiter)
+	if !p.startCall(p.clock.mono(), deadline, qs, as, s) {
 		<-s
 	}
-	p.sleepers.Put(s)
-	p.nudge()
+	p.syncWaiters.Put(s)
+	p.requestFlush()
 }
 
-// follow goes where the answer to question i points.
-func (p *Peer) follow(c *call, i int, hop uint8) {
+// dispatch goes where the answer to question i points.
+func (p *Peer) dispatch(c *call, i int, hop uint8) {
 	switch a := &c.as[i]; a.Kind {
 	case owner.Forward:
-		p.assign(c, i, a.Member, hop, c.now)
+		p.addToGroup(c, i, a.Member, hop, c.now)
 	case owner.Pending:
-		p.await(c, i, hop)
+		p.awaitLocal(c, i, hop)
 	}
 }
 
-// await expects the answer to question i from Node.
-func (p *Peer) await(c *call, i int, hop uint8) {
+// awaitLocal expects the answer to question i from Node.
+func (p *Peer) awaitLocal(c *call, i int, hop uint8) {
 	ticket := c.as[i].Ticket
 	if p.waits.full() || i > int(^uint16(0)) {
-		p.m.waits[overflow].Inc()
+		p.m.waits[waitOverflow].Inc()
 		p.drop(ticket)
-		c.as[i] = p.fallback(&c.qs[i])
+		c.as[i] = p.degrade(&c.qs[i])
 		return
 	}
-	n := c.expect(ticket, i, hop)
+	n := c.addLocal(ticket, i, hop)
 	if early := p.waits.expect(ticket, c, c.gen, n); early != nil {
-		p.settleLater(c, n, early)
+		p.completeLocal(c, n, early)
 	}
 }
 
-// settleLater takes answer n, which has come. One that names a member counts as a re-route.
-func (p *Peer) settleLater(c *call, n int, a *owner.Result) {
-	w := &c.later[n]
-	w.settled = true
+// completeLocal takes answer n, which has come. One that names a member counts as a re-route.
+func (p *Peer) completeLocal(c *call, n int, a *owner.Result) {
+	w := &c.local[n]
+	w.done = true
 	c.open--
-	p.m.waits[resolved].Inc()
-	i, hop := int(w.index), w.hop
+	p.m.waits[waitResolved].Inc()
+	i, hop := int(w.index), w.attempt
 	c.as[i] = *a
 	switch {
 	case a.Kind == owner.Decided:
-	case a.Kind == owner.Forward && !c.over && hop+1 < maxHops:
-		p.assign(c, i, a.Member, hop+1, c.now)
+	case a.Kind == owner.Forward && !c.expired && hop+1 < maxAttempts:
+		p.addToGroup(c, i, a.Member, hop+1, c.now)
 	default:
-		c.as[i] = p.fallback(&c.qs[i])
+		c.as[i] = p.degrade(&c.qs[i])
 	}
 }
 
-// assign puts question i into a group for member to that leaves at due, or answers it if there is nobody to ask.
-func (p *Peer) assign(c *call, i int, to ring.ID, hop uint8, due int64) {
+// addToGroup puts question i into a group for member to that leaves at due, or answers it if there is nobody to ask.
+func (p *Peer) addToGroup(c *call, i int, to ring.ID, hop uint8, due int64) {
 	if to == "" || to == p.o.Self || i > int(^uint16(0)) {
-		p.m.questions[unreachable].Inc()
-		c.as[i] = p.fallback(&c.qs[i])
+		p.m.forwarded[forwardUnreachable].Inc()
+		c.as[i] = p.degrade(&c.qs[i])
 		return
 	}
-	c.add(to, i, hop, due)
+	c.addRequest(to, i, hop, due)
 }
 
 // send sends the groups that are due. One that cannot be sent is settled at once.
@@ -163,57 +163,57 @@ func (p *Peer) send(c *call) {
 	links := *p.links.Load()
 	for g := range c.groups {
 		a := &c.groups[g]
-		if a.stage != unsent || a.due > c.now {
+		if a.stage != groupUnsent || a.due > c.now {
 			continue
 		}
-		a.stage = sent
+		a.stage = groupSent
 		c.unsent--
-		if r := p.sendGroup(links, c, g); r != pending {
-			p.settle(c, g, r)
+		if r := p.sendGroup(links, c, g); r != forwardPending {
+			p.completeGroup(c, g, r)
 		}
 	}
 }
 
-func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int) result {
+func (p *Peer) sendGroup(links map[ring.ID]*link, c *call, g int) forwardStatus {
 	a := &c.groups[g]
 	if a.link = links[a.to]; a.link == nil {
-		return unreachable
+		return forwardUnreachable
 	}
-	if a.sent = c.now; a.sent >= c.last {
-		return p.missed(a.link, c.now) // the answer could not be waited for, and the charge would stand
+	if a.sent = c.now; a.sent >= c.giveUpAt {
+		return p.timeoutStatus(a.link, c.now) // the answer could not be waited for, and the charge would stand
 	}
 	return a.link.send(c, g)
 }
 
-// settle ends group g, which r became of.
-func (p *Peer) settle(c *call, g int, r result) {
+// completeGroup ends group g, which r became of.
+func (p *Peer) completeGroup(c *call, g int, r forwardStatus) {
 	a := &c.groups[g]
-	a.stage = settled
+	a.stage = groupDone
 	c.open--
 	if a.took > 0 {
 		p.m.duration.Observe(a.took.Seconds())
 	}
-	if c.outcome != nil {
-		*c.outcome = r
+	if c.stopStatus != nil {
+		*c.stopStatus = r
 	}
-	if r == ok || r == notOwner {
-		p.sort(c, g)
+	if r == forwardOK || r == forwardNotOwner {
+		p.processResults(c, g)
 		return
 	}
-	p.m.questions[r].Add(float64(len(a.index)))
-	if c.outcome != nil {
+	p.m.forwarded[r].Add(float64(len(a.index)))
+	if c.stopStatus != nil {
 		return // it is degraded as a whole
 	}
 	for _, i := range a.index {
-		c.as[i] = p.without(r, &c.qs[i])
+		c.as[i] = p.resultWithoutOwner(r, &c.qs[i])
 	}
 }
 
-// sort takes the answers of group g and re-routes what was asked of a member that is not the owner. Only a definite "not the
+// processResults takes the answers of group g and re-routes what was asked of a member that is not the owner. Only a definite "not the
 // owner" lets a question be asked again: any other failure leaves open whether it was charged.
-func (p *Peer) sort(c *call, g int) {
+func (p *Peer) processResults(c *call, g int) {
 	// Re-routing appends groups, so no pointer to this one is kept.
-	index, hop, asked := c.groups[g].index, c.groups[g].hop, c.groups[g].to
+	index, hop, asked := c.groups[g].index, c.groups[g].attempt, c.groups[g].to
 	served, now := 0, p.clock.at(c.now)
 	for _, i := range index {
 		q, answer := &c.qs[i], &c.as[i]
@@ -221,30 +221,32 @@ func (p *Peer) sort(c *call, g int) {
 		case answer.Kind == owner.Decided:
 			served++
 			p.o.Node.Observe(now, q, answer)
-		case c.outcome != nil: // who asked for them all or none sees to it
-		case c.over || hop+1 >= maxHops:
-			*answer = p.fallback(q)
+		case c.stopStatus != nil: // who asked for them all or none sees to it
+		case c.expired || hop+1 >= maxAttempts:
+			*answer = p.degrade(q)
 		default:
 			p.reroute(c, int(i), asked, hop+1)
 		}
 	}
-	p.m.questions[ok].Add(float64(served))
+	p.m.forwarded[forwardOK].Add(float64(served))
 	if served < len(index) {
-		p.m.questions[notOwner].Add(float64(len(index) - served))
+		p.m.forwarded[forwardNotOwner].Add(float64(len(index) - served))
 	}
 }
 
-// maxHops is how often a question is asked at most, because a key may move on while it is looked for. The rests before
-// the third and all further times double from leastHop to mostHop, so it is the deadline that ends the search: it takes a
+// maxAttempts is how often a question is asked at most, because a key may move on while it is looked for. The rests before
+// the third and all further times double from minRetryDelay to maxRetryDelay, so it is the deadline that ends the search: it takes a
 // second and more where the members of a busy machine do not come to adopt a ring.
 const (
-	maxHops  = 255
-	leastHop = time.Millisecond
-	mostHop  = 32 * time.Millisecond
+	maxAttempts   = 255
+	minRetryDelay = time.Millisecond
+	maxRetryDelay = 32 * time.Millisecond
 )
 
-// hopRest is the rest before a question is asked for the time after hop.
-func hopRest(hop uint8) time.Duration { return min(mostHop, leastHop<<min(max(hop, 2)-2, 16)) }
+// retryDelay is the rest before a question is asked for the time after hop.
+func retryDelay(hop uint8) time.Duration {
+	return min(maxRetryDelay, minRetryDelay<<min(max(hop, 2)-2, 16))
+}
 
 // reroute asks again after a member said that it does not own the key: the owner by the present ring, and if that
 // is the same member, the one that it named, which has seen a newer ring.
@@ -252,7 +254,7 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	named := c.as[i].Member
 	c.as[i] = p.o.Node.Decide(p.clock.at(c.now), &c.qs[i])
 	if c.as[i].Kind != owner.Forward {
-		p.follow(c, i, hop)
+		p.dispatch(c, i, hop)
 		return
 	}
 	to := c.as[i].Member
@@ -265,23 +267,23 @@ func (p *Peer) reroute(c *call, i int, asked ring.ID, hop uint8) {
 	}
 	due := c.now
 	if hop > 1 || to == asked {
-		due += int64(hopRest(hop))
+		due += int64(retryDelay(hop))
 	}
-	p.assign(c, i, to, hop, due)
+	p.addToGroup(c, i, to, hop, due)
 }
 
-// without answers a question that r became of.
-func (p *Peer) without(r result, q *owner.Request) owner.Result {
-	if r != tooLate && r != shed {
-		return p.fallback(q)
+// resultWithoutOwner answers a question that r became of.
+func (p *Peer) resultWithoutOwner(r forwardStatus, q *owner.Request) owner.Result {
+	if r != forwardLate && r != forwardShed {
+		return p.degrade(q)
 	}
 	a := p.o.Node.Shed(p.clock.now(), q)
 	a.Kind, a.Path = owner.Decided, owner.Fallback
 	return a
 }
 
-// fallback answers by the rule's degraded policy.
-func (p *Peer) fallback(q *owner.Request) owner.Result {
+// degrade answers by the rule's degraded policy.
+func (p *Peer) degrade(q *owner.Request) owner.Result {
 	a := p.o.Node.Degrade(p.clock.now(), q)
 	a.Kind, a.Path = owner.Decided, owner.Fallback
 	return a

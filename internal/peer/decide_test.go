@@ -26,7 +26,7 @@ func TestExact(t *testing.T) {
 			wg.Go(func() {
 				qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
 				for k := range qs {
-					qs[k] = question(fmt.Sprint("exact ", k), lim, 1)
+					qs[k] = newRequest(fmt.Sprint("exact ", k), lim, 1)
 				}
 				for range rounds {
 					m.Decide(by(patience), false, qs, as)
@@ -63,14 +63,14 @@ func TestExact(t *testing.T) {
 func TestPaths(t *testing.T) {
 	ms := newCluster(t, 2)
 	r := ringOf("m0", "m1")
-	if a := ms[0].ask(patience, question(ownedBy(r, "m0", 1)[0], 5, 1)); a.Path != owner.Local || a.Over {
+	if a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m0", 1)[0], 5, 1)); a.Path != owner.Local || a.Over {
 		t.Errorf("own key: %+v", a)
 	}
-	a := ms[0].ask(patience, question(ownedBy(r, "m1", 1)[0], 5, 3))
+	a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m1", 1)[0], 5, 3))
 	if a.Path != owner.Forwarded || a.Kind != owner.Decided || a.Before != 0 || a.After != 3 || a.Remaining != 2 || a.Reset <= 0 {
 		t.Errorf("other's key: %+v", a)
 	}
-	if n := ms[0].counted(ok); n != 1 {
+	if n := ms[0].forwardCount(forwardOK); n != 1 {
 		t.Errorf("%v questions answered by others, want 1", n)
 	}
 }
@@ -78,11 +78,11 @@ func TestPaths(t *testing.T) {
 // More questions than one group holds are split, and all of them are answered.
 func TestManyQuestions(t *testing.T) {
 	ms := newCluster(t, 2)
-	names := ownedBy(ringOf("m0", "m1"), "m1", 2*maxQuestions+10)
+	names := ownedBy(ringOf("m0", "m1"), "m1", 2*maxRequests+10)
 	for _, stop := range []bool{false, true} {
 		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
-			qs[i] = question(fmt.Sprint(n), 10, 1)
+			qs[i] = newRequest(fmt.Sprint(n), 10, 1)
 		}
 		ms[0].Decide(by(patience), stop, qs, as)
 		for i := range as {
@@ -104,7 +104,7 @@ func TestStopMode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			suffix := tt.name
-			qs := []owner.Request{question(tt.a, 15, 10), question(tt.b, 14, 10)}
+			qs := []owner.Request{newRequest(tt.a, 15, 10), newRequest(tt.b, 14, 10)}
 			for i := range qs {
 				qs[i].Key[0] += ring.Hash(suffix) // other counters of the same owners
 			}
@@ -140,22 +140,22 @@ func TestReroute(t *testing.T) {
 		}
 	}
 	for _, m := range ms[1:] {
-		m.adoptRing([]*member{ms[0], ms[2]}, ms)
+		m.setRing([]*member{ms[0], ms[2]}, ms)
 	}
-	look := question(name, 10, 0)
+	look := newRequest(name, 10, 0)
 	look.Op = owner.Read
-	await(t, "the key to be handed over", func() bool { return ms[2].ask(patience, look).Path == owner.Local })
-	if a := ms[0].ask(patience, question(name, 10, 4)); a.Path != owner.Forwarded || a.After != 4 {
+	await(t, "the key to be handed over", func() bool { return ms[2].decideOne(patience, look).Path == owner.Local })
+	if a := ms[0].decideOne(patience, newRequest(name, 10, 4)); a.Path != owner.Forwarded || a.After != 4 {
 		t.Errorf("%+v", a)
 	}
-	if no, yes := ms[0].counted(notOwner), ms[0].counted(ok); no != 1 || yes != 1 {
+	if no, yes := ms[0].forwardCount(forwardNotOwner), ms[0].forwardCount(forwardOK); no != 1 || yes != 1 {
 		t.Errorf("%v not owner and %v ok, want 1 and 1", no, yes)
 	}
 	// In stop mode as well, over one and over two members.
 	for _, names := range [][]string{{name}, {name, ownedBy(before, "m0", 1)[0]}} {
 		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
-			qs[i] = question(n, 10, 1)
+			qs[i] = newRequest(n, 10, 1)
 		}
 		ms[0].Decide(by(patience), true, qs, as)
 		for i := range as {
@@ -174,9 +174,9 @@ func TestNoLoop(t *testing.T) {
 		ms = append(ms, newMember(t, ring.ID(fmt.Sprintf("m%d", i))))
 	}
 	all := ids(ms)
-	q := question("any", 10, 1)
+	q := newRequest("any", 10, 1)
 	for i, owns := range []ring.ID{"m1", "m2", "m1"} {
-		ms[i].SetView(ringOf(owns), standing(all[i], nil, all), addrsOf(ms))
+		ms[i].SetView(ringOf(owns), membershipOf(all[i], nil, all), addrsOf(ms))
 	}
 	for _, m := range ms {
 		m.awaitLinks(t, 2)
@@ -186,19 +186,19 @@ func TestNoLoop(t *testing.T) {
 		})
 	}
 	for _, stop := range []bool{false, true} {
-		before := ms[0].counted(notOwner)
+		before := ms[0].forwardCount(forwardNotOwner)
 		as := make([]owner.Result, 1)
-		ms[0].Decide(by(10*mostHop), stop, []owner.Request{question("any", 10, 1)}, as)
+		ms[0].Decide(by(10*maxRetryDelay), stop, []owner.Request{newRequest("any", 10, 1)}, as)
 		if as[0].Path != owner.Fallback || as[0].Kind != owner.Decided {
 			t.Errorf("stop %v: %+v", stop, as[0])
 		}
 		// Seven rests make up one of the longest, and ten of those are all there is; in stop mode each round of it is asked twice.
-		if n := ms[0].counted(notOwner) - before; n < 2 || n > 2*(10+8) {
+		if n := ms[0].forwardCount(forwardNotOwner) - before; n < 2 || n > 2*(10+8) {
 			t.Errorf("stop %v: asked %v times", stop, n)
 		}
 	}
 	for _, m := range ms[1:] {
-		if n := m.counted(ok) + m.counted(notOwner); n != 0 {
+		if n := m.forwardCount(forwardOK) + m.forwardCount(forwardNotOwner); n != 0 {
 			t.Errorf("%s, which was asked, asked %v questions itself", m.id, n)
 		}
 	}
@@ -208,8 +208,8 @@ func TestClosed(t *testing.T) {
 	ms := newCluster(t, 2)
 	r := ringOf("m0", "m1")
 	ms[0].Close()
-	ms[0].know(ms) // starts nothing
-	if a := ms[0].ask(patience, question(ownedBy(r, "m1", 1)[0], 10, 1)); a.Path != owner.Fallback || a.Kind != owner.Decided {
+	ms[0].setMembers(ms) // starts nothing
+	if a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m1", 1)[0], 10, 1)); a.Path != owner.Fallback || a.Kind != owner.Decided {
 		t.Errorf("%+v", a)
 	}
 	if n := len(ms[0].Links()); n != 0 {
@@ -233,14 +233,14 @@ func TestChurn(t *testing.T) {
 				return
 			default:
 			}
-			ms[i%3].adoptRing(rings[i/5%3], ms)
+			ms[i%3].setRing(rings[i/5%3], ms)
 		}
 	})
 	for _, m := range ms {
 		wg.Go(func() {
 			qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
 			for k := range qs {
-				qs[k] = question(fmt.Sprint("churn ", k), lim, 1)
+				qs[k] = newRequest(fmt.Sprint("churn ", k), lim, 1)
 			}
 			for i := range 60 {
 				clear(as)
@@ -270,14 +270,14 @@ func TestChurn(t *testing.T) {
 func TestLateAnswer(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	c := m.newCall().(*call)
-	late := appendAnswer(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
-	as, done := make([]owner.Result, 1), newSleeper().(sleeper)
+	late := appendResult(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
+	as, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
 	start := func() (gen uint64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.begin(0, by(time.Hour), make([]owner.Request, 1), as, done)
-		c.add("x", 0, 0, 0)
-		c.groups[0].stage, c.unsent = sent, 0
+		c.start(0, by(time.Hour), make([]owner.Request, 1), as, done)
+		c.addRequest("x", 0, 0, 0)
+		c.groups[0].stage, c.unsent = groupSent, 0
 		return c.gen
 	}
 	gen := start()
@@ -285,15 +285,15 @@ func TestLateAnswer(t *testing.T) {
 	c.finish()
 	c.mu.Unlock()
 	start()
-	if err := c.answer(gen, 0, 1, groupServed, 1, late); err != nil {
+	if err := c.handleReply(gen, 0, 1, groupServed, 1, late); err != nil {
 		t.Error(err)
 	}
-	c.fail(gen, 0, broken)
+	c.failGroup(gen, 0, forwardBroken)
 	c.resolve(gen, 0, &owner.Result{})
 	if as[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("answers %+v, %d open, told %d times", as, c.open, len(done))
 	}
-	if err := c.answer(c.gen, 0, 1, groupServed, 1, late); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
+	if err := c.handleReply(c.gen, 0, 1, groupServed, 1, late); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
 		t.Errorf("the present life: %+v, %v", as, err)
 	}
 }
@@ -328,7 +328,7 @@ func TestLogsOnce(t *testing.T) {
 	var text string
 	for port := range 3 {
 		err := fmt.Errorf("handshake: %w", &net.OpError{Op: "read", Source: &net.TCPAddr{Port: port}, Err: os.ErrDeadlineExceeded})
-		if k := kindOf(err); text != "" && k != text {
+		if k := stableError(err); text != "" && k != text {
 			t.Errorf("%q and %q", k, text)
 		} else {
 			text = k

@@ -17,23 +17,23 @@ const (
 // The two hosts' monotonic clocks share no origin. The least difference between sending and reading seen in the last
 // windows stands for no delay, which needs no agreement on time and survives drift.
 type delay struct {
-	seen        bool
-	began       int64
-	least, prev int64
+	seen             bool
+	began            int64
+	least, prevLeast int64
 }
 
-// exceeds says whether a group sent at sent, by the asker's clock, was read at now, by ours, more than ttl too late.
-func (d *delay) exceeds(now, sent int64, ttl time.Duration) bool {
+// tooLate says whether a group sent at sent, by the asker's clock, was read at now, by ours, more than ttl too late.
+func (d *delay) tooLate(now, sent int64, ttl time.Duration) bool {
 	if sent < 0 || sent > math.MaxInt64/2 {
 		return false // not a clock of ours; nothing to conclude
 	}
 	diff := now - sent
 	if !d.seen {
-		*d = delay{seen: true, began: now, least: diff, prev: diff}
+		*d = delay{seen: true, began: now, least: diff, prevLeast: diff}
 	}
 	if now-d.began > int64(delayWindow) {
-		d.began, d.prev, d.least = now, d.least, math.MaxInt64
+		d.began, d.prevLeast, d.least = now, d.least, math.MaxInt64
 	}
 	d.least = min(d.least, diff)
-	return diff-min(d.least, d.prev) > int64(ttl+delaySlack)
+	return diff-min(d.least, d.prevLeast) > int64(ttl+delaySlack)
 }

@@ -39,11 +39,11 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 		}
 		conn = secure
 	}
-	if err := p.proved(conn, l.to); err != nil {
+	if err := p.verifyMember(conn, l.to); err != nil {
 		return conn, 0, fmt.Errorf("tls: %w", err)
 	}
 	h := p.hello
-	h.to, h.toInst, h.purpose = l.to, l.addr.BootID, f
+	h.to, h.toBoot, h.purpose = l.to, l.addr.BootID, f
 	if _, err := conn.Write(appendHello(nil, h)); err != nil {
 		return conn, 0, fmt.Errorf("handshake: %w", err)
 	}
@@ -55,7 +55,7 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 	if err != nil {
 		return conn, 0, fmt.Errorf("handshake: %w", err)
 	}
-	if w.refusal != refusedNot {
+	if w.refusal != refusalNone {
 		return conn, 0, refusalError(w, h)
 	}
 	if h.versions.common(versions{w.version, w.version}) == 0 {
@@ -66,7 +66,7 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 
 // refusalError says what an operator needs to see why two members do not talk.
 func refusalError(w welcome, h hello) error {
-	if w.refusal == refusedVersion {
+	if w.refusal == refusalVersion {
 		return fmt.Errorf("refused: %v: it speaks %d to %d, this member %d to %d",
 			w.refusal, w.versions.min, w.versions.max, h.versions.min, h.versions.max)
 	}
@@ -108,8 +108,8 @@ func peerTLS(base *tls.Config) *tls.Config {
 	return c
 }
 
-// proved says whether the other side of a stream is the member it is taken for. In the clear nothing can be proved.
-func (p *Peer) proved(conn net.Conn, id ring.ID) error {
+// verifyMember says whether the other side of a stream is the member it is taken for. In the clear nothing can be proved.
+func (p *Peer) verifyMember(conn net.Conn, id ring.ID) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
 		return nil
@@ -117,8 +117,8 @@ func (p *Peer) proved(conn net.Conn, id ring.ID) error {
 	return p.o.VerifyMember(id, secure.ConnectionState().PeerCertificates)
 }
 
-// refusedTLS is the reason for the metric when nothing better is known.
-const refusedTLS = "tls"
+// reasonTLS is the reason for the metric when nothing better is known.
+const reasonTLS = "tls"
 
 // mutual makes sure that both sides were proved, whatever the configuration that GetConfigForClient chose.
 func mutual(s tls.ConnectionState) error {

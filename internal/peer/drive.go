@@ -13,31 +13,31 @@ import (
 // loss: an answer that would let more than U be known to one member alone waits, and what it waits for is sent at once.
 const flushEvery = 20 * time.Millisecond
 
-// lookEvery is how often Node is looked at while answers wait: what was not confirmed in time is then sent elsewhere.
-const lookEvery = 5 * time.Millisecond
+// recheckEvery is how often Node is looked at while answers wait: what was not confirmed in time is then sent elsewhere.
+const recheckEvery = 5 * time.Millisecond
 
 // apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
 // queue bounds them and keeps their order.
-func (p *Peer) apply(e owner.Effects) { p.act(e, false) }
+func (p *Peer) apply(e owner.Effects) { p.perform(e, false) }
 
-// applyHere does the same for a caller that holds no lock: it writes heartbeats itself.
-func (p *Peer) applyHere(e owner.Effects) { p.act(e, true) }
+// applyInline does the same for a caller that holds no lock: it writes heartbeats itself.
+func (p *Peer) applyInline(e owner.Effects) { p.perform(e, true) }
 
-func (p *Peer) act(e owner.Effects, here bool) {
+func (p *Peer) perform(e owner.Effects, here bool) {
 	links := *p.links.Load()
 	for out := e.Out; len(out) > 0; {
 		l, n := links[out[0].To], heartbeats(out)
 		if here && l != nil && n > 0 {
-			l.postHere(out[:n])
+			l.writeInline(out[:n])
 		} else {
 			n = 1
-			p.post(l, &out[0].Msg)
+			p.sendMsg(l, &out[0].Msg)
 		}
 		out = out[n:]
 	}
 	for i := range e.Leases {
 		if l := links[e.Leases[i].To]; l != nil {
-			l.postLease(&e.Leases[i].Batch) // one that is dropped is asked for again
+			l.enqueueLease(&e.Leases[i].Batch) // one that is dropped is asked for again
 		}
 	}
 	for i := range e.Audits {
@@ -45,12 +45,12 @@ func (p *Peer) act(e owner.Effects, here bool) {
 		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.IsReport, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
 	}
 	if e.ClockStopped > 0 {
-		p.stoodStill(e.ClockStopped)
+		p.reportStoppedClocks(e.ClockStopped)
 	}
 	for i := range e.Done {
 		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Result)
 	}
-	p.nudge()
+	p.requestFlush()
 }
 
 // heartbeats is how many that are for one member out begins with.
@@ -61,24 +61,24 @@ func heartbeats(out []handoff.Outbound) (n int) {
 	return n
 }
 
-// post sends m over l, or drops it: every message is repeated by what follows from its absence.
-func (p *Peer) post(l *link, m *handoff.Message) {
-	r := unreachable
+// sendMsg sends m over l, or drops it: every message is repeated by what follows from its absence.
+func (p *Peer) sendMsg(l *link, m *handoff.Message) {
+	r := forwardUnreachable
 	if l != nil {
-		r = l.post(m)
+		r = l.enqueue(m)
 	}
 	if m.Kind == handoff.Replica {
 		p.m.replicas(r).Inc()
 	}
-	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && r == pending {
+	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && r == forwardPending {
 		p.m.keysSent.Add(float64(len(m.Counters)))
 	}
 }
 
-// nudge has Node flushed: at once when an answer waits for it, else soon. It costs next to nothing when nothing waits.
-func (p *Peer) nudge() {
+// requestFlush has Node flushed: at once when an answer waits for it, else soon. It costs next to nothing when nothing waits.
+func (p *Peer) requestFlush() {
 	if n := p.o.Node; n.Urgent() || n.Dirty() && !p.flushing.Load() {
-		wake(p.dirty)
+		wake(p.flushNeeded)
 	}
 }
 
@@ -90,23 +90,23 @@ func wake(c chan struct{}) {
 	}
 }
 
-// flushes drains what decisions left to be sent.
-func (p *Peer) flushes() {
+// flushLoop drains what decisions left to be sent.
+func (p *Peer) flushLoop() {
 	t := time.NewTimer(flushEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-p.dirty:
+		case <-p.flushNeeded:
 		case <-p.ctx.Done():
 			return
 		}
 		p.flushing.Store(true)
 		for n, again := p.o.Node, false; n.Dirty() || n.Urgent(); again = true {
 			if again || !n.Urgent() {
-				t.Reset(p.pause())
+				t.Reset(p.flushDelay())
 				select {
 				case <-t.C:
-				case <-p.dirty: // something urgent came
+				case <-p.flushNeeded: // something urgent came
 				case <-p.ctx.Done():
 					return
 				}
@@ -114,19 +114,19 @@ func (p *Peer) flushes() {
 			p.apply(n.Flush(p.clock.now()))
 		}
 		p.flushing.Store(false)
-		p.nudge() // what became dirty between the last look and now
+		p.requestFlush() // what became dirty between the last look and now
 	}
 }
 
-// pause is the time until the next flush.
-func (p *Peer) pause() time.Duration {
+// flushDelay is the time until the next flush.
+func (p *Peer) flushDelay() time.Duration {
 	if p.o.Node.Waiting() {
-		return lookEvery
+		return recheckEvery
 	}
 	return flushEvery
 }
 
-func (p *Peer) ticks() {
+func (p *Peer) tickLoop() {
 	t := time.NewTicker(p.o.TickEvery)
 	defer t.Stop()
 	beaten := int64(0) // when links were last looked at
@@ -138,9 +138,9 @@ func (p *Peer) ticks() {
 			if mono-p.meter.at >= int64(measureEvery) {
 				p.measure(mono)
 			}
-			if mono-beaten >= int64(beat-p.o.TickEvery/2) {
+			if mono-beaten >= int64(keepaliveEvery-p.o.TickEvery/2) {
 				beaten = mono
-				p.beats()
+				p.checkKeepalives()
 			}
 		case <-p.ctx.Done():
 			return
@@ -149,11 +149,11 @@ func (p *Peer) ticks() {
 }
 
 func (p *Peer) tick() {
-	p.apply(p.steer())
-	p.applyHere(p.o.Node.Tick(p.clock.now()))
-	p.reconsider()
-	p.transfers()
-	wake(p.moved)
+	p.apply(p.adjustClock())
+	p.applyInline(p.o.Node.Tick(p.clock.now()))
+	p.updateOldMembers()
+	p.startTransfers()
+	wake(p.progressChanged)
 }
 
 // SetView tells who owns what, what membership says beside that, and where the members are asked. Members are dialled
@@ -162,13 +162,13 @@ func (p *Peer) tick() {
 func (p *Peer) SetView(r *ring.Ring, s handoff.Membership, addrs map[ring.ID]Addr) {
 	p.view.Lock()
 	defer p.view.Unlock()
-	p.relink(addrs)
+	p.updateLinks(addrs)
 	p.ring, p.standing = r, s
-	p.adopt(p.oldMembers())
+	p.setRing(p.oldMembers())
 }
 
-// adopt is called with view held.
-func (p *Peer) adopt(old []ring.ID) {
+// setRing is called with view held.
+func (p *Peer) setRing(old []ring.ID) {
 	p.old = old
 	s := p.standing
 	s.Peers = slices.Clone(s.Peers)
@@ -176,25 +176,25 @@ func (p *Peer) adopt(old []ring.ID) {
 		s.Peers[i].Old = slices.Contains(old, s.Peers[i].ID)
 	}
 	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, s))
-	p.transfers()
-	wake(p.moved)
+	p.startTransfers()
+	wake(p.progressChanged)
 }
 
-// reconsider tells Node when a member turned out to speak another version than was thought.
-func (p *Peer) reconsider() {
+// updateOldMembers tells Node when a member turned out to speak another version than was thought.
+func (p *Peer) updateOldMembers() {
 	old := p.oldMembers()
 	p.view.Lock()
 	defer p.view.Unlock()
 	if p.ring != nil && !slices.Equal(old, p.old) {
 		p.log.Info("members without hand-over", "members", old)
-		p.adopt(old)
+		p.setRing(old)
 	}
 }
 
 // oldMembers are those that spoke a version without hand-over when they were last connected.
 func (p *Peer) oldMembers() (old []ring.ID) {
 	for id, l := range *p.links.Load() {
-		if v := l.spoke.Load(); v != 0 && v < handoffVersion {
+		if v := l.lastVersion.Load(); v != 0 && v < handoffVersion {
 			old = append(old, id)
 		}
 	}

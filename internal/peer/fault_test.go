@@ -16,8 +16,8 @@ func TestOwnerDies(t *testing.T) {
 	ms := newCluster(t, 3)
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m2", 1)[0]
 	const lim = 90
-	q := question(name, lim, 1)
-	if a := ms[0].ask(patience, q); a.Path != owner.Forwarded {
+	q := newRequest(name, lim, 1)
+	if a := ms[0].decideOne(patience, q); a.Path != owner.Forwarded {
 		t.Fatalf("before: %+v", a)
 	}
 	ms[2].Close()
@@ -26,7 +26,7 @@ func TestOwnerDies(t *testing.T) {
 	admitted := 0
 	for range lim {
 		for _, m := range ms[:2] {
-			a := m.ask(patience, q)
+			a := m.decideOne(patience, q)
 			if a.Path != owner.Fallback || a.Authority != owner.Share {
 				t.Fatalf("after: %+v", a)
 			}
@@ -38,7 +38,7 @@ func TestOwnerDies(t *testing.T) {
 	if admitted != 2*lim/3 {
 		t.Errorf("%d admitted by two shares of three, want %d", admitted, 2*lim/3)
 	}
-	if n := ms[0].counted(unreachable); n != lim {
+	if n := ms[0].forwardCount(forwardUnreachable); n != lim {
 		t.Errorf("%v questions to an unreachable member, want %d", n, lim)
 	}
 }
@@ -51,7 +51,7 @@ func TestStreamBreaks(t *testing.T) {
 			if in.fill() != nil {
 				return
 			}
-			if typ, _, whole, _ := in.next(); whole && typ == frameAsk {
+			if typ, _, whole, _ := in.next(); whole && typ == frameRequest {
 				return // having read the question
 			}
 		}
@@ -59,11 +59,11 @@ func TestStreamBreaks(t *testing.T) {
 	m, r := withStub(t, s)
 	m.awaitOld(t, "stub")
 	// Were it to wait, the test would time out.
-	a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1))
+	a := m.decideOne(time.Hour, newRequest(ownedBy(r, "stub", 1)[0], 10, 1))
 	if a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
-	if n := m.counted(broken); n != 1 {
+	if n := m.forwardCount(forwardBroken); n != 1 {
 		t.Errorf("%v questions broken, want 1", n)
 	}
 }
@@ -77,7 +77,7 @@ func TestSilentMember(t *testing.T) {
 	backend.alone()
 	s := newStub(t, func(conn net.Conn) {
 		if !speak.Load() {
-			swallow(conn)
+			readOnly(conn)
 			return
 		}
 		srv := server{p: backend.Peer, conn: conn, in: frames{src: conn}, from: "m0"}
@@ -85,24 +85,24 @@ func TestSilentMember(t *testing.T) {
 	})
 	m, r := withStub(t, s)
 	m.awaitOld(t, "stub")
-	q := question(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
+	q := newRequest(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
 	live := func() bool { return m.Links()[0].Live }
 	await(t, "questions not to be sent although the stream stands", func() bool {
-		before, stood := m.counted(unreachable), live()
-		if a := m.ask(5*time.Millisecond, q); a.Path != owner.Fallback {
+		before, stood := m.forwardCount(forwardUnreachable), live()
+		if a := m.decideOne(5*time.Millisecond, q); a.Path != owner.Fallback {
 			t.Fatalf("%+v", a)
 		}
-		return m.counted(unreachable) > before && stood && live()
+		return m.forwardCount(forwardUnreachable) > before && stood && live()
 	})
 	if n := m.Links()[0].Pending; n != 0 {
 		t.Errorf("%d groups still wait after their callers have gone", n)
 	}
-	if m.counted(timeout)+m.counted(tooLate) < doubtAfter {
-		t.Errorf("given up after %v timeouts", m.counted(timeout)+m.counted(tooLate))
+	if m.forwardCount(forwardTimeout)+m.forwardCount(forwardLate) < unresponsiveTimeouts {
+		t.Errorf("given up after %v timeouts", m.forwardCount(forwardTimeout)+m.forwardCount(forwardLate))
 	}
 	await(t, "the silent stream to be closed", func() bool { return m.logged("silent for") })
 	speak.Store(true)
-	await(t, "the member to be asked again", func() bool { return m.ask(patience, q).Path == owner.Forwarded })
+	await(t, "the member to be asked again", func() bool { return m.decideOne(patience, q).Path == owner.Forwarded })
 }
 
 // A port that accepts and never shakes hands is never waited for.
@@ -113,53 +113,53 @@ func TestSilentPort(t *testing.T) {
 	}
 	defer ln.Close()
 	m, r := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
-	if a := m.ask(time.Hour, question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Fallback {
+	if a := m.decideOne(time.Hour, newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
 }
 
 func TestQueueFull(t *testing.T) {
-	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueGroups = 4 })
+	m, r := withStub(t, newStub(t, readOnly), func(o *Options) { o.QueueGroups = 4 })
 	m.awaitOld(t, "stub")
-	q := question(ownedBy(r, "stub", 1)[0], 10, 1)
+	q := newRequest(ownedBy(r, "stub", 1)[0], 10, 1)
 	var wg sync.WaitGroup
 	for range 10 {
-		wg.Go(func() { m.ask(time.Hour, q) })
+		wg.Go(func() { m.decideOne(time.Hour, q) })
 	}
-	await(t, "six questions to be turned back", func() bool { return m.counted(queueFull)+m.counted(shed) == 6 })
+	await(t, "six questions to be turned back", func() bool { return m.forwardCount(forwardQueueFull)+m.forwardCount(forwardShed) == 6 })
 	if w := m.Links()[0].Pending; w != 4 {
 		t.Errorf("%d groups waiting, want 4", w)
 	}
 	m.Close() // breaks the stream
 	wg.Wait()
-	if n := m.counted(broken); n != 4 {
+	if n := m.forwardCount(forwardBroken); n != 4 {
 		t.Errorf("%v questions broken, want 4", n)
 	}
 }
 
 // What waits to be written is bounded in bytes as well.
 func TestQueueBytes(t *testing.T) {
-	m, r := withStub(t, newStub(t, swallow), func(o *Options) { o.QueueBytes = 10 << 10 })
+	m, r := withStub(t, newStub(t, readOnly), func(o *Options) { o.QueueBytes = 10 << 10 })
 	m.awaitOld(t, "stub")
-	names := ownedBy(r, "stub", maxQuestions)
+	names := ownedBy(r, "stub", maxRequests)
 	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 	for i := range qs {
-		qs[i] = question(names[i], 10, 1)
+		qs[i] = newRequest(names[i], 10, 1)
 	}
 	m.Decide(by(time.Hour), false, qs, as)
-	if n := m.counted(queueFull) + m.counted(shed); n != maxQuestions {
-		t.Errorf("%v questions turned back, want %d", n, maxQuestions)
+	if n := m.forwardCount(forwardQueueFull) + m.forwardCount(forwardShed); n != maxRequests {
+		t.Errorf("%v questions turned back, want %d", n, maxRequests)
 	}
 }
 
 func TestDeadlinePassed(t *testing.T) {
 	ms := newCluster(t, 2)
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
-	if a := ms[0].ask(-time.Second, question(name, 10, 1)); a.Path != owner.Fallback {
+	if a := ms[0].decideOne(-time.Second, newRequest(name, 10, 1)); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
 	// Streams keep their order, so that a charge sent before would be seen.
-	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
+	if a := ms[0].decideOne(patience, newRequest(name, 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
 		t.Errorf("after a question without time: %+v", a)
 	}
 }

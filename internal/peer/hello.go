@@ -33,30 +33,30 @@ const maxHello = 4 << 10
 type refusal uint8
 
 const (
-	refusedNot       refusal = 0
-	refusedVersion   refusal = 1
-	refusedCluster   refusal = 2
-	refusedScheme    refusal = 3
-	refusedTarget    refusal = 4
-	refusedInstance  refusal = 5
-	refusedAlgorithm refusal = 6
+	refusalNone      refusal = 0
+	refusalVersion   refusal = 1
+	refusalCluster   refusal = 2
+	refusalScheme    refusal = 3
+	refusalTarget    refusal = 4
+	refusalBoot      refusal = 5
+	refusalAlgorithm refusal = 6
 )
 
 func (r refusal) String() string {
 	switch r {
-	case refusedNot:
+	case refusalNone:
 		return "accepted"
-	case refusedVersion:
+	case refusalVersion:
 		return "no common protocol version"
-	case refusedCluster:
+	case refusalCluster:
 		return "another cluster label"
-	case refusedScheme:
+	case refusalScheme:
 		return "another key scheme"
-	case refusedTarget:
+	case refusalTarget:
 		return "meant for another member"
-	case refusedInstance:
+	case refusalBoot:
 		return "meant for another instance of this member"
-	case refusedAlgorithm:
+	case refusalAlgorithm:
 		return "unknown algorithm"
 	}
 	return fmt.Sprintf("unknown reason %d", uint8(r))
@@ -66,8 +66,8 @@ func (r refusal) String() string {
 type purpose uint8
 
 const (
-	forQuestions purpose = 0 // and for messages that are as urgent
-	forTransfer  purpose = 1 // Chunks and their Ack, which may take their time
+	forRequests purpose = 0 // and for messages that are as urgent
+	forTransfer purpose = 1 // Chunks and their Ack, which may take their time
 )
 
 // versions is a range of protocol versions.
@@ -89,9 +89,9 @@ type hello struct {
 	label      [16]byte // digest of the cluster label
 	algorithms uint64   // bit set of those its questions may name
 	from       ring.ID
-	fromInst   uint64
+	fromBoot   uint64
 	to         ring.ID
-	toInst     uint64 // 0: any
+	toBoot     uint64 // 0: any
 	purpose    purpose
 }
 
@@ -100,7 +100,7 @@ type welcome struct {
 	refusal  refusal
 	version  uint16 // chosen; 0 when refused
 	versions versions
-	inst     uint64
+	bootID   uint64
 }
 
 // labelDigest hides a label's text and bounds its length.
@@ -117,11 +117,11 @@ func appendHello(b []byte, h hello) []byte {
 	b = le.AppendUint32(b, h.scheme)
 	b = append(b, h.label[:]...)
 	b = le.AppendUint64(b, h.algorithms)
-	b = le.AppendUint64(b, h.fromInst)
-	b = le.AppendUint64(b, h.toInst)
+	b = le.AppendUint64(b, h.fromBoot)
+	b = le.AppendUint64(b, h.toBoot)
 	b = append(append(b, byte(len(h.from))), h.from...)
 	b = append(append(b, byte(len(h.to))), h.to...)
-	if h.purpose != forQuestions {
+	if h.purpose != forRequests {
 		b = append(b, byte(h.purpose))
 	}
 	endFrame(b, at)
@@ -138,8 +138,8 @@ func parseHello(b []byte) (h hello, err error) {
 	h.scheme = le.Uint32(b[4:])
 	copy(h.label[:], b[8:])
 	h.algorithms = le.Uint64(b[24:])
-	h.fromInst = le.Uint64(b[32:])
-	h.toInst = le.Uint64(b[40:])
+	h.fromBoot = le.Uint64(b[32:])
+	h.toBoot = le.Uint64(b[40:])
 	b = b[fixed:]
 	if h.from, b, err = parseID(b); err != nil {
 		return h, err
@@ -170,7 +170,7 @@ func appendWelcome(b []byte, w welcome) []byte {
 	b = le.AppendUint16(b, w.version)
 	b = le.AppendUint16(b, w.versions.min)
 	b = le.AppendUint16(b, w.versions.max)
-	b = le.AppendUint64(b, w.inst)
+	b = le.AppendUint64(b, w.bootID)
 	endFrame(b, at)
 	return b
 }
@@ -183,7 +183,7 @@ func parseWelcome(b []byte) (w welcome, err error) {
 		refusal:  refusal(b[0]),
 		version:  le.Uint16(b[2:]),
 		versions: versions{le.Uint16(b[4:]), le.Uint16(b[6:])},
-		inst:     le.Uint64(b[8:]),
+		bootID:   le.Uint64(b[8:]),
 	}, nil
 }
 

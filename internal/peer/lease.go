@@ -14,27 +14,27 @@ import (
 const frameLease = 40
 
 const (
-	maxLeases   = 512  // requests, grants or notices of one message
-	maxName     = 1024 // bytes of a key's name
-	leaseHead   = 10
-	requestSize = 136 // without name and slots
-	grantSize   = 71  // without slots
-	noticeSize  = 37
+	maxLeaseItems    = 512  // requests, grants or notices of one message
+	maxName          = 1024 // bytes of a key's name
+	leaseHead        = 10
+	leaseRequestSize = 136 // without name and slots
+	grantSize        = 71  // without slots
+	noticeSize       = 37
 )
 
 // Flags of a request.
 const (
-	requestWant      = 1
-	requestDedicated = 2
-	requestReclaim   = 4
-	requestAudit     = 8
-	requestAlways    = 16
-	requestUncapped  = 32
+	leaseWant      = 1
+	leaseDedicated = 2
+	leaseReclaim   = 4
+	leaseAudit     = 8
+	leaseAlways    = 16
+	leaseUncapped  = 32
 )
 
 var (
-	errLeases = errors.New("too many requests, grants or notices")
-	errName   = errors.New("name too long")
+	errLeaseItems = errors.New("too many requests, grants or notices")
+	errName       = errors.New("name too long")
 )
 
 // leaseKind is the kind of lease message that a frame carries.
@@ -46,8 +46,8 @@ func leaseKind(typ byte) (k lease.BatchKind, ok bool) {
 // appendLease appends m, sent at now, as one frame. On an error b is returned as it was.
 func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]byte, error) {
 	count := len(m.Requests) + len(m.Grants) + len(m.Notices) // of these, one kind has them all
-	if count > maxLeases {
-		return b, errLeases
+	if count > maxLeaseItems {
+		return b, errLeaseItems
 	}
 	*writers = writersOf(m, (*writers)[:0])
 	out, at := beginFrame(b, frameLease+byte(m.Kind))
@@ -57,7 +57,7 @@ func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]b
 	out = writers.append(out)
 	var err error
 	for i := range m.Requests {
-		if out, err = appendRequest(out, &m.Requests[i], *writers); err != nil {
+		if out, err = appendLeaseRequest(out, &m.Requests[i], *writers); err != nil {
 			return b, err
 		}
 	}
@@ -76,8 +76,8 @@ func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]b
 	return out, nil
 }
 
-// halves are two messages that say what m does, if it has two items.
-func halves(m *lease.Batch) (a, b lease.Batch, two bool) {
+// split are two messages that say what m does, if it has two items.
+func split(m *lease.Batch) (a, b lease.Batch, two bool) {
 	r, g, n := len(m.Requests)/2, len(m.Grants)/2, len(m.Notices)/2
 	a = lease.Batch{Kind: m.Kind, Requests: m.Requests[:r], Grants: m.Grants[:g], Notices: m.Notices[:n]}
 	b = lease.Batch{Kind: m.Kind, Requests: m.Requests[r:], Grants: m.Grants[g:], Notices: m.Notices[n:]}
@@ -94,7 +94,7 @@ func writersOf(m *lease.Batch, t writerTable) writerTable {
 	return t
 }
 
-func appendRequest(b []byte, r *lease.GrantRequest, writers writerTable) ([]byte, error) {
+func appendLeaseRequest(b []byte, r *lease.GrantRequest, writers writerTable) ([]byte, error) {
 	switch {
 	case len(r.Name) > maxName:
 		return b, errName
@@ -117,7 +117,7 @@ func appendRequest(b []byte, r *lease.GrantRequest, writers writerTable) ([]byte
 	b = le.AppendUint32(b, r.Rule.Limit)
 	b = le.AppendUint32(b, r.Rule.Burst)
 	b = appendKnobs(b, &r.Terms)
-	b = append(b, byte(r.Rule.Algorithm), requestFlags(r), r.Terms.Watermark, r.Terms.SubKeys)
+	b = append(b, byte(r.Rule.Algorithm), leaseRequestFlags(r), r.Terms.Watermark, r.Terms.SubKeys)
 	b = le.AppendUint16(b, uint16(len(r.Name)))
 	b = le.AppendUint16(b, uint16(len(r.State.Slots)))
 	b = append(b, r.Name...)
@@ -135,13 +135,13 @@ func appendKnobs(b []byte, k *lease.Terms) []byte {
 	return le.AppendUint32(b, k.Slack)
 }
 
-func requestFlags(r *lease.GrantRequest) (flags byte) {
+func leaseRequestFlags(r *lease.GrantRequest) (flags byte) {
 	for _, f := range [...]struct {
 		set bool
 		bit byte
 	}{
-		{r.Want, requestWant}, {r.Terms.Dedicated, requestDedicated}, {r.Terms.Reclaim, requestReclaim}, {r.Terms.Audit, requestAudit},
-		{r.Always, requestAlways}, {r.Terms.Uncapped, requestUncapped},
+		{r.Want, leaseWant}, {r.Terms.Dedicated, leaseDedicated}, {r.Terms.Reclaim, leaseReclaim}, {r.Terms.Audit, leaseAudit},
+		{r.Always, leaseAlways}, {r.Terms.Uncapped, leaseUncapped},
 	} {
 		if f.set {
 			flags |= f.bit
@@ -208,8 +208,8 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 	}
 	sent = int64(le.Uint64(b))
 	count := int(le.Uint16(b[8:]))
-	if count > maxLeases {
-		return nil, 0, errLeases
+	if count > maxLeaseItems {
+		return nil, 0, errLeaseItems
 	}
 	if b, err = r.parseWriters(b[n:]); err != nil {
 		return nil, 0, err
@@ -228,7 +228,7 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 }
 
 func (r *leaseReader) parseRequest(b []byte) error {
-	if len(b) < requestSize {
+	if len(b) < leaseRequestSize {
 		return errShort
 	}
 	flags := b[129]
@@ -238,14 +238,14 @@ func (r *leaseReader) parseRequest(b []byte) error {
 		Rule: limit.Rule{
 			Window: time.Duration(le.Uint64(b[80:])), Limit: le.Uint32(b[88:]), Burst: le.Uint32(b[92:]), Algorithm: limit.Algorithm(b[128]),
 		},
-		Terms: parseKnobs(b[96:], flags), Want: flags&requestWant != 0, Always: flags&requestAlways != 0,
+		Terms: parseKnobs(b[96:], flags), Want: flags&leaseWant != 0, Always: flags&leaseAlways != 0,
 		State: limit.State{TAT: int64(le.Uint64(b[72:]))},
 	}
 	q.Terms.Watermark, q.Terms.SubKeys = b[130], b[131]
 	if err := q.Rule.Validate(); err != nil {
 		return err
 	}
-	name, slots, b := int(le.Uint16(b[132:])), int(le.Uint16(b[134:])), b[requestSize:]
+	name, slots, b := int(le.Uint16(b[132:])), int(le.Uint16(b[134:])), b[leaseRequestSize:]
 	switch {
 	case name > maxName:
 		return errName
@@ -264,8 +264,8 @@ func (r *leaseReader) parseRequest(b []byte) error {
 func parseKnobs(b []byte, flags byte) lease.Terms {
 	return lease.Terms{
 		Min: le.Uint32(b), Max: le.Uint32(b[4:]), TTL: duration(b[8:]), Sync: duration(b[16:]), Weight: le.Uint32(b[24:]), Slack: le.Uint32(b[28:]),
-		Dedicated: flags&requestDedicated != 0, Reclaim: flags&requestReclaim != 0, Audit: flags&requestAudit != 0,
-		Uncapped: flags&requestUncapped != 0,
+		Dedicated: flags&leaseDedicated != 0, Reclaim: flags&leaseReclaim != 0, Audit: flags&leaseAudit != 0,
+		Uncapped: flags&leaseUncapped != 0,
 	}
 }
 

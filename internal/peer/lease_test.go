@@ -54,18 +54,18 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 	return m
 }
 
-// leaseAsk is a question with all that leases added.
-func leaseAsk() []byte {
+// sampleLeaseRequest is a question with all that leases added.
+func sampleLeaseRequest() []byte {
 	q := owner.Request{
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: owner.ByLease, HotFactor: 0x0102,
 	}
-	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
 func TestGoldenLeases(t *testing.T) {
 	hot := server{as: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
-	hot.answer(7, groupServed)
-	samples := map[string][]byte{"lease-question": leaseAsk(), "hot-answer": hot.out}
+	hot.reply(7, groupServed)
+	samples := map[string][]byte{"lease-question": sampleLeaseRequest(), "hot-answer": hot.out}
 	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
 		b, err := appendLease(nil, &m, 0x0a0b0c0d0e0f1011, new(writerTable))
@@ -79,19 +79,19 @@ func TestGoldenLeases(t *testing.T) {
 
 // An owner of version 2 that knows nothing of leases decides such questions itself.
 func TestLeaseQuestion(t *testing.T) {
-	_, payload, _, _, _ := nextFrame(leaseAsk())
-	_, records, err := parseAskHead(payload)
+	_, payload, _, _, _ := nextFrame(sampleLeaseRequest())
+	_, records, err := parseRequestHead(payload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	record, _, _ := nextRecord(records)
 	for size, want := range map[int]owner.Request{
-		len(record):      {Mechanism: owner.ByLease, HotFactor: 0x0102},
-		questionSize + 1: {Mechanism: owner.ByLease},
-		questionSize:     {},
+		len(record):     {Mechanism: owner.ByLease, HotFactor: 0x0102},
+		requestSize + 1: {Mechanism: owner.ByLease},
+		requestSize:     {},
 	} {
 		var q owner.Request
-		if o, err := parseQuestion(record[:size], &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
+		if o, err := parseRequest(record[:size], &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
 			t.Errorf("%d bytes: %+v, %d, %v", size, q, o, err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestLeaseMalformed(t *testing.T) {
 			change func(b []byte)
 			want   error
 		}{
-			"too many":       {"123", func(b []byte) { le.PutUint16(b[10:], maxLeases+1) }, errLeases},
+			"too many":       {"123", func(b []byte) { le.PutUint16(b[10:], maxLeaseItems+1) }, errLeaseItems},
 			"head":           {"123", func(b []byte) { le.PutUint16(b, leaseHead-1) }, errShort},
 			"long name":      {"1", func(b []byte) { le.PutUint16(b[first+132:], maxName+1) }, errName},
 			"slots":          {"1", func(b []byte) { le.PutUint16(b[first+134:], maxSlots+1) }, errSlots},
@@ -195,7 +195,7 @@ func TestLeaseBounds(t *testing.T) {
 		big.State.Slots = append(big.State.Slots, limit.Slot{Writer: math.MaxUint64 - uint64(i%64), At: int64(i) << 30, Charged: math.MaxUint64})
 	}
 	leasePayload(t, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big}})
-	leasePayload(t, &lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases)})
+	leasePayload(t, &lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeaseItems)})
 	long, many := big, big
 	long.Name += "n"
 	many.State.Slots = append(many.State.Slots, limit.Slot{At: math.MaxInt64})
@@ -205,7 +205,7 @@ func TestLeaseBounds(t *testing.T) {
 	}{
 		"name":   {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{long}}, errName},
 		"slots":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{many}}, errSlots},
-		"grants": {lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeases+1)}, errLeases},
+		"grants": {lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeaseItems+1)}, errLeaseItems},
 		"bytes":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big, big}}, errTooLong},
 	} {
 		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
@@ -232,7 +232,7 @@ func FuzzLease(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(m.Requests) > maxLeases || len(m.Grants) > maxLeases || len(m.Notices) > maxLeases {
+		if len(m.Requests) > maxLeaseItems || len(m.Grants) > maxLeaseItems || len(m.Notices) > maxLeaseItems {
 			t.Fatal("too many items")
 		}
 		written, err := appendLease(nil, m, sent, new(writerTable))
@@ -249,22 +249,22 @@ func FuzzLease(f *testing.F) {
 func TestPostLease(t *testing.T) {
 	m := newMember(t, "m0")
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
-	msg := lease.Batch{Kind: lease.Ask, Requests: make([]lease.GrantRequest, 3*maxLeases)}
+	msg := lease.Batch{Kind: lease.Ask, Requests: make([]lease.GrantRequest, 3*maxLeaseItems)}
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		*r = lease.GrantRequest{Seq: uint64(i), Rule: limit.Rule{Window: 1}, Name: strings.Repeat("n", maxName)}
 	}
-	if r := l.postLease(&msg); r != unreachable {
+	if r := l.enqueueLease(&msg); r != forwardUnreachable {
 		t.Fatalf("posted without a stream: %v", r)
 	}
-	l.up(1)
-	if r := l.postLease(&msg); r != unreachable || len(l.out) != 0 {
+	l.established(1)
+	if r := l.enqueueLease(&msg); r != forwardUnreachable || len(l.out) != 0 {
 		t.Fatalf("posted to a member of version 1: %v", r)
 	}
-	l.fall()
-	l.up(2)
-	defer l.fall()
-	if r := l.postLease(&msg); r != pending {
+	l.disconnected()
+	l.established(2)
+	defer l.disconnected()
+	if r := l.enqueueLease(&msg); r != forwardPending {
 		t.Fatal(r)
 	}
 	var r leaseReader
@@ -287,13 +287,13 @@ func TestPostLease(t *testing.T) {
 		}
 		b = rest
 	}
-	if n != 3*maxLeases {
+	if n != 3*maxLeaseItems {
 		t.Errorf("%d requests left", n)
 	}
-	if msg.Requests = msg.Requests[:1]; l.postLease(&msg) != pending {
+	if msg.Requests = msg.Requests[:1]; l.enqueueLease(&msg) != forwardPending {
 		t.Error("a small message found no room")
 	}
-	for l.postLease(&msg) == pending {
+	for l.enqueueLease(&msg) == forwardPending {
 	}
 	if n := len(l.out); n < 2<<20 || n > 2<<20+2*maxName {
 		t.Errorf("%d bytes wait", n)
@@ -313,18 +313,18 @@ func TestLeaseRefused(t *testing.T) {
 		garbage  func([]byte) []byte
 		want     string
 	}{
-		{name: "unknown", from: "m9", inst: 3, to: instOf("m1"), want: refusedUnknown},
-		{name: "another boot", from: "m0", inst: instOf("m0") + 2, to: instOf("m1"), want: refusedBoot},
-		{name: "no boot", from: "m0", to: instOf("m1"), want: refusedBoot},
-		{name: "of another boot of this", from: "m0", inst: instOf("m0"), to: instOf("m1") + 2, want: refusedBoot},
-		{name: "old", from: "m0", inst: instOf("m0"), to: instOf("m1"), age: 61 * time.Second, want: refusedOld},
-		{name: "truncated", from: "m0", inst: instOf("m0"), to: instOf("m1"), want: refusedMalformed,
+		{name: "unknown", from: "m9", inst: 3, to: bootOf("m1"), want: reasonUnknownMember},
+		{name: "another boot", from: "m0", inst: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
+		{name: "no boot", from: "m0", to: bootOf("m1"), want: reasonBoot},
+		{name: "of another boot of this", from: "m0", inst: bootOf("m0"), to: bootOf("m1") + 2, want: reasonBoot},
+		{name: "old", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), age: 61 * time.Second, want: reasonOld},
+		{name: "truncated", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), want: reasonMalformed,
 			garbage: func(b []byte) []byte { return b[:len(b)-1] }},
-		{name: "oversized", from: "m0", inst: instOf("m0"), to: instOf("m1"), want: refusedTooLarge,
-			garbage: func(b []byte) []byte { le.PutUint16(b[10:], maxLeases+1); return b }},
-		{name: "good", from: "m0", inst: instOf("m0"), to: instOf("m1")},
+		{name: "oversized", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), want: reasonTooLarge,
+			garbage: func(b []byte) []byte { le.PutUint16(b[10:], maxLeaseItems+1); return b }},
+		{name: "good", from: "m0", inst: bootOf("m0"), to: bootOf("m1")},
 	} {
-		s := server{p: m.Peer, from: tt.from, inst: tt.inst, toInst: tt.to}
+		s := server{p: m.Peer, from: tt.from, fromBoot: tt.inst, toBoot: tt.to}
 		b, err := appendLease(nil, &msg, m.Now()-int64(tt.age), new(writerTable))
 		if err != nil {
 			t.Fatal(err)
@@ -346,7 +346,7 @@ func TestLeaseRefused(t *testing.T) {
 			t.Errorf("%s: not refused as %s", tt.name, tt.want)
 		}
 	}
-	if a := other.ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }

@@ -13,13 +13,13 @@ import (
 // Over real streams, a key whose rule leases is decided where it is asked, and admits its limit.
 func TestLeasedOverStreams(t *testing.T) {
 	ms := newCluster(t, 3)
-	q := question(ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0], 5000, 1)
+	q := newRequest(ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0], 5000, 1)
 	q.Mechanism = owner.ByLease
 	q.Rule = limit.Rule{Window: time.Hour, Limit: 5000}
 	admitted, leased, asked := 0, 0, 0
 	ask := func() {
 		for _, m := range ms[1:] {
-			a := m.ask(patience, q)
+			a := m.decideOne(patience, q)
 			switch a.Path {
 			case owner.Leased:
 				leased++

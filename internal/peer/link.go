@@ -24,8 +24,8 @@ const (
 
 	// A member that let so many groups in a row time out, and has not been heard for so long, is asked nothing until it
 	// is heard again. It keeps a stopped member from costing every question its whole deadline until it is known silent.
-	doubtAfter = 16
-	doubtQuiet = 250 * time.Millisecond
+	unresponsiveTimeouts = 16
+	unresponsiveSilence  = 250 * time.Millisecond
 )
 
 var errSilent = errors.New("silent")
@@ -41,36 +41,36 @@ type link struct {
 	bounds queueBounds
 	maxAge time.Duration // of a connection
 
-	kick      chan struct{} // holds a token to dial without waiting
+	redial    chan struct{} // holds a token to dial without waiting
 	wake      chan struct{} // holds a token when out is no longer empty
 	changed   chan struct{} // holds a token when the link is up or down since it was last taken
 	retired   atomic.Bool   // do not dial again
 	connected atomic.Bool   // there is a live stream
 	stop      context.CancelFunc
 
-	heard    atomic.Int64 // when bytes last came, by the monotonic clock
-	proved   atomic.Int64 // when the answer to a heartbeat last came, by the monotonic clock; 0: never
-	asked    atomic.Int64 // when the first question after that was sent, by the monotonic clock
-	pulse    pulse
-	timeouts atomic.Int32  // groups that timed out since
-	spoke    atomic.Uint32 // version that was spoken when it was last connected; 0: never
+	lastRead      atomic.Int64 // when bytes last came, by the monotonic clock
+	lastConfirmed atomic.Int64 // when the answer to a heartbeat last came, by the monotonic clock; 0: never
+	waitingSince  atomic.Int64 // when the first question after that was sent, by the monotonic clock
+	keepalive     keepalive
+	timeouts      atomic.Int32  // groups that timed out since
+	lastVersion   atomic.Uint32 // version that was spoken when it was last connected; 0: never
 
-	mu       sync.Mutex
-	live     bool               // guarded by mu
-	since    time.Time          // guarded by mu: of live
-	version  uint16             // guarded by mu: spoken on the live stream
-	down     string             // guarded by mu: why there is no live stream
-	downKind string             // guarded by mu: what of it has been logged
-	out      []byte             // guarded by mu: frames to write
-	queued   int                // guarded by mu: questions in out
-	tickets  tickets            // guarded by mu: groups that wait for an answer
-	pace     int64              // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
-	writers  writerTable        // guarded by mu: scratch
-	held     [2]handoff.Message // guarded by mu: the last Ping and Pong that found no stream; they open the next
-	spare    []byte             // guarded by mu: the buffer of the batch before
-	writing  bool               // guarded by mu: a batch is being written, by whoever took it; it will look at out again
-	current  *current           // guarded by mu: what is written to; nil: nothing
-	flow     flow               // guarded by mu: of current
+	mu             sync.Mutex
+	live           bool               // guarded by mu
+	since          time.Time          // guarded by mu: of live
+	version        uint16             // guarded by mu: spoken on the live stream
+	lastError      string             // guarded by mu: why there is no live stream
+	loggedError    string             // guarded by mu: what of it has been logged
+	out            []byte             // guarded by mu: frames to write
+	queuedRequests int                // guarded by mu: questions in out
+	sentGroups     sentGroups         // guarded by mu: groups that wait for an answer
+	pace           int64              // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
+	writers        writerTable        // guarded by mu: scratch
+	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong that found no stream; they open the next
+	spare          []byte             // guarded by mu: the buffer of the batch before
+	writing        bool               // guarded by mu: a batch is being written, by whoever took it; it will look at out again
+	outbound       *outbound          // guarded by mu: what is written to; nil: nothing
+	acked          ackedBytes         // guarded by mu: of current
 }
 
 // queueBounds limit what waits for one member.
@@ -80,80 +80,80 @@ type queueBounds struct {
 }
 
 // send queues group g of c, whose mu is held. A result other than pending says why it did not: then no byte has left.
-func (l *link) send(c *call, g int) result {
+func (l *link) send(c *call, g int) forwardStatus {
 	a := &c.groups[g]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.live || l.doubtful(a.sent) {
-		return unreachable
+	if !l.live || l.unresponsive(a.sent) {
+		return forwardUnreachable
 	}
-	size := frameHead + askHead + len(a.index)*(recordHead+questionSize+questionMore)
-	ahead, ttl := l.tickets.len(), c.last-a.sent
-	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.tooMany(ttl) {
-		if l.lives(a.sent) {
-			return shed
+	size := frameHead + requestHeadSize + len(a.index)*(recordHead+requestSize+requestExtraSize)
+	ahead, ttl := l.sentGroups.len(), c.giveUpAt-a.sent
+	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.queueTooLong(ttl) {
+		if l.isAlive(a.sent) {
+			return forwardShed
 		}
-		return queueFull
+		return forwardQueueFull
 	}
-	if l.asked.Load() <= l.sign() {
-		l.asked.Store(a.sent)
+	if l.waitingSince.Load() <= l.lastSignOfLife() {
+		l.waitingSince.Store(a.sent)
 	}
-	a.ticket = l.tickets.put(ticket{call: c, gen: c.gen, group: g, sent: a.sent, ahead: ahead})
-	l.push(func(b []byte) []byte {
-		return appendAsk(b, group{
-			id: a.ticket, sent: a.sent, ttl: time.Duration(ttl), stop: c.outcome != nil, count: len(a.index),
+	a.id = l.sentGroups.put(sentGroup{call: c, gen: c.gen, group: g, sent: a.sent, ahead: ahead})
+	l.appendFrame(func(b []byte) []byte {
+		return appendRequests(b, requestGroup{
+			id: a.id, sent: a.sent, ttl: time.Duration(ttl), stop: c.stopStatus != nil, count: len(a.index),
 		}, c.qs, a.index)
 	})
-	l.queued += len(a.index)
-	return pending
+	l.queuedRequests += len(a.index)
+	return forwardPending
 }
 
-// push appends a frame to what the writer will write next. It is called with mu held.
-func (l *link) push(encode func([]byte) []byte) {
-	l.rouse()
+// appendFrame appends a frame to what the writer will write next. It is called with mu held.
+func (l *link) appendFrame(encode func([]byte) []byte) {
+	l.wakeWriter()
 	l.out = encode(l.out)
 }
 
-func appendAsk(b []byte, g group, qs []owner.Request, index []uint16) []byte {
-	b, at := beginFrame(b, frameAsk)
-	b = appendAskHead(b, g)
+func appendRequests(b []byte, g requestGroup, qs []owner.Request, index []uint16) []byte {
+	b, at := beginFrame(b, frameRequest)
+	b = appendRequestHead(b, g)
 	for _, i := range index {
-		b = appendQuestion(b, &qs[i])
+		b = appendRequest(b, &qs[i])
 	}
 	endFrame(b, at)
 	return b
 }
 
-func (l *link) doubtful(now int64) bool {
-	return l.timeouts.Load() >= doubtAfter && now-l.heard.Load() > int64(doubtQuiet)
+func (l *link) unresponsive(now int64) bool {
+	return l.timeouts.Load() >= unresponsiveTimeouts && now-l.lastRead.Load() > int64(unresponsiveSilence)
 }
 
-// withdraw forgets a group whose caller has waited long enough.
-func (l *link) withdraw(id uint64) {
+// forgetGroup forgets a group whose caller has waited long enough.
+func (l *link) forgetGroup(id uint64) {
 	l.timeouts.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tickets.take(id)
+	l.sentGroups.take(id)
 }
 
 // run keeps the link up until ctx ends.
 func (l *link) run(ctx context.Context) {
 	backoff := minBackoff
 	for ctx.Err() == nil && !l.retired.Load() {
-		conn, version, err := l.dial(ctx, l, forQuestions)
+		conn, version, err := l.dial(ctx, l, forRequests)
 		if err == nil {
 			backoff = minBackoff
-			err = l.stream(ctx, conn, version)
+			err = l.runStreams(ctx, conn, version)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		l.report(err)
+		l.logFailure(err)
 		t := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
 		case <-t.C:
 			backoff = min(2*backoff, maxBackoff)
-		case <-l.kick:
+		case <-l.redial:
 			backoff = minBackoff
 		case <-ctx.Done():
 		}
@@ -161,12 +161,12 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// report logs why the stream is down when that is news.
-func (l *link) report(err error) {
-	kind := kindOf(err)
+// logFailure logs why the stream is down when that is news.
+func (l *link) logFailure(err error) {
+	kind := stableError(err)
 	l.mu.Lock()
-	news := l.downKind != kind
-	l.down, l.downKind = err.Error(), kind
+	news := l.loggedError != kind
+	l.lastError, l.loggedError = err.Error(), kind
 	l.mu.Unlock()
 	if news {
 		wake(l.changed)
@@ -174,8 +174,8 @@ func (l *link) report(err error) {
 	}
 }
 
-// kindOf is err without what differs at every attempt, such as the port it was made from.
-func kindOf(err error) string {
+// stableError is err without what differs at every attempt, such as the port it was made from.
+func stableError(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Op + ": " + op.Err.Error()
 	}
@@ -185,42 +185,42 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-func (l *link) up(version uint16) {
+func (l *link) established(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.live, l.since, l.version, l.down, l.downKind = true, time.Now(), version, "", ""
+	l.live, l.since, l.version, l.lastError, l.loggedError = true, time.Now(), version, "", ""
 	l.connected.Store(true)
-	l.spoke.Store(uint32(version))
-	l.out, l.queued = l.out[:0], 0
+	l.lastVersion.Store(uint32(version))
+	l.out, l.queuedRequests = l.out[:0], 0
 	l.m.connected.Inc()
 	wake(l.changed)
-	for i, m := range l.held {
-		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(beat) {
-			l.encode(&m)
+	for i, m := range l.heldHeartbeats {
+		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(keepaliveEvery) {
+			l.encodeMsg(&m)
 		}
-		l.held[i] = handoff.Message{}
+		l.heldHeartbeats[i] = handoff.Message{}
 	}
 }
 
-// fall takes the link down and completes what was out, so that nobody waits for a stream that is gone.
-func (l *link) fall() {
+// disconnected takes the link down and completes what was out, so that nobody waits for a stream that is gone.
+func (l *link) disconnected() {
 	l.mu.Lock()
 	l.live, l.since = false, time.Now()
 	l.connected.Store(false)
-	lost := l.tickets.drain()
+	lost := l.sentGroups.drain()
 	l.mu.Unlock()
 	l.m.connected.Dec()
 	wake(l.changed)
 	for _, t := range lost {
-		t.call.fail(t.gen, t.group, broken)
+		t.call.failGroup(t.gen, t.group, forwardBroken)
 	}
 }
 
 func (l *link) ping() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queued == 0 { // otherwise what waits will be answered as well
-		l.push(func(b []byte) []byte { return appendPing(b, framePing, uint64(l.clock.mono())) })
+	if l.queuedRequests == 0 { // otherwise what waits will be answered as well
+		l.appendFrame(func(b []byte) []byte { return appendPing(b, framePing, uint64(l.clock.mono())) })
 	}
 }
 
@@ -231,15 +231,15 @@ func appendPing(b []byte, typ byte, token uint64) []byte {
 	return b
 }
 
-// read completes groups as their answers come.
-func (l *link) read(conn net.Conn) error {
+// readReplies completes groups as their answers come.
+func (l *link) readReplies(conn net.Conn) error {
 	in := frames{src: conn}
 	for {
 		if err := in.fill(); err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
 		now := l.clock.mono()
-		l.heard.Store(now)
+		l.lastRead.Store(now)
 		l.timeouts.Store(0)
 		for {
 			typ, payload, whole, err := in.next()
@@ -249,36 +249,36 @@ func (l *link) read(conn net.Conn) error {
 			if !whole {
 				break
 			}
-			if typ != frameAnswer {
+			if typ != frameReply {
 				continue // a pong was heard above; other types are of later versions
 			}
-			if err := l.complete(now, payload); err != nil {
+			if err := l.completeGroup(now, payload); err != nil {
 				return fmt.Errorf("answer: %w", err)
 			}
 		}
 	}
 }
 
-func (l *link) complete(now int64, payload []byte) error {
-	id, outcome, count, records, err := parseAnswerHead(payload)
+func (l *link) completeGroup(now int64, payload []byte) error {
+	id, outcome, count, records, err := parseReplyHead(payload)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	t, known := l.tickets.take(id)
+	t, known := l.sentGroups.take(id)
 	if known {
-		l.paced(now-t.sent, t.ahead)
+		l.recordPace(now-t.sent, t.ahead)
 	}
 	l.mu.Unlock()
 	if !known {
 		return nil // its caller has given up
 	}
-	return t.call.answer(t.gen, t.group, now, outcome, count, records)
+	return t.call.handleReply(t.gen, t.group, now, outcome, count, records)
 }
 
-// hurry ends the wait before the next attempt: a new view may have made the member reachable.
-func (l *link) hurry() {
-	wake(l.kick)
+// redialNow ends the wait before the next attempt: a new view may have made the member reachable.
+func (l *link) redialNow() {
+	wake(l.redial)
 }
 
 // retire ends the link after linger.
@@ -291,6 +291,6 @@ func (l *link) state() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
-		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.down, Pending: l.tickets.len(),
+		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.lastError, Pending: l.sentGroups.len(),
 	}
 }

@@ -29,17 +29,17 @@ func (p *Peer) Links() []Link {
 	out := make([]Link, 0, len(links))
 	for _, l := range links {
 		s := l.state()
-		s.Inbound = p.askers.has(l.to)
+		s.Inbound = p.requestStreams.has(l.to)
 		out = append(out, s)
 	}
 	return out
 }
 
-// reportLinks tells OnLinksChanged. It has a goroutine of its own, so that OnLinksChanged may call back.
-func (p *Peer) reportLinks() {
+// linksLoop tells OnLinksChanged. It has a goroutine of its own, so that OnLinksChanged may call back.
+func (p *Peer) linksLoop() {
 	for {
 		select {
-		case <-p.relinked:
+		case <-p.linksChanged:
 		case <-p.ctx.Done():
 			return
 		}
@@ -49,14 +49,14 @@ func (p *Peer) reportLinks() {
 	}
 }
 
-// askers counts the streams that each member has to this one, of one kind.
-type askers struct {
+// streamCounts counts the streams that each member has to this one, of one kind.
+type streamCounts struct {
 	mu sync.Mutex
 	n  map[ring.ID]int // guarded by mu
 }
 
 // add returns how many there are now.
-func (a *askers) add(id ring.ID, n int) int {
+func (a *streamCounts) add(id ring.ID, n int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.n == nil {
@@ -69,7 +69,7 @@ func (a *askers) add(id ring.ID, n int) int {
 	return sum
 }
 
-func (a *askers) has(id ring.ID) bool {
+func (a *streamCounts) has(id ring.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n[id] > 0

@@ -72,7 +72,7 @@ func TestMeasure(t *testing.T) {
 	names := append(ownedBy(ringOf("m0", "m1"), "m0", 1), ownedBy(ringOf("m0", "m1"), "m1", 1)...)
 	for range 3 {
 		for _, n := range names {
-			ms[0].ask(patience, question(n, 10, 1))
+			ms[0].decideOne(patience, newRequest(n, 10, 1))
 		}
 	}
 	if d, asked := ms[0].node.Decisions(); d[0] != 3 || asked != 3 {

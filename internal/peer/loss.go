@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	maxLosses = 8    // of one message
-	lossHead  = 10   // time, number of members
-	leastLost = 22   // bytes of a member of it
-	mostLost  = 4096 // weight of all members of all of them: the receiver builds their rings
+	maxLosses     = 8    // of one message
+	lossHead      = 10   // time, number of members
+	minLostMember = 22   // bytes of a member of it
+	maxLostWeight = 4096 // weight of all members of all of them: the receiver builds their rings
 )
 
 var errLosses = errors.New("impossible loss")
 
-// appendLosses appends what is known to be lost, as far as it ends before the byte at bound and within mostLost: what is older,
+// appendLosses appends what is known to be lost, as far as it ends before the byte at bound and within maxLostWeight: what is older,
 // or was lost by too large a ring, is left out, and such keys begin anew.
 func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 	if len(losses) == 0 {
@@ -29,7 +29,7 @@ func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 			weight += uint64(max(m.Weight, 1))
 		}
 		next := appendLoss(b, &losses[i])
-		if len(next) > bound || b[at] == maxLosses || weight > mostLost {
+		if len(next) > bound || b[at] == maxLosses || weight > maxLostWeight {
 			break
 		}
 		b = next
@@ -47,12 +47,12 @@ func appendLoss(b []byte, l *handoff.Loss) []byte {
 		b = le.AppendUint64(b, m.BootID)
 		b = le.AppendUint64(b, m.Incarnation)
 		b = le.AppendUint32(b, m.Weight)
-		b = append(b, dead(l, m.ID))
+		b = append(b, deadFlag(l, m.ID))
 	}
 	return b
 }
 
-func dead(l *handoff.Loss, id ring.ID) byte {
+func deadFlag(l *handoff.Loss, id ring.ID) byte {
 	for _, d := range l.Dead {
 		if d == id {
 			return 1
@@ -69,7 +69,7 @@ func parseLosses(b []byte) ([]handoff.Loss, error) {
 	if b[0] > maxLosses {
 		return nil, errLosses
 	}
-	losses, weight := make([]handoff.Loss, b[0]), uint64(mostLost)
+	losses, weight := make([]handoff.Loss, b[0]), uint64(maxLostWeight)
 	b = b[1:]
 	var err error
 	for i := range losses {
@@ -87,7 +87,7 @@ func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error)
 	}
 	n := int(le.Uint16(b[8:]))
 	l.At = int64(le.Uint64(b))
-	if b = b[lossHead:]; len(b) < n*leastLost {
+	if b = b[lossHead:]; len(b) < n*minLostMember {
 		return nil, errShort
 	}
 	l.Members = make([]ring.Member, n)
@@ -96,7 +96,7 @@ func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error)
 		if m.ID, b, err = parseID(b); err != nil {
 			return nil, err
 		}
-		if len(b) < leastLost-1 {
+		if len(b) < minLostMember-1 {
 			return nil, errShort
 		}
 		m.BootID, m.Incarnation, m.Weight = le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:])
@@ -108,7 +108,7 @@ func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error)
 		if b[20] != 0 {
 			l.Dead = append(l.Dead, m.ID)
 		}
-		b = b[leastLost-1:]
+		b = b[minLostMember-1:]
 	}
 	return b, nil
 }

@@ -7,38 +7,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// result says what became of a group of questions that another member was to answer.
-type result uint8
+// forwardStatus says what became of a group of questions that another member was to answer.
+type forwardStatus uint8
 
 const (
-	pending     result = iota
-	ok                 // it answered all of them
-	notOwner           // it owns at least one of them as little as we do
-	timeout            // no answer before the deadline, from a member that was silent
-	tooLate            // no answer before the deadline, from a member that is alive
-	refused            // it will not answer such questions
-	shed               // too much waits for it, and it is alive
-	queueFull          // too much waits for it
-	broken             // the stream broke after the questions may have left
-	unreachable        // no live stream to it
-	results
+	forwardPending     forwardStatus = iota
+	forwardOK                        // it answered all of them
+	forwardNotOwner                  // it owns at least one of them as little as we do
+	forwardTimeout                   // no answer before the deadline, from a member that was silent
+	forwardLate                      // no answer before the deadline, from a member that is alive
+	forwardRefused                   // it will not answer such questions
+	forwardShed                      // too much waits for it, and it is alive
+	forwardQueueFull                 // too much waits for it
+	forwardBroken                    // the stream broke after the questions may have left
+	forwardUnreachable               // no live stream to it
+	forwardStatuses
 )
 
-func (r result) String() string {
-	return [results]string{"pending", "ok", "not_owner", "timeout", "late", "refused", "shed", "queue_full", "broken", "unreachable"}[r]
+func (r forwardStatus) String() string {
+	return [forwardStatuses]string{"pending", "ok", "not_owner", "timeout", "late", "refused", "shed", "queue_full", "broken", "unreachable"}[r]
 }
 
 type metrics struct {
-	questions [results]prometheus.Counter
-	duration  prometheus.Histogram
-	batch     prometheus.Histogram
-	members   prometheus.Gauge
-	connected prometheus.Gauge
-	inbound   prometheus.Gauge
-	refusals  *prometheus.CounterVec
-	steps     prometheus.Counter
-	fences    *prometheus.CounterVec
-	waits     [waitResults]prometheus.Counter
+	forwarded   [forwardStatuses]prometheus.Counter
+	duration    prometheus.Histogram
+	batch       prometheus.Histogram
+	members     prometheus.Gauge
+	connected   prometheus.Gauge
+	inbound     prometheus.Gauge
+	refusals    *prometheus.CounterVec
+	clockSteps  prometheus.Counter
+	revocations *prometheus.CounterVec
+	waits       [waitStatuses]prometheus.Counter
 
 	loadMetrics
 	handoffMetrics
@@ -60,24 +60,26 @@ type handoffMetrics struct {
 	skew                   *prometheus.GaugeVec
 }
 
-// waitResult says what became of an answer that had to wait.
-type waitResult uint8
+// waitStatus says what became of an answer that had to wait.
+type waitStatus uint8
 
 const (
-	resolved waitResult = iota
-	expired             // its asker's deadline came first
-	overflow            // too many were waited for
-	waitResults
+	waitResolved waitStatus = iota
+	waitExpired             // its asker's deadline came first
+	waitOverflow            // too many were waited for
+	waitStatuses
 )
 
-func (r waitResult) String() string { return [waitResults]string{"resolved", "expired", "overflow"}[r] }
+func (r waitStatus) String() string {
+	return [waitStatuses]string{"resolved", "expired", "overflow"}[r]
+}
 
 // replicas counts a batch of copies: queued, refused by the queue, or acknowledged.
-func (m *handoffMetrics) replicas(r result) prometheus.Counter {
+func (m *handoffMetrics) replicas(r forwardStatus) prometheus.Counter {
 	switch r {
-	case pending:
+	case forwardPending:
 		return m.batches.WithLabelValues("sent")
-	case ok:
+	case forwardOK:
 		return m.batches.WithLabelValues("acknowledged")
 	}
 	return m.batches.WithLabelValues(r.String())
@@ -146,30 +148,30 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_peer_inbound_refused_total",
 			Help: "Connections to the peer port that were turned away, by reason.",
 		}, []string{"reason"}),
-		steps: f.NewCounter(prometheus.CounterOpts{
+		clockSteps: f.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_clock_steps_total",
 			Help: "Times the wall clock was so far off that this member's clock jumped to it.",
 		}),
-		fences: f.NewCounterVec(prometheus.CounterOpts{
+		revocations: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_clock_fences_total",
 			Help: "Times this member gave up its tokens because its clocks stood still or were set, by reason.",
 		}, []string{"reason"}),
 	}
-	for _, reason := range []string{fencedStep, fencedSuspend, fencedPeers} {
-		m.fences.WithLabelValues(reason)
+	for _, reason := range []string{revokedStep, revokedSuspend, revokedPeers} {
+		m.revocations.WithLabelValues(reason)
 	}
 	questions := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_peer_questions_total",
 		Help: "Questions that other members were to answer, by result.",
 	}, []string{"result"})
-	for r := ok; r < results; r++ {
-		m.questions[r] = questions.WithLabelValues(r.String())
+	for r := forwardOK; r < forwardStatuses; r++ {
+		m.forwarded[r] = questions.WithLabelValues(r.String())
 	}
 	waits := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_answers_waited_total",
 		Help: "Answers that had to wait until another member had a copy of the charge or had handed the key over, by result.",
 	}, []string{"result"})
-	for r := range waitResults {
+	for r := range waitStatuses {
 		m.waits[r] = waits.WithLabelValues(r.String())
 	}
 	m.loadMetrics, m.handoffMetrics = newLoadMetrics(f), newHandoffMetrics(f)

@@ -20,7 +20,7 @@ const (
 	maxSlots    = 4096 // of one counter
 	msgHead     = 57   // with an empty Member
 	counterSize = 68   // without slots
-	leastSlot   = 4    // bytes of a slot
+	minSlotSize = 4    // bytes of a slot
 )
 
 var (
@@ -265,7 +265,7 @@ func (r *slotReader) parseSlots(b []byte, n int) ([]limit.Slot, error) {
 		return nil, nil
 	case n > maxSlots:
 		return nil, errSlots
-	case len(b) < n*leastSlot:
+	case len(b) < n*minSlotSize:
 		return nil, errShort
 	}
 	from, at := len(r.slots), int64(0)

@@ -39,18 +39,18 @@ func sampleMsg(k handoff.MessageKind) handoff.Message {
 	}
 }
 
-// strictAsk is a question that only version 2 knows.
-func strictAsk() []byte {
+// strictRequest is a question that only version 2 knows.
+func strictRequest() []byte {
 	q := owner.Request{
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
 	}
-	return appendAsk(nil, group{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
 // The layout of what version 2 added never changes, either.
 func TestGoldenMessages(t *testing.T) {
-	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromInst: 3, to: "pod-1", toInst: 5, purpose: forTransfer}
-	samples := map[string][]byte{"strict": strictAsk(), "transfer-hello": appendHello(nil, h)}
+	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromBoot: 3, to: "pod-1", toBoot: 5, purpose: forTransfer}
+	samples := map[string][]byte{"strict": strictRequest(), "transfer-hello": appendHello(nil, h)}
 	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
 		m := sampleMsg(k)
 		b, err := appendMsg(nil, &m, new(writerTable))
@@ -111,7 +111,7 @@ func TestLosses(t *testing.T) {
 		"order":  {Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
 		"twice":  {Members: []ring.Member{{ID: "a"}, {ID: "a"}}},
 		"name":   {Members: []ring.Member{{ID: ""}}},
-		"weight": {Members: []ring.Member{{ID: "a", Weight: mostLost + 1}}},
+		"weight": {Members: []ring.Member{{ID: "a", Weight: maxLostWeight + 1}}},
 	} {
 		b := appendLoss([]byte{1}, &bad)
 		if _, err := parseLosses(b); !errors.Is(err, errLosses) {
@@ -146,18 +146,18 @@ func golden(t *testing.T, samples map[string][]byte) {
 }
 
 func TestStrictRoundTrip(t *testing.T) {
-	_, payload, _, _, _ := nextFrame(strictAsk())
-	_, records, err := parseAskHead(payload)
+	_, payload, _, _, _ := nextFrame(strictRequest())
+	_, records, err := parseRequestHead(payload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	record, _, _ := nextRecord(records)
 	var q owner.Request
-	if o, err := parseQuestion(record, &q); err != nil || o != groupServed || !q.Strict {
+	if o, err := parseRequest(record, &q); err != nil || o != groupServed || !q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
 	// A member of version 1 reads as much as it knows.
-	if o, err := parseQuestion(record[:questionSize], &q); err != nil || o != groupServed || q.Strict {
+	if o, err := parseRequest(record[:requestSize], &q); err != nil || o != groupServed || q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
 }
@@ -353,18 +353,18 @@ func TestHeldHeartbeat(t *testing.T) {
 		want    []handoff.MessageKind
 	}{
 		{"young", 2, 0, []handoff.MessageKind{handoff.Ping, handoff.Pong}},
-		{"old", 2, 2 * beat, nil},
+		{"old", 2, 2 * keepaliveEvery, nil},
 		{"version 1", 1, 0, nil},
 	} {
 		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
 		sent := m.Now() - int64(tt.age)
 		for _, k := range []handoff.MessageKind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
-			if r := l.post(&handoff.Message{Kind: k, Sent: sent}); r != unreachable {
+			if r := l.enqueue(&handoff.Message{Kind: k, Sent: sent}); r != forwardUnreachable {
 				t.Fatalf("posted without a stream: %v", r)
 			}
 		}
 		for range 2 { // and not the one after that
-			l.up(tt.version)
+			l.established(tt.version)
 			var got []handoff.MessageKind
 			for b := l.out; ; {
 				typ, _, rest, whole, err := nextFrame(b)
@@ -378,7 +378,7 @@ func TestHeldHeartbeat(t *testing.T) {
 				t.Errorf("%s: the stream opens with %v, want %v", tt.name, got, tt.want)
 			}
 			tt.want = nil
-			l.fall()
+			l.disconnected()
 		}
 	}
 }
@@ -387,10 +387,10 @@ func TestHeldHeartbeat(t *testing.T) {
 func TestPostBounds(t *testing.T) {
 	m := newMember(t, "m0")
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
-	l.up(2)
-	defer l.fall()
+	l.established(2)
+	defer l.disconnected()
 	fill := func(k handoff.MessageKind) int {
-		for l.post(&handoff.Message{Kind: k}) == pending {
+		for l.enqueue(&handoff.Message{Kind: k}) == forwardPending {
 		}
 		return len(l.out)
 	}

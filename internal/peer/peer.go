@@ -72,7 +72,7 @@ type Options struct {
 	Logger     *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 
-	clocks source // for tests; default: the system's
+	clocks clockSource // for tests; default: the system's
 }
 
 func (o *Options) setDefaults() {
@@ -89,7 +89,7 @@ func (o *Options) setDefaults() {
 		o.OnRefused = func(string) {}
 	}
 	if o.TLSReason == nil {
-		o.TLSReason = func(error) string { return refusedTLS }
+		o.TLSReason = func(error) string { return reasonTLS }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -125,18 +125,18 @@ type Addr struct {
 
 // Peer drives one owner.Node. It is safe for concurrent use.
 type Peer struct {
-	o         Options
-	log       *slog.Logger
-	m         *metrics
-	clock     *clock
-	watch     watch
-	hello     hello // as sent, but for the target
-	serverTLS *tls.Config
-	listener  net.Listener // nil: none
-	calls     sync.Pool    // of *call
-	sleepers  sync.Pool    // of sleeper
-	scratches sync.Pool    // of *scratch
-	parked    sync.Pool    // of *parked
+	o              Options
+	log            *slog.Logger
+	m              *metrics
+	clock          *clock
+	clockCheck     clockCheck
+	hello          hello // as sent, but for the target
+	serverTLS      *tls.Config
+	listener       net.Listener // nil: none
+	calls          sync.Pool    // of *call
+	syncWaiters    sync.Pool    // of sleeper
+	scratches      sync.Pool    // of *scratch
+	deferredGroups sync.Pool    // of *parked
 
 	ctx  context.Context // of everything that runs in the background
 	stop context.CancelFunc
@@ -149,27 +149,27 @@ type Peer struct {
 	standing handoff.Membership // guarded by view
 	old      []ring.ID          // guarded by view: members that Node takes for old
 
-	waits waits
-	skews skews
-	sends struct {
+	waits        waits
+	skews        skews
+	transferring struct {
 		mu     sync.Mutex
-		m      map[ring.ID]*sending // guarded by mu
-		closed bool                 // guarded by mu: start none any more
+		m      map[ring.ID]*transferState // guarded by mu
+		closed bool                       // guarded by mu: start none any more
 		active atomic.Int64
 	}
 
-	dirty    chan struct{} // holds a token when Node is to be flushed
-	moved    chan struct{} // holds a token when Node's Progress may have changed
-	settled  atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
-	relinked chan struct{} // holds a token when Links may have changed
-	askers   askers        // streams for questions
-	inbound  askers        // all streams
-	flushing atomic.Bool   // Node is being flushed until it is clean
-	busy     atomic.Bool   // something was decided
-	meter    meter         // of the goroutine that ticks
-	load     atomic.Uint64 // bits of what Load says
+	flushNeeded     chan struct{} // holds a token when Node is to be flushed
+	progressChanged chan struct{} // holds a token when Node's Progress may have changed
+	handoffDone     atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
+	linksChanged    chan struct{} // holds a token when Links may have changed
+	requestStreams  streamCounts  // streams for questions
+	allStreams      streamCounts  // all streams
+	flushing        atomic.Bool   // Node is being flushed until it is clean
+	decided         atomic.Bool   // something was decided
+	meter           meter         // of the goroutine that ticks
+	load            atomic.Uint64 // bits of what Load says
 
-	greeting    greeting
+	handshakes  pendingHandshakes
 	serving     atomic.Int64
 	lastRefusal atomic.Int64
 }
@@ -181,18 +181,18 @@ func New(o Options) (*Peer, error) {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	p := &Peer{
-		o:        o,
-		log:      o.Logger,
-		clock:    newClock(time.Now(), o.clocks),
-		sleepers: sync.Pool{New: newSleeper}, scratches: sync.Pool{New: newScratch},
-		dirty: make(chan struct{}, 1), moved: make(chan struct{}, 1), relinked: make(chan struct{}, 1),
+		o:           o,
+		log:         o.Logger,
+		clock:       newClock(time.Now(), o.clocks),
+		syncWaiters: sync.Pool{New: newSyncWaiter}, scratches: sync.Pool{New: newScratch},
+		flushNeeded: make(chan struct{}, 1), progressChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1),
 		hello: hello{
 			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
-			algorithms: o.Algorithms, from: o.Self, fromInst: o.BootID,
+			algorithms: o.Algorithms, from: o.Self, fromBoot: o.BootID,
 		},
 	}
-	p.calls.New, p.parked.New = p.newCall, p.newParked
-	p.sends.m = map[ring.ID]*sending{}
+	p.calls.New, p.deferredGroups.New = p.newCall, p.newDeferredGroup
+	p.transferring.m = map[ring.ID]*transferState{}
 	p.links.Store(&map[ring.ID]*link{})
 	if o.Listen != "" {
 		ln, err := net.Listen("tcp", o.Listen)
@@ -213,12 +213,12 @@ func New(o Options) (*Peer, error) {
 func (p *Peer) start() {
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	r := p.clock.read()
-	p.watch.apart.Store(r.boot - r.mono)
+	p.clockCheck.bootOffset.Store(r.boot - r.mono)
 	p.tick()
-	p.wg.Go(p.ticks)
-	p.wg.Go(p.flushes)
-	p.wg.Go(p.reports)
-	p.wg.Go(p.reportLinks)
+	p.wg.Go(p.tickLoop)
+	p.wg.Go(p.flushLoop)
+	p.wg.Go(p.progressLoop)
+	p.wg.Go(p.linksLoop)
 	if p.listener != nil {
 		p.wg.Go(func() { p.accept(p.ctx) })
 	}
@@ -238,9 +238,9 @@ func (p *Peer) Close() error {
 	p.view.Lock() // SetView starts no link from here on
 	p.stop()
 	p.view.Unlock()
-	p.sends.mu.Lock()
-	p.sends.closed = true
-	p.sends.mu.Unlock()
+	p.transferring.mu.Lock()
+	p.transferring.closed = true
+	p.transferring.mu.Unlock()
 	var err error
 	if p.listener != nil {
 		err = p.listener.Close()
@@ -255,8 +255,8 @@ func (p *Peer) Now() int64 { return p.clock.now() }
 // Stats is what Node knows of itself.
 func (p *Peer) Stats() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
 
-// relink is called with view held.
-func (p *Peer) relink(addrs map[ring.ID]Addr) {
+// updateLinks is called with view held.
+func (p *Peer) updateLinks(addrs map[ring.ID]Addr) {
 	old := *p.links.Load()
 	links := make(map[ring.ID]*link, len(addrs))
 	for id, a := range addrs {
@@ -267,13 +267,13 @@ func (p *Peer) relink(addrs map[ring.ID]Addr) {
 		if l == nil || l.addr != a {
 			l = p.newLink(id, a)
 		} else {
-			l.hurry()
+			l.redialNow()
 		}
 		links[id] = l
 	}
 	p.links.Store(&links)
-	wake(p.relinked)
-	p.skews.keep(links)
+	wake(p.linksChanged)
+	p.skews.retain(links)
 	p.m.members.Set(float64(len(links)))
 	for id, l := range old {
 		if links[id] != l {
@@ -286,8 +286,8 @@ func (p *Peer) newLink(id ring.ID, a Addr) *link {
 	l := &link{
 		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log,
 		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
-		kick: make(chan struct{}, 1),
-		wake: make(chan struct{}, 1), changed: p.relinked, since: time.Now(),
+		redial: make(chan struct{}, 1),
+		wake:   make(chan struct{}, 1), changed: p.linksChanged, since: time.Now(),
 	}
 	ctx, stop := context.WithCancel(p.ctx)
 	l.stop = stop

@@ -17,55 +17,55 @@ type Progress struct {
 
 // progress follows one ring change after the other.
 type progress struct {
-	told    Progress
-	ring    uint64
-	adopted int64 // by the monotonic clock
-	void    bool  // tokens of ring were here and are not any more
-	first   bool
+	last      Progress
+	ring      uint64
+	adoptedAt int64 // by the monotonic clock
+	revoked   bool  // tokens of ring were here and are not any more
+	first     bool
 }
 
-// reports tells the log and OnProgress what has changed. It has a goroutine of its own, so that OnProgress may call back.
-func (p *Peer) reports() {
+// progressLoop tells the log and OnProgress what has changed. It has a goroutine of its own, so that OnProgress may call back.
+func (p *Peer) progressLoop() {
 	g := progress{first: true}
 	for {
 		select {
-		case <-p.moved:
+		case <-p.progressChanged:
 		case <-p.ctx.Done():
 			return
 		}
 		h := p.o.Node.Progress()
-		p.settled.Store(h.Complete && h.Unconfirmed == 0)
-		p.report(&g, h, p.clock.mono())
+		p.handoffDone.Store(h.Complete && h.Unconfirmed == 0)
+		p.reportProgress(&g, h, p.clock.mono())
 	}
 }
 
-// progressed has a change that is under way looked at.
-func (p *Peer) progressed() {
-	if !p.settled.Load() {
-		wake(p.moved)
+// checkProgress has a change that is under way looked at.
+func (p *Peer) checkProgress() {
+	if !p.handoffDone.Load() {
+		wake(p.progressChanged)
 	}
 }
 
-func (p *Peer) report(g *progress, h handoff.RingProgress, mono int64) {
+func (p *Peer) reportProgress(g *progress, h handoff.RingProgress, mono int64) {
 	if h.RingVersion != g.ring {
-		g.ring, g.adopted, g.void = h.RingVersion, mono, false
+		g.ring, g.adoptedAt, g.revoked = h.RingVersion, mono, false
 	}
-	next := Progress{Complete: g.told.Complete, Warm: h.Prefetched, HandedOver: h.HandedOff, Incomplete: h.Unconfirmed}
+	next := Progress{Complete: g.last.Complete, Warm: h.Prefetched, HandedOver: h.HandedOff, Incomplete: h.Unconfirmed}
 	switch {
 	case h.Complete && next.Complete != h.RingVersion:
 		next.Complete = h.RingVersion
 		what := "ring complete"
-		if g.void {
+		if g.revoked {
 			what = "tokens regained"
 		}
-		g.void = false
-		p.log.Info(what, "ring", fingerprint(h.RingVersion), "seconds", time.Duration(mono-g.adopted).Seconds())
+		g.revoked = false
+		p.log.Info(what, "ring", fingerprint(h.RingVersion), "seconds", time.Duration(mono-g.adoptedAt).Seconds())
 	case !h.Complete && next.Complete == h.RingVersion && h.RingVersion != 0:
-		next.Complete, g.void, g.adopted = 0, true, mono
+		next.Complete, g.revoked, g.adoptedAt = 0, true, mono
 		p.log.Warn("tokens void: others may have taken over", "ring", fingerprint(h.RingVersion), "missing", h.MissingAcks)
 	}
-	changed := g.first || next != g.told
-	g.told, g.first = next, false
+	changed := g.first || next != g.last
+	g.last, g.first = next, false
 	if changed && p.o.OnProgress != nil {
 		p.o.OnProgress(next)
 	}

@@ -9,11 +9,11 @@ import (
 
 // Reasons to refuse a message.
 const (
-	refusedMalformed = "malformed"
-	refusedTooLarge  = "too_large"
-	refusedBoot      = "instance"
-	refusedUnknown   = "unknown_member"
-	refusedOld       = "old"
+	reasonMalformed     = "malformed"
+	reasonTooLarge      = "too_large"
+	reasonBoot          = "instance"
+	reasonUnknownMember = "unknown_member"
+	reasonOld           = "old"
 )
 
 // receive takes in a message of kind k. One that is refused changes nothing, and the stream goes on: the questions on
@@ -21,22 +21,22 @@ const (
 func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
 	if err != nil {
-		s.refused(unreadable(err))
+		s.countRefused(parseErrorReason(err))
 		return
 	}
 	heartbeat := k == handoff.Ping || k == handoff.Pong // no better for being young; they tell how far the clocks are apart
-	if reason := s.refuses(now, m.Now, heartbeat); reason != "" {
-		s.refused(reason)
+	if reason := s.refusalReason(now, m.Now, heartbeat); reason != "" {
+		s.countRefused(reason)
 		return
 	}
-	s.note(now, m)
-	s.p.applyHere(s.p.o.Node.Step(now, s.from, s.inst, m))
+	s.recordMsg(now, m)
+	s.p.applyInline(s.p.o.Node.Step(now, s.from, s.fromBoot, m))
 	switch k {
 	case handoff.Ping, handoff.Ack, handoff.OwnershipRequest:
-		s.p.transfers()
-		s.p.progressed()
+		s.p.startTransfers()
+		s.p.checkProgress()
 	case handoff.Pong, handoff.OwnershipReply:
-		s.p.progressed()
+		s.p.checkProgress()
 	}
 }
 
@@ -44,53 +44,53 @@ func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 func (s *server) receiveLease(now int64, k lease.BatchKind, payload []byte) {
 	m, sent, err := s.leases.parse(k, payload)
 	if err != nil {
-		s.refused(unreadable(err))
+		s.countRefused(parseErrorReason(err))
 		return
 	}
-	if reason := s.refuses(now, sent, false); reason != "" {
-		s.refused(reason)
+	if reason := s.refusalReason(now, sent, false); reason != "" {
+		s.countRefused(reason)
 		return
 	}
-	s.p.apply(s.p.o.Node.StepLease(now, s.from, s.inst, m))
+	s.p.apply(s.p.o.Node.StepLease(now, s.from, s.fromBoot, m))
 }
 
-func (s *server) refused(reason string) { s.p.m.refused.WithLabelValues(reason).Inc() }
+func (s *server) countRefused(reason string) { s.p.m.refused.WithLabelValues(reason).Inc() }
 
-// unreadable is the reason to refuse a message that could not be read.
-func unreadable(err error) string {
-	for _, e := range []error{errCounters, errSlots, errLeases, errName} {
+// parseErrorReason is the reason to refuse a message that could not be read.
+func parseErrorReason(err error) string {
+	for _, e := range []error{errCounters, errSlots, errLeaseItems, errName} {
 		if errors.Is(err, e) {
-			return refusedTooLarge
+			return reasonTooLarge
 		}
 	}
-	return refusedMalformed
+	return reasonMalformed
 }
 
-// refuses says why a message that was sent at sent, by its sender's clock, must not be taken in: it is not between the
+// refusalReason says why a message that was sent at sent, by its sender's clock, must not be taken in: it is not between the
 // two boots that are members now, or has been on its way for so long that what it speaks of may have been forgotten here.
-func (s *server) refuses(now, sent int64, ageless bool) string {
+func (s *server) refusalReason(now, sent int64, ageless bool) string {
 	l := (*s.p.links.Load())[s.from]
 	switch {
 	case l == nil:
-		return refusedUnknown
-	case s.inst == 0 || s.toInst != s.p.o.BootID || l.addr.BootID != s.inst:
-		return refusedBoot
-	case !ageless && s.p.skews.old(s.from, sent, now):
-		return refusedOld
+		return reasonUnknownMember
+	case s.fromBoot == 0 || s.toBoot != s.p.o.BootID || l.addr.BootID != s.fromBoot:
+		return reasonBoot
+	case !ageless && s.p.skews.tooOld(s.from, sent, now):
+		return reasonOld
 	}
 	return ""
 }
 
-// note keeps what the transport has to know of m.
-func (s *server) note(now int64, m *handoff.Message) {
+// recordMsg keeps what the transport has to know of m.
+func (s *server) recordMsg(now int64, m *handoff.Message) {
 	switch m.Kind {
 	case handoff.Pong:
 		if l := (*s.p.links.Load())[s.from]; l != nil {
-			l.alive(m.Sent, now)
+			l.confirm(m.Sent, now)
 		}
-		s.p.skews.pong(s.from, m.Sent, m.Now, now)
+		s.p.skews.addSample(s.from, m.Sent, m.Now, now)
 	case handoff.ReplicaAck:
-		s.p.m.replicas(ok).Inc()
+		s.p.m.replicas(forwardOK).Inc()
 	case handoff.OwnershipReply:
 		if m.Status == handoff.KeyGiven {
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
@@ -98,20 +98,20 @@ func (s *server) note(now int64, m *handoff.Message) {
 	case handoff.Chunk:
 		if m.Part == 0 && m.Flags == 0 {
 			s.p.log.Info("transfer from another member begins", "member", s.from, "ring", fingerprint(m.Ring))
-			s.keys, s.began = 0, s.p.clock.mono()
+			s.receivedKeys, s.receivedSince = 0, s.p.clock.mono()
 		}
 		if m.Flags == 0 {
-			s.keys += len(m.Counters)
+			s.receivedKeys += len(m.Counters)
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
 		}
 	case handoff.Ack:
 		if m.Flags == 0 {
 			seconds := float64(0)
 			if m.Part > 0 {
-				seconds = float64(s.p.clock.mono()-s.began) / 1e9
+				seconds = float64(s.p.clock.mono()-s.receivedSince) / 1e9
 			}
-			s.p.log.Info("transfer from another member received", "member", s.from, "ring", fingerprint(m.Ring), "keys", s.keys, "seconds", seconds)
-			s.keys = 0
+			s.p.log.Info("transfer from another member received", "member", s.from, "ring", fingerprint(m.Ring), "keys", s.receivedKeys, "seconds", seconds)
+			s.receivedKeys = 0
 		}
 	}
 }

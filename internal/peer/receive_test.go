@@ -29,16 +29,16 @@ func TestMessageRefused(t *testing.T) {
 		want       string
 		wantMerged bool
 	}{
-		{name: "unknown", from: "m9", inst: 3, to: instOf("m1"), want: refusedUnknown},
-		{name: "another boot", from: "m0", inst: instOf("m0") + 2, to: instOf("m1"), want: refusedBoot},
-		{name: "no boot", from: "m0", to: instOf("m1"), want: refusedBoot},
-		{name: "any boot of this", from: "m0", inst: instOf("m0"), to: 0, want: refusedBoot},
-		{name: "old", from: "m0", inst: instOf("m0"), to: instOf("m1"), sent: -61 * int64(time.Second), want: refusedOld},
-		{name: "garbage", from: "m0", inst: instOf("m0"), to: instOf("m1"), garbage: true, want: refusedMalformed},
-		{name: "good", from: "m0", inst: instOf("m0"), to: instOf("m1")},
+		{name: "unknown", from: "m9", inst: 3, to: bootOf("m1"), want: reasonUnknownMember},
+		{name: "another boot", from: "m0", inst: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
+		{name: "no boot", from: "m0", to: bootOf("m1"), want: reasonBoot},
+		{name: "any boot of this", from: "m0", inst: bootOf("m0"), to: 0, want: reasonBoot},
+		{name: "old", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), sent: -61 * int64(time.Second), want: reasonOld},
+		{name: "garbage", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), garbage: true, want: reasonMalformed},
+		{name: "good", from: "m0", inst: bootOf("m0"), to: bootOf("m1")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := server{p: m.Peer, from: tt.from, inst: tt.inst, toInst: tt.to}
+			s := server{p: m.Peer, from: tt.from, fromBoot: tt.inst, toBoot: tt.to}
 			msg := handoff.Message{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
 			k, payload := payloadOf(t, &msg)
 			if tt.garbage {
@@ -57,7 +57,7 @@ func TestMessageRefused(t *testing.T) {
 			}
 		})
 	}
-	if a := other.ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }
@@ -67,28 +67,28 @@ func TestSkews(t *testing.T) {
 	s := &m.skews
 	const sec = int64(time.Second)
 	// The quickest answer tells best.
-	s.pong("m1", 100*sec, 103*sec+50, 100*sec+100)
-	s.pong("m1", 200*sec, 209*sec, 201*sec)
+	s.addSample("m1", 100*sec, 103*sec+50, 100*sec+100)
+	s.addSample("m1", 200*sec, 209*sec, 201*sec)
 	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got-3) > 1e-6 {
 		t.Errorf("skew %v, want 3", got)
 	}
 	// Old ones are forgotten, and impossible ones are not taken.
-	s.pong("m1", 300*sec, 0, 299*sec)
+	s.addSample("m1", 300*sec, 0, 299*sec)
 	for i := range int64(skewSamples) {
-		s.pong("m1", (300+i)*sec, (298+i)*sec+sec/2, (301+i)*sec)
+		s.addSample("m1", (300+i)*sec, (298+i)*sec+sec/2, (301+i)*sec)
 	}
 	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got+2) > 1e-6 {
 		t.Errorf("skew %v, want -2", got)
 	}
-	if s.old("m1", 1000*sec, 1062*sec-1) || !s.old("m1", 1000*sec, 1062*sec+1) || s.old("m2", 0, 1e18) {
+	if s.tooOld("m1", 1000*sec, 1062*sec-1) || !s.tooOld("m1", 1000*sec, 1062*sec+1) || s.tooOld("m2", 0, 1e18) {
 		t.Error("age is not judged by the member's own clock")
 	}
 	s.reset()
-	if s.old("m1", 0, 1e18) {
+	if s.tooOld("m1", 0, 1e18) {
 		t.Error("a skew outlives the clock's jump")
 	}
 	m.alone()
-	if s.pong("m1", 1, 1, 2); testutil.CollectAndCount(m.m.skew) != 1 {
+	if s.addSample("m1", 1, 1, 2); testutil.CollectAndCount(m.m.skew) != 1 {
 		t.Error("no gauge")
 	}
 	if m.alone(); testutil.CollectAndCount(m.m.skew) != 0 {

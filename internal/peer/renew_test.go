@@ -27,7 +27,7 @@ func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
 	for range askers {
 		wg.Go(func() {
 			for cut() < 3 {
-				if a := ms[0].ask(patience, question(name, limit, 1)); a.Path != owner.Forwarded {
+				if a := ms[0].decideOne(patience, newRequest(name, limit, 1)); a.Path != owner.Forwarded {
 					t.Errorf("%+v", a)
 					return
 				}
@@ -36,7 +36,7 @@ func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := ms[0].counted(broken) + ms[0].counted(unreachable); n != 0 {
+	if n := ms[0].forwardCount(forwardBroken) + ms[0].forwardCount(forwardUnreachable); n != 0 {
 		t.Errorf("%v questions lost", n)
 	}
 }
@@ -52,8 +52,8 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 	}
 	good := newMember(t, "sidecar", bound) // the name that its certificate carries
 	liar := newMember(t, "m1", bound)
-	good.know([]*member{good, liar})
-	liar.know([]*member{good, liar})
+	good.setMembers([]*member{good, liar})
+	liar.setMembers([]*member{good, liar})
 	await(t, "the refusals", func() bool {
 		return testutil.ToFloat64(good.m.refusals.WithLabelValues("name")) > 0 && good.logged("cannot be asked")
 	})
@@ -77,11 +77,11 @@ func TestSilentStrangersDoNotKeepMembersOut(t *testing.T) {
 		}
 	}
 	other := newMember(t, "m1")
-	other.know([]*member{m, other})
+	other.setMembers([]*member{m, other})
 	other.awaitLinks(t, 1)
-	m.greeting.mu.Lock()
-	defer m.greeting.mu.Unlock()
-	if n := len(m.greeting.conns); n > maxHandshakes {
+	m.handshakes.mu.Lock()
+	defer m.handshakes.mu.Unlock()
+	if n := len(m.handshakes.conns); n > maxHandshakes {
 		t.Errorf("%d handshakes under way", n)
 	}
 }

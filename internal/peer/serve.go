@@ -35,17 +35,17 @@ func (p *Peer) accept(ctx context.Context) {
 			}
 			return
 		case err != nil: // out of file descriptors, as a rule
-			p.turnedAway("accept", nil, err)
+			p.rejectConn("accept", nil, err)
 			pause(ctx, acceptBackoff)
 			continue
 		}
 		if p.serving.Load() >= int64(p.o.MaxStreams) {
-			p.turnedAway("too_many", conn, errors.New("too many connections"))
+			p.rejectConn("too_many", conn, errors.New("too many connections"))
 			conn.Close()
 			continue
 		}
-		if slow := p.greeting.begin(conn); slow != nil {
-			p.turnedAway("crowded_out", slow, errors.New("too many connections that have not proved themselves"))
+		if slow := p.handshakes.add(conn); slow != nil {
+			p.rejectConn("crowded_out", slow, errors.New("too many connections that have not proved themselves"))
 			slow.Close()
 		}
 		p.wg.Go(func() { p.serveConn(ctx, conn) })
@@ -66,53 +66,53 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	conn.SetDeadline(time.Now().Add(handshakeTime))
-	stream, h, reason, err := p.welcome(ctx, conn)
-	p.greeting.end(conn)
+	stream, h, reason, err := p.acceptHandshake(ctx, conn)
+	p.handshakes.remove(conn)
 	if err != nil {
-		p.turnedAway(reason, conn, err)
+		p.rejectConn(reason, conn, err)
 		return
 	}
-	defer p.inbound.add(h.from, -1)
-	if p.inbound.add(h.from, 1) > maxOfMember {
-		p.turnedAway("too_many", conn, fmt.Errorf("member %q has %d connections", h.from, maxOfMember))
+	defer p.allStreams.add(h.from, -1)
+	if p.allStreams.add(h.from, 1) > maxOfMember {
+		p.rejectConn("too_many", conn, fmt.Errorf("member %q has %d connections", h.from, maxOfMember))
 		return
 	}
 	p.serving.Add(1)
 	defer p.serving.Add(-1)
-	if h.purpose == forQuestions {
+	if h.purpose == forRequests {
 		p.m.inbound.Inc()
-		p.asks(h.from, 1)
+		p.countRequestStream(h.from, 1)
 		defer func() {
 			p.m.inbound.Dec()
-			p.asks(h.from, -1)
+			p.countRequestStream(h.from, -1)
 		}()
 	}
 	defer time.AfterFunc(p.o.MaxAge, func() {
 		p.m.refusals.WithLabelValues("too_old").Inc()
 		conn.Close()
 	}).Stop()
-	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, inst: h.fromInst, toInst: h.toInst}
-	defer s.stopLate()
+	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, fromBoot: h.fromBoot, toBoot: h.toBoot}
+	defer s.stopLateWriter()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		p.log.Info("member disconnected", "member", h.from, "transfer", h.purpose == forTransfer, "error", err)
 	}
 }
 
-// asks notes that a member has a stream more for its questions, or less.
-func (p *Peer) asks(id ring.ID, n int) {
-	p.askers.add(id, n)
-	wake(p.relinked)
+// countRequestStream notes that a member has a stream more for its questions, or less.
+func (p *Peer) countRequestStream(id ring.ID, n int) {
+	p.requestStreams.add(id, n)
+	wake(p.linksChanged)
 }
 
-// welcome does this side of the handshake.
-func (p *Peer) welcome(ctx context.Context, conn net.Conn) (_ net.Conn, h hello, reason string, err error) {
+// acceptHandshake does this side of the handshake.
+func (p *Peer) acceptHandshake(ctx context.Context, conn net.Conn) (_ net.Conn, h hello, reason string, err error) {
 	if p.serverTLS != nil {
 		secure := tls.Server(conn, p.serverTLS)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, h, p.o.TLSReason(err), fmt.Errorf("tls: %w", err)
 		}
 		if err := mutual(secure.ConnectionState()); err != nil {
-			return nil, h, refusedTLS, fmt.Errorf("tls: %w", err)
+			return nil, h, reasonTLS, fmt.Errorf("tls: %w", err)
 		}
 		conn = secure
 	}
@@ -123,46 +123,46 @@ func (p *Peer) welcome(ctx context.Context, conn net.Conn) (_ net.Conn, h hello,
 	if h, err = parseHello(payload); err != nil {
 		return nil, h, "garbage", fmt.Errorf("handshake: %w", err)
 	}
-	if err := p.proved(conn, h.from); err != nil {
+	if err := p.verifyMember(conn, h.from); err != nil {
 		return nil, h, "name", fmt.Errorf("member %q: %w", h.from, err)
 	}
-	w := p.judge(h)
+	w := p.checkHello(h)
 	if _, err := conn.Write(appendWelcome(nil, w)); err != nil {
 		return nil, h, "broken", fmt.Errorf("handshake: %w", err)
 	}
-	if w.refusal != refusedNot {
+	if w.refusal != refusalNone {
 		return nil, h, "refused", fmt.Errorf("%w from member %q", refusalError(w, h), h.from)
 	}
 	return conn, h, "", nil
 }
 
-// judge accepts or refuses a hello.
-func (p *Peer) judge(h hello) welcome {
+// checkHello accepts or refuses a hello.
+func (p *Peer) checkHello(h hello) welcome {
 	own := p.hello
-	w := welcome{version: own.versions.common(h.versions), versions: own.versions, inst: own.fromInst}
+	w := welcome{version: own.versions.common(h.versions), versions: own.versions, bootID: own.fromBoot}
 	switch {
 	case w.version == 0:
-		w.refusal = refusedVersion
+		w.refusal = refusalVersion
 	case h.label != own.label:
-		w.refusal = refusedCluster
+		w.refusal = refusalCluster
 	case h.scheme != own.scheme:
-		w.refusal = refusedScheme
+		w.refusal = refusalScheme
 	case h.to != own.from:
-		w.refusal = refusedTarget
-	case h.toInst != 0 && own.fromInst != 0 && h.toInst != own.fromInst:
-		w.refusal = refusedInstance
+		w.refusal = refusalTarget
+	case h.toBoot != 0 && own.fromBoot != 0 && h.toBoot != own.fromBoot:
+		w.refusal = refusalBoot
 	case h.algorithms&^knownAlgorithms != 0:
-		w.refusal = refusedAlgorithm
+		w.refusal = refusalAlgorithm
 	}
-	if w.refusal != refusedNot {
+	if w.refusal != refusalNone {
 		w.version = 0
 	}
 	return w
 }
 
-// turnedAway counts a connection that was not served, and logs it unless another was logged a moment ago: whoever
+// rejectConn counts a connection that was not served, and logs it unless another was logged a moment ago: whoever
 // can reach the port must not be able to fill the log.
-func (p *Peer) turnedAway(reason string, conn net.Conn, err error) {
+func (p *Peer) rejectConn(reason string, conn net.Conn, err error) {
 	p.m.refusals.WithLabelValues(reason).Inc()
 	p.o.OnRefused(reason)
 	if errors.Is(err, io.EOF) && !p.log.Enabled(p.ctx, slog.LevelDebug) {
@@ -190,8 +190,8 @@ type server struct {
 	conn     net.Conn
 	in       frames
 	from     ring.ID
-	inst     uint64 // boot of from
-	toInst   uint64 // boot of this member that from means
+	fromBoot uint64 // boot of from
+	toBoot   uint64 // boot of this member that from means
 	out      []byte
 	qs       []owner.Request
 	as       []owner.Result
@@ -199,48 +199,48 @@ type server struct {
 	extended int64 // when the deadline was last moved, by the monotonic clock
 	messages msgReader
 	leases   leaseReader
-	late     late
+	late     lateWriter
 
-	keys  int   // of the transfer that is being received
-	began int64 // and when it began, by the monotonic clock
+	receivedKeys  int   // of the transfer that is being received
+	receivedSince int64 // and when it began, by the monotonic clock
 }
 
 func (s *server) run() error {
-	s.extend(s.p.clock.mono(), true)
+	s.extendDeadline(s.p.clock.mono(), true)
 	for {
 		if err := s.in.fill(); err != nil {
 			return err
 		}
-		mono := s.p.awake()
-		s.extend(mono, false)
-		if err := s.drain(mono, s.p.clock.now()); err != nil {
+		mono := s.p.decisionTime()
+		s.extendDeadline(mono, false)
+		if err := s.serveFrames(mono, s.p.clock.now()); err != nil {
 			return err
 		}
-		s.p.nudge()
+		s.p.requestFlush()
 		if err := s.flush(); err != nil {
 			return err
 		}
 	}
 }
 
-// extend keeps the deadline between idleTime and a second less ahead, without touching the timer at every read.
-func (s *server) extend(mono int64, force bool) {
+// extendDeadline keeps the deadline between idleTime and a second less ahead, without touching the timer at every read.
+func (s *server) extendDeadline(mono int64, force bool) {
 	if force || mono-s.extended > int64(time.Second) {
 		s.extended = mono
 		s.conn.SetDeadline(time.Now().Add(idleTime))
 	}
 }
 
-// drain answers all whole frames that have been read.
-func (s *server) drain(mono, now int64) error {
+// serveFrames answers all whole frames that have been read.
+func (s *server) serveFrames(mono, now int64) error {
 	for {
 		typ, payload, whole, err := s.in.next()
 		if err != nil || !whole {
 			return err
 		}
 		switch typ {
-		case frameAsk:
-			err = s.serve(mono, now, payload)
+		case frameRequest:
+			err = s.serveGroup(mono, now, payload)
 		case framePing:
 			if len(payload) >= 8 {
 				s.out = appendPing(s.out, framePong, le.Uint64(payload))
@@ -270,13 +270,13 @@ func (s *server) flush() error {
 	return err
 }
 
-// serve answers one group. An error means that the asker does not speak the protocol.
-func (s *server) serve(mono, now int64, payload []byte) error {
-	g, records, err := parseAskHead(payload)
+// serveGroup answers one group. An error means that the asker does not speak the protocol.
+func (s *server) serveGroup(mono, now int64, payload []byte) error {
+	g, records, err := parseRequestHead(payload)
 	if err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
-	late := s.delay.exceeds(mono, g.sent, g.ttl)
+	late := s.delay.tooLate(mono, g.sent, g.ttl)
 	s.grow(g.count)
 	outcome := byte(groupServed)
 	for i := range s.qs {
@@ -284,7 +284,7 @@ func (s *server) serve(mono, now int64, payload []byte) error {
 		if err != nil {
 			return fmt.Errorf("ask: %w", err)
 		}
-		o, err := parseQuestion(record, &s.qs[i])
+		o, err := parseRequest(record, &s.qs[i])
 		if err != nil {
 			return fmt.Errorf("question: %w", err)
 		}
@@ -294,15 +294,15 @@ func (s *server) serve(mono, now int64, payload []byte) error {
 		outcome = groupLate
 	}
 	if outcome == groupServed {
-		s.p.decides()
+		s.p.noteDecision()
 		s.p.m.served.Add(float64(g.count))
 		s.p.o.Node.Serve(now, s.from, g.stop, s.qs, s.as)
 		if waiting(s.as) {
-			s.park(g, mono)
+			s.deferGroup(g, mono)
 			return nil
 		}
 	}
-	s.answer(g.id, outcome)
+	s.reply(g.id, outcome)
 	return nil
 }
 
@@ -313,22 +313,22 @@ func (s *server) grow(n int) {
 	s.qs, s.as = s.qs[:n], s.as[:n]
 }
 
-func (s *server) answer(id uint64, outcome byte) {
+func (s *server) reply(id uint64, outcome byte) {
 	if outcome == groupServed {
-		s.out = appendAnswers(s.out, id, s.as)
+		s.out = appendReply(s.out, id, s.as)
 		return
 	}
-	b, at := beginFrame(s.out, frameAnswer)
-	b = appendAnswerHead(b, id, outcome, 0)
+	b, at := beginFrame(s.out, frameReply)
+	b = appendReplyHead(b, id, outcome, 0)
 	endFrame(b, at)
 	s.out = b
 }
 
-func appendAnswers(b []byte, id uint64, as []owner.Result) []byte {
-	b, at := beginFrame(b, frameAnswer)
-	b = appendAnswerHead(b, id, groupServed, len(as))
+func appendReply(b []byte, id uint64, as []owner.Result) []byte {
+	b, at := beginFrame(b, frameReply)
+	b = appendReplyHead(b, id, groupServed, len(as))
 	for i := range as {
-		b = appendAnswer(b, &as[i])
+		b = appendResult(b, &as[i])
 	}
 	endFrame(b, at)
 	return b

@@ -30,9 +30,9 @@ type skew struct {
 
 type skewSample struct{ trip, offset int64 }
 
-// pong takes in the answer to a heartbeat that was sent at sent, and arrived at now, from a member whose clock said
+// addSample takes in the answer to a heartbeat that was sent at sent, and arrived at now, from a member whose clock said
 // theirs in between.
-func (s *skews) pong(id ring.ID, sent, theirs, now int64) {
+func (s *skews) addSample(id ring.ID, sent, theirs, now int64) {
 	trip := now - sent
 	if trip < 0 || trip > int64(10*time.Second) {
 		return
@@ -60,17 +60,17 @@ func (k *skew) offset() int64 {
 	return best.offset
 }
 
-// old says whether a message that id sent when its clock said sent has been on its way for too long. Nothing is known
+// tooOld says whether a message that id sent when its clock said sent has been on its way for too long. Nothing is known
 // before the first heartbeat came back.
-func (s *skews) old(id ring.ID, sent, now int64) bool {
+func (s *skews) tooOld(id ring.ID, sent, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.m[id]
 	return k != nil && now+k.offset()-sent > maxAge
 }
 
-// keep forgets all members but those that are linked.
-func (s *skews) keep(links map[ring.ID]*link) {
+// retain forgets all members but those that are linked.
+func (s *skews) retain(links map[ring.ID]*link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.m {

@@ -10,41 +10,41 @@ import (
 
 // scratch holds the questions of a request as they are put in one of its rounds.
 type scratch struct {
-	qs      []owner.Request
-	lost    []result // what became of those that no owner answered in the first round; pending: one did
-	outcome result   // of the one group that has them all
+	qs       []owner.Request
+	statuses []forwardStatus // what became of those that no owner answered in the first round; pending: one did
+	status   forwardStatus   // of the one group that has them all
 }
 
 func newScratch() any { return new(scratch) }
 
 // decideStop decides a request in stop mode.
 func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
-	if !p.takeStop(qs, as) {
-		p.followStop(deadline, qs, as)
+	if !p.takeStopLocally(qs, as) {
+		p.finishStop(deadline, qs, as)
 	}
 }
 
-// takeStop does what can be done here and says whether that is all.
-func (p *Peer) takeStop(qs []owner.Request, as []owner.Result) bool {
-	p.decides()
-	p.o.Node.DecideAll(p.clock.at(p.awake()), true, qs, as)
-	p.nudge()
+// takeStopLocally does what can be done here and says whether that is all.
+func (p *Peer) takeStopLocally(qs []owner.Request, as []owner.Result) bool {
+	p.noteDecision()
+	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), true, qs, as)
+	p.requestFlush()
 	return !undecided(as)
 }
 
-// followStop goes where the answers of takeStop point.
-func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
-	defer p.nudge()
-	if !slices.ContainsFunc(as, asks) {
-		p.forward(deadline, qs, as) // all is charged that will be
+// finishStop goes where the answers of takeStopLocally point.
+func (p *Peer) finishStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
+	defer p.requestFlush()
+	if !slices.ContainsFunc(as, isForward) {
+		p.waitForCall(deadline, qs, as) // all is charged that will be
 		return
 	}
 	s := p.scratches.Get().(*scratch)
 	defer p.scratches.Put(s)
-	if slices.ContainsFunc(as, cached) {
+	if slices.ContainsFunc(as, isCached) {
 		s.qs = append(s.qs[:0], qs...)
 		owner.ApplyStop(s.qs, as)
-		p.forward(deadline, s.qs, as)
+		p.waitForCall(deadline, s.qs, as)
 		return
 	}
 	for i := range as {
@@ -52,11 +52,11 @@ func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Request, as []owne
 			p.drop(as[i].Ticket)
 		}
 	}
-	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxQuestions {
-		switch r := p.askStop(deadline, s, to, qs, as); r {
-		case ok:
+	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxRequests {
+		switch r := p.forwardStop(deadline, s, to, qs, as); r {
+		case forwardOK:
 			return
-		case notOwner: // nothing was charged, and the others may name several owners
+		case forwardNotOwner: // nothing was charged, and the others may name several owners
 		default:
 			p.degradeStop(r, s, qs, as)
 			return
@@ -65,9 +65,9 @@ func (p *Peer) followStop(deadline owner.Deadline, qs []owner.Request, as []owne
 	p.decideRounds(deadline, s, qs, as)
 }
 
-func asks(a owner.Result) bool { return a.Kind == owner.Forward }
+func isForward(a owner.Result) bool { return a.Kind == owner.Forward }
 
-func cached(a owner.Result) bool { return a.Authority == owner.Cached }
+func isCached(a owner.Result) bool { return a.Authority == owner.Cached }
 
 // soleOwner is the one member that all questions are to be asked of, if there is one.
 func soleOwner(as []owner.Result) (ring.ID, bool) {
@@ -80,73 +80,73 @@ func soleOwner(as []owner.Result) (ring.ID, bool) {
 	return to, to != ""
 }
 
-// askStop asks one member for the whole request, which it decides under its own locks.
-func (p *Peer) askStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Request, as []owner.Result) result {
-	done := p.sleepers.Get().(sleeper)
+// forwardStop asks one member for the whole request, which it decides under its own locks.
+func (p *Peer) forwardStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Request, as []owner.Result) forwardStatus {
+	done := p.syncWaiters.Get().(syncWaiter)
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
-	c.begin(p.clock.mono(), deadline, qs, as, done)
-	c.outcome = &s.outcome
+	c.start(p.clock.mono(), deadline, qs, as, done)
+	c.stopStatus = &s.status
 	for i := range qs {
-		c.add(to, i, 0, c.now)
+		c.addRequest(to, i, 0, c.now)
 	}
 	if c.advance() == nil {
 		<-done
 	}
-	p.sleepers.Put(done)
-	return s.outcome
+	p.syncWaiters.Put(done)
+	return s.status
 }
 
 // decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.
 // Between the two another request may be charged, as between the two commands of envoyproxy/ratelimit. The first round
 // has half of the time.
 func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Request, as []owner.Result) {
-	s.first(qs)
+	s.dryRunRequests(qs)
 	p.decide(owner.Deadline{Silent: half(deadline.Silent), Alive: half(deadline.Alive)}, s.qs, as)
-	s.lost = s.lost[:0]
+	s.statuses = s.statuses[:0]
 	for i := range as {
-		s.lost = append(s.lost, became(&as[i]))
+		s.statuses = append(s.statuses, statusOf(&as[i]))
 	}
-	s.second(qs, as)
-	p.o.Node.DecideAll(p.clock.at(p.awake()), false, s.qs, as)
+	s.chargeRequests(qs, as)
+	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), false, s.qs, as)
 	for i := range as {
-		if as[i].Kind == owner.Forward && s.lost[i] != pending {
-			as[i] = p.without(s.lost[i], &s.qs[i]) // its owner would let the rest of the time pass as well
+		if as[i].Kind == owner.Forward && s.statuses[i] != forwardPending {
+			as[i] = p.resultWithoutOwner(s.statuses[i], &s.qs[i]) // its owner would let the rest of the time pass as well
 		}
 	}
 	if undecided(as) {
-		p.forward(deadline, s.qs, as)
+		p.waitForCall(deadline, s.qs, as)
 	}
 }
 
 // half is the moment half way to t.
 func half(t time.Time) time.Time { return t.Add(-time.Until(t) / 2) }
 
-// became is what became of a question that no owner answered; pending: one did.
-func became(a *owner.Result) result {
+// statusOf is what became of a question that no owner answered; pending: one did.
+func statusOf(a *owner.Result) forwardStatus {
 	switch {
 	case a.Path != owner.Fallback:
-		return pending
+		return forwardPending
 	case a.Authority == owner.Shed:
-		return tooLate
+		return forwardLate
 	}
-	return timeout
+	return forwardTimeout
 }
 
 // degradeStop is both rounds of a request that r became of, without its owner.
-func (p *Peer) degradeStop(r result, s *scratch, qs []owner.Request, as []owner.Result) {
-	s.first(qs)
+func (p *Peer) degradeStop(r forwardStatus, s *scratch, qs []owner.Request, as []owner.Result) {
+	s.dryRunRequests(qs)
 	for i := range qs {
-		as[i] = p.without(r, &s.qs[i])
+		as[i] = p.resultWithoutOwner(r, &s.qs[i])
 	}
-	s.second(qs, as)
+	s.chargeRequests(qs, as)
 	for i := range qs {
-		as[i] = p.without(r, &s.qs[i])
+		as[i] = p.resultWithoutOwner(r, &s.qs[i])
 	}
 }
 
-// first makes the questions of the first round: nothing is charged.
-func (s *scratch) first(qs []owner.Request) {
+// dryRunRequests makes the questions of the first round: nothing is charged.
+func (s *scratch) dryRunRequests(qs []owner.Request) {
 	s.qs = append(s.qs[:0], qs...)
 	for i := range s.qs {
 		if s.qs[i].Op == owner.Take {
@@ -157,8 +157,8 @@ func (s *scratch) first(qs []owner.Request) {
 	}
 }
 
-// second makes those of the second round from the answers to the first. Only charges stop each other.
-func (s *scratch) second(qs []owner.Request, as []owner.Result) {
+// chargeRequests makes those of the second round from the answers to the first. Only charges stop each other.
+func (s *scratch) chargeRequests(qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		as[i].Over = as[i].Over && qs[i].Op == owner.Take
 	}

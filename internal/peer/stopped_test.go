@@ -32,18 +32,18 @@ type stoppedOptions struct {
 	Boot  bool // CLOCK_BOOTTIME goes on
 }
 
-// skipping is the system's clocks without the time in which the process was stopped, as a machine sees them that was stopped
+// stoppedClocks is the system's clocks without the time in which the process was stopped, as a machine sees them that was stopped
 // itself. The wall clock is not corrected.
-type skipping struct {
+type stoppedClocks struct {
 	start time.Time
 	boot  bool
 	last  atomic.Int64
 	lost  atomic.Int64
 }
 
-func (s *skipping) mono() int64 { return s.read().mono }
+func (s *stoppedClocks) mono() int64 { return s.read().mono }
 
-func (s *skipping) read() reading {
+func (s *stoppedClocks) read() reading {
 	now := int64(time.Since(s.start))
 	for last := s.last.Load(); now > last; last = s.last.Load() {
 		if s.last.CompareAndSwap(last, now) {
@@ -62,11 +62,11 @@ func (s *skipping) read() reading {
 }
 
 const (
-	stoppedLimit = 1000
-	commandHit   = 'h' // one hit
-	commandSlow  = 's' // one hit, a millisecond after the last
-	commandStop  = 'z' // stop this process, between two looks at the clocks
-	commandTell  = 't' // print what was admitted since the last time, and why this member was fenced
+	stoppedLimit  = 1000
+	commandHit    = 'h' // one hit
+	commandSlow   = 's' // one hit, a millisecond after the last
+	commandStop   = 'z' // stop this process, between two looks at the clocks
+	commandReport = 't' // print what was admitted since the last time, and why this member was fenced
 )
 
 // runStoppedMember is member m0. It does as it reads.
@@ -75,10 +75,10 @@ func runStoppedMember() {
 	if err := json.Unmarshal([]byte(os.Getenv(stoppedMember)), &o); err != nil {
 		panic(err)
 	}
-	node := owner.New(owner.Options{Self: "m0", BootID: instOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
-	clocks := &skipping{start: time.Now(), boot: o.Boot}
+	node := owner.New(owner.Options{Self: "m0", BootID: bootOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
+	clocks := &stoppedClocks{start: time.Now(), boot: o.Boot}
 	p, err := New(Options{
-		Node: node, Self: "m0", BootID: instOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
+		Node: node, Self: "m0", BootID: bootOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
 	})
 	if err != nil {
 		panic(err)
@@ -86,16 +86,16 @@ func runStoppedMember() {
 	fmt.Fprintln(os.Stdout, p.Addr())
 	all := []ring.ID{"m0", "m1", "m2"}
 	r := ringOf(all...)
-	p.SetView(r, standing("m0", all, all), o.Addrs)
+	p.SetView(r, membershipOf("m0", all, all), o.Addrs)
 	for !node.Progress().Complete || len(p.ClockOffsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Fprintln(os.Stdout, "ready")
-	obey(p, question(ownedBy(r, "m0", 1)[0], stoppedLimit, 1))
+	runCommands(p, newRequest(ownedBy(r, "m0", 1)[0], stoppedLimit, 1))
 }
 
-// obey does what standard input says, until it ends.
-func obey(p *Peer, q owner.Request) {
+// runCommands does what standard input says, until it ends.
+func runCommands(p *Peer, q owner.Request) {
 	qs, as := []owner.Request{q}, make([]owner.Result, 1)
 	admitted, full := 0, 0
 	for in := bufio.NewReader(os.Stdin); ; {
@@ -105,13 +105,13 @@ func obey(p *Peer, q owner.Request) {
 		}
 		switch c {
 		case commandStop:
-			for p.clock.mono()-p.watch.looked.Load() < int64(2*lookAgain) {
+			for p.clock.mono()-p.clockCheck.lastCheck.Load() < int64(2*clockCheckEvery) {
 				time.Sleep(100 * time.Microsecond)
 			}
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		case commandTell:
-			fences := func(reason string) float64 { return testutil.ToFloat64(p.m.fences.WithLabelValues(reason)) }
-			fmt.Fprintln(os.Stdout, admitted, full, fences(fencedStep), fences(fencedSuspend), fences(fencedPeers))
+		case commandReport:
+			fences := func(reason string) float64 { return testutil.ToFloat64(p.m.revocations.WithLabelValues(reason)) }
+			fmt.Fprintln(os.Stdout, admitted, full, fences(revokedStep), fences(revokedSuspend), fences(revokedPeers))
 			admitted, full = 0, 0
 		case commandSlow, commandHit:
 			if c == commandSlow {
@@ -128,8 +128,8 @@ func obey(p *Peer, q owner.Request) {
 	}
 }
 
-// stopped is a member in a process of its own.
-type stopped struct {
+// stoppedProcess is a member in a process of its own.
+type stoppedProcess struct {
 	t   *testing.T
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -137,12 +137,12 @@ type stopped struct {
 	at  Addr
 }
 
-func startStopped(t *testing.T, o stoppedOptions) *stopped {
+func startStopped(t *testing.T, o stoppedOptions) *stoppedProcess {
 	b, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stopped{t: t, cmd: exec.Command(os.Args[0])}
+	s := &stoppedProcess{t: t, cmd: exec.Command(os.Args[0])}
 	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), stoppedMember+"="+string(b)), os.Stderr
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -159,11 +159,11 @@ func startStopped(t *testing.T, o stoppedOptions) *stopped {
 		s.cmd.Process.Kill()
 		s.cmd.Wait()
 	})
-	s.at = Addr{HostPort: s.line(), BootID: instOf("m0")}
+	s.at = Addr{HostPort: s.line(), BootID: bootOf("m0")}
 	return s
 }
 
-func (s *stopped) line() string {
+func (s *stoppedProcess) line() string {
 	s.t.Helper()
 	text, err := s.out.ReadString('\n')
 	if err != nil {
@@ -172,17 +172,17 @@ func (s *stopped) line() string {
 	return strings.TrimSpace(text)
 }
 
-func (s *stopped) send(command rune, n int) {
+func (s *stoppedProcess) send(command rune, n int) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.in, strings.Repeat(string(command), n)); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// tell is what was admitted, and how often the member was fenced.
-func (s *stopped) tell() (admitted, full, step, suspend, peers int) {
+// report is what was admitted, and how often the member was fenced.
+func (s *stoppedProcess) report() (admitted, full, step, suspend, peers int) {
 	s.t.Helper()
-	s.send(commandTell, 1)
+	s.send(commandReport, 1)
 	text := s.line()
 	if n, err := fmt.Sscan(text, &admitted, &full, &step, &suspend, &peers); n != 5 {
 		s.t.Fatal(text, err)
@@ -191,7 +191,7 @@ func (s *stopped) tell() (admitted, full, step, suspend, peers int) {
 }
 
 // stop has it stop, and returns when it has.
-func (s *stopped) stop() {
+func (s *stoppedProcess) stop() {
 	s.send(commandStop, 1)
 	await(s.t, "the process to stop", func() bool {
 		b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(s.cmd.Process.Pid), "stat"))
@@ -202,12 +202,12 @@ func (s *stopped) stop() {
 	})
 }
 
-// inherited has m1 and m2 take over what m0 owned, and spends all but two of the hits that are left.
-func inherited(t *testing.T, ms []*member) {
+// takeOverFromStopped has m1 and m2 take over what m0 owned, and spends all but two of the hits that are left.
+func takeOverFromStopped(t *testing.T, ms []*member) {
 	t.Helper()
 	on := ids(ms)
 	for _, m := range ms {
-		st := standing(m.id, on, on)
+		st := membershipOf(m.id, on, on)
 		st.NRef = 3
 		m.SetView(ringOf(on...), st, addrsOf(ms))
 	}
@@ -215,41 +215,41 @@ func inherited(t *testing.T, ms []*member) {
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
 	heir := ms[r.Owner(ring.Hash(name))]
 	await(t, "the heir to take over", func() bool {
-		return heir.node.Progress().Complete && heir.ask(patience, question(name, stoppedLimit, 0)).Authority == owner.Full
+		return heir.node.Progress().Complete && heir.decideOne(patience, newRequest(name, stoppedLimit, 0)).Authority == owner.Full
 	})
 	for i := range 898 {
-		if a := heir.ask(patience, question(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
+		if a := heir.decideOne(patience, newRequest(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
 			t.Fatalf("hit %d at the heir: %+v", i, a)
 		}
 	}
 }
 
-// reachable has the others know m0 again, as one that is to join, so that they answer it and confirm its copies.
-func reachable(ms []*member, at Addr) {
+// readmitStopped has the others know m0 again, as one that is to join, so that they answer it and confirm its copies.
+func readmitStopped(ms []*member, at Addr) {
 	on, addrs := ids(ms), addrsOf(ms)
 	addrs["m0"] = at
 	for _, m := range ms {
-		st := standing(m.id, on, append(on, "m0"))
+		st := membershipOf(m.id, on, append(on, "m0"))
 		st.NRef, st.Peers[1].State = 3, handoff.Joining
 		m.SetView(ringOf(on...), st, addrs)
 	}
 }
 
 // withStopped is a cluster of three whose first member is a process of its own, and has counted 100 hits.
-func withStopped(t *testing.T, boot bool) ([]*member, *stopped) {
+func withStopped(t *testing.T, boot bool) ([]*member, *stoppedProcess) {
 	t.Helper()
 	ms := []*member{newMember(t, "m1"), newMember(t, "m2")}
 	s := startStopped(t, stoppedOptions{Addrs: addrsOf(ms), Boot: boot})
 	all, addrs := []ring.ID{"m0", "m1", "m2"}, addrsOf(ms)
 	addrs["m0"] = s.at
 	for _, m := range ms {
-		m.SetView(ringOf(all...), standing(m.id, all, all), addrs)
+		m.SetView(ringOf(all...), membershipOf(m.id, all, all), addrs)
 	}
 	if got := s.line(); got != "ready" {
 		t.Fatal(got)
 	}
 	s.send(commandHit, 100)
-	if n, full, _, _, _ := s.tell(); n != 100 || full != 100 {
+	if n, full, _, _, _ := s.report(); n != 100 || full != 100 {
 		t.Fatalf("%d of 100 hits were admitted, %d with full authority", n, full)
 	}
 	time.Sleep(100 * time.Millisecond) // until the heir has copies of all
@@ -279,10 +279,10 @@ func TestStoppedMachine(t *testing.T) {
 			s.stop()
 			s.send(tt.command, tt.calls)
 			time.Sleep(1200 * time.Millisecond) // in which the others' heartbeats wait for it, too
-			inherited(t, ms)
-			reachable(ms, s.at)
+			takeOverFromStopped(t, ms)
+			readmitStopped(ms, s.at)
 			s.cmd.Process.Signal(syscall.SIGCONT)
-			n, full, step, suspend, peers := s.tell()
+			n, full, step, suspend, peers := s.report()
 			t.Logf("%d calls: %d admitted, %d of them by the old tokens; fenced: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
 			if full > tt.late || n-full > share {
 				t.Errorf("%d admitted, %d by the old tokens, want at most %d and %d", n, full, share+tt.late, tt.late)

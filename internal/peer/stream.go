@@ -14,23 +14,23 @@ const renewLinger = 5 * time.Second
 
 var errRenewed = errors.New("replaced by a new connection")
 
-// stream carries questions over conn, and over those that take its place before they grow too old, until one breaks, falls
+// runStreams carries questions over conn, and over those that take its place before they grow too old, until one breaks, falls
 // silent or ctx ends. No goroutine of it is left then.
-func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error {
-	l.heard.Store(l.clock.mono())
+func (l *link) runStreams(ctx context.Context, conn net.Conn, version uint16) error {
+	l.lastRead.Store(l.clock.mono())
 	l.timeouts.Store(0)
-	l.up(version)
+	l.established(version)
 	l.log.Info("member connected", "member", l.to, "address", l.addr.HostPort, "version", version)
 
 	ctx, end := context.WithCancel(ctx)
 	var readers sync.WaitGroup
 	defer func() {
 		end() // closes every connection
-		l.fall()
+		l.disconnected()
 		readers.Wait()
 	}()
 	for {
-		next, version, err := l.carry(ctx, conn, &readers)
+		next, version, err := l.runStream(ctx, conn, &readers)
 		if next == nil {
 			return err
 		}
@@ -38,16 +38,16 @@ func (l *link) stream(ctx context.Context, conn net.Conn, version uint16) error 
 		l.mu.Lock()
 		l.version = version
 		l.mu.Unlock()
-		l.spoke.Store(uint32(version))
+		l.lastVersion.Store(uint32(version))
 	}
 }
 
-// carry writes to conn until it breaks, and next is nil, or a new connection is there to take its place. What was asked over
+// runStream writes to conn until it breaks, and next is nil, or a new connection is there to take its place. What was asked over
 // the old one is answered over it: tickets belong to the link, so its reader goes on for a while.
-func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup) (next net.Conn, version uint16, err error) {
+func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitGroup) (next net.Conn, version uint16, err error) {
 	forget := context.AfterFunc(ctx, func() { conn.Close() })
 	ctx, cancel := context.WithCancelCause(ctx)
-	readers.Go(func() { cancel(l.read(conn)) })
+	readers.Go(func() { cancel(l.readReplies(conn)) })
 	var wg sync.WaitGroup
 	wg.Add(1)
 	renewal := time.AfterFunc(l.maxAge/2+rand.N(l.maxAge/4), func() {
@@ -62,11 +62,11 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 			conn.Close() // ends a write
 		}
 	})()
-	l.pulse.begin(l.heard.Load(), cancel)
-	l.ride(&current{conn, cancel})
-	cancel(l.write(ctx, conn))
-	l.ride(nil)
-	l.pulse.end()
+	l.keepalive.begin(l.lastRead.Load(), cancel)
+	l.attach(&outbound{conn, cancel})
+	cancel(l.writeBatches(ctx, conn))
+	l.attach(nil)
+	l.keepalive.end()
 	if renewal.Stop() {
 		wg.Done()
 	}
@@ -94,7 +94,7 @@ func (l *link) carry(ctx context.Context, conn net.Conn, readers *sync.WaitGroup
 // nil when ctx ends before. An owner that does not want us any more is left alone until it does cut.
 func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
 	for ctx.Err() == nil {
-		conn, version, err := l.dial(ctx, l, forQuestions)
+		conn, version, err := l.dial(ctx, l, forRequests)
 		if err == nil {
 			return conn, version
 		}

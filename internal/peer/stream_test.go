@@ -37,17 +37,17 @@ func dialRaw(t *testing.T, m *member, b []byte) net.Conn {
 	return conn
 }
 
-// shake opens a stream to m by hand.
-func shake(t *testing.T, m *member) net.Conn {
+// handshake opens a stream to m by hand.
+func handshake(t *testing.T, m *member) net.Conn {
 	t.Helper()
 	h := m.hello
-	h.from, h.to, h.toInst = "raw", m.id, instOf(m.id)
+	h.from, h.to, h.toBoot = "raw", m.id, bootOf(m.id)
 	conn := dialRaw(t, m, appendHello(nil, h))
 	payload, err := readHandshake(conn, frameWelcome)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w, err := parseWelcome(payload); err != nil || w.refusal != refusedNot {
+	if w, err := parseWelcome(payload); err != nil || w.refusal != refusalNone {
 		t.Fatal(w, err)
 	}
 	return conn
@@ -55,7 +55,7 @@ func shake(t *testing.T, m *member) net.Conn {
 
 // alone makes m the owner of everything.
 func (m *member) alone() *member {
-	m.SetView(ringOf(m.id), standing(m.id, []ring.ID{m.id}, nil), nil)
+	m.SetView(ringOf(m.id), membershipOf(m.id, []ring.ID{m.id}, nil), nil)
 	return m
 }
 
@@ -73,10 +73,10 @@ func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.R
 			}
 			continue
 		}
-		if typ != frameAnswer {
+		if typ != frameReply {
 			continue
 		}
-		id, outcome, count, records, err := parseAnswerHead(payload)
+		id, outcome, count, records, err := parseReplyHead(payload)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.R
 		for i := range as {
 			record, rest, err := nextRecord(records)
 			if err == nil {
-				err = parseAnswer(record, &as[i])
+				err = parseResult(record, &as[i])
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -109,7 +109,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := newMember(t, "m0"), newMember(t, "m1")
 			tt.change(&a.hello)
-			a.know([]*member{a, b})
+			a.setMembers([]*member{a, b})
 			await(t, "the refusal to be logged on both sides", func() bool { return a.logged(tt.dialler) && b.logged(tt.log) })
 			if !b.logged("m0") {
 				t.Error("the log does not name who was refused")
@@ -132,14 +132,14 @@ func TestWrongTarget(t *testing.T) {
 		inst uint64
 		want string
 	}{
-		{"m2", instOf("m1"), "meant for another member"},
+		{"m2", bootOf("m1"), "meant for another member"},
 		{"m1", 12345, "meant for another instance"},
 	} {
 		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.inst}}
-		a.SetView(ringOf("m0", tt.to), standing("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
+		a.SetView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}
-	a.know([]*member{a, b}) // and the right one is reached then
+	a.setMembers([]*member{a, b}) // and the right one is reached then
 	a.awaitLinks(t, 1)
 }
 
@@ -150,7 +150,7 @@ func TestNeighbouringVersions(t *testing.T) {
 	older.hello.versions = versions{1, 1}
 	both := []*member{older, newer}
 	for _, m := range both {
-		m.know(both)
+		m.setMembers(both)
 	}
 	for i, m := range both {
 		m.awaitLinks(t, 1)
@@ -158,7 +158,7 @@ func TestNeighbouringVersions(t *testing.T) {
 			t.Errorf("%s speaks version %d", m.id, v)
 		}
 		name := ownedBy(ringOf("m0", "m1"), both[1-i].id, 1)[0]
-		if a := m.ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+		if a := m.decideOne(patience, newRequest(name, 10, 1)); a.Path != owner.Forwarded {
 			t.Errorf("%s asks: %+v", m.id, a)
 		}
 	}
@@ -167,15 +167,15 @@ func TestNeighbouringVersions(t *testing.T) {
 // A later version's longer records and new frame types are skipped.
 func TestLaterVersionsFields(t *testing.T) {
 	m := newMember(t, "m0").alone()
-	conn := shake(t, m)
+	conn := handshake(t, m)
 	b, at := beginFrame(nil, 200)
 	b = append(b, "a message of a later version"...)
 	endFrame(b, at)
-	b, at = beginFrame(b, frameAsk)
-	b = appendAskHead(b, group{id: 5, ttl: time.Hour, count: 2})
+	b, at = beginFrame(b, frameRequest)
+	b = appendRequestHead(b, requestGroup{id: 5, ttl: time.Hour, count: 2})
 	for i := range 2 {
-		q := question(fmt.Sprint("later ", i), 10, uint64(1+i))
-		record, _, _ := nextRecord(appendQuestion(nil, &q))
+		q := newRequest(fmt.Sprint("later ", i), 10, uint64(1+i))
+		record, _, _ := nextRecord(appendRequest(nil, &q))
 		b = le.AppendUint16(b, uint16(len(record)+9))
 		b = append(append(b, record...), "new field"...)
 	}
@@ -190,13 +190,13 @@ func TestLaterVersionsFields(t *testing.T) {
 // Groups that lay about for longer than their asker waits are not charged; nor are those that make no sense.
 func TestNotCharged(t *testing.T) {
 	m := newMember(t, "m0").alone()
-	conn := shake(t, m)
+	conn := handshake(t, m)
 	in := &frames{src: conn}
-	q := question("late", 10, 1)
+	q := newRequest("late", 10, 1)
 	send := func(sent time.Duration, q owner.Request) (byte, []owner.Result) {
 		t.Helper()
-		g := group{id: 1, sent: int64(time.Hour + sent), ttl: 10 * time.Millisecond, count: 1}
-		conn.Write(appendAsk(nil, g, []owner.Request{q}, []uint16{0}))
+		g := requestGroup{id: 1, sent: int64(time.Hour + sent), ttl: 10 * time.Millisecond, count: 1}
+		conn.Write(appendRequests(nil, g, []owner.Request{q}, []uint16{0}))
 		_, outcome, as := nextAnswer(t, in)
 		return outcome, as
 	}
@@ -225,12 +225,12 @@ func TestNotCharged(t *testing.T) {
 // What an owner will not answer is answered by the degraded policy, without waiting.
 func TestRefusedQuestions(t *testing.T) {
 	ms := newCluster(t, 2)
-	q := question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)
+	q := newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)
 	q.Mechanism = 9
-	if a := ms[0].ask(time.Hour, q); a.Path != owner.Fallback {
+	if a := ms[0].decideOne(time.Hour, q); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
-	if n := ms[0].counted(refused); n != 1 {
+	if n := ms[0].forwardCount(forwardRefused); n != 1 {
 		t.Errorf("%v refused, want 1", n)
 	}
 }
@@ -263,14 +263,14 @@ func TestGarbage(t *testing.T) {
 		"noise": noise, "huge": huge, "empty frame": {0, 0, 0, 0},
 		"no questions": {24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 	} {
-		conn := shake(t, ms[1])
+		conn := handshake(t, ms[1])
 		conn.Write(b)
 		if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
 			t.Errorf("%s: the stream stays open", name)
 		}
 	}
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
-	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+	if a := ms[0].decideOne(patience, newRequest(name, 10, 1)); a.Path != owner.Forwarded {
 		t.Errorf("after garbage: %+v", a)
 	}
 }
@@ -278,10 +278,10 @@ func TestGarbage(t *testing.T) {
 // A client that asks and never reads is held up alone.
 func TestSlowReader(t *testing.T) {
 	ms := newCluster(t, 2)
-	conn := shake(t, ms[1])
+	conn := handshake(t, ms[1])
 	conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
-	q := question("slow", 10, 1)
-	batch := appendAsk(nil, group{ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
+	q := newRequest("slow", 10, 1)
+	batch := appendRequests(nil, requestGroup{ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	for range 10 {
 		batch = append(batch, batch...)
 	}
@@ -291,15 +291,15 @@ func TestSlowReader(t *testing.T) {
 		}
 	}
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
-	if a := ms[0].ask(patience, question(name, 10, 1)); a.Path != owner.Forwarded {
+	if a := ms[0].decideOne(patience, newRequest(name, 10, 1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }
 
 func TestMaxStreams(t *testing.T) {
 	m := newMember(t, "m0", func(o *Options) { o.MaxStreams = 2 }).alone()
-	shake(t, m)
-	shake(t, m)
+	handshake(t, m)
+	handshake(t, m)
 	await(t, "two streams", func() bool { return m.serving.Load() == 2 })
 	conn := dialRaw(t, m, nil)
 	if n, _ := io.Copy(io.Discard, conn); n != 0 {
@@ -314,9 +314,9 @@ func TestMaxStreams(t *testing.T) {
 func TestMaxStreamsOfOneMember(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for range maxOfMember {
-		shake(t, m)
+		handshake(t, m)
 	}
-	conn := shake(t, m)
+	conn := handshake(t, m)
 	if n, _ := io.Copy(io.Discard, conn); n != 0 {
 		t.Errorf("%d bytes", n)
 	}
@@ -324,11 +324,11 @@ func TestMaxStreamsOfOneMember(t *testing.T) {
 		t.Errorf("%v turned away, want 1", n)
 	}
 	h := m.hello
-	h.from, h.to, h.toInst = "another", m.id, instOf(m.id)
+	h.from, h.to, h.toBoot = "another", m.id, bootOf(m.id)
 	if _, err := readHandshake(dialRaw(t, m, appendHello(nil, h)), frameWelcome); err != nil {
 		t.Error(err)
 	}
-	await(t, "a stream of another member", func() bool { return m.askers.has("another") })
+	await(t, "a stream of another member", func() bool { return m.requestStreams.has("another") })
 }
 
 func TestOptions(t *testing.T) {
@@ -351,7 +351,7 @@ func TestIPv6(t *testing.T) {
 	}
 	ln.Close()
 	ms := newCluster(t, 2, func(o *Options) { o.Listen = "[::1]:0" })
-	if a := ms[0].ask(patience, question(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := ms[0].decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }

@@ -39,10 +39,10 @@ func demoCA(t testing.TB) string {
 func TestTLS(t *testing.T) {
 	dir := demoCA(t)
 	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"))
-	names := ownedBy(ringOf("m0", "m1"), "m1", maxQuestions)
+	names := ownedBy(ringOf("m0", "m1"), "m1", maxRequests)
 	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 	for i := range qs {
-		qs[i] = question(names[i], 10, 1)
+		qs[i] = newRequest(names[i], 10, 1)
 	}
 	for range 20 {
 		ms[0].Decide(by(patience), false, qs, as)
@@ -73,7 +73,7 @@ func TestTLSRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bad := newMember(t, ring.ID(fmt.Sprint("bad", i)), tt.adjust)
 			before := testutil.ToFloat64(good.m.refusals.WithLabelValues("tls"))
-			bad.know([]*member{bad, good})
+			bad.setMembers([]*member{bad, good})
 			await(t, "the refusal", func() bool {
 				return testutil.ToFloat64(good.m.refusals.WithLabelValues("tls")) > before && bad.logged("cannot be asked")
 			})
@@ -84,7 +84,7 @@ func TestTLSRefused(t *testing.T) {
 	}
 	t.Run("asking a stranger", func(t *testing.T) {
 		stranger := newMember(t, "stranger", tlsOptions(t, other, "sidecar"))
-		good.know([]*member{good, stranger})
+		good.setMembers([]*member{good, stranger})
 		await(t, "the failure", func() bool { return good.logged("cannot be asked") })
 		if good.liveLinks() != 0 {
 			t.Error("connected")

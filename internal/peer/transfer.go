@@ -13,65 +13,65 @@ import (
 const (
 	transferWrite   = 10 * time.Second       // for one chunk, at a receiver that does not read
 	transferBackoff = 500 * time.Millisecond // after a transfer broke
-	// transferRest is how many times as long as it worked a transfer rests while questions are decided, so that all of
+	// restFactor is how many times as long as it worked a transfer rests while questions are decided, so that all of
 	// them together take a fifth of a core.
-	transferRest = 4
-	leastRest    = time.Millisecond      // timers are no finer
-	quietAfter   = 10 * time.Millisecond // without a decision
+	restFactor = 4
+	minRest    = time.Millisecond      // timers are no finer
+	quietAfter = 10 * time.Millisecond // without a decision
 )
 
-// sending is what is known of the transfers to one member. Guarded by Peer.sends.mu.
-type sending struct {
-	running bool
-	again   int64  // not before, by the monotonic clock
-	failed  string // what of its failure has been logged
+// transferState is what is known of the transfers to one member. Guarded by Peer.transferring.mu.
+type transferState struct {
+	running     bool
+	notBefore   int64  // not before, by the monotonic clock
+	loggedError string // what of its failure has been logged
 }
 
-// transfers starts what Node wants sent and is not under way.
-func (p *Peer) transfers() {
+// startTransfers starts what Node wants sent and is not under way.
+func (p *Peer) startTransfers() {
 	to := p.o.Node.Transfers()
 	if len(to) == 0 {
 		return
 	}
 	links := *p.links.Load()
-	p.sends.mu.Lock()
-	defer p.sends.mu.Unlock()
+	p.transferring.mu.Lock()
+	defer p.transferring.mu.Unlock()
 	for _, id := range to {
 		l := links[id]
-		if l == nil || p.sends.closed || l.spoke.Load() < handoffVersion {
+		if l == nil || p.transferring.closed || l.lastVersion.Load() < handoffVersion {
 			continue
 		}
-		s := p.sends.m[id]
+		s := p.transferring.m[id]
 		if s == nil {
-			s = new(sending)
-			p.sends.m[id] = s
+			s = new(transferState)
+			p.transferring.m[id] = s
 		}
-		if s.running || p.clock.mono() < s.again {
+		if s.running || p.clock.mono() < s.notBefore {
 			continue
 		}
 		s.running = true
-		p.sends.active.Add(1)
-		p.wg.Go(func() { p.carried(id, s, p.carry(l)) })
+		p.transferring.active.Add(1)
+		p.wg.Go(func() { p.transferEnded(id, s, p.runTransfer(l)) })
 	}
 }
 
-// carried ends a transfer.
-func (p *Peer) carried(id ring.ID, s *sending, err error) {
-	p.sends.active.Add(-1)
-	p.sends.mu.Lock()
-	defer p.sends.mu.Unlock()
+// transferEnded ends a transfer.
+func (p *Peer) transferEnded(id ring.ID, s *transferState, err error) {
+	p.transferring.active.Add(-1)
+	p.transferring.mu.Lock()
+	defer p.transferring.mu.Unlock()
 	s.running = false
 	if err == nil {
-		s.failed = ""
+		s.loggedError = ""
 		return
 	}
-	s.again = p.clock.mono() + int64(transferBackoff)
+	s.notBefore = p.clock.mono() + int64(transferBackoff)
 	if p.ctx.Err() != nil {
 		return
 	}
 	p.m.incomplete.Inc()
-	if kind := kindOf(err); kind != s.failed {
-		s.failed = kind
+	if kind := stableError(err); kind != s.loggedError {
+		s.loggedError = kind
 		p.log.Warn("transfer broke off and will begin anew", "member", id, "error", err)
 	}
 }
@@ -87,14 +87,14 @@ type transfer struct {
 	out     []byte
 	writers writerTable
 
-	began int64 // by the monotonic clock
-	keys  int
-	busy  int64         // when there was a decision
-	rest  time.Duration // that it owes
+	began        int64 // by the monotonic clock
+	keys         int
+	lastDecision int64         // when there was a decision
+	restDue      time.Duration // that it owes
 }
 
-// carry connects to a member and sends until nothing is left.
-func (p *Peer) carry(l *link) error {
+// runTransfer connects to a member and sends until nothing is left.
+func (p *Peer) runTransfer(l *link) error {
 	conn, version, err := p.dial(p.ctx, l, forTransfer)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (p *Peer) carry(l *link) error {
 	}
 	t := transfer{p: p, to: l.to, conn: conn, began: p.clock.mono()}
 	for p.ctx.Err() == nil {
-		more, err := t.next()
+		more, err := t.sendNext()
 		if !more || err != nil {
 			return err
 		}
@@ -114,8 +114,8 @@ func (p *Peer) carry(l *link) error {
 	return nil
 }
 
-// next sends one message; false when there is none.
-func (t *transfer) next() (bool, error) {
+// sendNext sends one message; false when there is none.
+func (t *transfer) sendNext() (bool, error) {
 	p, start := t.p, t.p.clock.mono()
 	m, more := p.o.Node.Pull(p.clock.now(), t.to, t.buf[:0])
 	if !more {
@@ -129,17 +129,17 @@ func (t *transfer) next() (bool, error) {
 	if t.out, err = appendMsg(t.out[:0], &m, &t.writers); err != nil {
 		return false, err
 	}
-	t.rest += time.Duration(p.clock.mono()-start) * transferRest * time.Duration(max(1, p.sends.active.Load()))
+	t.restDue += time.Duration(p.clock.mono()-start) * restFactor * time.Duration(max(1, p.transferring.active.Load()))
 	t.conn.SetWriteDeadline(time.Now().Add(transferWrite))
 	if _, err := t.conn.Write(t.out); err != nil {
 		return false, err
 	}
-	t.note(&m)
-	t.pace()
+	t.record(&m)
+	t.yieldToDecisions()
 	return true, nil
 }
 
-func (t *transfer) note(m *handoff.Message) {
+func (t *transfer) record(m *handoff.Message) {
 	if m.Flags&handoff.SuccessorCopy != 0 {
 		return
 	}
@@ -161,16 +161,16 @@ func (t *transfer) note(m *handoff.Message) {
 	}
 }
 
-// pace leaves the processor to decisions, if there are any.
-func (t *transfer) pace() {
+// yieldToDecisions leaves the processor to decisions, if there are any.
+func (t *transfer) yieldToDecisions() {
 	now := t.p.clock.mono()
-	if t.p.busy.Swap(false) {
-		t.busy = now
-	} else if now-t.busy > int64(quietAfter) {
-		t.rest = 0
+	if t.p.decided.Swap(false) {
+		t.lastDecision = now
+	} else if now-t.lastDecision > int64(quietAfter) {
+		t.restDue = 0
 	}
-	if t.rest >= leastRest {
-		pause(t.p.ctx, t.rest)
-		t.rest = 0
+	if t.restDue >= minRest {
+		pause(t.p.ctx, t.restDue)
+		t.restDue = 0
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// heard keeps what it was told.
-type heard struct{ answers []string }
+// recorder keeps what it was told.
+type recorder struct{ results []string }
 
-func (h *heard) resolve(gen uint64, i int, a *owner.Result) {
-	h.answers = append(h.answers, fmt.Sprint(gen, " ", i, " ", a.After))
+func (h *recorder) resolve(gen uint64, i int, a *owner.Result) {
+	h.results = append(h.results, fmt.Sprint(gen, " ", i, " ", a.After))
 }
 
 func (w *waits) remembered() (n int) {
@@ -50,7 +50,7 @@ func TestWaits(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var w waits
-			var h heard
+			var h recorder
 			for _, ticket := range []uint64{1, 2, 1 << 40} {
 				for _, s := range tt.steps {
 					switch s {
@@ -69,8 +69,8 @@ func TestWaits(t *testing.T) {
 					}
 				}
 			}
-			if len(h.answers) != 3*tt.told || tt.told > 0 && h.answers[0] != "7 9 3" {
-				t.Errorf("told %q", h.answers)
+			if len(h.results) != 3*tt.told || tt.told > 0 && h.results[0] != "7 9 3" {
+				t.Errorf("told %q", h.results)
 			}
 			if w.remembered() != 0 || w.n.Load() != 0 {
 				t.Errorf("%d remembered, %d counted", w.remembered(), w.n.Load())
@@ -79,36 +79,36 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// orphan is a member whose heir has just gone, so that strict questions wait.
-func orphan(t *testing.T) (m *member, q owner.Request) {
+// loneOwner is a member whose heir has just gone, so that strict questions wait.
+func loneOwner(t *testing.T) (m *member, q owner.Request) {
 	t.Helper()
 	ms := newCluster(t, 2)
 	ms[1].Close()
 	ms[0].awaitLinks(t, 0)
-	q = question(ownedBy(ringOf("m0", "m1"), "m0", 1)[0], 100, 1)
+	q = newRequest(ownedBy(ringOf("m0", "m1"), "m0", 1)[0], 100, 1)
 	return ms[0], q
 }
 
 // A served group that waits holds up none behind it, and is dropped when its asker has given up.
 func TestParked(t *testing.T) {
-	m, q := orphan(t)
-	conn := shake(t, m)
-	strict := question(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
+	m, q := loneOwner(t)
+	conn := handshake(t, m)
+	strict := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
 	strict.Strict = true
-	b := appendAsk(nil, group{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Request{q, strict}, []uint16{0, 1})
+	b := appendRequests(nil, requestGroup{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Request{q, strict}, []uint16{0, 1})
 	q.Op = owner.Read
-	b = appendAsk(b, group{id: 2, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
+	b = appendRequests(b, requestGroup{id: 2, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	conn.Write(b)
 	in := &frames{src: conn}
 	if id, outcome, as := nextAnswer(t, in); id != 2 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
 		t.Errorf("%d, %d, %+v", id, outcome, as)
 	}
 	await(t, "the group to be dropped", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
-	if n := testutil.ToFloat64(m.m.waits[expired]); n < 1 {
+	if n := testutil.ToFloat64(m.m.waits[waitExpired]); n < 1 {
 		t.Errorf("%v expired", n)
 	}
 	q.Op = owner.DryRun
-	conn.Write(appendAsk(nil, group{id: 3, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
+	conn.Write(appendRequests(nil, requestGroup{id: 3, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
 	if id, _, _ := nextAnswer(t, in); id != 3 {
 		t.Errorf("group %d was answered after it was dropped", id)
 	}
@@ -116,18 +116,18 @@ func TestParked(t *testing.T) {
 
 // Beyond the bound nobody waits: questions are degraded here, and sent back to who asked.
 func TestTooManyWaits(t *testing.T) {
-	m, q := orphan(t)
+	m, q := loneOwner(t)
 	q.Strict = true
 	m.waits.n.Store(maxWaits)
-	if a := m.ask(time.Hour, q); a.Path != owner.Fallback {
+	if a := m.decideOne(time.Hour, q); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
-	conn := shake(t, m)
-	conn.Write(appendAsk(nil, group{id: 1, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
+	conn := handshake(t, m)
+	conn.Write(appendRequests(nil, requestGroup{id: 1, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
 	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || as[0].Kind != owner.Forward || as[0].Member != "" {
 		t.Errorf("%d, %d, %+v", id, outcome, as)
 	}
-	if n := testutil.ToFloat64(m.m.waits[overflow]); n != 2 || m.waits.remembered() != 0 {
+	if n := testutil.ToFloat64(m.m.waits[waitOverflow]); n != 2 || m.waits.remembered() != 0 {
 		t.Errorf("%v over the bound, %d remembered", n, m.waits.remembered())
 	}
 }
@@ -139,15 +139,15 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	m := newMember(t, "m0").alone()
 	await(t, "its keys", func() bool { return m.node.Progress().Complete })
 	for i := range keys {
-		q := question(fmt.Sprint("many ", i), 10, 1)
+		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		m.node.Decide(m.Now(), &q)
 	}
 	on := []ring.ID{"m0", "stub"}
 	r := ringOf(on...)
-	m.SetView(r, standing("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: instOf("stub")}})
+	m.SetView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: bootOf("stub")}})
 	m.awaitLinks(t, 1)
 	hello := m.hello
-	hello.from, hello.fromInst, hello.to, hello.toInst = "stub", instOf("stub"), "m0", instOf("m0")
+	hello.from, hello.fromBoot, hello.to, hello.toBoot = "stub", bootOf("stub"), "m0", bootOf("m0")
 	conn := dialRaw(t, m, appendHello(nil, hello))
 	ping := handoff.Message{Kind: handoff.Ping, Flags: handoff.NeedsAck, Ring: r.Fingerprint(), Seq: 1, Sent: m.Now(), Now: m.Now()}
 	b, err := appendMsg(nil, &ping, new(writerTable))
@@ -169,7 +169,7 @@ func TestTransferBlocks(t *testing.T) {
 			<-block
 			return
 		}
-		swallow(conn)
+		readOnly(conn)
 	})
 	defer close(block)
 	sent := func() float64 { return testutil.ToFloat64(m.m.keysSent) }
@@ -197,7 +197,7 @@ func TestTransferBreaks(t *testing.T) {
 			transfers.Add(1)
 			return
 		}
-		swallow(conn)
+		readOnly(conn)
 	})
 	await(t, "another attempt", func() bool { return transfers.Load() > 1 })
 	if n := testutil.ToFloat64(m.m.incomplete); n < 1 {

@@ -15,15 +15,15 @@ import (
 // The layout of everything here is PROTOCOL.md's, and is pinned by the golden files in testdata.
 
 const (
-	maxFrame     = 128 << 10 // bytes of a frame's type and payload
-	maxQuestions = 256       // questions of one group
-	maxID        = 128       // bytes of a ring.ID, as Envoy can bear
+	maxFrame    = 128 << 10 // bytes of a frame's type and payload
+	maxRequests = 256       // questions of one group
+	maxID       = 128       // bytes of a ring.ID, as Envoy can bear
 )
 
 // Frame types.
 const (
-	frameAsk     = 1
-	frameAnswer  = 2
+	frameRequest = 1
+	frameReply   = 2
 	framePing    = 3
 	framePong    = 4
 	frameHello   = 16
@@ -46,13 +46,13 @@ const (
 
 // Sizes of this version's records and heads. Later versions may only append.
 const (
-	frameHead    = 5 // length, type
-	askHead      = 23
-	answerHead   = 11
-	questionSize = 72 // a flags byte follows when one is set, and a hot factor when the rule has one
-	questionMore = 3  // bytes of these
-	answerSize   = 32
-	recordHead   = 2
+	frameHead        = 5 // length, type
+	requestHeadSize  = 23
+	replyHeadSize    = 11
+	requestSize      = 72 // a flags byte follows when one is set, and a hot factor when the rule has one
+	requestExtraSize = 3  // bytes of these
+	resultSize       = 32
+	recordHead       = 2
 )
 
 // flagStop marks a group whose questions are charged all or, when some would go over, only those.
@@ -120,8 +120,8 @@ func nextRecord(b []byte) (record, rest []byte, err error) {
 	return b[recordHead : recordHead+n], b[recordHead+n:], nil
 }
 
-// group is the head of an ask frame.
-type group struct {
+// requestGroup is the head of an ask frame.
+type requestGroup struct {
 	id    uint64
 	sent  int64         // the asker's monotonic clock
 	ttl   time.Duration // how long the asker waits; whole microseconds
@@ -129,7 +129,7 @@ type group struct {
 	count int
 }
 
-func appendAskHead(b []byte, g group) []byte {
+func appendRequestHead(b []byte, g requestGroup) []byte {
 	b = le.AppendUint64(b, g.id)
 	b = le.AppendUint64(b, uint64(g.sent))
 	b = le.AppendUint32(b, uint32(min(max(g.ttl.Microseconds(), 0), math.MaxUint32)))
@@ -141,29 +141,29 @@ func appendAskHead(b []byte, g group) []byte {
 	return le.AppendUint16(b, uint16(g.count))
 }
 
-func parseAskHead(b []byte) (g group, records []byte, err error) {
-	if len(b) < askHead {
+func parseRequestHead(b []byte) (g requestGroup, records []byte, err error) {
+	if len(b) < requestHeadSize {
 		return g, nil, errShort
 	}
-	g = group{
+	g = requestGroup{
 		id:    le.Uint64(b),
 		sent:  int64(le.Uint64(b[8:])),
 		ttl:   time.Duration(le.Uint32(b[16:])) * time.Microsecond,
 		stop:  b[20]&flagStop != 0,
 		count: int(le.Uint16(b[21:])),
 	}
-	if g.count == 0 || g.count > maxQuestions || len(b)-askHead < g.count*recordHead {
+	if g.count == 0 || g.count > maxRequests || len(b)-requestHeadSize < g.count*recordHead {
 		return g, nil, errTrailing
 	}
-	return g, b[askHead:], nil
+	return g, b[requestHeadSize:], nil
 }
 
-func appendQuestion(b []byte, q *owner.Request) []byte {
-	flags, mechanism := questionFlags(q)
-	size := questionSize
+func appendRequest(b []byte, q *owner.Request) []byte {
+	flags, mechanism := requestFlags(q)
+	size := requestSize
 	switch {
 	case q.HotFactor > 0:
-		size += questionMore
+		size += requestExtraSize
 	case flags != 0:
 		size++
 	}
@@ -179,7 +179,7 @@ func appendQuestion(b []byte, q *owner.Request) []byte {
 	b = le.AppendUint32(b, q.Rule.Burst)
 	b = le.AppendUint32(b, q.LocalCap)
 	b = append(b, byte(q.Rule.Algorithm), byte(q.Op), mechanism, byte(q.Degraded))
-	if size > questionSize {
+	if size > requestSize {
 		b = append(b, flags)
 	}
 	if q.HotFactor > 0 {
@@ -188,7 +188,7 @@ func appendQuestion(b []byte, q *owner.Request) []byte {
 	return b
 }
 
-func questionFlags(q *owner.Request) (flags, mechanism byte) {
+func requestFlags(q *owner.Request) (flags, mechanism byte) {
 	if q.Strict {
 		flags = flagStrict
 	}
@@ -204,9 +204,9 @@ func questionFlags(q *owner.Request) (flags, mechanism byte) {
 	return flags, mechanism
 }
 
-// parseQuestion reads one record into q, and says with what the group is to be answered if it cannot be served.
-func parseQuestion(b []byte, q *owner.Request) (outcome byte, err error) {
-	if len(b) < questionSize {
+// parseRequest reads one record into q, and says with what the group is to be answered if it cannot be served.
+func parseRequest(b []byte, q *owner.Request) (outcome byte, err error) {
+	if len(b) < requestSize {
 		return groupMalformed, errShort
 	}
 	*q = owner.Request{
@@ -226,18 +226,18 @@ func parseQuestion(b []byte, q *owner.Request) (outcome byte, err error) {
 		Mechanism: owner.Mechanism(b[70]),
 		Degraded:  owner.Degraded(b[71]),
 	}
-	if !known(q) {
+	if !supported(q) {
 		return groupUnknownAlgorithm, nil
 	}
-	parseMore(b[questionSize:], q)
+	parseRequestExtra(b[requestSize:], q)
 	if invalid := q.Rule.Validate(); invalid != nil {
 		return groupMalformed, nil //nolint:nilerr // the answer says it, and the stream goes on
 	}
 	return groupServed, nil
 }
 
-// parseMore reads what version 2 appended to a question's record, as far as it is there.
-func parseMore(b []byte, q *owner.Request) {
+// parseRequestExtra reads what version 2 appended to a question's record, as far as it is there.
+func parseRequestExtra(b []byte, q *owner.Request) {
 	if len(b) == 0 {
 		return
 	}
@@ -248,35 +248,35 @@ func parseMore(b []byte, q *owner.Request) {
 	case b[0]&flagApproximate != 0:
 		q.Mechanism = owner.Approximate
 	}
-	if len(b) >= questionMore {
+	if len(b) >= requestExtraSize {
 		q.HotFactor = le.Uint16(b[1:])
 	}
 }
 
-// known says whether this version can decide q at all, of which the fields of version 1 have been read.
-func known(q *owner.Request) bool {
+// supported says whether this version can decide q at all, of which the fields of version 1 have been read.
+func supported(q *owner.Request) bool {
 	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Read && q.Mechanism == owner.ByOwner
 }
 
-func appendAnswerHead(b []byte, id uint64, outcome byte, count int) []byte {
+func appendReplyHead(b []byte, id uint64, outcome byte, count int) []byte {
 	b = le.AppendUint64(b, id)
 	b = append(b, outcome)
 	return le.AppendUint16(b, uint16(count))
 }
 
-func parseAnswerHead(b []byte) (id uint64, outcome byte, count int, records []byte, err error) {
-	if len(b) < answerHead {
+func parseReplyHead(b []byte) (id uint64, outcome byte, count int, records []byte, err error) {
+	if len(b) < replyHeadSize {
 		return 0, 0, 0, nil, errShort
 	}
 	id, outcome, count = le.Uint64(b), b[8], int(le.Uint16(b[9:]))
-	if len(b)-answerHead < count*recordHead {
+	if len(b)-replyHeadSize < count*recordHead {
 		return 0, 0, 0, nil, errTrailing
 	}
-	return id, outcome, count, b[answerHead:], nil
+	return id, outcome, count, b[replyHeadSize:], nil
 }
 
-// appendAnswer writes what Serve said. Anything but a decision is "not the owner", with the member to ask instead.
-func appendAnswer(b []byte, a *owner.Result) []byte {
+// appendResult writes what Serve said. Anything but a decision is "not the owner", with the member to ask instead.
+func appendResult(b []byte, a *owner.Result) []byte {
 	if a.Kind != owner.Decided {
 		id := a.Member[:min(len(a.Member), maxID)]
 		b = le.AppendUint16(b, uint16(2+len(id)))
@@ -290,7 +290,7 @@ func appendAnswer(b []byte, a *owner.Result) []byte {
 	if a.Hot {
 		flags |= flagHot
 	}
-	b = le.AppendUint16(b, answerSize)
+	b = le.AppendUint16(b, resultSize)
 	b = append(b, statusDecided, byte(a.Authority), flags, 0)
 	b = le.AppendUint64(b, a.Before)
 	b = le.AppendUint64(b, a.After)
@@ -298,13 +298,13 @@ func appendAnswer(b []byte, a *owner.Result) []byte {
 	return le.AppendUint32(b, a.Remaining)
 }
 
-func parseAnswer(b []byte, a *owner.Result) error {
+func parseResult(b []byte, a *owner.Result) error {
 	if len(b) < 2 {
 		return errShort
 	}
 	switch b[0] {
 	case statusDecided:
-		if len(b) < answerSize {
+		if len(b) < resultSize {
 			return errShort
 		}
 		*a = owner.Result{

@@ -31,21 +31,21 @@ func samples() map[string][]byte {
 	}
 	h := hello{
 		versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 1,
-		from: "pod-0", fromInst: 0x0102030405060708, to: "pod-11", toInst: 0x1112131415161718,
+		from: "pod-0", fromBoot: 0x0102030405060708, to: "pod-11", toBoot: 0x1112131415161718,
 	}
-	ask := appendAsk(nil, group{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Request{q}, []uint16{0})
+	ask := appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Request{q}, []uint16{0})
 	answers := []owner.Result{
 		{Decision: limit.Decision{Before: 0x0102030405060708, After: 0x1112131415161718, Reset: time.Minute,
 			Remaining: 0x21222324, Over: true}, Authority: owner.Overflow, Kind: owner.Decided, Path: owner.Forwarded},
 		{Kind: owner.Forward, Member: "pod-2"},
 	}
 	s := server{as: answers}
-	s.answer(7, groupServed)
+	s.reply(7, groupServed)
 	late := server{}
-	late.answer(8, groupLate)
+	late.reply(8, groupLate)
 	return map[string][]byte{
 		"hello":   appendHello(nil, h),
-		"welcome": appendWelcome(nil, welcome{refusal: refusedInstance, version: 1, versions: versions{1, 2}, inst: 0x0102030405060708}),
+		"welcome": appendWelcome(nil, welcome{refusal: refusalBoot, version: 1, versions: versions{1, 2}, bootID: 0x0102030405060708}),
 		"ask":     ask,
 		"answer":  s.out,
 		"late":    late.out,
@@ -82,15 +82,15 @@ func TestQuestionRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
 	} {
-		b := appendQuestion(nil, &q)
+		b := appendRequest(nil, &q)
 		record, rest, err := nextRecord(append(b, "next"...))
 		if err != nil || string(rest) != "next" {
 			t.Fatalf("rest %q, %v", rest, err)
 		}
-		whole := append(bytes.Clone(record), make([]byte, questionSize+questionMore-len(record))...)
+		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize-len(record))...)
 		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
 			var got owner.Request
-			o, err := parseQuestion(record, &got)
+			o, err := parseRequest(record, &got)
 			if err != nil || o != groupServed || got != q {
 				t.Errorf("got %+v, %d, %v, want %+v", got, o, err, q)
 			}
@@ -114,9 +114,9 @@ func TestQuestionRefused(t *testing.T) {
 	} {
 		q := good
 		tt.change(&q)
-		record, _, _ := nextRecord(appendQuestion(nil, &q))
+		record, _, _ := nextRecord(appendRequest(nil, &q))
 		var got owner.Request
-		if o, err := parseQuestion(record, &got); err != nil || o != tt.want {
+		if o, err := parseRequest(record, &got); err != nil || o != tt.want {
 			t.Errorf("%s: %d, %v, want %d", tt.name, o, err, tt.want)
 		}
 	}
@@ -133,12 +133,12 @@ func TestAnswerRoundTrip(t *testing.T) {
 		{Kind: owner.Forward, Member: "pod-1"},
 		{Kind: owner.Forward, Member: long},
 	} {
-		record, rest, err := nextRecord(appendAnswer(nil, &a))
+		record, rest, err := nextRecord(appendResult(nil, &a))
 		if err != nil || len(rest) != 0 {
 			t.Fatal(rest, err)
 		}
 		var got owner.Result
-		if err := parseAnswer(append(record, "later"...), &got); err != nil || got != a {
+		if err := parseResult(append(record, "later"...), &got); err != nil || got != a {
 			t.Errorf("got %+v, %v, want %+v", got, err, a)
 		}
 	}
@@ -147,16 +147,16 @@ func TestAnswerRoundTrip(t *testing.T) {
 // Cut off anywhere, a record is an error.
 func TestTruncated(t *testing.T) {
 	for _, a := range []owner.Result{{Kind: owner.Decided}, {Kind: owner.Forward, Member: "pod-1"}} {
-		record := appendAnswer(nil, &a)[recordHead:]
+		record := appendResult(nil, &a)[recordHead:]
 		for n := range record {
-			if err := parseAnswer(record[:n:n], new(owner.Result)); err == nil {
+			if err := parseResult(record[:n:n], new(owner.Result)); err == nil {
 				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
 			}
 		}
 	}
-	q := appendQuestion(nil, &owner.Request{})[recordHead:]
+	q := appendRequest(nil, &owner.Request{})[recordHead:]
 	for n := range q {
-		if _, err := parseQuestion(q[:n:n], new(owner.Request)); err == nil {
+		if _, err := parseRequest(q[:n:n], new(owner.Request)); err == nil {
 			t.Errorf("%d of %d bytes of a question were read", n, len(q))
 		}
 	}
@@ -165,7 +165,7 @@ func TestTruncated(t *testing.T) {
 func TestHandshakeRoundTrip(t *testing.T) {
 	h := hello{
 		versions: versions{3, 9}, scheme: 5, label: labelDigest("x"), algorithms: 1 << 63,
-		from: "a", fromInst: 1, to: ring.ID(strings.Repeat("y", maxID)), toInst: math.MaxUint64, purpose: forTransfer,
+		from: "a", fromBoot: 1, to: ring.ID(strings.Repeat("y", maxID)), toBoot: math.MaxUint64, purpose: forTransfer,
 	}
 	payload, err := readHandshake(bytes.NewReader(appendHello(nil, h)), frameHello)
 	if err != nil {
@@ -174,7 +174,7 @@ func TestHandshakeRoundTrip(t *testing.T) {
 	if got, err := parseHello(append(payload, "later"...)); err != nil || got != h {
 		t.Errorf("got %+v, %v, want %+v", got, err, h)
 	}
-	w := welcome{refusal: refusedCluster, version: 2, versions: versions{1, 2}, inst: 77}
+	w := welcome{refusal: refusalCluster, version: 2, versions: versions{1, 2}, bootID: 77}
 	if payload, err = readHandshake(bytes.NewReader(appendWelcome(nil, w)), frameWelcome); err != nil {
 		t.Fatal(err)
 	}
@@ -249,11 +249,11 @@ func TestFrameTooLong(t *testing.T) {
 }
 
 func TestTickets(t *testing.T) {
-	var ts tickets
+	var ts sentGroups
 	c := new(call)
 	ids := map[uint64]int{}
 	for i := range 100 {
-		ids[ts.put(ticket{call: c, group: i})] = i
+		ids[ts.put(sentGroup{call: c, group: i})] = i
 	}
 	if len(ids) != 100 || ts.len() != 100 {
 		t.Fatalf("%d numbers, %d tickets", len(ids), ts.len())
@@ -267,7 +267,7 @@ func TestTickets(t *testing.T) {
 		}
 	}
 	for range 100 {
-		if id := ts.put(ticket{call: c}); ids[id] != 0 {
+		if id := ts.put(sentGroup{call: c}); ids[id] != 0 {
 			t.Errorf("number %d was used again", id)
 		}
 	}
@@ -287,7 +287,7 @@ func FuzzAsk(f *testing.F) {
 	f.Add(samples()["ask"][frameHead:])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g, records, err := parseAskHead(b)
+		g, records, err := parseRequestHead(b)
 		if err != nil {
 			return
 		}
@@ -297,8 +297,8 @@ func FuzzAsk(f *testing.F) {
 				return
 			}
 			var q owner.Request
-			if o, err := parseQuestion(record, &q); err == nil && o == groupServed {
-				if again := appendQuestion(nil, &q); !bytes.Equal(again[recordHead:], record[:questionSize]) {
+			if o, err := parseRequest(record, &q); err == nil && o == groupServed {
+				if again := appendRequest(nil, &q); !bytes.Equal(again[recordHead:], record[:requestSize]) {
 					t.Fatalf("%x became %x", record, again)
 				}
 			}
@@ -314,19 +314,19 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
 		as := make([]owner.Result, 2)
-		c.begin(0, by(time.Hour), make([]owner.Request, 2), as, newSleeper().(sleeper))
-		c.add("x", 0, 0, 0)
-		c.add("x", 1, 0, 0)
-		_, outcome, count, records, err := parseAnswerHead(b)
+		c.start(0, by(time.Hour), make([]owner.Request, 2), as, newSyncWaiter().(syncWaiter))
+		c.addRequest("x", 0, 0, 0)
+		c.addRequest("x", 1, 0, 0)
+		_, outcome, count, records, err := parseReplyHead(b)
 		if err != nil {
 			return
 		}
-		r, err := c.read(&c.groups[0], outcome, count, records)
-		if (err != nil) != (r == broken) {
+		r, err := c.readResults(&c.groups[0], outcome, count, records)
+		if (err != nil) != (r == forwardBroken) {
 			t.Fatalf("%v, error %v", r, err)
 		}
 		for _, a := range as {
-			if r == ok && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
+			if r == forwardOK && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
 				t.Fatalf("%+v", a)
 			}
 		}
@@ -364,9 +364,9 @@ func FuzzServer(f *testing.F) {
 	}
 	m := newMember(f, "m0").alone()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := server{p: m.Peer, from: "m1", inst: instOf("m1"), toInst: instOf("m0"), in: frames{src: bytes.NewReader(b)}, conn: discard{}}
+		s := server{p: m.Peer, from: "m1", fromBoot: bootOf("m1"), toBoot: bootOf("m0"), in: frames{src: bytes.NewReader(b)}, conn: discard{}}
 		for s.in.fill() == nil {
-			if s.drain(1, 1) != nil {
+			if s.serveFrames(1, 1) != nil {
 				return
 			}
 		}

@@ -10,76 +10,76 @@ import (
 )
 
 const (
-	// smallFlow is how much another member may have left unread for a heartbeat to be written by whoever has it. No socket's
+	// maxUnacked is how much another member may have left unread for a heartbeat to be written by whoever has it. No socket's
 	// send buffer is smaller, so the write does not wait for the network.
-	smallFlow = 4 << 10
-	// hereTime bounds such a write all the same: the kernel may have no memory for it.
-	hereTime = time.Second
+	maxUnacked = 4 << 10
+	// inlineWriteTimeout bounds such a write all the same: the kernel may have no memory for it.
+	inlineWriteTimeout = time.Second
 )
 
-// current is the connection that a link writes to.
-type current struct {
-	conn net.Conn
-	cut  context.CancelCauseFunc // ends it
+// outbound is the connection that a link writes to.
+type outbound struct {
+	conn   net.Conn
+	cancel context.CancelCauseFunc // ends it
 }
 
-// flow is what is known of how much of a connection's bytes the other end has read.
-type flow struct {
-	written int   // bytes
-	read    int   // of these, by what has been answered
-	asked   int64 // when the last heartbeat was sent
-	upTo    int   // bytes up to its end
+// ackedBytes is what is known of how much of a connection's bytes the other end has read.
+type ackedBytes struct {
+	written   int   // bytes
+	acked     int   // of these, by what has been answered
+	probeSent int64 // when the last heartbeat was sent
+	probeEnd  int   // bytes up to its end
 }
 
-// answered notes that the heartbeat of that time was.
-func (f *flow) answered(sent int64) {
-	if sent == f.asked {
-		f.read = f.upTo
+// confirm notes that the heartbeat of that time was.
+func (f *ackedBytes) confirm(sent int64) {
+	if sent == f.probeSent {
+		f.acked = f.probeEnd
 	}
 }
 
-// ride has the link write to c from now on.
-func (l *link) ride(c *current) {
+// attach has the link write to c from now on.
+func (l *link) attach(c *outbound) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current, l.flow = c, flow{}
+	l.outbound, l.acked = c, ackedBytes{}
 }
 
-// rouse wakes the writer when there was nothing to write. It is called with mu held, before out gets more.
-func (l *link) rouse() {
+// wakeWriter wakes the writer when there was nothing to write. It is called with mu held, before out gets more.
+func (l *link) wakeWriter() {
 	if len(l.out) == 0 && !l.writing {
 		wake(l.wake)
 	}
 }
 
-// take is what is to be written next; nil when there is nothing or a batch is being written. It is called with mu held, as
-// wrote is after the batch has been written.
-func (l *link) take() (batch []byte, questions int) {
+// takeBatch is what is to be written next; nil when there is nothing or a batch is being written. It is called with mu held, as
+// batchWritten is after the batch has been written.
+func (l *link) takeBatch() (batch []byte, questions int) {
 	if l.writing || len(l.out) == 0 {
 		return nil, 0
 	}
-	batch, questions = l.out, l.queued
-	l.out, l.queued, l.spare = l.spare[:0], 0, nil
+	batch, questions = l.out, l.queuedRequests
+	l.out, l.queuedRequests, l.spare = l.spare[:0], 0, nil
 	l.writing = true
-	l.flow.written += len(batch)
+	l.acked.written += len(batch)
 	return batch, questions
 }
 
-func (l *link) wrote(batch []byte) { l.spare, l.writing = batch[:0], false }
+func (l *link) batchWritten(batch []byte) { l.spare, l.writing = batch[:0], false }
 
-// write writes what gathered while the last write was under way: batches form by themselves, and an idle stream adds
+// writeBatches writes what gathered while the last write was under way: batches form by themselves, and an idle stream adds
 // no delay.
-func (l *link) write(ctx context.Context, conn net.Conn) error {
+func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 	var batch []byte
 	var questions int
 	for {
 		l.mu.Lock()
 		if batch != nil {
-			l.wrote(batch)
+			l.batchWritten(batch)
 			batch = nil
 		}
 		if ctx.Err() == nil {
-			batch, questions = l.take()
+			batch, questions = l.takeBatch()
 		}
 		l.mu.Unlock()
 		if batch == nil {
@@ -95,42 +95,42 @@ func (l *link) write(ctx context.Context, conn net.Conn) error {
 		}
 		if _, err := conn.Write(batch); err != nil {
 			l.mu.Lock()
-			l.wrote(batch)
+			l.batchWritten(batch)
 			l.mu.Unlock()
 			return fmt.Errorf("write: %w", err)
 		}
 	}
 }
 
-// postHere posts heartbeats and writes them on the goroutine that calls when nothing else is queued and the write does not wait
+// writeInline posts heartbeats and writes them on the goroutine that calls when nothing else is queued and the write does not wait
 // for the other member: an idle member would spend more on waking a writer for each. The caller must hold no lock.
-func (l *link) postHere(beats []handoff.Outbound) {
+func (l *link) writeInline(beats []handoff.Outbound) {
 	l.mu.Lock()
-	c := l.current
-	here := c != nil && !l.writing && len(l.out) == 0 && l.flow.written-l.flow.read <= smallFlow
+	c := l.outbound
+	here := c != nil && !l.writing && len(l.out) == 0 && l.acked.written-l.acked.acked <= maxUnacked
 	l.writing = l.writing || here // the writer sleeps on
 	for i := range beats {
-		l.queue(&beats[i].Msg)
+		l.enqueueLocked(&beats[i].Msg)
 	}
 	if !here {
 		l.mu.Unlock()
 		return
 	}
 	l.writing = false
-	batch, _ := l.take()
+	batch, _ := l.takeBatch()
 	l.mu.Unlock()
 	if batch == nil {
 		return
 	}
-	c.conn.SetWriteDeadline(time.Now().Add(hereTime))
+	c.conn.SetWriteDeadline(time.Now().Add(inlineWriteTimeout))
 	_, err := c.conn.Write(batch)
 	c.conn.SetWriteDeadline(time.Time{})
 	if err != nil {
-		c.cut(fmt.Errorf("write: %w", err))
+		c.cancel(fmt.Errorf("write: %w", err))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wrote(batch)
+	l.batchWritten(batch)
 	if len(l.out) > 0 {
 		wake(l.wake)
 	}

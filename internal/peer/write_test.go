@@ -10,14 +10,14 @@ import (
 	"github.com/keyward/keyward/handoff"
 )
 
-// quiet is a link to a member whose end of the connection is the test's. Nobody writes but who posts heartbeats.
-func quiet(t *testing.T) (l *link, other net.Conn, cut context.Context) {
+// newPipeLink is a link to a member whose end of the connection is the test's. Nobody writes but who posts heartbeats.
+func newPipeLink(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	t.Helper()
 	conn, other := net.Pipe()
 	t.Cleanup(func() { conn.Close(); other.Close() })
 	ctx, cancel := context.WithCancelCause(t.Context())
 	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20}, live: true, version: maxVersion}
-	l.ride(&current{conn, cancel})
+	l.attach(&outbound{conn, cancel})
 	return l, other, ctx
 }
 
@@ -46,35 +46,35 @@ func pingBytes(t *testing.T) int {
 // Heartbeats are written by who posts them as long as they are answered, and left to the writer beyond what the network is
 // sure to take.
 func TestHeartbeatsAreWrittenHere(t *testing.T) {
-	l, other, _ := quiet(t)
+	l, other, _ := newPipeLink(t)
 	go func() { _, _ = io.Copy(io.Discard, other) }()
 	for sent := int64(1); sent <= 200; sent++ {
-		if l.postHere(pings(sent)); len(l.out) > 0 || len(l.wake) > 0 {
+		if l.writeInline(pings(sent)); len(l.out) > 0 || len(l.wake) > 0 {
 			t.Fatalf("heartbeat %d: %d bytes and %d wakes are left to the writer", sent, len(l.out), len(l.wake))
 		}
-		l.alive(sent, sent)
+		l.confirm(sent, sent)
 	}
 	most := 0
 	for sent := int64(1000); len(l.out) == 0; sent++ {
-		l.postHere(pings(sent))
-		if most++; most > smallFlow {
+		l.writeInline(pings(sent))
+		if most++; most > maxUnacked {
 			t.Fatal("all is written here although nothing is answered")
 		}
 	}
-	if n := pingBytes(t); (most-1)*n < smallFlow || (most-1)*n > smallFlow+2*n || len(l.wake) != 1 {
+	if n := pingBytes(t); (most-1)*n < maxUnacked || (most-1)*n > maxUnacked+2*n || len(l.wake) != 1 {
 		t.Errorf("%d heartbeats of %d bytes were written here without an answer, and %d wakes left", most-1, n, len(l.wake))
 	}
 	l.out = l.out[:0]
-	l.alive(1000, 1000) // the first one: what came after it may still be unread
-	if l.postHere(pings(5000)); len(l.out) == 0 {
+	l.confirm(1000, 1000) // the first one: what came after it may still be unread
+	if l.writeInline(pings(5000)); len(l.out) == 0 {
 		t.Error("an early answer proved too much")
 	}
 }
 
 // The answer to a heartbeat and the heartbeat that goes along with it are one write.
 func TestHeartbeatsGoTogether(t *testing.T) {
-	l, other, _ := quiet(t)
-	go l.postHere(pings(1, 2))
+	l, other, _ := newPipeLink(t)
+	go l.writeInline(pings(1, 2))
 	n := pingBytes(t)
 	if got, err := other.Read(make([]byte, 10*n)); got != 2*n || err != nil {
 		t.Errorf("%d bytes were written at first, error %v; want the %d of two heartbeats", got, err, 2*n)
@@ -89,10 +89,10 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 
 // What is posted during such a write is left to the writer, who is woken when the write has ended, and only then.
 func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
-	l, other, _ := quiet(t)
+	l, other, _ := newPipeLink(t)
 	done := make(chan struct{})
 	go func() {
-		l.postHere(pings(1))
+		l.writeInline(pings(1))
 		close(done)
 	}()
 	n := pingBytes(t)
@@ -100,26 +100,26 @@ func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
 	if _, err := io.ReadFull(other, got[:1]); err != nil { // the write is under way
 		t.Fatal(err)
 	}
-	if l.postHere(pings(2)); len(l.out) != n || len(l.wake) != 0 {
+	if l.writeInline(pings(2)); len(l.out) != n || len(l.wake) != 0 {
 		t.Fatalf("%d bytes are queued, and %d wakes, during a write", len(l.out), len(l.wake))
 	}
-	if batch, _ := l.take(); batch != nil {
+	if batch, _ := l.takeBatch(); batch != nil {
 		t.Fatal("two batches are written at once")
 	}
 	if _, err := io.ReadFull(other, got[1:n]); err != nil {
 		t.Fatal(err)
 	}
 	<-done
-	if batch, _ := l.take(); len(batch) != n || len(l.wake) != 1 {
+	if batch, _ := l.takeBatch(); len(batch) != n || len(l.wake) != 1 {
 		t.Errorf("%d bytes are left to the writer, and %d wakes", len(batch), len(l.wake))
 	}
 }
 
 // A write that fails ends the connection.
 func TestFailedHeartbeatCuts(t *testing.T) {
-	l, other, ctx := quiet(t)
+	l, other, ctx := newPipeLink(t)
 	other.Close()
-	l.postHere(pings(1))
+	l.writeInline(pings(1))
 	<-ctx.Done()
 	if l.writing {
 		t.Error("the link is held to be written to for ever")

@@ -16,8 +16,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// load asks members for hits on the same keys, without pause, until it is stopped.
-type load struct {
+// traffic asks members for hits on the same keys, without pause, until it is stopped.
+type traffic struct {
 	keys      int
 	lim       uint32
 	admitted  []atomic.Int64
@@ -27,8 +27,8 @@ type load struct {
 	wg        sync.WaitGroup
 }
 
-func loadOf(ms []*member, keys int, lim uint32, algorithm limit.Algorithm) *load {
-	l := &load{keys: keys, lim: lim, admitted: make([]atomic.Int64, keys), done: make(chan struct{})}
+func startTraffic(ms []*member, keys int, lim uint32, algorithm limit.Algorithm) *traffic {
+	l := &traffic{keys: keys, lim: lim, admitted: make([]atomic.Int64, keys), done: make(chan struct{})}
 	for _, m := range ms {
 		for range 2 {
 			l.wg.Go(func() { l.run(m, algorithm) })
@@ -37,10 +37,10 @@ func loadOf(ms []*member, keys int, lim uint32, algorithm limit.Algorithm) *load
 	return l
 }
 
-func (l *load) run(m *member, algorithm limit.Algorithm) {
+func (l *traffic) run(m *member, algorithm limit.Algorithm) {
 	qs, as := make([]owner.Request, l.keys), make([]owner.Result, l.keys)
 	for k := range qs {
-		qs[k] = question(fmt.Sprint("load ", k), l.lim, 1)
+		qs[k] = newRequest(fmt.Sprint("load ", k), l.lim, 1)
 		qs[k].Rule.Algorithm = algorithm
 	}
 	for {
@@ -62,19 +62,19 @@ func (l *load) run(m *member, algorithm limit.Algorithm) {
 	}
 }
 
-// some waits until more was decided.
-func (l *load) some(t *testing.T) {
+// awaitMore waits until more was decided.
+func (l *traffic) awaitMore(t *testing.T) {
 	t.Helper()
 	from := l.decided.Load()
 	await(t, "decisions", func() bool { return l.decided.Load() > from+20 })
 }
 
-// settle gives members ms the ring of on, and waits until nothing is owed any more.
-func settle(t *testing.T, on, ms []*member) {
+// changeRing gives members ms the ring of on, and waits until nothing is owed any more.
+func changeRing(t *testing.T, on, ms []*member) {
 	t.Helper()
 	want := ringOf(ids(on)...).Fingerprint()
 	for _, m := range ms {
-		m.adoptRing(on, ms)
+		m.setRing(on, ms)
 	}
 	for _, m := range ms {
 		await(t, fmt.Sprintf("%s to be done with the ring of %v", m.id, ids(on)), func() bool {
@@ -84,12 +84,12 @@ func settle(t *testing.T, on, ms []*member) {
 	}
 }
 
-// joining tells everybody that m joins, and waits until it has its copies.
-func joining(t *testing.T, m *member, ms []*member) {
+// join tells everybody that m joins, and waits until it has its copies.
+func join(t *testing.T, m *member, ms []*member) {
 	t.Helper()
 	all := append(slices.Clone(ms), m)
 	for _, o := range all {
-		s := standing(o.id, ids(ms), ids(all))
+		s := membershipOf(o.id, ids(ms), ids(all))
 		if s.Leaving = false; o != m {
 			s.Peers[len(s.Peers)-1].State = handoff.Joining
 		}
@@ -104,23 +104,23 @@ func TestHandOver(t *testing.T) {
 	d := newMember(t, "m3")
 	all = append(all, d)
 	a, b, c := all[0], all[1], all[2]
-	l := loadOf([]*member{a, b, c}, 40, 10_000_000, limit.FixedWindow)
-	l.some(t)
-	joining(t, d, all[:3])
+	l := startTraffic([]*member{a, b, c}, 40, 10_000_000, limit.FixedWindow)
+	l.awaitMore(t)
+	join(t, d, all[:3])
 	for _, on := range [][]*member{all, {a, b, d}, {b, c, d}, all, {a, b, c}} {
-		l.some(t)
-		settle(t, on, all)
+		l.awaitMore(t)
+		changeRing(t, on, all)
 	}
-	l.some(t)
+	l.awaitMore(t)
 	close(l.done)
 	l.wg.Wait()
 	if n := l.fallbacks.Load(); n != 0 {
 		t.Errorf("%d answers came from degraded policies", n)
 	}
 	for k := range l.admitted {
-		q := question(fmt.Sprint("load ", k), l.lim, 0)
+		q := newRequest(fmt.Sprint("load ", k), l.lim, 0)
 		q.Op = owner.Read
-		if a := d.ask(patience, q); a.After != uint64(l.admitted[k].Load()) {
+		if a := d.decideOne(patience, q); a.After != uint64(l.admitted[k].Load()) {
 			t.Errorf("key %d: %d counted after %d were admitted", k, a.After, l.admitted[k].Load())
 		}
 	}
@@ -140,12 +140,12 @@ func TestHandOverSpends(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			ms := newCluster(t, 3, func(o *Options) { o.Algorithms = knownAlgorithms })
 			const lim = 60
-			l := loadOf(ms, 10, lim, a)
+			l := startTraffic(ms, 10, lim, a)
 			for _, on := range [][]*member{ms[:2], ms, ms[1:]} {
 				for _, m := range ms {
-					m.adoptRing(on, ms)
+					m.setRing(on, ms)
 				}
-				l.some(t)
+				l.awaitMore(t)
 			}
 			close(l.done)
 			l.wg.Wait()
@@ -168,7 +168,7 @@ func TestTakeOver(t *testing.T) {
 	names := ownedBy(ringOf("m0", "m1", "m2"), "m2", keys)
 	for _, n := range names {
 		for range spent / 100 {
-			if a := ms[0].ask(patience, question(n, lim, 100)); a.Path != owner.Forwarded {
+			if a := ms[0].decideOne(patience, newRequest(n, lim, 100)); a.Path != owner.Forwarded {
 				t.Fatalf("%+v", a)
 			}
 		}
@@ -177,7 +177,7 @@ func TestTakeOver(t *testing.T) {
 	ms[2].Close()
 	left := ms[:2]
 	for _, m := range left {
-		s := standing(m.id, ids(left), ids(left))
+		s := membershipOf(m.id, ids(left), ids(left))
 		s.NRef = 3
 		m.SetView(ringOf(ids(left)...), s, addrsOf(ms))
 	}
@@ -185,11 +185,11 @@ func TestTakeOver(t *testing.T) {
 		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete })
 	}
 	for _, n := range names {
-		if a := ms[0].ask(patience, question(n, lim, 1)); a.Path == owner.Fallback || a.Before != spent {
+		if a := ms[0].decideOne(patience, newRequest(n, lim, 1)); a.Path == owner.Fallback || a.Before != spent {
 			t.Errorf("%s: %+v, want %d spent", n, a, spent)
 		}
 	}
-	if n := testutil.ToFloat64(ms[2].m.replicas(ok)); n == 0 {
+	if n := testutil.ToFloat64(ms[2].m.replicas(forwardOK)); n == 0 {
 		t.Error("no batch of copies was acknowledged")
 	}
 }
@@ -200,20 +200,20 @@ func TestStrict(t *testing.T) {
 	r := ringOf("m0", "m1")
 	for i, m := range ms {
 		for _, owns := range ms {
-			q := question(ownedBy(r, owns.id, 2)[i], 100, 7)
+			q := newRequest(ownedBy(r, owns.id, 2)[i], 100, 7)
 			q.Strict = true
-			a := m.ask(patience, q)
+			a := m.decideOne(patience, q)
 			if a.Path == owner.Fallback || a.After != 7 {
 				t.Errorf("%s asks %s: %+v", m.id, owns.id, a)
 			}
-			if n := testutil.ToFloat64(owns.m.replicas(ok)); n == 0 {
+			if n := testutil.ToFloat64(owns.m.replicas(forwardOK)); n == 0 {
 				t.Errorf("%s answered before its copy was confirmed", owns.id)
 			}
 		}
 	}
 	ms[1].Close()
 	ms[0].awaitLinks(t, 0)
-	q := question(ownedBy(r, "m0", 3)[2], 100, 7)
+	q := newRequest(ownedBy(r, "m0", 3)[2], 100, 7)
 	q.Strict = true
 	for _, stop := range []bool{false, true} {
 		as := make([]owner.Result, 1)
@@ -232,14 +232,14 @@ func TestOldMembers(t *testing.T) {
 	older.hello.versions = versions{1, 1}
 	both := []*member{older, newer}
 	for _, m := range both {
-		m.know(both)
+		m.setMembers(both)
 	}
 	newer.awaitOld(t, "m0")
 	older.awaitOld(t, "m1") // to it, the newer one is as it was
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
 	await(t, "the keys to be taken over", func() bool {
-		q := question(name, math.MaxUint32, 1)
-		return older.ask(patience, q).Path == owner.Forwarded
+		q := newRequest(name, math.MaxUint32, 1)
+		return older.decideOne(patience, q).Path == owner.Forwarded
 	})
 	if n := testutil.CollectAndCount(newer.m.refused); n != 0 {
 		t.Errorf("%d kinds of messages refused", n)
@@ -258,13 +258,13 @@ func TestTransfer(t *testing.T) {
 	await(t, "the ring", func() bool { return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete }) // or some of the questions wait
 	const keys = 6000                                                                                             // half of them in a dozen chunks
 	for i := range keys {
-		q := question(fmt.Sprint("many ", i), 10, 1)
+		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		ms[0].node.Decide(ms[0].Now(), &q)
 	}
 	before := testutil.ToFloat64(ms[0].m.keysSent)
 	mine := ms[0].Stats().Keys
 	for _, m := range ms {
-		m.adoptRing(ms[1:], ms)
+		m.setRing(ms[1:], ms)
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOff })
 	// What breaks off begins anew, and so does what went on while members were not heard.
@@ -276,9 +276,9 @@ func TestTransfer(t *testing.T) {
 		t.Errorf("%v counters received", n)
 	}
 	for i := 0; i < keys; i += 199 {
-		q := question(fmt.Sprint("many ", i), 10, 1)
+		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		if q.Op = owner.Read; ownedHere(ms[0], q) {
-			if a := ms[1].ask(patience, q); a.After != 1 {
+			if a := ms[1].decideOne(patience, q); a.After != 1 {
 				t.Errorf("counter %d: %+v", i, a)
 			}
 		}

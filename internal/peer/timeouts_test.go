@@ -9,13 +9,13 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// patient is a deadline for owners that are silent, and a later one for those that are alive.
-func patient(silent, alive time.Duration) owner.Deadline {
+// deadlines is a deadline for owners that are silent, and a later one for those that are alive.
+func deadlines(silent, alive time.Duration) owner.Deadline {
 	now := time.Now()
 	return owner.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
 }
 
-func decideOne(m *member, d owner.Deadline, q owner.Request) owner.Result {
+func decideBy(m *member, d owner.Deadline, q owner.Request) owner.Result {
 	as := make([]owner.Result, 1)
 	m.Decide(d, false, []owner.Request{q}, as)
 	return as[0]
@@ -29,20 +29,20 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 	name := ownedBy(r, "stub", 1)[0]
 	for _, stop := range []bool{false, true} {
 		as := make([]owner.Result, 2)
-		qs := []owner.Request{question(name, 10, 1), question(ownedBy(r, "stub", 2)[1], 10, 1)}
-		m.Decide(patient(time.Millisecond, 20*time.Millisecond), stop, qs, as)
+		qs := []owner.Request{newRequest(name, 10, 1), newRequest(ownedBy(r, "stub", 2)[1], 10, 1)}
+		m.Decide(deadlines(time.Millisecond, 20*time.Millisecond), stop, qs, as)
 		for _, a := range as {
 			if a.Authority != owner.Shed || !a.Over || a.Path != owner.Fallback {
 				t.Errorf("stop %v: %+v", stop, a)
 			}
 		}
 	}
-	if n := m.counted(tooLate); n != 4 {
+	if n := m.forwardCount(forwardLate); n != 4 {
 		t.Errorf("%v questions too late, want 4", n)
 	}
-	open := question(name, 10, 1)
+	open := newRequest(name, 10, 1)
 	open.Degraded = owner.FailOpen
-	if a := decideOne(m, patient(time.Millisecond, 20*time.Millisecond), open); a.Authority != owner.Open || a.Over {
+	if a := decideBy(m, deadlines(time.Millisecond, 20*time.Millisecond), open); a.Authority != owner.Open || a.Over {
 		t.Errorf("a rule that fails open: %+v", a)
 	}
 }
@@ -72,9 +72,9 @@ func pongs(conn net.Conn) {
 // A silent owner is given up before the deadline of one that is alive, and the share answers.
 func TestSilentOwnerIsReplaced(t *testing.T) {
 	t.Parallel()
-	m, r := withStub(t, newStub(t, swallow))
+	m, r := withStub(t, newStub(t, readOnly))
 	m.awaitOld(t, "stub")
-	if a := decideOne(m, patient(time.Millisecond, time.Hour), question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Authority != owner.Share || a.Over {
+	if a := decideBy(m, deadlines(time.Millisecond, time.Hour), newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Authority != owner.Share || a.Over {
 		t.Errorf("%+v", a)
 	}
 }
@@ -89,7 +89,7 @@ func TestSlowOwnerIsWaitedFor(t *testing.T) {
 		srv.run()
 	}))
 	m.awaitOld(t, "stub")
-	if a := decideOne(m, patient(time.Millisecond, patience), question(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
+	if a := decideBy(m, deadlines(time.Millisecond, patience), newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
 		t.Errorf("%+v", a)
 	}
 }
@@ -105,26 +105,26 @@ func (s slow) Write(b []byte) (int, error) {
 // A group that would wait for longer than its caller is turned back, and what waits little never is.
 func TestTooMany(t *testing.T) {
 	var l link
-	for range 10 * paceOver {
-		l.paced(int64(time.Second), 1000) // a millisecond each
+	for range 10 * paceSamples {
+		l.recordPace(int64(time.Second), 1000) // a millisecond each
 	}
 	if l.pace < int64(900*time.Microsecond) || l.pace > int64(time.Millisecond) {
 		t.Fatalf("pace %v", time.Duration(l.pace))
 	}
-	for range leastQueue - 1 {
-		l.tickets.put(ticket{call: new(call)})
+	for range minQueue - 1 {
+		l.sentGroups.put(sentGroup{call: new(call)})
 	}
-	if l.tooMany(0) {
-		t.Errorf("%d groups are too many", l.tickets.len())
+	if l.queueTooLong(0) {
+		t.Errorf("%d groups are too many", l.sentGroups.len())
 	}
-	l.tickets.put(ticket{call: new(call)})
-	if !l.tooMany(int64(20*time.Millisecond)) || l.tooMany(int64(100*time.Millisecond)) {
-		t.Errorf("of %d groups of a millisecond one more is answered in time: %v, %v", l.tickets.len(), l.tooMany(int64(20*time.Millisecond)), l.tooMany(int64(100*time.Millisecond)))
+	l.sentGroups.put(sentGroup{call: new(call)})
+	if !l.queueTooLong(int64(20*time.Millisecond)) || l.queueTooLong(int64(100*time.Millisecond)) {
+		t.Errorf("of %d groups of a millisecond one more is answered in time: %v, %v", l.sentGroups.len(), l.queueTooLong(int64(20*time.Millisecond)), l.queueTooLong(int64(100*time.Millisecond)))
 	}
-	for range 10 * paceOver {
-		l.paced(int64(time.Millisecond), 1) // no queue
+	for range 10 * paceSamples {
+		l.recordPace(int64(time.Millisecond), 1) // no queue
 	}
-	if l.tooMany(int64(20 * time.Millisecond)) {
+	if l.queueTooLong(int64(20 * time.Millisecond)) {
 		t.Errorf("pace %v after the queue has gone", time.Duration(l.pace))
 	}
 	if math.MaxInt64/l.pace < 1<<20 {

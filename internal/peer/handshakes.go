@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// greeting holds the connections whose handshake is under way, the oldest first. At the bound a new one takes the place of
+// pendingHandshakes holds the connections whose handshake is under way, the oldest first. At the bound a new one takes the place of
 // the oldest: a handshake is over in milliseconds, so whoever opens many and says nothing crowds out itself, and not a member.
-type greeting struct {
+type pendingHandshakes struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
 }
 
-// begin adds a connection, and returns the one that has to go for it.
-func (g *greeting) begin(c net.Conn) (slow net.Conn) {
+// add adds a connection, and returns the one that has to go for it.
+func (g *pendingHandshakes) add(c net.Conn) (slow net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.conns) >= maxHandshakes {
@@ -24,8 +24,8 @@ func (g *greeting) begin(c net.Conn) (slow net.Conn) {
 	return slow
 }
 
-// end removes it, if it is still there.
-func (g *greeting) end(c net.Conn) {
+// remove removes it, if it is still there.
+func (g *pendingHandshakes) remove(c net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if i := slices.Index(g.conns, c); i >= 0 {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// beating is a link whose beats are counted by hand.
-func beating(t *testing.T) (l *link, ctx context.Context, beat func() (pinged bool)) {
+// newTestLink is a link whose beats are counted by hand.
+func newTestLink(t *testing.T) (l *link, ctx context.Context, beat func() (pinged bool)) {
 	t.Helper()
 	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1)}
 	ctx, cut := context.WithCancelCause(t.Context())
 	t.Cleanup(func() { cut(nil) })
-	l.pulse.begin(0, cut)
+	l.keepalive.begin(0, cut)
 	return l, ctx, func() bool {
-		l.beat()
+		l.checkKeepalive()
 		pinged := len(l.out) > 0
 		l.out = nil
 		return pinged
@@ -36,20 +36,20 @@ func count(n int, beat func() bool, before func(i int)) (pings int) {
 }
 
 func TestHeartbeatsTakeThePlaceOfPings(t *testing.T) {
-	l, ctx, beat := beating(t)
-	answered := func(i int) { l.proved.Store(int64(i)) }
-	if n := count(proveBeats, beat, answered); n != 0 {
+	l, ctx, beat := newTestLink(t)
+	answered := func(i int) { l.lastConfirmed.Store(int64(i)) }
+	if n := count(idleChecks, beat, answered); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered", n)
 	}
 	if !beat() {
 		t.Error("no ping without a heartbeat")
 	}
-	l.heard.Store(1) // the pong
-	if n := count(proveBeats, beat, func(i int) { l.proved.Store(100 + int64(i)) }); n != 0 {
+	l.lastRead.Store(1) // the pong
+	if n := count(idleChecks, beat, func(i int) { l.lastConfirmed.Store(100 + int64(i)) }); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered again", n)
 	}
 	l.timeouts.Store(1)
-	l.proved.Store(1000)
+	l.lastConfirmed.Store(1000)
 	if !beat() {
 		t.Error("no ping although a question was not answered")
 	}
@@ -60,29 +60,29 @@ func TestHeartbeatsTakeThePlaceOfPings(t *testing.T) {
 
 // Heartbeats come over another stream: a stream whose way back is broken is found by the pings that prove it.
 func TestHeartbeatsDoNotHideABrokenStream(t *testing.T) {
-	l, ctx, beat := beating(t)
+	l, ctx, beat := newTestLink(t)
 	beats := 0
 	for ctx.Err() == nil && beats < 100 {
 		beats++
-		l.proved.Store(int64(beats))
+		l.lastConfirmed.Store(int64(beats))
 		beat()
 	}
-	if want := 1 + proveBeats + silentBeats; beats != want || !errors.Is(context.Cause(ctx), errSilent) {
+	if want := 1 + idleChecks + silentChecks; beats != want || !errors.Is(context.Cause(ctx), errSilent) {
 		t.Errorf("given up after %d beats, want %d: %v", beats, want, context.Cause(ctx))
 	}
 }
 
-// A member that says nothing at all is pinged at every beat and given up after silentBeats of them.
+// A member that says nothing at all is pinged at every beat and given up after silentChecks of them.
 func TestSilenceIsCountedInBeats(t *testing.T) {
-	l, ctx, beat := beating(t)
-	if n := count(silentBeats, beat, func(int) {}); n != silentBeats || ctx.Err() != nil {
+	l, ctx, beat := newTestLink(t)
+	if n := count(silentChecks, beat, func(int) {}); n != silentChecks || ctx.Err() != nil {
 		t.Errorf("%d pings, %v", n, context.Cause(ctx))
 	}
 	beat()
 	if !errors.Is(context.Cause(ctx), errSilent) {
 		t.Errorf("not given up: %v", context.Cause(ctx))
 	}
-	l.pulse.end()
+	l.keepalive.end()
 	if beat() {
 		t.Error("a ping without a connection")
 	}
@@ -90,14 +90,14 @@ func TestSilenceIsCountedInBeats(t *testing.T) {
 
 // Heartbeats that wait to be written are not answered on this stream; questions are.
 func TestPingGoesBesideMessages(t *testing.T) {
-	l, _, _ := beating(t)
+	l, _, _ := newTestLink(t)
 	message := func(b []byte) []byte { return append(b, "message"...) }
-	l.push(message)
+	l.appendFrame(message)
 	if l.ping(); len(l.out) <= len("message") {
 		t.Error("no ping beside a message")
 	}
-	l.out, l.queued = nil, 1
-	l.push(message)
+	l.out, l.queuedRequests = nil, 1
+	l.appendFrame(message)
 	if l.ping(); len(l.out) != len("message") {
 		t.Error("a ping beside a question")
 	}
@@ -105,11 +105,11 @@ func TestPingGoesBesideMessages(t *testing.T) {
 
 // A heartbeat's answer that took long proves nothing about now.
 func TestLateAnswersProveNothing(t *testing.T) {
-	l, _, _ := beating(t)
-	if l.alive(0, int64(beat)); l.proved.Load() != 0 {
+	l, _, _ := newTestLink(t)
+	if l.confirm(0, int64(keepaliveEvery)); l.lastConfirmed.Load() != 0 {
 		t.Error("a late answer counts")
 	}
-	if l.alive(0, int64(beat)-1); l.proved.Load() == 0 {
+	if l.confirm(0, int64(keepaliveEvery)-1); l.lastConfirmed.Load() == 0 {
 		t.Error("an answer in time does not count")
 	}
 }

@@ -10,31 +10,31 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// hands are clocks that a test sets ahead of the system's. A member that stands still is one that the others leave behind.
-type hands struct {
+// testClocks are clocks that a test sets ahead of the system's. A member that stands still is one that the others leave behind.
+type testClocks struct {
 	start time.Time
 	ahead struct{ mono, wall, boot atomic.Int64 }
 }
 
-func newHands() *hands { return &hands{start: time.Now()} }
+func newTestClocks() *testClocks { return &testClocks{start: time.Now()} }
 
 // advance sets them all ahead.
-func (h *hands) advance(d time.Duration) {
+func (h *testClocks) advance(d time.Duration) {
 	h.ahead.mono.Add(int64(d))
 	h.ahead.wall.Add(int64(d))
 	h.ahead.boot.Add(int64(d))
 }
 
-func (h *hands) read() reading {
+func (h *testClocks) read() reading {
 	since, wall := int64(time.Since(h.start)), h.start.UnixNano()
 	return reading{mono: since + h.ahead.mono.Load(), wall: wall + since + h.ahead.wall.Load(), boot: since + h.ahead.boot.Load() + 1}
 }
 
-func (h *hands) mono() int64 { return h.read().mono }
+func (h *testClocks) mono() int64 { return h.read().mono }
 
-// clocked is a cluster of three. The first has clocks of its own, the other two share some.
-func clocked(t *testing.T) (m *member, ms []*member, own, others *hands) {
-	own, others = newHands(), newHands()
+// newClockCluster is a cluster of three. The first has clocks of its own, the other two share some.
+func newClockCluster(t *testing.T) (m *member, ms []*member, own, others *testClocks) {
+	own, others = newTestClocks(), newTestClocks()
 	first := true
 	ms = newCluster(t, 3, func(o *Options) {
 		o.clocks = others
@@ -46,8 +46,8 @@ func clocked(t *testing.T) (m *member, ms []*member, own, others *hands) {
 	return ms[0], ms, own, others
 }
 
-func (m *member) fenced(reason string) float64 {
-	return testutil.ToFloat64(m.m.fences.WithLabelValues(reason))
+func (m *member) revoked(reason string) float64 {
+	return testutil.ToFloat64(m.m.revocations.WithLabelValues(reason))
 }
 
 // A member whose machine was suspended is fenced before its next decision, whether or not its wall clock was corrected, and
@@ -58,32 +58,32 @@ func TestFencedBeforeTheNextDecision(t *testing.T) {
 		boot, wall time.Duration
 		reason     string
 	}{
-		{"suspended", 9 * time.Second, 9 * time.Second, fencedSuspend},
-		{"suspended, and the wall clock is not corrected", 9 * time.Second, 0, fencedSuspend},
-		{"suspended for 60 ms", 60 * time.Millisecond, 60 * time.Millisecond, fencedSuspend},
-		{"set ahead", 0, 3 * time.Second, fencedStep},
-		{"set back", 0, -3 * time.Second, fencedStep},
+		{"suspended", 9 * time.Second, 9 * time.Second, revokedSuspend},
+		{"suspended, and the wall clock is not corrected", 9 * time.Second, 0, revokedSuspend},
+		{"suspended for 60 ms", 60 * time.Millisecond, 60 * time.Millisecond, revokedSuspend},
+		{"set ahead", 0, 3 * time.Second, revokedStep},
+		{"set back", 0, -3 * time.Second, revokedStep},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, ms, own, _ := clocked(t)
-			q := question(ownedBy(ringOf(ids(ms)...), m.id, 1)[0], 100_000, 1)
-			if a := m.ask(patience, q); a.Authority != owner.Full || a.Path == owner.Forwarded {
+			m, ms, own, _ := newClockCluster(t)
+			q := newRequest(ownedBy(ringOf(ids(ms)...), m.id, 1)[0], 100_000, 1)
+			if a := m.decideOne(patience, q); a.Authority != owner.Full || a.Path == owner.Forwarded {
 				t.Fatalf("%+v", a)
 			}
 			own.ahead.boot.Add(int64(tt.boot))
 			own.ahead.wall.Add(int64(tt.wall))
 			before := m.node.Progress()
-			time.Sleep(2 * lookAgain) // a decision may rely on a look at the clocks that is that old
-			a := m.ask(time.Millisecond, q)
-			if m.fenced(tt.reason) != 1 {
+			time.Sleep(2 * clockCheckEvery) // a decision may rely on a look at the clocks that is that old
+			a := m.decideOne(time.Millisecond, q)
+			if m.revoked(tt.reason) != 1 {
 				t.Fatalf("not fenced: %+v", a)
 			}
 			if after := m.node.Progress(); !before.Complete || a.Authority == owner.Full && a.Before == 1 && after.Complete {
 				t.Errorf("decided by the old tokens: %+v", a)
 			}
 			m.awaitComplete(t, ms)
-			await(t, "full authority", func() bool { return m.ask(patience, q).Authority == owner.Full })
-			if n := m.fenced(fencedStep) + m.fenced(fencedSuspend) + m.fenced(fencedPeers); n != 1 {
+			await(t, "full authority", func() bool { return m.decideOne(patience, q).Authority == owner.Full })
+			if n := m.revoked(revokedStep) + m.revoked(revokedSuspend) + m.revoked(revokedPeers); n != 1 {
 				t.Errorf("fenced %v times", n)
 			}
 		})
@@ -92,16 +92,16 @@ func TestFencedBeforeTheNextDecision(t *testing.T) {
 
 // Moments for which a machine is suspended add up.
 func TestSuspendedOftenForMoments(t *testing.T) {
-	m, _, own, _ := clocked(t)
+	m, _, own, _ := newClockCluster(t)
 	for i := range 3 {
-		if m.fenced(fencedSuspend) != 0 {
+		if m.revoked(revokedSuspend) != 0 {
 			t.Fatalf("fenced after %d moments", i)
 		}
-		own.ahead.boot.Add(int64(maxParting / 3))
-		m.look()
+		own.ahead.boot.Add(int64(maxLostTime / 3))
+		m.checkClocks()
 	}
-	own.ahead.boot.Add(int64(maxParting / 3))
-	if m.look(); m.fenced(fencedSuspend) != 1 {
+	own.ahead.boot.Add(int64(maxLostTime / 3))
+	if m.checkClocks(); m.revoked(revokedSuspend) != 1 {
 		t.Error("not fenced")
 	}
 }
@@ -109,12 +109,12 @@ func TestSuspendedOftenForMoments(t *testing.T) {
 // A member whose clocks all stand still, as when a virtual machine moves to another host, is fenced when it hears that those of
 // the others have gone on. Theirs agree, so they are not.
 func TestFencedByThePeersClocks(t *testing.T) {
-	m, ms, _, others := clocked(t)
+	m, ms, _, others := newClockCluster(t)
 	await(t, "answers to heartbeats", func() bool { return len(m.ClockOffsets()) == 2 })
 	others.advance(9 * time.Second)
-	await(t, "the fence", func() bool { return m.fenced(fencedPeers) == 1 })
+	await(t, "the fence", func() bool { return m.revoked(revokedPeers) == 1 })
 	for _, o := range ms[1:] {
-		if o.fenced(fencedPeers) != 0 {
+		if o.revoked(revokedPeers) != 0 {
 			t.Errorf("%s is fenced, too", o.id)
 		}
 	}
@@ -125,16 +125,16 @@ func TestFencedByThePeersClocks(t *testing.T) {
 
 // One member whose clock jumps does not fence the others.
 func TestOneClockFencesNobodyElse(t *testing.T) {
-	m, ms, own, _ := clocked(t)
+	m, ms, own, _ := newClockCluster(t)
 	for _, o := range ms[1:] {
 		await(t, "answers to heartbeats", func() bool { return len(o.ClockOffsets()) == 2 })
 	}
 	own.advance(9 * time.Second)
 	for _, o := range ms[1:] {
-		await(t, "the others to hear of it", func() bool { return o.ClockOffsets()[m.id] > 8*time.Second || o.fenced(fencedPeers) > 0 })
+		await(t, "the others to hear of it", func() bool { return o.ClockOffsets()[m.id] > 8*time.Second || o.revoked(revokedPeers) > 0 })
 	}
 	for _, o := range ms {
-		if n := o.fenced(fencedPeers) + o.fenced(fencedStep) + o.fenced(fencedSuspend); n != 0 {
+		if n := o.revoked(revokedPeers) + o.revoked(revokedStep) + o.revoked(revokedSuspend); n != 0 {
 			t.Errorf("%s is fenced %v times", o.id, n)
 		}
 	}
@@ -145,7 +145,7 @@ func TestSystemClocksAgree(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for range 100 {
 		r := m.clock.read()
-		if d := m.lost(r); d.Abs() > 10*time.Millisecond {
+		if d := m.lostTime(r); d.Abs() > 10*time.Millisecond {
 			t.Fatalf("lost %v", d)
 		}
 		time.Sleep(time.Millisecond)

@@ -7,34 +7,34 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 )
 
-// post queues message m. Copies of counters have half of the room, so that they leave some for questions, and the other
+// enqueue queues message m. Copies of counters have half of the room, so that they leave some for questions, and the other
 // messages twice as much, because they are few and everything waits for them. A result other than pending says why
 // it was not queued.
-func (l *link) post(m *handoff.Message) result {
+func (l *link) enqueue(m *handoff.Message) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue(m)
+	return l.enqueueLocked(m)
 }
 
-// queue is called with mu held.
-func (l *link) queue(m *handoff.Message) result {
+// enqueueLocked is called with mu held.
+func (l *link) enqueueLocked(m *handoff.Message) forwardStatus {
 	if !l.live || l.version < handoffVersion {
 		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
-			l.held[m.Kind-handoff.Ping] = *m
+			l.heldHeartbeats[m.Kind-handoff.Ping] = *m
 		}
-		return unreachable
+		return forwardUnreachable
 	}
-	return l.encode(m)
+	return l.encodeMsg(m)
 }
 
-// encode is called with mu held.
-func (l *link) encode(m *handoff.Message) result {
+// encodeMsg is called with mu held.
+func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	room := 2 * l.bounds.bytes
 	if m.Kind == handoff.Replica {
 		room = l.bounds.bytes / 2
 	}
 	if len(l.out) > room {
-		return queueFull
+		return forwardQueueFull
 	}
 	stamped := *m
 	if stamped.Now == 0 {
@@ -43,41 +43,41 @@ func (l *link) encode(m *handoff.Message) result {
 	out, err := appendMsg(l.out, &stamped, &l.writers)
 	if err != nil {
 		l.log.Error("message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
-		return refused
+		return forwardRefused
 	}
-	l.rouse()
+	l.wakeWriter()
 	l.out = out
 	if m.Kind == handoff.Ping {
-		l.flow.asked, l.flow.upTo = m.Sent, l.flow.written+len(out)
+		l.acked.probeSent, l.acked.probeEnd = m.Sent, l.acked.written+len(out)
 	}
-	return pending
+	return forwardPending
 }
 
-// postLease queues lease message m, in as many frames as it takes. Such messages are few, and each saves many questions,
+// enqueueLease queues lease message m, in as many frames as it takes. Such messages are few, and each saves many questions,
 // so they have as much room as those that everything waits for.
-func (l *link) postLease(m *lease.Batch) result {
+func (l *link) enqueueLease(m *lease.Batch) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.live || l.version < handoffVersion {
-		return unreachable
+		return forwardUnreachable
 	}
 	if len(l.out) > 2*l.bounds.bytes {
-		return queueFull
+		return forwardQueueFull
 	}
 	return l.encodeLease(m)
 }
 
 // encodeLease is called with mu held.
-func (l *link) encodeLease(m *lease.Batch) result {
+func (l *link) encodeLease(m *lease.Batch) forwardStatus {
 	out, err := appendLease(l.out, m, l.clock.now(), &l.writers)
-	if a, b, two := halves(m); two && (errors.Is(err, errLeases) || errors.Is(err, errTooLong)) {
+	if a, b, two := split(m); two && (errors.Is(err, errLeaseItems) || errors.Is(err, errTooLong)) {
 		return max(l.encodeLease(&a), l.encodeLease(&b))
 	}
 	if err != nil {
 		l.log.Error("lease message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
-		return refused
+		return forwardRefused
 	}
-	l.rouse()
+	l.wakeWriter()
 	l.out = out
-	return pending
+	return forwardPending
 }

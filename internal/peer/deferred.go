@@ -8,14 +8,14 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// maxParked is the longest time for which a group is kept, whatever its asker says.
-const maxParked = 10 * time.Second
+// maxDeferral is the longest time for which a group is kept, whatever its asker says.
+const maxDeferral = 10 * time.Second
 
-// parked is a served group of which some answers come later. It is answered as a whole, when the last one has come;
+// deferredGroup is a served group of which some answers come later. It is answered as a whole, when the last one has come;
 // groups behind it are not held up. One whose asker has given up is dropped. It is pooled, and gen tells its lives apart.
 //
 // Lock order: a parked group's mu, then a server's late.mu.
-type parked struct {
+type deferredGroup struct {
 	p     *Peer
 	timer *time.Timer
 
@@ -29,8 +29,8 @@ type parked struct {
 	running bool           // set up, and not answered yet
 }
 
-func (p *Peer) newParked() any {
-	k := &parked{p: p}
+func (p *Peer) newDeferredGroup() any {
+	k := &deferredGroup{p: p}
 	k.timer = time.AfterFunc(time.Hour, k.expire)
 	k.timer.Stop()
 	return k
@@ -45,12 +45,12 @@ func waiting(as []owner.Result) bool {
 	return false
 }
 
-// park keeps the group that s has just served until its last answer comes. Beyond maxWaits nothing is kept: what is
+// deferGroup keeps the group that s has just served until its last answer comes. Beyond maxWaits nothing is kept: what is
 // not known yet becomes "not the owner".
-func (s *server) park(g group, mono int64) {
-	s.startLate()
-	k := s.p.parked.Get().(*parked)
-	ttl := min(g.ttl, maxParked)
+func (s *server) deferGroup(g requestGroup, mono int64) {
+	s.startLateWriter()
+	k := s.p.deferredGroups.Get().(*deferredGroup)
+	ttl := min(g.ttl, maxDeferral)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.s, k.id, k.end, k.open, k.running = s, g.id, mono+int64(ttl), 0, true
@@ -68,24 +68,24 @@ func (s *server) park(g group, mono int64) {
 }
 
 // expect is called with mu held.
-func (k *parked) expect(i int, a *owner.Result) {
+func (k *deferredGroup) expect(i int, a *owner.Result) {
 	w := &k.p.waits
 	if w.full() {
-		k.p.m.waits[overflow].Inc()
+		k.p.m.waits[waitOverflow].Inc()
 		k.p.drop(a.Ticket)
 		*a = owner.Result{Kind: owner.Forward}
 		return
 	}
 	if early := w.expect(a.Ticket, k, k.gen, i); early != nil {
-		k.take(a, early)
+		k.setResult(a, early)
 		return
 	}
 	k.open++
 }
 
-// take puts the answer that came in its place.
-func (k *parked) take(to, from *owner.Result) {
-	k.p.m.waits[resolved].Inc()
+// setResult puts the answer that came in its place.
+func (k *deferredGroup) setResult(to, from *owner.Result) {
+	k.p.m.waits[waitResolved].Inc()
 	*to = *from
 	if to.Kind == owner.Pending { // no Node does this
 		*to = owner.Result{Kind: owner.Forward}
@@ -93,20 +93,20 @@ func (k *parked) take(to, from *owner.Result) {
 }
 
 // resolve implements waiter.
-func (k *parked) resolve(gen uint64, i int, a *owner.Result) {
+func (k *deferredGroup) resolve(gen uint64, i int, a *owner.Result) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.running || k.gen != gen || k.as[i].Kind != owner.Pending {
 		return
 	}
-	k.take(&k.as[i], a)
+	k.setResult(&k.as[i], a)
 	if k.open--; k.open == 0 {
 		k.finish()
 	}
 }
 
 // expire drops the group. The asker has answered by its degraded policy.
-func (k *parked) expire() {
+func (k *deferredGroup) expire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.running || k.p.clock.mono() < k.end {
@@ -114,7 +114,7 @@ func (k *parked) expire() {
 	}
 	for i := range k.as {
 		if k.as[i].Kind == owner.Pending {
-			k.p.m.waits[expired].Inc()
+			k.p.m.waits[waitExpired].Inc()
 			k.p.giveUp(k.as[i].Ticket)
 		}
 	}
@@ -123,14 +123,14 @@ func (k *parked) expire() {
 }
 
 // finish answers the group, if it has answers, and gives k back. It is called with mu held.
-func (k *parked) finish() {
+func (k *deferredGroup) finish() {
 	if len(k.as) > 0 {
-		k.s.answerLate(k.id, k.as)
+		k.s.queueLateReply(k.id, k.as)
 	}
 	k.timer.Stop()
 	k.gen++
 	k.running, k.s, k.as = false, nil, slices.Delete(k.as, 0, len(k.as))
-	k.p.parked.Put(k)
+	k.p.deferredGroups.Put(k)
 }
 
 // giveUp cancels an expected ticket; one that was resolved meanwhile is dropped.
@@ -149,9 +149,9 @@ func (p *Peer) drop(ticket uint64) {
 	}
 }
 
-// late carries the answers of parked groups. They are written by a goroutine of their own, so that whoever resolves the
+// lateWriter carries the answers of parked groups. They are written by a goroutine of their own, so that whoever resolves the
 // last ticket of a group never waits for a slow asker; an asker that reads too little loses them.
-type late struct {
+type lateWriter struct {
 	started bool // only of interest to the stream's own goroutine; wake and done are there from then on
 	wake    chan struct{}
 	done    chan struct{}
@@ -160,30 +160,30 @@ type late struct {
 	out []byte // guarded by mu
 }
 
-// maxLate bounds the bytes of late answers that wait to be written on one stream.
-const maxLate = 1 << 20
+// maxLateBytes bounds the bytes of late answers that wait to be written on one stream.
+const maxLateBytes = 1 << 20
 
-// startLate is called by the stream's own goroutine.
-func (s *server) startLate() {
+// startLateWriter is called by the stream's own goroutine.
+func (s *server) startLateWriter() {
 	l := &s.late
 	if l.started {
 		return
 	}
 	l.started, l.wake, l.done = true, make(chan struct{}, 1), make(chan struct{})
-	s.p.wg.Go(func() { s.writeLate(l.done) })
+	s.p.wg.Go(func() { s.runLateWriter(l.done) })
 }
 
-func (s *server) answerLate(id uint64, as []owner.Result) {
+func (s *server) queueLateReply(id uint64, as []owner.Result) {
 	s.late.mu.Lock()
 	defer s.late.mu.Unlock()
-	if len(s.late.out) > maxLate {
+	if len(s.late.out) > maxLateBytes {
 		return
 	}
-	s.late.out = appendAnswers(s.late.out, id, as)
+	s.late.out = appendReply(s.late.out, id, as)
 	wake(s.late.wake)
 }
 
-func (s *server) writeLate(done chan struct{}) {
+func (s *server) runLateWriter(done chan struct{}) {
 	var spare []byte
 	for {
 		s.late.mu.Lock()
@@ -207,8 +207,8 @@ func (s *server) writeLate(done chan struct{}) {
 	}
 }
 
-// stopLate is called by the stream's own goroutine, when the connection is closed.
-func (s *server) stopLate() {
+// stopLateWriter is called by the stream's own goroutine, when the connection is closed.
+func (s *server) stopLateWriter() {
 	if s.late.started {
 		close(s.late.done)
 	}
