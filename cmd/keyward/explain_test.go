@@ -99,7 +99,7 @@ func TestExplainRequest(t *testing.T) {
 			e, m := admin.NewExplanation(rules, domain, entries)
 			if m.Kind == config.Limited {
 				over := entries[0].Value == "busy"
-				e.Judge(&m, admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
+				e.SetDecision(&m, admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
 			}
 			return e, nil
 		},

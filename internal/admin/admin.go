@@ -132,16 +132,16 @@ func Handler(o Options) http.Handler {
 		o.MetricsPath = "/metrics"
 	}
 	mux := http.NewServeMux()
-	pages := newPages(o.Refuse)
-	looks := newLooks(pages)
-	page := func(pattern string, serve http.HandlerFunc) { mux.HandleFunc("GET "+pattern, pages.of(serve)) }
+	pages := newPageLimiter(o.Refuse)
+	looks := newLookupLimiter(pages)
+	page := func(pattern string, serve http.HandlerFunc) { mux.HandleFunc("GET "+pattern, pages.wrap(serve)) }
 	page(o.MetricsPath, promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP)
 	page("/cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Cluster()) })
 	if o.Counters != nil {
-		mux.HandleFunc("GET /v1/counters", looks.of(counters(o.Counters)))
+		mux.HandleFunc("GET /v1/counters", looks.wrap(counters(o.Counters)))
 	}
 	if o.Explain != nil {
-		mux.HandleFunc("GET /v1/explain", looks.of(explain(o.Explain)))
+		mux.HandleFunc("GET /v1/explain", looks.wrap(explain(o.Explain)))
 	}
 	if o.Self != nil {
 		page("/v1/self", func(w http.ResponseWriter, _ *http.Request) { writeLive(w, o.Self()) })
@@ -161,8 +161,8 @@ func Handler(o Options) http.Handler {
 		_, _ = io.WriteString(w, "OK\n")
 	})
 	pageRoutes(mux, page, &o)
-	mux.HandleFunc("GET /{$}", front("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
-	return guard(o.Hosts.Guard(mux, pages.refuse, "/healthz", "/readyz"))
+	mux.HandleFunc("GET /{$}", index("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
+	return secureHeaders(o.Hosts.Guard(mux, pages.refuse, "/healthz", "/readyz"))
 }
 
 // Server is an HTTP server for Handler with the time-outs that an open port needs.

@@ -123,8 +123,8 @@ func explainRule(r *config.RuleSpec) *ExplainRule {
 	return e
 }
 
-// Judge fills in what the owner says of the count: c, and whether one more hit is over. lenient is SHADOW_MODE or QUOTA_MODE.
-func (e *Explanation) Judge(m *config.Match, c CounterStatus, over, lenient bool) {
+// SetDecision fills in what the owner says of the count: c, and whether one more hit is over. lenient is SHADOW_MODE or QUOTA_MODE.
+func (e *Explanation) SetDecision(m *config.Match, c CounterStatus, over, lenient bool) {
 	e.Counter, e.Owner = &c, c.Owner
 	so := fmt.Sprintf("%d of %d hits are counted in the present window", c.Count, c.Limit)
 	if m.Limit.Algorithm.Bucket() {

@@ -92,7 +92,7 @@ func (f *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(f.refunds, x.RefundsDropped)
 	counter(f.deny, x.DenyHits, "hit")
 	counter(f.deny, x.DenyMisses, "miss")
-	f.handOver(&x, gauge, counter)
+	f.handoff(&x, gauge, counter)
 	f.leases.collect(ch, &x.Lease)
 }
 
@@ -103,8 +103,8 @@ func causes(x *owner.Stats) map[string]uint64 {
 	}
 }
 
-// handOver is what is told of copies and of counters that move.
-func (f *collector) handOver(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+// handoff is what is told of copies and of counters that move.
+func (f *collector) handoff(x *owner.Stats, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	gauge(f.unreplicated, float64(x.Unreplicated), "key")
 	gauge(f.unreplicated, float64(x.UnreplicatedIn), "all")
 	gauge(f.reach, float64(x.Confirming))

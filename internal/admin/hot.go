@@ -132,8 +132,8 @@ type KeyValue struct {
 	Value string `json:"value"`
 }
 
-// Config are the entries as rules match them.
-func (d *KeyDescriptor) Config() []config.Entry {
+// ConfigEntries are the entries as rules match them.
+func (d *KeyDescriptor) ConfigEntries() []config.Entry {
 	var out []config.Entry
 	for _, e := range d.Entries {
 		out = append(out, config.Entry(e))

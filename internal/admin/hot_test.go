@@ -43,7 +43,7 @@ func TestHotOrders(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &route); code != 200 || err != nil || hotkey.Mode(route.Mode) != hotkey.Spread || route.SubKeys[0].Member != "a" {
 		t.Errorf("split: %d %s %v", code, body, err)
 	}
-	if len(got) != 1 || got[0].Members != 3 || len(got[0].Descriptor.Config()) != 1 || got[0].Descriptor.Config()[0].Value != "v" {
+	if len(got) != 1 || got[0].Members != 3 || len(got[0].Descriptor.ConfigEntries()) != 1 || got[0].Descriptor.ConfigEntries()[0].Value != "v" {
 		t.Errorf("split: %+v", got)
 	}
 	for mode, want := range map[string]hotkey.Mode{"clear": hotkey.Auto, "cap": hotkey.Cap, "pin": hotkey.Dedicated, "never": hotkey.Never} {

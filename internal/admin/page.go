@@ -31,8 +31,8 @@ func assetsPage() http.Handler {
 	})
 }
 
-// guard has every answer be taken for what it says it is, kept by nobody and framed by nobody.
-func guard(next http.Handler) http.Handler {
+// secureHeaders has every answer be taken for what it says it is, kept by nobody and framed by nobody.
+func secureHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
@@ -46,8 +46,8 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// front answers GET /: browsers are sent to the page, others told what there is.
-func front(list string) http.HandlerFunc {
+// index answers GET /: browsers are sent to the page, others told what there is.
+func index(list string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Accept")
 		if strings.Contains(r.Header.Get("Accept"), "text/html") {

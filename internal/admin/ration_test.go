@@ -104,7 +104,7 @@ func TestLooksAreRationed(t *testing.T) {
 				switch {
 				case res.StatusCode == http.StatusOK:
 					answered.Add(1)
-				case res.StatusCode == http.StatusServiceUnavailable && string(b) == tooManyLook+"\n" && res.Header.Get("Retry-After") == "1":
+				case res.StatusCode == http.StatusServiceUnavailable && string(b) == tooManyLookups+"\n" && res.Header.Get("Retry-After") == "1":
 					turned.Add(1)
 				default:
 					t.Errorf("%d %s", res.StatusCode, b)
@@ -113,13 +113,13 @@ func TestLooksAreRationed(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	if turned.Load() == 0 || turned.Load() != refused.Load() || answered.Load() < lookBurst {
+	if turned.Load() == 0 || turned.Load() != refused.Load() || answered.Load() < lookupBurst {
 		t.Errorf("%d answered, %d turned away, %d counted", answered.Load(), turned.Load(), refused.Load())
 	}
-	l := newLooks(newPages(nil))
+	l := newLookupLimiter(newPageLimiter(nil))
 	now := time.Now()
 	for i := range 1000 {
-		if !l.take(now.Add(time.Duration(i) * lookEvery)) {
+		if !l.take(now.Add(time.Duration(i) * lookupInterval)) {
 			t.Fatalf("question %d at the rate that is allowed is turned away", i)
 		}
 	}
@@ -127,8 +127,8 @@ func TestLooksAreRationed(t *testing.T) {
 
 // A page is the same whether it went through memory or not.
 func TestPagesKeepTheirHeaders(t *testing.T) {
-	p := newPages(nil)
-	srv := httptest.NewServer(p.of(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	p := newPageLimiter(nil)
+	srv := httptest.NewServer(p.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-A", "1")
 		http.Error(w, "none", http.StatusTeapot)
 	})))
@@ -150,8 +150,8 @@ func TestPagesKeepTheirHeaders(t *testing.T) {
 func TestPagesAreFew(t *testing.T) {
 	var arrived, rendered atomic.Int64
 	hold := make(chan struct{})
-	p := newPages(nil)
-	pages := p.of(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := newPageLimiter(nil)
+	pages := p.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rendered.Add(1) == 1 {
 			<-hold // the others come meanwhile
 		}
@@ -204,7 +204,7 @@ func TestPlainRequests(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/metrics?name[]=a", nil)
 		r.Header.Set("Accept", c.accept)
 		r.Header.Set("Accept-Encoding", c.encoding)
-		got := plain(r)
+		got := normalize(r)
 		if got.Header.Get("Accept") != c.wantFormat || got.Header.Get("Accept-Encoding") != c.wantEncoding || got.URL.String() != "/metrics" {
 			t.Errorf("%q, %q: %v %v", c.accept, c.encoding, got.URL, got.Header)
 		}

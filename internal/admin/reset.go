@@ -46,7 +46,7 @@ func resetKey(reset func(domain string, entries []config.Entry) (ResetResult, er
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		res, err := reset(o.Domain, o.Descriptor.Config())
+		res, err := reset(o.Domain, o.Descriptor.ConfigEntries())
 		switch {
 		case errors.Is(err, ErrNoCounter):
 			http.Error(w, err.Error(), http.StatusNotFound)

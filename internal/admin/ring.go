@@ -41,13 +41,13 @@ func NewRingMap(r *ring.Ring, fingerprint string) RingMap {
 		return m
 	}
 	for i := range Sectors {
-		m.Sectors = append(m.Sectors, r.Owner(middle(i)))
+		m.Sectors = append(m.Sectors, r.Owner(sectorMiddle(i)))
 	}
 	return m
 }
 
-// middle is the hash in the middle of sector i: (2i+1)/(2 x Sectors) of 2^64.
-func middle(i int) uint64 {
+// sectorMiddle is the hash in the middle of sector i: (2i+1)/(2 x Sectors) of 2^64.
+func sectorMiddle(i int) uint64 {
 	h, _ := bits.Div64(uint64(2*i+1), 0, 2*Sectors)
 	return h
 }

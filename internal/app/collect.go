@@ -41,8 +41,8 @@ func newMemoryTuner() *memoryTuner {
 	return c
 }
 
-// tend looks once a second until ctx ends.
-func (c *memoryTuner) tend(ctx context.Context) {
+// run looks once a second until ctx ends.
+func (c *memoryTuner) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {

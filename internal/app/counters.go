@@ -12,8 +12,8 @@ import (
 // ownerTimeout is how long /v1/counters waits for a key's owner.
 const ownerTimeout = time.Second
 
-// counter asks the owner of a descriptor's key how it stands, and charges nothing.
-func (m *sidecar) counter(domain string, entries []config.Entry) (admin.CounterStatus, error) {
+// counterStatus asks the owner of a descriptor's key how it stands, and charges nothing.
+func (m *sidecar) counterStatus(domain string, entries []config.Entry) (admin.CounterStatus, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		return admin.CounterStatus{}, admin.ErrNoCounter
@@ -23,7 +23,7 @@ func (m *sidecar) counter(domain string, entries []config.Entry) (admin.CounterS
 	if found.Kind != config.Limited {
 		return admin.CounterStatus{}, admin.ErrNoCounter
 	}
-	a := m.ask(domain, rules, &found, owner.Read, 0)
+	a := m.query(domain, rules, &found, owner.Read, 0)
 	return admin.CounterStatus{
 		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
 		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),

@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// explain says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
-func (m *sidecar) explain(domain string, entries []config.Entry) (admin.Explanation, error) {
+// explanation says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
+func (m *sidecar) explanation(domain string, entries []config.Entry) (admin.Explanation, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		rules = new(config.Rules)
@@ -30,21 +30,21 @@ func (m *sidecar) explain(domain string, entries []config.Entry) (admin.Explanat
 			e.Heir = string(r.At(i).ID)
 		}
 	}
-	a := m.ask(domain, rules, &found, owner.DryRun, 1)
+	a := m.query(domain, rules, &found, owner.DryRun, 1)
 	left := uint64(0)
 	if !a.Over {
 		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
 	}
 	sw, _ := settings.ReadSwitches(m.getenv) // a fault was said when the rules came into force
-	e.Judge(&found, admin.CounterStatus{
+	e.SetDecision(&found, admin.CounterStatus{
 		Count: a.Before, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: left, Reset: a.Reset.Seconds(),
 		Owner: e.Owner, Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, a.Over, sw.Shadow || sw.Quota)
 	return e, nil
 }
 
-// ask asks the owner of what found is about; nothing happens to the rule's statistics.
-func (m *sidecar) ask(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
+// query asks the owner of what found is about; nothing happens to the rule's statistics.
+func (m *sidecar) query(domain string, rules *config.Rules, found *config.Match, op owner.Op, hits uint64) owner.Result {
 	x := found.Extension()
 	q := owner.Request{
 		Key: owner.Key(found.Digest), RingPos: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,

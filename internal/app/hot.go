@@ -34,12 +34,12 @@ func (b *manualRoutes) routes() []hotkey.Route {
 
 // onRoutes is told what is done about hot keys whenever that changes.
 func (m *sidecar) onRoutes(rs []hotkey.Route) {
-	m.byHand.known.Store(&rs)
+	m.manual.known.Store(&rs)
 	m.node.SetRoutes(rs, ring.Hash)
 	if m.xds != nil {
 		m.xds.setHot(rs)
 	}
-	m.timeline.hot(time.Now(), rs)
+	m.timeline.addRoutes(time.Now(), rs)
 }
 
 // orderHot carries out what POST /hot says.
@@ -48,17 +48,17 @@ func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	if c == nil {
 		return admin.HotRoute{}, errors.New("this member has not started gossip yet")
 	}
-	r, n, err := m.subject(&o)
+	r, n, err := m.resolveOrder(&o)
 	if err != nil {
 		return admin.HotRoute{}, err
 	}
 	if o.Members > 0 {
 		n = o.Members
 	}
-	m.byHand.mu.Lock()
-	defer m.byHand.mu.Unlock()
+	m.manual.mu.Lock()
+	defer m.manual.mu.Unlock()
 	r.Mode, r.Author, r.Version = hotkey.Mode(*o.Mode), ring.ID(m.flags.Node), time.Now().UnixNano()
-	for _, old := range m.byHand.routes() { // of a member whose clock may be ahead
+	for _, old := range m.manual.routes() { // of a member whose clock may be ahead
 		if old.Domain == r.Domain && old.Owner == r.Owner {
 			r.Version = max(r.Version, old.Version+1)
 		}
@@ -69,16 +69,16 @@ func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 	if err := c.SetManualRoute(r); err != nil {
 		return admin.HotRoute{}, err
 	}
-	if m.byHand.wanted == nil {
-		m.byHand.wanted = map[[2]string]int{}
+	if m.manual.wanted == nil {
+		m.manual.wanted = map[[2]string]int{}
 	}
-	m.byHand.wanted[[2]string{r.Domain, r.Owner}] = n
+	m.manual.wanted[[2]string{r.Domain, r.Owner}] = n
 	m.log.Info("ordered", "key", r.Name, "mode", admin.HotMode(r.Mode), "sub_keys", len(r.Subs))
 	return routeStatus(&r), nil
 }
 
-// subject is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
-func (m *sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
+// resolveOrder is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
+func (m *sidecar) resolveOrder(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
 	if o.Descriptor == nil {
 		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
@@ -96,7 +96,7 @@ func (m *sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err erro
 		return r, 0, admin.ErrNoCounter
 	}
 	var found config.Match
-	entries := o.Descriptor.Config()
+	entries := o.Descriptor.ConfigEntries()
 	rules.Match(o.Domain, entries, nil, &found)
 	if found.Kind != config.Limited {
 		return r, 0, admin.ErrNoCounter
@@ -109,19 +109,19 @@ func (m *sidecar) subject(o *admin.HotOrder) (r hotkey.Route, subs int, err erro
 	return r, subs, nil
 }
 
-// resettle has the sub-keys of this member's orders follow the ring.
-func (m *sidecar) resettle(at *ring.Ring) {
+// refreshManual has the sub-keys of this member's orders follow the ring.
+func (m *sidecar) refreshManual(at *ring.Ring) {
 	c := m.cluster.Load()
 	if c == nil || at.Len() < 2 {
 		return
 	}
-	m.byHand.mu.Lock()
-	defer m.byHand.mu.Unlock()
-	for _, old := range m.byHand.routes() {
+	m.manual.mu.Lock()
+	defer m.manual.mu.Unlock()
+	for _, old := range m.manual.routes() {
 		if !old.Manual || old.Author != ring.ID(m.flags.Node) || len(old.Subs) == 0 {
 			continue
 		}
-		r, err := hotkey.ManualRoute(old, at, ring.Hash, m.byHand.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
+		r, err := hotkey.ManualRoute(old, at, ring.Hash, m.manual.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
 		if err != nil || slices.Equal(r.Subs, old.Subs) {
 			continue
 		}
@@ -132,12 +132,12 @@ func (m *sidecar) resettle(at *ring.Ring) {
 	}
 }
 
-func (m *sidecar) hotKeysPage() admin.HotKeys {
+func (m *sidecar) hotKeys() admin.HotKeys {
 	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKeyStatus{}, Routes: []admin.HotRoute{}}
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 		h.Keys = append(h.Keys, hotKeyStatus(&k))
 	}
-	for _, r := range m.byHand.routes() {
+	for _, r := range m.manual.routes() {
 		h.Routes = append(h.Routes, routeStatus(&r))
 	}
 	return h
@@ -169,7 +169,7 @@ func routeStatus(r *hotkey.Route) admin.HotRoute {
 	return p
 }
 
-func (m *sidecar) leasesPage() admin.HeldLeases {
+func (m *sidecar) heldLeases() admin.HeldLeases {
 	l := admin.HeldLeases{Member: m.flags.Node, Keys: []admin.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
 		l.Keys = append(l.Keys, admin.HeldLease{

@@ -28,8 +28,8 @@ type drain struct {
 	ended    time.Time  // zero: not yet
 	complete bool       // nothing is left to hand over
 	sent     uint64     // counters handed over before
-	asked    uint64     // questions from Envoys so far
-	lastSeen time.Time  // when asked last rose
+	calls    uint64     // questions from Envoys so far
+	lastCall time.Time  // when asked last rose
 }
 
 func newDrain() *drain { return &drain{done: make(chan struct{})} }
@@ -42,12 +42,12 @@ func (m *sidecar) startDrain() <-chan struct{} {
 		now := time.Now()
 		m.health.Set(partRunning, false)
 		d.mu.Lock()
-		d.began, d.lastSeen, d.asked, d.sent = now, now, m.asked(), m.sent()
+		d.began, d.lastCall, d.calls, d.sent = now, now, m.calls(), m.countersSent()
 		d.mu.Unlock()
 		m.log.Info("draining")
 		c := m.cluster.Load()
 		c.Drain()
-		go m.watchQuestions()
+		go m.watchCalls()
 		go func() {
 			defer close(d.done)
 			bound := time.NewTimer(handoffTimeout)
@@ -82,8 +82,8 @@ func (m *sidecar) reportDrain(p admin.DrainStatus) {
 // drainProgress is how far the drain has come.
 func (m *sidecar) drainProgress() admin.DrainStatus {
 	d := m.drain
-	p := admin.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.pending()}
-	sent := m.sent()
+	p := admin.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.incompletePeers()}
+	sent := m.countersSent()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -98,11 +98,11 @@ func (m *sidecar) drainProgress() admin.DrainStatus {
 	return p
 }
 
-// asked is the number of questions that came over gRPC.
-func (m *sidecar) asked() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
+// calls is the number of questions that came over gRPC.
+func (m *sidecar) calls() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
 
-// watchQuestions notes when Envoys ask, from the drain on until the process ends.
-func (m *sidecar) watchQuestions() {
+// watchCalls notes when Envoys ask, from the drain on until the process ends.
+func (m *sidecar) watchCalls() {
 	d := m.drain
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
@@ -111,10 +111,10 @@ func (m *sidecar) watchQuestions() {
 		case <-m.ended:
 			return
 		case now := <-again.C:
-			asked := m.asked()
+			asked := m.calls()
 			d.mu.Lock()
-			if asked != d.asked {
-				d.asked, d.lastSeen = asked, now
+			if asked != d.calls {
+				d.calls, d.lastCall = asked, now
 			}
 			d.mu.Unlock()
 		}
@@ -125,10 +125,10 @@ func (m *sidecar) watchQuestions() {
 func (d *drain) quietIn(now time.Time) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.asked == 0 {
-		return quietIdle - now.Sub(d.lastSeen)
+	if d.calls == 0 {
+		return quietIdle - now.Sub(d.lastCall)
 	}
-	return quietAfter - now.Sub(d.lastSeen)
+	return quietAfter - now.Sub(d.lastCall)
 }
 
 // linger forwards until Envoys have found others to ask.

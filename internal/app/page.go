@@ -71,8 +71,8 @@ func memberRules(v *cluster.View) []source.MemberRules {
 // startPage serves /metrics and /cluster.
 func (m *sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
-		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterPage, Ready: m.ready,
-		Counters: m.counter, Explain: m.explain, Self: m.selfPage, HotKeys: m.hotKeysPage, Leases: m.leasesPage,
+		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
+		Counters: m.counterStatus, Explain: m.explanation, Self: m.selfStatus, HotKeys: m.hotKeys, Leases: m.heldLeases,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
 	}, m.security)
 	m.page = page
@@ -88,7 +88,7 @@ func (m *sidecar) pageAddrs() []string {
 	return addrs
 }
 
-func (m *sidecar) clusterPage() admin.ClusterStatus {
+func (m *sidecar) clusterStatus() admin.ClusterStatus {
 	gossip := m.cluster.Load()
 	if gossip == nil {
 		return admin.ClusterStatus{Self: m.flags.Node}
@@ -103,9 +103,9 @@ func (m *sidecar) clusterPage() admin.ClusterStatus {
 
 func (m *sidecar) ringMap() admin.RingMap {
 	if gossip := m.cluster.Load(); gossip != nil {
-		return m.drawn.of(gossip.View())
+		return m.ringMaps.get(gossip.View())
 	}
-	return m.drawn.of(&cluster.View{Ring: &ring.Ring{}})
+	return m.ringMaps.get(&cluster.View{Ring: &ring.Ring{}})
 }
 
 // ringMapCache keeps the drawing of the last ring: to draw one walks all of its points.
@@ -115,8 +115,8 @@ type ringMapCache struct {
 	last admin.RingMap
 }
 
-// of is v's ring, with the members' states as v knows them.
-func (d *ringMapCache) of(v *cluster.View) admin.RingMap {
+// get is v's ring, with the members' states as v knows them.
+func (d *ringMapCache) get(v *cluster.View) admin.RingMap {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ring != v.Ring {
@@ -141,7 +141,7 @@ func (m *sidecar) ruleTree() admin.RuleTree {
 		s := m.stats.Rule(r.FullKey)
 		return &admin.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
 	})
-	t.Requests = m.asked()
+	t.Requests = m.calls()
 	return t
 }
 
@@ -151,15 +151,15 @@ func (m *sidecar) ready() error {
 		return nil
 	}
 	for i, p := range parts {
-		if why := m.why(p); why != "" {
+		if why := m.failureOf(p); why != "" {
 			parts[i] = p + " (" + why + ")"
 		}
 	}
 	return fmt.Errorf("not ready: %s", strings.Join(parts, ", "))
 }
 
-// why says why a part is not well, as far as that is known.
-func (m *sidecar) why(part string) string {
+// failureOf says why a part is not well, as far as that is known.
+func (m *sidecar) failureOf(part string) string {
 	c := m.cluster.Load()
 	switch {
 	case part == partCluster && c != nil:

@@ -25,7 +25,7 @@ func (m *sidecar) plan(ctx context.Context) {
 		}
 		now := m.peer.Now()
 		c.SetLoad(m.peer.Load())
-		c.SetRoutes(planner.Plan(now, c.View().Ring, ring.Hash, routable(m.node.HotKeys(now)), c.Loads(), m.byHand.routes()))
+		c.SetRoutes(planner.Plan(now, c.View().Ring, ring.Hash, routable(m.node.HotKeys(now)), c.Loads(), m.manual.routes()))
 	}
 }
 

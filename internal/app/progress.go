@@ -14,7 +14,7 @@ type progress struct {
 	known   bool
 	onRing  bool
 	settled bool        // it has had all that is its own, or waited for it for long enough
-	patient *time.Timer // nil: it has not been on the ring
+	timer   *time.Timer // nil: it has not been on the ring
 }
 
 // settleTimeout is how long a member that has its place waits for what is its own before it is ready all the same.
@@ -26,41 +26,41 @@ func (m *sidecar) onProgress(p peer.Progress) {
 	defer m.progress.mu.Unlock()
 	m.progress.Progress, m.progress.known = p, true
 	m.progress.settled = m.progress.settled || p.Complete != 0
-	m.timeline.handoff(time.Now(), p)
-	m.tellProgressLocked()
-	m.tellReadyLocked()
+	m.timeline.addProgress(time.Now(), p)
+	m.publishProgressLocked()
+	m.updateReadinessLocked()
 }
 
-// seated says whether this member has its place. It is ready when it has taken over what is its own as well: until then it would
+// setOnRing says whether this member has its place. It is ready when it has taken over what is its own as well: until then it would
 // have to wait, or to guess, for those of its keys whose holders have not heard of it. After that it stays ready.
-func (m *sidecar) seated(onRing bool) {
+func (m *sidecar) setOnRing(onRing bool) {
 	p := &m.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onRing = onRing
-	if onRing && !p.settled && p.patient == nil {
-		p.patient = time.AfterFunc(settleTimeout, func() {
+	if onRing && !p.settled && p.timer == nil {
+		p.timer = time.AfterFunc(settleTimeout, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.settled = true
-			m.tellReadyLocked()
+			m.updateReadinessLocked()
 		})
 	}
-	m.tellReadyLocked()
+	m.updateReadinessLocked()
 }
 
-func (m *sidecar) tellReadyLocked() {
+func (m *sidecar) updateReadinessLocked() {
 	m.health.Set(partCluster, m.progress.onRing && m.progress.settled)
 }
 
-// repeatProgress tells the cluster, which has just begun, what came before.
-func (m *sidecar) repeatProgress() {
+// publishProgress tells the cluster, which has just begun, what came before.
+func (m *sidecar) publishProgress() {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
-	m.tellProgressLocked()
+	m.publishProgressLocked()
 }
 
-func (m *sidecar) tellProgressLocked() {
+func (m *sidecar) publishProgressLocked() {
 	c, p := m.cluster.Load(), &m.progress
 	if c == nil || !p.known {
 		return
@@ -70,15 +70,15 @@ func (m *sidecar) tellProgressLocked() {
 	c.SetHandedOff(p.HandedOver)
 }
 
-// pending is the number of members that do not have all that is theirs yet.
-func (m *sidecar) pending() int {
+// incompletePeers is the number of members that do not have all that is theirs yet.
+func (m *sidecar) incompletePeers() int {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	return m.progress.Incomplete
 }
 
-// sent is the number of counters handed over to other members so far, as /metrics shows it.
-func (m *sidecar) sent() uint64 {
+// countersSent is the number of counters handed over to other members so far, as /metrics shows it.
+func (m *sidecar) countersSent() uint64 {
 	families, err := m.reg.Gather()
 	if err != nil {
 		return 0

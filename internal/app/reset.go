@@ -21,15 +21,15 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (admin.ResetResul
 		return admin.ResetResult{}, admin.ErrNoCounter
 	}
 	r := admin.ResetResult{Owner: string(m.ownerOf(found.Owner))}
-	before := m.ask(domain, rules, &found, owner.Read, 0)
+	before := m.query(domain, rules, &found, owner.Read, 0)
 	if before.Authority != owner.Full {
 		return r, errors.New("the key's owner cannot be reached: nothing was given back")
 	}
 	r.Before = before.After
 	if r.Before > 0 {
-		m.ask(domain, rules, &found, owner.Refund, r.Before)
+		m.query(domain, rules, &found, owner.Refund, r.Before)
 	}
-	after := m.ask(domain, rules, &found, owner.Read, 0)
+	after := m.query(domain, rules, &found, owner.Read, 0)
 	if r.After = after.After; r.After >= r.Before && r.Before > 0 {
 		return r, errors.New("the owner gave nothing back")
 	}

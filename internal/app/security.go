@@ -96,8 +96,8 @@ func (s *security) peer(o *peer.Options) error {
 	return errors.Join(err1, err2)
 }
 
-// door secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
-func (s *security) door() (*tls.Config, error) {
+// envoyTLS secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
+func (s *security) envoyTLS() (*tls.Config, error) {
 	f := s.flags
 	if f.TLS.Empty() {
 		return nil, nil
@@ -121,8 +121,8 @@ func rlsCertFiles(s settings.Server) certs.Files {
 	return certs.Files{Cert: s.TLSCert, Key: s.TLSKey, CA: s.ClientCA}
 }
 
-// ownDoor secures that port; nil without GRPC_SERVER_USE_TLS.
-func (s *security) ownDoor(server settings.Server) (*tls.Config, error) {
+// rlsTLS secures that port; nil without GRPC_SERVER_USE_TLS.
+func (s *security) rlsTLS(server settings.Server) (*tls.Config, error) {
 	if !server.UseTLS {
 		return nil, nil
 	}

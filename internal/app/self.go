@@ -21,8 +21,8 @@ import (
 	"github.com/keyward/keyward/internal/cluster"
 )
 
-// self is what both programs know of themselves; c is nil before gossip has started.
-func (f *flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) admin.Self {
+// selfStatus is what both programs know of themselves; c is nil before gossip has started.
+func (f *flags) selfStatus(role cluster.Role, started time.Time, c *cluster.Cluster) admin.Self {
 	s := admin.Self{
 		Node: f.Node, Role: role.String(), Version: Version, Time: time.Now().UnixNano(), Started: started, Flags: f.effective,
 		Addrs: admin.SelfAddresses{Gossip: f.Gossip, Peer: f.Peer, Metrics: f.Metrics, XDS: f.XDS},
@@ -45,10 +45,10 @@ func (f *flags) self(role cluster.Role, started time.Time, c *cluster.Cluster) a
 	return s
 }
 
-// selfPage is what /v1/self of a sidecar says.
-func (m *sidecar) selfPage() admin.Self {
+// selfStatus is what /v1/self of a sidecar says.
+func (m *sidecar) selfStatus() admin.Self {
 	c := m.cluster.Load()
-	s := m.flags.self(cluster.RoleMember, m.started, c)
+	s := m.flags.selfStatus(cluster.RoleMember, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}

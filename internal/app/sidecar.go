@@ -48,7 +48,7 @@ type sidecar struct {
 	reg      *prometheus.Registry
 	security *security
 
-	inst     uint64 // this boot
+	bootID   uint64 // this boot
 	started  time.Time
 	stats    *stats.Store
 	node     *owner.Node
@@ -62,11 +62,11 @@ type sidecar struct {
 	page     *http.Server
 	socket   *http.Server // nil: none
 
-	byHand     manualRoutes
+	manual     manualRoutes
 	drain      *drain
 	progress   progress
 	timeline   timeline
-	drawn      ringMapCache
+	ringMaps   ringMapCache
 	incomplete prometheus.Counter
 	ended      chan struct{} // closed when the process is about to end
 
@@ -144,14 +144,14 @@ func (m *sidecar) start() error {
 		return err
 	}
 	go m.plan(background)
-	go newMemoryTuner().tend(background)
+	go newMemoryTuner().run(background)
 	if err := m.startRules(background); err != nil {
 		return err
 	}
 	if err := m.startStats(); err != nil {
 		return err
 	}
-	if err := m.startDoors(); err != nil {
+	if err := m.startListeners(); err != nil {
 		return err
 	}
 	return m.startSocket()
@@ -163,10 +163,10 @@ func (m *sidecar) startCounting() error {
 	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                                                 // never fails
-	m.inst = binary.LittleEndian.Uint64(seed[16:]) | 3                        // odd, and above 1
+	m.bootID = binary.LittleEndian.Uint64(seed[16:]) | 3                      // odd, and above 1
 	shared := sha256.Sum256([]byte("keyward overflow of " + m.flags.Cluster)) // what sketches count moves between members
 	o := owner.Options{
-		Self: ring.ID(m.flags.Node), BootID: m.inst, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
+		Self: ring.ID(m.flags.Node), BootID: m.bootID, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
 		Policy: policies()[m.flags.Partition], ProRata: m.flags.LostState == "prorata",
 		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
@@ -178,7 +178,7 @@ func (m *sidecar) startCounting() error {
 	}
 	m.node = owner.New(o)
 	po := peer.Options{
-		Node: m.node, Self: ring.ID(m.flags.Node), BootID: m.inst, Cluster: m.flags.Cluster,
+		Node: m.node, Self: ring.ID(m.flags.Node), BootID: m.bootID, Cluster: m.flags.Cluster,
 		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
@@ -209,16 +209,16 @@ func (m *sidecar) startService() {
 	}
 	m.service = rls.New(o)
 	m.versions = source.NewVersions(source.VersionsOptions{
-		Self: m.flags.Node, OnSwitch: m.useRules, Registerer: m.reg, Logger: m.log,
+		Self: m.flags.Node, OnSwitch: m.applyRules, Registerer: m.reg, Logger: m.log,
 		Announce: func(inForce, prepared uint64) {
 			m.cluster.Load().SetRules(inForce, prepared) // rules are read only after gossip has started
 		},
 	})
 }
 
-// useRules puts a version in force in the service, with the switches as they stand now.
-func (m *sidecar) useRules(r *config.Rules) {
-	m.timeline.rulesInForce(time.Now(), r)
+// applyRules puts a version in force in the service, with the switches as they stand now.
+func (m *sidecar) applyRules(r *config.Rules) {
+	m.timeline.addRules(time.Now(), r)
 	sw, err := settings.ReadSwitches(m.getenv)
 	if err != nil {
 		m.log.Error("switches not read, defaults are in force", "error", err)
@@ -231,7 +231,7 @@ func (m *sidecar) useRules(r *config.Rules) {
 }
 
 func (m *sidecar) startCluster() error {
-	o := m.flags.gossip(cluster.RoleMember, m.inst, m.getenv, m.reg, m.log)
+	o := m.flags.gossip(cluster.RoleMember, m.bootID, m.getenv, m.reg, m.log)
 	o.OnRefused = m.security.gates.Surface("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
@@ -239,7 +239,7 @@ func (m *sidecar) startCluster() error {
 		return err
 	}
 	m.cluster.Store(c)
-	m.repeatProgress()
+	m.publishProgress()
 	m.onLinks()
 	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
 	return nil
@@ -248,20 +248,20 @@ func (m *sidecar) startCluster() error {
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
 func (m *sidecar) onView(v *cluster.View) {
 	m.peer.SetView(v.Ring, membershipOf(v), peerAddrs(v))
-	m.resettle(v.Ring)
-	m.seated(v.Joined && v.SelfMember().State != cluster.Joining)
+	m.refreshManual(v.Ring)
+	m.setOnRing(v.Joined && v.SelfMember().State != cluster.Joining)
 	m.versions.SetMembers(memberRules(v))
 	if m.xds != nil {
 		m.xds.setView(v)
 	}
-	m.timeline.view(time.Now(), v)
+	m.timeline.addView(time.Now(), v)
 }
 
-// judgeRules has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
+// updateRulesHealth has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
 // versions change nothing, for the version before stays in force.
-func (m *sidecar) judgeRules(e source.LoadResult) {
+func (m *sidecar) updateRulesHealth(e source.LoadResult) {
 	switch {
-	case m.settings.Behaviour.HealthyWithRulesOnly: // useRules judges
+	case m.settings.Behaviour.HealthyWithRulesOnly: // applyRules judges
 	case e.Err == nil:
 		m.health.Set(partRules, true)
 	case m.versions.Current() == nil:
@@ -273,8 +273,8 @@ func (m *sidecar) judgeRules(e source.LoadResult) {
 func (m *sidecar) startRules(ctx context.Context) error {
 	offer := func(e source.LoadResult) {
 		m.service.CountLoad(e.Err)
-		m.timeline.rulesRead(time.Now(), e)
-		m.judgeRules(e)
+		m.timeline.addLoad(time.Now(), e)
+		m.updateRulesHealth(e)
 		if e.Err == nil && m.xds != nil {
 			// At once, not when they come into force: members that take their rules from here must be able to prepare them.
 			m.xds.setRules(e.Rules)
@@ -306,8 +306,8 @@ func (m *sidecar) ruleOptions() config.Options {
 	}
 }
 
-// startDoors opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
-func (m *sidecar) startDoors() error {
+// startListeners opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
+func (m *sidecar) startListeners() error {
 	s := m.settings.Server
 	o := rls.ServerOptions{
 		Service: m.service, Health: m.health, Logger: m.log,
@@ -321,14 +321,14 @@ func (m *sidecar) startDoors() error {
 		own = rls.Door{Kind: kind, Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
-	if own.TLS, err = m.security.ownDoor(s); err != nil {
+	if own.TLS, err = m.security.rlsTLS(s); err != nil {
 		return err
 	}
 	o.Doors = append(o.Doors, own)
 	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
 		d := rls.Door{Kind: kind, Address: m.flags.RLSAdvertise, Bare: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
 		if !m.flags.RLSPlaintext {
-			if d.TLS, err = m.security.door(); err != nil {
+			if d.TLS, err = m.security.envoyTLS(); err != nil {
 				return err
 			}
 		}

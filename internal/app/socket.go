@@ -38,7 +38,7 @@ func (m *sidecar) startSocket() error {
 	m.socket = &http.Server{
 		Handler: admin.SocketHandler(admin.SocketOptions{
 			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
-			Tap: m.tap, Hot: m.orderHot, Reset: m.reset, HotKeys: m.hotKeysPage,
+			Tap: m.tap, Hot: m.orderHot, Reset: m.reset, HotKeys: m.hotKeys,
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 	}
@@ -51,7 +51,7 @@ func (m *sidecar) startSocket() error {
 }
 
 func (m *sidecar) status() admin.SidecarStatus {
-	s := admin.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterPage()}
+	s := admin.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterStatus()}
 	s.Ready = len(s.NotReady) == 0
 	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
 		s.Drain = &p

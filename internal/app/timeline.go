@@ -29,15 +29,15 @@ type timeline struct {
 	refused  string                     // the last fault of the rules
 }
 
-// view notes what has changed in the cluster.
-func (t *timeline) view(now time.Time, v *cluster.View) {
+// addView notes what has changed in the cluster.
+func (t *timeline) addView(now time.Time, v *cluster.View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.last
 	if t.last = v; old == nil {
 		old = &cluster.View{Ring: &ring.Ring{}}
 	}
-	t.members(now, old, v)
+	t.addMembers(now, old, v)
 	if old.Ring.Fingerprint() != v.Ring.Fingerprint() {
 		t.adopted = now
 		t.Add(ringEvent(now, old.Ring, v.Ring))
@@ -56,7 +56,7 @@ type memberKey struct {
 	role cluster.Role
 }
 
-func (t *timeline) members(now time.Time, old, v *cluster.View) {
+func (t *timeline) addMembers(now time.Time, old, v *cluster.View) {
 	before := map[memberKey]*cluster.Member{}
 	for i := range old.Members {
 		m := &old.Members[i]
@@ -140,8 +140,8 @@ func joinFew(names []string, between string) string {
 	return strings.Join(names, between)
 }
 
-// handoff notes how far a change of the ring has come at this member.
-func (t *timeline) handoff(now time.Time, p peer.Progress) {
+// addProgress notes how far a change of the ring has come at this member.
+func (t *timeline) addProgress(now time.Time, p peer.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.progress
@@ -162,14 +162,14 @@ func (t *timeline) handoff(now time.Time, p peer.Progress) {
 	}
 }
 
-// rulesInForce notes that the service answers by r.
-func (t *timeline) rulesInForce(now time.Time, r *config.Rules) {
+// addRules notes that the service answers by r.
+func (t *timeline) addRules(now time.Time, r *config.Rules) {
 	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), joinFew(r.Domains(), ", "))
 	t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
-// rulesRead notes what could not be read; the same fault again only after something else.
-func (t *timeline) rulesRead(now time.Time, e source.LoadResult) {
+// addLoad notes what could not be read; the same fault again only after something else.
+func (t *timeline) addLoad(now time.Time, e source.LoadResult) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fault := ""
@@ -182,8 +182,8 @@ func (t *timeline) rulesRead(now time.Time, e source.LoadResult) {
 	t.refused = fault
 }
 
-// hot notes what is done about hot keys from now on.
-func (t *timeline) hot(now time.Time, rs []hotkey.Route) {
+// addRoutes notes what is done about hot keys from now on.
+func (t *timeline) addRoutes(now time.Time, rs []hotkey.Route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	routes := make(map[[2]string]hotkey.Route, len(rs))

@@ -67,26 +67,26 @@ func TestTimelineOfACluster(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"begin", func() { l.view(at(0), two) }, []string{
+		{"begin", func() { l.addView(at(0), two) }, []string{
 			"member: a is here: active [a active]", "member: b is here: active [b active]", "ring: a ring of 2: +a +b", "member: a has joined the cluster",
 		}},
-		{"complete", func() { l.handoff(at(0.25), peer.Progress{Complete: two.Ring.Fingerprint()}) }, []string{
+		{"complete", func() { l.addProgress(at(0.25), peer.Progress{Complete: two.Ring.Fingerprint()}) }, []string{
 			"handoff: all counters of the ring are in place here, after 250ms",
 		}},
-		{"the same again", func() { l.view(at(1), two); l.handoff(at(1), peer.Progress{Complete: two.Ring.Fingerprint()}) }, nil},
-		{"c comes", func() { l.view(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},
-		{"c is on the ring", func() { l.view(at(3), seen("", "a-a-1", "b-a-2", "c-a-3", "x-o-9")) }, []string{
+		{"the same again", func() { l.addView(at(1), two); l.addProgress(at(1), peer.Progress{Complete: two.Ring.Fingerprint()}) }, nil},
+		{"c comes", func() { l.addView(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},
+		{"c is on the ring", func() { l.addView(at(3), seen("", "a-a-1", "b-a-2", "c-a-3", "x-o-9")) }, []string{
 			"member: c is active [c active]", "member: observer x watches", "ring: a ring of 3: +c; 33.1 % of the keys change their owner",
 		}},
-		{"b drains", func() { l.view(at(4), seen("", "a-a-1", "b-l-2", "c-a-3", "x-o-9")) }, []string{
+		{"b drains", func() { l.addView(at(4), seen("", "a-a-1", "b-l-2", "c-a-3", "x-o-9")) }, []string{
 			"member: b is leaving [b leaving]", "ring: a ring of 2: -b; 32.3 % of the keys change their owner",
 		}},
-		{"b is gone, and x", func() { l.view(at(5), seen("b", "a-a-1", "c-a-3")) }, []string{"member: b has left [b left]", "member: observer x has left"}},
-		{"c restarts", func() { l.view(at(6), seen("b", "a-a-1", "c-j-4")) }, []string{
+		{"b is gone, and x", func() { l.addView(at(5), seen("b", "a-a-1", "c-a-3")) }, []string{"member: b has left [b left]", "member: observer x has left"}},
+		{"c restarts", func() { l.addView(at(6), seen("b", "a-a-1", "c-j-4")) }, []string{
 			"member: c has restarted: joining [c joining]", "ring: a ring of 1: -c; 48.9 % of the keys change their owner",
 		}},
-		{"c dies", func() { l.view(at(7), seen("b", "a-a-1")) }, []string{"member: c is lost: nobody hears it any more [c lost]"}},
-		{"void", func() { l.handoff(at(8), peer.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
+		{"c dies", func() { l.addView(at(7), seen("b", "a-a-1")) }, []string{"member: c is lost: nobody hears it any more [c lost]"}},
+		{"void", func() { l.addProgress(at(8), peer.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
 	} {
 		step.do()
 		if got := texts(&l, &known); !slices.Equal(got, step.want) {
@@ -105,10 +105,10 @@ func TestTimelineOfHotKeys(t *testing.T) {
 	fresh := r
 	fresh.Version++
 	capped := hotkey.Route{Domain: "d", Owner: "x", Mode: hotkey.Cap, Manual: true}
-	l.hot(time.Unix(1, 0), []hotkey.Route{r})
-	l.hot(time.Unix(2, 0), []hotkey.Route{fresh}) // only refreshed
-	l.hot(time.Unix(3, 0), []hotkey.Route{fresh, capped})
-	l.hot(time.Unix(4, 0), []hotkey.Route{capped})
+	l.addRoutes(time.Unix(1, 0), []hotkey.Route{r})
+	l.addRoutes(time.Unix(2, 0), []hotkey.Route{fresh}) // only refreshed
+	l.addRoutes(time.Unix(3, 0), []hotkey.Route{fresh, capped})
+	l.addRoutes(time.Unix(4, 0), []hotkey.Route{capped})
 	want := []string{
 		"hot: hot key k=<b> of d: split to b, c", "hot: hot key x of d: cap, by hand", "hot: hot key k=<b> of d: nothing any more",
 	}
@@ -122,7 +122,7 @@ func TestTimelineOfRules(t *testing.T) {
 	known := 0
 	bad := source.LoadResult{Err: errors.New("a.yaml: no domain")}
 	for _, e := range []source.LoadResult{bad, bad, {}, bad} {
-		l.rulesRead(time.Unix(1, 0), e)
+		l.addLoad(time.Unix(1, 0), e)
 	}
 	want := []string{"rules: rules refused: a.yaml: no domain", "rules: rules refused: a.yaml: no domain"}
 	if got := texts(&l, &known); !slices.Equal(got, want) {

@@ -45,11 +45,11 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 	o.OnRefused = safe.gates.Surface("gossip").Refuse
 	var seen timeline
 	o.OnView = func(v *cluster.View) {
-		seen.view(time.Now(), v)
+		seen.addView(time.Now(), v)
 		x.setView(v)
 	}
 	o.OnRoutes = func(rs []hotkey.Route) {
-		seen.hot(time.Now(), rs)
+		seen.addRoutes(time.Now(), rs)
 		x.setHot(rs)
 	}
 	c, err := cluster.Start(o)
@@ -59,14 +59,14 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 	var ringMap ringMapCache
 	page, err := servePage([]string{f.Metrics}, admin.Options{
 		Gatherer: reg,
-		RingMap:  func() admin.RingMap { return ringMap.of(c.View()) },
+		RingMap:  func() admin.RingMap { return ringMap.get(c.View()) },
 		Timeline: seen.Events,
 		Cluster: func() admin.ClusterStatus {
 			p := clusterStatus(f.Cluster, c.View(), versions.Status())
 			p.XDS = x.status()
 			return p
 		},
-		Self: func() admin.Self { return f.self(cluster.RoleObserver, started, c) },
+		Self: func() admin.Self { return f.selfStatus(cluster.RoleObserver, started, c) },
 		Ready: func() error { // what is known is served, and an Envoy keeps what it has
 			if why := c.View().Problem; why != "" {
 				return fmt.Errorf("not ready: cluster (%s)", why)

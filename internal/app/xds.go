@@ -34,7 +34,7 @@ type xdsServer struct {
 // any certificate of the CA will do.
 func startXDS(addr string, names []string, s *security, reg prometheus.Registerer) (*xdsServer, error) {
 	f, log := s.flags, s.log
-	tls, err := s.door()
+	tls, err := s.envoyTLS()
 	if err != nil {
 		return nil, err
 	}
