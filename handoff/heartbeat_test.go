@@ -29,7 +29,7 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 		}
 	}
 	const beats = 60
-	for end := c.now + beats*beat; c.now < end; c.now += 100 * ms {
+	for end := c.now + beats*pingInterval; c.now < end; c.now += 100 * ms {
 		for _, id := range c.ids() { // one after the other, or they would all begin
 			c.send(id, c.machines[id].Tick(c.now))
 			c.pump()
@@ -37,7 +37,7 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	}
 	c.steady()
 	const pairs = 6 * 5 / 2
-	if len(last) != 2*pairs || longest > beat*6/5+100*ms {
+	if len(last) != 2*pairs || longest > pingInterval*6/5+100*ms {
 		t.Errorf("%d of %d pings, up to %v apart", len(last), 2*pairs, time.Duration(longest))
 	}
 	if perBeat := float64(writes) / pairs / beats; perBeat > 3.3 {
@@ -58,14 +58,14 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	}); n != 0 || m.View() != before {
 		t.Errorf("%v allocations for a confirmation, and a new view: %v", n, m.View() != before)
 	}
-	late := pong.Sent + int64(m.o.OwnershipTTL)
+	late := pong.Sent + int64(m.opts.OwnershipTTL)
 	m.Tick(pong.Sent)
 	if n := m.View().ConfirmedBy(late); n != 2 {
 		t.Errorf("%d confirm at the end of what the Tick has seen, want self and one other", n)
 	}
 
-	c.now += 2 * int64(m.o.OwnershipTTL)
-	c.send("a", m.ping(c.now, true))
+	c.now += 2 * int64(m.opts.OwnershipTTL)
+	c.send("a", m.pingPeers(c.now, true))
 	c.reach("a", ExtentNone)
 	c.pump()
 	c.reach("a", ExtentFull)

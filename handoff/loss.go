@@ -9,7 +9,7 @@ import (
 // Loss says what went with its last holders: the state of all keys whose owner and heir on a ring are both dead. It goes
 // along with the tokens, for whoever gets the token of a key that nobody holds a counter of cannot know.
 type Loss struct {
-	At      int64 // when it was found, Unix nanoseconds by the finder's clock
+	FoundAt int64 // when it was found, Unix nanoseconds by the finder's clock
 	Members []ring.Member
 	Dead    []ring.ID
 }
@@ -71,10 +71,10 @@ func (m *Machine) missed(now int64) (l loss, any bool) {
 		any = any || l.dead[i]
 	}
 	last := int64(0)
-	for _, at := range m.gone {
+	for _, at := range m.missingSince {
 		last = max(last, at)
 	}
-	l.at = min(now, last+int64(m.o.TakeoverDelay)) // by then nobody that is gone can have used a token any more
+	l.at = min(now, last+int64(m.opts.TakeoverDelay)) // by then nobody that is gone can have used a token any more
 	return l, any
 }
 
@@ -83,19 +83,19 @@ func (m *Machine) origin() *ring.Ring {
 	if m.view.base != nil {
 		return m.view.base
 	}
-	return m.dropped
+	return m.revokedBase
 }
 
-// miss notes when those that are gone were missed, with r about to be adopted: who had a place since the base, and whom N_ref may
+// updateMissing notes when those that are gone were missed, with r about to be adopted: who had a place since the base, and whom N_ref may
 // still count.
-func (m *Machine) miss(now int64, r *ring.Ring) {
-	next := map[boot]int64{}
+func (m *Machine) updateMissing(now int64, r *ring.Ring) {
+	next := map[bootOf]int64{}
 	note := func(a ring.Member, at int64) {
 		if !m.isGone(a) {
 			return
 		}
-		b := boot{a.ID, a.BootID}
-		if was, known := m.gone[b]; known {
+		b := bootOf{a.ID, a.BootID}
+		if was, known := m.missingSince[b]; known {
 			at = was
 		}
 		next[b] = at
@@ -112,22 +112,22 @@ func (m *Machine) miss(now int64, r *ring.Ring) {
 		all(m.view.steps[i].ring)
 	}
 	all(r)
-	if m.standing.NRef > r.Len() {
-		for b, at := range m.gone {
-			note(ring.Member{ID: b.id, BootID: b.inst}, at)
+	if m.membership.NRef > r.Len() {
+		for b, at := range m.missingSince {
+			note(ring.Member{ID: b.id, BootID: b.bootID}, at)
 		}
 	}
-	m.gone = next
+	m.missingSince = next
 }
 
 // isGone says whether that boot of another member went without a farewell.
 func (m *Machine) isGone(a ring.Member) bool {
-	return a.ID != m.o.Self && !m.live(a) && !slices.Contains(m.standing.Left, a.ID)
+	return a.ID != m.opts.Self && !m.live(a) && !slices.Contains(m.membership.Left, a.ID)
 }
 
 // bereaved says whether N_ref may count a member that is gone, and not back on r.
 func (m *Machine) bereaved(r *ring.Ring) bool {
-	for b := range m.gone {
+	for b := range m.missingSince {
 		if r.Index(b.id) < 0 {
 			return true
 		}
@@ -145,7 +145,7 @@ func (m *Machine) Losses(now int64) []Loss {
 	var out []Loss
 	for i := range list {
 		l := &list[i]
-		x := Loss{At: l.at}
+		x := Loss{FoundAt: l.at}
 		for i := range l.ring.Len() {
 			a := l.ring.At(i)
 			if x.Members = append(x.Members, a); l.dead[i] {
@@ -169,8 +169,8 @@ func mourned(before []loss, l loss) []loss {
 	return after[:min(len(after), maxLosses)]
 }
 
-// unlost takes out of the losses who is live after all: those members bring what they know along.
-func (m *Machine) unlost(losses []loss) []loss {
+// dropRecovered takes out of the losses who is live after all: those members bring what they know along.
+func (m *Machine) dropRecovered(losses []loss) []loss {
 	var out []loss
 	for _, l := range losses {
 		l.dead = slices.Clone(l.dead)
@@ -186,8 +186,8 @@ func (m *Machine) unlost(losses []loss) []loss {
 
 // live says whether that boot of a member is self, or a peer.
 func (m *Machine) live(a ring.Member) bool {
-	if a.ID == m.o.Self {
-		return a.BootID == m.o.BootID
+	if a.ID == m.opts.Self {
+		return a.BootID == m.opts.BootID
 	}
 	p := m.peers[a.ID]
 	return p != nil && p.BootID == a.BootID
@@ -198,17 +198,17 @@ func (m *Machine) AddLosses(losses []Loss) {
 	list := m.view.losses
 	for i := range losses {
 		x := &losses[i]
-		if slices.ContainsFunc(list, func(b loss) bool { return b.at >= x.At && b.tells(x) }) {
+		if slices.ContainsFunc(list, func(b loss) bool { return b.at >= x.FoundAt && b.tells(x) }) {
 			continue // mostly it is known: to make its ring would cost more than all else that an Ack does
 		}
-		l := loss{at: x.At, ring: ring.New(x.Members)}
+		l := loss{at: x.FoundAt, ring: ring.New(x.Members)}
 		l.dead = make([]bool, l.ring.Len())
 		for i := range l.dead {
 			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)
 		}
 		list = mourned(list, l)
 	}
-	list = m.unlost(list)
+	list = m.dropRecovered(list)
 	if !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
 		m.publish().losses = list
 	}

@@ -12,7 +12,7 @@ func (c *cluster) lost(dead int) int64 {
 	c.t.Helper()
 	for _, l := range c.machines["a"].Losses(c.now) {
 		if len(l.Dead) == dead {
-			return l.At
+			return l.FoundAt
 		}
 	}
 	c.t.Fatalf("tells %+v, and of no %d dead", c.machines["a"].Losses(c.now), dead)

@@ -101,11 +101,11 @@ func (w *world) clone() *world {
 			q := *p
 			n.peers[id] = &q
 		}
-		n.order = make([]*peer, len(m.order))
-		for j, p := range m.order {
-			n.order[j] = n.peers[p.ID]
+		n.sortedPeers = make([]*peer, len(m.sortedPeers))
+		for j, p := range m.sortedPeers {
+			n.sortedPeers[j] = n.peers[p.ID]
 		}
-		n.confirmed = maps.Clone(m.confirmed)
+		n.confirmedAt = maps.Clone(m.confirmedAt)
 		c.machines[i] = &n
 	}
 	return c
@@ -133,7 +133,7 @@ func (w *world) String() string {
 	var b strings.Builder
 	for i, m := range w.machines {
 		v := m.view
-		fmt.Fprint(&b, i, w.at[i], m.seq, m.virgin, m.none, fp(v.base), v.baseSelf)
+		fmt.Fprint(&b, i, w.at[i], m.seq, m.neverOwned, m.unconfirmed, fp(v.base), v.baseSelf)
 		for _, s := range v.steps {
 			fmt.Fprint(&b, fp(s.ring), s.released, s.whole, len(s.proofs))
 			for _, p := range s.proofs {
@@ -141,8 +141,8 @@ func (w *world) String() string {
 			}
 		}
 		for id, p := range m.peers {
-			fmt.Fprint(&b, id, p.State, p.heard, p.ring%1000, p.seq, p.virgin, p.owed, p.confirm, p.new, p.acked, p.warmed,
-				p.in.began, p.in.next, fp(p.in.proof.ring), p.out.stage, p.out.seq, p.out.began, p.out.done, fp(p.out.pushed))
+			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmsUntilOf, p.added, p.acked, p.prefetched,
+				p.counters.began, p.counters.next, fp(p.counters.proof.ring), p.sending.stage, p.sending.seq, p.sending.began, p.sending.done, fp(p.sending.pushed))
 		}
 		for _, r := range m.history {
 			fmt.Fprint(&b, " ", fp(r))
@@ -224,7 +224,7 @@ func TestEveryOrderOfEvents(t *testing.T) {
 		},
 		"an Ack is not waited for": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ping {
-				return Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Quiet: 1 << 60}, true
+				return Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, SinceLost: 1 << 60}, true
 			}
 			return msg, true
 		},

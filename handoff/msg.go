@@ -61,18 +61,18 @@ type Message struct {
 	Ring   uint64      // fingerprint of the ring that the sender goes by; Chunk, Ack, Sealed: for which they are meant
 	// Seq is: Ping, the sender's adoption number; Pong, Chunk, Ack: the receiver's adoption number that they answer;
 	// Replica, Got: the batch; OwnershipRequest, Sealed: the sender's and the receiver's adoption number.
-	Seq  uint64
-	Base uint64 // Ack: the ring whose arcs the sender held whole until now; 0: none
-	Part uint32 // Chunk: its number in the transfer; Ack: the number of chunks before it
+	Seq        uint64
+	BaseRing   uint64 // Ack: the ring whose arcs the sender held whole until now; 0: none
+	ChunkIndex uint32 // Chunk: its number in the transfer; Ack: the number of chunks before it
 	// Sent is: Ping, the sender's clock, Unix nanoseconds; Pong, the same, echoed; Chunk, Ack: when the transfer began, which
 	// tells one attempt from the next.
-	Sent  int64
-	Now   int64 // Ping, Pong: the sender's clock, for the offset between the two
-	Quiet int64 // Ack: nanoseconds since the sender last confirmed a member that is lost on Ring
+	Sent      int64
+	Now       int64 // Ping, Pong: the sender's clock, for the offset between the two
+	SinceLost int64 // Ack: nanoseconds since the sender last confirmed a member that is lost on Ring
 
 	Member   ring.ID         // Sealed with Gone
 	Counters []CounterRecord // Chunk, Replica, Sealed; OwnershipRequest: Key, Owner, Domain and Rule
-	Overflow *Overflow       // Chunk: what the sender has counted of keys that found no place in its table
+	Sketch   *SketchPart     // Chunk: what the sender has counted of keys that found no place in its table
 	Losses   []Loss          // Ack, and Sealed with Given: what the sender knows to be lost; not to be changed
 }
 
@@ -86,11 +86,11 @@ type CounterRecord struct {
 	State     limit.State
 }
 
-// Overflow is a piece of a sketch: the cells that are not 0 of one part of it, for windows of one length. It counts the hits of many keys, of
+// SketchPart is a piece of a sketch: the cells that are not 0 of one part of it, for windows of one length. It counts the hits of many keys, of
 // which the receiver's are some.
-type Overflow struct {
-	Part    uint8
-	Turn    int8
+type SketchPart struct {
+	Index   uint8
+	Phase   int8
 	Window  time.Duration // 0: of all lengths
 	End     int64         // when all that it counts has passed, Unix nanoseconds by the sender's clock
 	Domains [16]uint64    // whose hits it has counted, a bit for each slot of domains
@@ -121,21 +121,21 @@ const (
 
 // LivePeer is another live member.
 type LivePeer struct {
-	ID     ring.ID
-	BootID uint64
-	State  PeerState
-	Weight uint32 // on the ring
-	Old    bool   // speaks a version of the protocol without hand-over
+	ID        ring.ID
+	BootID    uint64
+	State     PeerState
+	Weight    uint32 // on the ring
+	NoHandoff bool   // speaks a version of the protocol without hand-over
 }
 
-// Policy says what a part of a divided cluster may admit.
-type Policy uint8
+// PartitionPolicy says what a part of a divided cluster may admit.
+type PartitionPolicy uint8
 
 // The policies.
 const (
-	ShareOut  Policy = iota // share: limit * reach / N_ref
-	Available               // available: the limit, in every part
-	Quorum                  // quorum: the limit in a part of more than half of N_ref, else nothing
+	PolicyShare     PartitionPolicy = iota // share: limit * reach / N_ref
+	PolicyAvailable                        // available: the limit, in every part
+	PolicyQuorum                           // quorum: the limit in a part of more than half of N_ref, else nothing
 )
 
 // Membership is what membership says beside the ring.
@@ -156,5 +156,5 @@ type Options struct {
 	// TakeoverDelay (T_take) is how long after its last confirmation a lost member's tokens are made anew; default 2 s. It must
 	// exceed Own by the drift of two clocks over that time.
 	TakeoverDelay time.Duration
-	Policy        Policy
+	Policy        PartitionPolicy
 }

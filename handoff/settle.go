@@ -10,10 +10,10 @@ import (
 // at last a complete ring.
 func (m *Machine) settle(now int64) {
 	v := m.view
-	if m.seq == 0 || !m.standing.Joined {
+	if m.seq == 0 || !m.membership.Joined {
 		return
 	}
-	if v.self < 0 && m.virgin {
+	if v.self < 0 && m.neverOwned {
 		m.rest() // nothing to take over, nothing to give
 		return
 	}
@@ -39,21 +39,21 @@ func (m *Machine) rest() {
 	}
 	v := m.publish()
 	v.base, v.baseSelf, v.steps = v.ring, v.self, nil
-	m.dropped = nil
-	m.virgin = m.virgin && v.self < 0
+	m.revokedBase = nil
+	m.neverOwned = m.neverOwned && v.self < 0
 }
 
 // prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
 // that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
 func (m *Machine) prove() {
-	for _, p := range m.order {
-		if !p.acked || p.in.proof.ring == nil || !m.news(p.in.proof) || !m.closed(p.in.proof.ring) {
+	for _, p := range m.sortedPeers {
+		if !p.acked || p.counters.proof.ring == nil || !m.news(p.counters.proof) || !m.closed(p.counters.proof.ring) {
 			continue
 		}
 		v := m.publish()
 		last := &v.steps[len(v.steps)-1]
-		last.proofs = append(slices.Clone(last.proofs), p.in.proof)
-		m.virgin = false
+		last.proofs = append(slices.Clone(last.proofs), p.counters.proof)
+		m.neverOwned = false
 	}
 }
 
@@ -87,12 +87,12 @@ func (m *Machine) closedOn(r, x *ring.Ring) bool {
 	for i := range r.Len() {
 		a := r.At(i)
 		switch {
-		case a.ID == m.o.Self || seat(x, a.ID, a.BootID) >= 0:
+		case a.ID == m.opts.Self || placeOf(x, a.ID, a.BootID) >= 0:
 		case m.live(a):
 			if !m.peers[a.ID].acked {
 				return false
 			}
-		case !slices.Contains(m.standing.Left, a.ID): // those have handed over
+		case !slices.Contains(m.membership.Left, a.ID): // those have handed over
 			return false
 		}
 	}
@@ -104,20 +104,20 @@ func (m *Machine) closedOn(r, x *ring.Ring) bool {
 func (m *Machine) whole(now int64) bool {
 	for _, p := range m.peers {
 		switch {
-		case p.Old:
-			if now < m.adopted+int64(m.o.TakeoverDelay) {
+		case p.NoHandoff:
+			if now < m.adoptedAt+int64(m.opts.TakeoverDelay) {
 				return false
 			}
-		case !m.placed(p) && (p.State == Joining || p.heard && p.virgin): // it has no place, and never held a token
+		case !m.placed(p) && (p.State == Joining || p.reported && p.neverOwned): // it has no place, and never held a token
 		case !p.acked:
 			return false
 		}
 	}
-	if now < m.fenced {
+	if now < m.lostExpireAt {
 		return false
 	}
-	for b, t := range m.confirmed {
-		if m.isLost(b) && now < t+int64(m.o.TakeoverDelay) {
+	for b, t := range m.confirmedAt {
+		if m.isLost(b) && now < t+int64(m.opts.TakeoverDelay) {
 			return false
 		}
 	}
@@ -127,10 +127,10 @@ func (m *Machine) whole(now int64) bool {
 // placed says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
 // p never held its tokens.
 func (m *Machine) placed(p *peer) bool {
-	if m.view.base != nil && seat(m.view.base, p.ID, p.BootID) >= 0 {
+	if m.view.base != nil && placeOf(m.view.base, p.ID, p.BootID) >= 0 {
 		return true
 	}
-	return slices.ContainsFunc(m.view.steps, func(s step) bool { return seat(s.ring, p.ID, p.BootID) >= 0 })
+	return slices.ContainsFunc(m.view.steps, func(s step) bool { return placeOf(s.ring, p.ID, p.BootID) >= 0 })
 }
 
 // takeOver makes all of self's keys on the present ring self's.
@@ -138,7 +138,7 @@ func (m *Machine) takeOver(now int64) {
 	l, any := m.missed(now)
 	v := m.publish()
 	v.steps[len(v.steps)-1].whole = true
-	m.virgin = false
+	m.neverOwned = false
 	if any {
 		v.losses = mourned(v.losses, l)
 	}
@@ -148,7 +148,7 @@ func (m *Machine) takeOver(now int64) {
 func (m *Machine) pending() int {
 	n := 0
 	for id, p := range m.peers {
-		if m.view.ring.Index(id) >= 0 && !p.Old && !p.out.done {
+		if m.view.ring.Index(id) >= 0 && !p.NoHandoff && !p.sending.done {
 			n++
 		}
 	}
@@ -178,7 +178,7 @@ func (m *Machine) awaited() bool {
 // copying says whether heirs may still lack copies.
 func (m *Machine) copying() bool {
 	for _, p := range m.peers {
-		if p.out.stage == copying || p.out.stage == sent && !p.out.shadow {
+		if p.sending.stage == copying || p.sending.stage == sent && !p.sending.shadow {
 			return true
 		}
 	}
@@ -190,19 +190,19 @@ func (m *Machine) Progress() RingProgress {
 	v := m.view
 	p := RingProgress{RingVersion: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Unconfirmed: m.pending(), Prefetched: true}
 	for _, x := range m.peers {
-		if x.Old || x.State == Joining {
+		if x.NoHandoff || x.State == Joining {
 			continue
 		}
 		if !x.acked && v.self >= 0 {
 			p.MissingAcks++
 		}
-		if x.State == Active && !x.warmed {
+		if x.State == Active && !x.prefetched {
 			p.Prefetched = false
 		}
 	}
 	if v.Steady() {
 		p.Unconfirmed = 0
 	}
-	p.HandedOff = v.self < 0 && (m.virgin || p.Unconfirmed == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
+	p.HandedOff = v.self < 0 && (m.neverOwned || p.Unconfirmed == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
 	return p
 }

@@ -70,17 +70,17 @@ func (l *lead) answered(now, most int64) {
 // one peer that is set does not make two other members doubt theirs. Of two members each believes the other.
 func (m *Machine) ClockStall(now int64, from ring.ID, inst uint64, msg *Message) time.Duration {
 	p := m.peers[from]
-	if p == nil || p.BootID != inst || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now || !p.lead.hear(now, msg, int64(m.o.OwnershipTTL)) {
+	if p == nil || p.BootID != inst || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now || !p.clock.hear(now, msg, int64(m.opts.OwnershipTTL)) {
 		return 0
 	}
 	heard, ahead, least := 0, 0, int64(math.MaxInt64)
-	for _, q := range m.order {
-		l := &q.lead
-		if !l.seen || now-l.heard > int64(m.o.OwnershipTTL) {
+	for _, q := range m.sortedPeers {
+		l := &q.clock
+		if !l.seen || now-l.heard > int64(m.opts.OwnershipTTL) {
 			continue
 		}
 		heard++
-		if l.ahead > 0 && now-l.since <= int64(m.o.OwnershipTTL) {
+		if l.ahead > 0 && now-l.since <= int64(m.opts.OwnershipTTL) {
 			ahead++
 			least = min(least, l.by)
 		}

@@ -63,13 +63,13 @@ func (o *outgoing) begin(now int64, seq uint64, shadow bool) {
 // release gives p all of its keys that are held here, if p goes by the same ring, and begins to send what is known of
 // them. From the View that this publishes on, self does not decide them any more.
 func (m *Machine) release(now int64, p *peer) {
-	if !p.heard || p.Old || p.ring != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.virgin {
+	if !p.reported || p.NoHandoff || p.ringVersion != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.neverOwned {
 		return
 	}
-	if len(m.view.steps) == 0 && p.out.stage != idle && p.out.seq == p.seq {
+	if len(m.view.steps) == 0 && p.sending.stage != idle && p.sending.seq == p.seq {
 		return // as most of the time
 	}
-	i := seat(m.view.ring, p.ID, p.BootID)
+	i := placeOf(m.view.ring, p.ID, p.BootID)
 	if i < 0 {
 		m.acknowledge(now, p)
 		return
@@ -80,27 +80,27 @@ func (m *Machine) release(now int64, p *peer) {
 		s.released = slices.Clone(s.released)
 		s.released[i] = true
 	}
-	if p.out.stage == idle || p.out.seq != p.seq {
-		p.out.begin(now, p.seq, false)
+	if p.sending.stage == idle || p.sending.seq != p.seq {
+		p.sending.begin(now, p.seq, false)
 	}
 }
 
 // acknowledge sends what a member without a place on the ring waits for: a joiner its copies.
 func (m *Machine) acknowledge(now int64, p *peer) {
-	if p.State == Joining && p.owed && m.view.self >= 0 && (p.out.stage == idle || p.out.seq != p.seq) {
-		p.out.ahead = m.with(p)
-		p.out.begin(now, p.seq, true)
+	if p.State == Joining && p.needsAck && m.view.self >= 0 && (p.sending.stage == idle || p.sending.seq != p.seq) {
+		p.sending.ahead = m.with(p)
+		p.sending.begin(now, p.seq, true)
 	}
 }
 
 // received looks at whether p has got what was sent.
 func (m *Machine) received(now int64, p *peer) {
-	o := &p.out
+	o := &p.sending
 	if o.seq != p.seq || o.stage != copying && o.stage != sent {
 		return
 	}
 	late := now-o.acked > resend
-	if p.owed {
+	if p.needsAck {
 		if late {
 			o.begin(now, p.seq, o.shadow)
 		}
@@ -114,7 +114,7 @@ func (m *Machine) received(now int64, p *peer) {
 	}
 	switch {
 	case o.shadow || o.stage != sent:
-	case !p.bare:
+	case !p.needsCopies:
 		o.stage, o.copied = arrived, m.view.ring
 	case late:
 		o.stage, o.began = copying, max(now, o.began+1)
@@ -124,8 +124,8 @@ func (m *Machine) received(now int64, p *peer) {
 // Transfers lists what is to be sent now, in the order of the members' names.
 func (m *Machine) Transfers() []Transfer {
 	var out []Transfer
-	for _, p := range m.order {
-		o := &p.out
+	for _, p := range m.sortedPeers {
+		o := &p.sending
 		if o.stage != running && o.stage != copying {
 			continue
 		}
@@ -154,19 +154,19 @@ func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Message, bool) {
 	if t.SuccessorCopy {
 		stage = copying
 	}
-	if p == nil || p.out.stage != stage || p.out.began != t.StartedAt {
+	if p == nil || p.sending.stage != stage || p.sending.began != t.StartedAt {
 		return Message{}, false
 	}
-	o := &p.out
+	o := &p.sending
 	o.stage, o.acked = stage+1, now
-	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, Part: parts, Sent: o.began}
+	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: parts, Sent: o.began}
 	switch {
 	case o.shadow:
-		o.stage, msg.Flags, msg.Quiet = sent, Prefetch, m.quiet(now)
+		o.stage, msg.Flags, msg.SinceLost = sent, Prefetch, m.quiet(now)
 	case t.SuccessorCopy:
 		msg.Flags = SuccessorCopy
 	default:
-		msg.Base, msg.Quiet, msg.Losses = m.untouched(), m.quiet(now), m.Losses(now)
+		msg.BaseRing, msg.SinceLost, msg.Losses = m.untouched(), m.quiet(now), m.Losses(now)
 	}
 	return msg, true
 }
@@ -190,7 +190,7 @@ func (m *Machine) untouched() uint64 {
 // quiet is the time since self last confirmed a member that is lost.
 func (m *Machine) quiet(now int64) int64 {
 	q := int64(math.MaxInt64 / 4)
-	for b, t := range m.confirmed {
+	for b, t := range m.confirmedAt {
 		if m.isLost(b) {
 			q = min(q, max(0, now-t))
 		}
@@ -200,11 +200,11 @@ func (m *Machine) quiet(now int64) int64 {
 
 // isLost says whether b may still be alive, and out of reach: it neither is live here, nor left, nor was replaced by a
 // later boot of the same member, which would not be let in beside it.
-func (m *Machine) isLost(b boot) bool {
-	if m.peers[b.id] != nil || b.id == m.o.Self {
+func (m *Machine) isLost(b bootOf) bool {
+	if m.peers[b.id] != nil || b.id == m.opts.Self {
 		return false
 	}
-	return !slices.Contains(m.standing.Left, b.id)
+	return !slices.Contains(m.membership.Left, b.id)
 }
 
 // incoming is the transfer from one member.
@@ -216,7 +216,7 @@ type incoming struct {
 
 // restart forgets what came of p's transfer for an earlier adoption.
 func (p *peer) restart() {
-	p.acked, p.copied, p.in, p.copies = false, false, incoming{}, incoming{}
+	p.acked, p.copiesAcked, p.counters, p.copies = false, false, incoming{}, incoming{}
 }
 
 // incoming is the part of p's transfer that msg belongs to.
@@ -224,15 +224,15 @@ func (p *peer) incoming(msg *Message) *incoming {
 	if msg.Flags&SuccessorCopy != 0 {
 		return &p.copies
 	}
-	return &p.in
+	return &p.counters
 }
 
 func (in *incoming) chunk(m *Machine, msg *Message) {
 	switch {
 	case !m.meant(msg):
-	case msg.Part == 0:
+	case msg.ChunkIndex == 0:
 		in.began, in.next = msg.Sent, 1
-	case msg.Sent == in.began && msg.Part == in.next:
+	case msg.Sent == in.began && msg.ChunkIndex == in.next:
 		in.next++
 	default:
 		in.began, in.next = 0, 0 // a gap: the Ack must not count
@@ -244,7 +244,7 @@ func (in *incoming) complete(m *Machine, msg *Message) bool {
 	if !m.meant(msg) {
 		return false
 	}
-	return msg.Part == 0 || msg.Sent == in.began && msg.Part == in.next
+	return msg.ChunkIndex == 0 || msg.Sent == in.began && msg.ChunkIndex == in.next
 }
 
 // meant says whether msg answers self's adoption of the present ring. Copies ahead of a joiner's place are for a ring that
@@ -257,20 +257,20 @@ func (m *Machine) meant(msg *Message) bool {
 func (m *Machine) acked(now int64, p *peer, msg *Message) {
 	switch {
 	case msg.Flags&Prefetch != 0:
-		p.warmed = true
+		p.prefetched = true
 		return
 	case msg.Flags&SuccessorCopy != 0:
-		p.copied = true
+		p.copiesAcked = true
 		return
 	case p.acked:
 		return
 	}
-	p.acked, p.warmed = true, true
+	p.acked, p.prefetched = true, true
 	m.AddLosses(msg.Losses)
-	m.fenced = max(m.fenced, now-msg.Quiet+int64(m.o.TakeoverDelay))
-	if x := m.remembered(msg.Base); x != nil {
-		if i := seat(x, p.ID, p.BootID); i >= 0 {
-			p.in.proof = proof{x, i}
+	m.lostExpireAt = max(m.lostExpireAt, now-msg.SinceLost+int64(m.opts.TakeoverDelay))
+	if x := m.remembered(msg.BaseRing); x != nil {
+		if i := placeOf(x, p.ID, p.BootID); i >= 0 {
+			p.counters.proof = proof{x, i}
 		}
 	}
 	m.settle(now)

@@ -215,7 +215,7 @@ type reach struct {
 	until  []int64 // ends of the confirmations by other members, latest first
 	others int     // members on the ring beside self
 	nref   int
-	policy Policy
+	policy PartitionPolicy
 	old    int // members that always count, because they cannot confirm
 }
 
@@ -232,9 +232,9 @@ func (r *reach) at(now int64) (Extent, uint32, uint32) {
 	}
 	n := r.members(now)
 	switch r.policy {
-	case Available:
+	case PolicyAvailable:
 		return ExtentFull, 1, 1
-	case Quorum:
+	case PolicyQuorum:
 		if 2*n > r.nref {
 			return ExtentFull, 1, 1
 		}

@@ -3,8 +3,8 @@ package handoff
 // isolated says whether others may have made self's tokens anew, because nobody has confirmed it for Own.
 func (m *Machine) isolated(now int64) bool {
 	right, _, _ := m.view.Extent(now)
-	m.none = right == ExtentNone && (m.view.self >= 0 || !m.virgin)
-	return m.none
+	m.unconfirmed = right == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
+	return m.unconfirmed
 }
 
 // apart says whether so many members have not confirmed self for Own that they may have made its tokens anew: half of
@@ -13,7 +13,7 @@ func (m *Machine) apart(now int64) bool {
 	v := m.view
 	gone := v.NRef() - v.ring.Len()
 	for i := range v.ring.Len() {
-		if id := v.ring.At(i).ID; id != m.o.Self && m.lapsed(now, m.peers[id]) {
+		if id := v.ring.At(i).ID; id != m.opts.Self && m.lapsed(now, m.peers[id]) {
 			gone++
 		}
 	}
@@ -25,16 +25,16 @@ func (m *Machine) lapsed(now int64, p *peer) bool {
 	switch {
 	case p == nil:
 		return true
-	case p.Old:
+	case p.NoHandoff:
 		return false
-	case p.confirm > 0:
-		return p.confirm+int64(m.o.OwnershipTTL) < now
+	case p.confirmsUntilOf > 0:
+		return p.confirmsUntilOf+int64(m.opts.OwnershipTTL) < now
 	}
-	return m.view.ring.Index(p.ID) >= 0 && m.adopted+int64(m.o.OwnershipTTL) < now
+	return m.view.ring.Index(p.ID) >= 0 && m.adoptedAt+int64(m.opts.OwnershipTTL) < now
 }
 
 // OwnershipReceived says that a token of a single key has come (Sealed with Given).
-func (m *Machine) OwnershipReceived() { m.virgin = false }
+func (m *Machine) OwnershipReceived() { m.neverOwned = false }
 
 // RevokeAll gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
 // clock has jumped, by Tick when self was cut off or stopped for long, and when self hears again from the larger part
@@ -45,29 +45,29 @@ func (m *Machine) RevokeAll(now int64) []Outbound {
 	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
 	m.view = &v
 	m.seq++
-	m.adopted, m.fenced = now, 0
+	m.adoptedAt, m.lostExpireAt = now, 0
 	for id, p := range m.peers {
 		p.restart()
-		p.confirm, p.lead = 0, lead{}
-		p.out.restart(v.ring.Index(id) >= 0)
+		p.confirmsUntilOf, p.clock = 0, lead{}
+		p.sending.restart(v.ring.Index(id) >= 0)
 	}
 	m.publish()
-	return m.ping(now, true)
+	return m.pingPeers(now, true)
 }
 
 // drop gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.
 func (m *Machine) drop(v *OwnershipView) {
 	if v.base != nil {
-		m.dropped = v.base
+		m.revokedBase = v.base
 	}
 	v.base, v.baseSelf = nil, -1
 }
 
 // forget drops confirmations that no longer matter.
 func (m *Machine) forget(now int64) {
-	for b, t := range m.confirmed {
-		if p := m.peers[b.id]; (p == nil || p.BootID != b.inst) && now-t > 2*int64(m.o.TakeoverDelay) {
-			delete(m.confirmed, b)
+	for b, t := range m.confirmedAt {
+		if p := m.peers[b.id]; (p == nil || p.BootID != b.bootID) && now-t > 2*int64(m.opts.TakeoverDelay) {
+			delete(m.confirmedAt, b)
 		}
 	}
 }

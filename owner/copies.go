@@ -293,7 +293,7 @@ func (n *Node) replicaTarget(now int64, v *view, e *entry, attempts int) (to, he
 	heard, mute := c.ranked[:0], c.silent[:0]
 	for _, i := range c.ranked {
 		id := r.At(i).ID
-		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.Old {
+		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.NoHandoff {
 			continue
 		}
 		if heir == "" {

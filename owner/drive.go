@@ -45,7 +45,7 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effec
 func (n *Node) legacyMembers() map[ring.ID]bool {
 	old := map[ring.ID]bool{}
 	for id, p := range n.serial.peers {
-		if p.Old {
+		if p.NoHandoff {
 			old[id] = true
 		}
 	}
@@ -269,7 +269,7 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 	switch msg.Kind {
 	case handoff.Chunk:
 		n.merge(now, msg.Counters)
-		if msg.Overflow != nil && !n.sketches.take(msg.Overflow, now) {
+		if msg.Sketch != nil && !n.sketches.take(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
 		fx.Out = m.Step(now, from, inst, msg)

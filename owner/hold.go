@@ -158,7 +158,7 @@ func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 		x.queued = false
 		_, h := n.shard(k)
 		hold := s.view.Ownership(x.owner, s.tables[ownedTable].find(h, k).ownedEpoch(x.owner))
-		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.Old {
+		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
 			continue
 		}
 		x.to = hold.Member

@@ -365,7 +365,7 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 	if missing := v.NRef() - v.Ring().Len(); missing > 0 && h.rule.Limit == r.Limit {
 		// They may have their part of the limit on a ring of their own.
 		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
-		if n.options.Policy == handoff.Available {
+		if n.options.Policy == handoff.PolicyAvailable {
 			x = uint64(r.Depth()) * uint64(missing)
 		}
 		s.peaks[partPeak].push(h.now, end, x)

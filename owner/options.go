@@ -30,7 +30,7 @@ type Options struct {
 	// DenyCache caps the keys remembered as over their limit; default 0, no such memory.
 	DenyCache int
 	// Policy is what a part of a divided cluster may admit.
-	Policy handoff.Policy
+	Policy handoff.PartitionPolicy
 	// ProRata gives a key whose counts are lost, with its owner and its heir, only the part of its limit that is left of
 	// the window under way.
 	ProRata bool

@@ -9,7 +9,7 @@ import (
 const maxCells = 8192
 
 // give returns what part i has counted of owners' hits, in pieces for messages.
-func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
+func (k *sketches) give(i int, now int64) (out []*handoff.SketchPart) {
 	if k.live.Load() == 0 {
 		return nil
 	}
@@ -21,13 +21,13 @@ func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
 		if s.end+int64(ahead) <= now || s.kinds>>ownedTable&1 == 0 { // the receiver's clock may be behind
 			continue
 		}
-		var o *handoff.Overflow
+		var o *handoff.SketchPart
 		for at, hits := range s.cells {
 			if hits == 0 {
 				continue
 			}
 			if o == nil || len(o.Cells) == maxCells {
-				o = &handoff.Overflow{Part: uint8(i), Turn: s.turn, Window: s.window, End: s.end, Domains: s.domains}
+				o = &handoff.SketchPart{Index: uint8(i), Phase: s.turn, Window: s.window, End: s.end, Domains: s.domains}
 				out = append(out, o)
 			}
 			o.Cells = append(o.Cells, handoff.Cell{At: uint16(at), Hits: hits})
@@ -37,8 +37,8 @@ func (k *sketches) give(i int, now int64) (out []*handoff.Overflow) {
 }
 
 // take takes in a piece of another member's sketch; false if it cannot be one.
-func (k *sketches) take(o *handoff.Overflow, now int64) bool {
-	if int(o.Part) >= shards || o.Turn < 1 || o.Turn > 2 || o.Window < 0 || o.Window > 0 && o.End-now > 3*int64(o.Window)+int64(ahead) {
+func (k *sketches) take(o *handoff.SketchPart, now int64) bool {
+	if int(o.Index) >= shards || o.Phase < 1 || o.Phase > 2 || o.Window < 0 || o.Window > 0 && o.End-now > 3*int64(o.Window)+int64(ahead) {
 		return false
 	}
 	for _, c := range o.Cells {
@@ -49,10 +49,10 @@ func (k *sketches) take(o *handoff.Overflow, now int64) bool {
 	if o.End+int64(ahead) <= now {
 		return true // it has passed
 	}
-	p := &k.parts[o.Part]
+	p := &k.parts[o.Index]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := k.grow(p, o.Window, o.Turn, now)
+	s := k.grow(p, o.Window, o.Phase, now)
 	s.end = max(s.end, o.End)
 	s.kinds |= 1 << ownedTable
 	for i := range s.domains {

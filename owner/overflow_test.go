@@ -9,7 +9,7 @@ import (
 )
 
 // pieces are what a member sends that has counted hits of q in its sketch at now.
-func pieces(now int64, q Request, hits uint64) (out []*handoff.Overflow) {
+func pieces(now int64, q Request, hits uint64) (out []*handoff.SketchPart) {
 	k := &sketches{}
 	k.add(&shardOp{Request: &Request{Key: q.Key, RingPos: q.RingPos, Domain: q.Domain, Hits: hits}, now: now, table: ownedTable, rule: q.Rule})
 	for i := range shards {

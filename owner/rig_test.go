@@ -33,7 +33,7 @@ func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
 	st := handoff.Membership{NRef: len(ids), Joined: true}
 	for _, id := range ids {
 		if id != self {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: handoff.Active, Weight: 1, Old: true})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: handoff.Active, Weight: 1, NoHandoff: true})
 		}
 	}
 	return st

@@ -56,9 +56,9 @@ func TestSharesAreTold(t *testing.T) {
 // A divided cluster admits no more than the limit and what the parts were allowed, and one part alone can go on.
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
-		policy handoff.Policy
+		policy handoff.PartitionPolicy
 		part   uint64 // admitted by the part of two of five
-	}{{handoff.ShareOut, 40}, {handoff.Available, 100}, {handoff.Quorum, 0}} {
+	}{{handoff.PolicyShare, 40}, {handoff.PolicyAvailable, 100}, {handoff.PolicyQuorum, 0}} {
 		w := newNetwork(t, 3, Options{Policy: c.policy}, "a", "b", "c", "d", "e")
 		side := func(id ring.ID) bool { return id == "a" || id == "b" }
 		w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }

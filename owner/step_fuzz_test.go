@@ -33,7 +33,7 @@ func FuzzStep(f *testing.F) {
 		for _, p := range st.Peers { // both confirm it, and have nothing for it
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.NeverOwned, Sent: now, Now: now})
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
-			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, Quiet: 1e18})
+			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, SinceLost: 1e18})
 		}
 		g := &generator{data: data}
 		for len(g.data) > 0 {
@@ -132,7 +132,7 @@ func (g *generator) question() Request {
 func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
 	m := handoff.Message{
 		Kind: handoff.MessageKind(g.byte() % 10), Flags: handoff.MessageFlags(g.byte()), Status: handoff.ReplyStatus(g.byte() % 6),
-		Ring: r.Fingerprint(), Seq: g.number(), Base: r.Fingerprint(), Part: uint32(g.number()), Sent: now, Now: int64(g.number()), Quiet: int64(g.number()),
+		Ring: r.Fingerprint(), Seq: g.number(), BaseRing: r.Fingerprint(), ChunkIndex: uint32(g.number()), Sent: now, Now: int64(g.number()), SinceLost: int64(g.number()),
 		Member: []ring.ID{"", "a", "b", "x"}[g.byte()%4],
 	}
 	if g.byte()%8 == 0 {

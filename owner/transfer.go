@@ -31,12 +31,12 @@ type scan struct {
 	turn       uint32 // of the table, when the shard's scan began
 	begun      bool   // with this shard
 	part       int    // next of the sketches' parts
-	pieces     []*handoff.Overflow
+	pieces     []*handoff.SketchPart
 }
 
 // overflow is the next piece of the sketches for transfer c, after all counters; nil when there is none left. They go along with tokens only: a
 // copy would know of no key more than the owner's table says.
-func (n *Node) overflow(now int64, c *scan) *handoff.Overflow {
+func (n *Node) overflow(now int64, c *scan) *handoff.SketchPart {
 	if c.t.SuccessorCopy || c.t.Prefetch {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 	if c.t.StartedAt != t.StartedAt || c.t.SuccessorCopy != t.SuccessorCopy || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
 		c.t, c.parts, c.shard, c.begun, c.part, c.pieces = t, 0, 0, false, 0, nil
 	}
-	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, Part: c.parts}
+	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.parts}
 	switch {
 	case t.SuccessorCopy:
 		msg.Flags = handoff.SuccessorCopy
@@ -100,7 +100,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 		c.parts++
 		return msg, true
 	}
-	if msg.Overflow = n.overflow(now, c); msg.Overflow != nil {
+	if msg.Sketch = n.overflow(now, c); msg.Sketch != nil {
 		c.parts++
 		return msg, true
 	}

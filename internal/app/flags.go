@@ -281,8 +281,8 @@ func (f *flags) validateSecurity() error {
 }
 
 // policies are the values of --partition.
-func policies() map[string]handoff.Policy {
-	return map[string]handoff.Policy{"share": handoff.ShareOut, "available": handoff.Available, "quorum": handoff.Quorum}
+func policies() map[string]handoff.PartitionPolicy {
+	return map[string]handoff.PartitionPolicy{"share": handoff.PolicyShare, "available": handoff.PolicyAvailable, "quorum": handoff.PolicyQuorum}
 }
 
 // listenerKinds are the values of --rls-door.

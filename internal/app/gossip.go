@@ -44,7 +44,7 @@ func membershipOf(v *cluster.View) handoff.Membership {
 	for i := range v.Members {
 		m := &v.Members[i]
 		if m.Role == cluster.RoleMember && m.ID != v.Self {
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: stateOf(m.State), Weight: m.Weight, Old: !m.SupportsHandoff()})
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: stateOf(m.State), Weight: m.Weight, NoHandoff: !m.SupportsHandoff()})
 		}
 	}
 	return s

@@ -173,7 +173,7 @@ func (p *Peer) setRing(old []ring.ID) {
 	s := p.standing
 	s.Peers = slices.Clone(s.Peers)
 	for i := range s.Peers {
-		s.Peers[i].Old = slices.Contains(old, s.Peers[i].ID)
+		s.Peers[i].NoHandoff = slices.Contains(old, s.Peers[i].ID)
 	}
 	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, s))
 	p.startTransfers()

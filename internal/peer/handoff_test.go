@@ -247,7 +247,7 @@ func TestOldMembers(t *testing.T) {
 	newer.view.Lock()
 	peers := newer.standing.Peers
 	newer.view.Unlock()
-	if len(peers) != 1 || peers[0].Old {
+	if len(peers) != 1 || peers[0].NoHandoff {
 		t.Errorf("the caller's standing was changed: %+v", peers)
 	}
 }

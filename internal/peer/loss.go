@@ -39,7 +39,7 @@ func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 }
 
 func appendLoss(b []byte, l *handoff.Loss) []byte {
-	b = le.AppendUint64(b, uint64(l.At))
+	b = le.AppendUint64(b, uint64(l.FoundAt))
 	b = le.AppendUint16(b, uint16(len(l.Members)))
 	for _, m := range l.Members {
 		id := m.ID[:min(len(m.ID), maxID)]
@@ -86,7 +86,7 @@ func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error)
 		return nil, errShort
 	}
 	n := int(le.Uint16(b[8:]))
-	l.At = int64(le.Uint64(b))
+	l.FoundAt = int64(le.Uint64(b))
 	if b = b[lossHead:]; len(b) < n*minLostMember {
 		return nil, errShort
 	}

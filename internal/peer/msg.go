@@ -82,7 +82,7 @@ func appendMsg(b []byte, m *handoff.Message, writers *writerTable) ([]byte, erro
 	case handoff.Ack, handoff.OwnershipReply:
 		out = appendLosses(out, m.Losses, at+4+maxFrame)
 	case handoff.Chunk:
-		out = appendOverflow(out, m.Overflow)
+		out = appendOverflow(out, m.Sketch)
 	}
 	if n := len(out) - at - 4; n > maxFrame {
 		return b, fmt.Errorf("%w: %d bytes", errTooLong, n)
@@ -96,13 +96,13 @@ func appendMsgHead(b []byte, m *handoff.Message) []byte {
 	b = le.AppendUint16(b, uint16(msgHead+len(id)))
 	b = append(b, byte(m.Flags), byte(m.Status))
 	b = le.AppendUint16(b, uint16(len(m.Counters)))
-	b = le.AppendUint32(b, m.Part)
+	b = le.AppendUint32(b, m.ChunkIndex)
 	b = le.AppendUint64(b, m.Ring)
 	b = le.AppendUint64(b, m.Seq)
-	b = le.AppendUint64(b, m.Base)
+	b = le.AppendUint64(b, m.BaseRing)
 	b = le.AppendUint64(b, uint64(m.Sent))
 	b = le.AppendUint64(b, uint64(m.Now))
-	b = le.AppendUint64(b, uint64(m.Quiet))
+	b = le.AppendUint64(b, uint64(m.SinceLost))
 	return append(append(b, byte(len(id))), id...)
 }
 
@@ -168,7 +168,7 @@ func (r *msgReader) parse(k handoff.MessageKind, b []byte) (*handoff.Message, er
 	case handoff.Ack, handoff.OwnershipReply:
 		r.msg.Losses, err = parseLosses(b)
 	case handoff.Chunk:
-		r.msg.Overflow, err = parseOverflow(b)
+		r.msg.Sketch, err = parseOverflow(b)
 	}
 	if err != nil {
 		return nil, err
@@ -205,9 +205,9 @@ func (r *msgReader) parseHead(k handoff.MessageKind, b []byte) (count int, rest 
 	}
 	h, rest := b[:n], b[n:]
 	r.msg = handoff.Message{
-		Kind: k, Flags: handoff.MessageFlags(h[0]), Status: handoff.ReplyStatus(h[1]), Part: le.Uint32(h[4:]),
-		Ring: le.Uint64(h[8:]), Seq: le.Uint64(h[16:]), Base: le.Uint64(h[24:]),
-		Sent: int64(le.Uint64(h[32:])), Now: int64(le.Uint64(h[40:])), Quiet: int64(le.Uint64(h[48:])),
+		Kind: k, Flags: handoff.MessageFlags(h[0]), Status: handoff.ReplyStatus(h[1]), ChunkIndex: le.Uint32(h[4:]),
+		Ring: le.Uint64(h[8:]), Seq: le.Uint64(h[16:]), BaseRing: le.Uint64(h[24:]),
+		Sent: int64(le.Uint64(h[32:])), Now: int64(le.Uint64(h[40:])), SinceLost: int64(le.Uint64(h[48:])),
 	}
 	if r.msg.Member, _, err = parseID(h[56:]); err != nil {
 		return 0, nil, err

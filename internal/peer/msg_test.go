@@ -23,9 +23,9 @@ import (
 // sampleMsg is a message of kind k with every field distinct.
 func sampleMsg(k handoff.MessageKind) handoff.Message {
 	return handoff.Message{
-		Kind: k, Flags: handoff.NeedsAck | handoff.SuccessorCopy, Status: handoff.KeyGone, Part: 0x01020304,
-		Ring: 0x1112131415161718, Seq: 0x2122232425262728, Base: 0x3132333435363738,
-		Sent: 0x4142434445464748, Now: 0x5152535455565758, Quiet: 0x6162636465666768, Member: "pod-3",
+		Kind: k, Flags: handoff.NeedsAck | handoff.SuccessorCopy, Status: handoff.KeyGone, ChunkIndex: 0x01020304,
+		Ring: 0x1112131415161718, Seq: 0x2122232425262728, BaseRing: 0x3132333435363738,
+		Sent: 0x4142434445464748, Now: 0x5152535455565758, SinceLost: 0x6162636465666768, Member: "pod-3",
 		Counters: []handoff.CounterRecord{
 			{
 				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, RingPos: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
@@ -70,8 +70,8 @@ func TestGoldenMessages(t *testing.T) {
 
 func sampleLosses() []handoff.Loss {
 	return []handoff.Loss{
-		{At: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3}, {ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
-		{At: 7, Members: []ring.Member{{ID: "c", BootID: 8, Incarnation: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
+		{FoundAt: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3}, {ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
+		{FoundAt: 7, Members: []ring.Member{{ID: "c", BootID: 8, Incarnation: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
 	}
 }
 
@@ -95,9 +95,9 @@ func TestLosses(t *testing.T) {
 	}
 	many := make([]handoff.Loss, 12)
 	for i := range many {
-		many[i] = handoff.Loss{At: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
+		many[i] = handoff.Loss{FoundAt: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
 	}
-	if got := send(many); len(got) != maxLosses || got[0].At != 0 {
+	if got := send(many); len(got) != maxLosses || got[0].FoundAt != 0 {
 		t.Errorf("%d of %d losses came", len(got), len(many))
 	}
 	large := handoff.Loss{}

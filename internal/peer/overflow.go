@@ -17,11 +17,11 @@ const (
 var errCells = errors.New("cells not in order, or too many")
 
 // appendOverflow appends a piece of a sketch after the counters of a Chunk; nothing for nil. Builds that do not know it skip it.
-func appendOverflow(b []byte, o *handoff.Overflow) []byte {
+func appendOverflow(b []byte, o *handoff.SketchPart) []byte {
 	if o == nil {
 		return b
 	}
-	b = append(b, o.Part, byte(o.Turn))
+	b = append(b, o.Index, byte(o.Phase))
 	b = le.AppendUint64(b, uint64(o.Window))
 	b = le.AppendUint64(b, uint64(o.End))
 	for _, d := range o.Domains {
@@ -38,14 +38,14 @@ func appendOverflow(b []byte, o *handoff.Overflow) []byte {
 }
 
 // parseOverflow reads what appendOverflow wrote; nil when there is nothing.
-func parseOverflow(b []byte) (*handoff.Overflow, error) {
+func parseOverflow(b []byte) (*handoff.SketchPart, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
 	if len(b) < overflowHead {
 		return nil, errShort
 	}
-	o := &handoff.Overflow{Part: b[0], Turn: int8(b[1]), Window: time.Duration(le.Uint64(b[2:])), End: int64(le.Uint64(b[10:]))}
+	o := &handoff.SketchPart{Index: b[0], Phase: int8(b[1]), Window: time.Duration(le.Uint64(b[2:])), End: int64(le.Uint64(b[10:]))}
 	for i := range o.Domains {
 		o.Domains[i] = le.Uint64(b[18+8*i:])
 	}

@@ -11,23 +11,23 @@ import (
 
 // A piece of a sketch follows a Chunk's counters, and one that cannot be is refused.
 func TestOverflowTravels(t *testing.T) {
-	full := handoff.Overflow{Part: 63, Turn: 2, Window: time.Hour, End: 1 << 60, Domains: [16]uint64{1, 15: 1 << 63}}
+	full := handoff.SketchPart{Index: 63, Phase: 2, Window: time.Hour, End: 1 << 60, Domains: [16]uint64{1, 15: 1 << 63}}
 	for i := range maxCells {
 		full.Cells = append(full.Cells, handoff.Cell{At: uint16(2*i + 1), Hits: math.MaxUint32 - uint32(i)})
 	}
-	for _, o := range []*handoff.Overflow{nil, {Cells: []handoff.Cell{}}, {Cells: []handoff.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
+	for _, o := range []*handoff.SketchPart{nil, {Cells: []handoff.Cell{}}, {Cells: []handoff.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
 		m := sampleMsg(handoff.Chunk)
-		m.Overflow = o
+		m.Sketch = o
 		b, err := appendMsg(nil, &m, new(writerTable))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := new(msgReader).parse(handoff.Chunk, b[5:])
-		if err != nil || !reflect.DeepEqual(got.Overflow, o) || len(got.Counters) != len(m.Counters) {
+		if err != nil || !reflect.DeepEqual(got.Sketch, o) || len(got.Counters) != len(m.Counters) {
 			t.Fatalf("%v: %+v became %+v", err, o, got)
 		}
 	}
-	for name, o := range map[string]handoff.Overflow{
+	for name, o := range map[string]handoff.SketchPart{
 		"no hits":      {Cells: []handoff.Cell{{At: 1}}},
 		"out of order": {Cells: []handoff.Cell{{At: 5, Hits: 1}, {At: 5, Hits: 1}}},
 		"out of range": {Cells: []handoff.Cell{{At: sketchCells, Hits: 1}}},

@@ -96,7 +96,7 @@ func (s *server) recordMsg(now int64, m *handoff.Message) {
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
 		}
 	case handoff.Chunk:
-		if m.Part == 0 && m.Flags == 0 {
+		if m.ChunkIndex == 0 && m.Flags == 0 {
 			s.p.log.Info("transfer from another member begins", "member", s.from, "ring", fingerprint(m.Ring))
 			s.receivedKeys, s.receivedSince = 0, s.p.clock.mono()
 		}
@@ -107,7 +107,7 @@ func (s *server) recordMsg(now int64, m *handoff.Message) {
 	case handoff.Ack:
 		if m.Flags == 0 {
 			seconds := float64(0)
-			if m.Part > 0 {
+			if m.ChunkIndex > 0 {
 				seconds = float64(s.p.clock.mono()-s.receivedSince) / 1e9
 			}
 			s.p.log.Info("transfer from another member received", "member", s.from, "ring", fingerprint(m.Ring), "keys", s.receivedKeys, "seconds", seconds)

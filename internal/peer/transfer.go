@@ -146,7 +146,7 @@ func (t *transfer) record(m *handoff.Message) {
 	shadow := m.Flags&handoff.Prefetch != 0
 	switch m.Kind {
 	case handoff.Chunk:
-		if m.Part == 0 {
+		if m.ChunkIndex == 0 {
 			t.keys = 0
 			t.p.log.Info("transfer to another member begins", "member", t.to, "ring", fingerprint(m.Ring), "shadow", shadow)
 		}

@@ -119,7 +119,7 @@ func (o *oracle) disturbed(kind trouble) {
 // apart is how many go without each other, of n parts: with --partition available a stopped member that had the ring to itself is one
 // more, for it goes on with the whole limit when it wakes, until it has heard of those who took over.
 func (o *oracle) apart(n int) int {
-	if o.w.o.Policy != handoff.Available {
+	if o.w.o.Policy != handoff.PolicyAvailable {
 		return n
 	}
 	for _, m := range o.w.running() {

@@ -281,7 +281,7 @@ func (o *oracle) reclaimed(m *member) {
 // upheld looks whether m had to keep others from breaking a condition, which they do not as long as clocks do not step
 // and a key has one grantor: not after parts of the cluster have each gone on with the whole limit.
 func (o *oracle) upheld(m *member) {
-	if o.w.o.Policy == handoff.Available && !o.w.o.Planned() || o.decays > 0 {
+	if o.w.o.Policy == handoff.PolicyAvailable && !o.w.o.Planned() || o.decays > 0 {
 		return
 	}
 	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == NoBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {

@@ -142,7 +142,7 @@ func msgText(m *handoff.Message) string {
 		s += fmt.Sprintf(" flags %02x", m.Flags)
 	}
 	if m.Kind == handoff.Ack {
-		s += fmt.Sprintf(" base %04x parts %d quiet %v", m.Base>>48, m.Part, time.Duration(m.Quiet))
+		s += fmt.Sprintf(" base %04x parts %d quiet %v", m.BaseRing>>48, m.ChunkIndex, time.Duration(m.SinceLost))
 	}
 	if m.Member != "" {
 		s += " member " + string(m.Member)

@@ -18,7 +18,7 @@ type Options struct {
 	Keys      int           // and each has one rule
 	Length    time.Duration // of the safety phase
 	Questions int           // asked in it
-	Policy    handoff.Policy
+	Policy    handoff.PartitionPolicy
 	Full      bool // lost state is forgiven: the full limit again, not pro rata
 
 	Algorithms []limit.Algorithm // which the rules choose from
@@ -98,7 +98,7 @@ func Expand(seed uint64) Options {
 		o.disturb(r, maybe)
 	}
 	if r.IntN(4) == 0 {
-		o.Policy = []handoff.Policy{handoff.Available, handoff.Quorum}[r.IntN(2)]
+		o.Policy = []handoff.PartitionPolicy{handoff.PolicyAvailable, handoff.PolicyQuorum}[r.IntN(2)]
 	}
 	maybe(0.2, func() { o.Full = true })
 	o.still(rand.New(rand.NewPCG(seed, 0x57111)))
@@ -138,7 +138,7 @@ func ExpandStill(seed uint64) Options {
 	o.Keys, o.Domains, o.MaxKeys, o.Questions = 1+r.IntN(2), 0, 0, 1100
 	o.Members = 3 + r.IntN(2)
 	o.Slots, o.Stills, o.Length, o.Deadline = o.Members, 1+r.IntN(2), 20*time.Second, time.Second
-	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, handoff.ShareOut, 0
+	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, handoff.PolicyShare, 0
 	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf, o.Addends, o.Refunds = 0, 0, 0, 0, 0, false, false
 	return o
 }

@@ -256,10 +256,10 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	if a.rule.Algorithm.Bucket() {
 		most += a.rate() * float64(o.w.now-x.start)
 	}
-	if n := o.leastN; n >= 3 && o.w.o.Policy == handoff.ShareOut {
+	if n := o.leastN; n >= 3 && o.w.o.Policy == handoff.PolicyShare {
 		b += uint64(math.Ceil(most / float64(n)))
 	}
-	if o.w.o.Policy == handoff.Available || o.decays+o.joins > 0 {
+	if o.w.o.Policy == handoff.PolicyAvailable || o.decays+o.joins > 0 {
 		b += uint64(math.Ceil(most)) * x.split
 	}
 	return b

@@ -50,12 +50,12 @@ func (w *World) sabotage(m *member, msg *handoff.Message) {
 	case w.bug == NoBug || m.ring == nil:
 	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
-			msg.Part = 0 // of which transfer it is the end does not matter either
+			msg.ChunkIndex = 0 // of which transfer it is the end does not matter either
 		}
 	case w.bug == StoodStill:
 		msg.Now = 0 // which would show it
 	case w.bug == LostOverflow:
-		msg.Overflow = nil
+		msg.Sketch = nil
 	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
@@ -102,7 +102,7 @@ func (w *World) sabotageAdoption(m *member) {
 	for i := range m.ring.Len() {
 		p := w.slots[slotOf(m.ring.At(i).ID)].now
 		if p != nil && p != m && p.boot == m.seats[p.slot] {
-			ack := &handoff.Message{Kind: handoff.Ack, Ring: fp, Seq: m.seq, Base: before, Sent: m.clock(), Quiet: int64(3600e9)}
+			ack := &handoff.Message{Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9)}
 			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
 			return
 		}
