@@ -59,7 +59,7 @@ sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision 
 idle: ## What a sidecar costs that nobody asks: memory and processor time among 3, 100 and 300 members
 	@mkdir -p $(BIN)/idle
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
-	$(GO) run ./test/idle -bin $(BIN)/idle
+	cd bench && $(GO) run ./idle -bin ../$(BIN)/idle
 
 .PHONY: e2e page boards walk kube
 MATCH ?= .

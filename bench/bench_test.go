@@ -17,33 +17,13 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
 )
-
-// counting answers as the constant server does, but every third call is over the limit and every seventh fails.
-type counting struct {
-	constant
-	calls atomic.Int64
-}
-
-func (c *counting) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	n := c.calls.Add(1)
-	if n%7 == 0 {
-		return nil, status.Error(codes.Unavailable, "every seventh")
-	}
-	res, err := c.constant.ShouldRateLimit(ctx, req)
-	if n%3 == 0 {
-		res.OverallCode = pb.RateLimitResponse_OVER_LIMIT
-	}
-	return res, err
-}
 
 func serve(t *testing.T, s pb.RateLimitServiceServer) target {
 	t.Helper()
@@ -58,51 +38,29 @@ func serve(t *testing.T, s pb.RateLimitServiceServer) target {
 	return target{addr: ln.Addr().String()}
 }
 
-func loadFor(t *testing.T, targets ...target) *load {
+func auditFor(t *testing.T, targets ...target) *audit {
 	t.Helper()
-	l, err := newLoad(options{inflight: 5, conns: 2, keys: 10}, targets)
+	a, err := newAudit(targets, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.close)
-	return l
+	t.Cleanup(a.close)
+	return a
 }
 
-func TestLoadCountsEveryCall(t *testing.T) {
-	s := &counting{}
-	l := loadFor(t, serve(t, s))
-	for _, rate := range []float64{0, 200} {
-		s.calls.Store(0)
-		m := l.run(t.Context(), 200*time.Millisecond, rate)
-		n := int(s.calls.Load())
-		fails, over := n/7, n/3-n/21
-		if n == 0 || m.Errors != fails || m.Over != over || m.OK != n-fails-over || m.answered() != len(m.latencies) {
-			t.Errorf("rate %v: %d calls arrived; seen %d ok, %d over, %d failed, %d latencies", rate, n, m.OK, m.Over, m.Errors, len(m.latencies))
-		}
-		if m.err == nil && fails > 0 || !slices.IsSorted(m.latencies) {
-			t.Errorf("rate %v: error %v, sorted %v", rate, m.err, slices.IsSorted(m.latencies))
-		}
-		if most := int(200*m.Elapsed.Seconds()) + 5; rate > 0 && n > most {
-			t.Errorf("%d calls at 200 a second in %v", n, m.Elapsed)
-		}
-	}
-}
-
-func TestLoadAsksAllTargets(t *testing.T) {
-	var servers [3]counting
-	var targets []target
-	for i := range servers {
-		targets = append(targets, serve(t, &servers[i]))
-	}
-	l := loadFor(t, targets...)
-	if err := l.probe(t.Context()); err != nil {
+func loadFor(t *testing.T, targets ...target) *loadtest.Load {
+	t.Helper()
+	calls, err := auditFor(t, targets...).calls()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range servers {
-		if servers[i].calls.Load() == 0 {
-			t.Errorf("target %d was not asked", i)
-		}
+	r := running{service: loadtest.RLS(), targets: targets, calls: calls}
+	l, err := r.newLoad(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(l.Close)
+	return l
 }
 
 // placed fails calls that arrive where their key is not owned.
@@ -132,9 +90,9 @@ func TestLoadAsksTheOwner(t *testing.T) {
 		to.member = r.At(i).ID
 		servers, targets = append(servers, s), append(targets, to)
 	}
-	m := loadFor(t, targets[1], targets[2], targets[0]).run(t.Context(), 100*time.Millisecond, 0)
-	if m.Errors > 0 || m.OK == 0 {
-		t.Errorf("%d ok, %d at another member: %v", m.OK, m.Errors, m.err)
+	m, err := loadFor(t, targets[1], targets[2], targets[0]).Run(t.Context(), loadtest.Phase{Inflight: 5}, 100*time.Millisecond)
+	if err != nil || m.Errors > 0 || m.OK == 0 {
+		t.Errorf("%d ok, %d at another member: %v, %v", m.OK, m.Errors, m.Err, err)
 	}
 	for i, s := range servers {
 		if s.calls.Load() == 0 {
@@ -144,59 +102,9 @@ func TestLoadAsksTheOwner(t *testing.T) {
 }
 
 func TestProbeWantsTheLimit(t *testing.T) {
-	l := loadFor(t, serve(t, pb.UnimplementedRateLimitServiceServer{}))
-	if err := l.probe(t.Context()); err == nil {
+	a := auditFor(t, serve(t, pb.UnimplementedRateLimitServiceServer{}))
+	if err := a.probe(t.Context()); err == nil {
 		t.Error("no error")
-	}
-}
-
-// A call that became due while its worker still waited for the one before began when it was due.
-func TestLateCallsBeginWhenDue(t *testing.T) {
-	due := time.Now().Add(-time.Second)
-	w := worker{every: 10 * time.Millisecond, next: due}
-	if got := w.wait(); got != due {
-		t.Errorf("began %v after it was due", got.Sub(due))
-	}
-	if !w.next.Equal(due.Add(w.every)) {
-		t.Errorf("next in %v", w.next.Sub(due))
-	}
-	w.next = time.Now().Add(5 * time.Millisecond)
-	if due := w.next; w.wait().Before(due) {
-		t.Error("began early")
-	}
-}
-
-func TestLeanCodec(t *testing.T) {
-	res, _ := constant{}.ShouldRateLimit(t.Context(), nil)
-	b, err := proto.Marshal(res)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range len(b) + 1 {
-		var code uint64
-		err := lean{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b[:i])}, &code)
-		if i == len(b) && (err != nil || code != uint64(pb.RateLimitResponse_OK)) {
-			t.Errorf("code %d, %v", code, err)
-		}
-		if whole := proto.Unmarshal(b[:i], new(pb.RateLimitResponse)) == nil; whole != (err == nil) && i < 3 {
-			t.Errorf("cut to %d bytes: %v", i, err)
-		}
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	var v []time.Duration
-	for i := range 1000 {
-		v = append(v, time.Duration(i+1))
-	}
-	for _, tt := range []struct {
-		v    []time.Duration
-		q    float64
-		want time.Duration
-	}{{v, 0.5, 500}, {v, 0.9, 900}, {v, 0.999, 999}, {v, 1, 1000}, {v[:1], 0.999, 1}, {v[:3], 0.5, 2}, {nil, 0.5, 0}} {
-		if got := quantile(tt.v, tt.q); got != tt.want {
-			t.Errorf("%g of %d: %d, want %d", tt.q, len(tt.v), got, tt.want)
-		}
 	}
 }
 
@@ -371,40 +279,17 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Names at the curves' ends stay apart and on the plot.
-func TestPlace(t *testing.T) {
-	all := []curve{{Y: []float64{1}}, {Y: []float64{1.01}}, {Y: []float64{100}}, {Y: []float64{0.99}}, {Y: []float64{99}}}
-	a := newAxis(all, 290, 10)
-	ends := place(all, a)
-	for i := range ends {
-		if ends[i] < 12 || ends[i] > 304 {
-			t.Errorf("%v is off the plot", ends[i])
-		}
-		for j := range i {
-			if math.Abs(ends[i]-ends[j]) < 15 {
-				t.Errorf("%v and %v cover each other", ends[i], ends[j])
-			}
-		}
-	}
-}
-
 // The floor answers as the constant server does, however calls are sent to it.
 func TestFloor(t *testing.T) {
 	addr := listen(t, serveFloor)
-	l := loadFor(t, target{addr: addr})
-	if err := l.probe(t.Context()); err != nil {
+	if err := auditFor(t, target{addr: addr}).probe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if m := l.run(t.Context(), 100*time.Millisecond, 0); m.OK == 0 || m.Errors > 0 {
-		t.Errorf("%d answered, %d failed: %v", m.OK, m.Errors, m.err)
-	}
-	lean, err := loadtest.New(t.Context(), loadtest.Options{Service: loadtest.RLS(), Targets: []loadtest.Target{{Addr: addr}}, Calls: rlsCalls(l), Conns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lean.Close()
-	if got, err := lean.Run(t.Context(), loadtest.Phase{Inflight: 50}, 100*time.Millisecond); err != nil || got.OK < 100 || got.Errors > 0 {
-		t.Errorf("%+v, %v", got, err)
+	for _, inflight := range []int{5, 50} {
+		m, err := loadFor(t, target{addr: addr}).Run(t.Context(), loadtest.Phase{Inflight: inflight}, 100*time.Millisecond)
+		if err != nil || m.OK < 100 || m.Errors > 0 {
+			t.Errorf("%d answered, %d failed: %v, %v", m.OK, m.Errors, m.Err, err)
+		}
 	}
 }
 

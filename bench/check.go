@@ -114,7 +114,7 @@ func measureBoth(ctx context.Context, out io.Writer, o options, all []*compared)
 	plan := loadtest.Plan{Phases: []loadtest.Phase{{Inflight: 1}, {Inflight: 64}}, Rounds: o.rounds, Seconds: o.seconds, Warm: min(o.seconds, 0.5)}
 	var contenders []*loadtest.Contender
 	for _, c := range all {
-		contenders = append(contenders, c.old.contender(o), c.new.contender(o))
+		contenders = append(contenders, c.old.contender(), c.new.contender())
 	}
 	rows, err := loadtest.Compare(ctx, plan, contenders, progress(out, plan, len(contenders)))
 	if err != nil {
@@ -137,7 +137,7 @@ func measureBoth(ctx context.Context, out io.Writer, o options, all []*compared)
 // allocations are those of all of r's processes, a call, with 64 in flight.
 func (r *running) allocations(ctx context.Context, length time.Duration) (float64, error) {
 	before, err1 := r.mallocs(ctx)
-	got, err2 := r.lean.Run(ctx, loadtest.Phase{Inflight: 64}, length)
+	got, err2 := r.load.Run(ctx, loadtest.Phase{Inflight: 64}, length)
 	after, err3 := r.mallocs(ctx)
 	return (after - before) / float64(max(1, got.Answered())), errors.Join(err1, err2, err3)
 }

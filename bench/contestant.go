@@ -146,11 +146,11 @@ type running struct {
 	service   loadtest.Service // how it is asked; the zero value: as a rate limit service
 	calls     []loadtest.Call  // what it is asked; nil: about all keys
 	blind     bool             // it does not tell limits and remaining hits: what it has counted is not known
-	lean      *loadtest.Load
-	load      *load // with grpc-go; nil if blind
-	before    int   // hits counted before the first round
-	sent      int   // calls answered since
-	failed    int   // calls since of which nobody knows whether they were counted
+	load      *loadtest.Load
+	audit     *audit // nil if blind
+	before    int    // hits counted before the first round
+	sent      int    // calls answered since
+	failed    int    // calls since of which nobody knows whether they were counted
 
 	dir   string
 	labs  []*lab.Lab
@@ -168,17 +168,19 @@ func start(ctx context.Context, a *arena, c contestant) (*running, error) {
 		return r, err
 	}
 	if !r.blind {
-		l, err := newLoad(a.options, r.targets)
-		if err != nil {
+		var err error
+		if r.audit, err = newAudit(r.targets, a.keys); err != nil {
 			return r, err
 		}
-		r.load, r.calls = l, rlsCalls(l)
+		if r.calls, err = r.audit.calls(); err != nil {
+			return r, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err := lab.Await(ctx, c.Title, func(ctx context.Context) error { return r.probe(ctx, a) })
-	if err == nil && r.load != nil {
-		r.before, err = r.load.counted(ctx)
+	if err == nil && r.audit != nil {
+		r.before, err = r.audit.counted(ctx)
 	}
 	return r, err
 }
@@ -190,20 +192,20 @@ func (r *running) probe(ctx context.Context, a *arena) (err error) {
 			return fmt.Errorf("%s has ended: %s", p.Name, p.Tail(2000))
 		}
 	}
-	if r.load != nil {
-		if err := r.load.probe(ctx); err != nil {
+	if r.audit != nil {
+		if err := r.audit.probe(ctx); err != nil {
 			return err
 		}
 	}
-	if r.lean == nil {
-		if r.lean, err = r.newLean(ctx, a.conns); err != nil {
+	if r.load == nil {
+		if r.load, err = r.newLoad(ctx, a.conns); err != nil {
 			return err
 		}
 	}
-	return r.lean.Once(ctx)
+	return r.load.Once(ctx)
 }
 
-func (r *running) newLean(ctx context.Context, conns int) (*loadtest.Load, error) {
+func (r *running) newLoad(ctx context.Context, conns int) (*loadtest.Load, error) {
 	o := loadtest.Options{Service: r.service, Calls: r.calls, Conns: conns}
 	for _, t := range r.targets {
 		o.Targets = append(o.Targets, loadtest.Target{Addr: t.addr, TLS: t.tls})
@@ -215,11 +217,11 @@ func (r *running) newLean(ctx context.Context, conns int) (*loadtest.Load, error
 // close ends what was started, the last first.
 func (r *running) close() error {
 	var errs []error
-	if r.load != nil {
-		r.load.close()
+	if r.audit != nil {
+		r.audit.close()
 	}
-	if r.lean != nil {
-		r.lean.Close()
+	if r.load != nil {
+		r.load.Close()
 	}
 	for _, l := range r.labs {
 		errs = append(errs, l.Stop())

@@ -12,9 +12,9 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -38,8 +38,8 @@ type site struct {
 	aim    bool // its other keys have one
 	direct bool // the hot key, too, is asked of its owner alone
 	lab    *lab.Lab
-	others *load // keys of the first member, asked there
-	key    *load // the hot one, asked anywhere
+	others *loadtest.Load // keys of the first member, asked there
+	key    *loadtest.Load // the hot one, asked anywhere
 	rounds []hotRound
 }
 
@@ -125,13 +125,13 @@ func (s *site) start(ctx context.Context, a *arena, name string) (err error) {
 		return err
 	}
 	r := ring.New(all)
-	if s.others, err = loadOf(a.options, targets[:1], r, a.keys, request); err != nil {
+	if s.others, err = loadOf(ctx, targets[:1], a.conns, r, a.keys, request); err != nil {
 		return err
 	}
 	if s.direct {
 		targets = targets[:1]
 	}
-	s.key, err = loadOf(a.options, targets, r, 1, func(i int) *pb.RateLimitRequest {
+	s.key, err = loadOf(ctx, targets, a.conns, r, 1, func(i int) *pb.RateLimitRequest {
 		return &pb.RateLimitRequest{Domain: "bench", HitsAddend: uint32(max(1, hotHits/a.hot)), Descriptors: []*ratelimitv3.RateLimitDescriptor{{
 			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "hot", Value: keyName(i)}},
 		}}}
@@ -139,30 +139,10 @@ func (s *site) start(ctx context.Context, a *arena, name string) (err error) {
 	return err
 }
 
-// loadOf asks about the first n keys that the first member of the ring owns.
-func loadOf(o options, targets []target, r *ring.Ring, n int, about func(i int) *pb.RateLimitRequest) (*load, error) {
-	o.keys = 0
-	l, err := newLoad(o, targets)
-	if err != nil {
-		return nil, err
-	}
-	for i := 0; len(l.messages) < n; i++ {
-		if r.At(r.Owner(ring.Hash(keyName(i)))).ID != "a" {
-			continue
-		}
-		m, err := proto.Marshal(about(i))
-		if err != nil {
-			return nil, err
-		}
-		l.messages = append(l.messages, m)
-	}
-	return l, nil
-}
-
 func (s *site) close() error {
-	for _, l := range []*load{s.others, s.key} {
+	for _, l := range []*loadtest.Load{s.others, s.key} {
 		if l != nil {
-			l.close()
+			l.Close()
 		}
 	}
 	if s.lab == nil {
@@ -174,29 +154,33 @@ func (s *site) close() error {
 // round measures once.
 func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
 	length := time.Duration(o.seconds * float64(time.Second))
-	s.others.run(ctx, time.Second, o.rate) // warm
+	if _, err := runOnly(ctx, s.others, o.rate, time.Second); err != nil { // warm up
+		return r, err
+	}
 	before, err := s.watch(ctx, length, o.rate)
 	if err != nil {
 		return r, err
 	}
-	hot, finished := measurement{}, make(chan struct{})
+	var hot loadtest.Result
+	finished := make(chan error, 1)
 	go func() {
-		defer close(finished)
-		s.key.run(ctx, hotWarmUp, o.hot)
-		hot = s.key.run(ctx, length, o.hot)
+		_, err1 := runOnly(ctx, s.key, o.hot, hotWarmUp)
+		got, err2 := runOnly(ctx, s.key, o.hot, length)
+		hot = got
+		finished <- errors.Join(err1, err2)
 	}()
-	s.others.run(ctx, hotWarmUp, o.rate)
-	during, err1 := s.watch(ctx, length, o.rate)
-	<-finished
-	s.others.run(ctx, time.Second, o.rate)
-	after, err2 := s.watch(ctx, length, o.rate)
-	if err := errors.Join(err1, err2); err != nil {
+	_, err1 := runOnly(ctx, s.others, o.rate, hotWarmUp)
+	during, err2 := s.watch(ctx, length, o.rate)
+	err3 := <-finished
+	_, err4 := runOnly(ctx, s.others, o.rate, time.Second)
+	after, err5 := s.watch(ctx, length, o.rate)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return r, err
 	}
 	return hotRound{
-		Before: before.p99, During: during.p99, After: after.p99, Hot: microseconds(quantile(hot.latencies, 0.99)),
+		Before: before.p99, During: during.p99, After: after.p99, Hot: microseconds(hot.Latency.Quantile(0.99)),
 		Failed: before.failed + during.failed + after.failed + hot.Errors,
-		CPU:    during.cpu - (before.cpu+after.cpu)/2, Reached: during.reached, Asked: float64(hot.answered()) / hot.Elapsed.Seconds(),
+		CPU:    during.cpu - (before.cpu+after.cpu)/2, Reached: during.reached, Asked: float64(hot.Answered()) / hot.Elapsed.Seconds(),
 	}, nil
 }
 
@@ -212,15 +196,12 @@ func (s *site) watch(ctx context.Context, length time.Duration, rate float64) (g
 	owner := s.lab.Sidecars[0]
 	cpu1, err1 := owner.CPU()
 	reached1, err2 := reached(ctx, owner)
-	m := s.others.run(ctx, length, rate)
+	m, err5 := runOnly(ctx, s.others, rate, length)
 	cpu2, err3 := owner.CPU()
 	reached2, err4 := reached(ctx, owner)
-	err := errors.Join(err1, err2, err3, err4, ctx.Err())
-	if m.answered() == 0 {
-		err = errors.Join(err, fmt.Errorf("no call was answered, %d failed: %w", m.Errors, m.err))
-	}
+	err := errors.Join(err1, err2, err3, err4, err5)
 	took := m.Elapsed.Seconds()
-	return glance{microseconds(quantile(m.latencies, 0.99)), time.Duration(float64(cpu2-cpu1) / took), (reached2 - reached1) / took, m.Errors}, err
+	return glance{microseconds(m.Latency.Quantile(0.99)), time.Duration(float64(cpu2-cpu1) / took), (reached2 - reached1) / took, m.Errors}, err
 }
 
 // reached is how many questions members have asked a member.

@@ -33,14 +33,12 @@ type options struct {
 	seconds    float64
 	rounds     int
 	levels     []int
-	inflight   int // of -move and -hot
 	conns      int
 	keys       int
 	fill       int
 	rate       float64
 	only       string
 	quick      bool
-	client     string
 	envoy      string
 	limitador  string
 	gubernator string
@@ -57,7 +55,7 @@ type options struct {
 }
 
 func (o *options) define(f *flag.FlagSet) {
-	o.levels, o.inflight = []int{1, 16, 64, 256}, 64
+	o.levels = []int{1, 16, 64, 256}
 	f.StringVar(&o.bin, "bin", "../bin", "`directory` of sidecar and keyward (make build); the competitor is built into its folder bench")
 	f.Float64Var(&o.seconds, "seconds", 1.5, "how long each contestant is measured in each round, for each number of calls in flight and at -rate")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant is measured")
@@ -68,7 +66,6 @@ func (o *options) define(f *flag.FlagSet) {
 	f.Float64Var(&o.rate, "rate", 1000, "calls a second of the last measurement, each timed from when it was due; 0 leaves it out")
 	f.StringVar(&o.only, "only", "", "contestants to run, comma separated: "+strings.Join(names(), ","))
 	f.BoolVar(&o.quick, "quick", false, "a first impression in about a minute: fewer contestants, 1 and 64 calls in flight, half a second each")
-	f.StringVar(&o.client, "client", "lean", "lean, or grpc: grpc-go's client, which costs more than what it measures")
 	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "`path` of Envoy (default $ENVOY_BIN, then what scripts/envoy finds)")
 	f.StringVar(&o.limitador, "limitador", "", "`path` of limitador-server 2, to measure it, too")
 	f.StringVar(&o.gubernator, "gubernator", "", "`path` of gubernator 2, to measure it, too")
@@ -109,9 +106,6 @@ func (o *options) validate() error {
 	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -conns and -keys must be positive, -rate not negative")
-	}
-	if o.client != "lean" && o.client != "grpc" {
-		return fmt.Errorf("-client %q: want lean or grpc", o.client)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 func (rep *Report) measure(ctx context.Context, out io.Writer, o options, all []*running) error {
 	var contenders []*loadtest.Contender
 	for _, r := range all {
-		contenders = append(contenders, r.contender(o))
+		contenders = append(contenders, r.contender())
 		rep.Contestants = append(rep.Contestants, &Entry{Name: r.Name, Title: r.Title, Envoy: r.envoy})
 	}
 	before := make([]decisions, len(all))
@@ -99,13 +99,10 @@ func progress(out io.Writer, p loadtest.Plan, contenders int) func(int, *loadtes
 }
 
 // contender is r for a comparison.
-func (r *running) contender(o options) *loadtest.Contender {
-	c := &loadtest.Contender{Name: r.Name, Load: counter{r, r.lean}, CPU: func() (time.Duration, error) { return cpuOf(r.processes) }}
+func (r *running) contender() *loadtest.Contender {
+	c := &loadtest.Contender{Name: r.Name, Load: counter{r, r.load}, CPU: func() (time.Duration, error) { return cpuOf(r.processes) }}
 	if r.proxies != nil {
 		c.Proxy = func() (time.Duration, error) { return cpuOf(r.proxies) }
-	}
-	if o.client == "grpc" && r.load != nil {
-		c.Load = counter{r, r.load}
 	}
 	return c
 }
@@ -149,19 +146,19 @@ func (e *Entry) look(ctx context.Context, r *running, before decisions, fillWith
 		return err
 	}
 	e.Forwarded, e.Degraded = after.since(before)
-	if r.load == nil || r.Name == nameConstant || r.Name == nameFloor {
+	if r.audit == nil || r.Name == nameConstant || r.Name == nameFloor {
 		return nil
 	}
-	counted, err := r.load.counted(ctx)
+	counted, err := r.audit.counted(ctx)
 	if err != nil {
 		return err
 	}
-	missing := r.sent - (counted - r.before - len(r.load.messages))
+	missing := r.sent - (counted - r.before - r.audit.keys)
 	e.Uncounted = &missing
 	if fillWith == 0 {
 		return nil
 	}
-	if err := fill(ctx, r.load, fillWith); err != nil {
+	if err := fill(ctx, r.audit.conns[0], fillWith); err != nil {
 		return err
 	}
 	full, err := r.rss()
@@ -229,7 +226,7 @@ func profile(ctx context.Context, out io.Writer, o options, all []*running) erro
 		loaded := make(chan struct{})
 		go func() {
 			defer close(loaded)
-			_, _ = r.lean.Run(ctx, loadtest.Phase{Inflight: 64}, (seconds+1)*time.Second)
+			_, _ = r.load.Run(ctx, loadtest.Phase{Inflight: 64}, (seconds+1)*time.Second)
 		}()
 		fetched := make(chan error, len(r.debug))
 		for i, addr := range r.debug {
@@ -250,13 +247,4 @@ func profile(ctx context.Context, out io.Writer, o options, all []*running) erro
 	}
 	fmt.Fprintf(out, "profiles are in %s: go tool pprof -top FILE\n", o.profile)
 	return nil
-}
-
-// quantile is the value that a share q of the sorted values does not exceed (nearest rank).
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	i := int(q*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(i, 1), len(sorted))-1]
 }

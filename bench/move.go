@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,8 +13,10 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -39,7 +40,7 @@ type moved struct {
 type paced struct {
 	decisions float64
 	cpu       time.Duration
-	latencies []time.Duration // sorted
+	latency   loadtest.Histogram
 }
 
 func (p paced) each() float64 {
@@ -50,7 +51,7 @@ func (p paced) each() float64 {
 }
 
 func (p paced) String() string {
-	ms := func(q float64) float64 { return float64(quantile(p.latencies, q)) / float64(time.Millisecond) }
+	ms := func(q float64) float64 { return float64(p.latency.Quantile(q)) / float64(time.Millisecond) }
 	return fmt.Sprintf("%6.1f us CPU/decision, p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms", p.each(), ms(0.5), ms(0.99), ms(0.999))
 }
 
@@ -114,12 +115,17 @@ func moveOnce(ctx context.Context, a *arena, name string, rate float64) (m moved
 	if err := l.AwaitRing(ready, "a"); err != nil {
 		return m, err
 	}
-	ld, err := stayingLoad(a.options, giver.RLS)
+	ld, err := stayingLoad(ctx, a.options, giver.RLS)
 	if err != nil {
 		return m, err
 	}
-	defer ld.close()
-	if err := fill(ctx, ld, a.move+a.move/newcomerWeight); err != nil {
+	defer ld.Close()
+	filler, err := newAudit([]target{{addr: giver.RLS}}, 0)
+	if err != nil {
+		return m, err
+	}
+	defer filler.close()
+	if err := fill(ctx, filler.conns[0], a.move+a.move/newcomerWeight); err != nil {
 		return m, err
 	}
 	var driven driver
@@ -137,16 +143,16 @@ func moveOnce(ctx context.Context, a *arena, name string, rate float64) (m moved
 	return m, m.watch(ctx, giver, taker, &driven, 0.97*float64(a.move))
 }
 
-// stayingLoad asks for keys that the giver owns before and after.
-func stayingLoad(o options, addr string) (*load, error) {
+// stayingLoad is a load on keys that the giver owns before and after.
+func stayingLoad(ctx context.Context, o options, addr string) (*loadtest.Load, error) {
 	r := ring.New([]ring.Member{{ID: "a", Weight: 1}, {ID: "b", Weight: newcomerWeight}})
-	return loadOf(o, []target{{addr: addr}}, r, o.keys, request)
+	return loadOf(ctx, []target{{addr: addr}}, o.conns, r, o.keys, request)
 }
 
 // fill charges n keys once each, many in a request.
-func fill(ctx context.Context, l *load, n int) error {
+func fill(ctx context.Context, conn *grpc.ClientConn, n int) error {
 	const each = 100
-	client := pb.NewRateLimitServiceClient(l.conns[0])
+	client := pb.NewRateLimitServiceClient(conn)
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for w := range errs {
@@ -179,16 +185,16 @@ type driver struct {
 
 type part struct {
 	begin, end time.Time
-	latencies  []time.Duration
+	latency    loadtest.Histogram
 }
 
-func (d *driver) start(ctx context.Context, l *load, rate float64) {
+func (d *driver) start(ctx context.Context, l *loadtest.Load, rate float64) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	d.done.Go(func() {
 		for ctx.Err() == nil {
 			p := part{begin: time.Now()}
-			p.latencies = l.run(ctx, 250*time.Millisecond, rate).latencies
-			p.end = time.Now()
+			got, _ := l.Run(ctx, loadtest.Phase{Rate: rate}, 250*time.Millisecond) // what fails has no latency
+			p.latency, p.end = got.Latency, time.Now()
 			d.mu.Lock()
 			d.parts = append(d.parts, p)
 			d.mu.Unlock()
@@ -201,17 +207,16 @@ func (d *driver) stop() {
 	d.done.Wait()
 }
 
-// between is the latencies of the parts that lie wholly in a time, sorted.
-func (d *driver) between(begin, end time.Time) (all []time.Duration) {
+// between adds up the latencies of the parts that lie completely between two times.
+func (d *driver) between(begin, end time.Time) (sum loadtest.Histogram) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, p := range d.parts {
-		if !p.begin.Before(begin) && !p.end.After(end) {
-			all = append(all, p.latencies...)
+	for i := range d.parts {
+		if p := &d.parts[i]; !p.begin.Before(begin) && !p.end.After(end) {
+			sum.Merge(&p.latency)
 		}
 	}
-	slices.Sort(all)
-	return all
+	return sum
 }
 
 // over accounts for a time in which nothing else happens.
@@ -230,7 +235,7 @@ func (d *driver) over(ctx context.Context, s *lab.Sidecar, length time.Duration)
 
 // since is the decisions between two accounts.
 func (d *driver) since(begin, end accounted) paced {
-	return paced{decisions: end.decisions - begin.decisions, cpu: end.cpu - begin.cpu, latencies: d.between(begin.at, end.at)}
+	return paced{decisions: end.decisions - begin.decisions, cpu: end.cpu - begin.cpu, latency: d.between(begin.at, end.at)}
 }
 
 // accounted is a process at an instant.

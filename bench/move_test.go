@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,21 +9,22 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
 )
 
 // Keys that are asked for during a move must be the giver's before and after, or the load would be moved as well.
 func TestStayingKeysStay(t *testing.T) {
-	l, err := stayingLoad(options{keys: 50, conns: 1, inflight: 1}, "127.0.0.1:1")
+	l, err := stayingLoad(t.Context(), options{keys: 50, conns: 1}, serve(t, constant{}).addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
+	defer l.Close()
 	r := ring.New([]ring.Member{{ID: "a", Weight: 1}, {ID: "b", Weight: newcomerWeight}})
 	seen := map[string]bool{}
-	for _, b := range l.messages {
+	for _, c := range l.Calls {
 		var m pb.RateLimitRequest
-		if err := proto.Unmarshal(b, &m); err != nil {
+		if err := proto.Unmarshal(c.Message, &m); err != nil {
 			t.Fatal(err)
 		}
 		key := m.Descriptors[0].Entries[1].Value
@@ -55,11 +55,15 @@ keyward_keys{table="owned"} 7
 
 func TestLatenciesOfAMove(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	d := driver{parts: []part{
-		{at(0), at(2), []time.Duration{9}}, {at(2), at(3), []time.Duration{4, 2}}, {at(3), at(5), []time.Duration{1}}, {at(5), at(7), []time.Duration{8}},
-	}}
-	if got := d.between(at(1), at(6)); !slices.Equal(got, []time.Duration{1, 2, 4}) {
-		t.Errorf("%v: the parts at the edges are of other times too", got)
+	of := func(values ...time.Duration) (h loadtest.Histogram) {
+		for _, v := range values {
+			h.Add(v)
+		}
+		return h
+	}
+	d := driver{parts: []part{{at(0), at(2), of(9)}, {at(2), at(3), of(4, 2)}, {at(3), at(5), of(1)}, {at(5), at(7), of(8)}}}
+	if got := d.between(at(1), at(6)); got.Count() != 3 || got.Quantile(1) != 4 || got.Quantile(0.1) != 1 {
+		t.Errorf("%d latencies up to %v: the parts at the edges are of other times too", got.Count(), got.Quantile(1))
 	}
 	p := d.since(accounted{at: at(1), cpu: time.Second, decisions: 100}, accounted{at: at(6), cpu: 3 * time.Second, decisions: 200})
 	if p.each() != 20_000 || p.decisions != 100 {

@@ -25,7 +25,6 @@ type Report struct {
 	Keys        int             `json:"keys"`
 	Fill        int             `json:"fill"`
 	Rate        float64         `json:"calls_per_second"`
-	Client      string          `json:"client"`
 	Contestants []*Entry        `json:"contestants"`
 	Results     []*loadtest.Row `json:"results"`
 	Half        []*loadtest.Row `json:"half"` // at half of what one node, and the constant server, can do
@@ -66,7 +65,7 @@ func newReport(o options) *Report {
 	return &Report{
 		When:    time.Now().UTC().Round(time.Second),
 		Machine: Machine{CPU: cpuModel(), CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()},
-		Seconds: o.seconds, Rounds: o.rounds, Levels: o.levels, Conns: o.conns, Keys: o.keys, Fill: o.fill, Rate: o.rate, Client: o.client,
+		Seconds: o.seconds, Rounds: o.rounds, Levels: o.levels, Conns: o.conns, Keys: o.keys, Fill: o.fill, Rate: o.rate,
 	}
 }
 

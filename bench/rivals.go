@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/keyward/keyward/internal/lab"
@@ -137,6 +136,8 @@ func gubernator() loadtest.Service {
 	})
 }
 
+var errResponse = errors.New("the response cannot be decoded")
+
 // bytesOf is the first field of that number that holds bytes.
 func bytesOf(b []byte, want protowire.Number) ([]byte, error) {
 	for len(b) > 0 {
@@ -173,19 +174,6 @@ func gubernatorCalls(keys int) []loadtest.Call {
 			m = protowire.AppendVarint(protowire.AppendTag(m, field, protowire.VarintType), v)
 		}
 		calls[i].Message = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), m)
-	}
-	return calls
-}
-
-// rlsCalls ask as Envoy does: with each key's own target, if keys are placed, and then its name beside it.
-func rlsCalls(l *load) []loadtest.Call {
-	calls := make([]loadtest.Call, len(l.messages))
-	for i, m := range l.messages {
-		calls[i].Message = m
-		if l.owners != nil {
-			calls[i].Target = l.owners[i]
-			calls[i].Headers = []hpack.HeaderField{{Name: "x-keyward-key", Value: keyName(i)}}
-		}
 	}
 	return calls
 }

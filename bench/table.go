@@ -98,8 +98,8 @@ func figure(format string, v float64) string {
 
 // setting is a sentence about what was run where.
 func (rep *Report) setting() string {
-	return fmt.Sprintf("%s, %d CPUs, %s, %s; %d rounds of %g s each, %d connections, %d keys, %s client", rep.Machine.CPU, rep.Machine.CPUs,
-		rep.Machine.OS, rep.Machine.Go, rep.Rounds, rep.Seconds, rep.Conns, rep.Keys, rep.Client)
+	return fmt.Sprintf("%s, %d CPUs, %s, %s; %d rounds of %g s each, %d connections, %d keys", rep.Machine.CPU, rep.Machine.CPUs,
+		rep.Machine.OS, rep.Machine.Go, rep.Rounds, rep.Seconds, rep.Conns, rep.Keys)
 }
 
 func (rep *Report) notes() string {

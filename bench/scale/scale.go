@@ -1,6 +1,4 @@
-// Package scale says how Keyward grows from three members to two thousand: what is calculated with the real ring, what is
-// simulated from seeds, what was measured, and the page and the plots that show it.
-package scale
+package main
 
 import (
 	"fmt"

@@ -1,4 +1,5 @@
-// Command main writes the tables and the plots of docs/scale.md, and measures what they need.
+// Command scale writes the tables and plots of docs/scale.md: figures calculated with the real ring, and figures measured earlier. With
+// -measure it takes these measurements.
 package main
 
 import (
@@ -11,12 +12,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/keyward/keyward/test/scale"
 )
 
 func main() {
-	root := flag.String("root", ".", "the repository")
+	root := flag.String("root", "..", "the repository")
 	check := flag.Bool("check", false, "write nothing; fail if the page or a plot is not what is calculated")
 	measure := flag.String("measure", "", "measure these first, with commas: rings, envoys, pushes, gossips, meshes, handovers, or all; in a network namespace of its own")
 	machine := flag.String("machine", "", "the kind of machine that measures")
@@ -29,8 +28,8 @@ func main() {
 }
 
 func run(root string, check bool, measure, machine, envoy string) error {
-	file := filepath.Join(root, "test/scale/testdata/measured.json")
-	m, err := scale.Load(file)
+	file := filepath.Join(root, "bench/scale/testdata/measured.json")
+	m, err := Load(file)
 	if err != nil && (measure == "" || !errors.Is(err, os.ErrNotExist)) {
 		return err
 	}
@@ -39,7 +38,7 @@ func run(root string, check bool, measure, machine, envoy string) error {
 			return err
 		}
 	}
-	page, err := scale.NewPage(m)
+	page, err := NewPage(m)
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func run(root string, check bool, measure, machine, envoy string) error {
 }
 
 // takeMeasure does what is named, and keeps each result at once.
-func takeMeasure(m *scale.Measured, file, what, machine, envoy string) error {
+func takeMeasure(m *Measured, file, what, machine, envoy string) error {
 	if err := alone(); err != nil {
 		return err
 	}

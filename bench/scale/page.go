@@ -1,4 +1,4 @@
-package scale
+package main
 
 import (
 	"errors"
@@ -34,7 +34,6 @@ func NewPage(m Measured) (*Page, error) {
 		}
 		balances = append(balances, b)
 	}
-	cuts := simulateCuts()
 	p.blocks["summary"] = m.summary()
 	p.blocks["ring"] = ringTable(balances)
 	p.blocks["cost"] = m.ringCosts()
@@ -43,14 +42,12 @@ func NewPage(m Measured) (*Page, error) {
 	p.blocks["news"] = newsTable()
 	p.blocks["mesh"] = m.meshTable()
 	p.blocks["beats"] = m.beatTable()
-	p.blocks["samples"] = cutTable(cuts)
 	p.blocks["handover"] = m.handoverTable()
 	p.blocks["keys"] = m.keysTable()
 	p.blocks["measured"] = m.machineLine()
-	p.pictures["scale-change.svg"] = m.changePlot().SVG()
-	p.pictures["scale-heartbeats.svg"] = m.beatPlot().SVG()
-	p.pictures["scale-samples.svg"] = cutPlot().SVG()
-	p.pictures["scale-keys.svg"] = m.keysPlot().SVG()
+	p.pictures["scale-change.svg"] = m.changePlot().File()
+	p.pictures["scale-heartbeats.svg"] = m.beatPlot().File()
+	p.pictures["scale-keys.svg"] = m.keysPlot().File()
 	return p, nil
 }
 

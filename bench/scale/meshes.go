@@ -12,7 +12,6 @@ import (
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/test/scale"
 )
 
 // node is one member, with its own Node and streams.
@@ -25,7 +24,7 @@ type node struct {
 }
 
 func newNode(i int, o owner.Options) (*node, error) {
-	m := scale.Member(i)
+	m := Member(i)
 	o.Self, o.BootID, o.Seed, o.NoHot = m.ID, m.BootID, [2]uint64{1, uint64(i)}, true
 	n := &node{id: m.ID, inst: m.BootID, node: owner.New(o), reg: prometheus.NewRegistry()}
 	var err error
@@ -52,7 +51,7 @@ func (n *node) tell(r *ring.Ring, all []*node) {
 }
 
 // meshes has members that are all connected do nothing, for a while.
-func meshes(m *scale.Measured, sizes []int) error {
+func meshes(m *Measured, sizes []int) error {
 	m.Meshes = nil
 	for _, n := range sizes {
 		c, err := mesh(n)
@@ -71,7 +70,7 @@ func meshes(m *scale.Measured, sizes []int) error {
 var errDisturbed = errors.New("the machine is too busy")
 
 // mesh compares n members that are connected with the same ones, not connected yet.
-func mesh(n int) (c scale.MeshCost, err error) {
+func mesh(n int) (c MeshCost, err error) {
 	c.Members = n
 	var all []*node
 	defer func() {
@@ -86,7 +85,7 @@ func mesh(n int) (c scale.MeshCost, err error) {
 		}
 		all = append(all, m)
 	}
-	r := ring.New(scale.Members(n))
+	r := ring.New(Members(n))
 	alone, err := during(idling)
 	if err != nil {
 		return c, err

@@ -13,7 +13,7 @@ import (
 // floor measures a program that does only what a sidecar among as many others cannot leave out, as the sidecar was measured.
 func (c *cluster) floor(settle, over time.Duration) (u use, err error) {
 	path := filepath.Join(c.dir, "floor")
-	build := exec.Command("go", "build", "-o", path, "github.com/keyward/keyward/test/idle/floor")
+	build := exec.Command("go", "build", "-o", path, "github.com/keyward/keyward/bench/idle/floor")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return u, fmt.Errorf("build floor: %w", err)

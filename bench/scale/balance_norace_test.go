@@ -1,6 +1,6 @@
 //go:build !race
 
-package scale
+package main
 
 import (
 	"math"

@@ -8,14 +8,13 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/test/scale"
 )
 
 // newcomerWeight gives a joiner nearly all keys of the one member there is.
 const newcomerWeight = 100
 
 // handovers moves as many counters, from one member to another.
-func handovers(m *scale.Measured, sizes []int) error {
+func handovers(m *Measured, sizes []int) error {
 	m.Handover = nil
 	for _, keys := range sizes {
 		h, err := handover(keys)
@@ -27,7 +26,7 @@ func handovers(m *scale.Measured, sizes []int) error {
 	return nil
 }
 
-func handover(keys int) (h scale.HandoverCost, err error) {
+func handover(keys int) (h HandoverCost, err error) {
 	room := owner.Options{MaxKeys: 3 * keys, DomainQuota: 3 * keys}
 	giver, err := newNode(0, room)
 	if err != nil {
@@ -40,7 +39,7 @@ func handover(keys int) (h scale.HandoverCost, err error) {
 	}
 	defer taker.Close()
 	all := []*node{giver, taker}
-	a, b := scale.Member(0), scale.Member(1)
+	a, b := Member(0), Member(1)
 	b.Weight = newcomerWeight
 	one, two := ring.New([]ring.Member{a}), ring.New([]ring.Member{a, b})
 	giver.tell(one, all[:1])

@@ -1,4 +1,4 @@
-package scale
+package main
 
 import (
 	"math"
@@ -47,20 +47,11 @@ func Suspicion(n int) time.Duration {
 // Beat is what heartbeats cost one member: part of a core, bytes a second, bytes of memory, streams.
 type Beat struct{ CPU, Bytes, Memory, Streams float64 }
 
-// cost is that of so many others that it asks, and so many that ask it. The two ends of an exchange cost alike.
-func (m MeshCost) cost(asked, asking int) Beat {
-	ends := float64(asked+asking) / 2
-	return Beat{CPU: m.CPU * 1e-6 * ends, Bytes: m.Bytes * ends, Memory: m.Memory * ends, Streams: 2 * ends}
+// MeshBeat is what each of n members pays. The two ends of an exchange cost the same.
+func (m MeshCost) MeshBeat(n int) Beat {
+	others := float64(n - 1)
+	return Beat{CPU: m.CPU * 1e-6 * others, Bytes: m.Bytes * others, Memory: m.Memory * others, Streams: 2 * others}
 }
-
-// MeshBeat is what each of n members pays when everybody confirms everybody.
-func (m MeshCost) MeshBeat(n int) Beat { return m.cost(n-1, n-1) }
-
-// SampleBeat is what a member pays that asks k witnesses.
-func (m MeshCost) SampleBeat(k int) Beat { return m.cost(k, 0) }
-
-// WitnessBeat is what each of the k witnesses pays, whom everybody asks.
-func (m MeshCost) WitnessBeat(n, k int) Beat { return m.cost(k-1, n-1) }
 
 // MeshUpTo is the largest cluster in which the mesh takes no more than so much of a core of each member.
 func (m MeshCost) MeshUpTo(cpu float64) int { return 1 + int(cpu*1e6/m.CPU) }

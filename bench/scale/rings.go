@@ -4,17 +4,16 @@ import (
 	"runtime"
 
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/test/scale"
 )
 
 // rings builds the ring of every size a few times.
-func rings(m *scale.Measured) error {
+func rings(m *Measured) error {
 	m.Rings = nil
-	for _, n := range scale.Sizes {
-		members, times := scale.Members(n), 5
+	for _, n := range Sizes {
+		members, times := Members(n), 5
 		before := live()
 		r := ring.New(members)
-		c := scale.RingCost{Members: n, Bytes: live() - before}
+		c := RingCost{Members: n, Bytes: live() - before}
 		runtime.KeepAlive(r)
 		best := 0.0
 		for range times {

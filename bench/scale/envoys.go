@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/ring"
-	"github.com/keyward/keyward/test/scale"
 )
 
 // bootstrap is an Envoy with the ring that xDS serves, its endpoints in a file that is watched.
@@ -46,7 +45,7 @@ resources:
 `))
 
 // envoys runs a real Envoy with rings of every size, and one without; and one ring with the largest capacity.
-func envoys(m *scale.Measured, binary string) error {
+func envoys(m *Measured, binary string) error {
 	if binary == "" {
 		return errors.New("give its binary with -envoy")
 	}
@@ -55,16 +54,16 @@ func envoys(m *scale.Measured, binary string) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range append(slices.Clone(scale.Sizes), 100) {
-		c := scale.Capacity(n)
-		if len(m.Envoys) == len(scale.Sizes) {
+	for _, n := range append(slices.Clone(Sizes), 100) {
+		c := Capacity(n)
+		if len(m.Envoys) == len(Sizes) {
 			c = ring.MaxCapacity
 		}
 		bytes, cpu, err := envoy(binary, n, c)
 		if err != nil {
 			return fmt.Errorf("%d members: %w", n, err)
 		}
-		m.Envoys = append(m.Envoys, scale.EnvoyCost{Members: n, Capacity: c, Bytes: bytes - without, Millis: cpu * 1e3})
+		m.Envoys = append(m.Envoys, EnvoyCost{Members: n, Capacity: c, Bytes: bytes - without, Millis: cpu * 1e3})
 	}
 	return nil
 }
@@ -146,7 +145,7 @@ func writeEndpoints(file string, n, capacity int) error {
 	}
 	var members []host
 	for i := range n {
-		members = append(members, host{scale.Member(i).ID, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)})
+		members = append(members, host{Member(i).ID, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)})
 	}
 	var b bytes.Buffer
 	if err := endpoints.Execute(&b, map[string]any{"Members": members, "Void": capacity - n}); err != nil {

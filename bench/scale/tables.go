@@ -1,4 +1,4 @@
-package scale
+package main
 
 import (
 	"errors"
@@ -11,10 +11,6 @@ import (
 const (
 	ringsKept = 8     // rings that a member remembers while keys may still be where one of them put them
 	inAll     = 100e6 // counters of the whole cluster in the summary
-	minor     = 3     // 1/3 of the members are cut off
-	simulated = 300   // members at most of a cluster that is cut at random
-	trials    = 5000  // so often
-	wide      = 64    // a sample so large that chance seldom matters
 	mebi      = 1 << 20
 )
 
@@ -233,21 +229,16 @@ func (m *Measured) meshTable() string {
 	return table([]string{"members", "bytes/s", "packets/s", "CPU/s", "memory", "goroutines"}, rows)
 }
 
-// beatTable compares the mesh with witnesses.
+// beatTable is what heartbeats cost each member.
 func (m *Measured) beatTable() string {
 	var rows [][]string
 	c := m.mesh()
-	cell := func(b Beat) []string {
-		return []string{percent(b.CPU), bytesOf(b.Bytes), bytesOf(b.Memory)}
-	}
 	for _, n := range Sizes {
-		k := SampleSize(n)
-		row := append([]string{fmt.Sprint(n)}, cell(c.MeshBeat(n))...)
-		row = append(append(row, fmt.Sprint(k)), cell(c.SampleBeat(k))...)
-		rows = append(rows, append(row, cell(c.WitnessBeat(n, k))...))
+		b := c.MeshBeat(n)
+		rows = append(rows, []string{fmt.Sprint(n), percent(b.CPU), bytesOf(b.Bytes), bytesOf(b.Memory)})
 	}
-	return table([]string{"members", "mesh: CPU", "bytes/s", "memory", "k", "with witnesses, others: CPU", "bytes/s", "memory", "a witness: CPU", "bytes/s", "memory"}, rows) +
-		fmt.Sprintf("\nThe mesh takes at least 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
+	return table([]string{"members", "CPU", "bytes/s", "memory"}, rows) +
+		fmt.Sprintf("\nHeartbeats take at least 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
 }
 
 // handoverTable is what moves cost.

@@ -3,7 +3,7 @@
 // direction over the connection of the one who speaks; of two, one begins, and the other speaks as it answers. What it costs is
 // what Go, TLS and the kernel take for that.
 //
-// It is started by test/idle: one process is measured, another plays all of the others.
+// It is started by bench/idle: one process is measured, another plays all of the others.
 package main
 
 import (

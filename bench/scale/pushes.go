@@ -16,13 +16,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/envoy/xds"
-	"github.com/keyward/keyward/test/scale"
 )
 
 // pushes tells a join to as many streams as there would be Envoys, each on a connection of its own.
-func pushes(m *scale.Measured) error {
+func pushes(m *Measured) error {
 	m.Pushes = nil
-	for _, n := range scale.Sizes {
+	for _, n := range Sizes {
 		for _, envoys := range []int{10, 100, 500} {
 			p, err := push(n, envoys)
 			if err != nil {
@@ -36,17 +35,17 @@ func pushes(m *scale.Measured) error {
 
 // state is n members as Envoy is told of them.
 func state(n int) xds.State {
-	s := xds.State{Capacity: scale.Capacity(n)}
+	s := xds.State{Capacity: Capacity(n)}
 	for i := range n {
 		s.Members = append(s.Members, xds.Member{
-			ID: scale.Member(i).ID, Weight: 1, RLS: fmt.Sprintf("10.%d.%d.%d:8082", i>>16, i>>8&255, i&255),
+			ID: Member(i).ID, Weight: 1, RLS: fmt.Sprintf("10.%d.%d.%d:8082", i>>16, i>>8&255, i&255),
 		})
 	}
 	return s
 }
 
-func push(n, envoys int) (p scale.PushCost, err error) {
-	p = scale.PushCost{Members: n, Envoys: envoys}
+func push(n, envoys int) (p PushCost, err error) {
+	p = PushCost{Members: n, Envoys: envoys}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/cluster"
-	"github.com/keyward/keyward/test/scale"
 )
 
 const (
@@ -17,7 +16,7 @@ const (
 )
 
 // gossips runs real clusters on loopback, in one process: idle, then one member more, then one that stops without a word.
-func gossips(m *scale.Measured, sizes []int) error {
+func gossips(m *Measured, sizes []int) error {
 	m.Gossips = nil
 	for _, n := range sizes {
 		g, err := gossip(n)
@@ -29,7 +28,7 @@ func gossips(m *scale.Measured, sizes []int) error {
 	return nil
 }
 
-func gossip(n int) (g scale.GossipCost, err error) {
+func gossip(n int) (g GossipCost, err error) {
 	g.Members = n
 	var all []*gossiper
 	defer func() {
@@ -106,7 +105,7 @@ type gossiper struct {
 func newGossiper(i, expect int, others []*gossiper) (g *gossiper, err error) {
 	g = &gossiper{rings: make(chan uint64, 1024)}
 	o := cluster.Options{
-		Node: string(scale.Member(i).ID), Bind: "127.0.0.1:0", Insecure: true, Cluster: "scale", Expect: expect,
+		Node: string(Member(i).ID), Bind: "127.0.0.1:0", Insecure: true, Cluster: "scale", Expect: expect,
 		RLS: "10.0.0.1:8082", Peer: "10.0.0.1:7947", Page: "10.0.0.1:9090", PodUID: fmt.Sprint("pod ", i),
 		Handoff: true, Join: []string{"127.0.0.1:1"}, // nobody
 		OnView: func(v *cluster.View) { g.rings <- v.Ring.Fingerprint() },
