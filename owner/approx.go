@@ -189,7 +189,7 @@ func (n *Node) mergeState(s *shard, now int64, k Key, owner, domain uint64, r li
 }
 
 // reconcile takes in a member's report, and answers with all that is known of the key.
-func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
+func (n *Node) reconcile(s *shard, l *leaseOp, fx *Effects) {
 	h, share := &l.hit, l.inst&^1
 	in := l.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
@@ -198,7 +198,7 @@ func (n *Node) reconcile(s *shard, l *lending, fx *Effects) {
 	var a Result
 	e, _ := n.charge(s, h, s.tables[ownedTable].find(h.hash, h.Key), part{}, &a)
 	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
-	s.hear(h.Key, l.Name, &l.Terms)
+	s.learnName(h.Key, l.Name, &l.Terms)
 	if s.names[h.Key] != nil {
 		g.Flags |= lease.Named
 	}

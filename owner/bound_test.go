@@ -107,7 +107,7 @@ func TestManyRings(t *testing.T) {
 func TestPeak(t *testing.T) {
 	rnd := random(4)
 	for range 300 {
-		var p peak
+		var p expiringMax
 		type item struct {
 			end int64
 			n   uint64

@@ -9,7 +9,7 @@ func (n *Node) Decisions() (decided [Shed + 1]uint64, asked uint64) {
 		for a := range decided {
 			decided[a] += s.counts.decided[a]
 		}
-		asked += s.counts.asked
+		asked += s.counts.forwarded
 		s.mu.Unlock()
 	}
 	return decided, asked

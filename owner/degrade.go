@@ -85,7 +85,7 @@ func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Request, a *Res
 	s.decidePart(&h, uint64(e.charged), a)
 	if h.charges() && !a.Over {
 		e.raise(h.Hits)
-		s.peaks[closedPeak].push(h.now, s.end(e, h.rule), uint64(e.charged))
+		s.bounds[closedBound].push(h.now, s.end(e, h.rule), uint64(e.charged))
 	}
 }
 
@@ -144,7 +144,7 @@ func (n *Node) reportLater(s *shard, h *shardOp) {
 	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.trackUnreplicated(s, e, h.Request, h.Hits) != nil {
 		return
 	}
-	s.counts.untold += h.Hits
+	s.counts.shareUnreported += h.Hits
 	if x := s.tables[shareTable].find(h.hash, h.Key); x != nil {
 		x.limit = uint32(min(uint64(x.limit)+h.Hits, math.MaxUint32))
 	}
@@ -179,7 +179,7 @@ func (s *shard) chargeLocal(h *shardOp, a *Result) bool {
 		return false
 	}
 	e.note = saturatingAdd(e.note, h.Hits)
-	s.peaks[peakOf(h.table)].push(h.now, s.end(e, h.rule), e.note)
+	s.bounds[boundOf(h.table)].push(h.now, s.end(e, h.rule), e.note)
 	return true
 }
 
@@ -215,7 +215,7 @@ func (s *shard) chargeLocalSketch(h *shardOp, a *Result) {
 	s.decidePart(&flat, est, a)
 	if h.charges() {
 		s.addToSketch(h, est)
-		s.peaks[peakOf(h.table)].push(h.now, h.rule.End(h.rule.Index(h.now)), uint64(h.rule.Limit))
+		s.bounds[boundOf(h.table)].push(h.now, h.rule.End(h.rule.Index(h.now)), uint64(h.rule.Limit))
 	}
 }
 

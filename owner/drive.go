@@ -99,7 +99,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 			n.reviewOwnershipWaits(s, s.clock(now), fx)
 		}
 		if fresh {
-			s.closeBooks(n)
+			s.dropUnownedLeases(n)
 		}
 		s.mu.Unlock()
 	}
@@ -161,7 +161,7 @@ func (n *Node) surplus(s *shard) func(*entry) bool {
 }
 
 // shares reports whether this member has charged e under SHARE. What it told of that only grows, so e has to be kept.
-func (s *shard) shares(e *entry) bool { return s.slab.wrote(e, s.share()) }
+func (s *shard) shares(e *entry) bool { return s.slab.hasWriter(e, s.share()) }
 
 const (
 	sweepPart = 8   // of a table that a Tick looks at
@@ -221,7 +221,7 @@ func (n *Node) tickLeases(now int64) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		if at := s.clock(now); len(s.books)+len(s.holdings)+len(s.names) > 0 {
+		if at := s.clock(now); len(s.lent)+len(s.held)+len(s.names) > 0 {
 			n.tickLent(s, at)
 			n.tickHeld(s, at)
 			s.forgetNames()
@@ -304,10 +304,10 @@ func (n *Node) requestOwnership(now int64, fx *Effects) {
 		s.mu.Lock()
 		for _, k := range s.waits.keys() {
 			t := s.waits.ownership[k]
-			if t.holder == "" || t.holder == n.options.Self || t.asked != 0 && now-t.asked < ownershipRetry {
+			if t.holder == "" || t.holder == n.options.Self || t.requestedAt != 0 && now-t.requestedAt < ownershipRetry {
 				continue
 			}
-			t.asked = now
+			t.requestedAt = now
 			m := messageTo(&out, t.holder, handoff.OwnershipRequest, handoff.KeyGiven, "")
 			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
 			m.Counters = append(m.Counters, handoff.CounterRecord{Key: k, RingPos: t.owner, Domain: t.domain, Rule: t.rule})

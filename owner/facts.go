@@ -108,13 +108,13 @@ func (f Stats) Bound() uint64 {
 
 // counts are a shard's part of the Facts.
 type counts struct {
-	decided, admitted             [Shed + 1]uint64
-	asked                         uint64
-	overflowKeys, overflowCharges uint64
-	refundsDropped                uint64
-	denyHits, denyMisses          uint64
-	refused, untold, waitsRefused uint64
-	lease                         LeaseStats // what only rises
+	decided, admitted                        [Shed + 1]uint64
+	forwarded                                uint64
+	overflowKeys, overflowCharges            uint64
+	refundsDropped                           uint64
+	denyHits, denyMisses                     uint64
+	refused, shareUnreported, pendingRefused uint64
+	lease                                    LeaseStats // what only rises
 }
 
 func (c *counts) violate(v lease.Violations) { c.lease.Violations.Add(v) }
@@ -141,7 +141,7 @@ func (n *Node) Stats(now int64) Stats {
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
 	f.Transfers = len(n.serial.transfers)
 	f.Sketches = int(n.sketches.live.Load())
-	f.progress(n.serial.machine, now)
+	f.addProgress(n.serial.machine, now)
 	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -149,22 +149,22 @@ func (n *Node) Stats(now int64) Stats {
 		f.add(&s.counts)
 		most, sum := s.slab.unconfirmedHits()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
-		f.MovedBound = max(f.MovedBound, s.peaks[movedPeak].at(now))
-		f.CrashBound = max(f.CrashBound, s.peaks[crashPeak].at(now))
-		f.PartitionBound = max(f.PartitionBound, s.peaks[partPeak].at(now))
-		f.ShareBound = max(f.ShareBound, s.peaks[sharePeak].at(now))
-		f.ClosedBound = max(f.ClosedBound, s.peaks[closedPeak].at(now))
-		f.OpenAdmitted = max(f.OpenAdmitted, s.peaks[openPeak].at(now))
+		f.MovedBound = max(f.MovedBound, s.bounds[movedBound].at(now))
+		f.CrashBound = max(f.CrashBound, s.bounds[crashBound].at(now))
+		f.PartitionBound = max(f.PartitionBound, s.bounds[partitionBound].at(now))
+		f.ShareBound = max(f.ShareBound, s.bounds[shareBound].at(now))
+		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
+		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leaseFacts(now, &f.Lease)
 		s.mu.Unlock()
-		f.Owned += s.mine()
+		f.Owned += s.countOwned()
 	}
 	return f
 }
 
 // leaseFacts adds what a shard knows of leases.
 func (s *shard) leaseFacts(now int64, f *LeaseStats) {
-	for _, x := range s.holdings {
+	for _, x := range s.held {
 		s.counts.heldStats(x.TakeStats())
 		if x.by == Approximate {
 			f.Unsynced += x.drift.unsynced
@@ -173,13 +173,13 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 		f.Held++
 		f.HeldHits += x.Left(now)
 	}
-	for _, b := range s.books {
+	for _, b := range s.lent {
 		s.counts.violate(b.TakeViolations())
 		f.LentKeys++
 		f.Outstanding += b.Out(now)
 		for _, l := range b.Holders(now) {
 			f.Holders++
-			if l.Out > 0 && now-l.Asked > deafFor {
+			if l.Out > 0 && now-l.Asked > unreachableAfter {
 				f.Unreachable++
 			}
 		}
@@ -211,8 +211,8 @@ func (f *LeaseStats) add(c *LeaseStats) {
 	f.Approximated += c.Approximated
 }
 
-// progress is how far the last change of the ring has come.
-func (f *Stats) progress(m *handoff.Machine, now int64) {
+// addProgress is how far the last change of the ring has come.
+func (f *Stats) addProgress(m *handoff.Machine, now int64) {
 	p := m.Progress()
 	f.Confirming, f.Unconfirmed = m.View().ConfirmedBy(now), p.Unconfirmed
 	if !p.Complete {
@@ -220,8 +220,8 @@ func (f *Stats) progress(m *handoff.Machine, now int64) {
 	}
 }
 
-// mine counts the counters whose tokens are here. Decisions come in between, so it may miss some that move meanwhile.
-func (s *shard) mine() (n int) {
+// countOwned counts the counters whose tokens are here. Decisions come in between, so it may miss some that move meanwhile.
+func (s *shard) countOwned() (n int) {
 	for at, more := 0, true; more; at += lockSlots {
 		s.mu.Lock()
 		t := &s.tables[ownedTable]
@@ -243,44 +243,44 @@ func (f *Stats) add(c *counts) {
 		f.Decided[i] += c.decided[i]
 		f.Admitted[i] += c.admitted[i]
 	}
-	f.Forwarded += c.asked
+	f.Forwarded += c.forwarded
 	f.OverflowKeys += c.overflowKeys
 	f.OverflowCharges += c.overflowCharges
 	f.RefundsDropped += c.refundsDropped
 	f.DenyHits += c.denyHits
 	f.DenyMisses += c.denyMisses
 	f.Refused += c.refused
-	f.ShareUnreported += c.untold
-	f.PendingRefused += c.waitsRefused
+	f.ShareUnreported += c.shareUnreported
+	f.PendingRefused += c.pendingRefused
 }
 
 // The bounds that are tracked.
 const (
-	movedPeak = iota
-	crashPeak
-	partPeak
-	sharePeak
-	closedPeak
-	openPeak
-	peaks
+	movedBound = iota
+	crashBound
+	partitionBound
+	shareBound
+	closedBound
+	openAdmitted
+	boundKinds
 )
 
-func peakOf(k tableKind) int {
+func boundOf(k tableKind) int {
 	if k == openTable {
-		return openPeak
+		return openAdmitted
 	}
-	return sharePeak
+	return shareBound
 }
 
-// peak is the maximum of amounts that each lapse at a time of their own. It keeps the few that none outlives and
+// expiringMax is the maximum of amounts that each lapse at a time of their own. It keeps the few that none outlives and
 // outweighs; when there are too many, two are joined and the result is above both.
-type peak [8]struct {
+type expiringMax [8]struct {
 	end int64
 	n   uint64
 }
 
 // push adds n until end.
-func (p *peak) push(now, end int64, n uint64) {
+func (p *expiringMax) push(now, end int64, n uint64) {
 	least := 0
 	for i := range p {
 		x := &p[i]
@@ -299,7 +299,7 @@ func (p *peak) push(now, end int64, n uint64) {
 }
 
 // at is the maximum at time now.
-func (p *peak) at(now int64) uint64 {
+func (p *expiringMax) at(now int64) uint64 {
 	n := uint64(0)
 	for _, x := range p {
 		if x.end > now {

@@ -20,7 +20,7 @@ func (n *Node) revokeAll(now int64, fx *Effects) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		s.now = now
-		s.dropLeases(now)
+		s.forgetLeases(now)
 		s.mu.Unlock()
 	}
 	fx.Out = append(fx.Out, n.serial.machine.RevokeAll(now)...)

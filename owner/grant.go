@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	maxItems  = 512                     // of one message about leases
-	bookLife  = int64(30 * time.Second) // without requests
-	maxBooks  = 64                      // of one shard
-	deafFor   = int64(3 * time.Second)  // a holder with hits that says nothing for so long cannot be reached
-	leastDeny = 20 * time.Millisecond   // refusals of what frees up bit by bit; meanwhile more than a hit gathers
+	maxItems         = 512                     // of one message about leases
+	lentKeyLife      = int64(30 * time.Second) // without requests
+	maxLentKeys      = 64                      // of one shard
+	unreachableAfter = int64(3 * time.Second)  // a holder with hits that says nothing for so long cannot be reached
+	leastDeny        = 20 * time.Millisecond   // refusals of what frees up bit by bit; meanwhile more than a hit gathers
 )
 
-// book is what this member, the owner, has lent of one key.
-type book struct {
+// lentKey is what this member, the owner, has lent of one key.
+type lentKey struct {
 	lease.Book
 	owner  uint64 // ring position
 	rule   limit.Rule
@@ -53,7 +53,7 @@ func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Batch) (
 	switch m.Kind {
 	case lease.Ask:
 		for i := range m.Requests {
-			n.lend(now, from, inst, &m.Requests[i], &fx)
+			n.handleLeaseRequest(now, from, inst, &m.Requests[i], &fx)
 		}
 	case lease.Lend:
 		for i := range m.Grants {
@@ -79,8 +79,8 @@ func leaseTo(out *[]lease.Delivery, to ring.ID, k lease.BatchKind) *lease.Batch 
 	return &(*out)[len(*out)-1].Batch
 }
 
-// lending is one Request on its way through a shard.
-type lending struct {
+// leaseOp is one Request on its way through a shard.
+type leaseOp struct {
 	*lease.GrantRequest
 	from   ring.ID
 	inst   uint64
@@ -89,8 +89,8 @@ type lending struct {
 	window int64
 }
 
-// lend answers a request for a part of a limit, if this member is the one to lend it.
-func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.GrantRequest, fx *Effects) {
+// handleLeaseRequest answers a request for a part of a limit, if this member is the one to lend it.
+func (n *Node) handleLeaseRequest(now int64, from ring.ID, inst uint64, r *lease.GrantRequest, fx *Effects) {
 	s, h := n.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,43 +100,43 @@ func (n *Node) lend(now int64, from ring.ID, inst uint64, r *lease.GrantRequest,
 		s.counts.lease.Refused++
 		return
 	}
-	l := lending{GrantRequest: r, from: from, inst: inst}
+	l := leaseOp{GrantRequest: r, from: from, inst: inst}
 	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
 	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: ownedTable, rule: r.Rule}
 	if r.Terms.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
 	}
-	b := s.book(&l)
+	b := s.lentKeyFor(&l)
 	if b == nil {
 		s.counts.lease.Refused++
 		return
 	}
-	if e, used, ok := n.receive(s, b, &l, e); ok {
-		n.answer(s, b, &l, e, used, fx)
+	if e, used, ok := n.creditReturned(s, b, &l, e); ok {
+		n.grantLease(s, b, &l, e, used, fx)
 	}
 }
 
-// book is the book of l's key, made if there is none; nil if there are too many.
-func (s *shard) book(l *lending) *book {
-	b := s.books[l.Key]
+// lentKeyFor is the book of l's key, made if there is none; nil if there are too many.
+func (s *shard) lentKeyFor(l *leaseOp) *lentKey {
+	b := s.lent[l.Key]
 	if b == nil {
-		if len(s.books) >= maxBooks {
+		if len(s.lent) >= maxLentKeys {
 			return nil
 		}
-		if s.books == nil {
-			s.books = map[Key]*book{}
+		if s.lent == nil {
+			s.lent = map[Key]*lentKey{}
 		}
-		b = &book{owner: l.Owner, rule: l.Rule}
-		s.books[l.Key] = b
+		b = &lentKey{owner: l.Owner, rule: l.Rule}
+		s.lent[l.Key] = b
 	}
 	b.asked, b.always, b.knobs = l.hit.now, l.Always, l.Terms
-	s.hear(l.Key, l.Name, &l.Terms)
+	s.learnName(l.Key, l.Name, &l.Terms)
 	return b
 }
 
-// receive takes in what the holder gave back, and says what stands against the limit then.
-func (n *Node) receive(s *shard, b *book, l *lending, e *entry) (_ *entry, used uint64, ok bool) {
+// creditReturned takes in what the holder gave back, and says what stands against the limit then.
+func (n *Node) creditReturned(s *shard, b *lentKey, l *leaseOp, e *entry) (_ *entry, used uint64, ok bool) {
 	h := &l.hit
 	var a Result
 	n.charge(s, h, e, part{}, &a)
@@ -194,8 +194,8 @@ func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64)
 	}
 }
 
-// answer lends what can be lent, of which used stands against the limit, and answers.
-func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *Effects) {
+// grantLease lends what can be lent, of which used stands against the limit, and answers.
+func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *entry, used uint64, fx *Effects) {
 	h := &l.hit
 	r, at := h.rule, h.now
 	depth := r.Depth()
@@ -220,13 +220,13 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 	}
 	var a Result
 	if size > 0 {
-		if e, size = n.lendOut(s, b, l, e, size, &a); size > 0 {
+		if e, size = n.chargeLease(s, b, l, e, size, &a); size > 0 {
 			g.Total = b.Lend(at, l.from, l.window, size)
 		}
 	}
 	if g.Used = saturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {
 		g.Flags |= lease.Denied
-		g.Left = s.room(e, r, at)
+		g.Left = s.denialTime(e, r, at)
 	}
 	if e != nil {
 		n.updateLevel(s, b, h.Key, r, l.window, g.Used, false)
@@ -236,7 +236,7 @@ func (n *Node) answer(s *shard, b *book, l *lending, e *entry, used uint64, fx *
 }
 
 // audit keeps a record of l, if its rule wants one.
-func (s *shard) audit(l *lending, hits, count uint64, fx *Effects) {
+func (s *shard) audit(l *leaseOp, hits, count uint64, fx *Effects) {
 	if !l.Terms.Audit {
 		return
 	}
@@ -262,8 +262,8 @@ func lifetime(r limit.Rule, window, now int64) time.Duration {
 	return time.Duration(min(r.End(window)-now, r.End(0)))
 }
 
-// room is how long a holder may refuse, given that nothing fits into e.
-func (s *shard) room(e *entry, r limit.Rule, now int64) time.Duration {
+// denialTime is how long a holder may refuse, given that nothing fits into e.
+func (s *shard) denialTime(e *entry, r limit.Rule, now int64) time.Duration {
 	if e == nil {
 		return 0
 	}
@@ -275,8 +275,8 @@ func (s *shard) room(e *entry, r limit.Rule, now int64) time.Duration {
 	return left
 }
 
-// lendOut charges size hits (C1); 0 if that is not possible.
-func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *Result) (*entry, uint64) {
+// chargeLease charges size hits (C1); 0 if that is not possible.
+func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *entry, size uint64, a *Result) (*entry, uint64) {
 	h := &l.hit
 	if e == nil {
 		if e = s.insert(h, false); e == nil {
@@ -297,7 +297,7 @@ func (n *Node) lendOut(s *shard, b *book, l *lending, e *entry, size uint64, a *
 }
 
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
-func (n *Node) sendGrant(s *shard, l *lending, e *entry, a *Result, g pendingGrant, size uint64, fx *Effects) {
+func (n *Node) sendGrant(s *shard, l *leaseOp, e *entry, a *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
 		n.awaitReplication(s, &l.hit, e, 0, a)
 		if a.Kind == Pending {
@@ -318,11 +318,11 @@ func (g *pendingGrant) send(fx *Effects) {
 
 // tickLent takes back what silent holders have given up, and drops the books that nobody needs.
 func (n *Node) tickLent(s *shard, now int64) {
-	for _, k := range sortedKeys(s.books) {
-		b := s.books[k]
+	for _, k := range sortedKeys(s.lent) {
+		b := s.lent[k]
 		s.counts.violate(b.TakeViolations())
-		if now-b.asked > bookLife {
-			delete(s.books, k)
+		if now-b.asked > lentKeyLife {
+			delete(s.lent, k)
 			continue
 		}
 		if !b.knobs.Reclaim || b.rule.Algorithm.Bucket() {
@@ -342,13 +342,13 @@ func (n *Node) tickLent(s *shard, now int64) {
 	}
 }
 
-// closeBooks drops the books of keys that this member does not decide any more (C4).
-func (s *shard) closeBooks(n *Node) {
-	for k, b := range s.books {
+// dropUnownedLeases drops the books of keys that this member does not decide any more (C4).
+func (s *shard) dropUnownedLeases(n *Node) {
+	for k, b := range s.lent {
 		_, h := n.shard(k)
 		if s.view.Ownership(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).State != handoff.OwnedHere {
 			s.counts.violate(b.TakeViolations())
-			delete(s.books, k)
+			delete(s.lent, k)
 		}
 	}
 }

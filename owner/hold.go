@@ -29,7 +29,7 @@ type heldLease struct {
 // holdLocked answers q, which another member owns, from what this one holds; false when the owner is to be asked. With
 // live only a lease that is there already counts.
 func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result) bool {
-	x := s.holdings[q.Key]
+	x := s.held[q.Key]
 	if q.Op == Refund && x != nil {
 		x.ReceiveNotice(s.clock(now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
 	}
@@ -88,13 +88,13 @@ func (n *Node) addLease(s *shard, q *Request) *heldLease {
 		s.counts.lease.NoRoom++
 		return nil
 	}
-	if s.holdings == nil {
-		s.holdings = map[Key]*heldLease{}
+	if s.held == nil {
+		s.held = map[Key]*heldLease{}
 	}
 	x := &heldLease{key: q.Key}
 	x.Salt = finish(q.Key[0] ^ n.options.BootID)
 	x.update(q)
-	s.holdings[q.Key] = x
+	s.held[q.Key] = x
 	return x
 }
 
@@ -134,7 +134,7 @@ func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
 	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
 		return
 	}
-	x := s.holdings[q.Key]
+	x := s.held[q.Key]
 	if x == nil {
 		if x = n.addLease(s, q); x == nil {
 			return
@@ -151,7 +151,7 @@ func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
 func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
 	for _, k := range s.leaseRequests {
-		x := s.holdings[k]
+		x := s.held[k]
 		if x == nil {
 			continue
 		}
@@ -188,7 +188,7 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	s, _ := n.shard(g.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.holdings[g.Key]
+	x := s.held[g.Key]
 	if x == nil || x.to != from {
 		return
 	}
@@ -217,7 +217,7 @@ func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 	s, h := n.shard(notice.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.holdings[notice.Key]
+	x := s.held[notice.Key]
 	if x == nil || x.to != from {
 		return
 	}
@@ -232,8 +232,8 @@ func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 
 // tickHeld says what time brings, and forgets what nobody asks for.
 func (n *Node) tickHeld(s *shard, now int64) {
-	for _, k := range sortedKeys(s.holdings) {
-		x := s.holdings[k]
+	for _, k := range sortedKeys(s.held) {
+		x := s.held[k]
 		switch {
 		case x.by == Approximate:
 			if n.reportDue(s, x, now) {
@@ -252,14 +252,14 @@ func (n *Node) tickHeld(s *shard, now int64) {
 // dropLease forgets x.
 func (n *Node) dropLease(s *shard, x *heldLease) {
 	s.counts.heldStats(x.TakeStats())
-	delete(s.holdings, x.key)
+	delete(s.held, x.key)
 	n.held.Add(-1)
 }
 
-// dropLeases gives up what times do not mean anything for any more, as the clock has stepped.
-func (s *shard) dropLeases(now int64) {
-	clear(s.books)
-	for _, x := range s.holdings {
+// forgetLeases gives up what times do not mean anything for any more, as the clock has stepped.
+func (s *shard) forgetLeases(now int64) {
+	clear(s.lent)
+	for _, x := range s.held {
 		x.Drop(now)
 		x.drift.reporting, x.drift.sentAt, x.drift.syncedAt, x.drift.askedAt = false, now, now, now
 	}
@@ -297,8 +297,8 @@ func (n *Node) Held(now int64) []HeldKey {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		for _, k := range sortedKeys(s.holdings) {
-			x := s.holdings[k]
+		for _, k := range sortedKeys(s.held) {
+			x := s.held[k]
 			y := HeldKey{Key: k, Member: x.to, Window: x.Window(), Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.Denied(), Expires: x.Expires(), Mechanism: x.by}
 			if m := s.names[k]; m != nil {
 				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner

@@ -51,9 +51,9 @@ type hotState struct {
 type hotStats struct {
 	rates     hotkey.Rates
 	forwards  *hotkey.Sketch // of what other members own; nil until there is something
-	since     map[Key]int64  // when each hot key became so
-	forwarded uint32         // questions for them
-	questions uint64         // of this epoch of eight ticks
+	becameHot map[Key]int64  // when each hot key became so
+	forwarded uint32         // requests for them
+	requests  uint64         // of this epoch of eight ticks
 	active    uint64         // keys asked for in it
 }
 
@@ -131,7 +131,7 @@ func (n *Node) recordHit(s *shard, now int64, q *Request, e *entry) bool {
 
 func (n *Node) countHit(s *shard, now int64, q *Request, e *entry) {
 	t := &s.hot
-	t.questions++
+	t.requests++
 	tick := uint16(now>>tickLength%31+1) << heatTick
 	if was := e.hotness &^ (heatTracked | heatCount); was != tick {
 		if was == 0 || was>>heatEpoch != tick>>heatEpoch {
@@ -206,8 +206,8 @@ func (n *Node) evaluateHot(now int64, fx *Effects) {
 			forwarded += sampled * t.forwards.Total(s.clock(now))
 		}
 		if turned {
-			questions, active = questions+t.questions, active+t.active
-			t.questions, t.active = 0, 0
+			questions, active = questions+t.requests, active+t.active
+			t.requests, t.active = 0, 0
 		}
 		if t.rates.Len() > 0 {
 			n.applyHotChanges(s, now, t.rates.Tick(s.clock(now), load), fx)
@@ -229,14 +229,14 @@ func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, 
 			s.track(e)
 		}
 		if c.Hot {
-			if s.hot.since == nil {
-				s.hot.since = map[Key]int64{}
+			if s.hot.becameHot == nil {
+				s.hot.becameHot = map[Key]int64{}
 			}
-			s.hot.since[k] = now
+			s.hot.becameHot[k] = now
 			continue
 		}
-		delete(s.hot.since, k)
-		if b := s.books[k]; b != nil && !b.always && !n.isHot(s, k, b.owner) {
+		delete(s.hot.becameHot, k)
+		if b := s.lent[k]; b != nil && !b.always && !n.isHot(s, k, b.owner) {
 			s.notifyHolders(now, k, b, &lease.Notice{Kind: lease.Cool}, fx)
 		}
 	}
@@ -258,7 +258,7 @@ type HotKey struct {
 }
 
 func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
-	y := HotKey{Key: k, Rate: rate, Since: s.hot.since[k]}
+	y := HotKey{Key: k, Rate: rate, Since: s.hot.becameHot[k]}
 	if m := s.names[k]; m != nil {
 		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
@@ -268,7 +268,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		s.load(e, y.Rule, &s.state)
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
-	if b := s.books[k]; b != nil {
+	if b := s.lent[k]; b != nil {
 		y.Hash, y.Rule, y.LeaseConfig = b.owner, b.rule, b.knobs
 		y.Lent, y.Holders = b.Out(now), b.Holders(now)
 	}
@@ -285,11 +285,11 @@ func (n *Node) HotKeys(now int64) []HotKey {
 		s := &n.shards[i]
 		s.mu.Lock()
 		s.hot.rates.All(now, func(hk hotkey.Digest, rate float64, hot bool) {
-			if k := Key(hk); hot || s.books[k] != nil {
+			if k := Key(hk); hot || s.lent[k] != nil {
 				all = append(all, n.hotKey(s, now, k, rate))
 			}
 		})
-		for k := range s.books {
+		for k := range s.lent {
 			if s.hot.rates.RateOf(now, hotkey.Digest(k)) == 0 {
 				all = append(all, n.hotKey(s, now, k, 0))
 			}

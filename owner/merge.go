@@ -74,7 +74,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
 	e := s.tables[ownedTable].find(hash, c.Key)
-	if e != nil && (!sameCount(s.rule(e), r) || e.note != c.RingPos) {
+	if e != nil && (!sameWindows(s.rule(e), r) || e.note != c.RingPos) {
 		if s.end(e, s.rule(e)) > now {
 			return true, refused + 1 // another window under this key, or another place: members never disagree on these
 		}
@@ -95,7 +95,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		r.DropLost(in)
 		dropped = r.DropLost(&s.state)
 	}
-	if s.guard(in); len(in.Slots) == 0 && !dropped {
+	if s.protectOwnSlots(in); len(in.Slots) == 0 && !dropped {
 		return true, refused
 	}
 	if e == nil {
@@ -115,7 +115,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		s.tables[ownedTable].remove(hash, c.Key)
 		return false, refused
 	}
-	n.merged(s, e, r)
+	n.afterMerge(s, e, r)
 	return true, refused
 }
 
@@ -127,8 +127,8 @@ func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
 	return s.completeEntry(h, e)
 }
 
-// merged follows up on a merge into e by rule r.
-func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
+// afterMerge follows up on a merge into e by rule r.
+func (n *Node) afterMerge(s *shard, e *entry, r limit.Rule) {
 	if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
 		if s.view.copies { // the heir is to know, too
 			n.trackUnreplicated(s, e, &Request{Key: e.key, Rule: r}, 0)
@@ -139,12 +139,12 @@ func (n *Node) merged(s *shard, e *entry, r limit.Rule) {
 	s.reshape(e, r)
 }
 
-// sameCount says whether two rules count alike.
-func sameCount(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Window == b.Window }
+// sameWindows says whether two rules count alike.
+func sameWindows(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Window == b.Window }
 
-// guard keeps from in what only this member can know: its own slots never change by what others say of them. Of a
+// protectOwnSlots keeps from in what only this member can know: its own slots never change by what others say of them. Of a
 // key of which it has no slot of its own, as after it was forgotten, the others' word is taken.
-func (s *shard) guard(in *limit.State) {
+func (s *shard) protectOwnSlots(in *limit.State) {
 	for _, writer := range [2]uint64{s.bootID, s.share()} {
 		if !slices.ContainsFunc(s.state.Slots, func(f limit.Slot) bool { return f.Writer == writer }) {
 			continue

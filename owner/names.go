@@ -15,7 +15,7 @@ const (
 type name struct {
 	domain, name, owner string
 	knobs               lease.Terms
-	at                  int64 // when it was last told
+	usedAt              int64 // when it was last told
 }
 
 // Name tells what people call key k, what its rule says of leases, and the owner string that Envoy hashes. Only names of
@@ -25,10 +25,10 @@ func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.names[k]; x != nil {
-		x.at = s.now
+		x.usedAt = s.now
 		return
 	}
-	if e := s.tables[ownedTable].find(h, k); s.books[k] == nil && s.holdings[k] == nil && (e == nil || e.hotness&heatTracked == 0) {
+	if e := s.tables[ownedTable].find(h, k); s.lent[k] == nil && s.held[k] == nil && (e == nil || e.hotness&heatTracked == 0) {
 		return
 	}
 	x := name{domain: clip(domain), name: clip(text), owner: ownerString}
@@ -38,18 +38,18 @@ func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms)
 	if knobs != nil {
 		x.knobs = *knobs
 	}
-	s.learn(k, x)
+	s.keepName(k, x)
 }
 
-// learn keeps x as k's name.
-func (s *shard) learn(k Key, x name) {
+// keepName keeps x as k's name.
+func (s *shard) keepName(k Key, x name) {
 	if len(s.names) >= maxNames {
 		return
 	}
 	if s.names == nil {
 		s.names = map[Key]*name{}
 	}
-	x.at = s.now
+	x.usedAt = s.now
 	s.names[k] = &x
 }
 
@@ -66,19 +66,19 @@ func (x *name) wire() string {
 	return x.domain + "\x00" + x.name + "\x00" + x.owner
 }
 
-// hear keeps the name that a Request carries.
-func (s *shard) hear(k Key, wire string, knobs *lease.Terms) {
+// learnName keeps the name that a Request carries.
+func (s *shard) learnName(k Key, wire string, knobs *lease.Terms) {
 	parts := strings.SplitN(wire, "\x00", 3)
 	if len(parts) != 3 || s.names[k] != nil || len(parts[2]) > maxName {
 		return
 	}
-	s.learn(k, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
+	s.keepName(k, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
 }
 
 // forgetNames drops the names of keys that nobody speaks of any more.
 func (s *shard) forgetNames() {
 	for k, x := range s.names {
-		if s.books[k] == nil && s.holdings[k] == nil && s.now-x.at > nameLife {
+		if s.lent[k] == nil && s.held[k] == nil && s.now-x.usedAt > nameLife {
 			delete(s.names, k)
 		}
 	}

@@ -160,7 +160,7 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 	right, num, den := n.authority(now, v)
 	if right == handoff.ExtentNone {
 		// What was lent is charged, and valid by itself.
-		if a.Kind = Forward; !serve && (len(s.holdings) == 0 || !n.holdLocked(s, now, q, true, a)) {
+		if a.Kind = Forward; !serve && (len(s.held) == 0 || !n.holdLocked(s, now, q, true, a)) {
 			n.shareLocked(s, h, now, q, a)
 		}
 		return
@@ -171,13 +171,13 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 		case handoff.OwnedElsewhere:
 			if serve || !n.holdLocked(s, now, q, false, a) {
 				a.Kind, a.Member = Forward, hold.Member
-				s.counts.asked++
+				s.counts.forwarded++
 			}
 			return
 		case handoff.InHandoff:
 			if v.legacy[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
 				a.Kind, a.Member = Forward, hold.Member
-				s.counts.asked++
+				s.counts.forwarded++
 				return
 			}
 			n.awaitOwnership(s, h, now, q, hold.Member, a)
@@ -243,7 +243,7 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry,
 	if e != nil {
 		a.Hot = n.recordHit(s, ht.now, q, e)
 	}
-	if len(s.books) > 0 {
+	if len(s.lent) > 0 {
 		n.updateHolders(s, &ht, e, a)
 	}
 	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.uncharged && e != nil {
@@ -305,7 +305,7 @@ func (n *Node) chargeLostState(s *shard, h *shardOp, e *entry, at int64) *entry 
 	r := h.Request.Rule
 	if !n.options.ProRata {
 		if h.charges() && r.Index(at) == r.Index(h.now) {
-			s.peaks[crashPeak].push(h.now, r.End(r.Index(h.now)), uint64(r.Depth()))
+			s.bounds[crashBound].push(h.now, r.End(r.Index(h.now)), uint64(r.Depth()))
 		}
 		return e
 	}
@@ -368,7 +368,7 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 		if n.options.Policy == handoff.PolicyAvailable {
 			x = uint64(r.Depth()) * uint64(missing)
 		}
-		s.peaks[partPeak].push(h.now, end, x)
+		s.bounds[partitionBound].push(h.now, end, x)
 	}
 	width := r.End(0)
 	if r.Algorithm != limit.FixedWindow {
@@ -376,10 +376,10 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 	}
 	moved, crashed := v.affected(h.RingPos, end-width)
 	if moved {
-		s.peaks[movedPeak].push(h.now, end, uint64(r.Depth()))
+		s.bounds[movedBound].push(h.now, end, uint64(r.Depth()))
 	}
 	if crashed {
-		s.peaks[crashPeak].push(h.now, end, tolerance(h.Request))
+		s.bounds[crashBound].push(h.now, end, tolerance(h.Request))
 	}
 }
 

@@ -285,14 +285,14 @@ func BenchmarkMove(b *testing.B) {
 	}
 	w.boot("b", handoff.Active)
 	to, into := w.ring(), w.nodes["b"]
-	p := newPicker(&handoff.Transfer{To: "b", Ring: to}, "a")
+	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: to}, "a")
 	var longestRead, longestMerge time.Duration
 	long, longSpins := 0, 0
 	for b.Loop() {
 		var read, merged time.Duration
 		var buf []handoff.CounterRecord
 		moved := 0
-		for c := (&scan{}); c.shard < shards; {
+		for c := (&transferScan{}); c.shard < shards; {
 			s := &n.shards[c.shard]
 			begin := threadTime()
 			buf = c.read(n, s, w.now, p, buf[:0])

@@ -21,7 +21,7 @@ const (
 
 // updateHolders tells holders of a key what a decision on it means for them.
 func (n *Node) updateHolders(s *shard, h *shardOp, e *entry, a *Result) {
-	b := s.books[h.Key]
+	b := s.lent[h.Key]
 	if b == nil || e == nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (n *Node) updateHolders(s *shard, h *shardOp, e *entry, a *Result) {
 }
 
 // updateLevel looks whether holders of key k are to be told something, now that count stands against rule r.
-func (n *Node) updateLevel(s *shard, b *book, k Key, r limit.Rule, window int64, count uint64, back bool) {
+func (n *Node) updateLevel(s *shard, b *lentKey, k Key, r limit.Rule, window int64, count uint64, back bool) {
 	if r.Algorithm.Bucket() {
 		return
 	}
@@ -60,7 +60,7 @@ func (n *Node) updateLevel(s *shard, b *book, k Key, r limit.Rule, window int64,
 func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
 	for _, k := range s.pendingNotices {
-		b := s.books[k]
+		b := s.lent[k]
 		if b == nil {
 			continue
 		}
@@ -68,7 +68,7 @@ func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 		switch {
 		case b.tide == levelExhausted:
 			_, h := n.shard(k)
-			notice.Kind, notice.Left = lease.Deny, s.room(s.tables[ownedTable].find(h, k), b.rule, at)
+			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.tables[ownedTable].find(h, k), b.rule, at)
 		case b.lift:
 			notice.Kind = lease.Lift
 		}
@@ -81,7 +81,7 @@ func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 }
 
 // notifyHolders sends a notice to all holders of key k.
-func (s *shard) notifyHolders(now int64, k Key, b *book, notice *lease.Notice, fx *Effects) {
+func (s *shard) notifyHolders(now int64, k Key, b *lentKey, notice *lease.Notice, fx *Effects) {
 	notice.Key = k
 	for _, l := range b.Holders(now) {
 		m := leaseTo(&fx.Leases, l.Holder, lease.Notify)

@@ -39,8 +39,8 @@ func (p *pages) at(i int) *entry {
 	return nil
 }
 
-// full is slot i if it holds an entry, else nil.
-func (p *pages) full(i int) *entry {
+// occupied is slot i if it holds an entry, else nil.
+func (p *pages) occupied(i int) *entry {
 	if e := p.at(i); e != nil && !e.empty() {
 		return e
 	}
@@ -71,7 +71,7 @@ func (p *pages) probe(i int, k Key) *entry {
 
 // place puts e into the first empty slot from i on. spare, if it is not nil, is an empty page that may be used.
 func (p *pages) place(i int, e *entry, spare *[]entry) *entry {
-	for p.full(i) != nil {
+	for p.occupied(i) != nil {
 		i = p.next(i)
 	}
 	to := p.at(i)
@@ -107,7 +107,7 @@ func (p *pages) close(n int) []entry {
 // each calls f for the entries in slots from at to end.
 func (p *pages) each(at, end int, f func(*entry)) {
 	for ; at < min(end, p.size); at++ {
-		if e := p.full(at); e != nil {
+		if e := p.occupied(at); e != nil {
 			f(e)
 		}
 	}

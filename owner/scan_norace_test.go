@@ -18,9 +18,9 @@ func TestScanOfAChangingTable(t *testing.T) {
 		take(n, t0, ask(100_000+i, 100, 20*time.Millisecond, 1)) // these end
 	}
 	seen := map[Key]bool{}
-	p := newPicker(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
+	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
 	now, more := t0, 0
-	for c := (&scan{}); c.shard < shards; {
+	for c := (&transferScan{}); c.shard < shards; {
 		s := &n.shards[c.shard]
 		for _, x := range c.read(n, s, s.clock(now), p, nil) {
 			seen[x.Key] = true

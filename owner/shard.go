@@ -40,13 +40,13 @@ type shard struct {
 	unreplicatedSeq uint32       // made so far
 	waits           waits
 	hot             hotStats
-	books           map[Key]*book      // of keys of which parts are lent
+	lent            map[Key]*lentKey   // of keys of which parts are lent
 	pendingNotices  []Key              // books whose holders are to be told something
-	holdings        map[Key]*heldLease // leases of other members' keys
+	held            map[Key]*heldLease // leases of other members' keys
 	leaseRequests   []Key              // those with something to say
 	names           map[Key]*name
 	counts          counts
-	peaks           [peaks]peak
+	bounds          [boundKinds]expiringMax
 	_               [128]byte // keeps neighbours' mutexes off this cache line
 }
 
@@ -129,7 +129,7 @@ func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bo
 }
 
 // hasAssumedLoss reports whether e holds charges for a loss.
-func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.wrote(e, limit.LostStateWriter) }
+func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.hasWriter(e, limit.LostStateWriter) }
 
 // keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
 // is whole, or the loss turns out to be none, such a charge would go on to refuse others.

@@ -194,8 +194,8 @@ func (s *slab) find(e *entry, at int64, writer uint64) *record {
 	return nil
 }
 
-// wrote reports whether the chain of e has a slot of that writer.
-func (s *slab) wrote(e *entry, writer uint64) bool {
+// hasWriter reports whether the chain of e has a slot of that writer.
+func (s *slab) hasWriter(e *entry, writer uint64) bool {
 	for i := s.slots(e.more); i != 0; {
 		r := s.at(i)
 		if r.writer == writer {

@@ -63,12 +63,12 @@ type table struct {
 	copies  *ledger // of entries with copyBit
 	slab    *slab
 	surplus func(*entry) bool // says of an entry that it may be dropped before its end; nil: none may
-	turn    uint32            // rises when entries move other than from old to slots
+	moves   uint32            // rises when entries move other than from old to slots
 	held    int64             // not swept before then: a transfer is reading it
 }
 
-// forget gives back what e holds elsewhere. Its slot stays.
-func (t *table) forget(e *entry) {
+// discard gives back what e holds elsewhere. Its slot stays.
+func (t *table) discard(e *entry) {
 	if e.copied() {
 		t.copies.release(0)
 	} else {
@@ -149,9 +149,9 @@ func (t *table) cursor() int { return (t.base + t.moved) % t.old.size }
 // if there is one, else a new one if cap and quota allow; otherwise it is nil.
 func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *entry {
 	fresh := newEntry(k, domain, copied)
-	if p, i := t.expired(now, h); p != nil {
+	if p, i := t.firstExpired(now, h); p != nil {
 		e := p.at(i)
-		t.forget(e)
+		t.discard(e)
 		if !t.reserve(domain, copied) {
 			t.empty(p, i)
 			return nil
@@ -172,13 +172,13 @@ func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *
 	return p.place(i, &fresh, &t.spare)
 }
 
-// expired is the first slot of h's chain whose entry's window has passed; nil if there is none.
-func (t *table) expired(now int64, h uint64) (*pages, int) {
+// firstExpired is the first slot of h's chain whose entry's window has passed; nil if there is none.
+func (t *table) firstExpired(now int64, h uint64) (*pages, int) {
 	if t.slots.size == 0 {
 		return nil, 0
 	}
 	p, i := t.chain(h)
-	for e := p.full(i); e != nil; e = p.full(i) {
+	for e := p.occupied(i); e != nil; e = p.occupied(i) {
 		if e.expired(now) {
 			return p, i
 		}
@@ -197,10 +197,10 @@ func (t *table) grow() {
 }
 
 func (t *table) resize(size int) {
-	t.turn++
+	t.moves++
 	t.old, t.slots = t.slots, newPages(size)
 	t.base, t.moved, t.swept = 0, 0, 0
-	for t.old.full(t.base) != nil {
+	for t.old.occupied(t.base) != nil {
 		t.base++
 	}
 }
@@ -209,14 +209,14 @@ func (t *table) resize(size int) {
 func (t *table) migrate(now int64, step int) {
 	for ; t.old.size > 0 && step > 0; step-- {
 		i := t.cursor()
-		e := t.old.full(i)
+		e := t.old.occupied(i)
 		if e == nil && t.moved >= t.old.size {
 			t.old, t.spare = pages{}, nil
 			return
 		}
 		if e != nil {
 			if e.expired(now) {
-				t.forget(e)
+				t.discard(e)
 			} else {
 				t.slots.place(t.slots.home(hash(t.seed, e.key)), e, &t.spare)
 			}
@@ -239,7 +239,7 @@ func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
 		return true
 	}
 	for step > 0 && t.swept < t.slots.size {
-		n := max(1, t.settle(&t.slots, t.swept, now, epoch))
+		n := max(1, t.clean(&t.slots, t.swept, now, epoch))
 		step -= n
 		t.swept += n
 	}
@@ -249,18 +249,18 @@ func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
 	return end
 }
 
-// settle drops the expired entries from slot i to the end of its chain, and closes the gaps. It returns how many slots
+// clean drops the expired entries from slot i to the end of its chain, and closes the gaps. It returns how many slots
 // it visited: a chain of a full table has about twenty, and one of a million has hardly ever more than a thousand.
-func (t *table) settle(p *pages, i int, now int64, epoch uint16) (visited int) {
+func (t *table) clean(p *pages, i int, now int64, epoch uint16) (visited int) {
 	gaps := false
-	for e := p.full(i); e != nil && visited < p.size; e = p.full(i) {
+	for e := p.occupied(i); e != nil && visited < p.size; e = p.occupied(i) {
 		switch {
 		case e.expired(now) || t.surplus != nil && t.surplus(e):
-			t.forget(e)
+			t.discard(e)
 			*e = entry{}
 			gaps = true
 		case gaps:
-			e = t.again(p, e)
+			e = t.replace(p, e)
 		}
 		if epoch != 0 && epoch-e.epoch > oldEpochs {
 			e.epoch = 0
@@ -269,13 +269,13 @@ func (t *table) settle(p *pages, i int, now int64, epoch uint16) (visited int) {
 		i = p.next(i)
 	}
 	if gaps {
-		t.turn++
+		t.moves++
 	}
 	return visited
 }
 
-// again puts e, in whose chain before it there may be gaps, where it belongs.
-func (t *table) again(p *pages, e *entry) *entry {
+// replace puts e, in whose chain before it there may be gaps, where it belongs.
+func (t *table) replace(p *pages, e *entry) *entry {
 	x := *e
 	*e = entry{}
 	h := hash(t.seed, x.key)
@@ -288,10 +288,10 @@ func (t *table) again(p *pages, e *entry) *entry {
 
 // empty empties slot i and closes the gap in its chain.
 func (t *table) empty(p *pages, i int) {
-	t.turn++
+	t.moves++
 	*p.at(i) = entry{}
-	for i = p.next(i); p.full(i) != nil; i = p.next(i) {
-		t.again(p, p.full(i))
+	for i = p.next(i); p.occupied(i) != nil; i = p.next(i) {
+		t.replace(p, p.occupied(i))
 	}
 }
 
@@ -301,7 +301,7 @@ func (t *table) shrink(now int64) {
 	case now < t.held:
 	case t.n == 0:
 		t.slots, t.old, t.spare, t.swept = pages{}, pages{}, nil, 0
-		t.turn++
+		t.moves++
 	case t.old.size == 0 && size > 4*minSlots && float64(t.n) < leastFull*float64(size):
 		t.resize(max(size/2, int(math.Ceil(float64(t.n)/firstFull))))
 	}
@@ -313,7 +313,7 @@ func (t *table) remove(h uint64, k Key) {
 	if e == nil {
 		return
 	}
-	t.forget(e)
+	t.discard(e)
 	p, i := t.chain(h)
 	if p.probe(i, k) != e {
 		p, i = &t.old, t.cursor()

@@ -17,31 +17,31 @@ const (
 // scans are the transfers under way.
 type scans struct {
 	mu sync.Mutex
-	to map[ring.ID]*scan
+	to map[ring.ID]*transferScan
 }
 
-// scan is how far one transfer has come.
-type scan struct {
+// transferScan is how far one transfer has come.
+type transferScan struct {
 	sync.Mutex // one Pull at a time; taken before the Node's serial and any shard's mu
-	t          handoff.Transfer
-	parts      uint32
+	transfer   handoff.Transfer
+	chunks     uint32
 	shard      int
 	old        bool // it is in the table's old array
 	at         int
-	turn       uint32 // of the table, when the shard's scan began
+	moves      uint32 // of the table, when the shard's scan began
 	begun      bool   // with this shard
-	part       int    // next of the sketches' parts
+	sketchPart int    // next of the sketches' parts
 	pieces     []*handoff.SketchPart
 }
 
 // overflow is the next piece of the sketches for transfer c, after all counters; nil when there is none left. They go along with tokens only: a
 // copy would know of no key more than the owner's table says.
-func (n *Node) overflow(now int64, c *scan) *handoff.SketchPart {
-	if c.t.SuccessorCopy || c.t.Prefetch {
+func (n *Node) overflow(now int64, c *transferScan) *handoff.SketchPart {
+	if c.transfer.SuccessorCopy || c.transfer.Prefetch {
 		return nil
 	}
-	for ; len(c.pieces) == 0 && c.part < shards; c.part++ {
-		c.pieces = n.sketches.give(c.part, now)
+	for ; len(c.pieces) == 0 && c.sketchPart < shards; c.sketchPart++ {
+		c.pieces = n.sketches.give(c.sketchPart, now)
 	}
 	if len(c.pieces) == 0 {
 		return nil
@@ -86,10 +86,10 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 	c := n.scan(to)
 	c.Lock()
 	defer c.Unlock()
-	if c.t.StartedAt != t.StartedAt || c.t.SuccessorCopy != t.SuccessorCopy || c.t.To != t.To || c.t.Ring.Fingerprint() != t.Ring.Fingerprint() {
-		c.t, c.parts, c.shard, c.begun, c.part, c.pieces = t, 0, 0, false, 0, nil
+	if c.transfer.StartedAt != t.StartedAt || c.transfer.SuccessorCopy != t.SuccessorCopy || c.transfer.To != t.To || c.transfer.Ring.Fingerprint() != t.Ring.Fingerprint() {
+		c.transfer, c.chunks, c.shard, c.begun, c.sketchPart, c.pieces = t, 0, 0, false, 0, nil
 	}
-	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.parts}
+	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks}
 	switch {
 	case t.SuccessorCopy:
 		msg.Flags = handoff.SuccessorCopy
@@ -97,33 +97,33 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 		msg.Flags = handoff.Prefetch
 	}
 	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < shards {
-		c.parts++
+		c.chunks++
 		return msg, true
 	}
 	if msg.Sketch = n.overflow(now, c); msg.Sketch != nil {
-		c.parts++
+		c.chunks++
 		return msg, true
 	}
 	return n.finish(now, c)
 }
 
 // finish ends the chunks of a transfer.
-func (n *Node) finish(now int64, c *scan) (handoff.Message, bool) {
+func (n *Node) finish(now int64, c *transferScan) (handoff.Message, bool) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	m := n.serial.machine
 	defer func() { n.serial.transfers = m.Transfers() }()
-	return m.Finish(now, c.t, c.parts)
+	return m.Finish(now, c.transfer, c.chunks)
 }
 
-func (n *Node) scan(to ring.ID) *scan {
+func (n *Node) scan(to ring.ID) *transferScan {
 	n.scans.mu.Lock()
 	defer n.scans.mu.Unlock()
 	c := n.scans.to[to]
 	if c == nil {
-		c = &scan{}
+		c = &transferScan{}
 		if n.scans.to == nil {
-			n.scans.to = map[ring.ID]*scan{}
+			n.scans.to = map[ring.ID]*transferScan{}
 		}
 		n.scans.to[to] = c
 	}
@@ -131,8 +131,8 @@ func (n *Node) scan(to ring.ID) *scan {
 }
 
 // fill appends the next counters of transfer c to buf.
-func (n *Node) fill(now int64, c *scan, buf []handoff.CounterRecord) []handoff.CounterRecord {
-	p := newPicker(&c.t, n.options.Self)
+func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []handoff.CounterRecord {
+	p := newTransferFilter(&c.transfer, n.options.Self)
 	bytes := 0
 	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
 		had := len(buf)
@@ -149,10 +149,10 @@ func (n *Node) fill(now int64, c *scan, buf []handoff.CounterRecord) []handoff.C
 
 // read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
 // reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
-func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.CounterRecord) []handoff.CounterRecord {
+func (c *transferScan) read(n *Node, s *shard, now int64, p transferFilter, buf []handoff.CounterRecord) []handoff.CounterRecord {
 	t := &s.tables[ownedTable]
-	if !c.begun || c.turn != t.turn {
-		c.begun, c.turn, c.old, c.at = true, t.turn, true, 0
+	if !c.begun || c.moves != t.moves {
+		c.begun, c.moves, c.old, c.at = true, t.moves, true, 0
 	}
 	t.held = now + holdScan
 	if c.old && t.old.size == 0 {
@@ -164,8 +164,8 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 	}
 	bytes := 0
 	for end := min(slots.size, c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
-		e := slots.full(c.at)
-		if e == nil || !p.picks(e.note) {
+		e := slots.occupied(c.at)
+		if e == nil || !p.includes(e.note) {
 			continue
 		}
 		away := p.away && s.view.Ownership(e.note, e.epoch).State != handoff.OwnedHere
@@ -177,9 +177,9 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 		}
 		if away {
 			t.disown(e)
-			n.chargeLostOnRelease(s, now, e, &c.t)
+			n.chargeLostOnRelease(s, now, e, &c.transfer)
 		}
-		buf = extend(buf)
+		buf = extendCounters(buf)
 		s.exportTo(e, &buf[len(buf)-1])
 		bytes += sizeOf(&buf[len(buf)-1])
 	}
@@ -195,23 +195,23 @@ func (c *scan) read(n *Node, s *shard, now int64, p picker, buf []handoff.Counte
 	return buf
 }
 
-// extend makes buf one longer, and keeps what slots the new one has from earlier use.
-func extend(buf []handoff.CounterRecord) []handoff.CounterRecord {
+// extendCounters makes buf one longer, and keeps what slots the new one has from earlier use.
+func extendCounters(buf []handoff.CounterRecord) []handoff.CounterRecord {
 	if len(buf) < cap(buf) {
 		return buf[:len(buf)+1]
 	}
 	return append(buf, handoff.CounterRecord{})
 }
 
-// picker says which keys a transfer is about.
-type picker struct {
+// transferFilter says which keys a transfer is about.
+type transferFilter struct {
 	ring, before       *ring.Ring
 	to, toBefore, self int
 	extra, away        bool
 }
 
-func newPicker(t *handoff.Transfer, self ring.ID) picker {
-	p := picker{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.SuccessorCopy, away: !t.SuccessorCopy && !t.Prefetch, before: t.DeliveredFor}
+func newTransferFilter(t *handoff.Transfer, self ring.ID) transferFilter {
+	p := transferFilter{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.SuccessorCopy, away: !t.SuccessorCopy && !t.Prefetch, before: t.DeliveredFor}
 	if t.SuccessorCopy {
 		p.before = t.CopiedFor
 	}
@@ -221,7 +221,7 @@ func newPicker(t *handoff.Transfer, self ring.ID) picker {
 	return p
 }
 
-func (p *picker) picks(owner uint64) bool {
+func (p *transferFilter) includes(owner uint64) bool {
 	if p.to < 0 {
 		return false
 	}

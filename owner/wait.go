@@ -50,23 +50,23 @@ type waits struct {
 
 // wait is one question that waits.
 type wait struct {
-	question Request
-	hash     uint64
-	since    int64
-	answer   Result        // given already, if it waits for copies
-	seq      uint32        // of the debt
-	upTo     uint64        // as many of its hits have to be confirmed
-	grant    *pendingGrant // who waits is no question but a holder
+	request Request
+	hash    uint64
+	since   int64
+	result  Result        // given already, if it waits for copies
+	seq     uint32        // of the debt
+	upTo    uint64        // as many of its hits have to be confirmed
+	grant   *pendingGrant // who waits is no question but a holder
 }
 
 // ownershipWait is one key whose token was asked for.
 type ownershipWait struct {
-	owner   uint64
-	domain  uint64
-	rule    limit.Rule // of the question that asked first
-	holder  ring.ID
-	asked   int64 // 0: not yet
-	tickets []uint64
+	owner       uint64
+	domain      uint64
+	rule        limit.Rule // of the question that asked first
+	holder      ring.ID
+	requestedAt int64 // 0: not yet
+	tickets     []uint64
 }
 
 // await makes q a question that waits; nil when too many do.
@@ -75,19 +75,19 @@ func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Re
 	if w == nil {
 		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
 			n.pending.Add(-1)
-			s.counts.waitsRefused++
+			s.counts.pendingRefused++
 			*a = Result{Kind: Forward}
 			return nil
 		}
 		s.waits.next++
 		ticket = s.waits.next<<shardBits | hash>>(64-shardBits)
-		w = &wait{question: *q, hash: hash, since: now}
+		w = &wait{request: *q, hash: hash, since: now}
 		if s.waits.tickets == nil {
 			s.waits.tickets, s.waits.replicas, s.waits.ownership = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*ownershipWait{}
 		}
 		s.waits.tickets[ticket] = w
 	}
-	w.answer = *a
+	w.result = *a
 	*a = Result{Kind: Pending, Ticket: ticket}
 	n.dirty.Store(true)
 	n.urgent.Store(true)
@@ -123,7 +123,7 @@ func (n *Node) removeWait(s *shard, ticket uint64) bool {
 	}
 	delete(s.waits.tickets, ticket)
 	n.pending.Add(-1)
-	k := w.question.Key
+	k := w.request.Key
 	if t := s.waits.ownership[k]; t != nil && !s.anyWaits(t.tickets) {
 		delete(s.waits.ownership, k)
 	}
@@ -173,7 +173,7 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 		a := Result{Kind: Forward}
 		if right != handoff.ExtentNone {
 			e := s.tables[ownedTable].find(w.hash, k)
-			n.decideLocked(s, w.hash, now, &w.question, e, part{num, den}, ticket, &a)
+			n.decideLocked(s, w.hash, now, &w.request, e, part{num, den}, ticket, &a)
 		}
 		if a.Kind != Pending {
 			n.resolve(s, ticket, a, fx)
@@ -217,7 +217,7 @@ func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
 		case hold.State == handoff.OwnedElsewhere:
 			n.forwardAll(s, k, hold.Member, fx)
 		case hold.Member != t.holder:
-			t.holder, t.asked = hold.Member, 0
+			t.holder, t.requestedAt = hold.Member, 0
 		}
 	}
 }
@@ -235,7 +235,7 @@ func (n *Node) resolveReplicated(s *shard, k Key, turn uint32, upto uint64, fx *
 		l = l[1:]
 		s.waits.replicas[k] = l
 		if w != nil {
-			n.resolve(s, ticket, w.answer, fx)
+			n.resolve(s, ticket, w.result, fx)
 		}
 	}
 	if len(l) == 0 {
