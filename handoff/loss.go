@@ -19,9 +19,9 @@ const maxLosses = 8
 
 // loss is a Loss in the form that is asked.
 type loss struct {
-	at   int64
-	ring *ring.Ring
-	dead []bool // by index on ring
+	foundAt int64
+	ring    *ring.Ring
+	dead    []bool // by index on ring
 }
 
 // covers says whether both that knew the key at h are dead.
@@ -35,8 +35,8 @@ func (l *loss) same(b *loss) bool {
 	return l.ring.Fingerprint() == b.ring.Fingerprint() && slices.Equal(l.dead, b.dead)
 }
 
-// tells says whether l speaks of the same members as x, which are in the order of their names.
-func (l *loss) tells(x *Loss) bool {
+// describes says whether l speaks of the same members as x, which are in the order of their names.
+func (l *loss) describes(x *Loss) bool {
 	if l.ring.Len() != len(x.Members) {
 		return false
 	}
@@ -52,34 +52,34 @@ func (l *loss) tells(x *Loss) bool {
 func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 	for i := range v.losses {
 		if l := &v.losses[i]; l.covers(h) {
-			return l.at, true
+			return l.foundAt, true
 		}
 	}
 	return 0, false
 }
 
-// missed is what is lost with those of the last base that are gone without a farewell; false when all are there. Its date stays,
+// currentLoss is what is lost with those of the last base that are gone without a farewell; false when all are there. Its date stays,
 // however often it is told, until somebody more is gone: what was charged since is known to whoever took their keys over.
-func (m *Machine) missed(now int64) (l loss, any bool) {
-	base := m.origin()
+func (m *Machine) currentLoss(now int64) (l loss, any bool) {
+	base := m.lastBase()
 	if base == nil {
 		return l, false
 	}
 	l = loss{ring: base, dead: make([]bool, base.Len())}
 	for i := range l.dead {
-		l.dead[i] = m.isGone(base.At(i))
+		l.dead[i] = m.isMissing(base.At(i))
 		any = any || l.dead[i]
 	}
 	last := int64(0)
 	for _, at := range m.missingSince {
 		last = max(last, at)
 	}
-	l.at = min(now, last+int64(m.opts.TakeoverDelay)) // by then nobody that is gone can have used a token any more
+	l.foundAt = min(now, last+int64(m.opts.TakeoverDelay)) // by then nobody that is gone can have used a token any more
 	return l, any
 }
 
-// origin is the base, or the one that was given up last; nil: none.
-func (m *Machine) origin() *ring.Ring {
+// lastBase is the base, or the one that was given up last; nil: none.
+func (m *Machine) lastBase() *ring.Ring {
 	if m.view.base != nil {
 		return m.view.base
 	}
@@ -91,7 +91,7 @@ func (m *Machine) origin() *ring.Ring {
 func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 	next := map[bootOf]int64{}
 	note := func(a ring.Member, at int64) {
-		if !m.isGone(a) {
+		if !m.isMissing(a) {
 			return
 		}
 		b := bootOf{a.ID, a.BootID}
@@ -105,7 +105,7 @@ func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 			note(r.At(i), now)
 		}
 	}
-	if base := m.origin(); base != nil {
+	if base := m.lastBase(); base != nil {
 		all(base)
 	}
 	for i := range m.view.steps {
@@ -120,13 +120,13 @@ func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 	m.missingSince = next
 }
 
-// isGone says whether that boot of another member went without a farewell.
-func (m *Machine) isGone(a ring.Member) bool {
-	return a.ID != m.opts.Self && !m.live(a) && !slices.Contains(m.membership.Left, a.ID)
+// isMissing says whether that boot of another member went without a farewell.
+func (m *Machine) isMissing(a ring.Member) bool {
+	return a.ID != m.opts.Self && !m.isLive(a) && !slices.Contains(m.membership.Left, a.ID)
 }
 
-// bereaved says whether N_ref may count a member that is gone, and not back on r.
-func (m *Machine) bereaved(r *ring.Ring) bool {
+// missingCounted says whether N_ref may count a member that is gone, and not back on r.
+func (m *Machine) missingCounted(r *ring.Ring) bool {
 	for b := range m.missingSince {
 		if r.Index(b.id) < 0 {
 			return true
@@ -139,13 +139,13 @@ func (m *Machine) bereaved(r *ring.Ring) bool {
 // that self misses now, even though self has not taken anything over from them yet.
 func (m *Machine) Losses(now int64) []Loss {
 	list := m.view.losses
-	if l, any := m.missed(now); any {
-		list = mourned(list, l)
+	if l, any := m.currentLoss(now); any {
+		list = insertLoss(list, l)
 	}
 	var out []Loss
 	for i := range list {
 		l := &list[i]
-		x := Loss{FoundAt: l.at}
+		x := Loss{FoundAt: l.foundAt}
 		for i := range l.ring.Len() {
 			a := l.ring.At(i)
 			if x.Members = append(x.Members, a); l.dead[i] {
@@ -157,11 +157,11 @@ func (m *Machine) Losses(now int64) []Loss {
 	return out
 }
 
-// mourned adds a loss. Those before it stay: a key that went with its holders may have had its place with a member that
+// insertLoss adds a loss. Those before it stay: a key that went with its holders may have had its place with a member that
 // died before it took the key over, and on the ring of that time its heir is one that never had a copy.
-func mourned(before []loss, l loss) []loss {
+func insertLoss(before []loss, l loss) []loss {
 	before = slices.DeleteFunc(slices.Clone(before), func(b loss) bool { return l.same(&b) })
-	i := slices.IndexFunc(before, func(b loss) bool { return b.at < l.at })
+	i := slices.IndexFunc(before, func(b loss) bool { return b.foundAt < l.foundAt })
 	if i < 0 {
 		i = len(before)
 	}
@@ -175,7 +175,7 @@ func (m *Machine) dropRecovered(losses []loss) []loss {
 	for _, l := range losses {
 		l.dead = slices.Clone(l.dead)
 		for i := range l.dead {
-			l.dead[i] = l.dead[i] && !m.live(l.ring.At(i))
+			l.dead[i] = l.dead[i] && !m.isLive(l.ring.At(i))
 		}
 		if slices.Contains(l.dead, true) {
 			out = append(out, l)
@@ -184,8 +184,8 @@ func (m *Machine) dropRecovered(losses []loss) []loss {
 	return out
 }
 
-// live says whether that boot of a member is self, or a peer.
-func (m *Machine) live(a ring.Member) bool {
+// isLive says whether that boot of a member is self, or a peer.
+func (m *Machine) isLive(a ring.Member) bool {
 	if a.ID == m.opts.Self {
 		return a.BootID == m.opts.BootID
 	}
@@ -198,18 +198,18 @@ func (m *Machine) AddLosses(losses []Loss) {
 	list := m.view.losses
 	for i := range losses {
 		x := &losses[i]
-		if slices.ContainsFunc(list, func(b loss) bool { return b.at >= x.FoundAt && b.tells(x) }) {
+		if slices.ContainsFunc(list, func(b loss) bool { return b.foundAt >= x.FoundAt && b.describes(x) }) {
 			continue // mostly it is known: to make its ring would cost more than all else that an Ack does
 		}
-		l := loss{at: x.FoundAt, ring: ring.New(x.Members)}
+		l := loss{foundAt: x.FoundAt, ring: ring.New(x.Members)}
 		l.dead = make([]bool, l.ring.Len())
 		for i := range l.dead {
 			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)
 		}
-		list = mourned(list, l)
+		list = insertLoss(list, l)
 	}
 	list = m.dropRecovered(list)
-	if !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.at == b.at && a.same(&b) }) {
+	if !slices.EqualFunc(list, m.view.losses, func(a, b loss) bool { return a.foundAt == b.foundAt && a.same(&b) }) {
 		m.publish().losses = list
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 const (
 	pingInterval = int64(500 * time.Millisecond) // between two pings
-	resend       = int64(time.Second)            // an Ack that has not arrived by then is repeated with all before it
-	memories     = 8                             // rings that are remembered
+	resendAfter  = int64(time.Second)            // an Ack that has not arrived by then is repeated with all before it
+	maxHistory   = 8                             // rings that are remembered
 )
 
 // Machine keeps one member's tokens. It is passive: it is given the time and what arrives, and returns what to send. It
@@ -57,7 +57,7 @@ type peer struct {
 	confirmsUntilOf int64 // latest of self's pings that it confirmed, by self's clock; 0: none
 	nextPing        int64 // when self pings it again
 	added           bool  // it was not on the ring before this one
-	clock           lead
+	clock           clockOffset
 
 	acked       bool // for the present ring and seq
 	prefetched  bool // it has sent all of its Shadow copies
@@ -101,10 +101,10 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 	} else {
 		m.adoptRing(now, r)
 		for _, p := range m.sortedPeers { // some may have said before that they go by r
-			m.release(now, p)
+			m.releaseTo(now, p)
 		}
 	}
-	m.settle(now)
+	m.advance(now)
 	return m.pingPeers(now, true)
 }
 
@@ -130,18 +130,18 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 	v.ring, v.self = r, r.Index(m.opts.Self)
 	m.adoptedAt = now
 	m.history = append([]*ring.Ring{r}, m.history...)
-	m.history = m.history[:min(len(m.history), memories)]
+	m.history = m.history[:min(len(m.history), maxHistory)]
 	v.history = m.history[1:]
 	v.steps = append(slices.Clone(v.steps), step{ring: r, self: v.self, released: make([]bool, r.Len())})
 	if len(v.steps) > maxSteps || m.rejoinsMajority(before, r) {
-		m.drop(&v)
+		m.revokeBase(&v)
 		v.steps = v.steps[len(v.steps)-1:]
 	}
 	m.lostExpireAt = 0
 	m.seq++
 	for id, p := range m.peers {
 		i := r.Index(id)
-		p.added = placeOf(before, id, p.BootID) < 0 || p.added && !p.sending.done
+		p.added = placeOf(before, id, p.BootID) < 0 || p.added && !p.sending.ackReceived
 		p.restart()
 		p.needsAck = true
 		p.sending.restart(i >= 0)
@@ -199,14 +199,14 @@ func (m *Machine) publish() *OwnershipView {
 	for id := range m.peers {
 		v.live[id] = true
 	}
-	v.reach, m.extentStale = m.countConfirmations(&v), false
+	v.confirmations, m.extentStale = m.countConfirmations(&v), false
 	m.view = &v
 	return &v
 }
 
 // countConfirmations collects who confirms self.
-func (m *Machine) countConfirmations(v *OwnershipView) reach {
-	r := reach{nref: v.NRef(), policy: m.opts.Policy, until: make([]int64, 0, v.ring.Len())}
+func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
+	r := confirmations{nref: v.NRef(), policy: m.opts.Policy, until: make([]int64, 0, v.ring.Len())}
 	for i := range v.ring.Len() {
 		x := v.ring.At(i)
 		if x.ID == m.opts.Self {
@@ -217,7 +217,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) reach {
 		switch {
 		case p == nil:
 		case p.NoHandoff:
-			r.old++
+			r.noHandoff++
 		case p.confirmsUntilOf > 0:
 			r.until = append(r.until, p.confirmsUntilOf+int64(m.opts.OwnershipTTL))
 		}
@@ -225,7 +225,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) reach {
 	// N_ref may still count members that leave. When somebody is lost, as it shows if N_ref exceeds the ring by more than those,
 	// it cannot be told whether it counts them.
 	leaving, missing := m.leavingPeers(v.ring), r.nref-v.ring.Len()
-	if missing > len(leaving) || m.bereaved(v.ring) {
+	if missing > len(leaving) || m.missingCounted(v.ring) {
 		missing = 0
 	}
 	for _, p := range leaving {
@@ -313,12 +313,12 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Out
 	case OwnershipRequest:
 		// It tells by which ring its sender goes, as a Ping does.
 		p.reported, p.ringVersion, p.seq = true, msg.Ring, msg.Seq
-		m.release(now, p)
+		m.releaseTo(now, p)
 	case Chunk:
-		p.incoming(msg).chunk(m, msg)
+		p.incoming(msg).addChunk(m, msg)
 	case Ack:
-		if p.incoming(msg).complete(m, msg) {
-			m.acked(now, p, msg)
+		if p.incoming(msg).completes(m, msg) {
+			m.handleAck(now, p, msg)
 			return []Outbound{{p.ID, m.pingTo(now, p)}} // says that it came
 		}
 	}
@@ -328,7 +328,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Out
 // handlePong takes p's confirmation of self's ping at sent. When p is one of those that self was apart from, what they
 // have made anew is valid, and self's tokens are not, even though self's ring has never changed.
 func (m *Machine) handlePong(now int64, p *peer, sent int64) []Outbound {
-	if m.lapsed(now, p) && m.apart(now) {
+	if m.confirmationExpired(now, p) && m.partitioned(now) {
 		return m.RevokeAll(now)
 	}
 	lasts := p.confirmsUntilOf+int64(m.opts.OwnershipTTL)-pingInterval > now
@@ -346,7 +346,7 @@ func (m *Machine) publishConfirmations() {
 		return
 	}
 	v := *m.view
-	v.reach, m.extentStale = m.countConfirmations(&v), false
+	v.confirmations, m.extentStale = m.countConfirmations(&v), false
 	m.view = &v // only the reach is another, so the epoch stays
 }
 
@@ -358,10 +358,10 @@ func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 	p.reported, p.ringVersion, p.seq, p.neverOwned = true, msg.Ring, msg.Seq, msg.Flags&NeverOwned != 0
 	p.needsAck, p.needsCopies = msg.Flags&NeedsAck != 0, msg.Flags&needsCopies != 0
 	if !fresh {
-		m.received(now, p)
+		m.checkDelivery(now, p)
 	}
-	m.release(now, p)
-	m.settle(now)
+	m.releaseTo(now, p)
+	m.advance(now)
 	pong := Message{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
 	if m.mayConfirm(p) {
 		pong.Flags |= Confirmed
@@ -386,20 +386,20 @@ func (m *Machine) mayConfirm(p *peer) bool {
 	if m.view.ring.At(i).BootID != p.BootID {
 		return false
 	}
-	return !p.added || p.neverOwned || m.neverOwned || m.view.Steady() || p.sending.done
+	return !p.added || p.neverOwned || m.neverOwned || m.view.Steady() || p.sending.ackReceived
 }
 
 // Tick lets time pass.
 func (m *Machine) Tick(now int64) []Outbound {
 	m.publishConfirmations()
-	if was := m.unconfirmed; m.isolated(now) && !was {
+	if was := m.unconfirmed; m.checkIsolation(now) && !was {
 		return m.RevokeAll(now)
 	}
 	for _, p := range m.sortedPeers {
-		m.release(now, p)
+		m.releaseTo(now, p)
 	}
-	m.settle(now)
-	m.forget(now)
+	m.advance(now)
+	m.forgetConfirmations(now)
 	if m.seq == 0 {
 		return nil
 	}

@@ -135,14 +135,14 @@ func (w *world) String() string {
 		v := m.view
 		fmt.Fprint(&b, i, w.at[i], m.seq, m.neverOwned, m.unconfirmed, fp(v.base), v.baseSelf)
 		for _, s := range v.steps {
-			fmt.Fprint(&b, fp(s.ring), s.released, s.whole, len(s.proofs))
+			fmt.Fprint(&b, fp(s.ring), s.released, s.allOwned, len(s.proofs))
 			for _, p := range s.proofs {
 				fmt.Fprint(&b, fp(p.ring), p.from)
 			}
 		}
 		for id, p := range m.peers {
 			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmsUntilOf, p.added, p.acked, p.prefetched,
-				p.counters.began, p.counters.next, fp(p.counters.proof.ring), p.sending.stage, p.sending.seq, p.sending.began, p.sending.done, fp(p.sending.pushed))
+				p.counters.startedAt, p.counters.next, fp(p.counters.proof.ring), p.sending.stage, p.sending.seq, p.sending.startedAt, p.sending.ackReceived, fp(p.sending.deliveredFor))
 		}
 		for _, r := range m.history {
 			fmt.Fprint(&b, " ", fp(r))

@@ -6,34 +6,34 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// settle draws what follows from the acknowledgements: arcs that have come, keys that nobody else can hold any more, and
+// advance draws what follows from the acknowledgements: arcs that have come, keys that nobody else can hold any more, and
 // at last a complete ring.
-func (m *Machine) settle(now int64) {
+func (m *Machine) advance(now int64) {
 	v := m.view
 	if m.seq == 0 || !m.membership.Joined {
 		return
 	}
 	if v.self < 0 && m.neverOwned {
-		m.rest() // nothing to take over, nothing to give
+		m.completeRing() // nothing to take over, nothing to give
 		return
 	}
 	n := len(v.steps)
 	if n == 0 {
 		return
 	}
-	if v.self >= 0 && !v.steps[n-1].whole {
-		m.prove()
-		if m.whole(now) {
+	if v.self >= 0 && !v.steps[n-1].allOwned {
+		m.acceptProofs()
+		if m.noOtherOwner(now) {
 			m.takeOver(now)
 		}
 	}
-	if m.view.self >= 0 && m.view.steps[n-1].whole && m.pending() == 0 {
-		m.rest()
+	if m.view.self >= 0 && m.view.steps[n-1].allOwned && m.receiversPending() == 0 {
+		m.completeRing()
 	}
 }
 
-// rest makes the present ring the base.
-func (m *Machine) rest() {
+// completeRing makes the present ring the base.
+func (m *Machine) completeRing() {
 	if m.view.Steady() {
 		return
 	}
@@ -43,11 +43,11 @@ func (m *Machine) rest() {
 	m.neverOwned = m.neverOwned && v.self < 0
 }
 
-// prove takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
+// acceptProofs takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
 // that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
-func (m *Machine) prove() {
+func (m *Machine) acceptProofs() {
 	for _, p := range m.sortedPeers {
-		if !p.acked || p.counters.proof.ring == nil || !m.news(p.counters.proof) || !m.closed(p.counters.proof.ring) {
+		if !p.acked || p.counters.proof.ring == nil || !m.isNewProof(p.counters.proof) || !m.othersReleased(p.counters.proof.ring) {
 			continue
 		}
 		v := m.publish()
@@ -57,9 +57,9 @@ func (m *Machine) prove() {
 	}
 }
 
-// news says whether x can tell of arcs that have not come yet. Its sender may go by a ring that self has left and come back to:
+// isNewProof says whether x can tell of arcs that have not come yet. Its sender may go by a ring that self has left and come back to:
 // then it repeats what it gave for the first time, and self may have passed that on since.
-func (m *Machine) news(x proof) bool {
+func (m *Machine) isNewProof(x proof) bool {
 	v := m.view
 	known := v.base != nil && v.base.Fingerprint() == x.ring.Fingerprint()
 	for i := range v.steps {
@@ -72,23 +72,23 @@ func (m *Machine) news(x proof) bool {
 	return known
 }
 
-// closed says whether all members that are not on x have acknowledged, of those that have a place on the present ring, or had
+// othersReleased says whether all members that are not on x have acknowledged, of those that have a place on the present ring, or had
 // one since the base.
-func (m *Machine) closed(x *ring.Ring) bool {
+func (m *Machine) othersReleased(x *ring.Ring) bool {
 	for i := range m.view.steps {
-		if !m.closedOn(m.view.steps[i].ring, x) {
+		if !m.othersReleasedOn(m.view.steps[i].ring, x) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *Machine) closedOn(r, x *ring.Ring) bool {
+func (m *Machine) othersReleasedOn(r, x *ring.Ring) bool {
 	for i := range r.Len() {
 		a := r.At(i)
 		switch {
 		case a.ID == m.opts.Self || placeOf(x, a.ID, a.BootID) >= 0:
-		case m.live(a):
+		case m.isLive(a):
 			if !m.peers[a.ID].acked {
 				return false
 			}
@@ -99,16 +99,16 @@ func (m *Machine) closedOn(r, x *ring.Ring) bool {
 	return true
 }
 
-// whole says whether nobody else can hold a token of self's keys: all that live have released theirs, and those that
+// noOtherOwner says whether nobody else can hold a token of self's keys: all that live have released theirs, and those that
 // are lost have had no confirmation for so long that they do not use theirs.
-func (m *Machine) whole(now int64) bool {
+func (m *Machine) noOtherOwner(now int64) bool {
 	for _, p := range m.peers {
 		switch {
 		case p.NoHandoff:
 			if now < m.adoptedAt+int64(m.opts.TakeoverDelay) {
 				return false
 			}
-		case !m.placed(p) && (p.State == Joining || p.reported && p.neverOwned): // it has no place, and never held a token
+		case !m.wasPlaced(p) && (p.State == Joining || p.reported && p.neverOwned): // it has no place, and never held a token
 		case !p.acked:
 			return false
 		}
@@ -117,16 +117,16 @@ func (m *Machine) whole(now int64) bool {
 		return false
 	}
 	for b, t := range m.confirmedAt {
-		if m.isLost(b) && now < t+int64(m.opts.TakeoverDelay) {
+		if m.unreachable(b) && now < t+int64(m.opts.TakeoverDelay) {
 			return false
 		}
 	}
 	return true
 }
 
-// placed says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
+// wasPlaced says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
 // p never held its tokens.
-func (m *Machine) placed(p *peer) bool {
+func (m *Machine) wasPlaced(p *peer) bool {
 	if m.view.base != nil && placeOf(m.view.base, p.ID, p.BootID) >= 0 {
 		return true
 	}
@@ -135,20 +135,20 @@ func (m *Machine) placed(p *peer) bool {
 
 // takeOver makes all of self's keys on the present ring self's.
 func (m *Machine) takeOver(now int64) {
-	l, any := m.missed(now)
+	l, any := m.currentLoss(now)
 	v := m.publish()
-	v.steps[len(v.steps)-1].whole = true
+	v.steps[len(v.steps)-1].allOwned = true
 	m.neverOwned = false
 	if any {
-		v.losses = mourned(v.losses, l)
+		v.losses = insertLoss(v.losses, l)
 	}
 }
 
-// pending is the number of members on the ring that have not said that they have what self owes them.
-func (m *Machine) pending() int {
+// receiversPending is the number of members on the ring that have not said that they have what self owes them.
+func (m *Machine) receiversPending() int {
 	n := 0
 	for id, p := range m.peers {
-		if m.view.ring.Index(id) >= 0 && !p.NoHandoff && !p.sending.done {
+		if m.view.ring.Index(id) >= 0 && !p.NoHandoff && !p.sending.ackReceived {
 			n++
 		}
 	}
@@ -165,8 +165,8 @@ type RingProgress struct {
 	MissingAcks int    // members whose acknowledgement is missing
 }
 
-// awaited says whether somebody is about to take a place on the ring.
-func (m *Machine) awaited() bool {
+// hasJoiner says whether somebody is about to take a place on the ring.
+func (m *Machine) hasJoiner() bool {
 	for _, p := range m.peers {
 		if p.State == Joining {
 			return true
@@ -175,10 +175,10 @@ func (m *Machine) awaited() bool {
 	return false
 }
 
-// copying says whether heirs may still lack copies.
-func (m *Machine) copying() bool {
+// sendsCopies says whether heirs may still lack copies.
+func (m *Machine) sendsCopies() bool {
 	for _, p := range m.peers {
-		if p.sending.stage == copying || p.sending.stage == sent && !p.sending.shadow {
+		if p.sending.stage == sendingCopies || p.sending.stage == ackSent && !p.sending.prefetch {
 			return true
 		}
 	}
@@ -188,7 +188,7 @@ func (m *Machine) copying() bool {
 // Progress is how far self is.
 func (m *Machine) Progress() RingProgress {
 	v := m.view
-	p := RingProgress{RingVersion: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Unconfirmed: m.pending(), Prefetched: true}
+	p := RingProgress{RingVersion: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Unconfirmed: m.receiversPending(), Prefetched: true}
 	for _, x := range m.peers {
 		if x.NoHandoff || x.State == Joining {
 			continue
@@ -203,6 +203,6 @@ func (m *Machine) Progress() RingProgress {
 	if v.Steady() {
 		p.Unconfirmed = 0
 	}
-	p.HandedOff = v.self < 0 && (m.neverOwned || p.Unconfirmed == 0 && !m.copying() && (v.ring.Len() > 0 || !m.awaited()))
+	p.HandedOff = v.self < 0 && (m.neverOwned || p.Unconfirmed == 0 && !m.sendsCopies() && (v.ring.Len() > 0 || !m.hasJoiner()))
 	return p
 }

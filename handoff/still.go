@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// stillFor is how far a peer's clock must have moved ahead, for its heartbeats to say that self's clock has stood
+	// minStall is how far a peer's clock must have moved ahead, for its heartbeats to say that self's clock has stood
 	// still. A member that loses less does no harm: its right ends Own after a confirmation, by its own clock, and the
 	// others wait for Fence, which is half a second more. Clocks that NTP slews part by 1 ms a second at most, so in the
 	// two windows for which a difference is remembered they come nowhere near it.
-	stillFor = 250 * time.Millisecond
-	// stillWindow is how long the least difference is remembered, and as long again.
-	stillWindow = int64(10 * time.Second)
+	minStall = 250 * time.Millisecond
+	// offsetWindow is how long the least difference is remembered, and as long again.
+	offsetWindow = int64(10 * time.Second)
 )
 
-// lead bounds how far a peer's clock is ahead of self's.
+// clockOffset bounds how far a peer's clock is ahead of self's.
 //
 // The peer stamps a heartbeat with its clock. When the heartbeat arrives, the stamp less self's clock is at most the
 // difference between the clocks, because the message has aged on its way. The stamp of an answer, less the time at which
 // self asked, is at least the difference. If the first exceeds the least of the second, then the difference has grown,
 // and no delay of the network can cause that.
-type lead struct {
+type clockOffset struct {
 	seen        bool // an answer has come within the last two windows
 	began       int64
 	least, prev int64 // upper bounds, of this window and the one before
@@ -34,11 +34,11 @@ type lead struct {
 }
 
 // hear processes a heartbeat, and reports whether the peer's clock has jumped ahead of self's.
-func (l *lead) hear(now int64, msg *Message, within int64) (jumped bool) {
-	if age := now - l.began; l.seen && (age > 2*stillWindow || age < 0) {
-		*l = lead{}
+func (l *clockOffset) hear(now int64, msg *Message, within int64) (jumped bool) {
+	if age := now - l.began; l.seen && (age > 2*offsetWindow || age < 0) {
+		*l = clockOffset{}
 	}
-	if by := msg.Now - now - min(l.least, l.prev); l.seen && by > int64(stillFor) {
+	if by := msg.Now - now - min(l.least, l.prev); l.seen && by > int64(minStall) {
 		if l.ahead == 0 || now-l.ahead > within {
 			l.since = now
 		}
@@ -52,11 +52,11 @@ func (l *lead) hear(now int64, msg *Message, within int64) (jumped bool) {
 }
 
 // answered notes an upper bound.
-func (l *lead) answered(now, most int64) {
+func (l *clockOffset) answered(now, most int64) {
 	switch {
 	case !l.seen:
 		l.seen, l.began, l.least, l.prev = true, now, most, most
-	case now-l.began > stillWindow:
+	case now-l.began > offsetWindow:
 		l.began, l.prev, l.least = now, l.least, most
 	default:
 		l.least = min(l.least, most)

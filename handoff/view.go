@@ -19,13 +19,13 @@ type OwnershipView struct {
 	nref   int
 	joined bool
 
-	base     *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
-	baseSelf int
-	steps    []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
-	losses   []loss // state that went with its holders, the newest first
-	live     map[ring.ID]bool
-	reach    reach
-	history  []*ring.Ring // rings before this one, the newest first
+	base          *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
+	baseSelf      int
+	steps         []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
+	losses        []loss // state that went with its holders, the newest first
+	live          map[ring.ID]bool
+	confirmations confirmations
+	history       []*ring.Ring // rings before this one, the newest first
 }
 
 // step is one adopted ring and what became of the tokens while it was the present one.
@@ -35,7 +35,7 @@ type step struct {
 	epoch    uint16
 	released []bool  // by index on ring: that member was given all of its keys that were held here
 	proofs   []proof // arcs that their holders have given to self
-	whole    bool    // all of self's keys on ring were given, or their holders are gone
+	allOwned bool    // all of self's keys on ring were given, or their holders are gone
 }
 
 // proof says that all keys owned by member from on ring were released to self.
@@ -103,16 +103,16 @@ func (v *OwnershipView) Ownership(h uint64, gained uint16) Ownership {
 		if o == v.self {
 			return Ownership{State: OwnedHere}
 		}
-	case v.holds(h, gained, len(v.steps)):
+	case v.ownedThrough(h, gained, len(v.steps)):
 		return Ownership{State: OwnedHere}
 	case o == v.self:
-		return Ownership{InHandoff, v.holder(h)}
+		return Ownership{InHandoff, v.lastOwner(h)}
 	}
 	return Ownership{OwnedElsewhere, v.ring.At(o).ID}
 }
 
-// holds says whether the token of the key at h is here, given the first n steps.
-func (v *OwnershipView) holds(h uint64, gained uint16, n int) bool {
+// ownedThrough says whether the token of the key at h is here, given the first n steps.
+func (v *OwnershipView) ownedThrough(h uint64, gained uint16, n int) bool {
 	has := v.base != nil && v.baseSelf >= 0 && v.base.Owner(h) == v.baseSelf
 	first := 0
 	for i := n - 1; i >= 0 && gained != 0; i-- {
@@ -122,41 +122,41 @@ func (v *OwnershipView) holds(h uint64, gained uint16, n int) bool {
 		}
 	}
 	for i := first; i < n; i++ {
-		has = v.steps[i].after(h, has)
+		has = v.steps[i].ownedAfter(h, has)
 	}
 	return has
 }
 
-// after is whether the token is here after the step, had being whether it was before.
-func (s *step) after(h uint64, had bool) bool {
+// ownedAfter is whether the token is here after the step, had being whether it was before.
+func (s *step) ownedAfter(h uint64, had bool) bool {
 	o := s.ring.Owner(h)
 	switch {
 	case o < 0:
 		return had
 	case o != s.self:
 		return had && !s.released[o]
-	case had || s.whole:
+	case had || s.allOwned:
 		return true
 	}
 	return slices.ContainsFunc(s.proofs, func(p proof) bool { return p.ring.Owner(h) == p.from })
 }
 
-// holder is the live member that was the last, as far as is known here, to hold the token of the key at h.
-func (v *OwnershipView) holder(h uint64) ring.ID {
+// lastOwner is the live member that was the last, as far as is known here, to hold the token of the key at h.
+func (v *OwnershipView) lastOwner(h uint64) ring.ID {
 	if v.base != nil && v.base != v.ring {
-		if id := v.alive(v.base, h); id != "" {
+		if id := v.liveOwner(v.base, h); id != "" {
 			return id
 		}
 	}
 	for _, r := range v.history {
-		if id := v.alive(r, h); id != "" {
+		if id := v.liveOwner(r, h); id != "" {
 			return id
 		}
 	}
 	return ""
 }
 
-func (v *OwnershipView) alive(r *ring.Ring, h uint64) ring.ID {
+func (v *OwnershipView) liveOwner(r *ring.Ring, h uint64) ring.ID {
 	o := r.Owner(h)
 	if o < 0 {
 		return ""
@@ -181,11 +181,11 @@ func (v *OwnershipView) Reply(h uint64, gained uint16, asker ring.ID, fingerprin
 		return keyRefused, ""
 	}
 	// Released to the asker a moment ago, while the transfer may still be on its way: it may have this key ahead of it.
-	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.holds(h, gained, n-1) {
+	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.ownedThrough(h, gained, n-1) {
 		return KeyGiven, ""
 	}
 	for i := len(v.steps) - 2; i >= 0; i-- {
-		if s := &v.steps[i]; v.holds(h, gained, i) && !v.holds(h, gained, i+1) {
+		if s := &v.steps[i]; v.ownedThrough(h, gained, i) && !v.ownedThrough(h, gained, i+1) {
 			return KeyGone, s.ring.At(s.ring.Owner(h)).ID
 		}
 	}
@@ -207,26 +207,28 @@ func (v *OwnershipView) ConfirmedBy(now int64) int {
 	if v.self < 0 {
 		return 0
 	}
-	return v.reach.members(now)
+	return v.confirmations.members(now)
 }
 
-// reach is who confirms this member, and until when.
-type reach struct {
-	until  []int64 // ends of the confirmations by other members, latest first
-	others int     // members on the ring beside self
-	nref   int
-	policy PartitionPolicy
-	old    int // members that always count, because they cannot confirm
+// confirmations is who confirms this member, and until when.
+type confirmations struct {
+	until     []int64 // ends of the confirmations by other members, latest first
+	others    int     // members on the ring beside self
+	nref      int
+	policy    PartitionPolicy
+	noHandoff int // members that always count, because they cannot confirm
 }
 
 // Extent is the right to decide at now, and with Part the fraction of the limit.
-func (v *OwnershipView) Extent(now int64) (r Extent, num, den uint32) { return v.reach.at(now) }
+func (v *OwnershipView) Extent(now int64) (r Extent, num, den uint32) {
+	return v.confirmations.extent(now)
+}
 
-func (r *reach) at(now int64) (Extent, uint32, uint32) {
-	if r.others > 0 && r.old == 0 && (len(r.until) == 0 || r.until[0] < now) {
+func (r *confirmations) extent(now int64) (Extent, uint32, uint32) {
+	if r.others > 0 && r.noHandoff == 0 && (len(r.until) == 0 || r.until[0] < now) {
 		return ExtentNone, 0, 1
 	}
-	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.old
+	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.noHandoff
 	if need <= 0 || need <= len(r.until) && r.until[need-1] >= now {
 		return ExtentFull, 1, 1
 	}
@@ -244,8 +246,8 @@ func (r *reach) at(now int64) (Extent, uint32, uint32) {
 }
 
 // members is how many there are, self included.
-func (r *reach) members(now int64) int {
-	n := 1 + r.old
+func (r *confirmations) members(now int64) int {
+	n := 1 + r.noHandoff
 	for _, u := range r.until {
 		if u >= now {
 			n++
