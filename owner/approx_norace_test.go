@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // What an approximate rule admits beyond its limit stays within its slack, with few messages.
@@ -17,7 +18,7 @@ func TestApproximateStaysWithinItsSlack(t *testing.T) {
 			w := newNetwork(t, seed, Options{}, "a", "b", "c", "d")
 			w.lossy = float64(seed%3) * 0.1
 			q := ask(1, 20_000, time.Hour, 1)
-			q.Rule.Algorithm, q.Mechanism, q.LeaseConfig = algorithm, Approximate, &lease.Terms{Slack: 200}
+			q.Rule.Algorithm, q.Mechanism, q.LeaseConfig = algorithm, policy.Approximate, &lease.Terms{Slack: 200}
 			before := w.leased
 			var sum tally
 			begin := w.now

@@ -6,13 +6,14 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Members whose reports do not arrive admit their part of the slack and no more; when they arrive, all is known.
 func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 1_000_000, time.Hour, 1)
-	q.Mechanism, q.LeaseConfig = Approximate, &lease.Terms{Slack: 200}
+	q.Mechanism, q.LeaseConfig = policy.Approximate, &lease.Terms{Slack: 200}
 	w.mute = true
 	var sum tally
 	w.pour(q, 2000, time.Second, &sum)
@@ -38,7 +39,7 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 func TestApproximateTellsWhatHasDrained(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, 36_000, time.Hour, 1) // ten a second
-	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.LeaseConfig = limit.TokenBucket, 100, Approximate, &lease.Terms{Slack: 40}
+	q.Rule.Algorithm, q.Rule.Burst, q.Mechanism, q.LeaseConfig = limit.TokenBucket, 100, policy.Approximate, &lease.Terms{Slack: 40}
 	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	begin := w.now
 	for range 2 { // the first is reported at once, the second after two seconds

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -64,7 +65,7 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 		}
 		q := ask(rnd.IntN(12), 20, []time.Duration{time.Second, 10 * time.Second}[rnd.IntN(2)], 1+rnd.Uint64N(3))
 		q.Key[0] ^= uint64(q.Rule.Window)
-		q.Degraded = Degraded(rnd.IntN(2) * 2)
+		q.Degraded = policy.Degraded(rnd.IntN(2) * 2)
 		a := m.Decide(now, &q)
 		if a.Kind == Pending {
 			m.Cancel(a.Ticket)

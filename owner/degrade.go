@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Degrade answers q by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
@@ -16,9 +17,9 @@ func (n *Node) Degrade(now int64, q *Request) Result {
 	s, h := n.shard(q.Key)
 	s.mu.Lock()
 	switch q.Degraded {
-	case FailOpen:
+	case policy.FailOpen:
 		n.openLocked(s, h, now, q, &a)
-	case FailClosed:
+	case policy.FailClosed:
 		n.closedLocked(s, h, now, q, &a)
 	default:
 		n.shareLocked(s, h, now, q, &a)
@@ -30,7 +31,7 @@ func (n *Node) Degrade(now int64, q *Request) Result {
 // Shed refuses q, for when its owner is alive but is asked more than it can answer in time: a share of the limit beside
 // what the owner admits would be above it. Rules that fail open are answered by their policy.
 func (n *Node) Shed(now int64, q *Request) Result {
-	if q.Degraded == FailOpen {
+	if q.Degraded == policy.FailOpen {
 		return n.Degrade(now, q)
 	}
 	var a Result
@@ -281,7 +282,7 @@ func (n *Node) Observe(now int64, q *Request, a *Result) {
 	if a.Kind != Decided || a.Authority != Full && a.Authority != Part && a.Authority != Overflow {
 		return
 	}
-	if q.Degraded != FailClosed && n.options.DenyCache <= 0 && !a.Hot {
+	if q.Degraded != policy.FailClosed && n.options.DenyCache <= 0 && !a.Hot {
 		return
 	}
 	s, hash := n.shard(q.Key)
@@ -290,7 +291,7 @@ func (n *Node) Observe(now int64, q *Request, a *Result) {
 		n.observeHot(s, s.clock(now), q, a)
 	}
 	h := shardOp{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
-	if q.Degraded == FailClosed {
+	if q.Degraded == policy.FailClosed {
 		h.table = quotaTable
 		s.observe(&h, a)
 	}

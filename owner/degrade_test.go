@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -90,7 +91,7 @@ func TestLocalShare(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 5}, {1, 0, 1}, {0, 0, 0}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
-		q := ask(1, c.limit, time.Minute, 1).degraded(FailOpen)
+		q := ask(1, c.limit, time.Minute, 1).degraded(policy.FailOpen)
 		q.LocalCap = c.localCap
 		for _, now := range []int64{t0, t0 + 60*second} {
 			admitted := uint32(0)
@@ -121,7 +122,7 @@ func TestFailOpen(t *testing.T) {
 
 func TestFailClosed(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	q := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(FailClosed)
+	q := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(policy.FailClosed)
 	if a := n.Degrade(t0, &q); a.Authority != Closed || !a.Over || a.Remaining != 0 || a.Reset != time.Hour {
 		t.Errorf("nothing known: %+v", a)
 	}
@@ -172,7 +173,7 @@ func TestFailClosed(t *testing.T) {
 
 func TestDegradedRefundsAreDropped(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	for i, d := range []Degraded{LocalShare, FailOpen, FailClosed, 77} {
+	for i, d := range []policy.Degraded{policy.LocalShare, policy.FailOpen, policy.FailClosed, 77} {
 		q := ask(i, 10, time.Hour, 3).degraded(d)
 		n.Degrade(t0, &q)
 		back := q.op(Refund)
@@ -181,7 +182,7 @@ func TestDegradedRefundsAreDropped(t *testing.T) {
 		}
 		p := q.op(DryRun)
 		p.Hits = 0
-		if a := n.Degrade(t0, &p); d != FailClosed && (a.Over || a.After != a.Before) {
+		if a := n.Degrade(t0, &p); d != policy.FailClosed && (a.Over || a.After != a.Before) {
 			t.Errorf("policy %d, peek: %+v", d, a)
 		}
 		if f := n.Stats(t0); f.RefundsDropped != uint64(i+1) {
@@ -207,7 +208,7 @@ func TestDegradedDecisionsAreConsistent(t *testing.T) {
 	rnd := random(3)
 	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b", "c")
 	for now := t0; now < t0+1000*second; now += rnd.Int64N(second) {
-		q := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(Degraded(rnd.IntN(3)))
+		q := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(policy.Degraded(rnd.IntN(3)))
 		q.LocalCap = rnd.Uint32N(30)
 		if rnd.IntN(9) == 0 {
 			q.Hits = math.MaxUint64 - rnd.Uint64N(3)

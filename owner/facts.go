@@ -4,6 +4,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Stats are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
@@ -166,7 +167,7 @@ func (n *Node) Stats(now int64) Stats {
 func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 	for _, x := range s.held {
 		s.counts.heldStats(x.TakeStats())
-		if x.by == Approximate {
+		if x.by == policy.Approximate {
 			f.Unsynced += x.drift.unsynced
 			continue
 		}

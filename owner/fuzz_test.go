@@ -3,6 +3,8 @@ package owner
 import (
 	"testing"
 	"time"
+
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // FuzzNode plays bytes as a script of questions, ticks, pauses and rings on one member, and checks that what it decides
@@ -24,7 +26,7 @@ func FuzzNode(f *testing.F) {
 			}
 			now += int64(op>>4) * second / 7
 			q := ask(int(arg%24), uint32(arg%7), time.Duration(1+arg%3)*time.Second, hits)
-			q.Op, q.Degraded, q.Domain = Op(op%4), Degraded(arg%4), uint64(arg%2)
+			q.Op, q.Degraded, q.Domain = Op(op%4), policy.Degraded(arg%4), uint64(arg%2)
 			switch op % 16 {
 			case 13:
 				n.Tick(now)

@@ -9,6 +9,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -19,7 +20,7 @@ type heldLease struct {
 	owner  uint64 // ring position
 	domain uint64
 	rule   limit.Rule
-	by     Mechanism
+	by     policy.Mechanism
 	to     ring.ID // who was asked last
 	queued bool    // it is among the shard's due
 	named  bool    // the grantor knows the key's name
@@ -43,7 +44,7 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 		}
 	}
 	x.update(q)
-	if x.by == Approximate {
+	if x.by == policy.Approximate {
 		return n.approximate(s, x, now, q, a)
 	}
 	d, verdict := x.Decide(now, q.Rule, q.Hits)
@@ -71,10 +72,10 @@ func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result)
 // maybeAcquire makes a holding for q's key if there is reason for one.
 func (n *Node) maybeAcquire(s *shard, now int64, q *Request) *heldLease {
 	switch mode := n.routeMode(q.RingPos); {
-	case q.Mechanism == Approximate:
-	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != ByLease:
+	case q.Mechanism == policy.Approximate:
+	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != policy.ByLease:
 		return nil
-	case q.Mechanism == ByLease, mode != hotkey.Auto:
+	case q.Mechanism == policy.ByLease, mode != hotkey.Auto:
 	case !n.forwardsMany(s, now, q.Key):
 		return nil
 	}
@@ -104,7 +105,7 @@ func (x *heldLease) update(q *Request) {
 	if q.LeaseConfig != nil {
 		x.Terms = *q.LeaseConfig
 	}
-	if x.by == ByLease {
+	if x.by == policy.ByLease {
 		x.MarkHot()
 	}
 }
@@ -131,7 +132,7 @@ func (n *Node) requestFlush(urgent bool) {
 // observeHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
 // what frees up meanwhile, nothing is lost.
 func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
-	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == Approximate {
+	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == policy.Approximate {
 		return
 	}
 	x := s.held[q.Key]
@@ -171,12 +172,12 @@ func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 
 func (n *Node) leaseRequest(s *shard, x *heldLease, now int64) lease.GrantRequest {
 	var r lease.GrantRequest
-	if x.by == Approximate {
+	if x.by == policy.Approximate {
 		r = n.buildReport(s, x, now)
 	} else {
 		r = x.Request(now)
 	}
-	r.Key, r.Owner, r.Domain, r.Always = x.key, x.owner, x.domain, x.by == ByLease
+	r.Key, r.Owner, r.Domain, r.Always = x.key, x.owner, x.domain, x.by == policy.ByLease
 	if !x.named {
 		r.Name = s.names[x.key].wire()
 	}
@@ -193,7 +194,7 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 		return
 	}
 	now = s.clock(now)
-	if x.by == Approximate {
+	if x.by == policy.Approximate {
 		n.acceptReportReply(s, x, now, g)
 		return
 	}
@@ -201,7 +202,7 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	if !x.Accept(now, g) {
 		return
 	}
-	if x.named = g.Flags&lease.Named != 0; x.by == ByLease {
+	if x.named = g.Flags&lease.Named != 0; x.by == policy.ByLease {
 		x.MarkHot()
 	}
 	if got := saturatingSub(x.Left(now), had); got > 0 {
@@ -235,7 +236,7 @@ func (n *Node) tickHeld(s *shard, now int64) {
 	for _, k := range sortedKeys(s.held) {
 		x := s.held[k]
 		switch {
-		case x.by == Approximate:
+		case x.by == policy.Approximate:
 			if n.reportDue(s, x, now) {
 				n.queueLeaseRequest(s, x, false)
 			} else if x.drift.idle(now) {
@@ -288,7 +289,7 @@ type HeldKey struct {
 	Demand              float64 // hits a second
 	Denied              bool
 	Expires             int64 // Unix nanoseconds
-	Mechanism           Mechanism
+	Mechanism           policy.Mechanism
 }
 
 // Held are the keys of which this member has leases, in the order of their digests within a shard.

@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Whatever is said about leases, nothing breaks, what stands against a limit never goes below what was taken of it
@@ -31,7 +32,7 @@ func FuzzStepLease(f *testing.F) {
 			i := next() % 5
 			q := ask(int(i), 1000, time.Hour, uint64(next()))
 			q.Rule.Algorithm = limit.Algorithm(i) // a key has one algorithm
-			q.Mechanism = Mechanism(next() % 3)
+			q.Mechanism = policy.Mechanism(next() % 3)
 			switch next() % 4 {
 			case 0:
 				a := take(n, now, q)

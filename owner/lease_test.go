@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -17,7 +18,7 @@ func many(n int) (ids []ring.ID) {
 // leased is a question of a rule that says lease.
 func leased(i int, lim uint32, window time.Duration) Request {
 	q := ask(i, lim, window, 1)
-	q.Mechanism = ByLease
+	q.Mechanism = policy.ByLease
 	return q
 }
 

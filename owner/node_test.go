@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -188,7 +189,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	n := member(Options{Self: "a", DenyCache: 100}, t0, "a", "b")
 	r := ringOf("a", "b")
 	mine, theirs := ownedBy(t, r, "a", 0), ownedBy(t, r, "b", 0)
-	q, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(FailClosed)
+	q, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(policy.FailClosed)
 	qs := []Request{q, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), q}
 	as := make([]Result, len(qs))
 	seen := Result{Kind: Decided}

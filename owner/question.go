@@ -16,6 +16,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -37,26 +38,6 @@ const (
 	Read Op = 3
 )
 
-// Mechanism is how a rule's hits are decided. The numbers are part of the peer protocol.
-type Mechanism uint8
-
-// The mechanisms.
-const (
-	ByOwner     Mechanism = 0 // asks the key's one owner every time, unless the key is hot
-	ByLease     Mechanism = 1 // from parts of the limit that the owner lends, always
-	Approximate Mechanism = 2 // locally, known to the owner some time later, with a bound on what is not known to it yet
-)
-
-// Degraded is what a rule answers when its key's owner cannot be reached in time.
-type Degraded uint8
-
-// The degraded policies. The numbers are part of the peer protocol.
-const (
-	LocalShare Degraded = 0 // this member's share of the limit
-	FailOpen   Degraded = 1 // admit, up to LocalCap a member and window
-	FailClosed Degraded = 2 // this member's share of what the owner last said was left, then refuse
-)
-
 // Request asks for hits on one counter. It carries all that an owner needs, so owners need no rules.
 type Request struct {
 	Key     Key
@@ -70,8 +51,8 @@ type Request struct {
 	LocalCap    uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
 	HotFactor   uint16 // a key is hot above so many times the mean rate; 0 means 10
 	Op          Op
-	Mechanism   Mechanism
-	Degraded    Degraded
+	Mechanism   policy.Mechanism
+	Degraded    policy.Degraded
 	// Strict wants no charge admitted that only this member knows of (durability: strict).
 	Strict bool
 }

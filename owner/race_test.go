@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -96,7 +97,7 @@ func TestRingChangesDuringTakes(t *testing.T) {
 		as := make([]Result, 3)
 		for i := range 2000 {
 			q := ask(mine, 500, time.Hour, 1)
-			qs := []Request{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(FailClosed)}
+			qs := []Request{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(policy.FailClosed)}
 			n.DecideAll(t0, g == 0, qs[:1+i%3], as)
 			if g > 0 && as[0].Kind == Decided && as[0].Authority == Full && !as[0].Over {
 				admitted.Add(1)

@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those hits, and the new boot
@@ -15,7 +16,7 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	q := ask(1, most, 365*24*time.Hour, 1)
-	q.Mechanism, q.LeaseConfig = Approximate, &lease.Terms{Slack: slack}
+	q.Mechanism, q.LeaseConfig = policy.Approximate, &lease.Terms{Slack: slack}
 	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
 	restarted := w.ids()[0]
 	if restarted == owner {

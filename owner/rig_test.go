@@ -9,6 +9,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -79,7 +80,7 @@ func (q Request) op(op Op) Request {
 	return q
 }
 
-func (q Request) degraded(d Degraded) Request {
+func (q Request) degraded(d policy.Degraded) Request {
 	q.Degraded = d
 	return q
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -140,14 +141,14 @@ func wayOf(b *config.RuleBounds) string {
 	if x.Strict {
 		parts = append(parts, "durability strict")
 	}
-	if x.Mechanism != config.ByOwner {
+	if x.Mechanism != policy.ByOwner {
 		parts = append(parts, "mechanism "+x.Mechanism.String())
 	}
 	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}
 	parts = append(parts, "degraded "+x.Degraded.String())
-	if x.Degraded == config.FailOpen && x.LocalCap > 0 {
+	if x.Degraded == policy.FailOpen && x.LocalCap > 0 {
 		parts = append(parts, fmt.Sprintf("local_cap %d", x.LocalCap))
 	}
 	return strings.Join(parts, ", ")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -154,11 +155,11 @@ func TestExtensionAsked(t *testing.T) {
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	want := limit.Rule{Window: time.Minute, Limit: 10, Burst: 30, Algorithm: limit.LeakyBucket}
-	if q := asked[0]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || !q.Strict {
+	if q := asked[0]; q.Rule != want || q.Degraded != policy.FailOpen || q.LocalCap != 7 || !q.Strict {
 		t.Errorf("the rule's: %+v", q)
 	}
 	want.Limit, want.Burst = 20, 60
-	if q := asked[1]; q.Rule != want || q.Degraded != owner.FailOpen || q.LocalCap != 7 || !q.Strict || q.Key != asked[0].Key {
+	if q := asked[1]; q.Rule != want || q.Degraded != policy.FailOpen || q.LocalCap != 7 || !q.Strict || q.Key != asked[0].Key {
 		t.Errorf("an override of it: %+v", q)
 	}
 	if q := asked[2]; q.Rule != (limit.Rule{Window: time.Minute, Limit: 20}) || q.Degraded != 0 || q.LocalCap != 0 || q.Strict {
@@ -173,11 +174,11 @@ func TestMechanismAsked(t *testing.T) {
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
-		if q.Mechanism != owner.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
+		if q.Mechanism != policy.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
 			t.Errorf("question %d: %+v, %+v", i, q, q.LeaseConfig)
 		}
 	}
-	if q := asked[3]; q.Mechanism != owner.ByOwner || q.HotFactor != 0 || q.LeaseConfig != nil {
+	if q := asked[3]; q.Mechanism != policy.ByOwner || q.HotFactor != 0 || q.LeaseConfig != nil {
 		t.Errorf("an override without a rule: %+v", q)
 	}
 	if text := resp.String(); strings.Contains(text, "mechanism") || strings.Contains(text, "keyward") {
@@ -187,10 +188,10 @@ func TestMechanismAsked(t *testing.T) {
 	asked = nil
 	r.SetRules(load(t, rule("minute", "mechanism: approximate, epsilon: 50%")), Switches{})
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 9, 2)))
-	if q := asked[0]; q.Mechanism != owner.Approximate || q.LeaseConfig.Slack != 5 {
+	if q := asked[0]; q.Mechanism != policy.Approximate || q.LeaseConfig.Slack != 5 {
 		t.Errorf("approximate: %+v", q)
 	}
-	if q := asked[1]; q.Mechanism != owner.ByOwner {
+	if q := asked[1]; q.Mechanism != policy.ByOwner {
 		t.Errorf("a lower limit than the rule's: %+v", q)
 	}
 }

@@ -75,8 +75,8 @@ func (s *Service) ask(c *Call, v *view) {
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
 		x := l.match.Extension()
-		q.Degraded, q.LocalCap, q.Strict = owner.Degraded(x.Degraded), x.LocalCap, x.Strict
-		q.Mechanism, q.LeaseConfig, q.HotFactor = owner.Mechanism(x.Mechanism), x.Lease, x.HotFactor
+		q.Degraded, q.LocalCap, q.Strict = x.Degraded, x.LocalCap, x.Strict
+		q.Mechanism, q.LeaseConfig, q.HotFactor = x.Mechanism, x.Lease, x.HotFactor
 		c.questions = append(c.questions, q)
 	}
 	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]

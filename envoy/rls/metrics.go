@@ -28,7 +28,7 @@ type metrics struct {
 	decisions [paths][2]prometheus.Counter // the second index is 1 when over
 	direct    prometheus.Counter
 	misrouted [2]prometheus.Counter // cause ring, cause key
-	degraded  [3]prometheus.Counter // by owner.Degraded
+	degraded  [3]prometheus.Counter // by policy.Degraded
 	oversize  [excesses]prometheus.Counter
 	duration  *stats.Histogram
 }

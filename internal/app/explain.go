@@ -48,7 +48,7 @@ func (m *sidecar) query(domain string, rules *config.Rules, found *config.Match,
 	x := found.Extension()
 	q := owner.Request{
 		Key: owner.Key(found.Digest), RingPos: found.Owner, Domain: xxhash.Sum64String(domain), Rules: rules.Hash(), Rule: found.Limit,
-		Op: op, Hits: hits, Degraded: owner.Degraded(x.Degraded), LocalCap: x.LocalCap,
+		Op: op, Hits: hits, Degraded: x.Degraded, LocalCap: x.LocalCap,
 	}
 	var a [1]owner.Result
 	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])

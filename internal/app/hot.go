@@ -173,7 +173,7 @@ func (m *sidecar) heldLeases() admin.HeldLeases {
 	l := admin.HeldLeases{Member: m.flags.Node, Keys: []admin.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
 		l.Keys = append(l.Keys, admin.HeldLease{
-			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: mechanismName(h.Mechanism),
+			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: h.Mechanism.String(),
 			Left: h.Left, Have: h.Have, Demand: round(h.Demand), Denied: h.Denied, Expires: time.Unix(0, h.Expires),
 		})
 	}
@@ -207,10 +207,6 @@ func (m *sidecar) decision(s *rls.Sample) admin.TapDecision {
 
 func pathName(p owner.Path) string {
 	return [...]string{owner.Local: "local", owner.Forwarded: "forwarded", owner.Leased: "lease", owner.Fallback: "degraded"}[p]
-}
-
-func mechanismName(m owner.Mechanism) string {
-	return [...]string{owner.ByOwner: "owner", owner.ByLease: "lease", owner.Approximate: "approximate"}[m]
 }
 
 func digest(k owner.Key) string { return fmt.Sprintf("%016x%016x", k[0], k[1]) }

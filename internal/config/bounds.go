@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Partition is what the parts of a cluster that a cut divides may admit. The names are those of --partition.
@@ -97,9 +98,9 @@ func (r *RuleSpec) Bounds(c Conditions) RuleBounds {
 		w.all = "(b + L)"
 	}
 	switch {
-	case r.Extension.Degraded == FailClosed:
+	case r.Extension.Degraded == policy.FailClosed:
 		w.least = 0 // without a snapshot it refuses all
-	case r.Extension.Degraded == FailOpen && n > 1:
+	case r.Extension.Degraded == policy.FailOpen && n > 1:
 		b.Open = r.open(n)
 		if r.Extension.LocalCap > 0 {
 			w.least = min(w.least, b.Open/n)
@@ -120,7 +121,7 @@ const slice = 100 * time.Millisecond
 // to lend, or of a kind that is never lent.
 func (r *RuleSpec) lent(holders uint64) uint64 {
 	switch {
-	case r.Extension.Mechanism == Approximate, r.Limit.Algorithm == limit.SlidingLog:
+	case r.Extension.Mechanism == policy.Approximate, r.Limit.Algorithm == limit.SlidingLog:
 		return 0
 	case r.Limit.Algorithm.Bucket():
 		depth := uint64(r.Limit.Depth())
@@ -138,7 +139,7 @@ func (r *RuleSpec) lent(holders uint64) uint64 {
 
 // drift is what all members together may admit unseen: of N each floor(epsilon x L / N).
 func (r *RuleSpec) drift() uint64 {
-	if r.Extension.Mechanism != Approximate {
+	if r.Extension.Mechanism != policy.Approximate {
 		return 0
 	}
 	return uint64(r.Extension.Lease.Slack)

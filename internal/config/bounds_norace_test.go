@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // TestBoundsLaws holds what is true of every rule and cluster.
@@ -24,10 +25,10 @@ func TestBoundsLaws(t *testing.T) {
 		if r.Limit.Algorithm.Bucket() {
 			r.Limit.Burst = limits[rnd.IntN(len(limits))]
 		}
-		r.Extension.Degraded, r.Extension.LocalCap = Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
+		r.Extension.Degraded, r.Extension.LocalCap = policy.Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
 		c := Conditions{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
 		if rnd.IntN(4) == 0 {
-			r.Extension.Mechanism, r.Extension.Lease = Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
+			r.Extension.Mechanism, r.Extension.Lease = policy.Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
 		}
 		async := r.Bounds(c)
 		r.Extension.Strict = true

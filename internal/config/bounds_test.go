@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // bound finds an event by the beginning of its name.
@@ -22,7 +23,7 @@ func bound(t *testing.T, b RuleBounds, event string) Bound {
 func TestBounds(t *testing.T) {
 	window := limit.Rule{Window: time.Minute, Limit: 1000}
 	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
-	drifting := Extension{Mechanism: Approximate, Epsilon: 0.02, Lease: &lease.Terms{Slack: 20}}
+	drifting := Extension{Mechanism: policy.Approximate, Epsilon: 0.02, Lease: &lease.Terms{Slack: 20}}
 	for _, row := range []struct {
 		rule        limit.Rule
 		x           Extension
@@ -47,10 +48,10 @@ func TestBounds(t *testing.T) {
 		{window, Extension{}, Conditions{10, PartShare, 0}, "a silent owner", 900, 900, "Phi"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "all members", 1000, 0, "L"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "m clusters", 1000, 0, "(m - 1) x L"},
-		{window, Extension{Degraded: FailClosed}, Conditions{10, PartShare, 0}, "each window", 900, 1000, "Phi"},
-		{window, Extension{Degraded: FailOpen}, Conditions{10, PartShare, 0}, "each window", 1000, 900, "open"},
-		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "each window", 70, 993, "open"},
-		{window, Extension{Degraded: FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 70, 993, "U + Phi + open"},
+		{window, Extension{Degraded: policy.FailClosed}, Conditions{10, PartShare, 0}, "each window", 900, 1000, "Phi"},
+		{window, Extension{Degraded: policy.FailOpen}, Conditions{10, PartShare, 0}, "each window", 1000, 900, "open"},
+		{window, Extension{Degraded: policy.FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "each window", 70, 993, "open"},
+		{window, Extension{Degraded: policy.FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 70, 993, "U + Phi + open"},
 		{limit.Rule{Window: time.Minute, Limit: 3}, Extension{}, Conditions{5, PartShare, 0}, "the owner crashes", 1 + 3, 3, "U + Phi"},
 		{limit.Rule{Window: time.Minute}, Extension{}, Conditions{5, PartShare, 0}, "the cluster is cut", 0, 0, "L x f/N + U + Phi"},
 		{limit.Rule{Window: time.Second, Limit: 100, Algorithm: limit.SlidingLog}, Extension{}, Conditions{4, PartShare, 0}, "join", 25, 0, "S"},
@@ -59,11 +60,11 @@ func TestBounds(t *testing.T) {
 		{token, Extension{}, Conditions{5, PartShare, 0}, "owner and heir", 520 + 3, 50, "Phi + S"},
 		{token, Extension{}, Conditions{5, PartShare, 0}, "all members", 50, 0, "b"},
 		{token, Extension{}, Conditions{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
-		{token, Extension{Degraded: FailOpen, LocalCap: 10}, Conditions{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
-		{token, Extension{Degraded: FailOpen}, Conditions{5, PartShare, 0}, "each window", 650, 520, "open"},
+		{token, Extension{Degraded: policy.FailOpen, LocalCap: 10}, Conditions{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
+		{token, Extension{Degraded: policy.FailOpen}, Conditions{5, PartShare, 0}, "each window", 650, 520, "open"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
 		{window, Extension{}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
-		{window, Extension{Mechanism: ByLease, Lease: &lease.Terms{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
+		{window, Extension{Mechanism: policy.ByLease, Lease: &lease.Terms{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
 		{token, Extension{Lease: &lease.Terms{Reclaim: true}}, Conditions{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
 		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, Extension{}, Conditions{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
 		{window, drifting, Conditions{10, PartShare, 0}, "nothing", 20, 0, "E"},

@@ -8,57 +8,11 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // metadataKey is the key of a descriptor's metadata that holds what envoyproxy/ratelimit has no word for.
 const metadataKey = "keyward"
-
-// Degraded is what a rule answers when its key's owner cannot be reached in time. The numbers are those of the peer
-// protocol.
-type Degraded uint8
-
-// The degraded policies.
-const (
-	LocalShare Degraded = 0 // this member's share of the limit
-	FailOpen   Degraded = 1 // admit, up to LocalCap a member and window
-	FailClosed Degraded = 2 // this member's share of what the owner last said was left, then refuse
-)
-
-// String is the policy as a file writes it.
-func (d Degraded) String() string {
-	switch d {
-	case LocalShare:
-		return "local_share"
-	case FailOpen:
-		return "fail_open"
-	case FailClosed:
-		return "fail_closed"
-	}
-	return fmt.Sprintf("degraded(%d)", uint8(d))
-}
-
-// Mechanism is how a rule's hits are decided. The numbers are those of the peer protocol.
-type Mechanism uint8
-
-// The mechanisms.
-const (
-	ByOwner     Mechanism = 0 // asks the key's one owner every time, unless the key is hot
-	ByLease     Mechanism = 1 // from parts of the limit that the owner lends, always
-	Approximate Mechanism = 2 // locally, known to the owner some time later, with a bound on what is not known to it yet
-)
-
-// String is the mechanism as a file writes it.
-func (m Mechanism) String() string {
-	switch m {
-	case ByOwner:
-		return "owner"
-	case ByLease:
-		return "lease"
-	case Approximate:
-		return "approximate"
-	}
-	return fmt.Sprintf("mechanism(%d)", uint8(m))
-}
 
 // Extension is what a descriptor's metadata.keyward says. The zero value is the default.
 type Extension struct {
@@ -67,8 +21,8 @@ type Extension struct {
 	Burst     uint32        // depth of a bucket; 0 means the limit
 	LocalCap  uint32        // of FailOpen; 0 means the share of a member, at least 1
 	Algorithm limit.Algorithm
-	Degraded  Degraded
-	Mechanism Mechanism
+	Degraded  policy.Degraded
+	Mechanism policy.Mechanism
 	Strict    bool         // durability: a charge is answered when a second member has it
 	Unknown   bool         // identity: of Approximate, a quarter of the slack
 	HotFactor uint16       // a key is hot above so many times the mean rate; 0 means 10
@@ -109,8 +63,8 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFaul
 	return x, faults
 }
 
-func parseMechanism(v any) (Mechanism, string) {
-	for m := ByOwner; m <= Approximate; m++ {
+func parseMechanism(v any) (policy.Mechanism, string) {
+	for m := policy.ByOwner; m <= policy.Approximate; m++ {
 		if v == m.String() {
 			return m, ""
 		}
@@ -136,8 +90,8 @@ func parseWindow(v any) (time.Duration, string) {
 	return w, ""
 }
 
-func parseDegraded(v any) (Degraded, string) {
-	for d := LocalShare; d <= FailClosed; d++ {
+func parseDegraded(v any) (policy.Degraded, string) {
+	for d := policy.LocalShare; d <= policy.FailClosed; d++ {
 		if v == d.String() {
 			return d, ""
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // uses are the mechanisms that heed a knob.
@@ -50,7 +51,7 @@ func knobs() []knob {
 			x.ShardBy, fault = parseShardBy(v, path)
 			return fault
 		}},
-		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always, into(func(x *Extension) *Degraded { return &x.Degraded }, parseDegraded)},
+		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always, into(func(x *Extension) *policy.Degraded { return &x.Degraded }, parseDegraded)},
 		{"local_cap", number, "the member's share of the limit", always, into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
 		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
 			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
@@ -59,7 +60,7 @@ func knobs() []knob {
 		{"burst", number, "the limit", always, into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
 		{"durability", "`async`, `strict`", "`async`", always, into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
 
-		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always, into(func(x *Extension) *Mechanism { return &x.Mechanism }, parseMechanism)},
+		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always, into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts, into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
 		{"identity", "`known`, `unknown`", "`known`", drifts, into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
 		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts, into(func(x *Extension) *uint8 { return &x.knobs().Watermark }, parseWatermark)},
@@ -196,13 +197,13 @@ func (x *Extension) conflicts() (faults []ownFault) {
 	if x.Burst > 0 && !x.Algorithm.Bucket() {
 		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
 	}
-	if x.Mechanism != ByOwner && x.Algorithm == limit.SlidingLog {
+	if x.Mechanism != policy.ByOwner && x.Algorithm == limit.SlidingLog {
 		fault("mechanism", "mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism)
 	}
-	if x.Mechanism == Approximate && x.Epsilon == 0 {
+	if x.Mechanism == policy.Approximate && x.Epsilon == 0 {
 		fault("mechanism", "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%%")
 	}
-	if x.Mechanism == Approximate && x.Strict {
+	if x.Mechanism == policy.Approximate && x.Strict {
 		fault("durability", "durability: strict contradicts mechanism: approximate, which admits before another member knows")
 	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
@@ -226,7 +227,7 @@ func (x *Extension) compile(limit uint32, members int) (fault string) {
 	case k.Max > 0 && k.Max < leaseMin && k.Min == 0:
 		k.Min = k.Max
 	}
-	if x.Mechanism != Approximate {
+	if x.Mechanism != policy.Approximate {
 		return ""
 	}
 	slack := slackOf(x.Epsilon, limit, x.Unknown)
@@ -267,13 +268,13 @@ func (r *RuleSpec) idle(given map[string]*structpb.Value) (reasons []string) {
 		}
 		by := ""
 		switch of := k.of & always; {
-		case of == drifts && x.Mechanism != Approximate, of == lends && x.Mechanism == Approximate:
+		case of == drifts && x.Mechanism != policy.Approximate, of == lends && x.Mechanism == policy.Approximate:
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
 		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"
-		case k.key == "local_cap" && x.Degraded != FailOpen:
+		case k.key == "local_cap" && x.Degraded != policy.FailOpen:
 			by = "degraded: " + x.Degraded.String()
 		}
 		if by != "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // knobYAML is a file with one rule of the given amount, our own keys a line each from line 7 on.
@@ -27,7 +28,7 @@ func knobYAML(amount uint32, extension string) string {
 func TestKnobs(t *testing.T) {
 	const approximate = "mechanism: approximate, epsilon: "
 	drift := func(slack uint32, change func(x *Extension)) Extension {
-		x := Extension{Mechanism: Approximate, Epsilon: 0.01, Lease: &lease.Terms{Slack: slack}}
+		x := Extension{Mechanism: policy.Approximate, Epsilon: 0.01, Lease: &lease.Terms{Slack: slack}}
 		if change != nil {
 			change(&x)
 		}
@@ -40,7 +41,7 @@ func TestKnobs(t *testing.T) {
 		want   Extension
 	}{
 		{"mechanism: owner", 5, Extension{}},
-		{"mechanism: lease", 5, Extension{Mechanism: ByLease}},
+		{"mechanism: lease", 5, Extension{Mechanism: policy.ByLease}},
 		{"identity: known", 5, Extension{}},
 		{"hot_factor: 65535", 5, Extension{HotFactor: 65535}},
 		{"lease_min: 1, lease_max: 4294967295", 5, knobs(lease.Terms{Min: 1, Max: 4294967295})},
@@ -181,12 +182,12 @@ func TestKnobsOfResource(t *testing.T) {
 // TestKnobsOfOverride holds that a lower limit than the rule's never drifts by a part of the rule's.
 func TestKnobsOfOverride(t *testing.T) {
 	rules := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 10%, hot_factor: 3"))
-	for amount, want := range map[uint32]Mechanism{99: ByOwner, 100: Approximate, 101: Approximate} {
+	for amount, want := range map[uint32]policy.Mechanism{99: policy.ByOwner, 100: policy.Approximate, 101: policy.Approximate} {
 		var m Match
 		rules.Match("d", []Entry{{"k", "v"}}, &Override{amount, Minute}, &m)
 		x := m.Extension()
 		knobs := rules.Rules()[0].Extension.Lease
-		if want == ByOwner {
+		if want == policy.ByOwner {
 			knobs = nil // whoever sees a slack takes the key for approximate
 		}
 		if x.Mechanism != want || x.HotFactor != 3 || x.Lease != knobs {
@@ -233,7 +234,7 @@ func FuzzKnobs(f *testing.F) {
 			case float64(k.Slack) > float64(amount)*x.Epsilon*(1+1e-9)+1e-9*float64(amount):
 				t.Fatalf("%v of %d: slack %d", m, amount, k.Slack)
 			}
-			if drifts := x.Mechanism == Approximate; (fault != "") != (drifts && k.Slack < uint32(members)) && members > 0 {
+			if drifts := x.Mechanism == policy.Approximate; (fault != "") != (drifts && k.Slack < uint32(members)) && members > 0 {
 				t.Fatalf("%v of %d at %d: %+v, %s", m, amount, members, k, fault)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // MatchKind is what became of a descriptor.
@@ -110,8 +111,8 @@ func (m *Match) Extension() Extension {
 		return Extension{}
 	}
 	x := m.placed.Extension
-	if x.Mechanism == Approximate && m.Limit.Limit < m.placed.Limit.Limit {
-		x.Mechanism, x.Lease = ByOwner, nil // knobs with a slack would still say: approximate
+	if x.Mechanism == policy.Approximate && m.Limit.Limit < m.placed.Limit.Limit {
+		x.Mechanism, x.Lease = policy.ByOwner, nil // knobs with a slack would still say: approximate
 	}
 	return x
 }

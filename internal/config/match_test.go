@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 func fixture(t testing.TB, names ...string) *Rules {
@@ -156,7 +157,7 @@ func TestRuleOfMatch(t *testing.T) {
 	var m Match
 	rules.Match("shop", []Entry{{"quiet", "1"}}, nil, &m)
 	r := m.Rule
-	if !r.Shadow || !r.Quota || len(r.Replaces) != 1 || r.Replaces[0] != "coupons" || r.Extension.Degraded != FailOpen || r.Extension.LocalCap != 7 {
+	if !r.Shadow || !r.Quota || len(r.Replaces) != 1 || r.Replaces[0] != "coupons" || r.Extension.Degraded != policy.FailOpen || r.Extension.LocalCap != 7 {
 		t.Errorf("%+v", r)
 	}
 	if got := r.Metadata.AsMap(); len(got) != 1 || got["team"] != "checkout" {
@@ -342,7 +343,7 @@ descriptors:
 		if m.Limit != row.want || m.Unit != row.unit || m.Times != row.times || (m.Digest == plain.Digest) != row.same {
 			t.Errorf("%s under %v: %+v by %d %v, same counter %t", row.key, row.override, m.Limit, m.Times, m.Unit, m.Digest == plain.Digest)
 		}
-		if x := m.Extension(); x.Strict != (row.key != "m") || (x.Degraded == FailClosed) != (row.key == "k") {
+		if x := m.Extension(); x.Strict != (row.key != "m") || (x.Degraded == policy.FailClosed) != (row.key == "k") {
 			t.Errorf("%s under %v: %+v", row.key, row.override, x)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // wire sends resources over the wire.
@@ -53,8 +54,8 @@ func TestProtoRoundTrip(t *testing.T) {
 	}
 	r := back.Rules()[0]
 	x := Extension{
-		ShardBy: []string{"a"}, Window: 90 * time.Second, Burst: 9, LocalCap: 3, Algorithm: limit.LeakyBucket, Degraded: FailOpen,
-		Mechanism: ByLease, Strict: true, HotFactor: 7,
+		ShardBy: []string{"a"}, Window: 90 * time.Second, Burst: 9, LocalCap: 3, Algorithm: limit.LeakyBucket, Degraded: policy.FailOpen,
+		Mechanism: policy.ByLease, Strict: true, HotFactor: 7,
 		Lease: &lease.Terms{Min: 5, Max: 50, TTL: 3 * time.Second, Weight: 2, SubKeys: 3, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true},
 	}
 	if want := (limit.Rule{Window: 90 * time.Second, Limit: 5, Burst: 9, Algorithm: limit.LeakyBucket}); r.Limit != want || !reflect.DeepEqual(r.Extension, x) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // AppendStatKey appends the key under which a descriptor's statistics are kept: domain and levels joined by dots, not
@@ -126,7 +127,7 @@ func (r *RuleSpec) way() string {
 	if x.Strict {
 		text += ", durability: strict"
 	}
-	if x.Mechanism != ByOwner {
+	if x.Mechanism != policy.ByOwner {
 		text += ", mechanism: " + x.Mechanism.String()
 	}
 	if x.Epsilon > 0 {

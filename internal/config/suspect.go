@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Warning is something that loads and is probably not meant.
@@ -90,7 +92,7 @@ func (s *suspect) rule(r *RuleSpec, holders int) {
 		s.of(r, "one-owner", "'%s' has one owner for all its requests, up to %d a %s: one member counts them all",
 			r.FullKey, r.Limit.Limit, r.span())
 	}
-	if r.Extension.Mechanism == ByLease && r.lent(uint64(holders)) == 0 {
+	if r.Extension.Mechanism == policy.ByLease && r.lent(uint64(holders)) == 0 {
 		s.of(r, "nothing-to-lend", "'%s' lets too little through to lend parts of it: its owner decides every question", r.FullKey)
 	}
 }

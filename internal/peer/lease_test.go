@@ -14,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -57,7 +58,7 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 // sampleLeaseRequest is a question with all that leases added.
 func sampleLeaseRequest() []byte {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: owner.ByLease, HotFactor: 0x0102,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: policy.ByLease, HotFactor: 0x0102,
 	}
 	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
@@ -86,8 +87,8 @@ func TestLeaseQuestion(t *testing.T) {
 	}
 	record, _, _ := nextRecord(records)
 	for size, want := range map[int]owner.Request{
-		len(record):     {Mechanism: owner.ByLease, HotFactor: 0x0102},
-		requestSize + 1: {Mechanism: owner.ByLease},
+		len(record):     {Mechanism: policy.ByLease, HotFactor: 0x0102},
+		requestSize + 1: {Mechanism: policy.ByLease},
 		requestSize:     {},
 	} {
 		var q owner.Request
@@ -95,7 +96,7 @@ func TestLeaseQuestion(t *testing.T) {
 			t.Errorf("%d bytes: %+v, %d, %v", size, q, o, err)
 		}
 	}
-	if m := record[70]; m != byte(owner.ByOwner) {
+	if m := record[70]; m != byte(policy.ByOwner) {
 		t.Errorf("mechanism %d in the field that all versions refuse to guess", m)
 	}
 }

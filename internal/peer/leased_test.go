@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestLeasedOverStreams(t *testing.T) {
 	ms := newCluster(t, 3)
 	q := newRequest(ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0], 5000, 1)
-	q.Mechanism = owner.ByLease
+	q.Mechanism = policy.ByLease
 	q.Rule = limit.Rule{Window: time.Hour, Limit: 5000}
 	admitted, leased, asked := 0, 0, 0
 	ask := func() {

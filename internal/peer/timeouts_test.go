@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -41,7 +42,7 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 		t.Errorf("%v questions too late, want 4", n)
 	}
 	open := newRequest(name, 10, 1)
-	open.Degraded = owner.FailOpen
+	open.Degraded = policy.FailOpen
 	if a := decideBy(m, deadlines(time.Millisecond, 20*time.Millisecond), open); a.Authority != owner.Open || a.Over {
 		t.Errorf("a rule that fails open: %+v", a)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -193,10 +194,10 @@ func requestFlags(q *owner.Request) (flags, mechanism byte) {
 		flags = flagStrict
 	}
 	switch q.Mechanism {
-	case owner.ByOwner:
-	case owner.ByLease:
+	case policy.ByOwner:
+	case policy.ByLease:
 		flags |= flagByLease
-	case owner.Approximate:
+	case policy.Approximate:
 		flags |= flagApproximate
 	default:
 		mechanism = byte(q.Mechanism)
@@ -223,8 +224,8 @@ func parseRequest(b []byte, q *owner.Request) (outcome byte, err error) {
 		},
 		LocalCap:  le.Uint32(b[64:]),
 		Op:        owner.Op(b[69]),
-		Mechanism: owner.Mechanism(b[70]),
-		Degraded:  owner.Degraded(b[71]),
+		Mechanism: policy.Mechanism(b[70]),
+		Degraded:  policy.Degraded(b[71]),
 	}
 	if !supported(q) {
 		return groupUnknownAlgorithm, nil
@@ -244,9 +245,9 @@ func parseRequestExtra(b []byte, q *owner.Request) {
 	q.Strict = b[0]&flagStrict != 0
 	switch {
 	case b[0]&flagByLease != 0:
-		q.Mechanism = owner.ByLease
+		q.Mechanism = policy.ByLease
 	case b[0]&flagApproximate != 0:
-		q.Mechanism = owner.Approximate
+		q.Mechanism = policy.Approximate
 	}
 	if len(b) >= requestExtraSize {
 		q.HotFactor = le.Uint16(b[1:])
@@ -255,7 +256,7 @@ func parseRequestExtra(b []byte, q *owner.Request) {
 
 // supported says whether this version can decide q at all, of which the fields of version 1 have been read.
 func supported(q *owner.Request) bool {
-	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Read && q.Mechanism == owner.ByOwner
+	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 && q.Op <= owner.Read && q.Mechanism == policy.ByOwner
 }
 
 func appendReplyHead(b []byte, id uint64, outcome byte, count int) []byte {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -27,7 +28,7 @@ func samples() map[string][]byte {
 		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, RingPos: 0x2122232425262728,
 		Domain: 0x3132333435363738, Rules: 0x4142434445464748, Hits: 0x5152535455565758,
 		Rule:     limit.Rule{Window: time.Hour, Limit: 0x61626364, Burst: 0x71727374},
-		LocalCap: 0x81828384, Op: owner.Refund, Degraded: owner.FailClosed,
+		LocalCap: 0x81828384, Op: owner.Refund, Degraded: policy.FailClosed,
 	}
 	h := hello{
 		versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 1,
@@ -76,10 +77,10 @@ func TestGolden(t *testing.T) {
 func TestQuestionRoundTrip(t *testing.T) {
 	for _, q := range []owner.Request{
 		{Rule: limit.Rule{Window: 1}},
-		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: owner.FailOpen,
+		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: policy.FailOpen,
 			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
-		{Rule: limit.Rule{Window: 1}, Mechanism: owner.ByLease},
-		{Rule: limit.Rule{Window: 1}, Mechanism: owner.Approximate, Strict: true},
+		{Rule: limit.Rule{Window: 1}, Mechanism: policy.ByLease},
+		{Rule: limit.Rule{Window: 1}, Mechanism: policy.Approximate, Strict: true},
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
 	} {
 		b := appendRequest(nil, &q)

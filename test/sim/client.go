@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -24,7 +25,7 @@ type rule struct {
 	strict bool
 	digest owner.Key
 	owner  uint64
-	by     owner.Mechanism
+	by     policy.Mechanism
 	knobs  lease.Terms
 }
 

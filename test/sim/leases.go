@@ -8,7 +8,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -136,12 +136,12 @@ func (w *World) mechanism(r *rule) {
 		return
 	}
 	x := w.rnd.Float64()
-	r.by, r.knobs = owner.ByOwner, lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
+	r.by, r.knobs = policy.ByOwner, lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
 	switch {
 	case x < l.ByLease:
-		r.by = owner.ByLease
+		r.by = policy.ByLease
 	case x < l.ByLease+l.Approximate:
-		r.by, r.strict = owner.Approximate, false
+		r.by, r.strict = policy.Approximate, false
 		r.knobs.Slack = max(r.limit.Limit/20, uint32(w.o.Slots)*(1+w.rnd.Uint32N(3)))
 	}
 }

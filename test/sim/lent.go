@@ -9,6 +9,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -184,7 +185,7 @@ func (o *oracle) drawn(q *question, v *verdict) {
 	case v.a.Authority != owner.Full:
 		o.w.stats.count("lease: refused by its holder")
 		return
-	case q.q.Mechanism == owner.Approximate:
+	case q.q.Mechanism == policy.Approximate:
 		o.w.stats.count("approximate: admitted by a copy")
 		v.copied = true
 		return
