@@ -160,7 +160,7 @@ func onRing(f *Snapshot, r *report) {
 		}
 	}
 	if len(waiting) > 0 {
-		r.warn("counters are on their way, for some seconds; if it lasts, see docs/operating.md#hand-over",
+		r.warn("counters are on their way, for some seconds; if it lasts, see docs/operating.md#handoff",
 			"not all members have taken over what is theirs, as %s hear", strings.Join(waiting, ", "))
 	}
 	if len(all) > 0 {
