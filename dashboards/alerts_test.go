@@ -88,7 +88,7 @@ func (a alertRule) checkRunbook(t *testing.T) {
 	if err != nil {
 		t.Errorf("%s has no runbook: %v", a.Alert, err)
 	}
-	for _, part := range []string{"# " + a.Alert, "**" + a.Labels["severity"] + ".**", "## What it means", "## How bad", "## Look\n\n```sh\n", "## Do", "## Over when"} {
+	for _, part := range []string{"# " + a.Alert, "**" + a.Labels["severity"] + ".**", "## Meaning\n", "## Impact\n", "## Diagnosis\n\n```sh\n", "## Resolution\n", "\n**Resolved when**: "} {
 		if !strings.Contains(string(page), part) {
 			t.Errorf("the runbook of %s lacks %q", a.Alert, part)
 		}
