@@ -89,12 +89,12 @@ func (m *Machine) lastBase() *ring.Ring {
 // updateMissing notes when those that are gone were missed, with r about to be adopted: who had a place since the base, and whom N_ref may
 // still count.
 func (m *Machine) updateMissing(now int64, r *ring.Ring) {
-	next := map[bootOf]int64{}
+	next := map[memberBoot]int64{}
 	note := func(a ring.Member, at int64) {
 		if !m.isMissing(a) {
 			return
 		}
-		b := bootOf{a.ID, a.BootID}
+		b := memberBoot{a.ID, a.BootID}
 		if was, known := m.missingSince[b]; known {
 			at = was
 		}

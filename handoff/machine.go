@@ -34,13 +34,13 @@ type Machine struct {
 
 	history      []*ring.Ring // the newest first, the present one too
 	peers        map[ring.ID]*peer
-	sortedPeers  []*peer          // in the order of their names, so that equal histories give equal traces
-	confirmedAt  map[bootOf]int64 // when self last confirmed each boot of each member
-	missingSince map[bootOf]int64 // those that went without a farewell: when they were missed
+	sortedPeers  []*peer              // in the order of their names, so that equal histories give equal traces
+	confirmedAt  map[memberBoot]int64 // when self last confirmed each boot of each member
+	missingSince map[memberBoot]int64 // those that went without a farewell: when they were missed
 }
 
-// bootOf is one life of one member.
-type bootOf struct {
+// memberBoot is one life of one member.
+type memberBoot struct {
 	id     ring.ID
 	bootID uint64
 }
@@ -48,16 +48,16 @@ type bootOf struct {
 // peer is what is known of a live member.
 type peer struct {
 	LivePeer
-	reported        bool   // the fields below were heard from it
-	ringVersion     uint64 // by its last Ping
-	seq             uint64
-	neverOwned      bool
-	needsAck        bool  // it lacks an Ack from self
-	needsCopies     bool  // it lacks copies that follow it
-	confirmsUntilOf int64 // latest of self's pings that it confirmed, by self's clock; 0: none
-	nextPing        int64 // when self pings it again
-	added           bool  // it was not on the ring before this one
-	clock           clockOffset
+	reported    bool   // the fields below were heard from it
+	ringVersion uint64 // by its last Ping
+	seq         uint64
+	neverOwned  bool
+	needsAck    bool  // it lacks an Ack from self
+	needsCopies bool  // it lacks copies that follow it
+	confirmedAt int64 // latest of self's pings that it confirmed, by self's clock; 0: none
+	nextPing    int64 // when self pings it again
+	added       bool  // it was not on the ring before this one
+	clock       clockOffset
 
 	acked       bool // for the present ring and seq
 	prefetched  bool // it has sent all of its Shadow copies
@@ -75,7 +75,7 @@ func NewMachine(o Options) *Machine {
 	if o.TakeoverDelay <= 0 {
 		o.TakeoverDelay = 2 * time.Second
 	}
-	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmedAt: map[bootOf]int64{}}
+	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmedAt: map[memberBoot]int64{}}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	return m
 }
@@ -147,7 +147,7 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 		p.sending.restart(i >= 0)
 		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
 		if i >= 0 && (m.neverOwned || p.added && p.neverOwned && p.reported) {
-			p.confirmsUntilOf = max(p.confirmsUntilOf, now)
+			p.confirmedAt = max(p.confirmedAt, now)
 		}
 		if i >= 0 && p.NoHandoff {
 			v.steps[len(v.steps)-1].released[i] = true // it takes its keys over without being asked
@@ -218,8 +218,8 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 		case p == nil:
 		case p.NoHandoff:
 			r.noHandoff++
-		case p.confirmsUntilOf > 0:
-			r.until = append(r.until, p.confirmsUntilOf+int64(m.opts.OwnershipTTL))
+		case p.confirmedAt > 0:
+			r.until = append(r.until, p.confirmedAt+int64(m.opts.OwnershipTTL))
 		}
 	}
 	// N_ref may still count members that leave. When somebody is lost, as it shows if N_ref exceeds the ring by more than those,
@@ -229,9 +229,9 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 		missing = 0
 	}
 	for _, p := range leaving {
-		if missing > 0 && p.confirmsUntilOf > 0 {
+		if missing > 0 && p.confirmedAt > 0 {
 			missing--
-			r.until = append(r.until, p.confirmsUntilOf+int64(m.opts.OwnershipTTL))
+			r.until = append(r.until, p.confirmedAt+int64(m.opts.OwnershipTTL))
 		}
 	}
 	slices.SortFunc(r.until, func(a, b int64) int { return cmp.Compare(b, a) })
@@ -307,7 +307,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Out
 	case Ping:
 		return m.handlePing(now, p, msg)
 	case Pong:
-		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirmsUntilOf {
+		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirmedAt {
 			return m.handlePong(now, p, msg.Sent)
 		}
 	case OwnershipRequest:
@@ -331,8 +331,8 @@ func (m *Machine) handlePong(now int64, p *peer, sent int64) []Outbound {
 	if m.confirmationExpired(now, p) && m.partitioned(now) {
 		return m.RevokeAll(now)
 	}
-	lasts := p.confirmsUntilOf+int64(m.opts.OwnershipTTL)-pingInterval > now
-	p.confirmsUntilOf, m.extentStale = sent, true
+	lasts := p.confirmedAt+int64(m.opts.OwnershipTTL)-pingInterval > now
+	p.confirmedAt, m.extentStale = sent, true
 	if !lasts {
 		m.publishConfirmations()
 	}
@@ -365,12 +365,12 @@ func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 	pong := Message{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
 	if m.mayConfirm(p) {
 		pong.Flags |= Confirmed
-		m.confirmedAt[bootOf{p.ID, p.BootID}] = now
+		m.confirmedAt[memberBoot{p.ID, p.BootID}] = now
 	}
 	outs := []Outbound{{p.ID, pong}}
 	// Self's own goes along if it is nearly due, so that of two members mostly one begins. And p can confirm self from now on if it
 	// could not before.
-	if now > p.nextPing-pingInterval/2 || fresh && p.ringVersion == m.view.ring.Fingerprint() && p.confirmsUntilOf+pingInterval < now {
+	if now > p.nextPing-pingInterval/2 || fresh && p.ringVersion == m.view.ring.Fingerprint() && p.confirmedAt+pingInterval < now {
 		outs = append(outs, Outbound{p.ID, m.pingTo(now, p)})
 	}
 	return outs

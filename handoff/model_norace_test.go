@@ -141,7 +141,7 @@ func (w *world) String() string {
 			}
 		}
 		for id, p := range m.peers {
-			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmsUntilOf, p.added, p.acked, p.prefetched,
+			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmedAt, p.added, p.acked, p.prefetched,
 				p.counters.startedAt, p.counters.next, fp(p.counters.proof.ring), p.sending.stage, p.sending.seq, p.sending.startedAt, p.sending.ackReceived, fp(p.sending.deliveredFor))
 		}
 		for _, r := range m.history {

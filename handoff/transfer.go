@@ -200,7 +200,7 @@ func (m *Machine) sinceLost(now int64) int64 {
 
 // unreachable says whether b may still be alive, and out of reach: it neither is live here, nor left, nor was replaced by a
 // later boot of the same member, which would not be let in beside it.
-func (m *Machine) unreachable(b bootOf) bool {
+func (m *Machine) unreachable(b memberBoot) bool {
 	if m.peers[b.id] != nil || b.id == m.opts.Self {
 		return false
 	}

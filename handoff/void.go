@@ -27,8 +27,8 @@ func (m *Machine) confirmationExpired(now int64, p *peer) bool {
 		return true
 	case p.NoHandoff:
 		return false
-	case p.confirmsUntilOf > 0:
-		return p.confirmsUntilOf+int64(m.opts.OwnershipTTL) < now
+	case p.confirmedAt > 0:
+		return p.confirmedAt+int64(m.opts.OwnershipTTL) < now
 	}
 	return m.view.ring.Index(p.ID) >= 0 && m.adoptedAt+int64(m.opts.OwnershipTTL) < now
 }
@@ -48,7 +48,7 @@ func (m *Machine) RevokeAll(now int64) []Outbound {
 	m.adoptedAt, m.lostExpireAt = now, 0
 	for id, p := range m.peers {
 		p.restart()
-		p.confirmsUntilOf, p.clock = 0, clockOffset{}
+		p.confirmedAt, p.clock = 0, clockOffset{}
 		p.sending.restart(v.ring.Index(id) >= 0)
 	}
 	m.publish()

@@ -177,10 +177,10 @@ func (s *shard) leaseFacts(now int64, f *LeaseStats) {
 	for _, b := range s.lent {
 		s.counts.violate(b.TakeViolations())
 		f.LentKeys++
-		f.Outstanding += b.Out(now)
+		f.Outstanding += b.Unspent(now)
 		for _, l := range b.Holders(now) {
 			f.Holders++
-			if l.Out > 0 && now-l.Asked > unreachableAfter {
+			if l.Unspent > 0 && now-l.AskedAt > unreachableAfter {
 				f.Unreachable++
 			}
 		}

@@ -221,7 +221,7 @@ func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *entry, used uint6
 	var a Result
 	if size > 0 {
 		if e, size = n.chargeLease(s, b, l, e, size, &a); size > 0 {
-			g.Total = b.Lend(at, l.from, l.window, size)
+			g.Total = b.Grant(at, l.from, l.window, size)
 		}
 	}
 	if g.Used = saturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {

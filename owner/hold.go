@@ -143,7 +143,7 @@ func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
 	}
 	x.update(q)
 	x.MarkHot()
-	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.Denied() {
+	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.DeniedUntil() {
 		x.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
 	}
 }
@@ -300,7 +300,7 @@ func (n *Node) Held(now int64) []HeldKey {
 		s.mu.Lock()
 		for _, k := range sortedKeys(s.held) {
 			x := s.held[k]
-			y := HeldKey{Key: k, Member: x.to, Window: x.Window(), Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.Denied(), Expires: x.Expires(), Mechanism: x.by}
+			y := HeldKey{Key: k, Member: x.to, Window: x.Window(), Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.DeniedUntil(), Expires: x.Expires(), Mechanism: x.by}
 			if m := s.names[k]; m != nil {
 				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner
 			}

@@ -270,7 +270,7 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 	}
 	if b := s.lent[k]; b != nil {
 		y.Hash, y.Rule, y.LeaseConfig = b.owner, b.rule, b.knobs
-		y.Lent, y.Holders = b.Out(now), b.Holders(now)
+		y.Lent, y.Holders = b.Unspent(now), b.Holders(now)
 	}
 	y.Hot = n.isHot(s, k, y.Hash)
 	most := lease.Lendable(y.Rule)

@@ -153,7 +153,7 @@ func hotKeyStatus(k *owner.HotKey) admin.HotKeyStatus {
 		p.Since = &since
 	}
 	for _, l := range k.Holders {
-		p.Holders = append(p.Holders, admin.Holder{Member: string(l.Holder), Lent: l.Out, Demand: round(l.Demand), Asked: time.Unix(0, l.Asked)})
+		p.Holders = append(p.Holders, admin.Holder{Member: string(l.Holder), Lent: l.Unspent, Demand: round(l.Demand), Asked: time.Unix(0, l.AskedAt)})
 	}
 	return p
 }

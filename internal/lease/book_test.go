@@ -72,15 +72,15 @@ func TestForeignBalances(t *testing.T) {
 
 func TestLendNeedsASize(t *testing.T) {
 	b := lends(t)
-	if b.Lend(0, "a", 7, 1) != 0 || b.Lend(0, "b", 7, 1) != 0 || b.TakeViolations()[C1] != 2 {
+	if b.Grant(0, "a", 7, 1) != 0 || b.Grant(0, "b", 7, 1) != 0 || b.TakeViolations()[C1] != 2 {
 		t.Error("lent without a request")
 	}
 	b.Receive(0, "a", 1, says(2, 7, 50, 0), 7)
 	n, _ := b.Size(0, "a", says(2, 7, 50, 0), 1000, 50)
-	if b.Lend(0, "a", 7, n+1) != 0 || b.Lend(0, "a", 8, n) != 0 {
+	if b.Grant(0, "a", 7, n+1) != 0 || b.Grant(0, "a", 8, n) != 0 {
 		t.Error("lent more, or of another window")
 	}
-	if total := b.Lend(0, "a", 7, n-1); total != 49+n {
+	if total := b.Grant(0, "a", 7, n-1); total != 49+n {
 		t.Errorf("in all %d", total)
 	}
 }
@@ -94,7 +94,7 @@ func TestReclaim(t *testing.T) {
 	if b.Reclaim(6*second-1, 7) != 0 || b.Reclaim(6*second, 8) != 0 {
 		t.Error("reclaimed too early, or in another window")
 	}
-	if c := b.Reclaim(6*second, 7); c != n || b.Out(6*second) != 0 || b.Reclaim(7*second, 7) != 0 {
+	if c := b.Reclaim(6*second, 7); c != n || b.Unspent(6*second) != 0 || b.Reclaim(7*second, 7) != 0 {
 		t.Errorf("%d reclaimed of %d", c, n)
 	}
 	// The holder has given up by then: it says so by having less.
@@ -122,7 +122,7 @@ func TestHoldersAreBounded(t *testing.T) {
 			t.Fatalf("holder %d: %v", i, ok)
 		}
 	}
-	later := perMinute.End(7) + int64(gone)
+	later := perMinute.End(7) + int64(forgetAfter)
 	if _, ok := b.Receive(later, "new", 1, says(1, 8, 0, 0), 9); !ok || len(b.Holders(later)) != 1 {
 		t.Error("those that are gone keep their places")
 	}
@@ -158,7 +158,7 @@ func FuzzReceive(f *testing.F) {
 			}
 			if lent -= credit; ok {
 				n, _ := b.Size(now, holder, r, 1000, lent)
-				g := Grant{Seq: r.Seq, Window: window, Total: b.Lend(now, holder, window, n), Limit: 1000, Left: time.Duration(c[7]) * time.Second, Flags: GrantFlags(c[6])}
+				g := Grant{Seq: r.Seq, Window: window, Total: b.Grant(now, holder, window, n), Limit: 1000, Left: time.Duration(c[7]) * time.Second, Flags: GrantFlags(c[6])}
 				lent += n
 				h.Decide(now, perMinute, uint64(c[3]))
 				if c[6]&1 != 0 {

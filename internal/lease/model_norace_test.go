@@ -96,7 +96,7 @@ func TestEachCondition(t *testing.T) {
 			}
 		}},
 		{"C2: old grants count", three, func(mo *model) {
-			mo.accept = func(h *Holding, g *Grant) { g.Seq, h.flying = h.seq, true }
+			mo.accept = func(h *Holding, g *Grant) { g.Seq, h.inFlight = h.seq, true }
 		}},
 		{"C3: carried over", two, func(mo *model) { mo.carryOver = true }},
 		{"C3: the window of a grant does not matter", three, func(mo *model) {

@@ -9,8 +9,8 @@ import (
 
 // The shares of a limit.
 const (
-	outstanding = 20 // one in so many hits may be lent and unspent: 5 %
-	tail        = 50 // with no more than one in so many left nothing is lent: 2 %
+	lendableFraction = 20 // one in so many hits may be lent and unspent: 5 %
+	reserveFraction  = 50 // with no more than one in so many left nothing is lent: 2 %
 )
 
 // Lendable is how many hits of r may be lent and unspent at a time, whoever holds them: for windows 5 % of the limit; for
@@ -20,7 +20,7 @@ func Lendable(r limit.Rule) (most uint64) {
 	case r.Algorithm == limit.SlidingLog:
 		return 0
 	case !r.Algorithm.Bucket():
-		return uint64(r.Depth()) / outstanding
+		return uint64(r.Depth()) / lendableFraction
 	}
 	refill := float64(r.Limit) * float64(Slice) / float64(max(1, r.Window))
 	return uint64(min(float64(r.Depth()/2), refill))
@@ -34,30 +34,30 @@ func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, us
 	if !found {
 		return 0, false
 	}
-	lines, me := b.askers(now, i)
+	lines, me := b.recentRecords(now, i)
 	holders := uint64(len(lines))
 	left := uint64(depth) - min(used, uint64(depth))
-	reserve := max((uint64(depth)+tail-1)/tail, holders)
+	reserve := max((uint64(depth)+reserveFraction-1)/reserveFraction, holders)
 	if left <= reserve {
 		return 0, true
 	}
 	most := Lendable(r.Rule)
-	if out := b.Out(now); r.Want && holders <= most && out < most {
-		left = min(left-left/tail, left-reserve)
+	if out := b.Unspent(now); r.Want && holders <= most && out < most {
+		left = min(left-left/reserveFraction, left-reserve)
 		n = share(lines, me, min(most, add(out, left)), r.Terms)
-		n = min(n-min(n, lines[me].Out), most-out, left, uint64(r.Terms.most()))
+		n = min(n-min(n, lines[me].Unspent), most-out, left, uint64(r.Terms.most()))
 	}
-	b.lines[i].sized = n
+	b.records[i].allowed = n
 	return n, false
 }
 
-// askers are the lines of those that asked of late, and where among them line i is.
-func (b *Book) askers(now int64, i int) (lines []HolderRecord, me int) {
-	lines = make([]HolderRecord, 0, len(b.lines))
-	for j, l := range b.lines {
+// recentRecords are the lines of those that asked of late, and where among them line i is.
+func (b *Book) recentRecords(now int64, i int) (lines []HolderRecord, me int) {
+	lines = make([]HolderRecord, 0, len(b.records))
+	for j, l := range b.records {
 		if j == i {
 			me = len(lines)
-		} else if now-l.Asked >= int64(recent) {
+		} else if now-l.AskedAt >= int64(recentlyAsked) {
 			continue
 		}
 		lines = append(lines, l)
@@ -72,7 +72,7 @@ func share(lines []HolderRecord, me int, budget uint64, k Terms) uint64 {
 		need[i] = k.want(l.Demand)
 		weight[i] = l.Weight * max(l.Demand, 1)
 	}
-	fill(budget, need, weight, parts)
+	maxMinFair(budget, need, weight, parts)
 	return parts[me]
 }
 
@@ -82,16 +82,16 @@ func (k Terms) want(perSecond float64) uint64 {
 	return uint64(max(float64(k.least()), min(n, float64(k.most()))))
 }
 
-// fill gives each of need its weighted max-min fair part of budget: nobody more than it needs, and nobody could get more
+// maxMinFair gives each of need its weighted max-min fair part of budget: nobody more than it needs, and nobody could get more
 // without somebody with less for its weight getting less. Parts are whole, rounded down. ("Water-filling": Bertsekas and
 // Gallager, Data Networks, 6.5.2.)
-func fill(budget uint64, need []uint64, weight []float64, parts []uint64) {
+func maxMinFair(budget uint64, need []uint64, weight []float64, parts []uint64) {
 	for i := range parts {
 		parts[i] = unfilled
 	}
 	rest, level := budget, 0.0
 	for again := true; again; {
-		again, level = false, float64(rest)/unmet(weight, parts)
+		again, level = false, float64(rest)/unfilledWeight(weight, parts)
 		for i, n := range need {
 			if parts[i] == unfilled && n <= rest && float64(n) <= level*weight[i] {
 				parts[i], again = n, true
@@ -107,8 +107,8 @@ func fill(budget uint64, need []uint64, weight []float64, parts []uint64) {
 	}
 }
 
-// unmet is the weight of all whose part is not known yet.
-func unmet(weight []float64, parts []uint64) (sum float64) {
+// unfilledWeight is the weight of all whose part is not known yet.
+func unfilledWeight(weight []float64, parts []uint64) (sum float64) {
 	for i, w := range weight {
 		if parts[i] == unfilled {
 			sum += w

@@ -21,7 +21,7 @@ func TestFillIsMaxMinFair(t *testing.T) {
 			need[i], weight[i] = rnd.Uint64N(1<<rnd.UintN(20)), 1+rnd.Float64()*float64(uint64(1)<<rnd.UintN(24))
 		}
 		budget := rnd.Uint64N(1 << rnd.UintN(22))
-		fill(budget, need, weight, parts)
+		maxMinFair(budget, need, weight, parts)
 		sum, short := uint64(0), uint64(0)
 		for i, p := range parts {
 			if sum += p; p > need[i] {
@@ -51,7 +51,7 @@ func (b *Book) asks(now int64, holder ring.ID, r *GrantRequest, window int64, de
 	*used -= credit
 	n, last = b.Size(now, holder, r, depth, *used)
 	*used += n
-	b.Lend(now, holder, window, n)
+	b.Grant(now, holder, window, n)
 	return n, last
 }
 
@@ -113,7 +113,7 @@ func TestFiftyHolders(t *testing.T) {
 				t.Fatalf("round %d: %d for one of fifty", round, n)
 			}
 			tail = tail || last
-			if out := b.Out(0); out > 50 || used > 1000 {
+			if out := b.Unspent(0); out > 50 || used > 1000 {
 				t.Fatalf("%d out, %d used", out, used)
 			}
 			have[id] += n

@@ -107,7 +107,7 @@ func (w *world) clone() *world {
 	c := *w
 	for i := range c.counters {
 		c.counters[i].Slots = slices.Clone(w.counters[i].Slots)
-		c.books[i].lines = slices.Clone(w.books[i].lines)
+		c.books[i].records = slices.Clone(w.books[i].records)
 	}
 	return &c
 }
@@ -128,14 +128,14 @@ func (w *world) state(b []byte) []byte {
 		for _, s := range w.counters[i].Slots {
 			put(s.Writer, uint64(s.At), s.Charged, s.Refunded)
 		}
-		put(uint64(w.books[i].window), uint64(len(w.books[i].lines)))
-		for _, l := range w.books[i].lines {
+		put(uint64(w.books[i].window), uint64(len(w.books[i].records)))
+		for _, l := range w.books[i].records {
 			put(uint64(l.Holder[1]), l.Seq, uint64(l.Window), l.Granted, l.lent)
 			b = append(b, flag(l.exact))
 		}
 		h := &w.holders[i]
-		put(uint64(h.window), h.have, h.left, h.seq, uint64(h.ends), uint64(h.sent))
-		b = append(b, flag(h.flying))
+		put(uint64(h.window), h.have, h.left, h.seq, uint64(h.endsAt), uint64(h.sentAt))
+		b = append(b, flag(h.inFlight))
 	}
 	return b
 }
@@ -162,9 +162,9 @@ func number[M comparable](m M, known map[M]int, list *[]M) int {
 func (mo *model) request(w *world, i int8, back bool) *world {
 	c := w.clone()
 	h := &c.holders[i]
-	h.cool = int64(flag(back))
+	h.coldSince = int64(flag(back))
 	r := h.Request(c.local(i))
-	h.cool = 0
+	h.coldSince = 0
 	c.asked[i]++
 	n := number(ask{from: i, window: r.Window, seq: r.Seq, have: r.Have, left: r.Left}, mo.asks, &mo.askL)
 	c.asks.add(n)
@@ -184,9 +184,9 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 		i, known := b.find(modelIDs[a.from])
 		var before HolderRecord
 		if known {
-			before = b.lines[i]
+			before = b.records[i]
 			if mo.receive != nil {
-				mo.receive(&b.lines[i], &r, window)
+				mo.receive(&b.records[i], &r, window)
 			}
 		}
 		credit, ok := b.Receive(now, modelIDs[a.from], 1, &r, window)
@@ -195,20 +195,20 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 		}
 		i, _ = b.find(modelIDs[a.from])
 		if mo.credit != nil {
-			mo.credit(&b.lines[i], before)
+			mo.credit(&b.records[i], before)
 		}
 		modelRule.Refund(s, now, uint64(3+c.owner), credit)
 		if n+modelRule.Used(s, now) > uint64(modelRule.Limit) {
 			return out
 		}
-		b.lines[i].sized = n // whatever Size would say
+		b.records[i].allowed = n // whatever Size would say
 		if mo.chargeLate {
 			c.late += uint8(n)
 		} else {
 			modelRule.Take(s, now, uint64(3+c.owner), n)
 		}
 		g := lend{to: a.from, window: window, left: time.Duration(modelRule.End(window) - now), seq: a.seq}
-		g.total = b.Lend(now, modelIDs[a.from], window, n)
+		g.total = b.Grant(now, modelIDs[a.from], window, n)
 		if !mo.unseen {
 			c.copy()
 		}
@@ -227,7 +227,7 @@ func (mo *model) take(w *world, l lend) *world {
 		mo.accept(h, &g)
 	}
 	if h.Accept(c.local(l.to), &g) && mo.carryOver {
-		h.ends, h.expires = 1<<62, 1<<62
+		h.endsAt, h.expiresAt = 1<<62, 1<<62
 	}
 	return c
 }
@@ -329,14 +329,14 @@ func (mo *model) next(w *world, visit func(*world)) {
 func (mo *model) forget(w *world) {
 	w.lends.each(func(n int) {
 		l := mo.lendL[n]
-		if h := &w.holders[l.to]; mo.accept == nil && (!h.flying || h.seq != l.seq) {
+		if h := &w.holders[l.to]; mo.accept == nil && (!h.inFlight || h.seq != l.seq) {
 			w.lends.drop(n)
 		}
 	})
 	w.asks.each(func(n int) {
 		a := mo.askL[n]
 		b := &w.books[w.owner]
-		if i, known := b.find(modelIDs[a.from]); mo.receive == nil && known && w.moves == mo.moves && w.crashes == mo.crashes && a.seq <= b.lines[i].Seq {
+		if i, known := b.find(modelIDs[a.from]); mo.receive == nil && known && w.moves == mo.moves && w.crashes == mo.crashes && a.seq <= b.records[i].Seq {
 			w.asks.drop(n)
 		}
 	})
@@ -346,8 +346,8 @@ func (mo *model) forget(w *world) {
 		if !mo.carryOver {
 			h.expire(w.local(int8(i)))
 		}
-		if !h.flying {
-			h.sent = 0
+		if !h.inFlight {
+			h.sentAt = 0
 		}
 	}
 	if w.crashes == mo.crashes {

@@ -35,7 +35,7 @@ func (r Rule) ChargeLost(s *State, now int64) {
 
 // slotAt is the ghost's slot of a log for time t.
 func (r Rule) slotAt(s *State, t int64) *Slot {
-	if end := r.segmentEnd(t); s.joined(end, LostStateWriter) {
+	if end := r.segmentEnd(t); s.hasSlot(end, LostStateWriter) {
 		t = end
 	}
 	return s.slot(t, LostStateWriter)

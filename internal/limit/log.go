@@ -29,9 +29,9 @@ func (r Rule) segmentEnd(t int64) int64 {
 	}
 }
 
-// counted is the range of the slots that count at now: not older than Window, and not further ahead than a clock may be
+// countedSlots is the range of the slots that count at now: not older than Window, and not further ahead than a clock may be
 // that is set right again.
-func (r Rule) counted(s *State, now int64) (from, to int) {
+func (r Rule) countedSlots(s *State, now int64) (from, to int) {
 	return s.after(earlier(now, r.width())), s.after(r.horizon(now))
 }
 
@@ -52,8 +52,8 @@ func (s *State) after(at int64) int {
 	return i
 }
 
-// moment is the index after the slots that are as old as slot i, and what stands of them.
-func (s *State) moment(i int) (next int, n uint64) {
+// netAt is the index after the slots that are as old as slot i, and what stands of them.
+func (s *State) netAt(i int) (next int, n uint64) {
 	var charged, refunded uint64
 	for next = i; next < len(s.Slots) && s.Slots[next].At == s.Slots[i].At; next++ {
 		charged = SaturatingAdd(charged, s.Slots[next].Charged)
@@ -63,9 +63,9 @@ func (s *State) moment(i int) (next int, n uint64) {
 }
 
 func (r Rule) usedLog(s *State, now int64) (used uint64) {
-	for i, to := r.counted(s, now); i < to; {
+	for i, to := r.countedSlots(s, now); i < to; {
 		var n uint64
-		i, n = s.moment(i)
+		i, n = s.netAt(i)
 		used = SaturatingAdd(used, n)
 	}
 	return used
@@ -73,12 +73,12 @@ func (r Rule) usedLog(s *State, now int64) (used uint64) {
 
 func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 	at, end := now, r.segmentEnd(now)
-	if s.joined(end, writer) {
+	if s.hasSlot(end, writer) {
 		at = end
 	} else if len(s.Slots) >= logSlots {
-		r.drop(s, now)
-		if from, to := r.counted(s, now); to-from >= logSlots {
-			r.join(s)
+		r.dropSegments(s, now)
+		if from, to := r.countedSlots(s, now); to-from >= logSlots {
+			r.joinSegments(s)
 			at = end
 		}
 	}
@@ -87,12 +87,12 @@ func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 
 // refundLog gives back the newest hits, each at its own time, so that what is given back leaves with the hit.
 func (r Rule) refundLog(s *State, now int64, writer, hits uint64) {
-	from, to := r.counted(s, now)
+	from, to := r.countedSlots(s, now)
 	for i := to - 1; i >= from && hits > 0; i-- {
 		if i > from && s.Slots[i-1].At == s.Slots[i].At {
 			continue
 		}
-		_, n := s.moment(i)
+		_, n := s.netAt(i)
 		back := min(hits, n)
 		if back == 0 || n == math.MaxUint64 {
 			continue
@@ -104,21 +104,21 @@ func (r Rule) refundLog(s *State, now int64, writer, hits uint64) {
 }
 
 func (r Rule) trimLog(s *State, now int64) {
-	r.drop(s, now)
-	if from, to := r.counted(s, now); to-from > logSlots {
-		r.join(s)
+	r.dropSegments(s, now)
+	if from, to := r.countedSlots(s, now); to-from > logSlots {
+		r.joinSegments(s)
 	}
 }
 
-// drop forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
-func (r Rule) drop(s *State, now int64) {
+// dropSegments forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
+func (r Rule) dropSegments(s *State, now int64) {
 	if gone := s.after(earlier(r.segmentEnd(earlier(now, r.width())), r.segmentWidth())); gone > 0 {
 		s.Slots = slices.Delete(s.Slots, 0, gone)
 	}
 }
 
-// join makes one slot of what each writer has in a bucket.
-func (r Rule) join(s *State) {
+// joinSegments makes one slot of what each writer has in a bucket.
+func (r Rule) joinSegments(s *State) {
 	kept := s.Slots[:0]
 	begin := 0 // of the present bucket in kept
 	for _, f := range s.Slots {
@@ -146,7 +146,7 @@ func (f *Slot) add(g Slot) {
 func (r Rule) mergeLog(into, from *State) {
 	for _, f := range from.Slots {
 		end := r.segmentEnd(f.At)
-		if sum := from.sum(earlier(end, r.segmentWidth()), end, f.Writer); sum.At == end || into.joined(end, f.Writer) {
+		if sum := from.sum(earlier(end, r.segmentWidth()), end, f.Writer); sum.At == end || into.hasSlot(end, f.Writer) {
 			sum.At = end
 			sum.raise(into.sum(earlier(end, r.segmentWidth()), end, f.Writer))
 			into.collapse(earlier(end, r.segmentWidth()), sum)
@@ -156,8 +156,8 @@ func (r Rule) mergeLog(into, from *State) {
 	}
 }
 
-// joined says that writer has a slot at end, which is the end of a bucket.
-func (s *State) joined(end int64, writer uint64) bool {
+// hasSlot says that writer has a slot at end, which is the end of a bucket.
+func (s *State) hasSlot(end int64, writer uint64) bool {
 	_, ok := s.find(end, writer)
 	return ok
 }
@@ -194,13 +194,13 @@ func (r Rule) resetLog(s *State, now int64, over bool) int64 {
 		return full
 	}
 	used := r.usedLog(s, now)
-	for i, to := r.counted(s, now); i < to; {
+	for i, to := r.countedSlots(s, now); i < to; {
 		at := s.Slots[i].At
 		if !over {
 			return later(at, r.width())
 		}
 		var n uint64
-		if i, n = s.moment(i); used < math.MaxUint64 || n == used {
+		if i, n = s.netAt(i); used < math.MaxUint64 || n == used {
 			used -= n
 		}
 		if used < uint64(r.Limit) {

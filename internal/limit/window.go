@@ -17,8 +17,8 @@ func (r Rule) current(s *State, now int64) int64 {
 	return w
 }
 
-// standing is the hits that stand in window w.
-func (s *State) standing(w int64) uint64 { return net(s.sums(w)) }
+// windowCount is the hits that stand in window w.
+func (s *State) windowCount(w int64) uint64 { return net(s.sums(w)) }
 
 // sums is what all writers did at one time.
 func (s *State) sums(at int64) (charged, refunded uint64) {
@@ -43,9 +43,9 @@ func (s *State) charge(at int64, writer, hits uint64) {
 
 func (r Rule) usedWindows(s *State, now int64) uint64 {
 	w := r.current(s, now)
-	used := s.standing(w)
+	used := s.windowCount(w)
 	if r.Algorithm == SlidingWindow {
-		used = SaturatingAdd(used, r.weigh(s.standing(earlier(w, 1)), r.left(w, now)))
+		used = SaturatingAdd(used, r.weigh(s.windowCount(earlier(w, 1)), r.left(w, now)))
 	}
 	return used
 }
@@ -92,7 +92,7 @@ func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
 
 // refund gives back up to hits of those that stand in window w, and says how many.
 func (s *State) refund(w int64, writer, hits uint64) uint64 {
-	v := s.standing(w)
+	v := s.windowCount(w)
 	back := min(hits, v)
 	if back == 0 || v == math.MaxUint64 {
 		return 0
@@ -110,10 +110,10 @@ func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
 		return end
 	}
 	room := uint64(r.Limit) - 1
-	if v := s.standing(w); v > room {
+	if v := s.windowCount(w); v > room {
 		// Not before this window's count weighs little enough on the next one.
 		return earlier(r.start(later(w, 2)), r.weighs(v, room))
-	} else if before := s.standing(earlier(w, 1)); before > room-v {
+	} else if before := s.windowCount(earlier(w, 1)); before > room-v {
 		return earlier(end, r.weighs(before, room-v))
 	}
 	return now

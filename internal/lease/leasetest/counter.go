@@ -57,7 +57,7 @@ func (c *Counter) Lease(now int64, holder ring.ID, inst uint64, r *lease.GrantRe
 	n, last := a.book.Size(now, holder, r, r.Rule.Depth(), r.Rule.Used(&a.count, now))
 	d := r.Rule.Take(&a.count, now, writer, n)
 	g = lease.Grant{
-		Key: r.Key, Seq: r.Seq, Window: window, Total: a.book.Lend(now, holder, window, n), Used: d.After,
+		Key: r.Key, Seq: r.Seq, Window: window, Total: a.book.Grant(now, holder, window, n), Used: d.After,
 		Limit: r.Rule.Depth(), Left: time.Duration(r.Rule.End(window) - now), Flags: lease.Hot,
 	}
 	if last {
