@@ -39,8 +39,8 @@ type HotCounter struct {
 	Since      int64 // Unix nanoseconds
 }
 
-// over says that more than half of a counter's questions are refused for certain, however few hits each asks for.
-func (h *HotCounter) over() bool { return h.demand() > 2*float64(h.Limit) }
+// wellOverLimit says that more than half of a counter's questions are refused for certain, however few hits each asks for.
+func (h *HotCounter) wellOverLimit() bool { return h.demand() > 2*float64(h.Limit) }
 
 // demand is questions a window.
 func (h *HotCounter) demand() float64 { return h.Rate * float64(h.Window) / float64(time.Second) }
@@ -51,8 +51,8 @@ type subject struct{ domain, owner string }
 // claim is what a Planner remembers of a subject: its own route, or another member's that it would go on with.
 type claim struct {
 	Route
-	capped int64   // since when
-	rate   float64 // when the cap was put on
+	cappedSince int64   // since when
+	cappedRate  float64 // when the cap was put on
 }
 
 // Planner turns one member's hot keys into its routes. Of several counters with the same owner string, which share a
@@ -73,9 +73,9 @@ type claim struct {
 //
 // A Planner is not for concurrent use, and reads no clock.
 type Planner struct {
-	self ring.ID
-	max  int
-	said map[subject]claim
+	self   ring.ID
+	max    int
+	claims map[subject]claim
 }
 
 // NewPlanner makes the planner of member self. max 0 is MaxRoutes.
@@ -83,7 +83,7 @@ func NewPlanner(self ring.ID, max int) *Planner {
 	if max <= 0 {
 		max = MaxRoutes
 	}
-	return &Planner{self: self, max: max, said: map[subject]claim{}}
+	return &Planner{self: self, max: max, claims: map[subject]claim{}}
 }
 
 // Plan says this member's routes from now on, given all its hot counters, the members' load in questions a second, and
@@ -93,37 +93,37 @@ func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []
 	if load == nil {
 		load = map[ring.ID]float64{}
 	}
-	elsewhere := p.listen(others)
+	elsewhere := p.bestOfOthers(others)
 	said := map[subject]claim{}
 	var routes []Route
 	for _, h := range p.rank(hot) {
 		id := subject{h.Domain, h.Owner}
-		had := p.said[id]
+		had := p.claims[id]
 		if o, ok := elsewhere[id]; ok && (o.Manual || had.Author != p.self || newer(&o, &had.Route)) {
-			said[id] = inherit(&o)
+			said[id] = claimFrom(&o)
 			continue
 		}
-		c, ok := p.climb(now, r, hash, &h, &had, load)
-		if !ok || older(elsewhere, &c.Route)+len(routes) >= p.max {
+		c, ok := p.decide(now, r, hash, &h, &had, load)
+		if !ok || countBefore(elsewhere, &c.Route)+len(routes) >= p.max {
 			continue
 		}
 		said[id] = c
 		routes = append(routes, c.Route)
 	}
-	p.said = said
+	p.claims = said
 	return routes
 }
 
-// inherit is what to go on with when o ends: its step and its placement, or of one said by hand only the placement.
-func inherit(o *Route) claim {
+// claimFrom is what to go on with when o ends: its step and its placement, or of one said by hand only the placement.
+func claimFrom(o *Route) claim {
 	if o.Manual {
 		return claim{Route: Route{Subs: o.Subs}}
 	}
 	return claim{Route: *o}
 }
 
-// listen finds which route of others counts for each subject; an order by hand to clear what was said by hand leaves none.
-func (p *Planner) listen(others []Route) map[subject]Route {
+// bestOfOthers finds which route of others counts for each subject; an order by hand to clear what was said by hand leaves none.
+func (p *Planner) bestOfOthers(others []Route) map[subject]Route {
 	best := map[subject]Route{}
 	for _, o := range others {
 		id := subject{o.Domain, o.Owner}
@@ -143,8 +143,8 @@ func newer(a, b *Route) bool {
 	return cmp.Or(cmp.Compare(a.Version, b.Version), strings.Compare(string(b.Author), string(a.Author))) > 0
 }
 
-// older counts the routes that have their place before r.
-func older(routes map[subject]Route, r *Route) int {
+// countBefore counts the routes that have their place before r.
+func countBefore(routes map[subject]Route, r *Route) int {
 	n := 0
 	for _, o := range routes {
 		if o.Mode != Never && (o.Manual || newer(r, &o)) {
@@ -162,31 +162,31 @@ func (p *Planner) rank(hot []HotCounter) []HotCounter {
 			cmp.Compare(a.demand()*float64(b.Limit), b.demand()*float64(a.Limit)))
 	})
 	hot = slices.CompactFunc(hot, func(a, b HotCounter) bool { return a.Domain == b.Domain && a.Owner == b.Owner })
-	slices.SortStableFunc(hot, func(a, b HotCounter) int { return cmp.Compare(p.weight(&b), p.weight(&a)) })
+	slices.SortStableFunc(hot, func(a, b HotCounter) int { return cmp.Compare(p.rankRate(&b), p.rankRate(&a)) })
 	return hot
 }
 
-func (p *Planner) weight(h *HotCounter) float64 {
-	if c, ok := p.said[subject{h.Domain, h.Owner}]; ok && c.Author == p.self {
+func (p *Planner) rankRate(h *HotCounter) float64 {
+	if c, ok := p.claims[subject{h.Domain, h.Owner}]; ok && c.Author == p.self {
 		return h.Rate * incumbent
 	}
 	return h.Rate
 }
 
-// climb is what this member says of h, having said had; false when that is nothing.
-func (p *Planner) climb(now int64, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) (claim, bool) {
+// decide is what this member says of h, having said had; false when that is nothing.
+func (p *Planner) decide(now int64, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) (claim, bool) {
 	if h.Hash != 0 && h.Hash != hash(h.Owner) {
 		return claim{}, false // no header has this value
 	}
 	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, Author: p.self, Version: now}}
-	if !h.Uncapped && (h.over() || had.Capped() && h.demand() >= float64(h.Limit)) {
+	if !h.Uncapped && (h.wellOverLimit() || had.Capped() && h.demand() >= float64(h.Limit)) {
 		c.Mode, c.Limit, c.Window = Cap, h.Limit, h.Window
-		c.capped, c.rate = had.capped, had.rate
-		if had.capped == 0 || !had.Capped() {
-			c.capped, c.rate = now, h.Rate
+		c.cappedSince, c.cappedRate = had.cappedSince, had.cappedRate
+		if had.cappedSince == 0 || !had.Capped() {
+			c.cappedSince, c.cappedRate = now, h.Rate
 		}
 	}
-	if h.Splittable && r.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || now-c.capped >= capTrial && h.Rate > c.rate/2) {
+	if h.Splittable && r.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || now-c.cappedSince >= capTrial && h.Rate > c.cappedRate/2) {
 		p.place(&c.Route, r, hash, h, had, load)
 	}
 	c.fit(h.Name)

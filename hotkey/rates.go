@@ -12,11 +12,11 @@ const (
 	// defaultFactor is how many times the mean rate of active keys a hot key has, where its rule says nothing.
 	defaultFactor = 10
 
-	rateTau    = float64(time.Second) // counts fade by e in this time, so that a count is a rate per second
-	coolTime   = int64(30 * time.Second)
-	reportLife = int64(3 * time.Second)
-	maxReports = 256 // of one key
-	idlePart   = 8   // what is below this part of Load.Absolute is not followed any more
+	rateTau      = float64(time.Second) // counts fade by e in this time, so that a count is a rate per second
+	coolAfter    = int64(30 * time.Second)
+	reportLife   = int64(3 * time.Second)
+	maxReports   = 256 // of one key
+	idleFraction = 8   // what is below this part of Load.Absolute is not followed any more
 )
 
 // Baseline is what a key's rate is measured against, in questions a second.
@@ -38,14 +38,14 @@ type Rates struct {
 
 // tracked is one followed key.
 type tracked struct {
-	key     Digest
-	factor  float64
-	count   float64 // decayed to at
-	at      int64
-	cold    int64 // since when it is below Absolute/2; 0 is not at all
-	hot     bool
-	above   bool // at the last tick
-	reports []report
+	key       Digest
+	factor    float64
+	count     float64 // decayed to at
+	at        int64
+	coldSince int64 // since when it is below Absolute/2; 0 is not at all
+	hot       bool
+	wasAbove  bool // at the last tick
+	reports   []report
 }
 
 // report is what one holder said last.
@@ -59,7 +59,7 @@ type report struct {
 // defaultFactor). It is false when maxTracked others are hot or hotter.
 func (r *Rates) Follow(now int64, k Digest, perSecond float64, factor uint16) bool {
 	_, known := r.index[k]
-	t := r.follow(now, k, perSecond)
+	t := r.findOrAdd(now, k, perSecond)
 	if t == nil {
 		return false
 	}
@@ -76,7 +76,7 @@ func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 	if t == nil {
 		return false
 	}
-	t.count = t.own(now) + n
+	t.count = t.localRate(now) + n
 	t.at = max(t.at, now)
 	return true
 }
@@ -84,11 +84,11 @@ func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 // Report says how many questions for k holder who decides by itself a second. It holds for 3 s or until who says
 // something else. A key that is not followed is considered.
 func (r *Rates) Report(now int64, k Digest, who uint64, perSecond float64) {
-	t := r.follow(now, k, perSecond)
+	t := r.findOrAdd(now, k, perSecond)
 	if t == nil {
 		return
 	}
-	t.forget(now)
+	t.dropOldReports(now)
 	i := slices.IndexFunc(t.reports, func(p report) bool { return p.who == who })
 	switch {
 	case i >= 0:
@@ -113,12 +113,12 @@ func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 	var changes []HotChange
 	for i := 0; i < len(r.keys); {
 		t := &r.keys[i]
-		t.forget(now)
+		t.dropOldReports(now)
 		rate := t.rate(now)
-		if was := t.hot; t.judge(now, rate, l) != was {
+		if was := t.hot; t.update(now, rate, l) != was {
 			changes = append(changes, HotChange{t.key, t.hot, rate})
 		}
-		if !t.hot && rate < l.Absolute/idlePart {
+		if !t.hot && rate < l.Absolute/idleFraction {
 			r.remove(i)
 			continue
 		}
@@ -127,16 +127,16 @@ func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 	return changes
 }
 
-// judge says whether t is hot from now on.
-func (t *tracked) judge(now int64, rate float64, l Baseline) bool {
+// update says whether t is hot from now on.
+func (t *tracked) update(now int64, rate float64, l Baseline) bool {
 	if t.hot {
 		switch {
 		case rate >= l.Absolute/2:
-			t.cold = 0
-		case t.cold == 0:
-			t.cold = now
+			t.coldSince = 0
+		case t.coldSince == 0:
+			t.coldSince = now
 		default:
-			t.hot = now-t.cold < coolTime
+			t.hot = now-t.coldSince < coolAfter
 		}
 		return t.hot
 	}
@@ -145,8 +145,8 @@ func (t *tracked) judge(now int64, rate float64, l Baseline) bool {
 		factor = defaultFactor
 	}
 	bound := max(factor*l.Mean, l.Absolute)
-	t.hot = rate > 2*bound || rate > bound && t.above
-	t.above, t.cold = rate > bound && !t.hot, 0
+	t.hot = rate > 2*bound || rate > bound && t.wasAbove
+	t.wasAbove, t.coldSince = rate > bound && !t.hot, 0
 	return t.hot
 }
 
@@ -186,8 +186,8 @@ func (r *Rates) find(k Digest) *tracked {
 	return nil
 }
 
-// follow finds k, or makes place for a key of this rate; nil if there is none.
-func (r *Rates) follow(now int64, k Digest, rate float64) *tracked {
+// findOrAdd finds k, or makes place for a key of this rate; nil if there is none.
+func (r *Rates) findOrAdd(now int64, k Digest, rate float64) *tracked {
 	if t := r.find(k); t != nil {
 		return t
 	}
@@ -228,8 +228,8 @@ func (r *Rates) remove(i int) {
 	r.keys = r.keys[:last]
 }
 
-// own is the count of t without reports, decayed to now. A clock that goes back stands still.
-func (t *tracked) own(now int64) float64 {
+// localRate is the count of t without reports, decayed to now. A clock that goes back stands still.
+func (t *tracked) localRate(now int64) float64 {
 	if now <= t.at {
 		return t.count
 	}
@@ -238,7 +238,7 @@ func (t *tracked) own(now int64) float64 {
 
 // rate is t's rate with what holders report.
 func (t *tracked) rate(now int64) float64 {
-	sum := t.own(now)
+	sum := t.localRate(now)
 	for _, p := range t.reports {
 		if now-p.at < reportLife {
 			sum += p.rate
@@ -247,7 +247,7 @@ func (t *tracked) rate(now int64) float64 {
 	return sum
 }
 
-// forget drops reports that are too old.
-func (t *tracked) forget(now int64) {
+// dropOldReports drops reports that are too old.
+func (t *tracked) dropOldReports(now int64) {
 	t.reports = slices.DeleteFunc(t.reports, func(p report) bool { return now-p.at >= reportLife })
 }

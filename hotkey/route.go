@@ -30,8 +30,8 @@ func (r *Route) Capped() bool { return r.Limit > 0 && r.Window > 0 }
 // Validate says everything that keeps r from being acted on. What comes from other members must pass it.
 func (r *Route) Validate() error {
 	faults := []error{
-		some("domain", r.Domain), some("owner", r.Owner), text("name", r.Name),
-		member("by", r.Author), r.validSubs(),
+		checkNonEmpty("domain", r.Domain), checkNonEmpty("owner", r.Owner), checkText("name", r.Name),
+		checkMember("by", r.Author), r.validSubs(),
 	}
 	if r.Owner != strings.Trim(r.Owner, " \t") {
 		faults = append(faults, fmt.Errorf("owner %q: no header's value begins or ends with blanks", r.Owner))
@@ -70,7 +70,7 @@ func (r *Route) validSubs() error {
 		return fmt.Errorf("%d sub-keys: mode %d has %d to %d", n, r.Mode, least, most)
 	}
 	for i, s := range r.Subs {
-		if err := member("sub-key", s.Member); err != nil {
+		if err := checkMember("sub-key", s.Member); err != nil {
 			return err
 		}
 		if _, ok := r.number(s); !ok {
@@ -92,16 +92,16 @@ func (r *Route) number(s SubKey) (n uint64, ok bool) {
 	return n, found && err == nil && s.Key == subKey(r.Owner, n)
 }
 
-// some checks a text that must not be empty.
-func some(field, s string) error {
+// checkNonEmpty checks a text that must not be empty.
+func checkNonEmpty(field, s string) error {
 	if s == "" {
 		return fmt.Errorf("%s: missing", field)
 	}
-	return text(field, s)
+	return checkText(field, s)
 }
 
-// text checks what people read on terminals and Envoy compares with headers.
-func text(field, s string) error {
+// checkText checks what people read on terminals and Envoy compares with headers.
+func checkText(field, s string) error {
 	switch {
 	case len(s) > MaxText:
 		return fmt.Errorf("%s: has %d bytes, at most %d are allowed", field, len(s), MaxText)
@@ -113,7 +113,7 @@ func text(field, s string) error {
 	return nil
 }
 
-func member(field string, id ring.ID) error {
+func checkMember(field string, id ring.ID) error {
 	if id == "" || len(id) > ring.MaxID {
 		return fmt.Errorf("%s: a member's name has 1 to %d bytes, not %d", field, ring.MaxID, len(id))
 	}

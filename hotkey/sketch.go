@@ -9,7 +9,7 @@ const (
 	sketchRows    = 2
 	sketchColumns = 4096
 	sketchBase    = 1.08
-	sketchTurn    = int64(5 * time.Second)
+	sketchPeriod  = int64(5 * time.Second)
 )
 
 // Sketch estimates how often each of any number of keys is added, in 128 KiB. It is HeavyKeeper (Yang et al.,
@@ -20,25 +20,25 @@ const (
 //
 // The chance is drawn from the seed: the same calls give the same answers. Guarded by the caller.
 type Sketch struct {
-	seed, random uint64
-	born         int64
-	start        int64 // of now's turn
-	now, before  *tally
-	decay        [256]uint32 // by count, the probability in 2^-32 that it goes down; above, none worth drawing
+	seed, random      uint64
+	startedAt         int64
+	periodStart       int64 // of now's turn
+	current, previous *sketchCounts
+	decay             [256]uint32 // by count, the probability in 2^-32 that it goes down; above, none worth drawing
 }
 
-// tally counts for one turn: 64 KiB.
-type tally struct {
-	total   uint64
-	buckets [sketchRows][sketchColumns]bucket
+// sketchCounts counts for one turn: 64 KiB.
+type sketchCounts struct {
+	total uint64
+	cells [sketchRows][sketchColumns]cell
 }
 
-type bucket struct{ print, count uint32 }
+type cell struct{ print, count uint32 }
 
 // NewSketch makes an empty sketch. The seed should differ from process to process, so that nobody outside can choose keys
 // that share buckets.
 func NewSketch(seed uint64) *Sketch {
-	s := &Sketch{seed: mix(seed), random: seed, born: math.MinInt64, now: new(tally), before: new(tally)}
+	s := &Sketch{seed: mix(seed), random: seed, startedAt: math.MinInt64, current: new(sketchCounts), previous: new(sketchCounts)}
 	p := float64(math.MaxUint32)
 	for i := range s.decay {
 		s.decay[i] = uint32(p)
@@ -50,15 +50,15 @@ func NewSketch(seed uint64) *Sketch {
 // Add counts k once at now, in Unix nanoseconds, and estimates how often a second it was added over the last 5 s; before
 // a sketch is as old, over its life, of at least 1 s.
 func (s *Sketch) Add(now int64, k Digest) (perSecond float64) {
-	s.turn(now)
+	s.rotate(now)
 	h := mix(mix(k[0]^s.seed) + k[1])
 	at := [sketchRows]uint64{h % sketchColumns, h / sketchColumns % sketchColumns}
 	print := uint32(h >> 32)
-	s.now.total++
+	s.current.total++
 	var count, last uint32
 	for row, column := range at {
-		count = max(count, s.hit(&s.now.buckets[row][column], print))
-		if b := &s.before.buckets[row][column]; b.print == print {
+		count = max(count, s.hit(&s.current.cells[row][column], print))
+		if b := &s.previous.cells[row][column]; b.print == print {
 			last = max(last, b.count)
 		}
 	}
@@ -67,12 +67,12 @@ func (s *Sketch) Add(now int64, k Digest) (perSecond float64) {
 
 // Total is how often a second anything was added, over the same time as Add's estimates.
 func (s *Sketch) Total(now int64) (perSecond float64) {
-	s.turn(now)
-	return s.blend(now, float64(s.now.total), float64(s.before.total))
+	s.rotate(now)
+	return s.blend(now, float64(s.current.total), float64(s.previous.total))
 }
 
 // hit counts print in b, or takes one off the count of whoever has b. It gives the count of print.
-func (s *Sketch) hit(b *bucket, print uint32) uint32 {
+func (s *Sketch) hit(b *cell, print uint32) uint32 {
 	if b.count > 0 && b.print != print {
 		if b.count >= uint32(len(s.decay)) || uint32(s.draw()>>32) >= s.decay[b.count] {
 			return 0
@@ -90,28 +90,28 @@ func (s *Sketch) hit(b *bucket, print uint32) uint32 {
 
 // blend weighs the last turn's count with the part of it that is not 5 s ago.
 func (s *Sketch) blend(now int64, count, last float64) float64 {
-	rest := float64(sketchTurn-(now-s.start)) / float64(sketchTurn)
-	span := min(max(now-s.born, int64(time.Second)), sketchTurn)
+	rest := float64(sketchPeriod-(now-s.periodStart)) / float64(sketchPeriod)
+	span := min(max(now-s.startedAt, int64(time.Second)), sketchPeriod)
 	return (count + last*rest) * float64(time.Second) / float64(span)
 }
 
-// turn begins a new turn when this one has lasted 5 s. After a step of the clock it begins anew.
-func (s *Sketch) turn(now int64) {
-	age := now - s.start
-	if s.born != math.MinInt64 && age >= 0 && age < sketchTurn {
+// rotate begins a new turn when this one has lasted 5 s. After a step of the clock it begins anew.
+func (s *Sketch) rotate(now int64) {
+	age := now - s.periodStart
+	if s.startedAt != math.MinInt64 && age >= 0 && age < sketchPeriod {
 		return
 	}
-	if s.born == math.MinInt64 || age < 0 {
-		s.born, s.start = now, now
-		*s.now, *s.before = tally{}, tally{}
+	if s.startedAt == math.MinInt64 || age < 0 {
+		s.startedAt, s.periodStart = now, now
+		*s.current, *s.previous = sketchCounts{}, sketchCounts{}
 		return
 	}
-	s.now, s.before = s.before, s.now
-	*s.now = tally{}
-	if age >= 2*sketchTurn {
-		*s.before = tally{}
+	s.current, s.previous = s.previous, s.current
+	*s.current = sketchCounts{}
+	if age >= 2*sketchPeriod {
+		*s.previous = sketchCounts{}
 	}
-	s.start = now - age%sketchTurn
+	s.periodStart = now - age%sketchPeriod
 }
 
 // draw is the next number of splitmix64.

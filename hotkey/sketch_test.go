@@ -31,10 +31,10 @@ func attack(r *rand.Rand) stream {
 
 // exactly is what a sketch that never runs out of buckets answers: the turns are those since the first question.
 func exactly(events []int64, born, now int64) float64 {
-	turn := (now - born) / sketchTurn
-	sum, rest := 0.0, 1-float64((now-born)%sketchTurn)/float64(sketchTurn)
+	turn := (now - born) / sketchPeriod
+	sum, rest := 0.0, 1-float64((now-born)%sketchPeriod)/float64(sketchPeriod)
 	for _, at := range events {
-		switch (at - born) / sketchTurn {
+		switch (at - born) / sketchPeriod {
 		case turn:
 			sum++
 		case turn - 1:

@@ -43,8 +43,8 @@ type layout struct {
 	table   table
 }
 
-// spare is the part of a layout that may be points of members that a ring lacks: one in so many.
-const spare = 4
+// maxUnusedFraction is the part of a layout that may be points of members that a ring lacks: one in so many.
+const maxUnusedFraction = 4
 
 // New builds the fixed-points ring of members, in any order: each has PointsPerWeight points for each unit of weight,
 // so that a join moves keys to the joiner alone and a leave from the leaver alone. Of members with the same ID only the
@@ -56,16 +56,16 @@ func New(members []Member) *Ring { return (&Ring{}).Next(members, nil) }
 // those that soon will.
 func (r *Ring) Next(members, soon []Member) *Ring {
 	wanted := canonical(members)
-	l, seats := r.layout, r.layout.seats(wanted)
+	l, seats := r.layout, r.layout.places(wanted)
 	if seats == nil {
 		all := slices.DeleteFunc(slices.Clone(soon), func(m Member) bool { return index(wanted, m.ID) >= 0 })
 		l = newLayout(canonical(append(all, wanted...)))
-		if seats = l.seats(wanted); seats == nil {
+		if seats = l.places(wanted); seats == nil {
 			l = newLayout(wanted)
-			seats = l.seats(wanted)
+			seats = l.places(wanted)
 		}
 	}
-	return &Ring{members: wanted, table: l.table.only(seats, len(wanted)), layout: l, fingerprint: fingerprint(wanted)}
+	return &Ring{members: wanted, table: l.table.restrict(seats, len(wanted)), layout: l, fingerprint: fingerprint(wanted)}
 }
 
 func newLayout(members []Member) *layout {
@@ -82,9 +82,9 @@ func newLayout(members []Member) *layout {
 	return &layout{members: members, table: newTable(points, len(members))}
 }
 
-// seats gives for each member of the layout its index in wanted, -1: it is not wanted; nil when some who are wanted have no
+// places gives for each member of the layout its index in wanted, -1: it is not wanted; nil when some who are wanted have no
 // points here, or too many others have.
-func (l *layout) seats(wanted []Member) []int32 {
+func (l *layout) places(wanted []Member) []int32 {
 	if l == nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (l *layout) seats(wanted []Member) []int32 {
 			lacking += m.points()
 		}
 	}
-	if found < len(wanted) || lacking > len(l.table.hashes)/spare {
+	if found < len(wanted) || lacking > len(l.table.hashes)/maxUnusedFraction {
 		return nil
 	}
 	return seats

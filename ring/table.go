@@ -35,8 +35,8 @@ func (t *table) at(i int) int {
 	return int(t.far[i])
 }
 
-// give makes point i owner's.
-func (t *table) give(i, owner int) {
+// setOwner makes point i owner's.
+func (t *table) setOwner(i, owner int) {
 	if t.near != nil {
 		t.near[i] = uint16(owner)
 	} else {
@@ -46,7 +46,7 @@ func (t *table) give(i, owner int) {
 
 func (t *table) set(i int, p point) {
 	t.hashes[i] = p.hash
-	t.give(i, int(p.owner))
+	t.setOwner(i, int(p.owner))
 }
 
 // wide is the number of points with the same top bits above which sorting and searching them one by one does not pay.
@@ -102,9 +102,9 @@ func newTable(unsorted []point, owners int) table {
 	return t
 }
 
-// only is the table of the owners that seats gives an index, of so many: points of others go to the owner of the next point
+// restrict is the table of the owners that seats gives an index, of so many: points of others go to the owner of the next point
 // that stays, who inherits their hashes. It shares all else with t.
-func (t *table) only(seats []int32, owners int) table {
+func (t *table) restrict(seats []int32, owners int) table {
 	out := *t
 	out.owners = owners
 	if owners == t.owners || owners == 0 { // seats are in the order of t's owners
@@ -120,7 +120,7 @@ func (t *table) only(seats []int32, owners int) table {
 		if s := seats[t.at(i)]; s >= 0 {
 			heir = s
 		}
-		out.give(i, int(heir))
+		out.setOwner(i, int(heir))
 	}
 	return out
 }
@@ -180,7 +180,7 @@ func (t *table) successor(h uint64) int {
 	}
 	start := t.find(h)
 	own := t.at(start)
-	for _, arc := range t.round(start) {
+	for _, arc := range t.rangesFrom(start) {
 		for i := arc[0]; i < arc[1]; i++ {
 			if o := t.at(i); o != own {
 				return o
@@ -202,7 +202,7 @@ func (t *table) walk(h uint64, visit func(owner int) bool) bool {
 		seen = make([]uint64, (t.owners+63)/64)
 	}
 	left := t.owners
-	for _, arc := range t.round(t.find(h)) {
+	for _, arc := range t.rangesFrom(t.find(h)) {
 		for i := arc[0]; i < arc[1]; i++ {
 			o := t.at(i)
 			word, bit := &seen[o>>6], uint64(1)<<(o&63)
@@ -221,5 +221,5 @@ func (t *table) walk(h uint64, visit func(owner int) bool) bool {
 	return false
 }
 
-// round is all points from start on, as two ranges: to the last one, and from the first one on.
-func (t *table) round(start int) [2][2]int { return [2][2]int{{start, len(t.hashes)}, {0, start}} }
+// rangesFrom is all points from start on, as two ranges: to the last one, and from the first one on.
+func (t *table) rangesFrom(start int) [2][2]int { return [2][2]int{{start, len(t.hashes)}, {0, start}} }

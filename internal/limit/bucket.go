@@ -42,7 +42,7 @@ func (s *State) level(now int64) int64 {
 	if len(s.Slots) == 0 {
 		return 0
 	}
-	return between(now, s.TAT)
+	return elapsed(now, s.TAT)
 }
 
 // usedBucket is the level in hits, rounded up. A TAT at the ceiling may hide charges, so nothing fits any more.
@@ -59,12 +59,12 @@ func (r Rule) chargeBucket(s *State, now int64, writer, hits uint64) {
 		r.trimBucket(s, now)
 		s.TAT = now
 	}
-	s.draw(writer, now, r.spanOf(hits))
+	s.chargeTime(writer, now, r.spanOf(hits))
 }
 
-// draw charges d nanoseconds on top of TAT, which is not before now.
-func (s *State) draw(writer uint64, now, d int64) {
-	i := s.by(writer)
+// chargeTime charges d nanoseconds on top of TAT, which is not before now.
+func (s *State) chargeTime(writer uint64, now, d int64) {
+	i := s.slotOf(writer)
 	if i < 0 {
 		i = len(s.Slots)
 		base := uint64(max(0, now))
@@ -73,12 +73,12 @@ func (s *State) draw(writer uint64, now, d int64) {
 	f := &s.Slots[i]
 	f.Charged = SaturatingAdd(f.Charged, uint64(d))
 	f.At = max(f.At, now)
-	s.TAT = later(s.TAT, d)
+	s.TAT = addTime(s.TAT, d)
 	s.sort()
 }
 
-// by is the index of writer's slot, negative if there is none.
-func (s *State) by(writer uint64) int {
+// slotOf is the index of writer's slot, negative if there is none.
+func (s *State) slotOf(writer uint64) int {
 	for i := range s.Slots {
 		if s.Slots[i].Writer == writer {
 			return i
@@ -88,7 +88,7 @@ func (s *State) by(writer uint64) int {
 }
 
 // sort puts the slots in order.
-func (s *State) sort() { slices.SortFunc(s.Slots, order) }
+func (s *State) sort() { slices.SortFunc(s.Slots, compareSlots) }
 
 func (r Rule) refundBucket(s *State, now int64, hits uint64) {
 	if level := s.level(now); level > 0 && s.TAT < math.MaxInt64 {
@@ -104,10 +104,10 @@ func (r Rule) mergeBuckets(into, from *State) {
 	case len(into.Slots) == 0:
 		into.TAT = from.TAT
 	default:
-		into.TAT = min(into.fold(from), from.fold(into), r.owed(into, from))
+		into.TAT = min(into.fold(from), from.fold(into), r.maxMergedTAT(into, from))
 	}
 	for _, g := range from.Slots {
-		if i := into.by(g.Writer); i < 0 {
+		if i := into.slotOf(g.Writer); i < 0 {
 			into.Slots = append(into.Slots, g)
 		} else {
 			into.Slots[i].At = max(into.Slots[i].At, g.At)
@@ -122,20 +122,20 @@ func (s *State) fold(o *State) int64 {
 	tat := s.TAT
 	for _, g := range o.Slots {
 		from := g.Refunded
-		if i := s.by(g.Writer); i >= 0 {
+		if i := s.slotOf(g.Writer); i >= 0 {
 			from = max(from, s.Slots[i].Charged)
 		}
 		if g.Charged > from {
-			tat = later(max(tat, g.At), int64(min(g.Charged-from, math.MaxInt64)))
+			tat = addTime(max(tat, g.At), int64(min(g.Charged-from, math.MaxInt64)))
 		}
 	}
 	return tat
 }
 
-// owed is the most that both together may owe: their levels at the last charge, and a Window.
-func (r Rule) owed(a, b *State) int64 {
+// maxMergedTAT is the most that both together may owe: their levels at the last charge, and a Window.
+func (r Rule) maxMergedTAT(a, b *State) int64 {
 	last := max(a.Slots[len(a.Slots)-1].At, b.Slots[len(b.Slots)-1].At)
-	return later(later(later(last, a.level(last)), b.level(last)), r.width())
+	return addTime(addTime(addTime(last, a.level(last)), b.level(last)), r.width())
 }
 
 func (r Rule) expiresBucket(s *State) int64 {
@@ -151,8 +151,8 @@ func (r Rule) trimBucket(s *State, now int64) {
 	if s.level(now) > 0 {
 		return
 	}
-	soon := uint64(max(0, earlier(now, int64(ClockTolerance))))
-	past := earlier(now, max(int64(ClockTolerance), r.width()))
+	soon := uint64(max(0, subTime(now, int64(ClockTolerance))))
+	past := subTime(now, max(int64(ClockTolerance), r.width()))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Charged <= soon && f.At <= past })
 	if len(s.Slots) == 0 {
 		s.TAT = 0
@@ -163,9 +163,9 @@ func (r Rule) trimBucket(s *State, now int64) {
 func (r Rule) resetBucket(s *State, now int64, over bool) int64 {
 	switch {
 	case over && r.Depth() == 0:
-		return later(now, r.width())
+		return addTime(now, r.width())
 	case over && len(s.Slots) > 0:
-		return earlier(s.TAT, r.spanOf(uint64(r.Depth())-1))
+		return subTime(s.TAT, r.spanOf(uint64(r.Depth())-1))
 	case len(s.Slots) > 0:
 		return s.TAT
 	}

@@ -17,13 +17,13 @@ const maxClockError = 10 * time.Second
 // a log that are over are dropped, too, but they are not wrong: members send what they have not trimmed. Times of buckets
 // are never dropped, they are cut to what is possible.
 func (r Rule) Clean(s *State, now int64) (wrong int) {
-	soon := later(now, int64(maxClockError))
+	soon := addTime(now, int64(maxClockError))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
-		if f.Charged|f.Refunded == 0 || !r.timely(f.At, now) {
+		if f.Charged|f.Refunded == 0 || !r.inTime(f.At, now) {
 			wrong++
 			return true
 		}
-		return r.over(f.At, now)
+		return r.expired(f.At, now)
 	})
 	if r.Algorithm.Bucket() {
 		for i := range s.Slots {
@@ -31,44 +31,44 @@ func (r Rule) Clean(s *State, now int64) (wrong int) {
 			f.At = min(f.At, soon)
 			f.Refunded = min(f.Refunded, f.Charged)
 		}
-		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), order(a, b)) })
-		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer })
+		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), compareSlots(a, b)) })
+		s.uniteSlots(func(a, b Slot) bool { return a.Writer == b.Writer })
 		s.sort()
-		if s.TAT = min(s.TAT, s.most()); len(s.Slots) == 0 {
+		if s.TAT = min(s.TAT, s.latestTAT()); len(s.Slots) == 0 {
 			s.TAT = 0
 		}
 	} else {
 		s.TAT = 0
 		s.sort()
-		s.unite(func(a, b Slot) bool { return a.Writer == b.Writer && a.At == b.At })
+		s.uniteSlots(func(a, b Slot) bool { return a.Writer == b.Writer && a.At == b.At })
 	}
 	return wrong
 }
 
-// over reports whether slots at that time have ended at now and count no more.
-func (r Rule) over(at, now int64) bool {
+// expired reports whether slots at that time have ended at now and count no more.
+func (r Rule) expired(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
-		return at <= earlier(now, r.width())
+		return at <= subTime(now, r.width())
 	case TokenBucket, LeakyBucket:
 		return false
 	}
-	return at < earlier(r.Index(now), 1)
+	return at < subTime(r.Index(now), 1)
 }
 
-// timely reports whether slots at that time are not too far ahead of now.
-func (r Rule) timely(at, now int64) bool {
+// inTime reports whether slots at that time are not too far ahead of now.
+func (r Rule) inTime(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
 		return at <= r.horizon(now)
 	case TokenBucket, LeakyBucket:
 		return true
 	}
-	return at <= later(r.Index(now), 1) || r.start(at) <= later(now, int64(ClockTolerance))
+	return at <= addTime(r.Index(now), 1) || r.start(at) <= addTime(now, int64(ClockTolerance))
 }
 
-// unite makes one slot of neighbours that are the same.
-func (s *State) unite(same func(a, b Slot) bool) {
+// uniteSlots makes one slot of neighbours that are the same.
+func (s *State) uniteSlots(same func(a, b Slot) bool) {
 	kept := s.Slots[:0]
 	for _, f := range s.Slots {
 		if n := len(kept); n > 0 && same(kept[n-1], f) {
@@ -81,12 +81,12 @@ func (s *State) unite(same func(a, b Slot) bool) {
 	s.Slots = kept
 }
 
-// most is the latest that a bucket's TAT can be: all that has not drained came with the last charge.
-func (s *State) most() int64 {
+// latestTAT is the latest that a bucket's TAT can be: all that has not drained came with the last charge.
+func (s *State) latestTAT() int64 {
 	at, d := int64(math.MinInt64), uint64(0)
 	for _, f := range s.Slots {
 		at = max(at, f.At)
 		d = SaturatingAdd(d, f.Charged-f.Refunded)
 	}
-	return later(at, int64(min(d, math.MaxInt64)))
+	return addTime(at, int64(min(d, math.MaxInt64)))
 }

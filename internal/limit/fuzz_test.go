@@ -68,7 +68,7 @@ func fuzzTake(t *testing.T, r Rule, s State, now int64, hits, back uint64) {
 		t.Fatalf("%+v: %d used after %+v", r, used, d)
 	case len(s.Slots) > slots+1:
 		t.Fatalf("%+v: %d slots were %d", r, len(s.Slots), slots)
-	case r.Algorithm != SlidingLog && r.ChargedBy(&s, me) < before && slots > 0 && s.by(me) < 0:
+	case r.Algorithm != SlidingLog && r.ChargedBy(&s, me) < before && slots > 0 && s.slotOf(me) < 0:
 		t.Fatalf("%+v: charged %d, then %d", r, before, r.ChargedBy(&s, me))
 	}
 	check(t, &s)

@@ -13,17 +13,17 @@ func (r Rule) ChargeLost(s *State, now int64) {
 		return
 	}
 	limit := uint64(r.Limit)
-	w := r.current(s, now)
+	w := r.currentWindow(s, now)
 	switch r.Algorithm {
 	case SlidingLog:
 		for i := range uint64(lostSteps) {
-			at := earlier(now, int64(mulDivUp(uint64(r.width()), i, lostSteps)))
-			r.slotAt(s, at).raise(Slot{Charged: limit*(i+1)/lostSteps - limit*i/lostSteps})
+			at := subTime(now, int64(mulDivUp(uint64(r.width()), i, lostSteps)))
+			r.lostSlot(s, at).raise(Slot{Charged: limit*(i+1)/lostSteps - limit*i/lostSteps})
 		}
 	case TokenBucket, LeakyBucket:
-		r.fill(s, now)
+		r.fillBucket(s, now)
 	case SlidingWindow:
-		s.slot(earlier(w, 1), LostStateWriter).raise(Slot{Charged: limit})
+		s.slot(subTime(w, 1), LostStateWriter).raise(Slot{Charged: limit})
 		fallthrough
 	default:
 		gone := uint64(r.width()) - r.left(w, now)
@@ -33,16 +33,16 @@ func (r Rule) ChargeLost(s *State, now int64) {
 	}
 }
 
-// slotAt is the ghost's slot of a log for time t.
-func (r Rule) slotAt(s *State, t int64) *Slot {
+// lostSlot is the ghost's slot of a log for time t.
+func (r Rule) lostSlot(s *State, t int64) *Slot {
 	if end := r.segmentEnd(t); s.hasSlot(end, LostStateWriter) {
 		t = end
 	}
 	return s.slot(t, LostStateWriter)
 }
 
-// fill raises a bucket's level to its depth.
-func (r Rule) fill(s *State, now int64) {
+// fillBucket raises a bucket's level to its depth.
+func (r Rule) fillBucket(s *State, now int64) {
 	full := r.spanOf(uint64(r.Depth()))
 	level := s.level(now)
 	if level >= full {
@@ -51,7 +51,7 @@ func (r Rule) fill(s *State, now int64) {
 	if level == 0 {
 		s.TAT = now
 	}
-	s.draw(LostStateWriter, now, full-level)
+	s.chargeTime(LostStateWriter, now, full-level)
 }
 
 // DropLost takes the charges for a lost State out of s, for a member that knows that it was not lost, and reports whether there were any. It

@@ -38,8 +38,8 @@ const (
 // says counts.
 const ClockTolerance = 250 * time.Millisecond
 
-// deepest is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.
-const deepest = int64(100 * 365 * 24 * time.Hour)
+// maxDrainTime is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.
+const maxDrainTime = int64(100 * 365 * 24 * time.Hour)
 
 var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
 
@@ -80,7 +80,7 @@ func (r Rule) Validate() error {
 		return fmt.Errorf("unknown %v", r.Algorithm)
 	case r.Window <= 0:
 		return errors.New("window is not positive")
-	case r.Algorithm.Bucket() && r.spanOf(uint64(r.Depth())) > deepest:
+	case r.Algorithm.Bucket() && r.spanOf(uint64(r.Depth())) > maxDrainTime:
 		return errors.New("a full bucket takes more than a century to drain")
 	}
 	return nil
@@ -165,24 +165,24 @@ func SaturatingAdd(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
-// later is t + d, saturating; d is not negative.
-func later(t, d int64) int64 {
+// addTime is t + d, saturating; d is not negative.
+func addTime(t, d int64) int64 {
 	if s := t + d; s >= t {
 		return s
 	}
 	return math.MaxInt64
 }
 
-// earlier is t - d, saturating; d is not negative.
-func earlier(t, d int64) int64 {
+// subTime is t - d, saturating; d is not negative.
+func subTime(t, d int64) int64 {
 	if s := t - d; s <= t {
 		return s
 	}
 	return math.MinInt64
 }
 
-// between is to - from, 0 if that is negative, saturating.
-func between(from, to int64) int64 {
+// elapsed is to - from, 0 if that is negative, saturating.
+func elapsed(from, to int64) int64 {
 	if to <= from {
 		return 0
 	}

@@ -25,20 +25,20 @@ func (r Rule) segmentEnd(t int64) int64 {
 	case m < 0:
 		return t - m
 	default:
-		return later(t, q-m)
+		return addTime(t, q-m)
 	}
 }
 
 // countedSlots is the range of the slots that count at now: not older than Window, and not further ahead than a clock may be
 // that is set right again.
 func (r Rule) countedSlots(s *State, now int64) (from, to int) {
-	return s.after(earlier(now, r.width())), s.after(r.horizon(now))
+	return s.after(subTime(now, r.width())), s.after(r.horizon(now))
 }
 
 // horizon is the latest time that a slot of a log may have at now. What one is ahead by more than [Ahead] counts at once, too:
 // hits that were made already must not leave room for others until their time comes.
 func (r Rule) horizon(now int64) int64 {
-	return later(later(now, int64(maxClockError)), r.segmentWidth())
+	return addTime(addTime(now, int64(maxClockError)), r.segmentWidth())
 }
 
 // after is the index of the first slot later than at.
@@ -112,7 +112,7 @@ func (r Rule) trimLog(s *State, now int64) {
 
 // dropSegments forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
 func (r Rule) dropSegments(s *State, now int64) {
-	if gone := s.after(earlier(r.segmentEnd(earlier(now, r.width())), r.segmentWidth())); gone > 0 {
+	if gone := s.after(subTime(r.segmentEnd(subTime(now, r.width())), r.segmentWidth())); gone > 0 {
 		s.Slots = slices.Delete(s.Slots, 0, gone)
 	}
 }
@@ -146,10 +146,10 @@ func (f *Slot) add(g Slot) {
 func (r Rule) mergeLog(into, from *State) {
 	for _, f := range from.Slots {
 		end := r.segmentEnd(f.At)
-		if sum := from.sum(earlier(end, r.segmentWidth()), end, f.Writer); sum.At == end || into.hasSlot(end, f.Writer) {
+		if sum := from.sum(subTime(end, r.segmentWidth()), end, f.Writer); sum.At == end || into.hasSlot(end, f.Writer) {
 			sum.At = end
-			sum.raise(into.sum(earlier(end, r.segmentWidth()), end, f.Writer))
-			into.collapse(earlier(end, r.segmentWidth()), sum)
+			sum.raise(into.sum(subTime(end, r.segmentWidth()), end, f.Writer))
+			into.collapse(subTime(end, r.segmentWidth()), sum)
 		} else {
 			into.slot(f.At, f.Writer).raise(f)
 		}
@@ -189,7 +189,7 @@ func (s *State) collapse(begin int64, sum Slot) {
 
 // resetLog is when a hit fits, or if there is room, when the oldest leaves.
 func (r Rule) resetLog(s *State, now int64, over bool) int64 {
-	full := later(now, r.width())
+	full := addTime(now, r.width())
 	if over && r.Limit == 0 {
 		return full
 	}
@@ -197,14 +197,14 @@ func (r Rule) resetLog(s *State, now int64, over bool) int64 {
 	for i, to := r.countedSlots(s, now); i < to; {
 		at := s.Slots[i].At
 		if !over {
-			return later(at, r.width())
+			return addTime(at, r.width())
 		}
 		var n uint64
 		if i, n = s.netAt(i); used < math.MaxUint64 || n == used {
 			used -= n
 		}
 		if used < uint64(r.Limit) {
-			return later(at, r.width())
+			return addTime(at, r.width())
 		}
 	}
 	return full

@@ -282,7 +282,7 @@ func refundBySubtraction(r Rule, s *State, now int64, writer, hits uint64) {
 	before := s.clone()
 	r.Refund(s, now, writer, hits)
 	if r.Algorithm.Bucket() {
-		if i := s.by(writer); i >= 0 {
+		if i := s.slotOf(writer); i >= 0 {
 			s.Slots[i].Charged -= min(s.Slots[i].Charged, uint64(before.level(now)-s.level(now)))
 		}
 		return

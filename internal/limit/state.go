@@ -90,12 +90,12 @@ func (r Rule) NextFit(s *State, now int64) time.Duration {
 	if r.Used(s, now) < uint64(r.Depth()) {
 		return 0
 	}
-	return time.Duration(between(now, r.resetAt(s, now, true)))
+	return time.Duration(elapsed(now, r.resetAt(s, now, true)))
 }
 
 // reset is the Decision's.
 func (r Rule) reset(s *State, now int64, over bool) (left time.Duration) {
-	return seconds(between(now, r.resetAt(s, now, over)))
+	return seconds(elapsed(now, r.resetAt(s, now, over)))
 }
 
 // resetAt is the instant at which reset is over.
@@ -135,13 +135,13 @@ func (r Rule) Expires(s *State) int64 {
 	newest := s.Slots[len(s.Slots)-1].At
 	switch r.Algorithm {
 	case SlidingWindow:
-		return r.start(later(newest, 2))
+		return r.start(addTime(newest, 2))
 	case SlidingLog:
-		return later(newest, r.width())
+		return addTime(newest, r.width())
 	case TokenBucket, LeakyBucket:
 		return r.expiresBucket(s)
 	}
-	return r.start(later(newest, 1))
+	return r.start(addTime(newest, 1))
 }
 
 // Trim drops what no longer counts, keeping what a clock up to [Ahead] behind may still count in a window. A log of
@@ -153,9 +153,9 @@ func (r Rule) Trim(s *State, now int64) {
 	case TokenBucket, LeakyBucket:
 		r.trimBucket(s, now)
 	default:
-		oldest := r.Index(earlier(now, int64(ClockTolerance)))
+		oldest := r.Index(subTime(now, int64(ClockTolerance)))
 		if r.Algorithm == SlidingWindow {
-			oldest = min(oldest, earlier(r.Index(now), 1))
+			oldest = min(oldest, subTime(r.Index(now), 1))
 		}
 		s.dropBefore(oldest)
 	}
@@ -183,7 +183,7 @@ func (f *Slot) raise(g Slot) {
 	f.Charged, f.Refunded = max(f.Charged, g.Charged), max(f.Refunded, g.Refunded)
 }
 
-func order(a, b Slot) int {
+func compareSlots(a, b Slot) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Writer, b.Writer))
 }
 

@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// current is the window that counts at now: the one that now lies in, or the newest that has begun within Ahead, which
+// currentWindow is the window that counts at now: the one that now lies in, or the newest that has begun within Ahead, which
 // a member with a faster clock has opened. Slots further ahead stay and wait for their time.
-func (r Rule) current(s *State, now int64) int64 {
+func (r Rule) currentWindow(s *State, now int64) int64 {
 	w := r.Index(now)
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At > w; i-- {
-		if r.start(s.Slots[i].At) <= later(now, int64(ClockTolerance)) {
+		if r.start(s.Slots[i].At) <= addTime(now, int64(ClockTolerance)) {
 			return s.Slots[i].At
 		}
 	}
@@ -42,21 +42,21 @@ func (s *State) charge(at int64, writer, hits uint64) {
 }
 
 func (r Rule) usedWindows(s *State, now int64) uint64 {
-	w := r.current(s, now)
+	w := r.currentWindow(s, now)
 	used := s.windowCount(w)
 	if r.Algorithm == SlidingWindow {
-		used = SaturatingAdd(used, r.weigh(s.windowCount(earlier(w, 1)), r.left(w, now)))
+		used = SaturatingAdd(used, r.overlapping(s.windowCount(subTime(w, 1)), r.left(w, now)))
 	}
 	return used
 }
 
 // left is how much of window w is to come, all of it if it has not begun.
 func (r Rule) left(w, now int64) uint64 {
-	return uint64(r.width() - min(between(r.start(w), now), r.width()))
+	return uint64(r.width() - min(elapsed(r.start(w), now), r.width()))
 }
 
-// weigh is the part of n that overlaps left of the window after it, rounded up.
-func (r Rule) weigh(n, left uint64) uint64 {
+// overlapping is the part of n that overlaps left of the window after it, rounded up.
+func (r Rule) overlapping(n, left uint64) uint64 {
 	if n == math.MaxUint64 && left > 0 {
 		return n
 	}
@@ -74,7 +74,7 @@ func mulDivUp(a, b, c uint64) uint64 {
 }
 
 func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
-	w := r.current(s, now)
+	w := r.currentWindow(s, now)
 	if _, ok := s.find(w, writer); !ok {
 		r.Trim(s, now)
 	}
@@ -83,10 +83,10 @@ func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
 
 // refundWindows gives back from the current window, then, if that still counts, from the one before.
 func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
-	w := r.current(s, now)
+	w := r.currentWindow(s, now)
 	hits -= s.refund(w, writer, hits)
 	if r.Algorithm == SlidingWindow && r.left(w, now) > 0 {
-		s.refund(earlier(w, 1), writer, hits)
+		s.refund(subTime(w, 1), writer, hits)
 	}
 }
 
@@ -104,23 +104,23 @@ func (s *State) refund(w int64, writer, hits uint64) uint64 {
 
 // resetWindows is when the limit is whole again, or for a sliding window that is over, when a hit fits.
 func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
-	w := r.current(s, now)
-	end := r.start(later(w, 1))
+	w := r.currentWindow(s, now)
+	end := r.start(addTime(w, 1))
 	if r.Algorithm != SlidingWindow || !over || r.Limit == 0 {
 		return end
 	}
 	room := uint64(r.Limit) - 1
 	if v := s.windowCount(w); v > room {
 		// Not before this window's count weighs little enough on the next one.
-		return earlier(r.start(later(w, 2)), r.weighs(v, room))
-	} else if before := s.windowCount(earlier(w, 1)); before > room-v {
-		return earlier(end, r.weighs(before, room-v))
+		return subTime(r.start(addTime(w, 2)), r.overlapFor(v, room))
+	} else if before := s.windowCount(subTime(w, 1)); before > room-v {
+		return subTime(end, r.overlapFor(before, room-v))
 	}
 	return now
 }
 
-// weighs is how much of the next window may be to come for n to weigh room at most; n > room.
-func (r Rule) weighs(n, room uint64) int64 {
+// overlapFor is how much of the next window may be to come for n to weigh room at most; n > room.
+func (r Rule) overlapFor(n, room uint64) int64 {
 	if n == math.MaxUint64 {
 		return 0
 	}
