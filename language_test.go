@@ -89,7 +89,7 @@ func refusedWords(t *testing.T) *regexp.Regexp {
 }
 
 // sameMeaning are the exported type names that several packages declare because they mean the same in each.
-var sameMeaning = []string{"Options"}
+var sameMeaning = []string{"Options", "Member"}
 
 // TestTypeNames requires that an exported type name means one thing: no two packages declare it.
 func TestTypeNames(t *testing.T) {

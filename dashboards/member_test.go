@@ -16,6 +16,7 @@ import (
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
 )
@@ -29,10 +30,10 @@ func TestAMemberOfAnotherLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(other.Close)
-	stays, reg := make(chan cluster.Cause, 1), prometheus.NewRegistry()
+	stays, reg := make(chan membership.Cause, 1), prometheus.NewRegistry()
 	lost, err := cluster.Start(cluster.Options{
 		Node: "lost", Bind: "127.0.0.1:0", Insecure: true, Cluster: "another", Join: []string{other.Gossip()}, Registerer: reg,
-		OnView: func(v *cluster.View) {
+		OnView: func(v *membership.View) {
 			if v.Cause != "" {
 				select {
 				case stays <- v.Cause:
@@ -47,7 +48,7 @@ func TestAMemberOfAnotherLabel(t *testing.T) {
 	t.Cleanup(lost.Close)
 	select {
 	case cause := <-stays:
-		if cause != cluster.CauseGossip {
+		if cause != membership.CauseGossip {
 			t.Fatalf("it says %s", cause)
 		}
 	case <-time.After(20 * time.Second):

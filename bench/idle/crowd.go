@@ -16,6 +16,7 @@ import (
 	"github.com/keyward/keyward/internal/certs"
 	gossip "github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -162,7 +163,7 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 }
 
 // view gives the member a ring once the measured one is there, and streams to that one alone. It takes the others for alive.
-func (o *other) view(v *gossip.View) {
+func (o *other) view(v *membership.View) {
 	m, live := v.Find(measuredName)
 	if !live {
 		return
@@ -170,7 +171,7 @@ func (o *other) view(v *gossip.View) {
 	st := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Left: v.Left}
 	for _, x := range v.Members {
 		state := handoff.Active
-		if x.State == gossip.Joining {
+		if x.State == membership.Joining {
 			state = handoff.Joining
 		}
 		if x.ID != v.Self {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 const (
@@ -108,7 +109,7 @@ func newGossiper(i, expect int, others []*gossiper) (g *gossiper, err error) {
 		Node: string(Member(i).ID), Bind: "127.0.0.1:0", Insecure: true, Cluster: "scale", Expect: expect,
 		RLS: "10.0.0.1:8082", Peer: "10.0.0.1:7947", Page: "10.0.0.1:9090", PodUID: fmt.Sprint("pod ", i),
 		Handoff: true, Join: []string{"127.0.0.1:1"}, // nobody
-		OnView: func(v *cluster.View) { g.rings <- v.Ring.Fingerprint() },
+		OnView: func(v *membership.View) { g.rings <- v.Ring.Fingerprint() },
 	}
 	for _, at := range []int{0, len(others) / 2} {
 		if at < len(others) {

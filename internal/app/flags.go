@@ -19,7 +19,7 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/certs"
-	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -164,7 +164,7 @@ func (f *flags) validate() error {
 	if len(f.Node) > ring.MaxID {
 		fail("--node is %d bytes long: Envoy's ring takes at most %d", len(f.Node), ring.MaxID)
 	}
-	if err := cluster.CheckID(ring.ID(f.Node)); err != nil {
+	if err := membership.CheckID(ring.ID(f.Node)); err != nil {
 		fail("--node: %w", err)
 	}
 	for _, a := range [...]struct{ name, addr string }{

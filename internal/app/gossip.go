@@ -7,23 +7,24 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/ring"
 )
 
 // gossip is the options of this process's part in the cluster.
-func (f *flags) gossip(role cluster.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
+func (f *flags) gossip(role membership.Role, inst uint64, getenv settings.Getenv, reg prometheus.Registerer, log *slog.Logger) cluster.Options {
 	uid, _ := getenv("POD_UID")
 	ip := f.advertised(getenv)
 	o := cluster.Options{
 		Node: f.Node, BootID: inst, PodUID: uid, Role: role, Weight: f.Weight,
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
-		Handoff: role == cluster.RoleMember, Streams: role == cluster.RoleMember,
+		Handoff: role == membership.RoleMember, Streams: role == membership.RoleMember,
 		Expect: f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
 		Page: reachable(f.Metrics, ip), Logger: log, Registerer: reg,
 	}
-	if role == cluster.RoleMember {
+	if role == membership.RoleMember {
 		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)
 	}
 	return o
@@ -39,11 +40,11 @@ func (f *flags) advertised(getenv settings.Getenv) string {
 }
 
 // membershipOf is what a view says beside the ring.
-func membershipOf(v *cluster.View) handoff.Membership {
-	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == cluster.Leaving, Left: v.Left}
+func membershipOf(v *membership.View) handoff.Membership {
+	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == membership.Leaving, Left: v.Left}
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == cluster.RoleMember && m.ID != v.Self {
+		if m.Role == membership.RoleMember && m.ID != v.Self {
 			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: stateOf(m.State), Weight: m.Weight, NoHandoff: !m.SupportsHandoff()})
 		}
 	}
@@ -51,11 +52,11 @@ func membershipOf(v *cluster.View) handoff.Membership {
 }
 
 // stateOf is handoff's name of a state.
-func stateOf(s cluster.MemberState) handoff.PeerState {
+func stateOf(s membership.MemberState) handoff.PeerState {
 	switch s {
-	case cluster.Active:
+	case membership.Active:
 		return handoff.Active
-	case cluster.Leaving:
+	case membership.Leaving:
 		return handoff.Leaving
 	default:
 		return handoff.Joining
@@ -63,11 +64,11 @@ func stateOf(s cluster.MemberState) handoff.PeerState {
 }
 
 // peerAddrs is where a view's other members are asked.
-func peerAddrs(v *cluster.View) map[ring.ID]peer.Addr {
+func peerAddrs(v *membership.View) map[ring.ID]peer.Addr {
 	addrs := map[ring.ID]peer.Addr{}
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == cluster.RoleMember && m.ID != v.Self && m.Peer != "" {
+		if m.Role == membership.RoleMember && m.ID != v.Self && m.Peer != "" {
 			addrs[m.ID] = peer.Addr{HostPort: m.Peer, BootID: m.BootID}
 		}
 	}

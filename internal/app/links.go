@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 )
 
@@ -24,7 +25,7 @@ func (m *sidecar) onLinks() {
 		switch trouble := troubleOf(l); {
 		case trouble == "":
 			s.With = append(s.With, l.Member)
-		case x.State == cluster.Active || view.Ring.Len() == 0: // others do not matter
+		case x.State == membership.Active || view.Ring.Len() == 0: // others do not matter
 			reasons[trouble] = append(reasons[trouble], string(l.Member))
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/admin"
-	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -25,7 +25,7 @@ func hex(h uint64) string {
 }
 
 // clusterStatus is the view of the cluster as /cluster shows it.
-func clusterStatus(label string, v *cluster.View, rules source.VersionsStatus) admin.ClusterStatus {
+func clusterStatus(label string, v *membership.View, rules source.VersionsStatus) admin.ClusterStatus {
 	me := v.SelfMember()
 	c := admin.ClusterStatus{
 		Self: string(v.Self), Inst: hex(me.BootID), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
@@ -58,10 +58,10 @@ func rulesStatus(s source.VersionsStatus) admin.RulesStatus {
 }
 
 // memberRules is what the members say of their rules.
-func memberRules(v *cluster.View) []source.MemberRules {
+func memberRules(v *membership.View) []source.MemberRules {
 	var rules []source.MemberRules
 	for _, m := range v.Members {
-		if m.Role == cluster.RoleMember && m.State != cluster.Leaving {
+		if m.Role == membership.RoleMember && m.State != membership.Leaving {
 			rules = append(rules, source.MemberRules{ID: string(m.ID), InForce: m.InForce, Prepared: m.Prepared})
 		}
 	}
@@ -105,7 +105,7 @@ func (m *sidecar) ringMap() admin.RingMap {
 	if gossip := m.cluster.Load(); gossip != nil {
 		return m.ringMaps.get(gossip.View())
 	}
-	return m.ringMaps.get(&cluster.View{Ring: &ring.Ring{}})
+	return m.ringMaps.get(&membership.View{Ring: &ring.Ring{}})
 }
 
 // ringMapCache keeps the drawing of the last ring: to draw one walks all of its points.
@@ -116,7 +116,7 @@ type ringMapCache struct {
 }
 
 // get is v's ring, with the members' states as v knows them.
-func (d *ringMapCache) get(v *cluster.View) admin.RingMap {
+func (d *ringMapCache) get(v *membership.View) admin.RingMap {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ring != v.Ring {

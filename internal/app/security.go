@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/internal/certs"
-	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/connguard"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/ring"
@@ -87,7 +87,7 @@ func (s *security) peer(o *peer.Options) error {
 	o.ServerTLS, o.ClientTLS, o.TLSReason = server, client, certs.Reason
 	if bind := s.flags.TLSBindName; bind != "" {
 		o.VerifyMember = func(id ring.ID, chain []*x509.Certificate) error {
-			if err := cluster.CheckID(id); err != nil {
+			if err := membership.CheckID(id); err != nil {
 				return err
 			}
 			return certs.CheckName(chain, strings.Replace(bind, nodePlaceholder, string(id), 1))

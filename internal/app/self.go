@@ -19,10 +19,11 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/cluster"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // selfStatus is what both programs know of themselves; c is nil before gossip has started.
-func (f *flags) selfStatus(role cluster.Role, started time.Time, c *cluster.Cluster) admin.Self {
+func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.Cluster) admin.Self {
 	s := admin.Self{
 		Node: f.Node, Role: role.String(), Version: Version, Time: time.Now().UnixNano(), Started: started, Flags: f.effective,
 		Addrs: admin.SelfAddresses{Gossip: f.Gossip, Peer: f.Peer, Metrics: f.Metrics, XDS: f.XDS},
@@ -48,7 +49,7 @@ func (f *flags) selfStatus(role cluster.Role, started time.Time, c *cluster.Clus
 // selfStatus is what /v1/self of a sidecar says.
 func (m *sidecar) selfStatus() admin.Self {
 	c := m.cluster.Load()
-	s := m.flags.selfStatus(cluster.RoleMember, m.started, c)
+	s := m.flags.selfStatus(membership.RoleMember, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}

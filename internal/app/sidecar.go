@@ -21,6 +21,7 @@ import (
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/internal/stats"
@@ -231,7 +232,7 @@ func (m *sidecar) applyRules(r *config.Rules) {
 }
 
 func (m *sidecar) startCluster() error {
-	o := m.flags.gossip(cluster.RoleMember, m.bootID, m.getenv, m.reg, m.log)
+	o := m.flags.gossip(membership.RoleMember, m.bootID, m.getenv, m.reg, m.log)
 	o.OnRefused = m.security.gates.Surface("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
@@ -246,10 +247,10 @@ func (m *sidecar) startCluster() error {
 }
 
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
-func (m *sidecar) onView(v *cluster.View) {
+func (m *sidecar) onView(v *membership.View) {
 	m.peer.SetView(v.Ring, membershipOf(v), peerAddrs(v))
 	m.refreshManual(v.Ring)
-	m.setOnRing(v.Joined && v.SelfMember().State != cluster.Joining)
+	m.setOnRing(v.Joined && v.SelfMember().State != membership.Joining)
 	m.versions.SetMembers(memberRules(v))
 	if m.xds != nil {
 		m.xds.setView(v)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
-	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/ring"
 )
@@ -22,7 +22,7 @@ type timeline struct {
 	admin.Timeline
 
 	mu       sync.Mutex // guards all below
-	last     *cluster.View
+	last     *membership.View
 	adopted  time.Time // when last.Ring was
 	progress peer.Progress
 	routes   map[[2]string]hotkey.Route // by domain and owner string
@@ -30,12 +30,12 @@ type timeline struct {
 }
 
 // addView notes what has changed in the cluster.
-func (t *timeline) addView(now time.Time, v *cluster.View) {
+func (t *timeline) addView(now time.Time, v *membership.View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.last
 	if t.last = v; old == nil {
-		old = &cluster.View{Ring: &ring.Ring{}}
+		old = &membership.View{Ring: &ring.Ring{}}
 	}
 	t.addMembers(now, old, v)
 	if old.Ring.Fingerprint() != v.Ring.Fingerprint() {
@@ -53,18 +53,18 @@ func (t *timeline) addView(now time.Time, v *cluster.View) {
 // memberKey is where a member stands: one ID can be both a member and an observer.
 type memberKey struct {
 	id   ring.ID
-	role cluster.Role
+	role membership.Role
 }
 
-func (t *timeline) addMembers(now time.Time, old, v *cluster.View) {
-	before := map[memberKey]*cluster.Member{}
+func (t *timeline) addMembers(now time.Time, old, v *membership.View) {
+	before := map[memberKey]*membership.Member{}
 	for i := range old.Members {
 		m := &old.Members[i]
 		before[memberKey{m.ID, m.Role}] = m
 	}
-	say := func(m *cluster.Member, state, what string) {
+	say := func(m *membership.Member, state, what string) {
 		who := string(m.ID)
-		if m.Role == cluster.RoleObserver {
+		if m.Role == membership.RoleObserver {
 			who, state = "observer "+who, ""
 		}
 		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
@@ -75,7 +75,7 @@ func (t *timeline) addMembers(now time.Time, old, v *cluster.View) {
 		was := before[at]
 		delete(before, at)
 		switch state := m.State.String(); {
-		case was == nil && m.Role == cluster.RoleObserver:
+		case was == nil && m.Role == membership.RoleObserver:
 			say(m, state, "watches")
 		case was == nil:
 			say(m, state, "is here: "+state)
@@ -89,7 +89,7 @@ func (t *timeline) addMembers(now time.Time, old, v *cluster.View) {
 		m := &old.Members[i]
 		switch _, gone := before[memberKey{m.ID, m.Role}]; {
 		case !gone:
-		case m.Role == cluster.RoleObserver || m.State == cluster.Leaving || left(v, m.ID):
+		case m.Role == membership.RoleObserver || m.State == membership.Leaving || left(v, m.ID):
 			say(m, "left", "has left")
 		default:
 			say(m, "lost", "is lost: nobody hears it any more")
@@ -97,7 +97,7 @@ func (t *timeline) addMembers(now time.Time, old, v *cluster.View) {
 	}
 }
 
-func left(v *cluster.View, id ring.ID) bool {
+func left(v *membership.View, id ring.ID) bool {
 	for _, l := range v.Left {
 		if l == id {
 			return true

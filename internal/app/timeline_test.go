@@ -10,28 +10,28 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
-	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/ring"
 )
 
 // seen is a view of a: members are written as id, state (j, a or l) and instance, as in "b-a-1"; the active ones are on
 // the ring.
-func seen(left string, members ...string) *cluster.View {
-	v := &cluster.View{Self: "a", Joined: true}
+func seen(left string, members ...string) *membership.View {
+	v := &membership.View{Self: "a", Joined: true}
 	var places []ring.Member
 	for _, text := range members {
-		var m cluster.Member
+		var m membership.Member
 		parts := strings.Split(text, "-")
 		m.ID = ring.ID(parts[0])
-		m.State = map[string]cluster.MemberState{"j": cluster.Joining, "a": cluster.Active, "l": cluster.Leaving, "o": cluster.Joining}[parts[1]]
+		m.State = map[string]membership.MemberState{"j": membership.Joining, "a": membership.Active, "l": membership.Leaving, "o": membership.Joining}[parts[1]]
 		if parts[1] == "o" {
-			m.Role = cluster.RoleObserver
+			m.Role = membership.RoleObserver
 		}
 		_, _ = fmt.Sscan(parts[2], &m.BootID)
 		v.Members = append(v.Members, m)
-		if m.State == cluster.Active {
+		if m.State == membership.Active {
 			places = append(places, ring.Member{ID: m.ID, BootID: m.BootID, Weight: 1})
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/settings"
 )
 
@@ -41,10 +42,10 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 			return err
 		}
 	}
-	o := f.gossip(cluster.RoleObserver, 0, getenv, reg, log)
+	o := f.gossip(membership.RoleObserver, 0, getenv, reg, log)
 	o.OnRefused = safe.gates.Surface("gossip").Refuse
 	var seen timeline
-	o.OnView = func(v *cluster.View) {
+	o.OnView = func(v *membership.View) {
 		seen.addView(time.Now(), v)
 		x.setView(v)
 	}
@@ -66,7 +67,7 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 			p.XDS = x.status()
 			return p
 		},
-		Self: func() admin.Self { return f.selfStatus(cluster.RoleObserver, started, c) },
+		Self: func() admin.Self { return f.selfStatus(membership.RoleObserver, started, c) },
 		Ready: func() error { // what is known is served, and an Envoy keeps what it has
 			if why := c.View().Problem; why != "" {
 				return fmt.Errorf("not ready: cluster (%s)", why)

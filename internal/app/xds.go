@@ -15,8 +15,8 @@ import (
 
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // xdsServer serves Envoy what gossip and the rules say.
@@ -71,14 +71,14 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 
 // setView serves another ring. A leaving member is in no ring, but its connections are let go by themselves. Before
 // this process has heard of any member there is nothing to say, and an Envoy waits rather than being told of an empty ring.
-func (x *xdsServer) setView(v *cluster.View) {
+func (x *xdsServer) setView(v *membership.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.state.Members = nil
 	for i := range v.Members {
 		m := &v.Members[i]
 		onRing := v.Ring.Index(m.ID) >= 0
-		if m.Role == cluster.RoleMember && (onRing || m.State == cluster.Leaving) {
+		if m.Role == membership.RoleMember && (onRing || m.State == membership.Leaving) {
 			x.state.Members = append(x.state.Members, xds.Member{
 				ID: m.ID, Weight: m.Weight, RLS: m.RLS, Route: m.Route, Draining: !onRing,
 			})

@@ -4,10 +4,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // mayJoin says whether self, which is not astray, may take part: it has met every cluster that it could, or waited long enough (see Options.Expect).
-func (m *machine) mayJoin(now time.Time, s *observation, members []Member) bool {
+func (m *machine) mayJoin(now time.Time, s *observation, members []membership.Member) bool {
 	if m.standalone {
 		return true
 	}
@@ -19,13 +21,13 @@ func (m *machine) mayJoin(now time.Time, s *observation, members []Member) bool 
 		return false
 	case waited >= m.timing.ColdStart:
 		return true
-	case s.self.Role == RoleMember && m.expect > 0 && live+1 >= m.expect:
+	case s.self.Role == membership.RoleMember && m.expect > 0 && live+1 >= m.expect:
 		return true
 	case !looked:
 		return false
 	case active > 0, reached > 0 && reached == all:
 		return true
-	case reached == 0 && !s.join.blind && s.self.Role == RoleMember && strings.HasSuffix(string(s.self.ID), "-0"):
+	case reached == 0 && !s.join.blind && s.self.Role == membership.RoleMember && strings.HasSuffix(string(s.self.ID), "-0"):
 		return true
 	default:
 		return m.expect == 0 && all == 0 && waited >= m.timing.Alone
@@ -33,16 +35,16 @@ func (m *machine) mayJoin(now time.Time, s *observation, members []Member) bool 
 }
 
 // countMembers is how many other members are live, how many of them active, and how many of the addresses that self was given are members'.
-func (m *machine) countMembers(s *observation, members []Member) (live, active, reached int) {
+func (m *machine) countMembers(s *observation, members []membership.Member) (live, active, reached int) {
 	known := make(map[string]bool, len(members))
 	for i := range members {
 		x := &members[i]
 		known[x.Gossip] = true
-		if x.Role != RoleMember || x.BootID == s.self.BootID {
+		if x.Role != membership.RoleMember || x.BootID == s.self.BootID {
 			continue
 		}
 		live++
-		if x.State == Active {
+		if x.State == membership.Active {
 			active++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -92,7 +93,7 @@ type loadRecord struct {
 	load float64
 }
 
-func newGossipState(self *Member, members func() int) *gossipState {
+func newGossipState(self *membership.Member, members func() int) *gossipState {
 	return &gossipState{
 		bootID: self.BootID, self: self.ID,
 		queue:  broadcastQueue{members: members},
@@ -132,7 +133,7 @@ func (b *gossipState) setLoad(load float64) {
 
 // step says what self means to say, forgets what nobody means any more, and returns the routes that count, of which there
 // is one for each domain and owner string. live are the boots of the others.
-func (b *gossipState) step(now time.Time, live []Member) (routes []hotkey.Route, changed bool) {
+func (b *gossipState) step(now time.Time, live []membership.Member) (routes []hotkey.Route, changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.live)

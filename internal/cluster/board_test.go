@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -32,13 +33,13 @@ type forum struct {
 	t      *testing.T
 	now    time.Time
 	boards []*gossipState
-	live   []Member
+	live   []membership.Member
 }
 
 func newForum(t *testing.T, names ...ring.ID) *forum {
 	c := &forum{t: t, now: time.Unix(1, 0)}
 	for i, id := range names {
-		m := Member{ID: id, BootID: uint64(i) + 11}
+		m := membership.Member{ID: id, BootID: uint64(i) + 11}
 		c.live = append(c.live, m)
 		c.boards = append(c.boards, newGossipState(&m, func() int { return len(names) }))
 	}
@@ -264,8 +265,8 @@ func FuzzPost(f *testing.F) {
 	f.Add(appendRoute(nil, &routeRecord{origin: origin{bootID: 11, seq: 7}, route: r}))
 	f.Add(appendLoad(nil, loadRecord{origin{bootID: 11, seq: 7}, 1.5}))
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		b := newGossipState(&Member{ID: "b", BootID: 12}, func() int { return 2 })
-		now, live := time.Unix(1, 0), []Member{{ID: "a", BootID: 11}}
+		b := newGossipState(&membership.Member{ID: "b", BootID: 12}, func() int { return 2 })
+		now, live := time.Unix(1, 0), []membership.Member{{ID: "a", BootID: 11}}
 		b.step(now, live)
 		_, _ = b.merge(now, msg)
 		rs, _ := b.step(now, live)
@@ -284,7 +285,7 @@ func FuzzPost(f *testing.F) {
 
 // Who is idle says nothing, and who has become so says it once.
 func TestIdleMembersAreSilent(t *testing.T) {
-	b := newGossipState(&Member{ID: "a", BootID: 11}, func() int { return 2 })
+	b := newGossipState(&membership.Member{ID: "a", BootID: 11}, func() int { return 2 })
 	now, n := time.Unix(1000, 0), 0
 	look := func() int {
 		b.step(now, nil)

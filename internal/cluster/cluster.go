@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -27,7 +28,7 @@ type Cluster struct {
 	machine *machine
 	gossip  *gossip // nil when standalone
 	joiner  *joiner // nil when standalone
-	view    atomic.Pointer[View]
+	view    atomic.Pointer[membership.View]
 
 	fatal   chan error
 	drained chan struct{} // see Drained
@@ -38,7 +39,7 @@ type Cluster struct {
 	// Of the run goroutine alone.
 	announced   string // last announcement
 	announcedAt time.Time
-	state       MemberState // as last logged
+	state       membership.MemberState // as last logged
 	problem     string
 	calm        bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
 
@@ -104,7 +105,7 @@ func newBootID() uint64 {
 }
 
 // View is the cluster as of now; never nil.
-func (c *Cluster) View() *View { return c.view.Load() }
+func (c *Cluster) View() *membership.View { return c.view.Load() }
 
 // Fatal yields the error that this member cannot live with: another live member has its name. It should stop then. By
 // then the View has the problem, unless this member was leaving anyway, and the others have been told that it withdraws.
@@ -120,7 +121,7 @@ func (c *Cluster) Gossip() string {
 
 // SetRules announces by which rules this member answers, and which it is ready to switch to.
 func (c *Cluster) SetRules(inForce, prepared uint64) {
-	c.table.update(func(self *Member) { self.InForce, self.Prepared = inForce, prepared })
+	c.table.update(func(self *membership.Member) { self.InForce, self.Prepared = inForce, prepared })
 }
 
 // SetComplete announces the last ring of which this member has taken over all that is its own.
@@ -270,7 +271,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	c.checkDrained(&o, &s.status)
 	c.repair(ctx, now)
 	v := o.view
-	c.calm = v.Joined && v.Problem == "" && o.self.State == Active && !s.status.draining && v.DifferingRings()+v.IncompleteMembers() == 0 &&
+	c.calm = v.Joined && v.Problem == "" && o.self.State == membership.Active && !s.status.draining && v.DifferingRings()+v.IncompleteMembers() == 0 &&
 		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.gossip.idle()
 	return o.wake
 }
@@ -314,7 +315,7 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	self := &c.table.self
 	self.State, self.Ring, self.NRef, self.CompleteRing = o.self.State, o.self.Ring, o.self.NRef, o.self.CompleteRing
 	self.Established, self.AwaitsTurn, self.HandedOff, self.MetExpected, self.Isolated = o.self.Established, o.self.AwaitsTurn, o.self.HandedOff, o.self.MetExpected, o.self.Isolated
-	b, announced := string(self.encode()), c.table.announced
+	b, announced := string(encode(self)), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.announced && now.Sub(c.announcedAt) < time.Second {
 		return
@@ -332,8 +333,8 @@ func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	default:
 	}
 	v := o.view
-	dropped := o.self.State == Leaving && v.Ring.Index(v.Self) < 0 && v.DifferingRings() == 0
-	nothing := v.Standalone || o.self.Role == RoleObserver || o.nameConflict != nil // to hand over, or nobody who would wait for it
+	dropped := o.self.State == membership.Leaving && v.Ring.Index(v.Self) < 0 && v.DifferingRings() == 0
+	nothing := v.Standalone || o.self.Role == membership.RoleObserver || o.nameConflict != nil // to hand over, or nobody who would wait for it
 	if t.draining && nothing || dropped && (o.self.HandedOff || v.Ring.Len() == 0) {
 		close(c.drained)
 	}
@@ -341,7 +342,7 @@ func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 
 // checkNameConflict looks into another boot of self's name. It may be one whose death is not yet known: then it falls silent and
 // goes away. If it answers, this one, being the newcomer, has to stop.
-func (c *Cluster) checkNameConflict(ctx context.Context, rival, self *Member) {
+func (c *Cluster) checkNameConflict(ctx context.Context, rival, self *membership.Member) {
 	if rival == nil || c.gossip == nil || !c.probing.CompareAndSwap(false, true) {
 		return
 	}
@@ -359,7 +360,7 @@ func (c *Cluster) checkNameConflict(ctx context.Context, rival, self *Member) {
 }
 
 // probeConflict asks the rival until it answers or was silent for too long, which loses, or is gone, which wins.
-func (c *Cluster) probeConflict(ctx context.Context, rival *Member) (isLost bool) {
+func (c *Cluster) probeConflict(ctx context.Context, rival *membership.Member) (isLost bool) {
 	end := time.NewTimer(c.o.Timing.NameConflict)
 	defer end.Stop()
 	again := time.NewTicker(c.o.Timing.Probe)
@@ -379,7 +380,7 @@ func (c *Cluster) probeConflict(ctx context.Context, rival *Member) (isLost bool
 	return ctx.Err() == nil
 }
 
-func conflictError(rival, me *Member) error {
+func conflictError(rival, me *membership.Member) error {
 	if samePlace(rival, me) {
 		return fmt.Errorf("a newer boot of %q, at %s, has replaced this one, at %s", me.ID, rival.Gossip, me.Gossip)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -132,25 +133,25 @@ func rounds(c *Cluster, n int) func() bool {
 
 func TestStandalone(t *testing.T) {
 	t.Parallel()
-	var views []*View
+	var views []*membership.View
 	reg := prometheus.NewPedanticRegistry()
 	var log strings.Builder
 	c, err := Start(Options{
-		Node: "alone", Peer: "[::1]:7947", Registerer: reg, OnView: func(v *View) { views = append(views, v) },
+		Node: "alone", Peer: "[::1]:7947", Registerer: reg, OnView: func(v *membership.View) { views = append(views, v) },
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v := c.View()
-	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.SelfMember().Peer != "[::1]:7947" || v.SelfMember().State != Active {
+	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.SelfMember().Peer != "[::1]:7947" || v.SelfMember().State != membership.Active {
 		t.Errorf("view %+v", v)
 	}
 	if len(views) != 1 || views[0] != v {
 		t.Error("the first view should be told before Start returns")
 	}
 	c.SetRules(3, 4)
-	eventually(t, "rules in the view", func() bool { return c.View().SelfMember().InForce == 3 && c.View().Prepared(4) })
+	eventually(t, "rules in the view", func() bool { return c.View().SelfMember().InForce == 3 && allPrepared(c.View(), 4) })
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("metrics: %v %v", problems, err)
 	}
@@ -161,7 +162,7 @@ func TestStandalone(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "standalone") {
 		t.Errorf("want one loud warning:\n%s", log.String())
 	}
-	if v := c.View(); v.Ring.Len() != 1 && v.SelfMember().State != Leaving {
+	if v := c.View(); v.Ring.Len() != 1 && v.SelfMember().State != membership.Leaving {
 		t.Errorf("after leaving: %+v", v)
 	}
 }
@@ -174,7 +175,7 @@ func TestMembersFindEachOther(t *testing.T) {
 		o.RLS, o.Peer, o.Route, o.Page = o.Node+":1", o.Node+":2", o.Node+":3", o.Node+":4"
 		o.PodUID, o.Weight, o.Expect = "uid-"+o.Node, 2, 3
 		busy := false
-		o.OnView = func(*View) {
+		o.OnView = func(*membership.View) {
 			mu.Lock()
 			defer mu.Unlock()
 			if busy {
@@ -191,7 +192,7 @@ func TestMembersFindEachOther(t *testing.T) {
 		for _, id := range []ring.ID{"a-0", "b", "c"} {
 			m, ok := v.Find(id)
 			if !ok || m.RLS != string(id)+":1" || m.Peer != string(id)+":2" || m.Route != string(id)+":3" || m.Page != string(id)+":4" ||
-				m.Weight != 2 || m.Expect != 3 || m.State != Active || m.Pod == 0 || m.BootID == 0 || m.Gossip == "" {
+				m.Weight != 2 || m.Expect != 3 || m.State != membership.Active || m.Pod == 0 || m.BootID == 0 || m.Gossip == "" {
 				t.Errorf("%s sees %s as %+v", v.Self, id, m)
 			}
 		}
@@ -243,17 +244,20 @@ func TestRulesTravel(t *testing.T) {
 	t.Parallel()
 	all := three(t, nil)
 	for _, c := range all {
-		if c.View().Prepared(9) {
+		if allPrepared(c.View(), 9) {
 			t.Fatal("prepared before anybody said so")
 		}
 		c.SetRules(1, 9)
 	}
 	for _, c := range all {
-		eventually(t, "all prepared", func() bool { return c.View().Prepared(9) })
+		eventually(t, "all prepared", func() bool { return allPrepared(c.View(), 9) })
 	}
 	all[0].SetRules(9, 9)
 	for _, c := range all[1:] {
-		eventually(t, "one ahead", func() bool { return c.View().RulesDiffer() == 1 && c.View().Prepared(9) })
+		eventually(t, "one ahead", func() bool {
+			m, _ := c.View().Find(all[0].View().Self)
+			return m.InForce == 9 && allPrepared(c.View(), 9)
+		})
 	}
 	// Many changes in a row: the last one is what stays.
 	for i := range uint64(200) {
@@ -272,7 +276,7 @@ func TestGracefulLeave(t *testing.T) {
 		eventually(t, "draining: off the ring, still known, N_ref less one", func() bool {
 			v := c.View()
 			m, ok := v.Find("c")
-			return v.Ring.Len() == 2 && ok && m.State == Leaving && v.NRef == 2
+			return v.Ring.Len() == 2 && ok && m.State == membership.Leaving && v.NRef == 2
 		})
 	}
 	eventually(t, "the leaver knows that all have dropped it", func() bool {
@@ -283,7 +287,7 @@ func TestGracefulLeave(t *testing.T) {
 			return false
 		}
 	})
-	if v := all[2].View(); v.Ring.Len() != 2 || v.SelfMember().State != Leaving {
+	if v := all[2].View(); v.Ring.Len() != 2 || v.SelfMember().State != membership.Leaving {
 		t.Errorf("the leaver's own view: ring of %d, %v", v.Ring.Len(), v.SelfMember().State)
 	}
 	all[2].Leave(t.Context())
@@ -382,7 +386,7 @@ func TestObserverWatches(t *testing.T) {
 	all := three(t, watched)
 	o := options("xds", all[0].Gossip())
 	watched(&o)
-	o.Role = RoleObserver
+	o.Role = membership.RoleObserver
 	x := up(t, o)
 	eventually(t, "the observer sees the ring", func() bool {
 		v := x.View()
@@ -390,7 +394,7 @@ func TestObserverWatches(t *testing.T) {
 	})
 	eventually(t, "and is seen, but not counted", func() bool {
 		v := all[1].View()
-		return len(v.Members) == 4 && v.Ring.Len() == 3 && v.NRef == 3 && v.Prepared(0)
+		return len(v.Members) == 4 && v.Ring.Len() == 3 && v.NRef == 3 && allPrepared(v, 0)
 	})
 	x.Close()
 	eventually(t, "gone without a trace", func() bool { return len(all[1].View().Members) == 3 && all[1].View().NRef == 3 })
@@ -456,7 +460,7 @@ func TestAboveCapacity(t *testing.T) {
 	o.Capacity = 4
 	d := up(t, o)
 	eventually(t, "a clear problem", func() bool { return strings.Contains(d.View().Problem, "ring is full") })
-	if !whole(all...) || d.View().SelfMember().State != Joining {
+	if !whole(all...) || d.View().SelfMember().State != membership.Joining {
 		t.Errorf("ring of %d, newcomer %v", all[0].View().Ring.Len(), d.View().SelfMember().State)
 	}
 	all[1].Leave(t.Context())
@@ -593,11 +597,11 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	d := up(t, o)
 	eventually(t, "joined, and not on the ring", func() bool {
 		m, ok := all[1].View().Find("d")
-		return d.View().Joined && ok && m.State == Joining && !m.AwaitsTurn
+		return d.View().Joined && ok && m.State == membership.Joining && !m.AwaitsTurn
 	})
 	d.SetWarm(true)
 	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
-	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().SelfMember().State == Joining }, rounds(d, 2))
+	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().SelfMember().State == membership.Joining }, rounds(d, 2))
 	complete(all...)
 	all = append(all, d)
 	eventually(t, "its turn", func() bool { return whole(all...) })
@@ -628,7 +632,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		eventually(t, "known to have handed over", func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
 	}
 	all[2].Drain()
-	eventually(t, "leaving", func() bool { return all[2].View().SelfMember().State == Leaving })
+	eventually(t, "leaving", func() bool { return all[2].View().SelfMember().State == membership.Leaving })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	all[2].Leave(ctx) // with its counters
@@ -636,4 +640,11 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	if left := all[0].View().Left; len(left) != 1 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// allPrepared reports whether every member of v that is not leaving has announced that rules version as prepared or in force.
+func allPrepared(v *membership.View, version uint64) bool {
+	return !slices.ContainsFunc(v.Members, func(m membership.Member) bool {
+		return m.Role == membership.RoleMember && m.State != membership.Leaving && m.Prepared != version && m.InForce != version
+	})
 }

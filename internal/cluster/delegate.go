@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // table is where memberlist's callbacks leave what they saw. They are called under memberlist's locks, so they copy,
@@ -20,8 +22,8 @@ type table struct {
 	gossip  *gossipState
 
 	mu        sync.Mutex // guards all below; nothing else is locked under it
-	self      Member
-	nodes     map[string]Member // live boots of others, by memberlist name
+	self      membership.Member
+	nodes     map[string]membership.Member // live boots of others, by memberlist name
 	status    handoffStatus
 	departed  map[uint64]departure // by instance
 	announced string               // what memberlist last took as self's metadata
@@ -30,9 +32,9 @@ type table struct {
 	join      joinStatus
 }
 
-func newTable(self Member) *table {
+func newTable(self membership.Member) *table {
 	t := &table{
-		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]Member), departed: make(map[uint64]departure),
+		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]membership.Member), departed: make(map[uint64]departure),
 	}
 	t.gossip = newGossipState(&self, t.liveBoots)
 	return t
@@ -53,7 +55,7 @@ func (t *table) signal() {
 }
 
 // update changes self.
-func (t *table) update(change func(self *Member)) {
+func (t *table) update(change func(self *membership.Member)) {
 	t.mu.Lock()
 	change(&t.self)
 	t.mu.Unlock()
@@ -86,14 +88,14 @@ func (t *table) snapshot() observation {
 }
 
 // others are the live boots of all members but self.
-func (t *table) others() []Member {
+func (t *table) others() []membership.Member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.othersLocked()
 }
 
-func (t *table) othersLocked() []Member {
-	return slices.AppendSeq(make([]Member, 0, len(t.nodes)), maps.Values(t.nodes))
+func (t *table) othersLocked() []membership.Member {
+	return slices.AppendSeq(make([]membership.Member, 0, len(t.nodes)), maps.Values(t.nodes))
 }
 
 func (t *table) has(name string) bool {
@@ -117,9 +119,9 @@ func (t *table) refusedCount() uint64 {
 }
 
 // memberOf is a memberlist node as a Member.
-func memberOf(n *memberlist.Node) (Member, error) {
+func memberOf(n *memberlist.Node) (membership.Member, error) {
 	if len(n.Addr) != net.IPv4len && len(n.Addr) != net.IPv6len {
-		return Member{}, errors.New("an address of no known family")
+		return membership.Member{}, errors.New("an address of no known family")
 	}
 	m, err := decode(n.Meta)
 	if err != nil {
@@ -132,8 +134,8 @@ func memberOf(n *memberlist.Node) (Member, error) {
 // NotifyAlive refuses, before memberlist believes in it, whatever is not a Keyward member that we can talk with.
 func (t *table) NotifyAlive(n *memberlist.Node) error {
 	m, err := memberOf(n)
-	if err == nil && !m.sharesProtocol() {
-		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, ProtocolMin, ProtocolMax)
+	if err == nil && !m.SharesProtocol() {
+		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, membership.ProtocolMin, membership.ProtocolMax)
 	}
 	if err != nil {
 		t.countRefused()
@@ -175,8 +177,8 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 	if m, ok := t.nodes[n.Name]; ok {
 		delete(t.nodes, n.Name)
 		t.departed[m.BootID] = departure{
-			id: m.ID, gossip: m.Gossip, graceful: m.State == Leaving,
-			handedOff: m.State == Leaving && (m.HandedOff || !m.SupportsHandoff()),
+			id: m.ID, gossip: m.Gossip, graceful: m.State == membership.Leaving,
+			handedOff: m.State == membership.Leaving && (m.HandedOff || !m.SupportsHandoff()),
 		}
 		t.signal()
 	}
@@ -186,7 +188,7 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 func (t *table) NodeMeta(int) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.self.encode()
+	return encode(&t.self)
 }
 
 // NotifyMsg takes in what another member posts.

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
 // members are n other members that are joining.
-func members(n int) []Member {
-	var all []Member
+func members(n int) []membership.Member {
+	var all []membership.Member
 	for i := range n {
 		all = append(all, boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10)))
 	}
@@ -29,7 +30,7 @@ func TestExpectHolds(t *testing.T) {
 				t.Fatalf("%s alone after %v: N_ref %d, want 3", id, b.now.Sub(epoch), v.NRef)
 			}
 		}
-		if v := b.view; !v.Joined || v.SelfMember().State != Active {
+		if v := b.view; !v.Joined || v.SelfMember().State != membership.Active {
 			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined, v.SelfMember().State)
 		}
 		b.others = members(1)
@@ -37,12 +38,12 @@ func TestExpectHolds(t *testing.T) {
 			t.Fatalf("%s with one other: N_ref %d, want 3", id, v.NRef)
 		}
 		b.others = members(2)
-		b.others[0].State, b.others[1].State = Active, Active
+		b.others[0].State, b.others[1].State = membership.Active, membership.Active
 		b.look(time.Second)
 		if v := b.look(time.Second).view; v.NRef != 3 || v.Ring.Len() != 3 || !v.SelfMember().MetExpected {
 			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(), v.SelfMember().MetExpected)
 		}
-		b.others[0].State = Leaving
+		b.others[0].State = membership.Leaving
 		b.look(time.Second)
 		b.lose(0, true)
 		if v := b.look(time.Second).view; v.NRef != 2 {
@@ -74,14 +75,14 @@ func TestExpectTimeout(t *testing.T) {
 func TestExpectIsMetByARunningCluster(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(x *Member)
+		change func(x *membership.Member)
 		nref   int
 	}{
-		{"met", func(*Member) {}, 2},
-		{"met more", func(x *Member) { x.Expect = 9 }, 2},
-		{"met fewer", func(x *Member) { x.Expect = 2 }, 2},
-		{"not met", func(x *Member) { x.MetExpected = false }, 3},
-		{"leaves", func(x *Member) { x.State = Leaving }, 3},
+		{"met", func(*membership.Member) {}, 2},
+		{"met more", func(x *membership.Member) { x.Expect = 9 }, 2},
+		{"met fewer", func(x *membership.Member) { x.Expect = 2 }, 2},
+		{"not met", func(x *membership.Member) { x.MetExpected = false }, 3},
+		{"leaves", func(x *membership.Member) { x.State = membership.Leaving }, 3},
 	} {
 		b := newBed(3)
 		b.fill(1)
@@ -101,7 +102,7 @@ func TestExpectIsMetByARunningCluster(t *testing.T) {
 func TestExpectOneLooksFirst(t *testing.T) {
 	b := newBed(1)
 	b.join = joinStatus{}
-	if v := b.look(time.Second).view; v.Joined || v.SelfMember().State != Joining {
+	if v := b.look(time.Second).view; v.Joined || v.SelfMember().State != membership.Joining {
 		t.Errorf("before the first attempt: joined %v, %v", v.Joined, v.SelfMember().State)
 	}
 	b.join = joinStatus{rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}}
@@ -120,7 +121,7 @@ func TestExpectOneBesideARunningMember(t *testing.T) {
 	var alone atomic.Bool
 	o = options("b", a.Gossip())
 	o.Expect = 1
-	o.OnView = func(v *View) {
+	o.OnView = func(v *membership.View) {
 		if v.Ring.Len() == 1 && v.Ring.Index("b") >= 0 {
 			alone.Store(true)
 		}

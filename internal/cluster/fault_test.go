@@ -177,7 +177,7 @@ func TestAnAnnouncementThatGotLostIsRepeated(t *testing.T) {
 	announced := func() bool {
 		c.table.mu.Lock()
 		defer c.table.mu.Unlock()
-		return c.table.announced == string(c.table.self.encode())
+		return c.table.announced == string(encode(&c.table.self))
 	}
 	pretend := func(rules uint64) {
 		c.table.mu.Lock()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // nonsense is what may come from the network: random, truncated, mislabelled, oversized.
@@ -89,8 +91,8 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	t.Parallel()
 	all := three(t, nil)
 	alien := full()
-	alien.ID, alien.ProtocolMin, alien.ProtocolMax = "alien", ProtocolMax+1, ProtocolMax+2
-	for name, meta := range map[string][]byte{"no metadata": nil, "other metadata": []byte("{}"), "later protocol": alien.encode()} {
+	alien.ID, alien.ProtocolMin, alien.ProtocolMax = "alien", membership.ProtocolMax+1, membership.ProtocolMax+2
+	for name, meta := range map[string][]byte{"no metadata": nil, "other metadata": []byte("{}"), "later protocol": encode(&alien)} {
 		conf := memberlist.DefaultLocalConfig()
 		conf.Name, conf.BindAddr, conf.BindPort, conf.Label = name, "127.0.0.1", 0, "test"
 		conf.LogOutput, conf.EnableCompression = io.Discard, false // what is compressed is not even read

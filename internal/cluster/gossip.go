@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/time/rate"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // gossip is the running memberlist of one boot.
@@ -53,13 +55,13 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	if err := g.findAddresses(ctx, o, host, uint16(transport.port())); err != nil {
 		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
 	}
-	t.update(func(self *Member) {
+	t.update(func(self *membership.Member) {
 		self.Gossip = g.addr.String()
-		self.completeAddresses(g.addr.Addr())
+		completeAddresses(self, g.addr.Addr())
 		self.Name = string(self.ID) + "/" + hex.EncodeToString(bootIDBytes(self.BootID))
 	})
 	self := t.snapshot().self
-	if n := self.maxEncodedSize(); n > maxMeta {
+	if n := maxEncodedSize(&self); n > maxMeta {
 		return nil, errors.Join(fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta), transport.Shutdown())
 	}
 	conf := memberlistConfig(o, t, g)
@@ -217,7 +219,7 @@ func jittered(d time.Duration) time.Duration {
 }
 
 // ping says whether that boot answers.
-func (g *gossip) ping(m *Member) bool {
+func (g *gossip) ping(m *membership.Member) bool {
 	at, err := netip.ParseAddrPort(m.Gossip)
 	if err != nil {
 		return false

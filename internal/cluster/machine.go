@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -42,14 +43,14 @@ type machine struct {
 	joinWaitingSince  time.Time     // since when a mere join waits to be adopted; zero if none does
 	nref              nRefMemory
 	left              map[ring.ID]time.Time // who went having handed over, and when
-	view              *View
+	view              *membership.View
 }
 
 // observation is what is known at one moment.
 type observation struct {
-	self     Member
+	self     membership.Member
 	status   handoffStatus
-	others   []Member             // live boots of all members but self
+	others   []membership.Member  // live boots of all members but self
 	departed map[uint64]departure // who went since the last sight, by instance
 	join     joinStatus
 }
@@ -78,11 +79,11 @@ type joinStatus struct {
 // outcome is what follows from a sight. Of self, Member holds what the machine decides: State, Ring, NRef, Complete and
 // the three flags.
 type outcome struct {
-	view         *View
-	viewChanged  bool    // view differs from the last one
-	self         Member  // as it is to be announced
-	nameConflict *Member // the boot that stands in self's place
-	ringChanged  bool    // the ring is another
+	view         *membership.View
+	viewChanged  bool               // view differs from the last one
+	self         membership.Member  // as it is to be announced
+	nameConflict *membership.Member // the boot that stands in self's place
+	ringChanged  bool               // the ring is another
 	ringChange   ringChange
 	wake         time.Duration // when to look again although nothing happens; 0 if not needed
 }
@@ -101,7 +102,7 @@ func (m *machine) step(now time.Time, s observation) outcome {
 	}
 	members, rival := resolveNames(&s.self, s.others)
 	var lost offRingReason
-	if !m.joined || s.self.Role == RoleObserver { // whoever has joined has met everyone that it was to meet, or gave up looking
+	if !m.joined || s.self.Role == membership.RoleObserver { // whoever has joined has met everyone that it was to meet, or gave up looking
 		lost = m.misconfigured(now, &s)
 	}
 	switch {
@@ -113,17 +114,17 @@ func (m *machine) step(now time.Time, s observation) outcome {
 	}
 	m.established = m.established || m.joined && clusterRunning(&s.self, members)
 	m.metExpected = m.metExpected || m.expect > 0 && m.seesExpected(&s.self, members)
-	m.hadCompany = m.hadCompany || slices.ContainsFunc(members, func(x Member) bool { return x.Role == RoleMember && x.BootID != s.self.BootID })
+	m.hadCompany = m.hadCompany || slices.ContainsFunc(members, func(x membership.Member) bool { return x.Role == membership.RoleMember && x.BootID != s.self.BootID })
 	m.flaps.observe(now, &s.self, members, m.timing.FlapHold)
 	m.recordDepartures(now, s.departed)
 	o := outcome{nameConflict: rival, self: s.self}
 	self := &o.self
 	var off offRingReason
 	self.State, off = m.desiredState(now, &s, members, rival, lost, &o)
-	if self.State != Joining || off.cause != "" {
+	if self.State != membership.Joining || off.cause != "" {
 		m.readySince = time.Time{}
 	}
-	mine := slices.IndexFunc(members, func(x Member) bool { return x.BootID == self.BootID })
+	mine := slices.IndexFunc(members, func(x membership.Member) bool { return x.BootID == self.BootID })
 	if mine >= 0 {
 		members[mine].State = self.State
 	}
@@ -134,11 +135,11 @@ func (m *machine) step(now time.Time, s observation) outcome {
 	if mine >= 0 {
 		members[mine] = *self
 	}
-	v := &View{
+	v := &membership.View{
 		Self: self.ID, BootID: self.BootID, Members: members, Ring: m.ring, NRef: m.computeNRef(now, &s, members, lost, off), Joined: m.established && rival == nil,
 		Standalone: m.standalone, Problem: off.text, Cause: off.cause, Left: slices.Sorted(maps.Keys(m.left)),
 	}
-	if o.viewChanged = !v.equal(m.view); o.viewChanged {
+	if o.viewChanged = !v.Equal(m.view); o.viewChanged {
 		m.view = v
 	}
 	o.view = m.view
@@ -146,9 +147,9 @@ func (m *machine) step(now time.Time, s observation) outcome {
 }
 
 // describe fills in what self is to announce of the ring and of itself.
-func (m *machine) describe(self *Member, t *handoffStatus) {
+func (m *machine) describe(self *membership.Member, t *handoffStatus) {
 	self.Ring, self.NRef, self.Established, self.AwaitsTurn = m.ring.Fingerprint(), m.nref.peak, m.established, !m.readySince.IsZero()
-	self.CompleteRing, self.HandedOff, self.MetExpected, self.Isolated = t.completeRing, self.State == Leaving && (t.handedOff || !m.handoff), m.metExpected, m.isolated
+	self.CompleteRing, self.HandedOff, self.MetExpected, self.Isolated = t.completeRing, self.State == membership.Leaving && (t.handedOff || !m.handoff), m.metExpected, m.isolated
 	if !m.handoff {
 		self.CompleteRing = self.Ring
 	}
@@ -168,56 +169,56 @@ func (m *machine) recordDepartures(now time.Time, gone map[uint64]departure) {
 
 // complete says whether all live members are on the ring. Members that start together go onto it one after the other; the
 // first must not take itself for the owner of everything meanwhile.
-func (m *machine) complete(members []Member) bool {
-	return !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == RoleMember && x.State != Leaving && !x.Isolated && m.ring.Index(x.ID) < 0
+func (m *machine) complete(members []membership.Member) bool {
+	return !slices.ContainsFunc(members, func(x membership.Member) bool {
+		return x.Role == membership.RoleMember && x.State != membership.Leaving && !x.Isolated && m.ring.Index(x.ID) < 0
 	})
 }
 
 // desiredState returns the state that self should have, and what keeps it off the ring.
-func (m *machine) desiredState(now time.Time, s *observation, members []Member, rival *Member, lost offRingReason, o *outcome) (MemberState, offRingReason) {
+func (m *machine) desiredState(now time.Time, s *observation, members []membership.Member, rival *membership.Member, lost offRingReason, o *outcome) (membership.MemberState, offRingReason) {
 	self := &s.self
 	switch {
-	case self.State == Leaving:
-		return Leaving, offRingReason{}
+	case self.State == membership.Leaving:
+		return membership.Leaving, offRingReason{}
 	case s.status.draining && !m.standalone && m.mayLeave(now, &s.status, self, members):
-		return Leaving, offRingReason{}
+		return membership.Leaving, offRingReason{}
 	case rival != nil:
-		return Joining, offRingReason{CauseNameConflict, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
-	case self.Role == RoleObserver:
-		return Active, m.reportable(now, lost, o)
+		return membership.Joining, offRingReason{membership.CauseNameConflict, fmt.Sprintf("another live member is called %q: %s, and this one is %s", self.ID, rival.Gossip, self.Gossip)}
+	case self.Role == membership.RoleObserver:
+		return membership.Active, m.reportable(now, lost, o)
 	case !m.joined:
-		return Joining, m.reportable(now, lost, o)
+		return membership.Joining, m.reportable(now, lost, o)
 	case now.Before(m.flaps.until):
 		m.joinedAt = now // copies that came before are old
 		o.wakeWithin(m.flaps.until.Sub(now))
-		return Joining, offRingReason{CauseFlapping, "lost all others and met them again: off their ring for a moment"}
-	case self.State == Joining && !m.ringHasRoom(self, members), self.State == Active && !hasPlace(self, members, m.capacity):
-		return Joining, offRingReason{CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
-	case self.State == Active:
+		return membership.Joining, offRingReason{membership.CauseFlapping, "lost all others and met them again: off their ring for a moment"}
+	case self.State == membership.Joining && !m.ringHasRoom(self, members), self.State == membership.Active && !hasPlace(self, members, m.capacity):
+		return membership.Joining, offRingReason{membership.CauseFull, fmt.Sprintf("the ring is full: weights may sum up to %d; raise the ring capacity on all members", m.capacity-1)}
+	case self.State == membership.Active:
 		return m.keepPlace(now, s, members)
 	}
 	if off, rest := m.disconnected(now, s, members); off.cause != "" {
 		if rest > 0 {
 			o.wakeWithin(rest)
 			m.readySince = time.Time{}
-			return Joining, offRingReason{}
+			return membership.Joining, offRingReason{}
 		}
-		return Joining, off
+		return membership.Joining, off
 	}
 	goes, wait := m.mayTakeTurn(now, s, members)
 	o.wakeWithin(wait)
 	if goes {
-		return Active, offRingReason{}
+		return membership.Active, offRingReason{}
 	}
-	return Joining, offRingReason{}
+	return membership.Joining, offRingReason{}
 }
 
 // ringHasRoom says whether the ring has room for self.
-func (m *machine) ringHasRoom(self *Member, members []Member) bool {
+func (m *machine) ringHasRoom(self *membership.Member, members []membership.Member) bool {
 	sum := int(self.Weight)
 	for i := range members {
-		if x := &members[i]; x.Role == RoleMember && x.State == Active && x.ID != self.ID {
+		if x := &members[i]; x.Role == membership.RoleMember && x.State == membership.Active && x.ID != self.ID {
 			sum += int(x.Weight)
 		}
 	}
@@ -225,13 +226,13 @@ func (m *machine) ringHasRoom(self *Member, members []Member) bool {
 }
 
 // hasPlace says whether self, being active, is among those that fit.
-func hasPlace(self *Member, members []Member, capacity int) bool {
+func hasPlace(self *membership.Member, members []membership.Member, capacity int) bool {
 	return slices.Contains(wantedRing(members, capacity), self.RingMember())
 }
 
 // adoptRing moves to the ring that members ask for. Losses count at once, for a key whose owner is gone has none; mere
 // joins wait a little, so that members which start together make one new ring and not many.
-func (m *machine) adoptRing(now time.Time, o *outcome, members []Member, gone map[uint64]departure) {
+func (m *machine) adoptRing(now time.Time, o *outcome, members []membership.Member, gone map[uint64]departure) {
 	want := wantedRing(members, m.capacity)
 	if m.ring != nil && slices.Equal(want, m.ringMembers) {
 		m.joinWaitingSince = time.Time{}
@@ -257,13 +258,13 @@ func (m *machine) adoptRing(now time.Time, o *outcome, members []Member, gone ma
 }
 
 // buildRing makes the ring of want, with room for those who are waiting to come onto it.
-func (m *machine) buildRing(want []ring.Member, members []Member) *ring.Ring {
+func (m *machine) buildRing(want []ring.Member, members []membership.Member) *ring.Ring {
 	if m.newRing != nil {
 		return m.newRing(want)
 	}
 	var soon []ring.Member
 	for i := range members {
-		if x := &members[i]; x.Role == RoleMember && x.State == Joining {
+		if x := &members[i]; x.Role == membership.RoleMember && x.State == membership.Joining {
 			soon = append(soon, x.RingMember())
 		}
 	}
@@ -282,14 +283,14 @@ func (c *ringChange) onlyJoins() bool { return len(c.left)+len(c.died)+len(c.rep
 
 // compareRings compares the ring with the one wanted. A boot that a newer one replaced has crashed if it said no farewell,
 // but N_ref is about members, so one that is on the ring again has not died.
-func (m *machine) compareRings(want []ring.Member, members []Member, gone map[uint64]departure) (c ringChange) {
+func (m *machine) compareRings(want []ring.Member, members []membership.Member, gone map[uint64]departure) (c ringChange) {
 	wanted := make(map[ring.ID]ring.Member, len(want))
 	for _, w := range want {
 		wanted[w.ID] = w
 	}
 	live := make(map[uint64]bool, len(members))
 	for i := range members {
-		live[members[i].BootID] = members[i].Role == RoleMember
+		live[members[i].BootID] = members[i].Role == membership.RoleMember
 	}
 	for _, seat := range m.ringMembers {
 		w, ok := wanted[seat.ID]
@@ -316,15 +317,15 @@ func (m *machine) compareRings(want []ring.Member, members []Member, gone map[ui
 
 // seesExpected reports whether as many members as expected are live, self included, or one is active that had met as many as it
 // expected: a member that comes to a cluster which is scaled down, or being scaled up, does not divide by more than the others.
-func (m *machine) seesExpected(self *Member, members []Member) bool {
+func (m *machine) seesExpected(self *membership.Member, members []membership.Member) bool {
 	n := 0
 	for i := range members {
 		x := &members[i]
-		if x.Role != RoleMember {
+		if x.Role != membership.RoleMember {
 			continue
 		}
 		n++
-		if x.BootID != self.BootID && x.State == Active && x.MetExpected {
+		if x.BootID != self.BootID && x.State == membership.Active && x.MetExpected {
 			return true
 		}
 	}
@@ -338,11 +339,11 @@ func (m *machine) belowExpected(now time.Time) bool {
 
 // computeNRef is N_ref: the largest ring that self or any live member remembers; in a cold start, and with no Expect for as long as self has met nobody, also all
 // that may exist; and what self expects for as long as it has not met as many.
-func (m *machine) computeNRef(now time.Time, s *observation, members []Member, lost, off offRingReason) int {
+func (m *machine) computeNRef(now time.Time, s *observation, members []membership.Member, lost, off offRingReason) int {
 	n := max(1, m.nref.peak)
 	for i := range members {
 		// Whoever goes by another ring may not have seen the leave that self has.
-		if x := &members[i]; x.Role == RoleMember && x.State != Leaving && x.BootID != s.self.BootID && x.Ring == m.ring.Fingerprint() {
+		if x := &members[i]; x.Role == membership.RoleMember && x.State != membership.Leaving && x.BootID != s.self.BootID && x.Ring == m.ring.Fingerprint() {
 			n = max(n, x.NRef)
 		}
 	}

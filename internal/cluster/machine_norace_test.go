@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -23,7 +24,7 @@ func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 			switch r.IntN(4) {
 			case 0:
 				m := boot(ring.ID(fmt.Sprint("m", next)), next)
-				m.State, next = MemberState(r.IntN(3)), next+1
+				m.State, next = membership.MemberState(r.IntN(3)), next+1
 				b.others = append(b.others, m)
 			case 1:
 				if len(b.others) > 0 {
@@ -31,7 +32,7 @@ func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 				}
 			case 2:
 				if len(b.others) > 0 {
-					b.others[r.IntN(len(b.others))].State = MemberState(r.IntN(3))
+					b.others[r.IntN(len(b.others))].State = membership.MemberState(r.IntN(3))
 				}
 			default:
 				b.agree()
@@ -40,7 +41,7 @@ func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 			if v.NRef < v.Ring.Len() || v.NRef < 1 {
 				t.Fatalf("N_ref %d for a ring of %d", v.NRef, v.Ring.Len())
 			}
-			if !slices.IsSortedFunc(v.Members, func(a, b Member) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
+			if !slices.IsSortedFunc(v.Members, func(a, b membership.Member) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
 				t.Fatalf("members out of order: %v", v.Members)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -28,8 +29,8 @@ func newBed(expect int) *testbed {
 }
 
 // boot is a joining member.
-func boot(id ring.ID, inst uint64) Member {
-	return Member{
+func boot(id ring.ID, inst uint64) membership.Member {
+	return membership.Member{
 		ID: id, BootID: inst, Incarnation: 1, Weight: 1, StartedAt: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
 		ProtocolMin: 1, ProtocolMax: 2,
 	}
@@ -48,7 +49,7 @@ func (b *testbed) look(d time.Duration) outcome {
 func (b *testbed) fill(n int) {
 	for i := range n {
 		m := boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10))
-		m.State = Active
+		m.State = membership.Active
 		b.others = append(b.others, m)
 	}
 	b.join = joinStatus{rounds: 1, listed: n + 1}
@@ -71,9 +72,9 @@ func (b *testbed) lose(i int, graceful bool) {
 
 func TestColdStart(t *testing.T) {
 	joining, active := boot("other", 2), boot("other", 2)
-	active.State = Active
+	active.State = membership.Active
 	observer := boot("xds", 3)
-	observer.Role, observer.State = RoleObserver, Active
+	observer.Role, observer.State = membership.RoleObserver, membership.Active
 	one := joinStatus{rounds: 1, listed: 2, others: []string{"10.0.0.2:7946"}}
 	two := joinStatus{rounds: 1, listed: 3, others: []string{"10.0.0.2:7946", "10.0.0.9:7946"}}
 	cases := []struct {
@@ -82,7 +83,7 @@ func TestColdStart(t *testing.T) {
 		expect  int
 		after   time.Duration
 		contact joinStatus
-		others  []Member
+		others  []membership.Member
 		joined  bool
 		nref    int
 	}{
@@ -96,24 +97,26 @@ func TestColdStart(t *testing.T) {
 		{"first of a set, nobody tried", "me-0", 3, 0, joinStatus{}, nil, false, 3},
 		{"first of a set, nobody answers", "me-0", 3, 0, two, nil, true, 3},
 		{"first of a set, no DNS", "me-0", 3, 0, joinStatus{rounds: 1, listed: 1, blind: true}, nil, false, 3},
-		{"first of a set, somebody answers", "me-0", 3, 0, two, []Member{joining}, false, 3},
-		{"all resolved joined", "me-1", 0, 0, one, []Member{joining}, true, 2},
-		{"some resolved joined, none runs", "me-1", 0, 0, two, []Member{joining}, false, 3},
-		{"some resolved joined, one runs", "me-1", 0, 0, two, []Member{active}, true, 1},
-		{"found by a running cluster", "me-1", 0, 0, joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}}, []Member{active}, true, 1},
-		{"expected seen", "me-1", 2, 0, joinStatus{}, []Member{joining}, true, 2},
-		{"observers are not expected", "me-1", 2, 0, joinStatus{}, []Member{observer}, false, 2},
+		{"first of a set, somebody answers", "me-0", 3, 0, two, []membership.Member{joining}, false, 3},
+		{"all resolved joined", "me-1", 0, 0, one, []membership.Member{joining}, true, 2},
+		{"some resolved joined, none runs", "me-1", 0, 0, two, []membership.Member{joining}, false, 3},
+		{"some resolved joined, one runs", "me-1", 0, 0, two, []membership.Member{active}, true, 1},
+		{"found by a running cluster", "me-1", 0, 0, joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}}, []membership.Member{active}, true, 1},
+		{"expected seen", "me-1", 2, 0, joinStatus{}, []membership.Member{joining}, true, 2},
+		{"observers are not expected", "me-1", 2, 0, joinStatus{}, []membership.Member{observer}, false, 2},
 		{"answer of an address that is only self", "me-1", 0, 0,
 			joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, nil, false, 2},
 		{"answer through a shared address", "me-1", 0, 0,
-			joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, []Member{joining}, true, 2},
+			joinStatus{rounds: 1, listed: 2, others: []string{"10.9.9.9:1"}, reached: []string{"10.9.9.9:1"}}, []membership.Member{joining}, true, 2},
 	}
 	for _, c := range cases {
 		b := newBed(c.expect)
 		b.self.ID, b.join, b.others = c.id, c.contact, c.others
 		v := b.look(c.after).view
 		// Whoever has a place on the ring still does not trust it before all the others have theirs.
-		alone := slices.ContainsFunc(c.others, func(m Member) bool { return m.Role == RoleMember && m.State == Joining })
+		alone := slices.ContainsFunc(c.others, func(m membership.Member) bool {
+			return m.Role == membership.RoleMember && m.State == membership.Joining
+		})
 		if want := c.joined && !alone; v.Joined != want {
 			t.Errorf("%s: joined %v, want %v", c.name, v.Joined, want)
 		}
@@ -131,11 +134,11 @@ func TestColdStart(t *testing.T) {
 func TestJoinedWhenAllHaveTheirPlaces(t *testing.T) {
 	for _, stuck := range []bool{false, true} {
 		b := newBed(3)
-		b.others = []Member{boot("other-0", 10), boot("other-1", 11)}
+		b.others = []membership.Member{boot("other-0", 10), boot("other-1", 11)}
 		if v := b.look(0).view; v.Joined || v.Ring.Len() != 1 || v.NRef != 3 {
 			t.Fatalf("first: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
 		}
-		b.others[0].State = Active
+		b.others[0].State = membership.Active
 		b.look(0)
 		if v := b.look(time.Second).view; v.Joined || v.Ring.Len() != 2 || v.NRef != 3 {
 			t.Fatalf("second: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
@@ -146,7 +149,7 @@ func TestJoinedWhenAllHaveTheirPlaces(t *testing.T) {
 			}
 			continue
 		}
-		b.others[1].State = Active
+		b.others[1].State = membership.Active
 		b.look(0)
 		if v := b.look(time.Second).view; !v.Joined || v.Ring.Len() != 3 || v.NRef != 3 {
 			t.Fatalf("third: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
@@ -177,7 +180,7 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 		t.Fatalf("first ring has %d members", o.view.Ring.Len())
 	}
 	late := boot("late", 7)
-	late.State = Active
+	late.State = membership.Active
 	b.others = append(b.others, late)
 	o := b.look(0)
 	if o.view.Ring.Len() != 3 || o.wake != b.timing.JoinDelay {
@@ -190,7 +193,7 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 		t.Errorf("after the join delay: %d members, wake %v", o.view.Ring.Len(), o.wake)
 	}
 	later := boot("later", 8)
-	later.State = Active
+	later.State = membership.Active
 	b.others = append(b.others, later)
 	b.lose(0, false)
 	if o = b.look(0); o.view.Ring.Len() != 4 || len(o.ringChange.died) != 1 || o.view.Ring.Index("later") < 0 {
@@ -263,11 +266,11 @@ func TestNRef(t *testing.T) {
 	})
 	t.Run("leave", func(t *testing.T) {
 		b := start(5)
-		b.others[0].State = Leaving
+		b.others[0].State = membership.Leaving
 		check(t, b, "leaving", 4)
 		b.lose(0, true)
 		check(t, b, "left", 4)
-		b.others[0].State = Leaving
+		b.others[0].State = membership.Leaving
 		b.lose(0, true)
 		check(t, b, "left between two looks", 3)
 	})
@@ -277,7 +280,7 @@ func TestNRef(t *testing.T) {
 			b.lose(0, false)
 		}
 		b.look(0)
-		b.others[0].State = Leaving
+		b.others[0].State = membership.Leaving
 		check(t, b, "one of our two leaves", 4)
 	})
 	t.Run("heard, but no echo", func(t *testing.T) {
@@ -289,10 +292,10 @@ func TestNRef(t *testing.T) {
 		}
 		b.others[0].NRef = 3
 		check(t, b, "unheard", 3)
-		b.others[0].NRef, b.others[0].State = 9, Leaving
+		b.others[0].NRef, b.others[0].State = 9, membership.Leaving
 		check(t, b, "of a leaver", 2)
 		watcher := boot("xds", 50)
-		watcher.Role, watcher.NRef = RoleObserver, 12
+		watcher.Role, watcher.NRef = membership.RoleObserver, 12
 		b.others = append(b.others, watcher)
 		check(t, b, "of an observer", 2)
 	})
@@ -304,45 +307,45 @@ func TestCapacity(t *testing.T) {
 	b.fill(3)
 	b.self.StartedAt = 100
 	o := b.look(0)
-	if o.self.State != Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
+	if o.self.State != membership.Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
 		t.Errorf("above capacity: %v, ring of %d, problem %q", o.self.State, o.view.Ring.Len(), o.view.Problem)
 	}
 	b.lose(0, true)
-	if o = b.look(time.Second); o.self.State != Active || o.view.Problem != "" {
+	if o = b.look(time.Second); o.self.State != membership.Active || o.view.Problem != "" {
 		t.Errorf("with room again: %v, problem %q", o.self.State, o.view.Problem)
 	}
 	// Two joins that raced: all agree on whom the ring has room for, and the youngest steps back.
 	b.look(time.Second)
 	early := boot("early", 3)
-	early.State = Active
+	early.State = membership.Active
 	b.others = append(b.others, early)
 	o = b.look(time.Second)
-	if o.self.State != Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
+	if o.self.State != membership.Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
 		t.Errorf("after a race: %v, early at %d, self at %d", o.self.State, o.view.Ring.Index("early"), o.view.Ring.Index("me-1"))
 	}
 }
 
 func TestOfTwoBootsOneStands(t *testing.T) {
-	mk := func(inst uint64, s MemberState, at string, pod uint64) Member {
+	mk := func(inst uint64, s membership.MemberState, at string, pod uint64) membership.Member {
 		m := boot("x", inst)
 		m.State, m.Gossip, m.Pod = s, at, pod
 		return m
 	}
 	cases := []struct {
 		name   string
-		a, b   Member
+		a, b   membership.Member
 		stands uint64
 	}{
-		{"restart at the same address", mk(1, Active, "a:1", 0), mk(2, Joining, "a:1", 0), 2},
-		{"restart in the same pod", mk(1, Active, "a:1", 7), mk(2, Joining, "b:1", 7), 2},
-		{"newcomer elsewhere", mk(1, Active, "a:1", 7), mk(2, Joining, "b:1", 8), 1},
-		{"newcomer whose clock is behind", mk(9, Active, "a:1", 7), mk(2, Joining, "b:1", 8), 9},
-		{"two that began apart", mk(1, Active, "a:1", 7), mk(2, Active, "b:1", 8), 1},
-		{"two that begin together", mk(1, Joining, "a:1", 0), mk(2, Joining, "b:1", 0), 1},
-		{"unknown pods are not the same", mk(1, Active, "a:1", 0), mk(2, Active, "b:1", 0), 1},
+		{"restart at the same address", mk(1, membership.Active, "a:1", 0), mk(2, membership.Joining, "a:1", 0), 2},
+		{"restart in the same pod", mk(1, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 7), 2},
+		{"newcomer elsewhere", mk(1, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 8), 1},
+		{"newcomer whose clock is behind", mk(9, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 8), 9},
+		{"two that began apart", mk(1, membership.Active, "a:1", 7), mk(2, membership.Active, "b:1", 8), 1},
+		{"two that begin together", mk(1, membership.Joining, "a:1", 0), mk(2, membership.Joining, "b:1", 0), 1},
+		{"unknown pods are not the same", mk(1, membership.Active, "a:1", 0), mk(2, membership.Active, "b:1", 0), 1},
 	}
 	for _, c := range cases {
-		for _, order := range [][2]Member{{c.a, c.b}, {c.b, c.a}} {
+		for _, order := range [][2]membership.Member{{c.a, c.b}, {c.b, c.a}} {
 			self := boot("me-1", 55)
 			got, rival := resolveNames(&self, order[:])
 			if len(got) != 2 || got[1].BootID != c.stands || rival != nil {
@@ -361,14 +364,14 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	b.fill(2)
 	b.others[0].ID = "me-1"
 	o := b.look(0)
-	if o.self.State != Joining || o.nameConflict == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
+	if o.self.State != membership.Joining || o.nameConflict == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
 		t.Errorf("%v, rival %v, problem %q", o.self.State, o.nameConflict, o.view.Problem)
 	}
 	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).BootID != 10 {
 		t.Error("the older boot should be on the ring")
 	}
 	b.lose(0, false)
-	if o = b.look(time.Second); o.nameConflict != nil || o.self.State != Active {
+	if o = b.look(time.Second); o.nameConflict != nil || o.self.State != membership.Active {
 		t.Errorf("after it died: %v, rival %v", o.self.State, o.nameConflict)
 	}
 }
@@ -376,20 +379,20 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 func TestObserver(t *testing.T) {
 	b := newBed(0)
 	b.fill(2)
-	b.self.Role = RoleObserver
+	b.self.Role = membership.RoleObserver
 	v := b.look(0).view
-	if v.Ring.Len() != 2 || !v.Joined || v.NRef != 2 || v.SelfMember().Role != RoleObserver {
+	if v.Ring.Len() != 2 || !v.Joined || v.NRef != 2 || v.SelfMember().Role != membership.RoleObserver {
 		t.Errorf("as self: ring of %d, joined %v, N_ref %d", v.Ring.Len(), v.Joined, v.NRef)
 	}
 	c := newBed(0)
 	c.fill(2)
-	c.others[1].Role, c.others[1].InForce = RoleObserver, 77
+	c.others[1].Role = membership.RoleObserver
 	v = c.look(0).view
-	if v.Ring.Len() != 2 || v.NRef != 2 || !v.Prepared(0) || v.RulesDiffer() != 0 {
-		t.Errorf("as another: ring of %d, N_ref %d, prepared %v", v.Ring.Len(), v.NRef, v.Prepared(0))
+	if v.Ring.Len() != 2 || v.NRef != 2 {
+		t.Errorf("as another: ring of %d, N_ref %d", v.Ring.Len(), v.NRef)
 	}
 	c.others[1].ID = "me-1" // an observer's name is no rival's
-	if o := c.look(time.Second); o.nameConflict != nil || o.view.SelfMember().Role != RoleMember {
+	if o := c.look(time.Second); o.nameConflict != nil || o.view.SelfMember().Role != membership.RoleMember {
 		t.Errorf("rival %+v", o.nameConflict)
 	}
 }
@@ -406,22 +409,7 @@ func TestViewIsTheSameUntilSomethingChanges(t *testing.T) {
 	}
 	b.others[0].InForce = 4
 	third := b.look(time.Second)
-	if !third.viewChanged || third.view.Ring != first.view.Ring || third.view.RulesDiffer() != 1 {
-		t.Errorf("after new rules: fresh %v, differ %d", third.viewChanged, third.view.RulesDiffer())
-	}
-}
-
-func TestPrepared(t *testing.T) {
-	b := newBed(0)
-	b.fill(2)
-	b.self.InForce, b.self.Prepared = 1, 2
-	b.others[0].InForce, b.others[0].Prepared = 2, 2
-	b.others[1].InForce, b.others[1].Prepared = 1, 0
-	if b.look(0).view.Prepared(2) {
-		t.Error("one is not prepared")
-	}
-	b.others[1].State = Leaving
-	if !b.look(time.Second).view.Prepared(2) {
-		t.Error("the one not prepared is leaving")
+	if !third.viewChanged || third.view.Ring != first.view.Ring {
+		t.Errorf("after new rules: fresh %v", third.viewChanged)
 	}
 }

@@ -9,15 +9,17 @@ import (
 	"testing"
 	"testing/quick"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
 // full has a value in every announced field.
-func full() Member {
-	return Member{
-		ID: "pod-1", BootID: 0x0102030405060708, Incarnation: 3, Weight: 2, Role: RoleMember, State: Active, StartedAt: 1750000000000,
-		Pod: 9, Expect: 3, NRef: 5, InForce: 1 << 63, Prepared: 12, Ring: 99, RLS: "[fd00::1]:8081", Peer: "10.0.0.1:7947",
-		Route: "10.0.0.1:8000", Page: "10.0.0.1:9090", ProtocolMin: 1, ProtocolMax: 2, CompleteRing: 98, Established: true, HandedOff: true, MetExpected: true,
+func full() membership.Member {
+	return membership.Member{
+		ID: "pod-1", BootID: 0x0102030405060708, Incarnation: 3, Weight: 2, Role: membership.RoleMember, State: membership.Active, StartedAt: 1750000000000,
+		Pod: 9, Expect: 3, NRef: 5, InForce: 1 << 63, Prepared: 12, Ring: 99,
+		Addresses:   membership.Addresses{RLS: "[fd00::1]:8081", Peer: "10.0.0.1:7947", Route: "10.0.0.1:8000", Page: "10.0.0.1:9090"},
+		ProtocolMin: 1, ProtocolMax: 2, CompleteRing: 98, Established: true, HandedOff: true, MetExpected: true,
 	}
 }
 
@@ -27,7 +29,7 @@ func TestAnnouncementGolden(t *testing.T) {
 		"0c010c0d01630e0e5b666430303a3a315d3a383038310f0d31302e302e302e313a37393437100d31302e302e302e313a38303030110d31302e302e302e313a39303930" +
 		"12010113010214016215010d"
 	m := full()
-	if got := hex.EncodeToString(m.encode()); got != want {
+	if got := hex.EncodeToString(encode(&m)); got != want {
 		t.Errorf("encode:\n got %s\nwant %s", got, want)
 	}
 }
@@ -37,9 +39,9 @@ func TestAnnouncementRoundTrip(t *testing.T) {
 		m := full()
 		m.ID, m.BootID, m.Incarnation, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
 		m.InForce, m.Prepared, m.Ring = force, prep, fp
-		m.Weight, m.State, m.StartedAt, m.NRef = max(1, uint32(weight)), MemberState(state%3), max(0, boot), int(nref)
+		m.Weight, m.State, m.StartedAt, m.NRef = max(1, uint32(weight)), membership.MemberState(state%3), max(0, boot), int(nref)
 		m.Peer = string(addr[:])
-		got, err := decode(m.encode())
+		got, err := decode(encode(&m))
 		return err == nil && reflect.DeepEqual(got, m)
 	}
 	if err := quick.Check(law, nil); err != nil {
@@ -49,7 +51,7 @@ func TestAnnouncementRoundTrip(t *testing.T) {
 
 func TestAnnouncementOfALaterVersion(t *testing.T) {
 	m := full()
-	b := m.encode()
+	b := encode(&m)
 	b = appendText(b, tagEnd, "something new")
 	b = appendNumber(b, 1<<40, 7)
 	got, err := decode(b)
@@ -58,19 +60,19 @@ func TestAnnouncementOfALaterVersion(t *testing.T) {
 	}
 	later := full()
 	later.Role, later.State = 7, 9
-	got, err = decode(later.encode())
-	if err != nil || got.Role != RoleObserver || got.State != Joining {
+	got, err = decode(encode(&later))
+	if err != nil || got.Role != membership.RoleObserver || got.State != membership.Joining {
 		t.Errorf("unknown role and state: got %v %v, %v; want what never counts", got.Role, got.State, err)
 	}
 }
 
 func TestAnnouncementRefused(t *testing.T) {
-	with := func(change func(*Member)) []byte {
+	with := func(change func(*membership.Member)) []byte {
 		m := full()
 		change(&m)
-		return m.encode()
+		return encode(&m)
 	}
-	good := with(func(*Member) {})
+	good := with(func(*membership.Member) {})
 	cut := map[string][]byte{}
 	for i := range good[:len(good)-12] {
 		cut["cut at "+string(rune('0'+i%10))] = good[:i]
@@ -78,19 +80,19 @@ func TestAnnouncementRefused(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty":             nil,
 		"another format":    append([]byte{0x4c}, good[1:]...),
-		"no name":           with(func(m *Member) { m.ID = "" }),
-		"a long name":       with(func(m *Member) { m.ID = ring.ID(strings.Repeat("x", MaxID+1)) }),
-		"a long address":    with(func(m *Member) { m.RLS = strings.Repeat("x", MaxAddress+1) }),
-		"any name":          with(func(m *Member) { m.ID = "*" }),
-		"a name's pattern":  with(func(m *Member) { m.ID = "pod-*" }),
-		"a path":            with(func(m *Member) { m.ID = "a/b" }),
-		"a line break":      with(func(m *Member) { m.ID = "a\nb" }),
-		"a NUL":             with(func(m *Member) { m.ID = "a\x00" }),
-		"a C1 control":      with(func(m *Member) { m.ID = "a\u0085" }),
-		"no UTF-8":          with(func(m *Member) { m.ID = "a\xff" }),
-		"too heavy":         with(func(m *Member) { m.Weight = MaxWeight + 1 }),
-		"no protocol":       with(func(m *Member) { m.ProtocolMin = 0 }),
-		"protocol inverted": with(func(m *Member) { m.ProtocolMin = 5 }),
+		"no name":           with(func(m *membership.Member) { m.ID = "" }),
+		"a long name":       with(func(m *membership.Member) { m.ID = ring.ID(strings.Repeat("x", membership.MaxID+1)) }),
+		"a long address":    with(func(m *membership.Member) { m.RLS = strings.Repeat("x", membership.MaxAddress+1) }),
+		"any name":          with(func(m *membership.Member) { m.ID = "*" }),
+		"a name's pattern":  with(func(m *membership.Member) { m.ID = "pod-*" }),
+		"a path":            with(func(m *membership.Member) { m.ID = "a/b" }),
+		"a line break":      with(func(m *membership.Member) { m.ID = "a\nb" }),
+		"a NUL":             with(func(m *membership.Member) { m.ID = "a\x00" }),
+		"a C1 control":      with(func(m *membership.Member) { m.ID = "a\u0085" }),
+		"no UTF-8":          with(func(m *membership.Member) { m.ID = "a\xff" }),
+		"too heavy":         with(func(m *membership.Member) { m.Weight = membership.MaxWeight + 1 }),
+		"no protocol":       with(func(m *membership.Member) { m.ProtocolMin = 0 }),
+		"protocol inverted": with(func(m *membership.Member) { m.ProtocolMin = 5 }),
 		"too large":         appendText(good, 99, strings.Repeat("x", maxMeta)),
 		"huge length":       append(good[:len(good):len(good)], 99, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
 		"bad number":        appendText(good, tagInst, "\xff\xff"),
@@ -109,19 +111,19 @@ func TestAnnouncementRefused(t *testing.T) {
 
 func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
 	m := full()
-	m.ID = ring.ID(strings.Repeat("n", MaxID))
+	m.ID = ring.ID(strings.Repeat("n", membership.MaxID))
 	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
 		*a = "[2001:0db8:0000:0000:0000:0000:0000:ffff]:65535"
 	}
-	bound := m.maxEncodedSize()
+	bound := maxEncodedSize(&m)
 	if bound > maxMeta {
 		t.Errorf("IPv6 addresses and the longest name need %d bytes, memberlist takes %d", bound, maxMeta)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		m.BootID, m.Pod, m.InForce, m.Prepared, m.Ring = r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64()
-		m.NRef, m.State = r.IntN(1<<20), MemberState(r.IntN(3))
-		if n := len(m.encode()); n > bound {
+		m.NRef, m.State = r.IntN(1<<20), membership.MemberState(r.IntN(3))
+		if n := len(encode(&m)); n > bound {
 			t.Fatalf("%d bytes, above %d", n, bound)
 		}
 	}
@@ -130,19 +132,19 @@ func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
 // FuzzDecode: no bytes make decode panic, and what it takes is fit to be a member and survives another round.
 func FuzzDecode(f *testing.F) {
 	m := full()
-	f.Add(m.encode())
+	f.Add(encode(&m))
 	f.Add([]byte{metaFormat})
 	f.Add([]byte{metaFormat, 1, 0xff, 0xff, 0xff, 0xff, 0x0f})
-	f.Add(appendText(m.encode(), 200, "later"))
+	f.Add(appendText(encode(&m), 200, "later"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decode(b)
 		if err != nil {
 			return
 		}
-		if m.ID == "" || len(m.ID) > MaxID || CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > MaxWeight || m.State > Leaving || m.Role > RoleObserver {
+		if m.ID == "" || len(m.ID) > membership.MaxID || membership.CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > membership.MaxWeight || m.State > membership.Leaving || m.Role > membership.RoleObserver {
 			t.Fatalf("accepted %+v", m)
 		}
-		again, err := decode(m.encode())
+		again, err := decode(encode(&m))
 		if err != nil || again != m {
 			t.Fatalf("second round: %+v, %v; first %+v", again, err, m)
 		}
@@ -150,8 +152,8 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestLocate(t *testing.T) {
-	m := Member{RLS: ":8082", Peer: "10.0.0.1:7947", Route: ""}
-	m.completeAddresses(netip.MustParseAddr("fd00::1"))
+	m := membership.Member{Addresses: membership.Addresses{RLS: ":8082", Peer: "10.0.0.1:7947"}}
+	completeAddresses(&m, netip.MustParseAddr("fd00::1"))
 	if m.RLS != "[fd00::1]:8082" || m.Peer != "10.0.0.1:7947" || m.Route != "" || m.Page != "" {
 		t.Errorf("%+v", m)
 	}

@@ -3,6 +3,8 @@ package cluster
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 type metrics struct {
@@ -70,11 +72,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // update sets all that follows from a View.
-func (m *metrics) update(v *View) {
-	count := map[string]int{Joining.String(): 0, Active.String(): 0, Leaving.String(): 0, RoleObserver.String(): 0}
+func (m *metrics) update(v *membership.View) {
+	count := map[string]int{membership.Joining.String(): 0, membership.Active.String(): 0, membership.Leaving.String(): 0, membership.RoleObserver.String(): 0}
 	for i := range v.Members {
-		if x := &v.Members[i]; x.Role == RoleObserver {
-			count[RoleObserver.String()]++
+		if x := &v.Members[i]; x.Role == membership.RoleObserver {
+			count[membership.RoleObserver.String()]++
 		} else {
 			count[x.State.String()]++
 		}
@@ -89,7 +91,7 @@ func (m *metrics) update(v *View) {
 	m.nref.Set(float64(v.NRef))
 	m.joined.Set(boolGauge(v.Joined))
 	m.standalone.Set(boolGauge(v.Standalone))
-	for _, c := range causes {
+	for _, c := range membership.Causes {
 		m.offRing.WithLabelValues(string(c)).Set(boolGauge(v.Cause == c))
 	}
 }

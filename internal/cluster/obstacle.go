@@ -6,27 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
-// Cause is why a member stays off the ring, in a word, as the metric keyward_off_ring has it.
-type Cause string
-
-// The causes.
-const (
-	CauseLookup       Cause = "lookup"  // no name of Options.Join has ever been found
-	CauseGossip       Cause = "gossip"  // who answers there ends the exchange: of another cluster, or with another key
-	CauseStreams      Cause = "streams" // members cannot ask each other
-	CauseNameConflict Cause = "rival"   // another live member has its name
-	CauseFull         Cause = "full"    // the ring has no room
-	CauseFlapping     Cause = "flaps"   // it lost all others again and again
-)
-
-var causes = []Cause{CauseLookup, CauseGossip, CauseStreams, CauseNameConflict, CauseFull, CauseFlapping}
-
 // offRingReason is what keeps self off the ring; the zero value is nothing.
 type offRingReason struct {
-	cause Cause
+	cause membership.Cause
 	text  string
 }
 
@@ -36,9 +22,9 @@ type offRingReason struct {
 func (m *machine) misconfigured(now time.Time, s *observation) offRingReason {
 	met, runs := 0, false
 	for i := range s.others {
-		if x := &s.others[i]; x.Role == RoleMember {
+		if x := &s.others[i]; x.Role == membership.RoleMember {
 			met++
-			runs = runs || x.State == Active
+			runs = runs || x.State == membership.Active
 		}
 	}
 	c := &s.join
@@ -46,9 +32,9 @@ func (m *machine) misconfigured(now time.Time, s *observation) offRingReason {
 	case m.standalone || runs || m.expectTimedOut(now):
 		return offRingReason{}
 	case met == 0 && c.unresolved:
-		return offRingReason{CauseLookup, "met no other member: " + c.failure + "; compare --join"}
+		return offRingReason{membership.CauseLookup, "met no other member: " + c.failure + "; compare --join"}
 	case c.foreign > met:
-		return offRingReason{CauseGossip, fmt.Sprintf("met %d other members, and %d addresses where others are: %s; compare --cluster and --gossip-key-file", met, c.foreign, c.failure)}
+		return offRingReason{membership.CauseGossip, fmt.Sprintf("met %d other members, and %d addresses where others are: %s; compare --cluster and --gossip-key-file", met, c.foreign, c.failure)}
 	}
 	return offRingReason{}
 }
@@ -88,11 +74,11 @@ type streamCounts struct {
 	connectedSound          int // of those with streams, the ones that are not odd
 }
 
-func (m *machine) countStreams(s *observation, members []Member) (t streamCounts) {
+func (m *machine) countStreams(s *observation, members []membership.Member) (t streamCounts) {
 	for i := range members {
 		x := &members[i]
 		linked := slices.Contains(s.status.streams.With, x.ID)
-		if x.Role != RoleMember || x.State == Leaving || x.BootID == s.self.BootID || x.Peer == "" || x.Isolated && !linked {
+		if x.Role != membership.RoleMember || x.State == membership.Leaving || x.BootID == s.self.BootID || x.Peer == "" || x.Isolated && !linked {
 			continue
 		}
 		n := 0
@@ -103,7 +89,7 @@ func (m *machine) countStreams(s *observation, members []Member) (t streamCounts
 			t.connectedSound++
 		}
 		t.all, t.connected = t.all+1, t.connected+n
-		if x.State == Active {
+		if x.State == membership.Active {
 			t.active, t.activeConnected = t.active+1, t.activeConnected+n
 		}
 	}
@@ -124,7 +110,7 @@ func (t streamCounts) enough() bool {
 
 // disconnected says that self lacks streams with too many of the other members. Nobody could ask it about its keys then. It stays so when all go that were on the ring,
 // until it has streams with somebody who is not odd: they will come again. rest is how long it may still take for streams to come.
-func (m *machine) disconnected(now time.Time, s *observation, members []Member) (o offRingReason, rest time.Duration) {
+func (m *machine) disconnected(now time.Time, s *observation, members []membership.Member) (o offRingReason, rest time.Duration) {
 	if !m.streams {
 		return offRingReason{}, 0
 	}
@@ -141,18 +127,18 @@ func (m *machine) disconnected(now time.Time, s *observation, members []Member) 
 	m.isolated = m.isolated || t.active > 0 && t.activeConnected == 0 && rest <= 0
 	text := fmt.Sprintf("has streams with %d of %d other members: %s; compare --tls-ca, --tls-cert and --tls-peer-names, and see that --peer can be reached",
 		t.connected, t.all, strings.TrimSpace(s.status.streams.Without))
-	return offRingReason{CauseStreams, text}, rest
+	return offRingReason{membership.CauseStreams, text}, rest
 }
 
 // keepPlace has self, which is on the ring, stay there, unless it began alone, has never had a stream with anybody, and several others are there now: it is the one
 // that nobody can ask.
-func (m *machine) keepPlace(now time.Time, s *observation, members []Member) (MemberState, offRingReason) {
+func (m *machine) keepPlace(now time.Time, s *observation, members []membership.Member) (membership.MemberState, offRingReason) {
 	if m.hadStreams {
-		return Active, offRingReason{}
+		return membership.Active, offRingReason{}
 	}
 	off, rest := m.disconnected(now, s, members)
 	if off.cause == "" || rest > 0 || m.hadStreams || len(members) < 3 {
-		return Active, offRingReason{}
+		return membership.Active, offRingReason{}
 	}
-	return Joining, off
+	return membership.Joining, off
 }

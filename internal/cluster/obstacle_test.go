@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -18,9 +19,9 @@ import (
 func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 	for _, id := range []ring.ID{"me-0", "me-1"} {
 		for _, expect := range []int{0, 1, 3} {
-			for what, c := range map[Cause]joinStatus{
-				CauseLookup: {rounds: 1, listed: 1, unresolved: true, failure: "look up typo: no such host"},
-				CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: 1, failure: "10.0.0.9:7946: EOF"},
+			for what, c := range map[membership.Cause]joinStatus{
+				membership.CauseLookup: {rounds: 1, listed: 1, unresolved: true, failure: "look up typo: no such host"},
+				membership.CauseGossip: {rounds: 1, listed: 2, others: []string{"10.0.0.9:7946"}, foreign: 1, failure: "10.0.0.9:7946: EOF"},
 			} {
 				b := newBed(expect)
 				b.self.ID, b.join = id, c
@@ -34,7 +35,7 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 					}
 				}
 				b.others = members(1)
-				b.others[0].State = Active
+				b.others[0].State = membership.Active
 				b.look(time.Second)
 				if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Len() != 2 {
 					t.Errorf("%s, expect %d, %s, having met one: ring of %d, %s", id, expect, what, v.Ring.Len(), v.Problem)
@@ -72,7 +73,7 @@ func TestSeveralWithTheSameMistake(t *testing.T) {
 		b.join = joinStatus{rounds: 1, listed: 1 + c.met + c.foreign, foreign: c.foreign}
 		b.others = members(c.met)
 		if c.runs {
-			b.others[0].State = Active
+			b.others[0].State = membership.Active
 		}
 		b.look(0)
 		b.look(time.Minute)
@@ -90,7 +91,7 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	b.look(0)
 	b.agree()
 	b.look(time.Minute)
-	if v := b.view; !v.SelfMember().Isolated || v.Cause != CauseStreams {
+	if v := b.view; !v.SelfMember().Isolated || v.Cause != membership.CauseStreams {
 		t.Fatalf("odd %v, %s", v.SelfMember().Isolated, v.Problem)
 	}
 	for range 3 {
@@ -157,24 +158,24 @@ func TestTheOddOneGivesUpItsPlace(t *testing.T) {
 	b.streams, b.join = true, joinStatus{rounds: 1, listed: 1}
 	b.look(0)
 	b.look(time.Minute)
-	if b.view.SelfMember().State != Active {
+	if b.view.SelfMember().State != membership.Active {
 		t.Fatal("not alone on its ring")
 	}
 	b.others = members(1)
 	b.others[0].Peer = "10.0.0.8:7947"
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.SelfMember().State != Active {
+	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active {
 		t.Error("it gave up its place for one that it cannot ask")
 	}
 	b.others = members(2)
 	b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.SelfMember().State != Joining || v.Cause != CauseStreams {
+	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Joining || v.Cause != membership.CauseStreams {
 		t.Errorf("beside two: %v, %s", v.SelfMember().State, v.Problem)
 	}
 	b.status.streams.With = []ring.ID{"other-0"}
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.SelfMember().State != Active || v.Problem != "" {
+	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active || v.Problem != "" {
 		t.Errorf("mended: %v, %s", v.SelfMember().State, v.Problem)
 	}
 }
@@ -249,7 +250,7 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	for _, after := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
 		b.look(after)
 		v := b.look(time.Second).view
-		if v.Ring.Index("me-1") >= 0 || v.SelfMember().State != Joining || v.Cause != CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
+		if v.Ring.Index("me-1") >= 0 || v.SelfMember().State != membership.Joining || v.Cause != membership.CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
 			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.SelfMember().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
 		}
 	}
@@ -261,7 +262,7 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 		t.Errorf("with two of three: on the ring %v, %s", v.Ring.Index("me-1") >= 0, v.Problem)
 	}
 	b.status.streams.With = nil
-	if v := b.look(time.Minute).view; v.SelfMember().State != Active {
+	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active {
 		t.Error("a member that has its place gave it up for want of streams")
 	}
 }
@@ -275,7 +276,7 @@ func TestOffTheRingDividesByOneMore(t *testing.T) {
 	b.look(0)
 	b.agree()
 	b.look(time.Minute)
-	if v := b.look(time.Minute).view; v.Cause != CauseStreams || v.NRef != 2 {
+	if v := b.look(time.Minute).view; v.Cause != membership.CauseStreams || v.NRef != 2 {
 		t.Errorf("%q: N_ref %d, want 2", v.Cause, v.NRef)
 	}
 }
@@ -314,7 +315,7 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 	odd := start("odd", nil, a.Gossip(), b.Gossip())
 	eventually(t, "two on the ring, and who is odd", func() bool {
 		x, found := a.View().Find("odd")
-		return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == CauseStreams
+		return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == membership.CauseStreams
 	})
 	old := []string{a.Gossip(), b.Gossip()}
 	a.Close()
@@ -325,7 +326,7 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 		v, w := a.View(), b.View()
 		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() && v.Ring.Index("odd") < 0
 	})
-	if v := odd.View(); v.SelfMember().State != Joining {
+	if v := odd.View(); v.SelfMember().State != membership.Joining {
 		t.Errorf("the odd one is %v", v.SelfMember().State)
 	}
 }
@@ -353,13 +354,13 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 	z := newZone(t)
 	for _, c := range []struct {
 		name   string
-		cause  Cause
+		cause  membership.Cause
 		text   string
 		change func(*Options)
 	}{
-		{"key", CauseGossip, "--gossip-key-file", func(o *Options) { o.KeyFile = wrong }},
-		{"label", CauseGossip, "--cluster", func(o *Options) { o.Cluster = "another" }},
-		{"name", CauseLookup, "lookup typo.test", func(o *Options) {
+		{"key", membership.CauseGossip, "--gossip-key-file", func(o *Options) { o.KeyFile = wrong }},
+		{"label", membership.CauseGossip, "--cluster", func(o *Options) { o.Cluster = "another" }},
+		{"name", membership.CauseLookup, "lookup typo.test", func(o *Options) {
 			o.Join, o.Resolver = []string{"dns+typo.test" + a.Gossip()[strings.LastIndexByte(a.Gossip(), ':'):]}, resolver(t, z)
 		}},
 	} {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -26,10 +27,10 @@ type Resolver interface {
 // Options say who this member is and how it finds the others. Only Node is always needed; with Join, also Bind and
 // either KeyFile or Insecure.
 type Options struct {
-	Node   string // this member's stable name: the hash_key on the ring, at most MaxID bytes
+	Node   string // this member's stable name: the hash_key on the ring, at most membership.MaxID bytes
 	BootID uint64 // this boot; 0: drawn at random
 	PodUID string // of the pod it runs in: tells a restart from a second member of the same name
-	Role   Role
+	Role   membership.Role
 	Weight uint32 // places on the ring; 0 means 1
 
 	Bind      string   // host:port of gossip, UDP and TCP; port 0 picks one; an empty host is every address
@@ -69,7 +70,7 @@ type Options struct {
 	Timing     Timing
 
 	// OnView is told every View, one at a time, the first before Start returns. It holds up the next View only.
-	OnView func(*View)
+	OnView func(*membership.View)
 
 	// OnRoutes is told what is done about hot keys whenever that changes, one at a time and never while OnView is: one route
 	// for each domain and owner string, in their order. The routes are not to be changed.
@@ -155,7 +156,7 @@ func (o *Options) setDefaults() {
 		o.Resolver = net.DefaultResolver
 	}
 	if o.OnView == nil {
-		o.OnView = func(*View) {}
+		o.OnView = func(*membership.View) {}
 	}
 	if o.OnRefused == nil {
 		o.OnRefused = func(string) {}
@@ -174,18 +175,18 @@ func (o *Options) validate() error {
 		}
 	}
 	fault(o.Node == "", "node: a name is needed")
-	fault(len(o.Node) > MaxID, "node: %d bytes, at most %d", len(o.Node), MaxID)
-	if err := CheckID(ring.ID(o.Node)); err != nil {
+	fault(len(o.Node) > membership.MaxID, "node: %d bytes, at most %d", len(o.Node), membership.MaxID)
+	if err := membership.CheckID(ring.ID(o.Node)); err != nil {
 		fault(true, "node: %w", err)
 	}
-	fault(o.Role > RoleObserver, "role: %d is none", o.Role)
+	fault(o.Role > membership.RoleObserver, "role: %d is none", o.Role)
 	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
 	fault(o.ExpectTimeout < 0, "expect-timeout: %v is negative", o.ExpectTimeout)
 	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
 	for _, a := range [...]struct{ name, addr string }{{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page}} {
-		fault(len(a.addr) > MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), MaxAddress)
+		fault(len(a.addr) > membership.MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), membership.MaxAddress)
 	}
 	if len(o.Join) == 0 {
 		return errors.Join(faults...)
@@ -223,10 +224,11 @@ func splitAddr(addr string, port uint16) (string, uint16, error) {
 	return host, uint16(n), nil
 }
 
-func (o *Options) member(inst uint64, now time.Time) Member {
-	m := Member{
+func (o *Options) member(inst uint64, now time.Time) membership.Member {
+	m := membership.Member{
 		ID: ring.ID(o.Node), BootID: inst, Incarnation: 1, Weight: o.Weight, Role: o.Role, StartedAt: now.UnixMilli(), Expect: o.Expect,
-		RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page, ProtocolMin: ProtocolMin, ProtocolMax: ProtocolMax,
+		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
+		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}
 	if o.PodUID != "" {
 		m.Pod = ring.Hash(o.PodUID) | 1 // never 0, which means unknown

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/time/rate"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 func TestOptionsReportEveryFault(t *testing.T) {
@@ -25,7 +27,7 @@ func TestOptionsReportEveryFault(t *testing.T) {
 }
 
 func TestStartFaults(t *testing.T) {
-	long := strings.Repeat("a", MaxAddress)
+	long := strings.Repeat("a", membership.MaxAddress)
 	for name, o := range map[string]Options{
 		"no name":             {},
 		"capacity":            {Node: "a", Capacity: 8193},

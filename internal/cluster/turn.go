@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // Planned changes of the ring, joins and leaves, come one after the other: each waits until all members have taken over
@@ -22,25 +24,25 @@ type handoffStatus struct {
 
 // clusterRunning says whether any other member counts already. Where nobody does there is nothing to take over: members that
 // start together do not wait for each other.
-func clusterRunning(self *Member, members []Member) bool {
-	return slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == RoleMember && x.State == Active && x.Established && x.BootID != self.BootID
+func clusterRunning(self *membership.Member, members []membership.Member) bool {
+	return slices.ContainsFunc(members, func(x membership.Member) bool {
+		return x.Role == membership.RoleMember && x.State == membership.Active && x.Established && x.BootID != self.BootID
 	})
 }
 
 // lastChangeComplete says whether the last change is over: members want no other ring, and all have what is theirs on this one.
-func (m *machine) lastChangeComplete(members []Member) bool {
+func (m *machine) lastChangeComplete(members []membership.Member) bool {
 	if m.ring == nil || !slices.Equal(wantedRing(members, m.capacity), m.ringMembers) {
 		return false
 	}
 	fingerprint := m.ring.Fingerprint()
-	return !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == RoleMember && x.State == Active && x.SupportsHandoff() && (x.CompleteRing != fingerprint || x.Ring != fingerprint)
+	return !slices.ContainsFunc(members, func(x membership.Member) bool {
+		return x.Role == membership.RoleMember && x.State == membership.Active && x.SupportsHandoff() && (x.CompleteRing != fingerprint || x.Ring != fingerprint)
 	})
 }
 
 // mayTakeTurn says whether self, which is fit to, may go onto the ring now; if not, when to look again at the latest.
-func (m *machine) mayTakeTurn(now time.Time, s *observation, members []Member) (bool, time.Duration) {
+func (m *machine) mayTakeTurn(now time.Time, s *observation, members []membership.Member) (bool, time.Duration) {
 	if !clusterRunning(&s.self, members) {
 		return true, 0
 	}
@@ -62,8 +64,8 @@ func (m *machine) mayTakeTurn(now time.Time, s *observation, members []Member) (
 	if now.Sub(since) >= m.timing.JoinTurn || now.Sub(m.readySince) >= 6*m.timing.JoinTurn {
 		return true, 0
 	}
-	return m.lastChangeComplete(members) && !slices.ContainsFunc(members, func(x Member) bool {
-		return x.Role == RoleMember && x.State == Joining && x.AwaitsTurn && startedEarlier(&x, &s.self)
+	return m.lastChangeComplete(members) && !slices.ContainsFunc(members, func(x membership.Member) bool {
+		return x.Role == membership.RoleMember && x.State == membership.Joining && x.AwaitsTurn && startedEarlier(&x, &s.self)
 	}), 0
 }
 
@@ -73,13 +75,13 @@ func (m *machine) prefetched(now time.Time, s *observation) bool {
 }
 
 // startedEarlier orders the members that wait for a place.
-func startedEarlier(a, b *Member) bool {
+func startedEarlier(a, b *membership.Member) bool {
 	return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.ID, b.ID)) < 0
 }
 
 // mayLeave says whether self, which is told to, leaves now.
-func (m *machine) mayLeave(now time.Time, t *handoffStatus, self *Member, members []Member) bool {
-	return self.Role == RoleObserver || self.State != Active || m.lastChangeComplete(members) || now.Sub(t.drainingSince) >= m.timing.LeaveTurn
+func (m *machine) mayLeave(now time.Time, t *handoffStatus, self *membership.Member, members []membership.Member) bool {
+	return self.Role == membership.RoleObserver || self.State != membership.Active || m.lastChangeComplete(members) || now.Sub(t.drainingSince) >= m.timing.LeaveTurn
 }
 
 // flapGuard holds a member back that loses all others and meets them again, again and again: each time keys would move twice.
@@ -98,8 +100,8 @@ const maxHold = time.Minute
 
 // observe notes whether others are there again, and holds self back if they went on without it. Where no two of them share a
 // ring nobody is held back, lest all wait for each other.
-func (f *flapGuard) observe(now time.Time, self *Member, members []Member, hold time.Duration) {
-	if !f.alone || !slices.ContainsFunc(members, func(x Member) bool { return x.Role == RoleMember && x.BootID != self.BootID }) {
+func (f *flapGuard) observe(now time.Time, self *membership.Member, members []membership.Member, hold time.Duration) {
+	if !f.alone || !slices.ContainsFunc(members, func(x membership.Member) bool { return x.Role == membership.RoleMember && x.BootID != self.BootID }) {
 		return
 	}
 	f.alone = false
@@ -115,11 +117,11 @@ func (f *flapGuard) observe(now time.Time, self *Member, members []Member, hold 
 }
 
 // othersShareRing says whether two others go by one ring that self has no place on.
-func othersShareRing(self *Member, members []Member) bool {
+func othersShareRing(self *membership.Member, members []membership.Member) bool {
 	seen := make(map[uint64]int)
 	for i := range members {
 		x := &members[i]
-		if x.Role != RoleMember || x.State != Active || x.BootID == self.BootID || x.Ring == self.Ring {
+		if x.Role != membership.RoleMember || x.State != membership.Active || x.BootID == self.BootID || x.Ring == self.Ring {
 			continue
 		}
 		if seen[x.Ring]++; seen[x.Ring] == 2 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -32,9 +33,9 @@ func TestChangesComeOneAfterTheOther(t *testing.T) {
 		}
 		w.run(int(20 * time.Second / step))
 		for _, b := range w.beds {
-			want := Active
+			want := membership.Active
 			if b.status.draining {
-				want = Leaving
+				want = membership.Leaving
 			}
 			if b.self.State != want || b.ring.Fingerprint() != w.beds[0].ring.Fingerprint() {
 				t.Fatalf("seed %d: %s is %v, want %v", seed, b.self.ID, b.self.State, want)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -33,14 +34,14 @@ func (b *testbed) finish() {
 func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	b := late(2)
 	o := b.look(9 * time.Second)
-	if o.self.State != Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
+	if o.self.State != membership.Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
 		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.AwaitsTurn, o.view.Joined, o.view.Ring.Len())
 	}
 	b.status.prefetched = true
-	if o = b.look(0); o.self.State != Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
+	if o = b.look(0); o.self.State != membership.Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
 		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.AwaitsTurn, o.wake)
 	}
-	if o = b.look(o.wake); o.self.State != Active || o.self.AwaitsTurn {
+	if o = b.look(o.wake); o.self.State != membership.Active || o.self.AwaitsTurn {
 		t.Fatalf("its turn: %v, waits %v", o.self.State, o.self.AwaitsTurn)
 	}
 	if o = b.look(o.wake); o.view.Ring.Len() != 3 {
@@ -63,7 +64,7 @@ func TestAJoinerWaitsForItsTurn(t *testing.T) {
 		{"another came before", func(b *testbed) { b.others = append(b.others, first) }, true},
 		{"another comes after", func(b *testbed) { b.others = append(b.others, second) }, false},
 		{"another came before and is not ready", func(b *testbed) { first := first; first.AwaitsTurn = false; b.others = append(b.others, first) }, false},
-		{"a change is about to be adopted", func(b *testbed) { m := boot("x", 50); m.State = Active; b.others = append(b.others, m) }, true},
+		{"a change is about to be adopted", func(b *testbed) { m := boot("x", 50); m.State = membership.Active; b.others = append(b.others, m) }, true},
 	}
 	for _, c := range cases {
 		b := late(2)
@@ -72,7 +73,7 @@ func TestAJoinerWaitsForItsTurn(t *testing.T) {
 		b.look(b.timing.JoinDelay - time.Millisecond)
 		c.upset(b)
 		o := b.look(time.Millisecond)
-		if (o.self.State == Joining) != c.waits {
+		if (o.self.State == membership.Joining) != c.waits {
 			t.Errorf("%s: %v", c.name, o.self.State)
 		}
 	}
@@ -86,10 +87,10 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 	}
 	b := stuck()
 	b.look(b.timing.PrefetchTimeout) // no copies came
-	if o := b.look(b.timing.JoinTurn - time.Millisecond); o.self.State != Joining {
+	if o := b.look(b.timing.JoinTurn - time.Millisecond); o.self.State != membership.Joining {
 		t.Errorf("before the bound: %v", o.self.State)
 	}
-	if o := b.look(time.Millisecond); o.self.State != Active {
+	if o := b.look(time.Millisecond); o.self.State != membership.Active {
 		t.Errorf("after the bounds: %v", o.self.State)
 	}
 	// A queue that moves has more time, but not for ever.
@@ -98,10 +99,10 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 	b.look(0)
 	for i := range 60 {
 		m := boot(ring.ID(fmt.Sprint("q", i)), uint64(200+i))
-		m.State = Active
+		m.State = membership.Active
 		b.others = append(b.others, m)
 		o := b.look(time.Second)
-		if b.look(time.Second / 2); o.self.State == Active {
+		if b.look(time.Second / 2); o.self.State == membership.Active {
 			if i < 30 {
 				t.Errorf("went after %d changes", i)
 			}
@@ -120,14 +121,14 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 		t.Fatal("not on the ring")
 	}
 	b.status.draining, b.status.drainingSince = true, b.now
-	if o := b.look(b.timing.LeaveTurn - time.Millisecond); o.self.State != Active {
+	if o := b.look(b.timing.LeaveTurn - time.Millisecond); o.self.State != membership.Active {
 		t.Errorf("others have not taken over: %v", o.self.State)
 	}
-	if o := b.look(time.Millisecond); o.self.State != Leaving || o.self.HandedOff || o.view.Ring.Len() != 2 || o.view.SelfMember().State != Leaving {
+	if o := b.look(time.Millisecond); o.self.State != membership.Leaving || o.self.HandedOff || o.view.Ring.Len() != 2 || o.view.SelfMember().State != membership.Leaving {
 		t.Errorf("after the bound: %v, ring of %d", o.self.State, o.view.Ring.Len())
 	}
 	b.status.handedOff = true
-	if o := b.look(0); !o.self.HandedOff || o.self.State != Leaving {
+	if o := b.look(0); !o.self.HandedOff || o.self.State != membership.Leaving {
 		t.Error("handed over, but does not say so")
 	}
 
@@ -140,7 +141,7 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	b.finish()
 	b.look(0)
 	b.status.draining, b.status.drainingSince = true, b.now
-	if o := b.look(0); o.self.State != Leaving {
+	if o := b.look(0); o.self.State != membership.Leaving {
 		t.Errorf("nothing goes on: %v", o.self.State)
 	}
 }
@@ -153,7 +154,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 		return b
 	}
 	b := start()
-	b.others[0].State = Leaving
+	b.others[0].State = membership.Leaving
 	b.look(0)
 	b.lose(0, true)
 	if v := b.look(0).view; !slices.Equal(v.Left, []ring.ID{"other-0"}) || v.NRef != 3 {
@@ -168,11 +169,11 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 
 	b = start()
 	m := b.others[0]
-	b.others[0].State = Leaving
+	b.others[0].State = membership.Leaving
 	b.look(0)
 	b.lose(0, true)
 	b.look(0)
-	m.BootID, m.StartedAt, m.State = 90, 90, Active // comes again
+	m.BootID, m.StartedAt, m.State = 90, 90, membership.Active // comes again
 	b.others = append(b.others, m)
 	b.look(time.Second)
 	if v := b.look(time.Second).view; v.Ring.Index(m.ID) < 0 || len(v.Left) != 1 {
@@ -184,7 +185,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	}
 
 	b = start()
-	b.others[0].State = Leaving // and ends without having handed over
+	b.others[0].State = membership.Leaving // and ends without having handed over
 	b.look(0)
 	b.departed[b.others[0].BootID] = departure{id: b.others[0].ID, graceful: true}
 	b.others = b.others[1:]
@@ -198,7 +199,7 @@ func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
 	b.fill(3)
 	b.look(0)
 	again := b.others[0]
-	again.BootID, again.StartedAt, again.State = 90, 90, Joining // at the same place
+	again.BootID, again.StartedAt, again.State = 90, 90, membership.Joining // at the same place
 	b.others = append(b.others, again)
 	o := b.look(0)
 	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.ringChange.crashed != 1 || len(o.ringChange.left) != 0 {
@@ -232,7 +233,7 @@ func TestFlapping(t *testing.T) {
 	var before time.Duration
 	for i := range 8 {
 		o := flap(2)
-		if o.self.State != Joining || o.view.Problem == "" || o.view.Ring.Index("me-1") >= 0 {
+		if o.self.State != membership.Joining || o.view.Problem == "" || o.view.Ring.Index("me-1") >= 0 {
 			t.Fatalf("flap %d: %v, problem %q", i, o.self.State, o.view.Problem)
 		}
 		least := min(b.timing.FlapHold<<i, maxHold) * 4 / 5
@@ -240,7 +241,7 @@ func TestFlapping(t *testing.T) {
 			t.Errorf("flap %d: held for %v, before for %v", i, o.wake, before)
 		}
 		before = o.wake
-		if o = b.look(o.wake); o.self.State != Active {
+		if o = b.look(o.wake); o.self.State != membership.Active {
 			t.Fatalf("flap %d: %v after being held", i, o.self.State)
 		}
 	}
@@ -249,7 +250,7 @@ func TestFlapping(t *testing.T) {
 		t.Errorf("after a calm while held for %v", o.wake)
 	}
 	b.look(time.Minute)
-	if o := flap(1); o.self.State != Active {
+	if o := flap(1); o.self.State != membership.Active {
 		t.Errorf("two that lost each other: %v; both would wait", o.self.State)
 	}
 }
@@ -258,7 +259,7 @@ func TestFlapping(t *testing.T) {
 type world struct {
 	now               time.Time
 	beds              []*testbed
-	past              [][]Member // what all announced, the newest last
+	past              [][]membership.Member // what all announced, the newest last
 	changes, overlaps int
 }
 
@@ -276,13 +277,13 @@ func (w *world) add(id ring.ID) {
 func (w *world) run(steps int) {
 	for range steps {
 		w.now = w.now.Add(20 * time.Millisecond)
-		var seen []Member
+		var seen []membership.Member
 		if n := len(w.past); n > 3 {
 			seen = w.past[n-4]
 		}
-		var all []Member
+		var all []membership.Member
 		for _, b := range w.beds {
-			b.others = slices.DeleteFunc(slices.Clone(seen), func(m Member) bool { return m.BootID == b.self.BootID })
+			b.others = slices.DeleteFunc(slices.Clone(seen), func(m membership.Member) bool { return m.BootID == b.self.BootID })
 			b.join = joinStatus{rounds: 1, listed: 1 + len(b.others)}
 			for _, m := range b.others {
 				b.join.others = append(b.join.others, m.Gossip)
@@ -296,7 +297,7 @@ func (w *world) run(steps int) {
 			o := b.look(0)
 			if o.self.State != before {
 				w.changes++
-				if busy && o.self.State != Joining {
+				if busy && o.self.State != membership.Joining {
 					w.overlaps++
 				}
 			}
@@ -309,7 +310,7 @@ func (w *world) run(steps int) {
 // busy says whether any member on the ring is not done with it, in truth.
 func (w *world) busy() bool {
 	for _, b := range w.beds {
-		if b.self.State == Active && b.ring != nil && b.self.CompleteRing != b.ring.Fingerprint() {
+		if b.self.State == membership.Active && b.ring != nil && b.self.CompleteRing != b.ring.Fingerprint() {
 			return true
 		}
 	}

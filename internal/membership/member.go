@@ -1,0 +1,152 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// The protocol versions that this build uses between members. Two members need one in common.
+const (
+	ProtocolMin = 1
+	ProtocolMax = 2
+
+	protocolHandoff = 2 // the first version in which counters move with their keys
+)
+
+// Limits of what a member may announce.
+const (
+	MaxID      = ring.MaxID           // bytes of an ID
+	MaxAddress = 128                  // bytes of an address
+	MaxWeight  = ring.MaxCapacity - 1 // Envoy's empty locality takes one place on the ring
+)
+
+// Role is what a member does in the cluster. The numbers are part of the gossip format.
+type Role uint8
+
+// The roles.
+const (
+	RoleMember   Role = 0 // owns keys and has a place on the ring
+	RoleObserver Role = 1 // only watches: it is never on the ring, and neither N_ref nor the agreement on rules includes it
+)
+
+// String returns the role's name in logs and JSON.
+func (r Role) String() string {
+	if r == RoleObserver {
+		return "observer"
+	}
+	return "member"
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// MemberState is the state of a live member. The numbers are part of the gossip format.
+type MemberState uint8
+
+// The states.
+const (
+	Joining MemberState = 0 // known to the others, not on the ring yet
+	Active  MemberState = 1 // on the ring
+	Leaving MemberState = 2 // off the ring, still answering; Envoy sees it as draining
+)
+
+// String returns the state's name in logs, metrics and JSON.
+func (s MemberState) String() string {
+	switch s {
+	case Active:
+		return "active"
+	case Leaving:
+		return "leaving"
+	default:
+		return "joining"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s MemberState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Addresses are where a member listens, each host:port, or empty where it does not.
+type Addresses struct {
+	RLS   string // rate limit service, for Envoys in other pods
+	Peer  string // requests and messages of other members
+	Route string // HTTP requests that a ring-hash route sends to it
+	Page  string // metrics, API and page
+}
+
+// Member is one boot of one member, as it announces itself.
+type Member struct {
+	ID          ring.ID
+	BootID      uint64 // differs between two boots of one member
+	Incarnation uint64 // rises each time this boot joins again
+	Weight      uint32 // places on the ring, at least 1
+	Role        Role
+	State       MemberState
+	StartedAt   int64  // Unix milliseconds, by the member's own clock
+	Pod         uint64 // hash of the pod's UID; 0 if unknown
+	Expect      int    // members that it was configured to expect; 0 if it was not
+	NRef        int    // the largest ring that it remembers; see View.NRef
+
+	InForce  uint64 // version of the rules that it uses
+	Prepared uint64 // version of the rules that it is ready to switch to
+
+	Ring         uint64 // fingerprint of the ring that it uses
+	CompleteRing uint64 // fingerprint of the last ring on which it has taken over all of its keys
+	Established  bool   // its cold start is over, so it trusts its own ring
+	AwaitsTurn   bool   // joining, and ready to go onto the ring when its turn comes
+	HandedOff    bool   // leaving, and others hold everything that it held
+	MetExpected  bool   // it has met as many members as it expects, or an active member that had
+	Isolated     bool   // since its start, it has had no streams with the members that were on the ring
+
+	Addresses
+
+	ProtocolMin, ProtocolMax uint32 // the protocol versions that it supports
+
+	Gossip string // address of its gossip, as memberlist sees it; not announced
+	Name   string // memberlist's name of this boot; not announced
+}
+
+// RingMember returns the member's place on the ring.
+func (m *Member) RingMember() ring.Member {
+	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight}
+}
+
+// SharesProtocol reports whether m and this build have a protocol version in common.
+func (m *Member) SharesProtocol() bool {
+	return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin
+}
+
+// SupportsHandoff reports whether counters move with their keys when m is the sender or the receiver.
+func (m *Member) SupportsHandoff() bool { return m.ProtocolMax >= protocolHandoff }
+
+// Validate returns an error if other members could not work with m. It sets a weight of 0 to 1.
+func (m *Member) Validate() error {
+	m.Weight = max(1, m.Weight)
+	switch {
+	case m.ID == "":
+		return errors.New("member without a name")
+	case len(m.ID) > MaxID:
+		return fmt.Errorf("member name of %d bytes: at most %d are allowed", len(m.ID), MaxID)
+	case CheckID(m.ID) != nil:
+		return CheckID(m.ID)
+	case m.Weight > MaxWeight:
+		return fmt.Errorf("member %q: weight %d above %d", m.ID, m.Weight, MaxWeight)
+	case m.ProtocolMin == 0 || m.ProtocolMin > m.ProtocolMax:
+		return fmt.Errorf("member %q: no protocol version", m.ID)
+	}
+	return nil
+}
+
+// CheckID returns an error if a member's name contains what no name may: * or /, which have a meaning in the names of
+// certificates, control characters, or bytes that are not UTF-8.
+func CheckID(id ring.ID) error {
+	refused := func(r rune) bool { return r == '*' || r == '/' || unicode.IsControl(r) }
+	if !utf8.ValidString(string(id)) || strings.ContainsFunc(string(id), refused) {
+		return fmt.Errorf("member name %q: must be UTF-8 without *, / and control characters", id)
+	}
+	return nil
+}
