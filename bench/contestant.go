@@ -111,7 +111,7 @@ func unless(ok bool, why string) string {
 	return why
 }
 
-// door is the flags of a sidecar whose rate-limit questions go through a door; none for one that has no choice.
+// door is the flags of a sidecar whose rate-limit requests go through a door; none for one that has no choice.
 func (a *arena) door(name string) []string {
 	if !a.doors {
 		return nil

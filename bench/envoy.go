@@ -60,7 +60,7 @@ func behindEnvoy() []contestant {
 	return all
 }
 
-// localFilter takes the place of Envoy's question: one token bucket for everybody, that is never empty. It knows no keys.
+// localFilter takes the place of Envoy's request: one token bucket for everybody, that is never empty. It knows no keys.
 const localFilter = `          - name: envoy.filters.http.local_ratelimit
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
@@ -70,7 +70,7 @@ const localFilter = `          - name: envoy.filters.http.local_ratelimit
               filter_enforced: {default_value: {numerator: 100}}
 `
 
-// question is how Envoy asks: a question that fails must not pass for an answer.
+// request is how Envoy asks: a request that fails must not pass for an answer.
 var question = []string{"--from", "route=header:x-route", "--from", "api_key=header:x-api-key", "--key", "api_key", "--failure-mode-deny", "--timeout", "1s"}
 
 // startServer runs this program as one of its servers.
@@ -91,7 +91,7 @@ func front(ctx context.Context, a *arena, r *running, service string) error {
 	})
 }
 
-// startFiltered starts an Envoy that asks nobody: its configuration is that of the others, with filter where the question was.
+// startFiltered starts an Envoy that asks nobody: its configuration is that of the others, with filter where the request was.
 func startFiltered(ctx context.Context, a *arena, r *running, filter string) error {
 	return startEnvoy(ctx, a, r, func(e *lab.EnvoyOptions) error {
 		dir := filepath.Join(r.dir, "rules")

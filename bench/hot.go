@@ -21,7 +21,7 @@ import (
 // hotRules add a limit that a hot key reaches to the usual one.
 var hotRules = rules + "  - {key: hot, rate_limit: {unit: second, requests_per_unit: 5000}}\n"
 
-// hotHits are the hits a second of the hot key, however few questions carry them: on a machine that is full, other keys
+// hotHits are the hits a second of the hot key, however few requests carry them: on a machine that is full, other keys
 // wait for a processor, whoever it works for.
 const hotHits = 8000
 
@@ -48,13 +48,13 @@ type hotRound struct {
 	Before, During, After float64       // p99 of the other keys, microseconds
 	Hot                   float64       // p99 of the hot one
 	CPU                   time.Duration // of the owner in a second, above what it spends without the hot key
-	Reached               float64       // the owner, of the questions about the hot key, a second
+	Reached               float64       // the owner, of the requests about the hot key, a second
 	Asked                 float64       // about it, a second
 	Failed                int           // calls without an answer
 }
 
 // hot has one key asked for far more often than all others, of all members, and reports what its owner spends on it and
-// how its neighbours fare there: when hot keys are leased, when none is found hot, and when Envoys that know no routes of
+// how its neighbors fare there: when hot keys are leased, when none is found hot, and when Envoys that know no routes of
 // ours ask the owner directly. In the latter two the owner carries it.
 func hot(ctx context.Context, out io.Writer, o options) (err error) {
 	if err := o.validate(); err != nil {
@@ -188,7 +188,7 @@ func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
 type glance struct {
 	p99     float64       // of the other keys, microseconds
 	cpu     time.Duration // in a second
-	reached float64       // questions of members, a second
+	reached float64       // requests of members, a second
 	failed  int           // calls
 }
 
@@ -204,7 +204,7 @@ func (s *site) watch(ctx context.Context, length time.Duration, rate float64) (g
 	return glance{microseconds(m.Latency.Quantile(0.99)), time.Duration(float64(cpu2-cpu1) / took), (reached2 - reached1) / took, m.Errors}, err
 }
 
-// reached is how many questions members have asked a member.
+// reached is how many requests members have asked a member.
 func reached(ctx context.Context, s *lab.Sidecar) (float64, error) {
 	body, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
 	return series(body, "keyward_owner_requests_total "), err
@@ -224,7 +224,7 @@ func (s *site) print(out io.Writer) {
 	}
 	ratio := of(func(r hotRound) float64 { return r.During / ((r.Before + r.After) / 2) })
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s, medians: %.0f questions a second about the hot key, %.0f of them reach the owner, which spends %.0f ms CPU a second on it; its p99 %.2f ms\n", s.title,
+	fmt.Fprintf(&b, "\n%s, medians: %.0f requests a second about the hot key, %.0f of them reach the owner, which spends %.0f ms CPU a second on it; its p99 %.2f ms\n", s.title,
 		of(func(r hotRound) float64 { return r.Asked }), of(func(r hotRound) float64 { return r.Reached }),
 		of(func(r hotRound) float64 { return r.CPU.Seconds() * 1000 }), of(func(r hotRound) float64 { return r.Hot / 1000 }))
 	fmt.Fprintf(&b, "p99 of the owner's other keys: %.2f ms before, %.2f ms meanwhile, %.2f ms after: %.2f x", of(func(r hotRound) float64 { return r.Before / 1000 }),

@@ -22,7 +22,7 @@ type Balance struct {
 	MostKeys   float64 // keys of the one that has most, of 200,000: chance adds to Most when there are few for each
 	MostBefore float64 // with Envoy's default minimum_ring_size, 1024 points for all members together
 	Heirs      float64 // members that inherit from one that is lost, the mean of some losses
-	Inherits   float64 // part of the lost member's space that goes to one heir, the most of some losses
+	Inherits   float64 // part of the lost member's space that goes to one successor, the most of some losses
 	Second     float64 // hash space of the member that owns most after one loss, the most of some losses
 	Join       float64 // part of the whole hash space that moves when one joins, times N+1: 1 is what must move
 }

@@ -19,7 +19,7 @@ func TestBalance(t *testing.T) {
 			t.Errorf("%d members own from %.3f to %.3f times the mean", n, b.Least, b.Most)
 		}
 		if want := float64(n - 1); b.Heirs != want {
-			t.Errorf("%d members: %.1f heirs of one that is lost, want %.0f", n, b.Heirs, want)
+			t.Errorf("%d members: %.1f successors of one that is lost, want %.0f", n, b.Heirs, want)
 		}
 		if math.Abs(b.Join-1) > 5*sigma {
 			t.Errorf("%d members: a join moves %.3f of what it must", n, b.Join)

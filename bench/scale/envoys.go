@@ -157,7 +157,7 @@ func writeEndpoints(file string, n, capacity int) error {
 	return os.Rename(file+".new", file)
 }
 
-// updates is how often Envoy has built its ring anew: successful changes of the endpoints.
+// updates is how often Envoy has built its ring again: successful changes of the endpoints.
 func updates(admin int) int {
 	r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/stats?filter=cluster.keyward.update_success", admin))
 	if err != nil {

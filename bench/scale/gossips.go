@@ -97,7 +97,7 @@ func during(f func() error) (spent, error) {
 	return v.since(u), err
 }
 
-// gossiper is a member as it is in production, but for a hand-over that takes no time.
+// gossiper is a member as it is in production, but for a handoff that takes no time.
 type gossiper struct {
 	*cluster.Cluster
 	rings chan uint64 // adopted

@@ -17,7 +17,7 @@ import (
 func main() {
 	root := flag.String("root", "..", "the repository")
 	check := flag.Bool("check", false, "write nothing; fail if the page or a plot is not what is calculated")
-	measure := flag.String("measure", "", "measure these first, with commas: rings, envoys, pushes, gossips, meshes, handovers, or all; in a network namespace of its own")
+	measure := flag.String("measure", "", "measure these first, with commas: rings, envoys, pushes, gossips, meshes, handoffs, or all; in a network namespace of its own")
 	machine := flag.String("machine", "", "the kind of machine that measures")
 	envoy := flag.String("envoy", "", "binary of Envoy, for envoys")
 	flag.Parse()
@@ -67,7 +67,7 @@ func takeMeasure(m *Measured, file, what, machine, envoy string) error {
 		{"envoys", func() error { return envoys(m, envoy) }},
 		{"pushes", func() error { return pushes(m) }},
 		{"meshes", func() error { return meshes(m, []int{3, 10, 30}) }},
-		{"handovers", func() error { return handovers(m, []int{100_000, 500_000}) }},
+		{"handoffs", func() error { return handoffs(m, []int{100_000, 500_000}) }},
 		{"gossips", func() error { return gossips(m, []int{10, 30, 50}) }},
 	}
 	names := strings.Split(what, ",")

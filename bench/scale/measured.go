@@ -9,14 +9,14 @@ import (
 // Measured is what a machine showed, as opposed to what is calculated here. It is kept in testdata/measured.json, from which
 // the page is written, until somebody measures again.
 type Measured struct {
-	Machine  string
-	Rings    []RingCost
-	Envoys   []EnvoyCost
-	Pushes   []PushCost
-	Gossips  []GossipCost
-	Meshes   []MeshCost
-	Handover []HandoverCost
-	Dates    map[string]string // of the day, by what was measured
+	Machine string
+	Rings   []RingCost
+	Envoys  []EnvoyCost
+	Pushes  []PushCost
+	Gossips []GossipCost
+	Meshes  []MeshCost
+	Handoff []HandoffCost
+	Dates   map[string]string // of the day, by what was measured
 }
 
 // RingCost is one build of the ring that every member keeps.
@@ -64,8 +64,8 @@ type MeshCost struct {
 	Goroutines float64 // that each member has for each other one
 }
 
-// HandoverCost is a join that takes nearly all counters of the only other member, in one process on loopback.
-type HandoverCost struct {
+// HandoffCost is a join that takes nearly all counters of the only other member, in one process on loopback.
+type HandoffCost struct {
 	Counters int     // that changed their owner
 	Bytes    float64 // on the wire for each, headers included: the copy ahead and the move
 	Rate     float64 // of them a second, both

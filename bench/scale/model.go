@@ -57,10 +57,10 @@ func (m MeshCost) MeshBeat(n int) Beat {
 func (m MeshCost) MeshUpTo(cpu float64) int { return 1 + int(cpu*1e6/m.CPU) }
 
 // JoinTime is how long the newcomer's counters take to come, in seconds, of so many in a cluster of n: copies ahead, then the
-// counters themselves, which is what Rate knows, then copies of those whose heir it is, half as much again. Its own end bounds all.
-func (h HandoverCost) JoinTime(keys float64, n int) float64 {
+// counters themselves, which is what Rate knows, then copies of those whose successor it is, half as much again. Its own end bounds all.
+func (h HandoffCost) JoinTime(keys float64, n int) float64 {
 	return 1.5 * keys / float64(n) / h.Rate
 }
 
 // Kept is the memory of each of n members for so many counters in all: its own, and copies of as many for other owners.
-func (h HandoverCost) Kept(keys float64, n int) float64 { return 2 * keys / float64(n) * h.Memory }
+func (h HandoffCost) Kept(keys float64, n int) float64 { return 2 * keys / float64(n) * h.Memory }

@@ -20,7 +20,7 @@ type Page struct {
 	pictures map[string]string // SVG, by the file's name
 }
 
-// NewPage calculates everything anew, and takes what was measured from m.
+// NewPage calculates everything again, and takes what was measured from m.
 func NewPage(m Measured) (*Page, error) {
 	if err := m.complete(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func NewPage(m Measured) (*Page, error) {
 	p.blocks["news"] = newsTable()
 	p.blocks["mesh"] = m.meshTable()
 	p.blocks["beats"] = m.beatTable()
-	p.blocks["handover"] = m.handoverTable()
+	p.blocks["handoff"] = m.handoffTable()
 	p.blocks["keys"] = m.keysTable()
 	p.blocks["measured"] = m.machineLine()
 	p.pictures["scale-change.svg"] = m.changePlot().File()

@@ -36,7 +36,7 @@ func chart(title, y string, low, high float64, curves ...plot.Curve) plot.Chart 
 
 // changePlot shows how long the parts of one change of the ring take.
 func (m *Measured) changePlot() plot.Chart {
-	h := m.handover()
+	h := m.handoff()
 	return chart("One change of the ring: the time of each part", "seconds", 1e-4, 1e3,
 		curve("gossip: news of the change", ChangeTime),
 		curve("100 million counters move", func(n int) float64 { return h.JoinTime(inAll, n) }),
@@ -60,7 +60,7 @@ func (m *Measured) beatPlot() plot.Chart {
 func (m *Measured) keysPlot() plot.Chart {
 	var curves []plot.Curve
 	for _, keys := range []float64{1e9, 1e8, 1e7, 1e6} {
-		curves = append(curves, curve(count(keys)+" counters in all", func(n int) float64 { return m.handover().JoinTime(keys, n) }))
+		curves = append(curves, curve(count(keys)+" counters in all", func(n int) float64 { return m.handoff().JoinTime(keys, n) }))
 	}
 	return chart("A join: time until the new member has its counters", "seconds", 0.001, 1e4, curves...)
 }

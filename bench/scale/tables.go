@@ -84,8 +84,8 @@ func (m *Measured) complete() error {
 			return errors.New("not measured yet: rings, envoys or pushes")
 		}
 	}
-	if len(m.Gossips) == 0 || len(m.Meshes) == 0 || len(m.Handover) == 0 {
-		return errors.New("not measured yet: gossips, meshes or handovers")
+	if len(m.Gossips) == 0 || len(m.Meshes) == 0 || len(m.Handoff) == 0 {
+		return errors.New("not measured yet: gossips, meshes or handoffs")
 	}
 	return nil
 }
@@ -115,8 +115,8 @@ func (m *Measured) push(n, envoys int) *PushCost {
 // mesh is the largest that was measured, which fixed costs distort least.
 func (m *Measured) mesh() MeshCost { return m.Meshes[len(m.Meshes)-1] }
 
-// handover is the largest that was measured.
-func (m *Measured) handover() HandoverCost { return m.Handover[len(m.Handover)-1] }
+// handoff is the largest that was measured.
+func (m *Measured) handoff() HandoffCost { return m.Handoff[len(m.Handoff)-1] }
 
 // machineLine says where the figures come from.
 func (m *Measured) machineLine() string {
@@ -139,7 +139,7 @@ func (m *Measured) summary() string {
 	}
 	for _, n := range []int{3, 30, 300, 2000} {
 		head = append(head, fmt.Sprint(n))
-		beat, r, e, h := m.mesh().MeshBeat(n), m.ring(n), m.envoy(n), m.handover()
+		beat, r, e, h := m.mesh().MeshBeat(n), m.ring(n), m.envoy(n), m.handoff()
 		for i, cell := range []string{
 			fmt.Sprint(Capacity(n)), fmt.Sprintf("%.0f", beat.Streams), percent(beat.CPU), bytesOf(beat.Bytes),
 			secondsOf(Suspicion(n).Seconds()), secondsOf(max(ChangeTime(n), gossipEvery.Seconds())),
@@ -161,7 +161,7 @@ func ringTable(balances []Balance) string {
 		})
 	}
 	return table([]string{
-		"members", "points", "hash space of a member", "most of 200,000 keys", "the same with Envoy's default ring", "heirs of a lost one",
+		"members", "points", "hash space of a member", "most of 200,000 keys", "the same with Envoy's default ring", "successors of a lost one",
 		"the largest takes", "most space after a loss", "a join moves, x 1/(N+1)",
 	}, rows)
 }
@@ -241,10 +241,10 @@ func (m *Measured) beatTable() string {
 		fmt.Sprintf("\nHeartbeats take at least 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
 }
 
-// handoverTable is what moves cost.
-func (m *Measured) handoverTable() string {
+// handoffTable is what moves cost.
+func (m *Measured) handoffTable() string {
 	var rows [][]string
-	for _, h := range m.Handover {
+	for _, h := range m.Handoff {
 		rows = append(rows, []string{fmt.Sprint(h.Counters), sig(h.Bytes), sig(h.Rate/1e3) + " k", sig(h.CPU) + " µs", sig(h.Memory)})
 	}
 	return table([]string{"counters moved", "bytes on the wire for each", "moved a second", "CPU for each, both ends", "memory of each, bytes"}, rows)
@@ -253,7 +253,7 @@ func (m *Measured) handoverTable() string {
 // keysTable is up to a billion of them.
 func (m *Measured) keysTable() string {
 	var rows [][]string
-	h := m.handover()
+	h := m.handoff()
 	for _, keys := range keyCounts {
 		row := []string{count(keys)}
 		for _, n := range Sizes {

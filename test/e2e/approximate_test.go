@@ -17,7 +17,7 @@ descriptors:
     metadata: {keyward: {window: 10s}}
 `
 
-// traffic is what members tell each other so that questions can be decided: questions, and reports of what was admitted,
+// traffic is what members tell each other so that requests can be decided: requests, and reports of what was admitted,
 // each with its answer.
 func traffic(f *fleet) (questions, reports float64) {
 	return f.sum("keyward_owner_requests_total"), f.sum("keyward_approximate_reconciliations_total") / 2 // counted at both ends
@@ -45,7 +45,7 @@ func TestApproximate(t *testing.T) {
 		told[rule] = (q + r) / asked
 		s := spent.since(began)
 		_, over, wrong := spent.audit(func(*account) float64 { return map[string]float64{"approximate": limit / 100}[rule] }, false)
-		t.Logf("%s: %.0f asked, %.0f questions and %.0f reports between members; %d of %d windows spent, %.4f of the limit used, at most %v hits above it",
+		t.Logf("%s: %.0f asked, %.0f requests and %.0f reports between members; %d of %d windows spent, %.4f of the limit used, at most %v hits above it",
 			rule, asked, q, r, s.spent, s.windows, s.used(), over)
 		for _, w := range wrong {
 			t.Error(w)
@@ -54,7 +54,7 @@ func TestApproximate(t *testing.T) {
 			t.Errorf("%s: %d windows spent, %.4f used", rule, s.spent, s.used())
 		}
 		if n := crowd.failed.Load(); n > 0 {
-			t.Errorf("%d questions had no answer", n)
+			t.Errorf("%d requests had no answer", n)
 		}
 	}
 	if d := f.sum("keyward_degraded_total"); d > 0 {

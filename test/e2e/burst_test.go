@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// TestBurstAtANonOwner asks the member that is neither owner nor heir 60,000 times at once, one in 60 about a key that is spent
+// TestBurstAtANonOwner asks the member that is neither owner nor successor 60,000 times at once, one in 60 about a key that is spent
 // and as many about one that is not. Nothing fails, so no answer may come from a share of the limit, however late it is.
 func TestBurstAtANonOwner(t *testing.T) {
 	const limit, burst = 1000, 60_000
@@ -63,7 +63,7 @@ func TestBurstAtANonOwner(t *testing.T) {
 	}
 }
 
-// twoOfOneOwner are two keys with the same owner and the same heir.
+// twoOfOneOwner are two keys with the same owner and the same successor.
 func twoOfOneOwner(t *testing.T, l *lab.Lab, members []string, prefix string) (a, b string) {
 	t.Helper()
 	keys := envoyKeys(prefix, 200)
@@ -75,11 +75,11 @@ func twoOfOneOwner(t *testing.T, l *lab.Lab, members []string, prefix string) (a
 			return keys[0], k
 		}
 	}
-	t.Fatal("no two keys of one owner and one heir")
+	t.Fatal("no two keys of one owner and one successor")
 	return "", ""
 }
 
-// strangerTo are the owner of key and the member that is neither its owner nor its heir.
+// strangerTo are the owner of key and the member that is neither its owner nor its successor.
 func strangerTo(t *testing.T, l *lab.Lab, members []string, key string) (owner, stranger *lab.Sidecar) {
 	t.Helper()
 	rest := members

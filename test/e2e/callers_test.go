@@ -43,7 +43,7 @@ func otherAddress(t *testing.T) string {
 	return spare
 }
 
-// TestStrangersGiveNothingBack: a port that is open to other pods without certificates takes their questions, and no refunds; the
+// TestStrangersGiveNothingBack: a port that is open to other pods without certificates takes their requests, and no refunds; the
 // pod's own Envoy on loopback may give hits back, as it can with the original.
 func TestStrangersGiveNothingBack(t *testing.T) {
 	for from, kept := range map[string]bool{otherAddress(t): true, "127.0.0.1": false} {

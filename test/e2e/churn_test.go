@@ -58,7 +58,7 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 		defer stop()
 		if err := lab.Await(enough, "every key to be asked for more than its limit", func(context.Context) error {
 			if n := asked.Load() - before; n < 2*limit*keys || time.Since(begin) < 2*time.Second {
-				return fmt.Errorf("%d questions", n)
+				return fmt.Errorf("%d requests", n)
 			}
 			return nil
 		}); err != nil {
@@ -95,8 +95,8 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 			t.Errorf("key %d: %d admitted, limit %d, bound %v", k, n, limit, bound)
 		}
 	}
-	t.Logf("%d questions, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, told)
-	if most < limit || bound == 0 { // what moves and what a heir takes over costs nothing, if all goes well
+	t.Logf("%d requests, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, told)
+	if most < limit || bound == 0 { // what moves and what a successor takes over costs nothing, if all goes well
 		t.Error("no limit was spent, or nobody was lost: does the test do anything?")
 	}
 }

@@ -50,7 +50,7 @@ func TestColdStart(t *testing.T) {
 	defer stop()
 	if err := lab.Await(enough, "twice the limit to be asked for", func(context.Context) error {
 		if n := asked.Load(); n < 2*100*keys {
-			return fmt.Errorf("%d questions", n)
+			return fmt.Errorf("%d requests", n)
 		}
 		return nil
 	}); err != nil {
@@ -59,7 +59,7 @@ func TestColdStart(t *testing.T) {
 	cancel()
 	wg.Wait()
 	bound := sum(t, l, "keyward_overadmission_bound")
-	t.Logf("%d questions during the start, bound %v, degraded %v", asked.Load(), bound, sum(t, l, "keyward_degraded_total"))
+	t.Logf("%d requests during the start, bound %v, degraded %v", asked.Load(), bound, sum(t, l, "keyward_degraded_total"))
 	var most int64
 	for k := range admitted {
 		// longRules allow 100.

@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// stream is one key's clients: so many questions a second, each asked of the member that where names.
+// stream is one key's clients: so many requests a second, each asked of the member that where names.
 type stream struct {
 	*account
 	rate  int
@@ -26,7 +26,7 @@ type crowd struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	asked  atomic.Int64
-	failed atomic.Int64 // questions without an answer
+	failed atomic.Int64 // requests without an answer
 }
 
 // startCrowd asks until it is stopped.
@@ -78,7 +78,7 @@ func (c *crowd) ask(a *account, d *door) {
 	}
 }
 
-// aim says which member a question goes to: any; or nine in ten to a favourite, the rest to all others but the first.
+// aim says which member a request goes to: any; or nine in ten to a favorite, the rest to all others but the first.
 type aim struct {
 	doors     []*door
 	favourite atomic.Int64 // index in doors; negative: none

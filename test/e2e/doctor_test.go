@@ -170,8 +170,8 @@ func doctorFindsEnvoys(t *testing.T, l *lab.Lab, e *lab.Envoy) {
 		change []string
 	}{
 		{plant{"retries without reset", "envoy", "fail", "an owner that is silent, not gone", "reset,connect-failure"}, []string{"reset,connect-failure", "connect-failure"}},
-		{plant{"a timeout for one try", "envoy", "warn", "leaves no time to ask the heir", "timeout: 0.1s"}, []string{"timeout: 0.1s", "timeout: 0.02s"}},
-		{plant{"no time of one try", "envoy", "fail", "the heir is never asked", "max_interval 0.04s"}, []string{"max_interval: 0.04s", "max_interval: 4s"}},
+		{plant{"a timeout for one try", "envoy", "warn", "leaves no time to ask the successor", "timeout: 0.1s"}, []string{"timeout: 0.1s", "timeout: 0.02s"}},
+		{plant{"no time of one try", "envoy", "fail", "the successor is never asked", "max_interval 0.04s"}, []string{"max_interval: 0.04s", "max_interval: 4s"}},
 		{plant{"requests pass uncounted", "envoy", "warn", "failure_mode_deny is off", "true refuses"}, []string{"failure_mode_deny: true", "failure_mode_deny: false"}},
 		{plant{"another domain", "envoy", "fail", "no rules have this domain; there are rules for edge", "same word"}, []string{"domain: edge", "domain: egde"}},
 		{plant{"no key", "envoy", "warn", "sends no x-keyward-key", "initial_metadata"}, []string{"key: x-keyward-key", "key: x-other"}},

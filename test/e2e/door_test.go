@@ -76,10 +76,10 @@ func askByPython(t *testing.T, kind string, script *exec.Cmd) {
 		"five":       []any{"OK", "OK", "OK", "OVER_LIMIT", "OVER_LIMIT"},
 		"concurrent": map[string]any{"OK": 500.0}, "tight": map[string]any{"OK": 500.0}, "threads": map[string]any{"OK": 400.0},
 		"metadata": "OK", "compressed": "OK", "large": "OVER_LIMIT", "too large": "RESOURCE_EXHAUSTED", "garbage": "INTERNAL", "no domain": "UNKNOWN",
-		"unknown": "UNIMPLEMENTED", "health": "OK", "cancelled": "OK", "pinging": []any{"OK", "idle", "OK"},
+		"unknown": "UNIMPLEMENTED", "health": "OK", "canceled": "OK", "pinging": []any{"OK", "idle", "OK"},
 	}
 	if kind == "lean" {
-		want["compressed"] = "UNIMPLEMENTED" // Envoy never compresses a question
+		want["compressed"] = "UNIMPLEMENTED" // Envoy never compresses a request
 	}
 	if len(script.Args) > 4 {
 		want["health"] = "UNIMPLEMENTED" // that port is for rate limiting alone
@@ -110,7 +110,7 @@ func plainEnvoy(t *testing.T, l *lab.Lab, o lab.EnvoyOptions, addr string, chang
 var smallWindows = strings.NewReplacer("http2_protocol_options: {}", "http2_protocol_options: {initial_stream_window_size: 65535, initial_connection_window_size: 65535, max_concurrent_streams: 4, hpack_table_size: 0}")
 
 // TestDoorEnvoys asks the door by Envoys of several versions, in the clear and with mTLS, with windows of the usual size and small
-// ones: no question is lost, and limits hold to the hit.
+// ones: no request is lost, and limits hold to the hit.
 func TestDoorEnvoys(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": doorRules}, Expect: 1, Args: []string{"--rls-door", "lean"}})
 	start(t, l, "pod-a")
@@ -163,11 +163,11 @@ func connectionsEnd(t *testing.T, e *lab.Envoy, name string) {
 		}
 	}
 	wantNoFailures(t, e)
-	t.Logf("%d questions, %v connections in %v", 50*asked, ended, time.Since(begin).Round(time.Millisecond))
+	t.Logf("%d requests, %v connections in %v", 50*asked, ended, time.Since(begin).Round(time.Millisecond))
 }
 
 // TestDoorConnectionsEnd has connections live for half a second, and for a second over TLS, while Envoys ask without a pause: every one
-// of them ends without a question that fails.
+// of them ends without a request that fails.
 func TestDoorConnectionsEnd(t *testing.T) {
 	for _, kind := range []string{"lean", "grpc"} {
 		l := newLab(t, lab.Options{

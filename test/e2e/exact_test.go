@@ -41,7 +41,7 @@ func TestExactness(t *testing.T) {
 	type question struct {
 		key, value string
 		limit      uint32
-		step       uint32 // hits of every question; 0: any number up to most
+		step       uint32 // hits of every request; 0: any number up to most
 		most       uint32
 	}
 	var questions []question

@@ -182,7 +182,7 @@ func ownerDirect(t testing.TB, l *lab.Lab, envoy string, args ...string) (*lab.X
 	return ownerDirectWithin(t, l, "2s", envoy, args...) // see startXDS
 }
 
-// ownerDirectWithin is ownerDirect with an Envoy that asks the heir when it has no connection to the owner after that time.
+// ownerDirectWithin is ownerDirect with an Envoy that asks the successor when it has no connection to the owner after that time.
 func ownerDirectWithin(t testing.TB, l *lab.Lab, connect, envoy string, args ...string) (*lab.XDSServer, *lab.Envoy) {
 	t.Helper()
 	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", connect)

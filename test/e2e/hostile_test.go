@@ -20,9 +20,9 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// TestHostileQuestions sends what no honest Envoy sends: every answer is a refusal or a plain error, nothing panics, memory
+// TestHostileRequests sends what no honest Envoy sends: every answer is a refusal or a plain error, nothing panics, memory
 // stays bounded, and honest counters are not disturbed.
-func TestHostileQuestions(t *testing.T) {
+func TestHostileRequests(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": "domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 5}\n"}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	start(t, l, names(3)...)
 	client := dial(t, l.Sidecars[0].RLS, nil)

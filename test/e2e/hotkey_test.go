@@ -18,11 +18,11 @@ descriptors:
 
 const (
 	hotLimit  = 5000
-	hotRate   = 8000 // questions a second of the hot key
-	fairShare = 400  // questions a second of all other keys of one member
+	hotRate   = 8000 // requests a second of the hot key
+	fairShare = 400  // requests a second of all other keys of one member
 	hotWithin = 2 * time.Second
 	coolsIn   = 40 * time.Second
-	fewer     = 20   // times fewer questions reach the owner
+	fewer     = 20   // times fewer requests reach the owner
 	cheaper   = 2    // times less of its CPU is spent on the key
 	wellUsed  = 0.97 // of the limit
 )
@@ -30,7 +30,7 @@ const (
 // stage is what happened to the hot key in one time.
 type stage struct {
 	span
-	asked   int64         // questions about it
+	asked   int64         // requests about it
 	reached float64       // its owner, from other members
 	cpu     time.Duration // of the owner, the other keys' part taken off
 }
@@ -41,7 +41,7 @@ func (p stage) String() string {
 }
 
 // TestHotKey asks any of three and, with KEYWARD_LONG, of five members about one key, at 20 times a member's fair share, beside
-// other keys. It is found hot in time and decided where it is asked: far fewer questions reach its owner than when none is ever
+// other keys. It is found hot in time and decided where it is asked: far fewer requests reach its owner than when none is ever
 // found hot, and not one hit more or less is admitted. Wherever the clients go, the limit is used.
 func TestHotKey(t *testing.T) {
 	members := []int{3}
@@ -70,7 +70,7 @@ func TestHotKey(t *testing.T) {
 	}
 }
 
-// TestHotKeyCools has a key become hot among few questions, and the questions end: it has one owner again.
+// TestHotKeyCools has a key become hot among few requests, and the requests end: it has one owner again.
 func TestHotKeyCools(t *testing.T) {
 	h := newHeat(t, 3, 400, 100, "--hot-rate", "50")
 	h.found()
@@ -101,9 +101,9 @@ func compare(t *testing.T, plain, leased []stage) {
 	}
 	reached := func(p stage) float64 { return p.reached }
 	if r := each(plain, reached) / each(leased, reached); r < fewer {
-		t.Errorf("only %.1f times fewer questions reach the owner", r)
+		t.Errorf("only %.1f times fewer requests reach the owner", r)
 	} else {
-		t.Logf("%.1f times fewer questions reach the owner", r)
+		t.Logf("%.1f times fewer requests reach the owner", r)
 	}
 	// What the owner is asked itself costs the same: the stages count in which others are asked.
 	cpu := func(p stage) float64 { return float64(p.cpu) }
@@ -192,13 +192,13 @@ func (h *heat) found() {
 		h.Fatal(err)
 	}
 	took := time.Since(h.began)
-	h.Logf("hot %v after its first question", took.Round(10*time.Millisecond))
+	h.Logf("hot %v after its first request", took.Round(10*time.Millisecond))
 	if took > hotWithin {
 		h.Errorf("hot only after %v", took)
 	}
 }
 
-// stages has all members asked alike, then nine in ten questions go to one that is not the owner, then to another;
+// stages has all members asked alike, then nine in ten requests go to one that is not the owner, then to another;
 // the owner is asked by members only.
 func (h *heat) stages() (ps []stage) {
 	h.Helper()
@@ -214,7 +214,7 @@ func (h *heat) stages() (ps []stage) {
 	return ps
 }
 
-// reached is how many questions the owner was asked by other members.
+// reached is how many requests the owner was asked by other members.
 func (h *heat) reached() float64 {
 	h.Helper()
 	return value(metrics(h, h.owner.Metrics), "keyward_owner_requests_total")
@@ -224,7 +224,7 @@ func (h *heat) reached() float64 {
 func (h *heat) exact(ps []stage) {
 	h.Helper()
 	if n := h.crowd.failed.Load(); n > 0 {
-		h.Errorf("%d questions had no answer", n)
+		h.Errorf("%d requests had no answer", n)
 	}
 	if d := h.f.sum("keyward_degraded_total"); d > 0 && !h.still.forLong(h) {
 		h.Errorf("%v answers were degraded", d)
@@ -238,7 +238,7 @@ func (h *heat) exact(ps []stage) {
 	}
 	for i, p := range ps {
 		if p.spent == 0 || p.due < 0.9*hotLimit*float64(p.windows) {
-			h.Errorf("stage %d: %d questions in 3 s are too few, the machine is too slow for this test", i+1, p.asked)
+			h.Errorf("stage %d: %d requests in 3 s are too few, the machine is too slow for this test", i+1, p.asked)
 			continue
 		}
 		if u := p.used(); u < wellUsed || u > 1.001 {
@@ -247,7 +247,7 @@ func (h *heat) exact(ps []stage) {
 	}
 }
 
-// cools ends the questions, and waits until the key has one owner again.
+// cools ends the requests, and waits until the key has one owner again.
 func (h *heat) cools() {
 	h.Helper()
 	h.crowd.stop()
@@ -268,13 +268,13 @@ func (h *heat) cools() {
 	}); err != nil {
 		h.Fatal(err)
 	}
-	h.Logf("one owner again %v after the last question", time.Since(began).Round(100*time.Millisecond))
+	h.Logf("one owner again %v after the last request", time.Since(began).Round(100*time.Millisecond))
 	before, local := h.reached(), h.f.sum("keyward_decisions_total", "path", "lease")
 	for range 100 {
 		ask(h, h.aim.doors[1].client, h.key.request())
 	}
 	if n := h.reached() - before; n != 100 {
-		h.Errorf("%v of 100 questions reached the owner", n)
+		h.Errorf("%v of 100 requests reached the owner", n)
 	}
 	if n := h.f.sum("keyward_decisions_total", "path", "lease") - local; n != 0 {
 		h.Errorf("%v were decided from a lease", n)

@@ -28,7 +28,7 @@ descriptors:
     metadata: {keyward: {mechanism: lease, ttl: 500ms}}
 `
 
-// leased is how many questions members have decided by themselves.
+// leased is how many requests members have decided by themselves.
 func leased(f *fleet) float64 { return f.sum("keyward_decisions_total", "path", "lease") }
 
 // TestLeasesThroughRestarts restarts all members, one after the other, while they hold leases of each other's keys. No
@@ -59,8 +59,8 @@ func TestLeasesThroughRestarts(t *testing.T) {
 	}
 }
 
-// TestLeasesOfAKilledOwner kills the owner of leased keys. What it had lent is in its heir's memory before anybody has
-// it, so no more is admitted than after any crash: the limit, what the heir did not know, and the shares given out.
+// TestLeasesOfAKilledOwner kills the owner of leased keys. What it had lent is in its successor's memory before anybody has
+// it, so no more is admitted than after any crash: the limit, what the successor did not know, and the shares given out.
 func TestLeasesOfAKilledOwner(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": leaseRules}, Expect: 3})
 	f := newFleet(t, l, names(3)...)
@@ -139,7 +139,7 @@ func TestLeasesWithoutTheirOwner(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("%v questions were decided from leases after their owner fell silent, until the first had to be degraded %v later", spent-before, time.Since(stopped).Round(10*time.Millisecond))
+	t.Logf("%v requests were decided from leases after their owner fell silent, until the first had to be degraded %v later", spent-before, time.Since(stopped).Round(10*time.Millisecond))
 	if err != nil {
 		t.Error(err)
 	}

@@ -175,7 +175,7 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-// movedTraffic is every kind of question that moves a statistic.
+// movedTraffic is every kind of request that moves a statistic.
 func movedTraffic(t *testing.T, addr string) (codes []string) {
 	t.Helper()
 	c := dial(t, addr, nil)
@@ -210,7 +210,7 @@ func movedTraffic(t *testing.T, addr string) (codes []string) {
 // movedHits is the hits of movedTraffic that have statistics.
 const movedHits = 13 + 80 + 3 + 5 + 6 + 6 + 2*4 + 3
 
-// series lists a page's ratelimit_* series as name{labels}, with the values of those that speak of questions: times and
+// series lists a page's ratelimit_* series as name{labels}, with the values of those that speak of requests: times and
 // what the runtime says of itself differ from run to run. There is no pool of Redis connections any more.
 func series(fam map[string]*dto.MetricFamily) map[string]float64 {
 	all := map[string]float64{}

@@ -78,12 +78,12 @@ type mirrorSum struct {
 	} `json:"old"`
 }
 
-// sum waits until n questions are accounted for.
+// sum waits until n requests are accounted for.
 func (m *mirrored) sum(t *testing.T, n int) (s mirrorSum) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := lab.Await(ctx, fmt.Sprintf("%d questions compared", n), func(ctx context.Context) error {
+	if err := lab.Await(ctx, fmt.Sprintf("%d requests compared", n), func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.page+"/", nil)
 		if err != nil {
 			return err

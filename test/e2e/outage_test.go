@@ -90,7 +90,7 @@ func TestNameServiceAndXDSOutage(t *testing.T) {
 		steadily(200 * time.Millisecond) // the length counts, not the load
 	}
 	if m := sum(t, l, "keyward_misrouted_total"); m != 0 {
-		t.Errorf("%v questions were misrouted", m)
+		t.Errorf("%v requests were misrouted", m)
 	}
 	if d := sum(t, l, "keyward_degraded_total"); d != 0 {
 		t.Errorf("%v answers were degraded", d)
@@ -159,7 +159,7 @@ func TestSilentOwner(t *testing.T) {
 	if n := admitted("closed", keys[3], 5); n != 0 {
 		t.Errorf("fail_closed admitted %d hits on a key that nobody has told it of", n)
 	}
-	t.Logf("125 questions about a silent owner took %s", time.Since(begin).Round(time.Millisecond))
+	t.Logf("125 requests about a silent owner took %s", time.Since(begin).Round(time.Millisecond))
 	fam := metrics(t, l.Sidecars[1].Metrics)
 	if d := value(fam, "keyward_degraded_total"); d != 125 {
 		t.Errorf("%v degraded answers were counted, not 125", d)
@@ -187,7 +187,7 @@ func TestSilentOwner(t *testing.T) {
 	}
 }
 
-// TestKilledOwnerThroughEnvoy kills an owner: Envoy's retry reaches the heir, so no question goes unanswered.
+// TestKilledOwnerThroughEnvoy kills an owner: Envoy's retry reaches the successor, so no request goes unanswered.
 func TestKilledOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)
@@ -227,8 +227,8 @@ func TestKilledOwnerThroughEnvoy(t *testing.T) {
 	}
 }
 
-// TestSilentOwnerThroughEnvoy stops an owner without ending it: Envoy's retry asks the heir, which answers in the owner's
-// place, so that no question is let through uncounted.
+// TestSilentOwnerThroughEnvoy stops an owner without ending it: Envoy's retry asks the successor, which answers in the owner's
+// place, so that no request is let through uncounted.
 func TestSilentOwnerThroughEnvoy(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
 	members := names(3)

@@ -51,7 +51,7 @@ static_resources:
 @HOSTS@`
 
 // TestUsersOwnRing puts an edge with a ring of its own in front: most requests reach a pod whose sidecar does not own the
-// key, which forwards the question. The limits hold all the same.
+// key, which forwards the request. The limits hold all the same.
 func TestUsersOwnRing(t *testing.T) {
 	const limit = 100 // of longRules
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
@@ -83,7 +83,7 @@ func TestUsersOwnRing(t *testing.T) {
 	}
 	for _, s := range l.Sidecars {
 		if n := value(metrics(t, s.Metrics), "keyward_direct_total"); n != 0 {
-			t.Fatalf("%s: %v direct questions before the first", s.Name, n)
+			t.Fatalf("%s: %v direct requests before the first", s.Name, n)
 		}
 	}
 	admitted := map[string]int{}

@@ -60,7 +60,7 @@ func needsNamespaces(t *testing.T) {
 
 func (c cutCase) run(t *testing.T) {
 	needsNamespaces(t)
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 5, Args: []string{"--partition", c.policy}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 5, Args: []string{"--partition", c.policy}})
 	network, err := lab.NewNetwork()
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// hit is one question of a key, verdict what its client was told.
+// hit is one request of a key, verdict what its client was told.
 type (
 	hit struct {
 		key   string
@@ -29,7 +29,7 @@ type (
 	}
 )
 
-// fixedWindow is the law of a fixed window in one of its windows: the state is the count; a question of c hits is allowed
+// fixedWindow is the law of a fixed window in one of its windows: the state is the count; a request of c hits is allowed
 // if and only if they still fit, and is counted in either case.
 func fixedWindow() porcupine.Model {
 	return porcupine.Model{
@@ -66,7 +66,7 @@ type scribe struct {
 	ops   []porcupine.Operation // guarded by mu
 }
 
-// ask asks a random member and records question and answer.
+// ask asks a random member and records request and answer.
 func (s *scribe) ask(client int, in hit, rule string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func judge(t *testing.T, ops []porcupine.Operation) {
 		}
 	}
 	res, info := porcupine.CheckOperationsVerbose(fixedWindow(), ops, time.Minute)
-	t.Logf("%d questions, %d allowed: %v in %s", len(ops), allowed, res, time.Since(begin).Round(time.Millisecond))
+	t.Logf("%d requests, %d allowed: %v in %s", len(ops), allowed, res, time.Since(begin).Round(time.Millisecond))
 	if res == porcupine.Ok {
 		return
 	}
@@ -159,7 +159,7 @@ func judge(t *testing.T, ops []porcupine.Operation) {
 // TestLinearizable asks any member of a real cluster about single keys from many clients: the answers are those of one
 // counter, as long as nothing happens and while members join, leave and restart.
 func TestLinearizable(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	f := newFleet(t, l, names(3)...)
 	t.Run("nothing happens", func(t *testing.T) { linearizable(t, f, "quiet", func() {}) })
 	t.Run("a member joins", func(t *testing.T) { linearizable(t, f, "join", func() { f.add("pod-d") }) })
@@ -178,7 +178,7 @@ func TestFixedWindowModel(t *testing.T) {
 		want bool
 	}{
 		"in order":                       {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 1, yes(0)), op(4, 5, 1, verdict{})}, true},
-		"a denied question counts":       {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, verdict{}), op(4, 5, 1, verdict{})}, true},
+		"a denied request counts":       {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, verdict{}), op(4, 5, 1, verdict{})}, true},
 		"concurrent, either order":       {[]porcupine.Operation{op(0, 9, 3, yes(0)), op(1, 8, 1, yes(3))}, true},
 		"unanswered, perhaps never made": {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 100, 3, verdict{unknown: true}), op(3, 4, 1, yes(0))}, true},
 		"one too many":                   {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, yes(0))}, false},

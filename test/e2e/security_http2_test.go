@@ -105,7 +105,7 @@ func (a *asker) finish(t *testing.T, mostMemory uint64) {
 	slices.Sort(a.took)
 	t.Logf("an honest client asked %d times meanwhile: p50 %v, p99 %v; %d MiB at most", len(a.took), a.took[len(a.took)/2], a.took[len(a.took)*99/100], a.rss>>20)
 	if len(a.errs) > 0 {
-		t.Errorf("%d of %d honest questions failed: %v", len(a.errs), len(a.took), a.errs[0])
+		t.Errorf("%d of %d honest requests failed: %v", len(a.errs), len(a.took), a.errs[0])
 	}
 	if a.rss > mostMemory {
 		t.Errorf("%d MiB", a.rss>>20)
@@ -129,7 +129,7 @@ func http2Conn(t *testing.T, addr string) (net.Conn, *http2.Framer) {
 	return c, f
 }
 
-// callHeaders are the headers of a question. They use no dynamic table.
+// callHeaders are the headers of a request. They use no dynamic table.
 func callHeaders() *bytes.Buffer {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)

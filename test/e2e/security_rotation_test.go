@@ -94,7 +94,7 @@ func (s *secret) replace(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// steady is traffic whose every request must be admitted: through Envoy, and by a client of the RLS port that dials anew again and
+// steady is traffic whose every request must be admitted: through Envoy, and by a client of the RLS port that dials again again and
 // again.
 type steady struct {
 	stop              context.CancelFunc
@@ -152,7 +152,7 @@ func (l *steady) finish(t *testing.T) {
 	t.Helper()
 	l.stop()
 	l.done.Wait()
-	t.Logf("%d requests through Envoy, %d questions by a client that dials again and again", l.envoys.Load(), l.questions.Load())
+	t.Logf("%d requests through Envoy, %d requests by a client that dials again and again", l.envoys.Load(), l.questions.Load())
 	if len(l.failed) > 0 {
 		t.Errorf("%d failed, such as %v", len(l.failed), l.failed[0])
 	}
@@ -196,8 +196,8 @@ func TestSecurityRotation(t *testing.T) {
 	traffic.finish(t)
 
 	for metric, what := range map[string]string{
-		"keyward_degraded_total": "questions answered without their owner", "keyward_cluster_deaths_total": "members lost",
-		"keyward_misrouted_total": "questions misrouted",
+		"keyward_degraded_total": "requests answered without their owner", "keyward_cluster_deaths_total": "members lost",
+		"keyward_misrouted_total": "requests misrouted",
 	} {
 		if n := sum(t, l, metric); n != 0 {
 			t.Errorf("%v %s", n, what)

@@ -173,7 +173,7 @@ func envoyMayOnly(t *testing.T, l *lab.Lab, s *lab.Sidecar) {
 	}
 	_, health := healthpb.NewHealthClient(direct).Check(ctx, &healthpb.HealthCheckRequest{})
 	_, question := rlsv3.NewRateLimitServiceClient(xds).ShouldRateLimit(ctx, request("app", 1, "k", "v"))
-	for what, err := range map[string]error{"xDS on the RLS port": stream(direct), "health on the RLS port for others": health, "a question on the xDS port": question} {
+	for what, err := range map[string]error{"xDS on the RLS port": stream(direct), "health on the RLS port for others": health, "a request on the xDS port": question} {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -249,9 +249,9 @@ func TestSecurityHTTP(t *testing.T) {
 	}
 }
 
-// TestSecurityQuestions asks what is too large, in every way. What could be read is answered OVER_LIMIT, which no Envoy lets
+// TestSecurityRequests asks what is too large, in every way. What could be read is answered OVER_LIMIT, which no Envoy lets
 // through, and the rest is refused; either is counted.
-func TestSecurityQuestions(t *testing.T) {
+func TestSecurityRequests(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}})
 	start(t, l, "pod-a")
 	s := l.Sidecars[0]

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSilenceThroughEnvoy stops an owner's process under load through an Envoy that lets pass what it gets no answer for:
-// nothing fails open, limits stay within the bound, and once the members have noticed, Envoy asks the heir at once.
+// nothing fails open, limits stay within the bound, and once the members have noticed, Envoy asks the successor at once.
 func TestSilenceThroughEnvoy(t *testing.T) {
 	const limit = 100 // of longRules
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})

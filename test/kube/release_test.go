@@ -95,7 +95,7 @@ func install(t *testing.T, helm string, set ...string) *release {
 }
 
 // patient writes the chart's configuration of Envoy with times for a machine on which everything shares a few cores: when the first try of
-// a question comes too late, an owner has counted it and its heir counts it again.
+// a request comes too late, an owner has counted it and its successor counts it again.
 func patient(t *testing.T, namespace string, set []string) (path string) {
 	t.Helper()
 	shape := "owner-direct"
@@ -174,7 +174,7 @@ func (r *release) members(ctx context.Context) ([]object, error) {
 	return pods(ctx, r.namespace, "keyward.io/member=keyward")
 }
 
-// agree waits until n members and all xDS servers hold one ring of them and the same rules, with nothing left to hand over.
+// agree waits until n members and all xDS servers hold one ring of them and the same rules, with nothing left to handoff.
 func (r *release) agree(t testing.TB, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

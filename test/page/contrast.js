@@ -1,4 +1,4 @@
-// Measures what WCAG 2.2 asks for: 4.5:1 for text, 3:1 for large text and for members' colours on a card.
+// Measures what WCAG 2.2 asks for: 4.5:1 for text, 3:1 for large text and for members' colors on a card.
 (() => {
   const parse = (c) => {
     const n = c.match(/[\d.]+/g)?.map(Number) ?? [0, 0, 0, 0];
@@ -35,7 +35,7 @@
   const probe = document.body.appendChild(document.createElement("i"));
   for (let i = 0; i < 12; i++) {
     probe.style.color = `var(--m${i})`;
-    check(`colour m${i}`, parse(getComputedStyle(probe).color), behind(card), 3);
+    check(`color m${i}`, parse(getComputedStyle(probe).color), behind(card), 3);
   }
   probe.remove();
   return { seen, weak };

@@ -66,7 +66,7 @@ descriptors:
 `,
 }
 
-// startLab runs three members that answer questions, and agree.
+// startLab runs three members that answer requests, and agree.
 func startLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin")

@@ -69,7 +69,7 @@ func testRing(b *browser) {
 	var colours int
 	b.eval(`new Set([...document.querySelectorAll(".owner")].filter((g) => [...g.children].every((p) => p.getTotalLength() > 100)).map((g) => getComputedStyle(g).stroke)).size`, &colours)
 	if colours != 3 {
-		b.Errorf("%d colours on the ring", colours)
+		b.Errorf("%d colors on the ring", colours)
 	}
 	if s := b.text("#health"); !strings.Contains(s, "All is well: 3 members agree") {
 		b.Errorf("health: %s", s)
@@ -193,7 +193,7 @@ func testStill(b *browser) {
 	b.eval(`[...window.kept.map((n) => n.isConnected), document.activeElement === document.querySelectorAll(".member")[1]]`, &kept)
 	for i, k := range kept {
 		if !k {
-			b.Errorf("element %d was drawn anew: %v", i, kept)
+			b.Errorf("element %d was drawn again: %v", i, kept)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (b *browser) hasContrast(theme string) {
 	}
 	b.eval(contrast, &found)
 	if found.Seen < 80 {
-		b.Errorf("%s: only %d texts and colours were measured", theme, found.Seen)
+		b.Errorf("%s: only %d texts and colors were measured", theme, found.Seen)
 	}
 	for _, w := range found.Weak {
 		b.Errorf("%s: %s", theme, w)

@@ -126,18 +126,18 @@ var faultCases = []struct {
 // steadily lets the load run for a while, in which something is to be seen.
 func steadily(d time.Duration) { <-time.After(d) }
 
-// TestHandoverKilled kills an owner under load: of each limit no more is admitted than the limit, what the owner had not
-// told its heir, and what the others admitted by their shares; and all decisions have full authority again in time.
-func TestHandoverKilled(t *testing.T) {
+// TestHandoffKilled kills an owner under load: of each limit no more is admitted than the limit, what the owner had not
+// told its successor, and what the others admitted by their shares; and all decisions have full authority again in time.
+func TestHandoffKilled(t *testing.T) {
 	for _, c := range faultCases {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3})
+			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3})
 			f := newFleet(t, l, names(3)...)
 			ld := startLoad(t, f, 600)
 			before := equal("before", c.rule, c.limit, c.hits, c.keys)
 			ld.begin(before)
-			ld.spent(before, 0.85) // more than a crash may add: if the heir knew nothing, it would be seen
+			ld.spent(before, 0.85) // more than a crash may add: if the successor knew nothing, it would be seen
 			seen := observe(t, f.live)
 			victim := f.live[1]
 			f.kill(victim)
@@ -180,13 +180,13 @@ func shares(seen *observer, a *account, answering, all float64) float64 {
 	return math.Min(seen.phi(), answering*(float64(a.limit)/all+1))
 }
 
-// TestHandoverPaused stops an owner for five seconds and lets it go on, while it and the others are asked: it must not
+// TestHandoffPaused stops an owner for five seconds and lets it go on, while it and the others are asked: it must not
 // go on as if nothing had happened.
-func TestHandoverPaused(t *testing.T) {
+func TestHandoffPaused(t *testing.T) {
 	for _, c := range faultCases {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3})
+			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3})
 			f := newFleet(t, l, names(3)...)
 			ld := startLoad(t, f, 400)
 			before := equal("before", c.rule, c.limit, c.hits, c.keys)
@@ -197,7 +197,7 @@ func TestHandoverPaused(t *testing.T) {
 			d := f.door(victim.Name)
 			d.shaky.Store(true)
 			f.withdraw(victim.Name)
-			const pesterers = 4 // their questions lie in the stopped process's sockets
+			const pesterers = 4 // their requests lie in the stopped process's sockets
 			stopPestering := pester(t, ld, d, before, pesterers)
 			if err := victim.Pause(); err != nil {
 				t.Fatal(err)

@@ -13,20 +13,20 @@ import (
 // newcomerWeight gives a joiner nearly all keys of the one member there is.
 const newcomerWeight = 100
 
-// handovers moves as many counters, from one member to another.
-func handovers(m *Measured, sizes []int) error {
-	m.Handover = nil
+// handoffs moves as many counters, from one member to another.
+func handoffs(m *Measured, sizes []int) error {
+	m.Handoff = nil
 	for _, keys := range sizes {
-		h, err := handover(keys)
+		h, err := measureHandoff(keys)
 		if err != nil {
 			return fmt.Errorf("%d counters: %w", keys, err)
 		}
-		m.Handover = append(m.Handover, h)
+		m.Handoff = append(m.Handoff, h)
 	}
 	return nil
 }
 
-func handover(keys int) (h HandoverCost, err error) {
+func measureHandoff(keys int) (h HandoffCost, err error) {
 	room := owner.Options{MaxKeys: 3 * keys, DomainQuota: 3 * keys}
 	giver, err := newNode(0, room)
 	if err != nil {

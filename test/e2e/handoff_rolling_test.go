@@ -15,8 +15,8 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// handoverRounds is how often the members are rolled over: KEYWARD_ROUNDS, which `make deep` sets, or twice.
-func handoverRounds(t testing.TB) int {
+// handoffRounds is how often the members are rolled over: KEYWARD_ROUNDS, which `make deep` sets, or twice.
+func handoffRounds(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("KEYWARD_ROUNDS")
 	if text == "" {
@@ -29,16 +29,16 @@ func handoverRounds(t testing.TB) int {
 	return n
 }
 
-// TestHandoverRolling restarts every member, one after the other, and scales from three to five and back, under load from
+// TestHandoffRolling restarts every member, one after the other, and scales from three to five and back, under load from
 // clients that ask any member: each window admits exactly its limit, no client sees an error, no count ever falls and no
 // charge is lost.
-func TestHandoverRolling(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+func TestHandoffRolling(t *testing.T) {
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	f := newFleet(t, l, names(3)...)
 	ld := startLoad(t, f, 700, shortWindows()...)
 	ld.begin(batch("first"))
 	stopWatching := watchCounts(t, ld)
-	for round := range handoverRounds(t) {
+	for round := range handoffRounds(t) {
 		began := time.Now()
 		change := func(what string, do func()) {
 			begin := time.Now()
@@ -139,7 +139,7 @@ func TestFourThenTen(t *testing.T) {
 	for name, next := range styles {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoverRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
+			l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 			f := newFleet(t, l, names(3)...)
 			accounts := make([]*account, 60)
 			rule := "h10"

@@ -16,8 +16,8 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// handoverRules have limits from 10 to 100,000 and windows from a second to an hour.
-const handoverRules = `domain: app
+// handoffRules have limits from 10 to 100,000 and windows from a second to an hour.
+const handoffRules = `domain: app
 descriptors:
   - {key: s10, rate_limit: {unit: second, requests_per_unit: 10}}
   - {key: s1000, rate_limit: {unit: second, requests_per_unit: 1000}}
@@ -33,7 +33,7 @@ descriptors:
   - {key: y1000, rate_limit: {unit: year, requests_per_unit: 1000}}
 `
 
-// account is one key: what its clients asked for and were given, window by window. Every question of it has the same
+// account is one key: what its clients asked for and were given, window by window. Every request of it has the same
 // hits, of which its limit is a multiple: so a window in which one was refused has admitted exactly the limit.
 type account struct {
 	rule, value string
@@ -46,7 +46,7 @@ type account struct {
 }
 
 // page is one window of an account. A response does not name its window: an answer that came in another window than its
-// question left in may belong to either, and is kept apart in both.
+// request left in may belong to either, and is kept apart in both.
 type page struct {
 	admitted, charged           uint64
 	maybeAdmitted, maybeCharged uint64
@@ -63,7 +63,7 @@ func (a *account) request() *rlsv3.RateLimitRequest { return request("app", a.hi
 
 func (a *account) number(at time.Time) int64 { return at.UnixNano() / int64(a.window) }
 
-// ending says that the window is about to end: a question asked now could be answered in the next.
+// ending says that the window is about to end: a request asked now could be answered in the next.
 func (a *account) ending(now time.Time) bool {
 	return a.number(now) != a.number(now.Add(50*time.Millisecond))
 }
@@ -77,7 +77,7 @@ func (a *account) page(n int64) *page {
 	return p
 }
 
-// record enters one answer; unknown is a question that may or may not have been counted.
+// record enters one answer; unknown is a request that may or may not have been counted.
 func (a *account) record(sent, got time.Time, code rlsv3.RateLimitResponse_Code, unknown bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +112,7 @@ type bound func(*account) float64
 
 func nothing(*account) float64 { return 0 }
 
-// unreplicated is U: what an owner may lose that crashes, of the charges that it has not yet told the heir.
+// unreplicated is U: what an owner may lose that crashes, of the charges that it has not yet told the successor.
 func (a *account) unreplicated() float64 { return math.Max(1, float64(a.limit)/100) }
 
 // audit compares every window with the limit: never more than it and the bound; where exact is asked for, as much as the
@@ -156,7 +156,7 @@ type load struct {
 // askTimeout is a client's; a member is given 60 % of it.
 const askTimeout = 2 * time.Second
 
-// startLoad asks rate questions a second in all.
+// startLoad asks rate requests a second in all.
 func startLoad(t testing.TB, f *fleet, rate int, standing ...*account) *load {
 	t.Helper()
 	const workers = 8
@@ -295,7 +295,7 @@ func (ld *load) audit(accounts []*account, bound bound, exact bool) {
 	}
 	all := slices.Concat(ld.latencies...)
 	slices.Sort(all)
-	ld.t.Logf("%d questions, %d errors; windows spent by rule: %v; most above a limit %v, bound %v", ld.asked.Load(), ld.errors.Load(), spent, most, largest)
+	ld.t.Logf("%d requests, %d errors; windows spent by rule: %v; most above a limit %v, bound %v", ld.asked.Load(), ld.errors.Load(), spent, most, largest)
 	if n := len(all); n > 0 {
 		ld.t.Logf("latency: median %v, 99 %% %v, longest %v", all[n/2], all[n*99/100], all[n-1])
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// drainTime is how long a member may take to hand over and to end.
+// drainTime is how long a member may take to handoff and to end.
 const drainTime = 40 * time.Second
 
 // fleet is a cluster whose members come and go as a rolling update lets them: a member is asked from the moment it says
@@ -151,7 +151,7 @@ func (f *fleet) door(name string) *door {
 	return nil
 }
 
-// retire ends a member as a rolling update does: SIGTERM, and no new questions once it says that it is not ready.
+// retire ends a member as a rolling update does: SIGTERM, and no new requests once it says that it is not ready.
 func (f *fleet) retire(s *lab.Sidecar) {
 	f.t.Helper()
 	if err := s.Signal(syscall.SIGTERM); err != nil {

@@ -157,7 +157,7 @@ func (b *browsers) audit(t testing.TB, up *upstream, limit int, bound float64) (
 	return missing
 }
 
-// routing reads, ten times a second, how many questions came to the member they belong to, and when rings changed.
+// routing reads, ten times a second, how many requests came to the member they belong to, and when rings changed.
 type routing struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -165,7 +165,7 @@ type routing struct {
 
 	mu      sync.Mutex
 	changes []time.Time     // of any member's ring; guarded by mu
-	strays  map[int64][]int // misrouted questions by the 100 ms in which they were seen; guarded by mu
+	strays  map[int64][]int // misrouted requests by the 100 ms in which they were seen; guarded by mu
 	direct  float64         // guarded by mu
 }
 
@@ -224,7 +224,7 @@ func (r *routing) saw(direct, stray float64, changed bool) {
 	}
 }
 
-// audit wants no question misrouted later than that after the last change before it.
+// audit wants no request misrouted later than that after the last change before it.
 func (r *routing) audit(t testing.TB, settled time.Duration) {
 	t.Helper()
 	r.mu.Lock()
@@ -240,16 +240,16 @@ func (r *routing) audit(t testing.TB, settled time.Duration) {
 		seen := time.UnixMilli(at * 100)
 		i, _ := slices.BinarySearchFunc(r.changes, seen.Add(100*time.Millisecond), time.Time.Compare)
 		if i == 0 {
-			t.Errorf("%d questions were misrouted before any ring changed", n)
+			t.Errorf("%d requests were misrouted before any ring changed", n)
 			continue
 		}
 		after := seen.Sub(r.changes[i-1])
 		latest = max(latest, after)
 		if after > settled+300*time.Millisecond { // metrics are read ten times a second
-			t.Errorf("%d questions were misrouted %s after the last change of a ring", n, after.Round(100*time.Millisecond))
+			t.Errorf("%d requests were misrouted %s after the last change of a ring", n, after.Round(100*time.Millisecond))
 		}
 	}
-	t.Logf("%v questions came to their owners, %d did not, the last of them %s after a change; rings changed %d times",
+	t.Logf("%v requests came to their owners, %d did not, the last of them %s after a change; rings changed %d times",
 		r.direct, total, latest.Round(100*time.Millisecond), len(r.changes))
 }
 
@@ -281,7 +281,7 @@ func envoyKeys(prefix string, n int) []string {
 // application behind it.
 func ownerDirectOpen(t testing.TB, l *lab.Lab, timeout string) (*lab.Envoy, *upstream) {
 	t.Helper()
-	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", "600ms") // less than the question may take, and see startXDS
+	xds, err := l.AddXDS("xds", "--envoy-connect-timeout", "600ms") // less than the request may take, and see startXDS
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,10 +292,10 @@ func ownerDirectOpen(t testing.TB, l *lab.Lab, timeout string) (*lab.Envoy, *ups
 	}, "keyward", len(l.Sidecars)), up
 }
 
-// TestHandoverThroughEnvoy restarts every member under load through a real Envoy that asks each key's owner: clients see
+// TestHandoffThroughEnvoy restarts every member under load through a real Envoy that asks each key's owner: clients see
 // 200 and 429 and nothing else, limits hold to the hit, Envoy never sees an error, and within two seconds of each change
 // it asks the owners again and nobody else.
-func TestHandoverThroughEnvoy(t *testing.T) {
+func TestHandoffThroughEnvoy(t *testing.T) {
 	changeThroughEnvoy(t, func(f *fleet, _ *routing, settle func(string)) {
 		for _, s := range slices.Clone(f.live) {
 			f.retire(s)
