@@ -178,7 +178,7 @@ func TestFixedWindowModel(t *testing.T) {
 		want bool
 	}{
 		"in order":                       {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 1, yes(0)), op(4, 5, 1, verdict{})}, true},
-		"a denied request counts":       {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, verdict{}), op(4, 5, 1, verdict{})}, true},
+		"a denied request counts":        {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, verdict{}), op(4, 5, 1, verdict{})}, true},
 		"concurrent, either order":       {[]porcupine.Operation{op(0, 9, 3, yes(0)), op(1, 8, 1, yes(3))}, true},
 		"unanswered, perhaps never made": {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 100, 3, verdict{unknown: true}), op(3, 4, 1, yes(0))}, true},
 		"one too many":                   {[]porcupine.Operation{op(0, 1, 3, yes(1)), op(2, 3, 2, yes(0))}, false},

@@ -12,11 +12,11 @@ var loads = map[string]float64{
 	"TestHotRouteOfMembers":         0.25, // waits for 35 s
 	"TestApproximate":               1,    // wants no degraded answer
 	"TestDemo":                      1,    // its traffic does not wait, and collapses when it is starved
-	"TestHandoffThroughEnvoy":      0.5,
+	"TestHandoffThroughEnvoy":       0.5,
 	"TestHotKeyCools":               0.25, // waits for 35 s
 	"TestOwnerDirect":               1,
 	"TestScaleThroughEnvoy":         1, // the same
-	"TestHandoffRolling":           0.5,
+	"TestHandoffRolling":            0.5,
 	"TestFiveMembers":               1,
 	"TestFourThenTen":               0.25,
 	"TestNameServiceAndXDSOutage":   0.25,
@@ -41,7 +41,7 @@ var loads = map[string]float64{
 	"TestSecurityGossip":            0.25,
 	"TestSecurityGossipSilence":     1,
 	"TestRefusedByEnvoy":            0.25,
-	"TestSecurityRequests":         0.25,
+	"TestSecurityRequests":          0.25,
 	"TestBadRulesKeepTheOld":        0.25,
 	"TestMoveOverAndBack":           0.25,
 	"TestSecurityStrangers":         0.25,
@@ -53,7 +53,7 @@ var loads = map[string]float64{
 	"TestSecurityPoison":            0.25,
 	"TestStrangersAreRefused":       0.25,
 	"TestDropIn":                    0.25,
-	"TestHostileRequests":          0.25,
+	"TestHostileRequests":           0.25,
 	"TestUnixSocketAndRefusedStart": 0.25,
 	"TestCheck":                     0.25,
 	"TestCheckAgainst":              0.25,
