@@ -6,38 +6,38 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// asked is what a call needs to go on once its questions are decided.
-type asked struct {
+// continuation is what a call needs to go on once its questions are decided.
+type continuation struct {
 	service *Service
 	view    *view // the rules it was matched with
-	from    Caller
-	to      interface{ Answered(*Call) }
+	caller  Caller
+	waiter  interface{ Answered(*Call) }
 }
 
 // Decide answers c.Request in c.Response, or in c.Err.
 func (s *Service) Decide(c *Call, from Caller) {
 	if s.prepare(c, from) {
-		s.decider.Decide(c.deadline(), s.stop, c.questions, c.answers)
-		c.found()
+		s.decider.Decide(c.deadline(), s.stop, c.requests, c.results)
+		c.markDecided()
 	}
-	s.answer(c)
+	s.finish(c)
 }
 
 // Begin is Decide without waiting: true when c is answered. Otherwise to.Answered(c) is called once it is, on any goroutine
 // and perhaps before Begin returns; it must not block. A Decider that is not Later is waited for.
 func (s *Service) Begin(c *Call, from Caller, to interface{ Answered(*Call) }) bool {
-	if s.later == nil {
+	if s.async == nil {
 		s.Decide(c, from)
 		return true
 	}
 	if s.prepare(c, from) {
-		c.asked.to = to
-		if !s.later.Begin(c.deadline(), s.stop, c.questions, c.answers, (*pending)(c)) {
+		c.continuation.waiter = to
+		if !s.async.Begin(c.deadline(), s.stop, c.requests, c.results, (*pending)(c)) {
 			return false // c is another goroutine's from here on
 		}
-		c.found()
+		c.markDecided()
 	}
-	s.answer(c)
+	s.finish(c)
 	return true
 }
 
@@ -47,22 +47,22 @@ type pending Call
 // Decided goes on with the call.
 func (p *pending) Decided() {
 	c := (*Call)(p)
-	to := c.asked.to
-	c.found()
-	c.asked.service.answer(c)
+	to := c.continuation.waiter
+	c.markDecided()
+	c.continuation.service.finish(c)
 	to.Answered(c)
 }
 
 // prepare matches c's descriptors and makes the questions of those that must be counted: false when there are none, or when
 // the request is answered without.
 func (s *Service) prepare(c *Call, from Caller) bool {
-	if from.Came.IsZero() {
-		from.Came = time.Now()
+	if from.ReceivedAt.IsZero() {
+		from.ReceivedAt = time.Now()
 	}
 	v := s.current.Load()
-	c.asked = asked{service: s, view: v, from: from}
+	c.continuation = continuation{service: s, view: v, caller: from}
 	c.Response.reset()
-	c.Err, c.questions = nil, c.questions[:0]
+	c.Err, c.requests = nil, c.requests[:0]
 	switch req := &c.Request; {
 	case req.Excess != Within:
 		s.refuseExcess(c, v)
@@ -75,61 +75,61 @@ func (s *Service) prepare(c *Call, from Caller) bool {
 		c.Err = errNoRules
 	default:
 		s.match(c, v)
-		s.ask(c, v)
+		s.buildRequests(c, v)
 	}
-	if len(c.questions) == 0 {
+	if len(c.requests) == 0 {
 		return false
 	}
-	if c.trace != nil {
-		c.trace.Decided = time.Now()
+	if c.recording != nil {
+		c.recording.DecideStart = time.Now()
 	}
 	return true
 }
 
-// found notes that the Decider has answered.
-func (c *Call) found() {
-	if c.trace != nil {
-		c.trace.Found = time.Now()
+// markDecided notes that the Decider has answered.
+func (c *Call) markDecided() {
+	if c.recording != nil {
+		c.recording.DecideEnd = time.Now()
 	}
 }
 
-// answer makes the response of the answers, or the error that takes its place, and counts the call.
-func (s *Service) answer(c *Call) {
-	from := &c.asked.from
+// finish makes the response of the answers, or the error that takes its place, and counts the call.
+func (s *Service) finish(c *Call) {
+	from := &c.continuation.caller
 	if c.Err == nil && c.Request.Excess == Within {
-		s.count(c, c.asked.view, *from)
-		if c.Err = s.respond(c, c.asked.view); c.Err == nil {
-			s.tell(c, from.Came)
+		s.count(c, c.continuation.view, *from)
+		if c.Err = s.buildResponse(c, c.continuation.view); c.Err == nil {
+			s.report(c, from.ReceivedAt)
 		}
 	}
 	if c.Err != nil {
 		s.counts.serviceError.Add(1)
 		c.Response.reset()
 	}
-	c.took = time.Since(from.Came)
-	s.metrics.duration.Observe(c.took)
+	c.duration = time.Since(from.ReceivedAt)
+	s.metrics.duration.Observe(c.duration)
 }
 
-// tell shows an answered call to those who listen.
-func (s *Service) tell(c *Call, now time.Time) {
+// report shows an answered call to those who listen.
+func (s *Service) report(c *Call, now time.Time) {
 	s.taps.show(c, now)
 	if s.denials != nil && c.Response.Code == OverLimit {
-		s.denials.see(c, now)
+		s.denials.observe(c, now)
 	}
 }
 
-// patience is how long a caller without a timeout of its own waits for an owner that is alive.
-const patience = time.Second
+// liveOwnerTimeout is how long a caller without a timeout of its own waits for an owner that is alive.
+const liveOwnerTimeout = time.Second
 
 // deadline is when the answers must be found. That is a part of the caller's timeout: the rest is for the answer's way
 // back, and for the degraded policy to answer. Past its own timeout Envoy lets the request through uncounted.
 func (c *Call) deadline() owner.Deadline {
-	from := &c.asked.from
-	silent, alive := c.asked.service.timeout, max(patience, c.asked.service.timeout)
+	from := &c.continuation.caller
+	silent, alive := c.continuation.service.timeout, max(liveOwnerTimeout, c.continuation.service.timeout)
 	if from.Timeout > 0 {
 		silent, alive = from.Timeout/10*6, from.Timeout/10*9
 	}
-	return owner.Deadline{Silent: from.Came.Add(silent), Alive: from.Came.Add(alive)}
+	return owner.Deadline{Silent: from.ReceivedAt.Add(silent), Alive: from.ReceivedAt.Add(alive)}
 }
 
 // refuseExcess answers a request beyond the bounds. It is no error, which would be an admission, and no charge, which
@@ -137,7 +137,7 @@ func (c *Call) deadline() owner.Deadline {
 func (s *Service) refuseExcess(c *Call, v *view) {
 	s.metrics.oversize[c.Request.Excess].Inc()
 	for range c.Request.Descriptors {
-		c.Response.Statuses = append(c.Response.Statuses, Status{Code: OverLimit, Reset: 1})
+		c.Response.Statuses = append(c.Response.Statuses, DescriptorStatus{Code: OverLimit, Reset: 1})
 	}
 	c.Response.Code = OverLimit
 	if v != nil && v.switches.Shadow {

@@ -43,12 +43,12 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 		if !l.counted() {
 			continue
 		}
-		q, a := &c.questions[l.question], &c.answers[l.question]
+		q, a := &c.requests[l.request], &c.results[l.request]
 		r := l.match.Rule
 		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
-		s.metrics.decided(q, a, &key)
+		s.metrics.countResult(q, a, &key)
 		if a.Hot {
-			s.name(c, v, i, from.Came)
+			s.reportName(c, v, i, from.ReceivedAt)
 		}
 		degraded = degraded || a.Path == owner.Fallback
 	}

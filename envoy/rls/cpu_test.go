@@ -58,14 +58,14 @@ func serveBench(kind string) {
 	r := newRig(new(testing.B), basic)
 	r.lone.now.Store(time.Now().UnixNano())
 	r.lone.after = func([]owner.Request, []owner.Result) { r.lone.now.Store(time.Now().UnixNano()) }
-	var server door = grpcDoor{r.NewGRPC(GRPCOptions{})}
+	var server grpcServer = grpcGoServer{r.NewGRPC(GRPCOptions{})}
 	switch kind {
 	case "constant":
 		g := grpc.NewServer()
 		pb.RegisterRateLimitServiceServer(g, constant{})
-		server = grpcDoor{g}
+		server = grpcGoServer{g}
 	case "lean":
-		server = r.NewLean(GRPCOptions{}, nil)
+		server = r.newInlineServer(GRPCOptions{}, nil)
 	}
 	go func() { _ = server.Serve(l) }()
 	fmt.Fprintln(os.Stdout, l.Addr())

@@ -13,7 +13,7 @@ import (
 // slot is what is known of one descriptor while its request is being answered.
 type slot struct {
 	match    config.Match
-	question int  // index in Call.questions, when it is counted
+	request  int  // index in Call.requests, when it is counted
 	replaced bool // another descriptor's rule takes the place of its own
 }
 
@@ -60,16 +60,16 @@ func replace(slots []slot) {
 	}
 }
 
-// ask turns the counted slots into questions.
-func (s *Service) ask(c *Call, v *view) {
-	c.questions = c.questions[:0]
+// buildRequests turns the counted slots into questions.
+func (s *Service) buildRequests(c *Call, v *view) {
+	c.requests = c.requests[:0]
 	domain := xxhash.Sum64String(c.Request.Domain) // for the quotas of memory
 	for i := range c.slots {
 		l := &c.slots[i]
 		if !l.counted() {
 			continue
 		}
-		l.question = len(c.questions)
+		l.request = len(c.requests)
 		q := owner.Request{
 			Key: owner.Key(l.match.Digest), RingPos: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
 		}
@@ -77,15 +77,15 @@ func (s *Service) ask(c *Call, v *view) {
 		x := l.match.Extension()
 		q.Degraded, q.LocalCap, q.Strict = x.Degraded, x.LocalCap, x.Strict
 		q.Mechanism, q.LeaseConfig, q.HotFactor = x.Mechanism, x.Lease, x.HotFactor
-		c.questions = append(c.questions, q)
+		c.requests = append(c.requests, q)
 	}
-	c.answers = slices.Grow(c.answers[:0], len(c.questions))[:len(c.questions)]
-	clear(c.answers)
+	c.results = slices.Grow(c.results[:0], len(c.requests))[:len(c.requests)]
+	clear(c.results)
 }
 
 // hits are a descriptor's own when it says so, else the request's, where 0 means 1. Of a descriptor 0 charges nothing and
 // is no Peek for all that: in stop mode a key that is over keeps the others from being charged, with hits or without.
-func hits(r *Request, d *Descriptor) (uint64, owner.Op) {
+func hits(r *RateLimitRequest, d *Descriptor) (uint64, owner.Op) {
 	n := uint64(max(1, r.HitsAddend))
 	if d.HasAddend {
 		n = d.Addend
@@ -96,18 +96,18 @@ func hits(r *Request, d *Descriptor) (uint64, owner.Op) {
 	return n, owner.Take
 }
 
-// tally is what the overall code and the headers are made of.
-type tally struct {
+// codeSummary is what the overall code and the headers are made of.
+type codeSummary struct {
 	over, quotas, quotasOver int
 	bad                      bool
 	header                   int // index of the status told in the headers; -1 for none
 	least                    uint32
 }
 
-// respond makes the response of the slots and their answers.
-func (s *Service) respond(c *Call, v *view) error {
+// buildResponse makes the response of the slots and their answers.
+func (s *Service) buildResponse(c *Call, v *view) error {
 	r := &c.Response
-	t := tally{header: -1, least: ^uint32(0)}
+	t := codeSummary{header: -1, least: ^uint32(0)}
 	for i := range c.slots {
 		r.Statuses = append(r.Statuses, c.status(&c.slots[i]))
 		t.add(i, &c.slots[i], &r.Statuses[i], v.switches.Quota)
@@ -132,17 +132,17 @@ func (s *Service) respond(c *Call, v *view) error {
 	return nil
 }
 
-func (c *Call) status(l *slot) Status {
+func (c *Call) status(l *slot) DescriptorStatus {
 	switch {
 	case l.match.Kind == config.BadUnit:
-		return Status{}
+		return DescriptorStatus{}
 	case l.match.Kind == config.Unlimited:
-		return Status{Code: OK, Remaining: ^uint32(0)}
+		return DescriptorStatus{Code: OK, Remaining: ^uint32(0)}
 	case !l.counted():
-		return Status{Code: OK}
+		return DescriptorStatus{Code: OK}
 	}
-	a := &c.answers[l.question]
-	st := Status{
+	a := &c.results[l.request]
+	st := DescriptorStatus{
 		Code: OK, HasLimit: true, Limit: l.match.Limit.Limit, Unit: l.match.Unit, Times: l.match.Times,
 		Remaining: a.Remaining, Reset: int64(a.Reset.Seconds()),
 	}
@@ -162,7 +162,7 @@ func (c *Call) status(l *slot) Status {
 	return st
 }
 
-func (t *tally) add(i int, l *slot, st *Status, allQuota bool) {
+func (t *codeSummary) add(i int, l *slot, st *DescriptorStatus, allQuota bool) {
 	if st.HasLimit && st.Remaining < t.least {
 		t.header, t.least = i, st.Remaining
 	}
@@ -187,10 +187,10 @@ func (t *tally) add(i int, l *slot, st *Status, allQuota bool) {
 	t.header, t.least = i, 0
 }
 
-func (r *Response) addHeaders(st *Status, sw *Switches) {
+func (r *RateLimitResponse) addHeaders(st *DescriptorStatus, sw *Switches) {
 	r.Headers = append(r.Headers,
-		Header{sw.LimitHeader, string(st.appendPolicy(nil))},
-		Header{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
-		Header{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
+		ResponseHeader{sw.LimitHeader, string(st.appendPolicy(nil))},
+		ResponseHeader{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
+		ResponseHeader{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
 	)
 }

@@ -10,22 +10,22 @@ import (
 
 // Denial is one refusal of those that were not told apart. It has no value that a caller sent: Owner tells equal keys apart.
 type Denial struct {
-	Domain    string
-	Rule      string // full key of the rule, wildcards as they are written; "" when the limit came with the request
-	Owner     uint64 // the key's ring position
-	Limit     uint32
-	Path      owner.Path
-	Authority owner.Authority
-	Missed    uint64 // refusals since the last one that was told
+	Domain     string
+	Rule       string // full key of the rule, wildcards as they are written; "" when the limit came with the request
+	Owner      uint64 // the key's ring position
+	Limit      uint32
+	Path       owner.Path
+	Authority  owner.Authority
+	Suppressed uint64 // refusals since the last one that was told
 }
 
 // denials tells of some of the refusals: so many a second and rule that a log can be read through an attack. Rules share
 // 256 places by their hash; two at one place share what is told, and what was not is counted for both.
 type denials struct {
-	tell   func(Denial)
+	report func(Denial)
 	gap    int64 // ns
 	seed   maphash.Seed
-	places [256]struct {
+	cells  [256]struct {
 		next   atomic.Int64 // time from which on the next one is told, ns
 		missed atomic.Uint64
 	}
@@ -38,34 +38,34 @@ func newDenials(o Options) *denials {
 	if o.DenialRate <= 0 {
 		o.DenialRate = 1
 	}
-	return &denials{tell: o.Denials, gap: int64(float64(time.Second) / o.DenialRate), seed: maphash.MakeSeed()}
+	return &denials{report: o.Denials, gap: int64(float64(time.Second) / o.DenialRate), seed: maphash.MakeSeed()}
 }
 
-// see looks at an answered request that is over. What is not told costs an atomic load and an addition.
-func (d *denials) see(c *Call, now time.Time) {
+// observe looks at an answered request that is over. What is not told costs an atomic load and an addition.
+func (d *denials) observe(c *Call, now time.Time) {
 	for i := range c.slots {
 		if c.Response.Statuses[i].Code == OverLimit {
-			d.one(c, i, now.UnixNano())
+			d.reportOne(c, i, now.UnixNano())
 		}
 	}
 }
 
-func (d *denials) one(c *Call, i int, now int64) {
+func (d *denials) reportOne(c *Call, i int, now int64) {
 	l := &c.slots[i]
 	x := Denial{Limit: l.match.Limit.Limit, Owner: l.match.Owner}
 	if r := l.match.Rule; r != nil {
 		x.Rule = r.FullKey
 	}
-	at := &d.places[maphash.String(d.seed, x.Rule)%uint64(len(d.places))]
+	at := &d.cells[maphash.String(d.seed, x.Rule)%uint64(len(d.cells))]
 	next := at.next.Load()
 	if now < next || !at.next.CompareAndSwap(next, now+d.gap) {
 		at.missed.Add(1)
 		return
 	}
-	x.Domain, x.Missed = c.Request.Domain, at.missed.Swap(0)
+	x.Domain, x.Suppressed = c.Request.Domain, at.missed.Swap(0)
 	if l.counted() {
-		a := &c.answers[l.question]
+		a := &c.results[l.request]
 		x.Path, x.Authority = a.Path, a.Authority
 	}
-	d.tell(x)
+	d.report(x)
 }

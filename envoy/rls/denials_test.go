@@ -15,9 +15,9 @@ func TestDenialsAreSampled(t *testing.T) {
 	over := func(rule string, at time.Time) {
 		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.RuleSpec{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"
-		c.Response.Statuses = []Status{{Code: OverLimit}}
-		c.answers = []owner.Result{{Authority: owner.Share}}
-		d.see(c, at)
+		c.Response.Statuses = []DescriptorStatus{{Code: OverLimit}}
+		c.results = []owner.Result{{Authority: owner.Share}}
+		d.observe(c, at)
 	}
 	begin := time.Unix(1000, 0)
 	for i := range 100 {
@@ -28,10 +28,10 @@ func TestDenialsAreSampled(t *testing.T) {
 	if len(told) != 3 {
 		t.Fatalf("told %d times: %+v", len(told), told)
 	}
-	if x := told[0]; x.Rule != "d.user" || x.Missed != 0 || x.Owner != 7 || x.Domain != "d" || x.Authority != owner.Share {
+	if x := told[0]; x.Rule != "d.user" || x.Suppressed != 0 || x.Owner != 7 || x.Domain != "d" || x.Authority != owner.Share {
 		t.Errorf("the first: %+v", x)
 	}
-	if told[1].Rule != "d.path" || told[2].Missed != 99 {
+	if told[1].Rule != "d.path" || told[2].Suppressed != 99 {
 		t.Errorf("then: %+v", told[1:])
 	}
 }

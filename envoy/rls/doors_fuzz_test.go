@@ -19,7 +19,7 @@ func FuzzDoors(f *testing.F) {
 	}
 	for _, h := range [][2]string{
 		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"content-type", "\r"}, {"te", ""}, {"grpc-timeout", "1H"}, {"grpc-encoding", "gzip"},
-		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {tryHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
+		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {attemptTimeoutHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
 		{"x-odd", "\n"}, {KeyHeader, "\x00"},
 	} {
 		f.Add(message, uint64(0), h[0], h[1])

@@ -216,9 +216,9 @@ type twins struct {
 
 func newTwins(t testing.TB) *twins {
 	w := new(twins)
-	for _, kind := range []Kind{Lean, GRPC} {
+	for _, kind := range []ServerKind{InlineServer, GRPCGoServer} {
 		w.rigs[kind] = newRig(t, doorRules, func(_ *Options, sw *Switches) { sw.Headers, sw.DynamicMetadata = true, true })
-		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealth()).Addrs()[0]
+		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealthServer()).Addrs()[0]
 	}
 	return w
 }
@@ -232,12 +232,12 @@ func (w *twins) differ(t testing.TB, call rawCall) string {
 	oracle.trailers = false
 	for patience := 20 * time.Millisecond; ; patience *= 50 {
 		var got [2]outcome
-		for kind, c := range map[Kind]rawCall{Lean: call, GRPC: oracle} {
+		for kind, c := range map[ServerKind]rawCall{InlineServer: call, GRPCGoServer: oracle} {
 			w.rigs[kind].lone.advance(time.Hour)
 			got[kind] = try(t, w.addrs[kind], c, patience)
 			got[kind].normalise()
 		}
-		lean, grpc := &got[Lean], &got[GRPC]
+		lean, grpc := &got[InlineServer], &got[GRPCGoServer]
 		switch {
 		case *lean == *grpc, call.malformed() && lean.Reset == "PROTOCOL_ERROR" && lean.Next == "0", call.trailing() && lean.failed() && grpc.failed(),
 			call.open && !lean.Ended && lean.Next == "0" && grpc.failed(): // a call that has no end yet need not be told that it fails
@@ -368,7 +368,7 @@ func TestDoorsAgree(t *testing.T) {
 		"a long header":     good(one("v")).with("x-long", strings.Repeat("v", 60<<10)),
 		"too long a header": good(one("v")).with("x-long", strings.Repeat("v", 140<<10)),
 		"a key":             good(one("v")).with(KeyHeader, "v"),
-		"a try":             good(one("v")).with(tryHeader, "5000"),
+		"a try":             good(one("v")).with(attemptTimeoutHeader, "5000"),
 		"health":            good(nil).with(":path", "/grpc.health.v1.Health/Check"),
 		"health of us":      good([]byte("\x0a\x09ratelimit")).with(":path", "/grpc.health.v1.Health/Check"),
 		"health of others":  good([]byte("\x0a\x05other")).with(":path", "/grpc.health.v1.Health/Check"),

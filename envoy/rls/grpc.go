@@ -26,14 +26,14 @@ import (
 // KeyHeader is the metadata that tells a call's owner string; it is the header that Envoy's ring hashes.
 const KeyHeader = "x-keyward-key"
 
-// tryHeader is how long Envoy waits for this try, in milliseconds. Its grpc-timeout is that of all tries together, also on
+// attemptTimeoutHeader is how long Envoy waits for this try, in milliseconds. Its grpc-timeout is that of all tries together, also on
 // the second one: whoever went by that would answer for a silent owner when nobody waits any more.
-const tryHeader = "x-envoy-expected-rq-timeout-ms"
+const attemptTimeoutHeader = "x-envoy-expected-rq-timeout-ms"
 
-// maxReceive is how large a message gRPC takes in, in bytes. Up to here what exceeds the Bounds is answered OVER_LIMIT;
+// maxMessage is how large a message gRPC takes in, in bytes. Up to here what exceeds the Bounds is answered OVER_LIMIT;
 // beyond, gRPC itself fails the call with RESOURCE_EXHAUSTED before anything of ours sees it. Envoy takes at most 8 MiB
 // of headers (60 KiB unless told otherwise), so only a route that repeats such headers over many descriptors gets there.
-const maxReceive = 16 << 20
+const maxMessage = 16 << 20
 
 // maxStreams is how many calls may be open on one connection. Envoy queues what exceeds it, and its own circuit breakers let
 // through 1024 unless told otherwise.
@@ -48,31 +48,31 @@ const (
 	streamWindow = 64 << 10 // bytes that a client may send of a call before they are read
 	connWindow   = 1 << 20  // the same for all calls of a connection
 
-	handshakeTime = 5 * time.Second  // for TLS and HTTP/2's preface and settings
-	questionTime  = 30 * time.Second // for a call's message to arrive
+	handshakeTime  = 5 * time.Second  // for TLS and HTTP/2's preface and settings
+	messageTimeout = 30 * time.Second // for a call's message to arrive
 )
 
 // GRPCOptions make a gRPC server for the service.
 type GRPCOptions struct {
-	TLS               *tls.Config        // nil for plaintext
-	Gate              *connguard.Surface // counts what is refused before it is a question; nil for none
-	ConnectionAge     time.Duration      // GRPC_MAX_CONNECTION_AGE; 0 for ever
-	ConnectionAgeMore time.Duration      // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
-	Refunds           bool               // callers may give hits back
-	LocalRefunds      bool               // callers on a loopback address may
+	TLS               *tls.Config      // nil for plaintext
+	Guard             *connguard.Guard // counts what is refused before it is a question; nil for none
+	ConnectionAge     time.Duration    // GRPC_MAX_CONNECTION_AGE; 0 for ever
+	ConnectionAgeMore time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
+	Refunds           bool             // callers may give hits back
+	LocalRefunds      bool             // callers on a loopback address may
 }
 
 // NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
 func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{s, encoding.GetCodecV2("proto")}),
-		grpc.MaxRecvMsgSize(maxReceive),
+		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ConnectionTimeout(handshakeTime),
-		grpc.Creds(o.Gate.Credentials(o.TLS, true)),
-		grpc.InTapHandle(hurry),
+		grpc.Creds(o.Guard.Credentials(o.TLS, true)),
+		grpc.InTapHandle(limitMessageTime),
 		// What a connection keeps that asks nothing is bounded by these. Windows that are told do not grow to 16 MiB by themselves.
 		grpc.ReadBufferSize(readBuffer), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		// Measured: a fifth less CPU a call, for stacks that have grown stay grown. Calls beyond them get a goroutine each.
@@ -93,13 +93,13 @@ func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
 	return g
 }
 
-// hurry ends a call whose message does not come. Most calls have a deadline of their own; without, nothing would.
-func hurry(ctx context.Context, i *grpctap.Info) (context.Context, error) {
-	if d, ok := ctx.Deadline(); i.FullMethodName != method || ok && time.Until(d) <= questionTime {
+// limitMessageTime ends a call whose message does not come. Most calls have a deadline of their own; without, nothing would.
+func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, error) {
+	if d, ok := ctx.Deadline(); i.FullMethodName != method || ok && time.Until(d) <= messageTimeout {
 		return ctx, nil
 	}
 	ctx, cancel := context.WithCancel(ctx) // a deadline would be taken for the caller's
-	t := time.AfterFunc(questionTime, cancel)
+	t := time.AfterFunc(messageTimeout, cancel)
 	context.AfterFunc(ctx, func() { t.Stop() })
 	return ctx, nil
 }
@@ -114,27 +114,27 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 	c := s.NewCall()
 	if err := decode(c); err != nil {
 		s.Release(c)
-		o.Gate.Refuse("question_" + strings.ToLower(status.Code(err).String()))
+		o.Guard.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
 	var addr net.Addr
 	if p, ok := peer.FromContext(ctx); ok {
 		addr = p.Addr
 	}
-	o.withhold(&c.Request, addr)
-	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), Came: begin}
+	o.dropRefunds(&c.Request, addr)
+	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), ReceivedAt: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}
-	if tries := metadata.ValueFromIncomingContext(ctx, tryHeader); len(tries) > 0 {
-		from.Timeout = shorter(from.Timeout, tries[0])
+	if tries := metadata.ValueFromIncomingContext(ctx, attemptTimeoutHeader); len(tries) > 0 {
+		from.Timeout = minTimeout(from.Timeout, tries[0])
 	}
 	if s.tracer != nil {
-		s.trace(c, func(name string) string { return first(metadata.ValueFromIncomingContext(ctx, name)) })
+		s.startRecording(c, func(name string) string { return first(metadata.ValueFromIncomingContext(ctx, name)) })
 	}
 	s.Decide(c, from)
-	s.traced(c)
-	s.counts.served(c.took)
+	s.endRecording(c)
+	s.counts.served(c.duration)
 	if err := c.Err; err != nil {
 		s.Release(c)
 		return nil, err // any error that is no gRPC status has the code UNKNOWN
@@ -149,8 +149,8 @@ func first(values []string) string {
 	return values[0]
 }
 
-// shorter is the lesser of a timeout, 0 for none, and a number of milliseconds in text.
-func shorter(timeout time.Duration, millis string) time.Duration {
+// minTimeout is the lesser of a timeout, 0 for none, and a number of milliseconds in text.
+func minTimeout(timeout time.Duration, millis string) time.Duration {
 	n, err := strconv.ParseInt(millis, 10, 32)
 	if err != nil || n <= 0 {
 		return timeout
@@ -180,7 +180,7 @@ func (k codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	c.wire = c.wire[:n]
 	data.CopyTo(c.wire)
-	return c.Request.Decode(c.wire, k.service.bounds)
+	return c.Request.Decode(c.wire, k.service.limits)
 }
 
 // message is an encoded response in one allocation, as long as it is of the usual size.

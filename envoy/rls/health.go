@@ -17,25 +17,25 @@ import (
 // healthName is the service whose gRPC health follows Health; "" is always SERVING, and any other is not found.
 const healthName = "ratelimit"
 
-// Health is healthy while every one of its parts is. It answers GET /healthcheck and gRPC's health service. Make it with
-// NewHealth.
-type Health struct {
+// HealthServer is healthy while every one of its parts is. It answers GET /healthcheck and gRPC's health service. Make it with
+// NewHealthServer.
+type HealthServer struct {
 	grpc *health.Server
 
 	mu      sync.Mutex
 	failing []string // guarded by mu
 }
 
-// NewHealth waits for the named parts: each fails until Set says otherwise.
-func NewHealth(parts ...string) *Health {
-	h := &Health{grpc: health.NewServer(), failing: slices.Clone(parts)}
-	h.tellLocked()
+// NewHealthServer waits for the named parts: each fails until Set says otherwise.
+func NewHealthServer(parts ...string) *HealthServer {
+	h := &HealthServer{grpc: health.NewServer(), failing: slices.Clone(parts)}
+	h.publishLocked()
 	return h
 }
 
 // Set says how one part is: no SIGTERM yet, the cluster joined, rules with at least one domain in force (where
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED asks for it).
-func (h *Health) Set(part string, ok bool) {
+func (h *HealthServer) Set(part string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i := slices.Index(h.failing, part)
@@ -47,18 +47,18 @@ func (h *Health) Set(part string, ok bool) {
 	default:
 		return
 	}
-	h.tellLocked()
+	h.publishLocked()
 }
 
 // Failing are the parts that fail now; none when healthy.
-func (h *Health) Failing() []string {
+func (h *HealthServer) Failing() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.failing)
 }
 
 // ServeHTTP answers 200 "OK" or 500.
-func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (h *HealthServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if len(h.Failing()) > 0 {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
@@ -67,7 +67,7 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Register puts gRPC's health service on g. Its calls are counted in st, as every method's are.
-func (h *Health) Register(g *grpc.Server, st *stats.Store) {
+func (h *HealthServer) Register(g *grpc.Server, st *stats.Store) {
 	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
 }
 
@@ -92,7 +92,7 @@ func (c countedHealth) count(method string, begin time.Time) {
 	m.ResponseTime.Observe(time.Since(begin))
 }
 
-func (h *Health) tellLocked() {
+func (h *HealthServer) publishLocked() {
 	status := healthpb.HealthCheckResponse_SERVING
 	if len(h.failing) > 0 {
 		status = healthpb.HealthCheckResponse_NOT_SERVING

@@ -23,37 +23,37 @@ import (
 const healthPath = "/healthcheck"
 
 // HTTP is the handler of the HTTP port: /json, which gives no hits back, and /healthcheck. Hosts are not checked.
-func (s *Service) HTTP(h *Health) http.Handler { return s.web(&ServerOptions{Health: h}) }
+func (s *Service) HTTP(h *HealthServer) http.Handler { return s.httpHandler(&StartOptions{Health: h}) }
 
-// web is HTTP with the options of a Server.
-func (s *Service) web(o *ServerOptions) http.Handler {
+// httpHandler is HTTP with the options of a Server.
+func (s *Service) httpHandler(o *StartOptions) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/json", browser.SameSite(&jsonDoor{s, o.Refunds == RefundsAny, o.refuse("http")}, o.refuse("http")))
+	mux.Handle("/json", browser.SameSite(&jsonHandler{s, o.Refunds == RefundsAny, o.refuse("http")}, o.refuse("http")))
 	mux.Handle(healthPath, o.Health)
 	return mux
 }
 
-// jsonDoor answers a RateLimitRequest in protobuf's JSON, for callers without gRPC: 200, 429 when over, 400 for any error.
-type jsonDoor struct {
+// jsonHandler answers a RateLimitRequest in protobuf's JSON, for callers without gRPC: 200, 429 when over, 400 for any error.
+type jsonHandler struct {
 	*Service
 	refunds bool // callers may give hits back
 	refuse  func(reason string)
 }
 
 // ServeHTTP implements http.Handler.
-func (s *jsonDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := s.NewCall()
 	defer s.Release(c)
-	if err := s.decodeJSON(c, http.MaxBytesReader(w, r.Body, maxReceive)); err != nil {
+	if err := s.decodeJSON(c, http.MaxBytesReader(w, r.Body, maxMessage)); err != nil {
 		badRequest(w)
 		return
 	}
-	if !s.refunds && c.Request.keepRefunds() {
+	if !s.refunds && c.Request.zeroRefunds() {
 		s.refuse(negativeHits)
 	}
-	s.trace(c, r.Header.Get)
+	s.startRecording(c, r.Header.Get)
 	s.Decide(c, Caller{Key: r.Header.Get(KeyHeader)})
-	s.traced(c)
+	s.endRecording(c)
 	if c.Err != nil {
 		badRequest(w)
 		return
@@ -77,20 +77,20 @@ func (s *jsonDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// mostObjects is how many objects a body in JSON may have: those of 256 descriptors of 64 entries, and some more. Each may
+// maxObjects is how many objects a body in JSON may have: those of 256 descriptors of 64 entries, and some more. Each may
 // take a hundred times its text once it is decoded.
-const mostObjects = 20_000
+const maxObjects = 20_000
 
 // readJSON reads a body of which it keeps no more than may be used. False is a body that is too long.
 func readJSON(body io.Reader) (b []byte, fits bool, err error) {
-	if b, err = io.ReadAll(io.LimitReader(body, connguard.KeepBody)); err != nil {
+	if b, err = io.ReadAll(io.LimitReader(body, connguard.MaxBody)); err != nil {
 		return nil, false, err
 	}
 	rest, err := io.Copy(io.Discard, body)
 	if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
 		return nil, false, nil
 	}
-	return b, rest == 0 && objects(b) <= mostObjects, err
+	return b, rest == 0 && objects(b) <= maxObjects, err
 }
 
 // objects counts the objects in a text in JSON.
@@ -115,7 +115,7 @@ func (s *Service) decodeJSON(c *Call, body io.Reader) error {
 		return err
 	}
 	if !fits {
-		c.Request = Request{Excess: ExcessMessage}
+		c.Request = RateLimitRequest{Excess: excessMessage}
 		return nil
 	}
 	b, hidden := hideOpaque(b)
@@ -156,16 +156,16 @@ func (s *Service) Debug() http.Handler {
 		{"/rlconfig", "print out the currently loaded configuration for debugging", s.dumpRules},
 		{"/stats", "print out stats", dumpVars},
 	} {
-		mux.HandleFunc(e.path, inTime(e.serve))
+		mux.HandleFunc(e.path, withWriteDeadline(e.serve))
 		index += e.path + ": " + e.help + "\n"
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, index) })
 	return mux
 }
 
-// inTime gives a client of the debug port the time to read its answer: what it asked a profile or a trace to take, and
+// withWriteDeadline gives a client of the debug port the time to read its answer: what it asked a profile or a trace to take, and
 // writeTime more. What it does not read would be kept for as long as it likes.
-func inTime(serve http.HandlerFunc) http.HandlerFunc {
+func withWriteDeadline(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seconds, _ := strconv.ParseFloat(r.FormValue("seconds"), 64)
 		if !(seconds > 0) && strings.HasSuffix(r.URL.Path, "/profile") {

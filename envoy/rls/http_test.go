@@ -45,7 +45,7 @@ func roundTrip(t testing.TB, req *http.Request) (int, string) {
 
 func TestJSON(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, GRPC, NewHealth()).Addrs()[1]
+	a := r.start(t, GRPCGoServer, NewHealthServer()).Addrs()[1]
 	const one = `{"domain":"basic","descriptors":[{"entries":[{"key":"one","value":"v"}]}]}`
 	for _, tt := range []struct {
 		name, method, body string
@@ -86,7 +86,7 @@ func TestJSON(t *testing.T) {
 // One client's odd bytes are one count, whichever door it takes.
 func TestJSONOpaque(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, GRPC, NewHealth()).Addrs()[1]
+	a := r.start(t, GRPCGoServer, NewHealthServer()).Addrs()[1]
 	if code, body := do(t, "POST", a, "/json", "{\"domain\":\"basic\",\"descriptors\":[{\"entries\":[{\"key\":\"one\",\"value\":\"\xff\xfe\"}]}]}"); code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -102,7 +102,7 @@ func TestJSONOpaque(t *testing.T) {
 
 func TestDebug(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, GRPC, NewHealth()).Addrs()[2]
+	a := r.start(t, GRPCGoServer, NewHealthServer()).Addrs()[2]
 	for path, want := range map[string]string{
 		"/":                             "/rlconfig: print out",
 		"/rlconfig":                     "basic.shadow: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false\n",
@@ -116,7 +116,7 @@ func TestDebug(t *testing.T) {
 			t.Errorf("%s: %d without %q: %.200s", path, code, want, body)
 		}
 	}
-	if code, body := get(t, newRig(t, "").start(t, GRPC, NewHealth()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
+	if code, body := get(t, newRig(t, "").start(t, GRPCGoServer, NewHealthServer()).Addrs()[2], "/rlconfig"); code != 200 || body != "" {
 		t.Errorf("/rlconfig without rules: %d %q", code, body)
 	}
 }
@@ -131,14 +131,14 @@ func TestJSONBounds(t *testing.T) {
 		}
 	}
 	many := `{"domain":"d","descriptors":[` + strings.Repeat("{},", 1_000_000) + `{}]}`
-	long := `{"domain":"d","descriptors":[]` + strings.Repeat(" ", connguard.KeepBody) + `}`
+	long := `{"domain":"d","descriptors":[]` + strings.Repeat(" ", connguard.MaxBody) + `}`
 	usual := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"` + strings.Repeat("v", 60_000) + `"}]}]}`
 	for _, tt := range []struct {
 		body string
 		fits bool
-	}{{many, false}, {long, false}, {usual, true}, {long[:connguard.KeepBody], true}} {
+	}{{many, false}, {long, false}, {usual, true}, {long[:connguard.MaxBody], true}} {
 		b, fits, err := readJSON(strings.NewReader(tt.body))
-		if err != nil || fits != tt.fits || len(b) > connguard.KeepBody {
+		if err != nil || fits != tt.fits || len(b) > connguard.MaxBody {
 			t.Errorf("%d bytes: fits %v, %d kept, %v", len(tt.body), fits, len(b), err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestDebugIsTimed(t *testing.T) {
 		"/debug/pprof/profile?seconds=NaN": writeTime + 30*time.Second, "/stats?seconds=1e300": writeTime + time.Hour,
 	} {
 		w := &timedWriter{ResponseRecorder: httptest.NewRecorder()}
-		inTime(func(http.ResponseWriter, *http.Request) {})(w, httptest.NewRequest(http.MethodGet, path, nil))
+		withWriteDeadline(func(http.ResponseWriter, *http.Request) {})(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if got := time.Until(w.deadline); got > want || got < want-5*time.Second {
 			t.Errorf("%s: %v", path, got)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// serve adds gRPC's health service to the methods of a lean door. It answers and counts as Register's does.
-func (h *Health) serve(methods map[string]h2.Handler, st *stats.Store) {
+// addMethods adds gRPC's health service to the methods of a lean door. It answers and counts as Register's does.
+func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.Store) {
 	counted := countedHealth{h.grpc, st}
 	methods[healthpb.Health_Check_FullMethodName] = unary[healthpb.HealthCheckRequest](func(r *healthpb.HealthCheckRequest) (proto.Message, error) {
 		return counted.Check(context.Background(), r)
@@ -66,7 +66,7 @@ func (m encoded) Append(b []byte) []byte {
 }
 
 // watch tells a client of every change of its health, on a goroutine that lives as long as the call.
-type watch struct{ *Health }
+type watch struct{ *HealthServer }
 
 // Serve implements h2.Handler.
 func (w watch) Serve(k *h2.Stream) {

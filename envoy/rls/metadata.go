@@ -49,7 +49,7 @@ func (d *Descriptor) metadata() *structpb.Struct {
 	}
 	fields := map[string]*structpb.Value{"entries": structpb.NewListValue(entries)}
 	if d.Override.Set {
-		fields["limit"] = text(d.Override.String())
+		fields["limit"] = text(d.Override.protoText())
 	}
 	if d.HasAddend {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(d.Addend))
@@ -57,8 +57,8 @@ func (d *Descriptor) metadata() *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// String is o as protobuf's text format has it in the metadata: "requests_per_unit:2  unit:DAY".
-func (o *Override) String() string {
+// protoText is o as protobuf's text format has it in the metadata: "requests_per_unit:2  unit:DAY".
+func (o *LimitOverride) protoText() string {
 	var parts []string
 	if o.Limit != 0 {
 		parts = append(parts, "requests_per_unit:"+strconv.FormatUint(uint64(o.Limit), 10))

@@ -90,16 +90,16 @@ func newCallKey(key string) callKey {
 	return k
 }
 
-// spread says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
-func (k *callKey) spread(q *owner.Request) bool { return k.sub && k.base == q.RingPos }
+// isSubKeyOf says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
+func (k *callKey) isSubKeyOf(q *owner.Request) bool { return k.sub && k.base == q.RingPos }
 
-// decided counts one answer to a call with the given key.
-func (m *metrics) decided(q *owner.Request, a *owner.Result, key *callKey) {
+// countResult counts one answer to a call with the given key.
+func (m *metrics) countResult(q *owner.Request, a *owner.Result, key *callKey) {
 	p := local
 	switch a.Path {
 	case owner.Local:
 		switch {
-		case key.spread(q):
+		case key.isSubKeyOf(q):
 			p = leased
 		case key.given:
 			p = direct
@@ -107,7 +107,7 @@ func (m *metrics) decided(q *owner.Request, a *owner.Result, key *callKey) {
 		}
 	case owner.Forwarded:
 		p = forwarded
-		if key.given && !key.spread(q) {
+		if key.given && !key.isSubKeyOf(q) {
 			m.misrouted[b2i(key.hash != q.RingPos)].Inc()
 		}
 	case owner.Leased:

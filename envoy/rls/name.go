@@ -20,11 +20,11 @@ type Namer interface {
 // maxName bounds each text of a name, in bytes; routes of hot keys carry no longer ones.
 const maxName = 256
 
-// name tells the Namer what the key of descriptor i is called, if that is due.
-func (s *Service) name(c *Call, v *view, i int, now time.Time) {
+// reportName tells the Namer what the key of descriptor i is called, if that is due.
+func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	l, req := &c.slots[i], &c.Request
-	q := &c.questions[l.question]
-	if s.namer == nil || len(req.Domain) > maxName || !s.named.due(q.Key, now) {
+	q := &c.requests[l.request]
+	if s.namer == nil || len(req.Domain) > maxName || !s.nameTimes.due(q.Key, now) {
 		return
 	}
 	entries := req.Descriptors[i].Entries
@@ -51,11 +51,11 @@ func shorten(s string) string {
 	return s[:end]
 }
 
-// namings remember which keys were named lately: 32 bits of the key and the time, in ms, at a place that the key's other
+// nameTimes remember which keys were named lately: 32 bits of the key and the time, in ms, at a place that the key's other
 // bits choose. Few keys are hot, so few share a place; those that do make each other due ten times a second.
-type namings [1024]atomic.Uint64
+type nameTimes [1024]atomic.Uint64
 
-func (n *namings) due(k owner.Key, now time.Time) bool {
+func (n *nameTimes) due(k owner.Key, now time.Time) bool {
 	at, tag, ms := &n[k[0]%uint64(len(n))], k[1]>>32, uint32(now.UnixMilli())
 	old := at.Load()
 	since := ms - uint32(old) // also over the wrap

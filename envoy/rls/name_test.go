@@ -100,7 +100,7 @@ func TestColdKeysHaveNoNames(t *testing.T) {
 
 // TestNamingsDue holds how often a key is named, alone and where two keys share a place.
 func TestNamingsDue(t *testing.T) {
-	var n namings
+	var n nameTimes
 	a, b := owner.Key{5, 1 << 32}, owner.Key{5 + 1024, 2 << 32}
 	begin := time.UnixMilli(1<<32 - 500) // the time wraps on the way
 	for _, step := range []struct {

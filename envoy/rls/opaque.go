@@ -44,7 +44,7 @@ func showOpaque(s string) string {
 	return out.String()
 }
 
-func (r *Request) showOpaque() {
+func (r *RateLimitRequest) showOpaque() {
 	r.Domain = showOpaque(r.Domain)
 	for i := range r.entries {
 		e := &r.entries[i]

@@ -15,8 +15,8 @@ const (
 	RefundsAny                      // all doors, and /json
 )
 
-// through reports whether all callers of a door may give hits back.
-func (r Refunds) through(d *Door) bool {
+// allowedOn reports whether all callers of a door may give hits back.
+func (r Refunds) allowedOn(d *Listener) bool {
 	return r == RefundsAny || d.TLS != nil && d.TLS.ClientAuth == tls.RequireAndVerifyClientCert || r == RefundsLocal && d.Unix
 }
 
@@ -29,16 +29,16 @@ func loopback(addr net.Addr) bool {
 // negativeHits is why a call's refunds are refused, in keyward_refused_total.
 const negativeHits = "negative_hits"
 
-// withhold has a request from addr give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
+// dropRefunds has a request from addr give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
 // its other descriptors through uncounted.
-func (o *GRPCOptions) withhold(r *Request, addr net.Addr) {
-	if !o.Refunds && !(o.LocalRefunds && loopback(addr)) && r.keepRefunds() {
-		o.Gate.Refuse(negativeHits)
+func (o *GRPCOptions) dropRefunds(r *RateLimitRequest, addr net.Addr) {
+	if !o.Refunds && !(o.LocalRefunds && loopback(addr)) && r.zeroRefunds() {
+		o.Guard.Refuse(negativeHits)
 	}
 }
 
-// keepRefunds makes every refund one of no hits, and reports whether there was one.
-func (r *Request) keepRefunds() (any bool) {
+// zeroRefunds makes every refund one of no hits, and reports whether there was one.
+func (r *RateLimitRequest) zeroRefunds() (any bool) {
 	for i := range r.Descriptors {
 		if d := &r.Descriptors[i]; d.Refund {
 			d.HasAddend, d.Addend, any = true, 0, true

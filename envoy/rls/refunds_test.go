@@ -31,7 +31,7 @@ func back(n uint64) *pb.RateLimitRequest {
 // give back nothing, and are counted; what is asked beside them is counted.
 func TestRefundsByDoor(t *testing.T) { eachDoor(t, testRefundsByDoor) }
 
-func testRefundsByDoor(t *testing.T, kind Kind) {
+func testRefundsByDoor(t *testing.T, kind ServerKind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func testRefundsByDoor(t *testing.T, kind Kind) {
 	}
 	outside := ownAddress(t)
 	callers := map[string]string{"mTLS": outside, "TLS": outside, "all addresses": outside, "from this machine": "127.0.0.1"}
-	doors := map[string]Door{
+	doors := map[string]Listener{
 		"mTLS":              {Address: "0.0.0.0:0", TLS: door(member)},
 		"TLS":               {Address: "0.0.0.0:0", TLS: door(anybody)},
 		"all addresses":     {Address: "0.0.0.0:0"},
@@ -67,8 +67,8 @@ func testRefundsByDoor(t *testing.T, kind Kind) {
 			t.Run(fmt.Sprintf("%d %s", policy, name), func(t *testing.T) {
 				r := newRig(t, ten)
 				d.Kind = kind
-				a := r.start(t, kind, NewHealth(), func(o *ServerOptions) {
-					o.Doors, o.HTTP, o.Debug, o.Refunds, o.Gates = []Door{d}, "", "", policy, connguard.New(r.reg)
+				a := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
+					o.Listeners, o.HTTP, o.Debug, o.Refunds, o.Guards = []Listener{d}, "", "", policy, connguard.New(r.reg)
 				}).Addrs()[0]
 				target := "unix:" + d.Address
 				if tcp, ok := a.(*net.TCPAddr); ok {
@@ -127,7 +127,7 @@ func ownAddress(t *testing.T) string {
 func TestJSONDoor(t *testing.T) {
 	for policy, want := range map[Refunds]string{RefundsLocal: "OK OK:4", RefundsCertified: "OK OK:4", RefundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
-		addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Refunds, o.Gates = policy, connguard.New(r.reg) }).Addrs()
+		addrs := r.start(t, InlineServer, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs()
 		spend := `{"domain":"d","descriptors":[{"hitsAddend":"6","entries":[{"key":"k","value":"v"}]}]}`
 		if code, body := do(t, "POST", addrs[1], "/json", spend); code != 200 {
 			t.Fatalf("%d %s", code, body)
@@ -158,7 +158,7 @@ func TestJSONDoor(t *testing.T) {
 // Neither port answers for a name that is not this machine's, but for health.
 func TestHostsOfPorts(t *testing.T) {
 	r := newRig(t, basic)
-	addrs := r.start(t, Lean, NewHealth(), func(o *ServerOptions) { o.Gates = connguard.New(r.reg) }).Addrs()
+	addrs := r.start(t, InlineServer, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs()
 	for i, path := range map[int]string{1: "/json", 2: "/rlconfig"} {
 		if code, body := from(t, addrs[i], path, "", "Host", "evil.example"); code != 421 || !strings.Contains(body, "evil.example") {
 			t.Errorf("%s: %d %s", path, code, body)

@@ -9,16 +9,16 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Bounds are the sizes up to which a request is answered by its rules. What exceeds one is answered OVER_LIMIT and
+// RequestLimits are the sizes up to which a request is answered by its rules. What exceeds one is answered OVER_LIMIT and
 // counted: an error would make Envoy let the request through. A zero field means its default.
-type Bounds struct {
+type RequestLimits struct {
 	Message     int // bytes of a whole request; default 1 MiB
 	Value       int // bytes of a domain, key or value; default 64 KiB
 	Descriptors int // default 256
 	Entries     int // of one descriptor; default 64
 }
 
-func (b Bounds) withDefaults() Bounds {
+func (b RequestLimits) withDefaults() RequestLimits {
 	or := func(v *int, d int) {
 		if *v <= 0 {
 			*v = d
@@ -37,10 +37,10 @@ type Excess uint8
 // The excesses.
 const (
 	Within Excess = iota // none
-	ExcessMessage
-	ExcessValue
-	ExcessDescriptors
-	ExcessEntries
+	excessMessage
+	excessValue
+	excessDescriptors
+	excessEntries
 	excesses
 )
 
@@ -48,8 +48,8 @@ func (e Excess) String() string {
 	return [excesses]string{"", "message", "value", "descriptors", "entries"}[e]
 }
 
-// Override is the limit that a descriptor brings along in place of its rule's.
-type Override struct {
+// LimitOverride is the limit that a descriptor brings along in place of its rule's.
+type LimitOverride struct {
 	Limit      uint32
 	Unit       int32 // envoy.type.v3.RateLimitUnit
 	Multiplier uint32
@@ -60,7 +60,7 @@ type Override struct {
 // Descriptor is one descriptor of a Request.
 type Descriptor struct {
 	Entries   []config.Entry
-	Override  Override
+	Override  LimitOverride
 	Addend    uint64 // of this descriptor alone
 	HasAddend bool   // Addend stands, 0 too, in place of the request's
 	Refund    bool   // is_negative_hits: the addend is given back
@@ -68,9 +68,9 @@ type Descriptor struct {
 	first int // of Entries in the Request's
 }
 
-// Request is an envoy.service.ratelimit.v3.RateLimitRequest. Strings are bytes as they came, UTF-8 or not, and point
+// RateLimitRequest is an envoy.service.ratelimit.v3.RateLimitRequest. Strings are bytes as they came, UTF-8 or not, and point
 // into the message that was decoded: the Request is good while that is left alone.
-type Request struct {
+type RateLimitRequest struct {
 	Domain      string
 	Descriptors []Descriptor
 	HitsAddend  uint32
@@ -84,11 +84,11 @@ var errMalformed = errors.New("malformed rate limit request")
 // Decode reads a request in protobuf's wire format. It reads what proto.Unmarshal reads, except that strings need not be
 // UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission. Of a message beyond the
 // bounds it reads nothing.
-func (r *Request) Decode(b []byte, bounds Bounds) error {
+func (r *RateLimitRequest) Decode(b []byte, bounds RequestLimits) error {
 	r.Domain, r.HitsAddend, r.Excess = "", 0, Within
 	r.Descriptors, r.entries = r.Descriptors[:0], r.entries[:0]
 	if len(b) > bounds.Message {
-		r.exceed(ExcessMessage)
+		r.exceed(excessMessage)
 		return nil
 	}
 	for len(b) > 0 {
@@ -113,7 +113,7 @@ func (r *Request) Decode(b []byte, bounds Bounds) error {
 }
 
 // link gives every descriptor its part of the entries, which may have moved while they grew.
-func (r *Request) link() {
+func (r *RateLimitRequest) link() {
 	end := len(r.entries)
 	for i := len(r.Descriptors) - 1; i >= 0; i-- {
 		d := &r.Descriptors[i]
@@ -122,11 +122,11 @@ func (r *Request) link() {
 	}
 }
 
-func (r *Request) descriptor(b []byte, bounds Bounds) bool {
+func (r *RateLimitRequest) descriptor(b []byte, bounds RequestLimits) bool {
 	d := Descriptor{first: len(r.entries)}
 	keep := len(r.Descriptors) < bounds.Descriptors
 	if !keep {
-		r.exceed(ExcessDescriptors)
+		r.exceed(excessDescriptors)
 	}
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)
@@ -155,7 +155,7 @@ func (r *Request) descriptor(b []byte, bounds Bounds) bool {
 	return true
 }
 
-func (r *Request) entry(b []byte, bounds Bounds, keep bool, first int) bool {
+func (r *RateLimitRequest) entry(b []byte, bounds RequestLimits, keep bool, first int) bool {
 	var e config.Entry
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)
@@ -173,28 +173,28 @@ func (r *Request) entry(b []byte, bounds Bounds, keep bool, first int) bool {
 	switch {
 	case !keep:
 	case len(r.entries)-first >= bounds.Entries:
-		r.exceed(ExcessEntries)
+		r.exceed(excessEntries)
 	default:
 		r.entries = append(r.entries, e)
 	}
 	return true
 }
 
-func (r *Request) text(b []byte, bounds Bounds) string {
+func (r *RateLimitRequest) text(b []byte, bounds RequestLimits) string {
 	if len(b) > bounds.Value {
-		r.exceed(ExcessValue)
+		r.exceed(excessValue)
 		return ""
 	}
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-func (r *Request) exceed(e Excess) {
+func (r *RateLimitRequest) exceed(e Excess) {
 	if r.Excess == Within {
 		r.Excess = e
 	}
 }
 
-func (o *Override) decode(b []byte) bool {
+func (o *LimitOverride) decode(b []byte) bool {
 	o.Set = true
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)

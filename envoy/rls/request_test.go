@@ -55,7 +55,7 @@ func wire(t testing.TB, m proto.Message) []byte {
 }
 
 // sameRequest compares what Decode read with what proto.Unmarshal did.
-func sameRequest(t *testing.T, got *Request, want *pb.RateLimitRequest) {
+func sameRequest(t *testing.T, got *RateLimitRequest, want *pb.RateLimitRequest) {
 	t.Helper()
 	if got.Domain != want.Domain || got.HitsAddend != want.HitsAddend || len(got.Descriptors) != len(want.Descriptors) {
 		t.Fatalf("decoded %q, addend %d, %d descriptors; want %v", got.Domain, got.HitsAddend, len(got.Descriptors), want)
@@ -70,7 +70,7 @@ func sameRequest(t *testing.T, got *Request, want *pb.RateLimitRequest) {
 			t.Errorf("descriptor %d has entries %q, want %q", i, g.Entries, entries)
 		}
 		l := w.GetLimit()
-		o := Override{
+		o := LimitOverride{
 			Set: l != nil, Limit: l.GetRequestsPerUnit(), Unit: int32(l.GetUnit()),
 			Multiplied: l.GetUnitMultiplier() != nil, Multiplier: l.GetUnitMultiplier().GetValue(),
 		}
@@ -108,8 +108,8 @@ func FuzzDecode(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var got Request
-		err := got.Decode(b, Bounds{Message: 1 << 30, Value: 1 << 30, Descriptors: 1 << 30, Entries: 1 << 30})
+		var got RateLimitRequest
+		err := got.Decode(b, RequestLimits{Message: 1 << 30, Value: 1 << 30, Descriptors: 1 << 30, Entries: 1 << 30})
 		var want pb.RateLimitRequest
 		wantErr := proto.Unmarshal(b, &want)
 		if wantErr != nil && strings.Contains(wantErr.Error(), "UTF-8") {
@@ -125,14 +125,14 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestDecodeReuse(t *testing.T) {
-	var r Request
+	var r RateLimitRequest
 	for range 2 {
 		for _, b := range decodeSeeds(t) {
 			var want pb.RateLimitRequest
 			if proto.Unmarshal(b, &want) != nil {
 				continue
 			}
-			if err := r.Decode(b, Bounds{}.withDefaults()); err != nil {
+			if err := r.Decode(b, RequestLimits{}.withDefaults()); err != nil {
 				t.Fatal(err)
 			}
 			sameRequest(t, &r, &want)
@@ -146,8 +146,8 @@ func TestDecodeOpaque(t *testing.T) {
 	if proto.Unmarshal(b, &pb.RateLimitRequest{}) == nil {
 		t.Fatal("the message is not hostile: proto.Unmarshal takes it")
 	}
-	var r Request
-	if err := r.Decode(b, Bounds{}.withDefaults()); err != nil {
+	var r RateLimitRequest
+	if err := r.Decode(b, RequestLimits{}.withDefaults()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.Descriptors[0].Entries[0].Value; got != value || utf8.ValidString(got) {
@@ -170,20 +170,20 @@ func TestDecodeExcess(t *testing.T) {
 		want Excess
 	}{
 		{"descriptors at the bound", request("d", repeat(256, descriptor("k", "v"))...), Within},
-		{"descriptors beyond", request("d", repeat(257, descriptor("k", "v"))...), ExcessDescriptors},
-		{"descriptors far beyond", request("d", repeat(10_000, descriptor("k", "v"))...), ExcessDescriptors},
+		{"descriptors beyond", request("d", repeat(257, descriptor("k", "v"))...), excessDescriptors},
+		{"descriptors far beyond", request("d", repeat(10_000, descriptor("k", "v"))...), excessDescriptors},
 		{"entries at the bound", request("d", many), Within},
 		{"entries beyond", request("d", with(proto.CloneOf(many), func(d *common.RateLimitDescriptor) {
 			d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{})
-		})), ExcessEntries},
+		})), excessEntries},
 		{"value at the bound", request("d", descriptor("k", long)), Within},
-		{"value beyond", request("d", descriptor("k", long+"x")), ExcessValue},
-		{"key beyond", request("d", descriptor(long+"x", "v")), ExcessValue},
-		{"domain beyond", request(long+"x", descriptor("k", "v")), ExcessValue},
-		{"message beyond", request("d", repeat(17, descriptor("k", long))...), ExcessMessage},
+		{"value beyond", request("d", descriptor("k", long+"x")), excessValue},
+		{"key beyond", request("d", descriptor(long+"x", "v")), excessValue},
+		{"domain beyond", request(long+"x", descriptor("k", "v")), excessValue},
+		{"message beyond", request("d", repeat(17, descriptor("k", long))...), excessMessage},
 	} {
-		var r Request
-		if err := r.Decode(wire(t, tt.req), Bounds{}.withDefaults()); err != nil {
+		var r RateLimitRequest
+		if err := r.Decode(wire(t, tt.req), RequestLimits{}.withDefaults()); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if r.Excess != tt.want {
@@ -197,8 +197,8 @@ func TestDecodeExcess(t *testing.T) {
 
 func TestDecodeAllocs(t *testing.T) {
 	b := wire(t, request("basic", descriptor("key1", "foo"), addend(descriptor("key2", "bar"), 3)))
-	var r Request
-	if n := testing.AllocsPerRun(100, func() { _ = r.Decode(b, Bounds{}.withDefaults()) }); n > 0 {
+	var r RateLimitRequest
+	if n := testing.AllocsPerRun(100, func() { _ = r.Decode(b, RequestLimits{}.withDefaults()) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

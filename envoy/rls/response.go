@@ -18,8 +18,8 @@ const (
 	OverLimit Code = 2
 )
 
-// Status is what is said of one descriptor.
-type Status struct {
+// DescriptorStatus is what is said of one descriptor.
+type DescriptorStatus struct {
 	Name      string // of the rule
 	Reset     int64  // seconds; 0 is said with a limit only
 	Limit     uint32
@@ -31,24 +31,24 @@ type Status struct {
 	HasLimit  bool // Limit, Unit and Name stand
 }
 
-// Header is a header for Envoy to add to its answer.
-type Header struct{ Key, Value string }
+// ResponseHeader is a header for Envoy to add to its answer.
+type ResponseHeader struct{ Key, Value string }
 
-// Response is an envoy.service.ratelimit.v3.RateLimitResponse.
-type Response struct {
-	Statuses []Status // one a descriptor, in order
-	Headers  []Header
+// RateLimitResponse is an envoy.service.ratelimit.v3.RateLimitResponse.
+type RateLimitResponse struct {
+	Statuses []DescriptorStatus // one a descriptor, in order
+	Headers  []ResponseHeader
 	Metadata []byte // a google.protobuf.Struct in wire format; nil for none
 	Code     Code
 }
 
-func (r *Response) reset() {
+func (r *RateLimitResponse) reset() {
 	clear(r.Statuses) // names belong to rules, which must not be kept alive
 	r.Statuses, r.Headers, r.Metadata, r.Code = r.Statuses[:0], r.Headers[:0], nil, 0
 }
 
 // Append appends r in protobuf's wire format.
-func (r *Response) Append(b []byte) []byte {
+func (r *RateLimitResponse) Append(b []byte) []byte {
 	b = appendVarint(b, 1, uint64(r.Code))
 	for i := range r.Statuses {
 		s := &r.Statuses[i]
@@ -68,7 +68,7 @@ func (r *Response) Append(b []byte) []byte {
 	return b
 }
 
-func (s *Status) append(b []byte) []byte {
+func (s *DescriptorStatus) append(b []byte) []byte {
 	b = appendVarint(b, 1, uint64(s.Code))
 	if s.HasLimit {
 		b = appendLen(b, 2, s.limitSize())
@@ -88,7 +88,7 @@ func (s *Status) append(b []byte) []byte {
 	return b
 }
 
-func (s *Status) size() int {
+func (s *DescriptorStatus) size() int {
 	n := sizeVarint(uint64(s.Code)) + sizeVarint(uint64(s.Remaining))
 	if s.HasLimit {
 		n += 1 + protowire.SizeBytes(s.limitSize())
@@ -99,7 +99,7 @@ func (s *Status) size() int {
 	return n
 }
 
-func (s *Status) limitSize() int {
+func (s *DescriptorStatus) limitSize() int {
 	n := sizeVarint(uint64(s.Limit)) + sizeVarint(uint64(s.Unit)) + sizeString(s.Name)
 	if m := s.multiplier(); m > 0 {
 		n += 1 + protowire.SizeBytes(sizeVarint(m))
@@ -108,10 +108,10 @@ func (s *Status) limitSize() int {
 }
 
 // timed says that Reset is told.
-func (s *Status) timed() bool { return s.HasLimit || s.Reset > 0 }
+func (s *DescriptorStatus) timed() bool { return s.HasLimit || s.Reset > 0 }
 
 // multiplier is the limit's unit_multiplier; 0 is not said. Envoy takes its absence for 1.
-func (s *Status) multiplier() uint64 {
+func (s *DescriptorStatus) multiplier() uint64 {
 	if s.Times > 1 {
 		return uint64(s.Times)
 	}
@@ -120,7 +120,7 @@ func (s *Status) multiplier() uint64 {
 
 // appendPolicy appends the limit header's value: the limit, and where its unit alone does not say it all, how it is
 // counted, as in "10, 10;w=30;burst=20".
-func (s *Status) appendPolicy(b []byte) []byte {
+func (s *DescriptorStatus) appendPolicy(b []byte) []byte {
 	b = strconv.AppendUint(b, uint64(s.Limit), 10)
 	window := int64(s.Unit.Window()/time.Second) * int64(s.Times)
 	if window == 0 || s.Times == 1 && s.Burst == 0 {

@@ -20,54 +20,54 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// Kind is whose HTTP/2 a door speaks.
-type Kind uint8
+// ServerKind is whose HTTP/2 a door speaks.
+type ServerKind uint8
 
 // The kinds of doors. Both answer alike.
 const (
-	Lean Kind = iota // package h2's
-	GRPC             // grpc-go's
+	InlineServer ServerKind = iota // package h2's
+	GRPCGoServer                   // grpc-go's
 )
 
-// Door is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
-type Door struct {
-	Kind    Kind
-	Address string      // host:port, or a path with Unix
-	TLS     *tls.Config // nil for plaintext
-	Unix    bool        // Address is the path of a socket
-	Bare    bool        // rate limiting only, no health service
-	Name    string      // of its surface in metrics; default rls
+// Listener is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
+type Listener struct {
+	Kind     ServerKind
+	Address  string      // host:port, or a path with Unix
+	TLS      *tls.Config // nil for plaintext
+	Unix     bool        // Address is the path of a socket
+	NoHealth bool        // rate limiting only, no health service
+	Name     string      // of its surface in metrics; default rls
 
 	// MaxAge is after how long a connection is asked to end; default GRPCOptions.ConnectionAge.
 	MaxAge time.Duration
 }
 
-// ServerOptions make a Server.
-type ServerOptions struct {
-	Service *Service
-	Health  *Health
-	Logger  *slog.Logger // nil for none
-	Doors   []Door
-	HTTP    string           // host:port of /json and /healthcheck; "" for none
-	Refunds Refunds          // which callers may give hits back
-	Hosts   browser.Hosts    // names that HTTP and Debug answer for
-	Debug   string           // host:port of the debug port; "" for none
-	GRPC    GRPCOptions      // of all doors; TLS and Gate are each door's own
-	Gates   *connguard.Gates // nil for no bounds of connections, and no metrics of them
-	MaxConn int              // connections of each door; default 1024
+// StartOptions make a Server.
+type StartOptions struct {
+	Service   *Service
+	Health    *HealthServer
+	Logger    *slog.Logger // nil for none
+	Listeners []Listener
+	HTTP      string            // host:port of /json and /healthcheck; "" for none
+	Refunds   Refunds           // which callers may give hits back
+	Hosts     browser.Hosts     // names that HTTP and Debug answer for
+	Debug     string            // host:port of the debug port; "" for none
+	GRPC      GRPCOptions       // of all doors; TLS and Gate are each door's own
+	Guards    *connguard.Guards // nil for no bounds of connections, and no metrics of them
+	MaxConn   int               // connections of each door; default 1024
 }
 
 // Server listens for rate limit requests.
 type Server struct {
 	log       *slog.Logger
-	doors     []door
+	servers   []grpcServer
 	http      []*http.Server
 	listeners []net.Listener
 	done      sync.WaitGroup
 }
 
 // Start opens every listener, or none, and serves on them.
-func Start(o ServerOptions) (*Server, error) {
+func Start(o StartOptions) (*Server, error) {
 	s := &Server{log: o.Logger}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -77,28 +77,28 @@ func Start(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s.listeners = listeners
-	for i, d := range o.Doors {
+	for i, d := range o.Listeners {
 		opts := o.GRPC
 		opts.TLS = d.TLS
 		if d.MaxAge > 0 {
 			opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
 		}
-		if o.Gates != nil {
-			opts.Gate = o.Gates.Surface(cmp.Or(d.Name, "rls"))
+		if o.Guards != nil {
+			opts.Guard = o.Guards.Guard(cmp.Or(d.Name, "rls"))
 		}
-		opts.Refunds, opts.LocalRefunds = o.Refunds.through(&d), o.Refunds == RefundsLocal
-		listen := opts.Gate.Listen
-		if d.Kind == Lean { // gRPC does not tell when a call has come
-			listen = opts.Gate.ListenInTurn
+		opts.Refunds, opts.LocalRefunds = o.Refunds.allowedOn(&d), o.Refunds == RefundsLocal
+		listen := opts.Guard.Listen
+		if d.Kind == InlineServer { // gRPC does not tell when a call has come
+			listen = opts.Guard.ListenInTurn
 		}
 		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
-		door := o.open(d, opts)
-		s.doors = append(s.doors, door)
+		door := o.newServer(d, opts)
+		s.servers = append(s.servers, door)
 		s.serve("gRPC", listeners[i], door.Serve)
 	}
-	rest := listeners[len(o.Doors):]
+	rest := listeners[len(o.Listeners):]
 	if o.HTTP != "" {
-		s.serveHTTP("http", rest[0], &o, o.Service.web(&o), 30*time.Second)
+		s.serveHTTP("http", rest[0], &o, o.Service.httpHandler(&o), 30*time.Second)
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
@@ -107,32 +107,32 @@ func Start(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// door serves the connections of a listener until it is shut down.
-type door interface {
+// grpcServer serves the connections of a listener until it is shut down.
+type grpcServer interface {
 	Serve(net.Listener) error
 	Shutdown(context.Context)
 }
 
-func (o *ServerOptions) open(d Door, opts GRPCOptions) door {
+func (o *StartOptions) newServer(d Listener, opts GRPCOptions) grpcServer {
 	h := o.Health
-	if d.Bare {
+	if d.NoHealth {
 		h = nil
 	}
-	if d.Kind == Lean {
-		return o.Service.NewLean(opts, h)
+	if d.Kind == InlineServer {
+		return o.Service.newInlineServer(opts, h)
 	}
 	g := o.Service.NewGRPC(opts)
 	if h != nil {
 		h.Register(g, o.Service.store)
 	}
-	return grpcDoor{g}
+	return grpcGoServer{g}
 }
 
-// grpcDoor is a server of grpc-go.
-type grpcDoor struct{ *grpc.Server }
+// grpcGoServer is a server of grpc-go.
+type grpcGoServer struct{ *grpc.Server }
 
 // Shutdown lets the calls in flight end until ctx is done, then cuts them off.
-func (d grpcDoor) Shutdown(ctx context.Context) {
+func (d grpcGoServer) Shutdown(ctx context.Context) {
 	cut := context.AfterFunc(ctx, d.Stop)
 	defer cut()
 	d.GracefulStop()
@@ -153,7 +153,7 @@ func orMax(d time.Duration) time.Duration {
 }
 
 // listen opens the listeners of all doors, then those of HTTP and Debug.
-func (o *ServerOptions) listen() (all []net.Listener, err error) {
+func (o *StartOptions) listen() (all []net.Listener, err error) {
 	var faults []error
 	open := func(name, network, address string) {
 		l, err := net.Listen(network, address)
@@ -163,7 +163,7 @@ func (o *ServerOptions) listen() (all []net.Listener, err error) {
 		}
 		all = append(all, l)
 	}
-	for _, d := range o.Doors {
+	for _, d := range o.Listeners {
 		network := "tcp"
 		if d.Unix {
 			network = "unix"
@@ -209,14 +209,14 @@ func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) err
 	})
 }
 
-func (s *Server) serveHTTP(name string, l net.Listener, o *ServerOptions, h http.Handler, write time.Duration) {
+func (s *Server) serveHTTP(name string, l net.Listener, o *StartOptions, h http.Handler, write time.Duration) {
 	h = o.Hosts.Guard(h, o.refuse(name), healthPath)
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: write,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHTTPHeaders, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	if o.Gates != nil {
-		surface := o.Gates.Surface(name)
+	if o.Guards != nil {
+		surface := o.Guards.Guard(name)
 		surface.Watch(srv)
 		l = surface.Listen(l, maxHTTPConnections)
 	}
@@ -225,11 +225,11 @@ func (s *Server) serveHTTP(name string, l net.Listener, o *ServerOptions, h http
 }
 
 // refuse counts what is refused at a port; nobody counts without Gates.
-func (o *ServerOptions) refuse(surface string) func(reason string) {
-	if o.Gates == nil {
+func (o *StartOptions) refuse(surface string) func(reason string) {
+	if o.Guards == nil {
 		return func(string) {}
 	}
-	return o.Gates.Surface(surface).Refuse
+	return o.Guards.Guard(surface).Refuse
 }
 
 // Addrs are the addresses listened on: the doors' in order, then HTTP's and the debug port's if they are open.
@@ -244,7 +244,7 @@ func (s *Server) Addrs() []net.Addr {
 // Stop takes no new calls, lets those in flight end until ctx is done, then cuts them off.
 func (s *Server) Stop(ctx context.Context) {
 	var stopping sync.WaitGroup
-	for _, d := range s.doors {
+	for _, d := range s.servers {
 		stopping.Go(func() { d.Shutdown(ctx) })
 	}
 	for _, h := range s.http {

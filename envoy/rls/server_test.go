@@ -32,10 +32,10 @@ import (
 )
 
 // start serves the rig on sockets of its own until the test ends, and checks that nothing runs on after that.
-func (r *rig) start(t testing.TB, kind Kind, h *Health, change ...func(*ServerOptions)) *Server {
+func (r *rig) start(t testing.TB, kind ServerKind, h *HealthServer, change ...func(*StartOptions)) *Server {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	o := ServerOptions{Service: r.Service, Health: h, Doors: []Door{{Kind: kind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
+	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{Kind: kind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
 	for _, c := range change {
 		c(&o)
 	}
@@ -54,8 +54,8 @@ func (r *rig) start(t testing.TB, kind Kind, h *Health, change ...func(*ServerOp
 }
 
 // eachDoor runs a test against every kind of door.
-func eachDoor(t *testing.T, test func(*testing.T, Kind)) {
-	for kind, name := range map[Kind]string{Lean: "lean", GRPC: "grpc-go"} {
+func eachDoor(t *testing.T, test func(*testing.T, ServerKind)) {
+	for kind, name := range map[ServerKind]string{InlineServer: "lean", GRPCGoServer: "grpc-go"} {
 		t.Run(name, func(t *testing.T) { test(t, kind) })
 	}
 }
@@ -93,9 +93,9 @@ func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateL
 
 func TestGRPC(t *testing.T) { eachDoor(t, testGRPC) }
 
-func testGRPC(t *testing.T, kind Kind) {
+func testGRPC(t *testing.T, kind ServerKind) {
 	r := newRig(t, basic)
-	s := r.start(t, kind, NewHealth())
+	s := r.start(t, kind, NewHealthServer())
 	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
 	ctx := t.Context()
 	for i := range 3 {
@@ -130,9 +130,9 @@ func testGRPC(t *testing.T, kind Kind) {
 
 func TestCallTimeout(t *testing.T) { eachDoor(t, testCallTimeout) }
 
-func testCallTimeout(t *testing.T, kind Kind) {
+func testCallTimeout(t *testing.T, kind ServerKind) {
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -148,7 +148,7 @@ func testCallTimeout(t *testing.T, kind Kind) {
 // Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
 func TestTryTimeout(t *testing.T) { eachDoor(t, testTryTimeout) }
 
-func testTryTimeout(t *testing.T, kind Kind) {
+func testTryTimeout(t *testing.T, kind ServerKind) {
 	for _, tt := range []struct {
 		timeout time.Duration
 		millis  string
@@ -157,13 +157,13 @@ func testTryTimeout(t *testing.T, kind Kind) {
 		{time.Second, "400", 400 * time.Millisecond}, {time.Second, "4000", time.Second}, {0, "40", 40 * time.Millisecond},
 		{time.Second, "", time.Second}, {time.Second, "-1", time.Second}, {time.Second, "0", time.Second}, {0, "1e9", 0},
 	} {
-		if got := shorter(tt.timeout, tt.millis); got != tt.want {
+		if got := minTimeout(tt.timeout, tt.millis); got != tt.want {
 			t.Errorf("shorter(%v, %q) = %v, want %v", tt.timeout, tt.millis, got, tt.want)
 		}
 	}
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), tryHeader, "60000"), time.Hour)
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), attemptTimeoutHeader, "60000"), time.Hour)
 	defer cancel()
 	if _, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "v"))); err != nil {
 		t.Fatal(err)
@@ -176,9 +176,9 @@ func testTryTimeout(t *testing.T, kind Kind) {
 // What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
 func TestHostile(t *testing.T) { eachDoor(t, testHostile) }
 
-func testHostile(t *testing.T, kind Kind) {
+func testHostile(t *testing.T, kind ServerKind) {
 	r := newRig(t, basic)
-	conn := dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil)
+	conn := dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil)
 	one := func(value string) []byte {
 		b := wire(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
 		return bytes.Replace(b, bytes.Repeat([]byte("x"), len(value)), []byte(value), 1)
@@ -226,9 +226,9 @@ func testHostile(t *testing.T, kind Kind) {
 
 func TestExactUnderConcurrency(t *testing.T) { eachDoor(t, testExactUnderConcurrency) }
 
-func testExactUnderConcurrency(t *testing.T, kind Kind) {
+func testExactUnderConcurrency(t *testing.T, kind ServerKind) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
-	addr := r.start(t, kind, NewHealth()).Addrs()[0].String()
+	addr := r.start(t, kind, NewHealthServer()).Addrs()[0].String()
 	var admitted [4]int
 	var callers sync.WaitGroup
 	for i := range admitted {
@@ -259,9 +259,9 @@ func testExactUnderConcurrency(t *testing.T, kind Kind) {
 // Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
 func TestHealthIsCounted(t *testing.T) { eachDoor(t, testHealthIsCounted) }
 
-func testHealthIsCounted(t *testing.T, kind Kind) {
+func testHealthIsCounted(t *testing.T, kind ServerKind) {
 	r := newRig(t, basic)
-	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealth()).Addrs()[0].String(), nil))
+	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
 	for range 2 {
 		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
 	}
@@ -277,8 +277,8 @@ func testHealthIsCounted(t *testing.T, kind Kind) {
 
 func TestHealth(t *testing.T) { eachDoor(t, testHealth) }
 
-func testHealth(t *testing.T, kind Kind) {
-	h := NewHealth("cluster", "config")
+func testHealth(t *testing.T, kind ServerKind) {
+	h := NewHealthServer("cluster", "config")
 	s := newRig(t, basic).start(t, kind, h)
 	client := healthpb.NewHealthClient(dial(t, s.Addrs()[0].String(), nil))
 	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
@@ -308,7 +308,7 @@ func testHealth(t *testing.T, kind Kind) {
 
 func TestUnixSocket(t *testing.T) { eachDoor(t, testUnixSocket) }
 
-func testUnixSocket(t *testing.T, kind Kind) {
+func testUnixSocket(t *testing.T, kind ServerKind) {
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -316,16 +316,16 @@ func testUnixSocket(t *testing.T, kind Kind) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
-	only := func(o *ServerOptions) {
-		o.Doors, o.HTTP, o.Debug = []Door{{Kind: kind, Address: path, Unix: true}}, "", ""
+	only := func(o *StartOptions) {
+		o.Listeners, o.HTTP, o.Debug = []Listener{{Kind: kind, Address: path, Unix: true}}, "", ""
 	}
 	r := newRig(t, basic)
-	r.start(t, kind, NewHealth(), only)
+	r.start(t, kind, NewHealthServer(), only)
 	client := pb.NewRateLimitServiceClient(dial(t, "unix:"+path, nil))
 	if _, err := client.ShouldRateLimit(t.Context(), request("basic", descriptor("key1", "v"))); err != nil {
 		t.Error(err)
 	}
-	o := ServerOptions{Service: r.Service, Health: NewHealth()}
+	o := StartOptions{Service: r.Service, Health: NewHealthServer()}
 	only(&o)
 	if _, err := Start(o); err == nil {
 		t.Error("took a socket from one who listens on it")
@@ -339,7 +339,7 @@ func TestStartReportsAllFaults(t *testing.T) {
 	}
 	defer busy.Close()
 	a := busy.Addr().String()
-	_, err = Start(ServerOptions{Service: New(Options{Stats: newRig(t, "").stats}), Health: NewHealth(), Doors: []Door{{Address: a}}, HTTP: a, Debug: "nonsense"})
+	_, err = Start(StartOptions{Service: New(Options{Stats: newRig(t, "").stats}), Health: NewHealthServer(), Listeners: []Listener{{Address: a}}, HTTP: a, Debug: "nonsense"})
 	for _, want := range []string{"listen for gRPC", "listen for HTTP", "listen for debug"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
@@ -350,7 +350,7 @@ func TestStartReportsAllFaults(t *testing.T) {
 // Two doors: plaintext with everything, and one with mTLS for rate limiting alone.
 func TestTLS(t *testing.T) { eachDoor(t, testTLS) }
 
-func testTLS(t *testing.T, kind Kind) {
+func testTLS(t *testing.T, kind ServerKind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
@@ -360,8 +360,8 @@ func testTLS(t *testing.T, kind Kind) {
 		t.Fatal(err)
 	}
 	r := newRig(t, basic)
-	s := r.start(t, kind, NewHealth(), func(o *ServerOptions) {
-		o.Doors = append(o.Doors, Door{Kind: kind, Address: "127.0.0.1:0", TLS: server, Bare: true})
+	s := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
+		o.Listeners = append(o.Listeners, Listener{Kind: kind, Address: "127.0.0.1:0", TLS: server, NoHealth: true})
 	})
 	secure := s.Addrs()[1].String()
 	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
@@ -395,12 +395,12 @@ func testTLS(t *testing.T, kind Kind) {
 // A call in flight ends well when the server stops; one that hangs is cut off.
 func TestStop(t *testing.T) { eachDoor(t, testStop) }
 
-func testStop(t *testing.T, kind Kind) {
+func testStop(t *testing.T, kind ServerKind) {
 	for _, hangs := range []bool{false, true} {
 		r := newRig(t, basic)
 		in, out := make(chan bool), make(chan bool)
 		r.lone.after = func([]owner.Request, []owner.Result) { in <- true; <-out }
-		s := r.start(t, kind, NewHealth())
+		s := r.start(t, kind, NewHealthServer())
 		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
 		result := make(chan error)
 		go func() {
@@ -435,7 +435,7 @@ func FuzzService(f *testing.F) {
 	}
 	r := newRig(f, basic, func(o *Options, sw *Switches) {
 		sw.DynamicMetadata, sw.Headers = true, true
-		o.Bounds = Bounds{Message: 1 << 10, Value: 64, Descriptors: 8, Entries: 4}
+		o.Limits = RequestLimits{Message: 1 << 10, Value: 64, Descriptors: 8, Entries: 4}
 	})
 	for _, req := range []*pb.RateLimitRequest{
 		request("basic", descriptor("key1", "v"), descriptor("free", ""), addend(descriptor("zero", "v"), math.MaxUint64)),
@@ -445,8 +445,8 @@ func FuzzService(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, message []byte, key string) {
 		resp, err := r.tryWire(t, message, Caller{Key: key})
-		var req Request
-		switch bad := req.Decode(message, r.bounds); {
+		var req RateLimitRequest
+		switch bad := req.Decode(message, r.limits); {
 		case bad != nil:
 			if !errors.Is(err, errMalformed) {
 				t.Errorf("malformed: %v", err)

@@ -23,8 +23,8 @@ type Decider interface {
 	Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
-// Later is a Decider that need not keep its caller waiting.
-type Later interface {
+// AsyncDecider is a Decider that need not keep its caller waiting.
+type AsyncDecider interface {
 	Decider
 	// Begin decides what can be decided at once: true when every answer is there. Otherwise done.Decided is called exactly
 	// once, on any goroutine and perhaps before Begin returns, when all are: a moment after the deadline at the latest. Until
@@ -56,27 +56,27 @@ type Options struct {
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: the part of a limit above which hits are near it; 0 for all of them
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for a call that has no timeout of its own; default 12 ms, under Envoy's default of 20
-	Bounds          Bounds
+	Limits          RequestLimits
 }
 
 // Service answers rate limit requests. It is safe for concurrent use.
 type Service struct {
-	decider Decider
-	later   Later // decider, where it is one; else nil
-	namer   Namer
-	named   namings
-	store   *stats.Store
-	metrics *metrics
-	counts  serviceCounts
-	current atomic.Pointer[view]
-	calls   sync.Pool
-	taps    taps
-	tracer  Tracer
-	denials *denials // nil: nobody is told
-	ratio   float32
-	stop    bool
-	timeout time.Duration
-	bounds  Bounds
+	decider   Decider
+	async     AsyncDecider // decider, where it is one; else nil
+	namer     Namer
+	nameTimes nameTimes
+	store     *stats.Store
+	metrics   *metrics
+	counts    serviceCounts
+	current   atomic.Pointer[view]
+	calls     sync.Pool
+	taps      taps
+	tracer    Tracer
+	denials   *denials // nil: nobody is told
+	ratio     float32
+	stop      bool
+	timeout   time.Duration
+	limits    RequestLimits
 }
 
 // view is one version of the rules with what goes with it.
@@ -99,12 +99,12 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, namer: o.Namer, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
-		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, bounds: o.Bounds.withDefaults(),
+		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
 	}
-	s.later, _ = o.Decider.(Later)
+	s.async, _ = o.Decider.(AsyncDecider)
 	s.counts = newServiceCounts(o.Stats)
 	s.calls.New = func() any { return new(Call) }
 	return s
@@ -153,26 +153,26 @@ func (sw Switches) withDefaults() Switches {
 
 // Caller is what a door knows of a call beside its request.
 type Caller struct {
-	Key     string        // x-keyward-key: the owner string by which Envoy chose this member; "" when it chose any
-	Timeout time.Duration // the caller's own, what is left of it; 0 for none
-	Came    time.Time     // when the call came; zero: now
+	Key        string        // x-keyward-key: the owner string by which Envoy chose this member; "" when it chose any
+	Timeout    time.Duration // the caller's own, what is left of it; 0 for none
+	ReceivedAt time.Time     // when the call came; zero: now
 }
 
 // Call is one request being answered. It comes from a Service and goes back to it, with all the memory it grew.
 type Call struct {
-	Request  Request
-	Response Response
+	Request  RateLimitRequest
+	Response RateLimitResponse
 	Err      error // set by Decide and Begin: the answer is this error
 
-	slots     []slot
-	questions []owner.Request
-	answers   []owner.Result
-	asked     asked
-	trace     *traced
-	text      []byte     // scratch for names of statistics
-	wire      []byte     // the door's copy of the message
-	lean      *h2.Stream // where the lean door answers; nil for other doors
-	took      time.Duration
+	slots        []slot
+	requests     []owner.Request
+	results      []owner.Result
+	continuation continuation
+	recording    *recording
+	text         []byte     // scratch for names of statistics
+	wire         []byte     // the door's copy of the message
+	stream       *h2.Stream // where the lean door answers; nil for other doors
+	duration     time.Duration
 }
 
 // keepBytes is how much scratch a Call may bring back to the pool: a flood of giant requests must not stay in memory.
@@ -188,13 +188,13 @@ func (s *Service) Release(c *Call) {
 	}
 	c.Response.reset()
 	clear(c.slots)
-	clear(c.answers)
-	c.Err, c.asked, c.lean = nil, asked{}, nil
+	clear(c.results)
+	c.Err, c.continuation, c.stream = nil, continuation{}, nil
 	s.calls.Put(c)
 }
 
 // Decode copies a message and decodes its request into c.
 func (s *Service) Decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
-	return c.Request.Decode(c.wire, s.bounds)
+	return c.Request.Decode(c.wire, s.limits)
 }

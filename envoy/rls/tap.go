@@ -138,7 +138,7 @@ func (c *Call) sample(i int, now time.Time) Sample {
 	if !l.counted() {
 		return s
 	}
-	a := &c.answers[l.question]
+	a := &c.results[l.request]
 	s.Counted, s.Limit, s.Remaining, s.Owner = true, l.match.Limit.Limit, c.Response.Statuses[i].Remaining, l.match.Owner
 	s.Path, s.Authority = a.Path, a.Authority
 	return s

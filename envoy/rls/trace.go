@@ -7,43 +7,43 @@ import "time"
 type Tracer interface {
 	// Headers are the names of all headers that Begin may look at.
 	Headers() []string
-	Begin(header func(name string) string) (done func(c *Call, t Traced))
+	Begin(header func(name string) string) (done func(c *Call, t CallTrace))
 }
 
-// Traced is what is recorded of an answered call beside its request and response.
-type Traced struct {
-	Begin          time.Time
-	Decided, Found time.Time // the Decider was asked, and had answered; zero when nothing had to be counted
-	Samples        []Sample  // one for each descriptor
+// CallTrace is what is recorded of an answered call beside its request and response.
+type CallTrace struct {
+	Begin                  time.Time
+	DecideStart, DecideEnd time.Time // the Decider was asked, and had answered; zero when nothing had to be counted
+	Samples                []Sample  // one for each descriptor
 }
 
-// traced is a call that is being recorded; nil records nothing.
-type traced struct {
-	Traced
-	done func(*Call, Traced)
+// recording is a call that is being recorded; nil records nothing.
+type recording struct {
+	CallTrace
+	done func(*Call, CallTrace)
 }
 
-// trace begins to record c when tracing is on and chooses it. Off, it costs one comparison.
-func (s *Service) trace(c *Call, header func(string) string) {
+// startRecording begins to record c when tracing is on and chooses it. Off, it costs one comparison.
+func (s *Service) startRecording(c *Call, header func(string) string) {
 	if s.tracer == nil {
 		return
 	}
 	if done := s.tracer.Begin(header); done != nil {
-		c.trace = &traced{Traced: Traced{Begin: time.Now()}, done: done}
+		c.recording = &recording{CallTrace: CallTrace{Begin: time.Now()}, done: done}
 	}
 }
 
-// traced ends the recording of c, before it is released.
-func (s *Service) traced(c *Call) {
-	t := c.trace
+// endRecording ends the recording of c, before it is released.
+func (s *Service) endRecording(c *Call) {
+	t := c.recording
 	if t == nil {
 		return
 	}
-	c.trace = nil
+	c.recording = nil
 	if c.Err == nil && c.Request.Excess == Within {
 		for i := range c.slots {
 			t.Samples = append(t.Samples, c.sample(i, t.Begin))
 		}
 	}
-	t.done(c, t.Traced)
+	t.done(c, t.CallTrace)
 }

@@ -286,8 +286,8 @@ func policies() map[string]handoff.PartitionPolicy {
 }
 
 // listenerKinds are the values of --rls-door.
-func listenerKinds() map[string]rls.Kind {
-	return map[string]rls.Kind{"lean": rls.Lean, "grpc": rls.GRPC}
+func listenerKinds() map[string]rls.ServerKind {
+	return map[string]rls.ServerKind{"lean": rls.InlineServer, "grpc": rls.GRPCGoServer}
 }
 
 // refunds are the values of --allow-negative-hits.

@@ -173,7 +173,7 @@ func (m *sidecar) failureOf(part string) string {
 // servePage opens the pages' listeners, all or none.
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
 	const most = 256 // connections
-	log, gate := s.log, s.gates.Surface("metrics")
+	log, gate := s.log, s.gates.Guard("metrics")
 	o.Refuse, o.Hosts = gate.Refuse, s.flags.hosts()
 	srv := admin.Server(o)
 	gate.Watch(srv)

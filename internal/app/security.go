@@ -51,7 +51,7 @@ const nodePlaceholder = "{node}"
 type security struct {
 	flags *flags
 	log   *slog.Logger
-	gates *connguard.Gates
+	gates *connguard.Guards
 	certs *certs.Metrics
 }
 
@@ -74,7 +74,7 @@ func (s *security) reload() certs.Reload {
 
 // peer secures the members' streams, if there are certificates.
 func (s *security) peer(o *peer.Options) error {
-	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Surface("peer").Refuse
+	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Guard("peer").Refuse
 	if s.flags.TLS.Empty() {
 		return nil
 	}

@@ -38,7 +38,7 @@ const (
 )
 
 // A door that does not wait asks a Decider that lets it.
-var _ rls.Later = (*peer.Peer)(nil)
+var _ rls.AsyncDecider = (*peer.Peer)(nil)
 
 // sidecar is one running member.
 type sidecar struct {
@@ -55,7 +55,7 @@ type sidecar struct {
 	node     *owner.Node
 	peer     *peer.Peer
 	service  *rls.Service
-	health   *rls.Health
+	health   *rls.HealthServer
 	versions *source.Versions
 	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
 	xds      *xdsServer                      // nil without --xds
@@ -73,7 +73,7 @@ type sidecar struct {
 
 	background context.CancelFunc // ends the rules' source
 	statsd     *stats.Statsd      // nil: none
-	tracer     *trace.Tracer      // nil: none
+	tracer     *trace.CallTracer  // nil: none
 }
 
 // RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
@@ -160,7 +160,7 @@ func (m *sidecar) start() error {
 
 // startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
 func (m *sidecar) startCounting() error {
-	m.health = rls.NewHealth(partRunning, partCluster, partRules)
+	m.health = rls.NewHealthServer(partRunning, partCluster, partRules)
 	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                                                 // never fails
@@ -233,7 +233,7 @@ func (m *sidecar) applyRules(r *config.Rules) {
 
 func (m *sidecar) startCluster() error {
 	o := m.flags.gossip(membership.RoleMember, m.bootID, m.getenv, m.reg, m.log)
-	o.OnRefused = m.security.gates.Surface("gossip").Refuse
+	o.OnRefused = m.security.gates.Guard("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
 	if err != nil {
@@ -310,30 +310,30 @@ func (m *sidecar) ruleOptions() config.Options {
 // startListeners opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
 func (m *sidecar) startListeners() error {
 	s := m.settings.Server
-	o := rls.ServerOptions{
+	o := rls.StartOptions{
 		Service: m.service, Health: m.health, Logger: m.log,
 		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
-		GRPC:  rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
-		Gates: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: refunds()[m.flags.NegativeHits], Hosts: m.flags.hosts(),
+		GRPC:   rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
+		Guards: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: refunds()[m.flags.NegativeHits], Hosts: m.flags.hosts(),
 	}
 	kind := listenerKinds()[m.flags.RLSDoor]
-	own := rls.Door{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}
+	own := rls.Listener{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
-		own = rls.Door{Kind: kind, Address: s.GRPCSocket, Unix: true}
+		own = rls.Listener{Kind: kind, Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
 	if own.TLS, err = m.security.rlsTLS(s); err != nil {
 		return err
 	}
-	o.Doors = append(o.Doors, own)
+	o.Listeners = append(o.Listeners, own)
 	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
-		d := rls.Door{Kind: kind, Address: m.flags.RLSAdvertise, Bare: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
+		d := rls.Listener{Kind: kind, Address: m.flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
 		if !m.flags.RLSPlaintext {
 			if d.TLS, err = m.security.envoyTLS(); err != nil {
 				return err
 			}
 		}
-		o.Doors = append(o.Doors, d)
+		o.Listeners = append(o.Listeners, d)
 	}
 	if m.server, err = rls.Start(o); err != nil {
 		return err

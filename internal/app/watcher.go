@@ -43,7 +43,7 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 		}
 	}
 	o := f.gossip(membership.RoleObserver, 0, getenv, reg, log)
-	o.OnRefused = safe.gates.Surface("gossip").Refuse
+	o.OnRefused = safe.gates.Guard("gossip").Refuse
 	var seen timeline
 	o.OnView = func(v *membership.View) {
 		seen.addView(time.Now(), v)

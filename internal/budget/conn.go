@@ -14,12 +14,12 @@ var ErrOver = errors.New("too much is kept of a client that is not finished")
 
 // Meter charges what is read from a connection, between Begin and Settle.
 type Meter struct {
-	account *Account
-	most    int64
-	over    func()
-	charged atomic.Int64
-	on      atomic.Bool
-	told    atomic.Bool
+	account  *Account
+	most     int64
+	over     func()
+	charged  atomic.Int64
+	on       atomic.Bool
+	reported atomic.Bool
 }
 
 // NewMeter charges to a, from now on. Of what is read, at most so many bytes are kept until Settle; 0: all. over is called
@@ -48,7 +48,7 @@ func (m *Meter) Read(n int) error {
 	if m.account.Charge(factor * int64(n)) {
 		return nil
 	}
-	if !m.told.Swap(true) {
+	if !m.reported.Swap(true) {
 		m.over()
 	}
 	return ErrOver

@@ -21,7 +21,7 @@ func BenchmarkCall(b *testing.B) {
 			}
 			var opts []grpc.ServerOption
 			if gated {
-				s := New(prometheus.NewRegistry()).Surface("test")
+				s := New(prometheus.NewRegistry()).Guard("test")
 				l, opts = s.Listen(l, 100), append(opts, grpc.Creds(s.Credentials(nil, true)))
 			}
 			g := grpc.NewServer(opts...)

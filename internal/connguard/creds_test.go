@@ -10,7 +10,7 @@ import (
 
 // Credentials without TLS say so, are a server's, and are copied whole.
 func TestCredentialsWithoutTLS(t *testing.T) {
-	c := New(prometheus.NewRegistry()).Surface("test").Credentials(nil, true)
+	c := New(prometheus.NewRegistry()).Guard("test").Credentials(nil, true)
 	for range 2 {
 		if p := c.Info().SecurityProtocol; p != "insecure" {
 			t.Errorf("protocol %q", p)
@@ -20,7 +20,7 @@ func TestCredentialsWithoutTLS(t *testing.T) {
 		}
 		c = c.Clone()
 	}
-	var none *Surface
+	var none *Guard
 	if none.Account() != nil {
 		t.Error("no surface has an account")
 	}
@@ -33,7 +33,7 @@ func TestWatchedAnswersFlush(t *testing.T) {
 		"flusher":    func(w http.ResponseWriter) error { w.(http.Flusher).Flush(); return nil },
 	} {
 		r := httptest.NewRecorder()
-		a := &answering{ResponseWriter: r, said: true}
+		a := &answerWriter{ResponseWriter: r, said: true}
 		if _, err := a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 
 // Reasons of keyward_refused_total, beside those of certs.Reason and the names of HTTP/2's error codes.
 const (
-	Crowded    = "crowded_out" // at the bound of connections, the one that was silent longest
+	CrowdedOut = "crowded_out" // at the bound of connections, the one that was silent longest
 	NotHTTP2   = "preface"     // did not begin as HTTP/2 does, or not in time
 	Cut        = "cut"         // broke the rules of HTTP/2, or fell silent in its handshake
 	Unfinished = "unfinished"  // made the process keep too much: calls or requests that are not whole, open streams
@@ -26,30 +26,30 @@ const (
 )
 
 const (
-	// mostKept is how much the clients of all ports may make a process keep, in bytes.
-	mostKept = 64 << 20
-	// fairKept is what a connection may make it keep whatever the others do, unless its part of mostKept is less.
-	fairKept = 128 << 10
+	// maxKept is how much the clients of all ports may make a process keep, in bytes.
+	maxKept = 64 << 20
+	// fairShare is what a connection may make it keep whatever the others do, unless its part of maxKept is less.
+	fairShare = 128 << 10
 	// StallTime is how long a frame, or a header block, may take to come whole once it has begun.
 	StallTime = 5 * time.Second
 )
 
-// Gates are the surfaces of one process.
-type Gates struct {
+// Guards are the surfaces of one process.
+type Guards struct {
 	refused *prometheus.CounterVec
 	open    *prometheus.GaugeVec
 	waited  *prometheus.CounterVec
-	lane    *lane           // of connections that cost more than they bring
-	starts  *lane           // of new ones
+	turns   *turnQueue      // of connections that cost more than they bring
+	starts  *turnQueue      // of new ones
 	account *budget.Account // of all surfaces
 	stall   time.Duration   // StallTime
 }
 
 // New registers the metrics; nil registers nothing.
-func New(reg prometheus.Registerer) *Gates {
+func New(reg prometheus.Registerer) *Guards {
 	f := promauto.With(reg)
-	return &Gates{
-		account: budget.New(mostKept, fairKept), stall: StallTime, lane: newLane(true), starts: newLane(false),
+	return &Guards{
+		account: budget.New(maxKept, fairShare), stall: StallTime, turns: newTurnQueue(true), starts: newTurnQueue(false),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a question was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),
@@ -62,26 +62,26 @@ func New(reg prometheus.Registerer) *Gates {
 	}
 }
 
-// Surface is one kind of port, such as "rls" or "metrics". A nil Surface bounds and counts nothing.
-type Surface struct {
-	name  string
-	gates *Gates
+// Guard is one kind of port, such as "rls" or "metrics". A nil Surface bounds and counts nothing.
+type Guard struct {
+	name   string
+	guards *Guards
 }
 
-// Surface is the surface of that name.
-func (g *Gates) Surface(name string) *Surface { return &Surface{name, g} }
+// Guard is the surface of that name.
+func (g *Guards) Guard(name string) *Guard { return &Guard{name, g} }
 
 // Account is charged with what the clients of all surfaces make the process keep; nil for a nil Surface.
-func (s *Surface) Account() *budget.Account {
+func (s *Guard) Account() *budget.Account {
 	if s == nil {
 		return nil
 	}
-	return s.gates.account
+	return s.guards.account
 }
 
 // Refuse counts one refusal.
-func (s *Surface) Refuse(reason string) {
+func (s *Guard) Refuse(reason string) {
 	if s != nil {
-		s.gates.refused.WithLabelValues(s.name, reason).Inc()
+		s.guards.refused.WithLabelValues(s.name, reason).Inc()
 	}
 }

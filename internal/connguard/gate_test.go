@@ -37,11 +37,11 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-func (s *Surface) count(reason string) float64 {
-	return testutil.ToFloat64(s.gates.refused.WithLabelValues(s.name, reason))
+func (s *Guard) count(reason string) float64 {
+	return testutil.ToFloat64(s.guards.refused.WithLabelValues(s.name, reason))
 }
 
-func listen(t *testing.T, s *Surface, most int) net.Listener {
+func listen(t *testing.T, s *Guard, most int) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +62,7 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 
 // At the bound, the connection that talks stays and those that are silent go, the longest silent first.
 func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
-	s := New(prometheus.NewRegistry()).Surface("test")
+	s := New(prometheus.NewRegistry()).Guard("test")
 	l := listen(t, s, 3)
 	defer l.Close()
 	go func() {
@@ -89,13 +89,13 @@ func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
 	for i := range 20 {
 		idle = append(idle, dial(t, l))
 		eventually(t, "accepted", func() bool {
-			return s.count(Crowded) == float64(max(0, i+2-3)) && testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == float64(min(3, i+2))
+			return s.count(CrowdedOut) == float64(max(0, i+2-3)) && testutil.ToFloat64(s.guards.open.WithLabelValues("test")) == float64(min(3, i+2))
 		})
 		if err := echo(); err != nil {
 			t.Fatalf("the busy connection, after %d idle ones: %v", i+1, err)
 		}
 	}
-	if n := testutil.ToFloat64(s.gates.open.WithLabelValues("test")); n != 3 {
+	if n := testutil.ToFloat64(s.guards.open.WithLabelValues("test")); n != 3 {
 		t.Errorf("%v open, not 3", n)
 	}
 	for i, c := range idle[:18] {
@@ -106,13 +106,13 @@ func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
 	for _, c := range append(idle, busy) {
 		c.Close()
 	}
-	eventually(t, "closed ones are forgotten", func() bool { return testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == 0 })
+	eventually(t, "closed ones are forgotten", func() bool { return testutil.ToFloat64(s.guards.open.WithLabelValues("test")) == 0 })
 }
 
 // serveGRPC serves health on a watched port.
-func serveGRPC(t *testing.T) (*Surface, net.Listener) {
+func serveGRPC(t *testing.T) (*Guard, net.Listener) {
 	t.Helper()
-	s := New(prometheus.NewRegistry()).Surface("test")
+	s := New(prometheus.NewRegistry()).Guard("test")
 	l := listen(t, s, 100)
 	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, true)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
 	healthpb.RegisterHealthServer(g, health.NewServer())
@@ -144,8 +144,8 @@ func TestHonestCallsAreNotCounted(t *testing.T) {
 		}
 	}
 	dial(t, l).Close() // a probe
-	eventually(t, "all closed", func() bool { return testutil.ToFloat64(s.gates.open.WithLabelValues("test")) == 0 })
-	if n := testutil.CollectAndCount(s.gates.refused); n != 0 {
+	eventually(t, "all closed", func() bool { return testutil.ToFloat64(s.guards.open.WithLabelValues("test")) == 0 })
+	if n := testutil.CollectAndCount(s.guards.refused); n != 0 {
 		t.Errorf("%d kinds of refusals counted", n)
 	}
 }
@@ -264,7 +264,7 @@ func TestFramesInPieces(t *testing.T) {
 }
 
 func TestHTTPRequestsThatNeverCameToBe(t *testing.T) {
-	s := New(prometheus.NewRegistry()).Surface("test")
+	s := New(prometheus.NewRegistry()).Guard("test")
 	srv := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),
 		ReadHeaderTimeout: 100 * time.Millisecond, MaxHeaderBytes: 1000,
@@ -310,8 +310,8 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 		}
 	}
 	ask()
-	others := s.gates.account.Open()
-	others.Charge(mostKept)
+	others := s.guards.account.Open()
+	others.Charge(maxKept)
 	conn, f := speak(t, l)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	for i := 0; i < 100 && err == nil; i++ { // what is taken back is held no more
@@ -331,7 +331,7 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 	}
 	eventually(t, "cut", func() bool { return s.count(Unfinished) >= 1 })
 	conn.Close()
-	eventually(t, "let go", func() bool { return s.gates.account.Held() < mostKept+1000 })
+	eventually(t, "let go", func() bool { return s.guards.account.Held() < maxKept+1000 })
 	ask()
 }
 
@@ -347,8 +347,8 @@ func TestServedConnectionsStay(t *testing.T) {
 	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	dead := s.count(Crowded)
-	for i := 0; s.count(Crowded) < dead+300; i++ {
+	dead := s.count(CrowdedOut)
+	for i := 0; s.count(CrowdedOut) < dead+300; i++ {
 		conn, _ := speak(t, l)
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 		if i%32 == 31 {
@@ -361,11 +361,11 @@ func TestServedConnectionsStay(t *testing.T) {
 }
 
 // speakTo opens HTTP/2 on a gRPC server whose calls are unary or streams, and says b.
-func speakTo(t *testing.T, unary bool, b ...[]byte) (*Surface, net.Conn) {
+func speakTo(t *testing.T, unary bool, b ...[]byte) (*Guard, net.Conn) {
 	t.Helper()
 	gates := New(prometheus.NewRegistry())
 	gates.stall = 300 * time.Millisecond
-	s := gates.Surface("test")
+	s := gates.Guard("test")
 	l := listen(t, s, 100)
 	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, unary)), grpc.MaxHeaderListSize(128<<10))
 	healthpb.RegisterHealthServer(g, health.NewServer())
@@ -416,12 +416,12 @@ func TestStalledConnectionsEnd(t *testing.T) {
 		for _, unary := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, ", unary ", unary), func(t *testing.T) {
 				s, c := speakTo(t, unary, tt.say...)
-				time.Sleep(2 * s.gates.stall)
+				time.Sleep(2 * s.guards.stall)
 				if n := s.count(Stalled); n != tt.stalled {
 					t.Errorf("%v counted", n)
 				}
 				c.Close()
-				eventually(t, "let go", func() bool { return s.gates.account.Held() == 0 })
+				eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
 			})
 		}
 	}
@@ -441,16 +441,16 @@ func TestHeadersAreCharged(t *testing.T) {
 		}
 		s, c := speakTo(t, unary, long(1, false), long(3, false), long(5, true))
 		const want = 3 * (callSize + listSize) // of so long a block each
-		eventually(t, "charged", func() bool { n := s.gates.account.Held(); return n >= want-callSize-listSize && n < want+1000 })
+		eventually(t, "charged", func() bool { n := s.guards.account.Held(); return n >= want-callSize-listSize && n < want+1000 })
 		c.Close()
-		eventually(t, "let go", func() bool { return s.gates.account.Held() == 0 })
+		eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
 	}
 }
 
 // What is read of an HTTP request is charged until it is answered, and beyond the bound the connection ends.
 func TestRequestsAreCharged(t *testing.T) {
 	gates := New(prometheus.NewRegistry())
-	s := gates.Surface("test")
+	s := gates.Guard("test")
 	hold := make(chan struct{})
 	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -471,7 +471,7 @@ func TestRequestsAreCharged(t *testing.T) {
 	}
 	eventually(t, "let go", func() bool { return gates.account.Held() == 0 })
 	others := gates.account.Open()
-	others.Charge(mostKept)
+	others.Charge(maxKept)
 	c2 := dial(t, l)
 	_ = c2.SetDeadline(time.Now().Add(20 * time.Second))
 	go func() {
@@ -487,10 +487,10 @@ func TestRequestsAreCharged(t *testing.T) {
 func TestFailuresAreNotServed(t *testing.T) {
 	for status, want := range map[int]bool{200: true, 302: true, 429: true, 400: false, 404: false, 503: false} {
 		c := &conn{}
-		a := &answering{ResponseWriter: httptest.NewRecorder(), conn: c}
+		a := &answerWriter{ResponseWriter: httptest.NewRecorder(), conn: c}
 		a.WriteHeader(status)
 		_, _ = a.Write([]byte("x"))
-		if c.served.Load() != want {
+		if c.answered.Load() != want {
 			t.Errorf("%d: served %v", status, !want)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gone reports whether the client of c has closed its side, whatever of what it said has not been read.
-func gone(c net.Conn) (is bool) {
+// clientClosed reports whether the client of c has closed its side, whatever of what it said has not been read.
+func clientClosed(c net.Conn) (is bool) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
 		return false

@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// mostHTTP is how much the clients of one HTTP port may make a process keep, in bytes.
-	mostHTTP = 16 << 20
-	// mostRequest is how much of one request is kept, in bytes: headers of 64 KiB and a body.
-	mostRequest = 64<<10 + KeepBody
-	// KeepBody is how much of a request's body a handler may keep.
-	KeepBody = 4 << 20
+	// maxHTTPKept is how much the clients of one HTTP port may make a process keep, in bytes.
+	maxHTTPKept = 16 << 20
+	// maxRequestKept is how much of one request is kept, in bytes: headers of 64 KiB and a body.
+	maxRequestKept = 64<<10 + MaxBody
+	// MaxBody is how much of a request's body a handler may keep.
+	MaxBody = 4 << 20
 )
 
 // Watch counts the requests of srv that never came to be: too slow, too large or malformed. What is read of a request is
 // charged until it is answered. It wraps srv's Handler, and takes its ConnState and ConnContext.
-func (s *Surface) Watch(srv *http.Server) {
+func (s *Guard) Watch(srv *http.Server) {
 	if s == nil {
 		return
 	}
 	var conns sync.Map // of net.Conn: *pending
-	account := s.Account().Part(mostHTTP, fairKept)
+	account := s.Account().Part(maxHTTPKept, fairShare)
 	next := srv.Handler
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(pendingKey{}).(*pending); ok {
 			p.begun.Store(false)
-			w = &answering{ResponseWriter: w, conn: p.conn}
+			w = &answerWriter{ResponseWriter: w, conn: p.conn}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -74,9 +74,9 @@ type pending struct {
 	meter   *budget.Meter
 }
 
-func (s *Surface) pending(c net.Conn, of *budget.Account) *pending {
+func (s *Guard) pending(c net.Conn, of *budget.Account) *pending {
 	p := &pending{conn: c, account: of.Open()}
-	p.meter = budget.NewMeter(p.account, mostRequest, func() {
+	p.meter = budget.NewMeter(p.account, maxRequestKept, func() {
 		p.over.Store(true)
 		s.Refuse(Unfinished)
 	})
@@ -86,34 +86,34 @@ func (s *Surface) pending(c net.Conn, of *budget.Account) *pending {
 	return p
 }
 
-// answering notes an answer that is no failure. 429 is the answer of /json to a request that is over its limit.
-type answering struct {
+// answerWriter notes an answer that is no failure. 429 is the answer of /json to a request that is over its limit.
+type answerWriter struct {
 	http.ResponseWriter
 	conn net.Conn
 	said bool
 }
 
 // WriteHeader begins the answer.
-func (a *answering) WriteHeader(status int) {
+func (a *answerWriter) WriteHeader(status int) {
 	if !a.said && status >= 200 {
 		if a.said = true; status < 400 || status == http.StatusTooManyRequests {
-			Answered(a.conn)
+			MarkAnswered(a.conn)
 		}
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // Write writes a part of it.
-func (a *answering) Write(b []byte) (int, error) {
+func (a *answerWriter) Write(b []byte) (int, error) {
 	if !a.said {
 		a.said = true
-		Answered(a.conn)
+		MarkAnswered(a.conn)
 	}
 	return a.ResponseWriter.Write(b)
 }
 
 // Unwrap is for http.ResponseController.
-func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // Flush is for handlers that ask for an http.Flusher.
-func (a *answering) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
+func (a *answerWriter) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }

@@ -23,8 +23,8 @@ import (
 // bounds were broken. gRPC bounds the time of all handshakes together. What clients make gRPC keep is charged, and a frame or
 // a header block that does not come whole in time ends the connection: see unfinished. unary says that no call stays open
 // after its first message.
-func (s *Surface) Credentials(t *tls.Config, unary bool) credentials.TransportCredentials {
-	c := &creds{surface: s, unary: unary}
+func (s *Guard) Credentials(t *tls.Config, unary bool) credentials.TransportCredentials {
+	c := &creds{guard: s, unary: unary}
 	if t != nil {
 		c.TransportCredentials = credentials.NewTLS(t)
 	}
@@ -34,13 +34,13 @@ func (s *Surface) Credentials(t *tls.Config, unary bool) credentials.TransportCr
 // creds are the server's half of gRPC's credentials.
 type creds struct {
 	credentials.TransportCredentials // nil: in the clear
-	surface                          *Surface
+	guard                            *Guard
 	unary                            bool
 }
 
 // ServerHandshake secures one connection and reads HTTP/2's preface from it.
 func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	account := c.surface.Account().Open()
+	account := c.guard.Account().Open()
 	secure, info, err := c.secure(raw, account)
 	if err != nil {
 		account.Close()
@@ -49,13 +49,13 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	head := make([]byte, len(http2.ClientPreface))
 	if n, err := io.ReadFull(secure, head); err != nil || string(head) != http2.ClientPreface {
 		if n > 0 || !errors.Is(err, io.EOF) { // a probe that only connects is no harm
-			c.surface.Refuse(NotHTTP2)
+			c.guard.Refuse(NotHTTP2)
 		}
 		account.Close()
 		return nil, nil, errors.Join(errors.New("no HTTP/2 preface"), err)
 	}
-	w := &watched{Conn: secure, raw: raw, surface: c.surface, head: head}
-	if c.surface != nil {
+	w := &watched{Conn: secure, raw: raw, guard: c.guard, head: head}
+	if c.guard != nil {
 		w.calls = &unfinished{account: account, streams: !c.unary, calls: map[uint32]held{}}
 	}
 	return w, info, nil
@@ -66,11 +66,11 @@ func (c *creds) secure(raw net.Conn, account *budget.Account) (net.Conn, credent
 	if c.TransportCredentials == nil {
 		return raw, nil, nil
 	}
-	read := budget.Conn{Conn: raw, Meter: budget.NewMeter(account, 0, func() { c.surface.Refuse(Unfinished) })}
+	read := budget.Conn{Conn: raw, Meter: budget.NewMeter(account, 0, func() { c.guard.Refuse(Unfinished) })}
 	secure, info, err := c.TransportCredentials.ServerHandshake(read)
 	if err != nil {
 		if !errors.Is(err, budget.ErrOver) {
-			c.surface.Refuse(certs.Reason(err))
+			c.guard.Refuse(certs.Reason(err))
 		}
 		return nil, nil, err
 	}
@@ -109,7 +109,7 @@ func (c *creds) OverrideServerName(string) error { return errors.New("credential
 type watched struct {
 	net.Conn
 	raw     net.Conn // below TLS
-	surface *Surface
+	guard   *Guard
 	head    []byte      // of the preface, not read again yet
 	in, out frames      // of the one goroutine that reads, and of the one that writes
 	calls   *unfinished // nil: not bounded
@@ -139,7 +139,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	w.in.scan(b[:n], w.calls.received)
 	w.calls.rest(w.in.rest())
 	if w.calls.tooMuch() {
-		w.surface.Refuse(Unfinished)
+		w.guard.Refuse(Unfinished)
 		w.ended.Store(true)
 		w.Conn.Close()
 		return 0, errUnfinished
@@ -157,9 +157,9 @@ func (w *watched) time() {
 		w.frame = w.in.number()
 		w.timed.Store(true)
 		if w.stall == nil {
-			w.stall = time.AfterFunc(w.surface.gates.stall, w.stalled)
+			w.stall = time.AfterFunc(w.guard.guards.stall, w.stalled)
 		} else {
-			w.stall.Reset(w.surface.gates.stall)
+			w.stall.Reset(w.guard.guards.stall)
 		}
 	case w.timed.Swap(false):
 		w.stall.Stop()
@@ -169,7 +169,7 @@ func (w *watched) time() {
 // stalled ends a connection on which something has begun and not come whole in time.
 func (w *watched) stalled() {
 	if w.timed.Load() && !w.ended.Swap(true) {
-		w.surface.Refuse(Stalled)
+		w.guard.Refuse(Stalled)
 		w.Conn.Close()
 	}
 }
@@ -181,10 +181,10 @@ func (w *watched) Write(b []byte) (int, error) {
 		case http2.FrameGoAway:
 			w.parted.Store(true)
 		case http2.FrameData:
-			Answered(w.raw)
+			MarkAnswered(w.raw)
 		}
 		if code := f.code(); code != http2.ErrCodeNo {
-			w.surface.Refuse(strings.ToLower(code.String()))
+			w.guard.Refuse(strings.ToLower(code.String()))
 		}
 		if w.calls != nil {
 			w.calls.sent(f)
@@ -198,7 +198,7 @@ func (w *watched) Close() error {
 	if !w.closed.Swap(true) {
 		w.timed.Store(false)
 		if !w.ended.Load() && !w.parted.Load() {
-			w.surface.Refuse(Cut)
+			w.guard.Refuse(Cut)
 		}
 		if w.calls != nil {
 			w.calls.end()

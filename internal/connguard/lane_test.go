@@ -16,10 +16,10 @@ import (
 )
 
 // one is a lane of one place.
-func one() *lane { return &lane{places: 1, rests: true} }
+func one() *turnQueue { return &turnQueue{freeSlots: 1, pauses: true} }
 
 // inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
-func inTurn(l *lane, n int) (purses []*purse, order func() []int) {
+func inTurn(l *turnQueue, n int) (purses []*purse, order func() []int) {
 	var mu sync.Mutex
 	var all []int
 	order = func() []int {
@@ -28,7 +28,7 @@ func inTurn(l *lane, n int) (purses []*purse, order func() []int) {
 		return slices.Clone(all)
 	}
 	for i := range n {
-		p := &purse{lane: l}
+		p := &purse{queue: l}
 		purses = append(purses, p)
 		go func() {
 			p.enter()
@@ -46,8 +46,8 @@ func inTurn(l *lane, n int) (purses []*purse, order func() []int) {
 func TestLaneGoesByTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{lane: l}
-		if first.enter() != 0 || first.in.Load() != l {
+		first := &purse{queue: l}
+		if first.enter() != 0 || first.holding.Load() != l {
 			t.Fatal("an empty lane has no place")
 		}
 		if first.enter() != 0 || len(l.holders) != 1 {
@@ -69,11 +69,11 @@ func TestLaneGoesByTurns(t *testing.T) {
 		if want := []int{0, 1, 2, 3}; !slices.Equal(order(), want) {
 			t.Errorf("the order is %v, want %v", order(), want)
 		}
-		time.Sleep(3 * laneTime)
+		time.Sleep(3 * turnTimeout)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.places != 1 || len(l.holders) != 0 || l.expiry != nil {
-			t.Errorf("%d places left of 1, %d holders, a timer that runs on: %v", l.places, len(l.holders), l.expiry != nil)
+		if l.freeSlots != 1 || len(l.holders) != 0 || l.expiry != nil {
+			t.Errorf("%d places left of 1, %d holders, a timer that runs on: %v", l.freeSlots, len(l.holders), l.expiry != nil)
 		}
 	})
 }
@@ -82,11 +82,11 @@ func TestLaneGoesByTurns(t *testing.T) {
 func TestLanePlacesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		stuck := &purse{lane: l}
+		stuck := &purse{queue: l}
 		stuck.enter()
 		began := time.Now()
 		purses, order := inTurn(l, 2)
-		time.Sleep(laneTime + lanePause)
+		time.Sleep(turnTimeout + maxTurnPause)
 		synctest.Wait()
 		if len(order()) != 2 {
 			t.Errorf("%v went on after %v", order(), time.Since(began))
@@ -94,17 +94,17 @@ func TestLanePlacesExpire(t *testing.T) {
 		for _, p := range append(purses, stuck) {
 			p.Leave() // too late, or again
 		}
-		if l.places != 1 || stuck.in.Load() != nil {
-			t.Errorf("%d places left of 1", l.places)
+		if l.freeSlots != 1 || stuck.holding.Load() != nil {
+			t.Errorf("%d places left of 1", l.freeSlots)
 		}
-		time.Sleep(laneTime)
+		time.Sleep(turnTimeout)
 	})
 }
 
 func TestLaneForgetsTheClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{lane: l}
+		first := &purse{queue: l}
 		first.enter()
 		purses, order := inTurn(l, 3)
 		l.forget(purses[1])
@@ -114,12 +114,12 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 			t.Errorf("%v go on, want the closed one", order())
 		}
 		first.Leave()
-		time.Sleep(lanePause)
+		time.Sleep(maxTurnPause)
 		synctest.Wait()
 		if !slices.Equal(order(), []int{1, 0, 2}) {
 			t.Errorf("the order is %v", order())
 		}
-		time.Sleep(laneTime)
+		time.Sleep(turnTimeout)
 	})
 }
 
@@ -127,11 +127,11 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{lane: l}
+		first := &purse{queue: l}
 		first.enter()
 		var ended []int
-		for i := range 2 * laneWaiters {
-			p := &purse{lane: l}
+		for i := range 2 * checkWaiters {
+			p := &purse{queue: l}
 			p.gone = func() bool { return i%3 == 0 }
 			p.cut = func() {
 				ended = append(ended, i)
@@ -143,7 +143,7 @@ func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if n := len(ended); n < laneWaiters/4 || slices.ContainsFunc(ended, func(i int) bool { return i%3 != 0 }) {
+		if n := len(ended); n < checkWaiters/4 || slices.ContainsFunc(ended, func(i int) bool { return i%3 != 0 }) {
 			t.Errorf("%d ended: %v", n, ended)
 		}
 		first.Leave()
@@ -172,34 +172,34 @@ func TestGone(t *testing.T) {
 	if _, err := io.WriteString(c, "said before"); err != nil {
 		t.Fatal(err)
 	}
-	if gone(in) {
+	if clientClosed(in) {
 		t.Error("a client that is there has gone")
 	}
 	c.Close()
-	eventually(t, "gone", func() bool { return gone(in) })
+	eventually(t, "gone", func() bool { return clientClosed(in) })
 }
 
 // A few calls make up for whatever came before them, and a connection that brings calls never waits.
 func TestCallsPayForConnections(t *testing.T) {
-	p := &purse{lane: one()}
+	p := &purse{queue: one()}
 	p.Spend(1 << 30)
-	if p.enter(); p.in.Load() == nil {
+	if p.enter(); p.holding.Load() == nil {
 		t.Fatal("who has spent much needs no place")
 	}
 	p.Leave()
 	p.Earn(3, 500)
-	if p.enter(); p.in.Load() != nil {
+	if p.enter(); p.holding.Load() != nil {
 		t.Error("calls do not make up for what came before them")
 	}
 	for range 1000 {
-		p.Spend(1500 + costOfRead)
+		p.Spend(1500 + readCost)
 		p.Earn(1, 500)
 	}
-	if n := p.credit.Load(); n < earnedMost-earnedByCall-500 || n > earnedMost+earnedByCall+500 {
+	if n := p.credit.Load(); n < maxCredit-callCredit-500 || n > maxCredit+callCredit+500 {
 		t.Errorf("%d saved", n)
 	}
-	p.Spend(2 * earnedMost)
-	if p.enter(); p.in.Load() == nil {
+	p.Spend(2 * maxCredit)
+	if p.enter(); p.holding.Load() == nil {
 		t.Error("what was saved is without end")
 	}
 }
@@ -208,12 +208,12 @@ func TestCallsPayForConnections(t *testing.T) {
 func TestStrangersAreReadInTurn(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	gates := New(reg)
-	gates.lane.places = 1
+	gates.turns.freeSlots = 1
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := gates.Surface("rls").ListenInTurn(raw, 100)
+	ln := gates.Guard("rls").ListenInTurn(raw, 100)
 	defer ln.Close()
 	accepted := func() net.Conn {
 		c, err := net.Dial("tcp", raw.Addr().String())
@@ -235,7 +235,7 @@ func TestStrangersAreReadInTurn(t *testing.T) {
 	for range strangers {
 		go func(c net.Conn) {
 			b := make([]byte, 64)
-			c.(Payer).Spend(earnedFirst)
+			c.(TurnTaker).Spend(initialCredit)
 			_, _ = c.Read(b)
 			most.Store(max(most.Load(), reading.Add(1)))
 			for range 1000 {
@@ -247,10 +247,10 @@ func TestStrangersAreReadInTurn(t *testing.T) {
 		}(accepted())
 	}
 	honest := accepted()
-	honest.(Payer).Spend(earnedFirst)
-	honest.(Payer).Earn(10, 0)
-	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).in.Load() != nil {
-		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).in.Load() != nil)
+	honest.(TurnTaker).Spend(initialCredit)
+	honest.(TurnTaker).Earn(10, 0)
+	if n, err := honest.Read(make([]byte, 64)); n == 0 || err != nil || honest.(*conn).holding.Load() != nil {
+		t.Errorf("%d bytes, %v, in the lane: %v", n, err, honest.(*conn).holding.Load() != nil)
 	}
 	for read.Load() < strangers {
 		runtime.Gosched()

@@ -16,7 +16,7 @@ import (
 // has been silent longest, of those that have not been answered anything if there are any: whoever opens many and says
 // nothing crowds out itself, and a busy client is not refused. A client that is refused would let its requests through
 // uncounted.
-func (s *Surface) Listen(l net.Listener, most int) net.Listener {
+func (s *Guard) Listen(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
 	}
@@ -24,33 +24,33 @@ func (s *Surface) Listen(l net.Listener, most int) net.Listener {
 }
 
 // ListenInTurn is Listen for servers that tell each connection's calls: connections that bring few are read in turn, see lane.
-func (s *Surface) ListenInTurn(l net.Listener, most int) net.Listener {
+func (s *Guard) ListenInTurn(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
 	}
 	in := s.listen(l, most)
-	in.lane, in.waited = s.gates.lane, s.gates.waited.WithLabelValues(s.name)
+	in.turns, in.waited = s.guards.turns, s.guards.waited.WithLabelValues(s.name)
 	return in
 }
 
-func (s *Surface) listen(l net.Listener, most int) *listener {
-	return &listener{Listener: l, surface: s, most: most, gauge: s.gates.open.WithLabelValues(s.name)}
+func (s *Guard) listen(l net.Listener, most int) *listener {
+	return &listener{Listener: l, guard: s, most: most, gauge: s.guards.open.WithLabelValues(s.name)}
 }
 
 type listener struct {
 	net.Listener
-	surface *Surface
-	most    int
-	gauge   prometheus.Gauge
-	lane    *lane              // nil: nobody waits
-	waited  prometheus.Counter // seconds, in the lane
-	turn    atomic.Int64       // connections accepted so far: the clock by which silence is told
+	guard    *Guard
+	most     int
+	gauge    prometheus.Gauge
+	turns    *turnQueue         // nil: nobody waits
+	waited   prometheus.Counter // seconds, in the lane
+	accepted atomic.Int64       // connections accepted so far: the clock by which silence is told
 
-	last time.Time     // when the connection before came; of the goroutine that accepts
-	busy time.Duration // for how long connections have come without a pause; of it, too
+	lastAccept time.Time     // when the connection before came; of the goroutine that accepts
+	burst      time.Duration // for how long connections have come without a pause; of it, too
 
 	mu   sync.Mutex
-	open bySilence // guarded by mu
+	open silenceHeap // guarded by mu
 }
 
 // Accept waits for the next connection.
@@ -59,24 +59,24 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, of: l, purse: purse{lane: l.lane}}
-	c.credit.Store(earnedFirst)
-	c.gone = func() bool { return gone(raw) }
+	c := &conn{Conn: raw, listener: l, purse: purse{queue: l.turns}}
+	c.credit.Store(initialCredit)
+	c.gone = func() bool { return clientClosed(raw) }
 	c.cut = func() { c.Close() }
-	c.heard.Store(l.turn.Add(1))
-	l.rest()
+	c.lastRead.Store(l.accepted.Add(1))
+	l.pauseInFlood()
 	l.mu.Lock()
 	var silent *conn
 	if len(l.open) >= l.most {
 		silent = l.open.silent()
-		heap.Remove(&l.open, silent.place)
+		heap.Remove(&l.open, silent.index)
 	}
-	c.note()
+	c.refresh()
 	heap.Push(&l.open, c)
 	l.gauge.Set(float64(len(l.open)))
 	l.mu.Unlock()
 	if silent != nil {
-		l.surface.Refuse(Crowded)
+		l.guard.Refuse(CrowdedOut)
 		silent.Close()
 	}
 	return c, nil
@@ -89,60 +89,60 @@ const (
 	acceptSoon = 200 * time.Microsecond // after the connection before: there was no pause
 )
 
-// rest rests when it is time to.
-func (l *listener) rest() {
-	if l.lane == nil {
+// pauseInFlood rests when it is time to.
+func (l *listener) pauseInFlood() {
+	if l.turns == nil {
 		return
 	}
 	now := time.Now()
-	took := now.Sub(l.last)
-	l.last = now
+	took := now.Sub(l.lastAccept)
+	l.lastAccept = now
 	if took > acceptSoon {
-		l.busy = 0
+		l.burst = 0
 		return
 	}
-	if l.busy += took; l.busy >= acceptTime {
-		l.busy = 0
+	if l.burst += took; l.burst >= acceptTime {
+		l.burst = 0
 		time.Sleep(acceptRest)
-		l.last = time.Now()
+		l.lastAccept = time.Now()
 	}
 }
 
-// bySilence is a heap of open connections, those first that go first, by what was noted of them. Since then they may only have moved back.
-type bySilence []*conn
+// silenceHeap is a heap of open connections, those first that go first, by what was noted of them. Since then they may only have moved back.
+type silenceHeap []*conn
 
-func (h bySilence) Len() int { return len(h) }
-func (h bySilence) Less(i, j int) bool {
-	if c, d := h[i], h[j]; c.wasServed != d.wasServed {
-		return d.wasServed
+func (h silenceHeap) Len() int { return len(h) }
+func (h silenceHeap) Less(i, j int) bool {
+	if c, d := h[i], h[j]; c.notedAnswered != d.notedAnswered {
+		return d.notedAnswered
 	}
-	return h[i].wasHeard < h[j].wasHeard
+	return h[i].notedRead < h[j].notedRead
 }
-func (h bySilence) Swap(i, j int) {
+func (h silenceHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
+	h[i].index, h[j].index = i, j
 }
 
 // Push implements heap.Interface.
-func (h *bySilence) Push(c any) {
-	c.(*conn).place = len(*h)
+func (h *silenceHeap) Push(c any) {
+	c.(*conn).index = len(*h)
 	*h = append(*h, c.(*conn))
 }
 
 // Pop implements heap.Interface.
-func (h *bySilence) Pop() any {
+func (h *silenceHeap) Pop() any {
 	last := len(*h) - 1
 	c := (*h)[last]
 	(*h)[last] = nil
-	*h, c.place = (*h)[:last], nowhere
+	*h, c.index = (*h)[:last], notInHeap
 	return c
 }
 
 // silent is the connection that was heard longest ago, one that was answered only if there is no other.
-func (h *bySilence) silent() *conn {
+func (h *silenceHeap) silent() *conn {
 	for {
 		c := (*h)[0]
-		if !c.note() {
+		if !c.refresh() {
 			return c
 		}
 		heap.Fix(h, 0)
@@ -153,33 +153,33 @@ func (h *bySilence) silent() *conn {
 // at the clock.
 type conn struct {
 	net.Conn
-	of     *listener
-	heard  atomic.Int64
-	served atomic.Bool   // a request on it was answered
-	meter  *budget.Meter // of an HTTP server's connection; else nil. Set before the first read
+	listener *listener
+	lastRead atomic.Int64
+	answered atomic.Bool   // a request on it was answered
+	meter    *budget.Meter // of an HTTP server's connection; else nil. Set before the first read
 	purse
 
 	// What was noted of it when it was put in its place of its listener's open; guarded by the listener's mu.
-	wasHeard  int64
-	wasServed bool
-	place     int // in it, or nowhere
+	notedRead     int64
+	notedAnswered bool
+	index         int // in it, or nowhere
 }
 
-// nowhere is the place of a connection that is open no more.
-const nowhere = -1
+// notInHeap is the place of a connection that is open no more.
+const notInHeap = -1
 
-// note notes how c stands, and reports whether that is news.
-func (c *conn) note() (news bool) {
-	heard, served := c.heard.Load(), c.served.Load()
-	news = heard != c.wasHeard || served != c.wasServed
-	c.wasHeard, c.wasServed = heard, served
+// refresh notes how c stands, and reports whether that is news.
+func (c *conn) refresh() (news bool) {
+	heard, served := c.lastRead.Load(), c.answered.Load()
+	news = heard != c.notedRead || served != c.notedAnswered
+	c.notedRead, c.notedAnswered = heard, served
 	return news
 }
 
-// Answered notes that a request was answered on a connection that a Listener of Listen has accepted; of others it notes nothing.
-func Answered(c net.Conn) {
-	if c, ok := c.(*conn); ok && !c.served.Load() {
-		c.served.Store(true)
+// MarkAnswered notes that a request was answered on a connection that a Listener of Listen has accepted; of others it notes nothing.
+func MarkAnswered(c net.Conn) {
+	if c, ok := c.(*conn); ok && !c.answered.Load() {
+		c.answered.Store(true)
 	}
 }
 
@@ -188,12 +188,12 @@ func (c *conn) Read(b []byte) (int, error) {
 	c.Leave()
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		if c.lane != nil {
-			c.Spend(n + costOfRead)
+		if c.queue != nil {
+			c.Spend(n + readCost)
 			c.Enter()
 		}
-		if turn := c.of.turn.Load(); turn != c.heard.Load() {
-			c.heard.Store(turn)
+		if turn := c.listener.accepted.Load(); turn != c.lastRead.Load() {
+			c.lastRead.Store(turn)
 		}
 	}
 	if c.meter != nil {
@@ -207,14 +207,14 @@ func (c *conn) Read(b []byte) (int, error) {
 // Enter implements Payer.
 func (c *conn) Enter() {
 	if d := c.enter(); d > 0 {
-		c.of.waited.Add(d.Seconds())
+		c.listener.waited.Add(d.Seconds())
 	}
 }
 
 // Start implements Payer.
 func (c *conn) Start() {
-	if c.lane != nil {
-		c.of.waited.Add(c.of.surface.gates.starts.await(&c.purse).Seconds())
+	if c.queue != nil {
+		c.listener.waited.Add(c.listener.guard.guards.starts.await(&c.purse).Seconds())
 	}
 }
 
@@ -226,16 +226,16 @@ func (c *conn) Write(b []byte) (int, error) {
 
 // Close closes.
 func (c *conn) Close() error {
-	if c.lane != nil {
-		c.lane.forget(&c.purse)
-		c.of.surface.gates.starts.forget(&c.purse)
+	if c.queue != nil {
+		c.queue.forget(&c.purse)
+		c.listener.guard.guards.starts.forget(&c.purse)
 		c.Leave()
 	}
-	c.of.mu.Lock()
-	if c.place != nowhere {
-		heap.Remove(&c.of.open, c.place)
+	c.listener.mu.Lock()
+	if c.index != notInHeap {
+		heap.Remove(&c.listener.open, c.index)
 	}
-	c.of.gauge.Set(float64(len(c.of.open)))
-	c.of.mu.Unlock()
+	c.listener.gauge.Set(float64(len(c.listener.open)))
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

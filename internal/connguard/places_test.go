@@ -11,7 +11,7 @@ func TestOnePlaceForTwoProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(was)
 	for processors, places := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 9: 4} {
 		runtime.GOMAXPROCS(processors)
-		if got := newLane(true).places; got != places {
+		if got := newTurnQueue(true).freeSlots; got != places {
 			t.Errorf("%d processors: %d places, want %d", processors, got, places)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 func TestTurnsEndAfterFiveMilliseconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		stuck := &purse{lane: l}
+		stuck := &purse{queue: l}
 		stuck.enter()
 		purses, order := inTurn(l, 1)
 		time.Sleep(5*time.Millisecond - 1)
@@ -18,7 +18,7 @@ func TestTurnsEndAfterFiveMilliseconds(t *testing.T) {
 		if len(order()) > 0 {
 			t.Error("the next one went on before 5 ms were over")
 		}
-		time.Sleep(1 + lanePause)
+		time.Sleep(1 + maxTurnPause)
 		synctest.Wait()
 		if len(order()) != 1 {
 			t.Error("the next one waits longer than 5 ms and the pause between turns")

@@ -36,8 +36,8 @@ type Options struct {
 	Log *slog.Logger // of what the exporter could not do; nil for none
 }
 
-// Tracer writes traces. It is safe for concurrent use.
-type Tracer struct {
+// CallTracer writes traces. It is safe for concurrent use.
+type CallTracer struct {
 	o        Options
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -46,7 +46,7 @@ type Tracer struct {
 
 // Start begins to write traces. A collector that does not answer never delays a call: spans wait in a bounded queue, and are dropped
 // when it is full.
-func Start(ctx context.Context, o Options) (*Tracer, error) {
+func Start(ctx context.Context, o Options) (*CallTracer, error) {
 	client := otlptracehttp.NewClient()
 	switch o.Protocol {
 	case "", "http":
@@ -77,14 +77,14 @@ func quiet(log *slog.Logger) otel.ErrorHandler {
 	})
 }
 
-func newTracer(o Options, more ...sdk.TracerProviderOption) *Tracer {
+func newTracer(o Options, more ...sdk.TracerProviderOption) *CallTracer {
 	more = append(more, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Rate))))
 	p := sdk.NewTracerProvider(more...)
-	return &Tracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"), headers: propagation.TraceContext{}}
+	return &CallTracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"), headers: propagation.TraceContext{}}
 }
 
 // Stop writes what waits, until ctx ends.
-func (t *Tracer) Stop(ctx context.Context) error { return t.provider.Shutdown(ctx) }
+func (t *CallTracer) Stop(ctx context.Context) error { return t.provider.Shutdown(ctx) }
 
 // carrier lets the propagator look at a call's headers.
 type carrier func(string) string
@@ -94,10 +94,10 @@ func (carrier) Set(string, string)      {}
 func (carrier) Keys() []string          { return nil }
 
 // Headers implements rls.Tracer.
-func (t *Tracer) Headers() []string { return t.headers.Fields() }
+func (t *CallTracer) Headers() []string { return t.headers.Fields() }
 
 // Begin implements rls.Tracer.
-func (t *Tracer) Begin(header func(string) string) func(*rls.Call, rls.Traced) {
+func (t *CallTracer) Begin(header func(string) string) func(*rls.Call, rls.CallTrace) {
 	ctx := t.headers.Extract(context.Background(), carrier(header))
 	if parent := trace.SpanContextFromContext(ctx); parent.IsValid() && !parent.IsSampled() {
 		return nil
@@ -106,23 +106,23 @@ func (t *Tracer) Begin(header func(string) string) func(*rls.Call, rls.Traced) {
 	if !span.IsRecording() {
 		return nil
 	}
-	return func(c *rls.Call, how rls.Traced) {
-		t.asked(ctx, &how)
+	return func(c *rls.Call, how rls.CallTrace) {
+		t.addDecideSpan(ctx, &how)
 		t.finish(span, c, &how)
 	}
 }
 
-// asked adds the span in which questions were put to their owners.
-func (t *Tracer) asked(ctx context.Context, how *rls.Traced) {
-	if how.Decided.IsZero() {
+// addDecideSpan adds the span in which questions were put to their owners.
+func (t *CallTracer) addDecideSpan(ctx context.Context, how *rls.CallTrace) {
+	if how.DecideStart.IsZero() {
 		return
 	}
-	_, span := t.tracer.Start(ctx, "decide", trace.WithTimestamp(how.Decided))
-	span.End(trace.WithTimestamp(how.Found))
+	_, span := t.tracer.Start(ctx, "decide", trace.WithTimestamp(how.DecideStart))
+	span.End(trace.WithTimestamp(how.DecideEnd))
 }
 
 // finish says how the call was answered. No value that a caller sent is in it: a key is told by its ring position.
-func (t *Tracer) finish(span trace.Span, c *rls.Call, how *rls.Traced) {
+func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 	if c.Err != nil {
 		span.SetStatus(codes.Error, c.Err.Error())
 	}
@@ -134,7 +134,7 @@ func (t *Tracer) finish(span trace.Span, c *rls.Call, how *rls.Traced) {
 }
 
 // attributes are those of one descriptor. Where and how it was decided is known of a counted one only.
-func (t *Tracer) attributes(x *rls.Sample) []attribute.KeyValue {
+func (t *CallTracer) attributes(x *rls.Sample) []attribute.KeyValue {
 	as := []attribute.KeyValue{
 		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)), attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),
 	}

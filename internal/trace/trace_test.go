@@ -91,7 +91,7 @@ func service(t *testing.T, tracer rls.Tracer) http.Handler {
 	}
 	s := rls.New(rls.Options{Decider: alone{owner.New(owner.Options{Self: "a", BootID: 3})}, Stats: stats.New(stats.Options{}), Tracer: tracer})
 	s.SetRules(r, rls.Switches{})
-	return s.HTTP(rls.NewHealth())
+	return s.HTTP(rls.NewHealthServer())
 }
 
 func ask(t *testing.T, h http.Handler, traceparent string) {

@@ -45,10 +45,10 @@ const edge = 250 * time.Millisecond
 // question is a request that is being compared.
 type question struct {
 	message []byte
-	request rls.Request // points into message
-	hits    uint64      // the most that one of its descriptors counts
-	known   string      // why the services are known to differ about it; empty: they are not
-	begin   int64       // Unix nanoseconds
+	request rls.RateLimitRequest // points into message
+	hits    uint64               // the most that one of its descriptors counts
+	known   string               // why the services are known to differ about it; empty: they are not
+	begin   int64                // Unix nanoseconds
 	end     int64
 	beside  uint64 // hits of other questions that were open at the same time
 }
@@ -58,7 +58,7 @@ const maxText, maxRequest, maxDescriptors, maxEntries = 64 << 10, 1 << 20, 256, 
 
 func newQuestion(message []byte) *question {
 	q := &question{message: message, begin: time.Now().UnixNano(), hits: 1}
-	err := q.request.Decode(message, rls.Bounds{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
+	err := q.request.Decode(message, rls.RequestLimits{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
 	switch {
 	case err != nil:
 		q.known = "a request that is no protobuf"

@@ -60,7 +60,7 @@ func keyward(t testing.TB, yaml string) string {
 	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
 	s.SetRules(parsed, rls.Switches{Headers: true})
 	g := s.NewGRPC(rls.GRPCOptions{})
-	h := rls.NewHealth()
+	h := rls.NewHealthServer()
 	h.Register(g, store)
 	return serve(t, g)
 }
