@@ -74,8 +74,8 @@ type placed struct {
 func (p *placed) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	p.calls.Add(1)
 	key := req.GetDescriptors()[0].GetEntries()[1].GetValue()
-	if told := metadata.ValueFromIncomingContext(ctx, "x-keyward-key"); len(told) != 1 || told[0] != key || p.ring.Owner(ring.Hash(key)) != p.self {
-		return nil, status.Errorf(codes.InvalidArgument, "key %s, told %q, is not of member %d", key, told, p.self)
+	if got := metadata.ValueFromIncomingContext(ctx, "x-keyward-key"); len(got) != 1 || got[0] != key || p.ring.Owner(ring.Hash(key)) != p.self {
+		return nil, status.Errorf(codes.InvalidArgument, "key %s, header %q, is not of member %d", key, got, p.self)
 	}
 	return p.constant.ShouldRateLimit(ctx, req)
 }
@@ -398,18 +398,18 @@ func TestRivalsArguments(t *testing.T) {
 	}
 }
 
-func TestReplaceQuestion(t *testing.T) {
+func TestReplaceFilter(t *testing.T) {
 	const config = `          address: {address: "127.0.0.1", port_value: 1}
           - name: envoy.filters.http.ratelimit
             typed_config: {}
           - name: envoy.filters.http.router
 `
-	got, err := replaceQuestion(config, "          - name: another\n")
+	got, err := replaceFilter(config, "          - name: another\n")
 	want := "          address: {address: \"@HOST@\", port_value: @PORT@}\n          - name: another\n          - name: envoy.filters.http.router\n"
 	if err != nil || got != want {
 		t.Errorf("%v: %s", err, got)
 	}
-	if _, err := replaceQuestion("nothing", ""); err == nil {
+	if _, err := replaceFilter("nothing", ""); err == nil {
 		t.Error("no error without a filter")
 	}
 }

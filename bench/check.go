@@ -16,7 +16,7 @@ import (
 	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
-// leastAllocations is how many more a call must be, to be told from what goes on beside calls.
+// leastAllocations is the least difference per call that is not noise from background work.
 const leastAllocations = 0.1
 
 // revision is one of the two commits that are compared.
@@ -158,7 +158,7 @@ var errWorse = errors.New("the newer commit is worse")
 // verdict prints a table. A figure is worse when three quarters of the rounds found it so: a bad round is noise.
 func verdict(out io.Writer, worse float64, plan loadtest.Plan, rows []*loadtest.Row, all []*compared) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\t\told\tnew\tx old (min..max)\t\t")
+	fmt.Fprintln(w, "\t\tbefore\tnow\tx old (min..max)\t\t")
 	var failed error
 	line := func(name, what string, before, after float64, ratios []float64, enough bool) {
 		s, says := loadtest.SpreadOf(ratios), "as before"

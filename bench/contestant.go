@@ -150,7 +150,7 @@ type running struct {
 	audit     *audit // nil if blind
 	before    int    // hits counted before the first round
 	sent      int    // calls answered since
-	failed    int    // calls since of which nobody knows whether they were counted
+	failed    int    // calls since that failed; they may have been counted
 
 	dir   string
 	labs  []*lab.Lab
@@ -255,7 +255,7 @@ func (r *running) process(s lab.Spec) error {
 	return err
 }
 
-// usualQuota is the keys of one domain that a sidecar keeps unless it is told.
+// usualQuota is a sidecar's default quota of one domain.
 const usualQuota = 250_000
 
 // newCluster starts members that know each other, and no others, as users do: with mTLS between them. The door that is asked is the plain

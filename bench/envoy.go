@@ -71,7 +71,7 @@ const localFilter = `          - name: envoy.filters.http.local_ratelimit
 `
 
 // request is how Envoy asks: a request that fails must not pass for an answer.
-var question = []string{"--from", "route=header:x-route", "--from", "api_key=header:x-api-key", "--key", "api_key", "--failure-mode-deny", "--timeout", "1s"}
+var limitArgs = []string{"--from", "route=header:x-route", "--from", "api_key=header:x-api-key", "--key", "api_key", "--failure-mode-deny", "--timeout", "1s"}
 
 // startServer runs this program as one of its servers.
 func startServer(a *arena, r *running, command string) error {
@@ -86,12 +86,12 @@ func startServer(a *arena, r *running, command string) error {
 // front puts an Envoy in front of a rate limit service.
 func front(ctx context.Context, a *arena, r *running, service string) error {
 	return startEnvoy(ctx, a, r, func(e *lab.EnvoyOptions) error {
-		e.Shape, e.Args = "plain", append([]string{"--sidecar", service}, question...)
+		e.Shape, e.Args = "plain", append([]string{"--sidecar", service}, limitArgs...)
 		return nil
 	})
 }
 
-// startFiltered starts an Envoy that asks nobody: its configuration is that of the others, with filter where the request was.
+// startFiltered starts an Envoy with the others' configuration, in which filter replaces the rate limit filter.
 func startFiltered(ctx context.Context, a *arena, r *running, filter string) error {
 	return startEnvoy(ctx, a, r, func(e *lab.EnvoyOptions) error {
 		dir := filepath.Join(r.dir, "rules")
@@ -101,17 +101,17 @@ func startFiltered(ctx context.Context, a *arena, r *running, filter string) err
 		args := []string{
 			"envoy-config", "--shape", "plain", "--rules", dir, "--upstream", e.Upstream, "--listen", "127.0.0.1:1", "--envoy-admin", "127.0.0.1:2",
 		}
-		out, err := exec.Command(filepath.Join(a.bin, "keyward"), append(args, question...)...).Output()
+		out, err := exec.Command(filepath.Join(a.bin, "keyward"), append(args, limitArgs...)...).Output()
 		if err != nil {
 			return fmt.Errorf("keyward envoy-config: %w", err)
 		}
-		e.Config, err = replaceQuestion(string(out), filter)
+		e.Config, err = replaceFilter(string(out), filter)
 		return err
 	})
 }
 
-// replaceQuestion puts filter where a configuration asks the rate limit service, and leaves its addresses to the lab.
-func replaceQuestion(config, filter string) (string, error) {
+// replaceFilter replaces the rate limit filter of a configuration by filter. The lab fills in the addresses.
+func replaceFilter(config, filter string) (string, error) {
 	before, rest, ok1 := strings.Cut(config, "          - name: envoy.filters.http.ratelimit\n")
 	const router = "          - name: envoy.filters.http.router\n"
 	_, after, ok2 := strings.Cut(rest, router)
@@ -131,7 +131,7 @@ func startOwnerDirect(ctx context.Context, a *arena, r *running, plain bool) err
 		return err
 	}
 	return startEnvoy(ctx, a, r, func(e *lab.EnvoyOptions) error {
-		e.Shape, e.XDS, e.Args = "owner-direct", l.Sidecars[0].XDS, question
+		e.Shape, e.XDS, e.Args = "owner-direct", l.Sidecars[0].XDS, limitArgs
 		return nil
 	})
 }

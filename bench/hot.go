@@ -22,7 +22,7 @@ import (
 var hotRules = rules + "  - {key: hot, rate_limit: {unit: second, requests_per_unit: 5000}}\n"
 
 // hotHits are the hits a second of the hot key, however few requests carry them: on a machine that is full, other keys
-// wait for a processor, whoever it works for.
+// wait for a processor, whatever it is busy with.
 const hotHits = 8000
 
 // aimNeighbours is how many times their p99 other keys of a hot key's owner may take.

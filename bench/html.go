@@ -34,7 +34,7 @@ func (rep *Report) writeHTML(file string) error {
 	return save(file, b.Bytes())
 }
 
-// ours says whether a contestant is Keyward.
+// ours reports whether a contestant is Keyward.
 func ours(name string) bool { return strings.Contains(name, "keyward") }
 
 // side returns the class of a contestant in plots.

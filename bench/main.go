@@ -77,7 +77,7 @@ func (o *options) define(f *flag.FlagSet) {
 	f.StringVar(&o.profile, "profile", "", "`directory` for CPU profiles, taken in one more round that is not measured")
 	f.StringVar(&o.keep, "keep", "", "keep logs and configuration in this `directory`")
 	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
-	f.Float64Var(&o.hot, "hot", 0, "ask so many times a second for one key, beside others of its owner at -rate, with leases and without, and measure nothing else")
+	f.Float64Var(&o.hot, "hot", 0, "calls per second for one hot key, in addition to other keys of its owner at -rate, with leases and without; measure nothing else")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
@@ -234,7 +234,7 @@ func newArena(o options) (*arena, func(), error) {
 	return a, done, errors.Join(errs[:]...)
 }
 
-// hasDoors says whether a sidecar knows more than one door.
+// hasDoors reports whether a sidecar has the flag --rls-door.
 func hasDoors(sidecar string) (bool, error) {
 	if _, err := os.Stat(sidecar); err != nil {
 		return false, err

@@ -81,7 +81,7 @@ func (rep *Report) most(name string) (most float64) {
 	return most
 }
 
-// progress tells of each contestant's round in a line, and how much is left.
+// progress prints a line for each contestant's round, with how much is left.
 func progress(out io.Writer, p loadtest.Plan, contenders int) func(int, *loadtest.Row, loadtest.Figures) {
 	done, all := 0, p.Rounds*contenders*len(p.Phases)
 	var line strings.Builder

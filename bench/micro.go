@@ -67,7 +67,7 @@ func newPath(keys int) (*path, error) {
 	return p, nil
 }
 
-// rlsCaller tells a timeout and no key, as the load does.
+// rlsCaller has a timeout and no key, as the load's calls do.
 var rlsCaller = rls.Caller{Timeout: callTimeout}
 
 // step is a part of the path, for one call of the given key.

@@ -26,7 +26,7 @@ const aimMove = 1.2
 // newcomerWeight gives the newcomer nearly all keys of a member of weight 1.
 const newcomerWeight = 100
 
-// moved is what one move was like.
+// moved is the result of one move.
 type moved struct {
 	Counters float64       // that the newcomer got
 	Took     time.Duration // from the first that was sent to the last

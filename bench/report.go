@@ -103,7 +103,7 @@ func (rep *Report) entry(name string) *Entry {
 	return nil
 }
 
-// base is what a contestant is compared with: the constant server, behind Envoy for those that are.
+// base returns the name of the contestant to compare with: the constant server, behind Envoy for those that are.
 func (e *Entry) base() string {
 	if e.Envoy {
 		return nameEnvoyConstant
@@ -116,7 +116,7 @@ func (rep *Report) ratio(e *Entry, inflight int) loadtest.Spread {
 	return loadtest.Ratio(rep.at(e.Name, inflight), rep.at(e.base(), inflight), loadtest.CPU)
 }
 
-// judge compares with what there is to be shown, as far as it was measured.
+// judge compares the results with the goals, if they were measured.
 func (rep *Report) judge() {
 	rep.Goals = nil
 	cpu := func(of, to string, inflight int) loadtest.Spread {
@@ -150,7 +150,7 @@ func (rep *Report) goalAtHalf(what, whose string) {
 func p50(f *loadtest.Figures) float64 { return f.P50 }
 func p99(f *loadtest.Figures) float64 { return f.P99 }
 
-// added is what asking one node adds to a call through Envoy, over what asking the constant server adds, round by round.
+// added compares what one node adds to a call through Envoy with what the constant server adds, round by round.
 func (rep *Report) added(latency func(*loadtest.Figures) float64) loadtest.Spread {
 	find := func(name string) *loadtest.Row { return loadtest.Find(rep.Results, name, rep.paced()) }
 	none, one, constant := find(nameEnvoyNone), find(nameEnvoyOne), find(nameEnvoyConstant)

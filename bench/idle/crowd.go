@@ -34,7 +34,7 @@ type cluster struct {
 	rings    rings
 }
 
-// rings remembers what was built: all of the others go by the same rings.
+// rings caches the rings that were built. All other members use the same ones.
 type rings struct {
 	mu   sync.Mutex
 	made map[string]*ring.Ring // guarded by mu
@@ -139,8 +139,8 @@ func patience(n int) gossip.Timing {
 	return t
 }
 
-// nobody is an address to join where nobody is, so that the others wait for all of them before they begin.
-const nobody = "127.83.255.1:7946"
+// unreachable is an address to join at which no member listens. It makes the others wait for each other before they start.
+const unreachable = "127.83.255.1:7946"
 
 // startOther starts member i, at an address of its own.
 func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) {
@@ -156,7 +156,7 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 	o.gossip, err = gossip.Start(gossip.Options{
 		Timing: patience(c.n - 1), Logger: c.log,
 		Node: string(id), BootID: inst, Bind: host + ":7946", Peer: host + ":7947", RLS: host + ":8082", Route: host + ":8080",
-		Cluster: "lab", Expect: c.n - 1, Join: []string{otherHost(i/10) + ":7946", nobody}, KeyFile: c.lab.CertFile("gossip", ".key"), OnView: o.view,
+		Cluster: "lab", Expect: c.n - 1, Join: []string{otherHost(i/10) + ":7946", unreachable}, KeyFile: c.lab.CertFile("gossip", ".key"), OnView: o.view,
 		NewRing: c.rings.of,
 	})
 	return o, err
@@ -197,7 +197,7 @@ func (c *cluster) whole(ctx context.Context) error {
 	return err
 }
 
-// halt ends the measured member first, so that it waits for nobody.
+// halt stops the measured member first, so that it does not wait for the others.
 func (c *cluster) halt() {
 	if c.measured != nil && c.measured.Process != nil {
 		c.measured.Kill()

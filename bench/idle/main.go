@@ -1,4 +1,4 @@
-// Command idle measures what a sidecar costs that nobody asks anything, as a member of clusters of several sizes.
+// Command idle measures the cost of a sidecar without requests, as a member of clusters of several sizes.
 //
 // One sidecar is a process of its own, with mTLS and a gossip key, and is measured from outside. The others run in this
 // program: gossip, streams and heartbeats are real, but they have streams with the measured one alone, because a mesh

@@ -17,7 +17,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// use is what a process holds, in bytes, and what it spends.
+// use is the memory of a process, in bytes, and the processor time it takes.
 type use struct {
 	rss, pss, anonymous float64 // on average
 	core                float64 // processor time, user and system, as a part of one processor's
@@ -45,7 +45,7 @@ func watch(p *lab.Process, over time.Duration) (u use, err error) {
 	return u, errors.Join(append(errs, err1, err2, err3, err4)...)
 }
 
-// said is what a sidecar says of itself.
+// said are the figures that a sidecar reports about itself.
 type said struct {
 	heap, stacks  float64 // in use, bytes
 	goroutines    float64

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What is read of a process is what it did: this one maps and touches 64 MiB, and sleeps.
+// The figures read for a process match what it did: this one maps and touches 64 MiB, and sleeps.
 func TestProcessIsMeasured(t *testing.T) {
 	rss, pss, anonymous, err := memory("/proc/self")
 	if os.IsNotExist(err) {

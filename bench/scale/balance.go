@@ -21,10 +21,10 @@ type Balance struct {
 	Most       float64 // and most
 	MostKeys   float64 // keys of the one that has most, of 200,000: chance adds to Most when there are few for each
 	MostBefore float64 // with Envoy's default minimum_ring_size, 1024 points for all members together
-	Heirs      float64 // members that inherit from one that is lost, the mean of some losses
+	Successors float64 // members that inherit from one that is lost, the mean of some losses
 	Inherits   float64 // part of the lost member's space that goes to one successor, the most of some losses
 	Second     float64 // hash space of the member that owns most after one loss, the most of some losses
-	Join       float64 // part of the whole hash space that moves when one joins, times N+1: 1 is what must move
+	Join       float64 // part of the whole hash space that moves when one joins, times N+1: exactly 1 must move
 }
 
 // BalanceOf measures the real ring of n members.
@@ -60,7 +60,7 @@ func (b *Balance) lose(r *ring.Ring, space map[ring.ID]float64) {
 		for _, m := range ring.Diff(r, ring.New(rest)) {
 			got[m.To] += m.Share()
 		}
-		b.Heirs += float64(len(got)) / float64(times)
+		b.Successors += float64(len(got)) / float64(times)
 		for id, part := range got {
 			b.Inherits = max(b.Inherits, part/space[gone])
 			b.Second = max(b.Second, (space[id]+part)*float64(n))
@@ -98,7 +98,7 @@ func extremes[K comparable](parts map[K]float64, n int) (least, most float64) {
 	return least * float64(n), most * float64(n)
 }
 
-// envoyDefault is the ring that Envoy builds of n addresses when nobody says how large it is to be.
+// envoyDefault is the ring that Envoy builds of n addresses with its default size.
 func envoyDefault(n int) (*ring.EnvoyRing, error) {
 	c := ring.EnvoyCluster{}
 	for i := range n {

@@ -18,8 +18,8 @@ func TestBalance(t *testing.T) {
 		if b.Least < 1-5*sigma || b.Most > 1+5*sigma || b.Least > 1 || b.Most < 1 {
 			t.Errorf("%d members own from %.3f to %.3f times the mean", n, b.Least, b.Most)
 		}
-		if want := float64(n - 1); b.Heirs != want {
-			t.Errorf("%d members: %.1f successors of one that is lost, want %.0f", n, b.Heirs, want)
+		if want := float64(n - 1); b.Successors != want {
+			t.Errorf("%d members: %.1f successors of one that is lost, want %.0f", n, b.Successors, want)
 		}
 		if math.Abs(b.Join-1) > 5*sigma {
 			t.Errorf("%d members: a join moves %.3f of what it must", n, b.Join)

@@ -98,7 +98,7 @@ func envoy(binary string, n, capacity int) (memory, cpu float64, err error) {
 		return 0, 0, err
 	}
 	defer func() {
-		_ = cmd.Process.Kill() // and its end is what was wanted
+		_ = cmd.Process.Kill() // and it was to end
 		_ = cmd.Wait()
 	}()
 	if capacity == 0 {
@@ -137,7 +137,7 @@ func changes(pid, admin int, file string, n, capacity int) (memory, cpu float64,
 	return memory, (after - before) / times, err
 }
 
-// writeEndpoints puts a new file in the place of the old, which is what Envoy watches for.
+// writeEndpoints replaces the file by a new one, because Envoy watches for that.
 func writeEndpoints(file string, n, capacity int) error {
 	type host struct {
 		ID      ring.ID

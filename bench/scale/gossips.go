@@ -84,7 +84,7 @@ func gossip(n int) (g GossipCost, err error) {
 	return g, err
 }
 
-// during is what f uses.
+// during returns what f uses.
 func during(f func() error) (spent, error) {
 	u, err := used()
 	if err != nil {
@@ -108,7 +108,7 @@ func newGossiper(i, expect int, others []*gossiper) (g *gossiper, err error) {
 	o := cluster.Options{
 		Node: string(Member(i).ID), Bind: "127.0.0.1:0", Insecure: true, Cluster: "scale", Expect: expect,
 		RLS: "10.0.0.1:8082", Peer: "10.0.0.1:7947", Page: "10.0.0.1:9090", PodUID: fmt.Sprint("pod ", i),
-		Handoff: true, Join: []string{"127.0.0.1:1"}, // nobody
+		Handoff: true, Join: []string{"127.0.0.1:1"}, // no member
 		OnView: func(v *membership.View) { g.rings <- v.Ring.Fingerprint() },
 	}
 	for _, at := range []int{0, len(others) / 2} {
@@ -134,7 +134,7 @@ func (g *gossiper) stop() {
 	close(g.rings) // there is no View any more
 }
 
-// adopted says whether all go by one ring of all.
+// adopted reports whether all members use one ring of all members.
 func adopted(all []*gossiper) bool {
 	want := all[0].View().Ring
 	return !slices.ContainsFunc(all, func(c *gossiper) bool {
@@ -143,7 +143,7 @@ func adopted(all []*gossiper) bool {
 	})
 }
 
-// known says whether all know, beside, that all others do and have taken over what is theirs.
+// known reports whether, in addition, all members know this of each other and have completed their handoffs.
 func known(all []*gossiper) bool {
 	return adopted(all) && !slices.ContainsFunc(all, func(c *gossiper) bool {
 		v := c.View()

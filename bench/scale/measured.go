@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Measured is what a machine showed, as opposed to what is calculated here. It is kept in testdata/measured.json, from which
-// the page is written, until somebody measures again.
+// Measured holds the figures that were measured, as opposed to calculated. They are kept in testdata/measured.json, from which
+// the page is written, until they are measured again.
 type Measured struct {
 	Machine string
 	Rings   []RingCost
@@ -27,14 +27,14 @@ type RingCost struct {
 	Garbage float64 // bytes that building it leaves behind
 }
 
-// EnvoyCost is what the ring costs a real Envoy.
+// EnvoyCost is the cost of the ring in a real Envoy.
 type EnvoyCost struct {
 	Members, Capacity int
 	Bytes             float64 // resident after some changes, beyond an Envoy without the cluster
 	Millis            float64 // CPU of one change of the endpoints, which its main thread makes
 }
 
-// PushCost is one change of the members told to Envoys.
+// PushCost is the cost of sending one change of the members to Envoys.
 type PushCost struct {
 	Members, Envoys int
 	Bytes           float64 // of the one response
@@ -49,9 +49,9 @@ type GossipCost struct {
 	Packets float64 // a second that each member sends, idle
 	CPU     float64 // parts of a core that each member takes, idle
 	Change  float64 // bytes that each member sends for one join, idle traffic apart
-	Adopted float64 // seconds from a join until all members go by its ring
+	Adopted float64 // seconds from a join until all members use its ring
 	Known   float64 // and until all members know that all of them have taken over
-	Lost    float64 // seconds from a crash until all members go by the ring without it
+	Lost    float64 // seconds from a crash until all members use the ring without it
 }
 
 // MeshCost is the heartbeats of members that are all connected, idle, in one process.

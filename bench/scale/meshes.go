@@ -66,7 +66,7 @@ func meshes(m *Measured, sizes []int) error {
 	return nil
 }
 
-// errDisturbed says that the machine had no time for the members, who then take each other for lost.
+// errDisturbed reports that the machine had no time for the members, which then considered each other lost.
 var errDisturbed = errors.New("the machine is too busy")
 
 // mesh compares n members that are connected with the same ones, not connected yet.

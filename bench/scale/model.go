@@ -9,7 +9,7 @@ import (
 const (
 	probeEvery   = 500 * time.Millisecond
 	gossipEvery  = 100 * time.Millisecond
-	gossipTo     = 4    // members told in a round
+	gossipTo     = 4    // members that get news in a round
 	packetBytes  = 1400 // of one packet at most
 	repeat       = 4    // x ceil(log10(N+1)): how often each member passes one piece of news on
 	suspicion    = 4    // x log10(N) x probeEvery: how long a suspected member may object, at least
@@ -44,10 +44,10 @@ func Suspicion(n int) time.Duration {
 	return time.Duration(suspicion * max(1, math.Log10(float64(n))) * float64(probeEvery)).Round(100 * time.Millisecond)
 }
 
-// Beat is what heartbeats cost one member: part of a core, bytes a second, bytes of memory, streams.
+// Beat is the cost of heartbeats for one member: fraction of a core, bytes a second, bytes of memory, streams.
 type Beat struct{ CPU, Bytes, Memory, Streams float64 }
 
-// MeshBeat is what each of n members pays. The two ends of an exchange cost the same.
+// MeshBeat returns the cost for each of n members. The two ends of an exchange cost the same.
 func (m MeshCost) MeshBeat(n int) Beat {
 	others := float64(n - 1)
 	return Beat{CPU: m.CPU * 1e-6 * others, Bytes: m.Bytes * others, Memory: m.Memory * others, Streams: 2 * others}
@@ -57,7 +57,7 @@ func (m MeshCost) MeshBeat(n int) Beat {
 func (m MeshCost) MeshUpTo(cpu float64) int { return 1 + int(cpu*1e6/m.CPU) }
 
 // JoinTime is how long the newcomer's counters take to come, in seconds, of so many in a cluster of n: copies ahead, then the
-// counters themselves, which is what Rate knows, then copies of those whose successor it is, half as much again. Its own end bounds all.
+// counters themselves, which Rate covers, then copies of those whose successor it is, half as much again. Its own end bounds all.
 func (h HandoffCost) JoinTime(keys float64, n int) float64 {
 	return 1.5 * keys / float64(n) / h.Rate
 }

@@ -14,7 +14,7 @@ const (
 	pictures = "docs/pictures"
 )
 
-// Page is what docs/scale.md says in numbers: blocks of text between markers, and pictures.
+// Page holds the figures of docs/scale.md: blocks of text between markers, and pictures.
 type Page struct {
 	blocks   map[string]string // by name
 	pictures map[string]string // SVG, by the file's name
@@ -51,7 +51,7 @@ func NewPage(m Measured) (*Page, error) {
 	return p, nil
 }
 
-// Write puts the blocks into the page below root, and the pictures beside it.
+// Write puts the blocks into the page below root, and writes the pictures.
 func (p *Page) Write(root string) error {
 	file := filepath.Join(root, pageFile)
 	text, err := os.ReadFile(file)

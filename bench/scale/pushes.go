@@ -18,7 +18,7 @@ import (
 	"github.com/keyward/keyward/envoy/xds"
 )
 
-// pushes tells a join to as many streams as there would be Envoys, each on a connection of its own.
+// pushes sends a join to as many streams as there would be Envoys, each on a connection of its own.
 func pushes(m *Measured) error {
 	m.Pushes = nil
 	for _, n := range Sizes {
@@ -33,7 +33,7 @@ func pushes(m *Measured) error {
 	return nil
 }
 
-// state is n members as Envoy is told of them.
+// state is n members as an xDS server describes them to Envoy.
 func state(n int) xds.State {
 	s := xds.State{Capacity: Capacity(n)}
 	for i := range n {
@@ -146,7 +146,7 @@ func collect(got <-chan int, envoys int) (bytes float64, err error) {
 		case r := <-got:
 			bytes = float64(r)
 		case <-late:
-			return bytes, errors.New("an Envoy was not told")
+			return bytes, errors.New("an Envoy did not get the change")
 		}
 	}
 	return bytes, nil

@@ -128,7 +128,7 @@ func (m *Measured) machineLine() string {
 	return fmt.Sprintf("Measured on %s on a %s, busy with other work: CPU, bytes and memory hold, times are upper bounds.", strings.Join(slices.Compact(days), ", "), m.Machine)
 }
 
-// summary is what a user wants to know first.
+// summary is the table that most readers need.
 func (m *Measured) summary() string {
 	head := []string{"members"}
 	rows := [][]string{
@@ -157,7 +157,7 @@ func ringTable(balances []Balance) string {
 	for _, b := range balances {
 		rows = append(rows, []string{
 			fmt.Sprint(b.Members), fmt.Sprint(b.Points), fmt.Sprintf("%.2f to %.2f", b.Least, b.Most), fmt.Sprintf("%.2f", b.MostKeys),
-			fmt.Sprintf("%.2f", b.MostBefore), fmt.Sprintf("%.0f", b.Heirs), percent(b.Inherits), fmt.Sprintf("%.2f", b.Second), fmt.Sprintf("%.2f", b.Join),
+			fmt.Sprintf("%.2f", b.MostBefore), fmt.Sprintf("%.0f", b.Successors), percent(b.Inherits), fmt.Sprintf("%.2f", b.Second), fmt.Sprintf("%.2f", b.Join),
 		})
 	}
 	return table([]string{
@@ -166,7 +166,7 @@ func ringTable(balances []Balance) string {
 	}, rows)
 }
 
-// ringCosts is what the ring costs those that keep it.
+// ringCosts is the cost of the ring in a sidecar and in an Envoy.
 func (m *Measured) ringCosts() string {
 	var rows [][]string
 	for _, n := range Sizes {
@@ -229,7 +229,7 @@ func (m *Measured) meshTable() string {
 	return table([]string{"members", "bytes/s", "packets/s", "CPU/s", "memory", "goroutines"}, rows)
 }
 
-// beatTable is what heartbeats cost each member.
+// beatTable is the cost of heartbeats for each member.
 func (m *Measured) beatTable() string {
 	var rows [][]string
 	c := m.mesh()
@@ -241,7 +241,7 @@ func (m *Measured) beatTable() string {
 		fmt.Sprintf("\nHeartbeats take at least 1 %% of a core of each member at %d members, 5 %% at %d and 10 %% at %d.\n", c.MeshUpTo(0.01), c.MeshUpTo(0.05), c.MeshUpTo(0.10))
 }
 
-// handoffTable is what moves cost.
+// handoffTable is the cost of moving counters.
 func (m *Measured) handoffTable() string {
 	var rows [][]string
 	for _, h := range m.Handoff {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// usage is what this process has used, and what has gone over loopback, up to an instant.
+// usage is the processor time of this process and the traffic on loopback, up to an instant.
 type usage struct {
 	at      time.Time
 	cpu     time.Duration
@@ -30,7 +30,7 @@ func used() (u usage, err error) {
 	return u, err
 }
 
-// since is what was used from u to v.
+// since returns the difference from u to v.
 func (v usage) since(u usage) spent {
 	return spent{seconds: v.at.Sub(u.at).Seconds(), cpu: (v.cpu - u.cpu).Seconds(), bytes: v.bytes - u.bytes, packets: v.packets - u.packets}
 }
@@ -54,7 +54,7 @@ func loopback() (bytes, packets float64, err error) {
 	return 0, 0, errors.New("no loopback interface")
 }
 
-// alone says whether loopback is this program's own: no other interface is there, so this is a namespace of its own.
+// alone returns an error unless loopback is the only interface, so that no other program uses this network namespace.
 func alone() error {
 	b, err := os.ReadFile("/proc/self/net/dev")
 	if err != nil {

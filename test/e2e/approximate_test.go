@@ -17,9 +17,9 @@ descriptors:
     metadata: {keyward: {window: 10s}}
 `
 
-// traffic is what members tell each other so that requests can be decided: requests, and reports of what was admitted,
+// traffic counts the messages between members for decisions: forwarded requests, and reports of admitted hits,
 // each with its answer.
-func traffic(f *fleet) (questions, reports float64) {
+func traffic(f *fleet) (forwarded, reports float64) {
 	return f.sum("keyward_owner_requests_total"), f.sum("keyward_approximate_reconciliations_total") / 2 // counted at both ends
 }
 
@@ -30,19 +30,19 @@ func TestApproximate(t *testing.T) {
 	const limit, rate, window, few = 60_000, 7000, 10 * time.Second, 50
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": approximateRules}, Expect: 3, Args: []string{"--decision-timeout", "1s", "--no-hot"}})
 	f := newFleet(t, l, names(3)...)
-	told := map[string]float64{}
+	sent := map[string]float64{}
 	windows := map[string]time.Duration{"approximate": 2, "owner": 1} // the owner decides each window alike
 	for _, rule := range []string{"approximate", "owner"} {
 		spent := newAccount(rule, "spent", limit, 1, window)
 		steadily(time.Until(time.Now().Truncate(window).Add(window - 200*time.Millisecond))) // the first window is a whole one
-		questions, reports := traffic(f)
+		forwarded, reports := traffic(f)
 		crowd, began := startCrowd(t, stream{spent, rate, f.pick}), time.Now()
 		steadily(windows[rule]*window + 500*time.Millisecond)
 		crowd.stop()
 		q, r := traffic(f)
-		q, r = q-questions, r-reports
+		q, r = q-forwarded, r-reports
 		asked := float64(crowd.asked.Load())
-		told[rule] = (q + r) / asked
+		sent[rule] = (q + r) / asked
 		s := spent.since(began)
 		_, over, wrong := spent.audit(func(*account) float64 { return map[string]float64{"approximate": limit / 100}[rule] }, false)
 		t.Logf("%s: %.0f asked, %.0f requests and %.0f reports between members; %d of %d windows spent, %.4f of the limit used, at most %v hits above it",
@@ -60,7 +60,7 @@ func TestApproximate(t *testing.T) {
 	if d := f.sum("keyward_degraded_total"); d > 0 {
 		t.Errorf("%v answers were degraded", d)
 	}
-	if r := told["owner"] / told["approximate"]; r < few {
+	if r := sent["owner"] / sent["approximate"]; r < few {
 		t.Errorf("only %.1f times fewer messages", r)
 	} else {
 		t.Logf("%.1f times fewer messages", r)

@@ -40,7 +40,7 @@ func TestAttacker(t *testing.T) {
 }
 
 // BenchmarkUnderAttack is the waiting time of an honest client that asks 500 times a second, before and while a stranger attacks on the
-// same port. The attacker has the processor time that nobody else wants, as if it were on another machine. What it costs all the same to have it on
+// same port. The attacker has only idle processor time, as if it were on another machine. What it costs all the same to have it on
 // this one is seen when it attacks another sidecar. The figures are the 99th percentile.
 func BenchmarkUnderAttack(b *testing.B) {
 	for _, kind := range []string{"lean", "grpc"} {

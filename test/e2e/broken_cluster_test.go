@@ -80,7 +80,7 @@ func sidecarBuild(t *testing.T, flags ...string) string {
 	return dir
 }
 
-// TestAilingClusters makes clusters ill whose members are all ready, because to end one of them would help nobody, and holds that the doctor and a metric tell.
+// TestAilingClusters breaks clusters in ways that leave all members ready, because ending one would not help, and requires that the doctor and a metric show it.
 func TestAilingClusters(t *testing.T) {
 	skewed := ailing{"clock", "a member's clock is 3 s ahead", "clocks", "the clock of odd is 3", "KeywardSkew", "keyward_peer_skew_seconds"}
 	version := ailing{"version", "members of different versions", "versions", "versions differ", "-", "-"}

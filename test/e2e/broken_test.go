@@ -150,7 +150,7 @@ func brokenMembers() []broken {
 			},
 		},
 		{
-			name: "wrong-port", what: "`--join` names a port at which nobody listens", ready: true, check: "ports", finds: "addresses that should be members and do not answer",
+			name: "wrong-port", what: "`--join` names a port without a listener", ready: true, check: "ports", finds: "addresses that should be members and do not answer",
 			alert: "KeywardMemberMissing", metric: "keyward_cluster_missing",
 			args: func(*bench) []string { return []string{"--join", "127.0.0.1:1"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },
@@ -158,7 +158,7 @@ func brokenMembers() []broken {
 	}
 }
 
-// start starts the member beside those that are well.
+// start starts the member in addition to the healthy ones.
 func (x *broken) start(t *testing.T, l *lab.Lab) *bench {
 	t.Helper()
 	b := &bench{t: t, l: l, dir: t.TempDir()}
@@ -170,7 +170,7 @@ func (x *broken) start(t *testing.T, l *lab.Lab) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Sidecars, l.Rules = well, rules // nobody else is to wait for it, or to join it
+	l.Sidecars, l.Rules = well, rules // no other member waits for it or joins it
 	b.sidecar = s
 	return b
 }
@@ -178,7 +178,7 @@ func (x *broken) start(t *testing.T, l *lab.Lab) *bench {
 // watched is how long broken members are watched; after 30 s they used to begin alone.
 const watched = time.Minute
 
-// TestBrokenMembers starts, beside three members, one for each way to set it up wrong. Past the time of a cold start none of those that were told of others has a place or admits a
+// TestBrokenMembers starts three members and one more for each misconfiguration. After the time of a cold start none that has addresses to join is on the ring or admits a
 // whole limit, and its readiness, log, page, metrics and the doctor agree about the cause. Mended, each becomes ready and takes its place.
 func TestBrokenMembers(t *testing.T) {
 	l := newLab(t, lab.Options{Expect: 3, Rules: map[string]string{"app.yaml": brokenRules}})
@@ -220,7 +220,7 @@ func (x *broken) refuses(t *testing.T, b *bench) {
 	}
 }
 
-// readiness is what /readyz answers.
+// readiness returns the response of /readyz.
 func readiness(ctx context.Context, t *testing.T, s *lab.Sidecar) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Metrics+"/readyz", nil)
@@ -239,7 +239,7 @@ func readiness(ctx context.Context, t *testing.T, s *lab.Sidecar) (int, string) 
 	return res.StatusCode, strings.TrimSpace(string(text))
 }
 
-// pageOf is what a member says at /cluster.
+// pageOf returns a member's /cluster.
 func pageOf(t *testing.T, s *lab.Sidecar) (v struct {
 	Joined         bool
 	Problem, Cause string

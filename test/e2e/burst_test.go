@@ -97,7 +97,7 @@ func sidecar(l *lab.Lab, name string) *lab.Sidecar {
 	return l.Sidecars[slices.IndexFunc(l.Sidecars, func(s *lab.Sidecar) bool { return s.Name == name })]
 }
 
-// outcome is what became of the calls about one key.
+// outcome counts the results of the calls for one key.
 type outcome struct{ answered, admitted int }
 
 // storm asks about key(0) to key(n-1) at once over eight connections.

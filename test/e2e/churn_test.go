@@ -15,7 +15,7 @@ import (
 
 // TestChurnStaysWithinTheBound joins, stops and kills members under load. Counts do not move with their keys yet, so
 // limits are exceeded, and the members say by how much at most: no key is admitted more than its limit and the sum of what
-// every member, living or dead, has told.
+// every member, live or not, has reported.
 func TestChurnStaysWithinTheBound(t *testing.T) {
 	const keys, limit = 30, 100 // of longRules
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
@@ -43,11 +43,11 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 			}
 		})
 	}
-	told := map[string]float64{} // bound by member, the last that it told
+	reported := map[string]float64{} // bound by member, the last that it reported
 	scrape := func() {
 		for _, s := range l.Sidecars {
 			if s.Running() {
-				told[s.Name] = max(told[s.Name], value(metrics(t, s.Metrics), "keyward_overadmission_bound"))
+				reported[s.Name] = max(reported[s.Name], value(metrics(t, s.Metrics), "keyward_overadmission_bound"))
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 	cancel()
 	load.Wait()
 	bound, most := 0.0, int64(0)
-	for _, b := range told {
+	for _, b := range reported {
 		bound += b
 	}
 	for k := range admitted {
@@ -95,8 +95,8 @@ func TestChurnStaysWithinTheBound(t *testing.T) {
 			t.Errorf("key %d: %d admitted, limit %d, bound %v", k, n, limit, bound)
 		}
 	}
-	t.Logf("%d requests, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, told)
+	t.Logf("%d requests, at most %d of %d admitted, bound %v: %v", asked.Load(), most, limit, bound, reported)
 	if most < limit || bound == 0 { // what moves and what a successor takes over costs nothing, if all goes well
-		t.Error("no limit was spent, or nobody was lost: does the test do anything?")
+		t.Error("no limit was spent, or no member was lost: does the test do anything?")
 	}
 }

@@ -107,10 +107,10 @@ func (a *aim) pick() *door {
 // only asks one member.
 func only(d *door) func() *door { return func() *door { return d } }
 
-// span is what became of an account in whole windows of a time.
+// span sums up an account over the complete windows of a time.
 type span struct {
-	windows, spent int     // spent: somebody was refused
-	admitted, due  float64 // in all of them; due is what was asked for, up to the limit
+	windows, spent int     // spent: a client was refused
+	admitted, due  float64 // in all of them; due: the hits requested, up to the limit
 	wrong          []string
 }
 
@@ -133,10 +133,10 @@ func (a *account) since(from time.Time) (s span) {
 	return s
 }
 
-// used is what was admitted of what was asked for and within the limits.
+// used returns the fraction admitted of the hits requested within the limits.
 func (s span) used() float64 { return s.admitted / s.due }
 
-// hotKeys is what a member says of the hot and leased keys that it owns.
+// hotKeys is what a member reports about the hot and leased keys that it owns.
 func hotKeys(t testing.TB, s *lab.Sidecar) admin.HotKeys {
 	t.Helper()
 	var h admin.HotKeys
@@ -144,7 +144,7 @@ func hotKeys(t testing.TB, s *lab.Sidecar) admin.HotKeys {
 	return h
 }
 
-// leases is what a member holds.
+// leases lists the leases that a member holds.
 func leases(t testing.TB, s *lab.Sidecar) admin.HeldLeases {
 	t.Helper()
 	var l admin.HeldLeases

@@ -135,7 +135,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("a cluster as it should be: %+v", d)
 		}
 	}
-	for _, m := range l.Sidecars { // of the doctor's own probes nobody complains
+	for _, m := range l.Sidecars { // no member complains about the doctor's own probes
 		if log := m.Tail(1 << 20); strings.Contains(log, "turned away") {
 			t.Errorf("%s complains of the doctor:\n%s", m.Name, log)
 		}
@@ -188,7 +188,7 @@ func doctorFindsEnvoys(t *testing.T, l *lab.Lab, e *lab.Envoy) {
 	}
 }
 
-// doctorFindsMembers starts members that are set up wrong, each beside three that are not.
+// doctorFindsMembers starts misconfigured members, each in a cluster of three others.
 func doctorFindsMembers(t *testing.T, l *lab.Lab) {
 	demo := func(o certs.DemoOptions, from string) string {
 		dir := t.TempDir()
@@ -223,7 +223,7 @@ func doctorFindsMembers(t *testing.T, l *lab.Lab) {
 		{plant{"another gossip key", "gossip keys", "fail", "cannot read each other's gossip", "--gossip-key-file"}, []string{"--gossip-key-file", key}},
 		{plant{"another CA", "certificates", "fail", "trust different CAs", "the same --tls-ca"}, files(demo(certs.DemoOptions{}, ""))},
 		{plant{"a certificate that ends", "certificates", "warn", "ends in 1h", "renew it"}, files(demo(certs.DemoOptions{Lifetime: 90 * time.Minute, Renew: true}, "lab"))},
-		{plant{"names that nobody has", "certificates", "fail", "members are spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
+		{plant{"names that no member has", "certificates", "fail", "members are spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
 		{plant{"no --rls-advertise", "direct", "fail", "no Envoy of another pod can ask bad", "--rls-advertise"}, []string{"--rls-advertise", ""}},
 		{plant{"another label", "one cluster", "fail", "members of several clusters", "the same --cluster"}, []string{"--cluster", "other"}},
 		{plant{"a wrong --expect", "expected", "warn", "--expect 9, and there are 4 members", "lower --expect"}, []string{"--expect", "9"}},
@@ -298,7 +298,7 @@ func TestCheckAndExplainFind(t *testing.T) {
 			[]string{"warning: ", "'d.k_gold*' is never reached: 'k_*' takes all its values"}},
 		{"entries in another order", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n", []string{"explain", "d", "user=bob", "plan=free", "--rules", "DIR"}, 0,
 			[]string{"no_rule", "No descriptor under the domain takes user=bob", "the walk ends here"}},
-		{"a value that hides the rules beside it", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: plan, value: gold}\n", []string{"explain", "d", "plan=gold", "user=bob", "--rules", "DIR"}, 0,
+		{"a value that hides the rules of other values", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: plan, value: gold}\n", []string{"explain", "d", "plan=gold", "user=bob", "--rules", "DIR"}, 0,
 			[]string{"no_rule", "'plan_gold' is looked for first", "what was taken before is never taken back"}},
 		{"another domain", "domain: edge\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}\n", []string{"explain", "egde", "k=v", "--rules", "DIR"}, 0,
 			[]string{"No rules are configured for the domain 'egde'", "there are rules for: edge"}},

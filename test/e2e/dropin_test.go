@@ -167,7 +167,7 @@ func TestDropIn(t *testing.T) {
 		}
 	})
 	if log := p.Tail(1 << 20); strings.Count(log, "REDIS_") == 0 || strings.Contains(log, "secret") {
-		t.Errorf("the log does not warn of REDIS_*, or tells the secret:\n%s", log)
+		t.Errorf("the log does not warn of REDIS_*, or contains the secret:\n%s", log)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestUnixSocketAndRefusedStart(t *testing.T) {
 func TestRulesOverXDS(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Insecure: true})
 	start(t, l, "pod-a")
-	feeder := l.Sidecars[0] // every sidecar serves its rules to whoever asks, also to one of its own cluster
+	feeder := l.Sidecars[0] // every sidecar serves its rules to any client, also to one of its own cluster
 	l.Env = []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + feeder.XDS, "CONFIG_GRPC_XDS_NODE_ID=test"}
 	taker, err := l.AddSidecar("pod-b")
 	if err != nil {

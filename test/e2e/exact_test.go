@@ -38,21 +38,21 @@ func TestExactness(t *testing.T) {
 	counters := map[string]*counter{}
 	// Of each limit one key is asked for one hit at a time or for as many as divide the limit, so that the last hit that
 	// fits fills it: exactly the limit is admitted. The other's addends are of every size.
-	type question struct {
+	type keyed struct {
 		key, value string
 		limit      uint32
 		step       uint32 // hits of every request; 0: any number up to most
 		most       uint32
 	}
-	var questions []question
+	var all []keyed
 	for _, limit := range exactLimits {
 		step := max(1, limit/100)
 		for limit%step != 0 {
 			step--
 		}
 		for v, st := range []uint32{step, 0, step} {
-			q := question{fmt.Sprintf("k%d", limit), fmt.Sprintf("value-%d", v), limit, st, max(1, limit/50)}
-			questions = append(questions, q)
+			q := keyed{fmt.Sprintf("k%d", limit), fmt.Sprintf("value-%d", v), limit, st, max(1, limit/50)}
+			all = append(all, q)
 			counters[q.key+q.value] = &counter{}
 		}
 	}
@@ -62,7 +62,7 @@ func TestExactness(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(i), 1))
 		wg.Go(func() {
 			for range 1000 { // about 1100 of each key in all: what fits is spent by 114 at most
-				q := questions[rng.IntN(len(questions))]
+				q := all[rng.IntN(len(all))]
 				hits := q.step
 				if hits == 0 {
 					hits = 1 + rng.Uint32N(q.most)
@@ -114,7 +114,7 @@ func TestExactness(t *testing.T) {
 			t.Errorf("through Envoy: %d admitted of %d offered, want %d (bound %v)", got, viaEnvoy[i].offered.Load(), want, bound)
 		}
 	}
-	for _, q := range questions {
+	for _, q := range all {
 		c := counters[q.key+q.value]
 		got := c.admitted.Load()
 		if float64(got) > float64(q.limit)+bound {

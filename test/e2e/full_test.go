@@ -26,7 +26,7 @@ descriptors:
 `
 
 // TestFullTablesRestart restarts every member of a cluster whose tables are nearly full, full, or more than that. Of keys that
-// were spent before nobody is admitted again.
+// were spent before no request is admitted again.
 func TestFullTablesRestart(t *testing.T) {
 	type size struct{ members, fill int }
 	sizes, rounds := []size{{3, 72}, {3, 110}}, 1

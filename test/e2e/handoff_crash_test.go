@@ -17,7 +17,7 @@ const (
 	oneRing   = 12 * time.Second // from the end of a cut or a pause until all are on one ring
 )
 
-// observer reads the members' metrics all the time: the bound that each has told, what it admitted by its share alone, and
+// observer reads the members' metrics all the time: the bound that each reports, what it admitted by its share alone, and
 // when it last decided with less than full authority.
 type observer struct {
 	cancel context.CancelFunc
@@ -30,7 +30,7 @@ type observer struct {
 
 // observed is one boot of a member.
 type observed struct {
-	bound  float64 // the most it has told
+	bound  float64 // the most it has reported
 	share  float64 // hits admitted by its share
 	partly float64 // decisions that were not made with full authority
 }
@@ -127,7 +127,7 @@ var faultCases = []struct {
 func steadily(d time.Duration) { <-time.After(d) }
 
 // TestHandoffKilled kills an owner under load: of each limit no more is admitted than the limit, what the owner had not
-// told its successor, and what the others admitted by their shares; and all decisions have full authority again in time.
+// replicated, and what the others admitted by their shares; and all decisions have full authority again in time.
 func TestHandoffKilled(t *testing.T) {
 	for _, c := range faultCases {
 		t.Run(c.rule, func(t *testing.T) {

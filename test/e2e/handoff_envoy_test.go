@@ -264,11 +264,11 @@ func wantNoFailures(t testing.TB, e *lab.Envoy) {
 		}
 	}
 	if n, err := e.StatSum(ctx, ".ratelimit.ok"); err != nil || n == 0 {
-		t.Errorf("Envoy's .ratelimit.ok is %v, %v: is it asking at all?", n, err)
+		t.Errorf("Envoy's .ratelimit.ok is %v, %v: does it call the service?", n, err)
 	}
 }
 
-// envoyKeys is n keys that nobody has sent yet.
+// envoyKeys returns n keys that were not used before.
 func envoyKeys(prefix string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -294,7 +294,7 @@ func ownerDirectOpen(t testing.TB, l *lab.Lab, timeout string) (*lab.Envoy, *ups
 
 // TestHandoffThroughEnvoy restarts every member under load through a real Envoy that asks each key's owner: clients see
 // 200 and 429 and nothing else, limits hold to the hit, Envoy never sees an error, and within two seconds of each change
-// it asks the owners again and nobody else.
+// it asks the owners again and no other member.
 func TestHandoffThroughEnvoy(t *testing.T) {
 	changeThroughEnvoy(t, func(f *fleet, _ *routing, settle func(string)) {
 		for _, s := range slices.Clone(f.live) {

@@ -22,7 +22,7 @@ import (
 const drainTime = 40 * time.Second
 
 // fleet is a cluster whose members come and go as a rolling update lets them: a member is asked from the moment it says
-// that it is ready until it says that it no longer is. Its methods are for one goroutine, pick for all.
+// that it is ready until it reports that it no longer is. Its methods are for one goroutine, pick for all.
 type fleet struct {
 	t    testing.TB
 	l    *lab.Lab
@@ -94,7 +94,7 @@ func (f *fleet) add(name string) *lab.Sidecar {
 	return s
 }
 
-// admit has a member asked, once it says that it is ready.
+// admit sends a member requests once it reports that it is ready.
 func (f *fleet) admit(s *lab.Sidecar) *door {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 60*time.Second)
@@ -115,7 +115,7 @@ func (f *fleet) admit(s *lab.Sidecar) *door {
 	return d
 }
 
-// settled wants a member that says it is ready to have its keys: whoever asks it then need not wait for them.
+// settled requires that a member that reports to be ready has its keys, so that requests do not wait for them.
 func (f *fleet) settled(ctx context.Context, s *lab.Sidecar) {
 	f.t.Helper()
 	body, err := lab.Get(ctx, "http://"+s.Metrics+"/cluster")
@@ -129,7 +129,7 @@ func (f *fleet) settled(ctx context.Context, s *lab.Sidecar) {
 	if !slices.Contains(page.Ring.Members, s.Name) {
 		f.t.Errorf("%s is ready without a place: %v", s.Name, page.Ring.Members)
 	}
-	log := s.Tail(1 << 20) // what the page tells of the keys has been through gossip, and may be of a moment ago
+	log := s.Tail(1 << 20) // the page's figures come from gossip and may be a moment old
 	if now := log[max(strings.LastIndex(log, "msg=member node="), 0):]; !strings.Contains(now, `msg="ring complete"`) {
 		f.t.Errorf("%s is ready without its keys:\n%s", s.Name, now)
 	}
@@ -151,7 +151,7 @@ func (f *fleet) door(name string) *door {
 	return nil
 }
 
-// retire ends a member as a rolling update does: SIGTERM, and no new requests once it says that it is not ready.
+// retire ends a member as a rolling update does: SIGTERM, and no new requests once it reports that it is not ready.
 func (f *fleet) retire(s *lab.Sidecar) {
 	f.t.Helper()
 	if err := s.Signal(syscall.SIGTERM); err != nil {
@@ -195,7 +195,7 @@ func (f *fleet) restart(s *lab.Sidecar) {
 	f.admit(s)
 }
 
-// revive starts a member that has ended again; nobody asks it yet.
+// revive starts a member again that has ended. It gets no requests yet.
 func (f *fleet) revive(s *lab.Sidecar) {
 	f.t.Helper()
 	if err := f.l.Restart(s); err != nil {

@@ -63,7 +63,7 @@ func (a *account) request() *rlsv3.RateLimitRequest { return request("app", a.hi
 
 func (a *account) number(at time.Time) int64 { return at.UnixNano() / int64(a.window) }
 
-// ending says that the window is about to end: a request asked now could be answered in the next.
+// ending reports whether the window is about to end: a request asked now could be answered in the next.
 func (a *account) ending(now time.Time) bool {
 	return a.number(now) != a.number(now.Add(50*time.Millisecond))
 }
@@ -112,11 +112,11 @@ type bound func(*account) float64
 
 func nothing(*account) float64 { return 0 }
 
-// unreplicated is U: what an owner may lose that crashes, of the charges that it has not yet told the successor.
+// unreplicated is U: what an owner may lose that crashes, of the charges that are not replicated yet.
 func (a *account) unreplicated() float64 { return math.Max(1, float64(a.limit)/100) }
 
 // audit compares every window with the limit: never more than it and the bound; where exact is asked for, as much as the
-// limit wherever somebody was refused. It returns how many windows were refused in, the most that was added and what is
+// limit wherever a client was refused. It returns how many windows were refused in, the most that was added and what is
 // wrong.
 func (a *account) audit(bound bound, exact bool) (spent int, excess float64, wrong []string) {
 	a.mu.Lock()
@@ -181,7 +181,7 @@ func (ld *load) stop() {
 	ld.done.Wait()
 }
 
-// begin has a batch of keys asked for that nobody has asked for before.
+// begin sends requests for a batch of keys that were not used before.
 func (ld *load) begin(batch []*account) {
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
@@ -301,7 +301,7 @@ func (ld *load) audit(accounts []*account, bound bound, exact bool) {
 	}
 }
 
-// conserved asks for the count of every long window: it is what was charged, not a hit more or less.
+// conserved asks for the count of every long window: it equals the hits charged.
 func (ld *load) conserved() {
 	ld.t.Helper()
 	wrong := 0

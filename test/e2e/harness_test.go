@@ -57,7 +57,7 @@ func envoyBinary(t testing.TB) string {
 	return p
 }
 
-// long says whether the tests may take their time, as `make deep` lets them.
+// long reports whether the tests may take their time, as `make deep` lets them.
 func long() bool { return os.Getenv("KEYWARD_LONG") != "" }
 
 // newLab makes a lab that is stopped at the end, and whose logs are shown when the test fails.
@@ -209,7 +209,7 @@ func awaitEnvoy(t testing.TB, e *lab.Envoy, cluster string, members int) {
 	}
 }
 
-// answer is what became of one request through Envoy.
+// answer is the result of one request through Envoy.
 type answer struct {
 	key    string
 	status int
@@ -337,7 +337,7 @@ func request(domain string, hits uint32, kv ...string) *rlsv3.RateLimitRequest {
 	return &rlsv3.RateLimitRequest{Domain: domain, HitsAddend: hits, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}
 }
 
-// peek asks how a counter stands, and charges nothing.
+// peek reads a counter and charges nothing.
 func peek(domain string, kv ...string) *rlsv3.RateLimitRequest {
 	r := request(domain, 0, kv...)
 	r.Descriptors[0].HitsAddend = wrapperspb.UInt64(0) // 0 on the request itself would mean one hit

@@ -40,7 +40,7 @@ var healKinds = []string{"fixed_window", "sliding_window", "sliding_log", "token
 // cutOf is one cut: the last member is away for so long.
 type cutOf struct {
 	lasts  time.Duration
-	oneWay bool // it hears nobody, and is heard
+	oneWay bool // it receives nothing, and its messages arrive
 }
 
 // TestHealedCuts cuts a member off while keys are partly spent, asks both sides, and heals the cut. Afterwards each key admits
@@ -60,7 +60,7 @@ func TestHealedCuts(t *testing.T) {
 	}
 }
 
-// noticed is how long after a cut both sides go by it.
+// noticed is how long after a cut both sides have noticed it.
 const noticed = 5 * time.Second
 
 // healedCuts cuts a cluster of its own each time: a member that was cut off again and again is kept off the ring for longer and longer.

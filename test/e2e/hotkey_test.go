@@ -27,7 +27,7 @@ const (
 	wellUsed  = 0.97 // of the limit
 )
 
-// stage is what happened to the hot key in one time.
+// stage counts the hot key's requests in one period.
 type stage struct {
 	span
 	asked   int64         // requests about it
@@ -40,7 +40,7 @@ func (p stage) String() string {
 		p.cpu, p.used(), p.windows)
 }
 
-// TestHotKey asks any of three and, with KEYWARD_LONG, of five members about one key, at 20 times a member's fair share, beside
+// TestHotKey asks any of three and, with KEYWARD_LONG, of five members about one key, at 20 times a member's fair share, next to
 // other keys. It is found hot in time and decided where it is asked: far fewer requests reach its owner than when none is ever
 // found hot, and not one hit more or less is admitted. Wherever the clients go, the limit is used.
 func TestHotKey(t *testing.T) {

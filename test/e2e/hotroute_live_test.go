@@ -106,7 +106,7 @@ func evenly(t *testing.T, key string, got map[string]int) {
 }
 
 // mixed sends each second one request of each of many keys and as many of one key, until it is stopped: a key is hot only
-// beside others. Then it says how many of the one it sent, and how many were admitted.
+// in addition to others. Then it returns how many of the one it sent, and how many were admitted.
 func mixed(e *edge, key string, others int) (stop func() (sent, admitted int)) {
 	keys := distinctKeys("now-and-then", others)
 	for i := range others {

@@ -68,7 +68,7 @@ func (x *hotServer) say(t *testing.T, hot ...hotkey.Route) {
 		st := x.Status()
 		for _, c := range st.Clients {
 			if got := c.Types["RouteConfiguration"]; got.Accepted != st.Versions["RouteConfiguration"] {
-				return fmt.Errorf("%s goes by %+v", c.Node, got)
+				return fmt.Errorf("%s uses %+v", c.Node, got)
 			}
 		}
 		return nil
@@ -269,7 +269,7 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 	all("dedicated", map[string]int{last: 300}, ok(300), got, by)
 
 	if n := e.app.leaks.Load(); n > 0 {
-		t.Errorf("the application was told %d sub-keys", n)
+		t.Errorf("the application got %d sub-keys", n)
 	}
 	reached := e.app.all.Load()
 	limited := hotkey.Route{Author: "pod-a", Version: 2, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Cap, Limit: 20, Window: int64(24 * time.Hour)}

@@ -19,8 +19,8 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// A demo that is told to end while it starts, by whatever it may be, and what is looked for when it has: processes in whose
-// environment its folder for temporary files stands, and files in there.
+// A demo that gets a signal while it starts, at any time, and what it may leave behind: processes in whose
+// environment its folder for temporary files is named, and files in there.
 type demo struct {
 	cmd *exec.Cmd
 	tty *os.File // the terminal's other end

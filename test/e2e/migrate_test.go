@@ -238,7 +238,7 @@ func series(fam map[string]*dto.MetricFamily) map[string]float64 {
 func TestMoveOverAndBack(t *testing.T) {
 	o := newOriginal(t, map[string]string{"edge.yaml": movedRules}, "USE_STATSD=false", "USE_PROMETHEUS=true", "STATS_FLUSH_INTERVAL=1s", "GOSTATS_FLUSH_INTERVAL_SECONDS=1")
 	o.env = append(o.env, "PROMETHEUS_ADDR="+o.prometheus)
-	// scraped waits until all hits are told, and nothing changes any more: the original tells them once a second.
+	// scraped waits until all hits are reported and nothing changes any more: the original reports them once a second.
 	scraped := func() (got map[string]float64) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

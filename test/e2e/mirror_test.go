@@ -65,7 +65,7 @@ func startMirrorAt(t *testing.T, name, rls, page string, args ...string) *mirror
 	return m
 }
 
-// mirrorSum is what the page says, as far as these tests read it.
+// mirrorSum is the part of the page that these tests read.
 type mirrorSum struct {
 	Compared    int            `json:"compared"`
 	Differences map[string]int `json:"differences"`
@@ -207,14 +207,14 @@ func TestMirrorBetweenTheOriginalAndKeyward(t *testing.T) {
 	}
 }
 
-// awaitLimit waits until a service goes by a limit.
+// awaitLimit waits until a service applies a limit.
 func awaitLimit(t *testing.T, addr string, limit uint32) {
 	t.Helper()
 	c := dial(t, addr, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	if err := lab.Await(ctx, "the new limit", func(ctx context.Context) error {
-		res, err := c.ShouldRateLimit(ctx, peek("edge", "api_key", "nobody"))
+		res, err := c.ShouldRateLimit(ctx, peek("edge", "api_key", "unused"))
 		if err != nil {
 			return err
 		}

@@ -157,7 +157,7 @@ func TestSilentOwner(t *testing.T) {
 		t.Errorf("fail_closed admitted %d of 40 hits, its share of the 24 that were left is 8", n)
 	}
 	if n := admitted("closed", keys[3], 5); n != 0 {
-		t.Errorf("fail_closed admitted %d hits on a key that nobody has told it of", n)
+		t.Errorf("fail_closed admitted %d hits on a key without a quota snapshot", n)
 	}
 	t.Logf("125 requests about a silent owner took %s", time.Since(begin).Round(time.Millisecond))
 	fam := metrics(t, l.Sidecars[1].Metrics)

@@ -33,7 +33,7 @@ func TestPartitionFourAndOne(t *testing.T) {
 	cutCase{policy: "share", deaf: 1, extra: tolerated}.run(t)
 }
 
-func TestPartitionOneHearsNobody(t *testing.T) {
+func TestPartitionOneWay(t *testing.T) {
 	cutCase{policy: "share", deaf: 1, oneWay: true, extra: tolerated}.run(t)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// hit is one request of a key, verdict what its client was told.
+// hit is one request for a key, verdict the decision that its client got.
 type (
 	hit struct {
 		key   string

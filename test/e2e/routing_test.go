@@ -39,7 +39,7 @@ func distinctKeys(prefix string, n int) []string {
 	return keys
 }
 
-// phase sends keys nobody has sent before and checks that Envoy asked each key's owner, and only it.
+// phase sends keys that were not used before and checks that Envoy asked each key's owner, and only it.
 func phase(t *testing.T, l *lab.Lab, e *lab.Envoy, cluster string, members []string, keys []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

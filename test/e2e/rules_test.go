@@ -19,7 +19,7 @@ func rulesWithLimit(n int) map[string]string {
 	return map[string]string{"app.yaml": fmt.Sprintf("domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: %d}\n", n)}
 }
 
-// TestRulesSwitchTogether changes the files of three members seconds apart: nobody switches before all have prepared.
+// TestRulesSwitchTogether changes the files of three members seconds apart: no member switches before all have prepared.
 func TestRulesSwitchTogether(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: rulesWithLimit(10), Expect: 3})
 	start(t, l, names(3)...)

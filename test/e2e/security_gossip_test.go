@@ -23,7 +23,7 @@ import (
 )
 
 // TestSecurityGossip sends a member compressed bombs, which it would unpack had it no bound, and packets of another key and of
-// another label. Memory stays bounded, each is counted, and nobody is lost.
+// another label. Memory stays bounded, each is counted, and no member is lost.
 func TestSecurityGossip(t *testing.T) {
 	var packed bytes.Buffer
 	w := lzw.NewWriter(&packed, lzw.LSB, 8)
@@ -155,7 +155,7 @@ type impostor struct {
 	conn net.Conn
 }
 
-// shakeHands greets as boot inst of member from; ok says whether it was welcome.
+// shakeHands greets as boot inst of member from; ok reports whether it was accepted.
 func (i *impostor) shakeHands(addr, from, to string, inst, toInst uint64) (ok bool) {
 	i.t.Helper()
 	c, err := tls.Dial("tcp", addr, i.tls)
@@ -221,8 +221,8 @@ func replica(key uint64, slots ...slot) []byte {
 	return frame(37, append(le.AppendUint32(b, uint32(len(c))), c...))
 }
 
-// TestSecurityPoison has somebody with a member's certificate speak to a member: as a member that there is not, as an earlier boot
-// of one, and of windows to come. Each is refused and counted; a huge count of a key nobody asks for harms no other. Where
+// TestSecurityPoison has a client with a member's certificate send messages to a member: as a member that does not exist, as an earlier boot
+// of one, and of windows to come. Each is refused and counted; a huge count of a key without requests harms no other. Where
 // names are bound to certificates, it is not even welcome.
 func TestSecurityPoison(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": hourRules}, Expect: 2, Args: []string{"--decision-timeout", "1s"}})

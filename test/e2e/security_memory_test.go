@@ -144,7 +144,7 @@ func frameBytes(write func(*http2.Framer) error) []byte {
 	return b.Bytes()
 }
 
-// halfOpen says that on 1,000 connections and returns how many of them are open 8 seconds later.
+// halfOpen sends that on 1,000 connections and returns how many of them are open 8 seconds later.
 func halfOpen(t *testing.T, addr string, say []byte) (open int) {
 	var conns []net.Conn
 	for range 1000 {

@@ -97,11 +97,11 @@ func (s *secret) replace(t *testing.T, files map[string][]byte) {
 // steady is traffic whose every request must be admitted: through Envoy, and by a client of the RLS port that dials again again and
 // again.
 type steady struct {
-	stop              context.CancelFunc
-	done              sync.WaitGroup
-	envoys, questions atomic.Int64
-	mu                sync.Mutex
-	failed            []error // guarded by mu
+	stop           context.CancelFunc
+	done           sync.WaitGroup
+	envoys, direct atomic.Int64
+	mu             sync.Mutex
+	failed         []error // guarded by mu
 }
 
 func (l *steady) fail(err error) {
@@ -140,7 +140,7 @@ func startSteady(t *testing.T, envoy, direct string, creds credentials.Transport
 				if err != nil || res.OverallCode != rlsv3.RateLimitResponse_OK {
 					l.fail(fmt.Errorf("directly: %v, %w", res.GetOverallCode(), err))
 				}
-				l.questions.Add(1)
+				l.direct.Add(1)
 			}
 			c.Close()
 		}
@@ -152,14 +152,14 @@ func (l *steady) finish(t *testing.T) {
 	t.Helper()
 	l.stop()
 	l.done.Wait()
-	t.Logf("%d requests through Envoy, %d requests by a client that dials again and again", l.envoys.Load(), l.questions.Load())
+	t.Logf("%d requests through Envoy, %d requests by a client that dials again and again", l.envoys.Load(), l.direct.Load())
 	if len(l.failed) > 0 {
 		t.Errorf("%d failed, such as %v", len(l.failed), l.failed[0])
 	}
 }
 
 // TestSecurityRotation replaces CA, certificates and gossip keys under load, in the three steps of each that docs/security.md
-// tells, with connections that live 2 s: no request fails, none is answered without its owner, no member is lost. What was
+// reports, with connections that live 2 s: no request fails, none is answered without its owner, no member is lost. What was
 // taken away is refused afterwards.
 func TestSecurityRotation(t *testing.T) {
 	rules := "domain: app\ndescriptors:\n  - key: api_key\n    rate_limit: {unit: hour, requests_per_unit: 1000000}\n"

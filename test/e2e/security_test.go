@@ -172,8 +172,8 @@ func envoyMayOnly(t *testing.T, l *lab.Lab, s *lab.Sidecar) {
 		t.Errorf("xDS: %v", err)
 	}
 	_, health := healthpb.NewHealthClient(direct).Check(ctx, &healthpb.HealthCheckRequest{})
-	_, question := rlsv3.NewRateLimitServiceClient(xds).ShouldRateLimit(ctx, request("app", 1, "k", "v"))
-	for what, err := range map[string]error{"xDS on the RLS port": stream(direct), "health on the RLS port for others": health, "a request on the xDS port": question} {
+	_, rateLimit := rlsv3.NewRateLimitServiceClient(xds).ShouldRateLimit(ctx, request("app", 1, "k", "v"))
+	for what, err := range map[string]error{"xDS on the RLS port": stream(direct), "health on the RLS port for others": health, "a request on the xDS port": rateLimit} {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -49,7 +49,7 @@ func TestSilenceThroughEnvoy(t *testing.T) {
 	steadily(2 * time.Second)
 	after := b.latencies(before, owner, victim.Name)
 	t.Logf("T_detect: the others' ring does without it after %s, Envoy after %s", ringWithout.Round(10*time.Millisecond), envoyWithout.Round(10*time.Millisecond))
-	t.Logf("latency of its keys' requests before: %s; until Envoy was told: %s; after: %s", quiet, during, after)
+	t.Logf("latency of its keys' requests before: %s; until Envoy had the new ring: %s; after: %s", quiet, during, after)
 	if err := victim.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // TestSoak lives only with `make deep`: KEYWARD_SOAK says for how long members are restarted, killed and stopped under
-// load. After each fault all must agree again, and keys nobody has asked for yet must be limited exactly.
+// load. After each fault all must agree again, and keys that were not used before must be limited exactly.
 func TestSoak(t *testing.T) {
 	text := os.Getenv("KEYWARD_SOAK")
 	if text == "" {

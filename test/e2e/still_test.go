@@ -11,7 +11,7 @@ type still struct {
 	longest chan time.Duration
 }
 
-// watchStill begins to watch: whoever means to wake every 10 ms is late by as much as the machine stood still.
+// watchStill starts a goroutine that wakes every 10 ms. It is late by as much as the machine stood still.
 func watchStill(t *testing.T) *still {
 	s := &still{make(chan struct{}), make(chan time.Duration)}
 	t.Cleanup(func() { close(s.stop) })
@@ -33,7 +33,7 @@ func watchStill(t *testing.T) *still {
 	return s
 }
 
-// forLong says whether no member can be blamed for what it did not answer in time: the machine stood still for half of what
+// forLong reports whether no member can be blamed for what it did not answer in time: the machine stood still for half of what
 // members wait for each other's confirmation, so that every one of them may have missed all others.
 func (s *still) forLong(t testing.TB) bool {
 	d := <-s.longest

@@ -23,7 +23,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 50000}
 `
 
-// topped is what `keyward top -o json` prints, as far as this test reads it.
+// topped is the part of the output of `keyward top -o json` that this test reads.
 type topped struct {
 	Members []string `json:"members"`
 	Keys    []struct {

@@ -28,7 +28,7 @@ const (
 	adminToken  = "admin-of-the-tests"
 )
 
-// servers is what runs, in the order of its start.
+// servers lists what runs, in the order of its start.
 var servers []*lab.Process
 
 // runTests starts the cluster, brings the images in and runs the tests.
@@ -105,7 +105,7 @@ func prepareNetwork(ctx context.Context) error {
 		}
 	}
 	settings := []string{"/proc/sys/net/ipv4/ip_forward"}
-	// Without it pods of one node reach each other past iptables, and no Service has an address there. The kernel may not have it at all.
+	// Without it pods of one node reach each other past iptables, and no Service has an address there. The kernel may lack it.
 	if bridged := "/proc/sys/net/bridge/bridge-nf-call-iptables"; exists(bridged) {
 		settings = append(settings, bridged)
 	}

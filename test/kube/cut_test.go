@@ -95,7 +95,7 @@ func cut(t *testing.T, p object, action string) {
 	}
 }
 
-// bound is what `keyward bounds` says of the rules of the release: the most hits above the limit that this event may add.
+// bound is a row of the output of `keyward bounds` for the rules of the release: the most hits above the limit that this event may add.
 func bound(t *testing.T, r *release, event string) int {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "shop.yaml")

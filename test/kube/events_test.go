@@ -34,7 +34,7 @@ func (l eventList) String() string {
 	return strings.Join(text, ", ")
 }
 
-// events is what containerd told of the pod's containers under this topic, the earliest first: `ctr events` has written it down since the start.
+// events returns containerd's events of this topic about the pod's containers, the earliest first. `ctr events` has recorded them since the start.
 func events(t testing.TB, p object, topic string) eventList {
 	t.Helper()
 	f, err := os.Open(file("servers", "events.log"))

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// configuration is what the servers read. $WORK is the working directory, $GROUP the control group of all pods.
+// configuration holds the files that the servers read. $WORK is the working directory, $GROUP the control group of all pods.
 var configuration = map[string]string{
 	"tokens.csv": adminToken + `,admin,1,"system:masters"` + "\n",
 	"kubeconfig": `{"apiVersion": "v1", "kind": "Config", "current-context": "here",

@@ -29,7 +29,7 @@ func job(t *testing.T, r *release) {
 		t.Logf("%s is complete after %.1f s", name, time.Since(begin).Seconds())
 		said := must(t, "logs", "job/"+name, "--namespace", r.namespace, "--container", "asks")
 		if strings.Count(said, "OK") != 3 {
-			t.Errorf("%s was told:\n%s", name, said)
+			t.Errorf("%s got:\n%s", name, said)
 		}
 		stays := r.oneOf(t, "app.kubernetes.io/component=envoy") // the pods of Jobs are members, too, and may be gone before this is read
 		c, err := lab.CounterOf(t.Context(), stays.Status.PodIP+":9090", "example", "api_key", key)

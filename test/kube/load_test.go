@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// limit is what testdata/values.yaml grants each key.
+// limit is the limit of each key in testdata/values.yaml.
 const limit = 100
 
 // workers is how many clients there are.
@@ -32,7 +32,7 @@ type load struct {
 	slowest  time.Duration  // guarded by mu
 }
 
-// startLoad sends rate requests a second. Half of the clients keep their connections and leave when Envoy tells them to, the others open
+// startLoad sends rate requests a second. Half of the clients keep their connections and leave when Envoy asks them to, the others open
 // one for each request, for which kube-proxy chooses a pod.
 func startLoad(t *testing.T, url string, rate int) *load {
 	t.Helper()
@@ -61,7 +61,7 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// begin adds keys that nobody has sent yet; most requests carry one of the newest.
+// begin adds keys that were not used before; most requests carry one of the newest.
 func (l *load) begin(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -61,7 +61,7 @@ var global = []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic"
 // enclose runs the tests in namespaces of their own, so that no address, mount or process of theirs is left when they end, however they end.
 // Three settings and the control groups belong to the whole machine and are put back.
 func enclose() (int, error) {
-	runtime.LockOSThread() // the parent of whom the kernel tells is a thread
+	runtime.LockOSThread() // for the kernel the parent is a thread
 	before := make([][]byte, len(global))
 	for i, file := range global {
 		b, err := os.ReadFile(file)
@@ -153,7 +153,7 @@ func reap(pid int) (int, error) {
 	}
 }
 
-// groupVar tells the tests the control group that all pods are in.
+// groupVar names the environment variable with the control group that all pods are in.
 const groupVar = "KEYWARD_KUBE_GROUP"
 
 // hierarchies lists where control groups are mounted: one folder each in version 1, one in all in version 2.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// object is what the tests read of a pod.
+// object is the part of a pod that the tests read.
 type object struct {
 	Metadata struct {
 		Name              string
@@ -35,7 +35,7 @@ type containerStatus struct {
 	Ready        bool
 }
 
-// pods lists the namespace's pods with these labels (`a=b,c=d`) that run and are not told to end.
+// pods lists the namespace's pods with these labels (`a=b,c=d`) that run and are not being deleted.
 func pods(ctx context.Context, namespace, labels string) ([]object, error) {
 	list, err := allPods(ctx, namespace, labels)
 	return slices.DeleteFunc(list, func(p object) bool { return p.Metadata.DeletionTimestamp != "" || p.Status.Phase != "Running" }), err

@@ -153,7 +153,7 @@ func (r *release) uninstall(t *testing.T) {
 	kinds = slices.DeleteFunc(kinds, func(k string) bool { return strings.HasPrefix(k, "events") || strings.HasSuffix(k, "metrics.k8s.io") })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := await(ctx, "nothing to be left", func(ctx context.Context) error { // pods and EndpointSlices go by themselves, a moment later
+	err := await(ctx, "nothing to be left", func(ctx context.Context) error { // pods and EndpointSlices are deleted a moment later
 		out, err := kubectl(ctx, "get", strings.Join(kinds, ","), "--namespace", r.namespace, "--output=name", "--ignore-not-found")
 		if err != nil {
 			return err

@@ -154,7 +154,7 @@ func (a *asker) keepAsking(t *testing.T, n int, every time.Duration, domain stri
 	})
 }
 
-// traffic is what a small shop asks, until the test ends. Only members 0 and 1 are asked: 2 is to die.
+// traffic sends the requests of a small shop until the test ends, only to members 0 and 1: the test kills member 2.
 func (a *asker) traffic(t *testing.T) {
 	t.Helper()
 	for _, x := range []struct {
@@ -178,7 +178,7 @@ type browser struct {
 	*tab
 }
 
-// tab is what a Chromium without a window shows.
+// tab is a page in a headless Chromium.
 type tab struct {
 	ctx    context.Context
 	origin string // of the member that is looked at

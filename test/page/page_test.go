@@ -52,12 +52,12 @@ func TestPage(t *testing.T) {
 		}
 	})
 	run("xDS server", func(b *browser) { testXDS(b, l) })
-	run("member that nobody can ask", func(b *browser) { testBroken(b, l) })
+	run("member that is unreachable", func(b *browser) { testBroken(b, l) })
 	run("unanswered", func(b *browser) {
 		b.run(chromedp.Navigate(b.origin + "/ui/"))
 		b.await("it is live again", `document.getElementById("live-text").textContent === "live"`)
 		l.Sidecars[0].Kill()
-		b.await("it says that nobody answers", `document.getElementById("live-text").textContent.startsWith("no answer") && document.body.classList.contains("stale")`)
+		b.await("it shows that the member does not respond", `document.getElementById("live-text").textContent.startsWith("no answer") && document.body.classList.contains("stale")`)
 		if !strings.Contains(b.text("#members"), "shop-0") {
 			b.Error("what was known is gone")
 		}
@@ -89,7 +89,7 @@ func testRing(b *browser) {
 	}
 }
 
-// ownerOf is what the served member says of a key of the domain api.
+// ownerOf returns the owner of a key of the domain api by the served member.
 func ownerOf(t *testing.T, l *lab.Lab, domain, key, value string) string {
 	t.Helper()
 	body, err := lab.Get(t.Context(), "http://"+l.Sidecars[0].Metrics+"/v1/counters?"+url.Values{"domain": {domain}, "key": {key + "=" + value}}.Encode())
@@ -175,7 +175,7 @@ func testRules(b *browser) {
 	}
 }
 
-// What stands on the page stays the same element, and keeps the focus, while numbers change.
+// What is on the page stays the same element, and keeps the focus, while numbers change.
 func testStill(b *browser) {
 	b.eval(`(() => { window.kept = ["#members tr", "#rules tr.rule", ".owner", "#timeline li:last-child"].map((s) => document.querySelector(s)); document.querySelectorAll(".member")[1].focus(); })()`, nil)
 	from := b.requestsSoFar()
@@ -205,7 +205,7 @@ func testPaused(b *browser) {
 	from := b.requestsSoFar()
 	time.Sleep(1500 * time.Millisecond)
 	if n := b.requestsSoFar() - from; n > 0 {
-		b.Errorf("%d requests while nobody looks", n)
+		b.Errorf("%d requests while the page is hidden", n)
 	}
 	b.eval(`delete document.hidden; document.dispatchEvent(new Event("visibilitychange"))`, nil)
 	b.await("live again", `document.getElementById("live-text").textContent === "live"`)
@@ -305,7 +305,7 @@ func testXDS(b *browser, l *lab.Lab) {
 	}
 }
 
-// A member that nobody can ask is named by the others' pages, and its own says first why it stays off the ring.
+// The others' pages name a member that is unreachable, and its own page shows first why it stays off the ring.
 func testBroken(b *browser, l *lab.Lab) {
 	dir := b.TempDir()
 	if out, err := exec.CommandContext(b.Context(), filepath.Join(l.Bin, "keyward"), "certs", "--dir", dir).CombinedOutput(); err != nil {

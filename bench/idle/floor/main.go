@@ -1,5 +1,5 @@
 // Command floor does what no idle sidecar can leave out, and nothing else: with each of n others it keeps two TLS
-// connections, one each way, and twice a second each tells the other 40 bytes and is answered with as many, in either
+// connections, one each way, and twice a second each sends the other 40 bytes and receives as many in response, in either
 // direction over the connection of the one who speaks; of two, one begins, and the other speaks as it answers. What it costs is
 // what Go, TLS and the kernel take for that.
 //
@@ -141,10 +141,10 @@ func (m *member) dial(addr string) (net.Conn, error) {
 	}
 }
 
-// speak tells all peers something in every beat, give or take a fifth, until nobody answers any more.
+// speak sends a message to all peers in every beat, give or take a fifth, until no peer responds any more.
 func (m *member) speak(failed <-chan error) error {
 	message := []byte(strings.Repeat("q", size))
-	last, heard := time.Now(), int64(0) // when somebody answered
+	last, heard := time.Now(), int64(0) // when a peer responded last
 	t := time.NewTimer(beat)
 	for {
 		select {
@@ -164,12 +164,12 @@ func (m *member) speak(failed <-chan error) error {
 		if n := m.answers.Load(); n != heard {
 			last, heard = time.Now(), n
 		} else if time.Since(last) > patience {
-			return errors.New("nobody answers")
+			return errors.New("no peer responds")
 		}
 	}
 }
 
-// begins says whether a speaks first of a and b: with half of the others each does.
+// begins reports whether a sends first, of a and b. Each member does so with half of the others.
 func begins(a, b uint16) bool { return (a < b) == ((a+b)%2 == 0) }
 
 // hear answers what comes over conn.

@@ -1,7 +1,7 @@
-// Command pod is everything that the pods of the cluster tests run beside Keyward and Envoy: one static program, one small image.
+// Command pod is everything that the pods of the cluster tests run next to Keyward and Envoy: one static program, one small image.
 //
-//	pod pause                     does nothing until it is told to end; the infrastructure container of every pod
-//	pod serve [ADDRESS] [LINGER]  answers every request with its pod's name; told to end, it goes on for LINGER first
+//	pod pause                     waits for a signal; the infrastructure container of every pod
+//	pod serve [ADDRESS] [LINGER]  answers every request with its pod's name; after SIGTERM it goes on for LINGER
 //	pod ask N URL HEADER=VALUE    sends N requests, prints how often which status came, and ends, as a Job does
 //	pod get URL                   prints a page; the tests run it in the network namespace of a pod
 package main
@@ -57,7 +57,7 @@ func serve(stop context.Context, address, linger string) error {
 	})}
 	go func() {
 		<-stop.Done()
-		time.Sleep(rest) // until nobody sends requests here any more
+		time.Sleep(rest) // until no requests arrive any more
 		_ = s.Shutdown(context.Background())
 	}()
 	fmt.Println("serving on", address)
