@@ -147,7 +147,7 @@ func (f *envoyConfigFlags) fill(o *snippet.Options) error {
 		if !ok {
 			faults = append(faults, fmt.Errorf("--member %s: want NAME=host:port", text))
 		}
-		o.Members = append(o.Members, snippet.Member{ID: ring.ID(name), Address: address})
+		o.Members = append(o.Members, snippet.StaticMember{ID: ring.ID(name), Address: address})
 	}
 	if f.envoy != "" {
 		b, err := os.ReadFile(f.envoy)

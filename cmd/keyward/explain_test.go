@@ -153,14 +153,14 @@ func TestKeysReset(t *testing.T) {
 // TestXDSStatus holds what is told of clients that are in step, behind, and that refuse.
 func TestXDSStatus(t *testing.T) {
 	since := time.Now().Add(-time.Hour)
-	served := []xdsServed{{"pod-0", xds.Status{
+	served := []xdsServed{{"pod-0", xds.ServerStatus{
 		Versions: map[string]string{"Cluster": "c2", "Listener": "l2", "RouteConfiguration": "r1"},
-		Clients: []xds.Client{{Node: "envoy-1", Delta: true, Since: since, Types: map[string]xds.Type{
+		Clients: []xds.Client{{Node: "envoy-1", Delta: true, Since: since, Types: map[string]xds.TypeStatus{
 			"Cluster":            {Accepted: "c2", Sent: "c2"},
 			"Listener":           {Accepted: "l1", Sent: "l2", Refused: "l2", Why: "address in use", RefusedAt: since},
 			"RouteConfiguration": {Accepted: "r0", Sent: "r1"},
 		}}},
-	}}, {"xds", xds.Status{Versions: map[string]string{"Cluster": "c2"}}}}
+	}}, {"xds", xds.ServerStatus{Versions: map[string]string{"Cluster": "c2"}}}}
 	var b bytes.Buffer
 	if err := writeXDS(&b, served, since.Add(time.Hour)); err != nil {
 		t.Fatal(err)

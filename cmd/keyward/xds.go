@@ -21,7 +21,7 @@ import (
 // xdsServed is who one xDS server serves, and what.
 type xdsServed struct {
 	Server string `json:"server"`
-	xds.Status
+	xds.ServerStatus
 }
 
 func newXDS() *cobra.Command {
@@ -148,7 +148,7 @@ func (c *clusterSeen) xds() (served []xdsServed) {
 }
 
 // xdsOf reads what /cluster says of xDS.
-func xdsOf(c *admin.ClusterStatus) (s xds.Status, ok bool) {
+func xdsOf(c *admin.ClusterStatus) (s xds.ServerStatus, ok bool) {
 	if c.XDS == nil {
 		return s, false
 	}

@@ -10,10 +10,10 @@ import (
 
 // serviceCounts are envoyproxy/ratelimit's statistics that belong to no rule.
 type serviceCounts struct {
-	loadSuccess, loadError   *stats.Counter
-	globalShadow             *stats.Counter
-	serviceError, ownerError *stats.Counter
-	call                     stats.Method // of gRPC
+	loadSuccess, loadError   *stats.StatCounter
+	globalShadow             *stats.StatCounter
+	serviceError, ownerError *stats.StatCounter
+	call                     stats.MethodStats // of gRPC
 }
 
 func newServiceCounts(st *stats.Store) serviceCounts {
@@ -58,7 +58,7 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 }
 
 // series is where the statistics of descriptor i are kept.
-func (s *Service) series(c *Call, v *view, i int) *stats.Rule {
+func (s *Service) series(c *Call, v *view, i int) *stats.RuleStats {
 	m := &c.slots[i].match
 	if !m.Static {
 		c.text = v.rules.AppendStatKey(c.text[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, m)
@@ -74,7 +74,7 @@ func (s *Service) series(c *Call, v *view, i int) *stats.Rule {
 
 // countRule adds to one rule's statistics what envoyproxy/ratelimit would. An addend that crosses a threshold is split
 // over the statistics on both sides of it.
-func (s *Service) countRule(to *stats.Rule, q *owner.Request, a *owner.Result, shadow bool) {
+func (s *Service) countRule(to *stats.RuleStats, q *owner.Request, a *owner.Result, shadow bool) {
 	if q.Op == owner.Refund {
 		to.TotalNegativeHits.Add(q.Hits)
 		return
@@ -92,7 +92,7 @@ func (s *Service) countRule(to *stats.Rule, q *owner.Request, a *owner.Result, s
 	}
 }
 
-func add(c *stats.Counter, n uint64) {
+func add(c *stats.StatCounter, n uint64) {
 	if n > 0 {
 		c.Add(n)
 	}

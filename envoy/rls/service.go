@@ -84,7 +84,7 @@ type view struct {
 	rules    *config.Rules
 	version  uint64
 	switches Switches
-	series   []atomic.Pointer[stats.Rule] // statistics of the rules with a fixed name, by Rule.Index; filled when first hit
+	series   []atomic.Pointer[stats.RuleStats] // statistics of the rules with a fixed name, by Rule.Index; filled when first hit
 }
 
 // Errors of the service, in the words of envoyproxy/ratelimit. In gRPC their code is UNKNOWN.
@@ -118,7 +118,7 @@ func (s *Service) SetRules(r *config.Rules, sw Switches) {
 		sw.Headers, sw.LimitHeader, sw.RemainingHeader, sw.ResetHeader = true, o.LimitHeader, o.RemainingHeader, o.ResetHeader
 	}
 	v := &view{rules: r, version: r.Hash(), switches: sw.withDefaults()}
-	v.series = make([]atomic.Pointer[stats.Rule], len(r.Rules()))
+	v.series = make([]atomic.Pointer[stats.RuleStats], len(r.Rules()))
 	s.current.Store(v)
 }
 

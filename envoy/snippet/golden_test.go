@@ -109,7 +109,7 @@ func goldens(t testing.TB) map[string]Options {
 	key := map[string]string{"api_key": "header:x-api-key"}
 	all := map[string]string{"api_key": "header:x-api-key", "session": "header:x-session", "path": "header::path"}
 	a, b, ip := load(t, simple), load(t, rich, other), load(t, other)
-	members := []Member{{"pod-a", "10.0.0.1:8082"}, {"pod-b", "[2001:db8::2]:8082"}}
+	members := []StaticMember{{"pod-a", "10.0.0.1:8082"}, {"pod-b", "[2001:db8::2]:8082"}}
 	return map[string]Options{
 		"owner-direct":          {Rules: a, From: key, XDS: "127.0.0.1:18000"},
 		"owner-direct-tls":      withTLS(Options{Rules: a, From: key, XDS: "keyward-xds.prod.svc:18000", FailureModeDeny: true, EnvoyVersion: "1.40.0", XDSNames: []string{"keyward-xds.prod.svc", "spiffe://example.org/xds"}, Upstream: "app:8080", ADS: "sotw"}),
@@ -263,10 +263,10 @@ func TestClustersAreThoseOfXDS(t *testing.T) {
 		o    Options
 		want *cluster.Cluster
 	}{
-		"owners in the clear": {Options{}, (&xds.State{}).OwnerDirect()},
-		"owners":              {withTLS(Options{SDS: "/sds", ServerNames: names}), (&xds.State{TLS: true, ServerNames: names}).OwnerDirect()},
-		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.State{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
-		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.State{Capacity: 8192}).Routed()},
+		"owners in the clear": {Options{}, (&xds.Snapshot{}).OwnerDirect()},
+		"owners":              {withTLS(Options{SDS: "/sds", ServerNames: names}), (&xds.Snapshot{TLS: true, ServerNames: names}).OwnerDirect()},
+		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.Snapshot{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
+		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.Snapshot{Capacity: 8192}).Routed()},
 	} {
 		c.o.Part, c.o.XDS = Cluster, "127.0.0.1:1"
 		text, _, err := Generate(c.o)

@@ -19,7 +19,7 @@ func TestHotRoutes(t *testing.T) {
 		"one of two domains": {Options{Rules: load(t, simple, other), From: header}, "", "domain it's: other: hot routes do nothing for it", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
 		"said by hand":       {Options{Rules: load(t, simple), From: header, RouteHeader: "X-Other"}, "no question is placed by one", "", ""},
 		"no header":          {Options{Rules: load(t, other)}, "no question is placed by one", "", ""},
-		"no server":          {Options{From: header, Members: []Member{{"a", "10.0.0.1:1"}}, XDS: "-"}, "an xDS server", "", ""},
+		"no server":          {Options{From: header, Members: []StaticMember{{"a", "10.0.0.1:1"}}, XDS: "-"}, "an xDS server", "", ""},
 		"plain":              {Options{Shape: Plain, From: header}, "routed", "", ""},
 		"plain, routed":      {Options{Shape: Plain, Routed: true, From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
 		"routes":             {Options{Shape: Routes, From: header}, "", "", "route_config_name: keyward-routes"},

@@ -228,7 +228,7 @@ func TestWarnings(t *testing.T) {
 func TestFaultsAreSaidTogether(t *testing.T) {
 	_, _, err := Generate(Options{
 		Shape: "round", Part: "half", ADS: "rest", Listen: "x", Admin: "x:y", Upstream: ":99999", XDS: "host", Sidecar: "1", Timeout: 1, EnvoyVersion: "1.20",
-		TLSCert: "a", Members: []Member{{"", "1.1.1.1"}}, Capacity: 1, Envoy: []byte("{"),
+		TLSCert: "a", Members: []StaticMember{{"", "1.1.1.1"}}, Capacity: 1, Envoy: []byte("{"),
 		From: map[string]string{"a": "head:x", "b": "header:", "c": "query:%", "d": "metadata:x", "e": "value:", "f": "remote_address", "masked_remote_address": "masked_remote_address:33/1"},
 	})
 	if err == nil {
@@ -274,7 +274,7 @@ func FuzzGenerate(f *testing.F) {
 			return
 		}
 		o := Options{
-			Rules: rules, From: map[string]string{key: from}, Members: []Member{{ring.ID(member), address}}, Upstream: address,
+			Rules: rules, From: map[string]string{key: from}, Members: []StaticMember{{ring.ID(member), address}}, Upstream: address,
 			TLSCert: file, TLSKey: file, TLSCA: file, ServerNames: []string{member},
 		}
 		for _, shape := range []Shape{OwnerDirect, Routes, Plain} {

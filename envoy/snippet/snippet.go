@@ -41,8 +41,8 @@ const (
 	SDSCA     Part = "sds-ca"     // the file keyward_ca.yaml of the directory Options.SDS
 )
 
-// Member is a sidecar whose address is written into the configuration.
-type Member struct {
+// StaticMember is a sidecar whose address is written into the configuration.
+type StaticMember struct {
 	ID      ring.ID // its --node, which places it on the ring
 	Address string  // host:port of its rate-limit service; in shape routes of its pod's Envoy
 }
@@ -62,7 +62,7 @@ type Options struct {
 	Upstream string // the application; default 127.0.0.1:8000
 	XDS      string // the xDS server; none: Members are written into the configuration
 	Sidecar  string // shape plain: the rate-limit service; default 127.0.0.1:8081
-	Members  []Member
+	Members  []StaticMember
 	Capacity int    // C of the ring of Members; 0 means ring.DefaultCapacity
 	ADS      string // delta (default) or sotw
 

@@ -16,14 +16,14 @@ import (
 
 // Client is one open stream.
 type Client struct {
-	Node  string          `json:"node"`
-	Delta bool            `json:"delta"`
-	Since time.Time       `json:"since"`
-	Types map[string]Type `json:"types"` // by short name
+	Node  string                `json:"node"`
+	Delta bool                  `json:"delta"`
+	Since time.Time             `json:"since"`
+	Types map[string]TypeStatus `json:"types"` // by short name
 }
 
-// Type is what a client has of one type of resource.
-type Type struct {
+// TypeStatus is what a client has of one type of resource.
+type TypeStatus struct {
 	Accepted  string    `json:"accepted"`          // version it goes by
 	Sent      string    `json:"sent"`              // version sent last
 	Refused   string    `json:"refused,omitempty"` // version it refused last
@@ -63,7 +63,7 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 		DeltaStreamOpenFunc:   func(_ context.Context, id int64, _ string) error { return c.opened(stream{id, true}) },
 		DeltaStreamClosedFunc: func(id int64, _ *core.Node) { c.closed(stream{id, true}) },
 		StreamRequestFunc: func(id int64, r *discovery.DiscoveryRequest) error {
-			refused := c.heard(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			refused := c.onRequest(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
 			if refused != "" {
 				// The library sends what it has when its version is not the one the client goes by. A client that
 				// refuses goes by the version before, so it would be sent the same again at once, for ever.
@@ -72,7 +72,7 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 			return nil
 		},
 		StreamDeltaRequestFunc: func(id int64, r *discovery.DeltaDiscoveryRequest) error {
-			c.heard(stream{id, true}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			c.onRequest(stream{id, true}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
 			if has := r.GetInitialResourceVersions(); len(has) > 0 {
 				c.resumed(stream{id, true}, r.GetTypeUrl(), has)
 			}
@@ -90,7 +90,7 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 func (c *clients) opened(id stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open[id] = &Client{Delta: id.delta, Since: time.Now(), Types: map[string]Type{}}
+	c.open[id] = &Client{Delta: id.delta, Since: time.Now(), Types: map[string]TypeStatus{}}
 	c.metrics.streams.Inc()
 	return nil
 }
@@ -102,9 +102,9 @@ func (c *clients) closed(id stream) {
 	c.metrics.streams.Dec()
 }
 
-// heard is a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later response. It
+// onRequest is a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later response. It
 // returns the version that the client refuses, as long as it was sent no other.
-func (c *clients) heard(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) (refused string) {
+func (c *clients) onRequest(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := c.open[id]
@@ -180,7 +180,7 @@ func (c *clients) list() []Client {
 	out := []Client{}
 	for _, cl := range c.open {
 		cp := *cl
-		cp.Types = map[string]Type{}
+		cp.Types = map[string]TypeStatus{}
 		for name, t := range cl.Types {
 			cp.Types[name] = t
 		}

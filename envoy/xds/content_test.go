@@ -32,12 +32,12 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // full is a state with something in every field.
-func full() State {
+func full() Snapshot {
 	m := members(4)
 	m[1].Weight = 3
 	m[2].Draining = true
-	m[3] = Member{ID: "pod-v6", RLS: "[2001:db8::1]:8082", Route: "[2001:db8::1]:10000"}
-	return State{
+	m[3] = Endpoint{ID: "pod-v6", RLS: "[2001:db8::1]:8082", Route: "[2001:db8::1]:10000"}
+	return Snapshot{
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
 		Upstream: "application", Hot: []hotkey.Route{
@@ -56,7 +56,7 @@ func subs(key string, n int) (s []hotkey.SubKey) {
 	return s
 }
 
-func mustResources(t testing.TB, s State) map[string][]types.Resource {
+func mustResources(t testing.TB, s Snapshot) map[string][]types.Resource {
 	t.Helper()
 	s.fill()
 	res, _, err := s.resources()
@@ -136,7 +136,7 @@ func validate(m proto.Message) error {
 }
 
 func TestEnvoyAcceptsEverything(t *testing.T) {
-	for name, s := range map[string]State{
+	for name, s := range map[string]Snapshot{
 		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
 		"many hot keys": {Members: members(2), Hot: manyHot(2 * hotkey.MaxRoutes)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
 	} {
@@ -172,7 +172,7 @@ func assignment(t testing.TB, res map[string][]types.Resource, name string) *end
 }
 
 // asEnvoy builds the ring that an Envoy makes of what it is sent.
-func asEnvoy(t testing.TB, s *State, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
+func asEnvoy(t testing.TB, s *Snapshot, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
 	t.Helper()
 	var policy ringhash.RingHash
 	if err := s.OwnerDirect().GetLoadBalancingPolicy().GetPolicies()[0].GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(&policy); err != nil {
@@ -210,7 +210,7 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 25 {
 		capacity := []int{0, 2, 27, 100, 1024}[i%5]
-		s := State{Members: members(min(1+rnd.IntN(25), ring.EnvoyCapacity(capacity)-1)), Capacity: capacity}
+		s := Snapshot{Members: members(min(1+rnd.IntN(25), ring.EnvoyCapacity(capacity)-1)), Capacity: capacity}
 		if capacity == 2 {
 			s.Members = s.Members[:1]
 		}
@@ -252,30 +252,30 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 func TestWhoIsServed(t *testing.T) {
 	cases := []struct {
 		name    string
-		members []Member
+		members []Endpoint
 		want    string // id=address, ! when draining
 		omitted string
 	}{
-		{"all on one machine", []Member{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "[::1]:1"}}, "a=127.0.0.1:1 b=[::1]:1", ""},
-		{"one of them is not", []Member{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
-		{"no address", []Member{{ID: "a"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
-		{"no address that Envoy takes", []Member{
+		{"all on one machine", []Endpoint{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "[::1]:1"}}, "a=127.0.0.1:1 b=[::1]:1", ""},
+		{"one of them is not", []Endpoint{{ID: "a", RLS: "127.0.0.1:1"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
+		{"no address", []Endpoint{{ID: "a"}, {ID: "b", RLS: "10.0.0.1:1"}}, "b=10.0.0.1:1", "a"},
+		{"no address that Envoy takes", []Endpoint{
 			{ID: "a", RLS: "host:1"}, {ID: "b", RLS: "0.0.0.0:1"}, {ID: "c", RLS: "[::]:1"}, {ID: "d", RLS: "10.0.0.1"}, {ID: "e", RLS: "10.0.0.1:0"},
 			{ID: "f", RLS: "[fe80::1%eth0]:1"}, {ID: "g", RLS: "10.0.0.1:99999"}, {ID: "h", RLS: ":1"},
 		}, "", "a b c d e f g h"},
-		{"no name for a ring", []Member{
+		{"no name for a ring", []Endpoint{
 			{ID: "", RLS: "10.0.0.1:1"}, {ID: "a\xff", RLS: "10.0.0.2:1"}, {ID: ring.ID(strings.Repeat("x", 192)), RLS: "10.0.0.3:1"}, {ID: "b", RLS: "10.0.0.4:1"},
 		}, "b=10.0.0.4:1", " a\xff " + strings.Repeat("x", 192)},
-		{"mapped", []Member{{ID: "a", RLS: "[::ffff:10.0.0.1]:1"}}, "a=10.0.0.1:1", ""},
-		{"leaving", []Member{{ID: "a", RLS: "10.0.0.1:1", Draining: true}, {ID: "b", RLS: "10.0.0.2:1"}}, "a=10.0.0.1:1! b=10.0.0.2:1", ""},
-		{"one address, another name", []Member{{ID: "new", RLS: "10.0.0.1:1"}, {ID: "a-old", RLS: "10.0.0.1:1", Draining: true}}, "new=10.0.0.1:1", "a-old"},
-		{"one address, both stay", []Member{{ID: "b", RLS: "10.0.0.1:1"}, {ID: "a", RLS: "10.0.0.1:1"}}, "a=10.0.0.1:1", "b"},
-		{"one address, both go", []Member{{ID: "b", RLS: "10.0.0.1:1", Draining: true}, {ID: "a", RLS: "10.0.0.1:1", Draining: true}}, "a=10.0.0.1:1!", "b"},
+		{"mapped", []Endpoint{{ID: "a", RLS: "[::ffff:10.0.0.1]:1"}}, "a=10.0.0.1:1", ""},
+		{"leaving", []Endpoint{{ID: "a", RLS: "10.0.0.1:1", Draining: true}, {ID: "b", RLS: "10.0.0.2:1"}}, "a=10.0.0.1:1! b=10.0.0.2:1", ""},
+		{"one address, another name", []Endpoint{{ID: "new", RLS: "10.0.0.1:1"}, {ID: "a-old", RLS: "10.0.0.1:1", Draining: true}}, "new=10.0.0.1:1", "a-old"},
+		{"one address, both stay", []Endpoint{{ID: "b", RLS: "10.0.0.1:1"}, {ID: "a", RLS: "10.0.0.1:1"}}, "a=10.0.0.1:1", "b"},
+		{"one address, both go", []Endpoint{{ID: "b", RLS: "10.0.0.1:1", Draining: true}, {ID: "a", RLS: "10.0.0.1:1", Draining: true}}, "a=10.0.0.1:1!", "b"},
 	}
 	for _, c := range cases {
-		s := State{Members: c.members}
+		s := Snapshot{Members: c.members}
 		s.fill()
-		in, out := s.hosts(OwnerCluster, func(m Member) string { return m.RLS })
+		in, out := s.hosts(OwnerCluster, func(m Endpoint) string { return m.RLS })
 		var got, omitted []string
 		for _, h := range in {
 			text := fmt.Sprintf("%s=%s", h.ID, h.addr)
@@ -298,23 +298,23 @@ func TestFullRing(t *testing.T) {
 	r := newRig(t)
 	m := members(4)
 	m[1].Draining = true
-	r.set(t, State{Members: m, Capacity: 4})
+	r.set(t, Snapshot{Members: m, Capacity: 4})
 	served := r.Status().Versions["ClusterLoadAssignment"]
 	m[1].Draining = false
-	if err := r.Set(State{Members: m, Capacity: 4}); err == nil || !strings.Contains(err.Error(), "at most 3") {
+	if err := r.Set(Snapshot{Members: m, Capacity: 4}); err == nil || !strings.Contains(err.Error(), "at most 3") {
 		t.Errorf("4 members on a ring of capacity 4: %v", err)
 	}
-	err := r.Set(State{Members: m, RouteAddress: "nonsense", Capacity: 1})
+	err := r.Set(Snapshot{Members: m, RouteAddress: "nonsense", Capacity: 1})
 	if err == nil || !strings.Contains(err.Error(), "capacity 1") {
 		t.Errorf("a bad capacity: %v", err)
 	}
-	err = r.Set(State{Members: m, RouteHeader: "x y", ServerNames: []string{"a\xff"}, Connect: -1})
+	err = r.Set(Snapshot{Members: m, RouteHeader: "x y", ServerNames: []string{"a\xff"}, Connect: -1})
 	for _, want := range []string{"x y", `a\xff`, "-1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("not all faults are said: no %s in %v", want, err)
 		}
 	}
-	if err := r.Set(State{Members: m, RouteAddress: "nonsense"}); err == nil {
+	if err := r.Set(Snapshot{Members: m, RouteAddress: "nonsense"}); err == nil {
 		t.Error("a listener without a port is served")
 	}
 	if got := r.Status().Versions["ClusterLoadAssignment"]; got != served {
@@ -327,13 +327,13 @@ func TestOmissionsAreSaidOnce(t *testing.T) {
 	m := members(3)
 	m[1].RLS = "127.0.0.1:8082"
 	for range 3 {
-		r.set(t, State{Members: m})
+		r.set(t, Snapshot{Members: m})
 	}
 	if n := strings.Count(r.log.String(), "pod-b"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, r.log)
 	}
-	r.set(t, State{Members: members(3)})
-	r.set(t, State{Members: m})
+	r.set(t, Snapshot{Members: members(3)})
+	r.set(t, Snapshot{Members: m})
 	if n := strings.Count(r.log.String(), "pod-b"); n != 2 {
 		t.Errorf("when it came back: said %d times", n)
 	}
@@ -344,8 +344,8 @@ func FuzzSet(f *testing.F) {
 	f.Add("", "", "", "", uint32(0), -1, "", "", "")
 	f.Add("a\xff", "1.1.1.1:1", "a", "1.1.1.1:1", uint32(1<<31), 1<<40, "x\n", "spiffe://\x00", "\xff:1")
 	f.Fuzz(func(t *testing.T, id1, a1, id2, a2 string, weight uint32, capacity int, header, san, listen string) {
-		s := State{
-			Members:  []Member{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
+		s := Snapshot{
+			Members:  []Endpoint{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
 			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
 			Upstream: header, Hot: []hotkey.Route{
 				{Domain: "d", Name: "k=" + id1, Owner: id1, Author: "a", Version: 1, Mode: hotkey.Cap, Limit: weight, Window: int64(capacity)},

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a server behind a real socket.
 type rig struct {
-	*Server
+	*DiscoveryServer
 	reg  *prometheus.Registry
 	log  *logBuffer
 	conn *grpc.ClientConn
@@ -56,7 +56,7 @@ func newRig(t testing.TB) *rig {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &rig{reg: prometheus.NewRegistry(), log: &logBuffer{}}
-	r.Server = New(ctx, Options{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Registerer: r.reg})
+	r.DiscoveryServer = New(ctx, Options{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Registerer: r.reg})
 	g := grpc.NewServer()
 	r.Register(g)
 	served := make(chan error, 1)
@@ -75,7 +75,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-func (r *rig) set(t testing.TB, s State) {
+func (r *rig) set(t testing.TB, s Snapshot) {
 	t.Helper()
 	if err := r.Set(s); err != nil {
 		t.Fatal(err)
@@ -209,12 +209,12 @@ func until(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-func members(n int) []Member {
-	m := make([]Member, n)
+func members(n int) []Endpoint {
+	m := make([]Endpoint, n)
 	for i := range m {
 		id := "pod-" + string(rune('a'+i))
 		host := net.IPv4(10, 0, 0, byte(i+1)).String()
-		m[i] = Member{ID: ring.ID(id), RLS: net.JoinHostPort(host, "8082"), Route: net.JoinHostPort(host, "10000")}
+		m[i] = Endpoint{ID: ring.ID(id), RLS: net.JoinHostPort(host, "8082"), Route: net.JoinHostPort(host, "10000")}
 	}
 	return m
 }

@@ -14,7 +14,7 @@ import (
 
 // routes sends every request to the pod whose sidecar owns the request's key, and a hot key's to its sub-keys' pods. A request
 // without the header goes to any pod, whose sidecar forwards its question.
-func (s *State) routes(hot []hotKey) *route.RouteConfiguration {
+func (s *Snapshot) routes(hot []hotKey) *route.RouteConfiguration {
 	by := func(header string) *route.RouteAction {
 		return &route.RouteAction{
 			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
@@ -34,7 +34,7 @@ func (s *State) routes(hot []hotKey) *route.RouteConfiguration {
 
 // directRoutes sends every request to the application. A hot key's sub-key only tells the rate-limit filter whom to ask, and
 // is taken off before the application sees it.
-func (s *State) directRoutes(hot []hotKey) *route.RouteConfiguration {
+func (s *Snapshot) directRoutes(hot []hotKey) *route.RouteConfiguration {
 	upstream := func() *route.RouteAction {
 		return &route.RouteAction{ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Upstream}}
 	}
@@ -58,7 +58,7 @@ func routeConfiguration(name string, routes []*route.Route) *route.RouteConfigur
 	return &route.RouteConfiguration{Name: name, VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: routes}}}
 }
 
-func (s *State) listener() (*listener.Listener, error) {
+func (s *Snapshot) listener() (*listener.Listener, error) {
 	text := s.RouteAddress
 	if strings.HasPrefix(text, ":") {
 		text = "0.0.0.0" + text
@@ -68,7 +68,7 @@ func (s *State) listener() (*listener.Listener, error) {
 		return nil, fmt.Errorf("the routes' listener: %q is no IP address and port", s.RouteAddress)
 	}
 	manager := &hcm.HttpConnectionManager{
-		StatPrefix:       RouteListen,
+		StatPrefix:       routeListener,
 		UseRemoteAddress: wrapperspb.Bool(true), // what clients say in x-forwarded-for is not believed
 		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: RouteConfig}},
 		HttpFilters: []*hcm.HttpFilter{{
@@ -77,7 +77,7 @@ func (s *State) listener() (*listener.Listener, error) {
 	}
 	forHot(manager)
 	return &listener.Listener{
-		Name:    RouteListen,
+		Name:    routeListener,
 		Address: socket(address.Addr().String(), uint32(address.Port())),
 		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
 			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},

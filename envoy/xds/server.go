@@ -42,8 +42,8 @@ type Options struct {
 	Registerer prometheus.Registerer // default: none
 }
 
-// Server serves one State to every client. It is safe for concurrent use.
-type Server struct {
+// DiscoveryServer serves one State to every client. It is safe for concurrent use.
+type DiscoveryServer struct {
 	log     *slog.Logger
 	metrics *metrics
 	cache   cache.SnapshotCache
@@ -64,11 +64,11 @@ type sameNode struct{}
 func (sameNode) ID(*core.Node) string { return everyone }
 
 // New makes a server that serves nothing until Set. The streams end with ctx.
-func New(ctx context.Context, o Options) *Server {
+func New(ctx context.Context, o Options) *DiscoveryServer {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{log: o.Logger, metrics: newMetrics(o.Registerer), versions: map[string]string{}}
+	s := &DiscoveryServer{log: o.Logger, metrics: newMetrics(o.Registerer), versions: map[string]string{}}
 	s.cache = cache.NewSnapshotCache(false, sameNode{}, nil)
 	s.clients = newClients(s.log, s.metrics, s.upToDate)
 	s.server = xdsserver.NewServer(ctx, s.cache, s.clients.callbacks())
@@ -76,7 +76,7 @@ func New(ctx context.Context, o Options) *Server {
 }
 
 // Register puts every discovery service on g: aggregated and separate, state of the world and incremental.
-func (s *Server) Register(g *grpc.Server) {
+func (s *DiscoveryServer) Register(g *grpc.Server) {
 	discovery.RegisterAggregatedDiscoveryServiceServer(g, s.server)
 	clusterservice.RegisterClusterDiscoveryServiceServer(g, s.server)
 	endpointservice.RegisterEndpointDiscoveryServiceServer(g, s.server)
@@ -86,7 +86,7 @@ func (s *Server) Register(g *grpc.Server) {
 }
 
 // Set serves another state from now on. On an error the state before stays.
-func (s *Server) Set(state State) error {
+func (s *DiscoveryServer) Set(state Snapshot) error {
 	state.fill()
 	resources, omitted, err := state.resources()
 	if err != nil {
@@ -117,12 +117,12 @@ func (s *Server) Set(state State) error {
 }
 
 // resources lists what is served, by type URL.
-func (s *State) resources() (map[string][]types.Resource, []omission, error) {
+func (s *Snapshot) resources() (map[string][]types.Resource, []omission, error) {
 	if err := errors.Join(s.faults()...); err != nil {
 		return nil, nil, err
 	}
-	owners, omitted := s.hosts(OwnerCluster, func(m Member) string { return m.RLS })
-	pods, others := s.hosts(RouteCluster, func(m Member) string { return m.Route })
+	owners, omitted := s.hosts(OwnerCluster, func(m Endpoint) string { return m.RLS })
+	pods, others := s.hosts(RouteCluster, func(m Endpoint) string { return m.Route })
 	if len(pods) > 0 { // nobody has such an address where nobody wants it
 		omitted = append(omitted, others...)
 	}
@@ -149,11 +149,11 @@ func (s *State) resources() (map[string][]types.Resource, []omission, error) {
 		}
 		out[resource.ListenerType] = []types.Resource{l}
 	}
-	return out, omitted, errors.Join(s.fits(owners), s.fits(pods))
+	return out, omitted, errors.Join(s.validateRing(owners), s.validateRing(pods))
 }
 
-// fits says what would make Envoy build another ring than the members.
-func (s *State) fits(hosts []host) error {
+// validateRing says what would make Envoy build another ring than the members.
+func (s *Snapshot) validateRing(hosts []host) error {
 	members := make([]ring.Member, len(hosts))
 	for i, h := range hosts {
 		members[i] = ring.Member{ID: h.ID, Weight: h.Weight}
@@ -179,7 +179,7 @@ func versionOf(list []types.Resource) (string, error) {
 
 // upToDate is the version that is served of a type if a client that comes back already has just that, resource by
 // resource: the library then sends it nothing.
-func (s *Server) upToDate(typeURL string, has map[string]string) string {
+func (s *DiscoveryServer) upToDate(typeURL string, has map[string]string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.snapshot == nil || len(has) == 0 {
@@ -194,18 +194,18 @@ func (s *Server) upToDate(typeURL string, has map[string]string) string {
 	return s.versions[typeURL]
 }
 
-// Status is who is served what.
-type Status struct {
+// ServerStatus is who is served what.
+type ServerStatus struct {
 	Versions map[string]string `json:"versions"` // by the type's short name
 	Clients  []Client          `json:"clients"`
 }
 
 // Status is a copy of what is known now.
-func (s *Server) Status() Status {
+func (s *DiscoveryServer) Status() ServerStatus {
 	s.mu.Lock()
 	versions := maps.Clone(s.versions)
 	s.mu.Unlock()
-	st := Status{Versions: map[string]string{}, Clients: s.clients.list()}
+	st := ServerStatus{Versions: map[string]string{}, Clients: s.clients.list()}
 	for t, v := range versions {
 		name, _ := short(t)
 		st.Versions[name] = v

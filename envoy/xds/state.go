@@ -18,12 +18,12 @@ import (
 
 // Names of what is served.
 const (
-	OwnerCluster = "keyward"        // the sidecars' rate-limit services, for owner-direct questions
-	RouteCluster = "keyward-routes" // the pods, for ring-hash routes
-	RouteConfig  = "keyward-routes" // RDS
-	DirectConfig = "keyward-direct" // RDS, for an Envoy that asks owners directly and wants hot keys spread
-	RouteListen  = "keyward-routes" // LDS
-	KeyHeader    = "x-keyward-key"  // what the owner cluster's ring hashes
+	OwnerCluster  = "keyward"        // the sidecars' rate-limit services, for owner-direct questions
+	RouteCluster  = "keyward-routes" // the pods, for ring-hash routes
+	RouteConfig   = "keyward-routes" // RDS
+	DirectConfig  = "keyward-direct" // RDS, for an Envoy that asks owners directly and wants hot keys spread
+	routeListener = "keyward-routes" // LDS
+	KeyHeader     = "x-keyward-key"  // what the owner cluster's ring hashes
 
 	// ClientSecret and CASecret are static secrets that an Envoy's bootstrap has to define when the sidecars want mTLS:
 	// its own certificate, and the CA of the sidecars. So every Envoy is served the same cluster, wherever its files are. Envoy
@@ -33,8 +33,8 @@ const (
 	CASecret     = "keyward_ca"
 )
 
-// Member is one place on the ring, as Envoy is to see it.
-type Member struct {
+// Endpoint is one place on the ring, as Envoy is to see it.
+type Endpoint struct {
 	ID       ring.ID
 	Weight   uint32 // 0 counts as 1
 	RLS      string // host:port of the rate-limit service for other pods; empty: none
@@ -42,9 +42,9 @@ type Member struct {
 	Draining bool   // leaving: in no ring any more, while its connections end by themselves
 }
 
-// State is everything that is served. Equal states are served under equal versions, by every server.
-type State struct {
-	Members  []Member
+// Snapshot is everything that is served. Equal states are served under equal versions, by every server.
+type Snapshot struct {
+	Members  []Endpoint
 	Capacity int // C of the ring; 0 means ring.DefaultCapacity
 
 	TLS         bool          // the sidecars' rate-limit services want mTLS
@@ -60,7 +60,7 @@ type State struct {
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so nobody is told that there are none
 }
 
-func (s *State) fill() {
+func (s *Snapshot) fill() {
 	if s.Capacity == 0 {
 		s.Capacity = ring.DefaultCapacity
 	}
@@ -74,7 +74,7 @@ func (s *State) fill() {
 		s.Upstream = "upstream"
 	}
 	s.Members = slices.Clone(s.Members)
-	slices.SortFunc(s.Members, func(a, b Member) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(s.Members, func(a, b Endpoint) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	for i := range s.Members {
 		s.Members[i].Weight = max(1, s.Members[i].Weight)
 	}
@@ -82,7 +82,7 @@ func (s *State) fill() {
 
 // host is a member with the address that one cluster uses.
 type host struct {
-	Member
+	Endpoint
 	addr netip.AddrPort
 }
 
@@ -96,8 +96,8 @@ type omission struct {
 // hosts picks the members that an Envoy elsewhere can reach, and names the others. EDS takes IP addresses only. A loopback
 // address is reachable when everything is on one machine, which is when nobody offers another kind. Envoy knows a host by
 // its address: of several members with the same one, the first that stays is taken.
-func (s *State) hosts(cluster string, address func(Member) string) (in []host, out []omission) {
-	omit := func(m Member, why string) { out = append(out, omission{m.ID, cluster, why}) }
+func (s *Snapshot) hosts(cluster string, address func(Endpoint) string) (in []host, out []omission) {
+	omit := func(m Endpoint, why string) { out = append(out, omission{m.ID, cluster, why}) }
 	remote := false
 	for _, m := range s.Members {
 		addr, why := parseAddress(address(m))
@@ -122,9 +122,9 @@ func (s *State) hosts(cluster string, address func(Member) string) (in []host, o
 		other, found := taken[h.addr]
 		switch {
 		case remote && h.addr.Addr().IsLoopback():
-			omit(h.Member, "its address is a loopback one, others' are not")
+			omit(h.Endpoint, "its address is a loopback one, others' are not")
 		case found && other != h.ID:
-			omit(h.Member, "it has the address of "+string(other))
+			omit(h.Endpoint, "it has the address of "+string(other))
 		default:
 			taken[h.addr] = h.ID
 			kept = append(kept, h)
@@ -134,7 +134,7 @@ func (s *State) hosts(cluster string, address func(Member) string) (in []host, o
 }
 
 // faults are what no Envoy would accept, whoever the members are.
-func (s *State) faults() (faults []error) {
+func (s *Snapshot) faults() (faults []error) {
 	for _, n := range s.ServerNames {
 		if n == "" || !utf8.ValidString(n) || strings.ContainsAny(n, "\x00\r\n") {
 			faults = append(faults, fmt.Errorf("server name %q: a certificate carries no such name", n))
@@ -153,7 +153,7 @@ func (s *State) faults() (faults []error) {
 }
 
 // fit leaves out leaving members when there is no place for them on the ring: they only keep their connections a bit longer.
-func (s *State) fit(hosts []host) []host {
+func (s *Snapshot) fit(hosts []host) []host {
 	sum := 0
 	for _, h := range hosts {
 		sum += int(h.Weight)

@@ -35,7 +35,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (admin.Expl
 	if !a.Over {
 		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
 	}
-	sw, _ := settings.ReadSwitches(m.getenv) // a fault was said when the rules came into force
+	sw, _ := settings.ReadReloadable(m.getenv) // a fault was said when the rules came into force
 	e.SetDecision(&found, admin.CounterStatus{
 		Count: a.Before, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: left, Reset: a.Reset.Seconds(),
 		Owner: e.Owner, Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),

@@ -19,7 +19,7 @@ import (
 var Version = "dev"
 
 // logger writes text or JSON to w.
-func logger(w io.Writer, s settings.Server) *slog.Logger {
+func logger(w io.Writer, s settings.ServerSettings) *slog.Logger {
 	o := &slog.HandlerOptions{Level: s.LogLevel}
 	if s.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))

@@ -114,7 +114,7 @@ func (s *security) envoyTLS() (*tls.Config, error) {
 }
 
 // rlsCertFiles are those of the port that the original's environment describes.
-func rlsCertFiles(s settings.Server) certs.Files {
+func rlsCertFiles(s settings.ServerSettings) certs.Files {
 	if !s.UseTLS {
 		return certs.Files{}
 	}
@@ -122,7 +122,7 @@ func rlsCertFiles(s settings.Server) certs.Files {
 }
 
 // rlsTLS secures that port; nil without GRPC_SERVER_USE_TLS.
-func (s *security) rlsTLS(server settings.Server) (*tls.Config, error) {
+func (s *security) rlsTLS(server settings.ServerSettings) (*tls.Config, error) {
 	if !server.UseTLS {
 		return nil, nil
 	}

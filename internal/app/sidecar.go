@@ -161,7 +161,7 @@ func (m *sidecar) start() error {
 // startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
 func (m *sidecar) startCounting() error {
 	m.health = rls.NewHealthServer(partRunning, partCluster, partRules)
-	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly)
+	m.health.Set(partRules, !m.settings.Behavior.HealthyWithRulesOnly)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                                                 // never fails
 	m.bootID = binary.LittleEndian.Uint64(seed[16:]) | 3                      // odd, and above 1
@@ -174,7 +174,7 @@ func (m *sidecar) startCounting() error {
 		HotRate:    m.flags.HotRate, NoHot: m.flags.NoHot,
 	}
 	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
-	if b := m.settings.Behaviour.LocalCacheBytes; b > 0 {
+	if b := m.settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
 	}
 	m.node = owner.New(o)
@@ -197,7 +197,7 @@ func (m *sidecar) startCounting() error {
 }
 
 func (m *sidecar) startService() {
-	b := m.settings.Behaviour
+	b := m.settings.Behavior
 	o := rls.Options{
 		Decider: m.peer, Namer: m.node, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
@@ -220,7 +220,7 @@ func (m *sidecar) startService() {
 // applyRules puts a version in force in the service, with the switches as they stand now.
 func (m *sidecar) applyRules(r *config.Rules) {
 	m.timeline.addRules(time.Now(), r)
-	sw, err := settings.ReadSwitches(m.getenv)
+	sw, err := settings.ReadReloadable(m.getenv)
 	if err != nil {
 		m.log.Error("switches not read, defaults are in force", "error", err)
 	}
@@ -228,7 +228,7 @@ func (m *sidecar) applyRules(r *config.Rules) {
 		Shadow: sw.Shadow, Quota: sw.Quota, DynamicMetadata: sw.DynamicMetadata,
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
-	m.health.Set(partRules, !m.settings.Behaviour.HealthyWithRulesOnly || !r.Empty())
+	m.health.Set(partRules, !m.settings.Behavior.HealthyWithRulesOnly || !r.Empty())
 }
 
 func (m *sidecar) startCluster() error {
@@ -262,7 +262,7 @@ func (m *sidecar) onView(v *membership.View) {
 // versions change nothing, for the version before stays in force.
 func (m *sidecar) updateRulesHealth(e source.LoadResult) {
 	switch {
-	case m.settings.Behaviour.HealthyWithRulesOnly: // applyRules judges
+	case m.settings.Behavior.HealthyWithRulesOnly: // applyRules judges
 	case e.Err == nil:
 		m.health.Set(partRules, true)
 	case m.versions.Current() == nil:
@@ -300,9 +300,9 @@ func (m *sidecar) startRules(ctx context.Context) error {
 
 // ruleOptions are read anew for each load.
 func (m *sidecar) ruleOptions() config.Options {
-	sw, _ := settings.ReadSwitches(m.getenv) // a fault is said when the rules come into force
+	sw, _ := settings.ReadReloadable(m.getenv) // a fault is said when the rules come into force
 	return config.Options{
-		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behaviour.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
+		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behavior.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
 		Lenient: sw.Shadow || sw.Quota,
 	}
 }

@@ -8,9 +8,9 @@ import (
 // startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
 func (m *sidecar) startStats() error {
 	s := m.settings.Stats
-	m.stats.Runtime()
-	if m.settings.Behaviour.LocalCacheBytes > 0 {
-		m.stats.Generate(m.denyCacheStats())
+	m.stats.AddRuntime()
+	if m.settings.Behavior.LocalCacheBytes > 0 {
+		m.stats.BeforeRead(m.denyCacheStats())
 	}
 	c, err := stats.NewCollector(m.stats, stats.CollectorOptions{MapperFile: s.MapperFile, Milliseconds: s.Milliseconds, Tags: s.Tags})
 	if err != nil {

@@ -23,8 +23,8 @@ func TestLocalCacheStatistics(t *testing.T) {
 		defer ln.Close()
 		m := &sidecar{flags: flags{Node: "a"}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
 		m.security = newSecurity(&m.flags, certs.Files{}, m.reg, m.log)
-		m.settings.Behaviour.LocalCacheBytes = bytes
-		m.settings.Stats = settings.Stats{
+		m.settings.Behavior.LocalCacheBytes = bytes
+		m.settings.Stats = settings.StatsSettings{
 			Statsd: true, Host: "127.0.0.1", Port: ln.Addr().(*net.TCPAddr).Port, Network: "tcp", FlushInterval: 10 * time.Millisecond,
 		}
 		if err := m.startCounting(); err != nil {

@@ -36,7 +36,7 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 	defer cancel()
 	if s.Config.Type != "FILE" || s.Set("RUNTIME_ROOT") {
 		options := func() config.Options {
-			return config.Options{MergeDomains: s.Switches.MergeDomains, Cluster: f.Cluster}
+			return config.Options{MergeDomains: s.Reloadable.MergeDomains, Cluster: f.Cluster}
 		}
 		if err := watchRules(background, s.Config, options, log, versions.Offer); err != nil {
 			return err

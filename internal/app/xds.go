@@ -22,12 +22,12 @@ import (
 // xdsServer serves Envoy what gossip and the rules say.
 type xdsServer struct {
 	log    *slog.Logger
-	server *xds.Server
+	server *xds.DiscoveryServer
 	grpc   *grpc.Server
 	end    context.CancelFunc
 
 	mu    sync.Mutex
-	state xds.State // guarded by mu
+	state xds.Snapshot // guarded by mu
 }
 
 // startXDS listens for Envoys. One of the names must be in the certificates of the sidecars that Envoys ask; with none,
@@ -44,7 +44,7 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	}
 	ctx, end := context.WithCancel(context.Background())
 	x := &xdsServer{log: log, server: xds.New(ctx, xds.Options{Logger: log, Registerer: reg}), end: end}
-	x.state = xds.State{
+	x.state = xds.Snapshot{
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
 		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}
@@ -79,7 +79,7 @@ func (x *xdsServer) setView(v *membership.View) {
 		m := &v.Members[i]
 		onRing := v.Ring.Index(m.ID) >= 0
 		if m.Role == membership.RoleMember && (onRing || m.State == membership.Leaving) {
-			x.state.Members = append(x.state.Members, xds.Member{
+			x.state.Members = append(x.state.Members, xds.Endpoint{
 				ID: m.ID, Weight: m.Weight, RLS: m.RLS, Route: m.Route, Draining: !onRing,
 			})
 		}
@@ -116,7 +116,7 @@ func (x *xdsServer) serveLocked() {
 	}
 }
 
-func (x *xdsServer) status() xds.Status { return x.server.Status() }
+func (x *xdsServer) status() xds.ServerStatus { return x.server.Status() }
 
 func (x *xdsServer) stop() {
 	x.end()

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// File is a variable that names a file or a folder, and what becomes of it when that is not there.
-type File struct {
+// FileVariable is a variable that names a file or a folder, and what becomes of it when that is not there.
+type FileVariable struct {
 	Name     string
 	Optional bool   // the file may be absent: then the variable is as if it were not set, with a warning
 	When     string // when the file is read
@@ -16,10 +16,10 @@ type File struct {
 }
 
 // Files lists the variables that name files. A file that decides who is let in or whom is trusted is never optional.
-func Files() []File {
+func Files() []FileVariable {
 	const door, xds = "with GRPC_SERVER_USE_TLS", "with CONFIG_TYPE=GRPC_XDS_SOTW and CONFIG_GRPC_XDS_SERVER_USE_TLS"
 	const stops, noRules, never = "Stops the start.", "No rules until the file is there: it is looked for every CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, and the log names it.", "Nothing: it is never read."
-	list := []File{
+	list := []FileVariable{
 		{"PROMETHEUS_MAPPER_YAML", true, "at start", "Ignored, with a warning: the built-in mapping holds. A file that is there and cannot be read or is at fault stops the start."},
 		{"GRPC_SERVER_TLS_CERT", false, door, stops},
 		{"GRPC_SERVER_TLS_KEY", false, door, stops},
@@ -33,7 +33,7 @@ func Files() []File {
 	for _, name := range []string{
 		"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_CACERT",
 	} {
-		list = append(list, File{name, false, "never", never})
+		list = append(list, FileVariable{name, false, "never", never})
 	}
 	return list
 }

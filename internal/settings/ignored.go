@@ -8,13 +8,13 @@ const (
 	noMemcache = "Counters live in the members; there is no memcached."
 )
 
-func unused[T any](name, def, note string) Variable {
-	return Variable{name, def, Ignored, note, func(*Settings) any { return new(T) }}
+func unused[T any](name, def, note string) EnvVariable {
+	return EnvVariable{name, def, Ignored, note, func(*Settings) any { return new(T) }}
 }
 
 // redisTable is what one Redis takes; envoyproxy/ratelimit may use a second one for limits per second.
-func redisTable(prefix, socket string) []Variable {
-	return []Variable{
+func redisTable(prefix, socket string) []EnvVariable {
+	return []EnvVariable{
 		unused[string](prefix+"SOCKET_TYPE", "unix", noRedis),
 		unused[string](prefix+"TYPE", "SINGLE", noRedis),
 		unused[string](prefix+"URL", "/var/run/nutcracker/"+socket+".sock", noRedis),
@@ -30,8 +30,8 @@ func redisTable(prefix, socket string) []Variable {
 	}
 }
 
-func redisOnlyTable() []Variable {
-	return []Variable{
+func redisOnlyTable() []EnvVariable {
+	return []EnvVariable{
 		unused[string]("REDIS_TLS_CLIENT_CERT", "", noRedis),
 		unused[string]("REDIS_TLS_CLIENT_KEY", "", noRedis),
 		unused[string]("REDIS_TLS_CACERT", "", noRedis),
@@ -44,8 +44,8 @@ func redisOnlyTable() []Variable {
 	}
 }
 
-func memcacheTable() []Variable {
-	return []Variable{
+func memcacheTable() []EnvVariable {
+	return []EnvVariable{
 		unused[[]string]("MEMCACHE_HOST_PORT", "", noMemcache),
 		unused[int]("MEMCACHE_MAX_IDLE_CONNS", "2", noMemcache),
 		unused[string]("MEMCACHE_SRV", "", noMemcache),

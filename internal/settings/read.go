@@ -29,8 +29,8 @@ func Read(getenv Getenv) (Settings, error) {
 	return s, errors.Join(faults...)
 }
 
-// ReadSwitches reads what may change while the program runs.
-func ReadSwitches(getenv Getenv) (Switches, error) {
+// ReadReloadable reads what may change while the program runs.
+func ReadReloadable(getenv Getenv) (ReloadableSettings, error) {
 	s := Settings{set: map[string]bool{}}
 	var faults []error
 	for _, v := range Table() {
@@ -38,11 +38,11 @@ func ReadSwitches(getenv Getenv) (Switches, error) {
 			faults = append(faults, v.read(&s, getenv))
 		}
 	}
-	return s.Switches, errors.Join(faults...)
+	return s.Reloadable, errors.Join(faults...)
 }
 
 // read sets v's field. The value of a variable that is ignored is not judged.
-func (v Variable) read(s *Settings, getenv Getenv) error {
+func (v EnvVariable) read(s *Settings, getenv Getenv) error {
 	if v.Default != "" {
 		if err := parse(v.Default, v.at(s)); err != nil {
 			return fault(v.Name, v.Default, err)
@@ -172,9 +172,9 @@ func (s *Settings) check() error {
 	port("STATSD_PORT", s.Stats.Port)
 	bad(!slices.Contains([]string{"FILE", "GRPC_XDS_SOTW"}, s.Config.Type), "CONFIG_TYPE", s.Config.Type, "want FILE or GRPC_XDS_SOTW")
 	bad(s.Stats.FlushInterval <= 0, "STATS_FLUSH_INTERVAL", s.Stats.FlushInterval, "want more than 0")
-	ratio := float64(s.Behaviour.NearLimitRatio)
+	ratio := float64(s.Behavior.NearLimitRatio)
 	bad(math.IsNaN(ratio) || math.IsInf(ratio, 0) || ratio < 0, "NEAR_LIMIT_RATIO", ratio, "want a number from 0 on")
-	bad(s.Behaviour.LocalCacheBytes < 0, "LOCAL_CACHE_SIZE_IN_BYTES", s.Behaviour.LocalCacheBytes, "want 0 or more")
+	bad(s.Behavior.LocalCacheBytes < 0, "LOCAL_CACHE_SIZE_IN_BYTES", s.Behavior.LocalCacheBytes, "want 0 or more")
 	bad(s.Config.XDS.MaxMessage < 0, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", s.Config.XDS.MaxMessage, "want 0 or more")
 	bad(!strings.HasPrefix(s.Stats.PrometheusPath, "/"), "PROMETHEUS_PATH", s.Stats.PrometheusPath, "want a path that begins with /")
 	bad(s.Server.UseTLS && s.Server.TLSCert == "", "GRPC_SERVER_TLS_CERT", "", "GRPC_SERVER_USE_TLS needs it")

@@ -9,19 +9,19 @@ import (
 
 // Settings are the variables that have an effect, by what they are about.
 type Settings struct {
-	Server    Server
-	Config    Config
-	Behaviour Behaviour
-	Switches  Switches
-	Stats     Stats
-	Tracing   Tracing
+	Server     ServerSettings
+	Config     Config
+	Behavior   Behavior
+	Reloadable ReloadableSettings
+	Stats      StatsSettings
+	Tracing    Tracing
 
 	set      map[string]bool
 	warnings []string
 }
 
-// Server is where the program listens and how it logs.
-type Server struct {
+// ServerSettings is where the program listens and how it logs.
+type ServerSettings struct {
 	Host      string // of /json and /healthcheck
 	Port      int
 	DebugHost string
@@ -52,11 +52,11 @@ type Config struct {
 	IgnoreDotFiles bool
 	WatchRoot      bool
 
-	XDS XDS
+	XDS XDSSettings
 }
 
-// XDS is the client that fetches rules from a management server.
-type XDS struct {
+// XDSSettings is the client that fetches rules from a management server.
+type XDSSettings struct {
 	NodeID        string
 	NodeMetadata  string // key=value,key=value
 	Server        string // host:port
@@ -73,8 +73,8 @@ type XDS struct {
 	MaxMessage     int // bytes; 0 is gRPC's default
 }
 
-// Behaviour is how questions are answered, fixed at start.
-type Behaviour struct {
+// Behavior is how questions are answered, fixed at start.
+type Behavior struct {
 	NearLimitRatio       float32
 	LocalCacheBytes      int
 	StopWhenOver         bool
@@ -82,8 +82,8 @@ type Behaviour struct {
 	KeyPrefix            string
 }
 
-// Switches are read again with every load of the rules, see [ReadSwitches].
-type Switches struct {
+// ReloadableSettings are read again with every load of the rules, see [ReadReloadable].
+type ReloadableSettings struct {
 	Shadow          bool
 	Quota           bool
 	DynamicMetadata bool
@@ -94,8 +94,8 @@ type Switches struct {
 	ResetHeader     string
 }
 
-// Stats is where the statistics go.
-type Stats struct {
+// StatsSettings is where the statistics go.
+type StatsSettings struct {
 	Disabled   bool
 	Statsd     bool // send to statsd: USE_STATSD, unless it is only a default beside another choice
 	DogStatsd  bool

@@ -80,7 +80,7 @@ func TestTableNamesAll(t *testing.T) {
 
 // The service's own structure is the oracle: names, kinds and defaults.
 func TestTableAgreesWithUpstream(t *testing.T) {
-	table := map[string]Variable{}
+	table := map[string]EnvVariable{}
 	for _, v := range Table() {
 		table[v.Name] = v
 	}
@@ -118,11 +118,11 @@ func TestDefaults(t *testing.T) {
 	if s.Server.GRPCPort != 8081 || s.Server.Host != "0.0.0.0" || s.Server.LogLevel != slog.LevelWarn || s.Server.MaxConnectionAge != 24*time.Hour {
 		t.Errorf("server: %+v", s.Server)
 	}
-	if !s.Stats.Statsd || s.Stats.FlushInterval != 10*time.Second || s.Stats.Network != "tcp" || s.Behaviour.NearLimitRatio != 0.8 {
+	if !s.Stats.Statsd || s.Stats.FlushInterval != 10*time.Second || s.Stats.Network != "tcp" || s.Behavior.NearLimitRatio != 0.8 {
 		t.Errorf("stats: %+v", s.Stats)
 	}
-	if s.Switches.LimitHeader != "RateLimit-Limit" || s.Config.Root != "/srv/runtime_data/current" || !s.Config.WatchRoot {
-		t.Errorf("%+v %+v", s.Switches, s.Config)
+	if s.Reloadable.LimitHeader != "RateLimit-Limit" || s.Config.Root != "/srv/runtime_data/current" || !s.Config.WatchRoot {
+		t.Errorf("%+v %+v", s.Reloadable, s.Config)
 	}
 	if s.Set("PORT") || len(s.Warnings()) != 0 {
 		t.Errorf("nothing was set, and yet: %v", s.Warnings())
@@ -157,7 +157,7 @@ func TestParsesAsUpstream(t *testing.T) {
 			}
 			same := []bool{
 				ours.Stats.Prometheus == theirs.UsePrometheus, ours.Stats.Port == theirs.StatsdPort, ours.Stats.FlushInterval == theirs.StatsFlushInterval,
-				ours.Behaviour.NearLimitRatio == theirs.NearLimitRatio, maps.Equal(ours.Stats.Tags, theirs.ExtraTags), ours.Stats.Host == theirs.StatsdHost,
+				ours.Behavior.NearLimitRatio == theirs.NearLimitRatio, maps.Equal(ours.Stats.Tags, theirs.ExtraTags), ours.Stats.Host == theirs.StatsdHost,
 				strings.Join(ours.Stats.mogrifiers, "|") == strings.Join(theirs.UseDogStatsdMogrifiers, "|"),
 			}
 			for i, ok := range same {
@@ -297,12 +297,12 @@ func TestFilesAreDecidedAbout(t *testing.T) {
 }
 
 func TestReadSwitches(t *testing.T) {
-	sw, err := ReadSwitches(env("SHADOW_MODE=true", "LIMIT_LIMIT_HEADER=X-Limit", "PORT=bad"))
-	want := Switches{Shadow: true, LimitHeader: "X-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset"}
+	sw, err := ReadReloadable(env("SHADOW_MODE=true", "LIMIT_LIMIT_HEADER=X-Limit", "PORT=bad"))
+	want := ReloadableSettings{Shadow: true, LimitHeader: "X-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset"}
 	if err != nil || sw != want {
 		t.Errorf("%+v, %v", sw, err)
 	}
-	if _, err = ReadSwitches(env("QUOTA_MODE=x")); err == nil {
+	if _, err = ReadReloadable(env("QUOTA_MODE=x")); err == nil {
 		t.Error("a fault goes unnoticed")
 	}
 }

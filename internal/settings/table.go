@@ -7,14 +7,14 @@ type Fate string
 
 // What can become of a variable.
 const (
-	Honoured Fate = "honoured"
+	Honored  Fate = "honoured"
 	Reread   Fate = "honoured, read again with every load of the rules"
 	Accepted Fate = "accepted, without effect"
 	Ignored  Fate = "ignored, with one warning"
 )
 
-// Variable is one row of the table.
-type Variable struct {
+// EnvVariable is one row of the table.
+type EnvVariable struct {
 	Name    string
 	Default string // as it would be written in the environment; "" is the kind's zero
 	Fate    Fate
@@ -24,7 +24,7 @@ type Variable struct {
 }
 
 // Kind is the type that the value is parsed as.
-func (v Variable) Kind() string {
+func (v EnvVariable) Kind() string {
 	switch v.at(&Settings{}).(type) {
 	case *bool:
 		return "bool"
@@ -44,10 +44,10 @@ func (v Variable) Kind() string {
 }
 
 // Table lists every variable of envoyproxy/ratelimit.
-func Table() []Variable {
-	var t []Variable
-	for _, part := range [][]Variable{
-		serverTable(), tlsTable(), configTable(), xdsTable(), behaviourTable(), headerTable(), statsTable(), prometheusTable(), tracingTable(),
+func Table() []EnvVariable {
+	var t []EnvVariable
+	for _, part := range [][]EnvVariable{
+		serverTable(), tlsTable(), configTable(), xdsTable(), behaviorTable(), headerTable(), statsTable(), prometheusTable(), tracingTable(),
 		redisTable("REDIS_", "ratelimit"), redisOnlyTable(), redisTable("REDIS_PERSECOND_", "ratelimitpersecond"), memcacheTable(),
 	} {
 		t = append(t, part...)
@@ -55,108 +55,108 @@ func Table() []Variable {
 	return t
 }
 
-func serverTable() []Variable {
-	return []Variable{
-		{"HOST", "0.0.0.0", Honoured, "Address of /json and /healthcheck.", func(s *Settings) any { return &s.Server.Host }},
-		{"PORT", "8080", Honoured, "Port of /json and /healthcheck.", func(s *Settings) any { return &s.Server.Port }},
-		{"DEBUG_HOST", "0.0.0.0", Honoured, "Address of the debug port.", func(s *Settings) any { return &s.Server.DebugHost }},
-		{"DEBUG_PORT", "6070", Honoured, "Port of /rlconfig, /stats and /debug/pprof.", func(s *Settings) any { return &s.Server.DebugPort }},
-		{"GRPC_HOST", "0.0.0.0", Honoured, "Address of the rate limit service.", func(s *Settings) any { return &s.Server.GRPCHost }},
-		{"GRPC_PORT", "8081", Honoured, "Port of the rate limit service.", func(s *Settings) any { return &s.Server.GRPCPort }},
-		{"GRPC_UDS", "", Honoured, "Path of a unix socket to listen on instead.", func(s *Settings) any { return &s.Server.GRPCSocket }},
-		{"GRPC_MAX_CONNECTION_AGE", "24h", Honoured, "A connection is asked to end after this time.", func(s *Settings) any { return &s.Server.MaxConnectionAge }},
-		{"GRPC_MAX_CONNECTION_AGE_GRACE", "1h", Honoured, "It is cut this much later.", func(s *Settings) any { return &s.Server.MaxConnectionGrace }},
-		{"LOG_LEVEL", "WARN", Honoured, "panic, fatal, error, warn, warning, info, debug or trace; the first two log errors, the last logs debug.", func(s *Settings) any { return &s.Server.logLevel }},
-		{"LOG_FORMAT", "text", Honoured, "`json`, or text.", func(s *Settings) any { return &s.Server.LogFormat }},
+func serverTable() []EnvVariable {
+	return []EnvVariable{
+		{"HOST", "0.0.0.0", Honored, "Address of /json and /healthcheck.", func(s *Settings) any { return &s.Server.Host }},
+		{"PORT", "8080", Honored, "Port of /json and /healthcheck.", func(s *Settings) any { return &s.Server.Port }},
+		{"DEBUG_HOST", "0.0.0.0", Honored, "Address of the debug port.", func(s *Settings) any { return &s.Server.DebugHost }},
+		{"DEBUG_PORT", "6070", Honored, "Port of /rlconfig, /stats and /debug/pprof.", func(s *Settings) any { return &s.Server.DebugPort }},
+		{"GRPC_HOST", "0.0.0.0", Honored, "Address of the rate limit service.", func(s *Settings) any { return &s.Server.GRPCHost }},
+		{"GRPC_PORT", "8081", Honored, "Port of the rate limit service.", func(s *Settings) any { return &s.Server.GRPCPort }},
+		{"GRPC_UDS", "", Honored, "Path of a unix socket to listen on instead.", func(s *Settings) any { return &s.Server.GRPCSocket }},
+		{"GRPC_MAX_CONNECTION_AGE", "24h", Honored, "A connection is asked to end after this time.", func(s *Settings) any { return &s.Server.MaxConnectionAge }},
+		{"GRPC_MAX_CONNECTION_AGE_GRACE", "1h", Honored, "It is cut this much later.", func(s *Settings) any { return &s.Server.MaxConnectionGrace }},
+		{"LOG_LEVEL", "WARN", Honored, "panic, fatal, error, warn, warning, info, debug or trace; the first two log errors, the last logs debug.", func(s *Settings) any { return &s.Server.logLevel }},
+		{"LOG_FORMAT", "text", Honored, "`json`, or text.", func(s *Settings) any { return &s.Server.LogFormat }},
 	}
 }
 
-func tlsTable() []Variable {
-	return []Variable{
-		{"GRPC_SERVER_USE_TLS", "false", Honoured, "Serve the rate limit service with TLS.", func(s *Settings) any { return &s.Server.UseTLS }},
-		{"GRPC_SERVER_TLS_CERT", "", Honoured, "Certificate chain; read again when it changes.", func(s *Settings) any { return &s.Server.TLSCert }},
-		{"GRPC_SERVER_TLS_KEY", "", Honoured, "Private key; read again when it changes.", func(s *Settings) any { return &s.Server.TLSKey }},
-		{"GRPC_CLIENT_TLS_CACERT", "", Honoured, "Clients must show a certificate of this authority.", func(s *Settings) any { return &s.Server.ClientCA }},
-		{"GRPC_CLIENT_TLS_SAN", "", Honoured, "The name that a client's certificate must carry.", func(s *Settings) any { return &s.Server.ClientSAN }},
+func tlsTable() []EnvVariable {
+	return []EnvVariable{
+		{"GRPC_SERVER_USE_TLS", "false", Honored, "Serve the rate limit service with TLS.", func(s *Settings) any { return &s.Server.UseTLS }},
+		{"GRPC_SERVER_TLS_CERT", "", Honored, "Certificate chain; read again when it changes.", func(s *Settings) any { return &s.Server.TLSCert }},
+		{"GRPC_SERVER_TLS_KEY", "", Honored, "Private key; read again when it changes.", func(s *Settings) any { return &s.Server.TLSKey }},
+		{"GRPC_CLIENT_TLS_CACERT", "", Honored, "Clients must show a certificate of this authority.", func(s *Settings) any { return &s.Server.ClientCA }},
+		{"GRPC_CLIENT_TLS_SAN", "", Honored, "The name that a client's certificate must carry.", func(s *Settings) any { return &s.Server.ClientSAN }},
 	}
 }
 
-func configTable() []Variable {
-	return []Variable{
-		{"CONFIG_TYPE", "FILE", Honoured, "`FILE` or `GRPC_XDS_SOTW`.", func(s *Settings) any { return &s.Config.Type }},
-		{"FORCE_START_WITHOUT_INITIAL_CONFIG", "false", Honoured, "Serve before the first rules are there.", func(s *Settings) any { return &s.Config.StartWithoutRules }},
-		{"RUNTIME_ROOT", "/srv/runtime_data/current", Honoured, "Root of the rules' files.", func(s *Settings) any { return &s.Config.Root }},
-		{"RUNTIME_SUBDIRECTORY", "", Honoured, "Folder under the root.", func(s *Settings) any { return &s.Config.Subdirectory }},
-		{"RUNTIME_APPDIRECTORY", "config", Honoured, "Folder of the rules under that.", func(s *Settings) any { return &s.Config.AppDirectory }},
-		{"RUNTIME_IGNOREDOTFILES", "false", Honoured, "Skip files that begin with a dot.", func(s *Settings) any { return &s.Config.IgnoreDotFiles }},
-		{"RUNTIME_WATCH_ROOT", "true", Honoured, "Watch the root for a swapped symlink; false watches the folder of the rules for writes.", func(s *Settings) any { return &s.Config.WatchRoot }},
-		{"MERGE_DOMAIN_CONFIG", "false", Reread, "Several files may name the same domain.", func(s *Settings) any { return &s.Switches.MergeDomains }},
+func configTable() []EnvVariable {
+	return []EnvVariable{
+		{"CONFIG_TYPE", "FILE", Honored, "`FILE` or `GRPC_XDS_SOTW`.", func(s *Settings) any { return &s.Config.Type }},
+		{"FORCE_START_WITHOUT_INITIAL_CONFIG", "false", Honored, "Serve before the first rules are there.", func(s *Settings) any { return &s.Config.StartWithoutRules }},
+		{"RUNTIME_ROOT", "/srv/runtime_data/current", Honored, "Root of the rules' files.", func(s *Settings) any { return &s.Config.Root }},
+		{"RUNTIME_SUBDIRECTORY", "", Honored, "Folder under the root.", func(s *Settings) any { return &s.Config.Subdirectory }},
+		{"RUNTIME_APPDIRECTORY", "config", Honored, "Folder of the rules under that.", func(s *Settings) any { return &s.Config.AppDirectory }},
+		{"RUNTIME_IGNOREDOTFILES", "false", Honored, "Skip files that begin with a dot.", func(s *Settings) any { return &s.Config.IgnoreDotFiles }},
+		{"RUNTIME_WATCH_ROOT", "true", Honored, "Watch the root for a swapped symlink; false watches the folder of the rules for writes.", func(s *Settings) any { return &s.Config.WatchRoot }},
+		{"MERGE_DOMAIN_CONFIG", "false", Reread, "Several files may name the same domain.", func(s *Settings) any { return &s.Reloadable.MergeDomains }},
 	}
 }
 
-func xdsTable() []Variable {
-	return []Variable{
-		{"CONFIG_GRPC_XDS_NODE_ID", "default", Honoured, "Node id told to the management server.", func(s *Settings) any { return &s.Config.XDS.NodeID }},
-		{"CONFIG_GRPC_XDS_NODE_METADATA", "", Honoured, "Node metadata, `key=value,key=value`.", func(s *Settings) any { return &s.Config.XDS.NodeMetadata }},
-		{"CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Honoured, "Address of the management server.", func(s *Settings) any { return &s.Config.XDS.Server }},
-		{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", Honoured, "Time between attempts to connect.", func(s *Settings) any { return &s.Config.XDS.RetryInterval }},
-		{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Honoured, "Metadata sent along, `name:value,name:value`.", func(s *Settings) any { return &s.Config.XDS.Headers }},
-		{"CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", Honoured, "Connect with TLS.", func(s *Settings) any { return &s.Config.XDS.UseTLS }},
-		{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", Honoured, "Certificate shown to the management server.", func(s *Settings) any { return &s.Config.XDS.Cert }},
-		{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", Honoured, "Its private key.", func(s *Settings) any { return &s.Config.XDS.Key }},
-		{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", Honoured, "Authority of the management server's certificate.", func(s *Settings) any { return &s.Config.XDS.CA }},
-		{"CONFIG_GRPC_XDS_SERVER_TLS_SAN", "", Honoured, "The name that its certificate must carry.", func(s *Settings) any { return &s.Config.XDS.ServerSAN }},
-		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Honoured, "First wait after a failed stream.", func(s *Settings) any { return &s.Config.XDS.BackoffInitial }},
-		{"XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Honoured, "Longest wait.", func(s *Settings) any { return &s.Config.XDS.BackoffMax }},
-		{"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Honoured, "Part of the wait that is random.", func(s *Settings) any { return &s.Config.XDS.BackoffRandom }},
-		{"XDS_CLIENT_BACKOFF_JITTER", "true", Honoured, "Whether any part is.", func(s *Settings) any { return &s.Config.XDS.BackoffJitter }},
-		{"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "", Honoured, "Largest message taken from the management server.", func(s *Settings) any { return &s.Config.XDS.MaxMessage }},
+func xdsTable() []EnvVariable {
+	return []EnvVariable{
+		{"CONFIG_GRPC_XDS_NODE_ID", "default", Honored, "Node id told to the management server.", func(s *Settings) any { return &s.Config.XDS.NodeID }},
+		{"CONFIG_GRPC_XDS_NODE_METADATA", "", Honored, "Node metadata, `key=value,key=value`.", func(s *Settings) any { return &s.Config.XDS.NodeMetadata }},
+		{"CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Honored, "Address of the management server.", func(s *Settings) any { return &s.Config.XDS.Server }},
+		{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", Honored, "Time between attempts to connect.", func(s *Settings) any { return &s.Config.XDS.RetryInterval }},
+		{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Honored, "Metadata sent along, `name:value,name:value`.", func(s *Settings) any { return &s.Config.XDS.Headers }},
+		{"CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", Honored, "Connect with TLS.", func(s *Settings) any { return &s.Config.XDS.UseTLS }},
+		{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", Honored, "Certificate shown to the management server.", func(s *Settings) any { return &s.Config.XDS.Cert }},
+		{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", Honored, "Its private key.", func(s *Settings) any { return &s.Config.XDS.Key }},
+		{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", Honored, "Authority of the management server's certificate.", func(s *Settings) any { return &s.Config.XDS.CA }},
+		{"CONFIG_GRPC_XDS_SERVER_TLS_SAN", "", Honored, "The name that its certificate must carry.", func(s *Settings) any { return &s.Config.XDS.ServerSAN }},
+		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Honored, "First wait after a failed stream.", func(s *Settings) any { return &s.Config.XDS.BackoffInitial }},
+		{"XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Honored, "Longest wait.", func(s *Settings) any { return &s.Config.XDS.BackoffMax }},
+		{"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Honored, "Part of the wait that is random.", func(s *Settings) any { return &s.Config.XDS.BackoffRandom }},
+		{"XDS_CLIENT_BACKOFF_JITTER", "true", Honored, "Whether any part is.", func(s *Settings) any { return &s.Config.XDS.BackoffJitter }},
+		{"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "", Honored, "Largest message taken from the management server.", func(s *Settings) any { return &s.Config.XDS.MaxMessage }},
 	}
 }
 
-func behaviourTable() []Variable {
-	return []Variable{
-		{"NEAR_LIMIT_RATIO", "0.8", Honoured, "Part of a limit from which hits count as near_limit.", func(s *Settings) any { return &s.Behaviour.NearLimitRatio }},
-		{"LOCAL_CACHE_SIZE_IN_BYTES", "0", Honoured, "Above 0, a member that is not the owner remembers what is over its limit until the window ends; one key takes about 64 bytes.", func(s *Settings) any { return &s.Behaviour.LocalCacheBytes }},
-		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Honoured, "When one descriptor of a request is over, the others are not charged.", func(s *Settings) any { return &s.Behaviour.StopWhenOver }},
-		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", Honoured, "Not healthy while no domain is loaded.", func(s *Settings) any { return &s.Behaviour.HealthyWithRulesOnly }},
-		{"CACHE_KEY_PREFIX", "", Honoured, "Part of every counter's key, so that clusters of other prefixes never share a count.", func(s *Settings) any { return &s.Behaviour.KeyPrefix }},
+func behaviorTable() []EnvVariable {
+	return []EnvVariable{
+		{"NEAR_LIMIT_RATIO", "0.8", Honored, "Part of a limit from which hits count as near_limit.", func(s *Settings) any { return &s.Behavior.NearLimitRatio }},
+		{"LOCAL_CACHE_SIZE_IN_BYTES", "0", Honored, "Above 0, a member that is not the owner remembers what is over its limit until the window ends; one key takes about 64 bytes.", func(s *Settings) any { return &s.Behavior.LocalCacheBytes }},
+		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Honored, "When one descriptor of a request is over, the others are not charged.", func(s *Settings) any { return &s.Behavior.StopWhenOver }},
+		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", Honored, "Not healthy while no domain is loaded.", func(s *Settings) any { return &s.Behavior.HealthyWithRulesOnly }},
+		{"CACHE_KEY_PREFIX", "", Honored, "Part of every counter's key, so that clusters of other prefixes never share a count.", func(s *Settings) any { return &s.Behavior.KeyPrefix }},
 		{"EXPIRATION_JITTER_MAX_SECONDS", "300", Accepted, "Spreads the expiry of keys in Redis; it has no visible effect there either.", func(*Settings) any { return new(int64) }},
 		{"BACKEND_TYPE", "redis", Accepted, "There is no backend; `redis` and `memcache` are both understood.", func(*Settings) any { return new(string) }},
-		{"SHADOW_MODE", "false", Reread, "Answer OK whatever was decided.", func(s *Settings) any { return &s.Switches.Shadow }},
-		{"QUOTA_MODE", "false", Reread, "Treat every descriptor as a quota.", func(s *Settings) any { return &s.Switches.Quota }},
-		{"RESPONSE_DYNAMIC_METADATA", "false", Reread, "Return the request and the rules' metadata as dynamic metadata.", func(s *Settings) any { return &s.Switches.DynamicMetadata }},
+		{"SHADOW_MODE", "false", Reread, "Answer OK whatever was decided.", func(s *Settings) any { return &s.Reloadable.Shadow }},
+		{"QUOTA_MODE", "false", Reread, "Treat every descriptor as a quota.", func(s *Settings) any { return &s.Reloadable.Quota }},
+		{"RESPONSE_DYNAMIC_METADATA", "false", Reread, "Return the request and the rules' metadata as dynamic metadata.", func(s *Settings) any { return &s.Reloadable.DynamicMetadata }},
 	}
 }
 
-func headerTable() []Variable {
-	return []Variable{
-		{"LIMIT_RESPONSE_HEADERS_ENABLED", "false", Reread, "Add the three headers below to responses; once on, they stay on.", func(s *Settings) any { return &s.Switches.Headers }},
-		{"LIMIT_LIMIT_HEADER", "RateLimit-Limit", Reread, "Name of the header with the limit.", func(s *Settings) any { return &s.Switches.LimitHeader }},
-		{"LIMIT_REMAINING_HEADER", "RateLimit-Remaining", Reread, "Name of the header with what is left.", func(s *Settings) any { return &s.Switches.RemainingHeader }},
-		{"LIMIT_RESET_HEADER", "RateLimit-Reset", Reread, "Name of the header with the seconds until the window ends.", func(s *Settings) any { return &s.Switches.ResetHeader }},
+func headerTable() []EnvVariable {
+	return []EnvVariable{
+		{"LIMIT_RESPONSE_HEADERS_ENABLED", "false", Reread, "Add the three headers below to responses; once on, they stay on.", func(s *Settings) any { return &s.Reloadable.Headers }},
+		{"LIMIT_LIMIT_HEADER", "RateLimit-Limit", Reread, "Name of the header with the limit.", func(s *Settings) any { return &s.Reloadable.LimitHeader }},
+		{"LIMIT_REMAINING_HEADER", "RateLimit-Remaining", Reread, "Name of the header with what is left.", func(s *Settings) any { return &s.Reloadable.RemainingHeader }},
+		{"LIMIT_RESET_HEADER", "RateLimit-Reset", Reread, "Name of the header with the seconds until the window ends.", func(s *Settings) any { return &s.Reloadable.ResetHeader }},
 	}
 }
 
-func statsTable() []Variable {
-	return []Variable{
-		{"USE_STATSD", "true", Honoured, "Send statistics to statsd; beside USE_DOG_STATSD or USE_PROMETHEUS only when it is set.", func(s *Settings) any { return &s.Stats.Statsd }},
-		{"STATSD_HOST", "localhost", Honoured, "Host of statsd or DogStatsD.", func(s *Settings) any { return &s.Stats.Host }},
-		{"STATSD_PORT", "8125", Honoured, "Its port.", func(s *Settings) any { return &s.Stats.Port }},
-		{"USE_DOG_STATSD", "false", Honoured, "Send statistics to DogStatsD over UDP.", func(s *Settings) any { return &s.Stats.DogStatsd }},
-		{"USE_DOG_STATSD_MOGRIFIERS", "", Honoured, "Names N of the mogrifiers DOG_STATSD_MOGRIFIER_N_*, in order.", func(s *Settings) any { return &s.Stats.mogrifiers }},
-		{"EXTRA_TAGS", "", Honoured, "`name:value,name:value`: tags of every statistic; labels in Prometheus.", func(s *Settings) any { return &s.Stats.Tags }},
-		{"STATS_FLUSH_INTERVAL", "10s", Honoured, "Time between two sendings.", func(s *Settings) any { return &s.Stats.FlushInterval }},
-		{"DISABLE_STATS", "false", Honoured, "Send none; /metrics is still served.", func(s *Settings) any { return &s.Stats.Disabled }},
+func statsTable() []EnvVariable {
+	return []EnvVariable{
+		{"USE_STATSD", "true", Honored, "Send statistics to statsd; beside USE_DOG_STATSD or USE_PROMETHEUS only when it is set.", func(s *Settings) any { return &s.Stats.Statsd }},
+		{"STATSD_HOST", "localhost", Honored, "Host of statsd or DogStatsD.", func(s *Settings) any { return &s.Stats.Host }},
+		{"STATSD_PORT", "8125", Honored, "Its port.", func(s *Settings) any { return &s.Stats.Port }},
+		{"USE_DOG_STATSD", "false", Honored, "Send statistics to DogStatsD over UDP.", func(s *Settings) any { return &s.Stats.DogStatsd }},
+		{"USE_DOG_STATSD_MOGRIFIERS", "", Honored, "Names N of the mogrifiers DOG_STATSD_MOGRIFIER_N_*, in order.", func(s *Settings) any { return &s.Stats.mogrifiers }},
+		{"EXTRA_TAGS", "", Honored, "`name:value,name:value`: tags of every statistic; labels in Prometheus.", func(s *Settings) any { return &s.Stats.Tags }},
+		{"STATS_FLUSH_INTERVAL", "10s", Honored, "Time between two sendings.", func(s *Settings) any { return &s.Stats.FlushInterval }},
+		{"DISABLE_STATS", "false", Honored, "Send none; /metrics is still served.", func(s *Settings) any { return &s.Stats.Disabled }},
 	}
 }
 
-func prometheusTable() []Variable {
-	return []Variable{
-		{"USE_PROMETHEUS", "false", Honoured, "Serve /metrics; it is served in any case, beside statsd too.", func(s *Settings) any { return &s.Stats.Prometheus }},
-		{"PROMETHEUS_ADDR", ":9090", Honoured, "Address of /metrics.", func(s *Settings) any { return &s.Stats.PrometheusAddr }},
-		{"PROMETHEUS_PATH", "/metrics", Honoured, "Its path.", func(s *Settings) any { return &s.Stats.PrometheusPath }},
-		{"PROMETHEUS_MAPPER_YAML", "", Honoured, "File of statsd-exporter mappings that takes the place of the built-in one; one that is not there is ignored, with a warning.", func(s *Settings) any { return &s.Stats.MapperFile }},
-		{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Honoured, "With the built-in mapping, tell response times in milliseconds.", func(s *Settings) any { return &s.Stats.Milliseconds }},
+func prometheusTable() []EnvVariable {
+	return []EnvVariable{
+		{"USE_PROMETHEUS", "false", Honored, "Serve /metrics; it is served in any case, beside statsd too.", func(s *Settings) any { return &s.Stats.Prometheus }},
+		{"PROMETHEUS_ADDR", ":9090", Honored, "Address of /metrics.", func(s *Settings) any { return &s.Stats.PrometheusAddr }},
+		{"PROMETHEUS_PATH", "/metrics", Honored, "Its path.", func(s *Settings) any { return &s.Stats.PrometheusPath }},
+		{"PROMETHEUS_MAPPER_YAML", "", Honored, "File of statsd-exporter mappings that takes the place of the built-in one; one that is not there is ignored, with a warning.", func(s *Settings) any { return &s.Stats.MapperFile }},
+		{"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Honored, "With the built-in mapping, tell response times in milliseconds.", func(s *Settings) any { return &s.Stats.Milliseconds }},
 	}
 }

@@ -8,13 +8,13 @@ type Tracing struct {
 	Rate                         float64 // part of the calls without a parent that begin a trace
 }
 
-func tracingTable() []Variable {
-	return []Variable{
-		{"TRACING_ENABLED", "false", Honoured, "Write OpenTelemetry traces; the exporter reads `OTEL_EXPORTER_OTLP_ENDPOINT` and its kin.", func(s *Settings) any { return &s.Tracing.Enabled }},
-		{"TRACING_SERVICE_NAME", "RateLimit", Honoured, "`service.name` of the traces.", func(s *Settings) any { return &s.Tracing.Service }},
-		{"TRACING_SERVICE_NAMESPACE", "", Honoured, "`service.namespace` of the traces.", func(s *Settings) any { return &s.Tracing.Namespace }},
-		{"TRACING_SERVICE_INSTANCE_ID", "", Honoured, "`service.instance.id` of the traces; default the member's name.", func(s *Settings) any { return &s.Tracing.Instance }},
-		{"TRACING_EXPORTER_PROTOCOL", "http", Honoured, "`http` or `grpc`.", func(s *Settings) any { return &s.Tracing.Protocol }},
-		{"TRACING_SAMPLING_RATE", "1", Honoured, "Part of the calls without a parent that begin a trace. A call with a parent is recorded when its parent is.", func(s *Settings) any { return &s.Tracing.Rate }},
+func tracingTable() []EnvVariable {
+	return []EnvVariable{
+		{"TRACING_ENABLED", "false", Honored, "Write OpenTelemetry traces; the exporter reads `OTEL_EXPORTER_OTLP_ENDPOINT` and its kin.", func(s *Settings) any { return &s.Tracing.Enabled }},
+		{"TRACING_SERVICE_NAME", "RateLimit", Honored, "`service.name` of the traces.", func(s *Settings) any { return &s.Tracing.Service }},
+		{"TRACING_SERVICE_NAMESPACE", "", Honored, "`service.namespace` of the traces.", func(s *Settings) any { return &s.Tracing.Namespace }},
+		{"TRACING_SERVICE_INSTANCE_ID", "", Honored, "`service.instance.id` of the traces; default the member's name.", func(s *Settings) any { return &s.Tracing.Instance }},
+		{"TRACING_EXPORTER_PROTOCOL", "http", Honored, "`http` or `grpc`.", func(s *Settings) any { return &s.Tracing.Protocol }},
+		{"TRACING_SAMPLING_RATE", "1", Honored, "Part of the calls without a parent that begin a trace. A call with a parent is recorded when its parent is.", func(s *Settings) any { return &s.Tracing.Rate }},
 	}
 }

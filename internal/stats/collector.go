@@ -29,11 +29,11 @@ type Collector struct {
 	tags   map[string]string
 
 	mu       sync.Mutex
-	counters map[*Counter]link  // guarded by mu
-	gauges   map[*Gauge]link    // guarded by mu
-	targets  map[string]*target // by name and labels; guarded by mu
-	timings  map[string]*timing // by name and labels; guarded by mu
-	families map[string]family  // guarded by mu
+	counters map[*StatCounter]link // guarded by mu
+	gauges   map[*Gauge]link       // guarded by mu
+	targets  map[string]*target    // by name and labels; guarded by mu
+	timings  map[string]*timing    // by name and labels; guarded by mu
+	families map[string]family     // guarded by mu
 }
 
 // link says where a statistic is shown; with no target it is not.
@@ -61,7 +61,7 @@ func NewCollector(s *Store, o CollectorOptions) (*Collector, error) {
 	}
 	c := &Collector{
 		store: s, mapper: m, tags: map[string]string{},
-		counters: map[*Counter]link{}, gauges: map[*Gauge]link{}, targets: map[string]*target{},
+		counters: map[*StatCounter]link{}, gauges: map[*Gauge]link{}, targets: map[string]*target{},
 		timings: map[string]*timing{}, families: map[string]family{},
 	}
 	for _, k := range slices.Sorted(maps.Keys(o.Tags)) {
@@ -90,7 +90,7 @@ func (c *Collector) collect(now time.Time) []prometheus.Metric {
 	for _, t := range c.targets {
 		t.sum, t.present = 0, false
 	}
-	c.store.eachCounter(func(n *Counter, base, suffix string) {
+	c.store.eachCounter(func(n *StatCounter, base, suffix string) {
 		l, ok := c.counters[n]
 		if !ok {
 			l = c.link(base+suffix, mapper.MetricTypeCounter, kindCounter)

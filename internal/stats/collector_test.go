@@ -307,7 +307,7 @@ func FuzzScrape(f *testing.F) {
 
 func TestRuntime(t *testing.T) {
 	s := New(Options{})
-	s.Runtime()
+	s.AddRuntime()
 	got := scrape(t, s, CollectorOptions{})
 	for _, name := range []string{"ratelimit_go_alloc ", "ratelimit_go_numGoroutine ", "ratelimit_go_totalAlloc ", "ratelimit_go_heapInuse "} {
 		if !strings.Contains(got, name) {

@@ -75,29 +75,29 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 // batch gathers lines into writes and remembers which counters a write tells of, so that what did not go out goes out
 // the next time.
 type batch struct {
-	conn  net.Conn
-	limit int // bytes of a write
-	bytes []byte
-	told  []told
-	err   error
+	conn     net.Conn
+	limit    int // bytes of a write
+	bytes    []byte
+	reported []reported
+	err      error
 }
 
-// told is a counter whose line ends at end.
-type told struct {
+// reported is a counter whose line ends at end.
+type reported struct {
 	end   int
-	at    *sent
+	at    *sentCounter
 	value uint64
 }
 
 func (b *batch) reset(conn net.Conn) {
-	b.conn, b.bytes, b.told, b.err = conn, b.bytes[:0], b.told[:0], nil
+	b.conn, b.bytes, b.reported, b.err = conn, b.bytes[:0], b.reported[:0], nil
 }
 
-func (b *batch) counter(at *sent, now uint64) {
+func (b *batch) counter(at *sentCounter, now uint64) {
 	start := b.begin(at.label)
 	b.bytes = strconv.AppendUint(b.bytes, now-at.value, 10)
 	if b.end(start, "|c", at.label) {
-		b.told = append(b.told, told{len(b.bytes), at, now})
+		b.reported = append(b.reported, reported{len(b.bytes), at, now})
 	}
 }
 
@@ -156,11 +156,11 @@ func (b *batch) write(n int) {
 	_ = b.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	out, err := b.conn.Write(b.bytes[:n])
 	b.err = err
-	for _, t := range b.told {
+	for _, t := range b.reported {
 		if t.end <= out {
 			t.at.value = t.value
 		}
 	}
-	b.told = b.told[:0]
+	b.reported = b.reported[:0]
 	b.bytes = b.bytes[:copy(b.bytes, b.bytes[n:])]
 }

@@ -9,22 +9,22 @@ import (
 	"sync/atomic"
 )
 
-// Rule is the statistics of one rule, or of one key of it. It fills one cache line and holds no pointer: a question
+// RuleStats is the statistics of one rule, or of one key of it. It fills one cache line and holds no pointer: a question
 // touches two or three of the counters, and no other rule's.
-type Rule struct {
-	TotalHits               Counter
-	OverLimit               Counter
-	NearLimit               Counter
-	OverLimitWithLocalCache Counter
-	WithinLimit             Counter
-	ShadowMode              Counter
-	TotalNegativeHits       Counter
+type RuleStats struct {
+	TotalHits               StatCounter
+	OverLimit               StatCounter
+	NearLimit               StatCounter
+	OverLimitWithLocalCache StatCounter
+	WithinLimit             StatCounter
+	ShadowMode              StatCounter
+	TotalNegativeHits       StatCounter
 	_                       [8]byte
 }
 
 // each visits the counters that are not zero.
-func (r *Rule) each(base string, visit func(c *Counter, base, suffix string)) {
-	show := func(c *Counter, suffix string) {
+func (r *RuleStats) each(base string, visit func(c *StatCounter, base, suffix string)) {
+	show := func(c *StatCounter, suffix string) {
 		if c.Value() != 0 {
 			visit(c, base, suffix)
 		}
@@ -62,25 +62,25 @@ type table struct {
 	shards  [shards]shard
 
 	mu     sync.RWMutex
-	series map[string]*Rule // by full name; guarded by mu
+	series map[string]*RuleStats // by full name; guarded by mu
 }
 
 type shard struct {
 	mu   sync.RWMutex
-	keys map[string]*Rule // by the key as it came; guarded by mu
-	_    [64]byte         // keeps neighbours' locks apart
+	keys map[string]*RuleStats // by the key as it came; guarded by mu
+	_    [64]byte              // keeps neighbours' locks apart
 }
 
 func newTable(budget int, m *metrics) *table {
-	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget), series: map[string]*Rule{}}
+	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget), series: map[string]*RuleStats{}}
 	for i := range t.shards {
-		t.shards[i].keys = map[string]*Rule{}
+		t.shards[i].keys = map[string]*RuleStats{}
 	}
 	return t
 }
 
 // fixed is the statistics of a configured key.
-func (t *table) fixed(key string) *Rule {
+func (t *table) fixed(key string) *RuleStats {
 	s := &t.shards[maphash.String(t.seed, key)%shards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (t *table) fixed(key string) *Rule {
 }
 
 // dynamic is the statistics of a key that came with a request.
-func (t *table) dynamic(key []byte) *Rule {
+func (t *table) dynamic(key []byte) *RuleStats {
 	if len(key) > keyBytes {
 		return t.overflow(key)
 	}
@@ -110,7 +110,7 @@ func (t *table) dynamic(key []byte) *Rule {
 	return t.admit(s, string(key))
 }
 
-func (t *table) admit(s *shard, key string) *Rule {
+func (t *table) admit(s *shard, key string) *RuleStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, ok := s.keys[key]; ok {
@@ -127,7 +127,7 @@ func (t *table) admit(s *shard, key string) *Rule {
 }
 
 // overflow is what the keys of one domain share. A rule's domain comes from the configuration, so these are few.
-func (t *table) overflow(key []byte) *Rule {
+func (t *table) overflow(key []byte) *RuleStats {
 	t.metrics.overflow.Inc()
 	domain := key
 	if i := bytes.IndexByte(key, '.'); i >= 0 {
@@ -156,16 +156,16 @@ func (t *table) overflow(key []byte) *Rule {
 
 // named is the series of a full name. Two keys that differ only in what a name cannot hold share it, as they do in
 // envoyproxy/ratelimit.
-func (t *table) named(name string) *Rule {
+func (t *table) named(name string) *RuleStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return entry(t.series, name)
 }
 
-func (t *table) each(visit func(c *Counter, base, suffix string)) {
+func (t *table) each(visit func(c *StatCounter, base, suffix string)) {
 	type named struct {
 		name string
-		rule *Rule
+		rule *RuleStats
 	}
 	t.mu.RLock()
 	all := make([]named, 0, len(t.series))
@@ -184,14 +184,14 @@ type names struct {
 	budget int
 
 	mu sync.RWMutex
-	at map[string]*Counter // by the domain as it came; guarded by mu
+	at map[string]*StatCounter // by the domain as it came; guarded by mu
 }
 
 func newNames(budget int) *names {
-	return &names{clean: newCleaner(), budget: budget, at: map[string]*Counter{}}
+	return &names{clean: newCleaner(), budget: budget, at: map[string]*StatCounter{}}
 }
 
-func (n *names) counter(domain string, s *Store) *Counter {
+func (n *names) counter(domain string, s *Store) *StatCounter {
 	n.mu.RLock()
 	c, ok := n.at[domain]
 	full := len(n.at) >= n.budget

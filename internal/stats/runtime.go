@@ -2,18 +2,18 @@ package stats
 
 import "runtime"
 
-// Runtime adds the gauges and counters of the Go runtime, ratelimit.go.*.
-func (s *Store) Runtime() {
+// AddRuntime adds the gauges and counters of the Go runtime, ratelimit.go.*.
+func (s *Store) AddRuntime() {
 	const scope = "ratelimit.go."
 	gauge := func(name string) *Gauge { return s.Gauge(scope + name) }
 	alloc, heapAlloc, heapSys, heapIdle := gauge("alloc"), gauge("heapAlloc"), gauge("heapSys"), gauge("heapIdle")
 	heapInuse, heapReleased, heapObjects := gauge("heapInuse"), gauge("heapReleased"), gauge("heapObjects")
 	nextGC, lastGC, gcCPU, goroutines := gauge("nextGC"), gauge("lastGC"), gauge("gcCPUPercent"), gauge("numGoroutine")
 	sys := gauge("sys")
-	counter := func(name string) *Counter { return s.Counter(scope + name) }
+	counter := func(name string) *StatCounter { return s.Counter(scope + name) }
 	totalAlloc, mallocs, frees := counter("totalAlloc"), counter("mallocs"), counter("frees")
 	pause, numGC := counter("pauseTotalNs"), counter("numGC")
-	s.Generate(func() {
+	s.BeforeRead(func() {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		alloc.Set(m.Alloc)

@@ -35,7 +35,7 @@ type Statsd struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	counters map[*Counter]*sent
+	counters map[*StatCounter]*sentCounter
 	gauges   map[*Gauge]label
 	scratch  []time.Duration
 
@@ -43,8 +43,8 @@ type Statsd struct {
 	timers []*reservoir // guarded by mu
 }
 
-// sent is what the server knows of a counter.
-type sent struct {
+// sentCounter is what the server knows of a counter.
+type sentCounter struct {
 	label label
 	value uint64
 }
@@ -79,7 +79,7 @@ func StartStatsd(s *Store, o StatsdOptions) (*Statsd, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Statsd{
 		o: o, store: s, format: f, cancel: cancel, done: make(chan struct{}),
-		counters: map[*Counter]*sent{}, gauges: map[*Gauge]label{},
+		counters: map[*StatCounter]*sentCounter{}, gauges: map[*Gauge]label{},
 	}
 	d.buffer.limit = 64 << 10
 	if o.Network == "udp" {
@@ -165,10 +165,10 @@ func (d *Statsd) flush(conn net.Conn) error {
 	b := &d.buffer
 	b.reset(conn)
 	d.store.generate()
-	d.store.eachCounter(func(c *Counter, base, suffix string) {
+	d.store.eachCounter(func(c *StatCounter, base, suffix string) {
 		at, ok := d.counters[c]
 		if !ok {
-			at = &sent{label: d.format.label(base + suffix)}
+			at = &sentCounter{label: d.format.label(base + suffix)}
 			d.counters[c] = at
 		}
 		if now := c.Value(); now != at.value {

@@ -327,7 +327,7 @@ func TestBrokenWrite(t *testing.T) {
 	for i := range 10 {
 		s.Counter(fmt.Sprintf("c%d", i)).Add(1)
 	}
-	d := &Statsd{store: s, format: &format{mogrifiers: &mogrifiers{}}, counters: map[*Counter]*sent{}, gauges: map[*Gauge]label{}}
+	d := &Statsd{store: s, format: &format{mogrifiers: &mogrifiers{}}, counters: map[*StatCounter]*sentCounter{}, gauges: map[*Gauge]label{}}
 	d.buffer.limit = 22 // three lines of seven bytes
 	got := ""
 	for cut := 0; cut < 70 && len(got) < 70; cut += 9 {

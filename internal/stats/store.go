@@ -13,14 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counter only rises. The zero Counter is ready; adding is one atomic instruction.
-type Counter struct{ n atomic.Uint64 }
+// StatCounter only rises. The zero Counter is ready; adding is one atomic instruction.
+type StatCounter struct{ n atomic.Uint64 }
 
 // Add adds n.
-func (c *Counter) Add(n uint64) { c.n.Add(n) }
+func (c *StatCounter) Add(n uint64) { c.n.Add(n) }
 
 // Value is the sum of what was added.
-func (c *Counter) Value() uint64 { return c.n.Load() }
+func (c *StatCounter) Value() uint64 { return c.n.Load() }
 
 // Gauge holds the last value set. The zero Gauge is ready.
 type Gauge struct{ n atomic.Uint64 }
@@ -49,9 +49,9 @@ func (t *Timer) Observe(d time.Duration) {
 // observer takes the durations of one timer; concurrently, and without blocking.
 type observer interface{ observe(time.Duration) }
 
-// Method is what is told of one gRPC method.
-type Method struct {
-	TotalRequests *Counter
+// MethodStats is what is told of one gRPC method.
+type MethodStats struct {
+	TotalRequests *StatCounter
 	ResponseTime  *Timer
 }
 
@@ -76,9 +76,9 @@ type Store struct {
 	listeners []func(name string) observer // guarded by timing
 
 	mu         sync.Mutex
-	counters   map[string]*Counter // guarded by mu
-	gauges     map[string]*Gauge   // guarded by mu
-	generators []func()            // guarded by mu
+	counters   map[string]*StatCounter // guarded by mu
+	gauges     map[string]*Gauge       // guarded by mu
+	generators []func()                // guarded by mu
 }
 
 // New makes an empty Store.
@@ -91,7 +91,7 @@ func New(o Options) *Store {
 	}
 	s := &Store{
 		metrics:  newMetrics(o.Registerer),
-		counters: map[string]*Counter{}, gauges: map[string]*Gauge{}, timers: map[string]*Timer{},
+		counters: map[string]*StatCounter{}, gauges: map[string]*Gauge{}, timers: map[string]*Timer{},
 	}
 	s.rules = newTable(o.Series, s.metrics)
 	s.domains = newNames(o.Domains)
@@ -99,7 +99,7 @@ func New(o Options) *Store {
 }
 
 // Counter is the counter of that name.
-func (s *Store) Counter(name string) *Counter {
+func (s *Store) Counter(name string) *StatCounter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return entry(s.counters, name)
@@ -128,24 +128,24 @@ func (s *Store) Timer(name string) *Timer {
 }
 
 // Method is what is told of one gRPC method, by its bare name.
-func (s *Store) Method(name string) Method {
-	return Method{s.Counter("ratelimit_server." + name + ".total_requests"), s.Timer("ratelimit_server." + name + ".response_time")}
+func (s *Store) Method(name string) MethodStats {
+	return MethodStats{s.Counter("ratelimit_server." + name + ".total_requests"), s.Timer("ratelimit_server." + name + ".response_time")}
 }
 
 // Rule is the statistics of a rule whose key is fixed by the configuration. Such keys are never turned away.
-func (s *Store) Rule(key string) *Rule { return s.rules.fixed(key) }
+func (s *Store) Rule(key string) *RuleStats { return s.rules.fixed(key) }
 
 // RuleBytes is the statistics of a key that the request had a part in. It allocates nothing for a key that is known.
 // Beyond the budget of series, keys share one per domain.
-func (s *Store) RuleBytes(key []byte) *Rule { return s.rules.dynamic(key) }
+func (s *Store) RuleBytes(key []byte) *RuleStats { return s.rules.dynamic(key) }
 
 // DomainNotFound counts questions of a domain that no rule names. Beyond the budget, domains share one counter.
-func (s *Store) DomainNotFound(domain string) *Counter {
+func (s *Store) DomainNotFound(domain string) *StatCounter {
 	return s.domains.counter(domain, s)
 }
 
-// Generate has f called before the statistics are read, to set gauges. f must be quick.
-func (s *Store) Generate(f func()) {
+// BeforeRead has f called before the statistics are read, to set gauges. f must be quick.
+func (s *Store) BeforeRead(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.generators = append(s.generators, f)
@@ -184,7 +184,7 @@ func (s *Store) generate() {
 }
 
 // eachCounter visits every counter that is not zero. The name comes in two parts so that it need not be built.
-func (s *Store) eachCounter(visit func(c *Counter, base, suffix string)) {
+func (s *Store) eachCounter(visit func(c *StatCounter, base, suffix string)) {
 	s.mu.Lock()
 	counters := maps.Clone(s.counters)
 	s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // values are the counters of a store that are not zero, by full name.
 func values(s *Store) map[string]uint64 {
 	m := map[string]uint64{}
-	s.eachCounter(func(c *Counter, base, suffix string) { m[base+suffix] += c.Value() })
+	s.eachCounter(func(c *StatCounter, base, suffix string) { m[base+suffix] += c.Value() })
 	return m
 }
 
@@ -36,7 +36,7 @@ func TestRuleKeepsItsCounters(t *testing.T) {
 func TestNamesOfRules(t *testing.T) {
 	s := New(Options{})
 	r := s.Rule("d.remote_address_10.0.0.1:80|x")
-	for i, c := range []*Counter{&r.TotalHits, &r.OverLimit, &r.NearLimit, &r.OverLimitWithLocalCache, &r.WithinLimit, &r.ShadowMode, &r.TotalNegativeHits} {
+	for i, c := range []*StatCounter{&r.TotalHits, &r.OverLimit, &r.NearLimit, &r.OverLimitWithLocalCache, &r.WithinLimit, &r.ShadowMode, &r.TotalNegativeHits} {
 		c.Add(uint64(i) + 1)
 	}
 	got := values(s)
@@ -52,7 +52,7 @@ func TestNamesOfRules(t *testing.T) {
 }
 
 func TestRuleFillsOneCacheLine(t *testing.T) {
-	if n := unsafe.Sizeof(Rule{}); n != 64 {
+	if n := unsafe.Sizeof(RuleStats{}); n != 64 {
 		t.Errorf("a Rule has %d bytes, want 64", n)
 	}
 	if at := uintptr(unsafe.Pointer(New(Options{}).Rule("a"))); at%64 != 0 {

@@ -30,9 +30,9 @@ descriptors:
 
 // hotServer is an xDS server whose state the test says.
 type hotServer struct {
-	*xds.Server
+	*xds.DiscoveryServer
 	addr  string
-	state xds.State
+	state xds.Snapshot
 }
 
 func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
@@ -41,9 +41,9 @@ func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &hotServer{Server: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), state: xds.State{Connect: 250 * time.Millisecond}}
+	x := &hotServer{DiscoveryServer: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), state: xds.Snapshot{Connect: 250 * time.Millisecond}}
 	for _, s := range l.Sidecars {
-		x.state.Members = append(x.state.Members, xds.Member{ID: ring.ID(s.Name), RLS: s.Direct, Route: s.Route})
+		x.state.Members = append(x.state.Members, xds.Endpoint{ID: ring.ID(s.Name), RLS: s.Direct, Route: s.Route})
 	}
 	g := grpc.NewServer()
 	x.Register(g)

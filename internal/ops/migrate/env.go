@@ -131,7 +131,7 @@ func (v *VariableOutcome) hide(e Env) {
 
 func fateOf(f settings.Fate) string {
 	switch f {
-	case settings.Honoured, settings.Reread:
+	case settings.Honored, settings.Reread:
 		return native
 	case settings.Accepted:
 		return noEffect

@@ -246,7 +246,7 @@ func isKnown(name string) bool {
 	if name == "" || name == "HOST" || name == "PORT" {
 		return false
 	}
-	if slices.ContainsFunc(settings.Table(), func(v settings.Variable) bool { return v.Name == name }) {
+	if slices.ContainsFunc(settings.Table(), func(v settings.EnvVariable) bool { return v.Name == name }) {
 		return true
 	}
 	fate, _ := otherFate(name)

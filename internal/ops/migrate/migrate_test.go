@@ -60,7 +60,7 @@ func TestEveryVariableHasAFate(t *testing.T) {
 			t.Errorf("%s is missing", v.Name)
 			continue
 		}
-		honoured := v.Fate == settings.Honoured || v.Fate == settings.Reread
+		honoured := v.Fate == settings.Honored || v.Fate == settings.Reread
 		if got := list[i]; (got.Fate == native) != honoured || got.Note != v.Note || got.Set {
 			t.Errorf("%+v, settings says %s", got, v.Fate)
 		}
