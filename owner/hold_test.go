@@ -126,8 +126,8 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 
 // Grants and reports of rules that want it are told for a log.
 func TestAuditTellsOfGrantsAndReports(t *testing.T) {
-	n := grantor{member(Options{Self: "a"}, t0, "a")}
-	n.Healthy(t0)
+	n := member(Options{Self: "a"}, t0, "a")
+	n.Tick(t0)
 	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: handoff.Active, Weight: 1}
 	q := ask(1, 1000, time.Hour, 1)
 	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}

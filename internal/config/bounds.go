@@ -180,7 +180,9 @@ func (w *boundsWriter) write() {
 func (w *boundsWriter) add(b Bound) { w.drifted(b, part{"E", w.Drift}) }
 
 // addApart lists an event after which two counts know nothing of each other; what drifts, drifts from both.
-func (w *boundsWriter) addApart(b Bound) { w.drifted(b, part{"2 E", saturatingAdd(w.Drift, w.Drift)}) }
+func (w *boundsWriter) addApart(b Bound) {
+	w.drifted(b, part{"2 E", limit.SaturatingAdd(w.Drift, w.Drift)})
+}
 
 func (w *boundsWriter) drifted(b Bound, by part) {
 	if w.Drift > 0 {
@@ -224,7 +226,7 @@ func (w *boundsWriter) away(parts ...part) []part {
 func sum(event string, parts ...part) Bound {
 	b := Bound{Event: event, UnderIs: "0"}
 	for _, p := range parts {
-		b.Over = saturatingAdd(b.Over, p.n)
+		b.Over = limit.SaturatingAdd(b.Over, p.n)
 		switch {
 		case b.OverIs == "" || b.OverIs == "0":
 			b.OverIs = p.is
@@ -248,7 +250,7 @@ func (w *boundsWriter) over(event string, traffic *Term, parts ...part) Bound {
 	b.OverIs += fmt.Sprintf(" + rate x %v", traffic.For)
 	if w.cluster.Rate > 0 {
 		hits := min(float64(traffic.Most), math.Ceil(w.cluster.Rate*traffic.For.Seconds()))
-		b.Over, b.Traffic = saturatingAdd(b.Over, uint64(hits)), nil
+		b.Over, b.Traffic = limit.SaturatingAdd(b.Over, uint64(hits)), nil
 	}
 	return b
 }
@@ -357,11 +359,4 @@ func (r *RuleSpec) open(n uint64) uint64 {
 		return max(r.most(), n*deep)
 	}
 	return r.most()
-}
-
-func saturatingAdd(a, b uint64) uint64 {
-	if s := a + b; s >= a {
-		return s
-	}
-	return math.MaxUint64
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -123,7 +124,7 @@ func (b *Book) Grant(now int64, holder ring.ID, window int64, n uint64) (total u
 		return 0
 	}
 	l.allowed = 0 // one grant a request
-	l.Granted, l.lent, l.Unspent = add(l.Granted, n), add(l.lent, n), add(l.Unspent, n)
+	l.Granted, l.lent, l.Unspent = limit.SaturatingAdd(l.Granted, n), limit.SaturatingAdd(l.lent, n), limit.SaturatingAdd(l.Unspent, n)
 	return l.Granted
 }
 
@@ -131,7 +132,7 @@ func (b *Book) Grant(now int64, holder ring.ID, window int64, n uint64) (total u
 func (b *Book) Unspent(now int64) (n uint64) {
 	for i := range b.records {
 		if l := &b.records[i]; now < l.endsAt {
-			n = add(n, l.Unspent)
+			n = limit.SaturatingAdd(n, l.Unspent)
 		}
 	}
 	return n
@@ -182,7 +183,7 @@ func (b *Book) Reclaim(now int64, window int64) (credit uint64) {
 		}
 		n := min(l.Unspent, l.lent)
 		l.Granted, l.lent, l.Unspent, l.exact = l.Granted-min(l.Granted, n), l.lent-n, 0, false
-		credit = add(credit, n)
+		credit = limit.SaturatingAdd(credit, n)
 	}
 	return credit
 }
@@ -211,11 +212,4 @@ func (b *Book) recordOf(now int64, holder ring.ID) *HolderRecord {
 
 func (b *Book) find(holder ring.ID) (int, bool) {
 	return slices.BinarySearchFunc(b.records, holder, func(l HolderRecord, id ring.ID) int { return cmp.Compare(l.Holder, id) })
-}
-
-func add(a, b uint64) uint64 {
-	if s := a + b; s >= a {
-		return s
-	}
-	return 1<<64 - 1
 }

@@ -119,21 +119,16 @@ func (h *Holding) spend(now int64, r limit.Rule, hits uint64) limit.Decision {
 	d.After = min(d.Before+hits, depth)
 	d.Remaining = uint32(depth - d.After)
 	h.left -= hits
-	d.Reset = seconds(h.endsAt - now)
+	d.Reset = limit.WholeSeconds(h.endsAt - now)
 	if r.Algorithm.Bucket() {
-		d.Reset = seconds(int64(float64(d.After) * float64(r.Window) / float64(max(1, r.Limit))))
+		d.Reset = limit.WholeSeconds(int64(float64(d.After) * float64(r.Window) / float64(max(1, r.Limit))))
 	}
 	return d
 }
 
 func (h *Holding) deny(now int64, r limit.Rule, hits uint64) limit.Decision {
 	depth := uint64(r.Depth())
-	return limit.Decision{Before: depth, After: add(depth, hits), Over: true, Reset: seconds(h.deniedUntil - now)}
-}
-
-// seconds is as in package limit: whole, rounded up, at least one.
-func seconds(left int64) time.Duration {
-	return (time.Duration(max(1, left)) + time.Second - 1).Truncate(time.Second)
+	return limit.Decision{Before: depth, After: limit.SaturatingAdd(depth, hits), Over: true, Reset: limit.WholeSeconds(h.deniedUntil - now)}
 }
 
 // expire drops what may not be spent any more (C3). What a holder gives up by Reclaim counts as given back, for the

@@ -128,13 +128,3 @@ const (
 	Lift   NoticeKind = 3 // the limit was raised or hits were given back: forget the refusal
 	Cool   NoticeKind = 4 // the key is not hot any more: give back, and ask the owner
 )
-
-// Grantor lends parts of limits. The owner of a key is one; regions and stores can be others. package leasetest holds
-// every implementation to the conditions.
-type Grantor interface {
-	// Lease takes in a request of the holder's boot and answers it. It may answer nothing, when it is not the grantor, or
-	// not now: then the holder asks the key's owner question by question.
-	Lease(now int64, holder ring.ID, inst uint64, r *GrantRequest) (g Grant, ok bool)
-	// Healthy says that the grantor can decide at all.
-	Healthy(now int64) bool
-}

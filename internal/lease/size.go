@@ -44,7 +44,7 @@ func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, us
 	most := Lendable(r.Rule)
 	if out := b.Unspent(now); r.Want && holders <= most && out < most {
 		left = min(left-left/reserveFraction, left-reserve)
-		n = share(lines, me, min(most, add(out, left)), r.Terms)
+		n = share(lines, me, min(most, limit.SaturatingAdd(out, left)), r.Terms)
 		n = min(n-min(n, lines[me].Unspent), most-out, left, uint64(r.Terms.most()))
 	}
 	b.records[i].allowed = n

@@ -88,7 +88,7 @@ func (s *State) slotOf(writer uint64) int {
 }
 
 // sort puts the slots in order.
-func (s *State) sort() { slices.SortFunc(s.Slots, compareSlots) }
+func (s *State) sort() { slices.SortFunc(s.Slots, Slot.Compare) }
 
 func (r Rule) refundBucket(s *State, now int64, hits uint64) {
 	if level := s.level(now); level > 0 && s.TAT < math.MaxInt64 {

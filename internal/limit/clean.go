@@ -31,7 +31,7 @@ func (r Rule) Clean(s *State, now int64) (wrong int) {
 			f.At = min(f.At, soon)
 			f.Refunded = min(f.Refunded, f.Charged)
 		}
-		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), compareSlots(a, b)) })
+		slices.SortFunc(s.Slots, func(a, b Slot) int { return cmp.Or(cmp.Compare(a.Writer, b.Writer), a.Compare(b)) })
 		s.uniteSlots(func(a, b Slot) bool { return a.Writer == b.Writer })
 		s.sort()
 		if s.TAT = min(s.TAT, s.latestTAT()); len(s.Slots) == 0 {

@@ -151,9 +151,9 @@ func (r Rule) fits(before, hits uint64) Decision {
 	return d
 }
 
-// seconds is left in whole seconds, rounded up, at least one. Times far from now come only of broken clocks; the clamp
+// WholeSeconds is left in whole seconds, rounded up, at least one. Times far from now come only of broken clocks; the clamp
 // keeps them positive.
-func seconds(left int64) time.Duration {
+func WholeSeconds(left int64) time.Duration {
 	left = min(max(1, left), math.MaxInt64-int64(time.Second))
 	return (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 }

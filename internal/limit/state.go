@@ -95,7 +95,7 @@ func (r Rule) NextFit(s *State, now int64) time.Duration {
 
 // reset is the Decision's.
 func (r Rule) reset(s *State, now int64, over bool) (left time.Duration) {
-	return seconds(elapsed(now, r.resetAt(s, now, over)))
+	return WholeSeconds(elapsed(now, r.resetAt(s, now, over)))
 }
 
 // resetAt is the instant at which reset is over.
@@ -183,8 +183,8 @@ func (f *Slot) raise(g Slot) {
 	f.Charged, f.Refunded = max(f.Charged, g.Charged), max(f.Refunded, g.Refunded)
 }
 
-func compareSlots(a, b Slot) int {
-	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Writer, b.Writer))
+func (f Slot) Compare(g Slot) int {
+	return cmp.Or(cmp.Compare(f.At, g.At), cmp.Compare(f.Writer, g.Writer))
 }
 
 // find is where the slot of (at, writer) is or would be.

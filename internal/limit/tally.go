@@ -84,6 +84,6 @@ func (r Rule) decideTally(t Tally, now int64, hits uint64) Decision {
 	if !d.Over {
 		d.Remaining = uint32(uint64(r.Limit) - d.After)
 	}
-	d.Reset = seconds(r.End(t.Window) - now)
+	d.Reset = WholeSeconds(r.End(t.Window) - now)
 	return d
 }

@@ -182,7 +182,7 @@ func TestDenialsDoNotStarve(t *testing.T) {
 func check(t *testing.T, s *State) {
 	t.Helper()
 	for i := range s.Slots {
-		if i > 0 && compareSlots(s.Slots[i-1], s.Slots[i]) >= 0 {
+		if i > 0 && s.Slots[i-1].Compare(s.Slots[i]) >= 0 {
 			t.Fatalf("slots out of order: %+v", s.Slots)
 		}
 	}

@@ -1,5 +1,0 @@
-package leasetest
-
-import "testing"
-
-func TestCounter(t *testing.T) { Run(t, func() Harness { return &Counter{} }) }
