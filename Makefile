@@ -56,7 +56,7 @@ sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision 
 	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(LEASES),-leases)
 
 .PHONY: idle
-idle: ## What a sidecar costs that nobody asks: memory and processor time among 3, 100 and 300 members
+idle: ## The cost of a sidecar without requests: memory and processor time among 3, 100 and 300 members
 	@mkdir -p $(BIN)/idle
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
 	cd bench && $(GO) run ./idle -bin ../$(BIN)/idle

@@ -91,7 +91,7 @@ func sources(t *testing.T) (map[string][]*ast.File, *token.FileSet) {
 	return files, fset
 }
 
-// isModule says whether a folder is a module of its own (tools, bench).
+// isModule reports whether a folder is a module of its own (tools, bench).
 func isModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil

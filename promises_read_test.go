@@ -99,7 +99,7 @@ func split(text string) (found []string) {
 	return append(found, text)
 }
 
-// testFolder holds the tests of one folder: the string literals of the file that each stands in, for names of subtests.
+// testFolder holds the tests of one folder: for each the string literals of its file, which contain the names of subtests.
 type testFolder struct {
 	tests map[string]map[string]bool
 	err   error

@@ -501,14 +501,14 @@ func TestCompareInTurns(t *testing.T) {
 	spent := time.Duration(0)
 	cpu := func() (time.Duration, error) { spent += time.Millisecond; return spent, nil }
 	all := []*Contender{{Name: "a", Load: script{"a", &log}, CPU: cpu}, {Name: "b", Load: script{"b", &log}}}
-	told := 0
-	rows, err := Compare(t.Context(), Plan{Phases: []Phase{{Inflight: 1}, {Rate: 5}}, Rounds: 2, Seconds: 1}, all, func(int, *Row, Figures) { told++ })
+	seen := 0
+	rows, err := Compare(t.Context(), Plan{Phases: []Phase{{Inflight: 1}, {Rate: 5}}, Rounds: 2, Seconds: 1}, all, func(int, *Row, Figures) { seen++ })
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "a 1 in flight,a 5 calls a second,b 1 in flight,b 5 calls a second,b 1 in flight,b 5 calls a second,a 1 in flight,a 5 calls a second"
-	if got := strings.Join(log, ","); got != want || told != 8 {
-		t.Errorf("%s; told %d", got, told)
+	if got := strings.Join(log, ","); got != want || seen != 8 {
+		t.Errorf("%s; %d rows reported", got, seen)
 	}
 	if m := Find(rows, "a", Phase{Rate: 5}).Median(); m.CPU != 100 || m.Calls != 20 || m.Throughput != 10 || m.P50 != 1000 {
 		t.Errorf("%+v", m)

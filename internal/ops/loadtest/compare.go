@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Runner is a load: a Load, or another client that is to be compared with it.
+// Runner generates load. Load implements it.
 type Runner interface {
 	Run(ctx context.Context, p Phase, length time.Duration) (Result, error)
 }
 
-// Contender is one of those that are compared.
+// Contender is one service of a comparison.
 type Contender struct {
 	Name  string
 	Load  Runner
-	CPU   func() (time.Duration, error) // that its processes have used; nil: nobody knows
-	Proxy func() (time.Duration, error) // that the proxy before them has used; nil: there is none
+	CPU   func() (time.Duration, error) // CPU time that its processes have used; nil if unknown
+	Proxy func() (time.Duration, error) // CPU time that the proxy in front of them has used; nil if there is none
 }
 
-// Plan is what is measured.
+// Plan describes a comparison.
 type Plan struct {
 	Phases  []Phase
 	Rounds  int
@@ -30,7 +30,7 @@ type Plan struct {
 	Warm    float64 // seconds before each contender's turn that are not measured
 }
 
-// Figures are what one phase of one round says. CPU and latencies are in microseconds.
+// Figures are the results of one phase of one round. CPU and latencies are in microseconds.
 type Figures struct {
 	Calls      int     `json:"calls"`
 	Errors     int     `json:"errors,omitempty"`
@@ -128,9 +128,9 @@ func Find(rows []*Row, name string, p Phase) *Row {
 	return nil
 }
 
-// Compare measures all contenders, round after round, each time another one first: whatever else the machine does meanwhile, it does to all.
-// What was measured is told as it comes.
-func Compare(ctx context.Context, p Plan, all []*Contender, tell func(round int, r *Row, f Figures)) ([]*Row, error) {
+// Compare measures all contenders in rounds, each round starting with another one, so that other work on the machine affects all of them alike.
+// It calls report with each row's figures as they come.
+func Compare(ctx context.Context, p Plan, all []*Contender, report func(round int, r *Row, f Figures)) ([]*Row, error) {
 	var rows []*Row
 	for _, c := range all {
 		for _, phase := range p.Phases {
@@ -141,7 +141,7 @@ func Compare(ctx context.Context, p Plan, all []*Contender, tell func(round int,
 		for i := range all {
 			i = (round + i) % len(all)
 			mine := rows[i*len(p.Phases) : (i+1)*len(p.Phases)]
-			if err := all[i].round(ctx, p, mine, func(r *Row, f Figures) { tell(round+1, r, f) }); err != nil {
+			if err := all[i].round(ctx, p, mine, func(r *Row, f Figures) { report(round+1, r, f) }); err != nil {
 				return rows, fmt.Errorf("%s: %w", all[i].Name, err)
 			}
 		}
@@ -149,7 +149,7 @@ func Compare(ctx context.Context, p Plan, all []*Contender, tell func(round int,
 	return rows, nil
 }
 
-func (c *Contender) round(ctx context.Context, p Plan, rows []*Row, tell func(*Row, Figures)) error {
+func (c *Contender) round(ctx context.Context, p Plan, rows []*Row, report func(*Row, Figures)) error {
 	if p.Warm > 0 {
 		if _, err := c.Load.Run(ctx, p.Phases[0], seconds(p.Warm)); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (c *Contender) round(ctx context.Context, p Plan, rows []*Row, tell func(*R
 			return fmt.Errorf("%v: %w", r.Phase, err)
 		}
 		r.Rounds = append(r.Rounds, f)
-		tell(r, f)
+		report(r, f)
 	}
 	return nil
 }

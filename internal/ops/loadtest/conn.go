@@ -62,7 +62,7 @@ type conn struct {
 	random   *rand.Rand         // guarded by mu
 	round    *round             // guarded by mu; nil: between runs
 	result   Result             // guarded by mu
-	ready    chan<- struct{}    // guarded by mu; told of the server's settings
+	ready    chan<- struct{}    // guarded by mu; receives when the server's settings have arrived
 	pass     int                // guarded by mu; calls that the next connection is to make
 	headers  []byte             // reader's: of a block that goes on in CONTINUATION frames
 	ending   bool               // reader's: that block ends its stream
@@ -170,7 +170,7 @@ func (c *conn) flush() {
 	c.flushLocked()
 }
 
-// sendLocked encodes the calls that wait, as far as the server takes them.
+// sendLocked encodes waiting calls, as many as the server's limits allow.
 func (c *conn) sendLocked() {
 	if c.net == nil {
 		c.failLocked(errors.New("the connection has ended"))
@@ -231,7 +231,7 @@ func (c *conn) flushLocked() {
 		return
 	}
 	if _, err := c.net.Write(c.out); err != nil {
-		c.net.Close() // the reader tells
+		c.net.Close() // the reader reports the error
 	}
 	c.out = c.out[:0]
 }

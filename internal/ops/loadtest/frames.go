@@ -14,7 +14,7 @@ import (
 
 const (
 	frameHeader = 9       // bytes, RFC 9113, 4.1
-	maxPayload  = 16384   // bytes that either side may send in a frame: nobody asks for more
+	maxPayload  = 16384   // bytes in a frame, at most: the default, which neither side raises
 	bigWindow   = 1 << 30 // bytes that the server may send us on a connection
 	tableSize   = 4096    // bytes of a dynamic table that both sides begin with, RFC 7541
 )

@@ -6,20 +6,24 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// The durations that a Histogram tells apart: 1 ns to 1000 s, each to two significant digits.
+// The resolution of a Histogram: 1 ns to 1000 s, with two significant digits.
 const (
 	longest = int64(1000 * time.Second)
 	digits  = 2
 )
 
 // Histogram counts durations in bounded memory. The zero value is empty. It is not safe for concurrent use.
-type Histogram struct{ h *hdrhistogram.Histogram }
+type Histogram struct {
+	h   *hdrhistogram.Histogram
+	max time.Duration // exact
+}
 
 // Add counts d. Durations above 1000 s count as 1000 s.
 func (h *Histogram) Add(d time.Duration) {
 	if h.h == nil {
 		h.h = hdrhistogram.New(1, longest, digits)
 	}
+	h.max = max(h.max, d)
 	_ = h.h.RecordValue(min(max(int64(d), 1), longest)) // fails only for values out of range
 }
 
@@ -32,6 +36,7 @@ func (h *Histogram) Merge(o *Histogram) {
 		h.h = hdrhistogram.New(1, longest, digits)
 	}
 	h.h.Merge(o.h)
+	h.max = max(h.max, o.max)
 }
 
 // Count returns how many durations were added.
@@ -47,5 +52,5 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	if h.h == nil {
 		return 0
 	}
-	return time.Duration(h.h.ValueAtQuantile(100 * q))
+	return min(time.Duration(h.h.ValueAtQuantile(100*q)), h.max)
 }

@@ -1,7 +1,7 @@
 // Package loadtest loads rate limit services and compares what their decisions cost.
 //
-// Its client is made to cost little, so that servers are measured and not it: HTTP/2 frames by hand, encoded before, many in a write; one
-// goroutine a connection that sends the next call where it reads an answer.
+// Its client costs little, so that the measurement shows the servers: it encodes HTTP/2 frames ahead of time and writes many at once. One
+// goroutine per connection sends the next call when it reads a response.
 package loadtest
 
 import (
@@ -19,17 +19,17 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Target is one server of those that are asked.
+// Target is the address of one server.
 type Target struct {
 	Addr string
-	TLS  *tls.Config // nil: in the clear
+	TLS  *tls.Config // nil: no TLS
 }
 
-// Call is one of the calls that are made.
+// Call is a call that the load repeats.
 type Call struct {
 	Message []byte              // nil: the call has no body
 	Headers []hpack.HeaderField // beyond the service's
-	Target  int                 // where it must be asked, if Options.Placed
+	Target  int                 // the index of the target to send it to, if Options.Placed
 }
 
 // Options of a Load.
@@ -37,11 +37,11 @@ type Options struct {
 	Service Service
 	Targets []Target
 	Calls   []Call // one is taken at random each time
-	Placed  bool   // calls have a target of their own; else any is asked
+	Placed  bool   // each call goes to its own target; otherwise to any
 	Conns   int    // connections in all; every target has at least one
 }
 
-// Load asks servers. Its methods are for one goroutine.
+// Load sends calls to servers. Its methods are not safe for concurrent use.
 type Load struct {
 	Options
 	calls [][]encoded // by target; all alike unless Placed
@@ -56,7 +56,7 @@ type encoded struct {
 	body   []byte
 }
 
-// New prepares calls and connects to all targets.
+// New prepares the calls and connects to all targets.
 func New(ctx context.Context, o Options) (*Load, error) {
 	if len(o.Targets) == 0 || len(o.Calls) == 0 {
 		return nil, errors.New("a load needs targets and calls")
@@ -141,7 +141,7 @@ func (l *Load) Close() {
 	}
 }
 
-// Result is what one run saw.
+// Result counts the calls of one run.
 type Result struct {
 	OK, Over, Errors int
 	Elapsed          time.Duration
@@ -149,7 +149,7 @@ type Result struct {
 	Err              error     // one of the errors
 }
 
-// Answered is the calls that got a decision.
+// Answered returns the number of calls that got a decision.
 func (r *Result) Answered() int { return r.OK + r.Over }
 
 func (r *Result) merge(o *Result) {
@@ -162,8 +162,8 @@ func (r *Result) merge(o *Result) {
 	}
 }
 
-// Phase is how servers are loaded: with Inflight calls open all the time, or, if Rate is not 0, with Rate calls a second, however long
-// answers take.
+// Phase describes a load: Inflight calls at any time, or, if Rate is not 0, Rate calls a second, however long
+// responses take.
 type Phase struct {
 	Inflight int     `json:"inflight,omitempty"`
 	Rate     float64 `json:"rate,omitempty"`
@@ -179,7 +179,7 @@ func (p Phase) String() string {
 // drainTime is how long the last calls of a run may take. A call's own timeout should end it long before.
 const drainTime = 10 * time.Second
 
-// Run asks for a time. An error is one of connecting; failed calls are in the Result.
+// Run sends calls for the given time. It returns an error if it cannot connect; failed calls are counted in the Result.
 func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Result, error) {
 	if err := l.connect(ctx); err != nil {
 		return Result{}, err
@@ -238,7 +238,7 @@ func (l *Load) pick(target int, random *rand.Rand) *encoded {
 	return &calls[random.IntN(len(calls))]
 }
 
-// Once makes each call once at most, over the first connection to its target, and hands on the first error: a check before a comparison.
+// Once sends a call to each target over its first connection and returns the first error.
 func (l *Load) Once(ctx context.Context) error {
 	for t := range l.Targets {
 		one := &Load{Options: l.Options, calls: l.calls, conns: l.conns[t : t+1]}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// CPUOf is the processor time, user and system, that a process of this machine has used, as Linux tells it.
+// CPUOf returns the processor time, user and system, that a process of this machine has used. It needs Linux.
 func CPUOf(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -29,7 +29,7 @@ func CPUOf(pid int) (time.Duration, error) {
 	return time.Duration(u+s) * time.Second / ticksPerSecond, errors.Join(err1, err2)
 }
 
-// Listener is the process of this machine that listens on a TCP address, as far as we may look; an error where there is none.
+// Listener returns the process of this machine that listens on a TCP address. It sees only processes that the caller may inspect.
 func Listener(addr string) (pid int, err error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// Report is a comparison as it is shown. The first server is what the others are compared with.
+// Report is the printed form of a comparison. All servers are compared with the first one.
 type Report struct {
 	Rounds  int     `json:"rounds"`
 	Seconds float64 `json:"seconds"` // of each server in each phase of each round
@@ -73,7 +73,7 @@ func (rep *Report) Text(out io.Writer) error {
 			fmt.Fprintf(out, "\n%s, %v: %d failed, one because: %s", l.Name, l.Phase, l.Errors, l.Error)
 		}
 	}
-	_, err := fmt.Fprintf(out, "\nMedians of %d rounds of %g s each. CPU is what the server's process spent on a call; \"-\": its process is not known, see --pid.\n"+
+	_, err := fmt.Fprintf(out, "\nMedians of %d rounds of %g s each. CPU is the time that the server's process spent on a call; \"-\": its process is not known, see --pid.\n"+
 		"\"x first\": as many times as much as the first server, in CPU and in p99, round by round.\n", rep.Rounds, rep.Seconds)
 	return err
 }

@@ -13,7 +13,7 @@ import (
 type Service struct {
 	Headers []hpack.HeaderField // of every call, :authority apart; pseudo headers first
 	Framed  bool                // messages have gRPC's prefix of five bytes
-	// Read says whether an answer refuses. An error means that it is no answer. It must not keep the Reply.
+	// Read reports whether a response refuses the call. It returns an error if the response is malformed. It must not keep the Reply.
 	Read func(r *Reply) (over bool, err error)
 }
 
@@ -25,7 +25,7 @@ type Reply struct {
 	Body   []byte // with Service.Framed: without the prefix
 }
 
-// GRPC is the service that answers a method of gRPC, as in "/package.Service/Method". Each call tells a timeout of one second: a call that
+// GRPC is the service that answers a method of gRPC, as in "/package.Service/Method". Each call has a timeout of one second: a call that
 // a busy machine delays must be answered, not given up, or it would look cheaper. The headers are those that Envoy sends.
 func GRPC(method string, over func(message []byte) (bool, error)) Service {
 	return Service{
@@ -51,7 +51,7 @@ func RLS() Service {
 
 var errResponse = errors.New("the answer is no RateLimitResponse")
 
-// ReadRLS says whether a RateLimitResponse refuses. An answer without a code is an error.
+// ReadRLS reports whether a RateLimitResponse refuses the call. A response without a code is an error.
 func ReadRLS(message []byte) (over bool, err error) {
 	const ok, overLimit = 1, 2
 	code, err := field(message, 1)
