@@ -62,7 +62,7 @@ func newQuestion(message []byte) *question {
 	switch {
 	case err != nil:
 		q.known = "a request that is no protobuf"
-	case q.request.Excess != rls.Within:
+	case q.request.Excess != 0:
 		q.known = "size: " + q.request.Excess.String()
 	}
 	for i := range q.request.Descriptors {
