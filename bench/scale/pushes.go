@@ -34,8 +34,8 @@ func pushes(m *Measured) error {
 }
 
 // state is n members as an xDS server describes them to Envoy.
-func state(n int) xds.Snapshot {
-	s := xds.Snapshot{Capacity: Capacity(n)}
+func state(n int) xds.ServedState {
+	s := xds.ServedState{Capacity: Capacity(n)}
 	for i := range n {
 		s.Members = append(s.Members, xds.Endpoint{
 			ID: Member(i).ID, Weight: 1, RLS: fmt.Sprintf("10.%d.%d.%d:8082", i>>16, i>>8&255, i&255),

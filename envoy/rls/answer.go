@@ -64,7 +64,7 @@ func (s *Service) prepare(c *Call, from Caller) bool {
 	c.Response.reset()
 	c.Err, c.requests = nil, c.requests[:0]
 	switch req := &c.Request; {
-	case req.Excess != Within:
+	case req.Excess != within:
 		s.refuseExcess(c, v)
 		return false
 	case req.Domain == "":
@@ -96,7 +96,7 @@ func (c *Call) markDecided() {
 // finish makes the response of the answers, or the error that takes its place, and counts the call.
 func (s *Service) finish(c *Call) {
 	from := &c.continuation.caller
-	if c.Err == nil && c.Request.Excess == Within {
+	if c.Err == nil && c.Request.Excess == within {
 		s.count(c, c.continuation.view, *from)
 		if c.Err = s.buildResponse(c, c.continuation.view); c.Err == nil {
 			s.report(c, from.ReceivedAt)
@@ -137,7 +137,7 @@ func (c *Call) deadline() owner.Deadline {
 func (s *Service) refuseExcess(c *Call, v *view) {
 	s.metrics.oversize[c.Request.Excess].Inc()
 	for range c.Request.Descriptors {
-		c.Response.Statuses = append(c.Response.Statuses, DescriptorStatus{Code: OverLimit, Reset: 1})
+		c.Response.Statuses = append(c.Response.Statuses, descriptorStatus{Code: OverLimit, Reset: 1})
 	}
 	c.Response.Code = OverLimit
 	if v != nil && v.switches.Shadow {

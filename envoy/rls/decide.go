@@ -132,17 +132,17 @@ func (s *Service) buildResponse(c *Call, v *view) error {
 	return nil
 }
 
-func (c *Call) status(l *slot) DescriptorStatus {
+func (c *Call) status(l *slot) descriptorStatus {
 	switch {
 	case l.match.Kind == config.BadUnit:
-		return DescriptorStatus{}
+		return descriptorStatus{}
 	case l.match.Kind == config.Unlimited:
-		return DescriptorStatus{Code: OK, Remaining: ^uint32(0)}
+		return descriptorStatus{Code: OK, Remaining: ^uint32(0)}
 	case !l.counted():
-		return DescriptorStatus{Code: OK}
+		return descriptorStatus{Code: OK}
 	}
 	a := &c.results[l.request]
-	st := DescriptorStatus{
+	st := descriptorStatus{
 		Code: OK, HasLimit: true, Limit: l.match.Limit.Limit, Unit: l.match.Unit, Times: l.match.Times,
 		Remaining: a.Remaining, Reset: int64(a.Reset.Seconds()),
 	}
@@ -162,7 +162,7 @@ func (c *Call) status(l *slot) DescriptorStatus {
 	return st
 }
 
-func (t *codeSummary) add(i int, l *slot, st *DescriptorStatus, allQuota bool) {
+func (t *codeSummary) add(i int, l *slot, st *descriptorStatus, allQuota bool) {
 	if st.HasLimit && st.Remaining < t.least {
 		t.header, t.least = i, st.Remaining
 	}
@@ -187,10 +187,10 @@ func (t *codeSummary) add(i int, l *slot, st *DescriptorStatus, allQuota bool) {
 	t.header, t.least = i, 0
 }
 
-func (r *RateLimitResponse) addHeaders(st *DescriptorStatus, sw *Switches) {
+func (r *RateLimitResponse) addHeaders(st *descriptorStatus, sw *Switches) {
 	r.Headers = append(r.Headers,
-		ResponseHeader{sw.LimitHeader, string(st.appendPolicy(nil))},
-		ResponseHeader{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
-		ResponseHeader{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
+		responseHeader{sw.LimitHeader, string(st.appendPolicy(nil))},
+		responseHeader{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},
+		responseHeader{sw.ResetHeader, strconv.FormatInt(st.Reset, 10)},
 	)
 }

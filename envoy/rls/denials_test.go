@@ -15,7 +15,7 @@ func TestDenialsAreSampled(t *testing.T) {
 	over := func(rule string, at time.Time) {
 		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.RuleSpec{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"
-		c.Response.Statuses = []DescriptorStatus{{Code: OverLimit}}
+		c.Response.Statuses = []descriptorStatus{{Code: OverLimit}}
 		c.results = []owner.Result{{Authority: owner.Share}}
 		d.observe(c, at)
 	}

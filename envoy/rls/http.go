@@ -140,8 +140,8 @@ func badRequest(w http.ResponseWriter) {
 	http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
 }
 
-// Debug is the handler of the debug port.
-func (s *Service) Debug() http.Handler {
+// debugHandler is the handler of the debug port.
+func (s *Service) debugHandler() http.Handler {
 	mux := http.NewServeMux()
 	index := ""
 	for _, e := range []struct {

@@ -58,7 +58,7 @@ func (d *Descriptor) metadata() *structpb.Struct {
 }
 
 // protoText is o as protobuf's text format has it in the metadata: "requests_per_unit:2  unit:DAY".
-func (o *LimitOverride) protoText() string {
+func (o *limitOverride) protoText() string {
 	var parts []string
 	if o.Limit != 0 {
 		parts = append(parts, "requests_per_unit:"+strconv.FormatUint(uint64(o.Limit), 10))

@@ -30,7 +30,7 @@ type metrics struct {
 	misrouted [2]prometheus.Counter // cause ring, cause key
 	degraded  [3]prometheus.Counter // by policy.Degraded
 	oversize  [excesses]prometheus.Counter
-	duration  *stats.Histogram
+	duration  *stats.DurationHistogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_direct_total",
 			Help: "Questions of calls with a key (x-keyward-key) that were decided where Envoy sent them.",
 		}),
-		duration: stats.NewHistogram(prometheus.HistogramOpts{
+		duration: stats.NewDurationHistogram(prometheus.HistogramOpts{
 			Name:    "keyward_decision_duration_seconds",
 			Help:    "Time from a decoded request to its response, forwarding included.",
 			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2, 5e-2, 0.1, 1},
@@ -64,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.degraded[i] = policies.WithLabelValues(name)
 	}
 	oversize := vec("keyward_oversize_total", "Requests beyond a bound, answered over limit without being counted.", "bound")
-	for e := Within + 1; e < excesses; e++ {
+	for e := within + 1; e < excesses; e++ {
 		m.oversize[e] = oversize.WithLabelValues(e.String())
 	}
 	if reg != nil {

@@ -31,12 +31,12 @@ func (b RequestLimits) withDefaults() RequestLimits {
 	return b
 }
 
-// Excess names the bound that a request exceeded.
-type Excess uint8
+// excess names the bound that a request exceeded.
+type excess uint8
 
 // The excesses.
 const (
-	Within Excess = iota // none
+	within excess = iota // none
 	excessMessage
 	excessValue
 	excessDescriptors
@@ -44,12 +44,12 @@ const (
 	excesses
 )
 
-func (e Excess) String() string {
+func (e excess) String() string {
 	return [excesses]string{"", "message", "value", "descriptors", "entries"}[e]
 }
 
-// LimitOverride is the limit that a descriptor brings along in place of its rule's.
-type LimitOverride struct {
+// limitOverride is the limit that a descriptor brings along in place of its rule's.
+type limitOverride struct {
 	Limit      uint32
 	Unit       int32 // envoy.type.v3.RateLimitUnit
 	Multiplier uint32
@@ -60,7 +60,7 @@ type LimitOverride struct {
 // Descriptor is one descriptor of a Request.
 type Descriptor struct {
 	Entries   []config.Entry
-	Override  LimitOverride
+	Override  limitOverride
 	Addend    uint64 // of this descriptor alone
 	HasAddend bool   // Addend stands, 0 too, in place of the request's
 	Refund    bool   // is_negative_hits: the addend is given back
@@ -74,7 +74,7 @@ type RateLimitRequest struct {
 	Domain      string
 	Descriptors []Descriptor
 	HitsAddend  uint32
-	Excess      Excess // the first bound exceeded; what is beyond it is not kept
+	Excess      excess // the first bound exceeded; what is beyond it is not kept
 
 	entries []config.Entry // of all descriptors, in order
 }
@@ -85,7 +85,7 @@ var errMalformed = errors.New("malformed rate limit request")
 // UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission. Of a message beyond the
 // bounds it reads nothing.
 func (r *RateLimitRequest) Decode(b []byte, bounds RequestLimits) error {
-	r.Domain, r.HitsAddend, r.Excess = "", 0, Within
+	r.Domain, r.HitsAddend, r.Excess = "", 0, within
 	r.Descriptors, r.entries = r.Descriptors[:0], r.entries[:0]
 	if len(b) > bounds.Message {
 		r.exceed(excessMessage)
@@ -188,13 +188,13 @@ func (r *RateLimitRequest) text(b []byte, bounds RequestLimits) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-func (r *RateLimitRequest) exceed(e Excess) {
-	if r.Excess == Within {
+func (r *RateLimitRequest) exceed(e excess) {
+	if r.Excess == within {
 		r.Excess = e
 	}
 }
 
-func (o *LimitOverride) decode(b []byte) bool {
+func (o *limitOverride) decode(b []byte) bool {
 	o.Set = true
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)

@@ -70,7 +70,7 @@ func sameRequest(t *testing.T, got *RateLimitRequest, want *pb.RateLimitRequest)
 			t.Errorf("descriptor %d has entries %q, want %q", i, g.Entries, entries)
 		}
 		l := w.GetLimit()
-		o := LimitOverride{
+		o := limitOverride{
 			Set: l != nil, Limit: l.GetRequestsPerUnit(), Unit: int32(l.GetUnit()),
 			Multiplied: l.GetUnitMultiplier() != nil, Multiplier: l.GetUnitMultiplier().GetValue(),
 		}
@@ -167,16 +167,16 @@ func TestDecodeExcess(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		req  *pb.RateLimitRequest
-		want Excess
+		want excess
 	}{
-		{"descriptors at the bound", request("d", repeat(256, descriptor("k", "v"))...), Within},
+		{"descriptors at the bound", request("d", repeat(256, descriptor("k", "v"))...), within},
 		{"descriptors beyond", request("d", repeat(257, descriptor("k", "v"))...), excessDescriptors},
 		{"descriptors far beyond", request("d", repeat(10_000, descriptor("k", "v"))...), excessDescriptors},
-		{"entries at the bound", request("d", many), Within},
+		{"entries at the bound", request("d", many), within},
 		{"entries beyond", request("d", with(proto.CloneOf(many), func(d *common.RateLimitDescriptor) {
 			d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{})
 		})), excessEntries},
-		{"value at the bound", request("d", descriptor("k", long)), Within},
+		{"value at the bound", request("d", descriptor("k", long)), within},
 		{"value beyond", request("d", descriptor("k", long+"x")), excessValue},
 		{"key beyond", request("d", descriptor(long+"x", "v")), excessValue},
 		{"domain beyond", request(long+"x", descriptor("k", "v")), excessValue},

@@ -18,8 +18,8 @@ const (
 	OverLimit Code = 2
 )
 
-// DescriptorStatus is what is said of one descriptor.
-type DescriptorStatus struct {
+// descriptorStatus is what is said of one descriptor.
+type descriptorStatus struct {
 	Name      string // of the rule
 	Reset     int64  // seconds; 0 is said with a limit only
 	Limit     uint32
@@ -31,13 +31,13 @@ type DescriptorStatus struct {
 	HasLimit  bool // Limit, Unit and Name stand
 }
 
-// ResponseHeader is a header for Envoy to add to its answer.
-type ResponseHeader struct{ Key, Value string }
+// responseHeader is a header for Envoy to add to its answer.
+type responseHeader struct{ Key, Value string }
 
 // RateLimitResponse is an envoy.service.ratelimit.v3.RateLimitResponse.
 type RateLimitResponse struct {
-	Statuses []DescriptorStatus // one a descriptor, in order
-	Headers  []ResponseHeader
+	Statuses []descriptorStatus // one a descriptor, in order
+	Headers  []responseHeader
 	Metadata []byte // a google.protobuf.Struct in wire format; nil for none
 	Code     Code
 }
@@ -68,7 +68,7 @@ func (r *RateLimitResponse) Append(b []byte) []byte {
 	return b
 }
 
-func (s *DescriptorStatus) append(b []byte) []byte {
+func (s *descriptorStatus) append(b []byte) []byte {
 	b = appendVarint(b, 1, uint64(s.Code))
 	if s.HasLimit {
 		b = appendLen(b, 2, s.limitSize())
@@ -88,7 +88,7 @@ func (s *DescriptorStatus) append(b []byte) []byte {
 	return b
 }
 
-func (s *DescriptorStatus) size() int {
+func (s *descriptorStatus) size() int {
 	n := sizeVarint(uint64(s.Code)) + sizeVarint(uint64(s.Remaining))
 	if s.HasLimit {
 		n += 1 + protowire.SizeBytes(s.limitSize())
@@ -99,7 +99,7 @@ func (s *DescriptorStatus) size() int {
 	return n
 }
 
-func (s *DescriptorStatus) limitSize() int {
+func (s *descriptorStatus) limitSize() int {
 	n := sizeVarint(uint64(s.Limit)) + sizeVarint(uint64(s.Unit)) + sizeString(s.Name)
 	if m := s.multiplier(); m > 0 {
 		n += 1 + protowire.SizeBytes(sizeVarint(m))
@@ -108,10 +108,10 @@ func (s *DescriptorStatus) limitSize() int {
 }
 
 // timed says that Reset is told.
-func (s *DescriptorStatus) timed() bool { return s.HasLimit || s.Reset > 0 }
+func (s *descriptorStatus) timed() bool { return s.HasLimit || s.Reset > 0 }
 
 // multiplier is the limit's unit_multiplier; 0 is not said. Envoy takes its absence for 1.
-func (s *DescriptorStatus) multiplier() uint64 {
+func (s *descriptorStatus) multiplier() uint64 {
 	if s.Times > 1 {
 		return uint64(s.Times)
 	}
@@ -120,7 +120,7 @@ func (s *DescriptorStatus) multiplier() uint64 {
 
 // appendPolicy appends the limit header's value: the limit, and where its unit alone does not say it all, how it is
 // counted, as in "10, 10;w=30;burst=20".
-func (s *DescriptorStatus) appendPolicy(b []byte) []byte {
+func (s *descriptorStatus) appendPolicy(b []byte) []byte {
 	b = strconv.AppendUint(b, uint64(s.Limit), 10)
 	window := int64(s.Unit.Window()/time.Second) * int64(s.Times)
 	if window == 0 || s.Times == 1 && s.Burst == 0 {

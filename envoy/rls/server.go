@@ -102,7 +102,7 @@ func Start(o StartOptions) (*Server, error) {
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
-		s.serveHTTP("debug", rest[0], &o, o.Service.Debug(), 0) // a profile takes as long as it was asked to
+		s.serveHTTP("debug", rest[0], &o, o.Service.debugHandler(), 0) // a profile takes as long as it was asked to
 	}
 	return s, nil
 }

@@ -452,12 +452,12 @@ func FuzzService(f *testing.F) {
 				t.Errorf("malformed: %v", err)
 			}
 		case err != nil:
-			if req.Excess != Within {
+			if req.Excess != within {
 				t.Errorf("an error for a request beyond the bounds: %v", err)
 			}
 		case len(resp.Statuses) != len(req.Descriptors):
 			t.Errorf("%d statuses for %d descriptors", len(resp.Statuses), len(req.Descriptors))
-		case req.Excess != Within && resp.OverallCode != pb.RateLimitResponse_OVER_LIMIT:
+		case req.Excess != within && resp.OverallCode != pb.RateLimitResponse_OVER_LIMIT:
 			t.Errorf("a request beyond the bounds is let through")
 		}
 	})

@@ -21,8 +21,8 @@ type TapOptions struct {
 	Rate   float64 // the most a second; default 10
 }
 
-// Sample is one decision about one descriptor.
-type Sample struct {
+// DecisionSample is one decision about one descriptor.
+type DecisionSample struct {
 	Time       time.Time // when its request came
 	Domain     string
 	Descriptor string // k=v,k2=v2; of long ones the first 1 KiB
@@ -43,7 +43,7 @@ const maxSampleText = 1 << 10
 
 // Tap has see shown some of the decisions until stop is called; see may be called concurrently and must not wait. At
 // most so many a second are shown, chosen at random times. While nobody listens a request pays for one atomic load.
-func (s *Service) Tap(o TapOptions, see func(Sample)) (stop func()) {
+func (s *Service) Tap(o TapOptions, see func(DecisionSample)) (stop func()) {
 	if o.Rate <= 0 {
 		o.Rate = 10
 	}
@@ -90,7 +90,7 @@ type tap struct {
 	o    TapOptions
 	gap  int64 // ns between two samples, in the mean
 	next atomic.Int64
-	see  func(Sample)
+	see  func(DecisionSample)
 }
 
 func (t *tap) show(c *Call, now time.Time) {
@@ -124,9 +124,9 @@ func (t *tap) wants(c *Call, i int) bool {
 }
 
 // sample copies all it takes: the request's memory serves the next one.
-func (c *Call) sample(i int, now time.Time) Sample {
+func (c *Call) sample(i int, now time.Time) DecisionSample {
 	c.text = appendDescriptor(c.text[:0], c.Request.Descriptors[i].Entries)
-	s := Sample{
+	s := DecisionSample{
 		Time: now, Domain: strings.Clone(c.Request.Domain), Descriptor: string(c.text[:min(len(c.text), maxSampleText)]),
 		Code: c.Response.Statuses[i].Code,
 	}

@@ -9,9 +9,9 @@ func BenchmarkTap(b *testing.B) {
 			r := newRig(b, tapped)
 			switch {
 			case rate > 0:
-				defer r.Tap(TapOptions{Rate: rate}, func(Sample) {})()
+				defer r.Tap(TapOptions{Rate: rate}, func(DecisionSample) {})()
 			case rate < 0: // a filter that nothing passes looks at every request
-				defer r.Tap(TapOptions{Text: "nobody"}, func(Sample) {})()
+				defer r.Tap(TapOptions{Text: "nobody"}, func(DecisionSample) {})()
 			}
 			message := wire(b, request("d", descriptor("k", "al")))
 			for b.Loop() {

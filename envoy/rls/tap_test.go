@@ -23,11 +23,11 @@ const every = 1e9
 
 func TestTapShowsDecisions(t *testing.T) {
 	r := newRig(t, tapped)
-	var all, over, keyed, other []Sample
-	defer r.Tap(TapOptions{Rate: every}, func(s Sample) { all = append(all, s) })()
-	defer r.Tap(TapOptions{Rate: every, Over: true}, func(s Sample) { over = append(over, s) })()
-	defer r.Tap(TapOptions{Rate: every, Text: "k=bo"}, func(s Sample) { keyed = append(keyed, s) })()
-	defer r.Tap(TapOptions{Rate: every, Domain: "e"}, func(s Sample) { other = append(other, s) })()
+	var all, over, keyed, other []DecisionSample
+	defer r.Tap(TapOptions{Rate: every}, func(s DecisionSample) { all = append(all, s) })()
+	defer r.Tap(TapOptions{Rate: every, Over: true}, func(s DecisionSample) { over = append(over, s) })()
+	defer r.Tap(TapOptions{Rate: every, Text: "k=bo"}, func(s DecisionSample) { keyed = append(keyed, s) })()
+	defer r.Tap(TapOptions{Rate: every, Domain: "e"}, func(s DecisionSample) { other = append(other, s) })()
 	for _, value := range []string{"al", "al", "bob"} {
 		if _, err := r.try(t, &pb.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: request("d", descriptor("k", value)).Descriptors}); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestTapShowsDecisions(t *testing.T) {
 	if len(all) != 4 || len(over) != 1 || len(keyed) != 1 || len(other) != 0 {
 		t.Fatalf("%d of all, %d over, %d of a key, %d of another domain", len(all), len(over), len(keyed), len(other))
 	}
-	first := Sample{
+	first := DecisionSample{
 		Time: all[0].Time, Domain: "d", Descriptor: "k=al", Rule: "d.k", Hits: 2, Limit: 3, Remaining: 1, Owner: ring.Hash("al"),
 		Code: OK, Op: owner.Take, Path: owner.Local, Authority: owner.Full, Counted: true,
 	}
@@ -60,8 +60,8 @@ func TestTapShowsDecisions(t *testing.T) {
 func TestTapEnds(t *testing.T) {
 	r := newRig(t, tapped)
 	n := 0
-	stop := r.Tap(TapOptions{Rate: every}, func(Sample) { n++ })
-	defer r.Tap(TapOptions{Rate: every}, func(Sample) {})()
+	stop := r.Tap(TapOptions{Rate: every}, func(DecisionSample) { n++ })
+	defer r.Tap(TapOptions{Rate: every}, func(DecisionSample) {})()
 	ask := func() {
 		if _, err := r.try(t, request("d", descriptor("k", "al"))); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestTapSparesTheRest(t *testing.T) {
 	r := newRig(t, tapped)
 	c := answered(t, r)
 	seen := map[string]int{}
-	defer r.Tap(TapOptions{Rate: 20}, func(s Sample) {
+	defer r.Tap(TapOptions{Rate: 20}, func(s DecisionSample) {
 		seen[s.Descriptor[:3]]++
 		if len(s.Descriptor) > maxSampleText {
 			t.Errorf("%d bytes of text", len(s.Descriptor))
@@ -122,7 +122,7 @@ func TestTapIsConcurrent(t *testing.T) {
 		})
 		tapping.Go(func() {
 			for {
-				stop := r.Tap(TapOptions{Rate: every, Text: "al"}, func(s Sample) {
+				stop := r.Tap(TapOptions{Rate: every, Text: "al"}, func(s DecisionSample) {
 					if s.Descriptor != "k=al" {
 						t.Errorf("%+v", s)
 					}

@@ -13,8 +13,8 @@ type Tracer interface {
 // CallTrace is what is recorded of an answered call beside its request and response.
 type CallTrace struct {
 	Begin                  time.Time
-	DecideStart, DecideEnd time.Time // the Decider was asked, and had answered; zero when nothing had to be counted
-	Samples                []Sample  // one for each descriptor
+	DecideStart, DecideEnd time.Time        // the Decider was asked, and had answered; zero when nothing had to be counted
+	Samples                []DecisionSample // one for each descriptor
 }
 
 // recording is a call that is being recorded; nil records nothing.
@@ -40,7 +40,7 @@ func (s *Service) endRecording(c *Call) {
 		return
 	}
 	c.recording = nil
-	if c.Err == nil && c.Request.Excess == Within {
+	if c.Err == nil && c.Request.Excess == within {
 		for i := range c.slots {
 			t.Samples = append(t.Samples, c.sample(i, t.Begin))
 		}

@@ -263,10 +263,10 @@ func TestClustersAreThoseOfXDS(t *testing.T) {
 		o    Options
 		want *cluster.Cluster
 	}{
-		"owners in the clear": {Options{}, (&xds.Snapshot{}).OwnerDirect()},
-		"owners":              {withTLS(Options{SDS: "/sds", ServerNames: names}), (&xds.Snapshot{TLS: true, ServerNames: names}).OwnerDirect()},
-		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.Snapshot{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
-		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.Snapshot{Capacity: 8192}).Routed()},
+		"owners in the clear": {Options{}, (&xds.ServedState{}).OwnerDirect()},
+		"owners":              {withTLS(Options{SDS: "/sds", ServerNames: names}), (&xds.ServedState{TLS: true, ServerNames: names}).OwnerDirect()},
+		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.ServedState{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
+		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.ServedState{Capacity: 8192}).Routed()},
 	} {
 		c.o.Part, c.o.XDS = Cluster, "127.0.0.1:1"
 		text, _, err := Generate(c.o)

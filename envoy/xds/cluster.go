@@ -36,7 +36,7 @@ func pack(m proto.Message) *anypb.Any {
 
 // OwnerDirect is the cluster whose ring sends a rate-limit call to the owner of its x-keyward-key header: the load
 // balancer hashes the call's own header, since a route's hash policy does not reach Envoy's internal calls.
-func (s *Snapshot) OwnerDirect() *cluster.Cluster {
+func (s *ServedState) OwnerDirect() *cluster.Cluster {
 	s.fill()
 	c := s.ringCluster(OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(KeyHeader)}})
 	c.ConnectTimeout = durationpb.New(s.Connect)
@@ -52,7 +52,7 @@ func (s *Snapshot) OwnerDirect() *cluster.Cluster {
 }
 
 // Routed is the cluster of the pods themselves; the route's own hash policy feeds the ring.
-func (s *Snapshot) Routed() *cluster.Cluster {
+func (s *ServedState) Routed() *cluster.Cluster {
 	s.fill()
 	return named(s.ringCluster(RouteCluster, nil))
 }
@@ -68,7 +68,7 @@ func named(c *cluster.Cluster) *cluster.Cluster {
 
 // ringCluster is a cluster whose ring has the same fixed points for each member whatever the others do. The panic
 // threshold must be 0: in panic the void endpoint would get nearly everything.
-func (s *Snapshot) ringCluster(name string, hashing *lbcommon.ConsistentHashingLbConfig) *cluster.Cluster {
+func (s *ServedState) ringCluster(name string, hashing *lbcommon.ConsistentHashingLbConfig) *cluster.Cluster {
 	// A circuit breaker that opens would let requests through uncounted.
 	most := wrapperspb.UInt32(1 << 20)
 	return &cluster.Cluster{
@@ -108,7 +108,7 @@ func viaADS() *core.ConfigSource {
 }
 
 // upstreamTLS trusts the CA that the Envoy's bootstrap names, and shows the certificate that it names.
-func (s *Snapshot) upstreamTLS() *tlsv3.UpstreamTlsContext {
+func (s *ServedState) upstreamTLS() *tlsv3.UpstreamTlsContext {
 	var names []*tlsv3.SubjectAltNameMatcher
 	for _, n := range s.ServerNames {
 		kind := tlsv3.SubjectAltNameMatcher_DNS
@@ -130,7 +130,7 @@ func (s *Snapshot) upstreamTLS() *tlsv3.UpstreamTlsContext {
 
 // endpoints is the fixed-points load assignment: a locality a member, and the void, which holds the rest of the weight so
 // that the sum never changes.
-func (s *Snapshot) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAssignment {
+func (s *ServedState) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAssignment {
 	la := &endpoint.ClusterLoadAssignment{ClusterName: cluster}
 	left := ring.EnvoyCapacity(s.Capacity)
 	for _, h := range hosts {

@@ -32,12 +32,12 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // full is a state with something in every field.
-func full() Snapshot {
+func full() ServedState {
 	m := members(4)
 	m[1].Weight = 3
 	m[2].Draining = true
 	m[3] = Endpoint{ID: "pod-v6", RLS: "[2001:db8::1]:8082", Route: "[2001:db8::1]:10000"}
-	return Snapshot{
+	return ServedState{
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
 		Upstream: "application", Hot: []hotkey.Route{
@@ -56,7 +56,7 @@ func subs(key string, n int) (s []hotkey.SubKey) {
 	return s
 }
 
-func mustResources(t testing.TB, s Snapshot) map[string][]types.Resource {
+func mustResources(t testing.TB, s ServedState) map[string][]types.Resource {
 	t.Helper()
 	s.fill()
 	res, _, err := s.resources()
@@ -136,7 +136,7 @@ func validate(m proto.Message) error {
 }
 
 func TestEnvoyAcceptsEverything(t *testing.T) {
-	for name, s := range map[string]Snapshot{
+	for name, s := range map[string]ServedState{
 		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
 		"many hot keys": {Members: members(2), Hot: manyHot(2 * hotkey.MaxRoutes)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
 	} {
@@ -172,7 +172,7 @@ func assignment(t testing.TB, res map[string][]types.Resource, name string) *end
 }
 
 // asEnvoy builds the ring that an Envoy makes of what it is sent.
-func asEnvoy(t testing.TB, s *Snapshot, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
+func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
 	t.Helper()
 	var policy ringhash.RingHash
 	if err := s.OwnerDirect().GetLoadBalancingPolicy().GetPolicies()[0].GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(&policy); err != nil {
@@ -210,7 +210,7 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 25 {
 		capacity := []int{0, 2, 27, 100, 1024}[i%5]
-		s := Snapshot{Members: members(min(1+rnd.IntN(25), ring.EnvoyCapacity(capacity)-1)), Capacity: capacity}
+		s := ServedState{Members: members(min(1+rnd.IntN(25), ring.EnvoyCapacity(capacity)-1)), Capacity: capacity}
 		if capacity == 2 {
 			s.Members = s.Members[:1]
 		}
@@ -273,7 +273,7 @@ func TestWhoIsServed(t *testing.T) {
 		{"one address, both go", []Endpoint{{ID: "b", RLS: "10.0.0.1:1", Draining: true}, {ID: "a", RLS: "10.0.0.1:1", Draining: true}}, "a=10.0.0.1:1!", "b"},
 	}
 	for _, c := range cases {
-		s := Snapshot{Members: c.members}
+		s := ServedState{Members: c.members}
 		s.fill()
 		in, out := s.hosts(OwnerCluster, func(m Endpoint) string { return m.RLS })
 		var got, omitted []string
@@ -298,23 +298,23 @@ func TestFullRing(t *testing.T) {
 	r := newRig(t)
 	m := members(4)
 	m[1].Draining = true
-	r.set(t, Snapshot{Members: m, Capacity: 4})
+	r.set(t, ServedState{Members: m, Capacity: 4})
 	served := r.Status().Versions["ClusterLoadAssignment"]
 	m[1].Draining = false
-	if err := r.Set(Snapshot{Members: m, Capacity: 4}); err == nil || !strings.Contains(err.Error(), "at most 3") {
+	if err := r.Set(ServedState{Members: m, Capacity: 4}); err == nil || !strings.Contains(err.Error(), "at most 3") {
 		t.Errorf("4 members on a ring of capacity 4: %v", err)
 	}
-	err := r.Set(Snapshot{Members: m, RouteAddress: "nonsense", Capacity: 1})
+	err := r.Set(ServedState{Members: m, RouteAddress: "nonsense", Capacity: 1})
 	if err == nil || !strings.Contains(err.Error(), "capacity 1") {
 		t.Errorf("a bad capacity: %v", err)
 	}
-	err = r.Set(Snapshot{Members: m, RouteHeader: "x y", ServerNames: []string{"a\xff"}, Connect: -1})
+	err = r.Set(ServedState{Members: m, RouteHeader: "x y", ServerNames: []string{"a\xff"}, Connect: -1})
 	for _, want := range []string{"x y", `a\xff`, "-1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("not all faults are said: no %s in %v", want, err)
 		}
 	}
-	if err := r.Set(Snapshot{Members: m, RouteAddress: "nonsense"}); err == nil {
+	if err := r.Set(ServedState{Members: m, RouteAddress: "nonsense"}); err == nil {
 		t.Error("a listener without a port is served")
 	}
 	if got := r.Status().Versions["ClusterLoadAssignment"]; got != served {
@@ -327,13 +327,13 @@ func TestOmissionsAreSaidOnce(t *testing.T) {
 	m := members(3)
 	m[1].RLS = "127.0.0.1:8082"
 	for range 3 {
-		r.set(t, Snapshot{Members: m})
+		r.set(t, ServedState{Members: m})
 	}
 	if n := strings.Count(r.log.String(), "pod-b"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, r.log)
 	}
-	r.set(t, Snapshot{Members: members(3)})
-	r.set(t, Snapshot{Members: m})
+	r.set(t, ServedState{Members: members(3)})
+	r.set(t, ServedState{Members: m})
 	if n := strings.Count(r.log.String(), "pod-b"); n != 2 {
 		t.Errorf("when it came back: said %d times", n)
 	}
@@ -344,7 +344,7 @@ func FuzzSet(f *testing.F) {
 	f.Add("", "", "", "", uint32(0), -1, "", "", "")
 	f.Add("a\xff", "1.1.1.1:1", "a", "1.1.1.1:1", uint32(1<<31), 1<<40, "x\n", "spiffe://\x00", "\xff:1")
 	f.Fuzz(func(t *testing.T, id1, a1, id2, a2 string, weight uint32, capacity int, header, san, listen string) {
-		s := Snapshot{
+		s := ServedState{
 			Members:  []Endpoint{{ID: ring.ID(id1), RLS: a1, Route: a2, Weight: weight}, {ID: ring.ID(id2), RLS: a2, Route: a1, Draining: true}},
 			Capacity: capacity, TLS: true, ServerNames: []string{san}, RouteHeader: header, RouteAddress: listen,
 			Upstream: header, Hot: []hotkey.Route{

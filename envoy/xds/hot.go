@@ -42,7 +42,7 @@ type hotKey struct {
 
 // hotKeys joins what is said of each owner string in several domains, by hand first and then the older first, whatever the
 // order of s.Hot. Every request is matched against each, so they are at most hotkey.MaxRoutes.
-func (s *Snapshot) hotKeys() []hotKey {
+func (s *ServedState) hotKeys() []hotKey {
 	said := slices.Clone(s.Hot)
 	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
 		if a.Manual != b.Manual {

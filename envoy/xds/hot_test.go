@@ -24,7 +24,7 @@ func manyHot(n int) (hot []hotkey.Route) {
 }
 
 // hotRoutes lists the hot keys' routes of a route configuration, as "key>sub,sub max/fill/interval".
-func hotRoutes(t testing.TB, s Snapshot, name string) (list []string) {
+func hotRoutes(t testing.TB, s ServedState, name string) (list []string) {
 	t.Helper()
 	var all []*route.Route
 	for _, r := range mustResources(t, s)[resource.RouteType] {
@@ -94,7 +94,7 @@ func TestHotKeys(t *testing.T) {
 			r := &c.hot[i]
 			r.Domain, r.Author, r.Version = cmp.Or(r.Domain, "app"), "pod-a", max(r.Version, 1)
 		}
-		s := Snapshot{Members: members(2), Hot: c.hot}
+		s := ServedState{Members: members(2), Hot: c.hot}
 		for _, rds := range []string{RouteConfig, DirectConfig} {
 			if got := strings.Join(hotRoutes(t, s, rds), " "); got != c.want {
 				t.Errorf("%s, %s: %s, want %s", name, rds, got, c.want)
@@ -106,7 +106,7 @@ func TestHotKeys(t *testing.T) {
 // TestHotKeysAreFew: each request is matched against every hot key's route, so there are at most 100, those said by hand
 // among them.
 func TestHotKeysAreFew(t *testing.T) {
-	got := strings.Join(hotRoutes(t, Snapshot{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, RouteConfig), " ")
+	got := strings.Join(hotRoutes(t, ServedState{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, RouteConfig), " ")
 	if n := strings.Count(got, "#0"); n != hotkey.MaxRoutes {
 		t.Errorf("%d routes", n)
 	}

@@ -75,7 +75,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-func (r *rig) set(t testing.TB, s Snapshot) {
+func (r *rig) set(t testing.TB, s ServedState) {
 	t.Helper()
 	if err := r.Set(s); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 // routes sends every request to the pod whose sidecar owns the request's key, and a hot key's to its sub-keys' pods. A request
 // without the header goes to any pod, whose sidecar forwards its question.
-func (s *Snapshot) routes(hot []hotKey) *route.RouteConfiguration {
+func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 	by := func(header string) *route.RouteAction {
 		return &route.RouteAction{
 			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
@@ -34,7 +34,7 @@ func (s *Snapshot) routes(hot []hotKey) *route.RouteConfiguration {
 
 // directRoutes sends every request to the application. A hot key's sub-key only tells the rate-limit filter whom to ask, and
 // is taken off before the application sees it.
-func (s *Snapshot) directRoutes(hot []hotKey) *route.RouteConfiguration {
+func (s *ServedState) directRoutes(hot []hotKey) *route.RouteConfiguration {
 	upstream := func() *route.RouteAction {
 		return &route.RouteAction{ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Upstream}}
 	}
@@ -58,7 +58,7 @@ func routeConfiguration(name string, routes []*route.Route) *route.RouteConfigur
 	return &route.RouteConfiguration{Name: name, VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: routes}}}
 }
 
-func (s *Snapshot) listener() (*listener.Listener, error) {
+func (s *ServedState) listener() (*listener.Listener, error) {
 	text := s.RouteAddress
 	if strings.HasPrefix(text, ":") {
 		text = "0.0.0.0" + text

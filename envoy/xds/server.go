@@ -86,7 +86,7 @@ func (s *DiscoveryServer) Register(g *grpc.Server) {
 }
 
 // Set serves another state from now on. On an error the state before stays.
-func (s *DiscoveryServer) Set(state Snapshot) error {
+func (s *DiscoveryServer) Set(state ServedState) error {
 	state.fill()
 	resources, omitted, err := state.resources()
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *DiscoveryServer) Set(state Snapshot) error {
 }
 
 // resources lists what is served, by type URL.
-func (s *Snapshot) resources() (map[string][]types.Resource, []omission, error) {
+func (s *ServedState) resources() (map[string][]types.Resource, []omission, error) {
 	if err := errors.Join(s.faults()...); err != nil {
 		return nil, nil, err
 	}
@@ -153,7 +153,7 @@ func (s *Snapshot) resources() (map[string][]types.Resource, []omission, error) 
 }
 
 // validateRing says what would make Envoy build another ring than the members.
-func (s *Snapshot) validateRing(hosts []host) error {
+func (s *ServedState) validateRing(hosts []host) error {
 	members := make([]ring.Member, len(hosts))
 	for i, h := range hosts {
 		members[i] = ring.Member{ID: h.ID, Weight: h.Weight}

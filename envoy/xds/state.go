@@ -42,8 +42,8 @@ type Endpoint struct {
 	Draining bool   // leaving: in no ring any more, while its connections end by themselves
 }
 
-// Snapshot is everything that is served. Equal states are served under equal versions, by every server.
-type Snapshot struct {
+// ServedState is everything that is served. Equal states are served under equal versions, by every server.
+type ServedState struct {
 	Members  []Endpoint
 	Capacity int // C of the ring; 0 means ring.DefaultCapacity
 
@@ -60,7 +60,7 @@ type Snapshot struct {
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so nobody is told that there are none
 }
 
-func (s *Snapshot) fill() {
+func (s *ServedState) fill() {
 	if s.Capacity == 0 {
 		s.Capacity = ring.DefaultCapacity
 	}
@@ -96,7 +96,7 @@ type omission struct {
 // hosts picks the members that an Envoy elsewhere can reach, and names the others. EDS takes IP addresses only. A loopback
 // address is reachable when everything is on one machine, which is when nobody offers another kind. Envoy knows a host by
 // its address: of several members with the same one, the first that stays is taken.
-func (s *Snapshot) hosts(cluster string, address func(Endpoint) string) (in []host, out []omission) {
+func (s *ServedState) hosts(cluster string, address func(Endpoint) string) (in []host, out []omission) {
 	omit := func(m Endpoint, why string) { out = append(out, omission{m.ID, cluster, why}) }
 	remote := false
 	for _, m := range s.Members {
@@ -134,7 +134,7 @@ func (s *Snapshot) hosts(cluster string, address func(Endpoint) string) (in []ho
 }
 
 // faults are what no Envoy would accept, whoever the members are.
-func (s *Snapshot) faults() (faults []error) {
+func (s *ServedState) faults() (faults []error) {
 	for _, n := range s.ServerNames {
 		if n == "" || !utf8.ValidString(n) || strings.ContainsAny(n, "\x00\r\n") {
 			faults = append(faults, fmt.Errorf("server name %q: a certificate carries no such name", n))
@@ -153,7 +153,7 @@ func (s *Snapshot) faults() (faults []error) {
 }
 
 // fit leaves out leaving members when there is no place for them on the ring: they only keep their connections a bit longer.
-func (s *Snapshot) fit(hosts []host) []host {
+func (s *ServedState) fit(hosts []host) []host {
 	sum := 0
 	for _, h := range hosts {
 		sum += int(h.Weight)

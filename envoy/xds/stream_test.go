@@ -24,8 +24,8 @@ import (
 // served is every type, in the order in which an Envoy wants them.
 var served = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType}
 
-func state(n int) Snapshot {
-	return Snapshot{Members: members(n), RouteAddress: "0.0.0.0:10000", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}}}
+func state(n int) ServedState {
+	return ServedState{Members: members(n), RouteAddress: "0.0.0.0:10000", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}}}
 }
 
 // TestMembershipTouchesEndpointsOnly: a change of anything but endpoints would reset calls in flight.
@@ -39,13 +39,13 @@ func TestMembershipTouchesEndpointsOnly(t *testing.T) {
 		s.ask(typeURL)
 		s.ack(s.next())
 	}
-	changes := map[string]func(*Snapshot){
-		"join":           func(st *Snapshot) { st.Members = members(4) },
-		"leaving":        func(st *Snapshot) { st.Members = members(4); st.Members[0].Draining = true },
-		"gone":           func(st *Snapshot) { st.Members = members(4)[1:] },
-		"weight":         func(st *Snapshot) { st.Members = members(4)[1:]; st.Members[0].Weight = 5 },
+	changes := map[string]func(*ServedState){
+		"join":           func(st *ServedState) { st.Members = members(4) },
+		"leaving":        func(st *ServedState) { st.Members = members(4); st.Members[0].Draining = true },
+		"gone":           func(st *ServedState) { st.Members = members(4)[1:] },
+		"weight":         func(st *ServedState) { st.Members = members(4)[1:]; st.Members[0].Weight = 5 },
 		"another order":  nil, // no change at all
-		"nobody is left": func(st *Snapshot) { st.Members = nil },
+		"nobody is left": func(st *ServedState) { st.Members = nil },
 	}
 	for _, name := range []string{"join", "leaving", "gone", "weight", "another order", "nobody is left"} {
 		before := r.Status().Versions

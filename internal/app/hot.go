@@ -182,12 +182,12 @@ func (m *sidecar) heldLeases() admin.HeldLeases {
 
 // tap shows the service's decisions.
 func (m *sidecar) tap(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
-	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.Sample) {
+	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.DecisionSample) {
 		see(m.decision(&s))
 	})
 }
 
-func (m *sidecar) decision(s *rls.Sample) admin.TapDecision {
+func (m *sidecar) decision(s *rls.DecisionSample) admin.TapDecision {
 	d := admin.TapDecision{
 		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
 		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",

@@ -22,9 +22,9 @@ func (m *sidecar) startTracing() error {
 	}
 	tracer, err := trace.Start(context.Background(), trace.Options{
 		Service: t.Service, Namespace: t.Namespace, Instance: cmp.Or(t.Instance, m.flags.Node), Protocol: t.Protocol, Rate: t.Rate,
-		Path:      func(s *rls.Sample) string { return pathName(s.Path) },
-		Authority: func(s *rls.Sample) string { return admin.AuthorityName(s.Authority) },
-		Owner:     func(s *rls.Sample) string { return string(m.ownerOf(s.Owner)) },
+		Path:      func(s *rls.DecisionSample) string { return pathName(s.Path) },
+		Authority: func(s *rls.DecisionSample) string { return admin.AuthorityName(s.Authority) },
+		Owner:     func(s *rls.DecisionSample) string { return string(m.ownerOf(s.Owner)) },
 		Log:       m.log,
 	})
 	if err != nil {

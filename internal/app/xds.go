@@ -27,7 +27,7 @@ type xdsServer struct {
 	end    context.CancelFunc
 
 	mu    sync.Mutex
-	state xds.Snapshot // guarded by mu
+	state xds.ServedState // guarded by mu
 }
 
 // startXDS listens for Envoys. One of the names must be in the certificates of the sidecars that Envoys ask; with none,
@@ -44,7 +44,7 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	}
 	ctx, end := context.WithCancel(context.Background())
 	x := &xdsServer{log: log, server: xds.New(ctx, xds.Options{Logger: log, Registerer: reg}), end: end}
-	x.state = xds.Snapshot{
+	x.state = xds.ServedState{
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
 		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}

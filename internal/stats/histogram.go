@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Histogram is a classic Prometheus histogram of durations. Observing takes two atomic additions of integers; Prometheus's
+// DurationHistogram is a classic Prometheus histogram of durations. Observing takes two atomic additions of integers; Prometheus's
 // own takes three and a compare-and-swap of a float, which a second core makes many times as dear. In return, a scrape may
 // miss what is being observed at the same time in either the sum or the buckets. It is safe for concurrent use.
-type Histogram struct {
+type DurationHistogram struct {
 	desc   *prometheus.Desc
 	unit   float64         // nanoseconds of the unit shown
 	bounds []float64       // upper, inclusive, in that unit
@@ -20,13 +20,13 @@ type Histogram struct {
 	sum    atomic.Int64    // nanoseconds
 }
 
-// NewHistogram makes one of the name, help, labels and buckets in o, which are of the given unit and ascend.
-func NewHistogram(o prometheus.HistogramOpts, unit time.Duration) *Histogram {
+// NewDurationHistogram makes one of the name, help, labels and buckets in o, which are of the given unit and ascend.
+func NewDurationHistogram(o prometheus.HistogramOpts, unit time.Duration) *DurationHistogram {
 	return newHistogram(o, float64(unit))
 }
 
-func newHistogram(o prometheus.HistogramOpts, unit float64) *Histogram {
-	h := &Histogram{desc: prometheus.NewDesc(o.Name, o.Help, nil, o.ConstLabels), unit: unit, bounds: o.Buckets}
+func newHistogram(o prometheus.HistogramOpts, unit float64) *DurationHistogram {
+	h := &DurationHistogram{desc: prometheus.NewDesc(o.Name, o.Help, nil, o.ConstLabels), unit: unit, bounds: o.Buckets}
 	if len(h.bounds) == 0 {
 		h.bounds = prometheus.DefBuckets
 	}
@@ -41,7 +41,7 @@ func newHistogram(o prometheus.HistogramOpts, unit float64) *Histogram {
 }
 
 // Observe adds one duration.
-func (h *Histogram) Observe(d time.Duration) {
+func (h *DurationHistogram) Observe(d time.Duration) {
 	i := 0
 	for i < len(h.limits) && d > h.limits[i] {
 		i++
@@ -51,12 +51,12 @@ func (h *Histogram) Observe(d time.Duration) {
 }
 
 // Describe tells its one series.
-func (h *Histogram) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc }
+func (h *DurationHistogram) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc }
 
 // Collect sends it as it is now.
-func (h *Histogram) Collect(ch chan<- prometheus.Metric) { ch <- h.metric() }
+func (h *DurationHistogram) Collect(ch chan<- prometheus.Metric) { ch <- h.metric() }
 
-func (h *Histogram) metric() prometheus.Metric {
+func (h *DurationHistogram) metric() prometheus.Metric {
 	buckets, n := make(map[float64]uint64, len(h.bounds)), uint64(0)
 	for i := range h.counts {
 		n += h.counts[i].Load()

@@ -17,7 +17,7 @@ func TestHistogramIsPrometheuss(t *testing.T) {
 		"fine":        {Name: "h", Help: "h", Buckets: []float64{1e-9, 2.5e-6, 1e-3, 0.3}},
 		"to infinity": {Name: "h", Help: "h", Buckets: []float64{0.1, math.Inf(1)}},
 	} {
-		ours, theirs := NewHistogram(o, time.Second), prometheus.NewHistogram(o)
+		ours, theirs := NewDurationHistogram(o, time.Second), prometheus.NewHistogram(o)
 		r := rand.New(rand.NewPCG(1, 2))
 		durations := []time.Duration{0, 1, 2, 2500, 2501, time.Millisecond, time.Millisecond + 1, 5 * time.Millisecond, 300 * time.Millisecond, 10 * time.Second, time.Hour}
 		for range 1000 {
@@ -56,7 +56,7 @@ func written(t *testing.T, m prometheus.Metric) *dto.Metric {
 
 func BenchmarkHistogram(b *testing.B) {
 	o := prometheus.HistogramOpts{Name: "h", Help: "h"}
-	ours, theirs := NewHistogram(o, time.Second), prometheus.NewHistogram(o)
+	ours, theirs := NewDurationHistogram(o, time.Second), prometheus.NewHistogram(o)
 	for name, observe := range map[string]func(){"ours": func() { ours.Observe(3000) }, "Prometheus's": func() { theirs.Observe(time.Duration(3000).Seconds()) }} {
 		b.Run(name+" alone", func(b *testing.B) {
 			for b.Loop() {

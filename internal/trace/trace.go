@@ -31,7 +31,7 @@ type Options struct {
 	Protocol                     string  // of the exporter: "http", or "grpc"
 	Rate                         float64 // part of the calls without a parent that begin a trace; one with a parent follows it
 	// Names turn what a sample says of a decision into text.
-	Path, Authority, Owner func(*rls.Sample) string
+	Path, Authority, Owner func(*rls.DecisionSample) string
 
 	Log *slog.Logger // of what the exporter could not do; nil for none
 }
@@ -134,7 +134,7 @@ func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 }
 
 // attributes are those of one descriptor. Where and how it was decided is known of a counted one only.
-func (t *CallTracer) attributes(x *rls.Sample) []attribute.KeyValue {
+func (t *CallTracer) attributes(x *rls.DecisionSample) []attribute.KeyValue {
 	as := []attribute.KeyValue{
 		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)), attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),
 	}

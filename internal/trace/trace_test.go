@@ -110,7 +110,7 @@ func TestCallsAreTraced(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			var s sink
 			s.listen(t, protocol)
-			name := func(*rls.Sample) string { return "x" }
+			name := func(*rls.DecisionSample) string { return "x" }
 			tracer, err := Start(t.Context(), Options{Service: "RateLimit", Protocol: protocol, Rate: 0, Path: name, Authority: name, Owner: name})
 			if err != nil {
 				t.Fatal(err)

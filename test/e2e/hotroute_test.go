@@ -32,7 +32,7 @@ descriptors:
 type hotServer struct {
 	*xds.DiscoveryServer
 	addr  string
-	state xds.Snapshot
+	state xds.ServedState
 }
 
 func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
@@ -41,7 +41,7 @@ func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &hotServer{DiscoveryServer: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), state: xds.Snapshot{Connect: 250 * time.Millisecond}}
+	x := &hotServer{DiscoveryServer: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), state: xds.ServedState{Connect: 250 * time.Millisecond}}
 	for _, s := range l.Sidecars {
 		x.state.Members = append(x.state.Members, xds.Endpoint{ID: ring.ID(s.Name), RLS: s.Direct, Route: s.Route})
 	}

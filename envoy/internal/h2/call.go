@@ -15,8 +15,8 @@ type Handler interface {
 	Serve(c *Stream)
 }
 
-// Message is what can write itself: it appends its bytes and returns the longer slice.
-type Message = interface{ Append([]byte) []byte }
+// Appender is what can write itself: it appends its bytes and returns the longer slice.
+type Appender = interface{ Append([]byte) []byte }
 
 // Stream is one call, which is one stream of its connection. Until its answer, its methods may be called on any goroutine, but
 // not by several at once, Done excepted.
@@ -78,7 +78,7 @@ func (k *Stream) Timeout(now time.Time) time.Duration {
 }
 
 // Reply answers with one message and status OK.
-func (k *Stream) Reply(m Message) {
+func (k *Stream) Reply(m Appender) {
 	c := k.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ var (
 
 // Send sends one of several messages. An error means that the call is over, or that its client does not read what it asked
 // for; End or Fail is to be called all the same.
-func (k *Stream) Send(m Message) error {
+func (k *Stream) Send(m Appender) error {
 	c := k.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,7 +41,7 @@ func (k *Stream) startLocked() {
 const prefix = 5 // bytes before a message: whether it is compressed, and its length
 
 // sendLocked sends a message, as far as there is window.
-func (k *Stream) sendLocked(m Message) {
+func (k *Stream) sendLocked(m Appender) {
 	k.startLocked()
 	c := k.conn
 	at := len(c.out) + frameHead
