@@ -264,7 +264,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.o.OnView(o.view)
 	}
 	c.checkNameConflict(ctx, o.nameConflict, &s.self) // after the view: whoever hears of Fatal finds the problem there
-	if rs, changed := c.table.gossip.step(now, s.others); changed {
+	if rs, changed := c.table.records.Step(now, s.others); changed {
 		c.metrics.routes.Set(float64(len(rs)))
 		c.o.OnRoutes(rs)
 	}
@@ -272,7 +272,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	c.repair(ctx, now)
 	v := o.view
 	c.calm = v.Joined && v.Problem == "" && o.self.State == membership.Active && !s.status.draining && v.DifferingRings()+v.IncompleteMembers() == 0 &&
-		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.gossip.idle()
+		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.records.Idle()
 	return o.wake
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/keyward/keyward/internal/cluster/records"
 	"github.com/keyward/keyward/internal/membership"
 )
 
@@ -19,7 +20,7 @@ import (
 // never block and never call back; the cluster's one goroutine picks up.
 type table struct {
 	changed chan struct{} // has room for one: something is new
-	gossip  *gossipState
+	records *records.Store
 
 	mu        sync.Mutex // guards all below; nothing else is locked under it
 	self      membership.Member
@@ -36,7 +37,7 @@ func newTable(self membership.Member) *table {
 	t := &table{
 		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]membership.Member), departed: make(map[uint64]departure),
 	}
-	t.gossip = newGossipState(&self, t.liveBoots)
+	t.records = records.New(self.ID, self.BootID, t.liveBoots)
 	return t
 }
 
@@ -193,7 +194,7 @@ func (t *table) NodeMeta(int) []byte {
 
 // NotifyMsg takes in what another member posts.
 func (t *table) NotifyMsg(msg []byte) {
-	news, err := t.gossip.merge(time.Now(), msg)
+	news, err := t.records.Merge(time.Now(), msg)
 	if err != nil {
 		t.countRefused()
 	}
@@ -204,7 +205,7 @@ func (t *table) NotifyMsg(msg []byte) {
 
 // GetBroadcasts is what is to be posted and passed on.
 func (t *table) GetBroadcasts(overhead, limit int) [][]byte {
-	return t.gossip.queue.take(overhead, limit)
+	return t.records.Broadcasts(overhead, limit)
 }
 
 // LocalState has nothing to add.
