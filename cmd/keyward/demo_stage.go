@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/ring"
@@ -244,7 +244,7 @@ func (s *stage) heat(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for _, page := range s.pages {
-		var h admin.HotKeys
+		var h api.HotKeys
 		body, err := lab.Get(ctx, "http://"+page+"/v1/hotkeys")
 		if err != nil || json.Unmarshal(body, &h) != nil {
 			continue

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/ops/doctor"
 )
 
@@ -34,7 +34,7 @@ func TestProbe(t *testing.T) {
 
 // TestDoctorCommand asks one member that tells little: what is known is judged, and the exit code follows.
 func TestDoctorCommand(t *testing.T) {
-	alone := admin.ClusterStatus{Self: "pod-0", Standalone: true, Version: "v1", Members: []admin.MemberStatus{{ID: "pod-0", Role: "member", State: "active"}}}
+	alone := api.ClusterStatus{Self: "pod-0", Standalone: true, Version: "v1", Members: []api.MemberStatus{{ID: "pod-0", Role: "member", State: "active"}}}
 	alone.Ring.Members, alone.Rules.InForce = []string{"pod-0"}, "00000000000000aa"
 	pages := map[string]any{"/cluster": alone}
 	out, err := run(t, "doctor", "--member", page(t, pages))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 func newDrain() *cobra.Command {
@@ -80,7 +80,7 @@ func drain(ctx context.Context, out io.Writer, socket string) error {
 // follow prints lines of progress until the last.
 func follow(ctx context.Context, out io.Writer, body io.Reader) error {
 	lines := json.NewDecoder(body)
-	var p admin.DrainStatus
+	var p api.DrainStatus
 	for {
 		if err := lines.Decode(&p); err != nil {
 			if ctx.Err() != nil {

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // sidecar answers on an admin socket.
-func sidecar(t *testing.T, progress ...admin.DrainStatus) (socket string) {
+func sidecar(t *testing.T, progress ...api.DrainStatus) (socket string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.sock")
 	l, err := admin.ListenSocket(path)
@@ -24,7 +25,7 @@ func sidecar(t *testing.T, progress ...admin.DrainStatus) (socket string) {
 	never := make(chan struct{})
 	srv := http.Server{Handler: admin.SocketHandler(admin.SocketOptions{
 		Drain: func() <-chan struct{} { return never },
-		Progress: func() admin.DrainStatus { // of one request only
+		Progress: func() api.DrainStatus { // of one request only
 			p := progress[0]
 			if len(progress) > 1 {
 				progress = progress[1:]
@@ -39,16 +40,16 @@ func sidecar(t *testing.T, progress ...admin.DrainStatus) (socket string) {
 }
 
 func TestDrain(t *testing.T) {
-	leaving := admin.DrainStatus{State: "leaving", HandedOver: 3, Incomplete: 2, Seconds: 0.5}
+	leaving := api.DrainStatus{State: "leaving", HandedOver: 3, Incomplete: 2, Seconds: 0.5}
 	var out strings.Builder
-	socket := sidecar(t, leaving, admin.DrainStatus{Done: true, Complete: true, HandedOver: 7, Seconds: 0.7})
+	socket := sidecar(t, leaving, api.DrainStatus{Done: true, Complete: true, HandedOver: 7, Seconds: 0.7})
 	if err := drain(t.Context(), &out, socket); err != nil {
 		t.Error(err)
 	}
 	if got := out.String(); !strings.Contains(got, "leaving, 3 counters handed over, 2 members to go") || !strings.Contains(got, "drained in 0.7 s, 7 counters") {
 		t.Errorf("prints %q", got)
 	}
-	if err := drain(t.Context(), &out, sidecar(t, admin.DrainStatus{Done: true})); err == nil || !strings.Contains(err.Error(), "given up") {
+	if err := drain(t.Context(), &out, sidecar(t, api.DrainStatus{Done: true})); err == nil || !strings.Contains(err.Error(), "given up") {
 		t.Errorf("not handed over: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -72,7 +73,7 @@ func TestDrainEnvoy(t *testing.T) {
 	}))
 	defer envoy.Close()
 	for _, address := range []string{strings.TrimPrefix(envoy.URL, "http://"), "127.0.0.1:1"} {
-		socket := sidecar(t, admin.DrainStatus{Done: true, Complete: true})
+		socket := sidecar(t, api.DrainStatus{Done: true, Complete: true})
 		root := newRoot()
 		root.SetOut(io.Discard)
 		root.SetErr(io.Discard)

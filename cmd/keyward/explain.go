@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
@@ -54,12 +55,12 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 		if err != nil {
 			return err
 		}
-		all := make([]admin.Explanation, len(descriptors))
+		all := make([]api.Explanation, len(descriptors))
 		for i, entries := range descriptors {
 			if rules != "" {
 				all[i], err = explainFiles(rules, o, names, args[0], entries)
 			} else {
-				all[i], err = askFirst[admin.Explanation](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
+				all[i], err = askFirst[api.Explanation](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
 			}
 			if err != nil {
 				return err
@@ -71,7 +72,7 @@ GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes 
 }
 
 // showExplained prints one descriptor, or what becomes of a request with several.
-func showExplained(out io.Writer, format, domain string, all []admin.Explanation) error {
+func showExplained(out io.Writer, format, domain string, all []api.Explanation) error {
 	if len(all) == 1 {
 		return show(out, format, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
 	}
@@ -117,10 +118,10 @@ func askFirst[T any](ctx context.Context, members []string, path string) (v T, e
 }
 
 // explainFiles is what files say of a descriptor, and the ring of the named members.
-func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (admin.Explanation, error) {
+func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (api.Explanation, error) {
 	rules, err := loadPath(path, o)
 	if err != nil {
-		return admin.Explanation{}, err
+		return api.Explanation{}, err
 	}
 	e, found := admin.NewExplanation(rules, domain, entries)
 	if len(names) == 0 || found.Kind != config.Limited {
@@ -130,7 +131,7 @@ func explainFiles(path string, o config.Options, names []string, domain string, 
 	if err != nil {
 		return e, err
 	}
-	e.Owner, e.Heir = memberAt(r, r.Owner(found.Owner)), memberAt(r, r.Successor(found.Owner))
+	e.Owner, e.Successor = memberAt(r, r.Owner(found.Owner)), memberAt(r, r.Successor(found.Owner))
 	return e, nil
 }
 
@@ -141,7 +142,7 @@ func memberAt(r *ring.Ring, i int) string {
 	return string(r.At(i).ID)
 }
 
-func writeExplain(out io.Writer, e *admin.Explanation) error {
+func writeExplain(out io.Writer, e *api.Explanation) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	for _, s := range e.Steps {
@@ -165,7 +166,7 @@ func writeExplain(out io.Writer, e *admin.Explanation) error {
 	return t.Flush()
 }
 
-func writeStep(row func(name, format string, args ...any), s *admin.ExplainStep) {
+func writeStep(row func(name, format string, args ...any), s *api.ExplainStep) {
 	name := printable(s.Entry.Key + "=" + s.Entry.Value)
 	if s.Taken == nil {
 		row(name, "taken by no descriptor: the walk ends here")
@@ -180,7 +181,7 @@ func writeStep(row func(name, format string, args ...any), s *admin.ExplainStep)
 	}
 }
 
-func ruleText(r *admin.ExplainRule) string {
+func ruleText(r *api.ExplainRule) string {
 	if r.Unlimited {
 		return "unlimited"
 	}
@@ -201,18 +202,18 @@ func ruleText(r *admin.ExplainRule) string {
 	return strings.Join(parts, ", ")
 }
 
-func ownerText(e *admin.Explanation) string {
+func ownerText(e *api.Explanation) string {
 	text := "not looked up: say --members"
 	if e.Owner != "" {
 		text = printable(e.Owner)
 	}
-	if e.Heir != "" && e.Heir != e.Owner {
-		text += ", its heir is " + printable(e.Heir)
+	if e.Successor != "" && e.Successor != e.Owner {
+		text += ", its successor is " + printable(e.Successor)
 	}
 	return fmt.Sprintf("%s (owner string %s, position %s)", text, printable(e.OwnerString), e.Position)
 }
 
-func lentText(c *admin.CounterStatus) string {
+func lentText(c *api.CounterStatus) string {
 	if c.Lent == nil || *c.Lent == 0 {
 		return ""
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -34,26 +34,26 @@ func parseDescriptors(args []string) (all [][]config.Entry, err error) {
 
 // explainedRequest is what becomes of a request with several descriptors. Fields are only ever added.
 type explainedRequest struct {
-	Domain      string              `json:"domain"`
-	Verdict     string              `json:"verdict"`
-	RefusedBy   []int               `json:"refused_by"` // indexes of Descriptors
-	Why         string              `json:"why"`
-	Descriptors []admin.Explanation `json:"descriptors"` // in the order of the request
+	Domain      string            `json:"domain"`
+	Verdict     string            `json:"verdict"`
+	RefusedBy   []int             `json:"refused_by"` // indexes of Descriptors
+	Why         string            `json:"why"`
+	Descriptors []api.Explanation `json:"descriptors"` // in the order of the request
 }
 
 // explainRequest puts the descriptors of a request together. The request is refused when one of them is.
-func explainRequest(domain string, all []admin.Explanation) *explainedRequest {
-	r := &explainedRequest{Domain: domain, Verdict: admin.VerdictNoRule, Why: "No rule is about any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
+func explainRequest(domain string, all []api.Explanation) *explainedRequest {
+	r := &explainedRequest{Domain: domain, Verdict: api.VerdictNoRule, Why: "No rule is about any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
 	named := false
 	for i := range all {
 		e := &all[i]
 		switch {
-		case e.Verdict == admin.VerdictOver:
+		case e.Verdict == api.VerdictOver:
 			r.RefusedBy = append(r.RefusedBy, i)
-		case e.Verdict == admin.VerdictLimited:
+		case e.Verdict == api.VerdictLimited:
 			r.Verdict, r.Why = e.Verdict, "Rules limit it; no member was asked how they stand."
-		case e.Matched && r.Verdict == admin.VerdictNoRule:
-			r.Verdict, r.Why = admin.VerdictOK, "No descriptor refuses it."
+		case e.Matched && r.Verdict == api.VerdictNoRule:
+			r.Verdict, r.Why = api.VerdictOK, "No descriptor refuses it."
 		}
 		named = named || e.Rule != nil && e.Rule.Name != ""
 	}
@@ -66,7 +66,7 @@ func explainRequest(domain string, all []admin.Explanation) *explainedRequest {
 		if len(by) > 1 {
 			verb = "refuse"
 		}
-		r.Verdict = admin.VerdictOver
+		r.Verdict = api.VerdictOver
 		r.Why = fmt.Sprintf("%s %s it. The other descriptors are counted all the same, unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.", strings.Join(by, " and "), verb)
 	}
 	if named {
@@ -75,7 +75,7 @@ func explainRequest(domain string, all []admin.Explanation) *explainedRequest {
 	return r
 }
 
-func descriptorText(e *admin.Explanation) string {
+func descriptorText(e *api.Explanation) string {
 	var parts []string
 	for _, x := range e.Descriptor.Entries {
 		parts = append(parts, printable(x.Key+"="+x.Value))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
@@ -61,16 +62,16 @@ func page(t *testing.T, pages map[string]any) (addr string) {
 
 // TestExplainLive asks a member that does not answer, then one that does.
 func TestExplainLive(t *testing.T) {
-	addr := page(t, map[string]any{"/v1/explain": admin.Explanation{
-		Domain: "edge", Matched: true, Rule: &admin.ExplainRule{Path: []string{"edge", "api_key"}, File: "a.yaml", Line: 3, Limit: 5, Window: "1m0s", Algorithm: "fixed_window", Mechanism: "owner", Degraded: "local_share"},
-		OwnerString: "alice", Position: "00000000000000aa", Owner: "pod-1", Heir: "pod-2", Verdict: admin.VerdictOver, Why: "It \x1b[2Jis over.",
-		Counter: &admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Owner: "pod-1", Authority: "full"}, Headers: map[string]string{"retry-after": "12"},
+	addr := page(t, map[string]any{"/v1/explain": api.Explanation{
+		Domain: "edge", Matched: true, Rule: &api.ExplainRule{Path: []string{"edge", "api_key"}, File: "a.yaml", Line: 3, Limit: 5, Window: "1m0s", Algorithm: "fixed_window", Mechanism: "owner", Degraded: "local_share"},
+		OwnerString: "alice", Position: "00000000000000aa", Owner: "pod-1", Successor: "pod-2", Verdict: api.VerdictOver, Why: "It \x1b[2Jis over.",
+		Counter: &api.CounterStatus{Count: 5, Limit: 5, Reset: 12, Owner: "pod-1", Authority: "full"}, Headers: map[string]string{"retry-after": "12"},
 	}})
 	out, err := run(t, "explain", "edge", "api_key=alice", "--member", "127.0.0.1:1,"+addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"edge > api_key (a.yaml:3): 5 in 1m0s", "pod-1, its heir is pod-2 (owner string alice", "5 of 5, 0 left, resets in 12 s", "over_limit", "retry-after: 12"} {
+	for _, want := range []string{"edge > api_key (a.yaml:3): 5 in 1m0s", "pod-1, its successor is pod-2 (owner string alice", "5 of 5, 0 left, resets in 12 s", "over_limit", "retry-after: 12"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
@@ -94,12 +95,12 @@ func TestExplainRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(admin.Handler(admin.Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.ClusterStatus { return admin.ClusterStatus{} }, Ready: func() error { return nil },
-		Explain: func(domain string, entries []config.Entry) (admin.Explanation, error) {
+		Gatherer: prometheus.NewRegistry(), Cluster: func() api.ClusterStatus { return api.ClusterStatus{} }, Ready: func() error { return nil },
+		Explain: func(domain string, entries []config.Entry) (api.Explanation, error) {
 			e, m := admin.NewExplanation(rules, domain, entries)
 			if m.Kind == config.Limited {
 				over := entries[0].Value == "busy"
-				e.SetDecision(&m, admin.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
+				admin.SetDecision(&e, &m, api.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
 			}
 			return e, nil
 		},
@@ -120,29 +121,29 @@ func TestExplainRequest(t *testing.T) {
 	}
 	out, err := run(t, "explain", "edge", "user=bob", "+", "path=busy", "-o", "json", "--member", srv.URL)
 	var r explainedRequest
-	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Verdict != admin.VerdictOver || len(r.RefusedBy) != 1 || r.RefusedBy[0] != 1 || len(r.Descriptors) != 2 {
+	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Verdict != api.VerdictOver || len(r.RefusedBy) != 1 || r.RefusedBy[0] != 1 || len(r.Descriptors) != 2 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
 // TestKeysReset sends what a person says to the socket of a sidecar.
 func TestKeysReset(t *testing.T) {
-	var got admin.ResetOrder
-	socket := serve(t, admin.SocketOptions{Reset: func(domain string, entries []config.Entry) (admin.ResetResult, error) {
+	var got api.ResetOrder
+	socket := serve(t, admin.SocketOptions{Reset: func(domain string, entries []config.Entry) (api.ResetResult, error) {
 		got.Domain = domain
 		for _, e := range entries {
-			got.Descriptor.Entries = append(got.Descriptor.Entries, admin.KeyValue(e))
+			got.Descriptor.Entries = append(got.Descriptor.Entries, api.KeyValue(e))
 		}
 		if domain == "none" {
-			return admin.ResetResult{}, admin.ErrNoCounter
+			return api.ResetResult{}, api.ErrNoCounter
 		}
-		return admin.ResetResult{Before: 9, After: 2, Owner: "pod-1"}, nil
+		return api.ResetResult{Before: 9, After: 2, Owner: "pod-1"}, nil
 	}})
 	out, err := run(t, "keys", "reset", "edge", "plan=gold", "user=a=b", "--admin", socket)
 	if err != nil || out != "7 hits given back at pod-1; 2 stand now\n" {
 		t.Errorf("%q %v", out, err)
 	}
-	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (admin.KeyValue{Key: "user", Value: "a=b"}) {
+	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (api.KeyValue{Key: "user", Value: "a=b"}) {
 		t.Errorf("%+v", got)
 	}
 	if _, err := run(t, "keys", "reset", "none", "plan=gold", "--admin", socket); err == nil || !strings.Contains(err.Error(), "no rule limits this descriptor") {
@@ -181,8 +182,8 @@ func TestXDSStatus(t *testing.T) {
 
 // TestDiscover finds the others by what one member tells, asks each once, and names those that are silent.
 func TestDiscover(t *testing.T) {
-	b := page(t, map[string]any{"/cluster": admin.ClusterStatus{Self: "b", Inst: "2"}, "/v1/self": admin.Self{Node: "b"}})
-	a := page(t, map[string]any{"/cluster": admin.ClusterStatus{Self: "a", Inst: "1", Members: []admin.MemberStatus{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
+	b := page(t, map[string]any{"/cluster": api.ClusterStatus{Self: "b", Inst: "2"}, "/v1/self": api.Self{Node: "b"}})
+	a := page(t, map[string]any{"/cluster": api.ClusterStatus{Self: "a", Inst: "1", Members: []api.MemberStatus{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
 	c, err := discover(t.Context(), []string{a, a})
 	if err != nil {
 		t.Fatal(err)

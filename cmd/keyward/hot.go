@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 func newHot() *cobra.Command {
@@ -50,8 +50,8 @@ In a pod: kubectl exec POD -c keyward -- keyward hot list`,
 }
 
 func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Command {
-	said := admin.HotMode(mode)
-	o := admin.HotOrder{Mode: &said}
+	said := api.HotMode(mode)
+	o := api.HotOrder{Mode: &said}
 	cmd := &cobra.Command{
 		Use:     name + " DOMAIN KEY=VALUE...",
 		Short:   short,
@@ -81,7 +81,7 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 	return cmd
 }
 
-func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *admin.HotOrder) error {
+func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *api.HotOrder) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	res, err := overSocket(ctx, socket, http.MethodPost, "/hot", o)
@@ -89,7 +89,7 @@ func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *adm
 		return err
 	}
 	defer res.Body.Close()
-	var r admin.HotRoute
+	var r api.HotRoute
 	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
 		return fmt.Errorf("read the sidecar's answer: %w", err)
 	}
@@ -111,7 +111,7 @@ func keyName(domain, name, ownerString string) string {
 }
 
 // routeText is what is done about a key.
-func routeText(r *admin.HotRoute) string {
+func routeText(r *api.HotRoute) string {
 	var to []string
 	for _, s := range r.SubKeys {
 		to = append(to, printable(s.Member))
@@ -158,14 +158,14 @@ func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 		return err
 	}
 	defer res.Body.Close()
-	var h admin.HotKeys
+	var h api.HotKeys
 	if err := json.NewDecoder(res.Body).Decode(&h); err != nil {
 		return fmt.Errorf("read the sidecar's answer: %w", err)
 	}
 	return show(out, output, h, func(out io.Writer) error { return printHot(out, &h) })
 }
 
-func printHot(out io.Writer, h *admin.HotKeys) error {
+func printHot(out io.Writer, h *api.HotKeys) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(h.Routes) == 0 {
 		fmt.Fprintln(t, "Nothing is done about any key.")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // serve answers on an admin socket.
@@ -44,16 +45,16 @@ func run(t *testing.T, args ...string) (string, error) {
 
 func TestHotCommands(t *testing.T) {
 	var got []string
-	socket := serve(t, admin.SocketOptions{Hot: func(o admin.HotOrder) (admin.HotRoute, error) {
+	socket := serve(t, admin.SocketOptions{Hot: func(o api.HotOrder) (api.HotRoute, error) {
 		text := fmt.Sprintf("%v %s %q %d", o.Mode, o.Domain, o.OwnerString, o.Members)
 		if o.Descriptor != nil {
 			text += fmt.Sprint(" ", o.Descriptor.Entries)
 		}
 		got = append(got, text)
 		if o.Domain == "unknown" {
-			return admin.HotRoute{}, admin.ErrNoCounter
+			return api.HotRoute{}, api.ErrNoCounter
 		}
-		return admin.HotRoute{Domain: o.Domain, Name: "k=v", Mode: *o.Mode, Manual: true, By: "pod-a", SubKeys: []admin.RouteSubKey{{Member: "pod-b"}, {Member: "pod-c"}}}, nil
+		return api.HotRoute{Domain: o.Domain, Name: "k=v", Mode: *o.Mode, Manual: true, By: "pod-a", SubKeys: []api.RouteSubKey{{Member: "pod-b"}, {Member: "pod-c"}}}, nil
 	}})
 	for args, want := range map[string][2]string{
 		"hot split edge k=v l=a=b --members 8": {`split edge "" 8 [{k v} {l a=b}]`, "edge k=v: split over pod-b pod-c, by hand; pod-a announces it\n"},
@@ -94,14 +95,14 @@ func TestHotCommands(t *testing.T) {
 }
 
 func TestHotList(t *testing.T) {
-	h := admin.HotKeys{Member: "pod-a"}
-	socket := serve(t, admin.SocketOptions{HotKeys: func() admin.HotKeys { return h }})
+	h := api.HotKeys{Member: "pod-a"}
+	socket := serve(t, admin.SocketOptions{HotKeys: func() api.HotKeys { return h }})
 	out, err := run(t, "hot", "list", "--admin", socket)
 	if err != nil || !strings.Contains(out, "Nothing is done about any key.") || !strings.Contains(out, "No key that pod-a counts is hot.") {
 		t.Errorf("nothing: %v\n%s", err, out)
 	}
-	h.Routes = []admin.HotRoute{{Domain: "edge", Name: "k=v", Mode: admin.HotMode(hotkey.Dedicated), By: "pod-b", SubKeys: []admin.RouteSubKey{{Member: "pod-c"}}}}
-	h.Keys = []admin.HotKeyStatus{{Domain: "edge", Name: "k=v", Rate: 1234.4, Hot: true, Limit: 500, Window: "1s", Used: 250}, {Name: "leased only"}}
+	h.Routes = []api.HotRoute{{Domain: "edge", Name: "k=v", Mode: api.HotMode(hotkey.Dedicated), By: "pod-b", SubKeys: []api.RouteSubKey{{Member: "pod-c"}}}}
+	h.Keys = []api.HotKeyStatus{{Domain: "edge", Name: "k=v", Rate: 1234.4, Hot: true, Limit: 500, Window: "1s", Used: 250}, {Name: "leased only"}}
 	out, err = run(t, "hot", "list", "--admin", socket)
 	for _, want := range []string{"edge k=v  pinned to pod-c  pod-b", "HOT AT pod-a", "edge k=v      1234            500/s         250 (50 %)"} {
 		if err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(want), " ")) {
@@ -112,7 +113,7 @@ func TestHotList(t *testing.T) {
 		t.Errorf("a key that is not hot:\n%s", out)
 	}
 	out, err = run(t, "hot", "list", "--admin", socket, "-o", "json")
-	var back admin.HotKeys
+	var back api.HotKeys
 	if err != nil || json.Unmarshal([]byte(out), &back) != nil || len(back.Keys) != 2 || back.Routes[0].Mode != h.Routes[0].Mode {
 		t.Errorf("json: %v\n%s", err, out)
 	}
@@ -121,11 +122,11 @@ func TestHotList(t *testing.T) {
 func TestTapCommand(t *testing.T) {
 	limit, left := uint32(10), uint32(4)
 	var asked admin.TapQuery
-	socket := serve(t, admin.SocketOptions{Tap: func(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
+	socket := serve(t, admin.SocketOptions{Tap: func(q admin.TapQuery, see func(api.TapDecision)) (stop func()) {
 		asked = q
-		see(admin.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "k=v", Hits: 2, Code: "OVER_LIMIT", Path: "forwarded", Authority: "share", Owner: "pod-b", Limit: &limit, Remaining: &left})
-		see(admin.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "k=w", Hits: 1, Code: "OK", Path: "local", Authority: "full", Owner: "pod-a", Limit: &limit, Remaining: &left})
-		see(admin.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "x=y", Hits: 1, Code: "OK"})
+		see(api.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "k=v", Hits: 2, Code: "OVER_LIMIT", Path: "forwarded", Authority: "share", Owner: "pod-b", Limit: &limit, Remaining: &left})
+		see(api.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "k=w", Hits: 1, Code: "OK", Path: "local", Authority: "full", Owner: "pod-a", Limit: &limit, Remaining: &left})
+		see(api.TapDecision{Member: "pod-a", Domain: "edge", Descriptor: "x=y", Hits: 1, Code: "OK"})
 		return func() {}
 	}})
 	out, err := run(t, "tap", "--admin", socket, "-n", "3", "--over", "--domain", "edge", "--key", "k=", "--rate", "1000")
@@ -152,7 +153,7 @@ func TestTapCommand(t *testing.T) {
 
 func TestTapEndsByCtrlC(t *testing.T) {
 	listening, ended := make(chan struct{}), make(chan error)
-	socket := serve(t, admin.SocketOptions{Tap: func(admin.TapQuery, func(admin.TapDecision)) (stop func()) {
+	socket := serve(t, admin.SocketOptions{Tap: func(admin.TapQuery, func(api.TapDecision)) (stop func()) {
 		close(listening)
 		return func() {}
 	}})

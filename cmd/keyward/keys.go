@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -40,7 +40,7 @@ and who counts them. Authority "full" means that the owner itself has answered. 
 		if err != nil {
 			return err
 		}
-		c, err := askFirst[admin.CounterStatus](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
+		c, err := askFirst[api.CounterStatus](cmd.Context(), *members, "/v1/counters?"+descriptorQuery(args[0], entries))
 		if err != nil {
 			return suggestExplain(err, args[0], entries)
 		}
@@ -83,18 +83,18 @@ In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
 }
 
 // descriptorOf is a descriptor as JSON has it.
-func descriptorOf(entries []config.Entry) *admin.KeyDescriptor {
-	d := new(admin.KeyDescriptor)
+func descriptorOf(entries []config.Entry) *api.KeyDescriptor {
+	d := new(api.KeyDescriptor)
 	for _, e := range entries {
-		d.Entries = append(d.Entries, admin.KeyValue(e))
+		d.Entries = append(d.Entries, api.KeyValue(e))
 	}
 	return d
 }
 
-func resetKey(ctx context.Context, socket, domain string, entries []config.Entry) (r admin.ResetResult, err error) {
+func resetKey(ctx context.Context, socket, domain string, entries []config.Entry) (r api.ResetResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	o := admin.ResetOrder{Domain: domain, Descriptor: *descriptorOf(entries)}
+	o := api.ResetOrder{Domain: domain, Descriptor: *descriptorOf(entries)}
 	res, err := overSocket(ctx, socket, http.MethodPost, "/reset", o)
 	if err != nil {
 		return r, err

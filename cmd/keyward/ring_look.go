@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -31,7 +31,7 @@ func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 	if len(f.names) > 0 {
 		return ringOf(f.names)
 	}
-	c, err := askFirst[admin.ClusterStatus](ctx, *f.members, "/cluster")
+	c, err := askFirst[api.ClusterStatus](ctx, *f.members, "/cluster")
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 }
 
 // ringIn is the ring that a member says it goes by.
-func ringIn(c *admin.ClusterStatus) (*ring.Ring, error) {
+func ringIn(c *api.ClusterStatus) (*ring.Ring, error) {
 	var names []string
 	for _, m := range c.Members {
 		if slices.Contains(c.Ring.Members, m.ID) {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -33,7 +33,7 @@ func socketFlag(f *pflag.FlagSet) *string {
 
 // overSocket asks the sidecar behind an admin socket; the path begins with /. The answer to anything but 200 is an error.
 func overSocket(ctx context.Context, socket, method, path string, body any) (*http.Response, error) {
-	file, err := admin.SocketPath(socket)
+	file, err := api.SocketPath(socket)
 	if err != nil {
 		return nil, fmt.Errorf("--admin %q: %w", socket, err)
 	}
@@ -85,7 +85,7 @@ func socketError(file string, err error) error {
 
 // suggestExplain adds the command that says why no rule limits a descriptor, if that is the error.
 func suggestExplain(err error, domain string, entries []config.Entry) error {
-	if err == nil || len(entries) == 0 || !strings.Contains(err.Error(), admin.ErrNoCounter.Error()) {
+	if err == nil || len(entries) == 0 || !strings.Contains(err.Error(), api.ErrNoCounter.Error()) {
 		return err
 	}
 	words := []string{shellWord(domain)}

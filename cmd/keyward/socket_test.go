@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -41,10 +42,10 @@ func TestSocketAdvice(t *testing.T) {
 // TestExplainIsSuggested holds that a descriptor which no rule limits leads to the command that says why.
 func TestExplainIsSuggested(t *testing.T) {
 	socket := serve(t, admin.SocketOptions{
-		Reset: func(string, []config.Entry) (admin.ResetResult, error) {
-			return admin.ResetResult{}, admin.ErrNoCounter
+		Reset: func(string, []config.Entry) (api.ResetResult, error) {
+			return api.ResetResult{}, api.ErrNoCounter
 		},
-		Hot: func(admin.HotOrder) (admin.HotRoute, error) { return admin.HotRoute{}, admin.ErrNoCounter },
+		Hot: func(api.HotOrder) (api.HotRoute, error) { return api.HotRoute{}, api.ErrNoCounter },
 	})
 	const want = "no rule limits this descriptor: `keyward explain edge user=carol 'path=/a b'` says why"
 	for _, args := range [][]string{
@@ -56,9 +57,9 @@ func TestExplainIsSuggested(t *testing.T) {
 		}
 	}
 	srv := httptest.NewServer(admin.Handler(admin.Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() admin.ClusterStatus { return admin.ClusterStatus{} }, Ready: func() error { return nil },
-		Counters: func(string, []config.Entry) (admin.CounterStatus, error) {
-			return admin.CounterStatus{}, admin.ErrNoCounter
+		Gatherer: prometheus.NewRegistry(), Cluster: func() api.ClusterStatus { return api.ClusterStatus{} }, Ready: func() error { return nil },
+		Counters: func(string, []config.Entry) (api.CounterStatus, error) {
+			return api.CounterStatus{}, api.ErrNoCounter
 		},
 	}))
 	defer srv.Close()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // tapOptions are the flags of `keyward tap`.
@@ -70,7 +70,7 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 	case "text":
 	case "json":
 		lines := json.NewEncoder(out)
-		show = func(_ io.Writer, d *admin.TapDecision) { _ = lines.Encode(d) }
+		show = func(_ io.Writer, d *api.TapDecision) { _ = lines.Encode(d) }
 	default:
 		return fmt.Errorf("--output %q: want text or json", o.output)
 	}
@@ -84,7 +84,7 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 	}
 	defer res.Body.Close()
 	for lines := json.NewDecoder(res.Body); ; {
-		var d admin.TapDecision
+		var d api.TapDecision
 		switch err := lines.Decode(&d); {
 		case err == nil:
 			show(out, &d)
@@ -96,7 +96,7 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 	}
 }
 
-func printDecision(out io.Writer, d *admin.TapDecision) {
+func printDecision(out io.Writer, d *api.TapDecision) {
 	code := "ok  "
 	if d.Code != "OK" {
 		code = "OVER"

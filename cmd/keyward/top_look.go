@@ -11,39 +11,39 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // frame is what `keyward top` shows at one time.
 type frame struct {
-	Time    time.Time        `json:"time"`
-	Members []string         `json:"members"`          // that answered
-	Silent  []string         `json:"silent,omitempty"` // who did not, and why
-	Keys    []topKey         `json:"keys"`             // the busiest first
-	Routes  []admin.HotRoute `json:"routes"`           // the newest about each key
+	Time    time.Time      `json:"time"`
+	Members []string       `json:"members"`          // that answered
+	Silent  []string       `json:"silent,omitempty"` // who did not, and why
+	Keys    []topKey       `json:"keys"`             // the busiest first
+	Routes  []api.HotRoute `json:"routes"`           // the newest about each key
 }
 
 // topKey is a key with its owner and all that is known of its holders.
 type topKey struct {
 	Owner string `json:"owner"`
-	admin.HotKeyStatus
-	Held  []topHeld       `json:"held,omitempty"`
-	Route *admin.HotRoute `json:"route,omitempty"`
+	api.HotKeyStatus
+	Held  []topHeld     `json:"held,omitempty"`
+	Route *api.HotRoute `json:"route,omitempty"`
 }
 
 // topHeld is what a holder says of its lease.
 type topHeld struct {
 	Member string `json:"member"`
-	admin.HeldLease
+	api.HeldLease
 }
 
 // said is what one member answers.
 type said struct {
 	page    string // URL of its page
 	name    string // as others call it; empty: it was named by its address
-	cluster admin.ClusterStatus
-	hot     admin.HotKeys
-	leases  admin.HeldLeases
+	cluster api.ClusterStatus
+	hot     api.HotKeys
+	leases  api.HeldLeases
 	err     error
 }
 
@@ -97,13 +97,13 @@ func askAll(ctx context.Context, who []said) {
 }
 
 func (a *said) ask(ctx context.Context) {
-	if a.cluster, a.err = get[admin.ClusterStatus](ctx, a.page+"/cluster"); a.err != nil {
+	if a.cluster, a.err = get[api.ClusterStatus](ctx, a.page+"/cluster"); a.err != nil {
 		return
 	}
-	if a.hot, a.err = get[admin.HotKeys](ctx, a.page+"/v1/hotkeys"); a.err != nil {
+	if a.hot, a.err = get[api.HotKeys](ctx, a.page+"/v1/hotkeys"); a.err != nil {
 		return
 	}
-	a.leases, a.err = get[admin.HeldLeases](ctx, a.page+"/v1/leases")
+	a.leases, a.err = get[api.HeldLeases](ctx, a.page+"/v1/leases")
 }
 
 // errAnother is the error of a page behind which is another member than the cluster says.
@@ -165,8 +165,8 @@ func silences(answers []said) (all []string) {
 
 // newFrame puts the answers together.
 func newFrame(now time.Time, answers []said) *frame {
-	f := &frame{Time: now, Members: []string{}, Keys: []topKey{}, Routes: []admin.HotRoute{}}
-	held, routes := map[string][]topHeld{}, map[[2]string]admin.HotRoute{}
+	f := &frame{Time: now, Members: []string{}, Keys: []topKey{}, Routes: []api.HotRoute{}}
+	held, routes := map[string][]topHeld{}, map[[2]string]api.HotRoute{}
 	for _, a := range answers {
 		if a.err != nil || slices.Contains(f.Members, a.hot.Member) {
 			continue
@@ -203,7 +203,7 @@ func newFrame(now time.Time, answers []said) *frame {
 
 // sort puts the busiest keys first, and routes in the order of their names.
 func (f *frame) sort() {
-	slices.SortFunc(f.Routes, func(a, b admin.HotRoute) int {
+	slices.SortFunc(f.Routes, func(a, b api.HotRoute) int {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name), cmp.Compare(a.OwnerString, b.OwnerString))
 	})
 	slices.SortFunc(f.Keys, func(a, b topKey) int {

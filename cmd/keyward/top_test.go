@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // recorded serves what three running members said: test/e2e keeps it when KEYWARD_RECORD names a folder.
@@ -78,11 +78,11 @@ func TestTopPutsMembersTogether(t *testing.T) {
 	}
 	at := time.Unix(1e9, 0)
 	route := func(mode string, since time.Time) said {
-		var m admin.HotMode
+		var m api.HotMode
 		if err := m.UnmarshalText([]byte(mode)); err != nil {
 			t.Fatal(err)
 		}
-		return said{hot: admin.HotKeys{Member: mode, Routes: []admin.HotRoute{{Domain: "d", OwnerString: "k", Mode: m, Since: since}}}}
+		return said{hot: api.HotKeys{Member: mode, Routes: []api.HotRoute{{Domain: "d", OwnerString: "k", Mode: m, Since: since}}}}
 	}
 	f = newFrame(at, []said{route("pin", at.Add(2)), route("split", at.Add(3)), route("never", at.Add(1))})
 	if len(f.Routes) != 1 || f.Routes[0].Mode.String() != "split" {
@@ -91,11 +91,11 @@ func TestTopPutsMembersTogether(t *testing.T) {
 }
 
 // member is a page that answers like one of a cluster's members, which knows of the others.
-func member(t *testing.T, id string, others ...admin.MemberStatus) (addr string) {
+func member(t *testing.T, id string, others ...api.MemberStatus) (addr string) {
 	t.Helper()
 	return page(t, map[string]any{
-		"/cluster":    admin.ClusterStatus{Self: id, Members: others},
-		"/v1/hotkeys": admin.HotKeys{Member: id}, "/v1/leases": admin.HeldLeases{Member: id},
+		"/cluster":    api.ClusterStatus{Self: id, Members: others},
+		"/v1/hotkeys": api.HotKeys{Member: id}, "/v1/leases": api.HeldLeases{Member: id},
 	})
 }
 
@@ -103,10 +103,10 @@ func member(t *testing.T, id string, others ...admin.MemberStatus) (addr string)
 // answer are named with the reason and what to do.
 func TestTopFindsTheOthers(t *testing.T) {
 	c := member(t, "c")
-	b := member(t, "b", admin.MemberStatus{ID: "c", Role: "member", Page: c})
-	a := member(t, "a", admin.MemberStatus{ID: "a", Role: "member", Page: "10.0.0.1:9090"}, admin.MemberStatus{ID: "b", Role: "member", Page: b},
-		admin.MemberStatus{ID: "gone", Role: "member", Page: "127.0.0.1:1"}, admin.MemberStatus{ID: "moved", Role: "member", Page: c},
-		admin.MemberStatus{ID: "mute", Role: "member"}, admin.MemberStatus{ID: "xds", Role: "observer", Page: "127.0.0.1:2"})
+	b := member(t, "b", api.MemberStatus{ID: "c", Role: "member", Page: c})
+	a := member(t, "a", api.MemberStatus{ID: "a", Role: "member", Page: "10.0.0.1:9090"}, api.MemberStatus{ID: "b", Role: "member", Page: b},
+		api.MemberStatus{ID: "gone", Role: "member", Page: "127.0.0.1:1"}, api.MemberStatus{ID: "moved", Role: "member", Page: c},
+		api.MemberStatus{ID: "mute", Role: "member"}, api.MemberStatus{ID: "xds", Role: "observer", Page: "127.0.0.1:2"})
 	f := look(t.Context(), []string{"http://" + a})
 	if !slices.Equal(f.Members, []string{"a", "b", "c"}) {
 		t.Errorf("shown: %q", f.Members)
@@ -128,7 +128,7 @@ func TestTopFindsTheOthers(t *testing.T) {
 // TestTopTakesMembersAsDoctorDoes holds that what names members to one command names them to the others.
 func TestTopTakesMembersAsDoctorDoes(t *testing.T) {
 	b := member(t, "b")
-	a := member(t, "a", admin.MemberStatus{ID: "b", Role: "member", Page: b})
+	a := member(t, "a", api.MemberStatus{ID: "b", Role: "member", Page: b})
 	t.Setenv("KEYWARD_MEMBERS", a)
 	for _, args := range [][]string{{}, {"--member", a}, {"--members", a}, {"--addr", a}, {"--member", a + "," + b}, {"--member", "http://" + a + "/"}} {
 		out, err := run(t, append([]string{"top", "--once"}, args...)...)
@@ -156,16 +156,16 @@ func TestTopTakesMembersAsDoctorDoes(t *testing.T) {
 func TestNothingWritesToTheScreen(t *testing.T) {
 	evil := "k=\x1b[2J\x1b]0;title\a\r\n\u202e\xff\u009b31m"
 	f := newFrame(time.Unix(1e9, 0), []said{
-		{hot: admin.HotKeys{Member: evil, Keys: []admin.HotKeyStatus{{Domain: evil, Name: evil, Digest: "1", Holders: []admin.Holder{{Member: evil}}}}, Routes: []admin.HotRoute{
-			{Domain: evil, Name: evil, By: evil, SubKeys: []admin.RouteSubKey{{Member: evil}}, Mode: 3, Manual: true},
+		{hot: api.HotKeys{Member: evil, Keys: []api.HotKeyStatus{{Domain: evil, Name: evil, Digest: "1", Holders: []api.LeaseHolder{{Member: evil}}}}, Routes: []api.HotRoute{
+			{Domain: evil, Name: evil, By: evil, SubKeys: []api.RouteSubKey{{Member: evil}}, Mode: 3, Manual: true},
 		}}},
 		{page: evil, name: evil, err: os.ErrNotExist},
 	})
 	var b bytes.Buffer
 	f.draw(&b, size{}, true)
 	limit := uint32(1)
-	printDecision(&b, &admin.TapDecision{Domain: evil, Descriptor: evil, Owner: evil, Limit: &limit, Remaining: &limit, Path: "forwarded"})
-	if err := printHot(&b, &admin.HotKeys{Member: evil, Keys: []admin.HotKeyStatus{{Name: evil, Hot: true}}, Routes: f.Routes}); err != nil {
+	printDecision(&b, &api.TapDecision{Domain: evil, Descriptor: evil, Owner: evil, Limit: &limit, Remaining: &limit, Path: "forwarded"})
+	if err := printHot(&b, &api.HotKeys{Member: evil, Keys: []api.HotKeyStatus{{Name: evil, Hot: true}}, Routes: f.Routes}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.ContainsAny(b.String(), "\x1b\a\r\u202e\u009b") || !utf8.Valid(b.Bytes()) {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/envoy/xds"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // xdsServed is who one xDS server serves, and what.
@@ -148,7 +148,7 @@ func (c *clusterSeen) xds() (served []xdsServed) {
 }
 
 // xdsOf reads what /cluster says of xDS.
-func xdsOf(c *admin.ClusterStatus) (s xds.ServerStatus, ok bool) {
+func xdsOf(c *api.ClusterStatus) (s xds.ServerStatus, ok bool) {
 	if c.XDS == nil {
 		return s, false
 	}
@@ -165,8 +165,8 @@ type clusterSeen struct {
 // process is one member or observer that was asked.
 type process struct {
 	url     string
-	cluster admin.ClusterStatus
-	self    *admin.Self // nil: of a version that does not serve it
+	cluster api.ClusterStatus
+	self    *api.Self // nil: of a version that does not serve it
 	selfErr error
 	asked   time.Time // by the clock here, when it began to answer with self
 	took    time.Duration
@@ -231,11 +231,11 @@ func (c *clusterSeen) knows(id string) bool {
 func askProcess(ctx context.Context, page string) (*process, error) {
 	p := &process{url: page}
 	var err error
-	if p.cluster, err = get[admin.ClusterStatus](ctx, page+"/cluster"); err != nil {
+	if p.cluster, err = get[api.ClusterStatus](ctx, page+"/cluster"); err != nil {
 		return nil, err
 	}
 	p.asked = time.Now()
-	self, err := get[admin.Self](ctx, page+"/v1/self")
+	self, err := get[api.Self](ctx, page+"/v1/self")
 	p.took = time.Since(p.asked)
 	if err != nil {
 		p.selfErr = err

@@ -1,6 +1,6 @@
-// Package admin serves what people and Kubernetes look at: /metrics, /cluster, the API below /v1/, the page at /ui/,
-// /healthz and /readyz, which change nothing, and a unix socket for what does, /drain and /hot, and for what shows
-// callers' values: /v1/tap.
+// Package admin serves the endpoints for operators and Kubernetes. A port serves what only reads: /metrics, /cluster, the
+// API below /v1/, the page at /ui/, /healthz and /readyz. A unix socket serves what changes something, /drain, /hot and
+// /reset, and what shows callers' values, /v1/tap. Package api declares the JSON documents.
 package admin
 
 import (
@@ -11,122 +11,48 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/config"
 )
 
-// ClusterStatus is what /cluster shows: one member's view of everyone.
-type ClusterStatus struct {
-	Self       string         `json:"self"`
-	Inst       string         `json:"inst"`
-	Label      string         `json:"cluster"`
-	Version    string         `json:"version"`
-	Joined     bool           `json:"joined"`
-	Problem    string         `json:"problem,omitempty"` // why it stays off the ring
-	Cause      string         `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full or flaps
-	Standalone bool           `json:"standalone"`
-	NRef       int            `json:"n_ref"`
-	Ring       RingStatus     `json:"ring"`
-	Members    []MemberStatus `json:"members"`
-	Rules      RulesStatus    `json:"rules"`
-	// Unreachable are the members that this one has had no streams with for some seconds.
-	Unreachable []Unreachable `json:"unreachable,omitempty"`
-	XDS         any           `json:"xds,omitempty"` // the served xDS clients: acknowledged versions, last NACK
-}
-
-// RingStatus is the adopted ring.
-type RingStatus struct {
-	Fingerprint  string   `json:"fingerprint"`
-	Members      []string `json:"members"`
-	Disagreement int      `json:"disagreement"` // live members that announce another fingerprint
-}
-
-// Unreachable is a member that this one cannot ask, or that cannot ask it.
-type Unreachable struct {
-	Member string `json:"member"`
-	Reason string `json:"reason"`
-}
-
-// MemberStatus is one live member or observer.
-type MemberStatus struct {
-	ID     string `json:"id"`
-	Inst   string `json:"inst"`
-	State  string `json:"state"` // joining, active or leaving
-	Role   string `json:"role"`  // member or observer
-	Weight uint32 `json:"weight"`
-	Gossip string `json:"gossip,omitempty"`
-	Peer   string `json:"peer,omitempty"`
-	RLS    string `json:"rls,omitempty"`
-	Route  string `json:"route,omitempty"`
-	Page   string `json:"page,omitempty"` // where it serves this
-	Ring   string `json:"ring"`           // fingerprint it announces
-	// Protocol is the versions that it speaks between members, as min-max.
-	Protocol string `json:"protocol,omitempty"`
-	// Complete is the last ring of which it has taken over all that is its own.
-	Complete string `json:"complete,omitempty"`
-	Rules    struct {
-		InForce  string `json:"in_force"`
-		Prepared string `json:"prepared"`
-	} `json:"rules"`
-}
-
-// RulesStatus is the versions of the rules, newest first.
-type RulesStatus struct {
-	InForce      string         `json:"in_force"`
-	Prepared     string         `json:"prepared"`
-	Disagreement int            `json:"disagreement"` // live members with other rules in force
-	LastError    string         `json:"last_error,omitempty"`
-	Versions     []RulesVersion `json:"versions"`
-}
-
-// RulesVersion is one of the last ten versions.
-type RulesVersion struct {
-	Hash     string    `json:"hash"`
-	Source   string    `json:"source"`
-	State    string    `json:"state"`            // prepared, in force, past, or replaced before it came into force
-	Reason   string    `json:"reason,omitempty"` // why it came into force: first, agreed or timeout
-	Prepared time.Time `json:"prepared"`
-	InForce  time.Time `json:"in_force,omitzero"`
-	Until    time.Time `json:"until,omitzero"` // when another one took its place
-}
-
-// Options says what to serve. Every func may be called concurrently.
+// Options configures Handler. All functions may be called concurrently. An endpoint whose function is nil is not served.
 type Options struct {
 	Gatherer    prometheus.Gatherer
-	MetricsPath string               // default /metrics
-	Cluster     func() ClusterStatus // required
-	Ready       func() error         // why this process should get no traffic; nil when it may
-	// Counters is how the key of a descriptor stands; nil serves no /v1/counters.
-	Counters func(domain string, entries []config.Entry) (CounterStatus, error)
-	// Explain is what becomes of one more hit on it, and why; nil serves no /v1/explain.
-	Explain func(domain string, entries []config.Entry) (Explanation, error)
-	Self    func() Self       // nil serves no /v1/self
-	HotKeys func() HotKeys    // nil serves no /v1/hotkeys
-	Leases  func() HeldLeases // nil serves no /v1/leases
+	MetricsPath string                   // default /metrics
+	Cluster     func() api.ClusterStatus // required
+	Ready       func() error             // required; returns why this process must not receive traffic, or nil
+	// Counters returns the counter of a descriptor's key: /v1/counters.
+	Counters func(domain string, entries []config.Entry) (api.CounterStatus, error)
+	// Explain returns what happens to the next hit on a descriptor, and why: /v1/explain.
+	Explain func(domain string, entries []config.Entry) (api.Explanation, error)
 
-	RingMap  func() RingMap         // nil serves no /v1/ring
-	RuleTree func() RuleTree        // nil serves no /v1/rules
-	Timeline func() []TimelineEvent // newest first; nil serves no /v1/timeline
+	Self     func() api.Self            // /v1/self
+	HotKeys  func() api.HotKeys         // /v1/hotkeys
+	Leases   func() api.HeldLeases      // /v1/leases
+	RingMap  func() api.RingMap         // /v1/ring
+	RuleTree func() api.RuleTree        // /v1/rules
+	Timeline func() []api.TimelineEvent // /v1/timeline; newest first
 
-	Hosts  browser.Hosts       // names that the port answers for
-	Refuse func(reason string) // called for each request for which there is no room, or whose Host is another one; nil: not called
+	Hosts  browser.Hosts       // host names that the port accepts
+	Refuse func(reason string) // called for each request that is refused for lack of room or for its Host; nil: not called
 }
 
-// endpoints is what GET / tells of, beside the metrics and the page.
+// endpoints is the list that GET / prints, in addition to the metrics and the page.
 const endpoints = `/cluster  members, ring and rules as JSON
 /v1/ring  the ring, to draw it
-/v1/rules  rules and their versions
-/v1/counters?domain=D&key=NAME=VALUE  how a key stands
+/v1/rules  the rules in force, their versions and totals
+/v1/counters?domain=D&key=NAME=VALUE  the counter of a key
 /v1/explain?domain=D&key=NAME=VALUE  which rule and which member decide about a key, and why
-/v1/self  what this member knows of itself: flags, certificates, clocks
-/v1/hotkeys  hot keys that this member counts, and what is done about them
-/v1/leases  what this member holds of others' keys
-/v1/timeline  what this member has seen happen, newest first
-/healthz  the process runs
-/readyz   it may be sent questions
+/v1/self  this member's own state: flags, certificates, clocks
+/v1/hotkeys  the hot keys that this member counts, and the routes of all hot keys
+/v1/leases  the leases that this member holds
+/v1/timeline  recent events at this member, newest first
+/healthz  200 while the process runs
+/readyz   200 while the member may receive traffic
 `
 
-// Handler serves the pages.
+// Handler serves the endpoints of the port.
 func Handler(o Options) http.Handler {
 	if o.MetricsPath == "" {
 		o.MetricsPath = "/metrics"
@@ -161,11 +87,11 @@ func Handler(o Options) http.Handler {
 		_, _ = io.WriteString(w, "OK\n")
 	})
 	pageRoutes(mux, page, &o)
-	mux.HandleFunc("GET /{$}", index("Keyward\n\n/ui/  all of this as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
+	mux.HandleFunc("GET /{$}", index("Keyward\n\n/ui/  this information as a page\n"+o.MetricsPath+"  Prometheus metrics\n"+endpoints))
 	return secureHeaders(o.Hosts.Guard(mux, pages.refuse, "/healthz", "/readyz"))
 }
 
-// Server is an HTTP server for Handler with the time-outs that an open port needs.
+// Server is an HTTP server for Handler with the timeouts that an open port needs.
 func Server(o Options) *http.Server {
 	return &http.Server{
 		Handler: Handler(o), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: writeTime, WriteTimeout: writeTime,

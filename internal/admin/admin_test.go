@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
 func TestPages(t *testing.T) {
@@ -18,8 +20,10 @@ func TestPages(t *testing.T) {
 	var ready error = errors.New("not joined yet")
 	srv := httptest.NewServer(Handler(Options{
 		Gatherer: reg,
-		Cluster:  func() ClusterStatus { return ClusterStatus{Self: "a", Ring: RingStatus{Members: []string{"a", "b"}}} },
-		Ready:    func() error { return ready },
+		Cluster: func() api.ClusterStatus {
+			return api.ClusterStatus{Self: "a", Ring: api.RingStatus{Members: []string{"a", "b"}}}
+		},
+		Ready: func() error { return ready },
 	}))
 	defer srv.Close()
 	get := func(path string) (int, string) {
@@ -38,7 +42,7 @@ func TestPages(t *testing.T) {
 	if code, body := get("/metrics"); code != 200 || !strings.Contains(body, "keyward_x 7") {
 		t.Errorf("/metrics: %d %s", code, body)
 	}
-	var c ClusterStatus
+	var c api.ClusterStatus
 	if code, body := get("/cluster"); code != 200 || json.Unmarshal([]byte(body), &c) != nil || c.Self != "a" || len(c.Ring.Members) != 2 {
 		t.Errorf("/cluster: %d %s", code, body)
 	}

@@ -10,19 +10,20 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/api"
 )
 
 func TestHotOrders(t *testing.T) {
-	var got []HotOrder
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Hot: func(o HotOrder) (HotRoute, error) {
+	var got []api.HotOrder
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Hot: func(o api.HotOrder) (api.HotRoute, error) {
 		got = append(got, o)
 		switch o.OwnerString {
 		case "unknown":
-			return HotRoute{}, fmt.Errorf("%s: %w", o.Domain, ErrNoCounter)
+			return api.HotRoute{}, fmt.Errorf("%s: %w", o.Domain, api.ErrNoCounter)
 		case "impossible":
-			return HotRoute{}, fmt.Errorf("no members")
+			return api.HotRoute{}, fmt.Errorf("no members")
 		}
-		return HotRoute{Domain: o.Domain, Mode: *o.Mode, Manual: true, SubKeys: []RouteSubKey{{Key: "k#0", Member: "a"}}}, nil
+		return api.HotRoute{Domain: o.Domain, Mode: *o.Mode, Manual: true, SubKeys: []api.RouteSubKey{{Key: "k#0", Member: "a"}}}, nil
 	}}))
 	defer srv.Close()
 	post := func(body string) (int, string) {
@@ -39,11 +40,11 @@ func TestHotOrders(t *testing.T) {
 		return res.StatusCode, string(b)
 	}
 	code, body := post(`{"domain":"d","descriptor":{"entries":[{"key":"k","value":"v"}]},"mode":"split","members":3}`)
-	var route HotRoute
+	var route api.HotRoute
 	if err := json.Unmarshal([]byte(body), &route); code != 200 || err != nil || hotkey.Mode(route.Mode) != hotkey.Spread || route.SubKeys[0].Member != "a" {
 		t.Errorf("split: %d %s %v", code, body, err)
 	}
-	if len(got) != 1 || got[0].Members != 3 || len(got[0].Descriptor.ConfigEntries()) != 1 || got[0].Descriptor.ConfigEntries()[0].Value != "v" {
+	if len(got) != 1 || got[0].Members != 3 || len(Entries(got[0].Descriptor)) != 1 || Entries(got[0].Descriptor)[0].Value != "v" {
 		t.Errorf("split: %+v", got)
 	}
 	for mode, want := range map[string]hotkey.Mode{"clear": hotkey.Auto, "cap": hotkey.Cap, "pin": hotkey.Dedicated, "never": hotkey.Never} {
@@ -59,7 +60,7 @@ func TestHotOrders(t *testing.T) {
 		`{"domain":"d","mode":"pin"}`:                                                      "name the key",
 		`{"domain":"d","owner_string":"o","descriptor":{"entries":[]},"mode":"pin"}`:       "name the key",
 		`{"domain":"d","descriptor":{"entries":[]},"mode":"pin"}`:                          "0 entries",
-		`{"domain":"d","owner_string":"o","mode":"pin","members":2}`:                       "of a split only",
+		`{"domain":"d","owner_string":"o","mode":"pin","members":2}`:                       "applies to a split only",
 		`{"domain":"d","owner_string":"o","mode":"split","members":1}`:                     "want 2 to 16",
 		`{"domain":"d","owner_string":"o","mode":"split","members":17}`:                    "want 2 to 16",
 		`{"domain":"d","owner_string":"o","mode":"split","memebrs":4}`:                     "memebrs",
@@ -84,21 +85,21 @@ func TestHotOrders(t *testing.T) {
 }
 
 func TestHotKeysAreOnPageAndSocket(t *testing.T) {
-	keys := func() HotKeys { return HotKeys{Member: "a", Keys: []HotKeyStatus{{Name: "k=v", Lent: 5}}} }
-	page := httptest.NewServer(Handler(Options{HotKeys: keys, Leases: func() HeldLeases {
-		return HeldLeases{Member: "a", Keys: []HeldLease{{Name: "k=w", Left: 3}}}
+	keys := func() api.HotKeys { return api.HotKeys{Member: "a", Keys: []api.HotKeyStatus{{Name: "k=v", Lent: 5}}} }
+	page := httptest.NewServer(Handler(Options{HotKeys: keys, Leases: func() api.HeldLeases {
+		return api.HeldLeases{Member: "a", Keys: []api.HeldLease{{Name: "k=w", Left: 3}}}
 	}}))
 	defer page.Close()
 	socket := httptest.NewServer(SocketHandler(SocketOptions{HotKeys: keys}))
 	defer socket.Close()
 	for _, at := range []string{page.URL, socket.URL} {
-		var got HotKeys
+		var got api.HotKeys
 		fetch(t, at+"/v1/hotkeys", &got)
 		if got.Member != "a" || len(got.Keys) != 1 || got.Keys[0].Lent != 5 {
 			t.Errorf("%+v", got)
 		}
 	}
-	var held HeldLeases
+	var held api.HeldLeases
 	fetch(t, page.URL+"/v1/leases", &held)
 	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {
 		t.Errorf("%+v", held)

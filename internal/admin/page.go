@@ -6,15 +6,16 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
-// assets is the page: plain HTML, CSS and JavaScript modules, served as they are written.
+// assets holds the page: HTML, CSS and JavaScript modules without a build step.
 //
 //go:embed page
 var assets embed.FS
 
-// pagePolicy lets the page load what this port serves and nothing else, run no inline code, turn no text into markup and
-// stand in no frame.
+// pagePolicy restricts the page to what this port serves. It forbids inline code, text that becomes markup, and framing.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
 	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -31,7 +32,7 @@ func assetsPage() http.Handler {
 	})
 }
 
-// secureHeaders has every answer be taken for what it says it is, kept by nobody and framed by nobody.
+// secureHeaders adds headers that forbid caching, content sniffing and framing to every response.
 func secureHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -46,7 +47,7 @@ func secureHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// index answers GET /: browsers are sent to the page, others told what there is.
+// index serves GET /. Browsers are redirected to the page; other clients get a list of the endpoints.
 func index(list string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Accept")
@@ -58,7 +59,7 @@ func index(list string) http.HandlerFunc {
 	}
 }
 
-// pageRoutes adds what the page is made of, and what it alone asks for so far.
+// pageRoutes adds the page and the endpoints that only it uses.
 func pageRoutes(mux *http.ServeMux, page func(pattern string, serve http.HandlerFunc), o *Options) {
 	mux.Handle("GET /ui/", assetsPage())
 	if o.RingMap != nil {
@@ -69,7 +70,7 @@ func pageRoutes(mux *http.ServeMux, page func(pattern string, serve http.Handler
 	}
 	if o.Timeline != nil {
 		page("/v1/timeline", func(w http.ResponseWriter, _ *http.Request) {
-			writeJSON(w, map[string][]TimelineEvent{"events": o.Timeline()})
+			writeJSON(w, api.TimelineEvents{Events: o.Timeline()})
 		})
 	}
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
 )
 
 func pageServer(t *testing.T, o Options) *httptest.Server {
 	t.Helper()
 	o.Gatherer = prometheus.NewRegistry()
-	o.Cluster = func() ClusterStatus { return ClusterStatus{} }
+	o.Cluster = func() api.ClusterStatus { return api.ClusterStatus{} }
 	o.Ready = func() error { return nil }
 	srv := httptest.NewServer(Handler(o))
 	t.Cleanup(srv.Close)
@@ -79,7 +80,7 @@ func TestAssets(t *testing.T) {
 }
 
 func TestHeadersOfEveryAnswer(t *testing.T) {
-	srv := pageServer(t, Options{Timeline: func() []TimelineEvent { return []TimelineEvent{{Kind: HotEvent, Text: "<script>\xff"}} }})
+	srv := pageServer(t, Options{Timeline: func() []api.TimelineEvent { return []api.TimelineEvent{{Kind: api.HotEvent, Text: "<script>\xff"}} }})
 	for _, path := range []string{"/", "/ui/", "/cluster", "/v1/timeline", "/v1/nothing", "/metrics", "/healthz"} {
 		res, _ := ask(t, srv.URL+path, "*/*")
 		for header, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"} {
@@ -127,7 +128,7 @@ func TestForeignHosts(t *testing.T) {
 	}
 	var refused []string
 	srv := httptest.NewServer(Handler(Options{
-		Gatherer: prometheus.NewRegistry(), Cluster: func() ClusterStatus { return ClusterStatus{} }, Self: func() Self { return Self{} }, Ready: func() error { return nil },
+		Gatherer: prometheus.NewRegistry(), Cluster: func() api.ClusterStatus { return api.ClusterStatus{} }, Self: func() api.Self { return api.Self{} }, Ready: func() error { return nil },
 		Hosts: names, Refuse: func(r string) { refused = append(refused, r) },
 	}))
 	defer srv.Close()

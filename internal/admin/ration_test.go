@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -27,8 +28,8 @@ func largePage(t *testing.T) (addr string, refused, open *atomic.Int64) {
 	}
 	refused, open = new(atomic.Int64), new(atomic.Int64)
 	srv := Server(Options{
-		Gatherer: reg, Ready: func() error { return nil }, Cluster: func() ClusterStatus { return ClusterStatus{} },
-		Counters: func(string, []config.Entry) (CounterStatus, error) { return CounterStatus{}, nil },
+		Gatherer: reg, Ready: func() error { return nil }, Cluster: func() api.ClusterStatus { return api.ClusterStatus{} },
+		Counters: func(string, []config.Entry) (api.CounterStatus, error) { return api.CounterStatus{}, nil },
 		Refuse:   func(string) { refused.Add(1) },
 	})
 	srv.ConnState = func(_ net.Conn, state http.ConnState) {

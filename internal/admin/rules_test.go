@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -28,19 +29,19 @@ func TestRuleTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := NewRuleTree(RulesStatus{InForce: "v1"}, rules, func(r *config.RuleSpec) *RuleTotals {
+	tree := NewRuleTree(api.RulesStatus{InForce: "v1"}, rules, func(r *config.RuleSpec) *api.RuleTotals {
 		if r.Name != "logins" {
 			return nil
 		}
-		return &RuleTotals{TotalHits: 7, OverLimit: 2}
+		return &api.RuleTotals{TotalHits: 7, OverLimit: 2}
 	})
 	if len(tree.Domains) != 2 || tree.InForce != "v1" || tree.Domains[1].Domain != "empty" || len(tree.Domains[1].Rules) != 0 {
 		t.Fatalf("%+v", tree)
 	}
-	want := RuleStatus{
+	want := api.RuleStatus{
 		Path: []string{"path=/login", "remote_address"}, Key: "shop.path_/login.remote_address", Name: "logins", Limit: 5, Unit: "minute", Window: "1m0s",
 		Algorithm: "token_bucket", Burst: 2, Mechanism: "owner", Degraded: "fail_closed", Durability: "strict", File: "a.yaml", Line: 7,
-		RuleTotals: &RuleTotals{TotalHits: 7, OverLimit: 2},
+		RuleTotals: &api.RuleTotals{TotalHits: 7, OverLimit: 2},
 	}
 	if got := tree.Domains[0].Rules[0]; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -64,7 +65,7 @@ func TestRuleTree(t *testing.T) {
 }
 
 func TestRuleTreeBeforeRules(t *testing.T) {
-	if tree := NewRuleTree(RulesStatus{LastError: "no such file"}, nil, nil); tree.Domains == nil || tree.LastError == "" {
+	if tree := NewRuleTree(api.RulesStatus{LastError: "no such file"}, nil, nil); tree.Domains == nil || tree.LastError == "" {
 		t.Errorf("%+v", tree)
 	}
 }

@@ -8,54 +8,34 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
-// DrainStatus is how far a member has come that is to leave.
-type DrainStatus struct {
-	Done       bool    `json:"done"`        // it has drained, or given up
-	Complete   bool    `json:"complete"`    // it has drained
-	State      string  `json:"state"`       // joining, active or leaving
-	HandedOver uint64  `json:"handed_over"` // counters sent to others
-	Incomplete int     `json:"incomplete"`  // members that do not have all that is theirs yet
-	Seconds    float64 `json:"seconds"`     // since it was told to leave
-}
-
-// SidecarStatus is what the socket says of a member.
-type SidecarStatus struct {
-	Node     string        `json:"node"`
-	Version  string        `json:"version"`
-	Ready    bool          `json:"ready"`
-	NotReady []string      `json:"not_ready,omitempty"` // the parts that are not
-	Cluster  ClusterStatus `json:"cluster"`
-	Drain    *DrainStatus  `json:"drain,omitempty"` // nil: it was not told to leave
-}
-
-// SocketOptions say what the admin socket does. Every func may be called concurrently.
+// SocketOptions configures SocketHandler. All functions may be called concurrently. A nil function is not served.
 type SocketOptions struct {
-	Status func() SidecarStatus
-	// Drain has the member leave the ring, once, and is done when it has, or has given up. The process goes on.
+	Status func() api.SidecarStatus // required
+	// Drain makes the member leave the ring and returns a channel that is closed when it has drained or given up. The process
+	// continues. Further calls return the same channel. Required.
 	Drain func() (done <-chan struct{})
-	// Progress is how far that is.
-	Progress func() DrainStatus
-	// Every is the time between two lines of progress; default 500 ms.
+	// Progress returns the progress of the drain. Required.
+	Progress func() api.DrainStatus
+	// Every is the time between two lines of progress. The default is 500 ms.
 	Every time.Duration
-	// Tap shows decisions until stop is called; see may be called concurrently. nil serves no /v1/tap.
-	Tap func(q TapQuery, see func(TapDecision)) (stop func())
-	// Hot carries an order out and returns what is announced; ErrNoCounter when no rule limits what it is about. nil
-	// takes no orders.
-	Hot func(HotOrder) (HotRoute, error)
-	// Reset gives a key's count back; ErrNoCounter when no rule limits it. nil resets nothing.
-	Reset func(domain string, entries []config.Entry) (ResetResult, error)
+	// Tap passes decisions to see until stop is called. It may call see concurrently.
+	Tap func(q TapQuery, see func(api.TapDecision)) (stop func())
+	// Hot executes an order and returns the route that is announced. It returns ErrNoCounter if no rule limits the key.
+	Hot func(api.HotOrder) (api.HotRoute, error)
+	// Reset refunds a key's hits. It returns ErrNoCounter if no rule limits the key.
+	Reset func(domain string, entries []config.Entry) (api.ResetResult, error)
 	// HotKeys is as in Options.
-	HotKeys func() HotKeys
+	HotKeys func() api.HotKeys
 }
 
-// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, POST /hot, /reset and /drain. The last one's answer is one line
-// of JSON after the other until the member has drained; whoever goes away before does not stop it.
+// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, and POST /hot, /reset and /drain. The answer to /drain is one
+// line of JSON after the other until the member has drained. A client that disconnects does not stop the drain.
 func SocketHandler(o SocketOptions) http.Handler {
 	if o.Every <= 0 {
 		o.Every = 500 * time.Millisecond
@@ -100,29 +80,20 @@ func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(v) // a client that went away is nobody's fault
+	_ = e.Encode(v) // the client has disconnected
 }
 
-// SocketPath is the path in unix:PATH.
-func SocketPath(address string) (string, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok || path == "" {
-		return "", errors.New("want unix:/path/of/the/socket")
-	}
-	return path, nil
-}
-
-// ListenSocket listens on a unix socket that only this user may write to. It takes the place of one whose process has
-// ended, not of one that is served.
+// ListenSocket listens on a unix socket to which only this user may connect. It replaces a socket whose process has ended,
+// and fails if another process serves it.
 func ListenSocket(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("%s: another process serves it", path)
+		return nil, fmt.Errorf("%s: another process listens on it", path)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("%s: there is something that is no socket", path)
+		return nil, fmt.Errorf("%s: the file exists and is not a socket", path)
 	}
-	// Nobody else may connect before the mode is set, so it is made in a folder of its own and moved from there.
+	// The socket is created in a directory that no other user can read and moved after its mode is set.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".admin")
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -21,17 +22,17 @@ func TestDrainTellsItsProgress(t *testing.T) {
 	done := make(chan struct{})
 	var asked, told atomic.Int32
 	srv := httptest.NewServer(SocketHandler(SocketOptions{
-		Status: func() SidecarStatus { return SidecarStatus{Node: "a"} },
+		Status: func() api.SidecarStatus { return api.SidecarStatus{Node: "a"} },
 		Drain:  func() <-chan struct{} { asked.Add(1); return done },
-		Progress: func() DrainStatus {
+		Progress: func() api.DrainStatus {
 			switch told.Add(1) {
 			case 1:
-				return DrainStatus{State: "active"}
+				return api.DrainStatus{State: "active"}
 			case 2:
 				close(done)
-				return DrainStatus{State: "leaving", Incomplete: 2}
+				return api.DrainStatus{State: "leaving", Incomplete: 2}
 			}
-			return DrainStatus{State: "leaving", Done: true, Complete: true, HandedOver: 9}
+			return api.DrainStatus{State: "leaving", Done: true, Complete: true, HandedOver: 9}
 		},
 		Every: time.Millisecond,
 	}))
@@ -41,9 +42,9 @@ func TestDrainTellsItsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var got []DrainStatus
+	var got []api.DrainStatus
 	for lines := json.NewDecoder(res.Body); ; {
-		var d DrainStatus
+		var d api.DrainStatus
 		if lines.Decode(&d) != nil {
 			break
 		}
@@ -60,7 +61,7 @@ func TestDrainTellsItsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var s SidecarStatus
+	var s api.SidecarStatus
 	if err := json.NewDecoder(res.Body).Decode(&s); err != nil || s.Node != "a" {
 		t.Errorf("/status: %+v %v", s, err)
 	}
@@ -112,7 +113,7 @@ func TestListenSocket(t *testing.T) {
 
 func TestSocketPath(t *testing.T) {
 	for address, want := range map[string]string{"unix:/a": "/a", "/a": "", "unix:": "", "": "", "tcp:1": ""} {
-		if got, err := SocketPath(address); got != want || (err == nil) != (want != "") {
+		if got, err := api.SocketPath(address); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", address, got, err)
 		}
 	}
@@ -122,9 +123,9 @@ func TestCounters(t *testing.T) {
 	var domain string
 	var entries []config.Entry
 	var fault error
-	h := Handler(Options{Counters: func(d string, e []config.Entry) (CounterStatus, error) {
+	h := Handler(Options{Counters: func(d string, e []config.Entry) (api.CounterStatus, error) {
 		domain, entries = d, e
-		return CounterStatus{Count: 4, Limit: 10, Remaining: 6, Reset: 1.5, Owner: "b", Authority: "full", Window: "1m0s"}, fault
+		return api.CounterStatus{Count: 4, Limit: 10, Remaining: 6, Reset: 1.5, Owner: "b", Authority: "full", Window: "1m0s"}, fault
 	}})
 	get := func(query string) (int, string) {
 		w := httptest.NewRecorder()
@@ -150,7 +151,7 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%q: %d", query, code)
 		}
 	}
-	if fault = ErrNoCounter; func() int { code, _ := get("domain=d&key=a"); return code }() != 404 {
+	if fault = api.ErrNoCounter; func() int { code, _ := get("domain=d&key=a"); return code }() != 404 {
 		t.Error("no rule")
 	}
 	if fault = errors.New("x"); func() int { code, _ := get("domain=d&key=a"); return code }() != 503 {

@@ -7,54 +7,38 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
-// TapDecision is one decision about one descriptor, as /v1/tap shows it.
-type TapDecision struct {
-	Time       time.Time `json:"time"`
-	Member     string    `json:"member"` // that was asked
-	Domain     string    `json:"domain"`
-	Descriptor string    `json:"descriptor"`     // k=v,k2=v2
-	Rule       string    `json:"rule,omitempty"` // that it met
-	Hits       int64     `json:"hits"`           // below 0: given back
-	Code       string    `json:"code"`           // OK or OVER_LIMIT
-	// The rest is there when a limit was asked about.
-	Path      string  `json:"path,omitempty"` // local, forwarded, lease or degraded
-	Authority string  `json:"authority,omitempty"`
-	Owner     string  `json:"owner,omitempty"` // the member that counts the key
-	Limit     *uint32 `json:"limit,omitempty"`
-	Remaining *uint32 `json:"remaining,omitempty"`
-}
-
-// TapQuery chooses decisions; empty fields choose all.
+// TapQuery selects decisions. The zero value of a field selects all.
 type TapQuery struct {
 	Domain string
-	Key    string  // a part of Descriptor
+	Key    string  // a substring of TapDecision.Descriptor
 	Over   bool    // over the limit only
-	Rate   float64 // the most a second
+	Rate   float64 // decisions per second, at most
 }
 
-// The rates of a tap, decisions a second.
+// The default and the largest rate of a tap, in decisions per second.
 const (
 	tapRate    = 10
 	tapMaxRate = 1000
 )
 
-// tapAhead is how many decisions wait for a slow reader; more are dropped.
-const tapAhead = 256
+// tapBuffer is the number of decisions that wait for a slow reader. Further ones are dropped.
+const tapBuffer = 256
 
-// tap answers GET /v1/tap?n=&rate=&domain=&key=&over=true with one line of JSON a decision, n of them, or as long as
-// somebody reads.
-func tap(listen func(TapQuery, func(TapDecision)) (stop func())) http.HandlerFunc {
+// tap serves GET /v1/tap?n=&rate=&domain=&key=&over=true. The answer has one line of JSON for each decision and ends after n
+// of them, or when the client disconnects.
+func tap(listen func(TapQuery, func(api.TapDecision)) (stop func())) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, n, err := parseTap(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ready := make(chan TapDecision, tapAhead)
-		stop := listen(q, func(d TapDecision) {
+		ready := make(chan api.TapDecision, tapBuffer)
+		stop := listen(q, func(d api.TapDecision) {
 			select {
 			case ready <- d:
 			default:
@@ -63,8 +47,8 @@ func tap(listen func(TapQuery, func(TapDecision)) (stop func())) http.HandlerFun
 		defer stop()
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		lines, flush := json.NewEncoder(w), http.NewResponseController(w)
-		_ = flush.Flush() // so that the reader knows that it listens
-		for told := 0; n == 0 || told < n; told++ {
+		_ = flush.Flush() // the headers report that the tap is active
+		for sent := 0; n == 0 || sent < n; sent++ {
 			select {
 			case d := <-ready:
 				if errors.Join(lines.Encode(d), flush.Flush()) != nil {

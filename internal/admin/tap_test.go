@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
 func TestTap(t *testing.T) {
 	var asked []TapQuery
-	shown, ended := make(chan func(TapDecision), 1), make(chan struct{}, 10)
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(q TapQuery, see func(TapDecision)) (stop func()) {
+	shown, ended := make(chan func(api.TapDecision), 1), make(chan struct{}, 10)
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(q TapQuery, see func(api.TapDecision)) (stop func()) {
 		asked = append(asked, q)
 		shown <- see
 		return func() { ended <- struct{}{} }
@@ -26,12 +28,12 @@ func TestTap(t *testing.T) {
 	}
 	see := <-shown
 	for _, name := range []string{"k=1", "k=2", "k=3"} {
-		see(TapDecision{Descriptor: name})
+		see(api.TapDecision{Descriptor: name})
 	}
 	lines := json.NewDecoder(res.Body)
 	var got []string
 	for {
-		var d TapDecision
+		var d api.TapDecision
 		if lines.Decode(&d) != nil {
 			break
 		}
@@ -41,14 +43,14 @@ func TestTap(t *testing.T) {
 		t.Errorf("told %v, want the first two", got)
 	}
 	<-ended
-	for range 10 * tapAhead { // nobody reads: nothing waits
-		see(TapDecision{})
+	for range 10 * tapBuffer { // nobody reads: nothing waits
+		see(api.TapDecision{})
 	}
 }
 
 func TestTapEndsWithItsReader(t *testing.T) {
 	ended := make(chan struct{})
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(TapDecision)) (stop func()) {
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(api.TapDecision)) (stop func()) {
 		return func() { close(ended) }
 	}}))
 	defer srv.Close()
@@ -61,7 +63,7 @@ func TestTapEndsWithItsReader(t *testing.T) {
 }
 
 func TestTapRefuses(t *testing.T) {
-	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(TapDecision)) (stop func()) {
+	srv := httptest.NewServer(SocketHandler(SocketOptions{Tap: func(TapQuery, func(api.TapDecision)) (stop func()) {
 		t.Error("listens")
 		return func() {}
 	}}))

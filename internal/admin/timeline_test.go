@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
 func TestTimelineForgetsTheOldestOfTheMostFrequentKind(t *testing.T) {
 	var l Timeline
-	l.Add(TimelineEvent{Kind: RingEvent, Text: "first ring"})
+	l.Add(api.TimelineEvent{Kind: api.RingEvent, Text: "first ring"})
 	for i := range Events + 50 {
-		l.Add(TimelineEvent{Kind: HotEvent, Text: fmt.Sprint(i)})
+		l.Add(api.TimelineEvent{Kind: api.HotEvent, Text: fmt.Sprint(i)})
 	}
-	l.Add(TimelineEvent{Kind: RulesEvent, Text: "rules"})
+	l.Add(api.TimelineEvent{Kind: api.RulesEvent, Text: "rules"})
 	got := l.Events()
 	if len(got) != Events || got[0].Text != "rules" || got[1].Text != fmt.Sprint(Events+49) {
 		t.Fatalf("%d events, newest %+v %+v", len(got), got[0], got[1])
@@ -35,7 +37,7 @@ func TestTimelineByMany(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				l.Add(TimelineEvent{Kind: HotEvent})
+				l.Add(api.TimelineEvent{Kind: api.HotEvent})
 				l.Events()
 			}
 		})

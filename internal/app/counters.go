@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -13,18 +14,18 @@ import (
 const ownerTimeout = time.Second
 
 // counterStatus asks the owner of a descriptor's key how it stands, and charges nothing.
-func (m *sidecar) counterStatus(domain string, entries []config.Entry) (admin.CounterStatus, error) {
+func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.CounterStatus, error) {
 	rules := m.service.Rules()
 	if rules == nil {
-		return admin.CounterStatus{}, admin.ErrNoCounter
+		return api.CounterStatus{}, api.ErrNoCounter
 	}
 	var found config.Match
 	rules.Match(domain, entries, nil, &found)
 	if found.Kind != config.Limited {
-		return admin.CounterStatus{}, admin.ErrNoCounter
+		return api.CounterStatus{}, api.ErrNoCounter
 	}
 	a := m.query(domain, rules, &found, owner.Read, 0)
-	return admin.CounterStatus{
+	return api.CounterStatus{
 		Count: a.After, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: uint64(a.Remaining), Reset: a.Reset.Seconds(),
 		Owner: string(m.ownerOf(found.Owner)), Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, nil

@@ -6,13 +6,14 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/owner"
 )
 
 // explanation says what becomes of one more hit on a descriptor's key, and why. It charges nothing.
-func (m *sidecar) explanation(domain string, entries []config.Entry) (admin.Explanation, error) {
+func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explanation, error) {
 	rules := m.service.Rules()
 	if rules == nil {
 		rules = new(config.Rules)
@@ -27,7 +28,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (admin.Expl
 			e.Owner = string(r.At(i).ID)
 		}
 		if i := r.Successor(found.Owner); i >= 0 {
-			e.Heir = string(r.At(i).ID)
+			e.Successor = string(r.At(i).ID)
 		}
 	}
 	a := m.query(domain, rules, &found, owner.DryRun, 1)
@@ -36,7 +37,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (admin.Expl
 		left = uint64(a.Remaining) + 1 // the answer is about what is left after the hit
 	}
 	sw, _ := settings.ReadReloadable(m.getenv) // a fault was said when the rules came into force
-	e.SetDecision(&found, admin.CounterStatus{
+	admin.SetDecision(&e, &found, api.CounterStatus{
 		Count: a.Before, Lent: m.lent(owner.Key(found.Digest)), Limit: uint64(found.Limit.Limit), Remaining: left, Reset: a.Reset.Seconds(),
 		Owner: e.Owner, Authority: admin.AuthorityName(a.Authority), Window: found.Limit.Window.String(),
 	}, a.Over, sw.Shadow || sw.Quota)

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // read fetches a page of p as JSON.
@@ -50,28 +50,28 @@ func TestExplainAndReset(t *testing.T) {
 	all := trio(t)
 	all[0].hit(t, "alice", 1000)
 	for _, p := range all {
-		e := read[admin.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
-		if e.Verdict != admin.VerdictOver || e.Counter == nil || e.Counter.Count != 1000 || e.Counter.Remaining != 0 || !e.Matched ||
-			e.Rule.Limit != 1000 || e.Rule.Line != 4 || e.Owner == "" || e.Heir == "" || e.Owner == e.Heir || e.OwnerString != "alice" ||
+		e := read[api.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
+		if e.Verdict != api.VerdictOver || e.Counter == nil || e.Counter.Count != 1000 || e.Counter.Remaining != 0 || !e.Matched ||
+			e.Rule.Limit != 1000 || e.Rule.Line != 4 || e.Owner == "" || e.Successor == "" || e.Owner == e.Successor || e.OwnerString != "alice" ||
 			len(e.Position) != 16 || e.Headers["retry-after"] == "" || e.Headers["x-ratelimit-remaining"] != "0" {
 			t.Errorf("%s: %+v", p.name, e)
 		}
 	}
-	first := read[admin.Explanation](t, all[0], "/v1/explain?domain=d&key=k=alice")
+	first := read[api.Explanation](t, all[0], "/v1/explain?domain=d&key=k=alice")
 	var asked *process // not the owner
 	for _, p := range all {
 		if p.name != first.Owner {
 			asked = p
 		}
 	}
-	var r admin.ResetResult
-	order := admin.ResetOrder{Domain: "d", Descriptor: first.Descriptor}
-	if code := asked.post(t, "/reset", order, &r); code != http.StatusOK || r != (admin.ResetResult{Before: 1000, Owner: first.Owner}) {
+	var r api.ResetResult
+	order := api.ResetOrder{Domain: "d", Descriptor: first.Descriptor}
+	if code := asked.post(t, "/reset", order, &r); code != http.StatusOK || r != (api.ResetResult{Before: 1000, Owner: first.Owner}) {
 		t.Errorf("reset: %d %+v", code, r)
 	}
 	for _, p := range all {
-		e := read[admin.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
-		if e.Verdict != admin.VerdictOK || e.Counter.Count != 0 || e.Counter.Remaining != 1000 || e.Headers["x-ratelimit-remaining"] != "999" || e.Headers["retry-after"] != "" {
+		e := read[api.Explanation](t, p, "/v1/explain?domain=d&key=k=alice")
+		if e.Verdict != api.VerdictOK || e.Counter.Count != 0 || e.Counter.Remaining != 1000 || e.Headers["x-ratelimit-remaining"] != "999" || e.Headers["retry-after"] != "" {
 			t.Errorf("%s after the reset: %+v", p.name, e)
 		}
 	}
@@ -82,7 +82,7 @@ func TestExplainAndReset(t *testing.T) {
 	if code := asked.post(t, "/reset", order, &r); code != http.StatusNotFound {
 		t.Errorf("reset of what nothing limits: %d", code)
 	}
-	if e := read[admin.Explanation](t, asked, "/v1/explain?domain=d&key=other=1"); e.Verdict != admin.VerdictNoRule || e.Matched || e.Counter != nil || e.Rule != nil {
+	if e := read[api.Explanation](t, asked, "/v1/explain?domain=d&key=other=1"); e.Verdict != api.VerdictNoRule || e.Matched || e.Counter != nil || e.Rule != nil {
 		t.Errorf("no rule: %+v", e)
 	}
 }
@@ -96,15 +96,15 @@ func TestSelf(t *testing.T) {
 		if !b.ready() {
 			return false
 		}
-		_, known := read[admin.Self](t, b, "/v1/self").Offsets["a-0"]
+		_, known := read[api.Self](t, b, "/v1/self").Offsets["a-0"]
 		return known
 	})
-	s := read[admin.Self](t, a, "/v1/self")
+	s := read[api.Self](t, a, "/v1/self")
 	if s.Node != "a-0" || s.Role != "member" || s.Flags["max-keys"] != "1234" || s.Flags["decision-timeout"] != "1s" || s.Flags["weight"] != "1" ||
 		s.Addrs.Gossip != a.gossip || s.Addrs.Metrics != a.metrics || s.Cert != nil || len(s.GossipBy) != 0 || s.Memory.Used == 0 || s.Started.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if off := read[admin.Self](t, b, "/v1/self").Offsets["a-0"]; math.Abs(off) > 5 {
+	if off := read[api.Self](t, b, "/v1/self").Offsets["a-0"]; math.Abs(off) > 5 {
 		t.Errorf("one machine's clocks differ by %v s", off)
 	}
 	if len(s.Warnings) < 2 { // insecure, no --rls-advertise

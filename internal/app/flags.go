@@ -16,7 +16,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/membership"
@@ -188,7 +188,7 @@ func (f *flags) validate() error {
 		fail("--lost-state %q: want prorata or full", f.LostState)
 	}
 	if f.Admin != "" {
-		if _, err := admin.SocketPath(f.Admin); err != nil {
+		if _, err := api.SocketPath(f.Admin); err != nil {
 			fail("--admin %q: %w", f.Admin, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -43,14 +44,14 @@ func (m *sidecar) onRoutes(rs []hotkey.Route) {
 }
 
 // orderHot carries out what POST /hot says.
-func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
+func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 	c := m.cluster.Load()
 	if c == nil {
-		return admin.HotRoute{}, errors.New("this member has not started gossip yet")
+		return api.HotRoute{}, errors.New("this member has not started gossip yet")
 	}
 	r, n, err := m.resolveOrder(&o)
 	if err != nil {
-		return admin.HotRoute{}, err
+		return api.HotRoute{}, err
 	}
 	if o.Members > 0 {
 		n = o.Members
@@ -64,21 +65,21 @@ func (m *sidecar) orderHot(o admin.HotOrder) (admin.HotRoute, error) {
 		}
 	}
 	if r, err = hotkey.ManualRoute(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
-		return admin.HotRoute{}, err
+		return api.HotRoute{}, err
 	}
 	if err := c.SetManualRoute(r); err != nil {
-		return admin.HotRoute{}, err
+		return api.HotRoute{}, err
 	}
 	if m.manual.wanted == nil {
 		m.manual.wanted = map[[2]string]int{}
 	}
 	m.manual.wanted[[2]string{r.Domain, r.Owner}] = n
-	m.log.Info("ordered", "key", r.Name, "mode", admin.HotMode(r.Mode), "sub_keys", len(r.Subs))
+	m.log.Info("ordered", "key", r.Name, "mode", api.HotMode(r.Mode), "sub_keys", len(r.Subs))
 	return routeStatus(&r), nil
 }
 
 // resolveOrder is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
-func (m *sidecar) resolveOrder(o *admin.HotOrder) (r hotkey.Route, subs int, err error) {
+func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
 	if o.Descriptor == nil {
 		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
@@ -93,13 +94,13 @@ func (m *sidecar) resolveOrder(o *admin.HotOrder) (r hotkey.Route, subs int, err
 	}
 	rules := m.service.Rules()
 	if rules == nil {
-		return r, 0, admin.ErrNoCounter
+		return r, 0, api.ErrNoCounter
 	}
 	var found config.Match
-	entries := o.Descriptor.ConfigEntries()
+	entries := admin.Entries(o.Descriptor)
 	rules.Match(o.Domain, entries, nil, &found)
 	if found.Kind != config.Limited {
-		return r, 0, admin.ErrNoCounter
+		return r, 0, api.ErrNoCounter
 	}
 	if k := found.Extension().Lease; k != nil {
 		subs = int(k.SubKeys)
@@ -132,8 +133,8 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 	}
 }
 
-func (m *sidecar) hotKeys() admin.HotKeys {
-	h := admin.HotKeys{Member: m.flags.Node, Keys: []admin.HotKeyStatus{}, Routes: []admin.HotRoute{}}
+func (m *sidecar) hotKeys() api.HotKeys {
+	h := api.HotKeys{Member: m.flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 		h.Keys = append(h.Keys, hotKeyStatus(&k))
 	}
@@ -143,8 +144,8 @@ func (m *sidecar) hotKeys() admin.HotKeys {
 	return h
 }
 
-func hotKeyStatus(k *owner.HotKey) admin.HotKeyStatus {
-	p := admin.HotKeyStatus{
+func hotKeyStatus(k *owner.HotKey) api.HotKeyStatus {
+	p := api.HotKeyStatus{
 		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.Hash), Rate: round(k.Rate), Hot: k.Hot,
 		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
 	}
@@ -153,26 +154,26 @@ func hotKeyStatus(k *owner.HotKey) admin.HotKeyStatus {
 		p.Since = &since
 	}
 	for _, l := range k.Holders {
-		p.Holders = append(p.Holders, admin.Holder{Member: string(l.Holder), Lent: l.Unspent, Demand: round(l.Demand), Asked: time.Unix(0, l.AskedAt)})
+		p.Holders = append(p.Holders, api.LeaseHolder{Member: string(l.Holder), Lent: l.Unspent, Demand: round(l.Demand), Asked: time.Unix(0, l.AskedAt)})
 	}
 	return p
 }
 
-func routeStatus(r *hotkey.Route) admin.HotRoute {
-	p := admin.HotRoute{
-		Domain: r.Domain, Name: r.Name, OwnerString: r.Owner, Mode: admin.HotMode(r.Mode), Manual: r.Manual,
+func routeStatus(r *hotkey.Route) api.HotRoute {
+	p := api.HotRoute{
+		Domain: r.Domain, Name: r.Name, OwnerString: r.Owner, Mode: api.HotMode(r.Mode), Manual: r.Manual,
 		By: string(r.Author), Since: time.Unix(0, r.Version),
 	}
 	for _, s := range r.Subs {
-		p.SubKeys = append(p.SubKeys, admin.RouteSubKey{Key: s.Key, Member: string(s.Member)})
+		p.SubKeys = append(p.SubKeys, api.RouteSubKey{Key: s.Key, Member: string(s.Member)})
 	}
 	return p
 }
 
-func (m *sidecar) heldLeases() admin.HeldLeases {
-	l := admin.HeldLeases{Member: m.flags.Node, Keys: []admin.HeldLease{}}
+func (m *sidecar) heldLeases() api.HeldLeases {
+	l := api.HeldLeases{Member: m.flags.Node, Keys: []api.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
-		l.Keys = append(l.Keys, admin.HeldLease{
+		l.Keys = append(l.Keys, api.HeldLease{
 			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: h.Mechanism.String(),
 			Left: h.Left, Have: h.Have, Demand: round(h.Demand), Denied: h.Denied, Expires: time.Unix(0, h.Expires),
 		})
@@ -181,14 +182,14 @@ func (m *sidecar) heldLeases() admin.HeldLeases {
 }
 
 // tap shows the service's decisions.
-func (m *sidecar) tap(q admin.TapQuery, see func(admin.TapDecision)) (stop func()) {
+func (m *sidecar) tap(q admin.TapQuery, see func(api.TapDecision)) (stop func()) {
 	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.DecisionSample) {
 		see(m.decision(&s))
 	})
 }
 
-func (m *sidecar) decision(s *rls.DecisionSample) admin.TapDecision {
-	d := admin.TapDecision{
+func (m *sidecar) decision(s *rls.DecisionSample) api.TapDecision {
+	d := api.TapDecision{
 		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
 		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",
 	}

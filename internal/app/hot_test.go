@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // admin asks p over its admin socket.
@@ -33,7 +33,7 @@ func (p *process) admin(t *testing.T, method, path, body string) *http.Response 
 }
 
 // order gives an order about the key k=x.
-func (p *process) order(t *testing.T, mode string) (status int, route admin.HotRoute, text string) {
+func (p *process) order(t *testing.T, mode string) (status int, route api.HotRoute, text string) {
 	t.Helper()
 	res := p.admin(t, http.MethodPost, "/hot", `{"domain":"d","descriptor":{"entries":[{"key":"k","value":"x"}]},"mode":"`+mode+`"}`)
 	b, err := io.ReadAll(res.Body)
@@ -45,7 +45,7 @@ func (p *process) order(t *testing.T, mode string) (status int, route admin.HotR
 }
 
 // hotKeys is what p's page says.
-func (p *process) hotKeys(t *testing.T) (h admin.HotKeys) {
+func (p *process) hotKeys(t *testing.T) (h api.HotKeys) {
 	t.Helper()
 	if code, b := p.get("/v1/hotkeys"); code != http.StatusOK || json.Unmarshal(b, &h) != nil {
 		t.Fatalf("%s: %d %s", p.name, code, b)
@@ -110,7 +110,7 @@ func TestTapShowsWhatIsAsked(t *testing.T) {
 	for _, p := range all {
 		p.hit(t, "other", 1)
 		p.hit(t, "x", 7)
-		var d admin.TapDecision
+		var d api.TapDecision
 		if err := tapped[p].Decode(&d); err != nil {
 			t.Fatal(err)
 		}

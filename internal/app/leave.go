@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // How long the steps of leaving may take. Together they stay under the 30 s that Kubernetes gives a pod.
@@ -70,7 +70,7 @@ func (m *sidecar) startDrain() <-chan struct{} {
 	return d.done
 }
 
-func (m *sidecar) reportDrain(p admin.DrainStatus) {
+func (m *sidecar) reportDrain(p api.DrainStatus) {
 	if p.Complete {
 		m.log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
 		return
@@ -80,9 +80,9 @@ func (m *sidecar) reportDrain(p admin.DrainStatus) {
 }
 
 // drainProgress is how far the drain has come.
-func (m *sidecar) drainProgress() admin.DrainStatus {
+func (m *sidecar) drainProgress() api.DrainStatus {
 	d := m.drain
-	p := admin.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.incompletePeers()}
+	p := api.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.incompletePeers()}
 	sent := m.countersSent()
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
@@ -55,11 +55,11 @@ func troubleOf(l peer.Link) string {
 const streamGrace = 3 * time.Second
 
 // unreachable lists the members that this one cannot ask, or that cannot ask it, and have not been able to for a while.
-func (m *sidecar) unreachable(now time.Time) []admin.Unreachable {
-	out := []admin.Unreachable{}
+func (m *sidecar) unreachable(now time.Time) []api.Unreachable {
+	out := []api.Unreachable{}
 	for _, l := range m.peer.Links() {
 		if trouble := troubleOf(l); trouble != "" && now.Sub(l.Since) > streamGrace {
-			out = append(out, admin.Unreachable{Member: string(l.Member), Reason: trouble})
+			out = append(out, api.Unreachable{Member: string(l.Member), Reason: trouble})
 		}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
@@ -25,18 +26,18 @@ func hex(h uint64) string {
 }
 
 // clusterStatus is the view of the cluster as /cluster shows it.
-func clusterStatus(label string, v *membership.View, rules source.VersionsStatus) admin.ClusterStatus {
+func clusterStatus(label string, v *membership.View, rules source.VersionsStatus) api.ClusterStatus {
 	me := v.SelfMember()
-	c := admin.ClusterStatus{
+	c := api.ClusterStatus{
 		Self: string(v.Self), Inst: hex(me.BootID), Label: label, Version: Version, Joined: v.Joined, Problem: v.Problem, Cause: string(v.Cause), Standalone: v.Standalone, NRef: v.NRef,
-		Ring:  admin.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.DifferingRings()},
+		Ring:  api.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.DifferingRings()},
 		Rules: rulesStatus(rules),
 	}
 	for i := range v.Ring.Len() {
 		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
 	}
 	for _, m := range v.Members {
-		a := admin.MemberStatus{
+		a := api.MemberStatus{
 			ID: string(m.ID), Inst: hex(m.BootID), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
 			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
@@ -47,10 +48,10 @@ func clusterStatus(label string, v *membership.View, rules source.VersionsStatus
 	return c
 }
 
-func rulesStatus(s source.VersionsStatus) admin.RulesStatus {
-	r := admin.RulesStatus{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []admin.RulesVersion{}}
+func rulesStatus(s source.VersionsStatus) api.RulesStatus {
+	r := api.RulesStatus{InForce: hex(s.InForce), Prepared: hex(s.Prepared), Disagreement: len(s.Disagreeing), LastError: s.Failure, Versions: []api.RulesVersion{}}
 	for _, v := range s.Versions {
-		r.Versions = append(r.Versions, admin.RulesVersion{
+		r.Versions = append(r.Versions, api.RulesVersion{
 			Hash: hex(v.Hash), Source: v.Source + " " + v.Detail, State: v.State, Reason: v.Reason, Prepared: v.Loaded, InForce: v.Since, Until: v.Until,
 		})
 	}
@@ -88,10 +89,10 @@ func (m *sidecar) pageAddrs() []string {
 	return addrs
 }
 
-func (m *sidecar) clusterStatus() admin.ClusterStatus {
+func (m *sidecar) clusterStatus() api.ClusterStatus {
 	gossip := m.cluster.Load()
 	if gossip == nil {
-		return admin.ClusterStatus{Self: m.flags.Node}
+		return api.ClusterStatus{Self: m.flags.Node}
 	}
 	c := clusterStatus(m.flags.Cluster, gossip.View(), m.versions.Status())
 	c.Unreachable = m.unreachable(time.Now())
@@ -101,7 +102,7 @@ func (m *sidecar) clusterStatus() admin.ClusterStatus {
 	return c
 }
 
-func (m *sidecar) ringMap() admin.RingMap {
+func (m *sidecar) ringMap() api.RingMap {
 	if gossip := m.cluster.Load(); gossip != nil {
 		return m.ringMaps.get(gossip.View())
 	}
@@ -112,11 +113,11 @@ func (m *sidecar) ringMap() admin.RingMap {
 type ringMapCache struct {
 	mu   sync.Mutex
 	ring *ring.Ring
-	last admin.RingMap
+	last api.RingMap
 }
 
 // get is v's ring, with the members' states as v knows them.
-func (d *ringMapCache) get(v *membership.View) admin.RingMap {
+func (d *ringMapCache) get(v *membership.View) api.RingMap {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ring != v.Ring {
@@ -133,13 +134,13 @@ func (d *ringMapCache) get(v *membership.View) admin.RingMap {
 	return out
 }
 
-func (m *sidecar) ruleTree() admin.RuleTree {
-	t := admin.NewRuleTree(rulesStatus(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *admin.RuleTotals {
+func (m *sidecar) ruleTree() api.RuleTree {
+	t := admin.NewRuleTree(rulesStatus(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *api.RuleTotals {
 		if r.DetailedMetric || r.ValueToMetric {
 			return nil // there is one series for each value
 		}
 		s := m.stats.Rule(r.FullKey)
-		return &admin.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
+		return &api.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
 	})
 	t.Requests = m.calls()
 	return t

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // read fills v with what p serves at path.
@@ -18,9 +18,9 @@ func (p *process) read(t *testing.T, path string, v any) {
 	}
 }
 
-func (p *process) events(t *testing.T) []admin.TimelineEvent {
+func (p *process) events(t *testing.T) []api.TimelineEvent {
 	t.Helper()
-	var got struct{ Events []admin.TimelineEvent }
+	var got struct{ Events []api.TimelineEvent }
 	p.read(t, "/v1/timeline", &got)
 	return got.Events
 }
@@ -32,9 +32,9 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	for i := range 3 {
 		all[0].hit(t, "x", uint32(600*(i+1))) // of 3600 hits 1000 fit
 	}
-	var first admin.RingMap
+	var first api.RingMap
 	for i, p := range all {
-		var m admin.RingMap
+		var m api.RingMap
 		p.read(t, "/v1/ring", &m)
 		if i == 0 {
 			first = m
@@ -50,7 +50,7 @@ func TestRingRulesAndTimeline(t *testing.T) {
 			t.Errorf("%s draws %+v, %s %+v", all[0].name, first, p.name, m)
 		}
 	}
-	var tree admin.RuleTree
+	var tree api.RuleTree
 	all[0].read(t, "/v1/rules", &tree)
 	if r := tree.Domains[0].Rules[0]; tree.Domains[0].Domain != "d" || r.Path[0] != "k" || r.RuleTotals == nil || r.TotalHits != 3600 || r.OverLimit != 2600 {
 		t.Errorf("rules %+v, totals %+v", tree, r.RuleTotals)
@@ -63,25 +63,25 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	<-all[2].ended
 	p := all[1]
 	eventually(t, "the death is told", func() bool {
-		return slices.ContainsFunc(p.events(t), func(e admin.TimelineEvent) bool {
-			return e.Kind == admin.MemberEvent && e.Member == "c-2" && e.State == "lost"
+		return slices.ContainsFunc(p.events(t), func(e api.TimelineEvent) bool {
+			return e.Kind == api.MemberEvent && e.Member == "c-2" && e.State == "lost"
 		})
 	})
 	eventually(t, "a ring of two is told", func() bool {
 		e := p.events(t)
-		i := slices.IndexFunc(e, func(e admin.TimelineEvent) bool { return e.Kind == admin.RingEvent })
-		var m admin.RingMap
+		i := slices.IndexFunc(e, func(e api.TimelineEvent) bool { return e.Kind == api.RingEvent })
+		var m api.RingMap
 		p.read(t, "/v1/ring", &m)
 		return len(m.Members) == 2 && e[i].Fingerprint == m.Fingerprint && e[i].Moved > 0.2
 	})
 	eventually(t, "its counters are told to be in place", func() bool {
-		var m admin.RingMap
+		var m api.RingMap
 		p.read(t, "/v1/ring", &m)
-		return slices.ContainsFunc(p.events(t), func(e admin.TimelineEvent) bool {
-			return e.Kind == admin.HandoffEvent && e.Fingerprint == m.Fingerprint
+		return slices.ContainsFunc(p.events(t), func(e api.TimelineEvent) bool {
+			return e.Kind == api.HandoffEvent && e.Fingerprint == m.Fingerprint
 		})
 	})
-	kinds := map[admin.EventKind]int{}
+	kinds := map[api.EventKind]int{}
 	events := p.events(t)
 	for i, e := range events {
 		kinds[e.Kind]++
@@ -89,7 +89,7 @@ func TestRingRulesAndTimeline(t *testing.T) {
 			t.Errorf("%+v stands below an older one", e)
 		}
 	}
-	if kinds[admin.RulesEvent] != 1 || kinds[admin.RingEvent] < 2 {
+	if kinds[api.RulesEvent] != 1 || kinds[api.RingEvent] < 2 {
 		t.Errorf("%v: %+v", kinds, events)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // A key that is asked for far more often than others gets a route that every member knows, by its name.
@@ -24,7 +24,7 @@ func TestHotKeysGetRoutes(t *testing.T) {
 		all[rounds%3].hit(t, fmt.Sprint("other", rounds%50), 1)
 		return !slices.ContainsFunc(all, func(p *process) bool {
 			h := p.hotKeys(t)
-			return !slices.ContainsFunc(h.Routes, func(r admin.HotRoute) bool {
+			return !slices.ContainsFunc(h.Routes, func(r api.HotRoute) bool {
 				return r.OwnerString == "x" && r.Name == "k=x" && r.Domain == "d" && !r.Manual && r.By == owner && hotkey.Mode(r.Mode) != hotkey.Auto
 			})
 		})

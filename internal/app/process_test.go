@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -174,7 +174,7 @@ func (p *process) up() bool {
 
 // ring is the members of the ring that p goes by.
 func (p *process) ring(t *testing.T) []string {
-	var c admin.ClusterStatus
+	var c api.ClusterStatus
 	if code, b := p.get("/cluster"); code != http.StatusOK || json.Unmarshal(b, &c) != nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func trio(t *testing.T) []*process {
 }
 
 // counter is how p says that a key stands.
-func (p *process) counter(t *testing.T, key string) (c admin.CounterStatus) {
+func (p *process) counter(t *testing.T, key string) (c api.CounterStatus) {
 	t.Helper()
 	code, b := p.get("/v1/counters?domain=d&key=k=" + key)
 	if err := json.Unmarshal(b, &c); code != http.StatusOK || err != nil {
@@ -252,7 +252,7 @@ func TestCountersAreTheOwners(t *testing.T) {
 	for i := range 6 {
 		key := fmt.Sprint("key", i)
 		all[i%3].hit(t, key, 5)
-		var first admin.CounterStatus
+		var first api.CounterStatus
 		for j, p := range all {
 			c := p.counter(t, key)
 			if j == 0 {
@@ -271,7 +271,7 @@ func TestCountersAreTheOwners(t *testing.T) {
 }
 
 // drain tells p to leave by its socket, and returns the last word.
-func (p *process) drain(t *testing.T) (last admin.DrainStatus) {
+func (p *process) drain(t *testing.T) (last api.DrainStatus) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", p.socket)

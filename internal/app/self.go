@@ -16,24 +16,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/membership"
 )
 
 // selfStatus is what both programs know of themselves; c is nil before gossip has started.
-func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.Cluster) admin.Self {
-	s := admin.Self{
+func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.Cluster) api.Self {
+	s := api.Self{
 		Node: f.Node, Role: role.String(), Version: Version, Time: time.Now().UnixNano(), Started: started, Flags: f.effective,
-		Addrs: admin.SelfAddresses{Gossip: f.Gossip, Peer: f.Peer, Metrics: f.Metrics, XDS: f.XDS},
+		Addrs: api.SelfAddresses{Gossip: f.Gossip, Peer: f.Peer, Metrics: f.Metrics, XDS: f.XDS},
 		Cert:  f.certificate(), GossipBy: []string{}, Offsets: map[string]float64{}, Memory: memory(), Warnings: []string{},
 	}
 	if c != nil {
 		me := c.View().SelfMember()
 		s.Inst, s.GossipBy = hex(me.BootID), c.KeyFingerprints()
 		for _, r := range c.Refusals() {
-			s.GossipRefused = append(s.GossipRefused, admin.SelfRefusal{From: r.From.String(), Reason: r.Reason, At: r.At})
+			s.GossipRefused = append(s.GossipRefused, api.SelfRefusal{From: r.From.String(), Reason: r.Reason, At: r.At})
 		}
 		s.Addrs.Gossip, s.Addrs.Peer, s.Addrs.Metrics, s.Addrs.RLS, s.Addrs.Route = c.Gossip(), me.Peer, me.Page, me.RLS, me.Route
 	}
@@ -47,7 +47,7 @@ func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.C
 }
 
 // selfStatus is what /v1/self of a sidecar says.
-func (m *sidecar) selfStatus() admin.Self {
+func (m *sidecar) selfStatus() api.Self {
 	c := m.cluster.Load()
 	s := m.flags.selfStatus(membership.RoleMember, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
@@ -64,11 +64,11 @@ func (m *sidecar) selfStatus() admin.Self {
 }
 
 // certificate is what the files of --tls-* hold now; nil without.
-func (f *flags) certificate() *admin.SelfCertificate {
+func (f *flags) certificate() *api.SelfCertificate {
 	if f.TLS.Empty() {
 		return nil
 	}
-	s := &admin.SelfCertificate{Names: []string{}, PeerNames: []string{}, CA: []string{}, Files: map[string]string{
+	s := &api.SelfCertificate{Names: []string{}, PeerNames: []string{}, CA: []string{}, Files: map[string]string{
 		"cert": f.TLS.Cert, "key": f.TLS.Key, "ca": f.TLS.CA,
 	}}
 	names, err1 := f.peerNames()
@@ -80,7 +80,7 @@ func (f *flags) certificate() *admin.SelfCertificate {
 }
 
 // readCertificate fills s from the files and says why they do not go together.
-func readCertificate(s *admin.SelfCertificate, files certs.Files) error {
+func readCertificate(s *api.SelfCertificate, files certs.Files) error {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func fingerprint(b []byte) string {
 }
 
 // memory is what bounds this process's memory.
-func memory() (m admin.SelfMemory) {
+func memory() (m api.SelfMemory) {
 	if n := debug.SetMemoryLimit(-1); n < math.MaxInt64 {
 		m.GoLimit = uint64(n)
 	}

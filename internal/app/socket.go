@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // DefaultAdmin is where the commands that change something are taken when nothing else is said.
@@ -19,7 +20,7 @@ func (m *sidecar) startSocket() error {
 	if m.flags.Admin == "" {
 		return nil
 	}
-	path, err := admin.SocketPath(m.flags.Admin)
+	path, err := api.SocketPath(m.flags.Admin)
 	if err != nil {
 		return err
 	}
@@ -50,8 +51,8 @@ func (m *sidecar) startSocket() error {
 	return nil
 }
 
-func (m *sidecar) status() admin.SidecarStatus {
-	s := admin.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterStatus()}
+func (m *sidecar) status() api.SidecarStatus {
+	s := api.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterStatus()}
 	s.Ready = len(s.NotReady) == 0
 	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
 		s.Drain = &p

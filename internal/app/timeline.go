@@ -9,6 +9,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
@@ -43,10 +44,10 @@ func (t *timeline) addView(now time.Time, v *membership.View) {
 		t.Add(ringEvent(now, old.Ring, v.Ring))
 	}
 	if v.Joined && !old.Joined {
-		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
 	}
 	if v.Problem != "" && v.Problem != old.Problem {
-		t.Add(admin.TimelineEvent{Time: now, Kind: admin.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
 	}
 }
 
@@ -67,7 +68,7 @@ func (t *timeline) addMembers(now time.Time, old, v *membership.View) {
 		if m.Role == membership.RoleObserver {
 			who, state = "observer "+who, ""
 		}
-		t.Add(admin.TimelineEvent{Time: now, Kind: admin.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.MemberEvent, Text: who + " " + what, Member: string(m.ID), State: state})
 	}
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -107,8 +108,8 @@ func left(v *membership.View, id ring.ID) bool {
 }
 
 // ringEvent says who came onto the ring or went, and how much that moves.
-func ringEvent(now time.Time, old, adopted *ring.Ring) admin.TimelineEvent {
-	e := admin.TimelineEvent{Time: now, Kind: admin.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
+func ringEvent(now time.Time, old, adopted *ring.Ring) api.TimelineEvent {
+	e := api.TimelineEvent{Time: now, Kind: api.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
 	var changes []string
 	note := func(sign string, a, b *ring.Ring) {
 		for i := range a.Len() {
@@ -147,7 +148,7 @@ func (t *timeline) addProgress(now time.Time, p peer.Progress) {
 	old := t.progress
 	t.progress = p
 	say := func(text string, fingerprint uint64) {
-		t.Add(admin.TimelineEvent{Time: now, Kind: admin.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
 	}
 	switch {
 	case p.Complete != 0 && p.Complete != old.Complete && t.last != nil && p.Complete == t.last.Ring.Fingerprint():
@@ -165,7 +166,7 @@ func (t *timeline) addProgress(now time.Time, p peer.Progress) {
 // addRules notes that the service answers by r.
 func (t *timeline) addRules(now time.Time, r *config.Rules) {
 	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), joinFew(r.Domains(), ", "))
-	t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
+	t.Add(api.TimelineEvent{Time: now, Kind: api.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
 // addLoad notes what could not be read; the same fault again only after something else.
@@ -177,7 +178,7 @@ func (t *timeline) addLoad(now time.Time, e source.LoadResult) {
 		fault = e.Err.Error()
 	}
 	if fault != "" && fault != t.refused {
-		t.Add(admin.TimelineEvent{Time: now, Kind: admin.RulesEvent, Text: "rules refused: " + fault})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.RulesEvent, Text: "rules refused: " + fault})
 	}
 	t.refused = fault
 }
@@ -205,7 +206,7 @@ func (t *timeline) addRoutes(now time.Time, rs []hotkey.Route) {
 
 // routeAction is what a route does.
 func routeAction(r *hotkey.Route) string {
-	text := admin.HotMode(r.Mode).String()
+	text := api.HotMode(r.Mode).String()
 	var members []string
 	for _, s := range r.Subs {
 		members = append(members, string(s.Member))
@@ -219,10 +220,10 @@ func routeAction(r *hotkey.Route) string {
 	return text
 }
 
-func hotEvent(now time.Time, r *hotkey.Route, what string) admin.TimelineEvent {
+func hotEvent(now time.Time, r *hotkey.Route, what string) api.TimelineEvent {
 	name := r.Name
 	if name == "" {
 		name = r.Owner
 	}
-	return admin.TimelineEvent{Time: now, Kind: admin.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.Author)}
+	return api.TimelineEvent{Time: now, Kind: api.HotEvent, Text: fmt.Sprintf("hot key %s of %s: %s", name, r.Domain, what), Member: string(r.Author)}
 }

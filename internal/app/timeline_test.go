@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
@@ -93,7 +93,7 @@ func TestTimelineOfACluster(t *testing.T) {
 			t.Errorf("%s:\n got %q\nwant %q", step.name, got, step.want)
 		}
 	}
-	if e := l.Events()[slices.IndexFunc(l.Events(), func(e admin.TimelineEvent) bool { return e.Kind == admin.RingEvent })]; e.Fingerprint == "" || !e.Time.Equal(at(6)) || e.Moved <= 0.3 {
+	if e := l.Events()[slices.IndexFunc(l.Events(), func(e api.TimelineEvent) bool { return e.Kind == api.RingEvent })]; e.Fingerprint == "" || !e.Time.Equal(at(6)) || e.Moved <= 0.3 {
 		t.Errorf("the last ring: %+v", e)
 	}
 }

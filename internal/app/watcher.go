@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
@@ -60,14 +61,14 @@ func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.G
 	var ringMap ringMapCache
 	page, err := servePage([]string{f.Metrics}, admin.Options{
 		Gatherer: reg,
-		RingMap:  func() admin.RingMap { return ringMap.get(c.View()) },
+		RingMap:  func() api.RingMap { return ringMap.get(c.View()) },
 		Timeline: seen.Events,
-		Cluster: func() admin.ClusterStatus {
+		Cluster: func() api.ClusterStatus {
 			p := clusterStatus(f.Cluster, c.View(), versions.Status())
 			p.XDS = x.status()
 			return p
 		},
-		Self: func() admin.Self { return f.selfStatus(membership.RoleObserver, started, c) },
+		Self: func() api.Self { return f.selfStatus(membership.RoleObserver, started, c) },
 		Ready: func() error { // what is known is served, and an Envoy keeps what it has
 			if why := c.View().Problem; why != "" {
 				return fmt.Errorf("not ready: cluster (%s)", why)

@@ -5,24 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
-// CounterView is what /v1/counters says of one key: as its owner counts it, whichever member is asked.
-type CounterView struct {
-	Count     uint64 `json:"count"`
-	Limit     uint64 `json:"limit"`
-	Remaining uint64 `json:"remaining"`
-	Owner     string `json:"owner"`
-	Authority string `json:"authority"`
-}
-
-// CounterOf asks a member, by its metrics address, how a key stands. Entries are key, value, key, value...
-func CounterOf(ctx context.Context, metrics, domain string, entries ...string) (CounterView, error) {
+// CounterOf returns a key's counter at its owner, asked through the member with this metrics address. entries alternate
+// between keys and values.
+func CounterOf(ctx context.Context, metrics, domain string, entries ...string) (api.CounterStatus, error) {
 	q := url.Values{"domain": {domain}}
 	for i := 0; i+1 < len(entries); i += 2 {
 		q.Add("key", entries[i]+"="+entries[i+1])
 	}
-	var c CounterView
+	var c api.CounterStatus
 	body, err := Get(ctx, "http://"+metrics+"/v1/counters?"+q.Encode())
 	if err != nil {
 		return c, err

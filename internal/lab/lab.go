@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/internal/api"
 )
 
 // Options describes a Lab.
@@ -232,34 +234,9 @@ func (l *Lab) StopTogether() error {
 	return errors.Join(errs...)
 }
 
-// ClusterView is what a member says at /cluster.
-type ClusterView struct {
-	Self   string `json:"self"`
-	Joined bool   `json:"joined"`
-	NRef   int    `json:"n_ref"`
-	Ring   struct {
-		Fingerprint  string   `json:"fingerprint"`
-		Members      []string `json:"members"`
-		Disagreement int      `json:"disagreement"`
-	} `json:"ring"`
-	Members []struct {
-		ID    string `json:"id"`
-		State string `json:"state"`
-		Role  string `json:"role"`
-	} `json:"members"`
-	Rules struct {
-		InForce      string `json:"in_force"`
-		Prepared     string `json:"prepared"`
-		Disagreement int    `json:"disagreement"`
-		Versions     []struct {
-			Hash string `json:"hash"`
-		} `json:"versions"`
-	} `json:"rules"`
-}
-
-// Cluster asks a member or xDS server, by its metrics address, for its view.
-func Cluster(ctx context.Context, metrics string) (ClusterView, error) {
-	var v ClusterView
+// Cluster returns the view of the member or xDS server with this metrics address.
+func Cluster(ctx context.Context, metrics string) (api.ClusterStatus, error) {
+	var v api.ClusterStatus
 	body, err := Get(ctx, "http://"+metrics+"/cluster")
 	if err != nil {
 		return v, err
@@ -341,7 +318,7 @@ func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
 }
 
 // onRing is what a process says at /cluster; an error unless its ring is of these members.
-func onRing(ctx context.Context, p *Process, metrics string, members []string) (ClusterView, error) {
+func onRing(ctx context.Context, p *Process, metrics string, members []string) (api.ClusterStatus, error) {
 	v, err := Cluster(ctx, metrics)
 	if err != nil {
 		return v, fmt.Errorf("%s: %w", p.Name, err)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -137,17 +137,17 @@ func (a *account) since(from time.Time) (s span) {
 func (s span) used() float64 { return s.admitted / s.due }
 
 // hotKeys is what a member reports about the hot and leased keys that it owns.
-func hotKeys(t testing.TB, s *lab.Sidecar) admin.HotKeys {
+func hotKeys(t testing.TB, s *lab.Sidecar) api.HotKeys {
 	t.Helper()
-	var h admin.HotKeys
+	var h api.HotKeys
 	read(t, s, "/v1/hotkeys", &h)
 	return h
 }
 
 // leases lists the leases that a member holds.
-func leases(t testing.TB, s *lab.Sidecar) admin.HeldLeases {
+func leases(t testing.TB, s *lab.Sidecar) api.HeldLeases {
 	t.Helper()
-	var l admin.HeldLeases
+	var l api.HeldLeases
 	read(t, s, "/v1/leases", &l)
 	return l
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // Severity is how bad a finding is.
@@ -45,8 +45,8 @@ type Snapshot struct {
 // MemberReport is one process: what it says at /cluster, /v1/self and /metrics.
 type MemberReport struct {
 	Page    string
-	Cluster admin.ClusterStatus
-	Self    *admin.Self   // nil: it does not serve it
+	Cluster api.ClusterStatus
+	Self    *api.Self     // nil: it does not serve it
 	Ahead   time.Duration // its clock before the one here, as far as one exchange tells
 	Within  time.Duration // how far Ahead may be wrong
 	Metrics Metrics
@@ -87,7 +87,7 @@ func (m *MemberReport) observer() bool {
 	if m.Self != nil {
 		return m.Self.Role == "observer"
 	}
-	return slices.ContainsFunc(m.Cluster.Members, func(x admin.MemberStatus) bool { return x.ID == m.Name() && x.Role == "observer" })
+	return slices.ContainsFunc(m.Cluster.Members, func(x api.MemberStatus) bool { return x.ID == m.Name() && x.Role == "observer" })
 }
 
 // report collects findings.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
@@ -18,9 +18,9 @@ var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 func well() *Snapshot {
 	f := &Snapshot{Now: now, NoRules: "00000000000000ff"}
 	ids := []string{"pod-0", "pod-1", "pod-2"}
-	var all []admin.MemberStatus
+	var all []api.MemberStatus
 	for i, id := range ids {
-		m := admin.MemberStatus{
+		m := api.MemberStatus{
 			ID: id, State: "active", Role: "member", Weight: 1, Gossip: fmt.Sprintf("10.0.0.%d:7946", i), Peer: fmt.Sprintf("10.0.0.%d:7947", i),
 			RLS: fmt.Sprintf("10.0.0.%d:8083", i), Ring: "00000000000000aa",
 		}
@@ -28,17 +28,17 @@ func well() *Snapshot {
 		all = append(all, m)
 	}
 	for i, id := range ids {
-		c := admin.ClusterStatus{
+		c := api.ClusterStatus{
 			Self: id, Label: "keyward", Version: "v1.0.0", Joined: true, Members: slices.Clone(all),
-			Ring:  admin.RingStatus{Fingerprint: "00000000000000aa", Members: ids},
-			Rules: admin.RulesStatus{InForce: "00000000000000bb"},
+			Ring:  api.RingStatus{Fingerprint: "00000000000000aa", Members: ids},
+			Rules: api.RulesStatus{InForce: "00000000000000bb"},
 		}
-		s := &admin.Self{
+		s := &api.Self{
 			Node: id, Role: "member", Time: now.UnixNano(), GossipBy: []string{"0123abcd"}, Offsets: map[string]float64{},
 			Flags:  map[string]string{"ring-capacity": "1024", "expect": "3", "decision-timeout": "12ms", "max-keys": "1000", "partition": "share"},
-			Addrs:  admin.SelfAddresses{Gossip: all[i].Gossip, RLS: all[i].RLS},
-			Cert:   &admin.SelfCertificate{Names: []string{"spiffe://x/sidecar"}, PeerNames: []string{"spiffe://x/sidecar"}, CA: []string{"ca0"}, NotAfter: now.Add(90 * 24 * time.Hour), CANotAfter: now.Add(900 * 24 * time.Hour), Files: map[string]string{"cert": "tls.crt", "ca": "ca.crt"}},
-			Memory: admin.SelfMemory{GoLimit: 900 << 20, Limit: 1 << 30, Used: 100 << 20},
+			Addrs:  api.SelfAddresses{Gossip: all[i].Gossip, RLS: all[i].RLS},
+			Cert:   &api.SelfCertificate{Names: []string{"spiffe://x/sidecar"}, PeerNames: []string{"spiffe://x/sidecar"}, CA: []string{"ca0"}, NotAfter: now.Add(90 * 24 * time.Hour), CANotAfter: now.Add(900 * 24 * time.Hour), Files: map[string]string{"cert": "tls.crt", "ca": "ca.crt"}},
+			Memory: api.SelfMemory{GoLimit: 900 << 20, Limit: 1 << 30, Used: 100 << 20},
 		}
 		for j, other := range ids {
 			if i != j {
@@ -125,30 +125,30 @@ func TestEveryMistake(t *testing.T) {
 			f.Probes = []Probe{{"pod-1", "gossip/udp", "10.0.0.1:7946", errors.New("connection refused")}}
 		}},
 		{"ports", Fail, "pod-0 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
-			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
-			f.Members[2].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-0", Reason: "EOF"}}
+			f.Members[0].Cluster.Unreachable = []api.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+			f.Members[2].Cluster.Unreachable = []api.Unreachable{{Member: "pod-0", Reason: "EOF"}}
 		}},
 		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
-			f.Members[0].Cluster.Unreachable = []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+			f.Members[0].Cluster.Unreachable = []api.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			f.Members[1].Cluster.Unreachable = f.Members[0].Cluster.Unreachable
 		}},
 		{"off the ring", Fail, "pod-2 stays off the ring and is not ready: met no other member: lookup typo: no such host", func(f *Snapshot) {
 			m := &f.Members[2].Cluster
-			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, admin.RingStatus{}
+			m.Problem, m.Cause, m.Joined, m.Ring = "met no other member: lookup typo: no such host", "lookup", false, api.RingStatus{}
 			m.Members = m.Members[2:]
 			m.Members[0].State = "joining"
 			for i := range 2 {
 				c := &f.Members[i].Cluster
-				c.Members, c.Unreachable = c.Members[:2], []admin.Unreachable{{Member: "pod-2", Reason: "EOF"}}
+				c.Members, c.Unreachable = c.Members[:2], []api.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			}
 			f.Members[0].Self.Flags["expect"], f.Members[1].Self.Flags["expect"], f.Members[2].Self.Flags["expect"] = "2", "2", "2"
 			f.Envoys = nil
 		}},
 		{"gossip keys", Warn, "gossip was refused from 10.0.0.4 (key) by pod-0, pod-1", func(f *Snapshot) {
 			for i := range 2 {
-				f.Members[i].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.4", Reason: "key", At: now.Add(-time.Minute)}}
+				f.Members[i].Self.GossipRefused = []api.SelfRefusal{{From: "10.0.0.4", Reason: "key", At: now.Add(-time.Minute)}}
 			}
-			f.Members[2].Self.GossipRefused = []admin.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
+			f.Members[2].Self.GossipRefused = []api.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
 		}},
 		{"ports", Warn, "pod-0 is late with its gossip (score 5)", func(f *Snapshot) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
 		{"ports", Warn, "knows of 2 addresses that should be members", func(f *Snapshot) { f.Members[0].set("keyward_cluster_missing 2\n") }},

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 // direct holds that Envoys ask owners, not just anyone.
@@ -111,7 +111,7 @@ func served(f *Snapshot, r *report) {
 	r.quiet("%s, %s, none refuses anything", number(servers, "xDS server"), number(clients, "client"))
 }
 
-func xdsOf(c *admin.ClusterStatus) (s xdsStatus, ok bool) {
+func xdsOf(c *api.ClusterStatus) (s xdsStatus, ok bool) {
 	if c.XDS == nil {
 		return s, false
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
 )
 
 func members(f *Snapshot, r *report) {
@@ -82,7 +82,7 @@ func oneCluster(f *Snapshot, r *report) {
 }
 
 // sees is what m knows of a member; nil when it knows none of the name.
-func (m *MemberReport) sees(id string) *admin.MemberStatus {
+func (m *MemberReport) sees(id string) *api.MemberStatus {
 	for i := range m.Cluster.Members {
 		if m.Cluster.Members[i].ID == id {
 			return &m.Cluster.Members[i]

@@ -1,0 +1,58 @@
+package api
+
+import "errors"
+
+// MaxEntries is the largest number of entries of a descriptor, as in a rate limit request.
+const MaxEntries = 64
+
+// ErrNoCounter is the error of a request about a descriptor that no rule limits.
+var ErrNoCounter = errors.New("no rule limits this descriptor")
+
+// KeyDescriptor is a descriptor in JSON.
+type KeyDescriptor struct {
+	Entries []KeyValue `json:"entries"`
+}
+
+// KeyValue is one entry of a descriptor.
+type KeyValue struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// CounterStatus is the answer of GET /v1/counters: one key's counter at its owner.
+type CounterStatus struct {
+	Count     uint64  `json:"count"`          // hits in the current window, with all that is lent; for a bucket its level
+	Lent      *uint64 `json:"lent,omitempty"` // hits of Count that holders of leases may not have spent; nil unless the owner answers
+	Limit     uint64  `json:"limit"`
+	Remaining uint64  `json:"remaining"`
+	Reset     float64 `json:"reset_seconds"`
+	Owner     string  `json:"owner"`
+	Authority string  `json:"authority"` // full if the owner answered
+	Window    string  `json:"window"`
+}
+
+// ResetOrder is the body of POST /reset: the key whose hits are refunded.
+type ResetOrder struct {
+	Domain     string        `json:"domain"`
+	Descriptor KeyDescriptor `json:"descriptor"`
+}
+
+// Validate returns an error if o does not name a key.
+func (o *ResetOrder) Validate() error {
+	switch {
+	case o.Domain == "":
+		return errors.New("domain is missing")
+	case len(o.Descriptor.Entries) == 0:
+		return errors.New("the descriptor has no entries")
+	case len(o.Descriptor.Entries) > MaxEntries:
+		return errors.New("the descriptor has too many entries")
+	}
+	return nil
+}
+
+// ResetResult is the answer of POST /reset.
+type ResetResult struct {
+	Before uint64 `json:"before"` // hits in the current window before the reset
+	After  uint64 `json:"after"`  // hits after it: lent hits remain, and new hits are counted meanwhile
+	Owner  string `json:"owner"`
+}
