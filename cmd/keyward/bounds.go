@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
 func newBounds() *cobra.Command {
 	var o config.Options
-	c := config.Conditions{}
+	c := rulecheck.Conditions{}
 	var policy string
 	cmd := &cobra.Command{
 		Use:   "bounds RULES --members N",
@@ -45,15 +46,15 @@ keyward_overadmission_bound shows what of all this a running cluster has really 
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.Partition, o.Members = config.Partition(policy), c.Members
+		c.Partition, o.Members = rulecheck.Partition(policy), c.Members
 		rules, err := boundsOf(args[0], o, c)
 		if err != nil {
 			return err
 		}
-		return show(cmd.OutOrStdout(), *output, newBoundsJSON(c, rules), func(out io.Writer) error { return writeBounds(out, c, rules) })
+		return show(cmd.OutOrStdout(), *output, boundsReport{c, rules}, func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
 	cmd.Flags().IntVar(&c.Members, "members", 0, "`N`, the members of the cluster")
-	cmd.Flags().StringVar(&policy, "policy", string(config.PartShare), "the members' --partition: share, available or quorum")
+	cmd.Flags().StringVar(&policy, "policy", string(rulecheck.PartShare), "the members' --partition: share, available or quorum")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "most `hits` a second that one key gets (default: unknown)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
@@ -61,13 +62,13 @@ keyward_overadmission_bound shows what of all this a running cluster has really 
 }
 
 // boundsOf checks the flags, all at once, and computes.
-func boundsOf(path string, o config.Options, c config.Conditions) ([]config.RuleBounds, error) {
+func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulecheck.RuleBounds, error) {
 	var faults []error
 	if c.Members < 1 || c.Members > ring.MaxCapacity {
 		faults = append(faults, fmt.Errorf("--members %d: want 1 to %d", c.Members, ring.MaxCapacity))
 	}
 	switch c.Partition {
-	case config.PartShare, config.PartAvailable, config.PartQuorum:
+	case rulecheck.PartShare, rulecheck.PartAvailable, rulecheck.PartQuorum:
 	default:
 		faults = append(faults, fmt.Errorf("--policy %s: want share, available or quorum", c.Partition))
 	}
@@ -78,19 +79,19 @@ func boundsOf(path string, o config.Options, c config.Conditions) ([]config.Rule
 	if err = errors.Join(append(faults, err)...); err != nil {
 		return nil, err
 	}
-	bounds := make([]config.RuleBounds, len(rules.Rules()))
+	bounds := make([]rulecheck.RuleBounds, len(rules.Rules()))
 	for i, r := range rules.Rules() {
-		bounds[i] = r.Bounds(c)
+		bounds[i] = rulecheck.BoundsOf(r, c)
 	}
 	return bounds, nil
 }
 
-func writeBounds(out io.Writer, c config.Conditions, rules []config.RuleBounds) error {
+func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBounds) error {
 	fmt.Fprintf(out, "Members: %d. Partition policy: %s. Hits of one key in one window, at most.\n", c.Members, c.Partition)
 	for i := range rules {
 		b := &rules[i]
-		fmt.Fprintf(out, "\n%s (%s:%d)\n", b.Rule.FullKey, b.Rule.File, b.Rule.Line)
-		if b.Rule.Unlimited {
+		fmt.Fprintf(out, "\n%s (%s:%d)\n", b.Rule, b.File, b.Line)
+		if b.Unlimited {
 			fmt.Fprintln(out, "unlimited: nothing to exceed")
 			continue
 		}
@@ -100,7 +101,7 @@ func writeBounds(out io.Writer, c config.Conditions, rules []config.RuleBounds) 
 		w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "  event\tover\t\tunder\t\t")
 		for _, x := range b.Bounds {
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%d\t%s\t%s\n", x.Event, overText(x), known(x.OverIs), x.Under, known(x.UnderIs), x.UnderTime)
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%d\t%s\t%s\n", x.Event, overText(x), known(x.OverFormula), x.Under, known(x.UnderFormula), x.UnderTime)
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -120,16 +121,16 @@ func known(formula string) string {
 	return "= " + formula
 }
 
-func overText(b config.Bound) string {
+func overText(b rulecheck.Bound) string {
 	if b.Traffic == nil {
 		return fmt.Sprint(b.Over)
 	}
-	return fmt.Sprintf("%d + rate x %v", b.Over, b.Traffic.For)
+	return fmt.Sprintf("%d + rate x %v", b.Over, b.Traffic.Duration())
 }
 
 // wayOf says in words how the rule counts.
-func wayOf(b *config.RuleBounds) string {
-	r, x := b.Rule, &b.Rule.Extension
+func wayOf(b *rulecheck.RuleBounds) string {
+	r, x := b.Spec, &b.Spec.Extension
 	window := r.Unit.String()
 	if x.Window > 0 {
 		window = x.Window.String()
@@ -154,7 +155,7 @@ func wayOf(b *config.RuleBounds) string {
 	return strings.Join(parts, ", ")
 }
 
-func symbols(b *config.RuleBounds) string {
+func symbols(b *rulecheck.RuleBounds) string {
 	text := fmt.Sprintf("L = %d", b.Limit)
 	if b.Depth > 0 {
 		text += fmt.Sprintf(", b = %d", b.Depth)
@@ -175,70 +176,8 @@ func symbols(b *config.RuleBounds) string {
 	return text
 }
 
-// The JSON of the command. Fields are only ever added.
-type (
-	boundsJSON struct {
-		Members int              `json:"members"`
-		Policy  config.Partition `json:"policy"`
-		Rate    float64          `json:"rate,omitempty"`
-		Rules   []ruleBoundsJSON `json:"rules"`
-	}
-	ruleBoundsJSON struct {
-		Rule      string      `json:"rule"`
-		File      string      `json:"file"`
-		Line      int         `json:"line"`
-		Unlimited bool        `json:"unlimited,omitempty"`
-		Algorithm string      `json:"algorithm"`
-		Window    string      `json:"window"`
-		Strict    bool        `json:"strict"`
-		Degraded  string      `json:"degraded"`
-		L         uint64      `json:"L"`
-		Depth     uint64      `json:"b,omitempty"`
-		Unacked   uint64      `json:"U"`
-		Tolerated int         `json:"f"`
-		Share     uint64      `json:"share"`
-		Phi       uint64      `json:"phi"`
-		Open      uint64      `json:"open"`
-		Skew      uint64      `json:"S"`
-		Mechanism string      `json:"mechanism"`
-		Lent      uint64      `json:"lent"`
-		Drift     uint64      `json:"E"`
-		Bounds    []boundJSON `json:"bounds"`
-	}
-	boundJSON struct {
-		Event     string       `json:"event"`
-		Over      uint64       `json:"over"`
-		OverIs    string       `json:"over_is"`
-		Traffic   *trafficJSON `json:"over_traffic,omitempty"` // on top of over: the rate times seconds, at most most
-		Under     uint64       `json:"under"`
-		UnderIs   string       `json:"under_is"`
-		UnderTime string       `json:"under_time,omitempty"`
-	}
-	trafficJSON struct {
-		Seconds float64 `json:"seconds"`
-		Most    uint64  `json:"most"`
-	}
-)
-
-func newBoundsJSON(c config.Conditions, rules []config.RuleBounds) boundsJSON {
-	doc := boundsJSON{c.Members, c.Partition, c.Rate, make([]ruleBoundsJSON, len(rules))}
-	for i := range rules {
-		b := &rules[i]
-		r, x := b.Rule, &b.Rule.Extension
-		doc.Rules[i] = ruleBoundsJSON{
-			Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited,
-			Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(), Strict: x.Strict, Degraded: x.Degraded.String(),
-			L: b.Limit, Depth: b.Depth, Unacked: b.Unacked, Tolerated: b.Tolerated, Share: b.Share, Phi: b.Phi, Open: b.Open, Skew: b.Skew,
-			Mechanism: x.Mechanism.String(), Lent: b.Lent, Drift: b.Drift,
-			Bounds: make([]boundJSON, len(b.Bounds)),
-		}
-		for j, y := range b.Bounds {
-			line := boundJSON{y.Event, y.Over, y.OverIs, nil, y.Under, y.UnderIs, y.UnderTime}
-			if y.Traffic != nil {
-				line.Traffic = &trafficJSON{y.Traffic.For.Seconds(), y.Traffic.Most}
-			}
-			doc.Rules[i].Bounds[j] = line
-		}
-	}
-	return doc
+// boundsReport is the JSON of the command. Fields are only ever added.
+type boundsReport struct {
+	rulecheck.Conditions
+	Rules []rulecheck.RuleBounds `json:"rules"`
 }

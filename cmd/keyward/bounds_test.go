@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
 var update = flag.Bool("update", false, "write golden files and the example in docs/bounds.md")
@@ -68,7 +69,7 @@ func TestBoundsOfDirectory(t *testing.T) {
 		}
 	}
 	out, err := runBounds(dir, "--members", "3", "-o", "json")
-	var doc boundsJSON
+	var doc boundsReport
 	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc.Rules) != 2 || doc.Rules[1].Rule != "b.k" {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -119,11 +120,11 @@ func TestBoundsManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, policy := range []config.Partition{config.PartShare, config.PartAvailable, config.PartQuorum} {
+	for _, policy := range []rulecheck.Partition{rulecheck.PartShare, rulecheck.PartAvailable, rulecheck.PartQuorum} {
 		for _, r := range rules.Rules() {
-			for _, b := range r.Bounds(config.Conditions{Members: 5, Partition: policy}).Bounds {
+			for _, b := range rulecheck.BoundsOf(r, rulecheck.Conditions{Members: 5, Partition: policy}).Bounds {
 				row := rowOf(before, b.Event)
-				for _, formula := range []string{plain(b.OverIs), plain(b.UnderIs)} {
+				for _, formula := range []string{plain(b.OverFormula), plain(b.UnderFormula)} {
 					if !strings.Contains(row, "`"+formula+"`") {
 						t.Errorf("%s: the row of %q has no `%s`: %s", r.FullKey, b.Event, formula, row)
 					}
@@ -167,7 +168,7 @@ func TestBoundsHelp(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		all, err := boundsOf(file, config.Options{Members: 5}, config.Conditions{Members: 5, Partition: config.PartShare})
+		all, err := boundsOf(file, config.Options{Members: 5}, rulecheck.Conditions{Members: 5, Partition: rulecheck.PartShare})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -26,8 +27,9 @@ func newCheck() *cobra.Command {
   error     the rules do not load; the first is the one that the service would log
   warning   they load, and something in them is probably not meant: a rule that nothing reaches, a key at a level where it
             has no effect, a folder without rules
-  change    with --against: what the new rules change for those who are limited. "counts anew" means that in the window of
-            the change as many hits may pass as the old and the new limit together; a changed amount meets the count as it is
+  change    with --against: what the new rules change for those who are limited. "starts new counters" means
+            that in the window of the change the old and the new limit together may be admitted; a changed amount applies to
+            the existing counts
 
 Exit code 0: the rules load. 1: they do not, or could not be read; with --strict also when there is a warning.
 -o sarif is SARIF 2.1.0, which code hosts show beside the changed lines.`,
@@ -92,26 +94,15 @@ func newConfigCheck() *cobra.Command {
 	return cmd
 }
 
-// The JSON of `keyward check`. Fields are only ever added.
-type (
-	checkReport struct {
-		OK       bool      `json:"ok"` // the rules load
-		Faults   []finding `json:"faults"`
-		Warnings []finding `json:"warnings"`
-		Changes  []finding `json:"changes,omitempty"`
+// checkReport is the JSON of `keyward check`. Fields are only ever added.
+type checkReport struct {
+	OK       bool                `json:"ok"` // the rules load
+	Faults   []config.Diagnostic `json:"faults"`
+	Warnings []config.Diagnostic `json:"warnings"`
+	Changes  []config.Diagnostic `json:"changes,omitempty"`
 
-		lines map[string][]string // of the files, to show them
-	}
-	finding struct {
-		Kind   string `json:"kind"`
-		File   string `json:"file"`
-		Line   int    `json:"line"`   // 0 when unknown
-		Column int    `json:"column"` // in characters, from 1; 0 when only the line is known
-		Rule   string `json:"rule,omitempty"`
-		Text   string `json:"text"`
-		Hint   string `json:"hint,omitempty"`
-	}
-)
+	lines map[string][]string // of the files, to show them
+}
 
 // checkFiles checks the rules at path, and with another path says what changes from there.
 func checkFiles(path, old string, o config.Options) (*checkReport, error) {
@@ -119,18 +110,14 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &checkReport{Faults: []finding{}, Warnings: []finding{}, lines: map[string][]string{}}
+	r := &checkReport{Faults: []config.Diagnostic{}, Warnings: []config.Diagnostic{}, lines: map[string][]string{}}
 	for _, f := range files {
 		r.lines[f.Name] = strings.Split(string(f.Content), "\n")
 	}
 	report := config.Check(files, o)
 	r.OK = len(report.Faults) == 0
-	for _, f := range report.Faults {
-		r.Faults = append(r.Faults, finding{Kind: string(f.Kind), File: f.File, Line: f.Line, Column: f.Column, Text: f.Text, Hint: f.Hint})
-	}
-	for _, s := range config.Warnings(files, report.Rules) {
-		r.Warnings = append(r.Warnings, finding{Kind: s.Kind, File: s.File, Line: s.Line, Column: s.Column, Text: s.Text})
-	}
+	r.Faults = append(r.Faults, report.Faults...)
+	r.Warnings = append(r.Warnings, rulecheck.Warnings(files, report.Rules)...)
 	if report.Rules != nil && len(report.Rules.Rules()) == 0 {
 		r.Warnings = append(r.Warnings, noRules(path, len(files)))
 	}
@@ -141,15 +128,13 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compare with %s: %w", old, err)
 	}
-	for _, c := range config.Changes(before, report.Rules) {
-		r.Changes = append(r.Changes, finding{Kind: string(c.Kind), Rule: c.Rule, File: c.File, Line: c.Line, Column: c.Column, Text: c.Text})
-	}
+	r.Changes = rulecheck.Changes(before, report.Rules)
 	return r, nil
 }
 
 // noRules is the warning about a path whose files, if there are any, limit nothing.
-func noRules(path string, files int) finding {
-	f := finding{Kind: "no-rules", File: path, Text: "no file here has a rate_limit: no request is limited"}
+func noRules(path string, files int) config.Diagnostic {
+	f := config.Diagnostic{Kind: "no-rules", File: path, Text: "no file here has a rate_limit: no request is limited"}
 	if files > 0 {
 		return f
 	}
@@ -187,16 +172,16 @@ func (r *checkReport) write(out io.Writer, format string) error {
 	return show(out, format, r, func(out io.Writer) error {
 		var b strings.Builder
 		for _, f := range r.Faults {
-			fmt.Fprintln(&b, f.faultText())
+			fmt.Fprintln(&b, faultText(f))
 			r.source(&b, f)
 		}
 		for _, w := range r.Warnings {
-			fmt.Fprintf(&b, "warning: %s: %s\n", w.where(), w.Text)
+			fmt.Fprintf(&b, "warning: %s: %s\n", where(w), w.Text)
 			r.source(&b, w)
 		}
 		for _, c := range r.Changes {
 			word := "change"
-			if c.Kind == string(config.CountsAnew) {
+			if c.Kind == rulecheck.CountsReset {
 				word = "warning"
 			}
 			fmt.Fprintf(&b, "%s: %s:%d: %s\n", word, c.File, c.Line, c.Text)
@@ -210,7 +195,7 @@ func (r *checkReport) write(out io.Writer, format string) error {
 }
 
 // where is the file with the line, where one is known.
-func (f finding) where() string {
+func where(f config.Diagnostic) string {
 	if f.Line > 0 {
 		return fmt.Sprintf("%s:%d", f.File, f.Line)
 	}
@@ -218,7 +203,7 @@ func (f finding) where() string {
 }
 
 // faultText begins with the service's own words; the line comes last, where it is known.
-func (f finding) faultText() string {
+func faultText(f config.Diagnostic) string {
 	if f.Line > 0 {
 		return fmt.Sprintf("%s: %s (line %d)", f.File, f.Text, f.Line)
 	}
@@ -226,7 +211,7 @@ func (f finding) faultText() string {
 }
 
 // source shows the line that f is about, with a caret under the place, and what may be meant.
-func (r *checkReport) source(b *strings.Builder, f finding) {
+func (r *checkReport) source(b *strings.Builder, f config.Diagnostic) {
 	if lines := r.lines[f.File]; f.Line > 0 && f.Line <= len(lines) {
 		line := strings.TrimSuffix(lines[f.Line-1], "\r")
 		number := fmt.Sprintf("%5d | ", f.Line)

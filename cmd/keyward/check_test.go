@@ -27,12 +27,12 @@ func TestCheckAgainst(t *testing.T) {
 	for _, row := range []struct{ old, fresh, want string }{
 		{"", "window: 60s", ""},
 		{"window: 10s", "window: 10s, durability: strict", "change: "},
-		{"window: 10s", "window: 36h", "for its window is another"},
-		{"", "algorithm: token_bucket", "for its algorithm is another: up to 15 hits"},
+		{"window: 10s", "window: 36h", "because its window changes"},
+		{"", "algorithm: token_bucket", "because its algorithm changes: up to 15 hits"},
 		{"", "window: 36h", "do not survive a restart"},
 		{"", "burst: 5", "d.yaml: error in metadata.keyward of 'd.k': burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window (line 6)"},
-		{"", "mechanism: lease", "lets too little through to lend parts of it"},
-		{"", "mechanism: approximate, epsilon: 20%", "has mechanism: approximate, so far owner"},
+		{"", "mechanism: lease", "has too low a limit to lend parts of it"},
+		{"", "mechanism: approximate, epsilon: 20%", "changes mechanism from owner to approximate"},
 		{"", "mechanism: approximate, epsilon: 19%", "epsilon 19% of 5 hits is less than one hit: raise epsilon, or use mechanism: lease (line 6)"},
 	} {
 		var out bytes.Buffer
@@ -170,7 +170,7 @@ func TestCaret(t *testing.T) {
 		{9, 1}: "",
 	} {
 		var b strings.Builder
-		r.source(&b, finding{File: "f", Line: at[0], Column: at[1]})
+		r.source(&b, config.Diagnostic{File: "f", Line: at[0], Column: at[1]})
 		if b.String() != want {
 			t.Errorf("%v\n got %q\nwant %q", at, b.String(), want)
 		}

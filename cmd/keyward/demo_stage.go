@@ -12,6 +12,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -180,7 +181,7 @@ func (s *stage) kill(ctx context.Context) error {
 func crashBound(k *demoKey, members int) int64 {
 	r := config.RuleSpec{}
 	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
-	b := r.Bounds(config.Conditions{Members: members, Partition: config.PartShare})
+	b := rulecheck.BoundsOf(&r, rulecheck.Conditions{Members: members, Partition: rulecheck.PartShare})
 	return int64(b.Unacked + b.Phi)
 }
 

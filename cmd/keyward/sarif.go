@@ -7,9 +7,10 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
-// The parts of SARIF 2.1.0 (OASIS) that a check has something to say for.
+// The parts of SARIF 2.1.0 (OASIS) that a check fills in.
 type (
 	sarifLog struct {
 		Version string     `json:"version"`
@@ -64,26 +65,26 @@ type (
 func sarifRules() []sarifRule {
 	rule := func(id, text string) sarifRule { return sarifRule{id, sarifText{text}} }
 	return []sarifRule{
-		rule(string(config.BadYAML), "The file is not the YAML of rate-limit rules."),
-		rule(string(config.BadRules), "The rules contradict themselves or each other."),
-		rule(string(config.BadExtension), "What stands under metadata.keyward cannot be used."),
+		rule(config.BadYAML, "The file is not the YAML of rate-limit rules."),
+		rule(config.BadRules, "The rules contradict themselves or each other."),
+		rule(config.BadExtension, "metadata.keyward is not valid."),
 		rule("ignored-document", "Only the first YAML document of a file is loaded."),
-		rule("no-rules", "Nothing here limits a request."),
+		rule("no-rules", "No rule limits a request."),
 		rule("misplaced-key", "The key has no effect in this mapping: it belongs to another level."),
-		rule("duplicate-key", "The key was given before in the same mapping."),
-		rule("unreachable", "No descriptor ever matches here."),
-		rule("no-effect", "Nobody reads this."),
+		rule("duplicate-key", "The key occurs twice in the same mapping."),
+		rule("unreachable", "No request reaches this descriptor."),
+		rule("no-effect", "This has no effect."),
 		rule("refuses-all", "Every request is over the limit."),
-		rule("long-window", "The window is longer than what memory can be trusted with."),
-		rule("short-window", "The window is too short for several members to agree about."),
-		rule("one-owner", "One member counts all of a busy rule."),
+		rule("long-window", "The window is so long that a restart of all members loses many counts."),
+		rule("short-window", "The window is too short for members whose clocks differ."),
+		rule("one-owner", "One member counts all requests of a busy rule."),
 		rule("nothing-to-lend", "The limit is too small for leases."),
-		rule("replaces-nothing", "No rule has the name that this one replaces."),
-		rule(string(config.RuleAdded), "A new rule."),
-		rule(string(config.RuleRemoved), "A rule is gone."),
-		rule(string(config.NewAmount), "Another amount, which meets the count as it is."),
-		rule(string(config.CountsAnew), "Counts begin anew in the middle of their windows."),
-		rule(string(config.NewWay), "The limit is the same, what comes of it is not."),
+		rule("replaces-nothing", "No rule has the name that this rule replaces."),
+		rule(rulecheck.RuleAdded, "A new rule."),
+		rule(rulecheck.RuleRemoved, "A removed rule."),
+		rule(rulecheck.NewAmount, "A changed amount, which applies to the existing counts."),
+		rule(rulecheck.CountsReset, "New counters start in the middle of their windows."),
+		rule(rulecheck.NewWay, "The limit is the same; enforcement, durability or the degraded policy differ."),
 	}
 }
 
@@ -92,13 +93,13 @@ func writeSARIF(out io.Writer, r *checkReport) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}, Tool: sarifTool{sarifDriver{
 		Name: "keyward check", Version: version, URI: "https://github.com/keyward/keyward", Rules: rules,
 	}}}
-	add := func(level string, findings []finding) {
+	add := func(level string, findings []config.Diagnostic) {
 		for _, f := range findings {
 			text := f.Text
 			if f.Hint != "" {
 				text += " (" + f.Hint + ")"
 			}
-			if level == "note" && f.Kind == string(config.CountsAnew) {
+			if level == "note" && f.Kind == rulecheck.CountsReset {
 				level = "warning"
 			}
 			at := sarifPhysical{Artifact: sarifArtifact{fileURI(f.File)}}
@@ -112,7 +113,7 @@ func writeSARIF(out io.Writer, r *checkReport) error {
 	add("error", r.Faults)
 	add("warning", r.Warnings)
 	for _, c := range r.Changes {
-		add("note", []finding{c})
+		add("note", []config.Diagnostic{c})
 	}
 	log := sarifLog{"2.1.0", "https://json.schemastore.org/sarif-2.1.0.json", []sarifRun{run}}
 	return show(out, "json", log, nil)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/suggest"
 )
 
 // setAll sets the flags that a command line gives. FlagSet.Parse would stop at the first fault; these are all there
@@ -81,7 +81,7 @@ func noSuchFlag(s *pflag.FlagSet, given string, assigned bool, args []string) ([
 	name := strings.TrimLeft(given, "-")
 	meant := name
 	if s.Lookup(name) == nil {
-		meant = config.Nearest(name, names)
+		meant = suggest.Nearest(name, names)
 	}
 	fl := s.Lookup(meant)
 	takesValue := fl == nil || fl.NoOptDefVal == ""

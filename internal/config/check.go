@@ -1,45 +1,19 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 )
 
-// Fault is one thing that keeps files from being loaded.
-type Fault struct {
-	File   string
-	Line   int // 0 when unknown
-	Column int // in characters, from 1; 0 when only the line is known
-	Text   string
-	Hint   string // what may be meant; empty when nobody can tell
-	Kind   FaultKind
-
-	original string // the words of envoyproxy/ratelimit, which tells several of these in one error; empty: Text
-}
-
-// FaultKind says what refuses a file.
-type FaultKind string
-
-// The kinds of faults.
-const (
-	BadYAML      FaultKind = "yaml"      // it is not the YAML of rules
-	BadRules     FaultKind = "rules"     // the rules contradict themselves or each other
-	BadExtension FaultKind = "extension" // what stands under metadata.keyward, which envoyproxy/ratelimit would not look at
-)
-
-// Error is the fault as envoyproxy/ratelimit words it.
-func (f Fault) Error() string { return f.File + ": " + cmp.Or(f.original, f.Text) }
-
 // CheckResult is what Check found.
 type CheckResult struct {
-	Rules  *Rules  // nil when there are faults
-	Faults []Fault // the one that envoyproxy/ratelimit would name is first
+	Rules  *Rules       // nil when there are faults
+	Faults []Diagnostic // the one that envoyproxy/ratelimit would name is first
 }
 
 // Check reads files as Load does and tells every fault at once: those of the YAML of all files, then those of the
 // rules, then those of our own keys under metadata.keyward.
 func Check(files []File, o Options) CheckResult {
-	var faults []Fault
+	var faults []Diagnostic
 	var sources []source
 	for _, f := range files {
 		s, bad := parse(f)
@@ -52,7 +26,7 @@ func Check(files []File, o Options) CheckResult {
 }
 
 // build makes rules of sources; faults are those of files that are no sources.
-func build(sources []source, o Options, faults []Fault) CheckResult {
+func build(sources []source, o Options, faults []Diagnostic) CheckResult {
 	b := builder{rules: newRules(o), merge: o.MergeDomains, room: maxText, faults: faults}
 	return b.build(sources)
 }
@@ -81,8 +55,8 @@ type builder struct {
 	file   string
 	merge  bool
 	room   int // bytes of full keys still allowed
-	faults []Fault
-	ours   []Fault // of metadata.keyward: told last, since they keep nobody else from loading the file
+	faults []Diagnostic
+	ours   []Diagnostic // of metadata.keyward: told last, since they keep nobody else from loading the file
 }
 
 func (b *builder) fault(at place, format string, args ...any) {
@@ -90,7 +64,7 @@ func (b *builder) fault(at place, format string, args ...any) {
 }
 
 func (b *builder) hinted(hint string, at place, format string, args ...any) {
-	b.faults = append(b.faults, Fault{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
+	b.faults = append(b.faults, Diagnostic{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
 }
 
 func (b *builder) source(s source) {
@@ -234,7 +208,7 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	for _, f := range bad {
 		where := at.get("metadata").get(metadataKey)
 		where = where.keyOf(f.key).or(where)
-		b.ours = append(b.ours, Fault{
+		b.ours = append(b.ours, Diagnostic{
 			File: b.file, Line: where.line(), Column: where.column(), Hint: f.hint, Kind: BadExtension,
 			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", metadataKey, down.text, f.text),
 		})

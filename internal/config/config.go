@@ -110,6 +110,9 @@ type RuleSpec struct {
 // requests of the rule have one owner.
 func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
 
+// OwnerString returns the owner string of all requests of the rule. It is empty if OwnerLevels is not.
+func (r *RuleSpec) OwnerString() string { return r.ownerText }
+
 // Load reads all files and then builds their rules. The error is the first fault of [Check], worded and ordered as
 // envoyproxy/ratelimit does.
 func Load(files []File, o Options) (*Rules, error) {
@@ -131,6 +134,9 @@ func (r *Rules) Domains() []string {
 	}
 	return names
 }
+
+// Members returns the expected number of members, at least 1.
+func (r *Rules) Members() int { return r.members }
 
 // Empty says that no domain is configured.
 func (r *Rules) Empty() bool { return len(r.order) == 0 }

@@ -15,7 +15,7 @@ import (
 )
 
 // decodeFaults are the faults that the decoder's error is about, one for each value of a wrong type. nil has none.
-func decodeFaults(f File, at place, err error) (faults []Fault) {
+func decodeFaults(f File, at place, err error) (faults []Diagnostic) {
 	types := (*yaml.TypeError)(nil)
 	switch {
 	case err == nil:
@@ -23,7 +23,7 @@ func decodeFaults(f File, at place, err error) (faults []Fault) {
 	case !errors.As(err, &types):
 		fault := loadFault(f.Name, err)
 		explainSyntax(f.Content, &fault)
-		return []Fault{fault}
+		return []Diagnostic{fault}
 	}
 	wrong := wrongValues{lines: map[int][]keyedNode{}, types: decodedAs(), form: regexp.MustCompile(complaint)}
 	wrong.list("", at.node)
@@ -38,9 +38,9 @@ func decodeFaults(f File, at place, err error) (faults []Fault) {
 	return faults
 }
 
-func loadFault(file string, err error) Fault {
+func loadFault(file string, err error) Diagnostic {
 	text := err.Error()
-	return Fault{File: file, Line: lineIn(text), Text: "error loading config file: " + goTypes().Replace(text), Kind: BadYAML}
+	return Diagnostic{File: file, Line: lineIn(text), Text: "error loading config file: " + goTypes().Replace(text), Kind: BadYAML}
 }
 
 // goTypes renames the types that the decoder names: operators know them by the names envoyproxy/ratelimit gave them.
@@ -100,7 +100,7 @@ func (w *wrongValues) list(key string, n *yamlv3.Node) {
 const complaint = "(?s)line ([0-9]+): cannot unmarshal (\\S+)(?: `(.*)`)? into (.+)$"
 
 // explain places a fault at its value, and says in plain words what is wanted there.
-func (w *wrongValues) explain(f *Fault) {
+func (w *wrongValues) explain(f *Diagnostic) {
 	parts := w.form.FindStringSubmatch(f.Text)
 	if parts == nil {
 		return

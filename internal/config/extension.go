@@ -52,7 +52,7 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFaul
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		i := slices.IndexFunc(known, func(k knob) bool { return k.key == key })
 		if i < 0 {
-			faults = append(faults, ownFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, knobKeys())})
+			faults = append(faults, ownFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, extensionKeyNames())})
 		} else if fault := known[i].set(&x, m[key], path); fault != "" {
 			faults = append(faults, ownFault{key: key, text: fault})
 		}

@@ -259,8 +259,8 @@ func slackOf(epsilon float64, limit uint32, unknown bool) uint32 {
 
 func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) + "%" }
 
-// idle says of a rule's keys why nothing heeds them.
-func (r *RuleSpec) idle(given map[string]*structpb.Value) (reasons []string) {
+// unused returns the reasons why given keys of the rule have no effect.
+func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 	x := &r.Extension
 	for _, k := range knobs() {
 		if given[k.key] == nil {

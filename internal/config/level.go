@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -203,21 +202,4 @@ func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 func merges(key string, first, second *yamlv3.Node) bool {
 	a, b := place{first}.resolve(), place{second}.resolve()
 	return (key == "rate_limit" || key == "metadata") && a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode
-}
-
-// keys adds the keys of a file that have no effect where they are, and those that were given before, by line.
-func (s *suspect) keys(f File) {
-	at := newPlace(f.Content)
-	if at.node == nil {
-		return
-	}
-	first := len(s.all)
-	duplicates(at.node, func(key *yamlv3.Node, text string) { s.add("duplicate-key", f.Name, key.Line, key.Column, "%s", text) })
-	w := levelWalk{keys: levelKeys(), seen: map[levelVisit]bool{}, found: func(key *yamlv3.Node, text string) {
-		s.add("misplaced-key", f.Name, key.Line, key.Column, "%s", text)
-	}}
-	w.mapping(at, place{}, inFile)
-	slices.SortStableFunc(s.all[first:], func(a, b Warning) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
 }

@@ -123,7 +123,7 @@ descriptors:
     metadata:
       keyward: {algorithm: sliding_log, burst: 5, window: soon, color: red}
 `, `domain: e`), Options{})
-	want := []Fault{
+	want := []Diagnostic{
 		{File: "f0.yaml", Line: 4, Column: 12, Text: "error checking config", Hint: "as it stands, 1.5 is a number: put it in quotes", Kind: BadYAML},
 		{File: "f0.yaml", Line: 5, Column: 5, Text: "config error, unknown key 'nope'", Hint: "", Kind: BadYAML},
 		{File: "f0.yaml", Line: 7, Column: 37, Text: "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", Hint: "-1 is not within 0 to 4294967295", Kind: BadYAML},

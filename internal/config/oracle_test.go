@@ -112,7 +112,7 @@ func (o *oracle) compareLoad(t *testing.T, files []File, opts Options) (upstream
 		return nil, nil
 	}
 	// Which of several bad keys upstream names is random; it must be one of ours.
-	named := slices.ContainsFunc(report.Faults, func(f Fault) bool { return f.Error() == want })
+	named := slices.ContainsFunc(report.Faults, func(f Diagnostic) bool { return f.Error() == want })
 	if !named || !aboutKeys(got) || !aboutKeys(want) {
 		t.Fatalf("\n got %q\nwant %q\nof %v\n%s", got, want, report.Faults, dump(files))
 	}

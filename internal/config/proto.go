@@ -21,7 +21,7 @@ const (
 // FromProto makes rules of RateLimitConfig resources, as Load does of files. A resource's name stands in errors where
 // a file's would.
 func FromProto(resources []*rlsconf.RateLimitConfig, o Options) (*Rules, error) {
-	var faults []Fault
+	var faults []Diagnostic
 	var sources []source
 	for _, c := range resources {
 		s := source{name: c.GetName()}
@@ -29,7 +29,7 @@ func FromProto(resources []*rlsconf.RateLimitConfig, o Options) (*Rules, error) 
 		var err error
 		s.root.Descriptors, err = descriptorsOf(c.GetDescriptors(), 0)
 		if err != nil {
-			faults = append(faults, Fault{File: s.name, Text: err.Error()})
+			faults = append(faults, Diagnostic{File: s.name, Text: err.Error()})
 			continue
 		}
 		sources = append(sources, s)

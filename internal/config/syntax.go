@@ -6,7 +6,7 @@ import (
 )
 
 // explainSyntax adds to a fault of the YAML itself where it is in its line, and what to do.
-func explainSyntax(content []byte, f *Fault) {
+func explainSyntax(content []byte, f *Diagnostic) {
 	lines := strings.Split(string(content), "\n")
 	if _, rest, found := strings.Cut(f.Text, "unknown anchor '"); found {
 		name, _, _ := strings.Cut(rest, "'")

@@ -146,14 +146,14 @@ func (t *Trace) why(n *node) string {
 	case Unlimited:
 		return fmt.Sprintf("The rule '%s' (%s) says that it is unlimited.", t.Match.Rule.FullKey, at)
 	case Limited:
-		return fmt.Sprintf("The rule '%s' (%s) limits it: %s.", t.Match.Rule.FullKey, at, t.Match.Rule.amount())
+		return fmt.Sprintf("The rule '%s' (%s) limits it: %s.", t.Match.Rule.FullKey, at, t.Match.Rule.Amount())
 	default:
 		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit of its own: only a descriptor with more entries is limited there.", n.glued, at)
 	}
 }
 
-// amount is the limit in words: 10 hits a minute, 5 hits in 10s.
-func (r *RuleSpec) amount() string {
+// Amount describes the limit: "10 hits per minute", "5 hits in 10s".
+func (r *RuleSpec) Amount() string {
 	if r.Limit.Window == r.Unit.Window() {
 		return fmt.Sprintf("%d hits per %s", r.Limit.Limit, strings.ToLower(r.Unit.String()))
 	}

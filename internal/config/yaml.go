@@ -48,7 +48,7 @@ type source struct {
 
 // parse reads one file. Its keys are checked on the generic form first: the key check is by name alone, wherever the
 // key stands.
-func parse(f File) (source, []Fault) {
+func parse(f File) (source, []Diagnostic) {
 	s := source{name: f.Name}
 	generic := map[interface{}]interface{}{}
 	if err := unmarshal(f.Content, &generic); err != nil {
@@ -70,7 +70,7 @@ func (c *keyChecker) fresh(err error) error {
 		return err
 	}
 	fresh := slices.DeleteFunc(slices.Clone(types.Errors), func(text string) bool {
-		return slices.ContainsFunc(c.faults, func(f Fault) bool { return f.Line == lineIn(text) })
+		return slices.ContainsFunc(c.faults, func(f Diagnostic) bool { return f.Line == lineIn(text) })
 	})
 	if len(fresh) == 0 {
 		return nil
@@ -102,11 +102,11 @@ func unmarshal(content []byte, out any) (err error) {
 // keyChecker finds what stands where only a known key, or a plain value, may stand.
 type keyChecker struct {
 	file   string
-	faults []Fault
+	faults []Diagnostic
 }
 
 func (c *keyChecker) fault(at keyPlace, hint, format string, args ...any) {
-	c.faults = append(c.faults, Fault{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
+	c.faults = append(c.faults, Diagnostic{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
 }
 
 func (c *keyChecker) check(m map[interface{}]interface{}, at place) {

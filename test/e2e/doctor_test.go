@@ -295,7 +295,7 @@ func TestCheckAndExplainFind(t *testing.T) {
 		{"a key of ours at the wrong place", "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket}\n", []string{"check", "DIR"}, 1,
 			[]string{"unknown key 'algorithm'", "write it under metadata.keyward of the descriptor"}},
 		{"a rule that nothing reaches", "domain: d\ndescriptors:\n- {key: k, value: '*', rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: k, value: 'gold*', rate_limit: {unit: day, requests_per_unit: 50}}\n", []string{"check", "DIR", "--strict"}, 1,
-			[]string{"warning: ", "'d.k_gold*' is never reached: 'k_*' takes all its values"}},
+			[]string{"warning: ", "'d.k_gold*' is never reached: 'k_*' matches all its values"}},
 		{"entries in another order", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n", []string{"explain", "d", "user=bob", "plan=free", "--rules", "DIR"}, 0,
 			[]string{"no_rule", "No descriptor under the domain takes user=bob", "the walk ends here"}},
 		{"a value that hides the rules of other values", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: plan, value: gold}\n", []string{"explain", "d", "plan=gold", "user=bob", "--rules", "DIR"}, 0,

@@ -11,6 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
 // Deployment is all that is known of an envoyproxy/ratelimit deployment.
@@ -82,7 +83,7 @@ func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 		return nil
 	}
 	to.Domains, to.Rules = found.Rules.Domains(), len(found.Rules.Rules())
-	for _, s := range config.Warnings(d.Rules, found.Rules) {
+	for _, s := range rulecheck.Warnings(d.Rules, found.Rules) {
 		to.Warnings = append(to.Warnings, s.String())
 	}
 	return found.Rules

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/suggest"
 )
 
 // Log is what a replay needs of an access log, in the order of the requests' times. Texts are kept once.
@@ -81,7 +81,7 @@ func (l *Log) meant(s Source) string {
 	for _, f := range l.fields {
 		fields[f[strings.LastIndexByte(f, '.')+1:]] = f
 	}
-	name := config.Nearest(strings.ToLower(s.name), slices.Sorted(maps.Keys(fields)))
+	name := suggest.Nearest(strings.ToLower(s.name), slices.Sorted(maps.Keys(fields)))
 	word, _, _ := strings.Cut(s.text, ":")
 	switch {
 	case name == "":

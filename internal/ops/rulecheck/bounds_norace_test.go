@@ -1,6 +1,6 @@
 //go:build !race
 
-package config
+package rulecheck
 
 import (
 	"math"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -18,8 +19,8 @@ func TestBoundsLaws(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	limits := []uint32{0, 1, 2, 3, 99, 100, 101, 1000, math.MaxUint32}
 	for range 20_000 {
-		r := RuleSpec{Limit: limit.Rule{
-			Window: []time.Duration{1, time.Second, time.Minute, maxWindow}[rnd.IntN(4)], Limit: limits[rnd.IntN(len(limits))],
+		r := config.RuleSpec{Limit: limit.Rule{
+			Window: []time.Duration{1, time.Second, time.Minute, 365 * 24 * time.Hour}[rnd.IntN(4)], Limit: limits[rnd.IntN(len(limits))],
 			Algorithm: limit.Algorithm(rnd.IntN(5)),
 		}}
 		if r.Limit.Algorithm.Bucket() {
@@ -30,18 +31,18 @@ func TestBoundsLaws(t *testing.T) {
 		if rnd.IntN(4) == 0 {
 			r.Extension.Mechanism, r.Extension.Lease = policy.Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
 		}
-		async := r.Bounds(c)
+		async := BoundsOf(&r, c)
 		r.Extension.Strict = true
-		strict := r.Bounds(c)
+		strict := BoundsOf(&r, c)
 		for i, a := range async.Bounds {
 			s := strict.Bounds[i]
 			if s.Over > a.Over || s.Under != a.Under {
 				t.Fatalf("%+v, %+v: strict is worse: %+v, %+v", r, c, s, a)
 			}
-			if a.Under > r.most() || (a.Under > 0) != (a.UnderTime != "") || (a.Over > 0) && a.OverIs == "0" {
+			if a.Under > most(&r) || (a.Under > 0) != (a.UnderTime != "") || (a.Over > 0) && a.OverFormula == "0" {
 				t.Fatalf("%+v, %+v: %+v", r, c, a)
 			}
-			if c.Rate > 0 && a.Traffic != nil || a.Traffic != nil && a.Traffic.Most != r.most() {
+			if c.Rate > 0 && a.Traffic != nil || a.Traffic != nil && a.Traffic.Most != most(&r) {
 				t.Fatalf("%+v, %+v: traffic %+v", r, c, a)
 			}
 		}
@@ -51,14 +52,14 @@ func TestBoundsLaws(t *testing.T) {
 		if c.Members == 1 && (async.Phi > 0 || async.Unacked > 0 || len(async.Bounds) != 4) {
 			t.Fatalf("%+v alone: %+v", r, async)
 		}
-		if none := bound(t, async, "nothing"); none.Over != async.Drift || async.Drift > 0 && async.Lent > 0 || async.Lent > r.most() {
+		if none := bound(t, async, "nothing"); none.Over != async.Drift || async.Drift > 0 && async.Lent > 0 || async.Lent > most(&r) {
 			t.Fatalf("%+v, %+v: lent %d, drift %d, over %d while nothing fails", r, c, async.Lent, async.Drift, none.Over)
 		}
 		if async.Unacked > async.Limit || !r.Limit.Algorithm.Bucket() && async.Phi > async.Limit {
 			t.Fatalf("%+v, %+v: %+v", r, c, async)
 		}
 	}
-	if b := (&RuleSpec{Unlimited: true}).Bounds(Conditions{Members: 3}); b.Bounds != nil || b.Limit != 0 {
+	if b := BoundsOf(&config.RuleSpec{Unlimited: true}, Conditions{Members: 3}); len(b.Bounds) > 0 || b.Limit != 0 {
 		t.Errorf("unlimited: %+v", b)
 	}
 }

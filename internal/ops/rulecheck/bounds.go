@@ -1,0 +1,180 @@
+package rulecheck
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+)
+
+// Partition is the policy for the parts of a partitioned cluster. The names are those of --partition.
+type Partition string
+
+// The partition policies.
+const (
+	PartShare     Partition = "share"     // each part admits its members' share of the limit
+	PartAvailable Partition = "available" // each part admits the complete limit
+	PartQuorum    Partition = "quorum"    // the part with more than half of the members admits the limit, the others nothing
+)
+
+// Conditions are what bounds depend on in addition to the rule.
+type Conditions struct {
+	Members   int       `json:"members"` // N, at least 1
+	Partition Partition `json:"policy"`
+	Rate      float64   `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
+}
+
+// RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that length.
+// Fields are only ever added.
+type RuleBounds struct {
+	Rule      string  `json:"rule"`
+	File      string  `json:"file"`
+	Line      int     `json:"line"`
+	Unlimited bool    `json:"unlimited,omitempty"` // then all that follows is 0
+	Algorithm string  `json:"algorithm"`
+	Window    string  `json:"window"`
+	Strict    bool    `json:"strict"`
+	Degraded  string  `json:"degraded"`
+	Limit     uint64  `json:"L"`
+	Depth     uint64  `json:"b,omitempty"` // b, of buckets; otherwise 0
+	Unacked   uint64  `json:"U"`           // U: charges that are acknowledged before the successor has them
+	Tolerated int     `json:"f"`           // f: members that an owner with the complete limit may miss
+	Share     uint64  `json:"share"`       // the smallest share of a member
+	Phi       uint64  `json:"phi"`         // charges under local shares that the owner has not counted, at most
+	Open      uint64  `json:"open"`        // what all members admit under fail_open in a window without the owner; otherwise 0
+	Skew      uint64  `json:"S"`           // S: hits admitted because clocks differ when a counter moves; 0 for fixed windows
+	Mechanism string  `json:"mechanism"`
+	Lent      uint64  `json:"lent"` // hits that may be on loan to leaseholders at once; 0 if the rule never lends
+	Drift     uint64  `json:"E"`    // E: hits that all members may admit before the owner counts them; 0 unless approximate
+	Bounds    []Bound `json:"bounds"`
+
+	Spec *config.RuleSpec `json:"-"`
+}
+
+// Bound states how far an event can take the hits that one key is admitted in one window from the limit.
+type Bound struct {
+	Event        string   `json:"event"`
+	Over         uint64   `json:"over"` // hits above the limit, at most
+	OverFormula  string   `json:"over_is"`
+	Traffic      *Traffic `json:"over_traffic,omitempty"` // added to Over; nil if none, or if the rate is known and included in Over
+	Under        uint64   `json:"under"`                  // hits within the limit that may be refused, at most
+	UnderFormula string   `json:"under_is"`
+	UnderTime    string   `json:"under_time,omitempty"` // how long; empty if Under is 0
+}
+
+// Traffic is the part of a bound that depends on the rate of hits: rate times Seconds, at most Most.
+type Traffic struct {
+	Seconds float64 `json:"seconds"`
+	Most    uint64  `json:"most"`
+}
+
+// Duration returns the time for which traffic is admitted.
+func (t *Traffic) Duration() time.Duration {
+	return time.Duration(math.Round(t.Seconds * float64(time.Second)))
+}
+
+// BoundsOf returns what a rule guarantees in a cluster. An unlimited rule guarantees nothing: its bounds are 0.
+func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
+	x := &r.Extension
+	b := RuleBounds{
+		Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited, Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(),
+		Strict: x.Strict, Degraded: x.Degraded.String(), Mechanism: x.Mechanism.String(), Bounds: []Bound{}, Spec: r,
+	}
+	if r.Unlimited {
+		return b
+	}
+	c.Members = max(1, c.Members)
+	b.quantities(r, uint64(c.Members))
+	w := eventTable{RuleBounds: &b, conditions: c, most: most(r), least: b.Share, all: "L"}
+	if b.Depth > 0 {
+		w.all = "(b + L)"
+	}
+	switch {
+	case x.Degraded == policy.FailClosed:
+		w.least = 0 // without a snapshot it refuses everything
+	case b.Open > 0 && x.LocalCap > 0:
+		w.least = min(w.least, b.Open/uint64(c.Members))
+	}
+	w.write()
+	return b
+}
+
+// quantities computes the symbols that the formulas consist of, for n members.
+func (b *RuleBounds) quantities(r *config.RuleSpec, n uint64) {
+	b.Limit = uint64(r.Limit.Limit)
+	b.Share, b.Phi = b.Limit/n, shares(b.Limit, n)
+	if r.Limit.Algorithm.Bucket() {
+		b.Depth = uint64(r.Limit.Depth())
+		b.Share += min(b.Depth, max(1, b.Depth/n))
+		b.Phi += max(shares(b.Depth, n), min(b.Depth*(n-1), n-1))
+	}
+	if n == 1 {
+		return
+	}
+	if n >= 3 {
+		b.Tolerated = 1
+	}
+	if !r.Extension.Strict {
+		b.Unacked = r.Limit.Unreplicated()
+	}
+	if r.Limit.Algorithm != limit.FixedWindow {
+		b.Skew = min(most(r), uint64(math.Ceil(float64(b.Limit)*float64(limit.ClockTolerance)/float64(r.Limit.Window))))
+	}
+	if r.Extension.Degraded == policy.FailOpen {
+		b.Open = open(r, n)
+	}
+	b.Lent, b.Drift = lent(r, 1), drift(r)
+}
+
+// shares returns the most that all members but one get when limit is divided by n.
+func shares(limit, n uint64) uint64 { return (n-1)*(limit/n) + min(n-1, limit%n) }
+
+// bucketLease is how long a lease of a bucket lasts.
+const bucketLease = 100 * time.Millisecond
+
+// lent returns how many hits may be on loan at once when a key is leased to the given number of holders: 5 % of the limit. For a
+// bucket it is what flows in during two leases: the one that is on loan, and the one by which the owner reduces the bucket's
+// depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
+func lent(r *config.RuleSpec, holders uint64) uint64 {
+	switch {
+	case r.Extension.Mechanism == policy.Approximate, r.Limit.Algorithm == limit.SlidingLog:
+		return 0
+	case r.Limit.Algorithm.Bucket():
+		depth := uint64(r.Limit.Depth())
+		if depth < 2*holders {
+			return 0
+		}
+		out := uint64(float64(r.Limit.Limit) * float64(bucketLease) / float64(r.Limit.Window))
+		return 2 * min(depth/2, out)
+	}
+	if out := uint64(r.Limit.Limit) / 20; out >= holders {
+		return out
+	}
+	return 0
+}
+
+// drift returns how many hits all members together may admit before the owner counts them: each of N floor(epsilon x L / N).
+func drift(r *config.RuleSpec) uint64 {
+	if r.Extension.Mechanism != policy.Approximate {
+		return 0
+	}
+	return uint64(r.Extension.Lease.Slack)
+}
+
+// open returns how many hits n members admit in a window under fail_open. With a cap, a bucket is as deep as the cap.
+// Without a cap each member has its share of the limit, and at least one hit.
+func open(r *config.RuleSpec, n uint64) uint64 {
+	deep := uint64(1)
+	if r.Limit.Algorithm.Bucket() {
+		deep = 2
+	}
+	switch {
+	case r.Extension.LocalCap > 0:
+		return n * deep * uint64(r.Extension.LocalCap)
+	case r.Limit.Limit > 0 && uint64(r.Limit.Limit) < n:
+		return max(most(r), n*deep)
+	}
+	return most(r)
+}

@@ -1,0 +1,103 @@
+package rulecheck
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+)
+
+// bound finds an event by the beginning of its name.
+func bound(t *testing.T, b RuleBounds, event string) Bound {
+	t.Helper()
+	i := slices.IndexFunc(b.Bounds, func(x Bound) bool { return len(x.Event) >= len(event) && x.Event[:len(event)] == event })
+	if i < 0 {
+		t.Fatalf("no event %q", event)
+	}
+	return b.Bounds[i]
+}
+
+func TestBounds(t *testing.T) {
+	window := limit.Rule{Window: time.Minute, Limit: 1000}
+	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
+	drifting := config.Extension{Mechanism: policy.Approximate, Epsilon: 0.02, Lease: &lease.Terms{Slack: 20}}
+	for _, row := range []struct {
+		rule        limit.Rule
+		x           config.Extension
+		c           Conditions
+		event       string
+		over, under uint64
+		is          string
+	}{
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "nothing", 0, 0, "0"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "join", 0, 0, "0"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900, 900, "U + Phi"},
+		{window, config.Extension{Strict: true}, Conditions{10, PartShare, 0}, "the owner crashes", 900, 900, "U + Phi"},
+		{window, config.Extension{}, Conditions{10, PartShare, 500}, "the owner pauses", 10 + 900 + 6, 900, "U + Phi + rate x 12ms"},
+		{window, config.Extension{}, Conditions{10, PartShare, 500}, "the owner's machine moves", 10 + 900 + 750, 900, "U + Phi + rate x 1.5s"},
+		{window, config.Extension{Strict: true}, Conditions{10, PartShare, 1e9}, "the owner's machine moves", 900 + 1000, 900, "U + Phi + rate x 1.5s"},
+		{window, config.Extension{}, Conditions{10, PartShare, 500}, "the cluster is cut", 100 + 10 + 900 + 750, 900, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, config.Extension{}, Conditions{10, PartShare, 1e9}, "the cluster is cut", 100 + 10 + 900 + 1000, 900, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, config.Extension{}, Conditions{2, PartShare, 0}, "the cluster is cut", 10 + 500, 500, "L x f/N + U + Phi + rate x 1.5s"},
+		{window, config.Extension{}, Conditions{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900, 0, "L + Phi"},
+		{window, config.Extension{}, Conditions{10, PartQuorum, 0}, "the cluster is cut", 10 + 900, 1000, "U + Phi + rate x 1.5s"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "owner and successor", 1000 + 900, 1000, "L x left/W + Phi"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "a silent owner", 900, 900, "Phi"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "all members", 1000, 0, "L"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "m clusters", 1000, 0, "(m - 1) x L"},
+		{window, config.Extension{Degraded: policy.FailClosed}, Conditions{10, PartShare, 0}, "each window", 900, 1000, "Phi"},
+		{window, config.Extension{Degraded: policy.FailOpen}, Conditions{10, PartShare, 0}, "each window", 1000, 900, "open"},
+		{window, config.Extension{Degraded: policy.FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "each window", 70, 993, "open"},
+		{window, config.Extension{Degraded: policy.FailOpen, LocalCap: 7}, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 70, 993, "U + Phi + open"},
+		{limit.Rule{Window: time.Minute, Limit: 3}, config.Extension{}, Conditions{5, PartShare, 0}, "the owner crashes", 1 + 3, 3, "U + Phi"},
+		{limit.Rule{Window: time.Minute}, config.Extension{}, Conditions{5, PartShare, 0}, "the cluster is cut", 0, 0, "L x f/N + U + Phi"},
+		{limit.Rule{Window: time.Second, Limit: 100, Algorithm: limit.SlidingLog}, config.Extension{}, Conditions{4, PartShare, 0}, "join", 25, 0, "S"},
+		{limit.Rule{Window: time.Millisecond, Limit: 100, Algorithm: limit.SlidingWindow}, config.Extension{}, Conditions{4, PartShare, 0}, "join", 100, 0, "S"},
+		{token, config.Extension{}, Conditions{5, PartShare, 0}, "the owner crashes", 6 + (480 + 40) + 3, 520, "U + Phi + S"},
+		{token, config.Extension{}, Conditions{5, PartShare, 0}, "owner and successor", 520 + 3, 50, "Phi + S"},
+		{token, config.Extension{}, Conditions{5, PartShare, 0}, "all members", 50, 0, "b"},
+		{token, config.Extension{}, Conditions{5, PartAvailable, 0}, "the cluster is cut", 650 + 520 + 3, 0, "(b + L) + Phi + S"},
+		{token, config.Extension{Degraded: policy.FailOpen, LocalCap: 10}, Conditions{5, PartShare, 0}, "each window", 5 * 20, 630, "open"},
+		{token, config.Extension{Degraded: policy.FailOpen}, Conditions{5, PartShare, 0}, "each window", 650, 520, "open"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, config.Extension{}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 0, 50, "0"},
+		{window, config.Extension{Mechanism: policy.ByLease, Lease: &lease.Terms{Reclaim: true}}, Conditions{10, PartShare, 0}, "a holder of a lent key dies", 50, 50, "lent"},
+		{token, config.Extension{Lease: &lease.Terms{Reclaim: true}}, Conditions{5, PartShare, 0}, "a holder of a lent key dies", 0, 2, "0"},
+		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, config.Extension{}, Conditions{5, PartShare, 0}, "a key is lent", 0, 50, "0"},
+		{window, drifting, Conditions{10, PartShare, 0}, "nothing", 20, 0, "E"},
+		{window, drifting, Conditions{1, PartShare, 0}, "nothing", 0, 0, "0"},
+		{window, drifting, Conditions{10, PartShare, 0}, "a member that counts", 22, 0, "E/N + E"},
+		{window, drifting, Conditions{10, PartShare, 0}, "the owner crashes", 10 + 900 + 20, 900, "U + Phi + E"},
+		{window, drifting, Conditions{10, PartAvailable, 0}, "the cluster is cut", 1000 + 900 + 40, 0, "L + Phi + 2 E"},
+		{window, drifting, Conditions{10, PartShare, 0}, "all members", 1040, 0, "L + 2 E"},
+	} {
+		r := config.RuleSpec{Limit: row.rule, Extension: row.x}
+		got := bound(t, BoundsOf(&r, row.c), row.event)
+		if got.Over != row.over || got.Under != row.under || got.OverFormula != row.is {
+			t.Errorf("%+v %+v of %+v, %s: %+v\nwant %d = %s, %d", row.rule, row.x, row.c, row.event, got, row.over, row.is, row.under)
+		}
+	}
+}
+
+// TestSharesOfAllButOne holds the sum against shares dealt out one hit at a time.
+func TestSharesOfAllButOne(t *testing.T) {
+	for n := uint64(1); n < 12; n++ {
+		for limit := range uint64(40) {
+			dealt := make([]uint64, n)
+			for i := range limit {
+				dealt[i%n]++
+			}
+			want := uint64(0)
+			for _, d := range dealt[:n-1] {
+				want += d
+			}
+			if got := shares(limit, n); got != want {
+				t.Errorf("%d over %d: %d, want %d", limit, n, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package rulecheck
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// How long traffic can exceed a limit after an event.
+const (
+	confirmed = 1500 * time.Millisecond // an owner that no member confirms any more continues to decide for this long
+	inFlight  = 12 * time.Millisecond   // the time in which a request is answered
+)
+
+// eventTable writes the bounds of one rule.
+type eventTable struct {
+	*RuleBounds
+	conditions Conditions
+	most       uint64 // hits admitted in the time of one window: L, plus b for a bucket
+	least      uint64 // the least that a member admits without the owner
+	all        string // the symbol of most
+}
+
+func (w *eventTable) write() {
+	w.add(Bound{Event: "nothing fails", OverFormula: "0", UnderFormula: "0"})
+	w.add(w.moving("join, leave, rolling restart", nil, term{"0", 0}))
+	if w.Lent > 0 {
+		w.lease()
+	}
+	if w.Drift > 0 {
+		w.add(sum("a member that counts by itself restarts", term{"E/N", w.Drift / uint64(w.conditions.Members)}))
+	}
+	if w.conditions.Members > 1 {
+		u := term{"U", w.Unacked}
+		w.add(w.alone(w.moving("the owner crashes", nil, w.withoutOwner(u)...), "up to 6 s"))
+		w.add(w.alone(w.moving("the owner pauses, a one-way cut", w.traffic(inFlight), w.withoutOwner(u)...), "up to 6 s"))
+		w.add(w.alone(w.moving("the owner's machine moves, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...), "up to 6 s"))
+		w.addSeparate(w.partition())
+		w.bothFail()
+		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.withoutOwner()...), "until Envoy hears that it is gone"))
+		w.add(w.degraded())
+	}
+	w.restart()
+}
+
+// add appends an event. The hits that members have not reported to the owner are added to it.
+func (w *eventTable) add(b Bound) { w.addDrift(b, term{"E", w.Drift}) }
+
+// addSeparate appends an event after which two counters exist independently. The unreported hits of both are added to it.
+func (w *eventTable) addSeparate(b Bound) {
+	w.addDrift(b, term{"2 E", limit.SaturatingAdd(w.Drift, w.Drift)})
+}
+
+func (w *eventTable) addDrift(b Bound, by term) {
+	if w.Drift > 0 {
+		all := sum("", term{b.OverFormula, b.Over}, by)
+		b.Over, b.OverFormula = all.Over, all.OverFormula
+	}
+	w.Bounds = append(w.Bounds, b)
+}
+
+// lease adds the cost of lending. No hit is admitted above the limit unless the owner reclaims leases.
+func (w *eventTable) lease() {
+	until, over := "until the window ends", term{"0", 0}
+	if w.Depth > 0 {
+		until = "for 200 ms"
+	} else if k := w.Spec.Extension.Lease; k != nil && k.Reclaim {
+		until, over = "until ttl has passed", term{"lent", w.Lent}
+	}
+	w.add(Bound{Event: "a key is lent (mechanism lease, or hot)", OverFormula: "0", Under: w.Lent, UnderFormula: "lent", UnderTime: "while its holders have it"})
+	gone := sum("a holder of a lent key dies, or its owner changes", over)
+	gone.Under, gone.UnderFormula, gone.UnderTime = w.Lent, "lent", until
+	w.add(gone)
+}
+
+// term is one summand of a formula.
+type term struct {
+	symbol string
+	n      uint64
+}
+
+// withoutOwner adds the hits that members admit without the owner to terms.
+func (w *eventTable) withoutOwner(terms ...term) []term {
+	terms = append(terms, term{"Phi", w.Phi})
+	if w.Open > 0 {
+		terms = append(terms, term{"open", w.Open})
+	}
+	return terms
+}
+
+// sum returns the bound of an event that is the sum of terms.
+func sum(event string, terms ...term) Bound {
+	b := Bound{Event: event, UnderFormula: "0"}
+	for _, t := range terms {
+		b.Over = limit.SaturatingAdd(b.Over, t.n)
+		switch {
+		case b.OverFormula == "" || b.OverFormula == "0":
+			b.OverFormula = t.symbol
+		default:
+			b.OverFormula += " + " + t.symbol
+		}
+	}
+	return b
+}
+
+// moving returns the bound of an event in which counters move between members whose clocks differ.
+func (w *eventTable) moving(event string, traffic *Traffic, terms ...term) Bound {
+	if w.Skew > 0 {
+		terms = append(terms, term{"S", w.Skew})
+	}
+	b := sum(event, terms...)
+	b.Traffic = traffic
+	if traffic == nil {
+		return b
+	}
+	b.OverFormula += fmt.Sprintf(" + rate x %v", traffic.Duration())
+	if w.conditions.Rate > 0 {
+		hits := min(float64(traffic.Most), math.Ceil(w.conditions.Rate*traffic.Seconds))
+		b.Over, b.Traffic = limit.SaturatingAdd(b.Over, uint64(hits)), nil
+	}
+	return b
+}
+
+func (w *eventTable) traffic(t time.Duration) *Traffic {
+	if w.most == 0 {
+		return nil
+	}
+	return &Traffic{t.Seconds(), w.most}
+}
+
+// alone adds what is refused to a client whose requests all reach one member, which answers without the owner.
+func (w *eventTable) alone(b Bound, during string) Bound {
+	b.Under = w.most - min(w.most, w.least)
+	switch {
+	case b.Under == 0:
+		return b
+	case w.least == 0:
+		b.UnderFormula = w.all
+	case w.least < w.Share:
+		b.UnderFormula = w.all + " - open/N"
+	default:
+		b.UnderFormula = w.all + " - share"
+	}
+	b.UnderTime = during
+	return b
+}
+
+func (w *eventTable) partition() Bound {
+	const until = "in the smaller part, until it heals"
+	event := fmt.Sprintf("the cluster is cut in two (%s)", w.conditions.Partition)
+	u := term{"U", w.Unacked}
+	switch w.conditions.Partition {
+	case PartAvailable:
+		return w.moving(event, nil, w.withoutOwner(term{w.all, w.most})...)
+	case PartQuorum:
+		b := w.moving(event, w.traffic(confirmed), w.withoutOwner(u)...)
+		if b.Under = w.most; b.Under > 0 {
+			b.UnderFormula, b.UnderTime = w.all, until
+		}
+		return b
+	}
+	missed := term{w.all + " x f/N", ceilShare(w.most, uint64(w.Tolerated), uint64(w.conditions.Members))}
+	return w.alone(w.moving(event, w.traffic(confirmed), w.withoutOwner(missed, u)...), until)
+}
+
+// ceilShare returns x * num / den, rounded up. num is less than den.
+func ceilShare(x, num, den uint64) uint64 {
+	hi, lo := bits.Mul64(x, num)
+	q, rest := bits.Div64(hi, lo, den)
+	if rest > 0 {
+		q++
+	}
+	return q
+}
+
+// bothFail adds the loss of an owner together with its successor, which only a third member can notice.
+func (w *eventTable) bothFail() {
+	if w.conditions.Members < 3 {
+		return
+	}
+	const event = "owner and successor fail together"
+	if w.Depth > 0 {
+		b := w.moving(event, nil, w.withoutOwner()...) // the new bucket starts empty
+		b.Under, b.UnderFormula, b.UnderTime = w.Depth, "b", "until the bucket has filled again"
+		w.addSeparate(b)
+		return
+	}
+	b := w.moving(event, nil, w.withoutOwner(term{"L x left/W", w.Limit})...)
+	if b.Under = w.Limit; b.Under > 0 {
+		b.UnderFormula, b.UnderTime = "L x gone/W", "until the window ends"
+	}
+	w.addSeparate(b)
+}
+
+// restart adds the events after which no member has the counts.
+func (w *eventTable) restart() {
+	again := term{"L", w.Limit}
+	if w.Depth > 0 {
+		again = term{"b", w.Depth}
+	}
+	w.addSeparate(Bound{Event: "all members restart", Over: again.n, OverFormula: again.symbol, UnderFormula: "0"})
+	w.addSeparate(Bound{Event: "m clusters that never met (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0"})
+}
+
+// degraded returns the bound of each window in which the owner does not answer.
+func (w *eventTable) degraded() Bound {
+	event := fmt.Sprintf("each window without an owner (%s)", w.Degraded)
+	if w.Open > 0 {
+		return w.alone(sum(event, term{"open", w.Open}), "while there is none")
+	}
+	return w.alone(sum(event, term{"Phi", w.Phi}), "while there is none")
+}

@@ -1,0 +1,100 @@
+// Package rulecheck checks rules before they are deployed: what in them is probably unintended ([Warnings]), what a new
+// version changes ([Changes]), and how far an event can take a limit ([BoundsOf]).
+package rulecheck
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
+)
+
+// Warnings returns what is probably unintended in files that load: the parts without effect that [config.Warnings] finds,
+// then limits that refuse everything, windows that are very long or short, and busy rules with one owner. rules are the
+// rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
+func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
+	w := linter{all: config.Warnings(files, rules)}
+	if rules == nil {
+		return w.all
+	}
+	names := map[string]bool{}
+	for _, r := range rules.Rules() {
+		names[r.Name] = true
+	}
+	for _, r := range rules.Rules() {
+		w.rule(r, max(1, rules.Members()-1))
+		for _, name := range r.Replaces {
+			if !names[name] {
+				w.add(r, "replaces-nothing", "'%s' replaces '%s', but no rule has that name", r.FullKey, name)
+			}
+		}
+	}
+	return w.all
+}
+
+type linter struct{ all []config.Diagnostic }
+
+func (w *linter) add(r *config.RuleSpec, kind, format string, args ...any) {
+	w.all = append(w.all, config.Diagnostic{Kind: kind, File: r.File, Line: r.Line, Column: r.Column, Text: fmt.Sprintf(format, args...)})
+}
+
+const (
+	busy           = 1000                   // hits per second; a rule with one owner warns from here on
+	shortestWindow = 100 * time.Millisecond // below it, clock skew and delay between members are a large part of the window
+	longestWindow  = 24 * time.Hour         // above it, a restart of all members loses a lot
+)
+
+// rule checks one rule. holders is how many members may hold a lease of its keys.
+func (w *linter) rule(r *config.RuleSpec, holders int) {
+	if r.Unlimited {
+		if r.Limit.Limit != 0 {
+			w.add(r, "no-effect", "'%s' is unlimited; its requests_per_unit is ignored", r.FullKey)
+		}
+		return
+	}
+	if r.Limit.Limit == 0 {
+		w.add(r, "refuses-all", "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
+	}
+	switch {
+	case r.Limit.Window > longestWindow:
+		w.add(r, "long-window", "'%s' counts per %s; counts are kept in memory and do not survive a restart of all members",
+			r.FullKey, windowName(r))
+	case r.Limit.Window < shortestWindow:
+		w.add(r, "short-window", "'%s' counts per %s: clock skew and delay between members make windows below %s inexact, "+
+			"and responses give times in whole seconds", r.FullKey, windowName(r), shortestWindow)
+	}
+	if hasOneOwner(r) && float64(r.Limit.Limit)/r.Limit.Window.Seconds() >= busy {
+		w.add(r, "one-owner", "'%s' has one owner for all its requests, up to %d per %s: one member counts them all",
+			r.FullKey, r.Limit.Limit, windowName(r))
+	}
+	if r.Extension.Mechanism == policy.ByLease && lent(r, uint64(holders)) == 0 {
+		w.add(r, "nothing-to-lend", "'%s' has too low a limit to lend parts of it: its owner decides every request", r.FullKey)
+	}
+}
+
+// windowName names the window of a rule: its unit, or the duration that replaces the unit.
+func windowName(r *config.RuleSpec) string {
+	if r.Limit.Window == r.Unit.Window() {
+		return r.Unit.String()
+	}
+	return r.Limit.Window.String()
+}
+
+// most returns how many hits the limit admits within one window. A bucket also admits its depth.
+func most(r *config.RuleSpec) uint64 {
+	if r.Limit.Algorithm.Bucket() {
+		return uint64(r.Limit.Limit) + uint64(r.Limit.Depth())
+	}
+	return uint64(r.Limit.Limit)
+}
+
+// hasOneOwner reports whether the owner string is the same for every request.
+func hasOneOwner(r *config.RuleSpec) bool {
+	for _, i := range r.OwnerLevels() {
+		if l := r.Levels[i]; l.Variable && !l.Shared {
+			return false
+		}
+	}
+	return true
+}

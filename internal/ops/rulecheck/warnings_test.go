@@ -1,0 +1,141 @@
+package rulecheck
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/keyward/keyward/internal/config"
+)
+
+func TestWarnings(t *testing.T) {
+	for _, row := range []struct {
+		name, yaml string
+		want       []string
+	}{
+		{"none", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: k, value: v, rate_limit: {unit: day, requests_per_unit: 5}}\n", nil},
+		{"one document", "---\ndomain: d\n---\n", nil},
+		{"documents", "domain: d\n---\ndomain: e\n", []string{"f0.yaml:2: only the first YAML document of a file is loaded; this one is ignored"}},
+		{"earlier wildcard", "domain: d\ndescriptors:\n- {key: k, value: 'a*'}\n- {key: k, value: 'ab*c'}\n- {key: k, value: 'abc'}\n",
+			[]string{"f0.yaml:4: 'd.k_ab*c' is never reached: 'k_a*' matches all its values"}},
+		{"later wildcard", "domain: d\ndescriptors:\n- {key: k, value: 'ab*'}\n- {key: k, value: 'a*'}\n", nil},
+		{"default under a wildcard", "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: k}\n  - {key: k, value: '*'}\n",
+			[]string{"f0.yaml:5: 'd.a.k' is never reached: 'k_*' matches all its values"}},
+		{"nothing allowed", limitYAML("{unit: day, requests_per_unit: 0}"),
+			[]string{"f0.yaml:3: 'd.k' has requests_per_unit 0, or none: every request is over the limit"}},
+		{"in memory", limitYAML("{unit: month, requests_per_unit: 5}"),
+			[]string{"f0.yaml:3: 'd.k' counts per MONTH; counts are kept in memory and do not survive a restart of all members"}},
+		{"unlimited with a count", limitYAML("{unlimited: true, requests_per_unit: 5}"),
+			[]string{"f0.yaml:3: 'd.k' is unlimited; its requests_per_unit is ignored"}},
+		{"nothing to replace", limitYAML("{unit: day, requests_per_unit: 5, replaces: [{name: n}]}"),
+			[]string{"f0.yaml:3: 'd.k' replaces 'n', but no rule has that name"}},
+		{"one owner", "domain: d\ndescriptors:\n- {key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 60000}}\n",
+			[]string{"f0.yaml:3: 'd.k_v' has one owner for all its requests, up to 60000 per MINUTE: one member counts them all"}},
+		{"one owner, seldom", "domain: d\ndescriptors:\n- {key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 59999}}\n", nil},
+		{"constant shard_by", "domain: d\ndescriptors:\n- key: c\n  value: v\n  descriptors:\n  - {key: k, rate_limit: {unit: second, requests_per_unit: 1000}, metadata: {keyward: {shard_by: c}}}\n",
+			[]string{"f0.yaml:6: 'd.c_v.k' has one owner for all its requests, up to 1000 per SECOND: one member counts them all"}},
+		{"window in memory", extendedYAML("window: 36h"),
+			[]string{"f0.yaml:3: 'd.k' counts per 36h0m0s; counts are kept in memory and do not survive a restart of all members"}},
+		{"window of a day", extendedYAML("window: 24h"), nil},
+		{"short window", extendedYAML("window: 50ms"),
+			[]string{"f0.yaml:3: 'd.k' counts per 50ms: clock skew and delay between members make windows below 100ms inexact, and responses give times in whole seconds"}},
+		{"one owner, by windows", "domain: d\ndescriptors:\n- {key: k, value: v, metadata: {keyward: {window: 500ms}}, rate_limit: {unit: day, requests_per_unit: 500}}\n",
+			[]string{"f0.yaml:3: 'd.k_v' has one owner for all its requests, up to 500 per 500ms: one member counts them all"}},
+		{"shared", "domain: d\ndescriptors:\n- {key: k, value: 'v*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1000}}\n",
+			[]string{"f0.yaml:3: 'd.k_v*' has one owner for all its requests, up to 1000 per SECOND: one member counts them all"}},
+		{"idle extension", "domain: d\ndescriptors:\n- {key: k, metadata: {keyward: {degraded: fail_open}}}\n",
+			[]string{"f0.yaml:3: 'd.k' has metadata.keyward, but no limit to apply it to"}},
+		{"idle cap", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {local_cap: 5}}}\n",
+			[]string{"f0.yaml:3: 'd.k' has local_cap, which degraded: local_share does not use"}},
+		{"used cap", extendedYAML("local_cap: 5, degraded: fail_open"), nil},
+		{"idle knobs", extendedYAML("epsilon: 1%, identity: known, low_watermark: 1%, sync_interval: 1s, ttl: 1s, reclaim: none, weight: 1, lease_min: 1, lease_max: 2, hot_factor: 9, audit: true"),
+			[]string{
+				"f0.yaml:3: 'd.k' has epsilon, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has identity, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has low_watermark, which mechanism: owner does not use",
+				"f0.yaml:3: 'd.k' has sync_interval, which mechanism: owner does not use",
+			}},
+		{"idle knobs of approximate", extendedYAML("mechanism: approximate, epsilon: 30%, weight: 2, ttl: 5s, sync_interval: 1s, low_watermark: 5%"),
+			[]string{
+				"f0.yaml:3: 'd.k' has ttl, which mechanism: approximate does not use",
+				"f0.yaml:3: 'd.k' has weight, which mechanism: approximate does not use",
+			}},
+		{"idle knobs of a bucket", extendedYAML("algorithm: leaky_bucket, reclaim: ttl, ttl: 1s, lease_max: 100"),
+			[]string{
+				"f0.yaml:3: 'd.k' has ttl, which algorithm: leaky_bucket does not use",
+				"f0.yaml:3: 'd.k' has reclaim, which algorithm: leaky_bucket does not use",
+			}},
+		{"idle knobs of a log", extendedYAML("algorithm: sliding_log, weight: 1"),
+			[]string{"f0.yaml:3: 'd.k' has weight, which algorithm: sliding_log does not use"}},
+		{"idle sub-keys", extendedYAML("dedicated: true, sub_keys: 3"),
+			[]string{"f0.yaml:3: 'd.k' has sub_keys, which dedicated: true does not use"}},
+		{"sub-keys", extendedYAML("dedicated: false, sub_keys: 3"), nil},
+		{"a word for ours", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keywrod: {weight: 2}, owner: me}}\n",
+			[]string{"f0.yaml:3: 'd.k' has metadata.keywrod, which is not used: did you mean metadata.keyward?"}},
+		{"our key one level too high", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {algorithm: token_bucket}}\n",
+			[]string{"f0.yaml:3: 'd.k' has metadata.algorithm, which is not used: write Keyward's keys under metadata.keyward"}},
+		{"too little to lend", extendedYAML("mechanism: lease"),
+			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
+		{"just enough to lend", strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 20", 1), nil},
+		{"a bucket to lend", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1s"), "unit: 5", "unit: 20", 1), nil},
+		{"a slow bucket", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1m"), "unit: 5", "unit: 20", 1),
+			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			files := filesOf(row.yaml)
+			rules, err := config.Load(files, config.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, s := range Warnings(files, rules) {
+				got = append(got, s.String())
+			}
+			if !slices.Equal(got, row.want) {
+				t.Errorf("\n got %q\nwant %q", got, row.want)
+			}
+		})
+	}
+}
+
+// TestTooLittleForSoMany checks that a limit is compared with the number of holders that the cluster may have.
+func TestTooLittleForSoMany(t *testing.T) {
+	files := filesOf(strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 80", 1))
+	for members, want := range map[int]int{0: 0, 5: 0, 6: 1} {
+		rules, err := config.Load(files, config.Options{Members: members})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Warnings(files, rules); len(got) != want {
+			t.Errorf("%d members: %v", members, got)
+		}
+	}
+}
+
+func load(t *testing.T, texts ...string) *config.Rules {
+	t.Helper()
+	rules, err := config.Load(filesOf(texts...), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+func filesOf(texts ...string) []config.File {
+	var files []config.File
+	for i, text := range texts {
+		files = append(files, config.File{Name: fmt.Sprintf("f%d.yaml", i), Content: []byte(text)})
+	}
+	return files
+}
+
+// limitYAML returns a file with one descriptor that has the given rate_limit.
+func limitYAML(limit string) string {
+	return "domain: d\ndescriptors:\n- key: k\n  rate_limit: " + limit + "\n"
+}
+
+// extendedYAML returns a file with one rule that has the given metadata.keyward.
+func extendedYAML(extension string) string {
+	return "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {" + extension + "}}}\n"
+}
