@@ -120,6 +120,11 @@ soak: build ## The long test: twenty rounds of rolling updates and of healed cut
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 6h -v -run 'TestFullTablesRestart|TestHealedCuts' ./test/e2e/
 	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run TestSoak ./test/e2e/
 
+.PHONY: upgrade
+upgrade: build ## Replace the members of a cluster of the commit OLD (HEAD~1) by those of this one, and back, under load
+	scripts/at "$(OLD)" $(CACHE)/before
+	KEYWARD_BEFORE="$(CURDIR)/$(CACHE)/before" $(GO) test -count=1 -timeout 30m -v -run 'TestUpgrade$$' ./test/e2e/
+
 .PHONY: compose
 compose: ## The same topology in containers, from images built of local files (needs dockerd)
 	scripts/compose

@@ -70,7 +70,7 @@ var alone = map[string]bool{"TestHotKey": true}
 var long = []string{"TestHotKey", "TestHotRouteOfMembers", "TestDemo", "TestHandoffThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoffRolling", "TestApproximate"}
 
 // deepTests belong to the suite deep.
-var deepTests = map[string]bool{"TestSoak": true}
+var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true}
 
 func loadOf(name string) float64 {
 	if l, ok := loads[name]; ok {
