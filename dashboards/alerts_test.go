@@ -62,7 +62,7 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s: severity %q is none of %s", a.Alert, s, severities)
 		}
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
-			t.Errorf("%s: says nothing to whoever is woken", a.Alert)
+			t.Errorf("%s: has no summary or no description", a.Alert)
 		}
 		if !strings.Contains(string(page), "`"+a.Alert+"`") {
 			t.Errorf("docs/operating.md does not explain %s", a.Alert)
@@ -78,7 +78,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// checkRunbook wants the alert to name a page that says all that whoever is woken needs.
+// checkRunbook requires that the alert links to a page with all sections.
 func (a alertRule) checkRunbook(t *testing.T) {
 	t.Helper()
 	if a.Annotations["runbook_url"] != runbooks+a.Alert+".md" {
@@ -95,7 +95,7 @@ func (a alertRule) checkRunbook(t *testing.T) {
 	}
 }
 
-// TestAlertsFire runs the alerts on made-up series, by Prometheus itself.
+// TestAlertsFire evaluates the alerts on synthetic series with promtool.
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
@@ -109,11 +109,11 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// TestAlertsAreShown wants a panel for every metric of ours that an alert watches: whoever is woken looks at the boards next.
+// TestAlertsAreShown requires a panel for every metric that an alert uses, because operators look at the boards next.
 func TestAlertsAreShown(t *testing.T) {
 	shown := map[string]bool{}
 	for _, b := range All() {
-		for _, q := range b.queries() {
+		for _, q := range queriesOf(b) {
 			for _, name := range metric.FindAllString(q.Expr, -1) {
 				shown[name] = true
 			}
@@ -128,8 +128,8 @@ func TestAlertsAreShown(t *testing.T) {
 	}
 }
 
-// TestCausesAreExplained asks a real member for the causes that keep one off the ring, and wants KeywardOffRing and its runbook to
-// say for each what to compare.
+// TestCausesAreExplained reads the causes that keep a member off the ring from a real member, and requires that KeywardOffRing
+// and its runbook explain each of them.
 func TestCausesAreExplained(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c, err := cluster.Start(cluster.Options{Node: "a", Bind: "127.0.0.1:0", Registerer: reg})
@@ -153,7 +153,7 @@ func TestCausesAreExplained(t *testing.T) {
 	}
 }
 
-// labelsOf are the values of a label of a metric.
+// labelsOf returns the values of a label of a metric.
 func labelsOf(t *testing.T, from prometheus.Gatherer, name, label string) (values []string) {
 	t.Helper()
 	families, err := from.Gather()

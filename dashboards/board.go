@@ -1,4 +1,4 @@
-// Package dashboards describes the Grafana dashboards of Keyward and prints them as the JSON that is committed beside it.
+// Package dashboards describes the Grafana dashboards of Keyward and renders them as the JSON files in this folder.
 package dashboards
 
 import (
@@ -7,83 +7,83 @@ import (
 	"strings"
 )
 
-// Board is one dashboard: a page of rows of panels.
+// Board is a dashboard: a page of rows of panels.
 type Board struct {
-	UID   string // names the file, too, and stays for ever: links to the board hold it
+	UID   string // also the name of the file; never changes, because links contain it
 	Title string
-	About string // what it answers, in one sentence
-	Of    string // the metric whose series say which clusters, namespaces, jobs and instances there are
-	Who   string // what an instance is
+	About string // description, in one sentence
+	Of    string // metric whose series supply the clusters, namespaces, jobs and instances to choose from
+	Who   string // label of the instance variable
 	More  []Variable
 	Rows  []Row
 }
 
-// Variable is one more choice at the top of a board: the values of a label of a metric.
+// Variable is an additional choice at the top of a board: the values of a label of a metric.
 type Variable struct {
 	Name, Label   string
 	Metric, Value string // a selector, and its label
-	Regex         string // keeps only values that match; empty: all
+	Regex         string // keeps only matching values; empty: all
 }
 
-// Row is a strip of panels of one height, under a title.
+// Row is a titled row of panels.
 type Row struct {
 	Title  string
 	Panels []Panel
 }
 
-// Panel is one picture of a board.
+// Panel is one chart of a board.
 type Panel struct {
 	Kind    Kind
 	Title   string
-	About   string // what is seen, and what it means when it is high or low
-	Unit    string // a unit of Grafana's: short, reqps, s, bytes, percentunit, "count:hits/s"
+	About   string // what it shows, and the meaning of high or low values
+	Unit    string // a Grafana unit: short, reqps, s, bytes, percentunit, "count:hits/s"
 	Width   int    // of 24
 	Height  int    // 0: 4 for a stat, else 8
 	Max     float64
 	Stacked bool
-	Steps   []Step            // colours by value, lowest first; none: a plain colour
-	Colours map[string]string // by name of the series
-	Runbook string            // the alert that watches what is shown
+	Steps   []Step            // colors by value, lowest first; empty: one color
+	Colors  map[string]string // colors by name of the series
+	Runbook string            // the alert on the same data
 	Queries []Query
 }
 
-// Kind is how a panel draws.
+// Kind is the type of a panel.
 type Kind string
 
-// The kinds of panels that the boards use, by Grafana's names.
+// The panel types in use, by Grafana's names.
 const (
 	Stat   Kind = "stat"
 	Series Kind = "timeseries"
 	Bars   Kind = "bargauge"
 )
 
-// Step colours values from From on.
+// Step sets the color of values from From on.
 type Step struct {
-	From   float64
-	Colour string
+	From  float64
+	Color string
 }
 
-// Query is one expression of a panel, with {@} for what the board's variables choose, {@cluster} for the chosen clusters
-// alone (what another program than the board's measures), and [~] for Grafana's choice of a range.
+// Query is one expression of a panel. In it, {@} is replaced by the board's variables, {@cluster} by the chosen clusters
+// only (for metrics of another program), and [~] by Grafana's range.
 type Query struct {
 	Expr, Legend string
-	Fault        bool // has series only while something is wrong, or just was
+	Fault        bool // has series only during a fault and shortly after it
 }
 
-// Annotation marks moments in every panel of a board.
+// Annotation marks events in every panel of a board.
 type Annotation struct {
-	Name, Expr, Title, Text, Colour string
+	Name, Expr, Title, Text, Color string
 }
 
-// annotations are the same on every board: what changes under a cluster's traffic.
+// annotations returns the annotations of every board: ring changes and rule switches.
 func annotations() []Annotation {
 	return []Annotation{
-		{Name: "Ring changes", Expr: `max by (cluster) (changes(keyward_ring_fingerprint{@cluster}[1m])) > 0`, Title: "another ring", Text: "{{cluster}}", Colour: "orange"},
-		{Name: "Rules switched", Expr: `sum by (cluster, reason) (increase(keyward_rules_switches_total{@cluster}[1m])) > 0`, Title: "other rules", Text: "{{cluster}} {{reason}}", Colour: "blue"},
+		{Name: "Ring changes", Expr: `max by (cluster) (changes(keyward_ring_fingerprint{@cluster}[1m])) > 0`, Title: "ring changed", Text: "{{cluster}}", Color: "orange"},
+		{Name: "Rules switched", Expr: `sum by (cluster, reason) (increase(keyward_rules_switches_total{@cluster}[1m])) > 0`, Title: "rules changed", Text: "{{cluster}} {{reason}}", Color: "blue"},
 	}
 }
 
-// choices are a board's own variables, in the order in which each narrows the next.
+// choices returns the board's variables; each one filters the next.
 func (b Board) choices() []Variable {
 	all := []Variable{
 		{Name: "cluster", Label: "Cluster", Metric: b.Of, Value: "cluster"},
@@ -94,8 +94,8 @@ func (b Board) choices() []Variable {
 	return append(all, b.More...)
 }
 
-// written is an expression as Grafana gets it.
-func written(expr string) string {
+// expand returns expr with its placeholders replaced.
+func expand(expr string) string {
 	return strings.NewReplacer(
 		"@cluster", `cluster=~"$cluster"`,
 		"@", `cluster=~"$cluster",namespace=~"$namespace",job=~"$job",instance=~"$instance"`,
@@ -103,17 +103,16 @@ func written(expr string) string {
 	).Replace(expr)
 }
 
-// All are the boards, in the order of their links.
+// All returns the boards in the order of their links.
 func All() []Board { return []Board{overview(), ringAndHotKeys(), edge(), capacity()} }
 
-// Query names, for panels that are made of them.
-
+// ask returns a query.
 func ask(expr, legend string) Query { return Query{Expr: expr, Legend: legend} }
 
-// whenWrong is a query that finds nothing while all is well.
+// whenWrong returns a query that has series only during a fault.
 func whenWrong(expr, legend string) Query { return Query{Expr: expr, Legend: legend, Fault: true} }
 
-// quantiles are percentiles of a histogram, which must carry {@} itself.
+// quantiles returns percentiles of a histogram. bucket must contain {@}.
 func quantiles(bucket, window string, which ...string) (all []Query) {
 	names := map[string]string{"0.5": "p50", "0.9": "p90", "0.99": "p99", "0.999": "p99.9"}
 	for _, q := range which {
@@ -122,16 +121,16 @@ func quantiles(bucket, window string, which ...string) (all []Query) {
 	return all
 }
 
-// good colours a share that should be high, bad one that should be nothing, and calm a number that is neither.
+// good returns the steps for a share that should be high, bad for a value that should be 0, and calm for a neutral number.
 func good(warn, fine float64) []Step { return []Step{{0, "red"}, {warn, "orange"}, {fine, "green"}} }
 
 func bad(warn, alarm float64) []Step { return []Step{{0, "green"}, {warn, "orange"}, {alarm, "red"}} }
 
 func calm() []Step { return []Step{{0, "blue"}} }
 
-// verdicts are the colours of answers, the same everywhere.
-func verdicts() map[string]string {
-	return map[string]string{"ok": "green", "over": "orange", "over the limit": "orange", "error": "red", "let through uncounted": "purple"}
+// resultColors returns the colors of results, which are the same on all boards.
+func resultColors() map[string]string {
+	return map[string]string{"ok": "green", "over": "orange", "over the limit": "orange", "error": "red", "admitted uncounted": "purple"}
 }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

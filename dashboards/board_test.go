@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the boards' JSON anew")
+var update = flag.Bool("update", false, "rewrite the boards' JSON")
 
-// TestCommitted wants the committed JSON to be what the code prints, and no other boards.
+// TestCommitted requires that the committed JSON equals what the code renders, and that there are no other boards.
 func TestCommitted(t *testing.T) {
 	var names []string
 	for _, b := range All() {
@@ -29,7 +29,7 @@ func TestCommitted(t *testing.T) {
 			}
 		}
 		if got, err := os.ReadFile(b.File()); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s is not what the code says (%v): go run ./dashboards/generate", b.File(), err)
+			t.Errorf("%s differs from the code (%v): go run ./dashboards/generate", b.File(), err)
 		}
 	}
 	files, err := filepath.Glob("*.json")
@@ -38,26 +38,26 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-func TestEveryQueryAsksForWhatTheCodeHas(t *testing.T) {
+func TestQueriesUseExistingMetrics(t *testing.T) {
 	metrics := metricsOfTheCode(t)
 	for _, b := range All() {
-		if n := len(b.queries()); n < 30 {
+		if n := len(queriesOf(b)); n < 30 {
 			t.Errorf("%s: only %d queries", b.Title, n)
 		}
-		for _, q := range b.queries() {
-			for _, fault := range metrics.faults(written(q.Expr)) {
+		for _, q := range queriesOf(b) {
+			for _, fault := range metrics.faults(expand(q.Expr)) {
 				t.Errorf("%s: %s\n\t%s", q.where, fault, q.Expr)
 			}
 		}
 	}
 }
 
-// TestOriginalStatistics wants every Prometheus name of envoyproxy/ratelimit's statistics in a panel, so that whoever comes
-// from there sees what they saw.
+// TestOriginalStatistics requires every Prometheus name of envoyproxy/ratelimit's statistics in a panel, so that users who
+// migrate find them.
 func TestOriginalStatistics(t *testing.T) {
 	var text strings.Builder
 	for _, b := range All() {
-		for _, q := range b.queries() {
+		for _, q := range queriesOf(b) {
 			text.WriteString(q.Expr + "\n")
 		}
 	}
@@ -72,7 +72,7 @@ func TestOriginalStatistics(t *testing.T) {
 	}
 }
 
-// placed is what Grafana reads of a panel.
+// placed is a panel as Grafana reads it.
 type placed struct {
 	ID                       int
 	Type, Title, Description string
@@ -83,7 +83,7 @@ type placed struct {
 	Targets                  []struct{ RefID, Expr, LegendFormat string }
 }
 
-func TestPanelsAreWellMade(t *testing.T) {
+func TestPanelsAreComplete(t *testing.T) {
 	for _, b := range All() {
 		text, err := b.JSON()
 		if err != nil {
@@ -97,7 +97,7 @@ func TestPanelsAreWellMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if board.UID == "" || board.Title == "" || board.Description == "" {
-			t.Errorf("%s: a board needs a uid, so that links to it last, a title, and a sentence", b.Title)
+			t.Errorf("%s: a board needs a uid, a title and a description", b.Title)
 		}
 		ids, taken := map[int]bool{}, map[[2]int]string{}
 		for _, p := range board.Panels {
@@ -113,7 +113,7 @@ func TestPanelsAreWellMade(t *testing.T) {
 	}
 }
 
-// cover marks the panel's place on the page.
+// cover marks the cells that the panel covers.
 func (p placed) cover(t *testing.T, board string, taken map[[2]int]string) {
 	t.Helper()
 	for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
@@ -132,13 +132,13 @@ func (p placed) cover(t *testing.T, board string, taken map[[2]int]string) {
 func (p placed) check(t *testing.T, board string) {
 	t.Helper()
 	if p.Description == "" || p.FieldConfig.Defaults.Unit == "" {
-		t.Errorf("%s: %q: a panel says what is seen (%q), and in what unit (%q)", board, p.Title, p.Description, p.FieldConfig.Defaults.Unit)
+		t.Errorf("%s: %q: a panel needs a description (%q) and a unit (%q)", board, p.Title, p.Description, p.FieldConfig.Defaults.Unit)
 	}
 	if p.Datasource.UID != "${datasource}" {
 		t.Errorf("%s: %q does not use the variable datasource", board, p.Title)
 	}
 	if len(p.Targets) == 0 {
-		t.Errorf("%s: %q asks for nothing", board, p.Title)
+		t.Errorf("%s: %q has no query", board, p.Title)
 	}
 	for _, l := range p.Links {
 		if _, err := os.Stat(filepath.Join("../docs/runbooks", filepath.Base(l.URL))); err != nil {
@@ -152,15 +152,15 @@ func (p placed) check(t *testing.T, board string) {
 
 var placeholder = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-// checkTarget wants every selector to follow the variables, nothing of the boards' own language to be left, and the legend to
-// use labels that the result has.
+// checkTarget requires that every selector uses the variables, that all placeholders are expanded, and that the legend uses
+// labels of the result.
 func (p placed) checkTarget(t *testing.T, board, expr, legend string) {
 	t.Helper()
 	if n := strings.Count(expr, `cluster=~"$cluster"`); n == 0 || n != strings.Count(expr, "{") {
-		t.Errorf("%s: %q does not follow the variables everywhere: %s", board, p.Title, expr)
+		t.Errorf("%s: %q has a selector without the variables: %s", board, p.Title, expr)
 	}
 	if strings.ContainsAny(expr, "@~") && strings.Contains(strings.ReplaceAll(expr, "=~", ""), "~") && !strings.Contains(expr, "!~") || strings.Contains(expr, "@") {
-		t.Errorf("%s: %q is not written out: %s", board, p.Title, expr)
+		t.Errorf("%s: %q has placeholders left: %s", board, p.Title, expr)
 	}
 	var kept []string
 	for _, m := range grouping.FindAllStringSubmatch(expr, -1) {
@@ -170,7 +170,7 @@ func (p placed) checkTarget(t *testing.T, board, expr, legend string) {
 	}
 	for _, m := range placeholder.FindAllStringSubmatch(legend, -1) {
 		if len(kept) > 0 && !slices.Contains(kept, m[1]) {
-			t.Errorf("%s: %q: the legend names %s, which the query does not keep: %s", board, p.Title, m[1], expr)
+			t.Errorf("%s: %q: the legend uses %s, which the query drops: %s", board, p.Title, m[1], expr)
 		}
 	}
 }

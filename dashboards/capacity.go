@@ -3,14 +3,14 @@ package dashboards
 func capacity() Board {
 	return Board{
 		UID: "keyward-capacity", Title: "Keyward / Capacity", Of: "keyward_build_info", Who: "Process",
-		About: "How much of each member's processor, memory, tables and streams is used, and when it will not be enough; who is turned away, and when certificates end.",
+		About: "Usage of each member's CPU, memory, tables and streams, and when it will reach its limits; refused traffic and expiry of certificates.",
 		Rows: []Row{
 			{"At a glance", capacityGlance()},
-			{"Processor", processor()},
+			{"CPU", processor()},
 			{"Memory and counters", memory()},
 			{"Between members", streams()},
-			{"Ports and certificates", ports()},
-			{"What is running", running()},
+			{"Listeners and certificates", ports()},
+			{"Processes", running()},
 		},
 	}
 }
@@ -19,19 +19,19 @@ func capacityGlance() []Panel {
 	return []Panel{
 		{
 			Kind: Stat, Title: "Headroom", Unit: "percentunit", Width: 4, Steps: good(0.2, 0.5),
-			About:   "Of what the busiest member could decide, the part that is not used.",
+			About:   "Unused share of what the busiest member could decide.",
 			Queries: []Query{ask(`1 - max(keyward_load_questions{@} / keyward_capacity_questions{@})`, "")},
 		}, {
-			Kind: Stat, Title: "Could decide", Unit: "reqps", Width: 4, Steps: calm(),
-			About:   "Questions a second that all members together could decide, by the processor time that they take now.",
+			Kind: Stat, Title: "Capacity", Unit: "reqps", Width: 4, Steps: calm(),
+			About:   "Requests per second that all members together could decide, from the CPU time that requests take now.",
 			Queries: []Query{ask(`sum(keyward_capacity_questions{@})`, "")},
 		}, {
 			Kind: Stat, Title: "Fullest table", Unit: "percentunit", Width: 4, Steps: bad(0.6, 0.8), Runbook: "KeywardTableNearlyFull",
-			About:   "Counters of the member that owns most, as part of --max-keys. One domain may fill half, unless --domain-quota says otherwise.",
+			About:   "Counters of the member that owns the most, as part of --max-keys. One domain may use half of them, or --domain-quota.",
 			Queries: []Query{ask(`max(keyward_keys{@,table="owned"} / on (cluster, job, instance) keyward_keys_max{@,of="member"})`, "")},
 		}, {
 			Kind: Stat, Title: "Full in", Unit: "s", Width: 4, Steps: good(3600, 86400), Runbook: "KeywardTableNearlyFull",
-			About:   "When the first member will have --max-keys counters if they grow as in the last half hour; 30 days at most, and while they do not grow.",
+			About:   "Time until the first member has --max-keys counters, at the growth of the last half hour; at most 30 days, also shown without growth.",
 			Queries: []Query{ask(`clamp_min(min((keyward_keys_max{@,of="member"} - on (cluster, job, instance) keyward_keys{@,table="owned"}) / on (cluster, job, instance) clamp_min(deriv(keyward_keys{@,table="owned"}[30m]), 1e-9) < 2592000) or vector(2592000), 0)`, "")},
 		}, {
 			Kind: Stat, Title: "Memory", Unit: "bytes", Width: 4, Steps: calm(),
@@ -39,7 +39,7 @@ func capacityGlance() []Panel {
 			Queries: []Query{ask(`max(process_resident_memory_bytes{@})`, "")},
 		}, {
 			Kind: Stat, Title: "CPU per decision", Unit: "s", Width: 4, Steps: calm(),
-			About:   "Processor time of all processes over all decisions, all work included; means something under load.",
+			About:   "CPU time of all processes, all work included, divided by all decisions. Meaningful under load only.",
 			Queries: []Query{ask(`sum(rate(process_cpu_seconds_total{@}[~])) / sum(rate(keyward_decisions_total{@}[~]))`, "")},
 		},
 	}
@@ -49,19 +49,19 @@ func processor() []Panel {
 	return []Panel{
 		{
 			Kind: Series, Title: "Load", Unit: "percentunit", Width: 6,
-			About:   "What each member's processor time is worth in questions, as part of what it could decide.",
+			About:   "CPU time of each member, expressed in requests, as part of what it could decide.",
 			Queries: []Query{ask(`max by (instance) (keyward_load_questions{@}) / max by (instance) (keyward_capacity_questions{@})`, "{{instance}}")},
 		}, {
-			Kind: Series, Title: "Processor time", Unit: "percentunit", Width: 6,
-			About:   "Of one processor, by process.",
+			Kind: Series, Title: "CPU time", Unit: "percentunit", Width: 6,
+			About:   "Share of one CPU, by process.",
 			Queries: []Query{ask(`sum by (instance) (rate(process_cpu_seconds_total{@}[~]))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "CPU per decision", Unit: "s", Width: 6,
-			About:   "Process CPU time over decisions asked of the member, all its work included. It falls with load: gossip and heartbeats cost the same for few questions.",
+			About:   "CPU time of the process, all work included, divided by the decisions at the member. It falls with load, because gossip and heartbeats cost the same for few requests.",
 			Queries: []Query{ask(`sum by (instance) (rate(process_cpu_seconds_total{@}[~])) / (sum by (instance) (rate(keyward_decisions_total{@}[~])) > 0)`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Time to decide", Unit: "s", Width: 6,
-			About:   "99 of 100 questions, by the member that was asked: it climbs first where a member is short of processor time.",
+			About:   "99th percentile by the receiving member. It rises first where a member lacks CPU time.",
 			Queries: []Query{ask(`histogram_quantile(0.99, sum by (le, instance) (rate(keyward_decision_duration_seconds_bucket{@}[~])))`, "{{instance}}")},
 		},
 	}
@@ -71,46 +71,46 @@ func memory() []Panel {
 	return []Panel{
 		{
 			Kind: Series, Title: "Resident memory", Unit: "bytes", Width: 6,
-			About:   "By process. Set GOMEMLIMIT a little below the container's limit.",
+			About:   "By process. Set GOMEMLIMIT slightly below the container's limit.",
 			Queries: []Query{ask(`max by (instance) (process_resident_memory_bytes{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Go heap", Unit: "bytes", Width: 6,
-			About: "Objects in use, the most of one process, and the size at which the next collection begins.",
+			About: "Objects in use by process, and the size at which the next collection begins.",
 			Queries: []Query{
 				ask(`max by (instance) (go_memstats_heap_alloc_bytes{@})`, "{{instance}}"),
 				ask(`max(go_memstats_next_gc_bytes{@})`, "next collection, at most"),
 			},
 		}, {
 			Kind: Series, Title: "Counters by table", Unit: "short", Width: 6, Stacked: true,
-			About:   "All members' counters: owned, copies of others' (replica), and answers given without the owner (share, fail_open, fail_closed, deny).",
+			About:   "Counters of all members: owned, replicas, and decisions without the owner (share, fail_open, fail_closed, deny).",
 			Queries: []Query{ask(`sum by (table) (keyward_keys{@})`, "{{table}}")},
 		}, {
 			Kind: Series, Title: "Table used", Unit: "percentunit", Width: 6, Runbook: "KeywardTableNearlyFull",
-			About:   "Counters that each member owns, as part of --max-keys. At 100 %, and for one domain at its quota, new keys go to the sketch.",
+			About:   "Counters that each member owns, as part of --max-keys. At 100 %, or at the quota of one domain, new keys go to the sketch.",
 			Queries: []Query{ask(`max by (instance) (keyward_keys{@,table="owned"}) / max by (instance) (keyward_keys_max{@,of="member"})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Overflow", Unit: "ops", Width: 6, Runbook: "KeywardOverflow",
-			About: "New keys that found no room, and charges that the sketch counts in their place; it refuses too early rather than too late.",
+			About: "New keys that found no room, and charges that the sketch counts instead. It may deny early, but never admits too much.",
 			Queries: []Query{
 				ask(`sum(rate(keyward_overflow_keys_total{@}[~]))`, "keys"),
 				ask(`sum(rate(keyward_overflow_charges_total{@}[~]))`, "charges"),
 			},
 		}, {
-			Kind: Series, Title: "Refused for want of room", Unit: "ops", Width: 6, Runbook: "KeywardOverflow",
-			About: "Charges, waiting questions and copies that found no room, and requests beyond a bound.",
+			Kind: Series, Title: "Refused for lack of room", Unit: "ops", Width: 6, Runbook: "KeywardOverflow",
+			About: "Charges, waiting requests and replicas that found no room, and requests beyond a bound.",
 			Queries: []Query{
 				ask(`sum(rate(keyward_charges_refused_total{@}[~]))`, "charges"),
-				ask(`sum(rate(keyward_waits_refused_total{@}[~]))`, "waiting questions"),
-				ask(`sum(rate(keyward_copies_total{@,result="dropped"}[~]))`, "copies"),
+				ask(`sum(rate(keyward_waits_refused_total{@}[~]))`, "waiting requests"),
+				ask(`sum(rate(keyward_copies_total{@,result="dropped"}[~]))`, "replicas"),
 				ask(`sum(rate(keyward_oversize_total{@}[~]))`, "oversize requests"),
 			},
 		}, {
-			Kind: Series, Title: "Refusals remembered", Unit: "reqps", Width: 6,
-			About:   "Questions that the memory of refusals answered (hit) or did not know (miss).",
+			Kind: Series, Title: "Deny cache", Unit: "reqps", Width: 6,
+			About:   "Requests that the deny cache answered (hit) or not (miss).",
 			Queries: []Query{ask(`sum by (result) (rate(keyward_deny_cache_total{@}[~]))`, "{{result}}")},
 		}, {
 			Kind: Series, Title: "Series of ratelimit_*", Unit: "short", Width: 6,
-			About: "Statistics whose names came with requests, by member, and times that one had to be shared because the budget was spent.",
+			About: "Statistics whose names came with requests, by member, and times that one had to be shared because the budget was used up.",
 			Queries: []Query{
 				ask(`max by (instance) (keyward_stats_series{@})`, "{{instance}}"),
 				ask(`sum(increase(keyward_stats_overflow_total{@}[5m]))`, "shared"),
@@ -122,22 +122,22 @@ func memory() []Panel {
 func streams() []Panel {
 	return []Panel{
 		{
-			Kind: Series, Title: "Time to an answer", Unit: "s", Width: 6, Runbook: "KeywardDegraded",
-			About:   "From queueing questions for another member to its answer.",
+			Kind: Series, Title: "Time to reply", Unit: "s", Width: 6, Runbook: "KeywardDegraded",
+			About:   "From queueing a request for another member to its reply.",
 			Queries: quantiles(`keyward_peer_rpc_duration_seconds_bucket{@}`, "$__rate_interval", "0.5", "0.99", "0.999"),
 		}, {
-			Kind: Series, Title: "Questions to other members", Unit: "reqps", Width: 6, Runbook: "KeywardDegraded",
-			About:   "By result. unreachable and broken are the network or a dead owner, timeout a silent one, late a slow one, shed and queue_full an overloaded one.",
+			Kind: Series, Title: "Requests to other members", Unit: "reqps", Width: 6, Runbook: "KeywardDegraded",
+			About:   "By result. unreachable and broken indicate the network or a failed owner, timeout an owner that does not answer, late a slow one, shed and queue_full an overloaded one.",
 			Queries: []Query{ask(`sum by (result) (rate(keyward_peer_questions_total{@}[~]))`, "{{result}}")},
 		}, {
-			Kind: Series, Title: "Batch", Unit: "short", Width: 6,
-			About:   "Questions in one write to another member; it grows with load, and with a queue that waits.",
+			Kind: Series, Title: "Batch size", Unit: "short", Width: 6,
+			About:   "Requests in one write to another member. It grows with load and with the queue.",
 			Queries: quantiles(`keyward_peer_batch_size_bucket{@}`, "$__rate_interval", "0.5", "0.99"),
 		}, {
 			Kind: Series, Title: "Streams", Unit: "short", Width: 6, Runbook: "KeywardPeersUnreachable",
-			About: "Other members that should be connected, those that are, and connections turned away in the last five minutes.",
+			About: "Members that should be connected, members that are, and connections refused in the last five minutes.",
 			Queries: []Query{
-				ask(`sum(keyward_peer_members{@})`, "wanted"),
+				ask(`sum(keyward_peer_members{@})`, "expected"),
 				ask(`sum(keyward_peer_connected{@})`, "connected"),
 				whenWrong(`sum by (reason) (increase(keyward_peer_inbound_refused_total{@}[5m]))`, "refused {{reason}}"),
 			},
@@ -149,23 +149,23 @@ func ports() []Panel {
 	return []Panel{
 		{
 			Kind: Series, Title: "Connections", Unit: "short", Width: 8,
-			About:   "Open connections of each port for Envoys, HTTP and metrics. Each port has room for --max-connections.",
+			About:   "Open connections of each listener for Envoys, HTTP and metrics. Each accepts --max-connections.",
 			Queries: []Query{ask(`sum by (instance, surface) (keyward_connections{@})`, "{{instance}} {{surface}}")},
 		}, {
-			Kind: Series, Title: "Turned away", Unit: "ops", Width: 8, Runbook: "KeywardRefused",
-			About:   "Connections, calls and packets that were refused before a question was read from them, by port and reason; docs/security.md explains them.",
+			Kind: Series, Title: "Refused", Unit: "ops", Width: 8, Runbook: "KeywardRefused",
+			About:   "Connections, calls and packets that were refused before a request was read from them, by listener and reason. docs/security.md explains them.",
 			Queries: []Query{whenWrong(`sum by (surface, reason) (rate(keyward_refused_total{@}[~]))`, "{{surface}} {{reason}}")},
 		}, {
-			Kind: Series, Title: "Waiting for their turn", Unit: "short", Width: 8, Runbook: "KeywardConnectionsWait",
-			About:   "Connections that send much and ask little, or that are new, and wait to be read: the mean number at one moment. Next to 0, unless somebody floods a port.",
+			Kind: Series, Title: "Waiting to be read", Unit: "short", Width: 8, Runbook: "KeywardConnectionsWait",
+			About:   "Mean number of connections that wait to be read because they are new, or send much data and few calls. Close to 0, unless a client floods a listener.",
 			Queries: []Query{ask(`sum by (instance, surface) (rate(keyward_connection_wait_seconds_total{@}[~]))`, "{{instance}} {{surface}}")},
 		}, {
-			Kind: Series, Title: "Certificates end in", Unit: "s", Width: 12, Runbook: "KeywardCertificateExpiring",
-			About:   "Time that is left of the certificates in each process's files, and of the CAs beside them.",
+			Kind: Series, Title: "Certificates expire in", Unit: "s", Width: 12, Runbook: "KeywardCertificateExpiring",
+			About:   "Time until the certificates and CAs in the files of each process expire.",
 			Queries: []Query{ask(`min by (instance, kind) (keyward_certificate_expiry_timestamp_seconds{@} - time())`, "{{instance}} {{kind}}")},
 		}, {
-			Kind: Series, Title: "New certificates", Unit: "short", Width: 12, Runbook: "KeywardCertificateNotReloaded",
-			About:   "Times in the last hour that changed files were taken into use (success), or could not be (failure).",
+			Kind: Series, Title: "Certificate reloads", Unit: "short", Width: 12, Runbook: "KeywardCertificateNotReloaded",
+			About:   "Reloads of changed files in the last hour, by result.",
 			Queries: []Query{ask(`sum by (instance, result) (increase(keyward_certificate_reloads_total{@}[1h]))`, "{{instance}} {{result}}")},
 		},
 	}
@@ -175,19 +175,19 @@ func running() []Panel {
 	return []Panel{
 		{
 			Kind: Bars, Title: "Versions", Unit: "short", Width: 6, Height: 6, Steps: calm(),
-			About:   "Processes by version. Two during an update; versions N and N-1 work together.",
+			About:   "Processes by version. Two during an update: versions N and N-1 work together.",
 			Queries: []Query{ask(`count by (version) (keyward_build_info{@})`, "{{version}}")},
 		}, {
-			Kind: Series, Title: "Up for", Unit: "s", Width: 6, Height: 6,
-			About:   "Since each process started; a saw tooth is a crash loop.",
+			Kind: Series, Title: "Uptime", Unit: "s", Width: 6, Height: 6,
+			About:   "Time since each process started. A sawtooth is a crash loop.",
 			Queries: []Query{ask(`max by (instance) (time() - process_start_time_seconds{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Goroutines", Unit: "short", Width: 6, Height: 6,
-			About:   "By process: about one for each connection, and one for each question that waits.",
+			About:   "By process: about one per connection, and one per waiting request.",
 			Queries: []Query{ask(`max by (instance) (go_goroutines{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "File descriptors", Unit: "percentunit", Width: 6, Height: 6,
-			About:   "In use, as part of the limit: connections of Envoys and members.",
+			About:   "Used share of the limit: connections of Envoys and members.",
 			Queries: []Query{ask(`max by (instance) (process_open_fds{@} / process_max_fds{@})`, "{{instance}}")},
 		},
 	}

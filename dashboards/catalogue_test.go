@@ -25,10 +25,10 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// catalogue is every metric that the code has, with the labels it can carry.
+// catalogue maps every metric of the code to its labels.
 type catalogue map[string][]string
 
-// has finds a metric, also by the names of a histogram's parts.
+// has reports whether the metric exists; it also accepts the series names of a histogram.
 func (c catalogue) has(name string) bool { return c.labels(name) != nil }
 
 func (c catalogue) labels(name string) []string {
@@ -43,7 +43,7 @@ func (c catalogue) labels(name string) []string {
 	return nil
 }
 
-// recorder is a Registerer that only listens: descriptions name metrics that have no value yet, too.
+// recorder is a Registerer that records descriptions, also of metrics without a value.
 type recorder struct {
 	mu  sync.Mutex
 	all catalogue // guarded by mu
@@ -78,7 +78,7 @@ func (r *recorder) Unregister(prometheus.Collector) bool { return false }
 
 var description = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// metricsOfTheCode builds every part that has metrics and writes down what it registers.
+// metricsOfTheCode builds every component with metrics and records the metrics that it registers.
 func metricsOfTheCode(t *testing.T) catalogue {
 	t.Helper()
 	r := &recorder{all: catalogue{}}
@@ -113,7 +113,7 @@ var (
 	choices     = regexp.MustCompile(`\(([a-z_|]+)\)\$$`)
 )
 
-// statistics are the names under which Prometheus sees the statistics of envoyproxy/ratelimit.
+// statistics returns the Prometheus names of the statistics of envoyproxy/ratelimit.
 func statistics(t *testing.T) catalogue {
 	t.Helper()
 	mapping, err := os.ReadFile("../internal/stats/mapping.yaml")
@@ -142,7 +142,7 @@ func statistics(t *testing.T) catalogue {
 	return all
 }
 
-// outside are metrics that others make, and labels that Prometheus adds.
+// outside are metrics of other programs, outsideLabels the labels that Prometheus adds.
 var (
 	outside       = []string{"up"}
 	outsideLabels = []string{
@@ -154,12 +154,12 @@ var (
 var (
 	quoted   = regexp.MustCompile(`"[^"]*"`)
 	metric   = regexp.MustCompile(`\b((?:keyward|ratelimit|process|go)_[a-z0-9_]+)`)
-	foreign  = regexp.MustCompile(`\b(?:envoy_[a-z0-9_]+|ALERTS)\b`) // TestLive asks a real Envoy for them
+	foreign  = regexp.MustCompile(`\b(?:envoy_[a-z0-9_]+|ALERTS)\b`) // TestLive reads them from a real Envoy
 	selector = regexp.MustCompile(`[{,]\s*([a-z_0-9]+)\s*(?:=~|!~|!=|=)`)
 	grouping = regexp.MustCompile(`\b(?:by|without) \(([^)]*)\)`)
 )
 
-// faults are the metrics and labels of an expression that the code does not have.
+// faults returns the errors of an expression: metrics and labels that do not exist.
 func (c catalogue) faults(expr string) []string {
 	bare := quoted.ReplaceAllString(expr, `""`)
 	var out []string
@@ -169,7 +169,7 @@ func (c catalogue) faults(expr string) []string {
 	}
 	names := metric.FindAllString(bare, -1)
 	if len(names) == 0 && !foreign.MatchString(expr) {
-		out = append(out, "no metric of ours")
+		out = append(out, "no Keyward metric")
 	}
 	for _, n := range names {
 		if !c.has(n) && !slices.Contains(outside, n) {

@@ -29,7 +29,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// liveRules have one rule of every kind that a panel shows.
+// liveRules has one rule for each kind of data that a panel shows.
 const liveRules = `domain: app
 descriptors:
 - {key: api_key, rate_limit: {unit: minute, requests_per_unit: %d}}
@@ -45,16 +45,16 @@ descriptors:
 - {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
 `
 
-// tables is the members' --max-keys: more than the load has keys, and less than the flood.
+// tables is the members' --max-keys: more than the keys of the load, fewer than those of the flood.
 const tables = 4000
 
-// town is a cluster that is asked all the time: four members, an xDS server, an Envoy that asks owners directly, and one
-// that asks a single member and lets pass what has no answer.
+// town is a cluster under load: four members, an xDS server, an Envoy that calls owners directly, and an Envoy that calls a
+// single member and admits requests without a reply.
 type town struct {
 	*testing.T
 	*lab.Lab
 	edge, open *lab.Envoy
-	guest      *lab.Sidecar // leaves and comes back
+	guest      *lab.Sidecar // leaves and returns
 }
 
 func newTown(t *testing.T, envoy string) *town {
@@ -65,7 +65,7 @@ func newTown(t *testing.T, envoy string) *town {
 	}
 	l, err := lab.New(lab.Options{
 		Dir: t.TempDir(), Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4,
-		Env:  []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000000"}, // remembers refusals
+		Env:  []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000000"}, // enables the deny cache
 		Args: []string{"--hot-rate", "20", "--max-keys", fmt.Sprint(tables), "--decision-timeout", "50ms", "--nref-decay", "10s"},
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func newTown(t *testing.T, envoy string) *town {
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	c := &town{T: t, Lab: l}
-	t.Cleanup(func() { // Envoys and members that a fault ended did not stop by themselves
+	t.Cleanup(func() { // faults have killed some Envoys and members, so errors of Stop are expected
 		stop()
 		_ = l.Stop()
 		for _, s := range l.Sidecars {
@@ -125,7 +125,7 @@ func (c *town) agree(members ...string) {
 	c.must(c.AwaitRing(ctx, members...))
 }
 
-// wait lets the load go on.
+// wait sleeps while the load continues.
 func (c *town) wait(d time.Duration) {
 	select {
 	case <-c.Context().Done():
@@ -133,7 +133,7 @@ func (c *town) wait(d time.Duration) {
 	}
 }
 
-// targets are all that Prometheus scrapes.
+// targets returns all targets of Prometheus.
 func (c *town) targets() []target {
 	all := []target{{"keyward-xds", "/metrics", "xds", c.XDS[0].Metrics}}
 	for _, s := range c.Sidecars {
@@ -145,7 +145,7 @@ func (c *town) targets() []target {
 	return all
 }
 
-// load asks through the Envoys and at every member, until the context ends.
+// load sends requests through the Envoys and to every member until the context ends.
 func (c *town) load(ctx context.Context) {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 50}}
 	get := func(e *lab.Envoy, key string) {
@@ -160,11 +160,11 @@ func (c *town) load(ctx context.Context) {
 		}
 	}
 	every(ctx, 10*time.Millisecond, func() { get(c.edge, fmt.Sprintf("client-%d", rand.IntN(300))) })
-	every(ctx, 20*time.Millisecond, func() { get(c.edge, "busy-bee") }) // beside the others: hot
+	every(ctx, 20*time.Millisecond, func() { get(c.edge, "busy-bee") }) // makes the key hot
 	every(ctx, 50*time.Millisecond, func() { get(c.edge, "capped") })
 	every(ctx, 100*time.Millisecond, func() { get(c.edge, "quiet") })
 	every(ctx, 30*time.Millisecond, func() { get(c.open, fmt.Sprintf("client-%d", rand.IntN(300))) })
-	busy := c.keyOf("pod-a") // who is never killed: the holders of its leases are
+	busy := c.keyOf("pod-a") // pod-a is never killed, but the holders of its leases are
 	for _, s := range c.Sidecars {
 		rls := c.dial(s.RLS, insecure.NewCredentials())
 		every(ctx, 15*time.Millisecond, func() { _ = say(ctx, rls, "busy", busy) })
@@ -177,7 +177,7 @@ func (c *town) load(ctx context.Context) {
 	}
 }
 
-// keyOf is a value that the member owns.
+// keyOf returns a value that the member owns.
 func (c *town) keyOf(member string) string {
 	c.Helper()
 	for i := range 100 {
@@ -191,7 +191,7 @@ func (c *town) keyOf(member string) string {
 	return ""
 }
 
-// tool runs the operators' tool.
+// tool runs the keyward command.
 func (c *town) tool(args ...string) (string, error) {
 	out, err := exec.Command(filepath.Join(c.Bin, "keyward"), args...).CombinedOutput()
 	if err != nil {
@@ -200,7 +200,7 @@ func (c *town) tool(args ...string) (string, error) {
 	return string(out), err
 }
 
-// every calls f again and again, each time in its own goroutine, so that an answer that is late holds nothing up.
+// every calls f periodically, each time in a new goroutine, so that a late reply delays nothing.
 func every(ctx context.Context, pause time.Duration, f func()) {
 	tick := time.NewTicker(pause)
 	go func() {
@@ -224,7 +224,7 @@ func (c *town) dial(addr string, creds credentials.TransportCredentials) *grpc.C
 	return conn
 }
 
-// say asks a member about one key.
+// say sends a member a request for one key.
 func say(ctx context.Context, conn *grpc.ClientConn, key, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -234,7 +234,7 @@ func say(ctx context.Context, conn *grpc.ClientConn, key, value string) error {
 	return err
 }
 
-// rules gives members other rules.
+// rules writes new rules for the members.
 func (c *town) rules(text string, to ...*lab.Sidecar) {
 	c.Helper()
 	for _, s := range to {
@@ -242,8 +242,8 @@ func (c *town) rules(text string, to ...*lab.Sidecar) {
 	}
 }
 
-// changes makes happen what is no fault: a member leaves in good order and comes back, the rules change, and Envoys are told
-// to refuse by themselves what goes beyond a key's limit.
+// changes performs operations that are not faults: a member leaves gracefully and returns, the rules change, and Envoys get
+// a cap for a key.
 func (c *town) changes() {
 	c.Helper()
 	c.must(c.guest.Stop(20 * time.Second))
@@ -255,31 +255,31 @@ func (c *town) changes() {
 	c.must(err)
 }
 
-// faults makes happen what the panels of faults show, one after the other, and ends with a cluster that has mended itself.
+// faults causes the faults that the panels show, one after the other. At the end the cluster has recovered.
 func (c *town) faults() {
 	c.Helper()
 	a, b, victim := c.Sidecars[0], c.Sidecars[1], c.Sidecars[2]
 	c.refusals(a)
 	c.flood(a)
-	c.rules("domain: app\ndescriptors: [", a) // unreadable, while the other has new ones and waits
+	c.rules("domain: app\ndescriptors: [", a) // invalid, while the other member has new rules and waits
 	c.rules(fmt.Sprintf(liveRules, 310), b)
-	victim.Kill() // as a crash: its keys are answered without it, the Envoy that asks it alone gets no answer
+	victim.Kill() // a crash: the others decide its keys, and the Envoy that calls only this member gets no reply
 	c.wait(7 * time.Second)
-	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may stay unheard
+	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may be silent
 	c.wait(6 * time.Second)
 	c.must(b.Signal(syscall.SIGCONT))
-	c.noise(a) // again: Prometheus sees a rise only in a series that is there already
+	c.noise(a) // again: Prometheus detects an increase only in an existing series
 	c.rules(fmt.Sprintf(liveRules, 320), victim)
-	c.must(c.Restart(victim)) // it begins with rules that nobody else has
+	c.must(c.Restart(victim)) // it starts with rules that no other member has
 	c.wait(5 * time.Second)
 }
 
-// refusals sends what is refused: a message that is too long, noise on the peer port, and an update that a client of xDS
-// does not accept.
+// refusals sends traffic that is refused: a message that is too long, garbage on the peer port, and the rejection of an xDS
+// update.
 func (c *town) refusals(s *lab.Sidecar) {
 	c.Helper()
 	if err := say(c.Context(), c.dial(s.RLS, insecure.NewCredentials()), "flood", strings.Repeat("x", 70<<10)); err != nil {
-		c.Errorf("a long value is answered, over the limit: %v", err)
+		c.Errorf("a long value must be answered as over the limit: %v", err)
 	}
 	c.noise(s)
 	own, err := certs.Client(certs.DemoFiles(filepath.Join(c.Dir, "certs"), "envoy"), certs.ClientOptions{ServerName: "localhost"})
@@ -290,11 +290,11 @@ func (c *town) refusals(s *lab.Sidecar) {
 	c.must(stream.Send(ask))
 	res, err := stream.Recv()
 	c.must(err)
-	ask.ResponseNonce, ask.ErrorDetail = res.GetNonce(), &status.Status{Code: 3, Message: "refused, to see it counted"}
+	ask.ResponseNonce, ask.ErrorDetail = res.GetNonce(), &status.Status{Code: 3, Message: "rejected by the test"}
 	c.must(errors.Join(stream.Send(ask), stream.CloseSend()))
 }
 
-// noise says what no member says.
+// noise sends bytes that are not the peer protocol.
 func (c *town) noise(s *lab.Sidecar) {
 	c.Helper()
 	conn, err := net.Dial("tcp", s.Peer)
@@ -303,7 +303,7 @@ func (c *town) noise(s *lab.Sidecar) {
 	c.must(errors.Join(err, conn.Close()))
 }
 
-// flood asks about more keys than fit.
+// flood sends requests for more keys than fit.
 func (c *town) flood(s *lab.Sidecar) {
 	c.Helper()
 	conn := c.dial(s.RLS, insecure.NewCredentials())

@@ -3,7 +3,7 @@ package dashboards
 func edge() Board {
 	return Board{
 		UID: "keyward-edge", Title: "Keyward / Envoy edge", Of: "envoy_server_live", Who: "Envoy",
-		About: "What Envoys ask, what they are told and how long they wait for it, what passed uncounted, and whether xDS reaches them.",
+		About: "Calls of Envoys, their results and latency, requests admitted uncounted, and xDS updates.",
 		More: []Variable{
 			{
 				Name: "rls", Label: "Rate-limit cluster", Value: "envoy_cluster_name", Regex: "/rate.?limit|^(outbound.*)?keyward(?!-xds)/",
@@ -12,127 +12,127 @@ func edge() Board {
 		},
 		Rows: []Row{
 			{"At a glance", edgeGlance()},
-			{"Verdicts", edgeVerdicts()},
-			{"Questions to cluster $rls", questions()},
+			{"Decisions", edgeDecisions()},
+			{"Calls to cluster $rls", calls()},
 			{"What clients see", clients()},
 			{"xDS", xdsPanels()},
 		},
 	}
 }
 
-// Envoy has no series of what has not happened yet, hence the zeros.
+// Envoy has no series for events that have not happened yet, hence the zeros.
 
-// uncounted are the requests that Envoys let through because nobody answered.
+// uncounted are the requests that Envoys admitted without a reply.
 const uncounted = `sum(rate(envoy_cluster_ratelimit_failure_mode_allowed{@}[~])) or vector(0)`
 
-// refused, unanswered and asked are the questions that were answered OVER_LIMIT, not at all, and all of them.
+// denied, failed and all are the calls that were answered with OVER_LIMIT, that failed, and all calls.
 const (
-	refused    = `(sum(rate(envoy_cluster_ratelimit_over_limit{@}[~])) or vector(0))`
-	unanswered = `(sum(rate(envoy_cluster_ratelimit_error{@}[~])) or vector(0))`
-	asked      = `(sum(rate(envoy_cluster_ratelimit_ok{@}[~])) + ` + refused + ` + ` + unanswered + `)`
+	denied = `(sum(rate(envoy_cluster_ratelimit_over_limit{@}[~])) or vector(0))`
+	failed = `(sum(rate(envoy_cluster_ratelimit_error{@}[~])) or vector(0))`
+	all    = `(sum(rate(envoy_cluster_ratelimit_ok{@}[~])) + ` + denied + ` + ` + failed + `)`
 )
 
 func edgeGlance() []Panel {
 	return []Panel{
 		{
 			Kind: Stat, Title: "Requests", Unit: "reqps", Width: 4, Steps: calm(),
-			About:   "Requests of clients, by all chosen Envoys; those to the admin port apart.",
+			About:   "Requests of clients to the chosen Envoys, without the admin port.",
 			Queries: []Query{ask(`sum(rate(envoy_http_downstream_rq_total{@,envoy_http_conn_manager_prefix!="admin"}[~]))`, "")},
 		}, {
-			Kind: Stat, Title: "Verdicts", Unit: "reqps", Width: 4, Steps: calm(),
-			About:   "Questions that rate-limit filters asked, however they ended.",
-			Queries: []Query{ask(asked, "")},
+			Kind: Stat, Title: "Calls", Unit: "reqps", Width: 4, Steps: calm(),
+			About:   "Calls of rate-limit filters, whatever their result.",
+			Queries: []Query{ask(all, "")},
 		}, {
 			Kind: Stat, Title: "Over the limit", Unit: "percentunit", Width: 4, Steps: calm(),
-			About:   "Share of the questions that were answered OVER_LIMIT: clients got 429.",
-			Queries: []Query{ask(refused+" / "+asked, "")},
+			About:   "Share of the calls that were answered with OVER_LIMIT: clients got a 429.",
+			Queries: []Query{ask(denied+" / "+all, "")},
 		}, {
-			Kind: Stat, Title: "Without an answer", Unit: "percentunit", Width: 4, Steps: bad(0.0001, 0.01), Runbook: "KeywardFailOpen",
-			About:   "Share of the questions that ended in an error or at Envoy's own timeout.",
-			Queries: []Query{ask(unanswered+" / "+asked, "")},
+			Kind: Stat, Title: "Failed calls", Unit: "percentunit", Width: 4, Steps: bad(0.0001, 0.01), Runbook: "KeywardFailOpen",
+			About:   "Share of the calls that failed or reached Envoy's own timeout.",
+			Queries: []Query{ask(failed+" / "+all, "")},
 		}, {
-			Kind: Stat, Title: "Let through uncounted", Unit: "reqps", Width: 4, Steps: bad(0.001, 1), Runbook: "KeywardFailOpen",
-			About:   "Requests a second that passed because nobody answered and failure_mode_deny is not set. No member knows of them.",
+			Kind: Stat, Title: "Admitted uncounted", Unit: "reqps", Width: 4, Steps: bad(0.001, 1), Runbook: "KeywardFailOpen",
+			About:   "Requests per second that were admitted without a reply because failure_mode_deny is not set. No member counted them.",
 			Queries: []Query{ask(uncounted, "")},
 		}, {
-			Kind: Stat, Title: "Time for an answer, p99", Unit: "ms", Width: 4, Steps: bad(10, 20), Runbook: "KeywardSlowDecisions",
-			About:   "As Envoys measure it, network included.",
+			Kind: Stat, Title: "Latency, p99", Unit: "ms", Width: 4, Steps: bad(10, 20), Runbook: "KeywardSlowDecisions",
+			About:   "As measured by Envoys, network included.",
 			Queries: []Query{ask(`histogram_quantile(0.99, sum by (le) (rate(envoy_cluster_upstream_rq_time_bucket{@,envoy_cluster_name=~"$rls"}[~])))`, "")},
 		},
 	}
 }
 
-func edgeVerdicts() []Panel {
+func edgeDecisions() []Panel {
 	return []Panel{
 		{
-			Kind: Series, Title: "Verdicts", Unit: "reqps", Width: 8, Stacked: true, Colours: verdicts(), Runbook: "KeywardFailOpen",
-			About: "What rate-limit filters were told: ok, over the limit, or nothing in time (error).",
+			Kind: Series, Title: "Results", Unit: "reqps", Width: 8, Stacked: true, Colors: resultColors(), Runbook: "KeywardFailOpen",
+			About: "Results of the calls of rate-limit filters: ok, over the limit, or no reply in time (error).",
 			Queries: []Query{
 				ask(`sum(rate(envoy_cluster_ratelimit_ok{@}[~]))`, "ok"),
 				ask(`sum(rate(envoy_cluster_ratelimit_over_limit{@}[~]))`, "over the limit"),
 				whenWrong(`sum(rate(envoy_cluster_ratelimit_error{@}[~]))`, "error"),
 			},
 		}, {
-			Kind: Series, Title: "Let through uncounted", Unit: "reqps", Width: 8, Runbook: "KeywardFailOpen",
-			About:   "By Envoy: requests that passed without a verdict.",
+			Kind: Series, Title: "Admitted uncounted", Unit: "reqps", Width: 8, Runbook: "KeywardFailOpen",
+			About:   "By Envoy: requests that were admitted without a decision.",
 			Queries: []Query{whenWrong(`sum by (instance) (rate(envoy_cluster_ratelimit_failure_mode_allowed{@}[~]))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Over the limit by Envoy", Unit: "percentunit", Width: 8,
-			About:   "Envoys in front of the same clients refuse the same share.",
+			About:   "Share of the requests that each Envoy denies. Envoys with the same clients deny the same share.",
 			Queries: []Query{ask(`sum by (instance) (rate(envoy_cluster_ratelimit_over_limit{@}[~])) / (sum by (instance) (rate(envoy_cluster_ratelimit_ok{@}[~])) + sum by (instance) (rate(envoy_cluster_ratelimit_over_limit{@}[~])))`, "{{instance}}")},
 		},
 	}
 }
 
-func questions() []Panel {
+func calls() []Panel {
 	of := func(metric string) string { return metric + `{@,envoy_cluster_name=~"$rls"}` }
 	return []Panel{
 		{
-			Kind: Series, Title: "Time for an answer", Unit: "ms", Width: 6, Runbook: "KeywardSlowDecisions",
-			About:   "As Envoys measure it, network included. Envoy's default timeout is 20 ms.",
+			Kind: Series, Title: "Latency", Unit: "ms", Width: 6, Runbook: "KeywardSlowDecisions",
+			About:   "As measured by Envoys, network included. Envoy's default timeout is 20 ms.",
 			Queries: quantiles(of("envoy_cluster_upstream_rq_time_bucket"), "$__rate_interval", "0.5", "0.99", "0.999"),
 		}, {
 			Kind: Series, Title: "Direct-hit ratio", Unit: "percentunit", Width: 6, Max: 1, Runbook: "KeywardMisrouted",
-			About:   "Of the questions that came to the chosen clusters' members with a key, the share that went straight to the owner, by member.",
+			About:   "By member: of the requests with a key, the share that Envoy sent directly to the owner.",
 			Queries: []Query{ask(`sum by (instance) (rate(keyward_direct_total{@cluster}[~])) / (sum by (instance) (rate(keyward_direct_total{@cluster}[~])) + sum by (instance) (rate(keyward_misrouted_total{@cluster}[~])))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Misrouted", Unit: "reqps", Width: 6, Runbook: "KeywardMisrouted",
-			About:   "Questions with a key that had to be forwarded. ring: Envoy's ring is another than the members'. key: the key is not the one that the descriptor's rule is sharded by.",
+			About:   "Requests with a key that had to be forwarded. ring: Envoy uses a different ring. key: the key is not the one that the descriptor's rule is sharded by.",
 			Queries: []Query{ask(`sum by (cause) (rate(keyward_misrouted_total{@cluster}[~]))`, "{{cause}}")},
 		}, {
-			Kind: Series, Title: "Tries that failed", Unit: "ops", Width: 6, Runbook: "KeywardFailOpen",
-			About: "Connections that failed or timed out, tries that took too long, and questions asked again, of the heir.",
+			Kind: Series, Title: "Failed attempts", Unit: "ops", Width: 6, Runbook: "KeywardFailOpen",
+			About: "Connections that failed or timed out, attempts that took too long, and retries at the successor.",
 			Queries: []Query{
 				ask("sum(rate("+of("envoy_cluster_upstream_cx_connect_fail")+"[~]))", "no connection"),
-				ask("sum(rate("+of("envoy_cluster_upstream_rq_per_try_timeout")+"[~]))", "try timed out"),
-				ask("sum(rate("+of("envoy_cluster_upstream_rq_timeout")+"[~]))", "question timed out"),
-				ask("sum(rate("+of("envoy_cluster_upstream_rq_retry")+"[~]))", "asked the heir"),
+				ask("sum(rate("+of("envoy_cluster_upstream_rq_per_try_timeout")+"[~]))", "attempt timed out"),
+				ask("sum(rate("+of("envoy_cluster_upstream_rq_timeout")+"[~]))", "call timed out"),
+				ask("sum(rate("+of("envoy_cluster_upstream_rq_retry")+"[~]))", "retried at the successor"),
 			},
 		}, {
-			Kind: Series, Title: "Members that Envoys know", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
-			About: "Healthy hosts of the rate-limit cluster and all of them, by Envoy: equal to the ring, or moments behind.",
+			Kind: Series, Title: "Members in Envoys", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
+			About: "Healthy and all hosts of the rate-limit cluster, by Envoy: equal to the ring, or a moment behind.",
 			Queries: []Query{
 				ask("max by (instance) ("+of("envoy_cluster_membership_healthy")+")", "{{instance}} healthy"),
 				ask("max by (instance) ("+of("envoy_cluster_membership_total")+")", "{{instance}} all"),
 			},
 		}, {
-			Kind: Series, Title: "Places on Envoy's ring", Unit: "short", Width: 6,
-			About: "Of the member with most and with fewest, in rings of Envoy; empty for shapes without one. Far apart without weights: --ring-capacity is too small.",
+			Kind: Series, Title: "Points on Envoy's ring", Unit: "short", Width: 6,
+			About: "Points of the member with the most and with the fewest; empty for shapes without a ring. If they differ much without weights, --ring-capacity is too small.",
 			Queries: []Query{
 				ask("max("+of("envoy_cluster_ring_hash_lb_max_hashes_per_host")+")", "most"),
 				ask("min("+of("envoy_cluster_ring_hash_lb_min_hashes_per_host")+")", "fewest"),
 			},
 		}, {
-			Kind: Series, Title: "Connections and requests under way", Unit: "short", Width: 6,
-			About: "To the rate-limit cluster, by all Envoys.",
+			Kind: Series, Title: "Connections and calls in progress", Unit: "short", Width: 6,
+			About: "From all Envoys to the rate-limit cluster.",
 			Queries: []Query{
 				ask("sum("+of("envoy_cluster_upstream_cx_active")+")", "connections"),
 				ask("sum("+of("envoy_cluster_upstream_rq_active")+")", "requests"),
 			},
 		}, {
 			Kind: Series, Title: "Hot keys capped at Envoy", Unit: "reqps", Width: 6,
-			About:   "Requests of hot keys that Envoys refused by themselves, as Keyward told them over xDS; for Envoys with --hot-routes.",
-			Queries: []Query{ask(`sum(rate(envoy_http_local_rate_limit_enforced{@,envoy_local_http_ratelimit_prefix="keyward_cap"}[~])) or vector(0)`, "refused by Envoy")},
+			About:   "Requests for hot keys that Envoys denied themselves, by limits from xDS; for Envoys with --hot-routes.",
+			Queries: []Query{ask(`sum(rate(envoy_http_local_rate_limit_enforced{@,envoy_local_http_ratelimit_prefix="keyward_cap"}[~])) or vector(0)`, "denied by Envoy")},
 		},
 	}
 }
@@ -140,16 +140,16 @@ func questions() []Panel {
 func clients() []Panel {
 	return []Panel{
 		{
-			Kind: Series, Title: "Answers by class", Unit: "reqps", Width: 8, Stacked: true, Colours: map[string]string{"2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red"},
-			About:   "What clients got, 429 among the 4xx.",
+			Kind: Series, Title: "Responses by class", Unit: "reqps", Width: 8, Stacked: true, Colors: map[string]string{"2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red"},
+			About:   "Responses to clients. 4xx includes 429.",
 			Queries: []Query{ask(`sum by (envoy_response_code_class) (rate(envoy_http_downstream_rq_xx{@,envoy_http_conn_manager_prefix!="admin"}[~]))`, "{{envoy_response_code_class}}xx")},
 		}, {
 			Kind: Series, Title: "Response time", Unit: "ms", Width: 8,
-			About:   "Of whole requests, the question for a verdict included.",
+			About:   "Of client requests, the rate-limit call included.",
 			Queries: quantiles(`envoy_http_downstream_rq_time_bucket{@,envoy_http_conn_manager_prefix!="admin"}`, "$__rate_interval", "0.5", "0.99"),
 		}, {
 			Kind: Series, Title: "Requests by Envoy", Unit: "reqps", Width: 8,
-			About:   "Of clients.",
+			About:   "Requests of clients, by Envoy.",
 			Queries: []Query{ask(`sum by (instance) (rate(envoy_http_downstream_rq_total{@,envoy_http_conn_manager_prefix!="admin"}[~]))`, "{{instance}}")},
 		},
 	}
@@ -159,7 +159,7 @@ func xdsPanels() []Panel {
 	return []Panel{
 		{
 			Kind: Series, Title: "Connected to xDS", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
-			About: "Envoys with a stream to their management server, and streams as the xDS servers count them.",
+			About: "Envoys with a stream to their management server, and streams as counted by the xDS servers.",
 			Queries: []Query{
 				ask(`sum(envoy_control_plane_connected_state{@})`, "Envoys connected"),
 				ask(`sum(keyward_xds_streams{@cluster})`, "streams"),
@@ -169,11 +169,11 @@ func xdsPanels() []Panel {
 			About:   "Responses sent to Envoys, by type. A change of membership pushes endpoints only.",
 			Queries: []Query{ask(`sum by (type) (rate(keyward_xds_pushes_total{@cluster}[~]))`, "{{type}}")},
 		}, {
-			Kind: Series, Title: "Refused", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
-			About:   "Responses that Envoys refused in the last five minutes (NACK), by type, as the xDS servers count them; they keep what they had.",
+			Kind: Series, Title: "Rejected", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
+			About:   "Responses that Envoys rejected in the last five minutes (NACK), by type, as counted by the xDS servers. These Envoys keep their previous configuration.",
 			Queries: []Query{ask(`sum by (type) (increase(keyward_xds_nacks_total{@cluster}[5m]))`, "{{type}}")},
 		}, {
-			Kind: Series, Title: "Time to an acknowledgement", Unit: "s", Width: 6,
+			Kind: Series, Title: "Time to acknowledgement", Unit: "s", Width: 6,
 			About:   "From a response to Envoy's ACK, over the last five minutes.",
 			Queries: quantiles(`keyward_xds_ack_seconds_bucket{@cluster}`, "5m", "0.5", "0.99"),
 		},

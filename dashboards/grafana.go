@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// object is a JSON object of Grafana's dashboard schema; its keys are printed in order, so the same board is the same text.
+// object is a JSON object of Grafana's dashboard schema. Its keys are printed in order, so the output is deterministic.
 type object = map[string]any
 
 const (
@@ -14,10 +14,10 @@ const (
 	runbooks      = "https://github.com/keyward/keyward/blob/main/docs/runbooks/"
 )
 
-// File is the name of the board's file.
+// File returns the name of the board's file.
 func (b Board) File() string { return b.UID + ".json" }
 
-// JSON is the board as Grafana reads it. All panels and variables use the data source that is chosen at the top.
+// JSON returns the board as Grafana reads it. All panels and variables use the data source chosen at the top.
 func (b Board) JSON() ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -41,7 +41,7 @@ func (b Board) grafana() object {
 	}
 }
 
-// others is the list of links to the boards of the same tag, with the chosen time and variables.
+// others returns the links to the boards with the same tag, which keep the time and the variables.
 func others() object {
 	o := link("dashboards", "Keyward", "", false)
 	o["tags"], o["includeVars"], o["keepTime"] = []string{"keyward"}, true, true
@@ -64,7 +64,7 @@ func marks() []object {
 	}}
 	for _, a := range annotations() {
 		list = append(list, object{
-			"datasource": dataSource(), "enable": true, "iconColor": a.Colour, "name": a.Name, "expr": written(a.Expr),
+			"datasource": dataSource(), "enable": true, "iconColor": a.Color, "name": a.Name, "expr": expand(a.Expr),
 			"titleFormat": a.Title, "textFormat": a.Text, "step": "15s",
 		})
 	}
@@ -87,7 +87,7 @@ func (b Board) variables() []object {
 	return list
 }
 
-// panels lays the rows out from the top, each panel right of the one before while there is room.
+// panels places the rows from top to bottom and the panels of a row from left to right, wrapping at the width of 24.
 func (b Board) panels() []object {
 	var list []object
 	y := 0
@@ -138,7 +138,7 @@ func (p Panel) grafana() object {
 	return o
 }
 
-// faultsOnly says that a panel has nothing to show while all is well.
+// faultsOnly reports whether the panel is empty in normal operation.
 func (p Panel) faultsOnly() bool {
 	for _, q := range p.Queries {
 		if !q.Fault {
@@ -152,7 +152,7 @@ func (p Panel) targets() []object {
 	list := make([]object, len(p.Queries))
 	for i, q := range p.Queries {
 		list[i] = object{
-			"refId": string(rune('A' + i)), "datasource": dataSource(), "editorMode": "code", "expr": written(q.Expr), "legendFormat": q.Legend,
+			"refId": string(rune('A' + i)), "datasource": dataSource(), "editorMode": "code", "expr": expand(q.Expr), "legendFormat": q.Legend,
 			"range": true, "instant": false,
 		}
 	}
@@ -184,9 +184,9 @@ func (p Panel) options() object {
 func (p Panel) defaults() object {
 	steps := []object{}
 	for i, s := range p.Steps {
-		step := object{"color": s.Colour, "value": s.From}
+		step := object{"color": s.Color, "value": s.From}
 		if i == 0 {
-			step["value"] = nil // from minus infinity on
+			step["value"] = nil // minus infinity
 		}
 		steps = append(steps, step)
 	}
@@ -225,10 +225,10 @@ func (p Panel) lines() object {
 
 func (p Panel) overrides() []object {
 	list := []object{}
-	for _, name := range sorted(p.Colours) {
+	for _, name := range sorted(p.Colors) {
 		list = append(list, object{
 			"matcher":    object{"id": "byName", "options": name},
-			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": p.Colours[name]}}},
+			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": p.Colors[name]}}},
 		})
 	}
 	return list

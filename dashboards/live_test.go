@@ -15,15 +15,15 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// chosen is what the boards' variables stand for in tests: everything.
+// chosen replaces the boards' variables in tests; they match everything.
 var chosen = strings.NewReplacer("$cluster", ".*", "$namespace", ".*", "$job", ".*", "$instance", ".*", "$domain", ".*", "$rls", "keyward|ratelimit.*",
 	"$__rate_interval", "10s")
 
-// moments is why a metric or an alert need not be seen although this test causes its trouble: it may be over before the next
+// moments is the reason why a metric or an alert may be missed although this test causes it: it may be over before the next
 // scrape.
 const moments = "lasts for moments"
 
-// flat are the metrics that stay 0 even while everything goes wrong that this test makes go wrong, with the reason.
+// flat are the metrics that stay 0 during all faults of this test, with the reason.
 var flat = map[string]string{
 	"keyward_ring_disagreement":           moments,
 	"keyward_ring_incomplete":             moments,
@@ -32,35 +32,35 @@ var flat = map[string]string{
 	"keyward_lease_unreachable_holders":   moments,
 	"keyward_rules_disagreement":          moments,
 	"keyward_waiting_questions":           moments,
-	"keyward_cluster_collisions_total":    "two members under one name end each other; cluster's tests have them",
-	"keyward_gossip_health_score":         "rises when packets get lost",
-	"keyward_gossip_refused":              "rises with announcements that only a foreign program sends",
-	"keyward_handoff_incomplete_total":    "a transfer lasts for milliseconds; test/sim breaks them off",
-	"keyward_drains_incomplete_total":     "told in the moments before the process ends",
-	"keyward_waits_refused_total":         "wants more waiting questions than this load asks",
-	"keyward_share_untold_hits_total":     "wants more keys admitted by shares than there is memory for",
-	"keyward_charges_refused_total":       "wants more charges without a copy than there is memory for",
-	"keyward_lease_violations_total":      "is 0 unless a clock steps or the code is wrong",
-	"keyward_copies_total":                "copies have twice the room of counters, more than this load fills; owner's tests do",
-	"keyward_stats_overflow_total":        "wants thousands of detailed series",
-	"envoy_cluster_upstream_rq_timeout":   "Envoy asks the heir in time",
-	"keyward_off_ring":                    "wants a member that is set up wrongly; cluster's tests have them",
+	"keyward_cluster_collisions_total":    "needs two members with one name, of which one exits; see the tests of cluster",
+	"keyward_gossip_health_score":         "needs packet loss",
+	"keyward_gossip_refused":              "needs announcements that only a foreign program sends",
+	"keyward_handoff_incomplete_total":    "a transfer takes milliseconds; test/sim interrupts them",
+	"keyward_drains_incomplete_total":     "reported moments before the process ends",
+	"keyward_waits_refused_total":         "needs more waiting requests than this load has",
+	"keyward_share_untold_hits_total":     "needs more keys admitted from shares than fit in memory",
+	"keyward_charges_refused_total":       "needs more unreplicated charges than fit in memory",
+	"keyward_lease_violations_total":      "0 unless a clock steps or the code has a bug",
+	"keyward_copies_total":                "replicas have twice the room of counters, more than this load fills; see the tests of owner",
+	"keyward_stats_overflow_total":        "needs thousands of detailed series",
+	"envoy_cluster_upstream_rq_timeout":   "Envoy retries at the successor in time",
+	"keyward_off_ring":                    "needs a misconfigured member; see the tests of cluster",
 	"keyward_cluster_joined":              "members are scraped once they have joined",
-	"keyward_clock_fences_total":          "wants a clock that stands still or is set",
-	"keyward_clock_steps_total":           "wants a clock that is set",
-	"keyward_certificate_reloads_total":   "certificates stay; security's tests change them",
+	"keyward_clock_fences_total":          "needs a clock that stops or is set",
+	"keyward_clock_steps_total":           "needs a clock that is set",
+	"keyward_certificate_reloads_total":   "certificates do not change here; see the security tests",
 
-	"keyward_connection_wait_seconds_total": "wants connections that send much and ask little; gate's tests have them",
+	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",
 }
 
-// still are parts of queries that stay 0 although others of the same metrics do not, with the reason.
+// still are parts of queries that stay 0 although others of the same metric do not, with the reason.
 var still = map[string]string{
-	`authority="shed"`:    "wants an owner that is alive and too slow; peer's tests have one",
+	`authority="shed"`:    "needs a live owner that is too slow; see the tests of peer",
 	`result=~"late|shed"`: "the same",
-	`unless on (cluster, job, instance) keyward_rules_version_info`: "wants a member whose first rules are faulty",
+	`unless on (cluster, job, instance) keyward_rules_version_info`: "needs a member whose first rules are invalid",
 }
 
-// staysFlat reports whether a query need not show anything but 0.
+// staysFlat reports whether a query may stay 0.
 func staysFlat(expr string) bool {
 	for part := range still {
 		if strings.Contains(expr, part) {
@@ -70,7 +70,7 @@ func staysFlat(expr string) bool {
 	return flat[named.FindString(expr)] != ""
 }
 
-// silent are the alerts that nothing in this test makes fire, with the reason.
+// silent are the alerts that do not fire in this test, with the reason.
 var silent = map[string]string{
 	"KeywardRingDisagreement":        moments,
 	"KeywardTokensVoid":              moments,
@@ -79,40 +79,40 @@ var silent = map[string]string{
 	"KeywardLeaseHoldersUnreachable": moments,
 	"KeywardRulesDisagreement":       moments,
 	"KeywardNotJoined":               "members are scraped once they have joined",
-	"KeywardOffRing":                 "wants a member that is set up wrongly; cluster's tests have them",
-	"KeywardNoRules":                 "wants a member whose first rules are faulty",
-	"KeywardClockFence":              "wants a clock that stands still or is set",
-	"KeywardShed":                    "wants an owner that is alive and too slow",
-	"KeywardChargesRefused":          "wants more charges without a copy than there is memory for",
-	"KeywardConnectionsWait":         "wants connections that send much and ask little",
-	"KeywardNameServiceDown":         "members are given addresses, no names",
-	"KeywardDrainIncomplete":         "told in the moments before the process ends",
-	"KeywardSkew":                    "all share one clock",
+	"KeywardOffRing":                 "needs a misconfigured member; see the tests of cluster",
+	"KeywardNoRules":                 "needs a member whose first rules are invalid",
+	"KeywardClockFence":              "needs a clock that stops or is set",
+	"KeywardShed":                    "needs a live owner that is too slow",
+	"KeywardChargesRefused":          "needs more unreplicated charges than fit in memory",
+	"KeywardConnectionsWait":         "needs connections with much data and few calls",
+	"KeywardNameServiceDown":         "members join addresses, not names",
+	"KeywardDrainIncomplete":         "reported moments before the process ends",
+	"KeywardSkew":                    "all members share one clock",
 	"KeywardMisrouted":               "Envoy follows xDS",
 	"KeywardFallback":                "takes five minutes",
-	"KeywardLeaseViolation":          "wants a clock that steps",
+	"KeywardLeaseViolation":          "needs a clock that steps",
 	"KeywardSlowDecisions":           "depends on the machine",
-	"KeywardCertificateExpiring":     "demo certificates last for a year",
-	"KeywardCertificateNotReloaded":  "certificates stay; security's tests change them",
-	"KeywardNameCollision":           "two members under one name end each other",
-	"KeywardGossipUnhealthy":         "wants lost packets",
-	"KeywardRefused":                 "wants more than one caller a second",
+	"KeywardCertificateExpiring":     "demo certificates are valid for a year",
+	"KeywardCertificateNotReloaded":  "certificates do not change here; see the security tests",
+	"KeywardNameCollision":           "needs two members with one name",
+	"KeywardGossipUnhealthy":         "needs packet loss",
+	"KeywardRefused":                 "needs more than one refused caller per second",
 }
 
-// named finds what a query asks for.
+// named matches the metric of a query.
 var named = regexp.MustCompile(`\b(?:keyward|ratelimit|envoy)_[a-z_0-9]+`)
 
-// TestLive asks every query of every panel, variable and annotation of a real Prometheus that scrapes a real cluster under
-// load. While all is well each must find something, the panels of faults apart, and no alert may fire; when things have gone
-// wrong, each must have shown something else than 0.
+// TestLive runs every query of every panel, variable and annotation on a real Prometheus that scrapes a real cluster under
+// load. In normal operation each must have a result, except those for faults, and no alert may fire. After faults, each must
+// have had a value other than 0.
 func TestLive(t *testing.T) {
-	if base := os.Getenv("KEYWARD_PROMETHEUS"); base != "" { // scripts/compose has its own
+	if base := os.Getenv("KEYWARD_PROMETHEUS"); base != "" { // set by scripts/compose
 		healthy(t, base)
 		return
 	}
 	envoy := os.Getenv("ENVOY_BIN")
 	if envoy == "" {
-		t.Skip("ENVOY_BIN names no Envoy: make boards")
+		t.Skip("ENVOY_BIN is not set: run make boards")
 	}
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -131,25 +131,25 @@ func TestLive(t *testing.T) {
 	alarmed(t, base, began)
 }
 
-// moved wants every query to have shown something else than 0 since then.
+// moved requires that every query has had a value other than 0 since began.
 func moved(t *testing.T, base string, began time.Time) {
 	t.Helper()
 	for _, b := range All() {
-		for _, q := range b.queries() {
+		for _, q := range queriesOf(b) {
 			if q.label != "" || staysFlat(q.Expr) {
 				continue
 			}
-			if all, err := query(t.Context(), base, chosen.Replace(written(q.Expr)), began); err != nil {
+			if all, err := query(t.Context(), base, chosen.Replace(expand(q.Expr)), began); err != nil {
 				t.Errorf("%s: %v", q.where, err)
 			} else if !some(all, notZero) {
-				t.Errorf("%s: nothing but 0 all the time: %s", q.where, q.Expr)
+				t.Errorf("%s: always 0: %s", q.where, q.Expr)
 			}
 		}
 	}
 }
 
-// alarmed wants every alert's condition to have held for a moment, that of the silent ones apart. How long it must hold is
-// for promtool's tests.
+// alarmed requires that the condition of every alert, except silent ones, has been true for a moment. The duration is tested
+// with promtool.
 func alarmed(t *testing.T, base string, began time.Time) {
 	t.Helper()
 	for _, a := range readAlerts(t) {
@@ -158,39 +158,39 @@ func alarmed(t *testing.T, base string, began time.Time) {
 			t.Errorf("%s: %v", a.Alert, err)
 		}
 		if _, ok := silent[a.Alert]; !ok && len(all) == 0 {
-			t.Errorf("%s: nothing that went wrong makes it fire: %s", a.Alert, a.Expr)
+			t.Errorf("%s: no fault makes it fire: %s", a.Alert, a.Expr)
 		}
 	}
 }
 
-// missing skips a test that wants programs which are not here; where KEYWARD_BOARDS=required says that they are, it fails.
+// missing skips a test whose programs are not installed. With KEYWARD_BOARDS=required it fails instead.
 func missing(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("KEYWARD_BOARDS") == "required" {
-		t.Fatalf("%s must be there", what)
+		t.Fatalf("%s is not installed", what)
 	}
-	t.Skipf("%s: not here", what)
+	t.Skipf("%s is not installed", what)
 }
 
-// healthy wants a value for every query, which the next scrapes may bring, and no alert.
+// healthy requires a result for every query within the next scrapes, and that no alert fires.
 func healthy(t *testing.T, base string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var open []asking
 	for _, b := range All() {
-		open = append(open, b.queries()...)
+		open = append(open, queriesOf(b)...)
 	}
 	open = slices.DeleteFunc(open, func(q asking) bool { return q.Fault })
-	_ = lab.Await(within(t, 20*time.Second), "all queries to find something", func(context.Context) error {
+	_ = lab.Await(within(t, 20*time.Second), "all queries to have results", func(context.Context) error {
 		open = slices.DeleteFunc(open, func(q asking) bool { return q.finds(ctx, t, base) })
 		if len(open) > 0 {
-			return errors.New("some find nothing")
+			return errors.New("some have no result")
 		}
 		return nil
 	})
 	for _, q := range open {
-		t.Errorf("%s: finds nothing: %s", q.where, q.Expr)
+		t.Errorf("%s: no result: %s", q.where, q.Expr)
 	}
 	for _, a := range readAlerts(t) {
 		if _, err := query(ctx, base, a.Expr, time.Time{}); err != nil {
@@ -208,24 +208,24 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// asking is a query of a board and where it stands.
+// asking is a query of a board with its position.
 type asking struct {
 	Query
 	where        string
-	label, regex string // of a variable: whose values it lists
+	label, regex string // for variables: the label whose values it lists
 }
 
-// finds says whether a query has a number for a result now.
+// finds reports whether the query has a number as its result now.
 func (q asking) finds(ctx context.Context, t *testing.T, base string) bool {
 	t.Helper()
-	all, err := query(ctx, base, chosen.Replace(written(q.Expr)), time.Time{})
+	all, err := query(ctx, base, chosen.Replace(expand(q.Expr)), time.Time{})
 	if err != nil {
 		t.Fatalf("%s: %v", q.where, err)
 	}
 	return some(all, number) && q.serves(all)
 }
 
-// serves says whether a variable's label has a value to choose; of other queries, that they are no variable's.
+// serves reports whether the label of a variable has a value to choose. It is true for queries that belong to no variable.
 func (q asking) serves(all []result) bool {
 	if q.label == "" {
 		return true
@@ -239,8 +239,8 @@ func (q asking) serves(all []result) bool {
 	return false
 }
 
-// queries are all expressions of a board.
-func (b Board) queries() (all []asking) {
+// queriesOf returns all expressions of a board.
+func queriesOf(b Board) (all []asking) {
 	for _, r := range b.Rows {
 		for _, p := range r.Panels {
 			for _, q := range p.Queries {
@@ -252,13 +252,13 @@ func (b Board) queries() (all []asking) {
 		all = append(all, asking{Query: Query{Expr: v.Metric}, where: b.Title + ": variable " + v.Name, label: v.Value, regex: v.Regex})
 	}
 	for _, a := range annotations() {
-		all = append(all, asking{Query: Query{Expr: a.Expr, Fault: true}, where: b.Title + ": annotation " + a.Name}) // an event, which need not be now
+		all = append(all, asking{Query: Query{Expr: a.Expr, Fault: true}, where: b.Title + ": annotation " + a.Name}) // an event that may not be happening now
 	}
 	return all
 }
 
-// show keeps the cluster as it is for as long as KEYWARD_SHOW says, for looking at the boards, then has the command in
-// KEYWARD_SHOW_WITH look at them; both are set by picture/take.
+// show keeps the cluster running for KEYWARD_SHOW, then causes faults and runs the command KEYWARD_SHOW_WITH. picture/take
+// sets both.
 func show(t *testing.T, c *town, base string) {
 	t.Helper()
 	d, err := time.ParseDuration(os.Getenv("KEYWARD_SHOW"))

@@ -21,9 +21,9 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// TestAMemberOfAnotherLabel takes the metrics of a real member that is given an address where another cluster answers. It must
-// raise the alert that names the cause, and not the one for processes that do not.
-func TestAMemberOfAnotherLabel(t *testing.T) {
+// TestMemberOfAnotherCluster uses the metrics of a real member that joins an address of another cluster. It must raise the
+// alert with the cause, and not the one for processes without a cause.
+func TestMemberOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	other, err := cluster.Start(cluster.Options{Node: "other", Bind: "127.0.0.1:0", Insecure: true, Join: []string{"127.0.0.1:1"}})
 	if err != nil {
@@ -49,17 +49,17 @@ func TestAMemberOfAnotherLabel(t *testing.T) {
 	select {
 	case cause := <-stays:
 		if cause != membership.CauseGossip {
-			t.Fatalf("it says %s", cause)
+			t.Fatalf("cause %s", cause)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("it does not say why it stays off the ring")
+		t.Fatal("it does not report why it stays off the ring")
 	}
 	fires(t, reg, `{alertname="KeywardOffRing", alertstate="firing", cause="gossip", instance="m", severity="critical"}`)
 }
 
-// TestAMemberWithFaultyRules takes the metrics of real rules: faulty ones are one alert for a member that has none from before,
-// and another for one that has.
-func TestAMemberWithFaultyRules(t *testing.T) {
+// TestMemberWithInvalidRules uses the metrics of real rules. Invalid rules raise one alert for a member without earlier rules,
+// and another for a member with earlier rules.
+func TestMemberWithInvalidRules(t *testing.T) {
 	t.Parallel()
 	fault := source.LoadResult{Source: source.FromFiles, Err: errors.New("shop.yaml:4: unknown unit")}
 	reg, rules := rulesOf(t)
@@ -77,7 +77,7 @@ func TestAMemberWithFaultyRules(t *testing.T) {
 	fires(t, reg, `{alertname="KeywardRulesNotRead", alertstate="firing", instance="m", severity="warning"}`)
 }
 
-// rulesOf are the rules of a member that has read none yet, and its metrics.
+// rulesOf returns the rules of a member that has read none yet, and its metrics.
 func rulesOf(t *testing.T) (*prometheus.Registry, *source.Versions) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -91,7 +91,7 @@ func rulesOf(t *testing.T) (*prometheus.Registry, *source.Versions) {
 	return reg, v
 }
 
-// fires has Prometheus judge what a member's metrics are now, if they stay so for five minutes: these alerts fire and no others.
+// fires requires that exactly these alerts fire if the member's metrics stay unchanged for five minutes.
 func fires(t *testing.T, from prometheus.Gatherer, alerts ...string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -120,13 +120,13 @@ func fires(t *testing.T, from prometheus.Gatherer, alerts ...string) {
 	}
 }
 
-// series is a metric with its labels, as Prometheus writes them, and its value.
+// series is a metric with its labels, in Prometheus syntax, and its value.
 type series struct {
 	name  string
 	value float64
 }
 
-// seriesOf are the gauges and counters that a member m has.
+// seriesOf returns the gauges and counters of a member m.
 func seriesOf(t *testing.T, from prometheus.Gatherer) (all []series) {
 	t.Helper()
 	families, err := from.Gather()

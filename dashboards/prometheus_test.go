@@ -20,7 +20,7 @@ import (
 // target is a process that Prometheus scrapes.
 type target struct{ job, path, instance, addr string }
 
-// prometheusOf is a real Prometheus that asks the targets once a second, with the alerts loaded.
+// prometheusOf starts a real Prometheus that scrapes the targets once a second, with the alerts loaded.
 func prometheusOf(t *testing.T, program, dir string, targets ...target) (base string) {
 	t.Helper()
 	alerts, err := filepath.Abs("alerts.yml")
@@ -70,13 +70,13 @@ func prometheusOf(t *testing.T, program, dir string, targets ...target) (base st
 	return "http://" + addr
 }
 
-// result is a series of an answer, with the values that it had.
+// result is a series with its values.
 type result struct {
 	labels map[string]string
 	values []float64
 }
 
-// query asks at one moment, at the newest when from is the zero time, else for every second from then till now.
+// query evaluates expr now if from is zero, otherwise for every second from then until now.
 func query(ctx context.Context, base, expr string, from time.Time) ([]result, error) {
 	path, q := "query", url.Values{"query": {expr}}
 	if !from.IsZero() {
@@ -126,7 +126,7 @@ func query(ctx context.Context, base, expr string, from time.Time) ([]result, er
 	return all, nil
 }
 
-// some says whether any value of the series is a number that ok accepts.
+// some reports whether any value of the series is a number that ok accepts.
 func some(all []result, ok func(float64) bool) bool {
 	for _, r := range all {
 		for _, v := range r.values {

@@ -10,19 +10,18 @@ import (
 	"testing"
 )
 
-// The packages that hold Grafana's schema and that check against it.
+// The packages of Grafana's schema and of the compiler.
 const (
 	grafanaSchema = "@grafana/schema@13.2.3"
 	typescript    = "typescript@5.9.3"
 )
 
-// loose lets the strings of JSON stand for TypeScript's enums.
+// loose accepts the strings of JSON for TypeScript's enums.
 const loose = `
 type Loose<T> = T extends string ? ` + "`${T}`" + ` : T extends object ? { [K in keyof T]: Loose<T[K]> } : T;
 `
 
-// TestSchema checks the boards against the types of Grafana itself: a key that it does not know, or a value that it does not
-// take, is an error of the compiler.
+// TestSchema checks the boards against Grafana's own types: an unknown key or an invalid value is a compiler error.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	npm, err := exec.LookPath("npm")
@@ -37,11 +36,11 @@ func TestSchema(t *testing.T) {
 	tsc := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules", ".bin", "tsc"),
 		"--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022", file)
 	if out, err := tsc.CombinedOutput(); err != nil {
-		t.Errorf("Grafana's schema does not take the boards: %v\n%.4000s", err, out)
+		t.Errorf("Grafana's schema rejects the boards: %v\n%.4000s", err, out)
 	}
 }
 
-// schemaIn is the folder that the packages are in, got from npm when they are not there yet.
+// schemaIn returns the folder of the packages. It installs them with npm if they are missing.
 func schemaIn(t *testing.T, npm string) string {
 	t.Helper()
 	dir, err := filepath.Abs("../.cache/grafana-schema")
@@ -66,7 +65,7 @@ func schemaIn(t *testing.T, npm string) string {
 	return dir
 }
 
-// asTypeScript is a program that gives every board the type of a dashboard, and every panel's options the type of its kind.
+// asTypeScript returns a program that declares every board as a dashboard, and every panel's options with the type of its kind.
 func asTypeScript(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
@@ -90,7 +89,7 @@ func asTypeScript(t *testing.T) string {
 		o := b.grafana()
 		for _, a := range o["annotations"].(object)["list"].([]object) {
 			for _, own := range []string{"expr", "step", "titleFormat", "textFormat"} {
-				delete(a, own) // the Prometheus data source's own; the schema is for all
+				delete(a, own) // specific to the Prometheus data source, not in the schema
 			}
 		}
 		return o

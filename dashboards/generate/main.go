@@ -1,4 +1,4 @@
-// Command generate writes the dashboards' JSON: go run ./dashboards/generate, at the repository's root.
+// Command generate writes the dashboards' JSON files. Run it at the root of the repository: go run ./dashboards/generate.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", "dashboards", "where to write to")
+	dir := flag.String("dir", "dashboards", "folder to write to")
 	flag.Parse()
 	if err := write(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
