@@ -57,39 +57,9 @@ func TestGoldenHashes(t *testing.T) {
 		{Hash(""), 0xef46db3751d8e999},
 		{Hash("a"), 0xd24ec4f1a98c6e5b},
 		{Hash("abc"), 0x44bc2cf5ad770999},
-		{Combine(1<<63, 2), 3},
 	} {
 		if c.got != c.want {
 			t.Errorf("%#x, want %#x", c.got, c.want)
 		}
-	}
-}
-
-func TestHashLines(t *testing.T) {
-	hash := func(name string, lines ...string) uint64 {
-		h, ok := HashHeader(name, lines...)
-		if !ok {
-			t.Fatalf("%q has no hash", lines)
-		}
-		return h
-	}
-	if h, ok := HashLines(); ok || h != 0 {
-		t.Error("an absent header has a hash")
-	}
-	if hash("x", "") != Hash("") || hash("x", "k") != Hash("k") {
-		t.Error("one line is not hashed as itself")
-	}
-	lines := []string{"b", "a", "c"}
-	if hash("x", lines...) != hash("x", "a", "b", "c") || lines[0] != "b" {
-		t.Error("lines are not sorted, or sorted in place")
-	}
-	if hash("x", "a", "b") == hash("x", "b") || hash("x", "a", "b") == Hash("ab") || hash("x", "a", "b") == Hash("a,b") {
-		t.Error("lines are not chained")
-	}
-	if hash("Authorization", "b", "a") != Hash("b,a") {
-		t.Error("inline headers are not joined as sent")
-	}
-	if n := testing.AllocsPerRun(100, func() { HashHeader("x", "a", "b") }); n != 0 {
-		t.Errorf("hashing sorted lines allocates %v times", n)
 	}
 }

@@ -175,39 +175,6 @@ func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
 	}
 }
 
-// The fixed-points ring is the one that Envoy builds of one locality a member and a void locality.
-func TestFixedPointsAreEnvoysRing(t *testing.T) {
-	rnd := seeded(6)
-	for _, capacity := range []int{8, 64, 100, 1000, DefaultCapacity} {
-		c := EnvoyCapacity(capacity)
-		members := fleet(rnd, min(7, c/4), 3)
-		r := New(members)
-		zero := 0.0
-		cluster := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: PointsPerWeight * uint64(c), PanicThreshold: &zero}
-		for _, m := range members {
-			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: Locality{SubZone: "m-" + string(m.ID)}, LocalityWeight: m.Weight})
-		}
-		void := Host{Address: "127.0.0.1:1", Health: Unhealthy, Locality: Locality{SubZone: "void"}, LocalityWeight: uint32(c) - uint32(r.Weight())}
-		cluster.Hosts = append(cluster.Hosts, void)
-		envoy, err := cluster.Build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := len(envoy.levels[0].hashes), len(r.table.hashes); got != want {
-			t.Fatalf("capacity %d: envoy has %d points, we have %d", capacity, got, want)
-		}
-		for range 3000 {
-			h := rnd.Uint64()
-			if got, want := cluster.Hosts[envoy.Owner(h)].HashKey, string(ownerID(r, h)); got != want {
-				t.Fatalf("capacity %d, hash %#x: envoy's owner %s, ours %s", capacity, h, got, want)
-			}
-			if got, want := cluster.Hosts[envoy.Successor(h)].HashKey, string(r.id(r.Successor(h))); got != want {
-				t.Fatalf("capacity %d, hash %#x: envoy's heir %s, ours %s", capacity, h, got, want)
-			}
-		}
-	}
-}
-
 func TestNewKeepsTheNewestOfAName(t *testing.T) {
 	r := New([]Member{{ID: "a", BootID: 1, Incarnation: 9}, {ID: "b"}, {ID: "a", BootID: 2, Incarnation: 3}, {ID: "a", BootID: 2, Incarnation: 2}})
 	if r.Len() != 2 || r.At(0) != (Member{ID: "a", BootID: 2, Incarnation: 3, Weight: 1}) {
@@ -374,4 +341,27 @@ func BenchmarkNew(b *testing.B) {
 			}
 		})
 	}
+}
+
+func FuzzNew(f *testing.F) {
+	f.Add([]byte("abc"), uint64(1))
+	f.Add([]byte{0, 0, 255, 255}, uint64(math.MaxUint64))
+	f.Fuzz(func(t *testing.T, spec []byte, h uint64) {
+		var members []Member
+		for _, b := range spec[:min(len(spec), 24)] {
+			members = append(members, Member{ID: ID(strconv.Itoa(int(b % 16))), BootID: uint64(b), Weight: uint32(b >> 6)})
+		}
+		r := New(members)
+		order := r.Order(h, nil)
+		if len(order) != r.Len() || r.Len() > 0 && order[0] != r.Owner(h) || r.Len() > 1 && order[1] != r.Successor(h) {
+			t.Fatalf("owner %d, successor %d, order %v", r.Owner(h), r.Successor(h), order)
+		}
+		for place, i := range order {
+			if r.Rank(h, i) != place || r.Index(r.At(i).ID) != i {
+				t.Fatalf("member %d: rank %d, place %d", i, r.Rank(h, i), place)
+			}
+		}
+		half := New(members[:len(members)/2])
+		checkMoves(t, half, r, Diff(half, r), seeded(h))
+	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/keyward/keyward/internal/ringcheck"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -99,10 +100,10 @@ func extremes[K comparable](parts map[K]float64, n int) (least, most float64) {
 }
 
 // envoyDefault is the ring that Envoy builds of n addresses with its default size.
-func envoyDefault(n int) (*ring.EnvoyRing, error) {
-	c := ring.EnvoyCluster{}
+func envoyDefault(n int) (*ringcheck.EnvoyRing, error) {
+	c := ringcheck.EnvoyCluster{}
 	for i := range n {
-		c.Hosts = append(c.Hosts, ring.Host{Address: fmt.Sprintf("10.%d.%d.%d:8081", i>>16, i>>8&255, i&255)})
+		c.Hosts = append(c.Hosts, ringcheck.Host{Address: fmt.Sprintf("10.%d.%d.%d:8081", i>>16, i>>8&255, i&255)})
 	}
 	return c.Build()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/keyward/keyward/internal/ringcheck"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -143,9 +144,9 @@ func checkVectors(files []string) *ringChecked {
 	for _, f := range files {
 		line := ringVector{File: f}
 		b, err := os.ReadFile(f)
-		var v *ring.Vectors
+		var v *ringcheck.Vectors
 		if err == nil {
-			v, err = ring.ParseVectors(b)
+			v, err = ringcheck.ParseVectors(b)
 		}
 		if err != nil {
 			line.Error = err.Error()

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/ringcheck"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -172,14 +173,14 @@ func assignment(t testing.TB, res map[string][]types.Resource, name string) *end
 }
 
 // asEnvoy builds the ring that an Envoy makes of what it is sent.
-func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (*ring.EnvoyRing, []ring.Host) {
+func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (*ringcheck.EnvoyRing, []ringcheck.Host) {
 	t.Helper()
 	var policy ringhash.RingHash
 	if err := s.OwnerDirect().GetLoadBalancingPolicy().GetPolicies()[0].GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(&policy); err != nil {
 		t.Fatal(err)
 	}
 	none := 0.0
-	c := ring.EnvoyCluster{
+	c := ringcheck.EnvoyCluster{
 		MinimumRingSize: policy.GetMinimumRingSize().GetValue(), MaximumRingSize: policy.GetMaximumRingSize().GetValue(),
 		LocalityWeighted: policy.GetLocalityWeightedLbConfig() != nil, PanicThreshold: &none,
 	}
@@ -189,11 +190,11 @@ func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (
 	for _, l := range la.GetEndpoints() {
 		for _, e := range l.GetLbEndpoints() {
 			a := e.GetEndpoint().GetAddress().GetSocketAddress()
-			c.Hosts = append(c.Hosts, ring.Host{
+			c.Hosts = append(c.Hosts, ringcheck.Host{
 				HashKey: e.GetMetadata().GetFilterMetadata()["envoy.lb"].GetFields()["hash_key"].GetStringValue(),
 				Address: netip.AddrPortFrom(netip.MustParseAddr(a.GetAddress()), uint16(a.GetPortValue())).String(),
-				Health:  ring.HostHealth(e.GetHealthStatus()), LocalityWeight: l.GetLoadBalancingWeight().GetValue(),
-				Locality: ring.Locality{Region: l.GetLocality().GetRegion(), Zone: l.GetLocality().GetZone(), SubZone: l.GetLocality().GetSubZone()},
+				Health:  ringcheck.HostHealth(e.GetHealthStatus()), LocalityWeight: l.GetLoadBalancingWeight().GetValue(),
+				Locality: ringcheck.Locality{Region: l.GetLocality().GetRegion(), Zone: l.GetLocality().GetZone(), SubZone: l.GetLocality().GetSubZone()},
 			})
 		}
 	}

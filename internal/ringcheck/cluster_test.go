@@ -1,11 +1,15 @@
-package ring
+package ringcheck
 
 import (
+	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/keyward/keyward/ring"
 )
 
 func percent(p float64) *float64 { return &p }
@@ -212,19 +216,19 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return
 		}
-		in, o, heir := r.Hosts(), r.Owner(h), r.Successor(h)
-		if o >= 0 && !slices.Contains(in, o) || heir >= 0 && (heir == o || !slices.Contains(in, heir)) {
-			t.Fatalf("owner %d, heir %d of %v", o, heir, in)
+		in, o, successor := r.Hosts(), r.Owner(h), r.Successor(h)
+		if o >= 0 && !slices.Contains(in, o) || successor >= 0 && (successor == o || !slices.Contains(in, successor)) {
+			t.Fatalf("owner %d, successor %d of %v", o, successor, in)
 		}
 		if !slices.IsSorted(in) || len(slices.Compact(slices.Clone(in))) != len(in) {
 			t.Fatalf("hosts %v", in)
 		}
 		for p := range r.levels {
-			hashes := r.levels[p].hashes
-			if uint64(len(hashes)) > c.MaximumRingSize+uint64(len(c.Hosts)) {
-				t.Fatalf("%d points, at most %d wanted", len(hashes), c.MaximumRingSize)
+			points := r.levels[p]
+			if uint64(len(points)) > c.MaximumRingSize+uint64(len(c.Hosts)) {
+				t.Fatalf("%d points, at most %d wanted", len(points), c.MaximumRingSize)
 			}
-			if !slices.IsSorted(hashes) {
+			if !slices.IsSortedFunc(points, func(a, b point) int { return cmp.Compare(a.hash, b.hash) }) {
 				t.Fatal("points are not in order")
 			}
 		}
@@ -241,25 +245,45 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-func FuzzNew(f *testing.F) {
-	f.Add([]byte("abc"), uint64(1))
-	f.Add([]byte{0, 0, 255, 255}, uint64(math.MaxUint64))
-	f.Fuzz(func(t *testing.T, spec []byte, h uint64) {
-		var members []Member
-		for _, b := range spec[:min(len(spec), 24)] {
-			members = append(members, Member{ID: ID(strconv.Itoa(int(b % 16))), BootID: uint64(b), Weight: uint32(b >> 6)})
+// fleet returns n members m-0, m-1, ... with weights 1 to 3.
+func fleet(rnd *rand.Rand, n int) []ring.Member {
+	out := make([]ring.Member, n)
+	for i := range out {
+		out[i] = ring.Member{ID: ring.ID("m-" + strconv.Itoa(i)), Weight: uint32(1 + rnd.IntN(3))}
+	}
+	return out
+}
+
+// TestFixedPointsAreEnvoysRing compares package ring with the ring that Envoy builds from one locality for each member and
+// a void locality.
+func TestFixedPointsAreEnvoysRing(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(6, 1))
+	for _, capacity := range []int{8, 64, 100, 1000, ring.DefaultCapacity} {
+		c := ring.EnvoyCapacity(capacity)
+		members := fleet(rnd, min(7, c/4))
+		r := ring.New(members)
+		zero := 0.0
+		cluster := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: ring.PointsPerWeight * uint64(c), PanicThreshold: &zero}
+		for _, m := range members {
+			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: Locality{SubZone: "m-" + string(m.ID)}, LocalityWeight: m.Weight})
 		}
-		r := New(members)
-		order := r.Order(h, nil)
-		if len(order) != r.Len() || r.Len() > 0 && order[0] != r.Owner(h) || r.Len() > 1 && order[1] != r.Successor(h) {
-			t.Fatalf("owner %d, heir %d, order %v", r.Owner(h), r.Successor(h), order)
+		void := Host{Address: "127.0.0.1:1", Health: Unhealthy, Locality: Locality{SubZone: "void"}, LocalityWeight: uint32(c) - uint32(r.Weight())}
+		cluster.Hosts = append(cluster.Hosts, void)
+		envoy, err := cluster.Build()
+		if err != nil {
+			t.Fatal(err)
 		}
-		for place, i := range order {
-			if r.Rank(h, i) != place || r.Index(r.At(i).ID) != i {
-				t.Fatalf("member %d: rank %d, place %d", i, r.Rank(h, i), place)
+		if got, want := len(envoy.levels[0]), ring.PointsPerWeight*int(r.Weight()); got != want {
+			t.Fatalf("capacity %d: envoy has %d points, we have %d", capacity, got, want)
+		}
+		for range 3000 {
+			h := rnd.Uint64()
+			if got, want := cluster.Hosts[envoy.Owner(h)].HashKey, string(r.At(r.Owner(h)).ID); got != want {
+				t.Fatalf("capacity %d, hash %#x: envoy's owner %s, ours %s", capacity, h, got, want)
+			}
+			if got, want := cluster.Hosts[envoy.Successor(h)].HashKey, string(r.At(r.Successor(h)).ID); got != want {
+				t.Fatalf("capacity %d, hash %#x: envoy's successor %s, ours %s", capacity, h, got, want)
 			}
 		}
-		half := New(members[:len(members)/2])
-		checkMoves(t, half, r, Diff(half, r), seeded(h))
-	})
+	}
 }

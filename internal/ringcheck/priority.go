@@ -1,9 +1,9 @@
-package ring
+package ringcheck
 
-// loads says which part of the requests each priority gets, in percent. Both lists together add up to 100.
+// loads is the percentage of requests that each priority gets, for healthy and degraded hosts. All add up to 100.
 type loads struct{ healthy, degraded []uint64 }
 
-// priority chooses by hash. Requests meant for degraded hosts land on the priority's ring as well, which holds none.
+// priority selects a priority by hash. Requests for degraded hosts use the ring of the same priority, which has none.
 func (l *loads) priority(h uint64) int {
 	at, sum := h%100+1, uint64(0)
 	for _, list := range [2][]uint64{l.healthy, l.degraded} {
@@ -19,7 +19,7 @@ func (l *loads) priority(h uint64) int {
 // census counts the hosts of one priority.
 type census struct{ all, draining, healthy, degraded uint64 }
 
-// percent is n's percentage of the hosts that count: draining ones do not.
+// percent returns n as a percentage of the hosts that are not draining.
 func (c census) percent(n uint64) float64 {
 	if c.all == c.draining {
 		return 0
@@ -27,7 +27,7 @@ func (c census) percent(n uint64) float64 {
 	return 100 * float64(n) / float64(c.all-c.draining)
 }
 
-// availability is n's part of the hosts that count, overprovisioned by a factor in percent and capped at 100.
+// availability returns percent(n), overprovisioned by a factor in percent and capped at 100.
 func (c census) availability(n, factor uint64) uint64 {
 	if c.all == c.draining {
 		return 0
@@ -35,11 +35,12 @@ func (c census) availability(n, factor uint64) uint64 {
 	return min(100, factor*n/(c.all-c.draining))
 }
 
+// census counts the given hosts by health.
 func (c *EnvoyCluster) census(hosts []int) census {
 	n := census{all: uint64(len(hosts))}
 	for _, i := range hosts {
 		switch h := c.Hosts[i].Health; {
-		case h.in():
+		case h.inRing():
 			n.healthy++
 		case h == Draining:
 			n.draining++
@@ -50,7 +51,7 @@ func (c *EnvoyCluster) census(hosts []int) census {
 	return n
 }
 
-// panicBelow is the threshold in whole percent, as Envoy reads it.
+// panicBelow returns the panic threshold in whole percent, rounded as Envoy does.
 func (c *EnvoyCluster) panicBelow() uint64 {
 	if c.PanicThreshold == nil {
 		return 50
@@ -58,8 +59,8 @@ func (c *EnvoyCluster) panicBelow() uint64 {
 	return uint64(100 * (*c.PanicThreshold / 100))
 }
 
-// distribute decides which priorities panic, that is, put all of their hosts on the ring, and how the requests are
-// divided among priorities.
+// distribute returns the load of each priority and whether it panics. A priority that panics puts all its hosts on the
+// ring.
 func (c *EnvoyCluster) distribute(levels [][]int) (loads, []bool) {
 	factor := uint64(c.Overprovisioning)
 	if factor == 0 {
@@ -85,7 +86,8 @@ func (c *EnvoyCluster) distribute(levels [][]int) (loads, []bool) {
 	return byAvailability(healthy, degraded, total), panics
 }
 
-// byAvailability fills the priorities in order, healthy hosts first. What rounding leaves goes to the first that has any.
+// byAvailability fills the priorities in order, healthy hosts first. The rounding remainder goes to the first priority
+// with an available host.
 func byAvailability(healthy, degraded []uint64, total uint64) loads {
 	l := loads{make([]uint64, len(healthy)), make([]uint64, len(healthy))}
 	if total == 0 {
@@ -108,7 +110,7 @@ func byAvailability(healthy, degraded []uint64, total uint64) loads {
 	return l
 }
 
-// byHosts divides by the number of hosts, whatever their health, when all priorities panic.
+// byHosts divides the load by the number of hosts, whatever their health. It applies when all priorities panic.
 func byHosts(counts []census) loads {
 	l := loads{healthy: make([]uint64, len(counts))}
 	sum, left, first := uint64(0), uint64(100), 0

@@ -1,4 +1,4 @@
-package ring
+package ringcheck
 
 import (
 	"bytes"
@@ -9,28 +9,28 @@ import (
 	"strings"
 )
 
-// Vectors are answers recorded from a real Envoy: one cluster, and which host answered each request.
+// Vectors are answers recorded from a real Envoy: one cluster, and the host that answered each request.
 type Vectors struct {
 	Name        string
 	Header      string // the header of the hash policy
 	Cluster     EnvoyCluster
-	IDs         []int   // IDs[i] is how the file calls Cluster.Hosts[i]
-	HostsInRing []int   // IDs; nil when the file does not say
-	Gauges      *Gauges // nil when the file does not say
+	IDs         []int   // IDs[i] is the number of Cluster.Hosts[i] in the file
+	HostsInRing []int   // IDs; nil if the file does not list them
+	Gauges      *Gauges // nil if the file has none
 	Requests    []RecordedRequest
 }
 
 // RecordedRequest is one recorded answer.
 type RecordedRequest struct {
-	Lines []string // the header's values in the order sent; none means that the header was absent
-	Host  int      // the ID that answered; Nobody when Envoy had no host
+	Lines []string // the header's values in the order sent; empty if the header was absent
+	Host  int      // the ID that answered; NoHost when Envoy answered without one
 }
 
-// Nobody stands for the host of a request that Envoy answered by itself.
-const Nobody = -1
+// NoHost is the host of a request that Envoy answered itself.
+const NoHost = -1
 
-// ParseVectors reads the JSON format of testdata/envoy-ring. It ignores fields that it does not know, and names the field
-// (or, where there is none, the line) of everything that is wrong.
+// ParseVectors reads the JSON format of testdata/envoy-ring. It ignores unknown fields. The error lists every fault with
+// its field, or with its line if no field is known.
 func ParseVectors(data []byte) (*Vectors, error) {
 	var f vectorFile
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -84,12 +84,13 @@ func (v *Vectors) addRequests(requests []json.RawMessage) error {
 	return joinSome(faults)
 }
 
-// manyFaults is how many faults of one list are told.
-const manyFaults = 10
+// maxFaults is the number of faults that are reported for one list.
+const maxFaults = 10
 
+// joinSome joins the first maxFaults errors and counts the others.
 func joinSome(faults []error) error {
-	if n := len(faults) - manyFaults; n > 0 {
-		faults = append(faults[:manyFaults:manyFaults], fmt.Errorf("and %d more", n))
+	if n := len(faults) - maxFaults; n > 0 {
+		faults = append(faults[:maxFaults:maxFaults], fmt.Errorf("and %d more", n))
 	}
 	return errors.Join(faults...)
 }
@@ -104,17 +105,17 @@ func locate(data []byte, err error) error {
 		offset = syntax.Offset
 	case errors.As(err, &kind):
 		offset = kind.Offset
-		err = fmt.Errorf("%s: is a %s", cmpField(kind.Field), kind.Value)
-	default: // of one of our own types, which names its field
+		err = fmt.Errorf("%s: is a %s", fieldOrFile(kind.Field), kind.Value)
+	default: // an error of one of our own types, which contains the field
 		return err
 	}
 	line := 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte{'\n'})
 	return fmt.Errorf("line %d: %w", line, err)
 }
 
-func cmpField(field string) string {
+func fieldOrFile(field string) string {
 	if field == "" {
-		return "the whole file"
+		return "the top-level value"
 	}
 	return field
 }
@@ -194,7 +195,7 @@ func parsePercent(raw json.RawMessage) (*float64, error) {
 	return &message.Value, nil
 }
 
-// flag is true, or the message of Envoy's configuration whose presence means true.
+// flag is a boolean, or an Envoy message whose presence means true.
 type flag bool
 
 func (f *flag) UnmarshalJSON(raw []byte) error {
@@ -220,7 +221,7 @@ type vectorHost struct {
 	LocalityWeight uint32          `json:"locality_weight"`
 }
 
-// parseHost reads the host at place i, which is its id when the file gives none.
+// parseHost reads the host at index i, which is its ID if the file has none.
 func parseHost(raw json.RawMessage, i int) (int, Host, error) {
 	f := vectorHost{ID: &i}
 	if err := unmarshalField(raw, &f, "id"); err != nil {
@@ -238,7 +239,7 @@ func parseHost(raw json.RawMessage, i int) (int, Host, error) {
 		Locality:       Locality{f.Region, f.Zone, f.SubZone},
 		LocalityWeight: f.LocalityWeight,
 	}
-	_ = json.Unmarshal(f.HashKey, &h.HashKey) // Envoy, too, ignores a hash_key that is not a string
+	_ = json.Unmarshal(f.HashKey, &h.HashKey) // like Envoy, ignore a hash_key that is not a string
 	if f.Weight != nil {
 		h.Weight = *f.Weight
 	}
@@ -271,7 +272,7 @@ func parseRequest(raw json.RawMessage) (RecordedRequest, error) {
 	if err := unmarshalField(raw, &f, "v"); err != nil {
 		return RecordedRequest{}, err
 	}
-	r := RecordedRequest{Host: Nobody}
+	r := RecordedRequest{Host: NoHost}
 	if f.Host != nil {
 		r.Host = *f.Host
 	}
@@ -284,7 +285,7 @@ func parseRequest(raw json.RawMessage) (RecordedRequest, error) {
 		return RecordedRequest{}, fmt.Errorf("hex: %w", err)
 	}
 	if len(encoded) > 0 && len(r.Lines) > 0 {
-		return RecordedRequest{}, errors.New("hex: stands beside v")
+		return RecordedRequest{}, errors.New("hex: given together with v")
 	}
 	for _, s := range encoded {
 		line, err := hex.DecodeString(s)
@@ -296,7 +297,7 @@ func parseRequest(raw json.RawMessage) (RecordedRequest, error) {
 	return r, nil
 }
 
-// parseLines reads a list of strings, or one string.
+// parseLines reads a string or a list of strings.
 func parseLines(raw json.RawMessage) ([]string, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -312,7 +313,7 @@ func parseLines(raw json.RawMessage) ([]string, error) {
 	return list, nil
 }
 
-// unmarshalField reads an object; its error begins with the field that is wrong, or with first when none is.
+// unmarshalField decodes an object. Its error starts with the faulty field, or with first if no field is known.
 func unmarshalField(raw json.RawMessage, to any, first string) error {
 	err := json.Unmarshal(raw, to)
 	var kind *json.UnmarshalTypeError

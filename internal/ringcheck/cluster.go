@@ -1,4 +1,4 @@
-package ring
+package ringcheck
 
 import (
 	"cmp"
@@ -17,20 +17,20 @@ const (
 	highestPriority    = 128
 )
 
-// EnvoyCluster is an Envoy cluster with a RING_HASH policy, as its users wrote it.
+// EnvoyCluster is the configuration of an Envoy cluster with a RING_HASH policy.
 type EnvoyCluster struct {
-	MinimumRingSize  uint64 // points at least; 0 means 1024
-	MaximumRingSize  uint64 // points at most; 0 means 8388608
+	MinimumRingSize  uint64 // minimum number of points; 0 means 1024
+	MaximumRingSize  uint64 // maximum number of points; 0 means 8388608
 	HashFunction     HashFunction
 	UseHostname      bool     // use_hostname_for_hashing
 	LocalityWeighted bool     // locality_weighted_lb_config is present
 	PanicThreshold   *float64 // healthy_panic_threshold in percent; nil means 50
 	Overprovisioning uint32   // overprovisioning_factor in percent; 0 means 140
-	Local            Locality // Envoy's own locality, which it takes first; only the order of hosts depends on it
+	Local            Locality // Envoy's own locality; it only affects the order of hosts
 	Hosts            []Host   // in the order of the load assignment
 }
 
-// HashFunction makes points of hash keys. The hash of a request is XXHash with either.
+// HashFunction hashes the points of hosts. Requests are always hashed with xxHash.
 type HashFunction uint8
 
 // The hash functions.
@@ -44,19 +44,19 @@ type Host struct {
 	HashKey        string // metadata envoy.lb hash_key, where it is a string
 	Hostname       string
 	Address        string // IP:port as Envoy prints it, or the path of a unix socket
-	Weight         uint32 // 0 counts as 1
+	Weight         uint32 // 0 means 1
 	Health         HostHealth
 	Priority       uint32
 	Locality       Locality
-	LocalityWeight uint32 // of the whole locality; 0 keeps it out when the cluster is LocalityWeighted
+	LocalityWeight uint32 // weight of the locality; 0 excludes it if the cluster is LocalityWeighted
 }
 
-// HostHealth is a host's health_status, with the numbers of the Envoy API.
+// HostHealth is a host's health_status. The numbers are those of the Envoy API.
 type HostHealth uint8
 
 // The health statuses.
 const (
-	Unknown HostHealth = iota // counts as healthy
+	Unknown HostHealth = iota // treated as healthy
 	Healthy
 	Unhealthy
 	Draining
@@ -64,17 +64,18 @@ const (
 	Degraded
 )
 
-func (h HostHealth) in() bool { return h == Unknown || h == Healthy }
+// inRing reports whether a host with health h is on the ring of a priority that does not panic.
+func (h HostHealth) inRing() bool { return h == Unknown || h == Healthy }
 
-// Locality is where a host runs.
+// Locality is the location of a host.
 type Locality struct{ Region, Zone, SubZone string }
 
 func (l Locality) compare(o Locality) int {
 	return cmp.Or(cmp.Compare(l.Region, o.Region), cmp.Compare(l.Zone, o.Zone), cmp.Compare(l.SubZone, o.SubZone))
 }
 
-// hashKey is what the points of h are hashes of. A host without the hostname that is asked for has an empty one: Envoy
-// does not fall back to the address.
+// hashKey returns the string from which the points of h are hashed. With useHostname it is empty for a host without a
+// hostname, because Envoy does not fall back to the address.
 func (h *Host) hashKey(useHostname bool) string {
 	if h.HashKey == "" && useHostname {
 		return h.Hostname
@@ -85,16 +86,16 @@ func (h *Host) hashKey(useHostname bool) string {
 // Gauges are Envoy's cluster.NAME.ring_hash_lb.* gauges.
 type Gauges struct{ Size, MinHashesPerHost, MaxHashesPerHost uint64 }
 
-// EnvoyRing is what Envoy builds of a Cluster: immutable, safe for concurrent use.
+// EnvoyRing is the ring that Envoy builds from an EnvoyCluster. It is immutable and safe for concurrent use.
 type EnvoyRing struct {
-	levels []table // by priority
+	levels []circle // by priority
 	load   loads
 	hosts  []int
 	gauges Gauges
 }
 
-// Build computes the ring exactly as Envoy 1.40 on x86-64 does, or says everything for which Envoy would refuse the cluster.
-// Where two hosts share a hash key Envoy's choice is undefined; here it is the one that Envoy orders first.
+// Build computes the ring exactly as Envoy 1.40 on x86-64 does. The error lists every reason for which Envoy would reject
+// the cluster. If two hosts share a hash key, Envoy's choice is undefined; Build uses the host that Envoy sorts first.
 func (c EnvoyCluster) Build() (*EnvoyRing, error) {
 	c.MinimumRingSize = cmp.Or(c.MinimumRingSize, defaultMinimumRing)
 	c.MaximumRingSize = cmp.Or(c.MaximumRingSize, maximumRing)
@@ -103,10 +104,10 @@ func (c EnvoyCluster) Build() (*EnvoyRing, error) {
 	}
 	levels := c.byPriority()
 	load, panics := c.distribute(levels)
-	r := &EnvoyRing{levels: make([]table, len(levels)), load: load}
+	r := &EnvoyRing{levels: make([]circle, len(levels)), load: load}
 	for p, hosts := range levels {
 		if !panics[p] {
-			hosts = slices.DeleteFunc(slices.Clone(hosts), func(i int) bool { return !c.Hosts[i].Health.in() })
+			hosts = slices.DeleteFunc(slices.Clone(hosts), func(i int) bool { return !c.Hosts[i].Health.inRing() })
 		}
 		weights := c.normalize(hosts, levels[p])
 		if len(weights) == 0 {
@@ -156,7 +157,7 @@ func (c *EnvoyCluster) validate() error {
 	return errors.Join(faults...)
 }
 
-// byPriority gives the indices of the hosts of each priority, in their order.
+// byPriority returns the indices of the hosts of each priority, in their order.
 func (c *EnvoyCluster) byPriority() [][]int {
 	levels := make([][]int, 1)
 	for i := range c.Hosts {
@@ -168,14 +169,14 @@ func (c *EnvoyCluster) byPriority() [][]int {
 	return levels
 }
 
-// weighted is a host's part of its ring.
+// weighted is a host with its share of the ring.
 type weighted struct {
 	host   int
 	weight float64
 }
 
-// normalize gives the hosts that go into the ring of a priority their parts of it. The weights of the localities are
-// those of all, with or without a host that goes in.
+// normalize returns the hosts of a priority's ring with their shares of it. in are the hosts on the ring; all are the
+// hosts of the priority, whose localities count even if none of their hosts is on the ring.
 func (c *EnvoyCluster) normalize(in, all []int) []weighted {
 	if !c.LocalityWeighted {
 		return c.share(nil, in, 1)
@@ -204,7 +205,7 @@ func (c *EnvoyCluster) normalize(in, all []int) []weighted {
 	return out
 }
 
-// foreign is 0 for Envoy's own locality, which it takes first, and 1 for the others.
+// foreign returns 0 for Envoy's own locality, which comes first, and 1 for the others.
 func (c *EnvoyCluster) foreign(l Locality) int {
 	if c.Local != (Locality{}) && l == c.Local {
 		return 0
@@ -212,7 +213,7 @@ func (c *EnvoyCluster) foreign(l Locality) int {
 	return 1
 }
 
-// share divides a part of the ring among hosts by weight.
+// share appends hosts to out, with the given part of the ring divided among them by weight.
 func (c *EnvoyCluster) share(out []weighted, hosts []int, part float64) []weighted {
 	sum := uint64(0)
 	for _, i := range hosts {
@@ -224,14 +225,14 @@ func (c *EnvoyCluster) share(out []weighted, hosts []int, part float64) []weight
 	return out
 }
 
-// place makes the points of one priority's ring. The host of least weight gets a whole number of points; running sums in
-// doubles, in this very order, decide how many the others get.
-func (c *EnvoyCluster) place(weights []weighted) (table, Gauges) {
+// place creates the points of one priority's ring. The host with the lowest weight gets an integral number of points.
+// Running sums of doubles, added in this order, determine how many the others get.
+func (c *EnvoyCluster) place(weights []weighted) (circle, Gauges) {
 	least := 1.0
 	for _, w := range weights {
 		least = min(least, w.weight)
 	}
-	// The conversions forbid fused multiply-add, which Envoy's x86-64 builds do not have.
+	// The conversions prevent fused multiply-add, which Envoy's x86-64 builds do not use.
 	scale := min(math.Ceil(float64(least*float64(c.MinimumRingSize)))/least, float64(c.MaximumRingSize))
 	hash := xxhash.Sum64
 	if c.HashFunction == Murmur2 {
@@ -251,24 +252,18 @@ func (c *EnvoyCluster) place(weights []weighted) (table, Gauges) {
 		points = appendPoints(points, name, int32(w.host), n, hash)
 		g.MinHashesPerHost, g.MaxHashesPerHost = min(g.MinHashesPerHost, n), max(g.MaxHashesPerHost, n)
 	}
-	return newTable(points, len(c.Hosts)), g
+	return newCircle(points), g
 }
 
-// Owner is the index in Hosts of the host that Envoy sends a request of hash h to; -1 when it answers 503.
-func (r *EnvoyRing) Owner(h uint64) int {
-	t := &r.levels[r.load.priority(h)]
-	return t.owner(h)
-}
+// Owner returns the index in Hosts of the host to which Envoy sends a request with hash h, or -1 if it answers 503.
+func (r *EnvoyRing) Owner(h uint64) int { return r.levels[r.load.priority(h)].owner(h) }
 
-// Successor is the index of the host that a retry with previous_hosts goes to, the next distinct one on the same ring; -1
-// if there is none.
-func (r *EnvoyRing) Successor(h uint64) int {
-	t := &r.levels[r.load.priority(h)]
-	return t.successor(h)
-}
+// Successor returns the index of the host to which a retry with previous_hosts goes, the next distinct host on the same
+// ring, or -1 if there is none.
+func (r *EnvoyRing) Successor(h uint64) int { return r.levels[r.load.priority(h)].successor(h) }
 
-// Hosts lists the indices of the hosts on the rings of all priorities, in rising order.
+// Hosts returns the indices of the hosts on the rings of all priorities, in ascending order.
 func (r *EnvoyRing) Hosts() []int { return slices.Clone(r.hosts) }
 
-// Gauges are those of the last priority that has a ring, as in Envoy, where all priorities write the same ones.
+// Gauges returns the gauges of the last priority that has a ring. In Envoy all priorities write the same gauges.
 func (r *EnvoyRing) Gauges() Gauges { return r.gauges }

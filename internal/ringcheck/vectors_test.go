@@ -1,4 +1,4 @@
-package ring
+package ringcheck
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// files are the recorded vectors.
+// files returns the recorded vectors.
 func files(t testing.TB) []string {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/envoy-ring/*.json")
@@ -51,17 +51,17 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// A checker that finds nothing proves nothing: each of these changes must be found.
+// TestCheckFindsDifferences requires that Check reports each of these changes.
 func TestCheckFindsDifferences(t *testing.T) {
 	load := func() *Vectors { return parse(t, read(t, "testdata/envoy-ring/health-mixed-n8.json")) }
 	for name, c := range map[string]struct {
 		change func(v *Vectors)
 		failed int
-		told   string
+		report string
 	}{
 		"nothing":       {func(*Vectors) {}, 0, ""},
 		"another host":  {func(v *Vectors) { v.Requests[7].Host = 99 }, 1, "request 7"},
-		"nobody":        {func(v *Vectors) { v.Requests[7].Host = Nobody }, 1, "envoy chose -1"},
+		"no host":       {func(v *Vectors) { v.Requests[7].Host = NoHost }, 1, "envoy chose -1"},
 		"gauge":         {func(v *Vectors) { v.Gauges.Size++ }, 1, "gauges"},
 		"host too many": {func(v *Vectors) { v.HostsInRing = append(v.HostsInRing, 1) }, 1, "hosts in ring"},
 		"no ring":       {func(v *Vectors) { v.Cluster.MaximumRingSize = 1 }, 660, "minimum_ring_size 4096: above"},
@@ -74,8 +74,8 @@ func TestCheckFindsDifferences(t *testing.T) {
 			if res.Failed != c.failed && c.failed >= 0 || c.failed < 0 && res.Failed < 100 {
 				t.Errorf("%d failed, want %d", res.Failed, c.failed)
 			}
-			if told := strings.Join(res.Failures, "\n"); !strings.Contains(told, c.told) || len(res.Failures) > toldFailures {
-				t.Errorf("%d told: %s", len(res.Failures), told)
+			if report := strings.Join(res.Failures, "\n"); !strings.Contains(report, c.report) || len(res.Failures) > maxFailures {
+				t.Errorf("%d failures described: %s", len(res.Failures), report)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestParseVectorsIsLiberal(t *testing.T) {
 		v.Cluster.Hosts[1] != (Host{HashKey: "k", Weight: 3, Health: Timeout, Priority: 1, Locality: Locality{Zone: "a"}}) {
 		t.Errorf("hosts %v %+v", v.IDs, v.Cluster.Hosts)
 	}
-	want := []RecordedRequest{{[]string{"one"}, 0}, {[]string{"\x80\xff"}, 10}, {[]string{"\x80", "\x81"}, Nobody}, {[]string{"a", "b"}, Nobody}}
+	want := []RecordedRequest{{[]string{"one"}, 0}, {[]string{"\x80\xff"}, 10}, {[]string{"\x80", "\x81"}, NoHost}, {[]string{"a", "b"}, NoHost}}
 	if !slices.EqualFunc(v.Requests, want, func(a, b RecordedRequest) bool { return a.Host == b.Host && slices.Equal(a.Lines, b.Lines) }) {
 		t.Errorf("requests %+v", v.Requests)
 	}
@@ -115,7 +115,7 @@ func TestParseVectorsNamesEveryFault(t *testing.T) {
 		{"empty", "", []string{"line 1", "unexpected end"}},
 		{"cut off", "{\n\"hosts\": [\n", []string{"line 3", "unexpected end"}},
 		{"syntax", "{\n\"hosts\": [],\n\"requests\": [}\n", []string{"line 3", "invalid character"}},
-		{"not an object", "[]", []string{"line 1", "whole file"}},
+		{"not an object", "[]", []string{"line 1", "top-level value"}},
 		{"null", "null", []string{"hosts: missing", "requests: missing"}},
 		{"type", "{\n\n\"ring\": {\"minimum_ring_size\": \"x\"}}", []string{"line 3", "ring.minimum_ring_size", "string"}},
 		{"negative", `{"ring": {"maximum_ring_size": -1}}`, []string{"ring.maximum_ring_size"}},
@@ -125,7 +125,7 @@ func TestParseVectorsNamesEveryFault(t *testing.T) {
 			"hosts":[{"id":1},{"id":1},{"weight":-2},{"health_status":"ILL"},7],
 			"requests":[{"v":3},{"hex":["0"]},{"hex":["zz"]},{"v":["a"],"hex":["00"]},{"host":"a"},"x"]}`, []string{
 			`ring.hash_function: "SHA"`, `healthy_panic_threshold: "half"`, "hosts[1].id: 1 is used twice", "hosts[2].weight",
-			`hosts[3].health_status: "ILL"`, "hosts[4]", "requests[0].v: 3", "requests[1].hex", "requests[2].hex", "requests[3].hex: stands beside v",
+			`hosts[3].health_status: "ILL"`, "hosts[4]", "requests[0].v: 3", "requests[1].hex", "requests[2].hex", "requests[3].hex: given together with v",
 			"requests[4].host: is a string", "requests[5]",
 		}},
 		{"very many", `{"hosts":[],"requests":[` + strings.Repeat("1,", 99) + `1]}`, []string{"requests[9]", "and 90 more"}},
@@ -159,7 +159,7 @@ func FuzzParseVectors(f *testing.F) {
 		}
 		v.Cluster.MinimumRingSize = min(v.Cluster.MinimumRingSize, 5000)
 		v.Cluster.MaximumRingSize = min(max(v.Cluster.MaximumRingSize, 1), 5000)
-		if res := v.Check(); res.Passed+res.Failed < len(v.Requests) || len(res.Failures) > toldFailures || (res.Failed == 0) != (len(res.Failures) == 0) {
+		if res := v.Check(); res.Passed+res.Failed < len(v.Requests) || len(res.Failures) > maxFailures || (res.Failed == 0) != (len(res.Failures) == 0) {
 			t.Errorf("%d requests: %+v", len(v.Requests), res)
 		}
 	})
