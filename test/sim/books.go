@@ -12,9 +12,9 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-func (t trouble) String() string {
+func (t faultKind) String() string {
 	var s []string
-	for i, name := range troubles {
+	for i, name := range faultNames {
 		if t&(1<<i) != 0 {
 			s = append(s, name)
 		}
@@ -30,40 +30,40 @@ func (x *span) String() string {
 	for _, m := range x.deciders {
 		by = append(by, m.name())
 	}
-	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.troubles, x.phi, x.losses, x.ghost, x.extra, x.split, by)
+	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.faults, x.shared, x.losses, x.lostState, x.allowance, x.split, by)
 }
 
 // unseen notes that a question may have been decided without anybody seeing how.
-func (o *oracle) unseen(q *question, m *member) {
-	if o.probing || q.q.Op == owner.DryRun || q.q.Op == owner.Read {
+func (o *oracle) unseen(q *request, m *member) {
+	if o.probing || q.req.Op == owner.DryRun || q.req.Op == owner.Read {
 		return
 	}
 	a := o.account(q)
 	// It may be any window of now, or one that nobody has seen yet.
-	a.unseen = append(a.unseen, givenUp{o.w.now, q})
+	a.unseen = append(a.unseen, abandoned{o.w.now, q})
 	o.current(func(b *account, x *span) {
 		if a == b {
-			x.lacks(q)
+			x.addUnseen(q)
 		}
 	})
-	if q.q.Op == owner.Refund {
-		a.credit += float64(q.q.Hits)
+	if q.req.Op == owner.Refund {
+		a.credit += float64(q.req.Hits)
 	}
 }
 
-// lacks notes that q may have been decided in x unseen.
-func (x *span) lacks(q *question) {
-	x.missing++
-	x.unknown += q.q.Hits
-	if q.q.Op == owner.Refund {
+// addUnseen notes that q may have been decided in x unseen.
+func (x *span) addUnseen(q *request) {
+	x.unseen++
+	x.unknown += q.req.Hits
+	if q.req.Op == owner.Refund {
 		x.refunds = true
-		x.refunded += q.q.Hits
+		x.refunded += q.req.Hits
 	}
 }
 
 // adopted sees a member go by another ring or standing.
 func (o *oracle) adopted(m *member) {
-	if n := m.stand.NRef; n >= 3 {
+	if n := m.membership.NRef; n >= 3 {
 		o.leastN = min(o.leastN, n)
 	}
 }
@@ -71,8 +71,8 @@ func (o *oracle) adopted(m *member) {
 // grown sees a member take a place while parts of the cluster may go without each other: a part that grows counts
 // itself for more of the cluster than it was when the others were lost.
 func (o *oracle) grown() {
-	for i := range o.last {
-		if o.w.now-o.last[i] < aftermath {
+	for i := range o.lastFault {
+		if o.w.now-o.lastFault[i] < faultTail {
 			o.joins++
 			return
 		}
@@ -89,36 +89,36 @@ func (o *oracle) decayed() {
 }
 
 // disturbed sees that a fault has begun or ended: parts of the cluster may now be without anybody who knew a counter.
-func (o *oracle) disturbed(kind trouble) {
-	for i := range o.last {
+func (o *oracle) disturbed(kind faultKind) {
+	for i := range o.lastFault {
 		if kind&(1<<i) != 0 {
-			o.last[i] = o.w.now
+			o.lastFault[i] = o.w.now
 		}
 	}
 	part, n := o.w.parts()
-	apart := o.apart(n)
+	apart := o.independentParts(n)
 	if apart > 1 || o.split > 1 {
-		o.divided = o.w.now
+		o.dividedAt = o.w.now
 	}
 	o.split = apart
 	o.current(func(a *account, x *span) {
-		x.troubles |= kind
+		x.faults |= kind
 		x.split += uint64(max(0, apart-1))
 		if x.last == nil {
 			return
 		}
 		for c := range n {
-			if !within(x.last, part, c) && !within(x.heir, part, c) {
-				x.ghost += o.forgiven(a, x)
+			if !within(x.last, part, c) && !within(x.successor, part, c) {
+				x.lostState += o.lostStateAllowance(a, x)
 				return
 			}
 		}
 	})
 }
 
-// apart is how many go without each other, of n parts: with --partition available a stopped member that had the ring to itself is one
+// independentParts is how many go without each other, of n parts: with --partition available a stopped member that had the ring to itself is one
 // more, for it goes on with the whole limit when it wakes, until it has heard of those who took over.
-func (o *oracle) apart(n int) int {
+func (o *oracle) independentParts(n int) int {
 	if o.w.o.Policy != handoff.PolicyAvailable {
 		return n
 	}
@@ -135,8 +135,8 @@ func within(m *member, part []int, c int) bool {
 	return m != nil && !m.gone && !m.paused && part[m.slot] == c
 }
 
-// forgiven is what those who know nothing of x may admit in it.
-func (o *oracle) forgiven(a *account, x *span) uint64 {
+// lostStateAllowance is what those who know nothing of x may admit in it.
+func (o *oracle) lostStateAllowance(a *account, x *span) uint64 {
 	switch {
 	case o.w.o.Full:
 		return x.limit
@@ -147,14 +147,14 @@ func (o *oracle) forgiven(a *account, x *span) uint64 {
 	return uint64(float64(x.limit)*min(1, max(0, rest))) + 1
 }
 
-// copying is how long the first heir of a member that was alone may be without its copies: they are sent again a second
+// copyDelay is how long the first heir of a member that was alone may be without its copies: they are sent again a second
 // after they were lost.
-const copying = int64(1500 * time.Millisecond)
+const copyDelay = int64(1500 * time.Millisecond)
 
-// company says that m was alone on its ring until less than so long ago.
-func (m *member) company(within int64) bool {
-	for i := len(m.past) - 1; i > 0 && m.w.now-m.past[i].at < within; i-- {
-		if m.past[i-1].ring.Len() <= 1 && m.past[i].ring.Len() > 1 {
+// wasAlone says that m was alone on its ring until less than so long ago.
+func (m *member) wasAlone(within int64) bool {
+	for i := len(m.pastRings) - 1; i > 0 && m.w.now-m.pastRings[i].at < within; i-- {
+		if m.pastRings[i-1].ring.Len() <= 1 && m.pastRings[i].ring.Len() > 1 {
 			return true
 		}
 	}
@@ -178,27 +178,27 @@ func (o *oracle) crashed(m *member) {
 	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
 		return p != m && p.ring != nil && p.ring.Index(slotID(p.slot)) >= 0
 	})
-	company := m.company(copying)
+	company := m.wasAlone(copyDelay)
 	o.current(func(a *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
 			if alone {
-				x.extra += x.limit
+				x.allowance += x.limit
 				return
 			}
 			if company {
-				x.ghost += o.forgiven(a, x)
+				x.lostState += o.lostStateAllowance(a, x)
 			}
 		}
 		if last {
-			x.extra += x.limit
+			x.allowance += x.limit
 		}
 	})
 }
 
-// cutOff sees a member lose some or all of the others, who may go on without what it has not told them.
-func (o *oracle) cutOff(m *member) {
-	o.severed[m.slot] = o.w.now
+// disconnected sees a member lose some or all of the others, who may go on without what it has not told them.
+func (o *oracle) disconnected(m *member) {
+	o.disconnectedAt[m.slot] = o.w.now
 	o.current(func(_ *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
@@ -206,49 +206,49 @@ func (o *oracle) cutOff(m *member) {
 	})
 }
 
-// fenced sees a member give up its tokens because it was cut off.
-func (o *oracle) fenced(m *member) { o.severed[m.slot] = math.MinInt64 / 2 }
+// revoked sees a member give up its tokens because it was cut off.
+func (o *oracle) revoked(m *member) { o.disconnectedAt[m.slot] = math.MinInt64 / 2 }
 
-// unaware notes hits that a member admits with the whole limit after it was cut off and before it can know: its copies
+// beforeRevocation notes hits that a member admits with the whole limit after it was cut off and before it can know: its copies
 // go to those on its side, and the others, when they take over, may not have them.
-func (o *oracle) unaware(x *span, v *verdict, hits uint64) {
-	if v.a.Authority == owner.Full && o.w.now-o.severed[v.by.slot] < int64(aware) {
-		x.extra += hits
+func (o *oracle) beforeRevocation(x *span, v *decision, hits uint64) {
+	if v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(revokedWithin) {
+		x.allowance += hits
 	}
 }
 
-// astray notes hits that a member whose clock was set admits in a window that has been over for the others, or has not
+// outsideWindow notes hits that a member whose clock was set admits in a window that has been over for the others, or has not
 // begun, for longer than clocks may differ: they know nothing of it.
-func (o *oracle) astray(a *account, x *span, v *verdict, hits uint64) {
+func (o *oracle) outsideWindow(a *account, x *span, v *decision, hits uint64) {
 	begin := a.rule.End(x.index - 1)
 	if v.by.stepped && (o.w.now-x.end > int64(limit.ClockTolerance) || begin-o.w.now > int64(limit.ClockTolerance)) {
-		x.extra += hits
+		x.allowance += hits
 	}
 }
 
-// apartInTime says that one who decided in x goes by a clock that was set further than clocks may differ: it ends windows, and forgets
+// clockFarOff says that one who decided in x goes by a clock that was set further than clocks may differ: it ends windows, and forgets
 // what it refused in them, at times of its own.
-func (o *oracle) apartInTime(x *span) bool {
+func (o *oracle) clockFarOff(x *span) bool {
 	return slices.ContainsFunc(x.deciders, func(m *member) bool {
 		off := m.clock() - o.w.now
 		return m.stepped && max(off, -off) > int64(limit.ClockTolerance)
 	})
 }
 
-// shared sees hits admitted under SHARE: of one member no more than its part of the limit.
-func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
-	x.phi += q.q.Hits
+// checkShare sees hits admitted under SHARE: of one member no more than its part of the limit.
+func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
+	x.shared += q.req.Hits
 	near := func(t int64) bool {
 		return t-a.rule.End(x.index-1) < int64(limit.ClockTolerance) || x.end-t < int64(limit.ClockTolerance)
 	}
-	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.until) {
+	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.latest) {
 		return // which of two windows it fell into is uncertain
 	}
 	if x.shares == nil {
 		x.shares = map[*member]uint64{}
 	}
-	x.shares[v.by] += q.q.Hits
-	x.share = max(x.share, x.limit/uint64(max(1, v.by.stand.NRef))+1)
+	x.shares[v.by] += q.req.Hits
+	x.share = max(x.share, x.limit/uint64(max(1, v.by.membership.NRef))+1)
 	if n := x.shares[v.by]; n > x.share {
 		o.w.fail("I5: question #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
 	}
@@ -256,7 +256,7 @@ func (o *oracle) shared(a *account, x *span, q *question, v *verdict) {
 
 // stepped sees a clock set: a member that goes back into a window may have forgotten it.
 func (o *oracle) stepped() {
-	o.current(func(_ *account, x *span) { x.extra += x.limit })
+	o.current(func(_ *account, x *span) { x.allowance += x.limit })
 }
 
 // left sees a member go that has handed over: others know all that it knew. When there are no others, whoever starts
@@ -272,16 +272,16 @@ func (o *oracle) left(m *member) {
 			continue
 		}
 		o.current(func(a *account, x *span) {
-			if x.last == m || x.heir == m {
-				o.inherit(a, x, other)
+			if x.last == m || x.successor == m {
+				o.setSuccessors(a, x, other)
 			}
 		})
 		return
 	}
 	if alone {
 		o.current(func(_ *account, x *span) {
-			x.extra += x.limit
-			x.troubles |= crashTrouble // they count from nothing
+			x.allowance += x.limit
+			x.faults |= faultCrash // they count from nothing
 		})
 	}
 }
@@ -289,11 +289,11 @@ func (o *oracle) left(m *member) {
 // lagged sees that the clock of a machine which was moved is right again. It took keys over by a clock that was behind, and so nothing
 // of what others had admitted in windows that had not begun for it.
 func (o *oracle) lagged() {
-	o.current(func(_ *account, x *span) { x.extra += x.limit })
+	o.current(func(_ *account, x *span) { x.allowance += x.limit })
 }
 
-// inherit notes who knows x after a farewell, by the ring of a member.
-func (o *oracle) inherit(a *account, x *span, m *member) {
+// setSuccessors notes who knows x after a farewell, by the ring of a member.
+func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 	for v := len(o.w.rules) - 1; v >= 0; v-- {
 		for _, r := range o.w.rules[v] {
 			if r.digest != a.key {
@@ -301,7 +301,7 @@ func (o *oracle) inherit(a *account, x *span, m *member) {
 			}
 			x.last = o.w.slots[slotOf(m.ring.At(m.ring.Owner(r.owner)).ID)].now
 			if i := m.ring.Successor(r.owner); i >= 0 {
-				x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+				x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
 			}
 			return
 		}
@@ -330,10 +330,10 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 			continue
 		}
 		for _, s := range c.State.Slots {
-			if s.Writer == limit.LostStateWriter || s.Writer == nobody { // the second is a deliberate mistake, for I10 to find
+			if s.Writer == limit.LostStateWriter || s.Writer == noWriter { // the second is a deliberate mistake, for I10 to find
 				continue
 			}
-			at := writing{c.Key, s.Writer, s.At}
+			at := slotKey{c.Key, s.Writer, s.At}
 			known := o.written[at]
 			over := m.stepped || c.Rule.End(s.At) <= m.clock() // what was dropped may have come back
 			if s.Writer != self && s.Writer != self&^1 {
@@ -353,9 +353,9 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 	}
 }
 
-// bereft says that more members are lost to m now than a full right may miss. They count until N_ref forgets them.
-func (m *member) bereft() bool {
-	n := m.stand.NRef
+// missesMembers says that more members are lost to m now than a full right may miss. They count until N_ref forgets them.
+func (m *member) missesMembers() bool {
+	n := m.membership.NRef
 	if n >= 3 {
 		n--
 	}
@@ -363,22 +363,22 @@ func (m *member) bereft() bool {
 }
 
 // probed looks at the answers of the liveness phase (I9).
-func (o *oracle) probed(probes []*question) {
+func (o *oracle) probed(probes []*request) {
 	holder := map[owner.Key]*member{}
 	for _, q := range probes {
-		v := q.verdict
+		v := q.decision
 		switch {
 		case !q.done || v == nil:
-			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.q.Key[0]>>48)
-		case v.a.Authority == owner.Overflow && o.w.o.MaxKeys > 0:
-		case v.a.Authority != owner.Full && (v.a.Authority != owner.Part || !v.bereft):
-			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.a.Authority, q.q.Key[0]>>48, v.by.name())
-		case holder[q.q.Key] != nil && holder[q.q.Key] != v.by:
-			o.w.fail("I9: %s and %s both decide %04x", holder[q.q.Key].name(), v.by.name(), q.q.Key[0]>>48)
+			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.req.Key[0]>>48)
+		case v.result.Authority == owner.Overflow && o.w.o.MaxKeys > 0:
+		case v.result.Authority != owner.Full && (v.result.Authority != owner.Part || !v.missesMembers):
+			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.result.Authority, q.req.Key[0]>>48, v.by.name())
+		case holder[q.req.Key] != nil && holder[q.req.Key] != v.by:
+			o.w.fail("I9: %s and %s both decide %04x", holder[q.req.Key].name(), v.by.name(), q.req.Key[0]>>48)
 		}
 		if v != nil {
-			o.roomy(q, v)
-			holder[q.q.Key] = v.by
+			o.checkRoom(q, v)
+			holder[q.req.Key] = v.by
 		}
 	}
 }

@@ -32,18 +32,18 @@ func TestDecisionsGivenUpBeforeTheirWindowIsSeen(t *testing.T) {
 				Seed: 1, Members: 3, Slots: 3, Keys: 1, Length: time.Second, Deadline: time.Second, Decay: time.Minute,
 				Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 			}
-			w := create(o, NoBug, &Rings{}, NewStats(), false)
+			w := newWorld(o, noBug, &ringCache{}, newSummary(), false)
 			m, r := w.slots[0].now, &w.rules[0][0]
 			r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
-			ask := func(op owner.Op) *question {
-				return &question{from: m, q: owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Hits: 1, Op: op}}
+			ask := func(op owner.Op) *request {
+				return &request{from: m, req: owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Hits: 1, Op: op}}
 			}
 			w.oracle.unseen(ask(c.op), m)
 			w.now += int64(c.after)
 			for _, s := range c.steps {
-				v := verdict{by: m, since: m.clock(), until: m.clock(), a: owner.Result{Kind: owner.Decided, Authority: owner.Full}}
-				v.a.Before, v.a.After = s.before, s.after
-				v.a.Reset = wholeSeconds(r.limit.End(r.limit.Index(v.since)) - v.since)
+				v := decision{by: m, earliest: m.clock(), latest: m.clock(), result: owner.Result{Kind: owner.Decided, Authority: owner.Full}}
+				v.result.Before, v.result.After = s.before, s.after
+				v.result.Reset = wholeSeconds(r.limit.End(r.limit.Index(v.earliest)) - v.earliest)
 				w.oracle.decided(ask(owner.Take), &v)
 			}
 			w.oracle.finish()

@@ -16,29 +16,29 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 	o := Options{
 		Seed: 1, Members: 50, Slots: 50, Keys: 1, Length: time.Minute, Questions: 1, Deadline: time.Second,
 		Delay: time.Millisecond, Decay: time.Minute, Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
-		Leases: Leases{On: true, Wide: true, Calm: true, ByLease: 1},
+		Leases: leaseOptions{On: true, Wide: true, Calm: true, ByLease: 1},
 	}
-	w := create(o, NoBug, &Rings{}, NewStats(), false)
+	w := newWorld(o, noBug, &ringCache{}, newSummary(), false)
 	r := &w.rules[0][0]
 	r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
 	r.name(w.keys[0])
-	w.planned = w.now
+	w.safetySince = w.now
 	if left := time.Duration(r.limit.End(r.limit.Index(w.now)) - w.now); left < 20*time.Second {
 		t.Fatalf("the window ends in %v", left)
 	}
 	for range 10_000 {
-		w.after(w.upto(100*time.Millisecond), nil, w.ask)
+		w.after(w.randomBelow(100*time.Millisecond), nil, w.sendRequest)
 	}
 	for range 500 {
-		w.after(100*time.Millisecond+w.upto(5*time.Second), nil, w.ask)
+		w.after(100*time.Millisecond+w.randomBelow(5*time.Second), nil, w.sendRequest)
 	}
 	w.run(8 * time.Second)
 	w.oracle.finish()
 	if w.failure != "" {
 		t.Fatal(w.failure)
 	}
-	x := w.oracle.ordered[0].spans[0]
-	t.Logf("%d questions, %d admitted, %d of them by owners, %d messages about leases", w.asked, x.admitted, x.own, w.stats.Counts["lease: Ask for more"])
+	x := w.oracle.accountOrder[0].spans[0]
+	t.Logf("%d questions, %d admitted, %d of them by owners, %d messages about leases", w.requests, x.admitted, x.byOwner, w.stats.Counts["lease: Ask for more"])
 	if x.admitted != 1000 || w.stats.Counts["lease: admitted by its holder"] == 0 {
 		t.Errorf("admitted %d of 1000, %d by holders", x.admitted, w.stats.Counts["lease: admitted by its holder"])
 	}

@@ -29,47 +29,47 @@ type rule struct {
 	knobs  lease.Terms
 }
 
-// question is one question on its way.
-type question struct {
-	id       uint64
-	q        owner.Request
-	from     *member
-	at       int64 // when it was asked
-	took     int64 // when a node began to decide it
-	deadline int64
-	hops     int
-	done     bool
-	verdict  *verdict
-	ticket   uint64 // under which from's own node decides; 0: none
+// request is one question on its way.
+type request struct {
+	id        uint64
+	req       owner.Request
+	from      *member
+	sentAt    int64 // when it was asked
+	startedAt int64 // when a node began to decide it
+	deadline  int64
+	hops      int
+	done      bool
+	decision  *decision
+	ticket    uint64 // under which from's own node decides; 0: none
 }
 
-// pending is a question that waits under a ticket, and when the node was asked.
-type pending struct {
-	q    *question
-	took int64
+// pendingRequest is a question that waits under a ticket, and when the node was asked.
+type pendingRequest struct {
+	req       *request
+	startedAt int64
 }
 
-// verdict is what a node decided.
-type verdict struct {
-	a     owner.Result
-	by    *member
-	since int64 // the first and the last reading of by's clock by which it may have been decided
-	until int64
+// decision is what a node decided.
+type decision struct {
+	result   owner.Result
+	by       *member
+	earliest int64 // the first and the last reading of by's clock by which it may have been decided
+	latest   int64
 
-	bereft bool // of a probe: by was, when it decided
+	missesMembers bool // of a probe: by was, when it decided
 
-	drawn  bool  // from a lease
-	window int64 // that it was granted for
-	copied bool  // by a copy of the counter that may be behind
+	fromLease bool  // from a lease
+	window    int64 // that it was granted for
+	fromCopy  bool  // by a copy of the counter that may be behind
 }
 
-// whole says that v was decided on the counter.
-func (v *verdict) whole() bool {
-	return (v.a.Authority == owner.Full || v.a.Authority == owner.Part) && !v.drawn && !v.copied
+// onCounter says that v was decided on the counter.
+func (v *decision) onCounter() bool {
+	return (v.result.Authority == owner.Full || v.result.Authority == owner.Part) && !v.fromLease && !v.fromCopy
 }
 
-// invent makes keys and their first rules.
-func (w *World) invent() {
+// makeKeys makes keys and their first rules.
+func (w *world) makeKeys() {
 	rules := make([]rule, w.o.Keys)
 	for i := range w.o.Keys {
 		w.keys = append(w.keys, &key{name: w.keyName(i), alike: w.o.Alike, weight: 1 + w.rnd.IntN(4)})
@@ -84,19 +84,19 @@ func (w *World) invent() {
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}
-		w.fit(r)
-		w.shallow(r)
-		w.mechanism(r)
+		w.limitLogSize(r)
+		w.shrinkBurst(r)
+		w.chooseMechanism(r)
 		r.name(w.keys[i])
 	}
 	w.rules = append(w.rules, rules)
 }
 
-func (w *World) window() time.Duration {
+func (w *world) window() time.Duration {
 	return []time.Duration{2, 4, 5, 10, 30, 60}[w.rnd.IntN(6)] * time.Second
 }
 
-func (w *World) amount() uint32 {
+func (w *world) amount() uint32 {
 	n := []uint32{1, 4, 10, 30, 60, 150, 300, 1000}[w.rnd.IntN(8)]
 	if w.o.Addends {
 		n *= 8
@@ -105,7 +105,7 @@ func (w *World) amount() uint32 {
 }
 
 // keyName is the name of a key. Where all keys are to have one owner, names are tried until one has.
-func (w *World) keyName(i int) string {
+func (w *world) keyName(i int) string {
 	name := fmt.Sprintf("k%d", i)
 	if !w.o.OneOwner {
 		return name
@@ -137,12 +137,12 @@ func (r *rule) name(k *key) {
 // place is what the ring places the counter by.
 func (r *rule) place(key string) string { return fmt.Sprintf("%s-%d", key, r.shard) }
 
-// amend makes another version of the rules, and members turn to it one by one.
-func (w *World) amend() {
+// changeRules makes another version of the rules, and members turn to it one by one.
+func (w *world) changeRules() {
 	next := append([]rule(nil), w.rules[len(w.rules)-1]...)
 	i := w.rnd.IntN(len(next))
 	r := &next[i]
-	kind := w.rnd.IntN(w.amendments())
+	kind := w.rnd.IntN(w.ruleChangeKinds())
 	if kind == 0 && r.limit.Algorithm.Bucket() {
 		kind = 1 // a level in hits means something else at another rate
 	}
@@ -157,69 +157,69 @@ func (w *World) amend() {
 	case 3:
 		r.shard++
 	case 4:
-		w.mechanism(r)
+		w.chooseMechanism(r)
 	}
-	w.fit(r)
+	w.limitLogSize(r)
 	r.name(w.keys[i])
 	w.stats.count("rules: " + []string{"amount", "window", "algorithm", "shard_by", "mechanism"}[kind] + " changed")
 	w.rules = append(w.rules, next)
 	version := len(w.rules) - 1
 	w.trace("rules %d: %s is now %+v", version, w.keys[i].name, *r)
 	for _, m := range w.running() {
-		w.after(w.upto(500*time.Millisecond), m, func() { m.version = max(m.version, version) })
+		w.after(w.randomBelow(500*time.Millisecond), m, func() { m.version = max(m.version, version) })
 	}
 }
 
-// ask asks a question: of any member, or of the owner by a ring that may be old.
-func (w *World) ask() {
+// sendRequest asks a question: of any member, or of the owner by a ring that may be old.
+func (w *world) sendRequest() {
 	k := w.pickKey()
-	m := w.pick()
+	m := w.readyMember()
 	if w.chance(w.o.Direct) && m != nil {
-		if d := w.direct(w.rules[len(w.rules)-1][k].owner); d != nil {
+		if d := w.ownerByOldRing(w.rules[len(w.rules)-1][k].owner); d != nil {
 			m = d // and if nobody listens there, any other
 		}
 	}
 	if m == nil {
-		w.after(100*time.Millisecond, nil, w.ask) // nobody is ready
+		w.after(100*time.Millisecond, nil, w.sendRequest) // nobody is ready
 		return
 	}
-	w.put(k, m)
+	w.sendTo(k, m)
 }
 
-// put asks m a question on key k.
-func (w *World) put(k int, m *member) {
-	w.asked++
-	q := &question{id: w.asked, from: m, at: w.now, deadline: w.now + int64(w.o.Deadline-w.upto(w.o.Deadline/2))}
-	q.q = owner.Request{Hits: 1}
+// sendTo asks m a question on key k.
+func (w *world) sendTo(k int, m *member) {
+	w.requests++
+	q := &request{id: w.requests, from: m, sentAt: w.now, deadline: w.now + int64(w.o.Deadline-w.randomBelow(w.o.Deadline/2))}
+	q.req = owner.Request{Hits: 1}
 	if w.o.Addends && w.rnd.IntN(2) == 0 {
-		q.q.Hits = 1 + w.rnd.Uint64N(20)
+		q.req.Hits = 1 + w.rnd.Uint64N(20)
 	}
 	switch {
 	case w.o.Refunds && w.rnd.IntN(12) == 0:
-		q.q.Op = owner.Refund
+		q.req.Op = owner.Refund
 	case w.rnd.IntN(30) == 0:
-		q.q.Op = owner.DryRun
+		q.req.Op = owner.DryRun
 	}
-	w.after(w.upto(time.Millisecond), m, func() {
+	w.after(w.randomBelow(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
-		q.q.Key, q.q.RingPos, q.q.Rule, q.q.Strict = r.digest, r.owner, r.limit, r.strict
+		q.req.Key, q.req.RingPos, q.req.Rule, q.req.Strict = r.digest, r.owner, r.limit, r.strict
 		if w.o.Domains > 0 {
-			q.q.Domain = uint64(k % w.o.Domains)
+			q.req.Domain = uint64(k % w.o.Domains)
 		}
 		if w.o.Leases.On {
-			q.q.Mechanism, q.q.LeaseConfig, q.q.HotFactor = r.by, &r.knobs, 1
-			w.oracle.offered(q)
+			q.req.Mechanism, q.req.LeaseConfig, q.req.HotFactor = r.by, &r.knobs, 1
+			w.oracle.requestSent(q)
 		}
 		if w.verbose {
-			w.trace("%s is asked #%d: op %d hits %d key %04x", m.name(), q.id, q.q.Op, q.q.Hits, q.q.Key[0]>>48)
+			w.trace("%s is asked #%d: op %d hits %d key %04x", m.name(), q.id, q.req.Op, q.req.Hits, q.req.Key[0]>>48)
 		}
 		w.after(time.Duration(q.deadline-w.now), m, q.expire)
-		q.take()
+		q.decide()
 	})
 }
 
-// pick is a member that a client may ask: one that is ready.
-func (w *World) pick() *member {
+// readyMember is a member that a client may ask: one that is ready.
+func (w *world) readyMember() *member {
 	var ready []*member
 	for _, m := range w.running() {
 		if m.ready() {
@@ -235,7 +235,7 @@ func (w *World) pick() *member {
 // ready says that m is on the ring, or was and still answers.
 func (m *member) ready() bool { return m.joined && m.table[m.slot].state != joining }
 
-func (w *World) pickKey() int {
+func (w *world) pickKey() int {
 	sum := 0
 	for _, k := range w.keys {
 		sum += k.weight
@@ -249,16 +249,16 @@ func (w *World) pickKey() int {
 	return 0
 }
 
-// direct is the member that a stale ring says owns hash h; nil: nobody there.
-func (w *World) direct(h uint64) *member {
-	server := w.pick()
+// ownerByOldRing is the member that a stale ring says owns hash h; nil: nobody there.
+func (w *world) ownerByOldRing(h uint64) *member {
+	server := w.readyMember()
 	if server == nil {
 		return nil
 	}
-	then := w.now - int64(w.upto(w.o.Stale))
+	then := w.now - int64(w.randomBelow(w.o.Stale))
 	var r *ring.Ring
-	for i := len(server.past) - 1; i >= 0; i-- {
-		if r = server.past[i].ring; server.past[i].at <= then {
+	for i := len(server.pastRings) - 1; i >= 0; i-- {
+		if r = server.pastRings[i].ring; server.pastRings[i].at <= then {
 			break
 		}
 	}
@@ -271,29 +271,29 @@ func (w *World) direct(h uint64) *member {
 	return nil
 }
 
-// take asks the member's own node.
-func (q *question) take() {
-	q.took = q.from.clock()
-	q.handle(q.from.node.Decide(q.took, &q.q))
+// decide asks the member's own node.
+func (q *request) decide() {
+	q.startedAt = q.from.clock()
+	q.handleResult(q.from.node.Decide(q.startedAt, &q.req))
 }
 
-// handle is what the asked member does with an answer of its own node.
-func (q *question) handle(a owner.Result) {
+// handleResult is what the asked member does with an answer of its own node.
+func (q *request) handleResult(a owner.Result) {
 	m := q.from
 	switch a.Kind {
 	case owner.Pending:
 		m.w.stats.count("answer: Wait")
 		q.ticket = a.Ticket
-		m.waiting[a.Ticket] = pending{q, q.took}
+		m.waiting[a.Ticket] = pendingRequest{q, q.startedAt}
 	case owner.Forward:
 		m.w.stats.count("answer: Ask")
 		q.forward(a.Member)
 	default:
-		v := verdict{a: a, by: m, since: q.took, until: m.clock()}
-		m.w.sabotageRefusal(m, &q.q, &a)
-		m.w.oracle.drawn(q, &v)
+		v := decision{result: a, by: m, earliest: q.startedAt, latest: m.clock()}
+		m.w.sabotageRefusal(m, &q.req, &a)
+		m.w.oracle.classifyPath(q, &v)
 		m.w.oracle.decided(q, &v)
-		q.answer(&v)
+		q.finish(&v)
 	}
 }
 
@@ -304,18 +304,18 @@ func (m *member) resolved(ticket uint64, a owner.Result) {
 	if !ok {
 		return
 	}
-	q := p.q
+	q := p.req
 	m.w.stats.count("answer: Resolved")
 	if q.from == m {
 		q.ticket = 0
-		q.handle(a)
+		q.handleResult(a)
 		return
 	}
-	q.reply(m, a, p.took)
+	q.reply(m, a, p.startedAt)
 }
 
 // forward asks another member; one that is not the owner may name a better one, twice.
-func (q *question) forward(to ring.ID) {
+func (q *request) forward(to ring.ID) {
 	m, w := q.from, q.from.w
 	if q.done {
 		return
@@ -329,18 +329,18 @@ func (q *question) forward(to ring.ID) {
 		w.trace("%s -> %s  question #%d", m.name(), to, q.id)
 	}
 	if to == w.slots[m.slot].id {
-		q.take()
+		q.decide()
 		return
 	}
-	if !w.calm && w.chance(w.o.Loss) {
+	if !w.healed && w.chance(w.o.Loss) {
 		return
 	}
-	w.carry(m, slotOf(to), w.delay(), func(there *member) { there.serve(q) })
+	w.deliver(m, slotOf(to), w.delay(), func(there *member) { there.serve(q) })
 }
 
 // serve asks this member's node for another.
-func (m *member) serve(q *question) {
-	qs, as := [1]owner.Request{q.q}, [1]owner.Result{}
+func (m *member) serve(q *request) {
+	qs, as := [1]owner.Request{q.req}, [1]owner.Result{}
 	qs[0].LeaseConfig = nil // they do not travel
 	took := m.clock()
 	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
@@ -350,9 +350,9 @@ func (m *member) serve(q *question) {
 		return
 	}
 	m.w.stats.count("answer: Wait")
-	m.waiting[a.Ticket] = pending{q, took}
+	m.waiting[a.Ticket] = pendingRequest{q, took}
 	m.w.after(time.Duration(max(0, q.deadline-m.w.now)), m, func() {
-		if m.waiting[a.Ticket].q == q {
+		if m.waiting[a.Ticket].req == q {
 			m.node.Cancel(a.Ticket)
 			m.w.oracle.unseen(q, m)
 			delete(m.waiting, a.Ticket)
@@ -362,22 +362,22 @@ func (m *member) serve(q *question) {
 }
 
 // reply takes m's answer back to where q was asked.
-func (q *question) reply(m *member, a owner.Result, took int64) {
-	v := verdict{a: a, by: m, since: took, until: m.clock()}
+func (q *request) reply(m *member, a owner.Result, took int64) {
+	v := decision{result: a, by: m, earliest: took, latest: m.clock()}
 	if a.Kind == owner.Decided {
-		m.w.sabotageRefusal(m, &q.q, &a)
+		m.w.sabotageRefusal(m, &q.req, &a)
 		m.w.oracle.decided(q, &v)
 	}
 	if m.w.verbose {
-		m.w.trace("%s -> %s  answer #%d key %04x: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, q.q.Key[0]>>48, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
+		m.w.trace("%s -> %s  answer #%d key %04x: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, q.req.Key[0]>>48, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
 	}
-	m.w.carry(m, q.from.slot, m.w.delay(), func(there *member) {
+	m.w.deliver(m, q.from.slot, m.w.delay(), func(there *member) {
 		if there != q.from || q.done {
 			return
 		}
 		if a.Kind == owner.Decided {
-			there.node.Observe(there.clock(), &q.q, &v.a)
-			q.answer(&v)
+			there.node.Observe(there.clock(), &q.req, &v.result)
+			q.finish(&v)
 			return
 		}
 		m.w.stats.count("answer: not the owner")
@@ -386,7 +386,7 @@ func (q *question) reply(m *member, a owner.Result, took int64) {
 }
 
 // expire is the end of q's time.
-func (q *question) expire() {
+func (q *request) expire() {
 	if q.done {
 		return
 	}
@@ -400,24 +400,24 @@ func (q *question) expire() {
 }
 
 // degrade answers by the rule's degraded policy.
-func (q *question) degrade() {
-	q.took = q.from.clock()
-	v := verdict{a: q.from.node.Degrade(q.took, &q.q), by: q.from, since: q.took, until: q.took}
+func (q *request) degrade() {
+	q.startedAt = q.from.clock()
+	v := decision{result: q.from.node.Degrade(q.startedAt, &q.req), by: q.from, earliest: q.startedAt, latest: q.startedAt}
 	q.from.w.oracle.decided(q, &v)
-	q.answer(&v)
+	q.finish(&v)
 }
 
-// answer is what the client gets.
-func (q *question) answer(v *verdict) {
+// finish is what the client gets.
+func (q *request) finish(v *decision) {
 	if q.done {
 		return
 	}
-	q.done, q.verdict = true, v
+	q.done, q.decision = true, v
 	w := q.from.w
-	w.stats.authority(v.a.Authority)
-	w.note(q.id, uint64(v.by.slot), uint64(v.a.Authority), v.a.Before, v.a.After)
+	w.stats.authority(v.result.Authority)
+	w.mixHash(q.id, uint64(v.by.slot), uint64(v.result.Authority), v.result.Before, v.result.After)
 	if w.verbose {
-		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.q.Key[0]>>48, v.by.name(), v.a.Authority, v.a.Before, v.a.After, v.a.Over)
+		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.req.Key[0]>>48, v.by.name(), v.result.Authority, v.result.Before, v.result.After, v.result.Over)
 	}
 	w.oracle.answered(q, v)
 }

@@ -55,12 +55,12 @@ func (a *agenda) pop() event {
 }
 
 // after runs fn in d. If who is given: not once that boot is gone, and not while it is paused.
-func (w *World) after(d time.Duration, who *member, fn func()) {
+func (w *world) after(d time.Duration, who *member, fn func()) {
 	w.agenda.push(w.now+int64(max(0, d)), who, fn)
 }
 
 // run lets d pass, or less when a law is broken.
-func (w *World) run(d time.Duration) {
+func (w *world) run(d time.Duration) {
 	end := w.now + int64(d)
 	for len(w.agenda.heap) > 0 && w.agenda.heap[0].at <= end && w.failure == "" {
 		e := w.agenda.pop()

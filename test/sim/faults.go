@@ -7,39 +7,39 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// plan lays out the safety phase: what is asked, what is changed, and what goes wrong, each at a random time.
-func (w *World) plan() {
+// schedule lays out the safety phase: what is asked, what is changed, and what goes wrong, each at a random time.
+func (w *world) schedule() {
 	for range w.o.Questions {
-		at := w.upto(w.o.Length)
+		at := w.randomBelow(w.o.Length)
 		if w.rnd.IntN(4) == 0 {
 			at = at.Truncate(w.o.Length / 12) // bursts
 		}
 		at = w.lull(at)
-		w.after(at, nil, w.ask)
+		w.after(at, nil, w.sendRequest)
 	}
 	some := func(n int, fn func()) {
 		for range n {
-			w.after(w.upto(w.o.Length*8/10), nil, fn)
+			w.after(w.randomBelow(w.o.Length*8/10), nil, fn)
 		}
 	}
 	some(w.o.Leaves, w.leaveSome)
 	some(w.o.Joins, w.joinSome)
-	some(w.o.Rules, w.amend)
+	some(w.o.Rules, w.changeRules)
 	for range w.o.Rolls {
-		w.after(w.upto(w.o.Length/4), nil, func() { w.roll(slices.Clone(w.running())) })
+		w.after(w.randomBelow(w.o.Length/4), nil, func() { w.roll(slices.Clone(w.running())) })
 	}
 	some(w.o.Crashes, w.crashSome)
 	some(w.o.Pauses, w.pauseSome)
 	some(w.o.Cuts, func() { w.cutSome(true) })
 	some(w.o.OneWay, func() { w.cutSome(false) })
-	some(w.o.Partitions, w.divide)
+	some(w.o.Partitions, w.partition)
 	some(w.o.Steps, w.stepSome)
-	some(w.o.Leases.Decrees, w.decreeSome)
-	some(w.o.Stills, w.stillSome)
+	some(w.o.Leases.Decrees, w.setRoute)
+	some(w.o.Stills, w.stopMachine)
 }
 
 // leaveSome has a member leave; two stay in any case.
-func (w *World) leaveSome() {
+func (w *world) leaveSome() {
 	ms := w.running()
 	if len(ms) > 2 {
 		m := ms[w.rnd.IntN(len(ms))]
@@ -47,7 +47,7 @@ func (w *World) leaveSome() {
 	}
 }
 
-func (w *World) joinSome() {
+func (w *world) joinSome() {
 	for i := range w.slots {
 		if w.slots[i].now == nil && w.slots[i].boots < 30 {
 			w.boot(i, false)
@@ -57,18 +57,18 @@ func (w *World) joinSome() {
 }
 
 // roll restarts one after the other, each when the one before is in its place again.
-func (w *World) roll(rest []*member) {
-	if len(rest) == 0 || w.calm {
+func (w *world) roll(rest []*member) {
+	if len(rest) == 0 || w.healed {
 		return
 	}
 	m := rest[0]
-	if !m.gone && m.since == 0 {
+	if !m.gone && m.leavingSince == 0 {
 		w.after(0, m, m.leave)
 	}
 	w.stats.count("plan: rolled")
 	var next func()
 	next = func() {
-		if w.calm {
+		if w.healed {
 			return
 		}
 		s := &w.slots[m.slot]
@@ -86,15 +86,15 @@ func (w *World) roll(rest []*member) {
 }
 
 // crash ends a boot without a word.
-func (w *World) crash(m *member) {
+func (w *world) crash(m *member) {
 	w.trace("%s crashes", m.name())
-	w.note(1, uint64(m.slot))
+	w.mixHash(1, uint64(m.slot))
 	w.oracle.crashed(m)
 	m.end()
-	w.oracle.disturbed(crashTrouble)
+	w.oracle.disturbed(faultCrash)
 }
 
-func (w *World) some() *member {
+func (w *world) anyMember() *member {
 	ms := w.running()
 	if len(ms) == 0 {
 		return nil
@@ -104,16 +104,16 @@ func (w *World) some() *member {
 
 // crashSome kills a member, which as a rule comes again under the same name; if all others are leaving, in any case, for
 // somebody has to be asked.
-func (w *World) crashSome() {
-	m := w.some()
+func (w *world) crashSome() {
+	m := w.anyMember()
 	if m == nil || len(w.running()) < 2 {
 		return
 	}
 	w.stats.count("fault: crash")
 	w.crash(m)
-	stays := func(p *member) bool { return p.since == 0 }
+	stays := func(p *member) bool { return p.leavingSince == 0 }
 	if w.rnd.IntN(3) > 0 || !slices.ContainsFunc(w.running(), stays) {
-		w.after(w.upto(6*time.Second), nil, func() {
+		w.after(w.randomBelow(6*time.Second), nil, func() {
 			if s := &w.slots[m.slot]; s.now == nil && s.boots < 30 {
 				w.boot(m.slot, false)
 			}
@@ -122,20 +122,20 @@ func (w *World) crashSome() {
 }
 
 // pauseSome stops a member for up to ten seconds; what comes for it waits.
-func (w *World) pauseSome() {
-	m := w.some()
+func (w *world) pauseSome() {
+	m := w.anyMember()
 	if m == nil || m.paused {
 		return
 	}
-	d := 50*time.Millisecond + w.upto(4*time.Second)
+	d := 50*time.Millisecond + w.randomBelow(4*time.Second)
 	if w.rnd.IntN(3) == 0 {
-		d += w.upto(6 * time.Second)
+		d += w.randomBelow(6 * time.Second)
 	}
 	w.trace("%s pauses for %v", m.name(), d)
 	w.stats.count("fault: pause")
-	w.oracle.cutOff(m)
+	w.oracle.disconnected(m)
 	m.paused = true
-	w.oracle.disturbed(pauseTrouble)
+	w.oracle.disturbed(faultPause)
 	w.after(d, nil, m.wake)
 }
 
@@ -145,7 +145,7 @@ func (m *member) wake() {
 	}
 	m.w.trace("%s wakes", m.name())
 	m.paused = false
-	m.w.oracle.disturbed(pauseTrouble)
+	m.w.oracle.disturbed(faultPause)
 	late := m.backlog
 	m.backlog = nil
 	for _, fn := range late {
@@ -157,32 +157,32 @@ func (m *member) wake() {
 }
 
 // cutSome cuts a link, both ways or one, for a while.
-func (w *World) cutSome(both bool) {
+func (w *world) cutSome(both bool) {
 	i, j := w.rnd.IntN(len(w.slots)), w.rnd.IntN(len(w.slots))
-	if i == j || w.cut[i][j] {
+	if i == j || w.blocked[i][j] {
 		return
 	}
 	w.stats.count(map[bool]string{true: "fault: link cut", false: "fault: link cut one way"}[both])
-	w.link(i, j, true, both)
-	w.after(200*time.Millisecond+w.upto(8*time.Second), nil, func() { w.link(i, j, false, both) })
+	w.setLink(i, j, true, both)
+	w.after(200*time.Millisecond+w.randomBelow(8*time.Second), nil, func() { w.setLink(i, j, false, both) })
 }
 
-func (w *World) link(i, j int, cut, both bool) {
+func (w *world) setLink(i, j int, cut, both bool) {
 	w.trace("link %s-%s: cut %v, both ways %v", slotID(i), slotID(j), cut, both)
 	for _, s := range []int{i, j} {
 		if m := w.slots[s].now; m != nil && cut {
-			w.oracle.cutOff(m)
+			w.oracle.disconnected(m)
 		}
 	}
-	w.cut[i][j] = cut
+	w.blocked[i][j] = cut
 	if both {
-		w.cut[j][i] = cut
+		w.blocked[j][i] = cut
 	}
-	w.oracle.disturbed(cutTrouble)
+	w.oracle.disturbed(faultCut)
 }
 
-// divide parts the cluster in two for a while.
-func (w *World) divide() {
+// partition parts the cluster in two for a while.
+func (w *world) partition() {
 	side := make([]bool, len(w.slots))
 	for i := range w.slots {
 		side[i] = w.rnd.IntN(2) == 0
@@ -192,28 +192,28 @@ func (w *World) divide() {
 		w.trace("partition %v: %v", side, cut)
 		for i := range w.slots {
 			if m := w.slots[i].now; m != nil && cut {
-				w.oracle.cutOff(m)
+				w.oracle.disconnected(m)
 			}
 			for j := range w.slots {
 				if side[i] != side[j] {
-					w.cut[i][j] = cut
+					w.blocked[i][j] = cut
 				}
 			}
 		}
-		w.oracle.disturbed(cutTrouble)
+		w.oracle.disturbed(faultCut)
 	}
 	set(true)
-	w.after(500*time.Millisecond+w.upto(10*time.Second), nil, func() { set(false) })
+	w.after(500*time.Millisecond+w.randomBelow(10*time.Second), nil, func() { set(false) })
 }
 
 // stepSome sets a member's clock, which its driver notices at once.
-func (w *World) stepSome() {
-	m := w.some()
+func (w *world) stepSome() {
+	m := w.anyMember()
 	if m == nil {
 		return
 	}
 	w.stats.count("fault: clock step")
-	w.oracle.cutOff(m)
+	w.oracle.disconnected(m)
 	w.oracle.stepped()
 	w.after(0, m, func() {
 		m.stepped = true
@@ -221,16 +221,16 @@ func (w *World) stepSome() {
 		w.trace("%s's clock steps", m.name())
 		m.apply(m.node.ClockStepped(m.clock()))
 	})
-	w.oracle.disturbed(stepTrouble)
+	w.oracle.disturbed(faultStep)
 }
 
 // heal ends all faults.
-func (w *World) heal() {
+func (w *world) heal() {
 	if w.failure != "" {
 		return
 	}
-	w.calm = true
-	w.unlink()
+	w.healed = true
+	w.unblockLinks()
 	w.trace("all faults end")
 	for _, m := range w.running() {
 		m.wake()
@@ -239,32 +239,32 @@ func (w *World) heal() {
 }
 
 // probe is the liveness phase: one ring, and every key decided by one member, whoever is asked.
-func (w *World) probe() {
+func (w *world) probe() {
 	if w.failure != "" {
 		return
 	}
 	ms := w.running()
 	for _, m := range ms {
 		if m.ring.Fingerprint() != ms[0].ring.Fingerprint() {
-			w.fail("I9: %v after the last fault %s goes by %s and %s by %s", settling, m.name(), names(m.ring), ms[0].name(), names(ms[0].ring))
+			w.fail("I9: %v after the last fault %s goes by %s and %s by %s", settleTime, m.name(), names(m.ring), ms[0].name(), names(ms[0].ring))
 			return
 		}
 	}
 	for _, m := range ms {
 		if st := m.table[m.slot].state; st == active && !m.node.Progress().Complete {
-			w.fail("I9: %v after the last fault %s has not completed %s: %+v", settling, m.name(), names(m.ring), m.node.Progress())
+			w.fail("I9: %v after the last fault %s has not completed %s: %+v", settleTime, m.name(), names(m.ring), m.node.Progress())
 			return
 		}
 	}
-	var probes []*question
+	var probes []*request
 	for k := range w.keys {
 		r := &w.rules[len(w.rules)-1][k]
 		for _, m := range ms {
-			q := &question{from: m, at: w.now, deadline: w.now + int64(time.Second)}
-			q.q = owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Op: owner.Read}
+			q := &request{from: m, sentAt: w.now, deadline: w.now + int64(time.Second)}
+			q.req = owner.Request{Key: r.digest, RingPos: r.owner, Rule: r.limit, Op: owner.Read}
 			probes = append(probes, q)
 			w.after(time.Duration(q.deadline-w.now), m, q.expire)
-			w.after(0, m, q.take)
+			w.after(0, m, q.decide)
 		}
 	}
 	w.oracle.probing = true

@@ -9,59 +9,59 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// flow holds logs and buckets to what they admit in any time.
-func (o *oracle) flow(a *account, x *span, q *question, v *verdict) {
+// checkAdmitted holds logs and buckets to what they admit in any time.
+func (o *oracle) checkAdmitted(a *account, x *span, q *request, v *decision) {
 	switch {
 	case a.rule.Algorithm.Bucket():
-		o.pour(a, x, q, v)
+		o.checkBucket(a, x, q, v)
 	case a.rule.Algorithm == limit.SlidingLog:
-		a.log = append(a.log, hit{v.until, q.q.Hits, v.until - v.since})
+		a.log = append(a.log, admission{v.latest, q.req.Hits, v.latest - v.earliest})
 	}
 }
 
-// pour is a bucket that nothing is lost from.
-func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
-	if v.a.Authority == owner.Share {
-		x.phi += q.q.Hits
+// checkBucket is a bucket that nothing is lost from.
+func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
+	if v.result.Authority == owner.Share {
+		x.shared += q.req.Hits
 	}
 	switch {
-	case !v.drawn && !v.copied:
-		o.turn(a, v.by)
-	case v.copied:
+	case !v.fromLease && !v.fromCopy:
+		o.countedBy(a, v.by)
+	case v.fromCopy:
 		if a.by == nil {
-			a.by = o.keeper(a, v.by)
+			a.by = o.ownerByRing(a, v.by)
 		}
 		a.skew = max(a.skew, a.rate()*math.Abs(float64(v.by.clock()-a.by.clock())))
-		v.since, v.until = a.by.clock(), a.by.clock()
+		v.earliest, v.latest = a.by.clock(), a.by.clock()
 	}
-	t := v.until
+	t := v.latest
 	if dt := t - a.at; dt > 0 {
 		a.level -= a.rate() * float64(dt)
 		a.at = t
 	}
 	if a.level <= 0 {
 		a.level, a.skew, a.early, a.freed = 0, 0, a.freed, 0
-		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, heir: x.heir, deciders: x.deciders[:0], left: x.left, balance: x.balance}
+		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, successor: x.successor, deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance}
 		o.touch(x)
-		if v.a.Authority == owner.Share {
-			x.phi = q.q.Hits
-		} else if !v.drawn && !v.copied {
+		if v.result.Authority == owner.Share {
+			x.shared = q.req.Hits
+		} else if !v.fromLease && !v.fromCopy {
 			x.deciders = append(x.deciders, v.by)
 		}
-		if v.copied {
-			o.copied(x, q, v)
+		if v.fromCopy {
+			o.addAhead(x, q, v)
 		}
 	}
-	if !v.drawn && !v.copied {
-		o.unaware(x, v, q.q.Hits)
+	if !v.fromLease && !v.fromCopy {
+		o.beforeRevocation(x, v, q.req.Hits)
 	}
-	hits := float64(q.q.Hits)
+	hits := float64(q.req.Hits)
 	free := min(a.credit, hits)
 	a.credit -= free
 	a.freed += free
 	a.level += hits - free
-	a.skew = max(a.skew, a.rate()*float64(v.until-v.since))
-	if x.troubles&stepTrouble != 0 {
+	a.skew = max(a.skew, a.rate()*float64(v.latest-v.earliest))
+	if x.faults&faultStep != 0 {
 		// A member whose clock was set back takes a copy for one of the future, and no later than it can be.
 		a.skew = max(a.skew, a.rate()*1.1e9)
 	}
@@ -73,8 +73,8 @@ func (o *oracle) pour(a *account, x *span, q *question, v *verdict) {
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
 }
 
-// keeper is the owner of a's key by m's ring, or else m.
-func (o *oracle) keeper(a *account, m *member) *member {
+// ownerByRing is the owner of a's key by m's ring, or else m.
+func (o *oracle) ownerByRing(a *account, m *member) *member {
 	if i := m.ring.Owner(a.owner); i >= 0 {
 		if p := o.w.slots[slotOf(m.ring.At(i).ID)].now; p != nil {
 			return p
@@ -83,8 +83,8 @@ func (o *oracle) keeper(a *account, m *member) *member {
 	return m
 }
 
-// turn sees who decides a bucket, and by whose clock.
-func (o *oracle) turn(a *account, m *member) {
+// countedBy sees who decides a bucket, and by whose clock.
+func (o *oracle) countedBy(a *account, m *member) {
 	if a.by != nil && a.by != m {
 		a.skew += a.rate() * math.Abs(float64((m.clock()-o.w.now)-(a.by.clock()-o.w.now)))
 	}
@@ -112,25 +112,25 @@ func (x *span) clocks() int {
 	return n
 }
 
-// ease is how far clocks may disagree about the time of a decision.
-func (o *oracle) ease(x, y *span) int64 {
+// clockTolerance is how far clocks may disagree about the time of a decision.
+func (o *oracle) clockTolerance(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
-	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.phi+x.ahead > 0 || y != nil && y.phi+y.ahead > 0 {
-		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+warming)))
+	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.shared+x.ahead > 0 || y != nil && y.shared+y.ahead > 0 {
+		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+warmUp)))
 	}
 	return d
 }
 
-// slide holds a log to its limit in the Window that ends now.
-func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
+// checkLog holds a log to its limit in the Window that ends now.
+func (o *oracle) checkLog(a *account, x *span, q *request, v *decision) {
 	y := a.before(x)
-	from := v.until - int64(a.rule.Window) + o.ease(x, y)
+	from := v.latest - int64(a.rule.Window) + o.clockTolerance(x, y)
 	sum, kept := uint64(0), a.log[:0]
 	for _, h := range a.log {
-		if h.at > v.until-3*int64(a.rule.Window) {
+		if h.at > v.latest-3*int64(a.rule.Window) {
 			kept = append(kept, h)
 		}
-		if h.at-h.slop > from && h.at <= v.until {
+		if h.at-h.slop > from && h.at <= v.latest {
 			sum += h.n
 		}
 	}
@@ -146,22 +146,22 @@ func (o *oracle) slide(a *account, x *span, q *question, v *verdict) {
 
 // refunded sees hits given back. While a count is left, all of them were; those of the window before lower it by their
 // weight only, in whole hits: by nothing, it may be.
-func (o *oracle) refunded(x *span, q *question, v *verdict) {
-	back := v.a.Before - min(v.a.Before, v.a.After)
+func (o *oracle) refunded(x *span, q *request, v *decision) {
+	back := v.result.Before - min(v.result.Before, v.result.After)
 	x.refunds = true
 	x.refunded += back
-	if v.a.After > 0 {
-		x.older += q.q.Hits - min(q.q.Hits, back)
+	if v.result.After > 0 {
+		x.older += q.req.Hits - min(q.req.Hits, back)
 	}
 }
 
-// weigh holds two windows, the older one weighed, to their limit.
-func (o *oracle) weigh(a *account, x *span, q *question, v *verdict) {
+// checkSlidingWindow holds two windows, the older one weighed, to their limit.
+func (o *oracle) checkSlidingWindow(a *account, x *span, q *request, v *decision) {
 	y := a.before(x)
 	sum, most := float64(x.admitted), float64(x.limit+x.refunded+o.bound(a, x))
-	ease := float64(o.ease(x, y)) / float64(a.rule.Window)
+	ease := float64(o.clockTolerance(x, y)) / float64(a.rule.Window)
 	if y != nil {
-		x.latest = max(x.latest, v.until) // answers overtake each other
+		x.latest = max(x.latest, v.latest) // answers overtake each other
 		part := float64(x.end-x.latest) / float64(a.rule.Window)
 		sum += float64(y.admitted-min(y.admitted, x.older)) * (part - ease)
 		most += float64(max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y))

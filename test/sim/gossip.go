@@ -31,7 +31,7 @@ type entry struct {
 	beat     uint32 // the boot's own count of its words
 	complete uint64 // the ring that it has taken over completely
 	peak     int    // its N_ref
-	heard    int64  // when beat rose, by true time
+	heardAt  int64  // when beat rose, by true time
 }
 
 // newer says that e is a later word than o of the same slot.
@@ -39,47 +39,47 @@ func (e entry) newer(o entry) bool {
 	return e.boot > o.boot || e.boot == o.boot && (e.beat > o.beat || e.state > o.state)
 }
 
-// tell is one round of gossip: to one that is known to live, and to one slot at random, whoever is there.
-func (m *member) tell() {
+// gossip is one round of gossip: to one that is known to live, and to one slot at random, whoever is there.
+func (m *member) gossip() {
 	me := &m.table[m.slot]
 	me.beat++
-	me.heard = m.w.now
-	if gap := m.w.now - m.told; gap > int64(time.Second) {
+	me.heardAt = m.w.now
+	if gap := m.w.now - m.gossipedAt; gap > int64(time.Second) {
 		// A stop of its own is not the others' silence.
 		for i := range m.table {
-			m.table[i].heard = min(m.w.now, m.table[i].heard+gap)
+			m.table[i].heardAt = min(m.w.now, m.table[i].heardAt+gap)
 		}
 	}
-	m.told = m.w.now
+	m.gossipedAt = m.w.now
 	n := len(m.w.slots)
-	m.whisper(m.w.rnd.IntN(n))
+	m.gossipTo(m.w.rnd.IntN(n))
 	for i, first := 0, m.w.rnd.IntN(n); i < n; i++ {
 		if j := (first + i) % n; j != m.slot && m.live(j) {
-			m.whisper(j)
+			m.gossipTo(j)
 			break
 		}
 	}
-	m.look()
-	m.w.after(gossipEvery-20*time.Millisecond+m.w.upto(40*time.Millisecond), m, m.tell)
+	m.update()
+	m.w.after(gossipEvery-20*time.Millisecond+m.w.randomBelow(40*time.Millisecond), m, m.gossip)
 }
 
-func (m *member) whisper(to int) {
-	if to == m.slot || !m.w.calm && m.w.chance(m.w.o.Deaf) {
+func (m *member) gossipTo(to int) {
+	if to == m.slot || !m.w.healed && m.w.chance(m.w.o.Deaf) {
 		return
 	}
 	table := slices.Clone(m.table)
-	m.w.carry(m, to, m.w.delay(), func(there *member) { there.hear(table) })
+	m.w.deliver(m, to, m.w.delay(), func(there *member) { there.mergeGossip(table) })
 }
 
-// cry tells everybody at once, as a leaving member does.
-func (m *member) cry() {
+// gossipToAll tells everybody at once, as a leaving member does.
+func (m *member) gossipToAll() {
 	m.table[m.slot].beat++
 	for i := range m.w.slots {
-		m.whisper(i)
+		m.gossipTo(i)
 	}
 }
 
-func (m *member) hear(table []entry) {
+func (m *member) mergeGossip(table []entry) {
 	for i := range table {
 		in, mine := table[i], &m.table[i]
 		if i == m.slot || !in.newer(*mine) {
@@ -88,23 +88,23 @@ func (m *member) hear(table []entry) {
 		if in.boot > mine.boot && mine.boot > 0 && mine.state != left {
 			delete(m.farewell, i) // the boot between went without one
 		}
-		in.heard = m.w.now
+		in.heardAt = m.w.now
 		if in.state == left && (mine.state != left || mine.boot != in.boot) {
 			m.farewell[i] = m.w.now
 		}
 		*mine = in
 	}
-	m.look()
+	m.update()
 }
 
 // live says whether the boot in slot i counts as running.
 func (m *member) live(i int) bool {
 	e := &m.table[i]
-	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heard < deadAfter)
+	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heardAt < deadAfter)
 }
 
-// look adopts what follows from the table.
-func (m *member) look() {
+// update adopts what follows from the table.
+func (m *member) update() {
 	if m.gone {
 		return
 	}
@@ -114,30 +114,30 @@ func (m *member) look() {
 			boots[i] = m.table[i].boot
 		}
 	}
-	s := m.standing(boots)
-	if slices.Equal(boots, m.seats) && m.ring != nil && sameStanding(&s, &m.stand) {
+	s := m.currentMembership(boots)
+	if slices.Equal(boots, m.ringBoots) && m.ring != nil && sameMembership(&s, &m.membership) {
 		return
 	}
-	m.mourn(boots)
-	s = m.standing(boots)
-	if !slices.Equal(boots, m.seats) || m.ring == nil {
-		m.w.haunt(m)
-		m.seats, m.ring = boots, m.w.rings.of(boots)
-		m.past = append(m.past, eds{m.w.now, m.ring})
+	m.recordLost(boots)
+	s = m.currentMembership(boots)
+	if !slices.Equal(boots, m.ringBoots) || m.ring == nil {
+		m.w.replayHeld(m)
+		m.ringBoots, m.ring = boots, m.w.rings.of(boots)
+		m.pastRings = append(m.pastRings, servedRing{m.w.now, m.ring})
 		m.w.stats.count("transition: ring adopted")
 	}
-	m.stand = s
-	m.w.note(uint64(m.slot), m.ring.Fingerprint(), uint64(s.NRef))
-	m.w.trace("%s adopts %s, %s", m.name(), names(m.ring), standingText(s))
+	m.membership = s
+	m.w.mixHash(uint64(m.slot), m.ring.Fingerprint(), uint64(s.NRef))
+	m.w.trace("%s adopts %s, %s", m.name(), names(m.ring), membershipText(s))
 	m.w.oracle.adopted(m)
 	m.apply(m.node.SetRing(m.clock(), m.ring, s))
 	m.w.sabotageAdoption(m)
 	m.serveTransfers()
 }
 
-// mourn counts those that the ring loses without a farewell: they may be admitting elsewhere until N_ref decays.
-func (m *member) mourn(boots []int) {
-	for i, old := range m.seats {
+// recordLost counts those that the ring loses without a farewell: they may be admitting elsewhere until N_ref decays.
+func (m *member) recordLost(boots []int) {
+	for i, old := range m.ringBoots {
 		if old > 0 && boots[i] == 0 && i != m.slot && m.table[i].state != left && m.table[i].state != leaving {
 			m.lost[i] = m.w.now
 			delete(m.farewell, i)
@@ -146,8 +146,8 @@ func (m *member) mourn(boots []int) {
 	}
 }
 
-// reference is N_ref by this member's own memory.
-func (m *member) reference(boots []int) int {
+// ownNRef is N_ref by this member's own memory.
+func (m *member) ownNRef(boots []int) int {
 	n := 0
 	for i := range m.w.slots {
 		at, lost := m.lost[i]
@@ -168,8 +168,8 @@ func (m *member) reference(boots []int) int {
 	return n
 }
 
-func (m *member) standing(boots []int) handoff.Membership {
-	peak := m.reference(boots)
+func (m *member) currentMembership(boots []int) handoff.Membership {
+	peak := m.ownNRef(boots)
 	m.table[m.slot].peak = peak
 	me := &m.table[m.slot]
 	s := handoff.Membership{NRef: max(1, peak), Joined: m.joined, Leaving: me.state == leaving}
@@ -192,12 +192,12 @@ func (m *member) standing(boots []int) handoff.Membership {
 	return s
 }
 
-func sameStanding(a, b *handoff.Membership) bool {
+func sameMembership(a, b *handoff.Membership) bool {
 	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Left, b.Left)
 }
 
-// eds is a ring that a member served to clients from a time on.
-type eds struct {
+// servedRing is a ring that a member served to clients from a time on.
+type servedRing struct {
 	at   int64
 	ring *ring.Ring
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Leases are what a seed has of leases, of hot keys and of counting by copies.
-type Leases struct {
+// leaseOptions are what a seed has of leases, of hot keys and of counting by copies.
+type leaseOptions struct {
 	On          bool
 	Wide        bool          // 20 to 50 members, on the ring from the start
 	Calm        bool          // nothing goes wrong and nobody comes or goes
@@ -26,9 +26,9 @@ type Leases struct {
 	TTL         time.Duration // of a grant
 }
 
-// ExpandLeases is Expand for seeds with leases: fewer keys, asked for as often as their limits allow or more.
-func ExpandLeases(seed uint64) Options {
-	o := Expand(seed)
+// expandLeases is Expand for seeds with leases: fewer keys, asked for as often as their limits allow or more.
+func expandLeases(seed uint64) Options {
+	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0x1ea5e))
 	o.Leases.On = true
 	o.Keys, o.Questions = 1+r.IntN(3), 1500+r.IntN(1500)
@@ -41,9 +41,9 @@ func ExpandLeases(seed uint64) Options {
 	o.Leases.mechanisms(r, &o)
 	switch x := r.IntN(40); {
 	case x == 0:
-		o.widen(r)
+		o.makeWide(r)
 	case x < 6:
-		o.calm()
+		o.makeCalm()
 	case x < 11:
 		o.Members = 2
 	case x < 15:
@@ -55,7 +55,7 @@ func ExpandLeases(seed uint64) Options {
 	return o
 }
 
-func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
+func (l *leaseOptions) mechanisms(r *rand.Rand, o *Options) {
 	switch r.IntN(6) {
 	case 0, 1, 2:
 		l.ByLease = 1
@@ -78,8 +78,8 @@ func (l *Leases) mechanisms(r *rand.Rand, o *Options) {
 	}
 }
 
-// widen makes it a short run of many members, of which one or two come or go.
-func (o *Options) widen(r *rand.Rand) {
+// makeWide makes it a short run of many members, of which one or two come or go.
+func (o *Options) makeWide(r *rand.Rand) {
 	o.Leases.Wide = true
 	o.Members = 20 + r.IntN(31)
 	o.Slots, o.Length = o.Members+1, 5*time.Second
@@ -89,7 +89,7 @@ func (o *Options) widen(r *rand.Rand) {
 	o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills = min(o.Cuts, 1), 0, 0, 0, 0
 }
 
-func (o *Options) calm() {
+func (o *Options) makeCalm() {
 	o.Leases.Calm, o.Leases.Approximate, o.Leases.ByLease = true, 0, 1
 	o.Leases.Decrees, o.Leases.Lull, o.Leases.HotRate = 0, 0, 0
 	o.Keys = min(o.Keys, 2)
@@ -102,35 +102,35 @@ func (o *Options) calm() {
 }
 
 // lull is when a question is asked that would be asked at that time if there was no lull.
-func (w *World) lull(at time.Duration) time.Duration {
+func (w *world) lull(at time.Duration) time.Duration {
 	l := w.o.Leases.Lull
 	switch {
 	case l == 0:
 	case w.rnd.IntN(30) == 0:
-		return w.o.Length/2 + w.upto(l)
+		return w.o.Length/2 + w.randomBelow(l)
 	case at > w.o.Length/2:
 		return at + l
 	}
 	return at
 }
 
-// fit keeps logs, with leases, to what finds room in tables of this size.
-func (w *World) fit(r *rule) {
+// limitLogSize keeps logs, with leases, to what finds room in tables of this size.
+func (w *world) limitLogSize(r *rule) {
 	if w.o.Leases.On && r.limit.Algorithm == limit.SlidingLog {
 		r.limit.Limit = min(r.limit.Limit, 300)
 	}
 }
 
-// shallow gives some buckets, with leases, a burst that a moment's questions exceed, and a rate that they do not: such
+// shrinkBurst gives some buckets, with leases, a burst that a moment's questions exceed, and a rate that they do not: such
 // ones are empty most of the time.
-func (w *World) shallow(r *rule) {
+func (w *world) shrinkBurst(r *rule) {
 	if w.o.Leases.On && r.limit.Algorithm.Bucket() && w.chance(0.6) {
 		r.limit.Limit, r.limit.Burst = 3*r.limit.Limit, 8+w.rnd.Uint32N(40)
 	}
 }
 
-// mechanism gives r one, and what goes with it.
-func (w *World) mechanism(r *rule) {
+// chooseMechanism gives r one, and what goes with it.
+func (w *world) chooseMechanism(r *rule) {
 	l := &w.o.Leases
 	if !l.On {
 		return
@@ -146,8 +146,8 @@ func (w *World) mechanism(r *rule) {
 	}
 }
 
-// amendments is how many kinds of changes of rules there are.
-func (w *World) amendments() int {
+// ruleChangeKinds is how many kinds of changes of rules there are.
+func (w *world) ruleChangeKinds() int {
 	if w.o.Leases.On {
 		return 5
 	}
@@ -156,7 +156,7 @@ func (w *World) amendments() int {
 
 // amountIn is a limit for a window of that length: with leases, from a tenth of what will be asked to a little more
 // than that.
-func (w *World) amountIn(window time.Duration) uint32 {
+func (w *world) amountIn(window time.Duration) uint32 {
 	if !w.o.Leases.On {
 		return w.amount()
 	}
@@ -170,41 +170,41 @@ func (w *World) amountIn(window time.Duration) uint32 {
 	return uint32(max(20, perSecond*window.Seconds()*(0.1+1.1*w.rnd.Float64())))
 }
 
-// decreeSome says of a key, for a while, that it is hot, or that it never is.
-func (w *World) decreeSome() {
+// setRoute says of a key, for a while, that it is hot, or that it never is.
+func (w *world) setRoute() {
 	k := w.pickKey()
 	r := &w.rules[len(w.rules)-1][k]
 	route := hotkey.Route{Owner: r.place(w.keys[k].name), Mode: []hotkey.Mode{hotkey.Spread, hotkey.Spread, hotkey.Never}[w.rnd.IntN(3)]}
 	w.stats.count("lease: hot, or never hot, by decree")
 	w.trace("decree: %+v", route)
-	w.decrees = append(slices.Clone(w.decrees), route)
-	w.proclaim()
-	w.after(time.Second+w.upto(6*time.Second), nil, func() {
-		w.decrees = slices.DeleteFunc(slices.Clone(w.decrees), func(x hotkey.Route) bool { return x.Owner == route.Owner })
-		w.proclaim()
+	w.manualRoutes = append(slices.Clone(w.manualRoutes), route)
+	w.distributeRoutes()
+	w.after(time.Second+w.randomBelow(6*time.Second), nil, func() {
+		w.manualRoutes = slices.DeleteFunc(slices.Clone(w.manualRoutes), func(x hotkey.Route) bool { return x.Owner == route.Owner })
+		w.distributeRoutes()
 	})
 }
 
-// proclaim tells everybody what is decreed.
-func (w *World) proclaim() {
-	decrees := w.decrees
+// distributeRoutes tells everybody what is decreed.
+func (w *world) distributeRoutes() {
+	decrees := w.manualRoutes
 	for _, m := range w.running() {
-		w.after(w.upto(500*time.Millisecond), m, func() { m.node.SetRoutes(decrees, ring.Hash) })
+		w.after(w.randomBelow(500*time.Millisecond), m, func() { m.node.SetRoutes(decrees, ring.Hash) })
 	}
 }
 
-// acquaint lets m know everybody from the start, for as one after the other became known to each, there would be very
+// meetAll lets m know everybody from the start, for as one after the other became known to each, there would be very
 // many rings.
-func (m *member) acquaint() {
+func (m *member) meetAll() {
 	for i := range m.w.slots {
 		if p := m.w.slots[i].now; p != nil {
-			m.table[i] = entry{boot: p.boot, state: active, heard: m.w.now, beat: 1}
+			m.table[i] = entry{boot: p.boot, state: active, heardAt: m.w.now, beat: 1}
 		}
 	}
 }
 
 // sendLease takes a message about leases to another member, as send does.
-func (w *World) sendLease(m *member, o *lease.Delivery) {
+func (w *world) sendLease(m *member, o *lease.Delivery) {
 	to := slotOf(o.To)
 	if to < 0 || to >= len(w.slots) {
 		w.fail("a message about leases to %q, who does not exist", o.To)
@@ -213,34 +213,34 @@ func (w *World) sendLease(m *member, o *lease.Delivery) {
 	if w.verbose {
 		w.trace("%s -> %s  %s", m.name(), o.To, leaseText(&o.Batch))
 	}
-	w.oracle.said(m, to, &o.Batch)
-	if !w.calm && w.chance(w.o.Loss) {
+	w.oracle.leaseSent(m, to, &o.Batch)
+	if !w.healed && w.chance(w.o.Loss) {
 		w.stats.count("fault: lost message")
 		return
 	}
 	times := 1
-	if !w.calm && w.chance(w.o.Double) {
+	if !w.healed && w.chance(w.o.Double) {
 		w.stats.count("fault: repeated message")
 		times = 2
 		late := copyOfLease(&o.Batch)
-		w.echo(m, to, true, func(there *member) { there.receiveLease(m, late) })
+		w.repeatLater(m, to, true, func(there *member) { there.receiveLease(m, late) })
 	}
 	for range times {
 		msg := copyOfLease(&o.Batch)
-		w.carry(m, to, w.delay()+w.sabotageDelay(msg), func(there *member) { there.receiveLease(m, msg) })
+		w.deliver(m, to, w.delay()+w.sabotageDelay(msg), func(there *member) { there.receiveLease(m, msg) })
 	}
 }
 
 func (m *member) receiveLease(from *member, msg *lease.Batch) {
 	w := m.w
 	w.sabotageLease(m, msg)
-	w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
-	before := w.oracle.heard(m, from, msg)
-	m.lending = msg.Kind == lease.Ask
+	w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
+	before := w.oracle.leaseArrived(m, from, msg)
+	m.steppingLease = msg.Kind == lease.Ask
 	m.apply(m.node.StepLease(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
-	if m.lending {
+	if m.steppingLease {
 		w.sabotageCredit(m, from, msg, before)
-		w.oracle.audit(m)
+		w.oracle.checkLent(m)
 	}
 }
 

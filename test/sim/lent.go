@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// loan is one grantor and one holder of a key.
-type loan struct {
+// leasePair is one grantor and one holder of a key.
+type leasePair struct {
 	key     owner.Key
 	grantor *member
 	holder  int // its slot: an answer may find the next boot there
@@ -22,35 +22,35 @@ type loan struct {
 
 // terms are what both said last.
 type terms struct {
-	seq    uint64         // of the newest request that came
-	asks   map[uint64]ask // by seq
-	window int64          // of the newest grant
-	total  uint64         // of that, or of a newer request
-	most   uint64         // of the grants of that window
+	seq      uint64                  // of the newest request that came
+	requests map[uint64]leaseRequest // by seq
+	window   int64                   // of the newest grant
+	total    uint64                  // of that, or of a newer request
+	most     uint64                  // of the grants of that window
 }
 
-// ask is what a holder said that it has of a window.
-type ask struct {
+// leaseRequest is what a holder said that it has of a window.
+type leaseRequest struct {
 	window int64
 	have   uint64
 }
 
-// offered sees a question before it is asked.
-func (o *oracle) offered(q *question) {
+// requestSent sees a question before it is asked.
+func (o *oracle) requestSent(q *request) {
 	a := o.account(q)
-	a.owner = q.q.RingPos
-	if o.w.o.Leases.Calm && q.q.Op == owner.Take {
+	a.owner = q.req.RingPos
+	if o.w.o.Leases.Calm && q.req.Op == owner.Take {
 		a.asked = append(a.asked, o.w.now)
 	}
 }
 
-// said sees a message about leases leave.
-func (o *oracle) said(m *member, to int, msg *lease.Batch) {
+// leaseSent sees a message about leases leave.
+func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 	s := o.w.stats
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].lends = true
-		o.wrote(m, handoff.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
+		o.checkWritten(m, handoff.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
 		switch {
 		case r.Terms.Slack > 0:
 			s.count("approximate: report")
@@ -62,7 +62,7 @@ func (o *oracle) said(m *member, to int, msg *lease.Batch) {
 	}
 	for i := range msg.Grants {
 		g := &msg.Grants[i]
-		o.wrote(m, handoff.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
+		o.checkWritten(m, handoff.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
 		for f, name := range map[lease.GrantFlags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
 			if g.Flags&f != 0 {
 				s.count("lease: Lend says " + name)
@@ -77,16 +77,16 @@ func (o *oracle) said(m *member, to int, msg *lease.Batch) {
 	}
 }
 
-// wrote sees what m says of a counter.
-func (o *oracle) wrote(m *member, c handoff.CounterRecord) {
+// checkWritten sees what m says of a counter.
+func (o *oracle) checkWritten(m *member, c handoff.CounterRecord) {
 	o.sent(m, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{c}})
 }
 
 // granted sees a grant, or the confirmation of an older one, leave.
 func (o *oracle) granted(m *member, to int, g *lease.Grant) {
-	a, t := o.accounts[g.Key], o.terms(loan{g.Key, m, to})
+	a, t := o.accounts[g.Key], o.terms(leasePair{g.Key, m, to})
 	gain := g.Total
-	if was := t.asks[g.Seq]; was.window == g.Window {
+	if was := t.requests[g.Seq]; was.window == g.Window {
 		gain -= min(gain, was.have)
 	}
 	if t.window != g.Window {
@@ -107,20 +107,20 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	}
 	a.lender = m
 	if a.rule.Algorithm.Bucket() {
-		o.turn(a, m)
+		o.countedBy(a, m)
 		a.until = o.w.now + int64(lease.Slice)
 		return
 	}
 	x := o.at(a, g.Window)
 	x.limit = max(x.limit, uint64(g.Limit))
 	a.until = x.end
-	o.holds(x, m, a.owner)
-	o.copiedFirst(m, a, g, gain)
+	o.setHolders(x, m, a.owner)
+	o.checkCopiedFirst(m, a, g, gain)
 	o.w.sabotageGrant(m, a, gain)
 }
 
-// told sees counters arrive.
-func (o *oracle) told(m *member, msg *handoff.Message) {
+// countersArrived sees counters arrive.
+func (o *oracle) countersArrived(m *member, msg *handoff.Message) {
 	if !o.w.o.Leases.On {
 		return
 	}
@@ -129,39 +129,39 @@ func (o *oracle) told(m *member, msg *handoff.Message) {
 		c := &msg.Counters[i]
 		for _, s := range c.State.Slots {
 			if s.Writer != self {
-				at := writing{c.Key, s.Writer, s.At}
+				at := slotKey{c.Key, s.Writer, s.At}
 				o.known[at] = max(o.known[at], s.Charged)
 			}
 		}
 	}
 }
 
-// copiedFirst holds m to lend nothing that it has not charged and another member does not know to be charged (C1, C5).
-func (o *oracle) copiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
-	at := writing{g.Key, inst(m.slot, m.boot), g.Window}
+// checkCopiedFirst holds m to lend nothing that it has not charged and another member does not know to be charged (C1, C5).
+func (o *oracle) checkCopiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
+	at := slotKey{g.Key, inst(m.slot, m.boot), g.Window}
 	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can be spent no more
 	if o.lent[at] += gain; !over && m.ring.Len() > 1 && o.known[at] < o.lent[at] {
 		o.w.fail("C1, C5: %s has lent %d of window %d of %04x, and others know that it has charged %d", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
 	}
 }
 
-func (o *oracle) terms(l loan) *terms {
+func (o *oracle) terms(l leasePair) *terms {
 	t := o.loans[l]
 	if t == nil {
-		t = &terms{window: math.MinInt64, asks: map[uint64]ask{}}
+		t = &terms{window: math.MinInt64, requests: map[uint64]leaseRequest{}}
 		o.loans[l] = t
 	}
 	return t
 }
 
-// heard sees a message about leases arrive, and returns what was said before each request.
-func (o *oracle) heard(m, from *member, msg *lease.Batch) (before []terms) {
+// leaseArrived sees a message about leases arrive, and returns what was said before each request.
+func (o *oracle) leaseArrived(m, from *member, msg *lease.Batch) (before []terms) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].depth = uint64(r.Rule.Depth())
-		t := o.terms(loan{r.Key, m, from.slot})
+		t := o.terms(leasePair{r.Key, m, from.slot})
 		before = append(before, *t)
-		t.asks[r.Seq] = ask{r.Window, r.Have}
+		t.requests[r.Seq] = leaseRequest{r.Window, r.Have}
 		if r.Seq <= t.seq {
 			o.w.stats.count("lease: Ask that is old")
 			continue
@@ -177,37 +177,37 @@ func (o *oracle) heard(m, from *member, msg *lease.Batch) (before []terms) {
 	return before
 }
 
-// drawn looks how v was decided, if that was from a lease or by a copy of the counter.
-func (o *oracle) drawn(q *question, v *verdict) {
+// classifyPath looks how v was decided, if that was from a lease or by a copy of the counter.
+func (o *oracle) classifyPath(q *request, v *decision) {
 	switch {
-	case v.a.Path != owner.Leased || o.probing:
+	case v.result.Path != owner.Leased || o.probing:
 		return
-	case v.a.Authority != owner.Full:
+	case v.result.Authority != owner.Full:
 		o.w.stats.count("lease: refused by its holder")
 		return
-	case q.q.Mechanism == policy.Approximate:
+	case q.req.Mechanism == policy.Approximate:
 		o.w.stats.count("approximate: admitted by a copy")
-		v.copied = true
+		v.fromCopy = true
 		return
 	}
 	o.w.stats.count("lease: admitted by its holder")
 	a := o.account(q)
-	v.drawn = true
-	for _, h := range v.by.node.Held(v.until) {
-		if h.Key == q.q.Key {
+	v.fromLease = true
+	for _, h := range v.by.node.Held(v.latest) {
+		if h.Key == q.req.Key {
 			v.window = h.Window
 		}
 	}
 	if !a.rule.Algorithm.Bucket() {
-		o.inTime(a, q, v)
+		o.checkLeaseWindow(a, q, v)
 	}
 	if a.lender != nil { // what is lent stands in the counter by the grantor's clock
-		v.since, v.until = a.lender.clock(), a.lender.clock()
+		v.earliest, v.latest = a.lender.clock(), a.lender.clock()
 	}
 }
 
-// inTime holds a holder to the end of the window that it draws from, by the clock of whoever lent of it (C3).
-func (o *oracle) inTime(a *account, q *question, v *verdict) {
+// checkLeaseWindow holds a holder to the end of the window that it draws from, by the clock of whoever lent of it (C3).
+func (o *oracle) checkLeaseWindow(a *account, q *request, v *decision) {
 	x := o.at(a, v.window)
 	slow := int64(4 * o.w.o.Drift * float64(a.rule.Window))
 	for _, g := range x.lenders {
@@ -218,20 +218,20 @@ func (o *oracle) inTime(a *account, q *question, v *verdict) {
 	o.w.fail("I7: question #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id, a.key[0]>>48, v.by.name(), v.window)
 }
 
-// copied sees hits admitted by a copy: each boot may be ahead of the owner by its part of the slack.
-func (o *oracle) copied(x *span, q *question, v *verdict) {
+// addAhead sees hits admitted by a copy: each boot may be ahead of the owner by its part of the slack.
+func (o *oracle) addAhead(x *span, q *request, v *decision) {
 	if x.copiers == nil {
 		x.copiers = map[*member]uint64{}
 	}
-	s := uint64(q.q.LeaseConfig.Slack) / uint64(max(1, v.by.stand.NRef))
+	s := uint64(q.req.LeaseConfig.Slack) / uint64(max(1, v.by.membership.NRef))
 	if was := x.copiers[v.by]; s > was {
 		x.copiers[v.by] = s
 		x.ahead += s - was
 	}
 }
 
-// audit holds what m has lent, and what was decided on the counter itself, to the limit (I7).
-func (o *oracle) audit(m *member) {
+// checkLent holds what m has lent, and what was decided on the counter itself, to the limit (I7).
+func (o *oracle) checkLent(m *member) {
 	if m.gone || o.w.failure != "" {
 		return
 	}
@@ -254,9 +254,9 @@ func (o *oracle) audit(m *member) {
 		}
 		x := o.at(a, window)
 		x.limit = max(x.limit, a.depth)
-		if x.own+lent > x.limit+x.refunded+o.bound(a, x) {
+		if x.byOwner+lent > x.limit+x.refunded+o.bound(a, x) {
 			o.w.fail("I7: %s has lent %d of window %d of %04x, where %d were decided by owners: limit %d, refunded %d, bound %d: %s",
-				m.name(), lent, window, a.key[0]>>48, x.own, x.limit, x.refunded, o.bound(a, x), x)
+				m.name(), lent, window, a.key[0]>>48, x.byOwner, x.limit, x.refunded, o.bound(a, x), x)
 		}
 	}
 }
@@ -273,26 +273,26 @@ func (o *oracle) reclaimed(m *member) {
 	o.w.stats.count("lease: reclaim")
 	o.current(func(a *account, x *span) {
 		if a.lends {
-			x.extra += n - m.reclaimed
+			x.allowance += n - m.reclaimed
 		}
 	})
 	m.reclaimed = n
 }
 
-// upheld looks whether m had to keep others from breaking a condition, which they do not as long as clocks do not step
+// checkViolations looks whether m had to keep others from breaking a condition, which they do not as long as clocks do not step
 // and a key has one grantor: not after parts of the cluster have each gone on with the whole limit.
-func (o *oracle) upheld(m *member) {
-	if o.w.o.Policy == handoff.PolicyAvailable && !o.w.o.Planned() || o.decays > 0 {
+func (o *oracle) checkViolations(m *member) {
+	if o.w.o.Policy == handoff.PolicyAvailable && !o.w.o.onlyPlanned() || o.decays > 0 {
 		return
 	}
-	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == NoBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
+	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == noBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
 		o.w.fail("C1-C5: %s has prevented breaches %v", m.name(), v)
 	}
 }
 
-// used holds a calm run to admit most of a limit that twice as much was asked of (liveness).
-func (o *oracle) used(a *account, x *span) {
-	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow || x.end > o.w.planned+int64(o.w.o.Length) {
+// checkUsed holds a calm run to admit most of a limit that twice as much was asked of (liveness).
+func (o *oracle) checkUsed(a *account, x *span) {
+	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow || x.end > o.w.safetySince+int64(o.w.o.Length) {
 		return
 	}
 	from := x.end - int64(a.rule.Window)
@@ -302,7 +302,7 @@ func (o *oracle) used(a *account, x *span) {
 			n++
 		}
 	}
-	if from < o.w.planned || n < 2*x.limit {
+	if from < o.w.safetySince || n < 2*x.limit {
 		return
 	}
 	o.w.stats.count("lease: calm windows used up")

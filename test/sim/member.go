@@ -18,40 +18,40 @@ const (
 
 // member is one boot of a slot, and drives its node as peer does.
 type member struct {
-	w       *World
-	slot    int
-	boot    int
-	node    *owner.Node
-	skew    int64
-	drift   float64
-	born    int64
-	gone    bool // crashed, or left
-	paused  bool
-	backlog []func() // what a paused member does when it wakes
-	stepped bool     // its clock was set
-	behind  int64    // for how long its clock stood still, until it is set
+	w           *world
+	slot        int
+	boot        int
+	node        *owner.Node
+	skew        int64
+	drift       float64
+	startedAt   int64
+	gone        bool // crashed, or left
+	paused      bool
+	backlog     []func() // what a paused member does when it wakes
+	stepped     bool     // its clock was set
+	clockBehind int64    // for how long its clock stood still, until it is set
 
 	// What gossip says.
-	joined   bool
-	table    []entry
-	told     int64
-	seats    []int
-	ring     *ring.Ring
-	stand    handoff.Membership
-	lost     map[int]int64 // slots that went without a farewell, and when
-	farewell map[int]int64 // slots that said farewell, and when
-	past     []eds         // rings adopted
-	seq      uint64        // of its last Ping
-	before   uint64        // fingerprint of the ring before the present one
+	joined       bool
+	table        []entry
+	gossipedAt   int64
+	ringBoots    []int
+	ring         *ring.Ring
+	membership   handoff.Membership
+	lost         map[int]int64 // slots that went without a farewell, and when
+	farewell     map[int]int64 // slots that said farewell, and when
+	pastRings    []servedRing  // rings adopted
+	seq          uint64        // of its last Ping
+	previousRing uint64        // fingerprint of the ring before the present one
 
-	version  int // of the rules
-	waiting  map[uint64]pending
-	flushing bool
-	streams  map[ring.ID]*stream
-	since    int64 // when it began to leave
+	version      int // of the rules
+	waiting      map[uint64]pendingRequest
+	flushing     bool
+	streams      map[ring.ID]*stream
+	leavingSince int64 // when it began to leave
 
-	lending   bool   // it is taking in requests for leases
-	reclaimed uint64 // hits
+	steppingLease bool   // it is taking in requests for leases
+	reclaimed     uint64 // hits
 }
 
 // stream is the connection on which counters move to one member.
@@ -61,13 +61,13 @@ type stream struct {
 }
 
 // boot starts a member in a slot, on the ring at once or as a joiner.
-func (w *World) boot(i int, first bool) *member {
+func (w *world) boot(i int, first bool) *member {
 	s := &w.slots[i]
 	s.boots++
 	m := &member{
-		w: w, slot: i, boot: s.boots, born: w.now, told: w.now, joined: first, version: len(w.rules) - 1,
-		table: make([]entry, len(w.slots)), seats: make([]int, len(w.slots)),
-		lost: map[int]int64{}, farewell: map[int]int64{}, waiting: map[uint64]pending{}, streams: map[ring.ID]*stream{},
+		w: w, slot: i, boot: s.boots, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
+		table: make([]entry, len(w.slots)), ringBoots: make([]int, len(w.slots)),
+		lost: map[int]int64{}, farewell: map[int]int64{}, waiting: map[uint64]pendingRequest{}, streams: map[ring.ID]*stream{},
 	}
 	if w.o.Skew > 0 {
 		m.skew = w.rnd.Int64N(int64(w.o.Skew)) - int64(w.o.Skew)/2
@@ -84,13 +84,13 @@ func (w *World) boot(i int, first bool) *member {
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate,
 	})
-	m.node.SetRoutes(w.decrees, ring.Hash)
+	m.node.SetRoutes(w.manualRoutes, ring.Hash)
 	s.now = m
-	m.table[i] = entry{boot: m.boot, state: joining, heard: w.now}
+	m.table[i] = entry{boot: m.boot, state: joining, heardAt: w.now}
 	w.trace("%s starts", m.name())
 	w.stats.count("transition: started")
-	w.after(w.upto(100*time.Millisecond), m, m.tick)
-	w.after(w.upto(50*time.Millisecond), m, m.tell)
+	w.after(w.randomBelow(100*time.Millisecond), m, m.tick)
+	w.after(w.randomBelow(50*time.Millisecond), m, m.gossip)
 	if first {
 		// A cluster that starts together: each knows how many to wait for.
 		m.joined = false
@@ -105,7 +105,7 @@ func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].i
 
 // clock is the member's own time.
 func (m *member) clock() int64 {
-	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.born))
+	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.startedAt))
 }
 
 // do runs what happens at this member, and then performs what follows.
@@ -117,7 +117,7 @@ func (m *member) do(fn func()) {
 	if m.node.Urgent() {
 		m.apply(m.node.Flush(m.clock()))
 	}
-	m.lending = false
+	m.steppingLease = false
 	if m.node.Dirty() && !m.flushing {
 		m.flushing = true
 		m.w.after(flushEvery, m, func() {
@@ -131,7 +131,7 @@ func (m *member) apply(e owner.Effects) {
 	if e.ClockStopped > 0 {
 		m.w.stats.count("fence: by the peers' clocks")
 		m.w.trace("%s has stood still for %v", m.name(), e.ClockStopped)
-		m.w.oracle.fenced(m)
+		m.w.oracle.revoked(m)
 	}
 	for i := range e.Out {
 		if e.Out[i].Msg.Kind == handoff.Ping {
@@ -153,13 +153,13 @@ func (m *member) tick() {
 	m.w.oracle.reclaimed(m)
 	m.serveTransfers()
 	m.progress()
-	m.w.after(100*time.Millisecond+m.w.upto(150*time.Millisecond), m, m.tick)
+	m.w.after(100*time.Millisecond+m.w.randomBelow(150*time.Millisecond), m, m.tick)
 }
 
 func (m *member) receive(from *member, msg *handoff.Message) {
 	m.w.sabotage(m, msg)
-	m.w.oracle.told(m, msg)
-	m.w.note(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
+	m.w.oracle.countersArrived(m, msg)
+	m.w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
 	m.apply(m.node.Step(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
 	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipRequest {
 		m.serveTransfers()
@@ -191,23 +191,23 @@ func (m *member) pump(to ring.ID, s *stream) {
 		w.trace("%s => %s  %s", m.name(), to, msgText(&msg))
 	}
 	empty := msg.Kind == handoff.Chunk && len(msg.Counters) == 0
-	if !empty && !w.calm && w.chance(w.o.Breaks) || !w.reaches(m.slot, slotOf(to)) {
+	if !empty && !w.healed && w.chance(w.o.Breaks) || !w.connected(m.slot, slotOf(to)) {
 		w.stats.count("fault: broken stream")
 		w.trace("%s => %s  breaks", m.name(), to)
 		s.broken = true
 	} else {
 		s.at = max(s.at+1, w.now+int64(w.delay()))
 		copied := copyOf(&msg)
-		if !w.calm && w.chance(3*w.o.Double) {
-			w.echoMsg(m, slotOf(to), &msg)
+		if !w.healed && w.chance(3*w.o.Double) {
+			w.repeatMessage(m, slotOf(to), &msg)
 		}
-		w.carry(m, slotOf(to), time.Duration(s.at-w.now), func(there *member) {
+		w.deliver(m, slotOf(to), time.Duration(s.at-w.now), func(there *member) {
 			if !s.broken {
 				there.receive(m, copied)
 			}
 		})
 	}
-	pace := 50*time.Microsecond + w.upto(time.Millisecond)
+	pace := 50*time.Microsecond + w.randomBelow(time.Millisecond)
 	if empty {
 		pace = time.Microsecond
 	}
@@ -217,7 +217,7 @@ func (m *member) pump(to ring.ID, s *stream) {
 // coldStart takes a place once all that start together are known.
 func (m *member) coldStart() {
 	if m.w.o.Leases.Wide {
-		m.acquaint()
+		m.meetAll()
 	}
 	known := 0
 	for i := range m.w.slots {
@@ -225,34 +225,34 @@ func (m *member) coldStart() {
 			known++
 		}
 	}
-	if known < m.w.o.Members && m.w.now-m.born < int64(2500*time.Millisecond) {
+	if known < m.w.o.Members && m.w.now-m.startedAt < int64(2500*time.Millisecond) {
 		m.w.after(100*time.Millisecond, m, m.coldStart)
 		return
 	}
 	m.become(active)
 	m.joined = true
-	m.look()
+	m.update()
 }
 
 // join takes a place on the ring when its turn has come.
 func (m *member) join() {
-	met := m.met()
+	met := m.hasMet()
 	if !m.joined && met {
 		m.joined = true
-		m.look()
+		m.update()
 	}
-	ready := met && (m.node.Progress().Prefetched || m.w.hurried()) && m.myTurn(joining)
-	if !ready && (!met || m.w.now-m.born < int64(joinWithin)) {
+	ready := met && (m.node.Progress().Prefetched || m.w.concurrentChanges()) && m.myTurn(joining)
+	if !ready && (!met || m.w.now-m.startedAt < int64(joinWithin)) {
 		m.w.after(100*time.Millisecond, m, m.join)
 		return
 	}
 	m.w.oracle.grown()
 	m.become(active)
-	m.look()
+	m.update()
 }
 
-// met says whether m knows somebody on the ring, or everybody that runs: nobody begins a cluster beside another.
-func (m *member) met() bool {
+// hasMet says whether m knows somebody on the ring, or everybody that runs: nobody begins a cluster beside another.
+func (m *member) hasMet() bool {
 	all := true
 	for i := range m.w.slots {
 		if i == m.slot {
@@ -266,12 +266,12 @@ func (m *member) met() bool {
 	return all
 }
 
-// hurried says that changes do not wait for each other.
-func (w *World) hurried() bool { return !w.o.Serial }
+// concurrentChanges says that changes do not wait for each other.
+func (w *world) concurrentChanges() bool { return !w.o.Serial }
 
 // myTurn says that everybody has completed the present ring, and no other member in state s comes before this one.
 func (m *member) myTurn(s state) bool {
-	if m.w.hurried() {
+	if m.w.concurrentChanges() {
 		return true
 	}
 	for i := range m.w.slots {
@@ -289,48 +289,48 @@ func (m *member) myTurn(s state) bool {
 func (m *member) become(s state) {
 	m.table[m.slot].state = s
 	m.w.stats.count([]string{"", "transition: joining to active", "transition: active to leaving", "transition: leaving to left"}[s])
-	m.cry()
+	m.gossipToAll()
 }
 
 // leave begins to leave, when its turn has come or after two seconds. The last one stays: it could hand over to nobody.
 func (m *member) leave() {
-	if m.since == 0 {
-		m.since = m.w.now
+	if m.leavingSince == 0 {
+		m.leavingSince = m.w.now
 	}
-	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) && m.w.now-m.since < int64(2*time.Second) {
-		if m.w.now-m.since < int64(leaveWithin) {
+	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) && m.w.now-m.leavingSince < int64(2*time.Second) {
+		if m.w.now-m.leavingSince < int64(leaveWithin) {
 			m.w.after(100*time.Millisecond, m, m.leave)
 		}
 		return
 	}
 	m.w.trace("%s leaves", m.name())
-	m.since = m.w.now
+	m.leavingSince = m.w.now
 	m.become(leaving)
-	m.look()
-	m.handOver()
+	m.update()
+	m.awaitHandoff()
 }
 
-// handOver waits until everything is handed over, lingers, and goes.
-func (m *member) handOver() {
+// awaitHandoff waits until everything is handed over, lingers, and goes.
+func (m *member) awaitHandoff() {
 	switch {
 	case m.node.Progress().HandedOff:
 		m.w.after(lingering, m, func() {
 			if !m.node.Progress().HandedOff {
-				m.handOver()
+				m.awaitHandoff()
 				return
 			}
-			m.farewellToAll()
+			m.announceLeft()
 		})
-	case m.w.now-m.since > int64(leaveWithin):
+	case m.w.now-m.leavingSince > int64(leaveWithin):
 		m.w.trace("%s has not handed over in time", m.name())
 		m.w.stats.count("transition: left with hand-over incomplete")
 		m.w.crash(m)
 	default:
-		m.w.after(20*time.Millisecond, m, m.handOver)
+		m.w.after(20*time.Millisecond, m, m.awaitHandoff)
 	}
 }
 
-func (m *member) farewellToAll() {
+func (m *member) announceLeft() {
 	m.become(left)
 	m.w.trace("%s has left", m.name())
 	m.w.oracle.left(m)
@@ -339,7 +339,7 @@ func (m *member) farewellToAll() {
 
 // end ends the process.
 func (m *member) end() {
-	m.w.oracle.upheld(m)
+	m.w.oracle.checkViolations(m)
 	m.gone = true
 	m.w.slots[m.slot].now = nil
 }

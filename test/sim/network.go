@@ -10,32 +10,32 @@ import (
 )
 
 // delay is how long a message takes.
-func (w *World) delay() time.Duration {
-	d := 50*time.Microsecond + w.upto(w.o.Delay)
-	if !w.calm && w.chance(w.o.Reorder) {
-		d += w.upto(time.Second)
+func (w *world) delay() time.Duration {
+	d := 50*time.Microsecond + w.randomBelow(w.o.Delay)
+	if !w.healed && w.chance(w.o.Reorder) {
+		d += w.randomBelow(time.Second)
 	}
 	return d
 }
 
-// reaches says whether from's messages get to the slot to.
-func (w *World) reaches(from, to int) bool { return !w.cut[from][to] }
+// connected says whether from's messages get to the slot to.
+func (w *world) connected(from, to int) bool { return !w.blocked[from][to] }
 
-// carry takes something from m to the boot that now runs in a slot, if it gets there.
-func (w *World) carry(m *member, to int, d time.Duration, fn func(*member)) {
+// deliver takes something from m to the boot that now runs in a slot, if it gets there.
+func (w *world) deliver(m *member, to int, d time.Duration, fn func(*member)) {
 	there := w.slots[to].now
-	if there == nil || !w.reaches(m.slot, to) {
+	if there == nil || !w.connected(m.slot, to) {
 		return
 	}
 	w.after(d, there, func() {
-		if w.reaches(m.slot, to) {
+		if w.connected(m.slot, to) {
 			fn(there)
 		}
 	})
 }
 
 // send takes a message of the core to another member: with loss, repetition and reordering.
-func (w *World) send(m *member, o *handoff.Outbound) {
+func (w *world) send(m *member, o *handoff.Outbound) {
 	to := slotOf(o.To)
 	w.stats.count(kindName(&o.Msg))
 	w.oracle.sent(m, &o.Msg)
@@ -49,52 +49,52 @@ func (w *World) send(m *member, o *handoff.Outbound) {
 	if w.sabotageSend(m, w.slots[to].now, &o.Msg) {
 		return
 	}
-	if !w.calm && w.chance(w.o.Loss) {
+	if !w.healed && w.chance(w.o.Loss) {
 		w.stats.count("fault: lost message")
 		return
 	}
 	times := 1
-	if !w.calm && w.chance(w.o.Double) {
+	if !w.healed && w.chance(w.o.Double) {
 		w.stats.count("fault: repeated message")
 		times = 2
-		w.echoMsg(m, to, &o.Msg)
+		w.repeatMessage(m, to, &o.Msg)
 	}
 	for range times {
 		msg := copyOf(&o.Msg)
-		w.carry(m, to, w.delay(), func(there *member) { there.receive(m, msg) })
+		w.deliver(m, to, w.delay(), func(there *member) { there.receive(m, msg) })
 	}
 }
 
-func (w *World) echoMsg(m *member, to int, msg *handoff.Message) {
+func (w *world) repeatMessage(m *member, to int, msg *handoff.Message) {
 	late := copyOf(msg)
-	w.echo(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply, func(there *member) { there.receive(m, late) })
+	w.repeatLater(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply, func(there *member) { there.receive(m, late) })
 }
 
-// echo keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
+// repeatLater keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
 // when it may be taken for what it is not.
-func (w *World) echo(m *member, to int, haunts bool, again func(*member)) {
+func (w *world) repeatLater(m *member, to int, haunts bool, again func(*member)) {
 	if w.rnd.IntN(2) == 0 {
-		w.carry(m, to, w.upto(8*time.Second), again)
+		w.deliver(m, to, w.randomBelow(8*time.Second), again)
 	}
 	if haunts {
-		w.kept[to] = append(w.kept[to], held{m, w.slots[to].now, again})
+		w.held[to] = append(w.held[to], heldMessage{m, w.slots[to].now, again})
 	}
 }
 
-// held is a message that the network has kept.
-type held struct {
+// heldMessage is a message that the network has kept.
+type heldMessage struct {
 	from, to *member
 	again    func(*member)
 }
 
-// haunt brings back old messages to a member that has just adopted a ring.
-func (w *World) haunt(m *member) {
-	for _, h := range w.kept[m.slot] {
-		if h.to == m && !w.calm && w.rnd.IntN(2) == 0 {
-			w.carry(h.from, m.slot, w.upto(20*time.Millisecond), h.again)
+// replayHeld brings back old messages to a member that has just adopted a ring.
+func (w *world) replayHeld(m *member) {
+	for _, h := range w.held[m.slot] {
+		if h.to == m && !w.healed && w.rnd.IntN(2) == 0 {
+			w.deliver(h.from, m.slot, w.randomBelow(20*time.Millisecond), h.again)
 		}
 	}
-	w.kept[m.slot] = w.kept[m.slot][:0]
+	w.held[m.slot] = w.held[m.slot][:0]
 }
 
 // slotOf is the slot of a member; -1: there is none of that name.
@@ -115,15 +115,15 @@ func copyOf(m *handoff.Message) *handoff.Message {
 	return &c
 }
 
-var kinds = [...]string{"?", "Ping", "Pong", "Chunk", "Ack", "Replica", "Got", "SealReq", "Sealed"}
+var kindNames = [...]string{"?", "Ping", "Pong", "Chunk", "Ack", "Replica", "Got", "SealReq", "Sealed"}
 
-var statuses = [...]string{"Given", "Kept", "Gone", "Unknown", "Refused"}
+var statusNames = [...]string{"Given", "Kept", "Gone", "Unknown", "Refused"}
 
 func kindName(m *handoff.Message) string {
-	name := "message: " + kinds[min(int(m.Kind), len(kinds)-1)]
+	name := "message: " + kindNames[min(int(m.Kind), len(kindNames)-1)]
 	switch {
 	case m.Kind == handoff.OwnershipReply:
-		return name + " " + statuses[min(int(m.Status), len(statuses)-1)]
+		return name + " " + statusNames[min(int(m.Status), len(statusNames)-1)]
 	case m.Kind == handoff.Pong && m.Flags&handoff.Confirmed != 0:
 		return name + " Confirmed"
 	case m.Kind == handoff.Ping && m.Flags&handoff.NeedsAck != 0:

@@ -55,11 +55,11 @@ type Options struct {
 	OneOwner bool // all keys have one owner, as long as the members are those of the start
 	Alike    bool // the digests of keys differ in a few bits
 
-	Leases Leases
+	Leases leaseOptions
 }
 
-// Expand is the set of options of a seed.
-func Expand(seed uint64) Options {
+// expandBase is the set of options of a seed.
+func expandBase(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 0x5eed))
 	o := Options{
 		Seed: seed, Members: 3 + r.IntN(4), Keys: 3 + r.IntN(6), Length: time.Duration(10+r.IntN(10)) * time.Second,
@@ -95,22 +95,22 @@ func Expand(seed uint64) Options {
 	maybe(0.25, func() { o.Breaks = 0.05 + 0.2*r.Float64() })
 	maybe(0.3, func() { o.Deaf = 0.3 * r.Float64() })
 	if r.IntN(3) > 0 {
-		o.disturb(r, maybe)
+		o.addFaults(r, maybe)
 	}
 	if r.IntN(4) == 0 {
 		o.Policy = []handoff.PartitionPolicy{handoff.PolicyAvailable, handoff.PolicyQuorum}[r.IntN(2)]
 	}
 	maybe(0.2, func() { o.Full = true })
-	o.still(rand.New(rand.NewPCG(seed, 0x57111)))
+	o.addClockStops(rand.New(rand.NewPCG(seed, 0x57111)))
 	if seed%16 == 2 { // none of those in testdata
-		o.choose(rand.New(rand.NewPCG(seed, 0xadce)))
+		o.chooseKeys(rand.New(rand.NewPCG(seed, 0xadce)))
 	}
 	return o
 }
 
-// ExpandFull is Expand for seeds with tables that are too small for their keys, of one domain or more, and planned changes alone.
-func ExpandFull(seed uint64) Options {
-	o := Expand(seed)
+// expandFull is Expand for seeds with tables that are too small for their keys, of one domain or more, and planned changes alone.
+func expandFull(seed uint64) Options {
+	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0xf0117))
 	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Decay = 0, 0, 0, 0, 0, 0, 0, time.Minute
 	o.Keys, o.Domains = 12+r.IntN(40), 1+r.IntN(3)
@@ -120,20 +120,20 @@ func ExpandFull(seed uint64) Options {
 		o.Rolls = 1
 	}
 	if seed%4 == 1 { // none of those in testdata
-		o.choose(rand.New(rand.NewPCG(seed, 0xadce)))
+		o.chooseKeys(rand.New(rand.NewPCG(seed, 0xadce)))
 	}
 	return o
 }
 
-// choose has an adversary choose the keys of some seeds.
-func (o *Options) choose(r *rand.Rand) {
+// chooseKeys has an adversary choose the keys of some seeds.
+func (o *Options) chooseKeys(r *rand.Rand) {
 	o.OneOwner, o.Alike = r.IntN(2) == 0, r.IntN(2) == 0
 }
 
-// ExpandStill is Expand for seeds in which machines stop with their clocks and nothing else goes wrong, with few keys and small limits of
+// expandStill is Expand for seeds in which machines stop with their clocks and nothing else goes wrong, with few keys and small limits of
 // long windows, and with callers that wait for late answers: what a member decides that has not noticed is above a limit at once.
-func ExpandStill(seed uint64) Options {
-	o := ExpandFull(seed)
+func expandStill(seed uint64) Options {
+	o := expandFull(seed)
 	r := rand.New(rand.NewPCG(seed, 0x57112))
 	o.Keys, o.Domains, o.MaxKeys, o.Questions = 1+r.IntN(2), 0, 0, 1100
 	o.Members = 3 + r.IntN(2)
@@ -143,8 +143,8 @@ func ExpandStill(seed uint64) Options {
 	return o
 }
 
-// disturb enables what no plan foresees.
-func (o *Options) disturb(r *rand.Rand, maybe func(float64, func())) {
+// addFaults enables what no plan foresees.
+func (o *Options) addFaults(r *rand.Rand, maybe func(float64, func())) {
 	maybe(0.4, func() { o.Crashes = 1 + r.IntN(2) })
 	maybe(0.35, func() { o.Pauses = 1 + r.IntN(2) })
 	maybe(0.3, func() { o.Cuts = 1 + r.IntN(2) })
@@ -154,16 +154,16 @@ func (o *Options) disturb(r *rand.Rand, maybe func(float64, func())) {
 	maybe(0.15, func() { o.Decay = time.Duration(4+r.IntN(5)) * time.Second })
 }
 
-// still stops machines in some of the runs that are disturbed. It draws from numbers of its own, so that all other options of a
+// addClockStops stops machines in some of the runs that are disturbed. It draws from numbers of its own, so that all other options of a
 // seed are as they were before.
-func (o *Options) still(r *rand.Rand) {
-	if !o.Planned() && r.IntN(3) == 0 {
+func (o *Options) addClockStops(r *rand.Rand) {
+	if !o.onlyPlanned() && r.IntN(3) == 0 {
 		o.Stills = 1 + r.IntN(2)
 	}
 }
 
-// Planned says that nothing happens which no plan foresees.
-func (o Options) Planned() bool {
+// onlyPlanned says that nothing happens which no plan foresees.
+func (o Options) onlyPlanned() bool {
 	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills == 0
 }
 

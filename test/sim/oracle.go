@@ -11,60 +11,60 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// trouble is a kind of fault. A window is clean when none has touched it.
-type trouble uint8
+// faultKind is a kind of fault. A window is clean when none has touched it.
+type faultKind uint8
 
 const (
-	crashTrouble trouble = 1 << iota
-	pauseTrouble
-	cutTrouble
-	stepTrouble
+	faultCrash faultKind = 1 << iota
+	faultPause
+	faultCut
+	faultStep
 )
 
-var troubles = [...]string{"crash", "pause", "cut", "clock step"}
+var faultNames = [...]string{"crash", "pause", "cut", "clock step"}
 
-// aware is how long after a cut a member may go on with the whole limit: T_own, from the last ping that was answered.
-const aware = 2100 * time.Millisecond
+// revokedWithin is how long after a cut a member may go on with the whole limit: T_own, from the last ping that was answered.
+const revokedWithin = 2100 * time.Millisecond
 
-const aftermath = int64(8 * time.Second) // a fault may show this long after its end
+const faultTail = int64(8 * time.Second) // a fault may show this long after its end
 
 // oracle holds what members decide against what they may. It sees every decision when it is made, every answer when a
 // client gets it, and every fault; a bound is made of the faults that touched the window that it is for.
 type oracle struct {
-	w        *World
-	accounts map[owner.Key]*account
-	ordered  []*account
-	written  map[writing]limit.Slot // what each writer has told of its own slots
-	last     [len(troubles)]int64   // end of the last fault of each kind
-	decays   int                    // members whose N_ref has forgotten somebody
-	split    int                    // parts at the last fault
-	severed  []int64                // when each member was last cut off from others
-	divided  int64                  // when there were parts last
-	joins    int                    // places taken while members were lost
-	leastN   int                    // of N_ref, from 3 on
-	probing  bool
-	loans    map[loan]*terms
-	known    map[writing]uint64 // charges of each writer that another member has been told
-	lent     map[writing]uint64 // what each grantor has lent
-	carried  map[carried]uint64 // hits
-	exact    bool               // nothing hinders anybody, so every answer is by full authority
+	w              *world
+	accounts       map[owner.Key]*account
+	accountOrder   []*account
+	written        map[slotKey]limit.Slot // what each writer has told of its own slots
+	lastFault      [len(faultNames)]int64 // end of the last fault of each kind
+	decays         int                    // members whose N_ref has forgotten somebody
+	split          int                    // parts at the last fault
+	disconnectedAt []int64                // when each member was last cut off from others
+	dividedAt      int64                  // when there were parts last
+	joins          int                    // places taken while members were lost
+	leastN         int                    // of N_ref, from 3 on
+	probing        bool
+	loans          map[leasePair]*terms
+	known          map[slotKey]uint64 // charges of each writer that another member has been told
+	lent           map[slotKey]uint64 // what each grantor has lent
+	carried        map[carried]uint64 // hits
+	expectFull     bool               // nothing hinders anybody, so every answer is by full authority
 }
 
-// writing names a slot.
-type writing struct {
+// slotKey names a slot.
+type slotKey struct {
 	key    [2]uint64
 	writer uint64
 	at     int64
 }
 
-func (o *oracle) init(w *World) {
-	*o = oracle{w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[writing]limit.Slot{}, loans: map[loan]*terms{}, known: map[writing]uint64{}, lent: map[writing]uint64{}, leastN: w.o.Slots, severed: make([]int64, w.o.Slots)}
-	o.divided = math.MinInt64 / 2
-	for i := range o.last {
-		o.last[i] = math.MinInt64 / 2
+func (o *oracle) init(w *world) {
+	*o = oracle{w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[slotKey]limit.Slot{}, loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{}, leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots)}
+	o.dividedAt = math.MinInt64 / 2
+	for i := range o.lastFault {
+		o.lastFault[i] = math.MinInt64 / 2
 	}
 	p := &w.o
-	o.exact = p.Planned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 && p.Deadline >= 250*time.Millisecond
+	o.expectFull = p.onlyPlanned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 && p.Deadline >= 250*time.Millisecond
 }
 
 // account is all that is known of one counter.
@@ -72,16 +72,16 @@ type account struct {
 	key    owner.Key
 	rule   limit.Rule
 	strict bool
-	unseen []givenUp // decisions that nobody has seen
-	spans  []*span   // windows, the newest last; of a bucket the one busy period
-	level  float64   // of a bucket, in hits
-	credit float64   // of a bucket: hits given back
-	freed  float64   // of a bucket: hits that credit has paid for since it was last empty
-	early  float64   // the same, before it was: refunds may be seen before the charges that they are for
-	at     int64     // of level, by the decider's clock
+	unseen []abandoned // decisions that nobody has seen
+	spans  []*span     // windows, the newest last; of a bucket the one busy period
+	level  float64     // of a bucket, in hits
+	credit float64     // of a bucket: hits given back
+	freed  float64     // of a bucket: hits that credit has paid for since it was last empty
+	early  float64     // the same, before it was: refunds may be seen before the charges that they are for
+	at     int64       // of level, by the decider's clock
 	by     *member
-	skew   float64 // hits that other clocks let through
-	log    []hit   // of a log
+	skew   float64     // hits that other clocks let through
+	log    []admission // of a log
 
 	owner  uint64  // ring position
 	depth  uint64  // by the newest request for a lease
@@ -91,14 +91,14 @@ type account struct {
 	asked  []int64 // when, in calm runs
 }
 
-// givenUp is a question that was, and that may have been decided.
-type givenUp struct {
+// abandoned is a question that was, and that may have been decided.
+type abandoned struct {
 	at int64
-	q  *question
+	q  *request
 }
 
-// hit is an admission, by the decider's clock.
-type hit struct {
+// admission is an admission, by the decider's clock.
+type admission struct {
 	at   int64
 	n    uint64
 	slop int64 // it may have been this much earlier
@@ -106,55 +106,55 @@ type hit struct {
 
 // span is a window, or a busy period of a bucket, and what may have gone wrong in it.
 type span struct {
-	index    int64
-	start    int64 // by true time, when first seen
-	end      int64 // by the decider's clock; of a bucket never
-	latest   int64 // decision in it, by the decider's clock
-	limit    uint64
-	admitted uint64
-	refunded uint64
-	older    uint64 // hits given back of the window before that refunded does not show
-	phi      uint64 // admitted under SHARE
-	shares   map[*member]uint64
-	share    uint64 // of one member, at most
-	losses   uint64 // members lost that had decided in it
-	ghost    uint64 // what may be admitted for lost state
-	extra    uint64
-	split    uint64 // parts of the cluster beside the first
-	troubles trouble
-	deciders []*member
-	last     *member // the last of them
-	heir     *member // the heir of that one
-	refunds  bool
-	scaled   bool              // some of it was decided by a part of the limit
-	left     map[uint64]uint64 // counts at which a decision was made: the question
-	balance  map[uint64]int    // decisions that lead away from a count, less those that lead to it
-	missing  int               // decisions that nobody has seen
-	charged  uint64            // hits that were asked for
-	unknown  uint64            // hits of decisions that nobody has seen
+	index     int64
+	start     int64 // by true time, when first seen
+	end       int64 // by the decider's clock; of a bucket never
+	latest    int64 // decision in it, by the decider's clock
+	limit     uint64
+	admitted  uint64
+	refunded  uint64
+	older     uint64 // hits given back of the window before that refunded does not show
+	shared    uint64 // admitted under SHARE
+	shares    map[*member]uint64
+	share     uint64 // of one member, at most
+	losses    uint64 // members lost that had decided in it
+	lostState uint64 // what may be admitted for lost state
+	allowance uint64
+	split     uint64 // parts of the cluster beside the first
+	faults    faultKind
+	deciders  []*member
+	last      *member // the last of them
+	successor *member // the heir of that one
+	refunds   bool
+	scaled    bool              // some of it was decided by a part of the limit
+	leftAt    map[uint64]uint64 // counts at which a decision was made: the question
+	balance   map[uint64]int    // decisions that lead away from a count, less those that lead to it
+	unseen    int               // decisions that nobody has seen
+	charged   uint64            // hits that were asked for
+	unknown   uint64            // hits of decisions that nobody has seen
 
-	own     uint64    // admitted by decisions on the counter
+	byOwner uint64    // admitted by decisions on the counter
 	lenders []*member // of parts of it
 	copiers map[*member]uint64
 	ahead   uint64 // what copiers may have admitted unseen
 }
 
-func (o *oracle) account(q *question) *account {
-	a := o.accounts[q.q.Key]
+func (o *oracle) account(q *request) *account {
+	a := o.accounts[q.req.Key]
 	if a == nil {
-		a = &account{key: q.q.Key, rule: q.q.Rule, strict: q.q.Strict}
-		o.accounts[q.q.Key] = a
-		o.ordered = append(o.ordered, a)
+		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict}
+		o.accounts[q.req.Key] = a
+		o.accountOrder = append(o.accountOrder, a)
 	}
 	return a
 }
 
 // span finds the window of a decision.
-func (o *oracle) span(a *account, v *verdict) *span {
+func (o *oracle) span(a *account, v *decision) *span {
 	switch {
 	case a.rule.Algorithm.Bucket():
 		return o.at(a, 0)
-	case v.drawn:
+	case v.fromLease:
 		return o.at(a, v.window)
 	}
 	return o.at(a, a.index(v))
@@ -168,7 +168,7 @@ func (o *oracle) at(a *account, index int64) *span {
 			return a.spans[i]
 		}
 	}
-	x := &span{index: index, start: o.w.now, end: math.MaxInt64, left: map[uint64]uint64{}, balance: map[uint64]int{}}
+	x := &span{index: index, start: o.w.now, end: math.MaxInt64, leftAt: map[uint64]uint64{}, balance: map[uint64]int{}}
 	if !a.rule.Algorithm.Bucket() {
 		x.end = a.rule.End(index)
 	}
@@ -176,21 +176,21 @@ func (o *oracle) at(a *account, index int64) *span {
 	o.touch(x)
 	// Some may have been given up before anybody saw a decision in x, maybe at this very moment.
 	for i := len(a.unseen) - 1; i >= 0 && o.w.now-a.unseen[i].at < int64(time.Second); i-- {
-		x.lacks(a.unseen[i].q)
+		x.addUnseen(a.unseen[i].q)
 	}
 	return x
 }
 
 // index is the window that v was decided in. A decider may use the next one a little early, when another clock is ahead;
 // where Reset is the end of the window, it tells.
-func (a *account) index(v *verdict) int64 {
-	i := a.rule.Index(v.until)
-	if a.rule.Algorithm != limit.FixedWindow && (a.rule.Algorithm != limit.SlidingWindow || v.a.Over) {
+func (a *account) index(v *decision) int64 {
+	i := a.rule.Index(v.latest)
+	if a.rule.Algorithm != limit.FixedWindow && (a.rule.Algorithm != limit.SlidingWindow || v.result.Over) {
 		return i
 	}
-	for _, c := range []int64{a.rule.Index(v.since), i, i + 1} {
-		most, least := wholeSeconds(a.rule.End(c)-v.since), wholeSeconds(a.rule.End(c)-v.until)
-		if least <= v.a.Reset && v.a.Reset <= most {
+	for _, c := range []int64{a.rule.Index(v.earliest), i, i + 1} {
+		most, least := wholeSeconds(a.rule.End(c)-v.earliest), wholeSeconds(a.rule.End(c)-v.latest)
+		if least <= v.result.Reset && v.result.Reset <= most {
 			return c
 		}
 	}
@@ -203,25 +203,25 @@ func wholeSeconds(d int64) time.Duration {
 
 // touch notes the faults that are near.
 func (o *oracle) touch(x *span) {
-	for i, at := range o.last {
-		if o.w.now-at < aftermath {
-			x.troubles |= 1 << i
+	for i, at := range o.lastFault {
+		if o.w.now-at < faultTail {
+			x.faults |= 1 << i
 		}
 	}
 	for i := range o.w.slots {
 		if m := o.w.slots[i].now; m != nil && m.paused {
-			x.troubles |= pauseTrouble
+			x.faults |= faultPause
 		}
 		for j := range o.w.slots {
-			if o.w.cut[i][j] {
-				x.troubles |= cutTrouble
+			if o.w.blocked[i][j] {
+				x.faults |= faultCut
 			}
 		}
 	}
-	if x.troubles != 0 && x.split == 0 {
+	if x.faults != 0 && x.split == 0 {
 		// After a heal, parts go on by themselves until they meet.
 		_, n := o.w.parts()
-		if x.split = uint64(max(0, o.apart(n)-1)); o.w.now-o.divided < aftermath {
+		if x.split = uint64(max(0, o.independentParts(n)-1)); o.w.now-o.dividedAt < faultTail {
 			x.split = max(1, x.split)
 		}
 	}
@@ -229,7 +229,7 @@ func (o *oracle) touch(x *span) {
 
 // current calls fn for every span that is not over.
 func (o *oracle) current(fn func(*account, *span)) {
-	for _, a := range o.ordered {
+	for _, a := range o.accountOrder {
 		for _, x := range a.spans {
 			if x.end > o.w.now-int64(2*time.Second) {
 				fn(a, x)
@@ -248,8 +248,8 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound is what may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.phi + x.losses*a.slack(x.limit) + x.ghost + x.extra + x.ahead
-	if x.troubles == 0 {
+	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead
+	if x.faults == 0 {
 		return b
 	}
 	most := float64(x.limit)
@@ -269,82 +269,82 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule.Window) }
 
 // decided sees a decision when it is made.
-func (o *oracle) decided(q *question, v *verdict) {
+func (o *oracle) decided(q *request, v *decision) {
 	if o.probing {
-		v.bereft = v.by.bereft()
+		v.missesMembers = v.by.missesMembers()
 		return
 	}
 	a := o.account(q)
 	x := o.span(a, v)
-	x.limit = max(x.limit, uint64(q.q.Rule.Depth()))
-	x.charges(q, v)
-	o.carry(a, x, q, v)
-	whole := v.whole()
+	x.limit = max(x.limit, uint64(q.req.Rule.Depth()))
+	x.addCharge(q, v)
+	o.addCarried(a, x, q, v)
+	whole := v.onCounter()
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)
 	}
 	if whole {
-		o.holds(x, v.by, q.q.RingPos)
+		o.setHolders(x, v.by, q.req.RingPos)
 	}
-	x.scaled = x.scaled || v.a.Authority == owner.Part
+	x.scaled = x.scaled || v.result.Authority == owner.Part
 	switch {
-	case q.q.Op == owner.Refund && whole:
+	case q.req.Op == owner.Refund && whole:
 		o.refunded(x, q, v)
-		a.credit += float64(q.q.Hits)
-	case q.q.Op != owner.Take || q.q.Hits == 0:
+		a.credit += float64(q.req.Hits)
+	case q.req.Op != owner.Take || q.req.Hits == 0:
 		return
-	case v.a.Authority == owner.Full && v.a.Over != (v.a.After > uint64(q.q.Rule.Depth())):
-		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.q.Hits, v.a.Before, v.a.Over, q.q.Rule.Depth())
+	case v.result.Authority == owner.Full && v.result.Over != (v.result.After > uint64(q.req.Rule.Depth())):
+		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over, q.req.Rule.Depth())
 	}
-	if v.copied {
-		o.copied(x, q, v)
+	if v.fromCopy {
+		o.addAhead(x, q, v)
 	}
-	if v.a.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.copied && !a.lends && o.w.o.MaxKeys == 0 {
-		o.link(a, x, q, v)
+	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends && o.w.o.MaxKeys == 0 {
+		o.checkChain(a, x, q, v)
 	}
-	if q.q.Op == owner.Take && !v.a.Over && v.a.Authority != owner.Cached {
-		o.flow(a, x, q, v)
-		if !v.drawn {
-			x.own += q.q.Hits
+	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
+		o.checkAdmitted(a, x, q, v)
+		if !v.fromLease {
+			x.byOwner += q.req.Hits
 		}
 		if whole && a.lends {
-			o.audit(v.by)
+			o.checkLent(v.by)
 		}
 	}
 }
 
-// holds notes who decides, and who would know if that one were gone.
-func (o *oracle) holds(x *span, m *member, h uint64) {
-	x.last, x.heir = m, nil
+// setHolders notes who decides, and who would know if that one were gone.
+func (o *oracle) setHolders(x *span, m *member, h uint64) {
+	x.last, x.successor = m, nil
 	if i := m.ring.Owner(h); i >= 0 && m.ring.At(i).ID != slotID(m.slot) {
-		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+		x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
 	} else if i := m.ring.Successor(h); i >= 0 {
-		x.heir = o.w.slots[slotOf(m.ring.At(i).ID)].now
+		x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
 	}
 }
 
-// link holds the decisions on a counter to be one chain: each leads from a count to the next, and no count is left twice.
-func (o *oracle) link(a *account, x *span, q *question, v *verdict) {
-	x.balance[v.a.Before]++
-	x.balance[v.a.After]--
-	if q.q.Op != owner.Take {
+// checkChain holds the decisions on a counter to be one chain: each leads from a count to the next, and no count is left twice.
+func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
+	x.balance[v.result.Before]++
+	x.balance[v.result.After]--
+	if q.req.Op != owner.Take {
 		return
 	}
-	if other, twice := x.left[v.a.Before]; twice && x.troubles == 0 && !x.refunds && !o.apartInTime(x) {
-		o.w.fail("I3, I6: questions #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.a.Before, v.by.name())
+	if other, twice := x.leftAt[v.result.Before]; twice && x.faults == 0 && !x.refunds && !o.clockFarOff(x) {
+		o.w.fail("I3, I6: questions #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.result.Before, v.by.name())
 	}
-	x.left[v.a.Before] = q.id
+	x.leftAt[v.result.Before] = q.id
 }
 
 // answered sees what a client is told.
-func (o *oracle) answered(q *question, v *verdict) {
+func (o *oracle) answered(q *request, v *decision) {
 	if o.probing {
 		return
 	}
-	if o.exact && v.a.Authority != owner.Full && v.a.Path != owner.Leased && (v.a.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
-		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.a.Authority)
+	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased && (v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
+		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.result.Authority)
 	}
-	if q.q.Op != owner.Take || v.a.Over || q.q.Hits == 0 {
+	if q.req.Op != owner.Take || v.result.Over || q.req.Hits == 0 {
 		return
 	}
 	a := o.account(q)
@@ -352,14 +352,14 @@ func (o *oracle) answered(q *question, v *verdict) {
 		return
 	}
 	x := o.span(a, v)
-	x.admitted += q.q.Hits
-	if v.a.Authority == owner.Share {
-		o.shared(a, x, q, v)
+	x.admitted += q.req.Hits
+	if v.result.Authority == owner.Share {
+		o.checkShare(a, x, q, v)
 	}
-	if !v.drawn && !v.copied {
-		o.unaware(x, v, q.q.Hits)
-		if v.a.Authority != owner.Share { // those are counted
-			o.astray(a, x, v, q.q.Hits)
+	if !v.fromLease && !v.fromCopy {
+		o.beforeRevocation(x, v, q.req.Hits)
+		if v.result.Authority != owner.Share { // those are counted
+			o.outsideWindow(a, x, v, q.req.Hits)
 		}
 	}
 	b := o.bound(a, x)
@@ -371,22 +371,22 @@ func (o *oracle) answered(q *question, v *verdict) {
 				q.id, a.key[0]>>48, a.rule.Window, x.admitted, x.index, x.limit, x.refunded, b, x)
 		}
 	case limit.SlidingLog:
-		o.slide(a, x, q, v)
+		o.checkLog(a, x, q, v)
 	case limit.SlidingWindow:
-		o.weigh(a, x, q, v)
+		o.checkSlidingWindow(a, x, q, v)
 	}
 }
 
 // finish closes the books: what was decided in clean windows is one chain from 0.
 func (o *oracle) finish() {
 	for _, m := range o.w.running() {
-		o.upheld(m)
+		o.checkViolations(m)
 	}
-	for _, a := range o.ordered {
+	for _, a := range o.accountOrder {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
-			o.used(a, x)
-			if x.troubles != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" || o.apartInTime(x) {
+			o.checkUsed(a, x)
+			if x.faults != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" || o.clockFarOff(x) {
 				continue
 			}
 			starts, from := 0, []uint64(nil)
@@ -396,14 +396,14 @@ func (o *oracle) finish() {
 				}
 			}
 			// What was admitted under SHARE comes in between. A sharer's clock may put it into the window beside.
-			known := x.phi
+			known := x.shared
 			for _, y := range a.spans {
 				if d := y.index - x.index; d == 1 || d == -1 {
-					known += y.phi
+					known += y.shared
 				}
 			}
-			if starts > 1+x.missing+int(known) {
-				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one, from %v; %d are unknown", x.index, a.key[0]>>48, starts, from, x.missing)
+			if starts > 1+x.unseen+int(known) {
+				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one, from %v; %d are unknown", x.index, a.key[0]>>48, starts, from, x.unseen)
 			}
 		}
 	}

@@ -35,27 +35,27 @@ func TestOracleKnowsWhatIsGivenBack(t *testing.T) {
 // giveBack asks one counter for hits, gives each refund that many times to it, and is what the oracle says.
 func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	w := &World{o: Options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: NewStats()}
-	w.unlink()
+	w := &world{o: Options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: newSummary()}
+	w.unblockLinks()
 	w.oracle.init(w)
 	m := &member{w: w, ring: ring.New(nil)}
 	rule := limit.Rule{Algorithm: algorithm, Window: 2 * time.Second, Limit: 1 + rnd.Uint32N(20)}
 	var s limit.State
 	for id := uint64(1); id <= 600 && w.failure == ""; id++ {
 		w.now += rnd.Int64N(int64(4*rule.Window) / int64(rule.Limit) / 4)
-		q := &question{id: id, from: m, q: owner.Request{Rule: rule, Hits: 1 + rnd.Uint64N(3)}}
+		q := &request{id: id, from: m, req: owner.Request{Rule: rule, Hits: 1 + rnd.Uint64N(3)}}
 		var d limit.Decision
 		if rnd.IntN(5) == 0 {
-			q.q.Op = owner.Refund
-			d = rule.Refund(&s, w.now, 3, q.q.Hits*uint64(times))
-		} else if seed%2 == 0 && rule.Peek(&s, w.now, q.q.Hits).Over {
+			q.req.Op = owner.Refund
+			d = rule.Refund(&s, w.now, 3, q.req.Hits*uint64(times))
+		} else if seed%2 == 0 && rule.Peek(&s, w.now, q.req.Hits).Over {
 			continue // so that nothing is given back that was not admitted
 		} else {
-			d = rule.Take(&s, w.now, 3, q.q.Hits)
+			d = rule.Take(&s, w.now, 3, q.req.Hits)
 		}
-		v := &verdict{by: m, since: w.now, until: w.now, a: owner.Result{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
-		if times > 1 && q.q.Op == owner.Refund {
-			v.a.After = max(d.After, d.Before-min(d.Before, q.q.Hits)) // what it says
+		v := &decision{by: m, earliest: w.now, latest: w.now, result: owner.Result{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
+		if times > 1 && q.req.Op == owner.Refund {
+			v.result.After = max(d.After, d.Before-min(d.Before, q.req.Hits)) // what it says
 		}
 		w.oracle.decided(q, v)
 		w.oracle.answered(q, v)

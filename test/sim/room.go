@@ -7,19 +7,19 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// charges notes what a decision may have put on a counter: hits that were refused are on it, too, unless only a part of the limit had no room
+// addCharge notes what a decision may have put on a counter: hits that were refused are on it, too, unless only a part of the limit had no room
 // for them.
-func (x *span) charges(q *question, v *verdict) {
-	if q.q.Op == owner.Take && !(v.a.Over && v.a.Authority == owner.Part) {
-		x.charged += q.q.Hits
+func (x *span) addCharge(q *request, v *decision) {
+	if q.req.Op == owner.Take && !(v.result.Over && v.result.Authority == owner.Part) {
+		x.charged += q.req.Hits
 	}
 }
 
-// carry notes a share that was admitted at the end of a window by a member that knew of hits in the next one, by another clock: it charges
+// addCarried notes a share that was admitted at the end of a window by a member that knew of hits in the next one, by another clock: it charges
 // them there.
-func (o *oracle) carry(a *account, x *span, q *question, v *verdict) {
-	if q.q.Op == owner.Take && v.a.Authority == owner.Share && x.end-v.until <= int64(limit.ClockTolerance) {
-		o.carried[carried{a, x.index + 1}] += q.q.Hits
+func (o *oracle) addCarried(a *account, x *span, q *request, v *decision) {
+	if q.req.Op == owner.Take && v.result.Authority == owner.Share && x.end-v.latest <= int64(limit.ClockTolerance) {
+		o.carried[carried{a, x.index + 1}] += q.req.Hits
 	}
 }
 
@@ -29,15 +29,15 @@ type carried struct {
 	window  int64
 }
 
-// lateLoss is how long after a crash somebody may notice it: a member stops for ten seconds at most.
-const lateLoss = 12 * time.Second
+// lateCrash is how long after a crash somebody may notice it: a member stops for ten seconds at most.
+const lateCrash = 12 * time.Second
 
-// roomy holds the count that a probe was told, after all faults, against what was ever charged (I10). More than that keeps
+// checkRoom holds the count that a probe was told, after all faults, against what was ever charged (I10). More than that keeps
 // callers out of room that nobody has used. Who is gone may have left an assumption in place of its count, and a lease
 // is on it before it is spent; both are bounded elsewhere.
-func (o *oracle) roomy(q *question, v *verdict) {
-	a := o.accounts[q.q.Key]
-	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.a.Authority != owner.Full || o.w.o.MaxKeys > 0 {
+func (o *oracle) checkRoom(q *request, v *decision) {
+	a := o.accounts[q.req.Key]
+	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.result.Authority != owner.Full || o.w.o.MaxKeys > 0 {
 		return
 	}
 	index := a.index(v)
@@ -46,17 +46,17 @@ func (o *oracle) roomy(q *question, v *verdict) {
 			continue
 		}
 		o.w.stats.count("room looked at")
-		if o.last[0] > 0 && x.start-o.last[0] < int64(lateLoss) {
+		if o.lastFault[0] > 0 && x.start-o.lastFault[0] < int64(lateCrash) {
 			return // who was stopped notices the crash in x, and charges x for it
 		}
-		if x.extra > 0 || x.copiers != nil || x.troubles&(crashTrouble|stepTrouble) != 0 {
+		if x.allowance > 0 || x.copiers != nil || x.faults&(faultCrash|faultStep) != 0 {
 			return
 		}
-		if x.troubles != 0 {
+		if x.faults != 0 {
 			o.w.stats.count("room looked at after faults")
 		}
-		if most := x.charged + x.unknown + o.carried[carried{a, index}]; v.a.Before > most {
-			o.w.fail("I10: %s says that %d hits are charged in window %d of %04x, of which there were %d: %s", v.by.name(), v.a.Before, index, a.key[0]>>48, most, x)
+		if most := x.charged + x.unknown + o.carried[carried{a, index}]; v.result.Before > most {
+			o.w.fail("I10: %s says that %d hits are charged in window %d of %04x, of which there were %d: %s", v.by.name(), v.result.Before, index, a.key[0]>>48, most, x)
 		}
 		return
 	}

@@ -5,6 +5,25 @@ import (
 	"sync/atomic"
 )
 
+// Kind is a kind of worlds: how a seed expands to options, and the deliberate bugs that show in them.
+type Kind struct {
+	Expand func(seed uint64) Options
+	Bugs   map[string]Bug
+}
+
+// Kinds are all kinds of worlds. The base kind has the empty name.
+var Kinds = map[string]Kind{
+	"":       {expandBase, baseBugs},
+	"leases": {expandLeases, leaseBugs},
+	"full":   {expandFull, fullBugs},
+	"still":  {expandStill, stillBugs},
+}
+
+// Run runs the world of o once. If verbose is set, the result has a trace.
+func Run(o Options, bug Bug, verbose bool) RunResult {
+	return run(o, bug, &ringCache{}, newSummary(), verbose)
+}
+
 // Search runs seeds on several workers and stops early when a law is broken.
 type Search struct {
 	First, Seeds uint64
@@ -15,28 +34,28 @@ type Search struct {
 	Twice        uint64                    // every so many seeds run twice; 0: none
 	Done         func(n uint64)            // called after each seed
 	Stop         func() bool               // asked before each seed; nil: never
-	Failed       func(r Result)            // called for each failure, one at a time
+	Failed       func(r RunResult)         // called for each failure, one at a time
 }
 
 // Run runs them, and returns what they came to.
-func (s *Search) Run() *Stats {
-	total := NewStats()
+func (s *Search) Run() *Summary {
+	total := newSummary()
 	var mu sync.Mutex
 	var next, done atomic.Uint64
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for range max(1, s.Workers) {
 		wg.Go(func() {
-			rings := &Rings{}
+			rings := &ringCache{}
 			for {
 				i := next.Add(1) - 1
 				if i >= s.Seeds || stop.Load() || s.Stop != nil && s.Stop() {
 					return
 				}
-				stats := NewStats()
+				stats := newSummary()
 				r := s.one(s.First+i, i, rings, stats)
 				mu.Lock()
-				total.Add(stats)
+				total.add(stats)
 				if r.Failure != "" {
 					stop.Store(stop.Load() || !s.All)
 					if s.Failed != nil {
@@ -54,13 +73,13 @@ func (s *Search) Run() *Stats {
 	return total
 }
 
-func (s *Search) one(seed, i uint64, rings *Rings, stats *Stats) Result {
+func (s *Search) one(seed, i uint64, rings *ringCache, stats *Summary) RunResult {
 	expand := s.Expand
 	if expand == nil {
-		expand = Expand
+		expand = expandBase
 	}
 	o := expand(seed)
-	r := Run(o, s.Bug, rings, stats, false)
+	r := run(o, s.Bug, rings, stats, false)
 	stats.Seeds, stats.Decisions, stats.Events = 1, r.Decisions, r.Events
 	if r.Failure == "" {
 		stats.Fewest = r.Decisions
@@ -68,9 +87,9 @@ func (s *Search) one(seed, i uint64, rings *Rings, stats *Stats) Result {
 	switch {
 	case r.Failure != "":
 		// The same again, with a trace.
-		r = Run(o, s.Bug, rings, NewStats(), true)
+		r = run(o, s.Bug, rings, newSummary(), true)
 	case s.Twice > 0 && i%s.Twice == 0:
-		if again := Run(o, s.Bug, &Rings{}, NewStats(), false); again.Hash != r.Hash {
+		if again := run(o, s.Bug, &ringCache{}, newSummary(), false); again.Hash != r.Hash {
 			r.Failure = "the same seed gave another run"
 		}
 	}

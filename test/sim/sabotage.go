@@ -13,66 +13,66 @@ type Bug uint8
 
 // The bugs.
 const (
-	NoBug          Bug = iota
-	LooseSeal          // the fingerprint of seals and acknowledgements is not looked at
-	SkippedAck         // a joiner does not wait for one of its acknowledgements
-	LargestTAT         // states of buckets merge by the larger TAT
-	GrantFirst         // answers do not wait for the replica
-	PlainRefund        // a refund subtracts from the charge
-	CappedSlots        // a hand-over carries one slot of a counter
-	CappedCounters     // a hand-over carries one counter of a chunk
-	LostOverflow       // a hand-over leaves out what the sketch has counted
-	KeptAssumption     // what others charged for a loss that was none is taken for real
-	ChargedRefusal     // what a part of the cluster refuses is charged
-	StoodStill         // a member whose clocks stood still goes on, until its wall clock is set
+	noBug              Bug = iota
+	bugAnyRing             // the fingerprint of seals and acknowledgements is not looked at
+	bugSkipAck             // a joiner does not wait for one of its acknowledgements
+	bugMaxTAT              // states of buckets merge by the larger TAT
+	bugGrantFirst          // answers do not wait for the replica
+	bugPlainRefund         // a refund subtracts from the charge
+	bugCapSlots            // a hand-over carries one slot of a counter
+	bugCapCounters         // a hand-over carries one counter of a chunk
+	bugDropSketch          // a hand-over leaves out what the sketch has counted
+	bugKeepAssumption      // what others charged for a loss that was none is taken for real
+	bugChargeRefusal       // what a part of the cluster refuses is charged
+	bugIgnoreClockStop     // a member whose clocks stood still goes on, until its wall clock is set
 )
 
-// Bugs are all of them, by name.
-var Bugs = map[string]Bug{
-	"drop the seal's fingerprint": LooseSeal, "skip one ack": SkippedAck, "max-merge TATs": LargestTAT,
-	"grant before replicate": GrantFirst, "refund as a plain subtraction": PlainRefund,
-	"cap the slots of a hand-over": CappedSlots, "cap the counters of a hand-over": CappedCounters,
-	"keep what was charged for a loss": KeptAssumption, "charge what a part refuses": ChargedRefusal,
+// baseBugs are all of them, by name.
+var baseBugs = map[string]Bug{
+	"drop the seal's fingerprint": bugAnyRing, "skip one ack": bugSkipAck, "max-merge TATs": bugMaxTAT,
+	"grant before replicate": bugGrantFirst, "refund as a plain subtraction": bugPlainRefund,
+	"cap the slots of a hand-over": bugCapSlots, "cap the counters of a hand-over": bugCapCounters,
+	"keep what was charged for a loss": bugKeepAssumption, "charge what a part refuses": bugChargeRefusal,
 }
 
-// StillBugs are those that show where machines stop with their clocks.
-var StillBugs = map[string]Bug{"go on after the clocks stood still": StoodStill}
+// stillBugs are those that show where machines stop with their clocks.
+var stillBugs = map[string]Bug{"go on after the clocks stood still": bugIgnoreClockStop}
 
-// FullBugs are those that show where tables are full.
-var FullBugs = map[string]Bug{"leave out what the sketch has counted": LostOverflow}
+// fullBugs are those that show where tables are full.
+var fullBugs = map[string]Bug{"leave out what the sketch has counted": bugDropSketch}
 
-// nobody is a writer that no member is.
-const nobody = 3
+// noWriter is a writer that no member is.
+const noWriter = 3
 
 // sabotage changes a message that m is about to take in.
-func (w *World) sabotage(m *member, msg *handoff.Message) {
+func (w *world) sabotage(m *member, msg *handoff.Message) {
 	switch {
-	case w.bug == NoBug || m.ring == nil:
-	case w.bug == LooseSeal && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
+	case w.bug == noBug || m.ring == nil:
+	case w.bug == bugAnyRing && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.ChunkIndex = 0 // of which transfer it is the end does not matter either
 		}
-	case w.bug == StoodStill:
+	case w.bug == bugIgnoreClockStop:
 		msg.Now = 0 // which would show it
-	case w.bug == LostOverflow:
+	case w.bug == bugDropSketch:
 		msg.Sketch = nil
-	case w.bug == CappedCounters && msg.Kind == handoff.Chunk:
+	case w.bug == bugCapCounters && msg.Kind == handoff.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
 	for i := range msg.Counters {
 		c := &msg.Counters[i]
 		switch {
-		case w.bug == LargestTAT && c.Rule.Algorithm.Bucket():
+		case w.bug == bugMaxTAT && c.Rule.Algorithm.Bucket():
 			c.State.Slots = nil
-		case w.bug == CappedSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.OwnershipReply):
+		case w.bug == bugCapSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.OwnershipReply):
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
-		case w.bug == KeptAssumption:
+		case w.bug == bugKeepAssumption:
 			for j := range c.State.Slots {
 				if s := &c.State.Slots[j]; s.Writer == limit.LostStateWriter {
-					s.Writer = nobody
+					s.Writer = noWriter
 				}
 			}
-		case w.bug == PlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
+		case w.bug == bugPlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
 			for j := range c.State.Slots {
 				s := &c.State.Slots[j]
 				s.Charged, s.Refunded = s.Charged-min(s.Charged, s.Refunded), 0
@@ -82,8 +82,8 @@ func (w *World) sabotage(m *member, msg *handoff.Message) {
 }
 
 // sabotageRefusal charges what m has refused because it had a part of the limit only: it is asked again, by a limit that its part has room for.
-func (w *World) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
-	if w.bug != ChargedRefusal || q.Op != owner.Take || !a.Over || a.Authority != owner.Part {
+func (w *world) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
+	if w.bug != bugChargeRefusal || q.Op != owner.Take || !a.Over || a.Authority != owner.Part {
 		return
 	}
 	more := *q
@@ -92,16 +92,16 @@ func (w *World) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 }
 
 // sabotageAdoption forges what m waits for when it has adopted a ring.
-func (w *World) sabotageAdoption(m *member) {
+func (w *world) sabotageAdoption(m *member) {
 	fp := m.ring.Fingerprint()
-	before := m.before
-	m.before = fp
-	if w.bug != SkippedAck || before == fp || before == 0 {
+	before := m.previousRing
+	m.previousRing = fp
+	if w.bug != bugSkipAck || before == fp || before == 0 {
 		return
 	}
 	for i := range m.ring.Len() {
 		p := w.slots[slotOf(m.ring.At(i).ID)].now
-		if p != nil && p != m && p.boot == m.seats[p.slot] {
+		if p != nil && p != m && p.boot == m.ringBoots[p.slot] {
 			ack := &handoff.Message{Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9)}
 			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
 			return
@@ -110,8 +110,8 @@ func (w *World) sabotageAdoption(m *member) {
 }
 
 // sabotageSend answers replicas at once, and loses them.
-func (w *World) sabotageSend(m *member, to *member, msg *handoff.Message) bool {
-	if (w.bug != GrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
+func (w *world) sabotageSend(m *member, to *member, msg *handoff.Message) bool {
+	if (w.bug != bugGrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
 		return false
 	}
 	got := &handoff.Message{Kind: handoff.ReplicaAck, Ring: msg.Ring, Seq: msg.Seq}

@@ -10,24 +10,24 @@ import (
 
 // The bugs that leave out one of the conditions by which leases are safe.
 const (
-	UnchargedGrant Bug = 100 + iota // C1
-	OldReturn                       // C2
-	LongWindow                      // C3
-	LateReturn                      // C4, of a window that is over
-	OthersReturn                    // C4, by a grantor that has not decided the key ever since
-	EarlyGrant                      // C5
+	bugUnchargedGrant Bug = 100 + iota // C1
+	bugOldReturn                       // C2
+	bugLongWindow                      // C3
+	bugLateReturn                      // C4, of a window that is over
+	bugForeignReturn                   // C4, by a grantor that has not decided the key ever since
+	bugEarlyGrant                      // C5
 )
 
-// LeaseBugs are all of them, by name.
-var LeaseBugs = map[string]Bug{
-	"C1: a grant is not charged": UnchargedGrant, "C2: an old return counts again": OldReturn,
-	"C3: a holder goes on after the window": LongWindow, "C4: a return counts in a later window": LateReturn,
-	"C4: a return counts at a grantor that has not lent it": OthersReturn, "C5: a grant does not wait for the heir": EarlyGrant,
+// leaseBugs are all of them, by name.
+var leaseBugs = map[string]Bug{
+	"C1: a grant is not charged": bugUnchargedGrant, "C2: an old return counts again": bugOldReturn,
+	"C3: a holder goes on after the window": bugLongWindow, "C4: a return counts in a later window": bugLateReturn,
+	"C4: a return counts at a grantor that has not lent it": bugForeignReturn, "C5: a grant does not wait for the heir": bugEarlyGrant,
 }
 
 // sabotageLease changes a message that m is about to take in.
-func (w *World) sabotageLease(m *member, msg *lease.Batch) {
-	if w.bug != LongWindow {
+func (w *world) sabotageLease(m *member, msg *lease.Batch) {
+	if w.bug != bugLongWindow {
 		return
 	}
 	for i := range msg.Grants {
@@ -39,22 +39,22 @@ func (w *World) sabotageLease(m *member, msg *lease.Batch) {
 }
 
 // sabotageDelay lets returns come late, for more of them to come after their window.
-func (w *World) sabotageDelay(msg *lease.Batch) time.Duration {
-	if w.bug != LateReturn || msg.Kind != lease.Ask {
+func (w *world) sabotageDelay(msg *lease.Batch) time.Duration {
+	if w.bug != bugLateReturn || msg.Kind != lease.Ask {
 		return 0
 	}
-	return w.upto(300 * time.Millisecond)
+	return w.randomBelow(300 * time.Millisecond)
 }
 
 // sabotageGrant sees a grant of n hits leave m.
-func (w *World) sabotageGrant(m *member, a *account, n uint64) {
-	if w.bug == UnchargedGrant {
+func (w *world) sabotageGrant(m *member, a *account, n uint64) {
+	if w.bug == bugUnchargedGrant {
 		m.uncharge(a, n)
 	}
 }
 
 // sabotageCredit sees what m has made of a message, before whose requests that was said.
-func (w *World) sabotageCredit(m, from *member, msg *lease.Batch, before []terms) {
+func (w *world) sabotageCredit(m, from *member, msg *lease.Batch, before []terms) {
 	for i := range msg.Requests {
 		r, t := &msg.Requests[i], &before[i]
 		a := w.oracle.accounts[r.Key]
@@ -63,9 +63,9 @@ func (w *World) sabotageCredit(m, from *member, msg *lease.Batch, before []terms
 		}
 		old, over, known := r.Seq <= t.seq, r.Window < a.rule.Index(m.clock()), r.Window == t.window
 		switch {
-		case w.bug == OldReturn && known && old && !over, w.bug == LateReturn && known && !old && over:
+		case w.bug == bugOldReturn && known && old && !over, w.bug == bugLateReturn && known && !old && over:
 			m.uncharge(a, t.total-min(t.total, r.Have))
-		case w.bug == OthersReturn && !known && !old && !over:
+		case w.bug == bugForeignReturn && !known && !old && !over:
 			most := w.oracle.lentByOthers(m, from, r)
 			m.uncharge(a, most-min(most, r.Have))
 		}
@@ -89,6 +89,6 @@ func (m *member) uncharge(a *account, n uint64) {
 }
 
 // sabotageReplica confirms, and loses, the copies of what m charges for grants.
-func (w *World) sabotageReplica(m *member, msg *handoff.Message) bool {
-	return w.bug == EarlyGrant && m.lending && msg.Kind == handoff.Replica
+func (w *world) sabotageReplica(m *member, msg *handoff.Message) bool {
+	return w.bug == bugEarlyGrant && m.steppingLease && msg.Kind == handoff.Replica
 }

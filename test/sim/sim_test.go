@@ -14,7 +14,7 @@ import (
 )
 
 // report fails the test with what is needed to look into a seed.
-func report(t *testing.T, r Result) {
+func report(t *testing.T, r RunResult) {
 	t.Helper()
 	for _, line := range r.Trace[max(0, len(r.Trace)-60):] {
 		t.Log(line)
@@ -37,23 +37,23 @@ func seeds(t *testing.T, usual uint64) uint64 {
 	return usual
 }
 
-func TestSeeds(t *testing.T) { testSeeds(t, Expand, seeds(t, 1000)) }
+func TestSeeds(t *testing.T) { testSeeds(t, expandBase, seeds(t, 1000)) }
 
 // Parts of limits are lent, keys get hot and cool, and members count by copies.
-func TestLeaseSeeds(t *testing.T) { testSeeds(t, ExpandLeases, seeds(t, 500)) }
+func TestLeaseSeeds(t *testing.T) { testSeeds(t, expandLeases, seeds(t, 500)) }
 
 // Tables are too small for the keys, which are of several domains; all changes are planned, so nothing may be admitted above a limit.
-func TestFullSeeds(t *testing.T) { testSeeds(t, ExpandFull, seeds(t, 400)) }
+func TestFullSeeds(t *testing.T) { testSeeds(t, expandFull, seeds(t, 400)) }
 
 // Machines stop with their clocks, and nothing else goes wrong.
-func TestStillSeeds(t *testing.T) { testSeeds(t, ExpandStill, seeds(t, 100)) }
+func TestStillSeeds(t *testing.T) { testSeeds(t, expandStill, seeds(t, 100)) }
 
 func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()
 	s := &Search{
 		First: 1, Seeds: n, Expand: expand, Workers: runtime.GOMAXPROCS(0), Twice: 20, All: true,
-		Stop: t.Failed, Failed: func(r Result) { report(t, r) },
+		Stop: t.Failed, Failed: func(r RunResult) { report(t, r) },
 	}
 	stats := s.Run()
 	var b strings.Builder
@@ -77,35 +77,35 @@ func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	}
 	// What a seed is there to meet happens once in 30 of them or more often, but for series in which few things happen.
 	few := expand(1).MaxKeys > 0 || expand(1).Slots == expand(1).Members
-	if rare := stats.Rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 && !few {
+	if rare := stats.rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 && !few {
 		t.Errorf("seen too rarely in %d seeds: %s", n, strings.Join(rare, ", "))
 	}
 }
 
-// Every seed that ever failed runs for ever; those that begin with an L are of ExpandLeases, those with an F of ExpandFull.
+// Every seed that ever failed runs for ever; those that begin with an L are of expandLeases, those with an F of expandFull.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	rings := &Rings{}
+	rings := &ringCache{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		word, _, _ := strings.Cut(lines.Text(), " ")
 		if word == "" || word == "#" {
 			continue
 		}
-		expand := Expand
+		expand := expandBase
 		if rest, ok := strings.CutPrefix(word, "L"); ok {
-			word, expand = rest, ExpandLeases
+			word, expand = rest, expandLeases
 		} else if rest, ok := strings.CutPrefix(word, "F"); ok {
-			word, expand = rest, ExpandFull
+			word, expand = rest, expandFull
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := Run(expand(seed), NoBug, rings, NewStats(), true)
+		r := run(expand(seed), noBug, rings, newSummary(), true)
 		if r.Failure != "" {
 			report(t, r)
 		}
@@ -114,11 +114,11 @@ func TestSeedsThatFailed(t *testing.T) {
 
 // The same seed gives the same run, also with a trace and with rings built anew.
 func TestSameSeedSameRun(t *testing.T) {
-	rings := &Rings{}
+	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []Options{Expand(seed), ExpandLeases(seed)} {
-			a := Run(o, NoBug, rings, NewStats(), false)
-			b := Run(o, NoBug, &Rings{}, NewStats(), true)
+		for _, o := range []Options{expandBase(seed), expandLeases(seed)} {
+			a := run(o, noBug, rings, newSummary(), false)
+			b := run(o, noBug, &ringCache{}, newSummary(), true)
 			if a.Hash != b.Hash || a.Events != b.Events {
 				t.Fatalf("seed %d: %x after %d events, then %x after %d", seed, a.Hash, a.Events, b.Hash, b.Events)
 			}
@@ -127,16 +127,16 @@ func TestSameSeedSameRun(t *testing.T) {
 }
 
 // Each deliberate mistake is found within 1,000 seeds.
-func TestBugsAreFound(t *testing.T) { findBugs(t, Bugs, Expand) }
+func TestBugsAreFound(t *testing.T) { findBugs(t, baseBugs, expandBase) }
 
 // So is each condition of leases that is left out.
-func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, LeaseBugs, ExpandLeases) }
+func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, leaseBugs, expandLeases) }
 
 // So is a hand-over that leaves out what found no place in a table.
-func TestFullBugsAreFound(t *testing.T) { findBugs(t, FullBugs, ExpandFull) }
+func TestFullBugsAreFound(t *testing.T) { findBugs(t, fullBugs, expandFull) }
 
 // So is a member that goes on after its clocks stood still.
-func TestStillBugsAreFound(t *testing.T) { findBugs(t, StillBugs, ExpandStill) }
+func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 
 // findBugs tries the seed that found a mistake when testdata/bugs.txt was written, and where that finds nothing any more, which a change of the
 // core may bring about, the first 1,000.
@@ -146,7 +146,7 @@ func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 		t.Run(name, func(t *testing.T) {
 			seed := known[name]
 			if seed != 0 {
-				if r := Run(expand(seed), bugs[name], &Rings{}, NewStats(), false); r.Failure != "" {
+				if r := run(expand(seed), bugs[name], &ringCache{}, newSummary(), false); r.Failure != "" {
 					t.Logf("found at seed %d: %s", seed, r.Failure)
 					return
 				}
@@ -167,7 +167,7 @@ func firstSeed(bug Bug, expand func(uint64) Options) (seed uint64, failure strin
 	s := &Search{
 		First: 1, Seeds: 1000, Workers: runtime.GOMAXPROCS(0), Bug: bug, Expand: expand, All: true,
 		Stop: func() bool { return found.Load() <= 1000 },
-		Failed: func(r Result) {
+		Failed: func(r RunResult) {
 			if r.Options.Seed < found.Load() {
 				found.Store(r.Options.Seed)
 				failure = r.Failure
@@ -195,7 +195,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		if err != nil || !ok {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
-		if Bugs[name] == NoBug && StillBugs[name] == NoBug && LeaseBugs[name] == NoBug && FullBugs[name] == NoBug {
+		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug && fullBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no mistake is called %q", n+1, name)
 		}
 		known[name] = seed

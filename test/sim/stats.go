@@ -9,33 +9,33 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Stats are what many runs have in common: how often each thing happened, and how near the bounds came.
-type Stats struct {
+// Summary are what many runs have in common: how often each thing happened, and how near the bounds came.
+type Summary struct {
 	Seeds, Decisions, Events int
 	Fewest                   int // decisions of a seed that broke no law
 	Counts                   map[string]int
-	Near                     map[trouble]nearness
+	BoundUse                 map[faultKind]boundUse
 }
 
-// nearness is how near one kind of windows came to its bound.
-type nearness struct {
+// boundUse is how near one kind of windows came to its bound.
+type boundUse struct {
 	spans, over int
 	excess      float64 // the most admitted beyond a limit
 	room        float64 // the least that remained up to the bound, where the limit was exceeded
 	part        float64 // the largest part of a bound that was used
 }
 
-// NewStats is empty.
-func NewStats() *Stats {
-	s := &Stats{Counts: map[string]int{}, Near: map[trouble]nearness{}}
-	for _, name := range wanted() {
+// newSummary is empty.
+func newSummary() *Summary {
+	s := &Summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}}
+	for _, name := range expectedCounts() {
 		s.Counts[name] = 0
 	}
 	return s
 }
 
-// wanted is what a long enough series of runs must have seen.
-func wanted() []string {
+// expectedCounts is what a long enough series of runs must have seen.
+func expectedCounts() []string {
 	names := []string{
 		"message: Ping", "message: Ping Owed", "message: Pong", "message: Pong Confirmed", "message: Chunk", "message: Chunk Shadow", "message: Chunk Extra",
 		"message: Ack", "message: Ack Shadow", "message: Replica", "message: Got", "message: SealReq",
@@ -48,14 +48,14 @@ func wanted() []string {
 		"fence: by the peers' clocks",
 		"rules: amount changed", "rules: window changed", "rules: algorithm changed", "rules: shard_by changed", "plan: rolled",
 	}
-	for _, s := range statuses {
+	for _, s := range statusNames {
 		names = append(names, "message: Sealed "+s)
 	}
 	return names
 }
 
-// wantedOfLeases is what series with leases must have seen besides.
-func wantedOfLeases() []string {
+// expectedLeaseCounts is what series with leases must have seen besides.
+func expectedLeaseCounts() []string {
 	return []string{
 		"lease: Ask for more", "lease: Ask that returns or reports", "lease: Ask that is old",
 		"lease: Lend of more", "lease: Lend says last tokens", "lease: Lend says denial",
@@ -66,26 +66,26 @@ func wantedOfLeases() []string {
 	}
 }
 
-func (s *Stats) count(name string) { s.Counts[name]++ }
+func (s *Summary) count(name string) { s.Counts[name]++ }
 
-func (s *Stats) authority(a owner.Authority) {
+func (s *Summary) authority(a owner.Authority) {
 	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached"}[a]]++
 }
 
 // window counts a span that is over.
-func (s *Stats) window(x *span) {
-	n := s.Near[x.troubles]
+func (s *Summary) window(x *span) {
+	n := s.BoundUse[x.faults]
 	n.spans++
-	s.Near[x.troubles] = n
+	s.BoundUse[x.faults] = n
 }
 
 // approach notes how near admitted came to limit and bound.
-func (s *Stats) approach(x *span, admitted, limit, bound float64) {
+func (s *Summary) approach(x *span, admitted, limit, bound float64) {
 	over := admitted - limit
 	if over <= 0 {
 		return
 	}
-	n := s.Near[x.troubles]
+	n := s.BoundUse[x.faults]
 	if n.over == 0 || bound-over < n.room {
 		n.room = bound - over
 	}
@@ -94,11 +94,11 @@ func (s *Stats) approach(x *span, admitted, limit, bound float64) {
 	if bound > 0 {
 		n.part = max(n.part, over/bound)
 	}
-	s.Near[x.troubles] = n
+	s.BoundUse[x.faults] = n
 }
 
-// Add adds what one run, or one worker's runs, came to.
-func (s *Stats) Add(o *Stats) {
+// add adds what one run, or one worker's runs, came to.
+func (s *Summary) add(o *Summary) {
 	if o.Fewest > 0 && (s.Fewest == 0 || o.Fewest < s.Fewest) {
 		s.Fewest = o.Fewest
 	}
@@ -106,22 +106,22 @@ func (s *Stats) Add(o *Stats) {
 	for k, n := range o.Counts {
 		s.Counts[k] += n
 	}
-	for t, b := range o.Near {
-		a := s.Near[t]
+	for t, b := range o.BoundUse {
+		a := s.BoundUse[t]
 		if b.over > 0 && (a.over == 0 || b.room < a.room) {
 			a.room = b.room
 		}
 		a.spans, a.over = a.spans+b.spans, a.over+b.over
 		a.excess, a.part = max(a.excess, b.excess), max(a.part, b.part)
-		s.Near[t] = a
+		s.BoundUse[t] = a
 	}
 }
 
-// Rare are the things that should have happened at least n times and did not.
-func (s *Stats) Rare(n int, leases bool) []string {
-	names := wanted()
+// rare are the things that should have happened at least n times and did not.
+func (s *Summary) rare(n int, leases bool) []string {
+	names := expectedCounts()
 	if leases {
-		names = append(names, wantedOfLeases()...)
+		names = append(names, expectedLeaseCounts()...)
 	}
 	var rare []string
 	for _, name := range names {
@@ -133,14 +133,14 @@ func (s *Stats) Rare(n int, leases bool) []string {
 }
 
 // Print prints the tables.
-func (s *Stats) Print(w io.Writer) {
+func (s *Summary) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest, s.Events)
 	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {
 		fmt.Fprintf(w, "%12d  %s\n", s.Counts[name], name)
 	}
 	fmt.Fprintf(w, "\n%10s %10s %12s %12s %12s  touched by\n", "windows", "over limit", "most over", "least room", "most of bound")
-	for _, t := range slices.Sorted(maps.Keys(s.Near)) {
-		n := s.Near[t]
+	for _, t := range slices.Sorted(maps.Keys(s.BoundUse)) {
+		n := s.BoundUse[t]
 		fmt.Fprintf(w, "%10d %10d %12.1f %12.1f %11.0f %%  %v\n", n.spans, n.over, n.excess, n.room, 100*n.part, t)
 	}
 }

@@ -2,26 +2,26 @@ package sim
 
 import "time"
 
-// stillSome stops a member's machine: not only its process, as pauseSome does, but its clocks, too. A machine that was
+// stopMachine stops a member's machine: not only its process, as pauseSome does, but its clocks, too. A machine that was
 // suspended says so when it resumes: its wall clock is right again, and CLOCK_BOOTTIME has gone on. One that was moved to
 // another host says nothing. The clocks of the others tell it, and its own is set moments later.
-func (w *World) stillSome() {
-	m := w.some()
+func (w *world) stopMachine() {
+	m := w.anyMember()
 	if m == nil || m.paused {
 		return
 	}
-	d := 500*time.Millisecond + w.upto(4*time.Second)
+	d := 500*time.Millisecond + w.randomBelow(4*time.Second)
 	if w.rnd.IntN(3) > 0 {
-		d += 4*time.Second + w.upto(2*time.Second) // long enough for the heir to take over
+		d += 4*time.Second + w.randomBelow(2*time.Second) // long enough for the heir to take over
 	}
 	suspended := w.rnd.IntN(3) > 0
 	w.trace("%s's machine stops for %v, suspended %v", m.name(), d, suspended)
 	w.stats.count(map[bool]string{true: "fault: machine suspended", false: "fault: machine moved"}[suspended])
-	w.oracle.cutOff(m)
+	w.oracle.disconnected(m)
 	m.paused = true
-	w.oracle.disturbed(pauseTrouble)
+	w.oracle.disturbed(faultPause)
 	w.after(d, nil, func() { m.resume(d, suspended) })
-	w.crowd(m, d)
+	w.requestsFor(m, d)
 }
 
 // resume lets a machine go on whose clocks stood still for lost.
@@ -30,52 +30,52 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 		return
 	}
 	w := m.w
-	m.behind += int64(lost)
+	m.clockBehind += int64(lost)
 	m.skew -= int64(lost)
 	for i := range m.table {
-		m.table[i].heard = min(w.now, m.table[i].heard+int64(lost)) // gossip goes by the same clock
+		m.table[i].heardAt = min(w.now, m.table[i].heardAt+int64(lost)) // gossip goes by the same clock
 	}
-	m.told = w.now
+	m.gossipedAt = w.now
 	switch {
-	case suspended && w.bug != StoodStill:
-		m.setRight()
+	case suspended && w.bug != bugIgnoreClockStop:
+		m.correctClock()
 	case suspended:
-		w.after(w.upto(3*time.Second), m, m.setRight)
+		w.after(w.randomBelow(3*time.Second), m, m.correctClock)
 	default:
 		m.stepped = true
-		w.oracle.severed[m.slot] = w.now // it goes on as it was until it has heard the others
-		w.after(w.upto(3*time.Second), m, func() {
+		w.oracle.disconnectedAt[m.slot] = w.now // it goes on as it was until it has heard the others
+		w.after(w.randomBelow(3*time.Second), m, func() {
 			w.oracle.lagged()
-			m.setRight()
+			m.correctClock()
 		})
 	}
 	m.wake()
 }
 
-// crowd has one of m's keys asked for: of the others just before its machine goes on, when the heir may have taken over, and of m
+// requestsFor has one of m's keys asked for: of the others just before its machine goes on, when the heir may have taken over, and of m
 // itself at once, for calls have waited for it.
-func (w *World) crowd(m *member, stopped time.Duration) {
-	k := w.keyOf(m)
+func (w *world) requestsFor(m *member, stopped time.Duration) {
+	k := w.keyOwnedBy(m)
 	if k < 0 {
 		return
 	}
 	const others, waited = 800 * time.Millisecond, 300 * time.Millisecond
 	for range 200 {
-		w.after(stopped-w.upto(others), nil, func() {
-			if o := w.pick(); o != nil && o != m {
-				w.put(k, o)
+		w.after(stopped-w.randomBelow(others), nil, func() {
+			if o := w.readyMember(); o != nil && o != m {
+				w.sendTo(k, o)
 			}
 		})
-		w.after(stopped+w.upto(waited), nil, func() {
+		w.after(stopped+w.randomBelow(waited), nil, func() {
 			if !m.gone && !m.paused && m.ready() {
-				w.put(k, m)
+				w.sendTo(k, m)
 			}
 		})
 	}
 }
 
-// keyOf is a key that m owns by its ring, or -1.
-func (w *World) keyOf(m *member) int {
+// keyOwnedBy is a key that m owns by its ring, or -1.
+func (w *world) keyOwnedBy(m *member) int {
 	if m.ring == nil {
 		return -1
 	}
@@ -89,10 +89,10 @@ func (w *World) keyOf(m *member) int {
 	return -1
 }
 
-// setRight corrects the clock, which the driver notices at once, and before the next decision.
-func (m *member) setRight() {
-	m.skew += m.behind
-	m.behind = 0
+// correctClock corrects the clock, which the driver notices at once, and before the next decision.
+func (m *member) correctClock() {
+	m.skew += m.clockBehind
+	m.clockBehind = 0
 	m.w.trace("%s's clock is right again", m.name())
 	m.apply(m.node.ClockStepped(m.clock()))
 }

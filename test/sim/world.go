@@ -18,37 +18,37 @@ import (
 )
 
 const (
-	maxSlots = 12 // of most seeds
-	epoch    = int64(1_700_000_000e9)
-	warming  = 3 * time.Second  // from the start to the first question
-	settling = 10 * time.Second // from the last fault to the liveness phase
+	maxSlots   = 12 // of most seeds
+	epoch      = int64(1_700_000_000e9)
+	warmUp     = 3 * time.Second  // from the start to the first question
+	settleTime = 10 * time.Second // from the last fault to the liveness phase
 )
 
-// World is one run.
-type World struct {
+// world is one run.
+type world struct {
 	o      Options
 	bug    Bug
 	rnd    *rand.Rand
 	agenda agenda
 	now    int64
 	events int
-	rings  *Rings
-	stats  *Stats
+	rings  *ringCache
+	stats  *Summary
 
-	slots   []slot
-	cut     [][]bool // of the direction from, to
-	kept    [][]held
-	keys    []*key
-	rules   [][]rule // by version, by key
-	asked   uint64
-	decrees []hotkey.Route
-	planned int64 // when the safety phase began
-	calm    bool  // the safety phase is over: no loss, no faults
-	oracle  oracle
-	hash    uint64
-	verbose bool
-	lines   []string
-	failure string
+	slots        []slot
+	blocked      [][]bool // of the direction from, to
+	held         [][]heldMessage
+	keys         []*key
+	rules        [][]rule // by version, by key
+	requests     uint64
+	manualRoutes []hotkey.Route
+	safetySince  int64 // when the safety phase began
+	healed       bool  // the safety phase is over: no loss, no faults
+	oracle       oracle
+	hash         uint64
+	verbose      bool
+	lines        []string
+	failure      string
 }
 
 // slot is a name that a member may run under.
@@ -58,12 +58,12 @@ type slot struct {
 	boots int
 }
 
-// Rings remembers rings by their members, because building one takes longer than all else that a change does. It
+// ringCache remembers rings by their members, because building one takes longer than all else that a change does. It
 // serves one goroutine.
-type Rings struct{ made map[string]*ring.Ring }
+type ringCache struct{ made map[string]*ring.Ring }
 
 // of is the ring of boots by slot; every call gives another pointer, as adopting a ring does.
-func (c *Rings) of(boots []int) *ring.Ring {
+func (c *ringCache) of(boots []int) *ring.Ring {
 	packed := make([]byte, len(boots))
 	for i, b := range boots {
 		packed[i] = byte(b)
@@ -96,8 +96,8 @@ func inst(i, boot int) uint64 { return uint64(i+1)<<16 | uint64(boot)<<1 | 1 }
 
 func weight(i int) uint32 { return 1 + uint32(i/6)%2 }
 
-// Result is what a run came to.
-type Result struct {
+// RunResult is what a run came to.
+type RunResult struct {
 	Options   Options
 	Hash      uint64 // of the trace
 	Decisions int
@@ -106,27 +106,27 @@ type Result struct {
 	Trace     []string // of verbose runs
 }
 
-// Run runs the world of o.
-func Run(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) Result {
-	w := create(o, bug, rings, stats, verbose)
-	w.planned = w.now
-	w.plan()
+// run runs the world of o.
+func run(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) RunResult {
+	w := newWorld(o, bug, rings, stats, verbose)
+	w.safetySince = w.now
+	w.schedule()
 	w.run(o.Length + o.Leases.Lull)
 	w.heal()
-	w.run(settling)
+	w.run(settleTime)
 	w.probe()
 	w.oracle.finish()
-	return Result{o, w.hash, int(w.asked), w.events, w.failure, w.lines}
+	return RunResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
 }
 
-// create makes the world of o, up to the first question.
-func create(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) *World {
-	w := &World{
+// newWorld makes the world of o, up to the first question.
+func newWorld(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) *world {
+	w := &world{
 		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: rings, stats: stats, verbose: verbose,
-		slots: make([]slot, o.Slots), kept: make([][]held, o.Slots), hash: 14695981039346656037,
+		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
 	}
 	w.now += w.rnd.Int64N(3600e9)
-	w.unlink()
+	w.unblockLinks()
 	w.oracle.init(w)
 	if o.OneOwner {
 		stats.count("keys: one owner")
@@ -134,29 +134,29 @@ func create(o Options, bug Bug, rings *Rings, stats *Stats, verbose bool) *World
 	if o.Alike {
 		stats.count("keys: alike")
 	}
-	w.invent()
+	w.makeKeys()
 	for i := range w.slots {
 		w.slots[i].id = slotID(i)
 	}
 	for i := range o.Members {
 		w.boot(i, true)
 	}
-	w.calm = true // who starts together meets in any case
-	w.run(warming)
-	w.calm = false
+	w.healed = true // who starts together meets in any case
+	w.run(warmUp)
+	w.healed = false
 	return w
 }
 
 // fail notes that a law is broken; the run ends.
-func (w *World) fail(format string, args ...any) {
+func (w *world) fail(format string, args ...any) {
 	if w.failure == "" {
 		w.failure = fmt.Sprintf(format, args...)
 		w.trace("FAILED: %s", w.failure)
 	}
 }
 
-// note mixes what happens into the hash of the run.
-func (w *World) note(xs ...uint64) {
+// mixHash mixes what happens into the hash of the run.
+func (w *world) mixHash(xs ...uint64) {
 	w.hash = (w.hash ^ uint64(w.now)) * 1099511628211
 	for _, x := range xs {
 		w.hash = (w.hash ^ x) * 1099511628211
@@ -165,7 +165,7 @@ func (w *World) note(xs ...uint64) {
 }
 
 // trace keeps a line of the run, when anybody wants to read it.
-func (w *World) trace(format string, args ...any) {
+func (w *world) trace(format string, args ...any) {
 	if !w.verbose {
 		return
 	}
@@ -174,26 +174,26 @@ func (w *World) trace(format string, args ...any) {
 }
 
 // chance is true with probability p; it draws only when that is open.
-func (w *World) chance(p float64) bool { return p > 0 && w.rnd.Float64() < p }
+func (w *world) chance(p float64) bool { return p > 0 && w.rnd.Float64() < p }
 
-// upto is a random duration below d.
-func (w *World) upto(d time.Duration) time.Duration {
+// randomBelow is a random duration below d.
+func (w *world) randomBelow(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
 	return time.Duration(w.rnd.Int64N(int64(d)))
 }
 
-// unlink ends all cuts.
-func (w *World) unlink() {
-	w.cut = make([][]bool, len(w.slots))
-	for i := range w.cut {
-		w.cut[i] = make([]bool, len(w.slots))
+// unblockLinks ends all cuts.
+func (w *world) unblockLinks() {
+	w.blocked = make([][]bool, len(w.slots))
+	for i := range w.blocked {
+		w.blocked[i] = make([]bool, len(w.slots))
 	}
 }
 
 // running are the members that run, paused ones too.
-func (w *World) running() []*member {
+func (w *world) running() []*member {
 	var ms []*member
 	for i := range w.slots {
 		if m := w.slots[i].now; m != nil {
@@ -204,7 +204,7 @@ func (w *World) running() []*member {
 }
 
 // parts are the slots that reach each other both ways, over others if need be; a paused or absent member is in none.
-func (w *World) parts() (part []int, n int) {
+func (w *world) parts() (part []int, n int) {
 	part = make([]int, len(w.slots))
 	for i := range part {
 		part[i] = -1
@@ -213,7 +213,7 @@ func (w *World) parts() (part []int, n int) {
 	visit = func(i, n int) {
 		part[i] = n
 		for j := range w.slots {
-			if m := w.slots[j].now; part[j] < 0 && m != nil && !m.paused && !w.cut[i][j] && !w.cut[j][i] {
+			if m := w.slots[j].now; part[j] < 0 && m != nil && !m.paused && !w.blocked[i][j] && !w.blocked[j][i] {
 				visit(j, n)
 			}
 		}
@@ -236,7 +236,7 @@ func names(r *ring.Ring) string {
 	return fmt.Sprintf("%04x[%s]", r.Fingerprint()>>48, strings.TrimSpace(b.String()))
 }
 
-func standingText(s handoff.Membership) string {
+func membershipText(s handoff.Membership) string {
 	var b strings.Builder
 	for _, p := range s.Peers {
 		fmt.Fprintf(&b, " %s.%d:%d", p.ID, p.BootID>>1&31, p.State)

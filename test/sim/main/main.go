@@ -24,29 +24,28 @@ func main() {
 	hashes := flag.Bool("hashes", false, "print each seed's hash of all events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
 	flag.Parse()
-	expand, bugs := sim.Expand, sim.Bugs
-	if *leases {
-		expand, bugs = sim.ExpandLeases, sim.LeaseBugs
-	}
-	if *still {
-		expand, bugs = sim.ExpandStill, sim.StillBugs
-	}
-	if *full {
-		expand, bugs = sim.ExpandFull, sim.FullBugs
+	kind := sim.Kinds[""]
+	switch {
+	case *full:
+		kind = sim.Kinds["full"]
+	case *still:
+		kind = sim.Kinds["still"]
+	case *leases:
+		kind = sim.Kinds["leases"]
 	}
 	if *bug == "list" {
-		for name := range bugs {
+		for name := range kind.Bugs {
 			fmt.Println(name)
 		}
 		return
 	}
-	made, known := bugs[*bug]
+	made, known := kind.Bugs[*bug]
 	if *bug != "" && !known {
 		fmt.Fprintf(os.Stderr, "there is no bug %q\n", *bug)
 		os.Exit(2)
 	}
 	if *one > 0 {
-		r := sim.Run(expand(*one), made, &sim.Rings{}, sim.NewStats(), true)
+		r := sim.Run(kind.Expand(*one), made, true)
 		report(r, len(r.Trace))
 		if r.Failure != "" {
 			os.Exit(1)
@@ -55,16 +54,16 @@ func main() {
 	}
 	if *hashes {
 		for seed := range *seeds {
-			r := sim.Run(expand(*first+seed), made, &sim.Rings{}, sim.NewStats(), false)
+			r := sim.Run(kind.Expand(*first+seed), made, false)
 			fmt.Printf("%d %016x %d %d %s\n", *first+seed, r.Hash, r.Decisions, r.Events, r.Failure)
 		}
 		return
 	}
-	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: expand, All: *all, Twice: 50}))
+	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50}))
 }
 
 // report prints a run, with the last lines of its trace.
-func report(r sim.Result, lines int) {
+func report(r sim.RunResult, lines int) {
 	for _, line := range r.Trace[max(0, len(r.Trace)-lines):] {
 		fmt.Println(line)
 	}
@@ -85,7 +84,7 @@ func search(s *sim.Search) int {
 		rate := float64(n) / time.Since(begin).Seconds()
 		fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %.0f seeds/s, %v left   ", n, s.Seeds, rate, time.Duration(float64(s.Seeds-n)/rate*1e9).Round(time.Second))
 	}
-	s.Failed = func(r sim.Result) {
+	s.Failed = func(r sim.RunResult) {
 		if failures++; !s.All {
 			report(r, 100)
 		}
