@@ -8,11 +8,11 @@ import (
 	"github.com/keyward/keyward/internal/app"
 )
 
-const about = `Keyward's xDS server: tells Envoys which sidecar owns which key.
+const about = `Keyward's xDS server configures Envoys to send each rate limit call to the sidecar that owns its key.
 
-It joins the sidecars' gossip as an observer and serves CDS, EDS, LDS and RDS, and the rules of RUNTIME_ROOT as
-RateLimitConfig if that is set. Two of them may run side by side: they serve the same. When none runs, Envoys keep what they
-have. A sidecar serves the same to its own Envoy with --xds.
+It joins the sidecars' gossip as an observer and serves CDS, EDS, LDS and RDS. If RUNTIME_ROOT is set, it also serves the
+rules in it as RateLimitConfig. Several servers may run at a time: they serve the same. While none runs, Envoys keep the
+configuration that they have. A sidecar serves the same to its own Envoy with --xds.
 
   xds --join dns+keyward-gossip:7946 --gossip-key-file gossip.key --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`
 

@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FlagRow is one flag in the manual.
+// FlagRow is a row of the table of flags in docs/configuration.md.
 type FlagRow struct {
 	Name, Env, Kind, Default, Usage string
 }
 
-// FlagRows lists the flags of sidecar and xds as they are defined, for the manual. Defaults that come from the machine are left out.
+// FlagRows returns the flags of sidecar and xds in the order of --help. It omits defaults that depend on the machine.
 func FlagRows() []FlagRow {
 	var f flags
 	s := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -33,7 +33,7 @@ func FlagRows() []FlagRow {
 	return rows
 }
 
-// envName is the variable that stands for a flag.
+// envName returns the environment variable of a flag.
 func envName(flag string) string {
 	return "KEYWARD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

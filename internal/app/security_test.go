@@ -26,7 +26,7 @@ func TestBoundNames(t *testing.T) {
 	}
 	chain := []*x509.Certificate{pair.Leaf}
 	for bind, proved := range map[string]string{"{node}.keyward.test": "a", "spiffe://keyward.demo/{node}": "sidecar", "{node}.wild.test": "none"} {
-		s := newSecurity(&flags{TLS: files, TLSBindName: bind}, certs.Files{}, newRegistry(), slog.New(slog.DiscardHandler))
+		s := newSecurity(&flags{securityFlags: securityFlags{TLS: files, TLSBindName: bind}}, certs.Files{}, newRegistry(), slog.New(slog.DiscardHandler))
 		o := peer.Options{Self: "a"}
 		if err := s.peer(&o); err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ func TestLocalCacheStatistics(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		m := &sidecar{flags: flags{Node: "a"}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
+		m := &sidecar{flags: flags{memberFlags: memberFlags{Node: "a"}}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
 		m.security = newSecurity(&m.flags, certs.Files{}, m.reg, m.log)
 		m.settings.Behavior.LocalCacheBytes = bytes
 		m.settings.Stats = settings.StatsSettings{

@@ -1,0 +1,206 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/browser"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/ring"
+)
+
+// maxKeys is the largest --max-keys: at 48 bytes for each key more than any machine has for a sidecar.
+const maxKeys = 1 << 30
+
+// faults collects errors.
+type faults []error
+
+func (e *faults) add(format string, args ...any) { *e = append(*e, fmt.Errorf(format, args...)) }
+
+// validate returns all faults of the flags, joined.
+func (f *flags) validate() error {
+	var e faults
+	f.validateNames(&e)
+	f.validateCluster(&e)
+	f.validateAmounts(&e)
+	f.validateTLS(&e)
+	f.validatePlaintext(&e)
+	return errors.Join(e...)
+}
+
+// validateNames checks names, addresses and the flags that take one of a few words.
+func (f *flags) validateNames(e *faults) {
+	if f.Node == "" {
+		e.add("--node is empty and the host has no name")
+	}
+	if len(f.Node) > ring.MaxID {
+		e.add("--node is %d bytes long: Envoy's ring takes at most %d", len(f.Node), ring.MaxID)
+	}
+	if err := membership.CheckID(ring.ID(f.Node)); err != nil {
+		e.add("--node: %w", err)
+	}
+	for _, a := range [...]struct{ name, addr string }{
+		{"gossip", f.Gossip}, {"peer", f.Peer}, {"xds", f.XDS}, {"metrics", f.Metrics}, {"rls-advertise", f.RLSAdvertise},
+		{"route-advertise", f.RouteAdvertise}, {"route-listener", f.RouteListener},
+	} {
+		if err := hostPort(a.addr); err != nil {
+			e.add("--%s %q: %w", a.name, a.addr, err)
+		}
+	}
+	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
+		e.add("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
+	}
+	oneOf(e, "partition", f.Partition, policies(), "share, available or quorum")
+	oneOf(e, "rls-door", f.RLSDoor, listenerKinds(), "lean or grpc")
+	oneOf(e, "lost-state", f.LostState, map[string]bool{"prorata": true, "full": true}, "prorata or full")
+	oneOf(e, "allow-negative-hits", f.NegativeHits, refunds(), "local, certificate or any")
+	if f.Admin != "" {
+		if _, err := api.SocketPath(f.Admin); err != nil {
+			e.add("--admin %q: %w", f.Admin, err)
+		}
+	}
+}
+
+// oneOf adds a fault unless value is a key of values.
+func oneOf[T any](e *faults, flag, value string, values map[string]T, want string) {
+	if _, ok := values[value]; !ok {
+		e.add("--%s %q: want %s", flag, value, want)
+	}
+}
+
+func (f *clusterFlags) validateCluster(e *faults) {
+	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
+		e.add("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
+	}
+	switch {
+	case f.Expect < 0 || f.Expect > ring.MaxCapacity:
+		e.add("--expect %d: want 0 to %d", f.Expect, ring.MaxCapacity)
+	case f.Expect > 1 && len(f.Join) == 0:
+		e.add("--expect %d needs --join: without it this member is alone and admits full limits", f.Expect)
+	}
+	switch {
+	case f.ExpectTimeout < 0:
+		e.add("--expect-timeout %s: want a time, or 0", f.ExpectTimeout)
+	case f.ExpectTimeout > 0 && f.Expect == 0:
+		e.add("--expect-timeout %s needs --expect", f.ExpectTimeout)
+	}
+}
+
+// validateAmounts checks numbers and times.
+func (f *flags) validateAmounts(e *faults) {
+	if f.DecisionTimeout <= 0 {
+		e.add("--decision-timeout %s: must be positive", f.DecisionTimeout)
+	}
+	if f.MaxKeys <= 0 || f.MaxKeys > maxKeys {
+		e.add("--max-keys %d: want 1 to %d", f.MaxKeys, maxKeys)
+	}
+	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
+		e.add("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)
+	}
+	if !(f.HotRate >= 0) || math.IsInf(f.HotRate, 0) {
+		e.add("--hot-rate %v: want requests per second, or 0", f.HotRate)
+	}
+	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
+		e.add("--log-denials %v: want 0 to 1000 per second", f.LogDenials)
+	}
+	if f.Weight < 1 {
+		e.add("--weight 0: must be at least 1")
+	}
+	if f.ConnectionAge < time.Second {
+		e.add("--connection-age %s: at least 1s", f.ConnectionAge)
+	}
+	if f.MaxConnections < 1 {
+		e.add("--max-connections %d: must be positive", f.MaxConnections)
+	}
+}
+
+// validateTLS checks that the flags about certificates fit together.
+func (f *securityFlags) validateTLS(e *faults) {
+	n := f.tlsFiles()
+	if f.TLSBindName != "" && strings.Count(f.TLSBindName, nodePlaceholder) != 1 {
+		e.add("--tls-bind-name %q: want one %s in it", f.TLSBindName, nodePlaceholder)
+	}
+	if n == 0 && (f.TLSBindName != "" || len(f.TLSEnvoyNames) > 0) {
+		e.add("--tls-bind-name and --tls-envoy-names need --tls-cert, --tls-key and --tls-ca")
+	}
+	if n != 0 && n != 3 {
+		e.add("--tls-cert, --tls-key and --tls-ca belong together: give all three")
+	}
+	if _, err := browser.NewHosts(f.AllowedHosts...); err != nil {
+		e.add("--allowed-hosts: %w", err)
+	}
+}
+
+// tlsFiles returns how many of the three files are given.
+func (f *securityFlags) tlsFiles() (n int) {
+	for _, file := range []string{f.TLS.Cert, f.TLS.Key, f.TLS.CA} {
+		if file != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// validatePlaintext refuses plaintext to other pods, unless a flag asks for it.
+func (f *flags) validatePlaintext(e *faults) {
+	if f.Insecure {
+		return
+	}
+	noTLS := f.tlsFiles() == 0
+	if len(f.Join) > 0 && f.GossipKeyFile == "" {
+		e.add("--join needs --gossip-key-file, or --insecure on a laptop")
+	}
+	if len(f.Join) > 0 && noTLS {
+		e.add("--join needs --tls-cert, --tls-key and --tls-ca, or --insecure on a laptop")
+	}
+	if f.RLSAdvertise != "" && noTLS && !f.RLSPlaintext && !loopback(f.RLSAdvertise) {
+		e.add("--rls-advertise needs --tls-cert, --tls-key and --tls-ca, or --rls-plaintext where a mesh encrypts")
+	}
+}
+
+// policies returns the values of --partition.
+func policies() map[string]handoff.PartitionPolicy {
+	return map[string]handoff.PartitionPolicy{"share": handoff.PolicyShare, "available": handoff.PolicyAvailable, "quorum": handoff.PolicyQuorum}
+}
+
+// listenerKinds returns the values of --rls-door.
+func listenerKinds() map[string]rls.ServerKind {
+	return map[string]rls.ServerKind{"lean": rls.InlineServer, "grpc": rls.GRPCGoServer}
+}
+
+// refunds returns the values of --allow-negative-hits.
+func refunds() map[string]rls.Refunds {
+	return map[string]rls.Refunds{"local": rls.RefundsLocal, "certificate": rls.RefundsCertified, "any": rls.RefundsAny}
+}
+
+// hosts returns the host names that the HTTP listeners accept.
+func (f *flags) hosts() browser.Hosts {
+	h, _ := browser.NewHosts(f.AllowedHosts...) // validated
+	return h
+}
+
+// hostPort returns an error unless addr is empty or host:port.
+func hostPort(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	i := strings.LastIndexByte(addr, ':')
+	if i < 0 {
+		return errors.New("want host:port")
+	}
+	if p, err := strconv.Atoi(addr[i+1:]); err != nil || p < 0 || p > 65535 {
+		return errors.New("the port is a number from 0 to 65535")
+	}
+	if host := addr[:i]; strings.Contains(host, ":") && !(strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")) {
+		return errors.New("write an IPv6 address in brackets: [::1]:7946")
+	}
+	return nil
+}
