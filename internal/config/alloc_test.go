@@ -2,7 +2,7 @@ package config
 
 import "testing"
 
-// No kind of rule costs an allocation, and all that its statistics and its owner are called fits in a buffer that is used again.
+// Matching does not allocate for any kind of rule, and its statistics key and owner string fit into a reused buffer.
 func TestNoKindOfRuleAllocates(t *testing.T) {
 	rules := load(t, Options{}, `domain: d
 descriptors:

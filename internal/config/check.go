@@ -4,14 +4,14 @@ import (
 	"fmt"
 )
 
-// CheckResult is what Check found.
+// CheckResult is the result of Check.
 type CheckResult struct {
-	Rules  *Rules       // nil when there are faults
-	Faults []Diagnostic // the one that envoyproxy/ratelimit would name is first
+	Rules  *Rules       // nil if there are faults
+	Faults []Diagnostic // the one that envoyproxy/ratelimit would report is first
 }
 
-// Check reads files as Load does and tells every fault at once: those of the YAML of all files, then those of the
-// rules, then those of our own keys under metadata.keyward.
+// Check loads files and returns all faults: first those in the YAML of all files, then those in the rules, then those in
+// Keyward's keys under metadata.keyward.
 func Check(files []File, o Options) CheckResult {
 	var faults []Diagnostic
 	var sources []source
@@ -25,7 +25,7 @@ func Check(files []File, o Options) CheckResult {
 	return build(sources, o, faults)
 }
 
-// build makes rules of sources; faults are those of files that are no sources.
+// build turns sources into rules. faults are those of the files that could not be parsed.
 func build(sources []source, o Options, faults []Diagnostic) CheckResult {
 	b := builder{rules: newRules(o), merge: o.MergeDomains, room: maxText, faults: faults}
 	return b.build(sources)
@@ -43,7 +43,7 @@ func (b *builder) build(sources []source) CheckResult {
 	return CheckResult{Rules: b.rules}
 }
 
-// Bounds that no honest file reaches: an alias can name a long text many times over.
+// Limits for hostile files, in which aliases repeat a long text many times.
 const (
 	maxNesting = 1000
 	maxText    = 256 << 20 // bytes of all full keys together
@@ -56,7 +56,7 @@ type builder struct {
 	merge  bool
 	room   int // bytes of full keys still allowed
 	faults []Diagnostic
-	ours   []Diagnostic // of metadata.keyward: told last, since they keep nobody else from loading the file
+	ours   []Diagnostic // in metadata.keyward: reported last, since envoyproxy/ratelimit would load the file
 }
 
 func (b *builder) fault(at place, format string, args ...any) {
@@ -83,7 +83,7 @@ func (b *builder) source(s source) {
 	b.descriptors(&d.node, up, s.root.Descriptors, s.at.get("descriptors"))
 }
 
-// ancestry is the way down to a level.
+// ancestry is the path from the domain to a level.
 type ancestry struct {
 	domain string
 	text   string // domain and levels joined by dots
@@ -118,7 +118,7 @@ func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at pl
 	if duplicate {
 		b.fault(at, "duplicate descriptor composite key '%s'", full)
 	}
-	// Cut the path's capacity: siblings must not share a tail.
+	// Clip the capacity, so that siblings do not share the backing array.
 	down := ancestry{up.domain, full, append(up.path[:len(up.path):len(up.path)], n)}
 	if y.RateLimit != nil {
 		n.rule = b.rule(down, y, at)
@@ -162,7 +162,7 @@ func (n *node) add(child *node) {
 	}
 }
 
-// rule makes the rule of a descriptor that has a rate_limit.
+// rule builds the rule of a descriptor with a rate_limit.
 func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *RuleSpec {
 	l := y.RateLimit
 	unit := unitOf(l.Unit)
@@ -191,19 +191,19 @@ func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *RuleSpec {
 	return r
 }
 
-// metadata reads a descriptor's metadata and what is ours in it.
+// metadata reads the metadata of a descriptor and the extension in it.
 func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, at place) {
 	plain := plainMap(raw)
-	whole, err := newMetadata(plain)
+	all, err := newMetadata(plain)
 	if err != nil {
 		b.fault(at.get("metadata"), "error parsing metadata: %s", err)
 		return
 	}
-	n.metadata = whole
+	n.metadata = all
 	extension, bad := parseExtension(plain, down.path)
 	if n.rule != nil && len(bad) == 0 {
 		bad = n.rule.extend(extension, b.rules.members, b.rules.lenient)
-		n.rule.Metadata = withoutExtension(whole)
+		n.rule.Metadata = withoutExtension(all)
 	}
 	for _, f := range bad {
 		where := at.get("metadata").get(metadataKey)
@@ -215,7 +215,7 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	}
 }
 
-// extend applies x. An unlimited rule has nothing to count by.
+// extend applies x. Most of it has no effect on an unlimited rule.
 func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []ownFault) {
 	r.Extension = x
 	if r.Unlimited {
@@ -225,7 +225,7 @@ func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []ownF
 		faults = append(faults, ownFault{key: "epsilon", text: fault})
 	}
 	if lenient || r.Shadow || r.Quota {
-		r.Extension.knobs().Uncapped = true
+		r.Extension.lease().Uncapped = true
 	}
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
 	if x.Window > 0 {
@@ -234,7 +234,7 @@ func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []ownF
 	return faults
 }
 
-// finish fills in what a rule takes from the levels above it, and lists it.
+// finish sets the fields that depend on the levels above a rule, and adds it to the rules.
 func (b *builder) finish(r *RuleSpec, n *node, down ancestry) {
 	r.path = down.path
 	r.Levels = make([]Level, len(down.path))
@@ -243,7 +243,7 @@ func (b *builder) finish(r *RuleSpec, n *node, down ancestry) {
 		r.ValueToMetric = r.ValueToMetric || p.level.ValueToMetric
 		r.ShareThreshold = r.ShareThreshold || p.level.Shared
 	}
-	r.told, r.times = tell(r.Limit.Window, r.Unit)
+	r.statedUnit, r.statedTimes = express(r.Limit.Window, r.Unit)
 	r.placeOwner()
 	r.Index = len(b.rules.rules)
 	b.rules.rules = append(b.rules.rules, r)

@@ -1,6 +1,6 @@
-// Package config turns rate-limit YAML or RateLimitConfig resources into immutable rules, and finds the rule of a
-// descriptor: files are parsed and their keys checked ([Check]), descriptors become a tree of hash maps a domain, and
-// [Rules.Match] walks it once, yielding the rule, the digest of its counter and the hash that places it on an owner.
+// Package config turns rate-limit YAML or RateLimitConfig resources into immutable rules, and finds the rule that limits a
+// descriptor. [Load] parses files and builds a tree of hash maps for each domain. [Rules.Match] walks the tree once and returns
+// the rule, the digest of its counter and the hash that determines the owner. [Rules.Trace] explains the result.
 package config
 
 import (
@@ -13,66 +13,66 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Entry is one key and value of a descriptor that is asked about. Both are opaque bytes.
+// Entry is one key and value of a descriptor. Both are opaque bytes.
 type Entry struct{ Key, Value string }
 
-// File is one YAML file. Its name begins every fault found in it.
+// File is one YAML file. Its name appears in every diagnostic about it.
 type File struct {
 	Name    string
 	Content []byte
 }
 
-// Options say how files become rules. The zero value refuses a domain that is in two files.
+// Options configure how files become rules. The zero value rejects a domain that is defined in two files.
 type Options struct {
-	MergeDomains bool   // let later files add to a domain of earlier ones
+	MergeDomains bool   // let several files add to one domain
 	KeyPrefix    string // namespace of the counters (CACHE_KEY_PREFIX)
-	Cluster      string // label of the cluster; counters of different labels never meet
-	Members      int    // expected; a rule whose drift leaves one of them nothing is refused. 0 means 1
-	Lenient      bool   // no rule refuses anybody (SHADOW_MODE, QUOTA_MODE)
+	Cluster      string // label of the cluster; different labels never share a counter
+	Members      int    // expected number of members; every one must get a part of a rule's epsilon. 0 means 1
+	Lenient      bool   // no rule is enforced (SHADOW_MODE, QUOTA_MODE)
 }
 
-// Rules are the rules of all files together. They are immutable and safe for concurrent use.
+// Rules are the rules of all files. They are immutable and safe for concurrent use.
 type Rules struct {
 	domains map[string]*domain
-	order   []*domain // as the files name them
+	order   []*domain // in the order of the files
 	rules   []*RuleSpec
 	prefix  string
-	k0, k1  uint64 // of the counters' digests
+	k0, k1  uint64 // key of the counters' digests
 	hash    uint64
 	members int  // expected, at least 1
-	lenient bool // no rule refuses anybody
+	lenient bool // no rule is enforced
 }
 
-// domain is the root of one domain's tree.
+// domain is the root of the tree of one domain.
 type domain struct {
 	node
 	name string
-	head []byte // what every counter's digest of the domain begins with
+	head []byte // prefix of the digest input of every counter in the domain
 }
 
-// node is one descriptor of a file.
+// node is one descriptor of a file, with the descriptors below it.
 type node struct {
-	children map[string]*node // by glued text: key_value, or the bare key
-	list     []*node          // as the files list them
+	children map[string]*node // by glued text: key_value, or the key alone
+	list     []*node          // in the order of the files
 	wild     wildcards
 	rule     *RuleSpec
-	metadata *structpb.Struct // as written, the key keyward included
+	metadata *structpb.Struct // as written, including the key keyward
 	level    Level
 	glued    string
 	file     string
-	line     int // 0 when unknown
+	line     int // 0 if unknown
 	column   int
-	pattern  pattern // of glued, when it holds a *
+	pattern  pattern // of glued, if it contains a *
 	shadow   bool
 	quota    bool
 	detailed bool
 }
 
-// Level is one descriptor on the way from the domain to a rule.
+// Level is one descriptor on the path from the domain to a rule.
 type Level struct {
 	Key, Value    string // as configured; Value is empty for a default
-	Variable      bool   // the value differs between requests: none is configured, or there is a * in it
-	Shared        bool   // share_threshold: all values of the wildcard count as its pattern
+	Variable      bool   // the value differs between requests: none is configured, or it contains a *
+	Shared        bool   // share_threshold: all values that match the wildcard share one counter
 	ValueToMetric bool
 }
 
@@ -80,41 +80,41 @@ type Level struct {
 type RuleSpec struct {
 	Index          int    // dense, from 0, in the order of the files
 	Domain         string // the domain it belongs to
-	FullKey        string // domain and levels joined by dots: the statistics' name when nothing of the request is in it
-	Name           string // what others name to replace it
-	File           string // where it was read
-	Line           int    // of its descriptor; 0 when unknown
-	Column         int    // in characters, from 1; 0 when unknown
+	FullKey        string // domain and levels joined by dots; the statistics' name if it does not depend on the request
+	Name           string // by which other rules replace it
+	File           string // that contains it
+	Line           int    // of its descriptor; 0 if unknown
+	Column         int    // in characters, from 1; 0 if unknown
 	Limit          limit.Rule
-	Unit           Unit // as written; UnitUnknown when Unlimited. Limit.Window is what counts
+	Unit           Unit // as written; UnitUnknown if Unlimited. Limit.Window takes precedence
 	Unlimited      bool
 	Shadow         bool
 	Quota          bool
 	DetailedMetric bool
-	ValueToMetric  bool // some level has value_to_metric
-	ShareThreshold bool // some level has share_threshold
+	ValueToMetric  bool // a level has value_to_metric
+	ShareThreshold bool // a level has share_threshold
 	Replaces       []string
 	Levels         []Level
-	Metadata       *structpb.Struct // nil when there is none; never holds the key keyward; must not be modified
+	Metadata       *structpb.Struct // without the key keyward; nil if empty. It must not be modified
 	Extension      Extension
 
-	path      []*node
-	told      Unit // with times: how an answer spells the window
-	times     uint32
-	ownerAt   []int  // levels whose values make the owner string
-	ownerText string // the owner string when ownerAt is empty
-	ownerHash uint64 // of ownerText
+	path        []*node
+	statedUnit  Unit // with statedTimes: how responses state the window
+	statedTimes uint32
+	ownerAt     []int  // indexes of the levels whose values form the owner string
+	ownerText   string // the owner string if ownerAt is empty
+	ownerHash   uint64 // of ownerText
 }
 
-// OwnerLevels are the indexes of the levels whose values, joined by |, make the owner string. With none of them all
+// OwnerLevels returns the indexes of the levels whose values, joined by |, form the owner string. If there are none, all
 // requests of the rule have one owner.
 func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
 
 // OwnerString returns the owner string of all requests of the rule. It is empty if OwnerLevels is not.
 func (r *RuleSpec) OwnerString() string { return r.ownerText }
 
-// Load reads all files and then builds their rules. The error is the first fault of [Check], worded and ordered as
-// envoyproxy/ratelimit does.
+// Load parses all files and builds their rules. It returns the first fault of [Check] as an error, in the words of
+// envoyproxy/ratelimit.
 func Load(files []File, o Options) (*Rules, error) {
 	report := Check(files, o)
 	if len(report.Faults) > 0 {
@@ -123,10 +123,10 @@ func Load(files []File, o Options) (*Rules, error) {
 	return report.Rules, nil
 }
 
-// Rules lists every rule; Rules()[i].Index is i. The slice must not be modified.
+// Rules returns all rules; Rules()[i].Index is i. The slice must not be modified.
 func (r *Rules) Rules() []*RuleSpec { return r.rules }
 
-// Domains lists the domains in the order of the files.
+// Domains returns the names of the domains in the order of the files.
 func (r *Rules) Domains() []string {
 	names := make([]string, len(r.order))
 	for i, d := range r.order {
@@ -138,16 +138,16 @@ func (r *Rules) Domains() []string {
 // Members returns the expected number of members, at least 1.
 func (r *Rules) Members() int { return r.members }
 
-// Empty says that no domain is configured.
+// Empty reports whether no domain is configured.
 func (r *Rules) Empty() bool { return len(r.order) == 0 }
 
-// Hash is the version of the rules: a digest of what they mean. Equal files give equal hashes on every member, and so
-// do files that differ in spelling or in an order that changes nothing.
+// Hash returns the version of the rules: a digest of their meaning. Equal files have equal hashes on every member, and so do
+// files that differ only in formatting or in an order that has no effect.
 func (r *Rules) Hash() uint64 { return r.hash }
 
 func newRules(o Options) *Rules {
-	// The label keys the digest so that counters of two clusters can never be taken for each other's. It is no
-	// secret and must not rotate: all counts would begin anew.
+	// The cluster label keys the digest, so that two clusters never share a counter. It is not a secret and must not
+	// change: that would reset all counters.
 	key := sha256.Sum256([]byte("keyward/1" + o.Cluster))
 	return &Rules{
 		domains: map[string]*domain{},
@@ -158,7 +158,7 @@ func newRules(o Options) *Rules {
 	}
 }
 
-// domain finds or makes the domain called name.
+// domain returns the domain with the given name, and adds it if necessary.
 func (r *Rules) domain(name string) *domain {
 	if d := r.domains[name]; d != nil {
 		return d

@@ -14,7 +14,7 @@ import (
 	"gopkg.in/yaml.v2"
 )
 
-// decodeFaults are the faults that the decoder's error is about, one for each value of a wrong type. nil has none.
+// decodeFaults returns the faults in a decoder's error, one for each value of a wrong type.
 func decodeFaults(f File, at place, err error) (faults []Diagnostic) {
 	types := (*yaml.TypeError)(nil)
 	switch {
@@ -43,7 +43,7 @@ func loadFault(file string, err error) Diagnostic {
 	return Diagnostic{File: file, Line: lineIn(text), Text: "error loading config file: " + goTypes().Replace(text), Kind: BadYAML}
 }
 
-// goTypes renames the types that the decoder names: operators know them by the names envoyproxy/ratelimit gave them.
+// goTypes renames the types in the decoder's messages to those of envoyproxy/ratelimit, which operators know.
 func goTypes() *strings.Replacer {
 	return strings.NewReplacer(
 		"config.yamlRoot", "config.YamlRoot",
@@ -52,7 +52,7 @@ func goTypes() *strings.Replacer {
 	)
 }
 
-// decodedAs is the Go type of each key's value, as the decoder names it.
+// decodedAs returns the Go type of each key's value, as the decoder names it.
 func decodedAs() map[string]string {
 	all := map[string]string{}
 	for _, level := range []any{yamlRoot{}, yamlDescriptor{}, yamlRateLimit{}, yamlReplaces{}} {
@@ -67,20 +67,20 @@ func decodedAs() map[string]string {
 	return all
 }
 
-// wrongValues finds the values that the decoder complains about, each once.
+// wrongValues finds the values in the decoder's messages, each once.
 type wrongValues struct {
-	lines map[int][]keyedNode // by line, in the order of the file, without those before the last one found
+	lines map[int][]keyedNode // by line, in the order of the file; without those up to the last one found
 	types map[string]string
 	form  *regexp.Regexp
 }
 
-// keyedNode is a value and the key whose value it is, or is in; the file as a whole has none.
+// keyedNode is a value with the key that it belongs to. The key of the file's root is empty.
 type keyedNode struct {
 	key  string
 	node *yamlv3.Node
 }
 
-// list notes n and all values in it.
+// list adds n and all values in it.
 func (w *wrongValues) list(key string, n *yamlv3.Node) {
 	if n == nil {
 		return
@@ -96,10 +96,10 @@ func (w *wrongValues) list(key string, n *yamlv3.Node) {
 	}
 }
 
-// complaint is one line of the decoder's error: line, tag, value (short, and of scalars only) and Go type.
+// complaint matches one line of the decoder's error: line, tag, value (shortened, scalars only) and Go type.
 const complaint = "(?s)line ([0-9]+): cannot unmarshal (\\S+)(?: `(.*)`)? into (.+)$"
 
-// explain places a fault at its value, and says in plain words what is wanted there.
+// explain sets the column of a fault, and a hint about the expected value.
 func (w *wrongValues) explain(f *Diagnostic) {
 	parts := w.form.FindStringSubmatch(f.Text)
 	if parts == nil {
@@ -116,7 +116,7 @@ func (w *wrongValues) explain(f *Diagnostic) {
 		return
 	}
 	f.Column, f.Hint = here[i].node.Column, wanted(goType, here[i].node)
-	w.lines[f.Line] = here[i+1:] // the decoder complains in the order of the file
+	w.lines[f.Line] = here[i+1:] // the decoder reports in the order of the file
 }
 
 func kindOf(tag string) yamlv3.Kind {
@@ -129,7 +129,7 @@ func kindOf(tag string) yamlv3.Kind {
 	return yamlv3.ScalarNode
 }
 
-// wanted says what a value of a Go type looks like, and what n is instead.
+// wanted describes the expected value of a Go type, and what n is instead.
 func wanted(goType string, n *yamlv3.Node) string {
 	switch {
 	case goType == "uint32":
@@ -137,25 +137,25 @@ func wanted(goType string, n *yamlv3.Node) string {
 	case goType == "bool":
 		return "want true or false, not " + describe(n)
 	case goType == "string":
-		return "want a text, not " + describe(n)
+		return "want a string, not " + describe(n)
 	case strings.HasPrefix(goType, "[]"):
-		return "want a list, whose elements begin with a dash, not " + describe(n)
+		return "want a list, with elements that begin with a dash, not " + describe(n)
 	}
 	return "want a mapping, with keys like 'unit: minute' below it, not " + describe(n)
 }
 
 func wantedNumber(n *yamlv3.Node) string {
-	number, whole := new(big.Int).SetString(n.Value, 0)
+	number, ok := new(big.Int).SetString(n.Value, 0)
 	switch {
-	case n.Kind != yamlv3.ScalarNode || !whole:
+	case n.Kind != yamlv3.ScalarNode || !ok:
 		return fmt.Sprintf("want a whole number from 0 to %d, not %s", uint32(math.MaxUint32), describe(n))
 	case n.Tag == "!!str" && number.IsUint64() && number.Uint64() <= math.MaxUint32:
-		return fmt.Sprintf("'%s' in quotes is a text: write %s without them", n.Value, n.Value)
+		return fmt.Sprintf("'%s' in quotes is a string: write %s without quotes", n.Value, n.Value)
 	}
-	return fmt.Sprintf("%s is not within 0 to %d", n.Value, uint32(math.MaxUint32))
+	return fmt.Sprintf("%s is not between 0 and %d", n.Value, uint32(math.MaxUint32))
 }
 
-// describe names what stands where something else is wanted.
+// describe names a value in a message about its type.
 func describe(n *yamlv3.Node) string {
 	switch n.Kind {
 	case yamlv3.MappingNode:
@@ -169,7 +169,7 @@ func describe(n *yamlv3.Node) string {
 	return "'" + n.Value + "'"
 }
 
-// hintValue says what to write in place of a number that is not whole, or beyond int64.
+// hintValue returns a hint for a number that is not whole, or does not fit into int64.
 func hintValue(key any, at place) string {
 	name, _ := key.(string)
 	at = at.resolve()
@@ -178,7 +178,7 @@ func hintValue(key any, at place) string {
 	case decodedAs()[name] == "uint32":
 		return wantedNumber(at.node)
 	case decodedAs()[name] == "string":
-		return fmt.Sprintf("as it stands, %s is a number: put it in quotes", at.node.Value)
+		return fmt.Sprintf("%s is a number here: put it in quotes", at.node.Value)
 	}
-	return "want a text, a whole number, true or false"
+	return "want a string, a whole number, true or false"
 }

@@ -11,32 +11,32 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// metadataKey is the key of a descriptor's metadata that holds what envoyproxy/ratelimit has no word for.
+// metadataKey is the key of a descriptor's metadata under which Keyward's own settings are.
 const metadataKey = "keyward"
 
-// Extension is what a descriptor's metadata.keyward says. The zero value is the default.
+// Extension holds the settings in a descriptor's metadata.keyward. The zero value is the default.
 type Extension struct {
-	ShardBy   []string      // entry keys whose values make the owner string; none: the first variable entry
-	Window    time.Duration // in which the limit may be spent, in place of the unit's length; 0 means the unit's
+	ShardBy   []string      // keys of the entries that form the owner string; none: the first variable entry
+	Window    time.Duration // replaces the length of the unit; 0 means the unit's
 	Burst     uint32        // depth of a bucket; 0 means the limit
-	LocalCap  uint32        // of FailOpen; 0 means the share of a member, at least 1
+	LocalCap  uint32        // for FailOpen; 0 means the share of a member, at least 1
 	Algorithm limit.Algorithm
 	Degraded  policy.Degraded
 	Mechanism policy.Mechanism
-	Strict    bool         // durability: a charge is answered when a second member has it
-	Unknown   bool         // identity: of Approximate, a quarter of the slack
-	HotFactor uint16       // a key is hot above so many times the mean rate; 0 means 10
-	Epsilon   float64      // of Approximate: the part of the limit that all members together may admit on top of it
-	Lease     *lease.Terms // what leases and Approximate go by; nil means all defaults. Shared and immutable
+	Strict    bool         // durability: strict. A charge is acknowledged once the successor has it
+	Unknown   bool         // identity: unknown. Approximate uses a quarter of the slack
+	HotFactor uint16       // a key is hot above this multiple of the mean rate; 0 means 10
+	Epsilon   float64      // for Approximate: the fraction of the limit that members may admit above it
+	Lease     *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
 }
 
-// maxWindow is the longest window, which is that of the longest unit.
+// maxWindow is the longest window: the length of the longest unit.
 const maxWindow = 365 * 24 * time.Hour
 
-// ownFault is something wrong with one of our own keys.
+// ownFault is a fault in one of Keyward's keys.
 type ownFault struct{ key, text, hint string }
 
-// parseExtension reads the extension out of a descriptor's metadata. The faults are all there are.
+// parseExtension reads the extension from a descriptor's metadata. It returns all faults.
 func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFault) {
 	var x Extension
 	raw, ok := metadata[metadataKey]
@@ -48,9 +48,9 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFaul
 		return x, []ownFault{{text: "is not a map"}}
 	}
 	var faults []ownFault
-	known := knobs()
+	known := settings()
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		i := slices.IndexFunc(known, func(k knob) bool { return k.key == key })
+		i := slices.IndexFunc(known, func(k setting) bool { return k.key == key })
 		if i < 0 {
 			faults = append(faults, ownFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, extensionKeyNames())})
 		} else if fault := known[i].set(&x, m[key], path); fault != "" {
@@ -99,7 +99,7 @@ func parseDegraded(v any) (policy.Degraded, string) {
 	return 0, fmt.Sprintf("degraded must be one of local_share, fail_open, fail_closed, not '%v'", v)
 }
 
-// number is v's value; YAML gives int, uint64 or float64, a RateLimitConfig resource always float64.
+// number returns the value of v. YAML yields int, uint64 or float64, a RateLimitConfig resource always float64.
 func number(v any) (float64, bool) {
 	switch v := v.(type) {
 	case int:
@@ -138,13 +138,13 @@ func parseShardBy(v any, path []*node) ([]string, string) {
 			return nil, fmt.Sprintf("shard_by names '%s' twice", k)
 		}
 		if levelOf(path, k) < 0 {
-			return nil, fmt.Sprintf("shard_by names '%s', which is no entry key of the descriptor", k)
+			return nil, fmt.Sprintf("shard_by names '%s', which is not an entry key of the descriptor", k)
 		}
 	}
 	return keys, ""
 }
 
-// levelOf is the index of the first level with the given key, -1 without one.
+// levelOf returns the index of the first level with the given key, or -1.
 func levelOf(path []*node, key string) int {
 	return slices.IndexFunc(path, func(n *node) bool { return n.level.Key == key })
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// generator makes configurations and questions out of few words, so that they meet often.
+// generator makes configurations and descriptors from few words, so that they often match.
 type generator struct {
 	rand     *rand.Rand
 	metadata bool // may use metadata
@@ -18,7 +18,7 @@ func (g *generator) one(in int) bool { return g.rand.IntN(in) == 0 }
 
 func (g *generator) pick(words ...string) string { return words[g.rand.IntN(len(words))] }
 
-// fault is true when the file should get a certain fault now.
+// fault reports whether the file should get a certain fault now.
 func (g *generator) fault() bool { return !g.sound && g.one(250) }
 
 func (g *generator) files() []File {
@@ -141,7 +141,7 @@ func (g *generator) limit(b *strings.Builder, indent string) {
 	}
 }
 
-// query asks along the configured levels, with a little wandering.
+// query makes a descriptor along the configured levels, with some deviations.
 func (g *generator) query(rules *Rules) query {
 	q := query{domain: g.pick("d", "d", "d", "d2", "d3", "d.e", "nope")}
 	var at *node
@@ -169,7 +169,7 @@ func (g *generator) query(rules *Rules) query {
 	return q
 }
 
-// entry is one that n may match.
+// entry returns an entry that n may match.
 func (g *generator) entry(n *node) Entry {
 	fill := func(s string) string {
 		for strings.Contains(s, "*") && !g.one(6) {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// digestAll hashes a canonical text of the rules: domains by name, and in each level the exact descriptors by text,
-// then the wildcards in file order, since for them alone order decides.
+// digestAll hashes a canonical form of the rules: domains by name, and in each level the exact descriptors by text, then
+// the wildcards in the order of the file, which is the only order that has an effect.
 func (r *Rules) digestAll() uint64 {
 	b := []byte("keyward/rules/1")
 	b = appendPart(b, r.prefix)
@@ -72,7 +72,7 @@ func appendFlags(b []byte, flags ...bool) []byte {
 	return append(b, bits)
 }
 
-// appendStruct writes s the same way in every process, which protobuf does not promise.
+// appendStruct appends s in the same form in every process, which protobuf does not guarantee.
 func appendStruct(b []byte, s *structpb.Struct) []byte {
 	fields := s.GetFields()
 	b = binary.AppendUvarint(b, uint64(len(fields)))
@@ -103,7 +103,7 @@ func appendValue(b []byte, v *structpb.Value) []byte {
 	return append(b, '0')
 }
 
-// canonicalFloat is f's bits; all NaNs are one.
+// canonicalFloat returns the bits of f. All NaNs are equal.
 func canonicalFloat(f float64) uint64 {
 	if f != f {
 		f = math.NaN()

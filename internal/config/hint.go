@@ -7,7 +7,7 @@ import (
 	"github.com/keyward/keyward/internal/suggest"
 )
 
-// validKeys are the keys that a file may have, whatever their level.
+// validKeys returns the keys that a file may have, at any level.
 func validKeys() []string {
 	var keys []string
 	for _, k := range levelKeys() {
@@ -20,13 +20,13 @@ func validKeys() []string {
 
 func extensionKeyNames() []string {
 	var keys []string
-	for _, k := range knobs() {
+	for _, k := range settings() {
 		keys = append(keys, k.key)
 	}
 	return keys
 }
 
-// hintKey is what may be meant by a key that stands where only the original's keys may; empty when nobody can tell.
+// hintKey returns a hint for an unknown key outside metadata. It is empty if no known key is similar.
 func hintKey(key string) string {
 	if slices.Contains(extensionKeyNames(), key) {
 		return fmt.Sprintf("'%s' is one of Keyward's own keys: write it under metadata.%s of the descriptor", key, metadataKey)
@@ -34,7 +34,7 @@ func hintKey(key string) string {
 	return hintWord(key, validKeys())
 }
 
-// hintWord asks whether the one of words was meant that is written much like word; empty when none is.
+// hintWord suggests the word that is similar to a misspelled one. It is empty if none is.
 func hintWord(word string, words []string) string {
 	if meant := suggest.Nearest(word, words); meant != "" {
 		return fmt.Sprintf("did you mean '%s'?", meant)

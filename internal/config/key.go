@@ -7,12 +7,12 @@ import (
 	"github.com/dchest/siphash"
 )
 
-// appendPart appends s after its length, so that parts never run into each other.
+// appendPart appends s with its length in front, so that no two sequences of parts have the same bytes.
 func appendPart(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// counted is the value that e counts as: the pattern at share_threshold levels, except under an override.
+// counted returns the value under which e is counted: the pattern at share_threshold levels, except under an override.
 func (m *Match) counted(i int, e *Entry) string {
 	if m.Rule != nil && m.Rule.ShareThreshold {
 		if p := m.Rule.path[i].shared(e); p != "" {
@@ -22,8 +22,8 @@ func (m *Match) counted(i int, e *Entry) string {
 	return e.Value
 }
 
-// digest names the counter. Members of all versions must agree about it, and it says nothing of amounts, names or
-// files: a limit that is changed in mid-window applies to the count as it stands.
+// digest identifies the counter. Members of all versions must compute the same one. It does not depend on amounts, names or
+// files, so a limit that changes within a window applies to the existing count.
 func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	var space [digestSize]byte
 	b := append(space[:0], d.head...)
@@ -38,8 +38,8 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	return [2]uint64{h0, h1}
 }
 
-// placeOwner decides which levels make the rule's owner string: those of shard_by, else the first variable one. When
-// there is none the string is a text that all requests of the rule share.
+// placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one. If
+// there is none, all requests of the rule have the same owner string.
 func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
 		r.ownerAt = append(r.ownerAt, levelOf(r.path, k))
@@ -67,8 +67,8 @@ func appendPair(dst []byte, key, value string) []byte {
 	return append(dst, value...)
 }
 
-// AppendName appends what people call the counter: k=v,k2=v2, with the patterns that values count as. Two counters may
-// have one name. m is what Match found for the entries.
+// AppendName appends the display name of the counter: k=v,k2=v2, with patterns for shared values. Two counters may have the
+// same name. m is the result of Match for the entries.
 func (m *Match) AppendName(dst []byte, entries []Entry) []byte {
 	for i := range entries {
 		if i > 0 {
@@ -79,14 +79,14 @@ func (m *Match) AppendName(dst []byte, entries []Entry) []byte {
 	return dst
 }
 
-// AppendOwnerString appends the text whose hash is m.Owner: what Envoy must send as x-keyward-key so that its question
-// arrives at the counter's owner. m is what Match found for the same domain and entries.
+// AppendOwnerString appends the text whose hash is m.Owner. Envoy sends it as x-keyward-key, so that the call reaches the
+// counter's owner. m is the result of Match for the same domain and entries.
 func (r *Rules) AppendOwnerString(dst []byte, domain string, entries []Entry, m *Match) []byte {
 	return appendOwner(dst, domain, entries, m)
 }
 
 func ownerHash(domain string, entries []Entry, m *Match) uint64 {
-	// The two common cases need no text.
+	// The two common cases do not need the string.
 	if p := m.placed; p != nil {
 		switch len(p.ownerAt) {
 		case 0:

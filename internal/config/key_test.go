@@ -10,7 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// naiveFind is the scan that wildcards must agree with.
+// naiveFind scans all wildcards; wildcards.find must return the same.
 func naiveFind(list []*node, text []byte) *node {
 	for _, n := range list {
 		if naiveMatch(strings.Split(n.glued, "*"), string(text)) {
@@ -20,7 +20,7 @@ func naiveFind(list []*node, text []byte) *node {
 	return nil
 }
 
-// naiveMatch tries every way.
+// naiveMatch tries every alignment.
 func naiveMatch(parts []string, text string) bool {
 	if !strings.HasPrefix(text, parts[0]) {
 		return false
@@ -95,7 +95,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// TestGoldenDigest holds the counter key to the bit: members of two versions that disagreed would count apart.
+// TestGoldenDigest fixes every bit of the counter key: members of two versions with different keys would count separately.
 func TestGoldenDigest(t *testing.T) {
 	text := "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 5}}\n"
 	for _, row := range []struct {
@@ -123,7 +123,7 @@ func digestOf(r *Rules, domain string, entries []Entry) [2]uint64 {
 	return m.Digest
 }
 
-// TestDigestIdentity holds what makes a counter another one, and what does not.
+// TestDigestIdentity checks which settings give a rule a different counter.
 func TestDigestIdentity(t *testing.T) {
 	const base = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 5}}\n"
 	kv := []Entry{{"k", "v"}}
@@ -178,7 +178,7 @@ func TestDigestIdentity(t *testing.T) {
 	}
 }
 
-// TestDigestUnambiguous holds that parts never run into each other, as they do where keys are glued texts.
+// TestDigestUnambiguous checks that no two sequences of entries have the same digest input, as glued keys do.
 func TestDigestUnambiguous(t *testing.T) {
 	r := load(t, Options{}, "domain: d\n", "domain: d_a\n")
 	seen := map[[2]uint64]string{}
@@ -265,7 +265,7 @@ func TestExtension(t *testing.T) {
 		{"{window: 10}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not '10'"},
 		{"{window: day}", "window must be a duration like 10s or 1h30m, above 0 and at most 8760h, not 'day'"},
 		{"{mechanism: lease, burst: 5, algorithm: sliding_log}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is sliding_log; also " +
-			"mechanism: lease does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
+			"mechanism: lease cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms"},
 		{"{algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not 'magic'"},
 		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, not '5'"},
 		{"{durability: [a]}", "durability must be one of async, strict, not '[a]'"},
@@ -275,7 +275,7 @@ func TestExtension(t *testing.T) {
 		{"{local_cap: 1.5}", "local_cap must be a whole number from 1 to 4294967295, not '1.5'"},
 		{"{local_cap: '7'}", "local_cap must be a whole number from 1 to 4294967295, not '7'"},
 		{"{local_cap: .nan}", "local_cap must be a whole number from 1 to 4294967295, not 'NaN'"},
-		{"{shard_by: nope}", "shard_by names 'nope', which is no entry key of the descriptor"},
+		{"{shard_by: nope}", "shard_by names 'nope', which is not an entry key of the descriptor"},
 		{"{shard_by: [k, k]}", "shard_by names 'k' twice"},
 		{"{shard_by: []}", "shard_by must name an entry key"},
 		{"{shard_by: [5]}", "shard_by must be entry keys, not '5'"},

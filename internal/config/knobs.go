@@ -14,39 +14,39 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// uses are the mechanisms that heed a knob.
-type uses uint8
+// scope is a set of mechanisms that use a setting.
+type scope uint8
 
 const (
-	lends   uses = 1 << iota // lease, and owner when a key is hot
-	drifts                   // approximate
-	windows                  // of lends only where there are windows: what a bucket lends is good for a moment and never comes back
+	lends   scope = 1 << iota // lease, and owner for hot keys
+	drifts                    // approximate
+	windows                   // restricts lends to windows: leases of buckets last for a moment and are never returned
 	always  = lends | drifts
 )
 
-// knob is one key of metadata.keyward. values and unset, its default, are in the manual's words.
-type knob struct {
+// setting is one key of metadata.keyward. values and unset, its default, are texts for the manual.
+type setting struct {
 	key, values, unset string
-	of                 uses
+	of                 scope
 	set                func(x *Extension, v any, path []*node) (fault string)
 }
 
-// ExtensionKey is one key of metadata.keyward in the manual's words, in Markdown.
+// ExtensionKey documents one key of metadata.keyward in Markdown.
 type ExtensionKey struct{ Key, Values, Default string }
 
-// ExtensionKeys lists the keys of metadata.keyward, for the manual.
+// ExtensionKeys returns the keys of metadata.keyward, for the manual.
 func ExtensionKeys() []ExtensionKey {
 	var ks []ExtensionKey
-	for _, k := range knobs() {
+	for _, k := range settings() {
 		ks = append(ks, ExtensionKey{k.key, k.values, k.unset})
 	}
 	return ks
 }
 
-// knobs is every key there is. docs/rules.md has the same rows.
-func knobs() []knob {
+// settings returns every key of metadata.keyward. docs/rules.md has the same rows.
+func settings() []setting {
 	number := "1 to 4294967295"
-	return []knob{
+	return []setting{
 		{"shard_by", "an entry key, or a list", "the first entry that varies", always, func(x *Extension, v any, path []*node) (fault string) {
 			x.ShardBy, fault = parseShardBy(v, path)
 			return fault
@@ -63,23 +63,23 @@ func knobs() []knob {
 		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always, into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts, into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
 		{"identity", "`known`, `unknown`", "`known`", drifts, into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
-		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts, into(func(x *Extension) *uint8 { return &x.knobs().Watermark }, parseWatermark)},
+		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts, into(func(x *Extension) *uint8 { return &x.lease().Watermark }, parseWatermark)},
 		{"sync_interval", "a duration from `100ms` to `1m`", "`2s`", drifts,
-			into(func(x *Extension) *time.Duration { return &x.knobs().Sync }, duration("sync_interval", 100*time.Millisecond, time.Minute))},
-		{"lease_min", number, "10", lends, into(func(x *Extension) *uint32 { return &x.knobs().Min }, whole[uint32]("lease_min"))},
-		{"lease_max", number, "10000", lends, into(func(x *Extension) *uint32 { return &x.knobs().Max }, whole[uint32]("lease_max"))},
+			into(func(x *Extension) *time.Duration { return &x.lease().Sync }, duration("sync_interval", 100*time.Millisecond, time.Minute))},
+		{"lease_min", number, "10", lends, into(func(x *Extension) *uint32 { return &x.lease().Min }, whole[uint32]("lease_min"))},
+		{"lease_max", number, "10000", lends, into(func(x *Extension) *uint32 { return &x.lease().Max }, whole[uint32]("lease_max"))},
 		{"ttl", "a duration from `100ms` to `1h`", "`10s`", lends | windows,
-			into(func(x *Extension) *time.Duration { return &x.knobs().TTL }, duration("ttl", 100*time.Millisecond, time.Hour))},
-		{"reclaim", "`none`, `ttl`", "`none`", lends | windows, into(func(x *Extension) *bool { return &x.knobs().Reclaim }, either("reclaim", "none", "ttl"))},
-		{"weight", number, "1", lends, into(func(x *Extension) *uint32 { return &x.knobs().Weight }, whole[uint32]("weight"))},
+			into(func(x *Extension) *time.Duration { return &x.lease().TTL }, duration("ttl", 100*time.Millisecond, time.Hour))},
+		{"reclaim", "`none`, `ttl`", "`none`", lends | windows, into(func(x *Extension) *bool { return &x.lease().Reclaim }, either("reclaim", "none", "ttl"))},
+		{"weight", number, "1", lends, into(func(x *Extension) *uint32 { return &x.lease().Weight }, whole[uint32]("weight"))},
 		{"hot_factor", "1 to 65535", "10", always, into(func(x *Extension) *uint16 { return &x.HotFactor }, whole[uint16]("hot_factor"))},
-		{"sub_keys", "1 to 16", "4", always, into(func(x *Extension) *uint8 { return &x.knobs().SubKeys }, parseSubKeys)},
-		{"dedicated", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.knobs().Dedicated }, truth("dedicated"))},
-		{"audit", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.knobs().Audit }, truth("audit"))},
+		{"sub_keys", "1 to 16", "4", always, into(func(x *Extension) *uint8 { return &x.lease().SubKeys }, parseSubKeys)},
+		{"dedicated", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
+		{"audit", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
 	}
 }
 
-// into makes a knob's set of a field and of what reads a value for it.
+// into returns a set function that stores in a field what read returns.
 func into[T any](field func(*Extension) *T, read func(v any) (T, string)) func(*Extension, any, []*node) string {
 	return func(x *Extension, v any, _ []*node) (fault string) {
 		*field(x), fault = read(v)
@@ -87,15 +87,15 @@ func into[T any](field func(*Extension) *T, read func(v any) (T, string)) func(*
 	}
 }
 
-// knobs are x's own, to be filled in.
-func (x *Extension) knobs() *lease.Terms {
+// lease returns x.Lease, which it allocates if necessary.
+func (x *Extension) lease() *lease.Terms {
 	if x.Lease == nil {
 		x.Lease = new(lease.Terms)
 	}
 	return x.Lease
 }
 
-// whole reads a whole number from 1 to the greatest of its type.
+// whole reads a whole number from 1 to the maximum of its type.
 func whole[T uint16 | uint32](name string) func(v any) (T, string) {
 	return func(v any) (T, string) {
 		n, fault := parseWhole(name, v, uint32(^T(0)))
@@ -116,7 +116,7 @@ func parseWhole(name string, v any, most uint32) (uint32, string) {
 	return uint32(f), ""
 }
 
-// either reads one of two words; the answer is true for the second.
+// either reads one of two words. It returns true for the second.
 func either(name, no, yes string) func(v any) (bool, string) {
 	return func(v any) (bool, string) {
 		if v == no || v == yes {
@@ -158,7 +158,7 @@ func brief(d time.Duration) string {
 	return s
 }
 
-// fraction reads 0.2, or 20%.
+// fraction reads 0.2 or 20%.
 func fraction(v any) (f float64, ok bool) {
 	s, isText := v.(string)
 	if !isText {
@@ -169,7 +169,7 @@ func fraction(v any) (f float64, ok bool) {
 	return f / 100, percent && err == nil
 }
 
-// grains make up 1: epsilons are counted in them, since binary fractions are never quite what was written.
+// grains is the resolution of epsilon: it is rounded to multiples of 1/grains, since binary fractions are not exact.
 const grains = 1_000_000_000
 
 func parseEpsilon(v any) (float64, string) {
@@ -189,7 +189,7 @@ func parseWatermark(v any) (uint8, string) {
 	return uint8(percent), ""
 }
 
-// conflicts are the keys that contradict each other.
+// conflicts returns the keys that contradict each other.
 func (x *Extension) conflicts() (faults []ownFault) {
 	fault := func(key, format string, args ...any) {
 		faults = append(faults, ownFault{key: key, text: fmt.Sprintf(format, args...)})
@@ -198,13 +198,13 @@ func (x *Extension) conflicts() (faults []ownFault) {
 		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
 	}
 	if x.Mechanism != policy.ByOwner && x.Algorithm == limit.SlidingLog {
-		fault("mechanism", "mechanism: %s does not go with a sliding_log, where each hit has its time; sliding_window goes with all", x.Mechanism)
+		fault("mechanism", "mechanism: %s cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms", x.Mechanism)
 	}
 	if x.Mechanism == policy.Approximate && x.Epsilon == 0 {
-		fault("mechanism", "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%%")
+		fault("mechanism", "mechanism: approximate needs an epsilon, the fraction of the limit that may be admitted above it, like 1%%")
 	}
 	if x.Mechanism == policy.Approximate && x.Strict {
-		fault("durability", "durability: strict contradicts mechanism: approximate, which admits before another member knows")
+		fault("durability", "durability: strict contradicts mechanism: approximate, which admits hits before it reports them to the owner")
 	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
@@ -212,15 +212,15 @@ func (x *Extension) conflicts() (faults []ownFault) {
 	return faults
 }
 
-// Sizes of leases that a rule says nothing of.
+// Default sizes of leases.
 const (
 	leaseMin = 10
 	leaseMax = 10_000
 )
 
-// compile completes x's knobs for a limit. The fault is a drift that leaves members nothing to admit alone.
+// compile completes the lease settings of x for a limit. It returns a fault if epsilon leaves members nothing to admit locally.
 func (x *Extension) compile(limit uint32, members int) (fault string) {
-	switch k := x.Lease; { // a size that is given bends the default of the other
+	switch k := x.Lease; { // a configured size adjusts the default of the other
 	case k == nil:
 	case k.Min > leaseMax && k.Max == 0:
 		k.Max = k.Min
@@ -231,7 +231,7 @@ func (x *Extension) compile(limit uint32, members int) (fault string) {
 		return ""
 	}
 	slack := slackOf(x.Epsilon, limit, x.Unknown)
-	x.knobs().Slack = slack
+	x.lease().Slack = slack
 	if uint64(slack) >= uint64(members) {
 		return ""
 	}
@@ -245,10 +245,10 @@ func (x *Extension) compile(limit uint32, members int) (fault string) {
 	return what + " is less than one hit: raise epsilon, or use mechanism: lease"
 }
 
-// unknownPart is the part of the slack that limits of unknown identities have: one client may have many of them.
+// unknownPart divides the slack of limits on unknown identities, since one client may have many of them.
 const unknownPart = 4
 
-// slackOf is floor(epsilon x limit): 29 % of 100 is 29, though 0.29 x 100 is less in binary.
+// slackOf returns floor(epsilon x limit). 29 % of 100 is 29, although 0.29 x 100 is less in binary.
 func slackOf(epsilon float64, limit uint32, unknown bool) uint32 {
 	slack := uint64(math.Round(epsilon*grains)) * uint64(limit) / grains
 	if unknown {
@@ -262,7 +262,7 @@ func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) +
 // unused returns the reasons why given keys of the rule have no effect.
 func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 	x := &r.Extension
-	for _, k := range knobs() {
+	for _, k := range settings() {
 		if given[k.key] == nil {
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// knobYAML is a file with one rule of the given amount, our own keys a line each from line 7 on.
+// knobYAML returns a file with one rule of the given amount, and Keyward's keys on one line each from line 7 on.
 func knobYAML(amount uint32, extension string) string {
 	text := fmt.Sprintf("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: %d}\n  metadata:\n    keyward:\n", amount)
 	for key := range strings.SplitSeq(extension, ", ") {
@@ -24,7 +24,7 @@ func knobYAML(amount uint32, extension string) string {
 	return text
 }
 
-// TestKnobs holds what each key becomes, read from a file and from a resource.
+// TestKnobs checks what each key sets, read from a file and from a resource.
 func TestKnobs(t *testing.T) {
 	const approximate = "mechanism: approximate, epsilon: "
 	drift := func(slack uint32, change func(x *Extension)) Extension {
@@ -83,7 +83,7 @@ func TestKnobs(t *testing.T) {
 	}
 }
 
-// TestBadKnobs holds that each bad value is a fault with its place, in a file and in a resource.
+// TestBadKnobs checks that each bad value is reported with its position, in a file and in a resource.
 func TestBadKnobs(t *testing.T) {
 	for key, bad := range map[string]struct {
 		values []string
@@ -115,7 +115,7 @@ func TestBadKnobs(t *testing.T) {
 	}
 }
 
-// faultTexts is a line for every fault.
+// faultTexts returns a line for each fault.
 func faultTexts(r CheckResult) string {
 	var lines []string
 	for _, f := range r.Faults {
@@ -124,20 +124,20 @@ func faultTexts(r CheckResult) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestKnobsTogether holds what may not stand together, and what a cluster's size refuses.
+// TestKnobsTogether checks which keys exclude each other, and which values a cluster's size does not allow.
 func TestKnobsTogether(t *testing.T) {
 	for _, row := range []struct {
 		yaml            string
 		amount, members int
 		want            string
 	}{
-		{"mechanism: lease, algorithm: sliding_log", 100, 0, "mechanism: lease does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
-		{"mechanism: approximate, epsilon: 1%, algorithm: sliding_log", 100, 0, "mechanism: approximate does not go with a sliding_log, where each hit has its time; sliding_window goes with all"},
+		{"mechanism: lease, algorithm: sliding_log", 100, 0, "mechanism: lease cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms"},
+		{"mechanism: approximate, epsilon: 1%, algorithm: sliding_log", 100, 0, "mechanism: approximate cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms"},
 		{"mechanism: lease, algorithm: sliding_window", 100, 0, ""},
 		{"mechanism: lease, algorithm: leaky_bucket, durability: strict", 100, 0, ""},
-		{"mechanism: approximate", 100, 0, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%"},
-		{"mechanism: approximate, durability: strict", 100, 0, "mechanism: approximate needs an epsilon, the part of the limit that may be admitted on top of it, like 1%\n" +
-			"error in metadata.keyward of 'd.k': durability: strict contradicts mechanism: approximate, which admits before another member knows"},
+		{"mechanism: approximate", 100, 0, "mechanism: approximate needs an epsilon, the fraction of the limit that may be admitted above it, like 1%"},
+		{"mechanism: approximate, durability: strict", 100, 0, "mechanism: approximate needs an epsilon, the fraction of the limit that may be admitted above it, like 1%\n" +
+			"error in metadata.keyward of 'd.k': durability: strict contradicts mechanism: approximate, which admits hits before it reports them to the owner"},
 		{"lease_min: 11, lease_max: 10", 100, 0, "lease_min 11 is above lease_max 10"},
 		{"lease_min: 10, lease_max: 10", 100, 0, ""},
 		{"mechanism: approximate, epsilon: 1%", 99, 0, "epsilon 1% of 99 hits is less than one hit: raise epsilon, or use mechanism: lease"},
@@ -167,7 +167,7 @@ func TestKnobsTogether(t *testing.T) {
 	}
 }
 
-// TestKnobsOfResource holds that a resource is refused as a file is, under its name.
+// TestKnobsOfResource checks that a resource is rejected like a file, under its name.
 func TestKnobsOfResource(t *testing.T) {
 	resources, _ := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 1%")).ToProto()
 	_, err := FromProto(resources, Options{Members: 2})
@@ -179,39 +179,39 @@ func TestKnobsOfResource(t *testing.T) {
 	}
 }
 
-// TestKnobsOfOverride holds that a lower limit than the rule's never drifts by a part of the rule's.
+// TestKnobsOfOverride checks that an override below the rule's limit does not use the rule's slack.
 func TestKnobsOfOverride(t *testing.T) {
 	rules := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 10%, hot_factor: 3"))
 	for amount, want := range map[uint32]policy.Mechanism{99: policy.ByOwner, 100: policy.Approximate, 101: policy.Approximate} {
 		var m Match
 		rules.Match("d", []Entry{{"k", "v"}}, &Override{amount, Minute}, &m)
 		x := m.Extension()
-		knobs := rules.Rules()[0].Extension.Lease
+		terms := rules.Rules()[0].Extension.Lease
 		if want == policy.ByOwner {
-			knobs = nil // whoever sees a slack takes the key for approximate
+			terms = nil // a slack would make the key approximate
 		}
-		if x.Mechanism != want || x.HotFactor != 3 || x.Lease != knobs {
+		if x.Mechanism != want || x.HotFactor != 3 || x.Lease != terms {
 			t.Errorf("%d hits: %+v", amount, x)
 		}
 	}
 }
 
-// TestKnobsManual holds docs/rules.md against the keys that there are: a row each, with values and default.
+// TestKnobsManual checks that docs/rules.md has a row for each key, with its values and default.
 func TestKnobsManual(t *testing.T) {
 	page, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range knobs() {
+	for _, k := range settings() {
 		if row := fmt.Sprintf("\n| `%s` | %s | %s | ", k.key, k.values, k.unset); !strings.Contains(string(page), row) {
 			t.Errorf("docs/rules.md has no row that begins %s", row[1:])
 		}
 	}
 }
 
-// FuzzKnobs holds that no value of any key brings the loader down, and that what is taken makes sense.
+// FuzzKnobs checks that no value of any key makes the loader panic, and that accepted values are consistent.
 func FuzzKnobs(f *testing.F) {
-	all := knobs()
+	all := settings()
 	for i := range all {
 		for _, text := range []string{"ttl", "1%", "10s", "owner", "-1", "1e300%"} {
 			f.Add(uint8(i), text, 1.5, true, uint32(100), uint8(3))

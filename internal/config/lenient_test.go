@@ -2,8 +2,8 @@ package config
 
 import "testing"
 
-// Envoy must not refuse by itself what a rule lets pass.
-func TestRulesThatRefuseNobodyAreNotCapped(t *testing.T) {
+// Envoy must not refuse on its own what a rule admits.
+func TestRulesThatAreNotEnforcedAreNotCapped(t *testing.T) {
 	for _, c := range []struct {
 		name, line string
 		options    Options

@@ -7,8 +7,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// level is a kind of mapping in a file of rules. A key has an effect only in mappings of its own level; the decoder
-// ignores it in the others, as envoyproxy/ratelimit does.
+// level is a kind of mapping in a rules file. A key has an effect only in mappings of its own level; the decoder ignores it
+// in the others, as envoyproxy/ratelimit does.
 type level uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	inReplaces
 )
 
-// here says where a key of the level was found.
+// here describes the level in a message.
 func (l level) here() string {
 	return [...]string{"at the top of the file", "in a descriptor", "inside 'rate_limit'", "in an entry of 'replaces'"}[l]
 }
@@ -27,13 +27,13 @@ func (l level) here() string {
 type levelKey struct {
 	key   string
 	at    level
-	below level // of the mappings in the key's value; at itself when the key holds none that the loader reads
+	below level // of the mappings in the key's value; equal to at if the loader reads none there
 
-	// lost is what happens when the key is found only one level above or below its own. It may be empty.
+	// lost is the consequence if the key is only one level above or below its own. It may be empty.
 	lost string
 }
 
-// levelKeys lists every key that a file may have, with the levels at which it has an effect.
+// levelKeys returns every key that a file may have, with the levels at which it has an effect.
 func levelKeys() []levelKey {
 	const enforced = "the rule is enforced"
 	return []levelKey{
@@ -53,15 +53,15 @@ func levelKeys() []levelKey {
 		{"quota_mode", inDescriptor, inDescriptor, enforced},
 		{"detailed_metric", inDescriptor, inDescriptor, ""},
 		{"value_to_metric", inDescriptor, inDescriptor, ""},
-		{"share_threshold", inDescriptor, inDescriptor, "every value is counted by itself"},
+		{"share_threshold", inDescriptor, inDescriptor, "every value is counted separately"},
 		{"metadata", inDescriptor, inDescriptor, "nothing in it is used"},
 	}
 }
 
-// levelWalk looks for known keys at levels where they have no effect.
+// levelWalk finds known keys at levels where they have no effect.
 type levelWalk struct {
 	keys  []levelKey
-	seen  map[levelVisit]bool // an alias can name a mapping many times
+	seen  map[levelVisit]bool // aliases can refer to a mapping many times
 	found func(key *yamlv3.Node, text string)
 }
 
@@ -70,7 +70,7 @@ type levelVisit struct {
 	at   level
 }
 
-// mapping looks at the mapping m of a level; up is the mapping around it, which is nothing for the whole file.
+// mapping checks the mapping m, which has the given level. up is the mapping around it, or the zero place for the root.
 func (w *levelWalk) mapping(m, up place, at level) {
 	m = m.resolve()
 	if m.node == nil || m.node.Kind != yamlv3.MappingNode || w.seen[levelVisit{m.node, at}] {
@@ -86,7 +86,7 @@ func (w *levelWalk) mapping(m, up place, at level) {
 		rows := w.rows(key.Value)
 		here := slices.IndexFunc(rows, func(k levelKey) bool { return k.at == at })
 		switch {
-		case len(rows) == 0: // not known at all: a fault already
+		case len(rows) == 0: // an unknown key, which is a fault already
 		case here < 0:
 			w.misplaced(key, rows, misplace{m, up, value, at})
 		case rows[here].below != at || key.Value == "descriptors":
@@ -107,7 +107,7 @@ func (w *levelWalk) each(p place, f func(place)) {
 	}
 }
 
-// rows are the levels at which a key has an effect; none when it is not a known one.
+// rows returns the levels at which a key has an effect. There are none for an unknown key.
 func (w *levelWalk) rows(key string) (rows []levelKey) {
 	for _, k := range w.keys {
 		if k.key == key {
@@ -117,7 +117,7 @@ func (w *levelWalk) rows(key string) (rows []levelKey) {
 	return rows
 }
 
-// misplace is the surroundings of a key that has no effect: its mapping, the one around that, its value and the level.
+// misplace describes where a key without effect is: its mapping, the mapping around that, the key's value and the level.
 type misplace struct {
 	in, up, value place
 	at            level
@@ -125,7 +125,7 @@ type misplace struct {
 
 func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplace) {
 	if m.at == inFile && hasAnchor(m.value.node) {
-		return // what stands there is for aliases
+		return // it defines anchors for aliases
 	}
 	own := slices.MinFunc(rows, func(a, b levelKey) int { return m.levelsTo(a.at) - m.levelsTo(b.at) })
 	text := "'" + key.Value + "' has no effect " + m.at.here()
@@ -135,12 +135,12 @@ func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplace) {
 	w.found(key, text+": write it "+m.belongs(own.at))
 }
 
-// levelsTo is the number of levels between where the key is and another level.
+// levelsTo returns the distance in levels from the key to another level.
 func (m misplace) levelsTo(other level) int {
 	return max(int(m.at), int(other)) - min(int(m.at), int(other))
 }
 
-// belongs says where a key of a level is to be written, as seen from m.
+// belongs describes where to write a key of a level, seen from m.
 func (m misplace) belongs(to level) string {
 	if to == inDescriptor && m.at == inLimit {
 		return "next to 'rate_limit', in the descriptor"
@@ -148,7 +148,7 @@ func (m misplace) belongs(to level) string {
 	return to.here()
 }
 
-// lost is what it means that k is here; empty when it is at its own level, too, or when nothing is known.
+// lost describes the consequence of k being here. It is empty if the key is also at its own level, or if nothing is known.
 func (m misplace) lost(k levelKey) string {
 	limit := m.in.get("rate_limit")
 	switch {
@@ -162,13 +162,13 @@ func (m misplace) lost(k levelKey) string {
 	return ""
 }
 
-// hasAnchor reports whether n, or anything in it, can be named by an alias.
+// hasAnchor reports whether n or anything in it has an anchor.
 func hasAnchor(n *yamlv3.Node) bool {
 	return n != nil && (n.Anchor != "" || slices.ContainsFunc(n.Content, hasAnchor))
 }
 
-// duplicates calls found for every key that its mapping has had before. It does not follow aliases, so it looks at
-// each mapping once.
+// duplicates calls found for every key that occurred earlier in its mapping. It does not follow aliases, so it visits each
+// mapping once.
 func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 	for _, child := range n.Content {
 		duplicates(child, found)
@@ -191,14 +191,14 @@ func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 		}
 		effect := "the later one replaces it"
 		if merges(key.Value, n.Content[before+1], n.Content[i+1]) {
-			effect = "the later one is merged into it and replaces the keys that are in both"
+			effect = "the later one is merged into it and replaces the keys that both have"
 		}
-		found(key, fmt.Sprintf("'%s' was given in line %d already: %s", key.Value, n.Content[before].Line, effect))
+		found(key, fmt.Sprintf("'%s' already occurs in line %d: %s", key.Value, n.Content[before].Line, effect))
 	}
 }
 
-// merges reports whether the decoder adds the second value of a key to the first. It does so where the key's mapping
-// has a fixed place in a descriptor.
+// merges reports whether the decoder merges the second value of a key into the first. It does so for mappings that are a
+// struct or a map in a descriptor.
 func merges(key string, first, second *yamlv3.Node) bool {
 	a, b := place{first}.resolve(), place{second}.resolve()
 	return (key == "rate_limit" || key == "metadata") && a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode

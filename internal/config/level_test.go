@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLevelKeysAreThoseDecoded holds the table of levels against the types that a file is decoded into.
+// TestLevelKeysAreThoseDecoded compares the table of levels with the types that a file is decoded into.
 func TestLevelKeysAreThoseDecoded(t *testing.T) {
 	for at, decoded := range map[level]any{inFile: yamlRoot{}, inDescriptor: yamlDescriptor{}, inLimit: yamlRateLimit{}, inReplaces: yamlReplaces{}} {
 		var want, got []string
@@ -32,8 +32,8 @@ func TestLevelKeysAreThoseDecoded(t *testing.T) {
 	}
 }
 
-// keySuspicions are the places and texts of what the keys of a file leave to doubt.
-func keySuspicions(t *testing.T, yaml string) (got []string) {
+// keyWarnings returns the positions and texts of the warnings about keys of a file.
+func keyWarnings(t *testing.T, yaml string) (got []string) {
 	t.Helper()
 	files := filesOf(yaml)
 	for _, s := range Warnings(files, Check(files, Options{}).Rules) {
@@ -44,7 +44,7 @@ func keySuspicions(t *testing.T, yaml string) (got []string) {
 	return got
 }
 
-// TestMisplacedKeys holds that a key which the decoder ignores at its level is found, with what that means.
+// TestMisplacedKeys checks that a key which the decoder ignores at its level is found, with the consequence.
 func TestMisplacedKeys(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n- key: k\n"
 	for _, row := range []struct{ name, yaml, want string }{
@@ -73,20 +73,20 @@ func TestMisplacedKeys(t *testing.T) {
 		{"below", head + "  descriptors:\n  - key: l\n    rate_limit: {unit: day, detailed_metric: true}\n",
 			"6:29 'detailed_metric' has no effect inside 'rate_limit': write it next to 'rate_limit', in the descriptor"},
 		{"merged", "domain: d\nmetadata: {a: &a {unit: day, share_threshold: true}}\ndescriptors:\n- {key: k, rate_limit: {<<: *a}}\n- {key: l, rate_limit: *a}\n",
-			"2:30 'share_threshold' has no effect inside 'rate_limit', so every value is counted by itself: write it next to 'rate_limit', in the descriptor"},
+			"2:30 'share_threshold' has no effect inside 'rate_limit', so every value is counted separately: write it next to 'rate_limit', in the descriptor"},
 		{"all in place", head + "  value: v*\n  shadow_mode: true\n  quota_mode: true\n  detailed_metric: true\n  value_to_metric: true\n  share_threshold: true\n  metadata: {unit: day, shadow_mode: x}\n" +
 			"  rate_limit: {unit: day, requests_per_unit: 5, unlimited: false, name: n, replaces: [{name: m}]}\n  descriptors: [{key: l}]\n", ""},
 		{"kept for aliases", "domain: d\nrate_limit: &r {unit: day}\ndescriptors: [{key: k, rate_limit: *r}]\n", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := strings.Join(keySuspicions(t, row.yaml), "\n"); got != row.want {
+			if got := strings.Join(keyWarnings(t, row.yaml), "\n"); got != row.want {
 				t.Errorf("\n got %s\nwant %s", got, row.want)
 			}
 		})
 	}
 }
 
-// TestMisplacedKeysLoad holds that a misplaced or repeated key keeps no file from being loaded, as with the original.
+// TestMisplacedKeysLoad checks that files with misplaced or repeated keys load, as in envoyproxy/ratelimit.
 func TestMisplacedKeysLoad(t *testing.T) {
 	for _, k := range levelKeys() {
 		value := "[]"
@@ -97,37 +97,37 @@ func TestMisplacedKeysLoad(t *testing.T) {
 		if k.at == inReplaces || k.key == "name" {
 			continue
 		}
-		if got := keySuspicions(t, yaml); len(got) != 1 || Check(filesOf(yaml), Options{}).Rules == nil {
+		if got := keyWarnings(t, yaml); len(got) != 1 || Check(filesOf(yaml), Options{}).Rules == nil {
 			t.Errorf("%s: %q", k.key, got)
 		}
 	}
 }
 
-// TestDuplicateKeys holds that the second of two equal keys of a mapping is found, and what becomes of the first.
+// TestDuplicateKeys checks that the second of two equal keys in a mapping is found, with the effect on the first.
 func TestDuplicateKeys(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n- key: k\n"
 	for _, row := range []struct{ name, yaml, want string }{
 		{"rate_limit", head + "  rate_limit: {unit: day, requests_per_unit: 5}\n  rate_limit: {unit: hour}\n",
-			"5:3 'rate_limit' was given in line 4 already: the later one is merged into it and replaces the keys that are in both"},
+			"5:3 'rate_limit' already occurs in line 4: the later one is merged into it and replaces the keys that both have"},
 		{"rate_limit of nothing", head + "  rate_limit: {unit: day, requests_per_unit: 5}\n  rate_limit:\n",
-			"5:3 'rate_limit' was given in line 4 already: the later one replaces it"},
+			"5:3 'rate_limit' already occurs in line 4: the later one replaces it"},
 		{"unit", head + "  rate_limit: {unit: day, unit: hour, unit: day}\n",
-			"4:27 'unit' was given in line 4 already: the later one replaces it\n4:39 'unit' was given in line 4 already: the later one replaces it"},
-		{"descriptors", head + "descriptors:\n- key: l\n", "4:1 'descriptors' was given in line 2 already: the later one replaces it"},
-		{"metadata", head + "  metadata: {a: {b: 1, b: 2}}\n", "4:24 'b' was given in line 4 already: the later one replaces it"},
+			"4:27 'unit' already occurs in line 4: the later one replaces it\n4:39 'unit' already occurs in line 4: the later one replaces it"},
+		{"descriptors", head + "descriptors:\n- key: l\n", "4:1 'descriptors' already occurs in line 2: the later one replaces it"},
+		{"metadata", head + "  metadata: {a: {b: 1, b: 2}}\n", "4:24 'b' already occurs in line 4: the later one replaces it"},
 		{"of different mappings", head + "- key: l\n", ""},
 		{"merges", "domain: d\nmetadata: {a: &a {unit: day}, b: &b {requests_per_unit: 5}}\ndescriptors:\n- {key: k, rate_limit: {<<: *a, <<: *b, unit: hour}}\n", ""},
 		{"texts and numbers", head + "  metadata: {1: a, '1': b}\n", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := strings.Join(keySuspicions(t, row.yaml), "\n"); got != row.want {
+			if got := strings.Join(keyWarnings(t, row.yaml), "\n"); got != row.want {
 				t.Errorf("\n got %s\nwant %s", got, row.want)
 			}
 		})
 	}
 }
 
-// TestDuplicatesAreMerged holds what the texts of TestDuplicateKeys say against the decoder.
+// TestDuplicatesAreMerged compares the texts of TestDuplicateKeys with the decoder.
 func TestDuplicatesAreMerged(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 5}\n"
 	for second, want := range map[string]string{"{unit: hour}": "unit=HOUR requests_per_unit=5", "": ""} {
@@ -137,10 +137,10 @@ func TestDuplicatesAreMerged(t *testing.T) {
 	}
 }
 
-// TestAliasesOfKeysEnd holds that what names one mapping many times, or itself, is looked at once.
+// TestAliasesOfKeysEnd checks that a mapping is visited once, even if aliases refer to it many times or recursively.
 func TestAliasesOfKeysEnd(t *testing.T) {
 	yaml := "domain: d\ndescriptors: &a\n- {key: k, unit: day, descriptors: *a}\n"
-	if got := keySuspicions(t, yaml); len(got) != 1 {
+	if got := keyWarnings(t, yaml); len(got) != 1 {
 		t.Error(got)
 	}
 }

@@ -24,12 +24,12 @@ func filesOf(texts ...string) []File {
 	return files
 }
 
-// limitYAML is a file with one descriptor of which only the rate_limit differs.
+// limitYAML returns a file with one descriptor that has the given rate_limit.
 func limitYAML(limit string) string {
 	return "domain: d\ndescriptors:\n- key: k\n  rate_limit: " + limit + "\n"
 }
 
-// badFiles are files that no version loads, with the text operators find in their logs.
+// badFiles are files that no version loads, with the text in operators' logs.
 var badFiles = []struct{ name, yaml, want string }{
 	{"no domain", "descriptors:\n", "config file cannot have empty domain"},
 	{"empty file", "", "config file cannot have empty domain"},
@@ -86,7 +86,7 @@ func TestBadMetadata(t *testing.T) {
 	}
 }
 
-// TestFaultOrder holds what is named first when several files are bad: any YAML before any rule.
+// TestFaultOrder checks which of several faults is reported first: YAML before rules.
 func TestFaultOrder(t *testing.T) {
 	rule, yaml := "domain: d\ndescriptors:\n- {value: v}\n", "domain: [\n"
 	_, err := Load(filesOf(rule, yaml), Options{})
@@ -100,7 +100,7 @@ func TestFaultOrder(t *testing.T) {
 	}
 }
 
-func TestCheckTellsAll(t *testing.T) {
+func TestCheckReportsAll(t *testing.T) {
 	report := Check(filesOf(`domain: d
 descriptors:
   - key: a
@@ -124,9 +124,9 @@ descriptors:
       keyward: {algorithm: sliding_log, burst: 5, window: soon, color: red}
 `, `domain: e`), Options{})
 	want := []Diagnostic{
-		{File: "f0.yaml", Line: 4, Column: 12, Text: "error checking config", Hint: "as it stands, 1.5 is a number: put it in quotes", Kind: BadYAML},
+		{File: "f0.yaml", Line: 4, Column: 12, Text: "error checking config", Hint: "1.5 is a number here: put it in quotes", Kind: BadYAML},
 		{File: "f0.yaml", Line: 5, Column: 5, Text: "config error, unknown key 'nope'", Hint: "", Kind: BadYAML},
-		{File: "f0.yaml", Line: 7, Column: 37, Text: "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", Hint: "-1 is not within 0 to 4294967295", Kind: BadYAML},
+		{File: "f0.yaml", Line: 7, Column: 37, Text: "error loading config file: yaml: unmarshal errors:\n  line 7: cannot unmarshal !!int `-1` into uint32", Hint: "-1 is not between 0 and 4294967295", Kind: BadYAML},
 		{File: "f1.yaml", Line: 3, Column: 5, Text: "descriptor has empty key", Hint: "", Kind: BadRules},
 		{File: "f1.yaml", Line: 6, Column: 13, Text: "invalid rate limit unit 'fortnight'", Hint: "want one of second, minute, hour, day, month, year, week", Kind: BadRules},
 		{File: "f1.yaml", Line: 8, Column: 11, Text: "should not have an empty replaces entry", Hint: "", Kind: BadRules},
@@ -169,7 +169,7 @@ func TestDomainsOverFiles(t *testing.T) {
 	}
 }
 
-// TestLoads holds spellings that load, and what they mean.
+// TestLoads covers notations that load, and their meaning.
 func TestLoads(t *testing.T) {
 	for _, row := range []struct{ name, yaml, want string }{
 		{"BOM", "\ufeff" + limitYAML("{unit: day, requests_per_unit: 5}"), "d.k: unit=DAY requests_per_unit=5"},
@@ -212,7 +212,7 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestHostileFiles holds that what is meant to exhaust memory or the stack ends as a fault.
+// TestHostileFiles checks that files that would exhaust memory or the stack yield a fault.
 func TestHostileFiles(t *testing.T) {
 	bomb := "domain: d\nmetadata:\n  a: &a [x, x, x, x, x, x, x, x, x]\n"
 	for c := 'b'; c <= 'i'; c++ {
@@ -253,7 +253,7 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestLines holds that faults are placed where they stand, also behind aliases and merges.
+// TestLines checks the positions of faults, including those behind aliases and merges.
 func TestLines(t *testing.T) {
 	for _, row := range []struct {
 		yaml string

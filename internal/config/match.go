@@ -8,47 +8,47 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// MatchKind is what became of a descriptor.
+// MatchKind classifies the result of a match.
 type MatchKind uint8
 
-// The kinds.
+// The kinds of matches.
 const (
-	NoRule     MatchKind = iota // nothing limits it: answer OK
-	NoDomain                    // its domain is not configured: answer OK and count domain_not_found
+	NoRule     MatchKind = iota // no rule limits it: the response is OK
+	NoDomain                    // its domain is not configured: the response is OK, and domain_not_found is counted
 	Limited                     // Match.Rule limits it
-	Unlimited                   // Match.Rule says that nothing does
-	Overridden                  // the limit that came with the descriptor does
-	BadUnit                     // the limit that came with it has a unit that names no window: an error
+	Unlimited                   // Match.Rule is unlimited
+	Overridden                  // the limit in the descriptor applies
+	BadUnit                     // the limit in the descriptor has an unknown unit: an error
 )
 
-// Override is a limit that comes with a descriptor.
+// Override is a limit that is part of a descriptor. It takes precedence over the rules.
 type Override struct {
 	Limit uint32
 	Unit  Unit
 }
 
-// Match is what Rules.Match found. All but Kind is meaningful for Limited and Overridden only, and Rule for Unlimited.
+// Match is the result of Rules.Match. For Limited and Overridden all fields are set, for Unlimited only Rule, Static and Kind.
 type Match struct {
-	Rule   *RuleSpec  // nil for an override: neither its name nor its flags are any rule's
-	Digest [2]uint64  // of the counter: who is counted, by which windows; never of amounts
-	Owner  uint64     // ring position of the counter: Envoy's hash of the owner string
-	Limit  limit.Rule // what to count by
-	Unit   Unit       // with Times: what an answer says of the window; UnitUnknown when no whole seconds make it up
+	Rule   *RuleSpec  // nil for an override
+	Digest [2]uint64  // of the counter; it covers the entries, algorithm and window, but not the amount
+	Owner  uint64     // ring position: Envoy's hash of the owner string
+	Limit  limit.Rule // the limit that applies
+	Unit   Unit       // with Times: how responses state the window; UnitUnknown if it is not a multiple of a second
 	Times  uint32     // units in the window
 	Kind   MatchKind
-	Static bool // the statistics' key is Rule.FullKey; else see AppendStatKey
+	Static bool // the statistics' key is Rule.FullKey; otherwise see AppendStatKey
 
-	placed *RuleSpec // whose levels place the owner: Rule, or the one an override hides
+	placed *RuleSpec // whose levels determine the owner: Rule, or the rule that an override replaces
 }
 
-// gluedSize and digestSize hold ordinary descriptors on the stack; longer ones cost an allocation.
+// Buffers of these sizes hold ordinary descriptors on the stack. Longer descriptors cost an allocation.
 const (
 	gluedSize  = 256
 	digestSize = 384
 )
 
-// Match fills m with what limits the descriptor made of entries. An override takes the place of the rules in any
-// domain that is configured. It never allocates for descriptors of ordinary size.
+// Match sets m to the limit of a descriptor. An override replaces the rules of a configured domain. Match does not allocate for
+// descriptors of ordinary size.
 func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Match) {
 	*m = Match{}
 	d := r.domains[domain]
@@ -74,28 +74,28 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 		return
 	default:
 		m.Kind, m.Rule, m.Limit = Limited, m.placed, m.placed.Limit
-		m.Unit, m.Times = m.placed.told, m.placed.times
+		m.Unit, m.Times = m.placed.statedUnit, m.placed.statedTimes
 		m.Static = static && !m.Rule.DetailedMetric
 	}
 	m.Digest = r.digest(d, entries, m)
 	m.Owner = ownerHash(domain, entries, m)
 }
 
-// override takes o's amount and unit. What metadata.keyward of the rule that it hides says goes on to hold: the algorithm
-// and, in the unit of that rule, its window, so that both meet in one count; a burst grows and shrinks with the amount.
+// override applies the amount and unit of o. It keeps the algorithm of the rule that it replaces and, if the units are equal, the
+// window, so that both use one counter. The burst is scaled with the amount. It reports whether the unit is known.
 func (m *Match) override(o *Override) (ok bool) {
 	m.Kind, m.Unit, m.Times = Overridden, o.Unit, 1
 	m.Limit = limit.Rule{Window: o.Unit.Window(), Limit: o.Limit}
-	if hidden := m.placed; hidden != nil && !hidden.Unlimited {
-		m.Limit.Algorithm, m.Limit.Burst = hidden.Limit.Algorithm, hidden.burst(o.Limit)
-		if o.Unit == hidden.Unit {
-			m.Limit.Window, m.Unit, m.Times = hidden.Limit.Window, hidden.told, hidden.times
+	if replaced := m.placed; replaced != nil && !replaced.Unlimited {
+		m.Limit.Algorithm, m.Limit.Burst = replaced.Limit.Algorithm, replaced.burst(o.Limit)
+		if o.Unit == replaced.Unit {
+			m.Limit.Window, m.Unit, m.Times = replaced.Limit.Window, replaced.statedUnit, replaced.statedTimes
 		}
 	}
 	return m.Limit.Window > 0
 }
 
-// burst is r's, for another limit than its own, in proportion.
+// burst returns the burst of r, scaled to another limit.
 func (r *RuleSpec) burst(of uint32) uint32 {
 	if r.Limit.Burst == 0 || r.Limit.Limit == 0 {
 		return r.Limit.Burst
@@ -104,22 +104,22 @@ func (r *RuleSpec) burst(of uint32) uint32 {
 	return uint32(min(max(1, n), math.MaxUint32))
 }
 
-// Extension is what metadata.keyward says of the counter: that of the rule, also of one that an override hides. What may
-// drift is a part of the rule's limit, too much for a lower one: hits on that are decided by the owner, and its knobs are the defaults.
+// Extension returns the settings of the rule, also if an override replaces its limit. The slack of an approximate rule is a part
+// of its own limit and too large for a lower override: then the owner decides, with default lease settings.
 func (m *Match) Extension() Extension {
 	if m.placed == nil {
 		return Extension{}
 	}
 	x := m.placed.Extension
 	if x.Mechanism == policy.Approximate && m.Limit.Limit < m.placed.Limit.Limit {
-		x.Mechanism, x.Lease = policy.ByOwner, nil // knobs with a slack would still say: approximate
+		x.Mechanism, x.Lease = policy.ByOwner, nil // slack without Approximate would have an effect
 	}
 	return x
 }
 
-// find walks down the levels: the glued text, else the first wildcard that matches it, else the bare key; what is
-// taken is never taken back. It returns the node of the last entry, nil when the walk ends before it. static says that
-// the statistics' key has nothing of the request in it.
+// find walks down the levels. In each it takes the exact text, or else the first wildcard that matches, or else the key alone; it
+// never backtracks. It returns the node of the last entry, or nil if the walk ends earlier. static reports whether the
+// statistics' key is independent of the request.
 func (d *domain) find(entries []Entry) (n *node, static bool) {
 	if len(entries) == 0 {
 		return nil, false
@@ -135,8 +135,8 @@ func (d *domain) find(entries []Entry) (n *node, static bool) {
 			static = static && e.Value != ""
 		case n.wild.count > 0:
 			if next = n.wild.find(glued); next != nil {
-				_, whole := trimKey(next.glued, e.Key)
-				static = static && whole && (next.level.Shared || !next.level.ValueToMetric)
+				_, complete := trimKey(next.glued, e.Key)
+				static = static && complete && (next.level.Shared || !next.level.ValueToMetric)
 				break
 			}
 			fallthrough
@@ -157,9 +157,9 @@ func appendGlued(dst []byte, e *Entry) []byte {
 	return append(dst, e.Value...)
 }
 
-// trimKey is the value's part of a wildcard's glued text for an entry of the given key: all of it when the * is in
-// the key. whole says that key, underscore and a value that is not empty make up the text again.
-func trimKey(glued, key string) (value string, whole bool) {
+// trimKey returns the value part of a wildcard's glued text for an entry with the given key, or all of it if the * is in the
+// key. complete reports whether the text consists of the key, an underscore and a non-empty value.
+func trimKey(glued, key string) (value string, complete bool) {
 	if len(glued) > len(key) && glued[len(key)] == '_' && strings.HasPrefix(glued, key) {
 		value = glued[len(key)+1:]
 		return value, value != ""
@@ -167,17 +167,17 @@ func trimKey(glued, key string) (value string, whole bool) {
 	return glued, false
 }
 
-// by is how a node was found for an entry.
-type by uint8
+// matchedBy states how a node was found for an entry.
+type matchedBy uint8
 
 const (
-	byText by = iota
+	byText matchedBy = iota
 	byWildcard
 	byKey
 )
 
-// foundBy tells again how n was found for e. It need not look at n's siblings: the order of the look-ups decides.
-func (n *node) foundBy(e *Entry) by {
+// foundBy returns how n was found for e. The order of the lookups makes it independent of n's siblings.
+func (n *node) foundBy(e *Entry) matchedBy {
 	if len(n.glued) == len(e.Key)+1+len(e.Value) {
 		if value, _ := trimKey(n.glued, e.Key); len(value) == len(e.Value) && value == e.Value {
 			return byText
@@ -193,7 +193,7 @@ func (n *node) foundBy(e *Entry) by {
 	return byKey
 }
 
-// shared is the pattern that e's value counts as; empty when it counts as itself.
+// shared returns the pattern under which e's value is counted. It is empty if the value is counted separately.
 func (n *node) shared(e *Entry) string {
 	if !n.level.Shared || n.foundBy(e) != byWildcard {
 		return ""

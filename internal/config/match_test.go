@@ -31,7 +31,7 @@ func fixture(t testing.TB, names ...string) *Rules {
 	return r
 }
 
-// entriesOf reads "key=value, key=value".
+// entriesOf parses "key=value, key=value".
 func entriesOf(text string) []Entry {
 	var entries []Entry
 	for pair := range strings.SplitSeq(text, ", ") {
@@ -175,13 +175,13 @@ func TestRuleOfMatch(t *testing.T) {
 	}
 }
 
-// TestOverride holds that an override counts raw values, and with the rule where unit and values are the same.
+// TestOverride checks that an override counts raw values, and shares the rule's counter if unit and values are the same.
 func TestOverride(t *testing.T) {
 	rules := fixture(t, "shop.yaml", "wild.yaml")
 	for _, row := range []struct {
 		domain, entries string
 		unit            Unit
-		same            bool // as the rule's counter
+		same            bool // same counter as the rule
 		stat, owner     string
 	}{
 		{"shop", "user=ann", Minute, true, "shop.user_ann", "ann"},
@@ -282,7 +282,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRules looks for one of ten thousand values and among a thousand wildcards.
+// BenchmarkManyRules matches one of ten thousand values, and one of a thousand wildcards.
 func BenchmarkManyRules(b *testing.B) {
 	var text bytes.Buffer
 	text.WriteString("domain: d\ndescriptors:\n")
@@ -303,8 +303,8 @@ func BenchmarkManyRules(b *testing.B) {
 	}
 }
 
-// TestOverrideOfAWay holds that an override takes the place of an amount and a unit, and of nothing that metadata.keyward
-// says: in the rule's own unit both meet in one count.
+// TestOverrideOfAWay checks that an override replaces an amount and a unit, and nothing in metadata.keyward: with the rule's
+// unit both use one counter.
 func TestOverrideOfAWay(t *testing.T) {
 	const text = `domain: d
 descriptors:
@@ -325,7 +325,7 @@ descriptors:
 		want     limit.Rule
 		unit     Unit
 		times    uint32
-		same     bool // counter as the rule's
+		same     bool // same counter as the rule
 	}{
 		{"k", nil, bucket(10, 25, 20*time.Second), Second, 20, true},
 		{"k", &Override{100, Minute}, bucket(100, 250, 20*time.Second), Second, 20, true},

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// plainMap is m with all maps in it keyed by text.
+// plainMap returns m with strings as the keys of all nested maps.
 func plainMap(m map[string]interface{}) map[string]any {
 	plain := make(map[string]any, len(m))
 	for k, v := range m {
@@ -33,7 +33,7 @@ func plainValue(v any) any {
 	return v
 }
 
-// newMetadata is nil when there is nothing in m.
+// newMetadata converts m. It returns nil if m is empty.
 func newMetadata(m map[string]any) (*structpb.Struct, error) {
 	if len(m) == 0 {
 		return nil, nil
@@ -41,7 +41,8 @@ func newMetadata(m map[string]any) (*structpb.Struct, error) {
 	return structpb.NewStruct(m)
 }
 
-// withoutExtension is s less our own key, which no response carries; nil when nothing is left. s is not changed.
+// withoutExtension returns s without the key keyward, which is not part of responses. It returns nil if nothing is left. It does
+// not modify s.
 func withoutExtension(s *structpb.Struct) *structpb.Struct {
 	if _, ours := s.GetFields()[metadataKey]; !ours {
 		return s

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOracle compares thousands of made-up configurations, good and bad, and questions about the good ones.
+// TestOracle compares thousands of generated configurations, valid and invalid, and descriptors for the valid ones.
 func TestOracle(t *testing.T) {
 	o := newOracle()
 	cases, loaded, matched := 20000, 0, map[MatchKind]int{}

@@ -19,15 +19,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The oracle is the loader and matcher of envoyproxy/ratelimit itself. The released version may be older than the
-// contract; what it does not know yet is found out by asking it, and kept out of the comparison.
+// The oracle is the loader and matcher of envoyproxy/ratelimit. The released version may be older than the documented contract;
+// features that it does not support are detected and left out of the comparison.
 type oracle struct {
 	stats    stats.Manager
-	metadata bool // knows metadata
-	middle   bool // knows wildcards that do not end the text
+	metadata bool // supports metadata
+	middle   bool // supports wildcards that do not end the text
 }
 
-// nullStats is a stats.Manager that keeps keys as they are and counts nothing.
+// nullStats is a stats.Manager that leaves keys unchanged and counts nothing.
 type nullStats struct{ store gostats.Store }
 
 func (s nullStats) GetStatsStore() gostats.Store                            { return s.store }
@@ -63,8 +63,8 @@ func (o *oracle) load(files []File, merge bool) (c upstream.RateLimitConfig, tex
 	return upstream.NewRateLimitConfigImpl(loaded, o.stats, merge), ""
 }
 
-// knows says that the oracle's version has all that the files use.
-func (o *oracle) knows(files []File) bool {
+// supports reports whether the oracle's version has all features that the files use.
+func (o *oracle) supports(files []File) bool {
 	for _, f := range files {
 		text := string(f.Content)
 		if !o.metadata && strings.Contains(text, "metadata") {
@@ -80,7 +80,7 @@ func (o *oracle) knows(files []File) bool {
 	return true
 }
 
-// trailing says that each * ends its text.
+// trailing reports whether each * ends its text.
 func trailing(list []yamlDescriptor) bool {
 	for i := range list {
 		glued := newNode(&list[i]).glued
@@ -91,7 +91,7 @@ func trailing(list []yamlDescriptor) bool {
 	return true
 }
 
-// compareLoad loads with both, and fails unless both refuse with one text, or both accept.
+// compareLoad loads files with both, and fails unless both return the same error or both succeed.
 func (o *oracle) compareLoad(t *testing.T, files []File, opts Options) (upstream.RateLimitConfig, *Rules) {
 	t.Helper()
 	theirs, want := o.load(files, opts.MergeDomains)
@@ -111,7 +111,7 @@ func (o *oracle) compareLoad(t *testing.T, files []File, opts Options) (upstream
 	if got == want || !o.middle && strings.Contains(want, "(ending with '*')") {
 		return nil, nil
 	}
-	// Which of several bad keys upstream names is random; it must be one of ours.
+	// Upstream reports a random one of several bad keys; it must be one of ours.
 	named := slices.ContainsFunc(report.Faults, func(f Diagnostic) bool { return f.Error() == want })
 	if !named || !aboutKeys(got) || !aboutKeys(want) {
 		t.Fatalf("\n got %q\nwant %q\nof %v\n%s", got, want, report.Faults, dump(files))
@@ -150,7 +150,7 @@ func (q query) descriptor() *rlcommon.RateLimitDescriptor {
 	return d
 }
 
-// compareMatch asks both the same question.
+// compareMatch compares the results of both for one descriptor.
 func (o *oracle) compareMatch(t *testing.T, theirs upstream.RateLimitConfig, rules *Rules, q query) {
 	t.Helper()
 	want := theirs.GetLimit(context.Background(), q.domain, q.descriptor())
@@ -200,7 +200,7 @@ func compareRule(r *RuleSpec, want *upstream.RateLimit, fail func(string, any, a
 	if w := []any{want.ShadowMode, want.QuotaMode, want.Name, want.DetailedMetric, append([]string{}, want.Replaces...)}; !reflect.DeepEqual(got, w) {
 		fail("rule", got, w)
 	}
-	// Upstream drops metadata when it builds a key of its own; ours keeps it.
+	// Upstream drops the metadata if it builds a separate key; Keyward keeps it.
 	if f := reflect.ValueOf(want).Elem().FieldByName("Metadata"); f.IsValid() && !f.IsNil() {
 		if w := f.Interface().(proto.Message); !proto.Equal(r.Metadata, w) {
 			fail("metadata", r.Metadata, w)
@@ -208,7 +208,7 @@ func compareRule(r *RuleSpec, want *upstream.RateLimit, fail func(string, any, a
 	}
 }
 
-// FuzzLoad compares what both loaders say of any text.
+// FuzzLoad compares the results of both loaders for any text.
 func FuzzLoad(f *testing.F) {
 	for seed := range uint64(40) {
 		g := generator{rand: rand.New(rand.NewPCG(seed, 2))}
@@ -220,7 +220,7 @@ func FuzzLoad(f *testing.F) {
 	o := newOracle()
 	f.Fuzz(func(t *testing.T, content []byte) {
 		files := []File{{"f.yaml", content}}
-		if len(content) > 1<<16 || !o.knows(files) {
+		if len(content) > 1<<16 || !o.supports(files) {
 			return
 		}
 		theirs, rules := o.compareLoad(t, files, Options{})
@@ -235,7 +235,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// FuzzMatch asks both matchers about any two entries, under a configuration that a seed makes.
+// FuzzMatch compares both matchers for any two entries, with a configuration generated from a seed.
 func FuzzMatch(f *testing.F) {
 	f.Add(uint64(1), "a", "b", "c", "d", uint32(0))
 	f.Add(uint64(7), "a", "", "a_b", "x1", uint32(9))

@@ -11,8 +11,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// place is where something stands in a YAML file. It serves line numbers and the order of keys only; the zero place
-// knows neither, which is all that happens when the two YAML parsers disagree about a file.
+// place is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither, so a
+// disagreement between the two YAML parsers has no other effect.
 type place struct{ node *yamlv3.Node }
 
 func newPlace(content []byte) place {
@@ -23,7 +23,7 @@ func newPlace(content []byte) place {
 	return place{doc.Content[0]}
 }
 
-// secondDocument is the line of a file's second document, which is never loaded; 0 when there is none.
+// secondDocument returns the line of a file's second document, which is never loaded. It is 0 if there is none.
 func secondDocument(content []byte) int {
 	dec := yamlv3.NewDecoder(bytes.NewReader(content))
 	if _, err := decodeNode(dec); err != nil {
@@ -33,7 +33,7 @@ func secondDocument(content []byte) int {
 	switch {
 	case errors.Is(err, io.EOF):
 		return 0
-	case err != nil: // something stands there, if only nonsense
+	case err != nil: // there is something, although it is not valid
 		return 1
 	case len(doc.Content) == 1 && doc.Content[0].Tag == "!!null":
 		return 0 // a trailing separator
@@ -58,7 +58,7 @@ func (p place) line() int {
 	return p.node.Line
 }
 
-// column counts characters, from 1; 0 when it is not known.
+// column counts characters, from 1. It is 0 if unknown.
 func (p place) column() int {
 	if p.node == nil {
 		return 0
@@ -66,7 +66,7 @@ func (p place) column() int {
 	return p.node.Column
 }
 
-// or is p, or another place when nothing is known of p.
+// or returns p, or another place if p is unknown.
 func (p place) or(other place) place {
 	if p.node == nil {
 		return other
@@ -74,7 +74,7 @@ func (p place) or(other place) place {
 	return p
 }
 
-// orKey is where p is, or where the key before it is when nothing is known of p.
+// orKey returns the position of p, or of its key if p is unknown.
 func (p place) orKey(key keyPlace) keyPlace {
 	if p.node == nil {
 		return key
@@ -90,7 +90,8 @@ func (p place) resolve() place {
 	return p
 }
 
-// get is the value of a mapping's key: of duplicates the last, as loaded, else that of the first merge that has it.
+// get returns the value of a key in a mapping: the last of duplicates, as the loader does, or else that of the first merge with
+// the key.
 func (p place) get(key string) place {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
@@ -112,7 +113,7 @@ func (p place) get(key string) place {
 	return place{}
 }
 
-// keyOf is a mapping's own key itself.
+// keyOf returns the place of a key in a mapping, without merges.
 func (p place) keyOf(key string) place {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
@@ -139,7 +140,7 @@ func (p place) merged(key string) place {
 	return place{}
 }
 
-// index is a sequence's element.
+// index returns an element of a sequence.
 func (p place) index(i int) place {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.SequenceNode || i >= len(p.node.Content) {
@@ -153,7 +154,7 @@ type keyPlace struct {
 	line, column int
 }
 
-// order lists m's keys as the file does; those of merges come after, sorted.
+// order returns the keys of m in the order of the file, followed by the keys of merges, sorted.
 func (p place) order(m map[interface{}]interface{}) []keyPlace {
 	found := map[string]keyPlace{}
 	if at := p.resolve(); at.node != nil && at.node.Kind == yamlv3.MappingNode {

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// RateLimitDescriptor fields that servers send and the generated type does not have yet.
+// Fields of RateLimitDescriptor that servers send and that the generated type does not have yet.
 const (
 	quotaModeField = 7 // bool
 	metadataField  = 8 // google.protobuf.Struct
 )
 
-// FromProto makes rules of RateLimitConfig resources, as Load does of files. A resource's name stands in errors where
-// a file's would.
+// FromProto builds rules from RateLimitConfig resources, as Load does from files. In errors the name of a resource replaces the
+// name of a file.
 func FromProto(resources []*rlsconf.RateLimitConfig, o Options) (*Rules, error) {
 	var faults []Diagnostic
 	var sources []source
@@ -75,7 +75,7 @@ func rateLimitOf(p *rlsconf.RateLimitPolicy) *yamlRateLimit {
 	return y
 }
 
-// readUnknown takes quota_mode and metadata out of the fields that the generated type does not know.
+// readUnknown reads quota_mode and metadata, which the generated type does not have.
 func readUnknown(d *rlsconf.RateLimitDescriptor, y *yamlDescriptor) error {
 	metadata := &structpb.Struct{}
 	for b := d.ProtoReflect().GetUnknown(); len(b) > 0; {
@@ -106,8 +106,8 @@ func readUnknown(d *rlsconf.RateLimitDescriptor, y *yamlDescriptor) error {
 	return nil
 }
 
-// ToProto makes one RateLimitConfig a domain, named after it, for an xDS server to serve. lost names what the protocol
-// cannot say: value_to_metric, share_threshold, and texts that are not UTF-8.
+// ToProto returns one RateLimitConfig per domain, named after it, for an xDS server. lost names what the protocol cannot
+// express: value_to_metric, share_threshold, and texts that are not UTF-8.
 func (r *Rules) ToProto() (resources []*rlsconf.RateLimitConfig, lost []string) {
 	w := protoWriter{}
 	for _, d := range r.order {
@@ -154,7 +154,7 @@ func (w *protoWriter) descriptors(up string, list []*node) []*rlsconf.RateLimitD
 	return all
 }
 
-// validNames says that the rule's names can be sent.
+// validNames reports whether the names of the rule can be sent.
 func (r *RuleSpec) validNames() bool {
 	return utf8.ValidString(r.Name) && !slices.ContainsFunc(r.Replaces, func(name string) bool { return !utf8.ValidString(name) })
 }
@@ -172,7 +172,7 @@ func policyOf(r *RuleSpec) *rlsconf.RateLimitPolicy {
 	return p
 }
 
-// unknownOf is the wire form of the fields that the generated type does not have.
+// unknownOf returns the wire format of the fields that the generated type does not have.
 func unknownOf(n *node) []byte {
 	var b []byte
 	if n.quota {
@@ -182,8 +182,8 @@ func unknownOf(n *node) []byte {
 	if n.metadata == nil {
 		return b
 	}
-	// Members serve equal bytes for equal rules, hence the order. Nothing in it can fail to marshal: its texts were
-	// checked when it was made.
+	// Members serve equal bytes for equal rules, hence Deterministic. Marshal cannot fail: the texts are valid UTF-8,
+	// which newMetadata has checked.
 	metadata, err := proto.MarshalOptions{Deterministic: true}.Marshal(n.metadata)
 	if err != nil {
 		return b

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestProtoRoundTripOfAny sends made-up rules around; all that may change is what is named as lost.
+// TestProtoRoundTripOfAny converts generated rules to resources and back. Only what ToProto reports as lost may change.
 func TestProtoRoundTripOfAny(t *testing.T) {
 	for seed := range uint64(300) {
 		g := generator{rand: rand.New(rand.NewPCG(seed, 5)), metadata: true, middle: true, sound: true}

@@ -16,7 +16,7 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// wire sends resources over the wire.
+// wire encodes and decodes resources.
 func wire(t *testing.T, resources []*rlsconf.RateLimitConfig) []*rlsconf.RateLimitConfig {
 	t.Helper()
 	var received []*rlsconf.RateLimitConfig
@@ -105,7 +105,7 @@ func TestProtoSaysWhatIsLost(t *testing.T) {
 	wire(t, resources)
 }
 
-// TestProtoType fails when the generated type learns the fields that are read and written by hand.
+// TestProtoType fails once the generated type has the fields that are read and written by hand.
 func TestProtoType(t *testing.T) {
 	fields := (&rlsconf.RateLimitDescriptor{}).ProtoReflect().Descriptor().Fields()
 	if fields.ByNumber(quotaModeField) != nil || fields.ByNumber(metadataField) != nil {
@@ -113,7 +113,7 @@ func TestProtoType(t *testing.T) {
 	}
 }
 
-// FuzzFromProto holds that no resource brings the loader down.
+// FuzzFromProto checks that no resource makes the loader panic.
 func FuzzFromProto(f *testing.F) {
 	for seed := range uint64(10) {
 		g := generator{rand: rand.New(rand.NewPCG(seed, 6)), metadata: true, middle: true, sound: true}

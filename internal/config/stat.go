@@ -8,12 +8,12 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// AppendStatKey appends the key under which a descriptor's statistics are kept: domain and levels joined by dots, not
-// sanitised. m is what Match found for the same domain and entries, Limited, Unlimited or Overridden. With m.Static it
-// is m.Rule.FullKey, and need not be built.
+// AppendStatKey appends the key of a descriptor's statistics: domain and levels joined by dots, not sanitized. m is the result of
+// Match for the same domain and entries, and must be Limited, Unlimited or Overridden. If m.Static is set, the key is
+// m.Rule.FullKey.
 //
-// A level of a default is the key alone and one of a wildcard keeps its pattern; value_to_metric puts the request's
-// value there, detailed_metric puts all of the request's values, and the pattern of a share_threshold beats both.
+// A level without a value contributes its key alone, and a wildcard its pattern. With value_to_metric the value of the request
+// is used instead, and with detailed_metric all values of the request. The pattern of a share_threshold level takes precedence.
 func (r *Rules) AppendStatKey(dst []byte, domain string, entries []Entry, m *Match) []byte {
 	switch {
 	case m.Rule == nil:
@@ -32,7 +32,7 @@ func (r *Rules) AppendStatKey(dst []byte, domain string, entries []Entry, m *Mat
 	return dst
 }
 
-// metricValue is what stands for e's value in a key without detailed_metric.
+// metricValue returns the value of e in a key without detailed_metric.
 func (n *node) metricValue(e *Entry) string {
 	found := n.foundBy(e)
 	switch {
@@ -76,7 +76,7 @@ func appendDetailedKey(dst []byte, domain string, entries []Entry, r *RuleSpec) 
 		e := &entries[i]
 		dst = append(dst, '.')
 		if !sharing {
-			dst = appendGlued(dst, e) // the underscore stands even before an empty value
+			dst = appendGlued(dst, e) // includes the underscore before an empty value
 			continue
 		}
 		value := r.path[i].shared(e)
@@ -101,19 +101,19 @@ func appendOverrideKey(dst []byte, domain string, entries []Entry) []byte {
 	return dst
 }
 
-// Dump lists the limits as /rlconfig does, one line each, in the order of the files. What envoyproxy/ratelimit has no
-// word for comes last.
+// Dump returns the limits as /rlconfig prints them, one line each, in the order of the files. Keyward's own settings are at the end
+// of each line.
 func (r *Rules) Dump() []string {
 	lines := make([]string, len(r.rules))
 	for i, rule := range r.rules {
 		lines[i] = fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t",
-			rule.FullKey, rule.Unit, rule.Limit.Limit, rule.Shadow, rule.Quota) + rule.way()
+			rule.FullKey, rule.Unit, rule.Limit.Limit, rule.Shadow, rule.Quota) + rule.settings()
 	}
 	return lines
 }
 
-// way is how r counts, where that differs from the default.
-func (r *RuleSpec) way() string {
+// settings returns Keyward's own settings that differ from the defaults.
+func (r *RuleSpec) settings() string {
 	x, text := &r.Extension, ""
 	if x.Algorithm != limit.FixedWindow {
 		text += ", algorithm: " + x.Algorithm.String()
@@ -136,5 +136,5 @@ func (r *RuleSpec) way() string {
 	return text
 }
 
-// String is the dump as one text.
+// String returns the dump as one text.
 func (r *Rules) String() string { return strings.Join(r.Dump(), "\n") }

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// explainSyntax adds to a fault of the YAML itself where it is in its line, and what to do.
+// explainSyntax adds the column and a hint to a YAML syntax fault.
 func explainSyntax(content []byte, f *Diagnostic) {
 	lines := strings.Split(string(content), "\n")
 	if _, rest, found := strings.Cut(f.Text, "unknown anchor '"); found {
@@ -35,23 +35,23 @@ func explainSyntax(content []byte, f *Diagnostic) {
 	}
 }
 
-// syntaxHint is what a text of the parser may mean. begins are the characters that the value at fault begins with.
+// syntaxHint explains a message of the parser. begins are the characters with which the faulty value begins.
 type syntaxHint struct{ text, begins, hint string }
 
 func syntaxHints() []syntaxHint {
 	return []syntaxHint{
 		{"expected alphabetic or numeric character", "*&", "a value that begins with * or & is an alias or an anchor: put a wildcard in quotes"},
 		{"cannot start any token", "@`%", "a value that begins with this character needs quotes"},
-		{"mapping values are not allowed", "", "the line is indented by too much or too little, or a value with a colon in it needs quotes"},
-		{"did not find expected '-' indicator", "", "a line that follows is indented by less than this list and by more than what is around it"},
-		{"did not find expected key", "", "a line that follows is indented differently from this mapping"},
+		{"mapping values are not allowed", "", "the line is indented too far or not far enough, or a value with a colon needs quotes"},
+		{"did not find expected '-' indicator", "", "a following line is indented less than this list and more than its parent"},
+		{"did not find expected key", "", "a following line is indented differently from this mapping"},
 		{"did not find expected ',' or '}'", "", "the { of this line, or of one before it, is not closed"},
 		{"did not find expected ',' or ']'", "", "the [ of this line, or of one before it, is not closed"},
 		{"unexpected end of stream", "", "a quote is not closed"},
 	}
 }
 
-// valueWith is the index of the first value of a line that begins with one of the characters; -1 without one.
+// valueWith returns the index of the first value in a line that begins with one of the characters, or -1.
 func valueWith(line, begins string) int {
 	for i := range line {
 		if strings.ContainsRune(begins, rune(line[i])) && i > 0 && strings.IndexByte(" [{,", line[i-1]) >= 0 {
@@ -61,7 +61,7 @@ func valueWith(line, begins string) int {
 	return -1
 }
 
-// findText is the line and column of the first place of a text; 0 and 0 without one.
+// findText returns the line and column of the first occurrence of a text, or 0 and 0.
 func findText(lines []string, text string) (line, column int) {
 	for i, l := range lines {
 		if at := strings.Index(l, text); at >= 0 {

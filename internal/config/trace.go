@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// Trace tells how [Rules.Match] came to what it found.
+// Trace explains a result of [Rules.Match].
 type Trace struct {
 	Match Match
-	Steps []TraceStep // one for each entry that was looked at, in the descriptor's order
+	Steps []TraceStep // one for each entry that was examined, in the descriptor's order
 	Why   string      // one sentence: which rule limits the descriptor, or why none does
 }
 
-// TraceStep is what became of one entry of the descriptor.
+// TraceStep explains how one entry of the descriptor was matched.
 type TraceStep struct {
 	Entry  Entry
-	Taken  *Candidate  // the descriptor of the file that took it; nil: none did, and the walk ended
-	Passed []Candidate // those beside it that might have been meant, in the files' order; at most maxPassed
-	More   int         // others beside it
+	Taken  *Candidate  // the descriptor in the file that matched; nil: none did, and the walk ended
+	Passed []Candidate // its siblings that might have been meant, in the order of the files; at most maxPassed
+	More   int         // further siblings
 }
 
 // Candidate is a descriptor of a file that was looked at.
 type Candidate struct {
-	Key, Value string // as configured; Value is empty for any
+	Key, Value string // as configured; an empty Value matches any
 	File       string
-	Line       int    // 0 when unknown
-	Why        string // why it was taken, or was not
+	Line       int    // 0 if unknown
+	Why        string // why it matched or did not match
 	Rule       bool   // it has a rate_limit
 }
 
-// String is the descriptor as people write it.
+// String returns the descriptor as key=value, or the key alone.
 func (t Candidate) String() string {
 	if t.Value == "" {
 		return t.Key
@@ -38,16 +38,16 @@ func (t Candidate) String() string {
 	return t.Key + "=" + t.Value
 }
 
-// maxPassed bounds what is said of one level: there may be thousands of values in it.
+// maxPassed limits the siblings listed for one level, which may have thousands.
 const maxPassed = 12
 
-// Trace matches a descriptor, without an override, and says how. It is for people: Match is the one that is fast.
+// Trace matches a descriptor without an override, and explains the result. It is slower than Match.
 func (r *Rules) Trace(domain string, entries []Entry) Trace {
 	var t Trace
 	r.Match(domain, entries, nil, &t.Match)
 	d := r.domains[domain]
 	if d == nil {
-		t.Why = fmt.Sprintf("No rules are configured for the domain '%s', so nothing limits it; there are rules for: %s.", domain, r.someDomains())
+		t.Why = fmt.Sprintf("No rules are configured for the domain '%s', so nothing limits it. Configured domains: %s.", domain, r.someDomains())
 		return t
 	}
 	n := &d.node
@@ -62,7 +62,7 @@ func (r *Rules) Trace(domain string, entries []Entry) Trace {
 	return t
 }
 
-// next is the descriptor below n that takes e, as find walks.
+// next returns the descriptor below n that matches e, as in find.
 func (n *node) next(e *Entry) *node {
 	glued := appendGlued(nil, e)
 	if next := n.children[string(glued)]; next != nil {
@@ -95,7 +95,7 @@ func step(parent, taken *node, e *Entry) TraceStep {
 	return s
 }
 
-// taking says why n took e.
+// taking states why n matched e.
 func (n *node) taking(e *Entry) string {
 	switch n.foundBy(e) {
 	case byText:
@@ -103,11 +103,11 @@ func (n *node) taking(e *Entry) string {
 	case byWildcard:
 		return "its wildcard matches"
 	default:
-		return "it takes any value"
+		return "it matches any value"
 	}
 }
 
-// passing says why n did not take e, which another one, or nil, did.
+// passing states why n did not match e. taken is the descriptor that did, or nil.
 func (n *node) passing(taken *node, e *Entry) string {
 	by := ""
 	if taken != nil {
@@ -117,17 +117,17 @@ func (n *node) passing(taken *node, e *Entry) string {
 	case n.pattern != nil && !n.pattern.match(appendGlued(nil, e)):
 		return "its wildcard does not match"
 	case n.pattern != nil && taken != nil && taken.foundBy(e) == byText:
-		return "its wildcard matches, but " + by + " has the very value, which is looked for first"
+		return "its wildcard matches, but " + by + " has exactly this value, which takes precedence"
 	case n.pattern != nil:
-		return "its wildcard matches, but " + by + " stands before it"
+		return "its wildcard matches, but " + by + " comes first"
 	case n.level.Value != "":
 		return "it has another value"
 	default:
-		return "it would take any value, but " + by + " is looked for first"
+		return "it matches any value, but " + by + " takes precedence"
 	}
 }
 
-// why is the sentence about the walk that ended at n; nil when it ended before the last entry.
+// why returns the sentence about a walk that ended at n, which is nil if it ended before the last entry.
 func (t *Trace) why(n *node) string {
 	i := len(t.Steps) - 1
 	if i < 0 {
@@ -139,16 +139,16 @@ func (t *Trace) why(n *node) string {
 			up := t.Steps[i-1].Taken
 			under = fmt.Sprintf("'%s' (%s:%d)", up, up.File, up.Line)
 		}
-		return fmt.Sprintf("No descriptor under %s takes %s=%s, so nothing limits it; what was taken before is never taken back.", under, e.Key, e.Value)
+		return fmt.Sprintf("No descriptor under %s matches %s=%s, so nothing limits it. The match does not backtrack to other descriptors.", under, e.Key, e.Value)
 	}
 	at := fmt.Sprintf("%s:%d", n.file, n.line)
 	switch t.Match.Kind {
 	case Unlimited:
-		return fmt.Sprintf("The rule '%s' (%s) says that it is unlimited.", t.Match.Rule.FullKey, at)
+		return fmt.Sprintf("The rule '%s' (%s) is unlimited.", t.Match.Rule.FullKey, at)
 	case Limited:
 		return fmt.Sprintf("The rule '%s' (%s) limits it: %s.", t.Match.Rule.FullKey, at, t.Match.Rule.Amount())
 	default:
-		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit of its own: only a descriptor with more entries is limited there.", n.glued, at)
+		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit. Only descriptors with more entries are limited there.", n.glued, at)
 	}
 }
 
@@ -160,12 +160,12 @@ func (r *RuleSpec) Amount() string {
 	return fmt.Sprintf("%d hits in %s", r.Limit.Limit, r.Limit.Window)
 }
 
-// someDomains names the configured domains, not too many of them.
+// someDomains returns the names of the configured domains, at most maxPassed.
 func (r *Rules) someDomains() string {
 	names := r.Domains()
 	slices.Sort(names)
 	if len(names) == 0 {
-		return "none at all"
+		return "none"
 	}
 	if more := len(names) - maxPassed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxPassed], ", "), more)

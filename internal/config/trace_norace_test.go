@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestTraceWalksAsMatch asks random descriptors of random rules: the last step took what Match found.
+// TestTraceWalksAsMatch traces random descriptors: the last step must be the rule that Match returns.
 func TestTraceWalksAsMatch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 1))
 	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
@@ -28,7 +28,7 @@ func TestTraceWalksAsMatch(t *testing.T) {
 		}
 		rules, err := Load(filesOf(b.String()), Options{})
 		if err != nil {
-			continue // two ways to write one glued text
+			continue // two descriptors with the same glued text
 		}
 		var entries []Entry
 		for range 1 + rng.IntN(2) {

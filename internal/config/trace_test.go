@@ -22,34 +22,34 @@ descriptors:
   - key: other
 `
 
-// TestTrace holds what a person is told about the walk: who took an entry, who did not and why, and where it ended.
+// TestTrace checks the explanation of a match: which descriptors matched an entry, which did not and why, and where it ended.
 func TestTrace(t *testing.T) {
 	rules := load(t, Options{}, traced)
 	for _, row := range []struct{ domain, descriptor, want string }{
-		{"shop", "plan=silver user=bob", `plan=silver: plan@3 it takes any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
-user=bob: user@5 it takes any value
+		{"shop", "plan=silver user=bob", `plan=silver: plan@3 it matches any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
+user=bob: user@5 it matches any value
 The rule 'shop.plan.user' (f0.yaml:5) limits it: 10 hits per minute.`},
-		{"shop", "plan=gold-7", `plan=gold-7: plan=gold*@6 its wildcard matches; plan@3 it would take any value, but 'plan_gold*' is looked for first; plan=g*@9 its wildcard matches, but 'plan_gold*' stands before it; plan=golden@11 it has another value; +1
+		{"shop", "plan=gold-7", `plan=gold-7: plan=gold*@6 its wildcard matches; plan@3 it matches any value, but 'plan_gold*' takes precedence; plan=g*@9 its wildcard matches, but 'plan_gold*' comes first; plan=golden@11 it has another value; +1
 The rule 'shop.plan_gold*' (f0.yaml:6) limits it: 7 hits per day.`},
-		{"shop", "plan=golden", `plan=golden: plan=golden@11 it has this value; plan@3 it would take any value, but 'plan_golden' is looked for first; plan=gold*@6 its wildcard matches, but 'plan_golden' has the very value, which is looked for first; plan=g*@9 its wildcard matches, but 'plan_golden' has the very value, which is looked for first; +1
-The rule 'shop.plan_golden' (f0.yaml:11) says that it is unlimited.`},
-		{"shop", "plan=gold user=bob", `plan=gold: plan=gold*@6 its wildcard matches; plan@3 it would take any value, but 'plan_gold*' is looked for first; plan=g*@9 its wildcard matches, but 'plan_gold*' stands before it; plan=golden@11 it has another value; +1
-user=bob: nobody
-No descriptor under 'plan=gold*' (f0.yaml:6) takes user=bob, so nothing limits it; what was taken before is never taken back.`},
-		{"shop", "plan=silver", `plan=silver: plan@3 it takes any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
-It ends at the descriptor 'plan' (f0.yaml:3), which has no rate_limit of its own: only a descriptor with more entries is limited there.`},
-		{"shop", "user=bob", `user=bob: nobody; +5
-No descriptor under the domain takes user=bob, so nothing limits it; what was taken before is never taken back.`},
+		{"shop", "plan=golden", `plan=golden: plan=golden@11 it has this value; plan@3 it matches any value, but 'plan_golden' takes precedence; plan=gold*@6 its wildcard matches, but 'plan_golden' has exactly this value, which takes precedence; plan=g*@9 its wildcard matches, but 'plan_golden' has exactly this value, which takes precedence; +1
+The rule 'shop.plan_golden' (f0.yaml:11) is unlimited.`},
+		{"shop", "plan=gold user=bob", `plan=gold: plan=gold*@6 its wildcard matches; plan@3 it matches any value, but 'plan_gold*' takes precedence; plan=g*@9 its wildcard matches, but 'plan_gold*' comes first; plan=golden@11 it has another value; +1
+user=bob: none
+No descriptor under 'plan=gold*' (f0.yaml:6) matches user=bob, so nothing limits it. The match does not backtrack to other descriptors.`},
+		{"shop", "plan=silver", `plan=silver: plan@3 it matches any value; plan=gold*@6 its wildcard does not match; plan=g*@9 its wildcard does not match; plan=golden@11 it has another value; +1
+It ends at the descriptor 'plan' (f0.yaml:3), which has no rate_limit. Only descriptors with more entries are limited there.`},
+		{"shop", "user=bob", `user=bob: none; +5
+No descriptor under the domain matches user=bob, so nothing limits it. The match does not backtrack to other descriptors.`},
 		{"shop", "", "The descriptor is empty, so nothing limits it."},
-		{"shoop", "user=bob", "No rules are configured for the domain 'shoop', so nothing limits it; there are rules for: shop."},
+		{"shoop", "user=bob", "No rules are configured for the domain 'shoop', so nothing limits it. Configured domains: shop."},
 	} {
-		if got := traceText(rules.Trace(row.domain, spokenEntries(row.descriptor))); got != row.want {
+		if got := traceText(rules.Trace(row.domain, entriesOfText(row.descriptor))); got != row.want {
 			t.Errorf("%s %s\n got %s\nwant %s", row.domain, row.descriptor, got, row.want)
 		}
 	}
 }
 
-func spokenEntries(text string) (entries []Entry) {
+func entriesOfText(text string) (entries []Entry) {
 	for _, pair := range strings.Fields(text) {
 		k, v, _ := strings.Cut(pair, "=")
 		entries = append(entries, Entry{k, v})
@@ -62,7 +62,7 @@ func traceText(t Trace) string {
 	for _, s := range t.Steps {
 		fmt.Fprintf(&b, "%s=%s: ", s.Entry.Key, s.Entry.Value)
 		if s.Taken == nil {
-			b.WriteString("nobody")
+			b.WriteString("none")
 		} else {
 			fmt.Fprintf(&b, "%s@%d %s", s.Taken, s.Taken.Line, s.Taken.Why)
 		}

@@ -21,7 +21,7 @@ const (
 	Week        Unit = 7
 )
 
-// String is the unit's name in the RLS protocol.
+// String returns the name of the unit in the RLS protocol.
 func (u Unit) String() string {
 	switch u {
 	case UnitUnknown:
@@ -44,7 +44,7 @@ func (u Unit) String() string {
 	return strconv.Itoa(int(u))
 }
 
-// hintUnit is the unit that may be meant by a text that is none.
+// hintUnit suggests a unit for an unknown one.
 func hintUnit(text string) string {
 	var names []string
 	for u := Second; u <= Week; u++ {
@@ -56,7 +56,7 @@ func hintUnit(text string) string {
 	return "want one of " + strings.Join(names, ", ")
 }
 
-// Window is the unit's length; 0 when u names no window.
+// Window returns the length of the unit, or 0 if the unit is unknown.
 func (u Unit) Window() time.Duration {
 	const day = 24 * time.Hour
 	switch u {
@@ -78,7 +78,7 @@ func (u Unit) Window() time.Duration {
 	return 0
 }
 
-// unitOf reads a unit in any case. UnitUnknown means that text names no window.
+// unitOf parses a unit, ignoring case. It returns UnitUnknown for an unknown unit.
 func unitOf(text string) Unit {
 	text = strings.ToUpper(text)
 	for u := Second; u <= Week; u++ {
@@ -89,10 +89,9 @@ func unitOf(text string) Unit {
 	return UnitUnknown
 }
 
-// tell spells a window for an answer: times units. The unit as written stands where it divides the window, else the
-// longest that does. A window that is no whole number of seconds is UnitUnknown, which says nothing rather than
-// something else.
-func tell(window time.Duration, written Unit) (u Unit, times uint32) {
+// express states a window as a number of units for a response. It uses the unit as written if that divides the window, or else the
+// longest unit that does. A window that is not a multiple of a second is UnitUnknown.
+func express(window time.Duration, written Unit) (u Unit, times uint32) {
 	for _, u := range [...]Unit{written, Day, Hour, Minute, Second} {
 		if n := window / max(1, u.Window()); u.Window() > 0 && n > 0 && window%u.Window() == 0 {
 			return u, uint32(n)

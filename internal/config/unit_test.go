@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-func TestTell(t *testing.T) {
+func TestExpress(t *testing.T) {
 	for _, row := range []struct {
 		window time.Duration
 		unit   Unit
-		told   Unit
+		stated Unit
 		times  uint32
 	}{
 		{time.Minute, Minute, Minute, 1},
@@ -25,8 +25,8 @@ func TestTell(t *testing.T) {
 		{1500 * time.Millisecond, Second, UnitUnknown, 0},
 		{0, UnitUnknown, UnitUnknown, 0},
 	} {
-		if told, times := tell(row.window, row.unit); told != row.told || times != row.times {
-			t.Errorf("%v by the %v: %d %v", row.window, row.unit, times, told)
+		if stated, times := express(row.window, row.unit); stated != row.stated || times != row.times {
+			t.Errorf("%v by the %v: %d %v", row.window, row.unit, times, stated)
 		}
 	}
 }

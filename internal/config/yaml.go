@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v2"
 )
 
-// The YAML of a file. yaml.v2 decodes it, as in envoyproxy/ratelimit, so that scalars mean the same.
+// The YAML of a file. It is decoded by yaml.v2, as in envoyproxy/ratelimit, so that scalars have the same meaning.
 type yamlRoot struct {
 	Domain      string
 	Descriptors []yamlDescriptor
@@ -39,15 +39,14 @@ type yamlRateLimit struct {
 
 type yamlReplaces struct{ Name string }
 
-// source is a parsed file, or a resource of the same content.
+// source is a parsed file or resource.
 type source struct {
 	name string
 	root yamlRoot
 	at   place
 }
 
-// parse reads one file. Its keys are checked on the generic form first: the key check is by name alone, wherever the
-// key stands.
+// parse reads one file. It first checks the keys in the generic form, by name alone, at any level.
 func parse(f File) (source, []Diagnostic) {
 	s := source{name: f.Name}
 	generic := map[interface{}]interface{}{}
@@ -63,7 +62,7 @@ func parse(f File) (source, []Diagnostic) {
 	return s, c.faults
 }
 
-// fresh is what the decoder says of types, without the lines whose keys were found bad; nil when nothing is left.
+// fresh returns the decoder's error without the lines that have a faulty key. It returns nil if nothing is left.
 func (c *keyChecker) fresh(err error) error {
 	types := (*yaml.TypeError)(nil)
 	if !errors.As(err, &types) {
@@ -78,7 +77,7 @@ func (c *keyChecker) fresh(err error) error {
 	return &yaml.TypeError{Errors: fresh}
 }
 
-// lineIn is the first line that a text of the decoder names; 0 without one.
+// lineIn returns the first line number in a message of the decoder, or 0.
 func lineIn(text string) int {
 	_, rest, found := strings.Cut(text, "line ")
 	number, _, colon := strings.Cut(rest, ":")
@@ -89,7 +88,7 @@ func lineIn(text string) int {
 	return line
 }
 
-// unmarshal is yaml.Unmarshal that turns a panic of the parser into an error.
+// unmarshal is yaml.Unmarshal, but returns an error if the parser panics.
 func unmarshal(content []byte, out any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -99,7 +98,7 @@ func unmarshal(content []byte, out any) (err error) {
 	return yaml.Unmarshal(content, out)
 }
 
-// keyChecker finds what stands where only a known key, or a plain value, may stand.
+// keyChecker finds unknown keys, and values of types that no key has.
 type keyChecker struct {
 	file   string
 	faults []Diagnostic
@@ -117,7 +116,7 @@ func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
 			c.fault(k, "", "config error, key is not of type string: %v", k.key)
 		case !validKey(name):
 			c.fault(k, hintKey(name), "config error, unknown key '%s'", name)
-		case name != "metadata": // metadata is the user's own, whatever is in it
+		case name != "metadata": // metadata may contain anything
 			c.value(m[name], at.get(name), k)
 		}
 	}
