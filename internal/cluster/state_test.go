@@ -245,9 +245,9 @@ func TestFlapping(t *testing.T) {
 			t.Fatalf("flap %d: %v after being held", i, o.self.State)
 		}
 	}
-	b.look(calm + maxHold)
+	b.look(flapMemory + maxHold)
 	if o := flap(2); o.wake > b.timing.FlapHold*6/5 {
-		t.Errorf("after a calm while held for %v", o.wake)
+		t.Errorf("after a flapMemory while held for %v", o.wake)
 	}
 	b.look(time.Minute)
 	if o := flap(1); o.self.State != membership.Active {
