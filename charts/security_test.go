@@ -96,7 +96,7 @@ func inWords(who []string) string {
 	}
 	slices.Sort(words)
 	if len(words) == 0 {
-		return "nobody"
+		return "none"
 	}
 	return strings.Join(words, ", ")
 }
