@@ -6,36 +6,37 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Loss says what went with its last holders: the state of all keys whose owner and heir on a ring are both dead. It goes
-// along with the tokens, for whoever gets the token of a key that nobody holds a counter of cannot know.
+// Loss describes lost state: the counters of all keys whose owner and successor on a ring have both failed. It is
+// transferred together with ownership, because a new owner without a counter cannot know whether the key was ever
+// charged.
 type Loss struct {
-	FoundAt int64 // when it was found, Unix nanoseconds by the finder's clock
+	FoundAt int64 // when it was detected, in Unix nanoseconds by the clock of the member that detected it
 	Members []ring.Member
 	Dead    []ring.ID
 }
 
-// maxLosses is how many losses are remembered, the newest first.
+// maxLosses is the number of losses that are remembered, newest first.
 const maxLosses = 8
 
-// loss is a Loss in the form that is asked.
+// loss is a Loss with its ring built, for lookups.
 type loss struct {
 	foundAt int64
 	ring    *ring.Ring
-	dead    []bool // by index on ring
+	dead    []bool // by index in ring
 }
 
-// covers says whether both that knew the key at h are dead.
+// covers reports whether the owner and the successor of the key at h have both failed.
 func (l *loss) covers(h uint64) bool {
 	o, e := l.ring.Owner(h), l.ring.Successor(h)
 	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
 }
 
-// same says whether both speak of the same members.
+// same reports whether l and b describe the same ring and the same failed members.
 func (l *loss) same(b *loss) bool {
 	return l.ring.Fingerprint() == b.ring.Fingerprint() && slices.Equal(l.dead, b.dead)
 }
 
-// describes says whether l speaks of the same members as x, which are in the order of their names.
+// describes reports whether l describes the same members as x, which are sorted by ID.
 func (l *loss) describes(x *Loss) bool {
 	if l.ring.Len() != len(x.Members) {
 		return false
@@ -48,7 +49,7 @@ func (l *loss) describes(x *Loss) bool {
 	return true
 }
 
-// Lost says when the state of the key at h went with its last holders, who were its owner and its heir.
+// Lost reports whether the state of the key at h was lost because its owner and its successor failed, and when.
 func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 	for i := range v.losses {
 		if l := &v.losses[i]; l.covers(h) {
@@ -58,8 +59,8 @@ func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 	return 0, false
 }
 
-// currentLoss is what is lost with those of the last base that are gone without a farewell; false when all are there. Its date stays,
-// however often it is told, until somebody more is gone: what was charged since is known to whoever took their keys over.
+// currentLoss returns the loss caused by the members of the last base that failed, or false if none did. Its time does
+// not change until another member fails: later charges are known to the members that took the keys over.
 func (m *Machine) currentLoss(now int64) (l loss, any bool) {
 	base := m.lastBase()
 	if base == nil {
@@ -74,11 +75,11 @@ func (m *Machine) currentLoss(now int64) (l loss, any bool) {
 	for _, at := range m.missingSince {
 		last = max(last, at)
 	}
-	l.foundAt = min(now, last+int64(m.opts.TakeoverDelay)) // by then nobody that is gone can have used a token any more
+	l.foundAt = min(now, last+int64(m.opts.TakeoverDelay)) // by then every failed member has stopped deciding
 	return l, any
 }
 
-// lastBase is the base, or the one that was given up last; nil: none.
+// lastBase returns the base, or the last one whose ownership was revoked, or nil.
 func (m *Machine) lastBase() *ring.Ring {
 	if m.view.base != nil {
 		return m.view.base
@@ -86,8 +87,8 @@ func (m *Machine) lastBase() *ring.Ring {
 	return m.revokedBase
 }
 
-// updateMissing notes when those that are gone were missed, with r about to be adopted: who had a place since the base, and whom N_ref may
-// still count.
+// updateMissing records since when failed members are missing, before r is adopted. It covers members that were on a
+// ring since the base and members that N_ref may still count.
 func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 	next := map[memberBoot]int64{}
 	note := func(a ring.Member, at int64) {
@@ -120,12 +121,12 @@ func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 	m.missingSince = next
 }
 
-// isMissing says whether that boot of another member went without a farewell.
+// isMissing reports whether that boot of another member is gone without having left.
 func (m *Machine) isMissing(a ring.Member) bool {
 	return a.ID != m.opts.Self && !m.isLive(a) && !slices.Contains(m.membership.Left, a.ID)
 }
 
-// missingCounted says whether N_ref may count a member that is gone, and not back on r.
+// missingCounted reports whether N_ref may count a failed member that is not on r.
 func (m *Machine) missingCounted(r *ring.Ring) bool {
 	for b := range m.missingSince {
 		if r.Index(b.id) < 0 {
@@ -135,8 +136,8 @@ func (m *Machine) missingCounted(r *ring.Ring) bool {
 	return false
 }
 
-// Losses is what a member that gets tokens from self has to know, the newest first: what was lost, and what is lost with those
-// that self misses now, even though self has not taken anything over from them yet.
+// Losses returns the lost state that a member must know when ownership is transferred to it, newest first. It includes
+// state lost with currently missing members, even if this member has not taken over any of their keys yet.
 func (m *Machine) Losses(now int64) []Loss {
 	list := m.view.losses
 	if l, any := m.currentLoss(now); any {
@@ -157,8 +158,8 @@ func (m *Machine) Losses(now int64) []Loss {
 	return out
 }
 
-// insertLoss adds a loss. Those before it stay: a key that went with its holders may have had its place with a member that
-// died before it took the key over, and on the ring of that time its heir is one that never had a copy.
+// insertLoss adds a loss to before. Earlier losses stay: a lost key may have been assigned to a member that failed
+// before it took the key over, and on that ring its successor never had a replica.
 func insertLoss(before []loss, l loss) []loss {
 	before = slices.DeleteFunc(slices.Clone(before), func(b loss) bool { return l.same(&b) })
 	i := slices.IndexFunc(before, func(b loss) bool { return b.foundAt < l.foundAt })
@@ -169,7 +170,7 @@ func insertLoss(before []loss, l loss) []loss {
 	return after[:min(len(after), maxLosses)]
 }
 
-// dropRecovered takes out of the losses who is live after all: those members bring what they know along.
+// dropRecovered removes members that are live again from the losses. They still have their state.
 func (m *Machine) dropRecovered(losses []loss) []loss {
 	var out []loss
 	for _, l := range losses {
@@ -184,7 +185,7 @@ func (m *Machine) dropRecovered(losses []loss) []loss {
 	return out
 }
 
-// isLive says whether that boot of a member is self, or a peer.
+// isLive reports whether that boot of a member is this member or a live peer.
 func (m *Machine) isLive(a ring.Member) bool {
 	if a.ID == m.opts.Self {
 		return a.BootID == m.opts.BootID
@@ -193,13 +194,13 @@ func (m *Machine) isLive(a ring.Member) bool {
 	return p != nil && p.BootID == a.BootID
 }
 
-// AddLosses takes in what a member that gave tokens knows to be lost.
+// AddLosses merges the losses known to a member that transferred ownership.
 func (m *Machine) AddLosses(losses []Loss) {
 	list := m.view.losses
 	for i := range losses {
 		x := &losses[i]
 		if slices.ContainsFunc(list, func(b loss) bool { return b.foundAt >= x.FoundAt && b.describes(x) }) {
-			continue // mostly it is known: to make its ring would cost more than all else that an Ack does
+			continue // usually the loss is known; building its ring would cost more than the rest of an Ack
 		}
 		l := loss{foundAt: x.FoundAt, ring: ring.New(x.Members)}
 		l.dead = make([]bool, l.ring.Len())

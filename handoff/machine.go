@@ -10,64 +10,64 @@ import (
 )
 
 const (
-	pingInterval = int64(500 * time.Millisecond) // between two pings
-	resendAfter  = int64(time.Second)            // an Ack that has not arrived by then is repeated with all before it
-	maxHistory   = 8                             // rings that are remembered
+	pingInterval = int64(500 * time.Millisecond) // mean time between two pings
+	resendAfter  = int64(time.Second)            // a transfer whose Ack is unconfirmed for this long is repeated
+	maxHistory   = 8                             // number of rings that are remembered
 )
 
-// Machine keeps one member's tokens. It is passive: it is given the time and what arrives, and returns what to send. It
-// is not safe for concurrent use; its Views are.
+// Machine tracks what one member owns. It has no clock and no I/O: methods receive the time and messages and return the
+// messages to send. It is not safe for concurrent use; its OwnershipViews are.
 type Machine struct {
 	opts       Options
 	membership Membership
 	view       *OwnershipView
 
-	adoptedAt    int64 // when the present ring was
+	adoptedAt    int64 // when the current ring was adopted
 	seq          uint64
 	epoch        uint16
-	neverOwned   bool       // never held a token
-	unconfirmed  bool       // nobody confirmed self at the last Tick
-	extentStale  bool       // confirmations have come that the view's reach lacks
-	revokedBase  *ring.Ring // the last base that was given up; nil: none since a ring was complete
-	lostExpireAt int64      // no member that was lost can be using its tokens any more from then on
-	pingRounds   uint64     // of pings: what they are apart is mixed from it
+	neverOwned   bool       // this member has not owned any key since it started
+	unconfirmed  bool       // no peer confirmed this member at the last Tick
+	extentStale  bool       // confirmations arrived that the view does not include yet
+	revokedBase  *ring.Ring // the last base whose ownership was revoked; nil: none since a ring was complete
+	lostExpireAt int64      // when the ownership of all failed members has expired; see noOtherOwner
+	pingRounds   uint64     // number of ping rounds; their intervals vary by it
 
-	history      []*ring.Ring // the newest first, the present one too
+	history      []*ring.Ring // adopted rings, newest first, including the current one
 	peers        map[ring.ID]*peer
-	sortedPeers  []*peer              // in the order of their names, so that equal histories give equal traces
-	confirmedAt  map[memberBoot]int64 // when self last confirmed each boot of each member
-	missingSince map[memberBoot]int64 // those that went without a farewell: when they were missed
+	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
+	confirmedAt  map[memberBoot]int64 // when this member last confirmed each boot of each peer
+	missingSince map[memberBoot]int64 // when each failed member was first missing
 }
 
-// memberBoot is one life of one member.
+// memberBoot identifies one boot of one member.
 type memberBoot struct {
 	id     ring.ID
 	bootID uint64
 }
 
-// peer is what is known of a live member.
+// peer is the state that a Machine keeps for a live member.
 type peer struct {
 	LivePeer
-	reported    bool   // the fields below were heard from it
-	ringVersion uint64 // by its last Ping
+	reported    bool   // the fields below were received from it
+	ringVersion uint64 // from its last Ping
 	seq         uint64
 	neverOwned  bool
-	needsAck    bool  // it lacks an Ack from self
-	needsCopies bool  // it lacks copies that follow it
-	confirmedAt int64 // latest of self's pings that it confirmed, by self's clock; 0: none
-	nextPing    int64 // when self pings it again
-	added       bool  // it was not on the ring before this one
+	needsAck    bool  // it has no Ack from this member yet
+	needsCopies bool  // it lacks replicas that follow the Ack
+	confirmedAt int64 // time of this member's latest ping that the peer confirmed, by the local clock; 0: none
+	nextPing    int64 // when to ping it again
+	added       bool  // it was not on the previous ring
 	clock       clockOffset
 
-	acked       bool // for the present ring and seq
-	prefetched  bool // it has sent all of its Shadow copies
-	copiesAcked bool // all of its Extra ones, for the present ring and seq
+	acked       bool // it sent its Ack for the current ring and seq
+	prefetched  bool // it has sent all prefetched replicas
+	copiesAcked bool // it has sent all successor replicas for the current ring and seq
 	counters    incoming
-	copies      incoming // the Extra ones
+	copies      incoming // its transfer of successor replicas
 	sending     outgoing
 }
 
-// NewMachine is a Machine without a ring.
+// NewMachine returns a Machine without a ring.
 func NewMachine(o Options) *Machine {
 	if o.OwnershipTTL <= 0 {
 		o.OwnershipTTL = 1500 * time.Millisecond
@@ -80,10 +80,10 @@ func NewMachine(o Options) *Machine {
 	return m
 }
 
-// View is what holds now.
+// View returns the current view.
 func (m *Machine) View() *OwnershipView { return m.view }
 
-// SetRing adopts r, and what membership says beside it.
+// SetRing adopts r and updates the membership. It returns a heartbeat for every peer.
 func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 	if r == nil {
 		r = ring.New(nil)
@@ -100,7 +100,7 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 		m.publish()
 	} else {
 		m.adoptRing(now, r)
-		for _, p := range m.sortedPeers { // some may have said before that they go by r
+		for _, p := range m.sortedPeers { // peers may already have reported that they use r
 			m.releaseTo(now, p)
 		}
 	}
@@ -108,7 +108,7 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 	return m.pingPeers(now, true)
 }
 
-// setPeers replaces the members that are live.
+// setPeers replaces the live members. State of members with an unchanged boot ID is kept.
 func (m *Machine) setPeers(peers []LivePeer) {
 	next := make(map[ring.ID]*peer, len(peers))
 	for _, p := range peers {
@@ -123,7 +123,7 @@ func (m *Machine) setPeers(peers []LivePeer) {
 	m.sortedPeers = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// adoptRing makes r the present ring. Tokens stay where they are.
+// adoptRing makes r the current ring. Ownership does not change.
 func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 	v := *m.view
 	before := v.ring
@@ -145,29 +145,30 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 		p.restart()
 		p.needsAck = true
 		p.sending.restart(i >= 0)
-		// Fresh members have nobody's tokens, so a right need not wait for their first confirmation.
+		// New members own nothing, so this member may decide before their first confirmation.
 		if i >= 0 && (m.neverOwned || p.added && p.neverOwned && p.reported) {
 			p.confirmedAt = max(p.confirmedAt, now)
 		}
 		if i >= 0 && p.NoHandoff {
-			v.steps[len(v.steps)-1].released[i] = true // it takes its keys over without being asked
+			v.steps[len(v.steps)-1].released[i] = true // it takes over its keys without a request
 		}
 	}
 	m.view = &v
 	m.publish()
 }
 
-// placeOf is the place of a boot of a member on r; -1 if that boot has none.
-func placeOf(r *ring.Ring, id ring.ID, inst uint64) int {
+// placeOf returns the index in r of a member's boot, or -1 if that boot is not on r.
+func placeOf(r *ring.Ring, id ring.ID, bootID uint64) int {
 	i := r.Index(id)
-	if i >= 0 && r.At(i).BootID != inst {
+	if i >= 0 && r.At(i).BootID != bootID {
 		return -1
 	}
 	return i
 }
 
-// rejoinsMajority says whether self comes out of the smaller part of a divided cluster: the tokens that it made anew there are
-// those that the larger part has, too, and go on using until it has heard of the new ring. Self's have to yield.
+// rejoinsMajority reports whether r ends a partition in which this member was on the smaller side. The larger side has
+// taken over the same keys and continues to decide them until it adopts r, so this member must give up what it took
+// over.
 func (m *Machine) rejoinsMajority(before, r *ring.Ring) bool {
 	if before.Len() == 0 || 2*before.Len() > m.view.nref {
 		return false
@@ -184,7 +185,7 @@ func (m *Machine) rejoinsMajority(before, r *ring.Ring) bool {
 	return false
 }
 
-// publish makes a new View of the same tokens.
+// publish makes a new view with the same ownership and a new epoch.
 func (m *Machine) publish() *OwnershipView {
 	v := *m.view
 	if m.epoch++; m.epoch == 0 {
@@ -204,7 +205,7 @@ func (m *Machine) publish() *OwnershipView {
 	return &v
 }
 
-// countConfirmations collects who confirms self.
+// countConfirmations returns which peers confirm this member, and until when.
 func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 	r := confirmations{nref: v.NRef(), policy: m.opts.Policy, until: make([]int64, 0, v.ring.Len())}
 	for i := range v.ring.Len() {
@@ -222,8 +223,8 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 			r.until = append(r.until, p.confirmedAt+int64(m.opts.OwnershipTTL))
 		}
 	}
-	// N_ref may still count members that leave. When somebody is lost, as it shows if N_ref exceeds the ring by more than those,
-	// it cannot be told whether it counts them.
+	// N_ref may still count members that are leaving. If it exceeds the ring by more than those, a member has failed,
+	// and it is unknown whether N_ref counts that member or a leaving one.
 	leaving, missing := m.leavingPeers(v.ring), r.nref-v.ring.Len()
 	if missing > len(leaving) || m.missingCounted(v.ring) {
 		missing = 0
@@ -238,7 +239,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 	return r
 }
 
-// leavingPeers are the live members that have left r.
+// leavingPeers returns the live members that have left r.
 func (m *Machine) leavingPeers(r *ring.Ring) []*peer {
 	var ps []*peer
 	for _, p := range m.sortedPeers {
@@ -249,13 +250,13 @@ func (m *Machine) leavingPeers(r *ring.Ring) []*peer {
 	return ps
 }
 
-// pingPeers is the heartbeat to every live member, or to those whose turn it is.
+// pingPeers returns heartbeats for all live members, or only for those whose ping is due.
 func (m *Machine) pingPeers(now int64, all bool) []Outbound {
 	m.pingRounds++
-	turn := func(p *peer) bool { return !p.NoHandoff && (all || now >= p.nextPing) }
+	due := func(p *peer) bool { return !p.NoHandoff && (all || now >= p.nextPing) }
 	n := 0
 	for _, p := range m.sortedPeers {
-		if turn(p) {
+		if due(p) {
 			n++
 		}
 	}
@@ -264,15 +265,15 @@ func (m *Machine) pingPeers(now int64, all bool) []Outbound {
 	}
 	outs := make([]Outbound, 0, n)
 	for _, p := range m.sortedPeers {
-		if turn(p) {
+		if due(p) {
 			outs = append(outs, Outbound{p.ID, m.pingTo(now, p)})
 		}
 	}
 	return outs
 }
 
-// pingTo is the heartbeat to p. Until the next one it is a fifth more or less than beat, so that members which start together
-// do not beat together; the mix needs no randomness.
+// pingTo returns the heartbeat for p and schedules the next one, between 4/5 and 6/5 of pingInterval later, so that
+// members that start together do not ping in lockstep. The variation needs no randomness.
 func (m *Machine) pingTo(now int64, p *peer) Message {
 	x := (m.opts.BootID + m.pingRounds) * 0x9E3779B97F4A7C15 >> 40
 	p.nextPing = now + pingInterval - pingInterval/5 + int64(x)%(pingInterval*2/5)
@@ -289,7 +290,7 @@ func (m *Machine) pingTo(now int64, p *peer) Message {
 	return msg
 }
 
-// awaitsAck says whether p has something for self that has not come yet.
+// awaitsAck reports whether p still has to send this member an Ack.
 func (m *Machine) awaitsAck(p *peer) bool {
 	if m.view.self < 0 {
 		return !p.prefetched && p.State == Active && !m.membership.Leaving
@@ -297,10 +298,11 @@ func (m *Machine) awaitsAck(p *peer) bool {
 	return !p.acked
 }
 
-// Step takes in a message of the boot inst of member from: a Ping, a Pong, an Ack, or the head of a Chunk or OwnershipRequest.
-func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Outbound {
+// Step processes a message from the given boot of a member: a Ping, a Pong, an Ack, or the header of a Chunk or an
+// OwnershipRequest. Messages from an earlier boot of that member are dropped.
+func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *Message) []Outbound {
 	p := m.peers[from]
-	if p == nil || p.BootID != inst {
+	if p == nil || p.BootID != bootID {
 		return nil
 	}
 	switch msg.Kind {
@@ -311,7 +313,7 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Out
 			return m.handlePong(now, p, msg.Sent)
 		}
 	case OwnershipRequest:
-		// It tells by which ring its sender goes, as a Ping does.
+		// Like a Ping, the request contains the sender's ring.
 		p.reported, p.ringVersion, p.seq = true, msg.Ring, msg.Seq
 		m.releaseTo(now, p)
 	case Chunk:
@@ -319,14 +321,15 @@ func (m *Machine) Step(now int64, from ring.ID, inst uint64, msg *Message) []Out
 	case Ack:
 		if p.incoming(msg).completes(m, msg) {
 			m.handleAck(now, p, msg)
-			return []Outbound{{p.ID, m.pingTo(now, p)}} // says that it came
+			return []Outbound{{p.ID, m.pingTo(now, p)}} // confirms the Ack
 		}
 	}
 	return nil
 }
 
-// handlePong takes p's confirmation of self's ping at sent. When p is one of those that self was apart from, what they
-// have made anew is valid, and self's tokens are not, even though self's ring has never changed.
+// handlePong records that p confirmed this member's ping sent at the given time. If p belongs to a side of a partition
+// from which this member was separated, that side may have taken over its keys. Then it revokes its own ownership, even
+// if its ring never changed.
 func (m *Machine) handlePong(now int64, p *peer, sent int64) []Outbound {
 	if m.confirmationExpired(now, p) && m.partitioned(now) {
 		return m.RevokeAll(now)
@@ -339,20 +342,21 @@ func (m *Machine) handlePong(now int64, p *peer, sent int64) []Outbound {
 	return nil
 }
 
-// publishConfirmations publishes the confirmations that have come. One that takes the place of another which holds for a beat longer waits for
-// the next Tick: among many members this would be most of what an idle one does.
+// publishConfirmations updates the view with the confirmations that have arrived. A confirmation that replaces one
+// which is valid for another pingInterval waits for the next Tick: in a large idle cluster this would otherwise be most
+// of the work.
 func (m *Machine) publishConfirmations() {
 	if !m.extentStale {
 		return
 	}
 	v := *m.view
 	v.confirmations, m.extentStale = m.countConfirmations(&v), false
-	m.view = &v // only the reach is another, so the epoch stays
+	m.view = &v // ownership is unchanged, so the epoch stays
 }
 
 func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 	if p.reported && msg.Seq < p.seq {
-		return nil // overtaken by a later one
+		return nil // a later ping has overtaken this one
 	}
 	fresh := !p.reported || p.ringVersion != msg.Ring || p.seq != msg.Seq
 	p.reported, p.ringVersion, p.seq, p.neverOwned = true, msg.Ring, msg.Seq, msg.Flags&NeverOwned != 0
@@ -368,16 +372,17 @@ func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 		m.confirmedAt[memberBoot{p.ID, p.BootID}] = now
 	}
 	outs := []Outbound{{p.ID, pong}}
-	// Self's own goes along if it is nearly due, so that of two members mostly one begins. And p can confirm self from now on if it
-	// could not before.
-	if now > p.nextPing-pingInterval/2 || fresh && p.ringVersion == m.view.ring.Fingerprint() && p.confirmedAt+pingInterval < now {
+	// Add this member's own ping if it is nearly due, so that usually one member of a pair starts the exchange. Also
+	// add it if p can confirm this member from now on.
+	sameRing := p.ringVersion == m.view.ring.Fingerprint()
+	if now > p.nextPing-pingInterval/2 || fresh && sameRing && p.confirmedAt+pingInterval < now {
 		outs = append(outs, Outbound{p.ID, m.pingTo(now, p)})
 	}
 	return outs
 }
 
-// mayConfirm says whether p may use its tokens as far as self is concerned: it has its place, and, coming back after
-// others may have decided its keys, it has been told what they know.
+// mayConfirm reports whether p may use its ownership: it is on this member's ring, and if other members may have
+// decided its keys before, it has received their state.
 func (m *Machine) mayConfirm(p *peer) bool {
 	i := m.view.ring.Index(p.ID)
 	if i < 0 {
@@ -389,7 +394,8 @@ func (m *Machine) mayConfirm(p *peer) bool {
 	return !p.added || p.neverOwned || m.neverOwned || m.view.Steady() || p.sending.ackReceived
 }
 
-// Tick lets time pass.
+// Tick advances the time: it revokes ownership that no peer confirms, continues transfers and returns the heartbeats
+// that are due.
 func (m *Machine) Tick(now int64) []Outbound {
 	m.publishConfirmations()
 	if was := m.unconfirmed; m.checkIsolation(now) && !was {

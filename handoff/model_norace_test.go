@@ -40,7 +40,8 @@ var names = []ring.ID{"a", "b"}
 const modelNow = int64(1_000_000_000_000)
 
 func newModel(changes int) *model {
-	a, b := ring.Member{ID: "a", BootID: 1, Incarnation: 1, Weight: 1}, ring.Member{ID: "b", BootID: 3, Incarnation: 1, Weight: 1}
+	a := ring.Member{ID: "a", BootID: 1, Incarnation: 1, Weight: 1}
+	b := ring.Member{ID: "b", BootID: 3, Incarnation: 1, Weight: 1}
 	mo := &model{rings: [2]*ring.Ring{ring.New([]ring.Member{a, b}), ring.New([]ring.Member{b})}, changes: changes}
 	for mo.rings[0].At(mo.rings[0].Owner(mo.key)).ID != "a" {
 		mo.key += 0x9E3779B97F4A7C15
@@ -95,18 +96,7 @@ func (mo *model) setRing(w *world, i int) []Outbound {
 func (w *world) clone() *world {
 	c := &world{at: w.at, soup: maps.Clone(w.soup)}
 	for i, m := range w.machines {
-		n := *m
-		n.peers = make(map[ring.ID]*peer, len(m.peers))
-		for id, p := range m.peers {
-			q := *p
-			n.peers[id] = &q
-		}
-		n.sortedPeers = make([]*peer, len(m.sortedPeers))
-		for j, p := range m.sortedPeers {
-			n.sortedPeers[j] = n.peers[p.ID]
-		}
-		n.confirmedAt = maps.Clone(m.confirmedAt)
-		c.machines[i] = &n
+		c.machines[i] = m.clone()
 	}
 	return c
 }
@@ -141,8 +131,10 @@ func (w *world) String() string {
 			}
 		}
 		for id, p := range m.peers {
-			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmedAt, p.added, p.acked, p.prefetched,
-				p.counters.startedAt, p.counters.next, fp(p.counters.proof.ring), p.sending.stage, p.sending.seq, p.sending.startedAt, p.sending.ackReceived, fp(p.sending.deliveredFor))
+			in, out := &p.counters, &p.sending
+			fmt.Fprint(&b, id, p.State, p.reported, p.ringVersion%1000, p.seq, p.neverOwned, p.needsAck, p.confirmedAt, p.added,
+				p.acked, p.prefetched, in.startedAt, in.next, fp(in.proof.ring),
+				out.stage, out.seq, out.startedAt, out.ackReceived, fp(out.deliveredFor))
 		}
 		for _, r := range m.history {
 			fmt.Fprint(&b, " ", fp(r))
@@ -182,6 +174,11 @@ func (mo *model) next(w *world) (out []*world) {
 	return out
 }
 
+// owns reports whether member i owns the key.
+func (mo *model) owns(w *world, i int) bool {
+	return w.machines[i].View().Ownership(mo.key, 0).State == OwnedHere
+}
+
 // explore visits all worlds and returns how many there are, and whether in one of them both members hold the key.
 func (mo *model) explore(most int) (visited int, both bool) {
 	first := mo.start()
@@ -189,7 +186,7 @@ func (mo *model) explore(most int) (visited int, both bool) {
 	for queue := []*world{first}; len(queue) > 0 && visited < most; visited++ {
 		w := queue[0]
 		queue = queue[1:]
-		if w.machines[0].View().Ownership(mo.key, 0).State == OwnedHere && w.machines[1].View().Ownership(mo.key, 0).State == OwnedHere {
+		if mo.owns(w, 0) && mo.owns(w, 1) {
 			return visited, true
 		}
 		for _, c := range mo.next(w) {

@@ -7,44 +7,45 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Transfer is what is to be sent to one member, as a stream of its own: the counters whose owner on Ring it is and on
-// DeliveredFor was not, as Chunks, then what Finish returns; after that, as Extra Chunks, the counters that self owns and whose
-// heir on Ring it is and on Copied was neither owner nor heir, then Finish again. A transfer that is no longer listed is off.
+// Transfer is the stream of counters to one member. It consists of the counters that To owns on Ring and did not own on
+// DeliveredFor, as Chunks, followed by the message that Finish returns. Then come, as Chunks with SuccessorCopy, the
+// counters of this member whose successor on Ring is To, which was neither their owner nor their successor on
+// CopiedFor, followed by Finish again. A transfer that Transfers no longer lists is canceled.
 type Transfer struct {
 	To            ring.ID
 	Ring          *ring.Ring
-	DeliveredFor  *ring.Ring // nil: it has nothing yet
-	CopiedFor     *ring.Ring // nil: it has no copies yet
-	Seq           uint64     // for Msg.Seq
-	StartedAt     int64      // for Msg.Sent; tells one attempt from the next
-	SuccessorCopy bool       // the Ack has been sent, copies remain
-	Prefetch      bool       // nothing but Chunks and the Ack, all with that flag
+	DeliveredFor  *ring.Ring // nil: nothing was delivered
+	CopiedFor     *ring.Ring // nil: no replicas were delivered
+	Seq           uint64     // for Message.Seq
+	StartedAt     int64      // for Message.Sent; identifies the attempt
+	SuccessorCopy bool       // the Ack has been sent, successor replicas remain
+	Prefetch      bool       // all Chunks and the Ack have this flag
 }
 
 type stage uint8
 
 const (
 	stageIdle       stage = iota
-	sendingCounters       // counters that it owns
-	sendingCopies         // the Ack is out; copies for an heir
+	sendingCounters       // counters that the member owns
+	sendingCopies         // the Ack is sent; replicas for a successor follow
 	ackSent
-	delivered // the member has all of it
+	delivered // the member has received everything
 )
 
 // outgoing is the transfer to one member.
 type outgoing struct {
 	stage        stage
-	seq          uint64 // the member's adoption that it answers
+	seq          uint64 // the member's adoption number that the transfer answers
 	startedAt    int64
 	ackSentAt    int64 // when the last Ack was sent
 	prefetch     bool
-	prefetchRing *ring.Ring // with shadow: the ring with the member on it
-	ackReceived  bool       // the member says that it has the Ack
-	deliveredFor *ring.Ring // for which it has everything it owns
-	copiedFor    *ring.Ring // for which it has all copies
+	prefetchRing *ring.Ring // with prefetch: the ring that includes the member
+	ackReceived  bool       // the member has confirmed the Ack
+	deliveredFor *ring.Ring // the ring for which the member has all counters it owns
+	copiedFor    *ring.Ring // the ring for which the member has all replicas
 }
 
-// restart begins anew for another ring, on which the member is or is not.
+// restart resets o for another ring. on reports whether the member is on it.
 func (o *outgoing) restart(on bool) {
 	if !o.ackReceived || !on {
 		o.deliveredFor = nil
@@ -55,19 +56,22 @@ func (o *outgoing) restart(on bool) {
 	o.stage, o.seq, o.ackReceived, o.prefetch = stageIdle, 0, false, false
 }
 
-func (o *outgoing) begin(now int64, seq uint64, shadow bool) {
-	// Attempts must differ, also within one reading of the clock.
-	o.stage, o.seq, o.startedAt, o.prefetch, o.ackReceived = sendingCounters, seq, max(now, o.startedAt+1), shadow, false
+func (o *outgoing) begin(now int64, seq uint64, prefetch bool) {
+	// Attempts must differ even at the same clock reading.
+	o.stage, o.seq, o.startedAt, o.prefetch, o.ackReceived = sendingCounters, seq, max(now, o.startedAt+1), prefetch, false
 }
 
-// releaseTo gives p all of its keys that are held here, if p goes by the same ring, and begins to send what is known of
-// them. From the View that this publishes on, self does not decide them any more.
+// releaseTo releases all of p's keys to p if both use the same ring, and starts to transfer their counters. This member
+// stops deciding those keys with the view that it publishes here.
 func (m *Machine) releaseTo(now int64, p *peer) {
-	if !p.reported || p.NoHandoff || p.ringVersion != m.view.ring.Fingerprint() || m.seq == 0 || m.view.self < 0 && m.neverOwned {
+	if !p.reported || p.NoHandoff || p.ringVersion != m.view.ring.Fingerprint() {
+		return
+	}
+	if m.seq == 0 || m.view.self < 0 && m.neverOwned {
 		return
 	}
 	if len(m.view.steps) == 0 && p.sending.stage != stageIdle && p.sending.seq == p.seq {
-		return // as most of the time
+		return // the usual case
 	}
 	i := placeOf(m.view.ring, p.ID, p.BootID)
 	if i < 0 {
@@ -85,7 +89,7 @@ func (m *Machine) releaseTo(now int64, p *peer) {
 	}
 }
 
-// prefetchTo sends what a member without a place on the ring waits for: a joiner its copies.
+// prefetchTo starts to send replicas to a joining member.
 func (m *Machine) prefetchTo(now int64, p *peer) {
 	if p.State == Joining && p.needsAck && m.view.self >= 0 && (p.sending.stage == stageIdle || p.sending.seq != p.seq) {
 		p.sending.prefetchRing = m.ringWith(p)
@@ -93,15 +97,15 @@ func (m *Machine) prefetchTo(now int64, p *peer) {
 	}
 }
 
-// checkDelivery looks at whether p has got what was sent.
+// checkDelivery updates the transfer to p by the flags of its last Ping.
 func (m *Machine) checkDelivery(now int64, p *peer) {
 	o := &p.sending
 	if o.seq != p.seq || o.stage != sendingCopies && o.stage != ackSent {
 		return
 	}
-	late := now-o.ackSentAt > resendAfter
+	overdue := now-o.ackSentAt > resendAfter
 	if p.needsAck {
-		if late {
+		if overdue {
 			o.begin(now, p.seq, o.prefetch)
 		}
 		return
@@ -116,12 +120,12 @@ func (m *Machine) checkDelivery(now int64, p *peer) {
 	case o.prefetch || o.stage != ackSent:
 	case !p.needsCopies:
 		o.stage, o.copiedFor = delivered, m.view.ring
-	case late:
+	case overdue:
 		o.stage, o.startedAt = sendingCopies, max(now, o.startedAt+1)
 	}
 }
 
-// Transfers lists what is to be sent now, in the order of the members' names.
+// Transfers returns the transfers in progress, sorted by member ID.
 func (m *Machine) Transfers() []Transfer {
 	var out []Transfer
 	for _, p := range m.sortedPeers {
@@ -129,7 +133,10 @@ func (m *Machine) Transfers() []Transfer {
 		if o.stage != sendingCounters && o.stage != sendingCopies {
 			continue
 		}
-		t := Transfer{To: p.ID, Ring: m.view.ring, DeliveredFor: o.deliveredFor, CopiedFor: o.copiedFor, Seq: o.seq, StartedAt: o.startedAt, SuccessorCopy: o.stage == sendingCopies, Prefetch: o.prefetch}
+		t := Transfer{
+			To: p.ID, Ring: m.view.ring, DeliveredFor: o.deliveredFor, CopiedFor: o.copiedFor, Seq: o.seq,
+			StartedAt: o.startedAt, SuccessorCopy: o.stage == sendingCopies, Prefetch: o.prefetch,
+		}
 		if o.prefetch {
 			t.Ring, t.DeliveredFor = o.prefetchRing, nil
 		}
@@ -138,7 +145,7 @@ func (m *Machine) Transfers() []Transfer {
 	return out
 }
 
-// ringWith is the ring with joiner p on it.
+// ringWith returns the current ring with joining member p added.
 func (m *Machine) ringWith(p *peer) *ring.Ring {
 	r := m.view.ring
 	members := make([]ring.Member, 0, r.Len()+1)
@@ -148,8 +155,9 @@ func (m *Machine) ringWith(p *peer) *ring.Ring {
 	return ring.New(append(members, ring.Member{ID: p.ID, BootID: p.BootID, Incarnation: 1, Weight: p.Weight}))
 }
 
-// Finish is the Ack that ends transfer t, or its copies, after parts Chunks; false if it is off.
-func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Message, bool) {
+// Finish returns the Ack that ends transfer t, or its replicas, after the given number of Chunks. It returns false if
+// the transfer was canceled.
+func (m *Machine) Finish(now int64, t Transfer, chunks uint32) (Message, bool) {
 	p, stage := m.peers[t.To], sendingCounters
 	if t.SuccessorCopy {
 		stage = sendingCopies
@@ -159,7 +167,7 @@ func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Message, bool) {
 	}
 	o := &p.sending
 	o.stage, o.ackSentAt = stage+1, now
-	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: parts, Sent: o.startedAt}
+	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: chunks, Sent: o.startedAt}
 	switch {
 	case o.prefetch:
 		o.stage, msg.Flags, msg.SinceLost = ackSent, Prefetch, m.sinceLost(now)
@@ -171,7 +179,8 @@ func (m *Machine) Finish(now int64, t Transfer, parts uint32) (Message, bool) {
 	return msg, true
 }
 
-// untouchedBase is the fingerprint of the base, if all tokens of it were here when the present ring was adopted.
+// untouchedBase returns the version of the base if this member still owned all its keys on it when it adopted the
+// current ring, otherwise 0.
 func (m *Machine) untouchedBase() uint64 {
 	v := m.view
 	if v.base == nil {
@@ -187,7 +196,7 @@ func (m *Machine) untouchedBase() uint64 {
 	return v.base.Fingerprint()
 }
 
-// sinceLost is the time since self last confirmed a member that is lost.
+// sinceLost returns the time since this member last confirmed a member that has failed.
 func (m *Machine) sinceLost(now int64) int64 {
 	q := int64(math.MaxInt64 / 4)
 	for b, t := range m.confirmedAt {
@@ -198,8 +207,8 @@ func (m *Machine) sinceLost(now int64) int64 {
 	return q
 }
 
-// unreachable says whether b may still be alive, and out of reach: it neither is live here, nor left, nor was replaced by a
-// later boot of the same member, which would not be let in beside it.
+// unreachable reports whether b may still be running: it is not live here, has not left and was not replaced by a later
+// boot of the same member, which cannot join while b is running.
 func (m *Machine) unreachable(b memberBoot) bool {
 	if m.peers[b.id] != nil || b.id == m.opts.Self {
 		return false
@@ -211,15 +220,15 @@ func (m *Machine) unreachable(b memberBoot) bool {
 type incoming struct {
 	startedAt int64
 	next      uint32
-	proof     proof // of its Ack; no ring: none
+	proof     proof // from its Ack; without ring: none
 }
 
-// restart forgets what came of p's transfer for an earlier adoption.
+// restart discards what was received from p for an earlier adoption.
 func (p *peer) restart() {
 	p.acked, p.copiesAcked, p.counters, p.copies = false, false, incoming{}, incoming{}
 }
 
-// incoming is the part of p's transfer that msg belongs to.
+// incoming returns the part of p's transfer to which msg belongs.
 func (p *peer) incoming(msg *Message) *incoming {
 	if msg.Flags&SuccessorCopy != 0 {
 		return &p.copies
@@ -239,7 +248,7 @@ func (in *incoming) addChunk(m *Machine, msg *Message) {
 	}
 }
 
-// completes says whether msg ends a transfer of which every part has come, for the ring as adopted here.
+// completes reports whether msg ends a transfer of which every chunk arrived, for the current adoption.
 func (in *incoming) completes(m *Machine, msg *Message) bool {
 	if !m.isCurrent(msg) {
 		return false
@@ -247,13 +256,13 @@ func (in *incoming) completes(m *Machine, msg *Message) bool {
 	return msg.ChunkIndex == 0 || msg.Sent == in.startedAt && msg.ChunkIndex == in.next
 }
 
-// isCurrent says whether msg answers self's adoption of the present ring. Copies ahead of a joiner's place are for a ring that
-// nobody goes by yet.
+// isCurrent reports whether msg answers this member's adoption of the current ring. Prefetched replicas are for a ring
+// that no member has adopted yet.
 func (m *Machine) isCurrent(msg *Message) bool {
 	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Prefetch != 0)
 }
 
-// handleAck takes p's word that all of self's keys which it held are self's.
+// handleAck records that p has released all of this member's keys.
 func (m *Machine) handleAck(now int64, p *peer, msg *Message) {
 	switch {
 	case msg.Flags&Prefetch != 0:

@@ -6,83 +6,89 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// maxSteps is how many rings may be adopted without one of them becoming complete. Beyond, all tokens are given up and
-// come back when everybody has acknowledged the present ring.
+// maxSteps is the number of rings that may be adopted without one of them becoming complete. Beyond it, a member
+// revokes its own ownership and regains it when every member has acknowledged the current ring.
 const maxSteps = 8
 
-// OwnershipView is what decisions need of a Machine at one moment. It is immutable, so it may be read without a lock.
+// OwnershipView is the part of a Machine that decisions need. It is immutable and may be read without a lock.
 type OwnershipView struct {
 	ring   *ring.Ring
-	self   int // index on ring; -1: not on it
+	self   int // index in ring, or -1 if not on it
 	epoch  uint16
 	seq    uint64
 	nref   int
 	joined bool
 
-	base          *ring.Ring // the tokens held at first are those of the keys that self owned on it; nil: none
+	base          *ring.Ring // the ring whose keys this member owned initially; nil: none
 	baseSelf      int
-	steps         []step // rings adopted since, the last is ring; empty: base is ring, and nothing is in motion
-	losses        []loss // state that went with its holders, the newest first
+	steps         []step // rings adopted since base, the last is ring; empty: base is ring
+	losses        []loss // lost state, newest first
 	live          map[ring.ID]bool
 	confirmations confirmations
-	history       []*ring.Ring // rings before this one, the newest first
+	history       []*ring.Ring // earlier rings, newest first
 }
 
-// step is one adopted ring and what became of the tokens while it was the present one.
+// step is one adopted ring and the changes of ownership while it was the current one.
 type step struct {
 	ring     *ring.Ring
 	self     int
 	epoch    uint16
-	released []bool  // by index on ring: that member was given all of its keys that were held here
-	proofs   []proof // arcs that their holders have given to self
-	allOwned bool    // all of self's keys on ring were given, or their holders are gone
+	released []bool  // by index in ring: the member was given all its keys that this member owned
+	proofs   []proof // arcs that were transferred to this member
+	allOwned bool    // this member owns all its keys on ring
 }
 
-// proof says that all keys owned by member from on ring were released to self.
+// proof states that all keys owned by member from on ring were released to this member.
 type proof struct {
 	ring *ring.Ring
 	from int
 }
 
-// StatehipState says what a Hold is.
+// same reports whether x and y prove the same release.
+func (x proof) same(y proof) bool {
+	return x.from == y.from && x.ring.Fingerprint() == y.ring.Fingerprint()
+}
+
+// OwnershipState is the case that an Ownership describes.
 type OwnershipState uint8
 
-// The reasons.
+// The ownership states.
 const (
-	OwnedHere      OwnershipState = iota // decide: the token is here
-	OwnedElsewhere                       // ask Member, the owner by the ring; no Member: nobody better is known
-	InHandoff                            // the ring names self, but the token is with Member; no Member: wait for acknowledgements
+	OwnedHere      OwnershipState = iota // this member owns the key and decides
+	OwnedElsewhere                       // Member owns the key by the ring; without Member, the owner is unknown
+	InHandoff                            // assigned to this member, but Member owns it; no Member: wait for Acks
 )
 
-// Ownership is who decides a key.
+// Ownership identifies the member that decides a key.
 type Ownership struct {
 	State  OwnershipState
 	Member ring.ID
 }
 
-// Ring is the ring that was adopted last.
+// Ring returns the ring that was adopted last.
 func (v *OwnershipView) Ring() *ring.Ring { return v.ring }
 
-// Self is this member's index on Ring; -1: it is not on it.
+// Self returns the index of this member in Ring, or -1 if it is not on the ring.
 func (v *OwnershipView) Self() int { return v.self }
 
-// Epoch numbers views with different tokens, rings or standings; never 0. It comes round after 65,535 of them.
+// Epoch returns the number of the view. Views with different ownership, ring or membership have different numbers,
+// never 0. It wraps around after 65,535 views.
 func (v *OwnershipView) Epoch() uint16 { return v.epoch }
 
-// Seq is the number of this member's adoption of Ring.
+// Seq returns the number of this member's adoption of Ring.
 func (v *OwnershipView) Seq() uint64 { return v.seq }
 
-// NRef is the number of members that a limit is shared over.
+// NRef returns N_ref, the number of members by which a limit is divided.
 func (v *OwnershipView) NRef() int { return max(1, v.nref, v.ring.Len()) }
 
-// Joined says whether this member takes part.
+// Joined reports whether this member has joined its cluster.
 func (v *OwnershipView) Joined() bool { return v.joined }
 
-// Steady says that tokens are exactly what the ring says.
+// Steady reports whether ownership is exactly what the ring says.
 func (v *OwnershipView) Steady() bool { return len(v.steps) == 0 && v.base == v.ring }
 
-// LocalShare is this member's part of limit for the key at h: floor(limit/N), and one more for the first limit mod N
-// members in the key's ring order. Over all members it sums to limit.
+// LocalShare returns this member's part of limit for the key at h: floor(limit/N), plus one for the first limit mod N
+// members in the key's ring order. The shares of all members add up to limit.
 func (v *OwnershipView) LocalShare(limit uint32, h uint64) uint32 {
 	n := uint64(v.NRef())
 	part, rest := uint64(limit)/n, uint64(limit)%n
@@ -92,8 +98,8 @@ func (v *OwnershipView) LocalShare(limit uint32, h uint64) uint32 {
 	return uint32(part)
 }
 
-// Ownership says who decides the key at h. gained is the epoch of a view in which the token of this very key was here, be it
-// that it was received alone (Sealed with Given) or that Hold said Mine; 0 is never.
+// Ownership returns the member that decides the key at h. gained is the epoch of a view in which this member owned this
+// very key, either because it was transferred alone (KeyGiven) or because Ownership returned OwnedHere; 0 means never.
 func (v *OwnershipView) Ownership(h uint64, gained uint16) Ownership {
 	o := v.ring.Owner(h)
 	switch {
@@ -111,12 +117,12 @@ func (v *OwnershipView) Ownership(h uint64, gained uint16) Ownership {
 	return Ownership{OwnedElsewhere, v.ring.At(o).ID}
 }
 
-// ownedThrough says whether the token of the key at h is here, given the first n steps.
+// ownedThrough reports whether this member owns the key at h after the first n steps.
 func (v *OwnershipView) ownedThrough(h uint64, gained uint16, n int) bool {
 	has := v.base != nil && v.baseSelf >= 0 && v.base.Owner(h) == v.baseSelf
 	first := 0
 	for i := n - 1; i >= 0 && gained != 0; i-- {
-		if int16(gained-v.steps[i].epoch) >= 0 { // the step during which it was here
+		if int16(gained-v.steps[i].epoch) >= 0 { // the step during which the key was owned
 			has, first = true, i
 			break
 		}
@@ -127,7 +133,7 @@ func (v *OwnershipView) ownedThrough(h uint64, gained uint16, n int) bool {
 	return has
 }
 
-// ownedAfter is whether the token is here after the step, had being whether it was before.
+// ownedAfter reports whether this member owns the key at h after the step, given whether it owned the key before.
 func (s *step) ownedAfter(h uint64, had bool) bool {
 	o := s.ring.Owner(h)
 	switch {
@@ -141,7 +147,7 @@ func (s *step) ownedAfter(h uint64, had bool) bool {
 	return slices.ContainsFunc(s.proofs, func(p proof) bool { return p.ring.Owner(h) == p.from })
 }
 
-// lastOwner is the live member that was the last, as far as is known here, to hold the token of the key at h.
+// lastOwner returns the live member that was the last known owner of the key at h, or "".
 func (v *OwnershipView) lastOwner(h uint64) ring.ID {
 	if v.base != nil && v.base != v.ring {
 		if id := v.liveOwner(v.base, h); id != "" {
@@ -167,9 +173,9 @@ func (v *OwnershipView) liveOwner(r *ring.Ring, h uint64) ring.ID {
 	return ""
 }
 
-// Reply says what to answer a member that asks, by the ring with that fingerprint, for the token of the key at h: Given
-// needs that the Machine has seen the request first, so that all keys of that member are released.
-func (v *OwnershipView) Reply(h uint64, gained uint16, asker ring.ID, fingerprint uint64) (ReplyStatus, ring.ID) {
+// Reply returns the reply to a member that uses the given ring version and requests the ownership of the key at h.
+// KeyGiven requires that the Machine has processed the request first, so that all keys of that member are released.
+func (v *OwnershipView) Reply(h uint64, gained uint16, member ring.ID, fingerprint uint64) (ReplyStatus, ring.ID) {
 	if v.Ownership(h, gained).State == OwnedHere {
 		return KeyKept, ""
 	}
@@ -177,10 +183,10 @@ func (v *OwnershipView) Reply(h uint64, gained uint16, asker ring.ID, fingerprin
 		return keyRefused, ""
 	}
 	o := v.ring.Owner(h)
-	if o < 0 || v.ring.At(o).ID != asker {
+	if o < 0 || v.ring.At(o).ID != member {
 		return keyRefused, ""
 	}
-	// Released to the asker a moment ago, while the transfer may still be on its way: it may have this key ahead of it.
+	// The key was released to the member a moment ago. The transfer may still be in progress; the reply overtakes it.
 	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.ownedThrough(h, gained, n-1) {
 		return KeyGiven, ""
 	}
@@ -192,17 +198,18 @@ func (v *OwnershipView) Reply(h uint64, gained uint16, asker ring.ID, fingerprin
 	return keyUnknown, ""
 }
 
-// Extent is by what right a member decides the keys whose tokens it holds.
+// Extent is how much of a limit a member may admit for the keys that it owns.
 type Extent uint8
 
-// The rights.
+// The extents.
 const (
-	ExtentNone Extent = iota // nobody confirms this member: only its share
-	ExtentPart               // limit * Num / Den
-	ExtentFull               // the limit
+	ExtentNone Extent = iota // no peer confirms this member: only its local share
+	ExtentPart               // limit * num / den
+	ExtentFull               // the complete limit
 )
 
-// ConfirmedBy is how many members of the ring stand by this one at now, itself included; 0: it is not on the ring.
+// ConfirmedBy returns the number of members on the ring that confirm this member at now, including itself, or 0 if it
+// is not on the ring.
 func (v *OwnershipView) ConfirmedBy(now int64) int {
 	if v.self < 0 {
 		return 0
@@ -210,16 +217,16 @@ func (v *OwnershipView) ConfirmedBy(now int64) int {
 	return v.confirmations.members(now)
 }
 
-// confirmations is who confirms this member, and until when.
+// confirmations records how many members confirm this one, and until when.
 type confirmations struct {
-	until     []int64 // ends of the confirmations by other members, latest first
-	others    int     // members on the ring beside self
+	until     []int64 // ends of the other members' confirmations, latest first
+	others    int     // number of other members on the ring
 	nref      int
 	policy    PartitionPolicy
-	noHandoff int // members that always count, because they cannot confirm
+	noHandoff int // members that always count, because their protocol version cannot confirm
 }
 
-// Extent is the right to decide at now, and with Part the fraction of the limit.
+// Extent returns how much of a limit may be admitted at now. For ExtentPart the fraction is num/den.
 func (v *OwnershipView) Extent(now int64) (r Extent, num, den uint32) {
 	return v.confirmations.extent(now)
 }
@@ -245,7 +252,7 @@ func (r *confirmations) extent(now int64) (Extent, uint32, uint32) {
 	return ExtentPart, uint32(n), uint32(r.nref)
 }
 
-// members is how many there are, self included.
+// members returns the number of confirming members at now, including this one.
 func (r *confirmations) members(now int64) int {
 	n := 1 + r.noHandoff
 	for _, u := range r.until {
@@ -256,7 +263,7 @@ func (r *confirmations) members(now int64) int {
 	return n
 }
 
-// tolerated is f, how many members a full right may miss.
+// tolerated returns f, the number of members that need not confirm for the complete limit.
 func tolerated(nref int) int {
 	if nref >= 3 {
 		return 1

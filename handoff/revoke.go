@@ -1,14 +1,15 @@
 package handoff
 
-// checkIsolation says whether others may have made self's tokens anew, because nobody has confirmed it for Own.
+// checkIsolation reports whether other members may have taken over this member's keys, because no peer confirmed it for
+// OwnershipTTL.
 func (m *Machine) checkIsolation(now int64) bool {
 	right, _, _ := m.view.Extent(now)
 	m.unconfirmed = right == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
 	return m.unconfirmed
 }
 
-// partitioned says whether so many members have not confirmed self for Own that they may have made its tokens anew: half of
-// N_ref. Fewer can do no harm: as a smaller part they yield.
+// partitioned reports whether enough members have stopped confirming this one that they may have taken over its keys:
+// half of N_ref. Fewer are harmless: they are the smaller side, which gives way.
 func (m *Machine) partitioned(now int64) bool {
 	v := m.view
 	gone := v.NRef() - v.ring.Len()
@@ -20,7 +21,7 @@ func (m *Machine) partitioned(now int64) bool {
 	return 2*gone >= v.NRef()
 }
 
-// confirmationExpired says that p has not confirmed self for Own, nor had reason to begin since.
+// confirmationExpired reports whether p has not confirmed this member for OwnershipTTL although it should have.
 func (m *Machine) confirmationExpired(now int64, p *peer) bool {
 	switch {
 	case p == nil:
@@ -33,12 +34,12 @@ func (m *Machine) confirmationExpired(now int64, p *peer) bool {
 	return m.view.ring.Index(p.ID) >= 0 && m.adoptedAt+int64(m.opts.OwnershipTTL) < now
 }
 
-// OwnershipReceived says that a token of a single key has come (Sealed with Given).
+// OwnershipReceived records that the ownership of a single key was transferred to this member (KeyGiven).
 func (m *Machine) OwnershipReceived() { m.neverOwned = false }
 
-// RevokeAll gives up all tokens; they come back when every live member has acknowledged the ring anew. It is called when the
-// clock has jumped, by Tick when self was cut off or stopped for long, and when self hears again from the larger part
-// of a cluster that it was cut off from.
+// RevokeAll revokes all ownership of this member. It regains ownership when every live member has acknowledged the ring
+// again. It is called when the clock has jumped, by Tick when this member was isolated or stopped for long, and when
+// this member hears again from the larger side of a partition.
 func (m *Machine) RevokeAll(now int64) []Outbound {
 	v := *m.view
 	m.revokeBase(&v)
@@ -55,7 +56,8 @@ func (m *Machine) RevokeAll(now int64) []Outbound {
 	return m.pingPeers(now, true)
 }
 
-// revokeBase gives the tokens of v's base up, and remembers whose they were in case nobody is left who knows their state.
+// revokeBase revokes the ownership of v's base, and remembers that ring in case all members with the state of its keys
+// are gone.
 func (m *Machine) revokeBase(v *OwnershipView) {
 	if v.base != nil {
 		m.revokedBase = v.base
@@ -63,7 +65,7 @@ func (m *Machine) revokeBase(v *OwnershipView) {
 	v.base, v.baseSelf = nil, -1
 }
 
-// forgetConfirmations drops confirmations that no longer matter.
+// forgetConfirmations removes confirmations that no longer matter.
 func (m *Machine) forgetConfirmations(now int64) {
 	for b, t := range m.confirmedAt {
 		if p := m.peers[b.id]; (p == nil || p.BootID != b.bootID) && now-t > 2*int64(m.opts.TakeoverDelay) {

@@ -6,15 +6,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// advance draws what follows from the acknowledgements: arcs that have come, keys that nobody else can hold any more, and
-// at last a complete ring.
+// advance applies what follows from the Acks: arcs that arrived, keys that no other member can own any more, and
+// finally a complete ring.
 func (m *Machine) advance(now int64) {
 	v := m.view
 	if m.seq == 0 || !m.membership.Joined {
 		return
 	}
 	if v.self < 0 && m.neverOwned {
-		m.completeRing() // nothing to take over, nothing to give
+		m.completeRing() // nothing to receive and nothing to transfer
 		return
 	}
 	n := len(v.steps)
@@ -32,7 +32,7 @@ func (m *Machine) advance(now int64) {
 	}
 }
 
-// completeRing makes the present ring the base.
+// completeRing makes the current ring the base.
 func (m *Machine) completeRing() {
 	if m.view.Steady() {
 		return
@@ -43,28 +43,30 @@ func (m *Machine) completeRing() {
 	m.neverOwned = m.neverOwned && v.self < 0
 }
 
-// acceptProofs takes over the arcs whose holder has released them, if nobody but that holder can have held them: every member
-// that was not on the holder's base, and so may come from a ring on which it owned them, has released its own.
+// acceptProofs takes ownership of the arcs that their owner has released, if no other member can have owned them: every
+// member that was not on that owner's base, and so may come from a ring on which it owned them, has released its keys.
 func (m *Machine) acceptProofs() {
 	for _, p := range m.sortedPeers {
-		if !p.acked || p.counters.proof.ring == nil || !m.isNewProof(p.counters.proof) || !m.othersReleased(p.counters.proof.ring) {
+		x := p.counters.proof
+		if !p.acked || x.ring == nil || !m.isNewProof(x) || !m.othersReleased(x.ring) {
 			continue
 		}
 		v := m.publish()
 		last := &v.steps[len(v.steps)-1]
-		last.proofs = append(slices.Clone(last.proofs), p.counters.proof)
+		last.proofs = append(slices.Clone(last.proofs), x)
 		m.neverOwned = false
 	}
 }
 
-// isNewProof says whether x can tell of arcs that have not come yet. Its sender may go by a ring that self has left and come back to:
-// then it repeats what it gave for the first time, and self may have passed that on since.
+// isNewProof reports whether x can prove the release of arcs that were not received before. Its sender may use a ring
+// that this member has left and adopted again. Then it repeats its first release, and this member may have passed on
+// those keys since.
 func (m *Machine) isNewProof(x proof) bool {
 	v := m.view
 	known := v.base != nil && v.base.Fingerprint() == x.ring.Fingerprint()
 	for i := range v.steps {
 		s := &v.steps[i]
-		if slices.ContainsFunc(s.proofs, func(y proof) bool { return y.from == x.from && y.ring.Fingerprint() == x.ring.Fingerprint() }) {
+		if slices.ContainsFunc(s.proofs, x.same) {
 			return false
 		}
 		known = known || s.ring.Fingerprint() == x.ring.Fingerprint()
@@ -72,8 +74,8 @@ func (m *Machine) isNewProof(x proof) bool {
 	return known
 }
 
-// othersReleased says whether all members that are not on x have acknowledged, of those that have a place on the present ring, or had
-// one since the base.
+// othersReleased reports whether all members that are not on x have sent their Ack, among the members of the current
+// ring and of those since the base.
 func (m *Machine) othersReleased(x *ring.Ring) bool {
 	for i := range m.view.steps {
 		if !m.othersReleasedOn(m.view.steps[i].ring, x) {
@@ -92,15 +94,15 @@ func (m *Machine) othersReleasedOn(r, x *ring.Ring) bool {
 			if !m.peers[a.ID].acked {
 				return false
 			}
-		case !slices.Contains(m.membership.Left, a.ID): // those have handed over
+		case !slices.Contains(m.membership.Left, a.ID): // members that left have transferred their keys
 			return false
 		}
 	}
 	return true
 }
 
-// noOtherOwner says whether nobody else can hold a token of self's keys: all that live have released theirs, and those that
-// are lost have had no confirmation for so long that they do not use theirs.
+// noOtherOwner reports whether no other member can own this member's keys: all live members have released them, and
+// failed members have been unconfirmed for so long that they have stopped deciding.
 func (m *Machine) noOtherOwner(now int64) bool {
 	for _, p := range m.peers {
 		switch {
@@ -108,7 +110,7 @@ func (m *Machine) noOtherOwner(now int64) bool {
 			if now < m.adoptedAt+int64(m.opts.TakeoverDelay) {
 				return false
 			}
-		case !m.wasPlaced(p) && (p.State == Joining || p.reported && p.neverOwned): // it has no place, and never held a token
+		case !m.wasPlaced(p) && (p.State == Joining || p.reported && p.neverOwned): // never on a ring
 		case !p.acked:
 			return false
 		}
@@ -124,8 +126,8 @@ func (m *Machine) noOtherOwner(now int64) bool {
 	return true
 }
 
-// wasPlaced says whether this boot of p is on one of the rings since the base. The one before it may be: it is gone, and
-// p never held its tokens.
+// wasPlaced reports whether this boot of p is on one of the rings since the base. An earlier boot may be on one: it is
+// gone, and p never owned its keys.
 func (m *Machine) wasPlaced(p *peer) bool {
 	if m.view.base != nil && placeOf(m.view.base, p.ID, p.BootID) >= 0 {
 		return true
@@ -133,7 +135,7 @@ func (m *Machine) wasPlaced(p *peer) bool {
 	return slices.ContainsFunc(m.view.steps, func(s step) bool { return placeOf(s.ring, p.ID, p.BootID) >= 0 })
 }
 
-// takeOver makes all of self's keys on the present ring self's.
+// takeOver makes this member the owner of all its keys on the current ring.
 func (m *Machine) takeOver(now int64) {
 	l, any := m.currentLoss(now)
 	v := m.publish()
@@ -144,7 +146,7 @@ func (m *Machine) takeOver(now int64) {
 	}
 }
 
-// receiversPending is the number of members on the ring that have not said that they have what self owes them.
+// receiversPending returns the number of members on the ring that have not confirmed their transfer from this member.
 func (m *Machine) receiversPending() int {
 	n := 0
 	for id, p := range m.peers {
@@ -155,17 +157,17 @@ func (m *Machine) receiversPending() int {
 	return n
 }
 
-// RingProgress is how far a change of the ring has come.
+// RingProgress is the progress of a ring change.
 type RingProgress struct {
-	RingVersion uint64 // fingerprint of the ring adopted last
-	Complete    bool   // every key that is self's on it is held, and everything else was given away
-	Prefetched  bool   // a joiner has the copies of all active members
-	HandedOff   bool   // a leaver holds nothing any more
-	Unconfirmed int    // members that have not confirmed what was sent to them
-	MissingAcks int    // members whose acknowledgement is missing
+	RingVersion uint64 // version of the ring adopted last
+	Complete    bool   // this member owns all its keys on the ring and has transferred all others
+	Prefetched  bool   // a joining member has replicas from all active members
+	HandedOff   bool   // a leaving member owns nothing any more
+	Unconfirmed int    // members that have not confirmed their transfer
+	MissingAcks int    // members whose Ack is missing
 }
 
-// hasJoiner says whether somebody is about to take a place on the ring.
+// hasJoiner reports whether a live member is joining.
 func (m *Machine) hasJoiner() bool {
 	for _, p := range m.peers {
 		if p.State == Joining {
@@ -175,7 +177,7 @@ func (m *Machine) hasJoiner() bool {
 	return false
 }
 
-// sendsCopies says whether heirs may still lack copies.
+// sendsCopies reports whether a successor may still lack replicas.
 func (m *Machine) sendsCopies() bool {
 	for _, p := range m.peers {
 		if p.sending.stage == sendingCopies || p.sending.stage == ackSent && !p.sending.prefetch {
@@ -185,10 +187,15 @@ func (m *Machine) sendsCopies() bool {
 	return false
 }
 
-// Progress is how far self is.
+// Progress returns the progress of the current ring change.
 func (m *Machine) Progress() RingProgress {
 	v := m.view
-	p := RingProgress{RingVersion: v.ring.Fingerprint(), Complete: v.self >= 0 && v.Steady(), Unconfirmed: m.receiversPending(), Prefetched: true}
+	p := RingProgress{
+		RingVersion: v.ring.Fingerprint(),
+		Complete:    v.self >= 0 && v.Steady(),
+		Unconfirmed: m.receiversPending(),
+		Prefetched:  true,
+	}
 	for _, x := range m.peers {
 		if x.NoHandoff || x.State == Joining {
 			continue
@@ -203,6 +210,7 @@ func (m *Machine) Progress() RingProgress {
 	if v.Steady() {
 		p.Unconfirmed = 0
 	}
-	p.HandedOff = v.self < 0 && (m.neverOwned || p.Unconfirmed == 0 && !m.sendsCopies() && (v.ring.Len() > 0 || !m.hasJoiner()))
+	delivered := p.Unconfirmed == 0 && !m.sendsCopies() && (v.ring.Len() > 0 || !m.hasJoiner())
+	p.HandedOff = v.self < 0 && (m.neverOwned || delivered)
 	return p
 }

@@ -1,0 +1,26 @@
+package handoff
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/keyward/keyward/ring"
+)
+
+// clone returns a copy of m that shares only immutable values with it: rings and views. Tests that explore every order of
+// events use it; TestCloneSharesNothing fails if a new field is shared by mistake.
+func (m *Machine) clone() *Machine {
+	c := *m
+	c.membership.Peers = slices.Clone(m.membership.Peers)
+	c.membership.Left = slices.Clone(m.membership.Left)
+	c.history = slices.Clone(m.history)
+	c.confirmedAt = maps.Clone(m.confirmedAt)
+	c.missingSince = maps.Clone(m.missingSince)
+	c.peers = make(map[ring.ID]*peer, len(m.peers))
+	c.sortedPeers = make([]*peer, len(m.sortedPeers))
+	for i, p := range m.sortedPeers {
+		q := *p
+		c.peers[p.ID], c.sortedPeers[i] = &q, &q
+	}
+	return &c
+}
