@@ -74,7 +74,7 @@ func TestEnvoyFiles(t *testing.T) {
 	secrets.TLSCert, secrets.TLSKey, secrets.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
 	secrets.SDS, secrets.XDSNames = "/etc/keyward/sds", []string{"xds.keyward.invalid"}
 	client, ca, plain := secrets, secrets, base
-	client.Part, ca.Part = snippet.SDSClient, snippet.SDSCA
+	client.Part, ca.Part = "sds-client", "sds-ca"
 	plain.Shape, plain.Sidecar = snippet.Plain, "rls.keyward.invalid:8081"
 	for name, o := range map[string]snippet.Options{
 		"owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,

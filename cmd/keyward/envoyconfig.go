@@ -127,7 +127,8 @@ func (f *envoyConfigFlags) generate(cmd *cobra.Command, o snippet.Options) ([]by
 	if !cmd.Flags().Changed("sidecar") {
 		o.Sidecar = ""
 	}
-	return snippet.GenerateFor(snippet.Gateway(f.gateway), f.kube, o)
+	o.Gateway, o.Kube = snippet.Gateway(f.gateway), f.kube
+	return snippet.Generate(o)
 }
 
 // fill reads what the flags name.

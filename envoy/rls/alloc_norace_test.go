@@ -42,7 +42,7 @@ func (nobody) Name(owner.Key, string, string, string, *lease.Terms) {}
 
 // Nor does a question about a hot key whose name was told lately.
 func TestHotAllocs(t *testing.T) {
-	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Namer = nobody{} })
+	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Name = nobody{}.Name })
 	r.lone.after = heat
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -58,14 +59,14 @@ func serveBench(kind string) {
 	r := newRig(new(testing.B), basic)
 	r.lone.now.Store(time.Now().UnixNano())
 	r.lone.after = func([]owner.Request, []owner.Result) { r.lone.now.Store(time.Now().UnixNano()) }
-	var server grpcServer = grpcGoServer{r.NewGRPC(GRPCOptions{})}
+	var server grpcServer = grpcGoServer{r.newGRPC(grpcOptions{})}
 	switch kind {
 	case "constant":
 		g := grpc.NewServer()
 		pb.RegisterRateLimitServiceServer(g, constant{})
 		server = grpcGoServer{g}
 	case "lean":
-		server = r.newInlineServer(GRPCOptions{}, nil)
+		server = r.newInlineServer(grpcOptions{}, nil)
 	}
 	go func() { _ = server.Serve(l) }()
 	fmt.Fprintln(os.Stdout, l.Addr())
@@ -114,7 +115,7 @@ func drive(b *testing.B, addr string) {
 		conn := dial(b, addr, nil)
 		for range 16 {
 			callers.Go(func() {
-				ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(b.Context(), KeyHeader, "alice"), time.Minute)
+				ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(b.Context(), names.KeyHeader, "alice"), time.Minute)
 				defer cancel()
 				for left.Add(-1) >= 0 {
 					if _, err := send(ctx, conn, message); err != nil {

@@ -4,25 +4,12 @@ import (
 	"hash/maphash"
 	"sync/atomic"
 	"time"
-
-	"github.com/keyward/keyward/owner"
 )
-
-// Denial is one refusal of those that were not told apart. It has no value that a caller sent: Owner tells equal keys apart.
-type Denial struct {
-	Domain     string
-	Rule       string // full key of the rule, wildcards as they are written; "" when the limit came with the request
-	Owner      uint64 // the key's ring position
-	Limit      uint32
-	Path       owner.Path
-	Authority  owner.Authority
-	Suppressed uint64 // refusals since the last one that was told
-}
 
 // denials tells of some of the refusals: so many a second and rule that a log can be read through an attack. Rules share
 // 256 places by their hash; two at one place share what is told, and what was not is counted for both.
 type denials struct {
-	report func(Denial)
+	report func(DecisionSample, uint64)
 	gap    int64 // ns
 	seed   maphash.Seed
 	cells  [256]struct {
@@ -52,7 +39,7 @@ func (d *denials) observe(c *Call, now time.Time) {
 
 func (d *denials) reportOne(c *Call, i int, now int64) {
 	l := &c.slots[i]
-	x := Denial{Limit: l.match.Limit.Limit, Owner: l.match.Owner}
+	x := DecisionSample{Limit: l.match.Limit.Limit, Owner: l.match.Owner}
 	if r := l.match.Rule; r != nil {
 		x.Rule = r.FullKey
 	}
@@ -62,10 +49,10 @@ func (d *denials) reportOne(c *Call, i int, now int64) {
 		at.missed.Add(1)
 		return
 	}
-	x.Domain, x.Suppressed = c.Request.Domain, at.missed.Swap(0)
+	x.Domain = c.Request.Domain
 	if l.counted() {
 		a := &c.results[l.request]
 		x.Path, x.Authority = a.Path, a.Authority
 	}
-	d.report(x)
+	d.report(x, at.missed.Swap(0))
 }

@@ -10,8 +10,12 @@ import (
 
 // TestDenialsAreSampled: a rule tells of one refusal a second and counts those it does not tell of; another rule is told of beside it.
 func TestDenialsAreSampled(t *testing.T) {
-	var told []Denial
-	d := newDenials(Options{Denials: func(x Denial) { told = append(told, x) }})
+	type denial struct {
+		DecisionSample
+		Suppressed uint64
+	}
+	var told []denial
+	d := newDenials(Options{Denials: func(x DecisionSample, n uint64) { told = append(told, denial{x, n}) }})
 	over := func(rule string, at time.Time) {
 		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.RuleSpec{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/keyward/keyward/envoy/internal/names"
 )
 
 // FuzzDoors asks both doors with the same call: any message, in DATA frames cut at random, with one header that is odd.
@@ -19,8 +21,8 @@ func FuzzDoors(f *testing.F) {
 	}
 	for _, h := range [][2]string{
 		{"content-type", "application/grpc+proto"}, {"content-type", "text"}, {"content-type", "\r"}, {"te", ""}, {"grpc-timeout", "1H"}, {"grpc-encoding", "gzip"},
-		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {KeyHeader, "v#1"}, {attemptTimeoutHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
-		{"x-odd", "\n"}, {KeyHeader, "\x00"},
+		{":path", "/x/y"}, {":path", method + "/"}, {":method", "GET"}, {names.KeyHeader, "v#1"}, {attemptTimeoutHeader, "-"}, {"x-bin", "a"}, {"connection", "close"},
+		{"x-odd", "\n"}, {names.KeyHeader, "\x00"},
 	} {
 		f.Add(message, uint64(0), h[0], h[1])
 	}

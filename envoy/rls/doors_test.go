@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/keyward/keyward/envoy/internal/names"
 )
 
 // The doors are asked with the same bytes over sockets of their own, and must give the same answers: grpc-go's is the
@@ -216,7 +218,7 @@ type twins struct {
 
 func newTwins(t testing.TB) *twins {
 	w := new(twins)
-	for _, kind := range []ServerKind{InlineServer, GRPCGoServer} {
+	for _, kind := range []serverKind{inlineKind, grpcGoKind} {
 		w.rigs[kind] = newRig(t, doorRules, func(_ *Options, sw *Switches) { sw.Headers, sw.DynamicMetadata = true, true })
 		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealthServer()).Addrs()[0]
 	}
@@ -232,12 +234,12 @@ func (w *twins) differ(t testing.TB, call rawCall) string {
 	oracle.trailers = false
 	for patience := 20 * time.Millisecond; ; patience *= 50 {
 		var got [2]outcome
-		for kind, c := range map[ServerKind]rawCall{InlineServer: call, GRPCGoServer: oracle} {
+		for kind, c := range map[serverKind]rawCall{inlineKind: call, grpcGoKind: oracle} {
 			w.rigs[kind].lone.advance(time.Hour)
 			got[kind] = try(t, w.addrs[kind], c, patience)
 			got[kind].normalise()
 		}
-		lean, grpc := &got[InlineServer], &got[GRPCGoServer]
+		lean, grpc := &got[inlineKind], &got[grpcGoKind]
 		switch {
 		case *lean == *grpc, call.malformed() && lean.Reset == "PROTOCOL_ERROR" && lean.Next == "0", call.trailing() && lean.failed() && grpc.failed(),
 			call.open && !lean.Ended && lean.Next == "0" && grpc.failed(): // a call that has no end yet need not be told that it fails
@@ -367,7 +369,7 @@ func TestDoorsAgree(t *testing.T) {
 		"no base64":         good(one("v")).with("x-odd-bin", "a"),
 		"a long header":     good(one("v")).with("x-long", strings.Repeat("v", 60<<10)),
 		"too long a header": good(one("v")).with("x-long", strings.Repeat("v", 140<<10)),
-		"a key":             good(one("v")).with(KeyHeader, "v"),
+		"a key":             good(one("v")).with(names.KeyHeader, "v"),
 		"a try":             good(one("v")).with(attemptTimeoutHeader, "5000"),
 		"health":            good(nil).with(":path", "/grpc.health.v1.Health/Check"),
 		"health of us":      good([]byte("\x0a\x09ratelimit")).with(":path", "/grpc.health.v1.Health/Check"),

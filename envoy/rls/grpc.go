@@ -20,11 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 	grpctap "google.golang.org/grpc/tap"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/connguard"
 )
-
-// KeyHeader is the metadata that tells a call's owner string; it is the header that Envoy's ring hashes.
-const KeyHeader = "x-keyward-key"
 
 // attemptTimeoutHeader is how long Envoy waits for this try, in milliseconds. Its grpc-timeout is that of all tries together, also on
 // the second one: whoever went by that would answer for a silent owner when nobody waits any more.
@@ -52,18 +50,18 @@ const (
 	messageTimeout = 30 * time.Second // for a call's message to arrive
 )
 
-// GRPCOptions make a gRPC server for the service.
-type GRPCOptions struct {
-	TLS               *tls.Config      // nil for plaintext
-	Guard             *connguard.Guard // counts what is refused before it is a question; nil for none
-	ConnectionAge     time.Duration    // GRPC_MAX_CONNECTION_AGE; 0 for ever
-	ConnectionAgeMore time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
-	Refunds           bool             // callers may give hits back
-	LocalRefunds      bool             // callers on a loopback address may
+// grpcOptions make a gRPC server for the service.
+type grpcOptions struct {
+	TLS                *tls.Config      // nil for plaintext
+	Guard              *connguard.Guard // counts what is refused before it is a question; nil for none
+	ConnectionAge      time.Duration    // GRPC_MAX_CONNECTION_AGE; 0 for ever
+	ConnectionAgeGrace time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
+	Refunds            bool             // callers may give hits back
+	LocalRefunds       bool             // callers on a loopback address may
 }
 
-// NewGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
-func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
+// newGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
+func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{s, encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -78,7 +76,7 @@ func (s *Service) NewGRPC(o GRPCOptions) *grpc.Server {
 		// Measured: a fifth less CPU a call, for stacks that have grown stay grown. Calls beyond them get a goroutine each.
 		grpc.NumStreamWorkers(uint32(max(32, 8*runtime.GOMAXPROCS(0)))),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeMore,
+			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeGrace,
 		}),
 		// A client that pings often must not be cut off: its calls in flight would be let through uncounted.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond, PermitWithoutStream: true}),
@@ -108,7 +106,7 @@ func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, er
 const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 // shouldRateLimit answers one call. The Call it returns goes back to the pool when the codec has written it.
-func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*Service)
 	begin := time.Now()
 	c := s.NewCall()
@@ -122,7 +120,7 @@ func (o GRPCOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		addr = p.Addr
 	}
 	o.dropRefunds(&c.Request, addr)
-	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, KeyHeader)), ReceivedAt: begin}
+	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, names.KeyHeader)), ReceivedAt: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}

@@ -57,8 +57,8 @@ func (h *HealthServer) Failing() []string {
 	return slices.Clone(h.failing)
 }
 
-// ServeHTTP answers 200 "OK" or 500.
-func (h *HealthServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+// serveHTTP answers 200 "OK" or 500.
+func (h *HealthServer) serveHTTP(w http.ResponseWriter, _ *http.Request) {
 	if len(h.Failing()) > 0 {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
@@ -66,8 +66,8 @@ func (h *HealthServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// Register puts gRPC's health service on g. Its calls are counted in st, as every method's are.
-func (h *HealthServer) Register(g *grpc.Server, st *stats.Store) {
+// register puts gRPC's health service on g. Its calls are counted in st, as every method's are.
+func (h *HealthServer) register(g *grpc.Server, st *stats.Store) {
 	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/connguard"
 )
@@ -22,14 +23,11 @@ import (
 // healthPath is served for every Host.
 const healthPath = "/healthcheck"
 
-// HTTP is the handler of the HTTP port: /json, which gives no hits back, and /healthcheck. Hosts are not checked.
-func (s *Service) HTTP(h *HealthServer) http.Handler { return s.httpHandler(&StartOptions{Health: h}) }
-
-// httpHandler is HTTP with the options of a Server.
+// httpHandler returns the handler of the HTTP port, /json and /healthcheck. It does not check the Host header.
 func (s *Service) httpHandler(o *StartOptions) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/json", browser.SameSite(&jsonHandler{s, o.Refunds == RefundsAny, o.refuse("http")}, o.refuse("http")))
-	mux.Handle(healthPath, o.Health)
+	mux.Handle("/json", browser.SameSite(&jsonHandler{s, o.Refunds == refundsAny, o.refuse("http")}, o.refuse("http")))
+	mux.HandleFunc(healthPath, o.Health.serveHTTP)
 	return mux
 }
 
@@ -52,7 +50,7 @@ func (s *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(negativeHits)
 	}
 	s.startRecording(c, r.Header.Get)
-	s.Decide(c, Caller{Key: r.Header.Get(KeyHeader)})
+	s.Decide(c, Caller{Key: r.Header.Get(names.KeyHeader)})
 	s.endRecording(c)
 	if c.Err != nil {
 		badRequest(w)

@@ -2,11 +2,11 @@ package rls
 
 import (
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/connguard"
 )
@@ -15,7 +15,7 @@ import (
 // in the connection's output. A call that waits for another member is answered from the goroutine that brings its answer.
 type inlineServer struct {
 	service      *Service
-	options      GRPCOptions
+	options      grpcOptions
 	guard        *connguard.Guard
 	traceHeaders []string // headers that the Tracer looks at; they follow callHeaders
 }
@@ -28,7 +28,7 @@ const (
 )
 
 // newInlineServer makes the lean door for s, and for h unless it is nil.
-func (s *Service) newInlineServer(o GRPCOptions, h *HealthServer) *h2.InlineServer {
+func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServer {
 	d := &inlineServer{service: s, options: o, guard: o.Guard}
 	if s.tracer != nil {
 		d.traceHeaders = s.tracer.Headers()
@@ -42,7 +42,7 @@ func (s *Service) newInlineServer(o GRPCOptions, h *HealthServer) *h2.InlineServ
 		Headers: d.headers(),
 		Refuse:  o.Guard.Refuse, Served: connguard.MarkAnswered,
 		TLS: o.TLS, TLSReason: certs.Reason,
-		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeMore,
+		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeGrace,
 		Limits: h2.Limits{
 			Streams: maxStreams, HeaderList: maxHeaders, Message: maxMessage, KeepMessage: s.limits.Message + 1, Unfinished: maxUnfinished,
 			HandshakeTimeout: handshakeTime, StallTimeout: connguard.StallTime, MessageTimeout: messageTimeout,
@@ -54,7 +54,7 @@ func (s *Service) newInlineServer(o GRPCOptions, h *HealthServer) *h2.InlineServ
 // headers are those that a call is read for, and how much of each is kept. What a key is made of may be no longer than
 // Bounds.Value, or the call is over its limit.
 func (d *inlineServer) headers() []h2.KeptHeader {
-	hs := []h2.KeptHeader{headerKey: {Name: KeyHeader, Max: d.service.limits.Value}, headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
+	hs := []h2.KeptHeader{headerKey: {Name: names.KeyHeader, Max: d.service.limits.Value}, headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
 	for _, name := range d.traceHeaders {
 		hs = append(hs, h2.KeptHeader{Name: name, Max: maxTrace})
 	}
@@ -81,7 +81,7 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 		return
 	}
 	d.options.dropRefunds(&c.Request, k.RemoteAddr())
-	now := time.Now() // once for both: reading the clock costs a hundredth of a call
+	now := k.Now()
 	from := Caller{Key: k.Header(headerKey), ReceivedAt: now, Timeout: k.Timeout(now)}
 	if try := k.Header(headerAttemptTimeout); try != "" && len(try) <= maxAttemptTimeout {
 		from.Timeout = minTimeout(from.Timeout, try)

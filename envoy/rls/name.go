@@ -6,25 +6,17 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner"
 )
-
-// Namer is told what hot keys are called: owners count by digests and know no names. *owner.Node is one.
-type Namer interface {
-	// Name tells a key's domain, its descriptor for people (k=v,k2=v2), and the owner string by which Envoy finds it, which
-	// is empty when it is too long for a route. It is called concurrently, for one key about once a second.
-	Name(k owner.Key, domain, name, ownerString string, knobs *lease.Terms)
-}
 
 // maxName bounds each text of a name, in bytes; routes of hot keys carry no longer ones.
 const maxName = 256
 
-// reportName tells the Namer what the key of descriptor i is called, if that is due.
+// reportName reports what the key of descriptor i is called, if that is due.
 func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	l, req := &c.slots[i], &c.Request
 	q := &c.requests[l.request]
-	if s.namer == nil || len(req.Domain) > maxName || !s.nameTimes.due(q.Key, now) {
+	if s.name == nil || len(req.Domain) > maxName || !s.nameTimes.due(q.Key, now) {
 		return
 	}
 	entries := req.Descriptors[i].Entries
@@ -36,7 +28,7 @@ func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	if len(place) > maxName {
 		place = ""
 	}
-	s.namer.Name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.LeaseConfig)
+	s.name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.LeaseConfig)
 }
 
 // shorten cuts s to maxName bytes, between runes.

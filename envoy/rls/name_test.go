@@ -63,7 +63,7 @@ func TestNames(t *testing.T) {
 		{[]string{"user", long}, "d: user=" + long[:250] + " @ "}, // 300 bytes: cut between runes, and no route could match it
 	} {
 		b := &book{}
-		r := newRig(t, named, func(o *Options, _ *Switches) { o.Namer = b })
+		r := newRig(t, named, func(o *Options, _ *Switches) { o.Name = b.Name })
 		var asked []owner.Request
 		r.lone.after = func(qs []owner.Request, as []owner.Result) { asked = append(asked, qs...); heat(qs, as) }
 		req := request("d", descriptor(row.entries...))
@@ -86,7 +86,7 @@ func TestNames(t *testing.T) {
 // TestColdKeysHaveNoNames holds that nobody's values are told of unless a key is hot.
 func TestColdKeysHaveNoNames(t *testing.T) {
 	b := &book{}
-	r := newRig(t, named, func(o *Options, _ *Switches) { o.Namer = b })
+	r := newRig(t, named, func(o *Options, _ *Switches) { o.Name = b.Name })
 	r.ask(t, request("d", descriptor("user", "u"), descriptor("nothing", "x")))
 	r.lone.after = heat
 	r.ask(t, request(strings.Repeat("d", maxName+1), descriptor("user", "u")))

@@ -5,19 +5,16 @@ import (
 	"net"
 )
 
-// Refunds says through which doors callers may give hits back (is_negative_hits). Whoever may can lift any limit.
-type Refunds uint8
-
-// The choices.
+// Values of StartOptions.Refunds. A caller that may refund hits (is_negative_hits) can lift any limit.
 const (
-	RefundsLocal     Refunds = iota // doors that ask for a client's certificate, unix sockets, and callers on a loopback address
-	RefundsCertified                // doors that ask for a client's certificate
-	RefundsAny                      // all doors, and /json
+	refundsLocal     = "local"       // listeners that require a client certificate, unix sockets, and callers on a loopback address
+	refundsCertified = "certificate" // listeners that require a client certificate
+	refundsAny       = "any"         // all listeners, and /json
 )
 
-// allowedOn reports whether all callers of a door may give hits back.
-func (r Refunds) allowedOn(d *Listener) bool {
-	return r == RefundsAny || d.TLS != nil && d.TLS.ClientAuth == tls.RequireAndVerifyClientCert || r == RefundsLocal && d.Unix
+// allowsRefunds reports whether every caller of the listener may refund hits.
+func (l *Listener) allowsRefunds(refunds string) bool {
+	return refunds == refundsAny || l.TLS != nil && l.TLS.ClientAuth == tls.RequireAndVerifyClientCert || refunds == refundsLocal && l.Unix
 }
 
 // loopback reports whether a caller is on this machine.
@@ -31,7 +28,7 @@ const negativeHits = "negative_hits"
 
 // dropRefunds has a request from addr give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
 // its other descriptors through uncounted.
-func (o *GRPCOptions) dropRefunds(r *RateLimitRequest, addr net.Addr) {
+func (o *grpcOptions) dropRefunds(r *RateLimitRequest, addr net.Addr) {
 	if !o.Refunds && !(o.LocalRefunds && loopback(addr)) && r.zeroRefunds() {
 		o.Guard.Refuse(negativeHits)
 	}

@@ -31,7 +31,7 @@ func back(n uint64) *pb.RateLimitRequest {
 // give back nothing, and are counted; what is asked beside them is counted.
 func TestRefundsByDoor(t *testing.T) { eachDoor(t, testRefundsByDoor) }
 
-func testRefundsByDoor(t *testing.T, kind ServerKind) {
+func testRefundsByDoor(t *testing.T, kind serverKind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
@@ -60,13 +60,13 @@ func testRefundsByDoor(t *testing.T, kind ServerKind) {
 		"IPv6's loopback":   {Address: "[::1]:0"},
 		"unix socket":       {Address: filepath.Join(dir, "s"), Unix: true},
 	}
-	for policy, may := range map[Refunds][]string{
-		RefundsLocal: {"mTLS", "loopback", "IPv6's loopback", "from this machine", "unix socket"}, RefundsCertified: {"mTLS"}, RefundsAny: slices.Collect(maps.Keys(doors)),
+	for policy, may := range map[string][]string{
+		refundsLocal: {"mTLS", "loopback", "IPv6's loopback", "from this machine", "unix socket"}, refundsCertified: {"mTLS"}, refundsAny: slices.Collect(maps.Keys(doors)),
 	} {
 		for name, d := range doors {
-			t.Run(fmt.Sprintf("%d %s", policy, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %s", policy, name), func(t *testing.T) {
 				r := newRig(t, ten)
-				d.Kind = kind
+				d.GRPCGo = kind == grpcGoKind
 				a := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
 					o.Listeners, o.HTTP, o.Debug, o.Refunds, o.Guards = []Listener{d}, "", "", policy, connguard.New(r.reg)
 				}).Addrs()[0]
@@ -125,9 +125,9 @@ func ownAddress(t *testing.T) string {
 
 // /json gives hits back only where anybody may, and asks nothing for a page of another site.
 func TestJSONDoor(t *testing.T) {
-	for policy, want := range map[Refunds]string{RefundsLocal: "OK OK:4", RefundsCertified: "OK OK:4", RefundsAny: "OK OK:8"} {
+	for policy, want := range map[string]string{refundsLocal: "OK OK:4", refundsCertified: "OK OK:4", refundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
-		addrs := r.start(t, InlineServer, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs()
+		addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs()
 		spend := `{"domain":"d","descriptors":[{"hitsAddend":"6","entries":[{"key":"k","value":"v"}]}]}`
 		if code, body := do(t, "POST", addrs[1], "/json", spend); code != 200 {
 			t.Fatalf("%d %s", code, body)
@@ -136,9 +136,9 @@ func TestJSONDoor(t *testing.T) {
 			t.Errorf("the refund: %d", code)
 		}
 		if got := brief(r.ask(t, request("d", addend(descriptor("k", "v"), 0)))); got != want {
-			t.Errorf("policy %d: %s, want %s", policy, got, want)
+			t.Errorf("policy %s: %s, want %s", policy, got, want)
 		}
-		if policy != RefundsAny && r.metric(t, "keyward_refused_total", negativeHits, "http") != 1 {
+		if policy != refundsAny && r.metric(t, "keyward_refused_total", negativeHits, "http") != 1 {
 			t.Error("not counted")
 		}
 		for header, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
@@ -158,7 +158,7 @@ func TestJSONDoor(t *testing.T) {
 // Neither port answers for a name that is not this machine's, but for health.
 func TestHostsOfPorts(t *testing.T) {
 	r := newRig(t, basic)
-	addrs := r.start(t, InlineServer, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs()
+	addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs()
 	for i, path := range map[int]string{1: "/json", 2: "/rlconfig"} {
 		if code, body := from(t, addrs[i], path, "", "Host", "evil.example"); code != 421 || !strings.Contains(body, "evil.example") {
 			t.Errorf("%s: %d %s", path, code, body)

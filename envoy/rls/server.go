@@ -20,41 +20,33 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// ServerKind is whose HTTP/2 a door speaks.
-type ServerKind uint8
-
-// The kinds of doors. Both answer alike.
-const (
-	InlineServer ServerKind = iota // package h2's
-	GRPCGoServer                   // grpc-go's
-)
-
 // Listener is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
 type Listener struct {
-	Kind     ServerKind
 	Address  string      // host:port, or a path with Unix
+	GRPCGo   bool        // served by grpc-go instead of the inline server
 	TLS      *tls.Config // nil for plaintext
 	Unix     bool        // Address is the path of a socket
 	NoHealth bool        // rate limiting only, no health service
 	Name     string      // of its surface in metrics; default rls
 
-	// MaxAge is after how long a connection is asked to end; default GRPCOptions.ConnectionAge.
+	// MaxAge is after how long a connection is asked to end; default StartOptions.ConnectionAge.
 	MaxAge time.Duration
 }
 
 // StartOptions make a Server.
 type StartOptions struct {
-	Service   *Service
-	Health    *HealthServer
-	Logger    *slog.Logger // nil for none
-	Listeners []Listener
-	HTTP      string            // host:port of /json and /healthcheck; "" for none
-	Refunds   Refunds           // which callers may give hits back
-	Hosts     browser.Hosts     // names that HTTP and Debug answer for
-	Debug     string            // host:port of the debug port; "" for none
-	GRPC      GRPCOptions       // of all doors; TLS and Gate are each door's own
-	Guards    *connguard.Guards // nil for no bounds of connections, and no metrics of them
-	MaxConn   int               // connections of each door; default 1024
+	Service            *Service
+	Health             *HealthServer
+	Logger             *slog.Logger // nil for none
+	Listeners          []Listener
+	HTTP               string            // host:port of /json and /healthcheck; "" for none
+	Refunds            string            // which callers may refund hits: local (default), certificate or any
+	Hosts              browser.Hosts     // names that HTTP and Debug answer for
+	Debug              string            // host:port of the debug port; "" for none
+	ConnectionAge      time.Duration     // GRPC_MAX_CONNECTION_AGE: when a gRPC connection is asked to close; 0 for never
+	ConnectionAgeGrace time.Duration     // GRPC_MAX_CONNECTION_AGE_GRACE: how much later it is closed; 0 for never
+	Guards             *connguard.Guards // nil for no bounds of connections, and no metrics of them
+	MaxConn            int               // connections of each door; default 1024
 }
 
 // Server listens for rate limit requests.
@@ -77,18 +69,18 @@ func Start(o StartOptions) (*Server, error) {
 		return nil, err
 	}
 	s.listeners = listeners
+	refunds := cmp.Or(o.Refunds, refundsLocal)
 	for i, d := range o.Listeners {
-		opts := o.GRPC
-		opts.TLS = d.TLS
+		opts := grpcOptions{TLS: d.TLS, ConnectionAge: o.ConnectionAge, ConnectionAgeGrace: o.ConnectionAgeGrace}
 		if d.MaxAge > 0 {
 			opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
 		}
 		if o.Guards != nil {
 			opts.Guard = o.Guards.Guard(cmp.Or(d.Name, "rls"))
 		}
-		opts.Refunds, opts.LocalRefunds = o.Refunds.allowedOn(&d), o.Refunds == RefundsLocal
+		opts.Refunds, opts.LocalRefunds = d.allowsRefunds(refunds), refunds == refundsLocal
 		listen := opts.Guard.Listen
-		if d.Kind == InlineServer { // gRPC does not tell when a call has come
+		if !d.GRPCGo { // gRPC does not tell when a call has come
 			listen = opts.Guard.ListenInTurn
 		}
 		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
@@ -113,17 +105,17 @@ type grpcServer interface {
 	Shutdown(context.Context)
 }
 
-func (o *StartOptions) newServer(d Listener, opts GRPCOptions) grpcServer {
+func (o *StartOptions) newServer(d Listener, opts grpcOptions) grpcServer {
 	h := o.Health
 	if d.NoHealth {
 		h = nil
 	}
-	if d.Kind == InlineServer {
+	if !d.GRPCGo {
 		return o.Service.newInlineServer(opts, h)
 	}
-	g := o.Service.NewGRPC(opts)
+	g := o.Service.newGRPC(opts)
 	if h != nil {
-		h.Register(g, o.Service.store)
+		h.register(g, o.Service.store)
 	}
 	return grpcGoServer{g}
 }

@@ -27,15 +27,16 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/owner"
 )
 
 // start serves the rig on sockets of its own until the test ends, and checks that nothing runs on after that.
-func (r *rig) start(t testing.TB, kind ServerKind, h *HealthServer, change ...func(*StartOptions)) *Server {
+func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...func(*StartOptions)) *Server {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{Kind: kind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
+	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{GRPCGo: kind == grpcGoKind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
 	for _, c := range change {
 		c(&o)
 	}
@@ -53,9 +54,17 @@ func (r *rig) start(t testing.TB, kind ServerKind, h *HealthServer, change ...fu
 	return s
 }
 
+// serverKind chooses one of the two gRPC servers.
+type serverKind int
+
+const (
+	inlineKind serverKind = iota
+	grpcGoKind
+)
+
 // eachDoor runs a test against every kind of door.
-func eachDoor(t *testing.T, test func(*testing.T, ServerKind)) {
-	for kind, name := range map[ServerKind]string{InlineServer: "lean", GRPCGoServer: "grpc-go"} {
+func eachDoor(t *testing.T, test func(*testing.T, serverKind)) {
+	for kind, name := range map[serverKind]string{inlineKind: "lean", grpcGoKind: "grpc-go"} {
 		t.Run(name, func(t *testing.T) { test(t, kind) })
 	}
 }
@@ -93,7 +102,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateL
 
 func TestGRPC(t *testing.T) { eachDoor(t, testGRPC) }
 
-func testGRPC(t *testing.T, kind ServerKind) {
+func testGRPC(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	s := r.start(t, kind, NewHealthServer())
 	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
@@ -116,7 +125,7 @@ func testGRPC(t *testing.T, kind ServerKind) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
-	keyed := metadata.AppendToOutgoingContext(ctx, KeyHeader, "alice")
+	keyed := metadata.AppendToOutgoingContext(ctx, names.KeyHeader, "alice")
 	if _, err := client.ShouldRateLimit(keyed, request("basic", descriptor("key1", "alice"))); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +139,7 @@ func testGRPC(t *testing.T, kind ServerKind) {
 
 func TestCallTimeout(t *testing.T) { eachDoor(t, testCallTimeout) }
 
-func testCallTimeout(t *testing.T, kind ServerKind) {
+func testCallTimeout(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
 	begin := time.Now()
@@ -148,7 +157,7 @@ func testCallTimeout(t *testing.T, kind ServerKind) {
 // Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
 func TestTryTimeout(t *testing.T) { eachDoor(t, testTryTimeout) }
 
-func testTryTimeout(t *testing.T, kind ServerKind) {
+func testTryTimeout(t *testing.T, kind serverKind) {
 	for _, tt := range []struct {
 		timeout time.Duration
 		millis  string
@@ -176,7 +185,7 @@ func testTryTimeout(t *testing.T, kind ServerKind) {
 // What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
 func TestHostile(t *testing.T) { eachDoor(t, testHostile) }
 
-func testHostile(t *testing.T, kind ServerKind) {
+func testHostile(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	conn := dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil)
 	one := func(value string) []byte {
@@ -226,7 +235,7 @@ func testHostile(t *testing.T, kind ServerKind) {
 
 func TestExactUnderConcurrency(t *testing.T) { eachDoor(t, testExactUnderConcurrency) }
 
-func testExactUnderConcurrency(t *testing.T, kind ServerKind) {
+func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
 	addr := r.start(t, kind, NewHealthServer()).Addrs()[0].String()
 	var admitted [4]int
@@ -259,7 +268,7 @@ func testExactUnderConcurrency(t *testing.T, kind ServerKind) {
 // Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
 func TestHealthIsCounted(t *testing.T) { eachDoor(t, testHealthIsCounted) }
 
-func testHealthIsCounted(t *testing.T, kind ServerKind) {
+func testHealthIsCounted(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
 	for range 2 {
@@ -277,7 +286,7 @@ func testHealthIsCounted(t *testing.T, kind ServerKind) {
 
 func TestHealth(t *testing.T) { eachDoor(t, testHealth) }
 
-func testHealth(t *testing.T, kind ServerKind) {
+func testHealth(t *testing.T, kind serverKind) {
 	h := NewHealthServer("cluster", "config")
 	s := newRig(t, basic).start(t, kind, h)
 	client := healthpb.NewHealthClient(dial(t, s.Addrs()[0].String(), nil))
@@ -308,7 +317,7 @@ func testHealth(t *testing.T, kind ServerKind) {
 
 func TestUnixSocket(t *testing.T) { eachDoor(t, testUnixSocket) }
 
-func testUnixSocket(t *testing.T, kind ServerKind) {
+func testUnixSocket(t *testing.T, kind serverKind) {
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -317,7 +326,7 @@ func testUnixSocket(t *testing.T, kind ServerKind) {
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
 	only := func(o *StartOptions) {
-		o.Listeners, o.HTTP, o.Debug = []Listener{{Kind: kind, Address: path, Unix: true}}, "", ""
+		o.Listeners, o.HTTP, o.Debug = []Listener{{GRPCGo: kind == grpcGoKind, Address: path, Unix: true}}, "", ""
 	}
 	r := newRig(t, basic)
 	r.start(t, kind, NewHealthServer(), only)
@@ -350,7 +359,7 @@ func TestStartReportsAllFaults(t *testing.T) {
 // Two doors: plaintext with everything, and one with mTLS for rate limiting alone.
 func TestTLS(t *testing.T) { eachDoor(t, testTLS) }
 
-func testTLS(t *testing.T, kind ServerKind) {
+func testTLS(t *testing.T, kind serverKind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
@@ -361,7 +370,7 @@ func testTLS(t *testing.T, kind ServerKind) {
 	}
 	r := newRig(t, basic)
 	s := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
-		o.Listeners = append(o.Listeners, Listener{Kind: kind, Address: "127.0.0.1:0", TLS: server, NoHealth: true})
+		o.Listeners = append(o.Listeners, Listener{GRPCGo: kind == grpcGoKind, Address: "127.0.0.1:0", TLS: server, NoHealth: true})
 	})
 	secure := s.Addrs()[1].String()
 	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
@@ -395,7 +404,7 @@ func testTLS(t *testing.T, kind ServerKind) {
 // A call in flight ends well when the server stops; one that hangs is cut off.
 func TestStop(t *testing.T) { eachDoor(t, testStop) }
 
-func testStop(t *testing.T, kind ServerKind) {
+func testStop(t *testing.T, kind serverKind) {
 	for _, hangs := range []bool{false, true} {
 		r := newRig(t, basic)
 		in, out := make(chan bool), make(chan bool)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -45,13 +46,18 @@ type Switches struct {
 
 // Options make a Service.
 type Options struct {
-	Decider    Decider
-	Namer      Namer // nil for none
+	Decider Decider
+	// Name is called with the name of a hot key: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
+	// Envoy finds the key, empty if it is too long for a route. Owners count by digests and know no names. It is called
+	// concurrently, for one key about once a second; nil for none.
+	Name       func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
 	Stats      *stats.Store
 	Registerer prometheus.Registerer // of the keyward_* metrics; nil registers none
 	Tracer     Tracer                // nil for none
-	Denials    func(Denial)          // is told of some of the refusals, and must not wait; nil for none
-	DenialRate float64               // the most of them a second and rule; default 1
+	// Denials is called for some of the refusals, with the number of refusals since its last call for the rule. The sample
+	// has no value that a caller sent: no Descriptor. It must not block; nil for none.
+	Denials    func(s DecisionSample, suppressed uint64)
+	DenialRate float64 // the most of them a second and rule; default 1
 
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: the part of a limit above which hits are near it; 0 for all of them
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
@@ -63,7 +69,7 @@ type Options struct {
 type Service struct {
 	decider   Decider
 	async     AsyncDecider // decider, where it is one; else nil
-	namer     Namer
+	name      func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
 	nameTimes nameTimes
 	store     *stats.Store
 	metrics   *metrics
@@ -98,7 +104,7 @@ var (
 // New makes a Service without rules: until SetRules it answers every request with an error.
 func New(o Options) *Service {
 	s := &Service{
-		decider: o.Decider, namer: o.Namer, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
+		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 	}
 	if s.timeout <= 0 {

@@ -12,12 +12,12 @@ import (
 // Gateway is whose own resources are printed.
 type Gateway string
 
-// The gateways. Istio and EnvoyGateway may ask owners directly; the others have no words for it, and ask any member.
+// The gateways. gatewayIstio and gatewayEnvoyGateway may ask owners directly; the others have no words for it, and ask any member.
 const (
-	Istio        Gateway = "istio"
-	EnvoyGateway Gateway = "envoy-gateway"
-	Contour      Gateway = "contour"
-	KGateway     Gateway = "kgateway"
+	gatewayIstio        Gateway = "istio"
+	gatewayEnvoyGateway Gateway = "envoy-gateway"
+	gatewayContour      Gateway = "contour"
+	gatewayKGateway     Gateway = "kgateway"
 )
 
 // Kube says where in a Kubernetes cluster things are. The names of the chart's objects follow from Release.
@@ -40,42 +40,25 @@ func (k *Kube) fill() {
 	setDefault(&k.Selector, "istio=ingressgateway")
 }
 
-// GenerateFor prints the resources by which a gateway asks Keyward. Of Options it reads the rules, where values are, the
-// shape, and what questions are like; addresses and files follow from kube, unless they are given.
-func GenerateFor(gateway Gateway, kube Kube, o Options) (yaml []byte, warnings []string, err error) {
-	kube.fill()
-	if err := kube.options(gateway, &o); err != nil {
-		return nil, nil, err
-	}
-	o.fill()
-	g := &generator{Options: o, Kube: kube, Gateway: gateway}
-	if err := g.prepare(); err != nil {
-		return nil, g.warnings, err
-	}
-	if err := g.expressible(); err != nil {
-		return nil, g.warnings, err
-	}
-	text, err := g.render()
-	return text, g.warnings, err
-}
-
-// options are what Options are for a gateway.
-func (k *Kube) options(gateway Gateway, o *Options) error {
+// fillGateway derives from o.Kube what o does not set, and returns an error if the gateway cannot do what o asks for.
+func (o *Options) fillGateway() error {
+	gateway, k := o.Gateway, &o.Kube
+	k.fill()
 	o.Part = Part("for-" + string(gateway))
 	switch gateway {
-	case Istio, EnvoyGateway:
+	case gatewayIstio, gatewayEnvoyGateway:
 		if o.Shape == Routes {
 			return errors.New("shape routes is for an Envoy of your own")
 		}
-	case Contour, KGateway:
+	case gatewayContour, gatewayKGateway:
 		if o.Shape != "" && o.Shape != Plain {
 			return fmt.Errorf("%s has no resource by which Envoy asks a key's owner: shape plain, and members forward", gateway)
 		}
 		o.Shape = Plain
 	default:
-		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, Istio, EnvoyGateway, Contour, KGateway)
+		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway, gatewayContour, gatewayKGateway)
 	}
-	if gateway == EnvoyGateway && o.Shape == Plain {
+	if gateway == gatewayEnvoyGateway && o.Shape == Plain {
 		return errors.New("envoy-gateway asks the service that it runs by itself: the values that the chart's preset writes are all it needs")
 	}
 	if key, value, ok := strings.Cut(k.Selector, "="); !ok || key == "" || value == "" {
@@ -83,7 +66,7 @@ func (k *Kube) options(gateway Gateway, o *Options) error {
 	}
 	service := "." + k.Namespace + ".svc"
 	setDefault(&o.Sidecar, net.JoinHostPort(k.Release+service, "8081"))
-	if o.Shape == Plain || o.Shape == "" && gateway != Istio && gateway != EnvoyGateway {
+	if o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
 		return nil
 	}
 	xds := k.Release + "-xds" + service
@@ -104,12 +87,12 @@ func (k *Kube) options(gateway Gateway, o *Options) error {
 	return nil
 }
 
-// expressible drops what the gateway has no words for, with a warning, and fails where nothing is left.
-func (g *generator) expressible() error {
-	if g.Gateway != Contour && g.Gateway != KGateway {
+// dropInexpressible drops what the gateway has no words for, with a warning, and fails where nothing is left.
+func (g *generator) dropInexpressible() error {
+	if g.Gateway != gatewayContour && g.Gateway != gatewayKGateway {
 		return nil
 	}
-	if g.Gateway == Contour && len(g.Domains) > 1 {
+	if g.Gateway == gatewayContour && len(g.Domains) > 1 {
 		for _, d := range g.Domains[1:] {
 			g.warn("domain %s: Contour asks about one domain, %s", d.Name, g.Domains[0].Name)
 		}
@@ -147,7 +130,7 @@ func (g *generator) planOwn() []error {
 
 // Entry writes an entry of a descriptor in the gateway's own words, as a YAML flow mapping.
 func (g *generator) Entry(e entry) (string, error) {
-	if e.written == "" && g.Gateway == Contour {
+	if e.written == "" && g.Gateway == gatewayContour {
 		switch {
 		case e.kind == header:
 			return fmt.Sprintf("{requestHeader: {headerName: %s, descriptorKey: %s}}", quote(e.Name), quote(e.Key)), nil
@@ -157,7 +140,7 @@ func (g *generator) Entry(e entry) (string, error) {
 			return fmt.Sprintf("{genericKey: {key: %s, value: %s}}", quote(e.Key), quote(e.Name)), nil
 		}
 	}
-	if e.written == "" && g.Gateway == KGateway {
+	if e.written == "" && g.Gateway == gatewayKGateway {
 		switch {
 		case e.kind == header && e.Name == ":path" && e.Key == "path":
 			return "{type: Path}", nil

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// forGateways are the golden files of GenerateFor. The tests of charts/ hold them against the gateways' own definitions.
+// forGateways are the golden files of Generate for gateways. The tests of charts/ hold them against the gateways' own definitions.
 func forGateways(t testing.TB) map[string]struct {
 	gateway Gateway
 	kube    Kube
@@ -30,18 +30,19 @@ func forGateways(t testing.TB) map[string]struct {
 		o       Options
 	}
 	return map[string]row{
-		"for-istio":           {Istio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
-		"for-istio-plaintext": {Istio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
-		"for-istio-plain":     {Istio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
-		"for-envoy-gateway":   {EnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
-		"for-contour":         {Contour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
-		"for-kgateway":        {KGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-istio":           {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
+		"for-istio-plaintext": {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
+		"for-istio-plain":     {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway":   {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
+		"for-contour":         {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-kgateway":        {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
 	}
 }
 
 func TestGatewayGolden(t *testing.T) {
 	for name, c := range forGateways(t) {
-		text, warnings, err := GenerateFor(c.gateway, c.kube, c.o)
+		c.o.Gateway, c.o.Kube = c.gateway, c.kube
+		text, warnings, err := Generate(c.o)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -136,16 +137,17 @@ func TestGatewayFaults(t *testing.T) {
 		o       Options
 	}{
 		"want envoy, istio":              {"nginx", Kube{}, Options{Rules: rules, From: key}},
-		"members forward":                {Contour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
-		"for an Envoy of your own":       {Istio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
-		"all it needs":                   {EnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
-		"one --from":                     {EnvoyGateway, Kube{}, Options{}},
-		"want KEY=VALUE":                 {Istio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
-		"so must the rules, not api_key": {KGateway, Kube{}, Options{Rules: rules, From: key}},
-		"no rule is left":                {Contour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
-		"no question is left":            {Istio, Kube{}, Options{Rules: rules}},
+		"members forward":                {gatewayContour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
+		"for an Envoy of your own":       {gatewayIstio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
+		"all it needs":                   {gatewayEnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
+		"one --from":                     {gatewayEnvoyGateway, Kube{}, Options{}},
+		"want KEY=VALUE":                 {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
+		"so must the rules, not api_key": {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
+		"no rule is left":                {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
+		"no question is left":            {gatewayIstio, Kube{}, Options{Rules: rules}},
 	} {
-		text, _, err := GenerateFor(c.gateway, c.kube, c.o)
+		c.o.Gateway, c.o.Kube = c.gateway, c.kube
+		text, _, err := Generate(c.o)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\n%s", want, err, text)
 		}

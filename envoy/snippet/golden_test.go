@@ -124,17 +124,17 @@ func goldens(t testing.TB) map[string]Options {
 		"owner-direct-hot":      withTLS(Options{Rules: load(t, rich, simple), From: all, XDS: "127.0.0.1:18000", HotRoutes: true}),
 		"routes-hot":            {Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000", HotRoutes: true},
 		"plain-hot":             {Shape: Plain, Rules: a, From: key, Routed: true, HotRoutes: true},
-		"part-filter-hot":       {Part: Filter, Rules: load(t, rich), Envoy: []byte(ownEnvoy), HotRoutes: true},
+		"part-filter-hot":       {Part: partFilter, Rules: load(t, rich), Envoy: []byte(ownEnvoy), HotRoutes: true},
 		"plain":                 {Shape: Plain, Rules: a, From: key},
 		"plain-tls":             withTLS(Options{Shape: Plain, Rules: b, From: all, Sidecar: "ratelimit.prod.svc:8081", SidecarTLS: true, EnvoyVersion: "1.40"}),
-		"part-filter":           {Part: Filter, Rules: a, From: key},
-		"part-filter-own":       {Part: Filter, Rules: b, Envoy: []byte(ownEnvoy)},
-		"part-filter-routes":    {Part: Filter, Shape: Routes, Rules: a, From: key},
-		"part-cluster-sds":      withTLS(Options{Part: Cluster, XDS: "127.0.0.1:18000", SDS: "/etc/keyward/sds"}),
-		"part-cluster-routes":   {Part: Cluster, Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"},
-		"part-sds-client":       withTLS(Options{Part: SDSClient, SDS: "/etc/keyward/sds"}),
-		"part-sds-ca":           withTLS(Options{Part: SDSCA, SDS: "/etc/keyward/sds"}),
-		"part-cluster-of-plain": {Part: Cluster, Shape: Plain},
+		"part-filter":           {Part: partFilter, Rules: a, From: key},
+		"part-filter-own":       {Part: partFilter, Rules: b, Envoy: []byte(ownEnvoy)},
+		"part-filter-routes":    {Part: partFilter, Shape: Routes, Rules: a, From: key},
+		"part-cluster-sds":      withTLS(Options{Part: partCluster, XDS: "127.0.0.1:18000", SDS: "/etc/keyward/sds"}),
+		"part-cluster-routes":   {Part: partCluster, Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"},
+		"part-sds-client":       withTLS(Options{Part: partSDSClient, SDS: "/etc/keyward/sds"}),
+		"part-sds-ca":           withTLS(Options{Part: partSDSCA, SDS: "/etc/keyward/sds"}),
+		"part-cluster-of-plain": {Part: partCluster, Shape: Plain},
 	}
 }
 
@@ -158,13 +158,13 @@ func parse(t testing.TB, part Part, shape Shape, text []byte) proto.Message {
 	b := toJSON(t, text)
 	var m proto.Message
 	switch {
-	case part == Filter && shape == Routes:
+	case part == partFilter && shape == Routes:
 		m, b = &route.VirtualHost{}, wrap("routes", b)
-	case part == Filter:
+	case part == partFilter:
 		m, b = &hcm.HttpConnectionManager{}, wrap("http_filters", b)
-	case part == Cluster:
+	case part == partCluster:
 		m, b = &bootstrap.Bootstrap_StaticResources{}, wrap("clusters", b)
-	case part == SDSClient || part == SDSCA:
+	case part == partSDSClient || part == partSDSCA:
 		m = &discovery.DiscoveryResponse{}
 	default:
 		m = &bootstrap.Bootstrap{}
@@ -187,7 +187,7 @@ func TestGolden(t *testing.T) {
 			continue
 		}
 		m := parse(t, o.Part, o.Shape, text)
-		if err := validateAll(m); err != nil && o.Part != Filter { // which is only a piece of a message
+		if err := validateAll(m); err != nil && o.Part != partFilter { // which is only a piece of a message
 			t.Errorf("%s: %v", name, err)
 		}
 		for n, line := range bytes.Split(text, []byte("\n")) {
@@ -268,12 +268,12 @@ func TestClustersAreThoseOfXDS(t *testing.T) {
 		"owners, any name":    {withTLS(Options{Capacity: 100, Connect: 1e9}), (&xds.ServedState{TLS: true, Capacity: 100, Connect: 1e9}).OwnerDirect()},
 		"pods":                {withTLS(Options{Shape: Routes, Capacity: 8192}), (&xds.ServedState{Capacity: 8192}).Routed()},
 	} {
-		c.o.Part, c.o.XDS = Cluster, "127.0.0.1:1"
+		c.o.Part, c.o.XDS = partCluster, "127.0.0.1:1"
 		text, _, err := Generate(c.o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := parse(t, Cluster, c.o.Shape, text).(*bootstrap.Bootstrap_StaticResources).GetClusters()
+		got := parse(t, partCluster, c.o.Shape, text).(*bootstrap.Bootstrap_StaticResources).GetClusters()
 		if len(got) != 1 {
 			t.Fatalf("%s: %d clusters", what, len(got))
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/envoy/internal/names"
 )
 
 // hotFaults are the places that no route of xDS can reach.
@@ -17,9 +17,9 @@ func (g *generator) hotFaults() (faults []error) {
 	case !g.HotRoutes:
 	case g.Shape == Plain && !g.Routed:
 		fail("in shape plain they are those of the Envoy in front, which brings the requests here: routed")
-	case g.Shape == Routes && g.Part == Filter:
+	case g.Shape == Routes && g.Part == partFilter:
 		fail("they come with all of the listener's routes, so no single route can be printed")
-	case g.Shape != Plain && g.Part == Bootstrap && g.XDS == "":
+	case g.Shape != Plain && g.Part == partBootstrap && g.XDS == "":
 		fail("they come from an xDS server, whose address is missing")
 	}
 	return faults
@@ -27,7 +27,7 @@ func (g *generator) hotFaults() (faults []error) {
 
 // planHot lets a hot key's sub-key, where a route set one, take the place of the header that xDS matches.
 func (g *generator) planHot() []error {
-	if !g.HotRoutes || g.Part == Cluster || g.secrets() {
+	if !g.HotRoutes || g.Part == partCluster || g.secrets() {
 		return nil
 	}
 	header := g.hotHeader()
@@ -44,7 +44,7 @@ func (g *generator) planHot() []error {
 		if d.Key.Format != "%REQ("+header+")%" {
 			g.warn("domain %s: hot routes leave one header to place a question by, %s; what has only another is asked anywhere, and forwarded", d.Name, header)
 		}
-		d.Key.Format = "%REQ(" + xds.SubHeader + "?" + header + ")%"
+		d.Key.Format = "%REQ(" + names.SubHeader + "?" + header + ")%"
 		placed = true
 	}
 	if !placed {
@@ -73,13 +73,13 @@ func (g *generator) hotHeader() string {
 }
 
 // SubHeader carries a hot key's sub-key within Envoy.
-func (g *generator) SubHeader() string { return xds.SubHeader }
+func (g *generator) SubHeader() string { return names.SubHeader }
 
 // SpreadFilter is the name under which the routes find the filter that sets SubHeader.
-func (g *generator) SpreadFilter() string { return xds.SpreadFilter }
+func (g *generator) SpreadFilter() string { return names.SpreadFilter }
 
 // CapFilter is the name of the filter that caps a hot key.
-func (g *generator) CapFilter() string { return xds.CapFilter }
+func (g *generator) CapFilter() string { return names.CapFilter }
 
 // HotFilters says that this Envoy has the hot keys' routes itself, and not the one in front.
 func (g *generator) HotFilters() bool { return g.HotRoutes && g.Shape != Plain }
@@ -87,7 +87,7 @@ func (g *generator) HotFilters() bool { return g.HotRoutes && g.Shape != Plain }
 // RouteConfig is the name of the routes that xDS serves for the shape.
 func (g *generator) RouteConfig() string {
 	if g.Shape == Routes {
-		return xds.RouteConfig
+		return names.RouteConfig
 	}
-	return xds.DirectConfig
+	return names.DirectConfig
 }

@@ -24,8 +24,8 @@ func TestHotRoutes(t *testing.T) {
 		"plain, routed":      {Options{Shape: Plain, Routed: true, From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
 		"routes":             {Options{Shape: Routes, From: header}, "", "", "route_config_name: keyward-routes"},
 		"routes by address":  {Options{Shape: Routes, Rules: load(t, other)}, "no question is placed by one", "", ""},
-		"a single route":     {Options{Shape: Routes, Part: Filter, From: header}, "no single route", "", ""},
-		"only filters":       {Options{Part: Filter, From: header, XDS: "-"}, "", "", "# rds:"},
+		"a single route":     {Options{Shape: Routes, Part: partFilter, From: header}, "no single route", "", ""},
+		"only filters":       {Options{Part: partFilter, From: header, XDS: "-"}, "", "", "# rds:"},
 	}
 	for name, c := range cases {
 		c.o.HotRoutes = true

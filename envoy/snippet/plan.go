@@ -32,7 +32,7 @@ type entry struct {
 
 // plan makes the domains out of the rules.
 func (g *generator) plan() (faults []error) {
-	if g.Gateway == EnvoyGateway {
+	if g.Gateway == gatewayEnvoyGateway {
 		return g.planOwn()
 	}
 	if g.Rules != nil {
@@ -46,7 +46,7 @@ func (g *generator) plan() (faults []error) {
 		g.planRoutes()
 		return g.planHot()
 	}
-	if len(g.Domains) == 0 && g.Part != Cluster && !g.secrets() {
+	if len(g.Domains) == 0 && g.Part != partCluster && !g.secrets() {
 		for _, w := range g.warnings {
 			faults = append(faults, errors.New(w))
 		}

@@ -10,7 +10,7 @@ import (
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
-	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/ring"
 )
@@ -18,7 +18,7 @@ import (
 // filters finds the rate-limit filters of a bootstrap.
 func filters(t testing.TB, text []byte) []*ratelimit.RateLimit {
 	t.Helper()
-	b := parse(t, Bootstrap, OwnerDirect, text).(*bootstrap.Bootstrap)
+	b := parse(t, partBootstrap, OwnerDirect, text).(*bootstrap.Bootstrap)
 	var manager hcm.HttpConnectionManager
 	if err := b.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 			t.Fatalf("%s: %d filters", c.name, len(f))
 		}
 		meta := f[0].GetRateLimitService().GetGrpcService().GetInitialMetadata()
-		if len(meta) != 1 || meta[0].GetKey() != xds.KeyHeader || meta[0].GetValue() != c.header {
+		if len(meta) != 1 || meta[0].GetKey() != names.KeyHeader || meta[0].GetValue() != c.header {
 			t.Errorf("%s: metadata %v, want %s", c.name, meta, c.header)
 			continue
 		}
@@ -250,7 +250,7 @@ func TestFaultsAreSaidTogether(t *testing.T) {
 		"no question":             {Rules: load(t, simple), XDS: "127.0.0.1:1"},
 		"no rules":                {XDS: "127.0.0.1:1"},
 		"no server and no member": {Rules: load(t, simple), From: map[string]string{"api_key": "header:x"}},
-		"secrets without files":   {Part: SDSClient},
+		"secrets without files":   {Part: partSDSClient},
 	} {
 		if text, _, err := Generate(o); err == nil {
 			t.Errorf("%s: printed\n%s", what, text)
@@ -280,7 +280,7 @@ func FuzzGenerate(f *testing.F) {
 		for _, shape := range []Shape{OwnerDirect, Routes, Plain} {
 			o.Shape = shape
 			if text, _, err := Generate(o); err == nil {
-				parse(t, Bootstrap, shape, text)
+				parse(t, partBootstrap, shape, text)
 			}
 		}
 	})
@@ -295,7 +295,7 @@ func FuzzOwnEnvoy(f *testing.F) {
 	f.Add("rate_limits: [{actions: [{request_headers: {header_name: \"x%\", descriptor_key: k}}]}]")
 	rules := load(f, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}, {key: generic_key, value: all, rate_limit: {unit: hour, requests_per_unit: 1}}]")
 	f.Fuzz(func(t *testing.T, own string) {
-		for _, part := range []Part{Bootstrap, Filter} {
+		for _, part := range []Part{partBootstrap, partFilter} {
 			if text, _, err := Generate(Options{Part: part, Rules: rules, Envoy: []byte(own), XDS: "127.0.0.1:1"}); err == nil {
 				toJSON(t, text)
 			}

@@ -14,7 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -46,7 +46,7 @@ func (g *generator) render() ([]byte, error) {
 		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
 	}
 	name := string(g.Part)
-	if g.Part == Filter && g.Shape == Routes {
+	if g.Part == partFilter && g.Shape == Routes {
 		name = "route"
 	}
 	var b bytes.Buffer
@@ -134,7 +134,7 @@ func address(a string) (string, error) {
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
 // KeepActions says that the user's own routes go on saying what is asked. Those of xDS say nothing.
-func (g *generator) KeepActions() bool { return g.keepActions && g.Part == Filter && !g.HotRoutes }
+func (g *generator) KeepActions() bool { return g.keepActions && g.Part == partFilter && !g.HotRoutes }
 
 // RetryAfter says that every Envoy it is for can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }
@@ -156,27 +156,27 @@ func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners is the name of the cluster of rate-limit services.
 func (g *generator) Owners() string {
-	if g.Gateway == Istio && g.Shape == Plain { // Istio's own cluster of the Service
+	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
 	}
-	return xds.OwnerCluster
+	return names.OwnerCluster
 }
 
 // Pods is the name of the cluster of the pods' Envoys.
-func (g *generator) Pods() string { return xds.RouteCluster }
+func (g *generator) Pods() string { return names.RouteCluster }
 
 // KeyHeader carries the owner string.
-func (g *generator) KeyHeader() string { return xds.KeyHeader }
+func (g *generator) KeyHeader() string { return names.KeyHeader }
 
 // SaysKey is whether the question carries the key it was sent by: by the ring of this Envoy, or by that of the one in
 // front which routed the request here. Any other plain question says nothing, or it would count as misrouted.
 func (g *generator) SaysKey() bool { return g.Shape != Plain || g.Routed }
 
 // ClientSecret and CASecret are the names under which the owners' cluster looks for secrets.
-func (g *generator) ClientSecret() string { return xds.ClientSecret }
+func (g *generator) ClientSecret() string { return names.ClientSecret }
 
 // CASecret is the other one.
-func (g *generator) CASecret() string { return xds.CASecret }
+func (g *generator) CASecret() string { return names.CASecret }
 
 // OwnClusters says that the cluster of owners stands here and does not come from xDS.
 func (g *generator) OwnClusters() bool { return g.XDS == "" || g.SDS != "" && g.Shape == OwnerDirect }
@@ -258,9 +258,9 @@ func (g *generator) UsesTLS() bool { return g.Shape != Plain || g.XDS != "" || g
 // RingCluster is the cluster of the shape's ring.
 func (g *generator) RingCluster() string {
 	if g.Shape == Routes {
-		return xds.RouteCluster
+		return names.RouteCluster
 	}
-	return xds.OwnerCluster
+	return names.OwnerCluster
 }
 
 // RouteKind is what the edge's routes hash.

@@ -34,11 +34,11 @@ type Part string
 
 // The parts.
 const (
-	Bootstrap Part = "bootstrap"  // a whole file for envoy --config-path
-	Filter    Part = "filter"     // the HTTP filters; in shape routes the route
-	Cluster   Part = "cluster"    // the clusters that the filter or the route names
-	SDSClient Part = "sds-client" // the file keyward_client.yaml of the directory Options.SDS
-	SDSCA     Part = "sds-ca"     // the file keyward_ca.yaml of the directory Options.SDS
+	partBootstrap Part = "bootstrap"  // a whole file for envoy --config-path
+	partFilter    Part = "filter"     // the HTTP filters; in shape routes the route
+	partCluster   Part = "cluster"    // the clusters that the filter or the route names
+	partSDSClient Part = "sds-client" // the file keyward_client.yaml of the directory Options.SDS
+	partSDSCA     Part = "sds-ca"     // the file keyward_ca.yaml of the directory Options.SDS
 )
 
 // StaticMember is a sidecar whose address is written into the configuration.
@@ -50,7 +50,7 @@ type StaticMember struct {
 // Options say what is printed. Addresses are host:port, files are named as Envoy sees them.
 type Options struct {
 	Shape Shape         // default OwnerDirect
-	Part  Part          // default Bootstrap
+	Part  Part          // default partBootstrap
 	Rules *config.Rules // what is limited; not needed in shape routes when RouteHeader is given
 
 	From  map[string]string // where a descriptor key's value is in the request, by key: see ParseSource
@@ -77,17 +77,32 @@ type Options struct {
 	XDSNames               []string // names, one of which the xDS server's certificate carries; none: any of the CA's
 	ServerNames            []string // the same for the sidecars, when they are not told by xDS
 	SidecarTLS             bool     // shape plain: the files are for the sidecar, too, which is on loopback otherwise
-	SDS                    string   // directory of the files of SDSClient and SDSCA: Envoy then takes rotated certificates without a restart
+	SDS                    string   // directory of the files of partSDSClient and partSDSCA: Envoy then takes rotated certificates without a restart
+
+	Gateway Gateway // whose resources are printed; empty: Envoy's own configuration
+	Kube    Kube    // where the gateway and the release are; read only with Gateway
 
 	EnvoyVersion string // oldest Envoy that must accept the output, as 1.36 or 1.40.0; default 1.36
 }
 
-// Generate prints the configuration. The warnings say what works, but not as well as it could.
+// Generate prints the configuration that o describes: for an Envoy, or the resources of o.Gateway. The warnings name what
+// works, but not as well as it could.
 func Generate(o Options) (yaml []byte, warnings []string, err error) {
+	if o.Gateway != "" {
+		if err := o.fillGateway(); err != nil {
+			return nil, nil, err
+		}
+	}
 	o.fill()
 	g := &generator{Options: o}
 	if err := g.prepare(); err != nil {
-		return nil, nil, err
+		if o.Gateway == "" {
+			return nil, nil, err // which names the warnings, too
+		}
+		return nil, g.warnings, err
+	}
+	if err := g.dropInexpressible(); err != nil {
+		return nil, g.warnings, err
 	}
 	text, err := g.render()
 	return text, g.warnings, err
@@ -95,7 +110,7 @@ func Generate(o Options) (yaml []byte, warnings []string, err error) {
 
 func (o *Options) fill() {
 	setDefault(&o.Shape, OwnerDirect)
-	setDefault(&o.Part, Bootstrap)
+	setDefault(&o.Part, partBootstrap)
 	setDefault(&o.Listen, "0.0.0.0:10000")
 	setDefault(&o.Admin, "127.0.0.1:9901")
 	setDefault(&o.Upstream, "127.0.0.1:8000")
@@ -124,9 +139,6 @@ type generator struct {
 	from       map[string][]source
 
 	keepActions bool // the user's own routes have rate_limits
-
-	Kube    Kube    // of GenerateFor
-	Gateway Gateway // empty in Generate
 }
 
 func (g *generator) warn(format string, args ...any) {
@@ -153,8 +165,8 @@ func (g *generator) faults() (faults []error) {
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
 		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
 	}
-	if g.Gateway == "" && !slices.Contains([]Part{Bootstrap, Filter, Cluster, SDSClient, SDSCA}, g.Part) {
-		fail("part %q: want %s, %s, %s, %s or %s", g.Part, Bootstrap, Filter, Cluster, SDSClient, SDSCA)
+	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA}, g.Part) {
+		fail("part %q: want %s, %s, %s, %s or %s", g.Part, partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA)
 	}
 	if g.ADS != "delta" && g.ADS != "sotw" {
 		fail("ads %q: want delta or sotw", g.ADS)
@@ -172,7 +184,7 @@ func (g *generator) faults() (faults []error) {
 			fail("%s address: %w", what, err)
 		}
 	}
-	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != Filter && !g.secrets() {
+	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != partFilter && !g.secrets() {
 		fail("shape %s needs the address of an xDS server, or members", g.Shape)
 	}
 	if g.Timeout < time.Millisecond {
@@ -214,7 +226,7 @@ func (g *generator) memberFaults() (faults []error) {
 }
 
 // secrets says that the part is a file of secrets.
-func (g *generator) secrets() bool { return g.Part == SDSClient || g.Part == SDSCA }
+func (g *generator) secrets() bool { return g.Part == partSDSClient || g.Part == partSDSCA }
 
 func splitAddress(a string) (host string, port uint16, err error) {
 	host, text, err := net.SplitHostPort(a)

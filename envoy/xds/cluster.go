@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -38,7 +39,7 @@ func pack(m proto.Message) *anypb.Any {
 // balancer hashes the call's own header, since a route's hash policy does not reach Envoy's internal calls.
 func (s *ServedState) OwnerDirect() *cluster.Cluster {
 	s.fill()
-	c := s.ringCluster(OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(KeyHeader)}})
+	c := s.ringCluster(names.OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(names.KeyHeader)}})
 	c.ConnectTimeout = durationpb.New(s.Connect)
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -54,7 +55,7 @@ func (s *ServedState) OwnerDirect() *cluster.Cluster {
 // Routed is the cluster of the pods themselves; the route's own hash policy feeds the ring.
 func (s *ServedState) Routed() *cluster.Cluster {
 	s.fill()
-	return named(s.ringCluster(RouteCluster, nil))
+	return named(s.ringCluster(names.RouteCluster, nil))
 }
 
 // named gives the cluster's endpoints a name that tells its content. An Envoy whose cluster changes would otherwise wait
@@ -109,21 +110,21 @@ func viaADS() *core.ConfigSource {
 
 // upstreamTLS trusts the CA that the Envoy's bootstrap names, and shows the certificate that it names.
 func (s *ServedState) upstreamTLS() *tlsv3.UpstreamTlsContext {
-	var names []*tlsv3.SubjectAltNameMatcher
+	var sans []*tlsv3.SubjectAltNameMatcher
 	for _, n := range s.ServerNames {
 		kind := tlsv3.SubjectAltNameMatcher_DNS
 		if strings.Contains(n, "://") {
 			kind = tlsv3.SubjectAltNameMatcher_URI
 		}
-		names = append(names, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: n}}})
+		sans = append(sans, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: n}}})
 	}
 	return &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
 		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
 		AlpnProtocols:                  []string{"h2"},
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: ClientSecret}},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: names.ClientSecret}},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: names},
-			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: CASecret},
+			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: sans},
+			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: names.CASecret},
 		}},
 	}}
 }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/ringcheck"
 	"github.com/keyward/keyward/ring"
@@ -231,8 +232,8 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 		s.fill()
 		name := s.OwnerDirect().GetEdsClusterConfig().GetServiceName()
 		la := assignment(t, res, name)
-		if !slices.EqualFunc(la.GetEndpoints(), assignment(t, res, OwnerCluster).GetEndpoints(), func(a, b *endpoint.LocalityLbEndpoints) bool { return proto.Equal(a, b) }) {
-			t.Errorf("the endpoints of %s and %s differ", name, OwnerCluster)
+		if !slices.EqualFunc(la.GetEndpoints(), assignment(t, res, names.OwnerCluster).GetEndpoints(), func(a, b *endpoint.LocalityLbEndpoints) bool { return proto.Equal(a, b) }) {
+			t.Errorf("the endpoints of %s and %s differ", name, names.OwnerCluster)
 		}
 		theirs, hosts := asEnvoy(t, &s, la)
 		ours := ring.New(on)
@@ -276,7 +277,7 @@ func TestWhoIsServed(t *testing.T) {
 	for _, c := range cases {
 		s := ServedState{Members: c.members}
 		s.fill()
-		in, out := s.hosts(OwnerCluster, func(m Endpoint) string { return m.RLS })
+		in, out := s.hosts(names.OwnerCluster, func(m Endpoint) string { return m.RLS })
 		var got, omitted []string
 		for _, h := range in {
 			text := fmt.Sprintf("%s=%s", h.ID, h.addr)

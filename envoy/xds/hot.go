@@ -20,14 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/hotkey"
-)
-
-// Names of what an Envoy with hot keys' routes needs.
-const (
-	SubHeader    = "x-keyward-sub"  // a hot key's sub-key, which the ring hashes in the key's place; a client's own is stripped
-	SpreadFilter = "keyward-spread" // header mutation: a hot key's route sets SubHeader
-	CapFilter    = "keyward-cap"    // local rate limit: a hot key's route refuses what is over its limit for certain
 )
 
 // minFill is how often a bucket is filled at most; Envoy refuses one that would be more often.
@@ -119,7 +113,7 @@ func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 		Action: &route.Route_Route{Route: to},
 	}
 	if k.bucket != nil {
-		r.TypedPerFilterConfig = map[string]*anypb.Any{CapFilter: pack(capFilter(k.bucket))}
+		r.TypedPerFilterConfig = map[string]*anypb.Any{names.CapFilter: pack(capFilter(k.bucket))}
 	}
 	if len(k.subs) == 0 {
 		return r
@@ -128,7 +122,7 @@ func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 	for _, s := range k.subs {
 		parts.Clusters = append(parts.Clusters, &route.WeightedCluster_ClusterWeight{
 			Name: to.GetCluster(), Weight: wrapperspb.UInt32(1),
-			TypedPerFilterConfig: map[string]*anypb.Any{SpreadFilter: pack(setSub(s.Key))},
+			TypedPerFilterConfig: map[string]*anypb.Any{names.SpreadFilter: pack(setSub(s.Key))},
 		})
 	}
 	to.ClusterSpecifier = &route.RouteAction_WeightedClusters{WeightedClusters: parts}
@@ -139,7 +133,7 @@ func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 func setSub(key string) *headers.HeaderMutationPerRoute {
 	return &headers.HeaderMutationPerRoute{Mutations: &headers.Mutations{RequestMutations: []*mutation.HeaderMutation{{
 		Action: &mutation.HeaderMutation_Append{Append: &core.HeaderValueOption{
-			Header:       &core.HeaderValue{Key: SubHeader, Value: strings.ReplaceAll(key, "%", "%%")},
+			Header:       &core.HeaderValue{Key: names.SubHeader, Value: strings.ReplaceAll(key, "%", "%%")},
 			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 		}},
 	}}}}
@@ -160,11 +154,11 @@ func forHot(m *hcm.HttpConnectionManager) {
 	m.EarlyHeaderMutationExtensions = []*core.TypedExtensionConfig{{
 		Name: "keyward-strip",
 		TypedConfig: pack(&early.HeaderMutation{Mutations: []*mutation.HeaderMutation{{
-			Action: &mutation.HeaderMutation_Remove{Remove: SubHeader},
+			Action: &mutation.HeaderMutation_Remove{Remove: names.SubHeader},
 		}}}),
 	}}
 	m.HttpFilters = append([]*hcm.HttpFilter{
-		{Name: CapFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(capFilter(nil))}},
-		{Name: SpreadFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&headers.HeaderMutation{})}},
+		{Name: names.CapFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(capFilter(nil))}},
+		{Name: names.SpreadFilter, ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&headers.HeaderMutation{})}},
 	}, m.HttpFilters...)
 }

@@ -12,6 +12,7 @@ import (
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/hotkey"
 )
 
@@ -95,7 +96,7 @@ func TestHotKeys(t *testing.T) {
 			r.Domain, r.Author, r.Version = cmp.Or(r.Domain, "app"), "pod-a", max(r.Version, 1)
 		}
 		s := ServedState{Members: members(2), Hot: c.hot}
-		for _, rds := range []string{RouteConfig, DirectConfig} {
+		for _, rds := range []string{names.RouteConfig, names.DirectConfig} {
 			if got := strings.Join(hotRoutes(t, s, rds), " "); got != c.want {
 				t.Errorf("%s, %s: %s, want %s", name, rds, got, c.want)
 			}
@@ -106,7 +107,7 @@ func TestHotKeys(t *testing.T) {
 // TestHotKeysAreFew: each request is matched against every hot key's route, so there are at most 100, those said by hand
 // among them.
 func TestHotKeysAreFew(t *testing.T) {
-	got := strings.Join(hotRoutes(t, ServedState{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, RouteConfig), " ")
+	got := strings.Join(hotRoutes(t, ServedState{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, names.RouteConfig), " ")
 	if n := strings.Count(got, "#0"); n != hotkey.MaxRoutes {
 		t.Errorf("%d routes", n)
 	}
@@ -147,7 +148,7 @@ func TestSubKeysAreHashed(t *testing.T) {
 	s := full()
 	s.fill()
 	for i, r := range s.routes(s.hotKeys()).GetVirtualHosts()[0].GetRoutes() {
-		want := []string{SubHeader, SubHeader, "x-user"}[i]
+		want := []string{names.SubHeader, names.SubHeader, "x-user"}[i]
 		if got := r.GetRoute().GetHashPolicy()[0].GetHeader().GetHeaderName(); got != want {
 			t.Errorf("route %d hashes %s, want %s", i, got, want)
 		}

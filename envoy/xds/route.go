@@ -10,6 +10,8 @@ import (
 	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/keyward/keyward/envoy/internal/names"
 )
 
 // routes sends every request to the pod whose sidecar owns the request's key, and a hot key's to its sub-keys' pods. A request
@@ -17,7 +19,7 @@ import (
 func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 	by := func(header string) *route.RouteAction {
 		return &route.RouteAction{
-			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: RouteCluster},
+			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: names.RouteCluster},
 			HashPolicy:       []*route.RouteAction_HashPolicy{headerPolicy(header)},
 		}
 	}
@@ -25,11 +27,11 @@ func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 	for i := range hot {
 		header := s.RouteHeader
 		if len(hot[i].subs) > 0 {
-			header = SubHeader
+			header = names.SubHeader
 		}
 		routes = append(routes, hot[i].route(s.RouteHeader, by(header)))
 	}
-	return routeConfiguration(RouteConfig, append(routes, everything(by(s.RouteHeader))))
+	return routeConfiguration(names.RouteConfig, append(routes, everything(by(s.RouteHeader))))
 }
 
 // directRoutes sends every request to the application. A hot key's sub-key only tells the rate-limit filter whom to ask, and
@@ -42,8 +44,8 @@ func (s *ServedState) directRoutes(hot []hotKey) *route.RouteConfiguration {
 	for i := range hot {
 		routes = append(routes, hot[i].route(s.RouteHeader, upstream()))
 	}
-	c := routeConfiguration(DirectConfig, append(routes, everything(upstream())))
-	c.RequestHeadersToRemove = []string{SubHeader}
+	c := routeConfiguration(names.DirectConfig, append(routes, everything(upstream())))
+	c.RequestHeadersToRemove = []string{names.SubHeader}
 	return c
 }
 
@@ -68,16 +70,16 @@ func (s *ServedState) listener() (*listener.Listener, error) {
 		return nil, fmt.Errorf("the routes' listener: %q is no IP address and port", s.RouteAddress)
 	}
 	manager := &hcm.HttpConnectionManager{
-		StatPrefix:       routeListener,
+		StatPrefix:       names.RouteListener,
 		UseRemoteAddress: wrapperspb.Bool(true), // what clients say in x-forwarded-for is not believed
-		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: RouteConfig}},
+		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: names.RouteConfig}},
 		HttpFilters: []*hcm.HttpFilter{{
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
 		}},
 	}
 	forHot(manager)
 	return &listener.Listener{
-		Name:    routeListener,
+		Name:    names.RouteListener,
 		Address: socket(address.Addr().String(), uint32(address.Port())),
 		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
 			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},

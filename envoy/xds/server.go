@@ -33,6 +33,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -121,8 +122,8 @@ func (s *ServedState) resources() (map[string][]types.Resource, []omission, erro
 	if err := errors.Join(s.faults()...); err != nil {
 		return nil, nil, err
 	}
-	owners, omitted := s.hosts(OwnerCluster, func(m Endpoint) string { return m.RLS })
-	pods, others := s.hosts(RouteCluster, func(m Endpoint) string { return m.Route })
+	owners, omitted := s.hosts(names.OwnerCluster, func(m Endpoint) string { return m.RLS })
+	pods, others := s.hosts(names.RouteCluster, func(m Endpoint) string { return m.Route })
 	if len(pods) > 0 { // nobody has such an address where nobody wants it
 		omitted = append(omitted, others...)
 	}
@@ -130,8 +131,8 @@ func (s *ServedState) resources() (map[string][]types.Resource, []omission, erro
 	out := map[string][]types.Resource{
 		resource.ClusterType: {direct, routed},
 		resource.EndpointType: {
-			s.endpoints(OwnerCluster, owners), s.endpoints(direct.GetEdsClusterConfig().GetServiceName(), owners),
-			s.endpoints(RouteCluster, pods), s.endpoints(routed.GetEdsClusterConfig().GetServiceName(), pods),
+			s.endpoints(names.OwnerCluster, owners), s.endpoints(direct.GetEdsClusterConfig().GetServiceName(), owners),
+			s.endpoints(names.RouteCluster, pods), s.endpoints(routed.GetEdsClusterConfig().GetServiceName(), pods),
 		},
 		resource.ListenerType: {},
 		resource.RouteType:    {s.routes(hot), s.directRoutes(hot)},

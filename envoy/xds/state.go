@@ -12,25 +12,16 @@ import (
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
 )
 
-// Names of what is served.
+// Names that programs next to Envoy need; package names has the others.
 const (
-	OwnerCluster  = "keyward"        // the sidecars' rate-limit services, for owner-direct questions
-	RouteCluster  = "keyward-routes" // the pods, for ring-hash routes
-	RouteConfig   = "keyward-routes" // RDS
-	DirectConfig  = "keyward-direct" // RDS, for an Envoy that asks owners directly and wants hot keys spread
-	routeListener = "keyward-routes" // LDS
-	KeyHeader     = "x-keyward-key"  // what the owner cluster's ring hashes
-
-	// ClientSecret and CASecret are static secrets that an Envoy's bootstrap has to define when the sidecars want mTLS:
-	// its own certificate, and the CA of the sidecars. So every Envoy is served the same cluster, wherever its files are. Envoy
-	// reads static secrets once. One whose certificates are rotated without a restart has the cluster in its bootstrap, with
-	// the secrets in files that it watches, and takes the endpoints alone from here: the name OwnerCluster is for it.
-	ClientSecret = "keyward_client"
-	CASecret     = "keyward_ca"
+	OwnerCluster = names.OwnerCluster
+	RouteCluster = names.RouteCluster
+	SubHeader    = names.SubHeader
 )
 
 // Endpoint is one place on the ring, as Envoy is to see it.

@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/keyward/keyward/envoy/internal/names"
 )
 
 // served is every type, in the order in which an Envoy wants them.
@@ -97,7 +99,7 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 	}
 	// Resource by resource, too: a delta client that goes from a to b has nothing to be told.
 	da := a.delta(t, "envoy")
-	da.ask(resource.EndpointType, OwnerCluster, RouteCluster)
+	da.ask(resource.EndpointType, names.OwnerCluster, names.RouteCluster)
 	first := da.next()
 	has := map[string]string{}
 	for _, x := range first.GetResources() {
@@ -119,9 +121,9 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 
 	// One that is behind is not taken for up to date.
 	old := b.delta(t, "old")
-	has[OwnerCluster] = "something else"
+	has[names.OwnerCluster] = "something else"
 	old.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: slices.Collect(maps.Keys(has)), InitialResourceVersions: has})
-	if r := old.next(); len(r.GetResources()) != 1 || r.GetResources()[0].GetName() != OwnerCluster {
+	if r := old.next(); len(r.GetResources()) != 1 || r.GetResources()[0].GetName() != names.OwnerCluster {
 		t.Errorf("coming back with one old resource: was sent %v", r)
 	}
 }
@@ -161,11 +163,11 @@ func TestRefusals(t *testing.T) {
 
 	// What was refused is not sent again, not even when the client changes what it asks for. Something else comes first.
 	s.ask(resource.ClusterType)
-	s.ask(resource.EndpointType, OwnerCluster)
+	s.ask(resource.EndpointType, names.OwnerCluster)
 	if x := s.next(); x.GetTypeUrl() != resource.EndpointType {
 		t.Errorf("after a refusal: was sent %s %s", x.GetTypeUrl(), x.GetVersionInfo())
 	}
-	d.ask(resource.EndpointType, OwnerCluster)
+	d.ask(resource.EndpointType, names.OwnerCluster)
 	if x := d.next(); x.GetTypeUrl() != resource.EndpointType {
 		t.Errorf("after a refusal: was sent %s", x.GetTypeUrl())
 	}
@@ -284,10 +286,10 @@ func TestSeparateStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := eds.Send(&discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{OwnerCluster}}); err != nil {
+	if err := eds.Send(&discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{names.OwnerCluster}}); err != nil {
 		t.Fatal(err)
 	}
-	if x, err := eds.Recv(); err != nil || len(x.GetResources()) != 1 || x.GetResources()[0].GetName() != OwnerCluster {
+	if x, err := eds.Recv(); err != nil || len(x.GetResources()) != 1 || x.GetResources()[0].GetName() != names.OwnerCluster {
 		t.Errorf("endpoints: %v, %v", x, err)
 	}
 
@@ -357,7 +359,7 @@ func TestMany(t *testing.T) {
 	for i := range clients {
 		c := r.delta(t, fmt.Sprint("envoy-", i))
 		go func() {
-			if err := c.stream.Send(&discovery.DeltaDiscoveryRequest{Node: c.node, TypeUrl: resource.EndpointType, ResourceNamesSubscribe: []string{OwnerCluster}}); err != nil {
+			if err := c.stream.Send(&discovery.DeltaDiscoveryRequest{Node: c.node, TypeUrl: resource.EndpointType, ResourceNamesSubscribe: []string{names.OwnerCluster}}); err != nil {
 				done <- err.Error()
 				return
 			}

@@ -49,7 +49,7 @@ func TestParseNamesEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
-		"--connection-age", "--max-connections", "want one {node}", "want lean or grpc",
+		"--connection-age", "--max-connections", "want one {node}", "want inline or grpc",
 		"KEYWARD_EXPECT", "129 bytes", "want local, certificate or any", `--allowed-hosts: "http://x"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -144,7 +144,7 @@ func TestFlagNames(t *testing.T) {
 	new(flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
-		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-door",
+		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
 	} {
 		if s.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

@@ -199,7 +199,7 @@ func (m *sidecar) startCounting() error {
 func (m *sidecar) startService() {
 	b := m.settings.Behavior
 	o := rls.Options{
-		Decider: m.peer, Namer: m.node, Stats: m.stats, Registerer: m.reg,
+		Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
 	}
 	if m.tracer != nil {
@@ -313,13 +313,13 @@ func (m *sidecar) startListeners() error {
 	o := rls.StartOptions{
 		Service: m.service, Health: m.health, Logger: m.log,
 		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
-		GRPC:   rls.GRPCOptions{ConnectionAge: s.MaxConnectionAge, ConnectionAgeMore: s.MaxConnectionGrace},
-		Guards: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: refunds()[m.flags.NegativeHits], Hosts: m.flags.hosts(),
+		ConnectionAge: s.MaxConnectionAge, ConnectionAgeGrace: s.MaxConnectionGrace,
+		Guards: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: m.flags.NegativeHits, Hosts: m.flags.hosts(),
 	}
-	kind := listenerKinds()[m.flags.RLSDoor]
-	own := rls.Listener{Kind: kind, Address: join(s.GRPCHost, s.GRPCPort)}
+	grpcGo := rlsServers()[m.flags.RLSServer]
+	own := rls.Listener{GRPCGo: grpcGo, Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
-		own = rls.Listener{Kind: kind, Address: s.GRPCSocket, Unix: true}
+		own = rls.Listener{GRPCGo: grpcGo, Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
 	if own.TLS, err = m.security.rlsTLS(s); err != nil {
@@ -327,7 +327,7 @@ func (m *sidecar) startListeners() error {
 	}
 	o.Listeners = append(o.Listeners, own)
 	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
-		d := rls.Listener{Kind: kind, Address: m.flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
+		d := rls.Listener{GRPCGo: grpcGo, Address: m.flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
 		if !m.flags.RLSPlaintext {
 			if d.TLS, err = m.security.envoyTLS(); err != nil {
 				return err

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/internal/stats"
 )
 
@@ -24,7 +23,7 @@ func (m *sidecar) startStats() error {
 	}
 	m.statsd, err = stats.StartStatsd(m.stats, stats.StatsdOptions{
 		Address: join(s.Host, s.Port), Network: s.Network, Dog: s.DogStatsd, Interval: s.FlushInterval,
-		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: mogrifiers(s.Mogrifiers), Logger: m.log,
+		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: s.Mogrifiers, Logger: m.log,
 	})
 	return err
 }
@@ -41,12 +40,4 @@ func (m *sidecar) denyCacheStats() func() {
 		lookups.Set(f.DenyHits + f.DenyMisses)
 		entries.Set(uint64(f.DenyKeys))
 	}
-}
-
-func mogrifiers(ms []settings.Mogrifier) []stats.Mogrifier {
-	var out []stats.Mogrifier
-	for _, m := range ms {
-		out = append(out, stats.Mogrifier{Pattern: m.Pattern, Name: m.Name, Tags: m.Tags})
-	}
-	return out
 }

@@ -47,7 +47,7 @@ func (m *sidecar) stopTracing() {
 }
 
 // logDenial writes one of the refusals to the log, without anything that a caller sent.
-func (m *sidecar) logDenial(d rls.Denial) {
+func (m *sidecar) logDenial(d rls.DecisionSample, suppressed uint64) {
 	m.log.Info("over limit", "domain", d.Domain, "rule", d.Rule, "limit", d.Limit, "key", fmt.Sprintf("%016x", d.Owner),
-		"owner", m.ownerOf(d.Owner), "path", pathName(d.Path), "authority", admin.AuthorityName(d.Authority), "not_logged", d.Suppressed)
+		"owner", m.ownerOf(d.Owner), "path", pathName(d.Path), "authority", admin.AuthorityName(d.Authority), "not_logged", suppressed)
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
@@ -59,9 +58,9 @@ func (f *flags) validateNames(e *faults) {
 		e.add("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
 	}
 	oneOf(e, "partition", f.Partition, policies(), "share, available or quorum")
-	oneOf(e, "rls-door", f.RLSDoor, listenerKinds(), "lean or grpc")
+	oneOf(e, "rls-server", f.RLSServer, rlsServers(), "inline or grpc")
 	oneOf(e, "lost-state", f.LostState, map[string]bool{"prorata": true, "full": true}, "prorata or full")
-	oneOf(e, "allow-negative-hits", f.NegativeHits, refunds(), "local, certificate or any")
+	oneOf(e, "allow-negative-hits", f.NegativeHits, refundPolicies(), "local, certificate or any")
 	if f.Admin != "" {
 		if _, err := api.SocketPath(f.Admin); err != nil {
 			e.add("--admin %q: %w", f.Admin, err)
@@ -171,14 +170,14 @@ func policies() map[string]handoff.PartitionPolicy {
 	return map[string]handoff.PartitionPolicy{"share": handoff.PolicyShare, "available": handoff.PolicyAvailable, "quorum": handoff.PolicyQuorum}
 }
 
-// listenerKinds returns the values of --rls-door.
-func listenerKinds() map[string]rls.ServerKind {
-	return map[string]rls.ServerKind{"lean": rls.InlineServer, "grpc": rls.GRPCGoServer}
+// rlsServers returns the values of --rls-server, and whether grpc-go serves then. lean is an older name of inline.
+func rlsServers() map[string]bool {
+	return map[string]bool{"inline": false, "lean": false, "grpc": true}
 }
 
-// refunds returns the values of --allow-negative-hits.
-func refunds() map[string]rls.Refunds {
-	return map[string]rls.Refunds{"local": rls.RefundsLocal, "certificate": rls.RefundsCertified, "any": rls.RefundsAny}
+// refundPolicies returns the values of --allow-negative-hits.
+func refundPolicies() map[string]bool {
+	return map[string]bool{"local": true, "certificate": true, "any": true}
 }
 
 // hosts returns the host names that the HTTP listeners accept.

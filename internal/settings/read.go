@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/keyward/keyward/internal/stats"
 )
 
 // Getenv looks up a variable, as os.LookupEnv does.
@@ -207,9 +209,9 @@ func (s *Settings) others(getenv Getenv) error {
 	return errors.Join(faults...)
 }
 
-func readMogrifier(prefix string, getenv Getenv) (Mogrifier, error) {
+func readMogrifier(prefix string, getenv Getenv) (stats.Mogrifier, error) {
 	prefix = strings.ToUpper(prefix)
-	var m Mogrifier
+	var m stats.Mogrifier
 	var faults []error
 	bad := func(name, value string, err error) { faults = append(faults, fault(prefix+name, value, err)) }
 	m.Pattern, _ = getenv(prefix + "PATTERN")

@@ -5,6 +5,8 @@ package settings
 import (
 	"log/slog"
 	"time"
+
+	"github.com/keyward/keyward/internal/stats"
 )
 
 // Settings are the variables that have an effect, by what they are about.
@@ -106,7 +108,7 @@ type StatsSettings struct {
 	Network       string // "tcp" or "udp", of statsd
 	FlushInterval time.Duration
 	Tags          map[string]string
-	Mogrifiers    []Mogrifier
+	Mogrifiers    []stats.Mogrifier
 	DogTags       []string // name:value of the DD_* variables
 
 	PrometheusAddr string // host:port
@@ -115,13 +117,6 @@ type StatsSettings struct {
 	Milliseconds   bool // response times are told to Prometheus in milliseconds
 
 	mogrifiers []string
-}
-
-// Mogrifier rewrites the name of a statistic for DogStatsD. $1 stands for a group of the pattern.
-type Mogrifier struct {
-	Pattern string
-	Name    string
-	Tags    map[string]string
 }
 
 // Set says whether the variable was in the environment, so that a default can be told from a choice.

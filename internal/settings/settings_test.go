@@ -13,6 +13,8 @@ import (
 	"time"
 
 	upstream "github.com/envoyproxy/ratelimit/src/settings"
+
+	"github.com/keyward/keyward/internal/stats"
 )
 
 var update = flag.Bool("update", false, "write docs/environment.md")
@@ -225,7 +227,10 @@ func TestMogrifiers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Mogrifier{{`^a\.(.*)$`, "b.$1", map[string]string{"x": "$1", "y": "z"}}, {"c", "d", map[string]string{}}}
+	want := []stats.Mogrifier{
+		{Pattern: `^a\.(.*)$`, Name: "b.$1", Tags: map[string]string{"x": "$1", "y": "z"}},
+		{Pattern: "c", Name: "d", Tags: map[string]string{}},
+	}
 	if !reflect.DeepEqual(s.Stats.Mogrifiers, want) {
 		t.Errorf("got %+v", s.Stats.Mogrifiers)
 	}

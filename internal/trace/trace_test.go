@@ -84,23 +84,36 @@ descriptors:
   rate_limit: {unit: hour, requests_per_unit: 1}
 `
 
-func service(t *testing.T, tracer rls.Tracer) http.Handler {
+func service(t *testing.T, tracer rls.Tracer) (url string) {
+	t.Helper()
 	r, err := config.Load([]config.File{{Name: "r.yaml", Content: []byte(rules)}}, config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := rls.New(rls.Options{Decider: alone{owner.New(owner.Options{Self: "a", BootID: 3})}, Stats: stats.New(stats.Options{}), Tracer: tracer})
 	s.SetRules(r, rls.Switches{})
-	return s.HTTP(rls.NewHealthServer())
+	server, err := rls.Start(rls.StartOptions{Service: s, Health: rls.NewHealthServer(), HTTP: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop(context.Background()) })
+	return "http://" + server.Addrs()[0].String() + "/json"
 }
 
-func ask(t *testing.T, h http.Handler, traceparent string) {
+func ask(t *testing.T, url, traceparent string) {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"secret-of-alice"}]}]}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"secret-of-alice"}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if traceparent != "" {
 		r.Header.Set("traceparent", traceparent)
 	}
-	h.ServeHTTP(httptest.NewRecorder(), r)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
 }
 
 const trace1, span1 = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

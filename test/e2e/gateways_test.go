@@ -33,7 +33,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 	writeSecrets(t, o)
 	upstream := startUpstream(t).addr
 	for gateway, place := range map[snippet.Gateway]func(*testing.T, snippet.Options) (clusters []any, filter object){
-		snippet.Istio: istioPatches, snippet.EnvoyGateway: envoyGatewayPatches,
+		"istio": istioPatches, "envoy-gateway": envoyGatewayPatches,
 	} {
 		for version, path := range map[string]string{"1.40.0": envoyBinary(t), "1.36.4": os.Getenv("ENVOY_1_36")} {
 			if path == "" {
@@ -52,7 +52,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 // writeSecrets writes the files that the chart's ConfigMap has.
 func writeSecrets(t *testing.T, o snippet.Options) {
 	t.Helper()
-	for part, file := range map[snippet.Part]string{snippet.SDSClient: "keyward_client.yaml", snippet.SDSCA: "keyward_ca.yaml"} {
+	for part, file := range map[snippet.Part]string{"sds-client": "keyward_client.yaml", "sds-ca": "keyward_ca.yaml"} {
 		o.Part = part
 		text, _, err := snippet.Generate(o)
 		if err != nil {
@@ -67,7 +67,8 @@ func writeSecrets(t *testing.T, o snippet.Options) {
 // generated are the specs of the objects for a gateway.
 func generated(t *testing.T, gateway snippet.Gateway, o snippet.Options) (specs []object) {
 	t.Helper()
-	text, _, err := snippet.GenerateFor(gateway, snippet.Kube{}, o)
+	o.Gateway = gateway
+	text, _, err := snippet.Generate(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,7 @@ func appRules(t *testing.T) *config.Rules {
 // istioPatches are the values of the EnvoyFilters.
 func istioPatches(t *testing.T, o snippet.Options) (clusters []any, filter object) {
 	o.Rules = appRules(t)
-	for _, spec := range generated(t, snippet.Istio, o) {
+	for _, spec := range generated(t, "istio", o) {
 		for _, p := range spec["configPatches"].([]any) {
 			value := p.(object)["patch"].(object)["value"].(object)
 			switch p.(object)["applyTo"] {
@@ -111,7 +112,7 @@ func istioPatches(t *testing.T, o snippet.Options) (clusters []any, filter objec
 
 // envoyGatewayPatches are those of the EnvoyProxy and the EnvoyPatchPolicy, in a filter as Envoy Gateway makes it.
 func envoyGatewayPatches(t *testing.T, o snippet.Options) (clusters []any, filter object) {
-	specs := generated(t, snippet.EnvoyGateway, o)
+	specs := generated(t, "envoy-gateway", o)
 	value := func(patch any, path ...string) any {
 		for _, p := range path {
 			patch = patch.(object)[p]

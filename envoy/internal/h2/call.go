@@ -63,8 +63,8 @@ func (k *Stream) Message() []byte { return k.message[prefix:] }
 // Header.Max, it is the first Max+1 bytes.
 func (k *Stream) Header(i int) string { return k.headers[i] }
 
-// ReceivedAt is when the call's headers were read, to within the time that it takes to go through what was read at once.
-func (k *Stream) ReceivedAt() time.Time { return k.receivedAt }
+// Now returns the time at which the data that completed the call was read. It may only be called by Serve.
+func (k *Stream) Now() time.Time { return k.conn.now }
 
 // RemoteAddr is where the call came from.
 func (k *Stream) RemoteAddr() net.Addr { return k.conn.raw.RemoteAddr() }

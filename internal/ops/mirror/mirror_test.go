@@ -59,10 +59,14 @@ func keyward(t testing.TB, yaml string) string {
 	store := stats.New(stats.Options{})
 	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
 	s.SetRules(parsed, rls.Switches{Headers: true})
-	g := s.NewGRPC(rls.GRPCOptions{})
-	h := rls.NewHealthServer()
-	h.Register(g, store)
-	return serve(t, g)
+	server, err := rls.Start(rls.StartOptions{
+		Service: s, Health: rls.NewHealthServer(), Listeners: []rls.Listener{{Address: "127.0.0.1:0"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop(context.Background()) })
+	return server.Addrs()[0].String()
 }
 
 func serve(t testing.TB, g *grpc.Server) string {
@@ -172,7 +176,7 @@ func TestBytesGoThrough(t *testing.T) {
 	}
 	got := make(chan seen, 2)
 	service := func(ctx context.Context, b []byte) ([]byte, error) {
-		got <- seen{b, metadata.ValueFromIncomingContext(ctx, rls.KeyHeader)}
+		got <- seen{b, metadata.ValueFromIncomingContext(ctx, "x-keyward-key")}
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-end", "e"))
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-begin", "b"))
 		return answer, nil
@@ -180,7 +184,7 @@ func TestBytesGoThrough(t *testing.T) {
 	_, c := start(t, Options{Old: odd(t, service), New: odd(t, service)})
 	var header, trailer metadata.MD
 	out := new(frame)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), rls.KeyHeader, "alice")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-keyward-key", "alice")
 	err = c.Invoke(ctx, method, &frame{in}, out, grpc.ForceCodecV2(codec{}), grpc.Header(&header), grpc.Trailer(&trailer))
 	if err != nil || !bytes.Equal(out.data, answer) || len(header["x-begin"]) != 1 || len(trailer["x-end"]) != 1 {
 		t.Errorf("%x %v %v %v", out.data, err, header, trailer)

@@ -1,0 +1,31 @@
+// Package names holds the names that Envoy's configuration and Keyward's servers must agree on.
+package names
+
+// Headers.
+const (
+	KeyHeader = "x-keyward-key" // the owner string of a rate limit call; the ring of the owner cluster hashes it
+	SubHeader = "x-keyward-sub" // the sub-key of a hot key, which the ring hashes instead; Envoy strips one that a client sent
+)
+
+// Resources of the xDS server.
+const (
+	OwnerCluster  = "keyward"        // CDS, EDS: the rate limit services of the sidecars
+	RouteCluster  = "keyward-routes" // CDS, EDS: the Envoys of the pods, for ring-hash routes
+	RouteConfig   = "keyward-routes" // RDS: ring-hash routes to the pods
+	DirectConfig  = "keyward-direct" // RDS: routes of an Envoy that calls owners directly and spreads hot keys
+	RouteListener = "keyward-routes" // LDS: the listener with the ring-hash routes
+)
+
+// HTTP filters of an Envoy that serves the routes of hot keys.
+const (
+	SpreadFilter = "keyward-spread" // header mutation: the route of a hot key sets SubHeader
+	CapFilter    = "keyward-cap"    // local rate limit: the route of a hot key refuses what is certainly over its limit
+)
+
+// Secrets that the bootstrap of an Envoy defines when the sidecars require mTLS. Every Envoy is served the same cluster,
+// whatever the paths of its files. Envoy reads static secrets once: an Envoy whose certificates are rotated without a restart
+// defines OwnerCluster in its bootstrap, with secrets in files that it watches, and takes only the endpoints from xDS.
+const (
+	ClientSecret = "keyward_client" // the certificate of the Envoy and its key
+	CASecret     = "keyward_ca"     // the CA of the sidecars
+)
