@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -189,7 +190,8 @@ func (c *call) failGroup(gen uint64, g int, r forwardStatus) {
 
 // handleReply takes an answer frame that was read at now. An error means that the member does not speak the protocol. It is
 // called without mu.
-func (c *call) handleReply(gen uint64, g int, now int64, outcome byte, count int, records []byte) error {
+func (c *call) handleReply(to sentGroup, now int64, h replyHead, records wire.Reader) error {
+	gen, g := to.gen, to.group
 	c.mu.Lock()
 	if c.gen != gen || c.groups[g].stage == groupDone {
 		c.mu.Unlock()
@@ -197,35 +199,30 @@ func (c *call) handleReply(gen uint64, g int, now int64, outcome byte, count int
 	}
 	a := &c.groups[g]
 	c.now, a.took = max(c.now, now), time.Duration(now-a.sent)
-	r, err := c.readResults(a, outcome, count, records)
+	r, err := c.readResults(a, h, records)
 	c.p.completeGroup(c, g, r)
 	c.proceed()
 	return err
 }
 
 // readResults reads the records of an answer frame into the caller's answers.
-func (c *call) readResults(a *forwardGroup, outcome byte, count int, records []byte) (forwardStatus, error) {
+func (c *call) readResults(a *forwardGroup, h replyHead, records wire.Reader) (forwardStatus, error) {
 	switch {
-	case outcome == groupLate:
+	case h.outcome == groupLate:
 		return forwardLate, nil // its owner says so: it is alive
-	case outcome != groupServed:
+	case h.outcome != groupServed:
 		return forwardRefused, nil
-	case count != len(a.index):
-		return forwardBroken, errTrailing
+	case h.count != len(a.index):
+		return forwardBroken, errCount
 	}
 	r := forwardOK
 	for _, i := range a.index {
-		record, rest, err := nextRecord(records)
-		if err == nil {
-			err = parseResult(record, &c.as[i])
-		}
-		if err != nil {
+		if err := parseResult(nextRecord(&records), &c.as[i]); err != nil {
 			return forwardBroken, err
 		}
 		if c.as[i].Kind != owner.Decided {
 			r = forwardNotOwner
 		}
-		records = rest
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -285,7 +286,7 @@ func TestLateAnswer(t *testing.T) {
 	c.finish()
 	c.mu.Unlock()
 	start()
-	if err := c.handleReply(gen, 0, 1, groupServed, 1, late); err != nil {
+	if err := c.handleReply(sentGroup{call: c, gen: gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil {
 		t.Error(err)
 	}
 	c.failGroup(gen, 0, forwardBroken)
@@ -293,7 +294,7 @@ func TestLateAnswer(t *testing.T) {
 	if as[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("answers %+v, %d open, told %d times", as, c.open, len(done))
 	}
-	if err := c.handleReply(c.gen, 0, 1, groupServed, 1, late); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
+	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
 		t.Errorf("the present life: %+v, %v", as, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -111,99 +112,72 @@ func labelDigest(label string) (d [16]byte) {
 }
 
 func appendHello(b []byte, h hello) []byte {
-	b, at := beginFrame(append(b, magic...), frameHello)
-	b = le.AppendUint16(b, h.versions.min)
-	b = le.AppendUint16(b, h.versions.max)
-	b = le.AppendUint32(b, h.scheme)
-	b = append(b, h.label[:]...)
-	b = le.AppendUint64(b, h.algorithms)
-	b = le.AppendUint64(b, h.fromBoot)
-	b = le.AppendUint64(b, h.toBoot)
-	b = append(append(b, byte(len(h.from))), h.from...)
-	b = append(append(b, byte(len(h.to))), h.to...)
+	w, at := beginFrame(append(b, magic...), frameHello)
+	w = w.U16(h.versions.min).U16(h.versions.max).U32(h.scheme)
+	w = append(w, h.label[:]...)
+	w = w.U64(h.algorithms).U64(h.fromBoot).U64(h.toBoot)
+	w = appendID(w, h.from)
+	w = appendID(w, h.to)
 	if h.purpose != forRequests {
-		b = append(b, byte(h.purpose))
+		w = w.U8(byte(h.purpose))
 	}
-	endFrame(b, at)
-	return b
+	w.EndLen32(at)
+	return w
 }
 
-// parseHello reads a payload; what a later version appends is skipped.
+// parseHello reads a payload. Fields that a later version appends are skipped.
 func parseHello(b []byte) (h hello, err error) {
-	const fixed = 48
-	if len(b) < fixed {
-		return h, errShort
-	}
-	h.versions = versions{le.Uint16(b), le.Uint16(b[2:])}
-	h.scheme = le.Uint32(b[4:])
-	copy(h.label[:], b[8:])
-	h.algorithms = le.Uint64(b[24:])
-	h.fromBoot = le.Uint64(b[32:])
-	h.toBoot = le.Uint64(b[40:])
-	b = b[fixed:]
-	if h.from, b, err = parseID(b); err != nil {
-		return h, err
-	}
-	if h.from == "" {
+	r := wire.NewReader(b)
+	h.versions = versions{r.U16(), r.U16()}
+	h.scheme = r.U32()
+	copy(h.label[:], r.Bytes(len(h.label)))
+	h.algorithms, h.fromBoot, h.toBoot = r.U64(), r.U64(), r.U64()
+	h.from = readID(&r)
+	if r.Err() == nil && h.from == "" {
 		return h, errors.New("no sender")
 	}
-	if h.to, b, err = parseID(b); err == nil && len(b) > 0 {
-		h.purpose = purpose(b[0])
+	h.to = readID(&r)
+	if r.Len() > 0 {
+		h.purpose = purpose(r.U8())
 	}
-	return h, err
+	return h, r.Err()
 }
 
-func parseID(b []byte) (ring.ID, []byte, error) {
-	if len(b) < 1 || len(b) < 1+int(b[0]) {
-		return "", nil, errShort
-	}
-	n := int(b[0])
-	if n > maxID {
-		return "", nil, fmt.Errorf("member name of %d bytes", n)
-	}
-	return ring.ID(b[1 : 1+n]), b[1+n:], nil
+func appendWelcome(b []byte, m welcome) []byte {
+	w, at := beginFrame(append(b, magic...), frameWelcome)
+	w = w.U8(byte(m.refusal)).U8(0).U16(m.version).U16(m.versions.min).U16(m.versions.max).U64(m.bootID)
+	w.EndLen32(at)
+	return w
 }
 
-func appendWelcome(b []byte, w welcome) []byte {
-	b, at := beginFrame(append(b, magic...), frameWelcome)
-	b = append(b, byte(w.refusal), 0)
-	b = le.AppendUint16(b, w.version)
-	b = le.AppendUint16(b, w.versions.min)
-	b = le.AppendUint16(b, w.versions.max)
-	b = le.AppendUint64(b, w.bootID)
-	endFrame(b, at)
-	return b
+func parseWelcome(b []byte) (m welcome, err error) {
+	r := wire.NewReader(b)
+	m.refusal = refusal(r.U8())
+	r.U8() // reserved
+	m.version = r.U16()
+	m.versions = versions{r.U16(), r.U16()}
+	m.bootID = r.U64()
+	return m, r.Err()
 }
 
-func parseWelcome(b []byte) (w welcome, err error) {
-	if len(b) < 16 {
-		return w, errShort
-	}
-	return welcome{
-		refusal:  refusal(b[0]),
-		version:  le.Uint16(b[2:]),
-		versions: versions{le.Uint16(b[4:]), le.Uint16(b[6:])},
-		bootID:   le.Uint64(b[8:]),
-	}, nil
-}
-
-// readHandshake reads the magic and the one frame behind it, and not a byte more.
-func readHandshake(r io.Reader, want byte) ([]byte, error) {
+// readHandshake reads the magic and the one frame behind it, and no further byte.
+func readHandshake(src io.Reader, want byte) ([]byte, error) {
 	var head [len(magic) + frameHead]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	if _, err := io.ReadFull(src, head[:]); err != nil {
 		return nil, err
 	}
-	if string(head[:len(magic)]) != magic {
+	r := wire.NewReader(head[:])
+	if string(r.Bytes(len(magic))) != magic {
 		return nil, errors.New("not the peer protocol")
 	}
-	n := le.Uint32(head[len(magic):])
+	n := r.U32()
 	if n < 1 || n > maxHello {
 		return nil, fmt.Errorf("%w: handshake of %d bytes", errTooLong, n)
 	}
-	if typ := head[len(head)-1]; typ != want {
+	if typ := r.U8(); typ != want {
 		return nil, fmt.Errorf("frame type %d instead of the handshake", typ)
 	}
 	payload := make([]byte, n-1)
-	_, err := io.ReadFull(r, payload)
+	_, err := io.ReadFull(src, payload)
 	return payload, err
 }

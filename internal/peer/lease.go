@@ -7,22 +7,20 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/wire"
 )
 
-// frameLease + a lease.BatchKind is the type of the frame that carries such a message, from version 2 on. Whoever knows
-// nothing of leases skips it, and is asked question by question.
+// frameLease + a lease.BatchKind is the type of a frame with a lease message, since version 2. A member that does not support
+// leases skips these frames and receives every request individually.
 const frameLease = 40
 
 const (
-	maxLeaseItems    = 512  // requests, grants or notices of one message
-	maxName          = 1024 // bytes of a key's name
-	leaseHead        = 10
-	leaseRequestSize = 136 // without name and slots
-	grantSize        = 71  // without slots
-	noticeSize       = 37
+	maxLeaseItems = 512  // requests, grants or notices in one message
+	maxName       = 1024 // bytes of a key's name
+	leaseHead     = 10   // bytes of the head
 )
 
-// Flags of a request.
+// Flags of a lease request.
 const (
 	leaseWant      = 1
 	leaseDedicated = 2
@@ -37,46 +35,62 @@ var (
 	errName       = errors.New("name too long")
 )
 
-// leaseKind is the kind of lease message that a frame carries.
+// leaseKind returns the kind of lease message in a frame of type typ, or false if the frame has none.
 func leaseKind(typ byte) (k lease.BatchKind, ok bool) {
 	k = lease.BatchKind(typ - frameLease)
 	return k, typ > frameLease && k >= lease.Ask && k <= lease.Notify
 }
 
-// appendLease appends m, sent at now, as one frame. On an error b is returned as it was.
+// appendLease appends m, sent at now, as one frame. On an error it returns b unchanged. writers is scratch memory.
 func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]byte, error) {
-	count := len(m.Requests) + len(m.Grants) + len(m.Notices) // of these, one kind has them all
-	if count > maxLeaseItems {
-		return b, errLeaseItems
+	if err := checkLease(m); err != nil {
+		return b, err
 	}
 	*writers = writersOf(m, (*writers)[:0])
-	out, at := beginFrame(b, frameLease+byte(m.Kind))
-	out = le.AppendUint16(out, leaseHead)
-	out = le.AppendUint64(out, uint64(now))
-	out = le.AppendUint16(out, uint16(count))
-	out = writers.append(out)
-	var err error
+	w, at := beginFrame(b, frameLease+byte(m.Kind))
+	w = w.U16(leaseHead).I64(now).U16(uint16(leaseItems(m)))
+	w = writers.append(w)
 	for i := range m.Requests {
-		if out, err = appendLeaseRequest(out, &m.Requests[i], *writers); err != nil {
-			return b, err
+		w = appendLeaseRequest(w, &m.Requests[i], *writers)
+	}
+	for i := range m.Grants {
+		w = appendGrant(w, &m.Grants[i], *writers)
+	}
+	for i := range m.Notices {
+		w = appendNotice(w, &m.Notices[i])
+	}
+	if n := len(w) - at - 4; n > maxFrame {
+		return b, fmt.Errorf("%w: %d bytes", errTooLong, n)
+	}
+	w.EndLen32(at)
+	return w, nil
+}
+
+// leaseItems returns the number of items of m, all of which are of one kind.
+func leaseItems(m *lease.Batch) int { return len(m.Requests) + len(m.Grants) + len(m.Notices) }
+
+// checkLease returns an error if m has more items, slots or bytes in a name than a receiver accepts.
+func checkLease(m *lease.Batch) error {
+	if leaseItems(m) > maxLeaseItems {
+		return errLeaseItems
+	}
+	for i := range m.Requests {
+		switch r := &m.Requests[i]; {
+		case len(r.Name) > maxName:
+			return errName
+		case len(r.State.Slots) > maxSlots:
+			return errSlots
 		}
 	}
 	for i := range m.Grants {
-		if out, err = appendGrant(out, &m.Grants[i], *writers); err != nil {
-			return b, err
+		if len(m.Grants[i].State.Slots) > maxSlots {
+			return errSlots
 		}
 	}
-	for i := range m.Notices {
-		out = appendNotice(out, &m.Notices[i])
-	}
-	if n := len(out) - at - 4; n > maxFrame {
-		return b, fmt.Errorf("%w: %d bytes", errTooLong, n)
-	}
-	endFrame(out, at)
-	return out, nil
+	return nil
 }
 
-// split are two messages that say what m does, if it has two items.
+// split returns two messages with half of m's items each. two is false if m has fewer than two items.
 func split(m *lease.Batch) (a, b lease.Batch, two bool) {
 	r, g, n := len(m.Requests)/2, len(m.Grants)/2, len(m.Notices)/2
 	a = lease.Batch{Kind: m.Kind, Requests: m.Requests[:r], Grants: m.Grants[:g], Notices: m.Notices[:n]}
@@ -94,126 +108,62 @@ func writersOf(m *lease.Batch, t writerTable) writerTable {
 	return t
 }
 
-func appendLeaseRequest(b []byte, r *lease.GrantRequest, writers writerTable) ([]byte, error) {
-	switch {
-	case len(r.Name) > maxName:
-		return b, errName
-	case len(r.State.Slots) > maxSlots:
-		return b, errSlots
-	}
-	at := len(b)
-	b = le.AppendUint32(b, 0)
-	b = le.AppendUint64(b, r.Key[0])
-	b = le.AppendUint64(b, r.Key[1])
-	b = le.AppendUint64(b, r.Owner)
-	b = le.AppendUint64(b, r.Domain)
-	b = le.AppendUint64(b, r.Seq)
-	b = le.AppendUint64(b, uint64(r.Window))
-	b = le.AppendUint64(b, r.Have)
-	b = le.AppendUint64(b, r.Left)
-	b = le.AppendUint64(b, r.Demand)
-	b = le.AppendUint64(b, uint64(r.State.TAT))
-	b = le.AppendUint64(b, uint64(r.Rule.Window))
-	b = le.AppendUint32(b, r.Rule.Limit)
-	b = le.AppendUint32(b, r.Rule.Burst)
-	b = appendKnobs(b, &r.Terms)
-	b = append(b, byte(r.Rule.Algorithm), leaseRequestFlags(r), r.Terms.Watermark, r.Terms.SubKeys)
-	b = le.AppendUint16(b, uint16(len(r.Name)))
-	b = le.AppendUint16(b, uint16(len(r.State.Slots)))
-	b = append(b, r.Name...)
-	b = appendSlots(b, r.State.Slots, writers)
-	endRecord(b, at)
-	return b, nil
+func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTable) wire.Writer {
+	at := len(w)
+	w = w.U32(0).U64(r.Key[0]).U64(r.Key[1]).U64(r.Owner).U64(r.Domain).U64(r.Seq)
+	w = w.I64(r.Window).U64(r.Have).U64(r.Left).U64(r.Demand).I64(r.State.TAT)
+	w = w.I64(int64(r.Rule.Window)).U32(r.Rule.Limit).U32(r.Rule.Burst)
+	w = w.U32(r.Terms.Min).U32(r.Terms.Max).I64(int64(r.Terms.TTL)).I64(int64(r.Terms.Sync))
+	w = w.U32(r.Terms.Weight).U32(r.Terms.Slack)
+	w = w.U8(byte(r.Rule.Algorithm)).U8(leaseRequestFlags(r)).U8(r.Terms.Watermark).U8(r.Terms.SubKeys)
+	w = w.U16(uint16(len(r.Name))).U16(uint16(len(r.State.Slots))).String(r.Name)
+	w = appendSlots(w, r.State.Slots, writers)
+	w.EndLen32(at)
+	return w
 }
 
-func appendKnobs(b []byte, k *lease.Terms) []byte {
-	b = le.AppendUint32(b, k.Min)
-	b = le.AppendUint32(b, k.Max)
-	b = le.AppendUint64(b, uint64(k.TTL))
-	b = le.AppendUint64(b, uint64(k.Sync))
-	b = le.AppendUint32(b, k.Weight)
-	return le.AppendUint32(b, k.Slack)
+func leaseRequestFlags(r *lease.GrantRequest) byte {
+	return bit(r.Want, leaseWant) | bit(r.Terms.Dedicated, leaseDedicated) | bit(r.Terms.Reclaim, leaseReclaim) |
+		bit(r.Terms.Audit, leaseAudit) | bit(r.Always, leaseAlways) | bit(r.Terms.Uncapped, leaseUncapped)
 }
 
-func leaseRequestFlags(r *lease.GrantRequest) (flags byte) {
-	for _, f := range [...]struct {
-		set bool
-		bit byte
-	}{
-		{r.Want, leaseWant}, {r.Terms.Dedicated, leaseDedicated}, {r.Terms.Reclaim, leaseReclaim}, {r.Terms.Audit, leaseAudit},
-		{r.Always, leaseAlways}, {r.Terms.Uncapped, leaseUncapped},
-	} {
-		if f.set {
-			flags |= f.bit
-		}
-	}
-	return flags
+func appendGrant(w wire.Writer, g *lease.Grant, writers writerTable) wire.Writer {
+	at := len(w)
+	w = w.U32(0).U64(g.Key[0]).U64(g.Key[1]).U64(g.Seq).I64(g.Window).U64(g.Total).U64(g.Used)
+	w = w.I64(int64(g.Left)).I64(g.State.TAT).U32(g.Limit).U16(uint16(len(g.State.Slots))).U8(byte(g.Flags))
+	w = appendSlots(w, g.State.Slots, writers)
+	w.EndLen32(at)
+	return w
 }
 
-func appendGrant(b []byte, g *lease.Grant, writers writerTable) ([]byte, error) {
-	if len(g.State.Slots) > maxSlots {
-		return b, errSlots
-	}
-	at := len(b)
-	b = le.AppendUint32(b, 0)
-	b = le.AppendUint64(b, g.Key[0])
-	b = le.AppendUint64(b, g.Key[1])
-	b = le.AppendUint64(b, g.Seq)
-	b = le.AppendUint64(b, uint64(g.Window))
-	b = le.AppendUint64(b, g.Total)
-	b = le.AppendUint64(b, g.Used)
-	b = le.AppendUint64(b, uint64(g.Left))
-	b = le.AppendUint64(b, uint64(g.State.TAT))
-	b = le.AppendUint32(b, g.Limit)
-	b = le.AppendUint16(b, uint16(len(g.State.Slots)))
-	b = append(b, byte(g.Flags))
-	b = appendSlots(b, g.State.Slots, writers)
-	endRecord(b, at)
-	return b, nil
+func appendNotice(w wire.Writer, n *lease.Notice) wire.Writer {
+	at := len(w)
+	w = w.U32(0).U64(n.Key[0]).U64(n.Key[1]).I64(n.Window).I64(int64(n.Left)).U32(n.Limit).U8(byte(n.Kind))
+	w.EndLen32(at)
+	return w
 }
 
-func appendNotice(b []byte, n *lease.Notice) []byte {
-	at := len(b)
-	b = le.AppendUint32(b, 0)
-	b = le.AppendUint64(b, n.Key[0])
-	b = le.AppendUint64(b, n.Key[1])
-	b = le.AppendUint64(b, uint64(n.Window))
-	b = le.AppendUint64(b, uint64(n.Left))
-	b = le.AppendUint32(b, n.Limit)
-	b = append(b, byte(n.Kind))
-	endRecord(b, at)
-	return b
-}
-
-// endRecord writes the length of the record that began at at.
-func endRecord(b []byte, at int) { le.PutUint32(b[at:], uint32(len(b)-at-4)) }
-
-// leaseReader reads lease messages into memory of its own, which the next message takes over.
+// leaseReader parses lease messages into its own memory, which the next message overwrites.
 type leaseReader struct {
 	slotReader
 	msg lease.Batch
 }
 
-// parse reads the payload of a frame that carries a message of kind k, sent at sent by its sender's clock. What it
-// returns is void after the next call.
+// parse reads the payload of a frame that carries a message of kind k. sent is the sender's clock at sending. The result is
+// valid until the next call.
 func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent int64, err error) {
 	r.slots, r.writers = r.slots[:0], r.writers[:0]
 	r.msg = lease.Batch{Kind: k, Requests: r.msg.Requests[:0], Grants: r.msg.Grants[:0], Notices: r.msg.Notices[:0]}
-	if len(b) < 2 {
-		return nil, 0, errShort
-	}
-	n := int(le.Uint16(b))
-	if b = b[2:]; n < leaseHead || n > len(b) {
-		return nil, 0, errShort
-	}
-	sent = int64(le.Uint64(b))
-	count := int(le.Uint16(b[8:]))
-	if count > maxLeaseItems {
+	in := wire.NewReader(b)
+	head := in.Record(int(in.U16()))
+	sent, count := head.I64(), int(head.U16())
+	switch err := head.Err(); {
+	case err != nil:
+		return nil, 0, err
+	case count > maxLeaseItems:
 		return nil, 0, errLeaseItems
 	}
-	if b, err = r.parseWriters(b[n:]); err != nil {
-		return nil, 0, err
-	}
+	r.parseWriters(&in)
 	record := r.parseNotice
 	switch k {
 	case lease.Ask:
@@ -221,83 +171,80 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 	case lease.Lend:
 		record = r.parseGrant
 	}
-	if _, err := eachRecord(b, count, record); err != nil {
+	if err := eachRecord(&in, count, record); err != nil {
+		return nil, 0, err
+	}
+	if err := in.Err(); err != nil {
 		return nil, 0, err
 	}
 	return &r.msg, sent, nil
 }
 
-func (r *leaseReader) parseRequest(b []byte) error {
-	if len(b) < leaseRequestSize {
-		return errShort
+func (r *leaseReader) parseRequest(in wire.Reader) error {
+	var q lease.GrantRequest
+	q.Key[0], q.Key[1] = in.U64(), in.U64()
+	q.Owner, q.Domain, q.Seq = in.U64(), in.U64(), in.U64()
+	q.Window = in.I64()
+	q.Have, q.Left, q.Demand = in.U64(), in.U64(), in.U64()
+	q.State.TAT = in.I64()
+	q.Rule.Window = time.Duration(in.I64())
+	q.Rule.Limit, q.Rule.Burst = in.U32(), in.U32()
+	t := &q.Terms
+	t.Min, t.Max = in.U32(), in.U32()
+	t.TTL, t.Sync = readDuration(&in), readDuration(&in)
+	t.Weight, t.Slack = in.U32(), in.U32()
+	q.Rule.Algorithm = limit.Algorithm(in.U8())
+	flags := in.U8()
+	q.Want, q.Always = flags&leaseWant != 0, flags&leaseAlways != 0
+	t.Dedicated, t.Reclaim = flags&leaseDedicated != 0, flags&leaseReclaim != 0
+	t.Audit, t.Uncapped = flags&leaseAudit != 0, flags&leaseUncapped != 0
+	t.Watermark, t.SubKeys = in.U8(), in.U8()
+	name, slots := int(in.U16()), int(in.U16())
+	if err := in.Err(); err != nil {
+		return err
 	}
-	flags := b[129]
-	q := lease.GrantRequest{
-		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Owner: le.Uint64(b[16:]), Domain: le.Uint64(b[24:]), Seq: le.Uint64(b[32:]),
-		Window: int64(le.Uint64(b[40:])), Have: le.Uint64(b[48:]), Left: le.Uint64(b[56:]), Demand: le.Uint64(b[64:]),
-		Rule: limit.Rule{
-			Window: time.Duration(le.Uint64(b[80:])), Limit: le.Uint32(b[88:]), Burst: le.Uint32(b[92:]), Algorithm: limit.Algorithm(b[128]),
-		},
-		Terms: parseKnobs(b[96:], flags), Want: flags&leaseWant != 0, Always: flags&leaseAlways != 0,
-		State: limit.State{TAT: int64(le.Uint64(b[72:]))},
-	}
-	q.Terms.Watermark, q.Terms.SubKeys = b[130], b[131]
 	if err := q.Rule.Validate(); err != nil {
 		return err
 	}
-	name, slots, b := int(le.Uint16(b[132:])), int(le.Uint16(b[134:])), b[leaseRequestSize:]
-	switch {
-	case name > maxName:
+	if name > maxName {
 		return errName
-	case len(b) < name:
-		return errShort
 	}
-	q.Name = string(b[:name])
+	q.Name = in.String(name)
 	var err error
-	if q.State.Slots, err = r.parseSlots(b[name:], slots); err != nil {
+	if q.State.Slots, err = r.parseSlots(&in, slots); err != nil {
 		return err
 	}
 	r.msg.Requests = append(r.msg.Requests, q)
 	return nil
 }
 
-func parseKnobs(b []byte, flags byte) lease.Terms {
-	return lease.Terms{
-		Min: le.Uint32(b), Max: le.Uint32(b[4:]), TTL: duration(b[8:]), Sync: duration(b[16:]), Weight: le.Uint32(b[24:]), Slack: le.Uint32(b[28:]),
-		Dedicated: flags&leaseDedicated != 0, Reclaim: flags&leaseReclaim != 0, Audit: flags&leaseAudit != 0,
-		Uncapped: flags&leaseUncapped != 0,
-	}
-}
-
-func (r *leaseReader) parseGrant(b []byte) (err error) {
-	if len(b) < grantSize {
-		return errShort
-	}
-	g := lease.Grant{
-		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Seq: le.Uint64(b[16:]), Window: int64(le.Uint64(b[24:])), Total: le.Uint64(b[32:]),
-		Used: le.Uint64(b[40:]), Left: duration(b[48:]), State: limit.State{TAT: int64(le.Uint64(b[56:]))}, Limit: le.Uint32(b[64:]),
-		Flags: lease.GrantFlags(b[70]),
-	}
-	if g.State.Slots, err = r.parseSlots(b[grantSize:], int(le.Uint16(b[68:]))); err != nil {
+func (r *leaseReader) parseGrant(in wire.Reader) (err error) {
+	var g lease.Grant
+	g.Key[0], g.Key[1] = in.U64(), in.U64()
+	g.Seq, g.Window = in.U64(), in.I64()
+	g.Total, g.Used = in.U64(), in.U64()
+	g.Left, g.State.TAT = readDuration(&in), in.I64()
+	g.Limit = in.U32()
+	slots := int(in.U16())
+	g.Flags = lease.GrantFlags(in.U8())
+	if g.State.Slots, err = r.parseSlots(&in, slots); err != nil {
 		return err
 	}
 	r.msg.Grants = append(r.msg.Grants, g)
 	return nil
 }
 
-func (r *leaseReader) parseNotice(b []byte) error {
-	if len(b) < noticeSize {
-		return errShort
+func (r *leaseReader) parseNotice(in wire.Reader) error {
+	var n lease.Notice
+	n.Key[0], n.Key[1] = in.U64(), in.U64()
+	n.Window, n.Left = in.I64(), readDuration(&in)
+	n.Limit = in.U32()
+	n.Kind = lease.NoticeKind(in.U8())
+	if err := in.Err(); err != nil {
+		return err
 	}
-	n := lease.Notice{
-		Key: [2]uint64{le.Uint64(b), le.Uint64(b[8:])}, Window: int64(le.Uint64(b[16:])), Left: duration(b[24:]), Limit: le.Uint32(b[32:]),
-		Kind: lease.NoticeKind(b[36]),
-	}
-	if n.Kind >= lease.Recall && n.Kind <= lease.Cool { // others are of later versions
+	if n.Kind >= lease.Recall && n.Kind <= lease.Cool { // other kinds are of later versions
 		r.msg.Notices = append(r.msg.Notices, n)
 	}
 	return nil
 }
-
-// duration is a length of time, which is never negative.
-func duration(b []byte) time.Duration { return max(0, time.Duration(le.Uint64(b))) }

@@ -15,6 +15,7 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -80,19 +81,14 @@ func TestGoldenLeases(t *testing.T) {
 
 // An owner of version 2 that knows nothing of leases decides such questions itself.
 func TestLeaseQuestion(t *testing.T) {
-	_, payload, _, _, _ := nextFrame(sampleLeaseRequest())
-	_, records, err := parseRequestHead(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	record, _, _ := nextRecord(records)
+	record := firstRecord(t, sampleLeaseRequest())
 	for size, want := range map[int]owner.Request{
 		len(record):     {Mechanism: policy.ByLease, HotFactor: 0x0102},
 		requestSize + 1: {Mechanism: policy.ByLease},
 		requestSize:     {},
 	} {
 		var q owner.Request
-		if o, err := parseRequest(record[:size], &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
+		if o, err := parseRequest(wire.NewReader(record[:size]), &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
 			t.Errorf("%d bytes: %+v, %d, %v", size, q, o, err)
 		}
 	}
@@ -163,7 +159,7 @@ func TestLeaseMalformed(t *testing.T) {
 			want   error
 		}{
 			"too many":       {"123", func(b []byte) { le.PutUint16(b[10:], maxLeaseItems+1) }, errLeaseItems},
-			"head":           {"123", func(b []byte) { le.PutUint16(b, leaseHead-1) }, errShort},
+			"head":           {"123", func(b []byte) { le.PutUint16(b, leaseHead-1) }, wire.ErrMalformed},
 			"long name":      {"1", func(b []byte) { le.PutUint16(b[first+132:], maxName+1) }, errName},
 			"slots":          {"1", func(b []byte) { le.PutUint16(b[first+134:], maxSlots+1) }, errSlots},
 			"slots of grant": {"2", func(b []byte) { le.PutUint16(b[first+68:], maxSlots+1) }, errSlots},

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -112,16 +112,6 @@ func (l *link) send(c *call, g int) forwardStatus {
 func (l *link) appendFrame(encode func([]byte) []byte) {
 	l.wakeWriter()
 	l.out = encode(l.out)
-}
-
-func appendRequests(b []byte, g requestGroup, qs []owner.Request, index []uint16) []byte {
-	b, at := beginFrame(b, frameRequest)
-	b = appendRequestHead(b, g)
-	for _, i := range index {
-		b = appendRequest(b, &qs[i])
-	}
-	endFrame(b, at)
-	return b
 }
 
 func (l *link) unresponsive(now int64) bool {
@@ -225,10 +215,10 @@ func (l *link) ping() {
 }
 
 func appendPing(b []byte, typ byte, token uint64) []byte {
-	b, at := beginFrame(b, typ)
-	b = le.AppendUint64(b, token)
-	endFrame(b, at)
-	return b
+	w, at := beginFrame(b, typ)
+	w = w.U64(token)
+	w.EndLen32(at)
+	return w
 }
 
 // readReplies completes groups as their answers come.
@@ -260,12 +250,13 @@ func (l *link) readReplies(conn net.Conn) error {
 }
 
 func (l *link) completeGroup(now int64, payload []byte) error {
-	id, outcome, count, records, err := parseReplyHead(payload)
+	records := wire.NewReader(payload)
+	h, err := parseReplyHead(&records)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	t, known := l.sentGroups.take(id)
+	t, known := l.sentGroups.take(h.id)
 	if known {
 		l.recordPace(now-t.sent, t.ahead)
 	}
@@ -273,7 +264,7 @@ func (l *link) completeGroup(now int64, payload []byte) error {
 	if !known {
 		return nil // its caller has given up
 	}
-	return t.call.handleReply(t.gen, t.group, now, outcome, count, records)
+	return t.call.handleReply(t, now, h, records)
 }
 
 // redialNow ends the wait before the next attempt: a new view may have made the member reachable.

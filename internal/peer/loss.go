@@ -2,8 +2,10 @@ package peer
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -16,8 +18,8 @@ const (
 
 var errLosses = errors.New("impossible loss")
 
-// appendLosses appends what is known to be lost, as far as it ends before the byte at bound and within maxLostWeight: what is older,
-// or was lost by too large a ring, is left out, and such keys begin anew.
+// appendLosses appends losses until one would end behind offset bound or exceed maxLostWeight. The rest, which is older or of a
+// ring that is too large, is left out: the receiver does not charge lost state for these keys.
 func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 	if len(losses) == 0 {
 		return b
@@ -39,76 +41,60 @@ func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 }
 
 func appendLoss(b []byte, l *handoff.Loss) []byte {
-	b = le.AppendUint64(b, uint64(l.FoundAt))
-	b = le.AppendUint16(b, uint16(len(l.Members)))
+	w := wire.Writer(b)
+	w = w.I64(l.FoundAt).U16(uint16(len(l.Members)))
 	for _, m := range l.Members {
-		id := m.ID[:min(len(m.ID), maxID)]
-		b = append(append(b, byte(len(id))), id...)
-		b = le.AppendUint64(b, m.BootID)
-		b = le.AppendUint64(b, m.Incarnation)
-		b = le.AppendUint32(b, m.Weight)
-		b = append(b, deadFlag(l, m.ID))
+		w = appendID(w, m.ID)
+		w = w.U64(m.BootID).U64(m.Incarnation).U32(m.Weight).U8(bit(slices.Contains(l.Dead, m.ID), 1))
 	}
-	return b
+	return w
 }
 
-func deadFlag(l *handoff.Loss, id ring.ID) byte {
-	for _, d := range l.Dead {
-		if d == id {
-			return 1
-		}
+// parseLosses reads the losses behind a message's counters. Members of an earlier build send none.
+func parseLosses(r wire.Reader) ([]handoff.Loss, error) {
+	if r.Len() == 0 {
+		return nil, r.Err()
 	}
-	return 0
-}
-
-// parseLosses reads what follows a message's counters: nothing, from a member of an earlier build.
-func parseLosses(b []byte) ([]handoff.Loss, error) {
-	if len(b) == 0 || b[0] == 0 {
+	n := r.U8()
+	switch {
+	case n == 0:
 		return nil, nil
-	}
-	if b[0] > maxLosses {
+	case n > maxLosses:
 		return nil, errLosses
 	}
-	losses, weight := make([]handoff.Loss, b[0]), uint64(maxLostWeight)
-	b = b[1:]
-	var err error
+	losses, weight := make([]handoff.Loss, n), uint64(maxLostWeight)
 	for i := range losses {
-		if b, err = parseLoss(b, &losses[i], &weight); err != nil {
+		if err := parseLoss(&r, &losses[i], &weight); err != nil {
 			return nil, err
 		}
 	}
 	return losses, nil
 }
 
-// parseLoss takes the weight of its members off what is left.
-func parseLoss(b []byte, l *handoff.Loss, left *uint64) (rest []byte, err error) {
-	if len(b) < lossHead {
-		return nil, errShort
-	}
-	n := int(le.Uint16(b[8:]))
-	l.FoundAt = int64(le.Uint64(b))
-	if b = b[lossHead:]; len(b) < n*minLostMember {
-		return nil, errShort
+// parseLoss reads one loss and subtracts the weight of its members from left.
+func parseLoss(r *wire.Reader, l *handoff.Loss, left *uint64) error {
+	l.FoundAt = r.I64()
+	n := int(r.U16())
+	if r.Len() < n*minLostMember {
+		return wire.ErrMalformed
 	}
 	l.Members = make([]ring.Member, n)
 	for i := range l.Members {
 		m := &l.Members[i]
-		if m.ID, b, err = parseID(b); err != nil {
-			return nil, err
+		m.ID = readID(r)
+		m.BootID, m.Incarnation, m.Weight = r.U64(), r.U64(), r.U32()
+		dead := r.U8() != 0
+		if err := r.Err(); err != nil {
+			return err
 		}
-		if len(b) < minLostMember-1 {
-			return nil, errShort
-		}
-		m.BootID, m.Incarnation, m.Weight = le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:])
 		weight := uint64(max(m.Weight, 1))
 		if i > 0 && l.Members[i-1].ID >= m.ID || m.ID == "" || weight > *left {
-			return nil, errLosses
+			return errLosses
 		}
 		*left -= weight
-		if b[20] != 0 {
+		if dead {
 			l.Dead = append(l.Dead, m.ID)
 		}
-		b = b[minLostMember-1:]
 	}
-	return b, nil
+	return r.Err()
 }

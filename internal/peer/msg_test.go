@@ -16,6 +16,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -114,11 +115,11 @@ func TestLosses(t *testing.T) {
 		"weight": {Members: []ring.Member{{ID: "a", Weight: maxLostWeight + 1}}},
 	} {
 		b := appendLoss([]byte{1}, &bad)
-		if _, err := parseLosses(b); !errors.Is(err, errLosses) {
+		if _, err := parseLosses(wire.NewReader(b)); !errors.Is(err, errLosses) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for n := 1; n < len(b); n++ {
-			if _, err := parseLosses(b[:n]); err == nil {
+			if _, err := parseLosses(wire.NewReader(b[:n])); err == nil {
 				t.Errorf("%s: %d of %d bytes are taken", name, n, len(b))
 			}
 		}
@@ -146,20 +147,30 @@ func golden(t *testing.T, samples map[string][]byte) {
 }
 
 func TestStrictRoundTrip(t *testing.T) {
-	_, payload, _, _, _ := nextFrame(strictRequest())
-	_, records, err := parseRequestHead(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	record, _, _ := nextRecord(records)
+	record := firstRecord(t, strictRequest())
 	var q owner.Request
-	if o, err := parseRequest(record, &q); err != nil || o != groupServed || !q.Strict {
+	if o, err := parseRequest(wire.NewReader(record), &q); err != nil || o != groupServed || !q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
 	// A member of version 1 reads as much as it knows.
-	if o, err := parseRequest(record[:requestSize], &q); err != nil || o != groupServed || q.Strict {
+	if o, err := parseRequest(wire.NewReader(record[:requestSize]), &q); err != nil || o != groupServed || q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
+}
+
+// firstRecord returns the first record of a request frame.
+func firstRecord(t *testing.T, b []byte) []byte {
+	t.Helper()
+	_, payload, _, _, err := nextFrame(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := wire.NewReader(payload)
+	if _, err := parseRequestHead(&records); err != nil {
+		t.Fatal(err)
+	}
+	record, _ := cutRecord(t, records.Rest())
+	return record
 }
 
 func payloadOf(t testing.TB, m *handoff.Message) (handoff.MessageKind, []byte) {
@@ -255,6 +266,7 @@ func TestMessageMalformed(t *testing.T) {
 	if _, err := r.parse(k, append(bytes.Clone(whole), "of a later version"...)); err != nil {
 		t.Error(err)
 	}
+	const counterSize = 68 // without slots
 	head := int(le.Uint16(whole)) + 2
 	record := head + 2 + 8*2
 	for name, change := range map[string]func(b []byte) []byte{

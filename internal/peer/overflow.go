@@ -1,71 +1,64 @@
 package peer
 
 import (
-	"encoding/binary"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/wire"
 )
 
 const (
-	overflowHead = 154     // part, turn, window, end, domains, number of cells
-	maxCells     = 1 << 13 // of one message
-	sketchCells  = 1 << 14 // of a part of a sketch
+	maxCells    = 1 << 13 // in one message
+	sketchCells = 1 << 14 // in a part of a sketch
 )
 
 var errCells = errors.New("cells not in order, or too many")
 
-// appendOverflow appends a piece of a sketch after the counters of a Chunk; nothing for nil. Builds that do not know it skip it.
+// appendOverflow appends a part of a sketch, or nothing if o is nil. Builds without sketches skip it.
 func appendOverflow(b []byte, o *handoff.SketchPart) []byte {
 	if o == nil {
 		return b
 	}
-	b = append(b, o.Index, byte(o.Phase))
-	b = le.AppendUint64(b, uint64(o.Window))
-	b = le.AppendUint64(b, uint64(o.End))
+	w := wire.Writer(b)
+	w = w.U8(o.Index).U8(byte(o.Phase)).I64(int64(o.Window)).I64(o.End)
 	for _, d := range o.Domains {
-		b = le.AppendUint64(b, d)
+		w = w.U64(d)
 	}
-	b = le.AppendUint64(b, uint64(len(o.Cells)))
+	w = w.U64(uint64(len(o.Cells)))
 	next := uint16(0)
 	for _, c := range o.Cells {
-		b = binary.AppendUvarint(b, uint64(c.At-next))
-		b = binary.AppendUvarint(b, uint64(c.Hits))
+		w = w.Uvarint(uint64(c.At - next)).Uvarint(uint64(c.Hits))
 		next = c.At + 1
 	}
-	return b
+	return w
 }
 
-// parseOverflow reads what appendOverflow wrote; nil when there is nothing.
-func parseOverflow(b []byte) (*handoff.SketchPart, error) {
-	if len(b) == 0 {
-		return nil, nil
+// parseOverflow reads the output of appendOverflow. It returns nil if there is none.
+func parseOverflow(r wire.Reader) (*handoff.SketchPart, error) {
+	if r.Len() == 0 {
+		return nil, r.Err()
 	}
-	if len(b) < overflowHead {
-		return nil, errShort
-	}
-	o := &handoff.SketchPart{Index: b[0], Phase: int8(b[1]), Window: time.Duration(le.Uint64(b[2:])), End: int64(le.Uint64(b[10:]))}
+	o := &handoff.SketchPart{Index: r.U8(), Phase: int8(r.U8()), Window: time.Duration(r.I64()), End: r.I64()}
 	for i := range o.Domains {
-		o.Domains[i] = le.Uint64(b[18+8*i:])
+		o.Domains[i] = r.U64()
 	}
-	n := le.Uint64(b[146:])
-	if b = b[overflowHead:]; n > maxCells || n > uint64(len(b)/2) {
+	n := r.U64()
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	if n > maxCells || n > uint64(r.Len()/2) {
 		return nil, errCells
 	}
 	o.Cells = make([]handoff.Cell, n)
 	next := uint64(0)
 	for i := range o.Cells {
-		skip, size := binary.Uvarint(b)
-		if size <= 0 {
-			return nil, errShort
+		skip, hits := r.Uvarint(), r.Uvarint()
+		if err := r.Err(); err != nil {
+			return nil, err
 		}
-		hits, more := binary.Uvarint(b[size:])
-		if more <= 0 {
-			return nil, errShort
-		}
-		b = b[size+more:]
-		if skip >= sketchCells || next+skip >= sketchCells || hits == 0 || hits > 1<<32-1 {
+		if skip >= sketchCells || next+skip >= sketchCells || hits == 0 || hits > math.MaxUint32 {
 			return nil, errCells
 		}
 		o.Cells[i] = handoff.Cell{At: uint16(next + skip), Hits: uint32(hits)}

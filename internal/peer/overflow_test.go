@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/wire"
 )
 
 // A piece of a sketch follows a Chunk's counters, and one that cannot be is refused.
@@ -33,13 +34,13 @@ func TestOverflowTravels(t *testing.T) {
 		"out of range": {Cells: []handoff.Cell{{At: sketchCells, Hits: 1}}},
 		"too many":     {Cells: append(full.Cells, handoff.Cell{At: sketchCells - 1, Hits: 1})},
 	} {
-		if got, err := parseOverflow(appendOverflow(nil, &o)); err == nil {
+		if got, err := parseOverflow(wire.NewReader(appendOverflow(nil, &o))); err == nil {
 			t.Errorf("%s: taken: %+v", name, got)
 		}
 	}
 	b := appendOverflow(nil, &full)
 	for n := 1; n < len(b); n += 97 {
-		if _, err := parseOverflow(b[:n]); err == nil {
+		if _, err := parseOverflow(wire.NewReader(b[:n])); err == nil {
 			t.Fatalf("%d of %d bytes are taken", n, len(b))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -242,8 +243,9 @@ func (s *server) serveFrames(mono, now int64) error {
 		case frameRequest:
 			err = s.serveGroup(mono, now, payload)
 		case framePing:
-			if len(payload) >= 8 {
-				s.out = appendPing(s.out, framePong, le.Uint64(payload))
+			r := wire.NewReader(payload)
+			if token := r.U64(); r.Err() == nil {
+				s.out = appendPing(s.out, framePong, token)
 			}
 		default:
 			if k, known := msgKind(typ); known {
@@ -272,23 +274,20 @@ func (s *server) flush() error {
 
 // serveGroup answers one group. An error means that the asker does not speak the protocol.
 func (s *server) serveGroup(mono, now int64, payload []byte) error {
-	g, records, err := parseRequestHead(payload)
+	records := wire.NewReader(payload)
+	g, err := parseRequestHead(&records)
 	if err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("request group: %w", err)
 	}
 	late := s.delay.tooLate(mono, g.sent, g.ttl)
 	s.grow(g.count)
 	outcome := byte(groupServed)
 	for i := range s.qs {
-		record, rest, err := nextRecord(records)
+		o, err := parseRequest(nextRecord(&records), &s.qs[i])
 		if err != nil {
-			return fmt.Errorf("ask: %w", err)
+			return fmt.Errorf("request: %w", err)
 		}
-		o, err := parseRequest(record, &s.qs[i])
-		if err != nil {
-			return fmt.Errorf("question: %w", err)
-		}
-		outcome, records = max(outcome, o), rest
+		outcome = max(outcome, o)
 	}
 	if outcome == groupServed && late {
 		outcome = groupLate
@@ -318,18 +317,7 @@ func (s *server) reply(id uint64, outcome byte) {
 		s.out = appendReply(s.out, id, s.as)
 		return
 	}
-	b, at := beginFrame(s.out, frameReply)
-	b = appendReplyHead(b, id, outcome, 0)
-	endFrame(b, at)
-	s.out = b
-}
-
-func appendReply(b []byte, id uint64, as []owner.Result) []byte {
-	b, at := beginFrame(b, frameReply)
-	b = appendReplyHead(b, id, groupServed, len(as))
-	for i := range as {
-		b = appendResult(b, &as[i])
-	}
-	endFrame(b, at)
-	return b
+	w, at := appendReplyHead(s.out, replyHead{id: id, outcome: outcome})
+	w.EndLen32(at)
+	s.out = w
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -76,22 +77,18 @@ func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.R
 		if typ != frameReply {
 			continue
 		}
-		id, outcome, count, records, err := parseReplyHead(payload)
+		records := wire.NewReader(payload)
+		h, err := parseReplyHead(&records)
 		if err != nil {
 			t.Fatal(err)
 		}
-		as = make([]owner.Result, count)
+		as = make([]owner.Result, h.count)
 		for i := range as {
-			record, rest, err := nextRecord(records)
-			if err == nil {
-				err = parseResult(record, &as[i])
-			}
-			if err != nil {
+			if err := parseResult(nextRecord(&records), &as[i]); err != nil {
 				t.Fatal(err)
 			}
-			records = rest
 		}
-		return id, outcome, as
+		return h.id, h.outcome, as
 	}
 }
 
@@ -168,19 +165,18 @@ func TestNeighbouringVersions(t *testing.T) {
 func TestLaterVersionsFields(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	conn := handshake(t, m)
-	b, at := beginFrame(nil, 200)
-	b = append(b, "a message of a later version"...)
-	endFrame(b, at)
-	b, at = beginFrame(b, frameRequest)
-	b = appendRequestHead(b, requestGroup{id: 5, ttl: time.Hour, count: 2})
+	w, at := beginFrame(nil, 200)
+	w = append(w, "a message of a later version"...)
+	w.EndLen32(at)
+	w, at = beginFrame(w, frameRequest)
+	w = appendRequestHead(w, &requestGroup{id: 5, ttl: time.Hour, count: 2})
 	for i := range 2 {
 		q := newRequest(fmt.Sprint("later ", i), 10, uint64(1+i))
-		record, _, _ := nextRecord(appendRequest(nil, &q))
-		b = le.AppendUint16(b, uint16(len(record)+9))
-		b = append(append(b, record...), "new field"...)
+		record, _ := cutRecord(t, appendRequest(nil, &q))
+		w = append(w.U16(uint16(len(record)+9)), record...).String("new field")
 	}
-	endFrame(b, at)
-	conn.Write(b)
+	w.EndLen32(at)
+	conn.Write(w)
 	id, outcome, as := nextAnswer(t, &frames{src: conn})
 	if id != 5 || outcome != groupServed || len(as) != 2 || as[0].After != 1 || as[1].After != 2 {
 		t.Errorf("%d, %d, %+v", id, outcome, as)

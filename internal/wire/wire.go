@@ -8,43 +8,34 @@ import (
 	"math"
 )
 
-// ErrTruncated is the error of a Reader whose input ends within a value.
-var ErrTruncated = errors.New("truncated")
-
-// ErrVarint is the error of a Reader that meets a varint of more than 64 bits.
-var ErrVarint = errors.New("varint out of range")
+// ErrMalformed is the error of a Reader whose input ends within a value, or has a varint of more than 64 bits.
+var ErrMalformed = errors.New("truncated or malformed")
 
 var le = binary.LittleEndian
 
-// past is an offset behind the end of every input, with room for what later reads add to it.
-const past = math.MaxInt / 2
+// failed is the offset of a Reader after Fail: behind the end of every input, with room for what later reads add.
+const failed = math.MaxInt / 2
 
-// Reader reads values from the front of a byte slice. After the first error, every method returns a zero value, so a caller may
-// read several values and check Err once. The zero Reader is an empty input.
+// Reader reads values from the front of a byte slice. After an error, every method returns a zero value, so a caller may read
+// several values and check Err once. The zero Reader is an empty input.
 type Reader struct {
-	b   []byte
-	at  int // offset of the next byte; beyond len(b) after an error
-	err error
+	b  []byte
+	at int // offset of the next byte; greater than len(b) after an error
 }
 
 // NewReader returns a Reader of b. The Reader and the slices that it returns share b's memory.
 func NewReader(b []byte) Reader { return Reader{b: b} }
 
-// Err returns the first error, or nil.
+// Err returns ErrMalformed if a read has failed or Fail was called.
 func (r *Reader) Err() error {
-	if r.err == nil && r.at > len(r.b) {
-		return ErrTruncated
+	if r.at > len(r.b) {
+		return ErrMalformed
 	}
-	return r.err
+	return nil
 }
 
-// Fail records err unless there has been an error before. Nothing can be read after it.
-func (r *Reader) Fail(err error) {
-	if r.err = r.Err(); r.err == nil {
-		r.err = err
-	}
-	r.at = past
-}
+// Fail makes the input malformed: nothing can be read after it.
+func (r *Reader) Fail() { r.at = failed }
 
 // Len returns the number of bytes that have not been read. It is 0 after an error.
 func (r *Reader) Len() int { return max(0, len(r.b)-r.at) }
@@ -89,29 +80,19 @@ func (r *Reader) U64() uint64 {
 func (r *Reader) I64() int64 { return int64(r.U64()) }
 
 // Uvarint reads an unsigned varint.
-func (r *Reader) Uvarint() uint64 {
-	if r.at >= len(r.b) {
-		r.at = past
-		return 0
+func (r *Reader) Uvarint() (v uint64) {
+	at := r.at
+	for shift := 0; shift < 64 && at < len(r.b); shift += 7 {
+		c := r.b[at]
+		at++
+		if c < 0x80 && (shift < 63 || c < 2) {
+			r.at = at
+			return v | uint64(c)<<shift
+		}
+		v |= uint64(c&0x7f) << shift
 	}
-	if v := r.b[r.at]; v < 0x80 {
-		r.at++
-		return uint64(v)
-	}
-	return r.longUvarint()
-}
-
-func (r *Reader) longUvarint() uint64 {
-	v, n := binary.Uvarint(r.b[r.at:])
-	switch {
-	case n == 0:
-		r.at = past
-	case n < 0:
-		r.Fail(ErrVarint)
-	default:
-		r.at += n
-	}
-	return v
+	r.Fail()
+	return 0
 }
 
 // Varint reads a signed varint.
@@ -122,11 +103,11 @@ func (r *Reader) Varint() int64 {
 
 // Bytes reads n bytes. The result shares the input's memory. A negative n is an error.
 func (r *Reader) Bytes(n int) []byte {
-	if n < 0 || n > len(r.b)-r.at {
-		r.at = past
+	at := r.at
+	if n < 0 || n > len(r.b)-at {
+		r.Fail()
 		return nil
 	}
-	at := r.at
 	r.at += n
 	return r.b[at:r.at:r.at]
 }
@@ -137,29 +118,43 @@ func (r *Reader) String(n int) string { return string(r.Bytes(n)) }
 // Rest reads all bytes that are left.
 func (r *Reader) Rest() []byte { return r.Bytes(r.Len()) }
 
-// Record reads n bytes and returns a Reader of them. It has r's error, if there is one, but its own errors are not r's.
+// Record reads n bytes and returns a Reader of them. If r has an error, so has the record. An error of the record is not one of r.
 func (r *Reader) Record(n int) Reader {
-	b := r.Bytes(n)
-	return Reader{b: b, err: r.Err()}
+	at := r.at
+	if n < 0 || n > len(r.b)-at {
+		r.Fail()
+		return Reader{at: failed}
+	}
+	r.at += n
+	return Reader{b: r.b[at:r.at]}
 }
 
-// Writer appends values to a byte slice.
+// Writer appends values to a byte slice. Every method returns the extended slice, as append does.
 type Writer []byte
 
 // U8 appends one byte.
-func (w *Writer) U8(v byte) { *w = append(*w, v) }
+func (w Writer) U8(v byte) Writer { return append(w, v) }
 
 // U16 appends two bytes.
-func (w *Writer) U16(v uint16) { *w = le.AppendUint16(*w, v) }
+func (w Writer) U16(v uint16) Writer { return le.AppendUint16(w, v) }
 
 // U32 appends four bytes.
-func (w *Writer) U32(v uint32) { *w = le.AppendUint32(*w, v) }
+func (w Writer) U32(v uint32) Writer { return le.AppendUint32(w, v) }
 
 // U64 appends eight bytes.
-func (w *Writer) U64(v uint64) { *w = le.AppendUint64(*w, v) }
+func (w Writer) U64(v uint64) Writer { return le.AppendUint64(w, v) }
 
 // I64 appends eight bytes.
-func (w *Writer) I64(v int64) { w.U64(uint64(v)) }
+func (w Writer) I64(v int64) Writer { return le.AppendUint64(w, uint64(v)) }
 
 // Uvarint appends an unsigned varint.
-func (w *Writer) Uvarint(v uint64) { *w = binary.AppendUvarint(*w, v) }
+func (w Writer) Uvarint(v uint64) Writer { return binary.AppendUvarint(w, v) }
+
+// Varint appends a signed varint.
+func (w Writer) Varint(v int64) Writer { return binary.AppendVarint(w, v) }
+
+// String appends the bytes of s.
+func (w Writer) String(s string) Writer { return append(w, s...) }
+
+// EndLen32 sets the four bytes at offset at to the number of bytes behind them.
+func (w Writer) EndLen32(at int) { le.PutUint32(w[at:], uint32(len(w)-at-4)) }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -16,9 +17,12 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
+
+var le = binary.LittleEndian
 
 var update = flag.Bool("update", false, "rewrite the golden encodings; never for a version that has been released")
 
@@ -54,6 +58,17 @@ func samples() map[string][]byte {
 	}
 }
 
+// cutRecord splits the first record off b.
+func cutRecord(t *testing.T, b []byte) (record, rest []byte) {
+	t.Helper()
+	r := wire.NewReader(b)
+	record = r.Bytes(int(r.U16()))
+	if r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	return record, r.Rest()
+}
+
 // The layout of version 1 never changes: members of neighbouring versions work together.
 func TestGolden(t *testing.T) {
 	for name, b := range samples() {
@@ -84,14 +99,14 @@ func TestQuestionRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
 	} {
 		b := appendRequest(nil, &q)
-		record, rest, err := nextRecord(append(b, "next"...))
-		if err != nil || string(rest) != "next" {
-			t.Fatalf("rest %q, %v", rest, err)
+		record, rest := cutRecord(t, append(b, "next"...))
+		if string(rest) != "next" {
+			t.Fatalf("rest %q", rest)
 		}
 		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize-len(record))...)
 		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
 			var got owner.Request
-			o, err := parseRequest(record, &got)
+			o, err := parseRequest(wire.NewReader(record), &got)
 			if err != nil || o != groupServed || got != q {
 				t.Errorf("got %+v, %d, %v, want %+v", got, o, err, q)
 			}
@@ -115,9 +130,9 @@ func TestQuestionRefused(t *testing.T) {
 	} {
 		q := good
 		tt.change(&q)
-		record, _, _ := nextRecord(appendRequest(nil, &q))
+		record, _ := cutRecord(t, appendRequest(nil, &q))
 		var got owner.Request
-		if o, err := parseRequest(record, &got); err != nil || o != tt.want {
+		if o, err := parseRequest(wire.NewReader(record), &got); err != nil || o != tt.want {
 			t.Errorf("%s: %d, %v, want %d", tt.name, o, err, tt.want)
 		}
 	}
@@ -134,12 +149,12 @@ func TestAnswerRoundTrip(t *testing.T) {
 		{Kind: owner.Forward, Member: "pod-1"},
 		{Kind: owner.Forward, Member: long},
 	} {
-		record, rest, err := nextRecord(appendResult(nil, &a))
-		if err != nil || len(rest) != 0 {
-			t.Fatal(rest, err)
+		record, rest := cutRecord(t, appendResult(nil, &a))
+		if len(rest) != 0 {
+			t.Fatal(rest)
 		}
 		var got owner.Result
-		if err := parseResult(append(record, "later"...), &got); err != nil || got != a {
+		if err := parseResult(wire.NewReader(append(record, "later"...)), &got); err != nil || got != a {
 			t.Errorf("got %+v, %v, want %+v", got, err, a)
 		}
 	}
@@ -150,14 +165,14 @@ func TestTruncated(t *testing.T) {
 	for _, a := range []owner.Result{{Kind: owner.Decided}, {Kind: owner.Forward, Member: "pod-1"}} {
 		record := appendResult(nil, &a)[recordHead:]
 		for n := range record {
-			if err := parseResult(record[:n:n], new(owner.Result)); err == nil {
+			if err := parseResult(wire.NewReader(record[:n:n]), new(owner.Result)); err == nil {
 				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
 			}
 		}
 	}
 	q := appendRequest(nil, &owner.Request{})[recordHead:]
 	for n := range q {
-		if _, err := parseRequest(q[:n:n], new(owner.Request)); err == nil {
+		if _, err := parseRequest(wire.NewReader(q[:n:n]), new(owner.Request)); err == nil {
 			t.Errorf("%d of %d bytes of a question were read", n, len(q))
 		}
 	}
@@ -210,9 +225,10 @@ func TestFrames(t *testing.T) {
 	var stream []byte
 	for i := range 50 {
 		stream = appendPing(stream, framePing, uint64(i))
-		b, at := beginFrame(stream, 99)
-		stream = append(b, make([]byte, i*700)...)
-		endFrame(stream, at)
+		w, at := beginFrame(stream, 99)
+		w = append(w, make([]byte, i*700)...)
+		w.EndLen32(at)
+		stream = w
 	}
 	for _, in := range []*frames{
 		{src: bytes.NewReader(stream)}, {src: iotest.HalfReader(bytes.NewReader(stream))}, {src: iotest.OneByteReader(bytes.NewReader(stream))},
@@ -288,22 +304,22 @@ func FuzzAsk(f *testing.F) {
 	f.Add(samples()["ask"][frameHead:])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g, records, err := parseRequestHead(b)
+		records := wire.NewReader(b)
+		g, err := parseRequestHead(&records)
 		if err != nil {
 			return
 		}
 		for range g.count {
-			record, rest, err := nextRecord(records)
-			if err != nil {
+			record := nextRecord(&records)
+			if records.Err() != nil {
 				return
 			}
 			var q owner.Request
 			if o, err := parseRequest(record, &q); err == nil && o == groupServed {
-				if again := appendRequest(nil, &q); !bytes.Equal(again[recordHead:], record[:requestSize]) {
-					t.Fatalf("%x became %x", record, again)
+				if again := appendRequest(nil, &q); !bytes.Equal(again[recordHead:], record.Bytes(requestSize)) {
+					t.Fatalf("%x became %x", b, again)
 				}
 			}
-			records = rest
 		}
 	})
 }
@@ -318,11 +334,12 @@ func FuzzAnswer(f *testing.F) {
 		c.start(0, by(time.Hour), make([]owner.Request, 2), as, newSyncWaiter().(syncWaiter))
 		c.addRequest("x", 0, 0, 0)
 		c.addRequest("x", 1, 0, 0)
-		_, outcome, count, records, err := parseReplyHead(b)
+		records := wire.NewReader(b)
+		h, err := parseReplyHead(&records)
 		if err != nil {
 			return
 		}
-		r, err := c.readResults(&c.groups[0], outcome, count, records)
+		r, err := c.readResults(&c.groups[0], h, records)
 		if (err != nil) != (r == forwardBroken) {
 			t.Fatalf("%v, error %v", r, err)
 		}

@@ -1,0 +1,145 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/wire"
+	"github.com/keyward/keyward/ring"
+)
+
+// PROTOCOL.md specifies the layout of everything that is encoded here, and the golden files in testdata pin it.
+
+const (
+	maxFrame    = 128 << 10 // bytes of a frame's type and payload
+	maxRequests = 256       // requests of one group
+	maxID       = 128       // bytes of a ring.ID, as Envoy accepts
+)
+
+// Frame types.
+const (
+	frameRequest = 1
+	frameReply   = 2
+	framePing    = 3
+	framePong    = 4
+	frameHello   = 16
+	frameWelcome = 17
+)
+
+// Outcomes of a group, as a reply states them.
+const (
+	groupServed           = 0
+	groupLate             = 1 // read after its requester had given up; nothing was charged
+	groupMalformed        = 2 // a field has an impossible value; nothing was charged
+	groupUnknownAlgorithm = 3 // an algorithm, mechanism or operation of a later version; nothing was charged
+)
+
+// Statuses of a result record.
+const (
+	statusDecided  = 0
+	statusNotOwner = 1
+)
+
+// Sizes of this version's records and heads. Later versions may only append.
+const (
+	frameHead        = 5 // length, type
+	requestHeadSize  = 23
+	requestSize      = 72
+	requestExtraSize = 3 // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
+	resultSize       = 32
+	recordHead       = 2
+)
+
+// flagStop marks an all-or-nothing group: if a request exceeds its limit, only such requests are charged.
+const flagStop = 1
+
+// Flags of a request. Mechanisms are flags, and not numbers in the field that version 1 has for them: an owner that does not
+// support leases decides these requests correctly like all others.
+const (
+	flagStrict      = 1 // the reply waits until a replica has the charge
+	flagByLease     = 2
+	flagApproximate = 4
+)
+
+// Flags of a result.
+const (
+	flagOver = 1 // the hits exceed the limit
+	flagHot  = 2 // the key is hot or leased
+)
+
+const (
+	// fixedWindows is the bit set of the algorithms of version 1.
+	fixedWindows = 1 << limit.FixedWindow
+	// knownAlgorithms is the bit set of the algorithms that this build decides.
+	knownAlgorithms = 1<<limit.FixedWindow | 1<<limit.SlidingWindow | 1<<limit.SlidingLog | 1<<limit.TokenBucket |
+		1<<limit.LeakyBucket
+)
+
+var (
+	errTooLong = errors.New("frame too long")
+	errCount   = errors.New("count does not match the frame")
+)
+
+// beginFrame appends the head of a frame to b. After the payload, w.EndLen32(at) completes the frame.
+func beginFrame(b []byte, typ byte) (w wire.Writer, at int) {
+	return wire.Writer(b).U32(0).U8(typ), len(b)
+}
+
+// nextFrame splits the first frame off b. It returns ok == false if the frame is not complete.
+func nextFrame(b []byte) (typ byte, payload, rest []byte, ok bool, err error) {
+	if len(b) < 4 {
+		return 0, nil, b, false, nil
+	}
+	r := wire.NewReader(b)
+	n := r.U32()
+	if n == 0 || n > maxFrame {
+		return 0, nil, b, false, fmt.Errorf("%w: %d bytes", errTooLong, n)
+	}
+	typ, payload = r.U8(), r.Bytes(int(n)-1)
+	if r.Err() != nil {
+		return 0, nil, b, false, nil
+	}
+	return typ, payload, r.Rest(), true, nil
+}
+
+// nextRecord reads a record with a length of two bytes.
+func nextRecord(r *wire.Reader) wire.Reader { return r.Record(int(r.U16())) }
+
+// eachRecord calls parse with each of count records that have lengths of four bytes.
+func eachRecord(r *wire.Reader, count int, parse func(wire.Reader) error) error {
+	for range count {
+		record := r.Record(int(r.U32()))
+		if err := r.Err(); err != nil {
+			return err
+		}
+		if err := parse(record); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendID appends a member's name, of which bytes behind maxID are cut off.
+func appendID(w wire.Writer, id ring.ID) wire.Writer {
+	id = id[:min(len(id), maxID)]
+	return w.U8(byte(len(id))).String(string(id))
+}
+
+// readID reads a member's name. A longer one than maxID is an error.
+func readID(r *wire.Reader) ring.ID {
+	n := int(r.U8())
+	if n > maxID {
+		r.Fail()
+		return ""
+	}
+	return ring.ID(r.Bytes(n))
+}
+
+// bit returns flag if it is set, or 0.
+func bit(set bool, flag byte) byte {
+	if set {
+		return flag
+	}
+	return 0
+}
