@@ -1,7 +1,6 @@
 package hotkey
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -10,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -127,22 +127,16 @@ func AppendRoute(dst []byte, r *Route) []byte {
 	if r.Manual {
 		flags |= flagManual
 	}
-	dst = append(dst, routeFormat, byte(r.Mode), flags)
+	w := wire.Writer(dst).U8(routeFormat).U8(byte(r.Mode)).U8(flags)
 	for _, s := range [...]string{r.Domain, r.Name, r.Owner, string(r.Author)} {
-		dst = appendString(dst, s)
+		w = w.Uvarint(uint64(len(s))).String(s)
 	}
-	for _, v := range [...]uint64{uint64(r.Version), uint64(r.Limit), uint64(r.Window), uint64(len(r.Subs))} {
-		dst = binary.AppendUvarint(dst, v)
-	}
+	w = w.Uvarint(uint64(r.Version)).Uvarint(uint64(r.Limit)).Uvarint(uint64(r.Window)).Uvarint(uint64(len(r.Subs)))
 	for _, s := range r.Subs {
 		n, _ := r.number(s)
-		dst = appendString(binary.AppendUvarint(dst, n), string(s.Member))
+		w = w.Uvarint(n).Uvarint(uint64(len(s.Member))).String(string(s.Member))
 	}
-	return dst
-}
-
-func appendString(dst []byte, s string) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+	return w
 }
 
 // size is the length of r's gossiped form.
@@ -150,18 +144,20 @@ func (r *Route) size() int { return len(AppendRoute(nil, r)) }
 
 // ParseRoute reads what AppendRoute wrote, or a later version's. A route without error is Valid, and holds nothing of b.
 func ParseRoute(b []byte) (Route, error) {
-	if len(b) < 3 || b[0] != routeFormat || len(b) > maxRoute {
+	in := wire.NewReader(b)
+	if in.U8() != routeFormat || len(b) > maxRoute {
 		return Route{}, errRoute
 	}
-	p := parser{rest: b[3:]}
-	r := Route{Mode: Mode(b[1]), Manual: b[2]&flagManual != 0}
-	r.Domain, r.Name, r.Owner, r.Author = p.text(MaxText), p.text(MaxText), p.text(MaxText), ring.ID(p.text(ring.MaxID))
-	r.Version, r.Limit, r.Window = int64(p.number(math.MaxInt64)), uint32(p.number(math.MaxUint32)), int64(p.number(math.MaxInt64))
-	for range p.number(MaxSubKeys) {
-		key := subKey(r.Owner, p.number(math.MaxUint64))
-		r.Subs = append(r.Subs, SubKey{key, ring.ID(p.text(ring.MaxID))})
+	r := Route{Mode: Mode(in.U8()), Manual: in.U8()&flagManual != 0}
+	r.Domain, r.Name, r.Owner = readText(&in, MaxText), readText(&in, MaxText), readText(&in, MaxText)
+	r.Author = ring.ID(readText(&in, ring.MaxID))
+	r.Version, r.Limit = int64(readNumber(&in, math.MaxInt64)), uint32(readNumber(&in, math.MaxUint32))
+	r.Window = int64(readNumber(&in, math.MaxInt64))
+	for range readNumber(&in, MaxSubKeys) {
+		key := subKey(r.Owner, in.Uvarint())
+		r.Subs = append(r.Subs, SubKey{key, ring.ID(readText(&in, ring.MaxID))})
 	}
-	if p.bad {
+	if in.Err() != nil {
 		return Route{}, errRoute
 	}
 	if err := r.Validate(); err != nil {
@@ -172,29 +168,15 @@ func ParseRoute(b []byte) (Route, error) {
 
 var errRoute = errors.New("not a route's encoding")
 
-// parser reads fields one after another; after the first that is not there everything is empty.
-type parser struct {
-	rest []byte
-	bad  bool
-}
-
-func (p *parser) number(most uint64) uint64 {
-	v, n := binary.Uvarint(p.rest)
-	if p.bad || n <= 0 || v > most {
-		p.bad = true
+// readNumber reads a varint. A number above most is an error.
+func readNumber(r *wire.Reader, most uint64) uint64 {
+	v := r.Uvarint()
+	if v > most {
+		r.Fail()
 		return 0
 	}
-	p.rest = p.rest[n:]
 	return v
 }
 
-func (p *parser) text(most uint64) string {
-	n := p.number(most)
-	if n > uint64(len(p.rest)) {
-		p.bad = true
-		return ""
-	}
-	s := string(p.rest[:n])
-	p.rest = p.rest[n:]
-	return s
-}
+// readText reads a string. A longer one than most is an error.
+func readText(r *wire.Reader, most uint64) string { return r.String(int(readNumber(r, most))) }

@@ -1,12 +1,12 @@
 package cluster
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -104,17 +104,14 @@ func appendText(b []byte, tag uint64, s string) []byte {
 	if s == "" {
 		return b
 	}
-	b = binary.AppendUvarint(b, tag)
-	b = binary.AppendUvarint(b, uint64(len(s)))
-	return append(b, s...)
+	return wire.Writer(b).Uvarint(tag).Uvarint(uint64(len(s))).String(s)
 }
 
 func appendNumber(b []byte, tag, v uint64) []byte {
 	if v == 0 {
 		return b
 	}
-	var n [binary.MaxVarintLen64]byte
-	return appendText(b, tag, string(n[:binary.PutUvarint(n[:], v)]))
+	return appendText(b, tag, string(wire.Writer(make([]byte, 0, 10)).Uvarint(v)))
 }
 
 var errMeta = errors.New("not a member's metadata")
@@ -123,39 +120,25 @@ var errMeta = errors.New("not a member's metadata")
 // it returns can be without an ID, heavier than the ring, or speak no protocol.
 func decode(b []byte) (membership.Member, error) {
 	var m membership.Member
-	if len(b) == 0 || b[0] != metaFormat || len(b) > maxMeta {
+	r := wire.NewReader(b)
+	if r.U8() != metaFormat || len(b) > maxMeta {
 		return m, errMeta
 	}
-	for b = b[1:]; len(b) > 0; {
-		tag, value, rest, ok := cutField(b)
-		if !ok || !setField(&m, tag, value) {
+	for r.Len() > 0 {
+		tag := r.Uvarint()
+		value := r.Record(int(r.Uvarint()))
+		if r.Err() != nil || !setField(&m, tag, value) {
 			return membership.Member{}, errMeta
 		}
-		b = rest
 	}
 	return m, m.Validate()
 }
 
-// cutField cuts the first field off b.
-func cutField(b []byte) (tag uint64, value, rest []byte, ok bool) {
-	tag, n := binary.Uvarint(b)
-	if n <= 0 {
-		return 0, nil, nil, false
-	}
-	b = b[n:]
-	size, n := binary.Uvarint(b)
-	if n <= 0 || size > uint64(len(b)-n) {
-		return 0, nil, nil, false
-	}
-	b = b[n:]
-	return tag, b[:size], b[size:], true
-}
-
-// setField takes over one field; false if its value cannot be.
-func setField(m *membership.Member, tag uint64, value []byte) bool {
+// setField sets the field with the given tag. It returns false if the value is invalid.
+func setField(m *membership.Member, tag uint64, value wire.Reader) bool {
 	switch tag {
 	case tagID:
-		m.ID = ring.ID(value)
+		m.ID = ring.ID(value.Rest())
 		return true
 	case tagRLS:
 		return setText(&m.RLS, value)
@@ -169,16 +152,20 @@ func setField(m *membership.Member, tag uint64, value []byte) bool {
 	if tag >= tagEnd {
 		return true
 	}
-	v, n := binary.Uvarint(value)
-	return n > 0 && n == len(value) && setNumber(m, tag, v)
+	v := value.Uvarint()
+	if value.Err() != nil || value.Len() > 0 {
+		return false
+	}
+	setNumber(m, tag, v)
+	return true
 }
 
-func setText(to *string, value []byte) bool {
-	*to = string(value)
-	return len(value) <= membership.MaxAddress
+func setText(to *string, value wire.Reader) bool {
+	*to = string(value.Rest())
+	return len(*to) <= membership.MaxAddress
 }
 
-func setNumber(m *membership.Member, tag, v uint64) bool {
+func setNumber(m *membership.Member, tag, v uint64) {
 	const small = 1 << 20 // no cluster is larger, and no sum of these overflows
 	switch tag {
 	case tagInst:
@@ -217,7 +204,6 @@ func setNumber(m *membership.Member, tag, v uint64) bool {
 		m.Established, m.AwaitsTurn = v&flagSettled != 0, v&flagWaits != 0
 		m.HandedOff, m.MetExpected, m.Isolated = v&flagHanded != 0, v&flagMet != 0, v&flagOdd != 0
 	}
-	return true
 }
 
 // maxEncodedSize is the size m's announcement can grow to.
