@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,10 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/promtext"
 )
 
 // use is the memory of a process, in bytes, and the processor time it takes.
@@ -67,9 +64,9 @@ func (c *cluster) ask(over time.Duration) (said, error) {
 func (c *cluster) said() (said, error) {
 	m, err := c.metrics()
 	return said{
-		heap: m["go_memstats_heap_inuse_bytes"], stacks: m["go_memstats_stack_inuse_bytes"],
-		goroutines: m["go_goroutines"], mallocs: m["go_memstats_mallocs_total"],
-		inbound: m["keyward_peer_inbound"], live: m["keyward_peer_connected"],
+		heap: m.Sum("go_memstats_heap_inuse_bytes"), stacks: m.Sum("go_memstats_stack_inuse_bytes"),
+		goroutines: m.Sum("go_goroutines"), mallocs: m.Sum("go_memstats_mallocs_total"),
+		inbound: m.Sum("keyward_peer_inbound"), live: m.Sum("keyward_peer_connected"),
 	}, err
 }
 
@@ -115,21 +112,13 @@ func switches(proc string) (n float64, err error) {
 	return n, err
 }
 
-// metrics are the sidecar's metrics; those of one name are added up.
-func (c *cluster) metrics() (map[string]float64, error) {
+// metrics returns the metrics of the measured sidecar.
+func (c *cluster) metrics() (promtext.Page, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	b, err := lab.Get(ctx, "http://"+c.measured.Metrics+"/metrics")
 	if err != nil {
 		return nil, err
 	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
-	sums := map[string]float64{}
-	for name, f := range families {
-		for _, m := range f.GetMetric() {
-			sums[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return sums, err
+	return promtext.Parse(b)
 }

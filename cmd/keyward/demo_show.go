@@ -9,11 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"golang.org/x/term"
 
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/promtext"
 )
 
 // notesShown is how many of the notes fit under the table.
@@ -213,17 +212,12 @@ func (s *stage) directHits() (direct, misrouted float64) {
 		if err != nil {
 			continue
 		}
-		p := expfmt.NewTextParser(model.UTF8Validation)
-		families, err := p.TextToMetricFamilies(bytes.NewReader(body))
+		metrics, err := promtext.Parse(body)
 		if err != nil {
 			continue
 		}
-		for _, m := range families["keyward_direct_total"].GetMetric() {
-			direct += m.GetCounter().GetValue()
-		}
-		for _, m := range families["keyward_misrouted_total"].GetMetric() {
-			misrouted += m.GetCounter().GetValue()
-		}
+		direct += metrics.Sum("keyward_direct_total")
+		misrouted += metrics.Sum("keyward_misrouted_total")
 	}
 	return direct, misrouted
 }

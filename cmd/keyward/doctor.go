@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/ops/doctor"
+	"github.com/keyward/keyward/internal/promtext"
 )
 
 func newDoctor() *cobra.Command {
@@ -119,19 +120,19 @@ func gather(ctx context.Context, members, envoys []string) (*doctor.Snapshot, er
 	return f, nil
 }
 
-// metricsOf is a member's metrics, empty where it serves them elsewhere.
-func metricsOf(ctx context.Context, page string) doctor.Metrics {
+// metricsOf returns the metrics of a member. They are empty if it serves them at another address.
+func metricsOf(ctx context.Context, url string) promtext.Page {
 	ctx, cancel := context.WithTimeout(ctx, getBound)
 	defer cancel()
-	text, err := getBytes(ctx, page+"/metrics")
+	text, err := getBytes(ctx, url+"/metrics")
 	if err != nil {
 		return nil
 	}
-	m, err := doctor.ParseMetrics(text)
+	page, err := promtext.Parse(text)
 	if err != nil {
 		return nil
 	}
-	return m
+	return page
 }
 
 func askEnvoy(ctx context.Context, addr string) doctor.EnvoyPages {

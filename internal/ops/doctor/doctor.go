@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/promtext"
 )
 
 // Severity is how bad a finding is.
@@ -49,7 +50,7 @@ type MemberReport struct {
 	Self    *api.Self     // nil: it does not serve it
 	Ahead   time.Duration // its clock before the one here, as far as one exchange tells
 	Within  time.Duration // how far Ahead may be wrong
-	Metrics Metrics
+	Metrics promtext.Page
 }
 
 // UnreachablePage is a page that nobody answered at.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/promtext"
 )
 
 var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
@@ -66,8 +67,8 @@ func well() *Snapshot {
 	return f
 }
 
-func metricsOf(page string) Metrics {
-	m, err := ParseMetrics([]byte(page))
+func metricsOf(page string) promtext.Page {
+	m, err := promtext.Parse([]byte(page))
 	if err != nil {
 		panic(err)
 	}
