@@ -54,7 +54,7 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	pong := Message{Kind: Pong, Flags: Confirmed, Sent: c.now}
 	if n := testing.AllocsPerRun(100, func() {
 		pong.Sent++
-		m.Step(pong.Sent, "b", c.inst("b"), &pong)
+		m.Step(pong.Sent, "b", c.bootID("b"), &pong)
 	}); n != 0 || m.View() != before {
 		t.Errorf("%v allocations for a confirmation, and a new view: %v", n, m.View() != before)
 	}
@@ -88,8 +88,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 				c.now += ms
 				id := ids[1+i%(n-1)]
 				ping.Seq, ping.Sent, pong.Sent = m.peers[id].seq, c.now, c.now
-				m.Step(c.now, id, c.inst(id), &ping)
-				m.Step(c.now, id, c.inst(id), &pong)
+				m.Step(c.now, id, c.bootID(id), &ping)
+				m.Step(c.now, id, c.bootID(id), &pong)
 				if i%max(1, n/5) == 0 { // ten times a second
 					m.Tick(c.now)
 				}

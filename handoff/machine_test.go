@@ -17,7 +17,7 @@ type cluster struct {
 	t        testing.TB
 	now      int64
 	machines map[ring.ID]*Machine
-	insts    map[ring.ID]uint64
+	boots    map[ring.ID]uint64
 	states   map[ring.ID]PeerState
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
@@ -28,13 +28,13 @@ type cluster struct {
 }
 
 type envelope struct {
-	from ring.ID
-	inst uint64
+	from   ring.ID
+	bootID uint64
 	Outbound
 }
 
 func newCluster(t testing.TB, ids ...ring.ID) *cluster {
-	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, insts: map[ring.ID]uint64{}, states: map[ring.ID]PeerState{}}
+	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]PeerState{}}
 	for _, id := range ids {
 		c.boot(id, Active)
 	}
@@ -45,12 +45,12 @@ func newCluster(t testing.TB, ids ...ring.ID) *cluster {
 }
 
 func (c *cluster) boot(id ring.ID, s PeerState) {
-	c.insts[id] += 2
-	inst := c.insts[id]<<8 | 1
-	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: inst}), s
+	c.boots[id] += 2
+	bootID := c.boots[id]<<8 | 1
+	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: bootID}), s
 }
 
-func (c *cluster) inst(id ring.ID) uint64 { return c.insts[id]<<8 | 1 }
+func (c *cluster) bootID(id ring.ID) uint64 { return c.boots[id]<<8 | 1 }
 
 func (c *cluster) ids() []ring.ID {
 	var ids []ring.ID
@@ -65,7 +65,7 @@ func (c *cluster) ring() *ring.Ring {
 	var ms []ring.Member
 	for _, id := range c.ids() {
 		if c.states[id] == Active {
-			ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
+			ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 		}
 	}
 	return ring.New(ms)
@@ -75,7 +75,7 @@ func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
 	s := Membership{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == Leaving, Left: c.left}
 	for _, p := range c.ids() {
 		if p != id {
-			s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.inst(p), State: c.states[p], Weight: 1})
+			s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: c.states[p], Weight: 1})
 		}
 	}
 	c.send(id, c.machines[id].SetRing(c.now, r, s))
@@ -93,7 +93,7 @@ func (c *cluster) send(from ring.ID, outs []Outbound) {
 		c.watch(from, outs)
 	}
 	for _, o := range outs {
-		c.queue = append(c.queue, envelope{from, c.inst(from), o})
+		c.queue = append(c.queue, envelope{from, c.bootID(from), o})
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *cluster) pump() {
 		e := c.queue[0]
 		c.queue = c.queue[1:]
 		if m := c.machines[e.To]; m != nil && (c.cut == nil || !c.cut(e.from, e.To)) {
-			c.send(e.To, m.Step(c.now, e.from, e.inst, &e.Msg))
+			c.send(e.To, m.Step(c.now, e.from, e.bootID, &e.Msg))
 		}
 	}
 	c.t.Fatal("messages without end")
@@ -323,7 +323,7 @@ func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
 		s := Membership{NRef: 5, Joined: true}
 		for _, p := range c.ids() {
 			if p != id && side(p) == side(id) {
-				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.inst(p), State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, side(id), s))
@@ -485,6 +485,6 @@ func (c *cluster) deliver(rnd *rand.Rand) {
 		c.queue = slices.Delete(c.queue, i, i+1)
 	}
 	if m := c.machines[e.To]; m != nil && rnd.IntN(10) > 0 {
-		c.send(e.To, m.Step(c.now, e.from, e.inst, &e.Msg))
+		c.send(e.To, m.Step(c.now, e.from, e.bootID, &e.Msg))
 	}
 }

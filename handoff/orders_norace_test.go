@@ -119,7 +119,7 @@ func (c *cluster) part(side func(ring.ID) bool) {
 		var ms []ring.Member
 		for _, id := range c.ids() {
 			if side(id) == mine {
-				ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
+				ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 			}
 		}
 		r := ring.New(ms)

@@ -90,7 +90,7 @@ func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 func (c *cluster) takeOver(ids ...ring.ID) {
 	var ms []ring.Member
 	for _, id := range ids {
-		ms = append(ms, ring.Member{ID: id, BootID: c.inst(id), Incarnation: 1, Weight: 1})
+		ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 	}
 	for _, id := range ids {
 		s := Membership{NRef: c.nref, Joined: true}

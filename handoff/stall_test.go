@@ -37,7 +37,7 @@ func (h *heartbeats) beat(id ring.ID) time.Duration {
 	stamp := h.c.now - back + h.offsets[id]
 	pong := Message{Kind: Pong, Sent: h.c.now - back - there, Now: stamp}
 	ping := Message{Kind: Ping, Sent: stamp, Now: stamp}
-	return max(h.m.ClockStall(h.c.now, id, h.c.inst(id), &pong), h.m.ClockStall(h.c.now, id, h.c.inst(id), &ping))
+	return max(h.m.ClockStall(h.c.now, id, h.c.bootID(id), &pong), h.m.ClockStall(h.c.now, id, h.c.bootID(id), &ping))
 }
 
 // round is a beat of each peer, half a second after the last.
