@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/envoy/rls"
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
@@ -49,7 +49,7 @@ func newPath(keys int) (*path, error) {
 	if p.peer, err = peer.New(peer.Options{Node: p.node, Self: "a"}); err != nil {
 		return nil, err
 	}
-	p.peer.SetView(ring.New([]ring.Member{{ID: "a", Weight: 1}}), handoff.Membership{NRef: 1, Joined: true}, nil)
+	p.peer.SetView(&membership.View{Self: "a", Ring: ring.New([]ring.Member{{ID: "a", Weight: 1}}), NRef: 1, Joined: true})
 	p.service = rls.New(rls.Options{Decider: p.peer, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry()})
 	p.service.SetRules(p.rules, rls.Switches{})
 	for i := range keys {

@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/certs"
 	gossip "github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/lab"
@@ -164,21 +164,21 @@ func (c *cluster) startOther(i int, server, client *tls.Config) (*other, error) 
 
 // view gives the member a ring once the measured one is there, and streams to that one alone. It takes the others for alive.
 func (o *other) view(v *membership.View) {
-	m, live := v.Find(measuredName)
-	if !live {
+	if _, live := v.Find(measuredName); !live {
 		return
 	}
-	st := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Left: v.Left}
-	for _, x := range v.Members {
-		state := handoff.Active
-		if x.State == membership.Joining {
-			state = handoff.Joining
+	one := *v
+	one.Members = slices.Clone(v.Members)
+	for i := range one.Members {
+		m := &one.Members[i]
+		if m.State != membership.Joining {
+			m.State = membership.Active
 		}
-		if x.ID != v.Self {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: x.ID, BootID: x.BootID, State: state, Weight: x.Weight})
+		if m.ID != measuredName {
+			m.Peer = ""
 		}
 	}
-	o.peer.SetView(v.Ring, st, map[ring.ID]peer.Addr{m.ID: {HostPort: m.Peer, BootID: m.BootID}})
+	o.peer.SetView(&one)
 }
 
 // whole says what the measured member still lacks.

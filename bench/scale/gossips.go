@@ -119,10 +119,10 @@ func newGossiper(i, expect int, others []*gossiper) (g *gossiper, err error) {
 	if g.Cluster, err = cluster.Start(o); err != nil {
 		return nil, err
 	}
-	g.SetWarm(true)
+	g.SetProgress(membership.Progress{Prefetched: true})
 	go func() {
 		for f := range g.rings {
-			g.SetComplete(f)
+			g.SetProgress(membership.Progress{Prefetched: true, CompleteRing: f})
 		}
 	}()
 	return g, nil

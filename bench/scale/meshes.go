@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -34,20 +34,18 @@ func newNode(i int, o owner.Options) (*node, error) {
 
 // tell gives a member the ring of the first on of all; the others join.
 func (n *node) tell(r *ring.Ring, all []*node) {
-	s := handoff.Membership{NRef: r.Len(), Joined: true}
-	addrs := make(map[ring.ID]peer.Addr, len(all))
+	v := &membership.View{Self: n.id, BootID: n.inst, Ring: r, NRef: r.Len(), Joined: true}
 	for _, o := range all {
-		addrs[o.id] = peer.Addr{HostPort: o.Addr().String(), BootID: o.inst}
-		if o == n {
-			continue
+		x := membership.Member{
+			ID: o.id, BootID: o.inst, State: membership.Active, Weight: 1, ProtocolMax: membership.ProtocolMax,
+			Addresses: membership.Addresses{Peer: o.Addr().String()},
 		}
-		p := handoff.LivePeer{ID: o.id, BootID: o.inst, State: handoff.Active, Weight: 1}
 		if r.Index(o.id) < 0 {
-			p.State = handoff.Joining
+			x.State = membership.Joining
 		}
-		s.Peers = append(s.Peers, p)
+		v.Members = append(v.Members, x)
 	}
-	n.SetView(r, s, addrs)
+	n.SetView(v)
 }
 
 // meshes has members that are all connected do nothing, for a while.

@@ -5,12 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/settings"
-	"github.com/keyward/keyward/ring"
 )
 
 // gossip is the options of this process's part in the cluster.
@@ -37,40 +34,4 @@ func (f *flags) advertised(getenv settings.Getenv) string {
 	}
 	ip, _ := getenv("POD_IP")
 	return ip
-}
-
-// membershipOf is what a view says beside the ring.
-func membershipOf(v *membership.View) handoff.Membership {
-	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == membership.Leaving, Left: v.Left}
-	for i := range v.Members {
-		m := &v.Members[i]
-		if m.Role == membership.RoleMember && m.ID != v.Self {
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: stateOf(m.State), Weight: m.Weight, NoHandoff: !m.SupportsHandoff()})
-		}
-	}
-	return s
-}
-
-// stateOf is handoff's name of a state.
-func stateOf(s membership.MemberState) handoff.PeerState {
-	switch s {
-	case membership.Active:
-		return handoff.Active
-	case membership.Leaving:
-		return handoff.Leaving
-	default:
-		return handoff.Joining
-	}
-}
-
-// peerAddrs is where a view's other members are asked.
-func peerAddrs(v *membership.View) map[ring.ID]peer.Addr {
-	addrs := map[ring.ID]peer.Addr{}
-	for i := range v.Members {
-		m := &v.Members[i]
-		if m.Role == membership.RoleMember && m.ID != v.Self && m.Peer != "" {
-			addrs[m.ID] = peer.Addr{HostPort: m.Peer, BootID: m.BootID}
-		}
-	}
-	return addrs
 }

@@ -4,13 +4,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // progress is how far the last change of the ring has come.
 type progress struct {
 	mu sync.Mutex // also orders what the cluster is told
-	peer.Progress
+	membership.Progress
 	known   bool
 	onRing  bool
 	settled bool        // it has had all that is its own, or waited for it for long enough
@@ -21,11 +21,11 @@ type progress struct {
 const settleTimeout = 5 * time.Second
 
 // onProgress passes on how far a change of the ring has come: others may wait for it.
-func (m *sidecar) onProgress(p peer.Progress) {
+func (m *sidecar) onProgress(p membership.Progress) {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	m.progress.Progress, m.progress.known = p, true
-	m.progress.settled = m.progress.settled || p.Complete != 0
+	m.progress.settled = m.progress.settled || p.CompleteRing != 0
 	m.timeline.addProgress(time.Now(), p)
 	m.publishProgressLocked()
 	m.updateReadinessLocked()
@@ -65,16 +65,14 @@ func (m *sidecar) publishProgressLocked() {
 	if c == nil || !p.known {
 		return
 	}
-	c.SetComplete(p.Complete)
-	c.SetWarm(p.Warm)
-	c.SetHandedOff(p.HandedOver)
+	c.SetProgress(p.Progress)
 }
 
 // incompletePeers is the number of members that do not have all that is theirs yet.
 func (m *sidecar) incompletePeers() int {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
-	return m.progress.Incomplete
+	return m.progress.Unconfirmed
 }
 
 // countersSent is the number of counters handed over to other members so far, as /metrics shows it.

@@ -248,7 +248,7 @@ func (m *sidecar) startCluster() error {
 
 // onView tells every part of a changed cluster: first who counts what, then Envoy.
 func (m *sidecar) onView(v *membership.View) {
-	m.peer.SetView(v.Ring, membershipOf(v), peerAddrs(v))
+	m.peer.SetView(v)
 	m.refreshManual(v.Ring)
 	m.setOnRing(v.Joined && v.SelfMember().State != membership.Joining)
 	m.versions.SetMembers(memberRules(v))

@@ -13,7 +13,6 @@ import (
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -25,7 +24,7 @@ type timeline struct {
 	mu       sync.Mutex // guards all below
 	last     *membership.View
 	adopted  time.Time // when last.Ring was
-	progress peer.Progress
+	progress membership.Progress
 	routes   map[[2]string]hotkey.Route // by domain and owner string
 	refused  string                     // the last fault of the rules
 }
@@ -142,7 +141,7 @@ func joinFew(names []string, between string) string {
 }
 
 // addProgress notes how far a change of the ring has come at this member.
-func (t *timeline) addProgress(now time.Time, p peer.Progress) {
+func (t *timeline) addProgress(now time.Time, p membership.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.progress
@@ -151,14 +150,14 @@ func (t *timeline) addProgress(now time.Time, p peer.Progress) {
 		t.Add(api.TimelineEvent{Time: now, Kind: api.HandoffEvent, Text: text, Fingerprint: hex(fingerprint)})
 	}
 	switch {
-	case p.Complete != 0 && p.Complete != old.Complete && t.last != nil && p.Complete == t.last.Ring.Fingerprint():
-		say(fmt.Sprintf("all counters of the ring are in place here, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.Complete)
-	case p.Complete != 0 && p.Complete != old.Complete:
-		say("all counters of the ring are in place here", p.Complete)
-	case p.Complete == 0 && old.Complete != 0:
+	case p.CompleteRing != 0 && p.CompleteRing != old.CompleteRing && t.last != nil && p.CompleteRing == t.last.Ring.Fingerprint():
+		say(fmt.Sprintf("all counters of the ring are in place here, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.CompleteRing)
+	case p.CompleteRing != 0 && p.CompleteRing != old.CompleteRing:
+		say("all counters of the ring are in place here", p.CompleteRing)
+	case p.CompleteRing == 0 && old.CompleteRing != 0:
 		say("the right to decide is void here: others may have taken over", 0)
 	}
-	if p.HandedOver && !old.HandedOver && old.Complete != 0 {
+	if p.HandedOff && !old.HandedOff && old.CompleteRing != 0 {
 		say("all counters of this member are handed over", 0)
 	}
 }

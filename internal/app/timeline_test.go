@@ -12,7 +12,6 @@ import (
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -70,10 +69,13 @@ func TestTimelineOfACluster(t *testing.T) {
 		{"begin", func() { l.addView(at(0), two) }, []string{
 			"member: a is here: active [a active]", "member: b is here: active [b active]", "ring: a ring of 2: +a +b", "member: a has joined the cluster",
 		}},
-		{"complete", func() { l.addProgress(at(0.25), peer.Progress{Complete: two.Ring.Fingerprint()}) }, []string{
+		{"complete", func() { l.addProgress(at(0.25), membership.Progress{CompleteRing: two.Ring.Fingerprint()}) }, []string{
 			"handoff: all counters of the ring are in place here, after 250ms",
 		}},
-		{"the same again", func() { l.addView(at(1), two); l.addProgress(at(1), peer.Progress{Complete: two.Ring.Fingerprint()}) }, nil},
+		{"the same again", func() {
+			l.addView(at(1), two)
+			l.addProgress(at(1), membership.Progress{CompleteRing: two.Ring.Fingerprint()})
+		}, nil},
 		{"c comes", func() { l.addView(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},
 		{"c is on the ring", func() { l.addView(at(3), seen("", "a-a-1", "b-a-2", "c-a-3", "x-o-9")) }, []string{
 			"member: c is active [c active]", "member: observer x watches", "ring: a ring of 3: +c; 33.1 % of the keys change their owner",
@@ -86,7 +88,7 @@ func TestTimelineOfACluster(t *testing.T) {
 			"member: c has restarted: joining [c joining]", "ring: a ring of 1: -c; 48.9 % of the keys change their owner",
 		}},
 		{"c dies", func() { l.addView(at(7), seen("b", "a-a-1")) }, []string{"member: c is lost: nobody hears it any more [c lost]"}},
-		{"void", func() { l.addProgress(at(8), peer.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
+		{"void", func() { l.addProgress(at(8), membership.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
 	} {
 		step.do()
 		if got := texts(&l, &known); !slices.Equal(got, step.want) {

@@ -124,24 +124,14 @@ func (c *Cluster) SetRules(inForce, prepared uint64) {
 	c.table.update(func(self *membership.Member) { self.InForce, self.Prepared = inForce, prepared })
 }
 
-// SetComplete announces the last ring of which this member has taken over all that is its own.
-func (c *Cluster) SetComplete(fingerprint uint64) {
-	c.table.updateStatus(func(t *handoffStatus) { t.completeRing = fingerprint })
-}
-
-// SetWarm says whether this member, joining, has copies of all that it is to own.
-func (c *Cluster) SetWarm(warm bool) {
-	c.table.updateStatus(func(t *handoffStatus) { t.prefetched = warm })
+// SetProgress announces how far this member is with the last change of the ring; see Options.Handoff.
+func (c *Cluster) SetProgress(p membership.Progress) {
+	c.table.updateStatus(func(t *handoffStatus) { t.progress = p })
 }
 
 // SetStreams says with which members this one has streams, both ways.
 func (c *Cluster) SetStreams(s Streams) {
 	c.table.updateStatus(func(t *handoffStatus) { t.streams = s })
-}
-
-// SetHandedOff says whether this member, being off the ring, has nothing that others lack.
-func (c *Cluster) SetHandedOff(handed bool) {
-	c.table.updateStatus(func(t *handoffStatus) { t.handedOff = handed })
 }
 
 // Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the

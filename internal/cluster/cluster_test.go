@@ -583,7 +583,7 @@ func TestGossipKeys(t *testing.T) {
 // complete has all of them say that they have taken over what is theirs on the ring they go by.
 func complete(all ...*Cluster) {
 	for _, c := range all {
-		c.SetComplete(c.View().Ring.Fingerprint())
+		c.SetProgress(membership.Progress{CompleteRing: c.View().Ring.Fingerprint()})
 	}
 }
 
@@ -599,7 +599,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		m, ok := all[1].View().Find("d")
 		return d.View().Joined && ok && m.State == membership.Joining && !m.AwaitsTurn
 	})
-	d.SetWarm(true)
+	d.SetProgress(membership.Progress{Prefetched: true})
 	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
 	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().SelfMember().State == membership.Joining }, rounds(d, 2))
 	complete(all...)
@@ -618,7 +618,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		t.Fatal("drained with counters that nobody else has")
 	default:
 	}
-	d.SetHandedOff(true)
+	d.SetProgress(membership.Progress{HandedOff: true})
 	eventually(t, "drained", func() bool {
 		select {
 		case <-d.Drained():

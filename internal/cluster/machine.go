@@ -166,10 +166,10 @@ func hasCompany(self *membership.Member, members []membership.Member) bool {
 
 // describe sets what this member announces of its ring and its state.
 func (m *machine) describe(self *membership.Member, t *handoffStatus) {
-	self.Ring, self.CompleteRing, self.NRef = m.ring.Fingerprint(), t.completeRing, m.nref.peak
+	self.Ring, self.CompleteRing, self.NRef = m.ring.Fingerprint(), t.progress.CompleteRing, m.nref.peak
 	self.Established, self.MetExpected, self.Isolated = m.established, m.metExpected, m.isolated
 	self.AwaitsTurn = !m.readySince.IsZero()
-	self.HandedOff = self.State == membership.Leaving && (t.handedOff || !m.handoff)
+	self.HandedOff = self.State == membership.Leaving && (t.progress.HandedOff || !m.handoff)
 	if !m.handoff {
 		self.CompleteRing = self.Ring
 	}

@@ -15,10 +15,8 @@ import (
 
 // handoffStatus is what the caller has reported about this member's handoff and streams; see Options.Handoff.
 type handoffStatus struct {
-	prefetched    bool   // it has replicas of all keys that it will own
-	completeRing  uint64 // fingerprint of the last ring on which it has taken over all of its keys
-	handedOff     bool   // it is leaving, and other members hold everything that it held
-	draining      bool   // it is to leave
+	progress      membership.Progress
+	draining      bool // it is to leave
 	drainingSince time.Time
 	streams       Streams
 }
@@ -141,7 +139,7 @@ func (m *machine) mayTakeTurn(now time.Time, s *situation) (bool, time.Duration)
 
 // prefetched reports whether this member has replicas of all keys that it will own, or has waited for them long enough.
 func (m *machine) prefetched(now time.Time, s *situation) bool {
-	return !m.handoff || s.status.prefetched || now.Sub(m.joinedAt) >= m.timing.PrefetchTimeout
+	return !m.handoff || s.status.progress.Prefetched || now.Sub(m.joinedAt) >= m.timing.PrefetchTimeout
 }
 
 // startedEarlier orders the members that wait for their turn.

@@ -37,7 +37,7 @@ func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	if o.self.State != membership.Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
 		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.AwaitsTurn, o.view.Joined, o.view.Ring.Len())
 	}
-	b.status.prefetched = true
+	b.status.progress.Prefetched = true
 	if o = b.look(0); o.self.State != membership.Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
 		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.AwaitsTurn, o.wake)
 	}
@@ -68,7 +68,7 @@ func TestAJoinerWaitsForItsTurn(t *testing.T) {
 	}
 	for _, c := range cases {
 		b := late(2)
-		b.status.prefetched = true
+		b.status.progress.Prefetched = true
 		b.look(0)
 		b.look(b.timing.JoinDelay - time.Millisecond)
 		c.upset(b)
@@ -95,7 +95,7 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 	}
 	// A queue that moves has more time, but not for ever.
 	b = stuck()
-	b.status.prefetched = true
+	b.status.progress.Prefetched = true
 	b.look(0)
 	for i := range 60 {
 		m := boot(ring.ID(fmt.Sprint("q", i)), uint64(200+i))
@@ -114,7 +114,7 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 
 func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	b := late(2)
-	b.status.prefetched = true
+	b.status.progress.Prefetched = true
 	b.look(0)
 	b.look(b.timing.JoinDelay)
 	if o := b.look(b.timing.JoinDelay); o.view.Ring.Len() != 3 {
@@ -127,17 +127,17 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	if o := b.look(time.Millisecond); o.self.State != membership.Leaving || o.self.HandedOff || o.view.Ring.Len() != 2 || o.view.SelfMember().State != membership.Leaving {
 		t.Errorf("after the bound: %v, ring of %d", o.self.State, o.view.Ring.Len())
 	}
-	b.status.handedOff = true
+	b.status.progress.HandedOff = true
 	if o := b.look(0); !o.self.HandedOff || o.self.State != membership.Leaving {
 		t.Error("handed over, but does not say so")
 	}
 
 	b = late(2)
-	b.status.prefetched = true
+	b.status.progress.Prefetched = true
 	b.look(0)
 	b.look(b.timing.JoinDelay)
 	b.look(b.timing.JoinDelay)
-	b.status.completeRing = b.ring.Fingerprint()
+	b.status.progress.CompleteRing = b.ring.Fingerprint()
 	b.finish()
 	b.look(0)
 	b.status.draining, b.status.drainingSince = true, b.now
@@ -288,9 +288,9 @@ func (w *world) run(steps int) {
 			for _, m := range b.others {
 				b.join.others = append(b.join.others, m.Gossip)
 			}
-			b.status.prefetched = w.now.Sub(b.start) > 300*time.Millisecond
+			b.status.progress.Prefetched = w.now.Sub(b.start) > 300*time.Millisecond
 			if b.ring != nil && w.now.Sub(b.ringAdoptedAt) >= 200*time.Millisecond {
-				b.status.completeRing = b.ring.Fingerprint()
+				b.status.progress.CompleteRing = b.ring.Fingerprint()
 			}
 			before, busy := b.self.State, w.busy()
 			b.now = w.now

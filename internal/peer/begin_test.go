@@ -112,7 +112,7 @@ func TestStalledMember(t *testing.T) {
 	for _, m := range ms {
 		addrs := addrsOf(ms)
 		addrs["stub"] = stalled.addr
-		m.SetView(r, membershipOf(m.id, on, on), addrs)
+		m.setView(r, membershipOf(m.id, on, on), addrs)
 	}
 	ms[0].awaitOld(t, "stub")
 	well := ownedBy(r, "m1", 1)[0]

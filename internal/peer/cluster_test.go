@@ -137,7 +137,7 @@ func (m *member) setMembers(ms []*member) { m.setRing(ms, ms) }
 
 // setRing tells m that on are on the ring, and the rest of ms leaves.
 func (m *member) setRing(on, ms []*member) {
-	m.SetView(ringOf(ids(on)...), membershipOf(m.id, ids(on), ids(ms)), addrsOf(ms))
+	m.setView(ringOf(ids(on)...), membershipOf(m.id, ids(on), ids(ms)), addrsOf(ms))
 }
 
 // awaitComplete waits until m holds all of its keys on the ring of ms.
@@ -295,6 +295,6 @@ func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.R
 	t.Helper()
 	m := newMember(t, "m0", adjust...)
 	r := ringOf("m0", "stub")
-	m.SetView(r, membershipOf("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
+	m.setView(r, membershipOf("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
 	return m, r
 }

@@ -177,7 +177,7 @@ func TestNoLoop(t *testing.T) {
 	all := ids(ms)
 	q := newRequest("any", 10, 1)
 	for i, owns := range []ring.ID{"m1", "m2", "m1"} {
-		ms[i].SetView(ringOf(owns), membershipOf(all[i], nil, all), addrsOf(ms))
+		ms[i].setView(ringOf(owns), membershipOf(all[i], nil, all), addrsOf(ms))
 	}
 	for _, m := range ms {
 		m.awaitLinks(t, 2)

@@ -156,10 +156,8 @@ func (p *Peer) tick() {
 	wake(p.progressChanged)
 }
 
-// SetView tells who owns what, what membership says beside that, and where the members are asked. Members are dialled
-// ahead of time, so addrs may hold more than the ring does. What was asked of a member that has gone may still be
-// answered for a moment. Peer.Old is filled in here.
-func (p *Peer) SetView(r *ring.Ring, s handoff.Membership, addrs map[ring.ID]Addr) {
+// setView sets the ring, the state of the other members, and where they accept requests. LivePeer.NoHandoff is filled in here.
+func (p *Peer) setView(r *ring.Ring, s handoff.Membership, addrs map[ring.ID]Addr) {
 	p.view.Lock()
 	defer p.view.Unlock()
 	p.updateLinks(addrs)

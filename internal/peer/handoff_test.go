@@ -13,6 +13,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -93,7 +94,7 @@ func join(t *testing.T, m *member, ms []*member) {
 		if s.Leaving = false; o != m {
 			s.Peers[len(s.Peers)-1].State = handoff.Joining
 		}
-		o.SetView(ringOf(ids(ms)...), s, addrsOf(all))
+		o.setView(ringOf(ids(ms)...), s, addrsOf(all))
 	}
 	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Prefetched })
 }
@@ -179,7 +180,7 @@ func TestTakeOver(t *testing.T) {
 	for _, m := range left {
 		s := membershipOf(m.id, ids(left), ids(left))
 		s.NRef = 3
-		m.SetView(ringOf(ids(left)...), s, addrsOf(ms))
+		m.setView(ringOf(ids(left)...), s, addrsOf(ms))
 	}
 	for _, m := range left {
 		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete })
@@ -293,26 +294,26 @@ func ownedHere(m *member, q owner.Request) bool {
 // Progress is told when it changes, and may be answered with another view.
 func TestProgress(t *testing.T) {
 	var mu sync.Mutex
-	var told []Progress
+	var told []membership.Progress
 	var m *member
 	again := make(chan struct{}, 1)
 	m = newMember(t, "m0", func(o *Options) {
-		o.OnProgress = func(p Progress) {
+		o.OnProgress = func(p membership.Progress) {
 			mu.Lock()
 			told = append(told, p)
 			mu.Unlock()
-			if p.Complete != 0 {
+			if p.CompleteRing != 0 {
 				wake(again)
 			}
 		}
 	})
 	m.alone()
 	<-again
-	m.SetView(ringOf("m0"), handoff.Membership{NRef: 1, Joined: true}, nil)
+	m.setView(ringOf("m0"), handoff.Membership{NRef: 1, Joined: true}, nil)
 	mu.Lock()
 	defer mu.Unlock()
 	last := told[len(told)-1]
-	if last.Complete != ringOf("m0").Fingerprint() || last.Incomplete != 0 {
+	if last.CompleteRing != ringOf("m0").Fingerprint() || last.Unconfirmed != 0 {
 		t.Errorf("%+v", told)
 	}
 	for i := 1; i < len(told); i++ {

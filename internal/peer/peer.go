@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -65,7 +66,7 @@ type Options struct {
 	TickEvery time.Duration
 
 	// OnProgress is told, one call after the other, when it changes how far a ring change has come; default: nobody.
-	OnProgress func(Progress)
+	OnProgress func(membership.Progress)
 	// OnLinksChanged is told, one call after the other, when what Links says of a stream may have changed; default: nobody.
 	OnLinksChanged func()
 

@@ -86,7 +86,7 @@ func runStoppedMember() {
 	fmt.Fprintln(os.Stdout, p.Addr())
 	all := []ring.ID{"m0", "m1", "m2"}
 	r := ringOf(all...)
-	p.SetView(r, membershipOf("m0", all, all), o.Addrs)
+	p.setView(r, membershipOf("m0", all, all), o.Addrs)
 	for !node.Progress().Complete || len(p.ClockOffsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
@@ -209,7 +209,7 @@ func takeOverFromStopped(t *testing.T, ms []*member) {
 	for _, m := range ms {
 		st := membershipOf(m.id, on, on)
 		st.NRef = 3
-		m.SetView(ringOf(on...), st, addrsOf(ms))
+		m.setView(ringOf(on...), st, addrsOf(ms))
 	}
 	r := ringOf(on...)
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
@@ -231,7 +231,7 @@ func readmitStopped(ms []*member, at Addr) {
 	for _, m := range ms {
 		st := membershipOf(m.id, on, append(on, "m0"))
 		st.NRef, st.Peers[1].State = 3, handoff.Joining
-		m.SetView(ringOf(on...), st, addrs)
+		m.setView(ringOf(on...), st, addrs)
 	}
 }
 
@@ -243,7 +243,7 @@ func withStopped(t *testing.T, boot bool) ([]*member, *stoppedProcess) {
 	all, addrs := []ring.ID{"m0", "m1", "m2"}, addrsOf(ms)
 	addrs["m0"] = s.at
 	for _, m := range ms {
-		m.SetView(ringOf(all...), membershipOf(m.id, all, all), addrs)
+		m.setView(ringOf(all...), membershipOf(m.id, all, all), addrs)
 	}
 	if got := s.line(); got != "ready" {
 		t.Fatal(got)

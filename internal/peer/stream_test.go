@@ -56,7 +56,7 @@ func handshake(t *testing.T, m *member) net.Conn {
 
 // alone makes m the owner of everything.
 func (m *member) alone() *member {
-	m.SetView(ringOf(m.id), membershipOf(m.id, []ring.ID{m.id}, nil), nil)
+	m.setView(ringOf(m.id), membershipOf(m.id, []ring.ID{m.id}, nil), nil)
 	return m
 }
 
@@ -133,7 +133,7 @@ func TestWrongTarget(t *testing.T) {
 		{"m1", 12345, "meant for another instance"},
 	} {
 		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.inst}}
-		a.SetView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
+		a.setView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}
 	a.setMembers([]*member{a, b}) // and the right one is reached then

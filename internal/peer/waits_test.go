@@ -144,7 +144,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	}
 	on := []ring.ID{"m0", "stub"}
 	r := ringOf(on...)
-	m.SetView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: bootOf("stub")}})
+	m.setView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: bootOf("stub")}})
 	m.awaitLinks(t, 1)
 	hello := m.hello
 	hello.from, hello.fromBoot, hello.to, hello.toBoot = "stub", bootOf("stub"), "m0", bootOf("m0")

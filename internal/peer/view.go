@@ -1,0 +1,46 @@
+package peer
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/ring"
+)
+
+// SetView applies a new view of the cluster: its ring determines who owns a key. Members that are not on the ring are
+// connected as well, ahead of time. A request that was forwarded to a member that has gone may still be answered for a moment.
+func (p *Peer) SetView(v *membership.View) { p.setView(v.Ring, stateOf(v), addressesOf(v)) }
+
+// stateOf returns what handoff needs to know of the members, in addition to the ring.
+func stateOf(v *membership.View) handoff.Membership {
+	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == membership.Leaving, Left: v.Left}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == membership.RoleMember && m.ID != v.Self {
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: peerState(m.State), Weight: m.Weight})
+		}
+	}
+	return s
+}
+
+func peerState(s membership.MemberState) handoff.PeerState {
+	switch s {
+	case membership.Active:
+		return handoff.Active
+	case membership.Leaving:
+		return handoff.Leaving
+	default:
+		return handoff.Joining
+	}
+}
+
+// addressesOf returns where the other members accept requests.
+func addressesOf(v *membership.View) map[ring.ID]Addr {
+	addrs := map[ring.ID]Addr{}
+	for i := range v.Members {
+		m := &v.Members[i]
+		if m.Role == membership.RoleMember && m.ID != v.Self && m.Peer != "" {
+			addrs[m.ID] = Addr{HostPort: m.Peer, BootID: m.BootID}
+		}
+	}
+	return addrs
+}
