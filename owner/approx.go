@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // A rule that says approximate lets every member admit by its own copy of the counter, S hits of which the owner does not
@@ -53,10 +54,10 @@ func (n *Node) approximate(s *shard, x *heldLease, now int64, q *Request, a *Res
 		return false
 	}
 	_, h := n.shard(q.Key)
-	e := s.tables[ownedTable].find(h, q.Key)
+	e := s.counters.Owned.Find(h, q.Key)
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-	if e != nil && !e.expired(now) {
-		s.load(e, q.Rule, &s.state)
+	if e != nil && !e.Expired(now) {
+		s.counters.Load(e, q.Rule, &s.state)
 	}
 	a.Decision = q.Rule.Peek(&s.state, now, q.Hits)
 	switch {
@@ -97,8 +98,8 @@ func (d *drift) allows(q *Request, a *Result, room uint64, watermark uint8, memb
 }
 
 // admitDrift charges q to this member's own slot; false when there is no room for it.
-func (n *Node) admitDrift(s *shard, x *heldLease, hash uint64, now int64, q *Request, e *entry) bool {
-	h := shardOp{Request: q, now: now, hash: hash, table: ownedTable, rule: q.Rule}
+func (n *Node) admitDrift(s *shard, x *heldLease, hash uint64, now int64, q *Request, e *counter.Owned) bool {
+	h := shardOp{Request: q, now: now, hash: hash, table: counter.TableOwned, rule: q.Rule}
 	if e == nil {
 		if e = s.insert(&h, true); e == nil {
 			return false
@@ -114,9 +115,9 @@ func (n *Node) admitDrift(s *shard, x *heldLease, hash uint64, now int64, q *Req
 }
 
 // linger keeps a bucket that has drained here until the owner knows what was charged: there it may be full.
-func (x *heldLease) linger(e *entry, now int64) {
+func (x *heldLease) linger(e *counter.Owned, now int64) {
 	if e != nil && x.rule.Algorithm.Bucket() {
-		e.prolong(now + driftLife)
+		e.Prolong(now + driftLife)
 	}
 }
 
@@ -147,8 +148,8 @@ func (n *Node) buildReport(s *shard, x *heldLease, now int64) lease.GrantRequest
 	d.reporting, d.sentAt, d.inFlight = true, now, d.unsynced
 	r := lease.GrantRequest{Rule: x.rule, Terms: x.Terms, Seq: d.seq, Left: d.unsynced}
 	_, h := n.shard(x.key)
-	if e := s.tables[ownedTable].find(h, x.key); e != nil && !e.expired(now) {
-		s.load(e, x.rule, &s.state)
+	if e := s.counters.Owned.Find(h, x.key); e != nil && !e.Expired(now) {
+		s.counters.Load(e, x.rule, &s.state)
 		r.State.TAT = s.state.TAT
 		for _, f := range s.state.Slots {
 			if f.Writer == s.share() {
@@ -173,7 +174,7 @@ func (n *Node) acceptReportReply(s *shard, x *heldLease, now int64, g *lease.Gra
 	n.mergeState(s, now, x.key, x.owner, x.domain, x.rule, &g.State)
 	if d.unsynced > 0 {
 		_, h := n.shard(x.key)
-		x.linger(s.tables[ownedTable].find(h, x.key), now)
+		x.linger(s.counters.Owned.Find(h, x.key), now)
 	}
 	if n.reportDue(s, x, now) {
 		n.queueLeaseRequest(s, x, false)
@@ -196,14 +197,14 @@ func (n *Node) reconcile(s *shard, l *leaseOp, fx *Effects) {
 	n.mergeState(s, h.now, h.Key, h.RingPos, h.Domain, h.rule, &in)
 	s.counts.lease.Reconciled++
 	var a Result
-	e, _ := n.charge(s, h, s.tables[ownedTable].find(h.hash, h.Key), part{}, &a)
+	e, _ := n.charge(s, h, s.counters.Owned.Find(h.hash, h.Key), part{}, &a)
 	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: s.windowOf(e, h.rule, h.now), Used: a.Before, Limit: h.rule.Depth(), Flags: lease.Hot}
 	s.learnName(h.Key, l.Name, &l.Terms)
 	if s.names[h.Key] != nil {
 		g.Flags |= lease.Named
 	}
 	if e != nil {
-		s.load(e, h.rule, &s.state)
+		s.counters.Load(e, h.rule, &s.state)
 		g.State = limit.State{TAT: s.state.TAT, Slots: slices.Clone(s.state.Slots)}
 	}
 	s.audit(l, l.Left, g.Used, fx)

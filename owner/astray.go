@@ -64,16 +64,16 @@ func (n *Node) gatherMiss(now int64, g *gathering, k Key) bool {
 	s, h := n.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.tables[ownedTable].find(h, k)
-	if e == nil || e.expired(now) {
+	e := s.counters.Owned.Find(h, k)
+	if e == nil || e.Expired(now) {
 		return false
 	}
 	if _, heir := n.replicaTarget(now, s.view, e, 0); heir != g.to {
 		return false
 	}
 	r := ref{key: k, successor: g.to}
-	if d := s.slab.unreplicated(e.more); d != nil {
-		r.seq, r.upTo = d.seq(), d.charged
+	if d := s.counters.Unreplicated(e); d != nil {
+		r.seq, r.upTo = d.Seq(), d.Charged()
 	}
 	g.add(s, e, r)
 	return true

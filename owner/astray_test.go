@@ -14,7 +14,7 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	q := strictOf(t, w, "a", "b")
 	knows := func(id ring.ID) bool {
 		s, h := w.nodes[id].shard(q.Key)
-		return s.tables[ownedTable].find(h, q.Key) != nil
+		return s.counters.Owned.Find(h, q.Key) != nil
 	}
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := false

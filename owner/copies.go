@@ -1,12 +1,12 @@
 package owner
 
 import (
-	"math"
 	"slices"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -67,7 +67,7 @@ func (q *queue) pop() Key {
 
 // awaitReplication remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
 // be known to this member alone.
-func (n *Node) awaitReplication(s *shard, h *shardOp, e *entry, ticket uint64, a *Result) {
+func (n *Node) awaitReplication(s *shard, h *shardOp, e *counter.Owned, ticket uint64, a *Result) {
 	hits := uint64(0)
 	if h.Op == Take {
 		if h.Hits == 0 || a.Before >= uint64(h.Request.Rule.Depth()) {
@@ -82,8 +82,8 @@ func (n *Node) awaitReplication(s *shard, h *shardOp, e *entry, ticket uint64, a
 		h.overflow(&a.Decision)
 		a.Authority = Overflow
 	case d == nil || hits == 0 || a.Over:
-	case d.unconfirmed() > tolerance(h.Request):
-		turn, upto := d.seq(), d.charged-tolerance(h.Request)
+	case d.Unconfirmed() > tolerance(h.Request):
+		turn, upto := d.Seq(), d.Charged()-tolerance(h.Request)
 		if w := n.await(s, h.now, h.hash, ticket, h.Request, a); w != nil {
 			w.seq, w.upTo = turn, upto
 			s.waits.replicas[h.Key] = append(s.waits.replicas[h.Key], a.Ticket)
@@ -92,28 +92,10 @@ func (n *Node) awaitReplication(s *shard, h *shardOp, e *entry, ticket uint64, a
 }
 
 // trackUnreplicated adds hits to the debt of e and queues its key; nil when there is no room for the debt.
-func (n *Node) trackUnreplicated(s *shard, e *entry, q *Request, hits uint64) *record {
-	d := s.slab.unreplicated(e.more)
-	if d == nil {
-		i := s.slab.take(0)
-		if i == 0 {
-			return nil
-		}
-		d = s.slab.at(i)
-		d.at, d.next, e.more = math.MinInt64, e.more, i
-	}
-	at := int64(0)
-	if q.Rule.Algorithm == limit.FixedWindow {
-		at = s.newest(e, q.Rule)
-	}
-	if d.at != at {
-		s.unreplicatedSeq++
-		d.at, d.charged, d.refunded = at, 0, 0
-		d.bits = d.bits&queuedBit | s.unreplicatedSeq<<attemptsBits&^queuedBit
-	}
-	d.charged = saturatingAdd(d.charged, hits)
-	if d.bits&queuedBit == 0 {
-		d.bits |= queuedBit
+func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, q *Request, hits uint64) *counter.Unreplicated {
+	d := s.counters.TrackUnreplicated(e, q.Rule, hits)
+	if d != nil && !d.Queued() {
+		d.SetQueued()
 		s.queue.push(q.Key)
 		if !n.dirty.Load() {
 			n.dirty.Store(true)
@@ -162,7 +144,7 @@ type gathering struct {
 func (g *gathering) full() bool { return len(g.refs) == maxBatch || g.bytes > maxBytes }
 
 // add puts what is known of e, the key of r, into the batch.
-func (g *gathering) add(s *shard, e *entry, r ref) {
+func (g *gathering) add(s *shard, e *counter.Owned, r ref) {
 	if g.refs == nil {
 		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.CounterRecord, 0, usualBatch)
 	}
@@ -213,24 +195,24 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		}
 		k := s.queue.pop()
 		_, h := n.shard(k)
-		e := s.tables[ownedTable].find(h, k)
+		e := s.counters.Owned.Find(h, k)
 		if e == nil {
 			continue
 		}
-		d := s.slab.unreplicated(e.more)
+		d := s.counters.Unreplicated(e)
 		if d == nil {
 			continue
 		}
-		to, heir := n.replicaTarget(now, s.view, e, int(d.bits&attemptsMask))
-		if to == "" || e.expired(now) {
+		to, heir := n.replicaTarget(now, s.view, e, d.Attempts())
+		if to == "" || e.Expired(now) {
 			was := s.queue.len()
-			n.deferReplication(s, e, d, k, e.expired(now), fx)
+			n.deferReplication(s, e, d, k, e.Expired(now), fx)
 			unpaid += s.queue.len() - was
 			continue
 		}
-		d.bits &^= queuedBit
+		d.SetUnqueued()
 		g := gatheringFor(&open, to)
-		if g.add(s, e, ref{k, d.seq(), d.charged, heir}); g.full() {
+		if g.add(s, e, ref{k, d.Seq(), d.Charged(), heir}); g.full() {
 			n.dispatch(now, g, fx)
 		}
 	}
@@ -238,16 +220,14 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 }
 
 // deferReplication deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
-func (n *Node) deferReplication(s *shard, e *entry, d *record, k Key, over bool, fx *Effects) {
+func (n *Node) deferReplication(s *shard, e *counter.Owned, d *counter.Unreplicated, k Key, over bool, fx *Effects) {
 	if !over && s.view.copies {
 		s.queue.push(k) // until the next Tick
 		return
 	}
-	n.resolveReplicated(s, k, d.seq(), d.charged, fx)
+	n.resolveReplicated(s, k, d.Seq(), d.Charged(), fx)
 	if over || s.view.Ring().Len() > 0 && s.view.Joined() {
-		next := d.next
-		s.slab.give(e.more)
-		e.more = next
+		s.counters.DropUnreplicated(e)
 		return
 	}
 	s.queue.push(k)
@@ -281,13 +261,13 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 
 // replicaTarget is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
 // next in the ring's order. Charges under SHARE are for the owner alone. heir is the one that cannot be spared.
-func (n *Node) replicaTarget(now int64, v *view, e *entry, attempts int) (to, heir ring.ID) {
+func (n *Node) replicaTarget(now int64, v *view, e *counter.Owned, attempts int) (to, heir ring.ID) {
 	r, c := v.Ring(), &n.serial.replicator
-	c.ranked = r.Order(e.note, c.ranked[:0])
+	c.ranked = r.Order(e.RingPos(), c.ranked[:0])
 	if len(c.ranked) == 0 {
 		return "", ""
 	}
-	if v.Ownership(e.note, e.epoch).State != handoff.OwnedHere && c.ranked[0] != v.Self() {
+	if v.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere && c.ranked[0] != v.Self() {
 		c.ranked = c.ranked[:1]
 	}
 	heard, mute := c.ranked[:0], c.silent[:0]
@@ -359,15 +339,13 @@ func (n *Node) requeueBatch(b *batch) {
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
-		if e := s.tables[ownedTable].find(h, r.key); e != nil {
-			if d := s.slab.unreplicated(e.more); d != nil && d.seq() == r.seq && (d.refunded < r.upTo || r.upTo == 0) {
-				if d.bits&attemptsMask < attemptsMask {
-					d.bits++
-				}
-				if d.bits&queuedBit == 0 {
-					d.bits |= queuedBit
+		if e := s.counters.Owned.Find(h, r.key); e != nil {
+			if d := s.counters.Unreplicated(e); d != nil && d.Seq() == r.seq && (d.Confirmed() < r.upTo || r.upTo == 0) {
+				d.AddAttempt()
+				if !d.Queued() {
+					d.SetQueued()
 					s.queue.push(r.key)
-					if d.bits&attemptsMask < maxFastAttempts {
+					if d.Attempts() < maxFastAttempts {
 						n.dirty.Store(true)
 					}
 				}
@@ -391,7 +369,7 @@ func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 	for _, r := range b.refs {
 		s, h := n.shard(r.key)
 		s.mu.Lock()
-		if s.confirmReplicated(s.tables[ownedTable].find(h, r.key), r) {
+		if s.confirmReplicated(s.counters.Owned.Find(h, r.key), r) {
 			n.resolveReplicated(s, r.key, r.seq, r.upTo, fx)
 		}
 		s.mu.Unlock()
@@ -402,20 +380,17 @@ func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 }
 
 // confirmReplicated lowers e's debt by what r covers; false if e has a later debt.
-func (s *shard) confirmReplicated(e *entry, r ref) bool {
+func (s *shard) confirmReplicated(e *counter.Owned, r ref) bool {
 	if e == nil {
 		return true
 	}
-	d := s.slab.unreplicated(e.more)
-	if d == nil || d.seq() != r.seq {
+	d := s.counters.Unreplicated(e)
+	if d == nil || d.Seq() != r.seq {
 		return d == nil
 	}
-	d.refunded = min(d.charged, max(d.refunded, r.upTo))
-	d.bits &^= attemptsMask
-	if d.unconfirmed() == 0 && d.bits&queuedBit == 0 {
-		next := d.next
-		s.slab.give(e.more)
-		e.more = next
+	d.Confirm(r.upTo)
+	if d.Unconfirmed() == 0 && !d.Queued() {
+		s.counters.DropUnreplicated(e)
 	}
 	return true
 }

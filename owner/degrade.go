@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // Degrade answers q by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
@@ -48,7 +49,7 @@ func (n *Node) Shed(now int64, q *Request) Result {
 // whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
 // admits nothing. What is admitted is told to the owner.
 func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: shareTable, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: counter.TableShare, rule: q.Rule}
 	h.rule.Limit = s.view.LocalShare(q.Rule.Limit, q.RingPos)
 	h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, h.rule.Limit, s.view.LocalShare(q.Rule.Burst, q.RingPos))
 	h.elsewhere = s.usedAgainstShare(&h)
@@ -61,7 +62,7 @@ func (n *Node) shareLocked(s *shard, hash uint64, now int64, q *Request, a *Resu
 // openLocked admits up to the rule's local cap a window, whatever others admit; without one, this member's share of the
 // limit, and at least one hit.
 func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: openTable, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: counter.TableOpen, rule: q.Rule}
 	if h.rule.Limit, h.rule.Burst = q.LocalCap, 0; q.LocalCap == 0 {
 		limit, burst := s.view.LocalShare(q.Rule.Limit, q.RingPos), s.view.LocalShare(q.Rule.Burst, q.RingPos)
 		if h.rule.Limit, h.rule.Burst = partialLimits(q.Rule, limit, burst); h.rule.Limit == 0 && q.Rule.Limit > 0 {
@@ -74,103 +75,99 @@ func (n *Node) openLocked(s *shard, hash uint64, now int64, q *Request, a *Resul
 
 // closedLocked admits this member's share of what the owner last said was left in this window, then refuses.
 func (n *Node) closedLocked(s *shard, hash uint64, now int64, q *Request, a *Result) {
-	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: quotaTable, rule: q.Rule}
+	h := shardOp{Request: q, now: s.clock(now), hash: hash, table: counter.TableQuota, rule: q.Rule}
 	h.rule = h.flatRule()
-	e := s.tables[quotaTable].find(hash, q.Key)
+	e := s.counters.Quota.Find(hash, q.Key)
 	a.Authority = Closed
-	if e == nil || s.end(e, h.rule) <= h.now || h.now-int64(e.note) > int64(n.options.SnapshotAge) {
+	if e == nil || s.counters.EndQuota(e, h.rule) <= h.now || h.now-e.ObservedAt() > int64(n.options.SnapshotAge) {
 		s.refuse(&h, a)
 		return
 	}
-	h.rule.Limit = s.view.LocalShare(e.limit, q.RingPos)
-	s.decidePart(&h, uint64(e.charged), a)
+	h.rule.Limit = s.view.LocalShare(e.Remaining(), q.RingPos)
+	s.decidePart(&h, e.Spent(), a)
 	if h.charges() && !a.Over {
-		e.raise(h.Hits)
-		s.bounds[closedBound].push(h.now, s.end(e, h.rule), uint64(e.charged))
+		e.Spend(h.Hits)
+		s.bounds[closedBound].push(h.now, s.counters.EndQuota(e, h.rule), e.Spent())
 	}
 }
 
 // usedAgainstShare is what counts against the share of h's key, of all that stands in the owned table: this member's own charges,
 // or as much of everybody's as the whole limit has no room for beside the share.
 func (s *shard) usedAgainstShare(h *shardOp) uint64 {
-	e := s.tables[ownedTable].find(h.hash, h.Key)
+	e := s.counters.Owned.Find(h.hash, h.Key)
 	if e == nil {
 		g := *h
-		g.table = ownedTable
-		return s.sketches.estimate(&g)
+		g.table = counter.TableOwned
+		return s.sketches.Estimate(g.ref())
 	}
 	r := h.Request.Rule
-	if s.end(e, r) <= h.now {
+	if s.counters.End(e, r) <= h.now {
 		return 0
 	}
 	if r.Algorithm != limit.FixedWindow {
-		s.load(e, r, &s.state)
+		s.counters.Load(e, r, &s.state)
 		if r.Peek(&s.state, h.now, max(1, h.Hits)).Over {
 			return math.MaxUint64
 		}
 		return 0
 	}
-	t := s.tally(e, s.newest(e, r))
-	all, mine := t.Count(), uint64(e.charged)
-	if x := s.slab.find(e, t.Window, s.bootID); x != nil {
-		mine = saturatingSub(saturatingAdd(mine, x.charged), x.refunded)
+	t := s.counters.Tally(e, s.counters.Newest(e, r))
+	all, mine := t.Count(), s.counters.Inline(e)
+	if charged, refunded, found := s.counters.Recorded(e, t.Window, s.bootID); found {
+		mine = saturatingSub(limit.SaturatingAdd(mine, charged), refunded)
 	}
-	if x := s.slab.find(e, t.Window, s.share()); x != nil {
-		all = saturatingSub(all, x.charged) // what the share's own count has, too
+	if charged, _, found := s.counters.Recorded(e, t.Window, s.share()); found {
+		all = saturatingSub(all, charged) // what the share's own count has, too
 	}
 	return max(mine, saturatingSub(all, uint64(r.Limit-h.rule.Limit)))
 }
 
 // unreportedShare is what was admitted under SHARE of h's key and stands in no entry of the owned table.
 func (s *shard) unreportedShare(h *shardOp) uint64 {
-	if e := s.tables[shareTable].find(h.hash, h.Key); e != nil {
-		if s.end(e, h.Request.Rule) <= h.now {
+	if e := s.counters.Share.Find(h.hash, h.Key); e != nil {
+		if s.counters.EndLocal(e, h.Request.Rule) <= h.now {
 			return 0
 		}
-		return uint64(e.limit)
+		return e.Unreported()
 	}
 	g := *h
-	g.table = shareTable
-	return s.sketches.estimate(&g)
+	g.table = counter.TableShare
+	return s.sketches.Estimate(g.ref())
 }
 
 // reportLater puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
 func (n *Node) reportLater(s *shard, h *shardOp) {
-	e := s.tables[ownedTable].find(h.hash, h.Key)
+	e := s.counters.Owned.Find(h.hash, h.Key)
 	if e == nil {
 		g := *h
-		g.table, g.rule = ownedTable, h.Request.Rule
+		g.table, g.rule = counter.TableOwned, h.Request.Rule
 		e = s.insert(&g, true)
 	}
 	if e != nil && s.admit(h, e, h.Request.Rule, h.Hits) && n.trackUnreplicated(s, e, h.Request, h.Hits) != nil {
 		return
 	}
 	s.counts.shareUnreported += h.Hits
-	if x := s.tables[shareTable].find(h.hash, h.Key); x != nil {
-		x.limit = uint32(min(uint64(x.limit)+h.Hits, math.MaxUint32))
+	if x := s.counters.Share.Find(h.hash, h.Key); x != nil {
+		x.AddUnreported(h.Hits)
 	}
 }
 
 // chargeLocal answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
 // h was charged and admitted.
 func (s *shard) chargeLocal(h *shardOp, a *Result) bool {
-	e := s.tables[h.table].find(h.hash, h.Key)
-	if e != nil && s.end(e, h.rule) <= h.now {
-		s.renew(e, h.rule, h.now)
-		e.note, e.limit = 0, 0
+	e := s.localTable(h.table).Find(h.hash, h.Key)
+	if e != nil && s.counters.EndLocal(e, h.rule) <= h.now {
+		s.counters.RenewLocal(e, h.rule, h.now)
 	}
 	if e == nil && h.charges() {
-		est := s.sketches.estimate(h)
-		if e = s.insert(h, false); e != nil { // what the sketch counted may all have been admitted
-			e.note, e.limit = est, uint32(min(est, math.MaxUint32))
-		}
+		e = s.counters.InsertLocal(h.ref())
 	}
 	switch {
 	case e != nil && h.rule.Algorithm != limit.FixedWindow:
 		s.chargeLocalState(h, e, a)
 	case e != nil:
-		if s.decidePart(h, uint64(e.charged), a); h.charges() {
-			e.raise(h.Hits)
+		if s.decidePart(h, e.Charged(), a); h.charges() {
+			e.Charge(h.Hits)
 		}
 	default:
 		s.chargeLocalSketch(h, a)
@@ -179,15 +176,15 @@ func (s *shard) chargeLocal(h *shardOp, a *Result) bool {
 	if !h.charges() || a.Over {
 		return false
 	}
-	e.note = saturatingAdd(e.note, h.Hits)
-	s.bounds[boundOf(h.table)].push(h.now, s.end(e, h.rule), e.note)
+	e.Admit(h.Hits)
+	s.bounds[boundOf(h.table)].push(h.now, s.counters.EndLocal(e, h.rule), e.Admitted())
 	return true
 }
 
 // chargeLocalState is spend for what does not fit in an entry alone.
-func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
+func (s *shard) chargeLocalState(h *shardOp, e *counter.Local, a *Result) {
 	st := &s.state
-	s.load(e, h.rule, st)
+	s.counters.LoadLocal(e, h.rule, st)
 	if h.Op == Refund || h.elsewhere == math.MaxUint64 {
 		g := *h
 		g.rule = h.flatRule()
@@ -197,11 +194,11 @@ func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
 	h.decide(st, s.bootID, &a.Decision)
 	if h.charges() {
 		h.rule.Trim(st, h.now)
-		if until := e.until(); !s.store(e, h.rule, st) {
+		if until := e.Until(); !s.counters.StoreLocal(e, h.rule, st) {
 			s.counts.refused++
 			h.overflow(&a.Decision)
 		} else {
-			e.prolong(until)
+			e.Prolong(until)
 		}
 	}
 	scaleToWhole(h, a)
@@ -210,7 +207,7 @@ func (s *shard) chargeLocalState(h *shardOp, e *entry, a *Result) {
 
 // chargeLocalSketch is spend for a key that found no place.
 func (s *shard) chargeLocalSketch(h *shardOp, a *Result) {
-	est := s.sketches.estimate(h)
+	est := s.sketches.Estimate(h.ref())
 	flat := *h
 	flat.rule = h.flatRule()
 	s.decidePart(&flat, est, a)
@@ -222,7 +219,7 @@ func (s *shard) chargeLocalSketch(h *shardOp, a *Result) {
 
 // decidePart answers h against a part of its limit, of which charged is used up in h's table.
 func (s *shard) decidePart(h *shardOp, charged uint64, a *Result) {
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(charged, h.elsewhere)}
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: limit.SaturatingAdd(charged, h.elsewhere)}
 	d := &a.Decision
 	if h.Op == Refund {
 		s.counts.refundsDropped++
@@ -247,7 +244,7 @@ func scaleToWhole(h *shardOp, a *Result) {
 // toWhole moves count x of a part of a limit to where it would stand in the whole: part goes to whole.
 func toWhole(x uint64, part, whole uint32) uint64 {
 	if part <= whole {
-		return saturatingAdd(x, uint64(whole-part))
+		return limit.SaturatingAdd(x, uint64(whole-part))
 	}
 	if x == math.MaxUint64 {
 		return x
@@ -292,7 +289,7 @@ func (n *Node) Observe(now int64, q *Request, a *Result) {
 	}
 	h := shardOp{Request: q, now: s.clock(now), hash: hash, rule: q.Rule}
 	if q.Degraded == policy.FailClosed {
-		h.table = quotaTable
+		h.table = counter.TableQuota
 		s.observe(&h, a)
 	}
 	n.updateDenyCache(s, &h, a)
@@ -308,18 +305,24 @@ func (h *shardOp) countAfter(a *Result) uint64 {
 }
 
 func (s *shard) observe(h *shardOp, a *Result) {
-	t := &s.tables[quotaTable]
-	e := t.find(h.hash, h.Key)
+	t := &s.counters.Quota
+	e := t.Find(h.hash, h.Key)
 	if e == nil {
-		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), false); e == nil {
+		if e = t.Insert(h.ref()); e == nil {
 			return
 		}
 	}
-	was := e.until()
-	if e.setUntil(h.rule.End(h.rule.Index(h.now))); e.until() != was {
-		e.charged = 0
-	}
-	v := h.countAfter(a)
 	depth := h.rule.Depth()
-	e.limit, e.note = depth-uint32(min(v, uint64(depth))), uint64(h.now)
+	left := depth - uint32(min(h.countAfter(a), uint64(depth)))
+	e.Observe(h.now, h.rule.End(h.rule.Index(h.now)), left)
 }
+
+// localTable returns the table of a degraded policy, TableShare or TableOpen.
+func (s *shard) localTable(t counter.Table) *counter.LocalTable {
+	if t == counter.TableOpen {
+		return &s.counters.Open
+	}
+	return &s.counters.Share
+}
+
+func saturatingSub(a, b uint64) uint64 { return a - min(a, b) }

@@ -9,6 +9,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -28,7 +29,7 @@ func TestSharesSumToTheLimit(t *testing.T) {
 				sum, most, least := uint64(0), uint32(0), uint32(math.MaxUint32)
 				for m := range n {
 					v := viewOf(r, m, n)
-					s := v.LocalShare(lim, finish(uint64(i)))
+					s := v.LocalShare(lim, counter.Mix(uint64(i)))
 					sum += uint64(s)
 					most, least = max(most, s), min(least, s)
 				}
@@ -46,7 +47,7 @@ func TestSharesOfAPartOfTheCluster(t *testing.T) {
 	for i := range 50 {
 		sum := uint32(0)
 		for m := range 3 {
-			sum += viewOf(r, m, 5).LocalShare(13, finish(uint64(i)))
+			sum += viewOf(r, m, 5).LocalShare(13, counter.Mix(uint64(i)))
 		}
 		if sum != 9 { // 2 each, and 3 that stand first of 5 for the rest of 3
 			t.Fatalf("key %d: three of five have %d of 13", i, sum)

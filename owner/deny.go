@@ -13,27 +13,23 @@ func (n *Node) updateDenyCache(s *shard, h *shardOp, a *Result) {
 	if n.options.DenyCache <= 0 || h.rule.Algorithm != limit.FixedWindow {
 		return // only a window that is over stays over until it ends
 	}
-	t := &s.tables[denyTable]
+	t := &s.counters.Deny
 	if h.Op == Refund {
-		t.remove(h.hash, h.Key)
+		t.Remove(h.hash, h.Key)
 		return
 	}
 	if !a.Over || a.Authority == Part || h.countAfter(a) < uint64(h.rule.Limit) {
 		return
 	}
-	e := t.find(h.hash, h.Key)
+	e := t.Find(h.hash, h.Key)
 	if e == nil {
-		if e = t.insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), false); e == nil {
+		if e = t.Insert(h.ref()); e == nil {
 			return
 		}
 	}
 	// By the clock that says less: the owner's may be ahead of this one.
 	end := min(h.rule.End(h.rule.Index(h.now)), h.now+int64(a.Reset))
-	if e.note != uint64(end) || e.epoch != s.view.epoch {
-		e.limit, e.charged = 0, 0
-	}
-	e.setUntil(end)
-	e.note, e.epoch, e.limit, e.charged = uint64(end), s.view.epoch, max(e.limit, h.rule.Limit), max(e.charged, saturated(h.countAfter(a), 0))
+	e.Deny(end, s.view.epoch, h.rule.Limit, h.countAfter(a))
 }
 
 // denyCached answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
@@ -41,25 +37,25 @@ func (n *Node) denyCached(s *shard, hash uint64, now int64, q *Request, a *Resul
 	if n.options.DenyCache <= 0 {
 		return false
 	}
-	t := &s.tables[denyTable]
+	t := &s.counters.Deny
 	if q.Op == Refund {
-		t.remove(hash, q.Key)
+		t.Remove(hash, q.Key)
 	}
 	if q.Op != Take {
 		return false
 	}
 	now = s.clock(now)
-	e := t.find(hash, q.Key)
+	e := t.Find(hash, q.Key)
 	// No hits are over only where the count is above the limit already, not at it.
-	if e == nil || int64(e.note) <= now || e.epoch != s.view.epoch || e.limit < q.Rule.Limit || q.Hits == 0 && e.charged <= q.Rule.Limit {
+	if e == nil || e.Until() <= now || e.Epoch() != s.view.epoch || e.Limit() < q.Rule.Limit || q.Hits == 0 && e.Count() <= q.Rule.Limit {
 		s.counts.denyMisses++
 		return false
 	}
 	s.counts.denyHits++
 	s.counts.decided[Cached]++
 	a.Kind, a.Path, a.Authority = Decided, Local, Cached
-	a.Before, a.After, a.Over = uint64(q.Rule.Limit), saturatingAdd(uint64(q.Rule.Limit), q.Hits), true
-	a.Reset = (time.Duration(int64(e.note)-now) + time.Second - 1).Truncate(time.Second)
+	a.Before, a.After, a.Over = uint64(q.Rule.Limit), limit.SaturatingAdd(uint64(q.Rule.Limit), q.Hits), true
+	a.Reset = (time.Duration(e.Until()-now) + time.Second - 1).Truncate(time.Second)
 	return true
 }
 

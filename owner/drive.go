@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -94,7 +95,8 @@ func (n *Node) publish(now int64, fx *Effects) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		fresh := s.view.epoch != n.serial.view.epoch
-		s.view, s.tables[ownedTable].surplus = n.serial.view, nil
+		s.view = n.serial.view
+		s.counters.Owned.SetSurplus(nil)
 		if fresh && len(s.waits.ownership) > 0 {
 			n.reviewOwnershipWaits(s, s.clock(now), fx)
 		}
@@ -123,25 +125,19 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		s.tables[ownedTable].surplus = n.surplus(s)
-		at, large := s.clock(now), 0
-		for k := range s.tables {
-			t := &s.tables[k]
-			if !t.sweep(at, s.view.epoch, sweepStep) {
-				large |= 1 << k
-			}
-			t.shrink(at)
-		}
-		n.sketches.drop(i, at)
-		if s.slab.live == 0 && s.tables[ownedTable].n == 0 {
+		s.counters.Owned.SetSurplus(n.surplus(s))
+		at := s.clock(now)
+		rest := s.counters.Sweep(at, s.view.epoch, sweepStep)
+		n.counters.Sketches.Drop(i, at)
+		if s.counters.Empty() {
 			s.queue = queue{}
 		}
 		if len(s.waits.tickets) > 0 {
 			n.expireWaits(s, at, &fx)
 		}
 		s.mu.Unlock()
-		for ; large != 0; large &= large - 1 {
-			s.sweepOn(&s.tables[bits.TrailingZeros(uint(large))], now)
+		for ; rest != 0; rest &= rest - 1 {
+			s.sweepOn(counter.Table(bits.TrailingZeros(rest)), now)
 		}
 	}
 	return fx
@@ -149,19 +145,19 @@ func (n *Node) Tick(now int64) (fx Effects) {
 
 // surplus says which entries of shard s this member may drop to make room, when there is little left: counters of keys of which it is neither
 // owner nor heir, and of which it has nothing to tell. They remain from hand-overs, and from times in which an heir could not be heard.
-func (n *Node) surplus(s *shard) func(*entry) bool {
+func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	v := s.view
-	if !v.Steady() || v.Self() < 0 || n.copies.keys.Load() < n.copies.max/2 && n.ledgers[ownedTable].keys.Load() < n.ledgers[ownedTable].max/2 {
+	if !v.Steady() || v.Self() < 0 || !n.counters.HalfFull() {
 		return nil
 	}
-	return func(e *entry) bool {
+	return func(e *counter.Owned) bool {
 		r := v.Ring()
-		return r.Owner(e.note) != v.Self() && r.Successor(e.note) != v.Self() && s.slab.unreplicated(e.more) == nil && !s.shares(e)
+		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() && s.counters.Unreplicated(e) == nil && !s.shares(e)
 	}
 }
 
 // shares reports whether this member has charged e under SHARE. What it told of that only grows, so e has to be kept.
-func (s *shard) shares(e *entry) bool { return s.slab.hasWriter(e, s.share()) }
+func (s *shard) shares(e *counter.Owned) bool { return s.counters.HasWriter(e, s.share()) }
 
 const (
 	sweepPart = 8   // of a table that a Tick looks at
@@ -169,10 +165,10 @@ const (
 )
 
 // sweepOn sweeps what is left of a Tick's part of t, letting questions in between.
-func (s *shard) sweepOn(t *table, now int64) {
+func (s *shard) sweepOn(t counter.Table, now int64) {
 	for done, end := sweepStep, false; !end; done += sweepStep {
 		s.mu.Lock()
-		end = done >= t.slots.size/sweepPart || t.sweep(s.clock(now), s.view.epoch, sweepStep)
+		end = done >= s.counters.Slots(t)/sweepPart || s.counters.SweepTable(t, s.clock(now), s.view.epoch, sweepStep)
 		s.mu.Unlock()
 	}
 }
@@ -269,7 +265,7 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 	switch msg.Kind {
 	case handoff.Chunk:
 		n.merge(now, msg.Counters)
-		if msg.Sketch != nil && !n.sketches.take(msg.Sketch, now) {
+		if msg.Sketch != nil && !n.counters.Sketches.Import(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
 		fx.Out = m.Step(now, from, inst, msg)
@@ -340,25 +336,25 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 		c := &msg.Counters[i]
 		s, h := n.shard(c.Key)
 		s.mu.Lock()
-		e := s.tables[ownedTable].find(h, c.Key)
-		st, member := s.view.Reply(c.RingPos, e.ownedEpoch(c.RingPos), from, msg.Ring)
+		e := s.counters.Owned.Find(h, c.Key)
+		st, member := s.view.Reply(c.RingPos, e.OwnedEpoch(c.RingPos), from, msg.Ring)
 		m := messageTo(&out, from, handoff.OwnershipReply, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
 		if st == handoff.KeyGiven && m.Losses == nil {
 			m.Losses = n.serial.machine.Losses(now)
 		}
-		if st == handoff.KeyGiven && e != nil && e.note == c.RingPos {
-			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.rule(e)}, now: s.clock(now), hash: h, table: ownedTable, rule: s.rule(e)}, e)
+		if st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos {
+			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.counters.Rule(e)}, now: s.clock(now), hash: h, table: counter.TableOwned, rule: s.counters.Rule(e)}, e)
 		}
 		switch {
-		case st == handoff.KeyGiven && e != nil && e.note == c.RingPos && !e.expired(now):
-			e.setIncomplete()
+		case st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos && !e.Expired(now):
+			e.SetIncomplete()
 			n.chargeLostEntry(s, s.clock(now), e)
 			m.Counters = append(m.Counters, s.export(e))
 		default:
 			none := handoff.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
 			if st == handoff.KeyGiven && e == nil {
-				s.exportOverflow(h, s.clock(now), &none)
+				s.exportSketch(h, s.clock(now), &none)
 			}
 			m.Counters = append(m.Counters, none)
 		}
@@ -391,9 +387,9 @@ func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx
 		at := s.clock(now)
 		switch {
 		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:
-			if e := s.tables[ownedTable].find(h, c.Key); e != nil && e.note == c.RingPos {
+			if e := s.counters.Owned.Find(h, c.Key); e != nil && e.RingPos() == c.RingPos {
 				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
-				e.epoch = v.epoch
+				e.SetEpoch(v.epoch)
 			}
 			n.decidePending(s, at, c.Key, fx)
 		case t == nil || t.holder != from:

@@ -4,7 +4,9 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // Stats are what a Node knows of itself. All but the bounds, keys and the state of the ring only rise.
@@ -103,8 +105,8 @@ type LeaseStats struct {
 // Bound is the upper bound of what this member may have added to any one key's window beyond its limit, fail_open
 // apart. A cluster's bound is the sum of its members'.
 func (f Stats) Bound() uint64 {
-	sum := saturatingAdd(f.MovedBound, saturatingAdd(f.ShareBound, f.ClosedBound))
-	return saturatingAdd(sum, saturatingAdd(f.CrashBound, f.PartitionBound))
+	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
+	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
 // counts are a shard's part of the Facts.
@@ -129,27 +131,27 @@ func (c *counts) heldStats(x lease.HoldingStats) {
 // Stats sums up the shards.
 func (n *Node) Stats(now int64) Stats {
 	f := Stats{
-		Replicas:   int(n.copies.keys.Load()),
+		Replicas:   n.counters.Copies(),
 		Pending:    int(n.pending.Load()),
-		Keys:       int(n.ledgers[ownedTable].keys.Load()),
-		ShareKeys:  int(n.ledgers[shareTable].keys.Load()),
-		OpenKeys:   int(n.ledgers[openTable].keys.Load()),
-		ClosedKeys: int(n.ledgers[quotaTable].keys.Load()),
-		DenyKeys:   int(n.ledgers[denyTable].keys.Load()),
+		Keys:       n.counters.Len(counter.TableOwned),
+		ShareKeys:  n.counters.Len(counter.TableShare),
+		OpenKeys:   n.counters.Len(counter.TableOpen),
+		ClosedKeys: n.counters.Len(counter.TableQuota),
+		DenyKeys:   n.counters.Len(counter.TableDeny),
 	}
 	n.serial.Lock()
 	c := n.serial.counts
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
 	f.Transfers = len(n.serial.transfers)
-	f.Sketches = int(n.sketches.live.Load())
+	f.Sketches = n.counters.Sketches.Len()
 	f.addProgress(n.serial.machine, now)
 	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		f.add(&s.counts)
-		most, sum := s.slab.unconfirmedHits()
-		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), saturatingAdd(f.UnreplicatedIn, sum)
+		most, sum := s.counters.Unconfirmed()
+		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), limit.SaturatingAdd(f.UnreplicatedIn, sum)
 		f.MovedBound = max(f.MovedBound, s.bounds[movedBound].at(now))
 		f.CrashBound = max(f.CrashBound, s.bounds[crashBound].at(now))
 		f.PartitionBound = max(f.PartitionBound, s.bounds[partitionBound].at(now))
@@ -225,15 +227,11 @@ func (f *Stats) addProgress(m *handoff.Machine, now int64) {
 func (s *shard) countOwned() (n int) {
 	for at, more := 0, true; more; at += lockSlots {
 		s.mu.Lock()
-		t := &s.tables[ownedTable]
-		more = at+lockSlots < max(t.slots.size, t.old.size)
-		count := func(e *entry) {
-			if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
+		more = s.counters.Owned.Each(at, lockSlots, func(e *counter.Owned) {
+			if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 				n++
 			}
-		}
-		t.slots.each(at, at+lockSlots, count)
-		t.old.each(at, at+lockSlots, count)
+		})
 		s.mu.Unlock()
 	}
 	return n
@@ -266,8 +264,8 @@ const (
 	boundKinds
 )
 
-func boundOf(k tableKind) int {
-	if k == openTable {
+func boundOf(k counter.Table) int {
+	if k == counter.TableOpen {
 		return openAdmitted
 	}
 	return shareBound

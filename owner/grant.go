@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -94,15 +95,15 @@ func (n *Node) handleLeaseRequest(now int64, from ring.ID, inst uint64, r *lease
 	s, h := n.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.tables[ownedTable].find(h, r.Key)
+	e := s.counters.Owned.Find(h, r.Key)
 	right, _, _ := n.authority(now, s.view)
-	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.Owner, e.ownedEpoch(r.Owner)).State != handoff.OwnedHere {
+	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.Owner, e.OwnedEpoch(r.Owner)).State != handoff.OwnedHere {
 		s.counts.lease.Refused++
 		return
 	}
 	l := leaseOp{GrantRequest: r, from: from, inst: inst}
 	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
-	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: ownedTable, rule: r.Rule}
+	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: counter.TableOwned, rule: r.Rule}
 	if r.Terms.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
@@ -136,11 +137,11 @@ func (s *shard) lentKeyFor(l *leaseOp) *lentKey {
 }
 
 // creditReturned takes in what the holder gave back, and says what stands against the limit then.
-func (n *Node) creditReturned(s *shard, b *lentKey, l *leaseOp, e *entry) (_ *entry, used uint64, ok bool) {
+func (n *Node) creditReturned(s *shard, b *lentKey, l *leaseOp, e *counter.Owned) (_ *counter.Owned, used uint64, ok bool) {
 	h := &l.hit
 	var a Result
 	n.charge(s, h, e, part{}, &a)
-	e = s.tables[ownedTable].find(h.hash, h.Key)
+	e = s.counters.Owned.Find(h.hash, h.Key)
 	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
 		l.window = h.now // of a slice, which never comes again
 	}
@@ -162,10 +163,10 @@ func (n *Node) creditReturned(s *shard, b *lentKey, l *leaseOp, e *entry) (_ *en
 }
 
 // windowOf is the window that a charge at now counts in.
-func (s *shard) windowOf(e *entry, r limit.Rule, now int64) int64 {
+func (s *shard) windowOf(e *counter.Owned, r limit.Rule, now int64) int64 {
 	w := r.Index(now)
-	if e != nil && windowed(r) {
-		if x := s.newest(e, r); x > w && r.End(x-1) <= now+int64(ahead) {
+	if e != nil && counter.Windowed(r) {
+		if x := s.counters.Newest(e, r); x > w && r.End(x-1) <= now+int64(limit.ClockTolerance) {
 			return x
 		}
 	}
@@ -173,18 +174,18 @@ func (s *shard) windowOf(e *entry, r limit.Rule, now int64) int64 {
 }
 
 // credit gives hits of window back that were lent and not spent (C4).
-func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64) {
+func (n *Node) credit(s *shard, h *shardOp, e *counter.Owned, window int64, hits uint64) {
 	st := &s.state
-	s.load(e, h.rule, st)
+	s.counters.Load(e, h.rule, st)
 	standing := uint64(0)
 	for _, f := range st.Slots {
 		if f.At == window {
-			standing = saturatingSub(saturatingAdd(standing, f.Charged), f.Refunded)
+			standing = saturatingSub(limit.SaturatingAdd(standing, f.Charged), f.Refunded)
 		}
 	}
 	h.rule.Refund(st, h.now, s.bootID, min(hits, standing))
 	h.rule.Trim(st, h.now)
-	if !s.store(e, h.rule, st) {
+	if !s.counters.Store(e, h.rule, st) {
 		s.counts.refundsDropped++
 		return
 	}
@@ -195,7 +196,7 @@ func (n *Node) credit(s *shard, h *shardOp, e *entry, window int64, hits uint64)
 }
 
 // grantLease lends what can be lent, of which used stands against the limit, and answers.
-func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *entry, used uint64, fx *Effects) {
+func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, used uint64, fx *Effects) {
 	h := &l.hit
 	r, at := h.rule, h.now
 	depth := r.Depth()
@@ -224,7 +225,7 @@ func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *entry, used uint6
 			g.Total = b.Grant(at, l.from, l.window, size)
 		}
 	}
-	if g.Used = saturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {
+	if g.Used = limit.SaturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {
 		g.Flags |= lease.Denied
 		g.Left = s.denialTime(e, r, at)
 	}
@@ -263,11 +264,11 @@ func lifetime(r limit.Rule, window, now int64) time.Duration {
 }
 
 // denialTime is how long a holder may refuse, given that nothing fits into e.
-func (s *shard) denialTime(e *entry, r limit.Rule, now int64) time.Duration {
+func (s *shard) denialTime(e *counter.Owned, r limit.Rule, now int64) time.Duration {
 	if e == nil {
 		return 0
 	}
-	s.load(e, r, &s.state)
+	s.counters.Load(e, r, &s.state)
 	left := r.NextFit(&s.state, now)
 	if r.Algorithm != limit.FixedWindow && left > 0 {
 		left = max(left, leastDeny)
@@ -276,7 +277,7 @@ func (s *shard) denialTime(e *entry, r limit.Rule, now int64) time.Duration {
 }
 
 // chargeLease charges size hits (C1); 0 if that is not possible.
-func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *entry, size uint64, a *Result) (*entry, uint64) {
+func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, size uint64, a *Result) (*counter.Owned, uint64) {
 	h := &l.hit
 	if e == nil {
 		if e = s.insert(h, false); e == nil {
@@ -297,7 +298,7 @@ func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *entry, size uint
 }
 
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
-func (n *Node) sendGrant(s *shard, l *leaseOp, e *entry, a *Result, g pendingGrant, size uint64, fx *Effects) {
+func (n *Node) sendGrant(s *shard, l *leaseOp, e *counter.Owned, a *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
 		n.awaitReplication(s, &l.hit, e, 0, a)
 		if a.Kind == Pending {
@@ -329,14 +330,14 @@ func (n *Node) tickLent(s *shard, now int64) {
 			continue
 		}
 		_, h := n.shard(k)
-		e := s.tables[ownedTable].find(h, k)
+		e := s.counters.Owned.Find(h, k)
 		if e == nil {
 			continue
 		}
 		q := Request{Key: k, RingPos: b.owner, Rule: b.rule}
 		w := s.windowOf(e, b.rule, now)
 		if back := b.Reclaim(now, w); back > 0 {
-			n.credit(s, &shardOp{Request: &q, now: now, hash: h, table: ownedTable, rule: b.rule}, e, w, back)
+			n.credit(s, &shardOp{Request: &q, now: now, hash: h, table: counter.TableOwned, rule: b.rule}, e, w, back)
 			s.counts.lease.Reclaimed += back
 		}
 	}
@@ -346,7 +347,7 @@ func (n *Node) tickLent(s *shard, now int64) {
 func (s *shard) dropUnownedLeases(n *Node) {
 	for k, b := range s.lent {
 		_, h := n.shard(k)
-		if s.view.Ownership(b.owner, s.tables[ownedTable].find(h, k).ownedEpoch(b.owner)).State != handoff.OwnedHere {
+		if s.view.Ownership(b.owner, s.counters.Owned.Find(h, k).OwnedEpoch(b.owner)).State != handoff.OwnedHere {
 			s.counts.violate(b.TakeViolations())
 			delete(s.lent, k)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -93,7 +94,7 @@ func (n *Node) addLease(s *shard, q *Request) *heldLease {
 		s.held = map[Key]*heldLease{}
 	}
 	x := &heldLease{key: q.Key}
-	x.Salt = finish(q.Key[0] ^ n.options.BootID)
+	x.Salt = counter.Mix(q.Key[0] ^ n.options.BootID)
 	x.update(q)
 	s.held[q.Key] = x
 	return x
@@ -158,7 +159,7 @@ func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 		}
 		x.queued = false
 		_, h := n.shard(k)
-		hold := s.view.Ownership(x.owner, s.tables[ownedTable].find(h, k).ownedEpoch(x.owner))
+		hold := s.view.Ownership(x.owner, s.counters.Owned.Find(h, k).OwnedEpoch(x.owner))
 		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
 			continue
 		}
@@ -224,7 +225,7 @@ func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 	}
 	now = s.clock(now)
 	if x.ReceiveNotice(now, notice); notice.Kind == lease.Lift {
-		s.tables[denyTable].remove(h, notice.Key)
+		s.counters.Deny.Remove(h, notice.Key)
 	}
 	if x.Due(now) {
 		n.queueLeaseRequest(s, x, false)

@@ -10,6 +10,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // An entry's heat is, from the top: the tick of its last question, 1 to 31 (5 bits); whether the shard's Rates follow its
@@ -121,54 +122,60 @@ func (n *Node) isHotByRoute(owner uint64, hot bool) bool {
 }
 
 // recordHit counts a question that this member decided on entry e, and says whether its key is hot.
-func (n *Node) recordHit(s *shard, now int64, q *Request, e *entry) bool {
+func (n *Node) recordHit(s *shard, now int64, q *Request, e *counter.Owned) bool {
 	if !n.options.NoHot {
 		n.countHit(s, now, q, e)
 	}
 	const is = heatTracked | heatHot
-	return n.isHotByRoute(q.RingPos, e.hotness&is == is)
+	return n.isHotByRoute(q.RingPos, e.Hotness()&is == is)
 }
 
-func (n *Node) countHit(s *shard, now int64, q *Request, e *entry) {
-	t := &s.hot
+func (n *Node) countHit(s *shard, now int64, q *Request, e *counter.Owned) {
+	t, h := &s.hot, e.Hotness()
 	t.requests++
 	tick := uint16(now>>tickLength%31+1) << heatTick
-	if was := e.hotness &^ (heatTracked | heatCount); was != tick {
+	if was := h &^ (heatTracked | heatCount); was != tick {
 		if was == 0 || was>>heatEpoch != tick>>heatEpoch {
 			t.active++
 		}
-		if e.hotness = tick | e.hotness&(heatTracked|heatCount); e.hotness&heatTracked == 0 {
-			e.hotness = tick
+		if h = tick | h&(heatTracked|heatCount); h&heatTracked == 0 {
+			h = tick
 		}
 	}
 	candidate := uint16(n.hotState.candidate.Load())
-	if e.hotness&heatTracked != 0 {
-		e.hotness += 2 * heatHot
-		untold := e.hotness & heatCount / 2
-		if untold <= candidate/64 {
+	if h&heatTracked != 0 {
+		h += 2 * heatHot
+		uncounted := h & heatCount / 2
+		if uncounted <= candidate/64 {
+			e.SetHotness(h)
 			return
 		}
-		if e.hotness &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(q.Key), now, float64(untold)) {
+		if h &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(q.Key), now, float64(uncounted)) {
+			e.SetHotness(h)
 			return
 		}
-		e.hotness = tick
+		h = tick
 	}
-	if e.hotness++; e.hotness&heatCount < candidate {
+	if h++; h&heatCount < candidate {
+		e.SetHotness(h)
 		return
 	}
-	if e.hotness = tick; t.rates.Follow(now, hotkey.Digest(q.Key), float64(candidate), q.HotFactor) {
+	e.SetHotness(tick)
+	if t.rates.Follow(now, hotkey.Digest(q.Key), float64(candidate), q.HotFactor) {
 		s.track(e)
 	}
 }
 
-// track notes in e that its key is followed.
-func (s *shard) track(e *entry) {
-	if e.hotness&heatTracked == 0 {
-		e.hotness = e.hotness&^heatCount | heatTracked
+// track records in e whether its key is hot, and that the shard's Rates follow it.
+func (s *shard) track(e *counter.Owned) {
+	h := e.Hotness()
+	if h&heatTracked == 0 {
+		h = h&^heatCount | heatTracked
 	}
-	if e.hotness &^= heatHot; s.hot.rates.Hot(hotkey.Digest(e.key)) {
-		e.hotness |= heatHot
+	if h &^= heatHot; s.hot.rates.Hot(hotkey.Digest(e.Key())) {
+		h |= heatHot
 	}
+	e.SetHotness(h)
 }
 
 // forwardsMany counts a question that another member is to be asked, and says whether its key makes up so much of what is
@@ -225,7 +232,7 @@ func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, 
 	for _, c := range changes {
 		k := Key(c.Key)
 		_, h := n.shard(k)
-		if e := s.tables[ownedTable].find(h, k); e != nil {
+		if e := s.counters.Owned.Find(h, k); e != nil {
 			s.track(e)
 		}
 		if c.Hot {
@@ -263,9 +270,9 @@ func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
 		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
 	_, h := n.shard(k)
-	if e := s.tables[ownedTable].find(h, k); e != nil {
-		y.Hash, y.Rule = e.note, s.rule(e)
-		s.load(e, y.Rule, &s.state)
+	if e := s.counters.Owned.Find(h, k); e != nil {
+		y.Hash, y.Rule = e.RingPos(), s.counters.Rule(e)
+		s.counters.Load(e, y.Rule, &s.state)
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
 	if b := s.lent[k]; b != nil {

@@ -15,27 +15,6 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// At most 64 bytes a key, at any size beyond a few pages, also while the table grows.
-func TestBytesPerKey(t *testing.T) {
-	tab := &table{ledger: &ledger{max: 1 << 20}}
-	worst, at80 := 0.0, 0.0
-	for i := range 200_000 {
-		k := key(i)
-		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1)
-		each := float64(tab.bytes()) / float64(tab.n)
-		if i > 40*pageSlots {
-			worst = max(worst, each)
-		}
-		if i > 40*pageSlots && tab.n == tab.slots.size*4/5 {
-			at80 = max(at80, each)
-		}
-	}
-	t.Logf("at most %.1f bytes a key, at 80 %% fill %.1f", worst, at80)
-	if worst > 66 || at80 > 64 || at80 == 0 {
-		t.Errorf("%.1f bytes a key, at 80 %% fill %.1f", worst, at80)
-	}
-}
-
 // What a real Node takes a key, by the kernel, and what the collector does about it. KEYWARD_LONG=1 counts ten million.
 func TestMemoryPerKey(t *testing.T) {
 	if testing.Short() {
@@ -57,7 +36,7 @@ func TestMemoryPerKey(t *testing.T) {
 		grown := resident(t)
 		slots := 0
 		for i := range n.shards {
-			slots += n.shards[i].tables[ownedTable].bytes()
+			slots += n.shards[i].counters.Owned.Bytes()
 		}
 		each := float64(slots) / float64(keys)
 		gc := collection()
@@ -118,34 +97,8 @@ func TestExpiryInSteps(t *testing.T) {
 		t.Errorf("%d ticks", ticks)
 	}
 	for i := range n.shards {
-		if b := n.shards[i].tables[ownedTable].bytes(); b > 0 {
+		if b := n.shards[i].counters.Owned.Bytes(); b > 0 {
 			t.Fatalf("%d bytes are left", b)
-		}
-	}
-}
-
-// A sweep of a full table of which all has expired visits no more than its step and one chain.
-func TestSweepIsBounded(t *testing.T) {
-	tab := &table{ledger: &ledger{max: 1 << 20}, seed: [2]uint64{3, 4}}
-	for i := 0; i < 100_000 || float64(tab.n) < mostFull*float64(tab.slots.size); i++ {
-		k := spread(i)
-		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(unit * int64(1+i%2))
-	}
-	most := 0
-	for left := tab.n; left > 50_000; left = tab.n {
-		was := tab.swept
-		if tab.sweep(unit+int64(ahead), 0, sweepStep) {
-			break
-		}
-		most = max(most, tab.swept-was)
-	}
-	t.Logf("at most %d slots", most)
-	if most > sweepStep+1500 {
-		t.Errorf("%d slots under one lock", most)
-	}
-	for i := range 100_000 {
-		if k := spread(i); i%2 == 1 && tab.find(hash(tab.seed, k), k) == nil {
-			t.Fatalf("key %d is lost", i)
 		}
 	}
 }

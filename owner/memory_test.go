@@ -2,47 +2,13 @@ package owner
 
 import (
 	"math"
-	"reflect"
 	"testing"
 	"time"
-	"unsafe"
+
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// The collector marks a page of a table or a slab without looking at what is in it.
-func TestCountersHoldNoPointers(t *testing.T) {
-	for _, x := range []any{entry{}, record{}, Key{}, uint32(0)} {
-		if typ := reflect.TypeOf(x); pointers(typ) {
-			t.Errorf("%v holds pointers", typ)
-		}
-	}
-}
-
-func pointers(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if pointers(t.Field(i).Type) {
-				return true
-			}
-		}
-		return false
-	case reflect.Array:
-		return pointers(t.Elem())
-	}
-	return t.Kind() > reflect.Complex128
-}
-
-// bytes is what the slots of t take.
-func (t *table) bytes() (n int) {
-	for _, p := range [][][]entry{t.slots.page, t.old.page, {t.spare}} {
-		for _, page := range p {
-			n += len(page) * int(unsafe.Sizeof(entry{}))
-		}
-	}
-	return n
-}
-
-func spread(i int) Key { return Key{finish(uint64(i) + 1), finish(^uint64(i))} }
+func spread(i int) Key { return Key{counter.Mix(uint64(i) + 1), counter.Mix(^uint64(i))} }
 
 // Counts that fit into no entry are exact all the same, and come back with refunds.
 func TestCountsBeyondAnEntry(t *testing.T) {
@@ -64,9 +30,9 @@ func TestCountsBeyondAnEntry(t *testing.T) {
 	}
 }
 
-// Windows that follow each other within a unit of an entry's time are told apart.
+// Windows that follow each other within a counter.Unit of an entry's time are told apart.
 func TestWindowsShorterThanAUnit(t *testing.T) {
-	for _, window := range []time.Duration{time.Microsecond, 999_983, unit - 1, unit, unit + 1, 1_500_007} {
+	for _, window := range []time.Duration{time.Microsecond, 999_983, counter.Unit - 1, counter.Unit, counter.Unit + 1, 1_500_007} {
 		n := alone(Options{})
 		start := t0 + int64(window) - t0%int64(window)
 		for i := range int64(5) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 const (
@@ -23,18 +24,18 @@ func bytesOf(m *handoff.Message) (n int) {
 }
 
 // export is all that is known of e.
-func (s *shard) export(e *entry) handoff.CounterRecord {
+func (s *shard) export(e *counter.Owned) handoff.CounterRecord {
 	var c handoff.CounterRecord
 	s.exportTo(e, &c)
 	return c
 }
 
 // exportTo is export into a counter whose slots may be used again.
-func (s *shard) exportTo(e *entry, c *handoff.CounterRecord) {
-	r := s.rule(e)
+func (s *shard) exportTo(e *counter.Owned, c *handoff.CounterRecord) {
+	r := s.counters.Rule(e)
 	slots := c.State.Slots[:0]
-	s.load(e, r, &s.state)
-	*c = handoff.CounterRecord{Key: e.key, RingPos: e.note, Domain: uint64(e.domain()), Rule: r, ExpiresAt: s.end(e, r)}
+	s.counters.Load(e, r, &s.state)
+	*c = handoff.CounterRecord{Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.counters.End(e, r)}
 	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
@@ -73,22 +74,21 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
-	e := s.tables[ownedTable].find(hash, c.Key)
-	if e != nil && (!sameWindows(s.rule(e), r) || e.note != c.RingPos) {
-		if s.end(e, s.rule(e)) > now {
+	e := s.counters.Owned.Find(hash, c.Key)
+	if e != nil && (!sameWindows(s.counters.Rule(e), r) || e.RingPos() != c.RingPos) {
+		if s.counters.End(e, s.counters.Rule(e)) > now {
 			return true, refused + 1 // another window under this key, or another place: members never disagree on these
 		}
-		s.renew(e, r, now)
-		e.note, e.epoch = c.RingPos, 0
-		e.setIncomplete()
+		s.counters.Renew(e, r, now)
+		e.Move(c.RingPos)
 	}
-	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: ownedTable, rule: r}
+	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: counter.TableOwned, rule: r}
 	if e != nil {
 		e = s.completeIfOwned(&h, e)
 	}
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil {
-		s.load(e, r, &s.state)
+		s.counters.Load(e, r, &s.state)
 	}
 	dropped := false
 	if _, lost := s.view.Lost(c.RingPos); !lost { // what others charged for a loss that this member knows not to be one
@@ -106,13 +106,13 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 			s.moveToSketch(&h, in)
 			return false, refused
 		}
-		s.load(e, r, &s.state)
+		s.counters.Load(e, r, &s.state)
 	}
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
-	if !s.store(e, r, &s.state) {
+	if !s.counters.Store(e, r, &s.state) {
 		s.moveToSketch(&h, &s.state)
-		s.tables[ownedTable].remove(hash, c.Key)
+		s.counters.Owned.Remove(hash, c.Key)
 		return false, refused
 	}
 	n.afterMerge(s, e, r)
@@ -120,23 +120,23 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 }
 
 // completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
-func (s *shard) completeIfOwned(h *shardOp, e *entry) *entry {
-	if e.complete() || s.sketches.live.Load() == 0 || s.view.Ownership(h.RingPos, e.ownedEpoch(h.RingPos)).State != handoff.OwnedHere {
+func (s *shard) completeIfOwned(h *shardOp, e *counter.Owned) *counter.Owned {
+	if e.Complete() || !s.sketches.Live() || s.view.Ownership(h.RingPos, e.OwnedEpoch(h.RingPos)).State != handoff.OwnedHere {
 		return e
 	}
 	return s.completeEntry(h, e)
 }
 
 // afterMerge follows up on a merge into e by rule r.
-func (n *Node) afterMerge(s *shard, e *entry, r limit.Rule) {
-	if s.view.Ownership(e.note, e.epoch).State == handoff.OwnedHere {
+func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
+	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 		if s.view.copies { // the heir is to know, too
-			n.trackUnreplicated(s, e, &Request{Key: e.key, Rule: r}, 0)
+			n.trackUnreplicated(s, e, &Request{Key: e.Key(), Rule: r}, 0)
 		}
 		return
 	}
-	e.limit = r.Limit
-	s.reshape(e, r)
+	e.SetLimit(r.Limit)
+	s.counters.SetRule(e, r)
 }
 
 // sameWindows says whether two rules count alike.

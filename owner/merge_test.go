@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -162,7 +163,7 @@ func TestRefusedCounters(t *testing.T) {
 		q := ask(i, 100, time.Minute, 0)
 		q.Op = DryRun
 		s, h := n.shard(q.Key)
-		if est := s.sketches.estimate(&shardOp{Request: &q, now: t0, hash: h, table: ownedTable, rule: q.Rule}); s.tables[ownedTable].find(h, q.Key) == nil && est != 7 {
+		if est := s.sketches.Estimate(counter.Ref{Key: q.Key, Hash: h, Domain: q.Domain, Now: t0, Rule: q.Rule}); s.counters.Owned.Find(h, q.Key) == nil && est != 7 {
 			t.Errorf("key %d: the sketch counts %d of 7", i, est)
 		}
 	}

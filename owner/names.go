@@ -28,7 +28,7 @@ func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms)
 		x.usedAt = s.now
 		return
 	}
-	if e := s.tables[ownedTable].find(h, k); s.lent[k] == nil && s.held[k] == nil && (e == nil || e.hotness&heatTracked == 0) {
+	if e := s.counters.Owned.Find(h, k); s.lent[k] == nil && s.held[k] == nil && (e == nil || e.Hotness()&heatTracked == 0) {
 		return
 	}
 	x := name{domain: clip(domain), name: clip(text), owner: ownerString}

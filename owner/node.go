@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -16,12 +17,8 @@ import (
 type Node struct {
 	options      Options
 	ticked       atomic.Int64 // time of the last Tick or SetRing
-	ledgers      [kinds]ledger
-	copies       ledger // keys in the owned tables that are others'
-	domains      [domainSlots]atomic.Int64
-	records      pool
-	sketches     sketches
-	shards       [shards]shard
+	counters     *counter.Store
+	shards       [counter.Shards]shard
 	pending      atomic.Int64 // tickets
 	held         atomic.Int64 // leases of other members' keys
 	dirty        atomic.Bool  // something waits for Flush
@@ -49,33 +46,22 @@ func New(o Options) *Node {
 	n.serial.machine = handoff.NewMachine(handoff.Options{Self: o.Self, BootID: o.BootID, OwnershipTTL: o.OwnershipTTL, TakeoverDelay: o.TakeoverDelay, Policy: o.Policy})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
 	n.serial.replicator = replicator{batches: map[uint64]*batch{}, lastContact: map[ring.ID]int64{}}
-	for k := range kinds {
-		n.ledgers[k].max = int64(max(1, o.MaxKeys/2))
-	}
-	n.ledgers[ownedTable] = ledger{max: int64(o.MaxKeys), quota: int64(o.DomainQuota), domains: &n.domains}
-	n.ledgers[denyTable].max = int64(o.DenyCache)
-	n.copies.max = int64(2 * o.MaxKeys)
-	n.sketches.seed = o.SketchSeed
+	n.counters = counter.New(counter.Config{BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
+		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache})
 	n.SetLoad(defaultCapacity, false)
 	n.hotState.heavy.Store(math.Float64bits(heavyRate))
-	n.records.pages.Store(int64(3 * o.MaxKeys / pageRecords))
-	n.records.reserve = n.records.pages.Load() / 4
-	n.records.quota = int64(3*o.DomainQuota + shards*pageRecords/2)
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.bootID = n.serial.view, o.BootID
-		s.slab.pool, s.sketches = &n.records, &n.sketches
-		for k := range s.tables {
-			t := &s.tables[k]
-			t.seed, t.ledger, t.copies, t.slab = o.Seed, &n.ledgers[k], &n.copies, &s.slab
-		}
+		s.sketches = &n.counters.Sketches
+		n.counters.Init(&s.counters)
 	}
 	return n
 }
 
 func (n *Node) shard(k Key) (*shard, uint64) {
-	h := hash(n.options.Seed, k)
-	return &n.shards[h>>(64-shardBits)], h
+	h := counter.Hash(n.options.Seed, k)
+	return &n.shards[counter.ShardOf(h)], h
 }
 
 // Decide answers one question: it decides what this member holds and names the owner of the rest. An answer that has to
@@ -165,9 +151,9 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 		}
 		return
 	}
-	e := s.tables[ownedTable].find(h, q.Key)
-	if e == nil || e.epoch != v.epoch || e.note != q.RingPos {
-		switch hold := v.Ownership(q.RingPos, e.ownedEpoch(q.RingPos)); hold.State {
+	e := s.counters.Owned.Find(h, q.Key)
+	if e == nil || e.Epoch() != v.epoch || e.RingPos() != q.RingPos {
+		switch hold := v.Ownership(q.RingPos, e.OwnedEpoch(q.RingPos)); hold.State {
 		case handoff.OwnedElsewhere:
 			if serve || !n.holdLocked(s, now, q, false, a) {
 				a.Kind, a.Member = Forward, hold.Member
@@ -188,14 +174,6 @@ func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool,
 		den = 0
 	}
 	n.decideLocked(s, h, now, q, e, part{num, den}, 0, a)
-}
-
-// ownedEpoch is the epoch of a view in which the token of e's key was here.
-func (e *entry) ownedEpoch(owner uint64) uint16 {
-	if e == nil || e.note != owner {
-		return 0
-	}
-	return e.epoch
 }
 
 // part is the part of a limit that a member may use: num/den; den 0 is the whole.
@@ -219,20 +197,17 @@ func partialLimits(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 		burst = limit
 	}
 	width := uint64(r.End(0))
-	whole := uint64(r.Depth()) * drain(width, r.Limit)
-	if burst = uint32(min(uint64(burst), whole/drain(width, limit))); burst == 0 {
+	whole := uint64(r.Depth()) * counter.Drain(width, r.Limit)
+	if burst = uint32(min(uint64(burst), whole/counter.Drain(width, limit))); burst == 0 {
 		return 0, 0
 	}
 	return limit, burst
 }
 
-// drain is the nanoseconds that one hit takes to drain from a bucket.
-func drain(width uint64, limit uint32) uint64 { return (width-1)/uint64(max(1, limit)) + 1 }
-
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
-func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry, p part, ticket uint64, a *Result) {
-	ht := shardOp{Request: q, now: s.clock(now), hash: h, table: ownedTable, rule: q.Rule}
+func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *counter.Owned, p part, ticket uint64, a *Result) {
+	ht := shardOp{Request: q, now: s.clock(now), hash: h, table: counter.TableOwned, rule: q.Rule}
 	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
 		ht.partial = true
 		ht.rule.Limit, ht.rule.Burst = partialLimits(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
@@ -253,12 +228,12 @@ func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *entry,
 
 // charge decides h, whose token is here, and charges it to e, or to an entry that it makes. overflow says that a sketch
 // has counted it.
-func (n *Node) charge(s *shard, ht *shardOp, e *entry, p part, a *Result) (_ *entry, overflow bool) {
+func (n *Node) charge(s *shard, ht *shardOp, e *counter.Owned, p part, a *Result) (_ *counter.Owned, overflow bool) {
 	r := ht.Request.Rule
-	if s.tables[shareTable].n > 0 || s.sketches.live.Load() > 0 {
+	if s.counters.Share.Len() > 0 || s.sketches.Live() {
 		ht.elsewhere = s.unreportedShare(ht)
 	}
-	known := e != nil && e.epoch == s.view.epoch && e.limit >= r.Limit
+	known := e != nil && e.Epoch() == s.view.epoch && e.Limit() >= r.Limit
 	if !known {
 		if at, lost := s.view.Lost(ht.RingPos); lost {
 			e = n.chargeLostState(s, ht, e, at)
@@ -266,21 +241,21 @@ func (n *Node) charge(s *shard, ht *shardOp, e *entry, p part, a *Result) (_ *en
 			s.dropAssumedLoss(e)
 		}
 	}
-	if e != nil && !e.complete() {
+	if e != nil && !e.Complete() {
 		e = s.completeEntry(ht, e)
 	}
 	var until int64
 	if known = known && e != nil; known {
-		until = e.until()
+		until = e.Until()
 	}
 	e, overflow = s.count(ht, e, &a.Decision)
 	switch {
 	case !ht.charges():
 	case overflow:
 		n.recordBounds(s, ht, r.End(r.Index(ht.now)))
-	case !known || e.until() != until:
+	case !known || e.Until() != until:
 		s.markOwned(ht, e)
-		n.recordBounds(s, ht, s.end(e, r))
+		n.recordBounds(s, ht, s.counters.End(e, r))
 	}
 	a.Kind, a.Path, a.Authority = Decided, Local, Full
 	switch {
@@ -294,14 +269,14 @@ func (n *Node) charge(s *shard, ht *shardOp, e *entry, p part, a *Result) (_ *en
 }
 
 // markOwned marks e as this member's.
-func (s *shard) markOwned(h *shardOp, e *entry) {
-	e.note, e.epoch, e.limit = h.RingPos, s.view.epoch, max(e.limit, h.Request.Rule.Limit)
-	s.reshape(e, h.Request.Rule)
-	s.tables[ownedTable].adopt(e)
+func (s *shard) markOwned(h *shardOp, e *counter.Owned) {
+	e.MarkOwned(h.RingPos, s.view.epoch, h.Request.Rule.Limit)
+	s.counters.SetRule(e, h.Request.Rule)
+	s.counters.Owned.Adopt(e)
 }
 
 // chargeLostState charges the key of h, whose counts were lost at that time, for what is not known of it.
-func (n *Node) chargeLostState(s *shard, h *shardOp, e *entry, at int64) *entry {
+func (n *Node) chargeLostState(s *shard, h *shardOp, e *counter.Owned, at int64) *counter.Owned {
 	r := h.Request.Rule
 	if !n.options.ProRata {
 		if h.charges() && r.Index(at) == r.Index(h.now) {
@@ -310,48 +285,48 @@ func (n *Node) chargeLostState(s *shard, h *shardOp, e *entry, at int64) *entry 
 		return e
 	}
 	if e == nil {
-		if r.End(r.Index(at)+1) <= h.now && windowed(r) {
+		if r.End(r.Index(at)+1) <= h.now && counter.Windowed(r) {
 			return nil
 		}
 		if e = s.insert(h, false); e == nil {
 			return nil
 		}
 	}
-	s.load(e, r, &s.state)
+	s.counters.Load(e, r, &s.state)
 	r.ChargeLost(&s.state, at)
 	r.Trim(&s.state, h.now)
-	if until := e.until(); s.store(e, r, &s.state) {
-		e.prolong(until)
+	if until := e.Until(); s.counters.Store(e, r, &s.state) {
+		e.Prolong(until)
 	}
 	return e
 }
 
 // dropAssumedLoss takes out of e what was charged for a loss that turned out to be none: a member that was cut off took others for lost.
-func (s *shard) dropAssumedLoss(e *entry) {
+func (s *shard) dropAssumedLoss(e *counter.Owned) {
 	if !s.hasAssumedLoss(e) {
 		return
 	}
-	r := s.rule(e)
-	s.load(e, r, &s.state)
+	r := s.counters.Rule(e)
+	s.counters.Load(e, r, &s.state)
 	r.DropLost(&s.state)
-	s.store(e, r, &s.state) // it takes less room than before
+	s.counters.Store(e, r, &s.state) // it takes less room than before
 }
 
 // chargeLostOnRelease charges e for what was lost of it, as its token goes with t to a member that knows of no loss.
-func (n *Node) chargeLostOnRelease(s *shard, now int64, e *entry, t *handoff.Transfer) {
-	if _, lost := s.view.Lost(e.note); !lost {
+func (n *Node) chargeLostOnRelease(s *shard, now int64, e *counter.Owned, t *handoff.Transfer) {
+	if _, lost := s.view.Lost(e.RingPos()); !lost {
 		return
 	}
-	if st, _ := s.view.Reply(e.note, e.ownedEpoch(e.note), t.To, t.Ring.Fingerprint()); st == handoff.KeyGiven {
+	if st, _ := s.view.Reply(e.RingPos(), e.OwnedEpoch(e.RingPos()), t.To, t.Ring.Fingerprint()); st == handoff.KeyGiven {
 		n.chargeLostEntry(s, now, e)
 	}
 }
 
 // chargeLostEntry is mourn for an entry that nobody asks for.
-func (n *Node) chargeLostEntry(s *shard, now int64, e *entry) {
-	if at, lost := s.view.Lost(e.note); lost {
-		r := s.rule(e)
-		n.chargeLostState(s, &shardOp{Request: &Request{Key: e.key, RingPos: e.note, Rule: r}, now: now, table: ownedTable, rule: r}, e, at)
+func (n *Node) chargeLostEntry(s *shard, now int64, e *counter.Owned) {
+	if at, lost := s.view.Lost(e.RingPos()); lost {
+		r := s.counters.Rule(e)
+		n.chargeLostState(s, &shardOp{Request: &Request{Key: e.Key(), RingPos: e.RingPos(), Rule: r}, now: now, table: counter.TableOwned, rule: r}, e, at)
 	}
 }
 
@@ -372,7 +347,7 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 	}
 	width := r.End(0)
 	if r.Algorithm != limit.FixedWindow {
-		width = 2*width + unit
+		width = 2*width + counter.Unit
 	}
 	moved, crashed := v.affected(h.RingPos, end-width)
 	if moved {
@@ -387,7 +362,7 @@ func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
 func (n *Node) shardMask(qs []Request) (mask uint64) {
 	for i := range qs {
 		_, h := n.shard(qs[i].Key)
-		mask |= 1 << (h >> (64 - shardBits))
+		mask |= 1 << counter.ShardOf(h)
 	}
 	return mask
 }

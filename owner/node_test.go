@@ -11,6 +11,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -265,7 +266,7 @@ func threadTime() time.Duration {
 func spin() time.Duration {
 	begin := threadTime()
 	for range 600 {
-		spun = finish(spun + 1)
+		spun = counter.Mix(spun + 1)
 	}
 	return threadTime() - begin
 }
@@ -293,7 +294,7 @@ func BenchmarkMove(b *testing.B) {
 		var read, merged time.Duration
 		var buf []handoff.CounterRecord
 		moved := 0
-		for c := (&transferScan{}); c.shard < shards; {
+		for c := (&transferScan{}); c.shard < counter.Shards; {
 			s := &n.shards[c.shard]
 			begin := threadTime()
 			buf = c.read(n, s, w.now, p, buf[:0])
@@ -341,7 +342,7 @@ func BenchmarkTakeParallel(b *testing.B) {
 	n := alone(Options{Seed: [2]uint64{1, 2}})
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
-			q := Request{Key: Key{finish(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
+			q := Request{Key: Key{counter.Mix(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
 			n.Decide(t0, &q)
 		}
 	})

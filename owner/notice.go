@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // minDenyNotice is the shortest refusal that is told to all holders; shorter ones learn only those who ask.
@@ -20,7 +21,7 @@ const (
 )
 
 // updateHolders tells holders of a key what a decision on it means for them.
-func (n *Node) updateHolders(s *shard, h *shardOp, e *entry, a *Result) {
+func (n *Node) updateHolders(s *shard, h *shardOp, e *counter.Owned, a *Result) {
 	b := s.lent[h.Key]
 	if b == nil || e == nil {
 		return
@@ -68,7 +69,7 @@ func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 		switch {
 		case b.tide == levelExhausted:
 			_, h := n.shard(k)
-			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.tables[ownedTable].find(h, k), b.rule, at)
+			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.counters.Owned.Find(h, k), b.rule, at)
 		case b.lift:
 			notice.Kind = lease.Lift
 		}

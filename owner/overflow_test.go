@@ -6,14 +6,15 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // pieces are what a member sends that has counted hits of q in its sketch at now.
 func pieces(now int64, q Request, hits uint64) (out []*handoff.SketchPart) {
-	k := &sketches{}
-	k.add(&shardOp{Request: &Request{Key: q.Key, RingPos: q.RingPos, Domain: q.Domain, Hits: hits}, now: now, table: ownedTable, rule: q.Rule})
-	for i := range shards {
-		out = append(out, k.give(i, now)...)
+	k := &counter.New(counter.Config{}).Sketches
+	k.Add(counter.Ref{Key: q.Key, Domain: q.Domain, Table: counter.TableOwned, Now: now, Rule: q.Rule}, hits)
+	for i := range counter.Shards {
+		out = append(out, k.Export(i, now)...)
 	}
 	return out
 }
@@ -21,7 +22,7 @@ func pieces(now int64, q Request, hits uint64) (out []*handoff.SketchPart) {
 // A member has a copy of a key that an earlier owner sent. The owner in between counted the key in its sketch: the new one counts both when it
 // begins to decide the key, and no more of sketches afterwards.
 func TestCopyCountsWhatSketchesCounted(t *testing.T) {
-	const counter, share = 0x201, 0x200
+	const charged, share = 0x201, 0x200
 	for _, alg := range algorithms {
 		for _, c := range []struct {
 			name   string
@@ -30,10 +31,10 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 			at     int64  // when the owner in between counted, by its clock
 			want   uint64
 		}{
-			{"as much as the copy or more", counter, 3, t0, 9},
-			{"more of it in the copy", counter, 20, t0, 20},
+			{"as much as the copy or more", charged, 3, t0, 9},
+			{"more of it in the copy", charged, 20, t0, 20},
 			{"beside a share that was told of", share, 3, t0, 12},
-			{"by a clock that is ahead", counter, 3, t0 + 60*second, 9},
+			{"by a clock that is ahead", charged, 3, t0 + 60*second, 9},
 		} {
 			q := ask(1, 100, time.Minute, 1)
 			q.Rule.Algorithm = alg
@@ -44,7 +45,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 			m.State = in
 			send(t0, handoff.Replica, m)
 			for _, o := range pieces(c.at, q, 9) {
-				if !n.sketches.take(o, t0) {
+				if !n.counters.Sketches.Import(o, t0) {
 					t.Fatal("a piece was refused")
 				}
 			}
@@ -61,7 +62,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 				t.Errorf("%v, %s: %d hits before, want %d", alg, c.name, a.Before, want)
 			}
 			for _, o := range pieces(now, q, 90) {
-				n.sketches.take(o, now)
+				n.counters.Sketches.Import(o, now)
 			}
 			if b := take(n, now, q); b.Before != a.After {
 				t.Errorf("%v, %s: a sketch that comes later makes %d of %d", alg, c.name, b.Before, a.After)
@@ -74,12 +75,25 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	q := ask(1, 100, time.Minute, 1)
 	q.Rule.Algorithm = limit.SlidingLog
-	n, send := pairOf(t, Options{})
+	n, send := pairOf(t, Options{DomainQuota: 1})
 	send(t0, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
-	for _, o := range pieces(t0, q, 40) {
-		n.sketches.take(o, t0)
+	take(n, t0, ask(2, 100, time.Minute, 1)) // takes the only place of the domain
+	i, dropped := 10, uint64(0)
+	for _, size := range []int64{64, 8, 1} { // logs take all records that the domain may have
+		for dropped++; n.Stats(t0).CopiesDropped < dropped; i++ {
+			other := ask(i, 64, time.Minute, 1)
+			other.Rule.Algorithm = limit.SlidingLog
+			var slots []limit.Slot
+			for at := range size {
+				slots = append(slots, limit.Slot{Writer: 0x201, At: t0 - at*second/2, Charged: 1})
+			}
+			send(t0, handoff.Replica, counterOf(other, slots...))
+		}
 	}
-	n.records.quota = 0
+	for _, o := range pieces(t0, q, 40) {
+		n.counters.Sketches.Import(o, t0)
+	}
+
 	if a := take(n, t0, q); a.Before != 70 || a.Authority != Overflow {
 		t.Errorf("%+v", a)
 	}
@@ -97,16 +111,16 @@ func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
 		}
 		for _, o := range pieces(w.now, q, 9) {
-			n.sketches.take(o, w.now)
+			n.counters.Sketches.Import(o, w.now)
 		}
 		s, h := n.shard(q.Key)
 		for _, now := range []int64{w.now, end + 100*milli} {
 			c := counterOf(q)
-			x := shardOp{Request: &q, now: now, hash: h, table: ownedTable, rule: q.Rule}
-			if e := s.tables[ownedTable].find(h, q.Key); e != nil {
+			x := shardOp{Request: &q, now: now, hash: h, table: counter.TableOwned, rule: q.Rule}
+			if e := s.counters.Owned.Find(h, q.Key); e != nil {
 				c = s.export(s.completeEntry(&x, e))
 			} else {
-				s.exportOverflow(h, now, &c)
+				s.exportSketch(h, now, &c)
 			}
 			if used := q.Rule.Used(&c.State, end-1); used != 9 {
 				t.Errorf("stale copy %v, %v after the window's end: %d of 9 hits go along", stale, time.Duration(now-end), used)

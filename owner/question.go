@@ -17,12 +17,13 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
-// Key is the 128-bit digest of a counter: who is counted, by which kind of window. It says nothing of amounts, so a
-// changed limit meets the same count.
-type Key [2]uint64
+// Key is the 128-bit digest that identifies a counter: domain, descriptor and kind of window. It does not depend on the
+// limit, so a changed limit finds the same counter.
+type Key = counter.Key
 
 // Op is what a question wants done. The numbers are part of the peer protocol.
 type Op uint8

@@ -10,6 +10,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -66,13 +67,13 @@ func key(i int) Key {
 	h := fnv.New128a()
 	h.Write(b[:])
 	s := h.Sum(nil)
-	return Key{finish(binary.LittleEndian.Uint64(s)), finish(binary.LittleEndian.Uint64(s[8:]))}
+	return Key{counter.Mix(binary.LittleEndian.Uint64(s)), counter.Mix(binary.LittleEndian.Uint64(s[8:]))}
 }
 
 // ask is a question for hits on key i.
 func ask(i int, lim uint32, window time.Duration, hits uint64) Request {
 	k := key(i)
-	return Request{Key: k, RingPos: finish(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
+	return Request{Key: k, RingPos: counter.Mix(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
 }
 
 func (q Request) op(op Op) Request {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // A table that grows, is swept and loses keys while it is read is read whole.
@@ -20,7 +21,7 @@ func TestScanOfAChangingTable(t *testing.T) {
 	seen := map[Key]bool{}
 	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
 	now, more := t0, 0
-	for c := (&transferScan{}); c.shard < shards; {
+	for c := (&transferScan{}); c.shard < counter.Shards; {
 		s := &n.shards[c.shard]
 		for _, x := range c.read(n, s, s.clock(now), p, nil) {
 			seen[x.Key] = true

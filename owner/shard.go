@@ -4,50 +4,31 @@ import (
 	"sync"
 
 	"github.com/keyward/keyward/internal/limit"
-)
-
-// tableKind is what a table counts.
-type tableKind uint8
-
-const (
-	ownedTable tableKind = iota // all that is known of what members charged and admitted, for this member's keys and others'
-	shareTable                  // charges under SHARE; limit is the admitted hits that owned had no room for
-	openTable                   // charges under fail_open
-	quotaTable                  // what owners said was left (limit); charged is what was spent of it since
-	denyTable                   // keys that are over their limit; charged is what they stood at, at least
-	kinds
-)
-
-const (
-	shardBits = 6 // a mask of shards fits a uint64
-	shards    = 1 << shardBits
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // shard is a part of all tables, with its own lock. Everything in it is guarded by mu. No lock is taken under mu but
 // other shards' in ascending order, and nothing is waited for.
 type shard struct {
-	mu              sync.Mutex
-	now             int64
-	view            *view
-	bootID          uint64
-	tables          [kinds]table
-	slab            slab
-	shapes          []limit.Rule // by entry.shape
-	state           limit.State  // scratch
-	other           limit.State  // scratch
-	sketches        *sketches    // the Node's
-	queue           queue        // keys of which others are to be told
-	unreplicatedSeq uint32       // made so far
-	waits           waits
-	hot             hotStats
-	lent            map[Key]*lentKey   // of keys of which parts are lent
-	pendingNotices  []Key              // books whose holders are to be told something
-	held            map[Key]*heldLease // leases of other members' keys
-	leaseRequests   []Key              // those with something to say
-	names           map[Key]*name
-	counts          counts
-	bounds          [boundKinds]expiringMax
-	_               [128]byte // keeps neighbours' mutexes off this cache line
+	mu             sync.Mutex
+	now            int64
+	view           *view
+	bootID         uint64
+	counters       counter.Shard
+	state          limit.State       // scratch
+	other          limit.State       // scratch
+	sketches       *counter.Sketches // the Node's
+	queue          queue             // keys of which others are to be told
+	waits          waits
+	hot            hotStats
+	lent           map[Key]*lentKey   // of keys of which parts are lent
+	pendingNotices []Key              // books whose holders are to be told something
+	held           map[Key]*heldLease // leases of other members' keys
+	leaseRequests  []Key              // those with something to say
+	names          map[Key]*name
+	counts         counts
+	bounds         [boundKinds]expiringMax
+	_              [128]byte // keeps neighbours' mutexes off this cache line
 }
 
 // share is the writer of what this instance admits under SHARE.
@@ -65,7 +46,7 @@ type shardOp struct {
 	*Request
 	now   int64
 	hash  uint64
-	table tableKind
+	table counter.Table
 	rule  limit.Rule // the question's, with the limit that its authority allows
 	// elsewhere are hits that count against the limit and stand elsewhere.
 	elsewhere uint64
@@ -80,14 +61,14 @@ func (h *shardOp) charges() bool { return h.Op == Take && h.Hits > 0 }
 
 // count answers h from entry e of its table, nil if there is none, or from the sketch when the key has no place there,
 // and charges as h.Op says. It returns the entry charged, and whether the sketch answered.
-func (s *shard) count(h *shardOp, e *entry, d *limit.Decision) (to *entry, overflow bool) {
+func (s *shard) count(h *shardOp, e *counter.Owned, d *limit.Decision) (to *counter.Owned, overflow bool) {
 	if e == nil && h.charges() {
 		if e = s.insert(h, false); e == nil {
 			s.countInSketch(h, d)
 			return nil, true
 		}
 	}
-	if e == nil || !h.charges() && s.end(e, h.rule) <= h.now {
+	if e == nil || !h.charges() && s.counters.End(e, h.rule) <= h.now {
 		return nil, s.decideWithoutEntry(h, d)
 	}
 	if h.elsewhere > 0 {
@@ -96,10 +77,10 @@ func (s *shard) count(h *shardOp, e *entry, d *limit.Decision) (to *entry, overf
 	if h.rule.Algorithm != limit.FixedWindow {
 		return e, !s.countState(h, e, d)
 	}
-	w := s.newest(e, h.rule)
+	w := s.counters.Newest(e, h.rule)
 	switch end := h.rule.End(w); {
 	case end <= h.now:
-		s.renew(e, h.rule, h.now)
+		s.counters.Renew(e, h.rule, h.now)
 		w = h.rule.Index(h.now)
 	case end-h.rule.End(0) > h.now+int64(limit.ClockTolerance):
 		return e, !s.countState(h, e, d)
@@ -108,15 +89,15 @@ func (s *shard) count(h *shardOp, e *entry, d *limit.Decision) (to *entry, overf
 }
 
 // countWindow is count for the fixed window w of e, in which h counts; false if there is no room, and h was refused then.
-func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bool {
-	st := s.tally(e, w)
+func (s *shard) countWindow(h *shardOp, e *counter.Owned, w int64, d *limit.Decision) bool {
+	st := s.counters.Tally(e, w)
 	sum := st
-	sum.Charged = saturatingAdd(st.Charged, h.elsewhere)
+	sum.Charged = limit.SaturatingAdd(st.Charged, h.elsewhere)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.slab.find(e, w, limit.LostStateWriter) != nil) {
+	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.hasLostState(e, w)) {
 		h.uncharged = true // see spares
 	} else if h.charges() {
-		if !s.charge(e, h.rule, w, h.Hits) {
+		if !s.counters.Charge(e, h.rule, w, h.Hits) {
 			s.counts.refused++
 			h.overflow(d)
 			return false
@@ -128,49 +109,55 @@ func (s *shard) countWindow(h *shardOp, e *entry, w int64, d *limit.Decision) bo
 	return true
 }
 
+// hasLostState reports whether e holds charges for lost state in window w.
+func (s *shard) hasLostState(e *counter.Owned, w int64) bool {
+	_, _, found := s.counters.Recorded(e, w, limit.LostStateWriter)
+	return found
+}
+
 // hasAssumedLoss reports whether e holds charges for a loss.
-func (s *shard) hasAssumedLoss(e *entry) bool { return s.slab.hasWriter(e, limit.LostStateWriter) }
+func (s *shard) hasAssumedLoss(e *counter.Owned) bool {
+	return s.counters.HasWriter(e, limit.LostStateWriter)
+}
 
 // keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
 // is whole, or the loss turns out to be none, such a charge would go on to refuse others.
-func (s *shard) keepsUncharged(h *shardOp, e *entry) bool { return h.partial || s.hasAssumedLoss(e) }
+func (s *shard) keepsUncharged(h *shardOp, e *counter.Owned) bool {
+	return h.partial || s.hasAssumedLoss(e)
+}
 
-// refundWindow remembers that hits of window w were given back.
-func (s *shard) refundWindow(e *entry, w int64, hits uint64) bool {
-	x := s.slab.find(e, w, s.bootID)
-	if x == nil {
-		if x = s.slab.add(e, w, s.bootID); x == nil {
-			s.counts.refundsDropped++
-			return false
-		}
+// refundWindow records that hits of window w were refunded.
+func (s *shard) refundWindow(e *counter.Owned, w int64, hits uint64) bool {
+	if s.counters.Refund(e, w, hits) {
+		return true
 	}
-	x.refunded = saturatingAdd(x.refunded, hits)
-	return true
+	s.counts.refundsDropped++
+	return false
 }
 
 // absorb makes h.extra, which this member admitted under SHARE, a part of e.
-func (s *shard) absorb(h *shardOp, e *entry) {
+func (s *shard) absorb(h *shardOp, e *counter.Owned) {
 	if !s.admit(h, e, h.Request.Rule, h.elsewhere) {
 		return
 	}
 	h.elsewhere = 0
-	if x := s.tables[shareTable].find(h.hash, h.Key); x != nil {
-		x.limit = 0
+	if x := s.counters.Share.Find(h.hash, h.Key); x != nil {
+		x.ClearUnreported()
 	}
 }
 
 // admit charges hits to e as admitted under SHARE; false if there is no room.
-func (s *shard) admit(h *shardOp, e *entry, r limit.Rule, hits uint64) bool {
-	s.load(e, r, &s.state)
+func (s *shard) admit(h *shardOp, e *counter.Owned, r limit.Rule, hits uint64) bool {
+	s.counters.Load(e, r, &s.state)
 	r.Take(&s.state, h.now, s.share(), hits)
 	r.Trim(&s.state, h.now)
-	return s.store(e, r, &s.state)
+	return s.counters.Store(e, r, &s.state)
 }
 
 // countState is count for what does not fit in an entry alone; false if there is no room, and h was refused then.
-func (s *shard) countState(h *shardOp, e *entry, d *limit.Decision) bool {
+func (s *shard) countState(h *shardOp, e *counter.Owned, d *limit.Decision) bool {
 	st := &s.state
-	s.load(e, h.rule, st)
+	s.counters.Load(e, h.rule, st)
 	h.decide(st, s.bootID, d)
 	if h.charges() && d.Over && s.keepsUncharged(h, e) {
 		h.uncharged = true
@@ -180,12 +167,12 @@ func (s *shard) countState(h *shardOp, e *entry, d *limit.Decision) bool {
 		return true
 	}
 	h.rule.Trim(st, h.now)
-	if s.store(e, h.rule, st) {
+	if s.counters.Store(e, h.rule, st) {
 		return true
 	}
 	if h.Op == Refund {
 		s.counts.refundsDropped++
-		s.load(e, h.rule, st)
+		s.counters.Load(e, h.rule, st)
 		*d = h.rule.Peek(st, h.now, 0)
 		d.Over = false
 		return true
@@ -214,13 +201,13 @@ func (h *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
 func (h *shardOp) overflow(d *limit.Decision) {
 	depth := uint64(h.rule.Depth())
 	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
-	d.After = saturatingAdd(d.Before, max(1, h.Hits))
+	d.After = limit.SaturatingAdd(d.Before, max(1, h.Hits))
 }
 
 // decideWithoutEntry answers h for a key that has no entry, and charges nothing.
 func (s *shard) decideWithoutEntry(h *shardOp, d *limit.Decision) (overflow bool) {
-	est := s.sketches.estimate(h)
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: saturatingAdd(est, h.elsewhere)}
+	est := s.sketches.Estimate(h.ref())
+	st := limit.Tally{Window: h.rule.Index(h.now), Charged: limit.SaturatingAdd(est, h.elsewhere)}
 	r := h.flatRule()
 	if h.Op == Refund && est > 0 {
 		s.counts.refundsDropped++
@@ -263,35 +250,12 @@ func (h *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	return st
 }
 
-// insert makes an entry, or returns nil. It starts with what sketches have counted of the key, unless it is a copy.
-func (s *shard) insert(h *shardOp, copied bool) *entry {
-	shape, ok := s.shape(h.rule)
-	if !ok {
-		return nil
-	}
-	e := s.tables[h.table].insert(h.now, h.hash, h.Key, uint16(h.Domain%domainSlots), copied)
-	if e == nil {
-		return nil
-	}
-	e.note, e.limit = h.RingPos, h.Request.Rule.Limit
-	e.setShape(shape)
-	if h.table != ownedTable {
-		e.note, e.limit = 0, 0
-	}
-	w := h.rule.Index(h.now)
-	e.setUntil(h.rule.End(w))
-	if h.rule.Algorithm == limit.SlidingWindow {
-		e.setUntil(h.rule.End(w + 1))
-	}
-	switch {
-	case h.table != ownedTable:
-		e.raise(s.sketches.estimate(h))
-	case copied: // recall adds what sketches have counted when this member decides the key
-	case !s.absorbSketches(h, e):
-		s.tables[ownedTable].remove(h.hash, h.Key)
-		return nil
-	default:
-		e.setComplete()
-	}
-	return e
+// insert adds a counter of TableOwned, or returns nil.
+func (s *shard) insert(h *shardOp, copied bool) *counter.Owned {
+	return s.counters.Insert(h.ref(), copied, &s.state)
+}
+
+// ref names the counter of h.
+func (h *shardOp) ref() counter.Ref {
+	return counter.Ref{Key: h.Key, Hash: h.hash, RingPos: h.RingPos, Domain: h.Domain, Table: h.table, Now: h.now, Rule: h.rule, Full: h.Request.Rule}
 }

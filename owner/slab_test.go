@@ -30,39 +30,3 @@ func TestLogsOfOneShard(t *testing.T) {
 		}
 	}
 }
-
-// What one shard takes is missing for the others, never the page that each has of its own; it comes back when it is over.
-func TestRecordsAreCapped(t *testing.T) {
-	n := alone(Options{MaxKeys: 1024})
-	most, now, full := int64(3*1024/pageRecords), t0, 0
-	for hits := range 40 {
-		now += second / 20
-		for i := range 512 {
-			q := askLog(key(i))
-			if a := n.Decide(now, &q); a.Authority == Overflow {
-				full++
-			} else if hits < 8 && a.Over {
-				t.Fatalf("%+v", a)
-			}
-		}
-		pages := 0
-		for i := range n.shards {
-			pages += len(n.shards[i].slab.pages)
-		}
-		if left := n.records.pages.Load(); left < 0 || int64(pages) > shards+most-left {
-			t.Fatalf("%d pages, and %d left of %d", pages, left, most)
-		}
-	}
-	if full == 0 {
-		t.Error("never full: the test shows nothing")
-	}
-	for range 10 {
-		n.Tick(now + 30*second)
-	}
-	if left := n.records.pages.Load(); left != most {
-		t.Errorf("%d pages left when all is over, of %d", left, most)
-	}
-	if slots := n.records.domains[0].Load(); slots != 0 {
-		t.Errorf("the domain is charged for %d slots when all is over", slots)
-	}
-}

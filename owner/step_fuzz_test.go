@@ -2,11 +2,13 @@ package owner
 
 import (
 	"encoding/binary"
+	"math"
 	"testing"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -83,14 +85,13 @@ func (n *Node) ownSlots() map[ownSlot]uint64 {
 	out := map[ownSlot]uint64{}
 	for i := range n.shards {
 		s := &n.shards[i]
-		t := &s.tables[ownedTable]
-		t.slots.each(0, t.slots.size, func(e *entry) {
-			if s.rule(e).Algorithm.Bucket() {
+		s.counters.Owned.Each(0, math.MaxInt32, func(e *counter.Owned) {
+			if s.counters.Rule(e).Algorithm.Bucket() {
 				return
 			}
 			for _, f := range s.export(e).State.Slots {
 				if f.Writer&^1 == s.bootID&^1 {
-					out[ownSlot{e.key, f.Writer, f.At}] = f.Charged
+					out[ownSlot{e.Key(), f.Writer, f.At}] = f.Charged
 				}
 			}
 		})

@@ -66,8 +66,8 @@ func (n *Node) ownsAllLocked(now int64, serve bool, qs []Request, as []Result) b
 			fenced = true
 			continue
 		}
-		e := s.tables[ownedTable].find(h, qs[i].Key)
-		hold := v.Ownership(qs[i].RingPos, e.ownedEpoch(qs[i].RingPos))
+		e := s.counters.Owned.Find(h, qs[i].Key)
+		hold := v.Ownership(qs[i].RingPos, e.OwnedEpoch(qs[i].RingPos))
 		if as[i].Member = hold.Member; hold.State != handoff.OwnedElsewhere {
 			as[i].Member = n.options.Self
 		}

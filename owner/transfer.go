@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -26,11 +27,8 @@ type transferScan struct {
 	transfer   handoff.Transfer
 	chunks     uint32
 	shard      int
-	old        bool // it is in the table's old array
-	at         int
-	moves      uint32 // of the table, when the shard's scan began
-	begun      bool   // with this shard
-	sketchPart int    // next of the sketches' parts
+	cursor     counter.Cursor // in this shard
+	sketchPart int            // next of the sketches' parts
 	pieces     []*handoff.SketchPart
 }
 
@@ -40,8 +38,8 @@ func (n *Node) overflow(now int64, c *transferScan) *handoff.SketchPart {
 	if c.transfer.SuccessorCopy || c.transfer.Prefetch {
 		return nil
 	}
-	for ; len(c.pieces) == 0 && c.sketchPart < shards; c.sketchPart++ {
-		c.pieces = n.sketches.give(c.sketchPart, now)
+	for ; len(c.pieces) == 0 && c.sketchPart < counter.Shards; c.sketchPart++ {
+		c.pieces = n.counters.Sketches.Export(c.sketchPart, now)
 	}
 	if len(c.pieces) == 0 {
 		return nil
@@ -87,7 +85,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 	c.Lock()
 	defer c.Unlock()
 	if c.transfer.StartedAt != t.StartedAt || c.transfer.SuccessorCopy != t.SuccessorCopy || c.transfer.To != t.To || c.transfer.Ring.Fingerprint() != t.Ring.Fingerprint() {
-		c.transfer, c.chunks, c.shard, c.begun, c.sketchPart, c.pieces = t, 0, 0, false, 0, nil
+		c.transfer, c.chunks, c.shard, c.cursor, c.sketchPart, c.pieces = t, 0, 0, counter.Cursor{}, 0, nil
 	}
 	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks}
 	switch {
@@ -96,7 +94,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 	case t.Prefetch:
 		msg.Flags = handoff.Prefetch
 	}
-	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < shards {
+	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < counter.Shards {
 		c.chunks++
 		return msg, true
 	}
@@ -134,7 +132,7 @@ func (n *Node) scan(to ring.ID) *transferScan {
 func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []handoff.CounterRecord {
 	p := newTransferFilter(&c.transfer, n.options.Self)
 	bytes := 0
-	for looked := 0; looked < chunkSlots && c.shard < shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
+	for looked := 0; looked < chunkSlots && c.shard < counter.Shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
 		had := len(buf)
 		s := &n.shards[c.shard]
 		s.mu.Lock()
@@ -150,47 +148,29 @@ func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []h
 // read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
 // reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
 func (c *transferScan) read(n *Node, s *shard, now int64, p transferFilter, buf []handoff.CounterRecord) []handoff.CounterRecord {
-	t := &s.tables[ownedTable]
-	if !c.begun || c.moves != t.moves {
-		c.begun, c.moves, c.old, c.at = true, t.moves, true, 0
-	}
-	t.held = now + holdScan
-	if c.old && t.old.size == 0 {
-		c.old, c.at = false, 0
-	}
-	slots := &t.slots
-	if c.old {
-		slots = &t.old
-	}
-	bytes := 0
-	for end := min(slots.size, c.at+lockSlots); c.at < end && len(buf) < chunkKeys && bytes < maxBytes/2; c.at++ {
-		e := slots.occupied(c.at)
-		if e == nil || !p.includes(e.note) {
-			continue
+	t, bytes := &s.counters.Owned, 0
+	end := t.Scan(&c.cursor, lockSlots, now+holdScan, func(e *counter.Owned) bool {
+		if !p.includes(e.RingPos()) {
+			return true
 		}
-		away := p.away && s.view.Ownership(e.note, e.epoch).State != handoff.OwnedHere
+		away := p.away && s.view.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere
 		if away {
-			e.setIncomplete()
+			e.SetIncomplete()
 		}
-		if e.expired(now) {
-			continue
+		if e.Expired(now) {
+			return true
 		}
 		if away {
-			t.disown(e)
+			t.Disown(e)
 			n.chargeLostOnRelease(s, now, e, &c.transfer)
 		}
 		buf = extendCounters(buf)
 		s.exportTo(e, &buf[len(buf)-1])
 		bytes += sizeOf(&buf[len(buf)-1])
-	}
-	switch {
-	case c.at < slots.size:
-	case c.old:
-		c.old, c.at = false, 0
-	default:
-		t.held = 0
+		return len(buf) < chunkKeys && bytes < maxBytes/2
+	})
+	if end {
 		c.shard++
-		c.begun = false
 	}
 	return buf
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -80,7 +81,7 @@ func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Re
 			return nil
 		}
 		s.waits.next++
-		ticket = s.waits.next<<shardBits | hash>>(64-shardBits)
+		ticket = s.waits.next<<counter.ShardBits | hash>>(64-counter.ShardBits)
 		w = &wait{request: *q, hash: hash, since: now}
 		if s.waits.tickets == nil {
 			s.waits.tickets, s.waits.replicas, s.waits.ownership = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*ownershipWait{}
@@ -109,7 +110,7 @@ func (n *Node) awaitOwnership(s *shard, h uint64, now int64, q *Request, holder 
 
 // Cancel gives up a ticket; false when it was resolved before: then its answer stands.
 func (n *Node) Cancel(ticket uint64) bool {
-	s := &n.shards[ticket&(shards-1)]
+	s := &n.shards[ticket&(counter.Shards-1)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return n.removeWait(s, ticket)
@@ -172,7 +173,7 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 		}
 		a := Result{Kind: Forward}
 		if right != handoff.ExtentNone {
-			e := s.tables[ownedTable].find(w.hash, k)
+			e := s.counters.Owned.Find(w.hash, k)
 			n.decideLocked(s, w.hash, now, &w.request, e, part{num, den}, ticket, &a)
 		}
 		if a.Kind != Pending {
@@ -211,7 +212,7 @@ func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
 	for _, k := range s.waits.keys() {
 		t := s.waits.ownership[k]
 		_, h := n.shard(k)
-		switch hold := s.view.Ownership(t.owner, s.tables[ownedTable].find(h, k).ownedEpoch(t.owner)); {
+		switch hold := s.view.Ownership(t.owner, s.counters.Owned.Find(h, k).OwnedEpoch(t.owner)); {
 		case hold.State == handoff.OwnedHere:
 			n.decidePending(s, now, k, fx)
 		case hold.State == handoff.OwnedElsewhere:

@@ -1,4 +1,4 @@
-package owner
+package counter
 
 import (
 	"testing"
@@ -11,13 +11,13 @@ func TestEntrySize(t *testing.T) {
 	}
 }
 
-// Growth never moves more than a few slots at once.
+// TestTableGrowsInSteps requires that growth never moves more than a few slots at once.
 func TestTableGrowsInSteps(t *testing.T) {
-	tab := &table{ledger: &ledger{max: 1 << 20}}
+	tab := newTable(&ledger{max: 1 << 20}, [2]uint64{})
 	for i := range 50_000 {
 		was, old := tab.moved, tab.old.size
 		k := key(i)
-		if tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1); tab.old.size > 0 && tab.old.size == old && tab.moved-was > migrateStep {
+		if tab.put(0, k, 0).setUntil(1); tab.old.size > 0 && tab.old.size == old && tab.moved-was > migrateStep {
 			t.Fatalf("insertion %d moved %d slots", i, tab.moved-was)
 		}
 		if fill := float64(tab.n-1) / float64(tab.slots.size); fill > mostFull {
@@ -25,18 +25,18 @@ func TestTableGrowsInSteps(t *testing.T) {
 		}
 	}
 	for i := range 50_000 {
-		if k := key(i); tab.find(hash(tab.seed, k), k) == nil {
+		if k := key(i); tab.find(Hash(tab.seed, k), k) == nil {
 			t.Fatalf("key %d is lost", i)
 		}
 	}
 }
 
 func TestExpiredEntriesMakeRoom(t *testing.T) {
-	l := &ledger{max: 10, quota: 6, domains: &New(Options{}).domains}
-	tab := &table{ledger: l}
+	l := &ledger{max: 10, quota: 6, domains: &New(Config{}).domains}
+	tab := newTable(l, [2]uint64{})
 	put := func(now int64, i int, domain uint16) bool {
 		k := key(i)
-		e := tab.insert(now, hash(tab.seed, k), k, domain, false)
+		e := tab.put(now, k, domain)
 		if e != nil {
 			e.setUntil(now + 100)
 		}
@@ -53,7 +53,7 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		if !put(unit+int64(ahead), 20+i, 3) {
+		if !put(Unit+ahead, 20+i, 3) {
 			t.Fatalf("expired entries stay: key %d refused", i)
 		}
 	}
@@ -63,13 +63,13 @@ func TestExpiredEntriesMakeRoom(t *testing.T) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	tab := &table{ledger: &ledger{max: 1 << 20}}
+	tab := newTable(&ledger{max: 1 << 20}, [2]uint64{})
 	for i := range 8000 {
 		k := key(i)
-		tab.insert(0, hash(tab.seed, k), k, 0, false).setUntil(1)
+		tab.put(0, k, 0).setUntil(1)
 	}
 	k := key(4711)
-	h := hash(tab.seed, k)
+	h := Hash(tab.seed, k)
 	for b.Loop() {
 		tab.find(h, k)
 	}

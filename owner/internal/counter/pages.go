@@ -1,26 +1,26 @@
-package owner
+package counter
 
 import "math/bits"
 
 const (
 	slotBits  = 8
-	pageSlots = 1 << slotBits // 12 KiB: made under the shard's lock, so that it has to be quick
+	pageSlots = 1 << slotBits // 12 KiB, small because a page is allocated under a lock
 )
 
-// pages are slots for entries, probed linearly and in a circle. Pages are made when they are first needed. A key's home
-// rises with its hash, whatever the size, so that slots move from one size to another in order.
+// pages is an array of slots for entries, probed linearly and in a circle. Its pages are allocated when they are first
+// needed. The home of a key rises with its hash at any size, so entries move from one size to another in order.
 type pages struct {
 	size int
-	page [][]entry // nil: all its slots are empty
+	page [][]entry // nil if all its slots are empty
 }
 
 func newPages(size int) pages {
 	return pages{size, make([][]entry, (size+pageSlots-1)/pageSlots)}
 }
 
-// home is where the search for a key with hash h begins. The shard's bits say nothing any more.
+// home returns the slot at which the search for a key with hash h begins. It ignores the bits that select the shard.
 func (p *pages) home(h uint64) int {
-	i, _ := bits.Mul64(h<<shardBits, uint64(p.size))
+	i, _ := bits.Mul64(h<<ShardBits, uint64(p.size))
 	return int(i)
 }
 
@@ -31,7 +31,7 @@ func (p *pages) next(i int) int {
 	return i
 }
 
-// at is slot i; nil when its page is not there.
+// at returns slot i, or nil if its page is not allocated.
 func (p *pages) at(i int) *entry {
 	if page := p.page[i>>slotBits]; page != nil {
 		return &page[i&(pageSlots-1)]
@@ -39,7 +39,7 @@ func (p *pages) at(i int) *entry {
 	return nil
 }
 
-// occupied is slot i if it holds an entry, else nil.
+// occupied returns the entry in slot i, or nil if the slot is empty.
 func (p *pages) occupied(i int) *entry {
 	if e := p.at(i); e != nil && !e.empty() {
 		return e
@@ -47,7 +47,7 @@ func (p *pages) occupied(i int) *entry {
 	return nil
 }
 
-// probe is the entry of key k in the chain from slot i on; nil if there is none.
+// probe returns the entry of key k in the chain that begins at slot i, or nil.
 func (p *pages) probe(i int, k Key) *entry {
 	for {
 		page := p.page[i>>slotBits]
@@ -69,7 +69,7 @@ func (p *pages) probe(i int, k Key) *entry {
 	}
 }
 
-// place puts e into the first empty slot from i on. spare, if it is not nil, is an empty page that may be used.
+// place copies e into the first empty slot from i on. It may use *spare, an empty page, instead of allocating one.
 func (p *pages) place(i int, e *entry, spare *[]entry) *entry {
 	for p.occupied(i) != nil {
 		i = p.next(i)
@@ -83,7 +83,7 @@ func (p *pages) place(i int, e *entry, spare *[]entry) *entry {
 	return to
 }
 
-// open makes page n.
+// open adds page n.
 func (p *pages) open(n int, spare *[]entry) {
 	if size := min(pageSlots, p.size-n<<slotBits); size == len(*spare) {
 		p.page[n], *spare = *spare, nil
@@ -92,7 +92,7 @@ func (p *pages) open(n int, spare *[]entry) {
 	}
 }
 
-// close takes page n away if it holds nothing, else it is nil.
+// close removes page n if it is empty, and returns it. Otherwise it returns nil.
 func (p *pages) close(n int) []entry {
 	page := p.page[n]
 	for i := range page {
@@ -104,7 +104,7 @@ func (p *pages) close(n int) []entry {
 	return page
 }
 
-// each calls f for the entries in slots from at to end.
+// each calls f for the entries in slots at to end-1.
 func (p *pages) each(at, end int, f func(*entry)) {
 	for ; at < min(end, p.size); at++ {
 		if e := p.occupied(at); e != nil {

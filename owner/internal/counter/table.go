@@ -1,73 +1,44 @@
-package owner
+package counter
 
 import (
 	"math"
-	"math/bits"
-	"sync/atomic"
+	"unsafe"
 )
 
 const (
 	minSlots = 16
-	// A table that is mostFull grows to firstFull, so that its slots take at most 64 bytes a key. One that is less than
-	// leastFull shrinks to firstFull, at most by half at a time.
+	// A table that is more than mostFull grows to firstFull, so its slots take at most 64 bytes a key. One that is less
+	// than leastFull shrinks to firstFull, at most by half at a time.
 	mostFull  = 27.0 / 32
 	firstFull = 3.0 / 4
 	leastFull = 1.0 / 2
-	// migrateStep slots leave the old array with every insertion. The new one has room for more insertions than a tenth of the
-	// old one's slots, so the old one is empty long before.
+	// migrateStep slots of the old array are emptied with every insertion. The new array has room for more insertions
+	// than a tenth of the old one's slots, so the old one is empty long before the new one is full.
 	migrateStep = 16
 	oldEpochs   = 1 << 14
 )
 
-// ledger counts the keys of all shards' tables of one kind against their cap, and each domain's against its quota.
-type ledger struct {
-	keys    atomic.Int64
-	max     int64
-	quota   int64
-	domains *[domainSlots]atomic.Int64 // nil without quotas
-}
-
-func (l *ledger) reserve(domain uint16) bool {
-	if l.keys.Add(1) > l.max {
-		l.keys.Add(-1)
-		return false
-	}
-	if l.domains != nil && l.domains[domain].Add(1) > l.quota {
-		l.domains[domain].Add(-1)
-		l.keys.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (l *ledger) release(domain uint16) {
-	l.keys.Add(-1)
-	if l.domains != nil {
-		l.domains[domain].Add(-1)
-	}
-}
-
-// table is one shard's open-addressing table of one kind of counters. It grows and shrinks a few slots at a time: while
-// old has slots, entries move from it to slots in the order of their homes, beginning after an empty slot. So a key is in
-// slots if the cursor has passed its home in old, unless its chain goes on at the cursor. Guarded by the shard's mu.
+// table is an open-addressing hash table. It grows and shrinks a few slots at a time: while old has slots, entries move
+// from it to slots in the order of their homes, beginning after an empty slot. So a key is in slots if the cursor has
+// passed its home in old, unless its chain continues at the cursor.
 type table struct {
 	slots   pages
 	old     pages
-	base    int     // first slot of old that moved
-	moved   int     // slots of old, from base on, that are empty for good; may exceed its size
+	base    int     // slot of old that moved first
+	moved   int     // slots of old, from base on, that stay empty; may exceed its size
 	spare   []entry // an empty page
 	swept   int     // next slot of slots to sweep
 	n       int     // live entries in both arrays
 	seed    [2]uint64
 	ledger  *ledger
-	copies  *ledger // of entries with copyBit
+	copies  *ledger // counts the entries with copyBit
 	slab    *slab
-	surplus func(*entry) bool // says of an entry that it may be dropped before its end; nil: none may
-	moves   uint32            // rises when entries move other than from old to slots
-	held    int64             // not swept before then: a transfer is reading it
+	surplus func(*entry) bool // reports whether an entry may be dropped before its end; nil if none may
+	moves   uint32            // increases when entries move other than from old to slots
+	held    int64             // not swept before that time, because a scan reads it
 }
 
-// discard gives back what e holds elsewhere. Its slot stays.
+// discard releases the key and the records of e. Its slot stays.
 func (t *table) discard(e *entry) {
 	if e.copied() {
 		t.copies.release(0)
@@ -81,7 +52,7 @@ func (t *table) discard(e *entry) {
 	t.n--
 }
 
-// reserve makes room for one key.
+// reserve takes room for one key.
 func (t *table) reserve(domain uint16, copied bool) bool {
 	if copied {
 		return t.copies.reserve(0)
@@ -89,7 +60,7 @@ func (t *table) reserve(domain uint16, copied bool) bool {
 	return t.ledger.reserve(domain)
 }
 
-// adopt moves e from the copies to what this member owns, if its quota allows.
+// adopt moves e from the copies to the owned keys, if the quota of its domain allows.
 func (t *table) adopt(e *entry) {
 	if e.copied() && t.ledger.reserve(e.domain()) {
 		t.copies.release(0)
@@ -97,7 +68,7 @@ func (t *table) adopt(e *entry) {
 	}
 }
 
-// disown does the opposite.
+// disown moves e from the owned keys to the copies, if there is room.
 func (t *table) disown(e *entry) {
 	if !e.copied() && t.copies.reserve(0) {
 		t.ledger.release(e.domain())
@@ -105,19 +76,7 @@ func (t *table) disown(e *entry) {
 	}
 }
 
-// hash places key; the seed is secret, so nobody can aim at one chain or shard.
-func hash(seed [2]uint64, k Key) uint64 {
-	hi, lo := bits.Mul64(k[0]^seed[0], k[1]^seed[1])
-	return finish(hi ^ lo ^ k[0])
-}
-
-func finish(h uint64) uint64 {
-	h ^= h >> 32
-	h *= 0x9E3779B97F4A7C15
-	return h ^ h>>29
-}
-
-// find is the entry of key k, whose hash is h; nil if there is none. It stays valid until the table is next changed.
+// find returns the entry of key k, whose hash is h, or nil. It stays valid until the table is next changed.
 func (t *table) find(h uint64, k Key) *entry {
 	if t.n == 0 {
 		return nil
@@ -132,7 +91,7 @@ func (t *table) find(h uint64, k Key) *entry {
 	return t.old.probe(t.cursor(), k)
 }
 
-// chain is where an entry with hash h belongs now.
+// chain returns where the search for an entry with hash h begins now.
 func (t *table) chain(h uint64) (p *pages, from int) {
 	if t.old.size > 0 {
 		if i := t.old.home(h); (i-t.base+t.old.size)%t.old.size >= t.moved {
@@ -142,13 +101,14 @@ func (t *table) chain(h uint64) (p *pages, from int) {
 	return &t.slots, t.slots.home(h)
 }
 
-// cursor is the next slot of old to move.
+// cursor returns the slot of old that moves next.
 func (t *table) cursor() int { return (t.base + t.moved) % t.old.size }
 
-// insert makes an entry for key k, which must not be there. It takes the place of an expired entry of the same chain
-// if there is one, else a new one if cap and quota allow; otherwise it is nil.
-func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *entry {
-	fresh := newEntry(k, domain, copied)
+// insert adds an entry for r's key, which must not be there. The entry replaces an expired one of the same chain if there
+// is one. insert returns nil if the number of keys or the domain's quota does not allow another.
+func (t *table) insert(r *Ref, copied bool) *entry {
+	now, h, domain := r.Now, r.Hash, uint16(r.Domain%domainSlots)
+	fresh := newEntry(r.Key, domain, copied)
 	if p, i := t.firstExpired(now, h); p != nil {
 		e := p.at(i)
 		t.discard(e)
@@ -172,7 +132,7 @@ func (t *table) insert(now int64, h uint64, k Key, domain uint16, copied bool) *
 	return p.place(i, &fresh, &t.spare)
 }
 
-// firstExpired is the first slot of h's chain whose entry's window has passed; nil if there is none.
+// firstExpired returns the first slot of h's chain that holds an expired entry, or nil.
 func (t *table) firstExpired(now int64, h uint64) (*pages, int) {
 	if t.slots.size == 0 {
 		return nil, 0
@@ -205,7 +165,7 @@ func (t *table) resize(size int) {
 	}
 }
 
-// migrate moves up to step slots out of the old array, leaving expired entries behind.
+// migrate empties up to step slots of the old array. It drops expired entries and moves the others to the new array.
 func (t *table) migrate(now int64, step int) {
 	for ; t.old.size > 0 && step > 0; step-- {
 		i := t.cursor()
@@ -218,7 +178,7 @@ func (t *table) migrate(now int64, step int) {
 			if e.expired(now) {
 				t.discard(e)
 			} else {
-				t.slots.place(t.slots.home(hash(t.seed, e.key)), e, &t.spare)
+				t.slots.place(t.slots.home(Hash(t.seed, e.key)), e, &t.spare)
 			}
 			*e = entry{}
 		}
@@ -230,9 +190,8 @@ func (t *table) migrate(now int64, step int) {
 	}
 }
 
-// sweep visits about step slots, drops the expired and the surplus entries among them, and forgets epochs long before the given one (0
-// keeps them), so that a number used again after many views cannot be mistaken for the old one. It says whether it has
-// come to the end of the slots.
+// sweep visits about step slots, drops the expired and the surplus entries among them, and clears epochs that are long
+// before the given one; 0 keeps them all. It reports whether it has come to the end of the slots.
 func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
 	t.migrate(now, step)
 	if now < t.held {
@@ -249,8 +208,8 @@ func (t *table) sweep(now int64, epoch uint16, step int) (end bool) {
 	return end
 }
 
-// clean drops the expired entries from slot i to the end of its chain, and closes the gaps. It returns how many slots
-// it visited: a chain of a full table has about twenty, and one of a million has hardly ever more than a thousand.
+// clean drops the expired and surplus entries from slot i to the end of its chain, and closes the gaps. It returns the
+// number of slots it visited: a chain of a full table has about twenty, and hardly any has more than a thousand.
 func (t *table) clean(p *pages, i int, now int64, epoch uint16) (visited int) {
 	gaps := false
 	for e := p.occupied(i); e != nil && visited < p.size; e = p.occupied(i) {
@@ -274,11 +233,11 @@ func (t *table) clean(p *pages, i int, now int64, epoch uint16) (visited int) {
 	return visited
 }
 
-// replace puts e, in whose chain before it there may be gaps, where it belongs.
+// replace moves e, which may have gaps before it in its chain, to where it belongs.
 func (t *table) replace(p *pages, e *entry) *entry {
 	x := *e
 	*e = entry{}
-	h := hash(t.seed, x.key)
+	h := Hash(t.seed, x.key)
 	from := p.home(h)
 	if q, _ := t.chain(h); p == &t.old && q != p {
 		from = t.cursor()
@@ -286,7 +245,7 @@ func (t *table) replace(p *pages, e *entry) *entry {
 	return p.place(from, &x, &t.spare)
 }
 
-// empty empties slot i and closes the gap in its chain.
+// empty clears slot i and closes the gap in its chain.
 func (t *table) empty(p *pages, i int) {
 	t.moves++
 	*p.at(i) = entry{}
@@ -295,7 +254,7 @@ func (t *table) empty(p *pages, i int) {
 	}
 }
 
-// shrink starts to make a table smaller that is nearly empty, and lets an empty one go.
+// shrink begins to make a nearly empty table smaller, and frees an empty one.
 func (t *table) shrink(now int64) {
 	switch size := t.slots.size; {
 	case now < t.held:
@@ -307,8 +266,8 @@ func (t *table) shrink(now int64) {
 	}
 }
 
-// remove forgets key k.
-func (t *table) remove(h uint64, k Key) {
+// Remove drops the entry of key k, whose hash is h, if there is one.
+func (t *table) Remove(h uint64, k Key) {
 	e := t.find(h, k)
 	if e == nil {
 		return
@@ -322,4 +281,17 @@ func (t *table) remove(h uint64, k Key) {
 		i = p.next(i)
 	}
 	t.empty(p, i)
+}
+
+// Len returns the number of entries.
+func (t *table) Len() int { return t.n }
+
+// Bytes returns the memory of the slots.
+func (t *table) Bytes() (n int) {
+	for _, p := range [][][]entry{t.slots.page, t.old.page, {t.spare}} {
+		for _, page := range p {
+			n += len(page) * int(unsafe.Sizeof(entry{}))
+		}
+	}
+	return n
 }

@@ -1,17 +1,15 @@
 //go:build !race
 
-package owner
+package counter
 
-import (
-	"testing"
-)
+import "testing"
 
-// The table against a map, through growth, shrinking, expiry and removal.
+// TestTableAgainstMap compares a table with a map through growth, shrinking, expiry and removal.
 func TestTableAgainstMap(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := random(seed)
 		l := &ledger{max: 1 << 20}
-		tab := &table{seed: [2]uint64{rnd.Uint64(), rnd.Uint64()}, ledger: l}
+		tab := newTable(l, [2]uint64{rnd.Uint64(), rnd.Uint64()})
 		type mark struct {
 			end   int64
 			count uint32
@@ -20,12 +18,12 @@ func TestTableAgainstMap(t *testing.T) {
 		now := int64(0)
 		for step := range 20_000 {
 			if step%5000 < 2500 { // a busy half, then a quiet one
-				now += rnd.Int64N(2) * unit
+				now += rnd.Int64N(2) * Unit
 			} else {
-				now += rnd.Int64N(60) * unit
+				now += rnd.Int64N(60) * Unit
 			}
 			k := key(rnd.IntN(4000))
-			h := hash(tab.seed, k)
+			h := Hash(tab.seed, k)
 			e, m := tab.find(h, k), twin[k]
 			if m.end > now && (e == nil || e.charged != m.count || e.until() != m.end) {
 				t.Fatalf("seed %d, step %d: entry %+v, want %+v", seed, step, e, m)
@@ -35,17 +33,17 @@ func TestTableAgainstMap(t *testing.T) {
 			}
 			switch rnd.IntN(12) {
 			case 0:
-				tab.remove(h, k)
+				tab.Remove(h, k)
 				delete(twin, k)
 			case 1:
 				tab.sweep(now, 0, 200)
 				tab.shrink(now)
 			default:
 				if e == nil {
-					e = tab.insert(now, h, k, 3, false)
+					e = tab.put(now, k, 3)
 				}
 				e.charged++
-				e.setUntil(now + 1 + rnd.Int64N(3000*unit))
+				e.setUntil(now + 1 + rnd.Int64N(3000*Unit))
 				twin[k] = mark{e.until(), e.charged}
 			}
 			if int(l.keys.Load()) != tab.n || tab.n > 0 && tab.n >= tab.slots.size {
@@ -53,7 +51,7 @@ func TestTableAgainstMap(t *testing.T) {
 			}
 		}
 		for range 1000 {
-			tab.sweep(now+10_000*unit+int64(ahead), 0, 1000)
+			tab.sweep(now+10_000*Unit+ahead, 0, 1000)
 			tab.shrink(now)
 		}
 		if tab.n != 0 || tab.slots.size != 0 {

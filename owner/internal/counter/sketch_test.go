@@ -1,4 +1,4 @@
-package owner
+package counter
 
 import (
 	"math"
@@ -8,12 +8,12 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// add counts hits for h and raises no cell further than h's own estimate needs.
-func (k *sketch) add(h, hits uint64) { k.raise(h, saturatingAdd(k.estimate(h), hits)) }
+// addHits counts hits for h and raises no cell further than the estimate of h needs.
+func addHits(k *sketch, h, hits uint64) { k.raise(h, limit.SaturatingAdd(k.estimate(h), hits)) }
 
-// of is the sketch that counts window w of rule r.
-func (p *sketchPart) of(r limit.Rule, w, now int64) *sketch {
-	n, end := turn(r, w)
+// sketchOf returns the sketch that counts window w of rule r.
+func sketchOf(p *sketchPart, r limit.Rule, w, now int64) *sketch {
+	n, end := phase(r, w)
 	k := p.at(time.Duration(r.End(0)), n, now)
 	k.end = max(k.end, end)
 	return k
@@ -23,12 +23,12 @@ func TestSketchNeverUnderestimates(t *testing.T) {
 	rnd := random(1)
 	s := &sketchPart{}
 	r := limit.Rule{Window: time.Minute, Limit: 10}
-	k := s.of(r, r.Index(t0), t0)
+	k := sketchOf(s, r, r.Index(t0), t0)
 	truth := map[uint64]uint64{}
 	for range 100_000 {
-		h := finish(rnd.Uint64N(30_000))
+		h := Mix(rnd.Uint64N(30_000))
 		n := rnd.Uint64N(4)
-		k.add(h, n)
+		addHits(k, h, n)
 		truth[h] += n
 	}
 	excess := uint64(0)
@@ -46,15 +46,15 @@ func TestSketchNeverUnderestimates(t *testing.T) {
 
 func TestSketchSaturates(t *testing.T) {
 	k := &sketch{cells: make([]uint32, sketchRows*sketchColumns)}
-	k.add(1, math.MaxUint32-1)
+	addHits(k, 1, math.MaxUint32-1)
 	if e := k.estimate(1); e != math.MaxUint32-1 {
 		t.Errorf("estimate %d", e)
 	}
-	if k.add(2, 1<<40); k.estimate(2) != math.MaxUint64 {
+	if addHits(k, 2, 1<<40); k.estimate(2) != math.MaxUint64 {
 		t.Errorf("estimate %d of 2^40", k.estimate(2))
 	}
 	for _, n := range []uint64{1, math.MaxUint64, 1 << 63} {
-		if k.add(1, n); k.estimate(1) != math.MaxUint64 {
+		if addHits(k, 1, n); k.estimate(1) != math.MaxUint64 {
 			t.Errorf("estimate %d of a full cell", k.estimate(1))
 		}
 	}
@@ -63,25 +63,26 @@ func TestSketchSaturates(t *testing.T) {
 func TestSketchesEndWithTheirWindow(t *testing.T) {
 	s := &sketchPart{}
 	r := limit.Rule{Window: time.Minute}
-	s.of(r, r.Index(t0), t0).add(5, 3)
-	if e := s.of(r, r.Index(t0+59*second), t0+59*second).estimate(5); e != 3 {
+	addHits(sketchOf(s, r, r.Index(t0), t0), 5, 3)
+	if e := sketchOf(s, r, r.Index(t0+59*second), t0+59*second).estimate(5); e != 3 {
 		t.Errorf("estimate %d within the window", e)
 	}
-	if e := s.of(r, r.Index(t0+60*second), t0+60*second).estimate(5); e != 0 {
+	if e := sketchOf(s, r, r.Index(t0+60*second), t0+60*second).estimate(5); e != 0 {
 		t.Errorf("estimate %d after the window", e)
 	}
-	k := &sketches{}
+	k := &Sketches{}
 	k.parts[7].list = s.list
-	k.live.Store(int64(len(s.list)))
-	if k.drop(7, t0+60*second); k.live.Load() != 2 {
+	k.count.Store(int64(len(s.list)))
+	if k.Drop(7, t0+60*second); k.count.Load() != 2 {
 		t.Error("dropped at once")
 	}
-	if k.drop(7, t0+200*second); k.live.Load() != 0 || len(k.parts[7].list) != 0 {
+	if k.Drop(7, t0+200*second); k.count.Load() != 0 || len(k.parts[7].list) != 0 {
 		t.Error("never dropped")
 	}
 }
 
-// However many lengths of windows there are, memory is bounded, and no length loses its count early.
+// TestManyWindowsShareASketch requires that memory is bounded for any number of window lengths, and that no length loses its
+// count early.
 func TestManyWindowsShareASketch(t *testing.T) {
 	s := &sketchPart{}
 	const lengths = 40
@@ -90,7 +91,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 			i = lengths + maxSketches - 2 - i // the longest first
 		}
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
-		s.of(r, r.Index(t0), t0).add(sketchHash(uint64(i), ownedTable, r.Index(t0)), 2)
+		addHits(sketchOf(s, r, r.Index(t0), t0), sketchHash(uint64(i), TableOwned, r.Index(t0)), 2)
 	}
 	if len(s.list) != maxSketches {
 		t.Fatalf("%d sketches", len(s.list))
@@ -98,7 +99,7 @@ func TestManyWindowsShareASketch(t *testing.T) {
 	for i := range lengths {
 		r := limit.Rule{Window: time.Duration(i+1) * time.Minute}
 		last := r.End(r.Index(t0)) - 1
-		if e := s.of(r, r.Index(last), last).estimate(sketchHash(uint64(i), ownedTable, r.Index(last))); e < 2 {
+		if e := sketchOf(s, r, r.Index(last), last).estimate(sketchHash(uint64(i), TableOwned, r.Index(last))); e < 2 {
 			t.Errorf("%v: estimate %d at the window's last instant", r.Window, e)
 		}
 	}
