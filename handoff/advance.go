@@ -3,6 +3,7 @@ package handoff
 import (
 	"slices"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -110,7 +111,7 @@ func (m *Machine) noOtherOwner(now int64) bool {
 			if now < m.adoptedAt+int64(m.opts.TakeoverDelay) {
 				return false
 			}
-		case !m.wasPlaced(p) && (p.State == Joining || p.reported && p.neverOwned): // never on a ring
+		case !m.wasPlaced(p) && (p.State == membership.Joining || p.reported && p.neverOwned): // never on a ring
 		case !p.acked:
 			return false
 		}
@@ -170,7 +171,7 @@ type RingProgress struct {
 // hasJoiner reports whether a live member is joining.
 func (m *Machine) hasJoiner() bool {
 	for _, p := range m.peers {
-		if p.State == Joining {
+		if p.State == membership.Joining {
 			return true
 		}
 	}
@@ -197,13 +198,13 @@ func (m *Machine) Progress() RingProgress {
 		Prefetched:  true,
 	}
 	for _, x := range m.peers {
-		if x.NoHandoff || x.State == Joining {
+		if x.NoHandoff || x.State == membership.Joining {
 			continue
 		}
 		if !x.acked && v.self >= 0 {
 			p.MissingAcks++
 		}
-		if x.State == Active && !x.prefetched {
+		if x.State == membership.Active && !x.prefetched {
 			p.Prefetched = false
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -11,7 +12,7 @@ import (
 // copies member a made it an heir.
 func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 	c := newCluster(t, "a", "b", "c")
-	c.boot("d", Joining)
+	c.boot("d", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
 	c.lose = func(from ring.ID, tr Transfer) bool {
@@ -26,7 +27,7 @@ func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 		}
 		return lose(tr.SuccessorCopy)
 	}
-	c.states["d"] = Active
+	c.states["d"] = membership.Active
 	c.adoptAll()
 	c.run(5 * time.Second)
 	c.steady()
@@ -61,7 +62,7 @@ func TestCopiesAreSentUntilTheyArrive(t *testing.T) {
 func TestLeaverWaitsForCopies(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	c.lose = func(from ring.ID, tr Transfer) bool { return from == "c" && tr.SuccessorCopy }
-	c.states["c"] = Leaving
+	c.states["c"] = membership.Leaving
 	c.adoptAll()
 	c.run(3 * time.Second)
 	if c.machines["c"].Progress().HandedOff {

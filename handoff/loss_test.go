@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -26,7 +27,7 @@ func TestLossKeepsItsDate(t *testing.T) {
 		c := newCluster(t, "a", "b", "c", "d")
 		c.lose = func(from ring.ID, tr Transfer) bool { return from == "a" } // so its base stays what it was
 		if !stays {
-			c.states["a"] = Leaving
+			c.states["a"] = membership.Leaving
 			c.adoptAll()
 		}
 		crash := c.now
@@ -35,7 +36,7 @@ func TestLossKeepsItsDate(t *testing.T) {
 		c.adoptAll()
 		c.run(3 * time.Second)
 		first := c.lost(2)
-		c.boot("e", Active)
+		c.boot("e", membership.Active)
 		c.adoptAll()
 		c.run(20 * time.Second)
 		if again := c.lost(2); first-crash > 3*int64(time.Second) || again != first {

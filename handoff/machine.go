@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -243,7 +244,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 func (m *Machine) leavingPeers(r *ring.Ring) []*peer {
 	var ps []*peer
 	for _, p := range m.sortedPeers {
-		if p.State == Leaving && r.Index(p.ID) < 0 {
+		if p.State == membership.Leaving && r.Index(p.ID) < 0 {
 			ps = append(ps, p)
 		}
 	}
@@ -293,7 +294,7 @@ func (m *Machine) pingTo(now int64, p *peer) Message {
 // awaitsAck reports whether p still has to send this member an Ack.
 func (m *Machine) awaitsAck(p *peer) bool {
 	if m.view.self < 0 {
-		return !p.prefetched && p.State == Active && !m.membership.Leaving
+		return !p.prefetched && p.State == membership.Active && !m.membership.Leaving
 	}
 	return !p.acked
 }
@@ -386,7 +387,7 @@ func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 func (m *Machine) mayConfirm(p *peer) bool {
 	i := m.view.ring.Index(p.ID)
 	if i < 0 {
-		return p.State == Leaving
+		return p.State == membership.Leaving
 	}
 	if m.view.ring.At(i).BootID != p.BootID {
 		return false

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -18,7 +19,7 @@ type cluster struct {
 	now      int64
 	machines map[ring.ID]*Machine
 	boots    map[ring.ID]uint64
-	states   map[ring.ID]PeerState
+	states   map[ring.ID]membership.MemberState
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
 	lose     func(from ring.ID, t Transfer) bool // the Ack of a transfer
@@ -34,9 +35,9 @@ type envelope struct {
 }
 
 func newCluster(t testing.TB, ids ...ring.ID) *cluster {
-	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]PeerState{}}
+	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]membership.MemberState{}}
 	for _, id := range ids {
-		c.boot(id, Active)
+		c.boot(id, membership.Active)
 	}
 	c.nref = len(ids)
 	c.adoptAll()
@@ -44,7 +45,7 @@ func newCluster(t testing.TB, ids ...ring.ID) *cluster {
 	return c
 }
 
-func (c *cluster) boot(id ring.ID, s PeerState) {
+func (c *cluster) boot(id ring.ID, s membership.MemberState) {
 	c.boots[id] += 2
 	bootID := c.boots[id]<<8 | 1
 	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: bootID}), s
@@ -64,7 +65,7 @@ func (c *cluster) ids() []ring.ID {
 func (c *cluster) ring() *ring.Ring {
 	var ms []ring.Member
 	for _, id := range c.ids() {
-		if c.states[id] == Active {
+		if c.states[id] == membership.Active {
 			ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 		}
 	}
@@ -72,7 +73,7 @@ func (c *cluster) ring() *ring.Ring {
 }
 
 func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
-	s := Membership{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == Leaving, Left: c.left}
+	s := Membership{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == membership.Leaving, Left: c.left}
 	for _, p := range c.ids() {
 		if p != id {
 			s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: c.states[p], Weight: 1})
@@ -164,7 +165,7 @@ func (c *cluster) steady() {
 	c.t.Helper()
 	c.check(1)
 	for _, id := range c.ids() {
-		if p := c.machines[id].Progress(); c.states[id] == Active && !p.Complete {
+		if p := c.machines[id].Progress(); c.states[id] == membership.Active && !p.Complete {
 			c.t.Fatalf("%s: %+v", id, p)
 		}
 	}
@@ -173,14 +174,14 @@ func (c *cluster) steady() {
 func TestJoinAndLeave(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	c.steady()
-	c.boot("d", Joining)
+	c.boot("d", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
 	c.check(1)
 	if p := c.machines["d"].Progress(); !p.Prefetched {
 		t.Fatalf("the joiner is not warm: %+v", p)
 	}
-	c.states["d"] = Active
+	c.states["d"] = membership.Active
 	r := c.ring()
 	for _, id := range []ring.ID{"d", "a", "c", "b"} { // one after the other, as gossip spreads
 		c.adopt(id, r)
@@ -189,7 +190,7 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	c.run(2 * time.Second)
 	c.steady()
-	c.states["b"] = Leaving
+	c.states["b"] = membership.Leaving
 	r = c.ring()
 	for _, id := range []ring.ID{"b", "d", "c", "a"} {
 		c.adopt(id, r)
@@ -211,10 +212,10 @@ func TestJoinAndLeave(t *testing.T) {
 // then nobody would decide what was given away on a ring between.
 func TestLastToAdoptReleasesAtOnce(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
-	c.boot("d", Joining)
+	c.boot("d", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
-	c.states["d"] = Active
+	c.states["d"] = membership.Active
 	for _, id := range []ring.ID{"d", "a", "b", "c"} {
 		c.adopt(id, c.ring())
 		c.pump()
@@ -272,10 +273,10 @@ func TestALossGoesWithTheTokens(t *testing.T) {
 	c.adoptAll()
 	c.run(500 * time.Millisecond)
 	c.nref = 1
-	c.boot("d", Joining)
+	c.boot("d", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
-	c.states["d"] = Active
+	c.states["d"] = membership.Active
 	c.adoptAll()
 	c.run(time.Second)
 	c.steady()
@@ -323,7 +324,7 @@ func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
 		s := Membership{NRef: 5, Joined: true}
 		for _, p := range c.ids() {
 			if p != id && side(p) == side(id) {
-				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: membership.Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, side(id), s))
@@ -368,8 +369,8 @@ func TestALossIsToldBeforeItIsFound(t *testing.T) {
 		return ring.New(ms)
 	}
 	c.run(100 * time.Millisecond)
-	c.boot("a", Joining)
-	for _, s := range []PeerState{Joining, Active} {
+	c.boot("a", membership.Joining)
+	for _, s := range []membership.MemberState{membership.Joining, membership.Active} {
 		c.states["a"] = s
 		r := with()
 		for _, id := range c.ids() {
@@ -408,25 +409,25 @@ func keysOf(t *testing.T, r *ring.Ring, ids ...ring.ID) (keys []uint64) {
 // of who has the keys now.
 func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 	c := newCluster(t, "a", "b")
-	c.boot("g", Joining)
-	c.boot("n", Joining)
+	c.boot("g", membership.Joining)
+	c.boot("n", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
 	first := true // b gets nothing from a, so that it stays where it was
 	c.lose = func(from ring.ID, tr Transfer) bool {
 		return from == "a" && tr.To != "n" || from == "n" && tr.To == "g" || first && from == "n"
 	}
-	c.states["g"] = Active
+	c.states["g"] = membership.Active
 	one := c.ring()
 	c.adoptAll()
 	c.run(500 * time.Millisecond)
-	c.states["n"] = Active
+	c.states["n"] = membership.Active
 	two := c.ring()
 	c.adopt("n", two)
 	c.adopt("g", two)
 	c.pump()
 	first = false
-	c.states["n"] = Leaving
+	c.states["n"] = membership.Leaving
 	for _, id := range []ring.ID{"n", "g", "a", "b"} {
 		c.adopt(id, one)
 		c.pump()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -85,9 +86,9 @@ func (mo *model) start() *world {
 func (mo *model) setRing(w *world, i int) []Outbound {
 	n := w.at[i] % 2
 	s := Membership{NRef: 2, Joined: true, Leaving: n == 1 && i == 0}
-	other := LivePeer{ID: names[1-i], BootID: uint64(1 + 2*(1-i)), State: Active, Weight: 1}
+	other := LivePeer{ID: names[1-i], BootID: uint64(1 + 2*(1-i)), State: membership.Active, Weight: 1}
 	if n == 1 && i == 1 {
-		other.State = Leaving
+		other.State = membership.Leaving
 	}
 	s.Peers = []LivePeer{other}
 	return w.machines[i].SetRing(modelNow, mo.rings[n], s)

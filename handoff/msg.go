@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -113,21 +114,11 @@ type Outbound struct {
 	Msg Message
 }
 
-// PeerState is the state of another member.
-type PeerState uint8
-
-// The states.
-const (
-	Joining PeerState = iota // not on the ring yet
-	Active                   // on the ring
-	Leaving                  // removed from the ring, transferring its counters
-)
-
 // LivePeer is another live member.
 type LivePeer struct {
 	ID        ring.ID
 	BootID    uint64
-	State     PeerState
+	State     membership.MemberState
 	Weight    uint32 // weight on the ring
 	NoHandoff bool   // the peer's protocol version has no handoff
 }

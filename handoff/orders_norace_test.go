@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -24,7 +25,7 @@ func TestNoTwoHolders(t *testing.T) {
 				id := ids[rnd.IntN(len(ids))]
 				switch rnd.IntN(10) {
 				case 0:
-					c.states[id] = Active + Leaving - c.states[id]
+					c.states[id] = membership.Active + membership.Leaving - c.states[id]
 					rings = append(rings, c.ring())
 				case 1, 2, 3:
 					c.adopt(id, rings[rnd.IntN(len(rings))])
@@ -41,7 +42,7 @@ func TestNoTwoHolders(t *testing.T) {
 				c.check(0)
 			}
 			for _, id := range c.ids() {
-				c.states[id] = Active
+				c.states[id] = membership.Active
 			}
 			c.adoptAll()
 			c.run(4 * time.Second)
@@ -65,7 +66,7 @@ func TestHealTakesOverWhatIsFree(t *testing.T) {
 			c.run(4 * time.Second)
 			c.cut = nil
 			if seed%3 == 0 { // one leaves as they meet, so that keys move within its side, too
-				c.states["b"] = Leaving
+				c.states["b"] = membership.Leaving
 				whole = c.ring()
 			}
 			held := c.gains(nil)
@@ -127,7 +128,7 @@ func (c *cluster) part(side func(ring.ID) bool) {
 			s := Membership{NRef: 5, Joined: true}
 			for _, p := range ms {
 				if p.ID != m.ID {
-					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.BootID, State: Active, Weight: 1})
+					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.BootID, State: membership.Active, Weight: 1})
 				}
 			}
 			c.send(m.ID, c.machines[m.ID].SetRing(c.now, r, s))

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -13,7 +14,7 @@ func TestCrashIsTakenOverBesideTheNextBoot(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	delete(c.machines, "b")
 	c.run(3 * time.Second)
-	c.boot("b", Joining)
+	c.boot("b", membership.Joining)
 	r := c.ring()
 	c.adopt("a", r)
 	c.adopt("c", r)
@@ -31,7 +32,7 @@ func (c *cluster) reach(id ring.ID, want Extent) {
 // A leaver that confirms takes the place of one that N_ref counts, but not of one that is lost: the others may be admitting.
 func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c := newCluster(t, "a", "b")
-	c.states["b"] = Leaving
+	c.states["b"] = membership.Leaving
 	c.adoptAll() // N_ref is 2 still
 	c.run(time.Second)
 	c.reach("a", ExtentFull)
@@ -39,13 +40,13 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c = newCluster(t, "a", "b", "c", "d", "e")
 	delete(c.machines, "d")
 	delete(c.machines, "e")
-	c.states["c"], c.nref = Leaving, 4 // c was taken off N_ref, and a and b are two of the four that are left
+	c.states["c"], c.nref = membership.Leaving, 4 // c was taken off N_ref, and a and b are two of the four that are left
 	c.adoptAll()
 	c.run(2 * time.Second)
 	c.reach("a", ExtentPart)
 
 	c = newCluster(t, "a", "b", "c")
-	c.states["c"], c.nref = Leaving, 2 // c was taken off N_ref, and the two that it counts are a and b
+	c.states["c"], c.nref = membership.Leaving, 2 // c was taken off N_ref, and the two that it counts are a and b
 	c.adoptAll()
 	c.run(time.Second)
 	c.reach("a", ExtentFull)
@@ -96,7 +97,7 @@ func (c *cluster) takeOver(ids ...ring.ID) {
 		s := Membership{NRef: c.nref, Joined: true}
 		for _, m := range ms {
 			if m.ID != id {
-				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.BootID, State: Active, Weight: 1})
+				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.BootID, State: membership.Active, Weight: 1})
 			}
 		}
 		c.send(id, c.machines[id].SetRing(c.now, ring.New(ms), s))

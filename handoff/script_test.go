@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -268,13 +269,13 @@ func (s *script) describeMember(id ring.ID) string {
 	v, p := m.View(), m.Progress()
 	text := "ring " + s.name(v.Ring())
 	switch {
-	case s.c.states[id] == Joining && p.Prefetched:
+	case s.c.states[id] == membership.Joining && p.Prefetched:
 		text += ", joining, prefetched"
-	case s.c.states[id] == Joining:
+	case s.c.states[id] == membership.Joining:
 		text += ", joining"
-	case s.c.states[id] == Leaving && p.HandedOff:
+	case s.c.states[id] == membership.Leaving && p.HandedOff:
 		text += ", leaving, handed off"
-	case s.c.states[id] == Leaving:
+	case s.c.states[id] == membership.Leaving:
 		text += ", leaving"
 	case p.Complete:
 		text += " complete"
@@ -328,6 +329,6 @@ func ids(names []string) []ring.ID {
 	return out
 }
 
-func stateOf(name string) PeerState {
-	return map[string]PeerState{"joining": Joining, "active": Active, "leaving": Leaving}[name]
+func stateOf(name string) membership.MemberState {
+	return map[string]membership.MemberState{"joining": membership.Joining, "active": membership.Active, "leaving": membership.Leaving}[name]
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -41,7 +41,7 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 		}
 	}
 	check("before", 0)
-	w.boot("c", handoff.Active)
+	w.boot("c", membership.Active)
 	w.nref = 3
 	w.adopt()
 	if f := w.nodes["c"].Stats(w.now); f.AcksMissing != 2 || f.Owned != 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -16,7 +16,7 @@ import (
 func (w *network) roll(t *testing.T) {
 	t.Helper()
 	for _, id := range w.ids() {
-		w.states[id] = handoff.Leaving
+		w.states[id] = membership.Leaving
 		w.adopt()
 		for i := 0; !w.nodes[id].Progress().HandedOff; i++ {
 			if i > 300 {
@@ -30,10 +30,10 @@ func (w *network) roll(t *testing.T) {
 		w.adopt()
 		w.run(2 * time.Second)
 		w.left = nil
-		w.boot(id, handoff.Joining)
+		w.boot(id, membership.Joining)
 		w.adopt()
 		w.run(2 * time.Second)
-		w.states[id] = handoff.Active
+		w.states[id] = membership.Active
 		w.nref = len(w.nodes)
 		w.adopt()
 		w.run(3 * time.Second)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -40,17 +40,17 @@ func TestPlannedChangesAreExact(t *testing.T) {
 			}
 		}
 		load(300)
-		w.boot("c", handoff.Joining)
+		w.boot("c", membership.Joining)
 		w.adopt()
 		w.run(time.Second)
-		w.states["c"] = handoff.Active
+		w.states["c"] = membership.Active
 		for _, id := range w.ids() { // everybody learns it in his own time
 			w.adoptAt(id, w.ring())
 			load(30)
 		}
 		load(200)
 		w.run(3 * time.Second)
-		w.states["a"] = handoff.Leaving
+		w.states["a"] = membership.Leaving
 		for _, id := range w.ids() {
 			w.adoptAt(id, w.ring())
 			load(30)
@@ -101,12 +101,12 @@ func TestAllAlgorithmsMove(t *testing.T) {
 			})
 		}
 		w.run(100 * time.Millisecond)
-		w.boot("c", handoff.Active)
+		w.boot("c", membership.Active)
 		w.nref = 3
 		w.adopt()
 		w.run(3 * time.Second)
 		for _, gone := range []ring.ID{"a", "b"} {
-			w.states[gone] = handoff.Leaving
+			w.states[gone] = membership.Leaving
 			w.adopt()
 			w.run(2 * time.Second)
 			if p := w.nodes[gone].Progress(); !p.HandedOff {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -128,7 +129,7 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	n.Tick(t0)
-	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: handoff.Active, Weight: 1}
+	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: membership.Active, Weight: 1}
 	q := ask(1, 1000, time.Hour, 1)
 	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {

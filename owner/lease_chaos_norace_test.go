@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -75,10 +75,10 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 			}
 		}
 		load(4000)
-		w.boot("d", handoff.Joining)
+		w.boot("d", membership.Joining)
 		w.adopt()
 		w.run(time.Second)
-		w.states["d"] = handoff.Active
+		w.states["d"] = membership.Active
 		for _, id := range w.ids() {
 			w.adoptAt(id, w.ring())
 			load(60)
@@ -111,7 +111,7 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 // leave takes id off the ring and waits until it has handed over.
 func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
 	t.Helper()
-	w.states[id] = handoff.Leaving
+	w.states[id] = membership.Leaving
 	for _, other := range w.ids() {
 		w.adoptAt(other, w.ring())
 		load(60)

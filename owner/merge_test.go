@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -18,10 +19,10 @@ func TestTokensComeOnDemand(t *testing.T) {
 		w.ask("a", ask(i, 10, time.Hour, 6), func(Result) {})
 	}
 	w.still = true
-	w.boot("b", handoff.Joining)
+	w.boot("b", membership.Joining)
 	w.adopt()
 	w.run(50 * time.Millisecond)
-	w.states["b"], w.nref = handoff.Active, 2
+	w.states["b"], w.nref = membership.Active, 2
 	w.adopt()
 	w.run(50 * time.Millisecond)
 	moved := 0
@@ -53,10 +54,10 @@ func TestTokensComeOnDemand(t *testing.T) {
 func TestTokenThatDoesNotCome(t *testing.T) {
 	w := newNetwork(t, 2, Options{}, "a")
 	w.still = true
-	w.boot("b", handoff.Joining)
+	w.boot("b", membership.Joining)
 	w.adopt()
 	w.run(50 * time.Millisecond)
-	w.states["b"], w.nref = handoff.Active, 2
+	w.states["b"], w.nref = membership.Active, 2
 	w.adopt()
 	w.cut = func(_, _ ring.ID) bool { return true }
 	q := ask(ownedBy(t, w.ring(), "b", 0), 10, time.Hour, 1)

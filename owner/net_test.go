@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -20,7 +21,7 @@ type network struct {
 	now    int64
 	rnd    *rand.Rand
 	nodes  map[ring.ID]*Node
-	states map[ring.ID]handoff.PeerState
+	states map[ring.ID]membership.MemberState
 	insts  map[ring.ID]uint64
 	boots  uint64
 	left   []ring.ID
@@ -50,9 +51,9 @@ type envelope struct {
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]handoff.PeerState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]membership.MemberState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
 	for _, id := range ids {
-		w.boot(id, handoff.Active)
+		w.boot(id, membership.Active)
 	}
 	w.nref = len(ids)
 	w.adopt()
@@ -65,7 +66,7 @@ func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
 	return w
 }
 
-func (w *network) boot(id ring.ID, st handoff.PeerState) {
+func (w *network) boot(id ring.ID, st membership.MemberState) {
 	w.boots += 0x100
 	w.insts[id] = w.boots
 	o := w.o
@@ -88,7 +89,7 @@ func (w *network) ids() (ids []ring.ID) {
 func (w *network) ring() *ring.Ring {
 	var ms []ring.Member
 	for _, id := range w.ids() {
-		if w.states[id] == handoff.Active {
+		if w.states[id] == membership.Active {
 			ms = append(ms, ring.Member{ID: id, BootID: w.insts[id] | 1, Incarnation: 1, Weight: 1})
 		}
 	}
@@ -103,7 +104,7 @@ func (w *network) adopt() {
 }
 
 func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
-	st := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == handoff.Leaving, Left: w.left}
+	st := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == membership.Leaving, Left: w.left}
 	for _, p := range w.ids() {
 		if p != id {
 			st.Peers = append(st.Peers, handoff.LivePeer{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})

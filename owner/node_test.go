@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -285,7 +286,7 @@ func BenchmarkMove(b *testing.B) {
 		q := ask(i, 100, time.Hour, 1)
 		n.Decide(w.now, &q)
 	}
-	w.boot("b", handoff.Active)
+	w.boot("b", membership.Active)
 	to, into := w.ring(), w.nodes["b"]
 	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: to}, "a")
 	var longestRead, longestMerge time.Duration

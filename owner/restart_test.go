@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 )
 
@@ -28,7 +28,7 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	if f := w.nodes[restarted].Stats(w.now).Lease; f.Unsynced != slack/members {
 		t.Fatalf("before the restart: %+v", f)
 	}
-	w.boot(restarted, handoff.Active)
+	w.boot(restarted, membership.Active)
 	w.adopt()
 	if f := w.nodes[restarted].Stats(w.now).Lease; f.Unsynced != 0 {
 		t.Errorf("after the restart: %+v", f)
@@ -62,7 +62,7 @@ func TestAllMembersRestart(t *testing.T) {
 				t.Errorf("%v, boot %d: %d admitted, want %d", alg, boot, sum.admitted, spent)
 			}
 			for _, id := range w.ids() {
-				w.boot(id, handoff.Active)
+				w.boot(id, membership.Active)
 			}
 			w.queue = nil
 			w.adopt()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -35,7 +36,7 @@ func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
 	st := handoff.Membership{NRef: len(ids), Joined: true}
 	for _, id := range ids {
 		if id != self {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: handoff.Active, Weight: 1, NoHandoff: true})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: membership.Active, Weight: 1, NoHandoff: true})
 		}
 	}
 	return st

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
@@ -193,10 +194,10 @@ func (s *script) who(t *testing.T, d *datadriven.TestData) {
 
 func (s *script) join(_ *testing.T, d *datadriven.TestData) {
 	for _, id := range operands(d) {
-		s.boot(id, handoff.Joining)
+		s.boot(id, membership.Joining)
 		s.adopt()
 		s.network.run(time.Second)
-		s.states[id] = handoff.Active
+		s.states[id] = membership.Active
 		s.nref = max(s.nref, len(s.nodes))
 		s.adopt()
 		s.network.run(3 * time.Second)
@@ -206,7 +207,7 @@ func (s *script) join(_ *testing.T, d *datadriven.TestData) {
 
 func (s *script) leave(_ *testing.T, d *datadriven.TestData) {
 	for _, id := range operands(d) {
-		s.states[id] = handoff.Leaving
+		s.states[id] = membership.Leaving
 		s.adopt()
 		s.network.run(3 * time.Second)
 		s.state()
@@ -232,7 +233,7 @@ func (s *script) crash(_ *testing.T, d *datadriven.TestData) {
 // restart starts members again under their names, with nothing in memory.
 func (s *script) restart(_ *testing.T, d *datadriven.TestData) {
 	for _, id := range operands(d) {
-		s.boot(id, handoff.Active)
+		s.boot(id, membership.Active)
 	}
 	s.adopt()
 	s.network.run(6 * time.Second)

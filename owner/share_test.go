@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -39,7 +40,7 @@ func TestSharesAreTold(t *testing.T) {
 			}
 		})
 		// The one that answered becomes the owner.
-		w.states["b"], w.states["c"], w.nref = handoff.Leaving, handoff.Leaving, 1
+		w.states["b"], w.states["c"], w.nref = membership.Leaving, membership.Leaving, 1
 		w.adopt()
 		w.run(3 * time.Second)
 		w.ask("a", q(0), func(a Result) {
@@ -241,10 +242,10 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		w.run(2500 * time.Millisecond)
 		w.nref = 1
 		w.still = alone // so that the token has to come by itself
-		w.boot("d", handoff.Joining)
+		w.boot("d", membership.Joining)
 		w.adopt()
 		w.run(20 * time.Millisecond)
-		w.states["d"] = handoff.Active
+		w.states["d"] = membership.Active
 		w.adopt()
 		w.run(100 * time.Millisecond)
 		w.ask("d", q, func(a Result) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -27,7 +28,7 @@ func FuzzStep(f *testing.F) {
 		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
 		st := handoff.Membership{NRef: 3, Joined: true}
 		for i, id := range ids[1:] {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: handoff.Active, Weight: 1})
+			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: membership.Active, Weight: 1})
 		}
 		now := t0
 		r := ring.New(ms)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -123,9 +124,9 @@ func membershipOf(self ring.ID, on, others []ring.ID) handoff.Membership {
 		if id == self {
 			continue
 		}
-		p := handoff.LivePeer{ID: id, BootID: bootOf(id), State: handoff.Active, Weight: 1}
+		p := handoff.LivePeer{ID: id, BootID: bootOf(id), State: membership.Active, Weight: 1}
 		if !slices.Contains(on, id) {
-			p.State = handoff.Leaving
+			p.State = membership.Leaving
 		}
 		s.Peers = append(s.Peers, p)
 	}

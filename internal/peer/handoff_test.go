@@ -92,7 +92,7 @@ func join(t *testing.T, m *member, ms []*member) {
 	for _, o := range all {
 		s := membershipOf(o.id, ids(ms), ids(all))
 		if s.Leaving = false; o != m {
-			s.Peers[len(s.Peers)-1].State = handoff.Joining
+			s.Peers[len(s.Peers)-1].State = membership.Joining
 		}
 		o.setView(ringOf(ids(ms)...), s, addrsOf(all))
 	}

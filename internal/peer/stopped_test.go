@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -230,7 +230,7 @@ func readmitStopped(ms []*member, at Addr) {
 	addrs["m0"] = at
 	for _, m := range ms {
 		st := membershipOf(m.id, on, append(on, "m0"))
-		st.NRef, st.Peers[1].State = 3, handoff.Joining
+		st.NRef, st.Peers[1].State = 3, membership.Joining
 		m.setView(ringOf(on...), st, addrs)
 	}
 }

@@ -16,21 +16,10 @@ func stateOf(v *membership.View) handoff.Membership {
 	for i := range v.Members {
 		m := &v.Members[i]
 		if m.Role == membership.RoleMember && m.ID != v.Self {
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: peerState(m.State), Weight: m.Weight})
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: m.ID, BootID: m.BootID, State: m.State, Weight: m.Weight})
 		}
 	}
 	return s
-}
-
-func peerState(s membership.MemberState) handoff.PeerState {
-	switch s {
-	case membership.Active:
-		return handoff.Active
-	case membership.Leaving:
-		return handoff.Leaving
-	default:
-		return handoff.Joining
-	}
 }
 
 // addressesOf returns where the other members accept requests.

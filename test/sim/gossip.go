@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -180,7 +181,7 @@ func (m *member) currentMembership(boots []int) handoff.Membership {
 		e := &m.table[i]
 		if m.live(i) {
 			s.NRef = max(s.NRef, e.peak)
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: handoff.PeerState(e.state), Weight: weight(i)})
+			s.Peers = append(s.Peers, handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i)})
 		}
 		if at, ok := m.farewell[i]; ok && m.w.now-at < leftFor {
 			s.Left = append(s.Left, slotID(i))
