@@ -52,7 +52,9 @@ func startSidecar(t *testing.T, rules string) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- app.RunSidecar(ctx, f, s, getenv, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
+	go func() {
+		ended <- app.RunSidecar(ctx, app.Process{Flags: f, Settings: s, Getenv: getenv, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -70,17 +70,23 @@ func (s *Service) buildRequests(c *Call, v *view) {
 			continue
 		}
 		l.request = len(c.requests)
-		q := owner.Request{
-			Key: owner.Key(l.match.Digest), RingPos: l.match.Owner, Domain: domain, Rules: v.version, Rule: l.match.Limit,
-		}
+		q := NewRequest(domain, v.version, &l.match)
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
-		x := l.match.Extension()
-		q.Degraded, q.LocalCap, q.Strict = x.Degraded, x.LocalCap, x.Strict
-		q.Mechanism, q.LeaseConfig, q.HotFactor = x.Mechanism, x.Lease, x.HotFactor
 		c.requests = append(c.requests, q)
 	}
 	c.results = slices.Grow(c.results[:0], len(c.requests))[:len(c.requests)]
 	clear(c.results)
+}
+
+// NewRequest returns the request for a descriptor that matches m, without its operation and hits. domain is the hash of its
+// domain, and version that of the rules.
+func NewRequest(domain, version uint64, m *config.Match) owner.Request {
+	x := m.Extension()
+	return owner.Request{
+		Key: owner.Key(m.Digest), RingPos: m.Owner, Domain: domain, Rules: version, Rule: m.Limit,
+		Degraded: x.Degraded, LocalCap: x.LocalCap, Strict: x.Strict,
+		Mechanism: x.Mechanism, LeaseConfig: x.Lease, HotFactor: x.HotFactor,
+	}
 }
 
 // hits are a descriptor's own when it says so, else the request's, where 0 means 1. Of a descriptor 0 charges nothing and

@@ -58,7 +58,7 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 	}
 	m.manual.mu.Lock()
 	defer m.manual.mu.Unlock()
-	r.Mode, r.Author, r.Version = hotkey.Mode(*o.Mode), ring.ID(m.flags.Node), time.Now().UnixNano()
+	r.Mode, r.Author, r.Version = hotkey.Mode(*o.Mode), ring.ID(m.Flags.Node), time.Now().UnixNano()
 	for _, old := range m.manual.routes() { // of a member whose clock may be ahead
 		if old.Domain == r.Domain && old.Owner == r.Owner {
 			r.Version = max(r.Version, old.Version+1)
@@ -74,7 +74,7 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 		m.manual.wanted = map[[2]string]int{}
 	}
 	m.manual.wanted[[2]string{r.Domain, r.Owner}] = n
-	m.log.Info("ordered", "key", r.Name, "mode", api.HotMode(r.Mode), "sub_keys", len(r.Subs))
+	m.Log.Info("ordered", "key", r.Name, "mode", api.HotMode(r.Mode), "sub_keys", len(r.Subs))
 	return routeStatus(&r), nil
 }
 
@@ -119,7 +119,7 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 	m.manual.mu.Lock()
 	defer m.manual.mu.Unlock()
 	for _, old := range m.manual.routes() {
-		if !old.Manual || old.Author != ring.ID(m.flags.Node) || len(old.Subs) == 0 {
+		if !old.Manual || old.Author != ring.ID(m.Flags.Node) || len(old.Subs) == 0 {
 			continue
 		}
 		r, err := hotkey.ManualRoute(old, at, ring.Hash, m.manual.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
@@ -128,13 +128,13 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 		}
 		r.Version = max(time.Now().UnixNano(), old.Version+1)
 		if err := c.SetManualRoute(r); err != nil {
-			m.log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
+			m.Log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
 		}
 	}
 }
 
 func (m *sidecar) hotKeys() api.HotKeys {
-	h := api.HotKeys{Member: m.flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
+	h := api.HotKeys{Member: m.Flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 		h.Keys = append(h.Keys, hotKeyStatus(&k))
 	}
@@ -171,7 +171,7 @@ func routeStatus(r *hotkey.Route) api.HotRoute {
 }
 
 func (m *sidecar) heldLeases() api.HeldLeases {
-	l := api.HeldLeases{Member: m.flags.Node, Keys: []api.HeldLease{}}
+	l := api.HeldLeases{Member: m.Flags.Node, Keys: []api.HeldLease{}}
 	for _, h := range m.node.Held(time.Now().UnixNano()) {
 		l.Keys = append(l.Keys, api.HeldLease{
 			Domain: h.Domain, Name: h.Name, OwnerString: h.Owner, Digest: digest(h.Key), Owner: string(h.Member), Mechanism: h.Mechanism.String(),
@@ -190,7 +190,7 @@ func (m *sidecar) tap(q admin.TapQuery, see func(api.TapDecision)) (stop func())
 
 func (m *sidecar) decision(s *rls.DecisionSample) api.TapDecision {
 	d := api.TapDecision{
-		Time: s.Time, Member: m.flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
+		Time: s.Time, Member: m.Flags.Node, Domain: s.Domain, Descriptor: s.Descriptor, Rule: s.Rule,
 		Hits: int64(min(s.Hits, math.MaxInt64)), Code: "OK",
 	}
 	if s.Op == owner.Refund {

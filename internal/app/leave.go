@@ -8,82 +8,87 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// How long the steps of leaving may take. Together they stay under the 30 s that Kubernetes gives a pod.
+// How long the steps of leaving may take. Together they stay below the 30 s that Kubernetes gives a pod.
 const (
-	handoffTimeout = 12 * time.Second // until others have all counters
-	lingerTimeout  = 10 * time.Second // until nobody asks any more
+	handoffTimeout = 12 * time.Second // until other members have all counters
+	lingerTimeout  = 10 * time.Second // until Envoys send no more calls
 	stopTimeout    = 3 * time.Second  // until calls in flight are answered
 
-	quietAfter = 2 * time.Second        // without a question, where there have been any
-	quietIdle  = 500 * time.Millisecond // without a question, where there has never been one
+	quietAfter = 2 * time.Second        // without a call, if there have been any
+	quietIdle  = 500 * time.Millisecond // without a call, if there have been none
 )
 
-// drain is a member's way off the ring. It begins once.
+// drain is a member's departure from the ring. It happens once.
 type drain struct {
 	once sync.Once
 	done chan struct{} // closed when the member has drained, or given up
 
 	mu       sync.Mutex // guards all below
-	began    time.Time  // zero: not yet
-	ended    time.Time  // zero: not yet
-	complete bool       // nothing is left to hand over
-	sent     uint64     // counters handed over before
-	calls    uint64     // questions from Envoys so far
-	lastCall time.Time  // when asked last rose
+	began    time.Time  // zero before the drain
+	ended    time.Time  // zero until the member has drained, or given up
+	complete bool       // all counters were sent
+	sent     uint64     // counters sent before the drain
+	calls    uint64     // calls of Envoys so far
+	lastCall time.Time  // when calls last grew
 }
 
 func newDrain() *drain { return &drain{done: make(chan struct{})} }
 
-// startDrain has the member leave the ring: unhealthy first, so that nobody sends more, with its doors open; then off the
-// others' rings, with its counters in their hands. Then it forwards what still comes.
+// startDrain makes the member leave the ring and returns a channel that is closed when it has. The member first reports that it
+// is unhealthy, so that Envoys stop sending calls, while its listeners stay open. Then it leaves the ring and sends its counters
+// to the next owners. It forwards the calls that still arrive.
 func (m *sidecar) startDrain() <-chan struct{} {
 	d := m.drain
 	d.once.Do(func() {
 		now := time.Now()
 		m.health.Set(partRunning, false)
 		d.mu.Lock()
-		d.began, d.lastCall, d.calls, d.sent = now, now, m.calls(), m.countersSent()
+		d.began, d.lastCall, d.calls, d.sent = now, now, m.calls(), m.peer.CountersSent()
 		d.mu.Unlock()
-		m.log.Info("draining")
-		c := m.cluster.Load()
-		c.Drain()
-		go m.watchCalls()
-		go func() {
-			defer close(d.done)
-			bound := time.NewTimer(handoffTimeout)
-			defer bound.Stop()
-			select {
-			case <-c.Drained():
-			case <-bound.C:
-			}
-			d.mu.Lock()
-			d.ended = time.Now()
-			select {
-			case <-c.Drained():
-				d.complete = true
-			default:
-			}
-			d.mu.Unlock()
-			m.reportDrain(m.drainProgress())
-		}()
+		m.Log.Info("draining")
+		m.cluster.Load().Drain()
+		m.tasks.start(m.watchCalls)
+		m.tasks.start(m.awaitDrained)
 	})
 	return d.done
 }
 
+// awaitDrained waits until the cluster has all counters, or handoffTimeout has passed, and ends the drain.
+func (m *sidecar) awaitDrained(ctx context.Context) {
+	c, d := m.cluster.Load(), m.drain
+	defer close(d.done)
+	ctx, cancel := context.WithTimeout(ctx, handoffTimeout)
+	defer cancel()
+	select {
+	case <-c.Drained():
+	case <-ctx.Done():
+	}
+	d.mu.Lock()
+	d.ended = time.Now()
+	select {
+	case <-c.Drained():
+		d.complete = true
+	default:
+	}
+	d.mu.Unlock()
+	m.reportDrain(m.drainProgress())
+}
+
 func (m *sidecar) reportDrain(p api.DrainStatus) {
 	if p.Complete {
-		m.log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
+		m.Log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
 		return
 	}
 	m.incomplete.Inc()
-	m.log.Error("handoff_incomplete: leaving before others have all counters", "handed_over", p.HandedOver, "members", p.Incomplete, "seconds", p.Seconds)
+	m.Log.Error("handoff_incomplete: leaving before other members have all counters",
+		"handed_over", p.HandedOver, "members", p.Incomplete, "seconds", p.Seconds)
 }
 
-// drainProgress is how far the drain has come.
+// drainProgress returns the progress of the drain.
 func (m *sidecar) drainProgress() api.DrainStatus {
 	d := m.drain
 	p := api.DrainStatus{State: m.cluster.Load().View().SelfMember().State.String(), Incomplete: m.incompletePeers()}
-	sent := m.countersSent()
+	sent := m.peer.CountersSent()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -98,30 +103,30 @@ func (m *sidecar) drainProgress() api.DrainStatus {
 	return p
 }
 
-// calls is the number of questions that came over gRPC.
+// calls returns the number of calls received over gRPC.
 func (m *sidecar) calls() uint64 { return m.stats.Method("ShouldRateLimit").TotalRequests.Value() }
 
-// watchCalls notes when Envoys ask, from the drain on until the process ends.
-func (m *sidecar) watchCalls() {
+// watchCalls records when Envoys call, from the start of the drain on.
+func (m *sidecar) watchCalls(ctx context.Context) {
 	d := m.drain
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		select {
-		case <-m.ended:
+		case <-ctx.Done():
 			return
-		case now := <-again.C:
-			asked := m.calls()
+		case now := <-tick.C:
+			calls := m.calls()
 			d.mu.Lock()
-			if asked != d.calls {
-				d.calls, d.lastCall = asked, now
+			if calls != d.calls {
+				d.calls, d.lastCall = calls, now
 			}
 			d.mu.Unlock()
 		}
 	}
 }
 
-// quietIn is how long it takes at least until this member counts as not being asked any more.
+// quietIn returns the time until the member counts as not called anymore, if no call arrives. It is not positive if it does now.
 func (d *drain) quietIn(now time.Time) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,7 +136,7 @@ func (d *drain) quietIn(now time.Time) time.Duration {
 	return quietAfter - now.Sub(d.lastCall)
 }
 
-// linger forwards until Envoys have found others to ask.
+// linger forwards calls until Envoys have found other members.
 func (m *sidecar) linger(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lingerTimeout)
 	defer cancel()
@@ -147,14 +152,14 @@ func (m *sidecar) linger(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-	m.log.Info("still asked, ending all the same")
+	m.Log.Info("clients still send calls after the drain; stopping")
 }
 
-// leave ends a member that runs: it drains, unless it has, forwards while it is still asked, and stops.
+// leave ends a running member: it drains, unless it already has, forwards calls until they stop, and stops.
 func (m *sidecar) leave() {
 	<-m.startDrain()
 	m.linger(context.Background())
-	bounded, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	m.stop(bounded)
+	m.stop(ctx)
 }

@@ -18,7 +18,7 @@ import (
 // Version is set by the linker (-ldflags "-X github.com/keyward/keyward/internal/app.Version=v1.2.3").
 var Version = "dev"
 
-// logger writes text or JSON to w.
+// logger returns a logger that writes text or JSON to w.
 func logger(w io.Writer, s settings.ServerSettings) *slog.Logger {
 	o := &slog.HandlerOptions{Level: s.LogLevel}
 	if s.LogFormat == "json" {
@@ -27,14 +27,23 @@ func logger(w io.Writer, s settings.ServerSettings) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Program is what cmd/sidecar and cmd/xds run: name and about are for --help.
-type Program struct {
-	Name, About string
-	Defaults    func(*settings.Settings) // what differs from the original when its variables are not set
-	Run         func(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error
+// Process is the configuration and the logger of a process.
+type Process struct {
+	Flags    flags
+	Settings settings.Settings
+	Getenv   settings.Getenv
+	Log      *slog.Logger
 }
 
-// Main parses, runs until SIGTERM or SIGINT and returns the exit code. A second signal ends at once.
+// Program is a command: cmd/sidecar or cmd/xds.
+type Program struct {
+	Name, About string                   // for --help
+	Defaults    func(*settings.Settings) // changes the defaults of variables that are not set; nil: none
+	Run         func(ctx context.Context, p Process) error
+}
+
+// Main parses the command line, runs the program until SIGTERM or SIGINT, and returns the exit code. A second signal ends the
+// process at once.
 func (p Program) Main(args []string) int {
 	f, err1 := Parse(p.Name, p.About, args, os.Getenv)
 	if errors.Is(err1, pflag.ErrHelp) {
@@ -54,12 +63,12 @@ func (p Program) Main(args []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		log.Info("told to end", "signal", (<-signals).String())
+		log.Info("shutdown requested", "signal", (<-signals).String())
 		cancel()
-		log.Error("told to end a second time: ending at once", "signal", (<-signals).String())
+		log.Error("second signal; exiting at once", "signal", (<-signals).String())
 		os.Exit(1)
 	}()
-	if err := p.Run(ctx, f, s, os.LookupEnv, log); err != nil {
+	if err := p.Run(ctx, Process{f, s, os.LookupEnv, log}); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
 		return 1
 	}

@@ -72,7 +72,7 @@ func memberRules(v *membership.View) []source.MemberRules {
 // startPage serves /metrics and /cluster.
 func (m *sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
-		Gatherer: m.reg, MetricsPath: m.settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
+		Gatherer: m.reg, MetricsPath: m.Settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
 		Counters: m.counterStatus, Explain: m.explanation, Self: m.selfStatus, HotKeys: m.hotKeys, Leases: m.heldLeases,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
 	}, m.security)
@@ -82,8 +82,8 @@ func (m *sidecar) startPage() error {
 
 // pageAddrs are --metrics and, when the original's variable asks for another one, that too.
 func (m *sidecar) pageAddrs() []string {
-	addrs := []string{m.flags.Metrics}
-	if p := m.settings.Stats.PrometheusAddr; m.settings.Set("PROMETHEUS_ADDR") && p != m.flags.Metrics {
+	addrs := []string{m.Flags.Metrics}
+	if p := m.Settings.Stats.PrometheusAddr; m.Settings.Set("PROMETHEUS_ADDR") && p != m.Flags.Metrics {
 		addrs = append(addrs, p)
 	}
 	return addrs
@@ -92,9 +92,9 @@ func (m *sidecar) pageAddrs() []string {
 func (m *sidecar) clusterStatus() api.ClusterStatus {
 	gossip := m.cluster.Load()
 	if gossip == nil {
-		return api.ClusterStatus{Self: m.flags.Node}
+		return api.ClusterStatus{Self: m.Flags.Node}
 	}
-	c := clusterStatus(m.flags.Cluster, gossip.View(), m.versions.Status())
+	c := clusterStatus(m.Flags.Cluster, gossip.View(), m.versions.Status())
 	c.Unreachable = m.unreachable(time.Now())
 	if m.xds != nil {
 		c.XDS = m.xds.status()
@@ -174,7 +174,7 @@ func (m *sidecar) failureOf(part string) string {
 // servePage opens the pages' listeners, all or none.
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
 	const most = 256 // connections
-	log, gate := s.log, s.gates.Guard("metrics")
+	log, gate := s.log, s.guards.Guard("metrics")
 	o.Refuse, o.Hosts = gate.Refuse, s.flags.hosts()
 	srv := admin.Server(o)
 	gate.Watch(srv)

@@ -9,19 +9,19 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// planEvery is how often hot keys' routes are thought over, as hotkey.Planner wants it.
-const planEvery = time.Second
+// planInterval is the time between two plans of hot keys' routes, as hotkey.Planner requires it.
+const planInterval = time.Second
 
-// plan has the routes of this member's hot keys follow what is hot and how loaded the members are, until ctx ends.
+// plan updates the routes of this member's hot keys by their rates and the members' loads, until ctx ends.
 func (m *sidecar) plan(ctx context.Context) {
-	c, planner := m.cluster.Load(), hotkey.NewPlanner(ring.ID(m.flags.Node), 0)
-	again := time.NewTicker(planEvery)
-	defer again.Stop()
+	c, planner := m.cluster.Load(), hotkey.NewPlanner(ring.ID(m.Flags.Node), 0)
+	tick := time.NewTicker(planInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again.C:
+		case <-tick.C:
 		}
 		now := m.peer.Now()
 		c.SetLoad(m.peer.Load())
@@ -29,8 +29,8 @@ func (m *sidecar) plan(ctx context.Context) {
 	}
 }
 
-// routable are the keys that may get routes: named ones that were found to be hot. Since tells them from those that are only
-// hot by decree, which a route of ours is, too: by that it would never end.
+// routable returns the keys that may have routes: those that have a name and were measured as hot. Since is zero for a key that is
+// hot only because a rule or a route declares it. A route must not be its own reason, or it would never end.
 func routable(keys []owner.HotKey) (hot []hotkey.HotCounter) {
 	for i := range keys {
 		k := &keys[i]

@@ -367,7 +367,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 		t.Errorf("while it leaves: %v", r)
 	}
 	p.signal(t)
-	if code := p.end(t); code != 1 || !strings.Contains(p.log.String(), "a second time") {
+	if code := p.end(t); code != 1 || !strings.Contains(p.log.String(), "second signal") {
 		t.Errorf("exit code %d, log:\n%s", code, p.log.String())
 	}
 }

@@ -7,20 +7,20 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// progress is how far the last change of the ring has come.
+// progress is the progress of the last change of the ring at this member, and whether the member is ready because of it.
 type progress struct {
-	mu sync.Mutex // also orders what the cluster is told
+	mu sync.Mutex // also orders what the cluster is given
 	membership.Progress
-	known   bool
-	onRing  bool
-	settled bool        // it has had all that is its own, or waited for it for long enough
-	timer   *time.Timer // nil: it has not been on the ring
+	known   bool        // Progress has been set
+	onRing  bool        // the member has joined and is on the ring
+	settled bool        // it has received all of its counters once, or has waited for settleTimeout
+	timer   *time.Timer // runs out after settleTimeout; nil until the member is on the ring
 }
 
-// settleTimeout is how long a member that has its place waits for what is its own before it is ready all the same.
+// settleTimeout is how long a member on the ring waits for its counters before it is ready without them.
 const settleTimeout = 5 * time.Second
 
-// onProgress passes on how far a change of the ring has come: others may wait for it.
+// onProgress records the progress of a handoff and publishes it: other members may wait for it.
 func (m *sidecar) onProgress(p membership.Progress) {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
@@ -31,8 +31,8 @@ func (m *sidecar) onProgress(p membership.Progress) {
 	m.updateReadinessLocked()
 }
 
-// setOnRing says whether this member has its place. It is ready when it has taken over what is its own as well: until then it would
-// have to wait, or to guess, for those of its keys whose holders have not heard of it. After that it stays ready.
+// setOnRing records whether this member is on the ring. The member becomes ready when it has also received its counters: until
+// then it would have to wait or guess for keys whose holders do not use the new ring yet. It then stays ready.
 func (m *sidecar) setOnRing(onRing bool) {
 	p := &m.progress
 	p.mu.Lock()
@@ -53,7 +53,7 @@ func (m *sidecar) updateReadinessLocked() {
 	m.health.Set(partCluster, m.progress.onRing && m.progress.settled)
 }
 
-// publishProgress tells the cluster, which has just begun, what came before.
+// publishProgress gives the cluster, which has just started, the progress so far.
 func (m *sidecar) publishProgress() {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
@@ -68,30 +68,9 @@ func (m *sidecar) publishProgressLocked() {
 	c.SetProgress(p.Progress)
 }
 
-// incompletePeers is the number of members that do not have all that is theirs yet.
+// incompletePeers returns the number of members that still lack some of their counters.
 func (m *sidecar) incompletePeers() int {
 	m.progress.mu.Lock()
 	defer m.progress.mu.Unlock()
 	return m.progress.Unconfirmed
-}
-
-// countersSent is the number of counters handed over to other members so far, as /metrics shows it.
-func (m *sidecar) countersSent() uint64 {
-	families, err := m.reg.Gather()
-	if err != nil {
-		return 0
-	}
-	for _, f := range families {
-		if f.GetName() != "keyward_handoff_keys_total" {
-			continue
-		}
-		for _, c := range f.GetMetric() {
-			for _, l := range c.GetLabel() {
-				if l.GetValue() == "sent" {
-					return uint64(c.GetCounter().GetValue())
-				}
-			}
-		}
-	}
-	return 0
 }

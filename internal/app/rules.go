@@ -12,15 +12,24 @@ import (
 	"github.com/keyward/keyward/internal/settings"
 )
 
-// watchRules reads rules from where the environment says, until ctx ends.
-func watchRules(ctx context.Context, c settings.Config, options func() config.Options, log *slog.Logger, offer func(source.LoadResult)) error {
+// ruleSource is where rules come from.
+type ruleSource struct {
+	config  settings.Config
+	options func() config.Options // read for each load
+	log     *slog.Logger
+	offer   func(source.LoadResult) // called after each load
+}
+
+// watch loads the rules, and loads them again when they change, as one of the tasks.
+func (r *ruleSource) watch(t *tasks) error {
+	c := r.config
 	switch c.Type {
 	case "FILE":
 		o := source.FileOptions{
 			Root: c.Root, Subdirectory: c.Subdirectory, AppDirectory: c.AppDirectory, WatchRoot: c.WatchRoot, IgnoreDotFiles: c.IgnoreDotFiles,
-			Config: options, Logger: log,
+			Config: r.options, Logger: r.log,
 		}
-		go source.WatchFiles(ctx, o, offer)
+		t.start(func(ctx context.Context) { source.WatchFiles(ctx, o, r.offer) })
 		return nil
 	case "GRPC_XDS_SOTW":
 		x := c.XDS
@@ -28,21 +37,21 @@ func watchRules(ctx context.Context, c settings.Config, options func() config.Op
 			Server: x.Server, NodeID: x.NodeID, NodeMetadata: pairs(x.NodeMetadata), Headers: x.Headers, ConnectRetry: x.RetryInterval,
 			Backoff:    source.Backoff{Initial: x.BackoffInitial, Max: x.BackoffMax, Factor: x.BackoffRandom, Steady: !x.BackoffJitter},
 			MaxMessage: x.MaxMessage, TLS: x.UseTLS, Files: certs.Files{Cert: x.Cert, Key: x.Key, CA: x.CA}, ServerName: x.ServerSAN,
-			Config: options, Logger: log,
+			Config: r.options, Logger: r.log,
 		}
-		go func() {
-			if err := source.WatchXDS(ctx, o, offer); err != nil {
-				log.Error("no rules will come", "error", err)
-				offer(source.LoadResult{Err: err, Source: source.FromXDS, Detail: x.Server})
+		t.start(func(ctx context.Context) {
+			if err := source.WatchXDS(ctx, o, r.offer); err != nil {
+				r.log.Error("xDS is not configured to deliver rules", "error", err)
+				r.offer(source.LoadResult{Err: err, Source: source.FromXDS, Detail: x.Server})
 			}
-		}()
+		})
 		return nil
 	default:
 		return fmt.Errorf("CONFIG_TYPE=%q: want FILE or GRPC_XDS_SOTW", c.Type)
 	}
 }
 
-// pairs reads key=value,key=value.
+// pairs parses key=value,key=value.
 func pairs(s string) map[string]string {
 	m := map[string]string{}
 	for part := range strings.SplitSeq(s, ",") {

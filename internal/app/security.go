@@ -49,10 +49,10 @@ const nodePlaceholder = "{node}"
 
 // security is what this process knows of certificates and refusals.
 type security struct {
-	flags *flags
-	log   *slog.Logger
-	gates *connguard.Guards
-	certs *certs.Metrics
+	flags  *flags
+	log    *slog.Logger
+	guards *connguard.Guards
+	certs  *certs.Metrics
 }
 
 // newSecurity registers the metrics of certificates and refusals. rls is the certificate of the port that the original's
@@ -74,7 +74,7 @@ func (s *security) reload() certs.Reload {
 
 // peer secures the members' streams, if there are certificates.
 func (s *security) peer(o *peer.Options) error {
-	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.gates.Guard("peer").Refuse
+	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.guards.Guard("peer").Refuse
 	if s.flags.TLS.Empty() {
 		return nil
 	}

@@ -49,17 +49,17 @@ func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.C
 // selfStatus is what /v1/self of a sidecar says.
 func (m *sidecar) selfStatus() api.Self {
 	c := m.cluster.Load()
-	s := m.flags.selfStatus(membership.RoleMember, m.started, c)
+	s := m.Flags.selfStatus(membership.RoleMember, m.started, c)
 	for id, ahead := range m.peer.ClockOffsets() {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}
 	if c != nil && c.View().Standalone {
 		s.Warnings = append(s.Warnings, "standalone: there is no --join, so this member counts alone")
 	}
-	if s.Addrs.RLS == "" && len(m.flags.Join) > 0 {
+	if s.Addrs.RLS == "" && len(m.Flags.Join) > 0 {
 		s.Warnings = append(s.Warnings, "no --rls-advertise: no Envoy of another pod asks this member directly")
 	}
-	s.Warnings = append(s.Warnings, m.settings.Warnings()...)
+	s.Warnings = append(s.Warnings, m.Settings.Warnings()...)
 	return s
 }
 

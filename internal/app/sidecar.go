@@ -30,26 +30,23 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// The parts that must be well before Envoy may ask.
+// The parts that must be healthy before the member is ready.
 const (
-	partRunning = "running" // no SIGTERM yet
-	partCluster = "cluster" // joined, on the ring and in possession of its keys
-	partRules   = "rules"   // not all that was read is faulty; with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED a domain is loaded
+	partRunning = "running" // started, and not shutting down
+	partCluster = "cluster" // joined, on the ring, and with the counters of its keys
+	partRules   = "rules"   // a version is in force; with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED one that has a domain
 )
 
-// A door that does not wait asks a Decider that lets it.
+// The inline server needs a Decider that does not block.
 var _ rls.AsyncDecider = (*peer.Peer)(nil)
 
 // sidecar is one running member.
 type sidecar struct {
-	flags    flags
-	settings settings.Settings
-	getenv   settings.Getenv
-	log      *slog.Logger
+	Process
 	reg      *prometheus.Registry
 	security *security
 
-	bootID   uint64 // this boot
+	bootID   uint64 // of this process
 	started  time.Time
 	stats    *stats.Store
 	node     *owner.Node
@@ -69,22 +66,24 @@ type sidecar struct {
 	timeline   timeline
 	ringMaps   ringMapCache
 	incomplete prometheus.Counter
-	ended      chan struct{} // closed when the process is about to end
+	tasks      *tasks
 
-	background context.CancelFunc // ends the rules' source
-	statsd     *stats.Statsd      // nil: none
-	tracer     *trace.CallTracer  // nil: none
+	statsd *stats.Statsd     // nil: none
+	tracer *trace.CallTracer // nil: none
 }
 
-// RunSidecar runs one member until ctx ends or it cannot live on, then leaves in order.
-func RunSidecar(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
-	m := &sidecar{flags: f, settings: s, getenv: getenv, log: log, reg: newRegistry(), started: time.Now(), drain: newDrain(), ended: make(chan struct{})}
+// RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member cannot start or
+// cannot continue.
+func RunSidecar(ctx context.Context, p Process) error {
+	m := &sidecar{
+		Process: p, reg: newRegistry(), started: time.Now(), drain: newDrain(), tasks: newTasks(),
+	}
 	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
-		Name: "keyward_drains_incomplete_total", Help: "Times this member left before others had all of its counters.",
+		Name: "keyward_drains_incomplete_total", Help: "Times this member left before other members had all of its counters.",
 	})
-	m.security = newSecurity(&m.flags, rlsCertFiles(s.Server), m.reg, log)
-	for _, w := range s.Warnings() {
-		log.Warn(w)
+	m.security = newSecurity(&m.Flags, rlsCertFiles(p.Settings.Server), m.reg, p.Log)
+	for _, w := range p.Settings.Warnings() {
+		p.Log.Warn(w)
 	}
 	if err := m.start(); err != nil {
 		m.stop(context.Background())
@@ -92,7 +91,7 @@ func RunSidecar(ctx context.Context, f flags, s settings.Settings, getenv settin
 	}
 	select {
 	case <-ctx.Done():
-		log.Info("leaving")
+		m.Log.Info("leaving the cluster")
 		m.leave()
 		return nil
 	case err := <-m.cluster.Load().Fatal():
@@ -112,13 +111,11 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// start brings the parts up, the innermost first: a part that is told something has everything it needs.
+// start starts the parts, the innermost first: each part only calls parts that have started.
 func (m *sidecar) start() error {
-	if m.flags.Insecure {
-		m.log.Warn("insecure: no gossip key and no TLS between members are asked for; on a laptop only")
+	if m.Flags.Insecure {
+		m.Log.Warn("--insecure is set: gossip is unencrypted and peers do not use TLS")
 	}
-	background, cancel := context.WithCancel(context.Background())
-	m.background = cancel
 	m.stats = stats.New(stats.Options{Registerer: m.reg})
 	if err := m.startCounting(); err != nil {
 		return err
@@ -130,12 +127,12 @@ func (m *sidecar) start() error {
 	if err := m.startPage(); err != nil {
 		return err
 	}
-	if m.flags.XDS != "" {
-		names, err := m.flags.peerNames()
+	if m.Flags.XDS != "" {
+		names, err := m.Flags.peerNames()
 		if err != nil {
 			return err
 		}
-		x, err := startXDS(m.flags.XDS, names, m.security, m.reg)
+		x, err := startXDS(m.Flags.XDS, names, m.security, m.reg)
 		if err != nil {
 			return err
 		}
@@ -144,9 +141,9 @@ func (m *sidecar) start() error {
 	if err := m.startCluster(); err != nil {
 		return err
 	}
-	go m.plan(background)
-	go newMemoryTuner().run(background)
-	if err := m.startRules(background); err != nil {
+	m.tasks.start(m.plan)
+	m.tasks.start(newMemoryTuner().run)
+	if err := m.startRules(); err != nil {
 		return err
 	}
 	if err := m.startStats(); err != nil {
@@ -158,82 +155,83 @@ func (m *sidecar) start() error {
 	return m.startSocket()
 }
 
-// startCounting makes the counters and listens for other members. They tell from now on whether this one is ready.
+// startCounting creates the counters and listens for other members. It also creates the health that all parts report to.
 func (m *sidecar) startCounting() error {
 	m.health = rls.NewHealthServer(partRunning, partCluster, partRules)
-	m.health.Set(partRules, !m.settings.Behavior.HealthyWithRulesOnly)
+	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly)
 	var seed [24]byte
 	_, _ = rand.Read(seed[:])                                                 // never fails
 	m.bootID = binary.LittleEndian.Uint64(seed[16:]) | 3                      // odd, and above 1
-	shared := sha256.Sum256([]byte("keyward overflow of " + m.flags.Cluster)) // what sketches count moves between members
+	shared := sha256.Sum256([]byte("keyward overflow of " + m.Flags.Cluster)) // sketches move between members
 	o := owner.Options{
-		Self: ring.ID(m.flags.Node), BootID: m.bootID, MaxKeys: m.flags.MaxKeys, DomainQuota: m.flags.DomainQuota,
-		Policy: policies()[m.flags.Partition], ProRata: m.flags.LostState == "prorata",
+		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
+		Policy: policies()[m.Flags.Partition], ProRata: m.Flags.LostState == "prorata",
 		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
-		HotRate:    m.flags.HotRate, NoHot: m.flags.NoHot,
+		HotRate:    m.Flags.HotRate, NoHot: m.Flags.NoHot,
 	}
-	// The original keeps refused keys in a cache of this many bytes; an entry here takes about 64.
-	if b := m.settings.Behavior.LocalCacheBytes; b > 0 {
+	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
+	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
 	}
 	m.node = owner.New(o)
 	po := peer.Options{
-		Node: m.node, Self: ring.ID(m.flags.Node), BootID: m.bootID, Cluster: m.flags.Cluster,
-		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.log, Registerer: m.reg,
+		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.Log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
 	if err != nil {
 		return err
 	}
-	if len(m.flags.Join) > 0 {
-		po.Listen = m.flags.Peer
+	if len(m.Flags.Join) > 0 {
+		po.Listen = m.Flags.Peer
 	}
 	if m.peer, err = peer.New(po); err != nil {
 		return err
 	}
-	m.reg.MustRegister(admin.NewCollector(m.peer.Stats), newTables(&m.flags))
+	m.reg.MustRegister(admin.NewCollector(m.peer.Stats), newTables(&m.Flags))
 	return nil
 }
 
 func (m *sidecar) startService() {
-	b := m.settings.Behavior
+	b := m.Settings.Behavior
 	o := rls.Options{
 		Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
-		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.flags.DecisionTimeout,
+		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 	}
 	if m.tracer != nil {
 		o.Tracer = m.tracer
 	}
-	if m.flags.LogDenials > 0 && m.log.Enabled(context.Background(), slog.LevelInfo) {
-		o.Denials, o.DenialRate = m.logDenial, m.flags.LogDenials
+	if m.Flags.LogDenials > 0 && m.Log.Enabled(context.Background(), slog.LevelInfo) {
+		o.Denials, o.DenialRate = m.logDenial, m.Flags.LogDenials
 	}
 	m.service = rls.New(o)
 	m.versions = source.NewVersions(source.VersionsOptions{
-		Self: m.flags.Node, OnSwitch: m.applyRules, Registerer: m.reg, Logger: m.log,
+		Self: m.Flags.Node, OnSwitch: m.applyRules, Registerer: m.reg, Logger: m.Log,
 		Announce: func(inForce, prepared uint64) {
-			m.cluster.Load().SetRules(inForce, prepared) // rules are read only after gossip has started
+			m.cluster.Load().SetRules(inForce, prepared) // rules are loaded after gossip has started
 		},
 	})
 }
 
-// applyRules puts a version in force in the service, with the switches as they stand now.
+// applyRules makes the service use a version, with the current values of the reloadable settings.
 func (m *sidecar) applyRules(r *config.Rules) {
 	m.timeline.addRules(time.Now(), r)
-	sw, err := settings.ReadReloadable(m.getenv)
+	sw, err := settings.ReadReloadable(m.Getenv)
 	if err != nil {
-		m.log.Error("switches not read, defaults are in force", "error", err)
+		m.Log.Error("reloadable settings are faulty; their defaults apply", "error", err)
 	}
 	m.service.SetRules(r, rls.Switches{
 		Shadow: sw.Shadow, Quota: sw.Quota, DynamicMetadata: sw.DynamicMetadata,
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
-	m.health.Set(partRules, !m.settings.Behavior.HealthyWithRulesOnly || !r.Empty())
+	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly || !r.Empty())
 }
 
 func (m *sidecar) startCluster() error {
-	o := m.flags.gossip(membership.RoleMember, m.bootID, m.getenv, m.reg, m.log)
-	o.OnRefused = m.security.gates.Guard("gossip").Refuse
+	o := m.Flags.gossip(membership.RoleMember, m.Getenv)
+	o.BootID, o.Logger, o.Registerer = m.bootID, m.Log, m.reg
+	o.OnRefused = m.security.guards.Guard("gossip").Refuse
 	o.OnView, o.OnRoutes = m.onView, m.onRoutes
 	c, err := cluster.Start(o)
 	if err != nil {
@@ -242,11 +240,11 @@ func (m *sidecar) startCluster() error {
 	m.cluster.Store(c)
 	m.publishProgress()
 	m.onLinks()
-	m.log.Info("member", "node", m.flags.Node, "gossip", c.Gossip(), "label", m.flags.Cluster)
+	m.Log.Info("member started", "member", m.Flags.Node, "gossip", c.Gossip(), "label", m.Flags.Cluster)
 	return nil
 }
 
-// onView tells every part of a changed cluster: first who counts what, then Envoy.
+// onView passes a new view to all parts: first to those that count, then to Envoy.
 func (m *sidecar) onView(v *membership.View) {
 	m.peer.SetView(v)
 	m.refreshManual(v.Ring)
@@ -258,11 +256,11 @@ func (m *sidecar) onView(v *membership.View) {
 	m.timeline.addView(time.Now(), v)
 }
 
-// updateRulesHealth has this member be not ready while all that it has read of its rules is faulty: it would answer every question with an error. Faults in later
-// versions change nothing, for the version before stays in force.
+// updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it would answer
+// every call with an error. A fault in a later version changes nothing, because the version before stays in force.
 func (m *sidecar) updateRulesHealth(e source.LoadResult) {
 	switch {
-	case m.settings.Behavior.HealthyWithRulesOnly: // applyRules judges
+	case m.Settings.Behavior.HealthyWithRulesOnly: // applyRules reports it
 	case e.Err == nil:
 		m.health.Set(partRules, true)
 	case m.versions.Current() == nil:
@@ -270,22 +268,23 @@ func (m *sidecar) updateRulesHealth(e source.LoadResult) {
 	}
 }
 
-// startRules reads the rules once before the doors open, and again whenever they change.
-func (m *sidecar) startRules(ctx context.Context) error {
+// startRules starts to load the rules, and waits for the first version before the listeners open.
+func (m *sidecar) startRules() error {
 	offer := func(e source.LoadResult) {
 		m.service.CountLoad(e.Err)
 		m.timeline.addLoad(time.Now(), e)
 		m.updateRulesHealth(e)
 		if e.Err == nil && m.xds != nil {
-			// At once, not when they come into force: members that take their rules from here must be able to prepare them.
+			// Not only when they come into force: members that take their rules from here must be able to prepare them.
 			m.xds.setRules(e.Rules)
 		}
 		m.versions.Offer(e)
 	}
-	if err := watchRules(ctx, m.settings.Config, m.ruleOptions, m.log, offer); err != nil {
+	rules := &ruleSource{m.Settings.Config, m.ruleOptions, m.Log, offer}
+	if err := rules.watch(m.tasks); err != nil {
 		return err
 	}
-	if m.settings.Config.StartWithoutRules {
+	if m.Settings.Config.StartWithoutRules {
 		return nil
 	}
 	first := time.NewTimer(30 * time.Second)
@@ -293,30 +292,30 @@ func (m *sidecar) startRules(ctx context.Context) error {
 	select {
 	case <-m.versions.Read():
 	case <-first.C:
-		m.log.Warn("no rules yet: questions are answered with an error until there are")
+		m.Log.Warn("no rules are loaded; calls are answered with an error until they are")
 	}
 	return nil
 }
 
-// ruleOptions are read anew for each load.
+// ruleOptions returns the options for the next load.
 func (m *sidecar) ruleOptions() config.Options {
-	sw, _ := settings.ReadReloadable(m.getenv) // a fault is said when the rules come into force
+	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
 	return config.Options{
-		MergeDomains: sw.MergeDomains, KeyPrefix: m.settings.Behavior.KeyPrefix, Cluster: m.flags.Cluster, Members: m.flags.Expect,
+		MergeDomains: sw.MergeDomains, KeyPrefix: m.Settings.Behavior.KeyPrefix, Cluster: m.Flags.Cluster, Members: m.Flags.Expect,
 		Lenient: sw.Shadow || sw.Quota,
 	}
 }
 
-// startListeners opens the RLS: on the pod's own address, for Envoys of other pods, and as JSON.
+// startListeners starts to serve rate limit calls: to the pod, to Envoys of other pods, and as JSON.
 func (m *sidecar) startListeners() error {
-	s := m.settings.Server
+	s := m.Settings.Server
 	o := rls.StartOptions{
-		Service: m.service, Health: m.health, Logger: m.log,
+		Service: m.service, Health: m.health, Logger: m.Log,
 		HTTP: join(s.Host, s.Port), Debug: join(s.DebugHost, s.DebugPort),
 		ConnectionAge: s.MaxConnectionAge, ConnectionAgeGrace: s.MaxConnectionGrace,
-		Guards: m.security.gates, MaxConn: m.flags.MaxConnections, Refunds: m.flags.NegativeHits, Hosts: m.flags.hosts(),
+		Guards: m.security.guards, MaxConn: m.Flags.MaxConnections, Refunds: m.Flags.NegativeHits, Hosts: m.Flags.hosts(),
 	}
-	grpcGo := rlsServers()[m.flags.RLSServer]
+	grpcGo := rlsServers()[m.Flags.RLSServer]
 	own := rls.Listener{GRPCGo: grpcGo, Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Listener{GRPCGo: grpcGo, Address: s.GRPCSocket, Unix: true}
@@ -326,9 +325,9 @@ func (m *sidecar) startListeners() error {
 		return err
 	}
 	o.Listeners = append(o.Listeners, own)
-	if m.flags.RLSAdvertise != "" && m.flags.RLSAdvertise != own.Address {
-		d := rls.Listener{GRPCGo: grpcGo, Address: m.flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.flags.ConnectionAge}
-		if !m.flags.RLSPlaintext {
+	if m.Flags.RLSAdvertise != "" && m.Flags.RLSAdvertise != own.Address {
+		d := rls.Listener{GRPCGo: grpcGo, Address: m.Flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.Flags.ConnectionAge}
+		if !m.Flags.RLSPlaintext {
 			if d.TLS, err = m.security.envoyTLS(); err != nil {
 				return err
 			}
@@ -344,9 +343,9 @@ func (m *sidecar) startListeners() error {
 
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// stop closes everything, the outermost first.
+// stop stops all parts, the outermost first, and waits for them.
 func (m *sidecar) stop(ctx context.Context) {
-	close(m.ended)
+	m.tasks.cancel()
 	if m.health != nil {
 		m.health.Set(partRunning, false)
 	}
@@ -361,25 +360,23 @@ func (m *sidecar) stop(ctx context.Context) {
 	}
 	if m.peer != nil {
 		d := m.peer.Stats().Decided
-		m.log.Info("done counting", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
+		m.Log.Info("decisions since start", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
 			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached], "shed", d[owner.Shed])
 		if err := m.peer.Close(); err != nil {
-			m.log.Warn("closing the peers' port", "error", err)
+			m.Log.Warn("closing the peer listener failed", "error", err)
 		}
 	}
 	if m.versions != nil {
 		m.versions.Close()
 	}
-	if m.background != nil {
-		m.background()
-	}
+	m.tasks.stop()
 	if m.statsd != nil {
 		m.statsd.Close() // flushes
 	}
 	m.stopTracing()
 	for _, s := range []*http.Server{m.page, m.socket} {
 		if s != nil {
-			_ = s.Close() // whoever reads now is cut off on purpose
+			_ = s.Close() // this closes connections on which a client still reads
 		}
 	}
 }

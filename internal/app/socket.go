@@ -17,25 +17,25 @@ const DefaultAdmin = "unix:/run/keyward/admin.sock"
 
 // startSocket opens the admin socket. Where its default place does not exist the member runs without.
 func (m *sidecar) startSocket() error {
-	if m.flags.Admin == "" {
+	if m.Flags.Admin == "" {
 		return nil
 	}
-	path, err := api.SocketPath(m.flags.Admin)
+	path, err := api.SocketPath(m.Flags.Admin)
 	if err != nil {
 		return err
 	}
 	l, err := admin.ListenSocket(path)
-	if err != nil && m.flags.Admin == DefaultAdmin {
-		m.log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
+	if err != nil && m.Flags.Admin == DefaultAdmin {
+		m.Log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or give another socket", m.flags.Admin, filepath.Dir(path))
+		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or give another socket", m.Flags.Admin, filepath.Dir(path))
 	}
 	if err != nil {
-		return fmt.Errorf("--admin %s: %w", m.flags.Admin, err)
+		return fmt.Errorf("--admin %s: %w", m.Flags.Admin, err)
 	}
-	m.log.Info("listening", "for", "admin", "address", m.flags.Admin)
+	m.Log.Info("listening", "for", "admin", "address", m.Flags.Admin)
 	m.socket = &http.Server{
 		Handler: admin.SocketHandler(admin.SocketOptions{
 			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
@@ -45,14 +45,14 @@ func (m *sidecar) startSocket() error {
 	}
 	go func() {
 		if err := m.socket.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			m.log.Error("listener failed", "for", "admin", "error", err)
+			m.Log.Error("listener failed", "for", "admin", "error", err)
 		}
 	}()
 	return nil
 }
 
 func (m *sidecar) status() api.SidecarStatus {
-	s := api.SidecarStatus{Node: m.flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterStatus()}
+	s := api.SidecarStatus{Node: m.Flags.Node, Version: Version, NotReady: m.health.Failing(), Cluster: m.clusterStatus()}
 	s.Ready = len(s.NotReady) == 0
 	if p := m.drainProgress(); p.Done || p.Seconds > 0 {
 		s.Drain = &p

@@ -6,9 +6,9 @@ import (
 
 // startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
 func (m *sidecar) startStats() error {
-	s := m.settings.Stats
+	s := m.Settings.Stats
 	m.stats.AddRuntime()
-	if m.settings.Behavior.LocalCacheBytes > 0 {
+	if m.Settings.Behavior.LocalCacheBytes > 0 {
 		m.stats.BeforeRead(m.denyCacheStats())
 	}
 	c, err := stats.NewCollector(m.stats, stats.CollectorOptions{MapperFile: s.MapperFile, Milliseconds: s.Milliseconds, Tags: s.Tags})
@@ -23,7 +23,7 @@ func (m *sidecar) startStats() error {
 	}
 	m.statsd, err = stats.StartStatsd(m.stats, stats.StatsdOptions{
 		Address: join(s.Host, s.Port), Network: s.Network, Dog: s.DogStatsd, Interval: s.FlushInterval,
-		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: s.Mogrifiers, Logger: m.log,
+		Tags: s.Tags, DogTags: s.DogTags, Mogrifiers: s.Mogrifiers, Logger: m.Log,
 	})
 	return err
 }

@@ -21,10 +21,10 @@ func TestLocalCacheStatistics(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		m := &sidecar{flags: flags{memberFlags: memberFlags{Node: "a"}}, log: slog.New(slog.DiscardHandler), reg: newRegistry(), stats: stats.New(stats.Options{})}
-		m.security = newSecurity(&m.flags, certs.Files{}, m.reg, m.log)
-		m.settings.Behavior.LocalCacheBytes = bytes
-		m.settings.Stats = settings.StatsSettings{
+		m := &sidecar{Process: Process{Flags: flags{memberFlags: memberFlags{Node: "a"}}, Log: slog.New(slog.DiscardHandler)}, reg: newRegistry(), stats: stats.New(stats.Options{})}
+		m.security = newSecurity(&m.Flags, certs.Files{}, m.reg, m.Log)
+		m.Settings.Behavior.LocalCacheBytes = bytes
+		m.Settings.Stats = settings.StatsSettings{
 			Statsd: true, Host: "127.0.0.1", Port: ln.Addr().(*net.TCPAddr).Port, Network: "tcp", FlushInterval: 10 * time.Millisecond,
 		}
 		if err := m.startCounting(); err != nil {

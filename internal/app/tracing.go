@@ -16,22 +16,22 @@ const lastSpans = 2 * time.Second
 
 // startTracing begins to write traces when the environment asks for it.
 func (m *sidecar) startTracing() error {
-	t := m.settings.Tracing
+	t := m.Settings.Tracing
 	if !t.Enabled {
 		return nil
 	}
 	tracer, err := trace.Start(context.Background(), trace.Options{
-		Service: t.Service, Namespace: t.Namespace, Instance: cmp.Or(t.Instance, m.flags.Node), Protocol: t.Protocol, Rate: t.Rate,
+		Service: t.Service, Namespace: t.Namespace, Instance: cmp.Or(t.Instance, m.Flags.Node), Protocol: t.Protocol, Rate: t.Rate,
 		Path:      func(s *rls.DecisionSample) string { return pathName(s.Path) },
 		Authority: func(s *rls.DecisionSample) string { return admin.AuthorityName(s.Authority) },
 		Owner:     func(s *rls.DecisionSample) string { return string(m.ownerOf(s.Owner)) },
-		Log:       m.log,
+		Log:       m.Log,
 	})
 	if err != nil {
 		return err
 	}
 	m.tracer = tracer
-	m.log.Info("tracing", "service", t.Service, "protocol", t.Protocol, "rate", t.Rate)
+	m.Log.Info("tracing", "service", t.Service, "protocol", t.Protocol, "rate", t.Rate)
 	return nil
 }
 
@@ -42,12 +42,12 @@ func (m *sidecar) stopTracing() {
 	bounded, cancel := context.WithTimeout(context.Background(), lastSpans)
 	defer cancel()
 	if err := m.tracer.Stop(bounded); err != nil {
-		m.log.Warn("the last traces were not taken", "error", err)
+		m.Log.Warn("the last traces were not taken", "error", err)
 	}
 }
 
 // logDenial writes one of the refusals to the log, without anything that a caller sent.
 func (m *sidecar) logDenial(d rls.DecisionSample, suppressed uint64) {
-	m.log.Info("over limit", "domain", d.Domain, "rule", d.Rule, "limit", d.Limit, "key", fmt.Sprintf("%016x", d.Owner),
+	m.Log.Info("over limit", "domain", d.Domain, "rule", d.Rule, "limit", d.Limit, "key", fmt.Sprintf("%016x", d.Owner),
 		"owner", m.ownerOf(d.Owner), "path", pathName(d.Path), "authority", admin.AuthorityName(d.Authority), "not_logged", suppressed)
 }

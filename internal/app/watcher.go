@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"net/http"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/admin"
@@ -14,79 +16,117 @@ import (
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/settings"
 )
 
-// RunXDS serves Envoys the ring of members that it watches by gossip, being none itself, until ctx ends. Rules that the
-// environment names are served as RateLimitConfig.
-func RunXDS(ctx context.Context, f flags, s settings.Settings, getenv settings.Getenv, log *slog.Logger) error {
-	if f.XDS == "" {
-		f.XDS = ":18000"
+// watcher is an xDS server that is no member: it observes the members by gossip.
+type watcher struct {
+	Process
+	reg      *prometheus.Registry
+	started  time.Time
+	security *security
+	tasks    *tasks
+	xds      *xdsServer
+	versions *source.Versions
+	cluster  *cluster.Cluster
+	timeline timeline
+	ringMaps ringMapCache
+	page     *http.Server
+}
+
+// RunXDS serves the ring of the members to Envoys until ctx ends. It serves the rules that the environment names as
+// RateLimitConfig.
+func RunXDS(ctx context.Context, p Process) error {
+	if p.Flags.XDS == "" {
+		p.Flags.XDS = ":18000"
 	}
-	reg, started := newRegistry(), time.Now()
-	safe := newSecurity(&f, certs.Files{}, reg, log)
-	x, err := startXDS(f.XDS, f.TLSPeerNames, safe, reg)
-	if err != nil {
+	w := &watcher{Process: p, reg: newRegistry(), started: time.Now(), tasks: newTasks()}
+	w.security = newSecurity(&w.Flags, certs.Files{}, w.reg, w.Log)
+	defer w.stop()
+	if err := w.start(); err != nil {
 		return err
 	}
-	defer x.stop()
-	// It answers no questions, so what it reads is in force here at once; those who take rules from here agree among themselves.
-	versions := source.NewVersions(source.VersionsOptions{Self: f.Node, OnSwitch: x.setRules, Registerer: reg, Logger: log})
-	defer versions.Close()
-	background, cancel := context.WithCancel(context.Background())
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-w.cluster.Fatal():
+	}
+	leaving, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if s.Config.Type != "FILE" || s.Set("RUNTIME_ROOT") {
-		options := func() config.Options {
-			return config.Options{MergeDomains: s.Reloadable.MergeDomains, Cluster: f.Cluster}
-		}
-		if err := watchRules(background, s.Config, options, log, versions.Offer); err != nil {
+	w.cluster.Leave(leaving)
+	return err
+}
+
+func (w *watcher) start() (err error) {
+	if w.xds, err = startXDS(w.Flags.XDS, w.Flags.TLSPeerNames, w.security, w.reg); err != nil {
+		return err
+	}
+	// A version is in force here as soon as it is loaded: this process decides nothing, and the members that take their rules
+	// from it agree among themselves.
+	w.versions = source.NewVersions(source.VersionsOptions{Self: w.Flags.Node, OnSwitch: w.xds.setRules, Registerer: w.reg, Logger: w.Log})
+	if w.Settings.Config.Type != "FILE" || w.Settings.Set("RUNTIME_ROOT") {
+		rules := &ruleSource{w.Settings.Config, w.ruleOptions, w.Log, w.versions.Offer}
+		if err := rules.watch(w.tasks); err != nil {
 			return err
 		}
 	}
-	o := f.gossip(membership.RoleObserver, 0, getenv, reg, log)
-	o.OnRefused = safe.gates.Guard("gossip").Refuse
-	var seen timeline
-	o.OnView = func(v *membership.View) {
-		seen.addView(time.Now(), v)
-		x.setView(v)
-	}
-	o.OnRoutes = func(rs []hotkey.Route) {
-		seen.addRoutes(time.Now(), rs)
-		x.setHot(rs)
-	}
-	c, err := cluster.Start(o)
-	if err != nil {
+	o := w.Flags.gossip(membership.RoleObserver, w.Getenv)
+	o.Logger, o.Registerer, o.OnRefused = w.Log, w.reg, w.security.guards.Guard("gossip").Refuse
+	o.OnView, o.OnRoutes = w.onView, w.onRoutes
+	if w.cluster, err = cluster.Start(o); err != nil {
 		return err
 	}
-	var ringMap ringMapCache
-	page, err := servePage([]string{f.Metrics}, admin.Options{
-		Gatherer: reg,
-		RingMap:  func() api.RingMap { return ringMap.get(c.View()) },
-		Timeline: seen.Events,
-		Cluster: func() api.ClusterStatus {
-			p := clusterStatus(f.Cluster, c.View(), versions.Status())
-			p.XDS = x.status()
-			return p
-		},
-		Self: func() api.Self { return f.selfStatus(membership.RoleObserver, started, c) },
-		Ready: func() error { // what is known is served, and an Envoy keeps what it has
-			if why := c.View().Problem; why != "" {
-				return fmt.Errorf("not ready: cluster (%s)", why)
-			}
-			return nil
-		},
-	}, safe)
-	if err != nil {
-		c.Close()
-		return err
-	}
-	defer page.Close()
-	select {
-	case <-ctx.Done():
-	case err = <-c.Fatal():
-	}
-	bounded, cancelLeave := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancelLeave()
-	c.Leave(bounded)
+	w.page, err = servePage([]string{w.Flags.Metrics}, admin.Options{
+		Gatherer: w.reg, Cluster: w.clusterStatus, Self: w.selfStatus, Ready: w.ready, Timeline: w.timeline.Events,
+		RingMap: func() api.RingMap { return w.ringMaps.get(w.cluster.View()) },
+	}, w.security)
 	return err
+}
+
+func (w *watcher) ruleOptions() config.Options {
+	return config.Options{MergeDomains: w.Settings.Reloadable.MergeDomains, Cluster: w.Flags.Cluster}
+}
+
+func (w *watcher) onView(v *membership.View) {
+	w.timeline.addView(time.Now(), v)
+	w.xds.setView(v)
+}
+
+func (w *watcher) onRoutes(rs []hotkey.Route) {
+	w.timeline.addRoutes(time.Now(), rs)
+	w.xds.setHot(rs)
+}
+
+func (w *watcher) clusterStatus() api.ClusterStatus {
+	c := clusterStatus(w.Flags.Cluster, w.cluster.View(), w.versions.Status())
+	c.XDS = w.xds.status()
+	return c
+}
+
+func (w *watcher) selfStatus() api.Self {
+	return w.Flags.selfStatus(membership.RoleObserver, w.started, w.cluster)
+}
+
+// ready returns an error while the view is unusable. The server then still serves what it has, and Envoys keep what they have.
+func (w *watcher) ready() error {
+	if why := w.cluster.View().Problem; why != "" {
+		return fmt.Errorf("not ready: cluster (%s)", why)
+	}
+	return nil
+}
+
+// stop stops the parts that have started.
+func (w *watcher) stop() {
+	if w.page != nil {
+		_ = w.page.Close() // this closes connections on which a client still reads
+	}
+	if w.cluster != nil {
+		w.cluster.Close()
+	}
+	w.tasks.stop()
+	if w.versions != nil {
+		w.versions.Close()
+	}
+	if w.xds != nil {
+		w.xds.stop()
+	}
 }

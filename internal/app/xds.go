@@ -48,7 +48,7 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
 		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
 	}
-	gate := s.gates.Guard("xds")
+	gate := s.guards.Guard("xds")
 	ln = gate.Listen(ln, f.MaxConnections)
 	opts := []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(64 << 10), grpc.ConnectionTimeout(5 * time.Second),

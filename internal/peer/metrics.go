@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // forwardStatus says what became of a group of questions that another member was to answer.
@@ -191,4 +192,13 @@ func newLoadMetrics(f promauto.Factory) loadMetrics {
 		load:     gauge("keyward_load_questions", "Questions a second that this process's processor time would be worth."),
 		fallback: gauge("keyward_fallback_seconds", "For how long this member has answered by degraded policies without a break of 10 s."),
 	}
+}
+
+// CountersSent returns the number of counters sent to their next owners since the start, without replicas.
+func (p *Peer) CountersSent() uint64 {
+	var m dto.Metric
+	if err := p.m.keysSent.Write(&m); err != nil {
+		return 0
+	}
+	return uint64(m.GetCounter().GetValue())
 }

@@ -130,7 +130,7 @@ func (f *fleet) settled(ctx context.Context, s *lab.Sidecar) {
 		f.t.Errorf("%s is ready without a place: %v", s.Name, page.Ring.Members)
 	}
 	log := s.Tail(1 << 20) // the page's figures come from gossip and may be a moment old
-	if now := log[max(strings.LastIndex(log, "msg=member node="), 0):]; !strings.Contains(now, `msg="ring complete"`) {
+	if now := log[max(strings.LastIndex(log, "msg=\"member started\" member="), 0):]; !strings.Contains(now, `msg="ring complete"`) {
 		f.t.Errorf("%s is ready without its keys:\n%s", s.Name, now)
 	}
 }

@@ -1,0 +1,147 @@
+package app
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/settings"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// ownerTimeout is how long a request of an operator waits for a key's owner.
+const ownerTimeout = time.Second
+
+// limitedKey is a descriptor that a rule limits.
+type limitedKey struct {
+	domain  string
+	version uint64 // of the rules
+	match   config.Match
+}
+
+// findKey returns the key of a descriptor, or ErrNoCounter if no rule limits it.
+func (m *sidecar) findKey(domain string, entries []config.Entry) (*limitedKey, error) {
+	rules := m.service.Rules()
+	if rules == nil {
+		return nil, api.ErrNoCounter
+	}
+	k := &limitedKey{domain: domain, version: rules.Hash()}
+	rules.Match(domain, entries, nil, &k.match)
+	if k.match.Kind != config.Limited {
+		return nil, api.ErrNoCounter
+	}
+	return k, nil
+}
+
+// query sends a request for k to its owner. It does not change the rule's statistics.
+func (m *sidecar) query(k *limitedKey, op owner.Op, hits uint64) owner.Result {
+	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+	q.Op, q.Hits = op, hits
+	var a [1]owner.Result
+	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])
+	return a[0]
+}
+
+// counterStatus reads the counter of a descriptor's key at its owner. It charges nothing.
+func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.CounterStatus, error) {
+	k, err := m.findKey(domain, entries)
+	if err != nil {
+		return api.CounterStatus{}, err
+	}
+	a := m.query(k, owner.Read, 0)
+	c := m.newCounterStatus(k, &a)
+	c.Count, c.Remaining, c.Owner = a.After, uint64(a.Remaining), string(m.ownerOf(k.match.Owner))
+	return c, nil
+}
+
+// newCounterStatus returns what a result reports about k's counter, without Count, Remaining and Owner.
+func (m *sidecar) newCounterStatus(k *limitedKey, a *owner.Result) api.CounterStatus {
+	return api.CounterStatus{
+		Lent: m.lent(owner.Key(k.match.Digest)), Limit: uint64(k.match.Limit.Limit), Reset: a.Reset.Seconds(),
+		Authority: admin.AuthorityName(a.Authority), Window: k.match.Limit.Window.String(),
+	}
+}
+
+// explanation explains what happens to the next hit on a descriptor's key. It charges nothing.
+func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explanation, error) {
+	rules := m.service.Rules()
+	if rules == nil {
+		rules = new(config.Rules)
+	}
+	e, match := admin.NewExplanation(rules, domain, entries)
+	if match.Kind != config.Limited {
+		return e, nil
+	}
+	if c := m.cluster.Load(); c != nil {
+		r := c.View().Ring
+		if i := r.Owner(match.Owner); i >= 0 {
+			e.Owner = string(r.At(i).ID)
+		}
+		if i := r.Successor(match.Owner); i >= 0 {
+			e.Successor = string(r.At(i).ID)
+		}
+	}
+	k := &limitedKey{domain, rules.Hash(), match}
+	a := m.query(k, owner.DryRun, 1)
+	c := m.newCounterStatus(k, &a)
+	c.Count, c.Owner = a.Before, e.Owner
+	if !a.Over {
+		c.Remaining = uint64(a.Remaining) + 1 // the result's is what remains after the hit
+	}
+	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
+	admin.SetDecision(&e, &match, c, a.Over, sw.Shadow || sw.Quota)
+	return e, nil
+}
+
+// reset refunds the hits of a descriptor's key at its owner. Hits that are counted meanwhile and hits that members hold by a lease
+// remain.
+func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult, error) {
+	k, err := m.findKey(domain, entries)
+	if err != nil {
+		return api.ResetResult{}, err
+	}
+	r := api.ResetResult{Owner: string(m.ownerOf(k.match.Owner))}
+	before := m.query(k, owner.Read, 0)
+	if before.Authority != owner.Full {
+		return r, errors.New("the key's owner is unreachable: nothing was refunded")
+	}
+	r.Before = before.After
+	if r.Before > 0 {
+		m.query(k, owner.Refund, r.Before)
+	}
+	after := m.query(k, owner.Read, 0)
+	if r.After = after.After; r.After >= r.Before && r.Before > 0 {
+		return r, errors.New("the owner refunded nothing")
+	}
+	m.Log.Info("key reset by an operator", "rule", k.match.Rule.FullKey, "before", r.Before, "after", r.After)
+	return r, nil
+}
+
+// lent returns how many hits of k's count holders of leases may not have spent, or nil unless this member owns and leases k.
+func (m *sidecar) lent(k owner.Key) *uint64 {
+	for _, h := range m.node.HotKeys(time.Now().UnixNano()) {
+		if h.Key == k {
+			return &h.Lent
+		}
+	}
+	return nil
+}
+
+// ownerOf returns the owner of the keys at ring position h, or "" while there is no ring.
+func (m *sidecar) ownerOf(h uint64) ring.ID {
+	c := m.cluster.Load()
+	if c == nil {
+		return ""
+	}
+	r := c.View().Ring
+	if i := r.Owner(h); i >= 0 {
+		return r.At(i).ID
+	}
+	return ""
+}
