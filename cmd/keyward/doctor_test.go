@@ -38,7 +38,7 @@ func TestDoctorCommand(t *testing.T) {
 	alone.Ring.Members, alone.Rules.InForce = []string{"pod-0"}, "00000000000000aa"
 	pages := map[string]any{"/cluster": alone}
 	out, err := run(t, "doctor", "--member", page(t, pages))
-	if err != nil || !strings.Contains(out, "ok    one cluster   pod-0 stands alone") || !strings.Contains(out, "-> upgrade it") || !strings.Contains(out, " 1 warning, 0 failed\n") {
+	if err != nil || !strings.Contains(out, "ok    one cluster   pod-0 runs standalone") || !strings.Contains(out, "-> upgrade it") || !strings.Contains(out, " 1 warning, 0 failed\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := run(t, "doctor", "--strict", "--member", page(t, pages)); err == nil {

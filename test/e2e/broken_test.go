@@ -139,7 +139,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "bad-rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "could not read its rules",
+			name: "bad-rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "cannot load its rules",
 			alert: "KeywardNoRules", metric: "keyward_config_reloads_total",
 			args: func(*bench) []string { return nil },
 			mend: func(b *bench) []string {
@@ -150,7 +150,7 @@ func brokenMembers() []broken {
 			},
 		},
 		{
-			name: "wrong-port", what: "`--join` names a port without a listener", ready: true, check: "ports", finds: "addresses that should be members and do not answer",
+			name: "wrong-port", what: "`--join` names a port without a listener", ready: true, check: "ports", finds: "addresses that should be members and do not respond",
 			alert: "KeywardMemberMissing", metric: "keyward_cluster_missing",
 			args: func(*bench) []string { return []string{"--join", "127.0.0.1:1"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },

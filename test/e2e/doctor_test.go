@@ -151,7 +151,7 @@ func TestDoctor(t *testing.T) {
 		if err := l.WriteRules(l.Sidecars[1], files); err != nil {
 			t.Fatal(err)
 		}
-		p := plant{"a file that does not load", "rules", "fail", "pod-b could not read its rules: ", "keyward check DIR"}
+		p := plant{"a file that does not load", "rules", "fail", "pod-b cannot load its rules: ", "keyward check DIR"}
 		p.await(t, "--member", l.Sidecars[0].Metrics)
 	})
 }
@@ -169,11 +169,11 @@ func doctorFindsEnvoys(t *testing.T, l *lab.Lab, e *lab.Envoy) {
 		plant
 		change []string
 	}{
-		{plant{"retries without reset", "envoy", "fail", "an owner that is silent, not gone", "reset,connect-failure"}, []string{"reset,connect-failure", "connect-failure"}},
-		{plant{"a timeout for one try", "envoy", "warn", "leaves no time to ask the successor", "timeout: 0.1s"}, []string{"timeout: 0.1s", "timeout: 0.02s"}},
-		{plant{"no time of one try", "envoy", "fail", "the successor is never asked", "max_interval 0.04s"}, []string{"max_interval: 0.04s", "max_interval: 4s"}},
-		{plant{"requests pass uncounted", "envoy", "warn", "failure_mode_deny is off", "true refuses"}, []string{"failure_mode_deny: true", "failure_mode_deny: false"}},
-		{plant{"another domain", "envoy", "fail", "no rules have this domain; there are rules for edge", "same word"}, []string{"domain: edge", "domain: egde"}},
+		{plant{"retries without reset", "envoy", "fail", "an owner runs but does not respond", "reset,connect-failure"}, []string{"reset,connect-failure", "connect-failure"}},
+		{plant{"a timeout for one try", "envoy", "warn", "leaves no time for a retry at the successor", "timeout: 0.1s"}, []string{"timeout: 0.1s", "timeout: 0.02s"}},
+		{plant{"no time of one try", "envoy", "fail", "the successor is never called", "max_interval 0.04s"}, []string{"max_interval: 0.04s", "max_interval: 4s"}},
+		{plant{"requests pass uncounted", "envoy", "warn", "failure_mode_deny is off", "true denies"}, []string{"failure_mode_deny: true", "failure_mode_deny: false"}},
+		{plant{"another domain", "envoy", "fail", "there are no rules for this domain; configured domains: edge", "same domain"}, []string{"domain: edge", "domain: egde"}},
 		{plant{"no key", "envoy", "warn", "sends no x-keyward-key", "initial_metadata"}, []string{"key: x-keyward-key", "key: x-other"}},
 	} {
 		changed := strings.Replace(text, row.change[0], row.change[1], 1)
@@ -222,11 +222,11 @@ func doctorFindsMembers(t *testing.T, l *lab.Lab) {
 	}{
 		{plant{"another gossip key", "gossip keys", "fail", "cannot read each other's gossip", "--gossip-key-file"}, []string{"--gossip-key-file", key}},
 		{plant{"another CA", "certificates", "fail", "trust different CAs", "the same --tls-ca"}, files(demo(certs.DemoOptions{}, ""))},
-		{plant{"a certificate that ends", "certificates", "warn", "ends in 1h", "renew it"}, files(demo(certs.DemoOptions{Lifetime: 90 * time.Minute, Renew: true}, "lab"))},
-		{plant{"names that no member has", "certificates", "fail", "members are spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
-		{plant{"no --rls-advertise", "direct", "fail", "no Envoy of another pod can ask bad", "--rls-advertise"}, []string{"--rls-advertise", ""}},
-		{plant{"another label", "one cluster", "fail", "members of several clusters", "the same --cluster"}, []string{"--cluster", "other"}},
-		{plant{"a wrong --expect", "expected", "warn", "--expect 9, and there are 4 members", "lower --expect"}, []string{"--expect", "9"}},
+		{plant{"a certificate that ends", "certificates", "warn", "expires in 1h", "renew it"}, files(demo(certs.DemoOptions{Lifetime: 90 * time.Minute, Renew: true}, "lab"))},
+		{plant{"names that no member has", "certificates", "fail", "the accepted names are spiffe://elsewhere/sidecar", "--tls-peer-names"}, []string{"--tls-peer-names", "spiffe://elsewhere/sidecar"}},
+		{plant{"no --rls-advertise", "direct", "fail", "Envoys of other pods cannot call bad", "--rls-advertise"}, []string{"--rls-advertise", ""}},
+		{plant{"another label", "one cluster", "fail", "the members belong to several clusters", "the same --cluster"}, []string{"--cluster", "other"}},
+		{plant{"a wrong --expect", "expected", "warn", "--expect is 9, but there are 4 members", "lower --expect"}, []string{"--expect", "9"}},
 		{plant{"too much weight", "capacity", "fail", "the members' weights sum to 1024", "raise --ring-capacity"}, []string{"--weight", "1021"}},
 	} {
 		s, err := l.AddSidecar(fmt.Sprintf("bad-%d", i), row.args...)
@@ -275,7 +275,7 @@ func TestDoctorFindsSingles(t *testing.T) {
 		awaitPage(t, addr[0])
 		pages = append(pages, addr[0])
 	}
-	p := plant{"two that stand alone", "one cluster", "fail", "one stands alone beside 1 other member: each admits the whole limit", "--join"}
+	p := plant{"two that stand alone", "one cluster", "fail", "one runs standalone next to 1 other member: each admits the complete limit", "--join"}
 	p.await(t, "--member", strings.Join(pages, ","))
 	if all, code := examine(t.Context(), t, "--member", pages[0]); code != 1 || !slices.ContainsFunc(all, func(d diagnosis) bool { return d.Check == "rules" && strings.Contains(d.Text, "no rules in force") }) {
 		t.Errorf("no rules: exit code %d, %+v", code, all)

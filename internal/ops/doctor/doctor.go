@@ -1,7 +1,7 @@
-// Package doctor says what is wrong with a cluster and with the Envoys in front of it, and what to do: from what its
-// members say of themselves and of each other, and from Envoys' own configuration.
+// Package doctor diagnoses a cluster and the Envoys in front of it, and suggests fixes. It compares what the members report about
+// themselves and about each other, and checks the configuration of the Envoys.
 //
-// It only judges. Whoever calls it has asked ([Facts]).
+// The caller collects the data in a [Snapshot]. [Examine] performs no I/O.
 package doctor
 
 import (
@@ -14,17 +14,17 @@ import (
 	"github.com/keyward/keyward/internal/promtext"
 )
 
-// Severity is how bad a finding is.
+// Severity states how serious a finding is.
 type Severity string
 
 // The levels.
 const (
 	OK   Severity = "ok"
-	Warn Severity = "warn" // it works, and will not always, or not as meant
-	Fail Severity = "fail" // limits are not held as configured, or will soon not be
+	Warn Severity = "warn" // it works now, but may fail later, or does not work as intended
+	Fail Severity = "fail" // limits are not enforced as configured, or soon will not be
 )
 
-// Finding is the result of one check. Text is one line; Advice, what to do, is empty when nothing is to be done.
+// Finding is the result of one check. Text is one line. Advice is empty if there is nothing to do.
 type Finding struct {
 	Check    string   `json:"check"`
 	Severity Severity `json:"level"`
@@ -32,50 +32,50 @@ type Finding struct {
 	Advice   string   `json:"advice,omitempty"`
 }
 
-// Snapshot are what has been asked.
+// Snapshot is the data that Examine checks.
 type Snapshot struct {
 	Now         time.Time
-	Members     []MemberReport // processes that answered, observers among them
+	Members     []MemberReport // processes that responded, including observers
 	Unreachable []UnreachablePage
 	Probes      []Probe
 	Envoys      []EnvoyPages
-	Rules       *LocalRules // nil: not given
-	NoRules     string      // the version of rules without any domain
+	Rules       *LocalRules // nil if unknown
+	NoRules     string      // the version of rules without a domain
 }
 
-// MemberReport is one process: what it says at /cluster, /v1/self and /metrics.
+// MemberReport holds the pages /cluster, /v1/self and /metrics of one process.
 type MemberReport struct {
 	Page    string
 	Cluster api.ClusterStatus
-	Self    *api.Self     // nil: it does not serve it
-	Ahead   time.Duration // its clock before the one here, as far as one exchange tells
-	Within  time.Duration // how far Ahead may be wrong
+	Self    *api.Self     // nil if it does not serve this page
+	Ahead   time.Duration // difference of its clock to the local clock, estimated from one exchange
+	Within  time.Duration // maximum error of Ahead
 	Metrics promtext.Page
 }
 
-// UnreachablePage is a page that nobody answered at.
+// UnreachablePage is an address that did not respond.
 type UnreachablePage struct {
-	Page, Name string // Name is empty when nobody knows it but by its address
+	Page, Name string // Name is empty if only the address is known
 	Err        error
 }
 
-// Probe is one try to reach a port from here.
+// Probe is the result of connecting to a port from this machine.
 type Probe struct {
 	Member, What, Address string // What is gossip/tcp, gossip/udp or peer/tcp
 	Err                   error
 }
 
-// LocalRules are rules in files that the members should have in force.
+// LocalRules are rules in local files that the members should be using.
 type LocalRules struct {
 	Path, Hash string
 	Domains    []string
 	Err        error
 }
 
-// Name is the member's own.
+// Name returns the name of the member.
 func (m *MemberReport) Name() string { return m.Cluster.Self }
 
-// flag is a flag in force; empty when it is not told.
+// flag returns the value of a flag. It is empty if the member does not report it.
 func (m *MemberReport) flag(name string) string {
 	if m.Self == nil {
 		return ""
@@ -83,7 +83,7 @@ func (m *MemberReport) flag(name string) string {
 	return m.Self.Flags[name]
 }
 
-// observer says that the process counts nothing: cmd/xds.
+// observer reports whether the process does not count requests, such as an xDS server.
 func (m *MemberReport) observer() bool {
 	if m.Self != nil {
 		return m.Self.Role == "observer"
@@ -105,14 +105,14 @@ func (r *report) ok(format string, args ...any)           { r.add(OK, "", format
 func (r *report) warn(advice, format string, args ...any) { r.add(Warn, advice, format, args...) }
 func (r *report) fail(advice, format string, args ...any) { r.add(Fail, advice, format, args...) }
 
-// quiet adds an ok line when nothing else was found in this check.
+// quiet adds an ok finding if this check has no other.
 func (r *report) quiet(format string, args ...any) {
 	if !slices.ContainsFunc(r.findings, func(f Finding) bool { return f.Check == r.check }) {
 		r.ok(format, args...)
 	}
 }
 
-// Examine runs every check, each of which adds at least one finding: causes before what follows from them.
+// Examine runs every check. Each adds at least one finding. Causes come before their consequences.
 func Examine(f *Snapshot) []Finding {
 	var r report
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func Examine(f *Snapshot) []Finding {
 	return r.findings
 }
 
-// Worst is the worst level there is.
+// Worst returns the worst severity among the findings.
 func Worst(findings []Finding) Severity {
 	worst := OK
 	for _, f := range findings {
@@ -144,7 +144,7 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
-// counters are the members that count: all but observers.
+// counters returns the members that count requests: all but observers.
 func (f *Snapshot) counters() (all []*MemberReport) {
 	for i := range f.Members {
 		if !f.Members[i].observer() {
@@ -154,11 +154,11 @@ func (f *Snapshot) counters() (all []*MemberReport) {
 	return all
 }
 
-// groups puts members together by what they say; a member without an answer is in none.
-func groups(all []*MemberReport, say func(*MemberReport) string) map[string][]string {
+// groups groups the names of members by a value. Members without a value are left out.
+func groups(all []*MemberReport, value func(*MemberReport) string) map[string][]string {
 	by := map[string][]string{}
 	for _, m := range all {
-		if s := say(m); s != "" {
+		if s := value(m); s != "" {
 			by[s] = append(by[s], m.Name())
 		}
 	}
@@ -176,7 +176,7 @@ func formatGroups(by map[string][]string) string {
 	return strings.Join(parts, "; ")
 }
 
-// number is n of a thing, as people write it.
+// number returns a count with its noun, such as "2 members".
 func number(n int, thing string) string {
 	switch {
 	case n == 1:

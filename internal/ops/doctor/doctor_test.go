@@ -15,8 +15,8 @@ import (
 
 var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
-// well is a cluster of three members and an Envoy with which nothing is wrong.
-func well() *Snapshot {
+// healthy returns a cluster of three members and an Envoy without any fault.
+func healthy() *Snapshot {
 	f := &Snapshot{Now: now, NoRules: "00000000000000ff"}
 	ids := []string{"pod-0", "pod-1", "pod-2"}
 	var all []api.MemberStatus
@@ -75,7 +75,7 @@ func metricsOf(page string) promtext.Page {
 	return m
 }
 
-// set adds to a member's metrics.
+// set adds metrics to a member.
 func (m *MemberReport) set(page string) {
 	for name, samples := range metricsOf(page) {
 		m.Metrics[name] = samples
@@ -84,7 +84,7 @@ func (m *MemberReport) set(page string) {
 
 func TestNothingIsWrong(t *testing.T) {
 	seen := map[string]bool{}
-	for _, x := range Examine(well()) {
+	for _, x := range Examine(healthy()) {
 		if x.Severity != OK {
 			t.Errorf("%+v", x)
 		}
@@ -95,12 +95,12 @@ func TestNothingIsWrong(t *testing.T) {
 	}
 	for _, x := range Examine(&Snapshot{Now: now}) {
 		if x.Severity == OK && x.Check == "one cluster" {
-			t.Errorf("nobody counts: %+v", x)
+			t.Errorf("no member counts: %+v", x)
 		}
 	}
 }
 
-// TestEveryMistake plants one mistake at a time. Each is found, by its check alone, with something to do about it.
+// TestEveryMistake makes one mistake at a time. Its check alone must report it, with advice.
 func TestEveryMistake(t *testing.T) {
 	envoy := func(from, to string) func(f *Snapshot) {
 		return func(f *Snapshot) {
@@ -119,17 +119,17 @@ func TestEveryMistake(t *testing.T) {
 		text  string
 		plant func(f *Snapshot)
 	}{
-		{"members", Warn, "pod-9 (10.0.0.9:9090) does not answer: refused", func(f *Snapshot) {
+		{"members", Warn, "pod-9 (10.0.0.9:9090) does not respond: refused", func(f *Snapshot) {
 			f.Unreachable = []UnreachablePage{{"10.0.0.9:9090", "pod-9", errors.New("refused")}}
 		}},
-		{"ports", Fail, "pod-1 does not answer at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Snapshot) {
+		{"ports", Fail, "pod-1 is not reachable at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Snapshot) {
 			f.Probes = []Probe{{"pod-1", "gossip/udp", "10.0.0.1:7946", errors.New("connection refused")}}
 		}},
-		{"ports", Fail, "pod-0 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
+		{"ports", Fail, "pod-0 and pod-2 cannot reach each other, so the degraded policy decides requests for their keys: EOF", func(f *Snapshot) {
 			f.Members[0].Cluster.Unreachable = []api.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			f.Members[2].Cluster.Unreachable = []api.Unreachable{{Member: "pod-0", Reason: "EOF"}}
 		}},
-		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot ask each other, so that questions about their keys get the degraded policy: EOF", func(f *Snapshot) {
+		{"ports", Fail, "pod-0, pod-1 and pod-2 cannot reach each other, so the degraded policy decides requests for their keys: EOF", func(f *Snapshot) {
 			f.Members[0].Cluster.Unreachable = []api.Unreachable{{Member: "pod-2", Reason: "EOF"}}
 			f.Members[1].Cluster.Unreachable = f.Members[0].Cluster.Unreachable
 		}},
@@ -151,32 +151,32 @@ func TestEveryMistake(t *testing.T) {
 			}
 			f.Members[2].Self.GossipRefused = []api.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
 		}},
-		{"ports", Warn, "pod-0 is late with its gossip (score 5)", func(f *Snapshot) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
-		{"ports", Warn, "knows of 2 addresses that should be members", func(f *Snapshot) { f.Members[0].set("keyward_cluster_missing 2\n") }},
+		{"ports", Warn, "pod-0 is slow to answer gossip (score 5)", func(f *Snapshot) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
+		{"ports", Warn, "knows 2 addresses that should be members", func(f *Snapshot) { f.Members[0].set("keyward_cluster_missing 2\n") }},
 		{"one cluster", Fail, "pod-0 does not see pod-2", func(f *Snapshot) { f.Members[0].Cluster.Members = f.Members[0].Cluster.Members[:2] }},
 		{"gossip keys", Fail, "pod-0 and pod-2 cannot read each other's gossip: pod-0, pod-1: 0123abcd; pod-2: ffff0000", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"ffff0000"} }},
-		{"gossip keys", Warn, "the files of gossip keys differ", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"0123abcd", "ffff0000"} }},
-		{"gossip keys", Fail, "gossip between machines has no key", func(f *Snapshot) {
+		{"gossip keys", Warn, "the gossip key files differ", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"0123abcd", "ffff0000"} }},
+		{"gossip keys", Fail, "gossip between machines is not encrypted", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].Self.GossipBy = nil
 			}
 		}},
-		{"certificates", Fail, "pod-1: its certificate (tls.crt) has ended", func(f *Snapshot) { f.Members[1].Self.Cert.NotAfter = now.Add(-time.Hour) }},
-		{"certificates", Warn, "pod-1: a CA of ca.crt ends in 48h0m0s", func(f *Snapshot) { f.Members[1].Self.Cert.CANotAfter = now.Add(48 * time.Hour) }},
+		{"certificates", Fail, "pod-1: its certificate (tls.crt) expired", func(f *Snapshot) { f.Members[1].Self.Cert.NotAfter = now.Add(-time.Hour) }},
+		{"certificates", Warn, "pod-1: a CA of ca.crt expires in 48h0m0s", func(f *Snapshot) { f.Members[1].Self.Cert.CANotAfter = now.Add(48 * time.Hour) }},
 		{"certificates", Fail, "members trust different CAs: pod-0: ca0; pod-1: ca1", func(f *Snapshot) { f.Members[1].Self.Cert.CA = []string{"ca1"}; f.Members = f.Members[:2] }},
-		{"certificates", Fail, "pod-1, whose certificate names spiffe://y, is refused by pod-0, pod-2", func(f *Snapshot) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
-		{"certificates", Fail, "pod-1: its certificate and CA do not go together: unknown authority", func(f *Snapshot) { f.Members[1].Self.Cert.Problem = "unknown authority" }},
+		{"certificates", Fail, "pod-1, whose certificate has the name spiffe://y, is refused by pod-0, pod-2", func(f *Snapshot) { f.Members[1].Self.Cert.Names = []string{"spiffe://y"} }},
+		{"certificates", Fail, "pod-1: its certificate is not valid for its CA: unknown authority", func(f *Snapshot) { f.Members[1].Self.Cert.Problem = "unknown authority" }},
 		{"certificates", Fail, "no certificate: pod-1", func(f *Snapshot) { f.Members[1].Self.Cert = nil }},
-		{"clocks", Warn, "the clock of pod-1 is 300ms ahead of that of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 0.3 }},
-		{"clocks", Fail, "the clock of pod-1 is 3s ahead of that of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 3 }},
-		{"clocks", Fail, "the clock of pod-2 is 5s ahead of that of pod-0", func(f *Snapshot) { // without a stream between them
+		{"clocks", Warn, "the clock of pod-1 is 300ms ahead of the clock of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 0.3 }},
+		{"clocks", Fail, "the clock of pod-1 is 3s ahead of the clock of pod-0", func(f *Snapshot) { f.Members[0].Self.Offsets["pod-1"] = 3 }},
+		{"clocks", Fail, "the clock of pod-2 is 5s ahead of the clock of pod-0", func(f *Snapshot) { // without a stream between them
 			delete(f.Members[0].Self.Offsets, "pod-2")
 			delete(f.Members[2].Self.Offsets, "pod-0")
 			f.Members[2].Ahead, f.Members[2].Within = 5*time.Second, 10*time.Millisecond
 		}},
-		{"ring", Fail, "members go by different rings: pod-0, pod-1: 00000000000000aa; pod-2: 00000000000000cc", func(f *Snapshot) { f.Members[2].Cluster.Ring.Fingerprint = "00000000000000cc" }},
+		{"ring", Fail, "members use different rings: pod-0, pod-1: 00000000000000aa; pod-2: 00000000000000cc", func(f *Snapshot) { f.Members[2].Cluster.Ring.Fingerprint = "00000000000000cc" }},
 		{"ring", Warn, "pod-2 is not on the ring yet", func(f *Snapshot) { f.Members[2].Cluster.Members[2].State = "joining" }},
-		{"capacity", Fail, "the members' weights sum to 1026, and a ring of --ring-capacity 1024 has room for 1023", func(f *Snapshot) {
+		{"capacity", Fail, "the members' weights sum to 1026, and a ring with --ring-capacity 1024 has room for 1023", func(f *Snapshot) {
 			for i := range f.Members {
 				for j := range f.Members[i].Cluster.Members {
 					f.Members[i].Cluster.Members[j].Weight = 342
@@ -184,59 +184,59 @@ func TestEveryMistake(t *testing.T) {
 			}
 		}},
 		{"capacity", Fail, "--ring-capacity differs", func(f *Snapshot) { f.Members[2].Self.Flags["ring-capacity"] = "2048" }},
-		{"expected", Warn, "pod-1: --expect 5, and there are 3 members", func(f *Snapshot) { f.Members[1].Self.Flags["expect"] = "5" }},
+		{"expected", Warn, "pod-1: --expect is 5, but there are 3 members", func(f *Snapshot) { f.Members[1].Self.Flags["expect"] = "5" }},
 		{"expected", Warn, "pod-1: --expect is not set in a cluster of 3", func(f *Snapshot) { f.Members[1].Self.Flags["expect"] = "0" }},
 		{"settings", Warn, "--decision-timeout differs: pod-0, pod-2: 12ms; pod-1: 1s", func(f *Snapshot) { f.Members[1].Self.Flags["decision-timeout"] = "1s"; f.Envoys = nil }},
 		{"settings", Warn, "pod-0, pod-1: --insecure", func(f *Snapshot) {
 			f.Members[1].Self.Warnings, f.Members[0].Self.Warnings = []string{"--insecure: x"}, []string{"--insecure: x"}
 		}},
-		{"rules", Fail, "members go by different rules", func(f *Snapshot) { f.Members[2].Cluster.Rules.InForce = "00000000000000cc"; f.Rules = nil }},
-		{"rules", Fail, "pod-2 could not read its rules: bad", func(f *Snapshot) { f.Members[2].Cluster.Rules.LastError = "bad" }},
+		{"rules", Fail, "members use different rules", func(f *Snapshot) { f.Members[2].Cluster.Rules.InForce = "00000000000000cc"; f.Rules = nil }},
+		{"rules", Fail, "pod-2 cannot load its rules: bad", func(f *Snapshot) { f.Members[2].Cluster.Rules.LastError = "bad" }},
 		{"rules", Fail, "pod-0 has no rules in force", func(f *Snapshot) { f.Members, f.Envoys, f.NoRules = f.Members[:1], nil, "00000000000000bb" }},
 		{"rules", Warn, "the rules in config are version 00000000000000dd", func(f *Snapshot) { f.Rules.Hash = "00000000000000dd" }},
-		{"direct", Fail, "no Envoy of another pod can ask pod-2: no --rls-advertise", func(f *Snapshot) {
+		{"direct", Fail, "Envoys of other pods cannot call pod-2: --rls-advertise is not set", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].Cluster.Members[2].RLS = ""
 			}
 			f.Envoys = nil
 		}},
-		{"direct", Warn, "62.1 % of 3227 questions went straight to their owner; Envoy's ring differs for 1218", func(f *Snapshot) {
+		{"direct", Warn, "62.1 % of 3227 requests went directly to their owner; for 1218 Envoy's ring differs", func(f *Snapshot) {
 			for i := range f.Members {
 				f.Members[i].set("keyward_direct_total 668\nkeyward_misrouted_total{cause=\"ring\"} 406\nkeyward_misrouted_total{cause=\"other\"} 0\n")
 			}
 			f.Members[0].set("keyward_misrouted_total{cause=\"key\"} 5\nkeyward_misrouted_total{cause=\"ring\"} 406\n")
 		}},
-		{"xds", Fail, "e1 refuses the Listener of pod-0: address in use", func(f *Snapshot) {
+		{"xds", Fail, "e1 rejects the Listener of pod-0: address in use", func(f *Snapshot) {
 			f.Members[0].Cluster.XDS = parsed(`{"clients": [{"node": "e1", "types": {"Listener": {"accepted": "1", "sent": "2", "refused": "2", "why": "address in use"}}}]}`)
 		}},
 		{"xds", Warn, "xDS servers serve different Cluster: pod-0: 1; pod-1: 2", func(f *Snapshot) {
 			f.Members[0].Cluster.XDS, f.Members[1].Cluster.XDS = parsed(`{"versions": {"Cluster": "1"}}`), parsed(`{"versions": {"Cluster": "2"}}`)
 		}},
 		{"memory", Warn, "GOMEMLIMIT is not set", func(f *Snapshot) { f.Members[0].Self.Memory.GoLimit = 0 }},
-		{"memory", Warn, "pod-0 keeps 900 keys, 90 % of --max-keys", func(f *Snapshot) { f.Members[0].set("keyward_keys{table=\"owned\"} 900\n") }},
+		{"memory", Warn, "pod-0 has 900 keys, 90 % of --max-keys", func(f *Snapshot) { f.Members[0].set("keyward_keys{table=\"owned\"} 900\n") }},
 		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Snapshot) { f.Members[0].set("keyward_overflow_keys_total 7\n") }},
 		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Snapshot) { f.Members[0].set("keyward_reach 1\n") }},
 		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Snapshot) { f.Members[0].set("keyward_overadmission_bound 7\n") }},
 		{"versions", Warn, "versions differ", func(f *Snapshot) { f.Members[0].Cluster.Version = "v2.0.0" }},
 
-		{"envoy", Fail, "envoy does not answer", func(f *Snapshot) { f.Envoys[0].Err = errors.New("refused") }},
+		{"envoy", Fail, "envoy does not respond", func(f *Snapshot) { f.Envoys[0].Err = errors.New("refused") }},
 		{"envoy", Fail, "has no rate-limit filter", envoy("ratelimit.v3.RateLimit", "other.v3.Other")},
-		{"envoy", Fail, "its timeout of 10ms is over before a member gives its degraded answer after 12ms", envoy(`"0.100s"`, `"0.010s"`)},
-		{"envoy", Fail, "questions about its keys fail", envoy(`"retry_policy"`, `"other"`)},
-		{"envoy", Fail, "the time of one try, is 100ms in a timeout of 100ms", envoy(`"0.040s"`, `"0.100s"`)},
+		{"envoy", Fail, "its timeout of 10ms expires before a member applies the degraded policy after 12ms", envoy(`"0.100s"`, `"0.010s"`)},
+		{"envoy", Fail, "calls for its keys fail", envoy(`"retry_policy"`, `"other"`)},
+		{"envoy", Fail, "the time of one attempt, is 100ms with a timeout of 100ms", envoy(`"0.040s"`, `"0.100s"`)},
 		{"envoy", Fail, "it retries on connect-failure only", envoy(`reset,connect-failure`, `connect-failure`)},
 		{"envoy", Warn, "does not retry on connect-failure", envoy(`reset,connect-failure`, `reset`)},
 		{"envoy", Warn, "no previous_hosts predicate", envoy(`"retry_host_predicate"`, `"other"`)},
 		{"envoy", Warn, "its policy is ROUND_ROBIN", envoy(`"lb_policy": "RING_HASH"`, `"lb_policy": "ROUND_ROBIN"`)},
-		{"envoy", Warn, "it ejects hosts by itself", envoy(`"lb_policy"`, `"outlier_detection": {}, "lb_policy"`)},
-		{"envoy", Warn, "checks hosts' health by itself", envoy(`"lb_policy"`, `"health_checks": [{}], "lb_policy"`)},
-		{"envoy", Fail, "it asks 10.0.0.9:8083, which is no member", envoy(`{"address": {"socket_address": {"address": "127.0.0.1"`,
+		{"envoy", Warn, "it ejects hosts on its own", envoy(`"lb_policy"`, `"outlier_detection": {}, "lb_policy"`)},
+		{"envoy", Warn, "checks the health of hosts on its own", envoy(`"lb_policy"`, `"health_checks": [{}], "lb_policy"`)},
+		{"envoy", Fail, "its endpoint 10.0.0.9:8083 is not a member", envoy(`{"address": {"socket_address": {"address": "127.0.0.1"`,
 			`{"address": {"socket_address": {"address": "10.0.0.9", "port_value": 8083}}}, {"address": {"socket_address": {"address": "127.0.0.1"`)},
-		{"envoy", Fail, "it does not know pod-1 at 10.0.0.1:8083", envoy(`{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8083}}, "locality": {"sub_zone": "pod-1"}},`, ``)},
+		{"envoy", Fail, "pod-1 at 10.0.0.1:8083 is not an endpoint", envoy(`{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8083}}, "locality": {"sub_zone": "pod-1"}},`, ``)},
 		{"envoy", Fail, "has no cluster keyward", envoy(`"cluster_statuses": [{"name": "keyward"`, `"cluster_statuses": [{"name": "other"`)},
-		{"envoy", Warn, "600 of 10600 questions failed", func(f *Snapshot) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
+		{"envoy", Warn, "600 of 10600 calls failed", func(f *Snapshot) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
 	} {
-		f := well()
+		f := healthy()
 		row.plant(f)
 		found := false
 		for _, x := range Examine(f) {
@@ -244,7 +244,7 @@ func TestEveryMistake(t *testing.T) {
 			case x.Check == row.check && x.Severity == row.level && strings.Contains(x.Text, row.text):
 				found = true
 				if x.Advice == "" && row.text != "pod-0, pod-1: --insecure" {
-					t.Errorf("what is to be done? %+v", x)
+					t.Errorf("no advice: %+v", x)
 				}
 			case x.Severity != OK && !(row.check == x.Check):
 				t.Errorf("%s: also %+v", row.text, x)
@@ -256,7 +256,7 @@ func TestEveryMistake(t *testing.T) {
 	}
 }
 
-// parsed is what xDS says in /cluster, as it arrives here.
+// parsed returns the xDS status in /cluster as the doctor receives it.
 func parsed(text string) (v any) {
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		panic(err)
@@ -264,9 +264,9 @@ func parsed(text string) (v any) {
 	return v
 }
 
-// TestNewEnvoyTellsItsTimeout holds that a short timeout is no fault where members are told of it.
-func TestNewEnvoyTellsItsTimeout(t *testing.T) {
-	f := well()
+// TestNewEnvoySendsItsTimeout checks that a short timeout is accepted if Envoy sends it to members.
+func TestNewEnvoySendsItsTimeout(t *testing.T) {
+	f := healthy()
 	f.Envoys[0].ConfigDump = []byte(strings.Replace(string(f.Envoys[0].ConfigDump), `"0.100s"`, `"0.012s"`, 1))
 	f.Envoys[0].ConfigDump = []byte(strings.Replace(string(f.Envoys[0].ConfigDump), `"0.040s"`, `"0.004s"`, 1))
 	for version, want := range map[string]Severity{"1.38.3": Fail, "1.40.0": Warn, "2.0.1": Warn} {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// EnvoyPages is one Envoy's admin pages.
+// EnvoyPages holds the admin pages of one Envoy.
 type EnvoyPages struct {
 	Address    string
 	ServerInfo []byte // /server_info
@@ -23,22 +23,22 @@ type EnvoyPages struct {
 	Err        error
 }
 
-// object is a JSON object of Envoy's.
+// object is a JSON object.
 type object = map[string]any
 
 func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 	if e.Err != nil {
-		r.fail("name Envoy's admin page, often 127.0.0.1:9901 or :15000, reachable from here", "%s does not answer: %v", e.Address, e.Err)
+		r.fail("use the address of Envoy's admin page, often 127.0.0.1:9901 or :15000, and make it reachable from here", "%s does not respond: %v", e.Address, e.Err)
 		return
 	}
 	var dump any
 	if err := json.Unmarshal(e.ConfigDump, &dump); err != nil {
-		r.fail("", "%s: read its configuration: %v", e.Address, err)
+		r.fail("", "%s: cannot read its configuration: %v", e.Address, err)
 		return
 	}
 	filters := find(dump, "envoy.extensions.filters.http.ratelimit.v3.RateLimit")
 	if len(filters) == 0 {
-		r.fail("print one: `keyward envoy-config --part filter --rules DIR`", "%s has no rate-limit filter", e.Address)
+		r.fail("`keyward envoy-config --part filter --rules DIR` prints one", "%s has no rate-limit filter", e.Address)
 		return
 	}
 	names := map[string]bool{}
@@ -55,72 +55,72 @@ func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 		examineHosts(f, e, name, r)
 	}
 	errors := e.stat(".ratelimit.error")
-	if asked := errors + e.stat(".ratelimit.ok") + e.stat(".ratelimit.over_limit"); errors > 0 && errors > asked/1000 {
-		r.warn("requests passed uncounted, or were refused with failure_mode_deny: see timeout, retries and hosts above", "%s: %.0f of %.0f questions failed", e.Address, errors, asked)
+	if calls := errors + e.stat(".ratelimit.ok") + e.stat(".ratelimit.over_limit"); errors > 0 && errors > calls/1000 {
+		r.warn("their requests were admitted uncounted, or denied if failure_mode_deny is set: check timeout, retries and hosts above", "%s: %.0f of %.0f calls failed", e.Address, errors, calls)
 	}
 	if !slices.ContainsFunc(r.findings, func(x Finding) bool { return x.Check == r.check && strings.HasPrefix(x.Text, e.Address) }) {
-		r.ok("%s asks owners directly, and their heirs when they are silent", e.Address)
+		r.ok("%s calls owners directly, and their successors if they do not respond", e.Address)
 	}
 }
 
-// examineFilter judges timeouts, retries and what happens when no answer comes.
+// examineFilter checks the timeout, the retries and the behavior on errors.
 func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 	timeout := duration(filter, 20*time.Millisecond, "timeout")
 	domain := text(filter, "domain")
-	say := func(level Severity, advice, format string, args ...any) {
+	add := func(level Severity, advice, format string, args ...any) {
 		r.add(level, advice, "%s, filter of domain %s: %s", e.Address, domain, fmt.Sprintf(format, args...))
 	}
 	decision := decisionTimeout(f)
-	if !e.tellsTimeout() && decision > 0 && timeout <= decision {
-		say(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), 0.1s is good; Envoy from 1.40 on tells its own, and members then use 60 %% of it", decision),
-			"its timeout of %v is over before a member gives its degraded answer after %v", timeout, decision)
+	if !e.sendsTimeout() && decision > 0 && timeout <= decision {
+		add(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), for example to 0.1s; Envoy 1.40 and later sends its timeout, and members then use 60 %% of it", decision),
+			"its timeout of %v expires before a member applies the degraded policy after %v", timeout, decision)
 	} else if timeout < 50*time.Millisecond {
-		say(Warn, "set timeout: 0.1s: it is for all tries together", "its timeout of %v leaves no time to ask the heir of an owner that is silent", timeout)
+		add(Warn, "set timeout: 0.1s; it covers all attempts", "its timeout of %v leaves no time for a retry at the successor of an owner that does not respond", timeout)
 	}
 	if deny, _ := filter["failure_mode_deny"].(bool); !deny {
-		say(Warn, "decide: true refuses requests whose question failed; false (as here) lets them pass uncounted. With retries to the heir there are hardly any", "failure_mode_deny is off")
+		add(Warn, "decide: true denies requests whose call fails; false, as here, admits them uncounted. With retries at the successor, failed calls are rare", "failure_mode_deny is off")
 	}
 	if domains := f.domains(); len(domains) > 0 && !slices.Contains(domains, domain) {
-		say(Fail, "use the same word in the filter's domain and in the rules'", "no rules have this domain; there are rules for %s", strings.Join(domains, ", "))
+		add(Fail, "use the same domain in the filter and in the rules", "there are no rules for this domain; configured domains: %s", strings.Join(domains, ", "))
 	}
 	service, _ := dig(filter, "rate_limit_service", "grpc_service").(object)
 	if text(service, "envoy_grpc", "cluster_name") == "" {
 		return
 	}
 	if !sendsKey(service) {
-		say(Warn, "add initial_metadata x-keyward-key to its grpc_service, as `keyward envoy-config` prints it", "it sends no x-keyward-key: any member is asked, and forwards")
+		add(Warn, "add initial_metadata x-keyward-key to its grpc_service, as `keyward envoy-config` prints it", "it sends no x-keyward-key: it calls any member, which forwards the request")
 		return
 	}
 	if text(service, "envoy_grpc", "retry_policy", "retry_on") != "" {
-		say(Warn, "move it up to grpc_service.retry_policy", "envoy_grpc.retry_policy is ignored by this filter")
+		add(Warn, "move it up to grpc_service.retry_policy", "envoy_grpc.retry_policy is ignored by this filter")
 	}
 	retries, _ := dig(service, "retry_policy").(object)
-	examineRetries(retries, timeout, say)
+	examineRetries(retries, timeout, add)
 }
 
-// examineRetries holds what decision 24 of the design measured: a silent owner costs no question.
-func examineRetries(retries object, timeout time.Duration, say func(level Severity, advice, format string, args ...any)) {
+// examineRetries checks that a call is retried at the successor if the owner does not respond, so that no call fails.
+func examineRetries(retries object, timeout time.Duration, add func(level Severity, advice, format string, args ...any)) {
 	const advice = "copy grpc_service.retry_policy from `keyward envoy-config`: reset,connect-failure,refused-stream, max_interval 0.04s, previous_hosts"
 	on := strings.Split(text(retries, "retry_on"), ",")
 	interval := duration(retries, 0, "retry_back_off", "max_interval")
 	hosts, _ := retries["retry_host_predicate"].([]any)
 	switch {
 	case retries == nil:
-		say(Fail, advice, "no retries: while an owner is silent or gone, questions about its keys fail")
+		add(Fail, advice, "no retries: while an owner does not respond or is gone, calls for its keys fail")
 	case !slices.Contains(on, "reset"):
-		say(Fail, advice, "it retries on %s only: an owner that is silent, not gone, fails every question about its keys", strings.Join(on, ", "))
+		add(Fail, advice, "it retries on %s only: if an owner runs but does not respond, every call for its keys fails", strings.Join(on, ", "))
 	case !slices.Contains(on, "connect-failure"):
-		say(Warn, advice, "it does not retry on connect-failure: an owner that is gone fails questions until Envoy hears of it")
+		add(Warn, advice, "it does not retry on connect-failure: calls for the keys of a failed owner fail until Envoy has new endpoints")
 	case interval == 0 || interval >= timeout:
-		say(Fail, advice, "retry_back_off.max_interval, the time of one try, is %v in a timeout of %v: the heir is never asked", interval, timeout)
+		add(Fail, advice, "retry_back_off.max_interval, the time of one attempt, is %v with a timeout of %v: the successor is never called", interval, timeout)
 	case len(hosts) == 0:
-		say(Warn, advice, "no previous_hosts predicate: the retry may ask the silent owner again")
+		add(Warn, advice, "no previous_hosts predicate: the retry may go to the same owner again")
 	}
 }
 
 func examineCluster(e *EnvoyPages, c object, r *report) {
 	name := text(c, "name")
-	say := func(level Severity, advice, format string, args ...any) {
+	add := func(level Severity, advice, format string, args ...any) {
 		r.add(level, advice, "%s, cluster %s: %s", e.Address, name, fmt.Sprintf(format, args...))
 	}
 	policy := cmp.Or(text(c, "lb_policy"), "ROUND_ROBIN")
@@ -128,21 +128,21 @@ func examineCluster(e *EnvoyPages, c object, r *report) {
 		policy = text(policies[0], "typed_extension_config", "name")
 	}
 	if !strings.Contains(strings.ToLower(policy), "ring_hash") {
-		say(Warn, "for owner-direct take the cluster from Keyward's xDS, or from `keyward envoy-config --part cluster`; in the shape plain nothing is to be done", "its policy is %s: any member is asked, and forwards", policy)
+		add(Warn, "to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for plain RLS there is nothing to do", "its policy is %s: it calls any member, which forwards the request", policy)
 		return
 	}
 	if c["outlier_detection"] != nil {
-		say(Warn, "remove outlier_detection: a member that is ejected is still the owner for all others, and its keys are then counted twice as slowly as they should", "it ejects hosts by itself")
+		add(Warn, "remove outlier_detection: an ejected member is still the owner for the other members, so requests for its keys take an additional hop", "it ejects hosts on its own")
 	}
 	if checks, ok := c["health_checks"].([]any); ok && len(checks) > 0 {
-		say(Warn, "remove health_checks: EDS says which members live, to all Envoys alike", "it checks hosts' health by itself: its ring may differ from the others'")
+		add(Warn, "remove health_checks: EDS reports the live members to all Envoys", "it checks the health of hosts on its own: its ring may differ from that of other Envoys")
 	}
 	if text(c, "common_lb_config", "healthy_panic_threshold", "value") != "" && text(c, "common_lb_config", "healthy_panic_threshold", "value") != "0" {
-		say(Warn, "set healthy_panic_threshold to 0, as `keyward envoy-config --part cluster` does", "it panics, and then asks hosts that are gone")
+		add(Warn, "set healthy_panic_threshold to 0, as `keyward envoy-config --part cluster` does", "in panic mode it calls hosts that are gone")
 	}
 }
 
-// clusterStatuses is /clusters?format=json, as far as a finding is made of it.
+// clusterStatuses holds the part of /clusters?format=json that is checked.
 type clusterStatuses struct {
 	Clusters []clusterStatus `json:"cluster_statuses"`
 }
@@ -164,41 +164,41 @@ type hostStatus struct {
 	} `json:"locality"`
 }
 
-// examineHosts holds that Envoy's endpoints are the members on the ring.
+// examineHosts checks that Envoy's endpoints are the members on the ring.
 func examineHosts(f *Snapshot, e *EnvoyPages, name string, r *report) {
 	var all clusterStatuses
 	if err := json.Unmarshal(e.Clusters, &all); err != nil {
-		r.fail("", "%s: read its clusters: %v", e.Address, err)
+		r.fail("", "%s: cannot read its clusters: %v", e.Address, err)
 		return
 	}
 	i := slices.IndexFunc(all.Clusters, func(c clusterStatus) bool { return c.Name == name })
 	if i < 0 {
-		r.fail("add the cluster, or take clusters from Keyward's xDS and see `keyward xds status`", "%s has no cluster %s, which its filter asks", e.Address, name)
+		r.fail("add the cluster, or get clusters from Keyward's xDS and check `keyward xds status`", "%s has no cluster %s, which its filter calls", e.Address, name)
 		return
 	}
-	asked := map[string]bool{}
+	endpoints := map[string]bool{}
 	for _, h := range all.Clusters[i].Hosts {
-		if h.Locality.Region != "void" { // the place that nobody has
-			asked[net.JoinHostPort(h.Address.Socket.Address, strconv.Itoa(h.Address.Socket.Port))] = true
+		if h.Locality.Region != "void" { // the placeholder without a member
+			endpoints[net.JoinHostPort(h.Address.Socket.Address, strconv.Itoa(h.Address.Socket.Port))] = true
 		}
 	}
-	members := f.directly()
-	if len(members) == 0 || len(asked) == 1 {
-		return // it asks a sidecar, or a Service, which forwards
+	members := f.rlsAddresses()
+	if len(members) == 0 || len(endpoints) == 1 {
+		return // it calls a sidecar or a Service, which forwards
 	}
 	for _, at := range slices.Sorted(maps.Keys(members)) {
-		if !asked[at] {
-			r.fail("see `keyward xds status`; endpoints that are listed by hand must be all members", "%s, cluster %s: it does not know %s at %s: its ring is another than the members'", e.Address, name, members[at], at)
+		if !endpoints[at] {
+			r.fail("check `keyward xds status`; a static list of endpoints must contain all members", "%s, cluster %s: %s at %s is not an endpoint, so Envoy's ring differs from the members'", e.Address, name, members[at], at)
 		}
-		delete(asked, at)
+		delete(endpoints, at)
 	}
-	for _, at := range slices.Sorted(maps.Keys(asked)) {
-		r.fail("see `keyward xds status`; endpoints that are listed by hand must be members", "%s, cluster %s: it asks %s, which is no member on the ring", e.Address, name, at)
+	for _, at := range slices.Sorted(maps.Keys(endpoints)) {
+		r.fail("check `keyward xds status`; a static list of endpoints must contain members only", "%s, cluster %s: its endpoint %s is not a member on the ring", e.Address, name, at)
 	}
 }
 
-// directly is where Envoys ask the members on the ring, by address; what two of them tell differently is left out.
-func (f *Snapshot) directly() map[string]string {
+// rlsAddresses returns the names of the members on the ring by the address at which Envoys call them.
+func (f *Snapshot) rlsAddresses() map[string]string {
 	at := map[string]string{}
 	for _, m := range f.counters() {
 		for _, x := range m.Cluster.Members {
@@ -210,7 +210,7 @@ func (f *Snapshot) directly() map[string]string {
 	return at
 }
 
-// find lists the objects of a type anywhere in v.
+// find returns the objects of a type anywhere in v.
 func find(v any, of string) (all []object) {
 	switch v := v.(type) {
 	case object:
@@ -228,7 +228,7 @@ func find(v any, of string) (all []object) {
 	return all
 }
 
-// dig is what is in v under a path of keys; nil when nothing is.
+// dig returns the value at a path of keys in v, or nil.
 func dig(v any, path ...string) any {
 	for _, key := range path {
 		m, ok := v.(object)
@@ -250,7 +250,7 @@ func text(v any, path ...string) string {
 	return ""
 }
 
-// duration reads a google.protobuf.Duration in JSON, or says what holds without one.
+// duration returns a google.protobuf.Duration in JSON, or a default if there is none.
 func duration(v any, without time.Duration, path ...string) time.Duration {
 	d, err := time.ParseDuration(text(v, path...))
 	if err != nil {
@@ -264,7 +264,7 @@ func sendsKey(service object) bool {
 	return slices.ContainsFunc(metadata, func(x any) bool { return strings.EqualFold(text(x, "key"), "x-keyward-key") })
 }
 
-// decisionTimeout is the longest that a member has.
+// decisionTimeout returns the longest --decision-timeout of the members.
 func decisionTimeout(f *Snapshot) (longest time.Duration) {
 	for _, m := range f.counters() {
 		if d, err := time.ParseDuration(m.flag("decision-timeout")); err == nil {
@@ -274,7 +274,7 @@ func decisionTimeout(f *Snapshot) (longest time.Duration) {
 	return longest
 }
 
-// domains are those that rules are known for.
+// domains returns the domains of the local rules.
 func (f *Snapshot) domains() []string {
 	if f.Rules != nil {
 		return f.Rules.Domains
@@ -282,8 +282,8 @@ func (f *Snapshot) domains() []string {
 	return nil
 }
 
-// tellsTimeout says that this Envoy tells a service how long it waits: from 1.40 on.
-func (e *EnvoyPages) tellsTimeout() bool {
+// sendsTimeout reports whether this Envoy sends its timeout with a call: version 1.40 and later.
+func (e *EnvoyPages) sendsTimeout() bool {
 	var info struct{ Version string }
 	if json.Unmarshal(e.ServerInfo, &info) != nil {
 		return false
@@ -297,7 +297,7 @@ func (e *EnvoyPages) tellsTimeout() bool {
 	return false
 }
 
-// stat adds up all statistics whose names end so.
+// stat returns the sum of all statistics whose names have the given suffix.
 func (e *EnvoyPages) stat(suffix string) (sum float64) {
 	for line := range strings.Lines(string(e.Stats)) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
@@ -308,7 +308,7 @@ func (e *EnvoyPages) stat(suffix string) (sum float64) {
 	return sum
 }
 
-// Pages are what to ask an Envoy's admin for, in the order of ServerInfo, ConfigDump, Clusters and Stats.
+// Pages returns the paths of the admin pages, in the order of ServerInfo, ConfigDump, Clusters and Stats.
 func Pages() []string {
 	return []string{"/server_info", "/config_dump?include_eds", "/clusters?format=json", "/stats?" + url.Values{"filter": {"ratelimit"}}.Encode()}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// direct holds that Envoys ask owners, not just anyone.
+// direct checks that Envoys call owners directly.
 func direct(f *Snapshot, r *report) {
 	var hidden []string
 	reached, routed := 0, false
@@ -27,10 +27,10 @@ func direct(f *Snapshot, r *report) {
 	switch {
 	case reached == 0 && routed: // Envoys route requests themselves
 	case len(hidden) > 0 && reached > 0:
-		r.fail("give every member --rls-advertise (in a pod: its own address and port 8083); until then xDS leaves it out, Envoys' rings differ from the members', and questions take a hop more",
-			"no Envoy of another pod can ask %s: no --rls-advertise", strings.Join(hidden, ", "))
+		r.fail("set --rls-advertise on every member (in a pod: its address and port 8083); without it, xDS leaves the member out, the rings of Envoys and members differ, and requests take an additional hop",
+			"Envoys of other pods cannot call %s: --rls-advertise is not set", strings.Join(hidden, ", "))
 	case len(hidden) > 0:
-		r.warn("for owner-direct give all members --rls-advertise; in the shape plain nothing is to be done", "no member has --rls-advertise: Envoys ask their own sidecar, which forwards")
+		r.warn("to let Envoys call owners directly, set --rls-advertise on all members; for plain RLS there is nothing to do", "no member has --rls-advertise: each Envoy calls its own sidecar, which forwards requests")
 	}
 	hits, ring, key := 0.0, 0.0, 0.0
 	for _, m := range f.counters() {
@@ -38,28 +38,28 @@ func direct(f *Snapshot, r *report) {
 		ring += m.Metrics.Sum("keyward_misrouted_total", "cause", "ring")
 		key += m.Metrics.Sum("keyward_misrouted_total", "cause", "key")
 	}
-	asked := hits + ring + key
-	if asked < enough {
-		r.quiet("too few questions with a key to judge by (%.0f)", asked)
+	calls := hits + ring + key
+	if calls < enough {
+		r.quiet("too few requests with a key for a ratio (%.0f)", calls)
 		return
 	}
-	ratio := hits / asked
+	ratio := hits / calls
 	switch {
 	case ratio >= 0.95:
-		r.ok("%.1f %% of %.0f questions with a key went straight to their owner", 100*ratio, asked)
+		r.ok("%.1f %% of %.0f requests with a key went directly to their owner", 100*ratio, calls)
 	case ring > key:
-		r.warn("compare Envoy's endpoints with the members (--envoy): a ring of other hosts, weights or an own lb_policy; shortly after a change of members it passes",
-			"%.1f %% of %.0f questions went straight to their owner; Envoy's ring differs for %.0f", 100*ratio, asked, ring)
+		r.warn("compare Envoy's endpoints, weights and lb_policy with the members (--envoy); shortly after a membership change this is normal",
+			"%.1f %% of %.0f requests went directly to their owner; for %.0f Envoy's ring differs", 100*ratio, calls, ring)
 	default:
-		r.warn("send the value of the entry that places the rule: `keyward envoy-config` writes x-keyward-key, `keyward explain` shows the owner string",
-			"%.1f %% of %.0f questions went straight to their owner; %.0f had the key of another entry", 100*ratio, asked, key)
+		r.warn("send the value of the entry that determines the owner: `keyward envoy-config` writes x-keyward-key, and `keyward explain` shows the owner string",
+			"%.1f %% of %.0f requests went directly to their owner; %.0f had the key of another entry", 100*ratio, calls, key)
 	}
 }
 
-// enough questions make a ratio.
+// enough is how many requests a ratio needs.
 const enough = 100
 
-// xdsStatus is what /cluster says of xDS, as far as a finding is made of it.
+// xdsStatus holds the part of the xDS status in /cluster that is checked.
 type xdsStatus struct {
 	Versions map[string]string `json:"versions"`
 	Clients  []struct {
@@ -70,7 +70,7 @@ type xdsStatus struct {
 	} `json:"clients"`
 }
 
-// served holds that Envoys take what xDS servers send, and that these send the same.
+// served checks that Envoys accept what xDS servers send, and that all servers send the same.
 func served(f *Snapshot, r *report) {
 	servers, clients := 0, 0
 	versions := map[string]map[string][]string{}
@@ -93,22 +93,22 @@ func served(f *Snapshot, r *report) {
 			clients++
 			for name, t := range c.Types {
 				if t.Refused != "" && t.Refused == t.Sent {
-					r.fail("the Envoy goes on with what it had: mend what it names, often a port in use, or a cluster of --route-cluster that it does not have",
-						"%s refuses the %s of %s: %s", c.Node, name, m.Name(), t.Why)
+					r.fail("Envoy keeps its previous configuration: fix the reported error, often a port in use, or a --route-cluster that Envoy does not have",
+						"%s rejects the %s of %s: %s", c.Node, name, m.Name(), t.Why)
 				}
 			}
 		}
 	}
 	for name, by := range versions {
 		if len(by) > 1 {
-			r.warn("servers that see the same members serve the same; see one cluster, and that all have the same --route-* and --ring-capacity", "xDS servers serve different %s: %s", name, formatGroups(by))
+			r.warn("check one cluster, and use the same --route-* and --ring-capacity on all servers: then they serve the same", "xDS servers serve different %s: %s", name, formatGroups(by))
 		}
 	}
 	if servers == 0 {
-		r.ok("nobody serves xDS")
+		r.ok("no xDS server found")
 		return
 	}
-	r.quiet("%s, %s, none refuses anything", number(servers, "xDS server"), number(clients, "client"))
+	r.quiet("%s, %s; no client rejects a resource", number(servers, "xDS server"), number(clients, "client"))
 }
 
 func xdsOf(c *api.ClusterStatus) (s xdsStatus, ok bool) {
@@ -119,17 +119,17 @@ func xdsOf(c *api.ClusterStatus) (s xdsStatus, ok bool) {
 	return s, err == nil && json.Unmarshal(text, &s) == nil
 }
 
-// full is how much of a table or of memory may be used before somebody is told.
+// full is the fraction of the table above which there is a warning.
 const full = 0.8
 
 func memory(f *Snapshot, r *report) {
 	for _, m := range f.counters() {
 		if n := m.Metrics.Sum("keyward_overflow_keys_total"); n > 0 {
-			r.warn("raise --max-keys (about 100 bytes each), or find who invents keys: keyward top, keyward tap", "%s had no room for %.0f keys, and counts them by a sketch that may refuse too early", m.Name(), n)
+			r.warn("raise --max-keys (about 100 bytes per key), or find the clients that create keys: keyward top, keyward tap", "%s had no room for %.0f keys; it counts them in a sketch that may deny requests too early", m.Name(), n)
 		}
 		keys := m.Metrics.Sum("keyward_keys", "table", "owned") + m.Metrics.Sum("keyward_keys", "table", "replica")
 		if most, err := strconv.ParseFloat(m.flag("max-keys"), 64); err == nil && keys > full*most {
-			r.warn("raise --max-keys (about 100 bytes each) before the table is full", "%s keeps %.0f keys, %.0f %% of --max-keys", m.Name(), keys, 100*keys/most)
+			r.warn("raise --max-keys (about 100 bytes per key) before the table is full", "%s has %.0f keys, %.0f %% of --max-keys", m.Name(), keys, 100*keys/most)
 		}
 	}
 	for i := range f.Members {
@@ -139,17 +139,17 @@ func memory(f *Snapshot, r *report) {
 		}
 		switch x := m.Self.Memory; {
 		case x.Limit > 0 && x.GoLimit == 0:
-			r.warn("set GOMEMLIMIT to 90 % of the container's limit: Go then collects before the kernel kills", "%s has a limit of %d MiB, and GOMEMLIMIT is not set", m.Name(), x.Limit>>20)
+			r.warn("set GOMEMLIMIT to 90 % of the container's limit, so that Go collects garbage before the kernel kills the process", "%s has a memory limit of %d MiB, and GOMEMLIMIT is not set", m.Name(), x.Limit>>20)
 		case x.Limit > 0 && float64(x.GoLimit) > 0.95*float64(x.Limit):
 			r.warn("set GOMEMLIMIT to 90 % of the container's limit", "%s has GOMEMLIMIT %d MiB in a container of %d MiB", m.Name(), x.GoLimit>>20, x.Limit>>20)
 		case x.Limit > 0 && float64(x.Used) > 0.9*float64(x.Limit):
 			r.warn("raise the container's limit, or lower --max-keys", "%s uses %d of %d MiB", m.Name(), x.Used>>20, x.Limit>>20)
 		}
 	}
-	r.quiet("there is room in tables and memory")
+	r.quiet("tables and memory are below their limits")
 }
 
-// authority holds that owners decide, and says what was let through when they could not.
+// authority checks that owners decide, and reports what may have been admitted when they could not.
 func authority(f *Snapshot, r *report) {
 	over, members := 0.0, []string{}
 	for _, m := range f.counters() {
@@ -159,13 +159,13 @@ func authority(f *Snapshot, r *report) {
 		}
 		size, reach := len(m.Cluster.Ring.Members), int(m.Metrics.Sum("keyward_reach"))
 		if me := m.sees(m.Name()); me != nil && me.State == "active" && size > 1 && reach < size {
-			r.fail("members confirm each other over 7947/TCP: see ports and certificates", "%s is confirmed by %d of %s on the ring", m.Name(), reach, number(size, "member"))
+			r.fail("members send each other heartbeats over 7947/TCP: check ports and certificates", "%s is confirmed by %d of %s on the ring", m.Name(), reach, number(size, "member"))
 		}
 	}
 	if over > 0 {
 		slices.Sort(members)
-		r.warn("it says what faults have cost in the present windows: keyward_overadmission_bound_by_cause has the cause, docs/bounds.md the meaning",
+		r.warn("this is the effect of faults in the current windows: keyward_overadmission_bound_by_cause shows the cause, docs/bounds.md explains it",
 			"up to %.0f hits above limits may have been admitted, by %s", over, strings.Join(members, ", "))
 	}
-	r.quiet("every key is decided by its one owner")
+	r.quiet("every decision is made by the key's owner")
 }

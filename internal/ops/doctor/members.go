@@ -16,55 +16,55 @@ func members(f *Snapshot, r *report) {
 		if s.Name != "" {
 			name = s.Name + " (" + s.Page + ")"
 		}
-		r.warn("let this machine reach its --metrics port, or name each member with --member; a process that is dead shows as missing below",
-			"%s does not answer: %v", name, s.Err)
+		r.warn("make its --metrics port reachable from this machine, or name each member with --member; failed processes appear as missing below",
+			"%s does not respond: %v", name, s.Err)
 	}
 	for i := range f.Members {
 		if m := &f.Members[i]; m.Self == nil {
-			r.warn("upgrade it: before this version it does not tell its clock, keys and certificate", "%s serves no /v1/self", m.Name())
+			r.warn("upgrade it: older versions do not report their clock, keys and certificate", "%s serves no /v1/self", m.Name())
 		}
 	}
-	r.quiet("%s asked, all answer", number(len(f.Members), "process"))
+	r.quiet("%s queried, all respond", number(len(f.Members), "process"))
 }
 
-// ports judges what was reached from here, and what members say of the ways between them.
+// ports checks what is reachable from here, and what members report about the connections between them.
 func ports(f *Snapshot, r *report) {
 	for _, p := range f.Probes {
 		if p.Err != nil {
-			r.fail(fmt.Sprintf("open %s to the other members: firewall, NetworkPolicy, Service and --advertise", p.What),
-				"%s does not answer at %s (%s): %v", p.Member, p.Address, p.What, p.Err)
+			r.fail(fmt.Sprintf("open %s for the other members: check firewall, NetworkPolicy, Service and --advertise", p.What),
+				"%s is not reachable at %s (%s): %v", p.Member, p.Address, p.What, p.Err)
 		}
 	}
-	for _, m := range f.seated() {
+	for _, m := range f.onTheRing() {
 		if n := m.Metrics.Sum("keyward_cluster_missing"); n > 0 {
-			r.warn("check the addresses of --join, and that 7946 is open both ways, TCP and UDP",
-				"%s knows of %.0f addresses that should be members and do not answer", m.Name(), n)
+			r.warn("check the addresses in --join, and that 7946 is open in both directions, TCP and UDP",
+				"%s knows %.0f addresses that should be members and do not respond", m.Name(), n)
 		}
 		if n := m.Metrics.Sum("keyward_gossip_health_score"); n >= 3 {
-			r.warn("open 7946/UDP between all members, or give the pod more CPU", "%s is late with its gossip (score %.0f): UDP is lost, or it has no processor time", m.Name(), n)
+			r.warn("open 7946/UDP between all members, or give the pod more CPU", "%s is slow to answer gossip (score %.0f): UDP packets are lost, or it lacks CPU time", m.Name(), n)
 		}
 	}
 	unreachable(f, r)
-	r.quiet("%s reached, streams between all members stand", number(len(f.Probes), "port"))
+	r.quiet("%s reachable, streams between all members are up", number(len(f.Probes), "port"))
 }
 
-// oneCluster holds that all who were asked see each other.
+// oneCluster checks that all queried processes see each other.
 func oneCluster(f *Snapshot, r *report) {
 	all := f.counters()
 	if len(all) == 0 {
-		r.fail("name a sidecar with --member", "none of the processes that answer counts keys")
+		r.fail("name a sidecar with --member", "none of the processes that respond is a sidecar")
 		return
 	}
 	if labels := groups(all, func(m *MemberReport) string { return "--cluster " + m.Cluster.Label }); len(labels) > 1 {
-		r.fail("give all members of one cluster the same --cluster", "members of several clusters: %s", formatGroups(labels))
+		r.fail("set the same --cluster on all members of one cluster", "the members belong to several clusters: %s", formatGroups(labels))
 	}
 	for _, m := range all {
 		switch {
 		case m.Cluster.Standalone && len(all) > 1:
-			r.fail("give every member --join with the gossip addresses of the others (KEYWARD_JOIN=dns+NAME:7946)",
-				"%s stands alone beside %s: each admits the whole limit", m.Name(), number(len(all)-1, "other member"))
+			r.fail("set --join on every member, with the gossip addresses of the others (KEYWARD_JOIN=dns+NAME:7946)",
+				"%s runs standalone next to %s: each admits the complete limit", m.Name(), number(len(all)-1, "other member"))
 		case m.Cluster.Standalone:
-			r.ok("%s stands alone: there is no --join, so it must be the only replica", m.Name())
+			r.ok("%s runs standalone: --join is not set, so it must be the only replica", m.Name())
 		}
 	}
 	for _, m := range all {
@@ -81,7 +81,7 @@ func oneCluster(f *Snapshot, r *report) {
 	r.quiet("%s see each other", number(len(f.Members), "process"))
 }
 
-// sees is what m knows of a member; nil when it knows none of the name.
+// sees returns what m reports about a member, or nil.
 func (m *MemberReport) sees(id string) *api.MemberStatus {
 	for i := range m.Cluster.Members {
 		if m.Cluster.Members[i].ID == id {
@@ -91,22 +91,22 @@ func (m *MemberReport) sees(id string) *api.MemberStatus {
 	return nil
 }
 
-// The bounds of clocks: DESIGN.md counts on 250 ms, and a member whose clock jumps by a second fences itself.
+// Tolerances of clocks. The bounds assume at most 250 ms, and a member whose clock steps by a second revokes its ownership.
 const (
 	skewWarn = 250 * time.Millisecond
 	skewFail = time.Second
 )
 
 func clocks(f *Snapshot, r *report) {
-	const advice = "run chrony or ntpd on the nodes: windows end when the owner's clock says so, and limits hold to within the clocks' difference"
+	const advice = "run chrony or ntpd on the nodes: windows end by the owner's clock, and limits are exact to within the difference of the clocks"
 	worst := time.Duration(0)
-	judge := func(who, whose string, off time.Duration) {
+	compare := func(member, other string, off time.Duration) {
 		worst = max(worst, off.Abs())
 		switch {
 		case off.Abs() > skewFail:
-			r.fail(advice, "the clock of %s is %v ahead of that of %s", who, off.Round(time.Millisecond), whose)
+			r.fail(advice, "the clock of %s is %v ahead of the clock of %s", member, off.Round(time.Millisecond), other)
 		case off.Abs() > skewWarn:
-			r.warn(advice, "the clock of %s is %v ahead of that of %s", who, off.Round(time.Millisecond), whose)
+			r.warn(advice, "the clock of %s is %v ahead of the clock of %s", member, off.Round(time.Millisecond), other)
 		}
 	}
 	for _, m := range f.counters() {
@@ -114,36 +114,37 @@ func clocks(f *Snapshot, r *report) {
 			continue
 		}
 		for id, s := range m.Self.Offsets {
-			if off := time.Duration(s * float64(time.Second)); off > 0 { // the other side says it from below
-				judge(id, m.Name(), off)
+			if off := time.Duration(s * float64(time.Second)); off > 0 { // the other member reports the negative offset
+				compare(id, m.Name(), off)
 			}
 		}
 	}
-	// Members that have no stream to each other are compared by way of the clock here.
+	// Members without a stream to each other are compared with the local clock.
 	for i := range f.Members {
 		for j := range f.Members[:i] {
 			a, b := &f.Members[i], &f.Members[j]
-			if a.Self == nil || b.Self == nil || a.compares(b) || b.compares(a) {
+			if a.Self == nil || b.Self == nil || a.hasOffsetOf(b) || b.hasOffsetOf(a) {
 				continue
 			}
 			if off := a.Ahead - b.Ahead; off.Abs()-a.Within-b.Within > skewWarn {
-				judge(a.Name(), b.Name(), off)
+				compare(a.Name(), b.Name(), off)
 			}
 		}
 	}
 	r.quiet("clocks differ by at most %v", worst.Round(time.Millisecond))
 }
 
-func (m *MemberReport) compares(other *MemberReport) bool {
+// hasOffsetOf reports whether m has measured the clock of another member.
+func (m *MemberReport) hasOffsetOf(other *MemberReport) bool {
 	_, ok := m.Self.Offsets[other.Name()]
 	return ok
 }
 
 func onRing(f *Snapshot, r *report) {
-	all := f.seated()
+	all := f.onTheRing()
 	if rings := groups(all, func(m *MemberReport) string { return m.Cluster.Ring.Fingerprint }); len(rings) > 1 {
-		r.fail("wait for a change of the ring to end; if it does not, members do not see each other: look at one cluster, gossip keys and ports",
-			"members go by different rings: %s", formatGroups(rings))
+		r.fail("wait until the ring change is complete; if it does not complete, members do not see each other: check one cluster, gossip keys and ports",
+			"members use different rings: %s", formatGroups(rings))
 	}
 	var waiting []string
 	for _, m := range all {
@@ -151,28 +152,28 @@ func onRing(f *Snapshot, r *report) {
 		switch {
 		case me == nil:
 		case me.State == "joining":
-			r.warn("see its log; a member joins when it has copies of what it is to own, and never above the ring's capacity", "%s is not on the ring yet", m.Name())
+			r.warn("check its log; a member joins once it has replicas of the keys that it will own, and only within the ring's capacity", "%s is not on the ring yet", m.Name())
 		case me.State == "leaving":
-			r.warn("it was told to leave; it goes on the ring again when it is restarted", "%s has left the ring", m.Name())
+			r.warn("it was asked to leave; it joins again when it is restarted", "%s has left the ring", m.Name())
 		}
 		if m.Metrics.Sum("keyward_ring_incomplete") > 0 {
 			waiting = append(waiting, m.Name())
 		}
 	}
 	if len(waiting) > 0 {
-		r.warn("counters are on their way, for some seconds; if it lasts, see docs/operating.md#handoff",
-			"not all members have taken over what is theirs, as %s hear", strings.Join(waiting, ", "))
+		r.warn("counters are in transfer, which takes some seconds; if it lasts longer, see docs/operating.md#handoff",
+			"the handoff is not complete, according to %s", strings.Join(waiting, ", "))
 	}
 	if len(all) > 0 {
-		r.quiet("all go by one ring of %s", number(len(all[0].Cluster.Ring.Members), "member"))
+		r.quiet("all members use the same ring (%s)", number(len(all[0].Cluster.Ring.Members), "member"))
 	}
 }
 
-// capacity holds that all have room on the ring, with the weight that was meant.
+// capacity checks that all members fit on the ring with their weights.
 func capacity(f *Snapshot, r *report) {
 	all := f.counters()
 	if c := groups(all, func(m *MemberReport) string { return m.flag("ring-capacity") }); len(c) > 1 {
-		r.fail("give all members and xDS servers the same --ring-capacity", "--ring-capacity differs: %s", formatGroups(c))
+		r.fail("set the same --ring-capacity on all members and xDS servers", "--ring-capacity differs: %s", formatGroups(c))
 	}
 	total, most, least := 0, uint32(0), ^uint32(0)
 	seen := map[string]bool{}
@@ -190,17 +191,17 @@ func capacity(f *Snapshot, r *report) {
 		}
 	}
 	if limit > 0 && total > limit-1 {
-		r.fail("raise --ring-capacity everywhere (all members and xDS servers, then Envoys' rings change), or lower --weight",
-			"the members' weights sum to %d, and a ring of --ring-capacity %d has room for %d: who comes last stays off it", total, limit, limit-1)
+		r.fail("raise --ring-capacity on all members and xDS servers (which changes Envoys' rings), or lower --weight",
+			"the members' weights sum to %d, and a ring with --ring-capacity %d has room for %d: the members that come last stay off it", total, limit, limit-1)
 	}
 	if len(seen) > 1 && most >= 4*max(1, least) {
-		r.warn("weights are for machines of different size; leave them out where pods are equal", "weights are from %d to %d: some members count many times what others do", least, most)
+		r.warn("use weights for machines of different size only", "weights are from %d to %d: some members own many times as many keys as others", least, most)
 	}
 	r.quiet("weights sum to %d of %d", total, limit-1)
 }
 
 func expected(f *Snapshot, r *report) {
-	all := f.seated()
+	all := f.onTheRing()
 	known := map[string]bool{}
 	for _, m := range all {
 		for _, x := range m.Cluster.Members {
@@ -214,35 +215,35 @@ func expected(f *Snapshot, r *report) {
 		switch who := strings.Join(names, ", "); {
 		case err != nil:
 		case n == 0 && len(known) > 1:
-			r.warn(fmt.Sprintf("set --expect %d: a member then divides limits by that number until it has met the others", len(known)),
+			r.warn(fmt.Sprintf("set --expect %d: a member then divides limits by that number until it has found the others", len(known)),
 				"%s: --expect is not set in a cluster of %d", who, len(known))
 		case n > len(known) && len(known) > 0:
-			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has met that many, and epsilon always", "%s: --expect %d, and there are %s", who, n, number(len(known), "member"))
+			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has found that many members, and always divides epsilon by it", "%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
 		case n > 0 && n < len(known):
-			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect %d, and there are %s", who, n, number(len(known), "member"))
+			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
 		}
 	}
-	r.quiet("there are as many members as are expected")
+	r.quiet("the number of members is as expected")
 }
 
-// settings holds that what all must agree about is set alike, and says what members warn of themselves.
+// settings checks that settings are the same on all members where they must be, and collects the members' own warnings.
 func settings(f *Snapshot, r *report) {
 	all := f.counters()
 	for _, name := range []string{"partition", "lost-state", "nref-decay", "decision-timeout", "rls-plaintext"} {
 		if by := groups(all, func(m *MemberReport) string { return m.flag(name) }); len(by) > 1 {
-			r.warn("set it alike on all members", "--%s differs: %s", name, formatGroups(by))
+			r.warn("set the same value on all members", "--%s differs: %s", name, formatGroups(by))
 		}
 	}
-	said := map[string][]string{}
+	warnings := map[string][]string{}
 	for i := range f.Members {
 		if m := &f.Members[i]; m.Self != nil {
 			for _, w := range m.Self.Warnings {
-				said[w] = append(said[w], m.Name())
+				warnings[w] = append(warnings[w], m.Name())
 			}
 		}
 	}
-	// What has a check of its own is not said twice.
-	for w, names := range said {
+	// Skip the warnings that have their own check.
+	for w, names := range warnings {
 		if strings.HasPrefix(w, "standalone") || strings.HasPrefix(w, "no --rls-advertise") || strings.Contains(w, "GOMEMLIMIT") {
 			continue
 		}
@@ -250,10 +251,10 @@ func settings(f *Snapshot, r *report) {
 		r.warn("", "%s: %s", strings.Join(names, ", "), w)
 	}
 	slices.SortFunc(r.findings[len(r.findings)-r.count():], func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
-	r.quiet("all members are set alike")
+	r.quiet("all members have the same settings")
 }
 
-// count is how many findings the present check has.
+// count returns how many findings the current check has.
 func (r *report) count() (n int) {
 	for _, f := range r.findings {
 		if f.Check == r.check {
@@ -267,15 +268,15 @@ func rules(f *Snapshot, r *report) {
 	all := f.counters()
 	for _, m := range all {
 		if e := m.Cluster.Rules.LastError; e != "" {
-			r.fail("mend the file; `keyward check DIR` shows the place; until then the rules from before are in force", "%s could not read its rules: %s", m.Name(), e)
+			r.fail("fix the file; `keyward check DIR` shows the position; until then the previous rules stay in force", "%s cannot load its rules: %s", m.Name(), e)
 		}
 		if v := m.Cluster.Rules.InForce; v == "" || v == f.NoRules {
-			r.fail("see that its rules' folder holds files with a domain (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)", "%s has no rules in force", m.Name())
+			r.fail("put files with a domain into its rules folder (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)", "%s has no rules in force", m.Name())
 		}
 	}
 	by := groups(all, func(m *MemberReport) string { return m.Cluster.Rules.InForce })
 	if len(by) > 1 {
-		r.fail("bring the same files to all members; a ConfigMap takes up to a minute to arrive everywhere", "members go by different rules: %s", formatGroups(by))
+		r.fail("deploy the same files to all members; a ConfigMap takes up to a minute to reach all pods", "members use different rules: %s", formatGroups(by))
 	}
 	if h := f.Rules; h != nil {
 		for hash, names := range by {
@@ -283,16 +284,16 @@ func rules(f *Snapshot, r *report) {
 			switch {
 			case h.Err != nil:
 			case hash != h.Hash:
-				r.warn("bring the files to the members, or see what differs with `keyward check --against`", "%s: version %s in force, the rules in %s are version %s", strings.Join(names, ", "), hash, h.Path, h.Hash)
+				r.warn("deploy the files to the members, or compare them with `keyward check --against`", "%s: version %s is in force, but the rules in %s are version %s", strings.Join(names, ", "), hash, h.Path, h.Hash)
 			}
 		}
 		if h.Err != nil {
-			r.fail("`keyward check` shows the place", "%s: %v", h.Path, h.Err)
+			r.fail("`keyward check` shows the position", "%s: %v", h.Path, h.Err)
 		}
 	}
 	if len(by) == 1 {
 		for hash := range by {
-			r.quiet("all go by version %s", hash)
+			r.quiet("all members use version %s", hash)
 		}
 	}
 }
@@ -303,7 +304,7 @@ func versions(f *Snapshot, r *report) {
 		all[i] = &f.Members[i]
 	}
 	if by := groups(all, func(m *MemberReport) string { return m.Cluster.Version }); len(by) > 1 {
-		r.warn("finish the roll-out: neighbouring versions work together, others need not", "versions differ: %s", formatGroups(by))
+		r.warn("finish the rollout: only consecutive versions are guaranteed to work together", "versions differ: %s", formatGroups(by))
 		return
 	}
 	if len(all) > 0 {
