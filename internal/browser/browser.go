@@ -1,7 +1,7 @@
-// Package browser refuses HTTP requests that another site has had a browser send.
+// Package browser refuses HTTP requests that another site made a browser send.
 //
-// [Hosts.Check] -> the request names a host that a public DNS server cannot answer for; so a page whose own name was turned
-// to this machine's address (DNS rebinding) reads nothing. [SameSite] -> the request was not written by another site's page.
+// [Hosts.Check] refuses host names that a public DNS server could resolve to this machine (DNS rebinding). [SameSite]
+// refuses requests of other sites' pages.
 package browser
 
 import (
@@ -17,19 +17,19 @@ import (
 
 // Reasons of keyward_refused_total.
 const (
-	WrongHost = "host"       // the Host header is not a name of this port
-	CrossSite = "cross_site" // another site's page has sent the request
+	WrongHost = "host"       // the Host header names a host that the listener does not serve
+	CrossSite = "cross_site" // a page of another site sent the request
 )
 
-// Hosts are the names that a port answers for, beside those that no public DNS server can give: IP addresses, localhost and
-// what ends in it, names without a dot, and Kubernetes' names of Services and pods, which end in .svc or .cluster.local.
-// The zero value has none beside them. It is safe for concurrent use.
+// Hosts are the host names that a listener serves. It always serves names that no public DNS server resolves: IP
+// addresses, localhost and names below it, names without a dot, and names of Kubernetes Services and pods, which end
+// in .svc or .cluster.local. The zero value serves only those. It is safe for concurrent use.
 type Hosts struct {
-	names []string // lower case; one that begins with a dot stands for all names that end so
+	names []string // lower case; a name that begins with a dot matches all names below it
 }
 
-// NewHosts takes names as DNS has them, without a port; *.example.org stands for all names below example.org. The machine's own
-// name is one of them by itself. The error names every name that is at fault.
+// NewHosts returns Hosts that also serve the given DNS names, without ports. *.example.org matches all names below
+// example.org. The machine's own name is always included. The error lists every invalid name.
 func NewHosts(names ...string) (Hosts, error) {
 	var h Hosts
 	var faults []error
@@ -39,7 +39,7 @@ func NewHosts(names ...string) (Hosts, error) {
 	for _, name := range names {
 		n := plain(strings.TrimPrefix(name, "*"))
 		if strings.Trim(n, ".") == "" || strings.ContainsAny(n, "*:/ ") || strings.HasPrefix(name, "*") != strings.HasPrefix(n, ".") {
-			faults = append(faults, fmt.Errorf("%q: want a name like keyward.example.org, without a port, or *.example.org", name))
+			faults = append(faults, fmt.Errorf("%q: want a name such as keyward.example.org, without a port, or *.example.org", name))
 			continue
 		}
 		h.names = append(h.names, n)
@@ -49,10 +49,11 @@ func NewHosts(names ...string) (Hosts, error) {
 
 func plain(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// local are the endings of names that no public DNS server answers for.
+// local are the suffixes of names that no public DNS server resolves.
 var local = [...]string{".localhost", ".svc", ".cluster.local"}
 
-// Check says why a Host header is not for this port; nil when it is. None at all is: every browser sends one.
+// Check returns an error if the listener does not serve the given Host header. An empty header is served: every
+// browser sends one.
 func (h *Hosts) Check(host string) error {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
@@ -66,11 +67,12 @@ func (h *Hosts) Check(host string) error {
 	if slices.ContainsFunc(local[:], ends) || slices.ContainsFunc(h.names, func(n string) bool { return n == name || n[0] == '.' && ends(n) }) {
 		return nil
 	}
-	return fmt.Errorf("this port does not answer for the host %q: ask by IP address, by localhost or by a Service's name (NAME.NAMESPACE.svc), or give this name to --allowed-hosts", name)
+	return fmt.Errorf("host %q is not served here: use an IP address, localhost or the name of a Service (NAME.NAMESPACE.svc), "+
+		"or pass this name to --allowed-hosts", name)
 }
 
-// Guard has next serve what is for this port. The rest is answered 421 with the reason, and refuse is called with WrongHost. Paths
-// in open are served for every host: a load balancer's probe names the host that it likes, and learns nothing.
+// Guard serves requests for this listener with next. It answers others with 421 and the reason, and calls refuse with
+// WrongHost. Paths in open are served for every host: the probes of load balancers use any host, and learn nothing.
 func (h *Hosts) Guard(next http.Handler, refuse func(reason string), open ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.Check(r.Host); err != nil && !slices.Contains(open, r.URL.Path) {
@@ -82,17 +84,19 @@ func (h *Hosts) Guard(next http.Handler, refuse func(reason string), open ...str
 	})
 }
 
-// SameSite has next serve what no other site's page has sent: a browser says so in Sec-Fetch-Site or Origin. The rest is answered 403
-// with the reason, and refuse is called with CrossSite.
+// SameSite serves requests with next unless Sec-Fetch-Site or Origin shows that a page of another site sent them. It
+// answers those with 403 and the reason, and calls refuse with CrossSite.
 func SameSite(next http.Handler, refuse func(reason string)) http.Handler {
 	guard := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Without a body nothing is asked, and a browser gives GET none; all other ways to say it are judged like a POST.
-		judged := *r
-		judged.Method = http.MethodPost
-		if guard.Check(&judged) != nil {
+		// Browsers send GET without a body, and without a body nothing is decided. Requests with any other method are
+		// checked like a POST.
+		checked := *r
+		checked.Method = http.MethodPost
+		if guard.Check(&checked) != nil {
 			refuse(CrossSite)
-			http.Error(w, "this was sent by a page of another site (Sec-Fetch-Site, Origin): only programs and pages of this port may ask", http.StatusForbidden)
+			const reason = "a page of another site sent this request (Sec-Fetch-Site, Origin)"
+			http.Error(w, reason, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)

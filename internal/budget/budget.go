@@ -1,32 +1,32 @@
 // Package budget accounts for the memory that clients make a process keep.
 //
-// [New] makes the account of all connections -> [Account.Part] makes that of one port -> [Account.Open] makes that of one
-// connection. A charge to a connection is a charge to all accounts above it.
+// [New] makes the account of all connections, [Account.Part] that of one listener, and [Account.Open] that of one
+// connection. A charge to a connection is also charged to the accounts above it.
 package budget
 
 import "sync/atomic"
 
-// Account is a number of bytes that clients make the process keep: of one connection, of a port or of all ports. The nil
-// Account charges nothing and allows everything. Its methods are safe for concurrent use.
+// Account is a number of bytes that clients make the process keep: those of one connection, of a listener or of all
+// listeners. A nil Account charges nothing and allows everything. Its methods are safe for concurrent use.
 type Account struct {
 	parent *Account
-	limit  int64 // 0: none of its own
+	limit  int64 // 0: no limit of its own
 	fair   int64
 	held   atomic.Int64
-	open   atomic.Int64 // connections
+	open   atomic.Int64 // number of connections
 	closed atomic.Bool
 }
 
-// New returns an account without connections. All of them together should keep at most limit bytes, and one of them is
-// never to blame while it keeps at most fair bytes or its equal part of limit, whichever is less.
+// New returns an account without connections. Its connections should keep at most limit bytes together. A connection
+// may always keep fair bytes or its equal part of limit, whichever is less.
 func New(limit, fair int64) *Account { return &Account{limit: limit, fair: fair} }
 
-// Part returns an account with a limit of its own, whose charges count in a, too.
+// Part returns an account with its own limit. Its charges are also charged to a.
 func (a *Account) Part(limit, fair int64) *Account {
 	return &Account{parent: a, limit: limit, fair: fair}
 }
 
-// Open returns the account of one connection. Close releases it.
+// Open returns the account of a connection. Close releases it.
 func (a *Account) Open() *Account {
 	if a == nil {
 		return nil
@@ -37,8 +37,8 @@ func (a *Account) Open() *Account {
 	return &Account{parent: a}
 }
 
-// Charge adds n bytes, or takes -n of them back. It reports whether the connection may stay: whether no account above it is
-// beyond its limit, or the connection keeps no more than its fair part. The bytes are charged in either case.
+// Charge adds n bytes, which may be negative. It reports whether the connection may stay: no account above it exceeds
+// its limit, or the connection keeps at most its share. The bytes are charged in either case.
 func (a *Account) Charge(n int64) bool {
 	if a == nil {
 		return true
@@ -52,12 +52,13 @@ func (a *Account) Charge(n int64) bool {
 	return fits
 }
 
-// share is what one connection may keep whatever the others do. It shrinks as others come, and nobody is cut for what it kept before: n connections that
-// come one after the other and fill their shares keep limit * (1/1 + ... + 1/n) together, which is less than 8 times the limit for 1,024.
+// share returns what one connection may always keep. It shrinks as connections open, but connections are not closed
+// for what they kept before. So n connections that open one after the other and fill their shares keep limit * (1/1 +
+// ... + 1/n) together: less than 8 times the limit for 1,024 connections.
 func (a *Account) share() int64 { return min(a.fair, a.limit/max(a.open.Load(), 1)) }
 
-// Spare reports whether n more bytes would leave at least half of every limit free. Memory that only makes things faster is
-// kept if so: it is never the reason why a client is refused.
+// Spare reports whether n more bytes would leave half of every limit free. Only then is memory kept just for speed,
+// so that such memory never causes a refusal.
 func (a *Account) Spare(n int64) bool {
 	if a == nil {
 		return true
@@ -70,7 +71,7 @@ func (a *Account) Spare(n int64) bool {
 	return true
 }
 
-// Held returns the bytes that are charged.
+// Held returns the number of bytes charged.
 func (a *Account) Held() int64 {
 	if a == nil {
 		return 0
@@ -78,8 +79,7 @@ func (a *Account) Held() int64 {
 	return a.held.Load()
 }
 
-// Close releases what a connection is charged, and the connection. Nothing may be charged after it. Closing twice is
-// closing once.
+// Close releases the connection and its charges. Nothing may be charged afterwards. Further calls do nothing.
 func (a *Account) Close() {
 	if a == nil || a.closed.Swap(true) {
 		return

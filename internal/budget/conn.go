@@ -6,13 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// factor is how many bytes a byte that was read may take until it is understood: its copy in a buffer, and what is made of it.
+// factor is the number of bytes that a byte of input may take until it is processed: a copy in a buffer, and the
+// value decoded from it.
 const factor = 2
 
-// ErrOver is the error of a read after which a connection keeps too much.
-var ErrOver = errors.New("too much is kept of a client that is not finished")
+// ErrOver is returned by reads of a connection that keeps too much.
+var ErrOver = errors.New("client makes the process keep too much memory")
 
-// Meter charges what is read from a connection, between Begin and Settle.
+// Meter charges what is read from a connection between Begin and Settle.
 type Meter struct {
 	account  *Account
 	most     int64
@@ -22,24 +23,24 @@ type Meter struct {
 	reported atomic.Bool
 }
 
-// NewMeter charges to a, from now on. Of what is read, at most so many bytes are kept until Settle; 0: all. over is called
-// once when that is too much.
+// NewMeter returns a Meter that charges a from now on. At most most bytes of the input are kept until Settle; 0: all
+// of them. over is called once, when the account is exceeded.
 func NewMeter(a *Account, most int64, over func()) *Meter {
 	m := &Meter{account: a, most: most, over: over}
 	m.on.Store(true)
 	return m
 }
 
-// Begin charges what is read from now on.
+// Begin starts charging.
 func (m *Meter) Begin() { m.on.Store(true) }
 
-// Settle takes the charges back and charges no more, until Begin.
+// Settle takes back all charges and stops charging until Begin.
 func (m *Meter) Settle() {
 	m.on.Store(false)
 	m.account.Charge(-m.charged.Swap(0))
 }
 
-// Read charges n bytes that were read. An error is that the connection has to end.
+// Read charges n bytes of input. It returns ErrOver if the connection must be closed.
 func (m *Meter) Read(n int) error {
 	if n == 0 || !m.on.Load() || m.most > 0 && m.charged.Load() >= factor*m.most {
 		return nil
@@ -54,13 +55,13 @@ func (m *Meter) Read(n int) error {
 	return ErrOver
 }
 
-// Conn is a connection that charges what is read from it.
+// Conn charges what is read from it to its Meter.
 type Conn struct {
 	net.Conn
 	*Meter
 }
 
-// Read reads.
+// Read reads from the connection.
 func (c Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if over := c.Meter.Read(n); over != nil {

@@ -7,26 +7,26 @@ import (
 )
 
 const (
-	frameHead = 9 // bytes of an HTTP/2 frame's head
-	codeEnd   = 8 // bytes of a GOAWAY's payload up to the end of its code; a RST_STREAM's has half
+	frameHead = 9 // bytes of a frame header
+	codeEnd   = 8 // bytes of a GOAWAY payload up to the end of its error code; RST_STREAM has half
 )
 
-// frame is the beginning of an HTTP/2 frame: its head, and an error code where it has one.
+// frame is the beginning of an HTTP/2 frame: its header, and its error code if it has one.
 type frame struct {
 	part [frameHead + codeEnd]byte
-	have int // bytes of it so far
+	have int // bytes of part that are set
 }
 
 func (f *frame) length() int          { return int(f.part[0])<<16 | int(f.part[1])<<8 | int(f.part[2]) }
 func (f *frame) typ() http2.FrameType { return http2.FrameType(f.part[3]) }
 func (f *frame) stream() uint32       { return binary.BigEndian.Uint32(f.part[5:]) & (1<<31 - 1) }
 
-// ends says whether its sender sends nothing more on its stream.
+// ends reports whether the frame is the last that its sender sends on its stream.
 func (f *frame) ends() bool {
 	return (f.typ() == http2.FrameData || f.typ() == http2.FrameHeaders) && http2.Flags(f.part[4]).Has(http2.FlagDataEndStream)
 }
 
-// code is its error code; that of no error where it has none.
+// code returns the error code, or http2.ErrCodeNo if the frame has none.
 func (f *frame) code() http2.ErrCode {
 	if f.codeEnd() == 0 {
 		return http2.ErrCodeNo
@@ -34,7 +34,7 @@ func (f *frame) code() http2.ErrCode {
 	return http2.ErrCode(binary.BigEndian.Uint32(f.part[f.have-4:]))
 }
 
-// codeEnd is where in its payload its error code ends; 0 when it has none.
+// codeEnd returns the offset in the payload after the error code, or 0 if the frame has none.
 func (f *frame) codeEnd() int {
 	switch f.typ() {
 	case http2.FrameRSTStream:
@@ -45,7 +45,7 @@ func (f *frame) codeEnd() int {
 	return 0
 }
 
-// need is how much of it has to be seen, as far as is known.
+// need returns the number of bytes of part that must be read, if they are known yet.
 func (f *frame) need() int {
 	if f.have < frameHead {
 		return frameHead
@@ -53,15 +53,15 @@ func (f *frame) need() int {
 	return frameHead + f.codeEnd()
 }
 
-// frames finds the frames in a stream that comes in pieces of any size.
+// frames finds the frames of a stream that arrives in pieces of any size.
 type frames struct {
 	frame
-	skip int // bytes of payload to pass over
-	all  int // bytes of the frame that they end
+	skip int // bytes of payload to skip
+	all  int // length in bytes of the frame that they belong to
 	n    int // frames found so far
 }
 
-// rest is how many bytes there are of a frame that is not whole; 0 when there is none.
+// rest returns the number of bytes that have been read of an incomplete frame, or 0.
 func (h *frames) rest() int {
 	if h.skip > 0 {
 		return h.all - h.skip
@@ -69,7 +69,7 @@ func (h *frames) rest() int {
 	return h.have
 }
 
-// number is that of the frame that is not whole.
+// number returns the number of the incomplete frame.
 func (h *frames) number() int {
 	if h.skip > 0 {
 		return h.n
@@ -77,7 +77,7 @@ func (h *frames) number() int {
 	return h.n + 1
 }
 
-// scan calls found for each frame, once its beginning is there.
+// scan calls found for each frame when its beginning has been read.
 func (h *frames) scan(b []byte, found func(*frame)) {
 	for len(b) > 0 {
 		if h.skip > 0 {

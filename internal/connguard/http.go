@@ -11,21 +11,22 @@ import (
 )
 
 const (
-	// maxHTTPKept is how much the clients of one HTTP port may make a process keep, in bytes.
+	// maxHTTPKept is the number of bytes that the clients of one HTTP listener may make the process keep.
 	maxHTTPKept = 16 << 20
-	// maxRequestKept is how much of one request is kept, in bytes: headers of 64 KiB and a body.
+	// maxRequestKept is the number of bytes of one request that are kept: headers of 64 KiB and a body.
 	maxRequestKept = 64<<10 + MaxBody
-	// MaxBody is how much of a request's body a handler may keep.
+	// MaxBody is the number of bytes of a request's body that a handler may keep.
 	MaxBody = 4 << 20
 )
 
-// Watch counts the requests of srv that never came to be: too slow, too large or malformed. What is read of a request is
-// charged until it is answered. It wraps srv's Handler, and takes its ConnState and ConnContext.
+// Watch counts requests to srv that never reach the handler because they are too slow, too large or malformed. What
+// is read of a request is charged until it is answered. Watch wraps srv.Handler and sets srv.ConnState and
+// srv.ConnContext.
 func (s *Guard) Watch(srv *http.Server) {
 	if s == nil {
 		return
 	}
-	var conns sync.Map // of net.Conn: *pending
+	var conns sync.Map // net.Conn to *pending
 	account := s.Account().Part(maxHTTPKept, fairShare)
 	next := srv.Handler
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +66,7 @@ func (s *Guard) Watch(srv *http.Server) {
 
 type pendingKey struct{}
 
-// pending says of a connection whether a request has begun that no handler has seen.
+// pending tracks whether a connection has begun a request that has not reached the handler.
 type pending struct {
 	conn    net.Conn
 	begun   atomic.Bool
@@ -86,14 +87,15 @@ func (s *Guard) pending(c net.Conn, of *budget.Account) *pending {
 	return p
 }
 
-// answerWriter notes an answer that is no failure. 429 is the answer of /json to a request that is over its limit.
+// answerWriter records successful responses. /json answers 429 if a request is over its limit, which is a success,
+// too.
 type answerWriter struct {
 	http.ResponseWriter
 	conn net.Conn
 	said bool
 }
 
-// WriteHeader begins the answer.
+// WriteHeader begins the response.
 func (a *answerWriter) WriteHeader(status int) {
 	if !a.said && status >= 200 {
 		if a.said = true; status < 400 || status == http.StatusTooManyRequests {
@@ -103,7 +105,7 @@ func (a *answerWriter) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// Write writes a part of it.
+// Write writes part of the response.
 func (a *answerWriter) Write(b []byte) (int, error) {
 	if !a.said {
 		a.said = true
@@ -112,8 +114,8 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is used by http.ResponseController.
 func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Flush is for handlers that ask for an http.Flusher.
+// Flush implements http.Flusher.
 func (a *answerWriter) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }

@@ -18,11 +18,11 @@ import (
 	"github.com/keyward/keyward/internal/certs"
 )
 
-// Credentials secure a gRPC server's connections with t, or leave them in the clear without, and count those that fail:
-// in the TLS handshake, in HTTP/2's preface, by a stream or a connection that the server ends because HTTP/2's rules or
-// bounds were broken. gRPC bounds the time of all handshakes together. What clients make gRPC keep is charged, and a frame or
-// a header block that does not come whole in time ends the connection: see unfinished. unary says that no call stays open
-// after its first message.
+// Credentials secure the connections of a gRPC server with t, or leave them in plaintext if t is nil. They count
+// connections that fail: in the TLS handshake, in the HTTP/2 preface, or because the server ends a stream or
+// connection that violates HTTP/2 or its bounds. gRPC limits the time of all handshakes together. What clients make
+// gRPC keep is charged, and a frame or header block that is not complete in time ends the connection: see unfinished.
+// unary means that no call stays open after its first message.
 func (s *Guard) Credentials(t *tls.Config, unary bool) credentials.TransportCredentials {
 	c := &creds{guard: s, unary: unary}
 	if t != nil {
@@ -31,14 +31,14 @@ func (s *Guard) Credentials(t *tls.Config, unary bool) credentials.TransportCred
 	return c
 }
 
-// creds are the server's half of gRPC's credentials.
+// creds are the server's part of gRPC's credentials.
 type creds struct {
-	credentials.TransportCredentials // nil: in the clear
+	credentials.TransportCredentials // nil: plaintext
 	guard                            *Guard
 	unary                            bool
 }
 
-// ServerHandshake secures one connection and reads HTTP/2's preface from it.
+// ServerHandshake secures a connection and reads the HTTP/2 preface.
 func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	account := c.guard.Account().Open()
 	secure, info, err := c.secure(raw, account)
@@ -48,7 +48,7 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	}
 	head := make([]byte, len(http2.ClientPreface))
 	if n, err := io.ReadFull(secure, head); err != nil || string(head) != http2.ClientPreface {
-		if n > 0 || !errors.Is(err, io.EOF) { // a probe that only connects is no harm
+		if n > 0 || !errors.Is(err, io.EOF) { // ignore probes that only connect
 			c.guard.Refuse(NotHTTP2)
 		}
 		account.Close()
@@ -61,7 +61,7 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return w, info, nil
 }
 
-// secure does the TLS handshake, if there is to be one, and counts one that fails.
+// secure runs the TLS handshake, if there is one, and counts failures.
 func (c *creds) secure(raw net.Conn, account *budget.Account) (net.Conn, credentials.AuthInfo, error) {
 	if c.TransportCredentials == nil {
 		return raw, nil, nil
@@ -78,12 +78,12 @@ func (c *creds) secure(raw net.Conn, account *budget.Account) (net.Conn, credent
 	return secure, info, nil
 }
 
-// ClientHandshake is never called: these are a server's.
+// ClientHandshake always fails: the credentials are for servers.
 func (c *creds) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("credentials of a server")
 }
 
-// Info tells of TLS, or of its absence.
+// Info describes the security protocol.
 func (c *creds) Info() credentials.ProtocolInfo {
 	if c.TransportCredentials == nil {
 		return credentials.ProtocolInfo{SecurityProtocol: "insecure"}
@@ -91,7 +91,7 @@ func (c *creds) Info() credentials.ProtocolInfo {
 	return c.TransportCredentials.Info()
 }
 
-// Clone copies them.
+// Clone returns a copy.
 func (c *creds) Clone() credentials.TransportCredentials {
 	d := *c
 	if d.TransportCredentials != nil {
@@ -100,25 +100,25 @@ func (c *creds) Clone() credentials.TransportCredentials {
 	return &d
 }
 
-// OverrideServerName is for clients.
+// OverrideServerName always fails: it is for clients.
 func (c *creds) OverrideServerName(string) error { return errors.New("credentials of a server") }
 
-// watched is a connection of a gRPC server. It gives the preface back that has been read, and looks at the heads of the
-// frames that the server writes: those that say no are refusals. gRPC tells of them in no other way that costs nothing
-// at each call.
+// watched is a connection of a gRPC server. It returns the preface, which has been read, and reads the headers of the
+// frames that the server writes, to count refusals. gRPC has no other way to observe refusals without a cost per
+// call.
 type watched struct {
 	net.Conn
 	raw     net.Conn // below TLS
 	guard   *Guard
-	head    []byte      // of the preface, not read again yet
-	in, out frames      // of the one goroutine that reads, and of the one that writes
-	calls   *unfinished // nil: not bounded
-	stall   *time.Timer // for the rest of what has begun; of the goroutine that reads. gRPC sets read deadlines itself
-	frame   int         // the frame that it is for
-	timed   atomic.Bool // it runs
+	head    []byte      // rest of the preface to be read again
+	in, out frames      // in is used by the reading goroutine, out by the writing one
+	calls   *unfinished // nil: not limited
+	stall   *time.Timer // for the rest of what has begun; only used by the reading goroutine. gRPC sets read deadlines itself
+	frame   int         // number of the frame that stall is for
+	timed   atomic.Bool // stall runs
 
-	ended  atomic.Bool // the other side has ended it, or it broke
-	parted atomic.Bool // the server has said that it will end it
+	ended  atomic.Bool // the client closed the connection, or it broke
+	parted atomic.Bool // the server has sent GOAWAY
 	closed atomic.Bool
 }
 
@@ -148,7 +148,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// time sets the time for the rest of a frame or a header block that has begun, and lifts it when that is whole.
+// time starts the timer for the rest of a frame or header block that has begun, and stops it when that is complete.
 func (w *watched) time() {
 	begun := w.in.rest() > 0 || w.calls.open
 	switch {
@@ -166,7 +166,7 @@ func (w *watched) time() {
 	}
 }
 
-// stalled ends a connection on which something has begun and not come whole in time.
+// stalled closes a connection on which something has begun and not arrived in time.
 func (w *watched) stalled() {
 	if w.timed.Load() && !w.ended.Swap(true) {
 		w.guard.Refuse(Stalled)
@@ -174,7 +174,7 @@ func (w *watched) stalled() {
 	}
 }
 
-// Write writes. Only gRPC's one writing goroutine calls it.
+// Write writes. Only gRPC's writing goroutine calls it.
 func (w *watched) Write(b []byte) (int, error) {
 	w.out.scan(b, func(f *frame) {
 		switch f.typ() {
@@ -193,7 +193,7 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// Close closes. A server that closes a connection without a word has found it to break the rules.
+// Close closes the connection. A server that closes a connection without GOAWAY has found a protocol violation.
 func (w *watched) Close() error {
 	if !w.closed.Swap(true) {
 		w.timed.Store(false)

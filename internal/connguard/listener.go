@@ -12,10 +12,10 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// Listen bounds the connections that l has open at once. At the bound a new connection takes the place of the one that
-// has been silent longest, of those that have not been answered anything if there are any: whoever opens many and says
-// nothing crowds out itself, and a busy client is not refused. A client that is refused would let its requests through
-// uncounted.
+// Listen limits the number of open connections of l. At the limit, a new connection replaces the one that has been
+// silent longest, preferably one on which no request was ever answered. So a client that opens many connections and
+// sends nothing replaces its own, and busy clients stay connected. A client that is refused would let its requests
+// through uncounted.
 func (s *Guard) Listen(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
@@ -23,7 +23,8 @@ func (s *Guard) Listen(l net.Listener, most int) net.Listener {
 	return s.listen(l, most)
 }
 
-// ListenInTurn is Listen for servers that tell each connection's calls: connections that bring few are read in turn, see lane.
+// ListenInTurn is Listen for servers that report the calls of each connection. Connections with few calls are read in
+// turn: see turnQueue.
 func (s *Guard) ListenInTurn(l net.Listener, most int) net.Listener {
 	if s == nil {
 		return l
@@ -42,12 +43,12 @@ type listener struct {
 	guard    *Guard
 	most     int
 	gauge    prometheus.Gauge
-	turns    *turnQueue         // nil: nobody waits
-	waited   prometheus.Counter // seconds, in the lane
-	accepted atomic.Int64       // connections accepted so far: the clock by which silence is told
+	turns    *turnQueue         // nil: connections do not wait
+	waited   prometheus.Counter // seconds spent in the queue
+	accepted atomic.Int64       // connections accepted so far: the clock that measures silence
 
-	lastAccept time.Time     // when the connection before came; of the goroutine that accepts
-	burst      time.Duration // for how long connections have come without a pause; of it, too
+	lastAccept time.Time     // time of the last connection; only used by Accept
+	burst      time.Duration // how long connections have arrived without a pause; only used by Accept
 
 	mu   sync.Mutex
 	open silenceHeap // guarded by mu
@@ -59,7 +60,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, listener: l, purse: purse{queue: l.turns}}
+	c := &conn{Conn: raw, listener: l, turnCredit: turnCredit{queue: l.turns}}
 	c.credit.Store(initialCredit)
 	c.gone = func() bool { return clientClosed(raw) }
 	c.cut = func() { c.Close() }
@@ -82,14 +83,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// In a flood of connections a listener rests for acceptRest after it has accepted for acceptTime without a pause: see lane.
+// In a flood of connections, Accept pauses for acceptRest after it has accepted for acceptTime without a pause: see
+// turnQueue.
 const (
 	acceptTime = time.Millisecond
 	acceptRest = time.Millisecond / 2
-	acceptSoon = 200 * time.Microsecond // after the connection before: there was no pause
+	acceptSoon = 200 * time.Microsecond // connections that follow each other faster have no pause between them
 )
 
-// pauseInFlood rests when it is time to.
+// pauseInFlood pauses if connections arrive in a flood.
 func (l *listener) pauseInFlood() {
 	if l.turns == nil {
 		return
@@ -108,7 +110,8 @@ func (l *listener) pauseInFlood() {
 	}
 }
 
-// silenceHeap is a heap of open connections, those first that go first, by what was noted of them. Since then they may only have moved back.
+// silenceHeap orders open connections by when they are replaced, first the one to be replaced next. It uses the noted
+// values, which may be older than the current ones: a connection can only have moved back.
 type silenceHeap []*conn
 
 func (h silenceHeap) Len() int { return len(h) }
@@ -138,7 +141,8 @@ func (h *silenceHeap) Pop() any {
 	return c
 }
 
-// silent is the connection that was heard longest ago, one that was answered only if there is no other.
+// silent returns the connection to be replaced: the one that was read longest ago, among those without an answered
+// request if there are any.
 func (h *silenceHeap) silent() *conn {
 	for {
 		c := (*h)[0]
@@ -149,26 +153,26 @@ func (h *silenceHeap) silent() *conn {
 	}
 }
 
-// conn is one connection. It notes when it was heard by the number of connections accepted by then, which costs no look
-// at the clock.
+// conn is one connection. It measures the time of its last read in accepted connections, which does not need the
+// clock.
 type conn struct {
 	net.Conn
 	listener *listener
 	lastRead atomic.Int64
 	answered atomic.Bool   // a request on it was answered
-	meter    *budget.Meter // of an HTTP server's connection; else nil. Set before the first read
-	purse
+	meter    *budget.Meter // set before the first read for connections of an HTTP server; else nil
+	turnCredit
 
-	// What was noted of it when it was put in its place of its listener's open; guarded by the listener's mu.
+	// The values by which the heap is ordered; guarded by the listener's mu.
 	notedRead     int64
 	notedAnswered bool
-	index         int // in it, or nowhere
+	index         int // index in the heap, or notInHeap
 }
 
-// notInHeap is the place of a connection that is open no more.
+// notInHeap is the index of a closed connection.
 const notInHeap = -1
 
-// refresh notes how c stands, and reports whether that is news.
+// refresh updates the noted values of c and reports whether they changed.
 func (c *conn) refresh() (news bool) {
 	heard, served := c.lastRead.Load(), c.answered.Load()
 	news = heard != c.notedRead || served != c.notedAnswered
@@ -176,14 +180,14 @@ func (c *conn) refresh() (news bool) {
 	return news
 }
 
-// MarkAnswered notes that a request was answered on a connection that a Listener of Listen has accepted; of others it notes nothing.
+// MarkAnswered records that a request was answered on c, if a listener of this package accepted c.
 func MarkAnswered(c net.Conn) {
 	if c, ok := c.(*conn); ok && !c.answered.Load() {
 		c.answered.Store(true)
 	}
 }
 
-// Read reads, and waits for c's turn when it has read something.
+// Read reads, and waits for the connection's turn if it has read something.
 func (c *conn) Read(b []byte) (int, error) {
 	c.Leave()
 	n, err := c.Conn.Read(b)
@@ -204,31 +208,31 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Enter implements Payer.
+// Enter implements TurnTaker.
 func (c *conn) Enter() {
 	if d := c.enter(); d > 0 {
 		c.listener.waited.Add(d.Seconds())
 	}
 }
 
-// Start implements Payer.
+// Start implements TurnTaker.
 func (c *conn) Start() {
 	if c.queue != nil {
-		c.listener.waited.Add(c.listener.guard.guards.starts.await(&c.purse).Seconds())
+		c.listener.waited.Add(c.listener.guard.guards.starts.await(&c.turnCredit).Seconds())
 	}
 }
 
-// Write writes. A client that does not read keeps no place.
+// Write writes. It gives up the slot first, since the client may be slow to read.
 func (c *conn) Write(b []byte) (int, error) {
 	c.Leave()
 	return c.Conn.Write(b)
 }
 
-// Close closes.
+// Close closes the connection.
 func (c *conn) Close() error {
 	if c.queue != nil {
-		c.queue.forget(&c.purse)
-		c.listener.guard.guards.starts.forget(&c.purse)
+		c.queue.forget(&c.turnCredit)
+		c.listener.guard.guards.starts.forget(&c.turnCredit)
 		c.Leave()
 	}
 	c.listener.mu.Lock()

@@ -10,7 +10,7 @@ import (
 func TestTurnsEndAfterFiveMilliseconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		stuck := &purse{queue: l}
+		stuck := &turnCredit{queue: l}
 		stuck.enter()
 		purses, order := inTurn(l, 1)
 		time.Sleep(5*time.Millisecond - 1)

@@ -11,42 +11,44 @@ import (
 )
 
 const (
-	// callSize is what a call takes in addition to its headers and message.
+	// callSize is the number of bytes of a call in addition to its headers and message.
 	callSize = 8 << 10
-	// fieldSize is what a byte of a header block can become at most: a field of the table, kept by its name and its value.
+	// fieldSize is the most bytes that a byte of a header block can become: an indexed field, with its name and
+	// value.
 	fieldSize = 34
-	// listSize is what a header list can become at most: gRPC bounds it.
+	// listSize is the largest header list in bytes; gRPC limits it.
 	listSize = 128 << 10
-	// shortBlock is how long the header block of a unary call is, in bytes, that is not noted while gRPC answers it.
+	// shortBlock is the largest header block of a unary call in bytes that is not charged while gRPC answers the
+	// call.
 	shortBlock = 512
 )
 
-var errUnfinished = errors.New("too much is kept of calls that are not whole")
+var errUnfinished = errors.New("client makes the process keep too much memory for incomplete calls")
 
-// unfinished charges what one connection makes gRPC keep of calls that wait for their client. gRPC bounds the calls of a
-// connection and the size of each, and the product of the two is more than a process has. A unary call that comes whole in one
-// piece, as Envoy's do, is never noted.
+// unfinished charges what one connection makes gRPC keep of calls that wait for their client. gRPC limits the calls
+// of a connection and the size of each, but their product is more memory than a process has. A unary call that
+// arrives complete in one piece, as those of Envoy do, is not tracked.
 type unfinished struct {
 	account *budget.Account
-	streams bool   // calls are streams: they stay open, and what their client sent is read when the server answers
-	last    uint32 // unary call that began and has sent nothing yet; of the goroutine that reads alone
+	streams bool   // calls are streams: they stay open, and the server reads what the client sent when it answers
+	last    uint32 // unary call that has begun without data; only used by the reading goroutine
 	block   int    // bytes of its header block
-	open    bool   // the header block has no end yet
+	open    bool   // the header block is incomplete
 	over    atomic.Bool
-	begun   uint32 // call that the server has answered a part of; of the goroutine that writes alone
+	begun   uint32 // call that the server has begun to answer; only used by the writing goroutine
 
 	mu    sync.Mutex
 	calls map[uint32]held // guarded by mu; nil once the connection has ended
-	part  int64           // of a frame or a header block that is not whole; of the goroutine that reads alone
+	part  int64           // bytes of an incomplete frame or header block; only used by the reading goroutine
 }
 
-// held is what one call is charged, in bytes.
+// held is the number of bytes that one call is charged.
 type held struct{ headers, message int64 }
 
-// headersSize is what a call with a header block of n bytes may take.
+// headersSize returns the most bytes that a call with a header block of n bytes may take.
 func headersSize(n int) int64 { return callSize + min(int64(n)*fieldSize, listSize) }
 
-// received takes note of a frame of the client.
+// received processes a frame from the client.
 func (u *unfinished) received(f *frame) {
 	id := f.stream()
 	switch f.typ() {
@@ -60,7 +62,7 @@ func (u *unfinished) received(f *frame) {
 	}
 }
 
-// headers takes note of HEADERS and CONTINUATION.
+// headers processes HEADERS and CONTINUATION.
 func (u *unfinished) headers(f *frame) {
 	id := f.stream()
 	if f.typ() == http2.FrameHeaders {
@@ -81,7 +83,7 @@ func (u *unfinished) headers(f *frame) {
 	}
 }
 
-// whole takes note of the end of a unary call. What is noted of it stays until the server ends it.
+// whole processes the end of a unary request. Its charge stays until the server ends the call.
 func (u *unfinished) whole(id uint32) {
 	if id != u.last {
 		return
@@ -91,7 +93,7 @@ func (u *unfinished) whole(id uint32) {
 	}
 }
 
-// data takes note of DATA.
+// data processes DATA.
 func (u *unfinished) data(f *frame) {
 	id := f.stream()
 	if f.ends() && !u.streams {
@@ -111,7 +113,7 @@ func (u *unfinished) forgetLast(id uint32) {
 	}
 }
 
-// rest takes note of what is not whole after a read: n bytes of a frame, and a header block.
+// rest charges what is incomplete after a read: n bytes of a frame, and a header block.
 func (u *unfinished) rest(n int) {
 	part := int64(n)
 	if u.open {
@@ -128,8 +130,8 @@ func (u *unfinished) rest(n int) {
 	}
 }
 
-// sent takes note of a frame of the server: a call that it has ended holds nothing, and what came of a stream that it
-// answers was read.
+// sent processes a frame from the server. A call that it ends is released. On a stream that it answers, the messages
+// have been read.
 func (u *unfinished) sent(f *frame) {
 	id := f.stream()
 	switch {
@@ -149,7 +151,7 @@ func (u *unfinished) sent(f *frame) {
 	}
 }
 
-// stays notes a call that has been answered a part and no end, such as one that watches health.
+// stays charges a call that has a response without an end, such as a watch of health.
 func (u *unfinished) stays(id uint32) {
 	u.mu.Lock()
 	_, noted := u.calls[id]
@@ -159,7 +161,7 @@ func (u *unfinished) stays(id uint32) {
 	}
 }
 
-// tooMuch reports whether this connection is one of those to blame for what is kept.
+// tooMuch reports whether this connection exceeds its share.
 func (u *unfinished) tooMuch() bool { return u.over.Load() }
 
 func (u *unfinished) charge(n int64) {
@@ -200,7 +202,7 @@ func (u *unfinished) read(id uint32) {
 	}
 }
 
-// end forgets all.
+// end releases everything.
 func (u *unfinished) end() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

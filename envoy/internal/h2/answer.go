@@ -9,26 +9,27 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// headerTableSize is the size of the client's table that this side counts on, in bytes: what it is until the client says otherwise.
+// headerTableSize is the size of the client's header table in bytes, until the client changes it.
 const headerTableSize = 4096
 
-// table is what the client's table for our header blocks has, RFC 7541, 2.3. Each of the two fields that every answer has is
-// put into it once, the content type first, and pointed at from then on; nothing else ever is, so they keep their places.
+// table describes the client's table for our header blocks: RFC 7541, 2.3. Each of the two fields that every response
+// has is added to it once, the content type first, and referenced from then on. Nothing else is added, so their
+// indexes do not change.
 type table struct {
-	unused    bool // nothing is put into it: it is too small
-	shrunk    bool // the next block has to say so
-	hasType   bool // it has the content type
-	hasStatus bool // it has status OK
+	unused    bool // the client's table is too small
+	shrunk    bool // the next block must announce the new size
+	hasType   bool // it contains the content type
+	hasStatus bool // it contains status OK
 }
 
-// shrinkTable goes by a client that wants its table smaller: it is not used any more.
+// shrinkTable stops using the table of a client that makes it smaller.
 func (c *conn) shrinkTable() {
 	if !c.table.unused {
 		c.table = table{unused: true, shrunk: true}
 	}
 }
 
-// beginBlock begins a frame with a header block, and says where; endBlock ends it.
+// beginBlock begins a frame with a header block and returns its offset. endBlock completes it.
 func (c *conn) beginBlock() int {
 	at := len(c.out)
 	c.out = append(c.out, zeros[:frameHead]...)
@@ -43,7 +44,7 @@ func (c *conn) endBlock(at int, flags http2.Flags, id uint32) {
 	putHead(c.out[at:], len(c.out)-at-frameHead, http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, id)
 }
 
-// appendHeaders begins an answer.
+// appendHeaders begins a response.
 func (c *conn) appendHeaders(id uint32) {
 	at := c.beginBlock()
 	c.out = append(c.out, 0x88) // :status: 200
@@ -65,7 +66,7 @@ func (c *conn) appendType() {
 	}
 }
 
-// appendOK ends an answer well.
+// appendOK ends a response with status OK.
 func (c *conn) appendOK(id uint32) {
 	at := c.beginBlock()
 	switch {
@@ -80,20 +81,20 @@ func (c *conn) appendOK(id uint32) {
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// appendTrailers ends an answer that has begun with a status.
+// appendTrailers ends a response that has begun with the given status.
 func (c *conn) appendTrailers(id uint32, status []byte) {
 	at := c.beginBlock()
 	c.out = append(c.out, status...)
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// appendFailure answers with a status alone; more are fields beside it.
+// appendFailure answers a call with only a status, with extra fields in more.
 func (c *conn) appendFailure(id uint32, http int, code codes.Code, message, more string) {
 	at := c.beginBlock()
 	if http == 200 {
 		c.out = append(c.out, 0x88)
 	} else {
-		c.out = strconv.AppendInt(append(c.out, "\x08\x03"...), int64(http), 10) // :status, and three digits
+		c.out = strconv.AppendInt(append(c.out, "\x08\x03"...), int64(http), 10) // :status and three digits
 	}
 	c.appendType()
 	c.out = appendStatus(c.out, code, message)
@@ -101,12 +102,12 @@ func (c *conn) appendFailure(id uint32, http int, code codes.Code, message, more
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// acceptIdentity is the field that says what is not compressed is understood.
+// acceptIdentity is the encoded field grpc-accept-encoding: identity.
 const acceptIdentity = "\x00\x14grpc-accept-encoding\x08identity"
 
 const (
-	maxStatusMessage  = 4 << 10              // how much of a status's message is sent, in bytes
-	maxEncodedMessage = 3 * maxStatusMessage // and once it is encoded, so that it fits into one frame
+	maxStatusMessage  = 4 << 10              // bytes of a status message that are sent
+	maxEncodedMessage = 3 * maxStatusMessage // bytes of it once encoded, so that it fits into one frame
 )
 
 // appendStatus appends the fields of a status.
@@ -120,7 +121,7 @@ func appendStatus(b []byte, code codes.Code, message string) []byte {
 	return append(b, text...)
 }
 
-// appendLength appends an integer with a prefix of 7 bits: RFC 7541, 5.1.
+// appendLength appends an integer with a 7-bit prefix: RFC 7541, 5.1.
 func appendLength(b []byte, n int) []byte {
 	if n < 127 {
 		return append(b, byte(n))
@@ -132,8 +133,8 @@ func appendLength(b []byte, n int) []byte {
 	return append(b, byte(n))
 }
 
-// appendPercent encodes a message as gRPC's PROTOCOL-HTTP2 says: all but printable ASCII by %XX, what is not UTF-8 by U+FFFD.
-// It appends at most so many bytes, and no part of a character.
+// appendPercent appends s in gRPC's percent-encoding: everything except printable ASCII as %XX, and invalid UTF-8 as
+// U+FFFD. It appends at most most bytes and never part of a character.
 func appendPercent(b []byte, s string, most int) []byte {
 	const hex = "0123456789ABCDEF"
 	for most += len(b); len(s) > 0; {
@@ -156,13 +157,13 @@ func appendPercent(b []byte, s string, most int) []byte {
 	return b
 }
 
-// appendHead appends a frame's head.
+// appendHead appends the header of a frame.
 func appendHead(b []byte, n int, t http2.FrameType, f http2.Flags, id uint32) []byte {
 	b = append(b, byte(n>>16), byte(n>>8), byte(n), byte(t), byte(f))
 	return binary.BigEndian.AppendUint32(b, id)
 }
 
-// putHead writes a frame's head.
+// putHead writes the header of a frame.
 func putHead(b []byte, n int, t http2.FrameType, f http2.Flags, id uint32) {
 	b[0], b[1], b[2], b[3], b[4] = byte(n>>16), byte(n>>8), byte(n), byte(t), byte(f)
 	binary.BigEndian.PutUint32(b[5:], id)

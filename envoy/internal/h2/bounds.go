@@ -6,23 +6,23 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// controlBudget bounds the frames that bring no call further: resets, pings, settings, priorities, window updates, parts of messages
-// that are next to nothing. A client has so many at once; each call and the time give some back. What an honest client sends
-// is a few a call, and a few a second without.
+// controlBudget limits frames that carry no call: resets, pings, settings, priorities, window updates and tiny parts
+// of messages. The budget grows with each call and with time. An honest client sends a few such frames per call, and
+// a few per second without calls.
 type controlBudget struct {
 	remaining  int
-	refilledAt time.Time // up to when time has given
+	refilledAt time.Time // the time up to which refills have been added
 }
 
 const (
-	controlPerCall   = 8   // frames that a whole call gives back
-	controlPerSecond = 100 // and a second
+	controlPerCall   = 8   // frames that a complete call adds
+	controlPerSecond = 100 // frames that a second adds
 )
 
-// refillForCall notes a whole call.
+// refillForCall adds the refill for a complete call.
 func (n *controlBudget) refillForCall() { n.remaining += controlPerCall }
 
-// spendControl takes n from what the client has left.
+// spendControl takes n frames from the budget. It returns an error when the budget is exhausted.
 func (c *conn) spendControl(n int) error {
 	most := c.server.o.Limits.ControlFrames
 	if c.controls.remaining = min(c.controls.remaining, most) - n; c.controls.remaining >= 0 {
@@ -33,16 +33,16 @@ func (c *conn) spendControl(n int) error {
 		c.controls.refilledAt = c.now
 	}
 	if c.controls.remaining < 0 {
-		return connError{http2.ErrCodeEnhanceYourCalm, "too many frames that are no calls"}
+		return connError{http2.ErrCodeEnhanceYourCalm, "too many control frames"}
 	}
 	return nil
 }
 
-// abort has the loop end the connection; it may be called by whoever answers late.
+// abort makes the loop end the connection. Handlers that answer late may call it, too.
 func (c *conn) abort(code http2.ErrCode, text string) {
 	if c.broken == nil {
 		c.broken = connError{code, text}
 		c.wakeLoop()
-		_ = c.raw.SetWriteDeadline(past) // it may be writing
+		_ = c.raw.SetWriteDeadline(past) // the loop may be writing
 	}
 }

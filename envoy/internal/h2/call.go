@@ -8,20 +8,22 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Handler answers one kind of call.
+// Handler serves one gRPC method.
 type Handler interface {
-	// Serve answers c by one call of Reply or Fail, or of Send any number of times and then End or Fail: now, or later on any
-	// goroutine. It must not block, for all calls of its connection would wait; and c may not be touched after its answer.
+	// Serve answers c with one call of Reply or Fail, or with any number of calls of Send followed by End or Fail. It
+	// may do so now or later, on any goroutine. Serve must not block, because it would delay all calls of the
+	// connection. c must not be used after it is answered.
 	Serve(c *Stream)
 }
 
-// Appender is what can write itself: it appends its bytes and returns the longer slice.
+// Appender appends its encoding to a slice and returns the extended slice.
 type Appender = interface{ Append([]byte) []byte }
 
-// Stream is one call, which is one stream of its connection. Until its answer, its methods may be called on any goroutine, but
-// not by several at once, Done excepted.
+// Stream is one call, on one stream of its connection. Until the call is answered, any goroutine may call its
+// methods, but only one at a time, except for Done.
 //
-// The loop alone writes what is above the line, and only before Serve; conn.mu guards what is below.
+// The connection's goroutine writes the fields above the blank line, before Serve only. conn.mu guards the fields
+// below it.
 type Stream struct {
 	conn        *conn
 	id          uint32
@@ -31,45 +33,45 @@ type Stream struct {
 	headers     []string
 	headerBytes int    // bytes of headers
 	message     []byte // with its prefix of 5 bytes
-	length      int64  // of all data, as content-length tells it; -1: it does not
-	received    int64  // data so far, also what of a message is not kept
-	recvWindow  int64  // bytes that the client may send still; see receive.go
-	complete    bool   // the client has sent all of it
+	length      int64  // bytes of all data by content-length; -1: unknown
+	received    int64  // bytes of data so far, including those that are not kept
+	recvWindow  int64  // bytes that the client may still send; see receive.go
+	complete    bool   // the client has sent everything
 
-	serving      bool          // the method has it and has not answered
-	abandoned    bool          // nobody waits for its answer any more
-	started      bool          // its answer's headers are sent
+	serving      bool          // the handler has the call and has not answered it
+	abandoned    bool          // the client gave up the call, or its connection is gone
+	started      bool          // the headers of the response are sent
 	streams      bool          // Send was called
-	failed       bool          // its status is not OK
-	sendWindow   int64         // bytes that the client takes of it still; may be negative
-	unsent       []byte        // data of its answer for which there is no window
-	ending       bool          // nothing comes after rest but the end
-	trailers     []byte        // the end's status; nil: OK
-	queued       bool          // it is one of conn.queue
-	charged      int           // bytes of conn.callBytes that are its own
-	waitingSince time.Time     // when it began to wait for a window, or when that last moved
-	done         chan struct{} // made by Done
+	failed       bool          // the status is not OK
+	sendWindow   int64         // bytes of data that the client accepts on this stream; may be negative
+	unsent       []byte        // data of the response that waits for a window
+	ending       bool          // only the end of the response follows unsent
+	trailers     []byte        // encoded status of the end; nil: OK
+	queued       bool          // the stream is in conn.queue
+	charged      int           // its share of conn.callBytes
+	waitingSince time.Time     // when it began to wait for a window, or when one last moved
+	done         chan struct{} // created by Done
 }
 
 const (
-	callSize   = 512     // what a call takes in addition to its headers, message and answer, in bytes
-	streamSize = 8 << 10 // what a call takes that is answered by several messages: its method has a goroutine
+	callSize   = 512     // bytes of a call in addition to its headers, message and response
+	streamSize = 8 << 10 // bytes of a call with several responses, whose handler has a goroutine
 )
 
-// Message is the one message of the request, of which no more than Bounds.KeepMessage is there. It is valid until the answer.
+// Message returns the message of the request, up to Limits.KeepMessage bytes. It is valid until the call is answered.
 func (k *Stream) Message() []byte { return k.message[prefix:] }
 
-// Header is the value of Options.Headers[i], "" without. Of several it is the first. Of a value that is longer than
-// Header.Max, it is the first Max+1 bytes.
+// Header returns the value of Options.Headers[i], or "" if the request does not have it. It returns the first of
+// several values, and the first Max+1 bytes of a value that is longer than KeptHeader.Max.
 func (k *Stream) Header(i int) string { return k.headers[i] }
 
-// Now returns the time at which the data that completed the call was read. It may only be called by Serve.
+// Now returns the time at which the data that completed the call was read. Only Serve may call it.
 func (k *Stream) Now() time.Time { return k.conn.now }
 
-// RemoteAddr is where the call came from.
+// RemoteAddr returns the address of the client.
 func (k *Stream) RemoteAddr() net.Addr { return k.conn.raw.RemoteAddr() }
 
-// Timeout is what is left of grpc-timeout at now, at least a nanosecond; 0 is none.
+// Timeout returns what is left of grpc-timeout at now, but at least 1 ns. It returns 0 if the call has no timeout.
 func (k *Stream) Timeout(now time.Time) time.Duration {
 	if k.timeout == 0 {
 		return 0
@@ -77,7 +79,7 @@ func (k *Stream) Timeout(now time.Time) time.Duration {
 	return max(k.timeout-now.Sub(k.receivedAt), 1)
 }
 
-// Reply answers with one message and status OK.
+// Reply answers the call with one message and status OK.
 func (k *Stream) Reply(m Appender) {
 	c := k.conn
 	c.mu.Lock()
@@ -89,7 +91,7 @@ func (k *Stream) Reply(m Appender) {
 	k.answeredLocked()
 }
 
-// Fail answers with a status that is not OK; after Send it ends the stream with it.
+// Fail answers the call with a status that is not OK. After Send it ends the stream with that status.
 func (k *Stream) Fail(code codes.Code, message string) {
 	c := k.conn
 	c.mu.Lock()
@@ -105,8 +107,8 @@ var (
 	errClientNotReading = errors.New("the client does not read")
 )
 
-// Send sends one of several messages. An error means that the call is over, or that its client does not read what it asked
-// for; End or Fail is to be called all the same.
+// Send sends one of several messages. It returns an error if the call is over or its client does not read. End or
+// Fail must be called in either case.
 func (k *Stream) Send(m Appender) error {
 	c := k.conn
 	c.mu.Lock()
@@ -128,7 +130,7 @@ func (k *Stream) Send(m Appender) error {
 	return nil
 }
 
-// End ends what Send began, with status OK.
+// End ends the stream that Send began, with status OK.
 func (k *Stream) End() {
 	c := k.conn
 	c.mu.Lock()
@@ -140,7 +142,7 @@ func (k *Stream) End() {
 	k.answeredLocked()
 }
 
-// Done is closed when the client has given the call up, or its connection is gone.
+// Done returns a channel that is closed when the client gives up the call or its connection is gone.
 func (k *Stream) Done() <-chan struct{} {
 	k.conn.mu.Lock()
 	defer k.conn.mu.Unlock()
@@ -153,7 +155,7 @@ func (k *Stream) Done() <-chan struct{} {
 	return k.done
 }
 
-// answeredLocked notes that the method is done with the call.
+// answeredLocked records that the handler is done with the call.
 func (k *Stream) answeredLocked() {
 	c := k.conn
 	k.serving = false

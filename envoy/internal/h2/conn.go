@@ -16,37 +16,37 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// conn is one connection. Its loop holds mu while it goes through frames, and lets go of it to read, to write and to serve a
-// call. All methods are called with mu held unless they say otherwise.
+// conn is one connection. Its loop holds mu while it processes frames, and releases mu to read, to write and to serve
+// a call. All methods are called with mu held unless their comment says otherwise.
 type conn struct {
 	server     *InlineServer
-	raw        net.Conn  // what the listener accepted
-	turns      turnTaker // raw, if it wants to know what it costs
-	nc         net.Conn  // raw, or the TLS on it
-	in         input     // of the loop alone
+	raw        net.Conn  // the connection that the listener accepted
+	turns      turnTaker // raw, if it limits its own processor time
+	nc         net.Conn  // raw, or the TLS connection on it
+	in         input     // only used by the loop
 	fr         *http2.Framer
-	now        time.Time // when the frames were read that the loop is at
-	progressed bool      // of the loop alone: a frame has come since the last plan, outside a header block that was open
+	now        time.Time // when the frames that the loop processes were read
+	progressed bool      // only used by the loop: a frame arrived since timers were last scheduled, outside an open header block
 
 	account *budget.Account
 
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards the fields below
 
 	headers       headers
-	streams       map[uint32]*Stream // calls that are open, by stream
+	streams       map[uint32]*Stream // open calls by stream
 	highestStream uint32             // the highest stream that the client has opened
-	closed        closedStreams      // streams that this side has ended before the client
+	closed        closedStreams      // streams that this side ended before the client did
 
-	settingsReceived bool  // the client's first SETTINGS have come
-	recvWindow       int64 // bytes of data that the client may send still, on all streams
+	settingsReceived bool  // the client's first SETTINGS have arrived
+	recvWindow       int64 // bytes of data that the client may still send, on all streams
 	peakStreams      int   // the most streams that were open since the map was made
-	callBytes        int64 // bytes of calls that are charged
-	chargedBytes     int64 // keeps, as far as account has it
-	abandoned        int   // calls that the client gave up and whose methods have not answered
+	callBytes        int64 // bytes charged for calls
+	chargedBytes     int64 // keptBytes as charged to account
+	abandoned        int   // calls that the client gave up and whose handlers have not answered
 	controls         controlBudget
-	answeredAny      bool // a call was answered
-	callsReceived    int  // whole calls since the last settle
-	cheapBytes       int  // what is cheap of the bytes that came since
+	answeredAny      bool // a call has been answered
+	callsReceived    int  // complete calls since the last finishBatch
+	cheapBytes       int  // bytes received since then that were cheap to process
 
 	output
 	timers timers
@@ -64,7 +64,7 @@ func newConn(s *InlineServer, nc net.Conn) *conn {
 	return c
 }
 
-// turnTaker is a connection that is read in turn if it costs more than it brings: see gate.Payer.
+// turnTaker is a connection whose reads wait for their turn if it costs more than it brings: see connguard.TurnTaker.
 type turnTaker interface {
 	Spend(bytes int)
 	Earn(calls, bytes int)
@@ -73,7 +73,7 @@ type turnTaker interface {
 	Enter()
 }
 
-// noTurns is a connection of which nobody wants to know that.
+// noTurns is used for a connection without turns.
 type noTurns struct{}
 
 func (noTurns) Spend(int)     {}
@@ -83,19 +83,19 @@ func (noTurns) Leave()        {}
 func (noTurns) Enter()        {}
 
 const (
-	firstWindow = 1<<16 - 1 // of the connection and of streams, until a side says otherwise: RFC 9113, 6.9.2
-	minFrame    = 1 << 14   // the largest payload that every side has to take, and the largest that this one takes
+	firstWindow = 1<<16 - 1 // initial window of the connection and of streams: RFC 9113, 6.9.2
+	minFrame    = 1 << 14   // the largest payload that every peer must accept, and the largest that this server accepts
 	maxWindow   = 1<<31 - 1
 
-	streamWindow = 1 << 20  // told to clients, so that a usual message never waits
+	streamWindow = 1 << 20  // advertised to clients, so that a usual message never waits
 	connWindow   = 16 << 20 // the same for all streams of a connection
 
-	flushSize     = 32 << 10 // bytes of output at which the loop does not wait for the end of what it has read
-	lingerInput   = 1 << 20  // read, and not looked at, once it is said why the connection ends
+	flushSize     = 32 << 10 // bytes of output at which the loop writes before it has processed all input
+	lingerInput   = 1 << 20  // bytes read and discarded after GOAWAY
 	goAwayTimeout = time.Second
 )
 
-// serve runs the connection to its end. Not with mu held.
+// serve runs the connection to its end. Called without mu.
 func (c *conn) serve() {
 	defer c.end()
 	c.turns.Start()
@@ -108,7 +108,7 @@ func (c *conn) serve() {
 	}
 }
 
-// handshake secures the connection, reads the preface and writes this side's settings. Not with mu held.
+// handshake secures the connection, reads the preface and writes the settings. Called without mu.
 func (c *conn) handshake() bool {
 	if !c.startHandshake() {
 		return false
@@ -121,7 +121,7 @@ func (c *conn) handshake() bool {
 	}
 	var head [len(http2.ClientPreface)]byte
 	if n, err := io.ReadFull(c.nc, head[:]); err != nil || string(head[:]) != http2.ClientPreface {
-		if n > 0 || !errors.Is(err, io.EOF) && !c.server.isDown() { // a probe that only connects is no harm
+		if n > 0 || !errors.Is(err, io.EOF) && !c.server.isDown() { // ignore probes that only connect
 			c.server.refuse(NotHTTP2)
 		}
 		return false
@@ -139,7 +139,7 @@ func (c *conn) handshake() bool {
 	return c.flush() == nil
 }
 
-// startHandshake sets the time for it. False is that Shutdown came first. Not with mu held.
+// startHandshake sets the handshake deadline. It returns false if Shutdown was called before. Called without mu.
 func (c *conn) startHandshake() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *conn) startHandshake() bool {
 	return !c.drain.requested
 }
 
-// tlsHandshake does the TLS handshake. Not with mu held.
+// tlsHandshake runs the TLS handshake. Called without mu.
 func (c *conn) tlsHandshake(t *tls.Config) error {
 	read := budget.Conn{Conn: c.raw, Meter: budget.NewMeter(c.account, 0, func() { c.server.refuse(Unfinished) })}
 	nc := tls.Server(read, t)
@@ -166,10 +166,10 @@ func (c *conn) tlsHandshake(t *tls.Config) error {
 	return nil
 }
 
-// refuseTLS counts a handshake that failed.
+// refuseTLS counts a failed handshake.
 func (c *conn) refuseTLS(err error) {
 	switch reason := c.server.o.TLSReason; {
-	case errors.Is(err, budget.ErrOver): // counted
+	case errors.Is(err, budget.ErrOver): // already counted
 	case reason != nil:
 		c.server.refuse(reason(err))
 	default:
@@ -177,7 +177,7 @@ func (c *conn) refuseTLS(err error) {
 	}
 }
 
-// loop reads and serves until the connection ends. Not with mu held.
+// loop reads and serves until the connection ends. Called without mu.
 func (c *conn) loop() error {
 	for {
 		_, err := c.in.fill(c.nc)
@@ -200,7 +200,7 @@ func (c *conn) loop() error {
 	}
 }
 
-// batch goes through all whole frames that have been read.
+// batch processes all complete frames in the input.
 func (c *conn) batch() error {
 	c.busy = true
 	defer func() { c.busy = false }()
@@ -225,10 +225,11 @@ func (c *conn) batch() error {
 	return nil
 }
 
-// costlyBlock is the least part of a header block for which a connection waits for its turn, if it left the lane for a call that came before it.
+// costlyBlock is the size of a header block in bytes from which the connection waits for its turn, if it gave its
+// turn up for an earlier call.
 const costlyBlock = 512
 
-// awaitTurn waits until it is c's turn to go through a frame, if that may be costly.
+// awaitTurn waits for the connection's turn if the frame may be expensive to process.
 func (c *conn) awaitTurn(h http2.FrameHeader) error {
 	if h.Length < costlyBlock || h.Type != http2.FrameHeaders && h.Type != http2.FrameContinuation {
 		return nil
@@ -239,7 +240,7 @@ func (c *conn) awaitTurn(h http2.FrameHeader) error {
 	return c.broken
 }
 
-// finishBatch writes what there is and takes stock, after the loop has changed something.
+// finishBatch writes the output and updates accounts and timers after the loop has processed input.
 func (c *conn) finishBatch() error {
 	if !c.chargeKept() {
 		if err := c.reclaim(); err != nil {
@@ -267,10 +268,10 @@ func (c *conn) finishBatch() error {
 	return nil
 }
 
-// errCut ends a connection without a word: it was said why already, or its client would not read it.
+// errCut closes a connection without GOAWAY: its client has been notified already, or does not read.
 var errCut = errors.New("cut")
 
-// connError is a reason to end a connection, RFC 9113, 5.4.1.
+// connError ends a connection: RFC 9113, 5.4.1.
 type connError struct {
 	code http2.ErrCode
 	text string
@@ -278,7 +279,7 @@ type connError struct {
 
 func (f connError) Error() string { return fmt.Sprintf("%s: %s", f.code, f.text) }
 
-// onStreamError ends the stream that an error is about, if it is about one, and gives back what ends the connection.
+// onStreamError resets the stream if err is a stream error, and returns errors that end the connection.
 func (c *conn) onStreamError(err error) error {
 	if err == nil {
 		return nil
@@ -292,15 +293,15 @@ func (c *conn) onStreamError(err error) error {
 	case errors.As(err, &whole):
 		return connError{http2.ErrCode(whole), fmt.Sprint(c.fr.ErrorDetail())}
 	case errors.Is(err, http2.ErrFrameTooLarge):
-		return connError{http2.ErrCodeFrameSize, "a frame of more than 16384 bytes"}
-	case errors.Is(err, io.ErrUnexpectedEOF): // from the Framer: a payload shorter than its fields
-		return connError{http2.ErrCodeFrameSize, "a frame too short for its fields"}
+		return connError{http2.ErrCodeFrameSize, "frame of more than 16384 bytes"}
+	case errors.Is(err, io.ErrUnexpectedEOF): // from the Framer: the payload is shorter than its fields
+		return connError{http2.ErrCodeFrameSize, "frame too short for its fields"}
 	}
 	return err
 }
 
-// sendGoAway says why the connection ends, and gives the client a moment to read it: a connection that is closed with input unread
-// is reset, and the reason lost. Not with mu held.
+// sendGoAway sends the reason for closing the connection and gives the client a moment to read it: a connection that
+// is closed with unread input is reset, and the reason is lost. Called without mu.
 func (c *conn) sendGoAway(f connError) {
 	c.server.o.Log.Debug("rls connection ended", "client", c.raw.RemoteAddr(), "reason", f.Error())
 	c.mu.Lock()
@@ -310,7 +311,7 @@ func (c *conn) sendGoAway(f connError) {
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(goAwayTimeout))
 	c.timers.writeDeadline = never
-	if errors.Is(c.broken, f) { // nothing is broken but the rules
+	if errors.Is(c.broken, f) { // the connection itself still works
 		c.broken = nil
 	}
 	err := c.flush()
@@ -329,10 +330,10 @@ func (c *conn) sendGoAway(f connError) {
 	}
 }
 
-// refused tells of a stream or connection ended by an error.
+// refused reports a stream or connection that ended with an error.
 func (c *conn) refused(code http2.ErrCode) { c.server.refuse(strings.ToLower(code.String())) }
 
-// end forgets the connection. Not with mu held.
+// end releases everything that the connection holds. Called without mu.
 func (c *conn) end() {
 	c.nc.Close()
 	c.mu.Lock()

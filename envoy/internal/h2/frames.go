@@ -6,12 +6,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frame takes in one frame whose head has been read. Frames of calls are read where they lie; the others, which are rare, by
-// the Framer, which allocates.
+// frame processes a frame whose header has been read. Frames of calls are parsed in place. The others are rare and
+// parsed by the Framer, which allocates.
 func (c *conn) frame(h http2.FrameHeader) error {
 	n := int(h.Length)
 	if !c.settingsReceived && (h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck)) {
-		return connError{http2.ErrCodeProtocol, "the first frame is no SETTINGS"}
+		return connError{http2.ErrCodeProtocol, "first frame is not SETTINGS"}
 	}
 	switch h.Type {
 	case http2.FrameData:
@@ -31,11 +31,11 @@ func (c *conn) frame(h http2.FrameHeader) error {
 	case http2.FramePushPromise:
 		return connError{http2.ErrCodeProtocol, "PUSH_PROMISE from a client"}
 	}
-	c.in.take(n) // RFC 9113, 5.5: types that are unknown are ignored
+	c.in.take(n) // RFC 9113, 5.5: unknown types are ignored
 	return c.spendControl(1)
 }
 
-// control takes in a frame that the Framer has read.
+// control processes a frame that the Framer has parsed.
 func (c *conn) control(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -48,7 +48,7 @@ func (c *conn) control(f http2.Frame) error {
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
 		}
-	case *http2.GoAwayFrame: // the client opens no more streams, and ends the connection when it likes
+	case *http2.GoAwayFrame: // the client opens no more streams, and closes the connection when it is done
 	}
 	return c.spendControl(1)
 }
@@ -97,7 +97,7 @@ func (c *conn) ping(f *http2.PingFrame) error {
 	return c.spendControl(1)
 }
 
-// rst takes in the end of a stream by the client.
+// rst processes RST_STREAM.
 func (c *conn) rst(id uint32) error {
 	if c.idle(id) {
 		return connError{http2.ErrCodeProtocol, "RST_STREAM of an idle stream"}
@@ -108,7 +108,7 @@ func (c *conn) rst(id uint32) error {
 	return c.spendControl(1)
 }
 
-// idle says that a stream has not been opened.
+// idle reports whether the stream has not been opened yet.
 func (c *conn) idle(id uint32) bool { return id%2 == 0 || id > c.highestStream }
 
 // reset ends a stream with an error.
@@ -118,12 +118,12 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	}
 	c.refused(code)
 	c.out = appendReset(c.out, id, code)
-	if !c.idle(id) { // a frame that asks for nothing, such as PRIORITY, may be wrong: the stream may be opened still
+	if !c.idle(id) { // a frame that opens no stream, such as PRIORITY, may be invalid; its stream may still be opened
 		c.closed.add(id)
 	}
 }
 
-// writeSettings tells the client what it may do.
+// writeSettings advertises the limits to the client.
 func (c *conn) writeSettings() {
 	settings := [...]http2.Setting{
 		{ID: http2.SettingMaxConcurrentStreams, Val: c.server.o.Limits.Streams},
@@ -139,8 +139,9 @@ func (c *conn) writeSettings() {
 	c.recvWindow = connWindow
 }
 
-// closedStreams are the streams that this side has ended while frames of the client may be under way still; those are ignored: RFC
-// 9113, 5.1. Of more than fit into it, all streams up to the highest one that was forgotten count as such.
+// closedStreams are streams that this side has ended while frames from the client may still be in flight. Those
+// frames are ignored: RFC 9113, 5.1. When it is full it forgets streams; all streams up to the highest forgotten one
+// count as closed.
 type closedStreams struct {
 	ids       [64]uint32
 	next      int

@@ -1,12 +1,13 @@
-// Package h2 serves unary and server-streaming gRPC calls over HTTP/2, one loop a connection.
+// Package h2 serves unary and server-streaming gRPC calls over HTTP/2, with one goroutine per connection.
 //
-// [Server.Serve] starts a goroutine for each connection. It reads what is there, goes through all whole frames, serves each
-// whole call where it stands and writes all answers at once: [Method.Serve] is called on the connection's goroutine and must
-// not block. A call may be answered later and on any goroutine; what is answered late is written by a second goroutine that a
-// connection has from the first late answer on. In steady state a call costs no allocation.
+// [InlineServer.Serve] starts a goroutine for each connection. It reads what is available, processes all complete
+// frames, calls [Handler.Serve] for each complete call and writes all responses at once. Serve runs on the
+// connection's goroutine and must not block. A call may also be answered later, on any goroutine. A connection writes
+// such responses from a second goroutine, which it starts with the first of them. In steady state a call does not
+// allocate.
 //
-// Frames and header blocks are those of golang.org/x/net/http2; what a client may do is bounded by [Bounds], and what goes
-// beyond is refused as RFC 9113 says and told to [Options.Refuse].
+// Frames and header blocks are parsed by golang.org/x/net/http2. [Limits] bounds what a client may do. What exceeds
+// the limits is refused as RFC 9113 requires, and reported to [Options.Refuse].
 package h2
 
 import (
@@ -18,67 +19,68 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// Options make a Server.
+// Options configure an InlineServer.
 type Options struct {
-	Methods map[string]Handler // by full name, "/pkg.Service/Method"; any other call is UNIMPLEMENTED
-	Headers []KeptHeader       // request headers kept for Call.Header; others are skipped
+	Methods map[string]Handler // by full name, "/pkg.Service/Method"; other calls fail with UNIMPLEMENTED
+	Headers []KeptHeader       // request headers kept for Stream.Header; others are skipped
 
-	// Refuse is told of what is refused below the level of a call, by reason; nil: nobody is. The reasons are the constants
-	// of this package and the names of HTTP/2's error codes in lower case. It may be called on any goroutine.
+	// Refuse is called with the reason for everything that is refused before it is a call; nil: not called. The
+	// reasons are the constants of this package and the names of HTTP/2 error codes in lower case. It may be called
+	// on any goroutine.
 	Refuse func(reason string)
 
-	// Served is called once for each connection on which a call was answered and did not fail, with what the listener
-	// accepted; nil: not called.
+	// Served is called once per connection, after the first call on it that succeeded, with the connection that the
+	// listener accepted; nil: not called.
 	Served func(net.Conn)
 
 	Limits Limits
 
-	// Account is charged with what clients make the process keep, in addition to the account of this server, whose limit is
-	// Bounds.Unfinished; nil: that alone.
+	// Account is charged with the memory that clients make the process keep, in addition to the account of this
+	// server, which is limited by Limits.Unfinished; nil: no further account.
 	Account *budget.Account
 
-	MaxAge      time.Duration // after which a connection is asked to end, give or take a tenth; 0: never
-	MaxAgeGrace time.Duration // after which it is cut then; 0: never
-	TLS         *tls.Config   // nil: the listener's connections are plain or secured already
+	MaxAge      time.Duration // time after which a connection is drained, plus or minus 10 %; 0: never
+	MaxAgeGrace time.Duration // time after MaxAge at which the connection is closed; 0: never
+	TLS         *tls.Config   // nil: the listener's connections are plaintext or already secured
 
-	// TLSReason is the reason for Refuse of a handshake that failed; nil: "tls" for all.
+	// TLSReason returns the reason to report to Refuse for a failed TLS handshake; nil: always "tls".
 	TLSReason func(error) string
 
-	Log *slog.Logger // of what is of use to find faults in clients, at debug level; nil: nothing is logged
+	Log *slog.Logger // logs client faults at debug level; nil: no logs
 }
 
-// KeptHeader is a request header that is kept for Call.Header.
+// KeptHeader is a request header that is kept for Stream.Header.
 type KeptHeader struct {
 	Name string // in lower case
-	Max  int    // bytes of the value; of a longer one Max+1 bytes are kept, so that its reader can tell; 0: Bounds.HeaderList
+	Max  int    // bytes of the value; Max+1 bytes of a longer value are kept, so that readers can tell; 0: Limits.HeaderList
 }
 
-// Reasons for Options.Refuse, beside the names of HTTP/2's error codes.
+// Reasons for Options.Refuse, in addition to the names of HTTP/2 error codes.
 const (
-	NotHTTP2   = "preface"                    // did not begin as HTTP/2 does, or not in time
-	Cut        = "cut"                        // fell silent in HTTP/2's handshake, or does not read what it asked for
-	Unfinished = "unfinished"                 // made the process keep too much: calls that are not whole, buffers, open streams
-	Stalled    = "stalled"                    // sent part of a frame or of a header block, and not the rest in time
-	TooSlow    = "question_canceled"          // a call whose message did not come in time
-	TooLarge   = "question_resourceexhausted" // a call whose message is too large
+	NotHTTP2   = "preface"                    // the connection did not begin with the HTTP/2 preface, or not in time
+	Cut        = "cut"                        // the client went silent in the HTTP/2 handshake, or does not read its responses
+	Unfinished = "unfinished"                 // the client makes the process keep too much: incomplete calls, buffers, open streams
+	Stalled    = "stalled"                    // the client sent part of a frame or header block and not the rest in time
+	TooSlow    = "question_canceled"          // the message of a call did not arrive in time
+	TooLarge   = "question_resourceexhausted" // the message of a call is too large
 )
 
-// Limits are what a client may do. A field that is 0 has the default.
+// Limits bound what a client may do. A zero field means its default.
 type Limits struct {
-	Streams          uint32        // calls open on a connection; 4096
-	HeaderList       int           // a call's headers unpacked, with 32 more for each, in bytes; 128 KiB
-	Message          int           // a call's message, in bytes; 16 MiB
-	KeepMessage      int           // what is kept of it, in bytes: the rest is counted and dropped; all
-	Unfinished       int64         // what all connections may make the process keep, in bytes; 18 MiB
-	FairShare        int64         // what a connection may make it keep whatever the others do, but not above its part of Unfinished; 128 KiB
-	Output           int           // answers that wait for a client to read, a connection, in bytes; 4 MiB
-	ControlFrames    int           // frames that bring no call further, before the connection ends; 1000, and 100 more a second
-	HandshakeTimeout time.Duration // for TLS, preface and settings; 5 s
-	StallTimeout     time.Duration // for a frame, or a header block, to come whole once it has begun; 5 s
-	MessageTimeout   time.Duration // for a call's message to arrive, and for an answer to be let in by the client's window; 30 s
-	WriteTimeout     time.Duration // for the client to read; 30 s, told to within a half
-	IdleTimeout      time.Duration // without a call, after which a connection is asked to end; 0: never
-	Continuations    int           // frames of one header block; 64
+	Streams          uint32        // open calls per connection; default 4096
+	HeaderList       int           // bytes of a call's headers, decoded, plus 32 for each; default 128 KiB
+	Message          int           // bytes of a call's message; default 16 MiB
+	KeepMessage      int           // bytes of the message that are kept, the rest is counted and dropped; default: all
+	Unfinished       int64         // bytes that all connections together may make the process keep; default 18 MiB
+	FairShare        int64         // bytes that one connection may always make it keep, up to its part of Unfinished; default 128 KiB
+	Output           int           // bytes of responses per connection that wait for the client to read; default 4 MiB
+	ControlFrames    int           // frames that carry no call before the connection is closed; default 1000, and 100 more per second
+	HandshakeTimeout time.Duration // for TLS, preface and settings; default 5 s
+	StallTimeout     time.Duration // for the rest of a frame or header block that has begun; default 5 s
+	MessageTimeout   time.Duration // for a call's message to arrive, and for the client's window to admit a response; default 30 s
+	WriteTimeout     time.Duration // for the client to read; default 30 s, accurate to half of it
+	IdleTimeout      time.Duration // time without a call after which a connection is drained; 0: never
+	Continuations    int           // CONTINUATION frames of one header block; default 64
 }
 
 func (b Limits) withDefaults() Limits {

@@ -8,21 +8,21 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// headers unpacks header blocks. Clients send the same block again and again, down to the byte; what it says is remembered as
-// long as the table has not changed.
+// headers decodes header blocks. Clients send identical blocks again and again, so decoded blocks are cached until
+// the header table changes.
 type headers struct {
 	options *Options
 	dec     *hpack.Decoder
-	current request // the one being unpacked
+	current request // the request being decoded
 
-	id            uint32 // of a block that has not ended; 0: there is none
+	id            uint32 // stream of a block that has not ended; 0: none
 	flags         http2.Flags
 	frames        int
 	block         []byte
-	dependsOnSelf bool // the stream depends on itself: RFC 7540, 5.3.1
+	dependsOnSelf bool // RFC 7540, 5.3.1
 
 	cache [cachedBlocks]cachedBlock
-	next  int // of known, the one to be forgotten next
+	next  int // index in cache of the block to replace next
 }
 
 type cachedBlock struct {
@@ -32,8 +32,8 @@ type cachedBlock struct {
 
 const (
 	cachedBlocks    = 2
-	cachedBlockSize = 512     // bytes of a block that is remembered at most
-	cachedListSize  = 4 << 10 // and of the list that it unpacks to
+	cachedBlockSize = 512     // largest block in bytes that is cached
+	cachedListSize  = 4 << 10 // largest decoded header list in bytes that is cached
 )
 
 func (h *headers) init(o *Options) {
@@ -42,13 +42,13 @@ func (h *headers) init(o *Options) {
 	h.dec.SetMaxStringLength(o.Limits.HeaderList)
 	h.dec.SetEmitFunc(func(f hpack.HeaderField) {
 		if !h.current.add(f, o) {
-			h.dec.SetEmitEnabled(false) // the table is kept up to date all the same
+			h.dec.SetEmitEnabled(false) // the table is still updated
 		}
 	})
 	h.current.values = make([]string, len(o.Headers))
 }
 
-// unpack gives what a block says. The request is valid until the next call.
+// unpack decodes a block. The request is valid until the next call.
 func (h *headers) unpack(block []byte) (*request, error) {
 	for i := range h.cache {
 		if k := &h.cache[i]; len(k.block) > 0 && bytes.Equal(k.block, block) {
@@ -79,25 +79,25 @@ func (h *headers) unpack(block []byte) (*request, error) {
 	return &h.current, nil
 }
 
-// forget drops a large list that was unpacked last, which nothing needs any more.
+// forget releases a large header list that was decoded last.
 func (h *headers) forget() {
 	if h.current.size > cachedListSize {
 		h.current.reset()
 	}
 }
 
-// keepsTable says that a valid block does not change the table: no field is put into it, nor is its size changed. RFC 7541, 6.
+// keepsTable reports whether a valid block leaves the header table unchanged: RFC 7541, 6.
 func keepsTable(b []byte) bool {
 	for len(b) > 0 {
 		var n int
 		var ok bool
 		switch x := b[0]; {
-		case x >= 0x80: // a field of the table
+		case x >= 0x80: // an indexed field
 			if _, b, ok = integer(b, 7); !ok {
 				return false
 			}
 			continue
-		case x >= 0x20: // a field to be put into it, or its size
+		case x >= 0x20: // a field that is added to the table, or a new table size
 			return false
 		}
 		if n, b, ok = integer(b, 4); ok && n == 0 {
@@ -113,17 +113,17 @@ func keepsTable(b []byte) bool {
 	return true
 }
 
-// skipString passes over a string: RFC 7541, 5.2.
+// skipString skips a string: RFC 7541, 5.2.
 func skipString(b []byte) ([]byte, bool) {
 	n, b, ok := integer(b, 7)
 	return b[min(n, len(b)):], ok
 }
 
-// maxIntegerBytes is how many bytes may continue an integer; more are needed by none that is of use.
+// maxIntegerBytes is the largest number of continuation bytes of an integer; no useful integer has more.
 const maxIntegerBytes = 5
 
-// integer reads an integer whose first byte has so many bits of it: RFC 7541, 5.1. False is one that is longer than
-// maxIntegerBytes.
+// integer decodes an integer whose first byte contains the given number of its bits: RFC 7541, 5.1. It returns false
+// if the integer has more than maxIntegerBytes continuation bytes.
 func integer(b []byte, bits uint) (int, []byte, bool) {
 	if len(b) == 0 {
 		return 0, nil, true
@@ -148,10 +148,10 @@ func integer(b []byte, bits uint) (int, []byte, bool) {
 	return n, b, true
 }
 
-// openHeaders takes in HEADERS.
+// openHeaders processes HEADERS.
 func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 	if h.StreamID == 0 {
-		return connError{http2.ErrCodeProtocol, "HEADERS of stream 0"}
+		return connError{http2.ErrCodeProtocol, "HEADERS on stream 0"}
 	}
 	if h.Flags.Has(http2.FlagHeadersPadded) {
 		var err error
@@ -163,7 +163,7 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 		if len(p) < 5 {
 			return connError{http2.ErrCodeFrameSize, "HEADERS too short for its priority"}
 		}
-		if binary.BigEndian.Uint32(p)&maxWindow == h.StreamID { // the block is to be unpacked all the same
+		if binary.BigEndian.Uint32(p)&maxWindow == h.StreamID { // the block must be decoded nevertheless
 			c.headers.dependsOnSelf = true
 		}
 		p = p[5:]
@@ -176,12 +176,12 @@ func (c *conn) openHeaders(h http2.FrameHeader, p []byte) error {
 	return nil
 }
 
-// moreHeaders takes in CONTINUATION; the Framer has seen that it belongs where it is.
+// moreHeaders processes CONTINUATION. The Framer has checked that it follows HEADERS of its stream.
 func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 	f := &c.headers
 	b := &c.server.o.Limits
 	if f.frames++; f.frames > b.Continuations || len(f.block)+len(p) > b.HeaderList {
-		return connError{http2.ErrCodeEnhanceYourCalm, "a header block without end"}
+		return connError{http2.ErrCodeEnhanceYourCalm, "endless header block"}
 	}
 	f.block = append(f.block, p...)
 	if !h.Flags.Has(http2.FlagContinuationEndHeaders) {
@@ -195,7 +195,7 @@ func (c *conn) moreHeaders(h http2.FrameHeader, p []byte) error {
 	return c.request(id, f.flags, block)
 }
 
-// request opens a stream, or ends its message by trailers.
+// request opens a stream, or ends its message with trailers.
 func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	self := c.headers.dependsOnSelf
 	c.headers.dependsOnSelf = false
@@ -216,15 +216,15 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	}
 	switch {
 	case id%2 == 0:
-		return connError{http2.ErrCodeProtocol, "a stream of an even number"}
+		return connError{http2.ErrCodeProtocol, "even stream number"}
 	case id == c.highestStream:
-		return connError{http2.ErrCodeStreamClosed, "HEADERS of a stream that has ended"}
+		return connError{http2.ErrCodeStreamClosed, "HEADERS on a closed stream"}
 	case id < c.highestStream:
-		return connError{http2.ErrCodeProtocol, "a stream of a lower number than the last"}
+		return connError{http2.ErrCodeProtocol, "stream number lower than an earlier one"}
 	}
 	c.highestStream = id
 	if c.drain.refuses(id) {
-		return c.spendControl(1) // the client has been told, and asks again elsewhere
+		return c.spendControl(1) // the client knows from GOAWAY to retry elsewhere
 	}
 	if self {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
@@ -232,7 +232,7 @@ func (c *conn) request(id uint32, flags http2.Flags, block []byte) error {
 	return c.open(id, r, ends)
 }
 
-// trailers end a message.
+// trailers end the message of a call.
 func (c *conn) trailers(k *Stream, r *request, ends bool) error {
 	switch {
 	case k.complete:

@@ -8,30 +8,30 @@ import (
 )
 
 const (
-	smallInput    = 2 << 10  // bytes that an idle connection keeps for reading
-	largeInput    = 64 << 10 // bytes that a busy one reads at once
-	maxSmallReads = 64       // reads of little after which the buffer is small again
+	smallInput    = 2 << 10  // size of the read buffer of an idle connection, in bytes
+	largeInput    = 64 << 10 // size of the read buffer of a busy connection, in bytes
+	maxSmallReads = 64       // small reads after which the buffer shrinks
 	frameHead     = 9
 )
 
-// input is what has been read of a connection. The Framer reads from it.
+// input buffers what was read from a connection. The Framer reads from it.
 type input struct {
 	buf        []byte
-	r, w       int // buf[r:w] is to be gone through
-	smallReads int // reads since one that needed this buffer
-	reads      int // reads that found something
+	r, w       int // buf[r:w] has not been processed
+	smallReads int // reads since one that needed this buffer size
+	reads      int // reads that returned data
 
-	account *budget.Account // says whether buf may be larger than it has to be
+	account *budget.Account // reports whether buf may be larger than necessary
 }
 
-// fill reads once. What was not a whole frame stays.
+// fill reads once. It keeps the incomplete frame at the end of the buffer.
 func (i *input) fill(nc net.Conn) (int, error) {
 	i.fit()
 	n, err := nc.Read(i.buf[i.w:])
 	i.w += n
 	if n > 0 {
 		i.reads++
-		return n, nil // an error comes again
+		return n, nil // the next read returns the error again
 	}
 	if err == nil {
 		err = io.ErrNoProgress
@@ -39,7 +39,7 @@ func (i *input) fill(nc net.Conn) (int, error) {
 	return 0, err
 }
 
-// fit makes room: for the frame that has begun, and for more at once when the last read found more than fits.
+// fit makes room for the frame that has begun, and for more if the last read filled the buffer.
 func (i *input) fit() {
 	size, left := len(i.buf), i.w-i.r
 	switch {
@@ -52,13 +52,13 @@ func (i *input) fit() {
 			size, i.smallReads = smallInput, 0
 		}
 	}
-	if need := i.need(); need > size && 2*left >= size { // what was announced is believed as it comes
+	if need := i.need(); need > size && 2*left >= size { // trust an announced length only as data arrives
 		size = min(4*size, need)
 	}
 	i.move(size)
 }
 
-// need is how long the frame is that has begun, as far as is known.
+// need returns the length of the frame that has begun, if it is known yet.
 func (i *input) need() int {
 	if b := i.buf[i.r:i.w]; len(b) >= frameHead {
 		return min(frameHead+payload(b), largeInput)
@@ -66,7 +66,7 @@ func (i *input) need() int {
 	return i.w - i.r
 }
 
-// move puts what is there to the beginning of a buffer of that size.
+// move copies the unprocessed bytes to the start of a buffer of the given size.
 func (i *input) move(size int) {
 	to := i.buf
 	if size != len(i.buf) {
@@ -76,7 +76,7 @@ func (i *input) move(size int) {
 	i.buf, i.r = to, 0
 }
 
-// shrink makes the buffer as small as what is there allows.
+// shrink makes the buffer as small as its contents allow.
 func (i *input) shrink() {
 	if size := max(smallInput, i.w-i.r); size < len(i.buf) {
 		i.move(size)
@@ -84,10 +84,10 @@ func (i *input) shrink() {
 	}
 }
 
-// payload is the length of a frame's payload, by its head.
+// payload returns the payload length from a frame header.
 func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
 
-// hasFrame says that there is a whole frame, or the head of one that is too large.
+// hasFrame reports whether the buffer contains a complete frame, or the header of one that is too large.
 func (i *input) hasFrame() bool {
 	b := i.buf[i.r:i.w]
 	if len(b) < frameHead {
@@ -97,7 +97,7 @@ func (i *input) hasFrame() bool {
 	return n > minFrame || len(b) >= frameHead+n
 }
 
-// Read gives what is there to the Framer, which asks for no more.
+// Read returns buffered bytes to the Framer, which never asks for more than are there.
 func (i *input) Read(p []byte) (int, error) {
 	n := copy(p, i.buf[i.r:i.w])
 	if i.r += n; n < len(p) {
@@ -106,7 +106,7 @@ func (i *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take gives a payload where it lies. It is valid until the next fill.
+// take returns the next n bytes in place. They are valid until the next fill.
 func (i *input) take(n int) []byte {
 	i.r += n
 	return i.buf[i.r-n : i.r]

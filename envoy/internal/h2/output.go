@@ -12,25 +12,25 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// output is what a connection has to say, and to whom of its streams the client listens. conn.mu guards it.
+// output is the data to be written to a connection, and the client's windows. conn.mu guards it.
 type output struct {
 	out           []byte // frames to be written
-	spare         []byte // the memory of the last write
-	busy          bool   // the loop is at a batch, and will write
-	writing       bool   // one goroutine writes, without the lock, and looks at out again after that
-	inFlight      int    // the memory that it writes, in bytes
+	spare         []byte // the buffer of the last write
+	busy          bool   // the loop is processing a batch and will write
+	writing       bool   // a goroutine writes without the lock, and checks out again afterwards
+	inFlight      int    // capacity of the buffer being written, in bytes
 	wrote         sync.Cond
 	broken        error         // why nothing can be written any more
-	lateWake      chan struct{} // wakes the goroutine that writes late answers; nil: there is none
+	lateWake      chan struct{} // wakes the goroutine that writes late responses; nil: not started
 	table         table
-	sendWindow    int64     // bytes of data that the client takes still, on all streams
-	initialWindow int64     // the same, of a stream that opens
-	maxFrame      int64     // the largest payload that the client takes
-	queue         []*Stream // those that wait for window alone, not for their own
-	unsentBytes   int       // bytes of answers that wait for windows
+	sendWindow    int64     // bytes of data that the client accepts, on all streams
+	initialWindow int64     // the same for a new stream
+	maxFrame      int64     // the largest payload that the client accepts
+	queue         []*Stream // streams that wait only for the connection's window
+	unsentBytes   int       // bytes of responses that wait for windows
 }
 
-// startLocked sends the headers of an answer.
+// startLocked sends the headers of the response.
 func (k *Stream) startLocked() {
 	if !k.started {
 		k.started = true
@@ -38,9 +38,9 @@ func (k *Stream) startLocked() {
 	}
 }
 
-const prefix = 5 // bytes before a message: whether it is compressed, and its length
+const prefix = 5 // bytes before a message: a compression flag and its length
 
-// sendLocked sends a message, as far as there is window.
+// sendLocked sends a message as far as the windows allow.
 func (k *Stream) sendLocked(m Appender) {
 	k.startLocked()
 	c := k.conn
@@ -66,20 +66,21 @@ func (k *Stream) sendLocked(m Appender) {
 	}
 }
 
-// checkUnread looks at what waits for a client that does not read fast enough: late answers are not held up by it.
+// checkUnread checks the output of a client that reads slowly. Late responses do not wait for it.
 func (c *conn) checkUnread() {
 	switch {
 	case !c.writing || c.busy || len(c.out) < flushSize:
 	case len(c.out) > c.server.o.Limits.Output:
 		c.abort(http2.ErrCodeEnhanceYourCalm, "the answers that are not read are too many")
 	default:
-		c.wakeLoop() // the loop charges them
+		c.wakeLoop() // the loop charges the bytes
 	}
 }
 
 var zeros [frameHead + prefix]byte
 
-// endLocked ends an answer, now or after what waits of it: well, or with the fields of a status.
+// endLocked ends the response, now or after its unsent data: with status OK if status is nil, else with the encoded
+// fields of status.
 func (k *Stream) endLocked(status []byte) {
 	k.trailers, k.ending, k.failed = status, true, status != nil
 	if len(k.unsent) == 0 {
@@ -87,7 +88,7 @@ func (k *Stream) endLocked(status []byte) {
 	}
 }
 
-// writeEnd ends the answer on the wire.
+// writeEnd writes the end of the response.
 func (k *Stream) writeEnd() {
 	if k.trailers == nil {
 		k.conn.appendOK(k.id)
@@ -96,7 +97,7 @@ func (k *Stream) writeEnd() {
 	}
 }
 
-// failLocked ends an answer with a status.
+// failLocked ends the response with a status.
 func (k *Stream) failLocked(code codes.Code, message string) {
 	if k.started {
 		k.endLocked(appendStatus(nil, code, message))
@@ -106,7 +107,7 @@ func (k *Stream) failLocked(code codes.Code, message string) {
 	k.conn.appendFailure(k.id, 200, code, message, "")
 }
 
-// sendUnsent sends of what waits of an answer what the windows allow.
+// sendUnsent sends unsent data of a response as far as the windows allow.
 func (c *conn) sendUnsent(k *Stream) {
 	for len(k.unsent) > 0 {
 		n := int(min(int64(len(k.unsent)), k.sendWindow, c.sendWindow, c.maxFrame))
@@ -139,7 +140,7 @@ func (c *conn) sendUnsent(k *Stream) {
 	}
 }
 
-// sendQueued sends what waits for the connection's window.
+// sendQueued sends data that waits for the connection's window.
 func (c *conn) sendQueued() {
 	for len(c.queue) > 0 && c.sendWindow > 0 {
 		k := c.queue[0]
@@ -153,7 +154,7 @@ func (c *conn) sendQueued() {
 	}
 }
 
-// dequeue forgets that an answer waits.
+// dequeue drops the unsent data of a response.
 func (c *conn) dequeue(k *Stream) {
 	c.unsentBytes -= len(k.unsent)
 	k.unsent = nil
@@ -163,8 +164,8 @@ func (c *conn) dequeue(k *Stream) {
 	}
 }
 
-// flush writes all there is, for the loop. It lets go of the lock meanwhile. While another goroutine writes, it only waits
-// when the output has become too long: a client that does not read is not read from.
+// flush writes the output, for the loop. It releases the lock meanwhile. If another goroutine is writing, flush waits
+// only when the output is too long: a client that does not read is not read from.
 func (c *conn) flush() error {
 	for c.writing && len(c.out) >= flushSize && c.broken == nil {
 		c.wrote.Wait()
@@ -176,7 +177,7 @@ func (c *conn) flush() error {
 	return c.broken
 }
 
-// write writes until there is nothing more. It lets go of the lock meanwhile. Its caller has set writing.
+// write writes until the output is empty. It releases the lock meanwhile. The caller has set writing.
 func (c *conn) write() {
 	for len(c.out) > 0 && c.broken == nil {
 		b := c.out
@@ -186,7 +187,7 @@ func (c *conn) write() {
 		c.mu.Unlock()
 		_, err := nc.Write(b)
 		c.mu.Lock()
-		if cap(b) <= smallInput || len(b) > cap(b)/4 && c.account.Spare(0) { // or it was a burst, and is not kept
+		if cap(b) <= smallInput || len(b) > cap(b)/4 && c.account.Spare(0) { // do not keep the buffer of a burst
 			c.spare = b[:0]
 		}
 		c.inFlight = 0
@@ -205,7 +206,7 @@ func (c *conn) write() {
 	}
 }
 
-// wakeWriter sees to it that what was answered late is written.
+// wakeWriter makes the second goroutine write late responses.
 func (c *conn) wakeWriter() {
 	if c.busy || c.writing || len(c.out) == 0 || c.broken != nil {
 		return
@@ -215,10 +216,10 @@ func (c *conn) wakeWriter() {
 		c.lateWake = make(chan struct{}, 1)
 		go c.writeLate(c.lateWake)
 	}
-	c.lateWake <- struct{}{} // there is room: writing was not set
+	c.lateWake <- struct{}{} // does not block: writing was not set
 }
 
-// writeLate writes late answers. Not with mu held.
+// writeLate writes late responses. Called without mu.
 func (c *conn) writeLate(wake chan struct{}) {
 	for range wake {
 		c.mu.Lock()
@@ -227,14 +228,14 @@ func (c *conn) writeLate(wake chan struct{}) {
 	}
 }
 
-// setFirst takes in the window that the client gives to streams. It applies to those that are open, too, whose windows may
-// become negative by it: RFC 9113, 6.9.2.
+// setFirst processes SETTINGS_INITIAL_WINDOW_SIZE. It also applies to open streams, whose windows may become
+// negative: RFC 9113, 6.9.2.
 func (c *conn) setFirst(n int64) error {
 	more := n - c.initialWindow
 	c.initialWindow = n
 	for _, k := range c.streams {
 		if k.sendWindow += more; k.sendWindow > maxWindow {
-			return connError{http2.ErrCodeFlowControl, "a stream's window is too large"}
+			return connError{http2.ErrCodeFlowControl, "stream window too large"}
 		}
 		if more > 0 && len(k.unsent) > 0 {
 			c.sendUnsent(k)
@@ -243,17 +244,17 @@ func (c *conn) setFirst(n int64) error {
 	return nil
 }
 
-// windowUpdate takes in that the client takes more.
+// windowUpdate processes WINDOW_UPDATE.
 func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
 	if len(p) != 4 {
-		return connError{http2.ErrCodeFrameSize, "a WINDOW_UPDATE that is not of 4 bytes"}
+		return connError{http2.ErrCodeFrameSize, "WINDOW_UPDATE of a length other than 4"}
 	}
 	more := int64(binary.BigEndian.Uint32(p) & maxWindow)
 	if h.StreamID == 0 {
 		if c.sendWindow += more; more == 0 {
-			return connError{http2.ErrCodeProtocol, "a WINDOW_UPDATE by nothing"}
+			return connError{http2.ErrCodeProtocol, "WINDOW_UPDATE of 0"}
 		} else if c.sendWindow > maxWindow {
-			return connError{http2.ErrCodeFlowControl, "the connection's window is too large"}
+			return connError{http2.ErrCodeFlowControl, "connection window too large"}
 		}
 		c.sendQueued()
 		return c.spendControl(1)
@@ -261,11 +262,11 @@ func (c *conn) windowUpdate(h http2.FrameHeader, p []byte) error {
 	k := c.streams[h.StreamID]
 	switch {
 	case k == nil && c.idle(h.StreamID):
-		return connError{http2.ErrCodeProtocol, "WINDOW_UPDATE of an idle stream"}
+		return connError{http2.ErrCodeProtocol, "WINDOW_UPDATE on an idle stream"}
 	case more == 0 && (k != nil || !c.closed.has(h.StreamID)):
 		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeProtocol}
 	case k == nil:
-		return c.spendControl(1) // it has ended
+		return c.spendControl(1) // the stream has ended
 	}
 	if k.sendWindow += more; k.sendWindow > maxWindow {
 		return http2.StreamError{StreamID: h.StreamID, Code: http2.ErrCodeFlowControl}

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// data takes in DATA. All windows are opened again as soon as half is used: what limits a client is not the window but what it
-// may leave unfinished.
+// data processes DATA. Every window is reopened when half of it is used: Limits.Unfinished limits clients, not the
+// windows.
 func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	id, size := h.StreamID, int64(len(p))
 	if id == 0 {
-		return connError{http2.ErrCodeProtocol, "DATA of stream 0"}
+		return connError{http2.ErrCodeProtocol, "DATA on stream 0"}
 	}
 	if c.recvWindow -= size; c.recvWindow < 0 {
-		return connError{http2.ErrCodeFlowControl, "more DATA than the connection's window"}
+		return connError{http2.ErrCodeFlowControl, "more DATA than the connection window allows"}
 	}
 	if c.recvWindow < connWindow/2 {
 		c.out = appendWindow(c.out, 0, connWindow-c.recvWindow)
@@ -32,7 +32,7 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	k := c.streams[id]
 	switch {
 	case k == nil && c.idle(id):
-		return connError{http2.ErrCodeProtocol, "DATA of an idle stream"}
+		return connError{http2.ErrCodeProtocol, "DATA on an idle stream"}
 	case k == nil && (c.closed.has(id) || c.drain.refuses(id)):
 		return c.spendControl(1)
 	case k == nil || k.complete:
@@ -45,7 +45,7 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 	return c.messageData(k, p, h.Flags.Has(http2.FlagDataEndStream))
 }
 
-// messageData takes in a part of a message, maybe its end.
+// messageData processes a part of a message, possibly its last.
 func (c *conn) messageData(k *Stream, p []byte, ends bool) error {
 	k.received += int64(len(p))
 	k.complete = ends
@@ -68,25 +68,26 @@ func (c *conn) messageData(k *Stream, p []byte, ends bool) error {
 	return nil
 }
 
-// smallData is how short a part of a message is noise, in bytes.
+// smallData is the number of bytes below which a part of a message counts as a control frame.
 const smallData = 16
 
-// unpad takes the padding off a payload, RFC 9113, 6.1.
+// unpad removes the padding of a payload: RFC 9113, 6.1.
 func unpad(p []byte) ([]byte, error) {
 	if len(p) == 0 {
-		return nil, connError{http2.ErrCodeFrameSize, "a padded frame without the length of its padding"}
+		return nil, connError{http2.ErrCodeFrameSize, "padded frame without a padding length"}
 	}
 	n := int(p[0])
 	if p = p[1:]; n > len(p) {
-		return nil, connError{http2.ErrCodeProtocol, "a padding longer than its frame"}
+		return nil, connError{http2.ErrCodeProtocol, "padding longer than its frame"}
 	}
 	return p[:len(p)-n], nil
 }
 
-// appendMessage puts a part to its message. False is a message that cannot be and has been answered; the wording is grpc-go's.
+// appendMessage appends data to the message of a call. If the message is invalid, appendMessage fails the call in the
+// words of grpc-go and returns false.
 func (c *conn) appendMessage(k *Stream, p []byte) bool {
 	keep := prefix + c.server.o.Limits.KeepMessage
-	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // what was announced is believed only when half of it is there
+	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // do not grow to an announced length before half of it has arrived
 	if len(k.message) < prefix {
 		return true
 	}
@@ -106,7 +107,7 @@ func (c *conn) appendMessage(k *Stream, p []byte) bool {
 	return true
 }
 
-// finishRequest serves a call of which all has come.
+// finishRequest serves a call whose request is complete.
 func (c *conn) finishRequest(k *Stream) error {
 	k.complete = true
 	c.charge(k)
@@ -128,7 +129,7 @@ func (c *conn) finishRequest(k *Stream) error {
 		return c.spendControl(1)
 	}
 	c.controls.refillForCall()
-	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8 // reading it in small parts cost something, too
+	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8 // small parts cost some processing, too
 	c.turns.Leave()
 	k.serving = true
 	c.mu.Unlock()
@@ -137,13 +138,13 @@ func (c *conn) finishRequest(k *Stream) error {
 	return c.broken
 }
 
-// fail answers a call that no method has.
+// fail answers a call that no handler has.
 func (c *conn) fail(k *Stream, code codes.Code, message string) {
 	k.failLocked(code, message)
 	c.finish(k)
 }
 
-// finish forgets a call that is answered. A client that still sends is told not to: RFC 9113, 8.1.
+// finish removes an answered call. If the client is still sending, it is asked to stop: RFC 9113, 8.1.
 func (c *conn) finish(k *Stream) {
 	if !k.complete {
 		c.out = appendReset(c.out, k.id, http2.ErrCodeNo)
@@ -160,7 +161,7 @@ func (c *conn) finish(k *Stream) {
 	c.recycle(k)
 }
 
-// abandonCall forgets a call for whose answer nobody waits.
+// abandonCall removes a call that its client has given up.
 func (c *conn) abandonCall(k *Stream) {
 	c.dequeue(k)
 	c.release(k)
@@ -176,7 +177,7 @@ func (c *conn) abandonCall(k *Stream) {
 	}
 }
 
-// newCall takes a call from those that were answered.
+// newCall returns a Stream, reused if possible.
 func (c *conn) newCall(id uint32) *Stream {
 	k, ok := c.server.calls.Get().(*Stream)
 	if !ok {
@@ -187,7 +188,7 @@ func (c *conn) newCall(id uint32) *Stream {
 	return k
 }
 
-// keepMessageSize is how large a message's memory is kept for the next, in bytes.
+// keepMessageSize is the largest message buffer in bytes that is kept for the next call.
 const keepMessageSize = 4 << 10
 
 func (c *conn) recycle(k *Stream) {

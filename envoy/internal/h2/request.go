@@ -14,40 +14,40 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// request is what a header block says.
+// request is a decoded header block.
 type request struct {
 	options     *Options
-	size        int   // of the list so far: RFC 9113, 6.5.2
+	size        int   // of the header list so far: RFC 9113, 6.5.2
 	pseudo      uint8 // pseudo-header fields so far
-	regular     bool  // a field has come that is none
+	regular     bool  // a regular field has been read
 	malformed   bool  // RFC 9113, 8.1.1
-	badTrailers bool  // the same, were it trailers
+	badTrailers bool  // the same for trailers
 	connection  bool
 
 	httpMethod, path   string
 	hosts, authorities int
-	grpc               bool   // the content type is gRPC's
-	contentType        string // the content type, if not
+	grpc               bool   // the content type is gRPC
+	contentType        string // the content type otherwise
 	encoding           string
 	timeout            time.Duration
 	timed              bool
-	length             int64 // -1: not told
+	length             int64 // content-length; -1: none
 	invalid            string
 	values             []string // of Options.Headers
-	kept               int      // bytes of them
+	kept               int      // bytes of values
 
 	handler   Handler
 	rejection rejection
 }
 
-// rejection is how a call is answered by its headers alone; zero: it is not.
+// rejection answers a call by its headers alone. The zero value means that the call is not rejected.
 type rejection struct {
 	reset        http2.ErrCode
 	http         int
 	code         codes.Code
 	message      string
-	extraFields  string // fields beside
-	countsAsCall bool   // it counts as a call
+	extraFields  string // additional encoded fields
+	countsAsCall bool   // the call counts toward Limits.Streams
 }
 
 // Pseudo-header fields, RFC 9113, 8.3.1.
@@ -64,7 +64,7 @@ func (r *request) reset() {
 	*r = request{values: values, length: -1}
 }
 
-// add takes in a field. False is that the list is too large, and is to be called no more.
+// add processes a field. It returns false if the list is too large, and must not be called again then.
 func (r *request) add(f hpack.HeaderField, o *Options) bool {
 	r.options = o
 	if r.size += int(f.Size()); r.size > o.Limits.HeaderList {
@@ -104,7 +104,7 @@ func (r *request) add(f hpack.HeaderField, o *Options) bool {
 	return true
 }
 
-// addPseudo takes in a field whose name begins with a colon.
+// addPseudo processes a field whose name begins with a colon.
 func (r *request) addPseudo(f hpack.HeaderField) {
 	var bit uint8
 	switch f.Name {
@@ -118,12 +118,12 @@ func (r *request) addPseudo(f hpack.HeaderField) {
 		bit = hasAuthority
 		r.authorities++
 	}
-	// More than one authority has an answer of its own below.
+	// several authorities are rejected in validate
 	r.malformed = r.malformed || bit == 0 || r.regular || bit != hasAuthority && r.pseudo&bit != 0
 	r.pseudo |= bit
 }
 
-// addOther takes in a field that HTTP and gRPC leave to the method.
+// addOther processes a field that HTTP and gRPC do not define.
 func (r *request) addOther(f hpack.HeaderField) {
 	for i := range r.options.Headers {
 		if h := &r.options.Headers[i]; h.Name == f.Name && r.values[i] == "" {
@@ -147,10 +147,10 @@ func (r *request) keep(i int, value string) {
 	r.kept += len(value)
 }
 
-// cut is s, or as much of it as is said of it.
+// cut returns the first most bytes of s.
 func cut(s string, most int) string { return s[:min(len(s), most)] }
 
-// validName says that a name is a token in lower case.
+// validName reports whether s is a lower-case token.
 func validName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; 'A' <= c && c <= 'Z' || !httpguts.IsTokenRune(rune(c)) {
@@ -177,7 +177,7 @@ func (r *request) setTimeout(s string) {
 	r.timeout = d
 }
 
-// parseTimeout reads grpc-timeout: up to 8 digits and a unit.
+// parseTimeout parses grpc-timeout: up to 8 digits and a unit.
 func parseTimeout(s string) (time.Duration, error) {
 	switch {
 	case len(s) < 2:
@@ -212,14 +212,14 @@ func parseTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// validate says how the call is answered; the order and the wording are grpc-go's.
+// validate decides whether the call is rejected. The order of the checks and the messages are those of grpc-go.
 func (r *request) validate() {
 	o := r.options
 	r.badTrailers = r.malformed || r.pseudo != 0 || r.connection
 	const needed = hasMethod | hasScheme | hasPath
 	v := &r.rejection
 	switch {
-	case o == nil: // no field at all
+	case o == nil: // no field
 		v.reset = http2.ErrCodeProtocol
 	case r.size > o.Limits.HeaderList:
 		v.reset = http2.ErrCodeFrameSize
@@ -245,7 +245,7 @@ func (r *request) validate() {
 	}
 }
 
-// find finds the method.
+// find looks up the handler of the path.
 func (r *request) find() {
 	if m, ok := r.options.Methods[r.path]; ok {
 		if r.encoding != "" && r.encoding != "identity" {

@@ -11,10 +11,10 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// InlineServer serves calls.
+// InlineServer serves gRPC calls on the goroutines of their connections.
 type InlineServer struct {
 	o       Options
-	calls   sync.Pool // of *Call
+	calls   sync.Pool // of *Stream
 	account *budget.Account
 
 	mu struct {
@@ -23,10 +23,10 @@ type InlineServer struct {
 		listeners map[net.Listener]struct{}
 		conns     map[*conn]struct{}
 	}
-	gone sync.WaitGroup // of the connections' goroutines
+	gone sync.WaitGroup // counts the goroutines of connections
 }
 
-// NewInlineServer makes a server; it does nothing until Serve.
+// NewInlineServer returns a server that is idle until Serve is called.
 func NewInlineServer(o Options) *InlineServer {
 	o.Limits = o.Limits.withDefaults()
 	setDefault(&o.Log, slog.New(slog.DiscardHandler))
@@ -39,15 +39,15 @@ func NewInlineServer(o Options) *InlineServer {
 	return s
 }
 
-// refuse tells of something refused.
+// refuse reports a refusal.
 func (s *InlineServer) refuse(reason string) {
 	if s.o.Refuse != nil {
 		s.o.Refuse(reason)
 	}
 }
 
-// Serve serves the connections that l accepts, and closes l. It returns nil after Shutdown, or why l failed. It may be
-// called for several listeners.
+// Serve accepts connections on l and serves them until Shutdown, then returns nil. It closes l, and returns the error
+// if l fails. It may be called for several listeners.
 func (s *InlineServer) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -67,14 +67,14 @@ func (s *InlineServer) Serve(l net.Listener) error {
 			return nil
 		case !isTemporary(err):
 			return err
-		default: // such as too many open files: it passes when connections end
+		default: // such as too many open files, which passes when connections close
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			time.Sleep(pause)
 		}
 	}
 }
 
-// isTemporary says that a listener may accept again after this error.
+// isTemporary reports whether a listener may accept again after this error.
 func isTemporary(err error) bool {
 	var e interface{ Temporary() bool }
 	return errors.As(err, &e) && e.Temporary()
@@ -86,7 +86,7 @@ func (s *InlineServer) isDown() bool {
 	return s.mu.down
 }
 
-// start serves one connection on a goroutine of its own.
+// start serves a connection on its own goroutine.
 func (s *InlineServer) start(nc net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *InlineServer) start(nc net.Conn) {
 	}()
 }
 
-// Shutdown asks all clients to go, waits for the calls that are under way until ctx is over, and cuts what is left then.
+// Shutdown drains all connections and waits for their calls. It closes the remaining connections when ctx is done.
 func (s *InlineServer) Shutdown(ctx context.Context) {
 	s.mu.Lock()
 	s.mu.down = true

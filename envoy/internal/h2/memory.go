@@ -3,18 +3,18 @@ package h2
 import "time"
 
 const (
-	shrinkAfter     = 5 * time.Second // without a read, after which a connection gives back what it keeps to be fast
-	chargeStep      = 64 << 10        // bytes charged by others than the loop, before the loop has to look at them
-	streamEntrySize = 48              // bytes of conn.streams for each stream that was open
-	smallStreamMap  = 64              // streams for which conn.streams is kept
+	shrinkAfter     = 5 * time.Second // time without a read after which a connection releases spare memory
+	chargeStep      = 64 << 10        // bytes charged outside the loop before the loop must check them
+	streamEntrySize = 48              // bytes in conn.streams per stream that was open
+	smallStreamMap  = 64              // number of streams for which conn.streams is never shrunk
 )
 
-// keptBytes is how many bytes the client makes the process keep, beyond what every connection has.
+// keptBytes returns the number of bytes that the client makes the process keep, beyond those of every connection.
 func (c *conn) keptBytes() int64 {
 	return c.callBytes + int64(len(c.in.buf)-smallInput+cap(c.headers.block)+cap(c.out)+cap(c.spare)+c.inFlight+streamEntrySize*c.peakStreams)
 }
 
-// chargeKept charges what has changed of that. It reports whether the connection may stay.
+// chargeKept charges the change of keptBytes to the account. It reports whether the connection may stay open.
 func (c *conn) chargeKept() bool {
 	n := c.keptBytes()
 	if n == c.chargedBytes {
@@ -25,8 +25,8 @@ func (c *conn) chargeKept() bool {
 	return c.account.Charge(more)
 }
 
-// reclaim gives back what it can where the account is full, and is an error if that is not enough. A client that does not read
-// its answers has less time for it.
+// reclaim releases spare memory when the account is full, and returns an error if that is not enough. A client that
+// does not read its responses gets less time to do so.
 func (c *conn) reclaim() error {
 	c.timers.setShortWrites(true)
 	err := c.flush()
@@ -41,12 +41,12 @@ func (c *conn) reclaim() error {
 	return nil
 }
 
-// hasSpareMemory reports whether the connection keeps memory only to be fast when the next calls come.
+// hasSpareMemory reports whether the connection keeps memory only to make the next calls faster.
 func (c *conn) hasSpareMemory() bool {
 	return len(c.in.buf) > smallInput || cap(c.out)+cap(c.spare) > 2*smallInput || c.peakStreams > smallStreamMap
 }
 
-// shrink gives back what is not needed for what has begun.
+// shrink releases the memory that is not in use.
 func (c *conn) shrink() {
 	c.in.shrink()
 	c.spare = nil
@@ -65,7 +65,8 @@ func (c *conn) shrink() {
 	}
 }
 
-// charge sets what a call is charged: as long as its client has to send or to read something, or may have it stay open.
+// charge updates what is charged for a call. A call is charged while its client has data to send or to read, or may
+// keep it open.
 func (c *conn) charge(k *Stream) {
 	n := 0
 	if !k.complete || len(k.unsent) > 0 || k.streams {
@@ -77,7 +78,7 @@ func (c *conn) charge(k *Stream) {
 	k.charged = n
 }
 
-// release takes back what a call is charged.
+// release takes back what was charged for a call.
 func (c *conn) release(k *Stream) {
 	c.callBytes -= int64(k.charged)
 	k.charged = 0

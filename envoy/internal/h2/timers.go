@@ -7,30 +7,30 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// timers has the moments at which the loop has to look after something. The connection's read deadline is the first of them,
-// or earlier: it is only ever brought forward, and set anew when it has passed, so that calls do not cost a timer.
+// timers are the times at which the loop must wake. The connection's read deadline is at most the first of them. It
+// is only moved forward, and reset after it has passed, so that a call does not cost a timer.
 type timers struct {
 	due           [timerCount]time.Time
-	readDeadline  time.Time // the read deadline
-	wakePending   bool      // the loop is to look at once
-	writeDeadline time.Time // the write deadline
-	shortWrites   bool      // it is to be near
+	readDeadline  time.Time // of the connection
+	wakePending   bool      // the loop should wake at once
+	writeDeadline time.Time // of the connection
+	shortWrites   bool      // writes get a short deadline
 	readsAtShrink int       // input.reads when timerShrink was set
 }
 
 const (
-	timerSettings    = iota // the client's settings have to have come
-	timerCalls              // the calls that wait for their client have to be looked at
-	timerAge                // the client is to be asked to go
-	timerFinalGoAway        // it is to be told from where on no stream is taken
-	timerCut                // it is cut
-	timerIdle               // it has to have had a call
-	timerStall              // the frame or the header block that has begun has to have come
-	timerShrink             // what is kept to be fast is given back if nothing was read
+	timerSettings    = iota // the client's settings must have arrived
+	timerCalls              // calls that wait for their client are checked
+	timerAge                // the connection is drained because of its age
+	timerFinalGoAway        // the final GOAWAY is sent
+	timerCut                // the connection is closed
+	timerIdle               // a call must have arrived
+	timerStall              // the frame or header block that has begun must be complete
+	timerShrink             // memory is released if nothing was read
 	timerCount
 )
 
-// never is later than anything.
+// never is later than any time.
 var never = time.Unix(1<<40, 0)
 
 func (k *timers) start(c *conn) {
@@ -45,10 +45,10 @@ func (k *timers) start(c *conn) {
 	if o.Limits.IdleTimeout > 0 {
 		k.due[timerIdle] = c.now.Add(o.Limits.IdleTimeout)
 	}
-	k.readDeadline = k.due[timerSettings] // by greet
+	k.readDeadline = k.due[timerSettings] // set by startHandshake
 }
 
-// scheduleTimers sees to it that the loop wakes in time.
+// scheduleTimers makes the loop wake for the first timer.
 func (c *conn) scheduleTimers() {
 	k := &c.timers
 	if c.callBytes > 0 && k.due[timerCalls] == never {
@@ -58,7 +58,7 @@ func (c *conn) scheduleTimers() {
 	case !begun:
 		k.due[timerStall] = never
 	case c.progressed || k.due[timerStall] == never:
-		k.due[timerStall] = time.Now().Add(c.server.o.Limits.StallTimeout) // c.now may be past: the loop had to write
+		k.due[timerStall] = time.Now().Add(c.server.o.Limits.StallTimeout) // c.now may be old: the loop had to write
 	}
 	if c.hasSpareMemory() && k.due[timerShrink] == never {
 		k.due[timerShrink], k.readsAtShrink = c.now.Add(shrinkAfter), c.in.reads
@@ -86,7 +86,7 @@ func (c *conn) setReadDeadline(t time.Time) {
 	_ = c.raw.SetReadDeadline(t)
 }
 
-// wakeLoop has the loop look at the connection at once.
+// wakeLoop makes the loop check the connection at once.
 func (c *conn) wakeLoop() {
 	if !c.timers.wakePending {
 		c.timers.wakePending = true
@@ -96,7 +96,7 @@ func (c *conn) wakeLoop() {
 
 var past = time.Unix(1, 0)
 
-// runDueTimers does what is due, or what the loop was poked for.
+// runDueTimers runs the timers that are due, and whatever wakeLoop was called for.
 func (c *conn) runDueTimers() error {
 	k := &c.timers
 	k.wakePending = false
@@ -143,7 +143,7 @@ func (c *conn) runTimer(what int) error {
 	case timerStall:
 		c.server.refuse(Stalled)
 		return errCut
-	case timerShrink: // plan sets it again
+	case timerShrink: // scheduleTimers sets it again
 		if c.in.reads == c.timers.readsAtShrink {
 			c.shrink()
 		}
@@ -151,7 +151,7 @@ func (c *conn) runTimer(what int) error {
 	return nil
 }
 
-// expireCalls ends the calls that have waited for their client for too long.
+// expireCalls ends calls whose client has been silent for too long.
 func (c *conn) expireCalls() {
 	patience := c.server.o.Limits.MessageTimeout
 	next := never
@@ -177,10 +177,10 @@ func (c *conn) expireCalls() {
 	c.timers.due[timerCalls] = next
 }
 
-// setShortWrites makes the next write deadline a near one, or a usual one again.
+// setShortWrites chooses a short deadline for the next writes, or the usual one again.
 func (k *timers) setShortWrites(on bool) { k.shortWrites, k.writeDeadline = on, time.Time{} }
 
-// setWriteDeadline sets the write deadline, not for each write, because it costs.
+// setWriteDeadline sets the write deadline. It does not do so for each write, because that is expensive.
 func (c *conn) setWriteDeadline() {
 	k, patience := &c.timers, c.server.o.Limits.WriteTimeout
 	if k.shortWrites {

@@ -19,7 +19,7 @@ import (
 func one() *turnQueue { return &turnQueue{freeSlots: 1, pauses: true} }
 
 // inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
-func inTurn(l *turnQueue, n int) (purses []*purse, order func() []int) {
+func inTurn(l *turnQueue, n int) (purses []*turnCredit, order func() []int) {
 	var mu sync.Mutex
 	var all []int
 	order = func() []int {
@@ -28,7 +28,7 @@ func inTurn(l *turnQueue, n int) (purses []*purse, order func() []int) {
 		return slices.Clone(all)
 	}
 	for i := range n {
-		p := &purse{queue: l}
+		p := &turnCredit{queue: l}
 		purses = append(purses, p)
 		go func() {
 			p.enter()
@@ -46,7 +46,7 @@ func inTurn(l *turnQueue, n int) (purses []*purse, order func() []int) {
 func TestLaneGoesByTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{queue: l}
+		first := &turnCredit{queue: l}
 		if first.enter() != 0 || first.holding.Load() != l {
 			t.Fatal("an empty lane has no place")
 		}
@@ -82,7 +82,7 @@ func TestLaneGoesByTurns(t *testing.T) {
 func TestLanePlacesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		stuck := &purse{queue: l}
+		stuck := &turnCredit{queue: l}
 		stuck.enter()
 		began := time.Now()
 		purses, order := inTurn(l, 2)
@@ -104,7 +104,7 @@ func TestLanePlacesExpire(t *testing.T) {
 func TestLaneForgetsTheClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{queue: l}
+		first := &turnCredit{queue: l}
 		first.enter()
 		purses, order := inTurn(l, 3)
 		l.forget(purses[1])
@@ -127,11 +127,11 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
-		first := &purse{queue: l}
+		first := &turnCredit{queue: l}
 		first.enter()
 		var ended []int
 		for i := range 2 * checkWaiters {
-			p := &purse{queue: l}
+			p := &turnCredit{queue: l}
 			p.gone = func() bool { return i%3 == 0 }
 			p.cut = func() {
 				ended = append(ended, i)
@@ -181,7 +181,7 @@ func TestGone(t *testing.T) {
 
 // A few calls make up for whatever came before them, and a connection that brings calls never waits.
 func TestCallsPayForConnections(t *testing.T) {
-	p := &purse{queue: one()}
+	p := &turnCredit{queue: one()}
 	p.Spend(1 << 30)
 	if p.enter(); p.holding.Load() == nil {
 		t.Fatal("who has spent much needs no place")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientClosed reports whether the client of c has closed its side, whatever of what it said has not been read.
+// clientClosed reports whether the client of c has closed its side, even if input has not been read yet.
 func clientClosed(c net.Conn) (is bool) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

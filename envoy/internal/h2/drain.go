@@ -7,30 +7,31 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// drain is how far a connection is in ending without losing a call, RFC 9113, 6.8: the client is told first that it is to go,
-// and from which stream on nothing is taken only when it must have read that, a round trip later.
+// drain is the state of closing a connection without losing a call: RFC 9113, 6.8. The first GOAWAY announces the
+// end. The final one names the last accepted stream. It follows one round trip later, when the client must have read
+// the first.
 type drain struct {
 	requested     bool // by Shutdown
 	stage         stage
-	lastStream    uint32 // the last stream that is taken
-	highestAtIdle uint32 // conn.highestStream when timerIdle was last looked at
+	lastStream    uint32 // the last stream that is accepted
+	highestAtIdle uint32 // conn.highestStream when timerIdle last ran
 }
 
 type stage int
 
 const (
 	notDraining    stage = iota
-	drainAnnounced       // the client was told
-	draining             // no stream beyond last is taken
+	drainAnnounced       // the first GOAWAY was sent
+	draining             // no stream after lastStream is accepted
 )
 
-// drainPing is the ping by whose answer the client has read that it is to go.
+// drainPing is sent after the first GOAWAY. Its acknowledgement shows that the client has read the GOAWAY.
 var drainPing = [8]byte{'g', 'o', 'i', 'n', 'g'}
 
-// drainTimeout is how long its answer is waited for.
+// drainTimeout is how long to wait for that acknowledgement.
 const drainTimeout = 5 * time.Second
 
-// startDrain tells the client to go.
+// startDrain sends the first GOAWAY.
 func (c *conn) startDrain() {
 	if c.drain.stage != notDraining {
 		return
@@ -42,29 +43,29 @@ func (c *conn) startDrain() {
 	c.timers.due[timerFinalGoAway] = c.now.Add(drainTimeout)
 }
 
-// pingAck takes in the answer to a ping.
+// pingAck processes the acknowledgement of a ping.
 func (c *conn) pingAck(data [8]byte) {
 	if c.drain.stage == drainAnnounced && data == drainPing {
 		c.sendFinalGoAway()
 	}
 }
 
-// sendFinalGoAway tells the client which streams are taken still.
+// sendFinalGoAway sends the last stream that is accepted.
 func (c *conn) sendFinalGoAway() {
 	c.drain.stage, c.drain.lastStream = draining, c.highestStream
 	c.timers.due[timerFinalGoAway] = never
 	c.out = appendGoAway(c.out, c.highestStream, http2.ErrCodeNo, "")
 }
 
-// refuses says that a stream is not taken any more.
+// refuses reports whether the stream is no longer accepted.
 func (l *drain) refuses(id uint32) bool { return l.stage == draining && id > l.lastStream }
 
-// done says that all is answered, and written.
+// done reports whether all calls are answered and written.
 func (l *drain) done(c *conn) bool {
 	return l.stage == draining && len(c.streams) == 0 && len(c.out) == 0 && !c.writing
 }
 
-// requestDrain has the loop end the connection without losing a call. Not with mu held.
+// requestDrain makes the loop drain the connection. Called without mu.
 func (c *conn) requestDrain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +73,7 @@ func (c *conn) requestDrain() {
 	c.wakeLoop()
 }
 
-// jitter is up to a tenth of d, to either side, so that connections that began together do not end together.
+// jitter returns a random duration within 10 % of d, so that connections that began together do not end together.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration((rand.Float64()*2 - 1) * float64(d) / 10)
 }

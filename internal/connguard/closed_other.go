@@ -1,0 +1,8 @@
+//go:build !linux
+
+package connguard
+
+import "net"
+
+// clientClosed always returns false: this system cannot tell without reading all input.
+func gone(net.Conn) bool { return false }
