@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// clone returns a copy of m that shares only immutable values with it: rings and views. Tests that explore every order of
-// events use it; TestCloneSharesNothing fails if a new field is shared by mistake.
+// clone returns a copy of m that shares only immutable values with it: rings and views. Tests that explore every order
+// of events use it; TestCloneSharesNothing fails if a new field is shared by mistake.
 func (m *Machine) clone() *Machine {
 	c := *m
 	c.membership.Peers = slices.Clone(m.membership.Peers)

@@ -11,8 +11,8 @@ import (
 // immutable are the types that a Machine and its clone may share.
 var immutable = []reflect.Type{reflect.TypeFor[*ring.Ring](), reflect.TypeFor[*OwnershipView]()}
 
-// TestCloneSharesNothing fills every field of a Machine and requires that its clone is equal and shares no pointer, map or
-// slice with it, apart from immutable types. Models that explore clones depend on it.
+// TestCloneSharesNothing fills every field of a Machine and requires that its clone is equal and shares no pointer, map
+// or slice with it, apart from immutable types. Models that explore clones depend on it.
 func TestCloneSharesNothing(t *testing.T) {
 	m := &Machine{}
 	fill(reflect.ValueOf(m).Elem())

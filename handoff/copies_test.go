@@ -8,8 +8,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// copiesLost is a join during which the Acks that lose names do not reach the joiner. It returns by how many transfers of
-// copies member a made it an heir.
+// copiesLost runs a join during which Acks to the joining member are lost as lose decides. It returns the number of
+// transfers of successor replicas from member a.
 func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 	c := newCluster(t, "a", "b", "c")
 	c.boot("d", membership.Joining)
@@ -22,7 +22,7 @@ func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 		if tr.SuccessorCopy {
 			sent++
 			if tr.CopiedFor != nil {
-				t.Fatal("it is taken to have copies, of which nobody knows that they came")
+				t.Fatal("CopiedFor is set although no replicas were confirmed")
 			}
 		}
 		return lose(tr.SuccessorCopy)
@@ -34,18 +34,18 @@ func copiesLost(t *testing.T, lose func(copies bool) bool) (sent int) {
 	return sent
 }
 
-// Copies for an heir are sent until it says that it has them: when the connection breaks before the Ack that they follow
-// has arrived, and when it breaks after that.
+// TestCopiesAreSentUntilTheyArrive requires that successor replicas are sent until the successor confirms them, whether
+// the connection breaks before the preceding Ack arrives or after it.
 func TestCopiesAreSentUntilTheyArrive(t *testing.T) {
 	if n := copiesLost(t, func(bool) bool { return false }); n != 1 {
-		t.Fatalf("sent %d times, nothing being lost", n)
+		t.Fatalf("sent %d times without any loss", n)
 	}
 	acks := 0
 	if n := copiesLost(t, func(bool) bool {
 		acks++
 		return acks <= 2
 	}); n != 2 {
-		t.Fatalf("sent %d times, all having been lost once", n)
+		t.Fatalf("sent %d times after every Ack was lost once", n)
 	}
 	lost := 0
 	if n := copiesLost(t, func(copies bool) bool {
@@ -54,11 +54,11 @@ func TestCopiesAreSentUntilTheyArrive(t *testing.T) {
 		}
 		return copies && lost <= 2
 	}); n != 3 {
-		t.Fatalf("sent %d times, having been lost twice", n)
+		t.Fatalf("sent %d times after two losses", n)
 	}
 }
 
-// Who leaves stays until the heirs have their copies.
+// TestLeaverWaitsForCopies requires that a leaving member stays until the successors have their replicas.
 func TestLeaverWaitsForCopies(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	c.lose = func(from ring.ID, tr Transfer) bool { return from == "c" && tr.SuccessorCopy }
@@ -66,11 +66,11 @@ func TestLeaverWaitsForCopies(t *testing.T) {
 	c.adoptAll()
 	c.run(3 * time.Second)
 	if c.machines["c"].Progress().HandedOff {
-		t.Fatal("done, without anybody having got the copies")
+		t.Fatal("handed off although no successor has received its replicas")
 	}
 	c.lose = nil
 	c.run(2 * time.Second)
 	if p := c.machines["c"].Progress(); !p.HandedOff {
-		t.Fatalf("not done: %+v", p)
+		t.Fatalf("not handed off: %+v", p)
 	}
 }

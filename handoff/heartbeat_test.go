@@ -8,8 +8,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Of two members one begins, and the other's heartbeat goes along with its answer: three writes a pair and beat, not four,
-// and nobody waits for longer than a beat and a fifth, and the Tick that it may take.
+// TestHeartbeatsGoAlongWithAnswers requires that usually one member of a pair starts a heartbeat and the other adds its
+// own to the reply. That makes three writes per pair and interval, not four. No ping may be later than 6/5 of the
+// interval plus one Tick.
 func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d", "e", "f")
 	type pair struct{ from, to ring.ID }
@@ -30,7 +31,7 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	}
 	const beats = 60
 	for end := c.now + beats*pingInterval; c.now < end; c.now += 100 * ms {
-		for _, id := range c.ids() { // one after the other, or they would all begin
+		for _, id := range c.ids() { // one after the other; otherwise all would start
 			c.send(id, c.machines[id].Tick(c.now))
 			c.pump()
 		}
@@ -41,12 +42,12 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 		t.Errorf("%d of %d pings, up to %v apart", len(last), 2*pairs, time.Duration(longest))
 	}
 	if perBeat := float64(writes) / pairs / beats; perBeat > 3.3 {
-		t.Errorf("%.2f writes a pair and beat, want 3", perBeat)
+		t.Errorf("%.2f writes per pair and interval, want 3", perBeat)
 	}
 }
 
-// A confirmation that takes the place of one which holds for a beat longer changes nothing at once, and costs nothing; the next
-// Tick has it. One that was missing gives the right back when it comes.
+// TestConfirmationsAreGathered requires that a confirmation that replaces one which is valid for another interval costs
+// nothing until the next Tick, and that a missing one takes effect immediately.
 func TestConfirmationsAreGathered(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	m := c.machines["a"]
@@ -56,12 +57,12 @@ func TestConfirmationsAreGathered(t *testing.T) {
 		pong.Sent++
 		m.Step(pong.Sent, "b", c.bootID("b"), &pong)
 	}); n != 0 || m.View() != before {
-		t.Errorf("%v allocations for a confirmation, and a new view: %v", n, m.View() != before)
+		t.Errorf("a confirmation makes %v allocations; new view: %v", n, m.View() != before)
 	}
 	late := pong.Sent + int64(m.opts.OwnershipTTL)
 	m.Tick(pong.Sent)
 	if n := m.View().ConfirmedBy(late); n != 2 {
-		t.Errorf("%d confirm at the end of what the Tick has seen, want self and one other", n)
+		t.Errorf("%d members confirm after the Tick, want 2", n)
 	}
 
 	c.now += 2 * int64(m.opts.OwnershipTTL)
@@ -71,7 +72,7 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	c.reach("a", ExtentFull)
 }
 
-// BenchmarkHeartbeat is a heartbeat of another member and the answer to self's, with a part of a Tick.
+// BenchmarkHeartbeat measures a heartbeat of a peer and its reply to the local one, with a part of a Tick.
 func BenchmarkHeartbeat(b *testing.B) {
 	for _, n := range []int{3, 100, 300} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -90,7 +91,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 				ping.Seq, ping.Sent, pong.Sent = m.peers[id].seq, c.now, c.now
 				m.Step(c.now, id, c.bootID(id), &ping)
 				m.Step(c.now, id, c.bootID(id), &pong)
-				if i%max(1, n/5) == 0 { // ten times a second
+				if i%max(1, n/5) == 0 { // ten times per second
 					m.Tick(c.now)
 				}
 			}

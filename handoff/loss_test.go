@@ -8,7 +8,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// lost is the date of the loss of so many members that a tells.
+// lost returns the time of the loss with this number of failed members, as member a reports it.
 func (c *cluster) lost(dead int) int64 {
 	c.t.Helper()
 	for _, l := range c.machines["a"].Losses(c.now) {
@@ -16,16 +16,16 @@ func (c *cluster) lost(dead int) int64 {
 			return l.FoundAt
 		}
 	}
-	c.t.Fatalf("tells %+v, and of no %d dead", c.machines["a"].Losses(c.now), dead)
+	c.t.Fatalf("reports %+v, without a loss of %d members", c.machines["a"].Losses(c.now), dead)
 	return 0
 }
 
-// A loss that is told again is not a new one: it would be charged a second time to keys that were taken over long ago. On a ring
-// that is not complete for long it is told at each change.
+// TestLossKeepsItsDate requires that a repeated loss is not a new one. Otherwise it would be charged again to keys that
+// were taken over long ago. While a ring is incomplete, the loss is repeated at each change.
 func TestLossKeepsItsDate(t *testing.T) {
-	for _, stays := range []bool{true, false} { // who leaves takes nothing over, and tells all the same
+	for _, stays := range []bool{true, false} { // a leaving member takes nothing over, but repeats the loss
 		c := newCluster(t, "a", "b", "c", "d")
-		c.lose = func(from ring.ID, tr Transfer) bool { return from == "a" } // so its base stays what it was
+		c.lose = func(from ring.ID, tr Transfer) bool { return from == "a" } // keeps a's base unchanged
 		if !stays {
 			c.states["a"] = membership.Leaving
 			c.adoptAll()
@@ -40,13 +40,13 @@ func TestLossKeepsItsDate(t *testing.T) {
 		c.adoptAll()
 		c.run(20 * time.Second)
 		if again := c.lost(2); first-crash > 3*int64(time.Second) || again != first {
-			t.Errorf("a stays %v: dated %v after the crash, then %v", stays, time.Duration(first-crash), time.Duration(again-crash))
+			t.Errorf("a stays %v: %v after the crash, then %v", stays, time.Duration(first-crash), time.Duration(again-crash))
 		}
 		delete(c.machines, "b")
 		c.adoptAll()
 		c.run(3 * time.Second)
 		if next := c.lost(3); next-first < 20*int64(time.Second) {
-			t.Errorf("a stays %v: the next loss is dated %v after the first", stays, time.Duration(next-first))
+			t.Errorf("a stays %v: the next loss is %v after the first", stays, time.Duration(next-first))
 		}
 	}
 }

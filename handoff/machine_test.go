@@ -12,8 +12,8 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// cluster is a few Machines whose messages are delivered at once, or when the test says so. Counters are not sent:
-// transfers are over as soon as they begin.
+// cluster is a few Machines. The test decides when their messages are delivered. Counters are not sent: transfers end
+// as soon as they start.
 type cluster struct {
 	t        testing.TB
 	now      int64
@@ -35,7 +35,10 @@ type envelope struct {
 }
 
 func newCluster(t testing.TB, ids ...ring.ID) *cluster {
-	c := &cluster{t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(), machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]membership.MemberState{}}
+	c := &cluster{
+		t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(),
+		machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]membership.MemberState{},
+	}
 	for _, id := range ids {
 		c.boot(id, membership.Active)
 	}
@@ -98,9 +101,9 @@ func (c *cluster) send(from ring.ID, outs []Outbound) {
 	}
 }
 
-// pump delivers everything, and ends all transfers.
+// pump delivers all messages and ends all transfers.
 func (c *cluster) pump() {
-	for range max(10_000, 100*len(c.machines)*len(c.machines)) { // all may have a word with all
+	for range max(10_000, 100*len(c.machines)*len(c.machines)) { // every pair may exchange messages
 		if len(c.queue) == 0 && !c.transfer() {
 			return
 		}
@@ -113,7 +116,7 @@ func (c *cluster) pump() {
 			c.send(e.To, m.Step(c.now, e.from, e.bootID, &e.Msg))
 		}
 	}
-	c.t.Fatal("messages without end")
+	c.t.Fatal("messages do not end")
 }
 
 func (c *cluster) transfer() (any bool) {
@@ -140,11 +143,11 @@ func (c *cluster) run(d time.Duration) {
 	}
 }
 
-// holders are the members that would decide h now.
+// holders returns the members that would decide h now.
 func (c *cluster) holders(h uint64) (ids []ring.ID) {
 	for _, id := range c.ids() {
 		v := c.machines[id].View()
-		if right, _, _ := v.Extent(c.now); right != ExtentNone && v.Ownership(h, 0).State == OwnedHere {
+		if extent, _, _ := v.Extent(c.now); extent != ExtentNone && v.Ownership(h, 0).State == OwnedHere {
 			ids = append(ids, id)
 		}
 	}
@@ -156,7 +159,7 @@ func (c *cluster) check(want int) {
 	for h := range uint64(200) {
 		h *= 0x9E3779B97F4A7C15
 		if got := c.holders(h); len(got) > 1 || len(got) < want {
-			c.t.Fatalf("key %x is held by %v", h, got)
+			c.t.Fatalf("key %x is owned by %v", h, got)
 		}
 	}
 }
@@ -179,7 +182,7 @@ func TestJoinAndLeave(t *testing.T) {
 	c.run(time.Second)
 	c.check(1)
 	if p := c.machines["d"].Progress(); !p.Prefetched {
-		t.Fatalf("the joiner is not warm: %+v", p)
+		t.Fatalf("the joining member has no replicas: %+v", p)
 	}
 	c.states["d"] = membership.Active
 	r := c.ring()
@@ -199,7 +202,7 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	c.run(2 * time.Second)
 	if p := c.machines["b"].Progress(); !p.HandedOff {
-		t.Fatalf("the leaver is not done: %+v", p)
+		t.Fatalf("the leaving member has not handed off: %+v", p)
 	}
 	delete(c.machines, "b")
 	c.left, c.nref = []ring.ID{"b"}, 3
@@ -208,8 +211,8 @@ func TestJoinAndLeave(t *testing.T) {
 	c.steady()
 }
 
-// Who adopts a ring last hands over at once what others have said before that they own on it, not with its next Tick: until
-// then nobody would decide what was given away on a ring between.
+// TestLastToAdoptReleasesAtOnce requires that the last member that adopts a ring immediately releases the keys whose
+// owners have already reported that ring. Otherwise no member would decide them until its next Tick.
 func TestLastToAdoptReleasesAtOnce(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	c.boot("d", membership.Joining)
@@ -229,18 +232,19 @@ func TestCrashIsTakenOver(t *testing.T) {
 	c.run(3 * time.Second)
 	c.adoptAll()
 	c.run(500 * time.Millisecond)
-	c.steady() // nobody has confirmed b for 3 s, so nothing has to be waited for
+	c.steady() // no peer has confirmed b for 3 s, so there is nothing to wait for
 	for h := range uint64(50) {
 		h *= 0x9E3779B97F4A7C15
 		for _, id := range c.ids() {
 			if _, lost := c.machines[id].View().Lost(h); lost {
-				t.Fatal("the heir knows the key, so nothing is lost")
+				t.Fatal("the successor has a replica, but the state is reported as lost")
 			}
 		}
 	}
 }
 
-// A key that went with its owner and its heir is lost also after another loss, of which its new owner is the heir.
+// TestALossOutlivesTheNext requires that a key whose owner and successor failed stays lost after another loss in which
+// its new owner is the successor.
 func TestALossOutlivesTheNext(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d")
 	r := c.ring()
@@ -258,13 +262,14 @@ func TestALossOutlivesTheNext(t *testing.T) {
 	c.steady()
 	for _, h := range keysOf(t, r, "b", "c") {
 		if _, lost := c.machines["a"].View().Lost(h); !lost {
-			t.Fatalf("the key at %x begins anew", h)
+			t.Fatalf("the key at %x is not reported as lost", h)
 		}
 	}
 }
 
-// A loss goes along with the tokens: who got them from a survivor knows of it, although it was not there.
-func TestALossGoesWithTheTokens(t *testing.T) {
+// TestALossMovesWithOwnership requires that a loss is transferred with ownership: the receiver knows of it although it
+// joined later.
+func TestALossMovesWithOwnership(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	r := c.ring()
 	delete(c.machines, "b")
@@ -300,8 +305,9 @@ func TestALossGoesWithTheTokens(t *testing.T) {
 	}
 }
 
-// Two parts of a cluster go without each other and meet again: nothing is lost, for all are there.
-func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
+// TestNothingIsLostWithReturningMembers separates a cluster into two sides and joins them again: no state is lost,
+// because every member is back.
+func TestNothingIsLostWithReturningMembers(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d", "e")
 	whole := c.ring()
 	part := func(ids ...ring.ID) *ring.Ring {
@@ -341,27 +347,27 @@ func TestNothingIsLostWithThoseWhoAreBack(t *testing.T) {
 		return n
 	}
 	if known() == 0 {
-		t.Fatal("nobody misses the others")
+		t.Fatal("no loss is reported during the partition")
 	}
 	c.cut = nil
 	c.adoptAll()
 	c.run(4 * time.Second)
 	c.steady()
 	if n := known(); n > 0 {
-		t.Errorf("%d keys are taken for lost", n)
+		t.Errorf("%d keys are reported as lost", n)
 	}
 }
 
-// Its owner and its heir crash, and the owner comes again while the heir is still taken for alive: the others, who cannot take
-// anything over yet, tell it whom they miss.
-func TestALossIsToldBeforeItIsFound(t *testing.T) {
+// TestALossIsReportedBeforeItIsFound lets the owner and the successor of keys crash. The owner restarts while the
+// successor still counts as live, so the others cannot take anything over yet. They report the missing members to it.
+func TestALossIsReportedBeforeItIsFound(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d")
 	whole := c.ring()
-	heir := whole.At(whole.Index("b"))
+	successor := whole.At(whole.Index("b"))
 	delete(c.machines, "a")
 	delete(c.machines, "b")
-	with := func() *ring.Ring { // the heir, who is dead
-		ms := []ring.Member{heir}
+	with := func() *ring.Ring { // the successor has failed
+		ms := []ring.Member{successor}
 		r := c.ring()
 		for i := range r.Len() {
 			ms = append(ms, r.At(i))
@@ -384,13 +390,13 @@ func TestALossIsToldBeforeItIsFound(t *testing.T) {
 	for _, h := range keysOf(t, whole, "a", "b") {
 		for _, id := range c.ids() {
 			if _, known := c.machines[id].View().Lost(h); !known {
-				t.Fatalf("%s does not know that the key at %x is lost", id, h)
+				t.Fatalf("%s: the loss of the key at %x is not reported", id, h)
 			}
 		}
 	}
 }
 
-// keysOf are keys whose owner and heir on r are both among ids; there are some.
+// keysOf returns keys whose owner and successor on r are both among ids. There is at least one.
 func keysOf(t *testing.T, r *ring.Ring, ids ...ring.ID) (keys []uint64) {
 	t.Helper()
 	for h := range uint64(200) {
@@ -405,15 +411,15 @@ func keysOf(t *testing.T, r *ring.Ring, ids ...ring.ID) (keys []uint64) {
 	return keys
 }
 
-// A member left a ring, gave keys away and came back to it. Who never left repeats then what it gave for that ring; it says nothing
-// of who has the keys now.
-func TestWhatIsRepeatedIsNoNews(t *testing.T) {
+// TestRepeatedReleaseIsNotNew lets a member leave a ring, transfer keys and adopt the same ring again. A member that
+// never left the ring repeats its release, which does not prove who owns the keys now.
+func TestRepeatedReleaseIsNotNew(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	c.boot("g", membership.Joining)
 	c.boot("n", membership.Joining)
 	c.adoptAll()
 	c.run(time.Second)
-	first := true // b gets nothing from a, so that it stays where it was
+	first := true // b receives nothing from a, so its base stays
 	c.lose = func(from ring.ID, tr Transfer) bool {
 		return from == "a" && tr.To != "n" || from == "n" && tr.To == "g" || first && from == "n"
 	}
@@ -441,15 +447,15 @@ func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 		}
 		given++
 		if c.machines["g"].View().Ownership(h, 0).State == OwnedHere {
-			t.Fatal("it decides a key that it gave away, without its holder's word")
+			t.Fatal("g decides a key that it transferred, and whose owner has not released it")
 		}
 	}
 	if given == 0 {
-		t.Fatal("nothing was given")
+		t.Fatal("no key was transferred")
 	}
 }
 
-func TestStoppedMemberLosesItsTokens(t *testing.T) {
+func TestStoppedMemberLosesItsOwnership(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	whole := c.ring()
 	b := c.machines["b"]
@@ -459,7 +465,7 @@ func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c.run(3 * time.Second)
 	c.steady()
 	c.machines["b"] = b
-	c.check(1) // it is awake, and has not looked at anything yet
+	c.check(1) // it runs again and has not processed anything yet
 	c.send("b", b.Tick(c.now))
 	c.pump()
 	c.check(1)
@@ -472,7 +478,7 @@ func TestStoppedMemberLosesItsTokens(t *testing.T) {
 	c.steady()
 }
 
-// deliver hands over some message, loses or doubles it, or ends some transfer.
+// deliver delivers, loses or duplicates a random message, or ends transfers.
 func (c *cluster) deliver(rnd *rand.Rand) {
 	if rnd.IntN(3) == 0 {
 		c.transfer()

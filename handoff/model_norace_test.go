@@ -13,13 +13,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// The model is two Machines, one key, and three changes of the ring that move the key from a to b, back, and to b again:
-// the first ring and the third have one fingerprint. Each member adopts them when it likes. A message, once sent, may be
-// delivered never, or any number of times, at any later moment. Every state that can be reached is visited.
+// model explores two Machines, one key, and three ring changes that move the key from a to b, back, and to b again: the
+// first ring and the third have the same version. Each member adopts the rings at any time. A message may be delivered
+// never, once or several times, at any later time. Every reachable state is visited.
 type model struct {
-	rings [2]*ring.Ring // the key is a's on the first, b's on the second
+	rings [2]*ring.Ring // a owns the key on the first, b on the second
 	key   uint64
-	// deliver is what becomes of a message on its way, for the broken variants.
+	// deliver changes or drops a message in transit. Broken variants of the protocol replace it.
 	deliver func(to *Machine, msg Message) (Message, bool)
 	changes int
 }
@@ -27,7 +27,7 @@ type model struct {
 // world is one state of the model.
 type world struct {
 	machines [2]*Machine
-	at       [2]int // the ring each goes by: 0 to changes
+	at       [2]int // the ring that each member uses: 0 to changes
 	soup     map[string]letter
 }
 
@@ -51,7 +51,7 @@ func newModel(changes int) *model {
 	return mo
 }
 
-// start is both members on the first ring, at rest.
+// start returns both members on the first ring, which is complete.
 func (mo *model) start() *world {
 	w := &world{soup: map[string]letter{}}
 	for i, id := range names {
@@ -102,11 +102,11 @@ func (w *world) clone() *world {
 	return c
 }
 
-// send puts messages into the soup. What nobody can tell apart is one message.
+// send adds messages to the soup. Indistinguishable messages are one.
 func (w *world) send(from int, outs []Outbound) {
 	for _, o := range outs {
 		if o.Msg.Kind == Pong {
-			continue // time stands still, so no confirmation runs out
+			continue // time does not advance, so no confirmation expires
 		}
 		w.soup[fmt.Sprint(from, o.Msg)] = letter{from, 1 - from, o.Msg}
 	}
@@ -119,7 +119,7 @@ func fp(r *ring.Ring) uint64 {
 	return r.Fingerprint() % 1000
 }
 
-// String tells two worlds apart by all that matters for what can happen.
+// String describes everything that affects which events can follow.
 func (w *world) String() string {
 	var b strings.Builder
 	for i, m := range w.machines {
@@ -147,7 +147,7 @@ func (w *world) String() string {
 	return b.String()
 }
 
-// next are the worlds one event later.
+// next returns the worlds one event later.
 func (mo *model) next(w *world) (out []*world) {
 	for i := range names {
 		if w.at[i] < mo.changes {
@@ -158,7 +158,7 @@ func (mo *model) next(w *world) (out []*world) {
 		}
 		for _, t := range w.machines[i].Transfers() {
 			c := w.clone()
-			// No token moves with copies, so their Acks may as well be lost.
+			// Replicas do not move ownership, so their Acks may be lost.
 			if msg, ok := c.machines[i].Finish(modelNow, t, 0); ok && !t.SuccessorCopy {
 				c.send(i, []Outbound{{t.To, msg}})
 			}
@@ -180,7 +180,7 @@ func (mo *model) owns(w *world, i int) bool {
 	return w.machines[i].View().Ownership(mo.key, 0).State == OwnedHere
 }
 
-// explore visits all worlds and returns how many there are, and whether in one of them both members hold the key.
+// explore visits all worlds. It returns their number, and whether both members own the key in one of them.
 func (mo *model) explore(most int) (visited int, both bool) {
 	first := mo.start()
 	seen := map[string]bool{first.String(): true}
@@ -204,23 +204,23 @@ func TestEveryOrderOfEvents(t *testing.T) {
 	const most, changes = 400_000, 3
 	n, both := newModel(changes).explore(most)
 	if both || n == most {
-		t.Fatalf("%d states, both hold the key: %v", n, both)
+		t.Fatalf("%d states, both own the key: %v", n, both)
 	}
 	t.Logf("%d states", n)
 	broken := map[string]func(m *Machine, msg Message) (Message, bool){
-		"an Ack counts for whatever ring": func(m *Machine, msg Message) (Message, bool) {
+		"an Ack counts for any ring": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ack {
 				msg.Ring, msg.Seq = m.view.ring.Fingerprint(), m.seq
 			}
 			return msg, true
 		},
-		"an Ack counts for whatever adoption": func(m *Machine, msg Message) (Message, bool) {
+		"an Ack counts for any adoption": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ack {
 				msg.Seq = m.seq
 			}
 			return msg, true
 		},
-		"an Ack is not waited for": func(m *Machine, msg Message) (Message, bool) {
+		"an Ack is not required": func(m *Machine, msg Message) (Message, bool) {
 			if msg.Kind == Ping {
 				return Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, SinceLost: 1 << 60}, true
 			}

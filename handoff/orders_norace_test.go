@@ -13,7 +13,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Whatever the order in which members adopt rings and hear each other, no two of them hold one key, as long as none is lost.
+// TestNoTwoHolders requires that no two members own the same key, in any order in which members adopt rings and receive
+// messages, as long as none fails.
 func TestNoTwoHolders(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -51,8 +52,8 @@ func TestNoTwoHolders(t *testing.T) {
 	}
 }
 
-// After a partition both sides hold all keys. As they come together again, in any order, a member may go on holding what
-// it held, but it takes over nothing that somebody else still holds.
+// TestHealTakesOverWhatIsFree ends a partition, after which both sides own all keys. In any order of events, a member
+// may keep what it owns, but takes over nothing that another member still owns.
 func TestHealTakesOverWhatIsFree(t *testing.T) {
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -65,7 +66,7 @@ func TestHealTakesOverWhatIsFree(t *testing.T) {
 			c.part(side)
 			c.run(4 * time.Second)
 			c.cut = nil
-			if seed%3 == 0 { // one leaves as they meet, so that keys move within its side, too
+			if seed%3 == 0 { // one leaves at that moment, so that keys also move within its side
 				c.states["b"] = membership.Leaving
 				whole = c.ring()
 			}
@@ -94,7 +95,7 @@ func TestHealTakesOverWhatIsFree(t *testing.T) {
 	}
 }
 
-// gains fails when a member begins to hold a key that another one holds.
+// gains fails if a member starts to own a key that another one owns.
 func (c *cluster) gains(before map[ring.ID]map[uint64]bool) map[ring.ID]map[uint64]bool {
 	c.t.Helper()
 	now := map[ring.ID]map[uint64]bool{}
@@ -107,14 +108,14 @@ func (c *cluster) gains(before map[ring.ID]map[uint64]bool) map[ring.ID]map[uint
 		for _, id := range got {
 			now[id][h] = true
 			if before != nil && !before[id][h] && len(got) > 1 {
-				c.t.Fatalf("%s begins to hold key %x, held by %v", id, h, got)
+				c.t.Fatalf("%s starts to own key %x, owned by %v", id, h, got)
 			}
 		}
 	}
 	return now
 }
 
-// part lets both sides see the members of the other one die.
+// part makes each side take the members of the other one for failed.
 func (c *cluster) part(side func(ring.ID) bool) {
 	for _, mine := range []bool{true, false} {
 		var ms []ring.Member

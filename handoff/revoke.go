@@ -3,8 +3,8 @@ package handoff
 // checkIsolation reports whether other members may have taken over this member's keys, because no peer confirmed it for
 // OwnershipTTL.
 func (m *Machine) checkIsolation(now int64) bool {
-	right, _, _ := m.view.Extent(now)
-	m.unconfirmed = right == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
+	extent, _, _ := m.view.Extent(now)
+	m.unconfirmed = extent == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
 	return m.unconfirmed
 }
 

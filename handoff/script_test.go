@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected output of testdata/*.txt")
 
-// TestScripts runs the scripts in testdata. A script is a list of commands, each followed by "----" and its expected output;
-// testdata/README.md describes the commands.
+// TestScripts runs the scripts in testdata. A script is a list of commands, each followed by "----" and its expected
+// output; testdata/README.md describes the commands.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -128,8 +128,8 @@ func (s *script) check(err error) {
 
 func (s *script) printf(format string, args ...any) { fmt.Fprintf(&s.out, format, args...) }
 
-// start boots a complete cluster of the members before "keys", and observes one key for each member: key a is the first one
-// that member a owns in a ring of all the names.
+// start boots a complete cluster of the members before "keys", and observes one key for each member: key a is the first
+// one that member a owns in a ring of all the names.
 func (s *script) start(names []string) {
 	members, all, _ := cutAt(names, "keys")
 	s.c = newCluster(s.t, ids(members)...)
@@ -172,8 +172,8 @@ func (s *script) name(r *ring.Ring) string {
 	return name
 }
 
-// deliver delivers the messages that are queued now, and prints those that arrive, except Pongs. What they cause is queued
-// for the next call.
+// deliver delivers the messages that are queued now, and prints those that arrive, except Pongs. What they cause is
+// queued for the next call.
 func (s *script) deliver() {
 	queue := s.c.queue
 	s.c.queue = nil
@@ -209,7 +209,8 @@ func (s *script) transfer() {
 	}
 }
 
-// advance lets time pass. Messages and transfers take no time; only changes are printed, with the time since the command.
+// advance lets time pass. Messages and transfers take no time; only changes are printed, with the time since the
+// command.
 func (s *script) advance(d string) {
 	wait, err := time.ParseDuration(d)
 	s.check(err)
@@ -240,8 +241,8 @@ func (s *script) describe(msg *Message) string {
 	return text
 }
 
-// changes prints what is different since it was printed last: who owns each key, how much of a limit each member may admit,
-// and how far it is with its ring.
+// changes prints what is different since it was printed last: who owns each key, how much of a limit each member may
+// admit, and how far it is with its ring.
 func (s *script) changes(prefix string) {
 	if s.c == nil {
 		return

@@ -9,13 +9,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// heartbeats are those of peers whose clocks differ from self's by offsets, over a network that takes random times.
+// heartbeats simulates peers whose clocks differ by offsets from the local one, on a network with random delays.
 type heartbeats struct {
 	m       *Machine
 	c       *cluster
 	rnd     *rand.Rand
 	offsets map[ring.ID]int64
-	delay   int64 // at most, either way
+	delay   int64 // maximum in each direction
 }
 
 func newHeartbeats(t *testing.T, peers int, delay time.Duration) *heartbeats {
@@ -24,14 +24,15 @@ func newHeartbeats(t *testing.T, peers int, delay time.Duration) *heartbeats {
 		ids = append(ids, ring.ID(fmt.Sprintf("p%d", i)))
 	}
 	c := newCluster(t, ids...)
-	h := &heartbeats{c: c, m: c.machines["a"], rnd: rand.New(rand.NewPCG(1, 2)), offsets: map[ring.ID]int64{}, delay: int64(delay)}
+	h := &heartbeats{c: c, m: c.machines["a"], offsets: map[ring.ID]int64{}, delay: int64(delay)}
+	h.rnd = rand.New(rand.NewPCG(1, 2))
 	for i, id := range ids[1:] {
 		h.offsets[id] = int64(i-1) * int64(3*time.Second)
 	}
 	return h
 }
 
-// beat has self hear an answer and a question of id, and returns what they show.
+// beat processes a reply and a ping of id, and returns the stall that they prove.
 func (h *heartbeats) beat(id ring.ID) time.Duration {
 	there, back := h.rnd.Int64N(h.delay), h.rnd.Int64N(h.delay)
 	stamp := h.c.now - back + h.offsets[id]
@@ -40,7 +41,7 @@ func (h *heartbeats) beat(id ring.ID) time.Duration {
 	return max(h.m.ClockStall(h.c.now, id, h.c.bootID(id), &pong), h.m.ClockStall(h.c.now, id, h.c.bootID(id), &ping))
 }
 
-// round is a beat of each peer, half a second after the last.
+// round is one heartbeat with each peer, half a second after the previous one.
 func (h *heartbeats) round() (stood time.Duration) {
 	h.c.now += 500 * ms
 	for id := range h.offsets {
@@ -49,23 +50,24 @@ func (h *heartbeats) round() (stood time.Duration) {
 	return stood
 }
 
-// Neither a slow network nor clocks that NTP slews, all the same way, say that self's clock has stood still.
+// TestSlewedClocksDoNotJump requires that neither a slow network nor clocks that NTP slews in one direction prove a
+// stall.
 func TestSlewedClocksDoNotJump(t *testing.T) {
 	for _, delay := range []time.Duration{time.Millisecond, 400 * time.Millisecond} {
 		h := newHeartbeats(t, 3, delay)
 		for i := range 2 * 3600 {
 			if d := h.round(); d != 0 {
-				t.Fatalf("round %d: stood still for %v", i, d)
+				t.Fatalf("round %d: stalled for %v", i, d)
 			}
 			for id := range h.offsets {
-				h.offsets[id] += 500 * ms / 1000 // self is slewed the other way
+				h.offsets[id] += 500 * ms / 1000 // the local clock is slewed in the other direction
 			}
 		}
 	}
 }
 
-// Only when the clocks of two thirds of the peers jump, together, self's has stood still.
-func TestPeersTellThatTheClockStoodStill(t *testing.T) {
+// TestPeersProveThatTheClockStalled requires that the clocks of two thirds of the peers jump together.
+func TestPeersProveThatTheClockStalled(t *testing.T) {
 	for _, tt := range []struct {
 		peers, jump int
 		by          time.Duration
@@ -93,12 +95,12 @@ func TestPeersTellThatTheClockStoodStill(t *testing.T) {
 			}
 			stood := max(h.round(), h.round())
 			if tt.want != (stood > 0) || tt.want && (stood > tt.by || tt.by-stood > 20*time.Millisecond) {
-				t.Errorf("stood still for %v", stood)
+				t.Errorf("stalled for %v", stood)
 			}
 			if !tt.want {
 				for range 100 {
 					if d := h.round(); d != 0 {
-						t.Fatalf("stood still for %v, later", d)
+						t.Fatalf("stalled for %v later", d)
 					}
 				}
 			}
@@ -106,7 +108,7 @@ func TestPeersTellThatTheClockStoodStill(t *testing.T) {
 	}
 }
 
-// Peers whose clocks are set one after the other, as when NTP corrects them in turn, say nothing of self's.
+// TestClocksThatJumpInTurn requires that peers whose clocks are set one after the other prove nothing.
 func TestClocksThatJumpInTurn(t *testing.T) {
 	h := newHeartbeats(t, 3, 5*time.Millisecond)
 	for i := range 60 {
@@ -114,12 +116,12 @@ func TestClocksThatJumpInTurn(t *testing.T) {
 			h.offsets[ring.ID(fmt.Sprintf("p%d", i/10%3))] += int64(2 * time.Second)
 		}
 		if d := h.round(); d != 0 {
-			t.Fatalf("round %d: stood still for %v", i, d)
+			t.Fatalf("round %d: stalled for %v", i, d)
 		}
 	}
 }
 
-// A peer that is silent does not keep the others from being believed.
+// TestSilentPeersDoNotCount requires that a silent peer does not affect the others' majority.
 func TestSilentPeersDoNotCount(t *testing.T) {
 	h := newHeartbeats(t, 3, 5*time.Millisecond)
 	for range 10 {
@@ -133,12 +135,12 @@ func TestSilentPeersDoNotCount(t *testing.T) {
 	}
 	h.offsets["p0"] += int64(9 * time.Second)
 	if d := h.round(); d == 0 {
-		t.Error("nothing shows, with one peer of three left")
+		t.Error("no stall is reported with one peer of three left")
 	}
 }
 
-// After Void, as when self's own clock was set, all is learnt again.
-func TestVoidForgetsClocks(t *testing.T) {
+// TestRevokeAllForgetsClocks requires that RevokeAll, as after a step of the local clock, discards the offsets.
+func TestRevokeAllForgetsClocks(t *testing.T) {
 	h := newHeartbeats(t, 2, 5*time.Millisecond)
 	for range 10 {
 		h.round()
@@ -149,13 +151,13 @@ func TestVoidForgetsClocks(t *testing.T) {
 	}
 	for range 10 {
 		if d := h.round(); d != 0 {
-			t.Fatalf("stood still for %v", d)
+			t.Fatalf("stalled for %v", d)
 		}
 	}
 	for id := range h.offsets {
 		h.offsets[id] += int64(9 * time.Second)
 	}
 	if h.round() == 0 {
-		t.Error("nothing shows the second time")
+		t.Error("no stall is reported the second time")
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A crash is taken over also when the next boot of the lost member is there already, waits for its place, and has not
-// heard of the ring without the one before: it held none of that one's tokens, so nothing has to come from it.
-func TestCrashIsTakenOverBesideTheNextBoot(t *testing.T) {
+// TestCrashIsTakenOverNextToTheNextBoot requires a takeover although the next boot of the failed member is joining and
+// has not received the ring without the previous boot: it never owned that boot's keys, so nothing has to come from it.
+func TestCrashIsTakenOverNextToTheNextBoot(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	delete(c.machines, "b")
 	c.run(3 * time.Second)
@@ -24,29 +24,30 @@ func TestCrashIsTakenOverBesideTheNextBoot(t *testing.T) {
 
 func (c *cluster) reach(id ring.ID, want Extent) {
 	c.t.Helper()
-	if right, num, den := c.machines[id].View().Extent(c.now); right != want {
-		c.t.Fatalf("%s has right %d, %d/%d, want %d", id, right, num, den, want)
+	if extent, num, den := c.machines[id].View().Extent(c.now); extent != want {
+		c.t.Fatalf("%s has extent %d, %d/%d, want %d", id, extent, num, den, want)
 	}
 }
 
-// A leaver that confirms takes the place of one that N_ref counts, but not of one that is lost: the others may be admitting.
-func TestLeaverStandsForItselfAlone(t *testing.T) {
+// TestLeaverCountsForItselfOnly requires that the confirmation of a leaving member replaces one that N_ref counts, but
+// not that of a failed member, which may still be admitting.
+func TestLeaverCountsForItselfOnly(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	c.states["b"] = membership.Leaving
-	c.adoptAll() // N_ref is 2 still
+	c.adoptAll() // N_ref is still 2
 	c.run(time.Second)
 	c.reach("a", ExtentFull)
 
 	c = newCluster(t, "a", "b", "c", "d", "e")
 	delete(c.machines, "d")
 	delete(c.machines, "e")
-	c.states["c"], c.nref = membership.Leaving, 4 // c was taken off N_ref, and a and b are two of the four that are left
+	c.states["c"], c.nref = membership.Leaving, 4 // N_ref no longer counts c; a and b are two of the four that it counts
 	c.adoptAll()
 	c.run(2 * time.Second)
 	c.reach("a", ExtentPart)
 
 	c = newCluster(t, "a", "b", "c")
-	c.states["c"], c.nref = membership.Leaving, 2 // c was taken off N_ref, and the two that it counts are a and b
+	c.states["c"], c.nref = membership.Leaving, 2 // N_ref no longer counts c; it counts a and b
 	c.adoptAll()
 	c.run(time.Second)
 	c.reach("a", ExtentFull)
@@ -61,8 +62,9 @@ func TestLeaverStandsForItselfAlone(t *testing.T) {
 	c.reach("a", ExtentFull)
 }
 
-// Members of a part that never noticed it, because it ended before they missed the others, give up what the larger part
-// has made anew as they hear from one of that: else it could stand by two members that decide one key.
+// TestSmallerPartYieldsThoughItsRingNeverChanged lets a partition end before the smaller side noticed it. Its members
+// must give up what the larger side has taken over as soon as they hear from one of its members, or two members would
+// decide one key.
 func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d", "e")
 	whole := c.ring()
@@ -76,7 +78,7 @@ func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 	c.cut = func(from, to ring.ID) bool { return small(from) && to == "b" || small(to) && from == "b" }
 	c.adopt("d", whole)
 	c.adopt("e", whole)
-	for range 20 { // d and e stand by b, too, which has not heard that a and c are back
+	for range 20 { // d and e confirm b, too, which does not know that a and c are back
 		c.run(100 * time.Millisecond)
 		c.reach("b", ExtentPart)
 		c.check(0)
@@ -87,7 +89,7 @@ func TestSmallerPartYieldsThoughItsRingNeverChanged(t *testing.T) {
 	c.steady()
 }
 
-// takeOver lets ids alone see all others die.
+// takeOver makes the given members take all others for failed.
 func (c *cluster) takeOver(ids ...ring.ID) {
 	var ms []ring.Member
 	for _, id := range ids {
