@@ -11,21 +11,21 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for _, amount := range []uint32{3, 4e9} {
 			n := alone(Options{})
-			var qs []Request
+			var reqs []Request
 			for i := range 4 {
-				q := ask(i/2, amount, time.Hour, 1)
-				q.Rule.Algorithm = algorithm
-				qs = append(qs, q)
+				req := ask(i/2, amount, time.Hour, 1)
+				req.Rule.Algorithm = algorithm
+				reqs = append(reqs, req)
 			}
-			as := make([]Result, len(qs))
+			results := make([]Result, len(reqs))
 			now := t0
 			round := func(op Op, stop bool) func() {
 				return func() {
-					for i := range qs {
-						qs[i].Op = op
+					for i := range reqs {
+						reqs[i].Op = op
 					}
 					now += int64(time.Millisecond)
-					n.DecideAll(now, stop, qs, as)
+					n.DecideAll(now, stop, reqs, results)
 				}
 			}
 			for range 500 { // logs fill up
@@ -48,16 +48,16 @@ func BenchmarkAlgorithms(b *testing.B) {
 			b.Run(fmt.Sprintf("%v-%d", algorithm, several), func(b *testing.B) {
 				n := alone(Options{Seed: [2]uint64{1, 2}})
 				const keys = 1000
-				var qs []Request
+				var reqs []Request
 				for i := range keys + several {
-					q := ask(i, 1e6, time.Minute, 1)
-					q.Rule.Algorithm = algorithm
-					qs = append(qs, q)
+					req := ask(i, 1e6, time.Minute, 1)
+					req.Rule.Algorithm = algorithm
+					reqs = append(reqs, req)
 				}
-				as := make([]Result, several)
+				results := make([]Result, several)
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					n.DecideAll(t0+int64(i)*1000, false, qs[i%keys:i%keys+several], as)
+					n.DecideAll(t0+int64(i)*1000, false, reqs[i%keys:i%keys+several], results)
 				}
 			})
 		}

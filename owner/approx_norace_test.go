@@ -17,12 +17,12 @@ func TestApproximateStaysWithinItsSlack(t *testing.T) {
 		for seed := range uint64(6) {
 			w := newNetwork(t, seed, Options{}, "a", "b", "c", "d")
 			w.lossy = float64(seed%3) * 0.1
-			q := ask(1, 20_000, time.Hour, 1)
-			q.Rule.Algorithm, q.Mechanism, q.LeaseConfig = algorithm, policy.Approximate, &lease.Terms{Slack: 200}
+			req := ask(1, 20_000, time.Hour, 1)
+			req.Rule.Algorithm, req.Mechanism, req.LeaseConfig = algorithm, policy.Approximate, &lease.Terms{Slack: 200}
 			before := w.leased
 			var sum tally
 			begin := w.now
-			w.pour(q, 10_000, 3*time.Second, &sum)
+			w.pour(req, 10_000, 3*time.Second, &sum)
 			drained := uint64(0)
 			if algorithm.Bucket() {
 				drained = uint64(w.now-begin) * 20_000 / uint64(time.Hour)

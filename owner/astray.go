@@ -12,7 +12,7 @@ const maxSuccessorMisses = 1 << 14
 
 // recordMiss notes that another member has confirmed batch seq instead of k's heir. That is enough for an answer, as two members know;
 // but it is the heir that takes over, and of a key that is over its limit no later charge tells it.
-func (c *replicator) recordMiss(heir ring.ID, k Key, seq uint64) {
+func (c *replicator) recordMiss(heir ring.ID, key Key, seq uint64) {
 	keys := c.successorMisses[heir]
 	if keys == nil {
 		if c.successorMisses == nil {
@@ -21,20 +21,20 @@ func (c *replicator) recordMiss(heir ring.ID, k Key, seq uint64) {
 		keys = map[Key]uint64{}
 		c.successorMisses[heir] = keys
 	}
-	if _, known := keys[k]; known || len(keys) < maxSuccessorMisses {
-		keys[k] = max(keys[k], seq)
+	if _, known := keys[key]; known || len(keys) < maxSuccessorMisses {
+		keys[key] = max(keys[key], seq)
 	}
 }
 
 // clearMiss notes that id has what batch seq says of k, and with it all that earlier ones said.
-func (c *replicator) clearMiss(id ring.ID, k Key, seq uint64) {
-	if at, astray := c.successorMisses[id][k]; astray && at <= seq {
-		c.dropMiss(id, k)
+func (c *replicator) clearMiss(id ring.ID, key Key, seq uint64) {
+	if at, astray := c.successorMisses[id][key]; astray && at <= seq {
+		c.dropMiss(id, key)
 	}
 }
 
-func (c *replicator) dropMiss(id ring.ID, k Key) {
-	if delete(c.successorMisses[id], k); len(c.successorMisses[id]) == 0 {
+func (c *replicator) dropMiss(id ring.ID, key Key) {
+	if delete(c.successorMisses[id], key); len(c.successorMisses[id]) == 0 {
 		delete(c.successorMisses, id)
 	}
 }
@@ -47,12 +47,12 @@ func (n *Node) resendToSuccessors(now int64, fx *Effects) {
 			continue
 		}
 		g := &gathering{to: id}
-		for _, k := range sortedKeys(c.successorMisses[id]) {
+		for _, key := range sortedKeys(c.successorMisses[id]) {
 			if g.full() {
 				break
 			}
-			if !n.gatherMiss(now, g, k) {
-				c.dropMiss(id, k)
+			if !n.gatherMiss(now, g, key) {
+				c.dropMiss(id, key)
 			}
 		}
 		n.dispatch(now, g, fx)
@@ -60,20 +60,20 @@ func (n *Node) resendToSuccessors(now int64, fx *Effects) {
 }
 
 // gatherMiss puts k in the batch; false if it is over, or the batch's member is not the one to know it any more.
-func (n *Node) gatherMiss(now int64, g *gathering, k Key) bool {
-	s, h := n.shard(k)
+func (n *Node) gatherMiss(now int64, g *gathering, key Key) bool {
+	s, hash := n.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.counters.Owned.Find(h, k)
+	e := s.counters.Owned.Find(hash, key)
 	if e == nil || e.Expired(now) {
 		return false
 	}
 	if _, heir := n.replicaTarget(now, s.view, e, 0); heir != g.to {
 		return false
 	}
-	r := ref{key: k, successor: g.to}
-	if d := s.counters.Unreplicated(e); d != nil {
-		r.seq, r.upTo = d.Seq(), d.Charged()
+	r := ref{key: key, successor: g.to}
+	if u := s.counters.Unreplicated(e); u != nil {
+		r.seq, r.upTo = u.Seq(), u.Charged()
 	}
 	g.add(s, e, r)
 	return true

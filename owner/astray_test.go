@@ -11,14 +11,14 @@ import (
 // it. The heir must not be without it for longer than it cannot be reached, for it is the one that takes over.
 func TestHeirIsToldInTheEnd(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
-	q := strictOf(t, w, "a", "b")
+	req := strictOf(t, w, "a", "b")
 	knows := func(id ring.ID) bool {
-		s, h := w.nodes[id].shard(q.Key)
-		return s.counters.Owned.Find(h, q.Key) != nil
+		s, hash := w.nodes[id].shard(req.Key)
+		return s.counters.Owned.Find(hash, req.Key) != nil
 	}
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := false
-	w.ask("a", q, func(a Result) { admitted = a.Kind == Decided && a.Authority == Full && !a.Over })
+	w.ask("a", req, func(res Result) { admitted = res.Kind == Decided && res.Authority == Full && !res.Over })
 	w.run(300 * time.Millisecond)
 	if !admitted || knows("b") || !knows("c") {
 		t.Fatalf("admitted %v; the heir knows: %v, the other: %v", admitted, knows("b"), knows("c"))
@@ -41,11 +41,11 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 // The one that has confirmed instead of the heir dies, and long after it the owner. Nobody takes the state for lost, as the heir lives.
 func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
-	q := strictOf(t, w, "a", "b")
+	req := strictOf(t, w, "a", "b")
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := 0
-	count := func(a Result) { admitted += b2i(a.Kind == Decided && a.Authority == Full && !a.Over) }
-	w.ask("a", q, count)
+	count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
+	w.ask("a", req, count)
 	w.cut = nil
 	for _, dies := range []ring.ID{"c", "a"} {
 		w.run(4 * time.Second)
@@ -55,7 +55,7 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	}
 	w.run(4 * time.Second)
 	decided := Result{}
-	w.ask("b", q, func(a Result) { decided = a; count(a) })
+	w.ask("b", req, func(res Result) { decided = res; count(res) })
 	if admitted != 1 || decided.Authority != Full {
 		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
 	}
@@ -65,9 +65,9 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {
-		q := ask(i, 1, time.Minute, 1)
-		if q.Strict = true; r.At(r.Owner(q.RingPos)).ID == owner && r.At(r.Successor(q.RingPos)).ID == heir {
-			return q
+		req := ask(i, 1, time.Minute, 1)
+		if req.Strict = true; r.At(r.Owner(req.RingPos)).ID == owner && r.At(r.Successor(req.RingPos)).ID == heir {
+			return req
 		}
 	}
 	t.Fatalf("%s has no key with heir %s", owner, heir)

@@ -63,52 +63,52 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 				o.next += 4 * second // a pause
 			}
 		}
-		q := ask(rnd.IntN(12), 20, []time.Duration{time.Second, 10 * time.Second}[rnd.IntN(2)], 1+rnd.Uint64N(3))
-		q.Key[0] ^= uint64(q.Rule.Window)
-		q.Degraded = policy.Degraded(rnd.IntN(2) * 2)
-		a := m.Decide(now, &q)
-		if a.Kind == Pending {
-			m.Cancel(a.Ticket)
-			a = m.Degrade(now, &q)
+		req := ask(rnd.IntN(12), 20, []time.Duration{time.Second, 10 * time.Second}[rnd.IntN(2)], 1+rnd.Uint64N(3))
+		req.Key[0] ^= uint64(req.Rule.Window)
+		req.Degraded = policy.Degraded(rnd.IntN(2) * 2)
+		res := m.Decide(now, &req)
+		if res.Kind == Pending {
+			m.Cancel(res.Ticket)
+			res = m.Degrade(now, &req)
 		}
-		if a.Kind == Forward {
-			a = askOwner(now, ms, a, m, &q, rnd.IntN(10) == 0)
+		if res.Kind == Forward {
+			res = askOwner(now, ms, res, m, &req, rnd.IntN(10) == 0)
 		}
-		if a.Over {
+		if res.Over {
 			continue
 		}
-		sum := admitted.admit(now, &q)
+		sum := admitted.admit(now, &req)
 		bound := uint64(0)
-		if sum > uint64(q.Rule.Limit) {
+		if sum > uint64(req.Rule.Limit) {
 			for _, o := range ms {
 				bound += o.Stats(now).Bound()
 			}
 		}
-		if sum > uint64(q.Rule.Limit)+bound {
-			t.Fatalf("seed %d: admitted %d of %d, bound %d, last by %s: %+v", seed, sum, q.Rule.Limit, bound, m.id, a)
+		if sum > uint64(req.Rule.Limit)+bound {
+			t.Fatalf("seed %d: admitted %d of %d, bound %d, last by %s: %+v", seed, sum, req.Rule.Limit, bound, m.id, res)
 		}
-		if sum > uint64(q.Rule.Limit) {
+		if sum > uint64(req.Rule.Limit) {
 			exceeded++
 		}
 	}
 	return exceeded
 }
 
-func askOwner(now int64, ms []*simulated, a Result, from *simulated, q *Request, lost bool) Result {
-	as := make([]Result, 1)
+func askOwner(now int64, ms []*simulated, res Result, from *simulated, req *Request, lost bool) Result {
+	results := make([]Result, 1)
 	for _, o := range ms {
-		if o.id == a.Member && !lost {
-			o.Serve(now, from.id, false, []Request{*q}, as)
-			if as[0].Kind == Decided {
-				from.Observe(now, q, &as[0])
-				return as[0]
+		if o.id == res.Member && !lost {
+			o.Serve(now, from.id, false, []Request{*req}, results)
+			if results[0].Kind == Decided {
+				from.Observe(now, req, &results[0])
+				return results[0]
 			}
-			if as[0].Kind == Pending {
-				o.Cancel(as[0].Ticket)
+			if results[0].Kind == Pending {
+				o.Cancel(results[0].Ticket)
 			}
 		}
 	}
-	return from.Degrade(now, q)
+	return from.Degrade(now, req)
 }
 
 func (m *simulated) step(now int64) {

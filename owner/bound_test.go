@@ -14,10 +14,10 @@ func TestMovedBound(t *testing.T) {
 	mine := ownedBy(t, two, "a", 0)
 	n := New(Options{Self: "a"})
 	move(n, t0-second/2, "a", "b")
-	q, short := ask(mine, 50, time.Hour, 1), ask(mine, 70, time.Second, 1)
+	req, short := ask(mine, 50, time.Hour, 1), ask(mine, 70, time.Second, 1)
 	short.Key[0]++
 	// Joining others: their hour is under way.
-	take(n, t0+second, q)
+	take(n, t0+second, req)
 	take(n, t0+second, short)
 	if f := n.Stats(t0 + second); f.MovedBound != 70 || f.Bound() != 70 {
 		t.Fatalf("joined: %+v", f)
@@ -27,7 +27,7 @@ func TestMovedBound(t *testing.T) {
 	}
 	hour := t0 + 3600*second
 	n.Tick(hour)
-	take(n, hour, q)
+	take(n, hour, req)
 	if f := n.Stats(hour); f.MovedBound != 0 {
 		t.Fatalf("the next hour: %+v", f)
 	}
@@ -56,9 +56,9 @@ func TestMovedBound(t *testing.T) {
 		t.Fatalf("a key that came: %+v", f)
 	}
 	// While a member is missing it may stand on a ring of its own.
-	st := standing("a", "a", "b")
-	st.NRef = 3
-	n.SetRing(hour+20*second, two, st)
+	m := standing("a", "a", "b")
+	m.NRef = 3
+	n.SetRing(hour+20*second, two, m)
 	n.Tick(hour + 100*second)
 	take(n, hour+100*second, short)
 	if f := n.Stats(hour + 100*second); f.PartitionBound != 24 || f.Bound() < 24 { // a third of 70
@@ -71,15 +71,15 @@ func TestPeekBeforeMoved(t *testing.T) {
 	n := New(Options{Self: "a"})
 	n.SetRing(t0, ringOf("a", "b", "c"), handoff.Membership{NRef: 4, Joined: true, Peers: standing("a", "a", "b", "c").Peers})
 	n.Tick(t0 + 4*second)
-	q := ask(ownedBy(t, ringOf("a", "b", "c"), "a", 0), 50, time.Second, 1)
+	req := ask(ownedBy(t, ringOf("a", "b", "c"), "a", 0), 50, time.Second, 1)
 	for now := t0 + 5*second; now < t0+10*second; now += second {
 		n.Tick(now - 1) // the last window's entry is still there
-		take(n, now, q.op(DryRun))
-		take(n, now, q.op(Refund))
+		take(n, now, req.op(DryRun))
+		take(n, now, req.op(Refund))
 		if f := n.Stats(now); f.PartitionBound != 0 {
 			t.Fatalf("nothing was charged: %+v", f)
 		}
-		take(n, now, q)
+		take(n, now, req)
 		if f := n.Stats(now); f.PartitionBound != 13 {
 			t.Fatalf("%+v", f)
 		}

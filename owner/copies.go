@@ -23,11 +23,11 @@ const (
 )
 
 // tolerance is U, how many admitted hits of one key this member alone may know of.
-func tolerance(q *Request) uint64 {
-	if q.Strict {
+func tolerance(req *Request) uint64 {
+	if req.Strict {
 		return 0
 	}
-	return q.Rule.Unreplicated()
+	return req.Rule.Unreplicated()
 }
 
 // queueChunk keys are added at a time. It happens under the shard's lock, so that they are few: 4 KiB.
@@ -42,18 +42,18 @@ type queue struct {
 
 func (q *queue) len() int { return q.n }
 
-func (q *queue) push(k Key) {
+func (q *queue) push(key Key) {
 	end := q.head + q.n
 	if end == len(q.chunks)*queueChunk {
 		q.chunks = append(q.chunks, make([]Key, queueChunk))
 	}
-	q.chunks[end/queueChunk][end%queueChunk] = k
+	q.chunks[end/queueChunk][end%queueChunk] = key
 	q.n++
 }
 
 func (q *queue) pop() Key {
 	first := q.chunks[0]
-	k := first[q.head]
+	key := first[q.head]
 	q.head++
 	q.n--
 	if q.head == queueChunk {
@@ -62,46 +62,46 @@ func (q *queue) pop() Key {
 			q.chunks = append(q.chunks, first) // to be filled again: a steady queue allocates nothing
 		}
 	}
-	return k
+	return key
 }
 
 // awaitReplication remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
 // be known to this member alone.
-func (n *Node) awaitReplication(s *shard, h *shardOp, e *counter.Owned, ticket uint64, a *Result) {
+func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, ticket uint64, res *Result) {
 	hits := uint64(0)
-	if h.Op == Take {
-		if h.Hits == 0 || a.Before >= uint64(h.Request.Rule.Depth()) {
+	if op.Op == Take {
+		if op.Hits == 0 || res.Before >= uint64(op.Request.Rule.Depth()) {
 			return // a later charge than the one that crossed the limit changes no decision
 		}
-		hits = h.Hits
+		hits = op.Hits
 	}
-	d := n.trackUnreplicated(s, e, h.Request, hits)
+	u := n.trackUnreplicated(s, e, op.Request, hits)
 	switch {
-	case d == nil && !a.Over:
+	case u == nil && !res.Over:
 		s.counts.refused++
-		h.overflow(&a.Decision)
-		a.Authority = Overflow
-	case d == nil || hits == 0 || a.Over:
-	case d.Unconfirmed() > tolerance(h.Request):
-		turn, upto := d.Seq(), d.Charged()-tolerance(h.Request)
-		if w := n.await(s, h.now, h.hash, ticket, h.Request, a); w != nil {
+		op.overflow(&res.Decision)
+		res.Authority = Overflow
+	case u == nil || hits == 0 || res.Over:
+	case u.Unconfirmed() > tolerance(op.Request):
+		turn, upto := u.Seq(), u.Charged()-tolerance(op.Request)
+		if w := n.await(s, op.now, op.hash, ticket, op.Request, res); w != nil {
 			w.seq, w.upTo = turn, upto
-			s.waits.replicas[h.Key] = append(s.waits.replicas[h.Key], a.Ticket)
+			s.waits.replicas[op.Key] = append(s.waits.replicas[op.Key], res.Ticket)
 		}
 	}
 }
 
 // trackUnreplicated adds hits to the debt of e and queues its key; nil when there is no room for the debt.
-func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, q *Request, hits uint64) *counter.Unreplicated {
-	d := s.counters.TrackUnreplicated(e, q.Rule, hits)
-	if d != nil && !d.Queued() {
-		d.SetQueued()
-		s.queue.push(q.Key)
+func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, req *Request, hits uint64) *counter.Unreplicated {
+	u := s.counters.TrackUnreplicated(e, req.Rule, hits)
+	if u != nil && !u.Queued() {
+		u.SetQueued()
+		s.queue.push(req.Key)
 		if !n.dirty.Load() {
 			n.dirty.Store(true)
 		}
 	}
-	return d
+	return u
 }
 
 // replicator sends copies. Guarded by the Node's serial.
@@ -193,26 +193,26 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 			n.dirty.Store(true)
 			return open, false
 		}
-		k := s.queue.pop()
-		_, h := n.shard(k)
-		e := s.counters.Owned.Find(h, k)
+		key := s.queue.pop()
+		_, hash := n.shard(key)
+		e := s.counters.Owned.Find(hash, key)
 		if e == nil {
 			continue
 		}
-		d := s.counters.Unreplicated(e)
-		if d == nil {
+		u := s.counters.Unreplicated(e)
+		if u == nil {
 			continue
 		}
-		to, heir := n.replicaTarget(now, s.view, e, d.Attempts())
+		to, heir := n.replicaTarget(now, s.view, e, u.Attempts())
 		if to == "" || e.Expired(now) {
 			was := s.queue.len()
-			n.deferReplication(s, e, d, k, e.Expired(now), fx)
+			n.deferReplication(s, e, u, key, e.Expired(now), fx)
 			unpaid += s.queue.len() - was
 			continue
 		}
-		d.SetUnqueued()
+		u.SetUnqueued()
 		g := gatheringFor(&open, to)
-		if g.add(s, e, ref{k, d.Seq(), d.Charged(), heir}); g.full() {
+		if g.add(s, e, ref{key, u.Seq(), u.Charged(), heir}); g.full() {
 			n.dispatch(now, g, fx)
 		}
 	}
@@ -220,17 +220,17 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 }
 
 // deferReplication deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
-func (n *Node) deferReplication(s *shard, e *counter.Owned, d *counter.Unreplicated, k Key, over bool, fx *Effects) {
+func (n *Node) deferReplication(s *shard, e *counter.Owned, u *counter.Unreplicated, key Key, over bool, fx *Effects) {
 	if !over && s.view.copies {
-		s.queue.push(k) // until the next Tick
+		s.queue.push(key) // until the next Tick
 		return
 	}
-	n.resolveReplicated(s, k, d.Seq(), d.Charged(), fx)
+	n.resolveReplicated(s, key, u.Seq(), u.Charged(), fx)
 	if over || s.view.Ring().Len() > 0 && s.view.Joined() {
 		s.counters.DropUnreplicated(e)
 		return
 	}
-	s.queue.push(k)
+	s.queue.push(key)
 }
 
 func gatheringFor(open *[]*gathering, to ring.ID) *gathering {
@@ -337,15 +337,15 @@ func (n *Node) resendUnconfirmed(now int64) {
 // requeueBatch queues what b covers and nobody has confirmed meanwhile.
 func (n *Node) requeueBatch(b *batch) {
 	for _, r := range b.refs {
-		s, h := n.shard(r.key)
+		s, hash := n.shard(r.key)
 		s.mu.Lock()
-		if e := s.counters.Owned.Find(h, r.key); e != nil {
-			if d := s.counters.Unreplicated(e); d != nil && d.Seq() == r.seq && (d.Confirmed() < r.upTo || r.upTo == 0) {
-				d.AddAttempt()
-				if !d.Queued() {
-					d.SetQueued()
+		if e := s.counters.Owned.Find(hash, r.key); e != nil {
+			if u := s.counters.Unreplicated(e); u != nil && u.Seq() == r.seq && (u.Confirmed() < r.upTo || r.upTo == 0) {
+				u.AddAttempt()
+				if !u.Queued() {
+					u.SetQueued()
 					s.queue.push(r.key)
-					if d.Attempts() < maxFastAttempts {
+					if u.Attempts() < maxFastAttempts {
 						n.dirty.Store(true)
 					}
 				}
@@ -367,9 +367,9 @@ func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 		n.inflight.Add(-1)
 	}
 	for _, r := range b.refs {
-		s, h := n.shard(r.key)
+		s, hash := n.shard(r.key)
 		s.mu.Lock()
-		if s.confirmReplicated(s.counters.Owned.Find(h, r.key), r) {
+		if s.confirmReplicated(s.counters.Owned.Find(hash, r.key), r) {
 			n.resolveReplicated(s, r.key, r.seq, r.upTo, fx)
 		}
 		s.mu.Unlock()
@@ -384,12 +384,12 @@ func (s *shard) confirmReplicated(e *counter.Owned, r ref) bool {
 	if e == nil {
 		return true
 	}
-	d := s.counters.Unreplicated(e)
-	if d == nil || d.Seq() != r.seq {
-		return d == nil
+	u := s.counters.Unreplicated(e)
+	if u == nil || u.Seq() != r.seq {
+		return u == nil
 	}
-	d.Confirm(r.upTo)
-	if d.Unconfirmed() == 0 && !d.Queued() {
+	u.Confirm(r.upTo)
+	if u.Unconfirmed() == 0 && !u.Queued() {
 		s.counters.DropUnreplicated(e)
 	}
 	return true

@@ -76,11 +76,11 @@ func TestLocalShare(t *testing.T) {
 	for _, id := range ids {
 		n := member(Options{Self: id}, t0, ids...)
 		for range 20 {
-			q := ask(1, 10, time.Hour, 1)
-			if a := n.Degrade(t0, &q); !a.Over {
+			req := ask(1, 10, time.Hour, 1)
+			if res := n.Degrade(t0, &req); !res.Over {
 				admitted++
-			} else if a.Authority != Share || a.Path != Fallback || a.Kind != Decided {
-				t.Fatalf("%+v", a)
+			} else if res.Authority != Share || res.Path != Fallback || res.Kind != Decided {
+				t.Fatalf("%+v", res)
 			}
 		}
 	}
@@ -92,19 +92,19 @@ func TestLocalShare(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 5}, {1, 0, 1}, {0, 0, 0}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
-		q := ask(1, c.limit, time.Minute, 1).degraded(policy.FailOpen)
-		q.LocalCap = c.localCap
+		req := ask(1, c.limit, time.Minute, 1).degraded(policy.FailOpen)
+		req.LocalCap = c.localCap
 		for _, now := range []int64{t0, t0 + 60*second} {
 			admitted := uint32(0)
 			for range 40 {
-				a := n.Degrade(now, &q)
-				if a.Authority != Open || a.Over != (a.After > uint64(c.limit)) {
-					t.Fatalf("%+v: %+v", c, a)
+				res := n.Degrade(now, &req)
+				if res.Authority != Open || res.Over != (res.After > uint64(c.limit)) {
+					t.Fatalf("%+v: %+v", c, res)
 				}
-				if !a.Over {
+				if !res.Over {
 					admitted++
-					if a.Remaining != c.want-admitted {
-						t.Fatalf("%+v: %+v after %d", c, a, admitted)
+					if res.Remaining != c.want-admitted {
+						t.Fatalf("%+v: %+v after %d", c, res, admitted)
 					}
 				}
 			}
@@ -123,27 +123,27 @@ func TestFailOpen(t *testing.T) {
 
 func TestFailClosed(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	q := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(policy.FailClosed)
-	if a := n.Degrade(t0, &q); a.Authority != Closed || !a.Over || a.Remaining != 0 || a.Reset != time.Hour {
-		t.Errorf("nothing known: %+v", a)
+	req := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(policy.FailClosed)
+	if res := n.Degrade(t0, &req); res.Authority != Closed || !res.Over || res.Remaining != 0 || res.Reset != time.Hour {
+		t.Errorf("nothing known: %+v", res)
 	}
-	if p := q.op(DryRun); !n.Degrade(t0, &p).Over {
+	if p := req.op(DryRun); !n.Degrade(t0, &p).Over {
 		t.Error("nothing known: a peek passes")
 	}
 	r := limit.Rule{Window: time.Hour, Limit: 100}
 	_, d := r.TakeTally(limit.Tally{}, t0, 80)
-	n.Observe(t0, &q, &Result{Decision: d, Kind: Decided, Authority: Share})
-	if a := n.Degrade(t0, &q); !a.Over {
-		t.Errorf("learnt from a degraded answer: %+v", a)
+	n.Observe(t0, &req, &Result{Decision: d, Kind: Decided, Authority: Share})
+	if res := n.Degrade(t0, &req); !res.Over {
+		t.Errorf("learnt from a degraded answer: %+v", res)
 	}
-	n.Observe(t0, &q, &Result{Decision: d, Kind: Decided})
+	n.Observe(t0, &req, &Result{Decision: d, Kind: Decided})
 	admitted := 0
 	for range 30 {
-		a := n.Degrade(t0+59*second, &q)
-		if a.Over != (a.After > 100) {
-			t.Fatalf("%+v", a)
+		res := n.Degrade(t0+59*second, &req)
+		if res.Over != (res.After > 100) {
+			t.Fatalf("%+v", res)
 		}
-		if !a.Over {
+		if !res.Over {
 			admitted++
 		}
 	}
@@ -154,37 +154,37 @@ func TestFailClosed(t *testing.T) {
 		t.Errorf("facts: %+v", f)
 	}
 	// A new report does not know what was spent here meanwhile.
-	n.Observe(t0+59*second, &q, &Result{Decision: d, Kind: Decided})
-	if a := n.Degrade(t0+59*second, &q); !a.Over {
-		t.Errorf("spent twice: %+v", a)
+	n.Observe(t0+59*second, &req, &Result{Decision: d, Kind: Decided})
+	if res := n.Degrade(t0+59*second, &req); !res.Over {
+		t.Errorf("spent twice: %+v", res)
 	}
 	_, d = r.TakeTally(limit.Tally{}, t0, 20)
-	n.Observe(t0+60*second, &q, &Result{Decision: d, Kind: Decided})
-	if a := n.Degrade(t0+60*second, &q); a.Over || a.Remaining != 29 {
-		t.Errorf("80 left: %+v", a)
+	n.Observe(t0+60*second, &req, &Result{Decision: d, Kind: Decided})
+	if res := n.Degrade(t0+60*second, &req); res.Over || res.Remaining != 29 {
+		t.Errorf("80 left: %+v", res)
 	}
-	if a := n.Degrade(t0+121*second, &q); !a.Over {
-		t.Errorf("too old: %+v", a)
+	if res := n.Degrade(t0+121*second, &req); !res.Over {
+		t.Errorf("too old: %+v", res)
 	}
-	n.Observe(t0+3599*second, &q, &Result{Decision: d, Kind: Decided})
-	if a := n.Degrade(t0+3600*second, &q); !a.Over {
-		t.Errorf("of another window: %+v", a)
+	n.Observe(t0+3599*second, &req, &Result{Decision: d, Kind: Decided})
+	if res := n.Degrade(t0+3600*second, &req); !res.Over {
+		t.Errorf("of another window: %+v", res)
 	}
 }
 
 func TestDegradedRefundsAreDropped(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
 	for i, d := range []policy.Degraded{policy.LocalShare, policy.FailOpen, policy.FailClosed, 77} {
-		q := ask(i, 10, time.Hour, 3).degraded(d)
-		n.Degrade(t0, &q)
-		back := q.op(Refund)
-		if a := n.Degrade(t0, &back); a.Over || a.Before != a.After {
-			t.Errorf("policy %d: %+v", d, a)
+		req := ask(i, 10, time.Hour, 3).degraded(d)
+		n.Degrade(t0, &req)
+		back := req.op(Refund)
+		if res := n.Degrade(t0, &back); res.Over || res.Before != res.After {
+			t.Errorf("policy %d: %+v", d, res)
 		}
-		p := q.op(DryRun)
+		p := req.op(DryRun)
 		p.Hits = 0
-		if a := n.Degrade(t0, &p); d != policy.FailClosed && (a.Over || a.After != a.Before) {
-			t.Errorf("policy %d, peek: %+v", d, a)
+		if res := n.Degrade(t0, &p); d != policy.FailClosed && (res.Over || res.After != res.Before) {
+			t.Errorf("policy %d, peek: %+v", d, res)
 		}
 		if f := n.Stats(t0); f.RefundsDropped != uint64(i+1) {
 			t.Errorf("policy %d: %d dropped", d, f.RefundsDropped)
@@ -195,12 +195,12 @@ func TestDegradedRefundsAreDropped(t *testing.T) {
 // A former owner that knows the limit to be spent admits nothing from its share.
 func TestShareKnowsOwnCharges(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
-	q := ask(1, 10, time.Hour, 10)
-	n.Decide(t0, &q)
+	req := ask(1, 10, time.Hour, 10)
+	n.Decide(t0, &req)
 	move(n, t0, "a", "b")
-	q.Hits = 1
-	if a := n.Degrade(t0, &q); !a.Over {
-		t.Errorf("%+v", a)
+	req.Hits = 1
+	if res := n.Degrade(t0, &req); !res.Over {
+		t.Errorf("%+v", res)
 	}
 }
 
@@ -209,24 +209,24 @@ func TestDegradedDecisionsAreConsistent(t *testing.T) {
 	rnd := random(3)
 	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b", "c")
 	for now := t0; now < t0+1000*second; now += rnd.Int64N(second) {
-		q := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(policy.Degraded(rnd.IntN(3)))
-		q.LocalCap = rnd.Uint32N(30)
+		req := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(policy.Degraded(rnd.IntN(3)))
+		req.LocalCap = rnd.Uint32N(30)
 		if rnd.IntN(9) == 0 {
-			q.Hits = math.MaxUint64 - rnd.Uint64N(3)
+			req.Hits = math.MaxUint64 - rnd.Uint64N(3)
 		}
 		if rnd.IntN(4) == 0 {
-			_, d := q.Rule.TakeTally(limit.Tally{}, now, rnd.Uint64N(20))
-			n.Observe(now, &q, &Result{Decision: d, Kind: Decided})
+			_, d := req.Rule.TakeTally(limit.Tally{}, now, rnd.Uint64N(20))
+			n.Observe(now, &req, &Result{Decision: d, Kind: Decided})
 		}
-		a := n.Degrade(now, &q)
-		if a.Kind != Decided || a.Reset < time.Second || a.Reset > 30*time.Second || a.Over && a.Remaining > 0 {
-			t.Fatalf("%+v: %+v", q, a)
+		res := n.Degrade(now, &req)
+		if res.Kind != Decided || res.Reset < time.Second || res.Reset > 30*time.Second || res.Over && res.Remaining > 0 {
+			t.Fatalf("%+v: %+v", req, res)
 		}
-		if q.Op != Refund && a.Over != (a.After > uint64(q.Rule.Limit)) {
-			t.Fatalf("%+v: %+v", q, a)
+		if req.Op != Refund && res.Over != (res.After > uint64(req.Rule.Limit)) {
+			t.Fatalf("%+v: %+v", req, res)
 		}
-		if q.Op == Take && a.After < a.Before {
-			t.Fatalf("%+v: %+v", q, a)
+		if req.Op == Take && res.After < res.Before {
+			t.Fatalf("%+v: %+v", req, res)
 		}
 	}
 }

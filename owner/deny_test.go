@@ -12,42 +12,42 @@ import (
 func TestDenyCacheOfOwnKeys(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	for i := range 25 {
-		a := take(n, t0, ask(1, 20, time.Minute, 1))
-		if a.Over != (i >= 20) || (a.Authority == Cached) != (i > 20) {
-			t.Fatalf("hit %d: %+v", i, a)
+		res := take(n, t0, ask(1, 20, time.Minute, 1))
+		if res.Over != (i >= 20) || (res.Authority == Cached) != (i > 20) {
+			t.Fatalf("hit %d: %+v", i, res)
 		}
-		if a.Authority == Cached && (a.Reset != time.Minute || a.Remaining != 0 || a.After <= 20) {
-			t.Fatalf("hit %d: %+v", i, a)
+		if res.Authority == Cached && (res.Reset != time.Minute || res.Remaining != 0 || res.After <= 20) {
+			t.Fatalf("hit %d: %+v", i, res)
 		}
 	}
 	if f := n.Stats(t0); f.DenyHits != 4 || f.DenyMisses != 21 || f.DenyKeys != 1 || f.Decided[Cached] != 4 {
 		t.Errorf("facts: %+v", f)
 	}
-	if a := take(n, t0, ask(1, 20, time.Minute, 0)); a.Authority != Cached || !a.Over || a.Remaining != 0 {
-		t.Errorf("check: %+v", a)
+	if res := take(n, t0, ask(1, 20, time.Minute, 0)); res.Authority != Cached || !res.Over || res.Remaining != 0 {
+		t.Errorf("check: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 15, time.Minute, 1)); a.Authority != Cached {
-		t.Errorf("lower limit: %+v", a)
+	if res := take(n, t0, ask(1, 15, time.Minute, 1)); res.Authority != Cached {
+		t.Errorf("lower limit: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 30, time.Minute, 1)); a.Authority != Full || a.Over {
-		t.Errorf("raised limit: %+v", a)
+	if res := take(n, t0, ask(1, 30, time.Minute, 1)); res.Authority != Full || res.Over {
+		t.Errorf("raised limit: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 20, time.Minute, 5).op(Refund)); a.After != 17 {
-		t.Errorf("refund: %+v", a)
+	if res := take(n, t0, ask(1, 20, time.Minute, 5).op(Refund)); res.After != 17 {
+		t.Errorf("refund: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 20, time.Minute, 1)); a.Authority != Full || a.Over {
-		t.Errorf("after the refund: %+v", a)
+	if res := take(n, t0, ask(1, 20, time.Minute, 1)); res.Authority != Full || res.Over {
+		t.Errorf("after the refund: %+v", res)
 	}
 	take(n, t0, ask(1, 20, time.Minute, 5))
-	if a := take(n, t0+60*second, ask(1, 20, time.Minute, 1)); a.Authority != Full || a.Over {
-		t.Errorf("the next window: %+v", a)
+	if res := take(n, t0+60*second, ask(1, 20, time.Minute, 1)); res.Authority != Full || res.Over {
+		t.Errorf("the next window: %+v", res)
 	}
 }
 
 func TestDenyCacheOfOthersKeys(t *testing.T) {
 	ids := []ring.ID{"a", "b"}
 	i := ownedBy(t, ringOf(ids...), "b", 0)
-	q := ask(i, 5, time.Minute, 3)
+	req := ask(i, 5, time.Minute, 3)
 	for name, c := range map[string]struct {
 		op     Op
 		state  uint64
@@ -62,27 +62,27 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 		"peek at the limit":          {DryRun, 5, Full, true},
 	} {
 		n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
-		asked := q.op(c.op)
-		_, d := q.Rule.TakeTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.state}, t0, 3)
+		asked := req.op(c.op)
+		_, d := req.Rule.TakeTally(limit.Tally{Window: req.Rule.Index(t0), Charged: c.state}, t0, 3)
 		n.Observe(t0, &asked, &Result{Decision: d, Kind: Decided, Authority: c.auth})
-		if a := take(n, t0, q); (a.Authority == Cached) != c.cached || !c.cached && a.Kind != Forward {
-			t.Errorf("%s: %+v", name, a)
+		if res := take(n, t0, req); (res.Authority == Cached) != c.cached || !c.cached && res.Kind != Forward {
+			t.Errorf("%s: %+v", name, res)
 			continue
 		}
 		if !c.cached {
 			continue
 		}
-		back := q.op(Refund)
-		if a := take(n, t0, back); a.Kind != Forward {
-			t.Errorf("%s, refund: %+v", name, a)
+		back := req.op(Refund)
+		if res := take(n, t0, back); res.Kind != Forward {
+			t.Errorf("%s, refund: %+v", name, res)
 		}
-		if a := take(n, t0, q); a.Kind != Forward {
-			t.Errorf("%s, after a refund: %+v", name, a)
+		if res := take(n, t0, req); res.Kind != Forward {
+			t.Errorf("%s, after a refund: %+v", name, res)
 		}
 		n.Observe(t0, &asked, &Result{Decision: d, Kind: Decided, Authority: c.auth})
 		move(n, t0, "a", "b", "c")
-		if a := take(n, t0, q); a.Authority == Cached {
-			t.Errorf("%s, after a ring change: %+v", name, a)
+		if res := take(n, t0, req); res.Authority == Cached {
+			t.Errorf("%s, after a ring change: %+v", name, res)
 		}
 	}
 }
@@ -90,22 +90,22 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 // A key that stands at its limit, no further, is over for hits only: a check of it goes to its owner.
 func TestDenyCacheAtTheLimit(t *testing.T) {
 	ids := []ring.ID{"a", "b"}
-	q := ask(ownedBy(t, ringOf(ids...), "b", 0), 5, time.Minute, 3)
-	check := q
+	req := ask(ownedBy(t, ringOf(ids...), "b", 0), 5, time.Minute, 3)
+	check := req
 	check.Hits = 0
 	n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
 	for _, c := range []struct {
 		standing uint64
 		cached   bool
 	}{{5, false}, {6, true}, {5, true}} {
-		peeked := q.op(DryRun)
-		d := q.Rule.PeekTally(limit.Tally{Window: q.Rule.Index(t0), Charged: c.standing}, t0, 3)
+		peeked := req.op(DryRun)
+		d := req.Rule.PeekTally(limit.Tally{Window: req.Rule.Index(t0), Charged: c.standing}, t0, 3)
 		n.Observe(t0, &peeked, &Result{Decision: d, Kind: Decided, Authority: Full})
-		if a := take(n, t0, check); (a.Authority == Cached) != c.cached {
-			t.Errorf("standing at %d: %+v", c.standing, a)
+		if res := take(n, t0, check); (res.Authority == Cached) != c.cached {
+			t.Errorf("standing at %d: %+v", c.standing, res)
 		}
-		if a := take(n, t0, q); a.Authority != Cached {
-			t.Errorf("standing at %d, hits: %+v", c.standing, a)
+		if res := take(n, t0, req); res.Authority != Cached {
+			t.Errorf("standing at %d, hits: %+v", c.standing, res)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestDenyCacheIsBounded(t *testing.T) {
 	}
 	n = alone(Options{})
 	take(n, t0, ask(1, 0, time.Minute, 1))
-	if a := take(n, t0, ask(1, 0, time.Minute, 1)); a.Authority != Full || n.Stats(t0).DenyKeys != 0 {
-		t.Errorf("without a cache: %+v", a)
+	if res := take(n, t0, ask(1, 0, time.Minute, 1)); res.Authority != Full || n.Stats(t0).DenyKeys != 0 {
+		t.Errorf("without a cache: %+v", res)
 	}
 }

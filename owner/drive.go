@@ -10,7 +10,7 @@ import (
 )
 
 // SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
-func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effects) {
+func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Effects) {
 	if r == nil {
 		r = ring.New(nil)
 	}
@@ -20,8 +20,8 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effec
 	before := n.serial.machine.View()
 	first := before.Seq() == 0
 	old := n.legacyMembers()
-	peers := make(map[ring.ID]handoff.LivePeer, len(st.Peers))
-	for _, p := range st.Peers {
+	peers := make(map[ring.ID]handoff.LivePeer, len(m.Peers))
+	for _, p := range m.Peers {
 		peers[p.ID] = p
 	}
 	for id := range n.serial.replicator.lastContact {
@@ -30,13 +30,13 @@ func (n *Node) SetRing(now int64, r *ring.Ring, st handoff.Membership) (fx Effec
 		}
 	}
 	n.serial.peers = peers
-	fx.Out = n.serial.machine.SetRing(now, r, st)
+	fx.Out = n.serial.machine.SetRing(now, r, m)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.legacyMembers()
 	}
 	if first || before.Ring().Fingerprint() != r.Fingerprint() {
-		n.recordChange(c, old, st, now)
+		n.recordChange(c, old, m, now)
 	}
 	n.publish(now, &fx)
 	return fx
@@ -253,10 +253,10 @@ type messageCounts struct {
 
 // Step takes in a message that boot inst of member from has sent. Messages of members that are not known to live are
 // refused.
-func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) (fx Effects) {
+func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	if p, ok := n.serial.peers[from]; !ok || p.BootID != inst {
+	if p, ok := n.serial.peers[from]; !ok || p.BootID != bootID {
 		n.serial.counts.refused++
 		return fx
 	}
@@ -268,7 +268,7 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 		if msg.Sketch != nil && !n.counters.Sketches.Import(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
-		fx.Out = m.Step(now, from, inst, msg)
+		fx.Out = m.Step(now, from, bootID, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
 		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}})
@@ -276,14 +276,14 @@ func (n *Node) Step(now int64, from ring.ID, inst uint64, msg *handoff.Message) 
 		n.confirmBatch(msg.Seq, from, &fx)
 		return fx
 	case handoff.OwnershipRequest:
-		fx.Out = m.Step(now, from, inst, msg)
+		fx.Out = m.Step(now, from, bootID, msg)
 		n.publish(now, &fx)
 		n.releaseOwnership(now, from, msg, &fx)
 	case handoff.OwnershipReply:
 		n.acceptOwnership(now, from, msg, &fx)
 	default:
-		n.checkClock(now, from, inst, msg, &fx)
-		fx.Out = append(fx.Out, m.Step(now, from, inst, msg)...)
+		n.checkClock(now, from, bootID, msg, &fx)
+		fx.Out = append(fx.Out, m.Step(now, from, bootID, msg)...)
 	}
 	n.publish(now, &fx)
 	return fx
@@ -298,15 +298,15 @@ func (n *Node) requestOwnership(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		for _, k := range s.waits.keys() {
-			t := s.waits.ownership[k]
+		for _, key := range s.waits.keys() {
+			t := s.waits.ownership[key]
 			if t.holder == "" || t.holder == n.options.Self || t.requestedAt != 0 && now-t.requestedAt < ownershipRetry {
 				continue
 			}
 			t.requestedAt = now
 			m := messageTo(&out, t.holder, handoff.OwnershipRequest, handoff.KeyGiven, "")
 			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
-			m.Counters = append(m.Counters, handoff.CounterRecord{Key: k, RingPos: t.owner, Domain: t.domain, Rule: t.rule})
+			m.Counters = append(m.Counters, handoff.CounterRecord{Key: key, RingPos: t.owner, Domain: t.domain, Rule: t.rule})
 		}
 		s.mu.Unlock()
 	}
@@ -334,9 +334,9 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 	var out []handoff.Outbound
 	for i := range msg.Counters {
 		c := &msg.Counters[i]
-		s, h := n.shard(c.Key)
+		s, hash := n.shard(c.Key)
 		s.mu.Lock()
-		e := s.counters.Owned.Find(h, c.Key)
+		e := s.counters.Owned.Find(hash, c.Key)
 		st, member := s.view.Reply(c.RingPos, e.OwnedEpoch(c.RingPos), from, msg.Ring)
 		m := messageTo(&out, from, handoff.OwnershipReply, st, member)
 		m.Ring, m.Seq = msg.Ring, msg.Seq
@@ -344,7 +344,7 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 			m.Losses = n.serial.machine.Losses(now)
 		}
 		if st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos {
-			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.counters.Rule(e)}, now: s.clock(now), hash: h, table: counter.TableOwned, rule: s.counters.Rule(e)}, e)
+			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.counters.Rule(e)}, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: s.counters.Rule(e)}, e)
 		}
 		switch {
 		case st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos && !e.Expired(now):
@@ -354,7 +354,7 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 		default:
 			none := handoff.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
 			if st == handoff.KeyGiven && e == nil {
-				s.exportSketch(h, s.clock(now), &none)
+				s.exportSketch(hash, s.clock(now), &none)
 			}
 			m.Counters = append(m.Counters, none)
 		}
@@ -381,13 +381,13 @@ func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx
 	}
 	for i := range msg.Counters {
 		c := &msg.Counters[i]
-		s, h := n.shard(c.Key)
+		s, hash := n.shard(c.Key)
 		s.mu.Lock()
 		t := s.waits.ownership[c.Key]
 		at := s.clock(now)
 		switch {
 		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:
-			if e := s.counters.Owned.Find(h, c.Key); e != nil && e.RingPos() == c.RingPos {
+			if e := s.counters.Owned.Find(hash, c.Key); e != nil && e.RingPos() == c.RingPos {
 				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
 				e.SetEpoch(v.epoch)
 			}

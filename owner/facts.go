@@ -167,20 +167,20 @@ func (n *Node) Stats(now int64) Stats {
 
 // leaseFacts adds what a shard knows of leases.
 func (s *shard) leaseFacts(now int64, f *LeaseStats) {
-	for _, x := range s.held {
-		s.counts.heldStats(x.TakeStats())
-		if x.by == policy.Approximate {
-			f.Unsynced += x.drift.unsynced
+	for _, held := range s.held {
+		s.counts.heldStats(held.TakeStats())
+		if held.by == policy.Approximate {
+			f.Unsynced += held.drift.unsynced
 			continue
 		}
 		f.Held++
-		f.HeldHits += x.Left(now)
+		f.HeldHits += held.Left(now)
 	}
-	for _, b := range s.lent {
-		s.counts.violate(b.TakeViolations())
+	for _, lent := range s.lent {
+		s.counts.violate(lent.TakeViolations())
 		f.LentKeys++
-		f.Outstanding += b.Unspent(now)
-		for _, l := range b.Holders(now) {
+		f.Outstanding += lent.Unspent(now)
+		for _, l := range lent.Holders(now) {
 			f.Holders++
 			if l.Unspent > 0 && now-l.AskedAt > unreachableAfter {
 				f.Unreachable++

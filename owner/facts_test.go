@@ -24,7 +24,7 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 			n, r, want := w.nodes[id], w.ring(), 0
 			f, self := n.Stats(w.now), r.Index(id)
 			for i := range keys {
-				if q := ask(i, 1, time.Hour, 1); r.Owner(q.RingPos) == self {
+				if req := ask(i, 1, time.Hour, 1); r.Owner(req.RingPos) == self {
 					want++
 				}
 			}

@@ -29,8 +29,8 @@ func (n *Node) revokeAll(now int64, fx *Effects) {
 
 // checkClock fences this member if a heartbeat shows that its clock has stood still while those of the others went on. It is
 // called with serial held.
-func (n *Node) checkClock(now int64, from ring.ID, inst uint64, msg *handoff.Message, fx *Effects) {
-	if fx.ClockStopped = n.serial.machine.ClockStall(now, from, inst, msg); fx.ClockStopped > 0 {
+func (n *Node) checkClock(now int64, from ring.ID, bootID uint64, msg *handoff.Message, fx *Effects) {
+	if fx.ClockStopped = n.serial.machine.ClockStall(now, from, bootID, msg); fx.ClockStopped > 0 {
 		n.revokeAll(now, fx)
 	}
 }

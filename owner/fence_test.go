@@ -12,16 +12,16 @@ import (
 func TestStoodStill(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	a := w.nodes["a"]
-	q, i := Request{}, 0
+	req, i := Request{}, 0
 	for ; ; i++ {
-		if q = ask(i, 10_000, time.Hour, 1); a.Decide(w.clock("a"), &q).Kind == Decided {
+		if req = ask(i, 10_000, time.Hour, 1); a.Decide(w.clock("a"), &req).Kind == Decided {
 			break
 		}
 	}
 	w.now += 9 * second
 	w.skew["a"] -= 9 * second
 	now := w.clock("a")
-	if ans := a.Decide(now, &q); ans.Kind != Decided || ans.Authority != Full {
+	if ans := a.Decide(now, &req); ans.Kind != Decided || ans.Authority != Full {
 		t.Fatalf("before anybody was heard: %+v", ans)
 	}
 	step := func(i int) Effects {
@@ -30,17 +30,17 @@ func TestStoodStill(t *testing.T) {
 		id := w.ids()[i]
 		return a.Step(now, id, w.insts[id]|1, &msg)
 	}
-	if fx := step(1); fx.ClockStopped != 0 || a.Decide(now, &q).Kind != Decided {
+	if fx := step(1); fx.ClockStopped != 0 || a.Decide(now, &req).Kind != Decided {
 		t.Errorf("one peer of two is believed: %v", fx.ClockStopped)
 	}
 	if fx := step(2); fx.ClockStopped < 8*time.Second || fx.ClockStopped > 9*time.Second {
 		t.Errorf("stood still for %v", fx.ClockStopped)
 	}
-	if ans := a.Decide(now, &q); ans.Kind == Decided && ans.Authority != Share {
+	if ans := a.Decide(now, &req); ans.Kind == Decided && ans.Authority != Share {
 		t.Errorf("after both were heard: %+v", ans)
 	}
 	w.run(5 * time.Second)
-	if ans := a.Decide(w.clock("a"), &q); ans.Kind != Decided || ans.Authority != Full {
+	if ans := a.Decide(w.clock("a"), &req); ans.Kind != Decided || ans.Authority != Full {
 		t.Errorf("when all have confirmed: %+v", ans)
 	}
 }

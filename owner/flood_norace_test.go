@@ -30,18 +30,18 @@ func TestFloodNeverAdmitsTooMuch(t *testing.T) {
 			if rnd.IntN(4) > 0 {
 				i = rnd.IntN(3000)
 			}
-			q := ask(i, uint32(i%23), windows[i%len(windows)], rnd.Uint64N(4))
-			q.Domain = uint64(i % 3 / 2)
-			a := n.Decide(now, &q)
-			overflowed = overflowed || a.Authority == Overflow
-			if q.Hits == 0 || a.Over {
+			req := ask(i, uint32(i%23), windows[i%len(windows)], rnd.Uint64N(4))
+			req.Domain = uint64(i % 3 / 2)
+			res := n.Decide(now, &req)
+			overflowed = overflowed || res.Authority == Overflow
+			if req.Hits == 0 || res.Over {
 				continue
 			}
-			if sum := admitted.admit(now, &q); sum > uint64(q.Rule.Limit) {
-				t.Fatalf("seed %d: key %d admitted %d of %d, last by %+v", seed, i, sum, q.Rule.Limit, a)
+			if sum := admitted.admit(now, &req); sum > uint64(req.Rule.Limit) {
+				t.Fatalf("seed %d: key %d admitted %d of %d, last by %+v", seed, i, sum, req.Rule.Limit, res)
 			}
-			if uint64(a.Remaining)+admitted.admit(now, &Request{Key: q.Key, Rule: q.Rule}) > uint64(q.Rule.Limit) {
-				t.Fatalf("seed %d: promises more than is left: %+v", seed, a)
+			if uint64(res.Remaining)+admitted.admit(now, &Request{Key: req.Key, Rule: req.Rule}) > uint64(req.Rule.Limit) {
+				t.Fatalf("seed %d: promises more than is left: %+v", seed, res)
 			}
 		}
 		f := n.Stats(now)
@@ -78,8 +78,8 @@ func TestFloodForgetsNothing(t *testing.T) {
 	for i := range 20_000 {
 		take(n, t0, ask(100+i, 10, time.Hour, 1))
 	}
-	if a := take(n, t0, ask(1, 10, time.Hour, 1)); !a.Over || a.Authority != Full || a.After != 11 {
-		t.Errorf("%+v", a)
+	if res := take(n, t0, ask(1, 10, time.Hour, 1)); !res.Over || res.Authority != Full || res.After != 11 {
+		t.Errorf("%+v", res)
 	}
 	n.Tick(t0 + 3601*second)
 	for range 10 {
@@ -97,11 +97,11 @@ func TestFloodAddsNothing(t *testing.T) {
 	for i := range 2 << 18 {
 		take(n, t0, ask(100+i, 10, time.Hour, 5))
 	}
-	if a := take(n, t0, ask(2, 10, time.Hour, 5)); a.Authority != Overflow || a.Before == 0 {
-		t.Fatalf("no flood: %+v", a)
+	if res := take(n, t0, ask(2, 10, time.Hour, 5)); res.Authority != Overflow || res.Before == 0 {
+		t.Fatalf("no flood: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 10, time.Hour, 3)); a.Over || a.Authority != Full || a.After != 10 {
-		t.Errorf("%+v", a)
+	if res := take(n, t0, ask(1, 10, time.Hour, 3)); res.Over || res.Authority != Full || res.After != 10 {
+		t.Errorf("%+v", res)
 	}
 }
 
@@ -110,18 +110,18 @@ func TestKeyReturnsFromTheSketch(t *testing.T) {
 	n := alone(Options{MaxKeys: 2, DomainQuota: 2})
 	take(n, t0, ask(1, 10, time.Second, 1))
 	take(n, t0, ask(2, 10, time.Second, 1))
-	if a := take(n, t0, ask(3, 10, time.Hour, 7)); a.Authority != Overflow || a.Remaining != 3 {
-		t.Fatalf("first: %+v", a)
+	if res := take(n, t0, ask(3, 10, time.Hour, 7)); res.Authority != Overflow || res.Remaining != 3 {
+		t.Fatalf("first: %+v", res)
 	}
 	back := ask(3, 10, time.Hour, 7).op(Refund)
-	if a := take(n, t0, back); a.Over || a.After != 7 || n.Stats(t0).RefundsDropped != 1 {
-		t.Fatalf("refund: %+v", a)
+	if res := take(n, t0, back); res.Over || res.After != 7 || n.Stats(t0).RefundsDropped != 1 {
+		t.Fatalf("refund: %+v", res)
 	}
 	for range 8 {
 		n.Tick(t0 + second + int64(limit.ClockTolerance) + counter.Unit)
 	}
-	if a := take(n, t0+second+int64(limit.ClockTolerance)+counter.Unit, ask(3, 10, time.Hour, 4)); a.Authority != Full || !a.Over || a.Before < 7 {
-		t.Fatalf("with a place of its own: %+v", a)
+	if res := take(n, t0+second+int64(limit.ClockTolerance)+counter.Unit, ask(3, 10, time.Hour, 4)); res.Authority != Full || !res.Over || res.Before < 7 {
+		t.Fatalf("with a place of its own: %+v", res)
 	}
 }
 
@@ -131,11 +131,11 @@ func TestFloodOfShares(t *testing.T) {
 	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b")
 	admitted := twin{}
 	for now := t0; now < t0+20*second; now += second / 1000 {
-		q := ask(rnd.IntN(500), 9, 5*time.Second, 1+rnd.Uint64N(2))
-		if a := n.Degrade(now, &q); a.Over {
+		req := ask(rnd.IntN(500), 9, 5*time.Second, 1+rnd.Uint64N(2))
+		if res := n.Degrade(now, &req); res.Over {
 			continue
 		}
-		if sum := admitted.admit(now, &q); sum > 5 {
+		if sum := admitted.admit(now, &req); sum > 5 {
 			t.Fatalf("share of 9 over 2: admitted %d", sum)
 		} else if f := n.Stats(now); f.ShareBound < sum {
 			t.Fatalf("admitted %d, bound %d", sum, f.ShareBound)

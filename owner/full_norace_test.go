@@ -51,9 +51,9 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					ids := []ring.ID{"a", "b", "c", "d", "e"}[:members]
 					w := newNetwork(t, 3, Options{MaxKeys: most, DomainQuota: most * 6 / 10}, ids...)
 					question := func(i int) Request {
-						q := ask(i, 3, 365*24*time.Hour, 1)
-						q.Rule.Algorithm, q.Domain = alg, uint64(i%2)
-						return q
+						req := ask(i, 3, 365*24*time.Hour, 1)
+						req.Rule.Algorithm, req.Domain = alg, uint64(i%2)
+						return req
 					}
 					keys := most * members * fill / 100
 					for i := range keys {
@@ -68,8 +68,8 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					w.roll(t)
 					again := 0
 					for i := range keys {
-						w.ask(ids[i%members], question(i), func(a Result) {
-							if !a.Over {
+						w.ask(ids[i%members], question(i), func(res Result) {
+							if !res.Over {
 								again++
 							}
 						})

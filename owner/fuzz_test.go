@@ -25,8 +25,8 @@ func FuzzNode(f *testing.F) {
 				hits = 1<<64 - 256 + hits
 			}
 			now += int64(op>>4) * second / 7
-			q := ask(int(arg%24), uint32(arg%7), time.Duration(1+arg%3)*time.Second, hits)
-			q.Op, q.Degraded, q.Domain = Op(op%4), policy.Degraded(arg%4), uint64(arg%2)
+			req := ask(int(arg%24), uint32(arg%7), time.Duration(1+arg%3)*time.Second, hits)
+			req.Op, req.Degraded, req.Domain = Op(op%4), policy.Degraded(arg%4), uint64(arg%2)
 			switch op % 16 {
 			case 13:
 				n.Tick(now)
@@ -35,31 +35,31 @@ func FuzzNode(f *testing.F) {
 				n.SetRing(now, one, standing("a", "a"))
 				continue
 			case 15:
-				st := standing("a", "a", "b")
-				st.Joined = arg%4 > 0
-				n.SetRing(now, two, st)
+				m := standing("a", "a", "b")
+				m.Joined = arg%4 > 0
+				n.SetRing(now, two, m)
 				continue
 			case 12:
-				a := n.Degrade(now, &q)
-				n.Observe(now, &q, &a)
+				res := n.Degrade(now, &req)
+				n.Observe(now, &req, &res)
 				continue
 			}
-			a := n.Decide(now, &q)
-			if q.Op == Refund && a.Kind == Decided {
+			res := n.Decide(now, &req)
+			if req.Op == Refund && res.Kind == Decided {
 				admitted = twin{} // what may be admitted again is not followed
 				n = New(n.options)
 				n.SetRing(now, one, standing("a", "a"))
 				continue
 			}
-			if q.Op != Take || q.Hits == 0 || a.Kind != Decided || a.Authority != Full && a.Authority != Overflow {
+			if req.Op != Take || req.Hits == 0 || res.Kind != Decided || res.Authority != Full && res.Authority != Overflow {
 				continue
 			}
-			if a.Reset < time.Second || a.Over && a.Remaining > 0 || a.Over != (a.After > uint64(q.Rule.Limit)) {
-				t.Fatalf("%+v: %+v", q, a)
+			if res.Reset < time.Second || res.Over && res.Remaining > 0 || res.Over != (res.After > uint64(req.Rule.Limit)) {
+				t.Fatalf("%+v: %+v", req, res)
 			}
-			if !a.Over {
-				if sum := admitted.admit(now, &q); sum > uint64(q.Rule.Limit) {
-					t.Fatalf("admitted %d of %d: %+v", sum, q.Rule.Limit, a)
+			if !res.Over {
+				if sum := admitted.admit(now, &req); sum > uint64(req.Rule.Limit) {
+					t.Fatalf("admitted %d of %d: %+v", sum, req.Rule.Limit, res)
 				}
 			}
 			if keys := n.Stats(now).Keys; keys > 12 {

@@ -43,18 +43,18 @@ type pendingGrant struct {
 
 // StepLease takes in a message about leases that boot inst of member from has sent. Messages of members that are not
 // known to live are refused.
-func (n *Node) StepLease(now int64, from ring.ID, inst uint64, m *lease.Batch) (fx Effects) {
+func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	p, ok := n.serial.peers[from]
-	if !ok || p.BootID != inst || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
+	if !ok || p.BootID != bootID || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
 		n.serial.counts.refused++
 		return fx
 	}
 	switch m.Kind {
 	case lease.Ask:
 		for i := range m.Requests {
-			n.handleLeaseRequest(now, from, inst, &m.Requests[i], &fx)
+			n.handleLeaseRequest(now, from, bootID, &m.Requests[i], &fx)
 		}
 	case lease.Lend:
 		for i := range m.Grants {
@@ -91,75 +91,75 @@ type leaseOp struct {
 }
 
 // handleLeaseRequest answers a request for a part of a limit, if this member is the one to lend it.
-func (n *Node) handleLeaseRequest(now int64, from ring.ID, inst uint64, r *lease.GrantRequest, fx *Effects) {
-	s, h := n.shard(r.Key)
+func (n *Node) handleLeaseRequest(now int64, from ring.ID, bootID uint64, r *lease.GrantRequest, fx *Effects) {
+	s, hash := n.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.counters.Owned.Find(h, r.Key)
+	e := s.counters.Owned.Find(hash, r.Key)
 	right, _, _ := n.authority(now, s.view)
 	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.Owner, e.OwnedEpoch(r.Owner)).State != handoff.OwnedHere {
 		s.counts.lease.Refused++
 		return
 	}
-	l := leaseOp{GrantRequest: r, from: from, inst: inst}
+	l := leaseOp{GrantRequest: r, from: from, inst: bootID}
 	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
-	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: h, table: counter.TableOwned, rule: r.Rule}
+	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: r.Rule}
 	if r.Terms.Slack > 0 {
 		n.reconcile(s, &l, fx)
 		return
 	}
-	b := s.lentKeyFor(&l)
-	if b == nil {
+	lent := s.lentKeyFor(&l)
+	if lent == nil {
 		s.counts.lease.Refused++
 		return
 	}
-	if e, used, ok := n.creditReturned(s, b, &l, e); ok {
-		n.grantLease(s, b, &l, e, used, fx)
+	if e, used, ok := n.creditReturned(s, lent, &l, e); ok {
+		n.grantLease(s, lent, &l, e, used, fx)
 	}
 }
 
 // lentKeyFor is the book of l's key, made if there is none; nil if there are too many.
 func (s *shard) lentKeyFor(l *leaseOp) *lentKey {
-	b := s.lent[l.Key]
-	if b == nil {
+	lent := s.lent[l.Key]
+	if lent == nil {
 		if len(s.lent) >= maxLentKeys {
 			return nil
 		}
 		if s.lent == nil {
 			s.lent = map[Key]*lentKey{}
 		}
-		b = &lentKey{owner: l.Owner, rule: l.Rule}
-		s.lent[l.Key] = b
+		lent = &lentKey{owner: l.Owner, rule: l.Rule}
+		s.lent[l.Key] = lent
 	}
-	b.asked, b.always, b.knobs = l.hit.now, l.Always, l.Terms
+	lent.asked, lent.always, lent.knobs = l.hit.now, l.Always, l.Terms
 	s.learnName(l.Key, l.Name, &l.Terms)
-	return b
+	return lent
 }
 
 // creditReturned takes in what the holder gave back, and says what stands against the limit then.
-func (n *Node) creditReturned(s *shard, b *lentKey, l *leaseOp, e *counter.Owned) (_ *counter.Owned, used uint64, ok bool) {
-	h := &l.hit
-	var a Result
-	n.charge(s, h, e, part{}, &a)
-	e = s.counters.Owned.Find(h.hash, h.Key)
-	if l.window = s.windowOf(e, h.rule, h.now); h.rule.Algorithm.Bucket() {
-		l.window = h.now // of a slice, which never comes again
+func (n *Node) creditReturned(s *shard, lent *lentKey, l *leaseOp, e *counter.Owned) (_ *counter.Owned, used uint64, ok bool) {
+	op := &l.hit
+	var res Result
+	n.charge(s, op, e, part{}, &res)
+	e = s.counters.Owned.Find(op.hash, op.Key)
+	if l.window = s.windowOf(e, op.rule, op.now); op.rule.Algorithm.Bucket() {
+		l.window = op.now // of a slice, which never comes again
 	}
-	credit, ok := b.Receive(h.now, l.from, l.inst, l.GrantRequest, l.window)
+	credit, ok := lent.Receive(op.now, l.from, l.inst, l.GrantRequest, l.window)
 	if !ok {
 		s.counts.lease.Refused++
 		return e, 0, false
 	}
-	if credit > 0 && e != nil && !h.rule.Algorithm.Bucket() {
-		n.credit(s, h, e, l.window, credit)
-		n.charge(s, h, e, part{}, &a)
+	if credit > 0 && e != nil && !op.rule.Algorithm.Bucket() {
+		n.credit(s, op, e, l.window, credit)
+		n.charge(s, op, e, part{}, &res)
 	}
 	if !n.options.NoHot {
-		if s.hot.rates.Report(h.now, hotkey.Digest(h.Key), l.inst, float64(l.Demand)/1000); e != nil {
+		if s.hot.rates.Report(op.now, hotkey.Digest(op.Key), l.inst, float64(l.Demand)/1000); e != nil {
 			s.track(e)
 		}
 	}
-	return e, a.Before, true
+	return e, res.Before, true
 }
 
 // windowOf is the window that a charge at now counts in.
@@ -174,55 +174,55 @@ func (s *shard) windowOf(e *counter.Owned, r limit.Rule, now int64) int64 {
 }
 
 // credit gives hits of window back that were lent and not spent (C4).
-func (n *Node) credit(s *shard, h *shardOp, e *counter.Owned, window int64, hits uint64) {
+func (n *Node) credit(s *shard, op *shardOp, e *counter.Owned, window int64, hits uint64) {
 	st := &s.state
-	s.counters.Load(e, h.rule, st)
+	s.counters.Load(e, op.rule, st)
 	standing := uint64(0)
 	for _, f := range st.Slots {
 		if f.At == window {
 			standing = saturatingSub(limit.SaturatingAdd(standing, f.Charged), f.Refunded)
 		}
 	}
-	h.rule.Refund(st, h.now, s.bootID, min(hits, standing))
-	h.rule.Trim(st, h.now)
-	if !s.counters.Store(e, h.rule, st) {
+	op.rule.Refund(st, op.now, s.bootID, min(hits, standing))
+	op.rule.Trim(st, op.now)
+	if !s.counters.Store(e, op.rule, st) {
 		s.counts.refundsDropped++
 		return
 	}
 	s.counts.lease.Credited += hits
 	if s.view.copies {
-		n.trackUnreplicated(s, e, h.Request, 0)
+		n.trackUnreplicated(s, e, op.Request, 0)
 	}
 }
 
 // grantLease lends what can be lent, of which used stands against the limit, and answers.
-func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, used uint64, fx *Effects) {
-	h := &l.hit
-	r, at := h.rule, h.now
+func (n *Node) grantLease(s *shard, lent *lentKey, l *leaseOp, e *counter.Owned, used uint64, fx *Effects) {
+	op := &l.hit
+	r, at := op.rule, op.now
 	depth := r.Depth()
 	if r.Algorithm.Bucket() {
 		used = max(used, refill(r))
 	}
-	g := lease.Grant{Key: h.Key, Seq: l.Seq, Window: l.window, Total: l.Have, Limit: depth, Left: lifetime(r, l.window, at)}
+	g := lease.Grant{Key: op.Key, Seq: l.Seq, Window: l.window, Total: l.Have, Limit: depth, Left: lifetime(r, l.window, at)}
 	if l.Window != l.window {
 		g.Total = 0
 	}
-	hot := (b.always || n.isHot(s, h.Key, h.RingPos)) && n.routeMode(h.RingPos) != hotkey.Never
+	hot := (lent.always || n.isHot(s, op.Key, op.RingPos)) && n.routeMode(op.RingPos) != hotkey.Never
 	size, last := uint64(0), false
 	if hot {
 		g.Flags |= lease.Hot
-		size, last = b.Size(at, l.from, l.GrantRequest, depth, used)
+		size, last = lent.Size(at, l.from, l.GrantRequest, depth, used)
 	}
-	if s.names[h.Key] != nil {
+	if s.names[op.Key] != nil {
 		g.Flags |= lease.Named
 	}
 	if last {
 		g.Flags |= lease.Last
 	}
-	var a Result
+	var res Result
 	if size > 0 {
-		if e, size = n.chargeLease(s, b, l, e, size, &a); size > 0 {
-			g.Total = b.Grant(at, l.from, l.window, size)
+		if e, size = n.chargeLease(s, lent, l, e, size, &res); size > 0 {
+			g.Total = lent.Grant(at, l.from, l.window, size)
 		}
 	}
 	if g.Used = limit.SaturatingAdd(used, size); g.Used >= uint64(depth) && size == 0 {
@@ -230,10 +230,10 @@ func (n *Node) grantLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, us
 		g.Left = s.denialTime(e, r, at)
 	}
 	if e != nil {
-		n.updateLevel(s, b, h.Key, r, l.window, g.Used, false)
+		n.updateLevel(s, lent, op.Key, r, l.window, g.Used, false)
 	}
 	s.audit(l, size, g.Used, fx)
-	n.sendGrant(s, l, e, &a, pendingGrant{l.from, g}, size, fx)
+	n.sendGrant(s, l, e, &res, pendingGrant{l.from, g}, size, fx)
 }
 
 // audit keeps a record of l, if its rule wants one.
@@ -277,19 +277,19 @@ func (s *shard) denialTime(e *counter.Owned, r limit.Rule, now int64) time.Durat
 }
 
 // chargeLease charges size hits (C1); 0 if that is not possible.
-func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, size uint64, a *Result) (*counter.Owned, uint64) {
-	h := &l.hit
+func (n *Node) chargeLease(s *shard, lent *lentKey, l *leaseOp, e *counter.Owned, size uint64, res *Result) (*counter.Owned, uint64) {
+	op := &l.hit
 	if e == nil {
-		if e = s.insert(h, false); e == nil {
+		if e = s.insert(op, false); e == nil {
 			return nil, 0 // never from a sketch
 		}
 	}
 	l.q.Op, l.q.Hits = Take, size
-	if h.rule.Algorithm.Bucket() {
-		h.now += int64(lease.Slice)
+	if op.rule.Algorithm.Bucket() {
+		op.now += int64(lease.Slice)
 	}
-	e, overflow := n.charge(s, h, e, part{}, a)
-	if overflow || a.Over {
+	e, overflow := n.charge(s, op, e, part{}, res)
+	if overflow || res.Over {
 		s.counts.lease.Violations[lease.C1]++
 		return e, 0
 	}
@@ -298,14 +298,14 @@ func (n *Node) chargeLease(s *shard, b *lentKey, l *leaseOp, e *counter.Owned, s
 }
 
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
-func (n *Node) sendGrant(s *shard, l *leaseOp, e *counter.Owned, a *Result, g pendingGrant, size uint64, fx *Effects) {
+func (n *Node) sendGrant(s *shard, l *leaseOp, e *counter.Owned, res *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
-		n.awaitReplication(s, &l.hit, e, 0, a)
-		if a.Kind == Pending {
-			s.waits.tickets[a.Ticket].grant = &g
+		n.awaitReplication(s, &l.hit, e, 0, res)
+		if res.Kind == Pending {
+			s.waits.tickets[res.Ticket].grant = &g
 			return
 		}
-		if a.Kind != Decided || a.Authority != Full {
+		if res.Kind != Decided || res.Authority != Full {
 			return // it finds no room to be told: the holder asks again, and gets it back then
 		}
 	}
@@ -319,25 +319,25 @@ func (g *pendingGrant) send(fx *Effects) {
 
 // tickLent takes back what silent holders have given up, and drops the books that nobody needs.
 func (n *Node) tickLent(s *shard, now int64) {
-	for _, k := range sortedKeys(s.lent) {
-		b := s.lent[k]
-		s.counts.violate(b.TakeViolations())
-		if now-b.asked > lentKeyLife {
-			delete(s.lent, k)
+	for _, key := range sortedKeys(s.lent) {
+		lent := s.lent[key]
+		s.counts.violate(lent.TakeViolations())
+		if now-lent.asked > lentKeyLife {
+			delete(s.lent, key)
 			continue
 		}
-		if !b.knobs.Reclaim || b.rule.Algorithm.Bucket() {
+		if !lent.knobs.Reclaim || lent.rule.Algorithm.Bucket() {
 			continue
 		}
-		_, h := n.shard(k)
-		e := s.counters.Owned.Find(h, k)
+		_, hash := n.shard(key)
+		e := s.counters.Owned.Find(hash, key)
 		if e == nil {
 			continue
 		}
-		q := Request{Key: k, RingPos: b.owner, Rule: b.rule}
-		w := s.windowOf(e, b.rule, now)
-		if back := b.Reclaim(now, w); back > 0 {
-			n.credit(s, &shardOp{Request: &q, now: now, hash: h, table: counter.TableOwned, rule: b.rule}, e, w, back)
+		req := Request{Key: key, RingPos: lent.owner, Rule: lent.rule}
+		w := s.windowOf(e, lent.rule, now)
+		if back := lent.Reclaim(now, w); back > 0 {
+			n.credit(s, &shardOp{Request: &req, now: now, hash: hash, table: counter.TableOwned, rule: lent.rule}, e, w, back)
 			s.counts.lease.Reclaimed += back
 		}
 	}
@@ -345,11 +345,11 @@ func (n *Node) tickLent(s *shard, now int64) {
 
 // dropUnownedLeases drops the books of keys that this member does not decide any more (C4).
 func (s *shard) dropUnownedLeases(n *Node) {
-	for k, b := range s.lent {
-		_, h := n.shard(k)
-		if s.view.Ownership(b.owner, s.counters.Owned.Find(h, k).OwnedEpoch(b.owner)).State != handoff.OwnedHere {
-			s.counts.violate(b.TakeViolations())
-			delete(s.lent, k)
+	for key, lent := range s.lent {
+		_, hash := n.shard(key)
+		if s.view.Ownership(lent.owner, s.counters.Owned.Find(hash, key).OwnedEpoch(lent.owner)).State != handoff.OwnedHere {
+			s.counts.violate(lent.TakeViolations())
+			delete(s.lent, key)
 		}
 	}
 }

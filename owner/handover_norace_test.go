@@ -23,14 +23,14 @@ func TestPlannedChangesAreExact(t *testing.T) {
 			for range times {
 				i := w.rnd.IntN(keys)
 				ids := w.ids()
-				q := ask(i, lim, time.Hour, 1)
-				q.Strict = i%3 == 0
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
-					if !a.Over {
+				req := ask(i, lim, time.Hour, 1)
+				req.Strict = i%3 == 0
+				w.ask(ids[w.rnd.IntN(len(ids))], req, func(res Result) {
+					if !res.Over {
 						admitted[i]++
 					}
-					if a.Authority != Full {
-						t.Errorf("seed %d: key %d: %+v", seed, i, a)
+					if res.Authority != Full {
+						t.Errorf("seed %d: key %d: %+v", seed, i, res)
 					}
 				})
 				w.step(true)
@@ -89,14 +89,14 @@ func TestAllAlgorithmsMove(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 5, Options{}, "a", "b")
 		q := func(i int, hits uint64) Request {
-			q := ask(i, 10, time.Hour, hits)
-			q.Rule.Algorithm = alg
-			return q
+			req := ask(i, 10, time.Hour, hits)
+			req.Rule.Algorithm = alg
+			return req
 		}
 		for i := range 40 {
-			w.ask("a", q(i, 7), func(a Result) {
-				if a.Over || a.Authority != Full {
-					t.Errorf("%v: key %d: %+v", alg, i, a)
+			w.ask("a", q(i, 7), func(res Result) {
+				if res.Over || res.Authority != Full {
+					t.Errorf("%v: key %d: %+v", alg, i, res)
 				}
 			})
 		}
@@ -119,9 +119,9 @@ func TestAllAlgorithmsMove(t *testing.T) {
 			w.run(3 * time.Second)
 		}
 		for i := range 40 {
-			w.ask("c", q(i, 4), func(a Result) {
-				if !a.Over || a.Before < 7 || a.Authority != Full {
-					t.Errorf("%v: key %d after the move: %+v", alg, i, a)
+			w.ask("c", q(i, 4), func(res Result) {
+				if !res.Over || res.Before < 7 || res.Authority != Full {
+					t.Errorf("%v: key %d after the move: %+v", alg, i, res)
 				}
 			})
 		}
@@ -140,12 +140,12 @@ func TestCrashCostsNoMoreThanU(t *testing.T) {
 		load := func(n int) {
 			for range n {
 				i := w.rnd.IntN(keys)
-				q := ask(i, lim, time.Hour, 1+w.rnd.Uint64N(2))
-				q.Strict = i%2 == 0
+				req := ask(i, lim, time.Hour, 1+w.rnd.Uint64N(2))
+				req.Strict = i%2 == 0
 				ids := w.ids()
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
-					if !a.Over {
-						admitted[i] += q.Hits
+				w.ask(ids[w.rnd.IntN(len(ids))], req, func(res Result) {
+					if !res.Over {
+						admitted[i] += req.Hits
 					}
 				})
 				w.step(true)

@@ -23,23 +23,23 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 		for _, asked := range []bool{true, false} { // by the owner, before the cut
 			w := newNetwork(t, 3, Options{ProRata: true, Policy: 1}, "a", "b", "c")
 			r := w.ring()
-			var q Request
-			for i := 0; q.Hits == 0; i++ {
-				q = ask(i, 300, 365*24*time.Hour, 1)
-				if r.At(r.Owner(q.RingPos)).ID != "a" || r.At(r.Successor(q.RingPos)).ID != "b" {
-					q.Hits = 0
+			var req Request
+			for i := 0; req.Hits == 0; i++ {
+				req = ask(i, 300, 365*24*time.Hour, 1)
+				if r.At(r.Owner(req.RingPos)).ID != "a" || r.At(r.Successor(req.RingPos)).ID != "b" {
+					req.Hits = 0
 				}
 			}
-			q.Rule.Algorithm = alg
+			req.Rule.Algorithm = alg
 			admitted := uint64(0)
-			count := func(a Result) {
-				if !a.Over {
+			count := func(res Result) {
+				if !res.Over {
 					admitted++
 				}
 			}
 			if asked {
 				for range 20 {
-					w.ask("a", q, count)
+					w.ask("a", req, count)
 				}
 			}
 			w.cut = func(from, to ring.ID) bool { return (from == "c") != (to == "c") }
@@ -54,16 +54,16 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 			w.nodes["c"] = lone
 			w.run(3 * time.Second)
 			for range 10 {
-				w.ask("c", q, count)
-				w.ask("a", q, count)
+				w.ask("c", req, count)
+				w.ask("a", req, count)
 			}
 			w.rejoin()
-			peek := q
+			peek := req
 			peek.Op = DryRun
 			for _, id := range []ring.ID{"a", "b", "c"} {
-				w.ask(id, peek, func(a Result) {
-					if a.Authority != Full || a.After > admitted+1 || a.After < admitted {
-						t.Errorf("%v, asked before %v, by %s: %d were admitted, and the count is %d (authority %d)", alg, asked, id, admitted, a.After, a.Authority)
+				w.ask(id, peek, func(res Result) {
+					if res.Authority != Full || res.After > admitted+1 || res.After < admitted {
+						t.Errorf("%v, asked before %v, by %s: %d were admitted, and the count is %d (authority %d)", alg, asked, id, admitted, res.After, res.Authority)
 					}
 				})
 			}
@@ -81,12 +81,12 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 				side := func(id ring.ID) bool { return id == "a" || id == "b" }
 				w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
 				w.run(2 * time.Second)
-				q := ask(ownedBy(t, w.ring(), "a", 0), 100, 365*24*time.Hour, hits)
-				q.Rule.Algorithm = alg
+				req := ask(ownedBy(t, w.ring(), "a", 0), 100, 365*24*time.Hour, hits)
+				req.Rule.Algorithm = alg
 				admitted, refused := uint64(0), 0
 				for range 300 {
-					w.ask("b", q, func(a Result) {
-						if a.Over {
+					w.ask("b", req, func(res Result) {
+						if res.Over {
 							refused++
 						} else {
 							admitted += hits
@@ -96,14 +96,14 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 				}
 				w.cut = nil
 				w.run(5 * time.Second)
-				q.Op = DryRun
+				req.Op = DryRun
 				most := admitted + 1
 				if alg == limit.TokenBucket || alg == limit.LeakyBucket {
 					most += admitted * 3 / 2 // the part's bucket drained at two fifths of the rate: see bounds.md
 				}
-				w.ask("b", q, func(a Result) {
-					if refused == 0 || a.Authority != Full || a.Before > most {
-						t.Errorf("policy %d, %v, %d hits a question: %d admitted, %d questions refused, and the count is %d (authority %d)", policy, alg, hits, admitted, refused, a.Before, a.Authority)
+				w.ask("b", req, func(res Result) {
+					if refused == 0 || res.Authority != Full || res.Before > most {
+						t.Errorf("policy %d, %v, %d hits a question: %d admitted, %d questions refused, and the count is %d (authority %d)", policy, alg, hits, admitted, refused, res.Before, res.Authority)
 					}
 				})
 			}
@@ -120,11 +120,11 @@ func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	side := func(id ring.ID) bool { return id == "a" || id == "b" }
 	w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
 	w.run(2 * time.Second)
-	q := ask(ownedBy(t, w.ring(), "a", 0), 1000, 365*24*time.Hour, 1)
+	req := ask(ownedBy(t, w.ring(), "a", 0), 1000, 365*24*time.Hour, 1)
 	admitted := uint64(0)
 	for range 3000 {
-		w.ask("b", q, func(a Result) {
-			if !a.Over {
+		w.ask("b", req, func(res Result) {
+			if !res.Over {
 				admitted++
 			}
 		})
@@ -132,10 +132,10 @@ func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	}
 	w.cut = nil
 	w.run(5 * time.Second)
-	q.Op = DryRun
-	w.ask("b", q, func(a Result) {
-		if a.Authority != Overflow || a.Before > admitted+50 {
-			t.Errorf("%d admitted, and the count is %d (authority %d)", admitted, a.Before, a.Authority)
+	req.Op = DryRun
+	w.ask("b", req, func(res Result) {
+		if res.Authority != Overflow || res.Before > admitted+50 {
+			t.Errorf("%d admitted, and the count is %d (authority %d)", admitted, res.Before, res.Authority)
 		}
 	})
 }

@@ -30,61 +30,61 @@ type heldLease struct {
 
 // holdLocked answers q, which another member owns, from what this one holds; false when the owner is to be asked. With
 // live only a lease that is there already counts.
-func (n *Node) holdLocked(s *shard, now int64, q *Request, live bool, a *Result) bool {
-	x := s.held[q.Key]
-	if q.Op == Refund && x != nil {
-		x.ReceiveNotice(s.clock(now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
+func (n *Node) holdLocked(s *shard, now int64, req *Request, live bool, res *Result) bool {
+	held := s.held[req.Key]
+	if req.Op == Refund && held != nil {
+		held.ReceiveNotice(s.clock(now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
 	}
-	if q.Op != Take || q.Hits == 0 || x == nil && live {
+	if req.Op != Take || req.Hits == 0 || held == nil && live {
 		return false
 	}
 	now = s.clock(now)
-	if x == nil {
-		if x = n.maybeAcquire(s, now, q); x == nil {
+	if held == nil {
+		if held = n.maybeAcquire(s, now, req); held == nil {
 			return false
 		}
 	}
-	x.update(q)
-	if x.by == policy.Approximate {
-		return n.approximate(s, x, now, q, a)
+	held.update(req)
+	if held.by == policy.Approximate {
+		return n.approximate(s, held, now, req, res)
 	}
-	d, verdict := x.Decide(now, q.Rule, q.Hits)
+	d, verdict := held.Decide(now, req.Rule, req.Hits)
 	switch urgent := verdict == lease.Unknown; {
-	case x.queued && urgent:
+	case held.queued && urgent:
 		n.requestFlush(true)
-	case !x.queued && x.Due(now):
-		n.queueLeaseRequest(s, x, urgent || x.Urgent(now))
+	case !held.queued && held.Due(now):
+		n.queueLeaseRequest(s, held, urgent || held.Urgent(now))
 	}
 	switch verdict {
 	case lease.Admitted:
-		a.Authority = Full
-		s.counts.lease.LocalHits += q.Hits
+		res.Authority = Full
+		s.counts.lease.LocalHits += req.Hits
 	case lease.Refused:
-		a.Authority = Cached
+		res.Authority = Cached
 		s.counts.lease.LocalDenied++
 	default:
 		return false
 	}
-	a.Decision, a.Kind, a.Path, a.Hot = d, Decided, Leased, true
-	s.counts.decided[a.Authority]++
+	res.Decision, res.Kind, res.Path, res.Hot = d, Decided, Leased, true
+	s.counts.decided[res.Authority]++
 	return true
 }
 
 // maybeAcquire makes a holding for q's key if there is reason for one.
-func (n *Node) maybeAcquire(s *shard, now int64, q *Request) *heldLease {
-	switch mode := n.routeMode(q.RingPos); {
-	case q.Mechanism == policy.Approximate:
-	case q.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && q.Mechanism != policy.ByLease:
+func (n *Node) maybeAcquire(s *shard, now int64, req *Request) *heldLease {
+	switch mode := n.routeMode(req.RingPos); {
+	case req.Mechanism == policy.Approximate:
+	case req.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && req.Mechanism != policy.ByLease:
 		return nil
-	case q.Mechanism == policy.ByLease, mode != hotkey.Auto:
-	case !n.forwardsMany(s, now, q.Key):
+	case req.Mechanism == policy.ByLease, mode != hotkey.Auto:
+	case !n.forwardsMany(s, now, req.Key):
 		return nil
 	}
-	return n.addLease(s, q)
+	return n.addLease(s, req)
 }
 
 // addLease makes a holding for q's key; nil if there are too many.
-func (n *Node) addLease(s *shard, q *Request) *heldLease {
+func (n *Node) addLease(s *shard, req *Request) *heldLease {
 	if n.held.Add(1) > int64(n.options.MaxLeases) {
 		n.held.Add(-1)
 		s.counts.lease.NoRoom++
@@ -93,31 +93,31 @@ func (n *Node) addLease(s *shard, q *Request) *heldLease {
 	if s.held == nil {
 		s.held = map[Key]*heldLease{}
 	}
-	x := &heldLease{key: q.Key}
-	x.Salt = counter.Mix(q.Key[0] ^ n.options.BootID)
-	x.update(q)
-	s.held[q.Key] = x
-	return x
+	held := &heldLease{key: req.Key}
+	held.Salt = counter.Mix(req.Key[0] ^ n.options.BootID)
+	held.update(req)
+	s.held[req.Key] = held
+	return held
 }
 
 // update takes over what q's rule says.
-func (x *heldLease) update(q *Request) {
-	x.owner, x.domain, x.rule, x.by = q.RingPos, q.Domain, q.Rule, q.Mechanism
-	if q.LeaseConfig != nil {
-		x.Terms = *q.LeaseConfig
+func (held *heldLease) update(req *Request) {
+	held.owner, held.domain, held.rule, held.by = req.RingPos, req.Domain, req.Rule, req.Mechanism
+	if req.LeaseConfig != nil {
+		held.Terms = *req.LeaseConfig
 	}
-	if x.by == policy.ByLease {
-		x.MarkHot()
+	if held.by == policy.ByLease {
+		held.MarkHot()
 	}
 }
 
 // queueLeaseRequest lets x be asked for with the next Flush; urgent, at once.
-func (n *Node) queueLeaseRequest(s *shard, x *heldLease, urgent bool) {
-	if x.queued {
+func (n *Node) queueLeaseRequest(s *shard, held *heldLease, urgent bool) {
+	if held.queued {
 		return
 	}
-	x.queued = true
-	s.leaseRequests = append(s.leaseRequests, x.key)
+	held.queued = true
+	s.leaseRequests = append(s.leaseRequests, held.key)
 	n.requestFlush(urgent)
 }
 
@@ -132,55 +132,55 @@ func (n *Node) requestFlush(urgent bool) {
 
 // observeHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
 // what frees up meanwhile, nothing is lost.
-func (n *Node) observeHot(s *shard, now int64, q *Request, a *Result) {
-	if q.Op != Take || q.Rule.Algorithm == limit.SlidingLog || q.Mechanism == policy.Approximate {
+func (n *Node) observeHot(s *shard, now int64, req *Request, res *Result) {
+	if req.Op != Take || req.Rule.Algorithm == limit.SlidingLog || req.Mechanism == policy.Approximate {
 		return
 	}
-	x := s.held[q.Key]
-	if x == nil {
-		if x = n.addLease(s, q); x == nil {
+	held := s.held[req.Key]
+	if held == nil {
+		if held = n.addLease(s, req); held == nil {
 			return
 		}
 	}
-	x.update(q)
-	x.MarkHot()
-	if depth := q.Rule.Depth(); a.Over && a.Authority == Full && a.Before >= uint64(depth) && now >= x.DeniedUntil() {
-		x.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
+	held.update(req)
+	held.MarkHot()
+	if depth := req.Rule.Depth(); res.Over && res.Authority == Full && res.Before >= uint64(depth) && now >= held.DeniedUntil() {
+		held.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
 	}
 }
 
 // sendLeaseRequests sends what the shard's holdings have to say.
 func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
-	for _, k := range s.leaseRequests {
-		x := s.held[k]
-		if x == nil {
+	for _, key := range s.leaseRequests {
+		held := s.held[key]
+		if held == nil {
 			continue
 		}
-		x.queued = false
-		_, h := n.shard(k)
-		hold := s.view.Ownership(x.owner, s.counters.Owned.Find(h, k).OwnedEpoch(x.owner))
+		held.queued = false
+		_, hash := n.shard(key)
+		hold := s.view.Ownership(held.owner, s.counters.Owned.Find(hash, key).OwnedEpoch(held.owner))
 		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
 			continue
 		}
-		x.to = hold.Member
-		r := n.leaseRequest(s, x, at)
-		m := leaseTo(&fx.Leases, x.to, lease.Ask)
+		held.to = hold.Member
+		r := n.leaseRequest(s, held, at)
+		m := leaseTo(&fx.Leases, held.to, lease.Ask)
 		m.Requests = append(m.Requests, r)
 	}
 	s.leaseRequests = s.leaseRequests[:0]
 }
 
-func (n *Node) leaseRequest(s *shard, x *heldLease, now int64) lease.GrantRequest {
+func (n *Node) leaseRequest(s *shard, held *heldLease, now int64) lease.GrantRequest {
 	var r lease.GrantRequest
-	if x.by == policy.Approximate {
-		r = n.buildReport(s, x, now)
+	if held.by == policy.Approximate {
+		r = n.buildReport(s, held, now)
 	} else {
-		r = x.Request(now)
+		r = held.Request(now)
 	}
-	r.Key, r.Owner, r.Domain, r.Always = x.key, x.owner, x.domain, x.by == policy.ByLease
-	if !x.named {
-		r.Name = s.names[x.key].wire()
+	r.Key, r.Owner, r.Domain, r.Always = held.key, held.owner, held.domain, held.by == policy.ByLease
+	if !held.named {
+		r.Name = s.names[held.key].wire()
 	}
 	return r
 }
@@ -190,23 +190,23 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	s, _ := n.shard(g.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.held[g.Key]
-	if x == nil || x.to != from {
+	held := s.held[g.Key]
+	if held == nil || held.to != from {
 		return
 	}
 	now = s.clock(now)
-	if x.by == policy.Approximate {
-		n.acceptReportReply(s, x, now, g)
+	if held.by == policy.Approximate {
+		n.acceptReportReply(s, held, now, g)
 		return
 	}
-	had := x.Left(now)
-	if !x.Accept(now, g) {
+	had := held.Left(now)
+	if !held.Accept(now, g) {
 		return
 	}
-	if x.named = g.Flags&lease.Named != 0; x.by == policy.ByLease {
-		x.MarkHot()
+	if held.named = g.Flags&lease.Named != 0; held.by == policy.ByLease {
+		held.MarkHot()
 	}
-	if got := saturatingSub(x.Left(now), had); got > 0 {
+	if got := saturatingSub(held.Left(now), had); got > 0 {
 		s.counts.lease.Granted++
 		s.counts.lease.GrantedHits += got
 	} else {
@@ -216,54 +216,54 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 
 // acceptNotice takes in what a grantor tells.
 func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
-	s, h := n.shard(notice.Key)
+	s, hash := n.shard(notice.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.held[notice.Key]
-	if x == nil || x.to != from {
+	held := s.held[notice.Key]
+	if held == nil || held.to != from {
 		return
 	}
 	now = s.clock(now)
-	if x.ReceiveNotice(now, notice); notice.Kind == lease.Lift {
-		s.counters.Deny.Remove(h, notice.Key)
+	if held.ReceiveNotice(now, notice); notice.Kind == lease.Lift {
+		s.counters.Deny.Remove(hash, notice.Key)
 	}
-	if x.Due(now) {
-		n.queueLeaseRequest(s, x, false)
+	if held.Due(now) {
+		n.queueLeaseRequest(s, held, false)
 	}
 }
 
 // tickHeld says what time brings, and forgets what nobody asks for.
 func (n *Node) tickHeld(s *shard, now int64) {
-	for _, k := range sortedKeys(s.held) {
-		x := s.held[k]
+	for _, key := range sortedKeys(s.held) {
+		held := s.held[key]
 		switch {
-		case x.by == policy.Approximate:
-			if n.reportDue(s, x, now) {
-				n.queueLeaseRequest(s, x, false)
-			} else if x.drift.idle(now) {
-				n.dropLease(s, x)
+		case held.by == policy.Approximate:
+			if n.reportDue(s, held, now) {
+				n.queueLeaseRequest(s, held, false)
+			} else if held.drift.idle(now) {
+				n.dropLease(s, held)
 			}
-		case x.Idle(now):
-			n.dropLease(s, x)
-		case x.Due(now):
-			n.queueLeaseRequest(s, x, false)
+		case held.Idle(now):
+			n.dropLease(s, held)
+		case held.Due(now):
+			n.queueLeaseRequest(s, held, false)
 		}
 	}
 }
 
 // dropLease forgets x.
-func (n *Node) dropLease(s *shard, x *heldLease) {
-	s.counts.heldStats(x.TakeStats())
-	delete(s.held, x.key)
+func (n *Node) dropLease(s *shard, held *heldLease) {
+	s.counts.heldStats(held.TakeStats())
+	delete(s.held, held.key)
 	n.held.Add(-1)
 }
 
 // forgetLeases gives up what times do not mean anything for any more, as the clock has stepped.
 func (s *shard) forgetLeases(now int64) {
 	clear(s.lent)
-	for _, x := range s.held {
-		x.Drop(now)
-		x.drift.reporting, x.drift.sentAt, x.drift.syncedAt, x.drift.askedAt = false, now, now, now
+	for _, held := range s.held {
+		held.Drop(now)
+		held.drift.reporting, held.drift.sentAt, held.drift.syncedAt, held.drift.askedAt = false, now, now, now
 	}
 }
 
@@ -273,8 +273,8 @@ func sortedKeys[T any](m map[Key]T) []Key {
 		return nil
 	}
 	ks := make([]Key, 0, len(m))
-	for k := range m {
-		ks = append(ks, k)
+	for key := range m {
+		ks = append(ks, key)
 	}
 	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 	return ks
@@ -299,10 +299,10 @@ func (n *Node) Held(now int64) []HeldKey {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		for _, k := range sortedKeys(s.held) {
-			x := s.held[k]
-			y := HeldKey{Key: k, Member: x.to, Window: x.Window(), Left: x.Left(now), Have: x.Have(), Demand: x.Demand(now), Denied: now < x.DeniedUntil(), Expires: x.Expires(), Mechanism: x.by}
-			if m := s.names[k]; m != nil {
+		for _, key := range sortedKeys(s.held) {
+			held := s.held[key]
+			y := HeldKey{Key: key, Member: held.to, Window: held.Window(), Left: held.Left(now), Have: held.Have(), Demand: held.Demand(now), Denied: now < held.DeniedUntil(), Expires: held.Expires(), Mechanism: held.by}
+			if m := s.names[key]; m != nil {
 				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner
 			}
 			all = append(all, y)

@@ -11,17 +11,17 @@ import (
 )
 
 // holderOf is a network in which a member that does not own q has a lease of it.
-func holderOf(t *testing.T, q Request, sum *tally) (w *network, holder, owner ring.ID) {
+func holderOf(t *testing.T, req Request, sum *tally) (w *network, holder, owner ring.ID) {
 	t.Helper()
 	w = newNetwork(t, 5, Options{}, "a", "b", "c")
-	owner = w.ring().At(w.ring().Owner(q.RingPos)).ID
+	owner = w.ring().At(w.ring().Owner(req.RingPos)).ID
 	for _, id := range w.ids() {
 		if id != owner {
 			holder = id
 		}
 	}
 	for range 20 {
-		w.ask(holder, q, sum.count(&q))
+		w.ask(holder, req, sum.count(&req))
 		w.run(2 * time.Millisecond)
 	}
 	held := w.nodes[holder].Held(w.now)
@@ -34,16 +34,16 @@ func holderOf(t *testing.T, q Request, sum *tally) (w *network, holder, owner ri
 // What is lent stands in the one count that the owner shows, and is said to be lent.
 func TestUsageIsOneNumber(t *testing.T) {
 	var sum tally
-	q := leased(1, 1000, time.Hour)
-	w, holder, owner := holderOf(t, q, &sum)
+	req := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, req, &sum)
 	left := w.nodes[holder].Held(w.now)[0].Left
-	used := take(w.nodes[owner], w.now, q.op(Read)).After
+	used := take(w.nodes[owner], w.now, req.op(Read)).After
 	hot := w.nodes[owner].HotKeys(w.now)
 	if used != sum.admitted+left || len(hot) != 1 || hot[0].Used != used || hot[0].Lent < left {
 		t.Errorf("%d admitted and %d left are %d at the owner: %+v", sum.admitted, left, used, hot)
 	}
 	w.run(3 * time.Second) // what is idle comes back
-	if used := take(w.nodes[owner], w.now, q.op(Read)).After; used != sum.admitted {
+	if used := take(w.nodes[owner], w.now, req.op(Read)).After; used != sum.admitted {
 		t.Errorf("%d admitted are %d at the owner", sum.admitted, used)
 	}
 }
@@ -51,26 +51,26 @@ func TestUsageIsOneNumber(t *testing.T) {
 // A member that nobody confirms spends what it has, and not a hit more than its share beyond.
 func TestLeaseOutlivesTheConnection(t *testing.T) {
 	var sum tally
-	q := leased(1, 1000, time.Hour)
-	w, holder, _ := holderOf(t, q, &sum)
+	req := leased(1, 1000, time.Hour)
+	w, holder, _ := holderOf(t, req, &sum)
 	n := w.nodes[holder]
 	left := n.Held(w.now)[0].Left
 	later := w.now + int64(n.options.OwnershipTTL) + second
 	for range left {
-		if a := take(n, later, q); a.Over || a.Path != Leased || a.Authority != Full {
-			t.Fatalf("%+v", a)
+		if res := take(n, later, req); res.Over || res.Path != Leased || res.Authority != Full {
+			t.Fatalf("%+v", res)
 		}
 	}
-	if a := take(n, later, q); a.Authority != Share {
-		t.Errorf("beyond the lease: %+v", a)
+	if res := take(n, later, req); res.Authority != Share {
+		t.Errorf("beyond the lease: %+v", res)
 	}
 }
 
 // A clock that steps makes a holder and a grantor forget what times meant.
 func TestLeasesEndWithTheClock(t *testing.T) {
 	var sum tally
-	q := leased(1, 1000, time.Hour)
-	w, holder, owner := holderOf(t, q, &sum)
+	req := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, req, &sum)
 	w.effects(holder, w.nodes[holder].ClockStepped(w.now-second))
 	w.effects(owner, w.nodes[owner].ClockStepped(w.now-second))
 	if held := w.nodes[holder].Held(w.now); held[0].Left != 0 {
@@ -84,21 +84,21 @@ func TestLeasesEndWithTheClock(t *testing.T) {
 // Hits that are given back anywhere can be had again where all was refused.
 func TestRefundLiftsRefusals(t *testing.T) {
 	var sum tally
-	q := leased(1, 100, time.Hour)
-	w, holder, owner := holderOf(t, q, &sum)
+	req := leased(1, 100, time.Hour)
+	w, holder, owner := holderOf(t, req, &sum)
 	for range 200 {
-		w.ask(holder, q, sum.count(&q))
+		w.ask(holder, req, sum.count(&req))
 		w.run(2 * time.Millisecond)
 	}
-	if a := take(w.nodes[holder], w.now, q); a.Authority != Cached || sum.admitted != 100 {
-		t.Fatalf("not refused locally: %+v, %+v", a, sum)
+	if res := take(w.nodes[holder], w.now, req); res.Authority != Cached || sum.admitted != 100 {
+		t.Fatalf("not refused locally: %+v, %+v", res, sum)
 	}
-	back := q.op(Refund)
+	back := req.op(Refund)
 	back.Hits = 10
 	w.ask(owner, back, func(Result) {})
 	w.run(50 * time.Millisecond)
 	for range 50 {
-		w.ask(holder, q, sum.count(&q))
+		w.ask(holder, req, sum.count(&req))
 		w.run(2 * time.Millisecond)
 	}
 	if sum.admitted != 110 {
@@ -110,13 +110,13 @@ func TestRefundLiftsRefusals(t *testing.T) {
 // which is the option's price.
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
-	q := leased(1, 1000, time.Hour)
-	q.LeaseConfig = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
-	w, holder, owner := holderOf(t, q, &sum)
+	req := leased(1, 1000, time.Hour)
+	req.LeaseConfig = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
+	w, holder, owner := holderOf(t, req, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
-	before := take(w.nodes[owner], w.now, q.op(Read)).After
+	before := take(w.nodes[owner], w.now, req.op(Read)).After
 	w.run(4 * time.Second)
-	used, back := take(w.nodes[owner], w.now, q.op(Read)).After, w.nodes[owner].Stats(w.now).Lease.Reclaimed
+	used, back := take(w.nodes[owner], w.now, req.op(Read)).After, w.nodes[owner].Stats(w.now).Lease.Reclaimed
 	if back == 0 || used != before-back {
 		t.Errorf("%d of %d stand, %d came back", used, before, back)
 	}
@@ -130,8 +130,8 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	n.Tick(t0)
 	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: membership.Active, Weight: 1}
-	q := ask(1, 1000, time.Hour, 1)
-	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
+	req := ask(1, 1000, time.Hour, 1)
+	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {
 		knobs lease.Terms
 		want  int
@@ -147,10 +147,10 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 // Strangers and other boots are not heard, and nobody is lent anything by who does not own the key.
 func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	var sum tally
-	q := leased(1, 1000, time.Hour)
-	w, holder, owner := holderOf(t, q, &sum)
-	before := take(w.nodes[owner], w.now, q.op(Read)).After
-	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
+	req := leased(1, 1000, time.Hour)
+	w, holder, owner := holderOf(t, req, &sum)
+	before := take(w.nodes[owner], w.now, req.op(Read)).After
+	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
 	m := lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}}
 	for _, c := range []struct {
 		at, from ring.ID
@@ -161,7 +161,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 			t.Errorf("%+v: %+v", c, fx)
 		}
 	}
-	if after := take(w.nodes[owner], w.now, q.op(Read)).After; after != before {
+	if after := take(w.nodes[owner], w.now, req.op(Read)).After; after != before {
 		t.Errorf("%d were charged", after-before)
 	}
 	if _, ok := w.nodes[owner].serial.peers["x"]; ok {

@@ -106,8 +106,8 @@ func (n *Node) routeMode(owner uint64) hotkey.Mode {
 }
 
 // isHot says whether key k, which is this member's, is to be leased because it is hot.
-func (n *Node) isHot(s *shard, k Key, owner uint64) bool {
-	return n.isHotByRoute(owner, s.hot.rates.Hot(hotkey.Digest(k)))
+func (n *Node) isHot(s *shard, key Key, owner uint64) bool {
+	return n.isHotByRoute(owner, s.hot.rates.Hot(hotkey.Digest(key)))
 }
 
 // isHotByRoute is what routes say of the keys at a ring position, or else what was found out about one.
@@ -122,15 +122,15 @@ func (n *Node) isHotByRoute(owner uint64, hot bool) bool {
 }
 
 // recordHit counts a question that this member decided on entry e, and says whether its key is hot.
-func (n *Node) recordHit(s *shard, now int64, q *Request, e *counter.Owned) bool {
+func (n *Node) recordHit(s *shard, now int64, req *Request, e *counter.Owned) bool {
 	if !n.options.NoHot {
-		n.countHit(s, now, q, e)
+		n.countHit(s, now, req, e)
 	}
 	const is = heatTracked | heatHot
-	return n.isHotByRoute(q.RingPos, e.Hotness()&is == is)
+	return n.isHotByRoute(req.RingPos, e.Hotness()&is == is)
 }
 
-func (n *Node) countHit(s *shard, now int64, q *Request, e *counter.Owned) {
+func (n *Node) countHit(s *shard, now int64, req *Request, e *counter.Owned) {
 	t, h := &s.hot, e.Hotness()
 	t.requests++
 	tick := uint16(now>>tickLength%31+1) << heatTick
@@ -150,7 +150,7 @@ func (n *Node) countHit(s *shard, now int64, q *Request, e *counter.Owned) {
 			e.SetHotness(h)
 			return
 		}
-		if h &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(q.Key), now, float64(uncounted)) {
+		if h &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(req.Key), now, float64(uncounted)) {
 			e.SetHotness(h)
 			return
 		}
@@ -161,7 +161,7 @@ func (n *Node) countHit(s *shard, now int64, q *Request, e *counter.Owned) {
 		return
 	}
 	e.SetHotness(tick)
-	if t.rates.Follow(now, hotkey.Digest(q.Key), float64(candidate), q.HotFactor) {
+	if t.rates.Follow(now, hotkey.Digest(req.Key), float64(candidate), req.HotFactor) {
 		s.track(e)
 	}
 }
@@ -180,7 +180,7 @@ func (s *shard) track(e *counter.Owned) {
 
 // forwardsMany counts a question that another member is to be asked, and says whether its key makes up so much of what is
 // forwarded that a lease is worth asking for.
-func (n *Node) forwardsMany(s *shard, now int64, k Key) bool {
+func (n *Node) forwardsMany(s *shard, now int64, key Key) bool {
 	if n.options.NoHot {
 		return false
 	}
@@ -191,7 +191,7 @@ func (n *Node) forwardsMany(s *shard, now int64, k Key) bool {
 	if t.forwards == nil {
 		t.forwards = hotkey.NewSketch(n.options.Seed[0] ^ n.options.Seed[1])
 	}
-	return sampled*t.forwards.Add(now, hotkey.Digest(k)) > math.Float64frombits(n.hotState.heavy.Load())
+	return sampled*t.forwards.Add(now, hotkey.Digest(key)) > math.Float64frombits(n.hotState.heavy.Load())
 }
 
 // evaluateHot says twice a second which keys are hot: one at twice the bound is so within two seconds.
@@ -230,21 +230,21 @@ func (n *Node) evaluateHot(now int64, fx *Effects) {
 // applyHotChanges follows up on keys that became hot, or are not any more.
 func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
 	for _, c := range changes {
-		k := Key(c.Key)
-		_, h := n.shard(k)
-		if e := s.counters.Owned.Find(h, k); e != nil {
+		key := Key(c.Key)
+		_, hash := n.shard(key)
+		if e := s.counters.Owned.Find(hash, key); e != nil {
 			s.track(e)
 		}
 		if c.Hot {
 			if s.hot.becameHot == nil {
 				s.hot.becameHot = map[Key]int64{}
 			}
-			s.hot.becameHot[k] = now
+			s.hot.becameHot[key] = now
 			continue
 		}
-		delete(s.hot.becameHot, k)
-		if b := s.lent[k]; b != nil && !b.always && !n.isHot(s, k, b.owner) {
-			s.notifyHolders(now, k, b, &lease.Notice{Kind: lease.Cool}, fx)
+		delete(s.hot.becameHot, key)
+		if lent := s.lent[key]; lent != nil && !lent.always && !n.isHot(s, key, lent.owner) {
+			s.notifyHolders(now, key, lent, &lease.Notice{Kind: lease.Cool}, fx)
 		}
 	}
 }
@@ -264,22 +264,22 @@ type HotKey struct {
 	Holders             []lease.HolderRecord
 }
 
-func (n *Node) hotKey(s *shard, now int64, k Key, rate float64) HotKey {
-	y := HotKey{Key: k, Rate: rate, Since: s.hot.becameHot[k]}
-	if m := s.names[k]; m != nil {
+func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
+	y := HotKey{Key: key, Rate: rate, Since: s.hot.becameHot[key]}
+	if m := s.names[key]; m != nil {
 		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
 	}
-	_, h := n.shard(k)
-	if e := s.counters.Owned.Find(h, k); e != nil {
+	_, hash := n.shard(key)
+	if e := s.counters.Owned.Find(hash, key); e != nil {
 		y.Hash, y.Rule = e.RingPos(), s.counters.Rule(e)
 		s.counters.Load(e, y.Rule, &s.state)
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
-	if b := s.lent[k]; b != nil {
-		y.Hash, y.Rule, y.LeaseConfig = b.owner, b.rule, b.knobs
-		y.Lent, y.Holders = b.Unspent(now), b.Holders(now)
+	if lent := s.lent[key]; lent != nil {
+		y.Hash, y.Rule, y.LeaseConfig = lent.owner, lent.rule, lent.knobs
+		y.Lent, y.Holders = lent.Unspent(now), lent.Holders(now)
 	}
-	y.Hot = n.isHot(s, k, y.Hash)
+	y.Hot = n.isHot(s, key, y.Hash)
 	most := lease.Lendable(y.Rule)
 	y.Splittable = most >= uint64(s.view.Ring().Len())
 	return y
@@ -292,13 +292,13 @@ func (n *Node) HotKeys(now int64) []HotKey {
 		s := &n.shards[i]
 		s.mu.Lock()
 		s.hot.rates.All(now, func(hk hotkey.Digest, rate float64, hot bool) {
-			if k := Key(hk); hot || s.lent[k] != nil {
-				all = append(all, n.hotKey(s, now, k, rate))
+			if key := Key(hk); hot || s.lent[key] != nil {
+				all = append(all, n.hotKey(s, now, key, rate))
 			}
 		})
-		for k := range s.lent {
-			if s.hot.rates.RateOf(now, hotkey.Digest(k)) == 0 {
-				all = append(all, n.hotKey(s, now, k, 0))
+		for key := range s.lent {
+			if s.hot.rates.RateOf(now, hotkey.Digest(key)) == 0 {
+				all = append(all, n.hotKey(s, now, key, 0))
 			}
 		}
 		s.mu.Unlock()

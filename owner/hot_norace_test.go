@@ -11,25 +11,25 @@ import (
 // alone again when it has cooled.
 func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
-	q := ask(1, 100_000, time.Hour, 1)
-	owner := w.nodes[w.ring().At(w.ring().Owner(q.RingPos)).ID]
+	req := ask(1, 100_000, time.Hour, 1)
+	owner := w.nodes[w.ring().At(w.ring().Owner(req.RingPos)).ID]
 	var sum tally
-	w.pour(q, 100, 3*time.Second, &sum)
+	w.pour(req, 100, 3*time.Second, &sum)
 	if sum.local > 0 || len(owner.HotKeys(w.now)) > 0 {
 		t.Fatalf("leased at half the rate: %+v", sum)
 	}
-	w.pour(q, 2000, 2*time.Second, &sum)
+	w.pour(req, 2000, 2*time.Second, &sum)
 	hot := owner.HotKeys(w.now)
-	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != q.RingPos || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
+	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != req.RingPos || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
 		t.Fatalf("hot keys: %+v", hot)
 	}
 	for _, id := range w.ids() {
-		w.nodes[id].Name(q.Key, "shop", "api_key=1", "1", nil)
+		w.nodes[id].Name(req.Key, "shop", "api_key=1", "1", nil)
 		w.nodes[id].Name(key(99), "shop", "api_key=2", "2", nil)
 	}
 	sum = tally{}
 	before := owner.Stats(w.now).Decided[Full]
-	w.pour(q, 2000, 2*time.Second, &sum)
+	w.pour(req, 2000, 2*time.Second, &sum)
 	if reached := owner.Stats(w.now).Decided[Full] - before; reached > 2000 || sum.local < 2000 {
 		t.Errorf("%d of 4000 questions reached the owner, a third of which it was asked itself: %+v", reached, sum)
 	}
@@ -44,7 +44,7 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 		}
 	}
 	var after tally
-	w.pour(q, 50, time.Second, &after)
+	w.pour(req, 50, time.Second, &after)
 	if after.local > 0 {
 		t.Errorf("still leased: %+v", after)
 	}
@@ -55,7 +55,7 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 	for _, members := range []int{3, 5} {
 		w := newNetwork(t, 3, Options{HotRate: 500}, many(members)...)
-		q := ask(1, 5000, time.Second, 1)
+		req := ask(1, 5000, time.Second, 1)
 		asked := func() (n uint64) {
 			for _, m := range w.nodes {
 				n += m.Stats(w.now).Forwarded
@@ -63,9 +63,9 @@ func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 			return n
 		}
 		var before, sum tally
-		w.pour(q, 8000, 2*time.Second, &before)
+		w.pour(req, 8000, 2*time.Second, &before)
 		was, messages := asked(), w.leased
-		w.pour(q, 8000, 4*time.Second, &sum)
+		w.pour(req, 8000, 4*time.Second, &sum)
 		others := sum.asked * uint64(members-1) / uint64(members)
 		t.Logf("%d members: %+v, %d asked of the owner, %d messages", members, sum, asked()-was, w.leased-messages)
 		if n := asked() - was; n*20 > others {

@@ -10,13 +10,13 @@ import (
 )
 
 // pour asks everybody in turn for hits on q, perSecond times, for d.
-func (w *network) pour(q Request, perSecond int, d time.Duration, sum *tally) {
+func (w *network) pour(req Request, perSecond int, d time.Duration, sum *tally) {
 	ids := w.ids()
 	step := 2 * milli
 	due := 0.0
 	for end := w.now + int64(d); w.now < end; {
 		for due += float64(perSecond) * float64(step) / float64(second); due >= 1; due-- {
-			w.ask(ids[w.rnd.IntN(len(ids))], q, sum.count(&q))
+			w.ask(ids[w.rnd.IntN(len(ids))], req, sum.count(&req))
 		}
 		w.run(time.Duration(step))
 	}
@@ -25,13 +25,13 @@ func (w *network) pour(q Request, perSecond int, d time.Duration, sum *tally) {
 // Routes make keys hot and never hot by decree.
 func TestRoutesDecree(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
-	q, never := ask(1, 100_000, time.Hour, 1), ask(2, 100_000, time.Hour, 1)
-	hash := func(s string) uint64 { return map[string]uint64{"q": q.RingPos, "never": never.RingPos}[s] }
+	req, never := ask(1, 100_000, time.Hour, 1), ask(2, 100_000, time.Hour, 1)
+	hash := func(s string) uint64 { return map[string]uint64{"q": req.RingPos, "never": never.RingPos}[s] }
 	for _, n := range w.nodes {
 		n.SetRoutes([]hotkey.Route{{Owner: "q", Mode: hotkey.Spread}, {Owner: "never", Mode: hotkey.Never}}, hash)
 	}
 	var sum, none tally
-	w.pour(q, 100, time.Second, &sum)
+	w.pour(req, 100, time.Second, &sum)
 	w.pour(never, 2000, 3*time.Second, &none)
 	if sum.local < 30 || none.local > 0 {
 		t.Errorf("%+v are to be leased, %+v are not", sum, none)
@@ -41,18 +41,18 @@ func TestRoutesDecree(t *testing.T) {
 // Nothing is sent until the heir has what is lent.
 func TestGrantWaitsForTheHeir(t *testing.T) {
 	w := newNetwork(t, 1, Options{Resend: time.Hour}, "a", "b", "c")
-	q := ask(1, 1000, time.Hour, 1)
-	id := w.ring().At(w.ring().Owner(q.RingPos)).ID
+	req := ask(1, 1000, time.Hour, 1)
+	id := w.ring().At(w.ring().Owner(req.RingPos)).ID
 	n, from := w.nodes[id], w.ids()[0]
 	if from == id {
 		from = w.ids()[1]
 	}
-	r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Domain: q.Domain, Rule: q.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
+	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Domain: req.Domain, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
 	fx := n.StepLease(w.now, from, w.insts[from]|1, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)
 	}
-	if used := take(n, w.now, q.op(Read)).After; used == 0 {
+	if used := take(n, w.now, req.op(Read)).After; used == 0 {
 		t.Fatal("nothing is charged")
 	}
 	copies := n.Flush(w.now)
@@ -74,14 +74,14 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 func TestHeatAllocatesNothing(t *testing.T) {
 	n := alone(Options{HotRate: 100})
 	now := t0
-	qs := make([]Request, 64)
-	for i := range qs {
-		qs[i] = ask(i, 1<<30, time.Hour, 1)
+	reqs := make([]Request, 64)
+	for i := range reqs {
+		reqs[i] = ask(i, 1<<30, time.Hour, 1)
 	}
 	i := 0
 	decide := func() {
 		now += 10_000
-		n.Decide(now, &qs[i%len(qs)])
+		n.Decide(now, &reqs[i%len(reqs)])
 		i++
 	}
 	for range 1000 {
@@ -100,15 +100,15 @@ func BenchmarkHeat(b *testing.B) {
 	}{{"off", Options{NoHot: true}}, {"cold", Options{HotRate: 1e9}}, {"hot", Options{HotRate: 10}}} {
 		b.Run(c.name, func(b *testing.B) {
 			n := alone(c.o)
-			qs := make([]Request, 64)
-			for i := range qs {
-				qs[i] = ask(i, 1<<30, time.Hour, 1)
+			reqs := make([]Request, 64)
+			for i := range reqs {
+				reqs[i] = ask(i, 1<<30, time.Hour, 1)
 			}
 			now, i := t0, 0
 			b.ReportAllocs()
 			for b.Loop() {
 				now += 1000
-				n.Decide(now, &qs[i&63])
+				n.Decide(now, &reqs[i&63])
 				i++
 			}
 		})

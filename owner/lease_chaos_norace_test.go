@@ -48,10 +48,10 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 	for seed := range seeds(24) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c")
 		w.lossy = float64(seed%3) * 0.15
-		q := leased(int(seed), 3000, 2*time.Second)
-		q.Strict = true // so that a crash loses nothing
+		req := leased(int(seed), 3000, 2*time.Second)
+		req.Strict = true // so that a crash loses nothing
 		if seed%2 == 1 {
-			q.Rule.Algorithm = limit.SlidingWindow
+			req.Rule.Algorithm = limit.SlidingWindow
 		}
 		for i, id := range w.ids() {
 			w.skew[id] = int64(i-1) * 60 * milli * int64(seed%2)
@@ -60,11 +60,11 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 		load := func(times int) {
 			for range times {
 				ids := w.ids()
-				w.ask(ids[min(w.rnd.IntN(len(ids)), w.rnd.IntN(len(ids)))], q, func(a Result) {
-					if !a.Over && a.Path != Fallback {
+				w.ask(ids[min(w.rnd.IntN(len(ids)), w.rnd.IntN(len(ids)))], req, func(res Result) {
+					if !res.Over && res.Path != Fallback {
 						sum.add(w.now, 1)
 					}
-					if a.Path == Leased {
+					if res.Path == Leased {
 						local++
 					}
 				})
@@ -84,7 +84,7 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 			load(60)
 		}
 		load(4000)
-		owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
+		owner := w.ring().At(w.ring().Owner(req.RingPos)).ID
 		if seed%4 < 2 {
 			w.leave(t, owner, load)
 		} else {
@@ -134,17 +134,17 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	for seed := range seeds(16) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c")
 		w.lossy = float64(seed%3) * 0.15
-		q := leased(int(seed), 400, time.Second)
-		q.Rule.Algorithm, q.Rule.Burst, q.Strict = limit.TokenBucket, 100+uint32(seed%4)*100, true
+		req := leased(int(seed), 400, time.Second)
+		req.Rule.Algorithm, req.Rule.Burst, req.Strict = limit.TokenBucket, 100+uint32(seed%4)*100, true
 		var at []int64
 		load := func(times int) {
 			for range times {
 				ids := w.ids()
-				w.ask(ids[w.rnd.IntN(len(ids))], q, func(a Result) {
-					if !a.Over && a.Path != Fallback {
+				w.ask(ids[w.rnd.IntN(len(ids))], req, func(res Result) {
+					if !res.Over && res.Path != Fallback {
 						at = append(at, w.now)
 					}
-					if a.Path == Leased && !a.Over {
+					if res.Path == Leased && !res.Over {
 						local++
 					}
 				})
@@ -157,12 +157,12 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 			load(400)
 			w.run(time.Duration(w.rnd.IntN(300)) * time.Millisecond)
 			if round == 3 {
-				w.leave(t, w.ring().At(w.ring().Owner(q.RingPos)).ID, func(int) { load(20) })
+				w.leave(t, w.ring().At(w.ring().Owner(req.RingPos)).ID, func(int) { load(20) })
 			}
 		}
 		for i := range at {
 			for j := i; j < len(at); j++ {
-				if n, room := uint64(j-i+1), uint64(q.Rule.Burst)+uint64(at[j]-at[i])*400/uint64(second)+1; n > room {
+				if n, room := uint64(j-i+1), uint64(req.Rule.Burst)+uint64(at[j]-at[i])*400/uint64(second)+1; n > room {
 					t.Fatalf("seed %d: %d admitted in %v, not %d", seed, n, time.Duration(at[j]-at[i]), room)
 				}
 			}

@@ -31,32 +31,32 @@ func FuzzStepLease(f *testing.F) {
 		for len(data) > 0 {
 			now += int64(next()) * milli
 			i := next() % 5
-			q := ask(int(i), 1000, time.Hour, uint64(next()))
-			q.Rule.Algorithm = limit.Algorithm(i) // a key has one algorithm
-			q.Mechanism = policy.Mechanism(next() % 3)
+			req := ask(int(i), 1000, time.Hour, uint64(next()))
+			req.Rule.Algorithm = limit.Algorithm(i) // a key has one algorithm
+			req.Mechanism = policy.Mechanism(next() % 3)
 			switch next() % 4 {
 			case 0:
-				a := take(n, now, q)
-				if q.Rule.Algorithm == limit.FixedWindow && q.Key == key(0) && !a.Over {
-					taken += q.Hits
+				res := take(n, now, req)
+				if req.Rule.Algorithm == limit.FixedWindow && req.Key == key(0) && !res.Over {
+					taken += req.Hits
 				}
 			case 1:
-				r := lease.GrantRequest{Key: q.Key, Owner: q.RingPos, Rule: q.Rule, Seq: uint64(next()), Window: q.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
+				r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: uint64(next()), Window: req.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
 				if next()&1 == 0 {
 					r.Terms.Slack = 100
 					r.State.Slots = []limit.Slot{{Writer: uint64(next()) % 8, At: r.Window, Charged: uint64(next())}}
 				}
 				n.StepLease(now, "b", uint64(next()%2), &lease.Batch{Kind: lease.BatchKind(next() % 4), Requests: []lease.GrantRequest{r}})
 			case 2:
-				g := lease.Grant{Key: q.Key, Seq: uint64(next()), Window: int64(next()), Total: uint64(next()), Left: time.Duration(next()) * time.Second, Flags: lease.GrantFlags(next())}
+				g := lease.Grant{Key: req.Key, Seq: uint64(next()), Window: int64(next()), Total: uint64(next()), Left: time.Duration(next()) * time.Second, Flags: lease.GrantFlags(next())}
 				n.StepLease(now, "b", 1, &lease.Batch{Kind: lease.Lend, Grants: []lease.Grant{g}})
 			default:
-				n.StepLease(now, "b", 1, &lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Key: q.Key, Kind: lease.NoticeKind(next() % 6)}}})
+				n.StepLease(now, "b", 1, &lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Key: req.Key, Kind: lease.NoticeKind(next() % 6)}}})
 				n.Tick(now)
 			}
 		}
-		q := ask(0, 1000, time.Hour, 0)
-		if used := take(n, now, q.op(Read)).After; used < taken {
+		req := ask(0, 1000, time.Hour, 0)
+		if used := take(n, now, req.op(Read)).After; used < taken {
 			t.Errorf("%d stand against the limit after %d were taken", used, taken)
 		}
 		if l := n.Stats(now).Lease; l.Credited > l.Lent {

@@ -27,18 +27,18 @@ func TestLeasesAdmitTheLimit(t *testing.T) {
 			w := newNetwork(t, 1, Options{}, ids...)
 			w.now = t0 + int64(time.Hour)
 			w.run(3 * time.Second)
-			q := leased(1, c.limit, time.Minute)
-			q.Rule.Algorithm = algorithm
+			req := leased(1, c.limit, time.Minute)
+			req.Rule.Algorithm = algorithm
 			var sum tally
 			for i := range c.asks {
-				w.ask(ids[w.rnd.IntN(len(ids))], q, sum.count(&q))
+				w.ask(ids[w.rnd.IntN(len(ids))], req, sum.count(&req))
 				if i%max(1, c.asks*2/int(c.over/time.Millisecond)) == 0 {
 					w.run(2 * time.Millisecond)
 				}
 			}
 			for range 3 * c.limit / 100 { // what was left over is given back and can be had
 				w.run(100 * time.Millisecond)
-				w.ask(ids[w.rnd.IntN(len(ids))], q, sum.count(&q))
+				w.ask(ids[w.rnd.IntN(len(ids))], req, sum.count(&req))
 			}
 			t.Logf("%d members, %v, limit %d: %+v, %d messages, %+v", c.members, algorithm, c.limit, sum, w.leased, facts(w))
 			if sum.admitted != uint64(c.limit) {

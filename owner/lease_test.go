@@ -17,9 +17,9 @@ func many(n int) (ids []ring.ID) {
 
 // leased is a question of a rule that says lease.
 func leased(i int, lim uint32, window time.Duration) Request {
-	q := ask(i, lim, window, 1)
-	q.Mechanism = policy.ByLease
-	return q
+	req := ask(i, lim, window, 1)
+	req.Mechanism = policy.ByLease
+	return req
 }
 
 // tally counts what was admitted, and how it was decided.
@@ -27,17 +27,17 @@ type tally struct {
 	admitted, asked, local, fallback uint64
 }
 
-func (c *tally) count(q *Request) func(Result) {
-	return func(a Result) {
+func (c *tally) count(req *Request) func(Result) {
+	return func(res Result) {
 		c.asked++
-		if a.Path == Leased {
+		if res.Path == Leased {
 			c.local++
 		}
-		if a.Path == Fallback {
+		if res.Path == Fallback {
 			c.fallback++
 		}
-		if !a.Over {
-			c.admitted += q.Hits
+		if !res.Over {
+			c.admitted += req.Hits
 		}
 	}
 }

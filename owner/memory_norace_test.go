@@ -30,8 +30,8 @@ func TestMemoryPerKey(t *testing.T) {
 		before := resident(t)
 		n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 		for i := range keys {
-			q := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
-			n.Decide(t0, &q)
+			req := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+			n.Decide(t0, &req)
 		}
 		grown := resident(t)
 		slots := 0
@@ -85,8 +85,8 @@ func TestExpiryInSteps(t *testing.T) {
 	const keys = 200_000
 	n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})
 	for i := range keys {
-		q := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
-		n.Decide(t0, &q)
+		req := Request{Key: spread(i), RingPos: uint64(i), Hits: 1, Rule: limit.Rule{Window: time.Hour, Limit: 10}}
+		n.Decide(t0, &req)
 	}
 	ticks, later := 0, t0+int64(time.Hour)+int64(time.Second)
 	for ; n.Stats(later).Keys > 0 && ticks < 100; ticks++ {

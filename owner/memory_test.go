@@ -14,18 +14,18 @@ func spread(i int) Key { return Key{counter.Mix(uint64(i) + 1), counter.Mix(^uin
 func TestCountsBeyondAnEntry(t *testing.T) {
 	for _, window := range []time.Duration{time.Hour, 3 * time.Microsecond} {
 		n := alone(Options{})
-		q := ask(1, math.MaxUint32, window, math.MaxUint32-1)
+		req := ask(1, math.MaxUint32, window, math.MaxUint32-1)
 		for i, want := range []uint64{1<<32 - 2, 1<<33 - 4, 3<<32 - 6} {
-			if a := take(n, t0, q); a.After != want || a.Over != (i > 0) {
-				t.Fatalf("%v: %+v, want %d", window, a, want)
+			if res := take(n, t0, req); res.After != want || res.Over != (i > 0) {
+				t.Fatalf("%v: %+v, want %d", window, res, want)
 			}
 		}
-		q.Hits = 1 << 33
-		if a := take(n, t0, q.op(Refund)); a.After != 3<<32-6-1<<33 {
-			t.Errorf("%v: after the refund %+v", window, a)
+		req.Hits = 1 << 33
+		if res := take(n, t0, req.op(Refund)); res.After != 3<<32-6-1<<33 {
+			t.Errorf("%v: after the refund %+v", window, res)
 		}
-		if a := take(n, t0+int64(window), q.op(DryRun)); a.Before != 0 {
-			t.Errorf("%v: in the next window %+v", window, a)
+		if res := take(n, t0+int64(window), req.op(DryRun)); res.Before != 0 {
+			t.Errorf("%v: in the next window %+v", window, res)
 		}
 	}
 }
@@ -37,8 +37,8 @@ func TestWindowsShorterThanAUnit(t *testing.T) {
 		start := t0 + int64(window) - t0%int64(window)
 		for i := range int64(5) {
 			for hit := range uint64(3) {
-				if a := take(n, start+i*int64(window)+int64(hit), ask(1, 2, window, 1)); a.Before != hit || a.Over != (hit == 2) {
-					t.Fatalf("window %v, %d: %+v, want %d", window, i, a, hit)
+				if res := take(n, start+i*int64(window)+int64(hit), ask(1, 2, window, 1)); res.Before != hit || res.Over != (hit == 2) {
+					t.Fatalf("window %v, %d: %+v, want %d", window, i, res, hit)
 				}
 			}
 		}

@@ -55,9 +55,9 @@ func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 			k.refused++
 			continue
 		}
-		s, h := n.shard(c.Key)
+		s, hash := n.shard(c.Key)
 		s.mu.Lock()
-		kept, refused := n.mergeOne(s, h, s.clock(now), c)
+		kept, refused := n.mergeOne(s, hash, s.clock(now), c)
 		s.mu.Unlock()
 		k.refused += uint64(refused)
 		if kept {
@@ -82,9 +82,9 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		s.counters.Renew(e, r, now)
 		e.Move(c.RingPos)
 	}
-	h := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: counter.TableOwned, rule: r}
+	op := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: counter.TableOwned, rule: r}
 	if e != nil {
-		e = s.completeIfOwned(&h, e)
+		e = s.completeIfOwned(&op, e)
 	}
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil {
@@ -99,11 +99,11 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		return true, refused
 	}
 	if e == nil {
-		if e = s.insert(&h, true); e != nil {
-			e = s.completeIfOwned(&h, e)
+		if e = s.insert(&op, true); e != nil {
+			e = s.completeIfOwned(&op, e)
 		}
 		if e == nil {
-			s.moveToSketch(&h, in)
+			s.moveToSketch(&op, in)
 			return false, refused
 		}
 		s.counters.Load(e, r, &s.state)
@@ -111,7 +111,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
 	if !s.counters.Store(e, r, &s.state) {
-		s.moveToSketch(&h, &s.state)
+		s.moveToSketch(&op, &s.state)
 		s.counters.Owned.Remove(hash, c.Key)
 		return false, refused
 	}
@@ -120,11 +120,11 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 }
 
 // completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
-func (s *shard) completeIfOwned(h *shardOp, e *counter.Owned) *counter.Owned {
-	if e.Complete() || !s.sketches.Live() || s.view.Ownership(h.RingPos, e.OwnedEpoch(h.RingPos)).State != handoff.OwnedHere {
+func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
+	if e.Complete() || !s.sketches.Live() || s.view.Ownership(op.RingPos, e.OwnedEpoch(op.RingPos)).State != handoff.OwnedHere {
 		return e
 	}
-	return s.completeEntry(h, e)
+	return s.completeEntry(op, e)
 }
 
 // afterMerge follows up on a merge into e by rule r.

@@ -27,13 +27,13 @@ func TestTokensComeOnDemand(t *testing.T) {
 	w.run(50 * time.Millisecond)
 	moved := 0
 	for i := range 80 { // the last forty were never charged
-		w.ask("b", ask(i, 10, time.Hour, 1), func(a Result) {
+		w.ask("b", ask(i, 10, time.Hour, 1), func(res Result) {
 			want := uint64(6)
 			if i >= 40 {
 				want = 0
 			}
-			if a.Authority != Full || a.Before != want {
-				t.Errorf("key %d: %+v", i, a)
+			if res.Authority != Full || res.Before != want {
+				t.Errorf("key %d: %+v", i, res)
 			}
 		})
 		if r := w.ring(); r.At(r.Owner(ask(i, 1, 1, 1).RingPos)).ID == "b" {
@@ -60,10 +60,10 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 	w.states["b"], w.nref = membership.Active, 2
 	w.adopt()
 	w.cut = func(_, _ ring.ID) bool { return true }
-	q := ask(ownedBy(t, w.ring(), "b", 0), 10, time.Hour, 1)
-	w.ask("b", q, func(a Result) {
-		if a.Authority != Share {
-			t.Errorf("%+v", a)
+	req := ask(ownedBy(t, w.ring(), "b", 0), 10, time.Hour, 1)
+	w.ask("b", req, func(res Result) {
+		if res.Authority != Share {
+			t.Errorf("%+v", res)
 		}
 	})
 	if f := w.nodes["b"].Stats(w.now); f.Pending != 0 {
@@ -82,13 +82,13 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKi
 	}
 }
 
-func counterOf(q Request, slots ...limit.Slot) handoff.CounterRecord {
-	return handoff.CounterRecord{Key: q.Key, RingPos: q.RingPos, Domain: q.Domain, Rule: q.Rule, State: limit.State{Slots: slots}}
+func counterOf(req Request, slots ...limit.Slot) handoff.CounterRecord {
+	return handoff.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: req.Domain, Rule: req.Rule, State: limit.State{Slots: slots}}
 }
 
 func TestMergedSlots(t *testing.T) {
-	q := ask(1, 100, time.Minute, 0)
-	w := q.Rule.Index(t0)
+	req := ask(1, 100, time.Minute, 0)
+	w := req.Rule.Index(t0)
 	for _, c := range []struct {
 		name    string
 		slots   []limit.Slot
@@ -109,12 +109,12 @@ func TestMergedSlots(t *testing.T) {
 	} {
 		n, send := pairOf(t, Options{})
 		take(n, t0, ask(1, 100, time.Minute, 5))
-		fx := send(t0, handoff.Replica, counterOf(q, c.slots...))
+		fx := send(t0, handoff.Replica, counterOf(req, c.slots...))
 		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.ReplicaAck || fx.Out[0].Msg.Seq != 1 {
 			t.Errorf("%s: %+v", c.name, fx.Out)
 		}
-		if a := take(n, t0+1, q.op(DryRun)); a.Before != c.want || a.Reset > time.Minute {
-			t.Errorf("%s: %+v, want %d", c.name, a, c.want)
+		if res := take(n, t0+1, req.op(DryRun)); res.Before != c.want || res.Reset > time.Minute {
+			t.Errorf("%s: %+v, want %d", c.name, res, c.want)
 		}
 		if f := n.Stats(t0); f.SlotsRefused != c.refused {
 			t.Errorf("%s: %d refused", c.name, f.SlotsRefused)
@@ -125,31 +125,31 @@ func TestMergedSlots(t *testing.T) {
 // What a faster clock has counted in the next window counts when that comes.
 func TestWindowAheadIsKept(t *testing.T) {
 	n, send := pairOf(t, Options{})
-	q := ask(1, 100, time.Minute, 5)
-	w := q.Rule.Index(t0)
-	take(n, t0, q)
-	send(t0+second, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x201, At: w + 1, Charged: 30}))
+	req := ask(1, 100, time.Minute, 5)
+	w := req.Rule.Index(t0)
+	take(n, t0, req)
+	send(t0+second, handoff.Replica, counterOf(req, limit.Slot{Writer: 0x201, At: w + 1, Charged: 30}))
 	for _, c := range []struct {
 		at   int64
 		want uint64
 	}{{2 * second, 5}, {59 * second, 10}, {60*second - 200*milli, 30}, {61 * second, 35}, {121 * second, 0}} {
-		if a := take(n, t0+c.at, q); a.Before != c.want {
-			t.Errorf("after %v: %+v, want %d", time.Duration(c.at), a, c.want)
+		if res := take(n, t0+c.at, req); res.Before != c.want {
+			t.Errorf("after %v: %+v, want %d", time.Duration(c.at), res, c.want)
 		}
 	}
 }
 
 func TestRefusedCounters(t *testing.T) {
 	n, send := pairOf(t, Options{MaxKeys: 4})
-	q := ask(1, 100, time.Minute, 0)
-	w := q.Rule.Index(t0)
+	req := ask(1, 100, time.Minute, 0)
+	w := req.Rule.Index(t0)
 	slot := limit.Slot{Writer: 0x201, At: w, Charged: 7}
-	bad := []handoff.CounterRecord{counterOf(q, slot), counterOf(q, slot), counterOf(q, make([]limit.Slot, maxSlots+1)...)}
+	bad := []handoff.CounterRecord{counterOf(req, slot), counterOf(req, slot), counterOf(req, make([]limit.Slot, maxSlots+1)...)}
 	bad[0].Rule.Algorithm = 99
 	bad[1].Rule.Window = -1
 	send(t0, handoff.Chunk, bad...)
-	n.Step(t0, "b", 0x203, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
-	n.Step(t0, "x", 0x201, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
+	n.Step(t0, "b", 0x203, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
+	n.Step(t0, "x", 0x201, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
 	if f := n.Stats(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
 		t.Errorf("%+v", f)
 	}
@@ -161,10 +161,10 @@ func TestRefusedCounters(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	for i := range 10 {
-		q := ask(i, 100, time.Minute, 0)
-		q.Op = DryRun
-		s, h := n.shard(q.Key)
-		if est := s.sketches.Estimate(counter.Ref{Key: q.Key, Hash: h, Domain: q.Domain, Now: t0, Rule: q.Rule}); s.counters.Owned.Find(h, q.Key) == nil && est != 7 {
+		req := ask(i, 100, time.Minute, 0)
+		req.Op = DryRun
+		s, hash := n.shard(req.Key)
+		if est := s.sketches.Estimate(counter.Ref{Key: req.Key, Hash: hash, Domain: req.Domain, Now: t0, Rule: req.Rule}); s.counters.Owned.Find(hash, req.Key) == nil && est != 7 {
 			t.Errorf("key %d: the sketch counts %d of 7", i, est)
 		}
 	}
@@ -174,9 +174,9 @@ func TestRefusedCounters(t *testing.T) {
 func TestLateConfirmation(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
-	q := ask(ownedBy(t, w.ring(), "a", 0), 1000, time.Hour, 5)
+	req := ask(ownedBy(t, w.ring(), "a", 0), 1000, time.Hour, 5)
 	w.queue = nil
-	take(n, w.now, q)
+	take(n, w.now, req)
 	first := n.Flush(w.now).Out[0]
 	w.now += 11 * milli
 	second := n.Flush(w.now).Out[0]
@@ -190,7 +190,7 @@ func TestLateConfirmation(t *testing.T) {
 	if f := n.Stats(w.now); f.UnreplicatedIn != 0 {
 		t.Fatalf("%+v", f)
 	}
-	take(n, w.now, q)
+	take(n, w.now, req)
 	got(first)
 	if f := n.Stats(w.now); f.UnreplicatedIn != 5 {
 		t.Errorf("%+v", f)
@@ -204,19 +204,19 @@ func TestShareWithoutRoom(t *testing.T) {
 		for i := range 4 { // twice as many as it may own
 			send(t0, handoff.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
 		}
-		q := ask(1, 10, time.Hour, 4)
-		q.Rule.Algorithm = alg
-		if a := n.Degrade(t0, &q); a.Over {
-			t.Fatalf("%v: %+v", alg, a)
+		req := ask(1, 10, time.Hour, 4)
+		req.Rule.Algorithm = alg
+		if res := n.Degrade(t0, &req); res.Over {
+			t.Fatalf("%v: %+v", alg, res)
 		}
 		if f := n.Stats(t0); f.ShareUnreported != 4 {
 			t.Errorf("%v: %+v", alg, f)
 		}
-		if a := take(n, t0, q); a.Before != 4 || a.Over {
-			t.Errorf("%v: %+v", alg, a)
+		if res := take(n, t0, req); res.Before != 4 || res.Over {
+			t.Errorf("%v: %+v", alg, res)
 		}
-		if a := take(n, t0, q); a.Before != 8 || !a.Over {
-			t.Errorf("%v: %+v", alg, a)
+		if res := take(n, t0, req); res.Before != 8 || !res.Over {
+			t.Errorf("%v: %+v", alg, res)
 		}
 	}
 }

@@ -20,15 +20,15 @@ type name struct {
 
 // Name tells what people call key k, what its rule says of leases, and the owner string that Envoy hashes. Only names of
 // hot and leased keys are kept. It may run concurrently, and costs little when the name is known.
-func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms) {
-	s, h := n.shard(k)
+func (n *Node) Name(key Key, domain, text, ownerString string, knobs *lease.Terms) {
+	s, hash := n.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.names[k]; x != nil {
+	if x := s.names[key]; x != nil {
 		x.usedAt = s.now
 		return
 	}
-	if e := s.counters.Owned.Find(h, k); s.lent[k] == nil && s.held[k] == nil && (e == nil || e.Hotness()&heatTracked == 0) {
+	if e := s.counters.Owned.Find(hash, key); s.lent[key] == nil && s.held[key] == nil && (e == nil || e.Hotness()&heatTracked == 0) {
 		return
 	}
 	x := name{domain: clip(domain), name: clip(text), owner: ownerString}
@@ -38,11 +38,11 @@ func (n *Node) Name(k Key, domain, text, ownerString string, knobs *lease.Terms)
 	if knobs != nil {
 		x.knobs = *knobs
 	}
-	s.keepName(k, x)
+	s.keepName(key, x)
 }
 
 // keepName keeps x as k's name.
-func (s *shard) keepName(k Key, x name) {
+func (s *shard) keepName(key Key, x name) {
 	if len(s.names) >= maxNames {
 		return
 	}
@@ -50,7 +50,7 @@ func (s *shard) keepName(k Key, x name) {
 		s.names = map[Key]*name{}
 	}
 	x.usedAt = s.now
-	s.names[k] = &x
+	s.names[key] = &x
 }
 
 // clip shortens text, of which the wire's separator is no part.
@@ -67,19 +67,19 @@ func (x *name) wire() string {
 }
 
 // learnName keeps the name that a Request carries.
-func (s *shard) learnName(k Key, wire string, knobs *lease.Terms) {
+func (s *shard) learnName(key Key, wire string, knobs *lease.Terms) {
 	parts := strings.SplitN(wire, "\x00", 3)
-	if len(parts) != 3 || s.names[k] != nil || len(parts[2]) > maxName {
+	if len(parts) != 3 || s.names[key] != nil || len(parts[2]) > maxName {
 		return
 	}
-	s.keepName(k, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
+	s.keepName(key, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
 }
 
 // forgetNames drops the names of keys that nobody speaks of any more.
 func (s *shard) forgetNames() {
-	for k, x := range s.names {
-		if s.lent[k] == nil && s.held[k] == nil && s.now-x.usedAt > nameLife {
-			delete(s.names, k)
+	for key, x := range s.names {
+		if s.lent[key] == nil && s.held[key] == nil && s.now-x.usedAt > nameLife {
+			delete(s.names, key)
 		}
 	}
 }

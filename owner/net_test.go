@@ -104,13 +104,13 @@ func (w *network) adopt() {
 }
 
 func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
-	st := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == membership.Leaving, Left: w.left}
+	m := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == membership.Leaving, Left: w.left}
 	for _, p := range w.ids() {
 		if p != id {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})
+			m.Peers = append(m.Peers, handoff.LivePeer{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})
 		}
 	}
-	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, st))
+	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, m))
 }
 
 func (w *network) effects(id ring.ID, fx Effects) {
@@ -215,38 +215,38 @@ type pending struct {
 }
 
 // ask asks member at; the answer may come later. decided gets it.
-func (w *network) ask(at ring.ID, q Request, decided func(Result)) {
-	w.follow(&pending{at: at, by: at, q: q, until: w.now + 12*milli}, w.nodes[at].Decide(w.clock(at), &q), decided)
+func (w *network) ask(at ring.ID, req Request, decided func(Result)) {
+	w.follow(&pending{at: at, by: at, q: req, until: w.now + 12*milli}, w.nodes[at].Decide(w.clock(at), &req), decided)
 }
 
-func (w *network) follow(p *pending, a Result, decided func(Result)) {
-	for a.Kind == Forward && a.Member != "" && p.hops < 3 {
+func (w *network) follow(p *pending, res Result, decided func(Result)) {
+	for res.Kind == Forward && res.Member != "" && p.hops < 3 {
 		p.hops++
-		n := w.nodes[a.Member]
-		if n == nil || w.cut != nil && (w.cut(p.at, a.Member) || w.cut(a.Member, p.at)) {
+		n := w.nodes[res.Member]
+		if n == nil || w.cut != nil && (w.cut(p.at, res.Member) || w.cut(res.Member, p.at)) {
 			break
 		}
-		as := make([]Result, 1)
-		p.by = a.Member
-		n.Serve(w.clock(a.Member), p.at, false, []Request{p.q}, as)
-		a = as[0]
-		w.observe(p, &a)
+		results := make([]Result, 1)
+		p.by = res.Member
+		n.Serve(w.clock(res.Member), p.at, false, []Request{p.q}, results)
+		res = results[0]
+		w.observe(p, &res)
 	}
-	if a.Kind == Pending {
-		p.ticket = a.Ticket
+	if res.Kind == Pending {
+		p.ticket = res.Ticket
 		w.wait(p, decided)
 		return
 	}
-	if a.Kind != Decided {
-		a = w.nodes[p.at].Degrade(w.clock(p.at), &p.q)
+	if res.Kind != Decided {
+		res = w.nodes[p.at].Degrade(w.clock(p.at), &p.q)
 	}
-	decided(a)
+	decided(res)
 }
 
 // observe lets who asked learn from another member's answer.
-func (w *network) observe(p *pending, a *Result) {
-	if p.by != p.at && a.Kind == Decided {
-		w.nodes[p.at].Observe(w.clock(p.at), &p.q, a)
+func (w *network) observe(p *pending, res *Result) {
+	if p.by != p.at && res.Kind == Decided {
+		w.nodes[p.at].Observe(w.clock(p.at), &p.q, res)
 	}
 }
 
@@ -260,10 +260,10 @@ func b2i(b bool) int {
 // wait steps on until the ticket is resolved, or the question's time is over.
 func (w *network) wait(p *pending, decided func(Result)) {
 	for i := 0; ; i++ {
-		if a, ok := w.done[p.by][p.ticket]; ok {
+		if res, ok := w.done[p.by][p.ticket]; ok {
 			delete(w.done[p.by], p.ticket)
-			w.observe(p, &a)
-			w.follow(p, a, decided)
+			w.observe(p, &res)
+			w.follow(p, res, decided)
 			return
 		}
 		n := w.nodes[p.by]

@@ -59,22 +59,22 @@ func New(o Options) *Node {
 	return n
 }
 
-func (n *Node) shard(k Key) (*shard, uint64) {
-	h := counter.Hash(n.options.Seed, k)
-	return &n.shards[counter.ShardOf(h)], h
+func (n *Node) shard(key Key) (*shard, uint64) {
+	hash := counter.Hash(n.options.Seed, key)
+	return &n.shards[counter.ShardOf(hash)], hash
 }
 
 // Decide answers one question: it decides what this member holds and names the owner of the rest. An answer that has to
 // wait, for the key's token or for copies of what was charged, comes in the Effects of a later call, under its ticket.
-func (n *Node) Decide(now int64, q *Request) Result {
-	var a Result
-	s, h := n.shard(q.Key)
+func (n *Node) Decide(now int64, req *Request) Result {
+	var res Result
+	s, hash := n.shard(req.Key)
 	s.mu.Lock()
-	if !n.denyCached(s, h, now, q, &a) {
-		n.takeLocked(s, h, now, q, false, &a)
+	if !n.denyCached(s, hash, now, req, &res) {
+		n.takeLocked(s, hash, now, req, false, &res)
 	}
 	s.mu.Unlock()
-	return a
+	return res
 }
 
 // DecideAll answers all questions of one request, in order; two on one key are two hits in a row. What others own gets
@@ -84,18 +84,18 @@ func (n *Node) Decide(now int64, q *Request) Result {
 // go over are charged, and the others answered as by Look. That is exact when this member decides all keys. If it does
 // not, nothing is charged and every answer is Ask, with this member itself for what it owns: the caller asks all owners
 // with Peek, rewrites the questions with Stop, and asks again.
-func (n *Node) DecideAll(now int64, stop bool, qs []Request, as []Result) {
-	as = as[:len(qs)]
-	cached := n.denyCachedAll(now, qs, as)
+func (n *Node) DecideAll(now int64, stop bool, reqs []Request, results []Result) {
+	results = results[:len(reqs)]
+	cached := n.denyCachedAll(now, reqs, results)
 	switch {
 	case stop && cached:
-		n.readAll(now, qs, as)
+		n.readAll(now, reqs, results)
 	case stop:
-		n.stopAll(now, false, qs, as)
+		n.stopAll(now, false, reqs, results)
 	default:
-		for i := range qs {
-			if as[i].Authority != Cached {
-				n.take(now, &qs[i], &as[i])
+		for i := range reqs {
+			if results[i].Authority != Cached {
+				n.take(now, &reqs[i], &results[i])
 			}
 		}
 	}
@@ -103,27 +103,27 @@ func (n *Node) DecideAll(now int64, stop bool, qs []Request, as []Result) {
 
 // Serve answers a group of questions that another member asks this one as the owner. What this member does not decide
 // with full authority gets Kind Ask: not owned, or not trusted to be owned. With stop, one such question makes all Ask.
-func (n *Node) Serve(now int64, _ ring.ID, stop bool, qs []Request, as []Result) {
-	as = as[:len(qs)]
+func (n *Node) Serve(now int64, _ ring.ID, stop bool, reqs []Request, results []Result) {
+	results = results[:len(reqs)]
 	if stop {
-		n.stopAll(now, true, qs, as)
+		n.stopAll(now, true, reqs, results)
 		return
 	}
-	for i := range qs {
-		q, a := &qs[i], &as[i]
-		*a = Result{}
-		s, h := n.shard(q.Key)
+	for i := range reqs {
+		req, res := &reqs[i], &results[i]
+		*res = Result{}
+		s, hash := n.shard(req.Key)
 		s.mu.Lock()
-		n.takeLocked(s, h, now, q, true, a)
+		n.takeLocked(s, hash, now, req, true, res)
 		s.mu.Unlock()
 	}
 }
 
 // take answers q into a, which is empty.
-func (n *Node) take(now int64, q *Request, a *Result) {
-	s, h := n.shard(q.Key)
+func (n *Node) take(now int64, req *Request, res *Result) {
+	s, hash := n.shard(req.Key)
 	s.mu.Lock()
-	n.takeLocked(s, h, now, q, false, a)
+	n.takeLocked(s, hash, now, req, false, res)
 	s.mu.Unlock()
 }
 
@@ -141,39 +141,39 @@ func (n *Node) authority(now int64, v *view) (r handoff.Extent, num, den uint32)
 
 // takeLocked answers q, whose shard is s, locked, and whose hash is h. A question that was served gets no answer from
 // this member's share.
-func (n *Node) takeLocked(s *shard, h uint64, now int64, q *Request, serve bool, a *Result) {
+func (n *Node) takeLocked(s *shard, hash uint64, now int64, req *Request, serve bool, res *Result) {
 	v := s.view
 	right, num, den := n.authority(now, v)
 	if right == handoff.ExtentNone {
 		// What was lent is charged, and valid by itself.
-		if a.Kind = Forward; !serve && (len(s.held) == 0 || !n.holdLocked(s, now, q, true, a)) {
-			n.shareLocked(s, h, now, q, a)
+		if res.Kind = Forward; !serve && (len(s.held) == 0 || !n.holdLocked(s, now, req, true, res)) {
+			n.shareLocked(s, hash, now, req, res)
 		}
 		return
 	}
-	e := s.counters.Owned.Find(h, q.Key)
-	if e == nil || e.Epoch() != v.epoch || e.RingPos() != q.RingPos {
-		switch hold := v.Ownership(q.RingPos, e.OwnedEpoch(q.RingPos)); hold.State {
+	e := s.counters.Owned.Find(hash, req.Key)
+	if e == nil || e.Epoch() != v.epoch || e.RingPos() != req.RingPos {
+		switch hold := v.Ownership(req.RingPos, e.OwnedEpoch(req.RingPos)); hold.State {
 		case handoff.OwnedElsewhere:
-			if serve || !n.holdLocked(s, now, q, false, a) {
-				a.Kind, a.Member = Forward, hold.Member
+			if serve || !n.holdLocked(s, now, req, false, res) {
+				res.Kind, res.Member = Forward, hold.Member
 				s.counts.forwarded++
 			}
 			return
 		case handoff.InHandoff:
 			if v.legacy[hold.Member] { // it gives no tokens; perhaps it has not seen the ring yet
-				a.Kind, a.Member = Forward, hold.Member
+				res.Kind, res.Member = Forward, hold.Member
 				s.counts.forwarded++
 				return
 			}
-			n.awaitOwnership(s, h, now, q, hold.Member, a)
+			n.awaitOwnership(s, hash, now, req, hold.Member, res)
 			return
 		}
 	}
 	if right == handoff.ExtentFull {
 		den = 0
 	}
-	n.decideLocked(s, h, now, q, e, part{num, den}, 0, a)
+	n.decideLocked(s, hash, now, req, e, part{num, den}, 0, res)
 }
 
 // part is the part of a limit that a member may use: num/den; den 0 is the whole.
@@ -206,95 +206,95 @@ func partialLimits(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 
 // decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
 // under ticket, or under a new one if that is 0.
-func (n *Node) decideLocked(s *shard, h uint64, now int64, q *Request, e *counter.Owned, p part, ticket uint64, a *Result) {
-	ht := shardOp{Request: q, now: s.clock(now), hash: h, table: counter.TableOwned, rule: q.Rule}
-	if p.den != 0 && q.Op != Refund { // what was charged by the whole rule is given back by it
-		ht.partial = true
-		ht.rule.Limit, ht.rule.Burst = partialLimits(q.Rule, p.of(q.Rule.Limit), p.of(q.Rule.Burst))
+func (n *Node) decideLocked(s *shard, hash uint64, now int64, req *Request, e *counter.Owned, p part, ticket uint64, res *Result) {
+	op := shardOp{Request: req, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: req.Rule}
+	if p.den != 0 && req.Op != Refund { // what was charged by the whole rule is given back by it
+		op.partial = true
+		op.rule.Limit, op.rule.Burst = partialLimits(req.Rule, p.of(req.Rule.Limit), p.of(req.Rule.Burst))
 	}
-	e, overflow := n.charge(s, &ht, e, p, a)
-	s.counts.decided[a.Authority]++
-	n.updateDenyCache(s, &ht, a)
+	e, overflow := n.charge(s, &op, e, p, res)
+	s.counts.decided[res.Authority]++
+	n.updateDenyCache(s, &op, res)
 	if e != nil {
-		a.Hot = n.recordHit(s, ht.now, q, e)
+		res.Hot = n.recordHit(s, op.now, req, e)
 	}
 	if len(s.lent) > 0 {
-		n.updateHolders(s, &ht, e, a)
+		n.updateHolders(s, &op, e, res)
 	}
-	if s.view.copies && ht.Op != DryRun && ht.Op != Read && !overflow && !ht.uncharged && e != nil {
-		n.awaitReplication(s, &ht, e, ticket, a)
+	if s.view.copies && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
+		n.awaitReplication(s, &op, e, ticket, res)
 	}
 }
 
 // charge decides h, whose token is here, and charges it to e, or to an entry that it makes. overflow says that a sketch
 // has counted it.
-func (n *Node) charge(s *shard, ht *shardOp, e *counter.Owned, p part, a *Result) (_ *counter.Owned, overflow bool) {
-	r := ht.Request.Rule
+func (n *Node) charge(s *shard, op *shardOp, e *counter.Owned, p part, res *Result) (_ *counter.Owned, overflow bool) {
+	r := op.Request.Rule
 	if s.counters.Share.Len() > 0 || s.sketches.Live() {
-		ht.elsewhere = s.unreportedShare(ht)
+		op.elsewhere = s.unreportedShare(op)
 	}
 	known := e != nil && e.Epoch() == s.view.epoch && e.Limit() >= r.Limit
 	if !known {
-		if at, lost := s.view.Lost(ht.RingPos); lost {
-			e = n.chargeLostState(s, ht, e, at)
+		if at, lost := s.view.Lost(op.RingPos); lost {
+			e = n.chargeLostState(s, op, e, at)
 		} else if e != nil {
 			s.dropAssumedLoss(e)
 		}
 	}
 	if e != nil && !e.Complete() {
-		e = s.completeEntry(ht, e)
+		e = s.completeEntry(op, e)
 	}
 	var until int64
 	if known = known && e != nil; known {
 		until = e.Until()
 	}
-	e, overflow = s.count(ht, e, &a.Decision)
+	e, overflow = s.count(op, e, &res.Decision)
 	switch {
-	case !ht.charges():
+	case !op.charges():
 	case overflow:
-		n.recordBounds(s, ht, r.End(r.Index(ht.now)))
+		n.recordBounds(s, op, r.End(r.Index(op.now)))
 	case !known || e.Until() != until:
-		s.markOwned(ht, e)
-		n.recordBounds(s, ht, s.counters.End(e, r))
+		s.markOwned(op, e)
+		n.recordBounds(s, op, s.counters.End(e, r))
 	}
-	a.Kind, a.Path, a.Authority = Decided, Local, Full
+	res.Kind, res.Path, res.Authority = Decided, Local, Full
 	switch {
 	case overflow:
-		a.Authority = Overflow
+		res.Authority = Overflow
 	case p.den != 0:
-		a.Authority = Part
-		scaleToWhole(ht, a)
+		res.Authority = Part
+		scaleToWhole(op, res)
 	}
 	return e, overflow
 }
 
 // markOwned marks e as this member's.
-func (s *shard) markOwned(h *shardOp, e *counter.Owned) {
-	e.MarkOwned(h.RingPos, s.view.epoch, h.Request.Rule.Limit)
-	s.counters.SetRule(e, h.Request.Rule)
+func (s *shard) markOwned(op *shardOp, e *counter.Owned) {
+	e.MarkOwned(op.RingPos, s.view.epoch, op.Request.Rule.Limit)
+	s.counters.SetRule(e, op.Request.Rule)
 	s.counters.Owned.Adopt(e)
 }
 
 // chargeLostState charges the key of h, whose counts were lost at that time, for what is not known of it.
-func (n *Node) chargeLostState(s *shard, h *shardOp, e *counter.Owned, at int64) *counter.Owned {
-	r := h.Request.Rule
+func (n *Node) chargeLostState(s *shard, op *shardOp, e *counter.Owned, at int64) *counter.Owned {
+	r := op.Request.Rule
 	if !n.options.ProRata {
-		if h.charges() && r.Index(at) == r.Index(h.now) {
-			s.bounds[crashBound].push(h.now, r.End(r.Index(h.now)), uint64(r.Depth()))
+		if op.charges() && r.Index(at) == r.Index(op.now) {
+			s.bounds[crashBound].push(op.now, r.End(r.Index(op.now)), uint64(r.Depth()))
 		}
 		return e
 	}
 	if e == nil {
-		if r.End(r.Index(at)+1) <= h.now && counter.Windowed(r) {
+		if r.End(r.Index(at)+1) <= op.now && counter.Windowed(r) {
 			return nil
 		}
-		if e = s.insert(h, false); e == nil {
+		if e = s.insert(op, false); e == nil {
 			return nil
 		}
 	}
 	s.counters.Load(e, r, &s.state)
 	r.ChargeLost(&s.state, at)
-	r.Trim(&s.state, h.now)
+	r.Trim(&s.state, op.now)
 	if until := e.Until(); s.counters.Store(e, r, &s.state) {
 		e.Prolong(until)
 	}
@@ -331,38 +331,38 @@ func (n *Node) chargeLostEntry(s *shard, now int64, e *counter.Owned) {
 }
 
 // recordBounds records what others may have admitted in the window that ends then.
-func (n *Node) recordBounds(s *shard, h *shardOp, end int64) {
+func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 	v := s.view
 	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
 		return
 	}
-	r := h.Request.Rule
-	if missing := v.NRef() - v.Ring().Len(); missing > 0 && h.rule.Limit == r.Limit {
+	r := op.Request.Rule
+	if missing := v.NRef() - v.Ring().Len(); missing > 0 && op.rule.Limit == r.Limit {
 		// They may have their part of the limit on a ring of their own.
 		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
 		if n.options.Policy == handoff.PolicyAvailable {
 			x = uint64(r.Depth()) * uint64(missing)
 		}
-		s.bounds[partitionBound].push(h.now, end, x)
+		s.bounds[partitionBound].push(op.now, end, x)
 	}
 	width := r.End(0)
 	if r.Algorithm != limit.FixedWindow {
 		width = 2*width + counter.Unit
 	}
-	moved, crashed := v.affected(h.RingPos, end-width)
+	moved, crashed := v.affected(op.RingPos, end-width)
 	if moved {
-		s.bounds[movedBound].push(h.now, end, uint64(r.Depth()))
+		s.bounds[movedBound].push(op.now, end, uint64(r.Depth()))
 	}
 	if crashed {
-		s.bounds[crashBound].push(h.now, end, tolerance(h.Request))
+		s.bounds[crashBound].push(op.now, end, tolerance(op.Request))
 	}
 }
 
 // shardMask is the shards of qs as a mask.
-func (n *Node) shardMask(qs []Request) (mask uint64) {
-	for i := range qs {
-		_, h := n.shard(qs[i].Key)
-		mask |= 1 << counter.ShardOf(h)
+func (n *Node) shardMask(reqs []Request) (mask uint64) {
+	for i := range reqs {
+		_, hash := n.shard(reqs[i].Key)
+		mask |= 1 << counter.ShardOf(hash)
 	}
 	return mask
 }

@@ -23,37 +23,37 @@ func TestTakeCounts(t *testing.T) {
 		over        bool
 		remaining   uint32
 	}{{2, 2, false, 1}, {2, 4, true, 0}, {0, 4, true, 0}, {math.MaxUint64, math.MaxUint64, true, 0}, {1, math.MaxUint64, true, 0}} {
-		a := take(n, t0+int64(i), ask(1, 3, time.Minute, want.hits))
-		if a.Kind != Decided || a.Authority != Full || a.Path != Local || a.After != want.after || a.Over != want.over || a.Remaining != want.remaining {
-			t.Errorf("hit %d: %+v", i, a)
+		res := take(n, t0+int64(i), ask(1, 3, time.Minute, want.hits))
+		if res.Kind != Decided || res.Authority != Full || res.Path != Local || res.After != want.after || res.Over != want.over || res.Remaining != want.remaining {
+			t.Errorf("hit %d: %+v", i, res)
 		}
 	}
-	if a := take(n, t0+60*second, ask(1, 3, time.Minute, 3)); a.Over || a.Before != 0 {
-		t.Errorf("the next window: %+v", a)
+	if res := take(n, t0+60*second, ask(1, 3, time.Minute, 3)); res.Over || res.Before != 0 {
+		t.Errorf("the next window: %+v", res)
 	}
 }
 
 func TestPeekLookAndRefund(t *testing.T) {
 	n := alone(Options{})
-	q := ask(1, 10, time.Minute, 4)
-	if a := take(n, t0, q.op(DryRun)); a.After != 4 || a.Remaining != 6 || n.Stats(t0).Keys != 0 {
-		t.Errorf("peek at nothing: %+v", a)
+	req := ask(1, 10, time.Minute, 4)
+	if res := take(n, t0, req.op(DryRun)); res.After != 4 || res.Remaining != 6 || n.Stats(t0).Keys != 0 {
+		t.Errorf("peek at nothing: %+v", res)
 	}
-	take(n, t0, q)
-	if a := take(n, t0, q.op(DryRun)); a.Before != 4 || a.After != 8 {
-		t.Errorf("peek: %+v", a)
+	take(n, t0, req)
+	if res := take(n, t0, req.op(DryRun)); res.Before != 4 || res.After != 8 {
+		t.Errorf("peek: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 10, time.Minute, 7).op(Read)); a.After != 4 || a.Before != a.After-7 || a.Over || a.Remaining != 6 {
-		t.Errorf("look: %+v", a)
+	if res := take(n, t0, ask(1, 10, time.Minute, 7).op(Read)); res.After != 4 || res.Before != res.After-7 || res.Over || res.Remaining != 6 {
+		t.Errorf("look: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 10, time.Minute, 9).op(Refund)); a.Before != 4 || a.After != 0 || a.Over {
-		t.Errorf("refund: %+v", a)
+	if res := take(n, t0, ask(1, 10, time.Minute, 9).op(Refund)); res.Before != 4 || res.After != 0 || res.Over {
+		t.Errorf("refund: %+v", res)
 	}
-	if a := take(n, t0, q); a.Before != 0 {
-		t.Errorf("take after the refund: %+v", a)
+	if res := take(n, t0, req); res.Before != 0 {
+		t.Errorf("take after the refund: %+v", res)
 	}
-	if a := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); a.After != 0 || a.Over || n.Stats(t0).RefundsDropped != 0 {
-		t.Errorf("refund of nothing: %+v", a)
+	if res := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); res.After != 0 || res.Over || n.Stats(t0).RefundsDropped != 0 {
+		t.Errorf("refund of nothing: %+v", res)
 	}
 }
 
@@ -61,11 +61,11 @@ func TestPeekLookAndRefund(t *testing.T) {
 func TestChangedLimit(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 10, time.Minute, 8))
-	if a := take(n, t0, ask(1, 5, time.Minute, 1)); !a.Over || a.Before != 8 {
-		t.Errorf("lowered: %+v", a)
+	if res := take(n, t0, ask(1, 5, time.Minute, 1)); !res.Over || res.Before != 8 {
+		t.Errorf("lowered: %+v", res)
 	}
-	if a := take(n, t0, ask(1, 100, time.Minute, 1)); a.Over || a.Remaining != 90 {
-		t.Errorf("raised: %+v", a)
+	if res := take(n, t0, ask(1, 100, time.Minute, 1)); res.Over || res.Remaining != 90 {
+		t.Errorf("raised: %+v", res)
 	}
 }
 
@@ -74,16 +74,16 @@ func TestOthersAreAsked(t *testing.T) {
 	r := ringOf(ids...)
 	n := member(Options{Self: "b"}, t0, ids...)
 	for i := range 300 {
-		q := ask(i, 10, time.Minute, 1)
-		want := r.At(r.Owner(q.RingPos)).ID
-		a := n.Decide(t0, &q)
-		if mine := want == "b"; mine != (a.Kind == Decided) || !mine && (a.Kind != Forward || a.Member != want) {
-			t.Fatalf("key %d of %s: %+v", i, want, a)
+		req := ask(i, 10, time.Minute, 1)
+		want := r.At(r.Owner(req.RingPos)).ID
+		res := n.Decide(t0, &req)
+		if mine := want == "b"; mine != (res.Kind == Decided) || !mine && (res.Kind != Forward || res.Member != want) {
+			t.Fatalf("key %d of %s: %+v", i, want, res)
 		}
-		as := make([]Result, 1)
-		n.Serve(t0, "a", false, []Request{q}, as)
-		if (want == "b") != (as[0].Kind == Decided) {
-			t.Fatalf("key %d of %s served: %+v", i, want, as[0])
+		results := make([]Result, 1)
+		n.Serve(t0, "a", false, []Request{req}, results)
+		if (want == "b") != (results[0].Kind == Decided) {
+			t.Fatalf("key %d of %s served: %+v", i, want, results[0])
 		}
 	}
 }
@@ -95,22 +95,22 @@ func TestChargesOutlastOwnership(t *testing.T) {
 	i := ownedBy(t, two, "b", 0)
 	take(n, t0, ask(i, 10, time.Hour, 10))
 	move(n, t0+second, "a", "b")
-	if a := take(n, t0+second, ask(i, 10, time.Hour, 1)); a.Kind != Forward || a.Member != "b" {
-		t.Fatalf("moved: %+v", a)
+	if res := take(n, t0+second, ask(i, 10, time.Hour, 1)); res.Kind != Forward || res.Member != "b" {
+		t.Fatalf("moved: %+v", res)
 	}
 	move(n, t0+2*second, "a")
-	if a := take(n, t0+2*second, ask(i, 10, time.Hour, 1)); !a.Over || a.Before != 10 {
-		t.Fatalf("back: %+v", a)
+	if res := take(n, t0+2*second, ask(i, 10, time.Hour, 1)); !res.Over || res.Before != 10 {
+		t.Fatalf("back: %+v", res)
 	}
 }
 
 func TestRepeatedQuestionsAreHitsInARow(t *testing.T) {
 	n := alone(Options{})
-	q := ask(1, 3, time.Minute, 1)
-	as := make([]Result, 2)
-	n.DecideAll(t0, false, []Request{q, q}, as)
-	if as[0].Remaining != 2 || as[1].Remaining != 1 {
-		t.Errorf("%+v", as)
+	req := ask(1, 3, time.Minute, 1)
+	results := make([]Result, 2)
+	n.DecideAll(t0, false, []Request{req, req}, results)
+	if results[0].Remaining != 2 || results[1].Remaining != 1 {
+		t.Errorf("%+v", results)
 	}
 }
 
@@ -121,11 +121,11 @@ func TestLateHit(t *testing.T) {
 	end := t0 + 60*second
 	take(n, end-1, ask(1, 2, time.Minute, 2))
 	n.Tick(end)
-	if a := take(n, end-1, ask(1, 2, time.Minute, 1)); a.Over || a.Before != 0 {
-		t.Errorf("late hit: %+v", a)
+	if res := take(n, end-1, ask(1, 2, time.Minute, 1)); res.Over || res.Before != 0 {
+		t.Errorf("late hit: %+v", res)
 	}
-	if a := take(n, end, ask(1, 2, time.Minute, 1)); a.Before != 1 {
-		t.Errorf("the late hit is not in the new window: %+v", a)
+	if res := take(n, end, ask(1, 2, time.Minute, 1)); res.Before != 1 {
+		t.Errorf("the late hit is not in the new window: %+v", res)
 	}
 }
 
@@ -133,25 +133,25 @@ func TestPauseFencesTheOwner(t *testing.T) {
 	ids := []ring.ID{"a", "b"}
 	n := member(Options{Self: "a"}, t0, ids...)
 	i := ownedBy(t, ringOf(ids...), "a", 0)
-	if a := take(n, t0+1400*1e6, ask(i, 10, time.Hour, 2)); a.Authority != Full {
-		t.Fatalf("before: %+v", a)
+	if res := take(n, t0+1400*1e6, ask(i, 10, time.Hour, 2)); res.Authority != Full {
+		t.Fatalf("before: %+v", res)
 	}
 	now := t0 + 1600*1e6
-	if a := take(n, now, ask(i, 10, time.Hour, 2)); a.Authority != Share || a.Path != Fallback || a.Over || a.Remaining != 1 {
-		t.Errorf("paused: %+v", a) // half of 10, of which 2 are spent with full authority
+	if res := take(n, now, ask(i, 10, time.Hour, 2)); res.Authority != Share || res.Path != Fallback || res.Over || res.Remaining != 1 {
+		t.Errorf("paused: %+v", res) // half of 10, of which 2 are spent with full authority
 	}
-	if a := take(n, now, ask(i, 10, time.Hour, 2)); !a.Over {
-		t.Errorf("paused, share spent: %+v", a)
+	if res := take(n, now, ask(i, 10, time.Hour, 2)); !res.Over {
+		t.Errorf("paused, share spent: %+v", res)
 	}
-	as := make([]Result, 1)
-	n.Serve(now, "b", false, []Request{ask(i, 10, time.Hour, 2)}, as)
-	if as[0].Kind != Forward || as[0].Member != "" {
-		t.Errorf("paused, asked as the owner: %+v", as[0])
+	results := make([]Result, 1)
+	n.Serve(now, "b", false, []Request{ask(i, 10, time.Hour, 2)}, results)
+	if results[0].Kind != Forward || results[0].Member != "" {
+		t.Errorf("paused, asked as the owner: %+v", results[0])
 	}
 	n.Tick(now)
 	// Of the share's 4 hits 2 were admitted; they count here, the refused ones do not.
-	if a := take(n, now, ask(i, 10, time.Hour, 1)); a.Authority != Full || a.Before != 4 {
-		t.Errorf("awake: %+v", a)
+	if res := take(n, now, ask(i, 10, time.Hour, 1)); res.Authority != Full || res.Before != 4 {
+		t.Errorf("awake: %+v", res)
 	}
 	if f := n.Stats(now); f.ShareBound != 2 || f.Admitted[Share] != 2 {
 		t.Errorf("facts: %+v", f)
@@ -163,27 +163,27 @@ func TestPauseChangesNothingAlone(t *testing.T) {
 	rnd := random(5)
 	for now := t0; now < t0+100*second; now += second / 2 {
 		m.Tick(now)
-		q := ask(rnd.IntN(3), 5, 10*time.Second, rnd.Uint64N(4)).op(Op(rnd.IntN(3)))
-		if a, b := take(n, now, q), take(m, now, q); a != b {
-			t.Fatalf("without ticks %+v, with %+v", a, b)
+		req := ask(rnd.IntN(3), 5, 10*time.Second, rnd.Uint64N(4)).op(Op(rnd.IntN(3)))
+		if res, b := take(n, now, req), take(m, now, req); res != b {
+			t.Fatalf("without ticks %+v, with %+v", res, b)
 		}
 	}
 }
 
 func TestShareUntilJoined(t *testing.T) {
 	n := New(Options{Self: "a"})
-	if a := take(n, t0, ask(1, 5, time.Minute, 6)); a.Authority != Share || !a.Over {
-		t.Errorf("no ring: %+v", a)
+	if res := take(n, t0, ask(1, 5, time.Minute, 6)); res.Authority != Share || !res.Over {
+		t.Errorf("no ring: %+v", res)
 	}
 	n.SetRing(t0, ringOf("a"), handoff.Membership{NRef: 4})
 	for i := range 5 {
-		if a := take(n, t0, ask(2, 16, time.Minute, 1)); a.Authority != Share || a.Over != (i >= 4) {
-			t.Errorf("hit %d, not joined: %+v", i, a)
+		if res := take(n, t0, ask(2, 16, time.Minute, 1)); res.Authority != Share || res.Over != (i >= 4) {
+			t.Errorf("hit %d, not joined: %+v", i, res)
 		}
 	}
 	n.SetRing(t0, nil, handoff.Membership{Joined: true})
-	if a := take(n, t0, ask(3, 5, time.Minute, 1)); a.Authority != Share {
-		t.Errorf("empty ring: %+v", a)
+	if res := take(n, t0, ask(3, 5, time.Minute, 1)); res.Authority != Share {
+		t.Errorf("empty ring: %+v", res)
 	}
 }
 
@@ -191,18 +191,18 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	n := member(Options{Self: "a", DenyCache: 100}, t0, "a", "b")
 	r := ringOf("a", "b")
 	mine, theirs := ownedBy(t, r, "a", 0), ownedBy(t, r, "b", 0)
-	q, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(policy.FailClosed)
-	qs := []Request{q, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), q}
-	as := make([]Result, len(qs))
+	req, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(policy.FailClosed)
+	reqs := []Request{req, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), req}
+	results := make([]Result, len(reqs))
 	seen := Result{Kind: Decided}
 	for name, f := range map[string]func(){
-		"Take":          func() { n.Decide(t0, &q) },
+		"Take":          func() { n.Decide(t0, &req) },
 		"Take, asked":   func() { n.Decide(t0, &other) },
-		"TakeAll":       func() { n.DecideAll(t0, false, qs, as) },
-		"TakeAll, stop": func() { n.DecideAll(t0, true, qs, as) },
-		"Serve":         func() { n.Serve(t0, "b", false, qs, as) },
-		"Serve, stop":   func() { n.Serve(t0, "b", true, qs, as) },
-		"Degrade":       func() { n.Degrade(t0, &q) },
+		"TakeAll":       func() { n.DecideAll(t0, false, reqs, results) },
+		"TakeAll, stop": func() { n.DecideAll(t0, true, reqs, results) },
+		"Serve":         func() { n.Serve(t0, "b", false, reqs, results) },
+		"Serve, stop":   func() { n.Serve(t0, "b", true, reqs, results) },
+		"Degrade":       func() { n.Degrade(t0, &req) },
 		"Observe":       func() { n.Observe(t0, &other, &seen) },
 	} {
 		if got := testing.AllocsPerRun(100, f); got != 0 {
@@ -215,17 +215,17 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 func TestChargesWithCopiesAllocateNothing(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
-	q := ask(ownedBy(t, w.ring(), "a", 0), 4e9, time.Hour, 1)
+	req := ask(ownedBy(t, w.ring(), "a", 0), 4e9, time.Hour, 1)
 	log := ask(ownedBy(t, w.ring(), "a", 100), 4e9, time.Hour, 1)
 	log.Rule.Algorithm = limit.TokenBucket
-	for _, q := range []*Request{&q, &log} {
-		n.Decide(w.now, q)
+	for _, req := range []*Request{&req, &log} {
+		n.Decide(w.now, req)
 		if got := testing.AllocsPerRun(100, func() {
-			if a := n.Decide(w.now, q); a.Kind != Decided || a.Authority != Full {
-				t.Fatalf("%+v", a)
+			if res := n.Decide(w.now, req); res.Kind != Decided || res.Authority != Full {
+				t.Fatalf("%+v", res)
 			}
 		}); got != 0 {
-			t.Errorf("%v: %v allocations", q.Rule.Algorithm, got)
+			t.Errorf("%v: %v allocations", req.Rule.Algorithm, got)
 		}
 	}
 }
@@ -234,14 +234,14 @@ func TestChargesWithCopiesAllocateNothing(t *testing.T) {
 func BenchmarkTakeWithCopies(b *testing.B) {
 	w := newNetwork(b, 1, Options{}, "a", "b")
 	n := w.nodes["a"]
-	var qs []Request
+	var reqs []Request
 	for i := range 1000 {
-		qs = append(qs, ask(ownedBy(b, w.ring(), "a", i*10), 1e6, time.Minute, 1))
+		reqs = append(reqs, ask(ownedBy(b, w.ring(), "a", i*10), 1e6, time.Minute, 1))
 	}
 	w.queue = nil
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		n.Decide(w.now, &qs[i%len(qs)])
+		n.Decide(w.now, &reqs[i%len(reqs)])
 		if i%5000 == 4999 { // as at a million decisions a second
 			fx := n.Flush(w.now)
 			for _, o := range fx.Out {
@@ -283,8 +283,8 @@ func BenchmarkMove(b *testing.B) {
 	w := newNetwork(b, 1, Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys}, "a")
 	n := w.nodes["a"]
 	for i := range keys {
-		q := ask(i, 100, time.Hour, 1)
-		n.Decide(w.now, &q)
+		req := ask(i, 100, time.Hour, 1)
+		n.Decide(w.now, &req)
 	}
 	w.boot("b", membership.Active)
 	to, into := w.ring(), w.nodes["b"]
@@ -302,9 +302,9 @@ func BenchmarkMove(b *testing.B) {
 			took := threadTime() - begin
 			read, longestRead = read+took, max(longestRead, took)
 			for i := range buf {
-				s, h := into.shard(buf[i].Key)
+				s, hash := into.shard(buf[i].Key)
 				begin := threadTime()
-				into.mergeOne(s, h, w.now, &buf[i])
+				into.mergeOne(s, hash, w.now, &buf[i])
 				took := threadTime() - begin
 				merged, longestMerge = merged+took, max(longestMerge, took)
 				if took > 200*time.Microsecond {
@@ -328,14 +328,14 @@ func BenchmarkMove(b *testing.B) {
 
 func BenchmarkTake(b *testing.B) {
 	n := member(Options{Self: "a", Seed: [2]uint64{1, 2}}, t0, "a", "b", "c")
-	var qs []Request
+	var reqs []Request
 	for i := range 1000 {
 		i = ownedBy(b, ringOf("a", "b", "c"), "a", i*10)
-		qs = append(qs, ask(i, 1e6, time.Minute, 1))
+		reqs = append(reqs, ask(i, 1e6, time.Minute, 1))
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		n.Decide(t0, &qs[i%len(qs)])
+		n.Decide(t0, &reqs[i%len(reqs)])
 	}
 }
 
@@ -343,8 +343,8 @@ func BenchmarkTakeParallel(b *testing.B) {
 	n := alone(Options{Seed: [2]uint64{1, 2}})
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
-			q := Request{Key: Key{counter.Mix(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
-			n.Decide(t0, &q)
+			req := Request{Key: Key{counter.Mix(uint64(i % 1000)), 1}, Hits: 1, Rule: limit.Rule{Window: time.Minute, Limit: 1e6}}
+			n.Decide(t0, &req)
 		}
 	})
 }

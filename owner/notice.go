@@ -21,24 +21,24 @@ const (
 )
 
 // updateHolders tells holders of a key what a decision on it means for them.
-func (n *Node) updateHolders(s *shard, h *shardOp, e *counter.Owned, a *Result) {
-	b := s.lent[h.Key]
-	if b == nil || e == nil {
+func (n *Node) updateHolders(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	lent := s.lent[op.Key]
+	if lent == nil || e == nil {
 		return
 	}
-	a.Hot = a.Hot || b.always
-	if h.Op == Take || h.Op == Refund {
-		n.updateLevel(s, b, h.Key, h.Request.Rule, s.windowOf(e, h.rule, h.now), a.After, h.Op == Refund)
+	res.Hot = res.Hot || lent.always
+	if op.Op == Take || op.Op == Refund {
+		n.updateLevel(s, lent, op.Key, op.Request.Rule, s.windowOf(e, op.rule, op.now), res.After, op.Op == Refund)
 	}
 }
 
 // updateLevel looks whether holders of key k are to be told something, now that count stands against rule r.
-func (n *Node) updateLevel(s *shard, b *lentKey, k Key, r limit.Rule, window int64, count uint64, back bool) {
+func (n *Node) updateLevel(s *shard, lent *lentKey, key Key, r limit.Rule, window int64, count uint64, back bool) {
 	if r.Algorithm.Bucket() {
 		return
 	}
-	if window != b.window {
-		b.window, b.tide = window, levelAmple
+	if window != lent.window {
+		lent.window, lent.tide = window, levelAmple
 	}
 	depth := uint64(r.Depth())
 	t := levelAmple
@@ -48,43 +48,43 @@ func (n *Node) updateLevel(s *shard, b *lentKey, k Key, r limit.Rule, window int
 	case left <= depth/50:
 		t = levelScarce
 	}
-	b.lift = b.lift || t < b.tide && b.tide == levelExhausted && (back || r.Depth() > b.rule.Depth())
-	if (t > b.tide || b.lift) && !b.queued {
-		b.queued = true
-		s.pendingNotices = append(s.pendingNotices, k)
+	lent.lift = lent.lift || t < lent.tide && lent.tide == levelExhausted && (back || r.Depth() > lent.rule.Depth())
+	if (t > lent.tide || lent.lift) && !lent.queued {
+		lent.queued = true
+		s.pendingNotices = append(s.pendingNotices, key)
 		n.requestFlush(true)
 	}
-	b.tide, b.rule = t, r
+	lent.tide, lent.rule = t, r
 }
 
 // sendNotices tells holders what ebb has found.
 func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
-	for _, k := range s.pendingNotices {
-		b := s.lent[k]
-		if b == nil {
+	for _, key := range s.pendingNotices {
+		lent := s.lent[key]
+		if lent == nil {
 			continue
 		}
-		notice := lease.Notice{Window: b.window, Limit: b.rule.Depth(), Kind: lease.Recall}
+		notice := lease.Notice{Window: lent.window, Limit: lent.rule.Depth(), Kind: lease.Recall}
 		switch {
-		case b.tide == levelExhausted:
-			_, h := n.shard(k)
-			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.counters.Owned.Find(h, k), b.rule, at)
-		case b.lift:
+		case lent.tide == levelExhausted:
+			_, hash := n.shard(key)
+			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.counters.Owned.Find(hash, key), lent.rule, at)
+		case lent.lift:
 			notice.Kind = lease.Lift
 		}
-		b.queued, b.lift = false, false
+		lent.queued, lent.lift = false, false
 		if notice.Kind != lease.Deny || notice.Left >= minDenyNotice {
-			s.notifyHolders(at, k, b, &notice, fx)
+			s.notifyHolders(at, key, lent, &notice, fx)
 		}
 	}
 	s.pendingNotices = s.pendingNotices[:0]
 }
 
 // notifyHolders sends a notice to all holders of key k.
-func (s *shard) notifyHolders(now int64, k Key, b *lentKey, notice *lease.Notice, fx *Effects) {
-	notice.Key = k
-	for _, l := range b.Holders(now) {
+func (s *shard) notifyHolders(now int64, key Key, lent *lentKey, notice *lease.Notice, fx *Effects) {
+	notice.Key = key
+	for _, l := range lent.Holders(now) {
 		m := leaseTo(&fx.Leases, l.Holder, lease.Notify)
 		m.Notices = append(m.Notices, *notice)
 	}

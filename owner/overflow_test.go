@@ -10,9 +10,9 @@ import (
 )
 
 // pieces are what a member sends that has counted hits of q in its sketch at now.
-func pieces(now int64, q Request, hits uint64) (out []*handoff.SketchPart) {
+func pieces(now int64, req Request, hits uint64) (out []*handoff.SketchPart) {
 	k := &counter.New(counter.Config{}).Sketches
-	k.Add(counter.Ref{Key: q.Key, Domain: q.Domain, Table: counter.TableOwned, Now: now, Rule: q.Rule}, hits)
+	k.Add(counter.Ref{Key: req.Key, Domain: req.Domain, Table: counter.TableOwned, Now: now, Rule: req.Rule}, hits)
 	for i := range counter.Shards {
 		out = append(out, k.Export(i, now)...)
 	}
@@ -36,36 +36,36 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 			{"beside a share that was told of", share, 3, t0, 12},
 			{"by a clock that is ahead", charged, 3, t0 + 60*second, 9},
 		} {
-			q := ask(1, 100, time.Minute, 1)
-			q.Rule.Algorithm = alg
+			req := ask(1, 100, time.Minute, 1)
+			req.Rule.Algorithm = alg
 			n, send := pairOf(t, Options{})
 			var in limit.State
-			q.Rule.Take(&in, t0, c.writer, c.copied)
-			m := counterOf(q)
+			req.Rule.Take(&in, t0, c.writer, c.copied)
+			m := counterOf(req)
 			m.State = in
 			send(t0, handoff.Replica, m)
-			for _, o := range pieces(c.at, q, 9) {
+			for _, o := range pieces(c.at, req, 9) {
 				if !n.counters.Sketches.Import(o, t0) {
 					t.Fatal("a piece was refused")
 				}
 			}
 			now, want := t0, c.want
 			if c.at > now && alg == limit.FixedWindow {
-				take(n, now, q) // the count of the next window is kept from the first decision on
+				take(n, now, req) // the count of the next window is kept from the first decision on
 				now = c.at
 			}
-			a := take(n, now, q)
+			res := take(n, now, req)
 			if alg.Bucket() && c.writer == share {
 				want-- // levels are rounded up, both
 			}
-			if a.Before < want || a.Before > want+1 {
-				t.Errorf("%v, %s: %d hits before, want %d", alg, c.name, a.Before, want)
+			if res.Before < want || res.Before > want+1 {
+				t.Errorf("%v, %s: %d hits before, want %d", alg, c.name, res.Before, want)
 			}
-			for _, o := range pieces(now, q, 90) {
+			for _, o := range pieces(now, req, 90) {
 				n.counters.Sketches.Import(o, now)
 			}
-			if b := take(n, now, q); b.Before != a.After {
-				t.Errorf("%v, %s: a sketch that comes later makes %d of %d", alg, c.name, b.Before, a.After)
+			if b := take(n, now, req); b.Before != res.After {
+				t.Errorf("%v, %s: a sketch that comes later makes %d of %d", alg, c.name, b.Before, res.After)
 			}
 		}
 	}
@@ -73,10 +73,10 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 
 // Where there is no room for what sketches have counted, the sketch goes on, with what the copy knew.
 func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
-	q := ask(1, 100, time.Minute, 1)
-	q.Rule.Algorithm = limit.SlidingLog
+	req := ask(1, 100, time.Minute, 1)
+	req.Rule.Algorithm = limit.SlidingLog
 	n, send := pairOf(t, Options{DomainQuota: 1})
-	send(t0, handoff.Replica, counterOf(q, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
+	send(t0, handoff.Replica, counterOf(req, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
 	take(n, t0, ask(2, 100, time.Minute, 1)) // takes the only place of the domain
 	i, dropped := 10, uint64(0)
 	for _, size := range []int64{64, 8, 1} { // logs take all records that the domain may have
@@ -90,12 +90,12 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 			send(t0, handoff.Replica, counterOf(other, slots...))
 		}
 	}
-	for _, o := range pieces(t0, q, 40) {
+	for _, o := range pieces(t0, req, 40) {
 		n.counters.Sketches.Import(o, t0)
 	}
 
-	if a := take(n, t0, q); a.Before != 70 || a.Authority != Overflow {
-		t.Errorf("%+v", a)
+	if res := take(n, t0, req); res.Before != 70 || res.Authority != Overflow {
+		t.Errorf("%+v", res)
 	}
 }
 
@@ -105,24 +105,24 @@ func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 	for _, stale := range []bool{false, true} {
 		w := newNetwork(t, 2, Options{}, "a", "b")
 		n := w.nodes["a"]
-		q := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Minute, 1)
-		end := q.Rule.End(q.Rule.Index(w.now))
+		req := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Minute, 1)
+		end := req.Rule.End(req.Rule.Index(w.now))
 		if stale {
-			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, limit.Slot{Writer: w.insts["b"], At: q.Rule.Index(w.now), Charged: 3})}})
+			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, limit.Slot{Writer: w.insts["b"], At: req.Rule.Index(w.now), Charged: 3})}})
 		}
-		for _, o := range pieces(w.now, q, 9) {
+		for _, o := range pieces(w.now, req, 9) {
 			n.counters.Sketches.Import(o, w.now)
 		}
-		s, h := n.shard(q.Key)
+		s, hash := n.shard(req.Key)
 		for _, now := range []int64{w.now, end + 100*milli} {
-			c := counterOf(q)
-			x := shardOp{Request: &q, now: now, hash: h, table: counter.TableOwned, rule: q.Rule}
-			if e := s.counters.Owned.Find(h, q.Key); e != nil {
+			c := counterOf(req)
+			x := shardOp{Request: &req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
+			if e := s.counters.Owned.Find(hash, req.Key); e != nil {
 				c = s.export(s.completeEntry(&x, e))
 			} else {
-				s.exportSketch(h, now, &c)
+				s.exportSketch(hash, now, &c)
 			}
-			if used := q.Rule.Used(&c.State, end-1); used != 9 {
+			if used := req.Rule.Used(&c.State, end-1); used != 9 {
 				t.Errorf("stale copy %v, %v after the window's end: %d of 9 hits go along", stale, time.Duration(now-end), used)
 			}
 		}

@@ -21,8 +21,8 @@ func TestPartThatMissesNoMoreThanFIsWhole(t *testing.T) {
 		key := ownedBy(t, w.ring(), "e", 0)
 		admitted := uint64(0)
 		for range 150 {
-			w.ask("d", ask(key, 100, time.Hour, 1), func(a Result) {
-				if !a.Over {
+			w.ask("d", ask(key, 100, time.Hour, 1), func(res Result) {
+				if !res.Over {
 					admitted++
 				}
 			})

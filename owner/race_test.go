@@ -21,8 +21,8 @@ func TestExactUnderConcurrency(t *testing.T) {
 		var admitted atomic.Uint64
 		run(8, func(int) {
 			for range 1000 {
-				q := ask(1, c.limit, time.Hour, c.hits)
-				if a := n.Decide(t0, &q); !a.Over {
+				req := ask(1, c.limit, time.Hour, c.hits)
+				if res := n.Decide(t0, &req); !res.Over {
 					admitted.Add(c.hits)
 				}
 			}
@@ -30,8 +30,8 @@ func TestExactUnderConcurrency(t *testing.T) {
 		if got := admitted.Load(); got != c.want {
 			t.Errorf("limit %d by %d: admitted %d, want %d", c.limit, c.hits, got, c.want)
 		}
-		if a := take(n, t0, ask(1, c.limit, time.Hour, 0)); a.After != 8000*c.hits {
-			t.Errorf("limit %d by %d: %d counted", c.limit, c.hits, a.After)
+		if res := take(n, t0, ask(1, c.limit, time.Hour, 0)); res.After != 8000*c.hits {
+			t.Errorf("limit %d by %d: %d counted", c.limit, c.hits, res.After)
 		}
 	}
 }
@@ -42,14 +42,14 @@ func TestStopModeUnderConcurrency(t *testing.T) {
 	n := alone(Options{Seed: [2]uint64{3, 4}})
 	var passed atomic.Uint64
 	run(8, func(g int) {
-		as := make([]Result, 2)
+		results := make([]Result, 2)
 		for i := range 500 {
-			qs := []Request{ask(1, 300, time.Hour, 1), ask(2+i%3, 200, time.Hour, 1)}
+			reqs := []Request{ask(1, 300, time.Hour, 1), ask(2+i%3, 200, time.Hour, 1)}
 			if g%2 == 0 {
-				qs[0], qs[1] = qs[1], qs[0]
+				reqs[0], reqs[1] = reqs[1], reqs[0]
 			}
-			n.DecideAll(t0, true, qs, as)
-			if !as[0].Over && !as[1].Over {
+			n.DecideAll(t0, true, reqs, results)
+			if !results[0].Over && !results[1].Over {
 				passed.Add(1)
 			}
 		}
@@ -85,26 +85,26 @@ func TestRingChangesDuringTakes(t *testing.T) {
 			}
 			r := []*ring.Ring{one, two}[i%2]
 			n.SetRing(t0, r, standing("a", []ring.ID{"a", "b"}[:r.Len()]...))
-			q := ask(theirs, 10, time.Hour, 0).op(DryRun)
-			if a := n.Decide(t0, &q); (a.Kind == Forward) != (r.Len() == 2) {
-				t.Errorf("ring of %d: %+v", r.Len(), a)
+			req := ask(theirs, 10, time.Hour, 0).op(DryRun)
+			if res := n.Decide(t0, &req); (res.Kind == Forward) != (r.Len() == 2) {
+				t.Errorf("ring of %d: %+v", r.Len(), res)
 			}
 			n.Tick(t0)
 			n.Stats(t0)
 		}
 	})
 	run(6, func(g int) {
-		as := make([]Result, 3)
+		results := make([]Result, 3)
 		for i := range 2000 {
-			q := ask(mine, 500, time.Hour, 1)
-			qs := []Request{q, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(policy.FailClosed)}
-			n.DecideAll(t0, g == 0, qs[:1+i%3], as)
-			if g > 0 && as[0].Kind == Decided && as[0].Authority == Full && !as[0].Over {
+			req := ask(mine, 500, time.Hour, 1)
+			reqs := []Request{req, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(policy.FailClosed)}
+			n.DecideAll(t0, g == 0, reqs[:1+i%3], results)
+			if g > 0 && results[0].Kind == Decided && results[0].Authority == Full && !results[0].Over {
 				admitted.Add(1)
 			}
-			n.Degrade(t0, &qs[2])
-			n.Observe(t0, &qs[2], &as[0])
-			n.Serve(t0, "b", g == 1, qs[1:], as)
+			n.Degrade(t0, &reqs[2])
+			n.Observe(t0, &reqs[2], &results[0])
+			n.Serve(t0, "b", g == 1, reqs[1:], results)
 		}
 	})
 	close(stop)

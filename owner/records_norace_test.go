@@ -15,14 +15,14 @@ func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
 	w := newNetwork(t, 3, Options{MaxKeys: 2000}, "a", "b")
 	ids := w.ids()
 	other := func(i int) Request {
-		q := ask(100_000+i, 100, time.Hour, 1)
-		q.Domain = 1
-		return q
+		req := ask(100_000+i, 100, time.Hour, 1)
+		req.Domain = 1
+		return req
 	}
-	admitted := func(q Request, n int) (ok int) {
+	admitted := func(req Request, n int) (ok int) {
 		for i := range n {
-			w.ask(ids[i%2], q, func(a Result) {
-				if !a.Over {
+			w.ask(ids[i%2], req, func(res Result) {
+				if !res.Over {
 					ok++
 				}
 			})
@@ -34,10 +34,10 @@ func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
 		t.Fatalf("%d of 20 admitted before", n)
 	}
 	for i := range 400 {
-		q := ask(i, 64, time.Hour, 1)
-		q.Rule.Algorithm = limit.SlidingLog
+		req := ask(i, 64, time.Hour, 1)
+		req.Rule.Algorithm = limit.SlidingLog
 		for range 64 {
-			w.ask(ids[i%2], q, func(Result) {})
+			w.ask(ids[i%2], req, func(Result) {})
 			w.now += int64(time.Millisecond)
 		}
 		w.run(4 * time.Millisecond)

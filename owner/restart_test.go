@@ -15,16 +15,16 @@ import (
 func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
-	q := ask(1, most, 365*24*time.Hour, 1)
-	q.Mechanism, q.LeaseConfig = policy.Approximate, &lease.Terms{Slack: slack}
-	owner := w.ring().At(w.ring().Owner(q.RingPos)).ID
+	req := ask(1, most, 365*24*time.Hour, 1)
+	req.Mechanism, req.LeaseConfig = policy.Approximate, &lease.Terms{Slack: slack}
+	owner := w.ring().At(w.ring().Owner(req.RingPos)).ID
 	restarted := w.ids()[0]
 	if restarted == owner {
 		restarted = w.ids()[1]
 	}
 	w.mute = true
 	var sum tally
-	w.pour(q, 2000, 200*time.Millisecond, &sum)
+	w.pour(req, 2000, 200*time.Millisecond, &sum)
 	if f := w.nodes[restarted].Stats(w.now).Lease; f.Unsynced != slack/members {
 		t.Fatalf("before the restart: %+v", f)
 	}
@@ -35,11 +35,11 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	}
 	w.mute = false
 	w.run(5 * time.Second)
-	known := take(w.nodes[owner], w.now, q.op(Read)).After
+	known := take(w.nodes[owner], w.now, req.op(Read)).After
 	if lost := sum.admitted - known; lost != slack/members {
 		t.Errorf("%d admitted, the owner knows of %d: %d are lost, want %d", sum.admitted, known, lost, slack/members)
 	}
-	w.pour(q, 2000, 3*time.Second, &sum)
+	w.pour(req, 2000, 3*time.Second, &sum)
 	if sum.admitted < most || sum.admitted > most+slack+slack/members {
 		t.Errorf("%d of %d admitted, want at most %d more", sum.admitted, most, slack+slack/members)
 	}
@@ -49,15 +49,15 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 func TestAllMembersRestart(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 1, Options{}, "a", "b", "c")
-		q := ask(1, 200, 365*24*time.Hour, 1)
-		q.Rule.Algorithm = alg
+		req := ask(1, 200, 365*24*time.Hour, 1)
+		req.Rule.Algorithm = alg
 		spent := uint64(200)
 		if alg == limit.TokenBucket || alg == limit.LeakyBucket {
-			q.Rule.Burst, spent = 30, 30
+			req.Rule.Burst, spent = 30, 30
 		}
 		for boot := range 2 {
 			var sum tally
-			w.pour(q, 2000, 500*time.Millisecond, &sum)
+			w.pour(req, 2000, 500*time.Millisecond, &sum)
 			if sum.admitted != spent {
 				t.Errorf("%v, boot %d: %d admitted, want %d", alg, boot, sum.admitted, spent)
 			}

@@ -33,13 +33,13 @@ func ringOf(ids ...ring.ID) *ring.Ring {
 // standing is that of member self, joined, of members that speak no version with hand-over, so that rings alone say who
 // owns what.
 func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
-	st := handoff.Membership{NRef: len(ids), Joined: true}
+	m := handoff.Membership{NRef: len(ids), Joined: true}
 	for _, id := range ids {
 		if id != self {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: 1, State: membership.Active, Weight: 1, NoHandoff: true})
+			m.Peers = append(m.Peers, handoff.LivePeer{ID: id, BootID: 1, State: membership.Active, Weight: 1, NoHandoff: true})
 		}
 	}
-	return st
+	return m
 }
 
 // member is a Node that has been ready on a ring of ids for a while, the others being of an old version.
@@ -77,22 +77,22 @@ func ask(i int, lim uint32, window time.Duration, hits uint64) Request {
 	return Request{Key: k, RingPos: counter.Mix(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
 }
 
-func (q Request) op(op Op) Request {
-	q.Op = op
-	return q
+func (req Request) op(op Op) Request {
+	req.Op = op
+	return req
 }
 
-func (q Request) degraded(d policy.Degraded) Request {
-	q.Degraded = d
-	return q
+func (req Request) degraded(d policy.Degraded) Request {
+	req.Degraded = d
+	return req
 }
 
 // ownedBy is the number of a key, from on, whose owner on r is id.
 func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
 	t.Helper()
 	for i := from; i < from+10_000; i++ {
-		q := ask(i, 1, time.Second, 1)
-		if r.At(r.Owner(q.RingPos)).ID == id {
+		req := ask(i, 1, time.Second, 1)
+		if r.At(r.Owner(req.RingPos)).ID == id {
 			return i
 		}
 	}
@@ -100,15 +100,15 @@ func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
 	return 0
 }
 
-func take(n *Node, now int64, q Request) Result { return n.Decide(now, &q) }
+func take(n *Node, now int64, req Request) Result { return n.Decide(now, &req) }
 
 func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }
 
 // twin counts what was admitted, by key and window, the dumb way.
 type twin map[[3]uint64]uint64
 
-func (w twin) admit(now int64, q *Request) uint64 {
-	at := [3]uint64{q.Key[0], q.Key[1], uint64(q.Rule.Index(now))}
-	w[at] += q.Hits
+func (w twin) admit(now int64, req *Request) uint64 {
+	at := [3]uint64{req.Key[0], req.Key[1], uint64(req.Rule.Index(now))}
+	w[at] += req.Hits
 	return w[at]
 }

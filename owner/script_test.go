@@ -122,12 +122,12 @@ func (s *script) key(t *testing.T, d *datadriven.TestData) {
 	owner, successor := option(t, d, "owner", ""), option(t, d, "successor", "")
 	degraded := map[string]policy.Degraded{"local_share": policy.LocalShare, "fail_open": policy.FailOpen, "fail_closed": policy.FailClosed}
 	for i := len(s.keys) * 1000; ; i++ {
-		q := ask(i, uint32(option(t, d, "limit", uint64(10))), 24*time.Hour, 1)
-		q.Degraded = degraded[option(t, d, "degraded", "local_share")]
-		o, h := r.At(r.Owner(q.RingPos)).ID, r.At(r.Successor(q.RingPos)).ID
+		req := ask(i, uint32(option(t, d, "limit", uint64(10))), 24*time.Hour, 1)
+		req.Degraded = degraded[option(t, d, "degraded", "local_share")]
+		o, h := r.At(r.Owner(req.RingPos)).ID, r.At(r.Successor(req.RingPos)).ID
 		if string(o) == owner && (successor == "" || string(h) == successor) {
-			s.keys[name] = q
-			s.printf("%s: owner %s, successor %s, limit %d", name, o, h, q.Rule.Limit)
+			s.keys[name] = req
+			s.printf("%s: owner %s, successor %s, limit %d", name, o, h, req.Rule.Limit)
 			return
 		}
 	}
@@ -135,17 +135,17 @@ func (s *script) key(t *testing.T, d *datadriven.TestData) {
 
 // take sends requests and prints equal results once.
 func (s *script) take(t *testing.T, d *datadriven.TestData) {
-	q, known := s.keys[d.CmdArgs[0].Key]
+	req, known := s.keys[d.CmdArgs[0].Key]
 	if !known {
 		d.Fatalf(t, "there is no key %q", d.CmdArgs[0].Key)
 	}
-	q.Hits = option(t, d, "hits", uint64(1))
+	req.Hits = option(t, d, "hits", uint64(1))
 	at := ring.ID(option(t, d, "at", ""))
 	var order []string
 	results := map[string]int{}
 	for range option(t, d, "times", 1) {
-		s.ask(at, q, func(a Result) {
-			text := resultText(a)
+		s.ask(at, req, func(res Result) {
+			text := resultText(res)
 			if results[text]++; results[text] == 1 {
 				order = append(order, text)
 			}
@@ -157,35 +157,35 @@ func (s *script) take(t *testing.T, d *datadriven.TestData) {
 	}
 }
 
-func resultText(a Result) string {
+func resultText(res Result) string {
 	what := "admitted"
-	if a.Over {
+	if res.Over {
 		what = "refused"
 	}
 	by := map[Authority]string{
 		Full: "by the owner, with the complete limit", Part: "by the owner, with a part of the limit", Share: "with the local share",
 		Open: "by fail_open", Closed: "by fail_closed", Overflow: "by the sketch", Cached: "by the deny cache", Shed: "by load shedding",
-	}[a.Authority]
+	}[res.Authority]
 	return what + " " + by
 }
 
 // who prints what each member does with a request that charges nothing.
 func (s *script) who(t *testing.T, d *datadriven.TestData) {
-	q := s.keys[d.CmdArgs[0].Key].op(Read)
-	q.Hits = 0
+	req := s.keys[d.CmdArgs[0].Key].op(Read)
+	req.Hits = 0
 	for _, id := range s.ids() {
-		switch a := s.nodes[id].Decide(s.clock(id), &q); {
-		case a.Kind == Pending:
-			s.nodes[id].Cancel(a.Ticket)
+		switch res := s.nodes[id].Decide(s.clock(id), &req); {
+		case res.Kind == Pending:
+			s.nodes[id].Cancel(res.Ticket)
 			s.printf("%s: waits for the ownership", id)
-		case a.Kind == Forward && a.Member == "":
+		case res.Kind == Forward && res.Member == "":
 			s.printf("%s: knows no owner", id)
-		case a.Kind == Forward:
-			s.printf("%s: forwards to %s", id, a.Member)
-		case a.Authority == Full:
-			s.printf("%s: decides, count %d", id, a.After)
-		case a.Authority == Part:
-			s.printf("%s: decides with a part of the limit, count %d", id, a.After)
+		case res.Kind == Forward:
+			s.printf("%s: forwards to %s", id, res.Member)
+		case res.Authority == Full:
+			s.printf("%s: decides, count %d", id, res.After)
+		case res.Authority == Part:
+			s.printf("%s: decides with a part of the limit, count %d", id, res.After)
 		default:
 			s.printf("%s: has a local share", id)
 		}

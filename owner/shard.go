@@ -57,53 +57,53 @@ type shardOp struct {
 }
 
 // charges says that h adds to its counter.
-func (h *shardOp) charges() bool { return h.Op == Take && h.Hits > 0 }
+func (op *shardOp) charges() bool { return op.Op == Take && op.Hits > 0 }
 
 // count answers h from entry e of its table, nil if there is none, or from the sketch when the key has no place there,
 // and charges as h.Op says. It returns the entry charged, and whether the sketch answered.
-func (s *shard) count(h *shardOp, e *counter.Owned, d *limit.Decision) (to *counter.Owned, overflow bool) {
-	if e == nil && h.charges() {
-		if e = s.insert(h, false); e == nil {
-			s.countInSketch(h, d)
+func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (to *counter.Owned, overflow bool) {
+	if e == nil && op.charges() {
+		if e = s.insert(op, false); e == nil {
+			s.countInSketch(op, d)
 			return nil, true
 		}
 	}
-	if e == nil || !h.charges() && s.counters.End(e, h.rule) <= h.now {
-		return nil, s.decideWithoutEntry(h, d)
+	if e == nil || !op.charges() && s.counters.End(e, op.rule) <= op.now {
+		return nil, s.decideWithoutEntry(op, d)
 	}
-	if h.elsewhere > 0 {
-		s.absorb(h, e)
+	if op.elsewhere > 0 {
+		s.absorb(op, e)
 	}
-	if h.rule.Algorithm != limit.FixedWindow {
-		return e, !s.countState(h, e, d)
+	if op.rule.Algorithm != limit.FixedWindow {
+		return e, !s.countState(op, e, d)
 	}
-	w := s.counters.Newest(e, h.rule)
-	switch end := h.rule.End(w); {
-	case end <= h.now:
-		s.counters.Renew(e, h.rule, h.now)
-		w = h.rule.Index(h.now)
-	case end-h.rule.End(0) > h.now+int64(limit.ClockTolerance):
-		return e, !s.countState(h, e, d)
+	w := s.counters.Newest(e, op.rule)
+	switch end := op.rule.End(w); {
+	case end <= op.now:
+		s.counters.Renew(e, op.rule, op.now)
+		w = op.rule.Index(op.now)
+	case end-op.rule.End(0) > op.now+int64(limit.ClockTolerance):
+		return e, !s.countState(op, e, d)
 	}
-	return e, !s.countWindow(h, e, w, d)
+	return e, !s.countWindow(op, e, w, d)
 }
 
 // countWindow is count for the fixed window w of e, in which h counts; false if there is no room, and h was refused then.
-func (s *shard) countWindow(h *shardOp, e *counter.Owned, w int64, d *limit.Decision) bool {
+func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Decision) bool {
 	st := s.counters.Tally(e, w)
 	sum := st
-	sum.Charged = limit.SaturatingAdd(st.Charged, h.elsewhere)
+	sum.Charged = limit.SaturatingAdd(st.Charged, op.elsewhere)
 	back := sum.Refunded
-	if sum = h.answer(sum, d); h.charges() && d.Over && (h.partial || s.hasLostState(e, w)) {
-		h.uncharged = true // see spares
-	} else if h.charges() {
-		if !s.counters.Charge(e, h.rule, w, h.Hits) {
+	if sum = op.answer(sum, d); op.charges() && d.Over && (op.partial || s.hasLostState(e, w)) {
+		op.uncharged = true // see spares
+	} else if op.charges() {
+		if !s.counters.Charge(e, op.rule, w, op.Hits) {
 			s.counts.refused++
-			h.overflow(d)
+			op.overflow(d)
 			return false
 		}
 	} else if back = sum.Refunded - back; back > 0 && !s.refundWindow(e, w, back) {
-		*d = h.rule.PeekTally(st, h.now, 0)
+		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
 	}
 	return true
@@ -122,8 +122,8 @@ func (s *shard) hasAssumedLoss(e *counter.Owned) bool {
 
 // keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
 // is whole, or the loss turns out to be none, such a charge would go on to refuse others.
-func (s *shard) keepsUncharged(h *shardOp, e *counter.Owned) bool {
-	return h.partial || s.hasAssumedLoss(e)
+func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
+	return op.partial || s.hasAssumedLoss(e)
 }
 
 // refundWindow records that hits of window w were refunded.
@@ -136,126 +136,126 @@ func (s *shard) refundWindow(e *counter.Owned, w int64, hits uint64) bool {
 }
 
 // absorb makes h.extra, which this member admitted under SHARE, a part of e.
-func (s *shard) absorb(h *shardOp, e *counter.Owned) {
-	if !s.admit(h, e, h.Request.Rule, h.elsewhere) {
+func (s *shard) absorb(op *shardOp, e *counter.Owned) {
+	if !s.admit(op, e, op.Request.Rule, op.elsewhere) {
 		return
 	}
-	h.elsewhere = 0
-	if x := s.counters.Share.Find(h.hash, h.Key); x != nil {
+	op.elsewhere = 0
+	if x := s.counters.Share.Find(op.hash, op.Key); x != nil {
 		x.ClearUnreported()
 	}
 }
 
 // admit charges hits to e as admitted under SHARE; false if there is no room.
-func (s *shard) admit(h *shardOp, e *counter.Owned, r limit.Rule, hits uint64) bool {
+func (s *shard) admit(op *shardOp, e *counter.Owned, r limit.Rule, hits uint64) bool {
 	s.counters.Load(e, r, &s.state)
-	r.Take(&s.state, h.now, s.share(), hits)
-	r.Trim(&s.state, h.now)
+	r.Take(&s.state, op.now, s.share(), hits)
+	r.Trim(&s.state, op.now)
 	return s.counters.Store(e, r, &s.state)
 }
 
 // countState is count for what does not fit in an entry alone; false if there is no room, and h was refused then.
-func (s *shard) countState(h *shardOp, e *counter.Owned, d *limit.Decision) bool {
+func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) bool {
 	st := &s.state
-	s.counters.Load(e, h.rule, st)
-	h.decide(st, s.bootID, d)
-	if h.charges() && d.Over && s.keepsUncharged(h, e) {
-		h.uncharged = true
+	s.counters.Load(e, op.rule, st)
+	op.decide(st, s.bootID, d)
+	if op.charges() && d.Over && s.keepsUncharged(op, e) {
+		op.uncharged = true
 		return true
 	}
-	if h.Op != Refund && !h.charges() {
+	if op.Op != Refund && !op.charges() {
 		return true
 	}
-	h.rule.Trim(st, h.now)
-	if s.counters.Store(e, h.rule, st) {
+	op.rule.Trim(st, op.now)
+	if s.counters.Store(e, op.rule, st) {
 		return true
 	}
-	if h.Op == Refund {
+	if op.Op == Refund {
 		s.counts.refundsDropped++
-		s.counters.Load(e, h.rule, st)
-		*d = h.rule.Peek(st, h.now, 0)
+		s.counters.Load(e, op.rule, st)
+		*d = op.rule.Peek(st, op.now, 0)
 		d.Over = false
 		return true
 	}
 	s.counts.refused++
-	h.overflow(d)
+	op.overflow(d)
 	return false
 }
 
 // decide answers h on state st, and charges it to writer.
-func (h *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
-	switch h.Op {
+func (op *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
+	switch op.Op {
 	case Take:
-		*d = h.rule.Take(st, h.now, writer, h.Hits)
+		*d = op.rule.Take(st, op.now, writer, op.Hits)
 	case Refund:
-		*d = h.rule.Refund(st, h.now, writer, h.Hits)
+		*d = op.rule.Refund(st, op.now, writer, op.Hits)
 	case Read:
-		*d = h.rule.Peek(st, h.now, 0)
-		d.Before = d.After - h.Hits
+		*d = op.rule.Peek(st, op.now, 0)
+		d.Before = d.After - op.Hits
 	default:
-		*d = h.rule.Peek(st, h.now, h.Hits)
+		*d = op.rule.Peek(st, op.now, op.Hits)
 	}
 }
 
 // overflow makes d, an answer that cannot be kept in mind, a refusal.
-func (h *shardOp) overflow(d *limit.Decision) {
-	depth := uint64(h.rule.Depth())
+func (op *shardOp) overflow(d *limit.Decision) {
+	depth := uint64(op.rule.Depth())
 	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
-	d.After = limit.SaturatingAdd(d.Before, max(1, h.Hits))
+	d.After = limit.SaturatingAdd(d.Before, max(1, op.Hits))
 }
 
 // decideWithoutEntry answers h for a key that has no entry, and charges nothing.
-func (s *shard) decideWithoutEntry(h *shardOp, d *limit.Decision) (overflow bool) {
-	est := s.sketches.Estimate(h.ref())
-	st := limit.Tally{Window: h.rule.Index(h.now), Charged: limit.SaturatingAdd(est, h.elsewhere)}
-	r := h.flatRule()
-	if h.Op == Refund && est > 0 {
+func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow bool) {
+	est := s.sketches.Estimate(op.ref())
+	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}
+	r := op.flatRule()
+	if op.Op == Refund && est > 0 {
 		s.counts.refundsDropped++
-		*d = r.PeekTally(st, h.now, 0)
+		*d = r.PeekTally(st, op.now, 0)
 		d.Over = false
 		return true
 	}
-	if st.Charged == 0 && h.rule.Algorithm != limit.FixedWindow {
+	if st.Charged == 0 && op.rule.Algorithm != limit.FixedWindow {
 		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-		h.decide(&s.state, s.bootID, d)
+		op.decide(&s.state, s.bootID, d)
 		return false
 	}
-	h.rule = r
-	h.answer(st, d)
+	op.rule = r
+	op.answer(st, d)
 	return est > 0
 }
 
 // flatRule is h's rule as fixed windows that admit no more: the count is that of two windows, the limit not above the depth.
-func (h *shardOp) flatRule() limit.Rule {
-	r := h.rule
+func (op *shardOp) flatRule() limit.Rule {
+	r := op.rule
 	r.Limit, r.Algorithm = min(r.Limit, r.Depth()), limit.FixedWindow
 	return r
 }
 
 // answer decides h on state st.
-func (h *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
-	switch h.Op {
+func (op *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
+	switch op.Op {
 	case Take:
-		st, *d = h.rule.TakeTally(st, h.now, h.Hits)
+		st, *d = op.rule.TakeTally(st, op.now, op.Hits)
 	case Refund:
-		st, *d = h.rule.RefundTally(st, h.now, h.Hits)
+		st, *d = op.rule.RefundTally(st, op.now, op.Hits)
 	case Read:
-		*d = h.rule.PeekTally(st, h.now, 0)
-		d.Before = d.After - h.Hits
-		st = h.rule.TallyAt(st, h.now)
+		*d = op.rule.PeekTally(st, op.now, 0)
+		d.Before = d.After - op.Hits
+		st = op.rule.TallyAt(st, op.now)
 	default:
-		*d = h.rule.PeekTally(st, h.now, h.Hits)
-		st = h.rule.TallyAt(st, h.now)
+		*d = op.rule.PeekTally(st, op.now, op.Hits)
+		st = op.rule.TallyAt(st, op.now)
 	}
 	return st
 }
 
 // insert adds a counter of TableOwned, or returns nil.
-func (s *shard) insert(h *shardOp, copied bool) *counter.Owned {
-	return s.counters.Insert(h.ref(), copied, &s.state)
+func (s *shard) insert(op *shardOp, copied bool) *counter.Owned {
+	return s.counters.Insert(op.ref(), copied, &s.state)
 }
 
 // ref names the counter of h.
-func (h *shardOp) ref() counter.Ref {
-	return counter.Ref{Key: h.Key, Hash: h.hash, RingPos: h.RingPos, Domain: h.Domain, Table: h.table, Now: h.now, Rule: h.rule, Full: h.Request.Rule}
+func (op *shardOp) ref() counter.Ref {
+	return counter.Ref{Key: op.Key, Hash: op.hash, RingPos: op.RingPos, Domain: op.Domain, Table: op.table, Now: op.now, Rule: op.rule, Full: op.Request.Rule}
 }

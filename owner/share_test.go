@@ -16,36 +16,36 @@ func TestSharesAreTold(t *testing.T) {
 		w := newNetwork(t, 3, Options{}, "a", "b", "c")
 		key := ownedBy(t, w.ring(), "b", 0)
 		q := func(hits uint64) Request {
-			q := ask(key, 30, time.Hour, hits)
-			q.Rule.Algorithm = alg
-			return q
+			req := ask(key, 30, time.Hour, hits)
+			req.Rule.Algorithm = alg
+			return req
 		}
 		w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" || from == "b" && to == "a" }
-		w.ask("c", q(5), func(a Result) {
-			if a.Authority != Full || a.After != 5 {
-				t.Errorf("%v: by the owner: %+v", alg, a)
+		w.ask("c", q(5), func(res Result) {
+			if res.Authority != Full || res.After != 5 {
+				t.Errorf("%v: by the owner: %+v", alg, res)
 			}
 		})
-		w.ask("a", q(4), func(a Result) {
-			if a.Authority != Share || a.Over {
-				t.Errorf("%v: by share: %+v", alg, a)
+		w.ask("a", q(4), func(res Result) {
+			if res.Authority != Share || res.Over {
+				t.Errorf("%v: by share: %+v", alg, res)
 			}
 		})
 		w.run(100 * time.Millisecond)
 		w.cut = nil
 		w.run(300 * time.Millisecond)
-		w.ask("c", q(0), func(a Result) {
-			if a.Authority != Full || a.Before != 9 {
-				t.Errorf("%v: the owner was not told: %+v", alg, a)
+		w.ask("c", q(0), func(res Result) {
+			if res.Authority != Full || res.Before != 9 {
+				t.Errorf("%v: the owner was not told: %+v", alg, res)
 			}
 		})
 		// The one that answered becomes the owner.
 		w.states["b"], w.states["c"], w.nref = membership.Leaving, membership.Leaving, 1
 		w.adopt()
 		w.run(3 * time.Second)
-		w.ask("a", q(0), func(a Result) {
-			if a.Authority != Full || a.Before != 9 {
-				t.Errorf("%v: at the new owner: %+v", alg, a)
+		w.ask("a", q(0), func(res Result) {
+			if res.Authority != Full || res.Before != 9 {
+				t.Errorf("%v: at the new owner: %+v", alg, res)
 			}
 		})
 		if f := w.nodes["a"].Stats(w.now); f.ShareBound != 4 || f.ShareUnreported != 0 {
@@ -67,15 +67,15 @@ func TestPartition(t *testing.T) {
 		key := ownedBy(t, w.ring(), "a", 0)
 		admitted := uint64(0)
 		for range 150 {
-			w.ask("b", ask(key, 100, time.Hour, 1), func(a Result) {
-				if a.Authority == Share {
-					t.Fatalf("policy %d: %+v", c.policy, a)
+			w.ask("b", ask(key, 100, time.Hour, 1), func(res Result) {
+				if res.Authority == Share {
+					t.Fatalf("policy %d: %+v", c.policy, res)
 				}
-				if !a.Over {
+				if !res.Over {
 					admitted++
 				}
-				if a.Over != (a.After > 100) {
-					t.Fatalf("policy %d: %+v", c.policy, a)
+				if res.Over != (res.After > 100) {
+					t.Fatalf("policy %d: %+v", c.policy, res)
 				}
 			})
 			w.run(4 * time.Millisecond)
@@ -92,16 +92,16 @@ func TestCutOffMemberFallsToItsShare(t *testing.T) {
 	key := ownedBy(t, w.ring(), "a", 0)
 	w.cut = func(from, to ring.ID) bool { return from == "a" || to == "a" }
 	w.run(2 * time.Second)
-	w.ask("a", ask(key, 30, time.Hour, 1), func(a Result) {
-		if a.Authority != Share {
-			t.Errorf("cut off: %+v", a)
+	w.ask("a", ask(key, 30, time.Hour, 1), func(res Result) {
+		if res.Authority != Share {
+			t.Errorf("cut off: %+v", res)
 		}
 	})
 	w.cut = nil
 	w.run(5 * time.Second)
-	w.ask("b", ask(key, 30, time.Hour, 0), func(a Result) {
-		if a.Authority != Full || a.Before != 1 {
-			t.Errorf("healed: %+v", a)
+	w.ask("b", ask(key, 30, time.Hour, 0), func(res Result) {
+		if res.Authority != Full || res.Before != 1 {
+			t.Errorf("healed: %+v", res)
 		}
 	})
 }
@@ -111,17 +111,17 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
 	key := ownedBy(t, w.ring(), "a", 0)
-	q := ask(key, 1000, time.Hour, 4)
+	req := ask(key, 1000, time.Hour, 4)
 	for i, want := range []ResultKind{Decided, Decided, Pending, Pending} { // U is 10
-		if a := take(n, w.now, q); a.Kind != want {
-			t.Fatalf("hit %d: %+v", i, a)
+		if res := take(n, w.now, req); res.Kind != want {
+			t.Fatalf("hit %d: %+v", i, res)
 		}
 	}
 	if f := n.Stats(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Pending != 2 {
 		t.Errorf("%+v", f)
 	}
-	if a := take(n, w.now, q.op(DryRun)); a.Kind != Decided || a.Before != 16 {
-		t.Errorf("a peek waits: %+v", a)
+	if res := take(n, w.now, req.op(DryRun)); res.Kind != Decided || res.Before != 16 {
+		t.Errorf("a peek waits: %+v", res)
 	}
 	w.run(20 * time.Millisecond)
 	if f := n.Stats(w.now); f.Unreplicated != 0 || f.Pending != 0 || len(w.done["a"]) != 2 {
@@ -129,13 +129,13 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	}
 	strict := ask(key, 1000, time.Hour, 1)
 	strict.Strict = true
-	a := take(n, w.now, strict)
-	if a.Kind != Pending || !n.Cancel(a.Ticket) || n.Cancel(a.Ticket) {
-		t.Errorf("strict: %+v", a)
+	res := take(n, w.now, strict)
+	if res.Kind != Pending || !n.Cancel(res.Ticket) || n.Cancel(res.Ticket) {
+		t.Errorf("strict: %+v", res)
 	}
 	over := ask(key, 10, time.Hour, 1)
-	if a := take(n, w.now, over); a.Kind != Decided || !a.Over {
-		t.Errorf("a denial waits: %+v", a)
+	if res := take(n, w.now, over); res.Kind != Decided || !res.Over {
+		t.Errorf("a denial waits: %+v", res)
 	}
 }
 
@@ -152,10 +152,10 @@ func TestLostStateIsProRata(t *testing.T) {
 					key = i
 				}
 			}
-			q := ask(key, 100, 20*time.Second, 1)
-			q.Rule.Algorithm = alg
+			req := ask(key, 100, 20*time.Second, 1)
+			req.Rule.Algorithm = alg
 			for range 100 {
-				w.ask("a", q, func(Result) {})
+				w.ask("a", req, func(Result) {})
 			}
 			delete(w.nodes, "a")
 			delete(w.nodes, "b")
@@ -164,8 +164,8 @@ func TestLostStateIsProRata(t *testing.T) {
 			w.nref = 1
 			w.adopt()
 			w.run(100 * time.Millisecond)
-			q.Hits = 0
-			w.ask("c", q, func(a Result) {
+			req.Hits = 0
+			w.ask("c", req, func(res Result) {
 				low, high := uint64(20), uint64(60)
 				if alg == limit.TokenBucket {
 					low, high = 60, 100 // full when it was taken over, drained since
@@ -173,8 +173,8 @@ func TestLostStateIsProRata(t *testing.T) {
 				if !proRata {
 					low, high = 0, 0
 				}
-				if a.Authority != Full || a.Before < low || a.Before > high {
-					t.Errorf("%v, pro rata %v: %+v", alg, proRata, a)
+				if res.Authority != Full || res.Before < low || res.Before > high {
+					t.Errorf("%v, pro rata %v: %+v", alg, proRata, res)
 				}
 			})
 		}
@@ -192,23 +192,23 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 			key = i
 		}
 	}
-	q := ask(key, 100, 20*time.Second, 1) // five a second
-	q.Rule.Algorithm = limit.TokenBucket
+	req := ask(key, 100, 20*time.Second, 1) // five a second
+	req.Rule.Algorithm = limit.TokenBucket
 	delete(w.nodes, "a")
 	delete(w.nodes, "b")
 	w.run(3 * time.Second)
-	w.ask("c", q, func(a Result) {
-		if a.Authority != Share || a.Over {
-			t.Fatalf("%+v", a)
+	w.ask("c", req, func(res Result) {
+		if res.Authority != Share || res.Over {
+			t.Fatalf("%+v", res)
 		}
 	})
 	w.run(400 * time.Millisecond) // it has drained, and is not forgotten
 	w.nref = 1
 	w.adopt()
 	w.run(100 * time.Millisecond)
-	w.ask("c", q, func(a Result) {
-		if a.Authority != Full || a.Before < 60 {
-			t.Errorf("%+v", a)
+	w.ask("c", req, func(res Result) {
+		if res.Authority != Full || res.Before < 60 {
+			t.Errorf("%+v", res)
 		}
 	})
 }
@@ -226,15 +226,15 @@ func TestLossGoesWithTheToken(t *testing.T) {
 				key = i
 			}
 		}
-		q := ask(key, 100, 20*time.Second, 30)
-		q.Rule.Algorithm = limit.TokenBucket
+		req := ask(key, 100, 20*time.Second, 30)
+		req.Rule.Algorithm = limit.TokenBucket
 		delete(w.nodes, "a")
 		delete(w.nodes, "b")
 		w.run(2 * time.Second)
 		if asked {
-			w.ask("c", q, func(a Result) {
-				if a.Authority != Share || a.Over {
-					t.Fatalf("%+v", a)
+			w.ask("c", req, func(res Result) {
+				if res.Authority != Share || res.Over {
+					t.Fatalf("%+v", res)
 				}
 			})
 		}
@@ -248,9 +248,9 @@ func TestLossGoesWithTheToken(t *testing.T) {
 		w.states["d"] = membership.Active
 		w.adopt()
 		w.run(100 * time.Millisecond)
-		w.ask("d", q, func(a Result) {
-			if a.Authority != Full || a.Before < 60 {
-				t.Errorf("alone %v, asked %v: %+v", alone, asked, a)
+		w.ask("d", req, func(res Result) {
+			if res.Authority != Full || res.Before < 60 {
+				t.Errorf("alone %v, asked %v: %+v", alone, asked, res)
 			}
 		})
 	}
@@ -260,12 +260,12 @@ func TestLossGoesWithTheToken(t *testing.T) {
 func TestShareBesideWhatIsKnown(t *testing.T) {
 	for known, want := range map[uint64]int{0: 5, 3: 5, 5: 5, 7: 3, 10: 0} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
-		q := ask(1, 10, time.Hour, 1)
-		slot := limit.Slot{Writer: 0x201, At: q.Rule.Index(t0), Charged: known}
-		n.Step(t0, "b", 1, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(q, slot)}})
+		req := ask(1, 10, time.Hour, 1)
+		slot := limit.Slot{Writer: 0x201, At: req.Rule.Index(t0), Charged: known}
+		n.Step(t0, "b", 1, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
 		admitted := 0
 		for range 10 {
-			if a := n.Degrade(t0, &q); !a.Over {
+			if res := n.Degrade(t0, &req); !res.Over {
 				admitted++
 			}
 		}

@@ -13,12 +13,12 @@ func TestShed(t *testing.T) {
 	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingLog, limit.TokenBucket} {
 		for _, fallback := range []policy.Degraded{policy.LocalShare, policy.FailClosed} {
 			n := member(Options{Self: "a"}, t0, "a", "b")
-			q := ask(1, 10, time.Minute, 1).degraded(fallback)
-			q.Rule.Algorithm = alg
+			req := ask(1, 10, time.Minute, 1).degraded(fallback)
+			req.Rule.Algorithm = alg
 			for range 3 {
-				a := n.Shed(t0, &q)
-				if !a.Over || a.Authority != Shed || a.Kind != Decided || a.Path != Fallback || a.Remaining != 0 {
-					t.Fatalf("%v, %v: %+v", alg, fallback, a)
+				res := n.Shed(t0, &req)
+				if !res.Over || res.Authority != Shed || res.Kind != Decided || res.Path != Fallback || res.Remaining != 0 {
+					t.Fatalf("%v, %v: %+v", alg, fallback, res)
 				}
 			}
 			f := n.Stats(t0)
@@ -28,14 +28,14 @@ func TestShed(t *testing.T) {
 			if d, _ := n.Decisions(); d[Shed] != 3 {
 				t.Errorf("%v, %v: %v decisions", alg, fallback, d)
 			}
-			if q.Op = Refund; n.Shed(t0, &q).Over {
+			if req.Op = Refund; n.Shed(t0, &req).Over {
 				t.Errorf("%v, %v: a refund is over", alg, fallback)
 			}
 		}
 	}
 	n := member(Options{Self: "a"}, t0, "a", "b")
 	open := ask(1, 10, time.Minute, 1).degraded(policy.FailOpen)
-	if a := n.Shed(t0, &open); a.Over || a.Authority != Open {
-		t.Errorf("fail_open: %+v", a)
+	if res := n.Shed(t0, &open); res.Over || res.Authority != Open {
+		t.Errorf("fail_open: %+v", res)
 	}
 }

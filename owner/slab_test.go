@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-func askLog(k Key) Request {
-	return Request{Key: k, RingPos: k[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
+func askLog(key Key) Request {
+	return Request{Key: key, RingPos: key[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
 }
 
 // Logs have the records that a small MaxKeys gives, also where many of their keys are in one shard.
@@ -23,9 +23,9 @@ func TestLogsOfOneShard(t *testing.T) {
 	for hits := range uint64(100) {
 		now := t0 + int64(hits)*second/20
 		for _, k := range keys {
-			q := askLog(k)
-			if a := n.Decide(now, &q); a.Authority != Full || a.Over || a.After != hits+1 {
-				t.Fatalf("hit %d: %+v", hits, a)
+			req := askLog(k)
+			if res := n.Decide(now, &req); res.Authority != Full || res.Over || res.After != hits+1 {
+				t.Fatalf("hit %d: %+v", hits, res)
 			}
 		}
 	}

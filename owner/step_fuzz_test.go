@@ -26,14 +26,14 @@ func FuzzStep(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
-		st := handoff.Membership{NRef: 3, Joined: true}
+		m := handoff.Membership{NRef: 3, Joined: true}
 		for i, id := range ids[1:] {
-			st.Peers = append(st.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: membership.Active, Weight: 1})
+			m.Peers = append(m.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: membership.Active, Weight: 1})
 		}
 		now := t0
 		r := ring.New(ms)
-		n.SetRing(now, r, st)
-		for _, p := range st.Peers { // both confirm it, and have nothing for it
+		n.SetRing(now, r, m)
+		for _, p := range m.Peers { // both confirm it, and have nothing for it
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.NeverOwned, Sent: now, Now: now})
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, SinceLost: 1e18})
@@ -41,12 +41,12 @@ func FuzzStep(f *testing.F) {
 		g := &generator{data: data}
 		for len(g.data) > 0 {
 			before := n.ownSlots()
-			p := st.Peers[g.byte()%2]
+			p := m.Peers[g.byte()%2]
 			msg := g.message(now, n, r)
 			if op := g.byte(); op%4 == 0 {
-				q := g.question()
-				if a := n.Decide(now, &q); a.Kind == Pending && op%8 == 0 {
-					n.Cancel(a.Ticket)
+				req := g.question()
+				if res := n.Decide(now, &req); res.Kind == Pending && op%8 == 0 {
+					n.Cancel(res.Ticket)
 				}
 				continue
 			} else if op%32 == 1 {
@@ -126,9 +126,9 @@ func (g *generator) number() uint64 {
 }
 
 func (g *generator) question() Request {
-	q := ask(int(g.byte()%12), uint32(g.byte()%16), time.Minute, uint64(g.byte()%5))
-	q.Op, q.Rule.Algorithm, q.Strict = Op(g.byte()%4), limit.Algorithm(g.byte()%5), g.byte()%3 == 0
-	return q
+	req := ask(int(g.byte()%12), uint32(g.byte()%16), time.Minute, uint64(g.byte()%5))
+	req.Op, req.Rule.Algorithm, req.Strict = Op(g.byte()%4), limit.Algorithm(g.byte()%5), g.byte()%3 == 0
+	return req
 }
 
 func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
@@ -141,16 +141,16 @@ func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
 		m.Ring, m.Sent = g.number(), int64(g.number())
 	}
 	for range g.byte() % 4 {
-		q := g.question()
-		c := handoff.CounterRecord{Key: q.Key, RingPos: q.RingPos, Domain: g.number(), Rule: q.Rule}
+		req := g.question()
+		c := handoff.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: g.number(), Rule: req.Rule}
 		if g.byte()%16 == 0 {
 			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())
 		}
 		for range g.byte() % 5 {
 			at := now
 			switch {
-			case q.Rule.Algorithm <= limit.SlidingWindow:
-				at = q.Rule.Index(now) + int64(g.byte()%5) - 2
+			case req.Rule.Algorithm <= limit.SlidingWindow:
+				at = req.Rule.Index(now) + int64(g.byte()%5) - 2
 			case g.byte()%4 == 0:
 				at = int64(g.number())
 			}

@@ -14,8 +14,8 @@ func pair(hits uint64) []Request {
 // The vector of envoyproxy/ratelimit's stop mode.
 func TestStopMode(t *testing.T) {
 	n := alone(Options{})
-	as := make([]Result, 2)
-	n.DecideAll(t0, false, pair(10), as)
+	results := make([]Result, 2)
+	n.DecideAll(t0, false, pair(10), results)
 	for i, c := range []struct {
 		hits          uint64
 		before, after [2]uint64
@@ -27,15 +27,15 @@ func TestStopMode(t *testing.T) {
 		// 15 would fit, 15 > 14 does not: the first stays, and its statistics still see 2 hits before it.
 		{2, [2]uint64{11, 13}, [2]uint64{13, 15}, [2]uint32{2, 0}, [2]bool{false, true}},
 	} {
-		n.DecideAll(t0, true, pair(c.hits), as)
-		for j, a := range as {
-			if a.Kind != Decided || a.Before != c.before[j] || a.After != c.after[j] || a.Remaining != c.remaining[j] || a.Over != c.over[j] {
-				t.Errorf("request %d, descriptor %d: %+v", i, j, a)
+		n.DecideAll(t0, true, pair(c.hits), results)
+		for j, res := range results {
+			if res.Kind != Decided || res.Before != c.before[j] || res.After != c.after[j] || res.Remaining != c.remaining[j] || res.Over != c.over[j] {
+				t.Errorf("request %d, descriptor %d: %+v", i, j, res)
 			}
 		}
 	}
-	if a := take(n, t0, ask(1, 15, time.Hour, 0)); a.After != 13 {
-		t.Errorf("the first was charged: %+v", a)
+	if res := take(n, t0, ask(1, 15, time.Hour, 0)); res.After != 13 {
+		t.Errorf("the first was charged: %+v", res)
 	}
 }
 
@@ -43,11 +43,11 @@ func TestStopMode(t *testing.T) {
 func TestStopModeRepeatedKey(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 15, time.Hour, 14))
-	qs := []Request{ask(1, 15, time.Hour, 1), ask(1, 15, time.Hour, 1), ask(2, 9, time.Hour, 1)}
-	as := make([]Result, 3)
-	n.DecideAll(t0, true, qs, as)
-	if as[0].Over || as[0].After != 15 || !as[1].Over || as[1].After != 16 || as[2].After != 1 {
-		t.Errorf("%+v", as)
+	reqs := []Request{ask(1, 15, time.Hour, 1), ask(1, 15, time.Hour, 1), ask(2, 9, time.Hour, 1)}
+	results := make([]Result, 3)
+	n.DecideAll(t0, true, reqs, results)
+	if results[0].Over || results[0].After != 15 || !results[1].Over || results[1].After != 16 || results[2].After != 1 {
+		t.Errorf("%+v", results)
 	}
 }
 
@@ -55,16 +55,16 @@ func TestStopModeRepeatedKey(t *testing.T) {
 func TestStopModeOverWithoutHits(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 5, time.Hour, 6))
-	qs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
-	as := make([]Result, 2)
-	n.DecideAll(t0, true, qs, as)
-	if as[0].After != 0 || as[0].Over || as[0].Remaining != 9 || !as[1].Over || as[1].After != 6 {
-		t.Errorf("%+v", as)
+	reqs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	results := make([]Result, 2)
+	n.DecideAll(t0, true, reqs, results)
+	if results[0].After != 0 || results[0].Over || results[0].Remaining != 9 || !results[1].Over || results[1].After != 6 {
+		t.Errorf("%+v", results)
 	}
 	take(n, t0, ask(2, 9, time.Hour, 8))
-	n.DecideAll(t0, true, qs, as)
-	if as[0].After != 11 || !as[0].Over || !as[1].Over {
-		t.Errorf("both over: %+v", as)
+	n.DecideAll(t0, true, reqs, results)
+	if results[0].After != 11 || !results[0].Over || !results[1].Over {
+		t.Errorf("both over: %+v", results)
 	}
 }
 
@@ -73,11 +73,11 @@ func TestStopModeCachedWithoutHits(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 6))
 	take(n, t0, ask(2, 9, time.Hour, 8))
-	qs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
-	as := make([]Result, 2)
-	n.DecideAll(t0, true, qs, as)
-	if as[0].After != 8 || as[0].Over || as[0].Remaining != 1 || !as[1].Over || as[1].Authority != Cached {
-		t.Errorf("%+v", as)
+	reqs := []Request{ask(2, 9, time.Hour, 3), ask(1, 5, time.Hour, 0)}
+	results := make([]Result, 2)
+	n.DecideAll(t0, true, reqs, results)
+	if results[0].After != 8 || results[0].Over || results[0].Remaining != 1 || !results[1].Over || results[1].Authority != Cached {
+		t.Errorf("%+v", results)
 	}
 }
 
@@ -85,15 +85,15 @@ func TestStopModeWithCachedKey(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 9))
 	take(n, t0, ask(2, 5, time.Hour, 2))
-	as := make([]Result, 2)
-	qs := []Request{ask(2, 5, time.Hour, 1), ask(1, 5, time.Hour, 1)}
-	n.DecideAll(t0, true, qs, as)
-	if as[1].Authority != Cached || !as[1].Over || as[0].After != 2 || as[0].Before != 1 || as[0].Over {
-		t.Errorf("stop mode: %+v", as)
+	results := make([]Result, 2)
+	reqs := []Request{ask(2, 5, time.Hour, 1), ask(1, 5, time.Hour, 1)}
+	n.DecideAll(t0, true, reqs, results)
+	if results[1].Authority != Cached || !results[1].Over || results[0].After != 2 || results[0].Before != 1 || results[0].Over {
+		t.Errorf("stop mode: %+v", results)
 	}
-	n.DecideAll(t0, false, qs, as)
-	if as[1].Authority != Cached || as[0].After != 3 {
-		t.Errorf("plain: %+v", as)
+	n.DecideAll(t0, false, reqs, results)
+	if results[1].Authority != Cached || results[0].After != 3 {
+		t.Errorf("plain: %+v", results)
 	}
 }
 
@@ -104,45 +104,45 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	for _, id := range []ring.ID{"a", "b"} {
 		nodes[id] = member(Options{Self: id}, t0, "a", "b")
 	}
-	qs := []Request{ask(ownedBy(t, r, "a", 0), 15, time.Hour, 13), ask(ownedBy(t, r, "b", 0), 14, time.Hour, 13)}
-	as := make([]Result, 2)
+	reqs := []Request{ask(ownedBy(t, r, "a", 0), 15, time.Hour, 13), ask(ownedBy(t, r, "b", 0), 14, time.Hour, 13)}
+	results := make([]Result, 2)
 	round := func() {
-		for i := range qs {
-			nodes[r.At(r.Owner(qs[i].RingPos)).ID].Serve(t0, "a", true, qs[i:i+1], as[i:i+1])
+		for i := range reqs {
+			nodes[r.At(r.Owner(reqs[i].RingPos)).ID].Serve(t0, "a", true, reqs[i:i+1], results[i:i+1])
 		}
 	}
 	round()
-	qs[0].Hits, qs[1].Hits = 2, 2
-	nodes["a"].DecideAll(t0, true, qs, as)
-	if as[0].Kind != Forward || as[0].Member != "a" || as[1].Kind != Forward || as[1].Member != "b" {
-		t.Fatalf("asked: %+v", as)
+	reqs[0].Hits, reqs[1].Hits = 2, 2
+	nodes["a"].DecideAll(t0, true, reqs, results)
+	if results[0].Kind != Forward || results[0].Member != "a" || results[1].Kind != Forward || results[1].Member != "b" {
+		t.Fatalf("asked: %+v", results)
 	}
-	nodes["a"].Serve(t0, "b", true, qs, as)
-	if as[0].Kind != Forward || as[1].Kind != Forward {
-		t.Fatalf("served: %+v", as)
+	nodes["a"].Serve(t0, "b", true, reqs, results)
+	if results[0].Kind != Forward || results[1].Kind != Forward {
+		t.Fatalf("served: %+v", results)
 	}
-	qs[0].Op, qs[1].Op = DryRun, DryRun
+	reqs[0].Op, reqs[1].Op = DryRun, DryRun
 	round()
-	qs[0].Op, qs[1].Op = Take, Take
-	ApplyStop(qs, as)
-	if qs[0].Op != Read || qs[1].Op != Take {
-		t.Fatalf("second round: %+v", qs)
+	reqs[0].Op, reqs[1].Op = Take, Take
+	ApplyStop(reqs, results)
+	if reqs[0].Op != Read || reqs[1].Op != Take {
+		t.Fatalf("second round: %+v", reqs)
 	}
 	round()
-	if as[0].After != 13 || as[0].Before != 11 || as[0].Remaining != 2 || !as[1].Over || as[1].After != 15 {
-		t.Fatalf("answers: %+v", as)
+	if results[0].After != 13 || results[0].Before != 11 || results[0].Remaining != 2 || !results[1].Over || results[1].After != 15 {
+		t.Fatalf("answers: %+v", results)
 	}
 }
 
 func TestStopModeWhilePaused(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	as := make([]Result, 2)
-	n.DecideAll(t0+2*second, true, pair(1), as)
-	if as[0].Authority != Share || as[1].Authority != Share {
-		t.Errorf("asked: %+v", as)
+	results := make([]Result, 2)
+	n.DecideAll(t0+2*second, true, pair(1), results)
+	if results[0].Authority != Share || results[1].Authority != Share {
+		t.Errorf("asked: %+v", results)
 	}
-	n.Serve(t0+2*second, "b", true, pair(1), as)
-	if as[0].Kind != Forward || as[0].Member != "" || as[1].Kind != Forward {
-		t.Errorf("served: %+v", as)
+	n.Serve(t0+2*second, "b", true, pair(1), results)
+	if results[0].Kind != Forward || results[0].Member != "" || results[1].Kind != Forward {
+		t.Errorf("served: %+v", results)
 	}
 }

@@ -45,13 +45,13 @@ func newView(v *handoff.OwnershipView, changes []change, old map[ring.ID]bool) *
 
 // affected says of the key at h, in the window that began at start: whether others may have admitted hits of which
 // nothing came here, and whether its owner crashed.
-func (v *view) affected(h uint64, start int64) (lost, crashed bool) {
+func (v *view) affected(hash uint64, start int64) (lost, crashed bool) {
 	for i := range v.changes {
 		c := &v.changes[i]
 		if start >= c.settled {
 			continue
 		}
-		o := c.ring.Owner(h)
+		o := c.ring.Owner(hash)
 		if o < 0 || o == c.self && !c.first {
 			continue
 		}

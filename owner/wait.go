@@ -71,41 +71,41 @@ type ownershipWait struct {
 }
 
 // await makes q a question that waits; nil when too many do.
-func (n *Node) await(s *shard, now int64, hash, ticket uint64, q *Request, a *Result) *wait {
+func (n *Node) await(s *shard, now int64, hash, ticket uint64, req *Request, res *Result) *wait {
 	w := s.waits.tickets[ticket]
 	if w == nil {
 		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
 			n.pending.Add(-1)
 			s.counts.pendingRefused++
-			*a = Result{Kind: Forward}
+			*res = Result{Kind: Forward}
 			return nil
 		}
 		s.waits.next++
 		ticket = s.waits.next<<counter.ShardBits | hash>>(64-counter.ShardBits)
-		w = &wait{request: *q, hash: hash, since: now}
+		w = &wait{request: *req, hash: hash, since: now}
 		if s.waits.tickets == nil {
 			s.waits.tickets, s.waits.replicas, s.waits.ownership = map[uint64]*wait{}, map[Key][]uint64{}, map[Key]*ownershipWait{}
 		}
 		s.waits.tickets[ticket] = w
 	}
-	w.result = *a
-	*a = Result{Kind: Pending, Ticket: ticket}
+	w.result = *res
+	*res = Result{Kind: Pending, Ticket: ticket}
 	n.dirty.Store(true)
 	n.urgent.Store(true)
 	return w
 }
 
 // awaitOwnership lets q wait for its key's token, which holder is asked for.
-func (n *Node) awaitOwnership(s *shard, h uint64, now int64, q *Request, holder ring.ID, a *Result) {
-	if n.await(s, now, h, 0, q, a) == nil {
+func (n *Node) awaitOwnership(s *shard, hash uint64, now int64, req *Request, holder ring.ID, res *Result) {
+	if n.await(s, now, hash, 0, req, res) == nil {
 		return
 	}
-	t := s.waits.ownership[q.Key]
+	t := s.waits.ownership[req.Key]
 	if t == nil {
-		t = &ownershipWait{owner: q.RingPos, domain: q.Domain, rule: q.Rule, holder: holder}
-		s.waits.ownership[q.Key] = t
+		t = &ownershipWait{owner: req.RingPos, domain: req.Domain, rule: req.Rule, holder: holder}
+		s.waits.ownership[req.Key] = t
 	}
-	t.tickets = append(t.tickets, a.Ticket)
+	t.tickets = append(t.tickets, res.Ticket)
 }
 
 // Cancel gives up a ticket; false when it was resolved before: then its answer stands.
@@ -124,12 +124,12 @@ func (n *Node) removeWait(s *shard, ticket uint64) bool {
 	}
 	delete(s.waits.tickets, ticket)
 	n.pending.Add(-1)
-	k := w.request.Key
-	if t := s.waits.ownership[k]; t != nil && !s.anyWaits(t.tickets) {
-		delete(s.waits.ownership, k)
+	key := w.request.Key
+	if t := s.waits.ownership[key]; t != nil && !s.anyWaits(t.tickets) {
+		delete(s.waits.ownership, key)
 	}
-	if l := s.waits.replicas[k]; l != nil && !s.anyWaits(l) {
-		delete(s.waits.replicas, k)
+	if l := s.waits.replicas[key]; l != nil && !s.anyWaits(l) {
+		delete(s.waits.replicas, key)
 	}
 	return true
 }
@@ -144,24 +144,24 @@ func (s *shard) anyWaits(tickets []uint64) bool {
 }
 
 // resolve answers a ticket.
-func (n *Node) resolve(s *shard, ticket uint64, a Result, fx *Effects) {
+func (n *Node) resolve(s *shard, ticket uint64, res Result, fx *Effects) {
 	w := s.waits.tickets[ticket]
 	switch {
 	case !n.removeWait(s, ticket):
 	case w.grant == nil:
-		fx.Done = append(fx.Done, Done{ticket, a})
-	case a.Kind == Decided:
+		fx.Done = append(fx.Done, Done{ticket, res})
+	case res.Kind == Decided:
 		w.grant.send(fx)
 	}
 }
 
 // decidePending decides the questions that wait for the token of key k, which is here now.
-func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
-	t := s.waits.ownership[k]
+func (n *Node) decidePending(s *shard, now int64, key Key, fx *Effects) {
+	t := s.waits.ownership[key]
 	if t == nil {
 		return
 	}
-	delete(s.waits.ownership, k)
+	delete(s.waits.ownership, key)
 	right, num, den := n.authority(now, s.view)
 	if right == handoff.ExtentFull {
 		den = 0
@@ -171,24 +171,24 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 		if w == nil {
 			continue
 		}
-		a := Result{Kind: Forward}
+		res := Result{Kind: Forward}
 		if right != handoff.ExtentNone {
-			e := s.counters.Owned.Find(w.hash, k)
-			n.decideLocked(s, w.hash, now, &w.request, e, part{num, den}, ticket, &a)
+			e := s.counters.Owned.Find(w.hash, key)
+			n.decideLocked(s, w.hash, now, &w.request, e, part{num, den}, ticket, &res)
 		}
-		if a.Kind != Pending {
-			n.resolve(s, ticket, a, fx)
+		if res.Kind != Pending {
+			n.resolve(s, ticket, res, fx)
 		}
 	}
 }
 
 // forwardAll resolves the questions that wait for the token of key k: member decides it.
-func (n *Node) forwardAll(s *shard, k Key, member ring.ID, fx *Effects) {
-	t := s.waits.ownership[k]
+func (n *Node) forwardAll(s *shard, key Key, member ring.ID, fx *Effects) {
+	t := s.waits.ownership[key]
 	if t == nil {
 		return
 	}
-	delete(s.waits.ownership, k)
+	delete(s.waits.ownership, key)
 	for _, ticket := range t.tickets {
 		n.resolve(s, ticket, Result{Kind: Forward, Member: member}, fx)
 	}
@@ -200,8 +200,8 @@ func (w *waits) keys() []Key {
 		return nil
 	}
 	ks := make([]Key, 0, len(w.ownership))
-	for k := range w.ownership {
-		ks = append(ks, k)
+	for key := range w.ownership {
+		ks = append(ks, key)
 	}
 	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 	return ks
@@ -209,14 +209,14 @@ func (w *waits) keys() []Key {
 
 // reviewOwnershipWaits looks at all keys whose token is waited for, by a view that is new.
 func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
-	for _, k := range s.waits.keys() {
-		t := s.waits.ownership[k]
-		_, h := n.shard(k)
-		switch hold := s.view.Ownership(t.owner, s.counters.Owned.Find(h, k).OwnedEpoch(t.owner)); {
+	for _, key := range s.waits.keys() {
+		t := s.waits.ownership[key]
+		_, hash := n.shard(key)
+		switch hold := s.view.Ownership(t.owner, s.counters.Owned.Find(hash, key).OwnedEpoch(t.owner)); {
 		case hold.State == handoff.OwnedHere:
-			n.decidePending(s, now, k, fx)
+			n.decidePending(s, now, key, fx)
 		case hold.State == handoff.OwnedElsewhere:
-			n.forwardAll(s, k, hold.Member, fx)
+			n.forwardAll(s, key, hold.Member, fx)
 		case hold.Member != t.holder:
 			t.holder, t.requestedAt = hold.Member, 0
 		}
@@ -225,8 +225,8 @@ func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
 
 // resolveReplicated resolves the questions on key k that wait for copies, of the present debt as far as upto hits of it are
 // known to others.
-func (n *Node) resolveReplicated(s *shard, k Key, turn uint32, upto uint64, fx *Effects) {
-	l := s.waits.replicas[k]
+func (n *Node) resolveReplicated(s *shard, key Key, turn uint32, upto uint64, fx *Effects) {
+	l := s.waits.replicas[key]
 	for len(l) > 0 {
 		w := s.waits.tickets[l[0]]
 		if w != nil && w.seq == turn && w.upTo > upto {
@@ -234,13 +234,13 @@ func (n *Node) resolveReplicated(s *shard, k Key, turn uint32, upto uint64, fx *
 		}
 		ticket := l[0]
 		l = l[1:]
-		s.waits.replicas[k] = l
+		s.waits.replicas[key] = l
 		if w != nil {
 			n.resolve(s, ticket, w.result, fx)
 		}
 	}
 	if len(l) == 0 {
-		delete(s.waits.replicas, k)
+		delete(s.waits.replicas, key)
 	}
 }
 

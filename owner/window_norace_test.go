@@ -16,36 +16,36 @@ func TestFixedWindowsTheShortWay(t *testing.T) {
 		rnd := random(seed)
 		short, general := alone(Options{}), alone(Options{})
 		window := []time.Duration{time.Second, time.Minute, counter.Unit + 7, 50 * time.Microsecond}[rnd.IntN(4)]
-		q := ask(1, uint32(rnd.IntN(6)), window, 0)
+		req := ask(1, uint32(rnd.IntN(6)), window, 0)
 		now := t0
 		for step := range 300 {
-			q.Op, q.Hits = Op(rnd.IntN(4)), uint64(rnd.IntN(4))
+			req.Op, req.Hits = Op(rnd.IntN(4)), uint64(rnd.IntN(4))
 			if rnd.IntN(50) == 0 {
-				q.Hits = rnd.Uint64()
+				req.Hits = rnd.Uint64()
 			}
 			now += rnd.Int64N(int64(window)/20 + 1)
 			var a, b limit.Decision
-			short.countKey(&q, now, (*shard).countFixed, &a)
-			general.countKey(&q, now, (*shard).countState, &b)
+			short.countKey(&req, now, (*shard).countFixed, &a)
+			general.countKey(&req, now, (*shard).countState, &b)
 			if a != b {
-				t.Fatalf("seed %d, step %d, window %v, op %d of %d: %+v, in general %+v", seed, step, window, q.Op, q.Hits, a, b)
+				t.Fatalf("seed %d, step %d, window %v, op %d of %d: %+v, in general %+v", seed, step, window, req.Op, req.Hits, a, b)
 			}
 		}
 	}
 }
 
 // countKey answers q in the way of f, from the entry of its key, which is made if there is none.
-func (n *Node) countKey(q *Request, now int64, f func(*shard, *shardOp, *counter.Owned, *limit.Decision) bool, d *limit.Decision) {
-	s, h := n.shard(q.Key)
-	x := shardOp{Request: q, now: now, hash: h, table: counter.TableOwned, rule: q.Rule}
-	e := s.counters.Owned.Find(h, q.Key)
+func (n *Node) countKey(req *Request, now int64, f func(*shard, *shardOp, *counter.Owned, *limit.Decision) bool, d *limit.Decision) {
+	s, hash := n.shard(req.Key)
+	x := shardOp{Request: req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
+	e := s.counters.Owned.Find(hash, req.Key)
 	if e == nil {
 		e = s.insert(&x, false)
 	}
 	f(s, &x, e, d)
 }
 
-func (s *shard) countFixed(h *shardOp, e *counter.Owned, d *limit.Decision) bool {
-	_, overflow := s.count(h, e, d)
+func (s *shard) countFixed(op *shardOp, e *counter.Owned, d *limit.Decision) bool {
+	_, overflow := s.count(op, e, d)
 	return !overflow
 }
