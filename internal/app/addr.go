@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// loopback says whether only this machine can reach the address.
+// loopback reports whether only this machine can reach the address.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -18,8 +18,8 @@ func loopback(addr string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// reachable is the address that others use for a listening one: a wildcard host is replaced by the advertised one, and
-// left open where none is given, for gossip to fill in.
+// reachable returns the address at which others reach a listening address. It replaces a wildcard host by the advertised one; if
+// that is empty, the host remains empty and gossip fills it in.
 func reachable(listen, advertise string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -28,7 +28,7 @@ func reachable(listen, advertise string) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = advertise
 		if h, _, err := net.SplitHostPort(advertise); err == nil {
-			host = h // the port is that of gossip
+			host = h // the advertised port is that of gossip
 		}
 	}
 	return net.JoinHostPort(host, port)

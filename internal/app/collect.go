@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	headroom    = 16 << 20               // bytes that a busy process may let the heap grow by before it is collected
-	mostPercent = 200                    // GOGC above which collecting more seldom saves little
-	restPercent = 25                     // GOGC at rest, where collecting more often costs next to nothing
-	busyBytes   = 8 << 20                // allocated in a second by a busy process
-	busyTime    = 200 * time.Millisecond // of a processor, in a second
-	restAfter   = 10                     // seconds in a row that were not busy, after which it rests
-	restAgain   = 60                     // seconds of rest after which memory is given back again
+	headroom     = 16 << 20               // bytes by which the heap of a busy process may grow before a collection
+	maxPercent   = 200                    // the largest GOGC: fewer collections save little
+	idlePercent  = 25                     // GOGC of an idle process, where frequent collections cost almost nothing
+	busyBytes    = 8 << 20                // allocations per second of a busy process
+	busyTime     = 200 * time.Millisecond // processor time per second of a busy process
+	idleAfter    = 10                     // consecutive seconds that are not busy, after which the process is idle
+	releaseEvery = 60                     // seconds after which an idle process returns memory again
 )
 
-// memoryTuner trades memory for time while there is much to do, and gives it back at rest. A sidecar's heap is small: by Go's own
-// rule, which lets it double, load would have it collected many times a second, and a ring change leaves behind several times
-// what is needed from then on.
+// memoryTuner trades memory for processor time while the process is busy, and returns memory to the system while it is idle. A
+// sidecar's heap is small. With Go's default, a collection whenever it doubles, load would cause many collections per second, and a
+// change of the ring would leave several times the memory that is needed afterwards.
 type memoryTuner struct {
-	set    func(percent int) int // debug.SetGCPercent; nothing if GOGC says what the user wants
+	set    func(percent int) int // debug.SetGCPercent, or nothing if the user has set GOGC
 	read   []metrics.Sample
-	bytes  uint64        // allocated until the last second
-	worked time.Duration // processor time until then
+	bytes  uint64        // allocated until the last step
+	worked time.Duration // processor time until the last step
 	now    int           // GOGC
-	quiet  int           // seconds in a row that were not busy
+	quiet  int           // consecutive seconds that were not busy
 }
 
 func newMemoryTuner() *memoryTuner {
@@ -41,7 +41,7 @@ func newMemoryTuner() *memoryTuner {
 	return c
 }
 
-// run looks once a second until ctx ends.
+// run calls step once a second until ctx ends.
 func (c *memoryTuner) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -63,21 +63,21 @@ func (c *memoryTuner) run(ctx context.Context) {
 	}
 }
 
-// step is told once a second how much has been allocated and worked since the start, and the bytes that the last collection left.
-// It says whether memory is to be given back now.
-func (c *memoryTuner) step(bytes uint64, worked time.Duration, live uint64) (give bool) {
+// step adjusts GOGC. It takes the bytes allocated and the processor time used since the start, and the live bytes after the last
+// collection. It reports whether to return memory to the system now.
+func (c *memoryTuner) step(bytes uint64, worked time.Duration, live uint64) (release bool) {
 	percent := c.now
 	if bytes-c.bytes >= busyBytes || worked-c.worked >= busyTime {
 		c.quiet = 0
-		percent = int(min(max(100*headroom/max(live, 1), 100), mostPercent))
-	} else if c.quiet++; c.quiet >= restAfter {
-		give = (c.quiet-restAfter)%restAgain == 0
-		percent = restPercent
+		percent = int(min(max(100*headroom/max(live, 1), 100), maxPercent))
+	} else if c.quiet++; c.quiet >= idleAfter {
+		release = (c.quiet-idleAfter)%releaseEvery == 0
+		percent = idlePercent
 	}
 	c.bytes, c.worked = bytes, worked
 	if percent != c.now {
 		c.now = percent
 		c.set(percent)
 	}
-	return give
+	return release
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// releaseProgram unmaps the pages of the program file, most of which only the start has needed. They stay in the page cache
-// as long as nobody else needs the memory, and come back when they are touched.
+// releaseProgram unmaps the pages of the program file, most of which are only used at start. They stay in the page cache while the
+// memory is not needed otherwise, and are mapped again when they are used.
 func releaseProgram() {
 	program, err1 := os.Readlink("/proc/self/exe")
 	maps, err2 := os.ReadFile("/proc/self/maps")
@@ -16,7 +16,7 @@ func releaseProgram() {
 		return
 	}
 	for line := range strings.Lines(string(maps)) {
-		// proc_pid_maps(5): address, permissions, offset, device, inode, path. What may be written must stay.
+		// proc_pid_maps(5): address, permissions, offset, device, inode, path. Writable mappings are kept.
 		f := strings.Fields(line)
 		if len(f) != 6 || f[5] != program || strings.Contains(f[1], "w") {
 			continue

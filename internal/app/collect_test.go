@@ -36,22 +36,22 @@ func TestCollector(t *testing.T) {
 		}
 		set = nil
 	}
-	if at := given(restAfter + restAgain); len(at) != 2 || at[0] != restAfter-1 || at[1] != restAfter+restAgain-1 {
+	if at := given(idleAfter + releaseEvery); len(at) != 2 || at[0] != idleAfter-1 || at[1] != idleAfter+releaseEvery-1 {
 		t.Errorf("memory was given back in seconds %v", at)
 	}
-	expect("at rest", restPercent)
+	expect("at rest", idlePercent)
 	second(busyBytes, 0, 4<<20)
-	expect("a small heap, busy", mostPercent)
+	expect("a small heap, busy", maxPercent)
 	second(0, busyTime, 10<<20)
 	expect("a larger heap, busy", 160)
 	second(0, busyTime, 1<<30)
 	expect("a large heap, busy", 100)
-	if at := given(restAfter - 1); at != nil {
+	if at := given(idleAfter - 1); at != nil {
 		t.Errorf("memory was given back in seconds %v after it had been needed", at)
 	}
 	expect("hardly at rest")
 	if at := given(1); len(at) != 1 {
 		t.Error("memory was not given back")
 	}
-	expect("at rest again", restPercent)
+	expect("at rest again", idlePercent)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/suggest"
 )
 
-// setAll sets the flags that a command line gives. FlagSet.Parse would stop at the first fault; these are all there
-// are. pflag.ErrHelp is among them when help was asked for.
+// setAll sets the flags of a command line and returns all faults, where FlagSet.Parse would stop at the first one. The faults
+// contain pflag.ErrHelp if the command line asks for help.
 func setAll(s *pflag.FlagSet, args []string) (faults []error) {
 	var stray []string
 	for len(args) > 0 {
@@ -36,7 +36,7 @@ func setAll(s *pflag.FlagSet, args []string) (faults []error) {
 	return faults
 }
 
-// setOne sets the flag that arg begins, and returns the arguments that are not its value.
+// setOne sets the flag that arg names and returns the arguments after its value.
 func setOne(s *pflag.FlagSet, arg string, args []string) ([]string, error) {
 	given, value, assigned := strings.Cut(arg, "=")
 	name, long := strings.CutPrefix(given, "--")
@@ -61,20 +61,21 @@ func setOne(s *pflag.FlagSet, arg string, args []string) ([]string, error) {
 	return args, nil
 }
 
-// set sets a flag and reports whether the value is one of its kind. One that is not leaves the flag as it was, so that
-// nothing else is said of it.
+// set sets a flag and reports whether the value is of its kind. Otherwise the flag keeps its value, so that validate reports no
+// further fault for it.
 func set(fl *pflag.Flag, value string) bool {
 	before := fl.Value.String()
 	if fl.Value.Set(value) == nil {
 		return true
 	}
 	if _, list := fl.Value.(pflag.SliceValue); !list {
-		_ = fl.Value.Set(before) // it is a value of its kind
+		_ = fl.Value.Set(before) // before is valid
 	}
 	return false
 }
 
-// noSuchFlag names the flag that may be meant. What follows an unknown flag is its value, unless it looks like a flag.
+// noSuchFlag returns an error that suggests the flag with the most similar name. It skips the argument after an unknown flag, unless
+// that looks like a flag.
 func noSuchFlag(s *pflag.FlagSet, given string, assigned bool, args []string) ([]string, error) {
 	var names []string
 	s.VisitAll(func(fl *pflag.Flag) { names = append(names, fl.Name) })
@@ -94,7 +95,7 @@ func noSuchFlag(s *pflag.FlagSet, given string, assigned bool, args []string) ([
 	return args, fmt.Errorf("%s: no such flag; did you mean --%s?", given, meant)
 }
 
-// kindOf describes the values of a flag.
+// kindOf describes the values that a flag takes.
 func kindOf(fl *pflag.Flag) string {
 	switch fl.Value.Type() {
 	case "int":

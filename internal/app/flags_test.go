@@ -107,7 +107,7 @@ func TestAdminIsNamed(t *testing.T) {
 	}
 	nowhere := filepath.Join(dir, "nowhere")
 	for socket, want := range map[string]string{
-		nowhere + "/admin.sock": "sidecar: --admin unix:" + nowhere + "/admin.sock: the directory " + nowhere + " does not exist: create it, or give another socket\n",
+		nowhere + "/admin.sock": "sidecar: --admin unix:" + nowhere + "/admin.sock: the directory " + nowhere + " does not exist: create it, or choose another socket\n",
 		file:                    "sidecar: --admin unix:" + file + ": " + file + ": the file exists and is not a socket\n",
 	} {
 		p := launch(t, "a", "--admin", "unix:"+socket)

@@ -18,11 +18,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// manualRoutes is what people say about hot keys at this member. The cluster keeps and tells it; what it does not keep is here.
+// manualRoutes are the routes that operators have ordered. The cluster keeps and announces them; this keeps what the cluster does not.
 type manualRoutes struct {
-	known atomic.Pointer[[]hotkey.Route] // what all members say, newest; nil before the first
-	mu    sync.Mutex                     // of wanted, and of giving orders
-	// wanted is how many sub-keys were ordered, by domain and owner string: there may be fewer members for a while.
+	known atomic.Pointer[[]hotkey.Route] // the routes of all members; nil until the first change
+	mu    sync.Mutex                     // guards wanted, and orders one after the other
+	// wanted is the number of sub-keys of each order, by domain and owner string. A route has fewer while there are fewer members.
 	wanted map[[2]string]int
 }
 
@@ -33,7 +33,7 @@ func (b *manualRoutes) routes() []hotkey.Route {
 	return nil
 }
 
-// onRoutes is told what is done about hot keys whenever that changes.
+// onRoutes passes the routes of hot keys to all parts when they change.
 func (m *sidecar) onRoutes(rs []hotkey.Route) {
 	m.manual.known.Store(&rs)
 	m.node.SetRoutes(rs, ring.Hash)
@@ -43,7 +43,7 @@ func (m *sidecar) onRoutes(rs []hotkey.Route) {
 	m.timeline.addRoutes(time.Now(), rs)
 }
 
-// orderHot carries out what POST /hot says.
+// orderHot executes an order of POST /hot.
 func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 	c := m.cluster.Load()
 	if c == nil {
@@ -59,7 +59,7 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 	m.manual.mu.Lock()
 	defer m.manual.mu.Unlock()
 	r.Mode, r.Author, r.Version = hotkey.Mode(*o.Mode), ring.ID(m.Flags.Node), time.Now().UnixNano()
-	for _, old := range m.manual.routes() { // of a member whose clock may be ahead
+	for _, old := range m.manual.routes() { // its member's clock may be ahead
 		if old.Domain == r.Domain && old.Owner == r.Owner {
 			r.Version = max(r.Version, old.Version+1)
 		}
@@ -74,11 +74,12 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 		m.manual.wanted = map[[2]string]int{}
 	}
 	m.manual.wanted[[2]string{r.Domain, r.Owner}] = n
-	m.Log.Info("ordered", "key", r.Name, "mode", api.HotMode(r.Mode), "sub_keys", len(r.Subs))
+	m.Log.Info("hot key route ordered by an operator", "key", r.Name, "mode", api.HotMode(r.Mode), "sub_keys", len(r.Subs))
 	return routeStatus(&r), nil
 }
 
-// resolveOrder is the key that an order is about, with its limit where it is known, and the sub-keys that its rule wants.
+// resolveOrder returns a route for the key of an order, with its limit if that is known, and the number of sub-keys that its rule
+// asks for.
 func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
 	if o.Descriptor == nil {
@@ -88,7 +89,7 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 			}
 		}
 		if r.Limit == 0 && hotkey.Mode(*o.Mode) == hotkey.Cap {
-			return r, 0, errors.New("its limit is not known here: name the key by its descriptor")
+			return r, 0, errors.New("this member does not know the key's limit: name the key by its descriptor")
 		}
 		return r, subs, nil
 	}
@@ -110,7 +111,7 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	return r, subs, nil
 }
 
-// refreshManual has the sub-keys of this member's orders follow the ring.
+// refreshManual places the sub-keys of this member's orders on a new ring.
 func (m *sidecar) refreshManual(at *ring.Ring) {
 	c := m.cluster.Load()
 	if c == nil || at.Len() < 2 {
@@ -128,7 +129,7 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 		}
 		r.Version = max(time.Now().UnixNano(), old.Version+1)
 		if err := c.SetManualRoute(r); err != nil {
-			m.Log.Warn("an order about a hot key cannot follow the ring", "key", r.Name, "error", err)
+			m.Log.Warn("hot key route not updated after a ring change", "key", r.Name, "error", err)
 		}
 	}
 }
@@ -181,7 +182,7 @@ func (m *sidecar) heldLeases() api.HeldLeases {
 	return l
 }
 
-// tap shows the service's decisions.
+// tap passes decisions of the service to see until stop is called.
 func (m *sidecar) tap(q admin.TapQuery, see func(api.TapDecision)) (stop func()) {
 	return m.service.Tap(rls.TapOptions{Domain: q.Domain, Text: q.Key, Over: q.Over, Rate: q.Rate}, func(s rls.DecisionSample) {
 		see(m.decision(&s))
@@ -212,5 +213,5 @@ func pathName(p owner.Path) string {
 
 func digest(k owner.Key) string { return fmt.Sprintf("%016x%016x", k[0], k[1]) }
 
-// round leaves no more digits of a rate than it is good for.
+// round rounds a rate to one decimal.
 func round(rate float64) float64 { return math.Round(rate*10) / 10 }

@@ -11,21 +11,21 @@ import (
 	"github.com/keyward/keyward/internal/peer"
 )
 
-// onLinks tells the cluster with which members this one has streams.
+// onLinks reports to the cluster with which members this one has streams.
 func (m *sidecar) onLinks() {
 	c := m.cluster.Load()
 	if c == nil {
 		return
 	}
 	var s cluster.Streams
-	reasons := map[string][]string{} // whom each keeps away
+	reasons := map[string][]string{} // members by reason
 	view := c.View()
 	for _, l := range m.peer.Links() {
 		x, _ := view.Find(l.Member)
 		switch trouble := troubleOf(l); {
 		case trouble == "":
 			s.With = append(s.With, l.Member)
-		case x.State == membership.Active || view.Ring.Len() == 0: // others do not matter
+		case x.State == membership.Active || view.Ring.Len() == 0: // other members may still be starting
 			reasons[trouble] = append(reasons[trouble], string(l.Member))
 		}
 	}
@@ -38,23 +38,23 @@ func (m *sidecar) onLinks() {
 	c.SetStreams(s)
 }
 
-// troubleOf is why this member and another cannot ask each other; empty when they can.
+// troubleOf returns why this member and another cannot exchange requests, or "" if they can.
 func troubleOf(l peer.Link) string {
 	switch {
 	case l.Live && l.Inbound:
 		return ""
 	case l.Live:
-		return "it has no stream to this member: it cannot reach --peer, or refuses this member's certificate"
+		return "the member has no stream to this one: it cannot reach --peer, or refuses this member's certificate"
 	case l.Error == "":
 		return "no stream yet"
 	}
 	return l.Error
 }
 
-// streamGrace is how long a stream may take to come, or to come back.
+// streamGrace is how long a new or broken stream may take to be established.
 const streamGrace = 3 * time.Second
 
-// unreachable lists the members that this one cannot ask, or that cannot ask it, and have not been able to for a while.
+// unreachable returns the members with which this one has been unable to exchange requests for longer than streamGrace.
 func (m *sidecar) unreachable(now time.Time) []api.Unreachable {
 	out := []api.Unreachable{}
 	for _, l := range m.peer.Links() {

@@ -25,7 +25,7 @@ func hex(h uint64) string {
 	return source.Hex(h)
 }
 
-// clusterStatus is the view of the cluster as /cluster shows it.
+// clusterStatus returns the document of /cluster.
 func clusterStatus(label string, v *membership.View, rules source.VersionsStatus) api.ClusterStatus {
 	me := v.SelfMember()
 	c := api.ClusterStatus{
@@ -58,7 +58,7 @@ func rulesStatus(s source.VersionsStatus) api.RulesStatus {
 	return r
 }
 
-// memberRules is what the members say of their rules.
+// memberRules returns the rules versions that members announce, except those that leave.
 func memberRules(v *membership.View) []source.MemberRules {
 	var rules []source.MemberRules
 	for _, m := range v.Members {
@@ -69,7 +69,7 @@ func memberRules(v *membership.View) []source.MemberRules {
 	return rules
 }
 
-// startPage serves /metrics and /cluster.
+// startPage starts to serve the admin endpoints.
 func (m *sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{
 		Gatherer: m.reg, MetricsPath: m.Settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
@@ -80,7 +80,7 @@ func (m *sidecar) startPage() error {
 	return err
 }
 
-// pageAddrs are --metrics and, when the original's variable asks for another one, that too.
+// pageAddrs returns --metrics and the address of PROMETHEUS_ADDR, if that is set.
 func (m *sidecar) pageAddrs() []string {
 	addrs := []string{m.Flags.Metrics}
 	if p := m.Settings.Stats.PrometheusAddr; m.Settings.Set("PROMETHEUS_ADDR") && p != m.Flags.Metrics {
@@ -109,14 +109,14 @@ func (m *sidecar) ringMap() api.RingMap {
 	return m.ringMaps.get(&membership.View{Ring: &ring.Ring{}})
 }
 
-// ringMapCache keeps the drawing of the last ring: to draw one walks all of its points.
+// ringMapCache caches the RingMap of the last ring, which takes a walk over all of its points.
 type ringMapCache struct {
 	mu   sync.Mutex
 	ring *ring.Ring
 	last api.RingMap
 }
 
-// get is v's ring, with the members' states as v knows them.
+// get returns the RingMap of v's ring with the members' states in v.
 func (d *ringMapCache) get(v *membership.View) api.RingMap {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,7 +126,7 @@ func (d *ringMapCache) get(v *membership.View) api.RingMap {
 	out := d.last
 	out.Members = slices.Clone(d.last.Members)
 	for i := range out.Members {
-		out.Members[i].State = "lost" // gossip has given it up, and the ring follows
+		out.Members[i].State = "lost" // the ring still has it; gossip does not
 		if m, ok := v.Find(ring.ID(out.Members[i].ID)); ok {
 			out.Members[i].State = m.State.String()
 		}
@@ -137,7 +137,7 @@ func (d *ringMapCache) get(v *membership.View) api.RingMap {
 func (m *sidecar) ruleTree() api.RuleTree {
 	t := admin.NewRuleTree(rulesStatus(m.versions.Status()), m.service.Rules(), func(r *config.RuleSpec) *api.RuleTotals {
 		if r.DetailedMetric || r.ValueToMetric {
-			return nil // there is one series for each value
+			return nil // they are kept for each value
 		}
 		s := m.stats.Rule(r.FullKey)
 		return &api.RuleTotals{TotalHits: s.TotalHits.Value(), OverLimit: s.OverLimit.Value(), NearLimit: s.NearLimit.Value(), Shadowed: s.ShadowMode.Value()}
@@ -159,7 +159,7 @@ func (m *sidecar) ready() error {
 	return fmt.Errorf("not ready: %s", strings.Join(parts, ", "))
 }
 
-// failureOf says why a part is not well, as far as that is known.
+// failureOf returns why a part is not healthy, or "" if that is unknown.
 func (m *sidecar) failureOf(part string) string {
 	c := m.cluster.Load()
 	switch {
@@ -171,7 +171,7 @@ func (m *sidecar) failureOf(part string) string {
 	return ""
 }
 
-// servePage opens the pages' listeners, all or none.
+// servePage starts to serve the admin endpoints at all addresses, or none if one cannot be listened on.
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
 	const most = 256 // connections
 	log, gate := s.log, s.guards.Guard("metrics")

@@ -19,8 +19,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// peerNames are the names, one of which another member's certificate must carry: the given ones, else the URI and DNS
-// names of this member's own certificate. An Envoy's certificate of the same CA carries none of them.
+// peerNames returns the names, one of which another member's certificate must carry: those of --tls-peer-names, or else the URI and
+// DNS names of this member's own certificate. An Envoy's certificate of the same CA carries none of them.
 func (f *flags) peerNames() ([]string, error) {
 	if len(f.TLSPeerNames) > 0 || f.TLS.Cert == "" {
 		return f.TLSPeerNames, nil
@@ -39,15 +39,15 @@ func (f *flags) peerNames() ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("the certificate of --tls-cert has no URI or DNS name by which members could know each other: give it one, or --tls-peer-names")
+		return nil, errors.New("the certificate of --tls-cert has no URI or DNS name by which members recognize each other: add one, or set --tls-peer-names")
 	}
 	return names, nil
 }
 
-// nodePlaceholder is where a member's own name stands in --tls-bind-name.
+// nodePlaceholder is replaced by a member's name in --tls-bind-name.
 const nodePlaceholder = "{node}"
 
-// security is what this process knows of certificates and refusals.
+// security holds the guards of the listeners and the metrics of certificates.
 type security struct {
 	flags  *flags
 	log    *slog.Logger
@@ -55,8 +55,7 @@ type security struct {
 	certs  *certs.Metrics
 }
 
-// newSecurity registers the metrics of certificates and refusals. rls is the certificate of the port that the original's
-// environment describes.
+// newSecurity registers the metrics of certificates and refused connections. rls is the certificate of GRPC_SERVER_TLS_CERT.
 func newSecurity(f *flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
 	kinds := map[string]certs.Files{}
 	if !f.TLS.Empty() {
@@ -72,7 +71,7 @@ func (s *security) reload() certs.Reload {
 	return certs.Reload{Logger: s.log, OnReload: s.certs.OnReload}
 }
 
-// peer secures the members' streams, if there are certificates.
+// peer sets the options that secure members' streams. Without certificates, these use no TLS.
 func (s *security) peer(o *peer.Options) error {
 	o.MaxAge, o.OnRefused = s.flags.ConnectionAge, s.guards.Guard("peer").Refuse
 	if s.flags.TLS.Empty() {
@@ -96,7 +95,8 @@ func (s *security) peer(o *peer.Options) error {
 	return errors.Join(err1, err2)
 }
 
-// envoyTLS secures a port for Envoys; nil without certificates. Envoy's own default for such calls is TLS 1.2.
+// envoyTLS returns the configuration of a listener for Envoys, or nil without certificates. Envoy's default for such calls is
+// TLS 1.2.
 func (s *security) envoyTLS() (*tls.Config, error) {
 	f := s.flags
 	if f.TLS.Empty() {
@@ -104,7 +104,7 @@ func (s *security) envoyTLS() (*tls.Config, error) {
 	}
 	o := certs.ServerOptions{MinVersion: tls.VersionTLS12, Reload: s.reload()}
 	if len(f.TLSEnvoyNames) > 0 {
-		members, err := f.peerNames() // members take their rules from xDS
+		members, err := f.peerNames() // members may take their rules from xDS
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (s *security) envoyTLS() (*tls.Config, error) {
 	return certs.Server(f.TLS, o)
 }
 
-// rlsCertFiles are those of the port that the original's environment describes.
+// rlsCertFiles returns the certificate files of GRPC_SERVER_TLS_*.
 func rlsCertFiles(s settings.ServerSettings) certs.Files {
 	if !s.UseTLS {
 		return certs.Files{}
@@ -121,7 +121,7 @@ func rlsCertFiles(s settings.ServerSettings) certs.Files {
 	return certs.Files{Cert: s.TLSCert, Key: s.TLSKey, CA: s.ClientCA}
 }
 
-// rlsTLS secures that port; nil without GRPC_SERVER_USE_TLS.
+// rlsTLS returns the configuration of the listener at GRPC_PORT, or nil without GRPC_SERVER_USE_TLS.
 func (s *security) rlsTLS(server settings.ServerSettings) (*tls.Config, error) {
 	if !server.UseTLS {
 		return nil, nil

@@ -22,7 +22,7 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// selfStatus is what both programs know of themselves; c is nil before gossip has started.
+// selfStatus returns the parts of /v1/self that both programs have. c is nil before gossip has started.
 func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.Cluster) api.Self {
 	s := api.Self{
 		Node: f.Node, Role: role.String(), Version: Version, Time: time.Now().UnixNano(), Started: started, Flags: f.effective,
@@ -38,7 +38,7 @@ func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.C
 		s.Addrs.Gossip, s.Addrs.Peer, s.Addrs.Metrics, s.Addrs.RLS, s.Addrs.Route = c.Gossip(), me.Peer, me.Page, me.RLS, me.Route
 	}
 	if f.Insecure {
-		s.Warnings = append(s.Warnings, "--insecure: no gossip key and no TLS between pods are asked for")
+		s.Warnings = append(s.Warnings, "--insecure is set: gossip is unencrypted and peers do not use TLS")
 	}
 	if m := s.Memory; m.Limit > 0 && m.GoLimit == 0 {
 		s.Warnings = append(s.Warnings, "the container's memory is limited and GOMEMLIMIT is not set")
@@ -46,7 +46,7 @@ func (f *flags) selfStatus(role membership.Role, started time.Time, c *cluster.C
 	return s
 }
 
-// selfStatus is what /v1/self of a sidecar says.
+// selfStatus returns the document of /v1/self.
 func (m *sidecar) selfStatus() api.Self {
 	c := m.cluster.Load()
 	s := m.Flags.selfStatus(membership.RoleMember, m.started, c)
@@ -54,16 +54,16 @@ func (m *sidecar) selfStatus() api.Self {
 		s.Offsets[string(id)] = ahead.Seconds()
 	}
 	if c != nil && c.View().Standalone {
-		s.Warnings = append(s.Warnings, "standalone: there is no --join, so this member counts alone")
+		s.Warnings = append(s.Warnings, "standalone: without --join this member counts alone")
 	}
 	if s.Addrs.RLS == "" && len(m.Flags.Join) > 0 {
-		s.Warnings = append(s.Warnings, "no --rls-advertise: no Envoy of another pod asks this member directly")
+		s.Warnings = append(s.Warnings, "--rls-advertise is not set: Envoys of other pods cannot call this member directly")
 	}
 	s.Warnings = append(s.Warnings, m.Settings.Warnings()...)
 	return s
 }
 
-// certificate is what the files of --tls-* hold now; nil without.
+// certificate describes the current files of --tls-*, or returns nil without them.
 func (f *flags) certificate() *api.SelfCertificate {
 	if f.TLS.Empty() {
 		return nil
@@ -79,7 +79,7 @@ func (f *flags) certificate() *api.SelfCertificate {
 	return s
 }
 
-// readCertificate fills s from the files and says why they do not go together.
+// readCertificate sets s from the files. It returns an error if they do not fit together.
 func readCertificate(s *api.SelfCertificate, files certs.Files) error {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
@@ -114,13 +114,13 @@ func readCertificate(s *api.SelfCertificate, files certs.Files) error {
 	return err
 }
 
-// fingerprint is the first 8 hex digits of SHA-256.
+// fingerprint returns the first 8 hex digits of the SHA-256 of b.
 func fingerprint(b []byte) string {
 	sum := sha256.Sum256(b)
 	return fmt.Sprintf("%x", sum[:4])
 }
 
-// memory is what bounds this process's memory.
+// memory returns the memory of this process and its limits.
 func memory() (m api.SelfMemory) {
 	if n := debug.SetMemoryLimit(-1); n < math.MaxInt64 {
 		m.GoLimit = uint64(n)
@@ -132,7 +132,7 @@ func memory() (m api.SelfMemory) {
 	return m
 }
 
-// containerLimit reads the limit of a cgroup of version 2, or 1; 0: none.
+// containerLimit returns the memory limit of a cgroup (version 2 or 1), or 0 without one.
 func containerLimit(dir string) uint64 {
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		b, err := os.ReadFile(filepath.Join(dir, file))
@@ -140,7 +140,7 @@ func containerLimit(dir string) uint64 {
 			continue
 		}
 		n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-		if err != nil || n >= 1<<60 { // "max", or version 1's way to say so
+		if err != nil || n >= 1<<60 { // "max", or its equivalent in version 1
 			return 0
 		}
 		return n

@@ -12,10 +12,10 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// DefaultAdmin is where the commands that change something are taken when nothing else is said.
+// DefaultAdmin is the default of --admin.
 const DefaultAdmin = "unix:/run/keyward/admin.sock"
 
-// startSocket opens the admin socket. Where its default place does not exist the member runs without.
+// startSocket starts to serve the admin socket. If the default socket cannot be created, the member runs without one.
 func (m *sidecar) startSocket() error {
 	if m.Flags.Admin == "" {
 		return nil
@@ -26,11 +26,11 @@ func (m *sidecar) startSocket() error {
 	}
 	l, err := admin.ListenSocket(path)
 	if err != nil && m.Flags.Admin == DefaultAdmin {
-		m.Log.Warn("no admin socket: `keyward drain`, `hot` and `tap` will not reach this member", "reason", err)
+		m.Log.Warn("no admin socket; `keyward drain`, `hot` and `tap` cannot reach this member", "error", err)
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or give another socket", m.Flags.Admin, filepath.Dir(path))
+		return fmt.Errorf("--admin %s: the directory %s does not exist: create it, or choose another socket", m.Flags.Admin, filepath.Dir(path))
 	}
 	if err != nil {
 		return fmt.Errorf("--admin %s: %w", m.Flags.Admin, err)

@@ -4,7 +4,7 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// startStats tells the original's statistics to Prometheus always, and to statsd where the environment asks for it.
+// startStats exports envoyproxy/ratelimit's statistics to Prometheus, and to statsd if the environment configures it.
 func (m *sidecar) startStats() error {
 	s := m.Settings.Stats
 	m.stats.AddRuntime()
@@ -28,8 +28,8 @@ func (m *sidecar) startStats() error {
 	return err
 }
 
-// denyCacheStats tells of the cache of refusals by the names of the original's local cache. Those that speak of a
-// particular implementation's evictions stay at zero, and so are not shown.
+// denyCacheStats returns a function that exports the deny cache under the names of envoyproxy/ratelimit's local cache. The names that
+// concern evictions of a particular implementation would always be zero and are left out.
 func (m *sidecar) denyCacheStats() func() {
 	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
 	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")

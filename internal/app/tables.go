@@ -2,11 +2,11 @@ package app
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// newTables says how many counters this member keeps exactly, in all and of one domain, so that what it has can be held
-// against them. The options of owner have the same defaults.
+// newTables returns the metric of the largest numbers of exact counters, of this member and of one domain. Its defaults are those of
+// owner.Options.
 func newTables(f *flags) prometheus.Collector {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "keyward_keys_max", Help: "Counters that this member keeps exactly, at most: of all domains, and of one domain.",
+		Name: "keyward_keys_max", Help: "Largest number of exact counters: of this member, and of one domain.",
 	}, []string{"of"})
 	quota := f.DomainQuota
 	if quota == 0 {

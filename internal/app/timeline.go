@@ -16,20 +16,20 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// timeline makes events of what the parts are told, by comparing it with what they were told before. The zero timeline is
-// ready and safe for concurrent use.
+// timeline derives events from changes of the view, the handoff, the rules and the routes. The zero timeline is ready for use and
+// safe for concurrent use.
 type timeline struct {
 	admin.Timeline
 
 	mu       sync.Mutex // guards all below
 	last     *membership.View
-	adopted  time.Time // when last.Ring was
+	adopted  time.Time // when last.Ring was adopted
 	progress membership.Progress
 	routes   map[[2]string]hotkey.Route // by domain and owner string
-	refused  string                     // the last fault of the rules
+	refused  string                     // the last fault of the rules, or ""
 }
 
-// addView notes what has changed in the cluster.
+// addView adds the changes between the last view and v.
 func (t *timeline) addView(now time.Time, v *membership.View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,14 +43,14 @@ func (t *timeline) addView(now time.Time, v *membership.View) {
 		t.Add(ringEvent(now, old.Ring, v.Ring))
 	}
 	if v.Joined && !old.Joined {
-		t.Add(api.TimelineEvent{Time: now, Kind: api.MemberEvent, Text: fmt.Sprintf("%s has joined the cluster", v.Self), Member: string(v.Self)})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.MemberEvent, Text: fmt.Sprintf("%s joined the cluster", v.Self), Member: string(v.Self)})
 	}
 	if v.Problem != "" && v.Problem != old.Problem {
-		t.Add(api.TimelineEvent{Time: now, Kind: api.RingEvent, Text: fmt.Sprintf("%s stays off the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
+		t.Add(api.TimelineEvent{Time: now, Kind: api.RingEvent, Text: fmt.Sprintf("%s is not on the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
 	}
 }
 
-// memberKey is where a member stands: one ID can be both a member and an observer.
+// memberKey identifies a process in a view: a member and an observer may have the same ID.
 type memberKey struct {
 	id   ring.ID
 	role membership.Role
@@ -76,23 +76,23 @@ func (t *timeline) addMembers(now time.Time, old, v *membership.View) {
 		delete(before, at)
 		switch state := m.State.String(); {
 		case was == nil && m.Role == membership.RoleObserver:
-			say(m, state, "watches")
+			say(m, state, "observes")
 		case was == nil:
-			say(m, state, "is here: "+state)
+			say(m, state, "appeared: "+state)
 		case was.BootID != m.BootID:
-			say(m, state, "has restarted: "+state)
+			say(m, state, "restarted: "+state)
 		case was.State != m.State:
 			say(m, state, "is "+state)
 		}
 	}
-	for i := range old.Members { // in their order
+	for i := range old.Members { // in the order of the view
 		m := &old.Members[i]
 		switch _, gone := before[memberKey{m.ID, m.Role}]; {
 		case !gone:
 		case m.Role == membership.RoleObserver || m.State == membership.Leaving || left(v, m.ID):
-			say(m, "left", "has left")
+			say(m, "left", "left")
 		default:
-			say(m, "lost", "is lost: nobody hears it any more")
+			say(m, "lost", "failed: no member can reach it")
 		}
 	}
 }
@@ -106,7 +106,7 @@ func left(v *membership.View, id ring.ID) bool {
 	return false
 }
 
-// ringEvent says who came onto the ring or went, and how much that moves.
+// ringEvent describes a change of the ring: the members that it adds and removes, and the part of the keys that moves.
 func ringEvent(now time.Time, old, adopted *ring.Ring) api.TimelineEvent {
 	e := api.TimelineEvent{Time: now, Kind: api.RingEvent, Fingerprint: hex(adopted.Fingerprint())}
 	var changes []string
@@ -119,19 +119,19 @@ func ringEvent(now time.Time, old, adopted *ring.Ring) api.TimelineEvent {
 	}
 	note("+", adopted, old)
 	note("-", old, adopted)
-	// Four digits are more than a picture shows, and keep the JSON short.
+	// Four digits are enough for a chart and keep the JSON short.
 	e.Moved = math.Round(ring.MovedShare(ring.Diff(old, adopted))*1e4) / 1e4
 	e.Text = fmt.Sprintf("a ring of %d", adopted.Len())
 	if len(changes) > 0 {
 		e.Text += ": " + joinFew(changes, " ")
 	}
 	if old.Len() > 0 && adopted.Len() > 0 {
-		e.Text += fmt.Sprintf("; %.1f %% of the keys change their owner", 100*e.Moved)
+		e.Text += fmt.Sprintf("; %.1f %% of the keys have a new owner", 100*e.Moved)
 	}
 	return e
 }
 
-// joinFew joins the first names of a list that may be long.
+// joinFew joins the first names of a list.
 func joinFew(names []string, between string) string {
 	const most = 8
 	if len(names) > most {
@@ -140,7 +140,7 @@ func joinFew(names []string, between string) string {
 	return strings.Join(names, between)
 }
 
-// addProgress notes how far a change of the ring has come at this member.
+// addProgress adds the changes of the handoff's progress at this member.
 func (t *timeline) addProgress(now time.Time, p membership.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,24 +151,24 @@ func (t *timeline) addProgress(now time.Time, p membership.Progress) {
 	}
 	switch {
 	case p.CompleteRing != 0 && p.CompleteRing != old.CompleteRing && t.last != nil && p.CompleteRing == t.last.Ring.Fingerprint():
-		say(fmt.Sprintf("all counters of the ring are in place here, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.CompleteRing)
+		say(fmt.Sprintf("this member has all counters of the ring, after %s", now.Sub(t.adopted).Round(time.Millisecond)), p.CompleteRing)
 	case p.CompleteRing != 0 && p.CompleteRing != old.CompleteRing:
-		say("all counters of the ring are in place here", p.CompleteRing)
+		say("this member has all counters of the ring", p.CompleteRing)
 	case p.CompleteRing == 0 && old.CompleteRing != 0:
-		say("the right to decide is void here: others may have taken over", 0)
+		say("ownership revoked: other members may have taken over", 0)
 	}
 	if p.HandedOff && !old.HandedOff && old.CompleteRing != 0 {
-		say("all counters of this member are handed over", 0)
+		say("this member has sent all of its counters", 0)
 	}
 }
 
-// addRules notes that the service answers by r.
+// addRules adds that r is in force.
 func (t *timeline) addRules(now time.Time, r *config.Rules) {
 	text := fmt.Sprintf("rules in force: %d, of %s", len(r.Rules()), joinFew(r.Domains(), ", "))
 	t.Add(api.TimelineEvent{Time: now, Kind: api.RulesEvent, Text: text, Fingerprint: hex(r.Hash())})
 }
 
-// addLoad notes what could not be read; the same fault again only after something else.
+// addLoad adds a failed load. It does not repeat the fault of the load before.
 func (t *timeline) addLoad(now time.Time, e source.LoadResult) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,7 +182,7 @@ func (t *timeline) addLoad(now time.Time, e source.LoadResult) {
 	t.refused = fault
 }
 
-// addRoutes notes what is done about hot keys from now on.
+// addRoutes adds the changes of hot keys' routes.
 func (t *timeline) addRoutes(now time.Time, rs []hotkey.Route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,13 +197,13 @@ func (t *timeline) addRoutes(now time.Time, rs []hotkey.Route) {
 	}
 	for at, r := range t.routes {
 		if _, still := routes[at]; !still {
-			t.Add(hotEvent(now, &r, "nothing any more"))
+			t.Add(hotEvent(now, &r, "no route"))
 		}
 	}
 	t.routes = routes
 }
 
-// routeAction is what a route does.
+// routeAction describes a route.
 func routeAction(r *hotkey.Route) string {
 	text := api.HotMode(r.Mode).String()
 	var members []string
@@ -214,7 +214,7 @@ func routeAction(r *hotkey.Route) string {
 		text += " to " + joinFew(members, ", ")
 	}
 	if r.Manual {
-		text += ", by hand"
+		text += ", manual"
 	}
 	return text
 }

@@ -67,28 +67,28 @@ func TestTimelineOfACluster(t *testing.T) {
 		want []string
 	}{
 		{"begin", func() { l.addView(at(0), two) }, []string{
-			"member: a is here: active [a active]", "member: b is here: active [b active]", "ring: a ring of 2: +a +b", "member: a has joined the cluster",
+			"member: a appeared: active [a active]", "member: b appeared: active [b active]", "ring: a ring of 2: +a +b", "member: a joined the cluster",
 		}},
 		{"complete", func() { l.addProgress(at(0.25), membership.Progress{CompleteRing: two.Ring.Fingerprint()}) }, []string{
-			"handoff: all counters of the ring are in place here, after 250ms",
+			"handoff: this member has all counters of the ring, after 250ms",
 		}},
 		{"the same again", func() {
 			l.addView(at(1), two)
 			l.addProgress(at(1), membership.Progress{CompleteRing: two.Ring.Fingerprint()})
 		}, nil},
-		{"c comes", func() { l.addView(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c is here: joining [c joining]"}},
+		{"c comes", func() { l.addView(at(2), seen("", "a-a-1", "b-a-2", "c-j-3")) }, []string{"member: c appeared: joining [c joining]"}},
 		{"c is on the ring", func() { l.addView(at(3), seen("", "a-a-1", "b-a-2", "c-a-3", "x-o-9")) }, []string{
-			"member: c is active [c active]", "member: observer x watches", "ring: a ring of 3: +c; 33.1 % of the keys change their owner",
+			"member: c is active [c active]", "member: observer x observes", "ring: a ring of 3: +c; 33.1 % of the keys have a new owner",
 		}},
 		{"b drains", func() { l.addView(at(4), seen("", "a-a-1", "b-l-2", "c-a-3", "x-o-9")) }, []string{
-			"member: b is leaving [b leaving]", "ring: a ring of 2: -b; 32.3 % of the keys change their owner",
+			"member: b is leaving [b leaving]", "ring: a ring of 2: -b; 32.3 % of the keys have a new owner",
 		}},
-		{"b is gone, and x", func() { l.addView(at(5), seen("b", "a-a-1", "c-a-3")) }, []string{"member: b has left [b left]", "member: observer x has left"}},
+		{"b is gone, and x", func() { l.addView(at(5), seen("b", "a-a-1", "c-a-3")) }, []string{"member: b left [b left]", "member: observer x left"}},
 		{"c restarts", func() { l.addView(at(6), seen("b", "a-a-1", "c-j-4")) }, []string{
-			"member: c has restarted: joining [c joining]", "ring: a ring of 1: -c; 48.9 % of the keys change their owner",
+			"member: c restarted: joining [c joining]", "ring: a ring of 1: -c; 48.9 % of the keys have a new owner",
 		}},
-		{"c dies", func() { l.addView(at(7), seen("b", "a-a-1")) }, []string{"member: c is lost: nobody hears it any more [c lost]"}},
-		{"void", func() { l.addProgress(at(8), membership.Progress{}) }, []string{"handoff: the right to decide is void here: others may have taken over"}},
+		{"c dies", func() { l.addView(at(7), seen("b", "a-a-1")) }, []string{"member: c failed: no member can reach it [c lost]"}},
+		{"void", func() { l.addProgress(at(8), membership.Progress{}) }, []string{"handoff: ownership revoked: other members may have taken over"}},
 	} {
 		step.do()
 		if got := texts(&l, &known); !slices.Equal(got, step.want) {
@@ -112,7 +112,7 @@ func TestTimelineOfHotKeys(t *testing.T) {
 	l.addRoutes(time.Unix(3, 0), []hotkey.Route{fresh, capped})
 	l.addRoutes(time.Unix(4, 0), []hotkey.Route{capped})
 	want := []string{
-		"hot: hot key k=<b> of d: split to b, c", "hot: hot key x of d: cap, by hand", "hot: hot key k=<b> of d: nothing any more",
+		"hot: hot key k=<b> of d: split to b, c", "hot: hot key x of d: cap, manual", "hot: hot key k=<b> of d: no route",
 	}
 	if got := texts(&l, &known); !slices.Equal(got, want) {
 		t.Errorf("\n got %q\nwant %q", got, want)

@@ -11,10 +11,10 @@ import (
 	"github.com/keyward/keyward/internal/trace"
 )
 
-// lastSpans is how long a member that ends waits for the collector to take what is left.
+// lastSpans is how long a stopping member waits for the collector to accept the remaining spans.
 const lastSpans = 2 * time.Second
 
-// startTracing begins to write traces when the environment asks for it.
+// startTracing starts to export traces if the environment configures it.
 func (m *sidecar) startTracing() error {
 	t := m.Settings.Tracing
 	if !t.Enabled {
@@ -31,7 +31,7 @@ func (m *sidecar) startTracing() error {
 		return err
 	}
 	m.tracer = tracer
-	m.Log.Info("tracing", "service", t.Service, "protocol", t.Protocol, "rate", t.Rate)
+	m.Log.Info("tracing started", "service", t.Service, "protocol", t.Protocol, "rate", t.Rate)
 	return nil
 }
 
@@ -42,7 +42,7 @@ func (m *sidecar) stopTracing() {
 	bounded, cancel := context.WithTimeout(context.Background(), lastSpans)
 	defer cancel()
 	if err := m.tracer.Stop(bounded); err != nil {
-		m.Log.Warn("the last traces were not taken", "error", err)
+		m.Log.Warn("traces were lost at stop", "error", err)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// xdsServer serves Envoy what gossip and the rules say.
+// xdsServer serves the ring and the rules to Envoys.
 type xdsServer struct {
 	log    *slog.Logger
 	server *xds.DiscoveryServer
@@ -30,8 +30,8 @@ type xdsServer struct {
 	state xds.ServedState // guarded by mu
 }
 
-// startXDS listens for Envoys. One of the names must be in the certificates of the sidecars that Envoys ask; with none,
-// any certificate of the CA will do.
+// startXDS starts to serve xDS. Envoys require one of the names in the certificates of the sidecars that they call, or, without names,
+// any certificate of the CA.
 func startXDS(addr string, names []string, s *security, reg prometheus.Registerer) (*xdsServer, error) {
 	f, log := s.flags, s.log
 	tls, err := s.envoyTLS()
@@ -69,8 +69,8 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	return x, nil
 }
 
-// setView serves another ring. A leaving member is in no ring, but its connections are let go by themselves. Before
-// this process has heard of any member there is nothing to say, and an Envoy waits rather than being told of an empty ring.
+// setView serves a new ring. A leaving member is not on the ring, and its connections drain. Until the first view with a member the
+// server serves nothing, so that an Envoy waits instead of using an empty ring.
 func (x *xdsServer) setView(v *membership.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,7 +87,7 @@ func (x *xdsServer) setView(v *membership.View) {
 	x.serveLocked()
 }
 
-// setHot serves other routes of hot keys.
+// setHot serves new routes of hot keys.
 func (x *xdsServer) setHot(rs []hotkey.Route) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,11 +95,11 @@ func (x *xdsServer) setHot(rs []hotkey.Route) {
 	x.serveLocked()
 }
 
-// setRules serves other rules to those who take them from here.
+// setRules serves new rules.
 func (x *xdsServer) setRules(r *config.Rules) {
 	resources, lost := r.ToProto()
 	if len(lost) > 0 {
-		x.log.Warn("xDS cannot carry all of the rules: whoever takes them from here counts differently", "lost", lost)
+		x.log.Warn("RateLimitConfig cannot express all rules; members that take them by xDS count differently", "lost", lost)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +112,7 @@ func (x *xdsServer) serveLocked() {
 		return
 	}
 	if err := x.server.Set(x.state); err != nil {
-		x.log.Error("what was served stays", "error", err)
+		x.log.Error("xDS snapshot not built; the previous one is still served", "error", err)
 	}
 }
 
