@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// goldenPlacement names the owner (a to g) of key-0 to key-999 among seven members of different weights. Members of
-// one cluster may run different versions of this program: if they disagree about owners, each key is counted twice. So
-// these figures never change.
+// goldenPlacement lists the owner (a to g) of key-0 to key-999 among seven members of different weights. Members of one
+// cluster may run different versions of this program. If they disagree about owners, keys are counted twice, so this
+// placement never changes.
 const goldenPlacement = "" +
 	"gcfdffffcfcccgaffcefdgfbfecgafccececfafcfgdfdddeaecddfcaeagccdcfcfaegcdccaeacbdeccddcgffdaagfdccdbac" +
 	"dfbfcbggcgfgdacfafaggfdfcbdfbddfddcaaafgcabfbafbcbeefefefecbcgfaebfgddgacggdefbcceaefbgdffcdceddggab" +
@@ -26,7 +26,8 @@ const goldenFingerprint = 0x142cdf9d28122550
 func goldenRing() *Ring {
 	var members []Member
 	for i := range 7 {
-		members = append(members, Member{ID: ID(fmt.Sprintf("keyward-%c", 'a'+i)), BootID: uint64(i) << 40, Incarnation: 3, Weight: uint32(i % 3)})
+		id := ID(fmt.Sprintf("keyward-%c", 'a'+i))
+		members = append(members, Member{ID: id, BootID: uint64(i) << 40, Incarnation: 3, Weight: uint32(i % 3)})
 	}
 	return New(members)
 }
@@ -49,7 +50,7 @@ func TestGoldenFingerprint(t *testing.T) {
 	}
 }
 
-// The first figures are XXH64's own.
+// The first hashes are the test vectors of XXH64.
 func TestGoldenHashes(t *testing.T) {
 	for _, c := range []struct {
 		got, want uint64

@@ -2,5 +2,5 @@ package ring
 
 import "github.com/cespare/xxhash/v2"
 
-// Hash is Envoy's hash of one header value, and so of an owner string.
+// Hash returns Envoy's hash of a header value. It is the ring position of a key with that owner string.
 func Hash(s string) uint64 { return xxhash.Sum64String(s) }

@@ -1,5 +1,6 @@
-// Package ring maps keys to members exactly as Envoy's RING_HASH load balancer does, and says what moves between two
-// rings. Members become points, points become one sorted table, and a key's hash falls to the first point at or after it.
+// Package ring maps keys to members exactly as Envoy's RING_HASH load balancer does, and computes what moves between
+// two rings. Each member has many points on a circle of hashes. The owner of a key is the member of the first point at
+// or after the key's hash.
 package ring
 
 import (
@@ -11,61 +12,63 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// PointsPerWeight is K, the points a member of weight 1 has on the ring. It is a power of two, so that Envoy's
-// arithmetic in doubles gives every member exactly K points for each unit of weight.
+// PointsPerWeight is K, the number of points of a member with weight 1. It is a power of two, so that Envoy's
+// arithmetic with doubles gives every member exactly K points for each unit of weight.
 const PointsPerWeight = 1024
 
-// ID is a member's stable name: its hash_key on Envoy's ring, at most MaxID bytes.
+// ID is the stable name of a member: its hash_key in Envoy's ring, with at most MaxID bytes.
 type ID string
 
-// Member is one place on the ring.
+// Member is one member of a ring.
 type Member struct {
 	ID          ID
-	BootID      uint64 // instance: new at every boot of the member
-	Incarnation uint64 // rises each time the instance joins anew
-	Weight      uint32 // 0 counts as 1; above MaxCapacity-1 counts as that
+	BootID      uint64 // differs between two boots of a member
+	Incarnation uint64 // increases each time a boot joins again
+	Weight      uint32 // 0 means 1; limited to MaxCapacity-1
 }
 
-// points is the number of points the member has.
+// points returns the number of points of a member.
 func (m Member) points() int { return PointsPerWeight * int(m.Weight) }
 
-// Ring is an immutable map from hashes to members, safe for concurrent use. The zero value is a ring without members.
+// Ring is an immutable map from hashes to members, safe for concurrent use. The zero value has no members.
 type Ring struct {
-	members     []Member // sorted by ID, weights as they count
+	members     []Member // sorted by ID, with effective weights
 	table       table
-	layout      *layout // what table was made from; nil: nothing
+	layout      *layout // the layout of table; nil without members
 	fingerprint uint64
 }
 
-// layout is the points of some members, of whom rings may lack a few: those rings share its hashes and its index.
+// layout contains the points of a set of members. Rings that lack a few of those members share its hashes and its
+// index.
 type layout struct {
 	members []Member // canonical
 	table   table
 }
 
-// maxUnusedFraction is the part of a layout that may be points of members that a ring lacks: one in so many.
+// maxUnusedFraction is the largest fraction of a layout's points, as 1/n, that may belong to members that a ring lacks.
 const maxUnusedFraction = 4
 
-// New builds the fixed-points ring of members, in any order: each has PointsPerWeight points for each unit of weight,
-// so that a join moves keys to the joiner alone and a leave from the leaver alone. Of members with the same ID only the
-// one with the highest (Inst, Ver) is placed; Validate refuses them.
+// New returns the ring of members, given in any order. Each member has PointsPerWeight points for each unit of weight.
+// A join therefore moves keys only to the joining member, and a leave only from the leaving one. If several members
+// have the same ID, only the one with the highest (BootID, Incarnation) is used; Validate rejects them.
 func New(members []Member) *Ring { return (&Ring{}).Next(members, nil) }
 
-// Next is New(members), but shares most of its memory with r where it can: that is when members have left, come back or been
-// renewed, or come onto the ring as r's maker was told that they soon would. A ring that is made from no other has room for
-// those that soon will.
+// Next returns New(members), but shares most of its memory with r if possible: after members have left, returned or
+// restarted, or if a joining member was in soon when the layout was made. A ring with a new layout reserves points for
+// the members in soon.
 func (r *Ring) Next(members, soon []Member) *Ring {
 	wanted := canonical(members)
-	l, seats := r.layout, r.layout.places(wanted)
-	if seats == nil {
+	l, places := r.layout, r.layout.places(wanted)
+	if places == nil {
 		all := slices.DeleteFunc(slices.Clone(soon), func(m Member) bool { return index(wanted, m.ID) >= 0 })
 		l = newLayout(canonical(append(all, wanted...)))
-		if seats = l.places(wanted); seats == nil {
+		if places = l.places(wanted); places == nil {
 			l = newLayout(wanted)
-			seats = l.places(wanted)
+			places = l.places(wanted)
 		}
 	}
-	return &Ring{members: wanted, table: l.table.restrict(seats, len(wanted)), layout: l, fingerprint: fingerprint(wanted)}
+	t := l.table.restrict(places, len(wanted))
+	return &Ring{members: wanted, table: t, layout: l, fingerprint: fingerprint(wanted)}
 }
 
 func newLayout(members []Member) *layout {
@@ -77,34 +80,34 @@ func newLayout(members []Member) *layout {
 	name := make([]byte, 0, 2*MaxID)
 	for i, m := range members {
 		name = append(append(name[:0], m.ID...), '_')
-		points = appendPoints(points, name, int32(i), uint64(m.points()), xxhash.Sum64)
+		points = appendPoints(points, name, int32(i), uint64(m.points()))
 	}
 	return &layout{members: members, table: newTable(points, len(members))}
 }
 
-// places gives for each member of the layout its index in wanted, -1: it is not wanted; nil when some who are wanted have no
-// points here, or too many others have.
+// places returns, for each member of the layout, its index in wanted, or -1 if it is not wanted. It returns nil if the
+// layout lacks a wanted member, or if too many points belong to other members.
 func (l *layout) places(wanted []Member) []int32 {
 	if l == nil {
 		return nil
 	}
-	seats, found, lacking := make([]int32, len(l.members)), 0, 0
+	places, found, lacking := make([]int32, len(l.members)), 0, 0
 	for i, m := range l.members {
 		if at := index(wanted, m.ID); at >= 0 && wanted[at].Weight == m.Weight {
-			seats[i] = int32(at)
+			places[i] = int32(at)
 			found++
 		} else {
-			seats[i] = -1
+			places[i] = -1
 			lacking += m.points()
 		}
 	}
 	if found < len(wanted) || lacking > len(l.table.hashes)/maxUnusedFraction {
 		return nil
 	}
-	return seats
+	return places
 }
 
-// canonical sorts members by ID, keeps one of each, and makes the weights what they count for.
+// canonical returns members sorted by ID, without duplicates and with effective weights.
 func canonical(members []Member) []Member {
 	out := slices.Clone(members)
 	for i := range out {
@@ -117,7 +120,8 @@ func canonical(members []Member) []Member {
 	return slices.CompactFunc(out, func(a, b Member) bool { return a.ID == b.ID })
 }
 
-// fingerprint digests canonical members; IDs are length-prefixed, so no two lists of members give the same bytes.
+// fingerprint hashes canonical members. IDs are prefixed with their length, so different lists have different
+// encodings.
 func fingerprint(members []Member) uint64 {
 	if len(members) == 0 {
 		return 0
@@ -133,13 +137,13 @@ func fingerprint(members []Member) uint64 {
 	return xxhash.Sum64(b)
 }
 
-// Len is the number of members.
+// Len returns the number of members.
 func (r *Ring) Len() int { return len(r.members) }
 
-// At is the i-th member in the order of IDs.
+// At returns the i-th member in the order of IDs.
 func (r *Ring) At(i int) Member { return r.members[i] }
 
-// Index finds a member by its ID; -1 if it is not on the ring.
+// Index returns the index of a member by its ID, or -1.
 func (r *Ring) Index(id ID) int { return index(r.members, id) }
 
 func index(members []Member, id ID) int {
@@ -152,7 +156,7 @@ func index(members []Member, id ID) int {
 	return i
 }
 
-// Weight is the sum of the members' weights. On Envoy's side the void locality has what is left of the capacity.
+// Weight returns the sum of the members' weights. In Envoy, the void locality has the rest of the capacity.
 func (r *Ring) Weight() uint64 {
 	var sum uint64
 	for _, m := range r.members {
@@ -161,15 +165,15 @@ func (r *Ring) Weight() uint64 {
 	return sum
 }
 
-// Owner is the index of the member that owns hash h; -1 on an empty ring.
+// Owner returns the index of the member that owns hash h, or -1 if the ring has no members.
 func (r *Ring) Owner(h uint64) int { return r.table.owner(h) }
 
-// Successor is the index of the member that would own h if its owner left, and the one that Envoy's retry goes to: the next
-// distinct member on the ring. It is -1 when there are fewer than two members.
+// Successor returns the index of the next distinct member on the ring after the owner of h: the member that would own h
+// if the owner left, and to which Envoy sends a retry. It is -1 if there are fewer than two members.
 func (r *Ring) Successor(h uint64) int { return r.table.successor(h) }
 
-// Order appends all members to dst in the order in which they inherit h: the owner, its heir, and so on. It
-// allocates nothing when dst has the capacity.
+// Order appends all members to dst in their ring order from h on: the owner, its successor, and so on. It does not
+// allocate if dst has the capacity.
 func (r *Ring) Order(h uint64, dst []int) []int {
 	r.table.walk(h, func(i int) bool {
 		dst = append(dst, i)
@@ -178,7 +182,8 @@ func (r *Ring) Order(h uint64, dst []int) []int {
 	return dst
 }
 
-// Rank is the place of member i in Order(h): 0 for the owner, 1 for the heir; -1 if there is no such member.
+// Rank returns the position of member i in Order(h), 0 for the owner and 1 for the successor, or -1 if there is no such
+// member.
 func (r *Ring) Rank(h uint64, i int) int {
 	rank := 0
 	found := r.table.walk(h, func(m int) bool {
@@ -194,6 +199,6 @@ func (r *Ring) Rank(h uint64, i int) int {
 	return rank
 }
 
-// Fingerprint tells two rings apart: it covers every member's (ID, Inst, Ver, Weight), and not their order. It is 0 for
-// a ring without members.
+// Fingerprint returns the ring version. It covers ID, BootID, Incarnation and Weight of every member, but not their
+// order. It is 0 for a ring without members.
 func (r *Ring) Fingerprint() uint64 { return r.fingerprint }

@@ -12,12 +12,13 @@ func TestSmallRings(t *testing.T) {
 	for name, r := range map[string]*Ring{"zero": {}, "empty": New(nil)} {
 		if r.Len() != 0 || r.Owner(1) != -1 || r.Successor(1) != -1 || r.Rank(1, 0) != -1 || r.Index("a") != -1 ||
 			len(r.Order(1, nil)) != 0 || r.Fingerprint() != 0 || r.Weight() != 0 {
-			t.Errorf("%s ring has somebody", name)
+			t.Errorf("%s ring is not empty", name)
 		}
 	}
 	one := New([]Member{{ID: "a"}})
-	if one.Owner(1) != 0 || one.Successor(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) || one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
-		t.Error("a lone member is not alone")
+	if one.Owner(1) != 0 || one.Successor(1) != -1 || !slices.Equal(one.Order(1, nil), []int{0}) ||
+		one.Rank(1, 0) != 0 || one.Rank(1, 1) != -1 {
+		t.Error("a single member is not the only owner")
 	}
 	if one.At(0).Weight != 1 || len(one.table.hashes) != PointsPerWeight {
 		t.Error("weight 0 does not count as 1")
@@ -27,7 +28,8 @@ func TestSmallRings(t *testing.T) {
 	}
 }
 
-// A ring that shares its table is the same ring, whatever members leave, come back, are renewed or join.
+// TestNextIsNew requires that a ring with a shared table equals a new one, whichever members leave, return, restart or
+// join.
 func TestNextIsNew(t *testing.T) {
 	rnd := seeded(3)
 	all := fleet(rnd, 30, 3)
@@ -39,7 +41,7 @@ func TestNextIsNew(t *testing.T) {
 			on = slices.Delete(on, k, min(k+2, len(on)))
 		case rnd.IntN(4) == 0: // one grows
 			on[k].Weight++
-		default: // some come or come back, as other boots
+		default: // some join or return, with another boot ID
 			for i := range all {
 				if len(on) < 24 && !slices.ContainsFunc(on, func(m Member) bool { return m.ID == all[i].ID }) {
 					m := all[i]
@@ -53,22 +55,22 @@ func TestNextIsNew(t *testing.T) {
 			shared++
 		}
 		if next.Fingerprint() != want.Fingerprint() || next.Len() != want.Len() || next.Weight() != want.Weight() {
-			t.Fatalf("step %d: another ring", step)
+			t.Fatalf("step %d: the rings differ", step)
 		}
 		for range 300 {
 			h := rnd.Uint64()
 			if i := rnd.IntN(len(want.table.hashes)); h%2 == 0 {
-				h = want.table.hashes[i] + h%3 - 1 // at a point or beside it
+				h = want.table.hashes[i] + h%3 - 1 // at a point or next to it
 			}
 			i := rnd.IntN(want.Len())
 			if next.Owner(h) != want.Owner(h) || next.Successor(h) != want.Successor(h) || next.Rank(h, i) != want.Rank(h, i) ||
 				!slices.Equal(next.Order(h, nil), want.Order(h, nil)) {
-				t.Fatalf("step %d, hash %x: owner %d, heir %d, rank %d; want %d, %d, %d", step, h,
+				t.Fatalf("step %d, hash %x: owner %d, successor %d, rank %d; want %d, %d, %d", step, h,
 					next.Owner(h), next.Successor(h), next.Rank(h, i), want.Owner(h), want.Successor(h), want.Rank(h, i))
 			}
 		}
 		if !slices.Equal(Diff(r, next), Diff(before, want)) || !slices.Equal(Diff(next, r), Diff(want, before)) {
-			t.Fatalf("step %d: other moves", step)
+			t.Fatalf("step %d: the moves differ", step)
 		}
 		r = next
 	}
@@ -76,10 +78,10 @@ func TestNextIsNew(t *testing.T) {
 		t.Errorf("%d of 60 rings share their table", shared)
 	}
 	if n := r.Next(nil, nil); n.Owner(1) != -1 || n.Len() != 0 || n.Fingerprint() != 0 {
-		t.Error("nobody is left, and owns something")
+		t.Error("a ring without members has an owner")
 	}
 	one := New(all[:2]).Next(all[:1], nil)
 	if zero := (&Ring{}).Next(all[:1], nil); one.Successor(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
-		t.Error("one member alone is not the only owner")
+		t.Error("a single member is not the only owner")
 	}
 }

@@ -10,26 +10,27 @@ import (
 	"testing"
 )
 
-// fleet is n members m-0, m-1, ... with weights 1 to most.
+// fleet returns n members m-0, m-1, ... with weights 1 to most.
 func fleet(rnd *rand.Rand, n, most int) []Member {
 	out := make([]Member, n)
 	for i := range out {
-		out[i] = Member{ID: ID(fmt.Sprintf("m-%d", i)), BootID: rnd.Uint64(), Incarnation: rnd.Uint64(), Weight: uint32(1 + rnd.IntN(most))}
+		out[i] = Member{ID: ID(fmt.Sprintf("m-%d", i)), BootID: rnd.Uint64(), Incarnation: rnd.Uint64()}
+		out[i].Weight = uint32(1 + rnd.IntN(most))
 	}
 	return out
 }
 
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
-// without is members less the one of this ID.
+// without returns members except the one with this ID.
 func without(members []Member, id ID) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == id })
 }
 
-// ownerID is who owns h, by name.
+// ownerID returns the ID of the owner of h.
 func ownerID(r *Ring, h uint64) ID { return r.id(r.Owner(h)) }
 
-// twin is the ring in its plainest form: all points, sorted, and the search of ketama that Envoy uses.
+// twin is the plainest form of a ring: all points, sorted, with ketama's search as in Envoy.
 type twin []struct {
 	hash uint64
 	id   ID
@@ -55,7 +56,7 @@ func newTwin(members []Member) twin {
 	return t
 }
 
-// at is where ketama's binary search ends: low, high and middle cross without finding the arc when it is point 0's.
+// at is ketama's binary search. For an arc that belongs to point 0, the bounds cross without finding it.
 func (t twin) at(h uint64) int {
 	low, high := 0, len(t)
 	for {
@@ -81,7 +82,7 @@ func (t twin) at(h uint64) int {
 	}
 }
 
-// order is everybody, as they are met going round from h.
+// order returns all members in ring order from h on.
 func (t twin) order(h uint64) []ID {
 	var out []ID
 	for i := range t {
@@ -132,13 +133,14 @@ func TestOrderEqualsTwin(t *testing.T) {
 			t.Fatalf("hash %#x: order %v, want %v", h, got, want)
 		}
 		if got[0] != ownerID(r, h) || got[1] != r.id(r.Successor(h)) {
-			t.Fatalf("hash %#x: order %v begins neither with owner nor heir", h, got)
+			t.Fatalf("hash %#x: order %v does not start with owner and successor", h, got)
 		}
 	}
 }
 
-// Whoever is removed, its keys go to the next of the order, and no other key moves.
-func TestLeaveMovesOnlyTheLeaversKeysToTheirHeirs(t *testing.T) {
+// TestLeaveMovesOnlyTheLeaversKeysToTheirSuccessors removes each member in turn. Its keys must move to the next member
+// in ring order, and no other key may move.
+func TestLeaveMovesOnlyTheLeaversKeysToTheirSuccessors(t *testing.T) {
 	rnd := seeded(1)
 	members := fleet(rnd, 12, 3)
 	r := New(members)
@@ -176,7 +178,10 @@ func TestJoinMovesOnlyToTheJoiner(t *testing.T) {
 }
 
 func TestNewKeepsTheNewestOfAName(t *testing.T) {
-	r := New([]Member{{ID: "a", BootID: 1, Incarnation: 9}, {ID: "b"}, {ID: "a", BootID: 2, Incarnation: 3}, {ID: "a", BootID: 2, Incarnation: 2}})
+	r := New([]Member{
+		{ID: "a", BootID: 1, Incarnation: 9}, {ID: "b"},
+		{ID: "a", BootID: 2, Incarnation: 3}, {ID: "a", BootID: 2, Incarnation: 2},
+	})
 	if r.Len() != 2 || r.At(0) != (Member{ID: "a", BootID: 2, Incarnation: 3, Weight: 1}) {
 		t.Errorf("members %+v", r.members)
 	}
@@ -191,28 +196,29 @@ func TestFingerprint(t *testing.T) {
 	reversed := slices.Clone(members)
 	slices.Reverse(reversed)
 	if New(reversed).Fingerprint() != New(members).Fingerprint() {
-		t.Error("the order of members matters")
+		t.Error("the order of members changes the fingerprint")
 	}
 	for name, change := range map[string]func(m *Member){
-		"id":     func(m *Member) { m.ID += "x" },
-		"inst":   func(m *Member) { m.BootID++ },
-		"ver":    func(m *Member) { m.Incarnation++ },
-		"weight": func(m *Member) { m.Weight++ },
+		"id":          func(m *Member) { m.ID += "x" },
+		"boot ID":     func(m *Member) { m.BootID++ },
+		"incarnation": func(m *Member) { m.Incarnation++ },
+		"weight":      func(m *Member) { m.Weight++ },
 	} {
 		changed := slices.Clone(members)
 		change(&changed[2])
 		f := New(changed).Fingerprint()
 		if other, ok := seen[f]; ok {
-			t.Errorf("changed %s looks like %s", name, other)
+			t.Errorf("a changed %s gives the fingerprint of %s", name, other)
 		}
 		seen[f] = name
 	}
 	if New([]Member{{ID: "a"}}).Fingerprint() != New([]Member{{ID: "a", Weight: 1}}).Fingerprint() {
-		t.Error("weights 0 and 1 are one ring with two fingerprints")
+		t.Error("weights 0 and 1 have different fingerprints")
 	}
 }
 
-// Equal hashes fall to whoever came first, in small buckets and in wide ones.
+// TestEqualHashesFallToTheFirst requires that the first of several points with the same hash counts, in buckets of any
+// size.
 func TestEqualHashesFallToTheFirst(t *testing.T) {
 	for _, n := range []int{2, wide, wide + 1, 500} {
 		var points []point
@@ -234,7 +240,7 @@ func TestEqualHashesFallToTheFirst(t *testing.T) {
 	}
 }
 
-// Owners are counted with more than two bytes where two do not suffice.
+// TestMoreOwnersThanCapacity covers owners that do not fit into two bytes.
 func TestMoreOwnersThanCapacity(t *testing.T) {
 	for _, n := range []int{2 * MaxCapacity, math.MaxUint16 + 1, math.MaxUint16 + 2, 100_000} {
 		var points []point
@@ -249,7 +255,7 @@ func TestMoreOwnersThanCapacity(t *testing.T) {
 		}
 		for i, p := range points {
 			if o := tab.owner(p.hash); o != i {
-				t.Fatalf("%d owners: point %d is owner %d's", n, i, o)
+				t.Fatalf("%d owners: point %d belongs to owner %d", n, i, o)
 			}
 		}
 	}
@@ -257,45 +263,46 @@ func TestMoreOwnersThanCapacity(t *testing.T) {
 
 func share(a, b *Ring) bool { return &a.table.hashes[0] == &b.table.hashes[0] }
 
-// Rings that members leave and come back to share one table, unless it is mostly of others.
+// TestNextShares requires that rings share one table when members leave and return, unless most of its points are
+// unused.
 func TestNextShares(t *testing.T) {
 	all := fleet(seeded(1), 100, 1)
 	whole := New(all)
 	r := whole
 	for i := range 25 {
 		if r = r.Next(all[i:], nil); !share(r, whole) {
-			t.Fatalf("a table of its own without %d of 100", i)
+			t.Fatalf("table not shared without %d of 100", i)
 		}
 	}
 	if share(r.Next(all[26:], nil), whole) {
-		t.Error("a quarter of the table's points and more are passed over")
+		t.Error("table shared although over a quarter of its points is unused")
 	}
 	young := (&Ring{}).Next(all[:80], all)
 	if grown := young.Next(all, nil); !share(grown, young) || !slices.Equal(grown.table.near, whole.table.near) {
-		t.Error("there is no room for those who were to come")
+		t.Error("no points were reserved for joining members")
 	}
 	if again := r.Next(all, nil); !share(again, whole) || &again.table.near[0] != &whole.table.near[0] {
-		t.Error("all are back, and the table is not")
+		t.Error("all members are back, but the table is not shared")
 	}
 }
 
-func TestLookUpsDoNotAllocate(t *testing.T) {
+func TestLookupsDoNotAllocate(t *testing.T) {
 	members := fleet(seeded(1), 60, 1)
 	for _, r := range []*Ring{New(members[:50]), New(members).Next(members[:50], nil)} {
-		lookUpsDoNotAllocate(t, r)
+		lookupsDoNotAllocate(t, r)
 	}
 }
 
-func lookUpsDoNotAllocate(t *testing.T, r *Ring) {
+func lookupsDoNotAllocate(t *testing.T, r *Ring) {
 	t.Helper()
 	order, h := make([]int, 0, r.Len()), uint64(1)
 	for name, f := range map[string]func(){
-		"Owner": func() { r.Owner(h) },
-		"Heir":  func() { r.Successor(h) },
-		"Order": func() { order = r.Order(h, order[:0]) },
-		"Rank":  func() { r.Rank(h, 49) },
-		"Hash":  func() { h = Hash("some-key") },
-		"Index": func() { r.Index("m-7") },
+		"Owner":     func() { r.Owner(h) },
+		"Successor": func() { r.Successor(h) },
+		"Order":     func() { order = r.Order(h, order[:0]) },
+		"Rank":      func() { r.Rank(h, 49) },
+		"Hash":      func() { h = Hash("some-key") },
+		"Index":     func() { r.Index("m-7") },
 	} {
 		if n := testing.AllocsPerRun(1000, func() { h += 0x9e3779b97f4a7c15; f() }); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)

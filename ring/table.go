@@ -7,27 +7,29 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // point is one place on the circle of hashes.
 type point struct {
 	hash  uint64
-	owner int32 // index of a member or host
+	owner int32 // index of a member
 }
 
-// table is a sorted circle of points with a first-level index: hashes are uniform, so the top bits of one lead to within
-// a point or two of its place. A ring remembers several, so points are kept in two arrays, without padding: 10 bytes each,
-// and 2 to 4 of the index.
+// table is a sorted circle of points with a first-level index. Hashes are uniform, so the top bits of a hash lead to
+// within a point or two of its position. A process keeps several rings, so points are stored in two arrays without
+// padding: 10 bytes for each, plus 2 to 4 for the index.
 type table struct {
 	hashes []uint64 // sorted
-	near   []uint16 // the point's owner; nil with more owners than that can tell apart
-	far    []uint32 // the same, instead of near
-	index  []uint32 // index[t] = the first point whose hash has top bits >= t
+	near   []uint16 // the owner of each point; nil if owners exceed 16 bits
+	far    []uint32 // used instead of near in that case
+	index  []uint32 // index[t] is the first point whose hash has top bits >= t
 	shift  uint     // 64 - the number of top bits
 	owners int      // owners are 0..owners-1
 }
 
-// at is the owner of point i.
+// at returns the owner of point i.
 func (t *table) at(i int) int {
 	if t.near != nil {
 		return int(t.near[i])
@@ -35,7 +37,7 @@ func (t *table) at(i int) int {
 	return int(t.far[i])
 }
 
-// setOwner makes point i owner's.
+// setOwner sets the owner of point i.
 func (t *table) setOwner(i, owner int) {
 	if t.near != nil {
 		t.near[i] = uint16(owner)
@@ -49,23 +51,23 @@ func (t *table) set(i int, p point) {
 	t.setOwner(i, int(p.owner))
 }
 
-// wide is the number of points with the same top bits above which sorting and searching them one by one does not pay.
-// With hashes this happens only where several hosts share a hash key.
+// wide is the number of points with the same top bits above which linear sorting and searching are too slow. Uniform
+// hashes never reach it.
 const wide = 24
 
 // appendPoints appends n points of one owner: the hashes of name followed by 0, 1, 2, ... in decimal.
-func appendPoints(points []point, name []byte, owner int32, n uint64, hash func([]byte) uint64) []point {
+func appendPoints(points []point, name []byte, owner int32, n uint64) []point {
 	end := len(name)
 	name = slices.Grow(name, 20) // the digits of a uint64
 	for i := range n {
 		name = strconv.AppendUint(name[:end], i, 10)
-		points = append(points, point{hash(name), owner})
+		points = append(points, point{xxhash.Sum64(name), owner})
 	}
 	return points
 }
 
-// newTable sorts points by counting their top bits: the counts are the index. Points of equal hash keep their order, so a
-// key falls to the one that came first.
+// newTable sorts points by counting tnext top bits; the counts become the index. Points with equal hashes keep tnext
+// order, so the first one owns the keys before them.
 func newTable(unsorted []point, owners int) table {
 	if len(unsorted) == 0 {
 		return table{owners: owners}
@@ -88,7 +90,7 @@ func newTable(unsorted []point, owners int) table {
 	for i := 1; i < len(t.index); i++ {
 		t.index[i] += t.index[i-1]
 	}
-	// Filling a bucket moves its start to its end, which is the next one's start: shift the index back afterwards.
+	// Filling a bucket moves its start to its end, which is the start of the next one. Shift the index back afterwards.
 	for _, p := range unsorted {
 		at := &t.index[p.hash>>t.shift]
 		t.set(int(*at), p)
@@ -102,30 +104,30 @@ func newTable(unsorted []point, owners int) table {
 	return t
 }
 
-// restrict is the table of the owners that seats gives an index, of so many: points of others go to the owner of the next point
-// that stays, who inherits their hashes. It shares all else with t.
-func (t *table) restrict(seats []int32, owners int) table {
+// restrict returns the table of the owners with an index in places, which has the given number of owners. Points of
+// other owners go to the owner of the next remaining point. Everything else is shared with t.
+func (t *table) restrict(places []int32, owners int) table {
 	out := *t
 	out.owners = owners
-	if owners == t.owners || owners == 0 { // seats are in the order of t's owners
+	if owners == t.owners || owners == 0 { // places are in the order of t's owners
 		return out
 	}
 	out.near, out.far = slices.Clone(t.near), slices.Clone(t.far)
 	first := 0
-	for seats[t.at(first)] < 0 {
+	for places[t.at(first)] < 0 {
 		first++
 	}
-	heir := seats[t.at(first)]
+	next := places[t.at(first)]
 	for i := len(t.hashes) - 1; i >= 0; i-- {
-		if s := seats[t.at(i)]; s >= 0 {
-			heir = s
+		if s := places[t.at(i)]; s >= 0 {
+			next = s
 		}
-		out.setOwner(i, int(heir))
+		out.setOwner(i, int(next))
 	}
 	return out
 }
 
-// sort sorts points lo to hi-1. Those of equal hash keep their order.
+// sort sorts points lo to hi-1. Points with equal hashes keep tnext order.
 func (t *table) sort(lo, hi int) {
 	if hi-lo > wide {
 		ps := make([]point, 0, hi-lo)
@@ -150,7 +152,7 @@ func (t *table) sort(lo, hi int) {
 	}
 }
 
-// find is the place of the first point at or after h, going round; the table must not be empty.
+// find returns the index of the first point at or after h, wrapping around. The table must not be empty.
 func (t *table) find(h uint64) int {
 	top := h >> t.shift
 	lo, hi := int(t.index[top]), int(t.index[top+1])
@@ -190,8 +192,8 @@ func (t *table) successor(h uint64) int {
 	return -1
 }
 
-// walk calls visit for each owner once, in the order of their first points from h on, until visit returns false; it says
-// whether visit did.
+// walk calls visit once for each owner, in the order of tnext first points from h on, until visit returns false. It
+// reports whether visit returned false.
 func (t *table) walk(h uint64, visit func(owner int) bool) bool {
 	if len(t.hashes) == 0 {
 		return false
@@ -221,5 +223,5 @@ func (t *table) walk(h uint64, visit func(owner int) bool) bool {
 	return false
 }
 
-// rangesFrom is all points from start on, as two ranges: to the last one, and from the first one on.
+// rangesFrom returns all points from start on as two ranges: start to the end, and the beginning to start.
 func (t *table) rangesFrom(start int) [2][2]int { return [2][2]int{{start, len(t.hashes)}, {0, start}} }

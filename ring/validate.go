@@ -6,19 +6,20 @@ import (
 	"math/bits"
 )
 
-// The limits of the fixed-points ring.
+// The limits of a ring.
 const (
-	// DefaultCapacity is C, the weight of the whole ring: what the members leave of it is the void locality's.
+	// DefaultCapacity is the default of C, the total weight of the ring. The void locality has what the members do not
+	// use.
 	DefaultCapacity = 1024
-	// MaxCapacity is the largest C: PointsPerWeight x C is Envoy's largest ring, 8388608.
+	// MaxCapacity is the largest C. PointsPerWeight x C is the size of Envoy's largest ring, 8388608.
 	MaxCapacity = 8192
-	// MaxID is the longest ID in bytes; Envoy can crash on host names of 192 bytes.
+	// MaxID is the longest ID in bytes. Envoy can crash on host names of 192 bytes.
 	MaxID = 128
 )
 
-// EnvoyCapacity is the C that Envoy is given for a ring of this capacity, the next power of two: the weights of all
-// localities add up to it, and minimum_ring_size is PointsPerWeight times it. With another C the doubles in which Envoy
-// adds give some members one point too many or too few. Capacity 0 is DefaultCapacity.
+// EnvoyCapacity returns the C to configure in Envoy for a ring of this capacity: the next power of two. The weights of
+// all localities add up to it, and minimum_ring_size is PointsPerWeight times it. With any other C, rounding of doubles
+// in Envoy gives some members one point too many or too few. Capacity 0 means DefaultCapacity.
 func EnvoyCapacity(capacity int) int {
 	if capacity <= 0 {
 		capacity = DefaultCapacity
@@ -26,8 +27,8 @@ func EnvoyCapacity(capacity int) int {
 	return 1 << bits.Len(uint(min(capacity, MaxCapacity)-1))
 }
 
-// Validate says everything that keeps members from being placed on a ring of this capacity, both here and in Envoy: no
-// ID, a long one, one used twice, or weights that leave the void locality nothing. Capacity 0 is DefaultCapacity.
+// Validate reports every reason why members cannot be placed on a ring of this capacity, here or in Envoy: a missing,
+// long or duplicate ID, or weights that leave nothing for the void locality. Capacity 0 means DefaultCapacity.
 func Validate(members []Member, capacity int) error {
 	var faults []error
 	if capacity == 0 {
@@ -45,7 +46,8 @@ func Validate(members []Member, capacity int) error {
 		case m.ID == "":
 			faults = append(faults, fmt.Errorf("member %d: has no name", i))
 		case len(m.ID) > MaxID:
-			faults = append(faults, fmt.Errorf("member %q...: its name has %d bytes, at most %d are allowed", m.ID[:32], len(m.ID), MaxID))
+			err := fmt.Errorf("member %q...: its name has %d bytes, at most %d are allowed", m.ID[:32], len(m.ID), MaxID)
+			faults = append(faults, err)
 		}
 	}
 	for _, m := range members {
@@ -55,7 +57,8 @@ func Validate(members []Member, capacity int) error {
 		}
 	}
 	if weight > uint64(max(capacity-1, 0)) {
-		faults = append(faults, fmt.Errorf("weights add up to %d: a ring of capacity %d holds at most %d", weight, capacity, capacity-1))
+		err := fmt.Errorf("weights add up to %d: a ring of capacity %d holds at most %d", weight, capacity, capacity-1)
+		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }

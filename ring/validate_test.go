@@ -14,11 +14,15 @@ func TestValidate(t *testing.T) {
 		capacity int
 		want     []string
 	}{
-		{"nobody", nil, 0, nil},
+		{"no members", nil, 0, nil},
 		{"as many as fit", fleet(seeded(1), DefaultCapacity-1, 1), 0, nil},
 		{"longest name", []Member{{ID: long[1:]}}, 2, nil},
-		{"one too many", fleet(seeded(1), DefaultCapacity, 1), 0, []string{"add up to 1024", "capacity 1024 holds at most 1023"}},
-		{"all at once", []Member{{ID: "a"}, {}, {ID: "a", Weight: 3}, {ID: long}, {ID: "b", Weight: math.MaxUint32}}, 4, []string{
+		{"one too many", fleet(seeded(1), DefaultCapacity, 1), 0, []string{
+			"add up to 1024", "capacity 1024 holds at most 1023",
+		}},
+		{"all at once", []Member{
+			{ID: "a"}, {}, {ID: "a", Weight: 3}, {ID: long}, {ID: "b", Weight: math.MaxUint32},
+		}, 4, []string{
 			"member 1: has no name", "129 bytes", `member "a": its name is used 2 times`, "holds at most 3",
 		}},
 		{"capacity too small", nil, 1, []string{"ring capacity 1"}},
@@ -32,7 +36,7 @@ func TestValidate(t *testing.T) {
 			}
 			for _, part := range c.want {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
+					t.Errorf("%q does not contain %q", err, part)
 				}
 			}
 		})
@@ -40,7 +44,9 @@ func TestValidate(t *testing.T) {
 }
 
 func TestEnvoyCapacity(t *testing.T) {
-	for in, want := range map[int]int{-1: 1024, 0: 1024, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048, 8192: 8192, 9000: 8192} {
+	for in, want := range map[int]int{
+		-1: 1024, 0: 1024, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048, 8192: 8192, 9000: 8192,
+	} {
 		if got := EnvoyCapacity(in); got != want {
 			t.Errorf("capacity %d: %d, want %d", in, got, want)
 		}

@@ -94,8 +94,9 @@ type EnvoyRing struct {
 	gauges Gauges
 }
 
-// Build computes the ring exactly as Envoy 1.40 on x86-64 does. The error lists every reason for which Envoy would reject
-// the cluster. If two hosts share a hash key, Envoy's choice is undefined; Build uses the host that Envoy sorts first.
+// Build computes the ring exactly as Envoy 1.40 on x86-64 does. The error lists every reason for which Envoy would
+// reject the cluster. If two hosts share a hash key, Envoy's choice is undefined; Build uses the host that Envoy sorts
+// first.
 func (c EnvoyCluster) Build() (*EnvoyRing, error) {
 	c.MinimumRingSize = cmp.Or(c.MinimumRingSize, defaultMinimumRing)
 	c.MaximumRingSize = cmp.Or(c.MaximumRingSize, maximumRing)

@@ -39,7 +39,7 @@ func TestWhoIsInTheRing(t *testing.T) {
 		health    []HostHealth
 		want      []int
 	}{
-		{"nobody", nil, nil, nil},
+		{"no hosts", nil, nil, nil},
 		{"unknown and healthy", nil, []HostHealth{Unknown, Healthy}, []int{0, 1}},
 		{"the others are out", nil, []HostHealth{Healthy, Unhealthy, Healthy, Draining, Healthy, Timeout, Healthy, Degraded}, []int{0, 2, 4, 6}},
 		{"half is enough", nil, []HostHealth{Healthy, Unhealthy}, []int{0}},
@@ -178,21 +178,21 @@ func TestBuildRefuses(t *testing.T) {
 		"host 0: has neither", "host 1: unknown health status 9", "host 1: priority 129", "host 2: weights of priority 0 add up",
 	} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("%q does not contain %q", err, part)
 		}
 	}
 	if strings.Contains(err.Error(), "host 3") {
-		t.Errorf("%q says one thing twice", err)
+		t.Errorf("%q reports a fault twice", err)
 	}
 	if _, err := (EnvoyCluster{MaximumRingSize: 1000}).Build(); err == nil {
 		t.Error("the default minimum fits into any maximum")
 	}
 }
 
-func TestEnvoyLookUpsDoNotAllocate(t *testing.T) {
+func TestLookupsDoNotAllocate(t *testing.T) {
 	r, h := build(t, EnvoyCluster{Hosts: hosts(make([]HostHealth, 9)...)}), uint64(0)
 	if n := testing.AllocsPerRun(1000, func() { h += 0x9e3779b97f4a7c15; r.Owner(h); r.Successor(h) }); n != 0 {
-		t.Errorf("look-ups allocate %v times", n)
+		t.Errorf("lookups allocate %v times", n)
 	}
 }
 
@@ -208,8 +208,9 @@ func FuzzBuild(f *testing.F) {
 		}
 		for i, b := range spec[:min(len(spec), 200)] {
 			c.Hosts = append(c.Hosts, Host{
-				HashKey: strings.Repeat("k", i%3), Hostname: strconv.Itoa(i), Address: "a:" + strconv.Itoa(i), Weight: 1 << (b & 31),
-				Health: HostHealth(b % 6), Priority: uint32(b>>5) % 3, Locality: Locality{Zone: strconv.Itoa(int(b & 3))}, LocalityWeight: uint32(b>>3) % 4,
+				HashKey: strings.Repeat("k", i%3), Hostname: strconv.Itoa(i), Address: "a:" + strconv.Itoa(i),
+				Weight: 1 << (b & 31), Health: HostHealth(b % 6), Priority: uint32(b>>5) % 3,
+				Locality: Locality{Zone: strconv.Itoa(int(b & 3))}, LocalityWeight: uint32(b>>3) % 4,
 			})
 		}
 		r, err := c.Build()
@@ -254,8 +255,8 @@ func fleet(rnd *rand.Rand, n int) []ring.Member {
 	return out
 }
 
-// TestFixedPointsAreEnvoysRing compares package ring with the ring that Envoy builds from one locality for each member and
-// a void locality.
+// TestFixedPointsAreEnvoysRing compares package ring with the ring that Envoy builds from one locality for each member
+// and a void locality.
 func TestFixedPointsAreEnvoysRing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(6, 1))
 	for _, capacity := range []int{8, 64, 100, 1000, ring.DefaultCapacity} {
@@ -263,11 +264,14 @@ func TestFixedPointsAreEnvoysRing(t *testing.T) {
 		members := fleet(rnd, min(7, c/4))
 		r := ring.New(members)
 		zero := 0.0
-		cluster := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: ring.PointsPerWeight * uint64(c), PanicThreshold: &zero}
+		size := ring.PointsPerWeight * uint64(c)
+		cluster := EnvoyCluster{LocalityWeighted: true, MinimumRingSize: size, PanicThreshold: &zero}
 		for _, m := range members {
-			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: Locality{SubZone: "m-" + string(m.ID)}, LocalityWeight: m.Weight})
+			locality := Locality{SubZone: "m-" + string(m.ID)}
+			cluster.Hosts = append(cluster.Hosts, Host{HashKey: string(m.ID), Locality: locality, LocalityWeight: m.Weight})
 		}
-		void := Host{Address: "127.0.0.1:1", Health: Unhealthy, Locality: Locality{SubZone: "void"}, LocalityWeight: uint32(c) - uint32(r.Weight())}
+		void := Host{Address: "127.0.0.1:1", Health: Unhealthy, Locality: Locality{SubZone: "void"}}
+		void.LocalityWeight = uint32(c) - uint32(r.Weight())
 		cluster.Hosts = append(cluster.Hosts, void)
 		envoy, err := cluster.Build()
 		if err != nil {

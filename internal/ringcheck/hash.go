@@ -54,7 +54,8 @@ func inline(name string) bool {
 // murmurSeed is the seed of std::hash in libstdc++.
 const murmurSeed = 0xc70f6907
 
-// murmur2 returns the 64-bit MurmurHash2 of libstdc++, Envoy's MURMUR_HASH_2. It places hosts only; requests use xxHash.
+// murmur2 returns the 64-bit MurmurHash2 of libstdc++, Envoy's MURMUR_HASH_2. It places hosts only; requests use
+// xxHash.
 func murmur2(b []byte) uint64 {
 	const mul = 0xc6a4a7935bd1e995
 	mix := func(v uint64) uint64 { return v ^ v>>47 }

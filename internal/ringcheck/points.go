@@ -13,8 +13,8 @@ type point struct {
 	host int32 // index of a host
 }
 
-// circle is the points of one priority, sorted by hash. It is the plainest form of a ring: package ring has its own, faster
-// one, and tests compare the two.
+// circle is the points of one priority, sorted by hash. It is the plainest form of a ring: package ring has its own,
+// faster one, and tests compare the two.
 type circle []point
 
 // newCircle sorts points. Points of equal hash keep their order, so the first of them owns the keys before them.

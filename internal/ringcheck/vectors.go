@@ -29,8 +29,8 @@ type RecordedRequest struct {
 // NoHost is the host of a request that Envoy answered itself.
 const NoHost = -1
 
-// ParseVectors reads the JSON format of testdata/envoy-ring. It ignores unknown fields. The error lists every fault with
-// its field, or with its line if no field is known.
+// ParseVectors reads the JSON format of testdata/envoy-ring. It ignores unknown fields. The error lists every fault
+// with its field, or with its line if no field is known.
 func ParseVectors(data []byte) (*Vectors, error) {
 	var f vectorFile
 	if err := json.Unmarshal(data, &f); err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// checkMoves holds moves against the law: they are rising, do not touch where they could be one, and cover exactly the
-// hashes whose owner differs.
+// checkMoves requires that moves are ascending, merged where possible, and cover exactly the hashes whose owner
+// differs.
 func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
 	t.Helper()
 	inside := func(h uint64) *Move {
@@ -47,7 +47,7 @@ func checkMoves(t *testing.T, a, b *Ring, moves []Move, rnd *rand.Rand) {
 	}
 }
 
-func TestMovesToAndFromNobody(t *testing.T) {
+func TestMovesToAndFromEmptyRings(t *testing.T) {
 	r, empty := New(fleet(seeded(1), 3, 1)), &Ring{}
 	if m := Diff(empty, empty); m != nil {
 		t.Errorf("between empty rings: %v", m)
@@ -58,15 +58,16 @@ func TestMovesToAndFromNobody(t *testing.T) {
 	checkMoves(t, empty, r, Diff(empty, r), seeded(2))
 	checkMoves(t, r, empty, Diff(r, empty), seeded(2))
 	if share := MovedShare(Diff(empty, r)); math.Abs(share-1) > 1e-9 {
-		t.Errorf("all keys are %v of the keys", share)
+		t.Errorf("all keys are a share of %v", share)
 	}
 	one := New([]Member{{ID: "a"}})
-	if got, want := Diff(empty, one), (Move{0, math.MaxUint64, "", "a"}); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
+	want := Move{0, math.MaxUint64, "", "a"}
+	if got := Diff(empty, one); len(got) != 1 || got[0] != want || got[0].Share() != 1 {
 		t.Errorf("to one member: %+v", got)
 	}
 	again := New([]Member{{ID: "a", BootID: 7}})
 	if got := Diff(one, again); got != nil {
-		t.Errorf("a new instance moves %+v", got)
+		t.Errorf("a new boot moves %+v", got)
 	}
 }
 

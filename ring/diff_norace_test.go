@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestMovesIsWhatOwnerSaysChanged(t *testing.T) {
+func TestMovesMatchOwner(t *testing.T) {
 	rnd := seeded(3)
 	for range 20 {
 		pool := fleet(rnd, 8, 3)

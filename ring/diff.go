@@ -2,17 +2,17 @@ package ring
 
 import "math"
 
-// Move is an arc of the hash space, First to Last with both ends, that changes its owner. An empty ID is nobody: the
-// owner on a ring without members.
+// Move is an arc of the hash space, from First to Last inclusive, whose owner changes. From or To is empty if that ring
+// has no members.
 type Move struct {
 	First, Last uint64
 	From, To    ID
 }
 
-// Share is the arc's part of the hash space, 0 to 1.
+// Share returns the fraction of the hash space in the arc, 0 to 1.
 func (m Move) Share() float64 { return (float64(m.Last-m.First) + 1) / (math.MaxUint64 + 1.0) }
 
-// MovedShare is the part of the hash space that moves cover, 0 to 1.
+// MovedShare returns the fraction of the hash space in all moves, 0 to 1.
 func MovedShare(moves []Move) float64 {
 	sum := 0.0
 	for _, m := range moves {
@@ -21,8 +21,8 @@ func MovedShare(moves []Move) float64 {
 	return sum
 }
 
-// Diff is what changes its owner's ID when ring a becomes ring b: arcs in rising order, not overlapping, and as long as
-// they can be. A new instance of the same ID owns what the old one owned and is no move.
+// Diff returns the arcs whose owner differs between rings a and b, in ascending order. Arcs do not overlap, and
+// adjacent arcs with the same owners are merged. Owners are compared by ID, so another boot of a member is not a move.
 func Diff(a, b *Ring) []Move {
 	var moves []Move
 	ca, cb := cursor{table: &a.table}, cursor{table: &b.table}
@@ -42,7 +42,7 @@ func Diff(a, b *Ring) []Move {
 	}
 }
 
-// appendMove appends m, or makes the last move longer when m continues it.
+// appendMove appends m, or extends the last move if m continues it.
 func appendMove(moves []Move, m Move) []Move {
 	if n := len(moves); n > 0 {
 		if p := &moves[n-1]; p.Last+1 == m.First && p.From == m.From && p.To == m.To {
@@ -53,7 +53,7 @@ func appendMove(moves []Move, m Move) []Move {
 	return append(moves, m)
 }
 
-// matching gives for each member of a its index in b, or -2, which is not even nobody's.
+// matching returns, for each member of a, its index in b, or -2. The value differs from -1, which means an empty ring.
 func matching(a, b *Ring) []int {
 	out := make([]int, a.Len())
 	for i, m := range a.members {
@@ -71,13 +71,13 @@ func (r *Ring) id(i int) ID {
 	return r.members[i].ID
 }
 
-// cursor goes over a table's arcs in the order of hashes.
+// cursor iterates over a table's arcs in the order of hashes.
 type cursor struct {
 	table *table
-	at    int // the point that ends the present arc; len(hashes) for the arc after the last one
+	at    int // the point that ends the current arc; len(hashes) for the arc after the last point
 }
 
-// last is the last hash of the present arc.
+// last returns the last hash of the current arc.
 func (c *cursor) last() uint64 {
 	if c.at == len(c.table.hashes) {
 		return math.MaxUint64
@@ -85,7 +85,7 @@ func (c *cursor) last() uint64 {
 	return c.table.hashes[c.at]
 }
 
-// owner owns the present arc: the hashes after the last point belong to the first one.
+// owner returns the owner of the current arc. Hashes after the last point belong to the owner of the first one.
 func (c *cursor) owner() int {
 	n := len(c.table.hashes)
 	if n == 0 {
@@ -94,7 +94,7 @@ func (c *cursor) owner() int {
 	return c.table.at(c.at % n)
 }
 
-// advance leaves all arcs that end at or before h behind.
+// advance skips all arcs that end at or before h.
 func (c *cursor) advance(h uint64) {
 	for c.at < len(c.table.hashes) && c.table.hashes[c.at] <= h {
 		c.at++
