@@ -6,15 +6,15 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// continuation is what a call needs to go on once its questions are decided.
+// continuation is the state that a call needs once its requests are decided.
 type continuation struct {
 	service *Service
-	view    *view // the rules it was matched with
+	view    *view // the rules that it was matched with
 	caller  Caller
 	waiter  interface{ Answered(*Call) }
 }
 
-// Decide answers c.Request in c.Response, or in c.Err.
+// Decide decides c.Request and sets c.Response or c.Err.
 func (s *Service) Decide(c *Call, from Caller) {
 	if s.prepare(c, from) {
 		s.decider.Decide(c.deadline(), s.stop, c.requests, c.results)
@@ -23,8 +23,9 @@ func (s *Service) Decide(c *Call, from Caller) {
 	s.finish(c)
 }
 
-// Begin is Decide without waiting: true when c is answered. Otherwise to.Answered(c) is called once it is, on any goroutine
-// and perhaps before Begin returns; it must not block. A Decider that is not Later is waited for.
+// Begin is Decide without blocking. It returns true if c is answered. Otherwise to.Answered(c) is called when it is,
+// on any goroutine and perhaps before Begin returns. Answered must not block. Begin blocks if the Decider is not an
+// AsyncDecider.
 func (s *Service) Begin(c *Call, from Caller, to interface{ Answered(*Call) }) bool {
 	if s.async == nil {
 		s.Decide(c, from)
@@ -33,7 +34,7 @@ func (s *Service) Begin(c *Call, from Caller, to interface{ Answered(*Call) }) b
 	if s.prepare(c, from) {
 		c.continuation.waiter = to
 		if !s.async.Begin(c.deadline(), s.stop, c.requests, c.results, (*pending)(c)) {
-			return false // c is another goroutine's from here on
+			return false // c now belongs to another goroutine
 		}
 		c.markDecided()
 	}
@@ -41,10 +42,10 @@ func (s *Service) Begin(c *Call, from Caller, to interface{ Answered(*Call) }) b
 	return true
 }
 
-// pending is a Call that waits for its answers.
+// pending is a Call that waits for its results.
 type pending Call
 
-// Decided goes on with the call.
+// Decided finishes the call.
 func (p *pending) Decided() {
 	c := (*Call)(p)
 	to := c.continuation.waiter
@@ -53,8 +54,8 @@ func (p *pending) Decided() {
 	to.Answered(c)
 }
 
-// prepare matches c's descriptors and makes the questions of those that must be counted: false when there are none, or when
-// the request is answered without.
+// prepare matches the descriptors of c and builds the requests that must be decided. It returns false if there are
+// none, or if the call is answered without them.
 func (s *Service) prepare(c *Call, from Caller) bool {
 	if from.ReceivedAt.IsZero() {
 		from.ReceivedAt = time.Now()
@@ -86,14 +87,14 @@ func (s *Service) prepare(c *Call, from Caller) bool {
 	return true
 }
 
-// markDecided notes that the Decider has answered.
+// markDecided records the time at which the Decider returned its results.
 func (c *Call) markDecided() {
 	if c.recording != nil {
 		c.recording.DecideEnd = time.Now()
 	}
 }
 
-// finish makes the response of the answers, or the error that takes its place, and counts the call.
+// finish builds the response from the results, or sets the error, and counts the call.
 func (s *Service) finish(c *Call) {
 	from := &c.continuation.caller
 	if c.Err == nil && c.Request.Excess == within {
@@ -110,7 +111,7 @@ func (s *Service) finish(c *Call) {
 	s.metrics.duration.Observe(c.duration)
 }
 
-// report shows an answered call to those who listen.
+// report passes an answered call to taps and denials.
 func (s *Service) report(c *Call, now time.Time) {
 	s.taps.show(c, now)
 	if s.denials != nil && c.Response.Code == OverLimit {
@@ -118,11 +119,12 @@ func (s *Service) report(c *Call, now time.Time) {
 	}
 }
 
-// liveOwnerTimeout is how long a caller without a timeout of its own waits for an owner that is alive.
+// liveOwnerTimeout is how long a call without a timeout waits for a live owner.
 const liveOwnerTimeout = time.Second
 
-// deadline is when the answers must be found. That is a part of the caller's timeout: the rest is for the answer's way
-// back, and for the degraded policy to answer. Past its own timeout Envoy lets the request through uncounted.
+// deadline returns the time by which the results must be known. It is a part of the caller's timeout: the rest is for
+// the response to travel back, and for the degraded policy to decide. After its own timeout, Envoy lets the request
+// through uncounted.
 func (c *Call) deadline() owner.Deadline {
 	from := &c.continuation.caller
 	silent, alive := c.continuation.service.timeout, max(liveOwnerTimeout, c.continuation.service.timeout)
@@ -132,8 +134,8 @@ func (c *Call) deadline() owner.Deadline {
 	return owner.Deadline{Silent: from.ReceivedAt.Add(silent), Alive: from.ReceivedAt.Add(alive)}
 }
 
-// refuseExcess answers a request beyond the bounds. It is no error, which would be an admission, and no charge, which
-// would need a key.
+// refuseExcess answers a call that exceeds a limit with OVER_LIMIT. An error would admit it, and charging it would
+// need a key.
 func (s *Service) refuseExcess(c *Call, v *view) {
 	s.metrics.oversize[c.Request.Excess].Inc()
 	for range c.Request.Descriptors {

@@ -8,12 +8,12 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// serviceCounts are envoyproxy/ratelimit's statistics that belong to no rule.
+// serviceCounts are the statistics of envoyproxy/ratelimit that belong to no rule.
 type serviceCounts struct {
 	loadSuccess, loadError   *stats.StatCounter
 	globalShadow             *stats.StatCounter
 	serviceError, ownerError *stats.StatCounter
-	call                     stats.MethodStats // of gRPC
+	call                     stats.MethodStats // the gRPC method
 }
 
 func newServiceCounts(st *stats.Store) serviceCounts {
@@ -22,19 +22,19 @@ func newServiceCounts(st *stats.Store) serviceCounts {
 		loadError:    st.Counter("ratelimit.service.config_load_error"),
 		globalShadow: st.Counter("ratelimit.service.global_shadow_mode"),
 		serviceError: st.Counter("ratelimit.service.call.should_rate_limit.service_error"),
-		// Here it means that a key's owner could not be reached: the nearest thing to a Redis that does not answer.
+		// Here it means that the owner of a key was unreachable, which is closest to a Redis that does not answer.
 		ownerError: st.Counter("ratelimit.service.call.should_rate_limit.redis_error"),
 		call:       st.Method("ShouldRateLimit"),
 	}
 }
 
-// served counts one call of the gRPC server.
+// served counts one gRPC call.
 func (n *serviceCounts) served(took time.Duration) {
 	n.call.TotalRequests.Add(1)
 	n.call.ResponseTime.Observe(took)
 }
 
-// count writes the statistics of every answer, and tells the names of hot keys.
+// count updates the statistics of each result, and reports the names of hot keys.
 func (s *Service) count(c *Call, v *view, from Caller) {
 	key := newCallKey(from.Key)
 	degraded := false
@@ -57,7 +57,7 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 	}
 }
 
-// series is where the statistics of descriptor i are kept.
+// series returns the statistics of descriptor i.
 func (s *Service) series(c *Call, v *view, i int) *stats.RuleStats {
 	m := &c.slots[i].match
 	if !m.Static {
@@ -72,8 +72,8 @@ func (s *Service) series(c *Call, v *view, i int) *stats.RuleStats {
 	return at
 }
 
-// countRule adds to one rule's statistics what envoyproxy/ratelimit would. An addend that crosses a threshold is split
-// over the statistics on both sides of it.
+// countRule updates the statistics of one rule as envoyproxy/ratelimit does. Hits that cross a threshold are split
+// between the statistics on both sides of it.
 func (s *Service) countRule(to *stats.RuleStats, q *owner.Request, a *owner.Result, shadow bool) {
 	if q.Op == owner.Refund {
 		to.TotalNegativeHits.Add(q.Hits)
@@ -98,14 +98,14 @@ func add(c *stats.StatCounter, n uint64) {
 	}
 }
 
-// parts is how an addend falls into the statistics.
+// parts is how the hits of a request are split between statistics.
 type parts struct{ over, near, within uint64 }
 
 func split(q *owner.Request, a *owner.Result, ratio float32) parts {
 	limit := uint64(q.Rule.Depth())                                       // a bucket is full at its burst
-	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio)))) // rounding, or a ratio above 1, may exceed the limit
-	// In stop mode After may be a count without the hits. Before is still that much less, and may wrap below zero: the
-	// statistics speak of hits that were asked for, as envoyproxy/ratelimit's do.
+	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio)))) // may exceed the limit by rounding, or if the ratio is above 1
+	// In stop mode After may be a count without the hits. Before is still smaller by the hits and may wrap below
+	// zero. The statistics count the requested hits, as those of envoyproxy/ratelimit do.
 	before := a.Before
 	switch {
 	case !a.Over:

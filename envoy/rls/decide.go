@@ -10,19 +10,19 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// slot is what is known of one descriptor while its request is being answered.
+// slot is the state of one descriptor while its call is being answered.
 type slot struct {
 	match    config.Match
-	request  int  // index in Call.requests, when it is counted
-	replaced bool // another descriptor's rule takes the place of its own
+	request  int  // index in Call.requests, if counted
+	replaced bool // the rule of another descriptor replaces its rule
 }
 
-// counted says that the descriptor has a limit of its own to be held to.
+// counted reports whether the descriptor has a limit of its own.
 func (l *slot) counted() bool {
 	return !l.replaced && (l.match.Kind == config.Limited || l.match.Kind == config.Overridden)
 }
 
-// match finds the limit of every descriptor and drops those that another one replaces.
+// match finds the limit of each descriptor, and drops limits that another descriptor's rule replaces.
 func (s *Service) match(c *Call, v *view) {
 	req := &c.Request
 	c.slots = slices.Grow(c.slots[:0], len(req.Descriptors))[:len(req.Descriptors)]
@@ -47,7 +47,8 @@ func (s *Service) match(c *Call, v *view) {
 	}
 }
 
-// replace takes out every limit whose name a matched rule replaces: an unlimited one's and a replaced one's count too.
+// replace drops each limit whose name a matched rule replaces. Rules that are unlimited or themselves replaced also
+// replace others.
 func replace(slots []slot) {
 	for i := range slots {
 		l := &slots[i]
@@ -60,10 +61,10 @@ func replace(slots []slot) {
 	}
 }
 
-// buildRequests turns the counted slots into questions.
+// buildRequests builds the requests of the counted slots.
 func (s *Service) buildRequests(c *Call, v *view) {
 	c.requests = c.requests[:0]
-	domain := xxhash.Sum64String(c.Request.Domain) // for the quotas of memory
+	domain := xxhash.Sum64String(c.Request.Domain) // for the domain quotas of the counter table
 	for i := range c.slots {
 		l := &c.slots[i]
 		if !l.counted() {
@@ -89,8 +90,9 @@ func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 	}
 }
 
-// hits are a descriptor's own when it says so, else the request's, where 0 means 1. Of a descriptor 0 charges nothing and
-// is no Peek for all that: in stop mode a key that is over keeps the others from being charged, with hits or without.
+// hits returns the descriptor's own hits if it has any, else those of the request, where 0 means 1. A descriptor with
+// 0 hits charges nothing, but its operation is still Take: in stop mode, a key that is over its limit keeps the
+// others from being charged, even without hits.
 func hits(r *RateLimitRequest, d *Descriptor) (uint64, owner.Op) {
 	n := uint64(max(1, r.HitsAddend))
 	if d.HasAddend {
@@ -102,15 +104,15 @@ func hits(r *RateLimitRequest, d *Descriptor) (uint64, owner.Op) {
 	return n, owner.Take
 }
 
-// codeSummary is what the overall code and the headers are made of.
+// codeSummary collects what determines the overall code and the headers.
 type codeSummary struct {
 	over, quotas, quotasOver int
 	bad                      bool
-	header                   int // index of the status told in the headers; -1 for none
+	header                   int // index of the status that the headers describe; -1: none
 	least                    uint32
 }
 
-// buildResponse makes the response of the slots and their answers.
+// buildResponse builds the response from the slots and their results.
 func (s *Service) buildResponse(c *Call, v *view) error {
 	r := &c.Response
 	t := codeSummary{header: -1, least: ^uint32(0)}
@@ -127,7 +129,7 @@ func (s *Service) buildResponse(c *Call, v *view) error {
 		s.counts.globalShadow.Add(1)
 	}
 	if t.bad && r.Code == OK {
-		return errOverrideUnit // the rest was counted and holds: an error here lets nothing else through
+		return errOverrideUnit // the other descriptors are counted and within their limits
 	}
 	if v.switches.Headers && t.header >= 0 {
 		r.addHeaders(&r.Statuses[t.header], &v.switches)

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// denials tells of some of the refusals: so many a second and rule that a log can be read through an attack. Rules share
-// 256 places by their hash; two at one place share what is told, and what was not is counted for both.
+// denials reports some of the denials: a bounded number per second and rule, so that the log stays readable during an
+// attack. Rules share 256 cells by their hash. Rules in the same cell share its rate and its count of suppressed
+// denials.
 type denials struct {
 	report func(DecisionSample, uint64)
-	gap    int64 // ns
+	gap    int64 // nanoseconds between two reports
 	seed   maphash.Seed
 	cells  [256]struct {
-		next   atomic.Int64 // time from which on the next one is told, ns
+		next   atomic.Int64 // time of the next report, Unix time in ns
 		missed atomic.Uint64
 	}
 }
@@ -28,7 +29,7 @@ func newDenials(o Options) *denials {
 	return &denials{report: o.Denials, gap: int64(float64(time.Second) / o.DenialRate), seed: maphash.MakeSeed()}
 }
 
-// observe looks at an answered request that is over. What is not told costs an atomic load and an addition.
+// observe reports an over-limit call, if a report is due. A suppressed report costs an atomic load and an addition.
 func (d *denials) observe(c *Call, now time.Time) {
 	for i := range c.slots {
 		if c.Response.Statuses[i].Code == OverLimit {

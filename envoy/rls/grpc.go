@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec of all other services
+	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
@@ -24,43 +24,45 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// attemptTimeoutHeader is how long Envoy waits for this try, in milliseconds. Its grpc-timeout is that of all tries together, also on
-// the second one: whoever went by that would answer for a silent owner when nobody waits any more.
+// attemptTimeoutHeader is how long Envoy waits for this attempt, in milliseconds. Its grpc-timeout covers all
+// attempts together, even on the second one. If only grpc-timeout were used, the degraded policy would decide after
+// Envoy has given up.
 const attemptTimeoutHeader = "x-envoy-expected-rq-timeout-ms"
 
-// maxMessage is how large a message gRPC takes in, in bytes. Up to here what exceeds the Bounds is answered OVER_LIMIT;
-// beyond, gRPC itself fails the call with RESOURCE_EXHAUSTED before anything of ours sees it. Envoy takes at most 8 MiB
-// of headers (60 KiB unless told otherwise), so only a route that repeats such headers over many descriptors gets there.
+// maxMessage is the size in bytes of the largest message that gRPC accepts. Up to this size, a message beyond the
+// RequestLimits is answered OVER_LIMIT. Beyond it, the call fails with RESOURCE_EXHAUSTED before it is decoded. Envoy
+// accepts at most 8 MiB of headers (60 KiB by default), so only a route that repeats such headers in many descriptors
+// reaches this size.
 const maxMessage = 16 << 20
 
-// maxStreams is how many calls may be open on one connection. Envoy queues what exceeds it, and its own circuit breakers let
-// through 1024 unless told otherwise.
+// maxStreams is the number of open calls per connection. Envoy queues further calls, and its circuit breakers admit
+// 1024 by default.
 const maxStreams = 1 << 12
 
-// maxHeaders bounds the headers of a call, in bytes once unpacked and with 32 more for each. Envoy takes 60 KiB of headers
-// from a caller unless told otherwise, and one of them may be the key.
+// maxHeaders is the size of a call's headers in bytes: decoded, plus 32 for each. Envoy accepts 60 KiB of headers
+// from a client by default, and one of them may be the key.
 const maxHeaders = 128 << 10
 
 const (
-	readBuffer   = 4 << 10  // bytes that are read at once of a connection
-	streamWindow = 64 << 10 // bytes that a client may send of a call before they are read
+	readBuffer   = 4 << 10  // size in bytes of the read buffer
+	streamWindow = 64 << 10 // bytes of a call that a client may send before they are read
 	connWindow   = 1 << 20  // the same for all calls of a connection
 
 	handshakeTime  = 5 * time.Second  // for TLS and HTTP/2's preface and settings
 	messageTimeout = 30 * time.Second // for a call's message to arrive
 )
 
-// grpcOptions make a gRPC server for the service.
+// grpcOptions configure a gRPC server of the service.
 type grpcOptions struct {
-	TLS                *tls.Config      // nil for plaintext
-	Guard              *connguard.Guard // counts what is refused before it is a question; nil for none
-	ConnectionAge      time.Duration    // GRPC_MAX_CONNECTION_AGE; 0 for ever
-	ConnectionAgeGrace time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0 for ever
-	Refunds            bool             // callers may give hits back
+	TLS                *tls.Config      // nil: plaintext
+	Guard              *connguard.Guard // counts what is refused before it is a request; nil: none
+	ConnectionAge      time.Duration    // GRPC_MAX_CONNECTION_AGE; 0: unlimited
+	ConnectionAgeGrace time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0: unlimited
+	Refunds            bool             // all callers may refund hits
 	LocalRefunds       bool             // callers on a loopback address may
 }
 
-// newGRPC makes a gRPC server that answers for s, and for whatever is registered on it beside.
+// newGRPC returns a grpc-go server that serves s. More services can be registered on it.
 func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{s, encoding.GetCodecV2("proto")}),
@@ -71,14 +73,15 @@ func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.Creds(o.Guard.Credentials(o.TLS, true)),
 		grpc.InTapHandle(limitMessageTime),
-		// What a connection keeps that asks nothing is bounded by these. Windows that are told do not grow to 16 MiB by themselves.
+		// These bound the memory of an idle connection. Fixed windows do not grow to 16 MiB.
 		grpc.ReadBufferSize(readBuffer), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
-		// Measured: a fifth less CPU a call, for stacks that have grown stay grown. Calls beyond them get a goroutine each.
+		// Measured: 20 % less CPU per call, since the stacks of workers have grown already. Further calls get a
+		// goroutine each.
 		grpc.NumStreamWorkers(uint32(max(32, 8*runtime.GOMAXPROCS(0)))),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeGrace,
 		}),
-		// A client that pings often must not be cut off: its calls in flight would be let through uncounted.
+		// A client that pings often must stay connected: its calls in flight would be let through uncounted.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond, PermitWithoutStream: true}),
 	}
 	g := grpc.NewServer(opts...)
@@ -91,21 +94,21 @@ func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 	return g
 }
 
-// limitMessageTime ends a call whose message does not come. Most calls have a deadline of their own; without, nothing would.
+// limitMessageTime ends a call whose message does not arrive. Calls without a deadline would wait forever.
 func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, error) {
 	if d, ok := ctx.Deadline(); i.FullMethodName != method || ok && time.Until(d) <= messageTimeout {
 		return ctx, nil
 	}
-	ctx, cancel := context.WithCancel(ctx) // a deadline would be taken for the caller's
+	ctx, cancel := context.WithCancel(ctx) // a deadline would be mistaken for the caller's
 	t := time.AfterFunc(messageTimeout, cancel)
 	context.AfterFunc(ctx, func() { t.Stop() })
 	return ctx, nil
 }
 
-// method is the full name of the one call.
+// method is the full name of the only RPC.
 const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// shouldRateLimit answers one call. The Call it returns goes back to the pool when the codec has written it.
+// shouldRateLimit answers one call. The codec returns the Call to the pool after writing it.
 func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*Service)
 	begin := time.Now()
@@ -135,7 +138,7 @@ func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 	s.counts.served(c.duration)
 	if err := c.Err; err != nil {
 		s.Release(c)
-		return nil, err // any error that is no gRPC status has the code UNKNOWN
+		return nil, err // errors without a gRPC status have the code UNKNOWN
 	}
 	return c, nil
 }
@@ -147,7 +150,7 @@ func first(values []string) string {
 	return values[0]
 }
 
-// minTimeout is the lesser of a timeout, 0 for none, and a number of milliseconds in text.
+// minTimeout returns the lesser of timeout, where 0 is none, and a number of milliseconds in text.
 func minTimeout(timeout time.Duration, millis string) time.Duration {
 	n, err := strconv.ParseInt(millis, 10, 32)
 	if err != nil || n <= 0 {
@@ -159,7 +162,7 @@ func minTimeout(timeout time.Duration, millis string) time.Duration {
 	return timeout
 }
 
-// codec decodes and encodes Calls by hand and leaves all other messages to rest.
+// codec encodes and decodes Calls by hand, and leaves all other messages to rest.
 type codec struct {
 	service *Service
 	rest    encoding.CodecV2
@@ -181,7 +184,7 @@ func (k codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.Request.Decode(c.wire, k.service.limits)
 }
 
-// message is an encoded response in one allocation, as long as it is of the usual size.
+// message is an encoded response in one allocation, if it has the usual size.
 type message struct {
 	slice [1]mem.Buffer
 	bytes [112]byte

@@ -14,11 +14,12 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// healthName is the service whose gRPC health follows Health; "" is always SERVING, and any other is not found.
+// healthName is the service whose gRPC health follows HealthServer. The service "" is always SERVING, others are not
+// found.
 const healthName = "ratelimit"
 
-// HealthServer is healthy while every one of its parts is. It answers GET /healthcheck and gRPC's health service. Make it with
-// NewHealthServer.
+// HealthServer is healthy while all its parts are. It serves GET /healthcheck and gRPC's health service. Create it
+// with NewHealthServer.
 type HealthServer struct {
 	grpc *health.Server
 
@@ -26,15 +27,15 @@ type HealthServer struct {
 	failing []string // guarded by mu
 }
 
-// NewHealthServer waits for the named parts: each fails until Set says otherwise.
+// NewHealthServer returns a HealthServer with the named parts. Each part fails until Set reports that it is healthy.
 func NewHealthServer(parts ...string) *HealthServer {
 	h := &HealthServer{grpc: health.NewServer(), failing: slices.Clone(parts)}
 	h.publishLocked()
 	return h
 }
 
-// Set says how one part is: no SIGTERM yet, the cluster joined, rules with at least one domain in force (where
-// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED asks for it).
+// Set records whether a part is healthy. The parts of a sidecar are: no SIGTERM yet, the cluster joined, and rules
+// with at least one domain (if HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED is set).
 func (h *HealthServer) Set(part string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +51,7 @@ func (h *HealthServer) Set(part string, ok bool) {
 	h.publishLocked()
 }
 
-// Failing are the parts that fail now; none when healthy.
+// Failing returns the parts that are not healthy.
 func (h *HealthServer) Failing() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +67,7 @@ func (h *HealthServer) serveHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// register puts gRPC's health service on g. Its calls are counted in st, as every method's are.
+// register adds gRPC's health service to g. Its calls are counted in st, like those of every method.
 func (h *HealthServer) register(g *grpc.Server, st *stats.Store) {
 	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// healthPath is served for every Host.
+// healthPath is served for every Host header.
 const healthPath = "/healthcheck"
 
-// httpHandler returns the handler of the HTTP port, /json and /healthcheck. It does not check the Host header.
+// httpHandler returns the handler of /json and /healthcheck. It does not check the Host header.
 func (s *Service) httpHandler(o *StartOptions) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/json", browser.SameSite(&jsonHandler{s, o.Refunds == refundsAny, o.refuse("http")}, o.refuse("http")))
@@ -31,10 +31,11 @@ func (s *Service) httpHandler(o *StartOptions) http.Handler {
 	return mux
 }
 
-// jsonHandler answers a RateLimitRequest in protobuf's JSON, for callers without gRPC: 200, 429 when over, 400 for any error.
+// jsonHandler answers a RateLimitRequest in protobuf's JSON, for clients without gRPC: with 200, with 429 over the
+// limit, and with 400 for any error.
 type jsonHandler struct {
 	*Service
-	refunds bool // callers may give hits back
+	refunds bool // clients may refund hits
 	refuse  func(reason string)
 }
 
@@ -75,11 +76,11 @@ func (s *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// maxObjects is how many objects a body in JSON may have: those of 256 descriptors of 64 entries, and some more. Each may
-// take a hundred times its text once it is decoded.
+// maxObjects is the number of JSON objects that a body may contain: enough for 256 descriptors of 64 entries. A
+// decoded object may take a hundred times the size of its text.
 const maxObjects = 20_000
 
-// readJSON reads a body of which it keeps no more than may be used. False is a body that is too long.
+// readJSON reads a body and keeps at most what may be used. It returns fits = false if the body is too long.
 func readJSON(body io.Reader) (b []byte, fits bool, err error) {
 	if b, err = io.ReadAll(io.LimitReader(body, connguard.MaxBody)); err != nil {
 		return nil, false, err
@@ -91,7 +92,7 @@ func readJSON(body io.Reader) (b []byte, fits bool, err error) {
 	return b, rest == 0 && objects(b) <= maxObjects, err
 }
 
-// objects counts the objects in a text in JSON.
+// objects counts the objects in JSON text.
 func objects(b []byte) (n int) {
 	for quoted := false; len(b) > 0; b = b[1:] {
 		switch {
@@ -106,7 +107,7 @@ func objects(b []byte) (n int) {
 	return n
 }
 
-// decodeJSON reads a body into c's request. A body that is too long is a request beyond the bounds, not an error.
+// decodeJSON decodes a body into c.Request. A body that is too long exceeds a limit; it is not an error.
 func (s *Service) decodeJSON(c *Call, body io.Reader) error {
 	b, fits, err := readJSON(body)
 	if err != nil {
@@ -138,7 +139,7 @@ func badRequest(w http.ResponseWriter) {
 	http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
 }
 
-// debugHandler is the handler of the debug port.
+// debugHandler returns the handler of the debug listener.
 func (s *Service) debugHandler() http.Handler {
 	mux := http.NewServeMux()
 	index := ""
@@ -149,7 +150,7 @@ func (s *Service) debugHandler() http.Handler {
 		{"/debug/pprof/", "root of various pprof endpoints. hit for help.", pprof.Index},
 		{"/debug/pprof/cmdline", "command line", pprof.Cmdline},
 		{"/debug/pprof/profile", "CPU profiling endpoint", pprof.Profile},
-		{"/debug/pprof/symbol", "symbol look-up", pprof.Symbol},
+		{"/debug/pprof/symbol", "symbol lookup", pprof.Symbol},
 		{"/debug/pprof/trace", "trace endpoint", pprof.Trace},
 		{"/rlconfig", "print out the currently loaded configuration for debugging", s.dumpRules},
 		{"/stats", "print out stats", dumpVars},
@@ -161,21 +162,21 @@ func (s *Service) debugHandler() http.Handler {
 	return mux
 }
 
-// withWriteDeadline gives a client of the debug port the time to read its answer: what it asked a profile or a trace to take, and
-// writeTime more. What it does not read would be kept for as long as it likes.
+// withWriteDeadline limits how long a client of the debug listener may take to read a response: the duration of the
+// requested profile or trace plus writeTime. Unread responses would be kept forever.
 func withWriteDeadline(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seconds, _ := strconv.ParseFloat(r.FormValue("seconds"), 64)
 		if !(seconds > 0) && strings.HasSuffix(r.URL.Path, "/profile") {
 			seconds = 30 // pprof's own default
 		}
-		asked := time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(asked + writeTime))
+		duration := time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(duration + writeTime))
 		serve(w, r)
 	}
 }
 
-// writeTime is how long a client may take to read an answer of the debug port.
+// writeTime is how long a client may take to read a response of the debug listener.
 const writeTime = 10 * time.Second
 
 func (s *Service) dumpRules(w http.ResponseWriter, _ *http.Request) {

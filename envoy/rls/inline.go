@@ -11,23 +11,24 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// inlineServer serves ShouldRateLimit where the connection's loop reads it: the request is decoded in place and the response built
-// in the connection's output. A call that waits for another member is answered from the goroutine that brings its answer.
+// inlineServer serves ShouldRateLimit on the goroutine of the connection. It decodes the request in place and builds
+// the response in the connection's output buffer. A call that waits for another member is answered on the goroutine
+// that delivers the result.
 type inlineServer struct {
 	service      *Service
 	options      grpcOptions
 	guard        *connguard.Guard
-	traceHeaders []string // headers that the Tracer looks at; they follow callHeaders
+	traceHeaders []string // headers that the Tracer reads; they follow callHeaders
 }
 
-// callHeaders are the headers that a call is read for.
+// callHeaders is the number of headers that each call keeps.
 const (
 	headerKey = iota
 	headerAttemptTimeout
 	callHeaders
 )
 
-// newInlineServer makes the lean door for s, and for h unless it is nil.
+// newInlineServer returns the inline server of s. It serves the health of h unless h is nil.
 func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServer {
 	d := &inlineServer{service: s, options: o, guard: o.Guard}
 	if s.tracer != nil {
@@ -51,8 +52,8 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 	})
 }
 
-// headers are those that a call is read for, and how much of each is kept. What a key is made of may be no longer than
-// Bounds.Value, or the call is over its limit.
+// headers returns the headers to keep, with the size of each. A key's parts may be at most RequestLimits.Value bytes
+// long; a longer one is over its limit.
 func (d *inlineServer) headers() []h2.KeptHeader {
 	hs := []h2.KeptHeader{headerKey: {Name: names.KeyHeader, Max: d.service.limits.Value}, headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
 	for _, name := range d.traceHeaders {
@@ -62,12 +63,12 @@ func (d *inlineServer) headers() []h2.KeptHeader {
 }
 
 const (
-	maxAttemptTimeout = 16      // bytes of attemptTimeoutHeader, which is a number; a longer one is none
-	maxTrace          = 8 << 10 // bytes of a header for the Tracer; a longer one is left out
+	maxAttemptTimeout = 16      // bytes of attemptTimeoutHeader; a longer value is ignored
+	maxTrace          = 8 << 10 // bytes of a header for the Tracer; a longer value is ignored
 )
 
-// maxUnfinished is what all clients of a lean door may make it keep, in bytes: calls that are not whole, buffers, streams
-// that stay open. As of a message only what may be used is kept, it is enough for some.
+// maxUnfinished is the number of bytes that all clients of a listener may make the inline server keep: incomplete
+// calls, buffers, open streams. Only the usable part of a message is kept.
 const maxUnfinished = 8 << 20
 
 // Serve implements h2.Handler.
@@ -95,7 +96,7 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 	}
 }
 
-// traceHeader is a header for the Tracer, which may keep it.
+// traceHeader returns a header for the Tracer, which may keep it.
 func (d *inlineServer) traceHeader(k *h2.Stream, name string) string {
 	for i, h := range d.traceHeaders {
 		if v := k.Header(callHeaders + i); strings.EqualFold(h, name) && len(v) <= maxTrace {
@@ -105,7 +106,7 @@ func (d *inlineServer) traceHeader(k *h2.Stream, name string) string {
 	return ""
 }
 
-// Answered sends the answer.
+// Answered sends the response.
 func (d *inlineServer) Answered(c *Call) {
 	s, k := d.service, c.stream
 	s.endRecording(c)

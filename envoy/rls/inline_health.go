@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// addMethods adds gRPC's health service to the methods of a lean door. It answers and counts as Register's does.
+// addMethods adds gRPC's health service to the methods of an inline server. It answers and counts as register's does.
 func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.Store) {
 	counted := countedHealth{h.grpc, st}
 	methods[healthpb.Health_Check_FullMethodName] = unary[healthpb.HealthCheckRequest](func(r *healthpb.HealthCheckRequest) (proto.Message, error) {
@@ -25,7 +25,7 @@ func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.Store
 	methods[healthpb.Health_Watch_FullMethodName] = watch{h}
 }
 
-// unary is a method of messages that protobuf's own code reads and writes.
+// unary is a method whose messages are encoded and decoded by package proto.
 type unary[R any] func(*R) (proto.Message, error)
 
 // Serve implements h2.Handler.
@@ -42,7 +42,7 @@ func (f unary[R]) Serve(k *h2.Stream) {
 	k.Reply(encoded{m})
 }
 
-// unmarshal reads a call's request; false has failed the call.
+// unmarshal decodes a call's request. If it cannot, it fails the call and returns false.
 func unmarshal(k *h2.Stream, r proto.Message) bool {
 	err := proto.Unmarshal(k.Message(), r)
 	if err != nil {
@@ -56,16 +56,16 @@ func fail(k *h2.Stream, err error) {
 	k.Fail(st.Code(), st.Message())
 }
 
-// encoded is a message that protobuf's own code writes.
+// encoded is a message that package proto encodes.
 type encoded struct{ proto.Message }
 
-// Append appends it in wire format.
+// Append appends the message in wire format.
 func (m encoded) Append(b []byte) []byte {
-	b, _ = proto.MarshalOptions{}.MarshalAppend(b, m.Message) // fails on strings that are not UTF-8 alone
+	b, _ = proto.MarshalOptions{}.MarshalAppend(b, m.Message) // only strings with invalid UTF-8 fail
 	return b
 }
 
-// watch tells a client of every change of its health, on a goroutine that lives as long as the call.
+// watch reports every change of health to a client, on a goroutine that lives as long as the call.
 type watch struct{ *HealthServer }
 
 // Serve implements h2.Handler.
@@ -77,7 +77,7 @@ func (w watch) Serve(k *h2.Stream) {
 	go func() { fail(k, w.grpc.Watch(r, &watching{call: k})) }()
 }
 
-// watching is a call of Watch as the generated code sees it.
+// watching is a call of Watch for the generated code.
 type watching struct {
 	grpc.ServerStream
 	call *h2.Stream
@@ -86,10 +86,10 @@ type watching struct {
 // Send sends one status.
 func (w *watching) Send(m *healthpb.HealthCheckResponse) error { return w.call.Send(encoded{m}) }
 
-// Context ends with the call.
+// Context returns a context that is done when the call ends.
 func (w *watching) Context() context.Context { return callContext{context.Background(), w.call.Done()} }
 
-// callContext is done when a call is given up.
+// callContext is done when the client gives up the call.
 type callContext struct {
 	context.Context
 	done <-chan struct{}

@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// metadata is the dynamic metadata of a response, encoded: what was asked, and the metadata of the rules that passed.
-// Nothing of it points into the rules.
+// metadata returns the encoded dynamic metadata of the response: the request, and the metadata of rules that admitted
+// it. It shares no memory with the rules.
 func (c *Call) metadata() []byte {
 	req := &c.Request
 	descriptors := &structpb.ListValue{}
@@ -37,7 +37,7 @@ func (c *Call) metadata() []byte {
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&structpb.Struct{Fields: fields})
 	if err != nil {
-		return nil // only a string that is not UTF-8 can be the cause, and text leaves none
+		return nil // only invalid UTF-8 fails, and text replaces it
 	}
 	return b
 }
@@ -57,7 +57,7 @@ func (d *Descriptor) metadata() *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// protoText is o as protobuf's text format has it in the metadata: "requests_per_unit:2  unit:DAY".
+// protoText returns o as protobuf's text format writes it in the metadata: "requests_per_unit:2  unit:DAY".
 func (o *limitOverride) protoText() string {
 	var parts []string
 	if o.Limit != 0 {
@@ -80,13 +80,13 @@ func (o *limitOverride) protoText() string {
 	return strings.Join(parts, "  ")
 }
 
-// text is s as a Struct may hold it. A string that is not UTF-8 would make Envoy reject the whole response.
+// text returns s as a string that a Struct may hold. Invalid UTF-8 would make Envoy reject the response.
 func text(s string) *structpb.Value {
 	return structpb.NewStringValue(strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// merge adds to dst what it does not have yet: the first value wins, structs are merged. Values are copied, for dst grows
-// with every rule while the rules serve other requests.
+// merge adds the fields of src that dst lacks. The first value of a field wins, and structs are merged. Values are
+// copied, since dst changes while the rules serve other calls.
 func merge(dst, src *structpb.Struct) {
 	for k, v := range src.GetFields() {
 		old, ok := dst.Fields[k]

@@ -11,21 +11,21 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// path is the path label: how an answer was reached.
+// path is the path label: how a decision was made.
 type path uint8
 
 const (
 	direct    path = iota // decided here, and the call carried a key: Envoy chose this member
 	local                 // decided here
-	forwarded             // decided by the owner, one hop away
+	forwarded             // decided by the owner
 	leased                // decided from a lease, or where the route of a hot key leads
 	degraded              // decided by the rule's degraded policy
 	paths
 )
 
-// metrics are resolved once: no label is looked up while a request waits.
+// metrics resolve their labels once, so that no label is looked up during a call.
 type metrics struct {
-	decisions [paths][2]prometheus.Counter // the second index is 1 when over
+	decisions [paths][2]prometheus.Counter // index 1 is over the limit
 	direct    prometheus.Counter
 	misrouted [2]prometheus.Counter // cause ring, cause key
 	degraded  [3]prometheus.Counter // by policy.Degraded
@@ -37,11 +37,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		direct: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_direct_total",
-			Help: "Questions of calls with a key (x-keyward-key) that were decided where Envoy sent them.",
+			Help: "Requests of calls with a key (x-keyward-key) that were decided by the member that Envoy chose.",
 		}),
 		duration: stats.NewDurationHistogram(prometheus.HistogramOpts{
 			Name:    "keyward_decision_duration_seconds",
-			Help:    "Time from a decoded request to its response, forwarding included.",
+			Help:    "Time from receiving a call to its response, including forwarding.",
 			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2, 5e-2, 0.1, 1},
 		}, time.Second),
 	}
@@ -52,18 +52,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}
 		return v
 	}
-	decisions := vec("keyward_decisions_total", "Questions decided, by decision and by how the answer was reached.", "decision", "path")
+	decisions := vec("keyward_decisions_total", "Requests decided, by decision and by how it was made (path).", "decision", "path")
 	for p, name := range [paths]string{"direct", "local", "forwarded", "lease", "degraded"} {
 		m.decisions[p] = [2]prometheus.Counter{decisions.WithLabelValues("ok", name), decisions.WithLabelValues("over", name)}
 	}
-	misrouted := vec("keyward_misrouted_total", "Questions of calls with a key that had to be forwarded: Envoy's ring differs (ring), "+
-		"or the key is not this descriptor's (key).", "cause")
+	misrouted := vec("keyward_misrouted_total", "Requests of calls with a key that had to be forwarded: because Envoy's ring differs (ring), "+
+		"or because the key is not that of the descriptor (key).", "cause")
 	m.misrouted = [2]prometheus.Counter{misrouted.WithLabelValues("ring"), misrouted.WithLabelValues("key")}
-	policies := vec("keyward_degraded_total", "Questions answered by their rule's degraded policy.", "policy")
+	policies := vec("keyward_degraded_total", "Requests decided by the degraded policy of their rule.", "policy")
 	for i, name := range [...]string{"local_share", "fail_open", "fail_closed"} {
 		m.degraded[i] = policies.WithLabelValues(name)
 	}
-	oversize := vec("keyward_oversize_total", "Requests beyond a bound, answered over limit without being counted.", "bound")
+	oversize := vec("keyward_oversize_total", "Calls that exceed a limit on their size, answered OVER_LIMIT without being counted.", "bound")
 	for e := within + 1; e < excesses; e++ {
 		m.oversize[e] = oversize.WithLabelValues(e.String())
 	}
@@ -73,9 +73,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// callKey is what the key of a call, x-keyward-key, says of the way that Envoy chose.
+// callKey is the key of a call (x-keyward-key), by which Envoy chose this member.
 type callKey struct {
-	hash, base uint64 // of the key; of the owner string that it is a sub-key of
+	hash, base uint64 // of the key; of the owner string, if the key is a sub-key
 	given, sub bool
 }
 
@@ -90,10 +90,11 @@ func newCallKey(key string) callKey {
 	return k
 }
 
-// isSubKeyOf says that a hot key's route brought q here, by a sub-key: neither the owner's place nor a wrong one.
+// isSubKeyOf reports whether the route of a hot key sent the call here by a sub-key of q. This member is then neither
+// the owner nor a wrong member.
 func (k *callKey) isSubKeyOf(q *owner.Request) bool { return k.sub && k.base == q.RingPos }
 
-// countResult counts one answer to a call with the given key.
+// countResult counts one result of a call with the given key.
 func (m *metrics) countResult(q *owner.Request, a *owner.Result, key *callKey) {
 	p := local
 	switch a.Path {

@@ -9,10 +9,10 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// maxName bounds each text of a name, in bytes; routes of hot keys carry no longer ones.
+// maxName is the most bytes of each text of a name. Routes of hot keys have the same limit.
 const maxName = 256
 
-// reportName reports what the key of descriptor i is called, if that is due.
+// reportName reports the name of the key of descriptor i, if a report is due.
 func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	l, req := &c.slots[i], &c.Request
 	q := &c.requests[l.request]
@@ -31,7 +31,7 @@ func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	s.name(q.Key, strings.Clone(req.Domain), shorten(name), place, q.LeaseConfig)
 }
 
-// shorten cuts s to maxName bytes, between runes.
+// shorten cuts s to at most maxName bytes, between runes.
 func shorten(s string) string {
 	if len(s) <= maxName {
 		return s
@@ -43,14 +43,15 @@ func shorten(s string) string {
 	return s[:end]
 }
 
-// nameTimes remember which keys were named lately: 32 bits of the key and the time, in ms, at a place that the key's other
-// bits choose. Few keys are hot, so few share a place; those that do make each other due ten times a second.
+// nameTimes records which keys were reported recently: 32 bits of the key, and the time in ms, in a cell chosen by
+// other bits of the key. Few keys are hot, so few share a cell. Keys that share one are each reported up to ten times
+// per second.
 type nameTimes [1024]atomic.Uint64
 
 func (n *nameTimes) due(k owner.Key, now time.Time) bool {
 	at, tag, ms := &n[k[0]%uint64(len(n))], k[1]>>32, uint32(now.UnixMilli())
 	old := at.Load()
-	since := ms - uint32(old) // also over the wrap
+	since := ms - uint32(old) // also correct when the time wraps
 	if since < 100 || since < 1000 && old>>32 == tag {
 		return false
 	}

@@ -5,14 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// JSON cannot carry a byte that is not UTF-8, and its parser refuses one. So that such a caller is counted like any other,
-// each odd byte travels through the parser as a rune of a private plane. Runes of that range that were sent as such
-// travel as their own four bytes, which keeps different values different.
+// JSON cannot carry invalid UTF-8, and its parser rejects it. To count such callers like any other, each invalid byte
+// passes the parser as a rune of a private range. Runes of that range in the input pass as their four bytes, so that
+// different values stay different.
 const privateRunes rune = 0x10FF00
 
 func private(r rune) bool { return r >= privateRunes && r <= privateRunes+0xff }
 
-// hideOpaque makes b valid UTF-8; hidden says that it was not.
+// hideOpaque returns b as valid UTF-8, and reports whether b was not.
 func hideOpaque(b []byte) (out []byte, hidden bool) {
 	if utf8.Valid(b) {
 		return b, false
@@ -31,7 +31,7 @@ func hideOpaque(b []byte) (out []byte, hidden bool) {
 	return out, true
 }
 
-// showOpaque gives s its own bytes back.
+// showOpaque restores the original bytes of s.
 func showOpaque(s string) string {
 	var out strings.Builder
 	for _, r := range s {

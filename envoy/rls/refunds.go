@@ -23,18 +23,18 @@ func loopback(addr net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// negativeHits is why a call's refunds are refused, in keyward_refused_total.
+// negativeHits is the reason in keyward_refused_total for refused refunds.
 const negativeHits = "negative_hits"
 
-// dropRefunds has a request from addr give nothing back, unless its caller may. It is answered all the same: an error would have Envoy let
-// its other descriptors through uncounted.
+// dropRefunds sets the refunds of a request to zero hits unless the caller may refund. The call is still answered: an
+// error would make Envoy let the other descriptors through uncounted.
 func (o *grpcOptions) dropRefunds(r *RateLimitRequest, addr net.Addr) {
 	if !o.Refunds && !(o.LocalRefunds && loopback(addr)) && r.zeroRefunds() {
 		o.Guard.Refuse(negativeHits)
 	}
 }
 
-// zeroRefunds makes every refund one of no hits, and reports whether there was one.
+// zeroRefunds sets every refund to zero hits and reports whether there was one.
 func (r *RateLimitRequest) zeroRefunds() (any bool) {
 	for i := range r.Descriptors {
 		if d := &r.Descriptors[i]; d.Refund {

@@ -9,10 +9,10 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// RequestLimits are the sizes up to which a request is answered by its rules. What exceeds one is answered OVER_LIMIT and
-// counted: an error would make Envoy let the request through. A zero field means its default.
+// RequestLimits are the sizes up to which a request is decided by its rules. A request that exceeds one is answered
+// OVER_LIMIT and counted; an error would make Envoy let it through. A zero field means its default.
 type RequestLimits struct {
-	Message     int // bytes of a whole request; default 1 MiB
+	Message     int // bytes of a complete request; default 1 MiB
 	Value       int // bytes of a domain, key or value; default 64 KiB
 	Descriptors int // default 256
 	Entries     int // of one descriptor; default 64
@@ -31,10 +31,10 @@ func (b RequestLimits) withDefaults() RequestLimits {
 	return b
 }
 
-// excess names the bound that a request exceeded.
+// excess names the limit that a request exceeded.
 type excess uint8
 
-// The excesses.
+// Values of excess.
 const (
 	within excess = iota // none
 	excessMessage
@@ -48,7 +48,7 @@ func (e excess) String() string {
 	return [excesses]string{"", "message", "value", "descriptors", "entries"}[e]
 }
 
-// limitOverride is the limit that a descriptor brings along in place of its rule's.
+// limitOverride is a limit in a descriptor, which replaces that of its rule.
 type limitOverride struct {
 	Limit      uint32
 	Unit       int32 // envoy.type.v3.RateLimitUnit
@@ -57,33 +57,33 @@ type limitOverride struct {
 	Multiplied bool // the limit has a unit_multiplier
 }
 
-// Descriptor is one descriptor of a Request.
+// Descriptor is one descriptor of a RateLimitRequest.
 type Descriptor struct {
 	Entries   []config.Entry
 	Override  limitOverride
-	Addend    uint64 // of this descriptor alone
-	HasAddend bool   // Addend stands, 0 too, in place of the request's
-	Refund    bool   // is_negative_hits: the addend is given back
+	Addend    uint64 // the hits of this descriptor
+	HasAddend bool   // Addend replaces the hits of the request, even if it is 0
+	Refund    bool   // is_negative_hits: the hits are refunded
 
-	first int // of Entries in the Request's
+	first int // index of its first entry in RateLimitRequest.entries
 }
 
-// RateLimitRequest is an envoy.service.ratelimit.v3.RateLimitRequest. Strings are bytes as they came, UTF-8 or not, and point
-// into the message that was decoded: the Request is good while that is left alone.
+// RateLimitRequest is an envoy.service.ratelimit.v3.RateLimitRequest. Its strings are the received bytes, valid UTF-8
+// or not, and share the memory of the decoded message. The request is valid until that memory changes.
 type RateLimitRequest struct {
 	Domain      string
 	Descriptors []Descriptor
 	HitsAddend  uint32
-	Excess      excess // the first bound exceeded; what is beyond it is not kept
+	Excess      excess // the first limit that is exceeded; what exceeds it is not kept
 
 	entries []config.Entry // of all descriptors, in order
 }
 
 var errMalformed = errors.New("malformed rate limit request")
 
-// Decode reads a request in protobuf's wire format. It reads what proto.Unmarshal reads, except that strings need not be
-// UTF-8: a caller's header with one odd byte must not turn into an error, and so into an admission. Of a message beyond the
-// bounds it reads nothing.
+// Decode decodes a request in protobuf's wire format. It accepts what proto.Unmarshal accepts, and also invalid
+// UTF-8: an odd byte in a client's header must not become an error, which would admit the request. A message that
+// exceeds a limit is not decoded.
 func (r *RateLimitRequest) Decode(b []byte, bounds RequestLimits) error {
 	r.Domain, r.HitsAddend, r.Excess = "", 0, within
 	r.Descriptors, r.entries = r.Descriptors[:0], r.entries[:0]
@@ -112,7 +112,7 @@ func (r *RateLimitRequest) Decode(b []byte, bounds RequestLimits) error {
 	return nil
 }
 
-// link gives every descriptor its part of the entries, which may have moved while they grew.
+// link sets the entries of each descriptor, whose slice may have moved while it grew.
 func (r *RateLimitRequest) link() {
 	end := len(r.entries)
 	for i := len(r.Descriptors) - 1; i >= 0; i-- {
@@ -218,8 +218,8 @@ func (o *limitOverride) decode(b []byte) bool {
 	return true
 }
 
-// decodeWrapper reads a google.protobuf.UInt64Value or UInt32Value into v, which stays as it is when the value is left
-// out: a message that comes twice is merged.
+// decodeWrapper decodes a google.protobuf.UInt64Value or UInt32Value into v. It leaves v unchanged if the message has
+// no value, so that a repeated message is merged.
 func decodeWrapper(b []byte, v *uint64) bool {
 	for len(b) > 0 {
 		f, rest, ok := nextField(b)
@@ -234,7 +234,7 @@ func decodeWrapper(b []byte, v *uint64) bool {
 	return true
 }
 
-// field is one field as it stands on the wire: a varint, bytes, or something that is skipped.
+// field is a field of the wire format: a varint, bytes, or a value to be skipped.
 type field struct {
 	bytes  []byte
 	varint uint64

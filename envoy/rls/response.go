@@ -12,38 +12,38 @@ import (
 // Code is an envoy.service.ratelimit.v3.RateLimitResponse.Code.
 type Code uint8
 
-// The codes that are given.
+// The codes that Keyward returns.
 const (
 	OK        Code = 1
 	OverLimit Code = 2
 )
 
-// descriptorStatus is what is said of one descriptor.
+// descriptorStatus is the status of one descriptor.
 type descriptorStatus struct {
 	Name      string // of the rule
-	Reset     int64  // seconds; 0 is said with a limit only
+	Reset     int64  // seconds; 0 is only sent with a limit
 	Limit     uint32
-	Burst     uint32 // depth of a bucket that is not as deep as Limit; else 0
+	Burst     uint32 // size of a token bucket if it differs from Limit; else 0
 	Remaining uint32
-	Unit      config.Unit // with Times: the window; unknown when no whole seconds make it up
-	Times     uint32      // units in the window
+	Unit      config.Unit // with Times, the window; unknown if the window is no whole number of seconds
+	Times     uint32      // number of units in the window
 	Code      Code
-	HasLimit  bool // Limit, Unit and Name stand
+	HasLimit  bool // Limit, Unit and Name are set
 }
 
-// responseHeader is a header for Envoy to add to its answer.
+// responseHeader is a header that Envoy adds to its response.
 type responseHeader struct{ Key, Value string }
 
 // RateLimitResponse is an envoy.service.ratelimit.v3.RateLimitResponse.
 type RateLimitResponse struct {
-	Statuses []descriptorStatus // one a descriptor, in order
+	Statuses []descriptorStatus // one per descriptor, in order
 	Headers  []responseHeader
-	Metadata []byte // a google.protobuf.Struct in wire format; nil for none
+	Metadata []byte // an encoded google.protobuf.Struct; nil: none
 	Code     Code
 }
 
 func (r *RateLimitResponse) reset() {
-	clear(r.Statuses) // names belong to rules, which must not be kept alive
+	clear(r.Statuses) // names must not keep old rules alive
 	r.Statuses, r.Headers, r.Metadata, r.Code = r.Statuses[:0], r.Headers[:0], nil, 0
 }
 
@@ -107,10 +107,10 @@ func (s *descriptorStatus) limitSize() int {
 	return n
 }
 
-// timed says that Reset is told.
+// timed reports whether Reset is sent.
 func (s *descriptorStatus) timed() bool { return s.HasLimit || s.Reset > 0 }
 
-// multiplier is the limit's unit_multiplier; 0 is not said. Envoy takes its absence for 1.
+// multiplier returns the limit's unit_multiplier, or 0 to omit it. Envoy uses 1 if it is absent.
 func (s *descriptorStatus) multiplier() uint64 {
 	if s.Times > 1 {
 		return uint64(s.Times)
@@ -118,8 +118,8 @@ func (s *descriptorStatus) multiplier() uint64 {
 	return 0
 }
 
-// appendPolicy appends the limit header's value: the limit, and where its unit alone does not say it all, how it is
-// counted, as in "10, 10;w=30;burst=20".
+// appendPolicy appends the value of the limit header: the limit and, if its unit does not describe it completely, its
+// window and burst, as in "10, 10;w=30;burst=20".
 func (s *descriptorStatus) appendPolicy(b []byte) []byte {
 	b = strconv.AppendUint(b, uint64(s.Limit), 10)
 	window := int64(s.Unit.Window()/time.Second) * int64(s.Times)
@@ -137,7 +137,8 @@ func (s *descriptorStatus) appendPolicy(b []byte) []byte {
 	return b
 }
 
-// The helpers below write fields numbered under 16, whose tags take one byte, and leave out zero values, as proto3 does.
+// The helpers below write fields with numbers below 16, whose tags take one byte. They omit zero values, as proto3
+// does.
 
 func appendLen(b []byte, num protowire.Number, n int) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)

@@ -20,36 +20,37 @@ import (
 	"github.com/keyward/keyward/internal/connguard"
 )
 
-// Listener is a gRPC listener. The service may have several: loopback, a unix socket, the pod network with mTLS.
+// Listener describes a gRPC listener. A service may have several: on loopback, on a unix socket, on the pod network
+// with mTLS.
 type Listener struct {
 	Address  string      // host:port, or a path with Unix
 	GRPCGo   bool        // served by grpc-go instead of the inline server
-	TLS      *tls.Config // nil for plaintext
-	Unix     bool        // Address is the path of a socket
-	NoHealth bool        // rate limiting only, no health service
-	Name     string      // of its surface in metrics; default rls
+	TLS      *tls.Config // nil: plaintext
+	Unix     bool        // Address is the path of a unix socket
+	NoHealth bool        // without gRPC's health service
+	Name     string      // name of its guard, the surface label of metrics; default rls
 
-	// MaxAge is after how long a connection is asked to end; default StartOptions.ConnectionAge.
+	// MaxAge is the age at which a connection is drained; default StartOptions.ConnectionAge.
 	MaxAge time.Duration
 }
 
-// StartOptions make a Server.
+// StartOptions configure a Server.
 type StartOptions struct {
 	Service            *Service
 	Health             *HealthServer
-	Logger             *slog.Logger // nil for none
+	Logger             *slog.Logger // nil: no logs
 	Listeners          []Listener
-	HTTP               string            // host:port of /json and /healthcheck; "" for none
+	HTTP               string            // host:port of /json and /healthcheck; "": none
 	Refunds            string            // which callers may refund hits: local (default), certificate or any
-	Hosts              browser.Hosts     // names that HTTP and Debug answer for
-	Debug              string            // host:port of the debug port; "" for none
-	ConnectionAge      time.Duration     // GRPC_MAX_CONNECTION_AGE: when a gRPC connection is asked to close; 0 for never
-	ConnectionAgeGrace time.Duration     // GRPC_MAX_CONNECTION_AGE_GRACE: how much later it is closed; 0 for never
-	Guards             *connguard.Guards // nil for no bounds of connections, and no metrics of them
-	MaxConn            int               // connections of each door; default 1024
+	Hosts              browser.Hosts     // host names that HTTP and Debug serve
+	Debug              string            // host:port of the debug listener; "": none
+	ConnectionAge      time.Duration     // GRPC_MAX_CONNECTION_AGE: the age at which gRPC connections are drained; 0: never
+	ConnectionAgeGrace time.Duration     // GRPC_MAX_CONNECTION_AGE_GRACE: how much later they are closed; 0: never
+	Guards             *connguard.Guards // nil: connections are neither limited nor counted
+	MaxConn            int               // connections per gRPC listener; default 1024
 }
 
-// Server listens for rate limit requests.
+// Server serves rate limit calls on its listeners.
 type Server struct {
 	log       *slog.Logger
 	servers   []grpcServer
@@ -58,7 +59,7 @@ type Server struct {
 	done      sync.WaitGroup
 }
 
-// Start opens every listener, or none, and serves on them.
+// Start opens all listeners and serves on them. If it cannot open one, it opens none.
 func Start(o StartOptions) (*Server, error) {
 	s := &Server{log: o.Logger}
 	if s.log == nil {
@@ -80,7 +81,7 @@ func Start(o StartOptions) (*Server, error) {
 		}
 		opts.Refunds, opts.LocalRefunds = d.allowsRefunds(refunds), refunds == refundsLocal
 		listen := opts.Guard.Listen
-		if !d.GRPCGo { // gRPC does not tell when a call has come
+		if !d.GRPCGo { // grpc-go does not report calls to the guard
 			listen = opts.Guard.ListenInTurn
 		}
 		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
@@ -94,12 +95,12 @@ func Start(o StartOptions) (*Server, error) {
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
-		s.serveHTTP("debug", rest[0], &o, o.Service.debugHandler(), 0) // a profile takes as long as it was asked to
+		s.serveHTTP("debug", rest[0], &o, o.Service.debugHandler(), 0) // a profile takes as long as requested
 	}
 	return s, nil
 }
 
-// grpcServer serves the connections of a listener until it is shut down.
+// grpcServer serves a listener until it is shut down.
 type grpcServer interface {
 	Serve(net.Listener) error
 	Shutdown(context.Context)
@@ -120,10 +121,10 @@ func (o *StartOptions) newServer(d Listener, opts grpcOptions) grpcServer {
 	return grpcGoServer{g}
 }
 
-// grpcGoServer is a server of grpc-go.
+// grpcGoServer is a grpc-go server.
 type grpcGoServer struct{ *grpc.Server }
 
-// Shutdown lets the calls in flight end until ctx is done, then cuts them off.
+// Shutdown waits for the calls in flight until ctx is done, then cuts them off.
 func (d grpcGoServer) Shutdown(ctx context.Context) {
 	cut := context.AfterFunc(ctx, d.Stop)
 	defer cut()
@@ -131,12 +132,12 @@ func (d grpcGoServer) Shutdown(ctx context.Context) {
 }
 
 const (
-	maxConnections     = 1024 // of a door, unless told otherwise
+	maxConnections     = 1024 // default of a gRPC listener
 	maxHTTPConnections = 256
 	maxHTTPHeaders     = 64 << 10
 )
 
-// orMax is d, or for ever when d is 0.
+// orMax returns d, or the longest duration if d is 0.
 func orMax(d time.Duration) time.Duration {
 	if d <= 0 {
 		return math.MaxInt64
@@ -144,7 +145,7 @@ func orMax(d time.Duration) time.Duration {
 	return d
 }
 
-// listen opens the listeners of all doors, then those of HTTP and Debug.
+// listen opens the gRPC listeners, then those of HTTP and Debug.
 func (o *StartOptions) listen() (all []net.Listener, err error) {
 	var faults []error
 	open := func(name, network, address string) {
@@ -178,7 +179,7 @@ func (o *StartOptions) listen() (all []net.Listener, err error) {
 	return nil, errors.Join(faults...)
 }
 
-// removeStale removes a unix socket that nobody listens on any more: its owner died without closing it.
+// removeStale removes a unix socket without a listener, which a crashed process has left behind.
 func removeStale(path string) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
@@ -196,7 +197,7 @@ func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) err
 	s.log.Info("listening", "for", name, "address", l.Addr().String())
 	s.done.Go(func() {
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
-			s.log.Error("listener failed", "for", name, "err", err)
+			s.log.Error("listener failed", "for", name, "error", err)
 		}
 	})
 }
@@ -216,7 +217,7 @@ func (s *Server) serveHTTP(name string, l net.Listener, o *StartOptions, h http.
 	s.serve(name, l, srv.Serve)
 }
 
-// refuse counts what is refused at a port; nobody counts without Gates.
+// refuse returns a function that counts refusals on a surface. It does nothing without Guards.
 func (o *StartOptions) refuse(surface string) func(reason string) {
 	if o.Guards == nil {
 		return func(string) {}
@@ -224,7 +225,7 @@ func (o *StartOptions) refuse(surface string) func(reason string) {
 	return o.Guards.Guard(surface).Refuse
 }
 
-// Addrs are the addresses listened on: the doors' in order, then HTTP's and the debug port's if they are open.
+// Addrs returns the addresses of the gRPC listeners in order, then those of HTTP and Debug if they are open.
 func (s *Server) Addrs() []net.Addr {
 	var as []net.Addr
 	for _, l := range s.listeners {
@@ -233,7 +234,7 @@ func (s *Server) Addrs() []net.Addr {
 	return as
 }
 
-// Stop takes no new calls, lets those in flight end until ctx is done, then cuts them off.
+// Stop accepts no new calls, waits for those in flight until ctx is done, then cuts them off.
 func (s *Server) Stop(ctx context.Context) {
 	var stopping sync.WaitGroup
 	for _, d := range s.servers {

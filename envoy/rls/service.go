@@ -1,6 +1,7 @@
-// Package rls speaks Envoy's rate limit service: a request is decoded as opaque bytes, every descriptor is matched with
-// one version of the rules, all that must be counted goes to the Decider at once, and its answers become the statuses,
-// headers, metadata and statistics that envoyproxy/ratelimit would give. The same Service stands behind gRPC and /json.
+// Package rls implements Envoy's rate limit service. It decodes a call as opaque bytes, matches each descriptor
+// against one version of the rules and passes all requests of the call to the Decider at once. From the results it
+// builds the statuses, headers, metadata and statistics that envoyproxy/ratelimit would produce. gRPC and /json use
+// the same Service.
 package rls
 
 import (
@@ -18,33 +19,34 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Decider decides the questions of one request, in order, and fills every answer by the deadline. With stop, hits are
-// charged to none but those that go over, as soon as one of them does.
+// Decider decides the requests of one call, in order, and sets every result by the deadline. With stop, if any
+// request is over its limit, only the requests that are over are charged.
 type Decider interface {
 	Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
-// AsyncDecider is a Decider that need not keep its caller waiting.
+// AsyncDecider is a Decider that need not block its caller.
 type AsyncDecider interface {
 	Decider
-	// Begin decides what can be decided at once: true when every answer is there. Otherwise done.Decided is called exactly
-	// once, on any goroutine and perhaps before Begin returns, when all are: a moment after the deadline at the latest. Until
-	// then qs and as are the Decider's. Decided does not block.
+	// Begin decides what can be decided at once. It returns true if every result is set. Otherwise it calls
+	// done.Decided exactly once when all are, shortly after the deadline at the latest, on any goroutine and perhaps
+	// before Begin returns. Until then the Decider owns qs and as. Decided does not block.
 	Begin(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool
 }
 
-// Switches are the settings that are read anew with every version of the rules. The zero value switches all off.
+// Switches are the settings that are read again with every version of the rules. The zero value turns all of them
+// off.
 type Switches struct {
-	Shadow          bool // SHADOW_MODE: answer OK whatever was decided
+	Shadow          bool // SHADOW_MODE: answer OK whatever the decision
 	Quota           bool // QUOTA_MODE: treat every descriptor as a quota
 	DynamicMetadata bool // RESPONSE_DYNAMIC_METADATA
-	Headers         bool // LIMIT_RESPONSE_HEADERS_ENABLED; once on it stays on
+	Headers         bool // LIMIT_RESPONSE_HEADERS_ENABLED; once on, it stays on
 	LimitHeader     string
 	RemainingHeader string
 	ResetHeader     string
 }
 
-// Options make a Service.
+// Options configure a Service.
 type Options struct {
 	Decider Decider
 	// Name is called with the name of a hot key: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
@@ -52,23 +54,23 @@ type Options struct {
 	// concurrently, for one key about once a second; nil for none.
 	Name       func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
 	Stats      *stats.Store
-	Registerer prometheus.Registerer // of the keyward_* metrics; nil registers none
-	Tracer     Tracer                // nil for none
+	Registerer prometheus.Registerer // for the keyward_* metrics; nil: not registered
+	Tracer     Tracer                // nil: no traces
 	// Denials is called for some of the refusals, with the number of refusals since its last call for the rule. The sample
 	// has no value that a caller sent: no Descriptor. It must not block; nil for none.
 	Denials    func(s DecisionSample, suppressed uint64)
-	DenialRate float64 // the most of them a second and rule; default 1
+	DenialRate float64 // calls of Denials per second and rule; default 1
 
-	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: the part of a limit above which hits are near it; 0 for all of them
+	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: part of a limit above which hits are near it; 0: all are
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
-	DecisionTimeout time.Duration // for a call that has no timeout of its own; default 12 ms, under Envoy's default of 20
+	DecisionTimeout time.Duration // for calls without a timeout; default 12 ms, below Envoy's default of 20 ms
 	Limits          RequestLimits
 }
 
-// Service answers rate limit requests. It is safe for concurrent use.
+// Service answers rate limit calls. It is safe for concurrent use.
 type Service struct {
 	decider   Decider
-	async     AsyncDecider // decider, where it is one; else nil
+	async     AsyncDecider // decider, if it is an AsyncDecider; else nil
 	name      func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
 	nameTimes nameTimes
 	store     *stats.Store
@@ -78,22 +80,22 @@ type Service struct {
 	calls     sync.Pool
 	taps      taps
 	tracer    Tracer
-	denials   *denials // nil: nobody is told
+	denials   *denials // nil: not reported
 	ratio     float32
 	stop      bool
 	timeout   time.Duration
 	limits    RequestLimits
 }
 
-// view is one version of the rules with what goes with it.
+// view is one version of the rules, with what belongs to it. It is immutable.
 type view struct {
 	rules    *config.Rules
 	version  uint64
 	switches Switches
-	series   []atomic.Pointer[stats.RuleStats] // statistics of the rules with a fixed name, by Rule.Index; filled when first hit
+	series   []atomic.Pointer[stats.RuleStats] // statistics of the rules with a fixed name by RuleSpec.Index; created with the first hit
 }
 
-// Errors of the service, in the words of envoyproxy/ratelimit. In gRPC their code is UNKNOWN.
+// Errors of the service, in the words of envoyproxy/ratelimit. Their gRPC code is UNKNOWN.
 var (
 	errNoDomain      = errors.New("rate limit domain must not be empty")
 	errNoDescriptors = errors.New("rate limit descriptor list must not be empty")
@@ -101,7 +103,7 @@ var (
 	errOverrideUnit  = errors.New("rate limit override has an unknown unit")
 )
 
-// New makes a Service without rules: until SetRules it answers every request with an error.
+// New returns a Service without rules. It answers every call with an error until SetRules is called.
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
@@ -116,8 +118,7 @@ func New(o Options) *Service {
 	return s
 }
 
-// SetRules puts a version of the rules in force, whole, for the requests that come after it. It must not run
-// concurrently with itself.
+// SetRules puts a version of the rules into force for all later calls. It must not be called concurrently.
 func (s *Service) SetRules(r *config.Rules, sw Switches) {
 	if old := s.current.Load(); old != nil && old.switches.Headers && !sw.Headers {
 		o := old.switches
@@ -128,7 +129,7 @@ func (s *Service) SetRules(r *config.Rules, sw Switches) {
 	s.current.Store(v)
 }
 
-// Rules are the rules in force; nil before the first SetRules.
+// Rules returns the rules in force, or nil before the first SetRules.
 func (s *Service) Rules() *config.Rules {
 	if v := s.current.Load(); v != nil {
 		return v.rules
@@ -136,7 +137,7 @@ func (s *Service) Rules() *config.Rules {
 	return nil
 }
 
-// CountLoad counts a load of the rules, good or bad, in config_load_success or config_load_error.
+// CountLoad counts a load of the rules in config_load_success, or in config_load_error if err is not nil.
 func (s *Service) CountLoad(err error) {
 	if err != nil {
 		s.counts.loadError.Add(1)
@@ -157,18 +158,18 @@ func (sw Switches) withDefaults() Switches {
 	return sw
 }
 
-// Caller is what a door knows of a call beside its request.
+// Caller is what is known of a call in addition to its request.
 type Caller struct {
-	Key        string        // x-keyward-key: the owner string by which Envoy chose this member; "" when it chose any
-	Timeout    time.Duration // the caller's own, what is left of it; 0 for none
-	ReceivedAt time.Time     // when the call came; zero: now
+	Key        string        // x-keyward-key: the owner string by which Envoy chose this member; "" if it chose any member
+	Timeout    time.Duration // what is left of the caller's timeout; 0: none
+	ReceivedAt time.Time     // when the call was received; zero: now
 }
 
-// Call is one request being answered. It comes from a Service and goes back to it, with all the memory it grew.
+// Call is one call being answered. NewCall returns it and Release takes it back, with the memory that it uses.
 type Call struct {
 	Request  RateLimitRequest
 	Response RateLimitResponse
-	Err      error // set by Decide and Begin: the answer is this error
+	Err      error // set by Decide and Begin: the call fails with this error
 
 	slots        []slot
 	requests     []owner.Request
@@ -176,18 +177,19 @@ type Call struct {
 	continuation continuation
 	recording    *recording
 	text         []byte     // scratch for names of statistics
-	wire         []byte     // the door's copy of the message
-	stream       *h2.Stream // where the lean door answers; nil for other doors
+	wire         []byte     // a copy of the message
+	stream       *h2.Stream // the inline server's stream; nil for other servers
 	duration     time.Duration
 }
 
-// keepBytes is how much scratch a Call may bring back to the pool: a flood of giant requests must not stay in memory.
+// keepBytes is the most scratch memory in bytes that a released Call keeps, so that a flood of giant requests does
+// not stay in memory.
 const keepBytes = 64 << 10
 
-// NewCall gives a Call to decode a request into.
+// NewCall returns a Call to decode a request into.
 func (s *Service) NewCall() *Call { return s.calls.Get().(*Call) }
 
-// Release takes a Call back. Nothing of it may be used any more.
+// Release takes back a Call. It must not be used afterwards.
 func (s *Service) Release(c *Call) {
 	if cap(c.wire) > keepBytes || cap(c.text) > keepBytes || cap(c.Request.entries) > 1024 {
 		return
@@ -199,7 +201,7 @@ func (s *Service) Release(c *Call) {
 	s.calls.Put(c)
 }
 
-// Decode copies a message and decodes its request into c.
+// Decode copies a message and decodes the request from it into c.
 func (s *Service) Decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
 	return c.Request.Decode(c.wire, s.limits)

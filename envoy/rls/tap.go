@@ -13,36 +13,36 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// TapOptions choose the decisions that a tap is shown. The zero value of a field chooses all.
+// TapOptions choose the decisions that a tap receives. The zero value of a field chooses all.
 type TapOptions struct {
-	Domain string  // of this domain
-	Text   string  // whose descriptor, as in Sample, has this in it
-	Over   bool    // that are over the limit
-	Rate   float64 // the most a second; default 10
+	Domain string  // only this domain
+	Text   string  // only descriptors that contain this text; see DecisionSample.Descriptor
+	Over   bool    // only decisions over the limit
+	Rate   float64 // decisions per second at most; default 10
 }
 
-// DecisionSample is one decision about one descriptor.
+// DecisionSample is the decision about one descriptor.
 type DecisionSample struct {
-	Time       time.Time // when its request came
+	Time       time.Time // when its call was received
 	Domain     string
-	Descriptor string // k=v,k2=v2; of long ones the first 1 KiB
-	Rule       string // full key of the rule that it met; empty when it met none or brought its limit along
+	Descriptor string // k=v,k2=v2; at most the first 1 KiB
+	Rule       string // full key of the rule that matched; empty if none did, or if the request brought its own limit
 	Hits       uint64
 	Limit      uint32
 	Remaining  uint32
-	Owner      uint64 // ring position
+	Owner      uint64 // ring position of the key
 	Code       Code
 	Op         owner.Op
 	Path       owner.Path
 	Authority  owner.Authority
-	Counted    bool // a limit holds for it; without one all numbers but Hits are 0
+	Counted    bool // a limit applies; else all numbers but Hits are 0
 }
 
-// maxSampleText bounds a descriptor in a Sample, in bytes.
+// maxSampleText is the most bytes of DecisionSample.Descriptor.
 const maxSampleText = 1 << 10
 
-// Tap has see shown some of the decisions until stop is called; see may be called concurrently and must not wait. At
-// most so many a second are shown, chosen at random times. While nobody listens a request pays for one atomic load.
+// Tap calls see for some of the decisions until stop is called. It samples at most o.Rate decisions per second, at
+// random times. see may be called concurrently and must not block. Without a tap, a call pays for one atomic load.
 func (s *Service) Tap(o TapOptions, see func(DecisionSample)) (stop func()) {
 	if o.Rate <= 0 {
 		o.Rate = 10
@@ -54,10 +54,10 @@ func (s *Service) Tap(o TapOptions, see func(DecisionSample)) (stop func()) {
 	}
 }
 
-// taps are those who listen.
+// taps are the active taps.
 type taps struct {
-	mu   sync.Mutex             // of change
-	list atomic.Pointer[[]*tap] // nil: nobody; what it points to never changes
+	mu   sync.Mutex             // held by change
+	list atomic.Pointer[[]*tap] // nil: none; the slice is immutable
 }
 
 func (t *taps) change(f func([]*tap) []*tap) {
@@ -74,7 +74,7 @@ func (t *taps) change(f func([]*tap) []*tap) {
 	t.list.Store(&list)
 }
 
-// show shows a request that was answered to those who listen.
+// show passes an answered call to the taps.
 func (t *taps) show(c *Call, now time.Time) {
 	list := t.list.Load()
 	if list == nil {
@@ -85,10 +85,10 @@ func (t *taps) show(c *Call, now time.Time) {
 	}
 }
 
-// tap is one who listens.
+// tap is one active tap.
 type tap struct {
 	o    TapOptions
-	gap  int64 // ns between two samples, in the mean
+	gap  int64 // mean time between two samples, in ns
 	next atomic.Int64
 	see  func(DecisionSample)
 }
@@ -98,7 +98,8 @@ func (t *tap) show(c *Call, now time.Time) {
 	if at < next || len(c.slots) == 0 {
 		return
 	}
-	// Always beginning with the first descriptor would never show the second; even gaps would fall in step with traffic.
+	// Starting with the first descriptor would always hide the second. Constant gaps could fall in step with the
+	// traffic.
 	first := rand.IntN(len(c.slots))
 	for n := range c.slots {
 		i := (first + n) % len(c.slots)
@@ -123,7 +124,7 @@ func (t *tap) wants(c *Call, i int) bool {
 	return bytes.Contains(c.text, []byte(t.o.Text))
 }
 
-// sample copies all it takes: the request's memory serves the next one.
+// sample returns a copy of the decision about descriptor i: the call's memory will be reused.
 func (c *Call) sample(i int, now time.Time) DecisionSample {
 	c.text = appendDescriptor(c.text[:0], c.Request.Descriptors[i].Entries)
 	s := DecisionSample{
@@ -144,7 +145,7 @@ func (c *Call) sample(i int, now time.Time) DecisionSample {
 	return s
 }
 
-// appendDescriptor appends a descriptor as people read it: k=v,k2=v2. Two descriptors may read alike.
+// appendDescriptor appends a descriptor as text: k=v,k2=v2. Different descriptors may have the same text.
 func appendDescriptor(dst []byte, entries []config.Entry) []byte {
 	for i := range entries {
 		if i > 0 {

@@ -2,28 +2,29 @@ package rls
 
 import "time"
 
-// Tracer is told of calls. Begin says that one has come, with a look at its headers, by lower-case name; done is nil when the call
-// is not to be recorded, else it is shown the answered call, whose memory is used again afterwards.
+// Tracer records calls. Begin is called with each call and a function that looks up its headers by lower-case name.
+// It returns nil if the call is not recorded, and otherwise a function to be called with the answered call, whose
+// memory is reused afterwards.
 type Tracer interface {
-	// Headers are the names of all headers that Begin may look at.
+	// Headers returns the names of all headers that Begin may look up.
 	Headers() []string
 	Begin(header func(name string) string) (done func(c *Call, t CallTrace))
 }
 
-// CallTrace is what is recorded of an answered call beside its request and response.
+// CallTrace is what is recorded of a call in addition to its request and response.
 type CallTrace struct {
 	Begin                  time.Time
-	DecideStart, DecideEnd time.Time        // the Decider was asked, and had answered; zero when nothing had to be counted
-	Samples                []DecisionSample // one for each descriptor
+	DecideStart, DecideEnd time.Time        // when the Decider was called and returned; zero if nothing was counted
+	Samples                []DecisionSample // one per descriptor
 }
 
-// recording is a call that is being recorded; nil records nothing.
+// recording is the record of a call; nil: not recorded.
 type recording struct {
 	CallTrace
 	done func(*Call, CallTrace)
 }
 
-// startRecording begins to record c when tracing is on and chooses it. Off, it costs one comparison.
+// startRecording starts recording c if the Tracer chooses it. Without a Tracer it costs one comparison.
 func (s *Service) startRecording(c *Call, header func(string) string) {
 	if s.tracer == nil {
 		return
@@ -33,7 +34,7 @@ func (s *Service) startRecording(c *Call, header func(string) string) {
 	}
 }
 
-// endRecording ends the recording of c, before it is released.
+// endRecording ends the recording of c. It must be called before c is released.
 func (s *Service) endRecording(c *Call) {
 	t := c.recording
 	if t == nil {
