@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait between attempts: Initial, doubled after each failure up to Max, each stretched or
-// shrunk at random by up to Factor of itself, so that clients of one server do not come back together.
+// Backoff configures the wait between attempts: Initial, doubled after each failure up to Max. Each wait is randomized by up to
+// Factor of itself, so that clients of one server do not reconnect at the same time.
 type Backoff struct {
 	Initial time.Duration // default 10 s
 	Max     time.Duration // default 60 s
@@ -29,7 +29,7 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// after is the wait after so many failures in a row (at least one); random is from [0, 1).
+// after returns the wait after a number of consecutive failures (at least one). random is in [0, 1).
 func (b Backoff) after(failures int, random float64) time.Duration {
 	d := b.Initial
 	for range min(failures-1, 62) {

@@ -12,38 +12,38 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// VersionsOptions say how versions are switched. The zero value suits a member that stands alone.
+// VersionsOptions configure how versions are switched. The zero value is suitable for a standalone member.
 type VersionsOptions struct {
-	Self       string                         // this member's ID: left out of what gossip says
+	Self       string                         // this member's ID; its own entries in gossip are ignored
 	Wait       time.Duration                  // how long new rules wait for members that do not have them; default 90 s
-	OnSwitch   func(*config.Rules)            // called after other rules came into force
-	Announce   func(inForce, prepared uint64) // called when gossip is to tell the others something new
-	Registerer prometheus.Registerer          // where keyward_rules_* and keyward_config_* go; default: nowhere
-	Logger     *slog.Logger                   // default: nowhere
+	OnSwitch   func(*config.Rules)            // called after new rules came into force
+	Announce   func(inForce, prepared uint64) // called when gossip must announce a change
+	Registerer prometheus.Registerer          // of keyward_rules_* and keyward_config_*; nil: none
+	Logger     *slog.Logger                   // nil: no logs
 }
 
-// Versions holds the rules in force and those that wait for the other members. Its methods are safe for concurrent
-// use. OnSwitch and Announce are called one at a time, in order, without a lock held: they may call back.
+// Versions holds the rules in force and the rules that wait for the other members. Its methods are safe for concurrent use.
+// OnSwitch and Announce are called one at a time, in order, without a lock held, so they may call Versions.
 type Versions struct {
 	o       VersionsOptions
 	metrics *metrics
 	current atomic.Pointer[config.Rules]
-	read    chan struct{} // closed by the first Event
+	read    chan struct{} // closed after the first LoadResult
 	once    sync.Once
 
 	mu        sync.Mutex
-	agreement agreement     // guarded by mu, as all below
+	agreement agreement     // this and all fields below are guarded by mu
 	prepared  *config.Rules // rules of agreement.prepared
 	history   history
-	failure   string    // why the last attempt failed; empty when it did not
-	failed    time.Time // when
+	failure   string    // error of the last attempt; empty if it succeeded
+	failed    time.Time // time of failure
 	timer     *time.Timer
 	closed    bool
-	calls     []func() // effects that are not performed yet, in order
-	calling   bool     // someone performs them
+	calls     []func() // pending callbacks, in order
+	calling   bool     // a goroutine is running them
 }
 
-// NewVersions starts without rules.
+// NewVersions returns a Versions without rules.
 func NewVersions(o VersionsOptions) *Versions {
 	if o.Wait <= 0 {
 		o.Wait = 90 * time.Second
@@ -63,29 +63,29 @@ func NewVersions(o VersionsOptions) *Versions {
 	}
 }
 
-// Current are the rules in force; nil before the first.
+// Current returns the rules in force, or nil before the first.
 func (v *Versions) Current() *config.Rules { return v.current.Load() }
 
-// Read is closed once the source has made its first attempt, whatever came of it, and OnSwitch was told.
+// Read returns a channel that is closed after the first attempt to load rules, successful or not, and after OnSwitch was called.
 func (v *Versions) Read() <-chan struct{} { return v.read }
 
-// Offer takes what a source has read, or why it could not.
+// Offer processes the result of an attempt to load rules.
 func (v *Versions) Offer(e LoadResult) {
 	now := time.Now()
 	v.mu.Lock()
 	v.metrics.read(e, now)
 	if e.Err != nil {
 		v.failure, v.failed = e.Err.Error(), now
-		text := "rules not loaded, the old ones stay"
+		text := "cannot load rules; the previous rules stay in force"
 		if v.agreement.inForce == 0 {
-			text = "rules not loaded, and there are none from before: this member is not ready"
+			text = "cannot load rules; there are no previous rules, so this member is not ready"
 		}
-		v.o.Logger.Error(text, "source", e.Source, "from", e.Detail, "error", e.Err)
+		v.o.Logger.Error(text, "source", e.Source, "address", e.Detail, "error", e.Err)
 	} else {
 		v.failure = ""
 		v.loadLocked(e, now)
 	}
-	v.calls = append(v.calls, func() { v.once.Do(func() { close(v.read) }) }) // after OnSwitch, whoever performs it
+	v.calls = append(v.calls, func() { v.once.Do(func() { close(v.read) }) }) // after OnSwitch
 	v.unlockAndCall()
 }
 
@@ -100,17 +100,17 @@ func (v *Versions) loadLocked(e LoadResult, now time.Time) {
 	if !known {
 		v.history.prepare(Version{Hash: hash, Source: e.Source, Detail: e.Detail, Loaded: now})
 		v.prepared = e.Rules
-		v.o.Logger.Info("rules loaded", "source", e.Source, "from", e.Detail, "version", Hex(hash), "rules", len(e.Rules.Rules()))
+		v.o.Logger.Info("rules loaded", "source", e.Source, "address", e.Detail, "rules", Hex(hash), "rule_count", len(e.Rules.Rules()))
 	}
 	v.performLocked(eff, now)
 }
 
-// SetMembers takes what gossip says of the live members that load rules.
+// SetMembers sets the live members that load rules, as reported by gossip.
 func (v *Versions) SetMembers(members []MemberRules) {
 	others := slices.DeleteFunc(slices.Clone(members), func(m MemberRules) bool { return m.ID == v.o.Self })
 	v.mu.Lock()
 	now := time.Now()
-	v.performLocked(v.agreement.heard(now.UnixNano(), others), now)
+	v.performLocked(v.agreement.setMembers(now.UnixNano(), others), now)
 	v.unlockAndCall()
 }
 
@@ -121,7 +121,7 @@ func (v *Versions) tick() {
 		lacking := v.agreement.lacking()
 		eff := v.agreement.step(now.UnixNano())
 		if eff.switched == timeout {
-			v.o.Logger.Warn("rules come into force although members have not read them", "members", lacking)
+			v.o.Logger.Warn("activating rules that some members have not loaded", "members", lacking)
 		}
 		v.performLocked(eff, now)
 	}
@@ -136,7 +136,7 @@ func (v *Versions) performLocked(e effects, now time.Time) {
 		v.current.Store(rules)
 		v.history.switchTo(a.inForce, e.switched, now)
 		v.metrics.switches.WithLabelValues(string(e.switched)).Inc()
-		v.o.Logger.Info("rules in force", "version", Hex(a.inForce), "reason", string(e.switched))
+		v.o.Logger.Info("rules activated", "rules", Hex(a.inForce), "cause", string(e.switched))
 		v.calls = append(v.calls, func() { v.o.OnSwitch(rules) })
 	}
 	if e.announce {
@@ -147,7 +147,7 @@ func (v *Versions) performLocked(e effects, now time.Time) {
 	v.armLocked(now)
 }
 
-// armLocked sets the timer to the deadline of what is prepared.
+// armLocked sets the timer to the deadline of the prepared rules.
 func (v *Versions) armLocked(now time.Time) {
 	if v.timer != nil {
 		v.timer.Stop()
@@ -158,8 +158,8 @@ func (v *Versions) armLocked(now time.Time) {
 	}
 }
 
-// unlockAndCall performs the calls in the order in which they were asked for. Whoever finds another one at it leaves
-// its own to that one, so that a callback may call back.
+// unlockAndCall runs the pending callbacks in order and releases the lock. If another goroutine is running callbacks, it leaves
+// them to that one, so that a callback may call Versions.
 func (v *Versions) unlockAndCall() {
 	defer v.mu.Unlock()
 	if v.calling {
@@ -176,7 +176,7 @@ func (v *Versions) unlockAndCall() {
 	v.calling = false
 }
 
-// Close ends the waiting. What is in force stays.
+// Close stops the timer. The rules in force stay.
 func (v *Versions) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -186,19 +186,19 @@ func (v *Versions) Close() {
 	}
 }
 
-// VersionsStatus is what there is to say about the rules, for people.
+// VersionsStatus describes the versions for display.
 type VersionsStatus struct {
 	InForce     uint64
-	Prepared    uint64    // 0: none
-	Deadline    time.Time // when Prepared comes into force whatever the others have
-	WaitingFor  []string  // members that have not read Prepared
-	Disagreeing []string  // members that answer by other rules
-	Failure     string    // why the last attempt to read rules failed; empty when it did not
+	Prepared    uint64    // 0 if none
+	Deadline    time.Time // when Prepared comes into force at the latest
+	WaitingFor  []string  // members that have not loaded Prepared
+	Disagreeing []string  // members that use other rules
+	Failure     string    // error of the last attempt to load rules; empty if it succeeded
 	Failed      time.Time
 	Versions    []Version // the last ten, newest first
 }
 
-// Status is a copy of what is known now.
+// Status returns the current status.
 func (v *Versions) Status() VersionsStatus {
 	v.mu.Lock()
 	defer v.mu.Unlock()

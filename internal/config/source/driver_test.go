@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newTime() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 
-// rules are rules with one limit, so that each limit is a version.
+// rules returns rules with one limit. Each limit is a different version.
 func rules(t testing.TB, limit int) *config.Rules {
 	t.Helper()
 	r, err := config.Load([]config.File{{Name: "test", Content: []byte(yamlOf("domain", limit))}}, config.Options{})
@@ -69,16 +69,16 @@ func TestVersions(t *testing.T) {
 			t.Errorf("while it waits: %+v", s)
 		}
 		expect(t, reg, fmt.Sprintf(`
-			# HELP keyward_rules_version_info Versions of the rules that this member has, by state: in_force or prepared.
+			# HELP keyward_rules_version_info Versions of the rules on this member, by state: in_force or prepared.
 			# TYPE keyward_rules_version_info gauge
 			keyward_rules_version_info{state="in_force",version="%s"} 1
 			keyward_rules_version_info{state="prepared",version="%s"} 1
-			# HELP keyward_rules_waiting_members Live members that have not yet read the rules prepared here.
+			# HELP keyward_rules_waiting_members Live members that have not yet loaded the rules that this member has prepared.
 			# TYPE keyward_rules_waiting_members gauge
 			keyward_rules_waiting_members 1
 		`, a, b), "keyward_rules_version_info", "keyward_rules_waiting_members")
 
-		time.Sleep(90*time.Second - 1) // of the bubble: no time passes outside
+		time.Sleep(90*time.Second - 1) // in the bubble's time
 		synctest.Wait()
 		if v.Current() != one {
 			t.Error("switched too early")
@@ -89,15 +89,15 @@ func TestVersions(t *testing.T) {
 			t.Error("did not switch in time")
 		}
 		expect(t, reg, `
-			# HELP keyward_rules_disagreement Live members that answer by other rules than this one.
+			# HELP keyward_rules_disagreement Live members that use other rules than this one.
 			# TYPE keyward_rules_disagreement gauge
 			keyward_rules_disagreement 1
-			# HELP keyward_config_reloads_total Attempts to read rules, by source (files, xds) and result (success, error).
+			# HELP keyward_config_reloads_total Attempts to load rules, by source (files, xds) and result (success, error).
 			# TYPE keyward_config_reloads_total counter
 			keyward_config_reloads_total{result="error",source="files"} 1
 			keyward_config_reloads_total{result="success",source="files"} 1
 			keyward_config_reloads_total{result="success",source="xds"} 1
-			# HELP keyward_rules_switches_total Versions put in force, by reason: first, agreed, or timeout (some member had not read it).
+			# HELP keyward_rules_switches_total Versions that came into force, by reason: first, agreed, or timeout (a member had not loaded it).
 			# TYPE keyward_rules_switches_total counter
 			keyward_rules_switches_total{reason="agreed"} 0
 			keyward_rules_switches_total{reason="first"} 1
@@ -141,12 +141,12 @@ func TestVersionsCancel(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if v.Current() != one {
-			t.Error("a cancelled version came into force")
+			t.Error("a canceled version came into force")
 		}
 		if list := v.Status().Versions; len(list) != 2 || list[0].State != Replaced || list[1].State != InForce {
 			t.Errorf("list: %+v", list)
 		}
-		v.Offer(LoadResult{Rules: two}) // and again: another entry, in force when the member has it
+		v.Offer(LoadResult{Rules: two}) // and again: another entry, in force once the member has it
 		v.SetMembers([]MemberRules{{ID: "a", InForce: one.Hash(), Prepared: two.Hash()}})
 		if v.Current() != two || len(v.Status().Versions) != 3 {
 			t.Errorf("after the second time: %+v", v.Status())
@@ -169,7 +169,7 @@ func TestVersionsClose(t *testing.T) {
 	})
 }
 
-// Three members whose gossip is a function call away, and whose callbacks call each other: no deadlock, one switch each.
+// Three members that exchange gossip by function calls, and whose callbacks call each other: no deadlock, one switch each.
 func TestVersionsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3
@@ -194,10 +194,10 @@ func TestVersionsTogether(t *testing.T) {
 				for j, w := range members {
 					want := limit
 					if i < n-1 && limit > 1 {
-						want = limit - 1 // someone still lacks it
+						want = limit - 1 // a member still lacks it
 					}
 					if (limit > 1 || j <= i) && w.Current().Hash() != rules(t, want).Hash() {
-						t.Errorf("limit %d loaded by %d: member %d goes by other rules than %d", limit, i+1, j, want)
+						t.Errorf("limit %d loaded by %d: member %d uses other rules than %d", limit, i+1, j, want)
 					}
 				}
 			}
@@ -205,7 +205,7 @@ func TestVersionsTogether(t *testing.T) {
 	})
 }
 
-// A callback that brings the next change about is over before the next callback begins.
+// A callback that causes the next change returns before the next callback starts.
 func TestVersionsCallbacksInOrder(t *testing.T) {
 	var said []string
 	var v *Versions

@@ -18,24 +18,24 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// FileOptions say where rules lie. All files of Root/Subdirectory/AppDirectory are read, whatever their suffix; those
-// of its subdirectories too, with dots for slashes in their names.
+// FileOptions configure where rules are read. All files in Root/Subdirectory/AppDirectory and below are read, with any suffix. Dots
+// replace the slashes in their names.
 type FileOptions struct {
 	Root         string // RUNTIME_ROOT
 	Subdirectory string // RUNTIME_SUBDIRECTORY; may be empty
 	AppDirectory string // RUNTIME_APPDIRECTORY; default config
 
-	// WatchRoot (RUNTIME_WATCH_ROOT): files are read again when Root, a symlink, is swapped, not when they change in
-	// place. Files of Root/Subdirectory count whose dotted name begins with AppDirectory and a dot, and go by that
-	// name. Without it files are read again when anything in the directory changes.
+	// WatchRoot (RUNTIME_WATCH_ROOT) reloads the files when Root, a symlink, is replaced, and not when they change in place.
+	// It reads the files in Root/Subdirectory whose dotted name begins with AppDirectory and a dot. Without WatchRoot, any
+	// change in the directory reloads the files.
 	WatchRoot bool
 
 	IgnoreDotFiles bool // RUNTIME_IGNOREDOTFILES: skip names that begin with a dot
 
-	Config   func() config.Options // asked at each load; default: the zero options
-	Debounce time.Duration         // quiet time before a load, so that a burst of writes is one; default 100 ms
-	Poll     time.Duration         // time between two looks that need no notification; default 5 s
-	Logger   *slog.Logger          // default: nowhere
+	Config   func() config.Options // called for each load; nil: the zero options
+	Debounce time.Duration         // quiet time before a load, so that several writes cause one load; default 100 ms
+	Poll     time.Duration         // interval of checks without a notification; default 5 s
+	Logger   *slog.Logger          // nil: no logs
 }
 
 func (o FileOptions) withDefaults() FileOptions {
@@ -56,7 +56,7 @@ func (o FileOptions) withDefaults() FileOptions {
 	return o
 }
 
-// tree is where to look for files, and the prefix of the names that count.
+// tree returns the directory to read, and the prefix of the names to include.
 func (o FileOptions) tree() (dir, prefix string) {
 	if o.WatchRoot {
 		return filepath.Join(o.Root, o.Subdirectory), dotted(o.AppDirectory) + "."
@@ -64,9 +64,9 @@ func (o FileOptions) tree() (dir, prefix string) {
 	return filepath.Join(o.Root, o.Subdirectory, o.AppDirectory), ""
 }
 
-// WatchFiles loads the rules and loads them again whenever they change, until ctx ends. The first Event comes at once,
-// later ones only for contents that differ from the last attempt's, so a fault is said once. Nothing that is wrong with
-// the files ends it.
+// WatchFiles loads the rules, and reloads them whenever they change, until ctx is done. It calls sink immediately with the first
+// result, and later only if the content differs from that of the last attempt, so that each fault is reported once. No error in
+// the files stops it.
 func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	w := &fileWatch{o: o.withDefaults(), sink: sink}
 	w.dir, w.prefix = w.o.tree()
@@ -74,7 +74,7 @@ func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	var faults <-chan error
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		w.o.Logger.Warn("no file notifications, changes are found by polling", "every", w.o.Poll, "error", err)
+		w.o.Logger.Warn("file notifications not available; polling for changes", "retry_in", w.o.Poll, "error", err)
 	} else {
 		defer notify.Close()
 		w.notify, events, faults = notify, notify.Events, notify.Errors
@@ -82,8 +82,8 @@ func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	w.load()
 	poll := time.NewTicker(w.o.Poll)
 	defer poll.Stop()
-	var quiet <-chan time.Time // set while a load is due
-	var latest time.Time       // when it is due although it is not quiet
+	var quiet <-chan time.Time // set while a load is pending
+	var latest time.Time       // when the load happens at the latest
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,7 +98,7 @@ func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 			}
 			quiet = time.After(min(w.o.Debounce, latest.Sub(now)))
 		case err := <-faults:
-			w.o.Logger.Warn("file notifications were lost, polling goes on", "error", err)
+			w.o.Logger.Warn("file notifications lost; polling continues", "error", err)
 		case <-quiet:
 			quiet = nil
 			w.load()
@@ -108,20 +108,20 @@ func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	}
 }
 
-// fileWatch is the state of one WatchFiles; only its goroutine touches it.
+// fileWatch is the state of one WatchFiles. Only its goroutine uses it.
 type fileWatch struct {
 	o       FileOptions
 	dir     string
 	prefix  string
 	sink    func(LoadResult)
 	notify  *fsnotify.Watcher // nil without notifications
-	root    place             // what Root was when it was last read
-	content [sha256.Size]byte // of the last attempt; zero when files could not be read
-	fault   string            // why files could not be read, if so
-	warned  map[string]string // files that were left out: why
+	root    pathTarget        // target of Root when it was last read
+	content [sha256.Size]byte // of the last attempt; zero if the files could not be read
+	fault   string            // why the files could not be read; empty if they could
+	warned  map[string]string // skipped files with the cause
 }
 
-// concerns says whether a notification is a reason to load.
+// concerns reports whether a notification is a reason to load.
 func (w *fileWatch) concerns(e fsnotify.Event) bool {
 	if w.o.WatchRoot {
 		return filepath.Clean(e.Name) == w.o.Root && (e.Has(fsnotify.Create) || e.Has(fsnotify.Write))
@@ -129,10 +129,10 @@ func (w *fileWatch) concerns(e fsnotify.Event) bool {
 	return true
 }
 
-// poll finds what no notification told of: a directory that appeared later, a network file system, a full queue.
+// poll finds changes without a notification: a directory created later, a network file system, a full queue.
 func (w *fileWatch) poll() {
 	if w.o.WatchRoot && w.fault == "" {
-		if placeOf(w.o.Root).same(w.root) {
+		if targetOf(w.o.Root).same(w.root) {
 			return
 		}
 	}
@@ -140,7 +140,7 @@ func (w *fileWatch) poll() {
 }
 
 func (w *fileWatch) load() {
-	w.root = placeOf(w.o.Root)
+	w.root = targetOf(w.o.Root)
 	w.watch(w.watched()...)
 	files, dirs, err := w.read()
 	e := LoadResult{Source: FromFiles, Detail: w.dir}
@@ -167,7 +167,7 @@ func (w *fileWatch) load() {
 	w.sink(e)
 }
 
-// watched are the directories whose notifications are wanted before anything is read.
+// watched returns the directories to watch before the first read.
 func (w *fileWatch) watched() []string {
 	if w.o.WatchRoot {
 		return []string{filepath.Dir(w.o.Root)}
@@ -175,28 +175,28 @@ func (w *fileWatch) watched() []string {
 	return []string{w.dir}
 }
 
-// watch asks for notifications of directories. A watch ends with its directory, so it is asked for at each load; for
-// one that is watched already that does nothing.
+// watch subscribes to notifications of directories. A subscription ends when its directory is removed, so watch is called for each
+// load. It does nothing for a directory that is already watched.
 func (w *fileWatch) watch(dirs ...string) {
 	if w.notify == nil {
 		return
 	}
 	for _, dir := range dirs {
 		if err := w.notify.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-			w.o.Logger.Debug("no notifications for a directory, it is polled", "dir", dir, "error", err)
+			w.o.Logger.Debug("file notifications not available for a directory; polling it", "file", dir, "error", err)
 		}
 	}
 }
 
 func (w *fileWatch) read() ([]config.File, []string, error) {
-	s := scan{dir: w.dir, prefix: w.prefix, noDots: w.o.IgnoreDotFiles, left: map[string]string{}}
+	s := scan{dir: w.dir, prefix: w.prefix, noDots: w.o.IgnoreDotFiles, skipped: map[string]string{}}
 	err := s.run()
-	for name, why := range s.left {
+	for name, why := range s.skipped {
 		if w.warned[name] != why {
-			w.o.Logger.Warn("file left out", "file", name, "reason", why)
+			w.o.Logger.Warn("file skipped", "file", name, "cause", why)
 		}
 	}
-	w.warned = s.left
+	w.warned = s.skipped
 	if err != nil {
 		return nil, nil, fmt.Errorf("read rules from %s: %w", w.dir, err)
 	}
@@ -204,7 +204,7 @@ func (w *fileWatch) read() ([]config.File, []string, error) {
 	return s.files, s.dirs, nil
 }
 
-// contentOf is a digest of the files and of the options that decide what becomes of them.
+// contentOf returns a digest of the files and of the options that affect how they load.
 func contentOf(files []config.File, o config.Options) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	part := func(b []byte) {
@@ -222,20 +222,20 @@ func contentOf(files []config.File, o config.Options) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// place is where a path leads: the text of the symlink, if it is one, and the directory behind it.
-type place struct {
+// pathTarget identifies what a path refers to: the text of the symlink, if it is one, and the directory behind it.
+type pathTarget struct {
 	link string
 	info os.FileInfo
 }
 
-func placeOf(path string) (p place) {
-	p.link, _ = os.Readlink(path) // no symlink: no text
-	p.info, _ = os.Stat(path)     // nowhere: nil
-	return p
+func targetOf(path string) (t pathTarget) {
+	t.link, _ = os.Readlink(path) // empty if it is not a symlink
+	t.info, _ = os.Stat(path)     // nil if it does not exist
+	return t
 }
 
-func (p place) same(q place) bool {
-	return p.link == q.link && p.info != nil && q.info != nil && os.SameFile(p.info, q.info)
+func (t pathTarget) same(u pathTarget) bool {
+	return t.link == u.link && t.info != nil && u.info != nil && os.SameFile(t.info, u.info)
 }
 
 func dotted(path string) string { return strings.ReplaceAll(filepath.ToSlash(path), "/", ".") }

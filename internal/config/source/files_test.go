@@ -25,7 +25,7 @@ func put(t testing.TB, path, content string) {
 	}
 }
 
-// link points a symlink elsewhere in one step, as `ln -sfn` and Kubernetes do.
+// link replaces a symlink atomically, as `ln -sfn` and Kubernetes do.
 func link(t testing.TB, to, path string) {
 	t.Helper()
 	tmp := path + "_tmp"
@@ -34,7 +34,7 @@ func link(t testing.TB, to, path string) {
 	}
 }
 
-// watching starts WatchFiles and returns its events. It ends with the test.
+// watching starts WatchFiles and returns its results. It ends with the test.
 func watching(t *testing.T, o FileOptions) <-chan LoadResult {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -47,8 +47,7 @@ func watching(t *testing.T, o FileOptions) <-chan LoadResult {
 	return events
 }
 
-// until waits for an event whose outcome reads as wanted, see outcome. Others on the way are passed over: a write may
-// be seen half done.
+// until waits for a result with the given outcome, and skips others: a write may be seen when it is half done.
 func until(t *testing.T, events <-chan LoadResult, want string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -67,7 +66,7 @@ func until(t *testing.T, events <-chan LoadResult, want string) {
 	}
 }
 
-// outcome is an error's text, or the domains that were read.
+// outcome returns the text of the error, or the domains that were loaded.
 func outcome(e LoadResult) string {
 	if e.Err != nil {
 		return e.Err.Error()
@@ -77,7 +76,7 @@ func outcome(e LoadResult) string {
 	return strings.Join(domains, " ")
 }
 
-// notified are options by which only notifications bring changes.
+// notified returns options with which only notifications report changes.
 func notified(root string) FileOptions {
 	return FileOptions{Root: root, Debounce: 5 * time.Millisecond, Poll: time.Hour}
 }
@@ -95,7 +94,7 @@ func TestWatchDirectory(t *testing.T) {
 	until(t, events, "a b")
 	put(t, filepath.Join(dir, "deeper", "c.txt"), yamlOf("c", 1))
 	until(t, events, "a b c")
-	put(t, filepath.Join(dir, "deeper", "d.txt"), yamlOf("d", 1)) // a directory that was not there at the start
+	put(t, filepath.Join(dir, "deeper", "d.txt"), yamlOf("d", 1)) // a directory that did not exist at the start
 	until(t, events, "a b c d")
 	put(t, filepath.Join(dir, "deeper", "d.txt"), yamlOf("", 1))
 	until(t, events, "deeper.d.txt: config file cannot have empty domain")
@@ -111,7 +110,7 @@ func TestWatchDirectory(t *testing.T) {
 	until(t, events, "")
 }
 
-// A mounted ConfigMap: files are symlinks into ..data, which is swapped.
+// A mounted ConfigMap: files are symlinks into ..data, which is replaced.
 func TestWatchConfigMap(t *testing.T) {
 	for _, ignore := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ignore dot files %v", ignore), func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestWatchRoot(t *testing.T) {
 	}
 }
 
-// With WatchRoot what changes in place waits for the next swap: neither a notification nor a poll brings it.
+// With WatchRoot a change in place has no effect until the next swap: neither a notification nor a poll reports it.
 func TestWatchRootInPlace(t *testing.T) {
 	base := t.TempDir()
 	put(t, filepath.Join(base, "one", "config", "rules.yaml"), yamlOf("a", 1))
@@ -179,7 +178,7 @@ func TestWatchRootInPlace(t *testing.T) {
 	if fmt.Sprint(got) != "[a]" {
 		t.Errorf("loads: %v", got)
 	}
-	link(t, "./one", root) // to the same directory again: a swap all the same
+	link(t, "./one", root) // to the same directory again, which is also a swap
 	w.poll()
 	if fmt.Sprint(got) != "[a b]" {
 		t.Errorf("loads after a swap: %v", got)
@@ -195,7 +194,7 @@ func TestWatchPolls(t *testing.T) {
 			if e := <-events; !errors.Is(e.Err, os.ErrNotExist) || !strings.Contains(e.Err.Error(), root) {
 				t.Errorf("no directory: %v", outcome(e))
 			}
-			// Whole directories appear at once: with WatchRoot nothing is read again while one fills up.
+			// Complete directories appear atomically: with WatchRoot nothing is reloaded while one is being filled.
 			for _, domain := range []string{"a", "b"} {
 				made := filepath.Join(base, domain)
 				put(t, filepath.Join(made, "config", "rules"), yamlOf(domain, 1))
@@ -209,7 +208,7 @@ func TestWatchPolls(t *testing.T) {
 	}
 }
 
-// An attempt is reported once for each content, a fault too; a success after a fault is news.
+// An attempt is reported once for each content, also if it fails; a success after a fault is reported.
 func TestLoadReportsChanges(t *testing.T) {
 	root := t.TempDir()
 	file := filepath.Join(root, "config", "a")
@@ -291,7 +290,7 @@ func TestScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.dir = dir
-	if _, _, err := w.read(); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, _, err := w.read(); err == nil || !strings.Contains(err.Error(), "rules are larger than") {
 		t.Errorf("too many bytes: %v", err)
 	}
 }

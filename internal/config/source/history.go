@@ -10,25 +10,25 @@ const (
 	Prepared = "prepared" // waits for the other members
 	InForce  = "in force"
 	Past     = "past"     // was in force
-	Replaced = "replaced" // never came into force: something newer was read, or the old content again
+	Replaced = "replaced" // never came into force: newer rules, or the previous rules again, were loaded
 )
 
-// Version is one version of the rules, as this member saw it.
+// Version is one version of the rules on this member.
 type Version struct {
 	Hash   uint64
 	State  string
-	Source string    // where it came from
-	Detail string    // which directory or server
+	Source string    // FromFiles or FromXDS
+	Detail string    // the directory or server
 	Reason string    // why it came into force: first, agreed or timeout
-	Loaded time.Time // when it was read
+	Loaded time.Time // when it was loaded
 	Since  time.Time // when it came into force; zero if it has not
-	Until  time.Time // when it was followed by another
+	Until  time.Time // when another version replaced it
 }
 
-// kept is how many versions are listed.
+// kept is the number of versions in the history.
 const kept = 10
 
-// history lists versions, oldest first. The one in force and the one prepared are always among them.
+// history lists versions, oldest first. It always contains the version in force and the prepared version.
 type history []Version
 
 func (h *history) prepare(v Version) {

@@ -20,25 +20,25 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		version: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "keyward_rules_version_info", Help: "Versions of the rules that this member has, by state: in_force or prepared.",
+			Name: "keyward_rules_version_info", Help: "Versions of the rules on this member, by state: in_force or prepared.",
 		}, []string{"version", "state"}),
 		disagreement: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_rules_disagreement", Help: "Live members that answer by other rules than this one.",
+			Name: "keyward_rules_disagreement", Help: "Live members that use other rules than this one.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_rules_waiting_members", Help: "Live members that have not yet read the rules prepared here.",
+			Name: "keyward_rules_waiting_members", Help: "Live members that have not yet loaded the rules that this member has prepared.",
 		}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_config_reloads_total", Help: "Attempts to read rules, by source (files, xds) and result (success, error).",
+			Name: "keyward_config_reloads_total", Help: "Attempts to load rules, by source (files, xds) and result (success, error).",
 		}, []string{"source", "result"}),
 		succeeded: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_config_last_success_timestamp_seconds", Help: "When rules were last read without an error, in Unix time.",
+			Name: "keyward_config_last_success_timestamp_seconds", Help: "Unix time of the last successful attempt to load rules.",
 		}),
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_config_last_reload_successful", Help: "1 when the last attempt to read rules succeeded.",
+			Name: "keyward_config_last_reload_successful", Help: "1 if the last attempt to load rules succeeded, otherwise 0.",
 		}),
 		switches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_rules_switches_total", Help: "Versions put in force, by reason: first, agreed, or timeout (some member had not read it).",
+			Name: "keyward_rules_switches_total", Help: "Versions that came into force, by reason: first, agreed, or timeout (a member had not loaded it).",
 		}, []string{"reason"}),
 	}
 	for _, r := range []reason{first, agreed, timeout} {
@@ -73,5 +73,5 @@ func (m *metrics) show(a *agreement) {
 	m.waiting.Set(float64(len(a.lacking())))
 }
 
-// Hex is a version as people see it, in metrics, logs and on pages.
+// Hex formats a version for metrics, logs and pages.
 func Hex(version uint64) string { return fmt.Sprintf("%016x", version) }

@@ -12,22 +12,22 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// maxBytes is the most that all files of rules together may hold.
+// maxBytes is the maximum size of all rules files together.
 const maxBytes = 64 << 20
 
-// scan reads a directory and all below it.
+// scan reads a directory and everything below it.
 type scan struct {
-	dir    string
-	prefix string // of the dotted names that count
-	noDots bool
-	files  []config.File
-	dirs   []string          // every directory that was read
-	left   map[string]string // files that were left out, and why
-	size   int64
+	dir     string
+	prefix  string // of the dotted names to include
+	noDots  bool
+	files   []config.File
+	dirs    []string          // all directories that were read
+	skipped map[string]string // skipped files with the cause
+	size    int64
 }
 
 func (s *scan) run() error {
-	root, err := filepath.EvalSymlinks(s.dir) // a walk does not follow its own root
+	root, err := filepath.EvalSymlinks(s.dir) // WalkDir does not follow a symlink as its root
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s *scan) run() error {
 	}
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone since it was listed
+			return nil // removed since it was listed
 		}
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *scan) visit(path, rel string, d fs.DirEntry) error {
 	case err != nil:
 		return err
 	case why != "":
-		s.left[name] = why
+		s.skipped[name] = why
 		return nil
 	}
 	s.size += int64(len(content))
@@ -81,17 +81,17 @@ func (s *scan) visit(path, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// hidden says whether a name does not count. Two dots begin what Kubernetes keeps for itself in a volume: the files
-// are there a second time.
+// hidden reports whether a name is ignored. Names with two dots are Kubernetes' own in a volume, and contain the files a second
+// time.
 func (s *scan) hidden(name string) bool {
 	return strings.HasPrefix(name, "..") || s.noDots && strings.HasPrefix(name, ".")
 }
 
-// add keeps one file a name: a/b and a.b have the same, and the one that is read later stands.
+// add adds a file. Of two files with the same dotted name, such as a/b and a.b, it keeps the later one.
 func (s *scan) add(f config.File) {
 	for i := range s.files {
 		if s.files[i].Name == f.Name {
-			s.left[f.Name] = "another file has the same name once slashes are dots"
+			s.skipped[f.Name] = "another file has the same name after replacing slashes with dots"
 			s.files[i] = f
 			return
 		}
@@ -99,13 +99,13 @@ func (s *scan) add(f config.File) {
 	s.files = append(s.files, f)
 }
 
-// readRegular reads a file or says why it is left out. One that cannot be read although it is there is an error: to
-// leave it out would take limits away.
-func readRegular(path string, most int64) (content []byte, why string, err error) {
+// readRegular reads a file, or returns the cause for skipping it. A file that exists and cannot be read is an error, since skipping
+// it would remove limits.
+func readRegular(path string, most int64) (content []byte, cause string, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, "not there: a symlink that leads nowhere, or just removed", nil
+		return nil, "does not exist: a dangling symlink, or just removed", nil
 	case err != nil:
 		return nil, "", err
 	case info.IsDir():
@@ -123,13 +123,13 @@ func readRegular(path string, most int64) (content []byte, why string, err error
 	defer f.Close()
 	content, err = io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(content)) > most {
-		err = fmt.Errorf("%s: rules of more than %d bytes", path, int64(maxBytes))
+		err = fmt.Errorf("%s: the rules are larger than %d bytes", path, int64(maxBytes))
 	}
 	return content, "", err
 }
 
-// ReadDir reads the files of one directory, whatever their suffix, not those of its subdirectories. Their names are
-// paths, as they stand in faults.
+// ReadDir reads the files in one directory, with any suffix, but not those in its subdirectories. Their names are paths, as they
+// appear in diagnostics.
 func ReadDir(dir string) ([]config.File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -137,17 +137,17 @@ func ReadDir(dir string) ([]config.File, error) {
 	}
 	var files []config.File
 	var faults []error
-	left := int64(maxBytes)
+	room := int64(maxBytes)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		content, why, err := readRegular(path, left)
+		content, why, err := readRegular(path, room)
 		if err != nil {
 			faults = append(faults, err)
 		}
 		if err != nil || why != "" {
 			continue
 		}
-		left -= int64(len(content))
+		room -= int64(len(content))
 		files = append(files, config.File{Name: path, Content: content})
 	}
 	return files, errors.Join(faults...)

@@ -1,8 +1,7 @@
-// Package source brings rules in from files or xDS and switches versions together with the other members.
+// Package source loads rules from files or xDS and switches versions together with the other members.
 //
-// [WatchFiles] or [WatchXDS] reads -> each attempt is an [Event] -> [Versions] prepares what was read, says so to the
-// others by gossip, puts it in force when every live member has it -> [Versions.Current] is what questions are matched
-// against.
+// [WatchFiles] or [WatchXDS] reports each attempt to load rules as a [LoadResult] to [Versions]. Versions announces the new
+// rules by gossip, and activates them when every live member has them. [Versions.Current] returns the active rules.
 package source
 
 import (
@@ -11,18 +10,18 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Kinds of sources, as they stand in metrics and in the list of versions.
+// Kinds of sources, as shown in metrics and in the list of versions.
 const (
 	FromFiles = "files"
 	FromXDS   = "xds"
 )
 
-// LoadResult is one attempt to bring rules in: Rules or Err is set.
+// LoadResult is the result of one attempt to load rules: either Rules or Err is set.
 type LoadResult struct {
-	Rules  *config.Rules // what was read
-	Err    error         // why nothing was: whatever is in force stays
+	Rules  *config.Rules // the loaded rules
+	Err    error         // why the attempt failed; the active rules stay in force
 	Source string        // [FromFiles] or [FromXDS]
-	Detail string        // which directory or server
+	Detail string        // the directory or server
 }
 
 func loggerOr(l *slog.Logger) *slog.Logger {

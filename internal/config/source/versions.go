@@ -1,36 +1,36 @@
 package source
 
-// MemberRules is what another member has said by gossip. Zero hashes are "none".
+// MemberRules are the versions that another member has announced by gossip. 0 is none.
 type MemberRules struct {
 	ID       string
-	InForce  uint64 // version that it answers by
-	Prepared uint64 // version that it has read and waits to switch to
+	InForce  uint64 // the version that it uses
+	Prepared uint64 // the version that it has loaded and waits to switch to
 }
 
 func (m MemberRules) has(version uint64) bool { return m.InForce == version || m.Prepared == version }
 
-// reason is why a version came into force.
+// reason states why a version came into force.
 type reason string
 
 const (
 	first   reason = "first"   // there were no rules before
 	agreed  reason = "agreed"  // every live member has it
-	timeout reason = "timeout" // some did not get it in time
+	timeout reason = "timeout" // a member did not load it in time
 )
 
-// effects are what an event of the agreement asks its driver to do. The zero value is nothing.
+// effects are what the driver must do after an event. The zero value is nothing.
 type effects struct {
-	announce bool   // tell the others inForce and prepared
+	announce bool   // announce inForce and prepared to the other members
 	replaced uint64 // a prepared version that will not come into force
 	switched reason // inForce has changed
 }
 
-// maxWaits bounds how long newer loads may put off a switch, in waits: rules that change every minute still come into
-// force while a member is stuck.
+// maxWaits limits for how many waits newer versions can delay a switch. Rules that change every minute still come into force while
+// a member is stuck.
 const maxWaits = 3
 
-// agreement decides when a version comes into force here. It is pure: events and the time come in, effects go out.
-// Times are nanoseconds.
+// agreement decides when a version comes into force on this member. It has no clock and no I/O: methods receive the time, in
+// nanoseconds, and return effects.
 //
 //	          load: first ever             load: another
 //	no rules ------------------> in force -----------------> in force + prepared --+
@@ -38,18 +38,18 @@ const maxWaits = 3
 //	                                 |  +---------------------------+       +------+
 //	                                 +-- every live member has it, or wait is over
 //
-// Every member that loads the same versions in the same order puts them in force in that order. None switches while a
-// live member could answer by rules that it has not even read, unless wait is over.
+// Members that load the same versions in the same order activate them in that order. No member switches while a live member has
+// not loaded the new version, unless wait is over.
 type agreement struct {
 	wait     int64 // how long a prepared version waits for the others
 	inForce  uint64
 	prepared uint64
 	since    int64 // when prepared was loaded
-	pending  int64 // when something was first prepared after the last switch or cancellation
+	pending  int64 // when a version was first prepared after the last switch or cancellation
 	others   []MemberRules
 }
 
-// load is: this member has read a version.
+// load processes a version that this member has loaded.
 func (a *agreement) load(now int64, version uint64) effects {
 	switch {
 	case a.inForce == 0:
@@ -74,13 +74,13 @@ func (a *agreement) load(now int64, version uint64) effects {
 	return e
 }
 
-// heard is: these are the other live members, and what they have.
-func (a *agreement) heard(now int64, others []MemberRules) effects {
+// setMembers processes the versions of the other live members.
+func (a *agreement) setMembers(now int64, others []MemberRules) effects {
 	a.others = others
 	return a.step(now)
 }
 
-// step switches if it is time to.
+// step switches to the prepared version if every member has it or the wait is over.
 func (a *agreement) step(now int64) effects {
 	if a.prepared == 0 {
 		return effects{}
@@ -97,11 +97,11 @@ func (a *agreement) step(now int64) effects {
 	return effects{announce: true, switched: why}
 }
 
-// deadline is when the prepared version comes into force whatever the others have.
+// deadline returns when the prepared version comes into force at the latest.
 func (a *agreement) deadline() int64 { return min(a.since+a.wait, a.pending+maxWaits*a.wait) }
 
-// lacking are the members that the prepared version waits for. A member without any rules is none of them: it takes
-// the first that it reads at once.
+// lacking returns the members that the prepared version waits for. Members without rules are not included: they activate the first
+// version that they load.
 func (a *agreement) lacking() (ids []string) {
 	if a.prepared == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (a *agreement) lacking() (ids []string) {
 	return ids
 }
 
-// disagreeing are the members that answer by other rules than this one, or by none.
+// disagreeing returns the members that use other rules than this one, or none.
 func (a *agreement) disagreeing() (ids []string) {
 	for _, m := range a.others {
 		if m.InForce != a.inForce {

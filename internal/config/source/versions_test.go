@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The events of these tables: "load V" and "A=F/P B=F/P" (what members have in force and prepared, 0 for none) or
-// "none" (no other members), each at a second. The state after it reads "in force/prepared why".
+// Events in these tables are "load V", "A=F/P B=F/P" (the versions that members have in force and prepared, 0 for none) and "none" (no
+// other members), each at a second. The state after an event is "in force/prepared reason".
 func TestAgreement(t *testing.T) {
 	type row struct {
 		at    int64
@@ -23,7 +23,7 @@ func TestAgreement(t *testing.T) {
 		{"alone", []row{
 			{0, "load 1", "1/0 first"}, {1, "load 1", "1/0"}, {2, "load 2", "2/0 agreed"},
 		}},
-		{"the first rules wait for nobody", []row{
+		{"the first rules wait for no member", []row{
 			{0, "A=7/0 B=7/8", "0/0"}, {1, "load 1", "1/0 first"},
 		}},
 		{"members load seconds apart", []row{
@@ -116,12 +116,12 @@ func play(a *agreement, now int64, event string) effects {
 			members = append(members, m)
 		}
 	}
-	return a.heard(now, members)
+	return a.setMembers(now, members)
 }
 
 func TestAgreementNames(t *testing.T) {
 	a := agreement{wait: 90, inForce: 1}
-	a.heard(0, []MemberRules{{"a", 1, 2}, {"b", 1, 0}, {"c", 3, 0}, {"d", 0, 0}})
+	a.setMembers(0, []MemberRules{{"a", 1, 2}, {"b", 1, 0}, {"c", 3, 0}, {"d", 0, 0}})
 	a.load(0, 2)
 	if got := a.lacking(); !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("waits for %v", got)
@@ -131,16 +131,16 @@ func TestAgreementNames(t *testing.T) {
 	}
 }
 
-// A cluster whose gossip is late and out of order. Every member loads the same versions in the same order, seconds
-// apart. Laws: all end on the last version; no member that reached it did so while another, that lives and had rules,
-// had not read it, unless the wait was over; what is in force only moves forward.
+// A cluster with delayed and reordered gossip. All members load the same versions in the same order, seconds apart. Laws: all end with
+// the last version; no member switches while another live member that has rules has not loaded it, unless the wait is over;
+// the version in force only increases.
 func TestAgreementCluster(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		n, versions := 2+rng.IntN(6), 2+rng.IntN(4)
 		members := make([]agreement, n)
-		heard := make([][]MemberRules, n) // what member i was told last of each
-		loaded := make([]uint64, n)       // the newest version that each has read
+		heard := make([][]MemberRules, n) // the last report to member i about each
+		loaded := make([]uint64, n)       // the newest version that each has loaded
 		due := make([][]int64, n)         // when member i loads version v+1
 		for i := range members {
 			members[i].wait = 90
@@ -160,12 +160,12 @@ func TestAgreementCluster(t *testing.T) {
 						switched = members[i].load(now, loaded[i]).switched
 					}
 				}
-				if rng.IntN(3) > 0 { // gossip of one member arrives; of the others what was known stays
+				if rng.IntN(3) > 0 { // gossip of one member arrives; the reports about the others stay
 					j := rng.IntN(n)
 					heard[i][j] = MemberRules{fmt.Sprint(j), members[j].inForce, members[j].prepared}
 				}
 				others := slices.Delete(slices.Clone(heard[i]), i, i+1)
-				if e := members[i].heard(now, others); e.switched != "" {
+				if e := members[i].setMembers(now, others); e.switched != "" {
 					switched = e.switched
 				}
 				if members[i].inForce < before.inForce {
@@ -176,7 +176,7 @@ func TestAgreementCluster(t *testing.T) {
 				}
 				for j := range heard[i] {
 					if j != i && heard[i][j].InForce != 0 && loaded[j] < members[i].inForce {
-						t.Fatalf("seed %d, %d s: member %d goes by %d, member %d has read %d", seed, now, i, members[i].inForce, j, loaded[j])
+						t.Fatalf("seed %d, %d s: member %d uses %d, member %d has read %d", seed, now, i, members[i].inForce, j, loaded[j])
 					}
 				}
 			}

@@ -28,25 +28,25 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// RateLimitConfigType is the type of the resources that are asked for.
+// RateLimitConfigType is the type of the requested resources.
 const RateLimitConfigType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// XDSOptions say which server rules come from.
+// XDSOptions configure the server that provides rules.
 type XDSOptions struct {
 	Server       string            // host:port, or a gRPC target; default localhost:18000
 	NodeID       string            // default "default"
 	NodeMetadata map[string]string // sent with the node
 	Headers      map[string]string // sent with each stream
-	ConnectRetry time.Duration     // time between attempts to connect, give or take half; default 3 s
+	ConnectRetry time.Duration     // time between connection attempts, randomized by half; default 3 s
 	Backoff      Backoff           // wait after a stream has ended
-	MaxMessage   int               // largest answer accepted, in bytes; default gRPC's 4 MiB
+	MaxMessage   int               // maximum size of a response in bytes; default 4 MiB, as in gRPC
 
 	TLS        bool        // connect with TLS
-	Files      certs.Files // the client's certificate, if any, and the CA of the server; default: the system's roots
-	ServerName string      // name that the server's certificate must carry (…_SERVER_TLS_SAN); default: the host of Server
+	Files      certs.Files // the client's certificate, if any, and the CA of the server; default: the system's root CAs
+	ServerName string      // required name in the server's certificate (…_SERVER_TLS_SAN); default: the host of Server
 
-	Config func() config.Options // asked at each load; default: the zero options
-	Logger *slog.Logger          // default: nowhere
+	Config func() config.Options // called for each load; nil: the zero options
+	Logger *slog.Logger          // nil: no logs
 }
 
 func (o XDSOptions) withDefaults() XDSOptions {
@@ -67,15 +67,15 @@ func (o XDSOptions) withDefaults() XDSOptions {
 	return o
 }
 
-// credentials reads the files.
+// credentials reads the certificate files.
 func (o XDSOptions) credentials() (credentials.TransportCredentials, error) {
 	if !o.TLS {
 		return insecure.NewCredentials(), nil
 	}
 	co := certs.ClientOptions{ServerName: o.ServerName, Reload: certs.Reload{Logger: o.Logger}}
 	if co.ServerName == "" {
-		// An IP address must be named here: TLS does not tell the verification what was dialled.
-		address := o.Server[strings.LastIndexByte(o.Server, '/')+1:] // without a resolver's name
+		// TLS verifies host names by default, but IP addresses only if they are set here.
+		address := o.Server[strings.LastIndexByte(o.Server, '/')+1:] // without the scheme of a resolver
 		if host, _, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) != nil {
 			co.ServerName = host
 		}
@@ -87,8 +87,8 @@ func (o XDSOptions) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(c), nil
 }
 
-// awaitCredentials reads the files until they can be used: a volume may come later than the program. Each fault is an Event. It returns
-// nil when ctx has ended.
+// awaitCredentials reads the files until they are valid, since a volume may be mounted after the process has started. It reports
+// each error as a LoadResult. It returns nil if ctx is done.
 func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult)) credentials.TransportCredentials {
 	last := ""
 	for ctx.Err() == nil {
@@ -98,7 +98,7 @@ func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult))
 		}
 		if text := err.Error(); text != last {
 			last = text
-			sink(LoadResult{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("xDS client's TLS, tried again every %v: %w", o.ConnectRetry, err)})
+			sink(LoadResult{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("load the xDS client's certificates (retrying every %v): %w", o.ConnectRetry, err)})
 		}
 		pause(ctx, o.ConnectRetry)
 	}
@@ -108,9 +108,9 @@ func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult))
 func (o XDSOptions) dial(creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		// Attempts are paced by WatchXDS, which resets this at each.
+		// WatchXDS paces the attempts and resets this backoff before each.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
-		// No server's default enforcement calls one ping in more than 5 minutes too many.
+		// By default servers allow one ping every 5 minutes.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
 	}
 	if o.MaxMessage > 0 {
@@ -119,7 +119,7 @@ func (o XDSOptions) dial(creds credentials.TransportCredentials) (*grpc.ClientCo
 	return grpc.NewClient(o.Server, opts...)
 }
 
-// node is who asks.
+// node returns the node of this client.
 func (o XDSOptions) node() *core.Node {
 	fields := make(map[string]*structpb.Value, len(o.NodeMetadata))
 	for k, v := range o.NodeMetadata {
@@ -128,9 +128,9 @@ func (o XDSOptions) node() *core.Node {
 	return &core.Node{Id: o.NodeID, Metadata: &structpb.Struct{Fields: fields}}
 }
 
-// WatchXDS asks a server for RateLimitConfig resources, state of the world over ADS, until ctx ends. Each answer is an
-// Event, and is acknowledged or refused with the fault's text; so is a fault of the certificates' files, which are read
-// again until they can be used. The error is one of the options; nothing that the server does ends it.
+// WatchXDS subscribes to the RateLimitConfig resources of a server, with the state-of-the-world protocol over ADS, until ctx is
+// done. It reports each response as a LoadResult, and acknowledges it or rejects it with the error. Errors in the certificate
+// files are reported as well, and the files are read again until they are valid. WatchXDS returns an error only for invalid options.
 func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 	o = o.withDefaults()
 	creds := o.awaitCredentials(ctx, sink)
@@ -146,11 +146,11 @@ func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 	failures := 0
 	for ctx.Err() == nil {
 		conn.ResetConnectBackoff()
-		answers, err := w.stream(ctx)
+		responses, err := w.stream(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		if answers > 0 {
+		if responses > 0 {
 			failures = 0
 		}
 		var wait time.Duration
@@ -160,58 +160,58 @@ func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 			failures++
 			wait = o.Backoff.after(failures, chance())
 		}
-		o.Logger.Warn("xDS stream of the rules has ended, what is loaded stays", "server", o.Server, "error", err, "again_in", wait)
+		o.Logger.Warn("xDS stream for rules ended; the loaded rules stay in force", "address", o.Server, "error", err, "retry_in", wait)
 		pause(ctx, wait)
 	}
 	return nil
 }
 
-// errConnect is in the error of a stream that never began.
+// errConnect is wrapped by errors of streams that could not be opened.
 var errConnect = errors.New("connect")
 
-// xdsWatch is the state that outlives a stream; only WatchXDS's goroutine touches it.
+// xdsWatch is the state that survives a stream. Only WatchXDS's goroutine uses it.
 type xdsWatch struct {
 	o       XDSOptions
 	client  discovery.AggregatedDiscoveryServiceClient
 	sink    func(LoadResult)
-	version string // of the last answer that was acknowledged on the stream
+	version string // of the last response that was acknowledged on the stream
 	refused refusal
 }
 
-// refusal is the last answer that was refused. Common servers send an answer again the moment it is refused: without
-// a wait the two would do nothing else.
+// refusal describes the last rejected response. Common servers immediately resend a rejected response, so the client waits before it
+// rejects the same one again.
 type refusal struct {
 	version string
-	fault   string // empty: the last answer was acknowledged
+	fault   string // empty if the last response was acknowledged
 	times   int
 }
 
-// stream serves one stream to its end and says how many answers came.
-func (w *xdsWatch) stream(ctx context.Context) (answers int, err error) {
+// stream processes one stream until it ends, and returns how many responses it received.
+func (w *xdsWatch) stream(ctx context.Context) (responses int, err error) {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(w.o.Headers)))
 	defer cancel()
 	s, err := w.client.StreamAggregatedResources(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errConnect, err)
 	}
-	w.o.Logger.Info("xDS stream of the rules has begun", "server", w.o.Server, "node", w.o.NodeID)
+	w.o.Logger.Info("xDS stream for rules opened", "address", w.o.Server, "node", w.o.NodeID)
 	w.version = ""
-	// The node is sent with each request, as some servers want it. A stream's first request names no version: a server that
-	// counts from 1 again after a restart would not send its version 1 to a client that names another version 1.
+	// Every request contains the node, which some servers require. The first request of a stream has no version: after a restart
+	// a server that numbers versions from 1 would not send its version 1 to a client that names an older version 1.
 	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType}
 	for {
 		if err := s.Send(request); err != nil {
 			if errors.Is(err, io.EOF) {
-				_, err = s.Recv() // says why the stream has ended
+				_, err = s.Recv() // returns why the stream ended
 			}
-			return answers, err
+			return responses, err
 		}
-		answer, err := s.Recv()
+		response, err := s.Recv()
 		if err != nil {
-			return answers, err
+			return responses, err
 		}
-		answers++
-		request = w.take(answer)
+		responses++
+		request = w.process(response)
 		if again := w.refused.times - 1; again > 0 {
 			pause(ctx, Backoff{Initial: time.Second, Max: 16 * time.Second}.withDefaults().after(again, chance()))
 		}
@@ -225,16 +225,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// take loads an answer and returns what to say to it. A fault that the server sends again is no new Event.
-func (w *xdsWatch) take(answer *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
+// process loads the resources of a response and returns the acknowledgment or rejection. It does not report the same fault twice.
+func (w *xdsWatch) process(response *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
 	e := LoadResult{Source: FromXDS, Detail: w.o.Server}
-	e.Rules, e.Err = w.load(answer)
-	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, ResponseNonce: answer.GetNonce()}
+	e.Rules, e.Err = w.load(response)
+	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, ResponseNonce: response.GetNonce()}
 	if e.Err == nil {
-		w.version, w.refused = answer.GetVersionInfo(), refusal{}
+		w.version, w.refused = response.GetVersionInfo(), refusal{}
 		w.sink(e)
 	} else {
-		now := refusal{version: answer.GetVersionInfo(), fault: e.Err.Error()}
+		now := refusal{version: response.GetVersionInfo(), fault: e.Err.Error()}
 		if now.version == w.refused.version && now.fault == w.refused.fault {
 			now.times = w.refused.times
 		} else {
@@ -242,32 +242,32 @@ func (w *xdsWatch) take(answer *discovery.DiscoveryResponse) *discovery.Discover
 		}
 		now.times++
 		w.refused = now
-		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: utterable(now.fault)}
+		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: sendable(now.fault)}
 	}
 	r.VersionInfo = w.version
 	return r
 }
 
-// utterable is a fault's text that fits into an answer whatever the rules hold: a text that is no UTF-8 would end the
-// stream, and the server would not learn of the fault.
-func utterable(fault string) string {
+// sendable returns a fault's text in a form that fits into a request. Text that is not valid UTF-8 would end the stream, and the
+// server would not receive the fault.
+func sendable(fault string) string {
 	const most = 4096
 	return strings.ToValidUTF8(fault[:min(len(fault), most)], "?")
 }
 
-func (w *xdsWatch) load(answer *discovery.DiscoveryResponse) (*config.Rules, error) {
-	if t := answer.GetTypeUrl(); t != RateLimitConfigType {
-		return nil, fmt.Errorf("answer of type %q to a request for %q", t, RateLimitConfigType)
+func (w *xdsWatch) load(response *discovery.DiscoveryResponse) (*config.Rules, error) {
+	if t := response.GetTypeUrl(); t != RateLimitConfigType {
+		return nil, fmt.Errorf("response of type %q to a request for %q", t, RateLimitConfigType)
 	}
-	resources := make([]*rlsconf.RateLimitConfig, len(answer.GetResources()))
-	for i, r := range answer.GetResources() {
+	resources := make([]*rlsconf.RateLimitConfig, len(response.GetResources()))
+	for i, r := range response.GetResources() {
 		resources[i] = new(rlsconf.RateLimitConfig)
 		if err := r.UnmarshalTo(resources[i]); err != nil {
 			return nil, fmt.Errorf("resource %d: %w", i, err)
 		}
 	}
-	// Servers list resources in any order, and where domains merge the order has a meaning: every member must find
-	// the same one.
+	// Servers list resources in any order. If several add to one domain the order matters, so every member must use the
+	// same one.
 	slices.SortStableFunc(resources, func(a, b *rlsconf.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return config.FromProto(resources, w.o.Config())
 }

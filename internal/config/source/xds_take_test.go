@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// What a server may answer, one after the other.
+// Responses of a server, one after the other.
 func TestTakeAnswers(t *testing.T) {
 	var got []string
 	w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { got = append(got, outcome(e)) }}
@@ -26,22 +26,22 @@ func TestTakeAnswers(t *testing.T) {
 	steps := []struct {
 		answer  *discovery.DiscoveryResponse
 		version string
-		fault   string // part of the refusal; empty: acknowledged
-		again   int    // how often it was refused in a row
+		fault   string // part of the rejection; empty: acknowledged
+		again   int    // how often it was rejected in a row
 		events  int
 	}{
 		{good, "1", "", 0, 1},
 		{garbage, "1", "resource 0", 1, 1},
 		{garbage, "1", "resource 0", 2, 0},
 		{garbage, "1", "resource 0", 3, 0},
-		{other, "1", "answer of type", 1, 1},
+		{other, "1", "response of type", 1, 1},
 		{garbage, "1", "resource 0", 1, 1},
 		{good, "1", "", 0, 1},
-		{new(discovery.DiscoveryResponse), "1", "answer of type", 1, 1},
+		{new(discovery.DiscoveryResponse), "1", "response of type", 1, 1},
 	}
 	for i, s := range steps {
 		got = nil
-		r := w.take(s.answer)
+		r := w.process(s.answer)
 		if r.GetVersionInfo() != s.version || r.GetResponseNonce() != s.answer.GetNonce() || w.refused.times != s.again || len(got) != s.events {
 			t.Errorf("step %d: %v, refused %d times, events %q", i, r, w.refused.times, got)
 		}
@@ -68,7 +68,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// Whatever a server answers is acknowledged or refused, and never both nor neither.
+// Every response is either acknowledged or rejected.
 func FuzzTakeAnswer(f *testing.F) {
 	f.Add("1", RateLimitConfigType, RateLimitConfigType, []byte{})
 	raw, err := proto.Marshal(resourceOf("r", "a", 1))
@@ -82,7 +82,7 @@ func FuzzTakeAnswer(f *testing.F) {
 		w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { events = append(events, e) }, version: "old"}
 		answer := &discovery.DiscoveryResponse{VersionInfo: version, TypeUrl: typeURL, Nonce: "n"}
 		answer.Resources = []*anypb.Any{{TypeUrl: inner, Value: value}}
-		r := w.take(answer)
+		r := w.process(answer)
 		if len(events) != 1 || (events[0].Rules == nil) != (events[0].Err != nil) {
 			t.Fatalf("events: %+v", events)
 		}

@@ -51,7 +51,7 @@ func newControl(t *testing.T, creds credentials.TransportCredentials) *control {
 	return c
 }
 
-// start listens, at the old address when it is started again.
+// start listens, at the same address after a restart.
 func (c *control) start() {
 	c.t.Helper()
 	l, err := net.Listen("tcp", c.addr)
@@ -85,7 +85,7 @@ func (c *control) set(version string, resources ...*rlsconf.RateLimitConfig) {
 	}
 }
 
-// said waits until a request fits, and returns it.
+// said waits for a request that fits, and returns it.
 func (c *control) said(what string, fits func(*discovery.DiscoveryRequest) bool) *discovery.DiscoveryRequest {
 	c.t.Helper()
 	deadline, look := time.After(20*time.Second), time.NewTicker(time.Millisecond)
@@ -158,7 +158,7 @@ func resourceOf(name, domain string, limit uint32) *rlsconf.RateLimitConfig {
 	}}}
 }
 
-// quick are options for the server that retry without long waits.
+// quick returns options for the server that retry without long waits.
 func (c *control) quick() XDSOptions {
 	return XDSOptions{
 		Server: c.addr, NodeID: "node", ConnectRetry: 5 * time.Millisecond,
@@ -210,7 +210,7 @@ func TestXDS(t *testing.T) {
 	until(t, events, "a")
 	c.acked("2")
 
-	// A bad answer is refused with the fault's text and the version that stays, and what follows is loaded.
+	// A bad response is rejected with the fault's text and the version that stays in force. The next one is loaded.
 	c.set("3", resourceOf("ra", "a", 3), resourceOf("rb", "", 3))
 	const fault = "rb: config file cannot have empty domain"
 	until(t, events, fault)
@@ -222,7 +222,7 @@ func TestXDS(t *testing.T) {
 	until(t, events, "c")
 	c.acked("4")
 
-	// The server goes away and comes back: the new stream's first request names no version, and what is in force comes again.
+	// The server restarts: the first request of the new stream has no version, so the server sends the version in force again.
 	c.forget()
 	c.stop()
 	c.start()
@@ -240,9 +240,9 @@ func TestXDS(t *testing.T) {
 	c.acked("6")
 }
 
-// A control plane that counts from 1 again after a restart has other rules under an old version, whether it has them when
-// the stream begins or only afterwards.
-func TestXDSRestartedServerCountsAnew(t *testing.T) {
+// A control plane that numbers versions from 1 again after a restart has different rules under an old version, either when the
+// stream begins or later.
+func TestXDSRestartedServerCountsAgain(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
 			c := newControl(t, insecure.NewCredentials())
@@ -268,7 +268,7 @@ func TestXDSRestartedServerCountsAnew(t *testing.T) {
 	}
 }
 
-// A fault on a new stream is refused without a version of the stream before: the server may have given that number anew.
+// A fault on a new stream is rejected without a version of the previous stream: the server may have reused that number.
 func TestXDSRefusalOnNewStream(t *testing.T) {
 	c := newControl(t, insecure.NewCredentials())
 	c.set("1", resourceOf("ra", "a", 3))
@@ -286,7 +286,7 @@ func TestXDSRefusalOnNewStream(t *testing.T) {
 	}
 }
 
-// Where domains merge the order of resources decides which wildcard comes first, and servers have none.
+// If several resources add to one domain, their order decides which wildcard comes first, and servers send them in any order.
 func TestXDSOrder(t *testing.T) {
 	load := func(resources ...*rlsconf.RateLimitConfig) string {
 		w := &xdsWatch{o: XDSOptions{Config: func() config.Options { return config.Options{MergeDomains: true} }}.withDefaults()}
@@ -307,7 +307,7 @@ func TestXDSOrder(t *testing.T) {
 	}
 }
 
-// A server that is not there yet, and one that does not speak ADS, are asked again.
+// The client retries if a server is not running yet, or does not support ADS.
 func TestXDSWaitsForServer(t *testing.T) {
 	c := newControl(t, insecure.NewCredentials())
 	c.stop()
@@ -402,7 +402,7 @@ func TestXDSOverTLS(t *testing.T) {
 	}
 }
 
-// Files of TLS that are not there yet, or not whole, are a fault that is told once, until they can be used. Without TLS none is read.
+// Certificate files that are missing or incomplete are reported once, until they are valid. Without TLS no file is read.
 func TestXDSFilesThatComeLater(t *testing.T) {
 	dir, volume := t.TempDir(), t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
