@@ -1,7 +1,7 @@
-// Package cluster finds the other members by gossip and keeps an immutable View of them.
+// Package cluster discovers the other members by gossip and maintains a membership.View of them.
 //
-// Memberlist's callbacks leave what they see in a table; one goroutine reads it, asks the passive machine what follows,
-// announces what self has become, and hands the View to whoever asked for it. A second one joins addresses for ever.
+// Memberlist's callbacks store what they observe in a table. One goroutine reads it, passes it to the machine, which is
+// passive, announces the new state of this member, and publishes the View. A second goroutine joins addresses forever.
 package cluster
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Cluster is this member's part in the cluster.
+// Cluster is the membership of one member in its cluster. It is safe for concurrent use.
 type Cluster struct {
 	o       Options
 	log     *slog.Logger
@@ -36,19 +36,19 @@ type Cluster struct {
 	done    sync.WaitGroup
 	stop    sync.Once
 
-	// Of the run goroutine alone.
+	// Used by the run goroutine only.
 	announced   string // last announcement
 	announcedAt time.Time
 	state       membership.MemberState // as last logged
 	problem     string
-	calm        bool // nothing is under way that a moment would bring to its end, and nothing remembered that it would end
+	calm        bool // nothing is in progress or remembered that ends by the passing of time alone
 
-	probing   atomic.Bool // a rival is being looked into
-	repairing atomic.Bool // an exchange with a member that showed another digest is under way
+	probing   atomic.Bool // another boot of this member's name is being probed
+	repairing atomic.Bool // see repair
 }
 
-// Start makes this member part of the cluster, or of nothing but itself without Options.Join. It does not wait until it
-// has joined: the View says when.
+// Start starts gossip, unless Options.Join is empty. It returns before this member has joined; View.Joined reports
+// when it has.
 func Start(o Options) (*Cluster, error) {
 	o.setDefaults()
 	if err := o.validate(); err != nil {
@@ -64,7 +64,8 @@ func Start(o Options) (*Cluster, error) {
 		fatal: make(chan error, 1), drained: make(chan struct{}),
 	}
 	c.machine = &machine{
-		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0, handoff: o.Handoff, streams: o.Streams, timing: o.Timing, start: now,
+		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0,
+		handoff: o.Handoff, streams: o.Streams, timing: o.Timing, start: now,
 		newRing: o.NewRing, nref: nRefMemory{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,14 +83,14 @@ func Start(o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// open starts gossip, if there is to be any.
+// open starts gossip unless this member is standalone.
 func (c *Cluster) open(ctx context.Context) (err error) {
 	if len(c.o.Join) == 0 {
-		c.log.Warn("standalone: no --join, so this member counts alone; run no second one beside it")
+		c.log.Warn("standalone: no --join, so this member counts alone; do not run a second one")
 		return nil
 	}
 	if c.o.KeyFile == "" {
-		c.log.Warn("insecure: gossip is in the clear; anyone who reaches the gossip port can add and remove members")
+		c.log.Warn("insecure: gossip is not encrypted; any host that reaches the gossip port can add and remove members")
 	}
 	if c.joiner, err = newJoiner(c, c.o.Join); err != nil {
 		return err
@@ -104,14 +105,15 @@ func newBootID() uint64 {
 	return binary.BigEndian.Uint64(b[:]) | 1
 }
 
-// View is the cluster as of now; never nil.
+// View returns the current view of the cluster. It is never nil.
 func (c *Cluster) View() *membership.View { return c.view.Load() }
 
-// Fatal yields the error that this member cannot live with: another live member has its name. It should stop then. By
-// then the View has the problem, unless this member was leaving anyway, and the others have been told that it withdraws.
+// Fatal returns a channel that receives an error when another live member has this member's name. The process should
+// stop then. Before that, this member has announced that it withdraws, and the View has the Problem, unless the
+// member was already leaving.
 func (c *Cluster) Fatal() <-chan error { return c.fatal }
 
-// Gossip is the address told to the others; empty when standalone.
+// Gossip returns the advertised gossip address. It is empty in standalone mode.
 func (c *Cluster) Gossip() string {
 	if c.gossip == nil {
 		return ""
@@ -119,7 +121,7 @@ func (c *Cluster) Gossip() string {
 	return c.gossip.addr.String()
 }
 
-// SetRules announces by which rules this member answers, and which it is ready to switch to.
+// SetRules announces the version of the rules that this member uses, and the version that it is ready to switch to.
 func (c *Cluster) SetRules(inForce, prepared uint64) {
 	c.table.update(func(self *membership.Member) { self.InForce, self.Prepared = inForce, prepared })
 }
@@ -129,13 +131,14 @@ func (c *Cluster) SetProgress(p membership.Progress) {
 	c.table.updateStatus(func(t *handoffStatus) { t.progress = p })
 }
 
-// SetStreams says with which members this one has streams, both ways.
+// SetStreams records with which members this one has streams; see Options.Streams.
 func (c *Cluster) SetStreams(s Streams) {
 	c.table.updateStatus(func(t *handoffStatus) { t.streams = s })
 }
 
-// Drain has this member leave the ring, as soon as the last change of it is over: it announces that it is leaving, the
-// others drop it from their rings, and it forwards what still comes. One that stands alone keeps its place.
+// Drain makes this member leave the ring as soon as the ring's last change is complete. It announces that it is
+// leaving, the others remove it from their rings, and it forwards the requests that it still receives. A standalone
+// member keeps its place.
 func (c *Cluster) Drain() {
 	now := time.Now()
 	c.table.updateStatus(func(t *handoffStatus) {
@@ -145,13 +148,15 @@ func (c *Cluster) Drain() {
 	})
 }
 
-// Drained is closed when this member has drained: all others have dropped it, and all is handed over.
+// Drained returns a channel that is closed when all others have removed this member from their rings and the handoff
+// is complete.
 func (c *Cluster) Drained() <-chan struct{} { return c.drained }
 
-// leaveTimeout is how long the farewell may take.
+// leaveTimeout limits the time of memberlist's leave message.
 const leaveTimeout = 500 * time.Millisecond
 
-// Leave drains, says farewell and closes. Each part is bounded, all of them together by ctx, too.
+// Leave drains, sends memberlist's leave message, and closes. Each part has a time limit, and ctx limits them
+// together.
 func (c *Cluster) Leave(ctx context.Context) {
 	c.Drain()
 	rest := leaveTimeout
@@ -171,38 +176,38 @@ func (c *Cluster) Leave(ctx context.Context) {
 			rest = min(rest, time.Until(end))
 		}
 		if rest > 0 {
-			// Memberlist's farewell says nothing of how we went, and may overtake the announcement that does.
+			// Memberlist's leave message does not report a handoff, and may overtake the announcement that does.
 			_ = c.gossip.list.UpdateNode(rest / 2)
 		}
 	}
 	c.shutdown(rest)
 }
 
-// Close stops at once and says nothing: to the others this member has crashed.
+// Close stops at once without a message. To the other members, this one has crashed.
 func (c *Cluster) Close() { c.shutdown(0) }
 
 func (c *Cluster) shutdown(bound time.Duration) {
 	c.stop.Do(func() {
 		if c.gossip != nil && bound > 0 {
 			if err := c.gossip.list.Leave(bound); err != nil {
-				c.log.Debug("farewell not confirmed", "error", err)
+				c.log.Debug("leave message not confirmed", "error", err)
 			}
 		}
 		c.cancel()
 		if c.gossip != nil {
 			if err := c.gossip.list.Shutdown(); err != nil {
-				c.log.Warn("close gossip", "error", err)
+				c.log.Warn("cannot close gossip", "error", err)
 			}
 		}
 	})
 	c.done.Wait()
 }
 
-// calmTicks is how many ticks long the time between two looks is, 5 s, while nothing is new and nothing waits for a moment to
-// come. A look copies what is known of all members, which would be most of what gossip costs a large cluster at rest.
+// calmTicks is the number of ticks between two steps, 5 s, while nothing changes and nothing waits for a point in
+// time. A step copies the state of all members, which would be most of the cost of gossip in a large idle cluster.
 const calmTicks = 25
 
-// run looks whenever something is new, and from time to time.
+// run steps whenever something has changed, and periodically.
 func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 	again := time.NewTimer(c.nextWake(wake))
 	defer again.Stop()
@@ -220,7 +225,7 @@ func (c *Cluster) run(ctx context.Context, wake time.Duration) {
 	}
 }
 
-// nextWake is the time until the next look, which is due after wake unless that is 0.
+// nextWake returns the time until the next step, which is due after wake unless that is 0.
 func (c *Cluster) nextWake(wake time.Duration) time.Duration {
 	d := c.o.Timing.Tick
 	if c.calm {
@@ -232,14 +237,14 @@ func (c *Cluster) nextWake(wake time.Duration) time.Duration {
 	return d
 }
 
-// step takes one step: what was seen, what follows, what is told to whom.
+// step processes what was observed, and performs what follows.
 func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) {
 	s := c.table.snapshot()
 	o := c.machine.step(now, s)
-	for _, f := range s.departed {
-		c.log.Info("member gone", "member", string(f.id), "address", f.gossip, "graceful", f.graceful, "handed_over", f.handedOff)
-		if !f.graceful && c.joiner != nil {
-			c.joiner.addLost(f.gossip, now)
+	for _, d := range s.departed {
+		c.log.Info("member gone", "member", string(d.id), "address", d.gossip, "graceful", d.graceful, "handed_over", d.handedOff)
+		if !d.graceful && c.joiner != nil {
+			c.joiner.addLost(d.gossip, now)
 		}
 	}
 	c.announce(now, &o)
@@ -253,7 +258,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 		c.view.Store(o.view)
 		c.o.OnView(o.view)
 	}
-	c.checkNameConflict(ctx, o.nameConflict, &s.self) // after the view: whoever hears of Fatal finds the problem there
+	c.checkNameConflict(ctx, o.nameConflict, &s.self) // after the view, which has the problem when Fatal reports it
 	if rs, changed := c.table.records.Step(now, s.others); changed {
 		c.metrics.routes.Set(float64(len(rs)))
 		c.o.OnRoutes(rs)
@@ -261,19 +266,21 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	c.checkDrained(&o, &s.status)
 	c.repair(ctx, now)
 	v := o.view
-	c.calm = v.Joined && v.Problem == "" && o.self.State == membership.Active && !s.status.draining && v.DifferingRings()+v.IncompleteMembers() == 0 &&
-		v.NRef == v.Ring.Len() && len(v.Left) == 0 && c.table.records.Idle()
+	settled := v.DifferingRings()+v.IncompleteMembers() == 0 && v.NRef == v.Ring.Len() && len(v.Left) == 0
+	c.calm = settled && v.Joined && v.Problem == "" && o.self.State == membership.Active && !s.status.draining &&
+		c.table.records.Idle()
 	return o.wake
 }
 
-// logChanges logs what a person needs to follow a change of the ring from one member to the next.
+// logChanges logs what a person needs to follow a change of the ring across members.
 func (c *Cluster) logChanges(o *outcome) {
 	if o.ringChanged {
 		c.metrics.ringChanges.Inc()
 		c.metrics.deaths.Add(float64(o.ringChange.crashed))
 		r := o.view.Ring
+		x := &o.ringChange
 		c.log.Info("ring adopted", "ring", fmt.Sprintf("%016x", r.Fingerprint()), "members", r.Len(), "n_ref", o.view.NRef,
-			"joined", joinIDs(o.ringChange.joined), "left", joinIDs(o.ringChange.left), "died", joinIDs(o.ringChange.died), "renewed", joinIDs(o.ringChange.replaced))
+			"joined", joinIDs(x.joined), "left", joinIDs(x.left), "died", joinIDs(x.died), "replaced", joinIDs(x.replaced))
 	}
 	if o.self.State != c.state {
 		c.state = o.self.State
@@ -286,7 +293,7 @@ func (c *Cluster) logChanges(o *outcome) {
 	}
 }
 
-// joinIDs lists members in a log line.
+// joinIDs formats members for a log line.
 func joinIDs(ids []ring.ID) string {
 	var b strings.Builder
 	for i, id := range ids {
@@ -298,24 +305,25 @@ func joinIDs(ids []ring.ID) string {
 	return b.String()
 }
 
-// announce writes down what self has become, and has memberlist spread it. An announcement that memberlist dropped,
-// because it was just answering an accusation with the old one, is repeated.
+// announce stores the new state of this member and makes memberlist spread it. It repeats an announcement that
+// memberlist has dropped, which happens while memberlist refutes a suspicion with the previous one.
 func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.table.mu.Lock()
-	self := &c.table.self
-	self.State, self.Ring, self.NRef, self.CompleteRing = o.self.State, o.self.Ring, o.self.NRef, o.self.CompleteRing
-	self.Established, self.AwaitsTurn, self.HandedOff, self.MetExpected, self.Isolated = o.self.Established, o.self.AwaitsTurn, o.self.HandedOff, o.self.MetExpected, o.self.Isolated
+	self, x := &c.table.self, &o.self
+	self.State, self.Ring, self.NRef, self.CompleteRing = x.State, x.Ring, x.NRef, x.CompleteRing
+	self.Established, self.AwaitsTurn, self.HandedOff = x.Established, x.AwaitsTurn, x.HandedOff
+	self.MetExpected, self.Isolated = x.MetExpected, x.Isolated
 	b, announced := string(encode(self)), c.table.announced
 	c.table.mu.Unlock()
 	if c.gossip == nil || b == announced || b == c.announced && now.Sub(c.announcedAt) < time.Second {
 		return
 	}
 	c.announced, c.announcedAt = b, now
-	// It spreads in the background; waiting for that would keep us from hearing others.
+	// It spreads in the background. Waiting for it would delay the processing of other members' announcements.
 	_ = c.gossip.list.UpdateNode(time.Nanosecond)
 }
 
-// checkDrained notes when every other member on the ring goes by the same ring as a leaving self, and has all of its counters.
+// checkDrained closes drained when every other member uses a ring without this one and has all of its counters.
 func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	select {
 	case <-c.drained:
@@ -324,33 +332,36 @@ func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	}
 	v := o.view
 	dropped := o.self.State == membership.Leaving && v.Ring.Index(v.Self) < 0 && v.DifferingRings() == 0
-	nothing := v.Standalone || o.self.Role == membership.RoleObserver || o.nameConflict != nil // to hand over, or nobody who would wait for it
+	// There is nothing to hand off, or no member to wait for.
+	nothing := v.Standalone || o.self.Role == membership.RoleObserver || o.nameConflict != nil
 	if t.draining && nothing || dropped && (o.self.HandedOff || v.Ring.Len() == 0) {
 		close(c.drained)
 	}
 }
 
-// checkNameConflict looks into another boot of self's name. It may be one whose death is not yet known: then it falls silent and
-// goes away. If it answers, this one, being the newcomer, has to stop.
+// checkNameConflict probes another boot of this member's name. It may be a boot whose death has not been detected
+// yet; then it does not answer and disappears. If it answers, this member is the newcomer and must stop.
 func (c *Cluster) checkNameConflict(ctx context.Context, rival, self *membership.Member) {
 	if rival == nil || c.gossip == nil || !c.probing.CompareAndSwap(false, true) {
 		return
 	}
 	c.metrics.nameConflicts.Inc()
-	c.log.Warn("another member has this one's name", "member", string(self.ID), "other", rival.Gossip, "this", self.Gossip)
+	c.log.Warn("another live member has this member's name",
+		"member", string(self.ID), "address", self.Gossip, "other_address", rival.Gossip)
 	who, me := *rival, *self
 	c.done.Go(func() {
 		if c.probeConflict(ctx, &who) {
 			c.fail(conflictError(&who, &me))
-			return // and stays lost: the flag is not lowered
+			return // the conflict is permanent, so probing remains set
 		}
 		c.probing.Store(false)
 		c.table.signal()
 	})
 }
 
-// probeConflict asks the rival until it answers or was silent for too long, which loses, or is gone, which wins.
-func (c *Cluster) probeConflict(ctx context.Context, rival *membership.Member) (isLost bool) {
+// probeConflict probes the other boot until it answers, is gone, or has been silent for too long. It reports whether
+// this member must stop, which is so unless the other boot is gone.
+func (c *Cluster) probeConflict(ctx context.Context, rival *membership.Member) (mustStop bool) {
 	end := time.NewTimer(c.o.Timing.NameConflict)
 	defer end.Stop()
 	again := time.NewTicker(c.o.Timing.Probe)
@@ -372,9 +383,9 @@ func (c *Cluster) probeConflict(ctx context.Context, rival *membership.Member) (
 
 func conflictError(rival, me *membership.Member) error {
 	if samePlace(rival, me) {
-		return fmt.Errorf("a newer boot of %q, at %s, has replaced this one, at %s", me.ID, rival.Gossip, me.Gossip)
+		return fmt.Errorf("a newer boot of %q at %s has replaced this one at %s", me.ID, rival.Gossip, me.Gossip)
 	}
-	return fmt.Errorf("two live members are called %q: one at %s, and this one, the newcomer, at %s; give each its own --node",
+	return fmt.Errorf("two live members are called %q: one at %s, and this newer one at %s; give each its own --node",
 		me.ID, rival.Gossip, me.Gossip)
 }
 

@@ -21,14 +21,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Memberlist's Shutdown does not wait for probes under way, its own and those for others, which end in time; all else must
-// have ended.
+// Memberlist's Shutdown does not wait for probes under way, its own and those for others, which end in time; all else
+// must have ended.
 func TestMain(m *testing.M) {
 	const list = "github.com/hashicorp/memberlist.(*Memberlist)."
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(list+"probeNode"), goleak.IgnoreTopFunction(list+"handleIndirectPing.func2"))
 }
 
-// quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live members dead.
+// quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live
+// members dead.
 func quickly() Timing {
 	return Timing{
 		Probe: 20 * time.Second, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
@@ -43,7 +44,8 @@ func mortal(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = 200*time.Millisecond, 150*time.Millisecond
 }
 
-// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than four.
+// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than
+// four.
 func watched(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = time.Second, 800*time.Millisecond
 }
@@ -642,7 +644,8 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	}
 }
 
-// allPrepared reports whether every member of v that is not leaving has announced that rules version as prepared or in force.
+// allPrepared reports whether every member of v that is not leaving has announced that rules version as prepared or
+// in force.
 func allPrepared(v *membership.View, version uint64) bool {
 	return !slices.ContainsFunc(v.Members, func(m membership.Member) bool {
 		return m.Role == membership.RoleMember && m.State != membership.Leaving && m.Prepared != version && m.InForce != version

@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// mayJoin reports whether this member, which is not misconfigured, may take part: it has met every cluster that it could meet, or
-// waited long enough (see Options.Expect).
+// mayJoin reports whether this member, which is not misconfigured, may take part: it has met every cluster that it
+// could meet, or waited long enough (see Options.Expect).
 func (m *machine) mayJoin(now time.Time, s *situation) bool {
 	if m.standalone {
 		return true
@@ -60,17 +60,18 @@ func (c memberCounts) foundCluster(j *joinStatus) bool {
 	return c.active > 0 || c.reached > 0 && c.reached == len(j.others)
 }
 
-// mayStartCluster reports whether this member is the first of a StatefulSet and no other member has answered. It may start a
-// cluster then without waiting for the others.
+// mayStartCluster reports whether this member is the first of a StatefulSet and no other member has answered. It may
+// start a cluster then without waiting for the others.
 func (c memberCounts) mayStartCluster(s *situation) bool {
 	first := s.self.Role == membership.RoleMember && strings.HasSuffix(string(s.self.ID), "-0")
 	return first && c.reached == 0 && !s.join.blind
 }
 
-// misconfigured returns why the addresses to join are probably wrong, or the zero offRingReason. This is so when this member has met no
-// running cluster, and either has met no member and no name was ever found, or more of those that answer reject it than
-// accept it. It would start a second cluster with limits of its own, so it waits for as long as this lasts, or
-// until Options.ExpectTimeout. Addresses that do not answer are no sign of a mistake: their members may not have started yet.
+// misconfigured returns why the addresses to join are probably wrong, or the zero offRingReason. This is so when this
+// member has met no running cluster, and either has met no member and no name was ever found, or more of those that
+// answer reject it than accept it. It would start a second cluster with limits of its own, so it waits for as long as
+// this lasts, or until Options.ExpectTimeout. Addresses that do not answer are no sign of a mistake: their members
+// may not have started yet.
 func (m *machine) misconfigured(now time.Time, s *observation) offRingReason {
 	met, running := 0, false
 	for i := range s.others {
@@ -86,7 +87,8 @@ func (m *machine) misconfigured(now time.Time, s *observation) offRingReason {
 	case met == 0 && j.unresolved:
 		return offRingReason{membership.CauseLookup, "met no other member: " + j.failure + "; compare --join"}
 	case j.foreign > met:
-		text := fmt.Sprintf("met %d other members; %d addresses reject this one: %s; compare --cluster and --gossip-key-file", met, j.foreign, j.failure)
+		text := fmt.Sprintf("met %d other members; %d addresses reject this one: %s; compare --cluster and --gossip-key-file",
+			met, j.foreign, j.failure)
 		return offRingReason{membership.CauseGossip, text}
 	}
 	return offRingReason{}
@@ -100,7 +102,8 @@ func (m *machine) searchTime(now time.Time) time.Duration {
 	return now.Sub(m.start)
 }
 
-// reportable returns lost once it can no longer be part of a normal start: a pod's own name, too, resolves a moment after its start.
+// reportable returns lost once it can no longer be part of a normal start: a pod's own name, too, resolves a moment
+// after its start.
 func (m *machine) reportable(now time.Time, lost offRingReason, o *outcome) offRingReason {
 	if rest := m.timing.Alone - now.Sub(m.start); lost.cause != "" && rest > 0 {
 		o.wakeWithin(rest)

@@ -5,7 +5,9 @@ import (
 	"errors"
 )
 
-// What memberlist's messages begin with, as far as it matters here.
+// The first bytes of memberlist's messages. Members without a key must reject compressed messages unread
+// (docs/security.md promises it): any host could send them, and memberlist decompresses up to 40 MiB of each.
+// Memberlist has no such option, so the few types are parsed here.
 const (
 	typeCompound   = 7 // u8 count, u16 length of each, the messages
 	typeCompressed = 9
@@ -17,7 +19,7 @@ const refusedCompressed = "compressed"
 
 var errCompressed = errors.New("compressed, without a key")
 
-// isCompressed says whether a message, or one in it, is compressed, or nested deeper than members nest them.
+// isCompressed reports whether a message, or one in it, is compressed, or nested deeper than depth.
 func isCompressed(b []byte, depth int) bool {
 	if len(b) == 0 || depth == 0 {
 		return len(b) > 0
@@ -53,14 +55,14 @@ func compoundCompressed(b []byte, depth int) bool {
 	return false
 }
 
-// streamPrefix looks at the beginning of a stream, a label and the type of what follows, in pieces of any size.
+// streamPrefix parses the beginning of a stream, a label and the type of a message, in pieces of any size.
 type streamPrefix struct {
 	refused func(reason string)
 	at      int // bytes seen; -1: the type has been seen
-	label   int // bytes of label, with its head
+	label   int // bytes of the label with its header
 }
 
-// isCompressed says whether the stream turns out to be compressed with these bytes.
+// isCompressed processes the next bytes and reports whether they show that the stream is compressed.
 func (o *streamPrefix) isCompressed(b []byte) bool {
 	for _, c := range b {
 		switch {

@@ -16,32 +16,33 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// table is where memberlist's callbacks leave what they saw. They are called under memberlist's locks, so they copy,
-// never block and never call back; the cluster's one goroutine picks up.
+// table stores what memberlist's callbacks have observed, until the cluster's goroutine reads it. Memberlist calls
+// them with its locks held, so they copy, never block and never call back.
 type table struct {
-	changed chan struct{} // has room for one: something is new
+	changed chan struct{} // has room for one: something has changed
 	records *records.Store
 
 	mu        sync.Mutex // guards all below; nothing else is locked under it
 	self      membership.Member
-	nodes     map[string]membership.Member // live boots of others, by memberlist name
+	nodes     map[string]membership.Member // live boots of the other members, by memberlist name
 	status    handoffStatus
-	departed  map[uint64]departure // by instance
-	announced string               // what memberlist last took as self's metadata
+	departed  map[uint64]departure // by boot ID
+	announced string               // this member's metadata as memberlist last spread it
 	digest    digest
-	refused   uint64 // announcements and posts not let in
+	refused   uint64 // announcements and records that were rejected
 	join      joinStatus
 }
 
 func newTable(self membership.Member) *table {
 	t := &table{
-		changed: make(chan struct{}, 1), self: self, nodes: make(map[string]membership.Member), departed: make(map[uint64]departure),
+		changed: make(chan struct{}, 1), self: self,
+		nodes: make(map[string]membership.Member), departed: make(map[uint64]departure),
 	}
 	t.records = records.New(self.ID, self.BootID, t.liveBoots)
 	return t
 }
 
-// liveBoots is the number of live boots, self included.
+// liveBoots returns the number of live boots, this one included.
 func (t *table) liveBoots() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +56,7 @@ func (t *table) signal() {
 	}
 }
 
-// update changes self.
+// update changes this member.
 func (t *table) update(change func(self *membership.Member)) {
 	t.mu.Lock()
 	change(&t.self)
@@ -63,7 +64,7 @@ func (t *table) update(change func(self *membership.Member)) {
 	t.signal()
 }
 
-// updateStatus changes what the caller said.
+// updateStatus changes what the caller has reported.
 func (t *table) updateStatus(change func(*handoffStatus)) {
 	t.mu.Lock()
 	change(&t.status)
@@ -71,7 +72,7 @@ func (t *table) updateStatus(change func(*handoffStatus)) {
 	t.signal()
 }
 
-// setJoinStatus lets the join loop say what it knows.
+// setJoinStatus stores the result of the join loop's last round.
 func (t *table) setJoinStatus(c joinStatus) {
 	t.mu.Lock()
 	t.join = c
@@ -79,7 +80,7 @@ func (t *table) setJoinStatus(c joinStatus) {
 	t.signal()
 }
 
-// snapshot takes a copy of everything; farewells are handed out once.
+// snapshot returns a copy of everything. Each departure is returned once.
 func (t *table) snapshot() observation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +89,7 @@ func (t *table) snapshot() observation {
 	return s
 }
 
-// others are the live boots of all members but self.
+// others returns the live boots of all other members.
 func (t *table) others() []membership.Member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +107,7 @@ func (t *table) has(name string) bool {
 	return ok
 }
 
-// drainingSince is when self was first told to leave.
+// drainingSince returns when Drain was first called, or the zero time.
 func (t *table) drainingSince() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,10 +120,10 @@ func (t *table) refusedCount() uint64 {
 	return t.refused
 }
 
-// memberOf is a memberlist node as a Member.
+// memberOf parses a memberlist node.
 func memberOf(n *memberlist.Node) (membership.Member, error) {
 	if len(n.Addr) != net.IPv4len && len(n.Addr) != net.IPv6len {
-		return membership.Member{}, errors.New("an address of no known family")
+		return membership.Member{}, errors.New("unknown address family")
 	}
 	m, err := decode(n.Meta)
 	if err != nil {
@@ -132,11 +133,12 @@ func memberOf(n *memberlist.Node) (membership.Member, error) {
 	return m, nil
 }
 
-// NotifyAlive refuses, before memberlist believes in it, whatever is not a Keyward member that we can talk with.
+// NotifyAlive rejects nodes that are not Keyward members with a common protocol version, before memberlist adds them.
 func (t *table) NotifyAlive(n *memberlist.Node) error {
 	m, err := memberOf(n)
 	if err == nil && !m.SharesProtocol() {
-		err = fmt.Errorf("member %q speaks protocol %d to %d, this one %d to %d", m.ID, m.ProtocolMin, m.ProtocolMax, membership.ProtocolMin, membership.ProtocolMax)
+		err = fmt.Errorf("member %q supports protocol %d to %d, this one %d to %d",
+			m.ID, m.ProtocolMin, m.ProtocolMax, membership.ProtocolMin, membership.ProtocolMax)
 	}
 	if err != nil {
 		t.countRefused()
@@ -150,14 +152,14 @@ func (t *table) countRefused() {
 	t.refused++
 }
 
-// NotifyJoin notes a boot that became alive.
+// NotifyJoin records a boot that has become alive.
 func (t *table) NotifyJoin(n *memberlist.Node) { t.NotifyUpdate(n) }
 
-// NotifyUpdate notes what a boot says of itself now.
+// NotifyUpdate records what a boot announces now.
 func (t *table) NotifyUpdate(n *memberlist.Node) {
 	m, err := memberOf(n)
 	if err != nil {
-		return // NotifyAlive has refused it
+		return // NotifyAlive has rejected it
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +172,8 @@ func (t *table) NotifyUpdate(n *memberlist.Node) {
 	t.signal()
 }
 
-// NotifyLeave notes a boot that left or died. Memberlist does not say here which; whoever means to go says so first.
+// NotifyLeave records a boot that has left or died. Memberlist does not distinguish them here: a member that leaves
+// has announced it before.
 func (t *table) NotifyLeave(n *memberlist.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,31 +188,31 @@ func (t *table) NotifyLeave(n *memberlist.Node) {
 	}
 }
 
-// NodeMeta is self's announcement.
+// NodeMeta returns this member's announcement.
 func (t *table) NodeMeta(int) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return encode(&t.self)
 }
 
-// NotifyMsg takes in what another member posts.
+// NotifyMsg merges a record of another member.
 func (t *table) NotifyMsg(msg []byte) {
-	news, err := t.records.Merge(time.Now(), msg)
+	changed, err := t.records.Merge(time.Now(), msg)
 	if err != nil {
 		t.countRefused()
 	}
-	if news {
+	if changed {
 		t.signal()
 	}
 }
 
-// GetBroadcasts is what is to be posted and passed on.
+// GetBroadcasts returns the records to send and to pass on.
 func (t *table) GetBroadcasts(overhead, limit int) [][]byte {
 	return t.records.Broadcasts(overhead, limit)
 }
 
-// LocalState has nothing to add.
+// LocalState returns nothing: announcements are in the metadata.
 func (t *table) LocalState(bool) []byte { return nil }
 
-// MergeRemoteState ignores it.
+// MergeRemoteState ignores the state.
 func (t *table) MergeRemoteState([]byte, bool) {}

@@ -19,8 +19,8 @@ func members(n int) []membership.Member {
 	return all
 }
 
-// A member that has not met as many as it expects divides limits by that number, however long it waits. Once it has met
-// them it does not go back, however few are left.
+// A member that has not met as many as it expects divides limits by that number, however long it waits. Once it has
+// met them it does not go back, however few are left.
 func TestExpectHolds(t *testing.T) {
 	for _, id := range []string{"me-1", "me-0"} {
 		b := newBed(3)
@@ -70,8 +70,9 @@ func TestExpectTimeout(t *testing.T) {
 	}
 }
 
-// A member that comes to a running cluster takes the word of one that met as many as it expected: the cluster may have been
-// scaled down since, or be scaled up now. It does not take the word of one that leaves, or that never met them.
+// A member that comes to a running cluster takes the word of one that met as many as it expected: the cluster may
+// have been scaled down since, or be scaled up now. It does not take the word of one that leaves, or that never met
+// them.
 func TestExpectIsMetByARunningCluster(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -167,8 +167,8 @@ func TestReleaseNeedsTheOthers(t *testing.T) {
 	}, released)
 }
 
-// TestAnAnnouncementThatGotLostIsRepeated: memberlist drops one if it answers an accusation at the same moment, and then
-// keeps on announcing what was.
+// TestAnAnnouncementThatGotLostIsRepeated: memberlist drops one if it answers an accusation at the same moment, and
+// then keeps on announcing what was.
 func TestAnAnnouncementThatGotLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	o := options("a-0")

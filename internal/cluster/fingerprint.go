@@ -5,8 +5,9 @@ import (
 	"encoding/hex"
 )
 
-// KeyFingerprints tell gossip keys apart without telling them: the first 8 hex digits of each one's SHA-256, the one
-// that encrypts first. There are none without keys. It may be called concurrently.
+// KeyFingerprints returns the first 8 hex digits of the SHA-256 of each gossip key, which identify the keys without
+// revealing them. The key that encrypts comes first. Without keys it returns an empty slice. It is safe for
+// concurrent use.
 func (c *Cluster) KeyFingerprints() []string {
 	prints := []string{}
 	if c.gossip == nil || c.gossip.keys == nil {

@@ -11,8 +11,8 @@ const (
 	maxHold    = time.Minute      // off the ring
 )
 
-// flapGuard keeps a member off the ring for a while if it repeatedly loses all others and meets them again. Each time, keys would
-// move twice.
+// flapGuard keeps a member off the ring for a while if it repeatedly loses all others and meets them again. Each
+// time, keys would move twice.
 type flapGuard struct {
 	alone bool      // all others were lost
 	count int       // how often in a row they were met again
@@ -20,8 +20,8 @@ type flapGuard struct {
 	until time.Time // when the member may go onto the ring again
 }
 
-// observe records whether the others are back, and keeps this member off the ring if they have continued without it. If no two of
-// them share a ring, it does not, because then all members would wait for each other.
+// observe records whether the others are back, and keeps this member off the ring if they have continued without it.
+// If no two of them share a ring, it does not, because then all members would wait for each other.
 func (f *flapGuard) observe(now time.Time, self *membership.Member, members []membership.Member, hold time.Duration) {
 	if !f.alone || !hasCompany(self, members) {
 		return

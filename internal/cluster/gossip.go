@@ -24,15 +24,15 @@ import (
 // gossip is the running memberlist of one boot.
 type gossip struct {
 	list          *memberlist.Memberlist
-	keys          *memberlist.Keyring // nil with Insecure
-	addr          netip.AddrPort      // told to the others
+	keys          *memberlist.Keyring // nil with Options.Insecure
+	addr          netip.AddrPort      // advertised
 	selfAddresses map[netip.AddrPort]bool
 	port          *transport
 
 	refusals refusals
 }
 
-// listen opens the gossip port and starts memberlist on it. The context ends all streams it dials.
+// listen opens the gossip port and starts memberlist on it. When ctx ends, all streams that it has dialed close.
 func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*gossip, error) {
 	host, port, err := splitAddr(o.Bind, defaultPort)
 	if err != nil {
@@ -62,7 +62,8 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	})
 	self := t.snapshot().self
 	if n := maxEncodedSize(&self); n > maxMeta {
-		return nil, errors.Join(fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta), transport.Shutdown())
+		err := fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta)
+		return nil, errors.Join(err, transport.Shutdown())
 	}
 	conf := memberlistConfig(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
@@ -77,7 +78,8 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	return g, nil
 }
 
-// memberlistConfig is memberlist's, tuned to find a death within some 3 s among few members and 10 s among many.
+// memberlistConfig returns memberlist's configuration. It detects a death within about 3 s among few members and 10 s
+// among many.
 func memberlistConfig(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf := memberlist.DefaultLANConfig()
 	conf.Label = o.Cluster
@@ -85,13 +87,14 @@ func memberlistConfig(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf.ProbeInterval, conf.ProbeTimeout = o.Timing.Probe, o.Timing.ProbeTimeout
 	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = 4, 3
 	conf.GossipInterval, conf.GossipNodes = o.Timing.Gossip, 4
-	// News goes out a few times in all, at first to random members, and memberlist would count the dead among them: after a few
-	// crashes all of it went to them, and the living heard of it with the next full exchange only. They learn that they are
-	// taken for dead from the join loop, which goes on looking for them.
+	// Memberlist sends an announcement a few times in all, at first to random members. It would include dead members:
+	// after a few crashes, all transmissions went to them, and the live members received the announcement only with
+	// the next full exchange. A member that is considered dead by mistake learns this from the join loop, which keeps
+	// looking for it.
 	conf.GossipToTheDeadTime, conf.PushPullInterval = 0, o.Timing.PushPull
 	conf.TCPTimeout = o.Timing.Stream
 	conf.Keyring = g.keys
-	conf.EnableCompression = false // what is said is short, and a member without a key takes in nothing compressed
+	conf.EnableCompression = false // announcements are short, and members without a key reject compressed messages
 	conf.Delegate, conf.Events, conf.Alive, conf.Ping = t, t, t, t
 	conf.RequireNodeNames = false
 	return conf
@@ -101,7 +104,7 @@ func bootIDBytes(n uint64) []byte {
 	return []byte{byte(n >> 56), byte(n >> 48), byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 }
 
-// bindHost is host as an IP address; empty means every address.
+// bindHost returns host as an IP address, or "" for every address.
 func bindHost(ctx context.Context, r Resolver, host string) (string, error) {
 	if host == "" {
 		return "", nil
@@ -113,7 +116,7 @@ func bindHost(ctx context.Context, r Resolver, host string) (string, error) {
 	return ip.String(), nil
 }
 
-// lookupOne is one IP address of host, an IPv4 one if there is a choice.
+// lookupOne returns one IP address of host, preferably IPv4.
 func lookupOne(ctx context.Context, r Resolver, host string) (netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return ip.Unmap(), nil
@@ -135,7 +138,7 @@ func lookupOne(ctx context.Context, r Resolver, host string) (netip.Addr, error)
 	return ips[0], nil
 }
 
-// findAddresses finds the address told to the others, and all that mean this member.
+// findAddresses sets the advertised address, and all addresses that reach this member.
 func (g *gossip) findAddresses(ctx context.Context, o *Options, host string, port uint16) error {
 	bound, _ := netip.ParseAddr(host) // the zero Addr for every address
 	local := localAddrs()
@@ -154,7 +157,7 @@ func (g *gossip) findAddresses(ctx context.Context, o *Options, host string, por
 		}
 	case !bound.IsValid() || bound.IsUnspecified():
 		if ip = bestAddr(local, bound.Is4()); !ip.IsValid() {
-			return errors.New("this machine has no address to tell the others; give one")
+			return errors.New("this machine has no address to advertise; set one")
 		}
 	}
 	g.addr = netip.AddrPortFrom(ip, told)
@@ -183,7 +186,8 @@ func localAddrs() []netip.Addr {
 	return out
 }
 
-// bestAddr picks what other members most likely reach: private before public, IPv4 before IPv6, loopback last.
+// bestAddr returns the address that other members most likely reach: private before public, IPv4 before IPv6,
+// loopback last.
 func bestAddr(all []netip.Addr, only4 bool) netip.Addr {
 	var best netip.Addr
 	bestRank := 0
@@ -213,12 +217,12 @@ const (
 	lookupTimeout = 3 * time.Second
 )
 
-// jittered is d, up to a fifth more or less, so that members do not do things in step.
+// jittered returns d, changed by up to a fifth, so that members do not act at the same time.
 func jittered(d time.Duration) time.Duration {
 	return d*4/5 + time.Duration(rand.Int64N(int64(d)*2/5+1))
 }
 
-// ping says whether that boot answers.
+// ping reports whether that boot answers.
 func (g *gossip) ping(m *membership.Member) bool {
 	at, err := netip.ParseAddrPort(m.Gossip)
 	if err != nil {
@@ -228,16 +232,18 @@ func (g *gossip) ping(m *membership.Member) bool {
 	return err == nil
 }
 
-// foreignError is that somebody answers at an address and is no member of this cluster, or does not take this one for a member.
+// foreignError is the error of joining an address that answers but is no member of this cluster, or does not accept
+// this member.
 type foreignError struct {
-	what   string // as people are told
-	detail string // memberlist's own words
+	what   string // for people
+	detail string // memberlist's error
 	at     time.Time
 }
 
 func (e *foreignError) Error() string { return e.what + ": " + e.detail }
 
-// join exchanges everything with the member at addr. The error is a *foreignError if somebody has answered.
+// join exchanges the complete state with the member at addr. The error is a *foreignError if the address has
+// answered.
 func (g *gossip) join(addr netip.AddrPort) error {
 	var err error
 	at := net.JoinHostPort(addr.Addr().String(), strconv.Itoa(int(addr.Port())))
@@ -245,11 +251,12 @@ func (g *gossip) join(addr netip.AddrPort) error {
 	if list, ok := err.(interface{ WrappedErrors() []error }); ok && len(list.WrappedErrors()) == 1 {
 		err = list.WrappedErrors()[0] // one line instead of a list of one
 	}
-	if err == nil || !answered || strings.Contains(err.Error(), os.ErrDeadlineExceeded.Error()) { // who accepts and says nothing may hang
+	// A process that accepts and never answers may hang.
+	if err == nil || !answered || strings.Contains(err.Error(), os.ErrDeadlineExceeded.Error()) {
 		return err
 	}
 	e := &foreignError{
-		what:   "somebody answers and ends the exchange: another --cluster, another key (--gossip-key-file), or no member",
+		what:   "answers and ends the exchange: another --cluster, another key (--gossip-key-file), or not a member",
 		detail: strings.TrimPrefix(err.Error(), "failed to join "+at+": "), at: time.Now(),
 	}
 	if strings.Contains(e.detail, "decrypt") {

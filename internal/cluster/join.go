@@ -20,7 +20,8 @@ type entry struct {
 	port uint16
 }
 
-// parseEntry reads host:port or dns+host:port. Both resolve to all addresses of host, each time anew.
+// parseEntry parses host:port or dns+host:port. Both mean all addresses of host, which is resolved again in each
+// round.
 func parseEntry(s string, port uint16) (entry, error) {
 	rest := strings.TrimPrefix(s, "dns+")
 	if strings.ContainsAny(rest, "+/ ") {
@@ -36,30 +37,31 @@ func parseEntry(s string, port uint16) (entry, error) {
 	return entry{host, port}, nil
 }
 
-// joiner keeps the cluster whole: it joins every address that should be a member and is none, for ever, since memberlist
-// forgets the other half of a split after a while and never looks for it.
+// joiner keeps the cluster connected. It joins every address that should belong to a live member and does not,
+// forever, because memberlist forgets the other side of a partition after a while and never looks for it.
 type joiner struct {
 	c       *Cluster
 	entries []entry
 	wake    chan struct{} // has room for one: a member was lost
 
-	// Of the join loop alone.
+	// Used by the join loop only.
 	rounds  int
-	known   map[entry][]netip.AddrPort       // last good answer
-	unknown map[entry]error                  // of the last round
-	foreign map[netip.AddrPort]*foreignError // where somebody answered who took self for no member, and was not joined since
+	known   map[entry][]netip.AddrPort       // last successful resolution
+	unknown map[entry]error                  // errors of the last round
+	foreign map[netip.AddrPort]*foreignError // addresses that answered, rejected this member, and were not joined since
 	failing map[string]bool                  // names and addresses whose failure was logged
 
 	mu   sync.Mutex
-	lost map[netip.AddrPort]time.Time // guarded by mu: addresses of members that died, since when
+	lost map[netip.AddrPort]time.Time // guarded by mu: addresses of dead members, with the time of death
 }
 
-// maxLost bounds the addresses of the dead that are still tried.
+// maxLost is the maximum number of dead members' addresses that are still tried.
 const maxLost = 1024
 
 func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	j := &joiner{
-		c: c, wake: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort), unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]*foreignError),
+		c: c, wake: make(chan struct{}, 1), known: make(map[entry][]netip.AddrPort),
+		unknown: make(map[entry]error), foreign: make(map[netip.AddrPort]*foreignError),
 		failing: make(map[string]bool), lost: make(map[netip.AddrPort]time.Time),
 	}
 	for _, s := range join {
@@ -72,7 +74,7 @@ func newJoiner(c *Cluster, join []string) (*joiner, error) {
 	return j, nil
 }
 
-// addLost remembers where a dead member was, and looks there soon.
+// addLost records the address of a dead member, and wakes the join loop.
 func (j *joiner) addLost(gossip string, now time.Time) {
 	at, err := netip.ParseAddrPort(gossip)
 	if err != nil {
@@ -89,7 +91,7 @@ func (j *joiner) addLost(gossip string, now time.Time) {
 	}
 }
 
-// lostAddresses are the addresses of the dead that are still worth a try: for as long as memberlist remembers them.
+// lostAddresses returns the addresses of dead members that memberlist still remembers.
 func (j *joiner) lostAddresses(now time.Time) []netip.AddrPort {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -103,7 +105,8 @@ func (j *joiner) removeLost(a netip.AddrPort) {
 	j.mu.Unlock()
 }
 
-// run joins until the context ends. It begins and, after a loss, begins again at a moment of its own, lest all do at once.
+// run joins until ctx ends. It starts after a random delay, and again after a loss, so that members do not act at the
+// same time.
 func (j *joiner) run(ctx context.Context) {
 	sleep(ctx, rand.N(j.c.o.Timing.JoinDelay))
 	for {
@@ -137,7 +140,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// round resolves everything, joins what is no live member, and says whether something is still missing.
+// round resolves all names, joins the addresses that are not live members', and reports whether any is still missing.
 func (j *joiner) round(ctx context.Context) (missing bool) {
 	targets, blind := j.resolve(ctx)
 	live := j.live()
@@ -176,7 +179,8 @@ func (j *joiner) round(ctx context.Context) (missing bool) {
 	return len(ok) < len(try)
 }
 
-// failure is what keeps self from the others, for people: somebody who takes it for no member, or names that cannot be looked up.
+// failure describes for people why this member has not met the others: an address that rejects it, or names that
+// cannot be resolved.
 func (j *joiner) failure() string {
 	by, detail := map[string][]string{}, map[string]string{}
 	for a, err := range j.foreign {
@@ -197,7 +201,7 @@ func (j *joiner) failure() string {
 	return strings.Join(failed, "; ")
 }
 
-// pruneFailures drops the failures of what is not tried any more.
+// pruneFailures removes the failures of addresses that are no longer tried.
 func (j *joiner) pruneFailures(tried []netip.AddrPort) {
 	maps.DeleteFunc(j.failing, func(what string, _ bool) bool {
 		return !slices.ContainsFunc(j.entries, func(e entry) bool { return e.host == what }) &&
@@ -205,7 +209,7 @@ func (j *joiner) pruneFailures(tried []netip.AddrPort) {
 	})
 }
 
-// live are the gossip addresses of all live members.
+// live returns the gossip addresses of all live members.
 func (j *joiner) live() map[netip.AddrPort]bool {
 	out := make(map[netip.AddrPort]bool)
 	for _, m := range j.c.table.others() {
@@ -216,8 +220,9 @@ func (j *joiner) live() map[netip.AddrPort]bool {
 	return out
 }
 
-// resolve is every address the entries stand for now, without self's. A name that cannot be looked up keeps the
-// addresses it had: a dead DNS changes nothing for a live cluster. It is blind if a name had none and may have some.
+// resolve returns the current addresses of all entries, without this member's own. A name that cannot be resolved
+// keeps its addresses, so a failed name service does not affect a running cluster. Blind reports whether a name may
+// exist and has no address yet.
 func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort, blind bool) {
 	for _, e := range j.entries {
 		ips, err := j.lookup(ctx, e.host)
@@ -259,7 +264,7 @@ func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) 
 	return ips, err
 }
 
-// report counts a failure and logs it when it begins and when it ends. It returns whether there was none.
+// report counts a failure, and logs it when it begins and when it ends. It reports whether err is nil.
 func (j *joiner) report(ctx context.Context, reason, what string, err error) bool {
 	switch {
 	case ctx.Err() != nil:
@@ -267,7 +272,7 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 		j.c.metrics.joinFailures.WithLabelValues(reason).Inc()
 		if !j.failing[what] {
 			j.failing[what] = true
-			j.c.log.Warn("cannot "+reason+", trying on", "what", what, "error", err)
+			j.c.log.Warn("cannot "+reason+"; retrying", "what", what, "error", err)
 		}
 	case j.failing[what]:
 		delete(j.failing, what)
@@ -276,7 +281,7 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 	return err == nil
 }
 
-// joinAll joins all of try, several at a time, and returns those that answered.
+// joinAll joins all addresses in try, several at a time, and returns those that answered.
 func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.AddrPort]bool {
 	errs := make([]error, len(try))
 	slots := make(chan struct{}, 8)
@@ -298,7 +303,7 @@ func (j *joiner) joinAll(ctx context.Context, try []netip.AddrPort) map[netip.Ad
 			j.foreign[a] = e
 		}
 	}
-	// Who does not answer for a while, as in a restart, has not become somebody else.
+	// An address that does not answer for a while, as during a restart, is still the same process.
 	maps.DeleteFunc(j.foreign, func(a netip.AddrPort, e *foreignError) bool {
 		return ok[a] || !slices.Contains(try, a) || time.Since(e.at) > j.c.o.Timing.ColdStart
 	})

@@ -13,12 +13,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// readKeys reads a gossip key file: one key a line, the first encrypts, all decrypt; empty lines and those that begin
-// with # are skipped. A key is 16, 24 or 32 bytes (AES-128, -192, -256) in hex, in base64, or as they are; tried in
-// that order. A file that is not text and has one of these lengths is one key.
+// readKeys reads a gossip key file with one key per line. The first key encrypts, and all decrypt. Empty lines and
+// lines that begin with # are ignored. A key has 16, 24 or 32 bytes (AES-128, -192, -256) in hex, base64 or raw form,
+// tried in that order. A file that is not text and has one of these lengths is one key.
 //
-// To change the key without a gap, bring files to all members three times, each time waiting until all have re-read
-// them: with the new key as second line, as first line, and without the old.
+// To rotate a key without interruption, distribute the file to all members three times, each time waiting until all
+// have read it: with the new key on the second line, with it on the first line, and without the old key.
 func readKeys(file string) ([][]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -48,7 +48,7 @@ func parseKeys(b []byte) ([][]byte, error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no key in it")
+		return nil, errors.New("no key")
 	}
 	return keys, nil
 }
@@ -68,7 +68,9 @@ func parseKey(line []byte) []byte {
 	if key, err := hex.DecodeString(string(line)); err == nil && isKeySize(len(key)) {
 		return key
 	}
-	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding} {
+	for _, enc := range []*base64.Encoding{
+		base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding,
+	} {
 		if key, err := enc.DecodeString(string(line)); err == nil && isKeySize(len(key)) {
 			return key
 		}
@@ -79,7 +81,7 @@ func parseKey(line []byte) []byte {
 	return nil
 }
 
-// keyring is nil without a key file.
+// keyring returns the keyring of o.KeyFile, or nil if it is empty.
 func keyring(o *Options) (*memberlist.Keyring, error) {
 	if o.KeyFile == "" {
 		return nil, nil
@@ -91,7 +93,7 @@ func keyring(o *Options) (*memberlist.Keyring, error) {
 	return memberlist.NewKeyring(keys, keys[0])
 }
 
-// updateKeyring brings the ring of keys to what the file says now; what it cannot read changes nothing.
+// updateKeyring makes the keyring equal to the file. If the file is invalid, it changes nothing.
 func updateKeyring(ring *memberlist.Keyring, file string) (changed bool, err error) {
 	keys, err := readKeys(file)
 	if err != nil {
@@ -132,10 +134,10 @@ func contains(keys [][]byte, key []byte) bool {
 	return false
 }
 
-// keysInterval is the time between two looks at the key file.
+// keysInterval is the time between two readings of the key file.
 const keysInterval = 2 * time.Second
 
-// watchKeys follows the key file until ctx ends.
+// watchKeys re-reads the key file until ctx ends.
 func (c *Cluster) watchKeys(ctx context.Context) {
 	for c.gossip.keys != nil && ctx.Err() == nil {
 		sleep(ctx, keysInterval)
@@ -151,7 +153,7 @@ func (c *Cluster) reloadKeys() {
 	changed, err := updateKeyring(c.gossip.keys, c.o.KeyFile)
 	switch {
 	case err != nil:
-		c.log.Warn("gossip keys stay as they are", "error", err)
+		c.log.Warn("cannot re-read gossip keys; keeping the current ones", "error", err)
 	case changed:
 		c.log.Info("gossip keys changed", "keys", len(c.gossip.keys.GetKeys()))
 	}

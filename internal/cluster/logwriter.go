@@ -10,8 +10,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// logWriter turns memberlist's log lines into slog's. What comes from the network is limited: anyone who reaches the port
-// can cause such lines. What memberlist refuses it tells by such a line alone, so they are counted here.
+// logWriter turns memberlist's log lines into slog records. Their rate is limited, because any host that reaches the
+// port can cause them. Memberlist reports rejected messages only in its log, so logWriter counts them as well.
 type logWriter struct {
 	logger   *slog.Logger
 	limit    *rate.Limiter
@@ -46,10 +46,11 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// refusalReason is the reason that a line gives for not having read what came; empty when it speaks of something else.
+// refusalReason returns the reason why memberlist rejected a message, according to a log line, or "" if the line is
+// about something else.
 func refusalReason(text string) string {
 	lower := strings.ToLower(text)
-	if !strings.Contains(lower, "from=") { // of what this member sent itself
+	if !strings.Contains(lower, "from=") { // about a message that this member sent
 		return ""
 	}
 	for _, r := range [...]struct{ has, reason string }{

@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// machine turns what gossip and the join loop have observed into Views. It is passive: the time is a parameter, it performs no
-// effects, and it returns what this member is to announce. One goroutine drives it.
+// machine turns what gossip and the join loop have observed into Views. It is passive: the time is a parameter, it
+// performs no effects, and it returns what this member is to announce. One goroutine drives it.
 type machine struct {
 	capacity   int
 	expect     int
@@ -82,7 +82,8 @@ type situation struct {
 	lost     offRingReason       // see misconfigured
 }
 
-// outcome is what follows from an observation. The machine sets these fields of self: State, Ring, NRef, CompleteRing and the flags.
+// outcome is what follows from an observation. The machine sets these fields of self: State, Ring, NRef, CompleteRing
+// and the flags.
 type outcome struct {
 	view         *membership.View
 	viewChanged  bool               // view differs from the last one
@@ -140,7 +141,8 @@ func (m *machine) step(now time.Time, obs observation) outcome {
 	return o
 }
 
-// updateJoined updates what this member has met so far. A member that has joined has met everything it was to meet, or given up.
+// updateJoined updates what this member has met so far. A member that has joined has met everything it was to meet,
+// or given up.
 func (m *machine) updateJoined(now time.Time, s *situation) {
 	if !m.joined || s.self.Role == membership.RoleObserver {
 		s.lost = m.misconfigured(now, s.observation)
@@ -175,7 +177,8 @@ func (m *machine) describe(self *membership.Member, t *handoffStatus) {
 	}
 }
 
-// recordDepartures records the members that have left gracefully, for as long as others may still use a ring that has them.
+// recordDepartures records the members that have left gracefully, for as long as others may still use a ring that has
+// them.
 func (m *machine) recordDepartures(now time.Time, departed map[uint64]departure) {
 	maps.DeleteFunc(m.left, func(_ ring.ID, at time.Time) bool { return now.Sub(at) >= m.timing.LeftMemory })
 	for _, d := range departed {
@@ -187,8 +190,8 @@ func (m *machine) recordDepartures(now time.Time, departed map[uint64]departure)
 	}
 }
 
-// ringComplete reports whether all live members are on the ring. Members that start together go onto it one after the other, and
-// the first must not consider itself the owner of all keys meanwhile.
+// ringComplete reports whether all live members are on the ring. Members that start together go onto it one after the
+// other, and the first must not consider itself the owner of all keys meanwhile.
 func (m *machine) ringComplete(members []membership.Member) bool {
 	return !slices.ContainsFunc(members, func(x membership.Member) bool {
 		return x.Role == membership.RoleMember && x.State != membership.Leaving && !x.Isolated && m.ring.Index(x.ID) < 0

@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// completeAddresses completes announced addresses that have a port alone: they are where gossip is.
+// completeAddresses adds ip to the announced addresses that have a port only.
 func completeAddresses(m *membership.Member, ip netip.Addr) {
 	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
 		if host, port, err := net.SplitHostPort(*a); err == nil && host == "" {
@@ -19,9 +19,9 @@ func completeAddresses(m *membership.Member, ip netip.Addr) {
 	}
 }
 
-// The gossip format: the byte metaFormat, then fields of (tag, length, value), both numbers as varints. An integer is
-// a varint inside its field; a field that is zero is left out. Tags a reader does not know are skipped, so fields may
-// be added; a tag's meaning never changes.
+// The gossip format is the byte metaFormat, followed by fields of (tag, length, value), with varints for the first
+// two. An integer is a varint inside its field. A field that is zero is omitted. Readers skip unknown tags, so that
+// fields may be added; the meaning of a tag never changes.
 const (
 	metaFormat = 0x4b
 	maxMeta    = 512 // bytes of memberlist's node metadata
@@ -29,12 +29,12 @@ const (
 
 const (
 	tagID = iota + 1
-	tagInst
-	tagVer
+	tagBootID
+	tagIncarnation
 	tagWeight
 	tagRole
 	tagState
-	tagBoot
+	tagStartedAt
 	tagPod
 	tagExpect
 	tagNRef
@@ -47,25 +47,25 @@ const (
 	tagPage
 	tagProtocolMin
 	tagProtocolMax
-	tagComplete
+	tagCompleteRing
 	tagFlags
-	tagEnd // the first that is not known
+	tagEnd // the first unknown tag
 )
 
 // Bits of tagFlags.
 const (
-	flagSettled = 1 << iota
-	flagWaits
-	flagHanded
-	flagMet
-	flagOdd
+	flagEstablished = 1 << iota
+	flagAwaitsTurn
+	flagHandedOff
+	flagMetExpected
+	flagIsolated
 )
 
 func flagsOf(m *membership.Member) (f uint64) {
 	for _, x := range [...]struct {
 		set bool
 		bit uint64
-	}{{m.Established, flagSettled}, {m.AwaitsTurn, flagWaits}, {m.HandedOff, flagHanded}, {m.MetExpected, flagMet}, {m.Isolated, flagOdd}} {
+	}{{m.Established, flagEstablished}, {m.AwaitsTurn, flagAwaitsTurn}, {m.HandedOff, flagHandedOff}, {m.MetExpected, flagMetExpected}, {m.Isolated, flagIsolated}} {
 		if x.set {
 			f |= x.bit
 		}
@@ -73,17 +73,17 @@ func flagsOf(m *membership.Member) (f uint64) {
 	return f
 }
 
-// encode is m as it is gossiped.
+// encode returns m in the gossip format.
 func encode(m *membership.Member) []byte {
 	b := make([]byte, 1, 256)
 	b[0] = metaFormat
 	b = appendText(b, tagID, string(m.ID))
-	b = appendNumber(b, tagInst, m.BootID)
-	b = appendNumber(b, tagVer, m.Incarnation)
+	b = appendNumber(b, tagBootID, m.BootID)
+	b = appendNumber(b, tagIncarnation, m.Incarnation)
 	b = appendNumber(b, tagWeight, uint64(m.Weight))
 	b = appendNumber(b, tagRole, uint64(m.Role))
 	b = appendNumber(b, tagState, uint64(m.State))
-	b = appendNumber(b, tagBoot, uint64(max(0, m.StartedAt)))
+	b = appendNumber(b, tagStartedAt, uint64(max(0, m.StartedAt)))
 	b = appendNumber(b, tagPod, m.Pod)
 	b = appendNumber(b, tagExpect, uint64(max(0, m.Expect)))
 	b = appendNumber(b, tagNRef, uint64(max(0, m.NRef)))
@@ -96,7 +96,7 @@ func encode(m *membership.Member) []byte {
 	b = appendText(b, tagPage, m.Page)
 	b = appendNumber(b, tagProtocolMin, uint64(m.ProtocolMin))
 	b = appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
-	b = appendNumber(b, tagComplete, m.CompleteRing)
+	b = appendNumber(b, tagCompleteRing, m.CompleteRing)
 	return appendNumber(b, tagFlags, flagsOf(m))
 }
 
@@ -114,10 +114,10 @@ func appendNumber(b []byte, tag, v uint64) []byte {
 	return appendText(b, tag, string(wire.Writer(make([]byte, 0, 10)).Uvarint(v)))
 }
 
-var errMeta = errors.New("not a member's metadata")
+var errMeta = errors.New("malformed member metadata")
 
-// decode reads what encode wrote, or what a later version will write. It checks all that others rely on: no member
-// it returns can be without an ID, heavier than the ring, or speak no protocol.
+// decode parses what encode of this version or a later one has returned. It validates everything that other members
+// rely on: a member that it returns has an ID, a weight that fits the ring, and a protocol version.
 func decode(b []byte) (membership.Member, error) {
 	var m membership.Member
 	r := wire.NewReader(b)
@@ -166,21 +166,21 @@ func setText(to *string, value wire.Reader) bool {
 }
 
 func setNumber(m *membership.Member, tag, v uint64) {
-	const small = 1 << 20 // no cluster is larger, and no sum of these overflows
+	const small = 1 << 20 // no cluster is larger, and sums of such numbers do not overflow
 	switch tag {
-	case tagInst:
+	case tagBootID:
 		m.BootID = v
-	case tagVer:
+	case tagIncarnation:
 		m.Incarnation = v
 	case tagWeight:
 		m.Weight = uint32(min(v, small))
 	case tagRole:
-		m.Role = membership.Role(min(v, uint64(membership.RoleObserver))) // a role of a later version is none that counts
+		m.Role = membership.Role(min(v, uint64(membership.RoleObserver))) // a role of a later version owns no keys
 	case tagState:
 		if v <= uint64(membership.Leaving) { // a state of a later version is not on the ring
 			m.State = membership.MemberState(v)
 		}
-	case tagBoot:
+	case tagStartedAt:
 		m.StartedAt = int64(v &^ (1 << 63))
 	case tagPod:
 		m.Pod = v
@@ -198,15 +198,15 @@ func setNumber(m *membership.Member, tag, v uint64) {
 		m.ProtocolMin = uint32(min(v, small))
 	case tagProtocolMax:
 		m.ProtocolMax = uint32(min(v, small))
-	case tagComplete:
+	case tagCompleteRing:
 		m.CompleteRing = v
 	case tagFlags:
-		m.Established, m.AwaitsTurn = v&flagSettled != 0, v&flagWaits != 0
-		m.HandedOff, m.MetExpected, m.Isolated = v&flagHanded != 0, v&flagMet != 0, v&flagOdd != 0
+		m.Established, m.AwaitsTurn = v&flagEstablished != 0, v&flagAwaitsTurn != 0
+		m.HandedOff, m.MetExpected, m.Isolated = v&flagHandedOff != 0, v&flagMetExpected != 0, v&flagIsolated != 0
 	}
 }
 
-// maxEncodedSize is the size m's announcement can grow to.
+// maxEncodedSize returns the largest size that m's announcement can reach.
 func maxEncodedSize(m *membership.Member) int {
 	w := *m
 	w.BootID, w.Incarnation, w.Pod = 1<<64-1, 1<<32, 1<<64-1

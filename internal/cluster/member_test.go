@@ -95,8 +95,8 @@ func TestAnnouncementRefused(t *testing.T) {
 		"protocol inverted": with(func(m *membership.Member) { m.ProtocolMin = 5 }),
 		"too large":         appendText(good, 99, strings.Repeat("x", maxMeta)),
 		"huge length":       append(good[:len(good):len(good)], 99, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
-		"bad number":        appendText(good, tagInst, "\xff\xff"),
-		"trailing in field": appendText(good, tagInst, "\x01\x01"),
+		"bad number":        appendText(good, tagBootID, "\xff\xff"),
+		"trailing in field": appendText(good, tagBootID, "\x01\x01"),
 	} {
 		if m, err := decode(b); err == nil {
 			t.Errorf("%s: accepted as %+v", name, m)

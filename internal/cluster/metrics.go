@@ -27,7 +27,7 @@ type metrics struct {
 	routes        prometheus.Gauge
 }
 
-// Reasons of keyward_join_failures_total.
+// Label values of keyward_join_failures_total.
 const (
 	failedLookup = "lookup"
 	failedJoin   = "join"
@@ -43,25 +43,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		members: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "keyward_cluster_members", Help: "Live members known by gossip, by state; observers have their own.",
+			Name: "keyward_cluster_members", Help: "Live members known by gossip, by state. Observers are counted as a state of their own.",
 		}, []string{"state"}),
-		ringMembers:  gauge("keyward_ring_members", "Members on the ring this one goes by."),
-		fingerprint:  gauge("keyward_ring_fingerprint", "Low 53 bits of the ring's fingerprint: equal on all members that go by the same ring."),
-		disagreement: gauge("keyward_ring_disagreement", "Members on the ring that announce another ring than this one's."),
-		incomplete:   gauge("keyward_ring_incomplete", "Members on the ring that have not taken over all that is theirs on it."),
-		health:       gauge("keyward_gossip_health_score", "How late this member is with its own gossip; 0 is healthy."),
-		nref:         gauge("keyward_n_ref", "Members that a limit is divided by when a key's owner cannot be asked."),
-		joined:       gauge("keyward_cluster_joined", "1 once this member has met the cluster, 0 during a cold start."),
+		ringMembers:  gauge("keyward_ring_members", "Members on the ring that this member uses."),
+		fingerprint:  gauge("keyward_ring_fingerprint", "Low 53 bits of the ring's fingerprint. Members that use the same ring have the same value."),
+		disagreement: gauge("keyward_ring_disagreement", "Members on the ring that use another ring than this member."),
+		incomplete:   gauge("keyward_ring_incomplete", "Members on the ring that have not taken over all of their keys."),
+		health:       gauge("keyward_gossip_health_score", "Delay of this member's own gossip as a score of memberlist; 0 is healthy."),
+		nref:         gauge("keyward_n_ref", "Number of members by which a limit is divided when the owner of a key is unreachable."),
+		joined:       gauge("keyward_cluster_joined", "1 if this member has joined the cluster, 0 during a cold start."),
 		standalone:   gauge("keyward_standalone", "1 if this member runs without a cluster."),
-		missing:      gauge("keyward_cluster_missing", "Addresses that should be members, by name or by memory, and do not answer."),
+		missing:      gauge("keyward_cluster_missing", "Addresses in --join or of lost members that do not answer."),
 		joinFailures: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_join_failures_total", Help: "Names that could not be looked up and addresses that could not be joined.",
+			Name: "keyward_join_failures_total", Help: "Names that could not be resolved and addresses that could not be joined.",
 		}, []string{"reason"}),
-		ringChanges:   counter("keyward_ring_changes_total", "Times this member moved to another ring."),
-		deaths:        counter("keyward_cluster_deaths_total", "Members that the ring lost without a farewell."),
-		refused:       gauge("keyward_gossip_refused", "Announcements not let in so far: no member's, of a protocol this one does not speak, or not their author's own."),
-		nameConflicts: counter("keyward_cluster_collisions_total", "Times another live member was seen under this one's name."),
-		routes:        gauge("keyward_hot_routes", "Hot keys for which this member knows of a route of their own."),
+		ringChanges:   counter("keyward_ring_changes_total", "Times that this member has adopted another ring."),
+		deaths:        counter("keyward_cluster_deaths_total", "Members that the ring has lost without a graceful leave."),
+		refused:       gauge("keyward_gossip_refused", "Announcements rejected so far: malformed, of an unsupported protocol version, or not sent by their author."),
+		nameConflicts: counter("keyward_cluster_collisions_total", "Times that another live member with this member's name was detected."),
+		routes:        gauge("keyward_hot_routes", "Hot keys with a route of their own."),
 	}
 	m.offRing = f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "keyward_off_ring", Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
@@ -71,7 +71,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// update sets all that follows from a View.
+// update sets all metrics of a View.
 func (m *metrics) update(v *membership.View) {
 	count := map[string]int{membership.Joining.String(): 0, membership.Active.String(): 0, membership.Leaving.String(): 0, membership.RoleObserver.String(): 0}
 	for i := range v.Members {
@@ -85,7 +85,7 @@ func (m *metrics) update(v *membership.View) {
 		m.members.WithLabelValues(state).Set(float64(n))
 	}
 	m.ringMembers.Set(float64(v.Ring.Len()))
-	m.fingerprint.Set(float64(v.Ring.Fingerprint() & (1<<53 - 1))) // a float holds no more
+	m.fingerprint.Set(float64(v.Ring.Fingerprint() & (1<<53 - 1))) // a float64 holds no more
 	m.disagreement.Set(float64(v.DifferingRings()))
 	m.incomplete.Set(float64(v.IncompleteMembers()))
 	m.nref.Set(float64(v.NRef))

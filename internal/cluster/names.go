@@ -7,9 +7,11 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// resolveNames returns one boot for each name: the counting members by ID, then the observers. The conflict is the boot that takes
-// precedence over this one under its name, or nil.
-func resolveNames(self *membership.Member, others []membership.Member) (members []membership.Member, conflict *membership.Member) {
+// resolveNames returns one boot for each name: the counting members by ID, then the observers. The conflict is the
+// boot that takes precedence over this one under its name, or nil.
+func resolveNames(
+	self *membership.Member, others []membership.Member,
+) (members []membership.Member, conflict *membership.Member) {
 	all := append(append(make([]membership.Member, 0, len(others)+1), others...), *self)
 	slices.SortFunc(all, func(a, b membership.Member) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.BootID, b.BootID))
@@ -32,9 +34,9 @@ func resolveNames(self *membership.Member, others []membership.Member) (members 
 	return members, conflict
 }
 
-// supersedes reports whether boot a takes precedence over boot b of the same name. In the same place, the newer one does: it is a
-// restart. Otherwise both may be alive, and the one that is already on the ring does, then the older one. The clocks of two
-// machines decide only between equals.
+// supersedes reports whether boot a takes precedence over boot b of the same name. In the same place, the newer one
+// does: it is a restart. Otherwise both may be alive, and the one that is already on the ring does, then the older
+// one. The clocks of two machines decide only between equals.
 func supersedes(a, b *membership.Member) bool {
 	if samePlace(a, b) {
 		return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.BootID, b.BootID)) > 0
@@ -45,7 +47,8 @@ func supersedes(a, b *membership.Member) bool {
 	return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.BootID, b.BootID)) < 0
 }
 
-// samePlace reports whether two boots have run in the same pod or at the same address, so that the newer must have replaced the older.
+// samePlace reports whether two boots have run in the same pod or at the same address, so that the newer must have
+// replaced the older.
 func samePlace(a, b *membership.Member) bool {
 	return a.Pod != 0 && a.Pod == b.Pod || a.Gossip != "" && a.Gossip == b.Gossip
 }

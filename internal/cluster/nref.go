@@ -6,22 +6,24 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// nRefMemory remembers how large the ring has been: N_ref, by which a limit is divided when the owner of its key cannot be
-// reached. N_ref must not fall just because other members are silent: they may be alive behind a partition, with shares of their own. It
-// falls only by
+// nRefMemory remembers how large the ring has been: N_ref, by which a limit is divided when the owner of its key
+// cannot be reached. N_ref must not fall just because other members are silent: they may be alive behind a partition,
+// with shares of their own. It falls only by
 //   - a graceful leave, at once: the leaver has given up its share;
 //   - time: decay after the last death. However many members agree about a death, those behind a partition divide by the old
 //     N_ref for as long as they cannot see the others: of five members divided into 3 and 2, three with the complete limit and two with 2/5 of
 //     it would admit too much.
 //
-// A member announces only what it has observed itself, never what it has received, so that a number cannot be kept alive by echo.
+// A member announces only what it has observed itself, never what it has received, so that a number cannot be kept
+// alive by echo.
 type nRefMemory struct {
 	decay     time.Duration
 	peak      int
 	lastDeath time.Time
 }
 
-// ringChanged records a new ring of the given size, which left members have left gracefully and died members have not.
+// ringChanged records a new ring of the given size, which left members have left gracefully and died members have
+// not.
 func (r *nRefMemory) ringChanged(now time.Time, size, left, died int) {
 	r.peak = max(r.peak-left, size)
 	if died > 0 {
@@ -36,9 +38,9 @@ func (r *nRefMemory) expire(now time.Time, size int) {
 	}
 }
 
-// computeNRef returns N_ref: the largest ring that this member or any live member on the same ring remembers. In a cold start, and
-// without Options.Expect for as long as this member has met no other, it includes all members that may exist. It is at least Options.Expect until this member
-// has met that many.
+// computeNRef returns N_ref: the largest ring that this member or any live member on the same ring remembers. In a
+// cold start, and without Options.Expect for as long as this member has met no other, it includes all members that
+// may exist. It is at least Options.Expect until this member has met that many.
 func (m *machine) computeNRef(now time.Time, s *situation, off offRingReason) int {
 	n := max(1, m.nref.peak)
 	for i := range s.members {
@@ -64,8 +66,9 @@ func (m *machine) computeNRef(now time.Time, s *situation, off offRingReason) in
 	return n
 }
 
-// seesExpected reports whether as many members as expected are live, this one included, or one is active that had met as many as it
-// expected. A member that joins a cluster which is being scaled then divides by no more than the others.
+// seesExpected reports whether as many members as expected are live, this one included, or one is active that had met
+// as many as it expected. A member that joins a cluster which is being scaled then divides by no more than the
+// others.
 func (m *machine) seesExpected(self *membership.Member, members []membership.Member) bool {
 	n := 0
 	for i := range members {
@@ -81,7 +84,8 @@ func (m *machine) seesExpected(self *membership.Member, members []membership.Mem
 	return n >= m.expect
 }
 
-// belowExpected reports whether this member divides limits by Options.Expect because it has not met that many members.
+// belowExpected reports whether this member divides limits by Options.Expect because it has not met that many
+// members.
 func (m *machine) belowExpected(now time.Time) bool {
 	return !m.standalone && m.expect > 0 && !m.metExpected && !m.expectTimedOut(now)
 }

@@ -19,96 +19,101 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Resolver looks names up; *net.Resolver is one.
+// Resolver resolves names. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Options say who this member is and how it finds the others. Only Node is always needed; with Join, also Bind and
-// either KeyFile or Insecure.
+// Options configure a member and how it finds the others. Only Node is always required; with Join, Bind and either
+// KeyFile or Insecure are required as well.
 type Options struct {
-	Node   string // this member's stable name: the hash_key on the ring, at most membership.MaxID bytes
-	BootID uint64 // this boot; 0: drawn at random
-	PodUID string // of the pod it runs in: tells a restart from a second member of the same name
+	Node   string // this member's stable name: the hash key on the ring, at most membership.MaxID bytes
+	BootID uint64 // of this boot; 0 means a random one
+	PodUID string // of its pod, to distinguish a restart from a second member of the same name
 	Role   membership.Role
 	Weight uint32 // places on the ring; 0 means 1
 
-	Bind      string   // host:port of gossip, UDP and TCP; port 0 picks one; an empty host is every address
-	Advertise string   // host or host:port told to the others; default: Bind, or the first private address of this machine
-	Join      []string // host:port or dns+host:port, own address allowed; empty means standalone
-	Cluster   string   // label: members of other labels are not heard; at most 255 bytes
+	Bind      string   // host:port of gossip, UDP and TCP; port 0 selects a free one, an empty host binds every address
+	Advertise string   // advertised host or host:port; default: Bind, or the first private address of this machine
+	Join      []string // host:port or dns+host:port; may contain this member; empty means standalone
+	Cluster   string   // label; members with another one are ignored; at most 255 bytes
 	KeyFile   string   // gossip keys, see readKeys; re-read when it changes
-	Insecure  bool     // allows gossip in the clear
+	Insecure  bool     // allows unencrypted gossip
 
-	RLS, Peer, Route, Page string // addresses told to the others, host:port or empty; :port is at the host told for gossip
+	RLS, Peer, Route, Page string // advertised addresses, host:port or empty; :port uses the host of Advertise
 
-	// Expect is how many members a cold start waits for, 0 if unknown. A member has joined when it sees that many, or
-	// has joined every address that Join resolves to, or one that belongs to a running cluster; or after
-	// Timing.ColdStart. With no Expect and nothing but itself resolvable, it is alone after Timing.Alone. The first
-	// of a StatefulSet (a name that ends in -0) begins as soon as nobody has answered, unless names cannot be looked up.
-	// None of these begins alone when no name of Join has ever been found, or when somebody answers there who takes it for no member.
+	// Expect is the number of members that a cold start waits for, or 0 if unknown. A member has joined when it sees
+	// that many members, has joined every address in Join, or has joined one that belongs to a running cluster; at
+	// the latest after Timing.ColdStart. Without Expect, and if Join resolves to nothing but itself, it starts a
+	// cluster of its own after Timing.Alone. The first of a StatefulSet (a name that ends in -0) starts one as soon
+	// as no address has answered, unless names cannot be resolved. No member starts its own cluster if no name in
+	// Join has ever been resolved, or if an address answers and rejects it.
 	//
-	// A member divides limits by Expect, at least, until it has met that many, or one active member that had met as many as
-	// it expected; or until ExpectTimeout has passed since Start, if that is not 0. It may have joined before: then it answers
-	// from its share. Once it has met them, it divides by Expect no more, however few are left.
+	// A member divides limits by at least Expect until it has met that many members, or an active member that had met
+	// as many as it expected, or until ExpectTimeout has passed since Start (unless it is 0). It may have joined
+	// before, and then decides with its share. Once it has met them, Expect no longer matters, however few members
+	// remain.
 	Expect        int
 	ExpectTimeout time.Duration
 
-	Capacity  int           // sum of weights the ring is made for, plus one; 0 means 1024, at most 8192
-	NRefDecay time.Duration // after the last death; 0 means 60 s
+	Capacity  int           // sum of the ring's weights, plus one; 0 means 1024, at most 8192
+	NRefDecay time.Duration // from the last death until N_ref falls; 0 means 60 s
 
-	// Handoff says that SetComplete, SetWarm and SetHandedOff will be called, and has planned changes wait for them. Without,
-	// this member takes over and hands over nothing that would have to be waited for.
+	// Handoff states that SetProgress will be called, and makes planned changes wait for it. Without it, this member
+	// has no counters to take over or hand off.
 	Handoff bool
 
-	// Streams says that SetStreams will be called, and has this member stay off the ring while it has no streams with most of the others.
+	// Streams states that SetStreams will be called, and keeps this member off the ring while it has no streams with
+	// most other members.
 	Streams bool
 
-	Logger     *slog.Logger          // nil logs nothing
-	Registerer prometheus.Registerer // nil registers nothing
-	Resolver   Resolver              // nil means the system's
+	Logger     *slog.Logger          // nil: no logs
+	Registerer prometheus.Registerer // nil: no metrics
+	Resolver   Resolver              // nil: the system's
 	Timing     Timing
 
-	// OnView is told every View, one at a time, the first before Start returns. It holds up the next View only.
+	// OnView is called with every View, one call at a time, first before Start returns. It delays the next View only.
 	OnView func(*membership.View)
 
-	// OnRoutes is told what is done about hot keys whenever that changes, one at a time and never while OnView is: one route
-	// for each domain and owner string, in their order. The routes are not to be changed.
+	// OnRoutes is called with the routes of hot keys when they change, one call at a time and never during OnView:
+	// one route for each domain and owner string, in their order. It must not modify them.
 	OnRoutes func([]hotkey.Route)
 
-	// OnRefused is told of each packet and stream of gossip that is refused unread, by reason: key (of another key, or none),
-	// label, compressed (too large once unpacked), too_large or malformed. It must not block. nil: nobody.
+	// OnRefused is called for each packet and stream of gossip that is rejected unread, with the reason: key (another
+	// key, or none), label, compressed (too large when decompressed), too_large or malformed. It must not block. It
+	// may be nil.
 	OnRefused func(reason string)
 
-	// NewRing builds rings; nil: each shares what it can with the one before. A program that runs many members may have them share what it builds.
+	// NewRing builds rings. If it is nil, each ring shares memory with the previous one. A program that runs many
+	// members may share rings between them.
 	NewRing func([]ring.Member) *ring.Ring
 
-	// wrap may put faults between memberlist and the network, in tests.
+	// wrap inserts faults between memberlist and the network, in tests.
 	wrap func(memberlist.NodeAwareTransport) memberlist.NodeAwareTransport
 }
 
-// Timing is how long things take. Zero fields take the default.
+// Timing has the durations of a Cluster. Zero fields have their defaults.
 type Timing struct {
 	Probe        time.Duration // between two probes; 500 ms
 	ProbeTimeout time.Duration // of a direct probe; 200 ms
-	Gossip       time.Duration // between two rounds; 100 ms
+	Gossip       time.Duration // between two rounds of gossip; 100 ms
 	PushPull     time.Duration // between full exchanges with a random member; 15 s
-	Stream       time.Duration // of one full exchange; 5 s
-	LostMemory   time.Duration // how long the dead are looked for, so that they can object; 10 min
+	Stream       time.Duration // timeout of one full exchange; 5 s
+	LostMemory   time.Duration // how long dead members are looked for, so that they can refute their death; 10 min
 	JoinRetry    time.Duration // between joins while a member is missing; 3 s, and at most 1 s before having joined
 	JoinIdle     time.Duration // between joins while none is missing; 15 s
-	JoinDelay    time.Duration // that a ring waits for more joins; 100 ms
-	ColdStart    time.Duration // after which a member counts as joined; 30 s
-	Alone        time.Duration // after which it does with nobody resolvable and no Expect; 3 s
-	NameConflict time.Duration // after which a silent member of the same name counts as alive; 15 s
-	DrainTimeout time.Duration // from Drain on, that Leave waits for the others to drop this member and to have its counters; 12 s
-	Tick         time.Duration // between looks at the clock; 200 ms
-	MinInterval  time.Duration // between two looks at least; none, but where many members share a processor
+	JoinDelay    time.Duration // how long a new ring waits for more members; 100 ms
+	ColdStart    time.Duration // after which a member has joined in any case; 30 s
+	Alone        time.Duration // after which it has joined without Expect if no other address resolves; 3 s
+	NameConflict time.Duration // after which a silent member of the same name wins; 15 s
+	DrainTimeout time.Duration // from Drain until Leave stops waiting for the other members; 12 s
+	Tick         time.Duration // between two steps; 200 ms
+	MinInterval  time.Duration // between two steps at least; 0, except if many members share a processor
 
-	PrefetchTimeout time.Duration // after which a joiner without all copies goes on; 10 s
-	JoinTurn        time.Duration // that a joiner waits for the change before its own, from the last change on; 10 s, in all six times that
-	LeaveTurn       time.Duration // that a leaver waits for the change before its own; 2 s
-	FlapHold        time.Duration // that a member which had lost all others stays off their ring; 2 s, doubling up to 60 s
+	PrefetchTimeout time.Duration // after which a joiner without all replicas continues; 10 s
+	JoinTurn        time.Duration // how long a joiner waits for the change before its own, from the last change; 10 s, at most six times that in all
+	LeaveTurn       time.Duration // how long a leaver waits for the change before its own; 2 s
+	FlapHold        time.Duration // how long a member that had lost all others stays off their ring; 2 s, doubling up to 60 s
 	LeftMemory      time.Duration // how long a graceful leave is remembered; 60 s
 }
 
@@ -166,7 +171,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// validate reports every fault of o at once.
+// validate returns an error that lists every invalid option.
 func (o *Options) validate() error {
 	var faults []error
 	fault := func(bad bool, format string, args ...any) {
@@ -204,7 +209,7 @@ func (o *Options) validate() error {
 
 const defaultPort = 7946
 
-// splitAddr takes host:port, or a host alone, apart.
+// splitAddr splits host:port, or a host alone.
 func splitAddr(addr string, port uint16) (string, uint16, error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {

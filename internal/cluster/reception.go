@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	maxSilent    = 1024 // streams whose beginning has not come yet
+	maxSilent    = 1024 // streams whose first bytes have not arrived yet
 	maxWaiting   = 256  // streams that have begun and wait to be read
-	maxReading   = 8    // streams that are read at once
-	maxPerSource = 4    // of them, from one source address; of IPv6, from one /64
+	maxReading   = 8    // streams that are read at the same time
+	maxPerSource = 4    // of them from one source address, or one /64 of IPv6
 
-	beginTimeout = 500 * time.Millisecond // in which the beginning of a stream has to come
-	beginGrace   = 10 * time.Millisecond  // after it, to read what has come while this process was not running
-	slowAfter    = 500 * time.Millisecond // after which a stream may have to make room for others
-	minRate      = 32 << 10               // bytes a second: a slower stream makes room
+	beginTimeout = 500 * time.Millisecond // for the first bytes of a stream
+	beginGrace   = 10 * time.Millisecond  // after it, to read what arrived while this process was not running
+	slowAfter    = 500 * time.Millisecond // after which a stream may be closed in favor of others
+	minRate      = 32 << 10               // bytes per second; slower streams are closed in favor of others
 )
 
-// Reasons to close a stream, as counted.
+// Reasons for closing a stream, as labels of the metric.
 const (
 	refusedSilent  = "silent"
 	refusedCrowded = "crowded_out"
@@ -32,22 +32,23 @@ const (
 
 var errCrowded = errors.New("crowded out")
 
-// streamQueue decides which of the incoming streams are read, and when. Strangers may open any number of them:
-//   - a stream takes one of the places to be read only after its beginning has come,
-//   - at a bound the oldest stream closes, of the address that has most of them, and not the new one,
-//   - while others wait, a stream that is read slower than minRate closes,
-//   - the newest stream is read first: a member's exchange takes milliseconds, so those that wait longer are not members'.
+// streamQueue decides which inbound streams are read, and when. Any host may open any number of them:
+//   - A stream is read only after its first bytes have arrived.
+//   - At a limit, the oldest stream of the address with the most streams is closed, not the new stream.
+//   - While others wait, a stream that is slower than minRate is closed.
+//   - The newest stream is read first. A member's exchange takes milliseconds, so streams that wait longer are not
+//     members'.
 type streamQueue struct {
 	refused func(reason string)
 
 	mu      sync.Mutex       // guards all below
-	silent  []*inboundStream // the oldest first
-	waiting []*inboundStream // the oldest first
-	reading []*inboundStream // the oldest first
+	silent  []*inboundStream // oldest first
+	waiting []*inboundStream // oldest first
+	reading []*inboundStream // oldest first
 	closed  bool
 }
 
-// sourceAddress is the address that a stream is accounted to.
+// sourceAddress returns the address to which a stream is accounted.
 func sourceAddress(c net.Conn) netip.Addr {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -62,7 +63,7 @@ func sourceAddress(c net.Conn) netip.Addr {
 	return a
 }
 
-// admit returns when b may be read, and reports whether it may be read at all. If not, b is closed. The channel done ends the wait.
+// admit blocks until b may be read, and reports whether it may. If not, b is closed. Closing done ends the wait.
 func (r *streamQueue) admit(b *inboundStream, done <-chan struct{}) bool {
 	b.source, b.admitted = sourceAddress(b.Conn), make(chan struct{})
 	if !r.add(b, &r.silent, maxSilent) {
@@ -70,11 +71,11 @@ func (r *streamQueue) admit(b *inboundStream, done <-chan struct{}) bool {
 	}
 	err := b.readBeginning()
 	if !r.leave(b, &r.silent) {
-		return false // closed for another one
+		return false // closed in favor of another
 	}
 	if err != nil {
 		_ = b.Conn.Close()
-		if !errors.Is(err, io.EOF) { // who only connects and goes away is a probe
+		if !errors.Is(err, io.EOF) { // a client that connects and closes is a probe
 			r.refused(refusedSilent)
 		}
 		return false
@@ -85,7 +86,7 @@ func (r *streamQueue) admit(b *inboundStream, done <-chan struct{}) bool {
 	return r.wait(b, done)
 }
 
-// wait returns when it is b's turn to be read, and reports whether it came.
+// wait blocks until b is admitted, and reports whether it was.
 func (r *streamQueue) wait(b *inboundStream, done <-chan struct{}) bool {
 	again := time.NewTicker(slowAfter / 5)
 	defer again.Stop()
@@ -106,7 +107,7 @@ func (r *streamQueue) wait(b *inboundStream, done <-chan struct{}) bool {
 	}
 }
 
-// add appends b to a list, and closes the stream that has to go for it. It reports whether the port is still open.
+// add appends b to a list, and closes another stream if the list is full. It reports whether the port is still open.
 func (r *streamQueue) add(b *inboundStream, list *[]*inboundStream, bound int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +125,7 @@ func (r *streamQueue) add(b *inboundStream, list *[]*inboundStream, bound int) b
 	return true
 }
 
-// oldestOfMost is the index of the oldest stream of the address that has most streams.
+// oldestOfMost returns the index of the oldest stream of the address that has the most streams.
 func oldestOfMost(list []*inboundStream) int {
 	count, most := make(map[netip.Addr]int), 0
 	for _, b := range list {
@@ -134,7 +135,7 @@ func oldestOfMost(list []*inboundStream) int {
 	return slices.IndexFunc(list, func(b *inboundStream) bool { return count[b.source] == most })
 }
 
-// leave removes b from a list, and reports whether it was there.
+// leave removes b from a list, and reports whether it was in it.
 func (r *streamQueue) leave(b *inboundStream, list *[]*inboundStream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,8 @@ func (r *streamQueue) leave(b *inboundStream, list *[]*inboundStream) bool {
 	return i >= 0
 }
 
-// admitWaiting lets waiting streams be read as far as there are places, and closes those that are too slow while others wait.
+// admitWaiting admits waiting streams while there are free places, and closes those that are too slow while others
+// wait.
 func (r *streamQueue) admitWaiting(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,12 +166,12 @@ func (r *streamQueue) admitWaiting(now time.Time) {
 	}
 	for _, b := range r.reading {
 		if b.slow(now) && b.crowded.CompareAndSwap(false, true) {
-			_ = b.Conn.Close() // memberlist hears of it, and closes b
+			_ = b.Conn.Close() // memberlist gets an error, and closes b
 		}
 	}
 }
 
-// readingFrom is the number of streams of an address that are read.
+// readingFrom returns the number of admitted streams of an address. The caller holds r.mu.
 func (r *streamQueue) readingFrom(a netip.Addr) (n int) {
 	for _, b := range r.reading {
 		if b.source == a {
@@ -186,7 +188,7 @@ func (r *streamQueue) release(b *inboundStream) {
 	}
 }
 
-// close closes all streams that are not read yet.
+// close closes all streams that have not been admitted.
 func (r *streamQueue) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,22 +199,23 @@ func (r *streamQueue) close() {
 	r.silent, r.waiting = nil, nil
 }
 
-// inboundStream is an incoming stream.
+// inboundStream is a stream that another host has opened.
 type inboundStream struct {
 	net.Conn
 	left        int
-	compression *streamPrefix // nil: all may come in
-	first       []byte        // the beginning, which has been received and not been read yet
+	compression *streamPrefix // nil: compressed streams are allowed
+	first       []byte        // bytes that readBeginning has received and Read has not returned yet
 	queue       *streamQueue
 
 	source      netip.Addr
 	admitted    chan struct{} // closed when it may be read
-	admittedAt  time.Time     // when that was
+	admittedAt  time.Time     // when admitted was closed
 	transferred atomic.Int64  // bytes read and written
 	crowded     atomic.Bool   // closed while it was read
 }
 
-// readBeginning receives the beginning of the stream: the label, if there is one, and the type of what follows. It is left to be read.
+// readBeginning receives the first bytes of the stream: the label, if there is one, and the type of the message. Read
+// returns them again.
 func (b *inboundStream) readBeginning() error {
 	if err := b.SetReadDeadline(time.Now().Add(beginTimeout)); err != nil {
 		return err
@@ -243,13 +246,13 @@ func (b *inboundStream) readBeginning() error {
 	return b.SetReadDeadline(time.Time{})
 }
 
-// slow reports whether b has been read for a while and is behind minRate. The lock of its reception is held.
+// slow reports whether b has been admitted for a while and is slower than minRate. The caller holds the queue's lock.
 func (b *inboundStream) slow(now time.Time) bool {
 	d := now.Sub(b.admittedAt)
 	return d >= slowAfter && float64(b.transferred.Load()) < d.Seconds()*minRate
 }
 
-// Read reads as much as is left.
+// Read reads up to the limit of the stream.
 func (b *inboundStream) Read(p []byte) (n int, err error) {
 	if b.left <= 0 {
 		return 0, errTooMuch
@@ -272,7 +275,7 @@ func (b *inboundStream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Write writes, and counts what was written as progress.
+// Write writes, and counts the bytes as progress.
 func (b *inboundStream) Write(p []byte) (int, error) {
 	n, err := b.Conn.Write(p)
 	b.transferred.Add(int64(n))
@@ -282,7 +285,7 @@ func (b *inboundStream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the stream.
+// Close closes the stream, and admits the next one.
 func (b *inboundStream) Close() error {
 	defer b.queue.release(b)
 	return b.Conn.Close()

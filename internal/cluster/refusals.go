@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Refusal is that gossip from one address was refused unread, for one reason.
+// Refusal records that gossip from one address was rejected unread, for one reason.
 type Refusal struct {
 	From   netip.Addr
 	Reason string // key, label, compressed, too_large or malformed
 	At     time.Time
 }
 
-// maxRefusals bounds what is remembered: anybody who reaches the port can be refused.
+// maxRefusals limits what is remembered: any host that reaches the port can be rejected.
 const maxRefusals = 8
 
-// refusals remembers whose gossip was refused last. It is safe for concurrent use.
+// refusals remembers whose gossip was rejected last. It is safe for concurrent use.
 type refusals struct {
 	mu   sync.Mutex
-	last []Refusal // guarded by mu: the oldest first, each source and reason once
+	last []Refusal // guarded by mu: oldest first, each source and reason once
 }
 
 func (r *refusals) add(from netip.Addr, reason string, now time.Time) {
@@ -34,7 +34,7 @@ func (r *refusals) add(from netip.Addr, reason string, now time.Time) {
 	}
 }
 
-// sourceOf finds "from=host:port" in a line of memberlist's.
+// sourceOf finds "from=host:port" in a log line of memberlist.
 func sourceOf(line string) (netip.Addr, bool) {
 	_, rest, ok := strings.Cut(line, "from=")
 	if !ok {
@@ -45,7 +45,7 @@ func sourceOf(line string) (netip.Addr, bool) {
 	return at.Addr().Unmap(), err == nil
 }
 
-// Refusals are whose gossip this member has refused to read of late, the last one last.
+// Refusals returns the sources whose gossip this member has rejected recently, the last one last.
 func (c *Cluster) Refusals() []Refusal {
 	if c.gossip == nil {
 		return nil

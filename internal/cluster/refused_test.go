@@ -37,7 +37,8 @@ func (r *reasons) of(reason string) int {
 	return r.n[reason]
 }
 
-// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram. To pack it takes a second.
+// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram. To pack it takes
+// a second.
 var bomb = sync.OnceValue(func() []byte {
 	var packed bytes.Buffer
 	w := lzw.NewWriter(&packed, lzw.LSB, 8)

@@ -11,28 +11,29 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Memberlist sends an announcement a few times, without an answer, and its queue may lose it: see TestMemberlistsQueueLosesMessages.
-// So each acknowledgement of a probe carries a digest of all announcements that its sender has. When it differs from self's,
-// although nothing was announced for a while, self exchanges everything with that member: what either of them lacks, its own
-// announcement included, is repeated until both show the same. Members of earlier versions send no digest.
+// Memberlist sends an announcement a few times, unacknowledged, and its queue may lose it: see
+// TestMemberlistsQueueLosesMessages. Therefore each acknowledgement of a probe carries a digest of all announcements
+// that its sender has. If the digest differs from this member's, although nothing was announced for a while, this
+// member exchanges the complete state with the sender. Announcements that either of them lacks are repeated until
+// both have the same digest. Members of earlier versions send no digest.
 
 const (
 	digestBytes = 8
-	repairAfter = time.Second // without news, and between two exchanges; it doubles as long as digests differ
+	repairAfter = time.Second // since the last announcement, and between two exchanges; doubles while digests differ
 )
 
-// digest is what a member's acknowledgements show of the announcements that it has. Its table guards it.
+// digest summarizes the announcements that a member has. It is guarded by its table.
 type digest struct {
 	sum     uint64            // XOR of hashes
-	hashes  map[string]uint64 // of live boots, self included, by memberlist name
+	hashes  map[string]uint64 // of live boots, this one included, by memberlist name
 	changed time.Time
 
-	differs netip.AddrPort // a member that showed another digest since the last look
+	differs netip.AddrPort // a member that sent another digest since the last step
 	wait    time.Duration  // until the next exchange
 	last    time.Time      // exchange
 }
 
-// set takes the place of what was announced under a name. Nil takes it away.
+// set replaces the announcement of a name. Nil removes it.
 func (d *digest) set(name string, meta []byte) {
 	h := uint64(0)
 	if meta != nil {
@@ -58,7 +59,7 @@ func (t *table) AckPayload() []byte {
 	return binary.LittleEndian.AppendUint64(nil, t.digest.sum)
 }
 
-// NotifyPingComplete implements memberlist.PingDelegate: it compares the digests of another member and self.
+// NotifyPingComplete implements memberlist.PingDelegate. It compares another member's digest with this member's.
 func (t *table) NotifyPingComplete(other *memberlist.Node, _ time.Duration, payload []byte) {
 	if len(payload) < digestBytes {
 		return
@@ -76,8 +77,8 @@ func (t *table) NotifyPingComplete(other *memberlist.Node, _ time.Duration, payl
 	}
 }
 
-// repairTarget returns the address of a member that lacks an announcement, or has one that self lacks, if it is time to exchange
-// everything with it. The time until the next one doubles up to most.
+// repairTarget returns the address of a member whose digest differed, and reports whether it is time to exchange the
+// complete state with it. The time until the next exchange doubles up to most.
 func (t *table) repairTarget(now time.Time, most time.Duration) (netip.AddrPort, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +92,7 @@ func (t *table) repairTarget(now time.Time, most time.Duration) (netip.AddrPort,
 	return at, true
 }
 
-// repair exchanges everything with a member that showed another digest.
+// repair exchanges the complete state with a member whose digest differed.
 func (c *Cluster) repair(ctx context.Context, now time.Time) {
 	at, due := c.table.repairTarget(now, c.o.Timing.PushPull)
 	if !due || c.gossip == nil || ctx.Err() != nil || !c.repairing.CompareAndSwap(false, true) {
@@ -100,6 +101,6 @@ func (c *Cluster) repair(ctx context.Context, now time.Time) {
 	c.done.Go(func() {
 		defer c.repairing.Store(false)
 		err := c.gossip.join(at)
-		c.log.Debug("exchanged everything with a member whose announcements differed", "address", at.String(), "error", err)
+		c.log.Debug("exchanged the complete state with a member whose announcements differed", "address", at.String(), "error", err)
 	})
 }

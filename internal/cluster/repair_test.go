@@ -15,9 +15,10 @@ func (m message) Name() string                          { return m.about }
 func (m message) Message() []byte                       { return []byte(m.text) }
 func (m message) Finished()                             {}
 
-// TestMemberlistsQueueLosesMessages shows why announcements have to be repeated. When a message takes the place of the only
-// other one, the queue begins to number anew, and a later message of the same length gets the same number: it replaces the
-// first one, which is about another member. When this test fails, memberlist does not lose them any more.
+// TestMemberlistsQueueLosesMessages shows why announcements have to be repeated. When a message takes the place of
+// the only other one, the queue begins to number anew, and a later message of the same length gets the same number:
+// it replaces the first one, which is about another member. When this test fails, memberlist does not lose them any
+// more.
 func TestMemberlistsQueueLosesMessages(t *testing.T) {
 	q := memberlist.TransmitLimitedQueue{NumNodes: func() int { return 3 }, RetransmitMult: 4}
 	for _, m := range []message{{"c", "c has ring 2"}, {"c", "c is settled"}, {"a", "a has ring 2"}, {"b", "b has ring 2"}} {
@@ -34,7 +35,8 @@ func byGossipAlone(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = 300*time.Millisecond, 100*time.Millisecond
 }
 
-// TestAnnouncementThatTheQueueLost: members that announce at the same moment have memberlist's queue lose what one of them says.
+// TestAnnouncementThatTheQueueLost: members that announce at the same moment have memberlist's queue lose what one of
+// them says.
 func TestAnnouncementThatTheQueueLost(t *testing.T) {
 	t.Parallel()
 	var all []*Cluster
@@ -68,8 +70,8 @@ func TestAnnouncementThatTheQueueLost(t *testing.T) {
 	eventually(t, "c's news to arrive", func() bool { return hears(a, c, 2)() && hears(b, c, 2)() })
 }
 
-// TestAnnouncementThatTheNetworkLost: memberlist sends an announcement a few times. If all of them are lost, the other
-// members show in their acknowledgements that they do not have it.
+// TestAnnouncementThatTheNetworkLost: memberlist sends an announcement a few times. If all of them are lost, the
+// other members show in their acknowledgements that they do not have it.
 func TestAnnouncementThatTheNetworkLost(t *testing.T) {
 	t.Parallel()
 	nets := map[string]*faults{}

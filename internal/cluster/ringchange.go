@@ -20,8 +20,9 @@ type ringChange struct {
 // onlyJoins reports whether the change adds members and removes none.
 func (c *ringChange) onlyJoins() bool { return len(c.left)+len(c.died)+len(c.replaced) == 0 }
 
-// adoptRing replaces the ring by the one that the members want. A loss takes effect at once, because the keys of a lost member have no owner. A
-// change that only adds members waits for Timing.JoinDelay, so that members which start together make one new ring.
+// adoptRing replaces the ring by the one that the members want. A loss takes effect at once, because the keys of a
+// lost member have no owner. A change that only adds members waits for Timing.JoinDelay, so that members which start
+// together make one new ring.
 func (m *machine) adoptRing(now time.Time, s *situation, o *outcome) {
 	want := wantedRing(s.members, m.capacity)
 	if m.ring != nil && slices.Equal(want, m.ringMembers) {
@@ -48,7 +49,8 @@ func (m *machine) adoptRing(now time.Time, s *situation, o *outcome) {
 	}
 }
 
-// buildRing builds the ring of want. It leaves room in the new ring's memory for the members that are about to join it.
+// buildRing builds the ring of want. It leaves room in the new ring's memory for the members that are about to join
+// it.
 func (m *machine) buildRing(want []ring.Member, members []membership.Member) *ring.Ring {
 	if m.newRing != nil {
 		return m.newRing(want)
@@ -62,8 +64,8 @@ func (m *machine) buildRing(want []ring.Member, members []membership.Member) *ri
 	return cmp.Or(m.ring, &ring.Ring{}).Next(want, soon)
 }
 
-// compareRings compares the ring with the one wanted. A boot that was replaced by a newer one has crashed unless it left gracefully.
-// The member has not died, because N_ref counts members.
+// compareRings compares the ring with the one wanted. A boot that was replaced by a newer one has crashed unless it
+// left gracefully. The member has not died, because N_ref counts members.
 func (m *machine) compareRings(want []ring.Member, s *situation) (c ringChange) {
 	wanted := make(map[ring.ID]ring.Member, len(want))
 	for _, w := range want {
@@ -96,8 +98,8 @@ func (m *machine) compareRings(want []ring.Member, s *situation) (c ringChange) 
 	return c
 }
 
-// wantedRing returns the ring that the announcements of all members ask for: the active members. If more have joined at once than fit,
-// it has the oldest that fit. All members compute the same ring from the same announcements.
+// wantedRing returns the ring that the announcements of all members ask for: the active members. If more have joined
+// at once than fit, it has the oldest that fit. All members compute the same ring from the same announcements.
 func wantedRing(members []membership.Member, capacity int) []ring.Member {
 	active := make([]*membership.Member, 0, len(members))
 	for i := range members {

@@ -42,8 +42,8 @@ func besiege(t *testing.T, n int, to string, say []byte) {
 	})
 }
 
-// TestMembersMeetAmongSilentStreams: strangers that hold a thousand streams to each gossip port, and open each again when
-// it is closed, do not keep members from meeting, whether they say nothing or begin as a member does.
+// TestMembersMeetAmongSilentStreams: strangers that hold a thousand streams to each gossip port, and open each again
+// when it is closed, do not keep members from meeting, whether they say nothing or begin as a member does.
 func TestMembersMeetAmongSilentStreams(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string

@@ -9,9 +9,9 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// Planned changes of the ring, joins and leaves, happen one after the other: each waits until all members have taken over
-// the keys that the previous one gave them. This only makes them faster, for handoff tolerates overlapping changes. So every
-// wait has a limit, after which the change happens anyway.
+// Planned changes of the ring, joins and leaves, happen one after the other: each waits until all members have taken
+// over the keys that the previous one gave them. This only makes them faster, for handoff tolerates overlapping
+// changes. So every wait has a limit, after which the change happens anyway.
 
 // handoffStatus is what the caller has reported about this member's handoff and streams; see Options.Handoff.
 type handoffStatus struct {
@@ -36,7 +36,8 @@ func (m *machine) desiredState(now time.Time, s *situation, o *outcome) (members
 	case s.status.draining && !m.standalone && m.mayLeave(now, s):
 		return membership.Leaving, offRingReason{}
 	case s.conflict != nil:
-		text := fmt.Sprintf("another live member is called %q: it is at %s, this one at %s", self.ID, s.conflict.Gossip, self.Gossip)
+		text := fmt.Sprintf("another live member is called %q: it is at %s, this one at %s",
+			self.ID, s.conflict.Gossip, self.Gossip)
 		return membership.Joining, offRingReason{membership.CauseNameConflict, text}
 	case self.Role == membership.RoleObserver:
 		return membership.Active, m.reportable(now, s.lost, o)
@@ -45,9 +46,11 @@ func (m *machine) desiredState(now time.Time, s *situation, o *outcome) (members
 	case now.Before(m.flaps.until):
 		m.joinedAt = now // replicas from before are out of date
 		o.wakeWithin(m.flaps.until.Sub(now))
-		return membership.Joining, offRingReason{membership.CauseFlapping, "lost all other members and met them again; staying off their ring for a moment"}
+		text := "lost all other members and met them again; staying off their ring for a moment"
+		return membership.Joining, offRingReason{membership.CauseFlapping, text}
 	case !m.hasRoom(s):
-		text := fmt.Sprintf("the ring is full: the sum of weights may be at most %d; raise --ring-capacity on all members", m.capacity-1)
+		text := fmt.Sprintf("the ring is full: the sum of weights may be at most %d; raise --ring-capacity on all members",
+			m.capacity-1)
 		return membership.Joining, offRingReason{membership.CauseFull, text}
 	case self.State == membership.Active:
 		return m.keepPlace(now, s)
@@ -55,7 +58,8 @@ func (m *machine) desiredState(now time.Time, s *situation, o *outcome) (members
 	return m.takePlace(now, s, o)
 }
 
-// takePlace returns the state of a member that is off the ring and may join it: active as soon as it has streams and its turn has come.
+// takePlace returns the state of a member that is off the ring and may join it: active as soon as it has streams and
+// its turn has come.
 func (m *machine) takePlace(now time.Time, s *situation, o *outcome) (membership.MemberState, offRingReason) {
 	if off, rest := m.disconnected(now, s); off.cause != "" {
 		if rest > 0 {
@@ -87,16 +91,16 @@ func (m *machine) hasRoom(s *situation) bool {
 	return sum <= m.capacity-1
 }
 
-// clusterRunning reports whether another member is established on the ring. Without one there is nothing to take over, so members
-// that start together do not wait for each other.
+// clusterRunning reports whether another member is established on the ring. Without one there is nothing to take
+// over, so members that start together do not wait for each other.
 func clusterRunning(self *membership.Member, members []membership.Member) bool {
 	return slices.ContainsFunc(members, func(x membership.Member) bool {
 		return x.Role == membership.RoleMember && x.State == membership.Active && x.Established && x.BootID != self.BootID
 	})
 }
 
-// lastChangeComplete reports whether the last change of the ring is over: no other ring is wanted, and all members hold all of
-// their keys on this one.
+// lastChangeComplete reports whether the last change of the ring is over: no other ring is wanted, and all members
+// hold all of their keys on this one.
 func (m *machine) lastChangeComplete(members []membership.Member) bool {
 	if m.ring == nil || !slices.Equal(wantedRing(members, m.capacity), m.ringMembers) {
 		return false
@@ -108,8 +112,8 @@ func (m *machine) lastChangeComplete(members []membership.Member) bool {
 	})
 }
 
-// mayTakeTurn reports whether this member, which is otherwise fit to, may go onto the ring now. If not, it returns the time after which to try again at
-// the latest, or 0.
+// mayTakeTurn reports whether this member, which is otherwise fit to, may go onto the ring now. If not, it returns
+// the time after which to try again at the latest, or 0.
 func (m *machine) mayTakeTurn(now time.Time, s *situation) (bool, time.Duration) {
 	if !clusterRunning(&s.self, s.members) {
 		return true, 0
@@ -137,7 +141,8 @@ func (m *machine) mayTakeTurn(now time.Time, s *situation) (bool, time.Duration)
 	}), 0
 }
 
-// prefetched reports whether this member has replicas of all keys that it will own, or has waited for them long enough.
+// prefetched reports whether this member has replicas of all keys that it will own, or has waited for them long
+// enough.
 func (m *machine) prefetched(now time.Time, s *situation) bool {
 	return !m.handoff || s.status.progress.Prefetched || now.Sub(m.joinedAt) >= m.timing.PrefetchTimeout
 }

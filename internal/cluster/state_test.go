@@ -255,7 +255,8 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// world is several machines that see each other three steps late, and complete a ring ten steps after they adopted it.
+// world is several machines that see each other three steps late, and complete a ring ten steps after they adopted
+// it.
 type world struct {
 	now               time.Time
 	beds              []*testbed

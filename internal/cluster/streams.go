@@ -16,7 +16,8 @@ type Streams struct {
 	Without string    // why there are none with the other members, for people
 }
 
-// streamCounts counts the other members. It leaves out a member that announces itself isolated and has no streams with this one.
+// streamCounts counts the other members. It leaves out a member that announces itself isolated and has no streams
+// with this one.
 type streamCounts struct {
 	all, connected          int // members, and those with which this one has streams
 	active, activeConnected int // those of them that are on the ring
@@ -27,7 +28,8 @@ func (s *situation) countStreams() (c streamCounts) {
 	for i := range s.members {
 		x := &s.members[i]
 		connected := slices.Contains(s.status.streams.With, x.ID)
-		if x.Role != membership.RoleMember || x.State == membership.Leaving || x.BootID == s.self.BootID || x.Peer == "" || x.Isolated && !connected {
+		other := x.Role == membership.RoleMember && x.State != membership.Leaving && x.BootID != s.self.BootID
+		if !other || x.Peer == "" || x.Isolated && !connected {
 			continue
 		}
 		n := 0
@@ -45,9 +47,9 @@ func (s *situation) countStreams() (c streamCounts) {
 	return c
 }
 
-// enough reports whether this member has enough streams: with half of the members on the ring, because they are a running
-// cluster, whatever other members there are. If only one is on the ring, which may be the one with a mistake, with that one or with most
-// of all members. If none is, with half of all members.
+// enough reports whether this member has enough streams: with half of the members on the ring, because they are a
+// running cluster, whatever other members there are. If only one is on the ring, which may be the one with a mistake,
+// with that one or with most of all members. If none is, with half of all members.
 func (c streamCounts) enough() bool {
 	switch c.active {
 	case 0:
@@ -58,9 +60,9 @@ func (c streamCounts) enough() bool {
 	return 2*c.activeConnected >= c.active
 }
 
-// disconnected returns an offRingReason if this member lacks streams with too many other members, which could not forward
-// requests to it. This remains so after all members of the ring are gone, because they will return, until the member has a stream with
-// one that is not isolated. The duration is how long streams may still take to open.
+// disconnected returns an offRingReason if this member lacks streams with too many other members, which could not
+// forward requests to it. This remains so after all members of the ring are gone, because they will return, until the
+// member has a stream with one that is not isolated. The duration is how long streams may still take to open.
 func (m *machine) disconnected(now time.Time, s *situation) (off offRingReason, rest time.Duration) {
 	if !m.streams {
 		return offRingReason{}, 0
@@ -76,13 +78,14 @@ func (m *machine) disconnected(now time.Time, s *situation) (off offRingReason, 
 	}
 	rest = m.timing.Alone - now.Sub(m.disconnectedSince)
 	m.isolated = m.isolated || c.active > 0 && c.activeConnected == 0 && rest <= 0
-	text := fmt.Sprintf("has streams with %d of %d other members: %s; compare --tls-ca, --tls-cert and --tls-peer-names, and check that --peer is reachable",
+	text := fmt.Sprintf("has streams with %d of %d other members: %s; "+
+		"compare --tls-ca, --tls-cert and --tls-peer-names, and check that --peer is reachable",
 		c.connected, c.all, strings.TrimSpace(s.status.streams.Without))
 	return offRingReason{membership.CauseStreams, text}, rest
 }
 
-// keepPlace returns the state of a member that is on the ring. It stays there, unless it started alone, has never had a stream
-// and several other members are there now: then it is the one that cannot be reached.
+// keepPlace returns the state of a member that is on the ring. It stays there, unless it started alone, has never had
+// a stream and several other members are there now: then it is the one that cannot be reached.
 func (m *machine) keepPlace(now time.Time, s *situation) (membership.MemberState, offRingReason) {
 	if m.hadStreams {
 		return membership.Active, offRingReason{}

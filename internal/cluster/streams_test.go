@@ -14,8 +14,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A member that was told of others and finds none for a reason that a mistake has never begins alone, under whatever name and with whatever it
-// expects; until then it divides limits by two at least.
+// A member that was told of others and finds none for a reason that a mistake has never begins alone, under whatever
+// name and with whatever it expects; until then it divides limits by two at least.
 func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 	for _, id := range []ring.ID{"me-0", "me-1"} {
 		for _, expect := range []int{0, 1, 3} {
@@ -63,7 +63,8 @@ func TestALateNameServiceIsNoColdStart(t *testing.T) {
 	}
 }
 
-// Members with one mistake in common meet each other, and are no cluster for that while more take them for no members than do. One that is running settles it.
+// Members with one mistake in common meet each other, and are no cluster for that while more take them for no members
+// than do. One that is running settles it.
 func TestSeveralWithTheSameMistake(t *testing.T) {
 	for _, c := range []struct {
 		met, foreign int
@@ -84,8 +85,8 @@ func TestSeveralWithTheSameMistake(t *testing.T) {
 	}
 }
 
-// A member that could not be asked beside a running cluster does not begin when that has gone, all at once: it will come again. When it comes, it does
-// not count the odd one.
+// A member that could not be asked beside a running cluster does not begin when that has gone, all at once: it will
+// come again. When it comes, it does not count the odd one.
 func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	b := linkedBed()
 	b.look(0)
@@ -126,7 +127,8 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	}
 }
 
-// A running cluster comes before any number of newcomers; where only one member is on the ring, most of all decide, and where none is, half.
+// A running cluster comes before any number of newcomers; where only one member is on the ring, most of all decide,
+// and where none is, half.
 func TestWhoseStreamsAreEnough(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -152,7 +154,8 @@ func TestWhoseStreamsAreEnough(t *testing.T) {
 	}
 }
 
-// Who began alone and has never had a stream with anybody gives up its place when several others are there: they are asked, and it is not.
+// Who began alone and has never had a stream with anybody gives up its place when several others are there: they are
+// asked, and it is not.
 func TestTheOddOneGivesUpItsPlace(t *testing.T) {
 	b := newBed(0)
 	b.streams, b.join = true, joinStatus{rounds: 1, listed: 1}
@@ -202,7 +205,8 @@ func TestAstrayUntilExpectTimeout(t *testing.T) {
 	}
 }
 
-// A member that runs alone has the whole limit, also when a newcomer with another key answers at an address of its list.
+// A member that runs alone has the whole limit, also when a newcomer with another key answers at an address of its
+// list.
 func TestOneThatRunsIsNotAstray(t *testing.T) {
 	b := newBed(0)
 	b.self.ID, b.join = "me-0", joinStatus{rounds: 1, listed: 1}
@@ -213,7 +217,8 @@ func TestOneThatRunsIsNotAstray(t *testing.T) {
 	}
 }
 
-// Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are listed.
+// Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are
+// listed.
 func TestListedButNeverMet(t *testing.T) {
 	b := newBed(0)
 	b.join = joinStatus{rounds: 1, listed: 3, others: []string{"10.0.0.8:7946", "10.0.0.9:7946"}}
@@ -281,7 +286,8 @@ func TestOffTheRingDividesByOneMore(t *testing.T) {
 	}
 }
 
-// Where nobody counts yet, those that are to count with it decide: one of three that nobody can ask leaves the other two alone.
+// Where nobody counts yet, those that are to count with it decide: one of three that nobody can ask leaves the other
+// two alone.
 func TestStreamsInAColdStart(t *testing.T) {
 	for _, c := range []struct {
 		with []ring.ID
@@ -299,7 +305,8 @@ func TestStreamsInAColdStart(t *testing.T) {
 	}
 }
 
-// The others hear that a member is odd, on real sockets: when all of them start again beside it, they are a cluster at once, and it is not.
+// The others hear that a member is odd, on real sockets: when all of them start again beside it, they are a cluster
+// at once, and it is not.
 func TestOthersHearWhoIsOdd(t *testing.T) {
 	t.Parallel()
 	start := func(name string, with []ring.ID, join ...string) *Cluster {
@@ -344,7 +351,8 @@ func keyed(name, dir, c string) Options {
 	return o
 }
 
-// Another key or label, or a name that nobody knows: the member says so and never begins, on real sockets. When the mistake is mended it joins.
+// Another key or label, or a name that nobody knows: the member says so and never begins, on real sockets. When the
+// mistake is mended it joins.
 func TestAMemberWithAMistakeWaits(t *testing.T) {
 	dir := t.TempDir()
 	first := keyed("a-0", dir, "r")

@@ -15,30 +15,31 @@ import (
 )
 
 const (
-	// maxStreamBytes is how much is read of one stream. What 8192 members say of themselves is half as much.
+	// maxStreamBytes is how many bytes of one stream are read: twice the announcements of 8192 members.
 	maxStreamBytes = 8 << 20
 
-	maxPacket     = 64 << 10               // a UDP packet is not larger
-	receiveBuffer = 2 << 20                // asked of the kernel for packets that have not been read yet; it may give less
+	maxPacket     = 64 << 10               // of UDP
+	receiveBuffer = 2 << 20                // requested from the kernel for unread packets; it may grant less
 	errorPause    = 100 * time.Millisecond // after a failed read or accept
 )
 
 var errTooMuch = errors.New("stream too long")
 
-// transport is the gossip port, UDP and TCP at one address. It does what memberlist's NetTransport does, and beside that
-//   - keeps of a packet what came: NetTransport makes 64 KiB for each, which was most of what an idle member allocates,
-//   - ends the streams it dialled when its context does, so that a stop waits for no silent peer,
-//   - bounds streams that come in, in number, size and silence (see reception): without a key anybody may open one, and
-//     memberlist holds what it reads,
-//   - in the clear, refuses unread what is compressed: anybody could send it, and memberlist unpacks up to 40 MiB of each packet
-//     before it looks at the next one.
+// transport is the gossip port: UDP and TCP at one address. It replaces memberlist's NetTransport, and additionally
+//   - allocates only the size of a packet, where NetTransport allocates 64 KiB for each, most of what an idle
+//     member allocates;
+//   - closes the streams that it has dialed when its context ends, so that a stop does not wait for a silent peer;
+//   - limits inbound streams in number, size and idle time (see streamQueue): without a key, any host may open one,
+//     and memberlist stores what it reads;
+//   - without encryption, rejects compressed messages unread: any host could send them, and memberlist decompresses
+//     up to 40 MiB of each packet before it reads the next one.
 type transport struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	tcp       *net.TCPListener
 	udp       *net.UDPConn
 	log       *log.Logger
-	plaintext bool // nothing is encrypted
+	plaintext bool // gossip is not encrypted
 	refused   func(reason string)
 	packets   chan *memberlist.Packet
 	streams   chan net.Conn
@@ -47,13 +48,18 @@ type transport struct {
 	queue streamQueue
 
 	mu      sync.Mutex
-	answers map[string]bool // guarded by mu: addresses that are being joined, and whether somebody has answered there
+	answers map[string]bool // guarded by mu: addresses that are being joined, and whether they have accepted a stream
 }
 
-// openTransport binds UDP and TCP to one port. A free TCP port may be taken for UDP, so port 0 is tried a few times.
-func openTransport(ctx context.Context, host string, port uint16, clear bool, refused func(string), out *log.Logger) (*transport, error) {
-	t := &transport{log: out, plaintext: clear, refused: refused, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool)}
-	t.queue.refused = refused
+// openTransport binds UDP and TCP to one port. A free TCP port may be in use for UDP, so port 0 is tried several
+// times.
+func openTransport(ctx context.Context, host string, port uint16, plaintext bool, refused func(string),
+	out *log.Logger,
+) (*transport, error) {
+	t := &transport{
+		log: out, plaintext: plaintext, refused: refused, queue: streamQueue{refused: refused},
+		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool),
+	}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	for try := 0; ; try++ {
 		err := t.listen(net.ParseIP(host), int(port))
@@ -83,10 +89,10 @@ func (t *transport) listen(ip net.IP, port int) (err error) {
 	return err
 }
 
-// port is the port that was bound.
+// port returns the bound port.
 func (t *transport) port() int { return t.tcp.Addr().(*net.TCPAddr).Port }
 
-// receive passes packets on until the transport is shut down.
+// receive reads packets until the transport shuts down.
 func (t *transport) receive() {
 	buf := make([]byte, maxPacket)
 	for {
@@ -113,7 +119,7 @@ func (t *transport) receive() {
 	}
 }
 
-// accept takes streams until the transport is shut down. Each is passed on when it may be read.
+// accept accepts streams until the transport shuts down.
 func (t *transport) accept() {
 	for {
 		conn, err := t.tcp.AcceptTCP()
@@ -133,7 +139,7 @@ func (t *transport) accept() {
 	}
 }
 
-// deliver passes one stream on as soon as it may be read.
+// deliver passes a stream to memberlist as soon as it is admitted.
 func (t *transport) deliver(b *inboundStream) {
 	if !t.queue.admit(b, t.ctx.Done()) {
 		return
@@ -145,7 +151,7 @@ func (t *transport) deliver(b *inboundStream) {
 	}
 }
 
-// pause waits a moment after an error that may come again at once, as when there are no more file descriptors.
+// pause waits after an error that may occur again at once, such as too many open files.
 func (t *transport) pause() {
 	select {
 	case <-time.After(errorPause):
@@ -165,7 +171,7 @@ func (t *transport) Shutdown() error {
 	return err
 }
 
-// FinalAdvertiseAddr implements memberlist.Transport: the address told to the others is found before memberlist starts.
+// FinalAdvertiseAddr implements memberlist.Transport. The advertised address is known before memberlist starts.
 func (t *transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	a := net.ParseIP(ip)
 	if a == nil {
@@ -185,7 +191,7 @@ func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
 // WriteTo implements memberlist.Transport.
 func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
-	to, err := netip.ParseAddrPort(addr) // members tell IP addresses
+	to, err := netip.ParseAddrPort(addr) // members announce IP addresses
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -218,7 +224,8 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	return &dialed{Conn: conn, stop: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
 }
 
-// answered reports whether somebody accepted a stream at addr while do was running. No two calls may be about one address at once.
+// answered reports whether addr accepted a stream while do was running. Concurrent calls must have different
+// addresses.
 func (t *transport) answered(addr string, do func()) bool {
 	t.mu.Lock()
 	t.answers[addr] = false
@@ -242,7 +249,7 @@ func (c *dialed) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite says that no more will be written.
+// CloseWrite closes the writing side.
 func (c *dialed) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()

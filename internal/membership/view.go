@@ -1,4 +1,5 @@
-// Package membership describes the cluster as one member sees it: who its members are, in which states, and which ring they use.
+// Package membership describes the cluster as one member sees it: who its members are, in which states, and which
+// ring they use.
 //
 // Package cluster builds a View from gossip. All other packages read it and pass it on unchanged.
 package membership
@@ -9,7 +10,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// View describes the cluster as one member sees it at one time. A View is immutable: a change of the cluster produces a new one.
+// View describes the cluster as one member sees it at one time. A View is immutable: a change of the cluster produces
+// a new one.
 type View struct {
 	// Self is this member's name, and BootID the boot that sees the cluster this way.
 	Self   ring.ID
@@ -17,18 +19,23 @@ type View struct {
 
 	// Members are the live members, this one included: the counting members by ID, then the observers.
 	Members []Member
-	// Ring is the ring that this member uses, made of the active members. The pointer changes only when the ring does.
+	// Ring is the ring that this member uses, made of the active members. The pointer changes only when the ring
+	// does.
 	Ring *ring.Ring
-	// Left are the members, by ID, that completed a graceful leave a short while ago. A new boot of one of them may be live.
+	// Left are the members, by ID, that completed a graceful leave a short while ago. A new boot of one of them may
+	// be live.
 	Left []ring.ID
 
-	// NRef is the number of members by which a limit is divided: the largest ring that this member or any other remembers.
+	// NRef is the number of members by which a limit is divided: the largest ring that this member or any other
+	// remembers.
 	NRef int
-	// Joined is false during a cold start, while there may be clusters that have not met yet or members without a place on the ring.
+	// Joined is false during a cold start, while there may be clusters that have not met yet or members without a
+	// place on the ring.
 	Joined bool
 	// Standalone is set when this member runs without gossip.
 	Standalone bool
-	// Problem states why this member stays off the ring, and Cause the same in one word. Both are empty when nothing is wrong.
+	// Problem states why this member stays off the ring, and Cause the same in one word. Both are empty when nothing
+	// is wrong.
 	Problem string
 	Cause   Cause
 }
@@ -43,7 +50,8 @@ func (v *View) Find(id ring.ID) (Member, bool) {
 	return Member{}, false
 }
 
-// SelfMember returns this member as the others see it. It has nothing but its ID and boot ID while another boot has its place in Members.
+// SelfMember returns this member as the others see it. It has nothing but its ID and boot ID while another boot has
+// its place in Members.
 func (v *View) SelfMember() Member {
 	for i := range v.Members {
 		if v.Members[i].BootID == v.BootID {
@@ -65,7 +73,8 @@ func (v *View) DifferingRings() int {
 	return n
 }
 
-// IncompleteMembers returns the number of active members that have not announced that they hold all of their keys on this member's ring.
+// IncompleteMembers returns the number of active members that have not announced that they hold all of their keys on
+// this member's ring.
 func (v *View) IncompleteMembers() int {
 	n, own := 0, v.Ring.Fingerprint()
 	for i := range v.Members {

@@ -8,11 +8,12 @@ import (
 	"sync"
 )
 
-// retransmitMult, times the logarithm of the number of members, is how often one member transmits a message, as in memberlist.
+// retransmitMult, times the logarithm of the number of members, is how often one member transmits a message, as in
+// memberlist.
 const retransmitMult = 4
 
-// queue holds messages until each has been transmitted often enough to reach every member. Memberlist's own queue restarts its
-// numbering whenever it runs empty, so that it may lose one of two messages of the same length.
+// queue holds messages until each has been transmitted often enough to reach every member. Memberlist's own queue
+// restarts its numbering whenever it runs empty, so that it may lose one of two messages of the same length.
 type queue struct {
 	members func() int
 	mu      sync.Mutex
@@ -36,8 +37,8 @@ func (q *queue) add(subject any, msg []byte) {
 	q.items[subject] = &queued{msg: msg, order: q.added}
 }
 
-// take returns the messages that fit into one packet of limit bytes, each with overhead more bytes. Messages that were
-// transmitted least often come first.
+// take returns the messages that fit into one packet of limit bytes, each with overhead more bytes. Messages that
+// were transmitted least often come first.
 func (q *queue) take(overhead, limit int) (msgs [][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

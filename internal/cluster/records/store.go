@@ -1,8 +1,9 @@
-// Package records replicates what members announce in gossip in addition to membership: the routes of hot keys, and the load of
-// each member.
+// Package records replicates what members announce in gossip in addition to membership: the routes of hot keys, and
+// the load of each member.
 //
-// The author of a record repeats it for as long as it holds, and every member that receives something new passes it on. A
-// record is accepted only from a live member that speaks for itself, and expires soon after its author stops repeating it.
+// The author of a record repeats it for as long as it holds, and every member that receives something new passes it
+// on. A record is accepted only from a live member that speaks for itself, and expires soon after its author stops
+// repeating it.
 package records
 
 import (
@@ -50,7 +51,8 @@ type Store struct {
 	effective []hotkey.Route           // as Step returned them last
 }
 
-// routeKey identifies the routes of which only the newest applies. A manual route hides an automatic one but does not replace it.
+// routeKey identifies the routes of which only the newest applies. A manual route hides an automatic one but does not
+// replace it.
 type routeKey struct {
 	domain, owner string
 	manual        bool
@@ -80,8 +82,8 @@ type manualRoute struct {
 	setAt time.Time
 }
 
-// New returns an empty Store of the given boot of member self. The function members returns the number of live members; it
-// determines how often a record is transmitted.
+// New returns an empty Store of the given boot of member self. The function members returns the number of live
+// members; it determines how often a record is transmitted.
 func New(self ring.ID, bootID uint64, members func() int) *Store {
 	return &Store{
 		self: self, bootID: bootID, queue: queue{members: members},
@@ -89,8 +91,8 @@ func New(self ring.ID, bootID uint64, members func() int) *Store {
 	}
 }
 
-// SetAutomatic replaces the automatic routes that this member announces, and reports whether they have changed. It ignores
-// manual routes, routes of other authors and invalid ones.
+// SetAutomatic replaces the automatic routes that this member announces, and reports whether they have changed. It
+// ignores manual routes, routes of other authors and invalid ones.
 func (s *Store) SetAutomatic(rs []hotkey.Route) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +103,9 @@ func (s *Store) SetAutomatic(rs []hotkey.Route) (changed bool) {
 	return (len(before) > 0 || len(s.automatic) > 0) && !reflect.DeepEqual(before, s.automatic)
 }
 
-// SetManual announces a manual route. It applies until a newer one for the same key is set, on this member or another. A
-// route of mode Auto withdraws the manual route; this member repeats it until every member has received it.
+// SetManual announces a manual route. It applies until a newer one for the same key is set, on this member or
+// another. A route of mode Auto withdraws the manual route; this member repeats it until every member has received
+// it.
 func (s *Store) SetManual(now time.Time, r hotkey.Route) error {
 	r.Manual, r.Author = true, s.self
 	if err := r.Validate(); err != nil {
@@ -136,9 +139,9 @@ func (s *Store) Loads() map[ring.ID]float64 {
 	return loads
 }
 
-// Step transmits the records of this member that are due, removes expired ones, and returns the routes in effect, at most one
-// for each domain and owner string, in their order. Changed reports whether they differ from those of the last Step. The
-// parameter live has the other live members.
+// Step transmits the records of this member that are due, removes expired ones, and returns the routes in effect, at
+// most one for each domain and owner string, in their order. Changed reports whether they differ from those of the
+// last Step. The parameter live has the other live members.
 func (s *Store) Step(now time.Time, live []membership.Member) (routes []hotkey.Route, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +175,8 @@ func (s *Store) Idle() bool {
 	return len(s.routes)+len(s.automatic)+len(s.manual) == 0
 }
 
-// Broadcasts returns the messages for one packet of limit bytes, in which each message takes overhead more bytes than it has.
+// Broadcasts returns the messages for one packet of limit bytes, in which each message takes overhead more bytes than
+// it has.
 func (s *Store) Broadcasts(overhead, limit int) [][]byte { return s.queue.take(overhead, limit) }
 
 func (s *Store) expiredLocked(now time.Time, o origin, ttl time.Duration) bool {
@@ -180,7 +184,8 @@ func (s *Store) expiredLocked(now time.Time, o origin, ttl time.Duration) bool {
 	return now.Sub(o.receivedAt) > ttl || !live && o.bootID != s.bootID
 }
 
-// publishRoutesLocked transmits the routes of this member that are new or due again, and withdraws those it no longer announces.
+// publishRoutesLocked transmits the routes of this member that are new or due again, and withdraws those it no longer
+// announces.
 func (s *Store) publishRoutesLocked(now time.Time) {
 	announced := map[routeKey]bool{}
 	for i := range s.automatic {
@@ -202,7 +207,8 @@ func (s *Store) publishRoutesLocked(now time.Time) {
 	}
 }
 
-// publishRouteLocked transmits r unless a newer route of another member is known or r was transmitted a short while ago.
+// publishRouteLocked transmits r unless a newer route of another member is known or r was transmitted a short while
+// ago.
 func (s *Store) publishRouteLocked(now time.Time, r *hotkey.Route) {
 	k := keyOf(r)
 	p, known := s.routes[k]
@@ -214,8 +220,8 @@ func (s *Store) publishRouteLocked(now time.Time, r *hotkey.Route) {
 	}
 }
 
-// publishLoadLocked transmits this member's load if it is due. An idle member transmits none: in a large cluster at rest, loads of 0
-// would be most of the gossip.
+// publishLoadLocked transmits this member's load if it is due. An idle member transmits none: in a large cluster at
+// rest, loads of 0 would be most of the gossip.
 func (s *Store) publishLoadLocked(now time.Time) {
 	p := s.loads[s.bootID]
 	if p.load == 0 && s.load == 0 {
@@ -267,8 +273,9 @@ func (s *Store) effectiveLocked() (routes []hotkey.Route) {
 	return routes
 }
 
-// Merge processes one user message of gossip and reports whether it changes a route. Messages that are old, or whose author
-// is not a live member, change nothing. It returns an error if the message is malformed, not its author's own, or finds no room.
+// Merge processes one user message of gossip and reports whether it changes a route. Messages that are old, or whose
+// author is not a live member, change nothing. It returns an error if the message is malformed, not its author's own,
+// or finds no room.
 func (s *Store) Merge(now time.Time, msg []byte) (changed bool, err error) {
 	m, err := parse(msg)
 	if err != nil {

@@ -67,7 +67,8 @@ func (c *network) pass(from *Store) (msgs [][]byte) {
 	return msgs
 }
 
-// spread advances the clock by d in steps of a second and delivers all messages at once, except those of muted stores.
+// spread advances the clock by d in steps of a second and delivers all messages at once, except those of muted
+// stores.
 func (c *network) spread(d time.Duration, muted ...*Store) {
 	for end := c.now.Add(d); ; c.now = c.now.Add(time.Second) {
 		c.step()
