@@ -31,7 +31,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 func TestLeasesAreAudited(t *testing.T) {
 	t.Parallel()
 	all := trio(t)
-	line := regexp.MustCompile(`msg=lease key=\S*lent\S* member=\S+ reported=\w+ hits=\d+ used=\d+ limit=100000`)
+	line := regexp.MustCompile(`msg="lease audit" key=\S*lent\S* peer=\S+ reported=\w+ hits=\d+ used=\d+ limit=100000`)
 	eventually(t, "a grant in a log", func() bool {
 		for _, p := range all {
 			p.hitKey(t, "lent", "x", 1)

@@ -12,9 +12,9 @@ import (
 
 func TestAllocsLocal(t *testing.T) {
 	m := newMember(t, "m0").alone()
-	qs, as := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
+	reqs, results := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
 	for _, stop := range []bool{false, true} {
-		if n := testing.AllocsPerRun(1000, func() { m.Decide(by(patience), stop, qs, as) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { m.Decide(by(patience), stop, reqs, results) }); n != 0 {
 			t.Errorf("stop %v: %v allocations", stop, n)
 		}
 	}
@@ -31,13 +31,13 @@ func TestAllocsForwarded(t *testing.T) {
 		{"tls", tlsOptions(t, demoCA(t), "sidecar"), 2}, // crypto/tls: one for each record read
 	} {
 		ms := newCluster(t, 2, tt.adjust)
-		qs := make([]owner.Request, 0, 8)
-		for _, n := range ownedBy(ringOf("m0", "m1"), "m1", cap(qs)) {
-			qs = append(qs, newRequest(n, math.MaxUint32, 1))
+		reqs := make([]owner.Request, 0, 8)
+		for _, n := range ownedBy(ringOf("m0", "m1"), "m1", cap(reqs)) {
+			reqs = append(reqs, newRequest(n, math.MaxUint32, 1))
 		}
-		as := make([]owner.Result, len(qs))
+		results := make([]owner.Result, len(reqs))
 		for _, stop := range []bool{false, true} {
-			if n := testing.AllocsPerRun(1000, func() { ms[0].Decide(by(patience), stop, qs, as) }); n > tt.want {
+			if n := testing.AllocsPerRun(1000, func() { ms[0].Decide(by(patience), stop, reqs, results) }); n > tt.want {
 				t.Errorf("%s, stop %v: %v allocations, want %v", tt.name, stop, n, tt.want)
 			}
 		}

@@ -15,8 +15,8 @@ import (
 
 // startedCall is a request that was begun and how often it was told to be answered.
 type startedCall struct {
-	qs      []owner.Request
-	as      []owner.Result
+	reqs    []owner.Request
+	results []owner.Result
 	decided atomic.Int32
 	all     *sync.WaitGroup
 }
@@ -28,10 +28,10 @@ func (b *startedCall) Decided() {
 }
 
 // start has m begin a request for qs.
-func (m *member) start(within time.Duration, stop bool, all *sync.WaitGroup, qs ...owner.Request) *startedCall {
-	b := &startedCall{qs: qs, as: make([]owner.Result, len(qs)), all: all}
+func (m *member) start(within time.Duration, stop bool, all *sync.WaitGroup, reqs ...owner.Request) *startedCall {
+	b := &startedCall{reqs: reqs, results: make([]owner.Result, len(reqs)), all: all}
 	all.Add(1)
-	if m.Begin(by(within), stop, b.qs, b.as, b) {
+	if m.Begin(by(within), stop, b.reqs, b.results, b) {
 		b.Decided()
 	}
 	return b
@@ -57,9 +57,9 @@ func TestBegin(t *testing.T) {
 	}
 	all.Wait()
 	for _, b := range begun {
-		for i := range b.as {
-			if b.as[i].Kind != owner.Decided {
-				t.Fatalf("undecided: %+v", b.as[i])
+		for i := range b.results {
+			if b.results[i].Kind != owner.Decided {
+				t.Fatalf("undecided: %+v", b.results[i])
 			}
 		}
 	}
@@ -75,9 +75,9 @@ func TestBegin(t *testing.T) {
 func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
-		b := &startedCall{qs: []owner.Request{newRequest("here", 10, 1)}, as: make([]owner.Result, 1)}
-		if !m.Begin(by(patience), stop, b.qs, b.as, b) || b.as[0].Kind != owner.Decided || b.decided.Load() != 0 {
-			t.Errorf("stop %v: %+v, told %d times", stop, b.as[0], b.decided.Load())
+		b := &startedCall{reqs: []owner.Request{newRequest("here", 10, 1)}, results: make([]owner.Result, 1)}
+		if !m.Begin(by(patience), stop, b.reqs, b.results, b) || b.results[0].Kind != owner.Decided || b.decided.Load() != 0 {
+			t.Errorf("stop %v: %+v, told %d times", stop, b.results[0], b.decided.Load())
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestBeginWaits(t *testing.T) {
 	var all sync.WaitGroup
 	begun := m.start(50*time.Millisecond, false, &all, q)
 	all.Wait()
-	if a := begun.as[0]; a.Path != owner.Fallback {
+	if a := begun.results[0]; a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
 	await(t, "the ticket to be forgotten", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
@@ -145,8 +145,8 @@ func TestStalledMember(t *testing.T) {
 		toStalled()
 		b := ms[0].start(patience, false, &toWell, newRequest(well, math.MaxUint32, 1))
 		toWell.Wait()
-		if b.as[0].Path != owner.Forwarded {
-			t.Fatalf("another member's key: %+v", b.as[0])
+		if b.results[0].Path != owner.Forwarded {
+			t.Fatalf("another member's key: %+v", b.results[0])
 		}
 	}
 	ms[0].Close()
@@ -161,7 +161,7 @@ func TestBeginFromDecided(t *testing.T) {
 	const calls = 500
 	all.Add(len(names) * calls)
 	for i, name := range names {
-		c := &chain{m: ms[0], left: calls, all: &all, qs: []owner.Request{newRequest(fmt.Sprint(name), math.MaxUint32, 1)}, as: make([]owner.Result, 1)}
+		c := &chain{m: ms[0], left: calls, all: &all, reqs: []owner.Request{newRequest(fmt.Sprint(name), math.MaxUint32, 1)}, results: make([]owner.Result, 1)}
 		if i%2 == 0 {
 			c.stop = true
 		}
@@ -175,12 +175,12 @@ func TestBeginFromDecided(t *testing.T) {
 
 // chain begins its next request when it is told that the last one is answered.
 type chain struct {
-	m    *member
-	left int
-	stop bool
-	all  *sync.WaitGroup
-	qs   []owner.Request
-	as   []owner.Result
+	m       *member
+	left    int
+	stop    bool
+	all     *sync.WaitGroup
+	reqs    []owner.Request
+	results []owner.Result
 }
 
 func (c *chain) Decided() {
@@ -191,7 +191,7 @@ func (c *chain) Decided() {
 func (c *chain) next() {
 	for ; c.left > 0; c.all.Done() {
 		c.left--
-		if !c.m.Begin(by(patience), c.stop, c.qs, c.as, c) {
+		if !c.m.Begin(by(patience), c.stop, c.reqs, c.results, c) {
 			return
 		}
 	}

@@ -23,11 +23,11 @@ func cpuTime(b *testing.B) time.Duration {
 
 func BenchmarkDecideLocal(b *testing.B) {
 	m := newMember(b, "m0").alone()
-	qs, as := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
+	reqs, results := []owner.Request{newRequest("k", math.MaxUint32, 1)}, make([]owner.Result, 1)
 	deadline := by(time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Decide(deadline, false, qs, as)
+		m.Decide(deadline, false, reqs, results)
 	}
 }
 
@@ -59,16 +59,16 @@ type requests struct {
 }
 
 type request struct {
-	all *requests
-	qs  [1]owner.Request
-	as  [1]owner.Result
+	all     *requests
+	reqs    [1]owner.Request
+	results [1]owner.Result
 }
 
 func newRequests(m *member, flight int) *requests {
 	r := &requests{m: m, each: make([]request, flight), done: make(chan struct{}, 1)}
 	names := ownedBy(ringOf("m0", "m1"), "m1", 64)
 	for i := range r.each {
-		r.each[i].all, r.each[i].qs[0] = r, newRequest(names[i%len(names)], math.MaxUint32, 1)
+		r.each[i].all, r.each[i].reqs[0] = r, newRequest(names[i%len(names)], math.MaxUint32, 1)
 	}
 	return r
 }
@@ -78,7 +78,7 @@ func (r *requests) begin() {
 	r.left.Store(int64(len(r.each)))
 	deadline := by(patience)
 	for i := range r.each {
-		if q := &r.each[i]; r.m.Begin(deadline, false, q.qs[:], q.as[:], q) {
+		if q := &r.each[i]; r.m.Begin(deadline, false, q.reqs[:], q.results[:], q) {
 			q.Decided()
 		}
 	}
@@ -122,7 +122,7 @@ func BenchmarkForward(b *testing.B) {
 				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 				b.StopTimer()
 				for i := range r.each {
-					if a := &r.each[i].as[0]; a.Path != owner.Forwarded {
+					if a := &r.each[i].results[0]; a.Path != owner.Forwarded {
 						b.Fatalf("%+v", a)
 					}
 				}
@@ -140,11 +140,11 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	before := cpuTime(b)
 	for a := range askers {
 		wg.Go(func() {
-			qs, as := []owner.Request{newRequest(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
+			reqs, results := []owner.Request{newRequest(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
 			for left.Add(-1) >= 0 {
-				m.Decide(by(patience), false, qs, as)
-				if as[0].Path != owner.Forwarded {
-					b.Errorf("%+v", as[0])
+				m.Decide(by(patience), false, reqs, results)
+				if results[0].Path != owner.Forwarded {
+					b.Errorf("%+v", results[0])
 					return
 				}
 			}

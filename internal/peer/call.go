@@ -10,10 +10,10 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// call is one Begin that needs answers from elsewhere. No goroutine waits for it: whatever happens to it, be it an answer,
-// the end of a stream or a moment that it set its timer to, takes it on under its mu, on the goroutine that brings it, and
-// what settles its last answer tells done. It is pooled, and a stream's reader may still hold a call that has ended or
-// serves another Begin by now: gen tells, so nothing is ever written to a caller that has gone.
+// call is one Begin with results that are not there yet. No goroutine waits for it: every event (a reply, the end of a
+// stream, the timer) is handled under mu on the goroutine that brings it, and the event that completes the last result
+// calls done. Calls are pooled. A stream's reader may hold a call that has ended or already serves another Begin, so
+// events carry the generation gen that they belong to, and events of an earlier one are ignored.
 //
 // Lock order: a call's mu, then a link's, a shard's of waits or a lock of Node.
 type call struct {
@@ -24,41 +24,49 @@ type call struct {
 	gen        uint64     // guarded by mu, as all below
 	done       completion // nil: the call has ended
 	stopStatus *forwardStatus
-	qs         []owner.Request
-	as         []owner.Result
-	now        int64 // of the last event; this and the others by the monotonic clock
-	checkAt    int64 // when what is open is looked at: what waits for a silent member is given up
-	giveUpAt   int64 // when all that is open is given up
-	timerAt    int64 // when the timer goes off. It is left running when the call ends, which costs less than to stop and start it
-	expired    bool  // last has passed
-	open       int   // groups and later answers that have not been settled
+	reqs       []owner.Request
+	results    []owner.Result
+	now        int64 // of the last event; this and the other times are of the monotonic clock
+	checkAt    int64 // when expire looks at open groups: those of a silent member fail
+	giveUpAt   int64 // when all open groups and local results fail
+	timerAt    int64 // when the timer fires. It keeps running after the call, which is cheaper than to stop and reset it
+	expired    bool  // giveUpAt has passed
+	open       int   // groups and local results that are not complete
 	unsent     int   // groups
 	groups     []forwardGroup
 	local      []localPending
 }
 
-// completion is told once when a call that Begin could not answer at once has ended.
+// callArgs are the arguments of Begin.
+type callArgs struct {
+	deadline owner.Deadline
+	reqs     []owner.Request
+	results  []owner.Result
+	done     completion
+}
+
+// completion is called once when a call ends that Begin could not decide at once.
 type completion = interface{ Decided() }
 
-// localPending is an answer that this member's Node gives later.
+// localPending is a result that this member's Node returns later.
 type localPending struct {
 	ticket  uint64
-	index   uint16 // of its question in the call
-	attempt uint8  // how often it was asked before
+	index   uint16 // of its request in the call
+	attempt uint8  // how often the request was forwarded before
 	done    bool
 }
 
-// forwardGroup is a group of a call's questions on its way to one member.
+// forwardGroup is a group of a call's requests that are forwarded to one member.
 type forwardGroup struct {
 	to      ring.ID
 	link    *link
-	id      uint64
-	index   []uint16 // of its questions in the call
-	due     int64    // when it is to be sent, by the monotonic clock, as below
-	sent    int64
+	id      uint64   // on the link
+	index   []uint16 // of its requests in the call
+	due     int64    // when to send it, by the monotonic clock
+	sent    int64    // when it was sent, by the monotonic clock
 	took    time.Duration
 	stage   groupStage
-	attempt uint8 // how often its questions were asked before
+	attempt uint8 // how often its requests were forwarded before
 }
 
 type groupStage uint8
@@ -76,19 +84,20 @@ func (p *Peer) newCall() any {
 	return c
 }
 
-// start starts a life at now. From here on, all is called with mu held unless it says otherwise.
-func (c *call) start(now int64, d owner.Deadline, qs []owner.Request, as []owner.Result, done completion) {
+// start begins a new generation at now. It and the methods below are called with mu held unless they state otherwise.
+func (c *call) start(now int64, args callArgs) {
 	start := c.p.clock.start
-	c.checkAt = int64(d.Silent.Sub(start))
-	c.giveUpAt = max(c.checkAt, int64(d.Alive.Sub(start)))
-	c.qs, c.as, c.now, c.done = qs, as, now, done
+	c.checkAt = int64(args.deadline.Silent.Sub(start))
+	c.giveUpAt = max(c.checkAt, int64(args.deadline.Alive.Sub(start)))
+	c.reqs, c.results, c.now, c.done = args.reqs, args.results, now, args.done
 }
 
-// addRequest puts question i into a group for member to that leaves at due.
-func (c *call) addRequest(to ring.ID, i int, hop uint8, due int64) {
-	for g := range c.groups {
-		if a := &c.groups[g]; a.stage == groupUnsent && a.to == to && a.attempt == hop && len(a.index) < maxRequests {
-			a.index, a.due = append(a.index, uint16(i)), max(a.due, due)
+// addRequest adds request i to a group for member to that is sent at due.
+func (c *call) addRequest(to ring.ID, i int, attempt uint8, due int64) {
+	for n := range c.groups {
+		g := &c.groups[n]
+		if g.stage == groupUnsent && g.to == to && g.attempt == attempt && len(g.index) < maxRequests {
+			g.index, g.due = append(g.index, uint16(i)), max(g.due, due)
 			return
 		}
 	}
@@ -98,21 +107,22 @@ func (c *call) addRequest(to ring.ID, i int, hop uint8, due int64) {
 	} else {
 		c.groups = append(c.groups, forwardGroup{})
 	}
-	c.groups[n] = forwardGroup{to: to, index: append(c.groups[n].index[:0], uint16(i)), attempt: hop, due: due}
+	c.groups[n] = forwardGroup{to: to, index: append(c.groups[n].index[:0], uint16(i)), attempt: attempt, due: due}
 	c.open++
 	c.unsent++
 }
 
-// addLocal appends a later answer and returns its number.
-func (c *call) addLocal(ticket uint64, i int, hop uint8) int {
-	c.local = append(c.local, localPending{ticket: ticket, index: uint16(i), attempt: hop})
+// addLocal adds a pending local result and returns its number.
+func (c *call) addLocal(ticket uint64, i int, attempt uint8) int {
+	c.local = append(c.local, localPending{ticket: ticket, index: uint16(i), attempt: attempt})
 	c.open++
 	return len(c.local) - 1
 }
 
-// advance sends what is due and ends the call when nothing is open any more; then it says so. It gives mu back.
+// advance sends the groups that are due. If nothing is open any more it ends the call and returns its completion, or
+// else nil. It unlocks mu.
 func (c *call) advance() (ended completion) {
-	c.p.send(c)
+	c.send()
 	if c.open > 0 {
 		c.arm()
 		c.mu.Unlock()
@@ -124,7 +134,7 @@ func (c *call) advance() (ended completion) {
 	return ended
 }
 
-// proceed ends an event: it is advance, and tells whoever waits. It holds no lock then.
+// proceed is advance at the end of an event: it calls the completion, if the call has ended, without holding a lock.
 func (c *call) proceed() {
 	p := c.p
 	if ended := c.advance(); ended != nil {
@@ -133,13 +143,13 @@ func (c *call) proceed() {
 	p.requestFlush()
 }
 
-// arm has the timer go off at the next moment that matters, or before.
+// arm makes the timer fire at the next moment at which there is something to do, or earlier.
 func (c *call) arm() {
 	at := c.checkAt
 	if c.unsent > 0 {
-		for g := range c.groups {
-			if a := &c.groups[g]; a.stage == groupUnsent {
-				at = min(at, a.due)
+		for n := range c.groups {
+			if g := &c.groups[n]; g.stage == groupUnsent {
+				at = min(at, g.due)
 			}
 		}
 	}
@@ -149,7 +159,7 @@ func (c *call) arm() {
 	}
 }
 
-// fire is called without mu.
+// fire handles the timer. It is called without mu.
 func (c *call) fire() {
 	c.mu.Lock()
 	c.timerAt = math.MaxInt64
@@ -159,82 +169,81 @@ func (c *call) fire() {
 	}
 	c.now = c.p.clock.mono()
 	if c.now >= c.checkAt {
-		c.p.expire(c)
+		c.expire()
 	}
 	c.proceed()
 }
 
 // resolve implements waiter. It is called without mu.
-func (c *call) resolve(gen uint64, n int, a *owner.Result) {
+func (c *call) resolve(gen uint64, n int, r *owner.Result) {
 	c.mu.Lock()
 	if c.gen != gen || c.local[n].done {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	c.p.completeLocal(c, n, a)
+	c.completeLocal(n, r)
 	c.proceed()
 }
 
-// failGroup ends group g of life gen without an answer. It is called without mu.
-func (c *call) failGroup(gen uint64, g int, r forwardStatus) {
+// failGroup completes group n of generation gen without a reply. It is called without mu.
+func (c *call) failGroup(gen uint64, n int, status forwardStatus) {
 	c.mu.Lock()
-	if c.gen != gen || c.groups[g].stage == groupDone {
+	if c.gen != gen || c.groups[n].stage == groupDone {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	c.p.completeGroup(c, g, r)
+	c.completeGroup(n, status)
 	c.proceed()
 }
 
-// handleReply takes an answer frame that was read at now. An error means that the member does not speak the protocol. It is
+// handleReply handles a reply frame that was read at now. It returns an error if the member violates the protocol. It is
 // called without mu.
 func (c *call) handleReply(to sentGroup, now int64, h replyHead, records wire.Reader) error {
-	gen, g := to.gen, to.group
 	c.mu.Lock()
-	if c.gen != gen || c.groups[g].stage == groupDone {
+	if c.gen != to.gen || c.groups[to.group].stage == groupDone {
 		c.mu.Unlock()
-		return nil // its caller has given up
+		return nil // the caller has given up
 	}
-	a := &c.groups[g]
-	c.now, a.took = max(c.now, now), time.Duration(now-a.sent)
-	r, err := c.readResults(a, h, records)
-	c.p.completeGroup(c, g, r)
+	g := &c.groups[to.group]
+	c.now, g.took = max(c.now, now), time.Duration(now-g.sent)
+	status, err := c.readResults(g, h, records)
+	c.completeGroup(to.group, status)
 	c.proceed()
 	return err
 }
 
-// readResults reads the records of an answer frame into the caller's answers.
-func (c *call) readResults(a *forwardGroup, h replyHead, records wire.Reader) (forwardStatus, error) {
+// readResults reads the records of a reply into the caller's results.
+func (c *call) readResults(g *forwardGroup, h replyHead, records wire.Reader) (forwardStatus, error) {
 	switch {
 	case h.outcome == groupLate:
-		return forwardLate, nil // its owner says so: it is alive
+		return forwardLate, nil // the owner replied, so it is alive
 	case h.outcome != groupServed:
 		return forwardRefused, nil
-	case h.count != len(a.index):
+	case h.count != len(g.index):
 		return forwardBroken, errCount
 	}
-	r := forwardOK
-	for _, i := range a.index {
-		if err := parseResult(nextRecord(&records), &c.as[i]); err != nil {
+	status := forwardOK
+	for _, i := range g.index {
+		if err := parseResult(nextRecord(&records), &c.results[i]); err != nil {
 			return forwardBroken, err
 		}
-		if c.as[i].Kind != owner.Decided {
-			r = forwardNotOwner
+		if c.results[i].Kind != owner.Decided {
+			status = forwardNotOwner
 		}
 	}
-	return r, nil
+	return status, nil
 }
 
-// finish ends the life: from here on nobody touches the caller's memory, and the pool holds on to nothing of it.
+// finish ends the generation: from here on nothing touches the caller's memory, and the pooled call refers to none of it.
 func (c *call) finish() (done completion) {
 	done = c.done
 	c.gen++
-	for g := range c.groups {
-		c.groups[g] = forwardGroup{index: c.groups[g].index[:0]}
+	for n := range c.groups {
+		c.groups[n] = forwardGroup{index: c.groups[n].index[:0]}
 	}
 	c.groups, c.local = c.groups[:0], c.local[:0]
-	c.done, c.stopStatus, c.qs, c.as, c.expired, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
+	c.done, c.stopStatus, c.reqs, c.results, c.expired, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
 	return done
 }

@@ -219,9 +219,9 @@ func by(within time.Duration) owner.Deadline {
 
 // decideOne has one question decided.
 func (m *member) decideOne(within time.Duration, q owner.Request) owner.Result {
-	as := make([]owner.Result, 1)
-	m.Decide(by(within), false, []owner.Request{q}, as)
-	return as[0]
+	results := make([]owner.Result, 1)
+	m.Decide(by(within), false, []owner.Request{q}, results)
+	return results[0]
 }
 
 // stub is a hand-made member: it shakes hands and then does what the test says.

@@ -16,14 +16,14 @@ func BenchmarkCodec(b *testing.B) {
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
 	}
 	g := requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}
-	qs, index := []owner.Request{q}, []uint16{0}
+	reqs, index := []owner.Request{q}, []uint16{0}
 	buf := make([]byte, 0, 4096)
 	b.Run("request/append", func(b *testing.B) {
 		for b.Loop() {
-			buf = appendRequests(buf[:0], g, qs, index)
+			buf = appendRequests(buf[:0], g, reqs, index)
 		}
 	})
-	request := appendRequests(nil, g, qs, index)
+	request := appendRequests(nil, g, reqs, index)
 	b.Run("request/parse", func(b *testing.B) {
 		for b.Loop() {
 			if benchParseRequest(request, &q) != nil {
@@ -31,16 +31,16 @@ func BenchmarkCodec(b *testing.B) {
 			}
 		}
 	})
-	as := []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded}}
+	results := []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded}}
 	b.Run("reply/append", func(b *testing.B) {
 		for b.Loop() {
-			buf = appendReply(buf[:0], 7, as)
+			buf = appendReply(buf[:0], 7, results)
 		}
 	})
-	reply := appendReply(nil, 7, as)
+	reply := appendReply(nil, 7, results)
 	b.Run("reply/parse", func(b *testing.B) {
 		for b.Loop() {
-			if benchParseReply(reply, &as[0]) != nil {
+			if benchParseReply(reply, &results[0]) != nil {
 				b.Fatal()
 			}
 		}

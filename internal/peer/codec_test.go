@@ -44,7 +44,7 @@ func samples() map[string][]byte {
 			Remaining: 0x21222324, Over: true}, Authority: owner.Overflow, Kind: owner.Decided, Path: owner.Forwarded},
 		{Kind: owner.Forward, Member: "pod-2"},
 	}
-	s := server{as: answers}
+	s := server{results: answers}
 	s.reply(7, groupServed)
 	late := server{}
 	late.reply(8, groupLate)
@@ -330,8 +330,8 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
-		as := make([]owner.Result, 2)
-		c.start(0, by(time.Hour), make([]owner.Request, 2), as, newSyncWaiter().(syncWaiter))
+		results := make([]owner.Result, 2)
+		c.start(0, callArgs{by(time.Hour), make([]owner.Request, 2), results, newSyncWaiter().(syncWaiter)})
 		c.addRequest("x", 0, 0, 0)
 		c.addRequest("x", 1, 0, 0)
 		records := wire.NewReader(b)
@@ -343,7 +343,7 @@ func FuzzAnswer(f *testing.F) {
 		if (err != nil) != (r == forwardBroken) {
 			t.Fatalf("%v, error %v", r, err)
 		}
-		for _, a := range as {
+		for _, a := range results {
 			if r == forwardOK && (a.Kind != owner.Decided || a.Reset < 0 || a.Authority > owner.Cached) {
 				t.Fatalf("%+v", a)
 			}

@@ -25,17 +25,17 @@ func TestExact(t *testing.T) {
 	for _, m := range ms {
 		for range askers {
 			wg.Go(func() {
-				qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
-				for k := range qs {
-					qs[k] = newRequest(fmt.Sprint("exact ", k), lim, 1)
+				reqs, results := make([]owner.Request, keys), make([]owner.Result, keys)
+				for k := range reqs {
+					reqs[k] = newRequest(fmt.Sprint("exact ", k), lim, 1)
 				}
 				for range rounds {
-					m.Decide(by(patience), false, qs, as)
-					for k := range as {
-						if !as[k].Over {
+					m.Decide(by(patience), false, reqs, results)
+					for k := range results {
+						if !results[k].Over {
 							admitted[k].Add(1)
 						}
-						if as[k].Path == owner.Fallback {
+						if results[k].Path == owner.Fallback {
 							fallbacks.Add(1)
 						}
 					}
@@ -81,14 +81,14 @@ func TestManyQuestions(t *testing.T) {
 	ms := newCluster(t, 2)
 	names := ownedBy(ringOf("m0", "m1"), "m1", 2*maxRequests+10)
 	for _, stop := range []bool{false, true} {
-		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
+		reqs, results := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
-			qs[i] = newRequest(fmt.Sprint(n), 10, 1)
+			reqs[i] = newRequest(fmt.Sprint(n), 10, 1)
 		}
-		ms[0].Decide(by(patience), stop, qs, as)
-		for i := range as {
-			if as[i].Path != owner.Forwarded || as[i].Over {
-				t.Fatalf("stop %v: answer %d: %+v", stop, i, as[i])
+		ms[0].Decide(by(patience), stop, reqs, results)
+		for i := range results {
+			if results[i].Path != owner.Forwarded || results[i].Over {
+				t.Fatalf("stop %v: answer %d: %+v", stop, i, results[i])
 			}
 		}
 	}
@@ -105,18 +105,18 @@ func TestStopMode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			suffix := tt.name
-			qs := []owner.Request{newRequest(tt.a, 15, 10), newRequest(tt.b, 14, 10)}
-			for i := range qs {
-				qs[i].Key[0] += ring.Hash(suffix) // other counters of the same owners
+			reqs := []owner.Request{newRequest(tt.a, 15, 10), newRequest(tt.b, 14, 10)}
+			for i := range reqs {
+				reqs[i].Key[0] += ring.Hash(suffix) // other counters of the same owners
 			}
 			step := func(hits uint64, wantAfter [2]uint64, wantOver [2]bool) {
 				t.Helper()
-				qs[0].Hits, qs[1].Hits = hits, hits
-				as := make([]owner.Result, 2)
-				ms[0].Decide(by(patience), true, qs, as)
-				for i := range as {
-					if as[i].Path == owner.Fallback || as[i].After != wantAfter[i] || as[i].Over != wantOver[i] {
-						t.Errorf("hits %d, answer %d: %+v, want after %d, over %v", hits, i, as[i], wantAfter[i], wantOver[i])
+				reqs[0].Hits, reqs[1].Hits = hits, hits
+				results := make([]owner.Result, 2)
+				ms[0].Decide(by(patience), true, reqs, results)
+				for i := range results {
+					if results[i].Path == owner.Fallback || results[i].After != wantAfter[i] || results[i].Over != wantOver[i] {
+						t.Errorf("hits %d, answer %d: %+v, want after %d, over %v", hits, i, results[i], wantAfter[i], wantOver[i])
 					}
 				}
 			}
@@ -154,14 +154,14 @@ func TestReroute(t *testing.T) {
 	}
 	// In stop mode as well, over one and over two members.
 	for _, names := range [][]string{{name}, {name, ownedBy(before, "m0", 1)[0]}} {
-		qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
+		reqs, results := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
-			qs[i] = newRequest(n, 10, 1)
+			reqs[i] = newRequest(n, 10, 1)
 		}
-		ms[0].Decide(by(patience), true, qs, as)
-		for i := range as {
-			if as[i].Path == owner.Fallback || as[i].Over {
-				t.Errorf("stop mode, %d questions: answer %d: %+v", len(names), i, as[i])
+		ms[0].Decide(by(patience), true, reqs, results)
+		for i := range results {
+			if results[i].Path == owner.Fallback || results[i].Over {
+				t.Errorf("stop mode, %d questions: answer %d: %+v", len(names), i, results[i])
 			}
 		}
 	}
@@ -188,10 +188,10 @@ func TestNoLoop(t *testing.T) {
 	}
 	for _, stop := range []bool{false, true} {
 		before := ms[0].forwardCount(forwardNotOwner)
-		as := make([]owner.Result, 1)
-		ms[0].Decide(by(10*maxRetryDelay), stop, []owner.Request{newRequest("any", 10, 1)}, as)
-		if as[0].Path != owner.Fallback || as[0].Kind != owner.Decided {
-			t.Errorf("stop %v: %+v", stop, as[0])
+		results := make([]owner.Result, 1)
+		ms[0].Decide(by(10*maxRetryDelay), stop, []owner.Request{newRequest("any", 10, 1)}, results)
+		if results[0].Path != owner.Fallback || results[0].Kind != owner.Decided {
+			t.Errorf("stop %v: %+v", stop, results[0])
 		}
 		// Seven rests make up one of the longest, and ten of those are all there is; in stop mode each round of it is asked twice.
 		if n := ms[0].forwardCount(forwardNotOwner) - before; n < 2 || n > 2*(10+8) {
@@ -239,18 +239,18 @@ func TestChurn(t *testing.T) {
 	})
 	for _, m := range ms {
 		wg.Go(func() {
-			qs, as := make([]owner.Request, keys), make([]owner.Result, keys)
-			for k := range qs {
-				qs[k] = newRequest(fmt.Sprint("churn ", k), lim, 1)
+			reqs, results := make([]owner.Request, keys), make([]owner.Result, keys)
+			for k := range reqs {
+				reqs[k] = newRequest(fmt.Sprint("churn ", k), lim, 1)
 			}
 			for i := range 60 {
-				clear(as)
-				m.Decide(by(time.Second), i%2 == 0, qs, as)
-				for k := range as {
-					if as[k].Kind != owner.Decided {
-						t.Errorf("undecided: %+v", as[k])
+				clear(results)
+				m.Decide(by(time.Second), i%2 == 0, reqs, results)
+				for k := range results {
+					if results[k].Kind != owner.Decided {
+						t.Errorf("undecided: %+v", results[k])
 					}
-					if i%2 != 0 && !as[k].Over && as[k].Authority != owner.Share {
+					if i%2 != 0 && !results[k].Over && results[k].Authority != owner.Share {
 						admitted[k].Add(1)
 					}
 				}
@@ -272,11 +272,11 @@ func TestLateAnswer(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	c := m.newCall().(*call)
 	late := appendResult(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
-	as, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
+	results, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
 	start := func() (gen uint64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.start(0, by(time.Hour), make([]owner.Request, 1), as, done)
+		c.start(0, callArgs{by(time.Hour), make([]owner.Request, 1), results, done})
 		c.addRequest("x", 0, 0, 0)
 		c.groups[0].stage, c.unsent = groupSent, 0
 		return c.gen
@@ -291,11 +291,11 @@ func TestLateAnswer(t *testing.T) {
 	}
 	c.failGroup(gen, 0, forwardBroken)
 	c.resolve(gen, 0, &owner.Result{})
-	if as[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
-		t.Errorf("answers %+v, %d open, told %d times", as, c.open, len(done))
+	if results[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
+		t.Errorf("answers %+v, %d open, told %d times", results, c.open, len(done))
 	}
-	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil || len(done) != 1 || as[0].Authority != owner.Cached {
-		t.Errorf("the present life: %+v, %v", as, err)
+	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
+		t.Errorf("the present life: %+v, %v", results, err)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestLogsOnce(t *testing.T) {
 	m.Close()
 	ln.Close()
 	wg.Wait()
-	if n := strings.Count(m.log.String(), "cannot be asked"); n != 1 {
+	if n := strings.Count(m.log.String(), "peer unreachable"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, m.log)
 	}
 	var text string

@@ -24,7 +24,7 @@ type deferredGroup struct {
 	s       *server        // whose stream the answer goes to
 	id      uint64         // of the group
 	end     int64          // when the asker gives up, by the monotonic clock
-	as      []owner.Result // Kind Wait: not known yet
+	results []owner.Result // Kind Wait: not known yet
 	open    int            // of those
 	running bool           // set up, and not answered yet
 }
@@ -36,9 +36,9 @@ func (p *Peer) newDeferredGroup() any {
 	return k
 }
 
-func waiting(as []owner.Result) bool {
-	for i := range as {
-		if as[i].Kind == owner.Pending {
+func waiting(results []owner.Result) bool {
+	for i := range results {
+		if results[i].Kind == owner.Pending {
 			return true
 		}
 	}
@@ -54,9 +54,9 @@ func (s *server) deferGroup(g requestGroup, mono int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.s, k.id, k.end, k.open, k.running = s, g.id, mono+int64(ttl), 0, true
-	k.as = append(k.as[:0], s.as...)
-	for i := range k.as {
-		if a := &k.as[i]; a.Kind == owner.Pending {
+	k.results = append(k.results[:0], s.results...)
+	for i := range k.results {
+		if a := &k.results[i]; a.Kind == owner.Pending {
 			k.expect(i, a)
 		}
 	}
@@ -96,10 +96,10 @@ func (k *deferredGroup) setResult(to, from *owner.Result) {
 func (k *deferredGroup) resolve(gen uint64, i int, a *owner.Result) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.running || k.gen != gen || k.as[i].Kind != owner.Pending {
+	if !k.running || k.gen != gen || k.results[i].Kind != owner.Pending {
 		return
 	}
-	k.setResult(&k.as[i], a)
+	k.setResult(&k.results[i], a)
 	if k.open--; k.open == 0 {
 		k.finish()
 	}
@@ -112,24 +112,24 @@ func (k *deferredGroup) expire() {
 	if !k.running || k.p.clock.mono() < k.end {
 		return // of an earlier life
 	}
-	for i := range k.as {
-		if k.as[i].Kind == owner.Pending {
+	for i := range k.results {
+		if k.results[i].Kind == owner.Pending {
 			k.p.m.waits[waitExpired].Inc()
-			k.p.giveUp(k.as[i].Ticket)
+			k.p.giveUp(k.results[i].Ticket)
 		}
 	}
-	k.as = k.as[:0]
+	k.results = k.results[:0]
 	k.finish()
 }
 
 // finish answers the group, if it has answers, and gives k back. It is called with mu held.
 func (k *deferredGroup) finish() {
-	if len(k.as) > 0 {
-		k.s.queueLateReply(k.id, k.as)
+	if len(k.results) > 0 {
+		k.s.queueLateReply(k.id, k.results)
 	}
 	k.timer.Stop()
 	k.gen++
-	k.running, k.s, k.as = false, nil, slices.Delete(k.as, 0, len(k.as))
+	k.running, k.s, k.results = false, nil, slices.Delete(k.results, 0, len(k.results))
 	k.p.deferredGroups.Put(k)
 }
 
@@ -173,13 +173,13 @@ func (s *server) startLateWriter() {
 	s.p.wg.Go(func() { s.runLateWriter(l.done) })
 }
 
-func (s *server) queueLateReply(id uint64, as []owner.Result) {
+func (s *server) queueLateReply(id uint64, results []owner.Result) {
 	s.late.mu.Lock()
 	defer s.late.mu.Unlock()
 	if len(s.late.out) > maxLateBytes {
 		return
 	}
-	s.late.out = appendReply(s.late.out, id, as)
+	s.late.out = appendReply(s.late.out, id, results)
 	wake(s.late.wake)
 }
 

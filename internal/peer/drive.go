@@ -9,25 +9,28 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// flushEvery is how long charges gather before they are sent to their heirs when no answer waits for that. It bounds no
-// loss: an answer that would let more than U be known to one member alone waits, and what it waits for is sent at once.
-const flushEvery = 20 * time.Millisecond
+const (
+	// flushEvery is how long charges are collected before they are sent to their successors, if no result waits for them.
+	// It does not increase the bound on losses: a result that would leave more than U charges unreplicated waits, and what
+	// it waits for is sent at once.
+	flushEvery = 20 * time.Millisecond
+	// recheckEvery is the time between two flushes while results wait: charges that are not confirmed in time are then
+	// sent to another member.
+	recheckEvery = 5 * time.Millisecond
+)
 
-// recheckEvery is how often Node is looked at while answers wait: what was not confirmed in time is then sent elsewhere.
-const recheckEvery = 5 * time.Millisecond
-
-// apply does what Node wants done. Messages leave on this member's own link to each receiver, also answers, so that one
-// queue bounds them and keeps their order.
+// apply performs the effects that Node returned. All messages to a member, also replies, leave on this member's own link
+// to it, so one queue bounds them and keeps their order.
 func (p *Peer) apply(e owner.Effects) { p.perform(e, false) }
 
-// applyInline does the same for a caller that holds no lock: it writes heartbeats itself.
+// applyInline is apply for a caller that holds no lock: it writes heartbeats on the calling goroutine.
 func (p *Peer) applyInline(e owner.Effects) { p.perform(e, true) }
 
-func (p *Peer) perform(e owner.Effects, here bool) {
+func (p *Peer) perform(e owner.Effects, inline bool) {
 	links := *p.links.Load()
 	for out := e.Out; len(out) > 0; {
 		l, n := links[out[0].To], heartbeats(out)
-		if here && l != nil && n > 0 {
+		if inline && l != nil && n > 0 {
 			l.writeInline(out[:n])
 		} else {
 			n = 1
@@ -37,13 +40,10 @@ func (p *Peer) perform(e owner.Effects, here bool) {
 	}
 	for i := range e.Leases {
 		if l := links[e.Leases[i].To]; l != nil {
-			l.enqueueLease(&e.Leases[i].Batch) // one that is dropped is asked for again
+			l.enqueueLease(&e.Leases[i].Batch) // the next request repeats a batch that is dropped
 		}
 	}
-	for i := range e.Audits {
-		a := &e.Audits[i]
-		p.log.Info("lease", "key", a.Name, "member", a.Member, "reported", a.IsReport, "hits", a.Hits, "used", a.Used, "limit", a.Limit)
-	}
+	p.logAudits(e.Audits)
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}
@@ -53,36 +53,38 @@ func (p *Peer) perform(e owner.Effects, here bool) {
 	p.requestFlush()
 }
 
-// heartbeats is how many that are for one member out begins with.
+// heartbeats returns how many heartbeats to the same member out begins with.
 func heartbeats(out []handoff.Outbound) (n int) {
-	for n < len(out) && out[n].To == out[0].To && (out[n].Msg.Kind == handoff.Ping || out[n].Msg.Kind == handoff.Pong) {
+	for n < len(out) && out[n].To == out[0].To && isHeartbeat(out[n].Msg.Kind) {
 		n++
 	}
 	return n
 }
 
-// sendMsg sends m over l, or drops it: every message is repeated by what follows from its absence.
+func isHeartbeat(k handoff.MessageKind) bool { return k == handoff.Ping || k == handoff.Pong }
+
+// sendMsg queues m on l or drops it. Node repeats every message that has no effect.
 func (p *Peer) sendMsg(l *link, m *handoff.Message) {
-	r := forwardUnreachable
+	status := forwardUnreachable
 	if l != nil {
-		r = l.enqueue(m)
+		status = l.enqueue(m)
 	}
 	if m.Kind == handoff.Replica {
-		p.m.replicas(r).Inc()
+		p.m.replicas(status).Inc()
 	}
-	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && r == forwardPending {
+	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && status == forwardPending {
 		p.m.keysSent.Add(float64(len(m.Counters)))
 	}
 }
 
-// requestFlush has Node flushed: at once when an answer waits for it, else soon. It costs next to nothing when nothing waits.
+// requestFlush wakes flushLoop if Node has something to flush. It is cheap if Node has not.
 func (p *Peer) requestFlush() {
 	if n := p.o.Node; n.Urgent() || n.Dirty() && !p.flushing.Load() {
 		wake(p.flushNeeded)
 	}
 }
 
-// wake leaves a token in c unless there is one.
+// wake puts a token into c unless it has one.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -90,7 +92,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// flushLoop drains what decisions left to be sent.
+// flushLoop sends what decisions have left to send: at once if a result waits for it, or else after flushEvery.
 func (p *Peer) flushLoop() {
 	t := time.NewTimer(flushEvery)
 	defer t.Stop()
@@ -106,7 +108,7 @@ func (p *Peer) flushLoop() {
 				t.Reset(p.flushDelay())
 				select {
 				case <-t.C:
-				case <-p.flushNeeded: // something urgent came
+				case <-p.flushNeeded: // urgent
 				case <-p.ctx.Done():
 					return
 				}
@@ -114,11 +116,11 @@ func (p *Peer) flushLoop() {
 			p.apply(n.Flush(p.clock.now()))
 		}
 		p.flushing.Store(false)
-		p.requestFlush() // what became dirty between the last look and now
+		p.requestFlush() // Node may have become dirty since the last check
 	}
 }
 
-// flushDelay is the time until the next flush.
+// flushDelay returns the time until the next flush.
 func (p *Peer) flushDelay() time.Duration {
 	if p.o.Node.Waiting() {
 		return recheckEvery
@@ -129,7 +131,7 @@ func (p *Peer) flushDelay() time.Duration {
 func (p *Peer) tickLoop() {
 	t := time.NewTicker(p.o.TickEvery)
 	defer t.Stop()
-	beaten := int64(0) // when links were last looked at
+	checked := int64(0) // when keepalives were last checked
 	for {
 		select {
 		case <-t.C:
@@ -138,8 +140,8 @@ func (p *Peer) tickLoop() {
 			if mono-p.meter.at >= int64(measureEvery) {
 				p.measure(mono)
 			}
-			if mono-beaten >= int64(keepaliveEvery-p.o.TickEvery/2) {
-				beaten = mono
+			if mono-checked >= int64(keepaliveEvery-p.o.TickEvery/2) {
+				checked = mono
 				p.checkKeepalives()
 			}
 		case <-p.ctx.Done():
@@ -156,40 +158,41 @@ func (p *Peer) tick() {
 	wake(p.progressChanged)
 }
 
-// setView sets the ring, the state of the other members, and where they accept requests. LivePeer.NoHandoff is filled in here.
-func (p *Peer) setView(r *ring.Ring, s handoff.Membership, addrs map[ring.ID]Addr) {
+// setView sets the ring, the membership and the addresses of the members. Members are dialed ahead of time, so addrs may
+// have members that are not in r. setView sets NoHandoff of every peer itself.
+func (p *Peer) setView(r *ring.Ring, m handoff.Membership, addrs map[ring.ID]Addr) {
 	p.view.Lock()
 	defer p.view.Unlock()
 	p.updateLinks(addrs)
-	p.ring, p.standing = r, s
+	p.ring, p.membership = r, m
 	p.setRing(p.oldMembers())
 }
 
-// setRing is called with view held.
+// setRing passes the ring to Node. It is called with view held.
 func (p *Peer) setRing(old []ring.ID) {
 	p.old = old
-	s := p.standing
-	s.Peers = slices.Clone(s.Peers)
-	for i := range s.Peers {
-		s.Peers[i].NoHandoff = slices.Contains(old, s.Peers[i].ID)
+	m := p.membership
+	m.Peers = slices.Clone(m.Peers)
+	for i := range m.Peers {
+		m.Peers[i].NoHandoff = slices.Contains(old, m.Peers[i].ID)
 	}
-	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, s))
+	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, m))
 	p.startTransfers()
 	wake(p.progressChanged)
 }
 
-// updateOldMembers tells Node when a member turned out to speak another version than was thought.
+// updateOldMembers passes the ring to Node again if the set of members without handoff support has changed.
 func (p *Peer) updateOldMembers() {
 	old := p.oldMembers()
 	p.view.Lock()
 	defer p.view.Unlock()
 	if p.ring != nil && !slices.Equal(old, p.old) {
-		p.log.Info("members without hand-over", "members", old)
+		p.log.Info("peers without handoff support changed", "peers", old)
 		p.setRing(old)
 	}
 }
 
-// oldMembers are those that spoke a version without hand-over when they were last connected.
+// oldMembers returns the members whose last stream had a protocol version without handoff.
 func (p *Peer) oldMembers() (old []ring.ID) {
 	for id, l := range *p.links.Load() {
 		if v := l.lastVersion.Load(); v != 0 && v < handoffVersion {
@@ -198,4 +201,13 @@ func (p *Peer) oldMembers() (old []ring.ID) {
 	}
 	slices.Sort(old)
 	return old
+}
+
+// logAudits logs the grants and reports of leases whose rules have audit set.
+func (p *Peer) logAudits(audits []owner.Audit) {
+	for i := range audits {
+		a := &audits[i]
+		p.log.Info("lease audit", "key", a.Name, "peer", a.Member, "reported", a.IsReport,
+			"hits", a.Hits, "used", a.Used, "limit", a.Limit)
+	}
 }

@@ -142,11 +142,11 @@ func TestQueueBytes(t *testing.T) {
 	m, r := withStub(t, newStub(t, readOnly), func(o *Options) { o.QueueBytes = 10 << 10 })
 	m.awaitOld(t, "stub")
 	names := ownedBy(r, "stub", maxRequests)
-	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
-	for i := range qs {
-		qs[i] = newRequest(names[i], 10, 1)
+	reqs, results := make([]owner.Request, len(names)), make([]owner.Result, len(names))
+	for i := range reqs {
+		reqs[i] = newRequest(names[i], 10, 1)
 	}
-	m.Decide(by(time.Hour), false, qs, as)
+	m.Decide(by(time.Hour), false, reqs, results)
 	if n := m.forwardCount(forwardQueueFull) + m.forwardCount(forwardShed); n != maxRequests {
 		t.Errorf("%v questions turned back, want %d", n, maxRequests)
 	}

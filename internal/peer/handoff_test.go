@@ -39,10 +39,10 @@ func startTraffic(ms []*member, keys int, lim uint32, algorithm limit.Algorithm)
 }
 
 func (l *traffic) run(m *member, algorithm limit.Algorithm) {
-	qs, as := make([]owner.Request, l.keys), make([]owner.Result, l.keys)
-	for k := range qs {
-		qs[k] = newRequest(fmt.Sprint("load ", k), l.lim, 1)
-		qs[k].Rule.Algorithm = algorithm
+	reqs, results := make([]owner.Request, l.keys), make([]owner.Result, l.keys)
+	for k := range reqs {
+		reqs[k] = newRequest(fmt.Sprint("load ", k), l.lim, 1)
+		reqs[k].Rule.Algorithm = algorithm
 	}
 	for {
 		select {
@@ -50,12 +50,12 @@ func (l *traffic) run(m *member, algorithm limit.Algorithm) {
 			return
 		default:
 		}
-		m.Decide(by(patience), false, qs, as)
-		for k := range as {
-			if as[k].Path == owner.Fallback {
+		m.Decide(by(patience), false, reqs, results)
+		for k := range results {
+			if results[k].Path == owner.Fallback {
 				l.fallbacks.Add(1)
 			}
-			if !as[k].Over {
+			if !results[k].Over {
 				l.admitted[k].Add(1)
 			}
 		}
@@ -128,7 +128,7 @@ func TestHandOver(t *testing.T) {
 	if n := testutil.ToFloat64(a.m.keysSent); n == 0 {
 		t.Error("no counters were sent")
 	}
-	for _, text := range []string{"transfer to another member begins", "transfer to another member sent", "ring complete"} {
+	for _, text := range []string{"transfer started", "transfer sent", "ring complete"} {
 		if !a.logged(text) {
 			t.Errorf("%q is not logged", text)
 		}
@@ -217,10 +217,10 @@ func TestStrict(t *testing.T) {
 	q := newRequest(ownedBy(r, "m0", 3)[2], 100, 7)
 	q.Strict = true
 	for _, stop := range []bool{false, true} {
-		as := make([]owner.Result, 1)
-		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Request{q}, as)
-		if as[0].Kind != owner.Decided || as[0].Path != owner.Fallback {
-			t.Errorf("stop %v, no heir: %+v", stop, as[0])
+		results := make([]owner.Result, 1)
+		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Request{q}, results)
+		if results[0].Kind != owner.Decided || results[0].Path != owner.Fallback {
+			t.Errorf("stop %v, no heir: %+v", stop, results[0])
 		}
 	}
 	await(t, "nothing to wait any more", func() bool { return ms[0].waits.n.Load() == 0 })
@@ -246,7 +246,7 @@ func TestOldMembers(t *testing.T) {
 		t.Errorf("%d kinds of messages refused", n)
 	}
 	newer.view.Lock()
-	peers := newer.standing.Peers
+	peers := newer.membership.Peers
 	newer.view.Unlock()
 	if len(peers) != 1 || peers[0].NoHandoff {
 		t.Errorf("the caller's standing was changed: %+v", peers)

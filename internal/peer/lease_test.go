@@ -65,7 +65,7 @@ func sampleLeaseRequest() []byte {
 }
 
 func TestGoldenLeases(t *testing.T) {
-	hot := server{as: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
+	hot := server{results: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
 	hot.reply(7, groupServed)
 	samples := map[string][]byte{"lease-question": sampleLeaseRequest(), "hot-answer": hot.out}
 	for k := lease.Ask; k <= lease.Notify; k++ {

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	dialTime   = time.Second // for TCP, and again for TLS and the handshake
-	linger     = time.Second // a member that left the view may answer what it was asked before
+	dialTime   = time.Second // timeout for TCP, and again for TLS and the handshake
+	linger     = time.Second // how long a member that is no longer in the view may still reply
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 2 * time.Second
 
-	// A member that let so many groups in a row time out, and has not been heard for so long, is asked nothing until it
-	// is heard again. It keeps a stopped member from costing every question its whole deadline until it is known silent.
+	// A member gets no requests after this many consecutive timeouts and this time without a byte from it, until it sends
+	// one. Otherwise a stopped member would delay every request by the whole deadline until it counts as silent.
 	unresponsiveTimeouts = 16
 	unresponsiveSilence  = 250 * time.Millisecond
 )
 
 var errSilent = errors.New("silent")
 
-// link is this member's stream to one other: it is dialled ahead of time and again whenever it breaks.
+// link is this member's stream to another member. It is dialed ahead of time, and again whenever it breaks.
 type link struct {
 	to     ring.ID
 	addr   Addr
@@ -41,84 +41,85 @@ type link struct {
 	bounds queueBounds
 	maxAge time.Duration // of a connection
 
-	redial    chan struct{} // holds a token to dial without waiting
-	wake      chan struct{} // holds a token when out is no longer empty
-	changed   chan struct{} // holds a token when the link is up or down since it was last taken
+	redial    chan struct{} // has a token to dial without delay
+	wake      chan struct{} // has a token when out is no longer empty
+	changed   chan struct{} // gets a token when the link connects or disconnects
 	retired   atomic.Bool   // do not dial again
 	connected atomic.Bool   // there is a live stream
 	stop      context.CancelFunc
 
-	lastRead      atomic.Int64 // when bytes last came, by the monotonic clock
-	lastConfirmed atomic.Int64 // when the answer to a heartbeat last came, by the monotonic clock; 0: never
-	waitingSince  atomic.Int64 // when the first question after that was sent, by the monotonic clock
+	lastRead      atomic.Int64 // when bytes last arrived; this and the times below are of the monotonic clock
+	lastConfirmed atomic.Int64 // when the reply to a heartbeat last arrived; 0: never
+	waitingSince  atomic.Int64 // when the first request after the last sign of life was sent
 	keepalive     keepalive
-	timeouts      atomic.Int32  // groups that timed out since
-	lastVersion   atomic.Uint32 // version that was spoken when it was last connected; 0: never
+	timeouts      atomic.Int32  // groups that timed out since lastRead
+	lastVersion   atomic.Uint32 // protocol version of the last stream; 0: none yet
 
 	mu             sync.Mutex
 	live           bool               // guarded by mu
-	since          time.Time          // guarded by mu: of live
-	version        uint16             // guarded by mu: spoken on the live stream
+	since          time.Time          // guarded by mu: when live last changed
+	version        uint16             // guarded by mu: protocol version of the live stream
 	lastError      string             // guarded by mu: why there is no live stream
-	loggedError    string             // guarded by mu: what of it has been logged
+	loggedError    string             // guarded by mu: the last error, as logged
 	out            []byte             // guarded by mu: frames to write
-	queuedRequests int                // guarded by mu: questions in out
-	sentGroups     sentGroups         // guarded by mu: groups that wait for an answer
-	pace           int64              // guarded by mu: nanoseconds that one group more takes while there is a queue; averaged
+	queuedRequests int                // guarded by mu: requests in out
+	sentGroups     sentGroups         // guarded by mu: groups without a reply
+	pace           int64              // guarded by mu: average nanoseconds that one more group takes while there is a queue
 	writers        writerTable        // guarded by mu: scratch
-	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong that found no stream; they open the next
-	spare          []byte             // guarded by mu: the buffer of the batch before
-	writing        bool               // guarded by mu: a batch is being written, by whoever took it; it will look at out again
-	outbound       *outbound          // guarded by mu: what is written to; nil: nothing
-	acked          ackedBytes         // guarded by mu: of current
+	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong without a stream; the next stream begins with them
+	spare          []byte             // guarded by mu: the buffer of the previous batch
+	writing        bool               // guarded by mu: a goroutine writes a batch and will look at out again
+	outbound       *outbound          // guarded by mu: the connection to write to; nil: none
+	acked          ackedBytes         // guarded by mu: of outbound
 }
 
-// queueBounds limit what waits for one member.
+// queueBounds limit the memory for one member.
 type queueBounds struct {
 	bytes  int // encoded and not written
-	groups int // without an answer
+	groups int // without a reply
 }
 
-// send queues group g of c, whose mu is held. A result other than pending says why it did not: then no byte has left.
-func (l *link) send(c *call, g int) forwardStatus {
-	a := &c.groups[g]
+// send queues group n of c, whose mu is held. If the status is not forwardPending, no byte of the group has been sent.
+func (l *link) send(c *call, n int) forwardStatus {
+	g := &c.groups[n]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.live || l.unresponsive(a.sent) {
+	if !l.live || l.unresponsive(g.sent) {
 		return forwardUnreachable
 	}
-	size := frameHead + requestHeadSize + len(a.index)*(recordHead+requestSize+requestExtraSize)
-	ahead, ttl := l.sentGroups.len(), c.giveUpAt-a.sent
+	size := frameHead + requestHeadSize + len(g.index)*(recordHead+requestSize+requestExtraSize)
+	ahead, ttl := l.sentGroups.len(), c.giveUpAt-g.sent
 	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.queueTooLong(ttl) {
-		if l.isAlive(a.sent) {
+		if l.isAlive(g.sent) {
 			return forwardShed
 		}
 		return forwardQueueFull
 	}
 	if l.waitingSince.Load() <= l.lastSignOfLife() {
-		l.waitingSince.Store(a.sent)
+		l.waitingSince.Store(g.sent)
 	}
-	a.id = l.sentGroups.put(sentGroup{call: c, gen: c.gen, group: g, sent: a.sent, ahead: ahead})
+	g.id = l.sentGroups.put(sentGroup{call: c, gen: c.gen, group: n, sent: g.sent, ahead: ahead})
 	l.appendFrame(func(b []byte) []byte {
 		return appendRequests(b, requestGroup{
-			id: a.id, sent: a.sent, ttl: time.Duration(ttl), stop: c.stopStatus != nil, count: len(a.index),
-		}, c.qs, a.index)
+			id: g.id, sent: g.sent, ttl: time.Duration(ttl), stop: c.stopStatus != nil, count: len(g.index),
+		}, c.reqs, g.index)
 	})
-	l.queuedRequests += len(a.index)
+	l.queuedRequests += len(g.index)
 	return forwardPending
 }
 
-// appendFrame appends a frame to what the writer will write next. It is called with mu held.
+// appendFrame appends a frame to the next batch. It is called with mu held.
 func (l *link) appendFrame(encode func([]byte) []byte) {
 	l.wakeWriter()
 	l.out = encode(l.out)
 }
 
+// unresponsive reports whether the member gets no requests for now.
 func (l *link) unresponsive(now int64) bool {
 	return l.timeouts.Load() >= unresponsiveTimeouts && now-l.lastRead.Load() > int64(unresponsiveSilence)
 }
 
-// forgetGroup forgets a group whose caller has waited long enough.
+// forgetGroup drops a group whose caller has given up.
 func (l *link) forgetGroup(id uint64) {
 	l.timeouts.Add(1)
 	l.mu.Lock()
@@ -126,7 +127,7 @@ func (l *link) forgetGroup(id uint64) {
 	l.sentGroups.take(id)
 }
 
-// run keeps the link up until ctx ends.
+// run keeps the link connected until ctx ends.
 func (l *link) run(ctx context.Context) {
 	backoff := minBackoff
 	for ctx.Err() == nil && !l.retired.Load() {
@@ -151,20 +152,20 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// logFailure logs why the stream is down when that is news.
+// logFailure logs why there is no stream, unless the last failure had the same cause.
 func (l *link) logFailure(err error) {
 	kind := stableError(err)
 	l.mu.Lock()
-	news := l.loggedError != kind
+	changed := l.loggedError != kind
 	l.lastError, l.loggedError = err.Error(), kind
 	l.mu.Unlock()
-	if news {
+	if changed {
 		wake(l.changed)
-		l.log.Warn("member cannot be asked", "member", l.to, "address", l.addr.HostPort, "error", err)
+		l.log.Warn("peer unreachable", "peer", l.to, "address", l.addr.HostPort, "error", err)
 	}
 }
 
-// stableError is err without what differs at every attempt, such as the port it was made from.
+// stableError returns err without what differs at every attempt, such as the local port.
 func stableError(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Op + ": " + op.Err.Error()
@@ -175,6 +176,7 @@ func stableError(err error) string {
 	return err.Error()
 }
 
+// established records a new stream, and sends it the held heartbeats if they are young enough.
 func (l *link) established(version uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +194,7 @@ func (l *link) established(version uint16) {
 	}
 }
 
-// disconnected takes the link down and completes what was out, so that nobody waits for a stream that is gone.
+// disconnected records the end of a stream and fails the groups without a reply.
 func (l *link) disconnected() {
 	l.mu.Lock()
 	l.live, l.since = false, time.Now()
@@ -209,7 +211,7 @@ func (l *link) disconnected() {
 func (l *link) ping() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queuedRequests == 0 { // otherwise what waits will be answered as well
+	if l.queuedRequests == 0 { // a queued request gets a reply as well
 		l.appendFrame(func(b []byte) []byte { return appendPing(b, framePing, uint64(l.clock.mono())) })
 	}
 }
@@ -221,7 +223,7 @@ func appendPing(b []byte, typ byte, token uint64) []byte {
 	return w
 }
 
-// readReplies completes groups as their answers come.
+// readReplies completes groups as their replies arrive.
 func (l *link) readReplies(conn net.Conn) error {
 	in := frames{src: conn}
 	for {
@@ -232,18 +234,18 @@ func (l *link) readReplies(conn net.Conn) error {
 		l.lastRead.Store(now)
 		l.timeouts.Store(0)
 		for {
-			typ, payload, whole, err := in.next()
+			typ, payload, complete, err := in.next()
 			if err != nil {
 				return err
 			}
-			if !whole {
+			if !complete {
 				break
 			}
 			if typ != frameReply {
-				continue // a pong was heard above; other types are of later versions
+				continue // a pong has updated lastRead above; unknown types are of later versions
 			}
 			if err := l.completeGroup(now, payload); err != nil {
-				return fmt.Errorf("answer: %w", err)
+				return fmt.Errorf("reply: %w", err)
 			}
 		}
 	}
@@ -262,15 +264,13 @@ func (l *link) completeGroup(now int64, payload []byte) error {
 	}
 	l.mu.Unlock()
 	if !known {
-		return nil // its caller has given up
+		return nil // the caller has given up
 	}
 	return t.call.handleReply(t, now, h, records)
 }
 
-// redialNow ends the wait before the next attempt: a new view may have made the member reachable.
-func (l *link) redialNow() {
-	wake(l.redial)
-}
+// redialNow ends the delay before the next attempt: the member may have become reachable with a new view.
+func (l *link) redialNow() { wake(l.redial) }
 
 // retire ends the link after linger.
 func (l *link) retire() {
@@ -282,6 +282,7 @@ func (l *link) state() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
-		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.lastError, Pending: l.sentGroups.len(),
+		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.lastError,
+		Pending: l.sentGroups.len(),
 	}
 }

@@ -10,17 +10,19 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Link is the state of the streams with one member.
+// Link is the state of the streams between this member and another one.
 type Link struct {
 	Member  ring.ID
 	Addr    Addr
-	Live    bool      // this member can ask it
-	Since   time.Time // of Live
-	Inbound bool      // it can ask this member
-	Version uint16    // of the protocol, when live
-	Error   string    // why it is not live
-	Pending int       // groups without an answer
+	Live    bool      // this member can forward requests to Member
+	Since   time.Time // when Live last changed
+	Inbound bool      // Member can forward requests to this member
+	Version uint16    // protocol version of the live stream
+	Error   string    // why there is no live stream
+	Pending int       // groups without a reply
 }
+
+// Links returns the state of all links, sorted by name.
 
 // Links lists the members that are dialled, in the order of their names.
 func (p *Peer) Links() []Link {
@@ -35,7 +37,7 @@ func (p *Peer) Links() []Link {
 	return out
 }
 
-// linksLoop tells OnLinksChanged. It has a goroutine of its own, so that OnLinksChanged may call back.
+// linksLoop calls OnLinksChanged. It has its own goroutine, so OnLinksChanged may call methods of p.
 func (p *Peer) linksLoop() {
 	for {
 		select {
@@ -49,13 +51,13 @@ func (p *Peer) linksLoop() {
 	}
 }
 
-// streamCounts counts the streams that each member has to this one, of one kind.
+// streamCounts counts the inbound streams of each member.
 type streamCounts struct {
 	mu sync.Mutex
 	n  map[ring.ID]int // guarded by mu
 }
 
-// add returns how many there are now.
+// add adds n to the count of id and returns the result.
 func (a *streamCounts) add(id ring.ID, n int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -350,8 +350,8 @@ func TestOldAsker(t *testing.T) {
 		t.Fatal(w, err)
 	}
 	conn.Write(golden("ask"))
-	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
-		t.Errorf("%d, %d, %+v", id, outcome, as)
+	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
+		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 }
 

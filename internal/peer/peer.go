@@ -1,11 +1,10 @@
-// Package peer runs an owner.Node: it gives it time and carries its questions and messages to the other members.
+// Package peer runs an owner.Node: it supplies the time, and carries requests and messages between the members.
 //
-// A question that another member owns is appended to that member's link, leaves with whatever else gathered while the
-// link's last write was under way, is served there on the goroutine that reads the stream, and comes back the same way. No
-// goroutine waits for it: the one that reads its answer tells whoever asked.
-// Whoever cannot answer before the deadline is answered for by the rule's degraded policy. Messages between the members'
-// Nodes go over the same links, and counters that move to a new owner over a connection of their own. PROTOCOL.md holds
-// the layout of what travels.
+// A request whose key another member owns is appended to the link to that member. It leaves with all others that were
+// collected during the link's last write, is served there by the goroutine that reads the stream, and its result returns
+// in the same way. No goroutine waits for it: the one that reads the reply completes the call. If there is no result by
+// the deadline, the rule's degraded policy decides. Messages between the members' Nodes use the same links; counters that
+// move to a new owner have a connection of their own. PROTOCOL.md specifies the encoding.
 package peer
 
 import (
@@ -32,48 +31,48 @@ import (
 type Options struct {
 	Node   *owner.Node
 	Self   ring.ID
-	BootID uint64 // this boot of Self; 0 is accepted by everyone
+	BootID uint64 // of this boot of Self; every member accepts 0
 
-	// Cluster is the label that all members share. A member with another one is refused.
+	// Cluster is the label that all members share. Members with another label are refused.
 	Cluster string
-	// Algorithms is the bit set (1 << limit.Algorithm) that the rules here may use; default: fixed windows only. A
-	// member that does not know one of them refuses to be asked.
+	// Algorithms is the bit set (1 << limit.Algorithm) that the rules may use; default: fixed windows only. A member that
+	// does not support one of them refuses the stream.
 	Algorithms uint64
 
-	// Listen is the host:port where other members ask; empty: nowhere.
+	// Listen is the host:port for the other members; empty: none.
 	Listen string
-	// ServerTLS and ClientTLS secure the streams, both ways proved; both nil: in the clear.
+	// ServerTLS and ClientTLS secure the streams with certificates on both sides; both nil: no TLS.
 	ServerTLS, ClientTLS *tls.Config
-	// VerifyMember says whether a verified certificate is that of the member that its bearer claims to be; nil for every member whose
-	// certificate TLS let pass.
+	// VerifyMember returns an error if a verified certificate does not belong to the given member; default: accept all
+	// certificates that TLS has verified.
 	VerifyMember func(ring.ID, []*x509.Certificate) error
-	// TLSReason is why a handshake failed, in a word for the metric; default: tls.
+	// TLSReason returns the reason why a handshake failed, as a label of the metric; default: "tls".
 	TLSReason func(error) string
-	// OnRefused is told of each connection that was turned away, by reason; default: nobody.
+	// OnRefused is called for each connection that is rejected, with the reason.
 	OnRefused func(reason string)
-	// MaxAge is how long a stream lives: its asker replaces it before, its owner cuts it then, so that whoever has lost the
-	// right to a certificate does not stay. Default 1 h.
+	// MaxAge is the age at which the owner closes a stream, so that a member whose certificate is no longer valid does not
+	// stay connected. The requester replaces its streams before. Default 1 h.
 	MaxAge time.Duration
 
-	// QueueBytes bounds what waits to be written to one member; default 8 MiB.
+	// QueueBytes bounds the bytes that wait to be written to one member; default 8 MiB.
 	QueueBytes int
-	// QueueGroups bounds the groups without an answer from one member; default 65,536.
+	// QueueGroups bounds the groups that wait for a reply from one member; default 65,536.
 	QueueGroups int
-	// MaxStreams bounds the connections of other members, of which each has one or two; default 2048.
+	// MaxStreams bounds the connections from other members, of which each has one or two; default 2048.
 	MaxStreams int
 
-	// TickEvery is the time between two Ticks of Node; default 100 ms, and it must stay well below owner's T_own.
+	// TickEvery is the time between two ticks of Node; default 100 ms. It must be well below owner's OwnershipTTL.
 	TickEvery time.Duration
 
-	// OnProgress is told, one call after the other, when it changes how far a ring change has come; default: nobody.
+	// OnProgress is called, never concurrently, when the progress of a ring change has changed.
 	OnProgress func(membership.Progress)
-	// OnLinksChanged is told, one call after the other, when what Links says of a stream may have changed; default: nobody.
+	// OnLinksChanged is called, never concurrently, when the result of Links may have changed.
 	OnLinksChanged func()
 
-	Logger     *slog.Logger          // default: none
+	Logger     *slog.Logger          // default: discard
 	Registerer prometheus.Registerer // default: none
 
-	clocks clockSource // for tests; default: the system's
+	clocks clockSource // for tests; default: the system's clocks
 }
 
 func (o *Options) setDefaults() {
@@ -113,69 +112,72 @@ func (o *Options) validate() error {
 		errs = append(errs, fmt.Errorf("member name %q: must have 1 to %d bytes", o.Self, maxID))
 	}
 	if (o.ServerTLS == nil) != (o.ClientTLS == nil) {
-		errs = append(errs, errors.New("tls is for both directions or for none"))
+		errs = append(errs, errors.New("tls: need both a server and a client configuration, or neither"))
 	}
 	return errors.Join(errs...)
 }
 
-// Addr is where a member is asked.
+// Addr is the address of a member's peer port.
 type Addr struct {
 	HostPort string // with an IPv6 host in brackets
-	BootID   uint64 // the boot that is meant; 0: whichever answers
+	BootID   uint64 // the boot to reach; 0: any
 }
 
 // Peer drives one owner.Node. It is safe for concurrent use.
+//
+// Lock order: view, transferring.mu, spawning.
 type Peer struct {
 	o              Options
 	log            *slog.Logger
 	m              *metrics
 	clock          *clock
 	clockCheck     clockCheck
-	hello          hello // as sent, but for the target
+	hello          hello // as sent, without the target
 	serverTLS      *tls.Config
 	listener       net.Listener // nil: none
 	calls          sync.Pool    // of *call
-	syncWaiters    sync.Pool    // of sleeper
+	syncWaiters    sync.Pool    // of syncWaiter
 	scratches      sync.Pool    // of *scratch
-	deferredGroups sync.Pool    // of *parked
+	deferredGroups sync.Pool    // of *deferredGroup
 
-	ctx  context.Context // of everything that runs in the background
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	ctx      context.Context // of all goroutines
+	stop     context.CancelFunc
+	wg       sync.WaitGroup // all goroutines
+	spawning sync.Mutex     // serializes wg.Go with stop
 
-	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced whole
-	view  sync.Mutex                        // serialises SetView
+	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced as a whole
+	view  sync.Mutex                        // serializes SetView
 
-	ring     *ring.Ring         // guarded by view; nil: none yet
-	standing handoff.Membership // guarded by view
-	old      []ring.ID          // guarded by view: members that Node takes for old
+	ring       *ring.Ring         // guarded by view; nil: none yet
+	membership handoff.Membership // guarded by view
+	old        []ring.ID          // guarded by view: members without handoff support, as Node has them
 
 	waits        waits
+	stopCalls    atomic.Int64 // goroutines of all-or-nothing calls
 	skews        skews
 	transferring struct {
 		mu     sync.Mutex
 		m      map[ring.ID]*transferState // guarded by mu
-		closed bool                       // guarded by mu: start none any more
 		active atomic.Int64
 	}
 
-	flushNeeded     chan struct{} // holds a token when Node is to be flushed
-	progressChanged chan struct{} // holds a token when Node's Progress may have changed
-	handoffDone     atomic.Bool   // and it had come to its end when last looked at: then a look at every tick is enough
-	linksChanged    chan struct{} // holds a token when Links may have changed
-	requestStreams  streamCounts  // streams for questions
-	allStreams      streamCounts  // all streams
-	flushing        atomic.Bool   // Node is being flushed until it is clean
-	decided         atomic.Bool   // something was decided
-	meter           meter         // of the goroutine that ticks
-	load            atomic.Uint64 // bits of what Load says
+	flushNeeded     chan struct{} // has a token when Node needs a flush
+	progressChanged chan struct{} // has a token when Node's Progress may have changed
+	handoffDone     atomic.Bool   // the last handoff was complete when it was last checked
+	linksChanged    chan struct{} // has a token when Links may have changed
+	requestStreams  streamCounts  // streams of requesters
+	allStreams      streamCounts  // all inbound streams
+	flushing        atomic.Bool   // flushLoop runs until Node is clean
+	decided         atomic.Bool   // this member has decided something since a transfer last looked
+	meter           meter         // of tickLoop's goroutine
+	load            atomic.Uint64 // bits of the result of Load
 
 	handshakes  pendingHandshakes
 	serving     atomic.Int64
-	lastRefusal atomic.Int64
+	lastRefusal atomic.Int64 // when a rejected connection was last logged, by the monotonic clock
 }
 
-// New listens and starts to drive o.Node. It asks nobody before SetView.
+// New listens and starts to drive o.Node. It connects to no member before SetView.
 func New(o Options) (*Peer, error) {
 	o.setDefaults()
 	if err := o.validate(); err != nil {
@@ -225,7 +227,7 @@ func (p *Peer) start() {
 	}
 }
 
-// Addr is where this member listens; nil if nowhere.
+// Addr returns the address of the listener, or nil if there is none.
 func (p *Peer) Addr() net.Addr {
 	if p.listener == nil {
 		return nil
@@ -233,15 +235,23 @@ func (p *Peer) Addr() net.Addr {
 	return p.listener.Addr()
 }
 
-// Close stops asking and answering. Decide still works: every question of another owner is answered by its rule's
-// degraded policy.
+// spawn runs f on a goroutine that Close waits for. After Close it returns false and does not run f.
+func (p *Peer) spawn(f func()) bool {
+	p.spawning.Lock()
+	defer p.spawning.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.wg.Go(f)
+	return true
+}
+
+// Close closes all connections and waits for all goroutines, at the longest for the deadline of an all-or-nothing call.
+// Decide still works: the degraded policies decide the requests of other owners.
 func (p *Peer) Close() error {
-	p.view.Lock() // SetView starts no link from here on
+	p.spawning.Lock()
 	p.stop()
-	p.view.Unlock()
-	p.transferring.mu.Lock()
-	p.transferring.closed = true
-	p.transferring.mu.Unlock()
+	p.spawning.Unlock()
 	var err error
 	if p.listener != nil {
 		err = p.listener.Close()
@@ -250,27 +260,29 @@ func (p *Peer) Close() error {
 	return err
 }
 
-// Now is this member's clock, in Unix nanoseconds.
+// Now returns the time of this member's clock in Unix nanoseconds.
 func (p *Peer) Now() int64 { return p.clock.now() }
 
-// Stats is what Node knows of itself.
+// Stats returns a snapshot of Node's counters.
 func (p *Peer) Stats() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
 
-// updateLinks is called with view held.
+// updateLinks makes links to the members of addrs and retires all others. It is called with view held.
 func (p *Peer) updateLinks(addrs map[ring.ID]Addr) {
 	old := *p.links.Load()
 	links := make(map[ring.ID]*link, len(addrs))
 	for id, a := range addrs {
-		l := old[id]
-		if id == p.o.Self || p.ctx.Err() != nil {
+		if id == p.o.Self {
 			continue
 		}
-		if l == nil || l.addr != a {
-			l = p.newLink(id, a)
-		} else {
+		l := old[id]
+		if l != nil && l.addr == a {
 			l.redialNow()
+		} else {
+			l = p.newLink(id, a)
 		}
-		links[id] = l
+		if p.ctx.Err() == nil && l != nil {
+			links[id] = l
+		}
 	}
 	p.links.Store(&links)
 	wake(p.linksChanged)
@@ -283,15 +295,17 @@ func (p *Peer) updateLinks(addrs map[ring.ID]Addr) {
 	}
 }
 
+// newLink returns a running link, or nil after Close.
 func (p *Peer) newLink(id ring.ID, a Addr) *link {
-	l := &link{
-		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log,
-		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
-		redial: make(chan struct{}, 1),
-		wake:   make(chan struct{}, 1), changed: p.linksChanged, since: time.Now(),
-	}
 	ctx, stop := context.WithCancel(p.ctx)
-	l.stop = stop
-	p.wg.Go(func() { l.run(ctx) })
+	l := &link{
+		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log, stop: stop,
+		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
+		redial: make(chan struct{}, 1), wake: make(chan struct{}, 1), changed: p.linksChanged, since: time.Now(),
+	}
+	if !p.spawn(func() { l.run(ctx) }) {
+		stop()
+		return nil
+	}
 	return l
 }

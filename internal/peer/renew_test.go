@@ -55,7 +55,7 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 	good.setMembers([]*member{good, liar})
 	liar.setMembers([]*member{good, liar})
 	await(t, "the refusals", func() bool {
-		return testutil.ToFloat64(good.m.refusals.WithLabelValues("name")) > 0 && good.logged("cannot be asked")
+		return testutil.ToFloat64(good.m.refusals.WithLabelValues("name")) > 0 && good.logged("peer unreachable")
 	})
 	if good.liveLinks() != 0 || good.serving.Load() != 0 {
 		t.Error("connected")

@@ -21,11 +21,11 @@ type requestGroup struct {
 }
 
 // appendRequests appends one frame with the requests of qs that index selects.
-func appendRequests(b []byte, g requestGroup, qs []owner.Request, index []uint16) []byte {
+func appendRequests(b []byte, g requestGroup, reqs []owner.Request, index []uint16) []byte {
 	w, at := beginFrame(b, frameRequest)
 	w = appendRequestHead(w, &g)
 	for _, i := range index {
-		w = appendRequest(w, &qs[i])
+		w = appendRequest(w, &reqs[i])
 	}
 	w.EndLen32(at)
 	return w
@@ -148,10 +148,10 @@ func appendReplyHead(b []byte, h replyHead) (w wire.Writer, at int) {
 }
 
 // appendReply appends one frame with the results of a group that was served.
-func appendReply(b []byte, id uint64, as []owner.Result) []byte {
-	w, at := appendReplyHead(b, replyHead{id, groupServed, len(as)})
-	for i := range as {
-		w = appendResult(w, &as[i])
+func appendReply(b []byte, id uint64, results []owner.Result) []byte {
+	w, at := appendReplyHead(b, replyHead{id, groupServed, len(results)})
+	for i := range results {
+		w = appendResult(w, &results[i])
 	}
 	w.EndLen32(at)
 	return w

@@ -194,8 +194,8 @@ type server struct {
 	fromBoot uint64 // boot of from
 	toBoot   uint64 // boot of this member that from means
 	out      []byte
-	qs       []owner.Request
-	as       []owner.Result
+	reqs     []owner.Request
+	results  []owner.Result
 	delay    delay
 	extended int64 // when the deadline was last moved, by the monotonic clock
 	messages msgReader
@@ -282,8 +282,8 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	late := s.delay.tooLate(mono, g.sent, g.ttl)
 	s.grow(g.count)
 	outcome := byte(groupServed)
-	for i := range s.qs {
-		o, err := parseRequest(nextRecord(&records), &s.qs[i])
+	for i := range s.reqs {
+		o, err := parseRequest(nextRecord(&records), &s.reqs[i])
 		if err != nil {
 			return fmt.Errorf("request: %w", err)
 		}
@@ -295,8 +295,8 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	if outcome == groupServed {
 		s.p.noteDecision()
 		s.p.m.served.Add(float64(g.count))
-		s.p.o.Node.Serve(now, s.from, g.stop, s.qs, s.as)
-		if waiting(s.as) {
+		s.p.o.Node.Serve(now, s.from, g.stop, s.reqs, s.results)
+		if waiting(s.results) {
 			s.deferGroup(g, mono)
 			return nil
 		}
@@ -306,15 +306,15 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 }
 
 func (s *server) grow(n int) {
-	if cap(s.qs) < n {
-		s.qs, s.as = make([]owner.Request, n), make([]owner.Result, n)
+	if cap(s.reqs) < n {
+		s.reqs, s.results = make([]owner.Request, n), make([]owner.Result, n)
 	}
-	s.qs, s.as = s.qs[:n], s.as[:n]
+	s.reqs, s.results = s.reqs[:n], s.results[:n]
 }
 
 func (s *server) reply(id uint64, outcome byte) {
 	if outcome == groupServed {
-		s.out = appendReply(s.out, id, s.as)
+		s.out = appendReply(s.out, id, s.results)
 		return
 	}
 	w, at := appendReplyHead(s.out, replyHead{id: id, outcome: outcome})

@@ -8,160 +8,213 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// scratch holds the questions of a request as they are put in one of its rounds.
+// maxStopCalls bounds the goroutines of all-or-nothing calls that Begin has started.
+const maxStopCalls = 8192
+
+// scratch holds the requests of one round of an all-or-nothing call.
 type scratch struct {
-	qs       []owner.Request
-	statuses []forwardStatus // what became of those that no owner answered in the first round; pending: one did
-	status   forwardStatus   // of the one group that has them all
+	reqs     []owner.Request
+	statuses []forwardStatus // of the requests in the first round; forwardPending if an owner decided
+	status   forwardStatus   // of the one group that has all requests
 }
 
 func newScratch() any { return new(scratch) }
 
-// decideStop decides a request in stop mode.
-func (p *Peer) decideStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
-	if !p.takeStopLocally(qs, as) {
-		p.finishStop(deadline, qs, as)
+// decideStop is Decide for an all-or-nothing call.
+func (p *Peer) decideStop(deadline owner.Deadline, reqs []owner.Request, results []owner.Result) {
+	if !p.takeStopLocally(reqs, results) {
+		p.finishStop(callArgs{deadline: deadline, reqs: reqs, results: results})
 	}
 }
 
-// takeStopLocally does what can be done here and says whether that is all.
-func (p *Peer) takeStopLocally(qs []owner.Request, as []owner.Result) bool {
-	p.noteDecision()
-	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), true, qs, as)
-	p.requestFlush()
-	return !undecided(as)
+// beginStop is Begin for an all-or-nothing call.
+func (p *Peer) beginStop(args callArgs) bool {
+	if p.takeStopLocally(args.reqs, args.results) {
+		return true
+	}
+	status := forwardQueueFull
+	if p.stopCalls.Add(1) <= maxStopCalls {
+		if p.spawn(func() {
+			p.finishStop(args)
+			p.stopCalls.Add(-1)
+			args.done.Decided()
+		}) {
+			return false
+		}
+		status = forwardUnreachable
+	}
+	p.stopCalls.Add(-1)
+	p.refuseStop(status, args)
+	return true
 }
 
-// finishStop goes where the answers of takeStopLocally point.
-func (p *Peer) finishStop(deadline owner.Deadline, qs []owner.Request, as []owner.Result) {
+// takeStopLocally decides what this member can decide, and reports whether that is everything.
+func (p *Peer) takeStopLocally(reqs []owner.Request, results []owner.Result) bool {
+	p.noteDecision()
+	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), true, reqs, results)
+	p.requestFlush()
+	return !undecided(results)
+}
+
+// finishStop completes the results of takeStopLocally.
+func (p *Peer) finishStop(args callArgs) {
 	defer p.requestFlush()
-	if !slices.ContainsFunc(as, isForward) {
-		p.waitForCall(deadline, qs, as) // all is charged that will be
+	if !slices.ContainsFunc(args.results, isForward) {
+		p.waitForCall(args.deadline, args.reqs, args.results) // all charges have been made
 		return
 	}
 	s := p.scratches.Get().(*scratch)
 	defer p.scratches.Put(s)
-	if slices.ContainsFunc(as, isCached) {
-		s.qs = append(s.qs[:0], qs...)
-		owner.ApplyStop(s.qs, as)
-		p.waitForCall(deadline, s.qs, as)
+	if slices.ContainsFunc(args.results, isCached) {
+		s.reqs = append(s.reqs[:0], args.reqs...)
+		owner.ApplyStop(s.reqs, args.results)
+		p.waitForCall(args.deadline, s.reqs, args.results)
 		return
 	}
-	for i := range as {
-		if as[i].Kind == owner.Pending {
-			p.drop(as[i].Ticket)
-		}
-	}
-	if to, one := soleOwner(as); one && to != p.o.Self && len(qs) <= maxRequests {
-		switch r := p.forwardStop(deadline, s, to, qs, as); r {
+	p.dropPending(args.results)
+	if to, one := soleOwner(args.results); one && to != p.o.Self && len(args.reqs) <= maxRequests {
+		switch status := p.forwardStop(s, to, args); status {
 		case forwardOK:
 			return
-		case forwardNotOwner: // nothing was charged, and the others may name several owners
+		case forwardNotOwner: // nothing was charged, and the results may name several owners
 		default:
-			p.degradeStop(r, s, qs, as)
+			p.degradeStop(status, s, args)
 			return
 		}
 	}
-	p.decideRounds(deadline, s, qs, as)
+	p.decideRounds(s, args)
 }
 
-func isForward(a owner.Result) bool { return a.Kind == owner.Forward }
+// refuseStop decides the results that takeStopLocally left open by their degraded policies.
+func (p *Peer) refuseStop(status forwardStatus, args callArgs) {
+	p.m.forwarded[status].Add(float64(len(args.reqs)))
+	if slices.ContainsFunc(args.results, isForward) {
+		p.dropPending(args.results)
+		s := p.scratches.Get().(*scratch)
+		defer p.scratches.Put(s)
+		p.degradeStop(status, s, args)
+		return
+	}
+	now := p.clock.now()
+	for i := range args.results { // all charges have been made, but not all are confirmed
+		if r := &args.results[i]; r.Kind == owner.Pending {
+			p.drop(r.Ticket)
+			*r = p.degrade(now, &args.reqs[i])
+		}
+	}
+}
 
-func isCached(a owner.Result) bool { return a.Authority == owner.Cached }
+// dropPending cancels the results that Node would return later.
+func (p *Peer) dropPending(results []owner.Result) {
+	for i := range results {
+		if results[i].Kind == owner.Pending {
+			p.drop(results[i].Ticket)
+		}
+	}
+}
 
-// soleOwner is the one member that all questions are to be asked of, if there is one.
-func soleOwner(as []owner.Result) (ring.ID, bool) {
-	to := as[0].Member
-	for i := range as {
-		if as[i].Kind != owner.Forward || as[i].Member != to {
+func isForward(r owner.Result) bool { return r.Kind == owner.Forward }
+
+func isCached(r owner.Result) bool { return r.Authority == owner.Cached }
+
+// soleOwner returns the member that owns the keys of all requests, if there is one.
+func soleOwner(results []owner.Result) (ring.ID, bool) {
+	to := results[0].Member
+	for i := range results {
+		if results[i].Kind != owner.Forward || results[i].Member != to {
 			return "", false
 		}
 	}
 	return to, to != ""
 }
 
-// forwardStop asks one member for the whole request, which it decides under its own locks.
-func (p *Peer) forwardStop(deadline owner.Deadline, s *scratch, to ring.ID, qs []owner.Request, as []owner.Result) forwardStatus {
-	done := p.syncWaiters.Get().(syncWaiter)
+// forwardStop forwards the whole call to one member, which decides it under its own locks.
+func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus {
+	w := p.syncWaiters.Get().(syncWaiter)
+	args.done = w
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
-	c.start(p.clock.mono(), deadline, qs, as, done)
+	c.start(p.clock.mono(), args)
 	c.stopStatus = &s.status
-	for i := range qs {
+	for i := range args.reqs {
 		c.addRequest(to, i, 0, c.now)
 	}
 	if c.advance() == nil {
-		<-done
+		<-w
 	}
-	p.syncWaiters.Put(done)
+	p.syncWaiters.Put(w)
 	return s.status
 }
 
-// decideRounds decides a request over several owners in two rounds: whether anything would go over, then the charges.
-// Between the two another request may be charged, as between the two commands of envoyproxy/ratelimit. The first round
-// has half of the time.
-func (p *Peer) decideRounds(deadline owner.Deadline, s *scratch, qs []owner.Request, as []owner.Result) {
-	s.dryRunRequests(qs)
-	p.decide(owner.Deadline{Silent: half(deadline.Silent), Alive: half(deadline.Alive)}, s.qs, as)
+// decideRounds decides a call with several owners in two rounds: a dry run, then the charges. Between the rounds another
+// call may be charged, as between the two commands of envoyproxy/ratelimit. The first round has half of the time.
+func (p *Peer) decideRounds(s *scratch, args callArgs) {
+	results := args.results
+	s.dryRunRequests(args.reqs)
+	p.decide(owner.Deadline{Silent: half(args.deadline.Silent), Alive: half(args.deadline.Alive)}, s.reqs, results)
 	s.statuses = s.statuses[:0]
-	for i := range as {
-		s.statuses = append(s.statuses, statusOf(&as[i]))
+	for i := range results {
+		s.statuses = append(s.statuses, statusOf(&results[i]))
 	}
-	s.chargeRequests(qs, as)
-	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), false, s.qs, as)
-	for i := range as {
-		if as[i].Kind == owner.Forward && s.statuses[i] != forwardPending {
-			as[i] = p.resultWithoutOwner(s.statuses[i], &s.qs[i]) // its owner would let the rest of the time pass as well
+	s.chargeRequests(args.reqs, results)
+	now := p.clock.at(p.decisionTime())
+	p.o.Node.DecideAll(now, false, s.reqs, results)
+	for i := range results {
+		if results[i].Kind == owner.Forward && s.statuses[i] != forwardPending {
+			// The owner that did not answer in the first round would use up the rest of the time.
+			results[i] = p.resultWithoutOwner(now, s.statuses[i], &s.reqs[i])
 		}
 	}
-	if undecided(as) {
-		p.waitForCall(deadline, s.qs, as)
+	if undecided(results) {
+		p.waitForCall(args.deadline, s.reqs, results)
 	}
 }
 
-// half is the moment half way to t.
+// half returns the moment half way between now and t.
 func half(t time.Time) time.Time { return t.Add(-time.Until(t) / 2) }
 
-// statusOf is what became of a question that no owner answered; pending: one did.
-func statusOf(a *owner.Result) forwardStatus {
+// statusOf returns the status of a request that its owner did not decide, or forwardPending if it did.
+func statusOf(r *owner.Result) forwardStatus {
 	switch {
-	case a.Path != owner.Fallback:
+	case r.Path != owner.Fallback:
 		return forwardPending
-	case a.Authority == owner.Shed:
+	case r.Authority == owner.Shed:
 		return forwardLate
 	}
 	return forwardTimeout
 }
 
-// degradeStop is both rounds of a request that r became of, without its owner.
-func (p *Peer) degradeStop(r forwardStatus, s *scratch, qs []owner.Request, as []owner.Result) {
-	s.dryRunRequests(qs)
-	for i := range qs {
-		as[i] = p.resultWithoutOwner(r, &s.qs[i])
+// degradeStop makes both rounds of a call with the degraded policies, because forwarding it failed with status.
+func (p *Peer) degradeStop(status forwardStatus, s *scratch, args callArgs) {
+	now := p.clock.now()
+	s.dryRunRequests(args.reqs)
+	for i := range args.reqs {
+		args.results[i] = p.resultWithoutOwner(now, status, &s.reqs[i])
 	}
-	s.chargeRequests(qs, as)
-	for i := range qs {
-		as[i] = p.resultWithoutOwner(r, &s.qs[i])
+	s.chargeRequests(args.reqs, args.results)
+	for i := range args.reqs {
+		args.results[i] = p.resultWithoutOwner(now, status, &s.reqs[i])
 	}
 }
 
-// dryRunRequests makes the questions of the first round: nothing is charged.
-func (s *scratch) dryRunRequests(qs []owner.Request) {
-	s.qs = append(s.qs[:0], qs...)
-	for i := range s.qs {
-		if s.qs[i].Op == owner.Take {
-			s.qs[i].Op = owner.DryRun
+// dryRunRequests sets s.reqs to the requests of the first round, which charges nothing.
+func (s *scratch) dryRunRequests(reqs []owner.Request) {
+	s.reqs = append(s.reqs[:0], reqs...)
+	for i := range s.reqs {
+		if s.reqs[i].Op == owner.Take {
+			s.reqs[i].Op = owner.DryRun
 		} else {
-			s.qs[i].Op = owner.Read
+			s.reqs[i].Op = owner.Read
 		}
 	}
 }
 
-// chargeRequests makes those of the second round from the answers to the first. Only charges stop each other.
-func (s *scratch) chargeRequests(qs []owner.Request, as []owner.Result) {
-	for i := range qs {
-		as[i].Over = as[i].Over && qs[i].Op == owner.Take
+// chargeRequests sets s.reqs to the requests of the second round, given the results of the first. Only a charge that
+// exceeds its limit prevents other charges.
+func (s *scratch) chargeRequests(reqs []owner.Request, results []owner.Result) {
+	for i := range reqs {
+		results[i].Over = results[i].Over && reqs[i].Op == owner.Take
 	}
-	s.qs = append(s.qs[:0], qs...)
-	owner.ApplyStop(s.qs, as)
+	s.reqs = append(s.reqs[:0], reqs...)
+	owner.ApplyStop(s.reqs, results)
 }

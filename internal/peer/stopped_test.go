@@ -96,7 +96,7 @@ func runStoppedMember() {
 
 // runCommands does what standard input says, until it ends.
 func runCommands(p *Peer, q owner.Request) {
-	qs, as := []owner.Request{q}, make([]owner.Result, 1)
+	reqs, results := []owner.Request{q}, make([]owner.Result, 1)
 	admitted, full := 0, 0
 	for in := bufio.NewReader(os.Stdin); ; {
 		c, err := in.ReadByte()
@@ -117,10 +117,10 @@ func runCommands(p *Peer, q owner.Request) {
 			if c == commandSlow {
 				time.Sleep(time.Millisecond)
 			}
-			p.Decide(by(20*time.Millisecond), false, qs, as)
-			if !as[0].Over {
+			p.Decide(by(20*time.Millisecond), false, reqs, results)
+			if !results[0].Over {
 				admitted++
-				if as[0].Authority == owner.Full {
+				if results[0].Authority == owner.Full {
 					full++
 				}
 			}

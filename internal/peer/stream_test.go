@@ -61,7 +61,7 @@ func (m *member) alone() *member {
 }
 
 // nextAnswer reads frames until an answer comes.
-func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.Result) {
+func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, results []owner.Result) {
 	t.Helper()
 	for {
 		typ, payload, whole, err := in.next()
@@ -82,13 +82,13 @@ func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, as []owner.R
 		if err != nil {
 			t.Fatal(err)
 		}
-		as = make([]owner.Result, h.count)
-		for i := range as {
-			if err := parseResult(nextRecord(&records), &as[i]); err != nil {
+		results = make([]owner.Result, h.count)
+		for i := range results {
+			if err := parseResult(nextRecord(&records), &results[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return h.id, h.outcome, as
+		return h.id, h.outcome, results
 	}
 }
 
@@ -177,9 +177,9 @@ func TestLaterVersionsFields(t *testing.T) {
 	}
 	w.EndLen32(at)
 	conn.Write(w)
-	id, outcome, as := nextAnswer(t, &frames{src: conn})
-	if id != 5 || outcome != groupServed || len(as) != 2 || as[0].After != 1 || as[1].After != 2 {
-		t.Errorf("%d, %d, %+v", id, outcome, as)
+	id, outcome, results := nextAnswer(t, &frames{src: conn})
+	if id != 5 || outcome != groupServed || len(results) != 2 || results[0].After != 1 || results[1].After != 2 {
+		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 }
 
@@ -193,11 +193,11 @@ func TestNotCharged(t *testing.T) {
 		t.Helper()
 		g := requestGroup{id: 1, sent: int64(time.Hour + sent), ttl: 10 * time.Millisecond, count: 1}
 		conn.Write(appendRequests(nil, g, []owner.Request{q}, []uint16{0}))
-		_, outcome, as := nextAnswer(t, in)
-		return outcome, as
+		_, outcome, results := nextAnswer(t, in)
+		return outcome, results
 	}
-	if o, as := send(0, q); o != groupServed || as[0].After != 1 {
-		t.Fatalf("prompt: %d, %+v", o, as)
+	if o, results := send(0, q); o != groupServed || results[0].After != 1 {
+		t.Fatalf("prompt: %d, %+v", o, results)
 	}
 	if o, _ := send(-time.Minute, q); o != groupLate {
 		t.Errorf("a minute late: %d", o)
@@ -213,8 +213,8 @@ func TestNotCharged(t *testing.T) {
 		t.Errorf("unknown algorithm: %d", o)
 	}
 	q.Op = owner.DryRun
-	if _, as := send(0, q); as[0].Before != 1 {
-		t.Errorf("%d charged, want 1", as[0].Before)
+	if _, results := send(0, q); results[0].Before != 1 {
+		t.Errorf("%d charged, want 1", results[0].Before)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestMaxStreamsOfOneMember(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	_, err := New(Options{ServerTLS: &tls.Config{}})
-	for _, want := range []string{"no node", "member name", "tls is for both directions"} {
+	for _, want := range []string{"no node", "member name", "tls: need both"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}

@@ -17,9 +17,9 @@ func deadlines(silent, alive time.Duration) owner.Deadline {
 }
 
 func decideBy(m *member, d owner.Deadline, q owner.Request) owner.Result {
-	as := make([]owner.Result, 1)
-	m.Decide(d, false, []owner.Request{q}, as)
-	return as[0]
+	results := make([]owner.Result, 1)
+	m.Decide(d, false, []owner.Request{q}, results)
+	return results[0]
 }
 
 // An owner that is alive and too slow is not replaced by a share of the limit: the question is refused, uncharged.
@@ -29,10 +29,10 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 	m.awaitOld(t, "stub")
 	name := ownedBy(r, "stub", 1)[0]
 	for _, stop := range []bool{false, true} {
-		as := make([]owner.Result, 2)
-		qs := []owner.Request{newRequest(name, 10, 1), newRequest(ownedBy(r, "stub", 2)[1], 10, 1)}
-		m.Decide(deadlines(time.Millisecond, 20*time.Millisecond), stop, qs, as)
-		for _, a := range as {
+		results := make([]owner.Result, 2)
+		reqs := []owner.Request{newRequest(name, 10, 1), newRequest(ownedBy(r, "stub", 2)[1], 10, 1)}
+		m.Decide(deadlines(time.Millisecond, 20*time.Millisecond), stop, reqs, results)
+		for _, a := range results {
 			if a.Authority != owner.Shed || !a.Over || a.Path != owner.Fallback {
 				t.Errorf("stop %v: %+v", stop, a)
 			}

@@ -40,16 +40,16 @@ func TestTLS(t *testing.T) {
 	dir := demoCA(t)
 	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"))
 	names := ownedBy(ringOf("m0", "m1"), "m1", maxRequests)
-	qs, as := make([]owner.Request, len(names)), make([]owner.Result, len(names))
-	for i := range qs {
-		qs[i] = newRequest(names[i], 10, 1)
+	reqs, results := make([]owner.Request, len(names)), make([]owner.Result, len(names))
+	for i := range reqs {
+		reqs[i] = newRequest(names[i], 10, 1)
 	}
 	for range 20 {
-		ms[0].Decide(by(patience), false, qs, as)
+		ms[0].Decide(by(patience), false, reqs, results)
 	}
-	for i := range as {
-		if as[i].Path != owner.Forwarded || as[i].After != 20 {
-			t.Fatalf("%+v", as[i])
+	for i := range results {
+		if results[i].Path != owner.Forwarded || results[i].After != 20 {
+			t.Fatalf("%+v", results[i])
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestTLSRefused(t *testing.T) {
 			before := testutil.ToFloat64(good.m.refusals.WithLabelValues("tls"))
 			bad.setMembers([]*member{bad, good})
 			await(t, "the refusal", func() bool {
-				return testutil.ToFloat64(good.m.refusals.WithLabelValues("tls")) > before && bad.logged("cannot be asked")
+				return testutil.ToFloat64(good.m.refusals.WithLabelValues("tls")) > before && bad.logged("peer unreachable")
 			})
 			if bad.liveLinks() != 0 || good.serving.Load() != 0 {
 				t.Error("connected")
@@ -85,7 +85,7 @@ func TestTLSRefused(t *testing.T) {
 	t.Run("asking a stranger", func(t *testing.T) {
 		stranger := newMember(t, "stranger", tlsOptions(t, other, "sidecar"))
 		good.setMembers([]*member{good, stranger})
-		await(t, "the failure", func() bool { return good.logged("cannot be asked") })
+		await(t, "the failure", func() bool { return good.logged("peer unreachable") })
 		if good.liveLinks() != 0 {
 			t.Error("connected")
 		}

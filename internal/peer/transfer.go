@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	transferWrite   = 10 * time.Second       // for one chunk, at a receiver that does not read
-	transferBackoff = 500 * time.Millisecond // after a transfer broke
-	// restFactor is how many times as long as it worked a transfer rests while questions are decided, so that all of
-	// them together take a fifth of a core.
+	transferWrite   = 10 * time.Second       // timeout for one chunk, if the receiver does not read
+	transferBackoff = 500 * time.Millisecond // after a transfer failed
+	// restFactor is how many times its working time a transfer pauses while this member decides requests. All transfers
+	// together then use a fifth of a core.
 	restFactor = 4
-	minRest    = time.Millisecond      // timers are no finer
-	quietAfter = 10 * time.Millisecond // without a decision
+	minRest    = time.Millisecond      // resolution of timers
+	quietAfter = 10 * time.Millisecond // without a decision, transfers do not pause
 )
 
-// transferState is what is known of the transfers to one member. Guarded by Peer.transferring.mu.
+// transferState is the state of the transfers to one member. It is guarded by Peer.transferring.mu.
 type transferState struct {
 	running     bool
-	notBefore   int64  // not before, by the monotonic clock
-	loggedError string // what of its failure has been logged
+	notBefore   int64  // when the next transfer may start, by the monotonic clock
+	loggedError string // the last failure, as logged
 }
 
-// startTransfers starts what Node wants sent and is not under way.
+// startTransfers starts the transfers that Node demands and that do not run yet.
 func (p *Peer) startTransfers() {
 	to := p.o.Node.Transfers()
 	if len(to) == 0 {
@@ -38,7 +38,7 @@ func (p *Peer) startTransfers() {
 	defer p.transferring.mu.Unlock()
 	for _, id := range to {
 		l := links[id]
-		if l == nil || p.transferring.closed || l.lastVersion.Load() < handoffVersion {
+		if l == nil || l.lastVersion.Load() < handoffVersion {
 			continue
 		}
 		s := p.transferring.m[id]
@@ -51,11 +51,15 @@ func (p *Peer) startTransfers() {
 		}
 		s.running = true
 		p.transferring.active.Add(1)
-		p.wg.Go(func() { p.transferEnded(id, s, p.runTransfer(l)) })
+		if !p.spawn(func() { p.transferEnded(id, s, p.runTransfer(l)) }) {
+			s.running = false
+			p.transferring.active.Add(-1)
+			return
+		}
 	}
 }
 
-// transferEnded ends a transfer.
+// transferEnded records the end of a transfer.
 func (p *Peer) transferEnded(id ring.ID, s *transferState, err error) {
 	p.transferring.active.Add(-1)
 	p.transferring.mu.Lock()
@@ -72,12 +76,12 @@ func (p *Peer) transferEnded(id ring.ID, s *transferState, err error) {
 	p.m.incomplete.Inc()
 	if kind := stableError(err); kind != s.loggedError {
 		s.loggedError = kind
-		p.log.Warn("transfer broke off and will begin anew", "member", id, "error", err)
+		p.log.Warn("transfer failed; retrying", "peer", id, "error", err)
 	}
 }
 
-// transfer sends one member its counters over a connection of its own. TCP's flow control is all that holds it back: the
-// next Chunk is made when the one before has been written.
+// transfer sends counters to one member over a connection of its own. Only TCP's flow control limits it: the next chunk is
+// made when the previous one has been written.
 type transfer struct {
 	p    *Peer
 	to   ring.ID
@@ -87,13 +91,13 @@ type transfer struct {
 	out     []byte
 	writers writerTable
 
-	began        int64 // by the monotonic clock
-	keys         int
-	lastDecision int64         // when there was a decision
-	restDue      time.Duration // that it owes
+	began        int64         // by the monotonic clock
+	keys         int           // sent since the first chunk
+	lastDecision int64         // when this member was last seen to decide, by the monotonic clock
+	restDue      time.Duration // pause that is due
 }
 
-// runTransfer connects to a member and sends until nothing is left.
+// runTransfer connects to a member and sends until Node has nothing more to send.
 func (p *Peer) runTransfer(l *link) error {
 	conn, version, err := p.dial(p.ctx, l, forTransfer)
 	if err != nil {
@@ -102,7 +106,7 @@ func (p *Peer) runTransfer(l *link) error {
 	defer conn.Close()
 	defer context.AfterFunc(p.ctx, func() { conn.Close() })()
 	if version < handoffVersion {
-		return fmt.Errorf("version %d has no hand-over", version)
+		return fmt.Errorf("protocol version %d does not support handoff", version)
 	}
 	t := transfer{p: p, to: l.to, conn: conn, began: p.clock.mono()}
 	for p.ctx.Err() == nil {
@@ -114,7 +118,7 @@ func (p *Peer) runTransfer(l *link) error {
 	return nil
 }
 
-// sendNext sends one message; false when there is none.
+// sendNext sends one message. It returns false if there is none.
 func (t *transfer) sendNext() (bool, error) {
 	p, start := t.p, t.p.clock.mono()
 	m, more := p.o.Node.Pull(p.clock.now(), t.to, t.buf[:0])
@@ -139,29 +143,30 @@ func (t *transfer) sendNext() (bool, error) {
 	return true, nil
 }
 
+// record logs and counts a message that was sent.
 func (t *transfer) record(m *handoff.Message) {
 	if m.Flags&handoff.SuccessorCopy != 0 {
 		return
 	}
-	shadow := m.Flags&handoff.Prefetch != 0
+	prefetch, log := m.Flags&handoff.Prefetch != 0, t.p.log.With("peer", t.to, "ring", fingerprint(m.Ring))
 	switch m.Kind {
 	case handoff.Chunk:
 		if m.ChunkIndex == 0 {
 			t.keys = 0
-			t.p.log.Info("transfer to another member begins", "member", t.to, "ring", fingerprint(m.Ring), "shadow", shadow)
+			log.Info("transfer started", "prefetch", prefetch)
 		}
 		t.keys += len(m.Counters)
-		if !shadow {
+		if !prefetch {
 			t.p.m.keysSent.Add(float64(len(m.Counters)))
 		}
 	case handoff.Ack:
-		took := time.Duration(t.p.clock.mono() - t.began).Seconds()
-		t.p.m.handoff.Observe(took)
-		t.p.log.Info("transfer to another member sent", "member", t.to, "ring", fingerprint(m.Ring), "shadow", shadow, "keys", t.keys, "seconds", took)
+		took := time.Duration(t.p.clock.mono() - t.began)
+		t.p.m.handoff.Observe(took.Seconds())
+		log.Info("transfer sent", "prefetch", prefetch, "keys", t.keys, "duration", took)
 	}
 }
 
-// yieldToDecisions leaves the processor to decisions, if there are any.
+// yieldToDecisions pauses if this member has decided requests lately.
 func (t *transfer) yieldToDecisions() {
 	now := t.p.clock.mono()
 	if t.p.decided.Swap(false) {

@@ -100,8 +100,8 @@ func TestParked(t *testing.T) {
 	b = appendRequests(b, requestGroup{id: 2, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	conn.Write(b)
 	in := &frames{src: conn}
-	if id, outcome, as := nextAnswer(t, in); id != 2 || outcome != groupServed || len(as) != 1 || as[0].Kind != owner.Decided {
-		t.Errorf("%d, %d, %+v", id, outcome, as)
+	if id, outcome, results := nextAnswer(t, in); id != 2 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
+		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 	await(t, "the group to be dropped", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
 	if n := testutil.ToFloat64(m.m.waits[waitExpired]); n < 1 {
@@ -124,8 +124,8 @@ func TestTooManyWaits(t *testing.T) {
 	}
 	conn := handshake(t, m)
 	conn.Write(appendRequests(nil, requestGroup{id: 1, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
-	if id, outcome, as := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || as[0].Kind != owner.Forward || as[0].Member != "" {
-		t.Errorf("%d, %d, %+v", id, outcome, as)
+	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || results[0].Kind != owner.Forward || results[0].Member != "" {
+		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 	if n := testutil.ToFloat64(m.m.waits[waitOverflow]); n != 2 || m.waits.remembered() != 0 {
 		t.Errorf("%v over the bound, %d remembered", n, m.waits.remembered())
@@ -203,7 +203,7 @@ func TestTransferBreaks(t *testing.T) {
 	if n := testutil.ToFloat64(m.m.incomplete); n < 1 {
 		t.Errorf("%v counted", n)
 	}
-	if !m.logged("transfer broke off") {
+	if !m.logged("transfer failed") {
 		t.Error("not logged")
 	}
 }
