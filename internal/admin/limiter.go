@@ -16,36 +16,35 @@ import (
 )
 
 const (
-	maxRenders     = 1                // pages that are made at once
-	renderWait     = 2 * time.Second  // for which a request waits until its page is made
-	maxPageBytes   = 8 << 20          // bytes of pages that are being sent
-	minSendTime    = time.Second      // that a client has to read a page while others have no room
-	collectAfter   = 2 << 20          // bytes of pages
-	writeTime      = 10 * time.Second // that it has otherwise
-	lookupInterval = time.Second / 50 // between questions about keys, in the long run
-	lookupBurst    = 100              // of them at once
+	maxRenders     = 1                // pages rendered at a time
+	renderWait     = 2 * time.Second  // how long a request waits for its page to be rendered
+	maxPageBytes   = 8 << 20          // bytes of pages being sent
+	minSendTime    = time.Second      // for a client to read a page while others have no room
+	collectAfter   = 2 << 20          // bytes of rendered pages after which garbage is collected
+	writeTime      = 10 * time.Second // for a client to read a page otherwise
+	lookupInterval = time.Second / 50 // between requests about keys, on average
+	lookupBurst    = 100              // requests about keys in a burst
 
 	busy           = "busy" // reason for Options.Refuse
-	tooManyLookups = "too many questions about keys at once: 50 a second are answered"
-	tooManyPages   = "too many pages are asked for at once"
+	tooManyLookups = "too many requests about keys: 50 per second are answered"
+	tooManyPages   = "too many requests for pages"
 )
 
-// pageLimiter makes few pages at once and bounds what is sent to clients that read slowly. A page is made in memory first, so that a
-// client that does not read it does not keep others from theirs. Requests that wait for the same page get one page, which is
-// made after all of them came. Where there is no room for another one, the client that has
-// been reading longest is cut, if it had its time.
+// pageLimiter bounds the work and the memory for pages. It renders one page at a time, into memory, so that a client that reads
+// slowly does not block others. Requests that wait for the same page share one, which is rendered after the last of them arrived.
+// When the pages being sent exceed maxPageBytes, it disconnects the client that has been reading longest, if that had minSendTime.
 type pageLimiter struct {
 	refuse  func(reason string)
 	renders chan struct{}
-	made    int // bytes of pages since the last collection; of who has a place in renders
+	made    int // bytes of pages since the last collection; guarded by a place in renders
 
 	mu      sync.Mutex
-	next    map[string]*renderedPage // guarded by mu: pages that have not been begun
-	sending []*transmission          // guarded by mu; the oldest first
-	held    int                      // guarded by mu: bytes of them
+	next    map[string]*renderedPage // guarded by mu: pages that are not being rendered yet
+	sending []*transmission          // guarded by mu; oldest first
+	held    int                      // guarded by mu: bytes of sending
 }
 
-// transmission is a page on its way.
+// transmission is a page being sent.
 type transmission struct {
 	to    *http.ResponseController
 	size  int
@@ -71,12 +70,12 @@ func (p *pageLimiter) wrap(next http.Handler) http.HandlerFunc {
 		defer p.end(s)
 		maps.Copy(w.Header(), m.header)
 		w.WriteHeader(m.status)
-		_, _ = w.Write(m.bytes) // a client that went away is nobody's fault
+		_, _ = w.Write(m.bytes) // the client has disconnected
 	}
 }
 
-// normalize is r with nothing in it but what decides about a page: no parameters, since no page has any, and of the headers the format and whether it is
-// to be compressed. So there are few different pages, however clients ask for them.
+// normalize returns r reduced to what determines a page: the path, the format, and whether to compress. Pages have no parameters. So
+// few pages differ, however clients request them.
 func normalize(r *http.Request) *http.Request {
 	format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)), "; escaping=")
 	out := *r
@@ -101,7 +100,7 @@ func acceptsGzip(h http.Header) bool {
 	return false
 }
 
-// page is the page that r asks for. It has no status where it could not be made in time.
+// page returns the page for r. Its status is 0 if it could not be rendered in time.
 func (p *pageLimiter) page(next http.Handler, r *http.Request) *renderedPage {
 	r = normalize(r)
 	key := strings.Join([]string{r.Method, r.URL.Path, r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
@@ -131,8 +130,9 @@ func (p *pageLimiter) page(next http.Handler, r *http.Request) *renderedPage {
 	return m
 }
 
-// collect frees what pages were made of, which is several times as much as they are, before others are made: clients that ask for them all the
-// time would have the heap grow by all that can be made between two collections. The caller has a place in renders.
+// collect collects garbage after collectAfter bytes of pages. Rendering allocates several times the size of a page; clients that
+// request pages all the time would let the heap grow by all that is rendered between two collections. The caller has a place in
+// renders.
 func (p *pageLimiter) collect(bytes int) {
 	if p.made += bytes; p.made >= collectAfter {
 		p.made = 0
@@ -140,14 +140,14 @@ func (p *pageLimiter) collect(bytes int) {
 	}
 }
 
-// start has requests that come from now on wait for another page.
+// start makes later requests wait for another page.
 func (p *pageLimiter) start(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.next, key)
 }
 
-// begin reports whether there is room for a page.
+// begin reserves room for a page and reports whether there was any.
 func (p *pageLimiter) begin(s *transmission) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *pageLimiter) begin(s *transmission) bool {
 	return true
 }
 
-// end forgets a page that was sent.
+// end releases the room of a page that was sent.
 func (p *pageLimiter) end(s *transmission) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,66 +178,66 @@ func (p *pageLimiter) dropLocked(i int) {
 	p.sending = slices.Delete(p.sending, i, i+1)
 }
 
-// tooMany answers a request for which there is no room.
+// tooMany refuses a request for lack of room.
 func (p *pageLimiter) tooMany(w http.ResponseWriter, why string) {
 	p.refuse(busy)
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
-// renderedPage is a page in memory.
+// renderedPage is a page in memory. It is the http.ResponseWriter of its handler.
 type renderedPage struct {
-	done   chan struct{} // closed once it is made, or will not be
+	done   chan struct{} // closed when it is rendered, or has timed out
 	header http.Header
 	status int
-	body   *bytes.Buffer // while it is made
-	bytes  []byte        // once it is
+	body   *bytes.Buffer // while it is rendered
+	bytes  []byte        // after that
 }
 
-// render makes it.
+// render calls next to render the page.
 func (m *renderedPage) render(next http.Handler, r *http.Request) {
 	m.body = renderBuffers.Get().(*bytes.Buffer)
 	next.ServeHTTP(m, r)
 	m.WriteHeader(http.StatusOK)
-	m.bytes = bytes.Clone(m.body.Bytes()) // without the room to grow
+	m.bytes = bytes.Clone(m.body.Bytes()) // without spare capacity
 	m.body.Reset()
 	renderBuffers.Put(m.body)
 	m.body = nil
 }
 
-// renderBuffers are where pages are made.
+// renderBuffers holds buffers to render pages into.
 var renderBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Header is the header of the answer.
+// Header implements http.ResponseWriter.
 func (m *renderedPage) Header() http.Header { return m.header }
 
-// WriteHeader notes the status.
+// WriteHeader implements http.ResponseWriter.
 func (m *renderedPage) WriteHeader(status int) {
 	if m.status == 0 {
 		m.status = status
 	}
 }
 
-// Write adds to the page.
+// Write implements http.ResponseWriter.
 func (m *renderedPage) Write(b []byte) (int, error) {
 	m.WriteHeader(http.StatusOK)
 	return m.body.Write(b)
 }
 
-// lookupLimiter rations the questions about keys, of which each may be one to another member.
+// lookupLimiter limits requests about keys, each of which may be forwarded to another member.
 type lookupLimiter struct {
 	pages *pageLimiter
 
 	mu   sync.Mutex
 	left int       // guarded by mu
-	at   time.Time // guarded by mu: up to when time has given
+	at   time.Time // guarded by mu: when left was last increased
 }
 
 func newLookupLimiter(p *pageLimiter) *lookupLimiter {
 	return &lookupLimiter{pages: p, left: lookupBurst}
 }
 
-// wrap serves next at most so often.
+// wrap serves next within the limit.
 func (l *lookupLimiter) wrap(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !l.take(time.Now()) {

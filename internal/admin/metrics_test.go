@@ -10,11 +10,11 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-func TestFacts(t *testing.T) {
+func TestCollector(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewCollector(func() owner.Stats {
 		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9}
-		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most of them came from others and have not been asked for since
+		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most were transferred from other members and not used since
 		f.Unreplicated, f.UnreplicatedIn, f.Confirming, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
 		f.Lease = owner.LeaseStats{LocalHits: 40, Granted: 4, GrantedHits: 50, Empty: 3, Timeouts: 2, NoRoom: 1, Outstanding: 12, Unreachable: 1}
@@ -22,20 +22,20 @@ func TestFacts(t *testing.T) {
 		return f
 	}))
 	const want = `
-# HELP keyward_overadmission_bound Most hits that this member may have added to one key's present window above its limit, fail_open apart; the cluster's bound is the sum.
+# HELP keyward_overadmission_bound Most hits that this member may have added to one key's current window above its limit, without fail_open. The bound of the cluster is the sum over members.
 # TYPE keyward_overadmission_bound gauge
 keyward_overadmission_bound 25
-# HELP keyward_overadmission_bound_by_cause The parts that keyward_overadmission_bound is the sum of.
+# HELP keyward_overadmission_bound_by_cause The parts of keyward_overadmission_bound.
 # TYPE keyward_overadmission_bound_by_cause gauge
 keyward_overadmission_bound_by_cause{cause="crash"} 3
 keyward_overadmission_bound_by_cause{cause="fail_closed"} 4
 keyward_overadmission_bound_by_cause{cause="old_version"} 5
 keyward_overadmission_bound_by_cause{cause="partition"} 11
 keyward_overadmission_bound_by_cause{cause="share"} 2
-# HELP keyward_handoff_unconfirmed_members Members that have not confirmed that they have what this one owes them.
+# HELP keyward_handoff_unconfirmed_members Members that have not confirmed all counters that this one must send them.
 # TYPE keyward_handoff_unconfirmed_members gauge
 keyward_handoff_unconfirmed_members 2
-# HELP keyward_keys Counters in memory, by table: owned, that this member decides by the present ring; replica, of others'; or of answers given for an owner that could not be reached.
+# HELP keyward_keys Counters in memory, by table: owned, those that this member decides now; replica, those of other members; or those of decisions made without the owner.
 # TYPE keyward_keys gauge
 keyward_keys{table="deny"} 0
 keyward_keys{table="fail_closed"} 0
@@ -43,33 +43,33 @@ keyward_keys{table="fail_open"} 0
 keyward_keys{table="owned"} 21
 keyward_keys{table="replica"} 22
 keyward_keys{table="share"} 0
-# HELP keyward_reach Members of the ring that confirm this one, itself included; 0 while it is not on the ring.
+# HELP keyward_reach Members of the ring that confirm this one, including itself; 0 while it is not on the ring.
 # TYPE keyward_reach gauge
 keyward_reach 3
 # HELP keyward_ring_acks_missing Members whose acknowledgement of the ring this one waits for.
 # TYPE keyward_ring_acks_missing gauge
 keyward_ring_acks_missing 1
-# HELP keyward_unreplicated_hits Charges that no other member has a copy of: the most of one key, and of all keys.
+# HELP keyward_unreplicated_hits Charges that the successor has not confirmed: the most of one key, and of all keys.
 # TYPE keyward_unreplicated_hits gauge
 keyward_unreplicated_hits{of="all"} 6
 keyward_unreplicated_hits{of="key"} 2
-# HELP keyward_degraded_admitted_hits_total Hits admitted for owners that could not be reached.
+# HELP keyward_degraded_admitted_hits_total Hits admitted while their owner was unreachable.
 # TYPE keyward_degraded_admitted_hits_total counter
 keyward_degraded_admitted_hits_total{authority="fail_closed"} 0
 keyward_degraded_admitted_hits_total{authority="fail_open"} 0
 keyward_degraded_admitted_hits_total{authority="share"} 8
-# HELP keyward_lease_failures_total Requests that were not answered in time or refused, and keys that found no room.
+# HELP keyward_lease_failures_total Requests for a grant that were refused or timed out, and keys that found no room.
 # TYPE keyward_lease_failures_total counter
 keyward_lease_failures_total{reason="no_room"} 1
 keyward_lease_failures_total{reason="refused"} 0
 keyward_lease_failures_total{reason="timeout"} 2
-# HELP keyward_lease_local_hits_total Hits admitted from leases, without asking the owner.
+# HELP keyward_lease_local_hits_total Hits admitted from leases, without the owner.
 # TYPE keyward_lease_local_hits_total counter
 keyward_lease_local_hits_total 40
-# HELP keyward_lease_outstanding Hits that this member has lent and that may not be spent.
+# HELP keyward_lease_outstanding Hits that this member has lent and that may not be spent yet.
 # TYPE keyward_lease_outstanding gauge
 keyward_lease_outstanding 12
-# HELP keyward_lease_renewals_total Requests for hits that owners answered: with hits, or with none.
+# HELP keyward_lease_renewals_total Requests for a grant that the owner answered: with hits, or with none.
 # TYPE keyward_lease_renewals_total counter
 keyward_lease_renewals_total{result="empty"} 3
 keyward_lease_renewals_total{result="granted"} 4
@@ -77,10 +77,10 @@ keyward_lease_renewals_total{result="granted"} 4
 # TYPE keyward_lease_size summary
 keyward_lease_size_sum 50
 keyward_lease_size_count 4
-# HELP keyward_lease_unreachable_holders Holders with hits that have not been heard for 3 s.
+# HELP keyward_lease_unreachable_holders Holders with unspent hits that have sent nothing for 3 s.
 # TYPE keyward_lease_unreachable_holders gauge
 keyward_lease_unreachable_holders 1
-# HELP keyward_lease_violations_total Breaches of the conditions that leases are safe by, each of which was prevented.
+# HELP keyward_lease_violations_total Violations of the conditions that make leases safe. Each was prevented.
 # TYPE keyward_lease_violations_total counter
 keyward_lease_violations_total{condition="C1"} 0
 keyward_lease_violations_total{condition="C2"} 7
@@ -98,7 +98,7 @@ keyward_lease_violations_total{condition="C5"} 0
 		t.Error(err)
 	}
 	if x := (owner.Stats{MovedBound: 1, ShareBound: 2, CrashBound: 4, PartitionBound: 8, ClosedBound: 16}); sum(causes(&x)) != x.Bound() {
-		t.Errorf("the causes %v are not all of the bound %d", causes(&x), x.Bound())
+		t.Errorf("the causes %v do not sum to the bound %d", causes(&x), x.Bound())
 	}
 	if len(authorities()) != len(owner.Stats{}.Decided) {
 		t.Errorf("%d names for %d authorities", len(authorities()), len(owner.Stats{}.Decided))

@@ -1,0 +1,198 @@
+package admin
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/keyward/keyward/owner"
+)
+
+// metric is one metric of a node. Its values have one label, or none.
+type metric struct {
+	name, help string
+	label      string // empty: values has one entry, for ""
+	gauge      bool   // else a counter
+	values     func(s *owner.Stats) map[string]uint64
+}
+
+// integer is a number in owner.Stats.
+type integer interface{ ~int | ~int64 | ~uint64 }
+
+func number[T integer](read func(s *owner.Stats) T) func(*owner.Stats) map[string]uint64 {
+	return func(s *owner.Stats) map[string]uint64 { return map[string]uint64{"": uint64(read(s))} }
+}
+
+func gauge[T integer](name, help string, read func(s *owner.Stats) T) metric {
+	return metric{name: name, help: help, gauge: true, values: number(read)}
+}
+
+func counter[T integer](name, help string, read func(s *owner.Stats) T) metric {
+	return metric{name: name, help: help, values: number(read)}
+}
+
+// decisionMetrics are about decisions and the memory for counters.
+func decisionMetrics() []metric {
+	return []metric{
+		{"keys", "Counters in memory, by table: owned, those that this member decides now; replica, those of other members; or those of decisions made without the owner.", "table", true, tables},
+		gauge("overadmission_bound", "Most hits that this member may have added to one key's current window above its limit, without fail_open. The bound of the cluster is the sum over members.", (*owner.Stats).Bound),
+		{"overadmission_bound_by_cause", "The parts of keyward_overadmission_bound.", "cause", true, causes},
+		gauge("fail_open_admitted", "Most hits that this member has admitted for one key in its current window under fail_open, which no limit bounds.", func(s *owner.Stats) uint64 { return s.OpenAdmitted }),
+		{"authority_total", "Decisions, by the authority for them.", "authority", false, decisions},
+		{"degraded_admitted_hits_total", "Hits admitted while their owner was unreachable.", "authority", false, degradedHits},
+		counter("overflow_keys_total", "Keys that found no room in the table and are counted by a sketch that never admits too much.", func(s *owner.Stats) uint64 { return s.OverflowKeys }),
+		counter("overflow_charges_total", "Charges counted by the sketch.", func(s *owner.Stats) uint64 { return s.OverflowCharges }),
+		gauge("overflow_sketches", "Sketches in memory, 64 KiB each.", func(s *owner.Stats) int { return s.Sketches }),
+		counter("refunds_dropped_total", "Refunds that could not be applied.", func(s *owner.Stats) uint64 { return s.RefundsDropped }),
+		{"deny_cache_total", "Requests that the deny cache answered (hit) or not (miss).", "result", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"hit": s.DenyHits, "miss": s.DenyMisses}
+		}},
+		counter("charges_refused_total", "Charges refused for lack of room to track them.", func(s *owner.Stats) uint64 { return s.Refused }),
+		counter("share_untold_hits_total", "Hits admitted from a local share that are never reported to the owner, for lack of room.", func(s *owner.Stats) uint64 { return s.ShareUnreported }),
+	}
+}
+
+// handoffMetrics are about replicas and the transfer of counters.
+func handoffMetrics() []metric {
+	return []metric{
+		{"unreplicated_hits", "Charges that the successor has not confirmed: the most of one key, and of all keys.", "of", true, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"key": s.Unreplicated, "all": s.UnreplicatedIn}
+		}},
+		gauge("reach", "Members of the ring that confirm this one, including itself; 0 while it is not on the ring.", func(s *owner.Stats) int { return s.Confirming }),
+		gauge("ring_acks_missing", "Members whose acknowledgement of the ring this one waits for.", func(s *owner.Stats) int { return s.AcksMissing }),
+		gauge("handoff_unconfirmed_members", "Members that have not confirmed all counters that this one must send them.", func(s *owner.Stats) int { return s.Unconfirmed }),
+		gauge("handoff_transfers", "Members to which counters are being sent.", func(s *owner.Stats) int { return s.Transfers }),
+		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
+		counter("waits_refused_total", "Requests that had to wait and found no room. Their rule's degraded policy decides.", func(s *owner.Stats) uint64 { return s.PendingRefused }),
+		{"copies_total", "Replicas and counters received from other members, by result.", "result", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"merged": s.CopiesMerged, "dropped": s.CopiesDropped}
+		}},
+		counter("slots_refused_total", "Counters, parts of them and messages that a correct member does not send.", func(s *owner.Stats) uint64 { return s.SlotsRefused }),
+	}
+}
+
+// holderMetrics are about leases that this member holds.
+func holderMetrics() []metric {
+	return []metric{
+		gauge("lease_held", "Keys on which this member holds a lease.", func(s *owner.Stats) int { return s.Lease.Held }),
+		gauge("lease_held_hits", "Hits that this member holds by leases and has not spent.", func(s *owner.Stats) uint64 { return s.Lease.HeldHits }),
+		counter("lease_local_hits_total", "Hits admitted from leases, without the owner.", func(s *owner.Stats) uint64 { return s.Lease.LocalHits }),
+		counter("lease_local_denials_total", "Requests denied because of an owner's notice, without the owner.", func(s *owner.Stats) uint64 { return s.Lease.LocalDenied }),
+		{"lease_renewals_total", "Requests for a grant that the owner answered: with hits, or with none.", "result", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"granted": s.Lease.Granted, "empty": s.Lease.Empty}
+		}},
+		{"lease_failures_total", "Requests for a grant that were refused or timed out, and keys that found no room.", "reason", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"timeout": s.Lease.Timeouts, "refused": s.Lease.Refused, "no_room": s.Lease.NoRoom}
+		}},
+		counter("lease_stranded_tokens_total", "Hits that this member held unspent when their window ended. They were charged and admitted nothing.", func(s *owner.Stats) uint64 { return s.Lease.Stranded }),
+		counter("approximate_hits_total", "Hits of approximate rules admitted before they were reported to their owner.", func(s *owner.Stats) uint64 { return s.Lease.Approximated }),
+		counter("approximate_reconciliations_total", "Reports of approximate rules that were merged, here or by their owner.", func(s *owner.Stats) uint64 { return s.Lease.Reconciled }),
+		gauge("approximate_unsynced_hits", "Hits of approximate rules admitted here and not yet reported to their owner.", func(s *owner.Stats) uint64 { return s.Lease.Unsynced }),
+	}
+}
+
+// grantorMetrics are about leases that this member has granted.
+func grantorMetrics() []metric {
+	return []metric{
+		gauge("hot_keys", "Hot keys that this member owns.", func(s *owner.Stats) int { return s.Lease.HotKeys }),
+		gauge("lease_keys", "Keys on which this member has granted leases.", func(s *owner.Stats) int { return s.Lease.LentKeys }),
+		gauge("lease_holders", "Holders of leases that this member has granted, summed over keys.", func(s *owner.Stats) int { return s.Lease.Holders }),
+		gauge("lease_unreachable_holders", "Holders with unspent hits that have sent nothing for 3 s.", func(s *owner.Stats) int { return s.Lease.Unreachable }),
+		gauge("lease_outstanding", "Hits that this member has lent and that may not be spent yet.", func(s *owner.Stats) uint64 { return s.Lease.Outstanding }),
+		{"lease_hits_total", "Hits lent, returned by holders, and reclaimed from silent holders.", "event", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"lent": s.Lease.Lent, "credited": s.Lease.Credited, "reclaimed": s.Lease.Reclaimed}
+		}},
+		{"lease_violations_total", "Violations of the conditions that make leases safe. Each was prevented.", "condition", false, violations},
+	}
+}
+
+func tables(s *owner.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"owned": uint64(s.Owned), "replica": uint64(max(0, s.Keys+s.Replicas-s.Owned)), "share": uint64(s.ShareKeys),
+		"fail_open": uint64(s.OpenKeys), "fail_closed": uint64(s.ClosedKeys), "deny": uint64(s.DenyKeys),
+	}
+}
+
+// causes returns the parts of s.Bound().
+func causes(s *owner.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
+	}
+}
+
+// authorities returns the names of owner.Authority, by number.
+func authorities() []string {
+	return []string{"full", "part", "share", "fail_open", "fail_closed", "overflow", "cached", "shed"}
+}
+
+func decisions(s *owner.Stats) map[string]uint64 {
+	v := map[string]uint64{}
+	for i, name := range authorities() {
+		v[name] = s.Decided[i]
+	}
+	return v
+}
+
+func degradedHits(s *owner.Stats) map[string]uint64 {
+	v := map[string]uint64{}
+	for _, a := range []owner.Authority{owner.Share, owner.Open, owner.Closed} {
+		v[AuthorityName(a)] = s.Admitted[a]
+	}
+	return v
+}
+
+func violations(s *owner.Stats) map[string]uint64 {
+	v := map[string]uint64{}
+	for c, n := range s.Lease.Violations {
+		if c > 0 { // conditions are numbered from 1
+			v[fmt.Sprintf("C%d", c)] = n
+		}
+	}
+	return v
+}
+
+// collector exports a node's statistics to Prometheus.
+type collector struct {
+	read    func() owner.Stats
+	metrics []metric
+	descs   []*prometheus.Desc // of metrics
+	grant   *prometheus.Desc
+}
+
+// NewCollector returns a collector of a node's statistics. It calls read for each scrape.
+func NewCollector(read func() owner.Stats) prometheus.Collector {
+	c := &collector{read: read, grant: prometheus.NewDesc("keyward_lease_size", "Hits of one grant to this member.", nil, nil)}
+	for _, part := range [][]metric{decisionMetrics(), handoffMetrics(), holderMetrics(), grantorMetrics()} {
+		c.metrics = append(c.metrics, part...)
+	}
+	for _, m := range c.metrics {
+		c.descs = append(c.descs, prometheus.NewDesc("keyward_"+m.name, m.help, m.labels(m.label), nil))
+	}
+	return c
+}
+
+// labels returns s, or nil for a metric without a label.
+func (m *metric) labels(s string) []string {
+	if m.label == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.read()
+	for i, m := range c.metrics {
+		kind := prometheus.CounterValue
+		if m.gauge {
+			kind = prometheus.GaugeValue
+		}
+		for label, v := range m.values(&s) {
+			ch <- prometheus.MustNewConstMetric(c.descs[i], kind, float64(v), m.labels(label)...)
+		}
+	}
+	ch <- prometheus.MustNewConstSummary(c.grant, s.Lease.Granted, float64(s.Lease.GrantedHits), nil)
+}
