@@ -5,30 +5,30 @@ import (
 	"slices"
 )
 
-// Buckets follow the generic cell rate algorithm. One hit takes interval nanoseconds to drain, and TAT is when all
-// that was charged will have drained, so the level at now is TAT - now.
+// Buckets use the generic cell rate algorithm. A hit takes interval nanoseconds to drain. TAT is when everything that
+// was charged will have drained, so the level at now is TAT - now.
 //
-// TAT alone cannot be merged: the larger of two forgets what the other was charged. So each writer's slot says how
-// much it charged in all, in nanoseconds, and when last; what another State lacks of that is added to its TAT as if
-// it had all come with the last charge. As a later charge never ends earlier, neither sum is below the truth, so the
-// smaller one is taken. A refund lowers TAT only: it ran in the same State as the charges it gives back, and other
-// States' sums are at most too high.
+// TATs cannot be merged by taking the larger one, because that ignores what the other member charged. Each writer's
+// slot therefore contains the total that it charged, in nanoseconds, and the time of its last charge. Merge adds the
+// charges that one State lacks to its TAT, as if all of them had come with the last charge. A later charge never ends
+// earlier, so neither of the two sums is too low, and Merge uses the smaller one. A refund lowers only TAT: it happened
+// in the same State as the charges that it refunds, and the sums of other States can only be too high.
 //
-// Two members that both decided for long owe each other more than a bucket holds. What is older than one Window is
-// forgiven, as windows do: a merged level exceeds the two together by a Window at most.
+// If two members decided separately for a long time, each lacks more charges than a bucket holds. Charges older than
+// one Window are ignored, as for windows: a merged level exceeds the two levels together by at most one Window.
 //
-// A new slot begins to count at its time (Refunded: what had drained by then). TAT is behind a writer's Charged by
-// refunds at most, and a slot is kept until both have passed, so a writer that begins anew is never below what old
-// copies say of it.
+// A new slot starts to count at its time (Refunded: what had drained by then). TAT is behind a writer's Charged only by
+// refunds, and a slot is kept until both have passed. So a writer that starts again is never below what old copies
+// contain for it.
 
-// interval is the nanoseconds that a hit takes to drain, rounded up: a bucket lets through at most Limit hits a
-// Window, and too few by one in 10^9 for each hit a second.
+// interval returns the nanoseconds in which one hit drains, rounded up. Because of the rounding, a bucket admits at
+// most Limit hits per Window, and less by a factor of at most 10^-9 for each hit per second.
 func (r Rule) interval() int64 {
 	w, n := r.width(), int64(max(1, r.Limit))
 	return (w-1)/n + 1
 }
 
-// spanOf is how long hits take to drain, saturating.
+// spanOf returns the nanoseconds in which hits drain, saturating.
 func (r Rule) spanOf(hits uint64) int64 {
 	t := r.interval()
 	if hits > uint64(math.MaxInt64/t) {
@@ -37,7 +37,7 @@ func (r Rule) spanOf(hits uint64) int64 {
 	return int64(hits) * t
 }
 
-// level is the nanoseconds that the bucket still drains.
+// level returns the nanoseconds until the bucket is empty.
 func (s *State) level(now int64) int64 {
 	if len(s.Slots) == 0 {
 		return 0
@@ -45,7 +45,7 @@ func (s *State) level(now int64) int64 {
 	return elapsed(now, s.TAT)
 }
 
-// usedBucket is the level in hits, rounded up. A TAT at the ceiling may hide charges, so nothing fits any more.
+// usedBucket returns the level in hits, rounded up. A saturated TAT may hide charges, so then nothing fits.
 func (r Rule) usedBucket(s *State, now int64) uint64 {
 	if len(s.Slots) > 0 && s.TAT == math.MaxInt64 {
 		return math.MaxUint64
@@ -62,7 +62,7 @@ func (r Rule) chargeBucket(s *State, now int64, writer, hits uint64) {
 	s.chargeTime(writer, now, r.spanOf(hits))
 }
 
-// chargeTime charges d nanoseconds on top of TAT, which is not before now.
+// chargeTime adds d nanoseconds to TAT, which is not before now.
 func (s *State) chargeTime(writer uint64, now, d int64) {
 	i := s.slotOf(writer)
 	if i < 0 {
@@ -77,7 +77,7 @@ func (s *State) chargeTime(writer uint64, now, d int64) {
 	s.sort()
 }
 
-// slotOf is the index of writer's slot, negative if there is none.
+// slotOf returns the index of writer's slot, or -1.
 func (s *State) slotOf(writer uint64) int {
 	for i := range s.Slots {
 		if s.Slots[i].Writer == writer {
@@ -87,7 +87,7 @@ func (s *State) slotOf(writer uint64) int {
 	return -1
 }
 
-// sort puts the slots in order.
+// sort restores the order of the slots.
 func (s *State) sort() { slices.SortFunc(s.Slots, Slot.Compare) }
 
 func (r Rule) refundBucket(s *State, now int64, hits uint64) {
@@ -96,7 +96,7 @@ func (r Rule) refundBucket(s *State, now int64, hits uint64) {
 	}
 }
 
-// mergeBuckets is not associative to the nanosecond: in another order more may come out.
+// mergeBuckets is not associative to the nanosecond: another order may give a higher level.
 func (r Rule) mergeBuckets(into, from *State) {
 	switch {
 	case len(from.Slots) == 0:
@@ -117,7 +117,8 @@ func (r Rule) mergeBuckets(into, from *State) {
 	into.sort()
 }
 
-// fold is s's TAT with all that o has and s lacks, oldest first. It is an upper bound of what one counter's would be.
+// fold returns s's TAT with all charges that o has and s lacks, oldest first. It is an upper bound of the TAT of a
+// single counter with all charges.
 func (s *State) fold(o *State) int64 {
 	tat := s.TAT
 	for _, g := range o.Slots {
@@ -132,7 +133,7 @@ func (s *State) fold(o *State) int64 {
 	return tat
 }
 
-// maxMergedTAT is the most that both together may owe: their levels at the last charge, and a Window.
+// maxMergedTAT returns the upper bound of a merged TAT: both levels at the last charge, plus a Window.
 func (r Rule) maxMergedTAT(a, b *State) int64 {
 	last := max(a.Slots[len(a.Slots)-1].At, b.Slots[len(b.Slots)-1].At)
 	return addTime(addTime(addTime(last, a.level(last)), b.level(last)), r.width())
@@ -146,7 +147,7 @@ func (r Rule) expiresBucket(s *State) int64 {
 	return at
 }
 
-// trimBucket keeps for a Window what other copies may lack.
+// trimBucket drops slots that are empty. It keeps them for a Window for copies that may lack them.
 func (r Rule) trimBucket(s *State, now int64) {
 	if s.level(now) > 0 {
 		return
@@ -159,7 +160,7 @@ func (r Rule) trimBucket(s *State, now int64) {
 	}
 }
 
-// resetBucket is when a hit fits, or if there is room, when the bucket is whole again.
+// resetBucket returns when a hit fits, or if one fits now, when the bucket is empty.
 func (r Rule) resetBucket(s *State, now int64, over bool) int64 {
 	switch {
 	case over && r.Depth() == 0:

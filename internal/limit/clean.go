@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// maxClockError is how far the time of a bucket's charge or of a log's hit may be ahead. Cutting or dropping it takes from what
-// was charged, so it is far more than clocks differ by, but for one that was just set.
+// maxClockError is how far in the future the time of a bucket's charge or of a log's hit may be. Later times are cut or
+// dropped, which removes charges, so the value is far above the usual difference of clocks.
 const maxClockError = 10 * time.Second
 
-// Clean makes s, which another member sent, what a State must be: slots in order, none twice, none that does not count at
-// now. It returns how many of the slots that it dropped were wrong, which means that no member should have sent them: empty
-// slots, windows after the next one, and times of a log that are too far ahead. Windows before the previous one and times of
-// a log that are over are dropped, too, but they are not wrong: members send what they have not trimmed. Times of buckets
-// are never dropped, they are cut to what is possible.
+// Clean makes a State that another member sent valid: slots are in order, unique and count at now. It returns the
+// number of dropped slots that no correct member sends: empty slots, windows after the next one, and log times too far
+// in the future. It also drops windows before the previous one and expired log times, which are not wrong, because
+// members send slots before they trim them. Times of buckets are not dropped but limited to what is possible.
 func (r Rule) Clean(s *State, now int64) (wrong int) {
 	soon := addTime(now, int64(maxClockError))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
@@ -45,7 +44,7 @@ func (r Rule) Clean(s *State, now int64) (wrong int) {
 	return wrong
 }
 
-// expired reports whether slots at that time have ended at now and count no more.
+// expired reports whether slots with that time no longer count at now.
 func (r Rule) expired(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -56,7 +55,7 @@ func (r Rule) expired(at, now int64) bool {
 	return at < subTime(r.Index(now), 1)
 }
 
-// inTime reports whether slots at that time are not too far ahead of now.
+// inTime reports whether slots with that time are not too far ahead of now.
 func (r Rule) inTime(at, now int64) bool {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -67,7 +66,7 @@ func (r Rule) inTime(at, now int64) bool {
 	return at <= addTime(r.Index(now), 1) || r.start(at) <= addTime(now, int64(ClockTolerance))
 }
 
-// uniteSlots makes one slot of neighbours that are the same.
+// uniteSlots merges adjacent slots that are the same.
 func (s *State) uniteSlots(same func(a, b Slot) bool) {
 	kept := s.Slots[:0]
 	for _, f := range s.Slots {
@@ -81,7 +80,7 @@ func (s *State) uniteSlots(same func(a, b Slot) bool) {
 	s.Slots = kept
 }
 
-// latestTAT is the latest that a bucket's TAT can be: all that has not drained came with the last charge.
+// latestTAT returns the upper bound of a bucket's TAT: everything that has not drained came with the last charge.
 func (s *State) latestTAT() int64 {
 	at, d := int64(math.MinInt64), uint64(0)
 	for _, f := range s.Slots {

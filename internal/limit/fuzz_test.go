@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// decode makes states of arbitrary bytes, as a broken or hostile member might send them.
+// decode makes a State from arbitrary bytes, as a broken or hostile member might send it.
 func decode(b []byte) (s State) {
 	word := func() (x uint64) {
 		var w [8]byte
@@ -53,7 +53,7 @@ func FuzzTake(f *testing.F) {
 }
 
 func fuzzTake(t *testing.T, r Rule, s State, now int64, hits, back uint64) {
-	peek, slots, before := r.Peek(&s, now, hits), len(s.Slots), r.ChargedBy(&s, me)
+	peek, slots, before := r.Peek(&s, now, hits), len(s.Slots), chargedBy(r, &s, me)
 	d := r.Take(&s, now, me, hits)
 	if d.Before != peek.Before || d.After != peek.After || d.Over != peek.Over || d.Remaining != peek.Remaining {
 		t.Fatalf("%+v: take %+v, peek %+v", r, d, peek)
@@ -68,8 +68,8 @@ func fuzzTake(t *testing.T, r Rule, s State, now int64, hits, back uint64) {
 		t.Fatalf("%+v: %d used after %+v", r, used, d)
 	case len(s.Slots) > slots+1:
 		t.Fatalf("%+v: %d slots were %d", r, len(s.Slots), slots)
-	case r.Algorithm != SlidingLog && r.ChargedBy(&s, me) < before && slots > 0 && s.slotOf(me) < 0:
-		t.Fatalf("%+v: charged %d, then %d", r, before, r.ChargedBy(&s, me))
+	case r.Algorithm != SlidingLog && chargedBy(r, &s, me) < before && slots > 0 && s.slotOf(me) < 0:
+		t.Fatalf("%+v: charged %d, then %d", r, before, chargedBy(r, &s, me))
 	}
 	check(t, &s)
 	if g := r.Refund(&s, now, me, back); g.Over || g.After > g.Before || g.Before != used {
@@ -107,21 +107,21 @@ func FuzzMerge(f *testing.F) {
 		r.Clean(&x, now)
 		r.Clean(&y, now)
 		check(t, &x)
-		xy, yx := x.clone(), y.clone()
+		xy, yx := clone(x), clone(y)
 		r.Merge(&xy, &y)
 		r.Merge(&yx, &x)
 		check(t, &xy)
 		if !same(&xy, &yx) {
 			t.Fatalf("%+v: %+v and %+v: %+v or %+v", r, x, y, xy, yx)
 		}
-		again := xy.clone()
+		again := clone(xy)
 		for _, s := range []*State{&x, &y, &xy} {
 			if r.Merge(&again, s); !same(&again, &xy) {
 				t.Fatalf("%+v: %+v and %+v: %+v, then %+v", r, x, y, xy, again)
 			}
 		}
 		for _, writer := range []uint64{3, 5} {
-			if r.Algorithm != SlidingLog && r.ChargedBy(&xy, writer) < r.ChargedBy(&x, writer) && !windows(r) {
+			if r.Algorithm != SlidingLog && chargedBy(r, &xy, writer) < chargedBy(r, &x, writer) && !windows(r) {
 				t.Fatalf("%+v: less charged by %d", r, writer)
 			}
 		}

@@ -1,9 +1,9 @@
 // Package limit decides whether hits fit a limit.
 //
-// Everything here is a value: a [Rule] looks at a [State] and a time and returns a [Decision] and what the State has
-// become; a [Tally] is the short form of the State of a fixed window that one member alone counts. States of several
-// members merge. There is no clock, no lock and no I/O; times are nanoseconds since the Unix epoch and come from the
-// caller.
+// Everything in it is a value. A [Rule] receives a [State] and a time, and returns a [Decision] and the changed State.
+// A [Tally] is the short form of the State of a fixed window that only one member charges. States of several members
+// can be merged. The package has no clock, no locks and no I/O. Times are nanoseconds since the Unix epoch and come
+// from the caller.
 package limit
 
 import (
@@ -13,37 +13,39 @@ import (
 	"time"
 )
 
-// Algorithm says how a rule spends its limit over time. The numbers are part of the peer protocol and of the
-// counter's key, so they never change.
+// Algorithm is the method by which a rule spends its limit over time. The numbers are part of the peer protocol and of
+// the counter's key, so they never change.
 type Algorithm uint8
 
 // The algorithms.
 const (
-	// FixedWindow counts hits in windows aligned to the Unix epoch, as envoyproxy/ratelimit does.
+	// FixedWindow counts hits in windows that are aligned to the Unix epoch, as envoyproxy/ratelimit does.
 	FixedWindow Algorithm = 0
-	// SlidingWindow adds to the window's count the part of the one before that a window ending now still overlaps.
+	// SlidingWindow adds, to the count of the current window, the part of the previous one that a window ending now
+	// overlaps.
 	SlidingWindow Algorithm = 1
-	// SlidingLog counts the hits of the last Window one by one, or in 64ths of the Window when there are many.
+	// SlidingLog counts the hits of the last Window individually, or in 64ths of the Window if there are many.
 	SlidingLog Algorithm = 2
-	// TokenBucket refills Limit hits a Window, continuously, and holds Burst of them.
+	// TokenBucket continuously refills Limit hits per Window and holds Burst of them.
 	TokenBucket Algorithm = 3
-	// LeakyBucket drains Limit hits a Window, continuously, and overflows above Burst. As nothing waits in it, it
-	// decides as a TokenBucket does.
+	// LeakyBucket continuously drains Limit hits per Window and overflows above Burst. It has no queue, so it decides
+	// as a TokenBucket does.
 	LeakyBucket Algorithm = 4
 
 	algorithms = 5
 )
 
-// ClockTolerance is how far the clocks of two members may differ: of a window that begins within that much what a merged State
-// says counts.
+// ClockTolerance is how far the clocks of two members may differ. A window that starts within that time already counts,
+// if a merged State has charges in it.
 const ClockTolerance = 250 * time.Millisecond
 
-// maxDrainTime is how long a bucket may drain: far less than times can tell, so that no level is ever cut in earnest.
+// maxDrainTime is the longest time that a bucket may drain. It is far below the range of times, so levels never
+// saturate in practice.
 const maxDrainTime = int64(100 * 365 * 24 * time.Hour)
 
 var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
 
-// String is a's name in rules.
+// String returns the algorithm's name in rules.
 func (a Algorithm) String() string {
 	if int(a) < len(names) {
 		return names[a]
@@ -51,7 +53,7 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm %d", uint8(a))
 }
 
-// ParseAlgorithm is the algorithm of that name.
+// ParseAlgorithm returns the algorithm with that name.
 func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	for i, n := range names {
 		if n == name {
@@ -61,19 +63,19 @@ func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	return 0, false
 }
 
-// Bucket says that a keeps a level that drains, instead of counts of windows.
+// Bucket reports whether a keeps a level that drains, instead of counts of windows.
 func (a Algorithm) Bucket() bool { return a == TokenBucket || a == LeakyBucket }
 
-// Rule is one limit: at most Limit hits in a Window. It is comparable and immutable. An unknown Algorithm counts as a
+// Rule is one limit: at most Limit hits per Window. It is comparable and immutable. An unknown Algorithm means
 // FixedWindow.
 type Rule struct {
-	Window    time.Duration // length of a window; one that is not positive counts as a second
-	Limit     uint32        // hits a window; 0 refuses everything
-	Burst     uint32        // hits that a bucket holds; 0 means Limit; windows do not look at it
+	Window    time.Duration // length of a window; 0 or less means one second
+	Limit     uint32        // hits per window; 0 refuses everything
+	Burst     uint32        // hits that a bucket holds; 0 means Limit; windows ignore it
 	Algorithm Algorithm
 }
 
-// Validate is an error if r cannot be decided as it says.
+// Validate returns an error if the rule is unusable.
 func (r Rule) Validate() error {
 	switch {
 	case r.Algorithm >= algorithms:
@@ -86,7 +88,8 @@ func (r Rule) Validate() error {
 	return nil
 }
 
-// Depth is the count up to which hits fit: the Limit, for buckets the Burst. A Decision is Over when After exceeds it.
+// Depth returns the count up to which hits fit: Burst for buckets, otherwise Limit. A Decision is Over if After exceeds
+// it.
 func (r Rule) Depth() uint32 {
 	if r.Algorithm.Bucket() && r.Burst > 0 && r.Limit > 0 {
 		return r.Burst
@@ -94,18 +97,20 @@ func (r Rule) Depth() uint32 {
 	return r.Limit
 }
 
-// Unreplicated (U) is how many admitted hits of one counter one member alone may know of: 1 % of the Limit, at least one.
+// Unreplicated returns U, the number of admitted hits of one counter that may be unreplicated: 1% of the Limit, and at
+// least one.
 func (r Rule) Unreplicated() uint64 { return uint64(min(r.Limit, max(1, r.Limit/100))) }
 
-// Decision is the answer to one question.
+// Decision is the result of one request.
 type Decision struct {
-	Before uint64 // count before the hits; of a bucket its level in hits, rounded up
+	Before uint64 // count before the hits; for a bucket its level in hits, rounded up
 	After  uint64 // count with the hits, saturating at math.MaxUint64
-	// Reset is in whole seconds, rounded up; at least one. For a FixedWindow it is the time until the window ends. For
-	// the others, when Over: until one more hit fits, if nobody asks before; else until the limit is whole again
-	// (buckets), the oldest count leaves (SlidingLog) or the window that the older count weighs on ends (SlidingWindow).
+	// Reset is in whole seconds, rounded up, and at least one. For a FixedWindow it is the time until the window ends.
+	// For the others, if Over, it is the time until one more hit fits, without further requests. Otherwise it is the
+	// time until a bucket is empty, the oldest count of a SlidingLog expires, or the window ends that the previous
+	// count of a SlidingWindow affects.
 	Reset     time.Duration
-	Remaining uint32 // hits left; 0 when over
+	Remaining uint32 // hits left; 0 if Over
 	Over      bool   // After exceeds the rule's Depth
 }
 
@@ -116,7 +121,7 @@ func (r Rule) width() int64 {
 	return int64(r.Window)
 }
 
-// Index is the window that now lies in.
+// Index returns the index of the window that contains now.
 func (r Rule) Index(now int64) int64 {
 	w := r.width()
 	i := now / w
@@ -126,10 +131,10 @@ func (r Rule) Index(now int64) int64 {
 	return i
 }
 
-// End is the first instant after window index, in Unix nanoseconds.
+// End returns the end of window index, in Unix nanoseconds.
 func (r Rule) End(index int64) int64 { return (index + 1) * r.width() }
 
-// start is the first instant of window index, saturating.
+// start returns the start of window index, saturating.
 func (r Rule) start(index int64) int64 {
 	w := r.width()
 	switch most := math.MaxInt64 / w; {
@@ -141,7 +146,7 @@ func (r Rule) start(index int64) int64 {
 	return index * w
 }
 
-// fits is the answer to hits at count before, without its Reset.
+// fits returns the Decision for hits at count before, without its Reset.
 func (r Rule) fits(before, hits uint64) Decision {
 	d := Decision{Before: before, After: SaturatingAdd(before, hits)}
 	depth := uint64(r.Depth())
@@ -151,8 +156,8 @@ func (r Rule) fits(before, hits uint64) Decision {
 	return d
 }
 
-// WholeSeconds is left in whole seconds, rounded up, at least one. Times far from now come only of broken clocks; the clamp
-// keeps them positive.
+// WholeSeconds returns left nanoseconds in whole seconds, rounded up, and at least one. Values near the limits of int64
+// come only from broken clocks; they are limited so that the result stays positive.
 func WholeSeconds(left int64) time.Duration {
 	left = min(max(1, left), math.MaxInt64-int64(time.Second))
 	return (time.Duration(left) + time.Second - 1).Truncate(time.Second)
@@ -165,7 +170,7 @@ func SaturatingAdd(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
-// addTime is t + d, saturating; d is not negative.
+// addTime returns t + d, saturating; d is not negative.
 func addTime(t, d int64) int64 {
 	if s := t + d; s >= t {
 		return s
@@ -173,7 +178,7 @@ func addTime(t, d int64) int64 {
 	return math.MaxInt64
 }
 
-// subTime is t - d, saturating; d is not negative.
+// subTime returns t - d, saturating; d is not negative.
 func subTime(t, d int64) int64 {
 	if s := t - d; s <= t {
 		return s
@@ -181,7 +186,7 @@ func subTime(t, d int64) int64 {
 	return math.MinInt64
 }
 
-// elapsed is to - from, 0 if that is negative, saturating.
+// elapsed returns to - from, saturating, or 0 if that is negative.
 func elapsed(from, to int64) int64 {
 	if to <= from {
 		return 0

@@ -5,18 +5,19 @@ import (
 	"slices"
 )
 
-// A log keeps hits one by one while there are at most logSlots, then joins those of each writer in one step of
-// Window/64 (a bucket) to one slot at the bucket's end: later than the hits, so that a hit never leaves too early.
+// logSlots is the number of hits that a log keeps individually. Beyond it, the hits of each writer in one segment, a
+// 64th of the Window, are joined into one slot at the end of the segment: later than the hits, so that no hit expires
+// too early.
 //
-// Once a writer has a slot at the end of a bucket, its further hits in the bucket go there. So what it has charged in
-// a bucket is one number that only grows, whether kept as single hits or joined, and copies of both kinds merge
-// exactly: as joined, by the larger sum.
+// Once a writer has a slot at the end of a segment, its further hits in that segment are added to it. So what it has
+// charged in a segment is one number that only grows, whether it is kept as individual hits or joined. Copies of both
+// kinds merge exactly: as joined slots, by the larger sum.
 const logSlots = 64
 
-// segmentWidth is the length of a bucket.
+// segmentWidth returns the length of a segment.
 func (r Rule) segmentWidth() int64 { return (r.width() + logSlots - 1) / logSlots }
 
-// segmentEnd is the end of the bucket that t lies in. Buckets hold their end, not their beginning.
+// segmentEnd returns the end of the segment that contains t. A segment contains its end, not its start.
 func (r Rule) segmentEnd(t int64) int64 {
 	q := r.segmentWidth()
 	switch m := t % q; {
@@ -29,19 +30,19 @@ func (r Rule) segmentEnd(t int64) int64 {
 	}
 }
 
-// countedSlots is the range of the slots that count at now: not older than Window, and not further ahead than a clock may be
-// that is set right again.
+// countedSlots returns the range of slots that count at now: not older than Window, and not beyond the horizon.
 func (r Rule) countedSlots(s *State, now int64) (from, to int) {
 	return s.after(subTime(now, r.width())), s.after(r.horizon(now))
 }
 
-// horizon is the latest time that a slot of a log may have at now. What one is ahead by more than [Ahead] counts at once, too:
-// hits that were made already must not leave room for others until their time comes.
+// horizon returns the latest time that a slot of a log may have at now. Slots that are ahead by more than
+// [ClockTolerance] count immediately as well: hits that were already made must not leave room for others until their
+// time comes.
 func (r Rule) horizon(now int64) int64 {
 	return addTime(addTime(now, int64(maxClockError)), r.segmentWidth())
 }
 
-// after is the index of the first slot later than at.
+// after returns the index of the first slot later than at.
 func (s *State) after(at int64) int {
 	i, _ := slices.BinarySearchFunc(s.Slots, at, func(f Slot, at int64) int {
 		if f.At <= at {
@@ -52,7 +53,7 @@ func (s *State) after(at int64) int {
 	return i
 }
 
-// netAt is the index after the slots that are as old as slot i, and what stands of them.
+// netAt returns the net count of the slots with the same time as slot i, and the index after them.
 func (s *State) netAt(i int) (next int, n uint64) {
 	var charged, refunded uint64
 	for next = i; next < len(s.Slots) && s.Slots[next].At == s.Slots[i].At; next++ {
@@ -85,7 +86,7 @@ func (r Rule) chargeLog(s *State, now int64, writer, hits uint64) {
 	s.charge(at, writer, hits)
 }
 
-// refundLog gives back the newest hits, each at its own time, so that what is given back leaves with the hit.
+// refundLog refunds the newest hits, each at its own time, so that a refund expires together with the hit.
 func (r Rule) refundLog(s *State, now int64, writer, hits uint64) {
 	from, to := r.countedSlots(s, now)
 	for i := to - 1; i >= from && hits > 0; i-- {
@@ -110,17 +111,18 @@ func (r Rule) trimLog(s *State, now int64) {
 	}
 }
 
-// dropSegments forgets whole buckets: of a part of one the sum would be too small beside that of an older copy.
+// dropSegments drops expired segments, but only complete ones: the sum of an incomplete segment would be lower than
+// that of an older copy.
 func (r Rule) dropSegments(s *State, now int64) {
 	if gone := s.after(subTime(r.segmentEnd(subTime(now, r.width())), r.segmentWidth())); gone > 0 {
 		s.Slots = slices.Delete(s.Slots, 0, gone)
 	}
 }
 
-// joinSegments makes one slot of what each writer has in a bucket.
+// joinSegments joins the slots of each writer in each segment.
 func (r Rule) joinSegments(s *State) {
 	kept := s.Slots[:0]
-	begin := 0 // of the present bucket in kept
+	begin := 0 // start of the current segment in kept
 	for _, f := range s.Slots {
 		f.At = r.segmentEnd(f.At)
 		if begin < len(kept) && kept[begin].At != f.At {
@@ -133,7 +135,7 @@ func (r Rule) joinSegments(s *State) {
 		if i < len(kept) && kept[i].Writer == f.Writer {
 			kept[i].add(f)
 		} else {
-			kept = slices.Insert(kept, i, f) // behind what was read: kept is never longer than that
+			kept = slices.Insert(kept, i, f) // behind the reading position: kept never gets longer than what was read
 		}
 	}
 	s.Slots = kept
@@ -156,13 +158,13 @@ func (r Rule) mergeLog(into, from *State) {
 	}
 }
 
-// hasSlot says that writer has a slot at end, which is the end of a bucket.
+// hasSlot reports whether writer has a slot at end, the end of a segment.
 func (s *State) hasSlot(end int64, writer uint64) bool {
 	_, ok := s.find(end, writer)
 	return ok
 }
 
-// sum is what writer did later than begin and until end, at the time of the latest.
+// sum adds up writer's slots after begin and up to end. The result has the time of the latest one.
 func (s *State) sum(begin, end int64, writer uint64) (sum Slot) {
 	sum.Writer = writer
 	for i := s.after(begin); i < len(s.Slots) && s.Slots[i].At <= end; i++ {
@@ -174,7 +176,7 @@ func (s *State) sum(begin, end int64, writer uint64) (sum Slot) {
 	return sum
 }
 
-// collapse puts sum in the place of all that its writer did later than begin and until sum.At.
+// collapse replaces all slots of sum's writer after begin and up to sum.At with sum.
 func (s *State) collapse(begin int64, sum Slot) {
 	i := s.after(begin)
 	kept := s.Slots[:i]
@@ -187,7 +189,7 @@ func (s *State) collapse(begin int64, sum Slot) {
 	*s.slot(sum.At, sum.Writer) = sum
 }
 
-// resetLog is when a hit fits, or if there is room, when the oldest leaves.
+// resetLog returns when a hit fits, or if one fits now, when the oldest hit expires.
 func (r Rule) resetLog(s *State, now int64, over bool) int64 {
 	full := addTime(now, r.width())
 	if over && r.Limit == 0 {

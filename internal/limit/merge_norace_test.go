@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// counter is the part of Rule that histories run on, so that broken ones can take its place.
+// counter is the part of Rule that histories use, so that broken variants can replace it.
 type counter struct {
 	take   func(r Rule, s *State, now int64, writer, hits uint64)
 	refund func(r Rule, s *State, now int64, writer, hits uint64)
@@ -24,13 +24,13 @@ var sound = counter{
 	merge:  func(r Rule, into, from *State) { r.Merge(into, from) },
 }
 
-// truth is what all members together charged and gave back, in one counter that sees everything at once.
+// truth records what all members charged and refunded, in one counter that sees every event at once.
 type truth struct {
 	rule   Rule
-	events []event // in the order of time
+	events []event // in order of time
 }
 
-// used is the count at now; of a bucket the level in nanoseconds.
+// used returns the count at now; for a bucket the level in nanoseconds.
 func (w *truth) used(now int64) uint64 {
 	e := every{rule: w.rule, events: w.events}
 	if w.rule.Algorithm.Bucket() {
@@ -39,15 +39,15 @@ func (w *truth) used(now int64) uint64 {
 	return e.used(now)
 }
 
-// charged records what a take by a member whose count was before has charged.
+// charged records a take by a member whose count was before.
 func (w *truth) charged(now int64, before, hits uint64) {
 	if !w.rule.Algorithm.Bucket() || before < uint64(w.rule.Depth()) {
 		w.events = append(w.events, event{at: now, hits: hits})
 	}
 }
 
-// most is the count at now that is not too much for a long log, which may keep a hit for one of its buckets longer,
-// and may lose a refund of another member's hit in a bucket of which only a part is joined.
+// most returns the highest acceptable count of a long log at now. A long log may keep a hit for one segment longer, and
+// may lose a refund of another member's hit if only a part of the segment is joined.
 func (w *truth) most(now int64) (n uint64) {
 	for _, e := range w.events {
 		if e.at > now-int64(w.rule.Window)-w.rule.segmentWidth() {
@@ -57,35 +57,35 @@ func (w *truth) most(now int64) (n uint64) {
 	return n
 }
 
-// refunded gives back hits, the newest first, as a member that knows everything would.
+// refunded refunds hits, the newest first, as a member with complete information would.
 func (w *truth) refunded(now int64, hits uint64) {
 	e := every{rule: w.rule, events: w.events}
 	e.refund(now, hits)
 	w.events = e.events
 }
 
-// stands is s's count in the unit of truth.used.
-func stands(r Rule, s *State, now int64) uint64 {
+// countOf returns s's count in the unit of truth.used.
+func countOf(r Rule, s *State, now int64) uint64 {
 	if r.Algorithm.Bucket() {
 		return uint64(s.level(now))
 	}
 	return r.Used(s, now)
 }
 
-// history runs members that charge what they like, copy their states to each other late, twice and out of order, and
-// says what is wrong with what they know in the end. With handOff one member at a time charges and refunds, and the
-// next begins with its state: then all must be exact.
+// history runs members that charge at random and copy their states to each other late, twice and out of order. It
+// reports what is wrong with their final states. With handOff, one member at a time charges and refunds, and the next
+// one starts with its state: then all counts must be exact.
 type history struct {
 	rule    Rule
 	code    counter
 	handOff bool
-	long    bool // so many hits that a log is joined
-	keep    bool // nothing is given back
+	long    bool // enough hits to join the slots of a log
+	keep    bool // no refunds
 	rnd     *rand.Rand
 	now     int64
 	truth   truth
 	states  []State
-	copies  []State // of states, at some time
+	copies  []State // copies of states at some time
 }
 
 func newHistory(seed uint64, r Rule, code counter, handOff bool) *history {
@@ -124,7 +124,7 @@ func (h *history) run() error {
 			h.charge(holder)
 		}
 		if !h.long || h.rnd.IntN(20) == 0 {
-			h.copies = append(h.copies, h.states[holder].clone())
+			h.copies = append(h.copies, clone(h.states[holder]))
 		}
 	}
 	return h.end()
@@ -138,7 +138,7 @@ func (h *history) charge(i int) {
 		h.truth.refunded(h.now, n)
 		return
 	}
-	if h.rule.Algorithm.Bucket() && h.rnd.IntN(4) == 0 { // each gives back what it knows of
+	if h.rule.Algorithm.Bucket() && h.rnd.IntN(4) == 0 { // each member refunds the hits in its own state
 		before := s.level(h.now)
 		h.code.refund(h.rule, s, h.now, writer, n)
 		h.truth.events = append(h.truth.events, event{at: h.now, back: uint64(before - s.level(h.now))})
@@ -148,7 +148,7 @@ func (h *history) charge(i int) {
 	h.code.take(h.rule, s, h.now, writer, n)
 }
 
-// move merges i's state into that of j, then old copies, which must not matter.
+// move merges i's state into that of j, followed by old copies, which must have no effect.
 func (h *history) move(i, j int) error {
 	h.code.merge(h.rule, &h.states[j], &h.states[i])
 	if !h.handOff {
@@ -162,7 +162,7 @@ func (h *history) move(i, j int) error {
 	return h.compare("handed over", &h.states[j], h.now)
 }
 
-// end brings everything together, in any order.
+// end merges all states in any order.
 func (h *history) end() error {
 	parts := append(slices.Clone(h.copies), h.states...)
 	h.rnd.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
@@ -179,9 +179,9 @@ func (h *history) end() error {
 	return nil
 }
 
-// compare is an error if s says less than the truth, or more where it need not.
+// compare returns an error if s is below the truth, or unnecessarily above it.
 func (h *history) compare(what string, s *State, now int64) error {
-	got, least, most := stands(h.rule, s, now), h.truth.used(now), h.truth.used(now)
+	got, least, most := countOf(h.rule, s, now), h.truth.used(now), h.truth.used(now)
 	if h.long {
 		most = h.truth.most(now)
 	}
@@ -189,7 +189,7 @@ func (h *history) compare(what string, s *State, now int64) error {
 		most = math.MaxUint64
 	}
 	if got < least || got > most {
-		return fmt.Errorf("%s %d stand, want %d to %d", what, got, least, most)
+		return fmt.Errorf("%s count %d, want %d to %d", what, got, least, most)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func historyRule(rnd *rand.Rand, a Algorithm) Rule {
 	return r
 }
 
-// run is how many of n histories go wrong, and what was wrong with the first.
+// run runs n histories and returns how many fail, and the first error.
 func run(n int, a Algorithm, code counter, handOff bool) (wrong int, first error) {
 	for seed := range uint64(n) {
 		r := historyRule(rand.New(rand.NewPCG(seed, 18)), a)
@@ -225,7 +225,7 @@ func TestHistories(t *testing.T) {
 			t.Parallel()
 			for _, handOff := range []bool{false, true} {
 				if wrong, err := run(n, a, sound, handOff); wrong > 0 {
-					t.Errorf("hand-off %v: %d of %d histories: %v", handOff, wrong, n, err)
+					t.Errorf("handoff %v: %d of %d histories: %v", handOff, wrong, n, err)
 				}
 			}
 		})
@@ -239,13 +239,14 @@ func TestLongLogHistories(t *testing.T) {
 			h := newHistory(seed, r, sound, i%2 == 0)
 			h.long, h.keep = true, i < 2
 			if err := h.run(); err != nil {
-				t.Fatalf("seed %d, hand-off %v, no refunds %v: %v", seed, h.handOff, h.keep, err)
+				t.Fatalf("seed %d, handoff %v, no refunds %v: %v", seed, h.handOff, h.keep, err)
 			}
 		}
 	}
 }
 
-// Members that both decided for long forgive each other what is older than a Window.
+// TestOldDebtsAreForgiven requires that members that decided separately for a long time ignore each other's charges
+// older than a Window.
 func TestOldDebtsAreForgiven(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 60, Burst: 5, Algorithm: TokenBucket}
 	var a, b State
@@ -262,7 +263,7 @@ func TestOldDebtsAreForgiven(t *testing.T) {
 	}
 }
 
-// The larger TAT of two, instead of what both were charged.
+// mergeByLargerTAT is a broken merge that takes the larger TAT.
 func mergeByLargerTAT(r Rule, into, from *State) {
 	tat := max(into.TAT, from.TAT)
 	if r.Merge(into, from); r.Algorithm.Bucket() {
@@ -270,16 +271,16 @@ func mergeByLargerTAT(r Rule, into, from *State) {
 	}
 }
 
-// Slots added up instead of the larger number taken.
+// mergeBySum is a broken merge that adds slots instead of taking the larger numbers.
 func mergeBySum(_ Rule, into, from *State) {
 	for _, f := range from.Slots {
 		into.slot(f.At, f.Writer).add(f)
 	}
 }
 
-// A refund that takes back its writer's charge.
+// refundBySubtraction is a broken refund that subtracts from its writer's charge.
 func refundBySubtraction(r Rule, s *State, now int64, writer, hits uint64) {
-	before := s.clone()
+	before := clone(*s)
 	r.Refund(s, now, writer, hits)
 	if r.Algorithm.Bucket() {
 		if i := s.slotOf(writer); i >= 0 {
@@ -298,7 +299,7 @@ func refundBySubtraction(r Rule, s *State, now int64, writer, hits uint64) {
 	}
 }
 
-// The histories find what is known to be wrong.
+// TestHistoriesFindBugs requires that the histories find known bugs.
 func TestHistoriesFindBugs(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -320,7 +321,7 @@ func TestHistoriesFindBugs(t *testing.T) {
 	}
 }
 
-// anyState is a state as a poisonous peer might make it, in order.
+// anyState returns an arbitrary ordered State, as a malicious peer might send it.
 func anyState(rnd *rand.Rand, r Rule, now int64) State {
 	s := State{TAT: now + rnd.Int64N(3*r.width()) - r.width()}
 	for range rnd.IntN(9) {
@@ -346,7 +347,7 @@ func TestMergeIsALattice(t *testing.T) {
 			r := historyRule(rnd, a)
 			x, y, z := anyState(rnd, r, t0), anyState(rnd, r, t0), anyState(rnd, r, t0)
 			merged := func(states ...State) State {
-				m := states[0].clone()
+				m := clone(states[0])
 				for i := range states[1:] {
 					r.Merge(&m, &states[i+1])
 					check(t, &m)

@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// step is what may happen in the small model.
+// step is an event of the small model.
 type step struct {
 	member int
-	merge  bool // with the other's state; else a charge
+	merge  bool // a merge with the other's state, otherwise a charge
 	hits   uint64
-	wait   int64 // in hits' time
+	wait   int64 // in the drain time of a hit
 }
 
-// TestEveryBucketHistory visits every history of two members up to a length, with every interleaving of charges,
-// merges and pauses, and merges in the end what they know.
+// TestEveryBucketHistory visits every history of two members up to a length, with every interleaving of charges, merges
+// and pauses, and merges their final states.
 func TestEveryBucketHistory(t *testing.T) {
 	length := 6
 	if testing.Short() {
@@ -53,7 +53,7 @@ func everyHistory(length int, code counter) (seen int, wrong error) {
 		}
 		for _, st := range steps {
 			next := h
-			next.states = []State{h.states[0].clone(), h.states[1].clone()}
+			next.states = []State{clone(h.states[0]), clone(h.states[1])}
 			next.truth.events = slices.Clip(h.truth.events)
 			next.step(st)
 			visit(next, left-1)
@@ -74,18 +74,18 @@ func (h *history) step(st step) {
 	h.code.take(h.rule, s, h.now, uint64(2*st.member+3), st.hits)
 }
 
-// together merges both ways, which must come out the same and not below the truth.
+// together merges both ways. The results must be equal and not below the truth.
 func (h *history) together() error {
-	a, b := h.states[0].clone(), h.states[1].clone()
+	a, b := clone(h.states[0]), clone(h.states[1])
 	h.code.merge(h.rule, &a, &h.states[1])
 	h.code.merge(h.rule, &b, &h.states[0])
 	if !same(&a, &b) {
 		return fmt.Errorf("not commutative: %+v and %+v from %+v", a, b, h.states)
 	}
-	if got, want := stands(h.rule, &a, h.now), h.truth.used(h.now); got < want {
-		return fmt.Errorf("%d stand, want %d: %+v from %+v after %+v", got, want, a, h.states, h.truth.events)
+	if got, want := countOf(h.rule, &a, h.now), h.truth.used(h.now); got < want {
+		return fmt.Errorf("count %d, want %d: %+v from %+v after %+v", got, want, a, h.states, h.truth.events)
 	}
-	again := a.clone()
+	again := clone(a)
 	h.code.merge(h.rule, &again, &h.states[0])
 	h.code.merge(h.rule, &again, &a)
 	if !same(&again, &a) {

@@ -7,31 +7,32 @@ import (
 	"time"
 )
 
-// LostStateWriter is the writer of the charges that stand for a lost State. Members' own numbers are greater.
+// LostStateWriter is the writer of charges for lost state. The numbers of members are greater.
 const LostStateWriter uint64 = 1
 
-// Slot is what one writer has done to a counter at one time. Both numbers only grow, and only their writer makes them
-// grow, so that of two copies the larger number is the later one.
+// Slot records what one writer has done to a counter at one time. Both numbers only grow, and only their writer increases
+// them. Of two copies, the one with the larger number is later.
 type Slot struct {
 	Writer uint64
-	// At is, for windows, the index of the window; for a log the time of the hits, or the end of the 64th of the Window
-	// that they lie in; for buckets the time of the writer's last charge.
+	// At is the index of the window; for a log the time of the hits, or the end of their segment; for buckets the time
+	// of the writer's last charge.
 	At      int64
-	Charged uint64 // hits, saturating; for buckets nanoseconds of draining, see bucket.go
-	// Refunded is the hits given back, whoever charged them. For buckets it is the part of Charged that had drained
-	// before.
+	Charged uint64 // hits, saturating; for buckets nanoseconds to drain, see bucket.go
+	// Refunded is the number of refunded hits, whichever writer charged them. For buckets it is the part of Charged
+	// that had drained before the slot was created.
 	Refunded uint64
 }
 
-// State is all that is known of one counter: what every writer charged and gave back. The zero State is an empty
-// counter. Methods of [Rule] change it in place.
+// State is the state of one counter: what every writer charged and refunded. The zero State is an empty counter.
+// Methods of [Rule] change it in place.
 type State struct {
-	TAT   int64  // buckets: when the level will be 0 again ("theoretical arrival time"); without slots it means nothing
-	Slots []Slot // in the order of At, then Writer; none twice
+	TAT   int64  // buckets: when the level will be 0 ("theoretical arrival time"); without slots it has no meaning
+	Slots []Slot // sorted by At, then Writer, without duplicates
 }
 
-// Take charges hits and says whether they fitted. Windows and logs are charged in full also past the limit; buckets in
-// full if at least one hit fits, else not at all. Taking 0 hits is a Peek. Slots grow by at most one.
+// Take charges hits and returns whether they fit. Windows and logs are charged completely even beyond the limit;
+// buckets are charged completely if at least one hit fits, otherwise not. Taking 0 hits is a Peek. Slots grow by at
+// most one.
 func (r Rule) Take(s *State, now int64, writer, hits uint64) Decision {
 	d := r.fits(r.Used(s, now), hits)
 	if hits > 0 {
@@ -50,15 +51,15 @@ func (r Rule) Take(s *State, now int64, writer, hits uint64) Decision {
 	return d
 }
 
-// Peek answers as Take would, and charges nothing.
+// Peek returns the Decision that Take would return, without charging.
 func (r Rule) Peek(s *State, now int64, hits uint64) Decision {
 	d := r.fits(r.Used(s, now), hits)
 	d.Reset = r.reset(s, now, d.Over)
 	return d
 }
 
-// Refund gives hits back, the newest first, never more than count, and is never over. Slots grow by at most one for
-// each time at which only others have charged.
+// Refund refunds hits, the newest first and at most the count. Its Decision is never Over. Slots grow by at most one
+// for each time at which only other writers have charged.
 func (r Rule) Refund(s *State, now int64, writer, hits uint64) Decision {
 	before := r.Used(s, now)
 	switch r.Algorithm {
@@ -74,7 +75,7 @@ func (r Rule) Refund(s *State, now int64, writer, hits uint64) Decision {
 	return d
 }
 
-// Used is the count that stands against the limit at now.
+// Used returns the count at now.
 func (r Rule) Used(s *State, now int64) uint64 {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -85,7 +86,7 @@ func (r Rule) Used(s *State, now int64) uint64 {
 	return r.usedWindows(s, now)
 }
 
-// NextFit is how long it takes until one more hit fits, if nobody asks before; 0 when one fits at now.
+// NextFit returns the time until one more hit fits without further requests, or 0 if one fits at now.
 func (r Rule) NextFit(s *State, now int64) time.Duration {
 	if r.Used(s, now) < uint64(r.Depth()) {
 		return 0
@@ -93,12 +94,12 @@ func (r Rule) NextFit(s *State, now int64) time.Duration {
 	return time.Duration(elapsed(now, r.resetAt(s, now, true)))
 }
 
-// reset is the Decision's.
+// reset returns the Reset of a Decision.
 func (r Rule) reset(s *State, now int64, over bool) (left time.Duration) {
 	return WholeSeconds(elapsed(now, r.resetAt(s, now, over)))
 }
 
-// resetAt is the instant at which reset is over.
+// resetAt returns the time at which reset ends.
 func (r Rule) resetAt(s *State, now int64, over bool) int64 {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -109,10 +110,10 @@ func (r Rule) resetAt(s *State, now int64, over bool) int64 {
 	return r.resetWindows(s, now, over)
 }
 
-// Merge makes into what both know. It is commutative and idempotent, and never under-charges: the count is at least
-// what all charges and refunds known to either would have left in one counter, as long as each State holds all that
-// its writers had seen. Of two States of one history the later one comes out. It is associative, except for buckets,
-// where another order may charge more.
+// Merge adds what from contains to into. It is commutative and idempotent, and never under-charges: the count is at
+// least what all charges and refunds in either State would give in one counter, provided that each State contains
+// everything that its writers had seen. Of two States in one history, the later one results. It is associative, except
+// for buckets, where another order may charge more.
 func (r Rule) Merge(into, from *State) {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -126,8 +127,8 @@ func (r Rule) Merge(into, from *State) {
 	}
 }
 
-// Expires is the first instant from which s equals an empty counter; a member whose clock is behind may still need it
-// for [Ahead] longer.
+// Expires returns the time from which s equals an empty counter. A member whose clock is behind may need it for
+// [ClockTolerance] longer.
 func (r Rule) Expires(s *State) int64 {
 	if len(s.Slots) == 0 {
 		return math.MinInt64
@@ -144,8 +145,8 @@ func (r Rule) Expires(s *State) int64 {
 	return r.start(addTime(newest, 1))
 }
 
-// Trim drops what no longer counts, keeping what a clock up to [Ahead] behind may still count in a window. A log of
-// more than 64 slots becomes one of 64ths of the Window.
+// Trim drops what no longer counts. It keeps what a clock up to [ClockTolerance] behind may still count in a window. It
+// joins the slots of a log with more than 64 slots.
 func (r Rule) Trim(s *State, now int64) {
 	switch r.Algorithm {
 	case SlidingLog:
@@ -161,35 +162,19 @@ func (r Rule) Trim(s *State, now int64) {
 	}
 }
 
-// ChargedBy is what writer has charged, in hits: in its newest window; in what a log still holds; for buckets since
-// some time before its first charge, so that only differences mean something.
-func (r Rule) ChargedBy(s *State, writer uint64) (hits uint64) {
-	for i := len(s.Slots) - 1; i >= 0; i-- {
-		switch f := &s.Slots[i]; {
-		case f.Writer != writer:
-		case r.Algorithm == SlidingLog:
-			hits = SaturatingAdd(hits, f.Charged)
-		case r.Algorithm.Bucket():
-			return f.Charged / uint64(r.interval())
-		default:
-			return f.Charged
-		}
-	}
-	return hits
-}
-
-// raise makes both numbers at least those of f.
+// raise makes both numbers at least those of g.
 func (f *Slot) raise(g Slot) {
 	f.Charged, f.Refunded = max(f.Charged, g.Charged), max(f.Refunded, g.Refunded)
 }
 
+// Compare orders slots by At, then by Writer.
 func (f Slot) Compare(g Slot) int {
 	return cmp.Or(cmp.Compare(f.At, g.At), cmp.Compare(f.Writer, g.Writer))
 }
 
-// find is where the slot of (at, writer) is or would be.
+// find returns the index at which the slot of (at, writer) is or would be inserted.
 func (s *State) find(at int64, writer uint64) (i int, ok bool) {
-	for i = len(s.Slots); i > 0; i-- { // what is looked for is nearly always the newest
+	for i = len(s.Slots); i > 0; i-- { // the slot is nearly always the newest
 		switch f := &s.Slots[i-1]; {
 		case f.At > at || f.At == at && f.Writer > writer:
 		case f.At == at && f.Writer == writer:
@@ -201,7 +186,7 @@ func (s *State) find(at int64, writer uint64) (i int, ok bool) {
 	return 0, false
 }
 
-// slot is the slot of (at, writer), made if there is none. It is valid until the next is made.
+// slot returns the slot of (at, writer), which it inserts if necessary. It is valid until the next insertion.
 func (s *State) slot(at int64, writer uint64) *Slot {
 	i, ok := s.find(at, writer)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// base is the beginning of a minute.
+// base is the start of a minute.
 var base = t0 - t0%int64(time.Minute)
 
 func TestAlgorithmNames(t *testing.T) {
@@ -50,7 +50,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// What each algorithm says in the headers: a limit of 10 a minute, hits at seconds of the minute.
+// TestHeaders covers the header values of each algorithm for a limit of 10 per minute and hits at given seconds.
 func TestHeaders(t *testing.T) {
 	type ask struct {
 		second float64
@@ -70,14 +70,14 @@ func TestHeaders(t *testing.T) {
 		}},
 		{SlidingWindow, 0, []ask{
 			{10, 8, d(0, 8, 2, 50, false)},
-			{60, 1, d(8, 9, 1, 60, false)}, // all 8 weigh, and 1
+			{60, 1, d(8, 9, 1, 60, false)}, // all 8 count, and 1
 			{90, 1, d(5, 6, 4, 30, false)}, // half of the 8
-			{91, 6, d(6, 12, 0, 22, true)}, // 8 stand in this window: one fits when one of the older 8 weighs, at 112.5 s
+			{91, 6, d(6, 12, 0, 22, true)}, // 8 count in this window: one fits when only one of the previous 8 counts, at 112.5 s
 			{127, 1, d(8, 9, 1, 53, false)},
 		}},
 		{SlidingWindow, 0, []ask{
 			{30, 10, d(0, 10, 0, 30, false)},
-			{60, 1, d(10, 11, 0, 12, true)}, // 1 + 10*48/60 = 9 stand 12 s later
+			{60, 1, d(10, 11, 0, 12, true)}, // 1 + 10*48/60 = 9 count 12 s later
 		}},
 		{SlidingLog, 0, []ask{
 			{10, 4, d(0, 4, 6, 60, false)}, {40, 6, d(4, 10, 0, 30, false)}, {41, 1, d(10, 11, 0, 29, true)},
@@ -101,7 +101,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// When Over, nothing fits before Reset's instant and one hit fits then.
+// TestResetWhenOver requires that, after Over, nothing fits before the time of Reset and one hit fits then.
 func TestResetWhenOver(t *testing.T) {
 	for seed := range uint64(500) {
 		for _, a := range all[1:] {
@@ -161,7 +161,8 @@ func TestTheWindowAhead(t *testing.T) {
 	}
 }
 
-// A log that comes from a member whose clock is ahead, by more than clocks may differ, counts as a whole and at once.
+// TestTheLogAhead requires that a log from a member whose clock is ahead by more than clocks may differ counts
+// completely and immediately.
 func TestTheLogAhead(t *testing.T) {
 	r := Rule{Window: 2 * time.Second, Limit: 30, Algorithm: SlidingLog}
 	other := State{}
@@ -203,7 +204,7 @@ func TestLimitChangesInMidWindow(t *testing.T) {
 	}
 }
 
-func TestGhost(t *testing.T) {
+func TestChargeLost(t *testing.T) {
 	const limit = 80
 	for _, a := range all {
 		for _, after := range []time.Duration{0, 15 * time.Second, 59 * time.Second} {
@@ -211,7 +212,7 @@ func TestGhost(t *testing.T) {
 			now := base + int64(after)
 			var s State
 			r.ChargeLost(&s, now)
-			again := s.clone()
+			again := clone(s)
 			if r.ChargeLost(&again, now); !same(&s, &again) {
 				t.Errorf("%v: twice: %+v and %+v", a, s, again)
 			}
@@ -222,7 +223,7 @@ func TestGhost(t *testing.T) {
 				if !r.Take(&s, at, me, 1).Over {
 					admitted++
 				} else if a != TokenBucket && a != LeakyBucket {
-					s.takeBack(r, at) // windows are charged for denials, which here would hide what is free
+					takeBack(&s, r, at) // windows are charged for refusals, which would hide free hits here
 				}
 			}
 			if most := int(limit * (time.Minute - after) / time.Minute); admitted > most || admitted < most-limit/lostSteps {
@@ -232,7 +233,7 @@ func TestGhost(t *testing.T) {
 	}
 }
 
-func (s *State) takeBack(r Rule, at int64) { r.Refund(s, at, me, 1) }
+func takeBack(s *State, r Rule, at int64) { r.Refund(s, at, me, 1) }
 
 func TestClean(t *testing.T) {
 	w := Rule{Window: time.Minute}.Index(base)
@@ -245,7 +246,7 @@ func TestClean(t *testing.T) {
 	}{
 		{"windows", Rule{Window: time.Minute}, State{TAT: 5, Slots: []Slot{
 			{5, w + 1, 1, 0}, {3, w, 4, 1}, {3, w, 2, 2}, {3, w - 1, 1, 0}, {3, w - 2, 1, 0}, {3, w + 2, 1, 0}, {3, math.MinInt64, 1, 0}, {9, w, 0, 0},
-		}}, State{Slots: []Slot{{3, w - 1, 1, 0}, {3, w, 4, 2}, {5, w + 1, 1, 0}}}, 2}, // the empty slot and the one of a window to come
+		}}, State{Slots: []Slot{{3, w - 1, 1, 0}, {3, w, 4, 2}, {5, w + 1, 1, 0}}}, 2}, // the empty slot and the future window
 		{"log", Rule{Window: time.Minute, Algorithm: SlidingLog}, State{Slots: []Slot{
 			{3, base + 1, 1, 0}, {3, base - int64(time.Minute), 1, 0}, {3, base + int64(time.Minute), 1, 0}, {3, base - 5, 1, 0},
 		}}, State{Slots: []Slot{{3, base - 5, 1, 0}, {3, base + 1, 1, 0}}}, 1},
@@ -254,12 +255,12 @@ func TestClean(t *testing.T) {
 		}}, State{TAT: base + int64(maxClockError) + 20, Slots: []Slot{{5, base - 4, 30, 30}, {3, base + int64(maxClockError), 110, 90}}}, 0},
 	} {
 		if n := c.rule.Clean(&c.in, base); n != c.wrong || !same(&c.in, &c.want) {
-			t.Errorf("%s: %d wrong, %+v, want %d, %+v", c.name, n, c.in, c.wrong, c.want)
+			t.Errorf("%s: %d wrong slots, %+v, want %d, %+v", c.name, n, c.in, c.wrong, c.want)
 		}
 	}
 }
 
-// Clean changes nothing of what a member made.
+// TestCleanKeepsWhatIsRight requires that Clean does not change what a member made.
 func TestCleanKeepsWhatIsRight(t *testing.T) {
 	for seed := range uint64(300) {
 		for _, a := range all {
@@ -274,7 +275,7 @@ func TestCleanKeepsWhatIsRight(t *testing.T) {
 					r.Refund(&s, now, 3, 1)
 				}
 			}
-			used, c := r.Used(&s, now), s.clone()
+			used, c := r.Used(&s, now), clone(s)
 			r.Clean(&c, now)
 			if got := r.Used(&c, now); got != used {
 				t.Fatalf("seed %d, %+v: %d used, %d before", seed, r, got, used)
@@ -287,32 +288,15 @@ func TestCleanKeepsWhatIsRight(t *testing.T) {
 	}
 }
 
-func TestChargedBy(t *testing.T) {
-	for _, a := range all {
-		r := Rule{Window: time.Minute, Limit: 100, Algorithm: a}
-		var s State
-		r.Take(&s, base, me, 1)
-		from := r.ChargedBy(&s, me)
-		r.Take(&s, base+1, 9, 20)
-		r.Take(&s, base+2, me, 5)
-		r.Refund(&s, base+3, me, 2)
-		if got := r.ChargedBy(&s, me) - from; got != 5 {
-			t.Errorf("%v: %d charged", a, got)
-		}
-		if got := r.ChargedBy(&s, 11); got != 0 {
-			t.Errorf("%v: %d charged by nobody", a, got)
-		}
-	}
-}
-
-// A member that forgets a drained bucket and begins anew is above what old copies say of it.
-func TestBucketBeginsAnew(t *testing.T) {
+// TestBucketStartsAgain requires that a member that forgets a drained bucket and starts again is above what old copies
+// contain for it.
+func TestBucketStartsAgain(t *testing.T) {
 	r := Rule{Window: time.Second, Limit: 10, Algorithm: TokenBucket}
 	var s State
 	r.Take(&s, t0, me, 10)
 	r.Refund(&s, t0, me, 4)
 	r.Take(&s, t0, me, 4)
-	old := s.clone()
+	old := clone(s)
 	if got := r.Used(&s, r.Expires(&s)); got != 0 {
 		t.Fatalf("%d used at expiry", got)
 	}
@@ -320,9 +304,9 @@ func TestBucketBeginsAnew(t *testing.T) {
 	s = State{}
 	r.Take(&s, now, me, 3)
 	for _, both := range [][2]State{{s, old}, {old, s}} {
-		m := both[0].clone()
+		m := clone(both[0])
 		if r.Merge(&m, &both[1]); r.Used(&m, now) != 3 {
-			t.Errorf("%d used beside an old copy, want 3: %+v", r.Used(&m, now), m)
+			t.Errorf("%d used with an old copy, want 3: %+v", r.Used(&m, now), m)
 		}
 	}
 }
@@ -342,7 +326,7 @@ func TestStatesAllocateNothing(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%v: %v allocations", a, n)
 		}
-		from := s.clone()
+		from := clone(s)
 		s.Slots = slices.Grow(s.Slots, 2*logSlots)
 		if n := testing.AllocsPerRun(100, func() { r.Merge(&s, &from) }); n != 0 {
 			t.Errorf("%v: merge: %v allocations", a, n)

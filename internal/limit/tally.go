@@ -2,20 +2,20 @@ package limit
 
 import "math"
 
-// Tally is what one writer knows of one fixed window: two monotone numbers. Their difference is the count, so that a
-// refund can travel and be merged without ever un-counting somebody else's charge. It is the State of a counter that
-// one member alone has charged, without the slice. The zero Tally is an empty counter.
+// Tally is one writer's count of one fixed window, as two numbers that only grow. The count is their difference, so
+// that a refund can be sent and merged without removing another member's charge. It is the State of a counter that only
+// one member has charged, without the slice. The zero Tally is an empty counter.
 type Tally struct {
 	Window   int64  // index of the window: Unix time divided by the rule's Window
 	Charged  uint64 // hits charged in it, saturating
-	Refunded uint64 // hits given back; at most Charged
+	Refunded uint64 // hits refunded; at most Charged
 }
 
-// Count is the hits that stand against the limit in t's own window.
+// Count returns the count in t's own window.
 func (t Tally) Count() uint64 { return net(t.Charged, t.Refunded) }
 
-// net is what stands of charged hits. Charges that have reached the ceiling may hide others, so no refund lowers them
-// any more.
+// net returns the count of charged and refunded hits. A saturated charge may hide others, so refunds no longer lower
+// it.
 func net(charged, refunded uint64) uint64 {
 	if charged == math.MaxUint64 {
 		return charged
@@ -23,8 +23,8 @@ func net(charged, refunded uint64) uint64 {
 	return charged - min(charged, refunded)
 }
 
-// TallyAt is t as it stands at now: empty once its window has passed. A window ahead of now is kept, so that a clock
-// that steps back never forgets charges.
+// TallyAt returns t at now: empty once its window has passed. A window ahead of now is kept, so that a clock that steps
+// back does not lose charges.
 func (r Rule) TallyAt(t Tally, now int64) Tally {
 	if w := r.width(); uint64(now-t.Window*w) < uint64(w) {
 		return t // the same window, without a division
@@ -35,7 +35,7 @@ func (r Rule) TallyAt(t Tally, now int64) Tally {
 	return t
 }
 
-// TakeTally charges hits in full, also past the limit, and says whether they fitted. Taking 0 hits is a peek.
+// TakeTally charges hits completely, even beyond the limit, and returns whether they fit. Taking 0 hits is a peek.
 func (r Rule) TakeTally(t Tally, now int64, hits uint64) (Tally, Decision) {
 	t = r.TallyAt(t, now)
 	d := r.decideTally(t, now, hits)
@@ -43,12 +43,12 @@ func (r Rule) TakeTally(t Tally, now int64, hits uint64) (Tally, Decision) {
 	return t, d
 }
 
-// PeekTally answers as TakeTally would, and charges nothing.
+// PeekTally returns the Decision that TakeTally would return, without charging.
 func (r Rule) PeekTally(t Tally, now int64, hits uint64) Decision {
 	return r.decideTally(r.TallyAt(t, now), now, hits)
 }
 
-// RefundTally gives hits back, never more than were charged, and is never over.
+// RefundTally refunds hits, at most what was charged. Its Decision is never Over.
 func (r Rule) RefundTally(t Tally, now int64, hits uint64) (Tally, Decision) {
 	t = r.TallyAt(t, now)
 	before := t.Count()
@@ -60,23 +60,7 @@ func (r Rule) RefundTally(t Tally, now int64, hits uint64) (Tally, Decision) {
 	return t, d
 }
 
-// MergeTally joins what two holders know of one writer's counter. It is commutative, associative and idempotent, and
-// never under-charges: of two windows the newer stands, within one each number is the larger, so that of two tallies
-// of one history the later one comes out.
-func (r Rule) MergeTally(a, b Tally) Tally {
-	switch {
-	case a == Tally{}:
-		return b
-	case b == Tally{}:
-		return a
-	case a.Window > b.Window:
-		return a
-	case a.Window < b.Window:
-		return b
-	}
-	return Tally{a.Window, max(a.Charged, b.Charged), max(a.Refunded, b.Refunded)}
-}
-
+// decideTally returns the Decision for hits at t, whose window contains now.
 func (r Rule) decideTally(t Tally, now int64, hits uint64) Decision {
 	d := Decision{Before: t.Count()}
 	d.After = SaturatingAdd(d.Before, hits)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// One member's counter decides as one that keeps every hit, with hits few enough for a log to be exact.
+// TestStateAgainstEveryHit compares the counter of one member with one that keeps every hit, with few enough hits for a
+// log to be exact.
 func TestStateAgainstEveryHit(t *testing.T) {
 	for seed := range uint64(400) {
 		for _, a := range all {
@@ -61,7 +62,7 @@ func TestStateAgainstEveryHit(t *testing.T) {
 	}
 }
 
-// A log of many hits never counts fewer than there are, and none that is a bucket too old.
+// TestLongLog requires that a log of many hits never counts too few, and no hit that is more than a segment too old.
 func TestLongLog(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 99))

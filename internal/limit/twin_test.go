@@ -11,7 +11,7 @@ const me = 7 // a writer
 
 var all = []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket}
 
-// every keeps every hit and every refund, and counts again each time.
+// every keeps every hit and every refund, and counts all of them each time.
 type every struct {
 	rule   Rule
 	events []event
@@ -20,7 +20,7 @@ type every struct {
 type event struct {
 	at   int64
 	hits uint64 // charged
-	back uint64 // of hits; for buckets nanoseconds given back at that time
+	back uint64 // refunded hits; for buckets nanoseconds refunded at that time
 }
 
 func (w *every) used(now int64) uint64 {
@@ -61,7 +61,7 @@ func (w *every) interval() int64 {
 	return (int64(w.rule.Window) + int64(w.rule.Limit) - 1) / int64(w.rule.Limit)
 }
 
-// level pours every hit into a bucket that leaks a nanosecond a nanosecond.
+// level pours every hit into a bucket that leaks one nanosecond per nanosecond.
 func (w *every) level(now int64) (level int64) {
 	var last int64
 	for i, e := range append(w.events, event{at: now}) {
@@ -113,17 +113,18 @@ func anyRule(rnd *rand.Rand, a Algorithm) Rule {
 	return r
 }
 
-// Of a bucket of which a part has left, an old copy brings nothing back that was refunded.
-func TestLogLeavesByBuckets(t *testing.T) {
+// TestLogExpiresBySegments requires that an old copy does not restore refunded hits of a segment that has partly
+// expired.
+func TestLogExpiresBySegments(t *testing.T) {
 	r := Rule{Window: time.Minute, Limit: 500, Algorithm: SlidingLog}
 	first := r.segmentEnd(t0) + 1
 	second := first + r.segmentWidth()/2
 	var s State
 	r.Take(&s, first, 3, 1)
 	r.Take(&s, second, 3, 1)
-	old := s.clone()
+	old := clone(s)
 	r.Refund(&s, second, 3, 2)
-	now := first + int64(r.Window) // the first has left
+	now := first + int64(r.Window) // the first hit has expired
 	r.Trim(&s, now)
 	for i := range int64(logSlots) {
 		r.Take(&s, now+i, 3, 1)
@@ -134,7 +135,7 @@ func TestLogLeavesByBuckets(t *testing.T) {
 	}
 }
 
-// What a bucket admits in any time is at most its depth and Limit hits a Window.
+// TestBucketEnvelope requires that a bucket admits at most its depth plus Limit hits per Window in any period.
 func TestBucketEnvelope(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
@@ -161,8 +162,9 @@ func TestBucketEnvelope(t *testing.T) {
 	}
 }
 
-// Whoever asks for one hit again and again gets the whole rate, whatever is denied in between.
-func TestDenialsDoNotStarve(t *testing.T) {
+// TestRefusalsDoNotStarve requires that a client that repeatedly requests one hit gets the complete rate, whatever is
+// refused in between.
+func TestRefusalsDoNotStarve(t *testing.T) {
 	for _, a := range []Algorithm{TokenBucket, LeakyBucket} {
 		r := Rule{Window: time.Second, Limit: 10, Burst: 3, Algorithm: a}
 		var s State
@@ -178,7 +180,7 @@ func TestDenialsDoNotStarve(t *testing.T) {
 	}
 }
 
-// check is what every State must be.
+// check requires what holds for every State.
 func check(t *testing.T, s *State) {
 	t.Helper()
 	for i := range s.Slots {
@@ -188,6 +190,24 @@ func check(t *testing.T, s *State) {
 	}
 }
 
-func (s State) clone() State { return State{TAT: s.TAT, Slots: slices.Clone(s.Slots)} }
+// clone returns a copy that shares nothing with s.
+func clone(s State) State { return State{TAT: s.TAT, Slots: slices.Clone(s.Slots)} }
 
 func same(a, b *State) bool { return a.TAT == b.TAT && slices.Equal(a.Slots, b.Slots) }
+
+// chargedBy returns the hits charged by writer: in its newest window, or in the whole log. For buckets it counts from
+// some time before the first charge, so only differences have a meaning.
+func chargedBy(r Rule, s *State, writer uint64) (hits uint64) {
+	for i := len(s.Slots) - 1; i >= 0; i-- {
+		switch f := &s.Slots[i]; {
+		case f.Writer != writer:
+		case r.Algorithm == SlidingLog:
+			hits = SaturatingAdd(hits, f.Charged)
+		case r.Algorithm.Bucket():
+			return f.Charged / uint64(r.interval())
+		default:
+			return f.Charged
+		}
+	}
+	return hits
+}

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// currentWindow is the window that counts at now: the one that now lies in, or the newest that has begun within Ahead, which
-// a member with a faster clock has opened. Slots further ahead stay and wait for their time.
+// currentWindow returns the window that counts at now: the one that contains now, or the newest one that starts within
+// ClockTolerance, which a member with a faster clock has opened. Slots further ahead stay until their time comes.
 func (r Rule) currentWindow(s *State, now int64) int64 {
 	w := r.Index(now)
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At > w; i-- {
@@ -17,10 +17,10 @@ func (r Rule) currentWindow(s *State, now int64) int64 {
 	return w
 }
 
-// windowCount is the hits that stand in window w.
+// windowCount returns the count of window w.
 func (s *State) windowCount(w int64) uint64 { return net(s.sums(w)) }
 
-// sums is what all writers did at one time.
+// sums returns what all writers charged and refunded at one time.
 func (s *State) sums(at int64) (charged, refunded uint64) {
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= at; i-- {
 		if f := &s.Slots[i]; f.At == at {
@@ -31,8 +31,8 @@ func (s *State) sums(at int64) (charged, refunded uint64) {
 	return charged, refunded
 }
 
-// charge adds hits at one time. Refunds of charges that are not known here, or that two members gave back, must not
-// pay for these hits: they are charged on top.
+// charge adds hits at one time. Refunds of charges that are unknown here, or that two members made, must not pay for
+// these hits, so the difference is charged in addition.
 func (s *State) charge(at int64, writer, hits uint64) {
 	if charged, refunded := s.sums(at); refunded > charged {
 		hits = SaturatingAdd(hits, refunded-charged)
@@ -50,12 +50,12 @@ func (r Rule) usedWindows(s *State, now int64) uint64 {
 	return used
 }
 
-// left is how much of window w is to come, all of it if it has not begun.
+// left returns how much of window w remains at now: all of it if it has not started.
 func (r Rule) left(w, now int64) uint64 {
 	return uint64(r.width() - min(elapsed(r.start(w), now), r.width()))
 }
 
-// overlapping is the part of n that overlaps left of the window after it, rounded up.
+// overlapping returns the part of n that overlaps the remaining time left of the next window, rounded up.
 func (r Rule) overlapping(n, left uint64) uint64 {
 	if n == math.MaxUint64 && left > 0 {
 		return n
@@ -63,7 +63,7 @@ func (r Rule) overlapping(n, left uint64) uint64 {
 	return mulDivUp(n, left, uint64(r.width()))
 }
 
-// mulDivUp is a * b / c, rounded up; b <= c.
+// mulDivUp returns a * b / c, rounded up; b <= c.
 func mulDivUp(a, b, c uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	q, rem := bits.Div64(hi, lo, c)
@@ -81,7 +81,7 @@ func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
 	s.charge(w, writer, hits)
 }
 
-// refundWindows gives back from the current window, then, if that still counts, from the one before.
+// refundWindows refunds from the current window, then from the previous one if that still counts.
 func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
 	w := r.currentWindow(s, now)
 	hits -= s.refund(w, writer, hits)
@@ -90,7 +90,7 @@ func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
 	}
 }
 
-// refund gives back up to hits of those that stand in window w, and says how many.
+// refund refunds up to hits from window w and returns how many.
 func (s *State) refund(w int64, writer, hits uint64) uint64 {
 	v := s.windowCount(w)
 	back := min(hits, v)
@@ -102,7 +102,7 @@ func (s *State) refund(w int64, writer, hits uint64) uint64 {
 	return back
 }
 
-// resetWindows is when the limit is whole again, or for a sliding window that is over, when a hit fits.
+// resetWindows returns when the window ends, or, for a sliding window that is over the limit, when a hit fits.
 func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
 	w := r.currentWindow(s, now)
 	end := r.start(addTime(w, 1))
@@ -111,7 +111,7 @@ func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
 	}
 	room := uint64(r.Limit) - 1
 	if v := s.windowCount(w); v > room {
-		// Not before this window's count weighs little enough on the next one.
+		// Only when this window's count weighs little enough on the next one.
 		return subTime(r.start(addTime(w, 2)), r.overlapFor(v, room))
 	} else if before := s.windowCount(subTime(w, 1)); before > room-v {
 		return subTime(end, r.overlapFor(before, room-v))
@@ -119,7 +119,7 @@ func (r Rule) resetWindows(s *State, now int64, over bool) int64 {
 	return now
 }
 
-// overlapFor is how much of the next window may be to come for n to weigh room at most; n > room.
+// overlapFor returns how much of the next window may remain for n to count as at most room; n > room.
 func (r Rule) overlapFor(n, room uint64) int64 {
 	if n == math.MaxUint64 {
 		return 0

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What a member charged for a State that was not lost leaves no trace once it is dropped, and what was charged stays.
-func TestDropGhost(t *testing.T) {
+// TestDropLost requires that DropLost removes exactly what ChargeLost added.
+func TestDropLost(t *testing.T) {
 	const window = 24 * time.Hour
 	now := int64(1_700_000_000e9) + int64(20*time.Hour)
 	for _, alg := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket} {
@@ -17,15 +17,15 @@ func TestDropGhost(t *testing.T) {
 				r.Take(&s, now, 5, charged)
 			}
 			if r.DropLost(&s) {
-				t.Errorf("%v: drops what was not assumed", alg)
+				t.Errorf("%v: drops charges that ChargeLost did not add", alg)
 			}
 			before := r.Used(&s, now)
 			r.ChargeLost(&s, now)
 			if charged == 0 && r.Used(&s, now) == 0 {
-				t.Fatalf("%v: nothing is charged for what is lost", alg)
+				t.Fatalf("%v: nothing is charged for lost state", alg)
 			}
 			if !r.DropLost(&s) {
-				t.Errorf("%v: finds nothing to drop", alg)
+				t.Errorf("%v: reports nothing to drop", alg)
 			}
 			if after := r.Used(&s, now); after != before {
 				t.Errorf("%v: %d were used, and %d after the drop", alg, before, after)

@@ -2,12 +2,12 @@ package limit
 
 import "slices"
 
-// lostSteps is the number of parts in which a log's ghost leaves.
+// lostSteps is the number of steps in which the charges for a lost log expire.
 const lostSteps = 8
 
-// ChargeLost charges for a State that is lost, so that what may be admitted until it would have mattered no more is the
-// limit's share of the time that is left: as if the limit had been used up evenly until now. A bucket is full. A second
-// call with the same now changes nothing; a later one may charge more. Slots grow by at most lostSteps.
+// ChargeLost adds charges for a State that was lost, as if the limit had been used evenly until now. Until the lost
+// State would have expired, the rule then admits the limit's share of the remaining time. A bucket becomes full. A
+// second call with the same now changes nothing; a later call may charge more. Slots grow by at most lostSteps.
 func (r Rule) ChargeLost(s *State, now int64) {
 	if r.Limit == 0 {
 		return
@@ -33,7 +33,7 @@ func (r Rule) ChargeLost(s *State, now int64) {
 	}
 }
 
-// lostSlot is the ghost's slot of a log for time t.
+// lostSlot returns the slot for lost state in a log at time t.
 func (r Rule) lostSlot(s *State, t int64) *Slot {
 	if end := r.segmentEnd(t); s.hasSlot(end, LostStateWriter) {
 		t = end
@@ -54,8 +54,9 @@ func (r Rule) fillBucket(s *State, now int64) {
 	s.chargeTime(LostStateWriter, now, full-level)
 }
 
-// DropLost takes the charges for a lost State out of s, for a member that knows that it was not lost, and reports whether there were any. It
-// never under-charges: what remains of a bucket counts as if each writer had charged all of its hits with its last one.
+// DropLost removes the charges that ChargeLost added, for a member that has the State after all, and reports whether
+// there were any. It never under-charges: the rest of a bucket counts as if each writer had charged all its hits with
+// its last one.
 func (r Rule) DropLost(s *State) bool {
 	n := len(s.Slots)
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool { return f.Writer == LostStateWriter })
