@@ -20,7 +20,7 @@ func TestInject(t *testing.T) {
 	}
 	const pod = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: app}]}\n"
 	out, notes, err := run(pod, "-f", "-", "--release", "limits", "--image", "x:1", "--no-tls", "--arg", "--no-hot")
-	if err != nil || !strings.Contains(notes, "Pod a: has the sidecar") {
+	if err != nil || !strings.Contains(notes, "Pod a: sidecar added") {
 		t.Fatalf("%v, %s", err, notes)
 	}
 	for _, want := range []string{"keyward.io/member: limits", `image: "x:1"`, "name: limits-member", "--no-hot"} {

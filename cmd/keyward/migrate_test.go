@@ -64,10 +64,10 @@ func TestMigrateOfAnEnvironment(t *testing.T) {
 		}
 	}
 	out, err := run(t, "migrate", "--env-file", env, "--rules", rules)
-	if err == nil || !strings.Contains(err.Error(), "the rules do not load") || !strings.Contains(out, "memcached counts after the answer") || !strings.Contains(out, "# image: ") {
+	if err == nil || !strings.Contains(err.Error(), "the rules do not load") || !strings.Contains(out, "With memcached, the service counts after it responds") || !strings.Contains(out, "# image: ") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if !strings.Contains(out, "1. First name the Envoys.") || !strings.Contains(out, "# fill in networkPolicy.envoyFrom in values.yaml") {
+	if !strings.Contains(out, "1. Name the Envoys.") || !strings.Contains(out, "# fill in networkPolicy.envoyFrom in values.yaml") {
 		t.Errorf("it does not say first that the Envoys are to be named:\n%s", out)
 	}
 	for want, args := range map[string][]string{

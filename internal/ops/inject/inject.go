@@ -1,8 +1,8 @@
-// Package inject puts a Keyward sidecar into the pods of Kubernetes manifests.
+// Package inject adds a Keyward sidecar to the pods of Kubernetes manifests.
 //
-// What it adds is what the library chart keyward-lib adds: a native sidecar before all other init containers, its volumes, the
-// label by which members find each other, and time to end. Documents that have no pods are passed through byte by byte; the
-// others keep their order and their comments, and are written anew.
+// It adds the same as the library chart keyward-lib: a native sidecar before all other init containers, its volumes, the label by
+// which members find each other, and a termination grace period. Documents without pods stay unchanged, byte for byte. The
+// others are formatted, but keep their order and comments.
 package inject
 
 import (
@@ -17,30 +17,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Options say what is added. The objects that it refers to are those of a release of the chart keyward, in mode sidecar.
+// Options configure the sidecar. It refers to the objects of a release of the chart keyward in mode sidecar.
 type Options struct {
 	Release    string // full name of the release's objects; default keyward
 	Image      string
 	PullPolicy string // default IfNotPresent
 	TLS        bool   // the release has certificates
 
-	GossipSecret, TLSSecret, RulesConfigMap string // default Release and -gossip, -tls, -rules
+	GossipSecret, TLSSecret, RulesConfigMap string // default: Release with the suffix -gossip, -tls or -rules
 
-	CPU, MemoryRequest, Memory string // requested, requested, at most; default 20m, 64Mi, 256Mi
+	CPU, MemoryRequest, Memory string // CPU request, memory request and memory limit; default 20m, 64Mi, 256Mi
 
-	EnvoyAdmin string   // host:port of the pod's Envoy's admin page, to have it drain when the pod ends; empty: not told
-	Args       []string // further flags of the sidecar
-	Grace      int      // seconds that a pod has to end, at least; default 60
+	EnvoyAdmin string   // host:port of the admin page of the pod's Envoy, which drains when the pod stops; empty: none
+	Args       []string // additional flags of the sidecar
+	Grace      int      // minimum termination grace period in seconds; default 60
 }
 
-// names in pods.
+// Names in pods.
 const (
 	memberLabel   = "keyward.io/member"
 	containerName = "keyward"
 )
 
-// Inject changes every pod template of a file of YAML documents. The notes tell what was changed, and what may not work.
-// Doing it again changes nothing.
+// Inject adds the sidecar to every pod template in a file of YAML documents. The notes list the changes, and warn about what may not
+// work. Inject is idempotent.
 func Inject(text []byte, o Options) (out []byte, notes []string, err error) {
 	if err := o.fill(); err != nil {
 		return nil, nil, err
@@ -75,13 +75,13 @@ func (o *Options) fill() error {
 		o.Grace = 60
 	}
 	if o.Image == "" {
-		return errors.New("no image is given")
+		return errors.New("no image given")
 	}
 	_, err := o.GoMemLimit()
 	return err
 }
 
-// split cuts a file at its lines of ---, each of which belongs to the document after it.
+// split splits a file at its --- lines. Each belongs to the document after it.
 func split(text []byte) (docs [][]byte) {
 	start := 0
 	for at := 0; at < len(text); {
@@ -106,7 +106,7 @@ func (in *injector) note(format string, args ...any) {
 	in.notes = append(in.notes, fmt.Sprintf(format, args...))
 }
 
-// document changes one document, or returns it as it is.
+// document changes one document, or returns it unchanged.
 func (in *injector) document(text []byte) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
@@ -131,7 +131,7 @@ func (in *injector) document(text []byte) ([]byte, error) {
 	return b.Bytes(), errors.Join(err, enc.Close())
 }
 
-// compact says that the file writes the dashes of a list below its key, not further in.
+// compact reports whether lists in the file are not indented below their key.
 func compact(n *yaml.Node) bool {
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 1 && c.Kind == yaml.SequenceNode && c.Style&yaml.FlowStyle == 0 && len(c.Content) > 0 && c.Line > 0 {
@@ -144,7 +144,7 @@ func compact(n *yaml.Node) bool {
 	return false
 }
 
-// object changes one object and returns how many pod templates it has.
+// object changes one object, and returns the number of its pod templates.
 func (in *injector) object(o *yaml.Node) (n int, err error) {
 	kind, name := text(get(o, "kind")), text(get(o, "metadata", "name"))
 	switch kind {
@@ -186,7 +186,7 @@ func (in *injector) template(t *yaml.Node, what string) (int, error) {
 	}
 	in.warn(spec, what)
 	set(child(child(t, "metadata", yaml.MappingNode), "labels", yaml.MappingNode), memberLabel, scalar(in.Release))
-	in.lengthen(spec, what)
+	in.setGracePeriod(spec, what)
 	first := child(spec, "initContainers", yaml.SequenceNode)
 	remove(first, containerName)
 	first.Content = slices.Insert(first.Content, 0, container)
@@ -196,36 +196,36 @@ func (in *injector) template(t *yaml.Node, what string) (int, error) {
 		remove(last, text(get(v, "name")))
 	}
 	last.Content, last.Style = append(last.Content, volumes.Content...), last.Style&^yaml.FlowStyle
-	in.note("%s: has the sidecar", what)
+	in.note("%s: sidecar added", what)
 	return 1, nil
 }
 
-// lengthen sees to it that a pod has the time to hand its counters over.
-func (in *injector) lengthen(spec *yaml.Node, what string) {
+// setGracePeriod gives a pod enough time to hand off its counters.
+func (in *injector) setGracePeriod(spec *yaml.Node, what string) {
 	const key = "terminationGracePeriodSeconds"
 	old := get(spec, key)
 	if n, err := strconv.Atoi(text(old)); err == nil && n >= in.Grace {
 		return
 	}
 	if old != nil {
-		in.note("%s: %s is %d, no longer %s", what, key, in.Grace, old.Value)
+		in.note("%s: %s is now %d instead of %s", what, key, in.Grace, old.Value)
 	}
 	set(spec, key, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(in.Grace)})
 }
 
-// ports are those that the sidecar listens on.
+// ports are the ports of the sidecar.
 var ports = map[string]string{
-	"8081": "the rate-limit service", "8080": "/json and health", "6070": "its debug port", "8082": "the rate-limit service for other pods",
-	"7946": "gossip", "7947": "members' questions", "9090": "metrics",
+	"8081": "the rate limit service", "8080": "/json and health checks", "6070": "the debug port",
+	"8082": "the rate limit service for other pods", "7946": "gossip", "7947": "the peer protocol", "9090": "metrics",
 }
 
-// xdsPort is where a sidecar may serve xDS. It does so only when a flag says so, so another container can have the port.
+// xdsPort is the port on which a sidecar may serve xDS. It does so only if a flag is set, so other containers may use the port.
 const xdsPort = "18000"
 
-// warn tells what of the pod is in the sidecar's way.
+// warn adds notes about settings of the pod that conflict with the sidecar.
 func (in *injector) warn(spec *yaml.Node, what string) {
 	if text(get(spec, "hostNetwork")) == "true" {
-		in.note("WARNING: %s: with hostNetwork only one such pod fits on a node, and its ports are the node's", what)
+		in.note("WARNING: %s: with hostNetwork the ports are those of the node, so only one such pod fits on a node", what)
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		all := get(spec, list)
@@ -240,17 +240,17 @@ func (in *injector) warn(spec *yaml.Node, what string) {
 			for _, p := range declared.Content {
 				port := text(get(p, "containerPort"))
 				if port == xdsPort {
-					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy closes: list the pod's ports in networkPolicy.appPorts", what, name, port)
+					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy blocks: list the pod's ports in networkPolicy.appPorts", what, name, port)
 				}
 				if ports[port] != "" {
-					in.note("WARNING: %s: container %s listens on %s, where the sidecar has %s: move one of them", what, name, port, ports[port])
+					in.note("WARNING: %s: container %s listens on %s, which the sidecar uses for %s: change one of them", what, name, port, ports[port])
 				}
 			}
 		}
 	}
 }
 
-// GoMemLimit is nine tenths of the memory limit: the rest is for what Go's runtime does not count.
+// GoMemLimit returns GOMEMLIMIT: 90 % of the memory limit. The rest is for memory that the Go runtime does not count.
 func (o *Options) GoMemLimit() (string, error) {
 	units := map[string]float64{"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "k": 1e3, "M": 1e6, "G": 1e9}
 	number := strings.TrimRight(o.Memory, "KMGki")

@@ -34,11 +34,11 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(out, want) {
-		t.Errorf("%s differs (go test ./tool/inject -update):\n%s", file, out)
+		t.Errorf("%s differs (go test ./internal/ops/inject -update):\n%s", file, out)
 	}
 	for _, want := range []string{
-		"Deployment shop: terminationGracePeriodSeconds is 60, no longer 30", "container app listens on 9090, where the sidecar has metrics",
-		"CronJob report: has the sidecar", "Pod lone: has the sidecar", "Pod lone: with hostNetwork",
+		"Deployment shop: terminationGracePeriodSeconds is now 60 instead of 30", "container app listens on 9090, which the sidecar uses for metrics",
+		"CronJob report: sidecar added", "Pod lone: sidecar added", "Pod lone: with hostNetwork",
 	} {
 		if !strings.Contains(strings.Join(notes, "\n"), want) {
 			t.Errorf("no note %q in %q", want, notes)
@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestKept holds that documents without pods pass byte by byte, and that the comments of the others stay.
+// TestKept checks that documents without pods stay unchanged, and that the others keep their comments.
 func TestKept(t *testing.T) {
 	in, err := os.ReadFile("testdata/many.yaml")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestKept(t *testing.T) {
 	if !bytes.HasPrefix(out, service) || !bytes.HasSuffix(out, []byte("# nothing but a comment\n")) {
 		t.Error("a document without pods was changed")
 	}
-	for _, comment := range []string{"# Envoy stands in front", "# one a zone", "# migrates the database", "# pinned by the pipeline"} {
+	for _, comment := range []string{"# Envoy is in front", "# one a zone", "# migrates the database", "# pinned by the pipeline"} {
 		if !bytes.Contains(out, []byte(comment)) {
 			t.Errorf("lost: %s", comment)
 		}
@@ -75,7 +75,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestUpdate holds that another image takes the place of the old one, and nothing else is added.
+// TestUpdate checks that a new image replaces the old one, and that nothing else changes.
 func TestUpdate(t *testing.T) {
 	in, _ := os.ReadFile("testdata/many.golden.yaml")
 	o := options
@@ -105,9 +105,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestPorts holds that ports are named which the sidecar has, or which the chart's NetworkPolicy closes, and others are not.
+// TestPorts checks the warnings about ports that the sidecar uses, or that the chart's NetworkPolicy blocks.
 func TestPorts(t *testing.T) {
-	for port, want := range map[string]string{"8081": "where the sidecar has the rate-limit service", "18000": "list the pod's ports in networkPolicy.appPorts", "3000": ""} {
+	for port, want := range map[string]string{"8081": "which the sidecar uses for the rate limit service", "18000": "list the pod's ports in networkPolicy.appPorts", "3000": ""} {
 		_, notes, err := Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: [{name: app, ports: [{containerPort: "+port+"}]}]}}"), options)
 		all := strings.Join(notes, "\n")
 		if err != nil || strings.Contains(all, "WARNING") != (want != "") || !strings.Contains(all, want) {

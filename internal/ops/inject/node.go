@@ -13,7 +13,7 @@ import (
 //go:embed sidecar.yaml volumes.yaml
 var files embed.FS
 
-// parse fills a template and parses it.
+// parse executes a template and parses the result.
 func (in *injector) parse(file string) (*yaml.Node, error) {
 	quote := func(v string) (string, error) {
 		b, err := json.Marshal(v)
@@ -34,7 +34,7 @@ func (in *injector) parse(file string) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// get follows keys through mappings; nil where there is none.
+// get returns the value at a path of keys through mappings, or nil.
 func get(n *yaml.Node, path ...string) *yaml.Node {
 	for _, key := range path {
 		i := find(n, key)
@@ -46,7 +46,7 @@ func get(n *yaml.Node, path ...string) *yaml.Node {
 	return n
 }
 
-// find is the place of a key's value in a mapping, or -1.
+// find returns the index of a key's value in a mapping, or -1.
 func find(n *yaml.Node, key string) int {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return -1
@@ -59,7 +59,7 @@ func find(n *yaml.Node, key string) int {
 	return -1
 }
 
-// set gives a mapping's key another value; a new key goes last.
+// set sets the value of a key in a mapping. It appends a new key.
 func set(n *yaml.Node, key string, v *yaml.Node) {
 	if i := find(n, key); i >= 0 {
 		v.LineComment = n.Content[i].LineComment
@@ -69,7 +69,7 @@ func set(n *yaml.Node, key string, v *yaml.Node) {
 	n.Content = append(n.Content, scalar(key), v)
 }
 
-// child is the value of a key, made where there is none, or none that is a list or a mapping.
+// child returns the value of a key. It creates the value if there is none, or none of the given kind.
 func child(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	if c := get(n, key); c != nil && c.Kind == kind {
 		return c
@@ -79,7 +79,7 @@ func child(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	return c
 }
 
-// remove takes the element of that name out of a list.
+// remove removes the elements with the given name from a list.
 func remove(list *yaml.Node, name string) {
 	list.Content = slices.DeleteFunc(list.Content, func(n *yaml.Node) bool { return text(get(n, "name")) == name })
 }

@@ -12,13 +12,13 @@ import (
 // Var is one variable of the environment.
 type Var struct {
 	Name, Value string
-	From        string // where the value comes from when it does not stand there: secret redis, key password
+	From        string // source of the value if it is not literal: Secret redis, key password
 }
 
-// Env is an environment in the order in which it was read. Of two variables of one name the later one counts.
+// Env is an environment in the order in which it was read. The last of several variables with one name applies.
 type Env []Var
 
-// get looks a variable up, as settings.Getenv does.
+// get returns the value of a variable, as settings.Getenv does.
 func (e Env) get(name string) (string, bool) {
 	for _, v := range slices.Backward(e) {
 		if v.Name == name {
@@ -28,22 +28,22 @@ func (e Env) get(name string) (string, bool) {
 	return "", false
 }
 
-// on says that a variable is set to what is true.
+// on reports whether a variable is set to a true value.
 func (e Env) on(name string) bool {
 	v, _ := e.get(name)
 	b, err := strconv.ParseBool(v)
 	return err == nil && b
 }
 
-// above says that a variable is set to a number above 0.
+// above reports whether a variable is set to a number above 0.
 func (e Env) above(name string) bool {
 	v, _ := e.get(name)
 	n, err := strconv.ParseFloat(v, 64)
 	return err == nil && n > 0
 }
 
-// ParseEnvFile reads lines NAME=VALUE, as docker run --env-file and a shell take them: blank lines, # and export are
-// left out, and so are quotes around a value.
+// ParseEnvFile reads NAME=VALUE lines, as docker run --env-file and shells do. It ignores blank lines, comments, export and quotes
+// around a value.
 func ParseEnvFile(text string) (Env, error) {
 	var e Env
 	n := 0
@@ -69,29 +69,29 @@ func unquote(s string) string {
 	return s
 }
 
-// The fates of variables, in the order in which they are told.
+// The fates of variables, in the order of the report.
 const (
-	native   = "native"    // means the same
-	noEffect = "no effect" // accepted and not needed
-	goesAway = "goes away" // ignored, with a warning in the log where it speaks of a store
-	own      = "keyward"   // a flag of Keyward's
-	unknown  = "unknown"   // not envoyproxy/ratelimit's
+	native   = "native"    // has the same meaning
+	noEffect = "no effect" // accepted, but not needed
+	goesAway = "goes away" // ignored, with a warning in the log if it configures a store
+	own      = "keyward"   // a flag of Keyward
+	unknown  = "unknown"   // not a variable of envoyproxy/ratelimit
 )
 
 func fates() []string { return []string{native, noEffect, goesAway, own, unknown} }
 
-// VariableOutcome is what becomes of a variable. Fields are only ever added.
+// VariableOutcome describes the effect of a variable in Keyward. Fields are only ever added.
 type VariableOutcome struct {
 	Name    string `json:"name"`
 	Set     bool   `json:"set"`
-	Value   string `json:"value,omitempty"` // left out where it may be a secret
+	Value   string `json:"value,omitempty"` // omitted if it may be a secret
 	From    string `json:"from,omitempty"`
 	Default string `json:"default,omitempty"`
 	Fate    string `json:"fate"`
 	Note    string `json:"note,omitempty"`
 }
 
-// Variables says what becomes of those that are set, and with all of every one that envoyproxy/ratelimit has.
+// Variables returns the outcome of the variables that are set, or of all variables of envoyproxy/ratelimit.
 func (e Env) Variables(all bool) []VariableOutcome {
 	var list []VariableOutcome
 	for _, v := range settings.Table() {
@@ -115,7 +115,7 @@ func (e Env) Variables(all bool) []VariableOutcome {
 	return list
 }
 
-// hide takes out what may be a secret, and names the place that it comes from.
+// hide removes a value that may be a secret, and sets its source.
 func (v *VariableOutcome) hide(e Env) {
 	for _, x := range e {
 		if x.Name == v.Name && x.From != "" {
@@ -140,7 +140,7 @@ func fateOf(f settings.Fate) string {
 	}
 }
 
-// otherFate is that of a variable that is not in the table of envoyproxy/ratelimit's own.
+// otherFate returns the fate of a variable that is not in the table of envoyproxy/ratelimit's variables.
 func otherFate(name string) (fate, note string) {
 	for _, o := range settings.Others() {
 		for _, pattern := range o.Names {
@@ -155,12 +155,12 @@ func otherFate(name string) (fate, note string) {
 	}
 	switch {
 	case strings.HasPrefix(name, "KEYWARD_"), name == "POD_NAME", name == "POD_IP", name == "POD_UID":
-		return own, "Keyward's own."
+		return own, "A variable of Keyward."
 	}
-	return unknown, "No variable of envoyproxy/ratelimit; Keyward does not read it."
+	return unknown, "Not a variable of envoyproxy/ratelimit; Keyward does not read it."
 }
 
-// matches knows <N> and * as any text.
+// matches reports whether a name matches a pattern, in which <N> and * match any text.
 func matches(pattern, name string) bool {
 	begin, end, any := strings.Cut(strings.Replace(pattern, "<N>", "*", 1), "*")
 	if !any {

@@ -9,7 +9,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// peer is a NetworkPolicyPeer: pods that may ask.
+// peer is a NetworkPolicyPeer: pods that may call the service.
 type peer struct {
 	NamespaceSelector *selector `yaml:"namespaceSelector,omitempty"`
 	PodSelector       *selector `yaml:"podSelector,omitempty"`
@@ -20,28 +20,28 @@ type selector struct {
 	MatchLabels map[string]string `yaml:"matchLabels"`
 }
 
-// networkPolicy is the value of this name of charts/keyward.
+// networkPolicy is the value networkPolicy of charts/keyward.
 type networkPolicy struct {
 	EnvoyFrom []any `yaml:"envoyFrom"` // of peer, or fillIn
 }
 
 const (
 	namespaceLabel = "kubernetes.io/metadata.name" // Kubernetes sets it on every namespace
-	// fillIn stands for peers that are not known. It is not a peer, so the chart's schema has Helm refuse the values before anything
-	// is installed. The API server would be too late: Helm installs the rest of a release whose policy is refused.
-	fillIn = "fill in the Envoys that ask, such as {namespaceSelector: {matchLabels: {" + namespaceLabel + ": NAMESPACE}}}"
+	// fillIn is a placeholder for unknown peers. It is not a valid peer, so Helm rejects the values by the chart's schema before it
+	// installs anything. A rejection by the API server would be too late: Helm would install the rest of the release.
+	fillIn = "fill in the Envoys that call the service, such as {namespaceSelector: {matchLabels: {" + namespaceLabel + ": NAMESPACE}}}"
 )
 
 func inNamespace(name string) *selector {
 	return &selector{MatchLabels: map[string]string{namespaceLabel: name}}
 }
 
-// mirror is the peer by which `keyward mirror` asks, as docs/migration.md labels its pods.
+// mirror returns the peer of `keyward mirror`, with the labels that docs/migration.md uses.
 func mirror() peer {
 	return peer{PodSelector: &selector{MatchLabels: map[string]string{"app": "ratelimit-mirror"}}}
 }
 
-// envoys returns the Envoys among the workloads of the file, each once. Those whose namespace cannot be known are left out.
+// envoys returns the Envoys among the workloads in the file, each once. It leaves out those with an unknown namespace.
 func (d *Deployment) envoys() (found []peer) {
 	if d.Manifest == nil {
 		return nil
@@ -55,7 +55,7 @@ func (d *Deployment) envoys() (found []peer) {
 		if ns := text(at(doc, "metadata", "namespace")); ns != "" {
 			p.NamespaceSelector = inNamespace(ns)
 		} else if p.PodSelector == nil || d.namespace() != "" {
-			continue // a peer without a namespace means the release's, which is the workload's
+			continue // a peer without a namespace is in the release's namespace, which is that of the workload
 		}
 		if !slices.ContainsFunc(found, func(q peer) bool { return q.String() == p.String() }) {
 			found = append(found, p)
@@ -64,7 +64,7 @@ func (d *Deployment) envoys() (found []peer) {
 	return found
 }
 
-// runsEnvoy reports whether a container is Envoy: by its image, that of Istio included, or by its command.
+// runsEnvoy reports whether a container runs Envoy, judging by its image (including Istio's) or its command.
 func runsEnvoy(c *yaml.Node) bool {
 	image, _, _ := strings.Cut(text(at(c, "image")), "@")
 	base, _, _ := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
@@ -75,7 +75,7 @@ func runsEnvoy(c *yaml.Node) bool {
 	return len(command) > 0 && (command[0].Value == "envoy" || strings.HasSuffix(command[0].Value, "/envoy"))
 }
 
-// podLabels selects the pods of a workload: by its own selector, or else by their labels. It is nil when they have none.
+// podLabels returns a selector for the pods of a workload: its own, or else the labels of its pods. It is nil if there are none.
 func podLabels(doc *yaml.Node) *selector {
 	for _, n := range []*yaml.Node{at(doc, "spec", "selector", "matchLabels"), at(doc, "spec", "template", "metadata", "labels")} {
 		if s := labels(n); s != nil {
@@ -99,7 +99,7 @@ func labels(n *yaml.Node) *selector {
 	return s
 }
 
-// String returns what a peer selects, in words.
+// String describes what a peer selects.
 func (p peer) String() string {
 	pods, where := "all pods", "the release's namespace"
 	if p.PodSelector != nil {
@@ -115,7 +115,7 @@ func (p peer) String() string {
 	return fmt.Sprintf("%s of %s", pods, where)
 }
 
-// policy names who may ask the new service: the mirror and the Envoys of the file. Where the file has none, fillIn is in their place.
+// policy returns the peers that may call the new service: the mirror and the Envoys in the file, or fillIn if there are none.
 func (d *Deployment) policy() networkPolicy {
 	var from []any
 	for _, p := range d.envoys() {
@@ -127,10 +127,10 @@ func (d *Deployment) policy() networkPolicy {
 	return networkPolicy{EnvoyFrom: append(from, mirror())}
 }
 
-// envoysStep names the Envoys before anything is installed.
+// envoysStep names the Envoys. It comes before the installation.
 func (d *Deployment) envoysStep() MigrationStep {
 	s := MigrationStep{
-		Title: "First name the Envoys. The chart closes the rate-limit ports to pods that networkPolicy.envoyFrom does not name. With failure_mode_deny: false, Envoy's default, an Envoy that cannot ask lets requests through, uncounted.",
+		Title: "Name the Envoys. The chart blocks the rate limit ports for pods that are not in networkPolicy.envoyFrom. With failure_mode_deny: false, which is Envoy's default, an Envoy that cannot call the service admits requests uncounted.",
 		Do:    []string{"keyward migrate " + d.source() + " --values values.yaml"},
 		Back:  []string{"# nothing to undo"},
 	}
@@ -138,12 +138,12 @@ func (d *Deployment) envoysStep() MigrationStep {
 		for _, p := range found {
 			s.Do = append(s.Do, "# networkPolicy.envoyFrom in values.yaml names Envoys: "+p.String())
 		}
-		s.Do = append(s.Do, "# add any other Envoys that ask the old service")
+		s.Do = append(s.Do, "# add any other Envoys that call the old service")
 	} else {
 		s.Do = append(s.Do, "# fill in networkPolicy.envoyFrom in values.yaml: no Envoy was found. Until you do, Helm refuses the values")
 	}
 	s.Do = append(s.Do,
-		"# it also names the mirror of the steps below: "+mirror().String(),
+		"# it also names the mirror that is used in the steps below: "+mirror().String(),
 		"kubectl get pods --all-namespaces --show-labels | grep -i envoy   # lists candidates")
 	return s
 }

@@ -11,7 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// of returns the deployment that the text is the manifest of.
+// of returns a deployment with the given manifest.
 func of(t *testing.T, text string) *Deployment {
 	t.Helper()
 	m, err := ParseManifest([]byte(text), "")
@@ -23,8 +23,8 @@ func of(t *testing.T, text string) *Deployment {
 
 const ratelimitPod = "kind: Pod\nmetadata: {name: ratelimit%s}\nspec: {containers: [{name: r, image: envoyproxy/ratelimit:1}]}\n---\n"
 
-// TestEnvoysMayAsk requires that the values open the ports to the Envoys of the file, and to no other of its pods.
-func TestEnvoysMayAsk(t *testing.T) {
+// TestEnvoysMayCall checks that the values open the ports to the Envoys in the file, and not to its other pods.
+func TestEnvoysMayCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		ours, envoy string // namespace of the service; the workload
 		want        []string
@@ -55,8 +55,7 @@ func TestEnvoysMayAsk(t *testing.T) {
 	}
 }
 
-// TestUnknownEnvoysAreToBeFilledIn requires that values that open the ports to no Envoy cannot be installed as they are, and that the first
-// step says so.
+// TestUnknownEnvoysAreToBeFilledIn checks that values without an Envoy cannot be installed, and that the first step states that.
 func TestUnknownEnvoysAreToBeFilledIn(t *testing.T) {
 	for name, d := range map[string]*Deployment{
 		"manifest": of(t, strings.Replace(ratelimitPod, "%s", ", namespace: edge", 1)), "environment": {EnvFile: "old.env", Replicas: 1},
@@ -90,7 +89,7 @@ func TestUnknownEnvoysAreToBeFilledIn(t *testing.T) {
 	}
 }
 
-// typeOfPeers returns the type that the chart's schema wants of a peer in networkPolicy.envoyFrom.
+// typeOfPeers returns the type of a peer in networkPolicy.envoyFrom in the chart's schema.
 func typeOfPeers(t *testing.T) any {
 	t.Helper()
 	b, err := os.ReadFile("../../../charts/keyward/values.schema.json")
@@ -115,8 +114,8 @@ func typeOfPeers(t *testing.T) any {
 	return s.Items.Type
 }
 
-// TestMirrorMayAsk requires that `keyward mirror`, by which the careful way begins, can ask the new service, too.
-func TestMirrorMayAsk(t *testing.T) {
+// TestMirrorMayCall checks that `keyward mirror` can call the new service.
+func TestMirrorMayCall(t *testing.T) {
 	d := deployment(t)
 	from, want := d.policy().EnvoyFrom, []string{"pods app=envoy of namespace ingress", "pods app=ratelimit-mirror of the release's namespace"}
 	if fmt.Sprint(from) != fmt.Sprint(want) {

@@ -14,13 +14,12 @@ import (
 	"github.com/keyward/keyward/internal/settings"
 )
 
-// Manifest is a YAML file with an envoyproxy/ratelimit in it: objects of Kubernetes, a compose file or the values of a
-// chart.
+// Manifest is a YAML file that configures envoyproxy/ratelimit: Kubernetes objects, a compose file or chart values.
 type Manifest struct {
 	Env      Env
-	Rules    []config.File // ConfigMaps' files that are rules
-	Workload string        // kind/name; empty: nothing of Kubernetes
-	Replicas int           // of it; 1 when it says nothing
+	Rules    []config.File // rules files in ConfigMaps
+	Workload string        // kind/name; empty if it is not a Kubernetes workload
+	Replicas int           // of the workload; default 1
 	Image    string
 
 	docs      []*yaml.Node
@@ -28,11 +27,11 @@ type Manifest struct {
 	container *yaml.Node
 }
 
-// errNoVariables is the fault of a file that has nothing of envoyproxy/ratelimit's in it.
-var errNoVariables = errors.New("no container that runs ratelimit, and no variable of envoyproxy/ratelimit: name the container with --container")
+// errNoVariables reports a file without envoyproxy/ratelimit.
+var errNoVariables = errors.New("no container that runs ratelimit, and no variable of envoyproxy/ratelimit: use --container to name the container")
 
-// ParseManifest finds the container that runs ratelimit: the one of that name, else the one whose image or command says
-// so; else it takes every known variable in the file, however it is written.
+// ParseManifest finds the container that runs ratelimit: the one with the given name, or else the one with its image or command. If
+// there is none, it collects every known variable in the file, in any notation.
 func ParseManifest(content []byte, container string) (*Manifest, error) {
 	m := &Manifest{Replicas: 1}
 	for dec := yaml.NewDecoder(bytes.NewReader(content)); ; {
@@ -47,7 +46,7 @@ func ParseManifest(content []byte, container string) (*Manifest, error) {
 		if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 			continue
 		}
-		if top := doc.Content[0]; text(at(top, "kind")) == "List" { // what kubectl get -o yaml prints
+		if top := doc.Content[0]; text(at(top, "kind")) == "List" { // the output of kubectl get -o yaml
 			m.docs = append(m.docs, items(at(top, "items"))...)
 		} else {
 			m.docs = append(m.docs, top)
@@ -60,7 +59,7 @@ func ParseManifest(content []byte, container string) (*Manifest, error) {
 		}
 	}
 	if container != "" {
-		return nil, fmt.Errorf("no container %s in a workload", container)
+		return nil, fmt.Errorf("no workload has a container %s", container)
 	}
 	for _, doc := range m.docs {
 		m.walk(doc)
@@ -71,7 +70,7 @@ func ParseManifest(content []byte, container string) (*Manifest, error) {
 	return m, nil
 }
 
-// at follows keys through mappings; nil when there is nothing.
+// at returns the value at a path of keys through mappings, or nil.
 func at(n *yaml.Node, keys ...string) *yaml.Node {
 	for _, k := range keys {
 		if n == nil || n.Kind != yaml.MappingNode {
@@ -88,7 +87,7 @@ func at(n *yaml.Node, keys ...string) *yaml.Node {
 	return n
 }
 
-// text is a scalar's, empty for anything else.
+// text returns the value of a scalar, or the empty string for anything else.
 func text(n *yaml.Node) string {
 	if n == nil || n.Kind != yaml.ScalarNode {
 		return ""
@@ -96,7 +95,7 @@ func text(n *yaml.Node) string {
 	return n.Value
 }
 
-// items are the elements of a sequence.
+// items returns the elements of a sequence.
 func items(n *yaml.Node) []*yaml.Node {
 	if n == nil || n.Kind != yaml.SequenceNode {
 		return nil
@@ -104,7 +103,7 @@ func items(n *yaml.Node) []*yaml.Node {
 	return n.Content
 }
 
-// podSpec is where a workload describes its pods.
+// podSpec returns the pod spec of a workload.
 func podSpec(doc *yaml.Node) *yaml.Node {
 	if text(at(doc, "kind")) == "Pod" {
 		return at(doc, "spec")
@@ -150,7 +149,7 @@ func runsRatelimit(c *yaml.Node) bool {
 	return false
 }
 
-// environment reads a container's variables, with those of ConfigMaps that are in the same file.
+// environment reads the variables of a container, including those of ConfigMaps in the same file.
 func (m *Manifest) environment(doc, c *yaml.Node) {
 	namespace := text(at(doc, "metadata", "namespace"))
 	for _, from := range items(at(c, "envFrom")) {
@@ -193,7 +192,7 @@ func (m *Manifest) object(kind, namespace, name string) *yaml.Node {
 	return nil
 }
 
-// configMaps takes the files of ConfigMaps that are rules: YAML with a domain.
+// configMaps collects the rules files in ConfigMaps: YAML with a domain and descriptors.
 func (m *Manifest) configMaps() {
 	for _, doc := range m.docs {
 		data := at(doc, "data")
@@ -214,7 +213,7 @@ func (m *Manifest) configMaps() {
 	slices.SortFunc(m.Rules, func(a, b config.File) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// walk takes known variables out of any YAML: NAME: value, NAME=value, or {name: NAME, value: V}.
+// walk collects known variables in any YAML: NAME: value, NAME=value, or {name: NAME, value: V}.
 func (m *Manifest) walk(n *yaml.Node) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -241,7 +240,7 @@ func (m *Manifest) walk(n *yaml.Node) {
 	}
 }
 
-// isKnown leaves out names that are too common to be taken for a variable wherever they stand.
+// isKnown reports whether a name is a variable of envoyproxy/ratelimit. It excludes names that are too common.
 func isKnown(name string) bool {
 	if name == "" || name == "HOST" || name == "PORT" {
 		return false

@@ -48,7 +48,7 @@ func manifest(t *testing.T, file, container string) *Manifest {
 	return m
 }
 
-// Every variable that the service knows has a fate here, and the same one.
+// Every variable of the service has a fate, which is the same as in settings.
 func TestEveryVariableHasAFate(t *testing.T) {
 	list := Env{}.Variables(true)
 	if len(list) != len(settings.Table()) {
@@ -80,7 +80,7 @@ func TestEveryVariableHasAFate(t *testing.T) {
 	}
 }
 
-// deployment is that of the manifest in testdata.
+// deployment returns the deployment of the manifest in testdata.
 func deployment(t *testing.T) *Deployment {
 	t.Helper()
 	m := manifest(t, "kubernetes.yaml", "")
@@ -99,7 +99,7 @@ func TestReport(t *testing.T) {
 	}
 	golden(t, "report.json", append(b, '\n'))
 	if bytes.Contains(b, []byte("hunter2")) {
-		t.Error("a header's value is told")
+		t.Error("the report contains a header's value")
 	}
 	fates := map[string]string{}
 	for _, v := range r.Variables {
@@ -147,7 +147,7 @@ func TestPatched(t *testing.T) {
 	}
 }
 
-// For one replica the image is all that changes.
+// For one replica only the image changes.
 func TestOneReplicaChangesItsImageOnly(t *testing.T) {
 	before := deployment(t)
 	same, err := before.Manifest.Patched("envoyproxy/ratelimit:9d8d70a8", 1, false)
@@ -242,7 +242,7 @@ func FuzzParseManifest(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte("kind: Pod\nspec: {containers: [{image: ratelimit, env: x, lifecycle: 3}]}"))
-	f.Fuzz(func(_ *testing.T, b []byte) { // whatever is in the file, nothing panics
+	f.Fuzz(func(_ *testing.T, b []byte) { // no file causes a panic
 		m, err := ParseManifest(b, "")
 		if err != nil {
 			return

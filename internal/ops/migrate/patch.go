@@ -10,10 +10,10 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// errNoWorkload is the fault of a file that cannot be patched.
-var errNoWorkload = errors.New("no Kubernetes workload to patch: only its variables could be read")
+// errNoWorkload reports a file that cannot be patched.
+var errNoWorkload = errors.New("there is no Kubernetes workload to patch, only variables")
 
-// Names of what a cluster of more than one replica needs.
+// Names of the objects of a cluster with several replicas.
 const (
 	secretName  = "keyward-members" // tls.crt, tls.key, ca.crt and gossip.key
 	secretMount = "/etc/keyward"
@@ -21,8 +21,8 @@ const (
 	peerPort    = 7947
 )
 
-// Patched is the manifest with Keyward in it: the image, and for more than one replica a headless Service and what makes
-// the replicas one cluster. With clean, variables that have no effect any more go. Comments stay.
+// Patched returns the manifest with Keyward's image. For more than one replica it adds a headless Service and the settings of a
+// cluster. If clean is set, it removes variables that no longer have an effect. Comments stay.
 func (m *Manifest) Patched(image string, replicas int, clean bool) ([]byte, error) {
 	if m.container == nil {
 		return nil, errNoWorkload
@@ -53,7 +53,7 @@ func (m *Manifest) Patched(image string, replicas int, clean bool) ([]byte, erro
 	return out.Bytes(), e.Close()
 }
 
-// clean takes out the variables of stores and what else has no effect.
+// clean removes the variables of stores, and others without effect.
 func (m *Manifest) clean() {
 	env := at(m.container, "env")
 	if env == nil {
@@ -69,12 +69,12 @@ func (m *Manifest) clean() {
 	})
 }
 
-// cluster makes the replicas one cluster, and returns the Service by which they find each other.
+// cluster adds the settings of a cluster, and returns the Service by which its members find each other.
 func (m *Manifest) cluster(replicas int) (*yaml.Node, error) {
 	kind, name := text(at(m.workload, "kind")), text(at(m.workload, "metadata", "name"))
 	labels := at(m.workload, "spec", "selector", "matchLabels")
 	if labels == nil {
-		return nil, fmt.Errorf("%s/%s has no spec.selector.matchLabels, by which a Service could find its pods", kind, name)
+		return nil, fmt.Errorf("%s/%s has no spec.selector.matchLabels, which the Service needs to select its pods", kind, name)
 	}
 	if kind != "DaemonSet" {
 		set(at(m.workload, "spec"), "replicas", mustNode(fmt.Sprint(replicas)))
@@ -100,7 +100,7 @@ func (m *Manifest) cluster(replicas int) (*yaml.Node, error) {
 	return m.service(service, labels)
 }
 
-// drain has the counters go to the other replicas before this one ends.
+// drain adds a preStop hook that hands off the counters before a replica stops.
 func (m *Manifest) drain() {
 	if at(m.container, "lifecycle") == nil {
 		set(m.container, "lifecycle", mustNode("{}"))
@@ -111,7 +111,7 @@ func (m *Manifest) drain() {
 	}
 }
 
-// service is headless, and finds pods that are not ready: they are to find each other before they are.
+// service returns a headless Service that includes pods that are not ready, since members find each other before they are ready.
 func (m *Manifest) service(name string, labels *yaml.Node) (*yaml.Node, error) {
 	s := mustNode(fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -141,7 +141,7 @@ func (m *Manifest) variables(vars [][2]string) {
 	}
 }
 
-// add sets a variable of the container that is not there yet: what somebody has set counts.
+// add adds a variable to the container, unless it is already set.
 func (m *Manifest) add(name string, value *yaml.Node, field string) {
 	if _, ok := m.Env.get(name); ok {
 		return
@@ -153,7 +153,7 @@ func (m *Manifest) add(name string, value *yaml.Node, field string) {
 	appendTo(m.container, "env", v)
 }
 
-// set sets a key of a mapping, in place where it is there.
+// set sets a key of a mapping. It replaces the value in place if the key exists.
 func set(n *yaml.Node, key string, value *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
@@ -165,7 +165,7 @@ func set(n *yaml.Node, key string, value *yaml.Node) {
 	n.Content = append(n.Content, scalar(key), value)
 }
 
-// appendTo appends to the sequence at a key, unless something of the same name is there.
+// appendTo appends to the sequence at a key, unless it has an element with the same name.
 func appendTo(n *yaml.Node, key string, value *yaml.Node) {
 	list := at(n, key)
 	if list == nil || list.Kind != yaml.SequenceNode {
@@ -182,7 +182,7 @@ func appendTo(n *yaml.Node, key string, value *yaml.Node) {
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
 
-// quoted is a scalar that is text whatever it looks like: the value of a variable must be.
+// quoted returns a string scalar, with quotes if it looks like a number, as the values of variables require.
 func quoted(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	if strings.Trim(s, "0123456789.") == "" {
@@ -191,7 +191,7 @@ func quoted(s string) *yaml.Node {
 	return n
 }
 
-// mustNode parses YAML of this package's own making.
+// mustNode parses YAML that this package has written.
 func mustNode(text string) *yaml.Node {
 	var doc yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {

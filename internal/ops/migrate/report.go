@@ -1,6 +1,6 @@
-// Package migrate says what becomes of an envoyproxy/ratelimit deployment: its environment and rules are read as they are
-// ([ParseManifest], [ParseEnvFile]), [Deployment.Plan] tells what means the same, what goes away and what differs, with
-// the steps there and back, and [Manifest.Patched] and [Deployment.Values] are the files that take its place.
+// Package migrate plans the migration of an envoyproxy/ratelimit deployment to Keyward. [ParseManifest] and [ParseEnvFile] read its
+// environment and rules. [Deployment.Plan] reports what stays the same, what is no longer needed and what differs, with the
+// steps to migrate and to go back. [Manifest.Patched] and [Deployment.Values] return the new manifest and chart values.
 package migrate
 
 import (
@@ -14,19 +14,19 @@ import (
 	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
-// Deployment is all that is known of an envoyproxy/ratelimit deployment.
+// Deployment describes an envoyproxy/ratelimit deployment.
 type Deployment struct {
 	Env      Env
 	Rules    []config.File
-	RulesDir string    // where they were read; empty: not from a folder
-	Manifest *Manifest // nil: none was given
-	File     string    // its name
-	EnvFile  string    // name of the file with the environment; empty: none was given
-	Replicas int       // that there are to be
-	Image    string    // Keyward's
+	RulesDir string    // the folder they were read from; may be empty
+	Manifest *Manifest // nil if none was given
+	File     string    // its file name
+	EnvFile  string    // name of the file with the environment; empty if none was given
+	Replicas int       // the number to deploy
+	Image    string    // of Keyward
 }
 
-// MigrationPlan is what becomes of a deployment. Fields are only ever added.
+// MigrationPlan is the result of Plan. Fields are only ever added.
 type MigrationPlan struct {
 	Workload    string            `json:"workload,omitempty"`
 	OldImage    string            `json:"old_image,omitempty"`
@@ -38,7 +38,7 @@ type MigrationPlan struct {
 	Steps       []MigrationStep   `json:"steps"`
 }
 
-// RulesSummary is what the rules' files hold.
+// RulesSummary summarizes the rules files.
 type RulesSummary struct {
 	Files    int      `json:"files"`
 	Domains  []string `json:"domains"`
@@ -47,20 +47,20 @@ type RulesSummary struct {
 	Warnings []string `json:"warnings"`
 }
 
-// KnownDifference is one of docs/differences.md that concerns this deployment.
+// KnownDifference is an entry of docs/differences.md that concerns this deployment.
 type KnownDifference struct {
-	Concerns string `json:"concerns"` // the variable or the rule for which it does
+	Concerns string `json:"concerns"` // the variable or rule that it is about
 	Text     string `json:"text"`
 }
 
-// MigrationStep is one step of the way, with the way back.
+// MigrationStep is one step of the migration, with the step back.
 type MigrationStep struct {
 	Title string   `json:"title"`
-	Do    []string `json:"do"`   // lines for a shell; those that begin with # say what a shell cannot do
-	Back  []string `json:"back"` // the same, to undo it
+	Do    []string `json:"do"`   // shell commands; comments describe what a shell cannot do
+	Back  []string `json:"back"` // shell commands that undo it
 }
 
-// Plan says what becomes of d. With all, every variable of envoyproxy/ratelimit is listed, and not only those that are set.
+// Plan returns the migration plan of d. If all is set, it lists every variable of envoyproxy/ratelimit, not only those that are set.
 func (d *Deployment) Plan(all bool) *MigrationPlan {
 	r := &MigrationPlan{Image: d.Image, Replicas: d.Replicas, Variables: d.Env.Variables(all)}
 	if d.Manifest != nil {
@@ -72,7 +72,7 @@ func (d *Deployment) Plan(all bool) *MigrationPlan {
 	return r
 }
 
-// rules loads the rules as the service would.
+// rules loads the rules as the service would. It returns nil if they have faults.
 func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 	to.Files, to.Domains, to.Faults, to.Warnings = len(d.Rules), []string{}, []string{}, []string{}
 	found := config.Check(d.Rules, config.Options{MergeDomains: d.Env.on("MERGE_DOMAIN_CONFIG"), Members: d.Replicas})
@@ -89,15 +89,15 @@ func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 	return found.Rules
 }
 
-// differences are those of docs/differences.md that this environment meets.
+// differences returns the entries of docs/differences.md that concern this environment.
 func (d *Deployment) differences() []KnownDifference {
 	e := d.Env
 	list := []KnownDifference{
-		{"every deployment", "Counts live in the members' memory. When all members stop at once, all counts begin anew; one that stops hands its counts over."},
-		{"every deployment", "Where the owner of a key does not answer in time, the rule's degraded policy answers (by default from this member's share of the limit), instead of an error that Envoy lets through."},
+		{"every deployment", "Counters are in the members' memory. If all members stop at once, all counters are lost. A single member that stops hands off its counters."},
+		{"every deployment", "If the owner of a key does not answer in time, the rule's degraded policy decides (by default with this member's share of the limit), instead of an error with which Envoy admits the request."},
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
-		list = append(list, KnownDifference{"the change of the image", "While pods are exchanged, some count in the store and some in Keyward: in the windows of that time a key may get up to twice its limit. The mirror avoids that."})
+		list = append(list, KnownDifference{"the change of the image", "During the rolling update some pods count in the store and some in Keyward, so a key may get up to twice its limit in the windows of that time. The mirror avoids this."})
 	}
 	add := func(is bool, concerns, text string) {
 		if is {
@@ -107,22 +107,22 @@ func (d *Deployment) differences() []KnownDifference {
 	backend, _ := e.get("BACKEND_TYPE")
 	statsd, statsdSet := e.get("USE_STATSD")
 	tags, _ := e.get("EXTRA_TAGS")
-	add(backend == "memcache", "BACKEND_TYPE=memcache", "memcached counts after the answer, so it admits more than the limit under load. Keyward does not: expect more refusals of busy keys.")
-	add(e.above("LOCAL_CACHE_SIZE_IN_BYTES"), "LOCAL_CACHE_SIZE_IN_BYTES", "Keys that are over are remembered only on members that do not own them, and forgotten when a limit is raised, hits are given back or ownership moves.")
-	add(e.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"), "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "Exact when one member owns all keys of a request; over several owners there is the same gap between look and charge as with Redis.")
-	add(tags != "" && e.on("USE_PROMETHEUS"), "EXTRA_TAGS", "In Prometheus they become labels; in envoyproxy/ratelimit they become part of the names, which no mapping matches any more.")
-	add(!statsdSet && (e.on("USE_PROMETHEUS") || e.on("USE_DOG_STATSD")), "USE_STATSD", "It is true by default, but beside USE_PROMETHEUS or USE_DOG_STATSD it counts only if it is set.")
-	add(statsd != "false" && !e.on("USE_PROMETHEUS") && !e.on("USE_DOG_STATSD"), "USE_STATSD", "/metrics is served beside statsd in any case.")
-	add(e.on("REDIS_PERSECOND"), "REDIS_PERSECOND", "Limits a second need no store of their own.")
-	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG", "Wildcards of one level in several files are tried in the order of the files' names, not in one that changes with every load.")
-	add(e.on("TRACING_ENABLED"), "TRACING_ENABLED", "See the note of TRACING_* in docs/environment.md.")
+	add(backend == "memcache", "BACKEND_TYPE=memcache", "With memcached, the service counts after it responds, so it admits more than the limit under load. Keyward does not: expect more denied requests for busy keys.")
+	add(e.above("LOCAL_CACHE_SIZE_IN_BYTES"), "LOCAL_CACHE_SIZE_IN_BYTES", "Keys over their limit are cached only on members that do not own them, and dropped when a limit is raised, hits are refunded or ownership moves.")
+	add(e.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"), "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "This is exact if one member owns all keys of a call. With several owners there is the same gap between check and charge as with Redis.")
+	add(tags != "" && e.on("USE_PROMETHEUS"), "EXTRA_TAGS", "In Prometheus they become labels. In envoyproxy/ratelimit they become part of the names, which then match no mapping.")
+	add(!statsdSet && (e.on("USE_PROMETHEUS") || e.on("USE_DOG_STATSD")), "USE_STATSD", "It is true by default, but with USE_PROMETHEUS or USE_DOG_STATSD it applies only if it is set.")
+	add(statsd != "false" && !e.on("USE_PROMETHEUS") && !e.on("USE_DOG_STATSD"), "USE_STATSD", "/metrics is always served in addition to statsd.")
+	add(e.on("REDIS_PERSECOND"), "REDIS_PERSECOND", "Per-second limits do not need a separate store.")
+	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG", "Wildcards of one level in several files are matched in the order of the file names, which does not change between loads.")
+	add(e.on("TRACING_ENABLED"), "TRACING_ENABLED", "See the note on TRACING_* in docs/environment.md.")
 	if d.Replicas == 1 {
-		list = append(list, KnownDifference{"one replica", "It counts alone. While a rolling update has the old and the new pod at once, each counts for itself: use strategy Recreate, or two replicas that know each other."})
+		list = append(list, KnownDifference{"one replica", "It counts alone. During a rolling update the old and the new pod count separately: use the strategy Recreate, or two replicas in one cluster."})
 	}
 	return list
 }
 
-// ruleDifferences are those that the rules meet.
+// ruleDifferences returns the entries that concern the rules.
 func ruleDifferences(rules *config.Rules) []KnownDifference {
 	var list []KnownDifference
 	if rules == nil {
@@ -130,10 +130,10 @@ func ruleDifferences(rules *config.Rules) []KnownDifference {
 	}
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
-			list = append(list, KnownDifference{r.FullKey, fmt.Sprintf("It counts by the %s, in memory only: a restart of all members at once begins it anew.", strings.ToLower(r.Unit.String()))})
+			list = append(list, KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once resets it.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
-			list = append(list, KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the rest of a domain shares one."})
+			list = append(list, KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the other values of a domain share one."})
 		}
 	}
 	return list
@@ -149,8 +149,8 @@ type chartValues struct {
 	Network      networkPolicy     `yaml:"networkPolicy"`
 }
 
-// Values is a values.yaml for charts/keyward. Variables that say where rules are and which ports are served are left to the
-// chart; those that come from Secrets become extraEnv.
+// Values returns a values.yaml for charts/keyward. The chart sets the variables for the rules folder and the ports. Variables from
+// Secrets become extraEnv.
 func (d *Deployment) Values() ([]byte, error) {
 	v := chartValues{Mode: "deployment", ReplicaCount: d.Replicas, Environment: map[string]string{}, Rules: map[string]string{}, Network: d.policy()}
 	for _, x := range d.Env.Variables(false) {
@@ -165,7 +165,7 @@ func (d *Deployment) Values() ([]byte, error) {
 		v.Environment[x.Name] = value
 	}
 	if _, set := d.Env.get("USE_STATSD"); !set && !d.Env.on("USE_PROMETHEUS") && !d.Env.on("USE_DOG_STATSD") {
-		v.Environment["USE_STATSD"] = "true" // its default there, and not the chart's
+		v.Environment["USE_STATSD"] = "true" // its default in envoyproxy/ratelimit, but not in the chart
 	}
 	for _, f := range d.Rules {
 		v.Rules[f.Name[strings.LastIndexByte(f.Name, '/')+1:]] = string(f.Content)
@@ -173,7 +173,7 @@ func (d *Deployment) Values() ([]byte, error) {
 	return yaml.Marshal(v)
 }
 
-// reference is the container's own line of a variable whose value is somewhere that was not read.
+// reference returns the container's entry of a variable whose value was not read, such as one from a Secret.
 func (d *Deployment) reference(name string) *yaml.Node {
 	if d.Manifest == nil {
 		return nil
@@ -186,7 +186,7 @@ func (d *Deployment) reference(name string) *yaml.Node {
 	return nil
 }
 
-// chartSets says that a variable is the chart's business.
+// chartSets reports whether the chart sets a variable.
 func chartSets(name string) bool {
 	switch name {
 	case "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT", "GRPC_HOST", "GRPC_PORT", "GRPC_UDS", "PROMETHEUS_ADDR", "POD_NAME", "POD_IP", "POD_UID":

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// steps are the way there, each with the way back. docs/migration.md says more of each.
+// steps returns the steps of the migration. docs/migration.md explains each.
 func (d *Deployment) steps() []MigrationStep {
 	steps := []MigrationStep{d.envoysStep(), d.checkStep()}
 	if d.Replicas > 1 {
@@ -25,16 +25,16 @@ func (d *Deployment) checkStep() MigrationStep {
 		merge = " --merge-domain-configs"
 	}
 	return MigrationStep{
-		Title: "Check the rules: they stay as they are.",
+		Title: "Check the rules. They do not change.",
 		Do:    []string{fmt.Sprintf("keyward check %s --members %d%s", dir, d.Replicas, merge)},
 		Back:  []string{"# nothing to undo"},
 	}
 }
 
-// secretStep makes what the replicas know each other by.
+// secretStep creates the credentials by which replicas authenticate each other.
 func (d *Deployment) secretStep() MigrationStep {
 	return MigrationStep{
-		Title: "Make the key and the certificates by which replicas know each other (here by a demo CA; cert-manager does it, too).",
+		Title: "Create the gossip key and the certificates of the replicas (here with a demo CA; cert-manager works as well).",
 		Do: []string{
 			"keyward certs --dir certs",
 			d.kubectl("create secret generic " + secretName + " --from-file=tls.crt=certs/sidecar.crt --from-file=tls.key=certs/sidecar.key --from-file=ca.crt=certs/ca.crt --from-file=gossip.key=certs/gossip.key"),
@@ -43,48 +43,48 @@ func (d *Deployment) secretStep() MigrationStep {
 	}
 }
 
-// mirrorSteps are the careful way, for whoever wants to see it before it counts.
+// mirrorSteps returns the steps that compare both services before Keyward's decisions apply.
 func (d *Deployment) mirrorSteps() []MigrationStep {
 	return []MigrationStep{{
-		Title: "Careful: run Keyward beside the old service, with nobody asking it yet, and a mirror before both.",
+		Title: "Safe option: run Keyward next to the old service, without callers, and a mirror in front of both.",
 		Do: []string{
 			d.helm("install keyward charts/keyward -f values.yaml"),
-			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # in pods labelled app=ratelimit-mirror, where Envoys reach it",
-			"# point Envoy's rate limit cluster at the mirror: callers go on to get the old verdicts",
+			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # in pods labeled app=ratelimit-mirror, where Envoys reach it",
+			"# point Envoy's rate limit cluster at the mirror: callers still get the old service's decisions",
 		},
 		Back: []string{"# point Envoy's rate limit cluster at the old service", d.helm("uninstall keyward")},
 	}, {
-		Title: "When a whole window of every rule has gone by with no unexplained difference, let Keyward's verdicts count.",
+		Title: "When a complete window of every rule has passed without an unexplained difference, use Keyward's decisions.",
 		Do: []string{
 			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081 --answer new",
-			"# then point Envoy at keyward:8081, and end the mirror",
+			"# then point Envoy at keyward:8081, and stop the mirror",
 		},
 		Back: []string{"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081 --answer old"},
 	}}
 }
 
-// imageStep is the short way: the old deployment becomes the new one.
+// imageStep is the short way: it changes the old deployment in place.
 func (d *Deployment) imageStep() MigrationStep {
-	s := MigrationStep{Title: fmt.Sprintf("Or short: change the image of the old deployment. %s", d.whatElse())}
+	s := MigrationStep{Title: fmt.Sprintf("Short option: change the image of the old deployment. %s", d.whatElse())}
 	switch {
 	case d.Manifest != nil && d.Manifest.Workload != "":
 		s.Do = []string{"keyward migrate " + d.source() + " --patch keyward.yaml", d.kubectl("apply -f keyward.yaml")}
-		s.Back = []string{d.kubectl("apply -f " + d.File + "   # the Redis must still be there: it has the counts of before")}
+		s.Back = []string{d.kubectl("apply -f " + d.File + "   # keep the Redis running until then: it has the previous counts")}
 		if d.Replicas > 1 {
 			s.Back = append(s.Back, d.kubectl("delete service "+d.name()+"-gossip"))
 		}
 	default:
 		s.Do = []string{"# image: " + d.Image, "# command: [/bin/ratelimit]"}
-		s.Back = []string{"# the old image line; the Redis must still be there: it has the counts of before"}
+		s.Back = []string{"# the old image line; keep the Redis running until then: it has the previous counts"}
 	}
 	return s
 }
 
 func (d *Deployment) whatElse() string {
 	if d.Replicas > 1 {
-		return fmt.Sprintf("For %d replicas a headless Service, KEYWARD_JOIN and the Secret come with it.", d.Replicas)
+		return fmt.Sprintf("For %d replicas this adds a headless Service, KEYWARD_JOIN and the Secret.", d.Replicas)
 	}
-	return "Nothing else."
+	return "Nothing else changes."
 }
 
 func (d *Deployment) lastStep() MigrationStep {
@@ -95,12 +95,12 @@ func (d *Deployment) lastStep() MigrationStep {
 		}
 	}
 	s := MigrationStep{
-		Title: "Days later: take the store away, and the variables that speak of it. From then on the way back begins with empty counts.",
+		Title: "Days later: remove the store and its variables. After that, going back starts with empty counters.",
 		Do:    []string{"# delete the Redis or memcached that only this service used"},
-		Back:  []string{"# start the store again: counts begin anew"},
+		Back:  []string{"# start the store again; its counters are empty"},
 	}
 	if len(store) > 0 {
-		s.Do = append(s.Do, "# without effect now: "+strings.Join(store, " "))
+		s.Do = append(s.Do, "# variables without effect: "+strings.Join(store, " "))
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
 		s.Do = append(s.Do, "keyward migrate "+d.source()+" --clean --patch keyward.yaml && "+d.kubectl("apply -f keyward.yaml"))
@@ -108,7 +108,7 @@ func (d *Deployment) lastStep() MigrationStep {
 	return s
 }
 
-// source is the flags by which the deployment was read.
+// source returns the flags with which the deployment was read.
 func (d *Deployment) source() string {
 	var flags []string
 	if d.File != "" {
@@ -131,7 +131,7 @@ func (d *Deployment) name() string {
 	return name
 }
 
-// namespace is the workload's; empty: the file does not say.
+// namespace returns the namespace of the workload, or the empty string if the file does not contain it.
 func (d *Deployment) namespace() string {
 	if d.Manifest == nil {
 		return ""
@@ -139,10 +139,10 @@ func (d *Deployment) namespace() string {
 	return text(at(d.Manifest.workload, "metadata", "namespace"))
 }
 
-// kubectl is a command in the workload's namespace.
+// kubectl returns a kubectl command in the workload's namespace.
 func (d *Deployment) kubectl(rest string) string { return d.inNamespace("kubectl", rest) }
 
-// helm is the same of Helm.
+// helm returns a Helm command in the workload's namespace.
 func (d *Deployment) helm(rest string) string { return d.inNamespace("helm", rest) }
 
 func (d *Deployment) inNamespace(program, rest string) string {
