@@ -19,7 +19,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// largePage serves metrics of some 4 MB on a port.
+// largePage serves about 4 MB of metrics.
 func largePage(t *testing.T) (addr string, refused, open *atomic.Int64) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -49,7 +49,7 @@ func largePage(t *testing.T) (addr string, refused, open *atomic.Int64) {
 	return l.Addr().String(), refused, open
 }
 
-// Clients that do not read their pages hold a bounded lot, keep no other client from its page, and are cut.
+// Clients that do not read their pages hold a bounded amount of memory, do not block other clients, and are disconnected.
 func TestClientsThatDoNotRead(t *testing.T) {
 	addr, refused, open := largePage(t)
 	for range 20 {
@@ -87,7 +87,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	}
 }
 
-// Few questions about keys are answered at once, and the others are told why not.
+// Requests about keys beyond the rate are refused with the reason.
 func TestLooksAreRationed(t *testing.T) {
 	addr, refused, _ := largePage(t)
 	var asking sync.WaitGroup
@@ -121,12 +121,12 @@ func TestLooksAreRationed(t *testing.T) {
 	now := time.Now()
 	for i := range 1000 {
 		if !l.take(now.Add(time.Duration(i) * lookupInterval)) {
-			t.Fatalf("question %d at the rate that is allowed is turned away", i)
+			t.Fatalf("request %d within the rate is refused", i)
 		}
 	}
 }
 
-// A page is the same whether it went through memory or not.
+// A page is the same with and without the limiter.
 func TestPagesKeepTheirHeaders(t *testing.T) {
 	p := newPageLimiter(nil)
 	srv := httptest.NewServer(p.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -143,11 +143,11 @@ func TestPagesKeepTheirHeaders(t *testing.T) {
 		t.Errorf("%v %s", res, b)
 	}
 	if p.held != 0 || len(p.sending) != 0 {
-		t.Errorf("%d bytes held by nobody", p.held)
+		t.Errorf("%d bytes are held after all pages were sent", p.held)
 	}
 }
 
-// However requests for a page differ, there are few pages to be made: clients that ask for the same wait for one.
+// Requests that differ in irrelevant headers and parameters share one page.
 func TestPagesAreFew(t *testing.T) {
 	var arrived, rendered atomic.Int64
 	hold := make(chan struct{})

@@ -56,7 +56,7 @@ func TestFrontSendsBrowsersToThePage(t *testing.T) {
 	}
 }
 
-// Every asset is served as what it is, under the page's policy.
+// Every asset is served with its content type and the page's policy.
 func TestAssets(t *testing.T) {
 	srv := pageServer(t, Options{})
 	types := map[string]string{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -97,7 +97,7 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 	}
 }
 
-// The policy would stop inline code and foreign hosts in browsers that heed it; there is none to be stopped.
+// The page contains no inline code and no foreign hosts, which its policy forbids.
 func TestAssetsAreSelfContained(t *testing.T) {
 	foreign := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9-]+\.[a-z]|\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(|new Function|\son[a-z]+=|style="`)
 	err := fs.WalkDir(assets, "page", func(name string, d fs.DirEntry, err error) error {
@@ -119,8 +119,8 @@ func TestAssetsAreSelfContained(t *testing.T) {
 	}
 }
 
-// A browser that was led here by a name of somebody else's reads nothing; probes and Prometheus, which come by address or by a
-// name of the cluster, are answered.
+// A browser that uses another site's host name is refused. Probes and Prometheus, which use an address or a name of the cluster, are
+// answered.
 func TestForeignHosts(t *testing.T) {
 	names, err := browser.NewHosts("keyward.example.org")
 	if err != nil {

@@ -37,7 +37,7 @@ func TestRingMapSaysWhoOwnsWhat(t *testing.T) {
 	}
 }
 
-func TestRingMapOfNobody(t *testing.T) {
+func TestEmptyRingMap(t *testing.T) {
 	text, err := json.Marshal(NewRingMap(&ring.Ring{}, ""))
 	if want := `{"fingerprint":"","members":[],"sectors":[]}`; err != nil || string(text) != want {
 		t.Errorf("%s %v, want %s", text, err, want)

@@ -59,8 +59,8 @@ func TestRuleTree(t *testing.T) {
 	if err != nil || json.Unmarshal(text, &flat) != nil || flat.InForce != "v1" || flat.Domains[0].Rules[0]["total_hits"] != 7.0 {
 		t.Errorf("%s %v", text, err)
 	}
-	if _, told := flat.Domains[0].Rules[1]["total_hits"]; told {
-		t.Errorf("totals that nobody knows: %s", text)
+	if _, found := flat.Domains[0].Rules[1]["total_hits"]; found {
+		t.Errorf("totals of a rule without totals: %s", text)
 	}
 }
 

@@ -18,14 +18,14 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-func TestDrainTellsItsProgress(t *testing.T) {
+func TestDrainReportsProgress(t *testing.T) {
 	done := make(chan struct{})
-	var asked, told atomic.Int32
+	var asked, sent atomic.Int32
 	srv := httptest.NewServer(SocketHandler(SocketOptions{
 		Status: func() api.SidecarStatus { return api.SidecarStatus{Node: "a"} },
 		Drain:  func() <-chan struct{} { asked.Add(1); return done },
 		Progress: func() api.DrainStatus {
-			switch told.Add(1) {
+			switch sent.Add(1) {
 			case 1:
 				return api.DrainStatus{State: "active"}
 			case 2:

@@ -40,10 +40,10 @@ func TestTap(t *testing.T) {
 		got = append(got, d.Descriptor)
 	}
 	if len(got) != 2 || got[0] != "k=1" || got[1] != "k=2" {
-		t.Errorf("told %v, want the first two", got)
+		t.Errorf("got %v, want the first two", got)
 	}
 	<-ended
-	for range 10 * tapBuffer { // nobody reads: nothing waits
+	for range 10 * tapBuffer { // without a reader: nothing blocks
 		see(api.TapDecision{})
 	}
 }

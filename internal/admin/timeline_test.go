@@ -22,7 +22,7 @@ func TestTimelineForgetsTheOldestOfTheMostFrequentKind(t *testing.T) {
 	if last := got[Events-1]; last.Text != "first ring" {
 		t.Errorf("the ring's event was forgotten: %+v", last)
 	}
-	if oldest := got[Events-2]; oldest.Text != "52" { // 250 keys, of which 198 have room beside the two others
+	if oldest := got[Events-2]; oldest.Text != "52" { // 250 keys, of which 198 have room next to the two others
 		t.Errorf("oldest key: %+v", oldest)
 	}
 	got[0].Text = "changed"

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A certificate that has ended is good for as long as a connection lives: an hour, unless a flag says otherwise.
+// The default age of connections is an hour: so long may a client with an expired certificate stay.
 func TestConnectionsLiveForAnHour(t *testing.T) {
 	for args, want := range map[string]time.Duration{"": time.Hour, "--connection-age=90s": 90 * time.Second} {
 		line := []string{"--node", "a", "--insecure"}

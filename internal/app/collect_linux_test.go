@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// resident is how much of the program file is in memory, in KiB.
+// resident returns how many KiB of the program file are in memory.
 func resident(t *testing.T) (kib int) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")
@@ -33,7 +33,7 @@ func resident(t *testing.T) (kib int) {
 	return kib
 }
 
-// Most of the program was needed at the start alone, and this process goes on without it.
+// The process runs on after its program's pages were released.
 func TestProgramIsGivenBack(t *testing.T) {
 	before := resident(t)
 	releaseProgram()

@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// read fetches a page of p as JSON.
+// read fetches a JSON document of p.
 func read[T any](t *testing.T, p *process, path string) (v T) {
 	t.Helper()
 	code, b := p.get(path)
@@ -22,7 +22,7 @@ func read[T any](t *testing.T, p *process, path string) (v T) {
 	return v
 }
 
-// post sends body to p's admin socket and reads the answer into res.
+// post sends body to p's admin socket and decodes the answer into res.
 func (p *process) post(t *testing.T, path string, body, res any) (status int) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -43,8 +43,8 @@ func (p *process) post(t *testing.T, path string, body, res any) (status int) {
 	return r.StatusCode
 }
 
-// TestExplainAndReset asks every member about a key that is over its limit, resets it at one that does not own it, and
-// asks again.
+// TestExplainAndReset has every member explain a key that is over its limit, resets the key through a member that does not own it,
+// and has it explained again.
 func TestExplainAndReset(t *testing.T) {
 	t.Parallel()
 	all := trio(t)

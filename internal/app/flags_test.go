@@ -53,12 +53,12 @@ func TestParseNamesEveryFault(t *testing.T) {
 		"KEYWARD_EXPECT", "129 bytes", "want local, certificate or any", `--allowed-hosts: "http://x"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not speak of %q:\n%v", want, err)
+			t.Errorf("the error does not contain %q:\n%v", want, err)
 		}
 	}
 }
 
-// TestCommandLineFaults holds what is said of a command line that cannot be read.
+// TestCommandLineFaults compares the errors of a faulty command line.
 func TestCommandLineFaults(t *testing.T) {
 	for _, row := range []struct{ args, want string }{
 		{"--gosip-key-file x --expect many --weight -1", "--gosip-key-file: no such flag; did you mean --gossip-key-file?\n" +
@@ -86,7 +86,7 @@ func TestCommandLineFaults(t *testing.T) {
 	}
 }
 
-// TestProcessNamesEveryFault holds that a sidecar which cannot start says all that is wrong with its flags.
+// TestProcessNamesEveryFault requires that a sidecar that cannot start prints all faults of its flags.
 func TestProcessNamesEveryFault(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "--gosip-key-file", "x", "--weight", "0", "--partition", "maybe")
 	cmd.Env = append(os.Environ(), asSidecar+"=1")
@@ -98,7 +98,7 @@ func TestProcessNamesEveryFault(t *testing.T) {
 	}
 }
 
-// TestAdminIsNamed holds that a sidecar which cannot open its admin socket names the flag.
+// TestAdminIsNamed requires that the error of the admin socket names the flag.
 func TestAdminIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -118,7 +118,7 @@ func TestAdminIsNamed(t *testing.T) {
 	}
 }
 
-// Numbers that promise what cannot be are refused: a member without --join never meets the members that it is told to expect.
+// Numbers that cannot apply are refused: a member without --join never meets the members of --expect.
 func TestParseAmounts(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--expect=3", "--expect 3 needs --join"},
@@ -138,7 +138,7 @@ func TestParseAmounts(t *testing.T) {
 	}
 }
 
-// Every flag that the manual names is there by that name, and has an environment variable.
+// Every flag in the manual exists and has an environment variable.
 func TestFlagNames(t *testing.T) {
 	s := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(flags).define(s, env())

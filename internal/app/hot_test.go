@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// admin asks p over its admin socket.
+// admin sends a request to p's admin socket.
 func (p *process) admin(t *testing.T, method, path, body string) *http.Response {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -32,7 +32,7 @@ func (p *process) admin(t *testing.T, method, path, body string) *http.Response 
 	return res
 }
 
-// order gives an order about the key k=x.
+// order orders a route for the key k=x.
 func (p *process) order(t *testing.T, mode string) (status int, route api.HotRoute, text string) {
 	t.Helper()
 	res := p.admin(t, http.MethodPost, "/hot", `{"domain":"d","descriptor":{"entries":[{"key":"k","value":"x"}]},"mode":"`+mode+`"}`)
@@ -44,7 +44,7 @@ func (p *process) order(t *testing.T, mode string) (status int, route api.HotRou
 	return res.StatusCode, route, string(b)
 }
 
-// hotKeys is what p's page says.
+// hotKeys returns p's /v1/hotkeys.
 func (p *process) hotKeys(t *testing.T) (h api.HotKeys) {
 	t.Helper()
 	if code, b := p.get("/v1/hotkeys"); code != http.StatusOK || json.Unmarshal(b, &h) != nil {

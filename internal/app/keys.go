@@ -92,7 +92,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 	c := m.newCounterStatus(k, &a)
 	c.Count, c.Owner = a.Before, e.Owner
 	if !a.Over {
-		c.Remaining = uint64(a.Remaining) + 1 // the result's is what remains after the hit
+		c.Remaining = uint64(a.Remaining) + 1 // a.Remaining excludes the hit
 	}
 	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
 	admin.SetDecision(&e, &match, c, a.Over, sw.Shadow || sw.Quota)

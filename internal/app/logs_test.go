@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRefusalsAreLogged: one line a second tells of refusals and how many it stands for, without what a caller sent.
+// TestRefusalsAreLogged requires one line per second with the number of denials that were not logged, without values of callers.
 func TestRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "a")
@@ -27,7 +27,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 }
 
-// TestLeasesAreAudited: a rule with audit: true has its grants and reports logged by the owner, with what they sum to.
+// TestLeasesAreAudited requires that the owner logs the grants and reports of a rule with audit: true, with their sums.
 func TestLeasesAreAudited(t *testing.T) {
 	t.Parallel()
 	all := trio(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// read fills v with what p serves at path.
+// read decodes the document at path of p into v.
 func (p *process) read(t *testing.T, path string, v any) {
 	t.Helper()
 	if code, b := p.get(path); code != http.StatusOK || json.Unmarshal(b, v) != nil {
@@ -25,7 +25,7 @@ func (p *process) events(t *testing.T) []api.TimelineEvent {
 	return got.Events
 }
 
-// What the page draws is the same at all members, and a member that dies is seen to.
+// All members serve the same ring and rules, and record the failure of a member.
 func TestRingRulesAndTimeline(t *testing.T) {
 	t.Parallel()
 	all := trio(t)
@@ -62,19 +62,19 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	_ = all[2].cmd.Process.Kill()
 	<-all[2].ended
 	p := all[1]
-	eventually(t, "the death is told", func() bool {
+	eventually(t, "the failure is in the timeline", func() bool {
 		return slices.ContainsFunc(p.events(t), func(e api.TimelineEvent) bool {
 			return e.Kind == api.MemberEvent && e.Member == "c-2" && e.State == "lost"
 		})
 	})
-	eventually(t, "a ring of two is told", func() bool {
+	eventually(t, "a ring of two is in the timeline", func() bool {
 		e := p.events(t)
 		i := slices.IndexFunc(e, func(e api.TimelineEvent) bool { return e.Kind == api.RingEvent })
 		var m api.RingMap
 		p.read(t, "/v1/ring", &m)
 		return len(m.Members) == 2 && e[i].Fingerprint == m.Fingerprint && e[i].Moved > 0.2
 	})
-	eventually(t, "its counters are told to be in place", func() bool {
+	eventually(t, "the end of the handoff is in the timeline", func() bool {
 		var m api.RingMap
 		p.read(t, "/v1/ring", &m)
 		return slices.ContainsFunc(p.events(t), func(e api.TimelineEvent) bool {
@@ -86,7 +86,7 @@ func TestRingRulesAndTimeline(t *testing.T) {
 	for i, e := range events {
 		kinds[e.Kind]++
 		if i > 0 && e.Time.After(events[i-1].Time) {
-			t.Errorf("%+v stands below an older one", e)
+			t.Errorf("%+v is below an older event", e)
 		}
 	}
 	if kinds[api.RulesEvent] != 1 || kinds[api.RingEvent] < 2 {

@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// A key that is asked for far more often than others gets a route that every member knows, by its name.
+// A key with far more requests than others gets a route, which all members announce by its name.
 func TestHotKeysGetRoutes(t *testing.T) {
 	t.Setenv("KEYWARD_HOT_RATE", "10")
 	all := trio(t)
@@ -32,7 +32,7 @@ func TestHotKeysGetRoutes(t *testing.T) {
 	for _, p := range all {
 		if _, b := p.get("/metrics"); !strings.Contains(string(b), "\nkeyward_hot_routes 1\n") ||
 			(p.name == owner) != strings.Contains(string(b), "\nkeyward_hot_keys 1\n") {
-			t.Errorf("%s tells Prometheus of something else", p.name)
+			t.Errorf("%s exports other values to Prometheus", p.name)
 		}
 	}
 }

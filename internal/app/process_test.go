@@ -28,7 +28,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// asSidecar in the environment makes the test binary a sidecar.
+// asSidecar is the environment variable that makes the test binary a sidecar.
 const asSidecar = "KEYWARD_TEST_AS_SIDECAR"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process is a sidecar that runs.
+// process is a running sidecar.
 type process struct {
 	cmd                               *exec.Cmd
 	name, grpc, json, metrics, socket string
@@ -47,7 +47,7 @@ type process struct {
 	ended                             chan struct{} // closed when it has; cmd.ProcessState holds how
 }
 
-// log is what a process has written.
+// log holds the output of a process.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -65,7 +65,7 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
-// addresses are free ones on loopback, which no client is given.
+// addresses returns free loopback addresses outside of the range for clients.
 func addresses(t *testing.T, n int) (out []string) {
 	t.Helper()
 	var ports lab.Ports
@@ -89,7 +89,7 @@ descriptors:
     metadata: {keyward: {mechanism: lease, audit: true}}
 `
 
-// launch starts a sidecar that is ended with the test.
+// launch starts a sidecar that ends with the test.
 func launch(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	dir := t.TempDir()
@@ -159,7 +159,7 @@ func (p *process) get(path string) (int, []byte) {
 
 func (p *process) ready() bool { code, _ := p.get("/readyz"); return code == http.StatusOK }
 
-// up reports whether p is ready and listens on its socket, which is not there at once when it is ready.
+// up reports whether p is ready and listens on its socket, which it does a little later.
 func (p *process) up() bool {
 	if !p.ready() {
 		return false
@@ -172,7 +172,7 @@ func (p *process) up() bool {
 	return true
 }
 
-// ring is the members of the ring that p goes by.
+// ring returns the members of the ring that p uses.
 func (p *process) ring(t *testing.T) []string {
 	var c api.ClusterStatus
 	if code, b := p.get("/cluster"); code != http.StatusOK || json.Unmarshal(b, &c) != nil {
@@ -181,7 +181,7 @@ func (p *process) ring(t *testing.T) []string {
 	return c.Ring.Members
 }
 
-// hit asks p by gRPC for n hits on a key.
+// hit sends a call for n hits on a key to p.
 func (p *process) hit(t *testing.T, value string, n uint32) *pb.RateLimitResponse {
 	t.Helper()
 	return p.hitKey(t, "k", value, n)
@@ -225,7 +225,7 @@ func (p *process) signal(t *testing.T) {
 	}
 }
 
-// trio are three members of one ring.
+// trio starts three members of one ring.
 func trio(t *testing.T) []*process {
 	a := launch(t, "a-0", "--join", "127.0.0.1:1")
 	eventually(t, "the first", a.up)
@@ -236,7 +236,7 @@ func trio(t *testing.T) []*process {
 	return all
 }
 
-// counter is how p says that a key stands.
+// counter returns a key's counter as p reports it.
 func (p *process) counter(t *testing.T, key string) (c api.CounterStatus) {
 	t.Helper()
 	code, b := p.get("/v1/counters?domain=d&key=k=" + key)
@@ -270,7 +270,7 @@ func TestCountersAreTheOwners(t *testing.T) {
 	}
 }
 
-// drain tells p to leave by its socket, and returns the last word.
+// drain requests a drain over p's socket and returns the last line of progress.
 func (p *process) drain(t *testing.T) (last api.DrainStatus) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

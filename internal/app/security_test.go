@@ -12,8 +12,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// With --tls-bind-name a certificate proves the one name that stands in it: whoever claims another name cannot choose one that is
-// taken for it.
+// With --tls-bind-name a certificate proves the one member name in it, and no name that a client could choose to match it.
 func TestBoundNames(t *testing.T) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{Hosts: []string{"a.keyward.test", "*.wild.test"}}); err != nil {
@@ -39,7 +38,7 @@ func TestBoundNames(t *testing.T) {
 	}
 }
 
-// A member whose name others refuse does not start: it would count alone.
+// A member whose name other members refuse does not start: it would count alone.
 func TestNameThatOthersRefuse(t *testing.T) {
 	for _, name := range []ring.ID{"*", "ns/pod", "a\nb"} {
 		_, err := Parse("sidecar", "", []string{"--node", string(name)}, func(string) string { return "" })

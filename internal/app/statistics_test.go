@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// Without a local cache nothing is told of one: a gauge that stands at 0 for ever would be new to statsd's reader.
+// Without a local cache its statistics are not exported: to users of statsd, gauges that are always 0 would be new.
 func TestLocalCacheStatistics(t *testing.T) {
 	for _, bytes := range []int{0, 1 << 20} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,16 +38,16 @@ func TestLocalCacheStatistics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := false
+		found := false
 		in := bufio.NewScanner(conn)
 		for marks := 0; marks < 3 && in.Scan(); { // between the first and the third every gauge was sent
 			if strings.HasPrefix(in.Text(), "mark:") {
 				marks++
 			}
-			told = told || strings.HasPrefix(in.Text(), "ratelimit.localcache.")
+			found = found || strings.HasPrefix(in.Text(), "ratelimit.localcache.")
 		}
-		if told != (bytes > 0) {
-			t.Errorf("with a cache of %d bytes: told %v", bytes, told)
+		if found != (bytes > 0) {
+			t.Errorf("with a cache of %d bytes: exported %v", bytes, found)
 		}
 		m.statsd.Close()
 		conn.Close()

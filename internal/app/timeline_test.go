@@ -15,8 +15,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// seen is a view of a: members are written as id, state (j, a or l) and instance, as in "b-a-1"; the active ones are on
-// the ring.
+// seen returns a view of member a. Members are written as ID, state (j, a or l) and boot ID, as in "b-a-1"; active ones are on the
+// ring.
 func seen(left string, members ...string) *membership.View {
 	v := &membership.View{Self: "a", Joined: true}
 	var places []ring.Member
@@ -41,7 +41,7 @@ func seen(left string, members ...string) *membership.View {
 	return v
 }
 
-// texts are the events since the last call, oldest first.
+// texts returns the events since the last call, oldest first.
 func texts(l *timeline, known *int) (out []string) {
 	all := l.Events()
 	for _, e := range all[:len(all)-*known] {

@@ -14,14 +14,14 @@ import (
 
 const sigCont = syscall.SIGCONT
 
-// Envoy is one started Envoy.
+// Envoy is a running Envoy.
 type Envoy struct {
 	*Process
 	Listener, Admin string
 	Config          string // path of its bootstrap
 }
 
-// EnvoyOptions says how an Envoy is configured: what `keyward envoy-config` prints for Args, or Config as it stands.
+// EnvoyOptions configures an Envoy: with the output of `keyward envoy-config` for Args, or with Config.
 type EnvoyOptions struct {
 	Name        string
 	Path        string   // the binary
@@ -30,7 +30,7 @@ type EnvoyOptions struct {
 	Upstream    string   // address of the application behind it
 	Args        []string // more arguments of `keyward envoy-config`
 	Concurrency int      // worker threads; 0 means 1
-	Config      string   // a whole bootstrap to use instead; @HOST@, @PORT@, @ADMINHOST@ and @ADMINPORT@ stand for its addresses
+	Config      string   // a complete bootstrap to use instead; @HOST@, @PORT@, @ADMINHOST@ and @ADMINPORT@ are replaced by its addresses
 }
 
 // AddEnvoy writes a bootstrap and starts an Envoy with it.
@@ -63,7 +63,7 @@ func (l *Lab) AddEnvoy(o EnvoyOptions) (*Envoy, error) {
 	return e, nil
 }
 
-// envoyConfig asks the operators' tool for the bootstrap, as a user would.
+// envoyConfig runs `keyward envoy-config`.
 func (l *Lab) envoyConfig(e *Envoy, o EnvoyOptions) (string, error) {
 	args := []string{
 		"envoy-config", "--shape", o.Shape, "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config"),
@@ -82,7 +82,7 @@ func (l *Lab) envoyConfig(e *Envoy, o EnvoyOptions) (string, error) {
 	return string(out), nil
 }
 
-// Await waits until Envoy is live and, where the cluster is named, knows that many healthy hosts in it.
+// Await waits until Envoy is live and, if cluster is not empty, has that many healthy hosts in it.
 func (e *Envoy) Await(ctx context.Context, cluster string, healthy int) error {
 	return Await(ctx, fmt.Sprintf("%d healthy hosts in %s of %s", healthy, cluster, e.Name), func(ctx context.Context) error {
 		if !e.Running() {
@@ -102,7 +102,7 @@ func (e *Envoy) Await(ctx context.Context, cluster string, healthy int) error {
 	})
 }
 
-// Stat reads one of Envoy's statistics; 0 when Envoy has none of that name.
+// Stat returns one of Envoy's statistics, or 0 if Envoy has none of that name.
 func (e *Envoy) Stat(ctx context.Context, name string) (float64, error) {
 	body, err := Get(ctx, "http://"+e.Admin+"/stats?filter=^"+strings.ReplaceAll(regexp.QuoteMeta(name), `\`, "%5C")+"$")
 	if err != nil {
@@ -115,7 +115,7 @@ func (e *Envoy) Stat(ctx context.Context, name string) (float64, error) {
 	return strconv.ParseFloat(value, 64)
 }
 
-// Requests is the requests that Envoy has sent to each host of a cluster, by address, as its /clusters page counts them.
+// Requests returns the requests that Envoy has sent to each host of a cluster, by address, from its /clusters page.
 func (e *Envoy) Requests(ctx context.Context, cluster string) (map[string]int, error) {
 	body, err := Get(ctx, "http://"+e.Admin+"/clusters")
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package lab runs a whole Keyward cluster on loopback: real sidecars, xDS and Envoys as processes, for the demo, the
-// end-to-end tests and the benchmarks.
+// Package lab runs a Keyward cluster on loopback: sidecars, xDS servers and Envoys as processes, for the demo, the end-to-end tests
+// and the benchmarks.
 //
-// Everything is a black box here: programs are started with their documented flags and environment, and asked through
-// their documented endpoints.
+// It treats programs as black boxes: it starts them with documented flags and environment variables and reads documented endpoints.
 package lab
 
 import (
@@ -28,9 +27,9 @@ type Options struct {
 	Bin      string            // directory of sidecar, xds and keyward
 	Rules    map[string]string // rule files by name
 	Insecure bool              // no mTLS and no gossip key
-	Expect   int               // members each sidecar waits for before it decides alone; 0: none
-	Env      []string          // more environment for every sidecar
-	Args     []string          // more flags for every sidecar
+	Expect   int               // --expect of the sidecars; 0: none
+	Env      []string          // additional environment of every sidecar
+	Args     []string          // additional flags of every sidecar
 	Resolv   string            // a resolv.conf that the sidecars see in place of the machine's; needs root
 }
 
@@ -44,7 +43,7 @@ type Lab struct {
 	started  []*Process
 }
 
-// Sidecar is one started member and where it listens.
+// Sidecar is a running member and its addresses.
 type Sidecar struct {
 	*Process
 	RLS, Direct, HTTP, Debug, Metrics, Gossip, Peer, XDS, Route string
@@ -52,13 +51,13 @@ type Sidecar struct {
 	namespace                                                   string // network namespace it runs in; empty: the machine's
 }
 
-// XDSServer is one started xDS server.
+// XDSServer is a running xDS server.
 type XDSServer struct {
 	*Process
 	Addr, Metrics, Gossip string
 }
 
-// New makes the directory, certificates, gossip key and nothing else.
+// New creates the directory, certificates and gossip key. It starts nothing.
 func New(o Options) (*Lab, error) {
 	l := &Lab{Options: o}
 	for _, d := range []string{"log", "certs"} {
@@ -80,10 +79,10 @@ func (l *Lab) path(parts ...string) string {
 	return filepath.Join(append([]string{l.Dir}, parts...)...)
 }
 
-// CertFile is a file of the demo CA: of "sidecar", "xds" or "envoy", or "ca".
+// CertFile returns the path of a file of the demo CA: of "sidecar", "xds", "envoy" or "ca".
 func (l *Lab) CertFile(who, ext string) string { return l.path("certs", who+ext) }
 
-// security is the flags that make a process part of the cluster, safely or not.
+// security returns the flags for TLS and gossip keys, or --insecure.
 func (l *Lab) security(who string) []string {
 	if l.Insecure {
 		return []string{"--insecure"}
@@ -94,7 +93,7 @@ func (l *Lab) security(who string) []string {
 	}
 }
 
-// join lists the gossip addresses of everyone started so far.
+// join returns the gossip addresses of own and of all members started so far.
 func (l *Lab) join(own string) string {
 	addrs := []string{own}
 	for _, s := range l.Sidecars {
@@ -119,7 +118,7 @@ func (l *Lab) AddSidecar(name string, args ...string) (*Sidecar, error) {
 	return s, nil
 }
 
-// Restart starts a member that has ended again, under the same name and addresses.
+// Restart starts a member that has ended, under the same name and addresses.
 func (l *Lab) Restart(s *Sidecar, args ...string) error { return l.startSidecar(s, s.Name, args) }
 
 func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
@@ -130,7 +129,7 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 		"--node", name, "--gossip", s.Gossip, "--peer", s.Peer, "--metrics", s.Metrics, "--xds", s.XDS,
 		"--rls-advertise", s.Direct, "--route-advertise", s.Route, "--cluster", "lab",
 	}, l.security("sidecar")...)
-	if !slices.Contains(extra, "--join") { // addresses of several are added up
+	if !slices.Contains(extra, "--join") { // repeated flags add addresses
 		args = append(args, "--join", l.join(s.Gossip))
 	}
 	if l.Expect > 0 {
@@ -138,7 +137,7 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 	}
 	args = append(append(args, l.Args...), extra...)
 	path := filepath.Join(l.Bin, "sidecar")
-	if l.Resolv != "" { // in a mount namespace of its own; exec keeps the process id
+	if l.Resolv != "" { // in its own mount namespace; exec keeps the process ID
 		args = append([]string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, l.Resolv, path}, args...)
 		path = "unshare"
 	}
@@ -159,7 +158,7 @@ func (l *Lab) startSidecar(s *Sidecar, name string, extra []string) error {
 	return nil
 }
 
-// WriteRules replaces a member's rule files as a ConfigMap is replaced: written aside, then renamed.
+// WriteRules replaces a member's rule files as Kubernetes replaces a ConfigMap: it writes new files and renames them.
 func (l *Lab) WriteRules(s *Sidecar, files map[string]string) error {
 	dir := filepath.Join(s.Runtime, "ratelimit", "config")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -174,7 +173,7 @@ func (l *Lab) WriteRules(s *Sidecar, files map[string]string) error {
 	return nil
 }
 
-// AddXDS starts a stand-alone xDS server that watches the members' gossip.
+// AddXDS starts an xDS server that observes the members' gossip.
 func (l *Lab) AddXDS(name string, args ...string) (*XDSServer, error) {
 	x := &XDSServer{}
 	if err := l.ports.fill(&x.Addr, &x.Metrics, &x.Gossip); err != nil {
@@ -182,7 +181,7 @@ func (l *Lab) AddXDS(name string, args ...string) (*XDSServer, error) {
 	}
 	args = append(append([]string{
 		"--node", name, "--gossip", x.Gossip, "--xds", x.Addr, "--metrics", x.Metrics, "--join", l.join(x.Gossip), "--cluster", "lab",
-		"--envoy-connect-timeout", "250ms", // everything shares one machine's few cores
+		"--envoy-connect-timeout", "250ms", // all processes share the cores of one machine
 	}, l.security("xds")...), args...)
 	if !l.Insecure {
 		args = append(args, "--tls-peer-names", "spiffe://keyward.demo/sidecar")
@@ -197,7 +196,7 @@ func (l *Lab) AddXDS(name string, args ...string) (*XDSServer, error) {
 	return x, nil
 }
 
-// Stop ends everything in the order it was started, Envoys first, and says what did not stop by itself.
+// Stop stops all processes in the order they were started, Envoys first. It returns an error for each that had to be killed.
 func (l *Lab) Stop() error {
 	var errs []error
 	for _, e := range l.Envoys {
@@ -205,15 +204,14 @@ func (l *Lab) Stop() error {
 	}
 	for _, p := range l.started {
 		if p.Running() {
-			_ = p.Signal(sigCont) // a paused process cannot obey
+			_ = p.Signal(sigCont) // a paused process does not handle signals
 			errs = append(errs, p.Stop(15*time.Second))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// StopTogether ends everything at once, Envoys first, and says what did not stop by itself. It takes as long as the slowest
-// process, where Stop takes as long as all of them together.
+// StopTogether is Stop for all processes at the same time, Envoys first.
 func (l *Lab) StopTogether() error {
 	var errs []error
 	for _, e := range l.Envoys {
@@ -223,7 +221,7 @@ func (l *Lab) StopTogether() error {
 	for _, p := range l.started {
 		go func() {
 			if p.Running() {
-				_ = p.Signal(sigCont) // a paused process cannot obey
+				_ = p.Signal(sigCont) // a paused process does not handle signals
 			}
 			ends <- p.Stop(20 * time.Second)
 		}()
@@ -247,10 +245,10 @@ func Cluster(ctx context.Context, metrics string) (api.ClusterStatus, error) {
 	return v, nil
 }
 
-// pages asks for pages as they are: to compress them costs more than to send them over loopback.
+// pages is a client without compression, which would cost more than it saves on loopback.
 var pages = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: 10 * time.Second}}
 
-// Get fetches a page; any status but 200 is an error that carries the body.
+// Get fetches a page. Any status but 200 is an error with the body.
 func Get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -268,7 +266,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// Await polls a condition until it holds; its last error is the reason when it never does.
+// Await polls cond until it returns nil or ctx ends. It then returns cond's last error.
 func Await(ctx context.Context, what string, cond func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -285,7 +283,7 @@ func Await(ctx context.Context, what string, cond func(context.Context) error) e
 	}
 }
 
-// AwaitRing waits until every running member and xDS server holds the same ring of these members and the same rules.
+// AwaitRing waits until all running members and xDS servers use the same ring, of these members, and the same rules.
 func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
 	return Await(ctx, fmt.Sprintf("a ring of %s", strings.Join(members, ", ")), func(ctx context.Context) error {
 		rules := ""
@@ -317,7 +315,7 @@ func (l *Lab) AwaitRing(ctx context.Context, members ...string) error {
 	})
 }
 
-// onRing is what a process says at /cluster; an error unless its ring is of these members.
+// onRing returns the /cluster document of a process, and an error unless its ring has these members.
 func onRing(ctx context.Context, p *Process, metrics string, members []string) (api.ClusterStatus, error) {
 	v, err := Cluster(ctx, metrics)
 	if err != nil {

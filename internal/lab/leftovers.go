@@ -11,14 +11,14 @@ import (
 	"syscall"
 )
 
-// What this process starts and makes has to end with it, however it ends: killed, its terminal closed, out of memory. Two
-// mechanisms see to it.
+// Processes and folders must end with this process, however it ends: killed, its terminal closed, out of memory. Two mechanisms
+// ensure this.
 //
 //   - On Linux each child is killed by the kernel when the thread that started it ends (see onLastingThread).
 //   - A shell in a session of its own reads a pipe that this process alone can write to. When the pipe is closed it kills the process
-//     groups that it was told of and removes the folders. It is what removes folders at all, and all there is on other systems.
+//     groups that it was given and removes the folders. Only it removes folders, and it is the only mechanism on other systems.
 
-// cleaner is that shell's script. A line is a sign and a word: + a process, - one that has ended, / a folder.
+// cleaner is the shell's script. It reads lines of a sign and a word: + a process, - one that has ended, / a folder.
 const cleaner = `
 processes=" "
 while IFS= read -r line; do
@@ -31,7 +31,7 @@ while IFS= read -r line; do
 done
 for p in $processes; do kill -s KILL -- "-$p" 2>/dev/null; done
 for folder; do
-  tries=0 # whoever was killed a moment ago may still write there
+  tries=0 # a process killed a moment ago may still write there
   while [ -e "$folder" ] && [ $tries -lt 50 ]; do
     rm -rf -- "$folder" 2>/dev/null || sleep 0.1
     tries=$((tries + 1))
@@ -39,18 +39,18 @@ for folder; do
 done
 `
 
-// watcher is a shell that outlives this process for as long as it takes to clean up. The zero value has not been started. Its
-// methods are safe for concurrent use.
+// watcher is a shell that cleans up after this process has ended. The zero value is ready for use. Its methods are safe for
+// concurrent use.
 type watcher struct {
 	mu  sync.Mutex
 	cmd *exec.Cmd // guarded by mu; nil: none runs
 	in  *os.File  // guarded by mu
 }
 
-// leftovers is the watcher of all that this process starts and makes.
+// leftovers is the watcher of all processes and folders of this process.
 var leftovers watcher
 
-// say tells the shell one line; the first one starts it.
+// say sends one line to the shell and starts it if necessary.
 func (w *watcher) say(line string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,10 +63,10 @@ func (w *watcher) say(line string) error {
 	return err
 }
 
-// know has the group of a process killed.
+// know registers the group of a process to be killed.
 func (w *watcher) know(pid int) error { return w.say("+" + strconv.Itoa(pid)) }
 
-// forget takes back what know has said, once the process has ended.
+// forget undoes know after the process has ended.
 func (w *watcher) forget(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +75,7 @@ func (w *watcher) forget(pid int) {
 	}
 }
 
-// start starts a shell with a script of its own.
+// start starts the shell with another script.
 func (w *watcher) start(script string, args ...string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *watcher) startLocked(script string, args ...string) error {
 	defer out.Close()
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.Stdin, cmd.Dir = out, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends this process's group or terminal must not end it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it must survive signals to this process's group and terminal
 	if err := cmd.Start(); err != nil {
 		in.Close()
 		return fmt.Errorf("watch over what is started: %w", err)
@@ -100,7 +100,7 @@ func (w *watcher) startLocked(script string, args ...string) error {
 	return nil
 }
 
-// end has the shell clean up now, and waits until it has.
+// end makes the shell clean up now and waits for it.
 func (w *watcher) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,18 +112,17 @@ func (w *watcher) end() {
 	w.cmd, w.in = nil, nil
 }
 
-// End ends at once all that this process has started with this package and removes its [TempDir]s, as its own death would. It returns
-// when that is done.
+// End kills all processes that this package has started and removes its [TempDir]s, and waits for that.
 func End() { leftovers.end() }
 
-// TempDir makes a new folder in [os.TempDir] which goes when this process ends, however it ends, if it is still there.
+// TempDir creates a folder in [os.TempDir] that is removed when this process ends, however it ends.
 func TempDir(pattern string) (string, error) {
 	dir, err := os.MkdirTemp("", pattern)
 	if err != nil {
 		return "", err
 	}
 	if !strings.HasPrefix(dir, "/") || strings.Contains(dir, "\n") {
-		return dir, nil // a line is an absolute path: this one goes with its maker's own care alone
+		return dir, nil // the shell takes absolute paths only; the caller must remove this one
 	}
 	if err := leftovers.say(dir); err != nil {
 		os.Remove(dir)
@@ -132,15 +131,15 @@ func TempDir(pattern string) (string, error) {
 	return dir, nil
 }
 
-// onLastingThread runs f on a thread that lives as long as this process: what the kernel is to do at the parent's death it does at
-// the death of the thread that started the child.
+// onLastingThread runs f on a thread that lives as long as this process: the kernel sends Pdeathsig when the thread that started the
+// child ends.
 func onLastingThread(f func()) {
 	done := make(chan struct{})
 	lasting() <- func() { defer close(done); f() }
 	<-done
 }
 
-// lasting is where that thread takes what it is to run.
+// lasting passes functions to that thread.
 var lasting = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {

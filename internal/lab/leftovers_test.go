@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// parent starts a process that has a child, makes a folder with a busy writer in it, says what there is, and ends as it is told.
+// parent starts a process that has a child, creates a folder with a busy writer in it, prints them, and ends in the given way.
 func parent(mode string) error {
 	if mode == "network" {
 		return parentOfNetwork()
@@ -136,7 +136,7 @@ func TestNoNetworkIsLeft(t *testing.T) {
 	}
 }
 
-// family is what a parent has started.
+// family describes the processes and the folder of a parent.
 type family struct {
 	cmd   *exec.Cmd
 	in    interface{ Close() error }
@@ -204,7 +204,7 @@ func (f *family) gone(t *testing.T) {
 	}
 }
 
-// runs reports whether a process is there and is no zombie: nobody may wait for orphans in a container.
+// runs reports whether a process is there and is no zombie: in a container, no process may wait for orphans.
 func runs(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	_, rest, ok := bytes.Cut(stat, []byte(") "))

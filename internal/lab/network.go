@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Network is network namespaces on one bridge, that can be cut off from each other while this machine still reaches all.
-// It needs root, ip and iptables, and goes when this process ends, however it does.
+// Network is a set of network namespaces on one bridge, which can be partitioned while this machine still reaches all of them. It
+// requires root, ip and iptables, and is removed when this process ends, however it ends.
 type Network struct {
 	id     string // of this network on this machine
 	subnet string // the first three bytes of its addresses, with a dot at the end
@@ -28,10 +28,10 @@ ip netns list | while read -r name rest; do
 done
 `
 
-// networks is how many this process has made.
+// networks is the number of networks that this process has created.
 var networks atomic.Int64
 
-// NewNetwork makes the bridge, in a namespace of its own where no rules of this machine's apply, and connects this machine.
+// NewNetwork creates the bridge, in its own namespace without this machine's firewall rules, and connects this machine.
 func NewNetwork() (*Network, error) {
 	count := int(networks.Add(1))
 	id := fmt.Sprintf("kw%dn%d", os.Getpid()%100_000, count%1000) // a device's name has at most 15 bytes
@@ -55,7 +55,7 @@ func NewNetwork() (*Network, error) {
 	return n, nil
 }
 
-// Close removes everything; processes in the namespaces should have ended.
+// Close removes the network. Processes in the namespaces should have ended.
 func (n *Network) Close() error {
 	errs := []error{commands("ip link del " + n.id)} // a namespace's own devices go some time after it: this name must be free
 	for name := range n.hosts {
@@ -68,7 +68,7 @@ func (n *Network) Close() error {
 
 func (n *Network) namespace(host string) string { return n.id + "-" + host }
 
-// add makes a namespace with an address on the bridge.
+// add creates a namespace with an address on the bridge.
 func (n *Network) add(host string) error {
 	ns, port := n.namespace(host), fmt.Sprintf("p%d", len(n.hosts))
 	addr := fmt.Sprintf("%s%d", n.subnet, len(n.hosts)+10)
@@ -86,7 +86,7 @@ func (n *Network) add(host string) error {
 	return nil
 }
 
-// Deafen makes hosts lose all packets of others, silently: with the roles exchanged as well, it is a cut.
+// Deafen drops all packets from others to hosts, in this direction only.
 func (n *Network) Deafen(hosts, others []string) error {
 	for _, h := range hosts {
 		for _, o := range others {
@@ -98,10 +98,10 @@ func (n *Network) Deafen(hosts, others []string) error {
 	return nil
 }
 
-// Cut makes the two groups lose all packets of each other.
+// Cut drops all packets between two groups.
 func (n *Network) Cut(a, b []string) error { return errors.Join(n.Deafen(a, b), n.Deafen(b, a)) }
 
-// Heal ends all cuts.
+// Heal ends all partitions.
 func (n *Network) Heal() error {
 	var errs []error
 	for h := range n.hosts {
@@ -120,7 +120,7 @@ func commands(lines ...string) error {
 	return nil
 }
 
-// AddSidecarOn starts one more member on a host of its own in the network.
+// AddSidecarOn starts a member on its own host in the network.
 func (l *Lab) AddSidecarOn(n *Network, name string, args ...string) (*Sidecar, error) {
 	if err := n.add(name); err != nil {
 		return nil, err

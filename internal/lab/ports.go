@@ -8,21 +8,19 @@ import (
 	"sync"
 )
 
-// The range that ports are taken from: below the one that systems take a client's port from, or a member that restarts
-// could find its own taken by whoever made a connection meanwhile.
+// The range of ports: below the range of ephemeral ports, or a connection could use the port of a member while it restarts.
 const lowestPort, highestPort = 10_000, 32_000
 
-// given are the ports that this process has handed out. A member that restarts leaves its own free for a moment, in which another Lab must
-// not be given them.
+// given holds the ports that this process has allocated. The ports of a member are free while it restarts; no other Lab may get them.
 var given = struct {
 	mu    sync.Mutex
 	ports map[int]bool // guarded by mu
 }{ports: map[int]bool{}}
 
-// Ports hands out loopback ports that nothing listens on, each at most once in this process.
+// Ports allocates free loopback ports, each at most once in this process.
 type Ports struct{}
 
-// Addr finds a loopback address whose port is free for TCP and UDP.
+// Addr returns a loopback address whose port is free for TCP and UDP.
 func (Ports) Addr() (string, error) {
 	given.mu.Lock()
 	defer given.mu.Unlock()
@@ -48,7 +46,7 @@ func (Ports) Addr() (string, error) {
 	return "", fmt.Errorf("find a free port: none in 200 tries")
 }
 
-// fill gives every pointed-to string an address.
+// fill sets every string to a new address.
 func (p Ports) fill(addrs ...*string) error {
 	for _, a := range addrs {
 		addr, err := p.Addr()

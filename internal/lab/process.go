@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Process is one started program. Its output goes to a log file; Exited tells when it has ended.
+// Process is a program that was started. Its output goes to a log file. Exited reports its end.
 type Process struct {
 	Name   string
 	Log    string // path of the log file
@@ -25,7 +25,7 @@ type Process struct {
 	err    error // guarded by mu; set before exited is closed
 }
 
-// Spec says what to start.
+// Spec describes a program to start.
 type Spec struct {
 	Name string
 	Path string   // the program
@@ -34,7 +34,7 @@ type Spec struct {
 	Dir  string   // working directory
 }
 
-// StartProcess starts a program with its output in logDir. When this process ends, however it does, the program is killed.
+// StartProcess starts a program with its output in logDir. The program is killed when this process ends, however it ends.
 func StartProcess(logDir string, s Spec) (*Process, error) {
 	p := &Process{Name: s.Name, Log: filepath.Join(logDir, s.Name+".log"), exited: make(chan struct{})}
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -76,13 +76,13 @@ func (p *Process) start() (err error) {
 	return nil
 }
 
-// PID is the process id.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Exited is closed when the process has ended.
+// Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Running says whether the process has not ended yet.
+// Running reports whether the process has not ended yet.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:
@@ -92,7 +92,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// ExitCode is the process's exit code once it has ended; -1 while it runs or after a signal.
+// ExitCode returns the exit code, or -1 while the process runs or if a signal ended it.
 func (p *Process) ExitCode() int {
 	if p.Running() {
 		return -1
@@ -100,7 +100,7 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Signal sends a signal; to an ended process it is an error.
+// Signal sends a signal. It returns an error if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	if !p.Running() {
 		return fmt.Errorf("%s has ended", p.Name)
@@ -108,14 +108,13 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// Pause stops the process without ending it, until it gets SIGCONT, and waits until all of its threads stand still: until then
-// they may answer.
+// Pause stops the process with SIGSTOP until it gets SIGCONT. It waits until all threads have stopped: until then they may answer.
 func (p *Process) Pause() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	for range 1000 {
-		if p.standsStill() {
+		if p.isStopped() {
 			return nil
 		}
 		<-time.After(5 * time.Millisecond)
@@ -123,8 +122,8 @@ func (p *Process) Pause() error {
 	return fmt.Errorf("%s does not stand still 5 s after SIGSTOP", p.Name)
 }
 
-// standsStill reports whether all threads of the process are stopped.
-func (p *Process) standsStill() bool {
+// isStopped reports whether all threads of the process are stopped.
+func (p *Process) isStopped() bool {
 	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.PID()) + "/task/*/stat")
 	for _, f := range stats {
 		stat, err := os.ReadFile(f)
@@ -139,7 +138,7 @@ func (p *Process) standsStill() bool {
 	return err == nil && len(stats) > 0
 }
 
-// Stop asks the process to end and waits; after the grace period it is killed, which is an error.
+// Stop sends SIGTERM and waits. After the grace period it kills the process and returns an error.
 func (p *Process) Stop(grace time.Duration) error {
 	if !p.Running() {
 		return nil
@@ -154,19 +153,19 @@ func (p *Process) Stop(grace time.Duration) error {
 	}
 }
 
-// Kill ends the process as a crash would, and waits for it.
+// Kill ends the process with SIGKILL, as a crash would, and waits for it.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
 }
 
-// CPU is the processor time, user and system, that the process has used.
+// CPU returns the user and system time of the process.
 func (p *Process) CPU() (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/stat")
 	if err != nil {
 		return 0, fmt.Errorf("cpu time of %s: %w", p.Name, err)
 	}
-	// The name in parentheses may hold blanks; utime and stime are the 14th and 15th fields of proc_pid_stat(5).
+	// The name in parentheses may contain blanks; utime and stime are the 14th and 15th fields of proc_pid_stat(5).
 	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	u, err1 := strconv.ParseInt(f[11], 10, 64)
 	s, err2 := strconv.ParseInt(f[12], 10, 64)
@@ -174,7 +173,7 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(u+s) * time.Second / ticksPerSecond, errors.Join(err1, err2)
 }
 
-// RSS is the resident memory in bytes.
+// RSS returns the resident memory in bytes.
 func (p *Process) RSS() (int64, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/statm")
 	if err != nil {
@@ -184,7 +183,7 @@ func (p *Process) RSS() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// Tail is the end of the process's log, for error messages.
+// Tail returns the end of the log, for error messages.
 func (p *Process) Tail(n int64) string {
 	f, err := os.Open(p.Log)
 	if err != nil {

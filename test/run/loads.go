@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// loads are the processors that an end-to-end test keeps busy, where it is not the half that most do.
+// loads are the numbers of processors that end-to-end tests use. Tests that are not listed use half a processor.
 var loads = map[string]float64{
 	"TestHotRouteOfMembers":         0.25, // waits for 35 s
 	"TestApproximate":               1,    // wants no degraded answer
@@ -63,13 +63,13 @@ var loads = map[string]float64{
 	"TestSignals":                   0.25,
 }
 
-// alone are the tests that run beside nothing, not even a job at idle priority: TestHotKey asks 8,000 questions a second, on time.
+// alone lists the tests during which no other job runs, not even an idle one: TestHotKey sends 8,000 requests a second, on time.
 var alone = map[string]bool{"TestHotKey": true}
 
-// long are the tests that take longest: they start first.
+// long lists the longest tests. They start first.
 var long = []string{"TestHotKey", "TestHotRouteOfMembers", "TestDemo", "TestHandoffThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoffRolling", "TestApproximate"}
 
-// deepTests belong to the suite deep.
+// deepTests lists the tests of the suite deep.
 var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true}
 
 func loadOf(name string) float64 {
@@ -79,7 +79,7 @@ func loadOf(name string) float64 {
 	return 0.5
 }
 
-// byLength orders jobs by when they start: the long ones first, then those that keep most processors busy.
+// byLength orders jobs: long ones first, then those with the highest load.
 func byLength(a, b *job) int {
 	rank := func(j *job) int {
 		if i := slices.Index(long, j.name); i >= 0 {
@@ -90,7 +90,7 @@ func byLength(a, b *job) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.load, a.load))
 }
 
-// known returns an error when a table above names a test that there is not.
+// known returns an error if a table above names a test that does not exist.
 func known(tests []string) error {
 	named := slices.Clone(long)
 	for _, table := range []map[string]bool{alone, deepTests} {

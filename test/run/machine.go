@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// logs is the folder of the jobs' whole outputs.
+// logs is the folder of the jobs' complete outputs.
 const logs = ".cache/test/log"
 
-// machine is where the jobs run.
+// machine describes where the jobs run.
 type machine struct {
 	root    string
 	install bool           // may install packages
@@ -29,7 +29,7 @@ type machine struct {
 	match   *regexp.Regexp // of jobs' names
 	stages  []*stage       // all that were chosen
 	alone   string         // why jobs get no network namespace of their own; empty: they do
-	env     []string       // beside the environment of this program
+	env     []string       // in addition to the environment of this program
 }
 
 func newMachine(root string, install, require bool) (*machine, error) {
@@ -46,7 +46,7 @@ func newMachine(root string, install, require bool) (*machine, error) {
 	return m, os.MkdirAll(logs, 0o755)
 }
 
-// outcome is what became of a job.
+// outcome is the result of a job.
 type outcome struct {
 	results []result
 	err     error
@@ -56,7 +56,7 @@ type outcome struct {
 	tail    []string
 }
 
-// excerpt is what a reader wants to see first of a job that failed: the output of the failed tests, else the last lines.
+// excerpt returns the part of a failed job's output to print: that of the failed tests, or else the last lines.
 func (o *outcome) excerpt() string {
 	var b strings.Builder
 	for _, r := range o.results {
@@ -71,7 +71,7 @@ func (o *outcome) excerpt() string {
 	return b.String()
 }
 
-// execute runs a job to its end. When ctx ends it asks the job to end, and ends it with all that it started after ten seconds.
+// execute runs a job. When ctx ends it sends SIGTERM, and after ten seconds kills the job and all that it has started.
 func (m *machine) execute(ctx context.Context, j *job) (o outcome) {
 	begin := time.Now()
 	defer func() { o.took = time.Since(begin) }()
@@ -120,7 +120,7 @@ func (m *machine) execute(ctx context.Context, j *job) (o outcome) {
 	return o
 }
 
-// command is the program of a job, in a session of its own, so that what it leaves behind can be found.
+// command returns the program of a job, in its own session, by which endSession finds what it leaves behind.
 func (m *machine) command(ctx context.Context, j *job) *exec.Cmd {
 	args, attr := j.args, &syscall.SysProcAttr{Setsid: true}
 	if j.apart && m.alone == "" {
@@ -143,7 +143,7 @@ func (m *machine) command(ctx context.Context, j *job) *exec.Cmd {
 	return cmd
 }
 
-// endSession kills what is left of a session: programs that a test started and did not end.
+// endSession kills the remaining processes of a session: programs that a test started and did not end.
 func endSession(id int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, f := range files {

@@ -30,7 +30,7 @@ func file(path, debian string) need {
 	}}
 }
 
-// needs are all that stages name.
+// needs returns all needs of the stages.
 var needs = map[string]need{
 	"root":       {have: func() bool { return runtime.GOOS == "linux" && os.Getuid() == 0 }, bring: "run it as root on Linux"},
 	"python3":    program("python3", "python3"),
@@ -48,7 +48,7 @@ var needs = map[string]need{
 	"nsenter":    program("nsenter", "util-linux"),
 }
 
-// lacking returns which of the needs are not met, and what brings them; nothing when all are met.
+// lacking returns the needs that are not met, and how to meet them.
 func (m *machine) lacking(names []string) (why, bring string) {
 	var lacks, packages, other []string
 	for _, name := range names {
@@ -74,7 +74,7 @@ func (m *machine) lacking(names []string) (why, bring string) {
 	return "this machine lacks " + strings.Join(lacks, ", "), strings.Join(other, "; ")
 }
 
-// missingPackages lists Debian's packages for what the stages need or want and the machine lacks.
+// missingPackages returns the Debian packages that the stages need and the machine lacks.
 func missingPackages(stages []*stage) (out []string) {
 	for _, s := range stages {
 		for _, name := range slices.Concat(s.needs, s.wants) {
@@ -86,8 +86,8 @@ func missingPackages(stages []*stage) (out []string) {
 	return out
 }
 
-// installer is the command that installs packages, or why there is none. Services of what it installs are not started: the tests start
-// their own.
+// installer returns the command that installs packages, or why there is none. It does not start services of the packages: the tests
+// start their own.
 func (m *machine) installer(packages []string) ([]string, error) {
 	if !m.install {
 		return nil, fmt.Errorf("not installed: %s", strings.Join(packages, " "))

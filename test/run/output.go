@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// result is what became of one test.
+// result is the result of one test.
 type result struct {
 	pkg, name string
 	verdict   string // PASS, FAIL or SKIP
@@ -31,7 +31,7 @@ type parser struct {
 
 func newParser() *parser { return &parser{lines: map[string]*strings.Builder{}} }
 
-// line reads one line without its end.
+// line parses one line, without its end.
 func (p *parser) line(s string) {
 	if m := testLine.FindStringSubmatch(s); m != nil {
 		p.current, _, _ = strings.Cut(m[2], "/")
@@ -73,7 +73,7 @@ func (p *parser) line(s string) {
 	out.WriteByte('\n')
 }
 
-// unfinished lists tests that began and have no verdict: the program ended, or was ended, in them.
+// unfinished returns the tests that began and did not end: the program ended during them.
 func (p *parser) unfinished() (out []result) {
 	for name, lines := range p.lines {
 		if strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") {
@@ -85,7 +85,7 @@ func (p *parser) unfinished() (out []result) {
 
 var reasonLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)$`)
 
-// reason is why a test was skipped.
+// reason returns why a test was skipped.
 func (r result) reason() string {
 	for _, s := range strings.Split(r.output, "\n") {
 		if m := reasonLine.FindStringSubmatch(s); m != nil {

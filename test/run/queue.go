@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// status is what has become of a stage so far.
+// status is the state of a stage.
 type status struct {
 	*stage
 	jobs       []*job // not started yet
@@ -28,10 +28,10 @@ type status struct {
 	done       bool
 }
 
-// most is how many jobs run side by side at most, whatever they declare.
+// most is the largest number of jobs at a time, whatever their loads.
 const most = 8
 
-// queue runs the jobs of the stages: as many side by side as their loads allow, and one idle job beside them.
+// queue runs the jobs of the stages: as many at a time as their loads allow, and one idle job in addition.
 type queue struct {
 	m      *machine
 	cores  float64
@@ -63,7 +63,7 @@ func (q *queue) say(format string, args ...any) {
 	fmt.Fprintf(q.out, "%6s  %s\n", short(time.Since(q.begin)), fmt.Sprintf(format, args...))
 }
 
-// run runs everything, and returns when all has ended.
+// run runs all jobs and returns when they have ended.
 func (q *queue) run(ctx context.Context) {
 	tick := time.NewTicker(30 * time.Second)
 	defer tick.Stop()
@@ -84,7 +84,7 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// open asks the stages whose turn has come for their jobs.
+// open creates the jobs of the stages whose predecessors have ended.
 func (q *queue) open(ctx context.Context) {
 	for _, s := range q.stages {
 		if s.opened || slices.ContainsFunc(s.after, q.pending) {
@@ -115,7 +115,7 @@ func (q *queue) pending(name string) bool {
 	return slices.ContainsFunc(q.stages, func(s *status) bool { return s.name == name && !s.done })
 }
 
-// start starts every job that fits beside those that run.
+// start starts every job that fits next to the running ones.
 func (q *queue) start(ctx context.Context) {
 	for _, s := range q.stages {
 		s.jobs = slices.DeleteFunc(s.jobs, func(j *job) bool {
@@ -160,7 +160,7 @@ func (q *queue) fits(j *job) bool {
 	return others < most && (others == 0 || load+j.load <= q.cores)
 }
 
-// signalIdle makes the idle jobs that run stand still, or go on.
+// signalIdle pauses or continues the running idle jobs.
 func (q *queue) signalIdle(s syscall.Signal) {
 	for j := range q.active {
 		if pid := int(j.pid.Load()); j.idle && pid > 0 {
@@ -169,7 +169,7 @@ func (q *queue) signalIdle(s syscall.Signal) {
 	}
 }
 
-// close books a job that has ended, and its stage if that was the last.
+// close records the end of a job, and of its stage if it was the last.
 func (q *queue) close(e ending) {
 	delete(q.active, e.job)
 	if e.job.alone {
@@ -199,7 +199,7 @@ func (q *queue) close(e ending) {
 	q.say("%-9s %s in %s%s", s.name, s.verdict(), short(s.took()), s.over())
 }
 
-// took is the time from the begin of the first job to the end of the last.
+// took returns the time from the start of the first job to the end of the last.
 func (s *status) took() time.Duration { return s.end.Sub(s.begin) }
 
 func (s *status) verdict() string {
@@ -212,7 +212,7 @@ func (s *status) verdict() string {
 	return "passed"
 }
 
-// over says by how much a stage passed its budget.
+// over describes by how much a stage exceeded its budget.
 func (s *status) over() string {
 	if s.skipped != "" || s.took() <= s.budget {
 		return ""
@@ -220,7 +220,7 @@ func (s *status) over() string {
 	return fmt.Sprintf("   OVER ITS BUDGET of %s", short(s.budget))
 }
 
-// now says what runs.
+// now describes the running jobs.
 func (q *queue) now() string {
 	var parts []string
 	for j, begin := range q.active {
@@ -230,7 +230,7 @@ func (q *queue) now() string {
 	return "running: " + strings.Join(parts, ", ")
 }
 
-// failed lists the stages that failed; where everything is required, also those with something that was not run.
+// failed returns the stages that failed; with KEYWARD_REQUIRE=all also those with skipped tests.
 func (q *queue) failed() (out []string) {
 	for _, s := range q.stages {
 		switch {
@@ -243,7 +243,7 @@ func (q *queue) failed() (out []string) {
 	return out
 }
 
-// short prints a duration as 4:05.
+// short formats a duration as 4:05.
 func short(d time.Duration) string {
 	s := int(d.Round(time.Second) / time.Second)
 	return fmt.Sprintf("%d:%02d", s/60, s%60)

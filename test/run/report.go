@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// skip is something that was not run.
+// skip is a stage or test that was skipped.
 type skip struct{ what, why, bring string }
 
-// skips lists what of a stage was not run.
+// skips returns what a stage skipped.
 func (s *status) skips() (out []skip) {
 	if s.skipped != "" {
 		return []skip{{s.name, s.skipped, s.bring}}
@@ -25,7 +25,7 @@ func (s *status) skips() (out []skip) {
 	return out
 }
 
-// counts is how many tests of a stage passed, failed and were skipped; a command without tests counts as one.
+// counts returns how many tests of a stage passed, failed and were skipped. A command without tests counts as one.
 func (s *status) counts() (passed, failed, skipped int) {
 	passed = s.passed
 	for _, r := range s.results {
@@ -67,7 +67,7 @@ func (q *queue) report() {
 	fmt.Fprintf(q.out, "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 }
 
-// slowest prints the n tests that took longest.
+// slowest prints the n slowest tests.
 func (q *queue) slowest(n int) {
 	type row struct {
 		stage string
@@ -91,7 +91,7 @@ func (q *queue) slowest(n int) {
 	w.Flush()
 }
 
-// missed prints what was not run, why, and what would bring it.
+// missed prints what was skipped, why, and how to run it.
 func (q *queue) missed() {
 	var all []skip
 	for _, s := range q.stages {

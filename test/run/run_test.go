@@ -58,7 +58,7 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// play runs stages of shell scripts and returns what was printed.
+// play runs stages of shell scripts and returns the output.
 func play(t *testing.T, require bool, stages ...*stage) (*queue, string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -118,7 +118,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// Jobs share the processors by their loads; one at idle priority goes beside them, and one that is alone beside nothing.
+// Jobs share the processors by their loads. One idle job runs in addition, and a job that is alone runs without others.
 func TestFits(t *testing.T) {
 	q := newQueue(&machine{}, nil, 2, nil)
 	run := func(jobs ...*job) {
@@ -139,13 +139,13 @@ func TestFits(t *testing.T) {
 		{[]*job{idle}, alone, true}, {[]*job{half}, alone, false}, {[]*job{alone}, idle, false},
 	} {
 		if run(tt.running...); q.fits(tt.next) != tt.fits {
-			t.Errorf("%+v beside %+v: want %v", tt.next, tt.running, tt.fits)
+			t.Errorf("%+v next to %+v: want %v", tt.next, tt.running, tt.fits)
 		}
 	}
 }
 
-// While a job is alone, one at idle priority stands still, and goes on after it.
-func TestIdleJobStandsStill(t *testing.T) {
+// While a job runs alone, an idle job is paused.
+func TestIdleJobIsPaused(t *testing.T) {
 	beats := filepath.Join(t.TempDir(), "beats")
 	idle := func(context.Context, *machine) ([]*job, error) {
 		return []*job{{idle: true, args: []string{"sh", "-c", "while [ ! -e " + beats + ".end ]; do echo >> " + beats + "; sleep 0.01; done"}}}, nil

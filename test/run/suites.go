@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// suites are what a run can be of. The budgets hold for two processors with everything compiled before.
+// suites returns the suites. Budgets are for two processors with a warm build cache.
 var suites = map[string]func() []*stage{"quick": quick, "test": whole, "deep": deep}
 
-// quick answers within three minutes: does it hang together?
+// quick is the suite that answers within three minutes whether the parts work together.
 func quick() []*stage {
 	return []*stage{
 		machineStage(quickTests), buildStage(),
@@ -24,16 +24,16 @@ func quick() []*stage {
 	}
 }
 
-// quickTests are the tests of e2e that quick runs.
+// quickTests lists the end-to-end tests of quick.
 var quickTests = []string{"TestOwnerDirect", "TestExactPerSecond"}
 
-// whole is everything that has to pass before a change lands.
+// whole is the suite of everything that must pass before a change lands.
 func whole() []*stage {
 	return []*stage{
 		machineStage(nil), buildStage(),
 		{name: "unit", about: "unit, property and conformance tests with the race detector", budget: 4 * time.Minute, jobs: unit},
 		{
-			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // and beside nothing that only computes: it would disturb what is measured
+			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // without the stages that only compute: they would disturb its measurements
 			wants: []string{"root", "ip", "iptables", "redis", "venv"}, jobs: endToEnd(nil),
 		},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
@@ -58,7 +58,7 @@ func whole() []*stage {
 
 var kubeNeeds = []string{"root", "python3", "containerd", "runc", "etcd", "cni", "iptables", "ip", "nsenter"}
 
-// machineStage brings what the stages need of Debian's packages, Go modules, Envoys and Python.
+// machineStage installs the Debian packages, Go modules, Envoys and Python packages that the stages need.
 func machineStage(tests []string) *stage {
 	return &stage{name: "machine", about: "packages, Go modules, Envoys", budget: 20 * time.Second, jobs: func(_ context.Context, m *machine) ([]*job, error) {
 		var jobs []*job
@@ -97,7 +97,7 @@ func buildStage() *stage {
 	}}
 }
 
-// packages lists the module's packages but for those in other stages.
+// packages returns the module's packages, except those of other stages.
 func (m *machine) packages(ctx context.Context) ([]string, error) {
 	text, err := m.output(ctx, "go", "list", "./...")
 	if err != nil {
@@ -167,7 +167,7 @@ func release(context.Context, *machine) ([]*job, error) {
 	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}}, nil
 }
 
-// chart renders the chart with the Helms that the stage kube-build made.
+// chart renders the chart with the Helm binaries of the stage kube-build.
 func chart(ctx context.Context, m *machine) ([]*job, error) {
 	dir, err := m.output(ctx, "test/kube/tools/build", "path")
 	if err != nil {
@@ -202,7 +202,7 @@ func walk(context.Context, *machine) ([]*job, error) {
 	}, nil
 }
 
-// endToEnd is one job a test, those that keep most processors busy first.
+// endToEnd has one job for each test, those with the highest load first.
 func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 	return func(ctx context.Context, m *machine) ([]*job, error) {
 		env, err := m.endToEndEnv(ctx, only == nil)
@@ -232,7 +232,7 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 	}
 }
 
-// endToEndEnv names the Envoys, and the Python where all tests are to run.
+// endToEndEnv sets the paths of the Envoys, and of Python if all tests must run.
 func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 	commands := map[string][]string{"ENVOY_BIN": {"scripts/envoy", envoyVersion}}
 	if all {
@@ -255,7 +255,7 @@ func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 	return env, nil
 }
 
-// deep is what takes hours and is run by hand.
+// deep is the suite of tests that take hours and are started manually.
 func deep() []*stage {
 	return []*stage{
 		machineStage(nil), buildStage(),

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLinksLeadSomewhere: every file that a page of the manual links to is there, and so is every heading of it.
+// TestLinksLeadSomewhere requires that every file and heading that a page links to exists.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	for _, name := range manual(t) {
@@ -36,7 +36,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// manual is every page that people read.
+// manual returns the pages of the documentation.
 func manual(t *testing.T) (pages []string) {
 	t.Helper()
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/*/*.md", "../../charts/*/*.md", "../../bench/*.md", "../../internal/peer/*.md"} {
@@ -52,7 +52,7 @@ func manual(t *testing.T) (pages []string) {
 	return pages
 }
 
-// prose is a page without its blocks of code.
+// prose returns a page without its code blocks.
 func prose(text string) string {
 	var b strings.Builder
 	inside := false
@@ -66,7 +66,7 @@ func prose(text string) string {
 	return b.String()
 }
 
-// headings are a page's headings as links name them.
+// headings returns the anchors of a page's headings.
 func headings(t *testing.T, name string) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(name)

@@ -1,11 +1,10 @@
-// Command walk does what a page of the documentation says: it runs the page's ```sh blocks, one after the other, in one shell in the
-// working directory, stops at the first that fails, and tells how long each took.
+// Command walk executes a page of the documentation: it runs the page's ```sh blocks, one after the other, in one shell in the working
+// directory. It stops at the first that fails and prints how long each took.
 //
 //	go run ./test/walk docs/quickstart.md                     # the whole page
 //	go run ./test/walk docs/quickstart.md "On this machine"   # one chapter, a ## heading
 //
-// A block whose fence is ```sh no-run is not for the reader's machine as it stands, and is passed over, aloud. Every process that
-// the page started is ended with it.
+// It skips blocks that start with ```sh no-run, and prints that it does. It ends every process that the page has started.
 package main
 
 import (
@@ -72,7 +71,7 @@ func walk(page, chapter string) error {
 	return nil
 }
 
-// blocks reads a page.
+// blocks returns the ```sh blocks of a page.
 func blocks(r io.Reader) (out []block, err error) {
 	var at *block
 	chapter, other := "", false
@@ -100,7 +99,7 @@ func blocks(r io.Reader) (out []block, err error) {
 	return out, lines.Err()
 }
 
-// script is one shell script of the blocks, and how many it runs.
+// script returns a shell script of the blocks, and their number.
 func script(page, chapter string, blocks []block) (text string, n int) {
 	var b strings.Builder
 	b.WriteString("set -euo pipefail\nwalk_start=$EPOCHREALTIME\nwalk_took() { awk -v a=\"$1\" -v b=\"$EPOCHREALTIME\" 'BEGIN {printf \"%.1f\", b - a}'; }\n")

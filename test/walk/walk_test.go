@@ -28,7 +28,7 @@ func TestWalkRunsBlocksInOneShell(t *testing.T) {
 	}
 }
 
-// TestPagesCanBeRead: every block of the manual has an end.
+// TestPagesCanBeRead requires that every block of the documentation ends.
 func TestPagesCanBeRead(t *testing.T) {
 	pages, _ := filepath.Glob("../../docs/*.md")
 	more, _ := filepath.Glob("../../docs/*/*.md")
