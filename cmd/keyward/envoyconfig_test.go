@@ -41,11 +41,11 @@ func TestEnvoyConfig(t *testing.T) {
 			[]string{"%QUERY_PARAM(user)%", "port_value: 2}", "timeout: 1s", "max_interval: 0.4s", "failure_mode_deny: true", "DELTA_GRPC", `address: "10.0.0.1", port_value: 18000`},
 			[]string{"app.api_key is placed by api_key"}},
 		{[]string{"--rules", rules, "--envoy", own, "--member", "pod-a=10.0.0.1:8082", "--connect-timeout", "50ms", "--ads", "sotw", "--envoy-version", "1.40.0"},
-			[]string{"%REQ(x-own)%", "hash_key: pod-a", "connect_timeout: 0.05s", "enable_retry_after_header"}, []string{"nothing says where user is"}},
+			[]string{"%REQ(x-own)%", "hash_key: pod-a", "connect_timeout: 0.05s", "enable_retry_after_header"}, []string{"user has no source"}},
 		{[]string{"--shape", "routes", "--route-header", "x-user", "--xds", "[::1]:18000", "--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"},
 			[]string{"header_name: x-user", "filename: /c", `address: "::1"`}, nil},
 		{[]string{"--for", "istio", "--rules", rules, "--from", "api_key=header:x-api-key", "--gateway-namespace", "edge", "--selector", "istio=edge"},
-			[]string{"kind: EnvoyFilter", "namespace: edge", "istio: edge", "keyward-xds.keyward.svc", "name: envoy.load_balancing_policies.ring_hash"}, []string{"nothing says where user is"}},
+			[]string{"kind: EnvoyFilter", "namespace: edge", "istio: edge", "keyward-xds.keyward.svc", "name: envoy.load_balancing_policies.ring_hash"}, []string{"user has no source"}},
 		{[]string{"--for", "contour", "--rules", rules, "--from", "api_key=header:x-api-key", "--from", "user=header:x-user", "--release", "limits"},
 			[]string{"kind: ContourConfiguration", "{name: limits, port: 8081}", "headerName: x-user"}, nil},
 		{[]string{"--for", "envoy-gateway", "--from", "user=header:x-user", "--gateway", "eg", "--no-tls"}, []string{"kind: EnvoyPatchPolicy", "%REQ(x-user)%"}, nil},
@@ -85,11 +85,11 @@ func TestEnvoyConfig(t *testing.T) {
 
 func TestEnvoyConfigForFaults(t *testing.T) {
 	for want, args := range map[string][]string{
-		"want envoy, istio":  {"--for", "nginx"},
-		"--part is of":       {"--for", "istio", "--part", "filter"},
-		"members forward":    {"--for", "kgateway", "--shape", "owner-direct"},
-		"one --from KEY":     {"--for", "envoy-gateway"},
-		"no question is lef": {"--for", "contour"},
+		"want envoy, istio": {"--for", "nginx"},
+		"--part is of":      {"--for", "istio", "--part", "filter"},
+		"members forward":   {"--for", "kgateway", "--shape", "owner-direct"},
+		"one --from KEY":    {"--for", "envoy-gateway"},
+		"no calls are left": {"--for", "contour"},
 	} {
 		if out, _, err := envoyConfig(t, args...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%q: %v, prints %q", args, err, out)

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// Gateway is whose own resources are printed.
+// Gateway names a gateway whose own resources are printed.
 type Gateway string
 
-// The gateways. gatewayIstio and gatewayEnvoyGateway may ask owners directly; the others have no words for it, and ask any member.
+// With Istio and Envoy Gateway, Envoy can call owners directly. Contour and kgateway cannot express that: their Envoy
+// calls any member.
 const (
 	gatewayIstio        Gateway = "istio"
 	gatewayEnvoyGateway Gateway = "envoy-gateway"
@@ -20,12 +21,13 @@ const (
 	gatewayKGateway     Gateway = "kgateway"
 )
 
-// Kube says where in a Kubernetes cluster things are. The names of the chart's objects follow from Release.
+// Kube locates the gateway and the release in a Kubernetes cluster. The names of the chart's objects follow from
+// Release.
 type Kube struct {
 	Release          string // full name of the chart's objects; default keyward
 	Namespace        string // of the release; default keyward
 	Gateway          string // the gateway's name; default gateway
-	GatewayNamespace string // where it, and its resources, are; default that of the release
+	GatewayNamespace string // namespace of the gateway and of its resources; default that of the release
 	Listener         string // envoy-gateway: name of Envoy's listener; default GatewayNamespace/Gateway/http
 	Selector         string // istio: label of the gateway's pods, as KEY=VALUE; default istio=ingressgateway
 	Plaintext        bool   // the release has no certificates
@@ -40,7 +42,7 @@ func (k *Kube) fill() {
 	setDefault(&k.Selector, "istio=ingressgateway")
 }
 
-// fillGateway derives from o.Kube what o does not set, and returns an error if the gateway cannot do what o asks for.
+// fillGateway sets the defaults for o.Gateway from o.Kube. It returns an error if the gateway does not support o.
 func (o *Options) fillGateway() error {
 	gateway, k := o.Gateway, &o.Kube
 	k.fill()
@@ -48,18 +50,18 @@ func (o *Options) fillGateway() error {
 	switch gateway {
 	case gatewayIstio, gatewayEnvoyGateway:
 		if o.Shape == Routes {
-			return errors.New("shape routes is for an Envoy of your own")
+			return errors.New("shape routes requires an Envoy of your own")
 		}
 	case gatewayContour, gatewayKGateway:
 		if o.Shape != "" && o.Shape != Plain {
-			return fmt.Errorf("%s has no resource by which Envoy asks a key's owner: shape plain, and members forward", gateway)
+			return fmt.Errorf("%s has no resource that lets Envoy call the owner of a key: use shape plain, in which members forward requests", gateway)
 		}
 		o.Shape = Plain
 	default:
 		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway, gatewayContour, gatewayKGateway)
 	}
 	if gateway == gatewayEnvoyGateway && o.Shape == Plain {
-		return errors.New("envoy-gateway asks the service that it runs by itself: the values that the chart's preset writes are all it needs")
+		return errors.New("envoy-gateway needs no resources for shape plain: the values of the chart's preset are enough")
 	}
 	if key, value, ok := strings.Cut(k.Selector, "="); !ok || key == "" || value == "" {
 		return fmt.Errorf("selector %q: want KEY=VALUE", k.Selector)
@@ -87,14 +89,14 @@ func (o *Options) fillGateway() error {
 	return nil
 }
 
-// dropInexpressible drops what the gateway has no words for, with a warning, and fails where nothing is left.
+// dropInexpressible drops what the gateway cannot express, with a warning. It returns an error if nothing is left.
 func (g *generator) dropInexpressible() error {
 	if g.Gateway != gatewayContour && g.Gateway != gatewayKGateway {
 		return nil
 	}
 	if g.Gateway == gatewayContour && len(g.Domains) > 1 {
 		for _, d := range g.Domains[1:] {
-			g.warn("domain %s: Contour asks about one domain, %s", d.Name, g.Domains[0].Name)
+			g.warn("domain %s: left out, since Contour supports one domain, %s", d.Name, g.Domains[0].Name)
 		}
 		g.Domains = g.Domains[:1]
 	}
@@ -103,7 +105,7 @@ func (g *generator) dropInexpressible() error {
 		d.Descriptors = slices.DeleteFunc(d.Descriptors, func(x descriptor) bool {
 			for _, e := range x.Entries {
 				if _, err := g.Entry(e); err != nil {
-					g.warn("domain %s: %s is never asked about: %v", d.Name, strings.Join(x.Rules, ", "), err)
+					g.warn("domain %s: %s is never applied: %v", d.Name, strings.Join(x.Rules, ", "), err)
 					return true
 				}
 			}
@@ -112,12 +114,12 @@ func (g *generator) dropInexpressible() error {
 	}
 	g.Domains = slices.DeleteFunc(g.Domains, func(d domain) bool { return len(d.Descriptors) == 0 })
 	if len(g.Domains) == 0 {
-		return fmt.Errorf("no rule is left that %s can ask about:\n%s", g.Gateway, strings.Join(g.warnings, "\n"))
+		return fmt.Errorf("no rule is left that %s can apply:\n%s", g.Gateway, strings.Join(g.warnings, "\n"))
 	}
 	return nil
 }
 
-// planOwn is the plan for a gateway that makes the rules, and the actions, itself: only the key is to be told.
+// planOwn plans for a gateway that generates rules and actions itself: only the key is needed.
 func (g *generator) planOwn() []error {
 	for key, all := range g.from {
 		if e := all[0].expr(key); len(g.from) == 1 && e.Format != "" {
@@ -125,10 +127,10 @@ func (g *generator) planOwn() []error {
 			return nil
 		}
 	}
-	return []error{errors.New("envoy-gateway makes the rules of BackendTrafficPolicies: say by which value of a request they tell clients apart, with one --from KEY=header:NAME")}
+	return []error{errors.New("envoy-gateway generates rules from BackendTrafficPolicies: name the value of a request that distinguishes clients, with one --from KEY=header:NAME")}
 }
 
-// Entry writes an entry of a descriptor in the gateway's own words, as a YAML flow mapping.
+// Entry returns an entry of a descriptor in the gateway's own schema, as a YAML flow mapping.
 func (g *generator) Entry(e entry) (string, error) {
 	if e.written == "" && g.Gateway == gatewayContour {
 		switch {
@@ -147,36 +149,36 @@ func (g *generator) Entry(e entry) (string, error) {
 		case e.kind == header && strings.EqualFold(e.Name, e.Key):
 			return fmt.Sprintf("{type: Header, header: %s}", quote(e.Key)), nil
 		case e.kind == header:
-			return "", fmt.Errorf("kgateway calls the entry with the value of %s by that name: so must the rules, not %s", e.Name, e.Key)
+			return "", fmt.Errorf("kgateway names the entry with the value of %s after that header: the rules must use this name, not %s", e.Name, e.Key)
 		case e.kind == remoteAddress:
 			return "{type: RemoteAddress}", nil
 		case e.kind == constant:
 			return fmt.Sprintf("{type: Generic, generic: {key: %s, value: %s}}", quote(e.Key), quote(e.Name)), nil
 		}
 	}
-	return "", fmt.Errorf("%s has no entry for where %s is", g.Gateway, e.Key)
+	return "", fmt.Errorf("%s has no entry for the source of %s", g.Gateway, e.Key)
 }
 
-// OwnStream says that the cluster of owners has a stream to the xDS server of its own.
+// OwnStream reports whether the cluster of owners has its own stream to the xDS server.
 func (g *generator) OwnStream() bool { return g.Gateway != "" }
 
-// Selectors is the label of the gateway's pods, as a YAML flow mapping.
+// Selectors returns the label of the gateway's pods as a YAML flow mapping.
 func (g *generator) Selectors() string {
 	key, value, _ := strings.Cut(g.Kube.Selector, "=")
 	return "{" + quote(key) + ": " + quote(value) + "}"
 }
 
-// Ways are lines that say what goes to owners directly and what is forwarded.
+// Ways returns comments about which requests go to owners directly and which are forwarded.
 func (g *generator) Ways() string {
 	var b bytes.Buffer
 	for _, d := range g.Domains {
 		switch {
 		case g.Shape == Plain:
-			fmt.Fprintf(&b, "# Domain %s: any member is asked, and forwards what it does not own: with N members (N-1)/N of the questions.\n", comment([]string{d.Name}))
+			fmt.Fprintf(&b, "# Domain %s: calls go to any member, which forwards requests that it does not own: (N-1)/N of them with N members.\n", comment([]string{d.Name}))
 		case d.Key.Format == "":
-			fmt.Fprintf(&b, "# Domain %s: nothing goes to owners directly; any member is asked, and forwards.\n", comment([]string{d.Name}))
+			fmt.Fprintf(&b, "# Domain %s: no calls go to owners directly; they go to any member, which forwards.\n", comment([]string{d.Name}))
 		default:
-			fmt.Fprintf(&b, "# Domain %s: questions go to the owner of %s directly. Forwarded: those without it.\n", comment([]string{d.Name}), comment([]string{d.Key.What}))
+			fmt.Fprintf(&b, "# Domain %s: calls go directly to the owner of %s. Those without it are forwarded.\n", comment([]string{d.Name}), comment([]string{d.Key.What}))
 		}
 	}
 	for _, w := range g.warnings {
@@ -185,7 +187,7 @@ func (g *generator) Ways() string {
 	return b.String()
 }
 
-// item takes an element out of the one-element list that a template prints.
+// item removes the list syntax from a list of one element that a template prints.
 func item(text string) string {
 	text = strings.TrimPrefix(strings.TrimLeft(text, "\n "), "- ")
 	return strings.ReplaceAll(text, "\n  ", "\n")

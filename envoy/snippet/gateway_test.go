@@ -136,15 +136,15 @@ func TestGatewayFaults(t *testing.T) {
 		kube    Kube
 		o       Options
 	}{
-		"want envoy, istio":              {"nginx", Kube{}, Options{Rules: rules, From: key}},
-		"members forward":                {gatewayContour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
-		"for an Envoy of your own":       {gatewayIstio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
-		"all it needs":                   {gatewayEnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
-		"one --from":                     {gatewayEnvoyGateway, Kube{}, Options{}},
-		"want KEY=VALUE":                 {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
-		"so must the rules, not api_key": {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
-		"no rule is left":                {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
-		"no question is left":            {gatewayIstio, Kube{}, Options{Rules: rules}},
+		"want envoy, istio":               {"nginx", Kube{}, Options{Rules: rules, From: key}},
+		"members forward":                 {gatewayContour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
+		"an Envoy of your own":            {gatewayIstio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
+		"needs no resources":              {gatewayEnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
+		"one --from":                      {gatewayEnvoyGateway, Kube{}, Options{}},
+		"want KEY=VALUE":                  {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
+		"must use this name, not api_key": {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
+		"no rule is left":                 {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
+		"no calls are left":               {gatewayIstio, Kube{}, Options{Rules: rules}},
 	} {
 		c.o.Gateway, c.o.Kube = c.gateway, c.kube
 		text, _, err := Generate(c.o)

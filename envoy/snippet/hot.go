@@ -8,7 +8,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// hotFaults are the places that no route of xDS can reach.
+// hotFaults returns errors for what routes from xDS cannot reach.
 func (g *generator) hotFaults() (faults []error) {
 	fail := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("hot routes: "+format, args...))
@@ -16,16 +16,16 @@ func (g *generator) hotFaults() (faults []error) {
 	switch {
 	case !g.HotRoutes:
 	case g.Shape == Plain && !g.Routed:
-		fail("in shape plain they are those of the Envoy in front, which brings the requests here: routed")
+		fail("in shape plain, the Envoy in front has them and routes requests here: set routed")
 	case g.Shape == Routes && g.Part == partFilter:
-		fail("they come with all of the listener's routes, so no single route can be printed")
+		fail("they replace all routes of the listener, so no single route can be printed")
 	case g.Shape != Plain && g.Part == partBootstrap && g.XDS == "":
-		fail("they come from an xDS server, whose address is missing")
+		fail("they need the address of an xDS server")
 	}
 	return faults
 }
 
-// planHot lets a hot key's sub-key, where a route set one, take the place of the header that xDS matches.
+// planHot uses the sub-key of a hot key, where a route sets one, instead of the header that xDS matches.
 func (g *generator) planHot() []error {
 	if !g.HotRoutes || g.Part == partCluster || g.secrets() {
 		return nil
@@ -35,28 +35,28 @@ func (g *generator) planHot() []error {
 	for i := range g.Domains {
 		d := &g.Domains[i]
 		if g.Shape == Routes {
-			break // the pods' Envoys ask
+			break // the Envoys of the pods make the calls
 		}
 		if header == "" || d.Key.Header != header {
-			g.warn("domain %s: hot routes do nothing for it, since its questions are not placed by %s", d.Name, orElse(header, "a header"))
+			g.warn("domain %s: hot routes have no effect, since its calls are not placed by %s", d.Name, orElse(header, "a header"))
 			continue
 		}
 		if d.Key.Format != "%REQ("+header+")%" {
-			g.warn("domain %s: hot routes leave one header to place a question by, %s; what has only another is asked anywhere, and forwarded", d.Name, header)
+			g.warn("domain %s: with hot routes, calls are placed only by %s; those without it go to any member, which forwards", d.Name, header)
 		}
 		d.Key.Format = "%REQ(" + names.SubHeader + "?" + header + ")%"
 		placed = true
 	}
 	if !placed {
-		return []error{errors.New("hot routes: xDS matches the value of one header, and no question is placed by one")}
+		return []error{errors.New("hot routes: xDS matches the value of a header, but no call is placed by one")}
 	}
 	if header != defaultRouteHeader {
-		g.warn("hot routes match the header that the xDS server is told: --route-header %s", header)
+		g.warn("hot routes match the header that the xDS server is configured with: --route-header %s", header)
 	}
 	return nil
 }
 
-// hotHeader is the header that xDS matches; empty when there is none.
+// hotHeader returns the header that xDS matches, or "".
 func (g *generator) hotHeader() string {
 	if g.RouteHeader != "" {
 		return strings.ToLower(g.RouteHeader)
@@ -72,19 +72,19 @@ func (g *generator) hotHeader() string {
 	return ""
 }
 
-// SubHeader carries a hot key's sub-key within Envoy.
+// SubHeader returns the header that carries the sub-key of a hot key within Envoy.
 func (g *generator) SubHeader() string { return names.SubHeader }
 
-// SpreadFilter is the name under which the routes find the filter that sets SubHeader.
+// SpreadFilter returns the name of the filter that sets SubHeader.
 func (g *generator) SpreadFilter() string { return names.SpreadFilter }
 
-// CapFilter is the name of the filter that caps a hot key.
+// CapFilter returns the name of the filter that caps a hot key.
 func (g *generator) CapFilter() string { return names.CapFilter }
 
-// HotFilters says that this Envoy has the hot keys' routes itself, and not the one in front.
+// HotFilters reports whether this Envoy, and not the one in front, has the routes of hot keys.
 func (g *generator) HotFilters() bool { return g.HotRoutes && g.Shape != Plain }
 
-// RouteConfig is the name of the routes that xDS serves for the shape.
+// RouteConfig returns the name of the routes that xDS serves for the shape.
 func (g *generator) RouteConfig() string {
 	if g.Shape == Routes {
 		return names.RouteConfig

@@ -13,8 +13,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// ownSources reads where values are from every rate_limits of the user's own Envoy, wherever in the file it stands. What
-// this program has no word for is taken over as it is written.
+// ownSources reads where values come from in every rate_limits of the user's own Envoy configuration. Actions that
+// this package does not model are copied as written.
 func (g *generator) ownSources(text []byte) (map[string][]source, error) {
 	found := map[string][]source{}
 	dec := yamlv3.NewDecoder(bytes.NewReader(text))
@@ -35,7 +35,7 @@ func (g *generator) ownSources(text []byte) (map[string][]source, error) {
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		for _, s := range found[key][1:] {
 			if first := found[key][0]; s.kind != constant && first.kind != constant && !s.same(first) {
-				g.warn("your Envoy takes %s from several places; what is printed takes it from the first: %s", key, first.action(key))
+				g.warn("your Envoy takes %s from several sources; the output uses the first: %s", key, first.action(key))
 				break
 			}
 		}
@@ -43,7 +43,7 @@ func (g *generator) ownSources(text []byte) (map[string][]source, error) {
 	return found, nil
 }
 
-// collect walks a configuration.
+// collect walks the configuration.
 func (g *generator) collect(v any, found map[string][]source) {
 	switch v := v.(type) {
 	case []any:
@@ -72,7 +72,7 @@ func (g *generator) collect(v any, found map[string][]source) {
 	}
 }
 
-// ownSource reads one action: the key of its entry and where the value is.
+// ownSource reads one action: the key of its entry and the source of its value.
 func ownSource(action any) (key string, s source) {
 	m, _ := action.(map[string]any)
 	for _, name := range []string{"request_headers", "query_parameters", "generic_key", "metadata", "dynamic_metadata", "header_value_match", "query_parameter_value_match", "remote_address_match", "extension"} {
@@ -123,7 +123,8 @@ func ownSource(action any) (key string, s source) {
 	return "", source{}
 }
 
-// ownMetadata is written as it was; the format of its value is known for a path of keys in the request's metadata.
+// ownMetadata copies the action as written. The format of its value is known only for a path of keys in the request's
+// metadata.
 func ownMetadata(body any) source {
 	s := source{kind: written, given: true}
 	at := field(body, "metadata_key")
@@ -139,7 +140,7 @@ func ownMetadata(body any) source {
 	return s
 }
 
-// field is a value of a mapping whose keys are in snake case or, as in JSON, in camel case.
+// field returns a value of a mapping whose keys are in snake case or, as in JSON, in camel case.
 func field(v any, name string) any {
 	m, _ := v.(map[string]any)
 	if f, ok := m[name]; ok {
@@ -181,12 +182,12 @@ func orElse(text, other string) string {
 	return text
 }
 
-// asWritten is an action as a flow mapping without its braces.
+// asWritten returns an action as a flow mapping without braces.
 func asWritten(action map[string]any) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(action); err != nil { // a key that is no text
+	if err := enc.Encode(action); err != nil { // a key is not a string
 		return ""
 	}
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), "{"), "}")

@@ -9,28 +9,28 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// domain is one filter: Envoy asks about one domain a filter.
+// domain is one rate limit filter: a filter of Envoy calls with one domain.
 type domain struct {
 	Name        string
 	Descriptors []descriptor
 	Key         expr
-	Notes       []string // comments of the header's line
+	Notes       []string // comments on the line of the header
 }
 
-// descriptor is one element of rate_limits.
+// descriptor is an element of rate_limits.
 type descriptor struct {
-	Actions []string // YAML flow mappings without their braces
-	Entries []entry  // the same, for those who have words of their own
-	Rules   []string // that it is for
+	Actions []string // YAML flow mappings without braces
+	Entries []entry  // the same, for gateways with their own schema
+	Rules   []string // rules that it is for
 }
 
-// entry is one entry of a descriptor: its key, and where its value is.
+// entry is an entry of a descriptor: its key and the source of its value.
 type entry struct {
 	Key string
 	source
 }
 
-// plan makes the domains out of the rules.
+// plan builds the domains from the rules.
 func (g *generator) plan() (faults []error) {
 	if g.Gateway == gatewayEnvoyGateway {
 		return g.planOwn()
@@ -50,12 +50,12 @@ func (g *generator) plan() (faults []error) {
 		for _, w := range g.warnings {
 			faults = append(faults, errors.New(w))
 		}
-		return append(faults, errors.New("no question is left to ask: there are no rules, or none whose values Envoy can find"))
+		return append(faults, errors.New("no calls are left: there are no rules, or none whose values Envoy can find"))
 	}
 	return g.planHot()
 }
 
-// planDomain takes each rule's levels as the entries of a descriptor.
+// planDomain turns the levels of each rule into the entries of a descriptor.
 func (g *generator) planDomain(name string) domain {
 	d := domain{Name: name}
 	var owners []ruleOwner
@@ -79,29 +79,30 @@ func (g *generator) planDomain(name string) domain {
 	return d
 }
 
-// levels finds the source of each of the rule's entries.
+// levels returns the source of each entry of the rule.
 func (g *generator) levels(r *config.RuleSpec) ([]source, error) {
 	sources := make([]source, len(r.Levels))
 	for i, l := range r.Levels {
 		s := g.sourceOf(l)
 		if s.kind == unknownSource && len(g.from[l.Key]) > 0 {
-			return nil, fmt.Errorf("domain %s: your Envoy never says %s=%s, so %s is never asked about", r.Domain, l.Key, l.Value, r.FullKey)
+			return nil, fmt.Errorf("domain %s: your Envoy never sends %s=%s, so %s is never applied", r.Domain, l.Key, l.Value, r.FullKey)
 		}
 		if s.kind == unknownSource && !l.Variable {
 			s = source{kind: constant, Name: l.Value}
 			if l.Key != "generic_key" {
-				g.warn("domain %s: every request is asked about with %s=%s, since nothing says where %s is: --from %s=header:NAME", r.Domain, l.Key, l.Value, l.Key, l.Key)
+				g.warn("domain %s: every call has %s=%s, since %s has no source: --from %s=header:NAME", r.Domain, l.Key, l.Value, l.Key, l.Key)
 			}
 		}
 		if s.kind == unknownSource {
-			return nil, fmt.Errorf("domain %s: nothing says where %s is, so %s is never asked about: --from %s=header:NAME", r.Domain, l.Key, r.FullKey, l.Key)
+			return nil, fmt.Errorf("domain %s: %s has no source, so %s is never applied: --from %s=header:NAME", r.Domain, l.Key, r.FullKey, l.Key)
 		}
 		sources[i] = s
 	}
 	return sources, nil
 }
 
-// sourceOf prefers, for a fixed value, the constant that is that value: several actions may share a key.
+// sourceOf returns the source of a level's value. For a fixed value it prefers the constant with that value: several
+// actions may share a key.
 func (g *generator) sourceOf(l config.Level) source {
 	all := g.from[l.Key]
 	if len(all) == 0 {
@@ -142,7 +143,8 @@ type ruleOwner struct {
 	expr expr
 }
 
-// ownerOf is the format of a rule's owner string: the values of its owner levels joined by |, or the rule itself.
+// ownerOf returns the format of a rule's owner string: the values of its owner levels joined by |, or the rule
+// itself.
 func ownerOf(r *config.RuleSpec, sources []source) expr {
 	at := r.OwnerLevels()
 	if len(at) == 0 {
@@ -156,7 +158,7 @@ func ownerOf(r *config.RuleSpec, sources []source) expr {
 	for n, i := range at {
 		parts[n] = sources[i].expr(r.Levels[i].Key)
 		if r.Levels[i].Shared {
-			parts[n] = expr{Format: literal(r.Levels[i].Value), What: r.Levels[i].Key} // all its values count as one
+			parts[n] = expr{Format: literal(r.Levels[i].Value), What: r.Levels[i].Key} // all values count as one
 		}
 	}
 	if len(parts) == 1 {
@@ -174,13 +176,13 @@ func ownerOf(r *config.RuleSpec, sources []source) expr {
 	return expr{Format: strings.Join(formats, "|"), What: strings.Join(keys, "|"), Varies: varies}
 }
 
-// choose picks the one owner that a question is sent to; Envoy asks about all descriptors of a domain at once. A question
-// about what another member owns is forwarded, so the choice is one of speed alone.
+// choose chooses the owner that receives the calls of a domain: one call has all descriptors of a domain. Requests
+// for keys of other owners are forwarded, so the choice only affects latency.
 func (g *generator) choose(d *domain, owners []ruleOwner) {
 	d.Key = g.pick(owners)
 	if d.Key.Format == "" {
 		if len(owners) > 0 {
-			g.warn("domain %s: Envoy can tell the owner of no rule, so any member is asked and forwards", d.Name)
+			g.warn("domain %s: Envoy cannot compute the owner of any rule, so calls go to any member, which forwards", d.Name)
 		}
 		return
 	}
@@ -191,9 +193,9 @@ func (g *generator) choose(d *domain, owners []ruleOwner) {
 		case o.expr.Format == d.Key.Format:
 		case d.Key.Header != "" && o.expr.Header != "" && (second == nil || second.Header == o.expr.Header):
 			second = &o.expr
-			g.warn("domain %s: a request with both %s and %s goes to the owner of %s; %s is forwarded then", d.Name, d.Key.Header, o.expr.Header, d.Key.Header, o.rule.FullKey)
+			g.warn("domain %s: a call with both %s and %s goes to the owner of %s; %s is then forwarded", d.Name, d.Key.Header, o.expr.Header, d.Key.Header, o.rule.FullKey)
 		default:
-			g.warn("domain %s: questions go to the owner of %s; %s is placed by %s, so it is forwarded%s", d.Name, d.Key.What, o.rule.FullKey, o.expr.What, o.hint(d))
+			g.warn("domain %s: calls go to the owner of %s; %s is placed by %s, so it is forwarded%s", d.Name, d.Key.What, o.rule.FullKey, o.expr.What, o.hint(d))
 		}
 	}
 	if second != nil {
@@ -201,7 +203,7 @@ func (g *generator) choose(d *domain, owners []ruleOwner) {
 	}
 }
 
-// hint tells how a rule with fixed values could share the owner of the others.
+// hint returns how a rule with fixed values could share the owner of the others.
 func (o *ruleOwner) hint(d *domain) string {
 	if len(o.rule.OwnerLevels()) > 0 || d.Key.What == "" {
 		return ""
@@ -214,7 +216,7 @@ func (o *ruleOwner) hint(d *domain) string {
 	return ""
 }
 
-// pick prefers what was asked for, then owners that differ between requests, then the order of the files.
+// pick prefers the key that was asked for, then owners that differ between calls, then the order of the files.
 func (g *generator) pick(owners []ruleOwner) expr {
 	for _, o := range owners {
 		if g.Key != "" && o.expr.What == g.Key && o.expr.Format != "" {
@@ -237,7 +239,7 @@ func (g *generator) pick(owners []ruleOwner) expr {
 	return expr{}
 }
 
-// planRoutes finds what the edge's routes hash. A request is sent to one pod, so one domain decides.
+// planRoutes chooses what the routes of the edge hash. A request goes to one pod, so one domain decides.
 func (g *generator) planRoutes() {
 	if g.RouteHeader != "" {
 		g.RouteOwner = source{kind: header, Name: strings.ToLower(g.RouteHeader)}.expr("")
@@ -251,9 +253,9 @@ func (g *generator) planRoutes() {
 	}
 	if g.RouteOwner.Format == "" {
 		g.RouteOwner = source{kind: header, Name: defaultRouteHeader}.expr("")
-		g.warn("the rules do not say which header places a request, so it is %s", defaultRouteHeader)
+		g.warn("the rules do not determine which header places a request; using %s", defaultRouteHeader)
 	}
 }
 
-// defaultRouteHeader is the one that xDS serves, too.
+// defaultRouteHeader is also the default of the xDS server.
 const defaultRouteHeader = "x-api-key"

@@ -196,15 +196,15 @@ func TestWarnings(t *testing.T) {
 		o           Options
 		want        []string
 	}{
-		{"a key from nowhere", "- key: a\n  " + limit + "\n- key: remote_address\n  " + limit, Options{}, []string{"nothing says where a is, so app.a is never asked about: --from a=header:NAME"}},
-		{"a constant", "- key: plan\n  value: pro\n  " + limit, Options{}, []string{"every request is asked about with plan=pro"}},
-		{"a mask", "- key: masked_remote_address\n  " + limit, Options{From: map[string]string{"masked_remote_address": "masked_remote_address:24/64"}}, []string{"any member is asked and forwards"}},
+		{"a key from nowhere", "- key: a\n  " + limit + "\n- key: remote_address\n  " + limit, Options{}, []string{"a has no source, so app.a is never applied: --from a=header:NAME"}},
+		{"a constant", "- key: plan\n  value: pro\n  " + limit, Options{}, []string{"every call has plan=pro"}},
+		{"a mask", "- key: masked_remote_address\n  " + limit, Options{From: map[string]string{"masked_remote_address": "masked_remote_address:24/64"}}, []string{"calls go to any member, which forwards"}},
 		{"a key that places nothing", "- key: a\n  " + limit, Options{Key: "b", From: map[string]string{"a": "header:a"}}, []string{"no rule is placed by b"}},
 		{"two places", "- key: a\n  " + limit, Options{Envoy: []byte("rate_limits: [{actions: [{request_headers: {header_name: a, descriptor_key: a}}]}, {actions: [{request_headers: {header_name: b, descriptor_key: a}}]}]")},
-			[]string{"your Envoy takes a from several places"}},
+			[]string{"your Envoy takes a from several sources"}},
 		{"what the own Envoy never says", "- key: generic_key\n  value: x\n  " + limit + "\n- key: generic_key\n  value: y\n  " + limit, Options{Envoy: []byte("rate_limits: [{actions: [{generic_key: {descriptor_value: y}}]}]")},
-			[]string{"your Envoy never says generic_key=x"}},
-		{"routes by no header", "- key: generic_key\n  value: x\n  " + limit, Options{Shape: Routes}, []string{"do not say which header places a request, so it is x-api-key"}},
+			[]string{"your Envoy never sends generic_key=x"}},
+		{"routes by no header", "- key: generic_key\n  value: x\n  " + limit, Options{Shape: Routes}, []string{"do not determine which header places a request; using x-api-key"}},
 		{"shard_by", "- key: a\n  " + limit + "\n- key: a\n  value: x\n  " + limit, Options{From: map[string]string{"a": "header:a"}}, []string{"(unless its metadata says keyward: {shard_by: a})"}},
 	}
 	for _, c := range cases {
@@ -237,7 +237,7 @@ func TestFaultsAreSaidTogether(t *testing.T) {
 	for _, want := range []string{
 		`shape "round"`, `part "half"`, `ads "rest"`, "listen address", "admin address", "upstream address", "xDS address", "sidecar address", "timeout 1ns",
 		"the oldest that can do this is 1.36", "its key", "and the CA", "member : ", "capacity 1", "has no name", "your Envoy's configuration",
-		"from a: ", "from b: ", "from c: ", "from d: ", "from e: ", "so the rules must, too", "24/64",
+		"from a: ", "from b: ", "from c: ", "from d: ", "from e: ", "so the rules must use that key", "24/64",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said", want)

@@ -21,7 +21,7 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// render prints the part that was asked for.
+// render prints the requested part.
 func (g *generator) render() ([]byte, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
@@ -56,7 +56,7 @@ func (g *generator) render() ([]byte, error) {
 	return append(bytes.Trim(b.Bytes(), "\n"), '\n'), nil
 }
 
-// indented shifts all lines but the first, and drops the last line's end.
+// indented indents all lines but the first, and removes trailing newlines.
 func indented(text string, by int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i := 1; i < len(lines); i++ {
@@ -67,10 +67,10 @@ func indented(text string, by int) string {
 	return strings.Join(lines, "\n")
 }
 
-// plain are texts that YAML, in and out of flow mappings, takes for the strings that they are.
+// plain matches strings that YAML reads as themselves, in and outside flow mappings.
 var plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
 
-// quote writes a string as a YAML scalar.
+// quote returns a string as a YAML scalar.
 func quote(v any) string {
 	text := fmt.Sprint(v)
 	switch strings.ToLower(text) {
@@ -83,14 +83,14 @@ func quote(v any) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // a string can always be written
+	_ = enc.Encode(text) // a string can always be encoded
 	var out strings.Builder
 	for _, r := range strings.TrimSuffix(b.String(), "\n") {
 		if r < utf8.RuneSelf && r != 0x7f || unicode.IsPrint(r) {
 			out.WriteRune(r)
 			continue
 		}
-		if r > 0xffff { // JSON may hold what YAML may not
+		if r > 0xffff { // JSON may contain runes that YAML must escape
 			fmt.Fprintf(&out, `\U%08x`, r)
 		} else {
 			fmt.Fprintf(&out, `\u%04x`, r)
@@ -99,7 +99,7 @@ func quote(v any) string {
 	return out.String()
 }
 
-// comment writes names so that they stay on one line.
+// comment joins names on one line of a comment.
 func comment(names []string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -109,17 +109,17 @@ func comment(names []string) string {
 	}, strings.Join(names, ", "))
 }
 
-// commented makes every line a comment.
+// commented turns every line into a comment.
 func commented(text string) string {
 	return "# " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n# ")
 }
 
-// seconds writes a duration as protobuf's JSON does.
+// seconds formats a duration as protobuf's JSON does.
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
 
-// address writes host:port as Envoy's Address.
+// address formats host:port as Envoy's Address.
 func address(a string) (string, error) {
 	host, port, err := splitAddress(a)
 	if host == "" {
@@ -128,33 +128,33 @@ func address(a string) (string, error) {
 	return fmt.Sprintf("{socket_address: {address: %s, port_value: %d}}", quote(host), port), err
 }
 
-// The rest of the file is what the templates ask.
+// The methods below are called by the templates.
 
-// TLS says that secrets are given.
+// TLS reports whether certificates are given.
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
-// KeepActions says that the user's own routes go on saying what is asked. Those of xDS say nothing.
+// KeepActions reports whether the user's own routes keep their rate_limits. Routes from xDS have none.
 func (g *generator) KeepActions() bool { return g.keepActions && g.Part == partFilter && !g.HotRoutes }
 
-// RetryAfter says that every Envoy it is for can write Retry-After.
+// RetryAfter reports whether every supported Envoy version can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }
 
-// PerTry is how long one owner may take, so that its heir has as long and something is left for the way.
+// PerTry returns the timeout for one owner. It leaves the same time for its successor, and some for the way.
 func (g *generator) PerTry() time.Duration { return g.Timeout * 4 / 10 }
 
-// Places is the sum of all weights, the void's included.
+// Places returns the sum of all weights, including the void's.
 func (g *generator) Places() int { return ring.EnvoyCapacity(g.Capacity) }
 
-// RingSize is the sum of all points, the void's included, which never changes.
+// RingSize returns the number of points on the ring, including the void's. It never changes.
 func (g *generator) RingSize() int { return ring.PointsPerWeight * g.Places() }
 
-// MaxRingSize is Envoy's own limit.
+// MaxRingSize returns Envoy's own limit.
 func (g *generator) MaxRingSize() int { return ring.PointsPerWeight * ring.MaxCapacity }
 
-// Void is the weight that no member has.
+// Void returns the weight that no member has.
 func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
-// Owners is the name of the cluster of rate-limit services.
+// Owners returns the name of the cluster of rate limit services.
 func (g *generator) Owners() string {
 	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
@@ -162,29 +162,29 @@ func (g *generator) Owners() string {
 	return names.OwnerCluster
 }
 
-// Pods is the name of the cluster of the pods' Envoys.
+// Pods returns the name of the cluster of the pods' Envoys.
 func (g *generator) Pods() string { return names.RouteCluster }
 
-// KeyHeader carries the owner string.
+// KeyHeader returns the header with the owner string.
 func (g *generator) KeyHeader() string { return names.KeyHeader }
 
-// SaysKey is whether the question carries the key it was sent by: by the ring of this Envoy, or by that of the one in
-// front which routed the request here. Any other plain question says nothing, or it would count as misrouted.
+// SaysKey reports whether calls carry the key that placed them on the ring: that of this Envoy, or that of the Envoy
+// in front that routed the request here. Other plain calls carry no key, or they would count as misrouted.
 func (g *generator) SaysKey() bool { return g.Shape != Plain || g.Routed }
 
-// ClientSecret and CASecret are the names under which the owners' cluster looks for secrets.
+// ClientSecret returns the name of the secret with the client certificate.
 func (g *generator) ClientSecret() string { return names.ClientSecret }
 
-// CASecret is the other one.
+// CASecret returns the name of the secret with the CA.
 func (g *generator) CASecret() string { return names.CASecret }
 
-// OwnClusters says that the cluster of owners stands here and does not come from xDS.
+// OwnClusters reports whether the cluster of owners is printed instead of served by xDS.
 func (g *generator) OwnClusters() bool { return g.XDS == "" || g.SDS != "" && g.Shape == OwnerDirect }
 
-// FromEDS says that members come from xDS although the cluster stands here.
+// FromEDS reports whether the printed cluster takes its members from xDS.
 func (g *generator) FromEDS() bool { return g.XDS != "" }
 
-// DiscoveryType is the kind of a cluster with one address.
+// DiscoveryType returns the type of a cluster with the given addresses.
 func (g *generator) DiscoveryType(addresses ...string) string {
 	for _, a := range addresses {
 		if host, _, _ := splitAddress(a); !isIP(host) {
@@ -194,7 +194,7 @@ func (g *generator) DiscoveryType(addresses ...string) string {
 	return "STATIC"
 }
 
-// MembersType is the kind of the members' cluster.
+// MembersType returns the type of the cluster of members.
 func (g *generator) MembersType() string {
 	all := make([]string, len(g.Members))
 	for i, m := range g.Members {
@@ -203,7 +203,7 @@ func (g *generator) MembersType() string {
 	return g.DiscoveryType(all...)
 }
 
-// FilterName tells the filters of several domains apart.
+// FilterName returns a name that differs between the filters of several domains.
 func (g *generator) FilterName(d domain) string {
 	if len(g.Domains) > 1 {
 		return "envoy.filters.http.ratelimit/" + d.Name
@@ -211,7 +211,7 @@ func (g *generator) FilterName(d domain) string {
 	return "envoy.filters.http.ratelimit"
 }
 
-// ADSType is the API of the aggregated stream.
+// ADSType returns the API type of the aggregated stream.
 func (g *generator) ADSType() string {
 	if g.ADS == "sotw" {
 		return "GRPC"
@@ -219,7 +219,7 @@ func (g *generator) ADSType() string {
 	return "DELTA_GRPC"
 }
 
-// SANs are matchers of a certificate's names.
+// SANs returns matchers for the names of a certificate.
 func (g *generator) SANs(names []string) string {
 	if len(names) == 0 {
 		return "{}"
@@ -235,16 +235,16 @@ func (g *generator) SANs(names []string) string {
 	return "{match_typed_subject_alt_names: [" + strings.Join(all, ", ") + "]}"
 }
 
-// trust is what the TLS template sees.
+// trust is the data of the TLS template.
 type trust struct {
 	*generator
 	Names []string
 }
 
-// Trust is the TLS of a cluster whose certificates carry one of names.
+// Trust returns the TLS settings of a cluster whose certificates carry one of names.
 func (g *generator) Trust(names []string) trust { return trust{g, names} }
 
-// Secret refers to a secret: static, or in the file of secrets.
+// Secret returns a reference to a secret: a static one, or one in the directory of secrets.
 func (g *generator) Secret(name string) string {
 	if g.SDS == "" {
 		return "{name: " + name + "}"
@@ -252,10 +252,10 @@ func (g *generator) Secret(name string) string {
 	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name, quote(path.Join(g.SDS, name+".yaml")))
 }
 
-// UsesTLS says that some cluster wants the secrets.
+// UsesTLS reports whether any cluster uses the certificates.
 func (g *generator) UsesTLS() bool { return g.Shape != Plain || g.XDS != "" || g.SidecarTLS }
 
-// RingCluster is the cluster of the shape's ring.
+// RingCluster returns the cluster with the ring of the shape.
 func (g *generator) RingCluster() string {
 	if g.Shape == Routes {
 		return names.RouteCluster
@@ -263,7 +263,7 @@ func (g *generator) RingCluster() string {
 	return names.OwnerCluster
 }
 
-// RouteKind is what the edge's routes hash.
+// RouteKind returns what the routes of the edge hash.
 func (g *generator) RouteKind() string {
 	switch g.RouteOwner.Source.kind {
 	case header:
@@ -274,11 +274,11 @@ func (g *generator) RouteKind() string {
 	return "address"
 }
 
-// Minor is the version the output is for.
+// Minor returns the minor version of Envoy that the output is for.
 func (g *generator) Minor() int { return g.minor }
 
-// Dir is the directory of a file as Envoy sees it.
+// Dir returns the directory of a file as Envoy sees it.
 func (g *generator) Dir(file string) string { return path.Dir(file) }
 
-// NodeID names this Envoy to the xDS server.
+// NodeID returns the name of this Envoy for the xDS server.
 func (g *generator) NodeID() string { return "envoy-" + string(g.Shape) }

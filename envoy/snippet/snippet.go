@@ -1,8 +1,8 @@
-// Package snippet prints the Envoy configuration that sends each question to its owner.
+// Package snippet prints the Envoy configuration that sends each call to the owner of its key.
 //
-// The rules say what is counted and by which entry a counter's owner is found; [Options.From] says where in a request
-// each entry's value is. From both a plan is made for every domain: the actions that build its descriptors, and the format
-// of the header x-keyward-key that places the question on the ring. Templates turn plans into YAML.
+// The rules determine what is counted and which entries determine a counter's owner. [Options.From] names the source
+// of each entry's value in a request. From both, Generate plans each domain: the actions that build its descriptors,
+// and the format of the header x-keyward-key, which places the call on the ring. Templates turn the plan into YAML.
 package snippet
 
 import (
@@ -19,74 +19,74 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Shape is a way to put Envoy and the sidecars together.
+// Shape is a way to combine Envoy and the sidecars.
 type Shape string
 
 // The shapes.
 const (
-	OwnerDirect Shape = "owner-direct" // Envoy's own call goes to the sidecar that owns the key
-	Routes      Shape = "routes"       // an edge Envoy routes the request itself to the owner's pod
-	Plain       Shape = "plain"        // Envoy asks one sidecar, which forwards what it does not own
+	OwnerDirect Shape = "owner-direct" // Envoy calls the sidecar that owns the key
+	Routes      Shape = "routes"       // an edge Envoy routes the request to the pod of the owner
+	Plain       Shape = "plain"        // Envoy calls one sidecar, which forwards requests for keys that it does not own
 )
 
-// Part is how much is printed.
+// Part is the part of the configuration to print.
 type Part string
 
 // The parts.
 const (
-	partBootstrap Part = "bootstrap"  // a whole file for envoy --config-path
+	partBootstrap Part = "bootstrap"  // a complete file for envoy --config-path
 	partFilter    Part = "filter"     // the HTTP filters; in shape routes the route
-	partCluster   Part = "cluster"    // the clusters that the filter or the route names
+	partCluster   Part = "cluster"    // the clusters that the filter or the route uses
 	partSDSClient Part = "sds-client" // the file keyward_client.yaml of the directory Options.SDS
 	partSDSCA     Part = "sds-ca"     // the file keyward_ca.yaml of the directory Options.SDS
 )
 
 // StaticMember is a sidecar whose address is written into the configuration.
 type StaticMember struct {
-	ID      ring.ID // its --node, which places it on the ring
-	Address string  // host:port of its rate-limit service; in shape routes of its pod's Envoy
+	ID      ring.ID // the sidecar's --node, which determines its place on the ring
+	Address string  // host:port of its rate limit service; in shape routes, of its pod's Envoy
 }
 
-// Options say what is printed. Addresses are host:port, files are named as Envoy sees them.
+// Options describe what to print. Addresses are host:port, and files are named as Envoy sees them.
 type Options struct {
 	Shape Shape         // default OwnerDirect
 	Part  Part          // default partBootstrap
-	Rules *config.Rules // what is limited; not needed in shape routes when RouteHeader is given
+	Rules *config.Rules // the rules; not needed in shape routes if RouteHeader is set
 
-	From  map[string]string // where a descriptor key's value is in the request, by key: see ParseSource
-	Key   string            // descriptor key whose owner is asked when rules of a domain differ; default: the first rule's
-	Envoy []byte            // YAML of the user's own Envoy, whose rate_limits say where values are; From goes first
+	From  map[string]string // source of the value of each descriptor key; see sourceHelp
+	Key   string            // descriptor key whose owner receives the calls if rules of a domain differ; default: that of the first rule
+	Envoy []byte            // YAML of the user's own Envoy, whose rate_limits name sources; From takes precedence
 
 	Listen   string // of the listener; default 0.0.0.0:10000
 	Admin    string // of Envoy's admin page; default 127.0.0.1:9901
 	Upstream string // the application; default 127.0.0.1:8000
-	XDS      string // the xDS server; none: Members are written into the configuration
-	Sidecar  string // shape plain: the rate-limit service; default 127.0.0.1:8081
+	XDS      string // the xDS server; empty: Members are written into the configuration
+	Sidecar  string // shape plain: the rate limit service; default 127.0.0.1:8081
 	Members  []StaticMember
 	Capacity int    // C of the ring of Members; 0 means ring.DefaultCapacity
 	ADS      string // delta (default) or sotw
 
-	FailureModeDeny bool          // refuse a request whose question failed; Envoy's default lets it through uncounted
-	Routed          bool          // shape plain: requests get here by ring-hash routes, so the sidecar is the key's owner; it is told the key
-	Timeout         time.Duration // of a question; default 100 ms, of which an owner has 0.4 before its heir is asked
-	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS the server says it.
-	RouteHeader     string        // shape routes, and HotRoutes: header whose value places the request; default: what the rules and From say
-	HotRoutes       bool          // the listener's routes come from XDS, which puts those of hot keys in front; shape plain: its requests do, see Routed
+	FailureModeDeny bool          // refuse a request whose call failed; by default Envoy lets it through uncounted
+	Routed          bool          // shape plain: requests arrive by ring-hash routes, so the sidecar owns the key; calls carry the key
+	Timeout         time.Duration // of a call; default 100 ms. The owner has 40 % of it, then its successor is called
+	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS, the server sets it
+	RouteHeader     string        // shape routes and HotRoutes: header whose value places the request; default: derived from the rules and From
+	HotRoutes       bool          // the listener's routes come from XDS, which adds those of hot keys; in shape plain those of the requests do: see Routed
 
-	TLSCert, TLSKey, TLSCA string   // mTLS to the xDS server and to the owners; none: everything in the clear
-	XDSNames               []string // names, one of which the xDS server's certificate carries; none: any of the CA's
-	ServerNames            []string // the same for the sidecars, when they are not told by xDS
-	SidecarTLS             bool     // shape plain: the files are for the sidecar, too, which is on loopback otherwise
-	SDS                    string   // directory of the files of partSDSClient and partSDSCA: Envoy then takes rotated certificates without a restart
+	TLSCert, TLSKey, TLSCA string   // mTLS to the xDS server and to the owners; empty: plaintext
+	XDSNames               []string // names, one of which the xDS server's certificate must carry; empty: any certificate of the CA
+	ServerNames            []string // the same for sidecars, if xDS does not name them
+	SidecarTLS             bool     // shape plain: use mTLS to the sidecar too, which is on loopback otherwise
+	SDS                    string   // directory of the files of partSDSClient and partSDSCA, with which Envoy reloads rotated certificates
 
 	Gateway Gateway // whose resources are printed; empty: Envoy's own configuration
 	Kube    Kube    // where the gateway and the release are; read only with Gateway
 
-	EnvoyVersion string // oldest Envoy that must accept the output, as 1.36 or 1.40.0; default 1.36
+	EnvoyVersion string // oldest Envoy that must accept the output, such as 1.36 or 1.40.0; default 1.36
 }
 
-// Generate prints the configuration that o describes: for an Envoy, or the resources of o.Gateway. The warnings name what
-// works, but not as well as it could.
+// Generate prints the configuration described by o: that of an Envoy, or the resources of o.Gateway. The warnings
+// name what works less well than it could.
 func Generate(o Options) (yaml []byte, warnings []string, err error) {
 	if o.Gateway != "" {
 		if err := o.fillGateway(); err != nil {
@@ -97,7 +97,7 @@ func Generate(o Options) (yaml []byte, warnings []string, err error) {
 	g := &generator{Options: o}
 	if err := g.prepare(); err != nil {
 		if o.Gateway == "" {
-			return nil, nil, err // which names the warnings, too
+			return nil, nil, err // which includes the warnings
 		}
 		return nil, g.warnings, err
 	}
@@ -129,7 +129,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// generator is what the templates see.
+// generator is the data of the templates.
 type generator struct {
 	Options
 	Domains    []domain // one filter each
@@ -147,7 +147,7 @@ func (g *generator) warn(format string, args ...any) {
 	}
 }
 
-// prepare finds every fault before anything is printed.
+// prepare finds all errors before anything is printed.
 func (g *generator) prepare() error {
 	faults := g.faults()
 	var err error
@@ -200,7 +200,7 @@ func (g *generator) faults() (faults []error) {
 
 func (g *generator) tlsFaults() (faults []error) {
 	if (g.TLSCert == "") != (g.TLSKey == "") {
-		faults = append(faults, errors.New("a TLS certificate and its key are given together or not at all"))
+		faults = append(faults, errors.New("a TLS certificate needs its key, and a key its certificate"))
 	}
 	if (g.TLSCert == "") != (g.TLSCA == "") {
 		faults = append(faults, errors.New("mTLS needs a certificate, a key and the CA"))
@@ -225,7 +225,7 @@ func (g *generator) memberFaults() (faults []error) {
 	return faults
 }
 
-// secrets says that the part is a file of secrets.
+// secrets reports whether the part is a file of secrets.
 func (g *generator) secrets() bool { return g.Part == partSDSClient || g.Part == partSDSCA }
 
 func splitAddress(a string) (host string, port uint16, err error) {
@@ -240,19 +240,19 @@ func splitAddress(a string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// target says what keeps an address from being called.
+// target returns an error if a client cannot connect to the address.
 func target(a string) error {
 	host, port, err := splitAddress(a)
 	if err != nil {
 		return err
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && (ip.IsUnspecified() || ip.Zone() != "") {
-		return fmt.Errorf("address %s: nobody can be called there", a)
+		return fmt.Errorf("address %s: clients cannot connect to it", a)
 	}
 	return nil
 }
 
-// minorVersion is 40 for 1.40, 1.40.0 and v1.40.0-dev.
+// minorVersion returns 40 for 1.40, 1.40.0 and v1.40.0-dev.
 func minorVersion(v string) (int, error) {
 	parts := strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3)
 	if len(parts) >= 2 && parts[0] == "1" {
@@ -267,10 +267,10 @@ func minorVersion(v string) (int, error) {
 	return 0, fmt.Errorf("envoy version %q: want something like 1.40.0", v)
 }
 
-// oldestMinor is the oldest Envoy that the recipe was tested with.
+// oldestMinor is the oldest Envoy that the configuration is tested with.
 const oldestMinor = 36
 
-// isIP says whether an address needs no DNS.
+// isIP reports whether an address needs no DNS.
 func isIP(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// source is where in a request the value of a descriptor's entry is.
+// source is where in a request the value of a descriptor's entry comes from.
 type source struct {
 	kind sourceKind
 	Name string   // header, query parameter, metadata namespace or the constant
 	path []string // within the metadata
-	// written is the action as the user wrote it, where it says more than kind, Name and path.
+	// written is the action as the user wrote it, if it has more than kind, Name and path.
 	written string
-	// given says that somebody named it, so that it is no guess.
+	// given reports whether the user named the source.
 	given  bool
-	v4, v6 string // lengths of masks
+	v4, v6 string // lengths of address masks
 }
 
-// same says that both read the same place.
+// same reports whether both read the same value.
 func (s source) same(t source) bool {
 	return s.kind == t.kind && s.Name == t.Name && slices.Equal(s.path, t.path)
 }
@@ -40,13 +40,13 @@ const (
 	maskedAddress
 	sourceCluster
 	destinationCluster
-	written // an action of the user's that has no other kind
+	written // any other action of the user's configuration
 )
 
 // sourceHelp is the grammar of --from.
 const sourceHelp = "header:NAME, query:NAME, metadata:NAMESPACE:KEY[:KEY...], value:TEXT, remote_address, masked_remote_address[:BITS4/BITS6], source_cluster or destination_cluster"
 
-// parseSource reads where the value of key is.
+// parseSource parses the source of a key.
 func parseSource(key, text string) (source, error) {
 	kind, rest, _ := strings.Cut(text, ":")
 	s := source{Name: rest, given: true}
@@ -54,17 +54,17 @@ func parseSource(key, text string) (source, error) {
 	case "header":
 		s.kind, s.Name = header, strings.ToLower(rest)
 		if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(rest, ":")) {
-			return s, fmt.Errorf("from %s: %q is no header name", key, rest)
+			return s, fmt.Errorf("from %s: %q is not a header name", key, rest)
 		}
 	case "query":
 		s.kind = query
 		if rest == "" || strings.ContainsAny(rest, "%()") {
-			return s, fmt.Errorf("from %s: %q is no name of a query parameter", key, rest)
+			return s, fmt.Errorf("from %s: %q is not the name of a query parameter", key, rest)
 		}
 	case "value":
 		s.kind = constant
 		if rest == "" {
-			return s, fmt.Errorf("from %s: an empty value", key)
+			return s, fmt.Errorf("from %s: the value is empty", key)
 		}
 	case "metadata":
 		s.kind, s.path = metadata, strings.Split(rest, ":")
@@ -78,15 +78,15 @@ func parseSource(key, text string) (source, error) {
 	return s, nil
 }
 
-// parseFixed reads a source whose entry has a key that Envoy decides.
+// parseFixed parses a source whose descriptor key Envoy determines.
 func parseFixed(key, kind, rest string) (source, error) {
 	s := fixedSource(kind)
 	s.given = true
 	if s.kind == unknownSource || s.kind != maskedAddress && rest != "" {
-		return s, fmt.Errorf("from %s: %q is none of %s", key, kind+":"+rest, sourceHelp)
+		return s, fmt.Errorf("from %s: %q is not one of %s", key, kind+":"+rest, sourceHelp)
 	}
 	if key != kind {
-		return s, fmt.Errorf("from %s: Envoy calls the entry that holds it %s, so the rules must, too", key, kind)
+		return s, fmt.Errorf("from %s: Envoy names this entry %s, so the rules must use that key", key, kind)
 	}
 	if rest == "" {
 		return s, nil
@@ -100,7 +100,7 @@ func parseFixed(key, kind, rest string) (source, error) {
 	return s, nil
 }
 
-// fixedSource is the source of an entry whose key Envoy itself decides.
+// fixedSource returns the source of a key that Envoy determines.
 func fixedSource(key string) source {
 	switch key {
 	case "remote_address":
@@ -115,7 +115,7 @@ func fixedSource(key string) source {
 	return source{}
 }
 
-// sources joins what From and the user's own Envoy say; the first of a key goes first.
+// sources merges From and the user's own Envoy configuration. From takes precedence.
 func (g *generator) sources() (map[string][]source, error) {
 	all := map[string][]source{}
 	var faults []error
@@ -137,7 +137,7 @@ func (g *generator) sources() (map[string][]source, error) {
 	return all, errors.Join(faults...)
 }
 
-// action is the entry of a rate_limits list, as a YAML flow mapping, that adds key and the source's value.
+// action returns the element of a rate_limits list that adds key and the source's value, as a YAML flow mapping.
 func (s source) action(key string) string {
 	if s.written != "" {
 		return s.written
@@ -177,16 +177,16 @@ func (s source) masks() string {
 	return strings.Join(m, ", ")
 }
 
-// expr is the owner string of a rule, as a format that Envoy evaluates for each request.
+// expr is the owner string of a rule, as a format that Envoy evaluates per request.
 type expr struct {
 	Format string // empty: Envoy has no format for it
-	Header string // the one header whose bare value it is
-	Source source // of a single part
-	What   string // for people: the entries' keys
-	Varies bool   // between requests
+	Header string // the header whose bare value it is, if it is one
+	Source source // if it has a single part
+	What   string // for messages: the keys of the entries
+	Varies bool   // it differs between requests
 }
 
-// expr is the format of the source's value.
+// expr returns the format of the source's value.
 func (s source) expr(key string) expr {
 	e := expr{Source: s, What: key, Varies: s.kind != constant}
 	switch s.kind {
@@ -204,5 +204,5 @@ func (s source) expr(key string) expr {
 	return e
 }
 
-// literal is a text in which Envoy finds no command.
+// literal returns a format that evaluates to text.
 func literal(text string) string { return strings.ReplaceAll(text, "%", "%%") }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// Client is one open stream.
+// Client describes one open stream.
 type Client struct {
 	Node  string                `json:"node"`
 	Delta bool                  `json:"delta"`
@@ -22,31 +22,32 @@ type Client struct {
 	Types map[string]TypeStatus `json:"types"` // by short name
 }
 
-// TypeStatus is what a client has of one type of resource.
+// TypeStatus is the state of a client for one type of resource.
 type TypeStatus struct {
-	Accepted  string    `json:"accepted"`          // version it goes by
+	Accepted  string    `json:"accepted"`          // version that the client uses
 	Sent      string    `json:"sent"`              // version sent last
-	Refused   string    `json:"refused,omitempty"` // version it refused last
-	Why       string    `json:"why,omitempty"`     // in its own words
+	Refused   string    `json:"refused,omitempty"` // version that the client refused last
+	Why       string    `json:"why,omitempty"`     // the client's reason
 	RefusedAt time.Time `json:"refused_at,omitzero"`
 
-	nonce    string // of the response sent last
-	refusing bool   // that one
+	nonce    string // nonce of the response sent last
+	refusing bool   // the client refused that response
 	sentAt   time.Time
 }
 
-// clients follows every stream.
+// clients tracks all open streams.
 type clients struct {
 	log     *slog.Logger
 	metrics *metrics
-	// upToDate is the version of a type that a client with these versions of resources needs nothing of.
+	// upToDate returns the version that is served of a type if a client with these versions of its resources needs no
+	// update.
 	upToDate func(typeURL string, has map[string]string) string
 
 	mu   sync.Mutex
 	open map[stream]*Client // guarded by mu
 }
 
-// stream identifies one: the two protocols number theirs apart.
+// stream identifies a stream. The two protocols number their streams independently.
 type stream struct {
 	id    int64
 	delta bool
@@ -65,8 +66,9 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 		StreamRequestFunc: func(id int64, r *discovery.DiscoveryRequest) error {
 			refused := c.onRequest(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
 			if refused != "" {
-				// The library sends what it has when its version is not the one the client goes by. A client that
-				// refuses goes by the version before, so it would be sent the same again at once, for ever.
+				// The library sends its version whenever it differs from the one that the client uses. A client that
+				// refuses a version keeps using the one before, so it would be sent the same version again
+				// immediately, forever.
 				r.VersionInfo = refused
 			}
 			return nil
@@ -102,8 +104,8 @@ func (c *clients) closed(id stream) {
 	c.metrics.streams.Dec()
 }
 
-// onRequest is a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later response. It
-// returns the version that the client refuses, as long as it was sent no other.
+// onRequest processes a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later
+// response. It returns the version that the client refuses, until the client is sent another one.
 func (c *clients) onRequest(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +127,7 @@ func (c *clients) onRequest(id stream, node *core.Node, typeURL, nonce string, r
 		t.refusing, t.Refused, t.Why, t.RefusedAt = true, t.Sent, refusal.GetMessage(), time.Now()
 		t.Why = strings.ToValidUTF8(t.Why[:min(len(t.Why), maxWhy)], "")
 		c.metrics.nacks.WithLabelValues(name).Inc()
-		c.log.Error("an xDS client refused what it was sent, and keeps what it had", "node", cl.Node, "type", name, "version", t.Sent, "why", t.Why)
+		c.log.Error("xDS client refused a version; it keeps the one before", "node", cl.Node, "type", name, "version", t.Sent, "cause", t.Why)
 	case !t.refusing && t.Sent != t.Accepted:
 		t.Accepted = t.Sent
 		c.metrics.ack.Observe(time.Since(t.sentAt).Seconds())
@@ -137,13 +139,14 @@ func (c *clients) onRequest(id stream, node *core.Node, typeURL, nonce string, r
 	return ""
 }
 
-// What a client says of itself is kept up to these lengths.
+// Limits on the length of what a client sends about itself.
 const (
 	maxNode = 256
 	maxWhy  = 4096
 )
 
-// resumed is the first request of a client that was here before, or at another server of the same members.
+// resumed processes the first request of a client that reconnects, perhaps after using another server of the same
+// members.
 func (c *clients) resumed(id stream, typeURL string, has map[string]string) {
 	version := c.upToDate(typeURL, has)
 	c.mu.Lock()
@@ -173,7 +176,7 @@ func (c *clients) sent(id stream, typeURL, version, nonce string) {
 	}
 }
 
-// list is a copy, by node.
+// list returns a copy of all clients, sorted by node.
 func (c *clients) list() []Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()

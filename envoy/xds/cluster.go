@@ -25,18 +25,19 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// pack wraps a message as Any in one canonical form, so that equal contents have equal versions.
+// pack wraps a message as Any in a canonical form, so that equal messages have equal versions.
 func pack(m proto.Message) *anypb.Any {
 	a := &anypb.Any{}
-	// A message of generated code can always be marshalled.
+	// Messages of generated code can always be marshaled.
 	if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err != nil {
 		panic(err)
 	}
 	return a
 }
 
-// OwnerDirect is the cluster whose ring sends a rate-limit call to the owner of its x-keyward-key header: the load
-// balancer hashes the call's own header, since a route's hash policy does not reach Envoy's internal calls.
+// OwnerDirect returns the cluster whose ring sends a rate limit call to the owner of its x-keyward-key header. The
+// load balancer hashes the header of the call itself, because Envoy does not apply route hash policies to its
+// internal calls.
 func (s *ServedState) OwnerDirect() *cluster.Cluster {
 	s.fill()
 	c := s.ringCluster(names.OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(names.KeyHeader)}})
@@ -52,14 +53,15 @@ func (s *ServedState) OwnerDirect() *cluster.Cluster {
 	return named(c)
 }
 
-// Routed is the cluster of the pods themselves; the route's own hash policy feeds the ring.
+// Routed returns the cluster of the pods. Its ring uses the hash policy of the route.
 func (s *ServedState) Routed() *cluster.Cluster {
 	s.fill()
 	return named(s.ringCluster(names.RouteCluster, nil))
 }
 
-// named gives the cluster's endpoints a name that tells its content. An Envoy whose cluster changes would otherwise wait
-// 15 s for endpoints that nobody sends again, since they are the same, and meanwhile use new weights in the old ring.
+// named names the endpoints of a cluster after the cluster's content. Otherwise an Envoy whose cluster changes would
+// wait 15 s for its endpoints, which are not sent again because they are the same, and meanwhile use new weights in
+// the old ring.
 func named(c *cluster.Cluster) *cluster.Cluster {
 	h := fnv.New64a()
 	_, _ = h.Write(pack(c).GetValue()) // a hash never fails
@@ -67,10 +69,10 @@ func named(c *cluster.Cluster) *cluster.Cluster {
 	return c
 }
 
-// ringCluster is a cluster whose ring has the same fixed points for each member whatever the others do. The panic
-// threshold must be 0: in panic the void endpoint would get nearly everything.
+// ringCluster returns a cluster whose ring has fixed points for each member, independent of the other members. The
+// panic threshold must be 0: in panic mode the void endpoint would receive nearly everything.
 func (s *ServedState) ringCluster(name string, hashing *lbcommon.ConsistentHashingLbConfig) *cluster.Cluster {
-	// A circuit breaker that opens would let requests through uncounted.
+	// An open circuit breaker would let requests through uncounted.
 	most := wrapperspb.UInt32(1 << 20)
 	return &cluster.Cluster{
 		Name:                 name,
@@ -108,7 +110,7 @@ func viaADS() *core.ConfigSource {
 	return &core.ConfigSource{ResourceApiVersion: core.ApiVersion_V3, ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}}}
 }
 
-// upstreamTLS trusts the CA that the Envoy's bootstrap names, and shows the certificate that it names.
+// upstreamTLS uses the CA and the certificate that Envoy's bootstrap defines.
 func (s *ServedState) upstreamTLS() *tlsv3.UpstreamTlsContext {
 	var sans []*tlsv3.SubjectAltNameMatcher
 	for _, n := range s.ServerNames {
@@ -129,8 +131,8 @@ func (s *ServedState) upstreamTLS() *tlsv3.UpstreamTlsContext {
 	}}
 }
 
-// endpoints is the fixed-points load assignment: a locality a member, and the void, which holds the rest of the weight so
-// that the sum never changes.
+// endpoints returns the load assignment with fixed points: one locality per member, and the void, an endpoint with
+// the remaining weight, so that the sum never changes.
 func (s *ServedState) endpoints(cluster string, hosts []host) *endpoint.ClusterLoadAssignment {
 	la := &endpoint.ClusterLoadAssignment{ClusterName: cluster}
 	left := ring.EnvoyCapacity(s.Capacity)
@@ -144,7 +146,7 @@ func (s *ServedState) endpoints(cluster string, hosts []host) *endpoint.ClusterL
 			Fields: map[string]*structpb.Value{"hash_key": structpb.NewStringValue(string(h.ID))},
 		}}}
 		la.Endpoints = append(la.Endpoints, &endpoint.LocalityLbEndpoints{
-			// Envoy keeps statistics by zone, so the name goes into the sub-zone.
+			// Envoy keeps statistics per zone, so the name is put into the sub-zone.
 			Locality:            &core.Locality{SubZone: string(h.ID)},
 			LoadBalancingWeight: wrapperspb.UInt32(h.Weight),
 			LbEndpoints:         []*endpoint.LbEndpoint{e},
@@ -152,7 +154,7 @@ func (s *ServedState) endpoints(cluster string, hosts []host) *endpoint.ClusterL
 		left -= int(h.Weight)
 	}
 	la.Endpoints = append(la.Endpoints, &endpoint.LocalityLbEndpoints{
-		Locality:            &core.Locality{Region: "void"}, // no member has a region, so none has this locality
+		Locality:            &core.Locality{Region: "void"}, // members have no region, so this locality is unique
 		LoadBalancingWeight: wrapperspb.UInt32(uint32(max(1, left))),
 		LbEndpoints:         []*endpoint.LbEndpoint{lbEndpoint("127.0.0.1", 1, core.HealthStatus_UNHEALTHY)},
 	})

@@ -24,18 +24,19 @@ import (
 	"github.com/keyward/keyward/hotkey"
 )
 
-// minFill is how often a bucket is filled at most; Envoy refuses one that would be more often.
+// minFill is the shortest fill interval of a token bucket that Envoy accepts.
 const minFill = 50 * time.Millisecond
 
-// hotKey is what the routes do about one value of the header.
+// hotKey describes the routes for one value of the header.
 type hotKey struct {
 	owner  string
-	subs   []hotkey.SubKey     // where its requests go; none: its owner
+	subs   []hotkey.SubKey     // receive its requests; none: the owner does
 	bucket *typev3.TokenBucket // cap; nil: none
 }
 
-// hotKeys joins what is said of each owner string in several domains, by hand first and then the older first, whatever the
-// order of s.Hot. Every request is matched against each, so they are at most hotkey.MaxRoutes.
+// hotKeys merges the routes of each owner string in several domains: manual routes first, then older ones first,
+// independent of the order of s.Hot. Envoy matches every request against each of them, so there are at most
+// hotkey.MaxRoutes.
 func (s *ServedState) hotKeys() []hotKey {
 	said := slices.Clone(s.Hot)
 	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
@@ -76,7 +77,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// subKeys are where a key's requests go instead of to its owner.
+// subKeys returns the sub-keys that receive a key's requests instead of its owner.
 func subKeys(r *hotkey.Route) []hotkey.SubKey {
 	if r.Mode != hotkey.Dedicated && r.Mode != hotkey.Spread {
 		return nil
@@ -84,10 +85,10 @@ func subKeys(r *hotkey.Route) []hotkey.SubKey {
 	return r.Subs
 }
 
-// capOf is the token bucket of a key that is to be capped: 2 L at first, L more in each window. From the last time it was
-// full to a refusal, t later, Envoy has let pass 2 L + L t/W requests: all that the windows since then, at most t/W + 2,
-// could ever admit. Only the limit of the very header value is Envoy's to keep: of a descriptor with more entries fewer
-// requests count than have the header.
+// capOf returns the token bucket of a key that is to be capped. It holds 2 L tokens and gains L per window. Between
+// the last time when it was full and a denial t later, Envoy admitted 2 L + L t/W requests: all that the windows in
+// between, at most t/W + 2, could ever admit. Envoy can only cap the limit of the header value itself: if a
+// descriptor has more entries, fewer requests count than carry the header.
 func capOf(r *hotkey.Route) *typev3.TokenBucket {
 	_, value, _ := strings.Cut(r.Name, "=")
 	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || value != r.Owner || r.Window < int64(minFill) {
@@ -100,8 +101,8 @@ func capOf(r *hotkey.Route) *typev3.TokenBucket {
 	}
 }
 
-// route sends the requests of a hot key to its sub-keys, each as many as any other. They are the parts of one route, so that
-// all of them draw from one bucket.
+// route distributes the requests of a hot key evenly over its sub-keys. They are parts of one route, so that all of
+// them draw from one bucket.
 func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 	r := &route.Route{
 		Match: &route.RouteMatch{
@@ -129,7 +130,7 @@ func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 	return r
 }
 
-// setSub tells the ring a sub-key. Header values are formats, in which %% stands for %.
+// setSub sets the sub-key that the ring hashes. Header values are formats, in which %% means %.
 func setSub(key string) *headers.HeaderMutationPerRoute {
 	return &headers.HeaderMutationPerRoute{Mutations: &headers.Mutations{RequestMutations: []*mutation.HeaderMutation{{
 		Action: &mutation.HeaderMutation_Append{Append: &core.HeaderValueOption{
@@ -139,7 +140,7 @@ func setSub(key string) *headers.HeaderMutationPerRoute {
 	}}}}
 }
 
-// capFilter refuses what finds the bucket empty; without a bucket, nothing.
+// capFilter refuses requests when the bucket is empty. Without a bucket it refuses none.
 func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
 	l := &local.LocalRateLimit{StatPrefix: "keyward_cap", TokenBucket: bucket}
 	if bucket != nil {
@@ -149,7 +150,7 @@ func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
 	return l
 }
 
-// forHot makes a connection manager fit for hot keys' routes, in front of the filters that it has.
+// forHot adds what the routes of hot keys need to a connection manager, in front of its filters.
 func forHot(m *hcm.HttpConnectionManager) {
 	m.EarlyHeaderMutationExtensions = []*core.TypedExtensionConfig{{
 		Name: "keyward-strip",

@@ -15,11 +15,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		pushes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_pushes_total", Help: "xDS responses sent, by type."}, []string{"type"}),
 		nacks:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_nacks_total", Help: "xDS responses that a client refused, by type."}, []string{"type"}),
 		ack: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "keyward_xds_ack_seconds", Help: "From sending a response to its acknowledgement.",
+			Name: "keyward_xds_ack_seconds", Help: "Time from sending a response to its acknowledgement.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5}, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}),
 	}
-	// At 0 from the start, so that the first refusal is a rise.
+	// Start at 0, so that the first refusal is an increase.
 	for _, t := range []string{"Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration", "RateLimitConfig"} {
 		m.nacks.WithLabelValues(t)
 	}

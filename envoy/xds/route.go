@@ -14,8 +14,8 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// routes sends every request to the pod whose sidecar owns the request's key, and a hot key's to its sub-keys' pods. A request
-// without the header goes to any pod, whose sidecar forwards its question.
+// routes send each request to the pod whose sidecar owns the request's key, and requests of a hot key to the pods of
+// its sub-keys. A request without the header goes to any pod, whose sidecar forwards it.
 func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 	by := func(header string) *route.RouteAction {
 		return &route.RouteAction{
@@ -34,8 +34,8 @@ func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 	return routeConfiguration(names.RouteConfig, append(routes, everything(by(s.RouteHeader))))
 }
 
-// directRoutes sends every request to the application. A hot key's sub-key only tells the rate-limit filter whom to ask, and
-// is taken off before the application sees it.
+// directRoutes send every request to the application. The sub-key of a hot key only chooses the member for the rate
+// limit call, and is removed before the application sees it.
 func (s *ServedState) directRoutes(hot []hotKey) *route.RouteConfiguration {
 	upstream := func() *route.RouteAction {
 		return &route.RouteAction{ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Upstream}}
@@ -67,11 +67,11 @@ func (s *ServedState) listener() (*listener.Listener, error) {
 	}
 	address, err := netip.ParseAddrPort(text)
 	if err != nil || address.Addr().Zone() != "" {
-		return nil, fmt.Errorf("the routes' listener: %q is no IP address and port", s.RouteAddress)
+		return nil, fmt.Errorf("route listener: %q is not an IP address and port", s.RouteAddress)
 	}
 	manager := &hcm.HttpConnectionManager{
 		StatPrefix:       names.RouteListener,
-		UseRemoteAddress: wrapperspb.Bool(true), // what clients say in x-forwarded-for is not believed
+		UseRemoteAddress: wrapperspb.Bool(true), // do not trust x-forwarded-for from clients
 		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: names.RouteConfig}},
 		HttpFilters: []*hcm.HttpFilter{{
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},

@@ -1,8 +1,8 @@
-// Package xds serves Envoy the ring of members: CDS, EDS, LDS, RDS and RateLimitConfig.
+// Package xds serves the ring to Envoy: CDS, EDS, LDS, RDS and RateLimitConfig.
 //
-// A [State] is turned into resources, each type's version is a hash of its content, and a snapshot of all types is
-// swapped whole: a change of membership changes endpoints only, so no call in flight is ever reset, and servers that see
-// the same members serve the same versions.
+// A [ServedState] is converted to resources. The version of each type is a hash of its content, and a snapshot of all
+// types is replaced as a whole. A change of membership changes only endpoints, so it resets no call in flight.
+// Servers with the same members serve the same versions.
 package xds
 
 import (
@@ -37,13 +37,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Options make a Server.
+// Options configure a DiscoveryServer.
 type Options struct {
-	Logger     *slog.Logger          // default: none
-	Registerer prometheus.Registerer // default: none
+	Logger     *slog.Logger          // nil: no logs
+	Registerer prometheus.Registerer // nil: not registered
 }
 
-// DiscoveryServer serves one State to every client. It is safe for concurrent use.
+// DiscoveryServer serves one ServedState to all clients. It is safe for concurrent use.
 type DiscoveryServer struct {
 	log     *slog.Logger
 	metrics *metrics
@@ -57,14 +57,14 @@ type DiscoveryServer struct {
 	omitted  []omission        // last logged; guarded by mu
 }
 
-// everyone is the one node all clients share: what is served depends on no client.
+// everyone is the node ID that all clients share: what is served does not depend on the client.
 const everyone = "all"
 
 type sameNode struct{}
 
 func (sameNode) ID(*core.Node) string { return everyone }
 
-// New makes a server that serves nothing until Set. The streams end with ctx.
+// New returns a server that serves nothing until Set is called. Its streams end with ctx.
 func New(ctx context.Context, o Options) *DiscoveryServer {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -76,7 +76,7 @@ func New(ctx context.Context, o Options) *DiscoveryServer {
 	return s
 }
 
-// Register puts every discovery service on g: aggregated and separate, state of the world and incremental.
+// Register adds all discovery services to g: aggregated and separate ones, state of the world and incremental.
 func (s *DiscoveryServer) Register(g *grpc.Server) {
 	discovery.RegisterAggregatedDiscoveryServiceServer(g, s.server)
 	clusterservice.RegisterClusterDiscoveryServiceServer(g, s.server)
@@ -86,7 +86,7 @@ func (s *DiscoveryServer) Register(g *grpc.Server) {
 	rlsconfservice.RegisterRateLimitConfigDiscoveryServiceServer(g, s.server)
 }
 
-// Set serves another state from now on. On an error the state before stays.
+// Set replaces the state that is served. If it returns an error, the old state remains.
 func (s *DiscoveryServer) Set(state ServedState) error {
 	state.fill()
 	resources, omitted, err := state.resources()
@@ -110,21 +110,21 @@ func (s *DiscoveryServer) Set(state ServedState) error {
 	if !slices.Equal(omitted, s.omitted) {
 		s.omitted = omitted
 		for _, o := range omitted {
-			s.log.Warn("a member is left out of the ring that Envoy is served: its keys are asked elsewhere and forwarded", "member", o.id, "cluster", o.cluster, "why", o.why)
+			s.log.Warn("member left out of the ring served to Envoy; requests for its keys are forwarded", "member", o.id, "cluster", o.cluster, "cause", o.why)
 		}
 	}
 	s.versions, s.snapshot = versions, snapshot
 	return s.cache.SetSnapshot(context.Background(), everyone, snapshot)
 }
 
-// resources lists what is served, by type URL.
+// resources returns what is served, by type URL.
 func (s *ServedState) resources() (map[string][]types.Resource, []omission, error) {
 	if err := errors.Join(s.faults()...); err != nil {
 		return nil, nil, err
 	}
 	owners, omitted := s.hosts(names.OwnerCluster, func(m Endpoint) string { return m.RLS })
 	pods, others := s.hosts(names.RouteCluster, func(m Endpoint) string { return m.Route })
-	if len(pods) > 0 { // nobody has such an address where nobody wants it
+	if len(pods) > 0 { // members have route addresses only in shape routes
 		omitted = append(omitted, others...)
 	}
 	direct, routed, hot := s.OwnerDirect(), s.Routed(), s.hotKeys()
@@ -153,7 +153,7 @@ func (s *ServedState) resources() (map[string][]types.Resource, []omission, erro
 	return out, omitted, errors.Join(s.validateRing(owners), s.validateRing(pods))
 }
 
-// validateRing says what would make Envoy build another ring than the members.
+// validateRing returns an error if Envoy would build a different ring from the hosts.
 func (s *ServedState) validateRing(hosts []host) error {
 	members := make([]ring.Member, len(hosts))
 	for i, h := range hosts {
@@ -162,7 +162,7 @@ func (s *ServedState) validateRing(hosts []host) error {
 	return ring.Validate(members, s.Capacity)
 }
 
-// versionOf is a hash of what the resources hold, whatever their order.
+// versionOf returns a hash of the resources, independent of their order.
 func versionOf(list []types.Resource) (string, error) {
 	sorted := slices.Clone(list)
 	slices.SortFunc(sorted, func(a, b types.Resource) int { return cmp.Compare(cache.GetResourceName(a), cache.GetResourceName(b)) })
@@ -178,8 +178,8 @@ func versionOf(list []types.Resource) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// upToDate is the version that is served of a type if a client that comes back already has just that, resource by
-// resource: the library then sends it nothing.
+// upToDate returns the served version of a type if a client that reconnects already has exactly those resources. The
+// library then sends it nothing.
 func (s *DiscoveryServer) upToDate(typeURL string, has map[string]string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,13 +195,13 @@ func (s *DiscoveryServer) upToDate(typeURL string, has map[string]string) string
 	return s.versions[typeURL]
 }
 
-// ServerStatus is who is served what.
+// ServerStatus describes what is served to which clients.
 type ServerStatus struct {
-	Versions map[string]string `json:"versions"` // by the type's short name
+	Versions map[string]string `json:"versions"` // by the short name of the type
 	Clients  []Client          `json:"clients"`
 }
 
-// Status is a copy of what is known now.
+// Status returns a copy of the current status.
 func (s *DiscoveryServer) Status() ServerStatus {
 	s.mu.Lock()
 	versions := maps.Clone(s.versions)
@@ -214,8 +214,8 @@ func (s *DiscoveryServer) Status() ServerStatus {
 	return st
 }
 
-// short is the name of a served type without the packages it is in. Clients may ask for whatever they like, but are
-// followed in what is served only.
+// short returns the name of a served type without its package. Clients may request any type, but only served types
+// are tracked.
 func short(typeURL string) (name string, served bool) {
 	switch typeURL {
 	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType:

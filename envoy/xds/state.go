@@ -17,38 +17,38 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Names that programs next to Envoy need; package names has the others.
+// Names that programs outside envoy/ need; package names has the others.
 const (
 	OwnerCluster = names.OwnerCluster
 	RouteCluster = names.RouteCluster
 	SubHeader    = names.SubHeader
 )
 
-// Endpoint is one place on the ring, as Envoy is to see it.
+// Endpoint is a member as Envoy sees it on the ring.
 type Endpoint struct {
 	ID       ring.ID
-	Weight   uint32 // 0 counts as 1
-	RLS      string // host:port of the rate-limit service for other pods; empty: none
+	Weight   uint32 // 0 means 1
+	RLS      string // host:port of the rate limit service for other pods; empty: none
 	Route    string // host:port of the pod's Envoy; empty: none
-	Draining bool   // leaving: in no ring any more, while its connections end by themselves
+	Draining bool   // the member is leaving: it is in no ring, and its connections end on their own
 }
 
-// ServedState is everything that is served. Equal states are served under equal versions, by every server.
+// ServedState is everything that is served. All servers serve equal states under equal versions.
 type ServedState struct {
 	Members  []Endpoint
 	Capacity int // C of the ring; 0 means ring.DefaultCapacity
 
-	TLS         bool          // the sidecars' rate-limit services want mTLS
-	ServerNames []string      // URI or DNS names, one of which a sidecar's certificate carries; empty: any of the CA's
+	TLS         bool          // the sidecars' rate limit services require mTLS
+	ServerNames []string      // URI or DNS names, one of which a sidecar's certificate must carry; empty: any certificate of the CA
 	Connect     time.Duration // connect timeout of the owner cluster; 0 means 25 ms
 
-	RouteAddress string // host:port of the ring-hash routes' listener; empty: no listener and no route
-	RouteHeader  string // header that the routes hash, and by which they know hot keys; default x-api-key
-	Upstream     string // cluster that DirectConfig routes to, of the Envoy's own; default upstream
+	RouteAddress string // host:port of the listener of the ring-hash routes; empty: no listener and no route
+	RouteHeader  string // header that the routes hash and by which they match hot keys; default x-api-key
+	Upstream     string // cluster in Envoy's own configuration that DirectConfig routes to; default upstream
 
-	Hot []hotkey.Route // what is done about hot keys, in any order; the header's value is the owner string
+	Hot []hotkey.Route // routes of hot keys, in any order; the value of the header is the owner string
 
-	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so nobody is told that there are none
+	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so that clients are not sent an empty list
 }
 
 func (s *ServedState) fill() {
@@ -71,29 +71,29 @@ func (s *ServedState) fill() {
 	}
 }
 
-// host is a member with the address that one cluster uses.
+// host is a member with its address in one cluster.
 type host struct {
 	Endpoint
 	addr netip.AddrPort
 }
 
-// omission is a member that is not in a cluster, and why.
+// omission is a member that is left out of a cluster, and why.
 type omission struct {
 	id      ring.ID
 	cluster string
 	why     string
 }
 
-// hosts picks the members that an Envoy elsewhere can reach, and names the others. EDS takes IP addresses only. A loopback
-// address is reachable when everything is on one machine, which is when nobody offers another kind. Envoy knows a host by
-// its address: of several members with the same one, the first that stays is taken.
+// hosts splits the members into those that Envoys on other hosts can reach, and omissions. EDS requires IP addresses.
+// Loopback addresses are reachable if all members use them, because then everything runs on one machine. Envoy
+// identifies a host by its address: of several members with the same address, the first that is not leaving is used.
 func (s *ServedState) hosts(cluster string, address func(Endpoint) string) (in []host, out []omission) {
 	omit := func(m Endpoint, why string) { out = append(out, omission{m.ID, cluster, why}) }
 	remote := false
 	for _, m := range s.Members {
 		addr, why := parseAddress(address(m))
 		if !utf8.ValidString(string(m.ID)) || m.ID == "" || len(m.ID) > ring.MaxID {
-			why = "its name is none for the ring"
+			why = "its name is not valid on the ring"
 		}
 		if why != "" {
 			omit(m, why)
@@ -113,7 +113,7 @@ func (s *ServedState) hosts(cluster string, address func(Endpoint) string) (in [
 		other, found := taken[h.addr]
 		switch {
 		case remote && h.addr.Addr().IsLoopback():
-			omit(h.Endpoint, "its address is a loopback one, others' are not")
+			omit(h.Endpoint, "its address is a loopback address, while those of others are not")
 		case found && other != h.ID:
 			omit(h.Endpoint, "it has the address of "+string(other))
 		default:
@@ -124,26 +124,27 @@ func (s *ServedState) hosts(cluster string, address func(Endpoint) string) (in [
 	return s.fit(kept), out
 }
 
-// faults are what no Envoy would accept, whoever the members are.
+// faults returns what Envoy would reject, whatever the members.
 func (s *ServedState) faults() (faults []error) {
 	for _, n := range s.ServerNames {
 		if n == "" || !utf8.ValidString(n) || strings.ContainsAny(n, "\x00\r\n") {
-			faults = append(faults, fmt.Errorf("server name %q: a certificate carries no such name", n))
+			faults = append(faults, fmt.Errorf("server name %q: not valid in a certificate", n))
 		}
 	}
 	if !httpguts.ValidHeaderFieldName(strings.TrimPrefix(s.RouteHeader, ":")) {
-		faults = append(faults, fmt.Errorf("the routes' header: %q is no header name", s.RouteHeader))
+		faults = append(faults, fmt.Errorf("route header: %q is not a header name", s.RouteHeader))
 	}
 	if !utf8.ValidString(s.Upstream) || strings.ContainsFunc(s.Upstream, unicode.IsControl) {
-		faults = append(faults, fmt.Errorf("the routes' cluster: %q is no name", s.Upstream))
+		faults = append(faults, fmt.Errorf("route cluster: %q is not a cluster name", s.Upstream))
 	}
 	if s.Connect < 0 {
-		faults = append(faults, fmt.Errorf("connect timeout %v: is negative", s.Connect))
+		faults = append(faults, fmt.Errorf("connect timeout %v: must not be negative", s.Connect))
 	}
 	return append(faults, ring.Validate(nil, s.Capacity))
 }
 
-// fit leaves out leaving members when there is no place for them on the ring: they only keep their connections a bit longer.
+// fit drops leaving members if the ring has no room for them: they are only served so that their connections last
+// longer.
 func (s *ServedState) fit(hosts []host) []host {
 	sum := 0
 	for _, h := range hosts {
@@ -155,17 +156,17 @@ func (s *ServedState) fit(hosts []host) []host {
 	return slices.DeleteFunc(hosts, func(h host) bool { return h.Draining })
 }
 
-// parseAddress reads an IP address and port; why is empty when it is one that Envoy can be told.
+// parseAddress parses an IP address and port. why is empty if Envoy can use the address.
 func parseAddress(text string) (addr netip.AddrPort, why string) {
 	if text == "" {
-		return addr, "it has no such address"
+		return addr, "it has no address for this cluster"
 	}
 	addr, err := netip.ParseAddrPort(text)
 	switch {
 	case err != nil:
-		return addr, "its address is no IP address and port"
+		return addr, "its address is not an IP address and port"
 	case addr.Addr().IsUnspecified() || addr.Addr().Zone() != "" || addr.Port() == 0:
-		return addr, "its address is none that others can reach"
+		return addr, "other hosts cannot reach its address"
 	}
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), ""
 }
