@@ -2,8 +2,8 @@ package peer
 
 import "golang.org/x/sys/unix"
 
-// bootTime is CLOCK_BOOTTIME, which goes on while the machine is suspended. It is a system call, ten times as dear as a
-// reading of time.Now, and 0 if the kernel refuses it.
+// bootTime returns CLOCK_BOOTTIME, which includes the time for which the machine was suspended, or 0 if the kernel refuses
+// it. It is a system call and costs ten times as much as time.Now.
 func bootTime() int64 {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {

@@ -2,5 +2,5 @@
 
 package peer
 
-// bootTime is always 0: only the wall clock shows here that the machine was suspended.
+// bootTime returns 0. On this system only the wall clock shows that the machine was suspended.
 func bootTime() int64 { return 0 }

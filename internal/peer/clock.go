@@ -6,33 +6,35 @@ import (
 )
 
 const (
-	// maxStep is how far a member's clock may be from the wall's before it jumps there.
+	// maxStep is the largest difference to the wall clock that a member's clock does not correct with a step.
 	maxStep = time.Second
-	// maxSlew is how fast a smaller difference is worked off: 500 parts per million.
+	// maxSlew is the rate at which a smaller difference is corrected: 500 parts per million.
 	maxSlew = 500e-6
 )
 
-// clock tells Unix nanoseconds that follow the wall clock without its jumps: they run on the monotonic clock and drift
-// towards the wall at no more than maxSlew, so a window neither ends early nor begins twice when NTP corrects the host.
-// Only a difference above maxStep is taken in one step.
+// clock returns Unix nanoseconds that follow the wall clock without its steps. They are based on the monotonic clock and
+// drift toward the wall clock by at most maxSlew, so a window neither ends early nor begins twice when NTP corrects the
+// host. Only a difference above maxStep is corrected with a step.
 type clock struct {
 	start  time.Time
 	source clockSource // nil: the system's clocks
 	line   atomic.Pointer[timeline]
 }
 
-// clockSource is a system's clocks. Tests have their own.
+// clockSource provides the system's clocks. Tests have their own.
 type clockSource interface {
 	mono() int64
 	read() reading
 }
 
-// reading is all clocks, read at one moment.
+// reading is the state of all clocks at one moment.
 type reading struct {
-	mono int64 // nanoseconds since the clock was made, not counting those in which the machine was suspended
+	mono int64 // nanoseconds since the clock was made, without those for which the machine was suspended
 	wall int64 // Unix nanoseconds
-	boot int64 // nanoseconds since the machine started, counting all; 0: not known
+	boot int64 // nanoseconds since the machine started, including those for which it was suspended; 0: unknown
 }
+
+// timeline maps monotonic time to the clock's time. It is immutable. The next timeline begins at the current time of the last.
 
 // timeline maps monotonic to told time. It is immutable; a new one begins where the last one stands.
 type timeline struct {
@@ -46,7 +48,7 @@ func newClock(start time.Time, s clockSource) *clock {
 	return c
 }
 
-// mono is nanoseconds since the clock was made. It never steps, and it stands still while the machine is suspended.
+// mono returns nanoseconds since the clock was made. It never steps, and it stops while the machine is suspended.
 func (c *clock) mono() int64 {
 	if c.source != nil {
 		return c.source.mono()
@@ -54,8 +56,8 @@ func (c *clock) mono() int64 {
 	return int64(time.Since(c.start))
 }
 
-// read reads CLOCK_BOOTTIME first: if this thread is stopped before it has read the others, boot seems too early, which
-// the next reading corrects, and never too late.
+// read reads CLOCK_BOOTTIME first. If the thread is stopped before it has read the other clocks, boot is too early, never
+// too late, and the next reading corrects it.
 func (c *clock) read() reading {
 	if c.source != nil {
 		return c.source.read()
@@ -64,26 +66,26 @@ func (c *clock) read() reading {
 	return reading{mono: int64(now.Sub(c.start)), wall: now.Add(buildSkew).UnixNano(), boot: boot}
 }
 
-// offset is how far the wall clock is ahead of the told time.
+// offset returns how far the wall clock is ahead of the clock's time.
 func (c *clock) offset(r reading) time.Duration { return time.Duration(r.wall - c.at(r.mono)) }
 
-// now is Unix nanoseconds.
+// now returns Unix nanoseconds.
 func (c *clock) now() int64 { return c.at(c.mono()) }
 
-// at is what now was when mono read mono.
+// at returns the clock's time when mono returned the given value.
 func (c *clock) at(mono int64) int64 { return c.line.Load().at(mono) }
 
-// steer steers towards the wall time that was read at mono, to be there in a time of about horizon, and returns the
-// step if it took one. It is called by one goroutine.
+// steer makes the clock approach the wall time that was read at mono, within about horizon. It returns the step if it took
+// one. It must not be called concurrently.
 func (c *clock) steer(mono, wall int64, horizon time.Duration) (step time.Duration) {
-	told := c.line.Load().at(mono)
-	off := wall - told
+	now := c.line.Load().at(mono)
+	off := wall - now
 	if time.Duration(off).Abs() > maxStep {
 		c.line.Store(&timeline{mono: mono, wall: wall})
 		return time.Duration(off)
 	}
 	slew := min(max(float64(off)/float64(horizon), -maxSlew), maxSlew)
-	c.line.Store(&timeline{mono: mono, wall: told, slew: slew})
+	c.line.Store(&timeline{mono: mono, wall: now, slew: slew})
 	return 0
 }
 

@@ -9,32 +9,35 @@ import (
 )
 
 const (
-	// clockCheckEvery is how long a decision relies on the last look at the clocks. A look costs some 400 ns, so at 100,000
-	// decisions a second it adds 4 ns to each.
+	// clockCheckEvery is for how long a decision relies on the last check of the clocks. A check costs about 400 ns, so at
+	// 100,000 decisions a second it adds 4 ns to each.
 	clockCheckEvery = time.Millisecond
-	// maxLostTime is how much time the monotonic clock may lose, in all, before the member is fenced. The kernel keeps
-	// CLOCK_BOOTTIME and CLOCK_MONOTONIC apart by exactly the time that it was suspended, so nothing else comes near it.
-	// A member may lose half a second before the others take over keys that it still decides.
+	// maxLostTime is how much time the monotonic clock may lose, in total, before ownership is revoked. CLOCK_BOOTTIME and
+	// CLOCK_MONOTONIC differ by exactly the time for which the kernel was suspended, so there is no other cause. A member
+	// may lose half a second before other members take over keys that it still decides.
 	maxLostTime = 50 * time.Millisecond
 )
 
-// Reasons to be fenced, for the metric.
+// Reasons to revoke ownership, as labels of the metric.
 const (
 	revokedStep    = "step"    // the wall clock was set
-	revokedSuspend = "suspend" // the monotonic clock stood still, by CLOCK_BOOTTIME
-	revokedPeers   = "peers"   // both stood still, by the clocks of the other members
+	revokedSuspend = "suspend" // the monotonic clock stopped, by CLOCK_BOOTTIME
+	revokedPeers   = "peers"   // both clocks stopped, by the clocks of the other members
 )
 
-// clockCheck is what a Peer remembers of its looks at the clocks.
+// clockCheck is the state of the clock checks.
 type clockCheck struct {
-	lastCheck  atomic.Int64 // the last look that found nothing, by the monotonic clock
-	bootOffset atomic.Int64 // CLOCK_BOOTTIME less the monotonic clock, when the Peer started or was last fenced
-	revoking   atomic.Bool  // a look has found something, and Node is not fenced yet
-	mu         sync.Mutex   // serialises follow and fencing
+	lastCheck  atomic.Int64 // when a check last found no difference, by the monotonic clock
+	bootOffset atomic.Int64 // CLOCK_BOOTTIME minus the monotonic clock at the start or the last revocation
+	revoking   atomic.Bool  // a check has found a difference, and Node has not revoked ownership yet
+	mu         sync.Mutex   // serializes adjustClock
 }
 
-// decisionTime returns the monotonic time for a decision. The decision is fenced if the machine was suspended, or the wall clock
-// was set, before the last millisecond of that time. The caller must not hold a lock.
+// decisionTime returns the monotonic time for a decision. If the machine was suspended or the wall clock was set earlier
+// than a millisecond before that time, ownership has been revoked when it returns. The caller must not hold a lock.
+//
+// A time that was read earlier, such as when the call was received, cannot take its place: the machine may have been
+// suspended since.
 func (p *Peer) decisionTime() int64 {
 	mono := p.clock.mono()
 	if mono-p.clockCheck.lastCheck.Load() > int64(clockCheckEvery) {
@@ -43,10 +46,10 @@ func (p *Peer) decisionTime() int64 {
 	return mono
 }
 
-// checkClocks compares the clocks. When it returns, the Node is fenced if they had parted.
+// checkClocks compares the clocks. If they differ, ownership has been revoked when it returns.
 func (p *Peer) checkClocks() {
 	r := p.clock.read()
-	// fencing comes last: it is set before what the others compare with changes.
+	// revoking is checked last: adjustClock sets it before it changes what this comparison uses.
 	if p.lostTime(r) <= maxLostTime && p.clock.offset(r).Abs() <= maxStep && !p.clockCheck.revoking.Load() {
 		p.clockCheck.lastCheck.Store(r.mono)
 		return
@@ -54,7 +57,7 @@ func (p *Peer) checkClocks() {
 	p.apply(p.adjustClock())
 }
 
-// lostTime is the time that the monotonic clock has lost and for which the Node was not fenced.
+// lostTime returns the time that the monotonic clock has lost since ownership was last revoked for it.
 func (p *Peer) lostTime(r reading) time.Duration {
 	if r.boot == 0 {
 		return 0
@@ -62,8 +65,8 @@ func (p *Peer) lostTime(r reading) time.Duration {
 	return time.Duration(r.boot - r.mono - p.clockCheck.bootOffset.Load())
 }
 
-// adjustClock has the clock follow the wall clock, and fences the Node if that takes a step or if the monotonic clock has lost
-// time.
+// adjustClock makes the clock follow the wall clock. It revokes ownership if that takes a step or if the monotonic clock has
+// lost time.
 func (p *Peer) adjustClock() (fx owner.Effects) {
 	w := &p.clockCheck
 	w.mu.Lock()
@@ -88,16 +91,19 @@ func (p *Peer) adjustClock() (fx owner.Effects) {
 	fx = p.o.Node.ClockStepped(p.clock.at(r.mono))
 	w.bootOffset.Store(r.boot - r.mono)
 	w.lastCheck.Store(r.mono)
-	p.m.revocations.WithLabelValues(reason).Inc()
-	p.log.Warn("tokens given up until the other members confirm this one: its clocks stood still or were set",
-		"reason", reason, "lost", max(0, lost), "step", off)
+	p.logRevoked(reason, "lost", max(0, lost), "step", off)
 	return fx
 }
 
-// reportStoppedClocks notes that the Node was fenced because the clocks of the other members went on while this one's stood still.
+// reportStoppedClocks records that Node revoked ownership because the clocks of the other members advanced while this
+// member's clocks had stopped.
 func (p *Peer) reportStoppedClocks(lost time.Duration) {
 	p.skews.reset()
-	p.m.revocations.WithLabelValues(revokedPeers).Inc()
-	p.log.Warn("tokens given up until the other members confirm this one: its clocks stood still or were set",
-		"reason", revokedPeers, "lost", lost)
+	p.logRevoked(revokedPeers, "lost", lost)
+}
+
+func (p *Peer) logRevoked(reason string, attrs ...any) {
+	p.m.revocations.WithLabelValues(reason).Inc()
+	p.log.Warn("ownership revoked after a clock jump; waiting for peers to confirm",
+		append([]any{"cause", reason}, attrs...)...)
 }

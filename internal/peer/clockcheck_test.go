@@ -118,7 +118,7 @@ func TestFencedByThePeersClocks(t *testing.T) {
 			t.Errorf("%s is fenced, too", o.id)
 		}
 	}
-	if !m.logged("tokens given up") {
+	if !m.logged("ownership revoked after a clock jump") {
 		t.Error("not logged")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// dial opens a stream for f to a member: TCP, TLS unless insecure, and the handshake.
+// dial opens a stream with purpose f: TCP, TLS unless insecure, and the handshake. It returns the protocol version.
 func (p *Peer) dial(ctx context.Context, l *link, f purpose) (net.Conn, uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*dialTime)
 	defer cancel()
@@ -20,7 +20,7 @@ func (p *Peer) dial(ctx context.Context, l *link, f purpose) (net.Conn, uint16, 
 	if err != nil {
 		return nil, 0, err
 	}
-	conn, version, err := p.greet(ctx, conn, l, f)
+	conn, version, err := p.handshake(ctx, conn, l, f)
 	if err != nil {
 		conn.Close()
 		return nil, 0, err
@@ -28,8 +28,8 @@ func (p *Peer) dial(ctx context.Context, l *link, f purpose) (net.Conn, uint16, 
 	return conn, version, nil
 }
 
-// greet makes conn a stream. It returns the connection to close also with an error.
-func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (net.Conn, uint16, error) {
+// handshake performs the requester's side of the handshake. Also with an error it returns the connection to close.
+func (p *Peer) handshake(ctx context.Context, conn net.Conn, l *link, f purpose) (net.Conn, uint16, error) {
 	raw := conn
 	defer context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })()
 	if p.o.ClientTLS != nil {
@@ -59,24 +59,24 @@ func (p *Peer) greet(ctx context.Context, conn net.Conn, l *link, f purpose) (ne
 		return conn, 0, refusalError(w, h)
 	}
 	if h.versions.common(versions{w.version, w.version}) == 0 {
-		return conn, 0, fmt.Errorf("handshake: it chose version %d", w.version)
+		return conn, 0, fmt.Errorf("handshake: peer chose unsupported version %d", w.version)
 	}
 	return conn, w.version, nil
 }
 
-// refusalError says what an operator needs to see why two members do not talk.
+// refusalError returns an error with what an operator needs to know about a refused stream.
 func refusalError(w welcome, h hello) error {
 	if w.refusal == refusalVersion {
-		return fmt.Errorf("refused: %v: it speaks %d to %d, this member %d to %d",
+		return fmt.Errorf("refused: %v: the peer supports %d to %d, this member %d to %d",
 			w.refusal, w.versions.min, w.versions.max, h.versions.min, h.versions.max)
 	}
 	return fmt.Errorf("refused: %v", w.refusal)
 }
 
-// alpn keeps a peer stream from being taken for anything else that the same certificates secure.
+// alpn prevents a client of another protocol with the same certificates from being taken for a peer.
 const alpn = "keyward-peer"
 
-// clientTLS fits a configuration to one address.
+// clientTLS returns the configuration for one address.
 func clientTLS(base *tls.Config, hostPort string) *tls.Config {
 	c := peerTLS(base)
 	if c.ServerName == "" {
@@ -85,7 +85,7 @@ func clientTLS(base *tls.Config, hostPort string) *tls.Config {
 	return c
 }
 
-// serverTLS also covers the configuration that base may choose for a client.
+// serverTLS returns the configuration of the listener, which also applies to what base.GetConfigForClient returns.
 func serverTLS(base *tls.Config) *tls.Config {
 	c := peerTLS(base)
 	if choose := base.GetConfigForClient; choose != nil {
@@ -108,7 +108,7 @@ func peerTLS(base *tls.Config) *tls.Config {
 	return c
 }
 
-// verifyMember says whether the other side of a stream is the member it is taken for. In the clear nothing can be proved.
+// verifyMember returns an error if the other end of a TLS stream is not the given member. Without TLS it verifies nothing.
 func (p *Peer) verifyMember(conn net.Conn, id ring.ID) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
@@ -117,10 +117,10 @@ func (p *Peer) verifyMember(conn net.Conn, id ring.ID) error {
 	return p.o.VerifyMember(id, secure.ConnectionState().PeerCertificates)
 }
 
-// reasonTLS is the reason for the metric when nothing better is known.
+// reasonTLS is the reason for the metric if there is no better one.
 const reasonTLS = "tls"
 
-// mutual makes sure that both sides were proved, whatever the configuration that GetConfigForClient chose.
+// mutual returns an error unless both sides have certificates, whatever configuration GetConfigForClient returned.
 func mutual(s tls.ConnectionState) error {
 	if s.Version < tls.VersionTLS13 {
 		return errors.New("older than TLS 1.3")

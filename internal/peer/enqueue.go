@@ -7,19 +7,18 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 )
 
-// enqueue queues message m. Copies of counters have half of the room, so that they leave some for questions, and the other
-// messages twice as much, because they are few and everything waits for them. A result other than pending says why
-// it was not queued.
+// enqueue queues message m. Replicas may use half of the queue, so that room is left for requests. Other messages may use
+// twice the queue, because they are few and everything depends on them. It returns forwardPending if m is queued.
 func (l *link) enqueue(m *handoff.Message) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.enqueueLocked(m)
 }
 
-// enqueueLocked is called with mu held.
+// enqueueLocked is enqueue with mu held.
 func (l *link) enqueueLocked(m *handoff.Message) forwardStatus {
 	if !l.live || l.version < handoffVersion {
-		if m.Kind == handoff.Ping || m.Kind == handoff.Pong {
+		if isHeartbeat(m.Kind) {
 			l.heldHeartbeats[m.Kind-handoff.Ping] = *m
 		}
 		return forwardUnreachable
@@ -27,7 +26,7 @@ func (l *link) enqueueLocked(m *handoff.Message) forwardStatus {
 	return l.encodeMsg(m)
 }
 
-// encodeMsg is called with mu held.
+// encodeMsg appends m to out. It is called with mu held.
 func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	room := 2 * l.bounds.bytes
 	if m.Kind == handoff.Replica {
@@ -42,7 +41,7 @@ func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	}
 	out, err := appendMsg(l.out, &stamped, &l.writers)
 	if err != nil {
-		l.log.Error("message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
+		l.log.Error("message not sent", "peer", l.to, "kind", m.Kind, "error", err)
 		return forwardRefused
 	}
 	l.wakeWriter()
@@ -53,8 +52,8 @@ func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	return forwardPending
 }
 
-// enqueueLease queues lease message m, in as many frames as it takes. Such messages are few, and each saves many questions,
-// so they have as much room as those that everything waits for.
+// enqueueLease queues lease message m in as many frames as necessary. Lease messages are few and each saves many requests,
+// so they have as much room as the messages on which everything depends.
 func (l *link) enqueueLease(m *lease.Batch) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,14 +66,14 @@ func (l *link) enqueueLease(m *lease.Batch) forwardStatus {
 	return l.encodeLease(m)
 }
 
-// encodeLease is called with mu held.
+// encodeLease appends m to out. It is called with mu held.
 func (l *link) encodeLease(m *lease.Batch) forwardStatus {
 	out, err := appendLease(l.out, m, l.clock.now(), &l.writers)
 	if a, b, two := split(m); two && (errors.Is(err, errLeaseItems) || errors.Is(err, errTooLong)) {
 		return max(l.encodeLease(&a), l.encodeLease(&b))
 	}
 	if err != nil {
-		l.log.Error("lease message cannot be sent", "member", l.to, "kind", m.Kind, "error", err)
+		l.log.Error("lease message not sent", "peer", l.to, "kind", m.Kind, "error", err)
 		return forwardRefused
 	}
 	l.wakeWriter()

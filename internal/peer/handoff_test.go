@@ -269,7 +269,7 @@ func TestTransfer(t *testing.T) {
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOff })
 	// What breaks off begins anew, and so does what went on while members were not heard.
-	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("tokens void") || ms[1].logged("tokens void")
+	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("ownership revoked") || ms[1].logged("ownership revoked")
 	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
 	}

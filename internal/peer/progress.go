@@ -8,16 +8,17 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// progress follows one ring change after the other.
+// progress is the state of progressLoop.
 type progress struct {
 	last      membership.Progress
-	ring      uint64
-	adoptedAt int64 // by the monotonic clock
-	revoked   bool  // tokens of ring were here and are not any more
-	first     bool
+	ring      uint64 // version
+	adoptedAt int64  // by the monotonic clock
+	revoked   bool   // the ring was complete, and then ownership was revoked
+	first     bool   // nothing has been reported yet
 }
 
-// progressLoop tells the log and OnProgress what has changed. It has a goroutine of its own, so that OnProgress may call back.
+// progressLoop logs changes of the progress and calls OnProgress. It has its own goroutine, so OnProgress may call methods
+// of p.
 func (p *Peer) progressLoop() {
 	g := progress{first: true}
 	for {
@@ -32,30 +33,32 @@ func (p *Peer) progressLoop() {
 	}
 }
 
-// checkProgress has a change that is under way looked at.
+// checkProgress wakes progressLoop if a handoff is not complete.
 func (p *Peer) checkProgress() {
 	if !p.handoffDone.Load() {
 		wake(p.progressChanged)
 	}
 }
 
+// reportProgress logs the differences between h and the last progress, and calls OnProgress.
 func (p *Peer) reportProgress(g *progress, h handoff.RingProgress, mono int64) {
 	if h.RingVersion != g.ring {
 		g.ring, g.adoptedAt, g.revoked = h.RingVersion, mono, false
 	}
-	next := membership.Progress{CompleteRing: g.last.CompleteRing, Prefetched: h.Prefetched, HandedOff: h.HandedOff, Unconfirmed: h.Unconfirmed}
+	next := g.last
+	next.Prefetched, next.HandedOff, next.Unconfirmed = h.Prefetched, h.HandedOff, h.Unconfirmed
 	switch {
 	case h.Complete && next.CompleteRing != h.RingVersion:
 		next.CompleteRing = h.RingVersion
 		what := "ring complete"
 		if g.revoked {
-			what = "tokens regained"
+			what = "ownership regained"
 		}
 		g.revoked = false
-		p.log.Info(what, "ring", fingerprint(h.RingVersion), "seconds", time.Duration(mono-g.adoptedAt).Seconds())
+		p.log.Info(what, "ring", fingerprint(h.RingVersion), "duration", time.Duration(mono-g.adoptedAt))
 	case !h.Complete && next.CompleteRing == h.RingVersion && h.RingVersion != 0:
 		next.CompleteRing, g.revoked, g.adoptedAt = 0, true, mono
-		p.log.Warn("tokens void: others may have taken over", "ring", fingerprint(h.RingVersion), "missing", h.MissingAcks)
+		p.log.Warn("ownership revoked; peers may take over", "ring", fingerprint(h.RingVersion), "missing", h.MissingAcks)
 	}
 	changed := g.first || next != g.last
 	g.last, g.first = next, false
@@ -64,5 +67,5 @@ func (p *Peer) reportProgress(g *progress, h handoff.RingProgress, mono int64) {
 	}
 }
 
-// fingerprint is how a ring's fingerprint stands in logs.
+// fingerprint returns the text of a ring version for logs.
 func fingerprint(f uint64) string { return fmt.Sprintf("%016x", f) }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
@@ -16,16 +17,16 @@ const (
 	reasonOld           = "old"
 )
 
-// receive takes in a message of kind k. One that is refused changes nothing, and the stream goes on: the questions on
-// it are as good as before.
+// receive processes a message of kind k. A message that is refused has no effect and does not end the stream, because it does
+// not affect the requests on it.
 func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
 	if err != nil {
 		s.countRefused(parseErrorReason(err))
 		return
 	}
-	heartbeat := k == handoff.Ping || k == handoff.Pong // no better for being young; they tell how far the clocks are apart
-	if reason := s.refusalReason(now, m.Now, heartbeat); reason != "" {
+	// Heartbeats have no maximum age: they measure the difference between the clocks.
+	if reason := s.refusalReason(now, m.Now, isHeartbeat(k)); reason != "" {
 		s.countRefused(reason)
 		return
 	}
@@ -40,7 +41,7 @@ func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	}
 }
 
-// receiveLease does the same with a lease message.
+// receiveLease processes a lease message of kind k.
 func (s *server) receiveLease(now int64, k lease.BatchKind, payload []byte) {
 	m, sent, err := s.leases.parse(k, payload)
 	if err != nil {
@@ -56,7 +57,7 @@ func (s *server) receiveLease(now int64, k lease.BatchKind, payload []byte) {
 
 func (s *server) countRefused(reason string) { s.p.m.refused.WithLabelValues(reason).Inc() }
 
-// parseErrorReason is the reason to refuse a message that could not be read.
+// parseErrorReason returns the reason to refuse a message that parse returned err for.
 func parseErrorReason(err error) string {
 	for _, e := range []error{errCounters, errSlots, errLeaseItems, errName} {
 		if errors.Is(err, e) {
@@ -66,22 +67,22 @@ func parseErrorReason(err error) string {
 	return reasonMalformed
 }
 
-// refusalReason says why a message that was sent at sent, by its sender's clock, must not be taken in: it is not between the
-// two boots that are members now, or has been on its way for so long that what it speaks of may have been forgotten here.
-func (s *server) refusalReason(now, sent int64, ageless bool) string {
+// refusalReason returns why a message that was sent at sent, by its sender's clock, must be refused, or "". A message is
+// refused if it is not between the current boots of two members, or so old that this member may have forgotten its context.
+func (s *server) refusalReason(now, sent int64, anyAge bool) string {
 	l := (*s.p.links.Load())[s.from]
 	switch {
 	case l == nil:
 		return reasonUnknownMember
 	case s.fromBoot == 0 || s.toBoot != s.p.o.BootID || l.addr.BootID != s.fromBoot:
 		return reasonBoot
-	case !ageless && s.p.skews.tooOld(s.from, sent, now):
+	case !anyAge && s.p.skews.tooOld(s.from, sent, now):
 		return reasonOld
 	}
 	return ""
 }
 
-// recordMsg keeps what the transport has to know of m.
+// recordMsg updates the state of the transport, the metrics and the log for m.
 func (s *server) recordMsg(now int64, m *handoff.Message) {
 	switch m.Kind {
 	case handoff.Pong:
@@ -95,23 +96,29 @@ func (s *server) recordMsg(now int64, m *handoff.Message) {
 		if m.Status == handoff.KeyGiven {
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
 		}
-	case handoff.Chunk:
-		if m.ChunkIndex == 0 && m.Flags == 0 {
-			s.p.log.Info("transfer from another member begins", "member", s.from, "ring", fingerprint(m.Ring))
-			s.receivedKeys, s.receivedSince = 0, s.p.clock.mono()
-		}
+	case handoff.Chunk, handoff.Ack:
 		if m.Flags == 0 {
-			s.receivedKeys += len(m.Counters)
-			s.p.m.keysReceived.Add(float64(len(m.Counters)))
-		}
-	case handoff.Ack:
-		if m.Flags == 0 {
-			seconds := float64(0)
-			if m.ChunkIndex > 0 {
-				seconds = float64(s.p.clock.mono()-s.receivedSince) / 1e9
-			}
-			s.p.log.Info("transfer from another member received", "member", s.from, "ring", fingerprint(m.Ring), "keys", s.receivedKeys, "seconds", seconds)
-			s.receivedKeys = 0
+			s.recordTransfer(m)
 		}
 	}
+}
+
+// recordTransfer logs and counts a message of a transfer that is not of replicas.
+func (s *server) recordTransfer(m *handoff.Message) {
+	mono, log := s.p.clock.mono(), s.p.log.With("peer", s.from, "ring", fingerprint(m.Ring))
+	if m.Kind == handoff.Ack {
+		took := time.Duration(0)
+		if m.ChunkIndex > 0 {
+			took = time.Duration(mono - s.receivedSince)
+		}
+		log.Info("transfer received", "keys", s.receivedKeys, "duration", took)
+		s.receivedKeys = 0
+		return
+	}
+	if m.ChunkIndex == 0 {
+		log.Info("incoming transfer started")
+		s.receivedKeys, s.receivedSince = 0, mono
+	}
+	s.receivedKeys += len(m.Counters)
+	s.p.m.keysReceived.Add(float64(len(m.Counters)))
 }

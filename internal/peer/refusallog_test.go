@@ -23,7 +23,7 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 		return testutil.ToFloat64(m.m.refusals.WithLabelValues("garbage")) == refusals
 	})
 	gaps := int((m.clock.mono() - began) / int64(refusalLogGap))
-	if n := strings.Count(m.log.String(), "peer connection turned away"); n == 0 || n > 1+gaps {
+	if n := strings.Count(m.log.String(), "peer connection rejected"); n == 0 || n > 1+gaps {
 		t.Errorf("%d refusals within %d gaps are logged %d times", refusals, gaps, n)
 	}
 }

@@ -17,12 +17,12 @@ import (
 
 const (
 	handshakeTime = 5 * time.Second
-	idleTime      = 10 * time.Second // without a ping, an asker has gone
-	maxHandshakes = 256              // connections that have not proved themselves yet
-	flushAt       = 64 << 10         // bytes of answers that are written before more questions are read
-	maxOfMember   = 16               // connections of one member: it needs two, and as many while it replaces them or starts again
+	idleTime      = 10 * time.Second // a stream without bytes for this long is closed
+	maxHandshakes = 256              // connections whose handshake is not complete
+	flushAt       = 64 << 10         // bytes of replies that are written before more requests are read
+	maxOfMember   = 16               // connections of one member: it needs two, and more when it replaces them or restarts
 	acceptBackoff = 50 * time.Millisecond
-	refusalLogGap = time.Second
+	refusalLogGap = time.Second // between two log lines for rejected connections
 )
 
 // accept serves connections until the listener closes.
@@ -35,7 +35,7 @@ func (p *Peer) accept(ctx context.Context) {
 				conn.Close()
 			}
 			return
-		case err != nil: // out of file descriptors, as a rule
+		case err != nil: // usually too many open files
 			p.rejectConn("accept", nil, err)
 			pause(ctx, acceptBackoff)
 			continue
@@ -46,13 +46,14 @@ func (p *Peer) accept(ctx context.Context) {
 			continue
 		}
 		if slow := p.handshakes.add(conn); slow != nil {
-			p.rejectConn("crowded_out", slow, errors.New("too many connections that have not proved themselves"))
+			p.rejectConn("crowded_out", slow, errors.New("too many connections without a complete handshake"))
 			slow.Close()
 		}
 		p.wg.Go(func() { p.serveConn(ctx, conn) })
 	}
 }
 
+// pause blocks for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -62,7 +63,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// serveConn greets one connection and answers it until it ends.
+// serveConn serves one connection until it ends.
 func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -95,17 +96,17 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, fromBoot: h.fromBoot, toBoot: h.toBoot}
 	defer s.stopLateWriter()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
-		p.log.Info("member disconnected", "member", h.from, "transfer", h.purpose == forTransfer, "error", err)
+		p.log.Info("peer disconnected", "peer", h.from, "transfer", h.purpose == forTransfer, "error", err)
 	}
 }
 
-// countRequestStream notes that a member has a stream more for its questions, or less.
+// countRequestStream adds n to the number of streams over which a member sends requests.
 func (p *Peer) countRequestStream(id ring.ID, n int) {
 	p.requestStreams.add(id, n)
 	wake(p.linksChanged)
 }
 
-// acceptHandshake does this side of the handshake.
+// acceptHandshake performs the owner's side of the handshake. With an error it returns the reason for the metric.
 func (p *Peer) acceptHandshake(ctx context.Context, conn net.Conn) (_ net.Conn, h hello, reason string, err error) {
 	if p.serverTLS != nil {
 		secure := tls.Server(conn, p.serverTLS)
@@ -161,49 +162,49 @@ func (p *Peer) checkHello(h hello) welcome {
 	return w
 }
 
-// rejectConn counts a connection that was not served, and logs it unless another was logged a moment ago: whoever
-// can reach the port must not be able to fill the log.
+// rejectConn counts a connection that is not served. It logs at most one a second, so that a client that can reach the port
+// cannot fill the log.
 func (p *Peer) rejectConn(reason string, conn net.Conn, err error) {
 	p.m.refusals.WithLabelValues(reason).Inc()
 	p.o.OnRefused(reason)
 	if errors.Is(err, io.EOF) && !p.log.Enabled(p.ctx, slog.LevelDebug) {
-		return // and it does not keep others out of the log
+		return // a probe that is not logged must not suppress the log line of another connection
 	}
 	now, last := p.clock.mono(), p.lastRefusal.Load()
 	if (last != 0 && now-last < int64(refusalLogGap)) || !p.lastRefusal.CompareAndSwap(last, now) {
 		return
 	}
-	from := ""
+	address := ""
 	if conn != nil {
-		from = conn.RemoteAddr().String()
+		address = conn.RemoteAddr().String()
 	}
 	level := slog.LevelWarn
-	if errors.Is(err, io.EOF) { // who connects, says nothing and goes is a probe, such as the doctor's
+	if errors.Is(err, io.EOF) { // a client that connects and closes is a probe, such as the doctor's
 		level = slog.LevelDebug
 	}
-	p.log.Log(p.ctx, level, "peer connection turned away", "reason", reason, "from", from, "error", err)
+	p.log.Log(p.ctx, level, "peer connection rejected", "cause", reason, "address", address, "error", err)
 }
 
-// server answers one stream. Everything happens on its one goroutine, so a slow asker holds up only itself, and what it
-// does not read keeps it from asking more.
+// server serves one stream. Everything happens on the stream's goroutine, so a slow requester delays only itself, and if it
+// does not read replies it cannot send more requests.
 type server struct {
 	p        *Peer
 	conn     net.Conn
 	in       frames
 	from     ring.ID
-	fromBoot uint64 // boot of from
-	toBoot   uint64 // boot of this member that from means
+	fromBoot uint64 // boot ID of from
+	toBoot   uint64 // boot ID of this member that from wants to reach
 	out      []byte
 	reqs     []owner.Request
 	results  []owner.Result
 	delay    delay
-	extended int64 // when the deadline was last moved, by the monotonic clock
+	extended int64 // when the deadline was last extended, by the monotonic clock
 	messages msgReader
 	leases   leaseReader
 	late     lateWriter
 
-	receivedKeys  int   // of the transfer that is being received
-	receivedSince int64 // and when it began, by the monotonic clock
+	receivedKeys  int   // of the incoming transfer
+	receivedSince int64 // when the transfer started, by the monotonic clock
 }
 
 func (s *server) run() error {
@@ -214,7 +215,7 @@ func (s *server) run() error {
 		}
 		mono := s.p.decisionTime()
 		s.extendDeadline(mono, false)
-		if err := s.serveFrames(mono, s.p.clock.now()); err != nil {
+		if err := s.serveFrames(mono, s.p.clock.at(mono)); err != nil {
 			return err
 		}
 		s.p.requestFlush()
@@ -224,7 +225,7 @@ func (s *server) run() error {
 	}
 }
 
-// extendDeadline keeps the deadline between idleTime and a second less ahead, without touching the timer at every read.
+// extendDeadline keeps the deadline between idleTime and a second less in the future. It does not set it at every read.
 func (s *server) extendDeadline(mono int64, force bool) {
 	if force || mono-s.extended > int64(time.Second) {
 		s.extended = mono
@@ -232,11 +233,11 @@ func (s *server) extendDeadline(mono int64, force bool) {
 	}
 }
 
-// serveFrames answers all whole frames that have been read.
+// serveFrames serves all complete frames that have been read.
 func (s *server) serveFrames(mono, now int64) error {
 	for {
-		typ, payload, whole, err := s.in.next()
-		if err != nil || !whole {
+		typ, payload, complete, err := s.in.next()
+		if err != nil || !complete {
 			return err
 		}
 		switch typ {
@@ -272,7 +273,7 @@ func (s *server) flush() error {
 	return err
 }
 
-// serveGroup answers one group. An error means that the asker does not speak the protocol.
+// serveGroup serves one group. It returns an error if the requester violates the protocol.
 func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	records := wire.NewReader(payload)
 	g, err := parseRequestHead(&records)
@@ -305,6 +306,7 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	return nil
 }
 
+// grow makes room for n requests and results.
 func (s *server) grow(n int) {
 	if cap(s.reqs) < n {
 		s.reqs, s.results = make([]owner.Request, n), make([]owner.Result, n)
@@ -312,6 +314,7 @@ func (s *server) grow(n int) {
 	s.reqs, s.results = s.reqs[:n], s.results[:n]
 }
 
+// reply appends the reply to a group. Only a group with the outcome groupServed has results.
 func (s *server) reply(id uint64, outcome byte) {
 	if outcome == groupServed {
 		s.out = appendReply(s.out, id, s.results)

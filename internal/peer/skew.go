@@ -14,15 +14,15 @@ const (
 	maxAge      = int64(time.Minute) // of a message
 )
 
-// skews estimate how far the clocks of the other members are from this one's.
+// skews estimates the offsets of the other members' clocks.
 type skews struct {
 	gauge *prometheus.GaugeVec
 	mu    sync.Mutex
 	m     map[ring.ID]*skew // guarded by mu
 }
 
-// skew is one member's last heartbeats. The one that came back soonest tells best: whatever the way there and the way
-// back took, half of it bounds the error.
+// skew has the samples of one member's last heartbeats. The one with the shortest round trip is the best: its error is at
+// most half of the trip.
 type skew struct {
 	samples [skewSamples]skewSample
 	n       int
@@ -30,8 +30,8 @@ type skew struct {
 
 type skewSample struct{ trip, offset int64 }
 
-// addSample takes in the answer to a heartbeat that was sent at sent, and arrived at now, from a member whose clock said
-// theirs in between.
+// addSample adds the reply to a heartbeat that was sent at sent and arrived at now. theirs is the member's clock when it
+// replied.
 func (s *skews) addSample(id ring.ID, sent, theirs, now int64) {
 	trip := now - sent
 	if trip < 0 || trip > int64(10*time.Second) {
@@ -49,7 +49,7 @@ func (s *skews) addSample(id ring.ID, sent, theirs, now int64) {
 	s.gauge.WithLabelValues(string(id)).Set(time.Duration(k.offset()).Seconds())
 }
 
-// offset is the member's clock less this one's.
+// offset returns the difference of the member's clock to this one.
 func (k *skew) offset() int64 {
 	best := k.samples[0]
 	for _, s := range k.samples[1:min(k.n, skewSamples)] {
@@ -60,8 +60,8 @@ func (k *skew) offset() int64 {
 	return best.offset
 }
 
-// tooOld says whether a message that id sent when its clock said sent has been on its way for too long. Nothing is known
-// before the first heartbeat came back.
+// tooOld reports whether a message that id sent at sent, by its clock, has been on its way for too long. It returns false
+// before the first sample.
 func (s *skews) tooOld(id ring.ID, sent, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *skews) tooOld(id ring.ID, sent, now int64) bool {
 	return k != nil && now+k.offset()-sent > maxAge
 }
 
-// retain forgets all members but those that are linked.
+// retain removes all members that have no link.
 func (s *skews) retain(links map[ring.ID]*link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,9 +81,21 @@ func (s *skews) retain(links map[ring.ID]*link) {
 	}
 }
 
-// reset forgets all of them, because this member's clock has jumped.
+// reset removes all samples, because this member's clock has jumped.
 func (s *skews) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.m)
+}
+
+// ClockOffsets returns how far each member's clock is ahead of this member's, as the metric keyward_peer_skew_seconds. It may
+// be called concurrently.
+func (p *Peer) ClockOffsets() map[ring.ID]time.Duration {
+	p.skews.mu.Lock()
+	defer p.skews.mu.Unlock()
+	ahead := make(map[ring.ID]time.Duration, len(p.skews.m))
+	for id, k := range p.skews.m {
+		ahead[id] = time.Duration(k.offset())
+	}
+	return ahead
 }

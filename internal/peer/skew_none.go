@@ -2,5 +2,5 @@
 
 package peer
 
-// buildSkew is how far this build's wall clock is ahead of the system's: see skew_some.go.
+// buildSkew is how far the wall clock of this build is ahead of the system's. See skew_some.go.
 const buildSkew = 0

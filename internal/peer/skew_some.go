@@ -4,5 +4,5 @@ package peer
 
 import "time"
 
-// buildSkew makes a program of which tests need one whose clock is wrong (go build -tags skewed): a process cannot be given a wall clock of its own.
+// buildSkew is for tests of a member whose wall clock is wrong (go build -tags skewed): a process cannot have its own wall clock.
 const buildSkew = 3 * time.Second

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// renewLinger is how long an answer may still come over a connection that has been replaced.
+// renewLinger is how long replies may still arrive over a connection that has been replaced.
 const renewLinger = 5 * time.Second
 
 var errRenewed = errors.New("replaced by a new connection")
 
-// runStreams carries questions over conn, and over those that take its place before they grow too old, until one breaks, falls
-// silent or ctx ends. No goroutine of it is left then.
+// runStreams carries requests over conn, and over the connections that replace it before they become too old, until one
+// breaks, the member is silent or ctx ends. It waits for all its goroutines.
 func (l *link) runStreams(ctx context.Context, conn net.Conn, version uint16) error {
 	l.lastRead.Store(l.clock.mono())
 	l.timeouts.Store(0)
 	l.established(version)
-	l.log.Info("member connected", "member", l.to, "address", l.addr.HostPort, "version", version)
+	l.log.Info("connected to peer", "peer", l.to, "address", l.addr.HostPort, "version", version)
 
 	ctx, end := context.WithCancel(ctx)
 	var readers sync.WaitGroup
@@ -42,9 +42,10 @@ func (l *link) runStreams(ctx context.Context, conn net.Conn, version uint16) er
 	}
 }
 
-// runStream writes to conn until it breaks, and next is nil, or a new connection is there to take its place. What was asked over
-// the old one is answered over it: tickets belong to the link, so its reader goes on for a while.
-func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitGroup) (next net.Conn, version uint16, err error) {
+// runStream writes to conn until it breaks, and next is nil, or until next is there to replace it. Replies to the groups
+// that were sent over conn arrive over conn, so its reader goes on for renewLinger.
+func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitGroup,
+) (next net.Conn, version uint16, err error) {
 	forget := context.AfterFunc(ctx, func() { conn.Close() })
 	ctx, cancel := context.WithCancelCause(ctx)
 	readers.Go(func() { cancel(l.readReplies(conn)) })
@@ -90,8 +91,8 @@ func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitG
 	return nil, 0, err
 }
 
-// renew dials a new connection, which is due between half and three quarters of the age at which the owner cuts the old one;
-// nil when ctx ends before. An owner that does not want us any more is left alone until it does cut.
+// renew dials a new connection. It is called at half to three quarters of the age at which the owner closes the old one. It
+// returns nil if ctx ends before. If the owner refuses new connections, the old one is used until it is closed.
 func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
 	for ctx.Err() == nil {
 		conn, version, err := l.dial(ctx, l, forRequests)
@@ -99,7 +100,7 @@ func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
 			return conn, version
 		}
 		if ctx.Err() == nil {
-			l.log.Warn("connection to member not renewed", "member", l.to, "error", err)
+			l.log.Warn("peer connection not renewed; retrying", "peer", l.to, "error", err)
 		}
 		pause(ctx, l.maxAge/16)
 	}

@@ -100,7 +100,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"label", func(h *hello) { h.label = labelDigest("other") }, "another cluster label", "another cluster label"},
 		{"scheme", func(h *hello) { h.scheme++ }, "another key scheme", "another key scheme"},
-		{"version", func(h *hello) { h.versions = versions{3, 4} }, "it speaks 1 to 2, this member 3 to 4", "no common protocol version"},
+		{"version", func(h *hello) { h.versions = versions{3, 4} }, "the peer supports 1 to 2, this member 3 to 4", "no common protocol version"},
 		{"algorithm", func(h *hello) { h.algorithms |= 1 << 40 }, "unknown algorithm", "unknown algorithm"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestMaxStreams(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 	if n := testutil.ToFloat64(m.m.refusals.WithLabelValues("too_many")); n != 1 {
-		t.Errorf("%v turned away, want 1", n)
+		t.Errorf("%v rejected, want 1", n)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestMaxStreamsOfOneMember(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 	if n := testutil.ToFloat64(m.m.refusals.WithLabelValues("too_many")); n != 1 {
-		t.Errorf("%v turned away, want 1", n)
+		t.Errorf("%v rejected, want 1", n)
 	}
 	h := m.hello
 	h.from, h.to, h.toBoot = "another", m.id, bootOf(m.id)

@@ -10,68 +10,68 @@ import (
 )
 
 const (
-	// maxUnacked is how much another member may have left unread for a heartbeat to be written by whoever has it. No socket's
-	// send buffer is smaller, so the write does not wait for the network.
+	// maxUnacked is how many bytes the other member may not have read yet for a heartbeat to be written by the goroutine that
+	// has it. No socket's send buffer is smaller, so the write does not wait for the network.
 	maxUnacked = 4 << 10
-	// inlineWriteTimeout bounds such a write all the same: the kernel may have no memory for it.
+	// inlineWriteTimeout bounds such a write nevertheless: the kernel may be out of memory.
 	inlineWriteTimeout = time.Second
 )
 
 // outbound is the connection that a link writes to.
 type outbound struct {
 	conn   net.Conn
-	cancel context.CancelCauseFunc // ends it
+	cancel context.CancelCauseFunc // closes conn
 }
 
-// ackedBytes is what is known of how much of a connection's bytes the other end has read.
+// ackedBytes estimates how many of the bytes written to a connection the other end has read.
 type ackedBytes struct {
 	written   int   // bytes
-	acked     int   // of these, by what has been answered
+	acked     int   // bytes up to the last heartbeat that was answered
 	probeSent int64 // when the last heartbeat was sent
-	probeEnd  int   // bytes up to its end
+	probeEnd  int   // bytes up to the end of that heartbeat
 }
 
-// confirm notes that the heartbeat of that time was.
+// confirm records the reply to the heartbeat that was sent at sent.
 func (f *ackedBytes) confirm(sent int64) {
 	if sent == f.probeSent {
 		f.acked = f.probeEnd
 	}
 }
 
-// attach has the link write to c from now on.
+// attach makes the link write to c, or to no connection if c is nil.
 func (l *link) attach(c *outbound) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.outbound, l.acked = c, ackedBytes{}
 }
 
-// wakeWriter wakes the writer when there was nothing to write. It is called with mu held, before out gets more.
+// wakeWriter wakes the writer if there was nothing to write. It is called with mu held, before out grows.
 func (l *link) wakeWriter() {
 	if len(l.out) == 0 && !l.writing {
 		wake(l.wake)
 	}
 }
 
-// takeBatch is what is to be written next; nil when there is nothing or a batch is being written. It is called with mu held, as
-// batchWritten is after the batch has been written.
-func (l *link) takeBatch() (batch []byte, questions int) {
+// takeBatch returns the bytes to write next and the number of requests in them, or nil if there are none or another batch is
+// being written. It is called with mu held; so is batchWritten, when the batch has been written.
+func (l *link) takeBatch() (batch []byte, requests int) {
 	if l.writing || len(l.out) == 0 {
 		return nil, 0
 	}
-	batch, questions = l.out, l.queuedRequests
+	batch, requests = l.out, l.queuedRequests
 	l.out, l.queuedRequests, l.spare = l.spare[:0], 0, nil
 	l.writing = true
 	l.acked.written += len(batch)
-	return batch, questions
+	return batch, requests
 }
 
 func (l *link) batchWritten(batch []byte) { l.spare, l.writing = batch[:0], false }
 
-// writeBatches writes what gathered while the last write was under way: batches form by themselves, and an idle stream adds
-// no delay.
+// writeBatches writes to conn. A batch is everything that was queued during the last write, so batching adds no delay to an
+// idle stream.
 func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 	var batch []byte
-	var questions int
+	var requests int
 	for {
 		l.mu.Lock()
 		if batch != nil {
@@ -79,7 +79,7 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 			batch = nil
 		}
 		if ctx.Err() == nil {
-			batch, questions = l.takeBatch()
+			batch, requests = l.takeBatch()
 		}
 		l.mu.Unlock()
 		if batch == nil {
@@ -90,8 +90,8 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 			}
 			continue
 		}
-		if questions > 0 {
-			l.m.batch.Observe(float64(questions))
+		if requests > 0 {
+			l.m.batch.Observe(float64(requests))
 		}
 		if _, err := conn.Write(batch); err != nil {
 			l.mu.Lock()
@@ -102,17 +102,17 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// writeInline posts heartbeats and writes them on the goroutine that calls when nothing else is queued and the write does not wait
-// for the other member: an idle member would spend more on waking a writer for each. The caller must hold no lock.
+// writeInline queues heartbeats. If nothing else is queued and the write cannot block on the other member, it also writes
+// them: for an idle member, waking the writer would cost more than the write. The caller must hold no lock.
 func (l *link) writeInline(beats []handoff.Outbound) {
 	l.mu.Lock()
 	c := l.outbound
-	here := c != nil && !l.writing && len(l.out) == 0 && l.acked.written-l.acked.acked <= maxUnacked
-	l.writing = l.writing || here // the writer sleeps on
+	inline := c != nil && !l.writing && len(l.out) == 0 && l.acked.written-l.acked.acked <= maxUnacked
+	l.writing = l.writing || inline // keeps the writer asleep
 	for i := range beats {
 		l.enqueueLocked(&beats[i].Msg)
 	}
-	if !here {
+	if !inline {
 		l.mu.Unlock()
 		return
 	}

@@ -136,7 +136,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	for _, m := range l.Sidecars { // no member complains about the doctor's own probes
-		if log := m.Tail(1 << 20); strings.Contains(log, "turned away") {
+		if log := m.Tail(1 << 20); strings.Contains(log, "peer connection rejected") {
 			t.Errorf("%s complains of the doctor:\n%s", m.Name, log)
 		}
 	}
