@@ -33,13 +33,13 @@ func (x *span) String() string {
 	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.faults, x.shared, x.losses, x.lostState, x.allowance, x.split, by)
 }
 
-// unseen notes that a question may have been decided without anybody seeing how.
+// unseen records a request that may have been decided without the oracle seeing the decision.
 func (o *oracle) unseen(q *request, m *member) {
 	if o.probing || q.req.Op == owner.DryRun || q.req.Op == owner.Read {
 		return
 	}
 	a := o.account(q)
-	// It may be any window of now, or one that nobody has seen yet.
+	// It may be in any current window, or in one without a decision so far.
 	a.unseen = append(a.unseen, abandoned{o.w.now, q})
 	o.current(func(b *account, x *span) {
 		if a == b {
@@ -51,7 +51,7 @@ func (o *oracle) unseen(q *request, m *member) {
 	}
 }
 
-// addUnseen notes that q may have been decided in x unseen.
+// addUnseen records that q may have been decided in x.
 func (x *span) addUnseen(q *request) {
 	x.unseen++
 	x.unknown += q.req.Hits
@@ -61,15 +61,15 @@ func (x *span) addUnseen(q *request) {
 	}
 }
 
-// adopted sees a member go by another ring or standing.
+// adopted records that a member has adopted another ring or membership.
 func (o *oracle) adopted(m *member) {
 	if n := m.membership.NRef; n >= 3 {
 		o.leastN = min(o.leastN, n)
 	}
 }
 
-// grown sees a member take a place while parts of the cluster may go without each other: a part that grows counts
-// itself for more of the cluster than it was when the others were lost.
+// grown records that a member has taken a place on the ring while parts of the cluster may operate independently. A
+// part that grows considers itself more of the cluster than it was when the others were lost.
 func (o *oracle) grown() {
 	for i := range o.lastFault {
 		if o.w.now-o.lastFault[i] < faultTail {
@@ -82,13 +82,14 @@ func (o *oracle) grown() {
 	}
 }
 
-// decayed sees N_ref forget a member that may be alive.
+// decayed records that N_ref has excluded a member that may be alive.
 func (o *oracle) decayed() {
 	o.decays++
 	o.w.stats.count("transition: N_ref decayed")
 }
 
-// disturbed sees that a fault has begun or ended: parts of the cluster may now be without anybody who knew a counter.
+// disturbed records that a fault has begun or ended: a part of the cluster may now lack all members that knew a
+// counter.
 func (o *oracle) disturbed(kind faultKind) {
 	for i := range o.lastFault {
 		if kind&(1<<i) != 0 {
@@ -116,8 +117,9 @@ func (o *oracle) disturbed(kind faultKind) {
 	})
 }
 
-// independentParts is how many go without each other, of n parts: with --partition available a stopped member that had the ring to itself is one
-// more, for it goes on with the whole limit when it wakes, until it has heard of those who took over.
+// independentParts returns how many of n parts operate independently. With --partition available, a paused member
+// that had the ring to itself is one more: it continues with the full limit when it resumes, until it learns of the
+// takeover.
 func (o *oracle) independentParts(n int) int {
 	if o.w.o.Policy != handoff.PolicyAvailable {
 		return n
@@ -130,12 +132,12 @@ func (o *oracle) independentParts(n int) int {
 	return n
 }
 
-// within says whether m is in part c.
+// within reports whether m is in part c.
 func within(m *member, part []int, c int) bool {
 	return m != nil && !m.gone && !m.paused && part[m.slot] == c
 }
 
-// lostStateAllowance is what those who know nothing of x may admit in it.
+// lostStateAllowance returns how much members without the state of x may admit in it.
 func (o *oracle) lostStateAllowance(a *account, x *span) uint64 {
 	switch {
 	case o.w.o.Full:
@@ -147,11 +149,11 @@ func (o *oracle) lostStateAllowance(a *account, x *span) uint64 {
 	return uint64(float64(x.limit)*min(1, max(0, rest))) + 1
 }
 
-// copyDelay is how long the first heir of a member that was alone may be without its copies: they are sent again a second
-// after they were lost.
+// copyDelay is how long the first successor of a member that was alone may lack its replicas: they are sent again a
+// second after they were lost.
 const copyDelay = int64(1500 * time.Millisecond)
 
-// wasAlone says that m was alone on its ring until less than so long ago.
+// wasAlone reports whether m was alone on its ring within the given time.
 func (m *member) wasAlone(within int64) bool {
 	for i := len(m.pastRings) - 1; i > 0 && m.w.now-m.pastRings[i].at < within; i-- {
 		if m.pastRings[i-1].ring.Len() <= 1 && m.pastRings[i].ring.Len() > 1 {
@@ -161,7 +163,7 @@ func (m *member) wasAlone(within int64) bool {
 	return false
 }
 
-// crashed sees a member die: what it has charged and nobody else knows is gone.
+// crashed records that a member has died. What only it has charged is lost.
 func (o *oracle) crashed(m *member) {
 	part, _ := o.w.parts()
 	alone := m.ring == nil || m.ring.Len() <= 1
@@ -174,7 +176,7 @@ func (o *oracle) crashed(m *member) {
 		}
 		alone = alone || n == 1
 	}
-	// When none is left that stays, the cluster will start again, with the whole limit.
+	// If no member remains that is not leaving, the cluster will start again with the full limit.
 	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
 		return p != m && p.ring != nil && p.ring.Index(slotID(p.slot)) >= 0
 	})
@@ -196,7 +198,7 @@ func (o *oracle) crashed(m *member) {
 	})
 }
 
-// disconnected sees a member lose some or all of the others, who may go on without what it has not told them.
+// disconnected records that a member has lost some of the others, which may continue without its last charges.
 func (o *oracle) disconnected(m *member) {
 	o.disconnectedAt[m.slot] = o.w.now
 	o.current(func(_ *account, x *span) {
@@ -206,19 +208,19 @@ func (o *oracle) disconnected(m *member) {
 	})
 }
 
-// revoked sees a member give up its tokens because it was cut off.
+// revoked records that a member's ownership was revoked because it was disconnected.
 func (o *oracle) revoked(m *member) { o.disconnectedAt[m.slot] = math.MinInt64 / 2 }
 
-// beforeRevocation notes hits that a member admits with the whole limit after it was cut off and before it can know: its copies
-// go to those on its side, and the others, when they take over, may not have them.
+// beforeRevocation records hits that a member has admitted with the full limit after it was disconnected and before
+// its ownership was revoked. Its replicas go to members on its side, so the others may lack them when they take over.
 func (o *oracle) beforeRevocation(x *span, v *decision, hits uint64) {
 	if v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(revokedWithin) {
 		x.allowance += hits
 	}
 }
 
-// outsideWindow notes hits that a member whose clock was set admits in a window that has been over for the others, or has not
-// begun, for longer than clocks may differ: they know nothing of it.
+// outsideWindow records hits that a member whose clock was set has admitted in a window that ended, or has not begun,
+// for the others by more than clocks may differ. The others have no counter of it.
 func (o *oracle) outsideWindow(a *account, x *span, v *decision, hits uint64) {
 	begin := a.rule.End(x.index - 1)
 	if v.by.stepped && (o.w.now-x.end > int64(limit.ClockTolerance) || begin-o.w.now > int64(limit.ClockTolerance)) {
@@ -226,8 +228,8 @@ func (o *oracle) outsideWindow(a *account, x *span, v *decision, hits uint64) {
 	}
 }
 
-// clockFarOff says that one who decided in x goes by a clock that was set further than clocks may differ: it ends windows, and forgets
-// what it refused in them, at times of its own.
+// clockFarOff reports whether a member that decided in x has a clock that was set further than clocks may differ. It
+// ends windows at other times than the others.
 func (o *oracle) clockFarOff(x *span) bool {
 	return slices.ContainsFunc(x.deciders, func(m *member) bool {
 		off := m.clock() - o.w.now
@@ -235,14 +237,14 @@ func (o *oracle) clockFarOff(x *span) bool {
 	})
 }
 
-// checkShare sees hits admitted under SHARE: of one member no more than its part of the limit.
+// checkShare checks that a member admits no more than its share of the limit under authority SHARE.
 func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 	x.shared += q.req.Hits
 	near := func(t int64) bool {
 		return t-a.rule.End(x.index-1) < int64(limit.ClockTolerance) || x.end-t < int64(limit.ClockTolerance)
 	}
 	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.latest) {
-		return // which of two windows it fell into is uncertain
+		return // it is uncertain which of two windows it fell into
 	}
 	if x.shares == nil {
 		x.shares = map[*member]uint64{}
@@ -250,17 +252,17 @@ func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 	x.shares[v.by] += q.req.Hits
 	x.share = max(x.share, x.limit/uint64(max(1, v.by.membership.NRef))+1)
 	if n := x.shares[v.by]; n > x.share {
-		o.w.fail("I5: question #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
+		o.w.fail("I5: request #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
 	}
 }
 
-// stepped sees a clock set: a member that goes back into a window may have forgotten it.
+// stepped records that a clock was set. A member that returns to an earlier window may have dropped its counter.
 func (o *oracle) stepped() {
 	o.current(func(_ *account, x *span) { x.allowance += x.limit })
 }
 
-// left sees a member go that has handed over: others know all that it knew. When there are no others, whoever starts
-// next starts a cluster with the whole limit.
+// left records that a member has left after a complete handoff: others have all of its counters. If it was the last
+// member, the next one starts a cluster with the full limit.
 func (o *oracle) left(m *member) {
 	alone := true
 	for _, other := range o.w.running() {
@@ -281,18 +283,18 @@ func (o *oracle) left(m *member) {
 	if alone {
 		o.current(func(_ *account, x *span) {
 			x.allowance += x.limit
-			x.faults |= faultCrash // they count from nothing
+			x.faults |= faultCrash // the counters start at 0
 		})
 	}
 }
 
-// lagged sees that the clock of a machine which was moved is right again. It took keys over by a clock that was behind, and so nothing
-// of what others had admitted in windows that had not begun for it.
+// lagged records that the clock of a moved machine was corrected. With a clock that was behind, it has taken over no
+// counters of windows that had not begun for it.
 func (o *oracle) lagged() {
 	o.current(func(_ *account, x *span) { x.allowance += x.limit })
 }
 
-// setSuccessors notes who knows x after a farewell, by the ring of a member.
+// setSuccessors records which members know x after a graceful leave, according to m's ring.
 func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 	for v := len(o.w.rules) - 1; v >= 0; v-- {
 		for _, r := range o.w.rules[v] {
@@ -308,7 +310,7 @@ func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 	}
 }
 
-// netOf is what all writers together have charged in window w of c, and not given back.
+// netOf returns the sum of what all writers have charged and not refunded in window w of c.
 func netOf(c *handoff.CounterRecord, w int64) (net uint64) {
 	for _, s := range c.State.Slots {
 		if s.At == w {
@@ -318,7 +320,7 @@ func netOf(c *handoff.CounterRecord, w int64) (net uint64) {
 	return net
 }
 
-// sent sees a message leave: a slot is its writer's alone, and only grows (I1).
+// sent checks an outgoing message: a slot is written by its writer only, and only grows (I1).
 func (o *oracle) sent(m *member, msg *handoff.Message) {
 	if msg.Kind == handoff.OwnershipRequest {
 		return
@@ -330,19 +332,19 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 			continue
 		}
 		for _, s := range c.State.Slots {
-			if s.Writer == limit.LostStateWriter || s.Writer == noWriter { // the second is a deliberate mistake, for I10 to find
+			if s.Writer == limit.LostStateWriter || s.Writer == noWriter { // noWriter is a deliberate bug, for I10 to find
 				continue
 			}
 			at := slotKey{c.Key, s.Writer, s.At}
 			known := o.written[at]
-			over := m.stepped || c.Rule.End(s.At) <= m.clock() // what was dropped may have come back
+			over := m.stepped || c.Rule.End(s.At) <= m.clock() // a counter that was dropped may return
 			if s.Writer != self && s.Writer != self&^1 {
 				if !over && (s.Charged > known.Charged || s.Refunded > known.Refunded) {
-					o.w.fail("I1: %s says that %x charged %d-%d in window %d of %04x, which has said %d-%d", m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
+					o.w.fail("I1: %s reports that %x charged %d-%d in window %d of %04x; that writer has reported %d-%d", m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
 				}
 				continue
 			}
-			// A sketch that counted the key meanwhile keeps the sum of all writers.
+			// A sketch that has counted the key in between keeps the sum of all writers.
 			kept := o.w.o.MaxKeys > 0 && netOf(c, s.At) >= known.Charged-min(known.Charged, known.Refunded)
 			if !over && !kept && (s.Charged < known.Charged || s.Refunded < known.Refunded) {
 				o.w.fail("I1: %s lowers its own slot in window %d of %04x from %d-%d to %d-%d", m.name(), s.At, c.Key[0]>>48, known.Charged, known.Refunded, s.Charged, s.Refunded)
@@ -353,7 +355,8 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 	}
 }
 
-// missesMembers says that more members are lost to m now than a full right may miss. They count until N_ref forgets them.
+// missesMembers reports whether m has lost more members than full authority allows. They count until N_ref excludes
+// them.
 func (m *member) missesMembers() bool {
 	n := m.membership.NRef
 	if n >= 3 {
@@ -362,7 +365,7 @@ func (m *member) missesMembers() bool {
 	return m.ring.Len() < n
 }
 
-// probed looks at the answers of the liveness phase (I9).
+// probed checks the decisions of the liveness phase (I9).
 func (o *oracle) probed(probes []*request) {
 	holder := map[owner.Key]*member{}
 	for _, q := range probes {
@@ -372,7 +375,7 @@ func (o *oracle) probed(probes []*request) {
 			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.req.Key[0]>>48)
 		case v.result.Authority == owner.Overflow && o.w.o.MaxKeys > 0:
 		case v.result.Authority != owner.Full && (v.result.Authority != owner.Part || !v.missesMembers):
-			o.w.fail("I9: %s gets an answer by authority %d for %04x from %s", q.from.name(), v.result.Authority, q.req.Key[0]>>48, v.by.name())
+			o.w.fail("I9: %s gets a decision with authority %d for %04x from %s", q.from.name(), v.result.Authority, q.req.Key[0]>>48, v.by.name())
 		case holder[q.req.Key] != nil && holder[q.req.Key] != v.by:
 			o.w.fail("I9: %s and %s both decide %04x", holder[q.req.Key].name(), v.by.name(), q.req.Key[0]>>48)
 		}

@@ -9,14 +9,14 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// A question that is given up may be the first that anybody hears of its window: others that were decided before it still wait for copies,
-// and its own asker admits by its share, or not, in that very moment.
-func TestDecisionsGivenUpBeforeTheirWindowIsSeen(t *testing.T) {
+// An abandoned request may be the first of its window that the oracle sees: requests decided before it still wait for
+// replicas, and the member that received it decides by its share at the same time.
+func TestAbandonedBeforeWindowIsSeen(t *testing.T) {
 	type step struct{ before, after uint64 }
 	for _, c := range []struct {
 		name  string
 		op    owner.Op
-		after time.Duration // from then to the first decision that is seen
+		after time.Duration // until the first decision that is seen
 		steps []step
 		fails string
 	}{

@@ -7,14 +7,14 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Fifty members are asked for 10,000 hits within 100 ms, and for a few more after that, of a limit of 1,000: exactly
-// those are admitted.
+// Fifty members receive 10,000 requests within 100 ms, and a few more after that, for a limit of 1,000: they admit
+// exactly 1,000 hits.
 func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
 	o := Options{
-		Seed: 1, Members: 50, Slots: 50, Keys: 1, Length: time.Minute, Questions: 1, Deadline: time.Second,
+		Seed: 1, Members: 50, Slots: 50, Keys: 1, Length: time.Minute, Requests: 1, Deadline: time.Second,
 		Delay: time.Millisecond, Decay: time.Minute, Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 		Leases: leaseOptions{On: true, Wide: true, Calm: true, ByLease: 1},
 	}
@@ -38,7 +38,7 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 		t.Fatal(w.failure)
 	}
 	x := w.oracle.accountOrder[0].spans[0]
-	t.Logf("%d questions, %d admitted, %d of them by owners, %d messages about leases", w.requests, x.admitted, x.byOwner, w.stats.Counts["lease: Ask for more"])
+	t.Logf("%d requests, %d admitted, %d of them by owners, %d requests for leases", w.requests, x.admitted, x.byOwner, w.stats.Counts["lease: Ask for more"])
 	if x.admitted != 1000 || w.stats.Counts["lease: admitted by its holder"] == 0 {
 		t.Errorf("admitted %d of 1000, %d by holders", x.admitted, w.stats.Counts["lease: admitted by its holder"])
 	}

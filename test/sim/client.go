@@ -11,17 +11,17 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// key is what somebody is limited by; its rule may change.
+// key identifies a client that is limited. Its rule may change.
 type key struct {
 	name   string
-	alike  bool // its digests differ from others' in a few bits
-	weight int  // of the questions
+	alike  bool // its digest differs from others' in a few bits only
+	weight int  // of the requests
 }
 
 // rule is a key's rule in one version of the rules.
 type rule struct {
 	limit  limit.Rule
-	shard  int // which shard_by
+	shard  int // value of shard_by
 	strict bool
 	digest owner.Key
 	owner  uint64
@@ -29,46 +29,46 @@ type rule struct {
 	knobs  lease.Terms
 }
 
-// request is one question on its way.
+// request is a request in progress.
 type request struct {
 	id        uint64
 	req       owner.Request
 	from      *member
-	sentAt    int64 // when it was asked
+	sentAt    int64 // by the client
 	startedAt int64 // when a node began to decide it
 	deadline  int64
 	hops      int
 	done      bool
 	decision  *decision
-	ticket    uint64 // under which from's own node decides; 0: none
+	ticket    uint64 // of the node of from, while it decides; 0: none
 }
 
-// pendingRequest is a question that waits under a ticket, and when the node was asked.
+// pendingRequest is a request that waits under a ticket, and when the node received it.
 type pendingRequest struct {
 	req       *request
 	startedAt int64
 }
 
-// decision is what a node decided.
+// decision is the result of a node for a request.
 type decision struct {
 	result   owner.Result
 	by       *member
-	earliest int64 // the first and the last reading of by's clock by which it may have been decided
+	earliest int64 // the first and last reading of by's clock at which it may have been decided
 	latest   int64
 
-	missesMembers bool // of a probe: by was, when it decided
+	missesMembers bool // in a probe: whether by had lost too many members when it decided
 
-	fromLease bool  // from a lease
-	window    int64 // that it was granted for
-	fromCopy  bool  // by a copy of the counter that may be behind
+	fromLease bool  // decided from a lease
+	window    int64 // of the lease
+	fromCopy  bool  // decided on a copy of the counter that may be out of date
 }
 
-// onCounter says that v was decided on the counter.
+// onCounter reports whether v was decided on the counter itself.
 func (v *decision) onCounter() bool {
 	return (v.result.Authority == owner.Full || v.result.Authority == owner.Part) && !v.fromLease && !v.fromCopy
 }
 
-// makeKeys makes keys and their first rules.
+// makeKeys creates the keys and their first rules.
 func (w *world) makeKeys() {
 	rules := make([]rule, w.o.Keys)
 	for i := range w.o.Keys {
@@ -104,7 +104,7 @@ func (w *world) amount() uint32 {
 	return n
 }
 
-// keyName is the name of a key. Where all keys are to have one owner, names are tried until one has.
+// keyName returns the name of a key. If all keys are to have one owner, it tries names until one has.
 func (w *world) keyName(i int) string {
 	name := fmt.Sprintf("k%d", i)
 	if !w.o.OneOwner {
@@ -123,7 +123,7 @@ func (w *world) keyName(i int) string {
 	}
 }
 
-// name gives a rule its counter: other algorithms, windows and shard_by are other counters.
+// name sets the rule's key. Another algorithm, window or shard_by makes another key.
 func (r *rule) name(k *key) {
 	h := ring.Hash(fmt.Sprintf("%s|%v|%v|%d", k.name, r.limit.Algorithm, r.limit.Window, r.shard))
 	r.digest = owner.Key{h, h * 0x9E3779B97F4A7C15}
@@ -134,17 +134,17 @@ func (r *rule) name(k *key) {
 	r.owner = ring.Hash(r.place(k.name))
 }
 
-// place is what the ring places the counter by.
+// place returns the string that determines the key's place on the ring.
 func (r *rule) place(key string) string { return fmt.Sprintf("%s-%d", key, r.shard) }
 
-// changeRules makes another version of the rules, and members turn to it one by one.
+// changeRules creates a version of the rules, which members adopt one by one.
 func (w *world) changeRules() {
 	next := append([]rule(nil), w.rules[len(w.rules)-1]...)
 	i := w.rnd.IntN(len(next))
 	r := &next[i]
 	kind := w.rnd.IntN(w.ruleChangeKinds())
 	if kind == 0 && r.limit.Algorithm.Bucket() {
-		kind = 1 // a level in hits means something else at another rate
+		kind = 1 // a level in hits has another meaning at another rate
 	}
 	switch kind {
 	case 0:
@@ -170,23 +170,23 @@ func (w *world) changeRules() {
 	}
 }
 
-// sendRequest asks a question: of any member, or of the owner by a ring that may be old.
+// sendRequest sends a request to a random member, or to the owner on a ring that may be out of date.
 func (w *world) sendRequest() {
 	k := w.pickKey()
 	m := w.readyMember()
 	if w.chance(w.o.Direct) && m != nil {
 		if d := w.ownerByOldRing(w.rules[len(w.rules)-1][k].owner); d != nil {
-			m = d // and if nobody listens there, any other
+			m = d // if there is none, any other
 		}
 	}
 	if m == nil {
-		w.after(100*time.Millisecond, nil, w.sendRequest) // nobody is ready
+		w.after(100*time.Millisecond, nil, w.sendRequest) // no member is ready
 		return
 	}
 	w.sendTo(k, m)
 }
 
-// sendTo asks m a question on key k.
+// sendTo sends m a request for key k.
 func (w *world) sendTo(k int, m *member) {
 	w.requests++
 	q := &request{id: w.requests, from: m, sentAt: w.now, deadline: w.now + int64(w.o.Deadline-w.randomBelow(w.o.Deadline/2))}
@@ -218,7 +218,7 @@ func (w *world) sendTo(k int, m *member) {
 	})
 }
 
-// readyMember is a member that a client may ask: one that is ready.
+// readyMember returns a random member that is ready, or nil.
 func (w *world) readyMember() *member {
 	var ready []*member
 	for _, m := range w.running() {
@@ -232,7 +232,7 @@ func (w *world) readyMember() *member {
 	return ready[w.rnd.IntN(len(ready))]
 }
 
-// ready says that m is on the ring, or was and still answers.
+// ready reports whether m is on the ring, or was and still answers.
 func (m *member) ready() bool { return m.joined && m.table[m.slot].state != joining }
 
 func (w *world) pickKey() int {
@@ -249,7 +249,7 @@ func (w *world) pickKey() int {
 	return 0
 }
 
-// ownerByOldRing is the member that a stale ring says owns hash h; nil: nobody there.
+// ownerByOldRing returns the owner of hash h on an old ring, or nil if it is not ready.
 func (w *world) ownerByOldRing(h uint64) *member {
 	server := w.readyMember()
 	if server == nil {
@@ -271,13 +271,13 @@ func (w *world) ownerByOldRing(h uint64) *member {
 	return nil
 }
 
-// decide asks the member's own node.
+// decide passes the request to the node of the member that received it.
 func (q *request) decide() {
 	q.startedAt = q.from.clock()
 	q.handleResult(q.from.node.Decide(q.startedAt, &q.req))
 }
 
-// handleResult is what the asked member does with an answer of its own node.
+// handleResult processes a result of the node of the member that received the request.
 func (q *request) handleResult(a owner.Result) {
 	m := q.from
 	switch a.Kind {
@@ -297,7 +297,7 @@ func (q *request) handleResult(a owner.Result) {
 	}
 }
 
-// resolved gives a ticket its answer.
+// resolved completes the request with that ticket.
 func (m *member) resolved(ticket uint64, a owner.Result) {
 	p, ok := m.waiting[ticket]
 	delete(m.waiting, ticket)
@@ -314,7 +314,7 @@ func (m *member) resolved(ticket uint64, a owner.Result) {
 	q.reply(m, a, p.startedAt)
 }
 
-// forward asks another member; one that is not the owner may name a better one, twice.
+// forward sends the request to another member. One that is not the owner may name a better one, twice.
 func (q *request) forward(to ring.ID) {
 	m, w := q.from, q.from.w
 	if q.done {
@@ -338,10 +338,10 @@ func (q *request) forward(to ring.ID) {
 	w.deliver(m, slotOf(to), w.delay(), func(there *member) { there.serve(q) })
 }
 
-// serve asks this member's node for another.
+// serve passes another member's request to this member's node.
 func (m *member) serve(q *request) {
 	qs, as := [1]owner.Request{q.req}, [1]owner.Result{}
-	qs[0].LeaseConfig = nil // they do not travel
+	qs[0].LeaseConfig = nil // not sent between members
 	took := m.clock()
 	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
 	a := as[0]
@@ -356,12 +356,12 @@ func (m *member) serve(q *request) {
 			m.node.Cancel(a.Ticket)
 			m.w.oracle.unseen(q, m)
 			delete(m.waiting, a.Ticket)
-			m.w.stats.count("answer: Cancelled")
+			m.w.stats.count("answer: Canceled")
 		}
 	})
 }
 
-// reply takes m's answer back to where q was asked.
+// reply sends m's result back to the member that received the request.
 func (q *request) reply(m *member, a owner.Result, took int64) {
 	v := decision{result: a, by: m, earliest: took, latest: m.clock()}
 	if a.Kind == owner.Decided {
@@ -385,7 +385,7 @@ func (q *request) reply(m *member, a owner.Result, took int64) {
 	})
 }
 
-// expire is the end of q's time.
+// expire ends the request at its deadline.
 func (q *request) expire() {
 	if q.done {
 		return
@@ -394,12 +394,12 @@ func (q *request) expire() {
 		delete(q.from.waiting, q.ticket)
 		q.from.node.Cancel(q.ticket)
 		q.from.w.oracle.unseen(q, q.from)
-		q.from.w.stats.count("answer: Cancelled")
+		q.from.w.stats.count("answer: Canceled")
 	}
 	q.degrade()
 }
 
-// degrade answers by the rule's degraded policy.
+// degrade decides the request by the rule's degraded policy.
 func (q *request) degrade() {
 	q.startedAt = q.from.clock()
 	v := decision{result: q.from.node.Degrade(q.startedAt, &q.req), by: q.from, earliest: q.startedAt, latest: q.startedAt}
@@ -407,7 +407,7 @@ func (q *request) degrade() {
 	q.finish(&v)
 }
 
-// finish is what the client gets.
+// finish sends the decision to the client.
 func (q *request) finish(v *decision) {
 	if q.done {
 		return

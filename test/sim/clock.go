@@ -2,10 +2,10 @@ package sim
 
 import "time"
 
-// event is something that happens at a time, to one member or to the world.
+// event is scheduled for a time, for one member or for the world.
 type event struct {
 	at  int64
-	seq uint64 // order among equals
+	seq uint64 // order among events of the same time
 	who *member
 	fn  func()
 }
@@ -54,12 +54,12 @@ func (a *agenda) pop() event {
 	}
 }
 
-// after runs fn in d. If who is given: not once that boot is gone, and not while it is paused.
+// after runs fn in d. If who is given, fn does not run once that boot has ended, and is postponed while it is paused.
 func (w *world) after(d time.Duration, who *member, fn func()) {
 	w.agenda.push(w.now+int64(max(0, d)), who, fn)
 }
 
-// run lets d pass, or less when a law is broken.
+// run advances the clock by d, or until a law is violated.
 func (w *world) run(d time.Duration) {
 	end := w.now + int64(d)
 	for len(w.agenda.heap) > 0 && w.agenda.heap[0].at <= end && w.failure == "" {

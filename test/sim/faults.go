@@ -7,9 +7,9 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// schedule lays out the safety phase: what is asked, what is changed, and what goes wrong, each at a random time.
+// schedule schedules the requests, changes and faults of the safety phase, each at a random time.
 func (w *world) schedule() {
-	for range w.o.Questions {
+	for range w.o.Requests {
 		at := w.randomBelow(w.o.Length)
 		if w.rnd.IntN(4) == 0 {
 			at = at.Truncate(w.o.Length / 12) // bursts
@@ -38,7 +38,7 @@ func (w *world) schedule() {
 	some(w.o.Stills, w.stopMachine)
 }
 
-// leaveSome has a member leave; two stay in any case.
+// leaveSome makes a member leave. At least two remain.
 func (w *world) leaveSome() {
 	ms := w.running()
 	if len(ms) > 2 {
@@ -56,7 +56,7 @@ func (w *world) joinSome() {
 	}
 }
 
-// roll restarts one after the other, each when the one before is in its place again.
+// roll restarts members one after the other, each when the previous one is back on the ring.
 func (w *world) roll(rest []*member) {
 	if len(rest) == 0 || w.healed {
 		return
@@ -85,7 +85,7 @@ func (w *world) roll(rest []*member) {
 	w.after(300*time.Millisecond, nil, next)
 }
 
-// crash ends a boot without a word.
+// crash ends a boot without a message.
 func (w *world) crash(m *member) {
 	w.trace("%s crashes", m.name())
 	w.mixHash(1, uint64(m.slot))
@@ -102,8 +102,8 @@ func (w *world) anyMember() *member {
 	return ms[w.rnd.IntN(len(ms))]
 }
 
-// crashSome kills a member, which as a rule comes again under the same name; if all others are leaving, in any case, for
-// somebody has to be asked.
+// crashSome crashes a member. It usually restarts under the same name, and always if all other members are leaving,
+// because one has to remain.
 func (w *world) crashSome() {
 	m := w.anyMember()
 	if m == nil || len(w.running()) < 2 {
@@ -121,7 +121,7 @@ func (w *world) crashSome() {
 	}
 }
 
-// pauseSome stops a member for up to ten seconds; what comes for it waits.
+// pauseSome pauses a member for up to ten seconds. Its events wait.
 func (w *world) pauseSome() {
 	m := w.anyMember()
 	if m == nil || m.paused {
@@ -156,7 +156,7 @@ func (m *member) wake() {
 	}
 }
 
-// cutSome cuts a link, both ways or one, for a while.
+// cutSome blocks a link, in both directions or one, for a while.
 func (w *world) cutSome(both bool) {
 	i, j := w.rnd.IntN(len(w.slots)), w.rnd.IntN(len(w.slots))
 	if i == j || w.blocked[i][j] {
@@ -181,7 +181,7 @@ func (w *world) setLink(i, j int, cut, both bool) {
 	w.oracle.disturbed(faultCut)
 }
 
-// partition parts the cluster in two for a while.
+// partition divides the cluster in two for a while.
 func (w *world) partition() {
 	side := make([]bool, len(w.slots))
 	for i := range w.slots {
@@ -238,7 +238,8 @@ func (w *world) heal() {
 	w.oracle.disturbed(0)
 }
 
-// probe is the liveness phase: one ring, and every key decided by one member, whoever is asked.
+// probe is the liveness phase: all members use one ring, and each key is decided by the same member, whichever member
+// receives the request.
 func (w *world) probe() {
 	if w.failure != "" {
 		return
@@ -246,7 +247,7 @@ func (w *world) probe() {
 	ms := w.running()
 	for _, m := range ms {
 		if m.ring.Fingerprint() != ms[0].ring.Fingerprint() {
-			w.fail("I9: %v after the last fault %s goes by %s and %s by %s", settleTime, m.name(), names(m.ring), ms[0].name(), names(ms[0].ring))
+			w.fail("I9: %v after the last fault %s uses %s and %s uses %s", settleTime, m.name(), names(m.ring), ms[0].name(), names(ms[0].ring))
 			return
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// checkAdmitted holds logs and buckets to what they admit in any time.
+// checkAdmitted checks what logs and buckets admit over time.
 func (o *oracle) checkAdmitted(a *account, x *span, q *request, v *decision) {
 	switch {
 	case a.rule.Algorithm.Bucket():
@@ -19,7 +19,7 @@ func (o *oracle) checkAdmitted(a *account, x *span, q *request, v *decision) {
 	}
 }
 
-// checkBucket is a bucket that nothing is lost from.
+// checkBucket compares the decision with a bucket that loses nothing.
 func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 	if v.result.Authority == owner.Share {
 		x.shared += q.req.Hits
@@ -62,18 +62,20 @@ func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 	a.level += hits - free
 	a.skew = max(a.skew, a.rate()*float64(v.latest-v.earliest))
 	if x.faults&faultStep != 0 {
-		// A member whose clock was set back takes a copy for one of the future, and no later than it can be.
+		// A member whose clock was set back considers a replica to be from the future, and limits it to the latest
+		// possible time.
 		a.skew = max(a.skew, a.rate()*1.1e9)
 	}
-	// A bucket charges in full when at least one hit fits: the last one may go beyond. Its answer was over then.
+	// A bucket charges in full if at least one hit fits, so the last request may exceed the limit. Its decision was
+	// over the limit then.
 	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.early + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
-		o.w.fail("I8: question #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
+		o.w.fail("I8: request #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
 			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew+a.early, x)
 	}
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
 }
 
-// ownerByRing is the owner of a's key by m's ring, or else m.
+// ownerByRing returns the owner of a's key on m's ring, or m if it does not run.
 func (o *oracle) ownerByRing(a *account, m *member) *member {
 	if i := m.ring.Owner(a.owner); i >= 0 {
 		if p := o.w.slots[slotOf(m.ring.At(i).ID)].now; p != nil {
@@ -83,7 +85,7 @@ func (o *oracle) ownerByRing(a *account, m *member) *member {
 	return m
 }
 
-// countedBy sees who decides a bucket, and by whose clock.
+// countedBy records which member decides a bucket, and so by which clock.
 func (o *oracle) countedBy(a *account, m *member) {
 	if a.by != nil && a.by != m {
 		a.skew += a.rate() * math.Abs(float64((m.clock()-o.w.now)-(a.by.clock()-o.w.now)))
@@ -91,7 +93,7 @@ func (o *oracle) countedBy(a *account, m *member) {
 	a.by = m
 }
 
-// before is the window before x; nil: nothing was decided in it.
+// before returns the window before x, or nil if nothing was decided in it.
 func (a *account) before(x *span) *span {
 	for _, y := range a.spans {
 		if y.index == x.index-1 {
@@ -101,7 +103,7 @@ func (a *account) before(x *span) *span {
 	return nil
 }
 
-// clocks is by how many members' clocks x was counted.
+// clocks returns the number of members whose clocks have counted x.
 func (x *span) clocks() int {
 	n := len(x.deciders)
 	for _, m := range x.lenders {
@@ -112,7 +114,7 @@ func (x *span) clocks() int {
 	return n
 }
 
-// clockTolerance is how far clocks may disagree about the time of a decision.
+// clockTolerance returns how far clocks may disagree about the time of a decision.
 func (o *oracle) clockTolerance(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
 	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.shared+x.ahead > 0 || y != nil && y.shared+y.ahead > 0 {
@@ -121,7 +123,7 @@ func (o *oracle) clockTolerance(x, y *span) int64 {
 	return d
 }
 
-// checkLog holds a log to its limit in the Window that ends now.
+// checkLog checks that a log does not exceed its limit in the window that ends now.
 func (o *oracle) checkLog(a *account, x *span, q *request, v *decision) {
 	y := a.before(x)
 	from := v.latest - int64(a.rule.Window) + o.clockTolerance(x, y)
@@ -140,12 +142,12 @@ func (o *oracle) checkLog(a *account, x *span, q *request, v *decision) {
 		most += max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y)
 	}
 	if sum > most {
-		o.w.fail("I8: question #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
+		o.w.fail("I8: request #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
 	}
 }
 
-// refunded sees hits given back. While a count is left, all of them were; those of the window before lower it by their
-// weight only, in whole hits: by nothing, it may be.
+// refunded records a refund. While a count remains, all refunded hits lower it. Those of the previous window lower it
+// by their weight only, in integers, which may be 0.
 func (o *oracle) refunded(x *span, q *request, v *decision) {
 	back := v.result.Before - min(v.result.Before, v.result.After)
 	x.refunds = true
@@ -155,19 +157,19 @@ func (o *oracle) refunded(x *span, q *request, v *decision) {
 	}
 }
 
-// checkSlidingWindow holds two windows, the older one weighed, to their limit.
+// checkSlidingWindow checks that two windows, the older one weighted, do not exceed their limit.
 func (o *oracle) checkSlidingWindow(a *account, x *span, q *request, v *decision) {
 	y := a.before(x)
 	sum, most := float64(x.admitted), float64(x.limit+x.refunded+o.bound(a, x))
 	ease := float64(o.clockTolerance(x, y)) / float64(a.rule.Window)
 	if y != nil {
-		x.latest = max(x.latest, v.latest) // answers overtake each other
+		x.latest = max(x.latest, v.latest) // replies overtake each other
 		part := float64(x.end-x.latest) / float64(a.rule.Window)
 		sum += float64(y.admitted-min(y.admitted, x.older)) * (part - ease)
 		most += float64(max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y))
 	}
-	// Which of two windows a question falls into is uncertain for as long as clocks differ.
+	// It is uncertain for as long as clocks differ which of two windows a request falls into.
 	if sum > most+ease*float64(x.limit) {
-		o.w.fail("I8: question #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-float64(x.limit), x)
+		o.w.fail("I8: request #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-float64(x.limit), x)
 	}
 }

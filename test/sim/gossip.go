@@ -11,11 +11,11 @@ import (
 
 const (
 	gossipEvery = 200 * time.Millisecond
-	deadAfter   = int64(3200 * time.Millisecond) // silence
-	leftFor     = int64(30 * time.Second)        // a farewell is remembered
+	deadAfter   = int64(3200 * time.Millisecond) // of silence
+	leftFor     = int64(30 * time.Second)        // how long a graceful leave is remembered
 )
 
-// state is where a member stands in its life, as it tells the others.
+// state is the state of a member as it announces it.
 type state uint8
 
 const (
@@ -25,28 +25,28 @@ const (
 	left
 )
 
-// entry is what one member knows of the newest boot in a slot.
+// entry describes the newest boot of a slot, as one member knows it.
 type entry struct {
-	boot     int // 0: nothing known
+	boot     int // 0: nothing is known
 	state    state
-	beat     uint32 // the boot's own count of its words
-	complete uint64 // the ring that it has taken over completely
+	beat     uint32 // number of announcements of this boot
+	complete uint64 // the last ring that is complete at this member
 	peak     int    // its N_ref
-	heardAt  int64  // when beat rose, by true time
+	heardAt  int64  // when beat rose, in true time
 }
 
-// newer says that e is a later word than o of the same slot.
+// newer reports whether e replaces o for the same slot.
 func (e entry) newer(o entry) bool {
 	return e.boot > o.boot || e.boot == o.boot && (e.beat > o.beat || e.state > o.state)
 }
 
-// gossip is one round of gossip: to one that is known to live, and to one slot at random, whoever is there.
+// gossip sends one round of gossip: to a live member, and to one random slot, whether a member runs there or not.
 func (m *member) gossip() {
 	me := &m.table[m.slot]
 	me.beat++
 	me.heardAt = m.w.now
 	if gap := m.w.now - m.gossipedAt; gap > int64(time.Second) {
-		// A stop of its own is not the others' silence.
+		// The member itself has paused, so it must not conclude that the others were silent.
 		for i := range m.table {
 			m.table[i].heardAt = min(m.w.now, m.table[i].heardAt+gap)
 		}
@@ -72,7 +72,7 @@ func (m *member) gossipTo(to int) {
 	m.w.deliver(m, to, m.w.delay(), func(there *member) { there.mergeGossip(table) })
 }
 
-// gossipToAll tells everybody at once, as a leaving member does.
+// gossipToAll sends this member's state to all others at once, as a leaving member does.
 func (m *member) gossipToAll() {
 	m.table[m.slot].beat++
 	for i := range m.w.slots {
@@ -87,7 +87,7 @@ func (m *member) mergeGossip(table []entry) {
 			continue
 		}
 		if in.boot > mine.boot && mine.boot > 0 && mine.state != left {
-			delete(m.farewell, i) // the boot between went without one
+			delete(m.farewell, i) // the boot in between has not left gracefully
 		}
 		in.heardAt = m.w.now
 		if in.state == left && (mine.state != left || mine.boot != in.boot) {
@@ -98,13 +98,13 @@ func (m *member) mergeGossip(table []entry) {
 	m.update()
 }
 
-// live says whether the boot in slot i counts as running.
+// live reports whether the boot in slot i is considered running.
 func (m *member) live(i int) bool {
 	e := &m.table[i]
 	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heardAt < deadAfter)
 }
 
-// update adopts what follows from the table.
+// update adopts the ring and membership that follow from the table.
 func (m *member) update() {
 	if m.gone {
 		return
@@ -136,7 +136,8 @@ func (m *member) update() {
 	m.serveTransfers()
 }
 
-// recordLost counts those that the ring loses without a farewell: they may be admitting elsewhere until N_ref decays.
+// recordLost records the members that the ring has lost without a graceful leave: they may be admitting elsewhere
+// until N_ref decays.
 func (m *member) recordLost(boots []int) {
 	for i, old := range m.ringBoots {
 		if old > 0 && boots[i] == 0 && i != m.slot && m.table[i].state != left && m.table[i].state != leaving {
@@ -147,7 +148,7 @@ func (m *member) recordLost(boots []int) {
 	}
 }
 
-// ownNRef is N_ref by this member's own memory.
+// ownNRef returns N_ref according to this member's own memory.
 func (m *member) ownNRef(boots []int) int {
 	n := 0
 	for i := range m.w.slots {

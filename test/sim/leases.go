@@ -12,26 +12,27 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// leaseOptions are what a seed has of leases, of hot keys and of counting by copies.
+// leaseOptions are the options of leases, hot keys and approximate rules.
 type leaseOptions struct {
 	On          bool
 	Wide        bool          // 20 to 50 members, on the ring from the start
-	Calm        bool          // nothing goes wrong and nobody comes or goes
-	ByLease     float64       // part of the rules that always lease
-	Approximate float64       // part of the rules by which members admit unseen
-	HotRate     float64       // in questions/s, from which on a key is found to be hot
-	Lull        time.Duration // in the middle, with few questions, for keys to cool
-	Decrees     int           // keys that are said to be hot, or never to be, for a while
-	Reclaim     bool          // what silent holders have is taken back
+	Calm        bool          // no faults, and no member joins or leaves
+	ByLease     float64       // fraction of the rules that always lease
+	Approximate float64       // fraction of the rules that are approximate
+	HotRate     float64       // in requests per second, above which a key is hot
+	Lull        time.Duration // in the middle, with few requests, for keys to cool down
+	Decrees     int           // manual routes, which make a key hot or never hot for a while
+	Reclaim     bool          // hits of silent holders are reclaimed
 	TTL         time.Duration // of a grant
 }
 
-// expandLeases is Expand for seeds with leases: fewer keys, asked for as often as their limits allow or more.
+// expandLeases returns the options of a seed with leases: fewer keys, with at least as many requests as their limits
+// allow.
 func expandLeases(seed uint64) Options {
 	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0x1ea5e))
 	o.Leases.On = true
-	o.Keys, o.Questions = 1+r.IntN(3), 1500+r.IntN(1500)
+	o.Keys, o.Requests = 1+r.IntN(3), 1500+r.IntN(1500)
 	switch r.IntN(4) {
 	case 0:
 		o.Algorithms = []limit.Algorithm{limit.FixedWindow}
@@ -78,12 +79,12 @@ func (l *leaseOptions) mechanisms(r *rand.Rand, o *Options) {
 	}
 }
 
-// makeWide makes it a short run of many members, of which one or two come or go.
+// makeWide makes it a short run of many members, of which one or two join or leave.
 func (o *Options) makeWide(r *rand.Rand) {
 	o.Leases.Wide = true
 	o.Members = 20 + r.IntN(31)
 	o.Slots, o.Length = o.Members+1, 5*time.Second
-	o.Keys, o.Questions, o.Leases.Lull, o.Leases.HotRate = 1, 4000, 0, 0
+	o.Keys, o.Requests, o.Leases.Lull, o.Leases.HotRate = 1, 4000, 0, 0
 	o.Leaves, o.Joins, o.Rolls = r.IntN(2), r.IntN(2), 0
 	o.Crashes, o.Pauses = min(o.Crashes, 1), min(o.Pauses, 1)
 	o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills = min(o.Cuts, 1), 0, 0, 0, 0
@@ -101,7 +102,7 @@ func (o *Options) makeCalm() {
 	o.Deadline = time.Second
 }
 
-// lull is when a question is asked that would be asked at that time if there was no lull.
+// lull returns the time of a request that would be sent at the given time without a lull.
 func (w *world) lull(at time.Duration) time.Duration {
 	l := w.o.Leases.Lull
 	switch {
@@ -114,22 +115,22 @@ func (w *world) lull(at time.Duration) time.Duration {
 	return at
 }
 
-// limitLogSize keeps logs, with leases, to what finds room in tables of this size.
+// limitLogSize limits logs to what fits into the tables, in runs with leases.
 func (w *world) limitLogSize(r *rule) {
 	if w.o.Leases.On && r.limit.Algorithm == limit.SlidingLog {
 		r.limit.Limit = min(r.limit.Limit, 300)
 	}
 }
 
-// shrinkBurst gives some buckets, with leases, a burst that a moment's questions exceed, and a rate that they do not: such
-// ones are empty most of the time.
+// shrinkBurst gives some buckets, in runs with leases, a burst that the requests of a moment exceed and a rate that
+// they do not exceed: such buckets are empty most of the time.
 func (w *world) shrinkBurst(r *rule) {
 	if w.o.Leases.On && r.limit.Algorithm.Bucket() && w.chance(0.6) {
 		r.limit.Limit, r.limit.Burst = 3*r.limit.Limit, 8+w.rnd.Uint32N(40)
 	}
 }
 
-// chooseMechanism gives r one, and what goes with it.
+// chooseMechanism chooses the mechanism of r and its parameters.
 func (w *world) chooseMechanism(r *rule) {
 	l := &w.o.Leases
 	if !l.On {
@@ -146,7 +147,7 @@ func (w *world) chooseMechanism(r *rule) {
 	}
 }
 
-// ruleChangeKinds is how many kinds of changes of rules there are.
+// ruleChangeKinds returns the number of kinds of rule changes.
 func (w *world) ruleChangeKinds() int {
 	if w.o.Leases.On {
 		return 5
@@ -154,13 +155,13 @@ func (w *world) ruleChangeKinds() int {
 	return 4
 }
 
-// amountIn is a limit for a window of that length: with leases, from a tenth of what will be asked to a little more
-// than that.
+// amountIn returns a limit for a window of that length: with leases, from a tenth of the hits that will be requested
+// to a little more than those.
 func (w *world) amountIn(window time.Duration) uint32 {
 	if !w.o.Leases.On {
 		return w.amount()
 	}
-	perSecond := float64(w.o.Questions) / w.o.Length.Seconds()
+	perSecond := float64(w.o.Requests) / w.o.Length.Seconds()
 	if w.o.Leases.HotRate == 0 {
 		perSecond /= float64(w.o.Keys)
 	}
@@ -170,13 +171,14 @@ func (w *world) amountIn(window time.Duration) uint32 {
 	return uint32(max(20, perSecond*window.Seconds()*(0.1+1.1*w.rnd.Float64())))
 }
 
-// setRoute says of a key, for a while, that it is hot, or that it never is.
+// setRoute sets a manual route of a key for a while, which makes it hot or never hot.
 func (w *world) setRoute() {
 	k := w.pickKey()
 	r := &w.rules[len(w.rules)-1][k]
 	route := hotkey.Route{Owner: r.place(w.keys[k].name), Mode: []hotkey.Mode{hotkey.Spread, hotkey.Spread, hotkey.Never}[w.rnd.IntN(3)]}
 	w.stats.count("lease: hot, or never hot, by decree")
-	w.trace("decree: %+v", route)
+	w.trace("decree: {Domain:%v Name:%v Owner:%v Mode:%d Manual:%v By:%v Ver:%v Limit:%v Window:%v Subs:%v}",
+		route.Domain, route.Name, route.Owner, route.Mode, route.Manual, route.Author, route.Version, route.Limit, route.Window, route.Subs)
 	w.manualRoutes = append(slices.Clone(w.manualRoutes), route)
 	w.distributeRoutes()
 	w.after(time.Second+w.randomBelow(6*time.Second), nil, func() {
@@ -185,7 +187,7 @@ func (w *world) setRoute() {
 	})
 }
 
-// distributeRoutes tells everybody what is decreed.
+// distributeRoutes sends the manual routes to all members.
 func (w *world) distributeRoutes() {
 	decrees := w.manualRoutes
 	for _, m := range w.running() {
@@ -193,8 +195,7 @@ func (w *world) distributeRoutes() {
 	}
 }
 
-// meetAll lets m know everybody from the start, for as one after the other became known to each, there would be very
-// many rings.
+// meetAll makes m know all members from the start. Otherwise there would be a ring for each that becomes known.
 func (m *member) meetAll() {
 	for i := range m.w.slots {
 		if p := m.w.slots[i].now; p != nil {
@@ -203,11 +204,11 @@ func (m *member) meetAll() {
 	}
 }
 
-// sendLease takes a message about leases to another member, as send does.
+// sendLease sends a message about leases to another member, as send does.
 func (w *world) sendLease(m *member, o *lease.Delivery) {
 	to := slotOf(o.To)
 	if to < 0 || to >= len(w.slots) {
-		w.fail("a message about leases to %q, who does not exist", o.To)
+		w.fail("message about leases to unknown member %q", o.To)
 		return
 	}
 	if w.verbose {
@@ -244,7 +245,7 @@ func (m *member) receiveLease(from *member, msg *lease.Batch) {
 	}
 }
 
-// copyOfLease is a message as it travels.
+// copyOfLease returns a copy of a message that shares no memory with its sender.
 func copyOfLease(m *lease.Batch) *lease.Batch {
 	c := lease.Batch{Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices)}
 	for i := range c.Requests {

@@ -17,25 +17,25 @@ import (
 type leasePair struct {
 	key     owner.Key
 	grantor *member
-	holder  int // its slot: an answer may find the next boot there
+	holder  int // its slot: a reply may reach the next boot there
 }
 
-// terms are what both said last.
+// terms are the last messages of a grantor and a holder to each other.
 type terms struct {
-	seq      uint64                  // of the newest request that came
+	seq      uint64                  // of the newest request that arrived
 	requests map[uint64]leaseRequest // by seq
 	window   int64                   // of the newest grant
-	total    uint64                  // of that, or of a newer request
+	total    uint64                  // of that grant, or of a newer request
 	most     uint64                  // of the grants of that window
 }
 
-// leaseRequest is what a holder said that it has of a window.
+// leaseRequest has the hits that a holder has reported for a window.
 type leaseRequest struct {
 	window int64
 	have   uint64
 }
 
-// requestSent sees a question before it is asked.
+// requestSent records a request before a member receives it.
 func (o *oracle) requestSent(q *request) {
 	a := o.account(q)
 	a.owner = q.req.RingPos
@@ -44,7 +44,7 @@ func (o *oracle) requestSent(q *request) {
 	}
 }
 
-// leaseSent sees a message about leases leave.
+// leaseSent records an outgoing message about leases.
 func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 	s := o.w.stats
 	for i := range msg.Requests {
@@ -77,12 +77,12 @@ func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 	}
 }
 
-// checkWritten sees what m says of a counter.
+// checkWritten checks the state of a counter in a message of m.
 func (o *oracle) checkWritten(m *member, c handoff.CounterRecord) {
 	o.sent(m, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{c}})
 }
 
-// granted sees a grant, or the confirmation of an older one, leave.
+// granted records a grant, or the confirmation of an older one.
 func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	a, t := o.accounts[g.Key], o.terms(leasePair{g.Key, m, to})
 	gain := g.Total
@@ -94,7 +94,7 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	}
 	t.window, t.total, t.most = g.Window, g.Total, max(t.most, g.Total)
 	if !a.rule.Algorithm.Bucket() {
-		if x := o.at(a, g.Window); !slices.Contains(x.lenders, m) { // what another owner lent is spent by m's clock from now on
+		if x := o.at(a, g.Window); !slices.Contains(x.lenders, m) { // what another owner has lent is spent by m's clock from now on
 			x.lenders = append(x.lenders, m)
 		}
 	}
@@ -119,7 +119,7 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	o.w.sabotageGrant(m, a, gain)
 }
 
-// countersArrived sees counters arrive.
+// countersArrived records the counters in a message that has arrived.
 func (o *oracle) countersArrived(m *member, msg *handoff.Message) {
 	if !o.w.o.Leases.On {
 		return
@@ -136,12 +136,13 @@ func (o *oracle) countersArrived(m *member, msg *handoff.Message) {
 	}
 }
 
-// checkCopiedFirst holds m to lend nothing that it has not charged and another member does not know to be charged (C1, C5).
+// checkCopiedFirst checks that m lends only what it has charged, and what another member knows to be charged (C1,
+// C5).
 func (o *oracle) checkCopiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
 	at := slotKey{g.Key, inst(m.slot, m.boot), g.Window}
-	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can be spent no more
+	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can no longer be spent
 	if o.lent[at] += gain; !over && m.ring.Len() > 1 && o.known[at] < o.lent[at] {
-		o.w.fail("C1, C5: %s has lent %d of window %d of %04x, and others know that it has charged %d", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
+		o.w.fail("C1, C5: %s has lent %d of window %d of %04x; others know of %d charged", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
 	}
 }
 
@@ -154,7 +155,7 @@ func (o *oracle) terms(l leasePair) *terms {
 	return t
 }
 
-// leaseArrived sees a message about leases arrive, and returns what was said before each request.
+// leaseArrived records a message about leases that has arrived, and returns the terms before each request.
 func (o *oracle) leaseArrived(m, from *member, msg *lease.Batch) (before []terms) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
@@ -177,7 +178,7 @@ func (o *oracle) leaseArrived(m, from *member, msg *lease.Batch) (before []terms
 	return before
 }
 
-// classifyPath looks how v was decided, if that was from a lease or by a copy of the counter.
+// classifyPath records whether v was decided from a lease, or on a copy of the counter.
 func (o *oracle) classifyPath(q *request, v *decision) {
 	switch {
 	case v.result.Path != owner.Leased || o.probing:
@@ -201,12 +202,12 @@ func (o *oracle) classifyPath(q *request, v *decision) {
 	if !a.rule.Algorithm.Bucket() {
 		o.checkLeaseWindow(a, q, v)
 	}
-	if a.lender != nil { // what is lent stands in the counter by the grantor's clock
+	if a.lender != nil { // the counter includes lent hits by the grantor's clock
 		v.earliest, v.latest = a.lender.clock(), a.lender.clock()
 	}
 }
 
-// checkLeaseWindow holds a holder to the end of the window that it draws from, by the clock of whoever lent of it (C3).
+// checkLeaseWindow checks that a holder does not use a lease after its window, by the clocks of the grantors (C3).
 func (o *oracle) checkLeaseWindow(a *account, q *request, v *decision) {
 	x := o.at(a, v.window)
 	slow := int64(4 * o.w.o.Drift * float64(a.rule.Window))
@@ -215,10 +216,10 @@ func (o *oracle) checkLeaseWindow(a *account, q *request, v *decision) {
 			return
 		}
 	}
-	o.w.fail("I7: question #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id, a.key[0]>>48, v.by.name(), v.window)
+	o.w.fail("I7: request #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id, a.key[0]>>48, v.by.name(), v.window)
 }
 
-// addAhead sees hits admitted by a copy: each boot may be ahead of the owner by its part of the slack.
+// addAhead records hits admitted on a copy: each boot may be ahead of the owner by its part of the slack.
 func (o *oracle) addAhead(x *span, q *request, v *decision) {
 	if x.copiers == nil {
 		x.copiers = map[*member]uint64{}
@@ -230,7 +231,7 @@ func (o *oracle) addAhead(x *span, q *request, v *decision) {
 	}
 }
 
-// checkLent holds what m has lent, and what was decided on the counter itself, to the limit (I7).
+// checkLent checks that what m has lent, and what was decided on the counter itself, does not exceed the limit (I7).
 func (o *oracle) checkLent(m *member) {
 	if m.gone || o.w.failure != "" {
 		return
@@ -261,7 +262,7 @@ func (o *oracle) checkLent(m *member) {
 	}
 }
 
-// reclaimed sees what m has taken back of silent holders, which those may have spent since they were heard last.
+// reclaimed records what m has taken back from silent holders, which may have spent it since their last message.
 func (o *oracle) reclaimed(m *member) {
 	if !o.w.o.Leases.Reclaim {
 		return
@@ -279,8 +280,9 @@ func (o *oracle) reclaimed(m *member) {
 	m.reclaimed = n
 }
 
-// checkViolations looks whether m had to keep others from breaking a condition, which they do not as long as clocks do not step
-// and a key has one grantor: not after parts of the cluster have each gone on with the whole limit.
+// checkViolations checks that m has not had to prevent a violation of the lease conditions. Members cause none while
+// clocks are not set and a key has one grantor, which does not hold after parts of the cluster have each continued
+// with the full limit.
 func (o *oracle) checkViolations(m *member) {
 	if o.w.o.Policy == handoff.PolicyAvailable && !o.w.o.onlyPlanned() || o.decays > 0 {
 		return
@@ -290,7 +292,7 @@ func (o *oracle) checkViolations(m *member) {
 	}
 }
 
-// checkUsed holds a calm run to admit most of a limit that twice as much was asked of (liveness).
+// checkUsed checks that a calm run admits most of a limit for which twice as many hits were requested (liveness).
 func (o *oracle) checkUsed(a *account, x *span) {
 	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow || x.end > o.w.safetySince+int64(o.w.o.Length) {
 		return
@@ -307,7 +309,7 @@ func (o *oracle) checkUsed(a *account, x *span) {
 	}
 	o.w.stats.count("lease: calm windows used up")
 	if x.admitted*10 < 9*x.limit {
-		o.w.fail("liveness: %d admitted in window %d of %04x, limit %d, %d asked for", x.admitted, x.index, a.key[0]>>48, x.limit, n)
+		o.w.fail("liveness: %d admitted in window %d of %04x, limit %d, %d requested", x.admitted, x.index, a.key[0]>>48, x.limit, n)
 	}
 }
 

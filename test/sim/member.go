@@ -12,11 +12,11 @@ import (
 const (
 	flushEvery  = 5 * time.Millisecond
 	leaveWithin = 10 * time.Second
-	joinWithin  = 4 * time.Second // a joiner waits for warmth and order no longer than this
+	joinWithin  = 4 * time.Second // a joiner waits no longer than this for its replicas and its turn
 	lingering   = 500 * time.Millisecond
 )
 
-// member is one boot of a slot, and drives its node as peer does.
+// member is one boot of a slot. It drives its node as package peer does.
 type member struct {
 	w           *world
 	slot        int
@@ -25,24 +25,24 @@ type member struct {
 	skew        int64
 	drift       float64
 	startedAt   int64
-	gone        bool // crashed, or left
+	gone        bool // crashed or left
 	paused      bool
-	backlog     []func() // what a paused member does when it wakes
+	backlog     []func() // events that a paused member processes when it resumes
 	stepped     bool     // its clock was set
-	clockBehind int64    // for how long its clock stood still, until it is set
+	clockBehind int64    // how long its clock has stopped, until it is corrected
 
-	// What gossip says.
+	// From gossip.
 	joined       bool
 	table        []entry
 	gossipedAt   int64
 	ringBoots    []int
 	ring         *ring.Ring
 	membership   handoff.Membership
-	lost         map[int]int64 // slots that went without a farewell, and when
-	farewell     map[int]int64 // slots that said farewell, and when
-	pastRings    []servedRing  // rings adopted
+	lost         map[int]int64 // slots whose member was lost without a graceful leave, and when
+	farewell     map[int]int64 // slots whose member has left gracefully, and when
+	pastRings    []servedRing  // adopted rings
 	seq          uint64        // of its last Ping
-	previousRing uint64        // fingerprint of the ring before the present one
+	previousRing uint64        // fingerprint of the ring before the current one
 
 	version      int // of the rules
 	waiting      map[uint64]pendingRequest
@@ -50,11 +50,11 @@ type member struct {
 	streams      map[ring.ID]*stream
 	leavingSince int64 // when it began to leave
 
-	steppingLease bool   // it is taking in requests for leases
+	steppingLease bool   // it is processing requests for leases
 	reclaimed     uint64 // hits
 }
 
-// stream is the connection on which counters move to one member.
+// stream is the connection that carries counters to one member.
 type stream struct {
 	at     int64 // when the last message arrives
 	broken bool
@@ -92,7 +92,7 @@ func (w *world) boot(i int, first bool) *member {
 	w.after(w.randomBelow(100*time.Millisecond), m, m.tick)
 	w.after(w.randomBelow(50*time.Millisecond), m, m.gossip)
 	if first {
-		// A cluster that starts together: each knows how many to wait for.
+		// In a cluster that starts together, each member knows how many to wait for.
 		m.joined = false
 		w.after(100*time.Millisecond, m, m.coldStart)
 	} else {
@@ -103,12 +103,12 @@ func (w *world) boot(i int, first bool) *member {
 
 func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].id, m.boot) }
 
-// clock is the member's own time.
+// clock returns the member's own time.
 func (m *member) clock() int64 {
 	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.startedAt))
 }
 
-// do runs what happens at this member, and then performs what follows.
+// do runs an event of this member, and then performs its effects.
 func (m *member) do(fn func()) {
 	fn()
 	if m.gone {
@@ -147,7 +147,7 @@ func (m *member) apply(e owner.Effects) {
 	}
 }
 
-// tick lets the node's time pass.
+// tick advances the node's time.
 func (m *member) tick() {
 	m.apply(m.node.Tick(m.clock()))
 	m.w.oracle.reclaimed(m)
@@ -166,7 +166,7 @@ func (m *member) receive(from *member, msg *handoff.Message) {
 	}
 }
 
-// serveTransfers starts a stream to everybody whom counters are to be sent to.
+// serveTransfers starts a stream to each member that counters are to be sent to.
 func (m *member) serveTransfers() {
 	for _, to := range m.node.Transfers() {
 		if m.streams[to] == nil {
@@ -177,7 +177,7 @@ func (m *member) serveTransfers() {
 	}
 }
 
-// pump sends the next part of a transfer; parts arrive in order, until the connection breaks.
+// pump sends the next part of a transfer. Parts arrive in order until the connection breaks.
 func (m *member) pump(to ring.ID, s *stream) {
 	msg, ok := m.node.Pull(m.clock(), to, nil)
 	if !ok || s.broken {
@@ -214,7 +214,7 @@ func (m *member) pump(to ring.ID, s *stream) {
 	w.after(pace, m, func() { m.pump(to, s) })
 }
 
-// coldStart takes a place once all that start together are known.
+// coldStart takes a place on the ring once all members that start together are known.
 func (m *member) coldStart() {
 	if m.w.o.Leases.Wide {
 		m.meetAll()
@@ -234,7 +234,7 @@ func (m *member) coldStart() {
 	m.update()
 }
 
-// join takes a place on the ring when its turn has come.
+// join takes a place on the ring when this member's turn has come.
 func (m *member) join() {
 	met := m.hasMet()
 	if !m.joined && met {
@@ -251,7 +251,7 @@ func (m *member) join() {
 	m.update()
 }
 
-// hasMet says whether m knows somebody on the ring, or everybody that runs: nobody begins a cluster beside another.
+// hasMet reports whether m knows a member on the ring, or all running members: no member starts a second cluster.
 func (m *member) hasMet() bool {
 	all := true
 	for i := range m.w.slots {
@@ -266,10 +266,11 @@ func (m *member) hasMet() bool {
 	return all
 }
 
-// concurrentChanges says that changes do not wait for each other.
+// concurrentChanges reports whether planned changes do not wait for each other.
 func (w *world) concurrentChanges() bool { return !w.o.Serial }
 
-// myTurn says that everybody has completed the present ring, and no other member in state s comes before this one.
+// myTurn reports whether all members have completed the current ring and no other member in state s precedes this
+// one.
 func (m *member) myTurn(s state) bool {
 	if m.w.concurrentChanges() {
 		return true
@@ -292,7 +293,8 @@ func (m *member) become(s state) {
 	m.gossipToAll()
 }
 
-// leave begins to leave, when its turn has come or after two seconds. The last one stays: it could hand over to nobody.
+// leave begins to leave when this member's turn has come, or after two seconds. The last member stays: it has no
+// receiver for its counters.
 func (m *member) leave() {
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
@@ -310,7 +312,7 @@ func (m *member) leave() {
 	m.awaitHandoff()
 }
 
-// awaitHandoff waits until everything is handed over, lingers, and goes.
+// awaitHandoff waits until the handoff is complete, lingers, and ends.
 func (m *member) awaitHandoff() {
 	switch {
 	case m.node.Progress().HandedOff:
@@ -323,7 +325,7 @@ func (m *member) awaitHandoff() {
 		})
 	case m.w.now-m.leavingSince > int64(leaveWithin):
 		m.w.trace("%s has not handed over in time", m.name())
-		m.w.stats.count("transition: left with hand-over incomplete")
+		m.w.stats.count("transition: left with handoff incomplete")
 		m.w.crash(m)
 	default:
 		m.w.after(20*time.Millisecond, m, m.awaitHandoff)
@@ -344,7 +346,7 @@ func (m *member) end() {
 	m.w.slots[m.slot].now = nil
 }
 
-// progress tells the others, by gossip, that the ring is complete here.
+// progress announces by gossip that the ring is complete at this member.
 func (m *member) progress() {
 	if p := m.node.Progress(); p.Complete && m.ring != nil {
 		m.table[m.slot].complete = p.RingVersion

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 )
 
-// delay is how long a message takes.
+// delay returns the random delay of a message.
 func (w *world) delay() time.Duration {
 	d := 50*time.Microsecond + w.randomBelow(w.o.Delay)
 	if !w.healed && w.chance(w.o.Reorder) {
@@ -18,10 +18,10 @@ func (w *world) delay() time.Duration {
 	return d
 }
 
-// connected says whether from's messages get to the slot to.
+// connected reports whether messages from one slot reach another.
 func (w *world) connected(from, to int) bool { return !w.blocked[from][to] }
 
-// deliver takes something from m to the boot that now runs in a slot, if it gets there.
+// deliver runs fn with the boot that runs in slot to now, after d, unless the link is blocked.
 func (w *world) deliver(m *member, to int, d time.Duration, fn func(*member)) {
 	there := w.slots[to].now
 	if there == nil || !w.connected(m.slot, to) {
@@ -34,13 +34,13 @@ func (w *world) deliver(m *member, to int, d time.Duration, fn func(*member)) {
 	})
 }
 
-// send takes a message of the core to another member: with loss, repetition and reordering.
+// send sends a message of the core to another member, with loss, repetition and reordering.
 func (w *world) send(m *member, o *handoff.Outbound) {
 	to := slotOf(o.To)
 	w.stats.count(kindName(&o.Msg))
 	w.oracle.sent(m, &o.Msg)
 	if to < 0 || to >= len(w.slots) {
-		w.fail("a message to %q, who does not exist", o.To)
+		w.fail("message to unknown member %q", o.To)
 		return
 	}
 	if w.verbose {
@@ -70,8 +70,8 @@ func (w *world) repeatMessage(m *member, to int, msg *handoff.Message) {
 	w.repeatLater(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply, func(there *member) { there.receive(m, late) })
 }
 
-// repeatLater keeps a message to bring it once more, perhaps much later, or when the receiver goes by another ring, which is
-// when it may be taken for what it is not.
+// repeatLater delivers a message a second time, perhaps much later, or when the receiver has adopted another ring and
+// could misinterpret the message.
 func (w *world) repeatLater(m *member, to int, haunts bool, again func(*member)) {
 	if w.rnd.IntN(2) == 0 {
 		w.deliver(m, to, w.randomBelow(8*time.Second), again)
@@ -87,7 +87,7 @@ type heldMessage struct {
 	again    func(*member)
 }
 
-// replayHeld brings back old messages to a member that has just adopted a ring.
+// replayHeld delivers old messages to a member that has just adopted a ring.
 func (w *world) replayHeld(m *member) {
 	for _, h := range w.held[m.slot] {
 		if h.to == m && !w.healed && w.rnd.IntN(2) == 0 {
@@ -97,7 +97,7 @@ func (w *world) replayHeld(m *member) {
 	w.held[m.slot] = w.held[m.slot][:0]
 }
 
-// slotOf is the slot of a member; -1: there is none of that name.
+// slotOf returns the slot of a member, or -1 if there is none of that name.
 func slotOf[T ~string](id T) int {
 	if len(id) != 2 {
 		return -1
@@ -105,7 +105,7 @@ func slotOf[T ~string](id T) int {
 	return strings.IndexByte(letters, id[1])
 }
 
-// copyOf is a message as it travels: nobody else's memory is in it.
+// copyOf returns a copy of a message that shares no memory with its sender.
 func copyOf(m *handoff.Message) *handoff.Message {
 	c := *m
 	c.Counters = slices.Clone(m.Counters)

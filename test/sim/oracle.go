@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// faultKind is a kind of fault. A window is clean when none has touched it.
+// faultKind is a set of kinds of faults. A window is clean if none has touched it.
 type faultKind uint8
 
 const (
@@ -23,34 +23,35 @@ const (
 
 var faultNames = [...]string{"crash", "pause", "cut", "clock step"}
 
-// revokedWithin is how long after a cut a member may go on with the whole limit: T_own, from the last ping that was answered.
+// revokedWithin is how long after a disconnection a member may continue with the full limit: T_own, from the last
+// Ping that was answered.
 const revokedWithin = 2100 * time.Millisecond
 
-const faultTail = int64(8 * time.Second) // a fault may show this long after its end
+const faultTail = int64(8 * time.Second) // a fault may have effects this long after its end
 
-// oracle holds what members decide against what they may. It sees every decision when it is made, every answer when a
-// client gets it, and every fault; a bound is made of the faults that touched the window that it is for.
+// oracle compares what members decide with what they may decide. It sees every decision when it is made, every reply
+// when a client gets it, and every fault. The bound of a window follows from the faults that touched it.
 type oracle struct {
 	w              *world
 	accounts       map[owner.Key]*account
 	accountOrder   []*account
-	written        map[slotKey]limit.Slot // what each writer has told of its own slots
+	written        map[slotKey]limit.Slot // what each writer has sent about its own slots
 	lastFault      [len(faultNames)]int64 // end of the last fault of each kind
-	decays         int                    // members whose N_ref has forgotten somebody
+	decays         int                    // members whose N_ref has excluded another
 	split          int                    // parts at the last fault
-	disconnectedAt []int64                // when each member was last cut off from others
-	dividedAt      int64                  // when there were parts last
+	disconnectedAt []int64                // when each member was last disconnected from others
+	dividedAt      int64                  // when the cluster last had several parts
 	joins          int                    // places taken while members were lost
 	leastN         int                    // of N_ref, from 3 on
 	probing        bool
 	loans          map[leasePair]*terms
-	known          map[slotKey]uint64 // charges of each writer that another member has been told
+	known          map[slotKey]uint64 // charges of each writer that another member has received
 	lent           map[slotKey]uint64 // what each grantor has lent
 	carried        map[carried]uint64 // hits
-	expectFull     bool               // nothing hinders anybody, so every answer is by full authority
+	expectFull     bool               // there are no faults, so every decision has full authority
 }
 
-// slotKey names a slot.
+// slotKey identifies a slot of a counter.
 type slotKey struct {
 	key    [2]uint64
 	writer uint64
@@ -67,76 +68,76 @@ func (o *oracle) init(w *world) {
 	o.expectFull = p.onlyPlanned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 && p.Deadline >= 250*time.Millisecond
 }
 
-// account is all that is known of one counter.
+// account is everything that is known about one counter.
 type account struct {
 	key    owner.Key
 	rule   limit.Rule
 	strict bool
-	unseen []abandoned // decisions that nobody has seen
-	spans  []*span     // windows, the newest last; of a bucket the one busy period
+	unseen []abandoned // decisions that the oracle has not seen
+	spans  []*span     // windows, the newest last; for a bucket the current busy period
 	level  float64     // of a bucket, in hits
-	credit float64     // of a bucket: hits given back
+	credit float64     // of a bucket: refunded hits
 	freed  float64     // of a bucket: hits that credit has paid for since it was last empty
-	early  float64     // the same, before it was: refunds may be seen before the charges that they are for
-	at     int64       // of level, by the decider's clock
+	early  float64     // the same before it was empty: refunds may be seen before the charges that they are for
+	at     int64       // of level, by the clock of the member that decides
 	by     *member
-	skew   float64     // hits that other clocks let through
+	skew   float64     // hits that differing clocks may admit
 	log    []admission // of a log
 
 	owner  uint64  // ring position
-	depth  uint64  // by the newest request for a lease
-	lends  bool    // somebody has asked for a lease, or reported
-	lender *member // the last one
-	until  int64   // that what it lent is good for
-	asked  []int64 // when, in calm runs
+	depth  uint64  // from the newest request for a lease
+	lends  bool    // a member has requested a lease, or reported
+	lender *member // the last grantor
+	until  int64   // end of what it has lent
+	asked  []int64 // times of requests, in calm runs
 }
 
-// abandoned is a question that was, and that may have been decided.
+// abandoned is a request that was abandoned, and that may have been decided.
 type abandoned struct {
 	at int64
 	q  *request
 }
 
-// admission is an admission, by the decider's clock.
+// admission is an admission, by the clock of the member that decided.
 type admission struct {
 	at   int64
 	n    uint64
 	slop int64 // it may have been this much earlier
 }
 
-// span is a window, or a busy period of a bucket, and what may have gone wrong in it.
+// span is a window, or a busy period of a bucket, with what may have gone wrong in it.
 type span struct {
 	index     int64
-	start     int64 // by true time, when first seen
-	end       int64 // by the decider's clock; of a bucket never
-	latest    int64 // decision in it, by the decider's clock
+	start     int64 // in true time, when first seen
+	end       int64 // by the clock of the member that decides; for a bucket never
+	latest    int64 // decision in it, by the clock of the member that decides
 	limit     uint64
 	admitted  uint64
 	refunded  uint64
-	older     uint64 // hits given back of the window before that refunded does not show
+	older     uint64 // refunded hits of the previous window that refunded does not include
 	shared    uint64 // admitted under SHARE
 	shares    map[*member]uint64
 	share     uint64 // of one member, at most
-	losses    uint64 // members lost that had decided in it
+	losses    uint64 // lost members that had decided in it
 	lostState uint64 // what may be admitted for lost state
 	allowance uint64
-	split     uint64 // parts of the cluster beside the first
+	split     uint64 // parts of the cluster in addition to the first
 	faults    faultKind
 	deciders  []*member
 	last      *member // the last of them
-	successor *member // the heir of that one
+	successor *member // the successor of that one
 	refunds   bool
-	scaled    bool              // some of it was decided by a part of the limit
-	leftAt    map[uint64]uint64 // counts at which a decision was made: the question
-	balance   map[uint64]int    // decisions that lead away from a count, less those that lead to it
-	unseen    int               // decisions that nobody has seen
-	charged   uint64            // hits that were asked for
-	unknown   uint64            // hits of decisions that nobody has seen
+	scaled    bool              // some of it was decided with a part of the limit
+	leftAt    map[uint64]uint64 // counts at which a decision was made, with its request
+	balance   map[uint64]int    // decisions that lead away from a count, minus those that lead to it
+	unseen    int               // decisions that the oracle has not seen
+	charged   uint64            // requested hits
+	unknown   uint64            // hits of unseen decisions
 
 	byOwner uint64    // admitted by decisions on the counter
 	lenders []*member // of parts of it
 	copiers map[*member]uint64
-	ahead   uint64 // what copiers may have admitted unseen
+	ahead   uint64 // what copiers may have admitted before reporting
 }
 
 func (o *oracle) account(q *request) *account {
@@ -149,7 +150,7 @@ func (o *oracle) account(q *request) *account {
 	return a
 }
 
-// span finds the window of a decision.
+// span returns the window of a decision.
 func (o *oracle) span(a *account, v *decision) *span {
 	switch {
 	case a.rule.Algorithm.Bucket():
@@ -160,7 +161,7 @@ func (o *oracle) span(a *account, v *decision) *span {
 	return o.at(a, a.index(v))
 }
 
-// at is window index of a.
+// at returns the window of a with that index.
 func (o *oracle) at(a *account, index int64) *span {
 	for i := len(a.spans) - 1; i >= 0; i-- {
 		if a.spans[i].index == index {
@@ -174,15 +175,15 @@ func (o *oracle) at(a *account, index int64) *span {
 	}
 	a.spans = append(a.spans, x)
 	o.touch(x)
-	// Some may have been given up before anybody saw a decision in x, maybe at this very moment.
+	// Some requests may have been abandoned before the first decision in x was seen, perhaps at this very time.
 	for i := len(a.unseen) - 1; i >= 0 && o.w.now-a.unseen[i].at < int64(time.Second); i-- {
 		x.addUnseen(a.unseen[i].q)
 	}
 	return x
 }
 
-// index is the window that v was decided in. A decider may use the next one a little early, when another clock is ahead;
-// where Reset is the end of the window, it tells.
+// index returns the window in which v was decided. A member may use the next window a little early if another clock
+// is ahead. If Reset is the end of the window, it shows which one was used.
 func (a *account) index(v *decision) int64 {
 	i := a.rule.Index(v.latest)
 	if a.rule.Algorithm != limit.FixedWindow && (a.rule.Algorithm != limit.SlidingWindow || v.result.Over) {
@@ -201,7 +202,7 @@ func wholeSeconds(d int64) time.Duration {
 	return max(time.Second, (time.Duration(d) + time.Second - 1).Truncate(time.Second))
 }
 
-// touch notes the faults that are near.
+// touch records the faults near the present time.
 func (o *oracle) touch(x *span) {
 	for i, at := range o.lastFault {
 		if o.w.now-at < faultTail {
@@ -219,7 +220,7 @@ func (o *oracle) touch(x *span) {
 		}
 	}
 	if x.faults != 0 && x.split == 0 {
-		// After a heal, parts go on by themselves until they meet.
+		// After partitions heal, parts operate independently until they meet.
 		_, n := o.w.parts()
 		if x.split = uint64(max(0, o.independentParts(n)-1)); o.w.now-o.dividedAt < faultTail {
 			x.split = max(1, x.split)
@@ -238,7 +239,7 @@ func (o *oracle) current(fn func(*account, *span)) {
 	}
 }
 
-// slack is U.
+// slack returns U, the number of unreplicated charges that a key may have.
 func (a *account) slack(l uint64) uint64 {
 	if a.strict {
 		return 0
@@ -246,7 +247,7 @@ func (a *account) slack(l uint64) uint64 {
 	return max(1, l/100)
 }
 
-// bound is what may be admitted in x beyond its limit.
+// bound returns how much may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
 	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead
 	if x.faults == 0 {
@@ -265,10 +266,10 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	return b
 }
 
-// rate is the hits that a bucket drains in a nanosecond.
+// rate returns the hits that a bucket drains per nanosecond.
 func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule.Window) }
 
-// decided sees a decision when it is made.
+// decided processes a decision when it is made.
 func (o *oracle) decided(q *request, v *decision) {
 	if o.probing {
 		v.missesMembers = v.by.missesMembers()
@@ -313,7 +314,7 @@ func (o *oracle) decided(q *request, v *decision) {
 	}
 }
 
-// setHolders notes who decides, and who would know if that one were gone.
+// setHolders records which member decides, and which would know the counter if that one were lost.
 func (o *oracle) setHolders(x *span, m *member, h uint64) {
 	x.last, x.successor = m, nil
 	if i := m.ring.Owner(h); i >= 0 && m.ring.At(i).ID != slotID(m.slot) {
@@ -323,7 +324,8 @@ func (o *oracle) setHolders(x *span, m *member, h uint64) {
 	}
 }
 
-// checkChain holds the decisions on a counter to be one chain: each leads from a count to the next, and no count is left twice.
+// checkChain checks that the decisions on a counter form one chain: each leads from one count to the next, and no
+// count is left twice.
 func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 	x.balance[v.result.Before]++
 	x.balance[v.result.After]--
@@ -331,18 +333,18 @@ func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 		return
 	}
 	if other, twice := x.leftAt[v.result.Before]; twice && x.faults == 0 && !x.refunds && !o.clockFarOff(x) {
-		o.w.fail("I3, I6: questions #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.result.Before, v.by.name())
+		o.w.fail("I3, I6: requests #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.result.Before, v.by.name())
 	}
 	x.leftAt[v.result.Before] = q.id
 }
 
-// answered sees what a client is told.
+// answered processes a decision that a client receives.
 func (o *oracle) answered(q *request, v *decision) {
 	if o.probing {
 		return
 	}
 	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased && (v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
-		o.w.fail("I4: question #%d was answered by %s by authority %d, though all is well", q.id, v.by.name(), v.result.Authority)
+		o.w.fail("I4: request #%d was decided by %s with authority %d, although there are no faults", q.id, v.by.name(), v.result.Authority)
 	}
 	if q.req.Op != owner.Take || v.result.Over || q.req.Hits == 0 {
 		return
@@ -358,7 +360,7 @@ func (o *oracle) answered(q *request, v *decision) {
 	}
 	if !v.fromLease && !v.fromCopy {
 		o.beforeRevocation(x, v, q.req.Hits)
-		if v.result.Authority != owner.Share { // those are counted
+		if v.result.Authority != owner.Share { // shares are counted
 			o.outsideWindow(a, x, v, q.req.Hits)
 		}
 	}
@@ -367,7 +369,7 @@ func (o *oracle) answered(q *request, v *decision) {
 	switch a.rule.Algorithm {
 	case limit.FixedWindow:
 		if x.admitted > x.limit+x.refunded+b {
-			o.w.fail("I4, I5: question #%d on %04x (%v): %d admitted in window %d, limit %d, refunded %d, bound %d: %s",
+			o.w.fail("I4, I5: request #%d on %04x (%v): %d admitted in window %d, limit %d, refunded %d, bound %d: %s",
 				q.id, a.key[0]>>48, a.rule.Window, x.admitted, x.index, x.limit, x.refunded, b, x)
 		}
 	case limit.SlidingLog:
@@ -377,7 +379,7 @@ func (o *oracle) answered(q *request, v *decision) {
 	}
 }
 
-// finish closes the books: what was decided in clean windows is one chain from 0.
+// finish checks all windows at the end: the decisions in a clean window form one chain from 0.
 func (o *oracle) finish() {
 	for _, m := range o.w.running() {
 		o.checkViolations(m)
@@ -395,7 +397,8 @@ func (o *oracle) finish() {
 					starts, from = starts+n, append(from, count)
 				}
 			}
-			// What was admitted under SHARE comes in between. A sharer's clock may put it into the window beside.
+			// Decisions under SHARE come in between. The clock of a member that decides by its share may put them
+			// into the adjacent window.
 			known := x.shared
 			for _, y := range a.spans {
 				if d := y.index - x.index; d == 1 || d == -1 {

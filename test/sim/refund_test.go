@@ -11,9 +11,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// One member counts, nothing goes wrong, and much is given back: the oracle finds no fault with what limit admits. With
-// a refund that is counted twice it does.
-func TestOracleKnowsWhatIsGivenBack(t *testing.T) {
+// One member counts without faults, and many hits are refunded: the oracle finds no violation in what limit admits.
+// If a refund is counted twice, it does.
+func TestOracleChecksRefunds(t *testing.T) {
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			found := 0
@@ -26,13 +26,14 @@ func TestOracleKnowsWhatIsGivenBack(t *testing.T) {
 				}
 			}
 			if found < 150 {
-				t.Errorf("refunds that count twice are found in %d of 300 runs", found)
+				t.Errorf("double refunds were found in %d of 300 runs", found)
 			}
 		})
 	}
 }
 
-// giveBack asks one counter for hits, gives each refund that many times to it, and is what the oracle says.
+// giveBack charges one counter, applies each refund the given number of times, and returns the violation that the
+// oracle found.
 func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	w := &world{o: Options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: newSummary()}
@@ -49,13 +50,13 @@ func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 			q.req.Op = owner.Refund
 			d = rule.Refund(&s, w.now, 3, q.req.Hits*uint64(times))
 		} else if seed%2 == 0 && rule.Peek(&s, w.now, q.req.Hits).Over {
-			continue // so that nothing is given back that was not admitted
+			continue // so that nothing is refunded that was not admitted
 		} else {
 			d = rule.Take(&s, w.now, 3, q.req.Hits)
 		}
 		v := &decision{by: m, earliest: w.now, latest: w.now, result: owner.Result{Kind: owner.Decided, Authority: owner.Full, Decision: d}}
 		if times > 1 && q.req.Op == owner.Refund {
-			v.result.After = max(d.After, d.Before-min(d.Before, q.req.Hits)) // what it says
+			v.result.After = max(d.After, d.Before-min(d.Before, q.req.Hits)) // as reported
 		}
 		w.oracle.decided(q, v)
 		w.oracle.answered(q, v)

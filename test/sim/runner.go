@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// Kind is a kind of worlds: how a seed expands to options, and the deliberate bugs that show in them.
+// Kind is a kind of world: how a seed expands to options, and the deliberate bugs that show in it.
 type Kind struct {
 	Expand func(seed uint64) Options
 	Bugs   map[string]Bug
 }
 
-// Kinds are all kinds of worlds. The base kind has the empty name.
+// Kinds has all kinds of worlds by name. The base kind has the empty name.
 var Kinds = map[string]Kind{
 	"":       {expandBase, baseBugs},
 	"leases": {expandLeases, leaseBugs},
@@ -24,20 +24,20 @@ func Run(o Options, bug Bug, verbose bool) RunResult {
 	return run(o, bug, &ringCache{}, newSummary(), verbose)
 }
 
-// Search runs seeds on several workers and stops early when a law is broken.
+// Search runs seeds on several workers. It stops when a law is violated, unless All is set.
 type Search struct {
 	First, Seeds uint64
 	Workers      int
 	Bug          Bug
-	Expand       func(seed uint64) Options // nil: Expand
-	All          bool                      // go on after a failure
-	Twice        uint64                    // every so many seeds run twice; 0: none
+	Expand       func(seed uint64) Options // nil: the base kind's
+	All          bool                      // continue after a failure
+	Twice        uint64                    // every Twice-th seed runs twice; 0: none does
 	Done         func(n uint64)            // called after each seed
-	Stop         func() bool               // asked before each seed; nil: never
-	Failed       func(r RunResult)         // called for each failure, one at a time
+	Stop         func() bool               // called before each seed; nil: never stop
+	Failed       func(r RunResult)         // called for each failure, one call at a time
 }
 
-// Run runs them, and returns what they came to.
+// Run runs the seeds and returns the sum of their results.
 func (s *Search) Run() *Summary {
 	total := newSummary()
 	var mu sync.Mutex
@@ -86,11 +86,11 @@ func (s *Search) one(seed, i uint64, rings *ringCache, stats *Summary) RunResult
 	}
 	switch {
 	case r.Failure != "":
-		// The same again, with a trace.
+		// Repeat the run with a trace.
 		r = run(o, s.Bug, rings, newSummary(), true)
 	case s.Twice > 0 && i%s.Twice == 0:
 		if again := run(o, s.Bug, &ringCache{}, newSummary(), false); again.Hash != r.Hash {
-			r.Failure = "the same seed gave another run"
+			r.Failure = "the same seed gave a different run"
 		}
 	}
 	return r

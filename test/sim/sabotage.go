@@ -8,52 +8,52 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Bug is a deliberate mistake, made on the way between the members, that the oracle has to find.
+// Bug is a deliberate mistake in the messages between members that the oracle has to find.
 type Bug uint8
 
-// The bugs.
+// The bugs of the core.
 const (
 	noBug              Bug = iota
-	bugAnyRing             // the fingerprint of seals and acknowledgements is not looked at
+	bugAnyRing             // the ring in replies and acknowledgements is ignored
 	bugSkipAck             // a joiner does not wait for one of its acknowledgements
 	bugMaxTAT              // states of buckets merge by the larger TAT
-	bugGrantFirst          // answers do not wait for the replica
+	bugGrantFirst          // decisions do not wait for the replica
 	bugPlainRefund         // a refund subtracts from the charge
-	bugCapSlots            // a hand-over carries one slot of a counter
-	bugCapCounters         // a hand-over carries one counter of a chunk
-	bugDropSketch          // a hand-over leaves out what the sketch has counted
-	bugKeepAssumption      // what others charged for a loss that was none is taken for real
+	bugCapSlots            // a handoff has one slot of a counter only
+	bugCapCounters         // a handoff has one counter of a chunk only
+	bugDropSketch          // a handoff omits what the sketch has counted
+	bugKeepAssumption      // what others charged for a loss that did not happen remains charged
 	bugChargeRefusal       // what a part of the cluster refuses is charged
-	bugIgnoreClockStop     // a member whose clocks stood still goes on, until its wall clock is set
+	bugIgnoreClockStop     // a member whose clocks stopped continues until its wall clock is corrected
 )
 
-// baseBugs are all of them, by name.
+// baseBugs are the bugs of the base kind, by name.
 var baseBugs = map[string]Bug{
 	"drop the seal's fingerprint": bugAnyRing, "skip one ack": bugSkipAck, "max-merge TATs": bugMaxTAT,
 	"grant before replicate": bugGrantFirst, "refund as a plain subtraction": bugPlainRefund,
-	"cap the slots of a hand-over": bugCapSlots, "cap the counters of a hand-over": bugCapCounters,
+	"cap the slots of a handoff": bugCapSlots, "cap the counters of a handoff": bugCapCounters,
 	"keep what was charged for a loss": bugKeepAssumption, "charge what a part refuses": bugChargeRefusal,
 }
 
-// stillBugs are those that show where machines stop with their clocks.
+// stillBugs are the bugs that show when machines stop with their clocks.
 var stillBugs = map[string]Bug{"go on after the clocks stood still": bugIgnoreClockStop}
 
-// fullBugs are those that show where tables are full.
+// fullBugs are the bugs that show when tables are full.
 var fullBugs = map[string]Bug{"leave out what the sketch has counted": bugDropSketch}
 
-// noWriter is a writer that no member is.
+// noWriter is a writer that is no member.
 const noWriter = 3
 
-// sabotage changes a message that m is about to take in.
+// sabotage changes a message that m is about to process.
 func (w *world) sabotage(m *member, msg *handoff.Message) {
 	switch {
 	case w.bug == noBug || m.ring == nil:
 	case w.bug == bugAnyRing && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
 		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
-			msg.ChunkIndex = 0 // of which transfer it is the end does not matter either
+			msg.ChunkIndex = 0 // which transfer it completes is ignored as well
 		}
 	case w.bug == bugIgnoreClockStop:
-		msg.Now = 0 // which would show it
+		msg.Now = 0 // it would reveal the stop
 	case w.bug == bugDropSketch:
 		msg.Sketch = nil
 	case w.bug == bugCapCounters && msg.Kind == handoff.Chunk:
@@ -81,7 +81,8 @@ func (w *world) sabotage(m *member, msg *handoff.Message) {
 	}
 }
 
-// sabotageRefusal charges what m has refused because it had a part of the limit only: it is asked again, by a limit that its part has room for.
+// sabotageRefusal charges what m has refused because it had a part of the limit only: it repeats the request with a
+// limit for which the part has room.
 func (w *world) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 	if w.bug != bugChargeRefusal || q.Op != owner.Take || !a.Over || a.Authority != owner.Part {
 		return
@@ -91,7 +92,7 @@ func (w *world) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 	m.node.Decide(m.clock(), &more)
 }
 
-// sabotageAdoption forges what m waits for when it has adopted a ring.
+// sabotageAdoption forges an acknowledgement that m waits for after it has adopted a ring.
 func (w *world) sabotageAdoption(m *member) {
 	fp := m.ring.Fingerprint()
 	before := m.previousRing
@@ -109,7 +110,7 @@ func (w *world) sabotageAdoption(m *member) {
 	}
 }
 
-// sabotageSend answers replicas at once, and loses them.
+// sabotageSend confirms replicas at once, and loses them.
 func (w *world) sabotageSend(m *member, to *member, msg *handoff.Message) bool {
 	if (w.bug != bugGrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
 		return false

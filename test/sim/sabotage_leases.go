@@ -8,24 +8,24 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// The bugs that leave out one of the conditions by which leases are safe.
+// The bugs that omit one of the conditions that make leases safe.
 const (
 	bugUnchargedGrant Bug = 100 + iota // C1
 	bugOldReturn                       // C2
 	bugLongWindow                      // C3
 	bugLateReturn                      // C4, of a window that is over
-	bugForeignReturn                   // C4, by a grantor that has not decided the key ever since
+	bugForeignReturn                   // C4, at a grantor that has not decided the key all the time
 	bugEarlyGrant                      // C5
 )
 
-// leaseBugs are all of them, by name.
+// leaseBugs are the bugs of leases, by name.
 var leaseBugs = map[string]Bug{
 	"C1: a grant is not charged": bugUnchargedGrant, "C2: an old return counts again": bugOldReturn,
 	"C3: a holder goes on after the window": bugLongWindow, "C4: a return counts in a later window": bugLateReturn,
-	"C4: a return counts at a grantor that has not lent it": bugForeignReturn, "C5: a grant does not wait for the heir": bugEarlyGrant,
+	"C4: a return counts at a grantor that has not lent it": bugForeignReturn, "C5: a grant does not wait for the successor": bugEarlyGrant,
 }
 
-// sabotageLease changes a message that m is about to take in.
+// sabotageLease changes a message that m is about to process.
 func (w *world) sabotageLease(m *member, msg *lease.Batch) {
 	if w.bug != bugLongWindow {
 		return
@@ -38,7 +38,7 @@ func (w *world) sabotageLease(m *member, msg *lease.Batch) {
 	}
 }
 
-// sabotageDelay lets returns come late, for more of them to come after their window.
+// sabotageDelay delays returns, so that more of them arrive after their window.
 func (w *world) sabotageDelay(msg *lease.Batch) time.Duration {
 	if w.bug != bugLateReturn || msg.Kind != lease.Ask {
 		return 0
@@ -46,14 +46,14 @@ func (w *world) sabotageDelay(msg *lease.Batch) time.Duration {
 	return w.randomBelow(300 * time.Millisecond)
 }
 
-// sabotageGrant sees a grant of n hits leave m.
+// sabotageGrant processes a grant of n hits that m sends.
 func (w *world) sabotageGrant(m *member, a *account, n uint64) {
 	if w.bug == bugUnchargedGrant {
 		m.uncharge(a, n)
 	}
 }
 
-// sabotageCredit sees what m has made of a message, before whose requests that was said.
+// sabotageCredit processes a message that m has processed, with the terms before each of its requests.
 func (w *world) sabotageCredit(m, from *member, msg *lease.Batch, before []terms) {
 	for i := range msg.Requests {
 		r, t := &msg.Requests[i], &before[i]
@@ -72,7 +72,7 @@ func (w *world) sabotageCredit(m, from *member, msg *lease.Batch, before []terms
 	}
 }
 
-// lentByOthers is the most that a grantor other than m said that a holder has of r's window.
+// lentByOthers returns the most that a grantor other than m has lent to a holder in r's window.
 func (o *oracle) lentByOthers(m, from *member, r *lease.GrantRequest) (most uint64) {
 	for l, t := range o.loans {
 		if l.key == r.Key && l.holder == from.slot && l.grantor != m && t.window == r.Window {
@@ -82,13 +82,13 @@ func (o *oracle) lentByOthers(m, from *member, r *lease.GrantRequest) (most uint
 	return most
 }
 
-// uncharge gives back n hits of a's counter at m, which nobody asked for.
+// uncharge refunds n hits of a's counter at m without a request.
 func (m *member) uncharge(a *account, n uint64) {
 	qs, as := [1]owner.Request{{Key: a.key, RingPos: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund}}, [1]owner.Result{}
 	m.node.Serve(m.clock(), slotID(m.slot), false, qs[:], as[:])
 }
 
-// sabotageReplica confirms, and loses, the copies of what m charges for grants.
+// sabotageReplica confirms, and loses, the replicas of what m charges for grants.
 func (w *world) sabotageReplica(m *member, msg *handoff.Message) bool {
 	return w.bug == bugEarlyGrant && m.steppingLease && msg.Kind == handoff.Replica
 }

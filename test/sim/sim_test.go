@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// report fails the test with what is needed to look into a seed.
+// report fails the test with the trace of a seed.
 func report(t *testing.T, r RunResult) {
 	t.Helper()
 	for _, line := range r.Trace[max(0, len(r.Trace)-60):] {
@@ -22,7 +22,8 @@ func report(t *testing.T, r RunResult) {
 	t.Errorf("%v\nseed %d: %s", r.Options, r.Options.Seed, r.Failure)
 }
 
-// seeds is how many worlds a search runs: a fixed number, so that every machine tries the same ones. KEYWARD_SEEDS is for `make deep`.
+// seeds returns the number of seeds to run: a fixed number, so that every machine runs the same ones. `make deep`
+// sets KEYWARD_SEEDS.
 func seeds(t *testing.T, usual uint64) uint64 {
 	if s := os.Getenv("KEYWARD_SEEDS"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -39,13 +40,14 @@ func seeds(t *testing.T, usual uint64) uint64 {
 
 func TestSeeds(t *testing.T) { testSeeds(t, expandBase, seeds(t, 1000)) }
 
-// Parts of limits are lent, keys get hot and cool, and members count by copies.
+// Limits are lent, keys become hot and cool down, and members count on copies.
 func TestLeaseSeeds(t *testing.T) { testSeeds(t, expandLeases, seeds(t, 500)) }
 
-// Tables are too small for the keys, which are of several domains; all changes are planned, so nothing may be admitted above a limit.
+// Tables are too small for the keys, which belong to several domains. All changes are planned, so no limit may be
+// exceeded.
 func TestFullSeeds(t *testing.T) { testSeeds(t, expandFull, seeds(t, 400)) }
 
-// Machines stop with their clocks, and nothing else goes wrong.
+// Machines stop with their clocks, without other faults.
 func TestStillSeeds(t *testing.T) { testSeeds(t, expandStill, seeds(t, 100)) }
 
 func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
@@ -67,7 +69,7 @@ func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 		t.Errorf("%d seeds ran, not %d", stats.Seeds, n)
 	}
 	if expand(1).MaxKeys > 0 && stats.Counts["authority: overflow"] == 0 {
-		t.Error("no table was full: the test shows nothing")
+		t.Error("no table was full")
 	}
 	if expand(1).MaxKeys > 0 && min(stats.Counts["keys: one owner"], stats.Counts["keys: alike"]) == 0 {
 		t.Error("no adversary chose keys")
@@ -75,14 +77,14 @@ func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
 	if stats.Fewest < 1000 {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}
-	// What a seed is there to meet happens once in 30 of them or more often, but for series in which few things happen.
+	// Each expected event occurs at least once in 30 seeds, except in kinds with few events.
 	few := expand(1).MaxKeys > 0 || expand(1).Slots == expand(1).Members
 	if rare := stats.rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 && !few {
-		t.Errorf("seen too rarely in %d seeds: %s", n, strings.Join(rare, ", "))
+		t.Errorf("too rare in %d seeds: %s", n, strings.Join(rare, ", "))
 	}
 }
 
-// Every seed that ever failed runs for ever; those that begin with an L are of expandLeases, those with an F of expandFull.
+// Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -112,7 +114,7 @@ func TestSeedsThatFailed(t *testing.T) {
 	}
 }
 
-// The same seed gives the same run, also with a trace and with rings built anew.
+// The same seed gives the same run, also with a trace and with new rings.
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
@@ -126,20 +128,20 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// Each deliberate mistake is found within 1,000 seeds.
+// Each deliberate bug is found within 1,000 seeds.
 func TestBugsAreFound(t *testing.T) { findBugs(t, baseBugs, expandBase) }
 
-// So is each condition of leases that is left out.
+// So is each omitted lease condition.
 func TestLeaseBugsAreFound(t *testing.T) { findBugs(t, leaseBugs, expandLeases) }
 
-// So is a hand-over that leaves out what found no place in a table.
+// So is a handoff that omits what the sketch has counted.
 func TestFullBugsAreFound(t *testing.T) { findBugs(t, fullBugs, expandFull) }
 
-// So is a member that goes on after its clocks stood still.
+// So is a member that continues after its clocks have stopped.
 func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 
-// findBugs tries the seed that found a mistake when testdata/bugs.txt was written, and where that finds nothing any more, which a change of the
-// core may bring about, the first 1,000.
+// findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
+// of the core may cause, it runs the first 1,000.
 func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 	known := knownSeeds(t)
 	for _, name := range slices.Sorted(maps.Keys(bugs)) {
@@ -160,7 +162,7 @@ func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 	}
 }
 
-// firstSeed returns the first of 1,000 seeds that finds a mistake, else a number above.
+// firstSeed returns the first of 1,000 seeds that finds a bug, or a number above.
 func firstSeed(bug Bug, expand func(uint64) Options) (seed uint64, failure string) {
 	found := atomic.Uint64{}
 	found.Store(1001)
@@ -178,7 +180,7 @@ func firstSeed(bug Bug, expand func(uint64) Options) (seed uint64, failure strin
 	return found.Load(), failure
 }
 
-// knownSeeds reads which seed found which mistake.
+// knownSeeds reads which seed has found which bug.
 func knownSeeds(t *testing.T) map[string]uint64 {
 	t.Helper()
 	b, err := os.ReadFile("testdata/bugs.txt")
@@ -196,7 +198,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug && fullBugs[name] == noBug {
-			t.Fatalf("testdata/bugs.txt:%d: no mistake is called %q", n+1, name)
+			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed
 	}

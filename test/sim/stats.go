@@ -9,23 +9,23 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Summary are what many runs have in common: how often each thing happened, and how near the bounds came.
+// Summary is the sum of many runs: how often each event occurred, and how close the bounds were.
 type Summary struct {
 	Seeds, Decisions, Events int
-	Fewest                   int // decisions of a seed that broke no law
+	Fewest                   int // of a seed without a violation
 	Counts                   map[string]int
 	BoundUse                 map[faultKind]boundUse
 }
 
-// boundUse is how near one kind of windows came to its bound.
+// boundUse is how close one kind of windows came to its bound.
 type boundUse struct {
 	spans, over int
 	excess      float64 // the most admitted beyond a limit
-	room        float64 // the least that remained up to the bound, where the limit was exceeded
-	part        float64 // the largest part of a bound that was used
+	room        float64 // the least that remained up to the bound where the limit was exceeded
+	part        float64 // the largest fraction of a bound that was used
 }
 
-// newSummary is empty.
+// newSummary returns an empty Summary.
 func newSummary() *Summary {
 	s := &Summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}}
 	for _, name := range expectedCounts() {
@@ -34,12 +34,12 @@ func newSummary() *Summary {
 	return s
 }
 
-// expectedCounts is what a long enough series of runs must have seen.
+// expectedCounts returns the events that a long series of runs must have.
 func expectedCounts() []string {
 	names := []string{
 		"message: Ping", "message: Ping Owed", "message: Pong", "message: Pong Confirmed", "message: Chunk", "message: Chunk Shadow", "message: Chunk Extra",
 		"message: Ack", "message: Ack Shadow", "message: Replica", "message: Got", "message: SealReq",
-		"answer: Ask", "answer: Wait", "answer: Resolved", "answer: Cancelled", "answer: not the owner",
+		"answer: Ask", "answer: Wait", "answer: Resolved", "answer: Canceled", "answer: not the owner",
 		"authority: full", "authority: part", "authority: share",
 		"transition: started", "transition: joining to active", "transition: active to leaving", "transition: leaving to left",
 		"transition: ring adopted", "transition: member lost", "transition: N_ref decayed",
@@ -54,7 +54,7 @@ func expectedCounts() []string {
 	return names
 }
 
-// expectedLeaseCounts is what series with leases must have seen besides.
+// expectedLeaseCounts returns the additional events that a series with leases must have.
 func expectedLeaseCounts() []string {
 	return []string{
 		"lease: Ask for more", "lease: Ask that returns or reports", "lease: Ask that is old",
@@ -72,14 +72,14 @@ func (s *Summary) authority(a owner.Authority) {
 	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached"}[a]]++
 }
 
-// window counts a span that is over.
+// window counts a finished span.
 func (s *Summary) window(x *span) {
 	n := s.BoundUse[x.faults]
 	n.spans++
 	s.BoundUse[x.faults] = n
 }
 
-// approach notes how near admitted came to limit and bound.
+// approach records how close admitted came to limit and bound.
 func (s *Summary) approach(x *span, admitted, limit, bound float64) {
 	over := admitted - limit
 	if over <= 0 {
@@ -97,7 +97,7 @@ func (s *Summary) approach(x *span, admitted, limit, bound float64) {
 	s.BoundUse[x.faults] = n
 }
 
-// add adds what one run, or one worker's runs, came to.
+// add adds the results of one run or one worker.
 func (s *Summary) add(o *Summary) {
 	if o.Fewest > 0 && (s.Fewest == 0 || o.Fewest < s.Fewest) {
 		s.Fewest = o.Fewest
@@ -117,7 +117,7 @@ func (s *Summary) add(o *Summary) {
 	}
 }
 
-// rare are the things that should have happened at least n times and did not.
+// rare returns the expected events that occurred less than n times.
 func (s *Summary) rare(n int, leases bool) []string {
 	names := expectedCounts()
 	if leases {
@@ -132,7 +132,7 @@ func (s *Summary) rare(n int, leases bool) []string {
 	return rare
 }
 
-// Print prints the tables.
+// Print prints all counts and bounds.
 func (s *Summary) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest, s.Events)
 	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {

@@ -2,9 +2,10 @@ package sim
 
 import "time"
 
-// stopMachine stops a member's machine: not only its process, as pauseSome does, but its clocks, too. A machine that was
-// suspended says so when it resumes: its wall clock is right again, and CLOCK_BOOTTIME has gone on. One that was moved to
-// another host says nothing. The clocks of the others tell it, and its own is set moments later.
+// stopMachine stops a member's machine: not only its process, as pauseSome does, but also its clocks. A machine that
+// was suspended notices it when it resumes: its wall clock is correct again, and CLOCK_BOOTTIME has advanced. One
+// that was moved to another host does not. It learns it from the clocks of the others, and its own is corrected
+// moments later.
 func (w *world) stopMachine() {
 	m := w.anyMember()
 	if m == nil || m.paused {
@@ -12,7 +13,7 @@ func (w *world) stopMachine() {
 	}
 	d := 500*time.Millisecond + w.randomBelow(4*time.Second)
 	if w.rnd.IntN(3) > 0 {
-		d += 4*time.Second + w.randomBelow(2*time.Second) // long enough for the heir to take over
+		d += 4*time.Second + w.randomBelow(2*time.Second) // long enough for the successor to take over
 	}
 	suspended := w.rnd.IntN(3) > 0
 	w.trace("%s's machine stops for %v, suspended %v", m.name(), d, suspended)
@@ -24,7 +25,7 @@ func (w *world) stopMachine() {
 	w.requestsFor(m, d)
 }
 
-// resume lets a machine go on whose clocks stood still for lost.
+// resume resumes a machine whose clocks have stopped for lost.
 func (m *member) resume(lost time.Duration, suspended bool) {
 	if !m.paused || m.gone {
 		return
@@ -33,7 +34,7 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 	m.clockBehind += int64(lost)
 	m.skew -= int64(lost)
 	for i := range m.table {
-		m.table[i].heardAt = min(w.now, m.table[i].heardAt+int64(lost)) // gossip goes by the same clock
+		m.table[i].heardAt = min(w.now, m.table[i].heardAt+int64(lost)) // gossip uses the same clock
 	}
 	m.gossipedAt = w.now
 	switch {
@@ -43,7 +44,7 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 		w.after(w.randomBelow(3*time.Second), m, m.correctClock)
 	default:
 		m.stepped = true
-		w.oracle.disconnectedAt[m.slot] = w.now // it goes on as it was until it has heard the others
+		w.oracle.disconnectedAt[m.slot] = w.now // it continues until it has received messages of the others
 		w.after(w.randomBelow(3*time.Second), m, func() {
 			w.oracle.lagged()
 			m.correctClock()
@@ -52,8 +53,8 @@ func (m *member) resume(lost time.Duration, suspended bool) {
 	m.wake()
 }
 
-// requestsFor has one of m's keys asked for: of the others just before its machine goes on, when the heir may have taken over, and of m
-// itself at once, for calls have waited for it.
+// requestsFor sends requests for one of m's keys: to the others just before m's machine resumes, when the successor
+// may have taken over, and to m immediately after, as calls that have waited.
 func (w *world) requestsFor(m *member, stopped time.Duration) {
 	k := w.keyOwnedBy(m)
 	if k < 0 {
@@ -74,7 +75,7 @@ func (w *world) requestsFor(m *member, stopped time.Duration) {
 	}
 }
 
-// keyOwnedBy is a key that m owns by its ring, or -1.
+// keyOwnedBy returns a key that m owns on its ring, or -1.
 func (w *world) keyOwnedBy(m *member) int {
 	if m.ring == nil {
 		return -1
@@ -89,7 +90,7 @@ func (w *world) keyOwnedBy(m *member) int {
 	return -1
 }
 
-// correctClock corrects the clock, which the driver notices at once, and before the next decision.
+// correctClock corrects the clock, which the driver notices at once, before the next decision.
 func (m *member) correctClock() {
 	m.skew += m.clockBehind
 	m.clockBehind = 0

@@ -1,9 +1,9 @@
-// Package sim runs a whole cluster in one goroutine, by the real core, in a time of its own.
+// Package sim simulates a cluster in one goroutine: the real core, with a virtual clock and network.
 //
-// A seed expands to Options. A World has members, each an owner.Node with a clock of its own, driven as peer drives it;
-// a network that delays, loses, repeats and cuts; a gossip that converges; clients that ask; and faults. The oracle sees
-// every decision and every answer and holds them against the bounds that follow from this run's own faults. The same
-// seed gives the same run, to the last message.
+// A seed expands to Options. A world has members, each an owner.Node with a clock of its own, driven as package peer
+// drives it; a network that delays, loses, repeats and blocks messages; gossip that converges; clients that send
+// requests; and faults. The oracle observes every decision and every reply, and compares them with the bounds that
+// follow from the faults of this run. The same seed produces the same run, down to the last message.
 package sim
 
 import (
@@ -20,11 +20,11 @@ import (
 const (
 	maxSlots   = 12 // of most seeds
 	epoch      = int64(1_700_000_000e9)
-	warmUp     = 3 * time.Second  // from the start to the first question
+	warmUp     = 3 * time.Second  // from the start to the first request
 	settleTime = 10 * time.Second // from the last fault to the liveness phase
 )
 
-// world is one run.
+// world is the state of one run.
 type world struct {
 	o      Options
 	bug    Bug
@@ -36,14 +36,14 @@ type world struct {
 	stats  *Summary
 
 	slots        []slot
-	blocked      [][]bool // of the direction from, to
+	blocked      [][]bool // by sender and receiver
 	held         [][]heldMessage
 	keys         []*key
-	rules        [][]rule // by version, by key
+	rules        [][]rule // by version and key
 	requests     uint64
 	manualRoutes []hotkey.Route
 	safetySince  int64 // when the safety phase began
-	healed       bool  // the safety phase is over: no loss, no faults
+	healed       bool  // the safety phase is over: no loss and no faults
 	oracle       oracle
 	hash         uint64
 	verbose      bool
@@ -51,18 +51,18 @@ type world struct {
 	failure      string
 }
 
-// slot is a name that a member may run under.
+// slot is a name under which members run.
 type slot struct {
 	id    ring.ID
-	now   *member // nil: nobody runs
+	now   *member // nil: none is running
 	boots int
 }
 
-// ringCache remembers rings by their members, because building one takes longer than all else that a change does. It
-// serves one goroutine.
+// ringCache caches rings by their members, because building a ring takes longer than everything else in a change. It
+// is not safe for concurrent use.
 type ringCache struct{ made map[string]*ring.Ring }
 
-// of is the ring of boots by slot; every call gives another pointer, as adopting a ring does.
+// of returns the ring of the given boots by slot. Each call returns another pointer, as adopting a ring does.
 func (c *ringCache) of(boots []int) *ring.Ring {
 	packed := make([]byte, len(boots))
 	for i, b := range boots {
@@ -88,21 +88,21 @@ func (c *ringCache) of(boots []int) *ring.Ring {
 
 func slotID(i int) ring.ID { return ring.ID("n" + letters[i:i+1]) }
 
-// letters name slots.
+// letters has a letter for each slot.
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// inst is the instance of a boot of a slot; instances are odd.
+// inst returns the boot ID of a boot of a slot. Boot IDs are odd.
 func inst(i, boot int) uint64 { return uint64(i+1)<<16 | uint64(boot)<<1 | 1 }
 
 func weight(i int) uint32 { return 1 + uint32(i/6)%2 }
 
-// RunResult is what a run came to.
+// RunResult is the result of one run.
 type RunResult struct {
 	Options   Options
-	Hash      uint64 // of the trace
+	Hash      uint64 // of all events
 	Decisions int
 	Events    int
-	Failure   string   // the law that was broken; empty: none
+	Failure   string   // the violated law; empty if there is none
 	Trace     []string // of verbose runs
 }
 
@@ -119,7 +119,7 @@ func run(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) Run
 	return RunResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
 }
 
-// newWorld makes the world of o, up to the first question.
+// newWorld creates the world of o and runs it up to the first request.
 func newWorld(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) *world {
 	w := &world{
 		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: rings, stats: stats, verbose: verbose,
@@ -141,13 +141,13 @@ func newWorld(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool
 	for i := range o.Members {
 		w.boot(i, true)
 	}
-	w.healed = true // who starts together meets in any case
+	w.healed = true // members that start together meet in any case
 	w.run(warmUp)
 	w.healed = false
 	return w
 }
 
-// fail notes that a law is broken; the run ends.
+// fail records a violated law and ends the run.
 func (w *world) fail(format string, args ...any) {
 	if w.failure == "" {
 		w.failure = fmt.Sprintf(format, args...)
@@ -155,7 +155,7 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// mixHash mixes what happens into the hash of the run.
+// mixHash adds an event to the hash of the run.
 func (w *world) mixHash(xs ...uint64) {
 	w.hash = (w.hash ^ uint64(w.now)) * 1099511628211
 	for _, x := range xs {
@@ -164,7 +164,7 @@ func (w *world) mixHash(xs ...uint64) {
 	}
 }
 
-// trace keeps a line of the run, when anybody wants to read it.
+// trace adds a line to the trace of a verbose run.
 func (w *world) trace(format string, args ...any) {
 	if !w.verbose {
 		return
@@ -173,10 +173,10 @@ func (w *world) trace(format string, args ...any) {
 	w.lines = append(w.lines, fmt.Sprintf("%11.4f  ", at)+fmt.Sprintf(format, args...))
 }
 
-// chance is true with probability p; it draws only when that is open.
+// chance returns true with probability p. It draws a random number only if p is above 0.
 func (w *world) chance(p float64) bool { return p > 0 && w.rnd.Float64() < p }
 
-// randomBelow is a random duration below d.
+// randomBelow returns a random duration below d.
 func (w *world) randomBelow(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -184,7 +184,7 @@ func (w *world) randomBelow(d time.Duration) time.Duration {
 	return time.Duration(w.rnd.Int64N(int64(d)))
 }
 
-// unblockLinks ends all cuts.
+// unblockLinks removes all blocks of links.
 func (w *world) unblockLinks() {
 	w.blocked = make([][]bool, len(w.slots))
 	for i := range w.blocked {
@@ -192,7 +192,7 @@ func (w *world) unblockLinks() {
 	}
 }
 
-// running are the members that run, paused ones too.
+// running returns the running members, including the paused ones.
 func (w *world) running() []*member {
 	var ms []*member
 	for i := range w.slots {
@@ -203,7 +203,8 @@ func (w *world) running() []*member {
 	return ms
 }
 
-// parts are the slots that reach each other both ways, over others if need be; a paused or absent member is in none.
+// parts numbers the sets of slots that reach each other in both directions, directly or through others. A paused or
+// absent member has part -1.
 func (w *world) parts() (part []int, n int) {
 	part = make([]int, len(w.slots))
 	for i := range part {

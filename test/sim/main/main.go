@@ -1,4 +1,4 @@
-// Command main runs the simulator over many seeds, shows its progress, and prints what it saw.
+// Command main runs the simulator with many seeds, shows its progress, and prints a summary.
 package main
 
 import (
@@ -13,16 +13,16 @@ import (
 )
 
 func main() {
-	seeds := flag.Uint64("seeds", 5000, "how many seeds")
-	first := flag.Uint64("first", 1, "the first one")
-	one := flag.Uint64("seed", 0, "run this seed alone and print its trace")
-	bug := flag.String("bug", "", "make a deliberate mistake: its name, or list")
-	leases := flag.Bool("leases", false, "with leases")
-	full := flag.Bool("full", false, "with tables too small for their keys")
-	still := flag.Bool("still", false, "with machines that stop, and nothing else")
-	all := flag.Bool("all", false, "go on after a failure")
-	hashes := flag.Bool("hashes", false, "print each seed's hash of all events, to compare two versions of the code")
-	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at a time")
+	seeds := flag.Uint64("seeds", 5000, "number of seeds")
+	first := flag.Uint64("first", 1, "first seed")
+	one := flag.Uint64("seed", 0, "run only this seed and print its trace")
+	bug := flag.String("bug", "", "inject a deliberate bug: its name, or list")
+	leases := flag.Bool("leases", false, "run worlds with leases")
+	full := flag.Bool("full", false, "run worlds with tables that are too small for their keys")
+	still := flag.Bool("still", false, "run worlds in which machines stop with their clocks")
+	all := flag.Bool("all", false, "continue after a failure")
+	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
+	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")
 	flag.Parse()
 	kind := sim.Kinds[""]
 	switch {
@@ -41,7 +41,7 @@ func main() {
 	}
 	made, known := kind.Bugs[*bug]
 	if *bug != "" && !known {
-		fmt.Fprintf(os.Stderr, "there is no bug %q\n", *bug)
+		fmt.Fprintf(os.Stderr, "no bug is called %q\n", *bug)
 		os.Exit(2)
 	}
 	if *one > 0 {
@@ -62,7 +62,7 @@ func main() {
 	os.Exit(search(&sim.Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50}))
 }
 
-// report prints a run, with the last lines of its trace.
+// report prints a run with the last lines of its trace.
 func report(r sim.RunResult, lines int) {
 	for _, line := range r.Trace[max(0, len(r.Trace)-lines):] {
 		fmt.Println(line)
