@@ -246,8 +246,8 @@ func TestRefused(t *testing.T) {
 		{"rules.shop=3", "rules"},
 		{rules("domain: shop\ndescriptors: 3\n"), "rules.shop.yaml: descriptors: want a list, not 3"},
 		{rules("domain: {}\ndescriptors: [3, {key: a, rate_limit: 5}, {key: b, rate_limit: {unit: 5}, descriptors: [{key: []}]}]\n"),
-			"* rules.shop.yaml: domain: want a text\n* rules.shop.yaml: descriptors[0]: want a mapping with a key, not 3\n* rules.shop.yaml: descriptors[1].rate_limit: want a mapping" +
-				" with unit and requests_per_unit, not 5\n* rules.shop.yaml: descriptors[2].rate_limit.unit: want a text, not 5\n* rules.shop.yaml: descriptors[2].descriptors[0].key: want a text\n"},
+			"* rules.shop.yaml: domain: want a string\n* rules.shop.yaml: descriptors[0]: want a mapping with a key, not 3\n* rules.shop.yaml: descriptors[1].rate_limit: want a mapping" +
+				" with unit and requests_per_unit, not 5\n* rules.shop.yaml: descriptors[2].rate_limit.unit: want a string, not 5\n* rules.shop.yaml: descriptors[2].descriptors[0].key: want a string\n"},
 		{rules("- domain: shop\n"), "rules.shop.yaml: cannot read YAML"},
 		{rules("domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: hour, requests_per_unit: many}\n"), "descriptors[0].rate_limit.requests_per_unit: want a number, not many"},
 	} {

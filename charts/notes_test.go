@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestNotes holds that the installer is told who may ask, and is warned where everybody or nobody may.
+// TestNotes requires that the notes list the allowed clients, and warn if all pods or no Envoys are allowed.
 func TestNotes(t *testing.T) {
-	const none, all = "WARNING: no Envoy of yours may ask yet", "WARNING: every pod that reaches the members may connect to them"
+	const none, all = "WARNING: none of your Envoys can connect", "WARNING: every pod can connect to the members"
 	chart := withNotes(t)
 	for version, binary := range helms(t) {
 		for set, c := range map[string]struct{ want, not []string }{
@@ -19,11 +19,11 @@ func TestNotes(t *testing.T) {
 			"preset=kgateway":                   {[]string{"pods of the namespace kgateway-system;"}, []string{none, all}},
 			"networkPolicy.openToCluster=true":  {[]string{all, "networkPolicy.openToCluster is true", "Port 8081 has no authentication"}, []string{none}},
 			"networkPolicy.enabled=false":       {[]string{all, "networkPolicy.enabled is false"}, []string{none, "on 9090"}},
-			"tls.mode=generate":                 {[]string{"for 90 days. The CronJob keyward-certs replaces each 30 days before its end"}, nil},
+			"tls.mode=generate":                 {[]string{"valid for 90 days. The CronJob keyward-certs replaces each 30 days before it expires"}, nil},
 			"tls.mode=off":                      {[]string{"WARNING: tls.mode is off"}, nil},
 			"tls.mode=secret":                   {[]string{"WARNING: tls.envoyNames is empty", "the Secret keyward-envoy-tls in Envoy's"}, nil},
 			"tls.envoyNames={a}":                {nil, []string{"tls.envoyNames is empty"}},
-			"networkPolicy.envoyFrom[0].a=b":    {[]string{"what networkPolicy.envoyFrom names;"}, []string{none, all}},
+			"networkPolicy.envoyFrom[0].a=b":    {[]string{"peers of networkPolicy.envoyFrom;"}, []string{none, all}},
 			"networkPolicy.metricsFrom[0].a=b":  {nil, []string{"on 9090"}},
 			"service.clientCertificates=true":   {nil, []string{all}},
 			"networkPolicy.openAppPorts=false":  {[]string{none}, nil},
@@ -52,7 +52,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// withNotes copies the chart and puts its notes into an object: Helm prints them only where it finds a cluster.
+// withNotes copies the chart and renders its notes into an object, because Helm prints notes only with a cluster.
 func withNotes(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "keyward")

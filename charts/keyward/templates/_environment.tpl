@@ -1,4 +1,4 @@
-{{/* Environment of members and xDS servers alike. */}}
+{{/* Environment of members and xDS servers. */}}
 {{- define "keyward.clusterEnvironment" -}}
 KEYWARD_JOIN: dns+{{ include "keyward.fullname" . }}-gossip:7946
 KEYWARD_CLUSTER: {{ .Release.Namespace }}/{{ include "keyward.fullname" . }}
@@ -17,7 +17,7 @@ LOG_LEVEL: INFO
 LOG_FORMAT: json
 {{- end }}
 
-{{/* Names of the certificates of Envoys, as a list. The CA of an issuer may sign for others, too, so a name is always asked for. */}}
+{{/* Names of the certificates of Envoys, as a list. The CA of an issuer may also sign for others, so a name is always required. */}}
 {{- define "keyward.envoyNames" -}}
 {{- $names := .Values.tls.envoyNames -}}
 {{- if ne (include "keyward.tlsMode" .) "secret" -}}
@@ -70,12 +70,12 @@ LOG_FORMAT: json
 {{- toYaml $env -}}
 {{- end }}
 
-{{/* Changes when pods must be made anew: not with the number of members, which matters at a cold start only. */}}
+{{/* Changes if pods must be replaced. It does not depend on the number of members, which matters only at a cold start. */}}
 {{- define "keyward.environmentHash" -}}
 {{- omit (fromYaml (include "keyward.environment" .)) "KEYWARD_EXPECT" | toYaml | sha256sum | trunc 16 | quote -}}
 {{- end }}
 
-{{/* Where the rules come from with Envoy AI Gateway: its controller makes them of QuotaPolicies. */}}
+{{/* Source of the rules with Envoy AI Gateway: its controller creates them from QuotaPolicies. */}}
 {{- define "keyward.aiGatewayEnvironment" -}}
 CONFIG_TYPE: GRPC_XDS_SOTW
 CONFIG_GRPC_XDS_NODE_ID: envoy-ai-gateway-ratelimit

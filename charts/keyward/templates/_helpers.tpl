@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* metadata of an object: dict root, name, component, and perhaps labels and annotations. */}}
+{{/* metadata of an object: dict root, name, component, optionally labels and annotations. */}}
 {{- define "keyward.metadata" -}}
 {{- $root := .root -}}
 name: {{ .name }}
@@ -49,35 +49,35 @@ app.kubernetes.io/component: {{ . }}
 {{- .Values.serviceAccount.name | default (include "keyward.fullname" .) -}}
 {{- end }}
 
-{{/* Name of the Service on whose port 8081 gateways ask. */}}
+{{/* Name of the Service whose port 8081 gateways use. */}}
 {{- define "keyward.service" -}}
 {{- $byPreset := dict "envoy-ai-gateway" "envoy-ai-gateway-ratelimit" -}}
 {{- .Values.service.name | default (get $byPreset .Values.preset) | default (include "keyward.fullname" .) -}}
 {{- end }}
 
-{{/* "true" when the members are pods of this chart's own. With envoy-gateway the gateway runs them. */}}
+{{/* "true" if this chart runs the members in their own pods. With envoy-gateway the gateway runs them. */}}
 {{- define "keyward.ownPods" -}}
 {{- if and (ne .Values.mode "sidecar") (ne .Values.preset "envoy-gateway") }}true{{ end -}}
 {{- end }}
 
-{{/* "true" when xDS servers run. */}}
+{{/* "true" if xDS servers run. */}}
 {{- define "keyward.xds" -}}
 {{- if eq (toString .Values.xds.enabled) "auto" -}}
 {{- if not (has .Values.preset (list "envoy-gateway" "envoy-ai-gateway" "contour" "kgateway")) }}true{{ end -}}
 {{- else if eq (toString .Values.xds.enabled) "true" }}true{{ end -}}
 {{- end }}
 
-{{/* "true" when there is a pod for `helm test`. */}}
+{{/* "true" if there is a pod for `helm test`. */}}
 {{- define "keyward.test" -}}
 {{- if and .Values.test.enabled (or .Values.test.domain (not (include "keyward.gatewayRules" .))) }}true{{ end -}}
 {{- end }}
 
-{{/* "true" when that pod shows the Envoys' certificate. */}}
+{{/* "true" if that pod uses the Envoys' certificate. */}}
 {{- define "keyward.testSecret" -}}
 {{- if and (include "keyward.test" .) (ne (include "keyward.tlsMode" .) "off") (or (not (include "keyward.ownPods" .)) .Values.service.tls) }}true{{ end -}}
 {{- end }}
 
-{{/* "true" when rules come from a gateway's control plane, not from a ConfigMap. */}}
+{{/* "true" if rules come from a gateway's control plane instead of a ConfigMap. */}}
 {{- define "keyward.gatewayRules" -}}
 {{- if has .Values.preset (list "envoy-gateway" "envoy-ai-gateway") }}true{{ end -}}
 {{- end }}
@@ -99,12 +99,12 @@ app.kubernetes.io/component: {{ . }}
 {{- else }}{{ $full }}-{{ .of }}-tls{{ end -}}
 {{- end }}
 
-{{/* Name that all members' certificates carry. */}}
+{{/* The name in the certificates of all members. */}}
 {{- define "keyward.memberName" -}}
 {{ include "keyward.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{/* The names of a certificate: dict root, of. The first is told to others. */}}
+{{/* The names of a certificate: dict root, of. Other processes verify the first. */}}
 {{- define "keyward.dnsNames" -}}
 {{- $full := include "keyward.fullname" .root -}}
 {{- $ns := .root.Release.Namespace -}}
@@ -128,12 +128,12 @@ app.kubernetes.io/component: {{ . }}
 {{- .Values.rulesConfigMap | default (printf "%s-rules" (include "keyward.fullname" .)) -}}
 {{- end }}
 
-{{/* The rules' files, as YAML. */}}
+{{/* The rule files, as YAML. */}}
 {{- define "keyward.rules" -}}
 {{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get "files/example.yaml"))) -}}
 {{- end }}
 
-{{/* Where another object's name is the same for sidecars in pods of others: what keyward-lib is told. */}}
+{{/* Arguments for keyward-lib that match the objects of this chart. */}}
 {{- define "keyward.libArguments" -}}
 release: {{ include "keyward.fullname" . }}
 image: {{ include "keyward.image" . }}
@@ -156,7 +156,7 @@ volumeMounts:
 {{- .Values.expect | default (ternary .Values.autoscaling.minReplicas .Values.replicaCount .Values.autoscaling.enabled) -}}
 {{- end }}
 
-{{/* What every pod has: dict root, component, and perhaps account, a service account whose token is mounted. */}}
+{{/* Common part of all pods: dict root, component, optionally account, a service account whose token is mounted. */}}
 {{- define "keyward.podSpec" -}}
 {{- with .root.Values }}
 serviceAccountName: {{ $.account | default (include "keyward.serviceAccount" $.root) }}

@@ -10,7 +10,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables, other pods; rules are read again as they are
+    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules are reloaded
     {{- range $key, $value := $root.Values.podAnnotations }}
     {{ $key }}: {{ $value | toString | quote }}
     {{- end }}
@@ -32,7 +32,7 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* Labels by which a mesh leaves these pods alone: their ports have mTLS of their own, and gossip is UDP, too. */}}
+{{/* Labels that exclude these pods from a mesh: their ports have their own mTLS, and gossip also uses UDP. */}}
 {{- define "keyward.presetLabels" -}}
 {{- if eq .Values.preset "istio" -}}
 sidecar.istio.io/inject: "false"

@@ -1,4 +1,4 @@
-{{/* Fails when values contradict each other or rules have the wrong shape, and names all faults at once. The schema has checked the types of the values. */}}
+{{/* Fails if values contradict each other or rules have the wrong shape, and lists all errors at once. The schema checks the types of the values. */}}
 {{- define "keyward.validate" -}}
 {{- $faults := list -}}
 {{- $a := .Values.autoscaling -}}
@@ -6,7 +6,7 @@
 {{- $faults = append $faults (printf "autoscaling.minReplicas is %d and autoscaling.maxReplicas %d: want the first to be at most the second" (int $a.minReplicas) (int $a.maxReplicas)) -}}
 {{- end -}}
 {{- if and .Values.networkPolicy.openToCluster .Values.networkPolicy.envoyFrom -}}
-{{- $faults = append $faults "networkPolicy.openToCluster lets every pod ask, and networkPolicy.envoyFrom names who may: set one of them" -}}
+{{- $faults = append $faults "networkPolicy.openToCluster allows every pod, and networkPolicy.envoyFrom lists allowed peers: set one of them" -}}
 {{- end -}}
 {{- $g := .Values.tls.generate -}}
 {{- if ge (int $g.renewBeforeDays) (int $g.days) -}}
@@ -21,11 +21,11 @@
 {{- end -}}
 {{- end -}}
 {{- if $faults -}}
-{{- fail (printf "these values cannot work (keyward check RULES says more about rules):\n* %s" (join "\n* " $faults)) -}}
+{{- fail (printf "invalid values (keyward check RULES has more details about rules):\n* %s" (join "\n* " $faults)) -}}
 {{- end -}}
 {{- end }}
 
-{{/* Secrets that tls.mode secret lacks, as a list. Only members read their own: a process that has it can act as a member. */}}
+{{/* Errors about missing Secrets of tls.mode secret, as a list. Only members may have theirs, because a process with it can act as a member. */}}
 {{- define "keyward.secretFaults" -}}
 {{- $faults := list -}}
 {{- $t := .Values.tls -}}
@@ -38,7 +38,7 @@
 {{- $faults = append $faults (printf "tls.mode secret: set tls.xdsSecret, %s the xDS servers" $what) -}}
 {{- end -}}
 {{- if and (include "keyward.needsEnvoySecret" .) (not $t.envoySecret) -}}
-{{- $faults = append $faults (printf "tls.mode secret: set tls.envoySecret, %s Envoys, which helm test and a gateway that checks the members' certificate use, too" $what) -}}
+{{- $faults = append $faults (printf "tls.mode secret: set tls.envoySecret, %s Envoys, which is also used by helm test and by gateways that verify the members' certificate" $what) -}}
 {{- end -}}
 {{- range $value := list "xdsSecret" "envoySecret" -}}
 {{- if and $t.existingSecret (eq (get $t $value) $t.existingSecret) -}}
@@ -49,12 +49,12 @@
 {{- toYaml $faults -}}
 {{- end }}
 
-{{/* "true" when an object of the chart uses the Secret of Envoys. */}}
+{{/* "true" if an object of the chart uses the Secret of Envoys. */}}
 {{- define "keyward.needsEnvoySecret" -}}
 {{- if or .Values.envoy.enabled (include "keyward.testSecret" .) (and (eq .Values.preset "contour") .Values.service.tls) }}true{{ end -}}
 {{- end }}
 
-{{/* Faults in the shape of a file of rules, as a list. */}}
+{{/* Errors in the shape of a file of rules, as a list. */}}
 {{- define "keyward.rulesFaults" -}}
 {{- $faults := list -}}
 {{- $doc := fromYaml . -}}
@@ -62,14 +62,14 @@
 {{- $faults = append $faults (printf "cannot read YAML: %s" $doc.Error) -}}
 {{- else -}}
 {{- if not (and (kindIs "string" $doc.domain) $doc.domain) -}}
-{{- $faults = append $faults "domain: want a text" -}}
+{{- $faults = append $faults "domain: want a string" -}}
 {{- end -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.descriptorFaults" (dict "list" $doc.descriptors "path" "descriptors"))) -}}
 {{- end -}}
 {{- toYaml $faults -}}
 {{- end }}
 
-{{/* Faults in a list of descriptors: dict list, path. */}}
+{{/* Errors in a list of descriptors: dict list, path. */}}
 {{- define "keyward.descriptorFaults" -}}
 {{- $faults := list -}}
 {{- $path := .path -}}
@@ -78,7 +78,7 @@
 {{- $at := printf "%s[%d]" $path $i -}}
 {{- if kindIs "map" $d -}}
 {{- if not (and (kindIs "string" $d.key) $d.key) -}}
-{{- $faults = append $faults (printf "%s.key: want a text" $at) -}}
+{{- $faults = append $faults (printf "%s.key: want a string" $at) -}}
 {{- end -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.limitFaults" (dict "limit" $d.rate_limit "path" (printf "%s.rate_limit" $at)))) -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.descriptorFaults" (dict "list" $d.descriptors "path" (printf "%s.descriptors" $at)))) -}}
@@ -92,7 +92,7 @@
 {{- toYaml $faults -}}
 {{- end }}
 
-{{/* Faults in a rate_limit: dict limit, path. */}}
+{{/* Errors in a rate_limit: dict limit, path. */}}
 {{- define "keyward.limitFaults" -}}
 {{- $faults := list -}}
 {{- $path := .path -}}
@@ -100,7 +100,7 @@
 {{- range $name, $kinds := dict "unit" (list "string") "requests_per_unit" (list "float64" "int64" "int") "unlimited" (list "bool") -}}
 {{- $v := get $.limit $name -}}
 {{- if and (hasKey $.limit $name) (not (has (kindOf $v) $kinds)) -}}
-{{- $faults = append $faults (printf "%s.%s: want a %s, not %v" $path $name (get (dict "string" "text" "float64" "number" "bool" "boolean") (first $kinds)) $v) -}}
+{{- $faults = append $faults (printf "%s.%s: want a %s, not %v" $path $name (get (dict "string" "string" "float64" "number" "bool" "boolean") (first $kinds)) $v) -}}
 {{- end -}}
 {{- end -}}
 {{- else if not (kindIs "invalid" .limit) -}}

@@ -1,6 +1,6 @@
 {{/*
-The Keyward sidecar for the pods of your own chart. The release of the chart "keyward" in the same namespace
-(mode: sidecar) holds what all members share: rules, gossip key, certificates and the environment. So this needs little:
+The Keyward sidecar for the pods of your own chart. A release of the chart "keyward" in the same namespace
+(mode: sidecar) provides the shared objects: rules, gossip key, certificates and the environment. Example:
 
   template:
     metadata:
@@ -10,7 +10,7 @@ The Keyward sidecar for the pods of your own chart. The release of the chart "ke
       terminationGracePeriodSeconds: 60
       initContainers:
         {{- include "keyward.sidecar" (dict "release" "keyward") | nindent 8 }}
-        - name: envoy          # a native sidecar, after Keyward's: it starts later and ends earlier
+        - name: envoy          # a native sidecar after Keyward's: it starts later and stops earlier
       volumes:
         {{- include "keyward.sidecar.volumes" (dict "release" "keyward") | nindent 8 }}
 
@@ -18,15 +18,15 @@ Each takes a dict:
   release         full name of the release's objects            default keyward
   image           image of the sidecar                          default ghcr.io/keyward/keyward:v<appVersion>
   pullPolicy      its imagePullPolicy                           default IfNotPresent
-  resources       its resources                                 default 20m CPU and 64Mi requested, 256Mi memory at most
-  tls             false when the release has tls.mode off       default true
+  resources       its resources                                 default requests of 20m CPU and 64Mi, limit of 256Mi memory
+  tls             false if the release has tls.mode off       default true
   gossipSecret    Secret with gossip.key                        default <release>-gossip
   tlsSecret       Secret with tls.crt, tls.key, ca.crt          default <release>-tls
   rulesConfigMap  ConfigMap with the rules                      default <release>-rules
-  envoyAdmin      host:port of the pod's Envoy's admin page: it is told to drain when the pod ends
-  args            list of further flags of the sidecar
-  env             list of further variables
-  volumeMounts    list of further mounts
+  envoyAdmin      host:port of the admin interface of the pod's Envoy, which drains when the pod stops
+  args            list of additional flags of the sidecar
+  env             list of additional variables
+  volumeMounts    list of additional mounts
 */}}
 {{- define "keyward.sidecar" -}}
 - name: keyward
@@ -34,7 +34,7 @@ Each takes a dict:
 {{ include "keyward.container" . | indent 2 }}
 {{- end }}
 
-{{/* Labels of a pod with the sidecar: by the first the members find each other. */}}
+{{/* Labels of a pod with the sidecar. Members find each other by the first one. */}}
 {{- define "keyward.sidecar.labels" -}}
 keyward.io/member: {{ .release | default "keyward" }}
 {{- end }}
@@ -50,11 +50,11 @@ keyward.io/member: {{ .release | default "keyward" }}
 - name: keyward-tls
   secret: {secretName: {{ .tlsSecret | default (printf "%s-tls" $release) }}}
 {{- end }}
-- name: keyward-run # the admin socket, for keyward drain
+- name: keyward-run # admin socket for keyward drain
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- end }}
 
-{{/* The container without its name: of a native sidecar, and of a pod of its own. */}}
+{{/* The container without its name, for a native sidecar and for separate pods. */}}
 {{- define "keyward.container" -}}
 {{- $release := .release | default "keyward" -}}
 {{- $resources := .resources | default (dict "requests" (dict "cpu" "20m" "memory" "64Mi") "limits" (dict "memory" "256Mi")) -}}
@@ -86,7 +86,7 @@ ports:
   - {name: keyward-udp, containerPort: 7946, protocol: UDP}
   - {name: keyward-peer, containerPort: 7947}
   - {name: keyward-metrics, containerPort: 9090}
-# Started once it is on the ring, or after 30 s without the others; what comes after it in the pod waits for that.
+# Succeeds when the member is on the ring, or after 30 s without the others; later containers of the pod wait for it.
 startupProbe:
   httpGet: {path: /readyz, port: 9090}
   periodSeconds: 1
@@ -94,14 +94,14 @@ startupProbe:
 readinessProbe:
   httpGet: {path: /readyz, port: 9090}
   periodSeconds: 2
-  timeoutSeconds: 3 # a busy node is no reason
+  timeoutSeconds: 3 # tolerate a busy node
 livenessProbe:
   httpGet: {path: /healthz, port: 9090}
   periodSeconds: 10
   timeoutSeconds: 3
   failureThreshold: 6
 lifecycle:
-  preStop: # its counters go to the others before Envoy ends; it answers until Envoy has ended
+  preStop: # hands off its counters before Envoy stops; it answers until Envoy has stopped
     exec: {command: [/bin/keyward, drain{{ with .envoyAdmin }}, --envoy, "{{ . }}"{{ end }}]}
 resources:
   {{- toYaml $resources | nindent 2 }}
@@ -125,7 +125,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* Nine tenths of a memory limit, as Go's GOMEMLIMIT: the rest is for what the runtime does not count. */}}
+{{/* Nine tenths of a memory limit, as Go's GOMEMLIMIT: the rest is for memory that the runtime does not count. */}}
 {{- define "keyward.goMemLimit" -}}
 {{- $text := toString . -}}
 {{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "K" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
