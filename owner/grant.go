@@ -145,7 +145,7 @@ func (n *Node) creditReturned(s *shard, lent *lentKey, l *leaseOp, e *counter.Ow
 	if l.window = s.windowOf(e, op.rule, op.now); op.rule.Algorithm.Bucket() {
 		l.window = op.now // of a slice, which never comes again
 	}
-	credit, ok := lent.Receive(op.now, l.from, l.inst, l.GrantRequest, l.window)
+	credit, ok := lent.Receive(op.now, lease.Holder{ID: l.from, BootID: l.inst}, l.GrantRequest, l.window)
 	if !ok {
 		s.counts.lease.Refused++
 		return e, 0, false

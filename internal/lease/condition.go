@@ -1,6 +1,6 @@
 package lease
 
-// Condition is one of the five that a lease is safe by; see the package.
+// Condition is one of the five conditions that make leases safe; see the package comment.
 type Condition uint8
 
 // The conditions.
@@ -12,12 +12,12 @@ const (
 	C5 Condition = 5
 )
 
-// Violations counts what was refused because it would have broken a condition, by Condition. All stay 0 as long as both
-// ends keep to the protocol, clocks do not step and no two grantors lend one key: after a cut has healed a holder may show
-// one what the other lent it, which then counts under C4 and costs nothing but the return.
+// Violations counts refused messages by the Condition that they violate. All counts stay 0 while both sides follow the
+// protocol, no clock steps and no two members lend the same key. After a partition, a holder may report to one grantor
+// what the other has lent; this counts under C4, and only the return is lost.
 type Violations [6]uint64
 
-// Add adds what another counted.
+// Add adds o to v.
 func (v *Violations) Add(o Violations) {
 	for i := range v {
 		v[i] += o[i]

@@ -7,36 +7,36 @@ import (
 )
 
 const (
-	minWait          = 100 * time.Millisecond // first wait for an answer; doubles
-	maxWait          = time.Second            // longest wait for an answer, and between wants that get nothing
-	idleAfter        = time.Second            // without questions for so long a holder gives back
-	idleAfterNearEnd = 100 * time.Millisecond // the same, when little is left of the limit
-	reportEvery      = time.Second            // a busy holder says something so often
-	windowGrace      = time.Second            // after a window has ended by the holder's clock it has ended by everybody's
-	urgentWithin     = minWait                // what lasts for less is asked for at once
-	lowPercent       = 30                     // percent of what there was after the last grant: more is wanted
+	minWait          = 100 * time.Millisecond // first timeout of a request; doubles
+	maxWait          = time.Second            // longest timeout, and pause after grants without hits
+	idleAfter        = time.Second            // a holder without requests for this long returns its balance
+	idleAfterNearEnd = 100 * time.Millisecond // the same, when the limit is nearly used up
+	reportEvery      = time.Second            // interval of a busy holder's requests
+	windowGrace      = time.Second            // after a window has ended by the holder's clock, it has ended by all clocks
+	urgentWithin     = minWait                // a balance that lasts for less is renewed at once
+	lowPercent       = 30                     // percent of the balance after the last grant at which more is requested
 )
 
-// SpendResult is what a holder can say by itself.
+// SpendResult is the result of a local decision.
 type SpendResult uint8
 
-// The verdicts.
+// The results.
 const (
-	Unknown  SpendResult = iota // the owner has to be asked
-	Admitted                    // from the balance
-	Refused                     // the limit is used up, the owner said
+	Unknown  SpendResult = iota // the owner must decide
+	Admitted                    // spent from the balance
+	Refused                     // the owner reported that the limit is used up
 )
 
-// HoldingStats is what happened at a holder.
+// HoldingStats counts events at a holder.
 type HoldingStats struct {
-	Local      uint64 // questions decided here
-	Grants     uint64 // that brought something
-	Timeouts   uint64 // requests that were not answered in time
-	Stranded   uint64 // hits that were held and neither spent nor given back
+	Local      uint64 // requests decided locally
+	Grants     uint64 // grants with hits
+	Timeouts   uint64 // requests without a reply in time
+	Stranded   uint64 // hits that expired, neither spent nor returned
 	Violations Violations
 }
 
-// Add adds what another counted.
+// Add adds o to s.
 func (s *HoldingStats) Add(o HoldingStats) {
 	s.Local += o.Local
 	s.Grants += o.Grants
@@ -45,44 +45,44 @@ func (s *HoldingStats) Add(o HoldingStats) {
 	s.Violations.Add(o.Violations)
 }
 
-// Holding is what one member holds of one key that it does not own. The caller guards it, sends a Request when one is
-// Due, and brings it the answer and notices. The zero Holding has nothing, and asks when it is asked. It keeps no more than
-// one request in flight, spends nothing after the window's end by the grantor's clock, and needs no agreement of clocks:
-// what a grant says is left of its window runs from when the request was sent.
+// Holding is the lease of one member on a key that it does not own. The caller guards it, sends a Request when one is
+// Due, and passes on the reply and notices. The zero Holding has no hits and requests some after the first decision. At
+// most one request is in flight. Nothing is spent after the window has ended by the grantor's clock. Clocks need not
+// agree: the remaining time in a grant counts from the time of the request.
 type Holding struct {
 	Terms Terms  // of the rule
-	Salt  uint64 // spreads retries: by key and member
+	Salt  uint64 // spreads retries, by key and member
 
-	rule       limit.Rule // of the last question
-	window     int64      // that have and left are of; 0: of none
+	rule       limit.Rule // of the last decision
+	window     int64      // window of have and left; 0: none
 	have, left uint64
-	lastLot    uint64 // left after the last grant
-	endsAt     int64  // window's end, not later than by the grantor's clock
-	expiresAt  int64  // of the balance: ends, or earlier with Reclaim
-	used       uint64 // against the limit, when the last grant was made
-	limit      uint32 // that used stands against
+	lastLot    uint64 // balance after the last grant
+	endsAt     int64  // end of the window, not later than by the grantor's clock
+	expiresAt  int64  // end of the balance: endsAt, or earlier with Reclaim
+	used       uint64 // count of the key when the last grant was made
+	limit      uint32 // limit that applied to used
 
 	seq         uint64 // of the newest request
-	sentAt      int64  // when it was
-	inFlight    bool   // it may still be answered
-	wanted      bool   // it wanted more
-	tries       uint8  // requests without an answer, in a row
-	emptyGrants uint8  // wants that got nothing, in a row
+	sentAt      int64  // when it was sent
+	inFlight    bool   // its reply may still arrive
+	wanted      bool   // it requested more hits
+	tries       uint8  // consecutive requests without a reply
+	emptyGrants uint8  // consecutive grants without hits, although some were wanted
 
-	decidedAt      int64  // when the last question came
-	busy           bool   // a question came after the last request
-	shortOfBalance bool   // a question had to go to the owner for want of balance
-	nearEnd        bool   // little is left of the limit
-	pauseUntil     int64  // nothing is wanted before
-	deniedUntil    int64  // refused until
-	deniedLimit    uint32 // questions with a limit of at most this
-	coldSince      int64  // since when the key is not hot; 0: it is
+	decidedAt      int64  // time of the last decision
+	busy           bool   // a decision was made after the last request
+	shortOfBalance bool   // a decision was forwarded because the balance was too low
+	nearEnd        bool   // the limit is nearly used up
+	pauseUntil     int64  // nothing is requested before this time
+	deniedUntil    int64  // hits are refused until this time
+	deniedLimit    uint32 // applies to rules with at most this limit
+	coldSince      int64  // since when the key is no longer hot; 0: it is hot
 	demand         meter
 	stats          HoldingStats
 }
 
-// Decide answers a question for hits, which are more than 0, if that can be done here. Its counts are an estimate: what
-// stood against the limit at the last grant, less what is unspent here; never above the limit unless refused.
+// Decide decides hits, which must not be 0, from the balance or a known refusal if possible. The counts of the Decision
+// are estimates: the count at the last grant less the local balance, and never above the limit unless refused.
 func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, SpendResult) {
 	if r != h.rule {
 		h.setRule(now, r)
@@ -91,7 +91,7 @@ func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, 
 	h.decidedAt, h.busy = now, true
 	h.expire(now)
 	switch {
-	case hits <= h.left && r.Depth() >= h.limit: // of a lowered limit only the owner knows what is left
+	case hits <= h.left && r.Depth() >= h.limit: // of a lowered limit, only the owner knows the rest
 		h.stats.Local++
 		return h.spend(now, r, hits), Admitted
 	case now < h.deniedUntil && r.Depth() <= h.deniedLimit:
@@ -102,7 +102,7 @@ func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, 
 	return limit.Decision{}, Unknown
 }
 
-// setRule goes on with a changed rule.
+// setRule replaces the rule.
 func (h *Holding) setRule(now int64, r limit.Rule) {
 	if h.rule != (limit.Rule{}) && (r.Algorithm != h.rule.Algorithm || r.Window != h.rule.Window) {
 		h.Drop(now)
@@ -128,11 +128,12 @@ func (h *Holding) spend(now int64, r limit.Rule, hits uint64) limit.Decision {
 
 func (h *Holding) deny(now int64, r limit.Rule, hits uint64) limit.Decision {
 	depth := uint64(r.Depth())
-	return limit.Decision{Before: depth, After: limit.SaturatingAdd(depth, hits), Over: true, Reset: limit.WholeSeconds(h.deniedUntil - now)}
+	reset := limit.WholeSeconds(h.deniedUntil - now)
+	return limit.Decision{Before: depth, After: limit.SaturatingAdd(depth, hits), Over: true, Reset: reset}
 }
 
-// expire drops what may not be spent any more (C3). What a holder gives up by Reclaim counts as given back, for the
-// grantor credits it by itself.
+// expire drops hits that may no longer be spent (C3). Hits that a holder gives up because of Reclaim count as returned,
+// because the grantor credits them by itself.
 func (h *Holding) expire(now int64) {
 	if now >= h.endsAt {
 		h.nearEnd = false
@@ -152,7 +153,7 @@ func (h *Holding) expire(now int64) {
 	h.left = 0
 }
 
-// Due says that a request is to be sent now.
+// Due reports whether a request should be sent now.
 func (h *Holding) Due(now int64) bool {
 	h.expire(now)
 	if h.inFlight {
@@ -161,22 +162,22 @@ func (h *Holding) Due(now int64) bool {
 	return h.surplus(now) > 0 || h.wants(now) || h.busy && h.coldSince == 0 && now-h.sentAt >= int64(reportEvery)
 }
 
-// Urgent says that what is left will be spent before a request that waits for others is answered.
+// Urgent reports whether the balance will be spent before a reply arrives if the request waits for others.
 func (h *Holding) Urgent(now int64) bool {
 	return h.shortOfBalance || float64(h.left) < h.demand.rate(now)*urgentWithin.Seconds()
 }
 
-// wants says that more is wanted.
+// wants reports whether more hits are needed.
 func (h *Holding) wants(now int64) bool {
 	if h.coldSince != 0 || now < h.pauseUntil || now < h.deniedUntil || now-h.decidedAt >= int64(idleAfter) {
 		return false
 	}
-	// A new slice of a bucket replaces the old one, so it is not asked for before that is spent.
+	// A new slice of a bucket replaces the previous one, so it is not requested before that is spent.
 	return h.shortOfBalance || h.lastLot > 0 && !h.rule.Algorithm.Bucket() && h.left <= h.lastLot*lowPercent/100
 }
 
-// surplus is what is to be given back: all without questions or heat; near the end of the limit what will not be needed
-// before the window ends, if that is most of it.
+// surplus returns the hits to return: all if there are no requests or the key is not hot; near the end of the limit
+// those that will not be needed before the window ends, if that is most of them.
 func (h *Holding) surplus(now int64) uint64 {
 	quiet := now - h.decidedAt
 	switch {
@@ -193,7 +194,7 @@ func (h *Holding) surplus(now int64) uint64 {
 	return 0
 }
 
-// wait is how long the answer of the try before is waited for, 100 ms to 1 s, spread by an eighth.
+// wait returns the timeout after the given try: 100 ms to 1 s, spread by an eighth.
 func (h *Holding) wait(try uint8) int64 {
 	d := int64(maxWait)
 	if try < 4 {
@@ -203,7 +204,8 @@ func (h *Holding) wait(try uint8) int64 {
 	return d - d/8 + int64(x)*(d/4)>>24
 }
 
-// Request is what to send now; the caller adds what names the key. No request before it can be answered any more.
+// Request returns the request to send now; the caller adds the fields that identify the key. Replies to earlier
+// requests are no longer accepted.
 func (h *Holding) Request(now int64) GrantRequest {
 	h.expire(now)
 	if h.inFlight {
@@ -214,7 +216,7 @@ func (h *Holding) Request(now int64) GrantRequest {
 	back := h.surplus(now)
 	h.left -= back
 	h.have -= back
-	// By the clock, so that a holding that was forgotten and the next boot of its member go on above it.
+	// Based on the clock, so that a new Holding and the next boot of this member continue with higher numbers.
 	h.seq = max(h.seq+1, uint64(max(0, now)))
 	h.sentAt, h.inFlight, h.busy = now, true, false
 	return GrantRequest{
@@ -223,7 +225,8 @@ func (h *Holding) Request(now int64) GrantRequest {
 	}
 }
 
-// Accept takes in the answer to the request in flight. It is not accepted if it answers another, or breaks a condition.
+// Accept processes the reply to the request in flight. It returns false if g replies to another request or violates a
+// condition.
 func (h *Holding) Accept(now int64, g *Grant) bool {
 	if !h.inFlight || g.Seq != h.seq {
 		return false
@@ -244,7 +247,7 @@ func (h *Holding) Accept(now int64, g *Grant) bool {
 	return true
 }
 
-// violated is the condition that g is against; 0: none.
+// violated returns the condition that g violates, or 0.
 func (h *Holding) violated(g *Grant) Condition {
 	switch {
 	case g.Left < 0, g.Window < h.window, g.Flags&Denied == 0 && g.Left > maxLeft(h.rule.Window):
@@ -255,10 +258,10 @@ func (h *Holding) violated(g *Grant) Condition {
 	return 0
 }
 
-// maxLeft is the most that can be left of a window.
+// maxLeft returns the longest time that can be left of a window.
 func maxLeft(window time.Duration) time.Duration { return max(window, time.Second) }
 
-// applyGrant makes the balance what g says, and returns what came in.
+// applyGrant sets the balance to g and returns the hits gained.
 func (h *Holding) applyGrant(now int64, g *Grant) (gain uint64) {
 	if g.Window != h.window { // C3
 		h.stats.Stranded += h.left
@@ -286,7 +289,7 @@ func (h *Holding) applyGrant(now int64, g *Grant) (gain uint64) {
 	return gain
 }
 
-// backOff waits longer from one want that got nothing to the next, but not beyond the window's end.
+// backOff sets the pause after a grant: longer after each one without hits, but not beyond the end of the window.
 func (h *Holding) backOff(now int64, wanted bool, gain uint64) {
 	switch {
 	case gain > 0:
@@ -302,7 +305,7 @@ func (h *Holding) backOff(now int64, wanted bool, gain uint64) {
 	}
 }
 
-// ReceiveNotice takes in a notice. What it says of a window that is over here is old.
+// ReceiveNotice processes a notice. Notices about a window that has ended here are ignored.
 func (h *Holding) ReceiveNotice(now int64, n *Notice) {
 	if n.Window < h.window && (n.Kind == Recall || n.Kind == Deny) {
 		return
@@ -313,7 +316,7 @@ func (h *Holding) ReceiveNotice(now int64, n *Notice) {
 		h.backOff(now, false, 0)
 	case Deny:
 		h.deniedUntil, h.deniedLimit = now+int64(max(0, n.Left)), n.Limit
-		if h.rule.Algorithm == limit.FixedWindow && h.rule.Window > 0 { // the notice was under way for a while
+		if h.rule.Algorithm == limit.FixedWindow && h.rule.Window > 0 { // the notice was delayed in transit
 			h.deniedUntil = min(h.deniedUntil, h.rule.End(n.Window))
 		}
 	case Lift:
@@ -323,10 +326,10 @@ func (h *Holding) ReceiveNotice(now int64, n *Notice) {
 	}
 }
 
-// MarkHot says that the owner calls the key hot again.
+// MarkHot records that the owner reports the key as hot again.
 func (h *Holding) MarkHot() { h.coldSince = 0 }
 
-// sinceIf is t if that is set, else now; 0 without cond.
+// sinceIf returns t if it is set, otherwise now; without cond it returns 0.
 func sinceIf(t int64, cond bool, now int64) int64 {
 	switch {
 	case !cond:
@@ -337,21 +340,25 @@ func sinceIf(t int64, cond bool, now int64) int64 {
 	return t
 }
 
-// Drop gives up everything that is held: it stays charged until its window ends. For a clock that has stepped.
+// Drop gives up the balance, which remains charged until its window ends. It is called when the clock has stepped.
 func (h *Holding) Drop(now int64) {
 	h.stats.Stranded += h.left
 	*h = Holding{
-		Terms: h.Terms, Salt: h.Salt, rule: h.rule, seq: h.seq, decidedAt: now, sentAt: now, demand: meter{at: now}, stats: h.stats,
+		Terms: h.Terms, Salt: h.Salt, rule: h.rule, seq: h.seq,
+		decidedAt: now, sentAt: now, demand: meter{at: now}, stats: h.stats,
 	}
 }
 
-// Idle says that nothing is held or has been wanted for a while: the Holding may be forgotten.
+// Idle reports whether there is no balance and there were no decisions recently: the Holding may be dropped.
 func (h *Holding) Idle(now int64) bool {
 	h.expire(now)
-	return h.left == 0 && now >= h.deniedUntil && (now-h.decidedAt >= int64(forgetAfter) || h.coldSince != 0 && now-h.coldSince >= int64(forgetAfter))
+	if h.left > 0 || now < h.deniedUntil {
+		return false
+	}
+	return now-h.decidedAt >= int64(forgetAfter) || h.coldSince != 0 && now-h.coldSince >= int64(forgetAfter)
 }
 
-// Left is what may still be spent here.
+// Left returns the hits that may still be spent here.
 func (h *Holding) Left(now int64) uint64 {
 	if now >= h.expiresAt {
 		return 0
@@ -359,10 +366,10 @@ func (h *Holding) Left(now int64) uint64 {
 	return h.left
 }
 
-// DeniedUntil says until when questions are refused here; not after now: they are not.
+// DeniedUntil returns until when hits are refused here. If it is not after now, they are not.
 func (h *Holding) DeniedUntil() int64 { return h.deniedUntil }
 
-// TakeStats is what happened since the last call.
+// TakeStats returns the events since the last call.
 func (h *Holding) TakeStats() HoldingStats {
 	s := h.stats
 	h.stats = HoldingStats{}

@@ -14,8 +14,8 @@ const (
 
 var perMinute = limit.Rule{Window: time.Minute, Limit: 1000}
 
-// holds is a Holding that asked at now and was granted n hits of window 7, of which left is to come.
-func holds(t *testing.T, now int64, n uint64, left time.Duration) *Holding {
+// granted returns a Holding that sent a request at now and was granted n hits of window 7, which ends after left.
+func granted(t *testing.T, now int64, n uint64, left time.Duration) *Holding {
 	t.Helper()
 	h := &Holding{Salt: 1}
 	if _, v := h.Decide(now, perMinute, 1); v != Unknown || !h.Due(now) {
@@ -32,12 +32,13 @@ func holds(t *testing.T, now int64, n uint64, left time.Duration) *Holding {
 }
 
 func TestDecidesFromTheBalance(t *testing.T) {
-	h := holds(t, second, 10, 30*time.Second)
+	h := granted(t, second, 10, 30*time.Second)
 	before := uint64(0)
 	for i := range uint64(5) {
 		d, v := h.Decide(second, perMinute, 2)
-		if v != Admitted || d.Over || d.Before != before || d.After != before+2 || d.Remaining != uint32(998-2*i) || d.Reset != 30*time.Second {
-			t.Fatalf("question %d: %v %+v", i, v, d)
+		if v != Admitted || d.Over || d.Before != before || d.After != before+2 ||
+			d.Remaining != uint32(998-2*i) || d.Reset != 30*time.Second {
+			t.Fatalf("decision %d: %v %+v", i, v, d)
 		}
 		before = d.After
 	}
@@ -50,7 +51,7 @@ func TestDecidesFromTheBalance(t *testing.T) {
 }
 
 func TestNothingIsSpentAfterTheWindow(t *testing.T) {
-	h := holds(t, second, 10, 2*time.Second)
+	h := granted(t, second, 10, 2*time.Second)
 	if _, v := h.Decide(3*second-1, perMinute, 1); v != Admitted {
 		t.Error(v)
 	}
@@ -60,7 +61,7 @@ func TestNothingIsSpentAfterTheWindow(t *testing.T) {
 	if s := h.TakeStats(); s.Stranded != 9 {
 		t.Errorf("%+v", s)
 	}
-	// What is left of the window runs from the request on, however late the answer is.
+	// The rest of the window counts from the request on, however late the reply is.
 	h = &Holding{}
 	h.Decide(0, perMinute, 1)
 	r := h.Request(second)
@@ -93,7 +94,7 @@ func TestOneInFlight(t *testing.T) {
 		}
 	}
 	if h.Accept(second, &Grant{Seq: old.Seq, Window: 7, Total: 10, Left: time.Minute}) {
-		t.Error("an answer to a request that was given up is accepted")
+		t.Error("a reply to a request that timed out is accepted")
 	}
 	g := Grant{Seq: h.seq, Window: 7, Total: 10, Left: time.Minute, Flags: Hot}
 	if !h.Accept(second, &g) || h.Accept(second, &g) {
@@ -102,7 +103,7 @@ func TestOneInFlight(t *testing.T) {
 }
 
 func TestAsksAheadAndGivesBack(t *testing.T) {
-	h := holds(t, second, 100, time.Minute)
+	h := granted(t, second, 100, time.Minute)
 	for i := range 69 {
 		h.Decide(second, perMinute, 1)
 		if h.Due(second) {
@@ -110,7 +111,7 @@ func TestAsksAheadAndGivesBack(t *testing.T) {
 		}
 	}
 	if h.Decide(second, perMinute, 1); !h.Due(second) {
-		t.Fatal("not due with 30 % left")
+		t.Fatal("not due with 30% left")
 	}
 	r := h.Request(second)
 	if !r.Want || r.Have != 100 || r.Left != 30 {
@@ -121,10 +122,10 @@ func TestAsksAheadAndGivesBack(t *testing.T) {
 		t.Fatalf("%d left", h.Left(second))
 	}
 	if h.Due(2*second - 1) {
-		t.Error("gives back too soon")
+		t.Error("returns hits too early")
 	}
 	if !h.Due(2 * second) {
-		t.Fatal("not due without a question for a second")
+		t.Fatal("not due after a second without decisions")
 	}
 	r = h.Request(2 * second)
 	if r.Want || r.Have != 70 || r.Left != 0 {
@@ -132,48 +133,50 @@ func TestAsksAheadAndGivesBack(t *testing.T) {
 	}
 	h.Accept(2*second, &Grant{Seq: r.Seq, Window: 7, Total: 70, Limit: 1000, Left: time.Minute, Flags: Hot})
 	if h.Due(11*second-1) || h.Idle(11*second-1) || !h.Idle(11*second) {
-		t.Error("is not forgotten after 10 s")
+		t.Error("not idle after 10 s")
 	}
 }
 
 func TestTheTail(t *testing.T) {
-	h := holds(t, second, 100, time.Minute)
+	h := granted(t, second, 100, time.Minute)
 	h.ReceiveNotice(second, &Notice{Window: 7, Kind: Recall})
 	if h.Due(second) {
-		t.Error("gives back what it needs at a hit a second")
+		t.Error("returns what it needs at a hit per second")
 	}
 	if !h.Due(second + 100*ms) {
-		t.Error("keeps what nobody asks for")
+		t.Error("keeps hits although there are no requests")
 	}
-	h = holds(t, second, 200, time.Minute)
+	h = granted(t, second, 200, time.Minute)
 	h.ReceiveNotice(second, &Notice{Window: 7, Kind: Recall})
 	if !h.Due(second) {
-		t.Fatal("keeps what it does not need")
+		t.Fatal("keeps hits that it does not need")
 	}
 	if r := h.Request(second); r.Want || r.Left != 61 || r.Have != 61 {
 		t.Errorf("%+v", r)
 	}
-	h = holds(t, second, 100, time.Minute)
-	for range 300 { // a lot for so little
+	h = granted(t, second, 100, time.Minute)
+	for range 300 { // a large balance for such a demand
 		h.Decide(second, perMinute, 1)
 	}
 	r := h.Request(second)
-	h.Accept(second, &Grant{Seq: r.Seq, Window: 7, Total: 100, Used: 990, Limit: 1000, Left: time.Minute, Flags: Hot | Last})
+	h.Accept(second, &Grant{
+		Seq: r.Seq, Window: 7, Total: 100, Used: 990, Limit: 1000, Left: time.Minute, Flags: Hot | Last,
+	})
 	if h.Decide(second, perMinute, 1); h.Due(second + 500*ms) {
-		t.Error("asks on after the last")
+		t.Error("sends further requests after Last")
 	}
 	h.Decide(2*second, perMinute, 1)
 	if !h.Due(2 * second) {
-		t.Error("does not ask again")
+		t.Error("sends no further request")
 	}
 }
 
 func TestRefuses(t *testing.T) {
-	h := holds(t, second, 2, time.Minute)
-	h.ReceiveNotice(second, &Notice{Window: 6, Limit: 1000, Left: time.Minute, Kind: Deny}) // old
+	h := granted(t, second, 2, time.Minute)
+	h.ReceiveNotice(second, &Notice{Window: 6, Limit: 1000, Left: time.Minute, Kind: Deny}) // an old notice
 	h.Decide(second, perMinute, 2)
 	if _, v := h.Decide(second, perMinute, 1); v != Unknown {
-		t.Error("refused by a notice of the window before")
+		t.Error("refused by a notice about the previous window")
 	}
 	h.ReceiveNotice(second, &Notice{Window: 7, Limit: 1000, Left: 3 * time.Second, Kind: Deny})
 	d, v := h.Decide(second, perMinute, 5)
@@ -192,13 +195,14 @@ func TestRefuses(t *testing.T) {
 	h.ReceiveNotice(second, &Notice{Window: 7, Limit: 1001, Left: 3 * time.Second, Kind: Deny})
 	h.ReceiveNotice(second, &Notice{Kind: Lift})
 	if _, v := h.Decide(second, raised, 1); v != Unknown {
-		t.Error("a lifted refusal stands")
+		t.Error("a lifted refusal still applies")
 	}
 }
 
-// TestLimitsOfRules: of a lowered limit only the owner knows what is left; a balance is for one kind of window.
+// TestLimitsOfRules requires that only the owner decides after a limit was lowered, and that a balance is for one kind
+// of window.
 func TestLimitsOfRules(t *testing.T) {
-	h := holds(t, second, 10, time.Minute)
+	h := granted(t, second, 10, time.Minute)
 	lowered, hourly := perMinute, perMinute
 	lowered.Limit--
 	hourly.Window = time.Hour
@@ -223,7 +227,7 @@ func TestRefusesGrantsAgainstConditions(t *testing.T) {
 		"of no time":               {Grant{Window: 7, Total: 50, Left: -1}, C3},
 		"less than is held":        {Grant{Window: 7, Total: 9, Left: time.Second}, C2},
 	} {
-		h := holds(t, second, 10, time.Minute)
+		h := granted(t, second, 10, time.Minute)
 		h.Decide(second, perMinute, 9)
 		c.g.Seq = h.Request(second).Seq
 		if h.Accept(second, &c.g) || h.Left(second) != 1 {
@@ -241,7 +245,7 @@ func TestDemandIsAnAverageOfASecond(t *testing.T) {
 		m.count(at, 3)
 	}
 	if r := m.rate(5 * second); r < 2950 || r > 3050 {
-		t.Errorf("3000 a second are %v", r)
+		t.Errorf("3000 per second are measured as %v", r)
 	}
 	if r := m.rate(6 * second); r < 1080 || r > 1120 { // 3000 / e
 		t.Errorf("after a second %v", r)
@@ -249,7 +253,7 @@ func TestDemandIsAnAverageOfASecond(t *testing.T) {
 }
 
 func TestDecideAllocatesNothing(t *testing.T) {
-	h := holds(t, second, 1<<40, time.Minute)
+	h := granted(t, second, 1<<40, time.Minute)
 	now := second
 	if n := testing.AllocsPerRun(1000, func() {
 		now += ms
@@ -272,10 +276,11 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// A notice takes its time: what it says is left of a window must not reach into the next.
+// TestRefusalEndsWithItsWindow requires that a delayed notice does not refuse hits in the next window.
 func TestRefusalEndsWithItsWindow(t *testing.T) {
-	h := holds(t, 420*second, 10, 60*time.Second)
-	h.ReceiveNotice(479*second+5*ms, &Notice{Window: 7, Limit: 1000, Left: time.Second, Kind: Deny}) // the window ends at 480 s
+	h := granted(t, 420*second, 10, 60*time.Second)
+	// The window ends at 480 s.
+	h.ReceiveNotice(479*second+5*ms, &Notice{Window: 7, Limit: 1000, Left: time.Second, Kind: Deny})
 	if _, v := h.Decide(480*second-1, perMinute, 11); v != Refused {
 		t.Errorf("in the window: %v", v)
 	}
@@ -284,17 +289,17 @@ func TestRefusalEndsWithItsWindow(t *testing.T) {
 	}
 }
 
-// What lasts for long can be renewed with other things to send, what is nearly spent cannot.
-func TestPressing(t *testing.T) {
-	h := holds(t, second, 100, 30*time.Second)
+// TestUrgent covers balances that last long enough for a shared message, and balances that do not.
+func TestUrgent(t *testing.T) {
+	h := granted(t, second, 100, 30*time.Second)
 	h.Decide(second, perMinute, 1)
 	if h.Urgent(second) {
-		t.Error("a hundred hits at one a second")
+		t.Error("a hundred hits at one per second are urgent")
 	}
 	for range 69 {
 		h.Decide(second, perMinute, 1)
 	}
 	if h.Decide(second, perMinute, 25); !h.Urgent(second) {
-		t.Error("five hits at a hundred a second")
+		t.Error("five hits at a hundred per second are not urgent")
 	}
 }

@@ -1,21 +1,21 @@
 // Package lease lets a member spend part of a limit alone until its window ends.
 //
-// The grantor of a key, its owner, charges a part of the limit and lends it: a grant. The holder decides questions from
-// it without asking. What both say to each other is state, not events: a request says how much the holder has of a
-// window in all, so a lost grant comes back with the next request, a return is a request that has less, and whatever is
-// said twice counts once. Five conditions make the sum of all admissions at most the limit, for any number of holders,
-// loss, duplication, reordering and clocks:
+// The grantor of a key is its owner. It charges a part of the limit and lends it: a grant. The holder decides requests
+// from it locally. Messages contain state, not events: a request contains the total that the holder has of a window, so
+// a lost grant is repeated with the next request, a return is a request with a lower total, and repeated messages count
+// once. Five conditions ensure that all admissions together stay within the limit, for any number of holders, with
+// lost, repeated and reordered messages, and with any clocks:
 //
 //	C1  a grant is charged before it is sent
-//	C2  what comes back is credited once: only by a request newer than all before it, and only the difference between
-//	    what the grantor has granted and what the holder says it has
+//	C2  a return is credited once: only by a request newer than all before it, and only the difference between
+//	    what the grantor has granted and what the holder reports
 //	C3  a holder drops a grant by the window in it, and not later than that window's end by the grantor's clock
 //	C4  a return counts only in the window it was granted in, and only at a grantor that has decided the key ever since
-//	C5  a charge is in the heir's memory before the grant is sent
+//	C5  a charge is replicated to the successor before the grant is sent
 //
-// The scheme is window-coupled leasing (GALE); that credits end with the window is the sole source of its bound.
-// Everything here is a value or guarded by the caller: no clock, no lock, no I/O. Times are Unix nanoseconds of the
-// clock of whoever calls.
+// The scheme is window-coupled leasing (GALE). Its bound follows only from the fact that credits end with the window.
+// All types are values or guarded by the caller; the package has no clock, no locks and no I/O. Times are Unix
+// nanoseconds by the caller's clock.
 package lease
 
 import (
@@ -25,18 +25,18 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// BatchKind says what a message holds. The numbers are part of the peer protocol.
+// BatchKind is the content of a Batch. The numbers are part of the peer protocol.
 type BatchKind uint8
 
-// The kinds of messages.
+// The batch kinds.
 const (
 	Ask    BatchKind = 1 // Requests, from a holder to the grantor
-	Lend   BatchKind = 2 // Grants, the answers
+	Lend   BatchKind = 2 // Grants, in reply
 	Notify BatchKind = 3 // Notices, from the grantor to its holders
 	kinds            = 4
 )
 
-// Batch is one message between a holder and a grantor. It may be lost, doubled and overtaken.
+// Batch is one message between a holder and a grantor. It may be lost, repeated or reordered.
 type Batch struct {
 	Kind     BatchKind
 	Requests []GrantRequest
@@ -44,72 +44,73 @@ type Batch struct {
 	Notices  []Notice
 }
 
-// Delivery is a message to send.
+// Delivery is a Batch to send to a member.
 type Delivery struct {
 	To    ring.ID
 	Batch Batch
 }
 
-// Terms are what a rule says of its leases. The zero value of each field means its default.
+// Terms are the parameters of a rule's leases. The zero value of a field means its default. Slack is epsilon x limit,
+// less for unknown identities.
 type Terms struct {
-	Min, Max  uint32        // hits of one grant; defaults 10 and 10 000
-	TTL       time.Duration // a grant is sized for so much demand; with Reclaim a holder that is silent for so long loses it; default 10 s
-	Weight    uint32        // of this rule's holders against others of the same key; default 1
-	Watermark uint8         // percent of the limit that is left from which on Approximate checks before it admits; default 20
-	Sync      time.Duration // Approximate: the most between two reports of a holder; default 2 s
-	Slack     uint32        // Approximate: hits that all members together may admit unseen (epsilon x limit, less for unknown identities)
+	Min, Max  uint32        // hits of one grant; defaults 10 and 10,000
+	TTL       time.Duration // demand that a grant covers; with Reclaim, silence after which it is lost; default 10 s
+	Weight    uint32        // of this rule's holders relative to others of the same key; default 1
+	Watermark uint8         // Approximate: percent of the limit left at which holders check before they admit; default 20
+	Sync      time.Duration // Approximate: longest interval of a holder's reports; default 2 s
+	Slack     uint32        // Approximate: hits that all members together may admit unreported
 	SubKeys   uint8         // of a hot key; default 4
-	Dedicated bool          // a hot key goes to one other member, instead of sub-keys
+	Dedicated bool          // forward a hot key to one other member instead of using sub-keys
 	Reclaim   bool          // reclaim: ttl
-	Uncapped  bool          // the rule refuses nobody (shadow and quota modes), so nobody else may
-	Audit     bool          // every grant and reconciliation is logged
+	Uncapped  bool          // the rule refuses no request (shadow and quota modes), so holders must not either
+	Audit     bool          // log every grant and reconciliation
 }
 
-// GrantRequest asks for a part of a key's limit, gives back, and reports, all in one.
+// GrantRequest requests part of a key's limit, returns unused hits, and reports demand.
 type GrantRequest struct {
 	Key    [2]uint64
-	Owner  uint64 // ring position
+	Owner  uint64 // ring position of the key
 	Domain uint64
 	Rule   limit.Rule
 	Terms  Terms
-	Seq    uint64 // rises with every request of this holder for this key, also over grantors
-	Window int64  // that Have is of, as the grant named it
-	Have   uint64 // hits granted in Window and not given back
-	Left   uint64 // of these, not spent
-	Want   bool   // more is wanted; otherwise this is a return or a report
-	Always bool   // the rule says to lease, whether the key is hot or not
-	Demand uint64 // offered hits in 1000 s, denials included
+	Seq    uint64 // increases with every request of this holder for this key, also across grantors
+	Window int64  // window of Have, as in the grant
+	Have   uint64 // hits granted in Window and not returned
+	Left   uint64 // the part of them that is unspent
+	Want   bool   // more hits are wanted; otherwise this is a return or a report
+	Always bool   // the rule always uses leases, even for keys that are not hot
+	Demand uint64 // offered hits in 1000 s, including refused ones
 	// State is, for Approximate, what this member has admitted: its own slots, charged by its own writer.
 	State limit.State
-	Name  string // for people; empty when the grantor knows it
+	Name  string // readable name; empty if the grantor knows it
 }
 
-// Grant answers a Request.
+// Grant is the reply to a GrantRequest.
 type Grant struct {
 	Key    [2]uint64
 	Seq    uint64        // of the request
-	Window int64         // of the rule's window, or for buckets a number that never comes again
-	Total  uint64        // what the holder has of Window from now on
-	Used   uint64        // the count that stands against the limit, with all that is lent
-	Limit  uint32        // that Used stands against
+	Window int64         // index of the rule's window; for buckets a number that is never used again
+	Total  uint64        // hits that the holder has of Window from now on
+	Used   uint64        // count of the key, including everything that is lent
+	Limit  uint32        // limit that applies to Used
 	Left   time.Duration // until Window, or with Denied the refusal, ends by the grantor's clock
 	Flags  GrantFlags
-	// State is, for Approximate, everything that the owner knows of the key.
+	// State is, for Approximate, the owner's complete state of the key.
 	State limit.State
 }
 
-// GrantFlags of a Grant.
+// GrantFlags are the flags of a Grant.
 type GrantFlags uint8
 
 // The flags.
 const (
-	Hot    GrantFlags = 1 << 0 // go on leasing
-	Last   GrantFlags = 1 << 1 // little is left: give back what is not needed, ask the owner from now on
+	Hot    GrantFlags = 1 << 0 // continue leasing
+	Last   GrantFlags = 1 << 1 // the limit is nearly used up: return what is not needed, and forward requests from now on
 	Denied GrantFlags = 1 << 2 // the limit is used up: refuse until Left has passed
 	Named  GrantFlags = 1 << 3 // the grantor knows the key's name
 )
 
-// Notice tells a holder what it has not asked.
+// Notice is a message to a holder that does not reply to a request.
 type Notice struct {
 	Key    [2]uint64
 	Window int64
@@ -118,13 +119,13 @@ type Notice struct {
 	Kind   NoticeKind
 }
 
-// NoticeKind a Notice says. The numbers are part of the peer protocol.
+// NoticeKind is the content of a Notice. The numbers are part of the peer protocol.
 type NoticeKind uint8
 
-// The notices.
+// The notice kinds.
 const (
 	Recall NoticeKind = 1 // as the flag Last
 	Deny   NoticeKind = 2 // as the flag Denied
-	Lift   NoticeKind = 3 // the limit was raised or hits were given back: forget the refusal
-	Cool   NoticeKind = 4 // the key is not hot any more: give back, and ask the owner
+	Lift   NoticeKind = 3 // the limit was raised or hits were refunded: end the refusal
+	Cool   NoticeKind = 4 // the key is no longer hot: return the balance and forward requests
 )

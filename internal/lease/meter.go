@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// meter is a rate: an exponentially weighted moving average with a time constant of one second.
+// meter measures a rate as an exponentially weighted moving average with a time constant of one second.
 type meter struct {
 	perSecond float64
 	at        int64
 }
 
-// count adds hits.
+// count adds hits at now.
 func (m *meter) count(now int64, hits uint64) {
 	if now-m.at >= int64(time.Millisecond) || now < m.at {
 		m.perSecond, m.at = m.rate(now), now
@@ -19,7 +19,7 @@ func (m *meter) count(now int64, hits uint64) {
 	m.perSecond += float64(hits)
 }
 
-// rate is the hits a second at now.
+// rate returns the hits per second at now.
 func (m *meter) rate(now int64) float64 {
 	if now <= m.at {
 		return m.perSecond

@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// explore visits all worlds, and stops at one that admits more than the limit in a window. It returns how many there
-// are, the most admitted in a window, and what any Book or Holding counted as against a condition. A broad search finds
-// the shortest way, a deep one takes less memory.
+// explore visits all worlds and stops at one that admits more than the limit in a window. It returns the number of
+// worlds, the most hits admitted in a window, and the violations that Books and Holdings counted. A broad search finds
+// the shortest path; a deep one uses less memory.
 func (mo *model) explore(most int, broad bool) (visited int, admitted uint8, broken Violations) {
 	mo.asks, mo.lends = map[ask]int{}, map[lend]int{}
 	seed := maphash.MakeSeed()
 	seen, first := map[uint64]struct{}{}, &world{tick: mo.from}
 	for i := range first.holders {
-		first.holders[i].rule, first.holders[i].seq = modelRule, 1<<62 // so that it counts requests
+		first.holders[i].rule, first.holders[i].seq = modelRule, 1<<62 // so that it numbers requests
 	}
 	queue, buf := []*world{first}, []byte(nil)
 	for len(queue) > 0 && visited < most && admitted <= uint8(modelRule.Limit) {
@@ -61,18 +61,19 @@ func TestEveryOrder(t *testing.T) {
 		)
 	}
 	for _, mo := range models {
-		t.Run(fmt.Sprintf("%v requests, %d moves, %d crashes, %d drops", mo.requests, mo.moves, mo.crashes, mo.drops), func(t *testing.T) {
+		name := fmt.Sprintf("%v requests, %d moves, %d crashes, %d drops", mo.requests, mo.moves, mo.crashes, mo.drops)
+		t.Run(name, func(t *testing.T) {
 			const most = 3_000_000
 			n, admitted, broken := mo.explore(most, false)
 			if n == most || admitted != uint8(modelRule.Limit) || broken != (Violations{}) {
-				t.Fatalf("%d states, at most %d of %d admitted, against conditions %v", n, admitted, modelRule.Limit, broken)
+				t.Fatalf("%d states, at most %d of %d admitted, violations %v", n, admitted, modelRule.Limit, broken)
 			}
 			t.Logf("%d states", n)
 		})
 	}
 }
 
-// TestEachCondition drops one condition at a time, and the model must find a window with more than its limit.
+// TestEachCondition drops one condition at a time. The model must then find a window with more hits than its limit.
 func TestEachCondition(t *testing.T) {
 	two := model{requests: [2]int8{2, 2}, sizes: []uint64{1, 2, 3}, ticks: 3, own: 1}
 	three := model{requests: [2]int8{3, 1}, sizes: []uint64{1, 3}, ticks: 3}
@@ -99,7 +100,7 @@ func TestEachCondition(t *testing.T) {
 			mo.accept = func(h *Holding, g *Grant) { g.Seq, h.inFlight = h.seq, true }
 		}},
 		{"C3: carried over", two, func(mo *model) { mo.carryOver = true }},
-		{"C3: the window of a grant does not matter", three, func(mo *model) {
+		{"C3: the window of a grant is ignored", three, func(mo *model) {
 			mo.accept = func(h *Holding, g *Grant) {
 				if h.window != 0 && g.Window != h.window {
 					g.Window, g.Total = h.window, g.Total+h.have
@@ -114,7 +115,7 @@ func TestEachCondition(t *testing.T) {
 			}
 		}},
 		{"C4: a Book that has missed decisions", back, func(mo *model) { mo.keepBook = true }},
-		{"C5: sent before the heir knows", crash, func(mo *model) { mo.unseen = true }},
+		{"C5: sent before it is replicated", crash, func(mo *model) { mo.unseen = true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.drop(&c.in)

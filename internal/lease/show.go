@@ -1,13 +1,13 @@
 package lease
 
-// Have is what was granted of the present window and not given back.
+// Have returns the hits granted in the current window and not returned.
 func (h *Holding) Have() uint64 { return h.have }
 
-// Window is what Have and Left are of, as the grantor named it; 0: of none.
+// Window returns the window of Have and Left, as in the grant, or 0 if there is none.
 func (h *Holding) Window() int64 { return h.window }
 
-// Expires is when the balance ends, in Unix nanoseconds.
+// Expires returns the end of the balance, in Unix nanoseconds.
 func (h *Holding) Expires() int64 { return h.expiresAt }
 
-// Demand is the hits a second that are offered, denials included.
+// Demand returns the offered hits per second, including refused ones.
 func (h *Holding) Demand(now int64) (perSecond float64) { return h.demand.rate(now) }

@@ -7,14 +7,14 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// The shares of a limit.
+// Fractions of a limit, as 1/n.
 const (
-	lendableFraction = 20 // one in so many hits may be lent and unspent: 5 %
-	reserveFraction  = 50 // with no more than one in so many left nothing is lent: 2 %
+	lendableFraction = 20 // 5% may be lent and unspent
+	reserveFraction  = 50 // nothing is lent from the last 2%
 )
 
-// Lendable is how many hits of r may be lent and unspent at a time, whoever holds them: for windows 5 % of the limit; for
-// buckets half the depth and what refills in a Slice at most. 0: r is never lent.
+// Lendable returns how many hits of r may be lent and unspent at a time, over all holders: for windows 5% of the limit;
+// for buckets half the depth and at most the refill of a Slice. 0 means that r is never lent.
 func Lendable(r limit.Rule) (most uint64) {
 	switch {
 	case r.Algorithm == limit.SlidingLog:
@@ -26,9 +26,9 @@ func Lendable(r limit.Rule) (most uint64) {
 	return uint64(min(float64(r.Depth()/2), refill))
 }
 
-// Size is how many hits to lend for the holder's newest request, when used of depth stand against the limit, with all
-// that is lent. Everybody who asked of late gets its part by weighted max-min fairness over Weight x demand, of what
-// may be out in all. last says that little is left: nothing is lent to anybody any more.
+// Size returns how many hits to lend for the holder's newest request when the count is used of depth, including
+// everything that is lent. Holders with a recent request share what may be lent by weighted max-min fairness over
+// Weight x demand. last reports that the limit is nearly used up: nothing is lent any more.
 func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, used uint64) (n uint64, last bool) {
 	i, found := b.find(holder)
 	if !found {
@@ -51,7 +51,7 @@ func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, us
 	return n, false
 }
 
-// recentRecords are the lines of those that asked of late, and where among them line i is.
+// recentRecords returns the records of holders with a recent request, and the index of record i among them.
 func (b *Book) recentRecords(now int64, i int) (lines []HolderRecord, me int) {
 	lines = make([]HolderRecord, 0, len(b.records))
 	for j, l := range b.records {
@@ -65,7 +65,7 @@ func (b *Book) recentRecords(now int64, i int) (lines []HolderRecord, me int) {
 	return lines, me
 }
 
-// share is the part of line me of what may be out in all.
+// share returns the part of line me of the budget for all unspent hits.
 func share(lines []HolderRecord, me int, budget uint64, k Terms) uint64 {
 	need, weight, parts := make([]uint64, len(lines)), make([]float64, len(lines)), make([]uint64, len(lines))
 	for i, l := range lines {
@@ -76,14 +76,14 @@ func share(lines []HolderRecord, me int, budget uint64, k Terms) uint64 {
 	return parts[me]
 }
 
-// want is how many hits a holder with such a demand should have.
+// want returns how many hits a holder with this demand should have.
 func (k Terms) want(perSecond float64) uint64 {
 	n := perSecond * k.ttl().Seconds()
 	return uint64(max(float64(k.least()), min(n, float64(k.most()))))
 }
 
-// maxMinFair gives each of need its weighted max-min fair part of budget: nobody more than it needs, and nobody could get more
-// without somebody with less for its weight getting less. Parts are whole, rounded down. ("Water-filling": Bertsekas and
+// maxMinFair computes each holder's weighted max-min fair part of budget: no part exceeds the need, and no part can
+// grow without reducing one that is smaller for its weight. Parts are rounded down. ("Water-filling": Bertsekas and
 // Gallager, Data Networks, 6.5.2.)
 func maxMinFair(budget uint64, need []uint64, weight []float64, parts []uint64) {
 	for i := range parts {
@@ -101,13 +101,13 @@ func maxMinFair(budget uint64, need []uint64, weight []float64, parts []uint64) 
 	}
 	for i := range parts {
 		if parts[i] == unfilled {
-			parts[i] = min(rest, uint64(level*weight[i]+1e-6)) // what floats lose must not cost a whole hit
+			parts[i] = min(rest, uint64(level*weight[i]+1e-6)) // rounding errors must not cost a complete hit
 			rest -= parts[i]
 		}
 	}
 }
 
-// unfilledWeight is the weight of all whose part is not known yet.
+// unfilledWeight returns the total weight of the parts that are still unfilled.
 func unfilledWeight(weight []float64, parts []uint64) (sum float64) {
 	for i, w := range weight {
 		if parts[i] == unfilled {
@@ -117,7 +117,7 @@ func unfilledWeight(weight []float64, parts []uint64) (sum float64) {
 	return sum
 }
 
-// unfilled marks a part that is not known yet.
+// unfilled marks a part that is not computed yet.
 const unfilled = 1<<64 - 1
 
 func (k Terms) least() uint32 {

@@ -10,9 +10,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// TestFillIsMaxMinFair: parts are within the budget and the need, and whoever got less than it needs got as much for
-// its weight as anybody, but for the hit that rounding costs.
-func TestFillIsMaxMinFair(t *testing.T) {
+// TestPartsAreMaxMinFair requires that parts stay within the budget and the need. A part below its need is the largest
+// for its weight, except for the hit that rounding costs.
+func TestPartsAreMaxMinFair(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		n := 1 + rnd.IntN(12)
@@ -32,19 +32,21 @@ func TestFillIsMaxMinFair(t *testing.T) {
 			}
 			for j, q := range parts {
 				if p < need[i] && float64(p+1)/weight[i] < float64(max(q, 1)-1)/weight[j]*(1-1e-9) {
-					t.Fatalf("%d of %d at weight %v, beside %d of %d at %v", p, need[i], weight[i], q, need[j], weight[j])
+					t.Fatalf("%d of %d at weight %v, and %d of %d at %v", p, need[i], weight[i], q, need[j], weight[j])
 				}
 			}
 		}
 		if sum > budget || short > 0 && sum+short < budget {
-			t.Fatalf("%d handed out of %d to %v, %d of them short", sum, budget, need, short)
+			t.Fatalf("%d lent of %d for needs %v, %d of them unmet", sum, budget, need, short)
 		}
 	}
 }
 
-// asks brings a request of a holder with such a demand, and lends what Size says.
-func (b *Book) asks(now int64, holder ring.ID, r *GrantRequest, window int64, depth uint32, used *uint64) (n uint64, last bool) {
-	credit, ok := b.Receive(now, holder, 1, r, window)
+// receiveAndGrant processes a request of a holder and grants what Size returns.
+func receiveAndGrant(
+	b *Book, now int64, holder ring.ID, r *GrantRequest, window int64, depth uint32, used *uint64,
+) (n uint64, last bool) {
+	credit, ok := b.Receive(now, Holder{holder, 1}, r, window)
 	if !ok {
 		return 0, false
 	}
@@ -57,11 +59,14 @@ func (b *Book) asks(now int64, holder ring.ID, r *GrantRequest, window int64, de
 
 func TestSizes(t *testing.T) {
 	perMinute := limit.Rule{Window: time.Minute, Limit: 100_000}
+	bucket := func(burst uint32) limit.Rule {
+		return limit.Rule{Algorithm: limit.TokenBucket, Window: time.Second, Limit: 1000, Burst: burst}
+	}
 	for _, c := range []struct {
 		name   string
 		rule   limit.Rule
-		knobs  Terms
-		demand float64 // hits a second
+		terms  Terms
+		demand float64 // hits per second
 		used   uint64
 		want   uint64
 		last   bool
@@ -78,24 +83,25 @@ func TestSizes(t *testing.T) {
 		{"too small to lend", limit.Rule{Window: time.Minute, Limit: 19}, Terms{}, 1e6, 0, 0, false},
 		{"no limit", limit.Rule{Window: time.Minute}, Terms{}, 1e6, 0, 0, true},
 		{"a log", limit.Rule{Algorithm: limit.SlidingLog, Window: time.Minute, Limit: 1000}, Terms{}, 1e6, 0, 0, false},
-		{"a bucket lends what refills in a slice", limit.Rule{Algorithm: limit.TokenBucket, Window: time.Second, Limit: 1000, Burst: 5000}, Terms{}, 1e6, 0, 100, false},
-		{"and at most half its depth", limit.Rule{Algorithm: limit.LeakyBucket, Window: time.Second, Limit: 1000, Burst: 60}, Terms{}, 1e6, 0, 30, false},
+		{"a bucket lends what refills in a slice", bucket(5000), Terms{}, 1e6, 0, 100, false},
+		{"and at most half its depth", bucket(60), Terms{}, 1e6, 0, 30, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b Book
-			r := GrantRequest{Rule: c.rule, Terms: c.knobs, Seq: 1, Want: true, Demand: uint64(c.demand * 1000)}
+			r := GrantRequest{Rule: c.rule, Terms: c.terms, Seq: 1, Want: true, Demand: uint64(c.demand * 1000)}
 			used := c.used
-			if n, last := b.asks(0, "a", &r, 1, c.rule.Depth(), &used); n != c.want || last != c.last {
+			if n, last := receiveAndGrant(&b, 0, "a", &r, 1, c.rule.Depth(), &used); n != c.want || last != c.last {
 				t.Errorf("%d, last %v; want %d, %v", n, last, c.want, c.last)
 			}
 			if v := b.TakeViolations(); v != (Violations{}) {
-				t.Errorf("against conditions: %v", v)
+				t.Errorf("violations: %v", v)
 			}
 		})
 	}
 }
 
-// TestFiftyHolders: on a limit of 1000 they get one hit each at a time, and never more than 5 % or the limit together.
+// TestFiftyHolders requires that fifty holders of a limit of 1000 get one hit each at a time, and together never more
+// than 5% or the limit.
 func TestFiftyHolders(t *testing.T) {
 	rule := limit.Rule{Window: time.Minute, Limit: 1000}
 	var b Book
@@ -108,13 +114,13 @@ func TestFiftyHolders(t *testing.T) {
 			id := ring.ID(fmt.Sprint("h", i))
 			seq++
 			r := GrantRequest{Rule: rule, Seq: seq, Window: 1, Have: have[id], Want: true, Demand: 100_000}
-			n, last := b.asks(int64(round), id, &r, 1, rule.Limit, &used)
+			n, last := receiveAndGrant(&b, int64(round), id, &r, 1, rule.Limit, &used)
 			if round > 0 && !last && n != 1 {
-				t.Fatalf("round %d: %d for one of fifty", round, n)
+				t.Fatalf("round %d: %d hits for one of fifty", round, n)
 			}
 			tail = tail || last
 			if out := b.Unspent(0); out > 50 || used > 1000 {
-				t.Fatalf("%d out, %d used", out, used)
+				t.Fatalf("%d unspent, %d used", out, used)
 			}
 			have[id] += n
 			spent += n
@@ -128,21 +134,22 @@ func TestFiftyHolders(t *testing.T) {
 	}
 }
 
-// TestSharesFollowDemandAndWeight: two that want more than there is get by weight x demand.
+// TestSharesFollowDemandAndWeight requires that two holders that want more than there is share it by weight x demand.
 func TestSharesFollowDemandAndWeight(t *testing.T) {
 	rule := limit.Rule{Window: time.Hour, Limit: 1_000_000}
 	var b Book
 	var used uint64
 	ask := func(seq uint64, id ring.ID, perSecond, have uint64, weight uint32) uint64 {
-		r := GrantRequest{Rule: rule, Terms: Terms{Weight: weight, Max: 1e6}, Seq: seq, Window: 1, Have: have, Want: true, Demand: perSecond * 1000}
-		n, _ := b.asks(int64(seq), id, &r, 1, rule.Limit, &used)
+		r := GrantRequest{Rule: rule, Terms: Terms{Weight: weight, Max: 1e6}, Seq: seq, Window: 1, Have: have, Want: true}
+		r.Demand = perSecond * 1000
+		n, _ := receiveAndGrant(&b, int64(seq), id, &r, 1, rule.Limit, &used)
 		return n
 	}
 	first := ask(1, "a", 10_000, 0, 1)
 	if ask(2, "b", 10_000, 0, 3) != 0 {
-		t.Error("more out than 5 %")
+		t.Error("more than 5% are unspent")
 	}
-	if n := ask(3, "a", 10_000, first, 1); n != 12_500 { // all spent: a quarter of 50 000 is a's
+	if n := ask(3, "a", 10_000, first, 1); n != 12_500 { // all spent: a's part is a quarter of 50,000
 		t.Errorf("a got %d", n)
 	}
 	if n := ask(4, "b", 10_000, 0, 3); n != 37_500 {
@@ -150,14 +157,14 @@ func TestSharesFollowDemandAndWeight(t *testing.T) {
 	}
 }
 
-// TestFiveOfAHundred: a newcomer's fair part is not lent as long as another one has it.
+// TestFiveOfAHundred requires that a new holder's fair part is not lent while another holder still has it.
 func TestFiveOfAHundred(t *testing.T) {
 	var b Book
 	var used uint64
 	r := GrantRequest{Rule: perMinute, Terms: Terms{Max: 40}, Seq: 1, Want: true, Demand: 1e6}
-	b.asks(0, "a", &r, 1, perMinute.Limit, &used)
+	receiveAndGrant(&b, 0, "a", &r, 1, perMinute.Limit, &used)
 	r.Terms.Max = 0
-	if n, _ := b.asks(0, "b", &r, 1, perMinute.Limit, &used); n != 10 {
-		t.Errorf("%d beside 40 of 50", n)
+	if n, _ := receiveAndGrant(&b, 0, "b", &r, 1, perMinute.Limit, &used); n != 10 {
+		t.Errorf("%d in addition to 40 of 50", n)
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// The model is two members that can own a key of limit 3, two holders and two windows, made of Book, Holding and
-// limit.State as they ship. A message, once sent, is delivered never, or any number of times, at any later moment, to
-// whoever decides the key then. The holders' clocks are hours apart. The owner may crash: then the other goes on with
-// what it was sent. Every state that can be reached is visited; sizes and reasons to ask are left to chance, for the
-// bound must hold whatever they are.
+// The model has two members that can own a key with limit 3, two holders and two windows, built from the real Book,
+// Holding and limit.State. A message may be delivered never, once or several times, at any later time, to the member
+// that decides the key then. The holders' clocks differ by hours. The owner may crash; then the other member continues
+// with what was replicated to it. Every reachable state is visited. Sizes and reasons for requests are arbitrary,
+// because the bound must hold for all of them.
 const (
 	modelTick   = int64(time.Second)
-	modelWindow = 2 // ticks
+	modelWindow = 2 // in ticks
 	modelStart  = 1000 * modelWindow
 )
 
@@ -60,29 +60,29 @@ type world struct {
 	counters [2]limit.State
 	books    [2]Book
 	holders  [2]Holding
-	asked    [2]int8 // requests sent so far
-	asks     set     // on their way
+	asked    [2]int8 // number of requests sent
+	asks     set     // in transit
 	lends    set
 	admitted [2]uint8 // by window
-	own      [2]uint8 // of these, asked of the owner itself
+	own      [2]uint8 // the part decided by the owner itself
 	crashes  int8
 	moves    int8
 	drops    int8
-	late     uint8 // charges that a broken variant makes only now
+	late     uint8 // charges that a broken variant makes late
 }
 
-// model says how much of everything there is, and what is broken.
+// model contains the numbers of events, and what is broken.
 type model struct {
 	requests            [2]int8 // of each holder
 	moves, crashes, own int8
-	drops               int8  // times that the first holder forgets everything
+	drops               int8  // how often the first holder loses everything
 	from, ticks         int64 // the windows change at 2
 	sizes               []uint64
 
 	chargeLate bool                                                 // C1: charged some time after it was sent
-	unseen     bool                                                 // C5: sent before the other member knows
-	keepBook   bool                                                 // C4: a Book that has missed decisions
-	carryOver  bool                                                 // C3: spent after the window's end
+	unseen     bool                                                 // C5: sent before it is replicated
+	keepBook   bool                                                 // C4: a Book that missed decisions
+	carryOver  bool                                                 // C3: spent after the end of the window
 	receive    func(l *HolderRecord, r *GrantRequest, window int64) // before Receive
 	credit     func(l *HolderRecord, before HolderRecord)           // after Receive
 	accept     func(h *Holding, g *Grant)                           // before Accept
@@ -95,7 +95,7 @@ type model struct {
 
 var modelIDs = [2]ring.ID{"h0", "h1"}
 
-// skew is how far the holders' clocks are off.
+// skew is the offset of the holders' clocks.
 var skew = [2]int64{-7 * int64(time.Hour), 3*int64(time.Hour) + 700*int64(time.Millisecond)}
 
 func (w *world) now() int64            { return (modelStart + w.tick) * modelTick }
@@ -112,7 +112,7 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// state tells two worlds apart by all that matters for what can happen.
+// state describes everything that affects which events can follow.
 func (w *world) state(b []byte) []byte {
 	b = append(b, byte(w.tick), byte(w.owner), byte(w.asked[0]), byte(w.asked[1]), w.admitted[0], w.admitted[1],
 		w.own[0], w.own[1], byte(w.crashes), byte(w.moves), byte(w.drops), w.late)
@@ -147,7 +147,7 @@ func flag(b bool) byte {
 	return 0
 }
 
-// number interns messages: what nobody can tell apart is one message.
+// number interns messages: indistinguishable messages are one.
 func number[M comparable](m M, known map[M]int, list *[]M) int {
 	n, ok := known[m]
 	if !ok {
@@ -158,7 +158,7 @@ func number[M comparable](m M, known map[M]int, list *[]M) int {
 	return n
 }
 
-// request is holder h asking, or giving back all it has.
+// request makes holder i send a request, or return everything.
 func (mo *model) request(w *world, i int8, back bool) *world {
 	c := w.clone()
 	h := &c.holders[i]
@@ -171,10 +171,10 @@ func (mo *model) request(w *world, i int8, back bool) *world {
 	return c
 }
 
-// copy brings the owner's counter to the other member.
+// copy replicates the owner's counter to the other member.
 func (w *world) copy() { modelRule.Merge(&w.counters[1-w.owner], w.counter()) }
 
-// lease is the owner answering a, with every size that fits.
+// lease makes the owner reply to a, with every size that fits.
 func (mo *model) lease(w *world, a ask) (out []*world) {
 	for _, n := range mo.sizes {
 		c := w.clone()
@@ -189,7 +189,7 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 				mo.receive(&b.records[i], &r, window)
 			}
 		}
-		credit, ok := b.Receive(now, modelIDs[a.from], 1, &r, window)
+		credit, ok := b.Receive(now, Holder{modelIDs[a.from], 1}, &r, window)
 		if !ok {
 			return append(out, c)
 		}
@@ -201,7 +201,7 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 		if n+modelRule.Used(s, now) > uint64(modelRule.Limit) {
 			return out
 		}
-		b.records[i].allowed = n // whatever Size would say
+		b.records[i].allowed = n // whatever Size would return
 		if mo.chargeLate {
 			c.late += uint8(n)
 		} else {
@@ -218,7 +218,7 @@ func (mo *model) lease(w *world, a ask) (out []*world) {
 	return out
 }
 
-// take is a grant that reaches its holder.
+// take delivers a grant to its holder.
 func (mo *model) take(w *world, l lend) *world {
 	c := w.clone()
 	h := &c.holders[l.to]
@@ -232,7 +232,7 @@ func (mo *model) take(w *world, l lend) *world {
 	return c
 }
 
-// spend is a question at holder i; nil if it has to go to the owner.
+// spend is a decision at holder i. It returns nil if the owner must decide.
 func (mo *model) spend(w *world, i int8) *world {
 	c := w.clone()
 	h := &c.holders[i]
@@ -243,7 +243,7 @@ func (mo *model) spend(w *world, i int8) *world {
 	return c
 }
 
-// move is the other member getting the key: from the owner, or by its crash with what it was sent of it.
+// move transfers the key to the other member: from the owner, or after a crash with what was replicated.
 func (mo *model) move(w *world, crash bool) *world {
 	c := w.clone()
 	if crash {
@@ -263,7 +263,7 @@ func (mo *model) move(w *world, crash bool) *world {
 	return c
 }
 
-// direct is a question to the owner itself, which admits nothing that the other does not know of.
+// direct is a decision by the owner itself, which admits only replicated hits.
 func (w *world) direct() *world {
 	c := w.clone()
 	if modelRule.Take(c.counter(), c.now(), uint64(3+c.owner), 1).Over {
@@ -324,8 +324,8 @@ func (mo *model) next(w *world, visit func(*world)) {
 	}
 }
 
-// forget drops what cannot have an effect any more: answers that no holder waits for, requests older than what has been
-// seen, once the key cannot move, and windows that have ended.
+// forget drops what can no longer have an effect: replies that no holder waits for, requests older than the newest one
+// once the key cannot move, and windows that have ended.
 func (mo *model) forget(w *world) {
 	w.lends.each(func(n int) {
 		l := mo.lendL[n]
@@ -336,7 +336,9 @@ func (mo *model) forget(w *world) {
 	w.asks.each(func(n int) {
 		a := mo.askL[n]
 		b := &w.books[w.owner]
-		if i, known := b.find(modelIDs[a.from]); mo.receive == nil && known && w.moves == mo.moves && w.crashes == mo.crashes && a.seq <= b.records[i].Seq {
+		i, known := b.find(modelIDs[a.from])
+		still := w.moves == mo.moves && w.crashes == mo.crashes
+		if mo.receive == nil && known && still && a.seq <= b.records[i].Seq {
 			w.asks.drop(n)
 		}
 	})
@@ -351,7 +353,7 @@ func (mo *model) forget(w *world) {
 		}
 	}
 	if w.crashes == mo.crashes {
-		w.counters[1-w.owner] = limit.State{} // what it would be told before it owns the key
+		w.counters[1-w.owner] = limit.State{} // it receives the counter before it owns the key
 	}
 	if w.window() > 0 {
 		w.admitted[0], w.own[0] = 0, 0
