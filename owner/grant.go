@@ -97,12 +97,12 @@ func (n *Node) handleLeaseRequest(now int64, from ring.ID, bootID uint64, r *lea
 	defer s.mu.Unlock()
 	e := s.counters.Owned.Find(hash, r.Key)
 	right, _, _ := n.authority(now, s.view)
-	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.Owner, e.OwnedEpoch(r.Owner)).State != handoff.OwnedHere {
+	if right != handoff.ExtentFull || r.Rule.Validate() != nil || s.view.Ownership(r.RingPos, e.OwnedEpoch(r.RingPos)).State != handoff.OwnedHere {
 		s.counts.lease.Refused++
 		return
 	}
 	l := leaseOp{GrantRequest: r, from: from, inst: bootID}
-	l.q = Request{Key: r.Key, RingPos: r.Owner, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
+	l.q = Request{Key: r.Key, RingPos: r.RingPos, Domain: r.Domain, Rule: r.Rule, Op: DryRun, Strict: true}
 	l.hit = shardOp{Request: &l.q, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: r.Rule}
 	if r.Terms.Slack > 0 {
 		n.reconcile(s, &l, fx)
@@ -128,7 +128,7 @@ func (s *shard) lentKeyFor(l *leaseOp) *lentKey {
 		if s.lent == nil {
 			s.lent = map[Key]*lentKey{}
 		}
-		lent = &lentKey{owner: l.Owner, rule: l.Rule}
+		lent = &lentKey{owner: l.RingPos, rule: l.Rule}
 		s.lent[l.Key] = lent
 	}
 	lent.asked, lent.always, lent.knobs = l.hit.now, l.Always, l.Terms

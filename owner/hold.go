@@ -178,7 +178,7 @@ func (n *Node) leaseRequest(s *shard, held *heldLease, now int64) lease.GrantReq
 	} else {
 		r = held.Request(now)
 	}
-	r.Key, r.Owner, r.Domain, r.Always = held.key, held.owner, held.domain, held.by == policy.ByLease
+	r.Key, r.RingPos, r.Domain, r.Always = held.key, held.owner, held.domain, held.by == policy.ByLease
 	if !held.named {
 		r.Name = s.names[held.key].wire()
 	}

@@ -131,7 +131,7 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	n.Tick(t0)
 	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: membership.Active, Weight: 1}
 	req := ask(1, 1000, time.Hour, 1)
-	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
+	r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {
 		knobs lease.Terms
 		want  int
@@ -150,7 +150,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	req := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, req, &sum)
 	before := take(w.nodes[owner], w.now, req.op(Read)).After
-	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
+	r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
 	m := lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}}
 	for _, c := range []struct {
 		at, from ring.ID

@@ -47,7 +47,7 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 	if from == id {
 		from = w.ids()[1]
 	}
-	r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Domain: req.Domain, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
+	r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Domain: req.Domain, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1000}
 	fx := n.StepLease(w.now, from, w.insts[from]|1, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)

@@ -41,7 +41,7 @@ func FuzzStepLease(f *testing.F) {
 					taken += req.Hits
 				}
 			case 1:
-				r := lease.GrantRequest{Key: req.Key, Owner: req.RingPos, Rule: req.Rule, Seq: uint64(next()), Window: req.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
+				r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: uint64(next()), Window: req.Rule.Index(now) - int64(next()%2), Have: uint64(next()), Left: uint64(next()), Want: next()&1 == 0, Always: true, Demand: uint64(next()) << 10}
 				if next()&1 == 0 {
 					r.Terms.Slack = 100
 					r.State.Slots = []limit.Slot{{Writer: uint64(next()) % 8, At: r.Window, Charged: uint64(next())}}

@@ -68,18 +68,18 @@ type Terms struct {
 
 // GrantRequest requests part of a key's limit, returns unused hits, and reports demand.
 type GrantRequest struct {
-	Key    [2]uint64
-	Owner  uint64 // ring position of the key
-	Domain uint64
-	Rule   limit.Rule
-	Terms  Terms
-	Seq    uint64 // increases with every request of this holder for this key, also across grantors
-	Window int64  // window of Have, as in the grant
-	Have   uint64 // hits granted in Window and not returned
-	Left   uint64 // the part of them that is unspent
-	Want   bool   // more hits are wanted; otherwise this is a return or a report
-	Always bool   // the rule always uses leases, even for keys that are not hot
-	Demand uint64 // offered hits in 1000 s, including refused ones
+	Key     [2]uint64
+	RingPos uint64 // ring position of the key
+	Domain  uint64
+	Rule    limit.Rule
+	Terms   Terms
+	Seq     uint64 // increases with every request of this holder for this key, also across grantors
+	Window  int64  // window of Have, as in the grant
+	Have    uint64 // hits granted in Window and not returned
+	Left    uint64 // the part of them that is unspent
+	Want    bool   // more hits are wanted; otherwise this is a return or a report
+	Always  bool   // the rule always uses leases, even for keys that are not hot
+	Demand  uint64 // offered hits in 1000 s, including refused ones
 	// State is, for Approximate, what this member has admitted: its own slots, charged by its own writer.
 	State limit.State
 	Name  string // readable name; empty if the grantor knows it

@@ -110,7 +110,7 @@ func writersOf(m *lease.Batch, t writerTable) writerTable {
 
 func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTable) wire.Writer {
 	at := len(w)
-	w = w.U32(0).U64(r.Key[0]).U64(r.Key[1]).U64(r.Owner).U64(r.Domain).U64(r.Seq)
+	w = w.U32(0).U64(r.Key[0]).U64(r.Key[1]).U64(r.RingPos).U64(r.Domain).U64(r.Seq)
 	w = w.I64(r.Window).U64(r.Have).U64(r.Left).U64(r.Demand).I64(r.State.TAT)
 	w = w.I64(int64(r.Rule.Window)).U32(r.Rule.Limit).U32(r.Rule.Burst)
 	w = w.U32(r.Terms.Min).U32(r.Terms.Max).I64(int64(r.Terms.TTL)).I64(int64(r.Terms.Sync))
@@ -183,7 +183,7 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 func (r *leaseReader) parseRequest(in wire.Reader) error {
 	var q lease.GrantRequest
 	q.Key[0], q.Key[1] = in.U64(), in.U64()
-	q.Owner, q.Domain, q.Seq = in.U64(), in.U64(), in.U64()
+	q.RingPos, q.Domain, q.Seq = in.U64(), in.U64(), in.U64()
 	q.Window = in.I64()
 	q.Have, q.Left, q.Demand = in.U64(), in.U64(), in.U64()
 	q.State.TAT = in.I64()

@@ -29,7 +29,7 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 	case lease.Ask:
 		m.Requests = []lease.GrantRequest{
 			{
-				Key: key, Owner: 0x2122232425262728, Domain: 0x3132333435363738, Seq: 0x4142434445464748, Window: 0x5152535455565758,
+				Key: key, RingPos: 0x2122232425262728, Domain: 0x3132333435363738, Seq: 0x4142434445464748, Window: 0x5152535455565758,
 				Have: 0x6162636465666768, Left: 0x7172737475767778, Demand: 0x8182838485868788, Want: true, State: state, Name: "d\x00k=v\x00v",
 				Rule: limit.Rule{Window: time.Hour, Limit: 0x91929394, Burst: 0xa1a2a3a4, Algorithm: limit.TokenBucket},
 				Terms: lease.Terms{
