@@ -1,8 +1,8 @@
-// Package certs loads certificates, reloads them when they change, and makes a demo CA.
+// Package certs loads certificates, reloads them when they change, and creates a demo CA.
 //
-// [Files] names three PEM files -> [Server] and [Client] read them into a [tls.Config] -> every handshake looks at the
-// files again, at most once a second, so that a rotated Secret is in use without a restart. A pair that cannot be used
-// (half written, mismatched, expired while the old one is not) changes nothing and is reported once.
+// [Files] names three PEM files, which [Server] and [Client] read into a [tls.Config]. Handshakes check the files
+// again, at most once per second, so that a rotated Secret is used without a restart. If a new pair is unusable (half
+// written, mismatched, or expired while the old one is not), the old one stays in use and the error is reported once.
 package certs
 
 import (
@@ -16,47 +16,49 @@ import (
 
 // Files names PEM files. Cert may hold intermediates after the leaf; CA may hold several roots.
 type Files struct {
-	Cert string // certificate shown to the other side
-	Key  string // its private key; given if and only if Cert is
-	CA   string // roots that the other side's certificate must chain to
+	Cert string // certificate presented to the peer
+	Key  string // its private key; set if and only if Cert is
+	CA   string // roots to verify the peer's certificate
 }
 
-// Empty says that no file is named at all.
+// Empty reports whether no file is named.
 func (f Files) Empty() bool { return f == Files{} }
 
-// Reload says how files are read again. The zero value works.
+// Reload configures how files are read again. The zero value uses the defaults.
 type Reload struct {
-	Interval time.Duration    // least time between two looks at the files; default 1 s
-	Logger   *slog.Logger     // where reloads and their failures are said; default: nowhere
-	OnReload func(error)      // called after each reload: nil, or why the old certificates stay; for metrics
-	Now      func() time.Time // clock of reloading and of verification; default [time.Now]
+	Interval time.Duration    // shortest time between two checks of the files; default 1 s
+	Logger   *slog.Logger     // logs reloads and their errors; nil: no logs
+	OnReload func(error)      // called after each reload, with the error if the old certificates stay in use
+	Now      func() time.Time // clock for reloading and verification; default [time.Now]
 }
 
-// ServerOptions decide whom a server lets in. The zero value: TLS 1.3, and with [Files.CA] any certificate of that CA.
+// ServerOptions configure which clients a server accepts. The zero value requires TLS 1.3 and, if [Files.CA] is set,
+// a certificate of that CA.
 type ServerOptions struct {
-	MinVersion uint16   // least TLS version; default TLS 1.3. Only doors for foreign clients want 1.2.
-	ClientSANs []string // the client's certificate must carry one of these; needs a CA. Empty: any of the CA's.
+	MinVersion uint16   // lowest TLS version; default TLS 1.3. Use TLS 1.2 only on listeners for foreign clients
+	ClientSANs []string // the client's certificate must carry one of these names; needs a CA. Empty: any certificate of the CA
 	NextProtos []string // ALPN; default h2
 	Reload
 }
 
-// ClientOptions decide whom a client trusts. The zero value: TLS 1.3, a certificate for the name that is dialled.
+// ClientOptions configure which servers a client trusts. The zero value requires TLS 1.3 and a certificate for the
+// dialed name.
 type ClientOptions struct {
-	MinVersion uint16   // least TLS version; default TLS 1.3
-	ServerName string   // name or IP address the server's certificate must be for; default: the host name dialled
-	ServerSANs []string // the certificate must carry one of these instead, for members that are known by address alone
+	MinVersion uint16   // lowest TLS version; default TLS 1.3
+	ServerName string   // name or IP address that the server's certificate must carry; default: the dialed host name
+	ServerSANs []string // the certificate must carry one of these names instead, for members known only by address
 	NextProtos []string // ALPN; default h2
 	Reload
 }
 
-// Server is a TLS configuration that shows f's certificate. With f.CA, clients must show a certificate of that CA;
-// without, they are not asked for one. Options with MinVersion and friends are read once, files again and again.
+// Server returns a TLS configuration that presents the certificate of f. If f.CA is set, clients must present a
+// certificate of that CA. The options are read once, the files repeatedly.
 func Server(f Files, o ServerOptions) (*tls.Config, error) {
 	if f.Cert == "" {
-		return nil, errors.New("a TLS server needs a certificate and a key")
+		return nil, errors.New("a TLS server requires a certificate and a key")
 	}
 	if len(o.ClientSANs) > 0 && f.CA == "" {
-		return nil, errors.New("a check of client names needs a client CA: without one no certificate is asked for")
+		return nil, errors.New("checking client names requires a client CA: without one, clients present no certificate")
 	}
 	s, err := open(f, o.Reload)
 	if err != nil {
@@ -75,7 +77,7 @@ func serverConfig(m *material, o ServerOptions, now func() time.Time) *tls.Confi
 		NextProtos:     protos(o.NextProtos),
 		Time:           now,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.cert, nil },
-		// A resumed session would let in a client whose CA has been taken away since.
+		// A resumed session would admit a client whose CA has been removed since.
 		SessionTicketsDisabled: true,
 	}
 	if m.roots == nil {
@@ -88,12 +90,12 @@ func serverConfig(m *material, o ServerOptions, now func() time.Time) *tls.Confi
 	return c
 }
 
-// Client is a TLS configuration that trusts f.CA alone (the system's roots when none is named) and shows f's
-// certificate where it is asked for one.
+// Client returns a TLS configuration that trusts only f.CA, or the system's roots if it is not set. It presents the
+// certificate of f when the server asks for one.
 //
-// crypto/tls reads its roots once, so its own verification is off and VerifyConnection does the whole of it: chain,
-// dates, usage and name. A connection whose server name is not known (an IP address was dialled, and neither
-// ServerName nor ServerSANs is set) fails.
+// crypto/tls reads its roots once, so its own verification is disabled, and VerifyConnection verifies everything:
+// chain, dates, usage and name. A connection fails if the server's name is unknown: an IP address was dialed, and
+// neither ServerName nor ServerSANs is set.
 func Client(f Files, o ClientOptions) (*tls.Config, error) {
 	s, err := open(f, o.Reload)
 	if err != nil {
@@ -104,13 +106,13 @@ func Client(f Files, o ClientOptions) (*tls.Config, error) {
 		ServerName:         o.ServerName,
 		NextProtos:         protos(o.NextProtos),
 		Time:               s.now,
-		InsecureSkipVerify: true, // VerifyConnection does it, with roots that reload
+		InsecureSkipVerify: true, // VerifyConnection verifies with roots that reload
 		VerifyConnection:   func(cs tls.ConnectionState) error { return o.verify(cs, s.current().roots, s.now()) },
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if c := s.current().cert; c != nil {
 				return c, nil
 			}
-			return new(tls.Certificate), nil // none: the server decides whether that will do
+			return new(tls.Certificate), nil // no certificate: the server decides
 		},
 	}, nil
 }
@@ -118,7 +120,7 @@ func Client(f Files, o ClientOptions) (*tls.Config, error) {
 func (o ClientOptions) verify(cs tls.ConnectionState, roots *x509.CertPool, now time.Time) error {
 	certs := cs.PeerCertificates
 	if len(certs) == 0 {
-		return errors.New("the server showed no certificate")
+		return errors.New("the server presented no certificate")
 	}
 	between := x509.NewCertPool()
 	for _, c := range certs[1:] {
@@ -135,15 +137,15 @@ func (o ClientOptions) verify(cs tls.ConnectionState, roots *x509.CertPool, now 
 		name = cs.ServerName
 	}
 	if name == "" {
-		return errors.New("no name to check the server's certificate against: an address was dialled and no server name is set")
+		return errors.New("no name to verify the server's certificate: an address was dialed and no server name is set")
 	}
 	return hasSAN(certs, []string{name})
 }
 
-var errNoCertificate = errors.New("no certificate was shown")
+var errNoCertificate = errors.New("no certificate was presented")
 
-// hasSAN says whether the leaf carries one of the names: a DNS name (by the rules of X.509, wildcards included), an IP
-// address or a URI, in whose path a * given here stands for any one segment.
+// hasSAN returns nil if the leaf carries one of the names: a DNS name (by the rules of X.509, including wildcards),
+// an IP address, or a URI. A * in the path of a given URI matches one segment.
 func hasSAN(certs []*x509.Certificate, names []string) error {
 	if len(certs) == 0 {
 		return errNoCertificate

@@ -203,7 +203,7 @@ func TestClientDialsAddress(t *testing.T) {
 	server := mustServer(t, DemoFiles(dir, "sidecar"), ServerOptions{Reload: Reload{Now: c.now}})
 	client := mustClient(t, DemoFiles(dir, "envoy"), ClientOptions{Reload: Reload{Now: c.now}})
 	client.ServerName = "127.0.0.1" // what tls.Dial sets
-	if _, _, err := handshake(t, server, client); err == nil || !strings.Contains(err.Error(), "no name to check") {
+	if _, _, err := handshake(t, server, client); err == nil || !strings.Contains(err.Error(), "no name to verify") {
 		t.Fatalf("error %v, want a refusal", err)
 	}
 }
@@ -384,8 +384,8 @@ func TestBadFiles(t *testing.T) {
 		f    Files
 		want []string
 	}{
-		{"no certificate", Files{CA: f.CA}, []string{"needs a certificate"}},
-		{"no key", Files{Cert: f.Cert}, []string{"come together"}},
+		{"no certificate", Files{CA: f.CA}, []string{"requires a certificate"}},
+		{"no key", Files{Cert: f.Cert}, []string{"must be given together"}},
 		{"missing files, all named", Files{Cert: "/no/c.crt", Key: "/no/c.key", CA: "/no/ca.crt"}, []string{"/no/c.crt", "/no/c.key", "/no/ca.crt"}},
 		{"junk, all named", Files{Cert: junk, Key: f.Key, CA: junk}, []string{junk + " with key " + f.Key, junk + ": no PEM certificate"}},
 	}

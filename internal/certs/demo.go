@@ -22,16 +22,16 @@ import (
 // DemoTrustDomain is the trust domain of the demo certificates' URI names.
 const DemoTrustDomain = "keyward.demo"
 
-// DemoOptions say what [MakeDemo] makes. The zero value makes everything in an empty directory.
+// DemoOptions configure [MakeDemo]. The zero value creates everything in an empty directory.
 type DemoOptions struct {
-	Hosts     []string         // host names and IP addresses beside localhost, 127.0.0.1 and ::1
-	Renew     bool             // with a CA in the directory: keep it, and make new certificates
-	Overwrite bool             // with a CA in the directory: replace it, which ends the trust in all it has signed
-	Lifetime  time.Duration    // of the certificates; default 365 days. The CA lives ten years.
+	Hosts     []string         // host names and IP addresses in addition to localhost, 127.0.0.1 and ::1
+	Renew     bool             // keep the CA in the directory and create new certificates
+	Overwrite bool             // replace the CA in the directory, so that its certificates are no longer trusted
+	Lifetime  time.Duration    // of the certificates; default 365 days. The CA is valid for ten years
 	Now       func() time.Time // default [time.Now]
 }
 
-// role is one certificate of the demo.
+// role is the holder of one certificate of the demo.
 type role struct {
 	name  string
 	usage []x509.ExtKeyUsage
@@ -42,17 +42,17 @@ func demoRoles() []role {
 	return []role{{"sidecar", both}, {"xds", both}, {"envoy", both[1:]}}
 }
 
-// DemoSAN is the URI name of a role of the demo: sidecar, xds or envoy.
+// DemoSAN returns the URI name of a role of the demo: sidecar, xds or envoy.
 func DemoSAN(role string) string { return "spiffe://" + DemoTrustDomain + "/" + role }
 
-// DemoFiles are the files of a role in a directory that [MakeDemo] filled.
+// DemoFiles returns the files of a role in a directory of [MakeDemo].
 func DemoFiles(dir, role string) Files {
 	return Files{Cert: filepath.Join(dir, role+".crt"), Key: filepath.Join(dir, role+".key"), CA: filepath.Join(dir, "ca.crt")}
 }
 
-// MakeDemo makes a CA (ca.crt, ca.key) and certificates for sidecar, xds and envoy, each NAME.crt and NAME.key, in
-// dir. A CA that is already there is never replaced unless o says so. For demos and tests: the CA's key lies beside
-// the certificates.
+// MakeDemo creates a CA (ca.crt, ca.key) and certificates for sidecar, xds and envoy (NAME.crt and NAME.key) in dir.
+// It replaces an existing CA only if o.Overwrite is set. The CA's key is stored next to the certificates, so this is
+// only for demos and tests.
 func MakeDemo(dir string, o DemoOptions) error {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -76,7 +76,7 @@ func MakeDemo(dir string, o DemoOptions) error {
 	return errors.Join(faults...)
 }
 
-// authority signs certificates.
+// authority is a CA with its key.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -96,7 +96,7 @@ func demoCA(dir string, o DemoOptions) (*authority, error) {
 		case o.Renew:
 			return readAuthority(certFile, keyFile)
 		}
-		return nil, fmt.Errorf("%s: %w: renew the certificates with it, or ask for a new CA", file, fs.ErrExist)
+		return nil, fmt.Errorf("%s: %w: renew its certificates, or replace the CA", file, fs.ErrExist)
 	}
 	return newAuthority(certFile, keyFile, o.Now())
 }
@@ -108,7 +108,7 @@ func readAuthority(certFile, keyFile string) (*authority, error) {
 	}
 	key, ok := m.cert.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !m.cert.Leaf.IsCA {
-		return nil, fmt.Errorf("%s: not a CA that this program made", certFile)
+		return nil, fmt.Errorf("%s: not a CA of this program", certFile)
 	}
 	return &authority{m.cert.Leaf, key}, nil
 }
@@ -150,12 +150,12 @@ func (a *authority) issue(dir string, r role, o DemoOptions) error {
 func template(name string, now time.Time, lifetime time.Duration) *x509.Certificate {
 	return &x509.Certificate{
 		Subject:   pkix.Name{CommonName: name, Organization: []string{"keyward demo"}},
-		NotBefore: now.Add(-time.Hour), // a clock that is behind still accepts it
+		NotBefore: now.Add(-time.Hour), // for clocks that are behind
 		NotAfter:  now.Add(lifetime),
 	}
 }
 
-// sign makes a key and a certificate for it, by a, or by itself without one.
+// sign creates a key and a certificate for it, signed by a, or self-signed if a is nil.
 func sign(t *x509.Certificate, a *authority) (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -172,8 +172,8 @@ func sign(t *x509.Certificate, a *authority) (*ecdsa.PrivateKey, []byte, error) 
 	return key, der, err
 }
 
-// writePair replaces both files, each in one step. A program that reads between the two sees a pair that does not
-// match, keeps what it has and looks again.
+// writePair replaces both files, each atomically. A program that reads between the two finds a pair that does not
+// match, keeps the old one and reads again.
 func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -190,7 +190,7 @@ func writePEM(file, kind string, der []byte, mode fs.FileMode) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	defer os.Remove(tmp.Name()) // gone already once it has been renamed
+	defer os.Remove(tmp.Name()) // fails after the rename
 	err = errors.Join(
 		tmp.Chmod(mode),
 		pem.Encode(tmp, &pem.Block{Type: kind, Bytes: der}),

@@ -12,14 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Info is what the files hold that matter to whoever runs them.
+// Info describes the certificates in Files.
 type Info struct {
 	Names      []string  // DNS names, IP addresses and URIs of the certificate
-	NotAfter   time.Time // its end; zero without one
-	CANotAfter time.Time // end of the CA that lasts longest; zero without one
+	NotAfter   time.Time // zero without a certificate
+	CANotAfter time.Time // the latest of the CAs; zero without a CA
 }
 
-// Inspect reads the files. It does not judge what it finds.
+// Inspect reads the files. It does not verify the certificates.
 func Inspect(f Files) (Info, error) {
 	var info Info
 	var faults []error
@@ -42,7 +42,7 @@ func Inspect(f Files) (Info, error) {
 	return info, errors.Join(faults...)
 }
 
-// readChain reads all certificates of a PEM file.
+// readChain returns all certificates of a PEM file.
 func readChain(file string) (chain []*x509.Certificate, err error) {
 	rest, err := os.ReadFile(file)
 	if err != nil {
@@ -63,28 +63,28 @@ func readChain(file string) (chain []*x509.Certificate, err error) {
 		chain = append(chain, c)
 	}
 	if len(chain) == 0 {
-		return nil, fmt.Errorf("%s: no PEM certificate in it", file)
+		return nil, fmt.Errorf("%s: no PEM certificate found", file)
 	}
 	return chain, nil
 }
 
-// Metrics tell when certificates end and whether they could be reloaded. They are safe for concurrent use.
+// Metrics export when certificates expire and whether reloads succeed. It is safe for concurrent use.
 type Metrics struct {
 	watched map[string]Files
 	reloads *prometheus.CounterVec
 	expiry  *prometheus.Desc
 }
 
-// NewMetrics registers the metrics of the files of each kind, such as "member". The files are read at every scrape. The
-// metric of a kind's CA is labelled with the kind and "_ca".
+// NewMetrics registers the metrics of the files of each kind, such as "member". The files are read at each scrape.
+// The metric of a kind's CA has the kind with the suffix "_ca".
 func NewMetrics(reg prometheus.Registerer, kinds map[string]Files) *Metrics {
 	m := &Metrics{
 		watched: kinds,
 		reloads: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_certificate_reloads_total", Help: "Times that changed certificates were taken into use, or not, by result.",
+			Name: "keyward_certificate_reloads_total", Help: "Reloads of changed certificates, by result.",
 		}, []string{"result"}),
 	}
-	const name, help = "keyward_certificate_expiry_timestamp_seconds", "End of the certificate in the files, Unix time; of a CA file, of the CA that lasts longest."
+	const name, help = "keyward_certificate_expiry_timestamp_seconds", "Expiry of the certificate, Unix time; of a file with several CAs, the latest."
 	m.expiry = prometheus.NewDesc(name, help, []string{"kind"}, nil)
 	for _, result := range []string{"success", "failure"} {
 		m.reloads.WithLabelValues(result)
@@ -95,7 +95,7 @@ func NewMetrics(reg prometheus.Registerer, kinds map[string]Files) *Metrics {
 	return m
 }
 
-// OnReload is for [Reload].
+// OnReload is the function for [Reload].
 func (m *Metrics) OnReload(err error) {
 	if err != nil {
 		m.reloads.WithLabelValues("failure").Inc()
@@ -107,7 +107,7 @@ func (m *Metrics) OnReload(err error) {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.expiry }
 
-// Collect implements prometheus.Collector. Files that cannot be read give no metric.
+// Collect implements prometheus.Collector. It skips files that cannot be read.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for kind, f := range m.watched {
 		info, _ := Inspect(f)

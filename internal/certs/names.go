@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// NameError says that a certificate is good and is somebody else's.
+// NameError means that a certificate is valid, but carries none of the wanted names.
 type NameError struct {
 	Has, Wants []string
 }
@@ -19,8 +19,8 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("the certificate is for %q, and none of these is %q", e.Has, e.Wants)
 }
 
-// CheckName says whether the leaf, the first of a verified chain, carries the name, byte by byte: nil, or a [*NameError].
-// Neither a * in the name nor one in the certificate stands for anything else: whoever claims the name has chosen it.
+// CheckName returns a [*NameError] unless the leaf, the first certificate of a verified chain, carries exactly the
+// name. A * is never a wildcard, neither in the name nor in the certificate: the peer chose the name.
 func CheckName(certs []*x509.Certificate, name string) error {
 	if len(certs) == 0 {
 		return errNoCertificate
@@ -31,8 +31,8 @@ func CheckName(certs []*x509.Certificate, name string) error {
 	return nil
 }
 
-// Reason is why a handshake failed, in one word for a metric: no_certificate, expired, authority (an unknown CA), usage, name,
-// not_tls, version, timeout, or tls for all else.
+// Reason returns the reason for a failed handshake as one word for a metric: no_certificate, expired, authority (an
+// unknown CA), usage, name, not_tls, version, timeout, or tls for all others.
 func Reason(err error) string {
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
@@ -52,7 +52,7 @@ func Reason(err error) string {
 		return "not_tls"
 	case errors.As(err, &network) && network.Timeout():
 		return "timeout"
-	case strings.Contains(err.Error(), "didn't provide a certificate"): // crypto/tls has no type for these two
+	case strings.Contains(err.Error(), "didn't provide a certificate"): // crypto/tls has no types for these two
 		return "no_certificate"
 	case strings.Contains(err.Error(), "unsupported versions"):
 		return "version"
@@ -60,7 +60,7 @@ func Reason(err error) string {
 	return "tls"
 }
 
-// hasURI says whether the leaf carries the URI. A * in the name's path stands for any one segment that is not empty.
+// hasURI reports whether the leaf carries the URI. A * in the path of name matches any one non-empty segment.
 func hasURI(leaf *x509.Certificate, name string) bool {
 	for _, u := range leaf.URIs {
 		if matches(u.String(), name) {

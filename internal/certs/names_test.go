@@ -112,7 +112,7 @@ func TestExpiryIsToldAtEveryScrape(t *testing.T) {
 	m := NewMetrics(nil, map[string]Files{"member": DemoFiles(dir, "sidecar"), "none": {Cert: filepath.Join(dir, "none")}})
 	want := func(end time.Time) string {
 		var b bytes.Buffer
-		b.WriteString("# HELP keyward_certificate_expiry_timestamp_seconds End of the certificate in the files, Unix time; of a CA file, of the CA that lasts longest.\n# TYPE keyward_certificate_expiry_timestamp_seconds gauge\n")
+		b.WriteString("# HELP keyward_certificate_expiry_timestamp_seconds Expiry of the certificate, Unix time; of a file with several CAs, the latest.\n# TYPE keyward_certificate_expiry_timestamp_seconds gauge\n")
 		for _, v := range []struct {
 			kind string
 			end  time.Time

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// material is what one reading of the files gave. It is immutable.
+// material is what the files contained at one time. It is immutable.
 type material struct {
-	raw   [3][]byte        // what the files held: certificate, key, CA
+	raw   [3][]byte        // contents of the certificate, key and CA files
 	cert  *tls.Certificate // nil without a certificate file
 	roots *x509.CertPool   // nil without a CA file
 }
 
-// store holds the newest usable material. A handshake never waits for another one's look at the files.
+// store holds the newest usable material. A handshake never waits for another one's check of the files.
 type store struct {
 	files  Files
 	reload Reload
@@ -30,11 +30,11 @@ type store struct {
 	config atomic.Pointer[served]
 
 	mu      sync.Mutex
-	looked  time.Time // guarded by mu
-	refused string    // the last failure that was reported; guarded by mu
+	looked  time.Time // last check of the files; guarded by mu
+	refused string    // the last error that was reported; guarded by mu
 }
 
-// served is the server's configuration for one material.
+// served is a server configuration and the material that it was built from.
 type served struct {
 	of     *material
 	config *tls.Config
@@ -42,7 +42,7 @@ type served struct {
 
 func open(f Files, r Reload) (*store, error) {
 	if (f.Cert == "") != (f.Key == "") {
-		return nil, fmt.Errorf("a certificate and its key come together: certificate %q, key %q", f.Cert, f.Key)
+		return nil, fmt.Errorf("certificate and key must be given together: certificate %q, key %q", f.Cert, f.Key)
 	}
 	if r.Interval <= 0 {
 		r.Interval = time.Second
@@ -71,7 +71,7 @@ func open(f Files, r Reload) (*store, error) {
 
 func (s *store) now() time.Time { return s.reload.Now() }
 
-// current is the newest usable material, after a look at the files if the last one is long ago.
+// current returns the newest usable material. It checks the files if the last check was long ago.
 func (s *store) current() *material {
 	if s.mu.TryLock() {
 		defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *store) current() *material {
 	return s.cur.Load()
 }
 
-// currentServer is the server's configuration for the current material, built once for each.
+// currentServer returns the server configuration for the current material. It is built once per material.
 func (s *store) currentServer() *tls.Config {
 	m := s.current()
 	if c := s.config.Load(); c != nil && c.of == m {
@@ -94,8 +94,8 @@ func (s *store) currentServer() *tls.Config {
 	return c.config
 }
 
-// lookLocked compares contents, not times: files that are swapped within a clock tick, by a symlink or in place, are
-// all noticed, and three small reads a second cost nothing beside a handshake.
+// lookLocked compares contents instead of modification times, so that it notices files that are replaced within a
+// clock tick, by a symlink or in place. Three small reads per second cost little compared with a handshake.
 func (s *store) lookLocked(now time.Time) {
 	old := s.cur.Load()
 	raw, err := s.files.read()
@@ -125,7 +125,7 @@ func (s *store) refuseLocked(err error) {
 		return
 	}
 	s.refused = err.Error()
-	s.reload.Logger.Error("certificates not reloaded, the old ones stay", "error", err)
+	s.reload.Logger.Error("certificate reload failed; the old certificates stay in use", "error", err)
 	s.reload.OnReload(err)
 }
 
@@ -163,7 +163,7 @@ func (f Files) parse(raw [3][]byte) (*material, error) {
 	if f.CA != "" {
 		m.roots = x509.NewCertPool()
 		if !m.roots.AppendCertsFromPEM(raw[2]) {
-			faults = append(faults, fmt.Errorf("%s: no PEM certificate in it", f.CA))
+			faults = append(faults, fmt.Errorf("%s: no PEM certificate found", f.CA))
 		}
 	}
 	if len(faults) > 0 {

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// Bundle is a certificate with its key and the CA that it is verified against, all in PEM: the three entries of a Secret.
+// Bundle is a certificate with its key and the CA that verifies it, in PEM: the three entries of a Secret.
 type Bundle struct {
 	Cert, Key, CA []byte
 }
 
-// RenewOptions control [Renew] and [RenewCA]. All fields are required.
+// RenewOptions configure [Renew] and [RenewCA]. All fields are required.
 type RenewOptions struct {
 	Lifetime time.Duration // of a new certificate
-	Before   time.Duration // a certificate that ends within this time is replaced; less than Lifetime
+	Before   time.Duration // a certificate that expires within this time is replaced; less than Lifetime
 	Now      time.Time
 }
 
-// Validate returns an error if the options cannot work.
+// Validate returns an error if the options are inconsistent.
 func (o RenewOptions) Validate() error {
 	if o.Lifetime <= 0 || o.Before <= 0 || o.Before >= o.Lifetime {
 		return fmt.Errorf("renew certificates: a lifetime of %s and a renewal %s before its end: want both above 0 and the second below the first", o.Lifetime, o.Before)
@@ -35,8 +35,9 @@ func (o RenewOptions) Validate() error {
 	return nil
 }
 
-// Renew returns a bundle that holds until o.Now plus o.Before at least, and reports whether it is a new one. The new certificate has the
-// old one's subject, names and usages, and a new key. A bundle of another CA is replaced, too.
+// Renew returns a bundle that is valid until at least o.Now plus o.Before, and reports whether it is new. A new
+// certificate has the subject, names and usages of the old one, and a new key. Renew also replaces a bundle of
+// another CA.
 func Renew(ca, old Bundle, o RenewOptions) (Bundle, bool, error) {
 	signer, signerKey, err := readPair(ca)
 	if err != nil {
@@ -55,7 +56,7 @@ func Renew(ca, old Bundle, o RenewOptions) (Bundle, bool, error) {
 	t := &x509.Certificate{
 		RawSubject: leaf.RawSubject, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: leaf.ExtKeyUsage,
 		DNSNames: leaf.DNSNames, URIs: leaf.URIs, IPAddresses: leaf.IPAddresses,
-		NotBefore: o.Now.Add(-time.Hour), // a clock that is behind still accepts it
+		NotBefore: o.Now.Add(-time.Hour), // for clocks that are behind
 		NotAfter:  o.Now.Add(o.Lifetime),
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -70,8 +71,9 @@ func Renew(ca, old Bundle, o RenewOptions) (Bundle, bool, error) {
 	return Bundle{cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), ca.Cert}, true, err
 }
 
-// RenewCA returns the certificate of a CA that outlives every certificate that [Renew] signs now, and reports whether it is a new one. A
-// new one has the same key and subject, so whoever trusts either trusts what was signed under both, and lives as long as the old one did.
+// RenewCA returns the certificate of a CA that outlives every certificate that [Renew] signs now, and reports whether
+// it is new. A new one has the key and subject of the old one, so that both verify what either signed. It has the
+// lifetime of the old one.
 func RenewCA(old Bundle, o RenewOptions) ([]byte, bool, error) {
 	ca, key, err := readPair(old)
 	if err != nil {
@@ -90,7 +92,7 @@ func RenewCA(old Bundle, o RenewOptions) ([]byte, bool, error) {
 	return cert, true, err
 }
 
-// readPair reads a certificate and the key that belongs to it.
+// readPair decodes a certificate and its key.
 func readPair(b Bundle) (*x509.Certificate, crypto.Signer, error) {
 	pair, err := tls.X509KeyPair(b.Cert, b.Key)
 	if err != nil {

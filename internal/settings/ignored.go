@@ -2,7 +2,7 @@ package settings
 
 import "time"
 
-// Why variables have no effect.
+// Reasons why variables have no effect.
 const (
 	noRedis    = "Counters live in the members; there is no Redis."
 	noMemcache = "Counters live in the members; there is no memcached."
@@ -12,7 +12,7 @@ func unused[T any](name, def, note string) EnvVariable {
 	return EnvVariable{name, def, Ignored, note, func(*Settings) any { return new(T) }}
 }
 
-// redisTable is what one Redis takes; envoyproxy/ratelimit may use a second one for limits per second.
+// redisTable returns the variables of one Redis. envoyproxy/ratelimit may use a second one for limits per second.
 func redisTable(prefix, socket string) []EnvVariable {
 	return []EnvVariable{
 		unused[string](prefix+"SOCKET_TYPE", "unix", noRedis),

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Markdown is the manual's page of the environment.
+// Markdown returns the manual's page on the environment.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString(`# The environment of envoyproxy/ratelimit
 
-Keyward reads the variables of ` + "`envoyproxy/ratelimit`" + `, by the same rules: booleans are ` + "`1`, `t`, `true`, `0`, `f`, `false`" + ` in any usual
-case, durations are like ` + "`10s`" + `, maps like ` + "`name:value,name:value`" + `. A value that cannot be read stops the start, and all such values are
-named at once. This page is generated from the table in ` + "`internal/settings`" + `; a test keeps it up to date.
+Keyward reads the variables of ` + "`envoyproxy/ratelimit`" + `, with the same syntax: booleans are ` + "`1`, `t`, `true`, `0`, `f`, `false`" + ` in any usual
+case, durations such as ` + "`10s`" + `, maps such as ` + "`name:value,name:value`" + `. An invalid value stops the start, and the error lists all
+invalid values. This page is generated from the table in ` + "`internal/settings`" + `; a test keeps it up to date.
 
-| variable | kind | default | what becomes of it | |
+| variable | kind | default | effect | |
 |---|---|---|---|---|
 `)
 	for _, v := range Table() {
@@ -25,9 +25,9 @@ named at once. This page is generated from the table in ` + "`internal/settings`
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", v.Name, v.Kind(), def, v.Fate, v.Note)
 	}
 	b.WriteString(`
-Libraries of ` + "`envoyproxy/ratelimit`" + ` read some more:
+Libraries of ` + "`envoyproxy/ratelimit`" + ` read further variables:
 
-| variable | what becomes of it | |
+| variable | effect | |
 |---|---|---|
 `)
 	for _, o := range Others() {
@@ -36,9 +36,9 @@ Libraries of ` + "`envoyproxy/ratelimit`" + ` read some more:
 	b.WriteString(`
 ## Files that variables name
 
-What becomes of a file that is not there:
+What happens if a file is missing:
 
-| variable | read | when the file is not there |
+| variable | read | if the file is missing |
 |---|---|---|
 `)
 	for _, f := range Files() {

@@ -17,8 +17,8 @@ import (
 // Getenv looks up a variable, as os.LookupEnv does.
 type Getenv func(name string) (value string, set bool)
 
-// Read reads all variables, and looks whether the optional files that they name are there. Its error names every fault, not the first one only; the Settings are whole in any case,
-// with the default where the value is at fault.
+// Read reads all variables, and checks whether the optional files that they name exist. Its error lists every invalid
+// variable. The Settings are complete in any case, with defaults for invalid values.
 func Read(getenv Getenv) (Settings, error) {
 	s := Settings{set: map[string]bool{}}
 	var faults []error
@@ -31,7 +31,7 @@ func Read(getenv Getenv) (Settings, error) {
 	return s, errors.Join(faults...)
 }
 
-// ReadReloadable reads what may change while the program runs.
+// ReadReloadable reads the settings that may change while the program runs.
 func ReadReloadable(getenv Getenv) (ReloadableSettings, error) {
 	s := Settings{set: map[string]bool{}}
 	var faults []error
@@ -43,7 +43,7 @@ func ReadReloadable(getenv Getenv) (ReloadableSettings, error) {
 	return s.Reloadable, errors.Join(faults...)
 }
 
-// read sets v's field. The value of a variable that is ignored is not judged.
+// read sets the field of v. It does not validate the value of an ignored variable.
 func (v EnvVariable) read(s *Settings, getenv Getenv) error {
 	if v.Default != "" {
 		if err := parse(v.Default, v.at(s)); err != nil {
@@ -64,7 +64,8 @@ func (v EnvVariable) read(s *Settings, getenv Getenv) error {
 	return nil
 }
 
-// fault names variable, value and cause. Headers may hold a password, so their value is not shown.
+// fault returns an error with variable, value and cause. Headers may contain a password, so their value is not
+// included.
 func fault(name, value string, err error) error {
 	if name == "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" {
 		return fmt.Errorf("%s: want name:value,name:value", name)
@@ -72,7 +73,7 @@ func fault(name, value string, err error) error {
 	return fmt.Errorf("%s=%q: %w", name, value, err)
 }
 
-// parse reads a value by the rules of envconfig. On an error the field keeps what it had.
+// parse parses a value by the rules of envconfig. On an error the field keeps its value.
 func parse(value string, at any) error {
 	switch p := at.(type) {
 	case *string:
@@ -110,7 +111,7 @@ func keep[T any](p *T, value string, parse func(string) (T, error)) error {
 	v, err := parse(value)
 	var num *strconv.NumError
 	if errors.As(err, &num) {
-		err = num.Err // the value is named once, by fault
+		err = num.Err // fault adds the value
 	}
 	if err == nil {
 		*p = v
@@ -133,7 +134,7 @@ func parseMap(value string) (map[string]string, error) {
 	return m, nil
 }
 
-// settle derives the fields that stand for more than one variable.
+// settle sets the fields that depend on several variables.
 func (s *Settings) settle() error {
 	st := &s.Stats
 	if !s.set["USE_STATSD"] && (st.DogStatsd || st.Prometheus) {
@@ -159,7 +160,7 @@ func (s *Settings) settle() error {
 	return nil
 }
 
-// check finds values that parse and cannot be meant.
+// check returns errors for values that parse but make no sense.
 func (s *Settings) check() error {
 	var faults []error
 	bad := func(is bool, name string, value any, cause string) {
@@ -173,7 +174,7 @@ func (s *Settings) check() error {
 	port("GRPC_PORT", s.Server.GRPCPort)
 	port("STATSD_PORT", s.Stats.Port)
 	bad(!slices.Contains([]string{"FILE", "GRPC_XDS_SOTW"}, s.Config.Type), "CONFIG_TYPE", s.Config.Type, "want FILE or GRPC_XDS_SOTW")
-	bad(s.Stats.FlushInterval <= 0, "STATS_FLUSH_INTERVAL", s.Stats.FlushInterval, "want more than 0")
+	bad(s.Stats.FlushInterval <= 0, "STATS_FLUSH_INTERVAL", s.Stats.FlushInterval, "must be more than 0")
 	ratio := float64(s.Behavior.NearLimitRatio)
 	bad(math.IsNaN(ratio) || math.IsInf(ratio, 0) || ratio < 0, "NEAR_LIMIT_RATIO", ratio, "want a number from 0 on")
 	bad(s.Behavior.LocalCacheBytes < 0, "LOCAL_CACHE_SIZE_IN_BYTES", s.Behavior.LocalCacheBytes, "want 0 or more")
@@ -238,7 +239,7 @@ func readMogrifier(prefix string, getenv Getenv) (stats.Mogrifier, error) {
 	return m, errors.Join(faults...)
 }
 
-// warn writes one line for all variables of each kind that are set in vain.
+// warn adds one warning for all ignored variables that are set.
 func (s *Settings) warn() {
 	var backend []string
 	for _, v := range Table() {

@@ -1,5 +1,5 @@
-// Package settings reads the environment of envoyproxy/ratelimit and says what becomes of each variable: one table
-// binds every name to a field of [Settings], [Read] fills them, and [Markdown] prints the table for the manual.
+// Package settings reads the environment variables of envoyproxy/ratelimit. One table binds every variable to a field
+// of [Settings] and documents its effect. [Read] reads them, and [Markdown] prints the table for the manual.
 package settings
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// Settings are the variables that have an effect, by what they are about.
+// Settings are the variables that have an effect, by topic.
 type Settings struct {
 	Server     ServerSettings
 	Config     Config
@@ -22,7 +22,7 @@ type Settings struct {
 	warnings []string
 }
 
-// ServerSettings is where the program listens and how it logs.
+// ServerSettings are the addresses to listen on, and how to log.
 type ServerSettings struct {
 	Host      string // of /json and /healthcheck
 	Port      int
@@ -31,7 +31,7 @@ type ServerSettings struct {
 
 	GRPCHost            string
 	GRPCPort            int
-	GRPCSocket          string // path of a unix socket that takes the place of host and port
+	GRPCSocket          string // path of a unix socket, used instead of host and port
 	MaxConnectionAge    time.Duration
 	MaxConnectionGrace  time.Duration
 	UseTLS              bool
@@ -43,7 +43,7 @@ type ServerSettings struct {
 	logLevel  string
 }
 
-// Config is where the rules come from.
+// Config is the source of the rules.
 type Config struct {
 	Type              string // FILE or GRPC_XDS_SOTW
 	StartWithoutRules bool
@@ -57,7 +57,7 @@ type Config struct {
 	XDS XDSSettings
 }
 
-// XDSSettings is the client that fetches rules from a management server.
+// XDSSettings configure the client that fetches rules from a management server.
 type XDSSettings struct {
 	NodeID        string
 	NodeMetadata  string // key=value,key=value
@@ -70,12 +70,12 @@ type XDSSettings struct {
 
 	BackoffInitial time.Duration
 	BackoffMax     time.Duration
-	BackoffRandom  float64 // part of the interval that is random
+	BackoffRandom  float64 // fraction of the interval that is random
 	BackoffJitter  bool
-	MaxMessage     int // bytes; 0 is gRPC's default
+	MaxMessage     int // bytes; 0: gRPC's default
 }
 
-// Behavior is how questions are answered, fixed at start.
+// Behavior is how requests are answered. It is fixed at start.
 type Behavior struct {
 	NearLimitRatio       float32
 	LocalCacheBytes      int
@@ -84,7 +84,7 @@ type Behavior struct {
 	KeyPrefix            string
 }
 
-// ReloadableSettings are read again with every load of the rules, see [ReadReloadable].
+// ReloadableSettings are read again with every load of the rules: see [ReadReloadable].
 type ReloadableSettings struct {
 	Shadow          bool
 	Quota           bool
@@ -96,12 +96,12 @@ type ReloadableSettings struct {
 	ResetHeader     string
 }
 
-// StatsSettings is where the statistics go.
+// StatsSettings are the destinations of the statistics.
 type StatsSettings struct {
 	Disabled   bool
-	Statsd     bool // send to statsd: USE_STATSD, unless it is only a default beside another choice
+	Statsd     bool // send to statsd: USE_STATSD, unless it is only a default next to another choice
 	DogStatsd  bool
-	Prometheus bool // asked for; this program always serves them
+	Prometheus bool // USE_PROMETHEUS; metrics are always served
 
 	Host          string
 	Port          int
@@ -114,13 +114,13 @@ type StatsSettings struct {
 	PrometheusAddr string // host:port
 	PrometheusPath string
 	MapperFile     string
-	Milliseconds   bool // response times are told to Prometheus in milliseconds
+	Milliseconds   bool // export response times to Prometheus in milliseconds
 
 	mogrifiers []string
 }
 
-// Set says whether the variable was in the environment, so that a default can be told from a choice.
+// Set reports whether the variable was set, which distinguishes a default from a choice.
 func (s *Settings) Set(name string) bool { return s.set[name] }
 
-// Warnings are lines to log once at start: about variables that were set and have no effect here.
+// Warnings returns lines to log once at start, about variables that are set and have no effect.
 func (s *Settings) Warnings() []string { return s.warnings }

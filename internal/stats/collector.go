@@ -13,15 +13,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CollectorOptions make a Collector. The zero options give envoyproxy/ratelimit's names.
+// CollectorOptions configure a Collector. The zero value uses the names of envoyproxy/ratelimit.
 type CollectorOptions struct {
-	MapperFile   string            // statsd-exporter mappings in place of the built-in ones
-	Milliseconds bool              // with the built-in ones, response times in milliseconds
-	Tags         map[string]string // labels of every series; a label of the mapping wins over a tag of its name
+	MapperFile   string            // statsd-exporter mappings that replace the built-in ones
+	Milliseconds bool              // with the built-in mappings: response times in milliseconds
+	Tags         map[string]string // labels of every series; a label of the mapping takes precedence
 }
 
-// Collector shows a Store to Prometheus. Names are mapped when a series is first seen; what maps to the same series is
-// summed. By construction a scrape never fails over a statistic's name: one that cannot be shown is left out and
+// Collector exports a Store to Prometheus. It maps a name when its series is first seen, and sums everything that
+// maps to the same series. The name of a statistic never makes a scrape fail: what cannot be exported is left out and
 // counted.
 type Collector struct {
 	store  *Store
@@ -36,13 +36,13 @@ type Collector struct {
 	families map[string]family     // guarded by mu
 }
 
-// link says where a statistic is shown; with no target it is not.
+// link is where a statistic is exported. It has no target if the statistic is not exported.
 type link struct {
 	to    *target
 	scale float64
 }
 
-// family is what all series of one metric have in common.
+// family is what all series of a metric share.
 type family struct{ kind, help string }
 
 const (
@@ -53,7 +53,7 @@ const (
 	kindPart      = "part of a histogram or summary"
 )
 
-// NewCollector makes a Collector, to be registered with a prometheus.Registerer.
+// NewCollector returns a Collector, to be registered with a prometheus.Registerer.
 func NewCollector(s *Store, o CollectorOptions) (*Collector, error) {
 	m, err := loadMapping(o.MapperFile, o.Milliseconds)
 	if err != nil {
@@ -73,10 +73,10 @@ func NewCollector(s *Store, o CollectorOptions) (*Collector, error) {
 	return c, nil
 }
 
-// Describe tells nothing: the series are not known in advance.
+// Describe sends nothing: the series are not known in advance.
 func (c *Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends every series that has a value.
+// Collect sends every series with a value.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.store.generate()
 	for _, m := range c.collect(time.Now()) {
@@ -127,7 +127,7 @@ func (l link) add(n uint64) {
 	}
 }
 
-// link finds where a counter or gauge is shown.
+// link returns where a counter or gauge is exported.
 func (c *Collector) link(name string, as mapper.MetricType, kind string) link {
 	m, shown, labels := c.resolve(name, as)
 	if m == nil {
@@ -151,7 +151,8 @@ func (c *Collector) link(name string, as mapper.MetricType, kind string) link {
 	return l
 }
 
-// resolve maps a dotted name to a metric's name and labels. The mapping is nil for what is not shown.
+// resolve maps a dotted name to the name and labels of a metric. It returns a nil mapping for a name that is not
+// exported.
 func (c *Collector) resolve(name string, as mapper.MetricType) (m *mapper.MetricMapping, shown string, labels map[string]string) {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	m, mapped, found := c.mapper.GetMapping(name, as)
@@ -178,8 +179,8 @@ func (c *Collector) resolve(name string, as mapper.MetricType) (m *mapper.Metric
 	return m, shown, labels
 }
 
-// claim registers a metric's name for a kind, once: Prometheus refuses a scrape in which a name has two kinds or two
-// help texts, or is also a part of a histogram.
+// claim reserves a metric's name for a kind. Prometheus rejects a scrape in which a name has two kinds or two help
+// texts, or is also part of a histogram.
 func (c *Collector) claim(name, kind, help string) (family, bool) {
 	if f, ok := c.families[name]; ok {
 		return f, f.kind == kind
@@ -207,7 +208,7 @@ func (c *Collector) claim(name, kind, help string) (family, bool) {
 	return f, true
 }
 
-// labelName makes a label of a tag's name; "" if there is none that Prometheus takes everywhere.
+// labelName turns a tag's name into a label, or returns "" if Prometheus does not accept it everywhere.
 func labelName(tag string) string {
 	name := mapper.EscapeMetricName(strings.ToValidUTF8(tag, "_"))
 	name = strings.ReplaceAll(name, "-", "_")
@@ -220,26 +221,26 @@ func labelName(tag string) string {
 	return name
 }
 
-// identity is a metric's name and labels in one string, which none of the parts can imitate.
+// identity joins the name and labels of a metric into one unambiguous string.
 func identity(name string, labels map[string]string) string {
 	var b strings.Builder
 	b.WriteString(name)
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		for _, s := range []string{k, labels[k]} {
-			b.WriteByte(0xff) // in no valid UTF-8
+			b.WriteByte(0xff) // does not occur in valid UTF-8
 			b.WriteString(s)
 		}
 	}
 	return b.String()
 }
 
-// target is one series that Prometheus sees.
+// target is one exported series.
 type target struct {
 	desc    *prometheus.Desc
 	kind    string
 	labels  []*dto.LabelPair
-	ttl     time.Duration // shown no longer than this after its last change; 0 means for ever
-	sum     float64       // of this scrape
+	ttl     time.Duration // not exported for longer than this after its last change; 0: always
+	sum     float64       // in this scrape
 	present bool          // in this scrape
 	last    float64
 	changed time.Time
@@ -257,7 +258,7 @@ func (t *target) fresh(now time.Time) bool {
 
 func (t *target) sample() prometheus.Metric { return sample{t.desc, t.kind, t.labels, t.sum} }
 
-// sample is a target at the time of a scrape.
+// sample is a target in one scrape.
 type sample struct {
 	desc   *prometheus.Desc
 	kind   string

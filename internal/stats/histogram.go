@@ -8,19 +8,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// DurationHistogram is a classic Prometheus histogram of durations. Observing takes two atomic additions of integers; Prometheus's
-// own takes three and a compare-and-swap of a float, which a second core makes many times as dear. In return, a scrape may
-// miss what is being observed at the same time in either the sum or the buckets. It is safe for concurrent use.
+// DurationHistogram is a classic Prometheus histogram of durations. Observing takes two atomic integer additions.
+// Prometheus's own histogram takes three and a compare-and-swap of a float, which is many times slower on several
+// cores. In return, a scrape may miss a concurrent observation in either the sum or the buckets. It is safe for
+// concurrent use.
 type DurationHistogram struct {
 	desc   *prometheus.Desc
-	unit   float64         // nanoseconds of the unit shown
-	bounds []float64       // upper, inclusive, in that unit
-	limits []time.Duration // the same
-	counts []atomic.Uint64 // of each bound alone, and at last of what is beyond all
+	unit   float64         // nanoseconds per unit
+	bounds []float64       // upper bounds, inclusive, in units
+	limits []time.Duration // the same as durations
+	counts []atomic.Uint64 // not cumulative; the last one is above all bounds
 	sum    atomic.Int64    // nanoseconds
 }
 
-// NewDurationHistogram makes one of the name, help, labels and buckets in o, which are of the given unit and ascend.
+// NewDurationHistogram returns a histogram with the name, help, labels and buckets of o. The buckets are in the given
+// unit and ascend.
 func NewDurationHistogram(o prometheus.HistogramOpts, unit time.Duration) *DurationHistogram {
 	return newHistogram(o, float64(unit))
 }
@@ -40,7 +42,7 @@ func newHistogram(o prometheus.HistogramOpts, unit float64) *DurationHistogram {
 	return h
 }
 
-// Observe adds one duration.
+// Observe adds a duration.
 func (h *DurationHistogram) Observe(d time.Duration) {
 	i := 0
 	for i < len(h.limits) && d > h.limits[i] {
@@ -50,10 +52,10 @@ func (h *DurationHistogram) Observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
-// Describe tells its one series.
+// Describe implements prometheus.Collector.
 func (h *DurationHistogram) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc }
 
-// Collect sends it as it is now.
+// Collect implements prometheus.Collector.
 func (h *DurationHistogram) Collect(ch chan<- prometheus.Metric) { ch <- h.metric() }
 
 func (h *DurationHistogram) metric() prometheus.Metric {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// label is what stands before and after the value in a line.
+// label is the part of a line before the value, and the part after it.
 type label struct{ head, tail string }
 
-// format makes labels in one of the two dialects.
+// format builds labels in one of the two dialects.
 type format struct {
 	dog        bool
-	tags       []string // in the dialect, in order
+	tags       []string // in the dialect's syntax, in order
 	mogrifiers *mogrifiers
 }
 
@@ -43,8 +43,8 @@ func newFormat(o StatsdOptions) (*format, error) {
 	return f, nil
 }
 
-// label is the line's frame of a dotted name. Control characters become underscores: a name may hold parts of a request,
-// and a line break would begin a line of its own.
+// label returns the label of a dotted name. It replaces control characters with underscores: a name may contain parts
+// of a request, in which a line break would start a new line.
 func (f *format) label(name string) label {
 	if !f.dog {
 		return label{head: oneLine(name+strings.Join(f.tags, "")) + ":"}
@@ -72,17 +72,17 @@ func oneLine(s string) string {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// batch gathers lines into writes and remembers which counters a write tells of, so that what did not go out goes out
-// the next time.
+// batch collects lines into writes. It remembers the counters in each write, so that counters in a failed write are
+// sent again.
 type batch struct {
 	conn     net.Conn
-	limit    int // bytes of a write
+	limit    int // largest write in bytes
 	bytes    []byte
 	reported []reported
 	err      error
 }
 
-// reported is a counter whose line ends at end.
+// reported is a counter whose line ends at offset end.
 type reported struct {
 	end   int
 	at    *sentCounter
@@ -107,7 +107,7 @@ func (b *batch) gauge(l label, v uint64) {
 	b.end(start, "|g", l)
 }
 
-// timer writes milliseconds: without a fraction where there is none, unless the dialect always has one.
+// timer appends a duration in milliseconds. It omits a zero fraction unless the dialect requires one.
 func (b *batch) timer(l label, d time.Duration, rate float64, fraction bool) {
 	start := b.begin(l)
 	ms := float64(d) / float64(time.Millisecond)
@@ -129,8 +129,8 @@ func (b *batch) begin(l label) (start int) {
 	return start
 }
 
-// end completes the line that began at start. When it does not fit, the lines before it are written first. It says
-// whether the line is in the batch: after a fault none is.
+// end completes the line that began at start. If the line does not fit, end writes the lines before it first. It
+// reports whether the line is in the batch; after an error no line is.
 func (b *batch) end(start int, kind string, l label) bool {
 	b.bytes = append(b.bytes, kind...)
 	b.bytes = append(b.bytes, l.tail...)
@@ -151,7 +151,7 @@ func (b *batch) flush() {
 	}
 }
 
-// write sends the first n bytes and keeps the rest. A counter whose line went out whole is known to the server.
+// write sends the first n bytes and keeps the rest. A counter counts as sent if its complete line was written.
 func (b *batch) write(n int) {
 	_ = b.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	out, err := b.conn.Write(b.bytes[:n])

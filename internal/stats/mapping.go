@@ -16,7 +16,7 @@ import (
 //go:embed mapping.yaml
 var builtIn string
 
-// loadMapping reads statsd-exporter mappings; an empty file name means the built-in ones.
+// loadMapping loads statsd-exporter mappings from a file, or the built-in ones if file is empty.
 func loadMapping(file string, milliseconds bool) (*mapper.MetricMapper, error) {
 	text, name := builtIn, "built-in mapping"
 	if file != "" {
@@ -42,7 +42,7 @@ func loadMapping(file string, milliseconds bool) (*mapper.MetricMapper, error) {
 	return m, nil
 }
 
-// modernize rewrites what envoyproxy/ratelimit's older statsd-exporter accepts and the present one refuses: the keys
+// modernize converts what the statsd-exporter of envoyproxy/ratelimit accepts and the current one rejects: the keys
 // timer_type, buckets and quantiles, and unknown keys.
 func modernize(text string) (string, error) {
 	var file struct {
@@ -74,7 +74,7 @@ func modernizeKeys(m map[string]any, known []string) {
 	maps.DeleteFunc(m, func(k string, _ any) bool { return !slices.Contains(known, k) })
 }
 
-// checkMapping finds what would panic in a histogram or summary made from it.
+// checkMapping returns an error for mappings from which a histogram or summary would panic.
 func checkMapping(m *mapper.MetricMapper) error {
 	var faults []error
 	check := func(where string, h *mapper.HistogramOptions, s *mapper.SummaryOptions) {

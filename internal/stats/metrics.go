@@ -2,7 +2,7 @@ package stats
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics tell of the statistics themselves.
+// metrics describe the statistics themselves.
 type metrics struct {
 	series   prometheus.Gauge
 	overflow prometheus.Counter
@@ -14,15 +14,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		series: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "keyward_stats_series",
-			Help: "Series of ratelimit_* statistics whose names came with requests, against their budget.",
+			Help: "Series of ratelimit_* statistics whose names contain parts of requests; their number is limited.",
 		}),
 		overflow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_stats_overflow_total",
-			Help: "Times a key or an unknown domain had to share a series because the budget was spent.",
+			Help: "Times that a key or an unknown domain shared a series because the limit on series was reached.",
 		}),
 		unshown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_stats_unshown_total",
-			Help: "Statistics that Prometheus is not shown because a mapping gives them a name that is taken or not allowed.",
+			Help: "Statistics that are not exported to Prometheus because their mapping uses a name that is taken or reserved.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_statsd_failures_total",

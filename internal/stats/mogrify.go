@@ -9,15 +9,15 @@ import (
 	"strconv"
 )
 
-// Mogrifier rewrites a statistic's name for DogStatsD. In the name and in the tags' values, $1 stands for the pattern's
-// first group.
+// Mogrifier rewrites the name of a statistic for DogStatsD. In Name and in the values of Tags, $1 is the first group
+// of Pattern.
 type Mogrifier struct {
 	Pattern string
 	Name    string
 	Tags    map[string]string
 }
 
-// mogrifiers rewrite a name with the first of them whose pattern matches.
+// mogrifiers rewrite a name with the first one whose pattern matches.
 type mogrifiers struct {
 	list   []mogrifier
 	groups *regexp.Regexp
@@ -26,7 +26,7 @@ type mogrifiers struct {
 type mogrifier struct {
 	Mogrifier
 	pattern *regexp.Regexp
-	tags    []string // names in order
+	tags    []string // names of the tags in order
 }
 
 func newMogrifiers(list []Mogrifier) (*mogrifiers, error) {
@@ -43,7 +43,7 @@ func newMogrifiers(list []Mogrifier) (*mogrifiers, error) {
 	return m, errors.Join(faults...)
 }
 
-// rewrite gives the new name and its tags.
+// rewrite returns the new name and its tags.
 func (m *mogrifiers) rewrite(name string) (string, []string) {
 	for _, o := range m.list {
 		groups := o.pattern.FindStringSubmatch(name)
@@ -59,7 +59,7 @@ func (m *mogrifiers) rewrite(name string) (string, []string) {
 	return name, nil
 }
 
-// fill puts groups in the place of $0, $1 and so on; what the pattern has no group for stays.
+// fill replaces $0, $1 and so on with groups of the match. References to missing groups remain.
 func (m *mogrifiers) fill(text string, groups []string) string {
 	return m.groups.ReplaceAllStringFunc(text, func(ref string) string {
 		i, err := strconv.Atoi(ref[1:])

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// reservoirSize is how many durations of a timer one flush sends at most.
+// reservoirSize is the most durations of a timer that one flush sends.
 const reservoirSize = 512
 
-// reservoir keeps an even sample of the durations since it was last emptied, without a lock. A duration that races with
-// a flush may fall into either interval.
+// reservoir keeps a uniform sample of the durations since it was last drained, without a lock. A duration that races
+// with a flush may be counted in either interval.
 type reservoir struct {
 	label label
 	count atomic.Uint64
@@ -27,7 +27,7 @@ func (r *reservoir) observe(d time.Duration) {
 	r.slots[i].Store(int64(max(d, 0)) + 1)
 }
 
-// drain empties the reservoir. rate is the part of all durations that it kept.
+// drain empties the reservoir. rate is the fraction of all durations that the sample contains.
 func (r *reservoir) drain(to []time.Duration) (kept []time.Duration, rate float64) {
 	n := r.count.Swap(0)
 	for i := range r.slots {

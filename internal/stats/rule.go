@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// RuleStats is the statistics of one rule, or of one key of it. It fills one cache line and holds no pointer: a question
-// touches two or three of the counters, and no other rule's.
+// RuleStats are the statistics of a rule, or of one of its keys. It fills one cache line and contains no pointers. A
+// request updates two or three of its counters, and those of no other rule.
 type RuleStats struct {
 	TotalHits               StatCounter
 	OverLimit               StatCounter
@@ -22,7 +22,7 @@ type RuleStats struct {
 	_                       [8]byte
 }
 
-// each visits the counters that are not zero.
+// each visits the counters that are not 0.
 func (r *RuleStats) each(base string, visit func(c *StatCounter, base, suffix string)) {
 	show := func(c *StatCounter, suffix string) {
 		if c.Value() != 0 {
@@ -41,24 +41,24 @@ func (r *RuleStats) each(base string, visit func(c *StatCounter, base, suffix st
 const (
 	prefix = "ratelimit.service.rate_limit."
 
-	// other stands for all keys beyond the budget. It must not begin with two underscores: ".__" begins a tag in the
-	// statsd dialect of envoyproxy/ratelimit.
+	// other is the name for all keys beyond the limit on series. It must not begin with two underscores, because
+	// ".__" begins a tag in the statsd dialect of envoyproxy/ratelimit.
 	other = "_other_"
 
-	// keyBytes is the longest key that gets a series of its own; a value may be 64 KiB long.
+	// keyBytes is the length of the longest key with its own series. Values may have 64 KiB.
 	keyBytes = 1024
 
 	shards = 64
 )
 
-// table finds the statistics of a key. Keys are spread over shards so that cores do not meet at one lock. A shard's lock
-// is taken before the table's.
+// table maps keys to statistics. The keys are spread over shards, so that processors rarely contend for a lock. A
+// shard's lock is taken before that of the table.
 type table struct {
 	seed    maphash.Seed
 	clean   *cleaner
 	metrics *metrics
 	budget  int64
-	used    atomic.Int64 // dynamic series
+	used    atomic.Int64 // number of dynamic series
 	shards  [shards]shard
 
 	mu     sync.RWMutex
@@ -67,8 +67,8 @@ type table struct {
 
 type shard struct {
 	mu   sync.RWMutex
-	keys map[string]*RuleStats // by the key as it came; guarded by mu
-	_    [64]byte              // keeps neighbours' locks apart
+	keys map[string]*RuleStats // by the key in the request; guarded by mu
+	_    [64]byte              // keeps the locks of adjacent shards on different cache lines
 }
 
 func newTable(budget int, m *metrics) *table {
@@ -79,7 +79,7 @@ func newTable(budget int, m *metrics) *table {
 	return t
 }
 
-// fixed is the statistics of a configured key.
+// fixed returns the statistics of a configured key.
 func (t *table) fixed(key string) *RuleStats {
 	s := &t.shards[maphash.String(t.seed, key)%shards]
 	s.mu.Lock()
@@ -92,7 +92,7 @@ func (t *table) fixed(key string) *RuleStats {
 	return r
 }
 
-// dynamic is the statistics of a key that came with a request.
+// dynamic returns the statistics of a key from a request.
 func (t *table) dynamic(key []byte) *RuleStats {
 	if len(key) > keyBytes {
 		return t.overflow(key)
@@ -126,7 +126,8 @@ func (t *table) admit(s *shard, key string) *RuleStats {
 	return r
 }
 
-// overflow is what the keys of one domain share. A rule's domain comes from the configuration, so these are few.
+// overflow returns the statistics that keys of one domain share. Domains of rules come from the configuration, so
+// there are few.
 func (t *table) overflow(key []byte) *RuleStats {
 	t.metrics.overflow.Inc()
 	domain := key
@@ -154,8 +155,8 @@ func (t *table) overflow(key []byte) *RuleStats {
 	return t.named(string(name))
 }
 
-// named is the series of a full name. Two keys that differ only in what a name cannot hold share it, as they do in
-// envoyproxy/ratelimit.
+// named returns the series with a full name. Keys that differ only in characters that a name cannot contain share it,
+// as they do in envoyproxy/ratelimit.
 func (t *table) named(name string) *RuleStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,13 +179,13 @@ func (t *table) each(visit func(c *StatCounter, base, suffix string)) {
 	}
 }
 
-// names are the counters of unknown domains, within a budget.
+// names are the counters of unknown domains, up to a limit.
 type names struct {
 	clean  *cleaner
 	budget int
 
 	mu sync.RWMutex
-	at map[string]*StatCounter // by the domain as it came; guarded by mu
+	at map[string]*StatCounter // by the domain in the request; guarded by mu
 }
 
 func newNames(budget int) *names {
@@ -213,7 +214,7 @@ func (n *names) counter(domain string, s *Store) *StatCounter {
 	return c
 }
 
-// cleaner makes names of keys.
+// cleaner turns keys into names.
 type cleaner struct {
 	marks *strings.Replacer
 	ipv4  *regexp.Regexp
@@ -226,7 +227,7 @@ func newCleaner() *cleaner {
 	}
 }
 
-// name replaces what would be read as part of a statsd line, and the dots of IPv4 addresses, which would be read as
+// name replaces characters with a meaning in statsd lines, and the dots of IPv4 addresses, which would separate
 // levels.
 func (c *cleaner) name(key string) string {
 	return c.ipv4.ReplaceAllStringFunc(c.marks.Replace(key), func(ip string) string {

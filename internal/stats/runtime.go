@@ -2,7 +2,7 @@ package stats
 
 import "runtime"
 
-// AddRuntime adds the gauges and counters of the Go runtime, ratelimit.go.*.
+// AddRuntime adds the gauges and counters of the Go runtime: ratelimit.go.*.
 func (s *Store) AddRuntime() {
 	const scope = "ratelimit.go."
 	gauge := func(name string) *Gauge { return s.Gauge(scope + name) }

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// StatsdOptions make a Statsd.
+// StatsdOptions configure a Statsd.
 type StatsdOptions struct {
 	Address    string            // host:port
 	Network    string            // "tcp" (default) or "udp"; DogStatsD is always UDP
-	Dog        bool              // speak DogStatsD
-	Interval   time.Duration     // between two flushes; default 10 s
-	Retry      time.Duration     // from a failure to the next attempt; default 3 s
-	Tags       map[string]string // of every statistic
-	DogTags    []string          // name:value, DogStatsD only: sent as they are
-	Mogrifiers []Mogrifier       // DogStatsD only
-	Logger     *slog.Logger      // default: no log
+	Dog        bool              // use the DogStatsD protocol
+	Interval   time.Duration     // time between two flushes; default 10 s
+	Retry      time.Duration     // time from a failure to the next attempt; default 3 s
+	Tags       map[string]string // added to every statistic
+	DogTags    []string          // name:value, sent unchanged; only for DogStatsD
+	Mogrifiers []Mogrifier       // only for DogStatsD
+	Logger     *slog.Logger      // nil: no logs
 }
 
-// Statsd sends what a Store's counters gained, its gauges and a sample of its timers, every interval. It reads the Store
-// when it is due and keeps no queue: while the server is away the gains add up, and go out when it is back.
+// Statsd sends the increments of a Store's counters, its gauges and a sample of its timers at every interval. It
+// reads the Store when it sends, without a queue: while the server is unavailable the increments accumulate.
 type Statsd struct {
 	o      StatsdOptions
 	store  *Store
@@ -43,7 +43,7 @@ type Statsd struct {
 	timers []*reservoir // guarded by mu
 }
 
-// sentCounter is what the server knows of a counter.
+// sentCounter is the state of a counter at the server.
 type sentCounter struct {
 	label label
 	value uint64
@@ -54,7 +54,7 @@ const (
 	writeTimeout = time.Second
 )
 
-// StartStatsd begins to send. Its error is about the options; a server that is away is waited for.
+// StartStatsd starts sending. It returns an error only for invalid options: if the server is unavailable, it retries.
 func StartStatsd(s *Store, o StatsdOptions) (*Statsd, error) {
 	o.Network = cmp.Or(o.Network, "tcp")
 	if o.Dog {
@@ -83,14 +83,14 @@ func StartStatsd(s *Store, o StatsdOptions) (*Statsd, error) {
 	}
 	d.buffer.limit = 64 << 10
 	if o.Network == "udp" {
-		d.buffer.limit = 1432 // fits an Ethernet frame
+		d.buffer.limit = 1432 // fits into an Ethernet frame
 	}
 	s.listen(d.timer)
 	go d.run(ctx)
 	return d, nil
 }
 
-// Close sends what is left, if the server is there, and stops: within dialTimeout + writeTimeout.
+// Close sends what is left, if the server is available, and stops. It returns within dialTimeout + writeTimeout.
 func (d *Statsd) Close() {
 	d.cancel()
 	<-d.done
@@ -106,11 +106,11 @@ func (d *Statsd) timer(name string) observer {
 
 func (d *Statsd) run(ctx context.Context) {
 	defer close(d.done)
-	away := false // told once, not at every attempt
+	away := false // logged once, not at every attempt
 	for {
 		err := d.serve(ctx, func() {
 			if away {
-				d.o.Logger.Info("statsd is back", "address", d.o.Address)
+				d.o.Logger.Info("statsd connection restored", "address", d.o.Address)
 			}
 			away = false
 		})
@@ -119,7 +119,7 @@ func (d *Statsd) run(ctx context.Context) {
 		}
 		d.store.metrics.failures.Inc()
 		if !away {
-			d.o.Logger.Warn("statsd is away; statistics wait for it", "address", d.o.Address, "error", err)
+			d.o.Logger.Warn("statsd unavailable; statistics are kept until it returns", "address", d.o.Address, "error", err)
 		}
 		away = true
 		select {
@@ -130,9 +130,10 @@ func (d *Statsd) run(ctx context.Context) {
 	}
 }
 
-// serve connects and flushes until a fault, or until ctx is done, which is no fault. It reports every flush that went well.
+// serve connects and flushes until an error occurs, which it returns, or until ctx is done. It calls flushed after
+// each successful flush.
 func (d *Statsd) serve(ctx context.Context, flushed func()) error {
-	// Close does not interrupt the dialling: what was counted until now still has to go out.
+	// Close does not interrupt dialing: the last increments must still be sent.
 	conn, err := net.DialTimeout(d.o.Network, d.o.Address, dialTimeout)
 	if err != nil {
 		return err
@@ -157,7 +158,7 @@ func (d *Statsd) serve(ctx context.Context, flushed func()) error {
 	}
 }
 
-// flush sends everything that is new.
+// flush sends everything that changed.
 func (d *Statsd) flush(conn net.Conn) error {
 	if err := alive(conn); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (d *Statsd) flush(conn net.Conn) error {
 	return b.err
 }
 
-// alive finds a connection that the other side has closed: the first write to it would seem to succeed.
+// alive detects a connection that the server has closed, to which the first write would seem to succeed.
 func alive(conn net.Conn) error {
 	if _, ok := conn.(*net.TCPConn); !ok {
 		return nil

@@ -1,6 +1,6 @@
-// Package stats keeps envoyproxy/ratelimit's statistics and tells them to Prometheus, statsd and DogStatsD: the service
-// adds to counters of a [Store], a [Collector] maps their dotted names at scrape time, and a [Statsd] sends what was
-// added since it last did.
+// Package stats keeps the statistics of envoyproxy/ratelimit and exports them to Prometheus, statsd and DogStatsD.
+// The service adds to the counters of a [Store]. A [Collector] maps their dotted names at each scrape, and a [Statsd]
+// sends their increments.
 package stats
 
 import (
@@ -13,31 +13,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// StatCounter only rises. The zero Counter is ready; adding is one atomic instruction.
+// StatCounter is a counter that only increases. Its zero value is 0. Adding takes one atomic instruction.
 type StatCounter struct{ n atomic.Uint64 }
 
 // Add adds n.
 func (c *StatCounter) Add(n uint64) { c.n.Add(n) }
 
-// Value is the sum of what was added.
+// Value returns the sum of what was added.
 func (c *StatCounter) Value() uint64 { return c.n.Load() }
 
-// Gauge holds the last value set. The zero Gauge is ready.
+// Gauge holds the last value that was set. Its zero value is 0.
 type Gauge struct{ n atomic.Uint64 }
 
 // Set replaces the value.
 func (g *Gauge) Set(n uint64) { g.n.Store(n) }
 
-// Value is what was last set.
+// Value returns the last value.
 func (g *Gauge) Value() uint64 { return g.n.Load() }
 
-// Timer passes durations on to whoever listens; it keeps none itself.
+// Timer passes durations on to its observers. It keeps none.
 type Timer struct {
 	name string
 	to   atomic.Pointer[[]observer]
 }
 
-// Observe tells the listeners of one duration.
+// Observe passes a duration to all observers.
 func (t *Timer) Observe(d time.Duration) {
 	if to := t.to.Load(); to != nil {
 		for _, o := range *to {
@@ -46,31 +46,31 @@ func (t *Timer) Observe(d time.Duration) {
 	}
 }
 
-// observer takes the durations of one timer; concurrently, and without blocking.
+// observer receives the durations of a timer. observe may be called concurrently and must not block.
 type observer interface{ observe(time.Duration) }
 
-// MethodStats is what is told of one gRPC method.
+// MethodStats are the statistics of one gRPC method.
 type MethodStats struct {
 	TotalRequests *StatCounter
 	ResponseTime  *Timer
 }
 
-// Options make a Store. The zero Options are ready for use.
+// Options configure a Store. The zero value uses the defaults.
 type Options struct {
-	Series     int                   // most series of dynamic keys; default 10,000
-	Domains    int                   // most unknown domains that are told apart; default 1,000
-	Registerer prometheus.Registerer // of the keyward_stats_* metrics; nil registers none
+	Series     int                   // largest number of series with dynamic keys; default 10,000
+	Domains    int                   // largest number of unknown domains with their own counter; default 1,000
+	Registerer prometheus.Registerer // for the keyward_stats_* metrics; nil: not registered
 }
 
-// Store holds every statistic by its dotted name. What is asked for twice is the same thing twice, also after a reload
-// of the rules. It is safe for concurrent use.
+// Store holds all statistics by their dotted names. It returns the same statistic for the same name, also after the
+// rules are reloaded. It is safe for concurrent use.
 type Store struct {
 	metrics *metrics
 	rules   *table
 	domains *names
 
-	// A listener is called under timing and may take a lock of its own, under which mu is taken: so timing comes first,
-	// then the listener's, then mu.
+	// A listener is called with timing held. It may take its own lock, under which mu may be taken. The order is
+	// timing, the listener's lock, mu.
 	timing    sync.Mutex
 	timers    map[string]*Timer            // guarded by timing
 	listeners []func(name string) observer // guarded by timing
@@ -81,7 +81,7 @@ type Store struct {
 	generators []func()                // guarded by mu
 }
 
-// New makes an empty Store.
+// New returns an empty Store.
 func New(o Options) *Store {
 	if o.Series <= 0 {
 		o.Series = 10_000
@@ -98,21 +98,21 @@ func New(o Options) *Store {
 	return s
 }
 
-// Counter is the counter of that name.
+// Counter returns the counter with the given name.
 func (s *Store) Counter(name string) *StatCounter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return entry(s.counters, name)
 }
 
-// Gauge is the gauge of that name.
+// Gauge returns the gauge with the given name.
 func (s *Store) Gauge(name string) *Gauge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return entry(s.gauges, name)
 }
 
-// Timer is the timer of that name.
+// Timer returns the timer with the given name.
 func (s *Store) Timer(name string) *Timer {
 	s.timing.Lock()
 	defer s.timing.Unlock()
@@ -127,31 +127,32 @@ func (s *Store) Timer(name string) *Timer {
 	return t
 }
 
-// Method is what is told of one gRPC method, by its bare name.
+// Method returns the statistics of a gRPC method, by its bare name.
 func (s *Store) Method(name string) MethodStats {
 	return MethodStats{s.Counter("ratelimit_server." + name + ".total_requests"), s.Timer("ratelimit_server." + name + ".response_time")}
 }
 
-// Rule is the statistics of a rule whose key is fixed by the configuration. Such keys are never turned away.
+// Rule returns the statistics of a rule whose key is fixed by the configuration. Such keys always have a series.
 func (s *Store) Rule(key string) *RuleStats { return s.rules.fixed(key) }
 
-// RuleBytes is the statistics of a key that the request had a part in. It allocates nothing for a key that is known.
-// Beyond the budget of series, keys share one per domain.
+// RuleBytes returns the statistics of a key that contains parts of a request. It does not allocate for a known key.
+// Beyond the limit on series, the keys of a domain share one.
 func (s *Store) RuleBytes(key []byte) *RuleStats { return s.rules.dynamic(key) }
 
-// DomainNotFound counts questions of a domain that no rule names. Beyond the budget, domains share one counter.
+// DomainNotFound returns the counter of requests for a domain without rules. Beyond the limit, domains share one
+// counter.
 func (s *Store) DomainNotFound(domain string) *StatCounter {
 	return s.domains.counter(domain, s)
 }
 
-// BeforeRead has f called before the statistics are read, to set gauges. f must be quick.
+// BeforeRead registers a function that is called before the statistics are read, to set gauges. f must be fast.
 func (s *Store) BeforeRead(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.generators = append(s.generators, f)
 }
 
-// listen has every timer, those to come included, tell an observer. An observer that is nil is left out.
+// listen adds an observer to every present and future timer. A nil observer is skipped.
 func (s *Store) listen(f func(name string) observer) {
 	s.timing.Lock()
 	defer s.timing.Unlock()
@@ -173,7 +174,7 @@ func (t *Timer) add(o observer) {
 	t.to.Store(&to)
 }
 
-// generate runs the generators, without the lock: they ask the Store for gauges.
+// generate calls the functions of BeforeRead, without the lock: they use the Store.
 func (s *Store) generate() {
 	s.mu.Lock()
 	fs := slices.Clone(s.generators)
@@ -183,7 +184,7 @@ func (s *Store) generate() {
 	}
 }
 
-// eachCounter visits every counter that is not zero. The name comes in two parts so that it need not be built.
+// eachCounter visits every counter that is not 0. The name is passed in two parts, so that it need not be built.
 func (s *Store) eachCounter(visit func(c *StatCounter, base, suffix string)) {
 	s.mu.Lock()
 	counters := maps.Clone(s.counters)

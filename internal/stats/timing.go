@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/statsd_exporter/pkg/mapper"
 )
 
-// timing shows a timer to Prometheus as a histogram or summary.
+// timing exports a timer to Prometheus as a histogram or summary.
 type timing struct {
 	show func() prometheus.Metric
 	to   func(time.Duration)
-	seen atomic.Bool // whether there is something to show
+	seen atomic.Bool // whether there is something to export
 }
 
 func (t *timing) observe(d time.Duration) {
@@ -22,7 +22,7 @@ func (t *timing) observe(d time.Duration) {
 	}
 }
 
-// timer finds where a timer is shown; nil if it is not. Timers that map to one series share its histogram.
+// timer returns where a timer is exported, or nil. Timers that map to the same series share its histogram.
 func (c *Collector) timer(name string) observer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *Collector) timer(name string) observer {
 	if t, ok := c.timings[id]; ok {
 		return t
 	}
-	scale := 1.0 // of milliseconds
+	scale := 1.0 // relative to milliseconds
 	if m.Scale.Set {
 		scale = m.Scale.Val
 	}
@@ -65,7 +65,7 @@ func (t *timing) histogram(o prometheus.HistogramOpts, scale float64) {
 	t.show, t.to = h.metric, h.Observe
 }
 
-// other shows the timer in a metric of Prometheus's own.
+// other exports the timer in one of Prometheus's own metrics.
 func (t *timing) other(m prometheus.Metric, to prometheus.Observer, scale float64) {
 	t.show = func() prometheus.Metric { return m }
 	t.to = func(d time.Duration) { to.Observe(float64(d) / float64(time.Millisecond) * scale) }
@@ -88,7 +88,7 @@ func (c *Collector) histogram(m *mapper.MetricMapping, name, help string, labels
 		if len(h.Buckets) > 0 {
 			o.Buckets = h.Buckets
 		}
-		// Native buckets cost several times a classic one: only for those who ask.
+		// Native buckets cost several times as much as classic ones, so they are opt-in.
 		o.NativeHistogramBucketFactor = h.NativeHistogramBucketFactor
 		o.NativeHistogramMaxBucketNumber = h.NativeHistogramMaxBuckets
 	}

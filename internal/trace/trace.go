@@ -1,4 +1,5 @@
-// Package trace tells OpenTelemetry of the calls that Envoy makes: one span a call, one more for the time in which owners were asked.
+// Package trace reports Envoy's calls to OpenTelemetry: one span per call, and one for the time in which the Decider
+// ran.
 package trace
 
 import (
@@ -24,19 +25,19 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 )
 
-// Options say who writes traces, and how many. Where they go is in the variables of the OpenTelemetry SDK, such as
-// OTEL_EXPORTER_OTLP_ENDPOINT.
+// Options configure a CallTracer. The variables of the OpenTelemetry SDK, such as OTEL_EXPORTER_OTLP_ENDPOINT,
+// determine where traces are sent.
 type Options struct {
 	Service, Namespace, Instance string
-	Protocol                     string  // of the exporter: "http", or "grpc"
-	Rate                         float64 // part of the calls without a parent that begin a trace; one with a parent follows it
-	// Names turn what a sample says of a decision into text.
+	Protocol                     string  // of the exporter: "http" or "grpc"
+	Rate                         float64 // fraction of the calls without a parent that start a trace; a call with a parent is traced if its parent is
+	// These return names for what a sample contains.
 	Path, Authority, Owner func(*rls.DecisionSample) string
 
-	Log *slog.Logger // of what the exporter could not do; nil for none
+	Log *slog.Logger // logs errors of the exporter; nil: no logs
 }
 
-// CallTracer writes traces. It is safe for concurrent use.
+// CallTracer records calls as traces. It is safe for concurrent use.
 type CallTracer struct {
 	o        Options
 	provider *sdk.TracerProvider
@@ -44,7 +45,7 @@ type CallTracer struct {
 	headers  propagation.TextMapPropagator
 }
 
-// Start begins to write traces. A collector that does not answer never delays a call: spans wait in a bounded queue, and are dropped
+// Start starts exporting traces. A slow collector never delays a call: spans wait in a bounded queue and are dropped
 // when it is full.
 func Start(ctx context.Context, o Options) (*CallTracer, error) {
 	client := otlptracehttp.NewClient()
@@ -66,13 +67,13 @@ func Start(ctx context.Context, o Options) (*CallTracer, error) {
 	return newTracer(o, sdk.WithBatcher(exporter), sdk.WithResource(about)), nil
 }
 
-// quiet logs what the exporter could not do, at most once a minute: a collector may be away for long.
+// quiet logs errors of the exporter at most once per minute: a collector may be unavailable for long.
 func quiet(log *slog.Logger) otel.ErrorHandler {
 	var next atomic.Int64
 	return otel.ErrorHandlerFunc(func(err error) {
 		now := time.Now().UnixNano()
 		if at := next.Load(); now >= at && next.CompareAndSwap(at, now+int64(time.Minute)) {
-			log.Warn("traces are lost", "error", err)
+			log.Warn("traces dropped by the exporter", "error", err)
 		}
 	})
 }
@@ -83,10 +84,10 @@ func newTracer(o Options, more ...sdk.TracerProviderOption) *CallTracer {
 	return &CallTracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"), headers: propagation.TraceContext{}}
 }
 
-// Stop writes what waits, until ctx ends.
+// Stop exports the remaining spans until ctx is done.
 func (t *CallTracer) Stop(ctx context.Context) error { return t.provider.Shutdown(ctx) }
 
-// carrier lets the propagator look at a call's headers.
+// carrier reads a call's headers for the propagator.
 type carrier func(string) string
 
 func (c carrier) Get(key string) string { return c(key) }
@@ -112,7 +113,7 @@ func (t *CallTracer) Begin(header func(string) string) func(*rls.Call, rls.CallT
 	}
 }
 
-// addDecideSpan adds the span in which questions were put to their owners.
+// addDecideSpan adds the span of the time in which the requests were decided.
 func (t *CallTracer) addDecideSpan(ctx context.Context, how *rls.CallTrace) {
 	if how.DecideStart.IsZero() {
 		return
@@ -121,7 +122,8 @@ func (t *CallTracer) addDecideSpan(ctx context.Context, how *rls.CallTrace) {
 	span.End(trace.WithTimestamp(how.DecideEnd))
 }
 
-// finish says how the call was answered. No value that a caller sent is in it: a key is told by its ring position.
+// finish sets the attributes of the span and ends it. They contain no value that a caller sent: a key is identified
+// by its ring position.
 func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 	if c.Err != nil {
 		span.SetStatus(codes.Error, c.Err.Error())
@@ -133,7 +135,7 @@ func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 	span.End()
 }
 
-// attributes are those of one descriptor. Where and how it was decided is known of a counted one only.
+// attributes returns the attributes of one descriptor. A descriptor that is not counted has no path and authority.
 func (t *CallTracer) attributes(x *rls.DecisionSample) []attribute.KeyValue {
 	as := []attribute.KeyValue{
 		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)), attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),

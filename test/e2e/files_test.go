@@ -27,7 +27,7 @@ func TestAbsentFiles(t *testing.T) {
 	}
 	p, addr, _, _, prom := ratelimit(t, env...)
 	ask(t, dial(t, addr, nil), request("another", 1, "key2", "x"))
-	if log := p.Tail(1 << 20); !strings.Contains(log, "level=WARN msg=\"PROMETHEUS_MAPPER_YAML is ignored: "+gone+" is not there\"") {
+	if log := p.Tail(1 << 20); !strings.Contains(log, "level=WARN msg=\"PROMETHEUS_MAPPER_YAML is ignored: "+gone+" does not exist\"") {
 		t.Errorf("no warning in\n%s", log)
 	}
 	page, err := lab.Get(t.Context(), "http://"+prom+"/metrics")
